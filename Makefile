@@ -1,0 +1,110 @@
+# The verbs of this project. Each one works on a fresh machine that has Python 3.11 and make:
+# the environment in .venv is made from requirements/dev.lock the first time it is needed,
+# and again when the lock changes.
+
+PYTHON ?= $(firstword $(shell command -v python3.11 || command -v python3))
+JOBS ?= 2
+
+# Least branch coverage of src/bursar/core, in per cent, that `make test` accepts.
+COVERAGE_GATE ?= 100
+# How long `make fuzz` goes on, and how many examples each property gets in a round.
+FUZZ_MINUTES ?= 5
+FUZZ_EXAMPLES ?= 1000
+# Least share of mutants, in per cent, that the tests must notice.
+MUTANTS_GATE ?= 90
+
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
+LOCK := requirements/dev.lock
+UV := uv==0.13.7
+SAY := @printf '· %s\n'
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.SUFFIXES:
+
+.PHONY: help
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
+
+.PHONY: run
+run: .venv/.installed ## play the guided tour of the ledger
+	@$(BIN)/bursar tour
+
+.PHONY: test
+test: statics ## everything CI checks: format, lint, types, all tests, coverage of the core
+	$(SAY) "tests, all"
+	@$(BIN)/pytest -q -n $(JOBS) --cov --cov-report=
+	$(SAY) "branch coverage of the core, at least $(COVERAGE_GATE) %"
+	@$(BIN)/coverage report --include='src/bursar/core/*' --fail-under=$(COVERAGE_GATE)
+
+.PHONY: check
+check: statics ## format, lint, types and the fast tests
+	$(SAY) "tests, the fast ones"
+	@HYPOTHESIS_PROFILE=quick $(BIN)/pytest -q -n $(JOBS) -m 'not slow'
+
+.PHONY: statics
+statics: .venv/.installed
+	$(SAY) "format"
+	@$(BIN)/ruff format --check --quiet . || { echo "run: make format"; exit 1; }
+	$(SAY) "lint"
+	@$(BIN)/ruff check --quiet .
+	$(SAY) "types"
+	@$(BIN)/mypy --no-error-summary
+
+.PHONY: format
+format: .venv/.installed ## put the code into the house format
+	@$(BIN)/ruff format --quiet .
+	@$(BIN)/ruff check --quiet --fix-only .
+
+.PHONY: fuzz
+fuzz: .venv/.installed ## random examples for FUZZ_MINUTES (5), seeds printed
+	@BURSAR_FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) tools/fuzz $(FUZZ_MINUTES) -n $(JOBS)
+
+# From scratch, because mutmut keeps old verdicts when only tests have changed; KEEP=1 goes on
+# with what is there.
+.PHONY: mutants
+mutants: .venv/.installed ## change the money core in small ways and count what the tests notice
+	@$(if $(KEEP),rm -rf mutants/tests,rm -rf mutants)
+	@HYPOTHESIS_PROFILE=mutants $(BIN)/mutmut run --max-children $(JOBS)
+	@$(BIN)/mutmut export-cicd-stats >/dev/null
+	@$(BIN)/mutmut results
+	@$(BIN)/python tools/mutation_score.py --gate $(MUTANTS_GATE)
+
+.PHONY: bench
+bench: .venv/.installed ## measure the library against its yardsticks
+	@$(BIN)/bursar bench library
+
+# Keeps the versions that are there unless UPGRADE=1. The lock names no registry: pip finds the
+# files wherever the machine's own settings say, and their hashes decide.
+.PHONY: lock
+lock: ## make requirements/dev.lock anew from pyproject.toml
+	$(SAY) "locking"
+	@at=$$(mktemp -d) && trap 'rm -rf "$$at"' EXIT && \
+	$(PYTHON) -m venv "$$at" && \
+	"$$at/bin/python" -m pip --disable-pip-version-check -qq install $(UV) && \
+	"$$at/bin/uv" pip compile pyproject.toml --extra service --group dev --output-file $(LOCK) \
+	    --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
+	    --system-certs --quiet $(if $(UPGRADE),--upgrade)
+
+.PHONY: clean
+clean: ## remove all that can be made again
+	@rm -rf .venv .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache \
+	    build dist mutants
+	@find src tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# A stamp is written last, so an environment whose making was interrupted does not count.
+.venv/.locked: $(LOCK)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	    { echo "bursar needs Python 3.11 or newer; set PYTHON to one"; exit 1; }
+	$(SAY) "making .venv"
+	@rm -rf .venv
+	@$(PYTHON) -m venv .venv
+	$(SAY) "installing the locked tools (half a minute)"
+	@$(PIP) install --require-hashes -r $(LOCK)
+	@touch $@
+
+.venv/.installed: .venv/.locked pyproject.toml
+	$(SAY) "installing bursar into it"
+	@$(PIP) install --no-build-isolation --no-deps --editable .
+	@touch $@

@@ -1,0 +1,23 @@
+"""The command line, `bursar`."""
+
+import sys
+from typing import Final
+
+_NEEDED: Final = frozenset({"rich", "typer"})
+
+
+def main() -> None:
+    """Run the command line, or say which packages it still needs.
+
+    The library comes without them, but the script `bursar` is installed with it.
+    """
+    try:
+        from bursar.cli.app import app
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in _NEEDED:
+            raise
+        sys.stderr.write(
+            "bursar: the command line needs more packages: pip install 'bursar[service]'\n"
+        )
+        raise SystemExit(2) from None
+    app()

@@ -1,0 +1,235 @@
+"""What budgets count, and what they forbid (B3, B5).
+
+A budget counts in a period what was charged there and what open holds can still spend in it. The
+second part would change with every tick of the clock; summing it anew over all holds would make
+each decision cost what exists. So a hold's claim is worked out when the hold changes:
+
+    full    min(open, the price of the longest period the budget can have)
+    relief  how much less than that it can spend before *this* period ends
+
+`claims` keeps the sum of the full claims of all open holds, whatever the period; a period's tally
+keeps the sum of the reliefs of those that changed in it. Claims less relief is then what holds can
+spend, exact for every hold that changed in the period and never too small for the others.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from bursar.core.budgets.periods import Period, claim_horizon, period_at, slots_inside
+from bursar.core.ids import AccountId, BudgetId, UserId
+from bursar.core.instant import Instant, whole_ms
+from bursar.core.ledger.books import Books, existing
+from bursar.core.ledger.events import ThresholdCrossed
+from bursar.core.ledger.values import NO_TALLY, Budget, Claimant, Counted, Target
+from bursar.core.metering import Usage
+from bursar.core.money import PPM, Micros, usage_price
+from bursar.core.refusal import Code, Refusal
+
+
+class Applying(NamedTuple):
+    """A budget that applies, and the user it counts apart if it counts each."""
+
+    budget: Budget
+    user: UserId | None
+
+
+def budgets_on(books: Books, account: AccountId, user: UserId) -> list[Applying]:
+    """The budgets that apply to usage of `user` in `account`, in the order they are checked."""
+    applying: list[Applying] = []
+    for one in books.path(account):
+        _gather(books, Target(account=one), None, applying)
+        _gather(books, Target(account=one, each_user=True), user, applying)
+        _gather(books, Target(account=one, user=user), None, applying)
+    _gather(books, Target(user=user), None, applying)
+    return applying
+
+
+def _gather(books: Books, target: Target, user: UserId | None, applying: list[Applying]) -> None:
+    for budget in books.budgets_of.get(target) or ():
+        applying.append(Applying(existing(books.budgets, budget), user))
+
+
+def claim_of(budget: Budget, hold: Claimant) -> Micros:
+    """What a hold can spend in a longest period of the budget."""
+    return _spendable_within(hold, claim_horizon(budget.window))
+
+
+def relief_of(budget: Budget, hold: Claimant) -> Micros:
+    """How much less than its full claim a hold can spend in the period in which it changed."""
+    if not budget.calendar:
+        return 0
+    end = period_at(budget.window, hold.touched_at).end
+    return claim_of(budget, hold) - _spendable_within(hold, end - hold.touched_at)
+
+
+def _spendable_within(hold: Claimant, span: int) -> Micros:
+    if hold.milli_gpus == 0:
+        return hold.open
+    run_ms = whole_ms(min(span, hold.expires_at - hold.touched_at))
+    return min(hold.open, usage_price(hold.rate, hold.milli_gpus, run_ms))
+
+
+def counted_in(books: Books, applying: Applying, now: Instant) -> Micros:
+    """What a budget counts at `now`: charged in its period, and claimed by open holds."""
+    budget, user = applying
+    claims = books.claims.get((budget.id, user)) or 0
+    relief = 0
+    if budget.calendar:
+        start = period_at(budget.window, now).start
+        relief = (books.tallies.get((budget.id, user, start)) or NO_TALLY).relief
+    return charged_in(books, applying, now) + claims - relief
+
+
+def charged_in(books: Books, applying: Applying, now: Instant) -> Micros:
+    """What was charged in the period, or in the slots of the rolling window, at `now`."""
+    budget, user = applying
+    return sum(
+        (books.tallies.get((budget.id, user, start)) or NO_TALLY).charged
+        for start in slots_inside(budget.window, now)
+    )
+
+
+def first_over(
+    books: Books,
+    applying: list[Applying],
+    before: Claimant | None,
+    after: Claimant,
+) -> Refusal | None:
+    """The first hard budget that a hold would exceed at the instant it changes, if any."""
+    now = after.touched_at
+    for one in applying:
+        if one.budget.hard:
+            counted = counted_in(books, one, now)
+            asked = _claims_at(one.budget, after, now)
+            if before is not None:
+                asked -= _claims_at(one.budget, before, now)
+            if counted + asked > one.budget.limit:
+                return Refusal(Code.BUDGET_EXCEEDED, _figures(one.budget, counted, asked, now))
+    return None
+
+
+def _claims_at(budget: Budget, hold: Claimant, now: Instant) -> Micros:
+    """What `counted_in` counts of a hold at `now`."""
+    full = claim_of(budget, hold)
+    period = period_at(budget.window, now)
+    return full - relief_of(budget, hold) if period.start <= hold.touched_at else full
+
+
+def _figures(budget: Budget, counted: Micros, asked: Micros, now: Instant) -> dict[str, object]:
+    period: Period = period_at(budget.window, now)
+    return {
+        "budget": budget.id,
+        "limit": budget.limit,
+        "counted": counted,
+        "asked": asked,
+        "headroom": max(budget.limit - counted, 0),
+        "period_start": period.start,
+        "period_end": period.end,
+    }
+
+
+def headroom(books: Books, applying: list[Applying], now: Instant) -> Micros | None:
+    """The least that the hard budgets still allow; None if none applies."""
+    rooms = [
+        max(one.budget.limit - counted_in(books, one, now), 0)
+        for one in applying
+        if one.budget.hard
+    ]
+    return min(rooms, default=None)
+
+
+def count_usage(applying: list[Applying], usage: Usage) -> tuple[Counted, ...]:
+    """How the budgets count metered usage: where its milliseconds fell."""
+    return tuple(
+        Counted(budget=budget.id, user=user, start=start, amount=amount)
+        for budget, user in applying
+        for start, amount in usage.by_period(budget.window)
+    )
+
+
+def count_amount(applying: list[Applying], amount: Micros, at: Instant) -> tuple[Counted, ...]:
+    """How the budgets count an amount: where it is effective."""
+    return tuple(
+        Counted(
+            budget=budget.id, user=user, start=period_at(budget.window, at).start, amount=amount
+        )
+        for budget, user in applying
+        if amount
+    )
+
+
+def counted_off(books: Books, counted: tuple[Counted, ...], amount: Micros) -> tuple[Counted, ...]:
+    """What to take off the counters when `amount` of usage is undone: the latest period first.
+
+    Never more than a counter has, and nothing off a budget that was dropped.
+    """
+    left: dict[tuple[BudgetId, UserId | None], Micros] = {}
+    off: list[Counted] = []
+    for one in sorted(counted, key=lambda one: -one.start):
+        key = (one.budget, one.user)
+        tally = books.tallies.get((*key, one.start)) or NO_TALLY
+        part = min(left.get(key, amount), one.amount, tally.charged)
+        left[key] = left.get(key, amount) - part
+        if part:
+            off.append(Counted(budget=one.budget, user=one.user, start=one.start, amount=part))
+    return tuple(off)
+
+
+def over_limit(
+    books: Books, applying: list[Applying], counted: tuple[Counted, ...], now: Instant
+) -> tuple[BudgetId, ...]:
+    """The hard budgets that a charge brings, or keeps, over their limit."""
+    return tuple(
+        one.budget.id
+        for one in applying
+        if one.budget.hard and any(_is_over(books, one, counted, now))
+    )
+
+
+def _is_over(
+    books: Books, applying: Applying, counted: tuple[Counted, ...], now: Instant
+) -> Iterator[bool]:
+    """For each period the charge touches: whether what is charged there exceeds the limit."""
+    budget, user = applying
+    mine = [one for one in counted if (one.budget, one.user) == (budget.id, user)]
+    if not budget.calendar and mine:
+        inside = slots_inside(budget.window, now)
+        added = sum(one.amount for one in mine if one.start in inside)
+        yield charged_in(books, applying, now) + added > budget.limit
+        return
+    for one in mine:
+        tally = books.tallies.get((budget.id, user, one.start)) or NO_TALLY
+        yield tally.charged + one.amount > budget.limit
+
+
+def crossings(
+    books: Books, applying: list[Applying], counted: tuple[Counted, ...], now: Instant
+) -> list[ThresholdCrossed]:
+    """The thresholds that the counters have reached and that were not told yet, after a charge."""
+    return [
+        crossing
+        for budget, user in applying
+        for start in sorted({c.start for c in counted if (c.budget, c.user) == (budget.id, user)})
+        if (crossing := _crossing(books, Applying(budget, user), start, now)) is not None
+    ]
+
+
+def _crossing(
+    books: Books, applying: Applying, start: Instant, now: Instant
+) -> ThresholdCrossed | None:
+    budget, user = applying
+    starts = (start,) if budget.calendar else slots_inside(budget.window, now)
+    tallies = [books.tallies.get((budget.id, user, one)) or NO_TALLY for one in starts]
+    charged = sum(tally.charged for tally in tallies)
+    reached = sum(1 for ppm in budget.thresholds_ppm if charged * PPM >= budget.limit * ppm)
+    if reached <= max((tally.crossed for tally in tallies), default=0):
+        return None
+    return ThresholdCrossed(
+        at=now,
+        budget=budget.id,
+        user=user,
+        start=start if budget.calendar else period_at(budget.window, now).start,
+        crossed=reached,
+        charged=charged,
+        limit=budget.limit,
+    )

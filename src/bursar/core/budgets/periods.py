@@ -1,0 +1,252 @@
+"""Which period of a budget an instant falls in, and where usage crosses from one into the next.
+
+A period is [start, end) in instants, and the periods of a window tile time: one ends exactly where
+the next begins. A calendar period begins at the first instant at which the wall clock of its zone
+shows its first date or a later one. That one rule settles every oddity of local time:
+
+    a day with a clock change      lasts 23 or 25 hours (17 to 31 in the oddest year of Vostok)
+    a midnight that is skipped     Sao Paulo, 2018-11-04: the day begins at 01:00 on the wall
+    a midnight that comes twice    St John's, 2009-11-01: the clock went from 00:01 back to 23:01;
+                                   the new day (and month) had begun, and is not begun again
+    a date that is skipped         Apia, 2011-12-30: that day has no period; the 29th ends where
+                                   the 31st begins
+
+A rolling window is not cut at instants of its own for each question: it is the sum of fixed slots,
+a twenty-fourth of its length each and aligned to the epoch, so that a counter per slot is enough.
+
+Roads not taken. Adding 24 hours to a start drifts at the first clock change. Asking `datetime` for
+midnight alone is wrong where there is none, or where there are two.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from enum import StrEnum
+from functools import lru_cache
+from typing import Final
+from zoneinfo import ZoneInfo, available_timezones
+
+from bursar.core.instant import DAY, HOUR, MILLISECOND, NEVER, Instant, whole_ms
+
+SLOTS: Final = 24  # fixed slots to the length of a rolling window
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
+
+# The calendar, its weekdays and the rules of the clocks repeat after 400 years. An instant so long
+# after the year 2400, when nothing but rules is left in the zone data, is looked up that many years
+# earlier (or a multiple): `datetime` ends with the year 9999, in the middle of a period.
+_CYCLE: Final = 146_097 * DAY
+_REGULAR_FROM: Final[Instant] = (datetime(2400, 1, 1, tzinfo=UTC) - _EPOCH) // _MICROSECOND
+
+_KNOWN_MAX: Final = 64  # periods remembered for one window
+_WINDOWS_MAX: Final = 4096  # windows for which periods are remembered
+
+
+class Every(StrEnum):
+    """How often a budget begins anew."""
+
+    DAY = "day"
+    WEEK = "week"  # from Monday, as ISO 8601 has it
+    MONTH = "month"
+    ROLLING = "rolling"  # always the last `length` microseconds
+    LIFETIME = "lifetime"  # never
+
+
+# The most by which clocks are put back within one period: by 7 hours at Vostok in 1994, by 3 at
+# Casey since, by 1 or 2 nearly everywhere else. A test asks every zone from 1970 to 2100.
+_PUT_BACK_MAX: Final = 7 * HOUR
+
+_LONGEST: Final[Mapping[Every, int]] = {
+    Every.DAY: DAY + _PUT_BACK_MAX,
+    Every.WEEK: 7 * DAY + _PUT_BACK_MAX,
+    Every.MONTH: 31 * DAY + _PUT_BACK_MAX,
+    Every.LIFETIME: NEVER,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Period:
+    """The instants [start, end); `end` is NEVER when no other period follows."""
+
+    start: Instant
+    end: Instant
+
+    def __post_init__(self) -> None:
+        if self.start >= self.end:
+            raise ValueError(f"a period ends after it starts: [{self.start}, {self.end})")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """The recurring shape of a budget; what is counted in it starts at zero in each period."""
+
+    every: Every
+    time_zone: str = "UTC"  # IANA name; whose midnights count, where midnights count
+    length: int = 0  # microseconds, divisible by 24, when ROLLING; else 0
+
+    def __post_init__(self) -> None:
+        if self.every is Every.ROLLING and (self.length <= 0 or self.length % SLOTS):
+            raise ValueError(f"a rolling window is a multiple of {SLOTS} µs long: {self.length}")
+        if self.every is not Every.ROLLING and self.length != 0:
+            raise ValueError(f"only a rolling window has a length: {self.length}")
+        if self.time_zone not in _zone_names():
+            raise ValueError(f"unknown time zone: {self.time_zone!r}")
+
+
+def period_at(window: Window, at: Instant) -> Period:
+    """The period of `window` that contains `at`; for a rolling window, the slot."""
+    known = _known(window)
+    starts, periods = known.table
+    place = bisect_right(starts, at) - 1
+    if place >= 0 and at < periods[place].end:
+        return periods[place]
+    period = _found(window, at)
+    known.learn(period)
+    return period
+
+
+def slots_inside(window: Window, at: Instant) -> tuple[Instant, ...]:
+    """The starts of the periods whose sum is what counts at `at`, oldest first.
+
+    For a rolling window all slots with an instant in (at - length, at]: 25, or 24 when `at` is the
+    last instant of a slot. For any other window the one period that contains `at`.
+    """
+    if window.every is not Every.ROLLING:
+        return (period_at(window, at).start,)
+    slot = window.length // SLOTS
+    oldest = (at - window.length + 1) // slot * slot
+    return tuple(range(oldest, at + 1, slot))
+
+
+def claim_horizon(window: Window) -> int:
+    """Microseconds that nothing counted at one instant can outlast: no period is longer.
+
+    For a rolling window its whole length; for a lifetime NEVER.
+    """
+    return window.length if window.every is Every.ROLLING else _LONGEST[window.every]
+
+
+def split(
+    window: Window, started_at: Instant, from_ms: int, to_ms: int
+) -> Iterator[tuple[Instant, int, int]]:
+    """Cut the milliseconds [from_ms, to_ms) of an attempt where a period ends (B5).
+
+    Yields (start of the period, from_ms, to_ms) in order; the pieces cover the stretch exactly.
+    Millisecond k begins at `started_at` + k ms and belongs whole to the period in which it begins.
+    """
+    while from_ms < to_ms:
+        period = period_at(window, started_at + from_ms * MILLISECOND)
+        cut_ms = to_ms
+        if period.end != NEVER:
+            cut_ms = min(to_ms, whole_ms(period.end - started_at))
+        yield period.start, from_ms, cut_ms
+        from_ms = cut_ms
+
+
+class _Known:
+    """The periods of one window found so far, in order: only a memory, with no effect on answers.
+
+    The table is replaced whole, so a reader on another thread sees the old one or the new one.
+    """
+
+    __slots__ = ("table",)
+
+    def __init__(self) -> None:
+        self.table: tuple[tuple[Instant, ...], tuple[Period, ...]] = ((), ())
+
+    def learn(self, period: Period) -> None:
+        """Remember `period`; when there are too many, forget all others."""
+        starts, periods = self.table
+        if len(starts) >= _KNOWN_MAX:
+            starts, periods = (), ()
+        place = bisect_left(starts, period.start)
+        self.table = (
+            (*starts[:place], period.start, *starts[place:]),
+            (*periods[:place], period, *periods[place:]),
+        )
+
+
+@lru_cache(maxsize=_WINDOWS_MAX)
+def _known(window: Window) -> _Known:
+    """The memory that belongs to `window`."""
+    return _Known()
+
+
+def _found(window: Window, at: Instant) -> Period:
+    """The period that contains `at`, worked out from nothing."""
+    match window.every:
+        case Every.LIFETIME:
+            return Period(start=0, end=NEVER)
+        case Every.ROLLING:
+            slot = window.length // SLOTS
+            start = at // slot * slot
+            return Period(start=start, end=min(start + slot, NEVER))
+        case every:
+            skipped = max(0, (at - _REGULAR_FROM) // _CYCLE) * _CYCLE
+            start, end = _calendar_bounds(every, ZoneInfo(window.time_zone), at - skipped)
+            return Period(start=start + skipped, end=min(end + skipped, NEVER))
+
+
+def _calendar_bounds(every: Every, zone: ZoneInfo, at: Instant) -> tuple[Instant, Instant]:
+    """Start and end of the day, week or month of `zone` that contains `at`."""
+    first = _first_date(every, _local(zone, at).date())
+    following = _next_first_date(every, first)
+    start, end = _beginning(zone, first), _beginning(zone, following)
+    while at >= end:  # the clock was put back over midnight, to a date that had ended
+        following = _next_first_date(every, following)
+        start, end = end, _beginning(zone, following)
+    return start, end
+
+
+def _first_date(every: Every, day: date) -> date:
+    """The first date of the day, week or month that `day` is in."""
+    match every:
+        case Every.WEEK:
+            return day - timedelta(days=day.weekday())
+        case Every.MONTH:
+            return day.replace(day=1)
+        case _:
+            return day
+
+
+def _next_first_date(every: Every, first: date) -> date:
+    """The first date of the day, week or month after the one that begins with `first`."""
+    match every:
+        case Every.WEEK:
+            return first + timedelta(days=7)
+        case Every.MONTH:
+            return (first + timedelta(days=31)).replace(day=1)
+        case _:
+            return first + timedelta(days=1)
+
+
+def _beginning(zone: ZoneInfo, day: date) -> Instant:
+    """The first instant at which the clocks of `zone` show `day` or a later date.
+
+    Midnight read with the offset before a change of clocks and with the one after it. The same, or
+    the earlier of two midnights: that is it. If midnight is skipped, the first comes out later, and
+    the change lies between.
+    """
+    midnight = datetime.combine(day, time.min, tzinfo=zone)
+    by_old, by_new = _instant(midnight), _instant(midnight.replace(fold=1))
+    earliest = min(by_old, by_new)
+    between = range(earliest, by_old)
+    return earliest + bisect_left(between, True, key=lambda at: _local(zone, at).date() >= day)
+
+
+def _local(zone: ZoneInfo, at: Instant) -> datetime:
+    """What the clocks of `zone` show at `at`."""
+    return (_EPOCH + timedelta(microseconds=at)).astimezone(zone)
+
+
+def _instant(moment: datetime) -> Instant:
+    """The instant of an aware `moment`."""
+    return (moment - _EPOCH) // _MICROSECOND
+
+
+@lru_cache(maxsize=1)
+def _zone_names() -> frozenset[str]:
+    """The time zones there are, without the one that names the machine's own setting."""
+    return frozenset(available_timezones() - {"localtime"})

@@ -1,0 +1,142 @@
+"""Reading the books: what an account owns, can spend, has used and owes (L8); and quotes (B1).
+
+Sums are kept as credits move, so a balance costs the depth of the tree and the number of its lanes, not
+the number of its grants; only the list of coming expirations walks over what will expire.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from bursar.core.budgets.limits import budgets_on, headroom
+from bursar.core.ids import AccountId, GrantId, PriceVersionId, UserId
+from bursar.core.instant import DAY, NEVER, Instant
+from bursar.core.ledger.books import (
+    BURN_SLOT,
+    BURN_SLOTS,
+    COMPARTMENTS,
+    NOTHING,
+    Books,
+    existing,
+    free_of,
+)
+from bursar.core.ledger.decide import caught_up
+from bursar.core.ledger.values import NO_CONTEXT, Compartment, Context, Kind
+from bursar.core.ledger.spendable import spendable_credits
+from bursar.core.money import Micros
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owned:
+    """The compartments of grants, summed; what has expired counts as lapsed."""
+
+    available: Micros
+    held: Micros
+    spent: Micros
+    lapsed: Micros
+    revoked: Micros
+    moved: Micros
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expiring:
+    """Available credits of one grant that will lapse if they are not spent before."""
+
+    grant: GrantId
+    expires_at: Instant
+    amount: Micros
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Burn:
+    """How fast the subtree spends: over the last seven days, in micro-credits per day."""
+
+    per_day: Micros
+    runs_out_at: Instant  # NEVER when nothing is being spent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Balance:
+    """What there is to say about an account at one instant."""
+
+    account: AccountId
+    at: Instant
+    owned: Owned
+    by_kind: dict[Kind, Owned]
+    spendable: Micros  # of its own and its ancestors' credits, within hard budgets
+    used: Micros  # charged by this subtree, whoever owned the credits
+    debt: Micros
+    burn: Burn
+
+
+def balance(
+    books: Books,
+    account: AccountId,
+    now: Instant,
+    *,
+    context: Context = NO_CONTEXT,
+    user: UserId | None = None,
+) -> Balance:
+    """What an account has at `now`; `spendable` for a context (and user) if one is given."""
+    view = caught_up(books, now)
+    by_kind = {kind: _owned(view, account, kind) for kind in Kind}
+    spendable = spendable_for(view, account, context, now, user)
+    return Balance(
+        account=account,
+        at=now,
+        owned=_sum(by_kind),
+        by_kind=by_kind,
+        spendable=spendable,
+        used=view.used.get(account) or 0,
+        debt=view.owed.get(account) or 0,
+        burn=_burn(view, account, spendable, now),
+    )
+
+
+def spendable_for(
+    view: Books, account: AccountId, context: Context, now: Instant, user: UserId | None
+) -> Micros:
+    """The most that one hold could take now: credits, and headroom of the hard budgets."""
+    path = view.path(account)
+    if view.owed_on(path):
+        return 0
+    credits = spendable_credits(view, path, context)
+    room = headroom(view, budgets_on(view, account, user or UserId("")), now)
+    return credits if room is None else min(credits, room)
+
+
+def expiring(books: Books, account: AccountId, now: Instant, within: int) -> Iterator[Expiring]:
+    """The account's credits that lapse within a span from `now`, the next first."""
+    view = caught_up(books, now)
+    bound = min(now + within, NEVER - 1)
+    for expires_at, grant in view.order(free_of(account)).since((now + 1,), bound=(bound + 1,)):
+        available = existing(view.grants, grant).available
+        if available:
+            yield Expiring(grant=grant, expires_at=expires_at, amount=available)
+
+
+def _owned(view: Books, account: AccountId, kind: Kind) -> Owned:
+    totals = view.totals.get((account, kind)) or NOTHING
+    overdue = view.overdue.get((account, kind)) or 0
+    parts = {part.value: amount for part, amount in zip(COMPARTMENTS, totals, strict=True)}
+    parts[Compartment.AVAILABLE.value] -= overdue
+    parts[Compartment.LAPSED.value] += overdue
+    return Owned(**parts)
+
+
+def _sum(by_kind: dict[Kind, Owned]) -> Owned:
+    return Owned(
+        **{
+            part.value: sum(getattr(owned, part.value) for owned in by_kind.values())
+            for part in COMPARTMENTS
+        }
+    )
+
+
+def _burn(view: Books, account: AccountId, spendable: Micros, now: Instant) -> Burn:
+    """The rate over the last seven days, by slots; a slot counts while any part of it is inside."""
+    last = now - now % BURN_SLOT
+    slots = (last - index * BURN_SLOT for index in range(BURN_SLOTS + 1))
+    spent = max(sum(view.burn.get((account, slot)) or 0 for slot in slots), 0)
+    span = BURN_SLOTS * BURN_SLOT
+    runs_out_at = NEVER if spent == 0 else min(now + spendable * span // spent, NEVER)
+    return Burn(per_day=spent * DAY // span, runs_out_at=runs_out_at)

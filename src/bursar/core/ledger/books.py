@@ -1,0 +1,412 @@
+"""The books of one org: what `decide` looks at and `evolve` changes.
+
+Facts are rows in tables. Beside them stand sums and orders that make a decision cost what it
+touches and not what exists: a million grants, accounts or past holds cost nothing.
+
+**Spend order.** The grants of one owner that have equal priority and policy form a *lane*, kept in
+the order of their expiry. A decision merges the lanes of the accounts above it whose policy admits
+what is asked, and stops when it has enough; lanes that are not admitted are never looked at.
+
+**Time.** Whether a grant waits for its start, is listed in its lane or has expired depends on the
+instant. `clock` is the instant the orders stand at; `advance` moves it. Each grant passes each of
+its two boundaries once, so that costs O(log n) per grant for its whole life. It changes no fact:
+books are equal whatever their clock says.
+
+**History.** For late usage one must know how much of a grant was free at every instant since. The
+changes of what is free are kept per grant in the order in which they took effect, so that looking
+back costs what has happened since.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from enum import Enum, auto
+from heapq import merge
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
+
+from bursar.core.ids import (
+    AccountId,
+    BudgetId,
+    ChargeId,
+    DebtId,
+    GrantId,
+    HoldId,
+    RecurrenceId,
+    UserId,
+)
+from bursar.core.instant import DAY, Instant
+from bursar.core.ledger.events import Posting
+from bursar.core.ledger.tables import Key, Name, Order, Table
+from bursar.core.ledger.values import (
+    KIND_RANK,
+    Account,
+    Budget,
+    ChargeRecord,
+    Compartment,
+    Context,
+    Debt,
+    Grant,
+    GrantTerms,
+    Hold,
+    Kind,
+    OrgPolicy,
+    Policy,
+    Recurrence,
+    Tally,
+    Target,
+)
+from bursar.core.money import Micros
+from bursar.core.pricing import PriceBook
+from bursar.core.refusal import broken, invariant
+
+COMPARTMENTS: Final = tuple(Compartment)
+NOTHING: Final[tuple[Micros, ...]] = (0,) * len(COMPARTMENTS)
+BURN_SLOT: Final = DAY // 4  # usage is kept in slots of six hours …
+BURN_SLOTS: Final = 28  # … for a week, to tell the rate at which an account spends
+
+WAITING: Final[Name] = ("waiting",)  # (valid_from, grant): not started yet
+ENDING: Final[Name] = ("ending",)  # (expires_at, grant): listed in its lane
+EXPIRED: Final[Name] = ("expired",)  # (expires_at, grant): its lapse is not written yet
+LIMITS: Final[Name] = ("limits",)  # (expires_at, hold): open holds
+TURNS: Final[Name] = ("turns",)  # (next_at, recurrence)
+DEBTS: Final[Name] = ("debts",)  # (booked_at, debt): something is owed
+
+_INDEX_OF: Final = {compartment: index for index, compartment in enumerate(COMPARTMENTS)}
+
+
+class Lane(NamedTuple):
+    """Grants of one owner that stand next to each other in spend order but for their expiry."""
+
+    account: AccountId
+    priority: int
+    policy: Policy
+
+
+class _Place(Enum):
+    """Where the orders keep a grant."""
+
+    NOWHERE = auto()  # nothing of it is available
+    WAITING = auto()
+    LISTED = auto()
+    EXPIRED = auto()
+
+
+CounterKey: TypeAlias = tuple[BudgetId, UserId | None]
+TallyKey: TypeAlias = tuple[BudgetId, UserId | None, Instant]
+KindKey: TypeAlias = tuple[AccountId, Kind]
+N = TypeVar("N")
+
+
+@dataclass(slots=True)
+class Singles:
+    """What there is one of in an org."""
+
+    number: int = 0  # of the last event
+    now: Instant = 0  # when it was recorded
+    issued: Micros = 0  # all credits ever created
+    root: AccountId | None = None
+    policy: OrgPolicy = field(default_factory=OrgPolicy)
+    tier: str | None = None
+    prices: PriceBook = field(default_factory=PriceBook)  # the org's own
+
+
+class Books:
+    """One org's state; all of it, or the part that was loaded."""
+
+    def __init__(
+        self,
+        prices: PriceBook | None = None,
+        *,
+        complete: bool = True,
+        below: "Books | None" = None,
+    ) -> None:
+        self.deployment: Final = prices or PriceBook()  # the prices every org has
+        self.complete: Final = complete
+        self.singles: Final[Singles] = replace(below.singles) if below else Singles()
+        self.clock: Instant = below.clock if below else 0
+        self._below: Final = below
+        self._orders: Final[dict[Name, Order]] = {}
+        self._tables: Final[dict[str, Table[Any, Any]]] = {}
+
+        self.accounts: Final[Table[AccountId, Account]] = self._table("accounts")
+        self.users: Final[Table[UserId, UserId]] = self._table("users")
+        self.grants: Final[Table[GrantId, Grant]] = self._table("grants")
+        self.holds: Final[Table[HoldId, Hold]] = self._table("holds")
+        self.charges: Final[Table[ChargeId, ChargeRecord]] = self._table("charges")
+        self.debts: Final[Table[DebtId, Debt]] = self._table("debts")
+        self.recurrences: Final[Table[RecurrenceId, Recurrence]] = self._table("recurrences")
+        self.budgets: Final[Table[BudgetId, Budget]] = self._table("budgets")
+        self.budgets_of: Final[Table[Target, tuple[BudgetId, ...]]] = self._table("budgets_of")
+        self.tallies: Final[Table[TallyKey, Tally]] = self._table("tallies")
+        self.claims: Final[Table[CounterKey, Micros]] = self._table("claims")
+        self.refs: Final[Table[str, GrantId]] = self._table("refs")
+        self.totals: Final[Table[KindKey, tuple[Micros, ...]]] = self._table("totals")
+        self.overdue: Final[Table[KindKey, Micros]] = self._table("overdue")
+        self.used: Final[Table[AccountId, Micros]] = self._table("used")
+        self.owed: Final[Table[AccountId, Micros]] = self._table("owed")
+        self.burn: Final[Table[tuple[AccountId, Instant], Micros]] = self._table("burn")
+        self.lanes_of: Final[Table[AccountId, tuple[Lane, ...]]] = self._table("lanes_of")
+        self.lane_totals: Final[Table[Lane, Micros]] = self._table("lane_totals")
+
+    def _table(self, name: str) -> Table[Any, Any]:
+        below = self._below
+        table: Table[Any, Any] = (
+            below._tables[name].layered() if below else Table(name, complete=self.complete)
+        )
+        self._tables[name] = table
+        return table
+
+    def layered(self) -> "Books":
+        """A layer over these books: reads fall through, writes do not."""
+        return Books(self.deployment, complete=self.complete, below=self)
+
+    def order(self, name: Name) -> Order:
+        """The order of that name."""
+        order = self._orders.get(name)
+        if order is None:
+            below = self._below
+            order = below.order(name).layered() if below else Order(name, complete=self.complete)
+            self._orders[name] = order
+        return order
+
+    def facts(self) -> dict[str, object]:
+        """All that is true, in a form that compares: no sums that are zero, no orders."""
+        told: dict[str, object] = {"singles": self.singles}
+        for name, table in self._tables.items():
+            if name not in ("overdue", "lanes_of", "lane_totals"):  # these hang on the clock
+                told[name] = {key: row for key, row in table.items() if row not in (0, Tally())}
+        return told
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Books) and self.facts() == other.facts()
+
+    __hash__ = None  # type: ignore[assignment]  # they change
+
+    # Accounts
+
+    def path(self, account: AccountId) -> tuple[AccountId, ...]:
+        """The account and all above it, the root last."""
+        path: list[AccountId] = []
+        step: AccountId | None = account
+        while step is not None:
+            path.append(step)
+            step = existing(self.accounts, step).parent
+        return tuple(path)
+
+    def owed_on(self, path: tuple[AccountId, ...]) -> Micros:
+        """What the accounts of a path owe together."""
+        return sum(self.owed.get(account) or 0 for account in path)
+
+    # Grants
+
+    def put_grant(self, grant: Grant) -> None:
+        """Keep a state of a grant, and every sum and order that follows from it."""
+        old = self.grants.get(grant.terms.id)
+        if old is not None:
+            self._unlist(old)
+        self.grants.put(grant.terms.id, grant)
+        self._list(grant)
+
+    def post(self, posting: Posting, index: int) -> None:
+        """Move an amount between two compartments; `index` is the posting's place in its event."""
+        old = existing(self.grants, posting.grant)
+        invariant(posting.amount > 0, "a posting moves nothing", grant=posting.grant)
+        if posting.source is None:
+            self._count(old.terms, None, posting.target, posting.amount)
+            return
+        grant = _moved(old, posting.source, posting.target, posting.amount)
+        self.put_grant(grant)
+        self._count(old.terms, posting.source, posting.target, posting.amount)
+        change = grant.free - old.free
+        if change:
+            key = (posting.effective_at, self.singles.number, index, change)
+            self.order(history_of(posting.grant)).add(key)
+
+    def _count(
+        self, terms: GrantTerms, source: Compartment | None, target: Compartment, amount: Micros
+    ) -> None:
+        key = (terms.account, terms.kind)
+        totals = list(self.totals.get(key) or NOTHING)
+        totals[_INDEX_OF[target]] += amount
+        if source is not None:
+            totals[_INDEX_OF[source]] -= amount
+        self.totals.put(key, tuple(totals))
+
+    def least_free_since(self, grant: Grant, since: Instant, taken: list[Key]) -> Micros:
+        """The least of the grant that was free at any instant from `since` to now.
+
+        `taken` are changes (in the form of history keys) that have been decided but not posted.
+        """
+        history = self.order(history_of(grant.terms.id)).since((since + 1,))
+        changes = sorted([*history, *(key for key in taken if key[0] > since)])
+        present: Micros = grant.free + sum(key[3] for key in taken)
+        least = present
+        for _, _, _, change in reversed(changes):
+            present -= change
+            least = min(least, present)
+        return least
+
+    # Spend order
+
+    def spendable(self, path: tuple[AccountId, ...], context: Context) -> Iterator[Grant]:
+        """The grants that may pay for `context` at the clock's instant, in spend order, lazily."""
+        lanes = [
+            self._lane(lane, distance)
+            for distance, account in enumerate(path)
+            for lane in self.lanes_of.get(account) or ()
+            if lane.policy.admits(context, path)
+        ]
+        for key in lanes[0] if len(lanes) == 1 else merge(*lanes):
+            yield existing(self.grants, key[-1])
+
+    def _lane(self, lane: Lane, distance: int) -> Iterator[Key]:
+        scopes = -lane.policy.scopes
+        for expires_at, kind, issued_at, grant in self.order(order_of(lane)).since():
+            yield (lane.priority, expires_at, scopes, kind, distance, issued_at, grant)
+
+    def spend_key(self, terms: GrantTerms, path: tuple[AccountId, ...]) -> Key:
+        """Where a grant stands in the spend order of the first account of `path` (L4)."""
+        return (
+            terms.priority,
+            terms.expires_at,
+            -terms.policy.scopes,
+            KIND_RANK[terms.kind],
+            path.index(terms.account),
+            terms.issued_at,
+            terms.id,
+        )
+
+    # Time
+
+    def advance(self, to: Instant) -> None:
+        """Let the orders stand at `to`: starts are listed, expiries taken out of their lanes."""
+        if to <= self.clock:
+            return
+        passed = [
+            key[-1] for name in (WAITING, ENDING) for key in self.order(name).since(bound=(to + 1,))
+        ]
+        grants = [existing(self.grants, grant) for grant in passed]
+        for grant in grants:
+            self._unlist(grant)
+        self.clock = to
+        for grant in grants:
+            self._list(grant)
+
+    def _place(self, grant: Grant) -> _Place:
+        if grant.available == 0:
+            return _Place.NOWHERE
+        if self.clock < grant.terms.valid_from:
+            return _Place.WAITING
+        return _Place.LISTED if self.clock < grant.terms.expires_at else _Place.EXPIRED
+
+    def _list(self, grant: Grant) -> None:
+        terms = grant.terms
+        place = self._place(grant)
+        if place is _Place.WAITING:
+            self.order(WAITING).add((terms.valid_from, terms.id))
+        elif place is _Place.EXPIRED:
+            self.order(EXPIRED).add((terms.expires_at, terms.id))
+            self._add_overdue(terms, grant.available)
+        elif place is _Place.LISTED:
+            lane = self._lane_for(terms)
+            self.order(order_of(lane)).add(lane_key(terms))
+            self.order(ENDING).add((terms.expires_at, terms.id))
+            self.lane_totals.put(lane, (self.lane_totals.get(lane) or 0) + grant.available)
+        if grant.free > 0:
+            self.order(free_of(terms.account)).add((terms.expires_at, terms.id))
+
+    def _unlist(self, grant: Grant) -> None:
+        terms = grant.terms
+        place = self._place(grant)
+        if place is _Place.WAITING:
+            self.order(WAITING).discard((terms.valid_from, terms.id))
+        elif place is _Place.EXPIRED:
+            self.order(EXPIRED).discard((terms.expires_at, terms.id))
+            self._add_overdue(terms, -grant.available)
+        elif place is _Place.LISTED:
+            lane = self._lane_for(terms)
+            self.order(order_of(lane)).discard(lane_key(terms))
+            self.order(ENDING).discard((terms.expires_at, terms.id))
+            self.lane_totals.put(lane, (self.lane_totals.get(lane) or 0) - grant.available)
+        self.order(free_of(terms.account)).discard((terms.expires_at, terms.id))
+
+    def _add_overdue(self, terms: GrantTerms, amount: Micros) -> None:
+        key = (terms.account, terms.kind)
+        self.overdue.put(key, (self.overdue.get(key) or 0) + amount)
+
+    def _lane_for(self, terms: GrantTerms) -> Lane:
+        lane = Lane(terms.account, terms.priority, terms.policy)
+        lanes = self.lanes_of.get(terms.account) or ()
+        if lane not in lanes:
+            self.lanes_of.put(terms.account, (*lanes, lane))
+        return lane
+
+    # Holds
+
+    def put_hold(self, hold: Hold) -> None:
+        """Keep a new state of a hold, and its place among those that will reach their limit."""
+        old = self.holds.get(hold.terms.id)
+        if old is not None and old.closed_at is None:
+            self.order(LIMITS).discard((old.expires_at, old.terms.id))
+        if hold.closed_at is None:
+            self.order(LIMITS).add((hold.expires_at, hold.terms.id))
+        self.holds.put(hold.terms.id, hold)
+
+    # Debts
+
+    def put_debt(self, debt: Debt) -> None:
+        """Keep a new state of a debt, what its account owes, and its place in the queue."""
+        old = self.debts.get(debt.id)
+        before = old.owed if old else 0
+        if old is not None and before:
+            self.order(DEBTS).discard((old.booked_at, old.id))
+        if debt.owed:
+            self.order(DEBTS).add((debt.booked_at, debt.id))
+        self.debts.put(debt.id, debt)
+        self.owed.put(debt.account, (self.owed.get(debt.account) or 0) + debt.owed - before)
+
+    def put_recurrence(self, recurrence: Recurrence) -> None:
+        """Keep a new state of a recurrence and when it turns next."""
+        old = self.recurrences.get(recurrence.id)
+        if old is not None:
+            self.order(TURNS).discard((old.next_at, old.id))
+        self.order(TURNS).add((recurrence.next_at, recurrence.id))
+        self.recurrences.put(recurrence.id, recurrence)
+
+
+def existing(table: Table[Any, N], key: Any) -> N:
+    """The row, which must exist."""
+    row = table.get(key)
+    if row is None:
+        broken("a row is missing", table=table.name, key=key)
+    return row
+
+
+def order_of(lane: Lane) -> Name:
+    """The name of a lane's order."""
+    return ("lane", lane)
+
+
+def free_of(account: AccountId) -> Name:
+    """The name of the order of an account's grants that have something free, by expiry."""
+    return ("free", account)
+
+
+def history_of(grant: GrantId) -> Name:
+    """The name of the order of a grant's changes: (effective_at, event, posting, change)."""
+    return ("history", grant)
+
+
+def lane_key(terms: GrantTerms) -> Key:
+    """Where a grant stands in its lane."""
+    return (terms.expires_at, KIND_RANK[terms.kind], terms.issued_at, terms.id)
+
+
+def _moved(grant: Grant, source: Compartment, target: Compartment, amount: Micros) -> Grant:
+    parts = {
+        source.value: getattr(grant, source.value) - amount,
+        target.value: getattr(grant, target.value) + amount,
+    }
+    lost = source is Compartment.SPENT and target is Compartment.LAPSED
+    if lost and not grant.terms.policy.refundable:
+        parts["forfeited"] = grant.forfeited + amount
+    return replace(grant, **parts)

@@ -1,0 +1,346 @@
+"""What can be asked of an org's books. Imperative; `decide` answers with events or a refusal.
+
+Where a caller's own time matters it is a field; the time of the decision is `decide`'s argument.
+Amounts are micro-credits in 1 … 2^53−1, checked before a command reaches the core.
+"""
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from bursar.core.budgets.periods import Every
+from bursar.core.ids import (
+    AccountId,
+    BudgetId,
+    ChargeId,
+    DebtId,
+    GrantId,
+    HoldId,
+    RecurrenceId,
+    UserId,
+)
+from bursar.core.instant import NEVER, Instant
+from bursar.core.ledger.values import (
+    NO_CONTEXT,
+    NO_POLICY,
+    PRIORITY_DEFAULT,
+    Context,
+    Kind,
+    OrgPolicy,
+    Policy,
+    Target,
+)
+from bursar.core.money import Micros
+from bursar.core.pricing import PriceVersion
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddAccount:
+    """Put an account into the tree; the first one, without a parent, is the org's root."""
+
+    account: AccountId
+    parent: AccountId | None
+    name: str
+    time_zone: str | None = None  # the parent's, or UTC at the root
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddUser:
+    """Let a principal of the org ask for credits."""
+
+    user: UserId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetPolicy:
+    """Set the org's bounds."""
+
+    policy: OrgPolicy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetTier:
+    """Give the org a tier; its default budgets replace those of the tier before (B3)."""
+
+    tier: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Issue:
+    """Create credits: a purchase, a grant or a promotion, now or later (L2)."""
+
+    grant: GrantId
+    account: AccountId
+    amount: Micros
+    kind: Kind
+    source: str = ""
+    starts_at: Instant | None = None  # now, if not given
+    expires_at: Instant = NEVER
+    priority: int = PRIORITY_DEFAULT
+    policy: Policy = NO_POLICY
+    external_ref: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartRecurrence:
+    """Issue `amount` at once (or at `starts_at`) and at the start of every later period (L20)."""
+
+    recurrence: RecurrenceId
+    account: AccountId
+    amount: Micros
+    kind: Kind
+    every: Every  # DAY, WEEK or MONTH, in the account's time zone
+    roll_over_max: Micros = 0
+    starts_at: Instant | None = None
+    priority: int = PRIORITY_DEFAULT
+    policy: Policy = NO_POLICY
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopRecurrence:
+    """Issue nothing more; what was issued stays until it expires."""
+
+    recurrence: RecurrenceId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExtendGrant:
+    """Move a grant's expiry to later."""
+
+    grant: GrantId
+    expires_at: Instant
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RevokeGrant:
+    """Take back what is available; what is held stays, and goes to `revoked` when it returns."""
+
+    grant: GrantId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VoidGrant:
+    """Undo a grant as never issued; refused once anything of it is held, spent or moved."""
+
+    grant: GrantId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transfer:
+    """Move credits to another account of the org, as a new grant on the same terms."""
+
+    grant: GrantId
+    to_grant: GrantId  # the new grant's id
+    account: AccountId
+    amount: Micros
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reserve:
+    """Hold an amount, or what running for `run_ms` can cost; all of it or nothing (L5, M1).
+
+    Exactly one of `amount` and `run_ms` is given.
+    """
+
+    hold: HoldId
+    account: AccountId
+    user: UserId
+    expires_at: Instant  # the hold's limit
+    amount: Micros | None = None
+    run_ms: int | None = None  # maximum run and stop grace together
+    context: Context = NO_CONTEXT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExtendHold:
+    """Hold more, last longer, or both."""
+
+    hold: HoldId
+    amount: Micros = 0
+    expires_at: Instant | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Redraw:
+    """Start an attempt on an actual GPU type: the open part is drawn again for it (M1)."""
+
+    hold: HoldId
+    attempt: int
+    gpu_type: str
+    run_ms: int  # what the attempt may run at most, stop grace included
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Charge:
+    """Charge usage to an open hold: an amount, or an attempt's run time so far (D6).
+
+    Exactly one of `amount` and `run_ms` is given. `final` settles the attempt.
+    """
+
+    charge: ChargeId
+    hold: HoldId
+    amount: Micros | None = None
+    attempt: int = 1
+    run_ms: int | None = None
+    final: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settle:
+    """Charge up to a total, or a last reading, or nothing more; refund the rest; close.
+
+    A `total` never lowers what has been charged. At most one of `total` and `run_ms` is given.
+    """
+
+    charge: ChargeId
+    hold: HoldId
+    total: Micros | None = None
+    attempt: int = 1
+    run_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """Refund all that is open and close the hold."""
+
+    hold: HoldId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refund:
+    """Return a part of what is open; the hold goes on with the rest."""
+
+    hold: HoldId
+    amount: Micros
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndHold:
+    """End a hold that has reached its limit."""
+
+    hold: HoldId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GiveBack:
+    """Give back the work an attempt lost since `kept_ms` of its run time: spent → held (M3)."""
+
+    hold: HoldId
+    attempt: int
+    kept_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReverseCharge:
+    """Undo a charge, or `amount` of it; the credits go back to their grants (L11).
+
+    What would lapse because its grant has expired is issued again until `reissue_until`, if given.
+    """
+
+    charge: ChargeId
+    amount: Micros | None = None
+    reissue_until: Instant | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BookLate:
+    """Charge usage that became known after its hold was closed, or its attempt settled (L12).
+
+    Either `amount` and `effective_at` are given, or `attempt` and `run_ms`: then the usage is what
+    the reading adds to that attempt's meter, effective where the added stretch begins.
+    """
+
+    charge: ChargeId
+    hold: HoldId
+    amount: Micros | None = None
+    effective_at: Instant | None = None
+    attempt: int = 1
+    run_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lapse:
+    """Write down the lapse of up to `most` grants that have expired, the earliest first."""
+
+    most: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BookDebt:
+    """Owe an amount that no hold covers, such as a payment charged back."""
+
+    debt: DebtId
+    account: AccountId
+    amount: Micros
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepayDebt:
+    """Repay all debt, the oldest first, as far as eligible credits are available now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AbsorbDebt:
+    """Write a debt off at the operator's cost: `amount` of it, or all."""
+
+    debt: DebtId
+    amount: Micros | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetPrice:
+    """Add a version to the org's own prices, which go before the deployment's (B1)."""
+
+    version: PriceVersion
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetBudget:
+    """Set a budget, or change limit, hardness and thresholds of one; counters are kept (B3)."""
+
+    budget: BudgetId
+    target: Target
+    every: Every
+    limit: Micros  # zero allows nothing
+    hard: bool
+    rolling: int = 0  # length of a rolling window, microseconds
+    thresholds_ppm: tuple[int, ...] = (500_000, 800_000, 1_000_000)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropBudget:
+    """Forget a budget and its counters."""
+
+    budget: BudgetId
+
+
+Command: TypeAlias = (
+    AddAccount
+    | AddUser
+    | SetPolicy
+    | SetTier
+    | Issue
+    | StartRecurrence
+    | StopRecurrence
+    | ExtendGrant
+    | RevokeGrant
+    | VoidGrant
+    | Transfer
+    | Reserve
+    | ExtendHold
+    | Redraw
+    | Charge
+    | Settle
+    | Release
+    | Refund
+    | EndHold
+    | GiveBack
+    | ReverseCharge
+    | BookLate
+    | Lapse
+    | BookDebt
+    | RepayDebt
+    | AbsorbDebt
+    | SetPrice
+    | SetBudget
+    | DropBudget
+)

@@ -1,0 +1,86 @@
+"""Usage that nobody could pay yet: booked, repaid from what becomes available, absorbed (L13)."""
+
+from bursar.core.ids import ChargeId, GrantId, derived_id
+from bursar.core.instant import Instant
+from bursar.core.ledger.books import DEBTS, existing
+from bursar.core.ledger.commands import AbsorbDebt, BookDebt, RepayDebt
+from bursar.core.ledger.draft import AVAILABLE, SPENT, Draft, move
+from bursar.core.ledger.events import DebtAbsorbed, DebtBooked, DebtRepaid
+from bursar.core.ledger.plan import fill
+from bursar.core.ledger.values import NO_CONTEXT, Context, Debt
+from bursar.core.money import AMOUNT_MAX, Micros
+from bursar.core.refusal import Code, Refusal
+
+
+def book_debt(draft: Draft, ask: BookDebt) -> Refusal | None:
+    """Owe an amount that no hold covers."""
+    books = draft.books
+    if books.accounts.get(ask.account) is None:
+        return Refusal(Code.ACCOUNT_UNKNOWN, {"account": ask.account})
+    if books.debts.get(ask.debt) is not None:
+        return Refusal(Code.ALREADY_EXISTS, {"debt": ask.debt})
+    if (books.owed.get(ask.account) or 0) + ask.amount > AMOUNT_MAX:
+        return Refusal(Code.AMOUNT_TOO_LARGE, {"amount": ask.amount, "most": AMOUNT_MAX})
+    debt = Debt(
+        id=ask.debt,
+        account=ask.account,
+        hold=None,
+        context=NO_CONTEXT,
+        owed=ask.amount,
+        booked_at=draft.now,
+    )
+    draft.record(DebtBooked(at=draft.now, debt=debt))
+    return None
+
+
+def repay_debt(draft: Draft, ask: RepayDebt) -> Refusal | None:
+    """Repay what can be repaid now."""
+    repay(draft, draft.now)
+    return None
+
+
+def absorb_debt(draft: Draft, ask: AbsorbDebt) -> Refusal | None:
+    """Write a debt off."""
+    debt = draft.books.debts.get(ask.debt)
+    if debt is None:
+        return Refusal(Code.DEBT_UNKNOWN, {"debt": ask.debt})
+    amount = debt.owed if ask.amount is None else ask.amount
+    if amount > debt.owed or amount == 0:
+        return Refusal(Code.EXCEEDS_DEBT, {"owed": debt.owed, "asked": amount})
+    draft.record(DebtAbsorbed(at=draft.now, debt=debt.id, amount=amount))
+    return None
+
+
+def repay(draft: Draft, at: Instant) -> None:
+    """Repay debts, the oldest first, from what their accounts can spend; effective at `at`."""
+    for _, debt in list(draft.books.order(DEBTS).since()):
+        _repay_one(draft, existing(draft.books.debts, debt), at)
+    draft.credited = False
+
+
+def _repay_one(draft: Draft, debt: Debt, at: Instant) -> None:
+    path = draft.books.path(debt.account)
+    context, total, counted = _terms_of(draft, debt)
+    parts, missing = fill(draft.sources(path, context, counted), debt.owed, total)
+    if not parts:
+        return
+    draft.record(
+        DebtRepaid(
+            at=draft.now,
+            debt=debt.id,
+            charge=ChargeId(derived_id(debt.id, f"repaid/{draft.books.singles.number}")),
+            amount=debt.owed - missing,
+            postings=tuple(
+                move(grant, AVAILABLE, SPENT, amount, at) for grant, amount in parts.items()
+            ),
+        )
+    )
+
+
+def _terms_of(draft: Draft, debt: Debt) -> tuple[Context, Micros, dict[GrantId, Micros]]:
+    """What a debt is for, the running total its share caps look at, and what is on them."""
+    if debt.hold is None:
+        return debt.context, debt.owed, {}
+    hold = existing(draft.books.holds, debt.hold)
+    counted = {draw.grant: draw.charged for draw in hold.draws}
+    return hold.context, hold.used, counted

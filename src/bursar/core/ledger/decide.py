@@ -1,0 +1,109 @@
+"""What the rules say to a command: events, or a refusal. The books are not changed."""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, Final, TypeAlias
+
+from bursar.core.instant import Instant
+from bursar.core.ledger import charges, debts, grants, holds, settings
+from bursar.core.ledger.books import Books
+from bursar.core.ledger.commands import (
+    AbsorbDebt,
+    AddAccount,
+    AddUser,
+    BookDebt,
+    BookLate,
+    Charge,
+    Command,
+    DropBudget,
+    EndHold,
+    ExtendGrant,
+    ExtendHold,
+    GiveBack,
+    Issue,
+    Lapse,
+    Redraw,
+    Refund,
+    Release,
+    RepayDebt,
+    Reserve,
+    ReverseCharge,
+    RevokeGrant,
+    SetBudget,
+    SetPolicy,
+    SetPrice,
+    SetTier,
+    Settle,
+    StartRecurrence,
+    StopRecurrence,
+    Transfer,
+    VoidGrant,
+)
+from bursar.core.ledger.draft import Draft
+from bursar.core.ledger.due import catch_up, next_due
+from bursar.core.ledger.events import Event
+from bursar.core.refusal import Refusal, invariant
+
+Rule: TypeAlias = Callable[[Draft, Any], Refusal | None]
+
+RULES: Final[Mapping[type[Any], Rule]] = MappingProxyType(
+    {
+        AddAccount: settings.add_account,
+        AddUser: settings.add_user,
+        SetPolicy: settings.set_policy,
+        SetTier: settings.set_tier,
+        SetPrice: settings.set_price,
+        SetBudget: settings.set_budget,
+        DropBudget: settings.drop_budget,
+        Issue: grants.issue,
+        StartRecurrence: grants.start_recurrence,
+        StopRecurrence: grants.stop_recurrence,
+        ExtendGrant: grants.extend_grant,
+        RevokeGrant: grants.revoke_grant,
+        VoidGrant: grants.void_grant,
+        Transfer: grants.transfer,
+        Lapse: grants.lapse,
+        Reserve: holds.reserve,
+        ExtendHold: holds.extend_hold,
+        Redraw: holds.redraw,
+        Release: holds.release,
+        Refund: holds.refund,
+        EndHold: holds.end_hold,
+        Charge: charges.charge,
+        Settle: charges.settle,
+        BookLate: charges.book_late,
+        ReverseCharge: charges.reverse_charge,
+        GiveBack: charges.give_back,
+        BookDebt: debts.book_debt,
+        RepayDebt: debts.repay_debt,
+        AbsorbDebt: debts.absorb_debt,
+    }
+)
+
+
+def decide(books: Books, command: Command, now: Instant) -> tuple[Event, ...] | Refusal:
+    """The whole effect of a command at `now`, or why there is none.
+
+    Raises `NotLoaded` when partly loaded books lack what must be looked at.
+    """
+    draft = _draft(books, now)
+    refusal = RULES[type(command)](draft, command)
+    if refusal is not None:
+        return refusal
+    if draft.credited:
+        debts.repay(draft, now)
+    return tuple(draft.events)
+
+
+def caught_up(books: Books, now: Instant) -> Books:
+    """The books as they are at `now`, with all that has fallen due; a layer to read from."""
+    return _draft(books, now).books
+
+
+def _draft(books: Books, now: Instant) -> Draft:
+    invariant(now >= books.singles.now, "time went back", now=now, last=books.singles.now)
+    due = next_due(books, now)
+    books.advance(now if due is None else due.at - 1)  # moves orders; changes no fact
+    draft = Draft(books, now)
+    catch_up(draft)
+    return draft

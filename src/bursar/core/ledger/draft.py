@@ -1,0 +1,97 @@
+"""A decision in the making: a layer over the books, and the events decided so far."""
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from bursar.core.ids import AccountId, GrantId
+from bursar.core.instant import Instant
+from bursar.core.ledger.books import Books, existing
+from bursar.core.ledger.events import Event, GrantLapsed, Posting, RecurrenceTurned
+from bursar.core.ledger.evolve import apply
+from bursar.core.ledger.plan import Source
+from bursar.core.ledger.values import Compartment, Context, Draw, Grant, GrantTerms, Hold
+from bursar.core.money import Micros
+
+AVAILABLE: Final = Compartment.AVAILABLE
+HELD: Final = Compartment.HELD
+SPENT: Final = Compartment.SPENT
+LAPSED: Final = Compartment.LAPSED
+REVOKED: Final = Compartment.REVOKED
+MOVED: Final = Compartment.MOVED
+
+
+class Draft:
+    """What a command is going to do; the books below are not touched."""
+
+    def __init__(self, books: Books, now: Instant) -> None:
+        self.books: Final = books.layered()
+        self.now: Final = now
+        self.events: Final[list[Event]] = []
+        self.credited = False  # whether credits became available since debts were last repaid
+
+    def record(self, event: Event) -> None:
+        """Let an event be a part of the decision; expired grants that it changes lapse first."""
+        if not isinstance(event, (GrantLapsed, RecurrenceTurned)):
+            for grant in sorted({posting.grant for posting in event.postings}):
+                self.lapse(grant)
+        apply(self.books, event)
+        self.events.append(event)
+        self.credited = self.credited or any(_credits(posting) for posting in event.postings)
+
+    def lapse(self, grant_id: GrantId) -> None:
+        """Write down that a grant has expired, if it has and that is not written yet."""
+        grant = self.books.grants.get(grant_id)
+        if grant is None or grant.available == 0 or self.books.clock < grant.terms.expires_at:
+            return
+        lapse = move(grant_id, AVAILABLE, LAPSED, grant.available, grant.terms.expires_at)
+        self.record(GrantLapsed(at=self.now, grant=grant_id, postings=(lapse,)))
+
+    def drawn(self, hold: Hold) -> list[tuple[Draw, Grant]]:
+        """The draws of a hold with their grants, in spend order as it is now."""
+        path = self.books.path(hold.terms.account)
+        pairs = [(draw, existing(self.books.grants, draw.grant)) for draw in hold.draws]
+        return sorted(pairs, key=lambda pair: self.books.spend_key(pair[1].terms, path))
+
+    def sources(
+        self,
+        path: tuple[AccountId, ...],
+        context: Context,
+        counted: Mapping[GrantId, Micros],
+    ) -> Iterator[Source]:
+        """The spendable grants in spend order, lazily; `counted` is what is on their caps."""
+        for grant in self.books.spendable(path, context):
+            yield Source(grant, grant.available, counted.get(grant.terms.id, 0))
+
+
+def move(
+    grant: GrantId, source: Compartment, target: Compartment, amount: Micros, at: Instant
+) -> Posting:
+    """A posting that takes effect at `at`."""
+    return Posting(grant=grant, source=source, target=target, amount=amount, effective_at=at)
+
+
+def issued(terms: GrantTerms) -> Posting:
+    """The posting that creates a grant's credits."""
+    return Posting(
+        grant=terms.id,
+        source=None,
+        target=AVAILABLE,
+        amount=terms.amount,
+        effective_at=terms.issued_at,
+    )
+
+
+def returned(grant: Grant, amount: Micros, at: Instant) -> Posting:
+    """Where held credits land that come back unused at `at` (L10, L11)."""
+    if grant.withdrawn:
+        target = REVOKED
+    elif at >= grant.terms.expires_at:
+        target = LAPSED
+    else:
+        target = AVAILABLE
+    return move(grant.terms.id, HELD, target, amount, at)
+
+
+def _credits(posting: Posting) -> bool:
+    """Whether credits became available; an undone lapse does not count: it is spent at once."""
+    return posting.target is AVAILABLE and posting.source is not LAPSED

@@ -1,0 +1,302 @@
+"""What happened: immutable, complete, and all that is ever stored of a change.
+
+An event carries its whole effect (postings, draws, counters), so that `evolve` decides nothing and
+a ledger rebuilt from its events is the ledger.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from bursar.core.ids import (
+    BudgetId,
+    ChargeId,
+    DebtId,
+    GrantId,
+    HoldId,
+    RecurrenceId,
+    UserId,
+)
+from bursar.core.instant import Instant
+from bursar.core.ledger.values import (
+    Account,
+    Budget,
+    Compartment,
+    Counted,
+    Debt,
+    GrantTerms,
+    HoldTerms,
+    OrgPolicy,
+    Recurrence,
+)
+from bursar.core.metering import Meter
+from bursar.core.money import Micros
+from bursar.core.pricing import PriceVersion
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Posting:
+    """An amount that moves from one compartment of a grant to another; from None when issued."""
+
+    grant: GrantId
+    source: Compartment | None
+    target: Compartment
+    amount: Micros
+    effective_at: Instant
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something that happened to one org, recorded at `at`."""
+
+    at: Instant
+    postings: tuple[Posting, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccountAdded(Event):
+    """The tree has a new account."""
+
+    account: Account
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserAdded(Event):
+    """The org has a new principal."""
+
+    user: UserId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicySet(Event):
+    """The org's bounds are now these."""
+
+    policy: OrgPolicy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierSet(Event):
+    """The org is now of this tier."""
+
+    tier: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PriceSet(Event):
+    """The org's own prices have a new version."""
+
+    version: PriceVersion
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrantIssued(Event):
+    """Credits were created."""
+
+    terms: GrantTerms
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrantLapsed(Event):
+    """An expiry was written down."""
+
+    grant: GrantId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrantExtended(Event):
+    """A grant now expires later."""
+
+    grant: GrantId
+    expires_at: Instant
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrantRevoked(Event):
+    """What was available was taken back; `voided` if the grant is as never issued."""
+
+    grant: GrantId
+    voided: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreditsMoved(Event):
+    """Credits went to another account as a new grant."""
+
+    grant: GrantId
+    terms: GrantTerms
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecurrenceStarted(Event):
+    """A grant will be issued again and again."""
+
+    recurrence: Recurrence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecurrenceTurned(Event):
+    """A period ended: what was left lapsed, the next period's credits were issued."""
+
+    recurrence: RecurrenceId
+    next_at: Instant
+    issued: tuple[GrantTerms, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecurrenceStopped(Event):
+    """Nothing more will be issued."""
+
+    recurrence: RecurrenceId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HoldOpened(Event):
+    """Credits were set aside."""
+
+    terms: HoldTerms
+    expires_at: Instant
+    rate: Micros
+    dropped: tuple[str, ...] = ()  # acceptable GPU types that could not be priced or funded
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HoldExtended(Event):
+    """A hold has more credits, a later limit, or both."""
+
+    hold: HoldId
+    expires_at: Instant
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HoldRedrawn(Event):
+    """An attempt started; what is open was drawn again for its GPU type."""
+
+    hold: HoldId
+    attempt: int
+    meter: Meter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HoldReduced(Event):
+    """A part of what was open went back."""
+
+    hold: HoldId
+
+
+class Closing(StrEnum):
+    """Why a hold was closed."""
+
+    SETTLED = "settled"
+    RELEASED = "released"
+    ENDED = "ended"  # it reached its limit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HoldClosed(Event):
+    """A hold ended and keeps nothing."""
+
+    hold: HoldId
+    why: Closing
+    closed_at: Instant
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChargeBooked(Event):
+    """Usage was charged: amount = what the postings spent + what is owed + what is absorbed."""
+
+    charge: ChargeId
+    hold: HoldId
+    amount: Micros
+    effective_at: Instant
+    attempt: int | None = None
+    meter: Meter | None = None  # the attempt's meter afterwards
+    owed: Micros = 0
+    absorbed: Micros = 0
+    own: tuple[tuple[GrantId, Micros], ...] = ()  # of what was spent, from draws once returned
+    counted: tuple[Counted, ...] = ()
+    over: tuple[BudgetId, ...] = ()  # hard budgets that are now over their limit
+    late: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChargeReversed(Event):
+    """A charge, or a part of it, was undone."""
+
+    charge: ChargeId
+    amount: Micros
+    forgiven: Micros  # of it, debt that is no longer owed
+    issued: tuple[GrantTerms, ...] = ()
+    counted: tuple[Counted, ...] = ()  # taken off the counters
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkGivenBack(Event):
+    """Lost work was taken off what an attempt was charged."""
+
+    hold: HoldId
+    attempt: int
+    meter: Meter
+    amount: Micros
+    forgiven: Micros  # of it, debt that is no longer owed
+    absorbed: Micros  # of it, no longer at the operator's cost
+    counted: tuple[Counted, ...] = ()  # taken off the counters
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DebtBooked(Event):
+    """An operator booked a debt."""
+
+    debt: Debt
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DebtRepaid(Event):
+    """Credits that became available paid usage that was owed."""
+
+    debt: DebtId
+    charge: ChargeId  # under which the payment can be reversed
+    amount: Micros
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DebtAbsorbed(Event):
+    """A debt was written off at the operator's cost."""
+
+    debt: DebtId
+    amount: Micros
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """What open holds can spend of one budget when it is set: in full, and less in its period."""
+
+    user: UserId | None
+    full: Micros
+    relief: Micros
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetSet(Event):
+    """A budget is new, or has a new limit."""
+
+    budget: Budget
+    start: Instant  # of the period the claims were worked out for
+    claims: tuple[Claim, ...] = ()  # empty when the budget existed before
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetDropped(Event):
+    """A budget limits no more."""
+
+    budget: BudgetId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThresholdCrossed(Event):
+    """What was charged in a period reached a threshold of a budget; told once."""
+
+    budget: BudgetId
+    user: UserId | None
+    start: Instant
+    crossed: int  # how many thresholds are reached now
+    charged: Micros
+    limit: Micros

@@ -1,0 +1,507 @@
+"""Making an event true: the one place where the books change, live, on rebuild and in simulation.
+
+Nothing is decided here. An event that contradicts the books breaks an invariant, and then nothing
+of it may be kept.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import singledispatch
+from typing import Final
+
+from bursar.core.budgets.limits import budgets_on, claim_of, relief_of
+from bursar.core.budgets.periods import period_at
+from bursar.core.ids import AccountId, DebtId, GrantId
+from bursar.core.instant import NEVER, Instant
+from bursar.core.ledger.books import BURN_SLOT, Books, existing
+from bursar.core.ledger.events import (
+    AccountAdded,
+    BudgetDropped,
+    BudgetSet,
+    ChargeBooked,
+    ChargeReversed,
+    CreditsMoved,
+    DebtAbsorbed,
+    DebtBooked,
+    DebtRepaid,
+    Event,
+    GrantExtended,
+    GrantIssued,
+    GrantLapsed,
+    GrantRevoked,
+    HoldClosed,
+    HoldExtended,
+    HoldOpened,
+    HoldRedrawn,
+    HoldReduced,
+    PolicySet,
+    Posting,
+    PriceSet,
+    RecurrenceStarted,
+    RecurrenceStopped,
+    RecurrenceTurned,
+    ThresholdCrossed,
+    TierSet,
+    UserAdded,
+    WorkGivenBack,
+)
+from bursar.core.ledger.values import (
+    NO_TALLY,
+    ChargeRecord,
+    Compartment,
+    Counted,
+    Debt,
+    Draw,
+    Grant,
+    GrantTerms,
+    Hold,
+)
+from bursar.core.metering import Meter
+from bursar.core.money import Micros
+from bursar.core.refusal import broken, invariant
+
+AVAILABLE, HELD, SPENT = Compartment.AVAILABLE, Compartment.HELD, Compartment.SPENT
+
+
+def evolve(books: Books, event: Event) -> None:
+    """Change `books` by what happened, and let their orders stand where time is now."""
+    apply(books, event)
+    books.advance(event.at)
+
+
+def apply(books: Books, event: Event) -> None:
+    """Change `books` by what happened; their orders stay at their clock."""
+    invariant(event.at >= books.singles.now, "time went back", at=event.at, now=books.singles.now)
+    books.singles.now = event.at
+    books.singles.number += 1
+    for terms in _created(event):
+        _create(books, terms)
+    for index, posting in enumerate(event.postings):
+        books.post(posting, index)
+    _make_true(event, books)
+
+
+def _created(event: Event) -> tuple[GrantTerms, ...]:
+    if isinstance(event, (GrantIssued, CreditsMoved)):
+        return (event.terms,)
+    if isinstance(event, (RecurrenceTurned, ChargeReversed)):
+        return event.issued
+    return ()
+
+
+def _create(books: Books, terms: GrantTerms) -> None:
+    invariant(books.grants.get(terms.id) is None, "a grant exists already", grant=terms.id)
+    books.put_grant(Grant(terms=terms, available=terms.amount))
+    if terms.external_ref is not None:
+        books.refs.put(terms.external_ref, terms.id)
+
+
+@singledispatch
+def _make_true(event: Event, books: Books) -> None:
+    broken("nobody knows this event", event=type(event).__name__)
+
+
+# Accounts, policy, prices
+
+
+@_make_true.register
+def _(event: AccountAdded, books: Books) -> None:
+    books.accounts.put(event.account.id, event.account)
+    if event.account.parent is None:
+        books.singles.root = event.account.id
+
+
+@_make_true.register
+def _(event: UserAdded, books: Books) -> None:
+    books.users.put(event.user, event.user)
+
+
+@_make_true.register
+def _(event: PolicySet, books: Books) -> None:
+    books.singles.policy = event.policy
+
+
+@_make_true.register
+def _(event: TierSet, books: Books) -> None:
+    books.singles.tier = event.tier
+
+
+@_make_true.register
+def _(event: PriceSet, books: Books) -> None:
+    books.singles.prices = books.singles.prices.with_version(event.version)
+
+
+# Grants
+
+
+@_make_true.register
+def _(event: GrantIssued, books: Books) -> None:
+    books.singles.issued += event.terms.amount
+
+
+@_make_true.register(GrantLapsed)
+@_make_true.register(CreditsMoved)
+def _(event: Event, books: Books) -> None:
+    """The postings are the whole effect."""
+
+
+@_make_true.register
+def _(event: GrantExtended, books: Books) -> None:
+    grant = existing(books.grants, event.grant)
+    books.put_grant(replace(grant, terms=replace(grant.terms, expires_at=event.expires_at)))
+
+
+@_make_true.register
+def _(event: GrantRevoked, books: Books) -> None:
+    books.put_grant(replace(existing(books.grants, event.grant), withdrawn=True))
+
+
+@_make_true.register
+def _(event: RecurrenceStarted, books: Books) -> None:
+    books.put_recurrence(event.recurrence)
+
+
+@_make_true.register
+def _(event: RecurrenceTurned, books: Books) -> None:
+    books.singles.issued += sum(terms.amount for terms in event.issued)
+    recurrence = existing(books.recurrences, event.recurrence)
+    grants = tuple(terms.id for terms in event.issued)
+    books.put_recurrence(replace(recurrence, next_at=event.next_at, grants=grants))
+
+
+@_make_true.register
+def _(event: RecurrenceStopped, books: Books) -> None:
+    recurrence = existing(books.recurrences, event.recurrence)
+    books.put_recurrence(replace(recurrence, next_at=NEVER))
+
+
+# Holds
+
+
+@_make_true.register
+def _(event: HoldOpened, books: Books) -> None:
+    hold = Hold(terms=event.terms, expires_at=event.expires_at, rate=event.rate)
+    _keep_hold(books, None, _drawn(hold, event.postings), event.at)
+
+
+@_make_true.register
+def _(event: HoldExtended, books: Books) -> None:
+    hold = existing(books.holds, event.hold)
+    after = replace(_drawn(hold, event.postings), expires_at=event.expires_at)
+    _keep_hold(books, hold, after, event.at)
+
+
+@_make_true.register
+def _(event: HoldRedrawn, books: Books) -> None:
+    hold = existing(books.holds, event.hold)
+    after = replace(_drawn(hold, event.postings), rate=event.meter.rate)
+    _keep_hold(books, hold, _metered(after, event.attempt, event.meter), event.at)
+
+
+@_make_true.register
+def _(event: HoldReduced, books: Books) -> None:
+    hold = existing(books.holds, event.hold)
+    _keep_hold(books, hold, _drawn(hold, event.postings), event.at)
+
+
+@_make_true.register
+def _(event: HoldClosed, books: Books) -> None:
+    hold = existing(books.holds, event.hold)
+    after = replace(_drawn(hold, event.postings), closed_at=event.closed_at)
+    _keep_hold(books, hold, after, event.at)
+
+
+# Charges
+
+
+@_make_true.register
+def _(event: ChargeBooked, books: Books) -> None:
+    hold = existing(books.holds, event.hold)
+    draws = _draws_after(hold, event.postings, dict(event.own))
+    after = replace(
+        hold,
+        draws=draws,
+        open=sum(draw.open for draw in draws),
+        used=hold.used + event.amount,
+        owed=hold.owed + event.owed,
+        absorbed=hold.absorbed + event.absorbed,
+    )
+    if event.attempt is not None and event.meter is not None:
+        after = _metered(after, event.attempt, event.meter)
+    _keep_hold(books, hold, after, event.at)
+    if event.owed:
+        _owe(books, hold, event.owed, event.at)
+    _spend(books, hold.terms.account, event.postings, event.at)
+    _tally(books, event.counted, 1)
+    record = ChargeRecord(
+        id=event.charge,
+        hold=event.hold,
+        at=event.at,
+        spent=_spent_by(event.postings),
+        owed=event.owed,
+        counted=event.counted,
+    )
+    books.charges.put(event.charge, record)
+
+
+@_make_true.register
+def _(event: ChargeReversed, books: Books) -> None:
+    record = existing(books.charges, event.charge)
+    hold = existing(books.holds, record.hold)
+    undone = {
+        posting.grant: posting.amount for posting in event.postings if posting.source is SPENT
+    }
+    draws = tuple(
+        replace(draw, reversed=draw.reversed + undone.get(draw.grant, 0)) for draw in hold.draws
+    )
+    after = replace(
+        hold, draws=draws, used=hold.used - event.forgiven, owed=hold.owed - event.forgiven
+    )
+    books.put_hold(after)
+    if event.forgiven:
+        _owe(books, hold, -event.forgiven, event.at)
+    books.singles.issued += sum(terms.amount for terms in event.issued)
+    _spend(books, hold.terms.account, event.postings, event.at)
+    _tally(books, event.counted, -1)
+    left = tuple((grant, amount - undone.get(grant, 0)) for grant, amount in record.spent)
+    books.charges.put(
+        event.charge,
+        replace(
+            record,
+            spent=tuple((grant, amount) for grant, amount in left if amount),
+            owed=record.owed - event.forgiven,
+            counted=_less(record.counted, event.counted),
+        ),
+    )
+
+
+@_make_true.register
+def _(event: WorkGivenBack, books: Books) -> None:
+    hold = existing(books.holds, event.hold)
+    draws = _draws_after(hold, event.postings, {})
+    after = replace(
+        hold,
+        draws=draws,
+        open=sum(draw.open for draw in draws),
+        used=hold.used - event.amount,
+        owed=hold.owed - event.forgiven,
+        absorbed=hold.absorbed - event.absorbed,
+    )
+    _keep_hold(books, hold, _metered(after, event.attempt, event.meter), event.at)
+    if event.forgiven:
+        _owe(books, hold, -event.forgiven, event.at)
+    _spend(books, hold.terms.account, event.postings, event.at)
+    _tally(books, event.counted, -1)
+
+
+# Debts
+
+
+@_make_true.register
+def _(event: DebtBooked, books: Books) -> None:
+    books.put_debt(event.debt)
+
+
+@_make_true.register
+def _(event: DebtRepaid, books: Books) -> None:
+    debt = existing(books.debts, event.debt)
+    _spend(books, debt.account, event.postings, event.at)
+    if debt.hold is None:
+        draws = _moved_draws(debt.draws, event.postings, {})
+        books.put_debt(replace(debt, owed=debt.owed - event.amount, draws=draws))
+        return
+    books.put_debt(replace(debt, owed=debt.owed - event.amount))
+    hold = existing(books.holds, debt.hold)
+    after = replace(
+        hold, draws=_draws_after(hold, event.postings, {}), owed=hold.owed - event.amount
+    )
+    books.put_hold(after)
+    record = ChargeRecord(
+        id=event.charge, hold=debt.hold, at=event.at, spent=_spent_by(event.postings)
+    )
+    books.charges.put(event.charge, record)
+
+
+@_make_true.register
+def _(event: DebtAbsorbed, books: Books) -> None:
+    debt = existing(books.debts, event.debt)
+    books.put_debt(replace(debt, owed=debt.owed - event.amount))
+    if debt.hold is not None:
+        hold = existing(books.holds, debt.hold)
+        after = replace(hold, owed=hold.owed - event.amount, absorbed=hold.absorbed + event.amount)
+        books.put_hold(after)
+
+
+# Budgets
+
+
+@_make_true.register
+def _(event: BudgetSet, books: Books) -> None:
+    budget = event.budget
+    if books.budgets.get(budget.id) is None:
+        others = books.budgets_of.get(budget.target) or ()
+        books.budgets_of.put(budget.target, tuple(sorted((*others, budget.id))))
+    books.budgets.put(budget.id, budget)
+    for claim in event.claims:
+        books.claims.put((budget.id, claim.user), claim.full)
+        key = (budget.id, claim.user, event.start)
+        tally = books.tallies.get(key) or NO_TALLY
+        books.tallies.put(key, replace(tally, relief=claim.relief))
+
+
+@_make_true.register
+def _(event: BudgetDropped, books: Books) -> None:
+    budget = existing(books.budgets, event.budget)
+    others = existing(books.budgets_of, budget.target)
+    books.budgets_of.put(budget.target, tuple(one for one in others if one != budget.id))
+    books.budgets.put(budget.id, replace(budget, dropped=True))
+
+
+@_make_true.register
+def _(event: ThresholdCrossed, books: Books) -> None:
+    key = (event.budget, event.user, event.start)
+    tally = books.tallies.get(key) or NO_TALLY
+    books.tallies.put(key, replace(tally, crossed=event.crossed))
+
+
+# What several events share
+
+
+def _drawn(hold: Hold, postings: tuple[Posting, ...]) -> Hold:
+    draws = _draws_after(hold, postings, {})
+    return replace(hold, draws=draws, open=sum(draw.open for draw in draws))
+
+
+def _draws_after(
+    hold: Hold, postings: tuple[Posting, ...], own: dict[GrantId, Micros]
+) -> tuple[Draw, ...]:
+    return _moved_draws(hold.draws, postings, own)
+
+
+def _moved_draws(
+    draws: tuple[Draw, ...], postings: tuple[Posting, ...], own: dict[GrantId, Micros]
+) -> tuple[Draw, ...]:
+    """The draws after credits moved; `own` is what a late charge took of what was returned."""
+    after = {draw.grant: draw for draw in draws}
+    for posting in postings:
+        move = _MOVES.get((posting.source, posting.target))
+        if move is not None:
+            draw = after.get(posting.grant) or Draw(grant=posting.grant)
+            after[posting.grant] = move(draw, posting.amount, posting.effective_at)
+    for grant, amount in own.items():
+        draw = after[grant]
+        after[grant] = replace(draw, drawn=draw.drawn - amount, returned=draw.returned - amount)
+    return tuple(after.values())
+
+
+_Move = Callable[[Draw, Micros, Instant], Draw]
+
+
+def _take(draw: Draw, amount: Micros, _: Instant) -> Draw:
+    return replace(draw, drawn=draw.drawn + amount)
+
+
+def _charge(draw: Draw, amount: Micros, _: Instant) -> Draw:
+    return replace(draw, charged=draw.charged + amount)
+
+
+def _take_and_charge(draw: Draw, amount: Micros, _: Instant) -> Draw:
+    return replace(draw, drawn=draw.drawn + amount, charged=draw.charged + amount)
+
+
+def _return(draw: Draw, amount: Micros, at: Instant) -> Draw:
+    return replace(draw, returned=draw.returned + amount, returned_at=at)
+
+
+def _give_back(draw: Draw, amount: Micros, _: Instant) -> Draw:
+    return replace(draw, charged=draw.charged - amount)
+
+
+def _forfeit(draw: Draw, amount: Micros, at: Instant) -> Draw:
+    return _return(_give_back(draw, amount, at), amount, at)
+
+
+_MOVES: Final[dict[tuple[Compartment | None, Compartment], _Move]] = {
+    (AVAILABLE, HELD): _take,
+    (AVAILABLE, SPENT): _take_and_charge,
+    (HELD, SPENT): _charge,
+    (HELD, AVAILABLE): _return,
+    (HELD, Compartment.LAPSED): _return,
+    (HELD, Compartment.REVOKED): _return,
+    (SPENT, HELD): _give_back,
+    (SPENT, Compartment.LAPSED): _forfeit,
+}
+
+
+def _metered(hold: Hold, attempt: int, meter: Meter) -> Hold:
+    others = tuple(pair for pair in hold.meters if pair[0] != attempt)
+    return replace(hold, meters=(*others, (attempt, meter)))
+
+
+def _keep_hold(books: Books, old: Hold | None, new: Hold, at: Instant) -> None:
+    """Keep a hold that changed at `at`, and what the budgets above it count of it."""
+    new = replace(new, touched_at=at)
+    books.put_hold(new)
+    for budget, user in budgets_on(books, new.terms.account, new.terms.user):
+        start = period_at(budget.window, at).start
+        full = claim_of(budget, new.claimant)
+        relief = relief_of(budget, new.claimant)
+        if old is not None:
+            full -= claim_of(budget, old.claimant)
+            if period_at(budget.window, old.touched_at).start == start:
+                relief -= relief_of(budget, old.claimant)
+        counter = (budget.id, user)
+        books.claims.put(counter, (books.claims.get(counter) or 0) + full)
+        if relief:
+            tally = books.tallies.get((*counter, start)) or NO_TALLY
+            books.tallies.put((*counter, start), replace(tally, relief=tally.relief + relief))
+
+
+def _owe(books: Books, hold: Hold, amount: Micros, at: Instant) -> None:
+    debt = books.debts.get(DebtId(hold.terms.id))
+    if debt is None or debt.owed == 0:
+        debt = Debt(
+            id=DebtId(hold.terms.id),
+            account=hold.terms.account,
+            hold=hold.terms.id,
+            context=hold.terms.context,
+            owed=0,
+            booked_at=at,
+        )
+    books.put_debt(replace(debt, owed=debt.owed + amount))
+
+
+def _spent_by(postings: tuple[Posting, ...]) -> tuple[tuple[GrantId, Micros], ...]:
+    spent: dict[GrantId, Micros] = {}
+    for posting in postings:
+        if posting.target is SPENT:
+            spent[posting.grant] = spent.get(posting.grant, 0) + posting.amount
+    return tuple(spent.items())
+
+
+def _spend(books: Books, account: AccountId, postings: tuple[Posting, ...], at: Instant) -> None:
+    """Count what an account's usage spent (or got back) in all accounts above it."""
+    amount = sum(posting.amount for posting in postings if posting.target is SPENT)
+    amount -= sum(posting.amount for posting in postings if posting.source is SPENT)
+    if amount == 0:
+        return
+    slot = at - at % BURN_SLOT
+    for one in books.path(account):
+        books.used.put(one, (books.used.get(one) or 0) + amount)
+        books.burn.put((one, slot), (books.burn.get((one, slot)) or 0) + amount)
+
+
+def _tally(books: Books, counted: tuple[Counted, ...], sign: int) -> None:
+    for one in counted:
+        key = (one.budget, one.user, one.start)
+        tally = books.tallies.get(key) or NO_TALLY
+        books.tallies.put(key, replace(tally, charged=tally.charged + sign * one.amount))
+
+
+def _less(counted: tuple[Counted, ...], taken: tuple[Counted, ...]) -> tuple[Counted, ...]:
+    off = {(one.budget, one.user, one.start): one.amount for one in taken}
+    left = (
+        replace(one, amount=one.amount - off.get((one.budget, one.user, one.start), 0))
+        for one in counted
+    )
+    return tuple(one for one in left if one.amount > 0)

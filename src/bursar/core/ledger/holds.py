@@ -1,0 +1,354 @@
+"""Setting credits aside, and what can be done with them but spend them (L5, L6, M1)."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from heapq import merge
+from typing import NamedTuple, TypeAlias
+
+from bursar.core.budgets.limits import budgets_on, first_over
+from bursar.core.ids import AccountId, HoldId
+from bursar.core.instant import Instant
+from bursar.core.ledger.books import Books
+from bursar.core.ledger.commands import EndHold, ExtendHold, Redraw, Refund, Release, Reserve
+from bursar.core.ledger.draft import AVAILABLE, HELD, Draft, move, returned
+from bursar.core.ledger.due import close_hold
+from bursar.core.ledger.events import (
+    Closing,
+    HoldClosed,
+    HoldExtended,
+    HoldOpened,
+    HoldRedrawn,
+    HoldReduced,
+    Posting,
+)
+from bursar.core.ledger.plan import Parts, Source, fill, keep
+from bursar.core.ledger.spendable import spendable_credits
+from bursar.core.ledger.values import Claimant, Context, Draw, Grant, Hold, HoldTerms
+from bursar.core.metering import Meter
+from bursar.core.money import AMOUNT_MAX, Micros, usage_price
+from bursar.core.pricing import Priced, Terms, attempt_rate, price_of
+from bursar.core.refusal import Code, Refusal, invariant
+
+Rates: TypeAlias = tuple[tuple[str, Micros], ...]  # GPU type → micro-credits per GPU-hour
+
+
+class Funding(NamedTuple):
+    """How a hold can be had: for which types, how much, at what rate, from which grants."""
+
+    context: Context
+    rates: Rates
+    amount: Micros
+    rate: Micros
+    parts: Parts
+
+
+def reserve(draft: Draft, ask: Reserve) -> Refusal | None:
+    """Hold all that is asked or nothing."""
+    invariant((ask.amount is None) != (ask.run_ms is None), "one of amount and run time is asked")
+    if refusal := _not_askable(draft, ask):
+        return refusal
+    priced = prices_for(draft.books, ask.context, draft.now)
+    if ask.run_ms is not None and not priced:
+        return Refusal(Code.PRICE_UNKNOWN, {"gpu_types": ask.context.gpu_types})
+    funding = _fund(draft, ask, {kind: found.rate for kind, found in priced.items()})
+    if isinstance(funding, Refusal):
+        return funding
+
+    # Nothing below may refuse.
+    types = ask.context.gpu_types
+    draft.record(
+        HoldOpened(
+            at=draft.now,
+            terms=HoldTerms(
+                id=ask.hold,
+                account=ask.account,
+                user=ask.user,
+                context=funding.context,
+                opened_at=draft.now,
+                price_version=next((found.version for found in priced.values()), None),
+                rates=funding.rates,
+            ),
+            expires_at=ask.expires_at,
+            rate=funding.rate,
+            dropped=tuple(kind for kind in types if kind not in funding.context.gpu_types),
+            postings=_held(funding.parts, draft.now),
+        )
+    )
+    return None
+
+
+def _not_askable(draft: Draft, ask: Reserve) -> Refusal | None:
+    books, now = draft.books, draft.now
+    if books.accounts.get(ask.account) is None:
+        return Refusal(Code.ACCOUNT_UNKNOWN, {"account": ask.account})
+    if books.users.get(ask.user) is None:
+        return Refusal(Code.USER_UNKNOWN, {"user": ask.user})
+    if books.holds.get(ask.hold) is not None:
+        return Refusal(Code.ALREADY_EXISTS, {"hold": ask.hold})
+    if ask.expires_at <= now:
+        return Refusal(Code.TIME_INVALID, {"expires_at": ask.expires_at, "now": now})
+    return _too_long(books, ask.context, now, ask.expires_at)
+
+
+def _too_long(books: Books, context: Context, since: Instant, until: Instant) -> Refusal | None:
+    policy = books.singles.policy
+    most = policy.raw_hold_max if context.job is None else policy.job_hold_max
+    if until - since <= most:
+        return None
+    return Refusal(Code.HOLD_TOO_LONG, {"expires_at": until, "latest": since + most})
+
+
+def prices_for(books: Books, context: Context, at: Instant) -> dict[str, Priced]:
+    """The prices of a context's GPU types that are known, in order of preference."""
+    terms = Terms(region=context.region, tier=context.tier, priority_class=context.priority_class)
+    found = (
+        (kind, price_of(books.deployment, books.singles.prices, kind, terms, at))
+        for kind in context.gpu_types
+    )
+    return {kind: priced for kind, priced in found if priced is not None}
+
+
+# Funding
+
+
+def _fund(draft: Draft, ask: Reserve, rates: dict[str, Micros]) -> Funding | Refusal:
+    """Find the credits; of several acceptable types drop those that cannot be had (M1)."""
+    if ask.run_ms is None:
+        return _fund_types(draft, ask, ask.context, tuple(rates.items()))
+    alone = {kind: _fund_set(draft, ask, {kind: rate}) for kind, rate in rates.items()}
+    left = {kind: rates[kind] for kind, funding in alone.items() if isinstance(funding, Funding)}
+    if not left:
+        return alone[min(rates, key=lambda kind: rates[kind])]
+    while isinstance(funding := _fund_set(draft, ask, left), Refusal):
+        dearest = max(left.values())
+        del left[[kind for kind, rate in left.items() if rate == dearest][-1]]
+    return funding
+
+
+def _fund_set(draft: Draft, ask: Reserve, rates: dict[str, Micros]) -> Funding | Refusal:
+    return _fund_types(
+        draft, ask, replace(ask.context, gpu_types=tuple(rates)), tuple(rates.items())
+    )
+
+
+def _fund_types(draft: Draft, ask: Reserve, context: Context, rates: Rates) -> Funding | Refusal:
+    """The credits for one set of types: sized by the dearest, from grants that admit them all."""
+    rate = max((rate for _, rate in rates), default=0)
+    metered = bool(rates) and context.milli_gpus > 0
+    amount = ask.amount
+    if amount is None:
+        amount = usage_price(rate, context.milli_gpus, ask.run_ms or 0)
+    path = draft.books.path(ask.account)
+    claimant = Claimant(
+        amount, rate, context.milli_gpus if metered else 0, draft.now, ask.expires_at
+    )
+    if refusal := _not_fundable(draft, ask, path, claimant):
+        return refusal
+    parts, missing = fill(draft.sources(path, context, {}), amount, amount)
+    if missing:
+        return _short(draft, path, context, amount)
+    return Funding(context, rates, amount, rate, parts)
+
+
+def _not_fundable(
+    draft: Draft, ask: Reserve, path: tuple[AccountId, ...], claimant: Claimant
+) -> Refusal | None:
+    if claimant.open > AMOUNT_MAX:
+        return Refusal(Code.AMOUNT_TOO_LARGE, {"amount": claimant.open, "most": AMOUNT_MAX})
+    if refusal := _in_debt(draft, path):
+        return refusal
+    return first_over(draft.books, budgets_on(draft.books, ask.account, ask.user), None, claimant)
+
+
+def _in_debt(draft: Draft, path: tuple[AccountId, ...]) -> Refusal | None:
+    for account in path:
+        if owed := draft.books.owed.get(account):
+            return Refusal(Code.DEBT_OUTSTANDING, {"account": account, "owed": owed})
+    return None
+
+
+def _short(draft: Draft, path: tuple[AccountId, ...], context: Context, amount: Micros) -> Refusal:
+    spendable = spendable_credits(draft.books, path, context)
+    figures = {"asked": amount, "spendable": spendable, "short": amount - spendable}
+    return Refusal(Code.INSUFFICIENT_CREDITS, figures)
+
+
+def _held(parts: Parts, at: Instant) -> tuple[Posting, ...]:
+    return tuple(move(grant, AVAILABLE, HELD, amount, at) for grant, amount in parts.items())
+
+
+# Changing a hold
+
+
+def open_hold(draft: Draft, hold_id: HoldId) -> Hold | Refusal:
+    """The hold, which must exist and be open."""
+    hold = draft.books.holds.get(hold_id)
+    if hold is None:
+        return Refusal(Code.HOLD_UNKNOWN, {"hold": hold_id})
+    if hold.closed_at is not None:
+        return closed(hold)
+    return hold
+
+
+def closed(hold: Hold) -> Refusal:
+    """That a hold is closed."""
+    return Refusal(Code.HOLD_CLOSED, {"hold": hold.terms.id, "closed_at": hold.closed_at})
+
+
+def extend_hold(draft: Draft, ask: ExtendHold) -> Refusal | None:
+    """Hold more, last longer, or both."""
+    hold = draft.books.holds.get(ask.hold)
+    if hold is None:
+        return Refusal(Code.HOLD_UNKNOWN, {"hold": ask.hold})
+    until = hold.expires_at if ask.expires_at is None else ask.expires_at
+    if refusal := _not_extendable(draft, hold, ask.amount, until):
+        return refusal
+    path = draft.books.path(hold.terms.account)
+    counted = {draw.grant: draw.charged + draw.open for draw in hold.draws}
+    total = hold.used + hold.open + ask.amount
+    parts, missing = fill(draft.sources(path, hold.context, counted), ask.amount, total)
+    if missing:
+        return _short(draft, path, hold.context, ask.amount)
+    draft.record(
+        HoldExtended(
+            at=draft.now, hold=ask.hold, expires_at=until, postings=_held(parts, draft.now)
+        )
+    )
+    return None
+
+
+def _not_extendable(draft: Draft, hold: Hold, amount: Micros, until: Instant) -> Refusal | None:
+    books = draft.books
+    if until < hold.expires_at or (until <= draft.now and hold.closed_at is None):
+        figures = {"expires_at": until, "present_expires_at": hold.expires_at}
+        return Refusal(Code.TIME_INVALID, figures)
+    if hold.used + hold.open + amount > AMOUNT_MAX:
+        return Refusal(Code.AMOUNT_TOO_LARGE, {"amount": amount, "most": AMOUNT_MAX})
+    if refusal := _too_long(books, hold.terms.context, hold.terms.opened_at, until):
+        return refusal
+    if hold.closed_at is not None:
+        return closed(hold)
+    if refusal := _in_debt(draft, books.path(hold.terms.account)):
+        return refusal
+    applying = budgets_on(books, hold.terms.account, hold.terms.user)
+    before = hold.claimant
+    after = before._replace(open=before.open + amount, touched_at=draft.now, expires_at=until)
+    return first_over(books, applying, before, after)
+
+
+def redraw(draft: Draft, ask: Redraw) -> Refusal | None:
+    """Start an attempt: draw the open part again for its GPU type."""
+    hold = draft.books.holds.get(ask.hold)
+    if hold is None:
+        return Refusal(Code.HOLD_UNKNOWN, {"hold": ask.hold})
+    if hold.meter(ask.attempt) is not None:
+        return Refusal(Code.ALREADY_EXISTS, {"attempt": ask.attempt})
+    rates = dict(hold.terms.rates)
+    if ask.gpu_type not in rates:
+        return Refusal(Code.TYPE_NOT_HELD, {"gpu_type": ask.gpu_type, "held": tuple(rates)})
+    if not hold.terms.metered:
+        return Refusal(Code.NOT_METERED, {"hold": ask.hold})
+    if hold.closed_at is not None:
+        return closed(hold)
+
+    # Nothing below may refuse.
+    context = replace(hold.terms.context, gpu_types=(ask.gpu_type,))
+    in_force = prices_for(draft.books, context, draft.now).get(ask.gpu_type)
+    rate = attempt_rate(rates[ask.gpu_type], in_force.rate if in_force else None)
+    milli_gpus = context.milli_gpus
+    amount = min(hold.open, usage_price(rate, milli_gpus, ask.run_ms))
+    meter = Meter(gpu_type=ask.gpu_type, started_at=draft.now, rate=rate, milli_gpus=milli_gpus)
+    draft.record(
+        HoldRedrawn(
+            at=draft.now,
+            hold=ask.hold,
+            attempt=ask.attempt,
+            meter=meter,
+            postings=_redrawn(draft, hold, context, amount),
+        )
+    )
+    return None
+
+
+def _redrawn(draft: Draft, hold: Hold, context: Context, amount: Micros) -> tuple[Posting, ...]:
+    """The postings that leave `amount` open, drawn in spend order as if anew."""
+    own = [(draw, grant) for draw, grant in draft.drawn(hold) if draw.open]
+    candidates = _own_and_available(draft, hold, context, own)
+    parts, missing = fill(candidates, amount, hold.used + amount)
+    old = {draw.grant: draw.open for draw, _ in own}
+    for grant_id, still_open in old.items():  # what caps leave missing, the old draws cover
+        more = min(missing, max(still_open - parts.get(grant_id, 0), 0))
+        parts[grant_id] = parts.get(grant_id, 0) + more
+        missing -= more
+    postings = [
+        returned(grant, draw.open - parts[draw.grant], draft.now)
+        for draw, grant in reversed(own)
+        if draw.open > parts[draw.grant]
+    ]
+    postings += [
+        move(grant_id, AVAILABLE, HELD, part - old.get(grant_id, 0), draft.now)
+        for grant_id, part in parts.items()
+        if part > old.get(grant_id, 0)
+    ]
+    return tuple(postings)
+
+
+def _own_and_available(
+    draft: Draft, hold: Hold, context: Context, own: list[tuple[Draw, Grant]]
+) -> Iterator[Source]:
+    """What the hold has open, even of dead grants, and what is available; in spend order."""
+    books, path = draft.books, draft.books.path(hold.terms.account)
+    charged = {draw.grant: draw.charged for draw in hold.draws}
+    held = {draw.grant: draw.open for draw, _ in own}
+
+    def source(grant: Grant) -> Source:
+        terms = grant.terms
+        usable = terms.valid_at(draft.now) and terms.policy.admits(context, path)
+        room = held.get(terms.id, 0) + (grant.available if usable else 0)
+        return Source(grant, room, charged.get(terms.id, 0))
+
+    others = (grant for grant in books.spendable(path, context) if grant.terms.id not in held)
+    both = merge(
+        (grant for _, grant in own), others, key=lambda grant: books.spend_key(grant.terms, path)
+    )
+    return map(source, both)
+
+
+def release(draft: Draft, ask: Release) -> Refusal | None:
+    """Return all that is open and close."""
+    hold = open_hold(draft, ask.hold)
+    if isinstance(hold, Refusal):
+        return hold
+    close_hold(draft, hold, Closing.RELEASED, draft.now)
+    return None
+
+
+def end_hold(draft: Draft, ask: EndHold) -> Refusal | None:
+    """End a hold at its limit; that has happened by itself if the limit has come."""
+    hold = draft.books.holds.get(ask.hold)
+    if hold is None:
+        return Refusal(Code.HOLD_UNKNOWN, {"hold": ask.hold})
+    if draft.now < hold.expires_at and hold.closed_at is None:
+        return Refusal(Code.TIME_INVALID, {"expires_at": hold.expires_at, "now": draft.now})
+    ended = any(isinstance(one, HoldClosed) and one.hold == ask.hold for one in draft.events)
+    return None if ended else closed(hold)
+
+
+def refund(draft: Draft, ask: Refund) -> Refusal | None:
+    """Return a part of what is open."""
+    hold = open_hold(draft, ask.hold)
+    if isinstance(hold, Refusal):
+        return hold
+    if ask.amount > hold.open:
+        return Refusal(Code.EXCEEDS_HOLD, {"open": hold.open, "asked": ask.amount})
+    drawn = draft.drawn(hold)
+    sources = [Source(grant, draw.open, draw.charged) for draw, grant in drawn]
+    left = hold.open - ask.amount
+    kept = keep(sources, left, hold.used + left)
+    postings = tuple(
+        returned(grant, draw.open - kept.get(draw.grant, 0), draft.now)
+        for draw, grant in reversed(drawn)
+        if draw.open > kept.get(draw.grant, 0)
+    )
+    draft.record(HoldReduced(at=draft.now, hold=ask.hold, postings=postings))
+    return None

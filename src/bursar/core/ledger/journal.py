@@ -1,0 +1,37 @@
+"""Books together with the events that made them: a whole ledger in memory."""
+
+from collections.abc import Iterable
+
+from bursar.core.instant import Instant
+from bursar.core.ledger.books import Books
+from bursar.core.ledger.commands import Command
+from bursar.core.ledger.decide import decide
+from bursar.core.ledger.events import Event
+from bursar.core.ledger.evolve import evolve
+from bursar.core.pricing import PriceBook
+from bursar.core.refusal import Refusal
+
+
+class Journal:
+    """One org's books, kept by deciding and evolving."""
+
+    def __init__(self, prices: PriceBook | None = None) -> None:
+        self.books = Books(prices)
+        self.events: list[Event] = []
+
+    def do(self, command: Command, now: Instant) -> tuple[Event, ...] | Refusal:
+        """Decide, and make what was decided true."""
+        outcome = decide(self.books, command, now)
+        if not isinstance(outcome, Refusal):
+            for event in outcome:
+                evolve(self.books, event)
+            self.events.extend(outcome)
+        return outcome
+
+
+def rebuilt_from(events: Iterable[Event], prices: PriceBook | None = None) -> Books:
+    """Books made from the events alone (L1)."""
+    books = Books(prices)
+    for event in events:
+        evolve(books, event)
+    return books

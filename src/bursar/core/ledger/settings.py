@@ -1,0 +1,179 @@
+"""Accounts, users, bounds, prices and budgets: what the other commands are measured by."""
+
+from zoneinfo import available_timezones
+
+from bursar.core.budgets.limits import claim_of, relief_of
+from bursar.core.budgets.periods import Window, period_at
+from bursar.core.budgets.tiers import TIERS
+from bursar.core.ids import BudgetId, UserId, derived_id
+from bursar.core.instant import Instant
+from bursar.core.ledger.books import LIMITS, existing
+from bursar.core.ledger.commands import (
+    AddAccount,
+    AddUser,
+    DropBudget,
+    SetBudget,
+    SetPolicy,
+    SetPrice,
+    SetTier,
+)
+from bursar.core.ledger.draft import Draft
+from bursar.core.ledger.events import (
+    AccountAdded,
+    BudgetDropped,
+    BudgetSet,
+    Claim,
+    PolicySet,
+    PriceSet,
+    TierSet,
+    UserAdded,
+)
+from bursar.core.ledger.values import Account, Budget, Hold, Target
+from bursar.core.money import Micros
+from bursar.core.refusal import Code, Refusal
+
+
+def add_account(draft: Draft, ask: AddAccount) -> Refusal | None:
+    """Put an account into the tree."""
+    books = draft.books
+    parent = None if ask.parent is None else books.accounts.get(ask.parent)
+    if ask.parent is not None and parent is None:
+        return Refusal(Code.ACCOUNT_UNKNOWN, {"account": ask.parent})
+    if books.accounts.get(ask.account) is not None:
+        return Refusal(Code.ALREADY_EXISTS, {"account": ask.account})
+    if parent is None and books.singles.root is not None:
+        return Refusal(Code.ALREADY_EXISTS, {"root": books.singles.root})
+    zone = ask.time_zone or (parent.time_zone if parent else "UTC")
+    if zone not in available_timezones():
+        return Refusal(Code.TIME_INVALID, {"time_zone": zone})
+    account = Account(id=ask.account, parent=ask.parent, name=ask.name, time_zone=zone)
+    draft.record(AccountAdded(at=draft.now, account=account))
+    return None
+
+
+def add_user(draft: Draft, ask: AddUser) -> Refusal | None:
+    """Let a principal ask for credits."""
+    if draft.books.users.get(ask.user) is not None:
+        return Refusal(Code.ALREADY_EXISTS, {"user": ask.user})
+    draft.record(UserAdded(at=draft.now, user=ask.user))
+    return None
+
+
+def set_policy(draft: Draft, ask: SetPolicy) -> Refusal | None:
+    """Set the org's bounds."""
+    draft.record(PolicySet(at=draft.now, policy=ask.policy))
+    return None
+
+
+def set_price(draft: Draft, ask: SetPrice) -> Refusal | None:
+    """Add a version to the org's own prices."""
+    if draft.books.singles.prices.version(ask.version.id) is not None:
+        return Refusal(Code.ALREADY_EXISTS, {"version": ask.version.id})
+    draft.record(PriceSet(at=draft.now, version=ask.version))
+    return None
+
+
+def set_tier(draft: Draft, ask: SetTier) -> Refusal | None:
+    """Give the org a tier and its default budgets, in place of those of the tier before."""
+    root = draft.books.singles.root
+    if root is None:
+        return Refusal(Code.ACCOUNT_UNKNOWN, {"account": None})
+    target = Target(account=root, each_user=True)
+    for old in draft.books.budgets_of.get(target) or ():
+        if existing(draft.books.budgets, old).tier is not None:
+            draft.record(BudgetDropped(at=draft.now, budget=old))
+    draft.record(TierSet(at=draft.now, tier=ask.tier))
+    zone = existing(draft.books.accounts, root).time_zone
+    for default in TIERS.get(ask.tier, ()):
+        label = f"{ask.tier}/{default.every}/{draft.books.singles.number}"
+        budget = Budget(
+            id=BudgetId(derived_id(root, label)),
+            target=target,
+            window=Window(every=default.every, time_zone=zone),
+            limit=default.limit,
+            hard=True,
+            tier=ask.tier,
+        )
+        _set_new(draft, budget)
+    return None
+
+
+def set_budget(draft: Draft, ask: SetBudget) -> Refusal | None:
+    """Set a budget, or change the limit of one."""
+    if refusal := _unknown_target(draft, ask.target):
+        return refusal
+    old = draft.books.budgets.get(ask.budget)
+    if old is not None and old.dropped:
+        return Refusal(Code.ALREADY_EXISTS, {"budget": ask.budget})
+    budget = Budget(
+        id=ask.budget,
+        target=ask.target,
+        window=Window(every=ask.every, time_zone=_zone(draft, ask.target), length=ask.rolling),
+        limit=ask.limit,
+        hard=ask.hard,
+        thresholds_ppm=ask.thresholds_ppm,
+        tier=old.tier if old else None,
+    )
+    if old is None:
+        _set_new(draft, budget)
+    elif (old.target, old.window) != (budget.target, budget.window):
+        return Refusal(Code.BUDGET_DIFFERS, {"budget": ask.budget})
+    else:
+        start = period_at(budget.window, draft.now).start
+        draft.record(BudgetSet(at=draft.now, budget=budget, start=start))
+    return None
+
+
+def drop_budget(draft: Draft, ask: DropBudget) -> Refusal | None:
+    """Forget a budget."""
+    budget = draft.books.budgets.get(ask.budget)
+    if budget is None or budget.dropped:
+        return Refusal(Code.BUDGET_UNKNOWN, {"budget": ask.budget})
+    draft.record(BudgetDropped(at=draft.now, budget=ask.budget))
+    return None
+
+
+def _unknown_target(draft: Draft, target: Target) -> Refusal | None:
+    if target.account is not None and draft.books.accounts.get(target.account) is None:
+        return Refusal(Code.ACCOUNT_UNKNOWN, {"account": target.account})
+    if target.user is not None and draft.books.users.get(target.user) is None:
+        return Refusal(Code.USER_UNKNOWN, {"user": target.user})
+    if draft.books.singles.root is None:
+        return Refusal(Code.ACCOUNT_UNKNOWN, {"account": None})
+    return None
+
+
+def _zone(draft: Draft, target: Target) -> str:
+    """The time zone of the account it limits; of the root for a user's own budget."""
+    account = target.account or draft.books.singles.root
+    return existing(draft.books.accounts, account).time_zone
+
+
+def _set_new(draft: Draft, budget: Budget) -> None:
+    """Set a budget that did not exist; open holds claim their part of it from now on."""
+    start = period_at(budget.window, draft.now).start
+    claims: dict[UserId | None, tuple[Micros, Micros]] = {}
+    for _, hold_id in draft.books.order(LIMITS).since():
+        hold = existing(draft.books.holds, hold_id)
+        if _concerns(draft, budget.target, hold):
+            user = hold.terms.user if budget.target.each_user else None
+            full, relief = claims.get(user, (0, 0))
+            more, less = _claim(budget, hold, start)
+            claims[user] = (full + more, relief + less)
+    told = tuple(
+        Claim(user=user, full=full, relief=relief)
+        for user, (full, relief) in sorted(claims.items(), key=lambda claim: claim[0] or "")
+    )
+    draft.record(BudgetSet(at=draft.now, budget=budget, start=start, claims=told))
+
+
+def _concerns(draft: Draft, target: Target, hold: Hold) -> bool:
+    above = target.account is None or target.account in draft.books.path(hold.terms.account)
+    return above and target.user in (None, hold.terms.user)
+
+
+def _claim(budget: Budget, hold: Hold, start: Instant) -> tuple[Micros, Micros]:
+    """A hold's full claim on a budget, and its relief in the period that begins at `start`."""
+    claimant = hold.claimant
+    relief = relief_of(budget, claimant) if claimant.touched_at >= start else 0
+    return claim_of(budget, claimant), relief

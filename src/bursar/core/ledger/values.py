@@ -1,0 +1,400 @@
+"""What the books of an org are made of: frozen values that refuse to exist in a wrong state."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from bursar.core.budgets.periods import Every, Window
+from bursar.core.ids import (
+    AccountId,
+    BudgetId,
+    ChargeId,
+    DebtId,
+    GrantId,
+    HoldId,
+    JobId,
+    PriceVersionId,
+    RecurrenceId,
+    UserId,
+)
+from bursar.core.instant import DAY, Instant
+from bursar.core.metering import Meter
+from bursar.core.money import CREDIT, PPM, Micros
+from bursar.core.refusal import invariant
+
+PRIORITY_DEFAULT: Final = 100
+
+
+class Kind(StrEnum):
+    """Where credits come from; among equals they are spent in this order."""
+
+    PROMO = "promo"
+    GRANT = "grant"
+    PAID = "paid"
+
+
+KIND_RANK: Final = {kind: rank for rank, kind in enumerate(Kind)}
+
+
+class Compartment(StrEnum):
+    """Where a micro-credit of a grant is: in exactly one of these."""
+
+    AVAILABLE = "available"
+    HELD = "held"
+    SPENT = "spent"
+    LAPSED = "lapsed"
+    REVOKED = "revoked"
+    MOVED = "moved"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """A place in the tree org → team → project; the root has no parent."""
+
+    id: AccountId
+    parent: AccountId | None
+    name: str
+    time_zone: str  # IANA name; budgets of this account count days and months in it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrgPolicy:
+    """The bounds an operator sets for one org."""
+
+    raw_hold_max: int = DAY  # longest life of a hold that belongs to no job, microseconds
+    job_hold_max: int = 60 * DAY  # longest life of a job's hold, microseconds
+    late_max: int = 35 * DAY  # how far back late usage may lie, microseconds
+    debt_max: Micros = 100 * CREDIT  # most that one hold may owe; beyond it the operator pays
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """What a grant may be spent on (L9); an empty set does not restrict."""
+
+    gpu_types: frozenset[str] = frozenset()
+    regions: frozenset[str] = frozenset()
+    accounts: frozenset[AccountId] = frozenset()  # these and all below them
+    job_kinds: frozenset[str] = frozenset()
+    priority_classes: frozenset[str] = frozenset()
+    max_share_ppm: int = PPM  # most of what a hold is charged that may come from this grant
+    refundable: bool = True  # false: reversed charges and given-back work lapse
+
+    def __post_init__(self) -> None:
+        invariant(0 < self.max_share_ppm <= PPM, "a share is out of range", ppm=self.max_share_ppm)
+
+    @property
+    def scopes(self) -> int:
+        """How many of the five dimensions are restricted; the narrower is spent first (L4)."""
+        restricted = (
+            self.gpu_types,
+            self.regions,
+            self.accounts,
+            self.job_kinds,
+            self.priority_classes,
+        )
+        return sum(1 for allowed in restricted if allowed)
+
+    @property
+    def capped(self) -> bool:
+        """Whether only a share of a hold may come from the grant."""
+        return self.max_share_ppm < PPM
+
+    def admits(self, context: "Context", path: Sequence[AccountId]) -> bool:
+        """Whether credits under this policy may pay for `context` asked by `path`'s first account.
+
+        All acceptable GPU types must be admitted; what the context does not name is not admitted
+        by a policy that restricts it.
+        """
+        return (
+            _all_in(self.gpu_types, context.gpu_types)
+            and _in(self.regions, context.region)
+            and _in(self.job_kinds, context.job_kind)
+            and _in(self.priority_classes, context.priority_class)
+            and (not self.accounts or not self.accounts.isdisjoint(path))
+        )
+
+
+def _in(allowed: frozenset[str], asked: str | None) -> bool:
+    return not allowed or asked in allowed
+
+
+def _all_in(allowed: frozenset[str], asked: tuple[str, ...]) -> bool:
+    return not allowed or (len(asked) > 0 and allowed.issuperset(asked))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """What a hold is for; promotional policies and prices look at it."""
+
+    gpu_types: tuple[str, ...] = ()  # acceptable types, the preferred first
+    milli_gpus: int = 0  # a thousand for each whole GPU
+    region: str | None = None
+    job_kind: str | None = None
+    priority_class: str | None = None
+    tier: str | None = None
+    job: JobId | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrantTerms:
+    """What was promised when credits were issued; only the expiry can ever change, to later."""
+
+    id: GrantId
+    account: AccountId  # the owner; its descendants may spend too
+    kind: Kind
+    source: str  # where the credits came from, in the issuer's words
+    priority: int  # lower is spent first
+    issued_at: Instant
+    starts_at: Instant  # spendable in [starts_at, expires_at)
+    expires_at: Instant  # NEVER when it has no end
+    amount: Micros  # as issued; never changes
+    policy: Policy = Policy()
+    external_ref: str | None = None  # unique in the org: a payment reported twice is one grant
+    parent: GrantId | None = None  # the grant these credits were moved, rolled or re-issued from
+    recurrence: RecurrenceId | None = None
+
+    @property
+    def valid_from(self) -> Instant:
+        """The first instant at which the credits can be spent."""
+        return max(self.starts_at, self.issued_at)
+
+    def valid_at(self, at: Instant) -> bool:
+        """Whether the credits can be spent at `at`: the one place that knows the boundary rule."""
+        return self.valid_from <= at < self.expires_at
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
+    """Credits issued once to one account; each micro-credit is in exactly one compartment."""
+
+    terms: GrantTerms
+    available: Micros
+    held: Micros = 0
+    spent: Micros = 0
+    lapsed: Micros = 0
+    revoked: Micros = 0
+    moved: Micros = 0
+    withdrawn: bool = False  # revoked or voided: what comes back from holds goes to `revoked`
+    forfeited: Micros = 0  # of what lapsed, lost by a non-refundable policy: never usable again
+
+    def __post_init__(self) -> None:
+        parts = (self.available, self.held, self.spent, self.lapsed, self.revoked, self.moved)
+        invariant(min(parts) >= 0, "a compartment is negative", grant=self.terms.id, parts=parts)
+        invariant(0 <= self.forfeited <= self.lapsed, "more forfeited than lapsed")
+        invariant(
+            sum(parts) == self.terms.amount, "compartments do not add up", grant=self.terms.id
+        )
+
+    @property
+    def free(self) -> Micros:
+        """What nobody holds, has spent, moved, taken back or forfeited: available, or lapsed."""
+        return self.available + self.lapsed - self.forfeited
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draw:
+    """The part of a hold that came from one grant."""
+
+    grant: GrantId
+    drawn: Micros = 0
+    charged: Micros = 0  # of what was drawn, ever charged and not given back
+    reversed: Micros = 0  # of what was charged, undone by a reversal
+    returned: Micros = 0  # of what was drawn, gone back to the grant without being charged
+    returned_at: Instant = 0  # when something last went back
+
+    def __post_init__(self) -> None:
+        parts = (self.charged - self.reversed, self.reversed, self.returned, self.open)
+        invariant(min(parts) >= 0, "a draw is negative", grant=self.grant, parts=parts)
+
+    @property
+    def open(self) -> Micros:
+        """What is still held."""
+        return self.drawn - self.charged - self.returned
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HoldTerms:
+    """What a hold was opened for."""
+
+    id: HoldId
+    account: AccountId
+    user: UserId
+    context: Context
+    opened_at: Instant
+    price_version: PriceVersionId | None = None  # what the rates were read from
+    rates: tuple[tuple[str, Micros], ...] = ()  # acceptable GPU type → micro-credits per GPU-hour
+
+    @property
+    def metered(self) -> bool:
+        """Whether run time can be charged to it: prices and a number of GPUs are known."""
+        return bool(self.rates) and self.context.milli_gpus > 0
+
+
+class Claimant(NamedTuple):
+    """What budgets look at in a hold."""
+
+    open: Micros
+    rate: Micros  # per GPU-hour, at most
+    milli_gpus: int  # 0 when it is not metered
+    touched_at: Instant
+    expires_at: Instant
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hold:
+    """Credits set aside for a job: escrow that nobody else can touch (D8)."""
+
+    terms: HoldTerms
+    expires_at: Instant  # its limit: then what is open goes back
+    draws: tuple[Draw, ...] = ()
+    open: Micros = 0  # sum over the draws
+    used: Micros = 0  # running total of the usage charged to it, however it was paid
+    owed: Micros = 0  # of that, debt not yet repaid
+    absorbed: Micros = 0  # of that, at the operator's cost
+    rate: Micros = 0  # what it spends per GPU-hour at most; 0 when it is not metered
+    meters: tuple[tuple[int, Meter], ...] = ()  # attempt → its running meter
+    touched_at: Instant = 0  # when what it can spend last changed
+    closed_at: Instant | None = None
+
+    def __post_init__(self) -> None:
+        charged = sum(draw.charged for draw in self.draws)
+        invariant(
+            self.open == sum(draw.open for draw in self.draws),
+            "a hold is not the sum of its draws",
+            hold=self.terms.id,
+        )
+        invariant(
+            self.used == charged + self.owed + self.absorbed,
+            "usage is not accounted for",
+            hold=self.terms.id,
+            figures=(self.used, charged, self.owed, self.absorbed),
+        )
+        invariant(min(self.owed, self.absorbed) >= 0, "a debt is negative", hold=self.terms.id)
+        invariant(
+            self.closed_at is None or self.open == 0,
+            "a closed hold keeps credits",
+            hold=self.terms.id,
+        )
+
+    @property
+    def claimant(self) -> Claimant:
+        """What budgets look at."""
+        milli_gpus = self.terms.context.milli_gpus if self.terms.metered else 0
+        return Claimant(self.open, self.rate, milli_gpus, self.touched_at, self.expires_at)
+
+    @property
+    def context(self) -> Context:
+        """What it is for: once an attempt has started, its actual GPU type."""
+        context = self.terms.context
+        return (
+            replace(context, gpu_types=(self.meters[-1][1].gpu_type,)) if self.meters else context
+        )
+
+    def meter(self, attempt: int) -> Meter | None:
+        """The meter of `attempt`, if it has started."""
+        return next((meter for number, meter in self.meters if number == attempt), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counted:
+    """An amount of usage as one budget counts it: in the period or slot that begins at `start`."""
+
+    budget: BudgetId
+    user: UserId | None  # set when the budget counts each user apart
+    start: Instant
+    amount: Micros
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChargeRecord:
+    """A charge that can still be reversed: what is left of it, and where it came from."""
+
+    id: ChargeId
+    hold: HoldId
+    at: Instant
+    spent: tuple[tuple[GrantId, Micros], ...]  # in spend order
+    owed: Micros = 0  # the part that became debt when it was booked
+    counted: tuple[Counted, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Debt:
+    """Usage that nobody could pay yet, or a charge-back; blocks its account and all below."""
+
+    id: DebtId
+    account: AccountId
+    hold: HoldId | None  # whose usage it is; None when booked by an operator
+    context: Context
+    owed: Micros
+    booked_at: Instant
+    draws: tuple[Draw, ...] = ()  # what repaid it, when it belongs to no hold
+
+    def __post_init__(self) -> None:
+        invariant(self.owed >= 0, "a debt is negative", debt=self.id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recurrence:
+    """A grant issued again every period, with at most `roll_over_max` of what was left (L20)."""
+
+    id: RecurrenceId
+    account: AccountId
+    amount: Micros
+    kind: Kind
+    window: Window
+    roll_over_max: Micros
+    priority: int
+    policy: Policy
+    next_at: Instant  # when the next period's grant is issued; NEVER once stopped
+    grants: tuple[GrantId, ...] = ()  # the present period's: its own, and what was rolled over
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """Whose usage a budget limits: an account's subtree, a user, the pair, or each user below."""
+
+    account: AccountId | None = None
+    user: UserId | None = None
+    each_user: bool = False  # counts every user below `account` apart
+
+    def __post_init__(self) -> None:
+        invariant(
+            self.account is not None or (self.user is not None and not self.each_user),
+            "a budget limits nobody",
+            target=(self.account, self.user),
+        )
+        invariant(not (self.each_user and self.user is not None), "a budget limits one and each")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """Credits per period, hard or soft."""
+
+    id: BudgetId
+    target: Target
+    window: Window
+    limit: Micros
+    hard: bool
+    thresholds_ppm: tuple[int, ...] = (500_000, 800_000, 1_000_000)  # alerts, rising
+    tier: str | None = None  # the tier that brought it as a default
+    dropped: bool = False  # limits no more
+
+    @property
+    def calendar(self) -> bool:
+        """Whether its periods end on a calendar boundary."""
+        return self.window.every in (Every.DAY, Every.WEEK, Every.MONTH)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tally:
+    """What one budget counts in one period or slot."""
+
+    charged: Micros = 0
+    relief: Micros = 0  # how much less than their full claim the holds changed in it can spend
+    crossed: int = 0  # how many thresholds have been reported
+
+
+NO_TALLY: Final = Tally()
+NO_POLICY: Final = Policy()
+NO_CONTEXT: Final = Context()

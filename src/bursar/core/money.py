@@ -1,0 +1,28 @@
+"""Amounts of credit, and the one place where money is rounded."""
+
+from typing import Final, TypeAlias
+
+from bursar.core.refusal import invariant
+
+Micros: TypeAlias = int  # micro-credits; one credit is a million of them
+
+CREDIT: Final[Micros] = 1_000_000
+AMOUNT_MAX: Final[Micros] = 2**53 - 1  # what JSON, and so every client, can carry exactly
+PPM: Final = 1_000_000  # parts per million in a whole
+
+_MILLI_GPU_MS_PER_GPU_HOUR: Final = 1_000 * 3_600_000
+
+
+def usage_price(rate: Micros, milli_gpus: int, run_ms: int) -> Micros:
+    """What running `milli_gpus` for `run_ms` in all costs at `rate` micro-credits per GPU-hour.
+
+    Always asked for a running total and rounded down once, here; the charge for a stretch is the
+    difference of two totals, so metering often or seldom comes to the same (L14).
+    """
+    invariant(rate >= 0 and milli_gpus >= 0 and run_ms >= 0, "usage cannot be negative", rate=rate)
+    return rate * milli_gpus * run_ms // _MILLI_GPU_MS_PER_GPU_HOUR
+
+
+def share_of(total: Micros, ppm: int) -> Micros:
+    """The most that a source limited to `ppm` parts per million may carry of `total` (L9)."""
+    return total * ppm // PPM

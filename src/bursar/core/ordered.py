@@ -1,0 +1,169 @@
+"""A sorted set that is read from the front: what keeps spend order.
+
+The problem. Credits are spent in a fixed order (earliest expiry first, then more), and the order
+must hold while packs come, run out and lapse: one at a time, anywhere, a million of them. What
+is asked most is the front; what comes next most often is the few keys behind it.
+
+    order = Ordered[tuple[int, str]]()
+    order.add((50, "b"))
+    order.add((20, "a"))
+    order.first()                  # (20, "a")
+    list(order.since((30, "")))    # [(50, "b")]
+
+The keys lie in sorted lists ("chunks") of at most `CHUNK` keys, and `_lasts` holds the last key
+of each chunk. Finding a key is two binary searches; adding or discarding one moves at most a
+chunk in memory, which is some nanoseconds a key because a list of references is moved in one
+piece. Taking the front off a full chunk moves 4 kB: measured, that is no slower than chunks
+that are stored backwards or that remember an offset, and needs no second way of counting.
+
+Roads not taken. A heap gives the front as fast, but has no order behind it, cannot forget a key
+in its middle, and makes every reader skip stale entries. A balanced tree or a skip list has
+better bounds on paper and is ten times slower in Python, where each step is an object.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+CHUNK: Final = 512  # most keys in a chunk; 128 to 1,024 measure alike
+
+
+class Comparable(Protocol):
+    """What a key must be able to do: stand before another key of its kind."""
+
+    def __lt__(self, other: Any, /) -> bool: ...
+
+
+K = TypeVar("K", bound=Comparable)
+
+
+class Ordered(Generic[K]):
+    """Unique keys in ascending order; must not be changed while it is being iterated over."""
+
+    __slots__ = ("_chunks", "_lasts", "_len")
+
+    def __init__(self) -> None:
+        self._chunks: list[list[K]] = []  # none is empty
+        self._lasts: list[K] = []  # the last key of each chunk
+        self._len = 0
+
+    def add(self, key: K) -> None:
+        """Put the key in its place; no effect if it is there already."""
+        lasts = self._lasts
+        at = bisect_left(lasts, key)
+        if at == len(lasts):
+            self._append(key)
+            return
+        chunk = self._chunks[at]
+        place = bisect_left(chunk, key)
+        if chunk[place] == key:
+            return
+        chunk.insert(place, key)
+        self._len += 1
+        if len(chunk) > CHUNK:
+            self._split(at)
+
+    def discard(self, key: K) -> None:
+        """Forget the key; no effect if it is not there."""
+        at = bisect_left(self._lasts, key)
+        if at == len(self._lasts):
+            return
+        chunk = self._chunks[at]
+        place = bisect_left(chunk, key)
+        if chunk[place] != key:
+            return
+        del chunk[place]
+        self._len -= 1
+        self._tidy(at)
+
+    def first(self) -> K | None:
+        """The smallest key, or None when there is none."""
+        return self._chunks[0][0] if self._chunks else None
+
+    def pop_first(self) -> K:
+        """Take the smallest key out and return it; IndexError when there is none."""
+        if not self._chunks:
+            raise IndexError("pop from an empty Ordered")
+        chunk = self._chunks[0]
+        key = chunk.pop(0)
+        self._len -= 1
+        if not chunk:
+            del self._chunks[0]
+            del self._lasts[0]
+        return key
+
+    def since(self, key: K) -> Iterator[K]:
+        """The keys from `key` on (itself included), ascending, lazily."""
+        at = bisect_left(self._lasts, key)
+        if at == len(self._lasts):
+            return
+        chunk = self._chunks[at]
+        for place in range(bisect_left(chunk, key), len(chunk)):
+            yield chunk[place]
+        for index in range(at + 1, len(self._chunks)):
+            yield from self._chunks[index]
+
+    def __contains__(self, key: K) -> bool:
+        at = bisect_left(self._lasts, key)
+        if at == len(self._lasts):
+            return False
+        chunk = self._chunks[at]
+        return bool(chunk[bisect_left(chunk, key)] == key)
+
+    def __iter__(self) -> Iterator[K]:
+        for chunk in self._chunks:
+            yield from chunk
+
+    def __len__(self) -> int:
+        return self._len
+
+    def __repr__(self) -> str:
+        return f"Ordered({list(self)!r})"
+
+    def _append(self, key: K) -> None:
+        """Put a key behind all others."""
+        self._len += 1
+        if not self._chunks:
+            self._chunks.append([key])
+            self._lasts.append(key)
+            return
+        chunk = self._chunks[-1]
+        chunk.append(key)
+        self._lasts[-1] = key
+        if len(chunk) > CHUNK:
+            self._split(len(self._chunks) - 1)
+
+    def _split(self, at: int) -> None:
+        """Make two chunks of one that is too long."""
+        chunk = self._chunks[at]
+        half = len(chunk) // 2
+        self._chunks.insert(at + 1, chunk[half:])
+        del chunk[half:]
+        self._lasts.insert(at, chunk[-1])
+
+    def _tidy(self, at: int) -> None:
+        """After a key left the chunk: drop it when empty, join it with the one before when small.
+
+        Without the joining, keys discarded here and there would leave many chunks of few keys.
+        """
+        chunk = self._chunks[at]
+        if not chunk:
+            del self._chunks[at]
+            del self._lasts[at]
+            return
+        self._lasts[at] = chunk[-1]
+        if at > 0 and len(chunk) + len(self._chunks[at - 1]) <= CHUNK // 2:
+            self._chunks[at - 1] += chunk
+            self._lasts[at - 1] = chunk[-1]
+            del self._chunks[at]
+            del self._lasts[at]
+
+    def _check(self) -> None:
+        """Compare the structure with its own rules; for tests."""
+        keys = list(self)
+        assert len(keys) == self._len, "the count is off"
+        assert all(one < two for one, two in pairwise(keys)), "out of order"
+        assert all(self._chunks), "a chunk is empty"
+        assert all(len(chunk) <= CHUNK for chunk in self._chunks), "a chunk is too long"
+        assert [chunk[-1] for chunk in self._chunks] == self._lasts, "the index is off"

@@ -1,0 +1,158 @@
+"""What a GPU-hour costs: versioned price books, and which rate of them applies (B1).
+
+A deployment has one book; an organisation may have a second one with overrides. A book is a list of
+versions, each in force from its `effective_at` until the next one is. A rate may leave region, tier
+or priority class open; where several rates match, the most specific one applies.
+"""
+
+from bisect import bisect_right
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Final, TypeAlias
+
+from bursar.core.ids import PriceVersionId
+from bursar.core.instant import Instant
+from bursar.core.money import AMOUNT_MAX, Micros
+
+_Key: TypeAlias = tuple[str, str | None, str | None, str | None]
+
+# Which of (region, tier, class) a rate names, most specific first: more named fields before fewer;
+# among as many, region before tier before class.
+_SPECIFIC_FIRST: Final = (
+    (True, True, True),
+    (True, True, False),
+    (True, False, True),
+    (False, True, True),
+    (True, False, False),
+    (False, True, False),
+    (False, False, True),
+    (False, False, False),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What a price depends on besides the GPU type; None is matched by open rates only."""
+
+    region: str | None = None
+    tier: str | None = None
+    priority_class: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rate:
+    """The price of one GPU-hour of a type, where and for whom it says; None is open to any."""
+
+    gpu_type: str
+    region: str | None = None
+    tier: str | None = None
+    priority_class: str | None = None
+    micros_per_gpu_hour: Micros  # 0 to AMOUNT_MAX
+
+    def __post_init__(self) -> None:
+        if "" in self.key:
+            raise ValueError(f"a rate names something or leaves it open: {self.key}")
+        if not 0 <= self.micros_per_gpu_hour <= AMOUNT_MAX:
+            raise ValueError(f"a rate is 0 to {AMOUNT_MAX}: {self.micros_per_gpu_hour}")
+
+    @property
+    def key(self) -> _Key:
+        """What the rate is for; a version has at most one rate for it."""
+        return (self.gpu_type, self.region, self.tier, self.priority_class)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PriceVersion:
+    """Rates that come into force together; never changed afterwards, only followed."""
+
+    id: PriceVersionId
+    effective_at: Instant
+    rates: tuple[Rate, ...]
+    _by_key: Mapping[_Key, Micros] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        by_key = {rate.key: rate.micros_per_gpu_hour for rate in self.rates}
+        if len(by_key) < len(self.rates):
+            raise ValueError(f"two rates of price version {self.id} are for the same")
+        object.__setattr__(self, "_by_key", by_key)
+
+    def rate_for(self, key: _Key) -> Micros | None:
+        """The rate that names exactly the fields of `key`, if there is one."""
+        return self._by_key.get(key)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PriceBook:
+    """Price versions by the instant from which they are in force, then by order of arrival."""
+
+    versions: tuple[PriceVersion, ...] = ()
+
+    def __post_init__(self) -> None:
+        if any(one.effective_at > other.effective_at for one, other in pairwise(self.versions)):
+            raise ValueError("the versions of a price book are in order of their effective_at")
+        if len({version.id for version in self.versions}) < len(self.versions):
+            raise ValueError("two versions of a price book have the same id")
+
+    def with_version(self, version: PriceVersion) -> "PriceBook":
+        """The book with one more version, behind those that are effective from the same instant."""
+        place = bisect_right(self.versions, version.effective_at, key=_effective_at)
+        return PriceBook(versions=(*self.versions[:place], version, *self.versions[place:]))
+
+    def in_force(self, at: Instant) -> PriceVersion | None:
+        """The version with the latest `effective_at` up to `at`; of several, the last to arrive."""
+        place = bisect_right(self.versions, at, key=_effective_at)
+        return self.versions[place - 1] if place else None
+
+    def version(self, id: PriceVersionId) -> PriceVersion | None:
+        """The version of that id, in force or not."""
+        return next((version for version in self.versions if version.id == id), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Priced:
+    """A price and where it comes from: what a quote shows, and a hold names."""
+
+    version: PriceVersionId
+    rate: Micros  # per GPU-hour
+
+
+def rate_in(version: PriceVersion, gpu_type: str, terms: Terms) -> Micros | None:
+    """The rate of the most specific match in `version`; None if no rate matches.
+
+    A rate matches when each field it names equals that of `terms`. The one that names more fields
+    applies; among those that name as many, region counts over tier and tier over priority class.
+    """
+    for region, tier, priority_class in _SPECIFIC_FIRST:
+        rate = version.rate_for(
+            (
+                gpu_type,
+                terms.region if region else None,
+                terms.tier if tier else None,
+                terms.priority_class if priority_class else None,
+            )
+        )
+        if rate is not None:
+            return rate
+    return None
+
+
+def price_of(
+    deployment: PriceBook, overrides: PriceBook, gpu_type: str, terms: Terms, at: Instant
+) -> Priced | None:
+    """The price at `at`: the organisation's override if one matches, else the deployment's."""
+    for book in (overrides, deployment):
+        version = book.in_force(at)
+        rate = rate_in(version, gpu_type, terms) if version else None
+        if version and rate is not None:
+            return Priced(version=version.id, rate=rate)
+    return None
+
+
+def attempt_rate(held: Micros, in_force: Micros | None) -> Micros:
+    """What an attempt pays: the rate its hold was given, or that at its start if cheaper (B1)."""
+    return held if in_force is None else min(held, in_force)
+
+
+def _effective_at(version: PriceVersion) -> Instant:
+    return version.effective_at

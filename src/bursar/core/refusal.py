@@ -1,0 +1,82 @@
+"""The three kinds of no: refusals are values, faults and bugs are exceptions.
+
+Refusal            the rules say no: a stable code and the figures behind it
+Fault              the world failed; the whole batch may be run again
+InvariantBroken    our own state contradicts itself: a bug, caught at the outermost loop only
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, NoReturn
+
+
+class Fault(Exception):
+    """The world failed (connection, serialisation, lost lease); trying again is safe."""
+
+
+class InvariantBroken(Exception):
+    """State contradicts itself; nothing of the command that found it may be kept."""
+
+
+def invariant(holds: bool, what: str, **figures: object) -> None:
+    """Raise `InvariantBroken` unless `holds`; cannot be switched off."""
+    if not holds:
+        broken(what, **figures)
+
+
+def broken(what: str, **figures: object) -> NoReturn:
+    """Raise `InvariantBroken` with the figures that show it."""
+    told = ", ".join(f"{name}={value!r}" for name, value in figures.items())
+    raise InvariantBroken(f"{what} ({told})" if told else what)
+
+
+class Code(StrEnum):
+    """Every way the rules can say no, in the order in which they are checked.
+
+    When several apply, the first in this list is the one that is answered.
+    """
+
+    # what is named does not exist, or exists already
+    ACCOUNT_UNKNOWN = "account_unknown"
+    USER_UNKNOWN = "user_unknown"
+    GRANT_UNKNOWN = "grant_unknown"
+    HOLD_UNKNOWN = "hold_unknown"
+    CHARGE_UNKNOWN = "charge_unknown"
+    DEBT_UNKNOWN = "debt_unknown"
+    BUDGET_UNKNOWN = "budget_unknown"
+    RECURRENCE_UNKNOWN = "recurrence_unknown"
+    ATTEMPT_UNKNOWN = "attempt_unknown"
+    ALREADY_EXISTS = "already_exists"
+    EXTERNAL_REF_EXISTS = "external_ref_exists"
+    KEY_REUSED = "key_reused"
+    # what is asked is out of the bounds that are set for it
+    TIME_INVALID = "time_invalid"
+    AMOUNT_TOO_LARGE = "amount_too_large"
+    HOLD_TOO_LONG = "hold_too_long"
+    BUDGET_DIFFERS = "budget_differs"
+    PRICE_UNKNOWN = "price_unknown"
+    TYPE_NOT_HELD = "type_not_held"
+    NOT_METERED = "not_metered"
+    # what is named is not in a state that allows it
+    HOLD_CLOSED = "hold_closed"
+    ATTEMPT_SETTLED = "attempt_settled"
+    GRANT_REVOKED = "grant_revoked"
+    GRANT_EXPIRED = "grant_expired"
+    GRANT_IN_USE = "grant_in_use"
+    EXCEEDS_HOLD = "exceeds_hold"
+    EXCEEDS_GRANT = "exceeds_grant"
+    EXCEEDS_CHARGE = "exceeds_charge"
+    EXCEEDS_DEBT = "exceeds_debt"
+    # the credits are not to be had
+    DEBT_OUTSTANDING = "debt_outstanding"
+    BUDGET_EXCEEDED = "budget_exceeded"
+    INSUFFICIENT_CREDITS = "insufficient_credits"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """The rules say no: why, and the figures that were known then. Nothing has changed."""
+
+    code: Code
+    figures: Mapping[str, Any] = field(default_factory=dict)

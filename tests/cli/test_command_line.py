@@ -1,0 +1,68 @@
+"""The command line as somebody at a terminal meets it."""
+
+import importlib.metadata
+import subprocess
+import sys
+
+from typer.testing import CliRunner
+
+from bursar.cli.app import app
+
+
+def run_python(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+
+def test_version_is_that_of_the_package() -> None:
+    told = CliRunner().invoke(app, ["--version"])
+
+    assert 0 == told.exit_code
+    assert f"bursar {importlib.metadata.version('bursar')}\n" == told.output
+
+
+def test_help_names_every_command() -> None:
+    told = CliRunner().invoke(app, ["--help"])
+
+    assert 0 == told.exit_code
+    assert "tour" in told.output
+    assert "bench" in told.output
+
+
+def test_without_its_packages_the_command_line_says_what_to_install() -> None:
+    """The script is there after a plain `pip install bursar`, which brings no other package."""
+    told = run_python(
+        "import sys; sys.modules['typer'] = None\nfrom bursar.cli import main\nmain()"
+    )
+
+    assert 2 == told.returncode
+    assert "" == told.stdout
+    assert (
+        "bursar: the command line needs more packages: pip install 'bursar[service]'\n"
+        == told.stderr
+    )
+
+
+def test_a_missing_module_of_our_own_is_not_blamed_on_packages() -> None:
+    told = run_python(
+        "import sys; sys.modules['bursar.cli.app'] = None\nfrom bursar.cli import main\nmain()"
+    )
+
+    assert 1 == told.returncode
+    assert "ModuleNotFoundError" in told.stderr
+
+
+def test_the_tree_of_commands_is_cheap_to_load() -> None:
+    """`bursar --help` pays for no command: neither the rules nor the tables are imported."""
+    told = run_python(
+        "import sys, bursar.cli.app\n"
+        "print([m for m in ('bursar.core', 'bursar.library', 'pydantic', 'rich.table')"
+        " if m in sys.modules])"
+    )
+
+    assert "[]\n" == told.stdout, told.stderr
+
+
+def test_the_tour_plays_to_its_end() -> None:
+    told = CliRunner().invoke(app, ["tour"])
+
+    assert 0 == told.exit_code, told.output

@@ -1,0 +1,30 @@
+"""How hypothesis looks for counterexamples, chosen by HYPOTHESIS_PROFILE.
+
+ci       the same 500 examples each time (the default)
+quick    the same 50, for `make check`
+mutants  the same 100, on code that mutmut has made slower
+fuzz     random ones, BURSAR_FUZZ_EXAMPLES of them; the seed and a blob replay a failure
+"""
+
+import os
+
+from hypothesis import HealthCheck, settings
+
+settings.register_profile("ci", derandomize=True, max_examples=500, deadline=None, database=None)
+settings.register_profile("quick", settings.get_profile("ci"), max_examples=50)
+settings.register_profile(
+    "mutants",
+    settings.get_profile("ci"),
+    max_examples=100,
+    # A mutant that only makes things slower must not count as noticed.
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.register_profile(
+    "fuzz",
+    derandomize=False,
+    max_examples=int(os.environ.get("BURSAR_FUZZ_EXAMPLES", "20000")),
+    deadline=None,
+    database=None,
+    print_blob=True,
+)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))

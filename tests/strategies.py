@@ -1,0 +1,672 @@
+"""Random but sensible histories: commands that fit what exists, at instants where something happens.
+
+Blind commands would nearly all be refused, and blind times would miss every boundary. So each
+command is drawn with the model beside it: amounts lie around what is available, open or owed, and
+times lie around expiries, limits and the ends of periods. A history is a plain list of (now,
+command), the first of which build a small org.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final, TypeVar
+
+from hypothesis import strategies as st
+
+from bursar.core.budgets.periods import Every
+from bursar.core.ids import (
+    AccountId,
+    BudgetId,
+    ChargeId,
+    DebtId,
+    GrantId,
+    HoldId,
+    JobId,
+    PriceVersionId,
+    RecurrenceId,
+    UserId,
+)
+from bursar.core.instant import DAY, HOUR, MINUTE, NEVER, SECOND, Instant
+from bursar.core.ledger.commands import (
+    AbsorbDebt,
+    AddAccount,
+    AddUser,
+    BookDebt,
+    BookLate,
+    Charge,
+    Command,
+    DropBudget,
+    EndHold,
+    ExtendGrant,
+    ExtendHold,
+    GiveBack,
+    Issue,
+    Lapse,
+    Redraw,
+    Refund,
+    Release,
+    RepayDebt,
+    Reserve,
+    ReverseCharge,
+    RevokeGrant,
+    SetBudget,
+    SetPolicy,
+    SetPrice,
+    Settle,
+    StartRecurrence,
+    StopRecurrence,
+    Transfer,
+    VoidGrant,
+)
+from bursar.core.ledger.values import Context, Kind, OrgPolicy, Policy, Target
+from bursar.core.pricing import PriceBook, PriceVersion, Rate
+from tests.model import LARGEST, Model, ModelGrant, ModelHold, Names, calendar_period
+
+T = TypeVar("T")
+
+TYPES: Final = ("a100", "h100", "l4")
+RATES: Final = (3_600, 100, 777, 1_000, 7_200, 36_000, 3_600_000, 1, 0)
+CAPS: Final = (500_000, 333_333, 999_999, 1)
+SMALL: Final = (100, 50, 1, 2, 3, 7, 10, 33, 99, 101, 250, 333, 500, 999, 1000)
+STEPS: Final = (SECOND, 1, 1_000, MINUTE, 10 * MINUTE, HOUR, 6 * HOUR, DAY)
+LIVES: Final = (HOUR, 6 * HOUR, 23 * HOUR, DAY, SECOND, 1_000, 1)
+
+
+def instant(text: str) -> Instant:
+    """The instant of an ISO date and time in UTC."""
+    moment = datetime.fromisoformat(text).replace(tzinfo=UTC)
+    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+
+
+BEGINNINGS: Final = (
+    instant("2026-06-10T09:00"),
+    instant("2026-03-28T22:30"),  # half an hour before the shortest day of Berlin's year
+    instant("2026-10-24T21:30"),  # half an hour before the longest
+    instant("2026-12-31T22:59"),  # a minute before Berlin's new year, month and (almost) week
+)
+
+
+@dataclass(frozen=True)
+class History:
+    """What is asked of an org, and when."""
+
+    prices: PriceBook
+    steps: tuple[tuple[Instant, Command], ...]
+
+
+class Author:
+    """Draws one history, command after command, looking at the model to see what would fit."""
+
+    def __init__(self, draw: st.DrawFn, names: Names | None) -> None:
+        self.draw = draw
+        self.prices = self.price_book()
+        self.model = Model(self.prices, names)
+        self.now = self.one(BEGINNINGS)
+        self.steps: list[tuple[Instant, Command]] = []
+        self.counters: dict[str, int] = {}
+
+    # ── drawing ──────────────────────────────────────────────────────────────────────────────────
+    def one(self, values: Sequence[T]) -> T:
+        """One of `values`; the first is the simplest."""
+        return self.draw(st.sampled_from(values))
+
+    def chance(self, per_cent: int) -> bool:
+        """True in about that share of the cases; the simplest answer is no."""
+        return self.draw(st.integers(0, 99)) >= 100 - per_cent
+
+    def amount(self, around: int = 0) -> int:
+        """A small amount, or one at the edge of what there is."""
+        if around > 0 and self.chance(70):
+            near = (around, around // 2, around - 1, around + 1, around // 3, around // 10)
+            return min(max(1, self.one(near)), LARGEST)
+        return self.one(SMALL)
+
+    def new(self, letter: str) -> str:
+        """An id that was not used before."""
+        self.counters[letter] = self.counters.get(letter, 0) + 1
+        return f"{letter}{self.counters[letter]:02}"
+
+    def known(self, letter: str, ids: Sequence[str]) -> str:
+        """The id of something that exists; now and then of nothing."""
+        return f"{letter}00" if not ids or self.chance(2) else self.one(ids)
+
+    def fresh(self, letter: str, ids: Sequence[str]) -> str:
+        """An id for something new; now and then one that is taken."""
+        return self.one(ids) if ids and self.chance(2) else self.new(letter)
+
+    # ── time ─────────────────────────────────────────────────────────────────────────────────────
+    def boundaries(self) -> list[Instant]:
+        """Instants after now at which something will happen, the nearest first."""
+        found = set()
+        for grant in self.model.grants.values():
+            found |= {grant.starts_at, grant.expires_at}
+        for hold in self.model.holds.values():
+            if hold.closed_at is None:
+                found.add(hold.limit)
+        found |= {recurrence.next_at for recurrence in self.model.recurrences.values()}
+        found |= {self.model.period(b, self.now)[1] for b in self.model.budgets.values()}
+        found.add(calendar_period(Every.DAY, "Europe/Berlin", self.now)[1])
+        return sorted(at for at in found if self.now < at < NEVER)
+
+    def later(self) -> Instant:
+        """A time to come: at a boundary, a microsecond beside it, or a usual step away."""
+        if self.chance(40):
+            near = self.boundaries()[:4]
+            return max(self.now + 1, self.one(near) + self.one((0, -1, 1)))
+        return self.now + self.one(STEPS)
+
+    def move_on(self) -> None:
+        """Often no time passes at all; sometimes just as much as matters."""
+        kind = self.draw(st.integers(0, 99))
+        if kind < 50:
+            return
+        if kind < 80:
+            self.now += self.one((SECOND, 1, 1_000, MINUTE, HOUR, 6 * HOUR))
+        elif kind < 97:
+            near = self.boundaries()[:3]
+            self.now = max(self.now, self.one(near) + self.one((0, -1, 1)))
+        else:
+            self.now += self.one((DAY, 3 * DAY, 31 * DAY, 70 * DAY))
+
+    # ── what is there ────────────────────────────────────────────────────────────────────────────
+    def open_holds(self) -> list[ModelHold]:
+        """Holds that will still be open now."""
+        return [
+            hold
+            for hold in self.model.holds.values()
+            if hold.closed_at is None and hold.limit > self.now
+        ]
+
+    def hold(self) -> ModelHold:
+        """An open hold; now and then a closed one."""
+        holds = self.open_holds()
+        return self.one(list(self.model.holds.values())) if self.chance(4) else self.one(holds)
+
+    def live_grants(self) -> list[ModelGrant]:
+        """Grants that have not ended."""
+        return [
+            grant
+            for grant in self.model.grants.values()
+            if not grant.withdrawn and grant.expires_at > self.now
+        ]
+
+    def account(self) -> AccountId:
+        """Some account; more often a lower one."""
+        return AccountId(self.known("a", list(self.model.parents)[::-1]))
+
+    def user(self) -> UserId:
+        """Some user."""
+        return UserId(self.known("u", self.model.users))
+
+    def spendable(self, account: str, context: Context) -> int:
+        """What could be held now, caps and budgets aside."""
+        if account not in self.model.parents:
+            return 0
+        path = self.model.path(account)
+        return sum(
+            grant.inside("free")
+            for grant in self.model.grants.values()
+            if grant.account in path and grant.spendable_at(self.now)
+        )
+
+    # ── values ───────────────────────────────────────────────────────────────────────────────────
+    def rates(self) -> tuple[Rate, ...]:
+        """A price for most types; sometimes a narrower one beside it."""
+        found = []
+        for gpu_type in TYPES:
+            if not self.chance(8):
+                found.append(Rate(gpu_type=gpu_type, micros_per_gpu_hour=self.one(RATES)))
+            if self.chance(15):
+                region, tier, priority_class = self.one(
+                    (
+                        ("eu", None, None),
+                        (None, "free", None),
+                        (None, None, "batch"),
+                        ("eu", "free", None),
+                        (None, "free", "batch"),
+                    )
+                )
+                found.append(
+                    Rate(
+                        gpu_type=gpu_type,
+                        region=region,
+                        tier=tier,
+                        priority_class=priority_class,
+                        micros_per_gpu_hour=self.one(RATES),
+                    )
+                )
+        return tuple(found)
+
+    def price_book(self) -> PriceBook:
+        """The deployment's prices: one version, or a second one that comes during the history."""
+        versions = [PriceVersion(id=PriceVersionId("d1"), effective_at=0, rates=self.rates())]
+        if self.chance(25):
+            at = self.one(BEGINNINGS) + self.one((0, HOUR, DAY))
+            versions.append(
+                PriceVersion(id=PriceVersionId("d2"), effective_at=at, rates=self.rates())
+            )
+        return PriceBook(versions=tuple(versions))
+
+    def policy(self) -> Policy:
+        """Mostly none; else some dimensions, a cap, or credits that do not come back."""
+        if not self.chance(40):
+            return Policy()
+        gpu_types: frozenset[str] = frozenset()
+        regions: frozenset[str] = frozenset()
+        accounts: frozenset[AccountId] = frozenset()
+        job_kinds: frozenset[str] = frozenset()
+        priority_classes: frozenset[str] = frozenset()
+        if self.chance(30):
+            gpu_types = frozenset(self.one((TYPES[:1], TYPES[:2], TYPES[1:], TYPES)))
+        if self.chance(15):
+            regions = frozenset(self.one((("eu",), ("eu", "us"))))
+        if self.chance(15):
+            accounts = frozenset({AccountId(self.one(list(self.model.parents)))})
+        if self.chance(15):
+            job_kinds = frozenset({"train"})
+        if self.chance(15):
+            priority_classes = frozenset({"batch"})
+        return Policy(
+            gpu_types=gpu_types,
+            regions=regions,
+            accounts=accounts,
+            job_kinds=job_kinds,
+            priority_classes=priority_classes,
+            max_share_ppm=self.one(CAPS) if self.chance(45) else 1_000_000,
+            refundable=not self.chance(35),
+        )
+
+    def context(self) -> Context:
+        """Nothing, or GPUs with or without the rest."""
+        if not self.chance(65):
+            return Context()
+        types = self.one((TYPES[:1], TYPES[1::-1], TYPES[:2], TYPES[1:], TYPES, TYPES[::-1]))
+        return Context(
+            gpu_types=types,
+            milli_gpus=self.one((1_000, 500, 8_000, 3)),
+            region=self.one(("eu", "us", None)),
+            job_kind=self.one(("train", None)),
+            priority_class=self.one(("batch", None)),
+            tier=self.one((None, "free")),
+            job=self.one((JobId("j"), None)),
+        )
+
+    def ms_for(self, amount: int, rate: int, milli_gpus: int) -> int:
+        """About how long one runs for `amount`; an hour where it costs nothing."""
+        per_hour = rate * milli_gpus
+        return max(1, amount * 3_600_000_000 // per_hour) if per_hour else 3_600_000
+
+    # ── commands ─────────────────────────────────────────────────────────────────────────────────
+    def issue(self) -> Command:
+        starts_at = self.later() if self.chance(20) else None
+        begin = starts_at or self.now
+        expires_at = NEVER
+        if self.chance(75):
+            expires_at = begin + self.one((HOUR, 6 * HOUR, DAY, SECOND, 1, 40 * DAY))
+            if self.chance(30):
+                expires_at = self.later()
+        amount = self.one((100, 1000, 10_000, 100_000)) if self.chance(50) else self.amount()
+        if self.chance(2):
+            amount = self.one((LARGEST, LARGEST - 1, LARGEST // 2))
+        refs = [grant.external_ref for grant in self.model.grants.values() if grant.external_ref]
+        return Issue(
+            grant=GrantId(self.fresh("g", list(self.model.grants))),
+            account=self.account(),
+            amount=amount,
+            kind=self.one((Kind.PAID, Kind.PROMO, Kind.GRANT)),
+            starts_at=starts_at,
+            expires_at=expires_at,
+            priority=self.one((100, 50, 200)) if self.chance(30) else 100,
+            policy=self.policy(),
+            external_ref=self.fresh("x", refs) if self.chance(10) else None,
+        )
+
+    def start_recurrence(self) -> Command:
+        amount = self.amount()
+        return StartRecurrence(
+            recurrence=RecurrenceId(self.fresh("r", list(self.model.recurrences))),
+            account=self.account(),
+            amount=amount,
+            kind=self.one((Kind.GRANT, Kind.PROMO, Kind.PAID)),
+            every=self.one((Every.DAY, Every.WEEK, Every.MONTH)),
+            roll_over_max=self.one((0, amount // 2, 2 * amount)),
+            starts_at=self.later() if self.chance(25) else None,
+            priority=self.one((100, 50)),
+            policy=self.policy(),
+        )
+
+    def stop_recurrence(self) -> Command:
+        known = list(self.model.recurrences)
+        return StopRecurrence(recurrence=RecurrenceId(self.known("r", known)))
+
+    def any_grant(self) -> GrantId:
+        live = [grant.id for grant in self.live_grants()]
+        all_of_them = list(self.model.grants)
+        return GrantId(self.known("g", live if live and not self.chance(8) else all_of_them))
+
+    def extend_grant(self) -> Command:
+        id = self.any_grant()
+        grant = self.model.grants.get(id)
+        expires_at = self.later()
+        if grant is not None and grant.expires_at < NEVER and not self.chance(20):
+            expires_at = grant.expires_at + self.one((HOUR, 1, DAY, 0))
+        return ExtendGrant(grant=id, expires_at=NEVER if self.chance(5) else expires_at)
+
+    def revoke_grant(self) -> Command:
+        return RevokeGrant(grant=self.any_grant())
+
+    def void_grant(self) -> Command:
+        return VoidGrant(grant=self.any_grant())
+
+    def transfer(self) -> Command:
+        id = self.any_grant()
+        grant = self.model.grants.get(id)
+        free = 0 if grant is None else grant.inside("free")
+        return Transfer(
+            grant=id,
+            to_grant=GrantId(self.fresh("g", list(self.model.grants))),
+            account=self.account(),
+            amount=max(1, min(free, self.amount(free))) if free else self.amount(),
+        )
+
+    def reserve(self) -> Command:
+        account, context = self.account(), self.context()
+        spendable = self.spendable(account, context)
+        amount = min(self.amount(spendable), LARGEST)
+        if not self.chance(12):
+            amount = max(1, min(amount, spendable))
+        run_ms = None
+        if context.gpu_types and not self.chance(30):
+            rates = [self.model._rate(one, context, self.now) for one in context.gpu_types]
+            dearest = max([rate for rate in rates if rate is not None], default=0)
+            run_ms = self.ms_for(amount, dearest, context.milli_gpus)
+        expires_at = self.now + self.one(LIVES)
+        if self.chance(25):
+            expires_at = self.later()
+        elif context.job is not None and self.chance(30):
+            expires_at = self.now + self.one((3 * DAY, 40 * DAY, 60 * DAY, 60 * DAY + 1))
+        elif self.chance(2):
+            expires_at = self.now + self.one((0, -1, DAY + 1))
+        return Reserve(
+            hold=HoldId(self.fresh("h", list(self.model.holds))),
+            account=account,
+            user=self.user(),
+            expires_at=expires_at,
+            amount=amount if run_ms is None else None,
+            run_ms=run_ms,
+            context=context,
+        )
+
+    def extend_hold(self) -> Command:
+        hold = self.hold()
+        amount = 0
+        if not self.chance(30):
+            spendable = self.spendable(hold.account, hold.context)
+            amount = max(1, min(self.amount(spendable), spendable + 1))
+        expires_at = None
+        if amount == 0 or self.chance(30):
+            expires_at = hold.limit + self.one((HOUR, 1, SECOND, 0, DAY))
+            if self.chance(10):
+                expires_at = hold.limit - 1
+        return ExtendHold(hold=HoldId(hold.id), amount=amount, expires_at=expires_at)
+
+    def redraw(self) -> Command:
+        metered = [hold for hold in self.open_holds() if hold.metered]
+        hold = self.one(metered) if metered and not self.chance(5) else self.hold()
+        types = list(hold.rates) if hold.rates and not self.chance(4) else list(TYPES)
+        gpu_type = self.one(types)
+        attempts = list(hold.meters)
+        attempt = self.one(attempts) if attempts and self.chance(5) else len(attempts) + 1
+        rate = hold.rates.get(gpu_type, 100)
+        run_ms = self.ms_for(self.amount(hold.open), rate, hold.context.milli_gpus)
+        return Redraw(hold=HoldId(hold.id), attempt=attempt, gpu_type=gpu_type, run_ms=run_ms)
+
+    def reading(self, hold: ModelHold, most: int) -> tuple[int, int]:
+        """An attempt of `hold` and what it could report: more than before, or an old reading."""
+        if not hold.meters or self.chance(2):
+            return 9, self.one((1_000, 1))
+        going = [number for number, meter in hold.meters.items() if not meter.settled]
+        attempt = self.one(going if going and not self.chance(5) else list(hold.meters))
+        meter = hold.meters[attempt]
+        if self.chance(12):
+            return attempt, self.one((meter.run_ms, meter.run_ms // 2, 1))
+        if self.chance(30):
+            return attempt, max(1, (self.now - meter.started_at) // 1_000)
+        ms = self.ms_for(self.amount(most), meter.rate, meter.milli_gpus)
+        return attempt, meter.run_ms + ms + self.one((0, 1))
+
+    def usage(self, hold: ModelHold) -> int:
+        """As much as is open, as a rule; sometimes more."""
+        amount = self.amount(hold.open)
+        return amount if self.chance(25) else max(1, min(amount, hold.open))
+
+    def charge(self) -> Command:
+        hold = self.hold()
+        charge = ChargeId(self.fresh("c", list(self.model.charges)))
+        if hold.meters and not self.chance(20):
+            attempt, run_ms = self.reading(hold, hold.open)
+            return Charge(
+                charge=charge,
+                hold=HoldId(hold.id),
+                attempt=attempt,
+                run_ms=run_ms,
+                final=self.chance(15),
+            )
+        return Charge(charge=charge, hold=HoldId(hold.id), amount=self.usage(hold))
+
+    def settle(self) -> Command:
+        hold = self.hold()
+        charge = ChargeId(self.fresh("c", list(self.model.charges)))
+        if hold.meters and not self.chance(30):
+            attempt, run_ms = self.reading(hold, hold.open)
+            return Settle(charge=charge, hold=HoldId(hold.id), attempt=attempt, run_ms=run_ms)
+        total = None if self.chance(25) else hold.used + self.usage(hold) - self.one((0, 0, 1))
+        return Settle(charge=charge, hold=HoldId(hold.id), total=total)
+
+    def release(self) -> Command:
+        return Release(hold=HoldId(self.hold().id))
+
+    def refund(self) -> Command:
+        hold = self.hold()
+        return Refund(hold=HoldId(hold.id), amount=self.usage(hold))
+
+    def end_hold(self) -> Command:
+        return EndHold(hold=HoldId(self.known("h", list(self.model.holds))))
+
+    def give_back(self) -> Command:
+        running = [h for h in self.open_holds() if any(m.run_ms for m in h.meters.values())]
+        hold = self.one(running) if running and not self.chance(4) else self.hold()
+        if not hold.meters or self.chance(2):
+            return GiveBack(hold=HoldId(hold.id), attempt=9, kept_ms=0)
+        attempt = self.one(list(hold.meters))
+        run_ms = hold.meters[attempt].run_ms
+        kept_ms = self.one((run_ms // 2, 0, run_ms * 9 // 10, run_ms - 1, run_ms, run_ms + 1))
+        return GiveBack(hold=HoldId(hold.id), attempt=attempt, kept_ms=max(0, kept_ms))
+
+    def reverse_charge(self) -> Command:
+        id = self.known("c", list(self.model.charges))
+        charge = self.model.charges.get(id)
+        amount = None
+        if charge is not None and self.chance(50):
+            amount = self.amount(sum(charge.spent.values()) + charge.owed)
+        until = self.later() if self.chance(40) else None
+        if self.chance(2):
+            until = self.now
+        return ReverseCharge(charge=ChargeId(id), amount=amount, reissue_until=until)
+
+    def book_late(self) -> Command:
+        holds = list(self.model.holds.values())
+        closed = [hold for hold in holds if hold.closed_at is not None]
+        hold = self.one(closed) if closed and not self.chance(20) else self.one(holds)
+        charge = ChargeId(self.fresh("c", list(self.model.charges)))
+        returned = sum(draw.returned for draw in hold.draws.values())
+        if hold.meters and self.chance(50):
+            attempt, run_ms = self.reading(hold, returned)
+            return BookLate(charge=charge, hold=HoldId(hold.id), attempt=attempt, run_ms=run_ms)
+        instants = {hold.opened_at, self.now, hold.closed_at or self.now, hold.touched_at}
+        for grant in self.model.grants.values():
+            instants |= {grant.expires_at, grant.starts_at}
+        for at in list(instants):
+            instants |= {at - 1, at + 1}
+        fitting = sorted(at for at in instants if hold.opened_at <= at <= self.now)
+        effective_at = self.one(fitting)
+        if self.chance(3):
+            effective_at = self.one((hold.opened_at - 1, self.now + 1))
+        return BookLate(
+            charge=charge,
+            hold=HoldId(hold.id),
+            amount=self.amount(returned),
+            effective_at=effective_at,
+        )
+
+    def lapse(self) -> Command:
+        return Lapse(most=self.one((1000, 1, 2)))
+
+    def book_debt(self) -> Command:
+        return BookDebt(
+            debt=DebtId(self.fresh("d", list(self.model.debts))),
+            account=self.account(),
+            amount=self.amount(),
+        )
+
+    def repay_debt(self) -> Command:
+        return RepayDebt()
+
+    def absorb_debt(self) -> Command:
+        owing = [debt.id for debt in self.model.debts.values() if debt.owed]
+        id = self.known("d", owing or list(self.model.debts))
+        debt = self.model.debts.get(id)
+        amount = None if debt is None or self.chance(50) else self.amount(debt.owed)
+        return AbsorbDebt(debt=DebtId(id), amount=amount)
+
+    def set_policy(self) -> Command:
+        return SetPolicy(
+            policy=OrgPolicy(
+                raw_hold_max=self.one((DAY, 6 * HOUR)),
+                late_max=self.one((35 * DAY, DAY)),
+                debt_max=self.one((100_000_000, 100, 5, 0)),
+            )
+        )
+
+    def set_price(self) -> Command:
+        ids = [version.id for version in self.model.overrides]
+        version = PriceVersion(
+            id=PriceVersionId(self.fresh("v", ids)),
+            effective_at=self.later() if self.chance(40) else self.now,
+            rates=self.rates(),
+        )
+        return SetPrice(version=version)
+
+    def set_budget(self) -> Command:
+        budgets = list(self.model.budgets.values())
+        limit = self.one((1_000, 100, 10_000, 500, 1, 0, 100_000))
+        hard = not self.chance(25)
+        if budgets and self.chance(30):
+            ask = self.one(budgets).ask
+            every = self.one(tuple(Every)) if self.chance(4) else ask.every
+            rolling = ask.rolling if every == ask.every else 24 * HOUR
+            return SetBudget(
+                budget=ask.budget,
+                target=ask.target,
+                every=every,
+                limit=limit,
+                hard=hard,
+                rolling=rolling if every == Every.ROLLING else 0,
+            )
+        every = self.one(tuple(Every))
+        return SetBudget(
+            budget=BudgetId(self.new("b")),
+            target=self.target(),
+            every=every,
+            limit=limit,
+            hard=hard,
+            rolling=self.one((DAY, 24 * MINUTE, 7 * DAY)) if every == Every.ROLLING else 0,
+        )
+
+    def target(self) -> Target:
+        which = self.draw(st.integers(0, 3))
+        if which == 0:
+            return Target(account=self.account())
+        if which == 1:
+            return Target(account=self.account(), each_user=True)
+        if which == 2:
+            return Target(account=self.account(), user=self.user())
+        return Target(user=self.user())
+
+    def drop_budget(self) -> Command:
+        return DropBudget(budget=BudgetId(self.known("b", list(self.model.budgets))))
+
+    def add_account(self) -> Command:
+        parent = AccountId(self.known("a", list(self.model.parents)))
+        zone = self.one((None, "Europe/Berlin", "UTC", "America/New_York"))
+        id = AccountId(self.fresh("a", list(self.model.parents)))
+        return AddAccount(account=id, parent=parent, name="", time_zone=zone)
+
+    def add_user(self) -> Command:
+        return AddUser(user=UserId(self.fresh("u", self.model.users)))
+
+    # ── the history ──────────────────────────────────────────────────────────────────────────────
+    def ask(self, command: Command) -> None:
+        """One more step, taken by the model too."""
+        self.model.answer(command, self.now)
+        self.steps.append((self.now, command))
+
+    def org(self) -> None:
+        """A root with two to four accounts on up to three levels, two or three users, credits."""
+        zone = self.one(("UTC", "Europe/Berlin"))
+        root, first = AccountId(self.new("a")), AccountId(self.new("a"))
+        self.ask(AddAccount(account=root, parent=None, name="", time_zone=zone))
+        self.ask(AddAccount(account=first, parent=root, name=""))
+        for _ in range(self.one((1, 2, 0))):
+            parent = AccountId(self.one((first, root)))
+            time_zone = self.one((None, "Europe/Berlin", "America/New_York"))
+            account = AccountId(self.new("a"))
+            self.ask(AddAccount(account=account, parent=parent, name="", time_zone=time_zone))
+        for _ in range(self.one((2, 3))):
+            self.ask(AddUser(user=UserId(self.new("u"))))
+        if self.chance(50):
+            self.ask(self.set_policy())
+        for _ in range(self.one((1, 2, 3))):
+            self.ask(self.issue())
+
+    def choices(self) -> list[Callable[[], Command]]:
+        """The commands that make sense now, each as often as it is wanted."""
+        model = self.model
+        found: list[Callable[[], Command]] = [self.reserve] * 14 + [self.issue] * 7
+        found += [self.lapse] + [self.set_budget] * 3 + [self.start_recurrence] * 2
+        found += [self.set_price, self.set_policy, self.book_debt, self.add_user, self.add_account]
+        if model.grants:
+            found += [self.extend_grant] * 2 + [self.revoke_grant, self.void_grant]
+            found += [self.transfer] * 2
+        if self.open_holds():
+            found += [self.charge] * 14 + [self.settle] * 4 + [self.release, self.refund] * 2
+            found += [self.extend_hold] * 4
+            if any(hold.metered for hold in self.open_holds()):
+                found += [self.redraw] * 6 + [self.give_back] * 4
+        if model.holds:
+            found += [self.book_late] * 5 + [self.end_hold]
+        if model.charges:
+            found += [self.reverse_charge] * 5
+        if any(debt.owed for debt in model.debts.values()):
+            found += [self.repay_debt] * 2 + [self.absorb_debt] * 2 + [self.issue] * 6
+        elif model.debts:
+            found += [self.absorb_debt]
+        if model.budgets:
+            found += [self.drop_budget]
+        if model.recurrences:
+            found += [self.stop_recurrence]
+        return found
+
+    def write(self) -> History:
+        """Up to forty commands after the org is there."""
+        self.org()
+        for _ in range(self.draw(st.integers(1, 35))):
+            self.move_on()
+            self.ask(self.one(self.choices())())
+        return History(self.prices, tuple(self.steps))
+
+
+@st.composite
+def histories(draw: st.DrawFn, names: Names | None = None) -> History:
+    """What may be asked of a small org, in order of time."""
+    return Author(draw, names).write()
