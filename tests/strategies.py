@@ -1,4 +1,4 @@
-"""Random but sensible histories: commands that fit what exists, at instants where something happens.
+"""Random but sensible histories: commands that fit what exists, at instants that matter.
 
 Blind commands would nearly all be refused, and blind times would miss every boundary. So each
 command is drawn with the model beside it: amounts lie around what is available, open or owed, and
@@ -69,7 +69,8 @@ RATES: Final = (3_600, 100, 777, 1_000, 7_200, 36_000, 3_600_000, 1, 0)
 CAPS: Final = (500_000, 333_333, 999_999, 1)
 SMALL: Final = (100, 50, 1, 2, 3, 7, 10, 33, 99, 101, 250, 333, 500, 999, 1000)
 STEPS: Final = (SECOND, 1, 1_000, MINUTE, 10 * MINUTE, HOUR, 6 * HOUR, DAY)
-LIVES: Final = (HOUR, 6 * HOUR, 23 * HOUR, DAY, SECOND, 1_000, 1)
+LIVES: Final = (6 * HOUR, HOUR, 5 * HOUR, 6 * HOUR, HOUR, SECOND, 1)
+JOB_LIVES: Final = (3 * DAY, DAY, 40 * DAY, 60 * DAY, 60 * DAY + 1)
 
 
 def instant(text: str) -> Instant:
@@ -117,7 +118,7 @@ class Author:
     def amount(self, around: int = 0) -> int:
         """A small amount, or one at the edge of what there is."""
         if around > 0 and self.chance(70):
-            near = (around, around // 2, around - 1, around + 1, around // 3, around // 10)
+            near = (around // 2, around // 3, around // 10, around, around - 1, around + 1)
             return min(max(1, self.one(near)), LARGEST)
         return self.one(SMALL)
 
@@ -160,9 +161,9 @@ class Author:
         kind = self.draw(st.integers(0, 99))
         if kind < 50:
             return
-        if kind < 80:
-            self.now += self.one((SECOND, 1, 1_000, MINUTE, HOUR, 6 * HOUR))
-        elif kind < 97:
+        if kind < 82:
+            self.now += self.one((SECOND, 1, 1_000, MINUTE, 10 * MINUTE, HOUR))
+        elif kind < 98:
             near = self.boundaries()[:3]
             self.now = max(self.now, self.one(near) + self.one((0, -1, 1)))
         else:
@@ -179,8 +180,11 @@ class Author:
 
     def hold(self) -> ModelHold:
         """An open hold; now and then a closed one."""
+        if self.chance(4):
+            return self.one(list(self.model.holds.values()))
         holds = self.open_holds()
-        return self.one(list(self.model.holds.values())) if self.chance(4) else self.one(holds)
+        full = [hold for hold in holds if hold.open]
+        return self.one(full if full and not self.chance(15) else holds)
 
     def live_grants(self) -> list[ModelGrant]:
         """Grants that have not ended."""
@@ -189,6 +193,11 @@ class Author:
             for grant in self.model.grants.values()
             if not grant.withdrawn and grant.expires_at > self.now
         ]
+
+    def rich(self) -> list[ModelGrant]:
+        """Grants that can be drawn on now, without a tiny cap if there are others."""
+        rich = [grant for grant in self.live_grants() if self.model._available(grant, self.now)]
+        return [grant for grant in rich if grant.policy.max_share_ppm == 1_000_000] or rich
 
     def account(self) -> AccountId:
         """Some account; more often a lower one."""
@@ -202,12 +211,8 @@ class Author:
         """What could be held now, caps and budgets aside."""
         if account not in self.model.parents:
             return 0
-        path = self.model.path(account)
-        return sum(
-            grant.inside("free")
-            for grant in self.model.grants.values()
-            if grant.account in path and grant.spendable_at(self.now)
-        )
+        grants = self.model._eligible(account, context, self.now)
+        return sum(grant.inside("free") for grant in grants)
 
     # ── values ───────────────────────────────────────────────────────────────────────────────────
     def rates(self) -> tuple[Rate, ...]:
@@ -272,21 +277,27 @@ class Author:
             accounts=accounts,
             job_kinds=job_kinds,
             priority_classes=priority_classes,
-            max_share_ppm=self.one(CAPS) if self.chance(45) else 1_000_000,
+            max_share_ppm=self.one(CAPS) if self.chance(50) else 1_000_000,
             refundable=not self.chance(35),
         )
 
-    def context(self) -> Context:
-        """Nothing, or GPUs with or without the rest."""
-        if not self.chance(65):
+    def context(self, policy: Policy) -> Context:
+        """Nothing, or GPUs with or without the rest; as a rule what `policy` admits."""
+        if self.chance(8):
+            policy = Policy()
+        needed = policy.gpu_types or policy.regions or policy.job_kinds or policy.priority_classes
+        if not needed and not self.chance(65):
             return Context()
         types = self.one((TYPES[:1], TYPES[1::-1], TYPES[:2], TYPES[1:], TYPES, TYPES[::-1]))
+        if policy.gpu_types:
+            types = tuple(one for one in types if one in policy.gpu_types)
+            types = types or tuple(sorted(policy.gpu_types))
         return Context(
             gpu_types=types,
             milli_gpus=self.one((1_000, 500, 8_000, 3)),
-            region=self.one(("eu", "us", None)),
-            job_kind=self.one(("train", None)),
-            priority_class=self.one(("batch", None)),
+            region="eu" if policy.regions else self.one(("eu", "us", None)),
+            job_kind="train" if policy.job_kinds else self.one(("train", None)),
+            priority_class="batch" if policy.priority_classes else self.one(("batch", None)),
             tier=self.one((None, "free")),
             job=self.one((JobId("j"), None)),
         )
@@ -345,7 +356,8 @@ class Author:
         return GrantId(self.known("g", live if live and not self.chance(8) else all_of_them))
 
     def extend_grant(self) -> Command:
-        id = self.any_grant()
+        ending = [grant.id for grant in self.live_grants() if grant.expires_at < NEVER]
+        id = GrantId(self.one(ending)) if ending and not self.chance(10) else self.any_grant()
         grant = self.model.grants.get(id)
         expires_at = self.later()
         if grant is not None and grant.expires_at < NEVER and not self.chance(20):
@@ -370,21 +382,26 @@ class Author:
         )
 
     def reserve(self) -> Command:
-        account, context = self.account(), self.context()
+        rich = self.rich()
+        if rich and not self.chance(5):
+            grant = self.one(rich)
+            within = [one for one in self.model.below(grant.account) if not self.blocked(one)]
+            account = AccountId(self.known("a", within or self.model.below(grant.account)))
+            context = self.context(grant.policy)
+        else:
+            account, context = self.account(), self.context(Policy())
         spendable = self.spendable(account, context)
-        amount = min(self.amount(spendable), LARGEST)
-        if not self.chance(12):
+        amount = self.amount(spendable)
+        if not self.chance(10):
             amount = max(1, min(amount, spendable))
         run_ms = None
         if context.gpu_types and not self.chance(30):
             rates = [self.model._rate(one, context, self.now) for one in context.gpu_types]
             dearest = max([rate for rate in rates if rate is not None], default=0)
             run_ms = self.ms_for(amount, dearest, context.milli_gpus)
-        expires_at = self.now + self.one(LIVES)
-        if self.chance(25):
+        expires_at = self.now + self.one(LIVES if context.job is None else JOB_LIVES)
+        if self.chance(15):
             expires_at = self.later()
-        elif context.job is not None and self.chance(30):
-            expires_at = self.now + self.one((3 * DAY, 40 * DAY, 60 * DAY, 60 * DAY + 1))
         elif self.chance(2):
             expires_at = self.now + self.one((0, -1, DAY + 1))
         return Reserve(
@@ -397,12 +414,16 @@ class Author:
             context=context,
         )
 
+    def blocked(self, account: str) -> bool:
+        """Whether a debt keeps the account from new holds."""
+        return self.model._owes(account)
+
     def extend_hold(self) -> Command:
         hold = self.hold()
         amount = 0
-        if not self.chance(30):
-            spendable = self.spendable(hold.account, hold.context)
-            amount = max(1, min(self.amount(spendable), spendable + 1))
+        spendable = self.spendable(hold.account, hold.context)
+        if self.chance(10) or (spendable and self.chance(70)):
+            amount = max(1, min(self.amount(spendable), spendable))
         expires_at = None
         if amount == 0 or self.chance(30):
             expires_at = hold.limit + self.one((HOUR, 1, SECOND, 0, DAY))
@@ -488,7 +509,8 @@ class Author:
         charge = self.model.charges.get(id)
         amount = None
         if charge is not None and self.chance(50):
-            amount = self.amount(sum(charge.spent.values()) + charge.owed)
+            left = sum(charge.spent.values())
+            amount = min(self.amount(left), max(1, left + self.one((0, 0, 0, 1))))
         until = self.later() if self.chance(40) else None
         if self.chance(2):
             until = self.now
@@ -542,7 +564,7 @@ class Author:
     def set_policy(self) -> Command:
         return SetPolicy(
             policy=OrgPolicy(
-                raw_hold_max=self.one((DAY, 6 * HOUR)),
+                raw_hold_max=self.one((DAY, DAY, DAY, 6 * HOUR)),
                 late_max=self.one((35 * DAY, DAY)),
                 debt_max=self.one((100_000_000, 100, 5, 0)),
             )
@@ -632,17 +654,20 @@ class Author:
     def choices(self) -> list[Callable[[], Command]]:
         """The commands that make sense now, each as often as it is wanted."""
         model = self.model
-        found: list[Callable[[], Command]] = [self.reserve] * 14 + [self.issue] * 7
-        found += [self.lapse] + [self.set_budget] * 3 + [self.start_recurrence] * 2
+        found: list[Callable[[], Command]] = [self.issue] * 7
+        found += [self.reserve] * 14 if self.rich() else [self.reserve] + [self.issue] * 8
+        found += [self.lapse] + [self.set_budget] * 5 + [self.start_recurrence] * 2
         found += [self.set_price, self.set_policy, self.book_debt, self.add_user, self.add_account]
-        if model.grants:
-            found += [self.extend_grant] * 2 + [self.revoke_grant, self.void_grant]
-            found += [self.transfer] * 2
+        if self.live_grants():
+            found += [self.extend_grant] * 2 + [self.revoke_grant] * 2 + [self.void_grant]
+            found += [self.transfer] * 3
         if self.open_holds():
-            found += [self.charge] * 14 + [self.settle] * 4 + [self.release, self.refund] * 2
-            found += [self.extend_hold] * 4
+            found += [self.charge] * 25 + [self.settle] * 4 + [self.release, self.refund] * 2
+            found += [self.extend_hold] * 5
             if any(hold.metered for hold in self.open_holds()):
-                found += [self.redraw] * 6 + [self.give_back] * 4
+                found += [self.redraw] * 6
+            if any(meter.run_ms for h in self.open_holds() for meter in h.meters.values()):
+                found += [self.give_back] * 8
         if model.holds:
             found += [self.book_late] * 5 + [self.end_hold]
         if model.charges:

@@ -20,7 +20,7 @@ from bursar.core.ids import AccountId, BudgetId, UserId
 from bursar.core.instant import Instant, whole_ms
 from bursar.core.ledger.books import Books, existing
 from bursar.core.ledger.events import ThresholdCrossed
-from bursar.core.ledger.values import NO_TALLY, Budget, Claimant, Counted, Target
+from bursar.core.ledger.values import NO_TALLY, Budget, Claimant, Counted, TargetKey
 from bursar.core.metering import Usage
 from bursar.core.money import PPM, Micros, usage_price
 from bursar.core.refusal import Code, Refusal
@@ -37,14 +37,14 @@ def budgets_on(books: Books, account: AccountId, user: UserId) -> list[Applying]
     """The budgets that apply to usage of `user` in `account`, in the order they are checked."""
     applying: list[Applying] = []
     for one in books.path(account):
-        _gather(books, Target(account=one), None, applying)
-        _gather(books, Target(account=one, each_user=True), user, applying)
-        _gather(books, Target(account=one, user=user), None, applying)
-    _gather(books, Target(user=user), None, applying)
+        _gather(books, (one, None, False), None, applying)
+        _gather(books, (one, None, True), user, applying)
+        _gather(books, (one, user, False), None, applying)
+    _gather(books, (None, user, False), None, applying)
     return applying
 
 
-def _gather(books: Books, target: Target, user: UserId | None, applying: list[Applying]) -> None:
+def _gather(books: Books, target: TargetKey, user: UserId | None, applying: list[Applying]) -> None:
     for budget in books.budgets_of.get(target) or ():
         applying.append(Applying(existing(books.budgets, budget), user))
 
@@ -96,6 +96,16 @@ def first_over(
     after: Claimant,
 ) -> Refusal | None:
     """The first hard budget that a hold would exceed at the instant it changes, if any."""
+    return next(all_over(books, applying, before, after), None)
+
+
+def all_over(
+    books: Books,
+    applying: list[Applying],
+    before: Claimant | None,
+    after: Claimant,
+) -> Iterator[Refusal]:
+    """All hard budgets that a hold would exceed at the instant it changes, in order."""
     now = after.touched_at
     for one in applying:
         if one.budget.hard:
@@ -104,8 +114,7 @@ def first_over(
             if before is not None:
                 asked -= _claims_at(one.budget, before, now)
             if counted + asked > one.budget.limit:
-                return Refusal(Code.BUDGET_EXCEEDED, _figures(one.budget, counted, asked, now))
-    return None
+                yield Refusal(Code.BUDGET_EXCEEDED, _figures(one.budget, counted, asked, now))
 
 
 def _claims_at(budget: Budget, hold: Claimant, now: Instant) -> Micros:

@@ -1,14 +1,14 @@
 """Reading the books: what an account owns, can spend, has used and owes (L8); and quotes (B1).
 
-Sums are kept as credits move, so a balance costs the depth of the tree and the number of its lanes, not
-the number of its grants; only the list of coming expirations walks over what will expire.
+Sums are kept as credits move, so a balance costs the depth of the tree and the number of its lanes,
+not the number of its grants; only the list of coming expirations walks over what will expire.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from bursar.core.budgets.limits import budgets_on, headroom
-from bursar.core.ids import AccountId, GrantId, PriceVersionId, UserId
+from bursar.core.ids import AccountId, GrantId, UserId
 from bursar.core.instant import DAY, NEVER, Instant
 from bursar.core.ledger.books import (
     BURN_SLOT,
@@ -20,8 +20,8 @@ from bursar.core.ledger.books import (
     free_of,
 )
 from bursar.core.ledger.decide import caught_up
-from bursar.core.ledger.values import NO_CONTEXT, Compartment, Context, Kind
 from bursar.core.ledger.spendable import spendable_credits
+from bursar.core.ledger.values import NO_CONTEXT, Compartment, Context, Kind
 from bursar.core.money import Micros
 
 

@@ -52,7 +52,7 @@ from bursar.core.ledger.values import (
     Policy,
     Recurrence,
     Tally,
-    Target,
+    TargetKey,
 )
 from bursar.core.money import Micros
 from bursar.core.pricing import PriceBook
@@ -135,7 +135,7 @@ class Books:
         self.debts: Final[Table[DebtId, Debt]] = self._table("debts")
         self.recurrences: Final[Table[RecurrenceId, Recurrence]] = self._table("recurrences")
         self.budgets: Final[Table[BudgetId, Budget]] = self._table("budgets")
-        self.budgets_of: Final[Table[Target, tuple[BudgetId, ...]]] = self._table("budgets_of")
+        self.budgets_of: Final[Table[TargetKey, tuple[BudgetId, ...]]] = self._table("budgets_of")
         self.tallies: Final[Table[TallyKey, Tally]] = self._table("tallies")
         self.claims: Final[Table[CounterKey, Micros]] = self._table("claims")
         self.refs: Final[Table[str, GrantId]] = self._table("refs")

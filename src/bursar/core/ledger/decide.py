@@ -40,9 +40,9 @@ from bursar.core.ledger.commands import (
     VoidGrant,
 )
 from bursar.core.ledger.draft import Draft
-from bursar.core.ledger.due import catch_up, next_due
+from bursar.core.ledger.due import draft_at
 from bursar.core.ledger.events import Event
-from bursar.core.refusal import Refusal, invariant
+from bursar.core.refusal import Refusal
 
 Rule: TypeAlias = Callable[[Draft, Any], Refusal | None]
 
@@ -86,7 +86,7 @@ def decide(books: Books, command: Command, now: Instant) -> tuple[Event, ...] | 
 
     Raises `NotLoaded` when partly loaded books lack what must be looked at.
     """
-    draft = _draft(books, now)
+    draft = draft_at(books, now)
     refusal = RULES[type(command)](draft, command)
     if refusal is not None:
         return refusal
@@ -97,13 +97,4 @@ def decide(books: Books, command: Command, now: Instant) -> tuple[Event, ...] | 
 
 def caught_up(books: Books, now: Instant) -> Books:
     """The books as they are at `now`, with all that has fallen due; a layer to read from."""
-    return _draft(books, now).books
-
-
-def _draft(books: Books, now: Instant) -> Draft:
-    invariant(now >= books.singles.now, "time went back", now=now, last=books.singles.now)
-    due = next_due(books, now)
-    books.advance(now if due is None else due.at - 1)  # moves orders; changes no fact
-    draft = Draft(books, now)
-    catch_up(draft)
-    return draft
+    return draft_at(books, now).books

@@ -17,12 +17,23 @@ from bursar.core.ledger.events import Closing, HoldClosed, RecurrenceTurned
 from bursar.core.ledger.tables import Name
 from bursar.core.ledger.values import GrantTerms, Hold, Recurrence
 from bursar.core.money import AMOUNT_MAX, Micros
+from bursar.core.refusal import invariant
 
 
 class _Due(NamedTuple):
     at: Instant
     rank: int  # at one instant: holds, then recurrences, then starts
     id: str
+
+
+def draft_at(books: Books, now: Instant) -> Draft:
+    """A draft over the books in which all that is due by `now` has happened."""
+    invariant(now >= books.singles.now, "time went back", now=now, last=books.singles.now)
+    due = next_due(books, now)
+    books.advance(now if due is None else due.at - 1)  # moves orders; changes no fact
+    draft = Draft(books, now)
+    catch_up(draft)
+    return draft
 
 
 def catch_up(draft: Draft) -> None:

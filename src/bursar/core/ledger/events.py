@@ -300,3 +300,12 @@ class ThresholdCrossed(Event):
     crossed: int  # how many thresholds are reached now
     charged: Micros
     limit: Micros
+
+
+def issued_by(event: Event) -> tuple[GrantTerms, ...]:
+    """The grants that an event created."""
+    if isinstance(event, (GrantIssued, CreditsMoved)):
+        return (event.terms,)
+    if isinstance(event, (RecurrenceTurned, ChargeReversed)):
+        return event.issued
+    return ()

@@ -44,6 +44,7 @@ from bursar.core.ledger.events import (
     TierSet,
     UserAdded,
     WorkGivenBack,
+    issued_by,
 )
 from bursar.core.ledger.values import (
     NO_TALLY,
@@ -74,19 +75,11 @@ def apply(books: Books, event: Event) -> None:
     invariant(event.at >= books.singles.now, "time went back", at=event.at, now=books.singles.now)
     books.singles.now = event.at
     books.singles.number += 1
-    for terms in _created(event):
+    for terms in issued_by(event):
         _create(books, terms)
     for index, posting in enumerate(event.postings):
         books.post(posting, index)
     _make_true(event, books)
-
-
-def _created(event: Event) -> tuple[GrantTerms, ...]:
-    if isinstance(event, (GrantIssued, CreditsMoved)):
-        return (event.terms,)
-    if isinstance(event, (RecurrenceTurned, ChargeReversed)):
-        return event.issued
-    return ()
 
 
 def _create(books: Books, terms: GrantTerms) -> None:
@@ -339,8 +332,8 @@ def _(event: DebtAbsorbed, books: Books) -> None:
 def _(event: BudgetSet, books: Books) -> None:
     budget = event.budget
     if books.budgets.get(budget.id) is None:
-        others = books.budgets_of.get(budget.target) or ()
-        books.budgets_of.put(budget.target, tuple(sorted((*others, budget.id))))
+        others = books.budgets_of.get(budget.target.key) or ()
+        books.budgets_of.put(budget.target.key, tuple(sorted((*others, budget.id))))
     books.budgets.put(budget.id, budget)
     for claim in event.claims:
         books.claims.put((budget.id, claim.user), claim.full)
@@ -352,8 +345,8 @@ def _(event: BudgetSet, books: Books) -> None:
 @_make_true.register
 def _(event: BudgetDropped, books: Books) -> None:
     budget = existing(books.budgets, event.budget)
-    others = existing(books.budgets_of, budget.target)
-    books.budgets_of.put(budget.target, tuple(one for one in others if one != budget.id))
+    others = existing(books.budgets_of, budget.target.key)
+    books.budgets_of.put(budget.target.key, tuple(one for one in others if one != budget.id))
     books.budgets.put(budget.id, replace(budget, dropped=True))
 
 

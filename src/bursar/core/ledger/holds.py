@@ -5,7 +5,7 @@ from dataclasses import replace
 from heapq import merge
 from typing import NamedTuple, TypeAlias
 
-from bursar.core.budgets.limits import budgets_on, first_over
+from bursar.core.budgets.limits import all_over, budgets_on, first_over
 from bursar.core.ids import AccountId, HoldId
 from bursar.core.instant import Instant
 from bursar.core.ledger.books import Books
@@ -33,11 +33,10 @@ Rates: TypeAlias = tuple[tuple[str, Micros], ...]  # GPU type → micro-credits 
 
 
 class Funding(NamedTuple):
-    """How a hold can be had: for which types, how much, at what rate, from which grants."""
+    """How a hold can be had: for which types, at what rate at most, from which grants."""
 
     context: Context
     rates: Rates
-    amount: Micros
     rate: Micros
     parts: Parts
 
@@ -133,31 +132,34 @@ def _fund_set(draft: Draft, ask: Reserve, rates: dict[str, Micros]) -> Funding |
 
 def _fund_types(draft: Draft, ask: Reserve, context: Context, rates: Rates) -> Funding | Refusal:
     """The credits for one set of types: sized by the dearest, from grants that admit them all."""
-    rate = max((rate for _, rate in rates), default=0)
-    metered = bool(rates) and context.milli_gpus > 0
-    amount = ask.amount
-    if amount is None:
-        amount = usage_price(rate, context.milli_gpus, ask.run_ms or 0)
+    claimant = _claimant(draft, ask, context, rates)
     path = draft.books.path(ask.account)
-    claimant = Claimant(
-        amount, rate, context.milli_gpus if metered else 0, draft.now, ask.expires_at
-    )
-    if refusal := _not_fundable(draft, ask, path, claimant):
+    if refusal := _too_large(claimant) or _in_debt(draft, path):
         return refusal
+    applying = budgets_on(draft.books, ask.account, ask.user)
+    if refusal := first_over(draft.books, applying, None, claimant):
+        return refusal
+    amount = claimant.open
     parts, missing = fill(draft.sources(path, context, {}), amount, amount)
     if missing:
-        return _short(draft, path, context, amount)
-    return Funding(context, rates, amount, rate, parts)
+        return _short(amount, spendable_credits(draft.books, path, context))
+    return Funding(context, rates, claimant.rate, parts)
 
 
-def _not_fundable(
-    draft: Draft, ask: Reserve, path: tuple[AccountId, ...], claimant: Claimant
-) -> Refusal | None:
-    if claimant.open > AMOUNT_MAX:
-        return Refusal(Code.AMOUNT_TOO_LARGE, {"amount": claimant.open, "most": AMOUNT_MAX})
-    if refusal := _in_debt(draft, path):
-        return refusal
-    return first_over(draft.books, budgets_on(draft.books, ask.account, ask.user), None, claimant)
+def _claimant(draft: Draft, ask: Reserve, context: Context, rates: Rates) -> Claimant:
+    """The hold as budgets would see it."""
+    rate = max((rate for _, rate in rates), default=0)
+    milli_gpus = context.milli_gpus if rates else 0
+    amount = ask.amount
+    if amount is None:
+        amount = usage_price(rate, milli_gpus, ask.run_ms or 0)
+    return Claimant(amount, rate, milli_gpus, draft.now, ask.expires_at)
+
+
+def _too_large(claimant: Claimant) -> Refusal | None:
+    if claimant.open <= AMOUNT_MAX:
+        return None
+    return Refusal(Code.AMOUNT_TOO_LARGE, {"amount": claimant.open, "most": AMOUNT_MAX})
 
 
 def _in_debt(draft: Draft, path: tuple[AccountId, ...]) -> Refusal | None:
@@ -167,14 +169,39 @@ def _in_debt(draft: Draft, path: tuple[AccountId, ...]) -> Refusal | None:
     return None
 
 
-def _short(draft: Draft, path: tuple[AccountId, ...], context: Context, amount: Micros) -> Refusal:
-    spendable = spendable_credits(draft.books, path, context)
-    figures = {"asked": amount, "spendable": spendable, "short": amount - spendable}
+def _short(asked: Micros, spendable: Micros) -> Refusal:
+    figures = {"asked": asked, "spendable": spendable, "short": asked - spendable}
     return Refusal(Code.INSUFFICIENT_CREDITS, figures)
 
 
 def _held(parts: Parts, at: Instant) -> tuple[Posting, ...]:
     return tuple(move(grant, AVAILABLE, HELD, amount, at) for grant, amount in parts.items())
+
+
+def refusals(draft: Draft, ask: Reserve) -> tuple[Refusal, ...]:
+    """Everything that stands against a hold on a known account, in order of precedence.
+
+    Of several acceptable GPU types the cheapest is looked at.
+    """
+    found: list[Refusal | None] = [_not_askable(draft, ask)]
+    priced = prices_for(draft.books, ask.context, draft.now)
+    rates = {kind: one.rate for kind, one in priced.items()}
+    if ask.run_ms is not None and not rates:
+        found.append(Refusal(Code.PRICE_UNKNOWN, {"gpu_types": ask.context.gpu_types}))
+        return tuple(one for one in found if one is not None)
+    context = ask.context
+    if ask.run_ms is not None:
+        cheapest = min(rates, key=lambda kind: rates[kind])
+        context, rates = replace(context, gpu_types=(cheapest,)), {cheapest: rates[cheapest]}
+    claimant = _claimant(draft, ask, context, tuple(rates.items()))
+    path = draft.books.path(ask.account)
+    found += [_too_large(claimant), _in_debt(draft, path)]
+    applying = budgets_on(draft.books, ask.account, ask.user)
+    found += all_over(draft.books, applying, None, claimant)
+    spendable = spendable_credits(draft.books, path, context)
+    if spendable < claimant.open:
+        found.append(_short(claimant.open, spendable))
+    return tuple(one for one in found if one is not None)
 
 
 # Changing a hold
@@ -208,7 +235,7 @@ def extend_hold(draft: Draft, ask: ExtendHold) -> Refusal | None:
     total = hold.used + hold.open + ask.amount
     parts, missing = fill(draft.sources(path, hold.context, counted), ask.amount, total)
     if missing:
-        return _short(draft, path, hold.context, ask.amount)
+        return _short(ask.amount, ask.amount - missing)
     draft.record(
         HoldExtended(
             at=draft.now, hold=ask.hold, expires_at=until, postings=_held(parts, draft.now)

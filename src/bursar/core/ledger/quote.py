@@ -1,12 +1,13 @@
 """What a hold would cost and what forbids it, before it is asked for (B1)."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from bursar.core.instant import Instant
 from bursar.core.ledger.balance import spendable_for
 from bursar.core.ledger.books import Books
 from bursar.core.ledger.commands import Reserve
-from bursar.core.ledger.decide import caught_up, decide
+from bursar.core.ledger.decide import decide
+from bursar.core.ledger.due import draft_at
 from bursar.core.ledger.events import HoldOpened
 from bursar.core.ledger.holds import prices_for, refusals
 from bursar.core.money import Micros, usage_price
@@ -26,33 +27,39 @@ class Quote:
 
 
 def quote(books: Books, ask: Reserve, now: Instant, likely_ms: int | None = None) -> Quote:
-    """What `ask` would mean now, if it were asked; nothing is changed."""
-    view = caught_up(books, now)
-    forbidden = refusals(books, ask, now)
-    known = view.accounts.get(ask.account) is not None
-    spendable = spendable_for(view, ask.account, ask.context, now, ask.user) if known else 0
+    """What `ask` would mean now, if it were asked; nothing is changed.
+
+    `likely_ms` is how long the run is expected to take; without it all that is held is likely.
+    """
+    draft = draft_at(books, now)
+    known = draft.books.accounts.get(ask.account) is not None
+    spendable = spendable_for(draft.books, ask.account, ask.context, now, ask.user) if known else 0
     outcome = decide(books, ask, now)
-    opened = _opened(outcome)
-    if opened is None:
-        rates = tuple((kind, p.rate) for kind, p in prices_for(view, ask.context, now).items())
+    if isinstance(outcome, Refusal):
+        rates = prices_for(draft.books, ask.context, now)
         return Quote(
             held=0,
             likely=0,
             spendable=spendable,
-            rates=rates,
+            rates=tuple((gpu_type, priced.rate) for gpu_type, priced in rates.items()),
             dropped=(),
-            forbidden=forbidden,
+            forbidden=refusals(draft, ask) if known else (outcome,),
         )
+    opened = next(event for event in outcome if isinstance(event, HoldOpened))
     held = sum(posting.amount for posting in opened.postings)
-    first = opened.terms.rates[0][1] if opened.terms.rates else 0
-    likely = held
-    if likely_ms is not None and opened.terms.metered:
-        likely = min(held, usage_price(first, ask.context.milli_gpus, likely_ms))
     return Quote(
         held=held,
-        likely=likely,
+        likely=_likely(opened, held, likely_ms),
         spendable=spendable,
         rates=opened.terms.rates,
         dropped=opened.dropped,
         forbidden=(),
     )
+
+
+def _likely(opened: HoldOpened, held: Micros, likely_ms: int | None) -> Micros:
+    """The price of the expected run on the type that is preferred, at most what is held."""
+    terms = opened.terms
+    if likely_ms is None or not terms.metered:
+        return held
+    return min(held, usage_price(terms.rates[0][1], terms.context.milli_gpus, likely_ms))

@@ -79,7 +79,7 @@ def set_tier(draft: Draft, ask: SetTier) -> Refusal | None:
     if root is None:
         return Refusal(Code.ACCOUNT_UNKNOWN, {"account": None})
     target = Target(account=root, each_user=True)
-    for old in draft.books.budgets_of.get(target) or ():
+    for old in draft.books.budgets_of.get(target.key) or ():
         if existing(draft.books.budgets, old).tier is not None:
             draft.record(BudgetDropped(at=draft.now, budget=old))
     draft.record(TierSet(at=draft.now, tier=ask.tier))

@@ -1,9 +1,9 @@
 """What the books of an org are made of: frozen values that refuse to exist in a wrong state."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from bursar.core.budgets.periods import Every, Window
 from bursar.core.ids import (
@@ -79,9 +79,15 @@ class Policy:
     priority_classes: frozenset[str] = frozenset()
     max_share_ppm: int = PPM  # most of what a hold is charged that may come from this grant
     refundable: bool = True  # false: reversed charges and given-back work lapse
+    _hash: int = field(init=False, repr=False, compare=False)  # asked often: lanes go by policy
 
     def __post_init__(self) -> None:
         invariant(0 < self.max_share_ppm <= PPM, "a share is out of range", ppm=self.max_share_ppm)
+        facts = (self.gpu_types, self.regions, self.accounts, self.job_kinds, self.priority_classes)
+        object.__setattr__(self, "_hash", hash((facts, self.max_share_ppm, self.refundable)))
+
+    def __hash__(self) -> int:
+        return self._hash
 
     @property
     def scopes(self) -> int:
@@ -350,6 +356,9 @@ class Recurrence:
     grants: tuple[GrantId, ...] = ()  # the present period's: its own, and what was rolled over
 
 
+TargetKey: TypeAlias = tuple[AccountId | None, UserId | None, bool]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
     """Whose usage a budget limits: an account's subtree, a user, the pair, or each user below."""
@@ -365,6 +374,11 @@ class Target:
             target=(self.account, self.user),
         )
         invariant(not (self.each_user and self.user is not None), "a budget limits one and each")
+
+    @property
+    def key(self) -> "TargetKey":
+        """The same as a plain tuple: it is looked up several times for each command."""
+        return (self.account, self.user, self.each_user)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,74 @@
+"""The books as they were: as of one instant, as known at another (L12).
+
+Every posting has the instant it took effect and the instant it was recorded. A view takes the
+postings that were known and had taken effect; expiry is a matter of the instant looked at and not
+of whether a lapse had been written. Every such view adds up and has no negative compartment.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from bursar.core.ids import AccountId, GrantId
+from bursar.core.instant import Instant
+from bursar.core.ledger.events import Event, GrantExtended, Posting, issued_by
+from bursar.core.ledger.values import Compartment, GrantTerms
+from bursar.core.money import Micros
+from bursar.core.refusal import invariant
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """What was in a grant's compartments, at the instant looked at."""
+
+    terms: GrantTerms
+    parts: Mapping[Compartment, Micros]
+
+    def __post_init__(self) -> None:
+        figures = {"grant": self.terms.id, "parts": dict(self.parts)}
+        invariant(min(self.parts.values()) >= 0, "a past compartment is negative", **figures)
+        total = sum(self.parts.values())
+        invariant(total == self.terms.amount, "a past view does not add up", **figures)
+
+
+def view(events: Iterable[Event], at: Instant, known_at: Instant) -> dict[GrantId, View]:
+    """Every grant that existed at `at`, as of `at`, as known at `known_at`."""
+    terms: dict[GrantId, GrantTerms] = {}
+    parts: dict[GrantId, dict[Compartment, Micros]] = {}
+    for event in events:
+        if event.at > known_at:
+            break
+        for new in issued_by(event):
+            terms[new.id] = new
+            parts[new.id] = dict.fromkeys(Compartment, 0)
+        if isinstance(event, GrantExtended) and event.at <= at:
+            terms[event.grant] = replace(terms[event.grant], expires_at=event.expires_at)
+        for posting in event.postings:
+            if posting.effective_at <= at:
+                _post(parts[posting.grant], posting)
+    return {
+        grant: View(terms=terms[grant], parts=_expired(terms[grant], found, at))
+        for grant, found in parts.items()
+        if terms[grant].issued_at <= at
+    }
+
+
+def owned_by(views: Mapping[GrantId, View], account: AccountId) -> dict[Compartment, Micros]:
+    """The compartments of one account's grants in a view, summed."""
+    mine = [found.parts for found in views.values() if found.terms.account == account]
+    return {part: sum(parts[part] for parts in mine) for part in Compartment}
+
+
+def _post(parts: dict[Compartment, Micros], posting: Posting) -> None:
+    if posting.source is not None:
+        parts[posting.source] -= posting.amount
+    parts[posting.target] += posting.amount
+
+
+def _expired(
+    terms: GrantTerms, parts: dict[Compartment, Micros], at: Instant
+) -> dict[Compartment, Micros]:
+    if at < terms.expires_at:
+        return parts
+    available = parts[Compartment.AVAILABLE]
+    lapsed = parts[Compartment.LAPSED] + available
+    return {**parts, Compartment.AVAILABLE: 0, Compartment.LAPSED: lapsed}
