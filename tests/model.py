@@ -174,7 +174,7 @@ class ModelHold:
     owed: int = 0
     absorbed: int = 0
     closed_at: Instant | None = None
-    reached_limit: bool = False
+    end_unwritten: bool = False  # it has reached its limit, and no accepted command has said so
 
     @property
     def open(self) -> int:
@@ -325,7 +325,7 @@ class Model:
         assert now >= self.now, "time went back"
         self._catch_up(now)
         self.now = now
-        before = self._spendable_now(now)
+        before = self._in_available(now)
         code = self._dispatch(command)
         if code is None:
             if self._grew(before, now):
@@ -391,6 +391,7 @@ class Model:
                     "meters": {
                         attempt: (meter.started_at, meter.rate, meter.run_ms)
                         for attempt, meter in hold.meters.items()
+                        if meter.run_ms
                     },
                 }
                 for hold in self.holds.values()
@@ -468,11 +469,12 @@ class Model:
     def _available(self, grant: ModelGrant, at: Instant) -> int:
         return grant.inside("free") if grant.spendable_at(at) else 0
 
-    def _spendable_now(self, at: Instant) -> dict[str, int]:
-        return {grant.id: self._available(grant, at) for grant in self._grants()}
+    def _in_available(self, at: Instant) -> dict[str, int]:
+        return {grant.id: grant.inside("free") for grant in self._grants() if at < grant.expires_at}
 
     def _grew(self, before: dict[str, int], at: Instant) -> bool:
-        after = self._spendable_now(at)
+        """Whether some credits have become available: of a grant that starts later, too."""
+        after = self._in_available(at)
         return any(after[id] > before.get(id, 0) for id in after)
 
     def _post(
@@ -483,6 +485,8 @@ class Model:
             grant.postings.append(Posting(effective, source, target, amount))
 
     def _write(self, now: Instant) -> None:
+        for hold in self.holds.values():
+            hold.end_unwritten = False
         for grant in self._grants():
             if grant.recorded is None:
                 grant.recorded = now
@@ -614,12 +618,12 @@ class Model:
             if not due:
                 return
             at, what, id = min(due)
-            before = self._spendable_now(at)
+            before = self._in_available(at)
             if what == 0:
                 hold = self.holds[id]
                 self._return(hold, {g: draw.open for g, draw in hold.draws.items()}, at)
                 hold.closed_at = at
-                hold.reached_limit = True
+                hold.end_unwritten = True
                 if self._grew(before, at):
                     self._repay(at)
             elif what == 1:
@@ -975,7 +979,9 @@ class Model:
         grant = self.grants[ask.grant]
         if grant.withdrawn:
             return Code.GRANT_REVOKED
-        self._withdraw(grant)
+        if self.now < grant.expires_at:
+            self._post(grant, "free", "revoked", grant.inside("free"), self.now)
+        grant.withdrawn = True
         return None
 
     def _on_VoidGrant(self, ask: VoidGrant) -> Code | None:
@@ -986,13 +992,9 @@ class Model:
             return Code.GRANT_REVOKED
         if any(grant.inside(place) for place in ("held", "spent", "moved")):
             return Code.GRANT_IN_USE
-        self._withdraw(grant)
-        return None
-
-    def _withdraw(self, grant: ModelGrant) -> None:
-        if self.now < grant.expires_at:
-            self._post(grant, "free", "revoked", grant.inside("free"), self.now)
+        self._post(grant, "free", "revoked", grant.inside("free"), self.now)
         grant.withdrawn = True
+        return None
 
     def _on_Transfer(self, ask: Transfer) -> Code | None:
         if ask.account not in self.parents:
@@ -1114,8 +1116,6 @@ class Model:
                 types.remove([one for one in types if rates[one] == dearest][-1])
         hold.draws = {}
         self._hold_more(hold, plan)
-        if hold.metered and len(hold.context.gpu_types) == 1:
-            hold.meters[1] = ModelMeter(self.now, hold.rate, hold.context.milli_gpus)
         self.holds[hold.id] = hold
         return None
 
@@ -1134,7 +1134,7 @@ class Model:
         total = hold.used + hold.open + ask.amount
         if total > LARGEST:
             return Code.AMOUNT_TOO_LARGE
-        if ask.expires_at is not None and limit - hold.opened_at > self._hold_max(hold.context):
+        if limit - hold.opened_at > self._hold_max(hold.context):
             return Code.HOLD_TOO_LONG
         if hold.closed_at is not None:
             return Code.HOLD_CLOSED
@@ -1159,7 +1159,7 @@ class Model:
         hold = self.holds[ask.hold]
         if ask.attempt in hold.meters:
             return Code.ALREADY_EXISTS
-        if ask.gpu_type not in (hold.rates if hold.metered else hold.context.gpu_types):
+        if ask.gpu_type not in hold.rates:
             return Code.TYPE_NOT_HELD
         if not hold.metered:
             return Code.NOT_METERED
@@ -1271,10 +1271,25 @@ class Model:
         counts = self._count(hold, amount, now if late_at is None else late_at, stretch)
         self.charges[charge] = ModelCharge(charge, hold.id, attempt, spent, owed, counts)
 
-    def _read(self, hold: ModelHold, attempt: int, run_ms: int) -> Stretch | None:
+    def _reading(self, hold: ModelHold, attempt: int, run_ms: int | None) -> Stretch | None:
         """What a reading adds to an attempt; None if nothing."""
-        meter = hold.meters[attempt]
-        return Stretch(meter, meter.run_ms, run_ms) if run_ms > meter.run_ms else None
+        meter = self.meter(hold, attempt)
+        if meter is None or run_ms is None or run_ms <= meter.run_ms:
+            return None
+        return Stretch(meter, meter.run_ms, run_ms)
+
+    def meter(self, hold: ModelHold, attempt: int) -> ModelMeter | None:
+        """An attempt's meter; with one type, the first attempt runs without having been started."""
+        if not hold.metered:
+            return None
+        if not hold.meters and attempt == 1 and len(hold.rates) == 1:
+            (rate,) = hold.rates.values()
+            return ModelMeter(hold.opened_at, rate, hold.context.milli_gpus)
+        return hold.meters.get(attempt)
+
+    def _advance(self, hold: ModelHold, attempt: int, stretch: Stretch) -> None:
+        stretch.meter.run_ms = stretch.to_ms
+        hold.meters[attempt] = stretch.meter
 
     def _cost(self, stretch: Stretch | None) -> int:
         if stretch is None:
@@ -1287,11 +1302,14 @@ class Model:
         if ask.hold not in self.holds:
             return Code.HOLD_UNKNOWN
         hold = self.holds[ask.hold]
-        if ask.run_ms is not None and ask.attempt not in hold.meters:
+        meter = self.meter(hold, ask.attempt)
+        if ask.run_ms is not None and hold.metered and meter is None:
             return Code.ATTEMPT_UNKNOWN
         if ask.charge in self.charges:
             return Code.ALREADY_EXISTS
-        stretch = None if ask.run_ms is None else self._read(hold, ask.attempt, ask.run_ms)
+        if ask.run_ms is not None and not hold.metered:
+            return Code.NOT_METERED
+        stretch = self._reading(hold, ask.attempt, ask.run_ms)
         amount = self._cost(stretch) if ask.amount is None else ask.amount
         if hold.used + amount > LARGEST:
             return Code.AMOUNT_TOO_LARGE
@@ -1300,34 +1318,39 @@ class Model:
         if ask.run_ms is None:
             self._use(hold, ask.charge, amount)
             return None
-        meter = hold.meters[ask.attempt]
+        assert meter is not None
         if meter.settled:
             return Code.ATTEMPT_SETTLED
         if stretch is not None:
-            meter.run_ms = stretch.to_ms
+            meter = stretch.meter
+            self._advance(hold, ask.attempt, stretch)
             self._use(hold, ask.charge, amount, attempt=ask.attempt, stretch=stretch)
         if ask.final:
             meter.settled = True
+            hold.meters[ask.attempt] = meter
         return None
 
     def _on_Settle(self, ask: Settle) -> Code | None:
         if ask.hold not in self.holds:
             return Code.HOLD_UNKNOWN
         hold = self.holds[ask.hold]
-        if ask.run_ms is not None and ask.attempt not in hold.meters:
+        meter = self.meter(hold, ask.attempt)
+        if ask.run_ms is not None and hold.metered and meter is None:
             return Code.ATTEMPT_UNKNOWN
         if ask.charge in self.charges:
             return Code.ALREADY_EXISTS
-        stretch = None if ask.run_ms is None else self._read(hold, ask.attempt, ask.run_ms)
+        if ask.run_ms is not None and not hold.metered:
+            return Code.NOT_METERED
+        stretch = self._reading(hold, ask.attempt, ask.run_ms)
         amount = self._cost(stretch) if ask.total is None else max(0, ask.total - hold.used)
         if hold.used + amount > LARGEST:
             return Code.AMOUNT_TOO_LARGE
         if hold.closed_at is not None:
             return Code.HOLD_CLOSED
-        if ask.run_ms is not None and hold.meters[ask.attempt].settled:
+        if ask.run_ms is not None and meter is not None and meter.settled:
             return Code.ATTEMPT_SETTLED
         if stretch is not None:
-            stretch.meter.run_ms = stretch.to_ms
+            self._advance(hold, ask.attempt, stretch)
             self._use(hold, ask.charge, amount, attempt=ask.attempt, stretch=stretch)
         elif amount:
             self._use(hold, ask.charge, amount)
@@ -1369,17 +1392,17 @@ class Model:
         hold = self.holds[ask.hold]
         if hold.closed_at is None:
             return Code.TIME_INVALID
-        return None if hold.reached_limit else Code.HOLD_CLOSED
+        return None if hold.end_unwritten else Code.HOLD_CLOSED
 
     def _on_GiveBack(self, ask: GiveBack) -> Code | None:
         if ask.hold not in self.holds:
             return Code.HOLD_UNKNOWN
         hold = self.holds[ask.hold]
-        if ask.attempt not in hold.meters:
+        meter = self.meter(hold, ask.attempt)
+        if meter is None:
             return Code.ATTEMPT_UNKNOWN
         if hold.closed_at is not None:
             return Code.HOLD_CLOSED
-        meter = hold.meters[ask.attempt]
         if ask.kept_ms >= meter.run_ms:
             return None
         stretch = Stretch(meter, ask.kept_ms, meter.run_ms)
@@ -1453,7 +1476,7 @@ class Model:
         from_debt = min(charge.owed, hold.owed)
         left = from_debt + sum(charge.spent.values())
         amount = left if ask.amount is None else ask.amount
-        if amount > left:
+        if amount > left or left == 0:
             return Code.EXCEEDS_CHARGE
 
         rest = amount
@@ -1468,7 +1491,8 @@ class Model:
             take = min(rest, charge.spent[grant.id])
             if take == 0:
                 continue
-            charge.spent[grant.id] -= take
+            left = charge.spent[grant.id]
+            charge.spent[grant.id] = left - take
             hold.draws[grant.id].reversed += take
             rest -= take
             if grant.withdrawn:
@@ -1478,13 +1502,12 @@ class Model:
             else:
                 self._post(grant, "spent", "free", take, self.now)
                 if grant.expires_at <= self.now and ask.reissue_until is not None:
-                    self._reissue(charge.id, grant, take, ask.reissue_until)
+                    name = self.names.reissued_grant(charge.id, grant.id, left)
+                    self._reissue(name, grant, take, ask.reissue_until)
         self._uncount_charge(charge, amount)
         return None
 
-    def _reissue(self, charge: str, grant: ModelGrant, amount: int, until: Instant) -> None:
-        earlier = len([one for one in self._grants() if one.parent == grant.id])
-        name = self.names.reissued_grant(charge, grant.id, earlier)
+    def _reissue(self, name: str, grant: ModelGrant, amount: int, until: Instant) -> None:
         self.grants[name] = ModelGrant(
             id=name,
             account=grant.account,
@@ -1511,11 +1534,14 @@ class Model:
         if ask.hold not in self.holds:
             return Code.HOLD_UNKNOWN
         hold = self.holds[ask.hold]
-        if ask.run_ms is not None and ask.attempt not in hold.meters:
+        meter = self.meter(hold, ask.attempt)
+        if ask.run_ms is not None and hold.metered and meter is None:
             return Code.ATTEMPT_UNKNOWN
         if ask.charge in self.charges:
             return Code.ALREADY_EXISTS
-        stretch = None if ask.run_ms is None else self._read(hold, ask.attempt, ask.run_ms)
+        if ask.run_ms is not None and not hold.metered:
+            return Code.NOT_METERED
+        stretch = self._reading(hold, ask.attempt, ask.run_ms)
         if ask.run_ms is not None and stretch is None:
             return None
         if stretch is None:
@@ -1524,14 +1550,14 @@ class Model:
             amount, effective = ask.amount, ask.effective_at
         else:
             amount = self._cost(stretch)
-            effective = stretch.meter.started_at + stretch.from_ms * 1000
+            effective = min(stretch.meter.started_at + stretch.from_ms * 1000, self.now)
         earliest = max(self.now - self.policy.late_max, hold.opened_at)
         if not earliest <= effective <= self.now:
             return Code.TIME_INVALID
         if hold.used + amount > LARGEST:
             return Code.AMOUNT_TOO_LARGE
         if stretch is not None:
-            stretch.meter.run_ms = stretch.to_ms
+            self._advance(hold, ask.attempt, stretch)
         attempt = None if stretch is None else ask.attempt
         self._use(hold, ask.charge, amount, late_at=effective, attempt=attempt, stretch=stretch)
         return None
@@ -1559,7 +1585,7 @@ class Model:
             return Code.DEBT_UNKNOWN
         debt = self.debts[ask.debt]
         amount = debt.owed if ask.amount is None else ask.amount
-        if amount > debt.owed:
+        if amount > debt.owed or debt.owed == 0:
             return Code.EXCEEDS_DEBT
         debt.owed -= amount
         if debt.hold is not None:

@@ -60,7 +60,15 @@ from bursar.core.ledger.commands import (
 )
 from bursar.core.ledger.values import Context, Kind, OrgPolicy, Policy, Target
 from bursar.core.pricing import PriceBook, PriceVersion, Rate
-from tests.model import LARGEST, Model, ModelGrant, ModelHold, Names, calendar_period
+from tests.model import (
+    LARGEST,
+    Model,
+    ModelGrant,
+    ModelHold,
+    ModelMeter,
+    Names,
+    calendar_period,
+)
 
 T = TypeVar("T")
 
@@ -444,17 +452,23 @@ class Author:
 
     def reading(self, hold: ModelHold, most: int) -> tuple[int, int]:
         """An attempt of `hold` and what it could report: more than before, or an old reading."""
-        if not hold.meters or self.chance(2):
+        meters = self.meters(hold)
+        if not meters or self.chance(2):
             return 9, self.one((1_000, 1))
-        going = [number for number, meter in hold.meters.items() if not meter.settled]
-        attempt = self.one(going if going and not self.chance(5) else list(hold.meters))
-        meter = hold.meters[attempt]
+        going = [number for number, meter in meters.items() if not meter.settled]
+        attempt = self.one(going if going and not self.chance(5) else list(meters))
+        meter = meters[attempt]
         if self.chance(12):
             return attempt, self.one((meter.run_ms, meter.run_ms // 2, 1))
         if self.chance(30):
             return attempt, max(1, (self.now - meter.started_at) // 1_000)
         ms = self.ms_for(self.amount(most), meter.rate, meter.milli_gpus)
         return attempt, meter.run_ms + ms + self.one((0, 1))
+
+    def meters(self, hold: ModelHold) -> dict[int, ModelMeter]:
+        """The attempts that can be read."""
+        first = self.model.meter(hold, 1)
+        return hold.meters or ({} if first is None else {1: first})
 
     def usage(self, hold: ModelHold) -> int:
         """As much as is open, as a rule; sometimes more."""
@@ -464,7 +478,7 @@ class Author:
     def charge(self) -> Command:
         hold = self.hold()
         charge = ChargeId(self.fresh("c", list(self.model.charges)))
-        if hold.meters and not self.chance(20):
+        if self.meters(hold) and not self.chance(20):
             attempt, run_ms = self.reading(hold, hold.open)
             return Charge(
                 charge=charge,
@@ -478,7 +492,7 @@ class Author:
     def settle(self) -> Command:
         hold = self.hold()
         charge = ChargeId(self.fresh("c", list(self.model.charges)))
-        if hold.meters and not self.chance(30):
+        if self.meters(hold) and not self.chance(30):
             attempt, run_ms = self.reading(hold, hold.open)
             return Settle(charge=charge, hold=HoldId(hold.id), attempt=attempt, run_ms=run_ms)
         total = None if self.chance(25) else hold.used + self.usage(hold) - self.one((0, 0, 1))
@@ -522,7 +536,7 @@ class Author:
         hold = self.one(closed) if closed and not self.chance(20) else self.one(holds)
         charge = ChargeId(self.fresh("c", list(self.model.charges)))
         returned = sum(draw.returned for draw in hold.draws.values())
-        if hold.meters and self.chance(50):
+        if self.meters(hold) and self.chance(50):
             attempt, run_ms = self.reading(hold, returned)
             return BookLate(charge=charge, hold=HoldId(hold.id), attempt=attempt, run_ms=run_ms)
         instants = {hold.opened_at, self.now, hold.closed_at or self.now, hold.touched_at}

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -67,6 +68,7 @@ class AgainstASortedList(RuleBasedStateMachine):
 
 
 TestAgainstASortedList = AgainstASortedList.TestCase
+TestAgainstASortedList.settings = settings(stateful_step_count=20)
 
 
 @pytest.fixture

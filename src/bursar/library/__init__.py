@@ -1,6 +1,16 @@
 """Ledgers to import into any program: no server, no database, the standard library alone."""
 
+from bursar.core.clocks import VectorClock
 from bursar.library._checks import InsufficientCredits
+from bursar.library.causal import CausalLedger
 from bursar.library.credit import CreditLedger, Reservation
+from bursar.library.timeline import TimelineLedger
 
-__all__ = ["CreditLedger", "InsufficientCredits", "Reservation"]
+__all__ = [
+    "CausalLedger",
+    "CreditLedger",
+    "InsufficientCredits",
+    "Reservation",
+    "TimelineLedger",
+    "VectorClock",
+]

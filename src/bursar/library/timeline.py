@@ -59,6 +59,8 @@ _UNKNOWN: Final = MAX_TIME + 3  # the `top` of a block whose spending is not wor
 
 _LONGEST: Final = 64  # events of a block before it is cut in two
 _EAGER: Final = 192  # events to replay at once although the change could pass unseen
+_SMALL: Final = 64  # expiries in a state that is always kept
+_WORTH: Final = 16  # expiries in a kept state for each event that it saves replaying
 
 _Event = tuple[int, int, int]  # (time, expiry or _USE, amount); sorted, so packs before uses
 _State = tuple[list[int], list[int]]  # credits alive: expiries ascending, and their amounts
@@ -502,11 +504,11 @@ class TimelineLedger:
         if state is None:
             return
         size = len(state[0])
-        worth = 64
+        worth = _SMALL
         before = k
         while worth < size:
             before -= 1
-            worth += 16 * len(self._blocks[before].events)
+            worth += _WORTH * len(self._blocks[before].events)
             if self._blocks[before].expiries is not None:
                 break
         if size <= worth:
@@ -515,7 +517,7 @@ class TimelineLedger:
     def _put_or_forget(self, block: _Block, expiry: int, amount: int, gap: int) -> int:
         """Add to a kept state, or drop it when too long for its worth; the events since one."""
         assert block.expiries is not None
-        if len(block.expiries) > 64 + 16 * gap:
+        if len(block.expiries) > _SMALL + _WORTH * gap:
             block.expiries = None
             return gap
         _put(block.expiries, block.amounts, expiry, amount)

@@ -256,9 +256,13 @@ class Books:
             if lane.policy.admits(context, path)
         ]
         for key in lanes[0] if len(lanes) == 1 else merge(*lanes):
-            yield existing(self.grants, key[-1])
+            grant = existing(self.grants, key[-1])
+            # A key may have been loaded after its grant was used up, extended or expired here.
+            if self._place(grant) is _Place.LISTED and grant.terms.expires_at == key[1]:
+                yield grant
 
     def _lane(self, lane: Lane, distance: int) -> Iterator[Key]:
+        """The keys of a lane in the spend order of an account that far below its owner."""
         scopes = -lane.policy.scopes
         for expires_at, kind, issued_at, grant in self.order(order_of(lane)).since():
             yield (lane.priority, expires_at, scopes, kind, distance, issued_at, grant)

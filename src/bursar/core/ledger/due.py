@@ -29,8 +29,9 @@ class _Due(NamedTuple):
 def draft_at(books: Books, now: Instant) -> Draft:
     """A draft over the books in which all that is due by `now` has happened."""
     invariant(now >= books.singles.now, "time went back", now=now, last=books.singles.now)
-    due = next_due(books, now)
-    books.advance(now if due is None else due.at - 1)  # moves orders; changes no fact
+    if books.complete:  # moves orders, once for all later decisions; changes no fact
+        due = next_due(books, now)
+        books.advance(now if due is None else due.at - 1)
     draft = Draft(books, now)
     catch_up(draft)
     return draft

@@ -1,6 +1,7 @@
 """Creating credits, and correcting what was created (L2, L11, L20)."""
 
 from dataclasses import replace
+from itertools import islice
 
 from bursar.core.budgets.periods import Every, Window
 from bursar.core.ids import AccountId
@@ -192,8 +193,7 @@ def transfer(draft: Draft, ask: Transfer) -> Refusal | None:
 
 def lapse(draft: Draft, ask: Lapse) -> Refusal | None:
     """Write expiries down, the earliest first."""
-    expired = draft.books.order(EXPIRED).since()
-    for _, (_, grant) in zip(range(ask.most), list(expired), strict=False):
+    for _, grant in list(islice(draft.books.order(EXPIRED).since(), ask.most)):
         draft.lapse(grant)
     return None
 

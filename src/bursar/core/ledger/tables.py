@@ -125,10 +125,10 @@ class Order:
         `NotLoaded` when the loaded keys are used up before that.
         """
         for found in self._keys.since(key):
-            if bound is not None and found >= bound:
-                return
             if not self.complete and found > self.through:
                 break
+            if bound is not None and found >= bound:
+                return
             yield found
         if not self.complete and (bound is None or self.through < bound):
             raise NotLoaded(Stretch(self.name, self.through))

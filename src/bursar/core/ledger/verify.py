@@ -16,9 +16,10 @@ from bursar.core.ledger.books import (
     NOTHING,
     TURNS,
     Books,
+    existing,
     free_of,
 )
-from bursar.core.ledger.values import Draw
+from bursar.core.ledger.values import Draw, Kind
 
 
 def problems(books: Books) -> list[str]:
@@ -56,7 +57,7 @@ def _grants(books: Books) -> Iterator[str]:
 
 def _totals(books: Books) -> Iterator[str]:
     """What accounts own is the sum of their grants; nothing is created but by issue (IL2)."""
-    totals: dict[tuple[AccountId, str], tuple[int, ...]] = {}
+    totals: dict[tuple[AccountId, Kind], tuple[int, ...]] = {}
     issued = 0
     for _, grant in books.grants.items():
         key = (grant.terms.account, grant.terms.kind)
@@ -69,7 +70,7 @@ def _totals(books: Books) -> Iterator[str]:
         if kept != totals.get(key, NOTHING):
             yield f"account {key[0]}, {key[1]}: {kept} kept, but grants have {totals.get(key)}"
     for key in totals:
-        if books.totals.get(key) is None:  # type: ignore[arg-type]  # a kind is a string
+        if books.totals.get(key) is None:
             yield f"account {key[0]}, {key[1]}: grants but no sum"
     if issued != books.singles.issued:
         yield f"{books.singles.issued} issued, but grants have {issued}"
@@ -114,8 +115,7 @@ def _claims(books: Books) -> Iterator[str]:
         for budget, user in budgets_on(books, hold.terms.account, hold.terms.user):
             claims[(budget.id, user)] += claim_of(budget, hold.claimant)
     for key, kept in books.claims.items():
-        budget = books.budgets.get(key[0])
-        if budget is not None and not budget.dropped and kept != claims[key]:
+        if not existing(books.budgets, key[0]).dropped and kept != claims[key]:
             yield f"budget {key[0]}, user {key[1]}: {kept} claimed, but holds claim {claims[key]}"
 
 

@@ -1,0 +1,377 @@
+"""The reference model says what `docs/ledger.md` says: its examples, worked by hand.
+
+A model that is wrong in the same way as the core would prove nothing, so it is checked by itself.
+"""
+
+from typing import Any
+
+import pytest
+
+from bursar.core.budgets.periods import Every
+from bursar.core.ids import (
+    AccountId,
+    BudgetId,
+    ChargeId,
+    DebtId,
+    GrantId,
+    HoldId,
+    PriceVersionId,
+    RecurrenceId,
+    UserId,
+)
+from bursar.core.instant import DAY, HOUR, NEVER, Instant
+from bursar.core.ledger.commands import (
+    AddAccount,
+    AddUser,
+    BookDebt,
+    BookLate,
+    Charge,
+    Command,
+    ExtendHold,
+    GiveBack,
+    Issue,
+    Lapse,
+    Redraw,
+    Refund,
+    Release,
+    RepayDebt,
+    Reserve,
+    ReverseCharge,
+    RevokeGrant,
+    SetBudget,
+    SetPolicy,
+    Settle,
+    StartRecurrence,
+    Transfer,
+    VoidGrant,
+)
+from bursar.core.ledger.values import Context, Kind, OrgPolicy, Policy, Target
+from bursar.core.pricing import PriceBook, PriceVersion, Rate
+from bursar.core.refusal import Code
+from tests.model import Model, calendar_period
+from tests.strategies import instant
+
+T0 = instant("2026-06-10T09:00")
+PRICES = PriceBook(
+    versions=(
+        PriceVersion(
+            id=PriceVersionId("d1"),
+            effective_at=0,
+            rates=(
+                Rate(gpu_type="a100", micros_per_gpu_hour=3_600),  # one a second
+                Rate(gpu_type="h100", micros_per_gpu_hour=7_200),
+                Rate(gpu_type="h100", region="eu", micros_per_gpu_hour=10_800),
+            ),
+        ),
+        PriceVersion(
+            id=PriceVersionId("d2"),
+            effective_at=T0 + DAY,
+            rates=(
+                Rate(gpu_type="a100", micros_per_gpu_hour=1_800),
+                Rate(gpu_type="h100", micros_per_gpu_hour=36_000),
+            ),
+        ),
+    )
+)
+A100 = Context(gpu_types=("a100",), milli_gpus=1_000)
+EITHER = Context(gpu_types=("h100", "a100"), milli_gpus=1_000)
+
+
+class Org:
+    """A root `r` in Berlin with a team `t` and a project `p` below, and the users `u` and `v`."""
+
+    def __init__(self) -> None:
+        self.model = Model(PRICES)
+        self.now = T0
+        self.charges = 0
+        root, team, project = AccountId("r"), AccountId("t"), AccountId("p")
+        self.do(AddAccount(account=root, parent=None, name="", time_zone="Europe/Berlin"))
+        self.do(AddAccount(account=team, parent=root, name=""))
+        self.do(AddAccount(account=project, parent=team, name=""))
+        self.do(AddUser(user=UserId("u")))
+        self.do(AddUser(user=UserId("v")))
+
+    def ask(self, command: Command, at: Instant = 0) -> Code | None:
+        self.now = max(self.now, T0 + at)
+        return self.model.answer(command, self.now)
+
+    def do(self, command: Command, at: Instant = 0) -> None:
+        assert self.ask(command, at) is None
+
+    def issue(self, id: str, amount: int, *, account: str = "r", **more: Any) -> None:
+        more.setdefault("kind", Kind.PAID)
+        self.do(Issue(grant=GrantId(id), account=AccountId(account), amount=amount, **more))
+
+    def reserve(self, id: str, amount: int | None = None, **more: Any) -> Code | None:
+        limit = T0 + more.pop("limit") if "limit" in more else self.now + HOUR
+        account, user = AccountId(more.pop("account", "p")), UserId(more.pop("user", "u"))
+        command = Reserve(
+            hold=HoldId(id), account=account, user=user, expires_at=limit, amount=amount, **more
+        )
+        return self.ask(command)
+
+    def charge(self, hold: str, amount: int | None = None, **more: Any) -> None:
+        self.charges += 1
+        id = ChargeId(f"c{self.charges}")
+        self.do(Charge(charge=id, hold=HoldId(hold), amount=amount, **more))
+
+    def grant(self, id: str) -> tuple[int, ...]:
+        """available, held, spent, lapsed, revoked, moved"""
+        return tuple(self.model.shown(self.now)[id].values())
+
+    def draws(self, hold: str) -> dict[str, tuple[int, int, int]]:
+        draws: dict[str, tuple[int, int, int]]
+        draws = self.model.snapshot(self.now)["holds"][hold]["draws"]
+        return draws
+
+
+def test_a_grant_that_expires_while_held_pays_and_its_refund_lapses() -> None:
+    """§5, §6: exact to the microsecond, swept or not."""
+    org = Org()
+    org.issue("g", 100, expires_at=T0 + 10)
+    assert org.reserve("h", 60) is None
+    org.do(Charge(charge=ChargeId("c"), hold=HoldId("h"), amount=20), at=10)
+    assert org.grant("g") == (0, 40, 20, 40, 0, 0)
+    org.do(Lapse(most=10))
+    org.do(Release(hold=HoldId("h")))
+    assert org.grant("g") == (0, 0, 20, 80, 0, 0)
+
+
+@pytest.mark.parametrize(("at", "lands"), [(9, "available"), (10, "lapsed"), (11, "lapsed")])
+def test_a_refund_lands_by_the_instant_of_expiry(at: int, lands: str) -> None:
+    """§6."""
+    org = Org()
+    org.issue("g", 100, expires_at=T0 + 10)
+    assert org.reserve("h", 60) is None
+    org.do(Release(hold=HoldId("h")), at=at)
+    assert org.model.shown(org.now)["g"][lands] == 100
+
+
+def test_spend_order_takes_the_first_difference() -> None:
+    """§3."""
+    org = Org()
+    org.issue("never", 10)
+    org.issue("late", 10, expires_at=T0 + 2 * DAY)
+    org.issue("paid", 10, expires_at=T0 + DAY)
+    org.issue("promo", 10, expires_at=T0 + DAY, kind=Kind.PROMO)
+    org.issue("near", 10, expires_at=T0 + DAY, account="t")
+    org.issue(
+        "narrow", 10, expires_at=T0 + DAY, policy=Policy(accounts=frozenset({AccountId("t")}))
+    )
+    org.issue("first", 10, priority=1)
+    order = ["first", "narrow", "promo", "near", "paid", "late", "never"]
+    for count in range(1, 8):
+        assert org.reserve(f"h{count}", 10 * count - 1) is None
+        assert set(org.draws(f"h{count}")) == set(order[:count])
+        org.do(Release(hold=HoldId(f"h{count}")))
+
+
+def test_a_capped_grant_pays_its_share_of_the_running_total() -> None:
+    """§3: a hold of 100 draws at most 50 from a grant capped at a half."""
+    org = Org()
+    org.issue("promo", 100, expires_at=T0 + DAY, policy=Policy(max_share_ppm=500_000))
+    org.issue("paid", 100)
+    assert org.reserve("h", 100) is None
+    assert org.draws("h") == {"promo": (50, 0, 0), "paid": (50, 0, 0)}
+    org.charge("h", 3)
+    assert org.draws("h") == {"promo": (49, 1, 0), "paid": (48, 2, 0)}
+    org.do(Refund(hold=HoldId("h"), amount=60))
+    assert org.draws("h") == {"promo": (19, 1, 0), "paid": (18, 2, 0)}
+    assert org.reserve("j", 161) is Code.INSUFFICIENT_CREDITS
+    assert org.reserve("j", 160) is None
+
+
+def test_types_that_cannot_be_funded_are_dropped() -> None:
+    """§4: the dearest goes first; what stays is sized by the dearest that is left."""
+    org = Org()
+    org.issue("g", 100)
+    assert org.reserve("h", run_ms=80_000, context=EITHER) is None
+    hold = org.model.holds["h"]
+    assert (hold.context.gpu_types, hold.open, hold.rate) == (("a100",), 80, 3_600)
+    assert org.model.meter(hold, 1) is not None
+    assert org.reserve("i", run_ms=21_000, context=EITHER) is Code.INSUFFICIENT_CREDITS
+    unknown = Context(gpu_types=("l4",), milli_gpus=1_000)
+    assert org.reserve("i", run_ms=1, context=unknown) is Code.PRICE_UNKNOWN
+    assert org.reserve("i", 1, context=unknown) is None
+
+
+def test_an_attempt_pays_the_lower_of_two_prices_and_draws_for_its_type_alone() -> None:
+    """§4, §11."""
+    org = Org()
+    org.issue("any", 1_000)
+    org.issue("slow", 1_000, policy=Policy(gpu_types=frozenset({"a100"})))
+    assert org.reserve("h", run_ms=100_000, context=EITHER, limit=DAY) is None
+    assert org.draws("h") == {"any": (200, 0, 0)}
+    redraw = Redraw(hold=HoldId("h"), attempt=1, gpu_type="a100", run_ms=50_000)
+    org.do(redraw, at=DAY - 1)
+    assert org.draws("h") == {"slow": (50, 0, 0)}
+    assert org.ask(redraw) is Code.ALREADY_EXISTS
+    org.charge("h", run_ms=1_999)
+    org.charge("h", run_ms=1_999)
+    org.charge("h", run_ms=1_000)
+    assert org.draws("h") == {"slow": (49, 1, 0)}
+    assert org.reserve("i", run_ms=10_000, context=EITHER, limit=2 * DAY - 1) is None
+    org.do(Redraw(hold=HoldId("i"), attempt=1, gpu_type="h100", run_ms=10_000), at=DAY)
+    assert org.model.holds["i"].rate == 7_200, "the held rate is the cheaper one"
+    org.do(Redraw(hold=HoldId("i"), attempt=2, gpu_type="a100", run_ms=10_000))
+    assert org.model.holds["i"].rate == 1_800, "the rate in force is the cheaper one"
+
+
+def test_an_overrun_is_extension_then_debt_then_absorbed() -> None:
+    """§7, §8: and new credits repay the debt first."""
+    org = Org()
+    org.do(SetPolicy(policy=OrgPolicy(debt_max=10)))
+    org.issue("g", 100)
+    assert org.reserve("h", 60) is None
+    org.charge("h", 120)
+    hold = org.model.holds["h"]
+    assert (hold.used, hold.owed, hold.absorbed) == (120, 10, 10)
+    assert org.reserve("i", 1) is Code.DEBT_OUTSTANDING
+    assert org.reserve("i", 1, account="t") is Code.INSUFFICIENT_CREDITS
+    org.issue("later", 100, starts_at=T0 + HOUR // 2)
+    assert hold.owed == 10
+    assert (
+        org.ask(ExtendHold(hold=HoldId("h"), amount=1), at=HOUR // 2 - 1) is Code.DEBT_OUTSTANDING
+    )
+    org.do(ExtendHold(hold=HoldId("h"), amount=1), at=HOUR // 2)
+    assert hold.owed == 0
+    assert org.grant("later") == (89, 1, 10, 0, 0, 0)
+
+
+def test_booked_debt_waits_for_credits_that_become_available() -> None:
+    """§8: by the letter, what is available already is not asked."""
+    org = Org()
+    org.issue("g", 100)
+    org.do(BookDebt(debt=DebtId("d"), account=AccountId("r"), amount=30))
+    assert org.model.debts["d"].owed == 30
+    org.do(RepayDebt())
+    assert org.grant("g") == (70, 0, 30, 0, 0, 0)
+
+
+def test_late_usage_takes_what_its_hold_returned_then_what_was_valid_then() -> None:
+    """§7: lapsed or available, never more than was free at every instant since."""
+    org = Org()
+    org.issue("own", 100, expires_at=T0 + 100)
+    assert org.reserve("h", 60) is None
+    org.do(Settle(charge=ChargeId("c"), hold=HoldId("h"), total=20), at=50)
+    org.issue("other", 50, expires_at=T0 + 200)
+    late = BookLate(charge=ChargeId("l"), hold=HoldId("h"), amount=130, effective_at=T0 + 60)
+    org.do(late, at=1000)
+    assert org.grant("own") == (0, 0, 100, 0, 0, 0)
+    assert org.grant("other") == (0, 0, 50, 0, 0, 0)
+    assert org.model.view(T0 + 59, org.now)["own"]["spent"] == 20
+    assert org.model.view(T0 + 60, org.now)["own"]["spent"] == 100
+    assert org.model.view(T0 + 60, org.now - 1)["own"]["spent"] == 20
+    assert org.model.view(T0 + 100, org.now - 1)["own"]["lapsed"] == 80
+
+
+def test_a_reversal_lands_by_the_grant() -> None:
+    """§6: revoked, forfeited, lapsed and issued again, or available."""
+    org = Org()
+    org.issue("dead", 10, expires_at=T0 + 10)
+    org.issue("gone", 10, expires_at=T0 + 20)
+    org.issue("promo", 10, expires_at=T0 + 30, policy=Policy(refundable=False))
+    org.issue("good", 10)
+    assert org.reserve("h", 40) is None
+    org.charge("h", 40)
+    org.do(RevokeGrant(grant=GrantId("gone")))
+    reverse = ReverseCharge(charge=ChargeId("c1"), amount=15, reissue_until=NEVER)
+    org.do(reverse, at=10)
+    assert org.grant("good") == (10, 0, 0, 0, 0, 0)
+    assert org.grant("promo") == (0, 0, 5, 5, 0, 0)
+    org.do(ReverseCharge(charge=ChargeId("c1"), reissue_until=NEVER))
+    assert org.grant("promo") == (0, 0, 0, 10, 0, 0)
+    assert org.grant("gone") == (0, 0, 0, 0, 10, 0)
+    assert org.grant("dead") == (0, 0, 0, 10, 0, 0)
+    (again,) = [grant for grant in org.model.grants.values() if grant.parent == "dead"]
+    assert (again.amount, again.expires_at) == (10, NEVER)
+    assert org.ask(ReverseCharge(charge=ChargeId("c1"), amount=1)) is Code.EXCEEDS_CHARGE
+
+
+def test_lost_work_comes_back_to_the_hold() -> None:
+    """§6: to the same draws, or forfeited."""
+    org = Org()
+    org.issue("promo", 10, kind=Kind.PROMO, policy=Policy(refundable=False))
+    org.issue("paid", 90)
+    assert org.reserve("h", run_ms=50_000, context=A100) is None
+    org.charge("h", run_ms=30_000, final=True)
+    assert org.draws("h") == {"promo": (0, 10, 0), "paid": (20, 20, 0)}
+    org.do(GiveBack(hold=HoldId("h"), attempt=1, kept_ms=5_000))
+    assert org.draws("h") == {"promo": (0, 5, 0), "paid": (40, 0, 0)}
+    assert org.grant("promo") == (0, 0, 5, 5, 0, 0)
+    assert org.model.holds["h"].used == 5
+
+
+def test_a_recurrence_rolls_over_what_is_left() -> None:
+    """§9: 700 left of 1,000, at most 500 carried over; three months asleep turn three times."""
+    org = Org()
+    org.do(
+        StartRecurrence(
+            recurrence=RecurrenceId("m"),
+            account=AccountId("r"),
+            amount=1_000,
+            kind=Kind.GRANT,
+            every=Every.MONTH,
+            roll_over_max=500,
+        )
+    )
+    assert org.reserve("h", 300, limit=DAY) is None
+    org.charge("h", 300)
+    july, august = instant("2026-06-30T22:00"), instant("2026-07-31T22:00")
+    org.do(RepayDebt(), at=july - T0)
+    live = [g for g in org.model.grants.values() if g.spendable_at(july)]
+    assert sorted(grant.amount for grant in live) == [500, 1_000]
+    assert {grant.expires_at for grant in live} == {august}
+    org.do(RepayDebt(), at=instant("2026-10-01T00:00") - T0)
+    assert len(org.model.grants) == 1 + 4 * 2
+    assert org.model.recurrences["m"].next_at == instant("2026-10-31T23:00")
+
+
+def test_a_budget_counts_charges_and_what_holds_can_spend_in_the_period() -> None:
+    """§10: the day ends at 22:00 in Berlin's summer; three hours of a hold lie before it."""
+    org = Org()
+    org.issue("g", 1_000_000)
+    day = SetBudget(
+        budget=BudgetId("b"),
+        target=Target(account=AccountId("t")),
+        every=Every.DAY,
+        limit=3 * 3_600 + 100,
+        hard=True,
+    )
+    org.do(day)
+    evening = instant("2026-06-10T19:00") - T0
+    org.do(RepayDebt(), at=evening)
+    job = Context(gpu_types=("a100",), milli_gpus=1_000)
+    assert org.reserve("h", run_ms=10 * 3_600_000, context=job, limit=evening + 10 * HOUR) is None
+    counts = org.model.snapshot(org.now)["counts"]["b"]
+    assert counts == {None: 3 * 3_600}
+    assert org.reserve("i", 101) is Code.BUDGET_EXCEEDED
+    assert org.reserve("i", 101, account="r") is None
+    org.charge("h", run_ms=4 * 3_600_000)
+    start = instant("2026-06-09T22:00")
+    assert org.model.budgets["b"].charged == {
+        (None, start): 3 * 3_600,
+        (None, start + DAY): 3_600,
+    }
+    assert org.reserve("j", 100) is Code.BUDGET_EXCEEDED, "the claim is worked out anew"
+
+
+def test_days_with_a_clock_change_last_23_and_25_hours() -> None:
+    """§10."""
+    spring = calendar_period(Every.DAY, "Europe/Berlin", instant("2026-03-29T12:00"))
+    autumn = calendar_period(Every.DAY, "Europe/Berlin", instant("2026-10-25T12:00"))
+    assert (23 * HOUR, 25 * HOUR) == (spring[1] - spring[0], autumn[1] - autumn[0])
+
+
+def test_a_transfer_moves_and_a_void_undoes() -> None:
+    """§8: a void is refused once anything is held, spent or moved."""
+    org = Org()
+    org.issue("g", 100, expires_at=T0 + DAY)
+    move = Transfer(grant=GrantId("g"), to_grant=GrantId("n"), account=AccountId("p"), amount=40)
+    org.do(move)
+    assert org.grant("g") == (60, 0, 0, 0, 0, 40)
+    assert org.grant("n") == (40, 0, 0, 0, 0, 0)
+    assert org.ask(VoidGrant(grant=GrantId("g"))) is Code.GRANT_IN_USE
+    org.do(VoidGrant(grant=GrantId("n")))
+    assert org.grant("n") == (0, 0, 0, 0, 40, 0)
+    assert org.ask(VoidGrant(grant=GrantId("n"))) is Code.GRANT_REVOKED

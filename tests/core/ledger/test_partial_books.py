@@ -1,0 +1,93 @@
+"""Deciding on a part of the books (D2): the same answer, and only what was asked for is loaded."""
+
+from hypothesis import given
+
+from bursar.core.ids import AccountId, GrantId, HoldId, UserId
+from bursar.core.instant import DAY
+from bursar.core.ledger.books import Books
+from bursar.core.ledger.commands import AddAccount, AddUser, Issue, Reserve
+from bursar.core.ledger.decide import decide
+from bursar.core.ledger.events import HoldOpened
+from bursar.core.ledger.evolve import evolve
+from bursar.core.ledger.journal import Journal
+from bursar.core.ledger.values import Kind
+from bursar.core.refusal import Refusal
+from tests.loading import Loader
+from tests.strategies import History, histories
+
+T0 = 1_770_000_000_000_000
+
+
+@given(histories())
+def test_a_part_decides_as_the_whole_does(history: History) -> None:
+    """`decide` on partly loaded books gives the same events or the same refusal (D2)."""
+    whole = Books(history.prices)
+    for now, command in history.steps:
+        on_part = Loader(whole).decide(command, now)
+        on_whole = decide(whole, command, now)
+
+        assert on_whole == on_part
+        if not isinstance(on_whole, Refusal):
+            for event in on_whole:
+                evolve(whole, event)
+
+
+@given(histories())
+def test_a_part_goes_on_from_what_it_decided(history: History) -> None:
+    """A part that evolves by its own decisions goes on deciding as the whole does (D2, D3).
+
+    What it loads later is older than what it knows, as rows in a database are that a batch has not
+    written yet.
+    """
+    journal = Journal(history.prices)
+    for begin in range(0, len(history.steps), 7):
+        loader = Loader(journal.books)
+        answers = []
+        for now, command in history.steps[begin : begin + 7]:
+            outcome = loader.decide(command, now)
+            answers.append(outcome)
+            if not isinstance(outcome, Refusal):
+                for event in outcome:
+                    evolve(loader.part, event)
+
+        assert answers == [journal.do(ask, at) for at, ask in history.steps[begin : begin + 7]]
+
+
+def org_with(grants: int) -> Journal:
+    """An org of one account that owns that many equal grants."""
+    journal = Journal()
+    journal.do(AddAccount(account=AccountId("org"), parent=None, name="org"), T0)
+    journal.do(AddUser(user=UserId("u")), T0)
+    for index in range(grants):
+        issue = Issue(
+            grant=GrantId(f"g{index:06}"),
+            account=AccountId("org"),
+            amount=10,
+            kind=Kind.PAID,
+            expires_at=T0 + DAY + index,
+        )
+        journal.do(issue, T0)
+    return journal
+
+
+def reserve(amount: int) -> Reserve:
+    """A hold of that amount."""
+    return Reserve(
+        hold=HoldId("h"),
+        account=AccountId("org"),
+        user=UserId("u"),
+        amount=amount,
+        expires_at=T0 + DAY,
+    )
+
+
+def test_what_is_loaded_does_not_grow_with_the_number_of_grants() -> None:
+    """A hold loads the grants it draws and a bounded rest, whatever the account owns (L16)."""
+    few, many = Loader(org_with(20).books), Loader(org_with(2_000).books)
+    outcomes = [loader.decide(reserve(35), T0 + 1) for loader in (few, many)]
+
+    assert outcomes[0] == outcomes[1]
+    assert not isinstance(outcomes[1], Refusal)
+    assert isinstance(outcomes[1][-1], HoldOpened)
+    assert 4 == len(outcomes[1][-1].postings)
+    assert few.rows == many.rows
