@@ -120,13 +120,13 @@ class ModelGrant:
         return max(self.starts_at, self.issued_at) <= at < self.expires_at
 
     def free_since(self, since: Instant) -> int:
-        """What was free at `since` and at every instant after it."""
-        instants = {since} | {p.effective for p in self.postings if p.effective > since}
-
-        def up_to(instant: Instant) -> int:
-            return self.inside("free", lambda posting: posting.effective <= instant)
-
-        return min(up_to(instant) for instant in instants)
+        """What was free at `since` and ever after, posting by posting."""
+        free = least = self.inside("free", lambda posting: posting.effective <= since)
+        for posting in sorted(self.postings, key=lambda posting: posting.effective):
+            if posting.effective > since:
+                free += posting.amount * ((posting.target == "free") - (posting.source == "free"))
+                least = min(least, free)
+        return least
 
     def free_before(self, instant: Instant) -> int:
         """What was free just before `instant`."""
@@ -697,12 +697,10 @@ class Model:
         recurrence = self.recurrences[id]
         ask = recurrence.ask
         _, end = calendar_period(ask.every, recurrence.zone, at)
-        left, staying = 0, []
+        left = 0
         for grant in (self.grants[name] for name in recurrence.present):
-            if grant.expires_at <= at:
-                left += min(grant.free_before(grant.expires_at), grant.inside("free"))
-            else:
-                staying.append(grant.id)
+            if grant.expires_at <= at:  # it may have been extended
+                left += grant.free_before(at)
         fresh = [(self.names.period_grant(id, at), ask.amount)]
         if rolled := min(left, ask.roll_over_max):
             fresh.append((self.names.rolled_grant(id, at), rolled))
@@ -720,7 +718,7 @@ class Model:
                 recurrence=id,
                 begun=True,
             )
-        recurrence.present = staying + [name for name, _ in fresh]
+        recurrence.present = [name for name, _ in fresh]
         recurrence.next_at = end
 
     # ── §10: budgets ─────────────────────────────────────────────────────────────────────────────

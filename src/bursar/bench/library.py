@@ -298,8 +298,8 @@ def _rows(loads: list[dict[str, Any]]) -> list[list[str]]:
             f"{load['operations']:,}",
             f"{load['operations_per_second']:,}",
             f"{load['yardstick_operations_per_second']:,}",
-            f"{load['ratio']:,.2f} ×",
-            f">= {load['goal']['ratio']} ×"
+            f"{load['ratio']:,.2f} x",
+            f">= {load['goal']['ratio']} x"
             + (f", >= {load['goal']['per_second']:,}/s" if "per_second" in load["goal"] else ""),
             "yes" if load["answers_agree"] else "NO",
         ]
@@ -310,8 +310,8 @@ def _rows(loads: list[dict[str, Any]]) -> list[list[str]]:
 COLUMNS: Final = [
     "load",
     "operations",
-    "operations/s",
-    "yardstick, operations/s",
+    "per second",
+    "yardstick",
     "ratio",
     "goal",
     "answers agree",
@@ -332,6 +332,7 @@ def _print_table(loads: list[dict[str, Any]]) -> None:
         for row in rows:
             table.add_row(*row)
         Console().print(table)
+    print("Operations a second, of the ledger and of its yardstick, measured in the same run.")
     for load in loads:
         print(f"{load['load']}: the yardstick is {load['yardstick']}")
 

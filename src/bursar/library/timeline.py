@@ -57,12 +57,15 @@ _USE: Final = MAX_TIME + 1  # stands for the expiry in a use's event: after all 
 _END: Final = MAX_TIME + 2  # after all times
 _UNKNOWN: Final = MAX_TIME + 3  # the `top` of a block whose spending is not worked out
 
-_LONGEST: Final = 64  # events of a block before it is cut in two
+_LONGEST: Final = 36  # events of a block before it is cut in two
 _EAGER: Final = 192  # events to replay at once although the change could pass unseen
 _SMALL: Final = 64  # expiries in a state that is always kept
 _WORTH: Final = 16  # expiries in a kept state for each event that it saves replaying
 
 _Event = tuple[int, int, int]  # (time, expiry or _USE, amount); sorted, so packs before uses
+_Saved = tuple[
+    int, list[_Event], list[int], int, list[int], list[int], list[int] | None, list[int], int
+]
 _State = tuple[list[int], list[int]]  # credits alive: expiries ascending, and their amounts
 
 
@@ -151,7 +154,8 @@ class _Block:
                     return state, amount
                 amount -= have
                 head += 1
-            top = max(top, expiries[head])
+            if expiries[head] > top:
+                top = expiries[head]
             if have == amount:
                 head += 1
             else:
@@ -164,12 +168,32 @@ class _Block:
         self.lapses, self.lapsed, self.top = lapses, lapsed, top
         return (expiries[head:-1], amounts[head:-1]), 0
 
-    def save(self) -> tuple[object, ...]:
-        return tuple(getattr(self, name) for name in self.__slots__)
+    def save(self) -> _Saved:
+        """All that a use may change, to be put back when it is refused."""
+        return (
+            self.entry,
+            self.events,
+            self.net,
+            self.dip,
+            self.lapses,
+            self.lapsed,
+            self.expiries,
+            self.amounts,
+            self.top,
+        )
 
-    def restore(self, saved: tuple[object, ...]) -> None:
-        for name, value in zip(self.__slots__, saved, strict=True):
-            setattr(self, name, value)
+    def restore(self, saved: _Saved) -> None:
+        (
+            self.entry,
+            self.events,
+            self.net,
+            self.dip,
+            self.lapses,
+            self.lapsed,
+            self.expiries,
+            self.amounts,
+            self.top,
+        ) = saved
 
 
 def _with(state: _State, expiry: int, amount: int) -> _State:
@@ -389,7 +413,7 @@ class TimelineLedger:
         left = self._blocks[k].balance(at)
         if left < amount:
             return amount - left
-        undo: list[tuple[_Block, tuple[object, ...]]] = []
+        undo: list[tuple[_Block, _Saved]] = []
         short = self._carry_use(amount, at, k, undo)
         if short or dry:
             for block, saved in reversed(undo):
@@ -398,9 +422,7 @@ class TimelineLedger:
             self._cut_if_long(k)
         return short
 
-    def _carry_use(
-        self, amount: int, at: int, own: int, undo: list[tuple[_Block, tuple[object, ...]]]
-    ) -> int:
+    def _carry_use(self, amount: int, at: int, own: int, undo: list[tuple[_Block, _Saved]]) -> int:
         block = self._blocks[own]
         unseen = not block.lapses or block.lapses[-1] < at
         state: _State | None = None

@@ -201,9 +201,13 @@ class Books:
     def put_grant(self, grant: Grant) -> None:
         """Keep a state of a grant, and every sum and order that follows from it."""
         old = self.grants.get(grant.terms.id)
-        if old is not None:
-            self._unlist(old)
         self.grants.put(grant.terms.id, grant)
+        if old is not None:
+            place = self._place(grant)
+            if old.terms is grant.terms and place is self._place(old) and old.free and grant.free:
+                self._add_to(place, grant.terms, grant.available - old.available)
+                return  # it stands where it stood
+            self._unlist(old)
         self._list(grant)
 
     def post(self, posting: Posting, index: int) -> None:
@@ -303,39 +307,41 @@ class Books:
         return _Place.LISTED if self.clock < grant.terms.expires_at else _Place.EXPIRED
 
     def _list(self, grant: Grant) -> None:
-        terms = grant.terms
-        place = self._place(grant)
-        if place is _Place.WAITING:
-            self.order(WAITING).add((terms.valid_from, terms.id))
-        elif place is _Place.EXPIRED:
-            self.order(EXPIRED).add((terms.expires_at, terms.id))
-            self._add_overdue(terms, grant.available)
-        elif place is _Place.LISTED:
-            lane = self._lane_for(terms)
-            self.order(order_of(lane)).add(lane_key(terms))
-            self.order(ENDING).add((terms.expires_at, terms.id))
-            self.lane_totals.put(lane, (self.lane_totals.get(lane) or 0) + grant.available)
-        if grant.free > 0:
+        """Put a grant where it belongs at the clock's instant."""
+        terms, place = grant.terms, self._place(grant)
+        for order, key in self._orders_for(terms, place):
+            order.add(key)
+        self._add_to(place, terms, grant.available)
+        if grant.free:
             self.order(free_of(terms.account)).add((terms.expires_at, terms.id))
 
     def _unlist(self, grant: Grant) -> None:
-        terms = grant.terms
-        place = self._place(grant)
-        if place is _Place.WAITING:
-            self.order(WAITING).discard((terms.valid_from, terms.id))
-        elif place is _Place.EXPIRED:
-            self.order(EXPIRED).discard((terms.expires_at, terms.id))
-            self._add_overdue(terms, -grant.available)
-        elif place is _Place.LISTED:
-            lane = self._lane_for(terms)
-            self.order(order_of(lane)).discard(lane_key(terms))
-            self.order(ENDING).discard((terms.expires_at, terms.id))
-            self.lane_totals.put(lane, (self.lane_totals.get(lane) or 0) - grant.available)
+        """Take a grant from where it stands at the clock's instant."""
+        terms, place = grant.terms, self._place(grant)
+        for order, key in self._orders_for(terms, place):
+            order.discard(key)
+        self._add_to(place, terms, -grant.available)
         self.order(free_of(terms.account)).discard((terms.expires_at, terms.id))
 
-    def _add_overdue(self, terms: GrantTerms, amount: Micros) -> None:
-        key = (terms.account, terms.kind)
-        self.overdue.put(key, (self.overdue.get(key) or 0) + amount)
+    def _orders_for(self, terms: GrantTerms, place: _Place) -> list[tuple[Order, Key]]:
+        """The orders that keep a grant in that place, and its keys in them."""
+        if place is _Place.WAITING:
+            return [(self.order(WAITING), (terms.valid_from, terms.id))]
+        if place is _Place.EXPIRED:
+            return [(self.order(EXPIRED), (terms.expires_at, terms.id))]
+        if place is _Place.LISTED:
+            ending = (self.order(ENDING), (terms.expires_at, terms.id))
+            return [(self.order(order_of(self._lane_for(terms))), lane_key(terms)), ending]
+        return []
+
+    def _add_to(self, place: _Place, terms: GrantTerms, amount: Micros) -> None:
+        """Add to the sum of what is available in that place."""
+        if place is _Place.LISTED:
+            lane = self._lane_for(terms)
+            self.lane_totals.put(lane, (self.lane_totals.get(lane) or 0) + amount)
+        elif place is _Place.EXPIRED:
+            key = (terms.account, terms.kind)
+            self.overdue.put(key, (self.overdue.get(key) or 0) + amount)
 
     def _lane_for(self, terms: GrantTerms) -> Lane:
         lane = Lane(terms.account, terms.priority, terms.policy)
@@ -406,11 +412,19 @@ def lane_key(terms: GrantTerms) -> Key:
 
 
 def _moved(grant: Grant, source: Compartment, target: Compartment, amount: Micros) -> Grant:
-    parts = {
-        source.value: getattr(grant, source.value) - amount,
-        target.value: getattr(grant, target.value) + amount,
-    }
+    parts = [grant.available, grant.held, grant.spent, grant.lapsed, grant.revoked, grant.moved]
+    parts[_INDEX_OF[source]] -= amount
+    parts[_INDEX_OF[target]] += amount
     lost = source is Compartment.SPENT and target is Compartment.LAPSED
-    if lost and not grant.terms.policy.refundable:
-        parts["forfeited"] = grant.forfeited + amount
-    return replace(grant, **parts)
+    available, held, spent, lapsed, revoked, moved = parts
+    return Grant(
+        terms=grant.terms,
+        available=available,
+        held=held,
+        spent=spent,
+        lapsed=lapsed,
+        revoked=revoked,
+        moved=moved,
+        withdrawn=grant.withdrawn,
+        forfeited=grant.forfeited + (amount if lost and not grant.terms.policy.refundable else 0),
+    )

@@ -65,6 +65,12 @@ class Ask(NamedTuple):
     meter: Meter | None = None  # afterwards
     late: bool = False
 
+    @property
+    def is_news(self) -> bool:
+        """Whether it changes anything: a repeated or overtaken reading does not."""
+        settles = self.meter is not None and self.meter.settled and not self.late
+        return self.amount > 0 or self.usage is not None or settles
+
 
 def charge(draft: Draft, ask: Charge) -> Refusal | None:
     """Charge usage to an open hold."""
@@ -79,7 +85,7 @@ def charge(draft: Draft, ask: Charge) -> Refusal | None:
     if refusal := _not_chargeable(draft, hold, ask.charge, usage):
         return refusal
     assert isinstance(usage, Ask)
-    if usage.amount or usage.meter != hold.meter(ask.attempt):
+    if usage.is_news:
         _book(draft, hold, usage)
     return None
 
@@ -98,7 +104,7 @@ def settle(draft: Draft, ask: Settle) -> Refusal | None:
     if refusal := _not_chargeable(draft, hold, ask.charge, usage):
         return refusal
     assert isinstance(usage, Ask)
-    if usage.amount or usage.meter is not None:
+    if usage.is_news:
         _book(draft, hold, usage)
     close_hold(draft, existing(draft.books.holds, ask.hold), Closing.SETTLED, draft.now)
     return None
@@ -119,7 +125,7 @@ def book_late(draft: Draft, ask: BookLate) -> Refusal | None:
     if refusal := _not_bookable(draft, hold, ask.charge, usage):
         return refusal
     assert isinstance(usage, Ask)
-    if usage.amount:
+    if usage.is_news:
         _book(draft, hold, usage)
     return None
 

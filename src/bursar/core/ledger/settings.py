@@ -3,10 +3,10 @@
 from zoneinfo import available_timezones
 
 from bursar.core.budgets.limits import claim_of, relief_of
-from bursar.core.budgets.periods import Window, period_at
+from bursar.core.budgets.periods import SLOTS, Every, Window, period_at
 from bursar.core.budgets.tiers import TIERS
 from bursar.core.ids import BudgetId, UserId, derived_id
-from bursar.core.instant import Instant
+from bursar.core.instant import HOUR, Instant
 from bursar.core.ledger.books import LIMITS, existing
 from bursar.core.ledger.commands import (
     AddAccount,
@@ -105,6 +105,8 @@ def set_budget(draft: Draft, ask: SetBudget) -> Refusal | None:
     old = draft.books.budgets.get(ask.budget)
     if old is not None and old.dropped:
         return Refusal(Code.ALREADY_EXISTS, {"budget": ask.budget})
+    if not _is_window(ask):
+        return Refusal(Code.TIME_INVALID, {"every": ask.every, "rolling": ask.rolling})
     budget = Budget(
         id=ask.budget,
         target=ask.target,
@@ -122,6 +124,13 @@ def set_budget(draft: Draft, ask: SetBudget) -> Refusal | None:
         start = period_at(budget.window, draft.now).start
         draft.record(BudgetSet(at=draft.now, budget=budget, start=start))
     return None
+
+
+def _is_window(ask: SetBudget) -> bool:
+    """A rolling window lasts an hour or more and divides into its slots; no other has a length."""
+    if ask.every is not Every.ROLLING:
+        return ask.rolling == 0
+    return ask.rolling >= HOUR and ask.rolling % SLOTS == 0
 
 
 def drop_budget(draft: Draft, ask: DropBudget) -> Refusal | None:
