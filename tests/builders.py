@@ -10,9 +10,11 @@
 Amounts are micro-credits. The clock starts at `T0` and only goes on when a test says so.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from bursar.core.budgets.limits import Applying, counted_in
 from bursar.core.budgets.periods import Every
 from bursar.core.ids import (
     AccountId,
@@ -51,6 +53,7 @@ from bursar.core.pricing import PriceBook, PriceVersion, Rate
 from bursar.core.refusal import Refusal
 
 T0: Final[Instant] = 1_767_225_600_000_000  # 2026-01-01T00:00:00Z, a Thursday
+PER_MS: Final = 3_600_000  # the rate at which one GPU costs one micro-credit a millisecond
 
 
 def seconds(count: int) -> Instant:
@@ -102,6 +105,20 @@ class Parts:
     lapsed: int = 0
     revoked: int = 0
     moved: int = 0
+
+
+def moves(events: Iterable[Event]) -> list[tuple[str, str, int, Instant]]:
+    """What events moved: (grant, "from → to", amount, effective at), in order."""
+    return [
+        (
+            posting.grant,
+            f"{posting.source or 'new'} → {posting.target}",
+            posting.amount,
+            posting.effective_at,
+        )
+        for event in events
+        for posting in event.postings
+    ]
 
 
 class Org:
@@ -276,8 +293,9 @@ class Org:
         each_user: bool = False,
         hard: bool = True,
         rolling: int = 0,
+        thresholds: tuple[int, ...] = (500_000, 800_000, 1_000_000),
     ) -> tuple[Event, ...]:
-        """Set a budget."""
+        """Set a budget, or change one."""
         target = Target(
             account=None if account is None else AccountId(account),
             user=None if user is None else UserId(user),
@@ -291,6 +309,7 @@ class Org:
                 limit=limit,
                 hard=hard,
                 rolling=rolling,
+                thresholds_ppm=thresholds,
             )
         )
 
@@ -333,6 +352,13 @@ class Org:
         """What is left of a debt (a hold's debt has the hold's id)."""
         found = caught_up(self.journal.books, self.now).debts.get(DebtId(debt))
         return 0 if found is None else found.owed
+
+    def counted(self, budget: str, user: str | None = None) -> int:
+        """What a budget counts now; of one user if it counts each."""
+        view = caught_up(self.journal.books, self.now)
+        found = view.budgets.get(BudgetId(budget))
+        assert found is not None, budget
+        return counted_in(view, Applying(found, None if user is None else UserId(user)), self.now)
 
     def rebuilds(self) -> None:
         """The events alone give the same books (L1)."""

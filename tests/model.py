@@ -64,7 +64,11 @@ DAY: Final = 24 * HOUR
 PLACES: Final = ("free", "held", "spent", "forfeited", "revoked", "moved")
 SHOWN: Final = ("available", "held", "spent", "lapsed", "revoked", "moved")
 KINDS: Final = ("promo", "grant", "paid")
-LONGEST: Final = {Every.DAY: 25 * HOUR, Every.WEEK: 7 * DAY + HOUR, Every.MONTH: 31 * DAY + HOUR}
+LONGEST: Final = {
+    Every.DAY: 31 * HOUR,
+    Every.WEEK: 7 * DAY + 7 * HOUR,
+    Every.MONTH: 31 * DAY + 7 * HOUR,
+}
 
 Shown: TypeAlias = dict[str, int]
 Snapshot: TypeAlias = dict[str, Any]
@@ -207,7 +211,6 @@ class ModelCharge:
 
     id: str
     hold: str
-    attempt: int | None
     spent: dict[str, int]
     owed: int
     counts: list[ModelCount]
@@ -317,6 +320,7 @@ class Model:
         self.debts: dict[str, ModelDebt] = {}
         self.recurrences: dict[str, ModelRecurrence] = {}
         self.budgets: dict[str, ModelBudget] = {}
+        self.dropped: list[str] = []
         self.now: Instant = 0
 
     # ── the face ─────────────────────────────────────────────────────────────────────────────────
@@ -1206,7 +1210,6 @@ class Model:
         amount: int,
         *,
         late_at: Instant | None = None,
-        attempt: int | None = None,
         stretch: Stretch | None = None,
     ) -> None:
         """Book usage that happened, whoever pays for it."""
@@ -1267,7 +1270,7 @@ class Model:
         if hold.closed_at is None:
             hold.touched_at = now
         counts = self._count(hold, amount, now if late_at is None else late_at, stretch)
-        self.charges[charge] = ModelCharge(charge, hold.id, attempt, spent, owed, counts)
+        self.charges[charge] = ModelCharge(charge, hold.id, spent, owed, counts)
 
     def _reading(self, hold: ModelHold, attempt: int, run_ms: int | None) -> Stretch | None:
         """What a reading adds to an attempt; None if nothing."""
@@ -1322,7 +1325,7 @@ class Model:
         if stretch is not None:
             meter = stretch.meter
             self._advance(hold, ask.attempt, stretch)
-            self._use(hold, ask.charge, amount, attempt=ask.attempt, stretch=stretch)
+            self._use(hold, ask.charge, amount, stretch=stretch)
         if ask.final:
             meter.settled = True
             hold.meters[ask.attempt] = meter
@@ -1349,7 +1352,7 @@ class Model:
             return Code.ATTEMPT_SETTLED
         if stretch is not None:
             self._advance(hold, ask.attempt, stretch)
-            self._use(hold, ask.charge, amount, attempt=ask.attempt, stretch=stretch)
+            self._use(hold, ask.charge, amount, stretch=stretch)
         elif amount:
             self._use(hold, ask.charge, amount)
         self._close(hold)
@@ -1432,27 +1435,9 @@ class Model:
                 draw.open += amount
             else:
                 self._post(grant, "spent", "forfeited", amount, self.now)
-        self._take_from_charges(hold, ask.attempt, given, from_debt)
         self._uncount_stretch(hold, stretch, lost - rest)
         hold.touched_at = self.now
         return None
-
-    def _take_from_charges(
-        self, hold: ModelHold, attempt: int, given: dict[str, int], from_debt: int
-    ) -> None:
-        """What was given back cannot be reversed: the attempt's latest charges lose it first."""
-        charges = [charge for charge in self.charges.values() if charge.hold == hold.id]
-        charges.reverse()
-        charges.sort(key=lambda charge: charge.attempt != attempt)
-        for charge in charges:
-            for id in list(charge.spent):
-                take = min(given.get(id, 0), charge.spent[id])
-                if take:
-                    charge.spent[id] -= take
-                    given[id] -= take
-            take = min(from_debt, charge.owed)
-            charge.owed -= take
-            from_debt -= take
 
     def _uncount_stretch(self, hold: ModelHold, stretch: Stretch, amount: int) -> None:
         for id, budget in self.budgets.items():
@@ -1472,7 +1457,11 @@ class Model:
         charge = self.charges[ask.charge]
         hold = self.holds[charge.hold]
         from_debt = min(charge.owed, hold.owed)
-        left = from_debt + sum(charge.spent.values())
+        left_of = {
+            id: min(amount, hold.draws[id].charged - hold.draws[id].reversed)
+            for id, amount in charge.spent.items()  # some may have been given back
+        }
+        left = from_debt + sum(left_of.values())
         amount = left if ask.amount is None else ask.amount
         if amount > left or left == 0:
             return Code.EXCEEDS_CHARGE
@@ -1486,11 +1475,11 @@ class Model:
             self.debts[self.names.hold_debt(hold.id)].owed -= from_debt
             rest -= from_debt
         for grant in reversed(self._in_spend_order(list(charge.spent), hold.account)):
-            take = min(rest, charge.spent[grant.id])
+            take = min(rest, left_of[grant.id])
             if take == 0:
                 continue
-            left = charge.spent[grant.id]
-            charge.spent[grant.id] = left - take
+            before = charge.spent[grant.id]
+            charge.spent[grant.id] -= take
             hold.draws[grant.id].reversed += take
             rest -= take
             if grant.withdrawn:
@@ -1500,7 +1489,7 @@ class Model:
             else:
                 self._post(grant, "spent", "free", take, self.now)
                 if grant.expires_at <= self.now and ask.reissue_until is not None:
-                    name = self.names.reissued_grant(charge.id, grant.id, left)
+                    name = self.names.reissued_grant(charge.id, grant.id, before)
                     self._reissue(name, grant, take, ask.reissue_until)
         self._uncount_charge(charge, amount)
         return None
@@ -1556,8 +1545,7 @@ class Model:
             return Code.AMOUNT_TOO_LARGE
         if stretch is not None:
             self._advance(hold, ask.attempt, stretch)
-        attempt = None if stretch is None else ask.attempt
-        self._use(hold, ask.charge, amount, late_at=effective, attempt=attempt, stretch=stretch)
+        self._use(hold, ask.charge, amount, late_at=effective, stretch=stretch)
         return None
 
     def _on_Lapse(self, ask: Lapse) -> Code | None:
@@ -1602,6 +1590,13 @@ class Model:
             return Code.ACCOUNT_UNKNOWN
         if ask.target.user is not None and ask.target.user not in self.users:
             return Code.USER_UNKNOWN
+        if ask.budget in self.dropped:
+            return Code.ALREADY_EXISTS
+        rolling = ask.every == Every.ROLLING
+        if ask.rolling and (not rolling or ask.rolling < HOUR or ask.rolling % 24):
+            return Code.TIME_INVALID
+        if rolling and not ask.rolling:
+            return Code.TIME_INVALID
         if ask.budget in self.budgets:
             budget = self.budgets[ask.budget]
             now, then = ask, budget.ask
@@ -1618,4 +1613,5 @@ class Model:
         if ask.budget not in self.budgets:
             return Code.BUDGET_UNKNOWN
         del self.budgets[ask.budget]
+        self.dropped.append(ask.budget)
         return None

@@ -43,8 +43,8 @@ def test_people_get_a_table(
     library.main(operations=500, timeline_operations=100)
 
     told = capsys.readouterr()
-    assert "Operations a second" in told.out
-    assert "the yardstick is a bare heapq" in told.out
+    assert "operations a second" in told.out
+    assert "yardstick: a bare heapq" in told.out
     assert "TimelineLedger" in told.err, "progress goes to the other stream"
 
 

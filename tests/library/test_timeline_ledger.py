@@ -1,6 +1,7 @@
 """TimelineLedger: told in any order, answered as in time order; against replaying everything."""
 
 from collections.abc import Callable
+from random import Random
 from typing import Any
 
 import pytest
@@ -230,6 +231,44 @@ def test_many_small_blocks_give_the_same_answers(
         patch.setattr(timeline, "_SMALL", small)
         patch.setattr(timeline, "_WORTH", small // 2)
         play(steps)
+
+
+@pytest.mark.parametrize("life", [3, 40, 400])
+@pytest.mark.parametrize(("longest", "eager", "small"), [(36, 192, 64), (4, 8, 4), (4, -1, 0)])
+def test_a_longer_shuffled_history_agrees_too(
+    life: int, longest: int, eager: int, small: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many blocks, some with their state forgotten, uses refused far from their own time (L18)."""
+    monkeypatch.setattr(timeline, "_LONGEST", longest)
+    monkeypatch.setattr(timeline, "_EAGER", eager)
+    monkeypatch.setattr(timeline, "_SMALL", small)
+    monkeypatch.setattr(timeline, "_WORTH", 16 if small == 64 else 0)
+    chance = Random(life)
+
+    play(
+        [
+            (
+                chance.choice(["add", "use", "use", "balance"]),
+                chance.randrange(1, 9),
+                chance.randrange(200),
+                chance.randrange(life + 1),
+            )
+            for _ in range(160)
+        ]
+    )
+
+
+def test_late_packs_that_nobody_touches_pass_through_every_block(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They are in every later balance, whether or not a block still keeps its state (L18)."""
+    monkeypatch.setattr(timeline, "_LONGEST", 4)
+    monkeypatch.setattr(timeline, "_SMALL", 4)
+    monkeypatch.setattr(timeline, "_WORTH", 0)
+    in_order = [("add", 5, time, 3) if time % 2 else ("use", 1, time, 0) for time in range(1, 60)]
+    late = [("add", 7, time, 100 + time) for time in range(12)]
+
+    play(in_order + late)
 
 
 @given(histories(), st.randoms(use_true_random=False))

@@ -9,7 +9,7 @@ from typing import Final
 MAX_TIME: Final = 2**63 - 1
 
 
-class InsufficientCredits(Exception):  # noqa: N818  (the public name says what happened)
+class InsufficientCredits(Exception):
     """There is less to spend than was asked for; nothing was taken.
 
     Not a ValueError: the call was right, and may succeed at another time.

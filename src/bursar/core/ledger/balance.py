@@ -18,10 +18,11 @@ from bursar.core.ledger.books import (
     Books,
     existing,
     free_of,
+    grants_of,
 )
 from bursar.core.ledger.decide import caught_up
 from bursar.core.ledger.spendable import spendable_credits
-from bursar.core.ledger.values import NO_CONTEXT, Compartment, Context, Kind
+from bursar.core.ledger.values import NO_CONTEXT, Compartment, Context, GrantTerms, Kind
 from bursar.core.money import Micros
 
 
@@ -112,6 +113,23 @@ def expiring(books: Books, account: AccountId, now: Instant, within: int) -> Ite
         available = existing(view.grants, grant).available
         if available:
             yield Expiring(grant=grant, expires_at=expires_at, amount=available)
+
+
+def by_grant(books: Books, account: AccountId, now: Instant) -> Iterator[tuple[GrantTerms, Owned]]:
+    """What is in each grant the account was ever issued, the oldest first, lazily."""
+    view = caught_up(books, now)
+    for _, grant_id in view.order(grants_of(account)).since():
+        grant = existing(view.grants, grant_id)
+        gone = grant.available if now >= grant.terms.expires_at else 0
+        owned = Owned(
+            available=grant.available - gone,
+            held=grant.held,
+            spent=grant.spent,
+            lapsed=grant.lapsed + gone,
+            revoked=grant.revoked,
+            moved=grant.moved,
+        )
+        yield grant.terms, owned
 
 
 def _owned(view: Books, account: AccountId, kind: Kind) -> Owned:

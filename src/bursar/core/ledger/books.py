@@ -361,6 +361,11 @@ class Books:
             self.order(LIMITS).add((hold.expires_at, hold.terms.id))
         self.holds.put(hold.terms.id, hold)
 
+    def put_charge(self, record: ChargeRecord) -> None:
+        """Keep what is left of a charge, and its place among its hold's charges."""
+        self.charges.put(record.id, record)
+        self.order(charges_of(record.hold)).add((-record.number, record.id))
+
     # Debts
 
     def put_debt(self, debt: Debt) -> None:
@@ -394,6 +399,16 @@ def existing(table: Table[Any, N], key: Any) -> N:
 def order_of(lane: Lane) -> Name:
     """The name of a lane's order."""
     return ("lane", lane)
+
+
+def grants_of(account: AccountId) -> Name:
+    """The name of the order of all grants an account ever owned, by issue."""
+    return ("grants", account)
+
+
+def charges_of(hold: HoldId) -> Name:
+    """The name of the order of a hold's charges, the latest first."""
+    return ("charges", hold)
 
 
 def free_of(account: AccountId) -> Name:

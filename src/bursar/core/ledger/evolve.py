@@ -13,7 +13,7 @@ from bursar.core.budgets.limits import budgets_on, claim_of, relief_of
 from bursar.core.budgets.periods import period_at
 from bursar.core.ids import AccountId, DebtId, GrantId
 from bursar.core.instant import NEVER, Instant
-from bursar.core.ledger.books import BURN_SLOT, Books, existing
+from bursar.core.ledger.books import BURN_SLOT, Books, charges_of, existing, grants_of
 from bursar.core.ledger.events import (
     AccountAdded,
     BudgetDropped,
@@ -85,6 +85,7 @@ def apply(books: Books, event: Event) -> None:
 def _create(books: Books, terms: GrantTerms) -> None:
     invariant(books.grants.get(terms.id) is None, "a grant exists already", grant=terms.id)
     books.put_grant(Grant(terms=terms, available=terms.amount))
+    books.order(grants_of(terms.account)).add((terms.issued_at, terms.id))
     if terms.external_ref is not None:
         books.refs.put(terms.external_ref, terms.id)
 
@@ -229,12 +230,12 @@ def _(event: ChargeBooked, books: Books) -> None:
     record = ChargeRecord(
         id=event.charge,
         hold=event.hold,
-        at=event.at,
+        number=books.singles.number,
         spent=_spent_by(event.postings),
         owed=event.owed,
         counted=event.counted,
     )
-    books.charges.put(event.charge, record)
+    books.put_charge(record)
 
 
 @_make_true.register
@@ -248,7 +249,10 @@ def _(event: ChargeReversed, books: Books) -> None:
         replace(draw, reversed=draw.reversed + undone.get(draw.grant, 0)) for draw in hold.draws
     )
     after = replace(
-        hold, draws=draws, used=hold.used - event.forgiven, owed=hold.owed - event.forgiven
+        hold,
+        draws=draws,
+        owed=hold.owed - event.forgiven,
+        absorbed=hold.absorbed + event.forgiven,
     )
     books.put_hold(after)
     if event.forgiven:
@@ -285,6 +289,30 @@ def _(event: WorkGivenBack, books: Books) -> None:
         _owe(books, hold, -event.forgiven, event.at)
     _spend(books, hold.terms.account, event.postings, event.at)
     _tally(books, event.counted, -1)
+    _shrink_charges(books, event)
+
+
+def _shrink_charges(books: Books, event: WorkGivenBack) -> None:
+    """What was given back cannot be reversed as well: the latest charges have less left."""
+    back = {posting.grant: posting.amount for posting in event.postings}
+    owed = event.forgiven
+    for _, charge in books.order(charges_of(event.hold)).since():
+        if not (owed or any(back.values())):
+            return
+        record = existing(books.charges, charge)
+        taken = {grant: min(back.get(grant, 0), amount) for grant, amount in record.spent}
+        left = tuple((grant, amount - taken[grant]) for grant, amount in record.spent)
+        less = min(owed, record.owed)
+        books.charges.put(
+            charge,
+            replace(
+                record,
+                spent=tuple((grant, amount) for grant, amount in left if amount),
+                owed=record.owed - less,
+            ),
+        )
+        owed -= less
+        back = {grant: amount - taken.get(grant, 0) for grant, amount in back.items()}
 
 
 # Debts
@@ -310,9 +338,12 @@ def _(event: DebtRepaid, books: Books) -> None:
     )
     books.put_hold(after)
     record = ChargeRecord(
-        id=event.charge, hold=debt.hold, at=event.at, spent=_spent_by(event.postings)
+        id=event.charge,
+        hold=debt.hold,
+        number=books.singles.number,
+        spent=_spent_by(event.postings),
     )
-    books.charges.put(event.charge, record)
+    books.put_charge(record)
 
 
 @_make_true.register

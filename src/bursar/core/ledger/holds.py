@@ -228,6 +228,9 @@ def extend_hold(draft: Draft, ask: ExtendHold) -> Refusal | None:
     if hold is None:
         return Refusal(Code.HOLD_UNKNOWN, {"hold": ask.hold})
     until = hold.expires_at if ask.expires_at is None else ask.expires_at
+    if until < hold.expires_at or (ask.expires_at is not None and until <= draft.now):
+        figures = {"expires_at": until, "present_expires_at": hold.expires_at}
+        return Refusal(Code.TIME_INVALID, figures)
     if refusal := _not_extendable(draft, hold, ask.amount, until):
         return refusal
     path = draft.books.path(hold.terms.account)
@@ -246,9 +249,6 @@ def extend_hold(draft: Draft, ask: ExtendHold) -> Refusal | None:
 
 def _not_extendable(draft: Draft, hold: Hold, amount: Micros, until: Instant) -> Refusal | None:
     books = draft.books
-    if until < hold.expires_at or (until <= draft.now and hold.closed_at is None):
-        figures = {"expires_at": until, "present_expires_at": hold.expires_at}
-        return Refusal(Code.TIME_INVALID, figures)
     if hold.used + hold.open + amount > AMOUNT_MAX:
         return Refusal(Code.AMOUNT_TOO_LARGE, {"amount": amount, "most": AMOUNT_MAX})
     if refusal := _too_long(books, hold.terms.context, hold.terms.opened_at, until):

@@ -6,7 +6,7 @@ from bursar.core.budgets.limits import claim_of, relief_of
 from bursar.core.budgets.periods import SLOTS, Every, Window, period_at
 from bursar.core.budgets.tiers import TIERS
 from bursar.core.ids import BudgetId, UserId, derived_id
-from bursar.core.instant import HOUR, Instant
+from bursar.core.instant import MINUTE, Instant
 from bursar.core.ledger.books import LIMITS, existing
 from bursar.core.ledger.commands import (
     AddAccount,
@@ -127,10 +127,10 @@ def set_budget(draft: Draft, ask: SetBudget) -> Refusal | None:
 
 
 def _is_window(ask: SetBudget) -> bool:
-    """A rolling window lasts an hour or more and divides into its slots; no other has a length."""
+    """A rolling window divides into slots of a minute or more; no other has a length."""
     if ask.every is not Every.ROLLING:
         return ask.rolling == 0
-    return ask.rolling >= HOUR and ask.rolling % SLOTS == 0
+    return ask.rolling >= SLOTS * MINUTE and ask.rolling % SLOTS == 0
 
 
 def drop_budget(draft: Draft, ask: DropBudget) -> Refusal | None:

@@ -318,7 +318,7 @@ class ChargeRecord:
 
     id: ChargeId
     hold: HoldId
-    at: Instant
+    number: int  # of the event that booked it
     spent: tuple[tuple[GrantId, Micros], ...]  # in spend order
     owed: Micros = 0  # the part that became debt when it was booked
     counted: tuple[Counted, ...] = ()

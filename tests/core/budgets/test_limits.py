@@ -1,0 +1,516 @@
+"""What a budget counts of a hold and of usage: the figures behind every limit (B3, B5)."""
+
+import pytest
+
+from bursar.core.budgets.limits import (
+    Applying,
+    all_over,
+    budgets_on,
+    charged_in,
+    claim_of,
+    count_amount,
+    count_usage,
+    counted_off,
+    crossings,
+    first_over,
+    headroom,
+    over_limit,
+    relief_of,
+)
+from bursar.core.budgets.periods import Every, Window
+from bursar.core.ids import AccountId, BudgetId, UserId
+from bursar.core.instant import DAY, HOUR, MILLISECOND, NEVER, Instant
+from bursar.core.ledger.books import Books
+from bursar.core.ledger.events import ThresholdCrossed
+from bursar.core.ledger.values import Account, Budget, Claimant, Counted, Tally, Target
+from bursar.core.metering import Usage
+from bursar.core.refusal import Code, Refusal
+from tests.builders import T0, Org, days, hours
+
+ROOT = Target(account=AccountId("org"))
+DAILY = Window(every=Every.DAY)
+WEEKLY = Window(every=Every.WEEK)
+MONTHLY = Window(every=Every.MONTH)
+LIFETIME = Window(every=Every.LIFETIME)
+TEN_HOURS = Window(every=Every.ROLLING, length=10 * HOUR)
+
+A_MICRO_A_MS = 3_600_000  # the rate at which one GPU costs one micro-credit a millisecond
+
+
+def limit_of(
+    window: Window,
+    limit: int = 100,
+    *,
+    name: str = "b",
+    target: Target = ROOT,
+    hard: bool = True,
+    thresholds: tuple[int, ...] = (500_000, 800_000, 1_000_000),
+) -> Budget:
+    """A budget."""
+    return Budget(
+        id=BudgetId(name),
+        target=target,
+        window=window,
+        limit=limit,
+        hard=hard,
+        thresholds_ppm=thresholds,
+    )
+
+
+def holding(
+    amount: int,
+    *,
+    rate: int = 1_000,
+    gpus: int = 1,
+    at: Instant = T0,
+    until: Instant = NEVER,
+) -> Claimant:
+    """A hold as budgets see it, last changed at `at`."""
+    return Claimant(amount, rate, gpus * 1_000, at, until)
+
+
+def tallied(*tallies: tuple[Budget, Instant, Tally]) -> Books:
+    """Books of a lone account in which budgets have counted that."""
+    books = Books()
+    root = AccountId("org")
+    books.accounts.put(root, Account(id=root, parent=None, name="org", time_zone="UTC"))
+    for budget, start, tally in tallies:
+        books.tallies.put((budget.id, None, start), tally)
+    return books
+
+
+def counted(amount: int, start: Instant = T0, *, budget: str = "b") -> Counted:
+    """An amount as a budget counts it."""
+    return Counted(budget=BudgetId(budget), user=None, start=start, amount=amount)
+
+
+# Claims
+
+
+@pytest.mark.parametrize(
+    ("window", "full", "in_period"),
+    [
+        (DAILY, 31_000, 2_000),
+        (WEEKLY, 7 * 24_000 + 7_000, 3 * 24_000 + 2_000),  # T0 is a Thursday
+        (MONTHLY, 31 * 24_000 + 7_000, 30 * 24_000 + 2_000),
+        (TEN_HOURS, 10_000, 10_000),
+    ],
+    ids=lambda value: str(value.every) if isinstance(value, Window) else "",
+)
+def test_a_hold_claims_what_it_can_spend_before_the_period_ends(
+    window: Window, full: int, in_period: int
+) -> None:
+    """In full: in the longest period there can be; less in the one in which it changed (B5)."""
+    hold = holding(10_000_000, at=hours(22))
+    budget = limit_of(window)
+
+    assert full == claim_of(budget, hold)
+    assert full - in_period == relief_of(budget, hold)
+
+
+def test_a_hold_claims_a_lifetime_up_to_its_limit() -> None:
+    """A lifetime ends with the hold's own limit, and nothing is relieved (B5)."""
+    hold = holding(10_000_000, until=days(20))
+
+    assert 480_000 == claim_of(limit_of(LIFETIME), hold)
+    assert 0 == relief_of(limit_of(LIFETIME), hold)
+
+
+@pytest.mark.parametrize("window", [DAILY, WEEKLY, MONTHLY, TEN_HOURS, LIFETIME])
+def test_a_hold_claims_no_more_than_until_its_limit(window: Window) -> None:
+    """A hold that ends before the period cannot spend after its end (B5)."""
+    hold = holding(10_000_000, until=hours(5))
+
+    assert 5_000 == claim_of(limit_of(window), hold)
+    assert 0 == relief_of(limit_of(window), hold)
+
+
+@pytest.mark.parametrize("window", [DAILY, WEEKLY, MONTHLY, TEN_HOURS, LIFETIME])
+def test_a_hold_claims_no_more_than_it_has_open(window: Window) -> None:
+    """What is not held cannot be spent (B5)."""
+    assert 999 == claim_of(limit_of(window), holding(999))
+    assert 0 == relief_of(limit_of(window), holding(999))
+
+
+@pytest.mark.parametrize("window", [DAILY, WEEKLY, MONTHLY, TEN_HOURS, LIFETIME])
+def test_a_hold_that_is_not_metered_claims_all_it_has(window: Window) -> None:
+    """Nobody knows how fast it spends (B5)."""
+    hold = Claimant(777, 0, 0, days(1) - 1, days(1))
+
+    assert 777 == claim_of(limit_of(window), hold)
+    assert 0 == relief_of(limit_of(window), hold)
+
+
+def test_all_gpus_of_a_hold_spend_at_once() -> None:
+    """Eight GPUs claim eight times what one does (B5)."""
+    assert 31 * 8_000 == claim_of(limit_of(DAILY), holding(10_000_000, gpus=8))
+
+
+def test_a_millisecond_that_has_begun_is_claimed() -> None:
+    """A microsecond before midnight a hold can still spend one millisecond (B5)."""
+    budget = limit_of(DAILY)
+    before = holding(10**12, rate=A_MICRO_A_MS, at=days(1) - 1)
+    exactly = holding(10**12, rate=A_MICRO_A_MS, at=days(1) - MILLISECOND)
+    longer = holding(10**12, rate=A_MICRO_A_MS, at=days(1) - MILLISECOND - 1)
+
+    claims = [
+        claim_of(budget, hold) - relief_of(budget, hold) for hold in (before, exactly, longer)
+    ]
+
+    assert [1, 1, 2] == claims
+
+
+@pytest.mark.parametrize(
+    ("began", "long"),
+    [
+        (1_774_738_800_000_000, 23),  # 2026-03-28T23:00Z, midnight in Berlin: clocks go forward
+        (1_792_879_200_000_000, 25),  # 2026-10-24T22:00Z, midnight in Berlin: clocks go back
+        (1_767_222_000_000_000, 24),
+    ],
+)
+def test_a_day_of_a_zone_may_have_23_or_25_hours(began: Instant, long: int) -> None:
+    """What can be spent in a day hangs on how long the account's day is (B3, B5)."""
+    budget = limit_of(Window(every=Every.DAY, time_zone="Europe/Berlin"))
+    hold = holding(10_000_000, at=began)
+
+    assert long * 1_000 == claim_of(budget, hold) - relief_of(budget, hold)
+
+
+# Which budgets apply
+
+
+def test_budgets_are_checked_from_the_asking_account_to_the_root() -> None:
+    """At each account its own, each-user, then pair budgets; the user's own last; by id (B3)."""
+    org = Org()
+    for name in ("2", "1"):
+        org.budget(f"user{name}", 1, user="ann")
+        for account in ("org", "team", "project"):
+            org.budget(f"{account}-pair{name}", 1, account=account, user="ann")
+            org.budget(f"{account}-each{name}", 1, account=account, each_user=True)
+            org.budget(f"{account}-own{name}", 1, account=account)
+    org.budget("of-bob", 1, user="bob")
+    org.budget("pair-of-bob", 1, account="team", user="bob")
+
+    applying = budgets_on(org.journal.books, AccountId("team"), UserId("ann"))
+
+    want = [
+        (f"{account}-{kind}{name}", "ann" if kind == "each" else None)
+        for account in ("team", "org")
+        for kind in ("own", "each", "pair")
+        for name in ("1", "2")
+    ]
+    assert [*want, ("user1", None), ("user2", None)] == [
+        (budget.id, user) for budget, user in applying
+    ]
+
+
+# Counting usage
+
+
+def test_usage_counts_where_its_milliseconds_fell() -> None:
+    """Cut exactly at the boundary of each budget's periods; empty parts are left out (B5)."""
+    usage = Usage(
+        started_at=hours(23), rate=1_000, milli_gpus=1_000, from_ms=1_800_000, to_ms=9_000_000
+    )
+    user = UserId("ann")
+    applying = [
+        Applying(limit_of(DAILY, name="day"), None),
+        Applying(limit_of(LIFETIME, name="ever"), user),
+        Applying(limit_of(TEN_HOURS, name="ten"), None),
+    ]
+
+    found = count_usage(applying, usage)
+
+    slot = 10 * HOUR // 24
+    first = hours(23) + HOUR // 2
+    starts = range(first - first % slot, hours(25) + HOUR // 2, slot)
+    ends = [*starts[1:], hours(25) + HOUR // 2]
+    price = [
+        max(end - hours(23), 0) // MILLISECOND * 1_000_000 // 3_600_000_000
+        - max(start - hours(23), HOUR // 2) // MILLISECOND * 1_000_000 // 3_600_000_000
+        for start, end in zip(starts, ends, strict=True)
+    ]
+    assert (
+        Counted(budget=BudgetId("day"), user=None, start=T0, amount=500),
+        Counted(budget=BudgetId("day"), user=None, start=days(1), amount=1_500),
+        Counted(budget=BudgetId("ever"), user=user, start=0, amount=2_000),
+        *(
+            Counted(budget=BudgetId("ten"), user=None, start=start, amount=part)
+            for start, part in zip(starts, price, strict=True)
+        ),
+    ) == found
+
+
+def test_an_amount_counts_where_it_is_effective() -> None:
+    """Whole in one period of each budget; nothing is counted of nothing (B5)."""
+    user = UserId("ann")
+    applying = [
+        Applying(limit_of(DAILY, name="day"), None),
+        Applying(limit_of(LIFETIME, name="ever"), user),
+    ]
+
+    assert (
+        Counted(budget=BudgetId("day"), user=None, start=days(2), amount=7),
+        Counted(budget=BudgetId("ever"), user=user, start=0, amount=7),
+    ) == count_amount(applying, 7, days(3) - 1)
+    assert () == count_amount(applying, 0, T0)
+
+
+def test_undone_usage_comes_off_the_latest_period_first() -> None:
+    """Off each budget on its own, never more than was counted there (L11)."""
+    budget, other = limit_of(DAILY), limit_of(DAILY, name="other")
+    books = tallied(
+        (budget, T0, Tally(charged=100)),
+        (budget, days(1), Tally(charged=100)),
+        (other, T0, Tally(charged=100)),
+    )
+    was = (counted(40), counted(20, days(1)), counted(60, budget="other"))
+
+    assert (counted(20, days(1)), counted(30), counted(50, budget="other")) == counted_off(
+        books, was, 50
+    )
+    assert (counted(5, days(1)), counted(5, budget="other")) == counted_off(books, was, 5)
+    assert (counted(20, days(1)), counted(40), counted(60, budget="other")) == counted_off(
+        books, was, 1_000
+    )
+
+
+def test_a_counter_never_goes_below_zero() -> None:
+    """What a counter no longer has cannot come off it; the rest comes off earlier periods (L11)."""
+    budget = limit_of(DAILY)
+    books = tallied((budget, T0, Tally(charged=15)), (budget, days(1), Tally(charged=3)))
+    was = (counted(40), counted(20, days(1)), counted(9, days(2)))
+
+    assert (counted(3, days(1)), counted(15)) == counted_off(books, was, 50)
+
+
+# Over the limit
+
+
+def test_a_budget_is_over_when_more_than_its_limit_is_charged_in_a_period() -> None:
+    """To the micro-credit, in the period that the charge touches (B5)."""
+    budget = limit_of(DAILY, 100)
+    books = tallied((budget, T0, Tally(charged=60)), (budget, days(1), Tally(charged=90)))
+    applying = [Applying(budget, None)]
+
+    def over(*more: Counted) -> tuple[str, ...]:
+        return over_limit(books, applying, more, days(1))
+
+    assert () == over()
+    assert () == over(counted(40))
+    assert ("b",) == over(counted(41))
+    assert () == over(counted(10, days(1)))
+    assert ("b",) == over(counted(40), counted(11, days(1)))
+    assert ("b",) == over(counted(41), counted(10, days(1)))
+    assert () == over(counted(41, budget="other"))
+
+
+def test_a_rolling_budget_is_over_by_what_its_window_has() -> None:
+    """All slots inside count together; a slot that has left does not (B5)."""
+    budget = limit_of(Window(every=Every.ROLLING, length=DAY), 100)
+    books = tallied(
+        (budget, T0, Tally(charged=1_000)),
+        (budget, hours(1), Tally(charged=30)),
+        (budget, hours(20), Tally(charged=30)),
+    )
+    applying = [Applying(budget, None)]
+    now = hours(25)
+
+    assert 60 == charged_in(books, applying[0], now)
+    assert () == over_limit(books, applying, (counted(40, hours(25)),), now)
+    assert ("b",) == over_limit(books, applying, (counted(41, hours(25)),), now)
+    assert () == over_limit(books, applying, (counted(41, T0), counted(40, hours(3))), now)
+
+
+def test_only_hard_budgets_are_over() -> None:
+    """A soft one is for alerts (B3)."""
+    soft = limit_of(DAILY, 10, hard=False)
+    hard = limit_of(DAILY, 10, name="hard")
+    user = UserId("ann")
+    each = limit_of(DAILY, 10, name="each", target=Target(account=AccountId("org"), each_user=True))
+    more = (
+        counted(11),
+        counted(11, budget="hard"),
+        Counted(budget=each.id, user=user, start=T0, amount=11),
+    )
+    applying = [Applying(soft, None), Applying(each, user), Applying(hard, None)]
+
+    assert ("each", "hard") == over_limit(tallied(), applying, more, T0)
+    assert () == over_limit(tallied(), [Applying(each, UserId("bob"))], more, T0)
+
+
+# What a hold would exceed
+
+
+def test_all_hard_budgets_that_a_hold_would_exceed_are_told_in_order() -> None:
+    """With the figures of each; one that is kept to the micro-credit is not exceeded (B1, B3)."""
+    one, soft = limit_of(DAILY, 99, name="one"), limit_of(DAILY, 0, name="soft", hard=False)
+    kept, two = limit_of(DAILY, 130, name="kept"), limit_of(LIFETIME, 20, name="two")
+    applying = [Applying(budget, None) for budget in (one, soft, kept, two)]
+    books = tallied((one, T0, Tally(charged=30)), (kept, T0, Tally(charged=30)))
+    hold = Claimant(100, 0, 0, hours(3), hours(5))
+
+    first = Refusal(
+        Code.BUDGET_EXCEEDED,
+        {
+            "budget": "one",
+            "limit": 99,
+            "counted": 30,
+            "asked": 100,
+            "headroom": 69,
+            "period_start": T0,
+            "period_end": days(1),
+        },
+    )
+    second = Refusal(
+        Code.BUDGET_EXCEEDED,
+        {
+            "budget": "two",
+            "limit": 20,
+            "counted": 0,
+            "asked": 100,
+            "headroom": 20,
+            "period_start": 0,
+            "period_end": NEVER,
+        },
+    )
+    assert [first, second] == list(all_over(books, applying, None, hold))
+    assert first == first_over(books, applying, None, hold)
+    assert first_over(books, applying[1:3], None, hold) is None
+
+
+def test_a_hold_that_changes_asks_for_the_difference() -> None:
+    """What it claimed before is counted already (B5)."""
+    budget = limit_of(DAILY, 1_000)
+    books = tallied()
+    books.claims.put((budget.id, None), 600)
+    before = Claimant(600, 0, 0, T0, hours(5))
+
+    def asked(amount: int) -> Refusal | None:
+        after = before._replace(open=amount, touched_at=hours(1))
+        return first_over(books, [Applying(budget, None)], before, after)
+
+    assert asked(1_000) is None
+    refusal = asked(1_001)
+    assert refusal is not None
+    assert (600, 401, 400) == tuple(
+        refusal.figures[name] for name in ("counted", "asked", "headroom")
+    )
+
+
+@pytest.mark.parametrize(("touched", "asked"), [(days(1), 0), (days(1) - 1, -7_000)])
+def test_a_hold_not_yet_changed_in_the_period_gives_up_its_full_claim(
+    touched: Instant, asked: int
+) -> None:
+    """It was counted by the longest period; from its change on by this one (B5)."""
+    budget = limit_of(DAILY, 0)
+    books = tallied()
+    before = holding(10_000_000, at=touched)
+    after = before._replace(touched_at=days(1))
+    books.claims.put((budget.id, None), 100_000)
+
+    refusal = first_over(books, [Applying(budget, None)], before, after)
+
+    assert refusal is not None
+    assert asked == refusal.figures["asked"]
+    assert 0 == refusal.figures["headroom"]
+
+
+def test_headroom_is_the_least_that_hard_budgets_allow() -> None:
+    """Never below zero; soft budgets do not count; None where no hard one applies (B3)."""
+    wide, narrow = limit_of(DAILY, 100, name="wide"), limit_of(DAILY, 60, name="narrow")
+    soft, spent = limit_of(DAILY, 1, name="soft", hard=False), limit_of(DAILY, 5, name="spent")
+    books = tallied((wide, T0, Tally(charged=30)), (spent, T0, Tally(charged=9)))
+
+    def room(*budgets: Budget) -> int | None:
+        return headroom(books, [Applying(budget, None) for budget in budgets], T0)
+
+    assert room() is None
+    assert room(soft) is None
+    assert 70 == room(soft, wide)
+    assert 60 == room(wide, narrow)
+    assert 0 == room(wide, spent, narrow)
+
+
+# Thresholds
+
+
+@pytest.mark.parametrize(
+    ("charged", "crossed", "told"),
+    [(99, 0, None), (100, 0, 1), (159, 1, None), (160, 1, 2), (200, 0, 3), (1_000, 3, None)],
+)
+def test_a_threshold_is_reached_to_the_micro_credit(
+    charged: int, crossed: int, told: int | None
+) -> None:
+    """Half, four fifths and all of a limit of 200; what was told is not told again (B3)."""
+    budget = limit_of(DAILY, 200)
+    books = tallied((budget, T0, Tally(charged=charged, crossed=crossed)))
+
+    found = crossings(books, [Applying(budget, None)], (counted(1),), hours(1))
+
+    want = (
+        []
+        if told is None
+        else [
+            ThresholdCrossed(
+                at=hours(1),
+                budget=budget.id,
+                user=None,
+                start=T0,
+                crossed=told,
+                charged=charged,
+                limit=200,
+            )
+        ]
+    )
+    assert want == found
+
+
+def test_each_period_that_a_charge_touches_has_its_own_thresholds() -> None:
+    """The earlier period is told first; a period that is not touched is not looked at (B3)."""
+    budget = limit_of(DAILY, 100)
+    user = UserId("ann")
+    each = limit_of(DAILY, 10, name="each", target=Target(account=AccountId("org"), each_user=True))
+    books = tallied(
+        (budget, T0, Tally(charged=50)),
+        (budget, days(1), Tally(charged=80, crossed=1)),
+        (budget, days(2), Tally(charged=100)),
+    )
+    books.tallies.put((each.id, user, T0), Tally(charged=10, crossed=2))
+    more = (
+        counted(10, days(1)),
+        counted(10),
+        Counted(budget=each.id, user=user, start=T0, amount=1),
+    )
+
+    found = crossings(books, [Applying(each, user), Applying(budget, None)], more, days(2))
+
+    assert [("each", "ann", T0, 3), ("b", None, T0, 1), ("b", None, days(1), 2)] == [
+        (one.budget, one.user, one.start, one.crossed) for one in found
+    ]
+
+
+def test_a_rolling_window_tells_a_threshold_once_while_a_slot_that_told_it_counts() -> None:
+    """What was told in a slot that has left the window is told again (B3)."""
+    budget = limit_of(Window(every=Every.ROLLING, length=DAY), 100, thresholds=(500_000,))
+
+    def told(now: Instant) -> list[ThresholdCrossed]:
+        books = tallied(
+            (budget, T0, Tally(crossed=1)),
+            (budget, hours(20), Tally(charged=30)),
+            (budget, hours(24), Tally(charged=30)),
+        )
+        return crossings(books, [Applying(budget, None)], (counted(30, hours(24)),), now)
+
+    assert [] == told(hours(25) - 2)
+    assert [
+        ThresholdCrossed(
+            at=hours(25) - 1,
+            budget=budget.id,
+            user=None,
+            start=hours(24),
+            crossed=1,
+            charged=60,
+            limit=100,
+        )
+    ] == told(hours(25) - 1)
