@@ -247,7 +247,7 @@ def test_a_budget_for_each_user_counts_them_apart() -> None:
 
 
 def test_the_budget_named_is_the_first_exceeded_on_the_path() -> None:
-    """From the asking account to the root, own, each user, pair; then the user's own; by id (B3)."""
+    """From the asking account to the root: own, each user, pair; last the user's own; by id (B3)."""
     org = rich()
     order = [
         f"{account} {kind}{name}"

@@ -13,10 +13,14 @@ from zoneinfo import ZoneInfo
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bursar.core.budgets.limits import Applying, counted_in
 from bursar.core.budgets.periods import Every
+from bursar.core.ids import UserId
 from bursar.core.instant import DAY, HOUR, MILLISECOND, MINUTE, SECOND, Instant
+from bursar.core.ledger.books import existing
+from bursar.core.ledger.decide import caught_up
 from bursar.core.ledger.events import Event
-from bursar.core.ledger.values import Context
+from bursar.core.ledger.values import Context, Hold
 from bursar.core.refusal import Code, Refusal
 from tests import asking as ask
 from tests.builders import Org, gpus, prices
@@ -172,12 +176,21 @@ class Story:
         self.limits = limits
         self.set: list[Limit] = []
         self.charges = 0
+        self.look()
         self.held: dict[str, Held] = {}
 
     @property
     def now(self) -> Instant:
         """The instant the story has come to."""
         return self.org.now
+
+    def look(self) -> None:
+        """See the books as they are now."""
+        self.view = caught_up(self.org.journal.books, self.now)
+
+    def kept(self, held: Held) -> Hold:
+        """A hold as the books have it."""
+        return existing(self.view.holds, held.name)
 
     def set_budgets(self) -> None:
         """Set all budgets; usage counts from here on."""
@@ -206,7 +219,7 @@ class Story:
             if limit.concerns(held.account, held.user) and user in (None, held.user)
         ]
         return sum(
-            self.charged(limit, held) + self.claim(limit, held, self.org.hold(held.name).open)
+            self.charged(limit, held) + self.claim(limit, held, self.kept(held).open)
             for held in mine
         )
 
@@ -237,12 +250,14 @@ class Story:
 
     def check(self) -> None:
         """Every budget counts what it should."""
+        self.look()
         want = {}
         found = {}
         for limit in self.set:
-            for user in ("ann", "bob") if limit.each_user else (None,):
+            budget = existing(self.view.budgets, limit.name)
+            for user in (UserId("ann"), UserId("bob")) if limit.each_user else (None,):
                 want[limit.name, user] = self.counted(limit, user)
-                found[limit.name, user] = self.org.counted(limit.name, user)
+                found[limit.name, user] = counted_in(self.view, Applying(budget, user), self.now)
         assert want == found
 
     # Telling
@@ -277,7 +292,7 @@ class Story:
             ran_ms = (self.now - held.opened_at) // MILLISECOND
             held.used_ms += (ran_ms - held.used_ms) * part // 4
             self.touch(held, self.org.reading(held.name, held.used_ms))
-        elif amount := self.org.hold(held.name).open * part // 4:
+        elif amount := self.kept(held).open * part // 4:
             self.charges += 1
             used = Used(f"used{self.charges}", self.now, amount)
             held.amounts.append(used)
@@ -285,7 +300,7 @@ class Story:
 
     def undo(self, held: Held, part: int) -> None:
         """Give back a part of the run, or reverse the last amount that is left."""
-        if held.metered and self.org.hold(held.name).meters:
+        if held.metered and self.kept(held).meters:
             held.used_ms = held.used_ms * part // 4
             self.touch(held, self.org.does(ask.give_back(held.name, kept_ms=held.used_ms)))
         elif held.amounts:
@@ -305,7 +320,7 @@ class Story:
             if not isinstance(extended, Refusal):
                 held.limit += HOUR
                 self.touch(held, extended)
-        elif returned := self.org.hold(held.name).open * part // 4:
+        elif returned := self.kept(held).open * part // 4:
             self.touch(held, self.org.refund(held.name, returned))
 
     def touch(self, held: Held, events: tuple[Event, ...]) -> None:
@@ -316,7 +331,8 @@ class Story:
     def tell(self, step: Step) -> None:
         """Let time pass, do one thing, and count."""
         self.org.now += step.wait
-        holds = [one for one in self.held.values() if self.org.hold(one.name).closed_at is None]
+        self.look()
+        holds = [one for one in self.held.values() if self.kept(one).closed_at is None]
         if step.what == "reserve":
             self.reserve(step.account, step.user, step.amount, step.life, step.metered)
         elif holds:

@@ -152,7 +152,7 @@ def _not_bookable(
     if isinstance(usage, Refusal):
         return usage
     earliest = max(draft.now - draft.books.singles.policy.late_max, hold.terms.opened_at)
-    if not earliest <= usage.effective_at <= draft.now:
+    if usage.is_news and not earliest <= usage.effective_at <= draft.now:
         figures = {"effective_at": usage.effective_at, "earliest": earliest, "latest": draft.now}
         return Refusal(Code.TIME_INVALID, figures)
     return _too_large(hold, usage)

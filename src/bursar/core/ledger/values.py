@@ -228,8 +228,8 @@ class HoldTerms:
     user: UserId
     context: Context
     opened_at: Instant
-    price_version: PriceVersionId | None = None  # what the rates were read from
     rates: tuple[tuple[str, Micros], ...] = ()  # acceptable GPU type → micro-credits per GPU-hour
+    price_versions: tuple[PriceVersionId, ...] = ()  # which version each of the rates is from
 
     @property
     def metered(self) -> bool:

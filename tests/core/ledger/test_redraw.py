@@ -1,0 +1,310 @@
+"""When an attempt starts, its GPU type is known, and the hold is drawn again for it (M1).
+
+Before, a hold for several types could only draw grants that admit them all, sized by the dearest.
+Now the open part is what this attempt can cost, from the grants that come first in spend order for
+this type alone. The old draws cover it, so it cannot be refused for credits.
+"""
+
+from collections.abc import Callable
+
+import pytest
+
+from bursar.core.ids import HoldId
+from bursar.core.ledger.commands import Command
+from bursar.core.ledger.events import HoldRedrawn
+from bursar.core.ledger.values import Context, Kind, Policy
+from bursar.core.metering import Meter
+from bursar.core.pricing import PriceVersion
+from bursar.core.refusal import Code, Refusal
+from tests import asking as ask
+from tests.builders import PER_MS, T0, Org, Parts, gpus, hours, minutes, moves, prices
+
+H100 = Policy(gpu_types=frozenset({"h100"}))
+HALF = Policy(max_share_ppm=500_000)
+RATES = prices(h100=5 * PER_MS, a100=2 * PER_MS)
+
+
+def test_a_hold_is_drawn_again_for_the_type_it_runs_on() -> None:
+    """The promotion for H100 could not be drawn before; now it goes first (M1, L4)."""
+    org = Org(RATES)
+    org.issue("promo", 3_000, kind=Kind.PROMO, policy=H100)
+    org.issue("paid", 9_000)
+    org.reserve("h1", run_ms=1_000, context=gpus("h100", "a100"))
+    assert {"paid": 5_000} == org.draws("h1")
+    org.later(minutes=1)
+
+    events = org.starts("h1", "h100", run_ms=1_000)
+
+    assert [
+        ("paid", "held → available", 3_000, minutes(1)),
+        ("promo", "available → held", 3_000, minutes(1)),
+    ] == moves(events)
+    meter = Meter(gpu_type="h100", started_at=minutes(1), rate=5 * PER_MS, milli_gpus=1_000)
+    assert (
+        HoldRedrawn(
+            at=minutes(1),
+            hold=HoldId("h1"),
+            attempt=1,
+            meter=meter,
+            postings=events[0].postings,
+        ),
+    ) == events
+    hold = org.hold("h1")
+    assert {"promo": 3_000, "paid": 2_000} == org.draws("h1")
+    assert (("h100",), 5 * PER_MS, ((1, meter),), minutes(1)) == (
+        hold.context.gpu_types,
+        hold.rate,
+        hold.meters,
+        hold.touched_at,
+    )
+    org.rebuilds()
+
+
+def test_a_cheaper_type_keeps_less() -> None:
+    """The open part is trimmed to what the attempt can cost (M1)."""
+    org = Org(RATES)
+    org.issue("g1", 9_000)
+    org.reserve("h1", run_ms=1_000, context=gpus("h100", "a100"))
+
+    events = org.starts("h1", "a100", run_ms=1_000)
+
+    assert [("g1", "held → available", 3_000, T0)] == moves(events)
+    assert (2_000, 2 * PER_MS) == (org.hold("h1").open, org.hold("h1").rate)
+
+
+def test_a_start_never_takes_more_than_is_open() -> None:
+    """However long the attempt may run (M1)."""
+    org = Org(RATES)
+    org.issue("g1", 9_000)
+    org.reserve("h1", run_ms=1_000, context=gpus("h100"))
+
+    assert [] == moves(org.starts("h1", "h100", run_ms=9_999))
+    assert 5_000 == org.hold("h1").open
+
+
+@pytest.mark.parametrize(
+    ("in_force", "rate"),
+    [
+        (prices("v2", minutes(1), h100=4 * PER_MS), 4 * PER_MS),
+        (prices("v2", minutes(1), h100=9 * PER_MS), 5 * PER_MS),
+        (prices("v2", minutes(2), h100=4 * PER_MS), 5 * PER_MS),
+        (prices("v2", minutes(1), l4=PER_MS), 5 * PER_MS),
+    ],
+    ids=["cheaper", "dearer", "cheaper, but not in force yet", "no price any more"],
+)
+def test_an_attempt_pays_the_held_rate_or_the_one_in_force_if_lower(
+    in_force: PriceVersion, rate: int
+) -> None:
+    """The price shown is never exceeded (B1)."""
+    org = Org(RATES, in_force)
+    org.issue("g1", 9_000)
+    org.reserve("h1", run_ms=1_000, context=gpus("h100"))
+    org.at(minutes(1))
+
+    org.starts("h1", "h100", run_ms=1_000)
+
+    assert rate == org.hold("h1").meters[0][1].rate
+    assert (rate, rate // PER_MS * 1_000) == (org.hold("h1").rate, org.hold("h1").open)
+
+
+def test_a_draw_can_grow_by_what_its_grant_has_available_now() -> None:
+    """What others had held when the hold was opened has come back meanwhile (M1)."""
+    org = Org(prices(h100=PER_MS))
+    org.issue("soon", 100, expires=hours(5))
+    org.issue("never", 100)
+    org.reserve("other", 60)
+    org.reserve("h1", run_ms=100, context=gpus("h100"))
+    assert {"soon": 40, "never": 60} == org.draws("h1")
+    org.release("other")
+
+    events = org.starts("h1", "h100", run_ms=100)
+
+    assert [
+        ("never", "held → available", 60, T0),
+        ("soon", "available → held", 60, T0),
+    ] == moves(events)
+
+
+def test_expired_and_revoked_draws_still_cover() -> None:
+    """What was held stays usable by that hold; nothing new is drawn from them (L10, L11)."""
+    org = Org(prices(h100=PER_MS))
+    org.issue("expired", 100, expires=hours(1))
+    org.issue("revoked", 100, expires=hours(2))
+    org.issue("never", 500)
+    org.reserve("h1", run_ms=150, context=gpus("h100"))
+    org.reserve("h2", 30)
+    org.does(ask.revoke("revoked"))
+    org.at(hours(1))
+
+    org.starts("h1", "h100", run_ms=140)
+
+    assert {"expired": 100, "revoked": 40} == org.draws("h1")
+    assert Parts(held=100) == org.parts("expired")
+    assert Parts(held=70, revoked=30) == org.parts("revoked")
+    org.starts("h1", "h100", run_ms=90, attempt=2)
+    assert {"expired": 90} == org.draws("h1")
+    assert Parts(held=90, lapsed=10) == org.parts("expired")
+    assert Parts(held=30, revoked=70) == org.parts("revoked")
+    org.rebuilds()
+
+
+def test_what_is_available_of_an_expired_grant_is_not_drawn() -> None:
+    """Its own draw stays, the rest of the grant has lapsed (L10)."""
+    org = Org(prices(h100=PER_MS))
+    org.issue("expired", 100, expires=hours(1))
+    org.issue("never", 500)
+    org.reserve("other", 60)
+    org.reserve("h1", run_ms=100, context=gpus("h100"))
+    org.release("other")
+    org.at(hours(1))
+
+    assert [] == moves(org.starts("h1", "h100", run_ms=100))
+    assert {"expired": 40, "never": 60} == org.draws("h1")
+
+
+def test_shares_are_taken_of_the_new_total() -> None:
+    """Used and newly open together; what was charged counts against the share (L9, M1)."""
+    org = Org(prices(h100=PER_MS))
+    org.issue("promo", 1_000, kind=Kind.PROMO, policy=HALF)
+    org.issue("paid", 1_000)
+    org.reserve("h1", run_ms=200, context=gpus("h100"))
+    org.starts("h1", "h100", run_ms=200)
+    org.reading("h1", 40, final=True)
+
+    events = org.starts("h1", "h100", run_ms=100, attempt=2)
+
+    assert [
+        ("paid", "held → available", 30, T0),
+        ("promo", "held → available", 30, T0),
+    ] == moves(events)
+    assert {"promo": 50, "paid": 50} == org.draws("h1")
+
+
+def test_what_shares_leave_missing_the_old_draws_fill() -> None:
+    """Half of 33 is 16, twice: the last one comes from the first in spend order (M1)."""
+    org = Org(prices(h100=PER_MS))
+    org.issue("a", 50, policy=HALF)
+    org.issue("b", 50, policy=HALF)
+    org.reserve("h1", run_ms=100, context=gpus("h100"))
+
+    events = org.starts("h1", "h100", run_ms=33)
+
+    assert [("b", "held → available", 34, T0), ("a", "held → available", 33, T0)] == moves(events)
+    assert {"a": 17, "b": 16} == org.draws("h1")
+
+
+def test_afterwards_the_hold_is_for_the_actual_type_only() -> None:
+    """An extension may draw what admits that type, and nothing for the other (M1, L9)."""
+    org = Org(RATES)
+    org.issue("paid", 5_000)
+    org.reserve("h1", run_ms=1_000, context=gpus("h100", "a100"))
+    org.starts("h1", "h100", run_ms=1_000)
+    org.issue("for a100", 100, policy=Policy(gpu_types=frozenset({"a100"})))
+    org.issue("for h100", 100, policy=H100)
+
+    assert [("for h100", "available → held", 30, T0)] == moves(org.does(ask.extend("h1", 30)))
+    refusal = org.refuses(ask.extend("h1", 150))
+    assert {"asked": 150, "spendable": 70, "short": 80} == refusal.figures
+
+
+def test_a_next_attempt_may_run_on_another_held_type() -> None:
+    """A requeued job starts again, on what is free then (M3)."""
+    org = Org(RATES)
+    org.issue("g1", 9_000)
+    org.reserve("h1", run_ms=1_000, context=gpus("h100", "a100"))
+    org.starts("h1", "a100", run_ms=2_500)
+    org.reading("h1", 1_000, final=True)
+
+    org.starts("h1", "h100", run_ms=500, attempt=2)
+
+    hold = org.hold("h1")
+    assert (2_000, 2_500, 5 * PER_MS) == (hold.used, hold.open, hold.rate)
+    assert ("h100",) == hold.context.gpu_types
+
+
+def test_a_start_is_not_refused_for_debt_or_budgets() -> None:
+    """They were asked when the hold was opened; what it returns repays debt (M1, L13)."""
+    org = Org(RATES)
+    org.issue("g1", 5_000)
+    org.reserve("h1", run_ms=1_000, context=gpus("h100", "a100"))
+    org.does(ask.book_debt("d1", 700))
+    org.budget("b1", 0, account="org")
+
+    events = org.starts("h1", "a100", run_ms=1_000)
+
+    assert [
+        ("g1", "held → available", 3_000, T0),
+        ("g1", "available → spent", 700, T0),
+    ] == moves(events)
+    assert 0 == org.owed("d1")
+    assert Parts(available=2_300, held=2_000, spent=700) == org.parts("g1")
+
+
+def test_a_hold_that_has_nothing_open_can_start_too() -> None:
+    """A free price, or all of it charged (M1)."""
+    org = Org(prices(spare=0))
+    org.reserve("h1", run_ms=100, context=gpus("spare"))
+
+    assert [] == moves(org.starts("h1", "spare", run_ms=100))
+    assert 0 == org.hold("h1").open
+
+
+Setup = Callable[[Org], Command]
+
+
+def test_what_can_be_refused() -> None:
+    """Each refusal with its figures (M1)."""
+    org = Org(RATES)
+    org.issue("g1", 9_000)
+    org.reserve("h1", run_ms=100, context=gpus("h100", "a100", job="j1"))
+    org.reserve("raw", 100, context=Context(gpu_types=("h100",)))
+    org.starts("h1", "h100", run_ms=100)
+
+    assert Refusal(Code.HOLD_UNKNOWN, {"hold": "h9"}) == org.refuses(
+        ask.start("h9", "h100", run_ms=1)
+    )
+    assert Refusal(Code.ALREADY_EXISTS, {"attempt": 1}) == org.refuses(
+        ask.start("h1", "h100", run_ms=1)
+    )
+    figures: dict[str, object] = {"gpu_type": "l4", "held": ("h100", "a100")}
+    assert Refusal(Code.TYPE_NOT_HELD, figures) == org.refuses(
+        ask.start("h1", "l4", run_ms=1, attempt=2)
+    )
+    assert Refusal(Code.NOT_METERED, {"hold": "raw"}) == org.refuses(
+        ask.start("raw", "h100", run_ms=1)
+    )
+    org.release("h1")
+    assert Refusal(Code.HOLD_CLOSED, {"hold": "h1", "closed_at": T0}) == org.refuses(
+        ask.start("h1", "h100", run_ms=1, attempt=2)
+    )
+
+
+def known_attempt_other_type(org: Org) -> Command:
+    org.starts("h1", "h100", run_ms=1)
+    return ask.start("h1", "l4", run_ms=1)
+
+
+def not_metered_and_closed(org: Org) -> Command:
+    org.release("raw")
+    return ask.start("raw", "h100", run_ms=1)
+
+
+CASES: dict[str, tuple[Setup, Code]] = {
+    "a known attempt before a type not held": (known_attempt_other_type, Code.ALREADY_EXISTS),
+    "a type not held before a hold not metered": (
+        lambda org: ask.start("raw", "l4", run_ms=1),
+        Code.TYPE_NOT_HELD,
+    ),
+    "a hold not metered before a closed one": (not_metered_and_closed, Code.NOT_METERED),
+}
+
+
+@pytest.mark.parametrize(("setup", "code"), CASES.values(), ids=CASES)
+def test_the_first_applicable_refusal_of_a_start_is_answered(setup: Setup, code: Code) -> None:
+    """When several apply, the first in the order of `Code` wins (M1)."""
+    org = Org(RATES)
+    org.issue("g1", 9_000)
+    org.reserve("h1", run_ms=100, context=gpus("h100", "a100"))
+    org.reserve("raw", 100, context=Context(gpu_types=("h100",)))
+
+    assert code == org.refuses(setup(org)).code
