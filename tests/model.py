@@ -58,7 +58,8 @@ from bursar.core.refusal import Code
 
 LARGEST: Final = 2**53 - 1
 MILLION: Final = 1_000_000
-HOUR: Final = 3_600_000_000
+MINUTE: Final = 60_000_000
+HOUR: Final = 60 * MINUTE
 DAY: Final = 24 * HOUR
 
 PLACES: Final = ("free", "held", "spent", "forfeited", "revoked", "moved")
@@ -681,6 +682,7 @@ class Model:
             hold = None if debt.hold is None else self.holds[debt.hold]
             context = Context() if hold is None else hold.context
             total = debt.total if hold is None else hold.used
+            spent = {}
             for grant in self._eligible(debt.account, context, at):
                 has = debt.draws.get(grant.id, 0) if hold is None else 0
                 if hold is not None and grant.id in hold.draws:
@@ -690,11 +692,15 @@ class Model:
                 if take > 0:
                     self._post(grant, "free", "spent", take, at)
                     debt.owed -= take
+                    spent[grant.id] = take
                     if hold is None:
                         debt.draws[grant.id] = has + take
                     else:
                         hold.owed -= take
                         hold.draw(grant.id).charged += take
+            if hold is not None and spent:  # a charge of its own, nameless here
+                name = f"{debt.id}/repaid/{len(self.charges)}"
+                self.charges[name] = ModelCharge(name, hold.id, spent, 0, [])
 
     # ── §9: recurring grants ─────────────────────────────────────────────────────────────────────
     def _turn(self, id: str, at: Instant) -> None:
@@ -705,9 +711,13 @@ class Model:
         for grant in (self.grants[name] for name in recurrence.present):
             if grant.expires_at <= at:  # it may have been extended
                 left += grant.free_before(at)
-        fresh = [(self.names.period_grant(id, at), ask.amount)]
-        if rolled := min(left, ask.roll_over_max):
-            fresh.append((self.names.rolled_grant(id, at), rolled))
+        own = min(ask.amount, self._room())
+        rolled = min(left, ask.roll_over_max, self._room() - own)
+        fresh = [
+            (self.names.period_grant(id, at), own),
+            (self.names.rolled_grant(id, at), rolled),
+        ]
+        fresh = [(name, amount) for name, amount in fresh if amount]
         for name, amount in fresh:
             self.grants[name] = ModelGrant(
                 id=name,
@@ -906,10 +916,9 @@ class Model:
     def _on_SetTier(self, ask: SetTier) -> Code | None:
         return None  # what budgets a tier brings is not part of the ledger's document
 
-    def _too_much(self, amount: int) -> bool:
-        """Whether the org would have had more than the largest amount in all."""
-        issued = sum(grant.amount - grant.inside("moved") for grant in self._grants())
-        return amount > LARGEST or issued + amount > LARGEST
+    def _room(self) -> int:
+        """How much more can be issued before the org has had the largest amount in all."""
+        return LARGEST - sum(grant.amount - grant.inside("moved") for grant in self._grants())
 
     def _on_Issue(self, ask: Issue) -> Code | None:
         starts_at = self.now if ask.starts_at is None else ask.starts_at
@@ -923,7 +932,7 @@ class Model:
             return Code.EXTERNAL_REF_EXISTS
         if ask.expires_at <= max(starts_at, self.now):
             return Code.TIME_INVALID
-        if self._too_much(ask.amount):
+        if ask.amount > self._room():
             return Code.AMOUNT_TOO_LARGE
         self.grants[ask.grant] = ModelGrant(
             id=ask.grant,
@@ -948,7 +957,7 @@ class Model:
             return Code.ALREADY_EXISTS
         if starts_at < self.now:
             return Code.TIME_INVALID
-        if self._too_much(ask.amount):
+        if ask.amount > self._room():
             return Code.AMOUNT_TOO_LARGE
         self.recurrences[ask.recurrence] = ModelRecurrence(ask, self.zones[ask.account], starts_at)
         if starts_at == self.now:
@@ -1435,9 +1444,23 @@ class Model:
                 draw.open += amount
             else:
                 self._post(grant, "spent", "forfeited", amount, self.now)
+        self._take_from_charges(hold, given, from_debt)
         self._uncount_stretch(hold, stretch, lost - rest)
         hold.touched_at = self.now
         return None
+
+    def _take_from_charges(self, hold: ModelHold, given: dict[str, int], from_debt: int) -> None:
+        """What was given back cannot be reversed too: the latest charges lose it first."""
+        for charge in reversed(self.charges.values()):
+            if charge.hold == hold.id:
+                for id in charge.spent:
+                    take = min(given.get(id, 0), charge.spent[id])
+                    if take:
+                        charge.spent[id] -= take
+                        given[id] -= take
+                take = min(from_debt, charge.owed)
+                charge.owed -= take
+                from_debt -= take
 
     def _uncount_stretch(self, hold: ModelHold, stretch: Stretch, amount: int) -> None:
         for id, budget in self.budgets.items():
@@ -1457,11 +1480,7 @@ class Model:
         charge = self.charges[ask.charge]
         hold = self.holds[charge.hold]
         from_debt = min(charge.owed, hold.owed)
-        left_of = {
-            id: min(amount, hold.draws[id].charged - hold.draws[id].reversed)
-            for id, amount in charge.spent.items()  # some may have been given back
-        }
-        left = from_debt + sum(left_of.values())
+        left = from_debt + sum(charge.spent.values())
         amount = left if ask.amount is None else ask.amount
         if amount > left or left == 0:
             return Code.EXCEEDS_CHARGE
@@ -1475,7 +1494,7 @@ class Model:
             self.debts[self.names.hold_debt(hold.id)].owed -= from_debt
             rest -= from_debt
         for grant in reversed(self._in_spend_order(list(charge.spent), hold.account)):
-            take = min(rest, left_of[grant.id])
+            take = min(rest, charge.spent[grant.id])
             if take == 0:
                 continue
             before = charge.spent[grant.id]
@@ -1488,9 +1507,10 @@ class Model:
                 self._post(grant, "spent", "forfeited", take, self.now)
             else:
                 self._post(grant, "spent", "free", take, self.now)
-                if grant.expires_at <= self.now and ask.reissue_until is not None:
+                again = min(take, self._room())
+                if grant.expires_at <= self.now and ask.reissue_until is not None and again:
                     name = self.names.reissued_grant(charge.id, grant.id, before)
-                    self._reissue(name, grant, take, ask.reissue_until)
+                    self._reissue(name, grant, again, ask.reissue_until)
         self._uncount_charge(charge, amount)
         return None
 
@@ -1593,7 +1613,7 @@ class Model:
         if ask.budget in self.dropped:
             return Code.ALREADY_EXISTS
         rolling = ask.every == Every.ROLLING
-        if ask.rolling and (not rolling or ask.rolling < HOUR or ask.rolling % 24):
+        if ask.rolling and (not rolling or ask.rolling < 24 * MINUTE or ask.rolling % 24):
             return Code.TIME_INVALID
         if rolling and not ask.rolling:
             return Code.TIME_INVALID

@@ -77,6 +77,7 @@ RATES: Final = (3_600, 100, 777, 1_000, 7_200, 36_000, 3_600_000, 1, 0)
 CAPS: Final = (500_000, 333_333, 999_999, 1)
 SMALL: Final = (100, 50, 1, 2, 3, 7, 10, 33, 99, 101, 250, 333, 500, 999, 1000)
 STEPS: Final = (SECOND, 1, 1_000, MINUTE, 10 * MINUTE, HOUR, 6 * HOUR, DAY)
+LONG_RUN_MS: Final = 3 * 24 * 3_600_000
 LIVES: Final = (6 * HOUR, HOUR, 5 * HOUR, 6 * HOUR, HOUR, SECOND, 1)
 JOB_LIVES: Final = (3 * DAY, DAY, 40 * DAY, 60 * DAY, 60 * DAY + 1)
 
@@ -193,6 +194,10 @@ class Author:
         holds = self.open_holds()
         full = [hold for hold in holds if hold.open]
         return self.one(full if full and not self.chance(15) else holds)
+
+    def charges(self) -> list[str]:
+        """Charges that were asked for."""
+        return [id for id in self.model.charges if "/" not in id]
 
     def live_grants(self) -> list[ModelGrant]:
         """Grants that have not ended."""
@@ -313,7 +318,8 @@ class Author:
     def ms_for(self, amount: int, rate: int, milli_gpus: int) -> int:
         """About how long one runs for `amount`; an hour where it costs nothing."""
         per_hour = rate * milli_gpus
-        return max(1, amount * 3_600_000_000 // per_hour) if per_hour else 3_600_000
+        run_ms = amount * 3_600_000_000 // per_hour if per_hour else 3_600_000
+        return max(1, min(run_ms, LONG_RUN_MS))
 
     # ── commands ─────────────────────────────────────────────────────────────────────────────────
     def issue(self) -> Command:
@@ -477,7 +483,7 @@ class Author:
 
     def charge(self) -> Command:
         hold = self.hold()
-        charge = ChargeId(self.fresh("c", list(self.model.charges)))
+        charge = ChargeId(self.fresh("c", self.charges()))
         if self.meters(hold) and not self.chance(20):
             attempt, run_ms = self.reading(hold, hold.open)
             return Charge(
@@ -491,7 +497,7 @@ class Author:
 
     def settle(self) -> Command:
         hold = self.hold()
-        charge = ChargeId(self.fresh("c", list(self.model.charges)))
+        charge = ChargeId(self.fresh("c", self.charges()))
         if self.meters(hold) and not self.chance(30):
             attempt, run_ms = self.reading(hold, hold.open)
             return Settle(charge=charge, hold=HoldId(hold.id), attempt=attempt, run_ms=run_ms)
@@ -519,7 +525,7 @@ class Author:
         return GiveBack(hold=HoldId(hold.id), attempt=attempt, kept_ms=max(0, kept_ms))
 
     def reverse_charge(self) -> Command:
-        id = self.known("c", list(self.model.charges))
+        id = self.known("c", self.charges())
         charge = self.model.charges.get(id)
         amount = None
         if charge is not None and self.chance(50):
@@ -534,7 +540,7 @@ class Author:
         holds = list(self.model.holds.values())
         closed = [hold for hold in holds if hold.closed_at is not None]
         hold = self.one(closed) if closed and not self.chance(20) else self.one(holds)
-        charge = ChargeId(self.fresh("c", list(self.model.charges)))
+        charge = ChargeId(self.fresh("c", self.charges()))
         returned = sum(draw.returned for draw in hold.draws.values())
         if self.meters(hold) and self.chance(50):
             attempt, run_ms = self.reading(hold, returned)
@@ -616,7 +622,7 @@ class Author:
             every=every,
             limit=limit,
             hard=hard,
-            rolling=self.one((DAY, 24 * MINUTE, 7 * DAY)) if every == Every.ROLLING else 0,
+            rolling=self.one((DAY, 7 * DAY, 24 * MINUTE)) if every == Every.ROLLING else 0,
         )
 
     def target(self) -> Target:
@@ -684,7 +690,7 @@ class Author:
                 found += [self.give_back] * 8
         if model.holds:
             found += [self.book_late] * 5 + [self.end_hold]
-        if model.charges:
+        if self.charges():
             found += [self.reverse_charge] * 5
         if any(debt.owed for debt in model.debts.values()):
             found += [self.repay_debt] * 2 + [self.absorb_debt] * 2 + [self.issue] * 6

@@ -27,7 +27,7 @@ from bursar.cli.tour.story import (
     clock,
 )
 from bursar.core.budgets.limits import Applying, counted_in
-from bursar.core.instant import NEVER
+from bursar.core.instant import MINUTE, NEVER
 from bursar.core.ledger.balance import balance
 from bursar.core.ledger.events import (
     ChargeBooked,
@@ -273,6 +273,22 @@ def test_a_made_up_credit_is_found() -> None:
 
     assert not chapters.check(story.journal, story.now, Page(Console(file=page, width=80)))
     assert "do not add up" in page.getvalue()
+
+
+def test_a_past_that_does_not_add_up_is_found() -> None:
+    """A hold that takes effect after its first charge leaves a negative compartment in the past."""
+    story, _ = told()
+    events = story.journal.events
+    place = next(i for i, event in enumerate(events) if isinstance(event, HoldOpened))
+    moved = [
+        dataclasses.replace(one, effective_at=one.effective_at + 20 * MINUTE)
+        for one in events[place].postings
+    ]
+    events[place] = dataclasses.replace(events[place], postings=tuple(moved))
+    page = io.StringIO()
+
+    assert not chapters.check(story.journal, story.now, Page(Console(file=page, width=80)))
+    assert "a past compartment is negative" in " ".join(page.getvalue().split())
 
 
 def test_a_tour_whose_books_do_not_add_up_exits_with_an_error(

@@ -40,10 +40,13 @@ tail, the state after the last event: what comes in order is applied to it at on
 
 Roads not taken. Checkpoints and replay until the states agree again: simple, but where packs live
 long they never agree. A tree of matchings as for dynamic convex bipartite graphs (Brodal and
-others, 2007) bounds every change by O(log^2 n) steps of unit size; in Python its constant is
-worse than a block's replay, and packs of many units break its bound. The price of our way: where
-long-lived packs and rare lapses mix badly, a change may replay much of what lies between it
-and the next lapse; it never costs more than replaying everything.
+others, 2007) bounds a change of one unit by O(log^2 n); packs of many units break that bound, and
+for short-lived packs its many small steps promised to be slower than a block's replay.
+
+The price of our way: where packs live long and yet lapse before the end of time, a change may
+replay much of what lies between it and the next lapse. Measured with 30,000 shuffled calls: packs
+that live 5 % of all time 46 times, 12 % 21 times, 30 % (the worst tried) 1.6 times as fast as
+replaying everything.
 """
 
 from bisect import bisect_left, bisect_right
@@ -126,12 +129,14 @@ class _Block:
         self.dip = min(0, min(self.net))
         return at
 
-    def replay(self, state: _State, end: int) -> tuple[_State, int]:
-        """Work the block out from a state, up to `end`; the state after it, and what is short.
+    def replay(self, state: _State, end: int) -> int:
+        """Work the block out up to `end`, from a state that is brought there; what is short.
 
-        When a use cannot be covered nothing is noted, and the state means nothing.
+        When a use cannot be covered nothing is noted, and the state means nothing any more.
         """
-        expiries, amounts = [*state[0], _END], [*state[1], 0]
+        expiries, amounts = state
+        expiries.append(_END)  # so that no loop needs to look for the end of the list
+        amounts.append(0)
         lapses: list[int] = []
         lapsed: list[int] = []
         gone, top, head = 0, -1, 0
@@ -151,7 +156,7 @@ class _Block:
                 continue
             while (have := amounts[head]) < amount:
                 if expiries[head] == _END:
-                    return state, amount
+                    return amount
                 amount -= have
                 head += 1
             if expiries[head] > top:
@@ -166,7 +171,10 @@ class _Block:
             lapsed.append(gone)
             head += 1
         self.lapses, self.lapsed, self.top = lapses, lapsed, top
-        return (expiries[head:-1], amounts[head:-1]), 0
+        expiries.pop()
+        amounts.pop()
+        del expiries[:head], amounts[:head]
+        return 0
 
     def save(self) -> _Saved:
         """All that a use may change, to be put back when it is refused."""
@@ -310,7 +318,7 @@ class TimelineLedger:
             last = _Block(to, tail.entry)
             self._blocks.append(last)
             self._los.append(to)
-            self._keep(len(self._blocks) - 1, ([*expiries], [*amounts]))
+            self._keep(len(self._blocks) - 1, (expiries, amounts))
         tail.lo = to
         return last
 
@@ -360,7 +368,7 @@ class TimelineLedger:
         if expiry < self._end(at) or (expiry < block.top and self._is_near(at)):
             state = self._state_of(at)
             block.insert(start, expiry, amount)
-            state = self._replayed(at, state)
+            self._replay(at, state)
             eager -= len(block.events)
         else:
             block.insert(start, expiry, amount)
@@ -389,7 +397,7 @@ class TimelineLedger:
             self._keep(k, state)
             if state is not None and (expiry < end or len(block.events) <= eager):
                 before = block.lapsed_total()
-                state = self._replayed(k, state)
+                self._replay(k, state)
                 extra -= block.lapsed_total() - before
                 eager -= len(block.events)
             else:
@@ -434,7 +442,7 @@ class TimelineLedger:
         missing = amount
         if state is not None:
             before = block.lapsed_total()
-            state, short = block.replay(state, self._end(own))
+            short = block.replay(state, self._end(own))
             if short:
                 return short
             missing -= before - block.lapsed_total()
@@ -455,7 +463,7 @@ class TimelineLedger:
             self._keep(k, state)
             if state is not None and (block.lapses or len(block.events) <= eager):
                 before = block.lapsed_total()
-                state, short = block.replay(state, self._end(k))
+                short = block.replay(state, self._end(k))
                 if short:
                     return short
                 missing -= before - block.lapsed_total()
@@ -478,17 +486,16 @@ class TimelineLedger:
         """Where the k-th block ends: it lapses what expires before."""
         return self._los[k + 1] if k + 1 < len(self._los) else self._tail.lo
 
-    def _replayed(self, k: int, state: _State) -> _State:
-        """The state after the k-th block, whose uses are known to be covered."""
-        state, short = self._blocks[k].replay(state, self._end(k))
+    def _replay(self, k: int, state: _State) -> None:
+        """Bring a state through the k-th block, whose uses are known to be covered."""
+        short = self._blocks[k].replay(state, self._end(k))
         assert not short, "an accepted use lost its cover"
-        return state
 
     def _state_of(self, k: int) -> _State:
-        """The state with which the k-th block begins, kept if it may be."""
+        """The state with which the k-th block begins, the caller's own; kept too if it may be."""
         block = self._blocks[k]
         if block.expiries is not None:
-            return block.expiries, block.amounts
+            return [*block.expiries], [*block.amounts]
         state = self._state_at(k)
         self._keep(k, state)
         return state
@@ -500,10 +507,11 @@ class TimelineLedger:
             first -= 1
         expiries = self._blocks[first].expiries
         assert expiries is not None
-        state = self._replayed(first, (expiries, self._blocks[first].amounts))
+        state = [*expiries], [*self._blocks[first].amounts]
+        self._replay(first, state)
         for between in range(first + 1, k):
             self._keep(between, state)
-            state = self._replayed(between, state)
+            self._replay(between, state)
         return state
 
     def _is_near(self, k: int) -> bool:
@@ -517,7 +525,7 @@ class TimelineLedger:
         return True
 
     def _keep(self, k: int, state: _State | None) -> None:
-        """Keep the state at the k-th block, unless it is unknown or long for its worth.
+        """Keep a copy of the state at the k-th block, unless it is unknown or long for its worth.
 
         Its worth is the work of finding it again from the one before.
         """
@@ -534,7 +542,7 @@ class TimelineLedger:
             if self._blocks[before].expiries is not None:
                 break
         if size <= worth:
-            block.expiries, block.amounts = state
+            block.expiries, block.amounts = [*state[0]], [*state[1]]
 
     def _put_or_forget(self, block: _Block, expiry: int, amount: int, gap: int) -> int:
         """Add to a kept state, or drop it when too long for its worth; the events since one."""
@@ -582,7 +590,7 @@ class TimelineLedger:
             assert block.dip == min([0, *block.net]), "the least sum is off"
             noted = (block.lapses, block.lapsed)
             top = block.top
-            state = self._replayed(k, state)
+            self._replay(k, state)
             assert noted == (block.lapses, block.lapsed), "lapses are off"
             assert top >= block.top, "more is spent than was noted"
             block.top = top

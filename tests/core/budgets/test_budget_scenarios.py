@@ -8,7 +8,7 @@ import pytest
 from bursar.core.budgets.periods import Every
 from bursar.core.budgets.tiers import TIERS, DefaultBudget
 from bursar.core.ids import AccountId, BudgetId, UserId
-from bursar.core.instant import DAY, HOUR, NEVER, Instant
+from bursar.core.instant import DAY, HOUR, MINUTE, NEVER, Instant
 from bursar.core.ledger.commands import AddAccount, AddUser, SetBudget, SetTier
 from bursar.core.ledger.events import (
     BudgetDropped,
@@ -189,6 +189,35 @@ def test_a_rolling_window_counts_whole_slots() -> None:
     org.reserve("h3", 60)
 
 
+@pytest.mark.parametrize(
+    ("every", "rolling"),
+    [
+        (Every.ROLLING, 0),
+        (Every.ROLLING, 24 * MINUTE - 24),
+        (Every.ROLLING, 24 * MINUTE + 1),
+        (Every.DAY, DAY),
+        (Every.LIFETIME, 1),
+    ],
+)
+def test_a_rolling_window_divides_into_slots_of_a_minute_or_more(
+    every: Every, rolling: int
+) -> None:
+    """And no other window has a length (B5)."""
+    org = rich()
+    asked = SetBudget(
+        budget=BudgetId("b"),
+        target=Target(account=AccountId("org")),
+        every=every,
+        limit=1,
+        hard=True,
+        rolling=rolling,
+    )
+
+    invalid = Refusal(Code.TIME_INVALID, {"every": every, "rolling": rolling})
+    assert invalid == org.refuses(asked)
+    org.budget("b", 1, Every.ROLLING, account="org", rolling=24 * MINUTE)
+
+
 # Whose usage
 
 
@@ -247,7 +276,7 @@ def test_a_budget_for_each_user_counts_them_apart() -> None:
 
 
 def test_the_budget_named_is_the_first_exceeded_on_the_path() -> None:
-    """From the asking account to the root: own, each user, pair; last the user's own; by id (B3)."""
+    """From the asking account up: own, each user, pair; last the user's own; by id (B3)."""
     org = rich()
     order = [
         f"{account} {kind}{name}"

@@ -1,16 +1,70 @@
 """The core and a naive model of it, side by side: whatever is asked, they say and do the same.
 
-The names IL1 … IL22 are those of the invariants that the design lists for a ledger.
+IL1 … IL22 are the invariants that were listed for the ledger before it was written. Those that
+concern the core are checked here, each under its name, after every step of every history:
+
+    IL1  a grant is the sum of its compartments     IL10 a sweeper changes nothing
+    IL2  only an issue creates, nothing destroys    IL11 a hold does not shrink by what others do
+    IL4  the events alone give the same books       IL12 readings may be lost, repeated, reordered
+    IL5  refunds go to the grants of the draws      IL13 metering often or seldom costs the same
+    IL6  an expired draw is never available again   IL14 an overrun is never lost
+    IL7  nor is a non-refundable one, once spent    IL15 no more is reversed than was charged
+    IL8  spend order                                IL18 a refusal changes nothing
+    IL9  nothing is drawn that may not be           IL19 events are in order
+                                                    IL20 a past view never changes
+                                                    IL21 late usage is usage on time
+                                                    IL22 no figure is too large
+
+The requirements go before them where they differ: compartments include `moved` (D7), spend order is
+that of L4, the share cap counts over the running total and not over one charge (L9), usage past the
+bound on debt is absorbed (L13), and every amount is at most 2^53−1 (L14). IL3, IL16 and IL17 are
+about callers at the same time and IL23 to IL26 about what is around the core.
 """
 
-from bursar.core.budgets.limits import Applying, counted_in
-from bursar.core.ids import UserId, derived_id
-from bursar.core.instant import Instant
-from bursar.core.ledger.books import Books
-from bursar.core.ledger.decide import caught_up
-from bursar.core.ledger.values import Grant
-from tests.model import SHOWN, Names, Shown, Snapshot
+from copy import copy
+from typing import Any
 
+import pytest
+from hypothesis import event, given
+from hypothesis import strategies as st
+
+from bursar.core.budgets.limits import Applying, counted_in
+from bursar.core.ids import (
+    AccountId,
+    ChargeId,
+    GrantId,
+    HoldId,
+    PriceVersionId,
+    UserId,
+    derived_id,
+)
+from bursar.core.instant import HOUR, NEVER, Instant
+from bursar.core.ledger.books import Books
+from bursar.core.ledger.commands import (
+    AddAccount,
+    AddUser,
+    BookLate,
+    Charge,
+    Command,
+    EndHold,
+    Issue,
+    Lapse,
+    Release,
+    Reserve,
+    ReverseCharge,
+)
+from bursar.core.ledger.decide import caught_up
+from bursar.core.ledger.events import Event, HoldClosed, issued_by
+from bursar.core.ledger.history import view
+from bursar.core.ledger.journal import Journal, rebuilt_from
+from bursar.core.ledger.values import Compartment, Context, Grant, Kind, Policy
+from bursar.core.ledger.verify import problems
+from bursar.core.pricing import PriceBook, PriceVersion, Rate
+from bursar.core.refusal import Code, Refusal
+from tests.model import LARGEST, SHOWN, Model, Names, Shown, Snapshot
+from tests.strategies import BEGINNINGS, History, histories
+
+T0 = BEGINNINGS[0]
 NAMES = Names(
     period_grant=lambda recurrence, at: derived_id(recurrence, f"period/{at}"),
     rolled_grant=lambda recurrence, at: derived_id(recurrence, f"rolled/{at}"),
@@ -92,3 +146,280 @@ def snapshot(kept: Books, now: Instant) -> Snapshot:
         },
         "recurrences": {id: one.next_at for id, one in books.recurrences.items()},
     }
+
+
+# ── side by side ─────────────────────────────────────────────────────────────────────────────────
+@given(histories(NAMES))
+def test_the_core_does_what_the_model_does(history: History) -> None:
+    """Same answers, same balances, holds, debts and budgets after each step (L4-L14, B1-B5).
+
+    By this IL8 (spend order) and IL9 (validity, policy, share) hold too: the model draws by sorting
+    all grants that may pay.
+    """
+    journal, model = Journal(history.prices), Model(history.prices, NAMES)
+    for now, command in history.steps:
+        before = told(journal.books)
+        expected = model.answer(command, now)
+        outcome = journal.do(command, now)
+        actual = outcome.code if isinstance(outcome, Refusal) else None
+
+        assert expected == actual, f"{command} is answered otherwise"
+        said, heard = model.snapshot(now), snapshot(journal.books, now)
+        for part, value in said.items():
+            assert value == heard[part], f"{part} differ after {command}"
+        if isinstance(outcome, Refusal):
+            assert before == told(journal.books), "IL18: a refusal has changed the books"
+            event(f"refused: {outcome.code}")
+        else:
+            event(f"accepted: {type(command).__name__}")
+
+    assert journal.books == rebuilt_from(journal.events, history.prices), "IL4"
+    assert problems(journal.books) == []
+
+
+@given(histories(NAMES))
+def test_what_always_holds_of_a_grant_and_a_hold(history: History) -> None:
+    """IL1, IL2, IL5, IL6, IL7, IL11, IL14, IL15, IL19 and IL22, seen on the core alone."""
+    journal = Journal(history.prices)
+    for now, command in history.steps:
+        earlier = {id: hold.open for id, hold in journal.books.holds.items()}
+        outcome = journal.do(command, now)
+        if isinstance(outcome, Refusal):
+            continue
+        books = journal.books
+        for fact in outcome:
+            check_event(books, fact, now)
+        check_totals(books)
+        named = getattr(command, "hold", None)
+        ended = {fact.hold for fact in outcome if isinstance(fact, HoldClosed)}
+        for id, open in earlier.items():
+            hold = books.holds.get(id)
+            assert hold is not None
+            assert hold.open == open or id in ended or id == named, f"IL11: {id} shrank"
+
+    instants = [fact.at for fact in journal.events]
+    assert instants == sorted(instants), "IL19: what was recorded is not in order"
+
+
+@given(histories(NAMES), st.integers(0, 3))
+def test_a_sweeper_changes_nothing(history: History, every: int) -> None:
+    """IL10: whether lapses and limits are written early or late, every answer is the same."""
+    plain, swept = Journal(history.prices), Journal(history.prices)
+    for step, (now, command) in enumerate(history.steps):
+        if every == 0 or step % every == 0:
+            sweep(swept, now)
+        expected, actual = plain.do(command, now), swept.do(command, now)
+
+        assert isinstance(expected, Refusal) == isinstance(actual, Refusal)
+        if isinstance(expected, Refusal) and not isinstance(command, EndHold):
+            assert expected == actual
+        assert snapshot(plain.books, now) == snapshot(swept.books, now)
+
+
+@given(histories(NAMES), st.data())
+def test_a_past_view_never_changes(history: History, data: st.DataObject) -> None:
+    """IL20: as of one instant and as known at another, then and ever after, and as the model."""
+    journal, model = Journal(history.prices), Model(history.prices, NAMES)
+    seen: list[tuple[Instant, Instant, dict[str, Shown]]] = []
+    for now, command in history.steps:
+        model.answer(command, now)
+        journal.do(command, now)
+        if journal.events and data.draw(st.integers(0, 3)) == 3:
+            marks = sorted({p.effective_at for fact in journal.events for p in fact.postings})
+            at = data.draw(st.sampled_from([now, *marks])) + data.draw(st.sampled_from([0, -1, 1]))
+            if at <= now:
+                seen.append((at, now, past(journal.events, at, now)))
+    for at, known_at, told_then in seen:
+        assert told_then == past(journal.events, at, known_at), "IL20: the past has changed"
+        assert told_then == {k: v for k, v in model.view(at, known_at).items()}, "IL20"
+
+
+# ── single properties ────────────────────────────────────────────────────────────────────────────
+@given(
+    readings=st.lists(st.integers(0, 5_000_000), min_size=1, max_size=8),
+    order=st.randoms(use_true_random=False),
+    rate=st.sampled_from([1, 777, 3_600, 12_345_678, 3_600_000_000]),
+    milli_gpus=st.sampled_from([1, 333, 1_000, 8_000]),
+)
+def test_only_the_largest_reading_counts(
+    readings: list[int], order: Any, rate: int, milli_gpus: int
+) -> None:
+    """IL12, IL13: readings lost, repeated, reordered, often or seldom: the same charge (D6, L14)."""
+    heard = readings + [order.choice(readings) for _ in range(3)]
+    order.shuffle(heard)
+    often, once = metered(rate, milli_gpus), metered(rate, milli_gpus)
+    for number, run_ms in enumerate(heard):
+        ask = Charge(charge=ChargeId(f"c{number}"), hold=HoldId("h"), run_ms=run_ms)
+        assert not isinstance(often.do(ask, T0), Refusal)
+    once.do(Charge(charge=ChargeId("c"), hold=HoldId("h"), run_ms=max(readings)), T0)
+
+    used = max(readings) * rate * milli_gpus // 3_600_000_000
+    for journal in (often, once):
+        hold = journal.books.holds.get(HoldId("h"))
+        assert hold is not None
+        assert used == hold.used
+    assert snapshot(once.books, T0)["grants"] == snapshot(often.books, T0)["grants"]
+
+
+@given(
+    held=st.integers(1, 1000),
+    used=st.integers(1, 1000),
+    expires=st.sampled_from([NEVER, 1, 10, 11, 20, 21, 40]),
+    refundable=st.booleans(),
+)
+def test_late_usage_is_usage_on_time(
+    held: int, used: int, expires: Instant, refundable: bool
+) -> None:
+    """IL21: if nothing else wanted the credits, it makes no difference when we hear of it (L12)."""
+    policy = Policy(refundable=refundable)
+    until = NEVER if expires == NEVER else T0 + expires
+    on_time, late = org(until, policy), org(until, policy)
+    for journal in (on_time, late):
+        journal.do(reserve(amount=held), T0)
+    usage = min(held, used)
+    on_time.do(Charge(charge=ChargeId("c"), hold=HoldId("h"), amount=usage), T0 + 10)
+    for journal in (on_time, late):
+        journal.do(Release(hold=HoldId("h")), T0 + 20)
+    booked = late.do(
+        BookLate(charge=ChargeId("c"), hold=HoldId("h"), amount=usage, effective_at=T0 + 10),
+        T0 + 30,
+    )
+    assert not isinstance(booked, Refusal)
+    for at in (T0 + 30, T0 + 40):
+        assert snapshot(on_time.books, at) == snapshot(late.books, at)
+
+
+@given(parts=st.lists(st.integers(1, 400), min_size=1, max_size=6), spent=st.integers(1, 1000))
+def test_no_more_is_reversed_than_was_charged(parts: list[int], spent: int) -> None:
+    """IL15: in parts or at once, and a second time not at all (L11)."""
+    journal = org()
+    journal.do(reserve(amount=spent), T0)
+    journal.do(Charge(charge=ChargeId("c"), hold=HoldId("h"), amount=spent), T0)
+    left = spent
+    for part in parts:
+        outcome = journal.do(ReverseCharge(charge=ChargeId("c"), amount=part), T0)
+        if part > left:
+            assert isinstance(outcome, Refusal)
+            assert outcome.code is Code.EXCEEDS_CHARGE
+        else:
+            left -= part
+        grant = journal.books.grants.get(GrantId("g"))
+        assert grant is not None
+        assert left == grant.spent
+    journal.do(ReverseCharge(charge=ChargeId("c")), T0)
+    before = told(journal.books)
+    journal.do(ReverseCharge(charge=ChargeId("c")), T0)
+    assert before == told(journal.books), "IL15: reversed twice"
+
+
+@pytest.mark.parametrize("shift", [-1, 0, 1])
+def test_a_refund_at_the_very_expiry(shift: int) -> None:
+    """IL6: a microsecond decides whether a refund is available or lapsed (L10)."""
+    journal = org(expires_at=T0 + HOUR)
+    journal.do(reserve(amount=600, limit=T0 + 2 * HOUR), T0)
+    journal.do(Release(hold=HoldId("h")), T0 + HOUR + shift)
+    grant = snapshot(journal.books, T0 + HOUR + shift)["grants"]["g"]
+    assert (1000, 0) == (grant["available"] + grant["lapsed"], grant["held"])
+    assert (grant["available"] == 0) is (shift >= 0)
+
+
+# ── what the properties are made of ──────────────────────────────────────────────────────────────
+def told(books: Books) -> dict[str, object]:
+    """All that the books say, in a form that does not change with them."""
+    return books.facts() | {"singles": copy(books.singles)}
+
+
+def past(events: list[Event], at: Instant, known_at: Instant) -> dict[str, Shown]:
+    """A past view in the words of the model."""
+    return {
+        id: {part.value: amount for part, amount in found.parts.items()}
+        for id, found in view(events, at, known_at).items()
+    }
+
+
+def sweep(journal: Journal, now: Instant) -> None:
+    """What the sweeper does: end the holds that have reached their limits, write lapses."""
+    for id, hold in list(journal.books.holds.items()):
+        if hold.closed_at is None and hold.expires_at <= now:
+            journal.do(EndHold(hold=id), now)
+    journal.do(Lapse(most=1000), now)
+
+
+def check_event(books: Books, fact: Event, now: Instant) -> None:
+    """What must be true of one event that has just happened."""
+    assert fact.at == now, "IL19: recorded at another time than it was decided"
+    new = {terms.id for terms in issued_by(fact)}
+    for posting in fact.postings:
+        grant = books.grants.get(posting.grant)
+        assert grant is not None
+        assert 0 < posting.amount <= LARGEST, "IL22"
+        assert posting.effective_at <= now, "IL19: effective in the future"
+        assert posting.source is not None or posting.grant in new, "IL2: created without an issue"
+        if posting.target is Compartment.AVAILABLE and posting.source is not None:
+            back = posting.source in (Compartment.HELD, Compartment.SPENT)
+            assert not back or posting.effective_at < grant.terms.expires_at, "IL6"
+            if posting.source is Compartment.SPENT:
+                assert grant.terms.policy.refundable, "IL7"
+
+
+def check_totals(books: Books) -> None:
+    """What must be true of the books after every command."""
+    issued = 0
+    held: dict[str, int] = {}
+    net: dict[str, int] = {}
+    for _, hold in books.holds.items():
+        paid = sum(draw.charged for draw in hold.draws)
+        assert hold.used == paid + hold.owed + hold.absorbed, "IL14: usage was lost"
+        for draw in hold.draws:
+            assert draw.drawn == draw.charged + draw.returned + draw.open, "IL5"
+            assert 0 <= draw.reversed <= draw.charged, "IL15"
+            held[draw.grant] = held.get(draw.grant, 0) + draw.open
+            net[draw.grant] = net.get(draw.grant, 0) + draw.charged - draw.reversed
+    for _, debt in books.debts.items():
+        for draw in debt.draws:
+            net[draw.grant] = net.get(draw.grant, 0) + draw.charged - draw.reversed
+    for id, grant in books.grants.items():
+        parts = [getattr(grant, name) for name in SHOWN]
+        assert min(parts) >= 0, "IL1: a compartment is negative"
+        assert sum(parts) == grant.terms.amount, "IL1: compartments do not add up"
+        assert grant.held == held.get(id, 0), "IL5: what is held is not what holds have open"
+        assert grant.spent == net.get(id, 0), "IL5: what is spent is not what was charged"
+        issued += grant.terms.amount - grant.moved
+    assert issued <= LARGEST, "IL22: the org has more than the largest amount"
+
+
+def org(expires_at: Instant = NEVER, policy: Policy = Policy()) -> Journal:
+    """One account `a` with 1,000 in the grant `g`, and one user `u`."""
+    price = Rate(gpu_type="a100", micros_per_gpu_hour=3_600)
+    version = PriceVersion(id=PriceVersionId("d"), effective_at=0, rates=(price,))
+    journal = Journal(PriceBook(versions=(version,)))
+    journal.do(AddAccount(account=AccountId("a"), parent=None, name=""), T0)
+    journal.do(AddUser(user=UserId("u")), T0)
+    journal.do(issue(1000, expires_at=expires_at, policy=policy), T0)
+    return journal
+
+
+def issue(amount: int, **more: Any) -> Command:
+    """Credits `g` for the account `a`."""
+    grant, account = GrantId("g"), AccountId("a")
+    return Issue(grant=grant, account=account, amount=amount, kind=Kind.PAID, **more)
+
+
+def reserve(limit: Instant = T0 + HOUR, **more: Any) -> Command:
+    """A hold `h` of the user `u` in the account `a`."""
+    hold, account, user = HoldId("h"), AccountId("a"), UserId("u")
+    return Reserve(hold=hold, account=account, user=user, expires_at=limit, **more)
+
+
+def metered(rate: int, milli_gpus: int) -> Journal:
+    """A hold `h` on one GPU type at `rate`, with more credits than any reading costs."""
+    price = Rate(gpu_type="a100", micros_per_gpu_hour=rate)
+    version = PriceVersion(id=PriceVersionId("d"), effective_at=0, rates=(price,))
+    journal = Journal(PriceBook(versions=(version,)))
+    journal.do(AddAccount(account=AccountId("a"), parent=None, name=""), T0)
+    journal.do(AddUser(user=UserId("u")), T0)
+    journal.do(issue(LARGEST), T0)
+    context = Context(gpu_types=("a100",), milli_gpus=milli_gpus)
+    opened = journal.do(reserve(run_ms=1_000_000, context=context), T0)
+    assert not isinstance(opened, Refusal)
+    return journal

@@ -172,6 +172,7 @@ def test_metering_often_or_seldom_comes_to_the_same() -> None:
 def test_a_reading_that_brings_nothing_new_does_nothing() -> None:
     """Not even an event (M2)."""
     org = metered()
+    assert () == org.reading("h1", 0)
     org.reading("h1", 100)
 
     assert () == org.reading("h1", 100)

@@ -188,8 +188,8 @@ def test_a_hold_by_run_time_covers_the_price_of_running_that_long() -> None:
     assert isinstance(opened, HoldOpened)
     assert [("g1", "available → held", 6_000, T0)] == moves(events)
     assert (("h100", 3 * PER_MS),) == opened.terms.rates
-    assert ("v1", 3 * PER_MS, ()) == (
-        opened.terms.price_version,
+    assert (("v1",), 3 * PER_MS, ()) == (
+        opened.terms.price_versions,
         opened.rate,
         opened.dropped,
     )
@@ -346,7 +346,7 @@ def test_an_orgs_own_price_goes_before_the_deployments() -> None:
 
     org.reserve("h1", run_ms=1_000, context=gpus("h100"))
 
-    assert (3_000, "own") == (org.hold("h1").open, org.hold("h1").terms.price_version)
+    assert (3_000, ("own",)) == (org.hold("h1").open, org.hold("h1").terms.price_versions)
     org.rebuilds()
 
 

@@ -1,0 +1,198 @@
+"""The tree of accounts, and the users who spend in it (B2)."""
+
+import pytest
+
+from bursar.core.budgets.periods import Every
+from bursar.core.ids import AccountId, BudgetId, PriceVersionId, UserId
+from bursar.core.instant import DAY, HOUR
+from bursar.core.ledger.commands import (
+    AddAccount,
+    AddUser,
+    SetBudget,
+    SetPolicy,
+    SetPrice,
+    SetTier,
+)
+from bursar.core.ledger.events import AccountAdded, PolicySet, PriceSet, UserAdded
+from bursar.core.ledger.journal import Journal
+from bursar.core.ledger.values import Account, OrgPolicy, Target
+from bursar.core.refusal import Code, InvariantBroken, Refusal
+from tests.builders import T0, Org, prices
+
+ORG, TEAM, PROJECT = AccountId("org"), AccountId("team"), AccountId("project")
+
+
+def add(account: str, parent: str | None, time_zone: str | None = None) -> AddAccount:
+    """An account to be added."""
+    return AddAccount(
+        account=AccountId(account),
+        parent=None if parent is None else AccountId(parent),
+        name=account.title(),
+        time_zone=time_zone,
+    )
+
+
+def limit(target: Target) -> SetBudget:
+    """A budget to be set."""
+    return SetBudget(budget=BudgetId("b"), target=target, every=Every.DAY, limit=1, hard=True)
+
+
+def test_the_first_account_is_the_root() -> None:
+    """It has no parent, and counts days in UTC if not told otherwise (B2)."""
+    journal = Journal()
+
+    outcome = journal.do(add("org", None), T0)
+
+    account = Account(id=ORG, parent=None, name="Org", time_zone="UTC")
+    assert (AccountAdded(at=T0, account=account),) == outcome
+    assert ORG == journal.books.singles.root
+    assert account == journal.books.accounts.get(ORG)
+
+
+def test_accounts_form_a_tree_of_any_depth() -> None:
+    """The path of an account leads to the root (B2)."""
+    org = Org()
+    for depth in range(20):
+        org.does(add(f"a{depth}", "project" if depth == 0 else f"a{depth - 1}"))
+
+    path = org.journal.books.path(AccountId("a19"))
+
+    assert (*(f"a{depth}" for depth in range(19, -1, -1)), "project", "team", "org") == path
+    assert (ORG,) == org.journal.books.path(ORG)
+    assert ORG == org.journal.books.singles.root
+
+
+def test_an_account_without_a_parent_is_refused_once_there_is_a_root() -> None:
+    """An org has one tree (B2)."""
+    assert Refusal(Code.ALREADY_EXISTS, {"root": "org"}) == Org().refuses(add("other", None))
+
+
+@pytest.mark.parametrize("parent", ["org", "team", None])
+def test_an_account_is_added_once(parent: str | None) -> None:
+    """Under the same parent, another one, or as a root: the id is taken (B2)."""
+    exists = Refusal(Code.ALREADY_EXISTS, {"account": "team"})
+
+    assert exists == Org().refuses(add("team", parent))
+
+
+def test_a_parent_must_exist() -> None:
+    """An unknown parent is named before anything else (B2)."""
+    unknown = Refusal(Code.ACCOUNT_UNKNOWN, {"account": "nobody"})
+
+    assert unknown == Org().refuses(add("new", "nobody"))
+    assert unknown == Org().refuses(add("team", "nobody", "Moon/Crater"))
+
+
+def test_an_account_has_the_zone_of_its_parent_unless_it_names_one() -> None:
+    """Budgets count days and months in it (B3)."""
+    org = Org(time_zone="Europe/Berlin")
+    org.does(add("tokyo", "team", "Asia/Tokyo"))
+    org.does(add("below", "tokyo"))
+
+    zones = {account.id: account.time_zone for _, account in org.journal.books.accounts.items()}
+
+    assert {
+        "org": "Europe/Berlin",
+        "team": "Europe/Berlin",
+        "project": "Europe/Berlin",
+        "tokyo": "Asia/Tokyo",
+        "below": "Asia/Tokyo",
+    } == zones
+
+
+@pytest.mark.parametrize("zone", ["Moon/Crater", "europe/berlin", "+01:00"])
+def test_a_zone_that_nobody_knows_is_refused(zone: str) -> None:
+    """A budget could not tell when its days end (B3)."""
+    invalid = Refusal(Code.TIME_INVALID, {"time_zone": zone})
+
+    assert invalid == Org().refuses(add("new", "org", zone))
+    assert invalid == Journal().do(add("org", None, zone), T0)
+
+
+def test_a_user_is_added_once() -> None:
+    """A user is a principal of the org, in no particular account (B2)."""
+    org = Org()
+
+    assert (UserAdded(at=T0, user=UserId("carl")),) == org.does(AddUser(user=UserId("carl")))
+
+    exists = Refusal(Code.ALREADY_EXISTS, {"user": "carl"})
+    assert exists == org.refuses(AddUser(user=UserId("carl")))
+    org.issue("g", 10)
+    org.reserve("h1", 5, by="org", user="carl")
+    org.reserve("h2", 5, by="project", user="carl")
+
+
+def test_a_hold_needs_a_known_account_and_user() -> None:
+    """The account is named first (B2)."""
+    org = Org()
+    org.issue("g", 10)
+
+    nobody = org.asking("h", 1, by="nobody", user="nobody")
+    assert Refusal(Code.ACCOUNT_UNKNOWN, {"account": "nobody"}) == org.refuses(nobody)
+    stranger = org.asking("h", 1, user="nobody")
+    assert Refusal(Code.USER_UNKNOWN, {"user": "nobody"}) == org.refuses(stranger)
+
+
+def test_a_budget_needs_a_known_account_and_user() -> None:
+    """The account is named first (B3)."""
+    org = Org()
+    account, user = AccountId("nowhere"), UserId("nobody")
+
+    unknown = Refusal(Code.ACCOUNT_UNKNOWN, {"account": "nowhere"})
+    assert unknown == org.refuses(limit(Target(account=account, user=user)))
+    assert unknown == org.refuses(limit(Target(account=account, each_user=True)))
+    stranger = Refusal(Code.USER_UNKNOWN, {"user": "nobody"})
+    assert stranger == org.refuses(limit(Target(account=ORG, user=user)))
+    assert stranger == org.refuses(limit(Target(user=user)))
+
+
+def test_an_org_without_accounts_has_no_budgets_and_no_tier() -> None:
+    """There is nothing yet that they could limit (B3)."""
+    journal = Journal()
+    journal.do(AddUser(user=UserId("ann")), T0)
+    unknown = Refusal(Code.ACCOUNT_UNKNOWN, {"account": None})
+
+    assert unknown == journal.do(limit(Target(user=UserId("ann"))), T0)
+    assert unknown == journal.do(SetTier(tier="free"), T0)
+
+
+@pytest.mark.parametrize(
+    ("target", "why"),
+    [
+        ({}, "a budget limits nobody"),
+        ({"each_user": True}, "a budget limits nobody"),
+        ({"user": UserId("ann"), "each_user": True}, "a budget limits nobody"),
+        ({"account": ORG, "user": UserId("ann"), "each_user": True}, "limits one and each"),
+    ],
+)
+def test_a_budget_limits_somebody(target: dict[str, object], why: str) -> None:
+    """An account, a user, the pair, or each user below an account (B3)."""
+    with pytest.raises(InvariantBroken, match=why):
+        Target(**target)  # type: ignore[arg-type]  # wrong on purpose
+
+
+def test_an_operator_sets_the_bounds_of_an_org() -> None:
+    """The longest life of a hold is one of them (L5)."""
+    org = Org()
+    org.issue("g", 10)
+    policy = OrgPolicy(raw_hold_max=HOUR)
+
+    assert (PolicySet(at=T0, policy=policy),) == org.does(SetPolicy(policy=policy))
+
+    assert policy == org.journal.books.singles.policy
+    assert Refusal(
+        Code.HOLD_TOO_LONG, {"expires_at": T0 + DAY, "latest": T0 + HOUR}
+    ) == org.refuses(org.asking("h", 1, until=T0 + DAY))
+
+
+def test_a_price_version_of_an_org_is_set_once() -> None:
+    """A version is never changed, only followed (B1)."""
+    org = Org(prices("v1", h100=5))
+    mine = prices("v1", h100=3)  # the deployment's ids are its own
+
+    assert (PriceSet(at=T0, version=mine),) == org.price(mine)
+
+    assert mine == org.journal.books.singles.prices.version(PriceVersionId("v1"))
+    assert Refusal(Code.ALREADY_EXISTS, {"version": "v1"}) == org.refuses(
+        SetPrice(version=prices("v1", h100=4))
+    )

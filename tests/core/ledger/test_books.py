@@ -1,0 +1,559 @@
+"""The books: lanes in spend order, a clock that changes no fact, what was free when (L4, L16)."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bursar.core.ids import AccountId, GrantId, HoldId, RecurrenceId, UserId
+from bursar.core.instant import HOUR, NEVER, Instant
+from bursar.core.ledger.books import (
+    DEBTS,
+    ENDING,
+    EXPIRED,
+    LIMITS,
+    TURNS,
+    WAITING,
+    Books,
+    Lane,
+    existing,
+    free_of,
+    history_of,
+    lane_key,
+    order_of,
+)
+from bursar.core.ledger.commands import AddAccount, AddUser, Issue, Reserve
+from bursar.core.ledger.decide import decide
+from bursar.core.ledger.events import HoldOpened, Posting
+from bursar.core.ledger.journal import Journal
+from bursar.core.ledger.tables import Key, Name, Order
+from bursar.core.ledger.values import (
+    Compartment,
+    Context,
+    Grant,
+    GrantTerms,
+    Kind,
+    Policy,
+    Tally,
+)
+from bursar.core.refusal import InvariantBroken, Refusal
+from tests import asking as ask
+from tests.builders import T0, Org, days, gpus, hours, prices
+from tests.loading import Loader
+
+AVAILABLE, HELD, SPENT, LAPSED, REVOKED, MOVED = tuple(Compartment)
+ORG = AccountId("org")
+
+
+def listed(org: Org, by: str = "project", context: Context | None = None) -> list[str]:
+    """The grants that an account could spend now, in spend order."""
+    books = org.journal.books
+    books.advance(org.now)
+    path = books.path(AccountId(by))
+    return [grant.terms.id for grant in books.spendable(path, context or Context())]
+
+
+def keys(org: Org, name: Name) -> list[Key]:
+    """What one of the orders holds."""
+    return list(org.journal.books.order(name).since())
+
+
+# Spend order
+
+
+def test_the_first_difference_decides_who_pays_first() -> None:
+    """Priority, expiry, policy, kind, nearness, issue, id: each counts before the next (L4)."""
+    org = Org()
+    eu = Policy(regions=frozenset({"eu"}))
+    eu_job = Policy(regions=frozenset({"eu"}), job_kinds=frozenset({"train"}))
+    paid, soon = Kind.PAID, days(10)
+
+    org.issue("last: by id", 1, priority=9)
+    org.issue("last: a", 1, priority=9)
+    org.later(seconds=1)
+    org.issue("h priority", 1, priority=1)
+    org.issue("g expiry", 1, priority=2, expires=soon - 1)
+    org.issue("f narrow", 1, priority=2, expires=soon, policy=eu_job)
+    org.issue("e less narrow", 1, priority=2, expires=soon, policy=eu)
+    org.issue("d promo", 1, priority=2, expires=soon, kind=Kind.PROMO)
+    org.issue("c granted", 1, priority=2, expires=soon, kind=Kind.GRANT)
+    org.issue("b near", 1, priority=2, expires=soon, kind=paid, to="project")
+    org.issue("a team", 1, priority=2, expires=soon, kind=paid, to="team")
+    org.issue("a org", 1, priority=2, expires=soon, kind=paid)
+    org.later(seconds=1)
+    org.issue("a issued later", 1, priority=2, expires=soon, kind=paid)
+    org.issue("Z never", 1, priority=2)
+
+    assert [
+        "h priority",
+        "g expiry",
+        "f narrow",
+        "e less narrow",
+        "d promo",
+        "c granted",
+        "b near",
+        "a team",
+        "a org",
+        "a issued later",
+        "Z never",
+        "last: a",
+        "last: by id",
+    ] == listed(org, context=Context(region="eu", job_kind="train"))
+
+
+def test_only_lanes_whose_policy_admits_the_context_are_looked_at() -> None:
+    """Own and ancestors' grants; not a child's, nor what is scoped elsewhere (L3, L9)."""
+    org = Org()
+    org.issue("own", 1, to="team")
+    org.issue("above", 1)
+    org.issue("below", 1, to="project")
+    org.issue("eu", 1, policy=Policy(regions=frozenset({"eu"})))
+    org.issue("elsewhere", 1, policy=Policy(accounts=frozenset({AccountId("project")})))
+
+    assert ["own", "above"] == listed(org, by="team")
+    assert ["eu", "own", "above"] == listed(org, by="team", context=Context(region="eu"))
+    assert ["elsewhere", "below", "own", "above"] == listed(org, by="project")
+    assert ["above"] == listed(org, by="org")
+
+
+def test_grants_of_equal_priority_and_policy_share_a_lane() -> None:
+    """One lane for each owner, priority and policy, with the sum of what it has (L16)."""
+    org = Org()
+    capped = Policy(max_share_ppm=500_000)
+    org.issue("g1", 10, expires=days(2))
+    org.issue("g2", 20, expires=days(1), kind=Kind.PROMO)
+    org.issue("g3", 40, priority=1)
+    org.issue("g4", 80, policy=capped)
+    org.issue("g5", 160, to="team")
+    books = org.journal.books
+    lane = Lane(ORG, 100, Policy())
+
+    assert (lane, Lane(ORG, 1, Policy()), Lane(ORG, 100, capped)) == books.lanes_of.get(ORG)
+    assert 30 == books.lane_totals.get(lane)
+    assert 40 == books.lane_totals.get(Lane(ORG, 1, Policy()))
+    assert 80 == books.lane_totals.get(Lane(ORG, 100, capped))
+    assert 160 == books.lane_totals.get(Lane(AccountId("team"), 100, Policy()))
+    assert [(days(1), 0, T0, "g2"), (days(2), 2, T0, "g1")] == list(
+        books.order(order_of(lane)).since()
+    )
+
+
+def test_a_lane_follows_what_its_grants_have_available() -> None:
+    """Used up, given back, extended: each grant is where it belongs, once (L4)."""
+    org = Org()
+    org.issue("g1", 10, expires=days(1))
+    org.issue("g2", 20, expires=days(2))
+    org.issue("g3", 30, expires=days(3))
+
+    org.reserve("h1", 15)
+    assert ["g2", "g3"] == listed(org)
+    assert 45 == org.journal.books.lane_totals.get(Lane(ORG, 100, Policy()))
+    org.release("h1")
+    assert ["g1", "g2", "g3"] == listed(org)
+    org.does(ask.extend_grant("g1", until=NEVER))
+    assert ["g2", "g3", "g1"] == listed(org)
+    assert 60 == org.journal.books.lane_totals.get(Lane(ORG, 100, Policy()))
+    assert [(days(2), "g2"), (days(3), "g3"), (NEVER, "g1")] == keys(org, ENDING)
+    org.does(ask.revoke("g2"))
+    assert ["g3", "g1"] == listed(org)
+
+
+def test_a_grant_stands_in_a_lane_as_in_the_whole_order() -> None:
+    """The key of a lane is the part of the spend key that can differ within it (L4)."""
+    org = Org()
+    policy = Policy(regions=frozenset({"eu"}), gpu_types=frozenset({"h100"}))
+    org.issue("g", 1, kind=Kind.GRANT, expires=days(3), priority=7, policy=policy)
+    books = org.journal.books
+    terms = org.grant("g").terms
+
+    path = books.path(AccountId("project"))
+    assert (7, days(3), -2, 1, 2, T0, "g") == books.spend_key(terms, path)
+    assert (days(3), 1, T0, "g") == lane_key(terms)
+
+
+# Time
+
+
+def test_the_clock_lists_grants_that_start_and_takes_out_those_that_end() -> None:
+    """At the very instant; a grant that starts and ends meanwhile is never listed (L3)."""
+    org = Org()
+    org.issue("now", 1, expires=hours(3))
+    org.issue("later", 2, starts=hours(2), expires=hours(4))
+    org.issue("between", 4, starts=hours(1), expires=hours(2), kind=Kind.PROMO)
+    books = org.journal.books
+    lane = Lane(ORG, 100, Policy())
+    assert ["now"] == listed(org)
+    assert [(hours(1), "between"), (hours(2), "later")] == keys(org, WAITING)
+    assert [(hours(3), "now")] == keys(org, ENDING)
+
+    org.at(hours(1) - 1)
+    assert ["now"] == listed(org)
+    org.at(hours(2) - 1)
+    assert ["between", "now"] == listed(org)
+    org.at(hours(2))
+    assert ["now", "later"] == listed(org)
+    assert [(hours(2), "between")] == keys(org, EXPIRED)
+    assert 4 == books.overdue.get((ORG, Kind.PROMO))
+    org.at(hours(3) - 1)
+    assert ["now", "later"] == listed(org)
+    assert 3 == books.lane_totals.get(lane)
+    org.at(hours(3))
+    assert ["later"] == listed(org)
+    assert 2 == books.lane_totals.get(lane)
+    org.at(hours(9))
+    assert [] == listed(org)
+    assert [] == keys(org, WAITING)
+    assert [] == keys(org, ENDING)
+    assert [(hours(2), "between"), (hours(3), "now"), (hours(4), "later")] == keys(org, EXPIRED)
+    assert (3, 4) == (books.overdue.get((ORG, Kind.PAID)), books.overdue.get((ORG, Kind.PROMO)))
+    assert 0 == books.lane_totals.get(lane)
+
+
+def test_a_written_lapse_is_no_longer_overdue() -> None:
+    """Nothing of it is available any more; what is free of it stays known (L10)."""
+    org = Org()
+    org.issue("g", 5, expires=hours(1))
+    org.at(hours(1))
+    org.does(ask.lapse())
+
+    assert [] == keys(org, EXPIRED)
+    assert 0 == org.journal.books.overdue.get((ORG, Kind.PAID))
+    assert [(hours(1), "g")] == keys(org, free_of(ORG))
+
+
+def test_a_grant_that_waits_or_has_expired_keeps_its_place_when_it_changes() -> None:
+    """Moved in part, extended, revoked: it is where its new state belongs (L11)."""
+    org = Org()
+    org.issue("g", 5, starts=hours(1), expires=hours(2))
+    org.does(ask.transfer("g", 2, to="team", new="t"))
+    assert [(hours(1), "g"), (hours(1), "t")] == keys(org, WAITING)
+    org.does(ask.revoke("t"))
+    assert [(hours(1), "g")] == keys(org, WAITING)
+    org.does(ask.extend_grant("g", until=hours(3)))
+    assert [(hours(3), "g")] == keys(org, free_of(ORG))
+    org.at(hours(3))
+    assert [] == listed(org)
+    assert [(hours(3), "g")] == keys(org, EXPIRED)
+
+
+def test_time_does_not_go_back() -> None:
+    """Advancing to an earlier instant, or the same, does nothing."""
+    org = Org()
+    org.issue("g", 1, expires=hours(1))
+    books = org.journal.books
+    books.advance(hours(1))
+
+    books.advance(hours(0))
+
+    assert hours(1) == books.clock
+    assert [] == list(books.spendable((ORG,), Context()))
+
+
+def test_books_are_equal_whatever_their_clock_says() -> None:
+    """Where the orders stand is no fact; what happened is (L1)."""
+    one, two = Org(), Org()
+    for org in (one, two):
+        org.issue("g", 10, expires=hours(1))
+        org.issue("later", 10, starts=hours(1))
+    one.journal.books.advance(hours(5))
+    assert 1 == len(keys(one, EXPIRED))
+
+    assert two.journal.books == one.journal.books
+    two.issue("more", 1)
+    assert two.journal.books != one.journal.books
+    assert one.journal.books != "books"
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(one.journal.books)
+
+
+def test_a_sum_of_nothing_is_as_good_as_none() -> None:
+    """A counter that went up and down again equals one that never was touched (L1)."""
+    one, two = Books(), Books()
+    one.used.put(ORG, 0)
+    one.claims.put(("b", None), 0)  # type: ignore[arg-type]  # a plain id will do
+    one.tallies.put(("b", None, T0), Tally())  # type: ignore[arg-type]
+
+    assert one == two
+    one.used.put(ORG, 1)
+    assert one != two
+    two.used.put(ORG, 1)
+    two.singles.number += 1
+    assert one != two
+
+
+def test_a_layer_of_the_books_keeps_its_changes_to_itself() -> None:
+    """Rows, orders, sums, singles and clock: nothing reaches the books below (D2)."""
+    org = Org()
+    org.issue("g1", 10, expires=hours(1))
+    org.issue("g2", 10, starts=hours(1))
+    books = org.journal.books
+    before, clock = books.facts(), books.clock
+    layer = books.layered()
+
+    layer.advance(hours(2))
+    layer.put_grant(replace(org.grant("g2"), available=4, revoked=6))
+    layer.singles.number += 1
+    layer.singles.issued = 7
+
+    assert (before, clock) == (books.facts(), books.clock)
+    assert ["g1"] == listed(org)
+    assert ["g2"] == [grant.terms.id for grant in layer.spendable((ORG,), Context())]
+    assert 4 == layer.lane_totals.get(Lane(ORG, 100, Policy()))
+
+
+# Rows with an order beside them
+
+
+def test_a_row_that_must_exist_and_does_not_is_a_bug() -> None:
+    """It is told with the table and the key (D7)."""
+    with pytest.raises(InvariantBroken, match=r"a row is missing \(table='grants', key='g'\)"):
+        existing(Books().grants, GrantId("g"))
+
+
+def test_open_holds_stand_in_the_order_of_their_limits() -> None:
+    """Extended: at the new limit; closed: no more (L5)."""
+    org = Org()
+    org.issue("g", 100)
+    org.reserve("h1", 10, until=hours(3))
+    org.reserve("h2", 10, until=hours(2))
+    assert [(hours(2), "h2"), (hours(3), "h1")] == keys(org, LIMITS)
+
+    org.does(ask.extend("h2", until=hours(4)))
+    assert [(hours(3), "h1"), (hours(4), "h2")] == keys(org, LIMITS)
+    org.charge("h1", 1, "c")
+    org.release("h1")
+    org.does(ask.reverse("c"))
+    assert [(hours(4), "h2")] == keys(org, LIMITS)
+
+
+def test_debts_stand_in_the_order_in_which_they_were_booked() -> None:
+    """Repaid, they are gone from it; their account owes what is left (L13)."""
+    org = Org()
+    org.does(ask.book_debt("d2", 30))
+    org.later(seconds=1)
+    org.does(ask.book_debt("d1", 12))
+    assert [(T0, "d2"), (org.now, "d1")] == keys(org, DEBTS)
+    assert 42 == org.journal.books.owed.get(ORG)
+    assert 42 == org.journal.books.owed_on((AccountId("team"), ORG))
+    assert 0 == org.journal.books.owed_on((AccountId("team"),))
+
+    org.issue("g", 32)
+    assert [(org.now, "d1")] == keys(org, DEBTS)
+    assert 10 == org.journal.books.owed.get(ORG)
+    org.does(ask.absorb("d1"))
+    assert [] == keys(org, DEBTS)
+    assert 0 == org.journal.books.owed.get(ORG)
+    org.does(ask.book_debt("d3", 1, of="team"))
+    assert 1 == org.journal.books.owed_on((AccountId("team"), ORG))
+
+
+def test_recurrences_stand_in_the_order_of_their_turns() -> None:
+    """Each is due once: when its next period begins (L20)."""
+    org = Org()
+    org.does(ask.recur("r", 5, roll_over=1))
+    assert [(days(31), "r")] == keys(org, TURNS)
+
+    org.does(ask.stop("r"))
+    assert [(NEVER, "r")] == keys(org, TURNS)
+    assert NEVER == existing(org.journal.books.recurrences, RecurrenceId("r")).next_at
+
+
+def test_a_posting_moves_something() -> None:
+    """Nothing, or less, is a bug (D7)."""
+    org = Org()
+    org.issue("g", 5)
+    nothing = Posting(grant=GrantId("g"), source=AVAILABLE, target=HELD, amount=0, effective_at=T0)
+
+    with pytest.raises(InvariantBroken, match="a posting moves nothing"):
+        org.journal.books.post(nothing, 0)
+
+
+# What was free when
+
+
+def test_what_was_free_is_the_least_of_all_instants_since() -> None:
+    """Held for a while and given back, it was not free at every instant (L12)."""
+    org = Org()
+    org.issue("g", 100)
+    org.at(hours(1))
+    org.reserve("h1", 30)
+    org.at(hours(2))
+    org.reserve("h2", 50)
+    org.at(hours(3))
+    org.release("h2")
+    books, grant = org.journal.books, org.grant("g")
+
+    def since(at: Instant) -> int:
+        return books.least_free_since(grant, at, [])
+
+    assert [20, 20, 20, 20] == [since(at) for at in (T0, hours(1), hours(2), hours(3) - 1)]
+    assert [70, 70] == [since(hours(3)), since(hours(9))]
+    assert [
+        (hours(1), 7, 0, -30),
+        (hours(2), 8, 0, -50),
+        (hours(3), 9, 0, 50),
+    ] == keys(org, history_of(GrantId("g")))
+
+
+def test_what_has_been_decided_but_not_posted_is_not_free() -> None:
+    """From the instant it takes effect on, and so at every later one (L12)."""
+    org = Org()
+    org.issue("g", 100)
+    org.at(hours(2))
+    org.reserve("h1", 50)
+    org.at(hours(4))
+    org.release("h1")
+    books, grant = org.journal.books, org.grant("g")
+    taken: list[Key] = [(hours(1), 99, 0, -20), (hours(3), 99, 1, -5)]
+
+    def since(at: Instant) -> int:
+        return books.least_free_since(grant, at, taken)
+
+    assert [25, 25, 25, 75] == [since(at) for at in (T0, hours(1), hours(3), hours(4))]
+
+
+PARTS = (AVAILABLE, HELD, SPENT, LAPSED, REVOKED, MOVED)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 8), st.sampled_from(PARTS), st.integers(1, 40)), max_size=12),
+    st.lists(st.tuples(st.integers(0, 8), st.integers(1, 20)), max_size=3),
+    st.integers(0, 9),
+    st.booleans(),
+)
+def test_what_was_free_agrees_with_following_every_change(
+    moves: list[tuple[int, Compartment, int]],
+    takes: list[tuple[int, int]],
+    since: int,
+    refundable: bool,
+) -> None:
+    """Whatever moved, in whatever order it became known, with what is decided on top (L12)."""
+    books = Books()
+    terms = GrantTerms(
+        id=GrantId("g"),
+        account=ORG,
+        kind=Kind.PAID,
+        source="",
+        priority=1,
+        issued_at=0,
+        starts_at=0,
+        expires_at=NEVER,
+        amount=100,
+        policy=Policy(refundable=refundable),
+    )
+    books.put_grant(Grant(terms=terms, available=100))
+    changes: list[Key] = []
+    for number, (at, target, amount) in enumerate(moves):
+        grant = existing(books.grants, GrantId("g"))
+        source = max(PARTS, key=lambda part: int(getattr(grant, part.value)))
+        if source in (target, LAPSED):  # what was forfeited cannot come back
+            continue
+        books.singles.number = number
+        most = min(amount, int(getattr(grant, source.value)))
+        moved = Posting(grant=terms.id, source=source, target=target, amount=most, effective_at=at)
+        books.post(moved, 0)
+        changes.append((at, number, 0, existing(books.grants, terms.id).free - grant.free))
+    taken: list[Key] = [(at, 99, index, -amount) for index, (at, amount) in enumerate(takes)]
+
+    free = [100]
+    for at, _, _, change in sorted([*changes, *taken]):
+        free = [*(free if at > since else []), free[-1] + change]
+
+    assert min(free) == books.least_free_since(existing(books.grants, terms.id), since, taken)
+
+
+# Many grants
+
+
+class Counting(Order):
+    """An order that counts the keys it tells."""
+
+    told = 0
+
+    def since(self, key: Key = (), bound: Key | None = None) -> Iterator[Key]:
+        for found in super().since(key, bound):
+            Counting.told += 1
+            yield found
+
+
+def owning(grants: int) -> Journal:
+    """An org of one account with that many grants, in three lanes; a third has expired."""
+    journal = Journal()
+    journal.do(AddAccount(account=ORG, parent=None, name="org"), T0)
+    journal.do(AddUser(user=UserId("ann")), T0)
+    for index in range(grants):
+        issue = Issue(
+            grant=GrantId(f"g{index:06}"),
+            account=ORG,
+            amount=10,
+            kind=Kind.PAID,
+            priority=index % 3,
+            expires_at=hours(1) + index % 3 * HOUR + index,
+        )
+        journal.do(issue, T0)
+    return journal
+
+
+def reserve(amount: int) -> Reserve:
+    """A hold to be asked for."""
+    return Reserve(
+        hold=HoldId("h"), account=ORG, user=UserId("ann"), amount=amount, expires_at=hours(9)
+    )
+
+
+def test_a_hold_looks_at_the_grants_it_draws_and_not_at_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The number of keys looked at is the same with thirty grants and with three thousand (L16)."""
+    monkeypatch.setattr("bursar.core.ledger.books.Order", Counting)
+    looked = []
+    for grants in (30, 3_000):
+        journal = owning(grants)
+        journal.books.advance(hours(1) + HOUR // 2)  # each grant passes its end once, not here
+        Counting.told = 0
+
+        outcome = decide(journal.books, reserve(45), hours(1) + HOUR // 2)
+
+        looked.append(Counting.told)
+        assert not isinstance(outcome, Refusal)
+        assert isinstance(outcome[-1], HoldOpened)
+        assert [10, 10, 10, 10, 5] == [posting.amount for posting in outcome[-1].postings]
+
+    assert looked[0] == looked[1]
+    assert 5 <= looked[0] <= 5 + 2  # five grants drawn, and the head of each of two lanes
+
+
+def test_a_part_loads_the_grants_it_draws_and_not_the_others() -> None:
+    """Nor what has expired long ago, once that has been written down (L16, D2)."""
+    loaders = []
+    for grants in (300, 3_000):
+        journal = owning(grants)
+        journal.do(ask.lapse(grants), hours(1) + HOUR // 2)
+        loaders.append(Loader(journal.books))
+
+    outcomes = [loader.decide(reserve(45), hours(1) + HOUR // 2) for loader in loaders]
+
+    assert [5, 5] == [
+        len(outcome[-1].postings) for outcome in outcomes if not isinstance(outcome, Refusal)
+    ]
+    assert loaders[0].rows == loaders[1].rows
+
+
+def test_a_key_that_is_older_than_its_grant_is_passed_over() -> None:
+    """Loaded after the grant was used up, extended or had expired here, it tells nothing (D2)."""
+    org = Org(prices(h100=1))
+    org.issue("ended", 10, expires=hours(1))
+    org.issue("empty", 10, expires=hours(20))
+    org.issue("moved", 10, expires=hours(21))
+    org.issue("good", 10, expires=hours(22))
+    books = org.journal.books
+    stale = list(books.order(order_of(Lane(ORG, 100, Policy()))).since())
+    org.at(hours(2))
+    org.reserve("h", 10, context=gpus("h100"))
+    org.does(ask.extend_grant("moved", until=hours(30)))
+    for key in stale:
+        books.order(order_of(Lane(ORG, 100, Policy()))).add(key)
+
+    assert ["good", "moved"] == listed(org)

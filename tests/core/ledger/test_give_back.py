@@ -1,0 +1,284 @@
+"""Work that was lost through no fault of the user is given back (M3).
+
+When a platform end or a preemption for another org loses the work since the last checkpoint, the
+attempt's meter goes back to what was kept, and what it was charged beyond goes back to the hold, on
+the same draws. The job can use it again.
+"""
+
+from bursar.core.budgets.periods import Every
+from bursar.core.ids import BudgetId, HoldId
+from bursar.core.ledger.events import WorkGivenBack
+from bursar.core.ledger.values import Counted, Kind, OrgPolicy, Policy
+from bursar.core.metering import Meter
+from bursar.core.refusal import Code, Refusal
+from tests import asking as ask
+from tests.builders import PER_MS, T0, Org, Parts, gpus, hours, minutes, moves, prices
+
+HALF = Policy(max_share_ppm=500_000)
+
+
+def running(*grants: tuple[str, int], held: int) -> Org:
+    """An org with a hold at one micro-credit a millisecond."""
+    org = Org(prices(h100=PER_MS))
+    for grant, amount in grants:
+        org.issue(grant, amount)
+    org.reserve("h1", held, context=gpus("h100"), until=hours(24))
+    return org
+
+
+def test_lost_work_goes_from_spent_to_held() -> None:
+    """The meter stands at the last checkpoint, as if it had run no longer (M3)."""
+    org = running(("g1", 200), held=150)
+    org.reading("h1", 120, final=True)
+    org.later(minutes=1)
+
+    events = org.does(ask.give_back("h1", kept_ms=70))
+
+    assert [("g1", "spent → held", 50, minutes(1))] == moves(events)
+    meter = Meter(
+        gpu_type="h100",
+        started_at=T0,
+        rate=PER_MS,
+        milli_gpus=1_000,
+        run_ms=70,
+        charged=70,
+        settled=True,
+    )
+    assert (
+        WorkGivenBack(
+            at=minutes(1),
+            hold=HoldId("h1"),
+            attempt=1,
+            meter=meter,
+            amount=50,
+            forgiven=0,
+            absorbed=0,
+            postings=events[0].postings,
+        ),
+    ) == events
+    hold = org.hold("h1")
+    assert (70, 80, ((1, meter),), minutes(1)) == (
+        hold.used,
+        hold.open,
+        hold.meters,
+        hold.touched_at,
+    )
+    assert Parts(available=50, held=80, spent=70) == org.parts("g1")
+    org.rebuilds()
+
+
+def test_the_next_attempt_can_use_what_was_given_back() -> None:
+    """Preemption settles the attempt, not the hold (M3)."""
+    org = running(("g1", 100), held=100)
+    org.starts("h1", "h100", run_ms=100)
+    org.reading("h1", 90, final=True)
+    org.does(ask.give_back("h1", kept_ms=40))
+
+    org.starts("h1", "h100", run_ms=60, attempt=2)
+    org.reading("h1", 60, attempt=2)
+
+    assert Parts(spent=100) == org.parts("g1")
+    assert (100, 0) == (org.hold("h1").used, org.hold("h1").open)
+
+
+def test_an_attempt_that_goes_on_is_charged_from_its_checkpoint() -> None:
+    """Readings count again from what was kept (D6)."""
+    org = running(("g1", 200), held=150)
+    org.reading("h1", 120)
+    org.does(ask.give_back("h1", kept_ms=70))
+
+    assert () == org.reading("h1", 70)
+    assert [("g1", "held → spent", 10, T0)] == moves(org.reading("h1", 80))
+
+
+def test_only_the_attempt_that_lost_work_is_set_back() -> None:
+    """Others keep what they were charged (M3)."""
+    org = running(("g1", 200), held=150)
+    org.starts("h1", "h100", run_ms=150)
+    org.reading("h1", 50, final=True)
+    org.starts("h1", "h100", run_ms=100, attempt=2)
+    org.reading("h1", 30, attempt=2)
+
+    org.does(ask.give_back("h1", attempt=1, kept_ms=0))
+
+    hold = org.hold("h1")
+    assert [(1, 0), (2, 30)] == sorted((number, meter.run_ms) for number, meter in hold.meters)
+    assert (30, 120) == (hold.used, hold.open)
+
+
+def test_the_last_in_spend_order_is_given_back_first() -> None:
+    """The draws keep what they would have been charged for less (L4)."""
+    org = running(("a", 40), ("b", 50), ("c", 100), held=150)
+    org.reading("h1", 120)
+
+    events = org.does(ask.give_back("h1", kept_ms=60))
+
+    assert [("c", "spent → held", 30, T0), ("b", "spent → held", 30, T0)] == moves(events)
+
+
+def test_nothing_lost_nothing_happens() -> None:
+    """A checkpoint at the end, or beyond it, gives back nothing; no event (M3)."""
+    org = running(("g1", 200), held=150)
+    org.reading("h1", 120)
+
+    assert () == org.does(ask.give_back("h1", kept_ms=120))
+    assert () == org.does(ask.give_back("h1", kept_ms=999))
+    assert [("g1", "spent → held", 120, T0)] == moves(org.does(ask.give_back("h1", kept_ms=0)))
+
+
+def test_a_time_that_cost_nothing_goes_back_too() -> None:
+    """The meter is set back though no micro-credit moves (L14)."""
+    org = Org(prices(h100=PER_MS // 4))
+    org.issue("g1", 100)
+    org.reserve("h1", 50, context=gpus("h100"))
+    org.reading("h1", 7)
+
+    assert [] == moves(org.does(ask.give_back("h1", kept_ms=4)))
+    assert 4 == org.hold("h1").meters[0][1].run_ms
+
+
+# Debt, operator's cost, reversals
+
+
+def test_debt_goes_first_then_what_was_absorbed_then_the_draws() -> None:
+    """What nobody paid is not given to anybody (M3, L13)."""
+    org = running(("g1", 50), held=50)
+    org.does(ask.bounds(OrgPolicy(debt_max=20)))
+    org.reading("h1", 100)
+    assert (20, 30) == (org.hold("h1").owed, org.hold("h1").absorbed)
+
+    def back(kept_ms: int) -> tuple[int, int, int]:
+        event = org.does(ask.give_back("h1", kept_ms=kept_ms))[0]
+        assert isinstance(event, WorkGivenBack)
+        return event.amount, event.forgiven, event.absorbed
+
+    assert (15, 15, 0) == back(85)
+    assert 5 == org.owed("h1")
+    assert (25, 5, 20) == back(60)
+    assert (50, 0, 10) == back(10)
+    assert Parts(held=40, spent=10) == org.parts("g1")
+    org.rebuilds()
+
+
+def test_a_debt_that_was_given_back_blocks_nobody_any_more() -> None:
+    """It never happened (M3, L13)."""
+    org = running(("g1", 50), held=50)
+    org.reading("h1", 60)
+    assert Code.DEBT_OUTSTANDING == org.refuses(org.asking("h2", 1)).code
+
+    org.does(ask.give_back("h1", kept_ms=50))
+
+    figures = {"asked": 1, "spendable": 0, "short": 1}
+    assert Refusal(Code.INSUFFICIENT_CREDITS, figures) == org.refuses(org.asking("h2", 1))
+
+
+def test_what_was_reversed_is_not_given_back_again() -> None:
+    """Never more than what is charged and not reversed; the draws keep that much (L11, M3)."""
+    org = running(("a", 60), ("b", 60), held=120)
+    org.does(ask.read("h1", 100, "c"))
+    org.does(ask.reverse("c", 70))  # b: 40, a: 30
+
+    events = org.does(ask.give_back("h1", kept_ms=10))
+
+    assert [("a", "spent → held", 30, T0)] == moves(events)
+    event = events[0]
+    assert isinstance(event, WorkGivenBack)
+    assert 30 == event.amount
+    hold = org.hold("h1")
+    assert (70, 50, 10) == (hold.used, hold.open, hold.meters[0][1].run_ms)
+    assert Parts(available=30, held=30) == org.parts("a")
+    assert Parts(available=40, held=20) == org.parts("b")
+    org.rebuilds()
+
+
+def test_a_charge_keeps_what_was_not_given_back() -> None:
+    """A debt that is given back is off the charge that made it, too (L11, M3)."""
+    org = running(("g1", 50), held=50)
+    org.does(ask.read("h1", 60, "c1"))
+    org.does(ask.read("h1", 80, "c2"))
+    org.does(ask.give_back("h1", kept_ms=55))
+
+    for charge, left in (("c1", 55), ("c2", 0)):
+        assert {"reversible": left, "asked": 99} == org.refuses(ask.reverse(charge, 99)).figures
+
+
+# Shares and dead grants
+
+
+def test_shares_are_taken_of_the_smaller_total() -> None:
+    """Half of 60 (L9)."""
+    org = Org(prices(h100=PER_MS))
+    org.issue("promo", 100, kind=Kind.PROMO, policy=HALF)
+    org.issue("paid", 100)
+    org.reserve("h1", 120, context=gpus("h100"))
+    org.reading("h1", 100)
+
+    events = org.does(ask.give_back("h1", kept_ms=60))
+
+    assert [("paid", "spent → held", 20, T0), ("promo", "spent → held", 20, T0)] == moves(events)
+
+
+def test_what_shares_leave_missing_is_kept_without_them() -> None:
+    """Half of 33 is 16, twice; 33 stay charged all the same (L9)."""
+    org = Org(prices(h100=PER_MS))
+    org.issue("a", 50, policy=HALF)
+    org.issue("b", 50, policy=HALF)
+    org.reserve("h1", 100, context=gpus("h100"))
+    org.reading("h1", 100)
+
+    events = org.does(ask.give_back("h1", kept_ms=33))
+
+    assert [("b", "spent → held", 34, T0), ("a", "spent → held", 33, T0)] == moves(events)
+
+
+def test_work_of_an_expired_grant_goes_back_to_the_hold() -> None:
+    """It stays usable by that hold, and lapses when the hold ends (L10)."""
+    org = Org(prices(h100=PER_MS))
+    org.issue("g1", 100, expires=hours(1))
+    org.reserve("h1", 60, context=gpus("h100"))
+    org.reading("h1", 50)
+    org.at(hours(2))
+
+    events = org.does(ask.give_back("h1", kept_ms=20))
+
+    assert [
+        ("g1", "available → lapsed", 40, hours(1)),
+        ("g1", "spent → held", 30, hours(2)),
+    ] == moves(events)
+    org.release("h1")
+    assert Parts(spent=20, lapsed=80) == org.parts("g1")
+
+
+# Budgets and refusals
+
+
+def test_lost_work_leaves_the_budgets_where_it_was_counted() -> None:
+    """By where its milliseconds fell (B5)."""
+    org = running(("g1", 20_000_000), held=18_000_000)
+    org.budget("b1", 90_000_000, Every.DAY, account="team")
+    org.at(hours(23))
+    org.starts("h1", "h100", run_ms=18_000_000, attempt=2)
+    org.does(ask.extend("h1", until=hours(24)))
+    org.at(hours(24) - 1)
+    org.reading("h1", 3_600_000, attempt=2)
+
+    event = org.does(ask.give_back("h1", attempt=2, kept_ms=3_000_000))[0]
+
+    assert isinstance(event, WorkGivenBack)
+    assert (Counted(budget=BudgetId("b1"), user=None, start=T0, amount=600_000),) == event.counted
+    org.rebuilds()
+
+
+def test_what_can_be_refused() -> None:
+    """A known attempt of an open hold; the attempt is asked first (M3)."""
+    org = running(("g1", 100), held=50)
+    org.reading("h1", 10)
+
+    assert Refusal(Code.HOLD_UNKNOWN, {"hold": "h9"}) == org.refuses(ask.give_back("h9", kept_ms=0))
+    org.release("h1")
+    assert Refusal(Code.ATTEMPT_UNKNOWN, {"hold": "h1", "attempt": 2}) == org.refuses(
+        ask.give_back("h1", attempt=2, kept_ms=0)
+    )
+    assert Refusal(Code.HOLD_CLOSED, {"hold": "h1", "closed_at": T0}) == org.refuses(
+        ask.give_back("h1", kept_ms=0)
+    )

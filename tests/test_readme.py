@@ -1,0 +1,36 @@
+"""README.md shows what really happens: its output is compared with that of the code."""
+
+import contextlib
+import io
+import re
+from pathlib import Path
+
+from rich.console import Console
+
+from bursar.cli.tour import Story, tell
+
+README = (Path(__file__).parent.parent / "README.md").read_text()
+
+
+def test_the_tour_in_the_readme_is_what_the_tour_prints() -> None:
+    """Each part between two marks is printed so, line by line, but for blanks at line ends."""
+    page = io.StringIO()
+    tell(Story(), Console(file=page, width=80, highlight=False))
+    printed = "\n".join(line.rstrip() for line in page.getvalue().splitlines())
+    shown = re.search(r"## A first tour\n.*?```\n(.*?)```", README, re.DOTALL)
+
+    assert shown is not None
+    parts = [part.strip("\n") for part in shown.group(1).split("[…]")]
+    assert len(parts) > 1
+    assert [] == [part for part in parts if part not in printed]
+
+
+def test_the_library_in_the_readme_answers_as_shown() -> None:
+    """The example is run, and what it prints is what stands below it."""
+    shown = re.search(r"```python\n(.*?)```\n```\n(.*?)```", README, re.DOTALL)
+
+    assert shown is not None
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        exec(shown.group(1), {})
+    assert shown.group(2) == said.getvalue()
