@@ -1,7 +1,5 @@
 """The books as they were: as of one instant, as known at another (L12)."""
 
-from itertools import pairwise
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +7,7 @@ from hypothesis import strategies as st
 from bursar.core.ids import AccountId, GrantId
 from bursar.core.instant import HOUR, NEVER, Instant
 from bursar.core.ledger.balance import balance
+from bursar.core.ledger.events import CreditsMoved, issued_by
 from bursar.core.ledger.history import View, owned_by, view
 from bursar.core.ledger.journal import Journal
 from bursar.core.ledger.values import Compartment, Kind, Policy
@@ -205,7 +204,7 @@ def test_the_present_view_is_the_balance() -> None:
 
 @given(histories(), st.data())
 def test_every_past_view_adds_up_and_stays_as_it_was(history: History, data: st.DataObject) -> None:
-    """As of any instant, as known at any: no compartment is negative, nothing is lost (L12).
+    """As of any instant, as known at any: it is all there that was ever created (L12, IL2).
 
     Asked again after more has happened, the answer is the same (IL20).
     """
@@ -224,12 +223,18 @@ def test_every_past_view_adds_up_and_stays_as_it_was(history: History, data: st.
     chosen = data.draw(st.sets(st.sampled_from(instants), max_size=3)) if instants else set()
     for at in sorted(chosen | {known_at, history.steps[-1][0]}):
         for known in (known_at, NEVER):
-            views = view(journal.events, at, known)
-            issued = sum(one.terms.amount - one.parts[MOVED] for one in views.values())
-            assert all(sum(one.parts.values()) == one.terms.amount for one in views.values())
-            assert issued == sum(
-                sum(amount for part, amount in one.parts.items() if part is not MOVED)
-                for one in views.values()
+            created = sum(
+                terms.amount
+                for event in journal.events
+                if event.at <= known and not isinstance(event, CreditsMoved)
+                for terms in issued_by(event)
+                if terms.issued_at <= at
+            )
+            assert created == sum(
+                amount
+                for one in view(journal.events, at, known).values()
+                for part, amount in one.parts.items()
+                if part is not MOVED
             )
         assert view(before, at, known_at) == view([*before, *later], at, known_at)
 
@@ -251,7 +256,6 @@ def test_views_follow_each_other_without_a_gap() -> None:
         100 == one.available + one.held + one.spent + one.lapsed
         for one in (as_of(org, T0 + hour * HOUR)["g"] for hour in range(10))
     )
-    assert len(list(pairwise(held))) == 9
 
 
 def test_a_view_that_does_not_add_up_is_a_bug() -> None:
