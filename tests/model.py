@@ -1143,10 +1143,10 @@ class Model:
         if ask.expires_at is not None and (limit <= self.now or limit < hold.limit):
             return Code.TIME_INVALID
         total = hold.used + hold.open + ask.amount
-        if total > LARGEST:
-            return Code.AMOUNT_TOO_LARGE
         if limit - hold.opened_at > self._hold_max(hold.context):
             return Code.HOLD_TOO_LONG
+        if total > LARGEST:
+            return Code.AMOUNT_TOO_LARGE
         if hold.closed_at is not None:
             return Code.HOLD_CLOSED
         if self._owes(hold.account):

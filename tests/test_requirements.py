@@ -3,6 +3,7 @@
 import ast
 import re
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -66,8 +67,13 @@ def complaints(page: str) -> list[str]:
 
 
 def absent(path: str, test: str) -> bool:
+    return test not in names_of(path)
+
+
+@cache
+def names_of(path: str) -> set[str]:
     file = ROOT / path
-    return not file.is_file() or test not in names_in(file.read_text())
+    return names_in(file.read_text()) if file.is_file() else set()
 
 
 def test_every_requirement_has_a_row_and_each_test_named_there_exists() -> None:

@@ -52,12 +52,12 @@ class Code(StrEnum):
     KEY_REUSED = "key_reused"
     # what is asked is out of the bounds that are set for it
     TIME_INVALID = "time_invalid"
-    AMOUNT_TOO_LARGE = "amount_too_large"
     HOLD_TOO_LONG = "hold_too_long"
     BUDGET_DIFFERS = "budget_differs"
     PRICE_UNKNOWN = "price_unknown"
     TYPE_NOT_HELD = "type_not_held"
     NOT_METERED = "not_metered"
+    AMOUNT_TOO_LARGE = "amount_too_large"
     # what is named is not in a state that allows it
     HOLD_CLOSED = "hold_closed"
     ATTEMPT_SETTLED = "attempt_settled"

@@ -148,7 +148,7 @@ def test_a_reading_charges_the_price_of_the_running_total() -> None:
 def test_readings_repeated_reordered_and_lost_come_to_the_same() -> None:
     """Σ charges = price of the last accepted reading, whatever happened on the way (M2, IL12)."""
     spent = set()
-    for order in permutations((7, 50, 120, 333)):
+    for order in permutations((7, 120, 333)):
         for readings in (order, (*order, *order), (*order[:2], 333)):
             org = metered(rate=1_234_567)
             for reading in readings:

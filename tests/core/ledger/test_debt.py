@@ -107,7 +107,7 @@ def test_what_nobody_can_pay_is_debt_of_the_hold() -> None:
 
 
 def test_an_extension_stays_within_the_hard_budgets() -> None:
-    """The smallest headroom as it was before; the charge is flagged and booked all the same (L13)."""
+    """The smallest headroom as it was before; the charge is booked whole, and flagged (L13)."""
     org = Org()
     org.issue("g1", 1_000)
     org.budget("wide", 500, account="org")

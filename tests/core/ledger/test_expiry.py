@@ -9,7 +9,10 @@ import pytest
 from bursar.core.budgets.periods import Every
 from bursar.core.ids import AccountId, GrantId, HoldId
 from bursar.core.ledger.balance import Owned, balance
+from bursar.core.ledger.books import LIMITS, Books
+from bursar.core.ledger.decide import decide
 from bursar.core.ledger.events import Closing, GrantLapsed, HoldClosed, RecurrenceTurned
+from bursar.core.ledger.tables import NotLoaded, Stretch
 from bursar.core.refusal import Code, InvariantBroken, Refusal
 from tests import asking as ask
 from tests.builders import T0, Org, Parts, days, hours, minutes, moves
@@ -361,3 +364,11 @@ def test_time_never_goes_back() -> None:
         org.asks(ask.issue("g2", 100))
     org.at(hours(1))
     org.does(ask.issue("g2", 100))
+
+
+def test_partly_loaded_books_say_what_they_must_know_of_time() -> None:
+    """Whether a hold has reached its limit cannot be left open (D2)."""
+    with pytest.raises(NotLoaded) as missing:
+        decide(Books(complete=False), ask.lapse(), T0)
+
+    assert Stretch(LIMITS, ()) == missing.value.what

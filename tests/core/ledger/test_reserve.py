@@ -4,6 +4,7 @@ What is held is out of everybody else's reach until it is charged or returned.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -12,6 +13,7 @@ from bursar.core.ids import AccountId, GrantId, HoldId, JobId, PriceVersionId, U
 from bursar.core.instant import DAY, HOUR
 from bursar.core.ledger.commands import Command, SetTier
 from bursar.core.ledger.events import HoldExtended, HoldOpened
+from bursar.core.ledger.quote import Quote, quote
 from bursar.core.ledger.values import Claimant, Context, Draw, Hold, HoldTerms, OrgPolicy, Policy
 from bursar.core.money import AMOUNT_MAX, CREDIT
 from bursar.core.pricing import PriceVersion, Rate
@@ -313,6 +315,13 @@ def test_a_free_price_holds_nothing_and_is_fine() -> None:
     assert (0, ()) == (org.hold("h1").open, org.hold("h1").draws)
 
 
+def test_a_run_of_no_time_holds_nothing() -> None:
+    """It costs nothing (M1, L14)."""
+    org = Org(prices(h100=PER_MS))
+
+    assert [] == moves(org.reserve("h1", run_ms=0, context=gpus("h100")))
+
+
 def test_prices_look_at_region_tier_and_class() -> None:
     """The most specific rate that matches the context is held (B1)."""
     version = PriceVersion(
@@ -328,12 +337,16 @@ def test_prices_look_at_region_tier_and_class() -> None:
     org = Org(version)
     org.issue("g1", 10_000)
 
+    contexts = {
+        "any": gpus("h100"),
+        "eu": gpus("h100", region="eu"),
+        "gold": gpus("h100", tier="gold"),
+        "batch": gpus("h100", priority_class="batch"),
+    }
     held = []
-    for name, named in enumerate(
-        ({}, {"region": "eu"}, {"tier": "gold"}, {"priority_class": "batch"})
-    ):
-        org.reserve(f"h{name}", run_ms=100, context=gpus("h100", **named))
-        held.append(org.hold(f"h{name}").open)
+    for name, context in contexts.items():
+        org.reserve(name, run_ms=100, context=context)
+        held.append(org.hold(name).open)
 
     assert [900, 300, 400, 500] == held
 
@@ -576,6 +589,97 @@ def test_a_tier_brings_a_budget_for_each_user() -> None:
     org.does(SetTier(tier="paid"))
     org.reserve("h3", 6 * CREDIT, user="ann")
     org.rebuilds()
+
+
+def test_changing_a_limit_keeps_what_was_counted() -> None:
+    """Also what open holds claim (B3)."""
+    org = Org()
+    org.issue("g1", 1_000)
+    org.reserve("h1", 30)
+    org.budget("b1", 100, account="team")
+    org.charge("h1", 10)
+
+    org.budget("b1", 50, account="team")
+
+    assert exceeded("b1", 50, 30, 21) == org.refuses(org.asking("h2", 21))
+    org.reserve("h2", 20)
+    org.rebuilds()
+
+
+# Asking before
+
+
+def test_a_quote_tells_what_a_hold_would_be() -> None:
+    """The same figures that the hold would have; nothing is changed (B1)."""
+    org = Org(prices(a100=2 * PER_MS, h100=5 * PER_MS))
+    org.issue("g1", 2_000)
+    question = org.asking("h1", run_ms=1_000, context=gpus("h100", "a100"))
+
+    answer = quote(org.journal.books, question, org.now)
+
+    assert (
+        Quote(
+            held=2_000,
+            likely=2_000,
+            spendable=2_000,
+            rates=(("a100", 2 * PER_MS),),
+            dropped=("h100",),
+            forbidden=(),
+        )
+        == answer
+    )
+    org.does(question)
+    assert 2_000 == org.hold("h1").open
+
+
+def test_a_quote_tells_everything_that_stands_against_a_hold() -> None:
+    """In the order of precedence; of several types, of the cheapest (B1)."""
+    org = Org(prices(a100=2 * PER_MS, h100=5 * PER_MS))
+    org.issue("g1", 300)
+    org.budget("b1", 100, account="team")
+    org.budget("b2", 200, account="org")
+    org.does(ask.book_debt("d1", 7, of="team"))
+    question = org.asking("h1", run_ms=200, context=gpus("h100", "a100"), until=T0)
+
+    answer = quote(org.journal.books, question, org.now)
+
+    debt = Refusal(Code.DEBT_OUTSTANDING, {"account": "team", "owed": 7})
+    assert (0, 0) == (answer.held, answer.spendable)
+    assert (
+        Refusal(Code.TIME_INVALID, {"expires_at": T0, "now": T0}),
+        debt,
+        short(400, 300),
+    ) == answer.forbidden
+    answer = quote(org.journal.books, replace(question, expires_at=hours(1)), org.now)
+    assert (
+        debt,
+        exceeded("b1", 100, 0, 400),
+        exceeded("b2", 200, 0, 400),
+        short(400, 300),
+    ) == answer.forbidden
+
+
+def test_a_quote_of_an_amount_looks_at_all_types() -> None:
+    """A grant must admit every one of them (L9, B1)."""
+    org = Org(prices(a100=2 * PER_MS, h100=5 * PER_MS))
+    org.issue("g1", 300, policy=Policy(gpu_types=frozenset({"a100"})))
+
+    answer = quote(org.journal.books, org.asking("h1", 10, context=gpus("h100", "a100")), org.now)
+
+    assert (short(10, 0),) == answer.forbidden
+
+
+def test_a_quote_for_types_without_a_price_stops_there() -> None:
+    """What it would come to is not known (B1)."""
+    org = Org()
+    question = org.asking("h1", run_ms=200, context=gpus("x1"), until=days(9))
+
+    answer = quote(org.journal.books, question, org.now)
+
+    assert (
+        Refusal(Code.HOLD_TOO_LONG, {"expires_at": days(9), "latest": days(1)}),
+        Refusal(Code.PRICE_UNKNOWN, {"gpu_types": ("x1",)}),
+    ) == answer.forbidden
 
 
 # Which refusal wins

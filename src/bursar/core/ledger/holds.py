@@ -249,10 +249,10 @@ def extend_hold(draft: Draft, ask: ExtendHold) -> Refusal | None:
 
 def _not_extendable(draft: Draft, hold: Hold, amount: Micros, until: Instant) -> Refusal | None:
     books = draft.books
-    if hold.used + hold.open + amount > AMOUNT_MAX:
-        return Refusal(Code.AMOUNT_TOO_LARGE, {"amount": amount, "most": AMOUNT_MAX})
     if refusal := _too_long(books, hold.terms.context, hold.terms.opened_at, until):
         return refusal
+    if hold.used + hold.open + amount > AMOUNT_MAX:
+        return Refusal(Code.AMOUNT_TOO_LARGE, {"amount": amount, "most": AMOUNT_MAX})
     if hold.closed_at is not None:
         return closed(hold)
     if refusal := _in_debt(draft, books.path(hold.terms.account)):

@@ -1,0 +1,333 @@
+"""Amounts are integers up to 2^53−1, and values refuse to exist in a wrong state (L14, D7, IL22).
+
+2^53−1 is what every client can carry exactly. The credits of an org together stay below it, too.
+"""
+
+from dataclasses import dataclass, replace
+
+import pytest
+
+from bursar.core.ids import AccountId, DebtId, GrantId, HoldId, UserId
+from bursar.core.instant import NEVER
+from bursar.core.ledger.commands import BookDebt
+from bursar.core.ledger.events import (
+    ChargeReversed,
+    Event,
+    GrantIssued,
+    GrantLapsed,
+    HoldReduced,
+    Posting,
+    issued_by,
+)
+from bursar.core.ledger.evolve import evolve
+from bursar.core.ledger.values import (
+    Compartment,
+    Context,
+    Debt,
+    Draw,
+    Grant,
+    GrantTerms,
+    Hold,
+    HoldTerms,
+    Kind,
+    Target,
+)
+from bursar.core.money import AMOUNT_MAX
+from bursar.core.refusal import Code, InvariantBroken, Refusal
+from tests import asking as ask
+from tests.builders import PER_MS, T0, Org, Parts, gpus, hours, moves, prices
+
+
+def too_large(amount: int, most: int) -> Refusal:
+    """That an amount is too large, and what would not be."""
+    return Refusal(Code.AMOUNT_TOO_LARGE, {"amount": amount, "most": most})
+
+
+# Amounts
+
+
+def test_an_org_has_at_most_so_many_credits() -> None:
+    """All that was ever issued counts, spent and lapsed too (L14)."""
+    assert 9_007_199_254_740_991 == AMOUNT_MAX
+    org = Org()
+    assert too_large(AMOUNT_MAX + 1, AMOUNT_MAX) == org.refuses(ask.issue("g1", AMOUNT_MAX + 1))
+    org.issue("g1", AMOUNT_MAX - 10, expires=hours(1))
+    org.at(hours(2))
+
+    assert too_large(11, 10) == org.refuses(ask.issue("g2", 11))
+    org.issue("g2", 10)
+    assert too_large(1, 0) == org.refuses(ask.issue("g3", 1))
+
+
+def test_a_transfer_creates_nothing_and_is_always_possible() -> None:
+    """Though the org has all it may have (L11, L14)."""
+    org = Org()
+    org.issue("g1", AMOUNT_MAX)
+
+    org.does(ask.transfer("g1", AMOUNT_MAX, to="team"))
+
+    assert Parts(available=AMOUNT_MAX) == org.parts("moved")
+    assert AMOUNT_MAX == org.journal.books.singles.issued
+
+
+def test_the_largest_amount_goes_through_a_whole_life() -> None:
+    """Held, charged, reversed, without loss (IL22)."""
+    org = Org()
+    org.issue("g1", AMOUNT_MAX)
+    org.reserve("h1", AMOUNT_MAX)
+    org.charge("h1", AMOUNT_MAX, "c")
+    assert Parts(spent=AMOUNT_MAX) == org.parts("g1")
+    assert too_large(1, 0) == org.refuses(ask.charge("h1", 1, "more"))
+
+    org.does(ask.reverse("c"))
+
+    assert Parts(available=AMOUNT_MAX) == org.parts("g1")
+    org.rebuilds()
+
+
+def test_a_hold_by_run_time_has_a_bound() -> None:
+    """What its price comes to is told (M1, L14)."""
+    org = Org(prices(h100=PER_MS))
+    org.issue("g1", AMOUNT_MAX)
+
+    refusal = org.refuses(org.asking("h1", run_ms=AMOUNT_MAX + 1, context=gpus("h100")))
+
+    assert too_large(AMOUNT_MAX + 1, AMOUNT_MAX) == refusal
+    org.reserve("h1", run_ms=AMOUNT_MAX, context=gpus("h100"))
+    assert Parts(held=AMOUNT_MAX) == org.parts("g1")
+
+
+def test_a_hold_stays_within_the_bound_when_it_is_extended() -> None:
+    """Used and open together (L14)."""
+    org = Org()
+    org.issue("g1", 100)
+    org.reserve("h1", 100)
+    org.charge("h1", 40)
+
+    assert Code.AMOUNT_TOO_LARGE == org.refuses(ask.extend("h1", AMOUNT_MAX - 99)).code
+    figures = {"asked": AMOUNT_MAX - 100, "spendable": 0, "short": AMOUNT_MAX - 100}
+    assert Refusal(Code.INSUFFICIENT_CREDITS, figures) == org.refuses(
+        ask.extend("h1", AMOUNT_MAX - 100)
+    )
+
+
+def test_the_largest_rate_and_time_multiply_without_loss() -> None:
+    """Integers have no width; the bound is on the result (IL22)."""
+    org = Org(prices(h100=AMOUNT_MAX))
+    org.issue("g1", AMOUNT_MAX)
+
+    org.reserve("h1", run_ms=3_600_000, context=gpus("h100"))
+    org.reading("h1", 3_599_999)
+
+    spent = AMOUNT_MAX * 3_599_999 // 3_600_000
+    assert Parts(held=AMOUNT_MAX - spent, spent=spent) == org.parts("g1")
+
+
+def test_a_reversal_issues_again_only_what_the_bound_leaves() -> None:
+    """Credits that cannot be issued again lapse (L11, L14)."""
+    org = Org()
+    org.issue("a", 50, expires=hours(1))
+    org.issue("b", 50, expires=hours(1))
+    org.reserve("h1", 100)
+    org.charge("h1", 100, "c")
+    org.at(hours(2))
+    org.issue("rest", AMOUNT_MAX - 100 - 70)
+
+    (event,) = org.does(ask.reverse("c", reissue_until=hours(9)))
+
+    assert isinstance(event, ChargeReversed)
+    assert [50, 20] == [terms.amount for terms in event.issued]
+    assert AMOUNT_MAX == org.journal.books.singles.issued
+    org.rebuilds()
+
+
+def test_nothing_is_issued_again_when_the_bound_is_reached() -> None:
+    """The charge is reversed all the same (L11, L14)."""
+    org = Org()
+    org.issue("a", 50, expires=hours(1))
+    org.reserve("h1", 50)
+    org.charge("h1", 50, "c")
+    org.at(hours(2))
+    org.issue("rest", AMOUNT_MAX - 50)
+
+    events = org.does(ask.reverse("c", reissue_until=hours(9)))
+
+    assert [("a", "spent → lapsed", 50, hours(2))] == moves(events)
+
+
+def test_what_an_account_owes_has_a_bound() -> None:
+    """Debts of one account add up (L13, L14)."""
+    org = Org()
+    command = BookDebt(debt=DebtId("d1"), account=AccountId("team"), amount=AMOUNT_MAX)
+    org.does(command)
+
+    refusal = org.refuses(replace(command, debt=DebtId("d2"), amount=1))
+
+    assert Code.AMOUNT_TOO_LARGE == refusal.code
+    assert 1 == refusal.figures["amount"]
+
+
+# Values that cannot be wrong
+
+TERMS = GrantTerms(
+    id=GrantId("g1"),
+    account=AccountId("org"),
+    kind=Kind.PAID,
+    source="",
+    priority=1,
+    issued_at=T0,
+    starts_at=T0,
+    expires_at=NEVER,
+    amount=100,
+)
+HOLD = HoldTerms(
+    id=HoldId("h1"),
+    account=AccountId("org"),
+    user=UserId("ann"),
+    context=Context(),
+    opened_at=T0,
+)
+
+
+def test_a_grant_adds_up_and_has_no_negative_compartment() -> None:
+    """Checked whenever one is made (D7, IL1)."""
+    Grant(terms=TERMS, available=95, lapsed=5, forfeited=5)
+    with pytest.raises(InvariantBroken, match=r"compartments do not add up .*g1"):
+        Grant(terms=TERMS, available=99)
+    with pytest.raises(InvariantBroken, match=r"a compartment is negative .*g1.*-1"):
+        Grant(terms=TERMS, available=101, held=-1)
+    for forfeited in (-1, 6):
+        with pytest.raises(InvariantBroken, match="more forfeited than lapsed"):
+            Grant(terms=TERMS, available=95, lapsed=5, forfeited=forfeited)
+
+
+def test_every_compartment_counts() -> None:
+    """All of a grant can be in any of them (D7)."""
+    for grant in (
+        Grant(terms=TERMS, available=100),
+        Grant(terms=TERMS, available=0, held=100),
+        Grant(terms=TERMS, available=0, spent=100),
+        Grant(terms=TERMS, available=0, lapsed=100),
+        Grant(terms=TERMS, available=0, revoked=100),
+        Grant(terms=TERMS, available=0, moved=100),
+    ):
+        with pytest.raises(InvariantBroken, match="compartments do not add up"):
+            replace(grant, terms=replace(TERMS, amount=99))
+
+
+def test_a_draw_has_no_negative_part() -> None:
+    """Neither open, nor returned, nor reversed, nor charged and not reversed (D7, IL5)."""
+    grant = GrantId("g1")
+    assert 0 == Draw(grant=grant, drawn=10, charged=4, reversed=4, returned=6).open
+    for parts in (
+        {"drawn": 1, "charged": 2},
+        {"drawn": 1, "charged": 1, "reversed": 2},
+        {"drawn": 1, "returned": -1},
+        {"drawn": 1, "charged": 1, "reversed": -1},
+    ):
+        with pytest.raises(InvariantBroken, match=r"a draw is negative .*g1"):
+            Draw(grant=grant, **parts)
+
+
+def test_a_hold_is_the_sum_of_its_draws_and_accounts_for_its_usage() -> None:
+    """Checked whenever one is made (D7)."""
+    draws = (Draw(grant=GrantId("g1"), drawn=10, charged=4),)
+    Hold(terms=HOLD, expires_at=NEVER, draws=draws, open=6, used=9, owed=3, absorbed=2)
+
+    with pytest.raises(InvariantBroken, match=r"a hold is not the sum of its draws .*h1"):
+        Hold(terms=HOLD, expires_at=NEVER, draws=draws, open=5, used=4)
+    with pytest.raises(InvariantBroken, match=r"usage is not accounted for .*h1"):
+        Hold(terms=HOLD, expires_at=NEVER, draws=draws, open=6, used=5)
+    for owed, absorbed in ((-1, 1), (1, -1)):
+        with pytest.raises(InvariantBroken, match=r"a debt is negative .*h1"):
+            Hold(
+                terms=HOLD,
+                expires_at=NEVER,
+                draws=draws,
+                open=6,
+                used=4,
+                owed=owed,
+                absorbed=absorbed,
+            )
+    with pytest.raises(InvariantBroken, match=r"a closed hold keeps credits .*h1"):
+        Hold(terms=HOLD, expires_at=NEVER, draws=draws, open=6, used=4, closed_at=T0)
+
+
+def test_a_debt_is_not_negative() -> None:
+    """Nobody owes less than nothing (D7)."""
+    debt = Debt(
+        id=DebtId("d1"),
+        account=AccountId("org"),
+        hold=None,
+        context=Context(),
+        owed=0,
+        booked_at=T0,
+    )
+    with pytest.raises(InvariantBroken, match=r"a debt is negative .*d1"):
+        replace(debt, owed=-1)
+
+
+def test_a_budget_limits_somebody() -> None:
+    """An account, a user, both, or each user of an account (B3)."""
+    org, ann = AccountId("org"), UserId("ann")
+    assert (org, ann, False) == Target(account=org, user=ann).key
+    assert (None, ann, False) == Target(user=ann).key
+    assert (org, None, True) == Target(account=org, each_user=True).key
+    for account, user, each_user in ((None, None, False), (None, ann, True), (None, None, True)):
+        with pytest.raises(InvariantBroken, match="a budget limits nobody"):
+            Target(account=account, user=user, each_user=each_user)
+    with pytest.raises(InvariantBroken, match="a budget limits one and each"):
+        Target(account=org, user=ann, each_user=True)
+
+
+# Events that contradict the books
+
+
+def test_an_event_that_nobody_knows_is_a_bug() -> None:
+    """Not something to be passed over (L1)."""
+
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class Invented(Event):
+        """Nothing we know of."""
+
+    org = Org()
+    assert () == issued_by(Invented(at=T0))
+    with pytest.raises(InvariantBroken, match=r"nobody knows this event .*Invented"):
+        evolve(org.journal.books, Invented(at=T0))
+
+
+def test_an_event_from_before_the_last_one_is_a_bug() -> None:
+    """Recorded time never goes back (IL19)."""
+    org = Org()
+    with pytest.raises(InvariantBroken, match="time went back"):
+        evolve(org.journal.books, GrantLapsed(at=T0 - 1, grant=GrantId("g1")))
+
+
+def test_a_grant_is_created_once() -> None:
+    """Whatever an event says (IL2)."""
+    org = Org()
+    org.issue("g1", 100)
+    with pytest.raises(InvariantBroken, match=r"a grant exists already .*g1"):
+        evolve(org.journal.books, GrantIssued(at=T0, terms=TERMS))
+
+
+def test_a_posting_moves_something_that_is_there() -> None:
+    """No event can take more out of a compartment than is in it (IL1)."""
+    org = Org()
+    org.issue("g1", 100)
+    org.reserve("h1", 60)
+
+    for amount, grant, message in (
+        (61, "g1", "a compartment is negative"),
+        (0, "g1", "a posting moves nothing"),
+        (1, "g9", "a row is missing"),
+    ):
+        posting = Posting(
+            grant=GrantId(grant),
+            source=Compartment.HELD,
+            target=Compartment.AVAILABLE,
+            amount=amount,
+            effective_at=T0,
+        )
+        with pytest.raises(InvariantBroken, match=message):
+            evolve(org.journal.books, HoldReduced(at=T0, hold=HoldId("h1"), postings=(posting,)))
