@@ -215,6 +215,8 @@ class ModelCharge:
     spent: dict[str, int]
     owed: int
     counts: list[ModelCount]
+    usage: int = 0
+    meter: "ModelMeter | None" = None
 
 
 @dataclass
@@ -613,10 +615,10 @@ class Model:
             due: list[tuple[Instant, int, str]] = []
             for hold in self.holds.values():
                 if hold.closed_at is None and hold.limit <= now:
-                    due.append((hold.limit, 0, hold.id))
+                    due.append((hold.limit, 1, hold.id))
             for id, recurrence in self.recurrences.items():
                 if recurrence.next_at <= now:
-                    due.append((recurrence.next_at, 1, id))
+                    due.append((recurrence.next_at, 0, id))
             for grant in self._grants():
                 if not grant.begun and grant.starts_at <= now:
                     due.append((grant.starts_at, 2, grant.id))
@@ -624,14 +626,14 @@ class Model:
                 return
             at, what, id = min(due)
             before = self._in_available(at)
-            if what == 0:
+            if what == 1:
                 hold = self.holds[id]
                 self._return(hold, {g: draw.open for g, draw in hold.draws.items()}, at)
                 hold.closed_at = at
                 hold.end_unwritten = True
                 if self._grew(before, at):
                     self._repay(at)
-            elif what == 1:
+            elif what == 0:
                 self._turn(id, at)
                 if self._grew(before, at):
                     self._repay(at)
@@ -854,22 +856,21 @@ class Model:
         return counts
 
     def _report(self, budget: ModelBudget, user: str | None, starts: list[Instant]) -> None:
+        """Remember how many thresholds are reached: in each period, or in the slot of now."""
         for start in starts:
+            charged = budget.charged[user, start]
             if budget.ask.every == Every.ROLLING:
-                # Counted at the slot's own time: what has been spent in the window that ends there.
-                end = start + budget.ask.rolling // 24 - 1
-                charged = self.charged_in(budget, user, end)
-            else:
-                charged = budget.charged[user, start]
-            passed = len(
-                [
-                    ppm
-                    for ppm in budget.ask.thresholds_ppm
-                    if charged * MILLION >= ppm * budget.ask.limit
-                ]
-            )
-            place = (user, start)
-            budget.crossed[place] = max(budget.crossed.get(place, 0), passed)
+                start = self.period(budget, self.now)[0]
+                charged = self.charged_in(budget, user, self.now)
+            passed = 0
+            for ppm in budget.ask.thresholds_ppm:
+                if charged * MILLION >= ppm * budget.ask.limit:
+                    passed += 1
+            reported = budget.crossed.get((user, start), 0)
+            if budget.ask.every == Every.ROLLING:
+                reported = self.thresholds(budget, user, self.now)
+            if passed > reported:
+                budget.crossed[user, start] = passed
 
     def thresholds(self, budget: ModelBudget, user: str | None, now: Instant) -> int:
         """How many thresholds have been reported in the period of `now`."""
@@ -922,7 +923,7 @@ class Model:
 
     def _on_Issue(self, ask: Issue) -> Code | None:
         starts_at = self.now if ask.starts_at is None else ask.starts_at
-        if ask.account not in self.parents:
+        if any(account not in self.parents for account in (ask.account, *ask.policy.accounts)):
             return Code.ACCOUNT_UNKNOWN
         if ask.grant in self.grants:
             return Code.ALREADY_EXISTS
@@ -951,7 +952,7 @@ class Model:
 
     def _on_StartRecurrence(self, ask: StartRecurrence) -> Code | None:
         starts_at = self.now if ask.starts_at is None else ask.starts_at
-        if ask.account not in self.parents:
+        if any(account not in self.parents for account in (ask.account, *ask.policy.accounts)):
             return Code.ACCOUNT_UNKNOWN
         if ask.recurrence in self.recurrences:
             return Code.ALREADY_EXISTS
@@ -1279,7 +1280,8 @@ class Model:
         if hold.closed_at is None:
             hold.touched_at = now
         counts = self._count(hold, amount, now if late_at is None else late_at, stretch)
-        self.charges[charge] = ModelCharge(charge, hold.id, spent, owed, counts)
+        meter = stretch.meter if stretch else None
+        self.charges[charge] = ModelCharge(charge, hold.id, spent, owed, counts, amount, meter)
 
     def _reading(self, hold: ModelHold, attempt: int, run_ms: int | None) -> Stretch | None:
         """What a reading adds to an attempt; None if nothing."""
@@ -1445,7 +1447,7 @@ class Model:
             else:
                 self._post(grant, "spent", "forfeited", amount, self.now)
         self._take_from_charges(hold, given, from_debt)
-        self._uncount_stretch(hold, stretch, lost - rest)
+        self._uncount_usage(meter, lost - rest)
         hold.touched_at = self.now
         return None
 
@@ -1462,15 +1464,14 @@ class Model:
                 charge.owed -= take
                 from_debt -= take
 
-    def _uncount_stretch(self, hold: ModelHold, stretch: Stretch, amount: int) -> None:
-        for id, budget in self.budgets.items():
-            if self._applies(budget.ask.target, hold.account, hold.user):
-                rest = amount
-                user = self._whose(budget, hold.user)
-                for start, part in sorted(self._by_period(budget, stretch), reverse=True):
-                    take = min(rest, part)
-                    self._uncount(ModelCount(id, user, start, 0), take)
-                    rest -= take
+    def _uncount_usage(self, meter: ModelMeter, amount: int) -> None:
+        """Lost work comes off what budgets counted of the attempt's charges, the latest first."""
+        for charge in reversed(self.charges.values()):
+            if charge.meter is meter:
+                take = min(amount, charge.usage)
+                charge.usage -= take
+                self._uncount_charge(charge, take)
+                amount -= take
 
     def _on_ReverseCharge(self, ask: ReverseCharge) -> Code | None:
         if ask.charge not in self.charges:
@@ -1511,6 +1512,7 @@ class Model:
                 if grant.expires_at <= self.now and ask.reissue_until is not None and again:
                     name = self.names.reissued_grant(charge.id, grant.id, before)
                     self._reissue(name, grant, again, ask.reissue_until)
+        charge.usage -= amount
         self._uncount_charge(charge, amount)
         return None
 
@@ -1608,6 +1610,8 @@ class Model:
     def _on_SetBudget(self, ask: SetBudget) -> Code | None:
         if ask.target.account is not None and ask.target.account not in self.parents:
             return Code.ACCOUNT_UNKNOWN
+        if not self.parents:
+            return Code.ACCOUNT_UNKNOWN  # of the root, whose days count
         if ask.target.user is not None and ask.target.user not in self.users:
             return Code.USER_UNKNOWN
         if ask.budget in self.dropped:
@@ -1625,7 +1629,7 @@ class Model:
             budget.ask = ask
             return None
         roots = [account for account, parent in self.parents.items() if parent is None]
-        zone = self.zones[ask.target.account or roots[0]] if roots else "UTC"
+        zone = self.zones[ask.target.account or roots[0]]
         self.budgets[ask.budget] = ModelBudget(ask, zone)
         return None
 

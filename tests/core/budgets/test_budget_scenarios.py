@@ -7,7 +7,7 @@ import pytest
 
 from bursar.core.budgets.periods import Every
 from bursar.core.budgets.tiers import TIERS, DefaultBudget
-from bursar.core.ids import AccountId, BudgetId, UserId
+from bursar.core.ids import AccountId, BudgetId, UserId, derived_id
 from bursar.core.instant import DAY, HOUR, MINUTE, NEVER, Instant
 from bursar.core.ledger.commands import AddAccount, AddUser, SetBudget, SetTier
 from bursar.core.ledger.events import (
@@ -484,6 +484,18 @@ def test_holds_that_are_open_claim_their_part_of_a_new_budget() -> None:
     assert 18_000 == org.counted("each", "bob")
 
 
+def test_a_hold_opened_as_the_day_began_claims_what_is_left_of_it() -> None:
+    """The first instant of a period is in it (B5)."""
+    org = rich()
+    org.at(days(1))
+    org.reserve("h1", run_ms=50 * HOUR_MS, context=JOB, until=days(5))
+    org.later(hours=1)
+
+    [told] = only(org.budget("b", 10**6, account="org"), BudgetSet)
+
+    assert (Claim(user=None, full=31_000, relief=7_000),) == told.claims
+
+
 def test_a_budget_counts_usage_from_when_it_is_set() -> None:
     """What was charged before does not count, not even in the same day (B3)."""
     org = rich()
@@ -856,6 +868,9 @@ def test_the_free_tier_allows_five_credits_a_day_for_each_user() -> None:
 
     [brought] = only(events, BudgetSet)
     assert [TierSet(at=T0, tier="free")] == only(events, TierSet)
+    assert (
+        derived_id("org", f"free/day/{org.journal.books.singles.number - 1}") == brought.budget.id
+    )
     assert ("free", True, 5 * CREDIT) == (
         brought.budget.tier,
         brought.budget.hard,

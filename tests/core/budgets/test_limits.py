@@ -1,5 +1,7 @@
 """What a budget counts of a hold and of usage: the figures behind every limit (B3, B5)."""
 
+from dataclasses import replace
+
 import pytest
 
 from bursar.core.budgets.limits import (
@@ -275,6 +277,22 @@ def test_undone_usage_comes_off_the_latest_period_first() -> None:
     )
 
 
+def test_undone_usage_of_one_user_comes_off_period_by_period() -> None:
+    """What a later period took is not taken from the earlier ones again (L11)."""
+    user = UserId("ann")
+    books = Books()
+    for start in (T0, days(1), days(2)):
+        books.tallies.put((BudgetId("b"), user, start), Tally(charged=100))
+    was = [
+        Counted(budget=BudgetId("b"), user=user, start=start, amount=20)
+        for start in (T0, days(1), days(2))
+    ]
+
+    off = counted_off(books, tuple(was), 50)
+
+    assert (was[2], was[1], replace(was[0], amount=10)) == off
+
+
 def test_a_counter_never_goes_below_zero() -> None:
     """What a counter no longer has cannot come off it; the rest comes off earlier periods (L11)."""
     budget = limit_of(DAILY)
@@ -500,7 +518,7 @@ def test_a_rolling_window_tells_a_threshold_once_while_a_slot_that_told_it_count
             (budget, hours(20), Tally(charged=30)),
             (budget, hours(24), Tally(charged=30)),
         )
-        return crossings(books, [Applying(budget, None)], (counted(30, hours(24)),), now)
+        return crossings(books, [Applying(budget, None)], (counted(30, hours(20)),), now)
 
     assert [] == told(hours(25) - 2)
     assert [

@@ -11,7 +11,7 @@ import pytest
 from bursar.core.budgets.periods import Every
 from bursar.core.ids import AccountId, GrantId, HoldId, JobId, PriceVersionId, UserId
 from bursar.core.instant import DAY, HOUR
-from bursar.core.ledger.commands import Command, SetTier
+from bursar.core.ledger.commands import Command, Reserve, SetTier
 from bursar.core.ledger.events import HoldExtended, HoldOpened
 from bursar.core.ledger.quote import Quote, quote
 from bursar.core.ledger.values import Claimant, Context, Draw, Hold, HoldTerms, OrgPolicy, Policy
@@ -659,6 +659,18 @@ def test_a_quote_tells_everything_that_stands_against_a_hold() -> None:
     ) == answer.forbidden
 
 
+def test_a_quote_does_not_tell_what_stands_in_nobodys_way() -> None:
+    """There are credits enough; only the debt forbids it (B1)."""
+    org = Org()
+    org.issue("g1", 300)
+    org.does(ask.book_debt("d1", 7, of="team"))
+
+    answer = quote(org.journal.books, org.asking("h1", 300), org.now)
+
+    debt = Refusal(Code.DEBT_OUTSTANDING, {"account": "team", "owed": 7})
+    assert (debt,) == answer.forbidden
+
+
 def test_a_quote_of_an_amount_looks_at_all_types() -> None:
     """A grant must admit every one of them (L9, B1)."""
     org = Org(prices(a100=2 * PER_MS, h100=5 * PER_MS))
@@ -707,9 +719,12 @@ def known_hold_of_unknown_user(org: Org) -> Command:
     return org.asking("h1", 1, user="eve")
 
 
+def too_large(org: Org) -> Reserve:
+    return org.asking("h1", run_ms=AMOUNT_MAX // 9 + 1, context=gpus("h100", count=9))
+
+
 def ended_and_too_large(org: Org) -> Command:
-    run_ms = AMOUNT_MAX // 9 + 1
-    return org.asking("h1", run_ms=run_ms, context=gpus("h100", count=9), until=T0)
+    return replace(too_large(org), expires_at=T0)
 
 
 def too_long_without_price(org: Org) -> Command:
@@ -723,7 +738,7 @@ def no_price_in_debt(org: Org) -> Command:
 
 def too_large_in_debt(org: Org) -> Command:
     in_debt(org)
-    return org.asking("h1", run_ms=AMOUNT_MAX // 9 + 1, context=gpus("h100", count=9))
+    return too_large(org)
 
 
 def in_debt_over_budget(org: Org) -> Command:
@@ -750,6 +765,10 @@ RESERVE: dict[str, tuple[Setup, Code]] = {
         Code.TIME_INVALID,
     ),
     "a limit too far before a missing price": (too_long_without_price, Code.HOLD_TOO_LONG),
+    "a limit too far before an amount too large": (
+        lambda org: replace(too_large(org), expires_at=days(9)),
+        Code.HOLD_TOO_LONG,
+    ),
     "a missing price before debt": (no_price_in_debt, Code.PRICE_UNKNOWN),
     "an amount too large before debt": (too_large_in_debt, Code.AMOUNT_TOO_LARGE),
     "debt before budgets": (in_debt_over_budget, Code.DEBT_OUTSTANDING),
@@ -770,8 +789,19 @@ def sooner_and_too_large(org: Org) -> Command:
     return ask.extend("h1", AMOUNT_MAX, until=hours(1))
 
 
-def too_large_and_too_long(org: Org) -> Command:
+def sooner_and_closed(org: Org) -> Command:
+    org.release("h1")
+    return ask.extend("h1", 1, until=hours(1))
+
+
+def too_long_and_too_large(org: Org) -> Command:
     return ask.extend("h1", AMOUNT_MAX, until=days(9))
+
+
+def too_large_and_closed(org: Org) -> Command:
+    org.charge("h1", 1)
+    org.release("h1")
+    return ask.extend("h1", AMOUNT_MAX)
 
 
 def too_long_and_closed(org: Org) -> Command:
@@ -797,8 +827,10 @@ def extended_over_budget_without_credits(org: Org) -> Command:
 
 EXTEND: dict[str, tuple[Setup, Code]] = {
     "an earlier limit before an amount too large": (sooner_and_too_large, Code.TIME_INVALID),
-    "an amount too large before a limit too far": (too_large_and_too_long, Code.AMOUNT_TOO_LARGE),
+    "an earlier limit before a closed hold": (sooner_and_closed, Code.TIME_INVALID),
+    "a limit too far before an amount too large": (too_long_and_too_large, Code.HOLD_TOO_LONG),
     "a limit too far before a closed hold": (too_long_and_closed, Code.HOLD_TOO_LONG),
+    "an amount too large before a closed hold": (too_large_and_closed, Code.AMOUNT_TOO_LARGE),
     "a closed hold before debt": (closed_in_debt, Code.HOLD_CLOSED),
     "debt before budgets": (extended_in_debt_over_budget, Code.DEBT_OUTSTANDING),
     "budgets before credits": (extended_over_budget_without_credits, Code.BUDGET_EXCEEDED),

@@ -170,14 +170,15 @@ def count_amount(applying: list[Applying], amount: Micros, at: Instant) -> tuple
 def counted_off(books: Books, counted: tuple[Counted, ...], amount: Micros) -> tuple[Counted, ...]:
     """What to take off the counters when `amount` of usage is undone: the latest period first.
 
-    Never more than a counter has, and nothing off a budget that was dropped.
+    Nothing comes off a budget that was dropped.
     """
     left: dict[tuple[BudgetId, UserId | None], Micros] = {}
     off: list[Counted] = []
     for one in sorted(counted, key=lambda one: -one.start):
+        if existing(books.budgets, one.budget).dropped:
+            continue
         key = (one.budget, one.user)
-        tally = books.tallies.get((*key, one.start)) or NO_TALLY
-        part = min(left.get(key, amount), one.amount, tally.charged)
+        part = min(left.get(key, amount), one.amount)
         left[key] = left.get(key, amount) - part
         if part:
             off.append(Counted(budget=one.budget, user=one.user, start=one.start, amount=part))
@@ -204,7 +205,7 @@ def _is_over(
     if not budget.calendar and mine:
         inside = slots_inside(budget.window, now)
         added = sum(one.amount for one in mine if one.start in inside)
-        yield charged_in(books, applying, now) + added > budget.limit
+        yield added > 0 and charged_in(books, applying, now) + added > budget.limit
         return
     for one in mine:
         tally = books.tallies.get((budget.id, user, one.start)) or NO_TALLY
@@ -217,10 +218,19 @@ def crossings(
     """The thresholds that the counters have reached and that were not told yet, after a charge."""
     return [
         crossing
-        for budget, user in applying
-        for start in sorted({c.start for c in counted if (c.budget, c.user) == (budget.id, user)})
-        if (crossing := _crossing(books, Applying(budget, user), start, now)) is not None
+        for one in applying
+        for start in _starts(one, counted, now)
+        if (crossing := _crossing(books, one, start, now)) is not None
     ]
+
+
+def _starts(applying: Applying, counted: tuple[Counted, ...], now: Instant) -> list[Instant]:
+    """The periods in which a charge may have reached a threshold; of a rolling window the slot."""
+    budget, user = applying
+    touched = {one.start for one in counted if (one.budget, one.user) == (budget.id, user)}
+    if touched and not budget.calendar:
+        return [period_at(budget.window, now).start]
+    return sorted(touched)
 
 
 def _crossing(
@@ -231,13 +241,13 @@ def _crossing(
     tallies = [books.tallies.get((budget.id, user, one)) or NO_TALLY for one in starts]
     charged = sum(tally.charged for tally in tallies)
     reached = sum(1 for ppm in budget.thresholds_ppm if charged * PPM >= budget.limit * ppm)
-    if reached <= max((tally.crossed for tally in tallies), default=0):
+    if reached <= max(tally.crossed for tally in tallies):
         return None
     return ThresholdCrossed(
         at=now,
         budget=budget.id,
         user=user,
-        start=start if budget.calendar else period_at(budget.window, now).start,
+        start=start,
         crossed=reached,
         charged=charged,
         limit=budget.limit,

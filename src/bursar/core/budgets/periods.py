@@ -91,7 +91,7 @@ class Window:
             raise ValueError(f"a rolling window is a multiple of {SLOTS} µs long: {self.length}")
         if self.every is not Every.ROLLING and self.length != 0:
             raise ValueError(f"only a rolling window has a length: {self.length}")
-        if self.time_zone not in _zone_names():
+        if not is_zone(self.time_zone):
             raise ValueError(f"unknown time zone: {self.time_zone!r}")
 
 
@@ -244,6 +244,11 @@ def _local(zone: ZoneInfo, at: Instant) -> datetime:
 def _instant(moment: datetime) -> Instant:
     """The instant of an aware `moment`."""
     return (moment - _EPOCH) // _MICROSECOND
+
+
+def is_zone(name: str) -> bool:
+    """Whether there is a time zone of that name."""
+    return name in _zone_names()
 
 
 @lru_cache(maxsize=1)

@@ -110,9 +110,9 @@ def expiring(books: Books, account: AccountId, now: Instant, within: int) -> Ite
     view = caught_up(books, now)
     bound = min(now + within, NEVER - 1)
     for expires_at, grant in view.order(free_of(account)).since((now + 1,), bound=(bound + 1,)):
-        available = existing(view.grants, grant).available
-        if available:
-            yield Expiring(grant=grant, expires_at=expires_at, amount=available)
+        found = existing(view.grants, grant)
+        if found.available and found.terms.expires_at == expires_at:
+            yield Expiring(grant=grant, expires_at=expires_at, amount=found.available)
 
 
 def by_grant(books: Books, account: AccountId, now: Instant) -> Iterator[tuple[GrantTerms, Owned]]:

@@ -17,7 +17,7 @@ from bursar.core.budgets.limits import (
 )
 from bursar.core.ids import ChargeId, GrantId, derived_id
 from bursar.core.instant import MILLISECOND, Instant
-from bursar.core.ledger.books import Books, existing, free_of
+from bursar.core.ledger.books import Books, charges_of, existing, free_of
 from bursar.core.ledger.commands import BookLate, Charge, GiveBack, ReverseCharge, Settle
 from bursar.core.ledger.draft import (
     AVAILABLE,
@@ -35,6 +35,7 @@ from bursar.core.ledger.events import (
     ChargeReversed,
     Closing,
     Posting,
+    Shrunk,
     WorkGivenBack,
 )
 from bursar.core.ledger.holds import closed
@@ -43,7 +44,6 @@ from bursar.core.ledger.tables import Key
 from bursar.core.ledger.values import (
     ChargeRecord,
     Compartment,
-    Counted,
     Draw,
     Grant,
     GrantTerms,
@@ -341,7 +341,8 @@ class _Payment:
             self.postings.append(move(grant_id, LAPSED, AVAILABLE, amount, undone_at))
         self.postings.append(move(grant_id, AVAILABLE, SPENT, amount, at))
         taken = self._taken.setdefault(grant_id, [])
-        taken.append((at, self.books.singles.number, len(taken), -amount))
+        # As late in the order of its instant as the event that will record it.
+        taken.append((at, self.books.singles.number + 1, len(taken), -amount))
 
     def _valid_then(self) -> Iterator[Grant]:
         """The admitted grants that were valid at the effective instant, in spend order."""
@@ -374,7 +375,7 @@ def reverse_charge(draft: Draft, ask: ReverseCharge) -> Refusal | None:
         figures = {"reissue_until": ask.reissue_until, "now": draft.now}
         return Refusal(Code.TIME_INVALID, figures)
     hold = existing(draft.books.holds, record.hold)
-    reversible = _reversible(hold, record)
+    reversible = _in_spend_order(draft.books, hold, dict(record.spent))
     debt = min(record.owed, hold.owed)
     most = debt + sum(reversible.values())
     amount = most if ask.amount is None else ask.amount
@@ -400,10 +401,11 @@ def reverse_charge(draft: Draft, ask: ReverseCharge) -> Refusal | None:
     return None
 
 
-def _reversible(hold: Hold, record: ChargeRecord) -> Parts:
-    """What can still be undone of a charge, by grant, in spend order."""
-    net = {draw.grant: draw.charged - draw.reversed for draw in hold.draws}
-    return {grant: min(amount, net[grant]) for grant, amount in record.spent}
+def _in_spend_order(books: Books, hold: Hold, parts: Parts) -> Parts:
+    path = books.path(hold.terms.account)
+    terms = {grant: existing(books.grants, grant).terms for grant in parts}
+    order = sorted(parts, key=lambda grant: books.spend_key(terms[grant], path))
+    return {grant: parts[grant] for grant in order}
 
 
 def _last_first(parts: Parts, amount: Micros) -> Parts:
@@ -466,8 +468,8 @@ def give_back(draft: Draft, ask: GiveBack) -> Refusal | None:
     hold = draft.books.holds.get(ask.hold)
     if hold is None:
         return Refusal(Code.HOLD_UNKNOWN, {"hold": ask.hold})
-    meter = hold.meter(ask.attempt)
-    if meter is None:
+    meter = _meter(hold, ask.attempt)
+    if isinstance(meter, Refusal):
         return Refusal(Code.ATTEMPT_UNKNOWN, {"hold": ask.hold, "attempt": ask.attempt})
     if hold.closed_at is not None:
         return closed(hold)
@@ -482,7 +484,7 @@ def give_back(draft: Draft, ask: GiveBack) -> Refusal | None:
     net = sum(draw.charged - draw.reversed for draw in hold.draws)
     spent = min(lost.amount - forgiven - absorbed, net)
     amount = forgiven + absorbed + spent
-    applying = budgets_on(draft.books, hold.terms.account, hold.terms.user)
+    postings = _given_back(draft, drawn, spent, hold.used - amount)
     draft.record(
         WorkGivenBack(
             at=draft.now,
@@ -492,11 +494,39 @@ def give_back(draft: Draft, ask: GiveBack) -> Refusal | None:
             amount=amount,
             forgiven=forgiven,
             absorbed=absorbed,
-            counted=_taken_off(draft.books, applying, lost),
-            postings=_given_back(draft, drawn, spent, hold.used - amount),
+            shrunk=tuple(_shrunk(draft.books, ask, amount, forgiven, postings)),
+            postings=postings,
         )
     )
     return None
+
+
+def _shrunk(
+    books: Books, ask: GiveBack, amount: Micros, forgiven: Micros, postings: tuple[Posting, ...]
+) -> Iterator[Shrunk]:
+    """What is taken off the hold's charges, the latest first, until it adds up.
+
+    Credits and debt come off whatever charge they were paid by; usage, and what budgets counted of
+    it, off the charges of the attempt.
+    """
+    back = {posting.grant: posting.amount for posting in postings}
+    for _, charge_id in books.order(charges_of(ask.hold)).since():
+        if amount == 0 and forgiven == 0 and not any(back.values()):
+            return
+        record = existing(books.charges, charge_id)
+        usage = min(amount, record.usage) if record.attempt == ask.attempt else 0
+        owed = min(forgiven, record.owed)
+        spent = {grant: min(back.get(grant, 0), most) for grant, most in record.spent}
+        yield Shrunk(
+            charge=charge_id,
+            usage=usage,
+            spent=tuple((grant, taken) for grant, taken in spent.items() if taken),
+            owed=owed,
+            counted=counted_off(books, record.counted, usage),
+        )
+        amount -= usage
+        forgiven -= owed
+        back = {grant: left - spent.get(grant, 0) for grant, left in back.items()}
 
 
 def _given_back(
@@ -512,8 +542,3 @@ def _given_back(
             target = HELD if source.grant.terms.policy.refundable else LAPSED
             postings.append(move(source.grant.terms.id, SPENT, target, back, draft.now))
     return tuple(postings)
-
-
-def _taken_off(books: Books, applying: list[Applying], lost: Usage) -> tuple[Counted, ...]:
-    """What lost work takes off the counters: where it had been counted, never below zero."""
-    return counted_off(books, count_usage(applying, lost), lost.amount)

@@ -19,8 +19,9 @@ def book_debt(draft: Draft, ask: BookDebt) -> Refusal | None:
         return Refusal(Code.ACCOUNT_UNKNOWN, {"account": ask.account})
     if books.debts.get(ask.debt) is not None:
         return Refusal(Code.ALREADY_EXISTS, {"debt": ask.debt})
-    if (books.owed.get(ask.account) or 0) + ask.amount > AMOUNT_MAX:
-        return Refusal(Code.AMOUNT_TOO_LARGE, {"amount": ask.amount, "most": AMOUNT_MAX})
+    most = AMOUNT_MAX - (books.owed.get(ask.account) or 0)
+    if ask.amount > most:
+        return Refusal(Code.AMOUNT_TOO_LARGE, {"amount": ask.amount, "most": most})
     debt = Debt(
         id=ask.debt,
         account=ask.account,
@@ -28,6 +29,7 @@ def book_debt(draft: Draft, ask: BookDebt) -> Refusal | None:
         context=NO_CONTEXT,
         owed=ask.amount,
         booked_at=draft.now,
+        total=ask.amount,
     )
     draft.record(DebtBooked(at=draft.now, debt=debt))
     return None
@@ -80,7 +82,8 @@ def _repay_one(draft: Draft, debt: Debt, at: Instant) -> None:
 def _terms_of(draft: Draft, debt: Debt) -> tuple[Context, Micros, dict[GrantId, Micros]]:
     """What a debt is for, the running total its share caps look at, and what is on them."""
     if debt.hold is None:
-        return debt.context, debt.owed, {}
+        charged = {draw.grant: draw.charged for draw in debt.draws}
+        return debt.context, debt.total, charged
     hold = existing(draft.books.holds, debt.hold)
     counted = {draw.grant: draw.charged for draw in hold.draws}
     return hold.context, hold.used, counted

@@ -22,7 +22,7 @@ from bursar.core.refusal import invariant
 
 class _Due(NamedTuple):
     at: Instant
-    rank: int  # at one instant: holds, then recurrences, then starts
+    rank: int  # at one instant: recurrences, then holds, then starts
     id: str
 
 
@@ -42,9 +42,9 @@ def catch_up(draft: Draft) -> None:
     while (due := next_due(draft.books, draft.now)) is not None:
         draft.books.advance(due.at)
         if due.rank == 0:
-            close_hold(draft, existing(draft.books.holds, due.id), Closing.ENDED, due.at)
-        elif due.rank == 1:
             _turn(draft, existing(draft.books.recurrences, due.id), due.at)
+        elif due.rank == 1:
+            close_hold(draft, existing(draft.books.holds, due.id), Closing.ENDED, due.at)
         if due.rank == 2 or draft.credited:
             repay(draft, due.at)
     draft.books.advance(draft.now)
@@ -56,8 +56,8 @@ def next_due(books: Books, now: Instant) -> _Due | None:
 
 
 def _firsts(books: Books, now: Instant) -> Iterator[_Due]:
-    yield from _first(books, LIMITS, 0, now)
-    yield from _first(books, TURNS, 1, now)
+    yield from _first(books, TURNS, 0, now)
+    yield from _first(books, LIMITS, 1, now)
     if any(True for _ in books.order(DEBTS).since()):
         yield from _first(books, WAITING, 2, now)
 

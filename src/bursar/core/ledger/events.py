@@ -229,6 +229,17 @@ class ChargeReversed(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Shrunk:
+    """What was taken off a charge, so that it cannot be reversed as well."""
+
+    charge: ChargeId
+    usage: Micros = 0
+    spent: tuple[tuple[GrantId, Micros], ...] = ()
+    owed: Micros = 0
+    counted: tuple[Counted, ...] = ()  # taken off the counters
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkGivenBack(Event):
     """Lost work was taken off what an attempt was charged."""
 
@@ -238,7 +249,7 @@ class WorkGivenBack(Event):
     amount: Micros
     forgiven: Micros  # of it, debt that is no longer owed
     absorbed: Micros  # of it, no longer at the operator's cost
-    counted: tuple[Counted, ...] = ()  # taken off the counters
+    shrunk: tuple[Shrunk, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from bursar.core.budgets.limits import budgets_on, claim_of, relief_of
 from bursar.core.budgets.periods import period_at
 from bursar.core.ids import AccountId, DebtId, GrantId
 from bursar.core.instant import NEVER, Instant
-from bursar.core.ledger.books import BURN_SLOT, Books, charges_of, existing, grants_of
+from bursar.core.ledger.books import BURN_SLOT, Books, existing, grants_of
 from bursar.core.ledger.events import (
     AccountAdded,
     BudgetDropped,
@@ -231,6 +231,8 @@ def _(event: ChargeBooked, books: Books) -> None:
         id=event.charge,
         hold=event.hold,
         number=books.singles.number,
+        usage=event.amount,
+        attempt=event.attempt,
         spent=_spent_by(event.postings),
         owed=event.owed,
         counted=event.counted,
@@ -260,12 +262,12 @@ def _(event: ChargeReversed, books: Books) -> None:
     books.singles.issued += sum(terms.amount for terms in event.issued)
     _spend(books, hold.terms.account, event.postings, event.at)
     _tally(books, event.counted, -1)
-    left = tuple((grant, amount - undone.get(grant, 0)) for grant, amount in record.spent)
     books.charges.put(
         event.charge,
         replace(
             record,
-            spent=tuple((grant, amount) for grant, amount in left if amount),
+            usage=record.usage - event.amount,
+            spent=_without(record.spent, undone),
             owed=record.owed - event.forgiven,
             counted=_less(record.counted, event.counted),
         ),
@@ -288,31 +290,19 @@ def _(event: WorkGivenBack, books: Books) -> None:
     if event.forgiven:
         _owe(books, hold, -event.forgiven, event.at)
     _spend(books, hold.terms.account, event.postings, event.at)
-    _tally(books, event.counted, -1)
-    _shrink_charges(books, event)
-
-
-def _shrink_charges(books: Books, event: WorkGivenBack) -> None:
-    """What was given back cannot be reversed as well: the latest charges have less left."""
-    back = {posting.grant: posting.amount for posting in event.postings}
-    owed = event.forgiven
-    for _, charge in books.order(charges_of(event.hold)).since():
-        if not (owed or any(back.values())):
-            return
-        record = existing(books.charges, charge)
-        taken = {grant: min(back.get(grant, 0), amount) for grant, amount in record.spent}
-        left = tuple((grant, amount - taken[grant]) for grant, amount in record.spent)
-        less = min(owed, record.owed)
+    for less in event.shrunk:
+        _tally(books, less.counted, -1)
+        record = existing(books.charges, less.charge)
         books.charges.put(
-            charge,
+            record.id,
             replace(
                 record,
-                spent=tuple((grant, amount) for grant, amount in left if amount),
-                owed=record.owed - less,
+                usage=record.usage - less.usage,
+                spent=_without(record.spent, dict(less.spent)),
+                owed=record.owed - less.owed,
+                counted=_less(record.counted, less.counted),
             ),
         )
-        owed -= less
-        back = {grant: amount - taken.get(grant, 0) for grant, amount in back.items()}
 
 
 # Debts
@@ -341,6 +331,7 @@ def _(event: DebtRepaid, books: Books) -> None:
         id=event.charge,
         hold=debt.hold,
         number=books.singles.number,
+        usage=event.amount,
         spent=_spent_by(event.postings),
     )
     books.put_charge(record)
@@ -441,8 +432,8 @@ def _give_back(draw: Draw, amount: Micros, _: Instant) -> Draw:
     return replace(draw, charged=draw.charged - amount)
 
 
-def _forfeit(draw: Draw, amount: Micros, at: Instant) -> Draw:
-    return _return(_give_back(draw, amount, at), amount, at)
+def _forfeit(draw: Draw, amount: Micros, _: Instant) -> Draw:
+    return replace(draw, drawn=draw.drawn - amount, charged=draw.charged - amount)
 
 
 _MOVES: Final[dict[tuple[Compartment | None, Compartment], _Move]] = {
@@ -520,6 +511,13 @@ def _tally(books: Books, counted: tuple[Counted, ...], sign: int) -> None:
         key = (one.budget, one.user, one.start)
         tally = books.tallies.get(key) or NO_TALLY
         books.tallies.put(key, replace(tally, charged=tally.charged + sign * one.amount))
+
+
+def _without(
+    spent: tuple[tuple[GrantId, Micros], ...], taken: dict[GrantId, Micros]
+) -> tuple[tuple[GrantId, Micros], ...]:
+    left = ((grant, amount - taken.get(grant, 0)) for grant, amount in spent)
+    return tuple((grant, amount) for grant, amount in left if amount)
 
 
 def _less(counted: tuple[Counted, ...], taken: tuple[Counted, ...]) -> tuple[Counted, ...]:

@@ -1,12 +1,12 @@
 """Setting credits aside, and what can be done with them but spend them (L5, L6, M1)."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from heapq import merge
 from typing import NamedTuple, TypeAlias
 
 from bursar.core.budgets.limits import all_over, budgets_on, first_over
-from bursar.core.ids import AccountId, HoldId
+from bursar.core.ids import AccountId, GrantId, HoldId
 from bursar.core.instant import Instant
 from bursar.core.ledger.books import Books
 from bursar.core.ledger.commands import EndHold, ExtendHold, Redraw, Refund, Release, Reserve
@@ -22,7 +22,7 @@ from bursar.core.ledger.events import (
     Posting,
 )
 from bursar.core.ledger.plan import Parts, Source, fill, keep
-from bursar.core.ledger.spendable import spendable_credits
+from bursar.core.ledger.spendable import drawable_credits
 from bursar.core.ledger.values import Claimant, Context, Draw, Grant, Hold, HoldTerms
 from bursar.core.metering import Meter
 from bursar.core.money import AMOUNT_MAX, Micros, usage_price
@@ -44,7 +44,7 @@ class Funding(NamedTuple):
 def reserve(draft: Draft, ask: Reserve) -> Refusal | None:
     """Hold all that is asked or nothing."""
     invariant((ask.amount is None) != (ask.run_ms is None), "one of amount and run time is asked")
-    if refusal := _not_askable(draft, ask):
+    if refusal := next(_faults(draft, ask), None):
         return refusal
     priced = prices_for(draft.books, ask.context, draft.now)
     if ask.run_ms is not None and not priced:
@@ -76,17 +76,19 @@ def reserve(draft: Draft, ask: Reserve) -> Refusal | None:
     return None
 
 
-def _not_askable(draft: Draft, ask: Reserve) -> Refusal | None:
+def _faults(draft: Draft, ask: Reserve) -> Iterator[Refusal]:
+    """What is wrong with the request itself, in order of precedence."""
     books, now = draft.books, draft.now
     if books.accounts.get(ask.account) is None:
-        return Refusal(Code.ACCOUNT_UNKNOWN, {"account": ask.account})
+        yield Refusal(Code.ACCOUNT_UNKNOWN, {"account": ask.account})
     if books.users.get(ask.user) is None:
-        return Refusal(Code.USER_UNKNOWN, {"user": ask.user})
+        yield Refusal(Code.USER_UNKNOWN, {"user": ask.user})
     if books.holds.get(ask.hold) is not None:
-        return Refusal(Code.ALREADY_EXISTS, {"hold": ask.hold})
+        yield Refusal(Code.ALREADY_EXISTS, {"hold": ask.hold})
     if ask.expires_at <= now:
-        return Refusal(Code.TIME_INVALID, {"expires_at": ask.expires_at, "now": now})
-    return _too_long(books, ask.context, now, ask.expires_at)
+        yield Refusal(Code.TIME_INVALID, {"expires_at": ask.expires_at, "now": now})
+    if refusal := _too_long(books, ask.context, now, ask.expires_at):
+        yield refusal
 
 
 def _too_long(books: Books, context: Context, since: Instant, until: Instant) -> Refusal | None:
@@ -140,9 +142,10 @@ def _fund_types(draft: Draft, ask: Reserve, context: Context, rates: Rates) -> F
     if refusal := first_over(draft.books, applying, None, claimant):
         return refusal
     amount = claimant.open
+    if refusal := _short(draft, path, context, amount, total=amount, counted={}):
+        return refusal
     parts, missing = fill(draft.sources(path, context, {}), amount, amount)
-    if missing:
-        return _short(amount, spendable_credits(draft.books, path, context))
+    invariant(missing == 0, "credits are missing that were there", hold=ask.hold, missing=missing)
     return Funding(context, rates, claimant.rate, parts)
 
 
@@ -169,8 +172,20 @@ def _in_debt(draft: Draft, path: tuple[AccountId, ...]) -> Refusal | None:
     return None
 
 
-def _short(asked: Micros, spendable: Micros) -> Refusal:
-    figures = {"asked": asked, "spendable": spendable, "short": asked - spendable}
+def _short(
+    draft: Draft,
+    path: tuple[AccountId, ...],
+    context: Context,
+    amount: Micros,
+    *,
+    total: Micros,
+    counted: Mapping[GrantId, Micros],
+) -> Refusal | None:
+    """That credits are missing for an amount, told from whole lanes and not grant by grant."""
+    drawable = drawable_credits(draft.books, path, context, total, counted)
+    if drawable >= amount:
+        return None
+    figures = {"asked": amount, "spendable": drawable, "short": amount - drawable}
     return Refusal(Code.INSUFFICIENT_CREDITS, figures)
 
 
@@ -183,7 +198,7 @@ def refusals(draft: Draft, ask: Reserve) -> tuple[Refusal, ...]:
 
     Of several acceptable GPU types the cheapest is looked at.
     """
-    found: list[Refusal | None] = [_not_askable(draft, ask)]
+    found: list[Refusal | None] = list(_faults(draft, ask))
     priced = prices_for(draft.books, ask.context, draft.now)
     rates = {kind: one.rate for kind, one in priced.items()}
     if ask.run_ms is not None and not rates:
@@ -198,9 +213,8 @@ def refusals(draft: Draft, ask: Reserve) -> tuple[Refusal, ...]:
     found += [_too_large(claimant), _in_debt(draft, path)]
     applying = budgets_on(draft.books, ask.account, ask.user)
     found += all_over(draft.books, applying, None, claimant)
-    spendable = spendable_credits(draft.books, path, context)
-    if spendable < claimant.open:
-        found.append(_short(claimant.open, spendable))
+    amount = claimant.open
+    found.append(_short(draft, path, context, amount, total=amount, counted={}))
     return tuple(one for one in found if one is not None)
 
 
@@ -236,9 +250,10 @@ def extend_hold(draft: Draft, ask: ExtendHold) -> Refusal | None:
     path = draft.books.path(hold.terms.account)
     counted = {draw.grant: draw.charged + draw.open for draw in hold.draws}
     total = hold.used + hold.open + ask.amount
+    if refusal := _short(draft, path, hold.context, ask.amount, total=total, counted=counted):
+        return refusal
     parts, missing = fill(draft.sources(path, hold.context, counted), ask.amount, total)
-    if missing:
-        return _short(ask.amount, ask.amount - missing)
+    invariant(missing == 0, "credits are missing that were there", hold=ask.hold, missing=missing)
     draft.record(
         HoldExtended(
             at=draft.now, hold=ask.hold, expires_at=until, postings=_held(parts, draft.now)
@@ -251,8 +266,9 @@ def _not_extendable(draft: Draft, hold: Hold, amount: Micros, until: Instant) ->
     books = draft.books
     if refusal := _too_long(books, hold.terms.context, hold.terms.opened_at, until):
         return refusal
-    if hold.used + hold.open + amount > AMOUNT_MAX:
-        return Refusal(Code.AMOUNT_TOO_LARGE, {"amount": amount, "most": AMOUNT_MAX})
+    most = AMOUNT_MAX - hold.used - hold.open
+    if amount > most:
+        return Refusal(Code.AMOUNT_TOO_LARGE, {"amount": amount, "most": most})
     if hold.closed_at is not None:
         return closed(hold)
     if refusal := _in_debt(draft, books.path(hold.terms.account)):

@@ -1,9 +1,7 @@
 """Accounts, users, bounds, prices and budgets: what the other commands are measured by."""
 
-from zoneinfo import available_timezones
-
 from bursar.core.budgets.limits import claim_of, relief_of
-from bursar.core.budgets.periods import SLOTS, Every, Window, period_at
+from bursar.core.budgets.periods import SLOTS, Every, Window, is_zone, period_at
 from bursar.core.budgets.tiers import TIERS
 from bursar.core.ids import BudgetId, UserId, derived_id
 from bursar.core.instant import MINUTE, Instant
@@ -44,7 +42,7 @@ def add_account(draft: Draft, ask: AddAccount) -> Refusal | None:
     if parent is None and books.singles.root is not None:
         return Refusal(Code.ALREADY_EXISTS, {"root": books.singles.root})
     zone = ask.time_zone or (parent.time_zone if parent else "UTC")
-    if zone not in available_timezones():
+    if not is_zone(zone):
         return Refusal(Code.TIME_INVALID, {"time_zone": zone})
     account = Account(id=ask.account, parent=ask.parent, name=ask.name, time_zone=zone)
     draft.record(AccountAdded(at=draft.now, account=account))

@@ -1,8 +1,11 @@
 """How much can be spent: over whole lanes at once, never grant by grant but for share caps (L8)."""
 
-from bursar.core.ids import AccountId
-from bursar.core.ledger.books import Books, existing, order_of
-from bursar.core.ledger.values import Context
+from collections.abc import Mapping
+
+from bursar.core.ids import AccountId, GrantId
+from bursar.core.ledger.books import Books
+from bursar.core.ledger.plan import Source, cap_left
+from bursar.core.ledger.values import Context, Grant
 from bursar.core.money import PPM, Micros, share_of
 
 
@@ -13,19 +16,38 @@ def spendable_credits(books: Books, path: tuple[AccountId, ...], context: Contex
     very amount that is sought: the answer is the largest amount A with
     A ≤ free + Σ min(available, share of A).
     """
+    free, capped = _sums(books, path, context)
+    return _largest(free, [(grant.available, grant.terms.policy.max_share_ppm) for grant in capped])
+
+
+def drawable_credits(
+    books: Books,
+    path: tuple[AccountId, ...],
+    context: Context,
+    total: Micros,
+    counted: Mapping[GrantId, Micros],
+) -> Micros:
+    """What could be drawn for `context` if caps are at `total`; `counted` is on them already."""
+    free, capped = _sums(books, path, context)
+    sources = (Source(one, one.available, counted.get(one.terms.id, 0)) for one in capped)
+    return free + sum(min(source.room, cap_left(source, total)) for source in sources)
+
+
+def _sums(
+    books: Books, path: tuple[AccountId, ...], context: Context
+) -> tuple[Micros, list[Grant]]:
+    """What grants without a cap have available together; and those with one."""
     free = 0
-    capped: list[tuple[Micros, int]] = []  # available, share in parts per million
+    capped: list[Grant] = []
     for account in path:
         for lane in books.lanes_of.get(account) or ():
             if not lane.policy.admits(context, path):
                 continue
-            if not lane.policy.capped:
+            if lane.policy.capped:
+                capped += books.listed(lane)
+            else:
                 free += books.lane_totals.get(lane) or 0
-                continue
-            for key in books.order(order_of(lane)).since():
-                grant = existing(books.grants, key[-1])
-                capped.append((grant.available, lane.policy.max_share_ppm))
-    return _largest(free, capped)
+    return free, capped
 
 
 def _largest(free: Micros, capped: list[tuple[Micros, int]]) -> Micros:

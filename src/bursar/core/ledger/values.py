@@ -319,7 +319,9 @@ class ChargeRecord:
     id: ChargeId
     hold: HoldId
     number: int  # of the event that booked it
-    spent: tuple[tuple[GrantId, Micros], ...]  # in spend order
+    usage: Micros  # all of it, however it was paid
+    spent: tuple[tuple[GrantId, Micros], ...]
+    attempt: int | None = None  # whose run time it was, if it was metered
     owed: Micros = 0  # the part that became debt when it was booked
     counted: tuple[Counted, ...] = ()
 
@@ -334,6 +336,7 @@ class Debt:
     context: Context
     owed: Micros
     booked_at: Instant
+    total: Micros = 0  # as booked; what share caps look at when it belongs to no hold
     draws: tuple[Draw, ...] = ()  # what repaid it, when it belongs to no hold
 
     def __post_init__(self) -> None:
@@ -407,6 +410,9 @@ class Tally:
     charged: Micros = 0
     relief: Micros = 0  # how much less than their full claim the holds changed in it can spend
     crossed: int = 0  # how many thresholds have been reported
+
+    def __post_init__(self) -> None:
+        invariant(self.charged >= 0, "a counter is negative", charged=self.charged)
 
 
 NO_TALLY: Final = Tally()
