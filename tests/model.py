@@ -700,9 +700,20 @@ class Model:
                     else:
                         hold.owed -= take
                         hold.draw(grant.id).charged += take
-            if hold is not None and spent:  # a charge of its own, nameless here
-                name = f"{debt.id}/repaid/{len(self.charges)}"
-                self.charges[name] = ModelCharge(name, hold.id, spent, 0, [])
+            if hold is not None:
+                self._pay_charges(hold, spent)
+
+    def _pay_charges(self, hold: ModelHold, spent: dict[str, int]) -> None:
+        """What repaid a debt was spent on the charges that made it, the oldest first."""
+        left = dict(spent)
+        for charge in self.charges.values():
+            if charge.hold == hold.id:
+                for id in left:
+                    take = min(left[id], charge.owed)
+                    if take:
+                        charge.owed -= take
+                        charge.spent[id] = charge.spent.get(id, 0) + take
+                        left[id] -= take
 
     # ── §9: recurring grants ─────────────────────────────────────────────────────────────────────
     def _turn(self, id: str, at: Instant) -> None:
@@ -715,6 +726,13 @@ class Model:
                 left += grant.free_before(at)
         own = min(ask.amount, self._room())
         rolled = min(left, ask.roll_over_max, self._room() - own)
+        again = rolled  # what is issued again is gone from where it was
+        for grant in (self.grants[name] for name in recurrence.present):
+            if grant.expires_at <= at:
+                take = min(again, grant.free_before(at))
+                if take:
+                    self._post(grant, "free", "forfeited", take, at)
+                    again -= take
         fresh = [
             (self.names.period_grant(id, at), own),
             (self.names.rolled_grant(id, at), rolled),
@@ -772,16 +790,27 @@ class Model:
         if not hold.metered:
             return hold.open
         every = budget.ask.every
-        span = hold.limit - hold.touched_at
+        since = self._unpaid_since(hold)
+        span = hold.limit - since
         if every == Every.ROLLING:
             span = min(span, budget.ask.rolling)
         elif every != Every.LIFETIME:
             start, end = self.period(budget, now)
             if start <= hold.touched_at:
-                span = min(span, end - hold.touched_at)
+                span = min(hold.limit, end) - max(since, start)
             else:
                 span = min(span, LONGEST[every])
         return min(hold.open, price(hold.rate, hold.context.milli_gpus, begun_ms(span)))
+
+    def _unpaid_since(self, hold: ModelHold) -> Instant:
+        """From when on the run time of a hold has not been charged."""
+        since = hold.touched_at
+        for meter in hold.meters.values():
+            if not meter.settled:
+                since = min(since, meter.started_at + meter.run_ms * 1_000)
+        if not hold.meters and len(hold.rates) == 1:
+            since = min(since, hold.opened_at)
+        return since
 
     def counted(
         self,
@@ -1074,7 +1103,7 @@ class Model:
             return Code.ACCOUNT_UNKNOWN
         if ask.user not in self.users:
             return Code.USER_UNKNOWN
-        if ask.hold in self.holds:
+        if ask.hold in self.holds or ask.hold in self.debts:
             return Code.ALREADY_EXISTS
         if ask.expires_at <= self.now:
             return Code.TIME_INVALID
@@ -1184,7 +1213,6 @@ class Model:
             rate = min(rate, in_force)
         milli_gpus = hold.context.milli_gpus
         hold.context = replace(hold.context, gpu_types=(ask.gpu_type,))
-        hold.rate = rate
         hold.meters[ask.attempt] = ModelMeter(self.now, rate, milli_gpus)
         hold.touched_at = self.now
 
@@ -1512,6 +1540,7 @@ class Model:
                 if grant.expires_at <= self.now and ask.reissue_until is not None and again:
                     name = self.names.reissued_grant(charge.id, grant.id, before)
                     self._reissue(name, grant, again, ask.reissue_until)
+                    self._post(grant, "free", "forfeited", again, self.now)
         charge.usage -= amount
         self._uncount_charge(charge, amount)
         return None
@@ -1577,7 +1606,7 @@ class Model:
     def _on_BookDebt(self, ask: BookDebt) -> Code | None:
         if ask.account not in self.parents:
             return Code.ACCOUNT_UNKNOWN
-        if ask.debt in self.debts:
+        if ask.debt in self.debts or ask.debt in self.holds:
             return Code.ALREADY_EXISTS
         self.debts[ask.debt] = ModelDebt(
             ask.debt, ask.account, None, total=ask.amount, owed=ask.amount, booked_at=self.now
@@ -1599,6 +1628,11 @@ class Model:
         if debt.hold is not None:
             self.holds[debt.hold].owed -= amount
             self.holds[debt.hold].absorbed += amount
+            for charge in self.charges.values():
+                if charge.hold == debt.hold:
+                    take = min(amount, charge.owed)
+                    charge.owed -= take
+                    amount -= take
         return None
 
     def _on_SetPrice(self, ask: SetPrice) -> Code | None:

@@ -945,3 +945,30 @@ def test_the_tiers_there_are() -> None:
         "paid": (),
         "enterprise": (),
     } == dict(TIERS)
+
+
+def test_a_rolling_threshold_is_told_once_however_many_slots_a_charge_touches() -> None:
+    """It is the window that reached it, not each of its slots (B3, IB6)."""
+    org = Org(prices(h100=1_000))
+    org.issue("g", 10**6)
+    org.budget("b", 4_000, Every.ROLLING, account="org", rolling=DAY)
+    org.reserve("h", 3_500, context=gpus("h100"))
+    org.later(hours=3)
+
+    told = [one for one in org.reading("h", 3 * 3_600_000) if isinstance(one, ThresholdCrossed)]
+
+    assert [1] == [one.crossed for one in told]
+
+
+def test_late_usage_outside_the_window_is_not_flagged() -> None:
+    """It brings nothing over the limit now (B5)."""
+    org = Org()
+    org.issue("g", 1_000)
+    org.reserve("h", 100, until=hours(20))
+    org.budget("b", 50, Every.ROLLING, account="org", rolling=DAY, hard=True)
+    org.settle("h")
+    org.at(days(3))
+    event = org.late("h", 80, when=hours(1))[0]
+
+    assert isinstance(event, ChargeBooked)
+    assert () == event.over

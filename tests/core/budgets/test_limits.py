@@ -26,7 +26,7 @@ from bursar.core.ledger.books import Books
 from bursar.core.ledger.events import ThresholdCrossed
 from bursar.core.ledger.values import Account, Budget, Claimant, Counted, Tally, Target
 from bursar.core.metering import Usage
-from bursar.core.refusal import Code, Refusal
+from bursar.core.refusal import Code, InvariantBroken, Refusal
 from tests.builders import T0, Org, days, hours
 
 ROOT = Target(account=AccountId("org"))
@@ -77,6 +77,7 @@ def tallied(*tallies: tuple[Budget, Instant, Tally]) -> Books:
     root = AccountId("org")
     books.accounts.put(root, Account(id=root, parent=None, name="org", time_zone="UTC"))
     for budget, start, tally in tallies:
+        books.budgets.put(budget.id, budget)
         books.tallies.put((budget.id, None, start), tally)
     return books
 
@@ -261,11 +262,7 @@ def test_an_amount_counts_where_it_is_effective() -> None:
 def test_undone_usage_comes_off_the_latest_period_first() -> None:
     """Off each budget on its own, never more than was counted there (L11)."""
     budget, other = limit_of(DAILY), limit_of(DAILY, name="other")
-    books = tallied(
-        (budget, T0, Tally(charged=100)),
-        (budget, days(1), Tally(charged=100)),
-        (other, T0, Tally(charged=100)),
-    )
+    books = tallied((budget, T0, Tally()), (other, T0, Tally()))
     was = (counted(40), counted(20, days(1)), counted(60, budget="other"))
 
     assert (counted(20, days(1)), counted(30), counted(50, budget="other")) == counted_off(
@@ -275,14 +272,23 @@ def test_undone_usage_comes_off_the_latest_period_first() -> None:
     assert (counted(20, days(1)), counted(40), counted(60, budget="other")) == counted_off(
         books, was, 1_000
     )
+    assert () == counted_off(books, was, 0)
+
+
+def test_undone_usage_leaves_a_dropped_budget_alone() -> None:
+    """Its counters are forgotten (B3)."""
+    dropped, other = replace(limit_of(DAILY), dropped=True), limit_of(DAILY, name="other")
+    books = tallied((dropped, T0, Tally()), (other, T0, Tally()))
+
+    off = counted_off(books, (counted(40), counted(60, budget="other")), 50)
+
+    assert (counted(50, budget="other"),) == off
 
 
 def test_undone_usage_of_one_user_comes_off_period_by_period() -> None:
     """What a later period took is not taken from the earlier ones again (L11)."""
     user = UserId("ann")
-    books = Books()
-    for start in (T0, days(1), days(2)):
-        books.tallies.put((BudgetId("b"), user, start), Tally(charged=100))
+    books = tallied((limit_of(DAILY), T0, Tally()))
     was = [
         Counted(budget=BudgetId("b"), user=user, start=start, amount=20)
         for start in (T0, days(1), days(2))
@@ -293,13 +299,10 @@ def test_undone_usage_of_one_user_comes_off_period_by_period() -> None:
     assert (was[2], was[1], replace(was[0], amount=10)) == off
 
 
-def test_a_counter_never_goes_below_zero() -> None:
-    """What a counter no longer has cannot come off it; the rest comes off earlier periods (L11)."""
-    budget = limit_of(DAILY)
-    books = tallied((budget, T0, Tally(charged=15)), (budget, days(1), Tally(charged=3)))
-    was = (counted(40), counted(20, days(1)), counted(9, days(2)))
-
-    assert (counted(3, days(1)), counted(15)) == counted_off(books, was, 50)
+def test_a_counter_cannot_be_negative() -> None:
+    """What was not counted cannot come off (IB1)."""
+    with pytest.raises(InvariantBroken, match="a counter is negative"):
+        Tally(charged=-1)
 
 
 # Over the limit

@@ -196,3 +196,13 @@ def test_a_price_version_of_an_org_is_set_once() -> None:
     assert Refusal(Code.ALREADY_EXISTS, {"version": "v1"}) == org.refuses(
         SetPrice(version=prices("v1", h100=4))
     )
+
+
+def test_the_machines_own_zone_is_not_a_zone() -> None:
+    """It would mean something else on another machine (B3)."""
+    org = Org()
+    ask = AddAccount(
+        account=AccountId("x"), parent=AccountId("org"), name="x", time_zone="localtime"
+    )
+
+    assert Refusal(Code.TIME_INVALID, {"time_zone": "localtime"}) == org.refuses(ask)

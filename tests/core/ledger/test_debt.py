@@ -469,6 +469,7 @@ def test_a_payment_charged_back_is_a_revocation_and_a_debt() -> None:
         context=Context(),
         owed=30,
         booked_at=T0,
+        total=30,
     )
     assert (DebtBooked(at=T0, debt=debt),) == events
     assert Parts(held=50, spent=30, revoked=20) == org.parts("bought")

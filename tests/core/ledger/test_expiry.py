@@ -9,7 +9,7 @@ import pytest
 from bursar.core.budgets.periods import Every
 from bursar.core.ids import AccountId, GrantId, HoldId
 from bursar.core.ledger.balance import Owned, balance
-from bursar.core.ledger.books import LIMITS, Books
+from bursar.core.ledger.books import TURNS, Books
 from bursar.core.ledger.decide import decide
 from bursar.core.ledger.events import Closing, GrantLapsed, HoldClosed, RecurrenceTurned
 from bursar.core.ledger.tables import NotLoaded, Stretch
@@ -304,7 +304,7 @@ def test_a_hold_that_ends_when_its_grant_expires_brings_nothing_back() -> None:
     ] == moves(events)
 
 
-def test_at_one_instant_holds_end_before_recurrences_turn() -> None:
+def test_at_one_instant_recurrences_turn_before_holds_end() -> None:
     """And each repays debt from what it made available, before the next thing happens (L3, L13)."""
     org = Org()
     org.does(ask.recur("r1", 50, Every.DAY, roll_over=50))
@@ -316,27 +316,27 @@ def test_at_one_instant_holds_end_before_recurrences_turn() -> None:
 
     events = org.does(ask.lapse())
 
-    turned = events[2]
+    turned = events[0]
     assert isinstance(turned, RecurrenceTurned)
     own, rolled = (terms.id for terms in turned.issued)
     first, second = sorted((own, rolled))
-    assert ["HoldClosed", "DebtRepaid", "RecurrenceTurned", "DebtRepaid"] == [
+    assert ["RecurrenceTurned", "DebtRepaid", "HoldClosed", "DebtRepaid"] == [
         type(event).__name__ for event in events
     ]
-    assert [
-        ("g0", "held → available", 30, days(1)),
-        ("g0", "available → spent", 30, days(1)),
-        ("g1", "available → spent", 10, days(1)),
-    ] == moves(events[:2])
     assert [
         ("available → lapsed", 50, days(1)),
         ("new → available", 50, days(1)),
         ("new → available", 50, days(1)),
-    ] == [tuple(rest) for _, *rest in moves(events[2:3])]
+    ] == [tuple(rest) for _, *rest in moves(events[:1])]
     assert [
         (first, "available → spent", 50, days(1)),
         (second, "available → spent", 50, days(1)),
-    ] == moves(events[3:])
+        ("g1", "available → spent", 10, days(1)),
+    ] == moves(events[1:2])
+    assert [
+        ("g0", "held → available", 30, days(1)),
+        ("g0", "available → spent", 30, days(1)),
+    ] == moves(events[2:])
     assert 60 == org.owed("d1")
 
 
@@ -371,4 +371,4 @@ def test_partly_loaded_books_say_what_they_must_know_of_time() -> None:
     with pytest.raises(NotLoaded) as missing:
         decide(Books(complete=False), ask.lapse(), T0)
 
-    assert Stretch(LIMITS, ()) == missing.value.what
+    assert Stretch(TURNS, ()) == missing.value.what

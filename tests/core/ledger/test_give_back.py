@@ -6,8 +6,8 @@ the same draws. The job can use it again.
 """
 
 from bursar.core.budgets.periods import Every
-from bursar.core.ids import BudgetId, HoldId
-from bursar.core.ledger.events import WorkGivenBack
+from bursar.core.ids import BudgetId, ChargeId, GrantId, HoldId
+from bursar.core.ledger.events import Shrunk, WorkGivenBack
 from bursar.core.ledger.values import Counted, Kind, OrgPolicy, Policy
 from bursar.core.metering import Meter
 from bursar.core.refusal import Code, Refusal
@@ -53,6 +53,7 @@ def test_lost_work_goes_from_spent_to_held() -> None:
             amount=50,
             forgiven=0,
             absorbed=0,
+            shrunk=(Shrunk(charge=ChargeId("c1"), usage=50, spent=((GrantId("g1"), 50),)),),
             postings=events[0].postings,
         ),
     ) == events
@@ -265,7 +266,8 @@ def test_lost_work_leaves_the_budgets_where_it_was_counted() -> None:
     event = org.does(ask.give_back("h1", attempt=2, kept_ms=3_000_000))[0]
 
     assert isinstance(event, WorkGivenBack)
-    assert (Counted(budget=BudgetId("b1"), user=None, start=T0, amount=600_000),) == event.counted
+    counted = [one for shrunk in event.shrunk for one in shrunk.counted]
+    assert [Counted(budget=BudgetId("b1"), user=None, start=T0, amount=600_000)] == counted
     org.rebuilds()
 
 
@@ -282,3 +284,51 @@ def test_what_can_be_refused() -> None:
     assert Refusal(Code.HOLD_CLOSED, {"hold": "h1", "closed_at": T0}) == org.refuses(
         ask.give_back("h1", kept_ms=0)
     )
+
+
+def test_lost_work_that_was_reversed_comes_off_the_budgets_once() -> None:
+    """What a reversal took off the counters, given-back work does not take off again (IB1)."""
+    org = running(("g1", 200_000), held=100_000)
+    org.budget("b1", 10**9, account="org")
+    org.reserve("other", 50_000)
+    org.charge("other", 50_000)
+    org.does(ask.read("h1", 60_000, "c"))
+    org.does(ask.reverse("c", 40_000))
+
+    org.does(ask.give_back("h1", kept_ms=0))
+
+    assert 50_000 == sum(tally.charged for _, tally in org.journal.books.tallies.items())
+    org.rebuilds()
+
+
+def test_lost_work_comes_off_only_those_budgets_that_counted_it() -> None:
+    """A budget counts from when it is set: older usage that is given back is not its own (B5)."""
+    org = running(("g1", 200_000), held=100_000)
+    org.reading("h1", 60_000)
+    org.budget("b1", 10**9, account="org")
+    org.reserve("other", 50_000)
+    org.charge("other", 50_000)
+
+    org.does(ask.give_back("h1", kept_ms=0))
+
+    assert 50_000 == sum(tally.charged for _, tally in org.journal.books.tallies.items())
+    org.rebuilds()
+
+
+def test_what_was_given_back_cannot_be_reversed_as_well() -> None:
+    """The attempt's later usage is paid for by the same grant, and stays (L11, M3)."""
+    org = running(("g1", 200), held=100)
+    org.does(ask.read("h1", 60, "first"))
+    org.does(ask.give_back("h1", kept_ms=0))
+    org.does(ask.read("h1", 50, "again"))
+
+    assert Code.EXCEEDS_CHARGE == org.refuses(ask.reverse("first")).code
+    org.does(ask.reverse("again"))
+    assert Parts(available=150, held=50) == org.parts("g1")
+
+
+def test_an_attempt_that_was_never_read_has_nothing_to_give_back() -> None:
+    """With one type attempt 1 runs from when the hold was opened (M3)."""
+    org = running(("g1", 200), held=100)
+
+    assert () == org.does(ask.give_back("h1", kept_ms=0))

@@ -221,7 +221,7 @@ def test_every_past_view_adds_up_and_stays_as_it_was(history: History, data: st.
         {posting.effective_at for event in journal.events for posting in event.postings}
     )
     chosen = data.draw(st.sets(st.sampled_from(instants), max_size=3)) if instants else set()
-    for at in sorted(chosen | {known_at, history.steps[-1][0]}):
+    for at in sorted(chosen | {known_at, *(now for now, _ in history.steps[-1:])}):
         for known in (known_at, NEVER):
             created = sum(
                 terms.amount

@@ -629,3 +629,36 @@ def test_an_amount_with_its_time_or_a_run_time_is_asked(
 
     with pytest.raises(InvariantBroken, match="an amount with its time, or a run time, is asked"):
         org.asks(command)
+
+
+def test_own_draws_and_the_rest_of_the_same_grant_pay_each_since_their_instant() -> None:
+    """What the hold returned pays from its return on, the rest from the usage on (L12).
+
+    The return is the very last event: what is decided now comes after it, not before.
+    """
+    org = Org()
+    org.issue("g1", 100)
+    org.reserve("h1", 60)
+    org.at(hours(1))
+    org.release("h1")
+    org.at(hours(2))
+
+    assert [
+        ("g1", "available → spent", 60, hours(1)),
+        ("g1", "available → spent", 30, minutes(30)),
+    ] == moves(org.late("h1", 90, when=minutes(30)))
+    org.rebuilds()
+
+
+def test_forfeited_work_is_not_what_the_hold_returned() -> None:
+    """Late usage takes grants in spend order; what was forfeited gives no claim to the rest."""
+    org = Org(prices(h100=PER_MS))
+    org.issue("kept", 100, expires=hours(30), policy=Policy(refundable=False))
+    org.reserve("h1", 40, context=gpus("h100"))
+    org.reading("h1", 40)
+    org.does(ask.give_back("h1", kept_ms=0))
+    org.release("h1")
+    org.issue("first", 100, priority=1)
+    org.later(minutes=1)
+
+    assert [("first", "available → spent", 40, T0)] == moves(org.late("h1", 40, when=T0))

@@ -8,6 +8,7 @@ import pytest
 
 from bursar.core.ids import AccountId
 from bursar.core.ledger.balance import balance
+from bursar.core.ledger.quote import quote
 from bursar.core.ledger.values import Context, Kind, Policy
 from bursar.core.refusal import Code, InvariantBroken, Refusal
 from tests import asking as ask
@@ -319,3 +320,17 @@ def test_what_was_forfeited_pays_no_late_usage() -> None:
     assert Parts(spent=40, lapsed=60) == org.parts("promo")
     assert 30 == org.owed("h1")
     org.rebuilds()
+
+
+def test_a_refusal_under_caps_tells_what_is_missing_for_that_very_amount() -> None:
+    """Two halves of three are one each: 200 could be held, three cannot (L9)."""
+    org = Org()
+    half = Policy(max_share_ppm=500_000)
+    org.issue("a", 100, policy=half)
+    org.issue("b", 100, policy=half)
+
+    refusal = org.refuses(org.asking("h1", 3))
+
+    assert {"asked": 3, "spendable": 2, "short": 1} == refusal.figures
+    assert (refusal,) == quote(org.journal.books, org.asking("h1", 3), org.now).forbidden
+    org.reserve("h1", 200)

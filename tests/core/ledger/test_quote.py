@@ -350,3 +350,15 @@ def test_a_quote_asks_for_a_hold_of_its_own_length() -> None:
     assert (9_000, ()) == (quoted(org, asked).held, quoted(org, asked).forbidden)
     longer = replace(asked, hold=HoldId("h2"), expires_at=T0 + 2 * HOUR + 3_600_000)
     assert [str(Code.BUDGET_EXCEEDED)] == forbidden(org, longer)
+
+
+def test_a_quote_tells_every_fault_of_the_request() -> None:
+    """Not only the first, so that all can be mended at once (B1)."""
+    org = Org()
+    org.issue("g", 100)
+    org.reserve("h", 1)
+    asked = org.asking("h", 1, user="nobody", until=T0)
+
+    told = [one.code for one in quote(org.journal.books, asked, org.now).forbidden]
+
+    assert [Code.USER_UNKNOWN, Code.ALREADY_EXISTS, Code.TIME_INVALID] == told

@@ -368,3 +368,16 @@ def test_a_roll_over_is_cut_to_what_is_left_of_the_bound() -> None:
     assert [("recurrence", 100, days(1), days(2)), ("roll-over", 25, days(1), days(2))] == told(
         org.does(ask.lapse())
     )
+
+
+def test_a_hold_that_ends_at_the_boundary_does_not_cost_the_roll_over() -> None:
+    """What was never held is rolled over; what was held lapses when it returns (L20, L10)."""
+    org = Org()
+    org.does(ask.recur("r1", 50, Every.DAY, roll_over=50))
+    org.reserve("h1", 30, until=days(1))
+    org.at(days(1))
+
+    (turned,) = (e for e in org.does(ask.lapse()) if isinstance(e, RecurrenceTurned))
+
+    assert [50, 20] == [terms.amount for terms in turned.issued]
+    org.rebuilds()

@@ -195,7 +195,11 @@ CORRUPTIONS: dict[str, tuple[Plant, list[str]]] = {
     ),
     "credits that nobody issued": (
         create_credits,
-        ["account project, grant: grants but no sum", "1267 issued, but grants have 1272"],
+        [
+            "account project, grant: grants but no sum",
+            "1267 issued, but grants have 1272",
+            "order grants of project: not what it should be",
+        ],
     ),
     "more issued than there are credits": (
         count_more_issued,
@@ -227,11 +231,11 @@ CORRUPTIONS: dict[str, tuple[Plant, list[str]]] = {
     "a debt that is repaid twice": (repay_a_debt_twice, ["order debts: not what it should be"]),
     "a free grant that is not found": (
         hide_a_free_grant,
-        ["account team: the order of its free grants is not what it should be"],
+        ["order free of team: not what it should be"],
     ),
     "a grant that is found free and is not": (
         free_a_spent_grant,
-        ["account project: the order of its free grants is not what it should be"],
+        ["order free of project: not what it should be"],
     ),
     "a lane has another sum than its grants": (
         change_the_sum_of_a_lane,
@@ -239,11 +243,11 @@ CORRUPTIONS: dict[str, tuple[Plant, list[str]]] = {
     ),
     "a lane has lost a grant": (
         lose_a_place_in_a_lane,
-        ["lane of org: 767 kept, but its grants have 0"],
+        ["order lane of org: not what it should be"],
     ),
     "a lane lists what does not exist": (
         list_what_does_not_exist,
-        ["lane of org: 767 kept, but its grants have 0"],
+        ["order lane of org: not what it should be"],
     ),
 }
 

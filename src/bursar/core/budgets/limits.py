@@ -51,22 +51,25 @@ def _gather(books: Books, target: TargetKey, user: UserId | None, applying: list
 
 def claim_of(budget: Budget, hold: Claimant) -> Micros:
     """What a hold can spend in a longest period of the budget."""
-    return _spendable_within(hold, claim_horizon(budget.window))
+    return _spendable_within(hold, min(claim_horizon(budget.window), hold.expires_at - hold.since))
 
 
 def relief_of(budget: Budget, hold: Claimant) -> Micros:
-    """How much less than its full claim a hold can spend in the period in which it changed."""
+    """How much less than its full claim a hold can spend in the period in which it changed.
+
+    Run time that is not paid yet counts from where it began, within the period.
+    """
     if not budget.calendar:
         return 0
-    end = period_at(budget.window, hold.touched_at).end
-    return claim_of(budget, hold) - _spendable_within(hold, end - hold.touched_at)
+    period = period_at(budget.window, hold.touched_at)
+    span = min(period.end, hold.expires_at) - max(hold.since, period.start)
+    return claim_of(budget, hold) - _spendable_within(hold, span)
 
 
 def _spendable_within(hold: Claimant, span: int) -> Micros:
     if hold.milli_gpus == 0:
         return hold.open
-    run_ms = whole_ms(min(span, hold.expires_at - hold.touched_at))
-    return min(hold.open, usage_price(hold.rate, hold.milli_gpus, run_ms))
+    return min(hold.open, usage_price(hold.rate, hold.milli_gpus, whole_ms(span)))
 
 
 def counted_in(books: Books, applying: Applying, now: Instant) -> Micros:

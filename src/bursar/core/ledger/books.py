@@ -225,6 +225,13 @@ class Books:
             key = (posting.effective_at, self.singles.number, index, change)
             self.order(history_of(posting.grant)).add(key)
 
+    def forfeit(self, grant_id: GrantId, amount: Micros, at: Instant) -> None:
+        """Let lapsed credits of a grant never be usable again from `at` on."""
+        grant = existing(self.grants, grant_id)
+        self.put_grant(replace(grant, forfeited=grant.forfeited + amount))
+        key = (at, self.singles.number, -1, -amount)
+        self.order(history_of(grant_id)).add(key)
+
     def _count(
         self, terms: GrantTerms, source: Compartment | None, target: Compartment, amount: Micros
     ) -> None:
@@ -351,7 +358,11 @@ class Books:
         """Add to the sum of what is available in that place."""
         if place is _Place.LISTED:
             lane = self._lane_for(terms)
-            self.lane_totals.put(lane, (self.lane_totals.get(lane) or 0) + amount)
+            total = (self.lane_totals.get(lane) or 0) + amount
+            self.lane_totals.put(lane, total)
+            if total == 0:  # nothing is listed in it
+                lanes = self.lanes_of.get(terms.account) or ()
+                self.lanes_of.put(terms.account, tuple(one for one in lanes if one != lane))
         elif place is _Place.EXPIRED:
             key = (terms.account, terms.kind)
             self.overdue.put(key, (self.overdue.get(key) or 0) + amount)

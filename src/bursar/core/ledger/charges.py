@@ -15,7 +15,7 @@ from bursar.core.budgets.limits import (
     headroom,
     over_limit,
 )
-from bursar.core.ids import ChargeId, GrantId, derived_id
+from bursar.core.ids import ChargeId, GrantId
 from bursar.core.instant import MILLISECOND, Instant
 from bursar.core.ledger.books import Books, charges_of, existing, free_of
 from bursar.core.ledger.commands import BookLate, Charge, GiveBack, ReverseCharge, Settle
@@ -29,7 +29,7 @@ from bursar.core.ledger.draft import (
     issued,
     move,
 )
-from bursar.core.ledger.due import close_hold
+from bursar.core.ledger.due import close_hold, new_grant_id
 from bursar.core.ledger.events import (
     ChargeBooked,
     ChargeReversed,
@@ -394,6 +394,7 @@ def reverse_charge(draft: Draft, ask: ReverseCharge) -> Refusal | None:
             amount=amount,
             forgiven=forgiven,
             issued=new,
+            reissued=tuple((terms.parent, terms.amount) for terms in new if terms.parent),
             counted=counted_off(draft.books, record.counted, amount),
             postings=(*postings, *(issued(terms) for terms in new)),
         )
@@ -448,7 +449,7 @@ def _reissued(
         new.append(
             replace(
                 terms,
-                id=GrantId(derived_id(ask.charge, label)),
+                id=new_grant_id(draft.books, ask.charge, label),
                 source="re-issue",
                 issued_at=draft.now,
                 starts_at=draft.now,

@@ -1,12 +1,14 @@
 """Usage that nobody could pay yet: booked, repaid from what becomes available, absorbed (L13)."""
 
-from bursar.core.ids import ChargeId, GrantId, derived_id
+from collections.abc import Iterator
+
+from bursar.core.ids import ChargeId, GrantId, HoldId
 from bursar.core.instant import Instant
-from bursar.core.ledger.books import DEBTS, existing
+from bursar.core.ledger.books import DEBTS, charges_of, existing
 from bursar.core.ledger.commands import AbsorbDebt, BookDebt, RepayDebt
 from bursar.core.ledger.draft import AVAILABLE, SPENT, Draft, move
-from bursar.core.ledger.events import DebtAbsorbed, DebtBooked, DebtRepaid
-from bursar.core.ledger.plan import fill
+from bursar.core.ledger.events import DebtAbsorbed, DebtBooked, DebtRepaid, Paid
+from bursar.core.ledger.plan import Parts, fill
 from bursar.core.ledger.values import NO_CONTEXT, Context, Debt
 from bursar.core.money import AMOUNT_MAX, Micros
 from bursar.core.refusal import Code, Refusal
@@ -17,8 +19,8 @@ def book_debt(draft: Draft, ask: BookDebt) -> Refusal | None:
     books = draft.books
     if books.accounts.get(ask.account) is None:
         return Refusal(Code.ACCOUNT_UNKNOWN, {"account": ask.account})
-    if books.debts.get(ask.debt) is not None:
-        return Refusal(Code.ALREADY_EXISTS, {"debt": ask.debt})
+    if books.debts.get(ask.debt) is not None or books.holds.get(HoldId(ask.debt)) is not None:
+        return Refusal(Code.ALREADY_EXISTS, {"debt": ask.debt})  # a hold's debt has the hold's id
     most = AMOUNT_MAX - (books.owed.get(ask.account) or 0)
     if ask.amount > most:
         return Refusal(Code.AMOUNT_TOO_LARGE, {"amount": ask.amount, "most": most})
@@ -49,7 +51,8 @@ def absorb_debt(draft: Draft, ask: AbsorbDebt) -> Refusal | None:
     amount = debt.owed if ask.amount is None else ask.amount
     if amount > debt.owed or amount == 0:
         return Refusal(Code.EXCEEDS_DEBT, {"owed": debt.owed, "asked": amount})
-    draft.record(DebtAbsorbed(at=draft.now, debt=debt.id, amount=amount))
+    paid = tuple(Paid(charge=charge, owed=part) for charge, part in _owed_for(draft, debt, amount))
+    draft.record(DebtAbsorbed(at=draft.now, debt=debt.id, amount=amount, paid=paid))
     return None
 
 
@@ -57,7 +60,13 @@ def repay(draft: Draft, at: Instant) -> None:
     """Repay debts, the oldest first, from what their accounts can spend; effective at `at`."""
     for _, debt in list(draft.books.order(DEBTS).since()):
         _repay_one(draft, existing(draft.books.debts, debt), at)
-    draft.credited = False
+
+
+def repay_if_credited(draft: Draft, at: Instant) -> None:
+    """Repay debts if credits became available since this was last asked."""
+    if draft.credited:
+        draft.credited = False
+        repay(draft, at)
 
 
 def _repay_one(draft: Draft, debt: Debt, at: Instant) -> None:
@@ -66,17 +75,51 @@ def _repay_one(draft: Draft, debt: Debt, at: Instant) -> None:
     parts, missing = fill(draft.sources(path, context, counted), debt.owed, total)
     if not parts:
         return
+    amount = debt.owed - missing
     draft.record(
         DebtRepaid(
             at=draft.now,
             debt=debt.id,
-            charge=ChargeId(derived_id(debt.id, f"repaid/{draft.books.singles.number}")),
-            amount=debt.owed - missing,
+            amount=amount,
+            paid=tuple(_paid(_owed_for(draft, debt, amount), parts)),
             postings=tuple(
-                move(grant, AVAILABLE, SPENT, amount, at) for grant, amount in parts.items()
+                move(grant, AVAILABLE, SPENT, part, at) for grant, part in parts.items()
             ),
         )
     )
+
+
+def _owed_for(draft: Draft, debt: Debt, amount: Micros) -> list[tuple[ChargeId, Micros]]:
+    """The charges that `amount` of a hold's debt is owed for, the oldest first."""
+    if debt.hold is None:
+        return []
+    owed: list[tuple[ChargeId, Micros]] = []
+    for _, charge in reversed(list(draft.books.order(charges_of(debt.hold)).since())):
+        part = min(amount, existing(draft.books.charges, charge).owed)
+        if part:
+            owed.append((charge, part))
+            amount -= part
+    return owed
+
+
+def _paid(owed: list[tuple[ChargeId, Micros]], parts: Parts) -> Iterator[Paid]:
+    """Which grants pay for which charge, in order."""
+    left = dict(parts)
+    for charge, amount in owed:
+        spent = _front(left, amount)
+        yield Paid(charge=charge, owed=amount, spent=tuple(spent.items()))
+        left = {grant: part - spent.get(grant, 0) for grant, part in left.items()}
+
+
+def _front(parts: Parts, amount: Micros) -> Parts:
+    """The first of the parts, as many as make up an amount."""
+    taken: Parts = {}
+    for grant, part in parts.items():
+        take = min(part, amount)
+        if take:
+            taken[grant] = take
+            amount -= take
+    return taken
 
 
 def _terms_of(draft: Draft, debt: Debt) -> tuple[Context, Micros, dict[GrantId, Micros]]:

@@ -90,8 +90,7 @@ def decide(books: Books, command: Command, now: Instant) -> tuple[Event, ...] | 
     refusal = RULES[type(command)](draft, command)
     if refusal is not None:
         return refusal
-    if draft.credited:
-        debts.repay(draft, now)
+    debts.repay_if_credited(draft, now)
     return tuple(draft.events)
 
 

@@ -7,7 +7,7 @@ from bursar.core.ids import AccountId, GrantId
 from bursar.core.instant import Instant
 from bursar.core.ledger.books import Books, existing
 from bursar.core.ledger.events import Event, GrantLapsed, Posting, RecurrenceTurned
-from bursar.core.ledger.evolve import apply
+from bursar.core.ledger.evolve import evolve
 from bursar.core.ledger.plan import Source
 from bursar.core.ledger.values import Compartment, Context, Draw, Grant, GrantTerms, Hold
 from bursar.core.money import Micros
@@ -26,6 +26,7 @@ class Draft:
     def __init__(self, books: Books, now: Instant) -> None:
         self.books: Final = books.layered()
         self.now: Final = now
+        self.since: Final = books.singles.now  # what was due until then has happened
         self.events: Final[list[Event]] = []
         self.credited = False  # whether credits became available since debts were last repaid
 
@@ -34,7 +35,7 @@ class Draft:
         if not isinstance(event, (GrantLapsed, RecurrenceTurned)):
             for grant in sorted({posting.grant for posting in event.postings}):
                 self.lapse(grant)
-        apply(self.books, event)
+        evolve(self.books, event)
         self.events.append(event)
         self.credited = self.credited or any(_credits(posting) for posting in event.postings)
 

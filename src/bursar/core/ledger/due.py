@@ -4,17 +4,18 @@ Everything due is brought about before a command is looked at, in order of its i
 then. So nothing hangs on a sweeper having run.
 """
 
-from collections.abc import Iterator
+from collections import deque
+from itertools import islice
 from typing import NamedTuple
 
 from bursar.core.budgets.periods import period_at
 from bursar.core.ids import GrantId, derived_id
 from bursar.core.instant import Instant
 from bursar.core.ledger.books import DEBTS, LIMITS, TURNS, WAITING, Books, existing
-from bursar.core.ledger.debts import repay
+from bursar.core.ledger.debts import repay_if_credited
 from bursar.core.ledger.draft import AVAILABLE, LAPSED, Draft, issued, move, returned
 from bursar.core.ledger.events import Closing, HoldClosed, RecurrenceTurned
-from bursar.core.ledger.tables import Name
+from bursar.core.ledger.plan import Source, fill
 from bursar.core.ledger.values import GrantTerms, Hold, Recurrence
 from bursar.core.money import AMOUNT_MAX, Micros
 from bursar.core.refusal import invariant
@@ -29,9 +30,6 @@ class _Due(NamedTuple):
 def draft_at(books: Books, now: Instant) -> Draft:
     """A draft over the books in which all that is due by `now` has happened."""
     invariant(now >= books.singles.now, "time went back", now=now, last=books.singles.now)
-    if books.complete:  # moves orders, once for all later decisions; changes no fact
-        due = next_due(books, now)
-        books.advance(now if due is None else due.at - 1)
     draft = Draft(books, now)
     catch_up(draft)
     return draft
@@ -39,33 +37,38 @@ def draft_at(books: Books, now: Instant) -> Draft:
 
 def catch_up(draft: Draft) -> None:
     """Bring about all that is due by now."""
-    while (due := next_due(draft.books, draft.now)) is not None:
-        draft.books.advance(due.at)
+    books = draft.books
+    starts = _starts(draft)
+    while (due := _next_due(draft, starts)) is not None:
+        books.advance(due.at)
         if due.rank == 0:
-            _turn(draft, existing(draft.books.recurrences, due.id), due.at)
+            turn(draft, existing(books.recurrences, due.id), due.at)
         elif due.rank == 1:
-            close_hold(draft, existing(draft.books.holds, due.id), Closing.ENDED, due.at)
-        if due.rank == 2 or draft.credited:
-            repay(draft, due.at)
-    draft.books.advance(draft.now)
+            close_hold(draft, existing(books.holds, due.id), Closing.ENDED, due.at)
+        else:
+            starts.popleft()
+            draft.credited = True
+        repay_if_credited(draft, due.at)
+    books.advance(draft.now)
 
 
-def next_due(books: Books, now: Instant) -> _Due | None:
-    """The first thing that happens by itself at or before `now`, if any."""
-    return min(_firsts(books, now), default=None)
+def _starts(draft: Draft) -> deque[_Due]:
+    """The grants that have started since the last event and may repay debt, the earliest first."""
+    books = draft.books
+    if next(books.order(DEBTS).since(), None) is None:
+        return deque()
+    waiting = books.order(WAITING).since((draft.since + 1,), bound=(draft.now + 1,))
+    return deque(_Due(at, 2, grant) for at, grant in waiting)
 
 
-def _firsts(books: Books, now: Instant) -> Iterator[_Due]:
-    yield from _first(books, TURNS, 0, now)
-    yield from _first(books, LIMITS, 1, now)
-    if any(True for _ in books.order(DEBTS).since()):
-        yield from _first(books, WAITING, 2, now)
-
-
-def _first(books: Books, name: Name, rank: int, now: Instant) -> Iterator[_Due]:
-    for at, key in books.order(name).since(bound=(now + 1,)):
-        yield _Due(at, rank, key)
-        return
+def _next_due(draft: Draft, starts: deque[_Due]) -> _Due | None:
+    """The first thing that happens by itself at or before now."""
+    found = [
+        _Due(at, rank, key)
+        for rank, name in enumerate((TURNS, LIMITS))
+        for at, key in islice(draft.books.order(name).since(bound=(draft.now + 1,)), 1)
+    ]
+    return min([*found, *islice(starts, 1)], default=None)
 
 
 def close_hold(draft: Draft, hold: Hold, why: Closing, at: Instant) -> None:
@@ -78,7 +81,15 @@ def close_hold(draft: Draft, hold: Hold, why: Closing, at: Instant) -> None:
     )
 
 
-def _turn(draft: Draft, recurrence: Recurrence, at: Instant) -> None:
+def new_grant_id(books: Books, parent: str, label: str) -> GrantId:
+    """The id of a grant that follows from `parent`; another one if a caller has taken it."""
+    grant = GrantId(derived_id(parent, label))
+    while books.grants.get(grant) is not None:
+        grant = GrantId(derived_id(grant, "taken"))
+    return grant
+
+
+def turn(draft: Draft, recurrence: Recurrence, at: Instant) -> None:
     """End a period: what is left lapses, the next period's credits are issued (L20)."""
     ended = [
         grant
@@ -91,10 +102,11 @@ def _turn(draft: Draft, recurrence: Recurrence, at: Instant) -> None:
     own = min(recurrence.amount, creatable)
     rolled = min(recurrence.roll_over_max, left, creatable - own)
     new = [
-        _period_grant(recurrence, amount, at, next_at, label)
+        _period_grant(draft.books, recurrence, amount, at, next_at, label)
         for amount, label in ((own, "period"), (rolled, "rolled"))
         if amount
     ]
+    again, _ = fill([Source(grant, grant.available) for grant in ended], rolled, AMOUNT_MAX)
     lapses = [
         move(grant.terms.id, AVAILABLE, LAPSED, grant.available, grant.terms.expires_at)
         for grant in ended
@@ -103,18 +115,25 @@ def _turn(draft: Draft, recurrence: Recurrence, at: Instant) -> None:
         RecurrenceTurned(
             at=draft.now,
             recurrence=recurrence.id,
+            turned_at=at,
             next_at=next_at,
             issued=tuple(new),
+            rolled=tuple(again.items()),
             postings=(*lapses, *(issued(terms) for terms in new)),
         )
     )
 
 
 def _period_grant(
-    recurrence: Recurrence, amount: Micros, at: Instant, next_at: Instant, label: str
+    books: Books,
+    recurrence: Recurrence,
+    amount: Micros,
+    at: Instant,
+    next_at: Instant,
+    label: str,
 ) -> GrantTerms:
     return GrantTerms(
-        id=GrantId(derived_id(recurrence.id, f"{label}/{at}")),
+        id=new_grant_id(books, recurrence.id, f"{label}/{at}"),
         account=recurrence.account,
         kind=recurrence.kind,
         source="roll-over" if label == "rolled" else "recurrence",

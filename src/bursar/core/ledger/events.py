@@ -137,8 +137,10 @@ class RecurrenceTurned(Event):
     """A period ended: what was left lapsed, the next period's credits were issued."""
 
     recurrence: RecurrenceId
+    turned_at: Instant
     next_at: Instant
     issued: tuple[GrantTerms, ...]
+    rolled: tuple[tuple[GrantId, Micros], ...] = ()  # of what lapsed, issued again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,6 +227,7 @@ class ChargeReversed(Event):
     amount: Micros
     forgiven: Micros  # of it, debt that is no longer owed
     issued: tuple[GrantTerms, ...] = ()
+    reissued: tuple[tuple[GrantId, Micros], ...] = ()  # of what lapsed, issued again
     counted: tuple[Counted, ...] = ()  # taken off the counters
 
 
@@ -260,12 +263,21 @@ class DebtBooked(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Paid:
+    """A part of a debt that was paid or written off, and the charge it was owed for."""
+
+    charge: ChargeId
+    owed: Micros
+    spent: tuple[tuple[GrantId, Micros], ...] = ()  # what paid it; empty when it was written off
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DebtRepaid(Event):
     """Credits that became available paid usage that was owed."""
 
     debt: DebtId
-    charge: ChargeId  # under which the payment can be reversed
     amount: Micros
+    paid: tuple[Paid, ...] = ()  # by charge, the oldest first; empty when it belongs to no hold
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,6 +286,7 @@ class DebtAbsorbed(Event):
 
     debt: DebtId
     amount: Micros
+    paid: tuple[Paid, ...] = ()  # by charge, the oldest first; empty when it belongs to no hold
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

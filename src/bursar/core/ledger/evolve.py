@@ -34,6 +34,7 @@ from bursar.core.ledger.events import (
     HoldOpened,
     HoldRedrawn,
     HoldReduced,
+    Paid,
     PolicySet,
     Posting,
     PriceSet,
@@ -65,13 +66,7 @@ AVAILABLE, HELD, SPENT = Compartment.AVAILABLE, Compartment.HELD, Compartment.SP
 
 
 def evolve(books: Books, event: Event) -> None:
-    """Change `books` by what happened, and let their orders stand where time is now."""
-    apply(books, event)
-    books.advance(event.at)
-
-
-def apply(books: Books, event: Event) -> None:
-    """Change `books` by what happened; their orders stay at their clock."""
+    """Change `books` by what happened; their orders stay where their clock is."""
     invariant(event.at >= books.singles.now, "time went back", at=event.at, now=books.singles.now)
     books.singles.now = event.at
     books.singles.number += 1
@@ -161,6 +156,8 @@ def _(event: RecurrenceTurned, books: Books) -> None:
     recurrence = existing(books.recurrences, event.recurrence)
     grants = tuple(terms.id for terms in event.issued)
     books.put_recurrence(replace(recurrence, next_at=event.next_at, grants=grants))
+    for grant, amount in event.rolled:
+        books.forfeit(grant, amount, event.turned_at)
 
 
 @_make_true.register
@@ -188,8 +185,8 @@ def _(event: HoldExtended, books: Books) -> None:
 @_make_true.register
 def _(event: HoldRedrawn, books: Books) -> None:
     hold = existing(books.holds, event.hold)
-    after = replace(_drawn(hold, event.postings), rate=event.meter.rate)
-    _keep_hold(books, hold, _metered(after, event.attempt, event.meter), event.at)
+    after = _metered(_drawn(hold, event.postings), event.attempt, event.meter)
+    _keep_hold(books, hold, after, event.at)
 
 
 @_make_true.register
@@ -211,7 +208,7 @@ def _(event: HoldClosed, books: Books) -> None:
 @_make_true.register
 def _(event: ChargeBooked, books: Books) -> None:
     hold = existing(books.holds, event.hold)
-    draws = _draws_after(hold, event.postings, dict(event.own))
+    draws = _moved_draws(hold.draws, event.postings, dict(event.own))
     after = replace(
         hold,
         draws=draws,
@@ -260,6 +257,8 @@ def _(event: ChargeReversed, books: Books) -> None:
     if event.forgiven:
         _owe(books, hold, -event.forgiven, event.at)
     books.singles.issued += sum(terms.amount for terms in event.issued)
+    for grant, amount in event.reissued:
+        books.forfeit(grant, amount, event.at)
     _spend(books, hold.terms.account, event.postings, event.at)
     _tally(books, event.counted, -1)
     books.charges.put(
@@ -277,7 +276,7 @@ def _(event: ChargeReversed, books: Books) -> None:
 @_make_true.register
 def _(event: WorkGivenBack, books: Books) -> None:
     hold = existing(books.holds, event.hold)
-    draws = _draws_after(hold, event.postings, {})
+    draws = _moved_draws(hold.draws, event.postings, {})
     after = replace(
         hold,
         draws=draws,
@@ -323,18 +322,9 @@ def _(event: DebtRepaid, books: Books) -> None:
         return
     books.put_debt(replace(debt, owed=debt.owed - event.amount))
     hold = existing(books.holds, debt.hold)
-    after = replace(
-        hold, draws=_draws_after(hold, event.postings, {}), owed=hold.owed - event.amount
-    )
-    books.put_hold(after)
-    record = ChargeRecord(
-        id=event.charge,
-        hold=debt.hold,
-        number=books.singles.number,
-        usage=event.amount,
-        spent=_spent_by(event.postings),
-    )
-    books.put_charge(record)
+    draws = _moved_draws(hold.draws, event.postings, {})
+    books.put_hold(replace(hold, draws=draws, owed=hold.owed - event.amount))
+    _pay(books, event.paid)
 
 
 @_make_true.register
@@ -345,6 +335,18 @@ def _(event: DebtAbsorbed, books: Books) -> None:
         hold = existing(books.holds, debt.hold)
         after = replace(hold, owed=hold.owed - event.amount, absorbed=hold.absorbed + event.amount)
         books.put_hold(after)
+        _pay(books, event.paid)
+
+
+def _pay(books: Books, paid: tuple[Paid, ...]) -> None:
+    """Let charges owe less, and have been paid by what paid it."""
+    for one in paid:
+        record = existing(books.charges, one.charge)
+        spent = dict(record.spent)
+        for grant, amount in one.spent:
+            spent[grant] = spent.get(grant, 0) + amount
+        after = replace(record, owed=record.owed - one.owed, spent=tuple(spent.items()))
+        books.charges.put(record.id, after)
 
 
 # Budgets
@@ -383,14 +385,8 @@ def _(event: ThresholdCrossed, books: Books) -> None:
 
 
 def _drawn(hold: Hold, postings: tuple[Posting, ...]) -> Hold:
-    draws = _draws_after(hold, postings, {})
+    draws = _moved_draws(hold.draws, postings, {})
     return replace(hold, draws=draws, open=sum(draw.open for draw in draws))
-
-
-def _draws_after(
-    hold: Hold, postings: tuple[Posting, ...], own: dict[GrantId, Micros]
-) -> tuple[Draw, ...]:
-    return _moved_draws(hold.draws, postings, own)
 
 
 def _moved_draws(
@@ -449,8 +445,9 @@ _MOVES: Final[dict[tuple[Compartment | None, Compartment], _Move]] = {
 
 
 def _metered(hold: Hold, attempt: int, meter: Meter) -> Hold:
-    others = tuple(pair for pair in hold.meters if pair[0] != attempt)
-    return replace(hold, meters=(*others, (attempt, meter)))
+    """The hold with an attempt's meter; meters stay in the order in which attempts started."""
+    meters = {**dict(hold.meters), attempt: meter}
+    return replace(hold, meters=tuple(meters.items()))
 
 
 def _keep_hold(books: Books, old: Hold | None, new: Hold, at: Instant) -> None:

@@ -18,7 +18,7 @@ from bursar.core.ledger.commands import (
     VoidGrant,
 )
 from bursar.core.ledger.draft import AVAILABLE, LAPSED, MOVED, REVOKED, Draft, issued, move
-from bursar.core.ledger.due import catch_up
+from bursar.core.ledger.due import turn
 from bursar.core.ledger.events import (
     CreditsMoved,
     GrantExtended,
@@ -91,7 +91,8 @@ def start_recurrence(draft: Draft, ask: StartRecurrence) -> Refusal | None:
         next_at=starts_at,
     )
     draft.record(RecurrenceStarted(at=draft.now, recurrence=recurrence))
-    catch_up(draft)
+    if starts_at == draft.now:
+        turn(draft, recurrence, draft.now)
     return None
 
 

@@ -6,7 +6,7 @@ from heapq import merge
 from typing import NamedTuple, TypeAlias
 
 from bursar.core.budgets.limits import all_over, budgets_on, first_over
-from bursar.core.ids import AccountId, GrantId, HoldId
+from bursar.core.ids import AccountId, DebtId, GrantId, HoldId
 from bursar.core.instant import Instant
 from bursar.core.ledger.books import Books
 from bursar.core.ledger.commands import EndHold, ExtendHold, Redraw, Refund, Release, Reserve
@@ -22,7 +22,7 @@ from bursar.core.ledger.events import (
     Posting,
 )
 from bursar.core.ledger.plan import Parts, Source, fill, keep
-from bursar.core.ledger.spendable import drawable_credits
+from bursar.core.ledger.spendable import credits_in_lanes, drawable_credits
 from bursar.core.ledger.values import Claimant, Context, Draw, Grant, Hold, HoldTerms
 from bursar.core.metering import Meter
 from bursar.core.money import AMOUNT_MAX, Micros, usage_price
@@ -83,7 +83,8 @@ def _faults(draft: Draft, ask: Reserve) -> Iterator[Refusal]:
         yield Refusal(Code.ACCOUNT_UNKNOWN, {"account": ask.account})
     if books.users.get(ask.user) is None:
         yield Refusal(Code.USER_UNKNOWN, {"user": ask.user})
-    if books.holds.get(ask.hold) is not None:
+    taken = books.holds.get(ask.hold) is not None
+    if taken or books.debts.get(DebtId(ask.hold)) is not None:  # a hold's debt has the hold's id
         yield Refusal(Code.ALREADY_EXISTS, {"hold": ask.hold})
     if ask.expires_at <= now:
         yield Refusal(Code.TIME_INVALID, {"expires_at": ask.expires_at, "now": now})
@@ -142,10 +143,9 @@ def _fund_types(draft: Draft, ask: Reserve, context: Context, rates: Rates) -> F
     if refusal := first_over(draft.books, applying, None, claimant):
         return refusal
     amount = claimant.open
-    if refusal := _short(draft, path, context, amount, total=amount, counted={}):
-        return refusal
-    parts, missing = fill(draft.sources(path, context, {}), amount, amount)
-    invariant(missing == 0, "credits are missing that were there", hold=ask.hold, missing=missing)
+    parts = _drawn(draft, path, context, amount, total=amount, counted={})
+    if isinstance(parts, Refusal):
+        return parts
     return Funding(context, rates, claimant.rate, parts)
 
 
@@ -156,7 +156,7 @@ def _claimant(draft: Draft, ask: Reserve, context: Context, rates: Rates) -> Cla
     amount = ask.amount
     if amount is None:
         amount = usage_price(rate, milli_gpus, ask.run_ms or 0)
-    return Claimant(amount, rate, milli_gpus, draft.now, ask.expires_at)
+    return Claimant(amount, rate, milli_gpus, draft.now, ask.expires_at, draft.now)
 
 
 def _too_large(claimant: Claimant) -> Refusal | None:
@@ -172,7 +172,7 @@ def _in_debt(draft: Draft, path: tuple[AccountId, ...]) -> Refusal | None:
     return None
 
 
-def _short(
+def _drawn(
     draft: Draft,
     path: tuple[AccountId, ...],
     context: Context,
@@ -180,11 +180,19 @@ def _short(
     *,
     total: Micros,
     counted: Mapping[GrantId, Micros],
-) -> Refusal | None:
-    """That credits are missing for an amount, told from whole lanes and not grant by grant."""
-    drawable = drawable_credits(draft.books, path, context, total, counted)
-    if drawable >= amount:
-        return None
+) -> Parts | Refusal:
+    """The available credits for an amount, in spend order; or how much is missing.
+
+    When even whole lanes have too little, no grant is looked at one by one.
+    """
+    drawable = credits_in_lanes(draft.books, path, context)
+    if drawable < amount:
+        drawable = drawable_credits(draft.books, path, context, total, counted)
+    else:
+        parts, missing = fill(draft.sources(path, context, counted), amount, total)
+        if missing == 0:
+            return parts
+        drawable = amount - missing
     figures = {"asked": amount, "spendable": drawable, "short": amount - drawable}
     return Refusal(Code.INSUFFICIENT_CREDITS, figures)
 
@@ -214,7 +222,8 @@ def refusals(draft: Draft, ask: Reserve) -> tuple[Refusal, ...]:
     applying = budgets_on(draft.books, ask.account, ask.user)
     found += all_over(draft.books, applying, None, claimant)
     amount = claimant.open
-    found.append(_short(draft, path, context, amount, total=amount, counted={}))
+    parts = _drawn(draft, path, context, amount, total=amount, counted={})
+    found.append(parts if isinstance(parts, Refusal) else None)
     return tuple(one for one in found if one is not None)
 
 
@@ -250,10 +259,9 @@ def extend_hold(draft: Draft, ask: ExtendHold) -> Refusal | None:
     path = draft.books.path(hold.terms.account)
     counted = {draw.grant: draw.charged + draw.open for draw in hold.draws}
     total = hold.used + hold.open + ask.amount
-    if refusal := _short(draft, path, hold.context, ask.amount, total=total, counted=counted):
-        return refusal
-    parts, missing = fill(draft.sources(path, hold.context, counted), ask.amount, total)
-    invariant(missing == 0, "credits are missing that were there", hold=ask.hold, missing=missing)
+    parts = _drawn(draft, path, hold.context, ask.amount, total=total, counted=counted)
+    if isinstance(parts, Refusal):
+        return parts
     draft.record(
         HoldExtended(
             at=draft.now, hold=ask.hold, expires_at=until, postings=_held(parts, draft.now)
@@ -275,7 +283,12 @@ def _not_extendable(draft: Draft, hold: Hold, amount: Micros, until: Instant) ->
         return refusal
     applying = budgets_on(books, hold.terms.account, hold.terms.user)
     before = hold.claimant
-    after = before._replace(open=before.open + amount, touched_at=draft.now, expires_at=until)
+    after = before._replace(
+        open=before.open + amount,
+        touched_at=draft.now,
+        expires_at=until,
+        since=hold.unpaid_since(draft.now),
+    )
     return first_over(books, applying, before, after)
 
 

@@ -141,12 +141,11 @@ def drop_budget(draft: Draft, ask: DropBudget) -> Refusal | None:
 
 
 def _unknown_target(draft: Draft, target: Target) -> Refusal | None:
-    if target.account is not None and draft.books.accounts.get(target.account) is None:
-        return Refusal(Code.ACCOUNT_UNKNOWN, {"account": target.account})
+    account = target.account or draft.books.singles.root
+    if account is None or draft.books.accounts.get(account) is None:
+        return Refusal(Code.ACCOUNT_UNKNOWN, {"account": account})
     if target.user is not None and draft.books.users.get(target.user) is None:
         return Refusal(Code.USER_UNKNOWN, {"user": target.user})
-    if draft.books.singles.root is None:
-        return Refusal(Code.ACCOUNT_UNKNOWN, {"account": None})
     return None
 
 

@@ -20,6 +20,16 @@ def spendable_credits(books: Books, path: tuple[AccountId, ...], context: Contex
     return _largest(free, [(grant.available, grant.terms.policy.max_share_ppm) for grant in capped])
 
 
+def credits_in_lanes(books: Books, path: tuple[AccountId, ...], context: Context) -> Micros:
+    """What grants that may pay for `context` have available in all, whatever their caps."""
+    return sum(
+        books.lane_totals.get(lane) or 0
+        for account in path
+        for lane in books.lanes_of.get(account) or ()
+        if lane.policy.admits(context, path)
+    )
+
+
 def drawable_credits(
     books: Books,
     path: tuple[AccountId, ...],

@@ -18,7 +18,7 @@ from bursar.core.ids import (
     RecurrenceId,
     UserId,
 )
-from bursar.core.instant import DAY, Instant
+from bursar.core.instant import DAY, MILLISECOND, Instant
 from bursar.core.metering import Meter
 from bursar.core.money import CREDIT, PPM, Micros
 from bursar.core.refusal import invariant
@@ -182,7 +182,9 @@ class Grant:
     revoked: Micros = 0
     moved: Micros = 0
     withdrawn: bool = False  # revoked or voided: what comes back from holds goes to `revoked`
-    forfeited: Micros = 0  # of what lapsed, lost by a non-refundable policy: never usable again
+    forfeited: Micros = (
+        0  # of what lapsed, never usable again: by policy, or issued again elsewhere
+    )
 
     def __post_init__(self) -> None:
         parts = (self.available, self.held, self.spent, self.lapsed, self.revoked, self.moved)
@@ -245,6 +247,7 @@ class Claimant(NamedTuple):
     milli_gpus: int  # 0 when it is not metered
     touched_at: Instant
     expires_at: Instant
+    since: Instant  # from when on its run time is not paid yet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,7 +261,7 @@ class Hold:
     used: Micros = 0  # running total of the usage charged to it, however it was paid
     owed: Micros = 0  # of that, debt not yet repaid
     absorbed: Micros = 0  # of that, at the operator's cost
-    rate: Micros = 0  # what it spends per GPU-hour at most; 0 when it is not metered
+    rate: Micros = 0  # the dearest of its rates; 0 when it is not metered
     meters: tuple[tuple[int, Meter], ...] = ()  # attempt → its running meter
     touched_at: Instant = 0  # when what it can spend last changed
     closed_at: Instant | None = None
@@ -286,8 +289,28 @@ class Hold:
     @property
     def claimant(self) -> Claimant:
         """What budgets look at."""
-        milli_gpus = self.terms.context.milli_gpus if self.terms.metered else 0
-        return Claimant(self.open, self.rate, milli_gpus, self.touched_at, self.expires_at)
+        return Claimant(
+            self.open,
+            self.rate,
+            self.terms.context.milli_gpus if self.terms.metered else 0,
+            self.touched_at,
+            self.expires_at,
+            self.unpaid_since(self.touched_at),
+        )
+
+    def unpaid_since(self, at: Instant) -> Instant:
+        """From when on run time is not paid yet: `at`, or where a running attempt's meter stands.
+
+        A metered hold with one type may be running, unread, since it was opened.
+        """
+        running = [
+            meter.started_at + meter.run_ms * MILLISECOND
+            for _, meter in self.meters
+            if not meter.settled
+        ]
+        if not self.meters and len(self.terms.rates) == 1:
+            running.append(self.terms.opened_at)
+        return min(at, *running) if running else at
 
     @property
     def context(self) -> Context:

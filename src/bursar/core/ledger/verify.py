@@ -7,18 +7,32 @@ all is well; each problem is one sentence with its figures.
 from collections import Counter
 from collections.abc import Iterator
 
-from bursar.core.budgets.limits import budgets_on, claim_of
+from bursar.core.budgets.limits import budgets_on, claim_of, relief_of
+from bursar.core.budgets.periods import period_at
 from bursar.core.ids import AccountId
 from bursar.core.ledger.books import (
     COMPARTMENTS,
     DEBTS,
+    ENDING,
+    EXPIRED,
     LIMITS,
     NOTHING,
     TURNS,
+    WAITING,
     Books,
+    CounterKey,
+    KindKey,
+    Lane,
+    TallyKey,
+    charges_of,
     existing,
     free_of,
+    grants_of,
+    history_of,
+    lane_key,
+    order_of,
 )
+from bursar.core.ledger.tables import Key, Name
 from bursar.core.ledger.values import Draw, Kind
 
 
@@ -31,6 +45,7 @@ def problems(books: Books) -> list[str]:
         *_debts(books),
         *_claims(books),
         *_orders(books),
+        *_sums(books),
     ]
 
 
@@ -109,45 +124,84 @@ def _debts(books: Books) -> Iterator[str]:
 
 
 def _claims(books: Books) -> Iterator[str]:
-    """What budgets think holds can spend is what holds can spend (IB1)."""
-    claims: Counter[tuple[str, str | None]] = Counter()
+    """What budgets think holds can spend is what holds can spend, also in this period (IB1)."""
+    claims: Counter[CounterKey] = Counter()
+    reliefs: Counter[TallyKey] = Counter()
     for _, hold in books.holds.items():
         for budget, user in budgets_on(books, hold.terms.account, hold.terms.user):
             claims[(budget.id, user)] += claim_of(budget, hold.claimant)
-    for key, kept in books.claims.items():
-        if not existing(books.budgets, key[0]).dropped and kept != claims[key]:
-            yield f"budget {key[0]}, user {key[1]}: {kept} claimed, but holds claim {claims[key]}"
+            start = period_at(budget.window, hold.touched_at).start
+            reliefs[(budget.id, user, start)] += relief_of(budget, hold.claimant)
+    for key in {*claims, *(key for key, _ in books.claims.items())}:
+        kept, wanted = books.claims.get(key) or 0, claims[key]
+        if not existing(books.budgets, key[0]).dropped and kept != wanted:
+            yield f"budget {key[0]}, user {key[1]}: {kept} claimed, but holds claim {wanted}"
+    for (budget_id, user, start), tally in books.tallies.items():
+        budget = existing(books.budgets, budget_id)
+        present = period_at(budget.window, books.singles.now).start == start
+        wanted = reliefs[(budget_id, user, start)]
+        if present and not budget.dropped and tally.relief != wanted:
+            yield f"budget {budget_id}, user {user}: relief {tally.relief}, but holds have {wanted}"
 
 
 def _orders(books: Books) -> Iterator[str]:
     """What is kept in order is what should be in it."""
-    holds = books.holds.items()
-    limits = {(hold.expires_at, key) for key, hold in holds if hold.closed_at is None}
-    turns = {(one.next_at, key) for key, one in books.recurrences.items()}
-    debts = {(debt.booked_at, key) for key, debt in books.debts.items() if debt.owed}
-    for name, wanted in ((LIMITS, limits), (TURNS, turns), (DEBTS, debts)):
+    for name, wanted in _wanted(books).items():
         if set(books.order(name).since()) != wanted:
-            yield f"order {name[0]}: not what it should be"
+            whose = "".join(f" of {one[0] if isinstance(one, Lane) else one}" for one in name[1:])
+            yield f"order {name[0]}{whose}: not what it should be"
+
+
+def _wanted(books: Books) -> dict[Name, set[Key]]:
+    """The keys that every order should have, from the rows alone."""
+    orders: dict[Name, set[Key]] = {name: set() for name in (WAITING, ENDING, EXPIRED)}
+    holds, debts = books.holds.items(), books.debts.items()
+    orders[LIMITS] = {(hold.expires_at, key) for key, hold in holds if hold.closed_at is None}
+    orders[DEBTS] = {(debt.booked_at, key) for key, debt in debts if debt.owed}
+    orders[TURNS] = {(one.next_at, key) for key, one in books.recurrences.items()}
     for account, _ in books.accounts.items():
-        listed = set(books.order(free_of(account)).since())
-        free = {
-            (grant.terms.expires_at, key)
-            for key, grant in books.grants.items()
-            if grant.terms.account == account and grant.free
-        }
-        if listed != free:
-            yield f"account {account}: the order of its free grants is not what it should be"
-    yield from _lanes(books)
+        orders[free_of(account)] = set()
+        orders[grants_of(account)] = set()
+        orders.update({order_of(lane): set() for lane in books.lanes_of.get(account) or ()})
+    for _, record in books.charges.items():
+        orders.setdefault(charges_of(record.hold), set()).add((-record.number, record.id))
+    for key, grant in books.grants.items():
+        terms = grant.terms
+        orders[grants_of(terms.account)].add((terms.issued_at, key))
+        if grant.free:
+            orders[free_of(terms.account)].add((terms.expires_at, key))
+        if not grant.available:
+            continue
+        if books.clock < terms.valid_from:
+            orders[WAITING].add((terms.valid_from, key))
+        elif books.clock >= terms.expires_at:
+            orders[EXPIRED].add((terms.expires_at, key))
+        else:
+            lane = Lane(terms.account, terms.priority, terms.policy)
+            orders[order_of(lane)].add(lane_key(terms))
+            orders[ENDING].add((terms.expires_at, key))
+    return orders
 
 
-def _lanes(books: Books) -> Iterator[str]:
-    """A lane's sum is what its listed grants have available."""
-    sums: Counter[object] = Counter()
-    for _, lanes in books.lanes_of.items():
-        for lane in lanes:
-            for key in books.order(("lane", lane)).since():
-                grant = books.grants.get(key[-1])
-                sums[lane] += grant.available if grant else 0
+def _sums(books: Books) -> Iterator[str]:
+    """What is kept of lanes, of expiries not yet written, and of the past, follows from grants."""
+    lanes: Counter[Lane] = Counter()
+    overdue: Counter[KindKey] = Counter()
+    for key, grant in books.grants.items():
+        terms = grant.terms
+        if books.clock >= terms.expires_at:
+            overdue[(terms.account, terms.kind)] += grant.available
+        elif books.clock >= terms.valid_from:
+            lanes[Lane(terms.account, terms.priority, terms.policy)] += grant.available
+        changed = sum(change for *_, change in books.order(history_of(key)).since())
+        if changed != grant.free - terms.amount:
+            yield f"grant {key}: its history changed it by {changed}, not to {grant.free}"
+        if terms.external_ref is not None and books.refs.get(terms.external_ref) != key:
+            yield f"grant {key}: its external reference {terms.external_ref} is not kept"
     for lane, kept in books.lane_totals.items():
-        if kept != sums[lane]:
-            yield f"lane of {lane.account}: {kept} kept, but its grants have {sums[lane]}"
+        if kept != lanes[lane]:
+            yield f"lane of {lane.account}: {kept} kept, but its grants have {lanes[lane]}"
+    for account, kind in {*overdue, *(key for key, _ in books.overdue.items())}:
+        kept, wanted = books.overdue.get((account, kind)) or 0, overdue[(account, kind)]
+        if kept != wanted:
+            yield f"account {account}, {kind}: {kept} overdue, but grants have {wanted}"
