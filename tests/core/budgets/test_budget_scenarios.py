@@ -397,8 +397,8 @@ def test_a_claim_changes_with_the_hold() -> None:
     assert (1_000, 1_000, 1_000) == counts()
 
 
-def test_a_hold_that_starts_on_a_cheaper_type_claims_less() -> None:
-    """It is counted by the dearest type until the attempt says which one it is (M1, B5)."""
+def test_a_hold_claims_by_its_dearest_type_whatever_it_runs_on() -> None:
+    """It may be requeued on the other one, and a start cannot be refused (L5, M1, B5)."""
     org = Org(prices(h100=1_000, l4=100))
     org.issue("g", 10**9)
     org.budget("b", 10**6, account="org")
@@ -409,9 +409,9 @@ def test_a_hold_that_starts_on_a_cheaper_type_claims_less() -> None:
 
     org.starts("h1", "l4", run_ms=40 * HOUR_MS)
 
-    assert 400 == org.counted("b")
+    assert 4_000 == org.counted("b")
     org.at(days(1))
-    assert 3_100 == org.counted("b")
+    assert 4_000 == org.counted("b")  # all that is left of the hold at the cheaper price
 
 
 def test_an_extension_is_checked_with_what_the_hold_claims_already() -> None:
@@ -972,3 +972,22 @@ def test_late_usage_outside_the_window_is_not_flagged() -> None:
 
     assert isinstance(event, ChargeBooked)
     assert () == event.over
+
+
+def test_run_time_that_is_not_paid_yet_stays_claimed_whatever_touches_the_hold() -> None:
+    """A reading may lag behind: what has run since the last one will be charged here (L5, B5)."""
+    org = Org(prices(h100=3_600))
+    org.issue("g", 10**9)
+    org.budget("b", 90_000, account="org")
+    org.reserve("h1", run_ms=24 * HOUR_MS, context=gpus("h100", job="j"), until=hours(30))
+    org.starts("h1", "h100", run_ms=24 * HOUR_MS)
+    assert 86_400 == org.counted("b")
+
+    org.at(hours(12))
+    org.does(ask.extend("h1"))
+
+    assert 86_400 == org.counted("b")
+    refusal = org.refuses(org.asking("h2", 46_000))
+    assert Code.BUDGET_EXCEEDED == refusal.code
+    org.reading("h1", 12 * HOUR_MS)
+    assert 86_400 == org.counted("b")

@@ -68,7 +68,7 @@ def holding(
     until: Instant = NEVER,
 ) -> Claimant:
     """A hold as budgets see it, last changed at `at`."""
-    return Claimant(amount, rate, gpus * 1_000, at, until)
+    return Claimant(amount, rate, gpus * 1_000, at, until, at)
 
 
 def tallied(*tallies: tuple[Budget, Instant, Tally]) -> Books:
@@ -138,7 +138,7 @@ def test_a_hold_claims_no_more_than_it_has_open(window: Window) -> None:
 @pytest.mark.parametrize("window", [DAILY, WEEKLY, MONTHLY, TEN_HOURS, LIFETIME])
 def test_a_hold_that_is_not_metered_claims_all_it_has(window: Window) -> None:
     """Nobody knows how fast it spends (B5)."""
-    hold = Claimant(777, 0, 0, days(1) - 1, days(1))
+    hold = Claimant(777, 0, 0, days(1) - 1, days(1), days(1) - 1)
 
     assert 777 == claim_of(limit_of(window), hold)
     assert 0 == relief_of(limit_of(window), hold)
@@ -369,7 +369,7 @@ def test_all_hard_budgets_that_a_hold_would_exceed_are_told_in_order() -> None:
     kept, two = limit_of(DAILY, 130, name="kept"), limit_of(LIFETIME, 20, name="two")
     applying = [Applying(budget, None) for budget in (one, soft, kept, two)]
     books = tallied((one, T0, Tally(charged=30)), (kept, T0, Tally(charged=30)))
-    hold = Claimant(100, 0, 0, hours(3), hours(5))
+    hold = Claimant(100, 0, 0, hours(3), hours(5), hours(3))
 
     first = Refusal(
         Code.BUDGET_EXCEEDED,
@@ -405,7 +405,7 @@ def test_a_hold_that_changes_asks_for_the_difference() -> None:
     budget = limit_of(DAILY, 1_000)
     books = tallied()
     books.claims.put((budget.id, None), 600)
-    before = Claimant(600, 0, 0, T0, hours(5))
+    before = Claimant(600, 0, 0, T0, hours(5), T0)
 
     def asked(amount: int) -> Refusal | None:
         after = before._replace(open=amount, touched_at=hours(1))

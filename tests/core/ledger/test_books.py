@@ -219,7 +219,7 @@ def test_a_written_lapse_is_no_longer_overdue() -> None:
     org.does(ask.lapse())
 
     assert [] == keys(org, EXPIRED)
-    assert 0 == org.journal.books.overdue.get((ORG, Kind.PAID))
+    assert not org.journal.books.overdue.get((ORG, Kind.PAID))
     assert [(hours(1), "g")] == keys(org, free_of(ORG))
 
 

@@ -6,7 +6,7 @@ eligible credits become available.
 """
 
 from bursar.core.budgets.periods import Every
-from bursar.core.ids import AccountId, BudgetId, DebtId, GrantId, HoldId
+from bursar.core.ids import AccountId, BudgetId, ChargeId, DebtId, GrantId, HoldId
 from bursar.core.instant import DAY
 from bursar.core.ledger.commands import AddAccount
 from bursar.core.ledger.events import (
@@ -15,6 +15,7 @@ from bursar.core.ledger.events import (
     DebtBooked,
     DebtRepaid,
     Event,
+    Paid,
 )
 from bursar.core.ledger.values import Context, Debt, Draw, Kind, OrgPolicy, Policy
 from bursar.core.money import AMOUNT_MAX
@@ -399,31 +400,51 @@ def test_debt_can_be_repaid_when_asked() -> None:
     assert () == org.does(ask.repay())
 
 
-def test_what_repaid_a_debt_can_be_reversed() -> None:
-    """Under its own charge: the credits go back, the debt does not return (L11, L13)."""
-    org = owing(40)
-    repayment = org.issue("g1", 100)[1]
-    assert isinstance(repayment, DebtRepaid)
+def test_what_repaid_a_debt_is_reversed_with_the_charge_that_made_it() -> None:
+    """The credits go back, the debt does not return (L11, L13)."""
+    org = Org()
+    org.issue("g0", 1)
+    org.reserve("h1", 1)
+    org.charge("h1", 41, "c")
+    org.issue("g1", 100)
+    assert Parts(available=60, spent=40) == org.parts("g1")
 
-    events = org.does(ask.reverse(repayment.charge, 30))
+    events = org.does(ask.reverse("c", 30))
 
     assert [("g1", "spent → available", 30, T0)] == moves(events)
     assert 0 == org.owed("h1")
-    assert Refusal(Code.EXCEEDS_CHARGE, {"reversible": 10, "asked": 11}) == org.refuses(
-        ask.reverse(repayment.charge, 11)
+    assert Refusal(Code.EXCEEDS_CHARGE, {"reversible": 11, "asked": 12}) == org.refuses(
+        ask.reverse("c", 12)
     )
+    org.rebuilds()
 
 
-def test_each_repayment_has_a_charge_of_its_own() -> None:
-    """So each can be reversed; its id is the same on every replay (L1, L13)."""
+def test_a_reversal_forgives_only_the_debt_of_its_own_charge() -> None:
+    """The older charge was paid first: its credits come back, the other stays owed (L11, L13)."""
+    org = Org()
+    org.issue("g0", 1)
+    org.reserve("h1", 1)
+    org.charge("h1", 21, "older")
+    org.charge("h1", 20, "newer")
+    org.issue("g1", 20)
+    assert 20 == org.owed("h1")
 
-    def charges() -> list[str]:
-        org = owing(40)
-        events = (*org.issue("g1", 10), *org.issue("g2", 10))
-        return [event.charge for event in events if isinstance(event, DebtRepaid)]
+    events = org.does(ask.reverse("older", 20))
 
-    assert 2 == len(set(charges()))
-    assert charges() == charges()
+    assert ("g1", "spent → available", 20, T0) == moves(events)[0]
+    assert 0 == org.owed("h1")  # what came back repaid the newer charge
+    assert Parts(spent=20) == org.parts("g1")
+    org.rebuilds()
+
+
+def test_a_debt_and_a_hold_cannot_have_one_id() -> None:
+    """A hold's debt has the hold's id (L13)."""
+    org = owing(40)
+
+    assert Refusal(Code.ALREADY_EXISTS, {"debt": "h1"}) == org.refuses(ask.book_debt("h1", 5))
+    org.does(ask.book_debt("d1", 5))
+    refusal = org.refuses(org.asking("d1", 5))
+    assert Refusal(Code.ALREADY_EXISTS, {"hold": "d1"}) == refusal
 
 
 def test_repaying_counts_in_no_budget_again() -> None:
@@ -523,7 +544,8 @@ def test_a_debt_can_be_written_off() -> None:
 
     events = org.does(ask.absorb("h1", 15))
 
-    assert (DebtAbsorbed(at=T0, debt=DebtId("h1"), amount=15),) == events
+    paid = (Paid(charge=ChargeId("c1"), owed=15),)
+    assert (DebtAbsorbed(at=T0, debt=DebtId("h1"), amount=15, paid=paid),) == events
     assert (41, 25, 15) == (
         org.hold("h1").used,
         org.hold("h1").owed,

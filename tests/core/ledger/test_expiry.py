@@ -9,7 +9,7 @@ import pytest
 from bursar.core.budgets.periods import Every
 from bursar.core.ids import AccountId, GrantId, HoldId
 from bursar.core.ledger.balance import Owned, balance
-from bursar.core.ledger.books import TURNS, Books
+from bursar.core.ledger.books import DEBTS, Books
 from bursar.core.ledger.decide import decide
 from bursar.core.ledger.events import Closing, GrantLapsed, HoldClosed, RecurrenceTurned
 from bursar.core.ledger.tables import NotLoaded, Stretch
@@ -371,4 +371,4 @@ def test_partly_loaded_books_say_what_they_must_know_of_time() -> None:
     with pytest.raises(NotLoaded) as missing:
         decide(Books(complete=False), ask.lapse(), T0)
 
-    assert Stretch(TURNS, ()) == missing.value.what
+    assert Stretch(DEBTS, ()) == missing.value.what

@@ -13,8 +13,9 @@ from collections.abc import Callable
 import pytest
 
 from bursar.core.budgets.periods import Every
-from bursar.core.ids import BudgetId, ChargeId, GrantId, HoldId
+from bursar.core.ids import AccountId, BudgetId, ChargeId, GrantId, HoldId
 from bursar.core.instant import HOUR, Instant
+from bursar.core.ledger.balance import balance
 from bursar.core.ledger.commands import BookLate, Command
 from bursar.core.ledger.events import ChargeBooked, Event
 from bursar.core.ledger.history import view
@@ -662,3 +663,53 @@ def test_forfeited_work_is_not_what_the_hold_returned() -> None:
     org.later(minutes=1)
 
     assert [("first", "available → spent", 40, T0)] == moves(org.late("h1", 40, when=T0))
+
+
+def test_rolled_over_credits_are_not_spent_by_late_usage_too() -> None:
+    """What was issued again is gone from where it was: credits exist once (L12, L20)."""
+    org = Org()
+    org.does(ask.recur("r1", 1_000, Every.DAY, roll_over=1_000))
+    org.at(hours(1))
+    org.reserve("h1", 500)
+    org.release("h1")
+    org.at(hours(25))
+
+    event = org.late("h1", 1_000, when=hours(3))
+
+    spendable = balance(org.journal.books, AccountId("org"), org.now).spendable
+    spent = balance(org.journal.books, AccountId("org"), org.now).owned.spent
+    assert 2_000 == spendable + spent
+    assert isinstance(event[-1], ChargeBooked)
+    org.rebuilds()
+
+
+def test_reissued_credits_are_not_spent_by_late_usage_too() -> None:
+    """What was issued again is gone from where it was (L11, L12)."""
+    org = Org()
+    org.issue("old", 100, expires=hours(1))
+    org.reserve("h1", 60)
+    org.charge("h1", 60, "c")
+    org.settle("h1")
+    org.at(hours(2))
+    org.does(ask.reverse("c", reissue_until=hours(9)))
+
+    org.late("h1", 70, when=minutes(30))
+
+    assert Parts(spent=40, lapsed=60) == org.parts("old")
+    assert 0 == org.owed("h1")  # the rest was taken from what was issued again
+    org.rebuilds()
+
+
+def test_a_grant_that_starts_at_the_instant_a_hold_ends_repays() -> None:
+    """Each thing that is due at one instant happens (L13)."""
+    org = Org()
+    org.issue("g1", 5, starts=hours(1))
+    org.issue("g2", 10)
+    org.reserve("h1", 5, until=hours(1))
+    org.does(ask.revoke("g2"))
+    org.charge("h1", 6)
+    org.at(hours(2))
+
+    org.does(ask.lapse())
+
+    assert Parts(available=4, spent=1) == org.parts("g1")

@@ -212,9 +212,9 @@ def test_an_attempt_pays_the_lower_of_two_prices_and_draws_for_its_type_alone() 
     assert org.draws("h") == {"slow": (49, 1, 0)}
     assert org.reserve("i", run_ms=10_000, context=EITHER, limit=2 * DAY - 1) is None
     org.do(Redraw(hold=HoldId("i"), attempt=1, gpu_type="h100", run_ms=10_000), at=DAY)
-    assert org.model.holds["i"].rate == 7_200, "the held rate is the cheaper one"
+    assert org.model.holds["i"].meters[1].rate == 7_200, "the held rate is the cheaper one"
     org.do(Redraw(hold=HoldId("i"), attempt=2, gpu_type="a100", run_ms=10_000))
-    assert org.model.holds["i"].rate == 1_800, "the rate in force is the cheaper one"
+    assert org.model.holds["i"].meters[2].rate == 1_800, "the rate in force is the cheaper one"
 
 
 def test_an_overrun_is_extension_then_debt_then_absorbed() -> None:

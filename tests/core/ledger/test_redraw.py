@@ -69,7 +69,9 @@ def test_a_cheaper_type_keeps_less() -> None:
     events = org.starts("h1", "a100", run_ms=1_000)
 
     assert [("g1", "held → available", 3_000, T0)] == moves(events)
-    assert (2_000, 2 * PER_MS) == (org.hold("h1").open, org.hold("h1").rate)
+    hold = org.hold("h1")
+    assert (2_000, 2 * PER_MS) == (hold.open, hold.meters[0][1].rate)
+    assert 5 * PER_MS == hold.rate  # budgets go on counting by the dearest
 
 
 def test_a_start_never_takes_more_than_is_open() -> None:
@@ -104,7 +106,7 @@ def test_an_attempt_pays_the_held_rate_or_the_one_in_force_if_lower(
     org.starts("h1", "h100", run_ms=1_000)
 
     assert rate == org.hold("h1").meters[0][1].rate
-    assert (rate, rate // PER_MS * 1_000) == (org.hold("h1").rate, org.hold("h1").open)
+    assert rate // PER_MS * 1_000 == org.hold("h1").open
 
 
 def test_a_draw_can_grow_by_what_its_grant_has_available_now() -> None:
@@ -308,3 +310,16 @@ def test_the_first_applicable_refusal_of_a_start_is_answered(setup: Setup, code:
     org.reserve("raw", 100, context=Context(gpu_types=("h100",)))
 
     assert code == org.refuses(setup(org)).code
+
+
+def test_a_stale_reading_does_not_change_what_the_hold_is_for() -> None:
+    """The context names the type of the attempt that started last, not that was read last (M4)."""
+    org = Org(RATES)
+    org.issue("g1", 9_000)
+    org.reserve("h1", run_ms=1_000, context=gpus("h100", "a100"))
+    org.starts("h1", "a100", run_ms=1_000, attempt=1)
+    org.starts("h1", "h100", run_ms=400, attempt=2)
+
+    org.reading("h1", 10, attempt=1)
+
+    assert ("h100",) == org.hold("h1").context.gpu_types

@@ -70,6 +70,8 @@ LIMITS: Final[Name] = ("limits",)  # (expires_at, hold): open holds
 TURNS: Final[Name] = ("turns",)  # (next_at, recurrence)
 DEBTS: Final[Name] = ("debts",)  # (booked_at, debt): something is owed
 
+AFTER_POSTINGS: Final = 2**31  # in the order of a grant's changes: after all of an event's postings
+
 _INDEX_OF: Final = {compartment: index for index, compartment in enumerate(COMPARTMENTS)}
 
 
@@ -229,7 +231,7 @@ class Books:
         """Let lapsed credits of a grant never be usable again from `at` on."""
         grant = existing(self.grants, grant_id)
         self.put_grant(replace(grant, forfeited=grant.forfeited + amount))
-        key = (at, self.singles.number, -1, -amount)
+        key = (at, self.singles.number, AFTER_POSTINGS, -amount)
         self.order(history_of(grant_id)).add(key)
 
     def _count(
