@@ -8,7 +8,7 @@ from bursar.core.ledger.books import Books
 from bursar.core.ledger.commands import Command
 from bursar.core.ledger.decide import decide
 from bursar.core.ledger.events import Event
-from bursar.core.ledger.tables import FIRST, NotLoaded, Row, Stretch
+from bursar.core.ledger.tables import NotLoaded, Row, Stretch
 from bursar.core.refusal import Refusal
 
 
@@ -53,13 +53,9 @@ class Loader:
             table.put(what.key, row)
 
     def _load_stretch(self, what: Stretch) -> None:
-        order = self.part.order(what.order)
         beyond = (key for key in self.whole.order(what.order).since(what.after) if key > what.after)
         keys = list(islice(beyond, self._next))
         self.rows += len(keys)
-        for key in keys:
-            order.add(key)
-        if len(keys) < self._next:
-            order.complete = True
-        order.through = keys[-1] if keys else FIRST
+        through = keys[-1] if len(keys) == self._next else None
+        self.part.order(what.order).load(keys, through)
         self._next *= 2

@@ -40,7 +40,7 @@ from bursar.core.ledger.values import (
 )
 from bursar.core.refusal import InvariantBroken, Refusal
 from tests import asking as ask
-from tests.builders import T0, Org, days, gpus, hours, prices
+from tests.builders import T0, Org, days, hours
 from tests.loading import Loader
 
 AVAILABLE, HELD, SPENT, LAPSED, REVOKED, MOVED = tuple(Compartment)
@@ -539,21 +539,3 @@ def test_a_part_loads_the_grants_it_draws_and_not_the_others() -> None:
         len(outcome[-1].postings) for outcome in outcomes if not isinstance(outcome, Refusal)
     ]
     assert loaders[0].rows == loaders[1].rows
-
-
-def test_a_key_that_is_older_than_its_grant_is_passed_over() -> None:
-    """Loaded after the grant was used up, extended or had expired here, it tells nothing (D2)."""
-    org = Org(prices(h100=1))
-    org.issue("ended", 10, expires=hours(1))
-    org.issue("empty", 10, expires=hours(20))
-    org.issue("moved", 10, expires=hours(21))
-    org.issue("good", 10, expires=hours(22))
-    books = org.journal.books
-    stale = list(books.order(order_of(Lane(ORG, 100, Policy()))).since())
-    org.at(hours(2))
-    org.reserve("h", 10, context=gpus("h100"))
-    org.does(ask.extend_grant("moved", until=hours(30)))
-    for key in stale:
-        books.order(order_of(Lane(ORG, 100, Policy()))).add(key)
-
-    assert ["good", "moved"] == listed(org)

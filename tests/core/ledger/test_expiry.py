@@ -189,6 +189,7 @@ def test_a_hold_ends_by_itself_at_its_limit() -> None:
     assert (
         HoldClosed(
             at=hours(4),
+            due_at=hours(2),
             hold=HoldId("h1"),
             why=Closing.ENDED,
             closed_at=hours(2),

@@ -1,5 +1,7 @@
 """Rows and orders: whole, partly loaded, and in layers (D2)."""
 
+from itertools import islice
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -254,3 +256,24 @@ def test_a_part_tells_nothing_else_than_the_whole(
     else:
         assert bound <= through
         assert want == seen
+
+
+def test_what_was_taken_out_is_not_loaded_again() -> None:
+    """What is stored is older than what is known here (D2)."""
+    order = Order(("limits",), complete=False)
+    order.load([(1, "a")], through=(1, "a"))
+    order.discard((1, "a"))
+    order.discard((3, "c"))
+    order.discard((4, "d"))
+    order.add((4, "d"))
+
+    order.load([(2, "b"), (3, "c"), (4, "d")], through=(4, "d"))
+
+    assert [(2, "b"), (4, "d")] == _taken(order, 2)
+    order.load([(5, "e")], through=None)
+    assert [(2, "b"), (4, "d"), (5, "e")] == list(order.since())
+
+
+def _taken(order: Order, count: int) -> list[Key]:
+    """The first keys of an order that is not all loaded."""
+    return list(islice(order.since(), count))

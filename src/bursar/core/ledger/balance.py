@@ -111,7 +111,7 @@ def expiring(books: Books, account: AccountId, now: Instant, within: int) -> Ite
     bound = min(now + within, NEVER - 1)
     for expires_at, grant in view.order(free_of(account)).since((now + 1,), bound=(bound + 1,)):
         found = existing(view.grants, grant)
-        if found.available and found.terms.expires_at == expires_at:
+        if found.available:
             yield Expiring(grant=grant, expires_at=expires_at, amount=found.available)
 
 

@@ -269,23 +269,12 @@ class Books:
             if lane.policy.admits(context, path)
         ]
         for key in lanes[0] if len(lanes) == 1 else merge(*lanes):
-            grant = existing(self.grants, key[-1])
-            if self._stands(grant, key[1]):
-                yield grant
+            yield existing(self.grants, key[-1])
 
     def listed(self, lane: Lane) -> Iterator[Grant]:
         """The grants of one lane, in its order, lazily."""
         for key in self.order(order_of(lane)).since():
-            grant = existing(self.grants, key[-1])
-            if self._stands(grant, key[0]):
-                yield grant
-
-    def _stands(self, grant: Grant, expires_at: Instant) -> bool:
-        """Whether a grant stands where a key of its lane says.
-
-        On partly loaded books a key may be loaded after its grant was used up, extended or expired.
-        """
-        return self._place(grant) is _Place.LISTED and grant.terms.expires_at == expires_at
+            yield existing(self.grants, key[-1])
 
     def _lane(self, lane: Lane, distance: int) -> Iterator[Key]:
         """The keys of a lane in the spend order of an account that far below its owner."""

@@ -1,6 +1,7 @@
 """A decision in the making: a layer over the books, and the events decided so far."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Final
 
 from bursar.core.ids import AccountId, GrantId
@@ -35,6 +36,8 @@ class Draft:
         if not isinstance(event, (GrantLapsed, RecurrenceTurned)):
             for grant in sorted({posting.grant for posting in event.postings}):
                 self.lapse(grant)
+        if self.books.clock < self.now:
+            event = replace(event, due_at=self.books.clock)
         evolve(self.books, event)
         self.events.append(event)
         self.credited = self.credited or any(_credits(posting) for posting in event.postings)

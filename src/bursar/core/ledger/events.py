@@ -49,6 +49,7 @@ class Event:
     """Something that happened to one org, recorded at `at`."""
 
     at: Instant
+    due_at: Instant | None = None  # when it happened by itself, if that was before
     postings: tuple[Posting, ...] = ()
 
 

@@ -66,7 +66,8 @@ AVAILABLE, HELD, SPENT = Compartment.AVAILABLE, Compartment.HELD, Compartment.SP
 
 
 def evolve(books: Books, event: Event) -> None:
-    """Change `books` by what happened; their orders stay where their clock is."""
+    """Change `books` by what happened, with their orders standing where time was then."""
+    books.advance(event.at if event.due_at is None else event.due_at)
     invariant(event.at >= books.singles.now, "time went back", at=event.at, now=books.singles.now)
     books.singles.now = event.at
     books.singles.number += 1

@@ -25,7 +25,6 @@ class Journal:
         if not isinstance(outcome, Refusal):
             for event in outcome:
                 evolve(self.books, event)
-            self.books.advance(now)
             self.events.extend(outcome)
         return outcome
 
@@ -35,5 +34,4 @@ def rebuilt_from(events: Iterable[Event], prices: PriceBook | None = None) -> Bo
     books = Books(prices)
     for event in events:
         evolve(books, event)
-    books.advance(books.singles.now)
     return books

@@ -6,7 +6,7 @@ away. Books may also be only partly loaded: touching a row or a stretch of an or
 there raises `NotLoaded`, which names it; the shell loads it and asks again (D2).
 """
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from heapq import merge
 from typing import Any, Final, Generic, TypeAlias, TypeVar
@@ -103,21 +103,33 @@ class _Layer(Table[K, V]):
 class Order:
     """Keys in ascending order; when partly loaded, all keys up to `through` are here."""
 
-    __slots__ = ("_keys", "complete", "name", "through")
+    __slots__ = ("_gone", "_keys", "complete", "name", "through")
 
     def __init__(self, name: Name, *, complete: bool = True) -> None:
         self.name = name
         self.complete = complete
         self.through: Key = FIRST
         self._keys: Ordered[Key] = Ordered()
+        self._gone: set[Key] = set()  # taken out before they were loaded
 
     def add(self, key: Key) -> None:
         """Put the key in its place."""
+        self._gone.discard(key)
         self._keys.add(key)
 
     def discard(self, key: Key) -> None:
-        """Take the key out."""
+        """Take the key out; what is loaded later does not bring it back."""
         self._keys.discard(key)
+        if not self.complete and key > self.through:
+            self._gone.add(key)
+
+    def load(self, keys: Iterable[Key], through: Key | None) -> None:
+        """Bring in the keys up to `through` as they are stored; None when these are all."""
+        for key in keys:
+            if key not in self._gone:
+                self._keys.add(key)
+        self.complete = through is None
+        self.through = FIRST if through is None else through
 
     def since(self, key: Key = FIRST, bound: Key | None = None) -> Iterator[Key]:
         """The keys from `key` on and before `bound`, lazily.
@@ -141,16 +153,11 @@ class Order:
 class _LayerOrder(Order):
     """An order whose changes do not reach the one below."""
 
-    __slots__ = ("_below", "_gone")
+    __slots__ = ("_below",)
 
     def __init__(self, below: Order) -> None:
         super().__init__(below.name)
         self._below = below
-        self._gone: set[Key] = set()
-
-    def add(self, key: Key) -> None:
-        self._gone.discard(key)
-        self._keys.add(key)
 
     def discard(self, key: Key) -> None:
         self._keys.discard(key)
