@@ -33,10 +33,12 @@ run: .venv/.installed ## play the guided tour of the ledger
 
 .PHONY: test
 test: statics ## everything CI checks: format, lint, types, all tests, coverage of the core
-	$(SAY) "tests, all"
-	@$(BIN)/pytest -q -n $(JOBS) --cov --cov-report=
+	$(SAY) "tests of the rules"
+	@$(BIN)/pytest -q -n $(JOBS) -m 'not property' --cov --cov-report=
 	$(SAY) "branch coverage of the core, at least $(COVERAGE_GATE) %"
 	@$(BIN)/coverage report --include='src/bursar/core/*' --fail-under=$(COVERAGE_GATE)
+	$(SAY) "properties over random histories, fixed seeds"
+	@$(BIN)/pytest -q -n $(JOBS) -m property
 
 .PHONY: check
 check: statics ## format, lint, types and the fast tests

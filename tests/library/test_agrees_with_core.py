@@ -23,6 +23,8 @@ from bursar.core.ledger.journal import Journal
 from bursar.core.ledger.values import Kind
 from bursar.core.refusal import Code, Refusal
 
+pytestmark = pytest.mark.property
+
 ACCOUNT, USER = AccountId("org"), UserId("u")
 
 

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from bursar import InsufficientCredits, TimelineLedger
 from bursar.library import timeline
 
+pytestmark = pytest.mark.property
+
 
 def test_the_example_of_the_documentation() -> None:
     """A late use must not uncover a later one; with more credits it fits (L18)."""

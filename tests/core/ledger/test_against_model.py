@@ -66,6 +66,8 @@ from bursar.core.refusal import Code, Refusal
 from tests.model import LARGEST, SHOWN, Model, Names, Shown, Snapshot
 from tests.strategies import BEGINNINGS, History, histories
 
+pytestmark = pytest.mark.property
+
 T0 = BEGINNINGS[0]
 NAMES = Names(
     period_grant=lambda recurrence, at: derived_id(recurrence, f"period/{at}"),

@@ -437,6 +437,29 @@ def test_a_reversal_forgives_only_the_debt_of_its_own_charge() -> None:
     org.rebuilds()
 
 
+def test_what_repays_several_charges_pays_the_oldest_first() -> None:
+    """Each charge knows the grants that paid for it in the end (L11, L13)."""
+    org = Org()
+    org.issue("g0", 1, priority=1)
+    org.issue("g1", 20, priority=2)
+    org.issue("g2", 30, priority=3)
+    org.budget("b1", 1, account="team")
+    org.reserve("h1", 1)
+    org.charge("h1", 21, "older")
+    org.charge("h1", 20, "newer")
+
+    (event,) = org.does(ask.repay())
+
+    assert isinstance(event, DebtRepaid)
+    assert (
+        Paid(charge=ChargeId("older"), owed=20, spent=((GrantId("g1"), 20),)),
+        Paid(charge=ChargeId("newer"), owed=20, spent=((GrantId("g2"), 20),)),
+    ) == event.paid
+    org.does(ask.reverse("newer"))
+    assert Parts(available=30) == org.parts("g2")
+    org.rebuilds()
+
+
 def test_a_debt_and_a_hold_cannot_have_one_id() -> None:
     """A hold's debt has the hold's id (L13)."""
     org = owing(40)

@@ -1,5 +1,6 @@
 """Deciding on a part of the books (D2): the same answer, and only what was asked for is loaded."""
 
+import pytest
 from hypothesis import given
 
 from bursar.core.ids import AccountId, GrantId, HoldId, UserId
@@ -14,6 +15,8 @@ from bursar.core.ledger.values import Kind
 from bursar.core.refusal import Refusal
 from tests.loading import Loader
 from tests.strategies import History, histories
+
+pytestmark = pytest.mark.property
 
 T0 = 1_770_000_000_000_000
 

@@ -6,7 +6,7 @@ awake for it: what was not asked for three months turns three times when next as
 """
 
 from bursar.core.budgets.periods import Every, Window
-from bursar.core.ids import AccountId, RecurrenceId
+from bursar.core.ids import AccountId, RecurrenceId, derived_id
 from bursar.core.instant import DAY, HOUR, NEVER, Instant
 from bursar.core.ledger.balance import balance
 from bursar.core.ledger.events import (
@@ -380,4 +380,17 @@ def test_a_hold_that_ends_at_the_boundary_does_not_cost_the_roll_over() -> None:
     (turned,) = (e for e in org.does(ask.lapse()) if isinstance(e, RecurrenceTurned))
 
     assert [50, 20] == [terms.amount for terms in turned.issued]
+    org.rebuilds()
+
+
+def test_an_id_that_a_caller_has_taken_does_not_stop_the_recurrence() -> None:
+    """The next period's grant then has another id (L20)."""
+    org = Org()
+    org.issue(derived_id("r1", f"period/{days(1)}"), 7)
+    org.does(ask.recur("r1", 50, Every.DAY))
+    org.at(days(1))
+
+    (turned,) = (e for e in org.does(ask.lapse()) if isinstance(e, RecurrenceTurned))
+
+    assert [50] == [terms.amount for terms in turned.issued]
     org.rebuilds()

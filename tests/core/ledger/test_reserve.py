@@ -845,3 +845,19 @@ def test_the_first_applicable_refusal_of_an_extension_is_answered(setup: Setup, 
     org.reserve("h1", 10, until=hours(2))
 
     assert code == org.refuses(setup(org)).code
+
+
+def test_the_price_of_a_tier_is_for_orgs_of_that_tier() -> None:
+    """Whatever a request says of itself (B1)."""
+    dear = Rate(gpu_type="h100", micros_per_gpu_hour=9 * PER_MS)
+    cheap = Rate(gpu_type="h100", tier="enterprise", micros_per_gpu_hour=PER_MS)
+    org = Org(PriceVersion(id=PriceVersionId("v1"), effective_at=0, rates=(dear, cheap)))
+    org.issue("g1", 100)
+    org.does(SetTier(tier="paid"))
+
+    org.reserve("h1", run_ms=10, context=gpus("h100", tier="enterprise"))
+
+    assert 90 == org.hold("h1").open
+    org.does(SetTier(tier="enterprise"))
+    org.reserve("h2", run_ms=10, context=gpus("h100"))
+    assert 10 == org.hold("h2").open

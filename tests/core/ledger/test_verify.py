@@ -11,10 +11,12 @@ from bursar.core.ledger.books import (
     DEBTS,
     LIMITS,
     TURNS,
+    WAITING,
     Books,
     Lane,
     existing,
     free_of,
+    history_of,
     lane_key,
     order_of,
 )
@@ -248,6 +250,53 @@ CORRUPTIONS: dict[str, tuple[Plant, list[str]]] = {
     "a lane lists what does not exist": (
         list_what_does_not_exist,
         ["order lane of org: not what it should be"],
+    ),
+}
+
+
+def relieve_more(books: Books) -> None:
+    key = (BudgetId("all"), None, T0)
+    tally = existing(books.tallies, key)
+    books.tallies.put(key, replace(tally, relief=tally.relief + 1))
+
+
+def forge_the_past(books: Books) -> None:
+    books.order(history_of(GrantId("paid"))).add((T0, 0, 0, 5))
+
+
+def forget_a_reference(books: Books) -> None:
+    found = grant(books, "paid")
+    put_grant(books, replace(found, terms=replace(found.terms, external_ref="invoice")))
+
+
+def forget_what_is_overdue(books: Books) -> None:
+    books.overdue.put((TEAM, Kind.PAID), 1)
+
+
+def wait_for_nothing(books: Books) -> None:
+    books.order(WAITING).add((days(9), "nobody"))
+
+
+CORRUPTIONS |= {
+    "a hold that can spend less than budgets think": (
+        relieve_more,
+        ["budget all, user None: relief 1, but holds have 0"],
+    ),
+    "a past that did not happen": (
+        forge_the_past,
+        ["grant paid: its history changed it by -228, not to 767"],
+    ),
+    "a payment that could be reported twice": (
+        forget_a_reference,
+        ["grant paid: its external reference invoice is not kept"],
+    ),
+    "an expiry that is not written and not known": (
+        forget_what_is_overdue,
+        ["account team, paid: 1 overdue, but grants have 0"],
+    ),
+    "a grant that does not exist and will start": (
+        wait_for_nothing,
+        ["order waiting: not what it should be"],
     ),
 }
 

@@ -110,9 +110,8 @@ def expiring(books: Books, account: AccountId, now: Instant, within: int) -> Ite
     view = caught_up(books, now)
     bound = min(now + within, NEVER - 1)
     for expires_at, grant in view.order(free_of(account)).since((now + 1,), bound=(bound + 1,)):
-        found = existing(view.grants, grant)
-        if found.available:
-            yield Expiring(grant=grant, expires_at=expires_at, amount=found.available)
+        available = existing(view.grants, grant).available
+        yield Expiring(grant=grant, expires_at=expires_at, amount=available)
 
 
 def by_grant(books: Books, account: AccountId, now: Instant) -> Iterator[tuple[GrantTerms, Owned]]:

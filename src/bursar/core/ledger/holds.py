@@ -101,8 +101,12 @@ def _too_long(books: Books, context: Context, since: Instant, until: Instant) ->
 
 
 def prices_for(books: Books, context: Context, at: Instant) -> dict[str, Priced]:
-    """The prices of a context's GPU types that are known, in order of preference."""
-    terms = Terms(region=context.region, tier=context.tier, priority_class=context.priority_class)
+    """The prices of a context's GPU types that are known, in order of preference.
+
+    The tier is the org's own; only where none is set does what the context says count.
+    """
+    tier = books.singles.tier or context.tier
+    terms = Terms(region=context.region, tier=tier, priority_class=context.priority_class)
     found = (
         (kind, price_of(books.deployment, books.singles.prices, kind, terms, at))
         for kind in context.gpu_types
