@@ -1122,12 +1122,12 @@ class Model:
             too_large = ask.amount > LARGEST
         else:
             too_large = bool(known) and min(cost([one]) for one in known) > LARGEST
-        if too_large:
-            return Code.AMOUNT_TOO_LARGE
         if ask.expires_at - self.now > self._hold_max(ask.context):
             return Code.HOLD_TOO_LONG
         if ask.run_ms is not None and not known:
             return Code.PRICE_UNKNOWN
+        if too_large:
+            return Code.AMOUNT_TOO_LARGE
         if self._owes(ask.account):
             return Code.DEBT_OUTSTANDING
 
@@ -1157,6 +1157,8 @@ class Model:
                 types.remove([one for one in types if rates[one] == dearest][-1])
         hold.draws = {}
         self._hold_more(hold, plan)
+        if hold.metered and len(hold.rates) == 1:  # it may be running on that type already
+            hold.context = replace(hold.context, gpu_types=tuple(hold.rates))
         self.holds[hold.id] = hold
         return None
 

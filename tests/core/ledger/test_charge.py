@@ -12,7 +12,7 @@ import pytest
 from bursar.core.ids import ChargeId, GrantId, HoldId
 from bursar.core.ledger.commands import Charge, Command, Settle
 from bursar.core.ledger.events import ChargeBooked, Closing, HoldClosed
-from bursar.core.ledger.values import Draw, Kind
+from bursar.core.ledger.values import Draw, Kind, Policy
 from bursar.core.metering import Meter
 from bursar.core.money import AMOUNT_MAX
 from bursar.core.refusal import Code, InvariantBroken, Refusal
@@ -464,3 +464,16 @@ def test_a_running_total_is_bounded() -> None:
     figures = {"amount": AMOUNT_MAX - 9, "most": AMOUNT_MAX - 10}
     assert Refusal(Code.AMOUNT_TOO_LARGE, figures) == refusal
     org.charge("h1", AMOUNT_MAX - 10)
+
+
+def test_a_hold_with_one_priced_type_is_for_that_type() -> None:
+    """It may run on it, unread, since it was opened: credits for that type pay an overrun (L13)."""
+    org = Org(prices(a100=PER_MS))
+    org.issue("any", 10)
+    org.issue("only-a100", 90, policy=Policy(gpu_types=frozenset({"a100"})))
+
+    org.reserve("h1", 10, context=gpus("h100", "a100"))
+    org.charge("h1", 15)
+
+    assert ("a100",) == org.hold("h1").context.gpu_types
+    assert Parts(available=85, spent=5) == org.parts("only-a100")

@@ -314,11 +314,16 @@ class Hold:
 
     @property
     def context(self) -> Context:
-        """What it is for: once an attempt has started, its actual GPU type."""
-        context = self.terms.context
-        return (
-            replace(context, gpu_types=(self.meters[-1][1].gpu_type,)) if self.meters else context
-        )
+        """What it is for: of the GPU type of the attempt that started last.
+
+        A metered hold with one priced type may run on that from the instant it was opened.
+        """
+        terms = self.terms
+        if self.meters:
+            return replace(terms.context, gpu_types=(self.meters[-1][1].gpu_type,))
+        if terms.metered and len(terms.rates) == 1:
+            return replace(terms.context, gpu_types=(terms.rates[0][0],))
+        return terms.context
 
     def meter(self, attempt: int) -> Meter | None:
         """The meter of `attempt`, if it has started."""
