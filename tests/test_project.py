@@ -83,7 +83,7 @@ def test_no_file_names_a_registry_or_a_place_on_one_machine() -> None:
     "text",
     [
         "https://" + REGISTRIES[0] + "/simple",
-        '"resolved": "https://registry.' + REGISTRIES[2] + '/x"',
+        '"resolved"' + ': "https://registry.' + REGISTRIES[2] + '/x"',
         "--index" + "-url https://example.com",
         "see " + "/home" + "/anna/bursar",
         'open("' + "/tmp" + '/x")',
