@@ -25,7 +25,6 @@ from bursar.core.ids import (
     HoldId,
     JobId,
     PriceVersionId,
-    RecurrenceId,
     UserId,
 )
 from bursar.core.instant import DAY, HOUR, MINUTE, NEVER, SECOND, Instant
@@ -367,8 +366,3 @@ class Org:
     def _charge_id(self, charge: str | None) -> ChargeId:
         self._charges += 1
         return ChargeId(charge or f"c{self._charges}")
-
-
-def recurrence_id(name: str) -> RecurrenceId:
-    """The id of a recurrence."""
-    return RecurrenceId(name)
