@@ -14,7 +14,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from bursar.core.budgets.limits import Applying, counted_in
 from bursar.core.budgets.periods import Every
 from bursar.core.ids import (
     AccountId,
@@ -46,6 +45,7 @@ from bursar.core.ledger.commands import (
 from bursar.core.ledger.decide import caught_up
 from bursar.core.ledger.events import Event
 from bursar.core.ledger.journal import Journal, rebuilt_from
+from bursar.core.ledger.limits import Applying, counted_in
 from bursar.core.ledger.values import Context, Grant, Hold, Kind, Policy, Target
 from bursar.core.ledger.verify import problems
 from bursar.core.pricing import PriceBook, PriceVersion, Rate

@@ -1320,6 +1320,10 @@ class Model:
             return None
         return Stretch(meter, meter.run_ms, run_ms)
 
+    def _is_ahead(self, meter: ModelMeter, run_ms: int | None) -> bool:
+        """Whether a reading says that an attempt ran until more than a day from now."""
+        return run_ms is not None and meter.started_at + run_ms * 1000 > self.now + DAY
+
     def meter(self, hold: ModelHold, attempt: int) -> ModelMeter | None:
         """An attempt's meter; with one type, the first attempt runs without having been started."""
         if not hold.metered:
@@ -1351,6 +1355,8 @@ class Model:
             return Code.ALREADY_EXISTS
         if ask.run_ms is not None and not hold.metered:
             return Code.NOT_METERED
+        if meter is not None and self._is_ahead(meter, ask.run_ms):
+            return Code.TIME_INVALID
         stretch = self._reading(hold, ask.attempt, ask.run_ms)
         amount = self._cost(stretch) if ask.amount is None else ask.amount
         if hold.used + amount > LARGEST:
@@ -1383,6 +1389,8 @@ class Model:
             return Code.ALREADY_EXISTS
         if ask.run_ms is not None and not hold.metered:
             return Code.NOT_METERED
+        if meter is not None and self._is_ahead(meter, ask.run_ms):
+            return Code.TIME_INVALID
         stretch = self._reading(hold, ask.attempt, ask.run_ms)
         amount = self._cost(stretch) if ask.total is None else max(0, ask.total - hold.used)
         if hold.used + amount > LARGEST:
@@ -1581,6 +1589,8 @@ class Model:
             return Code.ALREADY_EXISTS
         if ask.run_ms is not None and not hold.metered:
             return Code.NOT_METERED
+        if meter is not None and self._is_ahead(meter, ask.run_ms):
+            return Code.TIME_INVALID
         stretch = self._reading(hold, ask.attempt, ask.run_ms)
         if ask.run_ms is not None and stretch is None:
             return None

@@ -480,7 +480,9 @@ class Author:
         if self.chance(30):
             return attempt, max(1, (self.now - meter.started_at) // 1_000)
         ms = self.ms_for(self.amount(most), meter.rate, meter.milli_gpus)
-        return attempt, meter.run_ms + ms + self.one((0, 1))
+        run_ms = meter.run_ms + ms + self.one((0, 1))
+        believed = (self.now - meter.started_at + DAY) // 1_000
+        return attempt, run_ms if self.chance(3) else min(run_ms, believed)
 
     def meters(self, hold: ModelHold) -> dict[int, ModelMeter]:
         """The attempts that can be read."""

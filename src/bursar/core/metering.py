@@ -8,7 +8,7 @@ costs the difference of two totals: metering often or seldom comes to the same (
 from dataclasses import dataclass, replace
 
 from bursar.core.budgets.periods import Window, split
-from bursar.core.instant import Instant
+from bursar.core.instant import Instant, whole_ms
 from bursar.core.money import Micros, usage_price
 from bursar.core.refusal import invariant
 
@@ -36,14 +36,16 @@ class Usage:
         """What the stretch costs: the price up to its end less the price up to its start."""
         return self._total(self.to_ms) - self._total(self.from_ms)
 
-    def by_period(self, window: Window) -> tuple[tuple[Instant, Micros], ...]:
+    def by_period(self, window: Window, since: Instant = 0) -> tuple[tuple[Instant, Micros], ...]:
         """The amount by the periods in which its milliseconds fell: (start, part), in order (B5).
 
-        The parts add up to `amount` exactly; periods whose part is zero are left out.
+        The parts add up to `amount` exactly, but for what fell before `since`; periods whose part
+        is zero are left out.
         """
+        from_ms = max(self.from_ms, whole_ms(since - self.started_at))
         parts = (
             (start, self._total(to_ms) - self._total(from_ms))
-            for start, from_ms, to_ms in split(window, self.started_at, self.from_ms, self.to_ms)
+            for start, from_ms, to_ms in split(window, self.started_at, from_ms, self.to_ms)
         )
         return tuple((start, part) for start, part in parts if part)
 

@@ -4,8 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from bursar.core.budgets.limits import (
+from bursar.core.budgets.periods import Every, Window, period_at, slots_inside
+from bursar.core.ids import AccountId, BudgetId, UserId
+from bursar.core.instant import DAY, HOUR, MILLISECOND, NEVER, Instant
+from bursar.core.ledger.books import Books
+from bursar.core.ledger.events import ThresholdCrossed
+from bursar.core.ledger.limits import (
     Applying,
+    Claim,
     all_over,
     budgets_on,
     charged_in,
@@ -17,13 +23,7 @@ from bursar.core.budgets.limits import (
     first_over,
     headroom,
     over_limit,
-    relief_of,
 )
-from bursar.core.budgets.periods import Every, Window
-from bursar.core.ids import AccountId, BudgetId, UserId
-from bursar.core.instant import DAY, HOUR, MILLISECOND, NEVER, Instant
-from bursar.core.ledger.books import Books
-from bursar.core.ledger.events import ThresholdCrossed
 from bursar.core.ledger.values import Account, Budget, Claimant, Counted, Tally, Target
 from bursar.core.metering import Usage
 from bursar.core.refusal import Code, InvariantBroken, Refusal
@@ -71,6 +71,17 @@ def holding(
     return Claimant(amount, rate, gpus * 1_000, at, until, at)
 
 
+def claim(budget: Budget, hold: Claimant) -> Claim:
+    """What a hold claims in the period in which it changed."""
+    return claim_of(budget, hold, period_at(budget.window, hold.touched_at))
+
+
+def spendable(budget: Budget, hold: Claimant) -> int:
+    """What a hold can spend before the period in which it changed ends."""
+    full, relief = claim(budget, hold)
+    return full - relief
+
+
 def tallied(*tallies: tuple[Budget, Instant, Tally]) -> Books:
     """Books of a lone account in which budgets have counted that."""
     books = Books()
@@ -107,16 +118,16 @@ def test_a_hold_claims_what_it_can_spend_before_the_period_ends(
     hold = holding(10_000_000, at=hours(22))
     budget = limit_of(window)
 
-    assert full == claim_of(budget, hold)
-    assert full - in_period == relief_of(budget, hold)
+    assert full == claim(budget, hold).full
+    assert full - in_period == claim(budget, hold).relief
 
 
 def test_a_hold_claims_a_lifetime_up_to_its_limit() -> None:
     """A lifetime ends with the hold's own limit, and nothing is relieved (B5)."""
     hold = holding(10_000_000, until=days(20))
 
-    assert 480_000 == claim_of(limit_of(LIFETIME), hold)
-    assert 0 == relief_of(limit_of(LIFETIME), hold)
+    assert 480_000 == claim(limit_of(LIFETIME), hold).full
+    assert 0 == claim(limit_of(LIFETIME), hold).relief
 
 
 @pytest.mark.parametrize("window", [DAILY, WEEKLY, MONTHLY, TEN_HOURS, LIFETIME])
@@ -124,15 +135,15 @@ def test_a_hold_claims_no_more_than_until_its_limit(window: Window) -> None:
     """A hold that ends before the period cannot spend after its end (B5)."""
     hold = holding(10_000_000, until=hours(5))
 
-    assert 5_000 == claim_of(limit_of(window), hold)
-    assert 0 == relief_of(limit_of(window), hold)
+    assert 5_000 == claim(limit_of(window), hold).full
+    assert 0 == claim(limit_of(window), hold).relief
 
 
 @pytest.mark.parametrize("window", [DAILY, WEEKLY, MONTHLY, TEN_HOURS, LIFETIME])
 def test_a_hold_claims_no_more_than_it_has_open(window: Window) -> None:
     """What is not held cannot be spent (B5)."""
-    assert 999 == claim_of(limit_of(window), holding(999))
-    assert 0 == relief_of(limit_of(window), holding(999))
+    assert 999 == claim(limit_of(window), holding(999)).full
+    assert 0 == claim(limit_of(window), holding(999)).relief
 
 
 @pytest.mark.parametrize("window", [DAILY, WEEKLY, MONTHLY, TEN_HOURS, LIFETIME])
@@ -140,13 +151,13 @@ def test_a_hold_that_is_not_metered_claims_all_it_has(window: Window) -> None:
     """Nobody knows how fast it spends (B5)."""
     hold = Claimant(777, 0, 0, days(1) - 1, days(1), days(1) - 1)
 
-    assert 777 == claim_of(limit_of(window), hold)
-    assert 0 == relief_of(limit_of(window), hold)
+    assert 777 == claim(limit_of(window), hold).full
+    assert 0 == claim(limit_of(window), hold).relief
 
 
 def test_all_gpus_of_a_hold_spend_at_once() -> None:
     """Eight GPUs claim eight times what one does (B5)."""
-    assert 31 * 8_000 == claim_of(limit_of(DAILY), holding(10_000_000, gpus=8))
+    assert 31 * 8_000 == claim(limit_of(DAILY), holding(10_000_000, gpus=8)).full
 
 
 def test_a_millisecond_that_has_begun_is_claimed() -> None:
@@ -156,9 +167,7 @@ def test_a_millisecond_that_has_begun_is_claimed() -> None:
     exactly = holding(10**12, rate=A_MICRO_A_MS, at=days(1) - MILLISECOND)
     longer = holding(10**12, rate=A_MICRO_A_MS, at=days(1) - MILLISECOND - 1)
 
-    claims = [
-        claim_of(budget, hold) - relief_of(budget, hold) for hold in (before, exactly, longer)
-    ]
+    claims = [spendable(budget, hold) for hold in (before, exactly, longer)]
 
     assert [1, 1, 2] == claims
 
@@ -176,7 +185,7 @@ def test_a_day_of_a_zone_may_have_23_or_25_hours(began: Instant, long: int) -> N
     budget = limit_of(Window(every=Every.DAY, time_zone="Europe/Berlin"))
     hold = holding(10_000_000, at=began)
 
-    assert long * 1_000 == claim_of(budget, hold) - relief_of(budget, hold)
+    assert long * 1_000 == spendable(budget, hold)
 
 
 # Which budgets apply
@@ -222,7 +231,7 @@ def test_usage_counts_where_its_milliseconds_fell() -> None:
         Applying(limit_of(TEN_HOURS, name="ten"), None),
     ]
 
-    found = count_usage(applying, usage)
+    found = count_usage(applying, usage, now=hours(26))
 
     slot = 10 * HOUR // 24
     first = hours(23) + HOUR // 2
@@ -242,6 +251,21 @@ def test_usage_counts_where_its_milliseconds_fell() -> None:
             for start, part in zip(starts, price, strict=True)
         ),
     ) == found
+
+
+def test_what_fell_before_a_rolling_window_is_not_counted() -> None:
+    """It will never be looked at; a reading of weeks makes no more counters than slots (B5)."""
+    month = Usage(started_at=T0, rate=1_000, milli_gpus=1_000, from_ms=0, to_ms=30 * 24 * 3_600_000)
+    rolling = limit_of(TEN_HOURS)
+    now = days(30) - 1
+
+    found = count_usage([Applying(rolling, None)], month, now)
+
+    inside = slots_inside(TEN_HOURS, now)
+    assert list(inside) == [one.start for one in found]
+    fell_before = (inside[0] - T0) * 1_000 // HOUR
+    assert 30 * 24_000 - fell_before == sum(one.amount for one in found)
+    assert 30 == len(count_usage([Applying(limit_of(DAILY), None)], month, now))
 
 
 def test_an_amount_counts_where_it_is_effective() -> None:

@@ -13,13 +13,13 @@ from zoneinfo import ZoneInfo
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bursar.core.budgets.limits import Applying, counted_in
 from bursar.core.budgets.periods import Every
 from bursar.core.ids import UserId
 from bursar.core.instant import DAY, HOUR, MILLISECOND, MINUTE, SECOND, Instant
 from bursar.core.ledger.books import existing
 from bursar.core.ledger.decide import caught_up
 from bursar.core.ledger.events import Event
+from bursar.core.ledger.limits import Applying, counted_in
 from bursar.core.ledger.values import Context, Hold
 from bursar.core.refusal import Code, Refusal
 from tests import asking as ask

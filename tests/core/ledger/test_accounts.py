@@ -188,14 +188,15 @@ def test_an_operator_sets_the_bounds_of_an_org() -> None:
 def test_a_price_version_of_an_org_is_set_once() -> None:
     """A version is never changed, only followed (B1)."""
     org = Org(prices("v1", h100=5))
-    mine = prices("v1", h100=3)  # the deployment's ids are its own
+    mine = prices("mine", h100=3)
 
     assert (PriceSet(at=T0, version=mine),) == org.price(mine)
 
-    assert mine == org.journal.books.singles.prices.version(PriceVersionId("v1"))
-    assert Refusal(Code.ALREADY_EXISTS, {"version": "v1"}) == org.refuses(
-        SetPrice(version=prices("v1", h100=4))
-    )
+    assert mine == org.journal.books.singles.prices.version(PriceVersionId("mine"))
+    for known in ("mine", "v1"):  # a hold names versions, whoever's they are
+        assert Refusal(Code.ALREADY_EXISTS, {"version": known}) == org.refuses(
+            SetPrice(version=prices(known, h100=4))
+        )
 
 
 def test_the_machines_own_zone_is_not_a_zone() -> None:

@@ -29,7 +29,6 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from bursar.core.budgets.limits import Applying, counted_in
 from bursar.core.budgets.periods import slots_inside
 from bursar.core.ids import (
     AccountId,
@@ -59,6 +58,7 @@ from bursar.core.ledger.decide import caught_up
 from bursar.core.ledger.events import Event, HoldClosed, issued_by
 from bursar.core.ledger.history import view
 from bursar.core.ledger.journal import Journal, rebuilt_from
+from bursar.core.ledger.limits import Applying, counted_in
 from bursar.core.ledger.values import NO_POLICY, Compartment, Context, Grant, Kind, Policy
 from bursar.core.ledger.verify import problems
 from bursar.core.pricing import PriceBook, PriceVersion, Rate
@@ -119,9 +119,9 @@ def snapshot(kept: Books, now: Instant) -> Snapshot:
                 "limit": hold.expires_at,
                 "rate": hold.rate,
                 "draws": {
-                    draw.grant: (draw.open, draw.charged, draw.reversed)
+                    draw.grant: (draw.open, draw.charged, draw.undone)
                     for draw in hold.draws
-                    if draw.open or draw.charged or draw.reversed
+                    if draw.open or draw.charged or draw.undone
                 },
                 "meters": {
                     attempt: (meter.started_at, meter.rate, meter.run_ms)
@@ -386,12 +386,12 @@ def check_totals(books: Books) -> None:
         assert hold.used == paid + hold.owed + hold.absorbed, "IL14: usage was lost"
         for draw in hold.draws:
             assert draw.drawn == draw.charged + draw.returned + draw.open, "IL5"
-            assert 0 <= draw.reversed <= draw.charged, "IL15"
+            assert 0 <= draw.undone <= draw.charged, "IL15"
             held[draw.grant] = held.get(draw.grant, 0) + draw.open
-            net[draw.grant] = net.get(draw.grant, 0) + draw.charged - draw.reversed
+            net[draw.grant] = net.get(draw.grant, 0) + draw.charged - draw.undone
     for _, debt in books.debts.items():
         for draw in debt.draws:
-            net[draw.grant] = net.get(draw.grant, 0) + draw.charged - draw.reversed
+            net[draw.grant] = net.get(draw.grant, 0) + draw.charged - draw.undone
     for id, grant in books.grants.items():
         parts = [getattr(grant, name) for name in SHOWN]
         assert min(parts) >= 0, "IL1: a compartment is negative"

@@ -17,6 +17,7 @@ from bursar.core.ledger.books import (
     TURNS,
     WAITING,
     Books,
+    Change,
     Lane,
     existing,
     free_of,
@@ -406,7 +407,7 @@ def test_what_has_been_decided_but_not_posted_is_not_free() -> None:
     org.at(hours(4))
     org.release("h1")
     books, grant = org.journal.books, org.grant("g")
-    taken: list[Key] = [(hours(1), 99, 0, -20), (hours(3), 99, 1, -5)]
+    taken = [Change(hours(1), 99, 0, -20), Change(hours(3), 99, 1, -5)]
 
     def since(at: Instant) -> int:
         return books.least_free_since(grant, at, taken)
@@ -455,7 +456,7 @@ def test_what_was_free_agrees_with_following_every_change(
         moved = Posting(grant=terms.id, source=source, target=target, amount=most, effective_at=at)
         books.post(moved, 0)
         changes.append((at, number, 0, existing(books.grants, terms.id).free - grant.free))
-    taken: list[Key] = [(at, 99, index, -amount) for index, (at, amount) in enumerate(takes)]
+    taken = [Change(at, 99, index, -amount) for index, (at, amount) in enumerate(takes)]
 
     free = [100]
     for at, _, _, change in sorted([*changes, *taken]):

@@ -50,7 +50,6 @@ def test_an_org_has_at_most_so_many_credits() -> None:
     """All that was ever issued counts, spent and lapsed too (L14)."""
     assert 9_007_199_254_740_991 == AMOUNT_MAX
     org = Org()
-    assert too_large(AMOUNT_MAX + 1, AMOUNT_MAX) == org.refuses(ask.issue("g1", AMOUNT_MAX + 1))
     org.issue("g1", AMOUNT_MAX - 10, expires=hours(1))
     org.at(hours(2))
 
@@ -90,9 +89,9 @@ def test_a_hold_by_run_time_has_a_bound() -> None:
     org = Org(prices(h100=PER_MS))
     org.issue("g1", AMOUNT_MAX)
 
-    refusal = org.refuses(org.asking("h1", run_ms=AMOUNT_MAX + 1, context=gpus("h100")))
+    too_long = org.asking("h1", run_ms=2**52, context=gpus("h100", count=2))
+    assert too_large(AMOUNT_MAX + 1, AMOUNT_MAX) == org.refuses(too_long)
 
-    assert too_large(AMOUNT_MAX + 1, AMOUNT_MAX) == refusal
     org.reserve("h1", run_ms=AMOUNT_MAX, context=gpus("h100"))
     assert Parts(held=AMOUNT_MAX) == org.parts("g1")
 
@@ -218,12 +217,12 @@ def test_every_compartment_counts() -> None:
 def test_a_draw_has_no_negative_part() -> None:
     """Neither open, nor returned, nor reversed, nor charged and not reversed (D7, IL5)."""
     grant = GrantId("g1")
-    assert 0 == Draw(grant=grant, drawn=10, charged=4, reversed=4, returned=6).open
+    assert 0 == Draw(grant=grant, drawn=10, charged=4, undone=4, returned=6).open
     for parts in (
         {"drawn": 1, "charged": 2},
-        {"drawn": 1, "charged": 1, "reversed": 2},
+        {"drawn": 1, "charged": 1, "undone": 2},
         {"drawn": 1, "returned": -1},
-        {"drawn": 1, "charged": 1, "reversed": -1},
+        {"drawn": 1, "charged": 1, "undone": -1},
     ):
         with pytest.raises(InvariantBroken, match=r"a draw is negative .*g1"):
             Draw(grant=grant, **parts)
@@ -259,7 +258,6 @@ def test_a_debt_is_not_negative() -> None:
         id=DebtId("d1"),
         account=AccountId("org"),
         hold=None,
-        context=Context(),
         owed=0,
         booked_at=T0,
     )

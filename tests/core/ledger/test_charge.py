@@ -10,12 +10,12 @@ from itertools import permutations
 import pytest
 
 from bursar.core.ids import ChargeId, GrantId, HoldId
-from bursar.core.ledger.commands import Charge, Command, Settle
+from bursar.core.ledger.commands import Command
 from bursar.core.ledger.events import ChargeBooked, Closing, HoldClosed
 from bursar.core.ledger.values import Draw, Kind, Policy
 from bursar.core.metering import Meter
 from bursar.core.money import AMOUNT_MAX
-from bursar.core.refusal import Code, InvariantBroken, Refusal
+from bursar.core.refusal import Code, Refusal
 from tests import asking as ask
 from tests.builders import PER_MS, T0, Org, Parts, gpus, hours, minutes, moves, prices
 
@@ -382,19 +382,21 @@ def test_settling_beyond_the_hold_is_an_overrun() -> None:
 # What is asked wrongly
 
 
-def test_one_of_amount_and_run_time_is_charged() -> None:
-    """Anything else is a bug of the caller."""
+def test_a_reading_far_ahead_of_our_clock_is_wrong() -> None:
+    """Clocks differ by a little; nothing has run a day longer than since it started (M2)."""
     org = metered()
-    hold, charge = HoldId("h1"), ChargeId("c")
+    org.later(ms=7)
+    most_ms = 7 + 24 * 3_600_000
 
     for command in (
-        Charge(charge=charge, hold=hold),
-        Charge(charge=charge, hold=hold, amount=1, run_ms=1),
+        ask.read("h1", most_ms + 1),
+        ask.settle("h1", run_ms=most_ms + 1),
+        ask.late_reading("h1", most_ms + 1),
     ):
-        with pytest.raises(InvariantBroken, match="one of amount and run time is asked"):
-            org.asks(command)
-    with pytest.raises(InvariantBroken, match="a total and a run time are asked"):
-        org.asks(Settle(charge=charge, hold=hold, total=1, run_ms=1))
+        figures = {"run_ms": most_ms + 1, "most_ms": most_ms}
+        assert Refusal(Code.TIME_INVALID, figures) == org.refuses(command)
+
+    org.reading("h1", most_ms)
 
 
 Setup = Callable[[Org], Command]

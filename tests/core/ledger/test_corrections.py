@@ -386,7 +386,7 @@ def test_a_reversal_is_not_un_usage() -> None:
     hold = org.hold("h1")
     assert (40, 60) == (hold.used, hold.open)
     assert (40, 40) == (hold.meters[0][1].run_ms, hold.meters[0][1].charged)
-    assert [(20, 20), (20, 20)] == [(draw.charged, draw.reversed) for draw in hold.draws]
+    assert [(20, 20), (20, 20)] == [(draw.charged, draw.undone) for draw in hold.draws]
     assert () == org.reading("h1", 40)
     org.reading("h1", 60)
     assert Parts(available=70, held=20, spent=10) == org.parts("promo")

@@ -95,7 +95,6 @@ def test_what_nobody_can_pay_is_debt_of_the_hold() -> None:
         id=DebtId("h1"),
         account=AccountId("project"),
         hold=HoldId("h1"),
-        context=Context(region="eu"),
         owed=40,
         booked_at=minutes(1),
     ) == org.journal.books.debts.get(DebtId("h1"))
@@ -168,6 +167,17 @@ def test_the_debt_of_a_hold_is_bounded_and_the_operator_pays_beyond() -> None:
     assert (85, 50, 25) == (org.hold("h1").used, org.hold("h1").owed, org.hold("h1").absorbed)
     assert 50 == org.owed("h1")
     org.rebuilds()
+
+
+def test_what_an_account_owes_stays_an_amount() -> None:
+    """At most 2^53−1 in all; the operator pays what cannot be counted (L13, L14)."""
+    org = Org()
+    org.issue("g1", 10)
+    org.reserve("h1", 10)
+    org.does(ask.book_debt("old", AMOUNT_MAX - 5, of="project"))
+
+    assert (17, 5, 2) == booked(org.charge("h1", 17))
+    assert AMOUNT_MAX == org.journal.books.owed.get(AccountId("project"))
 
 
 def test_a_lower_bound_takes_nothing_off_a_debt() -> None:
@@ -510,7 +520,6 @@ def test_a_payment_charged_back_is_a_revocation_and_a_debt() -> None:
         id=DebtId("charge-back"),
         account=AccountId("team"),
         hold=None,
-        context=Context(),
         owed=30,
         booked_at=T0,
         total=30,

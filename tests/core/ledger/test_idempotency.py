@@ -80,8 +80,7 @@ def test_a_command_of_another_kind_differs_in_what_it_is() -> None:
         {"account": AccountId("other")},
         {"user": UserId("other")},
         {"expires_at": days(2)},
-        {"amount": None},
-        {"run_ms": 0},
+        {"amount": 6},
         {"context": Context(region="eu")},
     ],
     ids=lambda change: str(*change),
@@ -92,6 +91,14 @@ def test_every_field_of_a_request_counts(change: dict[str, object]) -> None:
 
     assert name == first_difference(RESERVE, replace(RESERVE, **change))  # type: ignore[arg-type]
     assert name in {one.name for one in fields(Reserve)}
+
+
+def test_the_run_time_of_a_request_counts() -> None:
+    """As any other field (L7)."""
+    by_time = replace(RESERVE, amount=None, run_ms=1)
+
+    assert "run_ms" == first_difference(by_time, replace(by_time, run_ms=2))
+    assert "amount" == first_difference(RESERVE, by_time)
 
 
 def test_equal_requests_do_not_differ() -> None:

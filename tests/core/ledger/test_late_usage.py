@@ -16,13 +16,13 @@ from bursar.core.budgets.periods import Every
 from bursar.core.ids import AccountId, BudgetId, ChargeId, GrantId, HoldId
 from bursar.core.instant import HOUR, Instant
 from bursar.core.ledger.balance import balance
-from bursar.core.ledger.commands import BookLate, Command
+from bursar.core.ledger.commands import Command
 from bursar.core.ledger.events import ChargeBooked, Event
 from bursar.core.ledger.history import view
 from bursar.core.ledger.values import Context, Counted, Draw, Kind, OrgPolicy, Policy
 from bursar.core.metering import Meter
 from bursar.core.money import AMOUNT_MAX
-from bursar.core.refusal import Code, InvariantBroken, Refusal
+from bursar.core.refusal import Code, Refusal
 from tests import asking as ask
 from tests.builders import PER_MS, T0, Org, Parts, days, gpus, hours, minutes, moves, prices
 
@@ -609,27 +609,6 @@ def test_the_first_applicable_refusal_of_late_usage_is_answered(setup: Setup, co
     org.charge("raw", 10, "c")
 
     assert code == org.refuses(setup(org)).code
-
-
-@pytest.mark.parametrize(
-    ("amount", "when", "run_ms"),
-    [(None, None, None), (5, None, None), (None, T0, None), (5, T0, 5), (5, None, 5)],
-)
-def test_an_amount_with_its_time_or_a_run_time_is_asked(
-    amount: int | None, when: Instant | None, run_ms: int | None
-) -> None:
-    """Anything else is a bug of the caller."""
-    org = Org()
-    command = BookLate(
-        charge=ChargeId("c"),
-        hold=HoldId("h1"),
-        amount=amount,
-        effective_at=when,
-        run_ms=run_ms,
-    )
-
-    with pytest.raises(InvariantBroken, match="an amount with its time, or a run time, is asked"):
-        org.asks(command)
 
 
 def test_own_draws_and_the_rest_of_the_same_grant_pay_each_since_their_instant() -> None:

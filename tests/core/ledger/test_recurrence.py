@@ -16,7 +16,7 @@ from bursar.core.ledger.events import (
     RecurrenceTurned,
 )
 from bursar.core.ledger.values import GrantTerms, Kind, Policy, Recurrence
-from bursar.core.money import AMOUNT_MAX
+from bursar.core.money import AMOUNT_MAX, CREDIT
 from bursar.core.refusal import Code, Refusal
 from tests import asking as ask
 from tests.builders import T0, Org, Parts, days, moves
@@ -68,6 +68,33 @@ def test_the_worked_example() -> None:
     assert Parts(spent=300, lapsed=700) == org.parts(january.id)
     assert 2_500 == org.journal.books.singles.issued
     org.rebuilds()
+
+
+def test_what_is_rolled_over_is_gone_where_it_lapsed_whatever_its_share_cap() -> None:
+    """A cap limits what a hold may take, not what is carried over (L9, L20)."""
+    org = Org()
+    much = 20_000 * CREDIT
+    smallest = Policy(max_share_ppm=1)
+    (january,) = issued(org.does(ask.recur("r1", much, roll_over=much, policy=smallest)))
+    org.at(FEB)
+
+    (turned,) = org.does(ask.lapse())
+
+    assert isinstance(turned, RecurrenceTurned)
+    assert ((january.id, much),) == turned.rolled
+    assert much == org.grant(january.id).forfeited
+
+
+def test_the_grants_of_a_recurrence_have_ids_that_follow_from_it() -> None:
+    """The same on every replay, of its own and its period (L20)."""
+    org = Org()
+    (january,) = issued(org.does(ask.recur("r1", 10, roll_over=10)))
+    org.at(FEB)
+    february, rolled = issued(org.does(ask.lapse()))
+
+    assert derived_id("r1", f"period/{T0}") == january.id
+    assert derived_id("r1", f"period/{FEB}") == february.id
+    assert derived_id("r1", f"rolled/{FEB}") == rolled.id
 
 
 def test_a_recurrence_is_what_was_asked_for() -> None:

@@ -17,7 +17,7 @@ from bursar.core.ledger.quote import Quote, quote
 from bursar.core.ledger.values import Claimant, Context, Draw, Hold, HoldTerms, OrgPolicy, Policy
 from bursar.core.money import AMOUNT_MAX, CREDIT
 from bursar.core.pricing import PriceVersion, Rate
-from bursar.core.refusal import Code, InvariantBroken, Refusal
+from bursar.core.refusal import Code, Refusal
 from tests import asking as ask
 from tests.builders import PER_MS, T0, Org, Parts, days, gpus, hours, moves, prices
 
@@ -53,7 +53,14 @@ def test_a_hold_sets_credits_aside() -> None:
         ("g2", "available → held", 30, T0),
     ] == moves(events)
     assert (
-        HoldOpened(at=T0, terms=terms, expires_at=hours(3), rate=0, postings=events[0].postings),
+        HoldOpened(
+            at=T0,
+            hold=HoldId("h1"),
+            terms=terms,
+            expires_at=hours(3),
+            rate=0,
+            postings=events[0].postings,
+        ),
     ) == events
     draws = (Draw(grant=GrantId("g1"), drawn=100), Draw(grant=GrantId("g2"), drawn=30))
     assert Hold(terms=terms, expires_at=hours(3), draws=draws, open=130, touched_at=T0) == org.hold(
@@ -165,15 +172,6 @@ def test_an_operator_sets_how_long_holds_last() -> None:
         figures = {"expires_at": latest + 1, "latest": latest}
         assert Refusal(Code.HOLD_TOO_LONG, figures) == refusal
     org.rebuilds()
-
-
-def test_one_of_amount_and_run_time_is_asked() -> None:
-    """Both, or neither, is a bug of the caller and not a refusal."""
-    org = Org(prices(h100=PER_MS))
-
-    for amount, run_ms in ((None, None), (10, 10)):
-        with pytest.raises(InvariantBroken, match="one of amount and run time is asked"):
-            org.asks(org.asking("h1", amount, run_ms=run_ms, context=gpus("h100")))
 
 
 # Holds by run time (M1)

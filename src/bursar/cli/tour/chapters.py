@@ -25,7 +25,6 @@ from bursar.cli.tour.story import (
     clock,
     only,
 )
-from bursar.core.budgets.limits import Applying, counted_in
 from bursar.core.ids import GrantId
 from bursar.core.instant import Instant
 from bursar.core.ledger.balance import balance
@@ -42,6 +41,7 @@ from bursar.core.ledger.events import (
 )
 from bursar.core.ledger.history import view
 from bursar.core.ledger.journal import Journal, rebuilt_from
+from bursar.core.ledger.limits import Applying, counted_in
 from bursar.core.ledger.values import NO_CONTEXT, Compartment, Context, Grant, Hold
 from bursar.core.ledger.verify import problems
 from bursar.core.money import Micros, share_of

@@ -7,7 +7,6 @@ not the number of its grants; only the list of coming expirations walks over wha
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from bursar.core.budgets.limits import budgets_on, headroom
 from bursar.core.ids import AccountId, GrantId, UserId
 from bursar.core.instant import DAY, NEVER, Instant
 from bursar.core.ledger.books import (
@@ -21,6 +20,7 @@ from bursar.core.ledger.books import (
     grants_of,
 )
 from bursar.core.ledger.decide import caught_up
+from bursar.core.ledger.limits import budgets_on, headroom
 from bursar.core.ledger.spendable import spendable_credits
 from bursar.core.ledger.values import NO_CONTEXT, Compartment, Context, GrantTerms, Kind
 from bursar.core.money import Micros
@@ -77,7 +77,7 @@ def balance(
     context: Context = NO_CONTEXT,
     user: UserId | None = None,
 ) -> Balance:
-    """What an account has at `now`; `spendable` for a context (and user) if one is given."""
+    """What a known account has at `now`; `spendable` for a context (and user) if one is given."""
     view = caught_up(books, now)
     by_kind = {kind: _owned(view, account, kind) for kind in Kind}
     spendable = spendable_for(view, account, context, now, user)

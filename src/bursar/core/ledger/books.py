@@ -83,6 +83,15 @@ class Lane(NamedTuple):
     policy: Policy
 
 
+class Change(NamedTuple):
+    """A change of what a grant has free; changes sort by when they took effect."""
+
+    at: Instant
+    number: int  # of the event
+    place: int  # of the posting in it
+    amount: Micros
+
+
 class _Place(Enum):
     """Where the orders keep a grant."""
 
@@ -224,14 +233,14 @@ class Books:
         self._count(old.terms, posting.source, posting.target, posting.amount)
         change = grant.free - old.free
         if change:
-            key = (posting.effective_at, self.singles.number, index, change)
+            key = Change(posting.effective_at, self.singles.number, index, change)
             self.order(history_of(posting.grant)).add(key)
 
     def forfeit(self, grant_id: GrantId, amount: Micros, at: Instant) -> None:
         """Let lapsed credits of a grant never be usable again from `at` on."""
         grant = existing(self.grants, grant_id)
         self.put_grant(replace(grant, forfeited=grant.forfeited + amount))
-        key = (at, self.singles.number, AFTER_POSTINGS, -amount)
+        key = Change(at, self.singles.number, AFTER_POSTINGS, -amount)
         self.order(history_of(grant_id)).add(key)
 
     def _count(
@@ -244,17 +253,17 @@ class Books:
             totals[_INDEX_OF[source]] -= amount
         self.totals.put(key, tuple(totals))
 
-    def least_free_since(self, grant: Grant, since: Instant, taken: list[Key]) -> Micros:
+    def least_free_since(self, grant: Grant, since: Instant, taken: list[Change]) -> Micros:
         """The least of the grant that was free at any instant from `since` to now.
 
-        `taken` are changes (in the form of history keys) that have been decided but not posted.
+        `taken` are changes that have been decided but not posted.
         """
-        history = self.order(history_of(grant.terms.id)).since((since + 1,))
-        changes = sorted([*history, *(key for key in taken if key[0] > since)])
-        present: Micros = grant.free + sum(key[3] for key in taken)
+        history = map(Change._make, self.order(history_of(grant.terms.id)).since((since + 1,)))
+        changes = sorted([*history, *(change for change in taken if change.at > since)])
+        present = grant.free + sum(change.amount for change in taken)
         least = present
-        for _, _, _, change in reversed(changes):
-            present -= change
+        for change in reversed(changes):
+            present -= change.amount
             least = min(least, present)
         return least
 
@@ -432,7 +441,7 @@ def free_of(account: AccountId) -> Name:
 
 
 def history_of(grant: GrantId) -> Name:
-    """The name of the order of a grant's changes: (effective_at, event, posting, change)."""
+    """The name of the order of the changes of what a grant has free."""
     return ("history", grant)
 
 

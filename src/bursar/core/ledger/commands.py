@@ -1,11 +1,12 @@
 """What can be asked of an org's books. Imperative; `decide` answers with events or a refusal.
 
 Where a caller's own time matters it is a field; the time of the decision is `decide`'s argument.
-Amounts are micro-credits in 1 … 2^53−1, checked before a command reaches the core.
+A command that makes no sense whatever the books say cannot be made: `TypeError` or `ValueError`.
 """
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from itertools import pairwise
+from typing import Final, TypeAlias
 
 from bursar.core.budgets.periods import Every
 from bursar.core.ids import (
@@ -29,8 +30,39 @@ from bursar.core.ledger.values import (
     Policy,
     Target,
 )
-from bursar.core.money import Micros
+from bursar.core.money import AMOUNT_MAX, Micros
 from bursar.core.pricing import PriceVersion
+
+RUN_MS_MAX: Final = AMOUNT_MAX  # longest run time that can be asked about
+
+
+def _within(name: str, value: int | None, least: int, most: int) -> None:
+    """Refuse a value that is not a whole number from `least` to `most`; None was not given."""
+    if value is None:
+        return
+    if type(value) is not int:
+        raise TypeError(f"{name} is a whole number, not {value!r}")
+    if not least <= value <= most:
+        raise ValueError(f"{name} is {least} to {most}, not {value}")
+
+
+def _amount(name: str, value: Micros | None, least: Micros = 1) -> None:
+    _within(name, value, least, AMOUNT_MAX)
+
+
+def _instant(name: str, value: Instant | None) -> None:
+    _within(name, value, 0, NEVER)
+
+
+def _run(attempt: int, run_ms: int | None) -> None:
+    _within("attempt", attempt, 1, AMOUNT_MAX)
+    _within("run_ms", run_ms, 0, RUN_MS_MAX)
+
+
+def _one_of(**given: object) -> None:
+    """Refuse unless exactly one of the values is given."""
+    if sum(value is not None for value in given.values()) != 1:
+        raise ValueError(f"exactly one of {' and '.join(given)} is given")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +111,11 @@ class Issue:
     policy: Policy = NO_POLICY
     external_ref: str | None = None
 
+    def __post_init__(self) -> None:
+        _amount("amount", self.amount)
+        _instant("starts_at", self.starts_at)
+        _instant("expires_at", self.expires_at)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartRecurrence:
@@ -94,6 +131,11 @@ class StartRecurrence:
     priority: int = PRIORITY_DEFAULT
     policy: Policy = NO_POLICY
 
+    def __post_init__(self) -> None:
+        _amount("amount", self.amount)
+        _amount("roll_over_max", self.roll_over_max, 0)
+        _instant("starts_at", self.starts_at)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopRecurrence:
@@ -108,6 +150,9 @@ class ExtendGrant:
 
     grant: GrantId
     expires_at: Instant
+
+    def __post_init__(self) -> None:
+        _instant("expires_at", self.expires_at)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +178,9 @@ class Transfer:
     account: AccountId
     amount: Micros
 
+    def __post_init__(self) -> None:
+        _amount("amount", self.amount)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reserve:
@@ -149,6 +197,12 @@ class Reserve:
     run_ms: int | None = None  # maximum run and stop grace together
     context: Context = NO_CONTEXT
 
+    def __post_init__(self) -> None:
+        _one_of(amount=self.amount, run_ms=self.run_ms)
+        _amount("amount", self.amount)
+        _within("run_ms", self.run_ms, 0, RUN_MS_MAX)
+        _instant("expires_at", self.expires_at)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtendHold:
@@ -157,6 +211,10 @@ class ExtendHold:
     hold: HoldId
     amount: Micros = 0
     expires_at: Instant | None = None
+
+    def __post_init__(self) -> None:
+        _amount("amount", self.amount, 0)
+        _instant("expires_at", self.expires_at)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,6 +225,9 @@ class Redraw:
     attempt: int
     gpu_type: str
     run_ms: int  # what the attempt may run at most, stop grace included
+
+    def __post_init__(self) -> None:
+        _run(self.attempt, self.run_ms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,6 +244,11 @@ class Charge:
     run_ms: int | None = None
     final: bool = False
 
+    def __post_init__(self) -> None:
+        _one_of(amount=self.amount, run_ms=self.run_ms)
+        _amount("amount", self.amount)
+        _run(self.attempt, self.run_ms)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settle:
@@ -196,6 +262,12 @@ class Settle:
     total: Micros | None = None
     attempt: int = 1
     run_ms: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.total is not None:
+            _one_of(total=self.total, run_ms=self.run_ms)
+        _amount("total", self.total, 0)
+        _run(self.attempt, self.run_ms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,6 +283,9 @@ class Refund:
 
     hold: HoldId
     amount: Micros
+
+    def __post_init__(self) -> None:
+        _amount("amount", self.amount)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,6 +303,10 @@ class GiveBack:
     attempt: int
     kept_ms: int
 
+    def __post_init__(self) -> None:
+        _run(self.attempt, None)
+        _within("kept_ms", self.kept_ms, 0, RUN_MS_MAX)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReverseCharge:
@@ -239,6 +318,10 @@ class ReverseCharge:
     charge: ChargeId
     amount: Micros | None = None
     reissue_until: Instant | None = None
+
+    def __post_init__(self) -> None:
+        _amount("amount", self.amount)
+        _instant("reissue_until", self.reissue_until)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,12 +339,23 @@ class BookLate:
     attempt: int = 1
     run_ms: int | None = None
 
+    def __post_init__(self) -> None:
+        _one_of(amount=self.amount, run_ms=self.run_ms)
+        if (self.amount is None) != (self.effective_at is None):
+            raise ValueError("an amount is given with its effective_at, a reading without")
+        _amount("amount", self.amount)
+        _instant("effective_at", self.effective_at)
+        _run(self.attempt, self.run_ms)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lapse:
     """Write down the lapse of up to `most` grants that have expired, the earliest first."""
 
     most: int
+
+    def __post_init__(self) -> None:
+        _within("most", self.most, 1, AMOUNT_MAX)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,6 +365,9 @@ class BookDebt:
     debt: DebtId
     account: AccountId
     amount: Micros
+
+    def __post_init__(self) -> None:
+        _amount("amount", self.amount)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -284,6 +381,9 @@ class AbsorbDebt:
 
     debt: DebtId
     amount: Micros | None = None
+
+    def __post_init__(self) -> None:
+        _amount("amount", self.amount)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -304,6 +404,13 @@ class SetBudget:
     hard: bool
     rolling: int = 0  # length of a rolling window, microseconds
     thresholds_ppm: tuple[int, ...] = (500_000, 800_000, 1_000_000)
+
+    def __post_init__(self) -> None:
+        _amount("limit", self.limit, 0)
+        _within("rolling", self.rolling, 0, NEVER)
+        rising = (0, *self.thresholds_ppm)
+        if any(one >= other for one, other in pairwise(rising)):
+            raise ValueError(f"thresholds rise from above 0: {self.thresholds_ppm}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from bursar.core.ledger.books import DEBTS, charges_of, existing
 from bursar.core.ledger.commands import AbsorbDebt, BookDebt, RepayDebt
 from bursar.core.ledger.draft import AVAILABLE, SPENT, Draft, move
 from bursar.core.ledger.events import DebtAbsorbed, DebtBooked, DebtRepaid, Paid
-from bursar.core.ledger.plan import Parts, fill
+from bursar.core.ledger.plan import Parts, fill, front
 from bursar.core.ledger.values import NO_CONTEXT, Context, Debt
 from bursar.core.money import AMOUNT_MAX, Micros
 from bursar.core.refusal import Code, Refusal
@@ -28,7 +28,6 @@ def book_debt(draft: Draft, ask: BookDebt) -> Refusal | None:
         id=ask.debt,
         account=ask.account,
         hold=None,
-        context=NO_CONTEXT,
         owed=ask.amount,
         booked_at=draft.now,
         total=ask.amount,
@@ -106,27 +105,16 @@ def _paid(owed: list[tuple[ChargeId, Micros]], parts: Parts) -> Iterator[Paid]:
     """Which grants pay for which charge, in order."""
     left = dict(parts)
     for charge, amount in owed:
-        spent = _front(left, amount)
+        spent = front(left, amount)
         yield Paid(charge=charge, owed=amount, spent=tuple(spent.items()))
         left = {grant: part - spent.get(grant, 0) for grant, part in left.items()}
-
-
-def _front(parts: Parts, amount: Micros) -> Parts:
-    """The first of the parts, as many as make up an amount."""
-    taken: Parts = {}
-    for grant, part in parts.items():
-        take = min(part, amount)
-        if take:
-            taken[grant] = take
-            amount -= take
-    return taken
 
 
 def _terms_of(draft: Draft, debt: Debt) -> tuple[Context, Micros, dict[GrantId, Micros]]:
     """What a debt is for, the running total its share caps look at, and what is on them."""
     if debt.hold is None:
         charged = {draw.grant: draw.charged for draw in debt.draws}
-        return debt.context, debt.total, charged
+        return NO_CONTEXT, debt.total, charged
     hold = existing(draft.books.holds, debt.hold)
     counted = {draw.grant: draw.charged for draw in hold.draws}
     return hold.context, hold.used, counted

@@ -5,7 +5,7 @@ from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
 from bursar.core.instant import Instant
-from bursar.core.ledger import charges, debts, grants, holds, settings
+from bursar.core.ledger import charges, debts, grants, holds, settings, undo
 from bursar.core.ledger.books import Books
 from bursar.core.ledger.commands import (
     AbsorbDebt,
@@ -72,8 +72,8 @@ RULES: Final[Mapping[type[Any], Rule]] = MappingProxyType(
         Charge: charges.charge,
         Settle: charges.settle,
         BookLate: charges.book_late,
-        ReverseCharge: charges.reverse_charge,
-        GiveBack: charges.give_back,
+        ReverseCharge: undo.reverse_charge,
+        GiveBack: undo.give_back,
         BookDebt: debts.book_debt,
         RepayDebt: debts.repay_debt,
         AbsorbDebt: debts.absorb_debt,

@@ -7,8 +7,16 @@ from typing import Final
 from bursar.core.ids import AccountId, GrantId
 from bursar.core.instant import Instant
 from bursar.core.ledger.books import Books, existing
-from bursar.core.ledger.events import Event, GrantLapsed, Posting, RecurrenceTurned
+from bursar.core.ledger.events import (
+    Event,
+    GrantLapsed,
+    HoldChanged,
+    Posting,
+    RecurrenceTurned,
+)
 from bursar.core.ledger.evolve import evolve
+from bursar.core.ledger.hold_state import hold_after
+from bursar.core.ledger.limits import claim_changes
 from bursar.core.ledger.plan import Source
 from bursar.core.ledger.values import Compartment, Context, Draw, Grant, GrantTerms, Hold
 from bursar.core.money import Micros
@@ -38,6 +46,10 @@ class Draft:
                 self.lapse(grant)
         if self.books.clock < self.now:
             event = replace(event, due_at=self.books.clock)
+        if isinstance(event, HoldChanged):
+            old = self.books.holds.get(event.hold)
+            changes = tuple(claim_changes(self.books, old, hold_after(event, old)))
+            event = replace(event, claims=changes) if changes else event
         evolve(self.books, event)
         self.events.append(event)
         self.credited = self.credited or any(_credits(posting) for posting in event.postings)

@@ -15,7 +15,7 @@ from bursar.core.ledger.books import DEBTS, LIMITS, TURNS, WAITING, Books, exist
 from bursar.core.ledger.debts import repay_if_credited
 from bursar.core.ledger.draft import AVAILABLE, LAPSED, Draft, issued, move, returned
 from bursar.core.ledger.events import Closing, HoldClosed, RecurrenceTurned
-from bursar.core.ledger.plan import Source, fill
+from bursar.core.ledger.plan import front
 from bursar.core.ledger.values import GrantTerms, Hold, Recurrence
 from bursar.core.money import AMOUNT_MAX, Micros
 from bursar.core.refusal import invariant
@@ -106,7 +106,7 @@ def turn(draft: Draft, recurrence: Recurrence, at: Instant) -> None:
         for amount, label in ((own, "period"), (rolled, "rolled"))
         if amount
     ]
-    again, _ = fill([Source(grant, grant.available) for grant in ended], rolled, AMOUNT_MAX)
+    again = front({grant.terms.id: grant.available for grant in ended}, rolled)
     lapses = [
         move(grant.terms.id, AVAILABLE, LAPSED, grant.available, grant.terms.expires_at)
         for grant in ended

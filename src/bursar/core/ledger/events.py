@@ -20,6 +20,7 @@ from bursar.core.instant import Instant
 from bursar.core.ledger.values import (
     Account,
     Budget,
+    Claimed,
     Compartment,
     Counted,
     Debt,
@@ -51,6 +52,14 @@ class Event:
     at: Instant
     due_at: Instant | None = None  # when it happened by itself, if that was before
     postings: tuple[Posting, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HoldChanged(Event):
+    """What a hold can spend changed, and with it what it claims of the budgets above it."""
+
+    hold: HoldId
+    claims: tuple[Claimed, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +161,7 @@ class RecurrenceStopped(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HoldOpened(Event):
+class HoldOpened(HoldChanged):
     """Credits were set aside."""
 
     terms: HoldTerms
@@ -162,27 +171,23 @@ class HoldOpened(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HoldExtended(Event):
+class HoldExtended(HoldChanged):
     """A hold has more credits, a later limit, or both."""
 
-    hold: HoldId
     expires_at: Instant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HoldRedrawn(Event):
+class HoldRedrawn(HoldChanged):
     """An attempt started; what is open was drawn again for its GPU type."""
 
-    hold: HoldId
     attempt: int
     meter: Meter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HoldReduced(Event):
+class HoldReduced(HoldChanged):
     """A part of what was open went back."""
-
-    hold: HoldId
 
 
 class Closing(StrEnum):
@@ -194,20 +199,18 @@ class Closing(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HoldClosed(Event):
+class HoldClosed(HoldChanged):
     """A hold ended and keeps nothing."""
 
-    hold: HoldId
     why: Closing
     closed_at: Instant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChargeBooked(Event):
+class ChargeBooked(HoldChanged):
     """Usage was charged: amount = what the postings spent + what is owed + what is absorbed."""
 
     charge: ChargeId
-    hold: HoldId
     amount: Micros
     effective_at: Instant
     attempt: int | None = None
@@ -244,10 +247,9 @@ class Shrunk:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkGivenBack(Event):
+class WorkGivenBack(HoldChanged):
     """Lost work was taken off what an attempt was charged."""
 
-    hold: HoldId
     attempt: int
     meter: Meter
     amount: Micros
@@ -291,21 +293,11 @@ class DebtAbsorbed(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
-    """What open holds can spend of one budget when it is set: in full, and less in its period."""
-
-    user: UserId | None
-    full: Micros
-    relief: Micros
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetSet(Event):
     """A budget is new, or has a new limit."""
 
     budget: Budget
-    start: Instant  # of the period the claims were worked out for
-    claims: tuple[Claim, ...] = ()  # empty when the budget existed before
+    claims: tuple[Claimed, ...] = ()  # of the open holds; empty when the budget existed before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

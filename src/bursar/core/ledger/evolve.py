@@ -4,13 +4,9 @@ Nothing is decided here. An event that contradicts the books breaks an invariant
 of it may be kept.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import singledispatch
-from typing import Final
 
-from bursar.core.budgets.limits import budgets_on, claim_of, relief_of
-from bursar.core.budgets.periods import period_at
 from bursar.core.ids import AccountId, DebtId, GrantId
 from bursar.core.instant import NEVER, Instant
 from bursar.core.ledger.books import BURN_SLOT, Books, existing, grants_of
@@ -29,6 +25,7 @@ from bursar.core.ledger.events import (
     GrantIssued,
     GrantLapsed,
     GrantRevoked,
+    HoldChanged,
     HoldClosed,
     HoldExtended,
     HoldOpened,
@@ -47,22 +44,22 @@ from bursar.core.ledger.events import (
     WorkGivenBack,
     issued_by,
 )
+from bursar.core.ledger.hold_state import hold_after, moved_draws, reversed_on
 from bursar.core.ledger.values import (
     NO_TALLY,
     ChargeRecord,
+    Claimed,
     Compartment,
     Counted,
     Debt,
-    Draw,
     Grant,
     GrantTerms,
     Hold,
 )
-from bursar.core.metering import Meter
 from bursar.core.money import Micros
 from bursar.core.refusal import broken, invariant
 
-AVAILABLE, HELD, SPENT = Compartment.AVAILABLE, Compartment.HELD, Compartment.SPENT
+SPENT = Compartment.SPENT
 
 
 def evolve(books: Books, event: Event) -> None:
@@ -170,37 +167,21 @@ def _(event: RecurrenceStopped, books: Books) -> None:
 # Holds
 
 
-@_make_true.register
-def _(event: HoldOpened, books: Books) -> None:
-    hold = Hold(terms=event.terms, expires_at=event.expires_at, rate=event.rate)
-    _keep_hold(books, None, _drawn(hold, event.postings), event.at)
+@_make_true.register(HoldOpened)
+@_make_true.register(HoldExtended)
+@_make_true.register(HoldRedrawn)
+@_make_true.register(HoldReduced)
+@_make_true.register(HoldClosed)
+def _(event: HoldChanged, books: Books) -> None:
+    _change_hold(event, books)
 
 
-@_make_true.register
-def _(event: HoldExtended, books: Books) -> None:
-    hold = existing(books.holds, event.hold)
-    after = replace(_drawn(hold, event.postings), expires_at=event.expires_at)
-    _keep_hold(books, hold, after, event.at)
-
-
-@_make_true.register
-def _(event: HoldRedrawn, books: Books) -> None:
-    hold = existing(books.holds, event.hold)
-    after = _metered(_drawn(hold, event.postings), event.attempt, event.meter)
-    _keep_hold(books, hold, after, event.at)
-
-
-@_make_true.register
-def _(event: HoldReduced, books: Books) -> None:
-    hold = existing(books.holds, event.hold)
-    _keep_hold(books, hold, _drawn(hold, event.postings), event.at)
-
-
-@_make_true.register
-def _(event: HoldClosed, books: Books) -> None:
-    hold = existing(books.holds, event.hold)
-    after = replace(_drawn(hold, event.postings), closed_at=event.closed_at)
-    _keep_hold(books, hold, after, event.at)
+def _change_hold(event: HoldChanged, books: Books) -> Hold:
+    """Let the hold, and what it claims of budgets, be as the event says."""
+    hold = hold_after(event, books.holds.get(event.hold))
+    books.put_hold(hold)
+    _claim(books, event.claims)
+    return hold
 
 
 # Charges
@@ -208,19 +189,7 @@ def _(event: HoldClosed, books: Books) -> None:
 
 @_make_true.register
 def _(event: ChargeBooked, books: Books) -> None:
-    hold = existing(books.holds, event.hold)
-    draws = _moved_draws(hold.draws, event.postings, dict(event.own))
-    after = replace(
-        hold,
-        draws=draws,
-        open=sum(draw.open for draw in draws),
-        used=hold.used + event.amount,
-        owed=hold.owed + event.owed,
-        absorbed=hold.absorbed + event.absorbed,
-    )
-    if event.attempt is not None and event.meter is not None:
-        after = _metered(after, event.attempt, event.meter)
-    _keep_hold(books, hold, after, event.at)
+    hold = _change_hold(event, books)
     if event.owed:
         _owe(books, hold, event.owed, event.at)
     _spend(books, hold.terms.account, event.postings, event.at)
@@ -245,16 +214,7 @@ def _(event: ChargeReversed, books: Books) -> None:
     undone = {
         posting.grant: posting.amount for posting in event.postings if posting.source is SPENT
     }
-    draws = tuple(
-        replace(draw, reversed=draw.reversed + undone.get(draw.grant, 0)) for draw in hold.draws
-    )
-    after = replace(
-        hold,
-        draws=draws,
-        owed=hold.owed - event.forgiven,
-        absorbed=hold.absorbed + event.forgiven,
-    )
-    books.put_hold(after)
+    books.put_hold(reversed_on(hold, undone, event.forgiven))
     if event.forgiven:
         _owe(books, hold, -event.forgiven, event.at)
     books.singles.issued += sum(terms.amount for terms in event.issued)
@@ -276,17 +236,7 @@ def _(event: ChargeReversed, books: Books) -> None:
 
 @_make_true.register
 def _(event: WorkGivenBack, books: Books) -> None:
-    hold = existing(books.holds, event.hold)
-    draws = _moved_draws(hold.draws, event.postings, {})
-    after = replace(
-        hold,
-        draws=draws,
-        open=sum(draw.open for draw in draws),
-        used=hold.used - event.amount,
-        owed=hold.owed - event.forgiven,
-        absorbed=hold.absorbed - event.absorbed,
-    )
-    _keep_hold(books, hold, _metered(after, event.attempt, event.meter), event.at)
+    hold = _change_hold(event, books)
     if event.forgiven:
         _owe(books, hold, -event.forgiven, event.at)
     _spend(books, hold.terms.account, event.postings, event.at)
@@ -318,12 +268,12 @@ def _(event: DebtRepaid, books: Books) -> None:
     debt = existing(books.debts, event.debt)
     _spend(books, debt.account, event.postings, event.at)
     if debt.hold is None:
-        draws = _moved_draws(debt.draws, event.postings, {})
+        draws = moved_draws(debt.draws, event.postings)
         books.put_debt(replace(debt, owed=debt.owed - event.amount, draws=draws))
         return
     books.put_debt(replace(debt, owed=debt.owed - event.amount))
     hold = existing(books.holds, debt.hold)
-    draws = _moved_draws(hold.draws, event.postings, {})
+    draws = moved_draws(hold.draws, event.postings)
     books.put_hold(replace(hold, draws=draws, owed=hold.owed - event.amount))
     _pay(books, event.paid)
 
@@ -360,11 +310,7 @@ def _(event: BudgetSet, books: Books) -> None:
         others = books.budgets_of.get(budget.target.key) or ()
         books.budgets_of.put(budget.target.key, tuple(sorted((*others, budget.id))))
     books.budgets.put(budget.id, budget)
-    for claim in event.claims:
-        books.claims.put((budget.id, claim.user), claim.full)
-        key = (budget.id, claim.user, event.start)
-        tally = books.tallies.get(key) or NO_TALLY
-        books.tallies.put(key, replace(tally, relief=claim.relief))
+    _claim(books, event.claims)
 
 
 @_make_true.register
@@ -385,89 +331,15 @@ def _(event: ThresholdCrossed, books: Books) -> None:
 # What several events share
 
 
-def _drawn(hold: Hold, postings: tuple[Posting, ...]) -> Hold:
-    draws = _moved_draws(hold.draws, postings, {})
-    return replace(hold, draws=draws, open=sum(draw.open for draw in draws))
-
-
-def _moved_draws(
-    draws: tuple[Draw, ...], postings: tuple[Posting, ...], own: dict[GrantId, Micros]
-) -> tuple[Draw, ...]:
-    """The draws after credits moved; `own` is what a late charge took of what was returned."""
-    after = {draw.grant: draw for draw in draws}
-    for posting in postings:
-        move = _MOVES.get((posting.source, posting.target))
-        if move is not None:
-            draw = after.get(posting.grant) or Draw(grant=posting.grant)
-            after[posting.grant] = move(draw, posting.amount, posting.effective_at)
-    for grant, amount in own.items():
-        draw = after[grant]
-        after[grant] = replace(draw, drawn=draw.drawn - amount, returned=draw.returned - amount)
-    return tuple(after.values())
-
-
-_Move = Callable[[Draw, Micros, Instant], Draw]
-
-
-def _take(draw: Draw, amount: Micros, _: Instant) -> Draw:
-    return replace(draw, drawn=draw.drawn + amount)
-
-
-def _charge(draw: Draw, amount: Micros, _: Instant) -> Draw:
-    return replace(draw, charged=draw.charged + amount)
-
-
-def _take_and_charge(draw: Draw, amount: Micros, _: Instant) -> Draw:
-    return replace(draw, drawn=draw.drawn + amount, charged=draw.charged + amount)
-
-
-def _return(draw: Draw, amount: Micros, at: Instant) -> Draw:
-    return replace(draw, returned=draw.returned + amount, returned_at=at)
-
-
-def _give_back(draw: Draw, amount: Micros, _: Instant) -> Draw:
-    return replace(draw, charged=draw.charged - amount)
-
-
-def _forfeit(draw: Draw, amount: Micros, _: Instant) -> Draw:
-    return replace(draw, drawn=draw.drawn - amount, charged=draw.charged - amount)
-
-
-_MOVES: Final[dict[tuple[Compartment | None, Compartment], _Move]] = {
-    (AVAILABLE, HELD): _take,
-    (AVAILABLE, SPENT): _take_and_charge,
-    (HELD, SPENT): _charge,
-    (HELD, AVAILABLE): _return,
-    (HELD, Compartment.LAPSED): _return,
-    (HELD, Compartment.REVOKED): _return,
-    (SPENT, HELD): _give_back,
-    (SPENT, Compartment.LAPSED): _forfeit,
-}
-
-
-def _metered(hold: Hold, attempt: int, meter: Meter) -> Hold:
-    """The hold with an attempt's meter; meters stay in the order in which attempts started."""
-    meters = {**dict(hold.meters), attempt: meter}
-    return replace(hold, meters=tuple(meters.items()))
-
-
-def _keep_hold(books: Books, old: Hold | None, new: Hold, at: Instant) -> None:
-    """Keep a hold that changed at `at`, and what the budgets above it count of it."""
-    new = replace(new, touched_at=at)
-    books.put_hold(new)
-    for budget, user in budgets_on(books, new.terms.account, new.terms.user):
-        start = period_at(budget.window, at).start
-        full = claim_of(budget, new.claimant)
-        relief = relief_of(budget, new.claimant)
-        if old is not None:
-            full -= claim_of(budget, old.claimant)
-            if period_at(budget.window, old.touched_at).start == start:
-                relief -= relief_of(budget, old.claimant)
-        counter = (budget.id, user)
-        books.claims.put(counter, (books.claims.get(counter) or 0) + full)
-        if relief:
-            tally = books.tallies.get((*counter, start)) or NO_TALLY
-            books.tallies.put((*counter, start), replace(tally, relief=tally.relief + relief))
+def _claim(books: Books, claims: tuple[Claimed, ...]) -> None:
+    for one in claims:
+        counter = (one.budget, one.user)
+        books.claims.put(counter, (books.claims.get(counter) or 0) + one.full)
+        if one.relief:
+            tally = books.tallies.get((*counter, one.start)) or NO_TALLY
+            books.tallies.put(
+                (*counter, one.start), replace(tally, relief=tally.relief + one.relief)
+            )
 
 
 def _owe(books: Books, hold: Hold, amount: Micros, at: Instant) -> None:
@@ -477,7 +349,6 @@ def _owe(books: Books, hold: Hold, amount: Micros, at: Instant) -> None:
             id=DebtId(hold.terms.id),
             account=hold.terms.account,
             hold=hold.terms.id,
-            context=hold.terms.context,
             owed=0,
             booked_at=at,
         )

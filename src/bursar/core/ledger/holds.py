@@ -5,7 +5,6 @@ from dataclasses import replace
 from heapq import merge
 from typing import NamedTuple, TypeAlias
 
-from bursar.core.budgets.limits import all_over, budgets_on, first_over
 from bursar.core.ids import AccountId, DebtId, GrantId, HoldId
 from bursar.core.instant import Instant
 from bursar.core.ledger.books import Books
@@ -21,13 +20,14 @@ from bursar.core.ledger.events import (
     HoldReduced,
     Posting,
 )
+from bursar.core.ledger.limits import all_over, budgets_on, first_over
 from bursar.core.ledger.plan import Parts, Source, fill, keep
 from bursar.core.ledger.spendable import credits_in_lanes, drawable_credits
 from bursar.core.ledger.values import Claimant, Context, Draw, Grant, Hold, HoldTerms
 from bursar.core.metering import Meter
 from bursar.core.money import AMOUNT_MAX, Micros, usage_price
 from bursar.core.pricing import Priced, Terms, attempt_rate, price_of
-from bursar.core.refusal import Code, Refusal, invariant
+from bursar.core.refusal import Code, Refusal
 
 Rates: TypeAlias = tuple[tuple[str, Micros], ...]  # GPU type → micro-credits per GPU-hour
 
@@ -43,7 +43,6 @@ class Funding(NamedTuple):
 
 def reserve(draft: Draft, ask: Reserve) -> Refusal | None:
     """Hold all that is asked or nothing."""
-    invariant((ask.amount is None) != (ask.run_ms is None), "one of amount and run time is asked")
     if refusal := next(_faults(draft, ask), None):
         return refusal
     priced = prices_for(draft.books, ask.context, draft.now)
@@ -58,6 +57,7 @@ def reserve(draft: Draft, ask: Reserve) -> Refusal | None:
     draft.record(
         HoldOpened(
             at=draft.now,
+            hold=ask.hold,
             terms=HoldTerms(
                 id=ask.hold,
                 account=ask.account,
@@ -140,17 +140,27 @@ def _fund_set(draft: Draft, ask: Reserve, rates: dict[str, Micros]) -> Funding |
 def _fund_types(draft: Draft, ask: Reserve, context: Context, rates: Rates) -> Funding | Refusal:
     """The credits for one set of types: sized by the dearest, from grants that admit them all."""
     claimant = _claimant(draft, ask, context, rates)
-    path = draft.books.path(ask.account)
-    if refusal := _too_large(claimant) or _in_debt(draft, path):
+    if refusal := next(_objections(draft, ask, claimant), None):
         return refusal
-    applying = budgets_on(draft.books, ask.account, ask.user)
-    if refusal := first_over(draft.books, applying, None, claimant):
-        return refusal
-    amount = claimant.open
-    parts = _drawn(draft, path, context, amount, total=amount, counted={})
+    parts = _all_drawn(draft, ask, context, claimant.open)
     if isinstance(parts, Refusal):
         return parts
     return Funding(context, rates, claimant.rate, parts)
+
+
+def _objections(draft: Draft, ask: Reserve, claimant: Claimant) -> Iterator[Refusal]:
+    """What stands against a hold of that size besides credits, in order of precedence."""
+    if claimant.open > AMOUNT_MAX:
+        yield Refusal(Code.AMOUNT_TOO_LARGE, {"amount": claimant.open, "most": AMOUNT_MAX})
+    if refusal := _in_debt(draft, draft.books.path(ask.account)):
+        yield refusal
+    applying = budgets_on(draft.books, ask.account, ask.user)
+    yield from all_over(draft.books, applying, None, claimant)
+
+
+def _all_drawn(draft: Draft, ask: Reserve, context: Context, amount: Micros) -> Parts | Refusal:
+    path = draft.books.path(ask.account)
+    return _drawn(draft, path, context, amount, total=amount, counted={})
 
 
 def _claimant(draft: Draft, ask: Reserve, context: Context, rates: Rates) -> Claimant:
@@ -161,12 +171,6 @@ def _claimant(draft: Draft, ask: Reserve, context: Context, rates: Rates) -> Cla
     if amount is None:
         amount = usage_price(rate, milli_gpus, ask.run_ms or 0)
     return Claimant(amount, rate, milli_gpus, draft.now, ask.expires_at, draft.now)
-
-
-def _too_large(claimant: Claimant) -> Refusal | None:
-    if claimant.open <= AMOUNT_MAX:
-        return None
-    return Refusal(Code.AMOUNT_TOO_LARGE, {"amount": claimant.open, "most": AMOUNT_MAX})
 
 
 def _in_debt(draft: Draft, path: tuple[AccountId, ...]) -> Refusal | None:
@@ -210,25 +214,19 @@ def refusals(draft: Draft, ask: Reserve) -> tuple[Refusal, ...]:
 
     Of several acceptable GPU types the cheapest is looked at.
     """
-    found: list[Refusal | None] = list(_faults(draft, ask))
+    faults = tuple(_faults(draft, ask))
     priced = prices_for(draft.books, ask.context, draft.now)
     rates = {kind: one.rate for kind, one in priced.items()}
     if ask.run_ms is not None and not rates:
-        found.append(Refusal(Code.PRICE_UNKNOWN, {"gpu_types": ask.context.gpu_types}))
-        return tuple(one for one in found if one is not None)
+        return (*faults, Refusal(Code.PRICE_UNKNOWN, {"gpu_types": ask.context.gpu_types}))
     context = ask.context
     if ask.run_ms is not None:
         cheapest = min(rates, key=lambda kind: rates[kind])
         context, rates = replace(context, gpu_types=(cheapest,)), {cheapest: rates[cheapest]}
     claimant = _claimant(draft, ask, context, tuple(rates.items()))
-    path = draft.books.path(ask.account)
-    found += [_too_large(claimant), _in_debt(draft, path)]
-    applying = budgets_on(draft.books, ask.account, ask.user)
-    found += all_over(draft.books, applying, None, claimant)
-    amount = claimant.open
-    parts = _drawn(draft, path, context, amount, total=amount, counted={})
-    found.append(parts if isinstance(parts, Refusal) else None)
-    return tuple(one for one in found if one is not None)
+    parts = _all_drawn(draft, ask, context, claimant.open)
+    short = (parts,) if isinstance(parts, Refusal) else ()
+    return (*faults, *_objections(draft, ask, claimant), *short)
 
 
 # Changing a hold

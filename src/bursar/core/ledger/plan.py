@@ -50,6 +50,17 @@ def fill(sources: Iterable[Source], amount: Micros, total: Micros) -> tuple[Part
     return parts, missing
 
 
+def front(parts: Parts, amount: Micros) -> Parts:
+    """The first of the parts, as many as make up an amount."""
+    taken: Parts = {}
+    for grant, part in parts.items():
+        take = min(part, amount)
+        if take:
+            taken[grant] = take
+            amount -= take
+    return taken
+
+
 def keep(sources: list[Source], amount: Micros, total: Micros) -> Parts:
     """Like `fill`, but never short: what the caps leave missing is filled without them."""
     parts, missing = fill(sources, amount, total)

@@ -1,10 +1,9 @@
 """Accounts, users, bounds, prices and budgets: what the other commands are measured by."""
 
-from bursar.core.budgets.limits import claim_of, relief_of
 from bursar.core.budgets.periods import SLOTS, Every, Window, is_zone, period_at
 from bursar.core.budgets.tiers import TIERS
 from bursar.core.ids import BudgetId, UserId, derived_id
-from bursar.core.instant import MINUTE, Instant
+from bursar.core.instant import MINUTE
 from bursar.core.ledger.books import LIMITS, existing
 from bursar.core.ledger.commands import (
     AddAccount,
@@ -20,14 +19,13 @@ from bursar.core.ledger.events import (
     AccountAdded,
     BudgetDropped,
     BudgetSet,
-    Claim,
     PolicySet,
     PriceSet,
     TierSet,
     UserAdded,
 )
-from bursar.core.ledger.values import Account, Budget, Hold, Target
-from bursar.core.money import Micros
+from bursar.core.ledger.limits import NO_CLAIM, Claim, claim_of
+from bursar.core.ledger.values import Account, Budget, Claimed, Hold, Target
 from bursar.core.refusal import Code, Refusal
 
 
@@ -65,7 +63,8 @@ def set_policy(draft: Draft, ask: SetPolicy) -> Refusal | None:
 
 def set_price(draft: Draft, ask: SetPrice) -> Refusal | None:
     """Add a version to the org's own prices."""
-    if draft.books.singles.prices.version(ask.version.id) is not None:
+    books = (draft.books.singles.prices, draft.books.deployment)
+    if any(book.version(ask.version.id) is not None for book in books):
         return Refusal(Code.ALREADY_EXISTS, {"version": ask.version.id})
     draft.record(PriceSet(at=draft.now, version=ask.version))
     return None
@@ -119,8 +118,7 @@ def set_budget(draft: Draft, ask: SetBudget) -> Refusal | None:
     elif (old.target, old.window) != (budget.target, budget.window):
         return Refusal(Code.BUDGET_DIFFERS, {"budget": ask.budget})
     else:
-        start = period_at(budget.window, draft.now).start
-        draft.record(BudgetSet(at=draft.now, budget=budget, start=start))
+        draft.record(BudgetSet(at=draft.now, budget=budget))
     return None
 
 
@@ -157,29 +155,22 @@ def _zone(draft: Draft, target: Target) -> str:
 
 def _set_new(draft: Draft, budget: Budget) -> None:
     """Set a budget that did not exist; open holds claim their part of it from now on."""
-    start = period_at(budget.window, draft.now).start
-    claims: dict[UserId | None, tuple[Micros, Micros]] = {}
+    period = period_at(budget.window, draft.now)
+    claims: dict[UserId | None, Claim] = {}
     for _, hold_id in draft.books.order(LIMITS).since():
         hold = existing(draft.books.holds, hold_id)
         if _concerns(draft, budget.target, hold):
             user = hold.terms.user if budget.target.each_user else None
-            full, relief = claims.get(user, (0, 0))
-            more, less = _claim(budget, hold, start)
-            claims[user] = (full + more, relief + less)
+            full, relief = claims.get(user, NO_CLAIM)
+            more = claim_of(budget, hold.claimant, period)
+            claims[user] = Claim(full + more.full, relief + more.relief)
     told = tuple(
-        Claim(user=user, full=full, relief=relief)
+        Claimed(budget=budget.id, user=user, start=period.start, full=full, relief=relief)
         for user, (full, relief) in sorted(claims.items(), key=lambda claim: claim[0] or "")
     )
-    draft.record(BudgetSet(at=draft.now, budget=budget, start=start, claims=told))
+    draft.record(BudgetSet(at=draft.now, budget=budget, claims=told))
 
 
 def _concerns(draft: Draft, target: Target, hold: Hold) -> bool:
     above = target.account is None or target.account in draft.books.path(hold.terms.account)
     return above and target.user in (None, hold.terms.user)
-
-
-def _claim(budget: Budget, hold: Hold, start: Instant) -> tuple[Micros, Micros]:
-    """A hold's full claim on a budget, and its relief in the period that begins at `start`."""
-    claimant = hold.claimant
-    relief = relief_of(budget, claimant) if claimant.touched_at >= start else 0
-    return claim_of(budget, claimant), relief

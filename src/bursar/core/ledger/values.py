@@ -207,12 +207,12 @@ class Draw:
     grant: GrantId
     drawn: Micros = 0
     charged: Micros = 0  # of what was drawn, ever charged and not given back
-    reversed: Micros = 0  # of what was charged, undone by a reversal
+    undone: Micros = 0  # of what was charged, undone by a reversal
     returned: Micros = 0  # of what was drawn, gone back to the grant without being charged
     returned_at: Instant = 0  # when something last went back
 
     def __post_init__(self) -> None:
-        parts = (self.charged - self.reversed, self.reversed, self.returned, self.open)
+        parts = (self.charged - self.undone, self.undone, self.returned, self.open)
         invariant(min(parts) >= 0, "a draw is negative", grant=self.grant, parts=parts)
 
     @property
@@ -341,6 +341,17 @@ class Counted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Claimed:
+    """By how much a change of a hold changes its claim on one budget (docs/ledger.md §10)."""
+
+    budget: BudgetId
+    user: UserId | None  # set when the budget counts each user apart
+    start: Instant  # of the period in which the relief counts
+    full: Micros
+    relief: Micros
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ChargeRecord:
     """A charge that can still be reversed: what is left of it, and where it came from."""
 
@@ -361,7 +372,6 @@ class Debt:
     id: DebtId
     account: AccountId
     hold: HoldId | None  # whose usage it is; None when booked by an operator
-    context: Context
     owed: Micros
     booked_at: Instant
     total: Micros = 0  # as booked; what share caps look at when it belongs to no hold

@@ -7,7 +7,6 @@ all is well; each problem is one sentence with its figures.
 from collections import Counter
 from collections.abc import Iterator
 
-from bursar.core.budgets.limits import budgets_on, claim_of, relief_of
 from bursar.core.budgets.periods import period_at
 from bursar.core.ids import AccountId
 from bursar.core.ledger.books import (
@@ -32,6 +31,7 @@ from bursar.core.ledger.books import (
     lane_key,
     order_of,
 )
+from bursar.core.ledger.limits import budgets_on, claim_of
 from bursar.core.ledger.tables import Key, Name
 from bursar.core.ledger.values import Draw, Kind
 
@@ -62,7 +62,7 @@ def _grants(books: Books) -> Iterator[str]:
     spent: Counter[str] = Counter()
     for draw in _all_draws(books):
         held[draw.grant] += draw.open
-        spent[draw.grant] += draw.charged - draw.reversed
+        spent[draw.grant] += draw.charged - draw.undone
     for grant_id, grant in books.grants.items():
         if grant.held != held[grant_id]:
             yield f"grant {grant_id}: {grant.held} held, but draws have {held[grant_id]} open"
@@ -95,11 +95,11 @@ def _used(books: Books) -> Iterator[str]:
     """What accounts used is what their holds were charged, at every level."""
     used: Counter[AccountId] = Counter()
     for _, hold in books.holds.items():
-        amount = sum(draw.charged - draw.reversed for draw in hold.draws)
+        amount = sum(draw.charged - draw.undone for draw in hold.draws)
         for account in books.path(hold.terms.account):
             used[account] += amount
     for _, debt in books.debts.items():
-        amount = sum(draw.charged - draw.reversed for draw in debt.draws)
+        amount = sum(draw.charged - draw.undone for draw in debt.draws)
         for account in books.path(debt.account):
             used[account] += amount
     for account, _ in books.accounts.items():
@@ -129,9 +129,10 @@ def _claims(books: Books) -> Iterator[str]:
     reliefs: Counter[TallyKey] = Counter()
     for _, hold in books.holds.items():
         for budget, user in budgets_on(books, hold.terms.account, hold.terms.user):
-            claims[(budget.id, user)] += claim_of(budget, hold.claimant)
-            start = period_at(budget.window, hold.touched_at).start
-            reliefs[(budget.id, user, start)] += relief_of(budget, hold.claimant)
+            period = period_at(budget.window, hold.touched_at)
+            claim = claim_of(budget, hold.claimant, period)
+            claims[(budget.id, user)] += claim.full
+            reliefs[(budget.id, user, period.start)] += claim.relief
     for key in {*claims, *(key for key, _ in books.claims.items())}:
         kept, wanted = books.claims.get(key) or 0, claims[key]
         if not existing(books.budgets, key[0]).dropped and kept != wanted:
@@ -193,7 +194,7 @@ def _sums(books: Books) -> Iterator[str]:
             overdue[(terms.account, terms.kind)] += grant.available
         elif books.clock >= terms.valid_from:
             lanes[Lane(terms.account, terms.priority, terms.policy)] += grant.available
-        changed = sum(change for *_, change in books.order(history_of(key)).since())
+        changed = sum(change[-1] for change in books.order(history_of(key)).since())
         if changed != grant.free - terms.amount:
             yield f"grant {key}: its history changed it by {changed}, not to {grant.free}"
         if terms.external_ref is not None and books.refs.get(terms.external_ref) != key:

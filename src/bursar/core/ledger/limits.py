@@ -9,18 +9,27 @@ each decision cost what exists. So a hold's claim is worked out when the hold ch
 
 `claims` keeps the sum of the full claims of all open holds, whatever the period; a period's tally
 keeps the sum of the reliefs of those that changed in it. Claims less relief is then what holds can
-spend, exact for every hold that changed in the period and never too small for the others.
+spend, exact for every hold that changed in the period and never too small for the others. By how
+much both change is written into the event that changes the hold.
 """
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from bursar.core.budgets.periods import Period, claim_horizon, period_at, slots_inside
 from bursar.core.ids import AccountId, BudgetId, UserId
 from bursar.core.instant import Instant, whole_ms
 from bursar.core.ledger.books import Books, existing
 from bursar.core.ledger.events import ThresholdCrossed
-from bursar.core.ledger.values import NO_TALLY, Budget, Claimant, Counted, TargetKey
+from bursar.core.ledger.values import (
+    NO_TALLY,
+    Budget,
+    Claimant,
+    Claimed,
+    Counted,
+    Hold,
+    TargetKey,
+)
 from bursar.core.metering import Usage
 from bursar.core.money import PPM, Micros, usage_price
 from bursar.core.refusal import Code, Refusal
@@ -49,21 +58,44 @@ def _gather(books: Books, target: TargetKey, user: UserId | None, applying: list
         applying.append(Applying(existing(books.budgets, budget), user))
 
 
-def claim_of(budget: Budget, hold: Claimant) -> Micros:
-    """What a hold can spend in a longest period of the budget."""
-    return _spendable_within(hold, min(claim_horizon(budget.window), hold.expires_at - hold.since))
+class Claim(NamedTuple):
+    """What a hold can spend of a budget: in a longest period, and how much less in a given one."""
+
+    full: Micros
+    relief: Micros
 
 
-def relief_of(budget: Budget, hold: Claimant) -> Micros:
-    """How much less than its full claim a hold can spend in the period in which it changed.
+NO_CLAIM: Final = Claim(0, 0)
 
-    Run time that is not paid yet counts from where it began, within the period.
+
+def claim_of(budget: Budget, hold: Claimant, period: Period) -> Claim:
+    """The claim of a hold, with its relief in `period`, the present one.
+
+    There is none before the hold has changed in it. Run time that is not paid yet counts from
+    where it began, within the period.
     """
-    if not budget.calendar:
-        return 0
-    period = period_at(budget.window, hold.touched_at)
+    horizon = min(claim_horizon(budget.window), hold.expires_at - hold.since)
+    full = _spendable_within(hold, horizon)
+    if not budget.calendar or hold.touched_at < period.start:
+        return Claim(full, 0)
     span = min(period.end, hold.expires_at) - max(hold.since, period.start)
-    return claim_of(budget, hold) - _spendable_within(hold, span)
+    return Claim(full, full - _spendable_within(hold, span))
+
+
+def claim_changes(books: Books, old: Hold | None, new: Hold) -> Iterator[Claimed]:
+    """By how much the claims on the budgets above a hold change when it does, now."""
+    for budget, user in budgets_on(books, new.terms.account, new.terms.user):
+        period = period_at(budget.window, new.touched_at)
+        full, relief = claim_of(budget, new.claimant, period)
+        before = NO_CLAIM if old is None else claim_of(budget, old.claimant, period)
+        if (full, relief) != before:
+            yield Claimed(
+                budget=budget.id,
+                user=user,
+                start=period.start,
+                full=full - before.full,
+                relief=relief - before.relief,
+            )
 
 
 def _spendable_within(hold: Claimant, span: int) -> Micros:
@@ -113,22 +145,21 @@ def all_over(
     for one in applying:
         if one.budget.hard:
             counted = counted_in(books, one, now)
-            asked = _claims_at(one.budget, after, now)
+            period = period_at(one.budget.window, now)
+            asked = _claims_at(one.budget, after, period)
             if before is not None:
-                asked -= _claims_at(one.budget, before, now)
+                asked -= _claims_at(one.budget, before, period)
             if counted + asked > one.budget.limit:
-                yield Refusal(Code.BUDGET_EXCEEDED, _figures(one.budget, counted, asked, now))
+                yield Refusal(Code.BUDGET_EXCEEDED, _figures(one.budget, counted, asked, period))
 
 
-def _claims_at(budget: Budget, hold: Claimant, now: Instant) -> Micros:
-    """What `counted_in` counts of a hold at `now`."""
-    full = claim_of(budget, hold)
-    period = period_at(budget.window, now)
-    return full - relief_of(budget, hold) if period.start <= hold.touched_at else full
+def _claims_at(budget: Budget, hold: Claimant, period: Period) -> Micros:
+    """What `counted_in` counts of a hold in the present period."""
+    full, relief = claim_of(budget, hold, period)
+    return full - relief
 
 
-def _figures(budget: Budget, counted: Micros, asked: Micros, now: Instant) -> dict[str, object]:
-    period: Period = period_at(budget.window, now)
+def _figures(budget: Budget, counted: Micros, asked: Micros, period: Period) -> dict[str, object]:
     return {
         "budget": budget.id,
         "limit": budget.limit,
@@ -150,13 +181,20 @@ def headroom(books: Books, applying: list[Applying], now: Instant) -> Micros | N
     return min(rooms, default=None)
 
 
-def count_usage(applying: list[Applying], usage: Usage) -> tuple[Counted, ...]:
-    """How the budgets count metered usage: where its milliseconds fell."""
+def count_usage(applying: list[Applying], usage: Usage, now: Instant) -> tuple[Counted, ...]:
+    """How the budgets count metered usage: where its milliseconds fell.
+
+    What fell before a rolling window will never be looked at, and is not counted.
+    """
     return tuple(
         Counted(budget=budget.id, user=user, start=start, amount=amount)
         for budget, user in applying
-        for start, amount in usage.by_period(budget.window)
+        for start, amount in usage.by_period(budget.window, since=_oldest(budget, now))
     )
+
+
+def _oldest(budget: Budget, now: Instant) -> Instant:
+    return 0 if budget.calendar else slots_inside(budget.window, now)[0]
 
 
 def count_amount(applying: list[Applying], amount: Micros, at: Instant) -> tuple[Counted, ...]:

@@ -1,0 +1,145 @@
+"""What an event makes of its hold: its draws, its totals, its meters.
+
+Apart from the books, so that a decision can tell how a hold will be and write what follows from
+that into the event.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final
+
+from bursar.core.ids import GrantId
+from bursar.core.instant import Instant
+from bursar.core.ledger.events import (
+    ChargeBooked,
+    HoldChanged,
+    HoldClosed,
+    HoldExtended,
+    HoldOpened,
+    HoldRedrawn,
+    Posting,
+    WorkGivenBack,
+)
+from bursar.core.ledger.values import Compartment, Draw, Hold
+from bursar.core.metering import Meter
+from bursar.core.money import Micros
+from bursar.core.refusal import broken, invariant
+
+AVAILABLE, HELD, SPENT = Compartment.AVAILABLE, Compartment.HELD, Compartment.SPENT
+
+
+def hold_after(event: HoldChanged, hold: Hold | None) -> Hold:
+    """The hold as the event leaves it; `hold` is how it was, None before it was opened."""
+    if isinstance(event, HoldOpened):
+        invariant(hold is None, "a hold exists already", hold=event.hold)
+        hold = Hold(terms=event.terms, expires_at=event.expires_at, rate=event.rate)
+    if hold is None:
+        broken("a hold is missing", hold=event.hold)
+    own = dict(event.own) if isinstance(event, ChargeBooked) else {}
+    draws = moved_draws(hold.draws, event.postings, own)
+    return replace(
+        hold,
+        draws=draws,
+        open=sum(draw.open for draw in draws),
+        touched_at=event.at,
+        **_more(event, hold),
+    )
+
+
+def _more(event: HoldChanged, hold: Hold) -> dict[str, Any]:
+    """What changes besides the draws."""
+    match event:
+        case HoldExtended():
+            return {"expires_at": event.expires_at}
+        case HoldRedrawn():
+            return {"meters": _metered(hold, event.attempt, event.meter)}
+        case HoldClosed():
+            return {"closed_at": event.closed_at}
+        case ChargeBooked():
+            return {
+                "used": hold.used + event.amount,
+                "owed": hold.owed + event.owed,
+                "absorbed": hold.absorbed + event.absorbed,
+                "meters": _metered(hold, event.attempt, event.meter),
+            }
+        case WorkGivenBack():
+            return {
+                "used": hold.used - event.amount,
+                "owed": hold.owed - event.forgiven,
+                "absorbed": hold.absorbed - event.absorbed,
+                "meters": _metered(hold, event.attempt, event.meter),
+            }
+        case _:
+            return {}
+
+
+def _metered(hold: Hold, attempt: int | None, meter: Meter | None) -> tuple[tuple[int, Meter], ...]:
+    """The meters with an attempt's new one; they stay in the order in which attempts started."""
+    if attempt is None or meter is None:
+        return hold.meters
+    return tuple({**dict(hold.meters), attempt: meter}.items())
+
+
+def reversed_on(hold: Hold, undone: dict[GrantId, Micros], forgiven: Micros) -> Hold:
+    """The hold once so much of its charges was undone; the operator absorbs what is forgiven."""
+    draws = tuple(
+        replace(draw, undone=draw.undone + undone.get(draw.grant, 0)) for draw in hold.draws
+    )
+    return replace(hold, draws=draws, owed=hold.owed - forgiven, absorbed=hold.absorbed + forgiven)
+
+
+def moved_draws(
+    draws: tuple[Draw, ...],
+    postings: tuple[Posting, ...],
+    own: dict[GrantId, Micros] | None = None,
+) -> tuple[Draw, ...]:
+    """The draws after credits moved; `own` is what a late charge took of what was returned."""
+    after = {draw.grant: draw for draw in draws}
+    for posting in postings:
+        move = _MOVES.get((posting.source, posting.target))
+        if move is not None:
+            draw = after.get(posting.grant) or Draw(grant=posting.grant)
+            after[posting.grant] = move(draw, posting.amount, posting.effective_at)
+    for grant, amount in (own or {}).items():
+        draw = after[grant]
+        after[grant] = replace(draw, drawn=draw.drawn - amount, returned=draw.returned - amount)
+    return tuple(after.values())
+
+
+_Move = Callable[[Draw, Micros, Instant], Draw]
+
+
+def _take(draw: Draw, amount: Micros, _: Instant) -> Draw:
+    return replace(draw, drawn=draw.drawn + amount)
+
+
+def _charge(draw: Draw, amount: Micros, _: Instant) -> Draw:
+    return replace(draw, charged=draw.charged + amount)
+
+
+def _take_and_charge(draw: Draw, amount: Micros, _: Instant) -> Draw:
+    return replace(draw, drawn=draw.drawn + amount, charged=draw.charged + amount)
+
+
+def _return(draw: Draw, amount: Micros, at: Instant) -> Draw:
+    return replace(draw, returned=draw.returned + amount, returned_at=at)
+
+
+def _give_back(draw: Draw, amount: Micros, _: Instant) -> Draw:
+    return replace(draw, charged=draw.charged - amount)
+
+
+def _forfeit(draw: Draw, amount: Micros, _: Instant) -> Draw:
+    return replace(draw, drawn=draw.drawn - amount, charged=draw.charged - amount)
+
+
+_MOVES: Final[dict[tuple[Compartment | None, Compartment], _Move]] = {
+    (AVAILABLE, HELD): _take,
+    (AVAILABLE, SPENT): _take_and_charge,
+    (HELD, SPENT): _charge,
+    (HELD, AVAILABLE): _return,
+    (HELD, Compartment.LAPSED): _return,
+    (HELD, Compartment.REVOKED): _return,
+    (SPENT, HELD): _give_back,
+    (SPENT, Compartment.LAPSED): _forfeit,
+}

@@ -1,0 +1,226 @@
+"""A command that makes no sense whatever the books say cannot be made (L14)."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from bursar.core.budgets.periods import Every
+from bursar.core.ids import AccountId, BudgetId, ChargeId, DebtId, GrantId, HoldId, UserId
+from bursar.core.instant import NEVER
+from bursar.core.ledger.commands import (
+    RUN_MS_MAX,
+    AbsorbDebt,
+    BookDebt,
+    BookLate,
+    Charge,
+    Command,
+    ExtendGrant,
+    ExtendHold,
+    GiveBack,
+    Issue,
+    Lapse,
+    Redraw,
+    Refund,
+    Reserve,
+    ReverseCharge,
+    SetBudget,
+    Settle,
+    StartRecurrence,
+    Transfer,
+)
+from bursar.core.ledger.values import Kind, Target
+from bursar.core.money import AMOUNT_MAX
+from tests.builders import T0, days
+
+ORG, ANN = AccountId("org"), UserId("ann")
+Make = Callable[..., Command]
+
+
+def issue(**fields: Any) -> Command:
+    """A grant of one micro-credit, but for `fields`."""
+    usual: Any = {"grant": GrantId("g"), "account": ORG, "amount": 1, "kind": Kind.PAID}
+    return Issue(**{**usual, **fields})
+
+
+def recur(**fields: Any) -> Command:
+    """A micro-credit a day, but for `fields`."""
+    usual: Any = {"recurrence": "r", "account": ORG, "amount": 1, "kind": Kind.PAID}
+    return StartRecurrence(**{**usual, "every": Every.DAY, **fields})
+
+
+def reserve(**fields: Any) -> Command:
+    """A hold by what `fields` say."""
+    usual: Any = {"hold": HoldId("h"), "account": ORG, "user": ANN, "expires_at": days(1)}
+    return Reserve(**{**usual, **fields})
+
+
+def budget(**fields: Any) -> Command:
+    """A budget of nothing, but for `fields`."""
+    usual: Any = {"budget": BudgetId("b"), "target": Target(account=ORG), "every": Every.DAY}
+    return SetBudget(**{**usual, "limit": 0, "hard": True, **fields})
+
+
+def charge(**fields: Any) -> Command:
+    """A charge of what `fields` say."""
+    return Charge(charge=ChargeId("c"), hold=HoldId("h"), **fields)
+
+
+def settle(**fields: Any) -> Command:
+    """A settlement at what `fields` say."""
+    return Settle(charge=ChargeId("c"), hold=HoldId("h"), **fields)
+
+
+def late(**fields: Any) -> Command:
+    """Late usage as `fields` say."""
+    return BookLate(charge=ChargeId("c"), hold=HoldId("h"), **fields)
+
+
+def late_amount(**fields: Any) -> Command:
+    """A late amount."""
+    return late(**{"amount": 1, "effective_at": T0, **fields})
+
+
+def transfer(**fields: Any) -> Command:
+    """A transfer."""
+    return Transfer(grant=GrantId("g"), to_grant=GrantId("h"), account=ORG, **fields)
+
+
+def extend_grant(**fields: Any) -> Command:
+    """A later expiry."""
+    return ExtendGrant(grant=GrantId("g"), **fields)
+
+
+def extend_hold(**fields: Any) -> Command:
+    """A larger hold."""
+    return ExtendHold(hold=HoldId("h"), **fields)
+
+
+def redraw(**fields: Any) -> Command:
+    """The start of an attempt."""
+    return Redraw(hold=HoldId("h"), gpu_type="h100", **{"attempt": 1, "run_ms": 1, **fields})
+
+
+def refund(**fields: Any) -> Command:
+    """A partial refund."""
+    return Refund(hold=HoldId("h"), **fields)
+
+
+def give_back(**fields: Any) -> Command:
+    """Work given back."""
+    return GiveBack(hold=HoldId("h"), **{"attempt": 1, "kept_ms": 1, **fields})
+
+
+def reverse(**fields: Any) -> Command:
+    """A reversal."""
+    return ReverseCharge(charge=ChargeId("c"), **fields)
+
+
+def debt(**fields: Any) -> Command:
+    """A debt."""
+    return BookDebt(debt=DebtId("d"), account=ORG, **fields)
+
+
+def absorb(**fields: Any) -> Command:
+    """A debt written off."""
+    return AbsorbDebt(debt=DebtId("d"), **fields)
+
+
+BOUNDS: list[tuple[Make, str, int, int]] = [
+    (issue, "amount", 1, AMOUNT_MAX),
+    (issue, "starts_at", 0, NEVER),
+    (issue, "expires_at", 0, NEVER),
+    (recur, "amount", 1, AMOUNT_MAX),
+    (recur, "roll_over_max", 0, AMOUNT_MAX),
+    (recur, "starts_at", 0, NEVER),
+    (extend_grant, "expires_at", 0, NEVER),
+    (transfer, "amount", 1, AMOUNT_MAX),
+    (reserve, "amount", 1, AMOUNT_MAX),
+    (reserve, "run_ms", 0, RUN_MS_MAX),
+    (lambda **fields: reserve(amount=1, **fields), "expires_at", 0, NEVER),
+    (extend_hold, "amount", 0, AMOUNT_MAX),
+    (extend_hold, "expires_at", 0, NEVER),
+    (redraw, "attempt", 1, AMOUNT_MAX),
+    (redraw, "run_ms", 0, RUN_MS_MAX),
+    (charge, "amount", 1, AMOUNT_MAX),
+    (charge, "run_ms", 0, RUN_MS_MAX),
+    (lambda **fields: charge(run_ms=1, **fields), "attempt", 1, AMOUNT_MAX),
+    (settle, "total", 0, AMOUNT_MAX),
+    (settle, "run_ms", 0, RUN_MS_MAX),
+    (settle, "attempt", 1, AMOUNT_MAX),
+    (refund, "amount", 1, AMOUNT_MAX),
+    (give_back, "attempt", 1, AMOUNT_MAX),
+    (give_back, "kept_ms", 0, RUN_MS_MAX),
+    (reverse, "amount", 1, AMOUNT_MAX),
+    (reverse, "reissue_until", 0, NEVER),
+    (late_amount, "amount", 1, AMOUNT_MAX),
+    (late_amount, "effective_at", 0, NEVER),
+    (late_amount, "attempt", 1, AMOUNT_MAX),
+    (late, "run_ms", 0, RUN_MS_MAX),
+    (lambda **fields: Lapse(**fields), "most", 1, AMOUNT_MAX),
+    (debt, "amount", 1, AMOUNT_MAX),
+    (absorb, "amount", 1, AMOUNT_MAX),
+    (budget, "limit", 0, AMOUNT_MAX),
+    (budget, "rolling", 0, NEVER),
+]
+
+
+@pytest.mark.parametrize(("make", "field", "least", "most"), BOUNDS)
+def test_every_number_has_its_bounds(make: Make, field: str, least: int, most: int) -> None:
+    """The bounds are inside; what lies beyond is told with them (L14)."""
+    assert least == getattr(make(**{field: least}), field)
+    assert most == getattr(make(**{field: most}), field)
+
+    for wrong in (least - 1, most + 1):
+        with pytest.raises(ValueError, match=rf"^{field} is {least} to {most}, not {wrong}$"):
+            make(**{field: wrong})
+
+
+@pytest.mark.parametrize("wrong", [1.0, "1", True, float("nan")])
+@pytest.mark.parametrize(("make", "field", "least", "most"), BOUNDS)
+def test_a_number_is_a_whole_number(
+    make: Make, field: str, least: int, most: int, wrong: object
+) -> None:
+    """No floats, no text, no booleans (L14)."""
+    with pytest.raises(TypeError, match=rf"^{field} is a whole number, not {wrong!r}$"):
+        make(**{field: wrong})
+
+
+@pytest.mark.parametrize(
+    ("make", "fields"),
+    [
+        (reserve, {}),
+        (reserve, {"amount": 1, "run_ms": 1}),
+        (charge, {}),
+        (charge, {"amount": 1, "run_ms": 1}),
+        (late, {}),
+        (late, {"amount": 1, "effective_at": T0, "run_ms": 1}),
+    ],
+)
+def test_an_amount_or_a_run_time_is_asked(make: Make, fields: dict[str, int]) -> None:
+    """Never both, never neither (L5, L6, L12)."""
+    with pytest.raises(ValueError, match=r"^exactly one of amount and run_ms is given$"):
+        make(**fields)
+
+
+def test_a_hold_is_settled_at_a_total_or_a_reading_or_as_it_is() -> None:
+    """Never at both (L6)."""
+    settle()
+    with pytest.raises(ValueError, match=r"^exactly one of total and run_ms is given$"):
+        settle(total=1, run_ms=1)
+
+
+@pytest.mark.parametrize("fields", [{"amount": 1}, {"run_ms": 1, "effective_at": T0}])
+def test_a_late_amount_has_its_time_and_a_late_reading_has_none(fields: dict[str, int]) -> None:
+    """A reading is effective where its new stretch begins (L12)."""
+    with pytest.raises(ValueError, match=r"^an amount is given with its effective_at, a reading"):
+        late(**fields)
+
+
+@pytest.mark.parametrize("thresholds", [(0,), (-1, 5), (5, 5), (1, 9, 8)])
+def test_thresholds_rise_from_above_zero(thresholds: tuple[int, ...]) -> None:
+    """So that each is reported once, in order (B3)."""
+    budget(thresholds_ppm=())
+    budget(thresholds_ppm=(1, 2))
+    with pytest.raises(ValueError, match=r"^thresholds rise from above 0: "):
+        budget(thresholds_ppm=thresholds)
