@@ -42,7 +42,7 @@ from bursar.core.ledger.commands import (
     SetPrice,
     Settle,
 )
-from bursar.core.ledger.decide import caught_up
+from bursar.core.ledger.decide import seen_at
 from bursar.core.ledger.events import Event
 from bursar.core.ledger.journal import Journal, rebuilt_from
 from bursar.core.ledger.limits import Applying, counted_in
@@ -333,13 +333,15 @@ class Org:
 
     def grant(self, grant: str) -> Grant:
         """A grant as it is now, with what has fallen due."""
-        found = caught_up(self.journal.books, self.now).grants.get(GrantId(grant))
+        with seen_at(self.journal.books, self.now) as books:
+            found = books.grants.get(GrantId(grant))
         assert found is not None, grant
         return found
 
     def hold(self, hold: str) -> Hold:
         """A hold as it is now, with what has fallen due."""
-        found = caught_up(self.journal.books, self.now).holds.get(HoldId(hold))
+        with seen_at(self.journal.books, self.now) as books:
+            found = books.holds.get(HoldId(hold))
         assert found is not None, hold
         return found
 
@@ -349,15 +351,17 @@ class Org:
 
     def owed(self, debt: str) -> int:
         """What is left of a debt (a hold's debt has the hold's id)."""
-        found = caught_up(self.journal.books, self.now).debts.get(DebtId(debt))
+        with seen_at(self.journal.books, self.now) as books:
+            found = books.debts.get(DebtId(debt))
         return 0 if found is None else found.owed
 
     def counted(self, budget: str, user: str | None = None) -> int:
         """What a budget counts now; of one user if it counts each."""
-        view = caught_up(self.journal.books, self.now)
-        found = view.budgets.get(BudgetId(budget))
-        assert found is not None, budget
-        return counted_in(view, Applying(found, None if user is None else UserId(user)), self.now)
+        whose = None if user is None else UserId(user)
+        with seen_at(self.journal.books, self.now) as books:
+            found = books.budgets.get(BudgetId(budget))
+            assert found is not None, budget
+            return counted_in(books, Applying(found, whose), self.now)
 
     def rebuilds(self) -> None:
         """The events alone give the same books (L1)."""

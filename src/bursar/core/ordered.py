@@ -48,34 +48,36 @@ class Ordered(Generic[K]):
         self._lasts: list[K] = []  # the last key of each chunk
         self._len = 0
 
-    def add(self, key: K) -> None:
-        """Put the key in its place; no effect if it is there already."""
+    def add(self, key: K) -> bool:
+        """Put the key in its place; False, and no effect, if it is there already."""
         lasts = self._lasts
         at = bisect_left(lasts, key)
         if at == len(lasts):
             self._append(key)
-            return
+            return True
         chunk = self._chunks[at]
         place = bisect_left(chunk, key)
         if chunk[place] == key:
-            return
+            return False
         chunk.insert(place, key)
         self._len += 1
         if len(chunk) > CHUNK:
             self._split(at)
+        return True
 
-    def discard(self, key: K) -> None:
-        """Forget the key; no effect if it is not there."""
+    def discard(self, key: K) -> bool:
+        """Forget the key; False, and no effect, if it is not there."""
         at = bisect_left(self._lasts, key)
         if at == len(self._lasts):
-            return
+            return False
         chunk = self._chunks[at]
         place = bisect_left(chunk, key)
         if chunk[place] != key:
-            return
+            return False
         del chunk[place]
         self._len -= 1
         self._tidy(at)
+        return True
 
     def first(self) -> K | None:
         """The smallest key, or None when there is none."""

@@ -14,12 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bursar.core.budgets.periods import Every
-from bursar.core.ids import UserId
 from bursar.core.instant import DAY, HOUR, MILLISECOND, MINUTE, SECOND, Instant
-from bursar.core.ledger.books import existing
-from bursar.core.ledger.decide import caught_up
 from bursar.core.ledger.events import Event
-from bursar.core.ledger.limits import Applying, counted_in
 from bursar.core.ledger.values import Context, Hold
 from bursar.core.refusal import Code, Refusal
 from tests import asking as ask
@@ -176,7 +172,6 @@ class Story:
         self.limits = limits
         self.set: list[Limit] = []
         self.charges = 0
-        self.look()
         self.held: dict[str, Held] = {}
 
     @property
@@ -184,13 +179,9 @@ class Story:
         """The instant the story has come to."""
         return self.org.now
 
-    def look(self) -> None:
-        """See the books as they are now."""
-        self.view = caught_up(self.org.journal.books, self.now)
-
     def kept(self, held: Held) -> Hold:
         """A hold as the books have it."""
-        return existing(self.view.holds, held.name)
+        return self.org.hold(held.name)
 
     def set_budgets(self) -> None:
         """Set all budgets; usage counts from here on."""
@@ -250,14 +241,12 @@ class Story:
 
     def check(self) -> None:
         """Every budget counts what it should."""
-        self.look()
         want = {}
         found = {}
         for limit in self.set:
-            budget = existing(self.view.budgets, limit.name)
-            for user in (UserId("ann"), UserId("bob")) if limit.each_user else (None,):
+            for user in ("ann", "bob") if limit.each_user else (None,):
                 want[limit.name, user] = self.counted(limit, user)
-                found[limit.name, user] = counted_in(self.view, Applying(budget, user), self.now)
+                found[limit.name, user] = self.org.counted(limit.name, user)
         assert want == found
 
     # Telling
@@ -331,7 +320,6 @@ class Story:
     def tell(self, step: Step) -> None:
         """Let time pass, do one thing, and count."""
         self.org.now += step.wait
-        self.look()
         holds = [one for one in self.held.values() if self.kept(one).closed_at is None]
         if step.what == "reserve":
             self.reserve(step.account, step.user, step.amount, step.life, step.metered)

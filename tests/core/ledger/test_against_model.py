@@ -54,7 +54,7 @@ from bursar.core.ledger.commands import (
     Reserve,
     ReverseCharge,
 )
-from bursar.core.ledger.decide import caught_up
+from bursar.core.ledger.decide import seen_at
 from bursar.core.ledger.events import Event, HoldClosed, issued_by
 from bursar.core.ledger.history import view
 from bursar.core.ledger.journal import Journal, rebuilt_from
@@ -87,7 +87,11 @@ def shown(grant: Grant, now: Instant) -> Shown:
 
 def snapshot(kept: Books, now: Instant) -> Snapshot:
     """What the core's books say at `now`, in the words of the model."""
-    books = caught_up(kept, now)
+    with seen_at(kept, now) as books:
+        return _told(books, now)
+
+
+def _told(books: Books, now: Instant) -> Snapshot:
     users = [user for user, _ in books.users.items()]
     budgets = {id: budget for id, budget in books.budgets.items() if not budget.dropped}
     counting: dict[str, list[UserId | None]] = {

@@ -19,7 +19,7 @@ from bursar.core.ledger.balance import (
     expiring,
 )
 from bursar.core.ledger.books import BURN_SLOT
-from bursar.core.ledger.decide import caught_up, decide
+from bursar.core.ledger.decide import decide, seen_at
 from bursar.core.ledger.evolve import evolve
 from bursar.core.ledger.spendable import spendable_credits
 from bursar.core.ledger.tables import NotLoaded
@@ -279,7 +279,8 @@ def test_what_is_spendable_is_the_largest_amount_that_would_be_held(
     largest = max((one for one in range(1, most) if accepted(org, one, context)), default=0)
 
     path = books.path(AccountId("project"))
-    assert largest == spendable_credits(caught_up(books, org.now), path, context)
+    with seen_at(books, org.now) as view:
+        assert largest == spendable_credits(view, path, context)
     assert largest == spendable(org, context=context, user=UserId("ann"))
     if room is not None:
         org.budget("b", room, account="org")

@@ -1,6 +1,7 @@
 """The books: lanes in spend order, a clock that changes no fact, what was free when (L4, L16)."""
 
 from collections.abc import Iterator
+from copy import deepcopy
 from dataclasses import replace
 
 import pytest
@@ -29,7 +30,7 @@ from bursar.core.ledger.commands import AddAccount, AddUser, Issue, Reserve
 from bursar.core.ledger.decide import decide
 from bursar.core.ledger.events import HoldOpened, Posting
 from bursar.core.ledger.journal import Journal
-from bursar.core.ledger.tables import Key, Name, Order
+from bursar.core.ledger.tables import Key, Name, NotLoaded, Order, Row
 from bursar.core.ledger.values import (
     Compartment,
     Context,
@@ -39,6 +40,7 @@ from bursar.core.ledger.values import (
     Policy,
     Tally,
 )
+from bursar.core.ledger.verify import problems
 from bursar.core.refusal import InvariantBroken, Refusal
 from tests import asking as ask
 from tests.builders import T0, Org, days, hours
@@ -284,24 +286,69 @@ def test_a_sum_of_nothing_is_as_good_as_none() -> None:
     assert one != two
 
 
-def test_a_layer_of_the_books_keeps_its_changes_to_itself() -> None:
-    """Rows, orders, sums, singles and clock: nothing reaches the books below (D2)."""
+def test_what_is_tried_is_put_back() -> None:
+    """Rows, orders, sums, singles and clock (D2)."""
     org = Org()
     org.issue("g1", 10, expires=hours(1))
     org.issue("g2", 10, starts=hours(1))
     books = org.journal.books
-    before, clock = books.facts(), books.clock
-    layer = books.layered()
+    before, clock = deepcopy(books.facts()), books.clock
 
-    layer.advance(hours(2))
-    layer.put_grant(replace(org.grant("g2"), available=4, revoked=6))
-    layer.singles.number += 1
-    layer.singles.issued = 7
+    with books.trial():
+        try_changes(books)
+        with books.trial():
+            books.singles.number += 1
+            books.put_grant(replace(existing(books.grants, "g2"), available=0, revoked=10))
+        assert 4 == books.lane_totals.get(Lane(ORG, 100, Policy()))
 
     assert (before, clock) == (books.facts(), books.clock)
     assert ["g1"] == listed(org)
-    assert ["g2"] == [grant.terms.id for grant in layer.spendable((ORG,), Context())]
-    assert 4 == layer.lane_totals.get(Lane(ORG, 100, Policy()))
+    assert [] == problems(books)
+
+
+def try_changes(books: Books) -> None:
+    """Change something of each kind."""
+    books.advance(hours(2))
+    books.put_grant(replace(existing(books.grants, "g2"), available=4, revoked=6))
+    books.singles.number += 1
+    books.singles.issued = 7
+    assert ["g2"] == [grant.terms.id for grant in books.spendable((ORG,), Context())]
+
+
+def test_what_is_tried_and_fails_is_put_back() -> None:
+    """Whatever goes wrong, and however deep (D2)."""
+    org = Org()
+    org.issue("g2", 10, starts=hours(1))
+    books = org.journal.books
+    before = deepcopy(books.facts())
+
+    def fail() -> None:
+        with books.trial(), books.trial() as inner:
+            try_changes(books)
+            inner.keep()
+            raise NotLoaded(Row("grants", "g9"))
+
+    with pytest.raises(NotLoaded):
+        fail()
+
+    assert before == books.facts()
+
+
+def test_what_is_tried_can_be_kept() -> None:
+    """And is then no longer noted (D2)."""
+    org = Org()
+    org.issue("g2", 10, starts=hours(1))
+    books = org.journal.books
+
+    with books.trial() as trial:
+        try_changes(books)
+        trial.keep()
+
+    assert (hours(2), 7) == (books.clock, books.singles.issued)
+    assert 4 == existing(books.grants, "g2").available
+    with books.trial():
+        books.singles.issued = 8
+    assert (hours(2), 7) == (books.clock, books.singles.issued)
 
 
 # Rows with an order beside them

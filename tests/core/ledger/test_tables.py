@@ -1,4 +1,4 @@
-"""Rows and orders: whole, partly loaded, and in layers (D2)."""
+"""Rows and orders: whole or partly loaded, and put back as they were (D2)."""
 
 from itertools import islice
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bursar.core.ledger.tables import FIRST, Key, NotLoaded, Order, Row, Stretch, Table
+from bursar.core.ledger.tables import FIRST, Key, NotLoaded, Order, Row, Stretch, Table, Undo
 
 NUMBERS = ("numbers",)
 
@@ -79,36 +79,42 @@ def test_a_part_names_the_row_that_it_lacks() -> None:
         part.get("b")
 
 
-def test_a_layer_reads_through_and_keeps_its_writes() -> None:
-    """The table below never sees them; layers may lie on layers (D2)."""
-    below = table(a=1, b=2)
-    layer = below.layered()
-    top = layer.layered()
-    layer.put("b", 20)
-    layer.put("c", 30)
-    top.put("a", 100)
+def test_a_table_is_put_back_as_it_was_at_a_mark() -> None:
+    """Replaced, new, replaced again: the last first; and only since the mark (D2)."""
+    undo = Undo()
+    rows: Table[str, int] = Table("numbers", undo=undo)
+    rows.put("a", 1)
+    outer = undo.mark()
+    rows.put("a", 2)
+    rows.put("b", 3)
+    inner = undo.mark()
+    rows.put("b", 4)
+    rows.put("c", 5)
+    rows.put("c", 6)
 
-    assert (1, 20, 30, None) == tuple(layer.get(key) for key in "abcd")
-    assert (100, 20, 30, None) == tuple(top.get(key) for key in "abcd")
-    assert (1, 2, None) == tuple(below.get(key) for key in "abc")
-    assert [("a", 1), ("b", 20), ("c", 30)] == sorted(layer.items())
-    assert [("a", 100), ("b", 20), ("c", 30)] == sorted(top.items())
-    assert {"a": 1, "b": 2} == dict(below.items())
-    assert "numbers" == top.name
+    undo.back_to(inner)
+    assert {"a": 2, "b": 3} == dict(rows.items())
+    undo.back_to(outer)
+    assert {"a": 1} == dict(rows.items())
+    undo.end()
+    rows.put("a", 9)
+    undo.back_to(outer)
+    assert {"a": 9} == dict(rows.items()), "nothing is noted any more"
 
 
-def test_a_layer_over_a_part_lacks_what_the_part_lacks() -> None:
-    """But not what was written in the layer; a row loaded below is seen at once (D2)."""
-    part: Table[str, int] = Table("numbers", complete=False)
-    layer = part.layered()
-    layer.put("a", 1)
+def test_a_row_that_is_known_not_to_exist_is_so_again() -> None:
+    """Though one was put there for a while (D2)."""
+    undo = Undo()
+    part: Table[str, int] = Table("numbers", complete=False, undo=undo)
+    part.mark_absent("a")
+    mark = undo.mark()
+    part.put("a", 1)
 
-    assert 1 == layer.get("a")
-    with pytest.raises(NotLoaded) as missing:
-        layer.get("b")
-    assert Row("numbers", "b") == missing.value.what
-    part.put("b", 2)
-    assert 2 == layer.get("b")
+    undo.back_to(mark)
+
+    assert part.get("a") is None
+    with pytest.raises(NotLoaded):
+        part.get("b")
 
 
 # Orders
@@ -173,68 +179,60 @@ def test_a_part_lacks_nothing_before_a_bound_that_is_loaded(bound: int, lacks: b
         assert [1] == told(part, bound=(bound,))
 
 
-def test_a_layer_of_an_order_adds_and_takes_out() -> None:
-    """A key taken out and added again is there, once; the order below does not change (D2)."""
-    below = order(1, 3, 5)
-    layer = below.layered()
-    layer.add((2,))
-    layer.add((3,))
-    layer.discard((5,))
-    layer.discard((1,))
-    layer.add((1,))
-    layer.add((7,))
-    layer.discard((7,))
-
-    assert [1, 2, 3] == told(layer)
-    assert [2, 3] == told(layer, (2,))
-    assert [1, 2] == told(layer, bound=(3,))
-    assert [1, 3, 5] == told(below)
-    top = layer.layered()
-    top.discard((2,))
-    top.add((6,))
-    assert [1, 3, 6] == told(top)
-    assert [1, 2, 3] == told(layer)
-    assert NUMBERS == top.name
-
-
-def test_a_layer_over_a_part_of_an_order_lacks_what_the_part_lacks() -> None:
-    """Also before a key of its own that lies beyond what is loaded (D2)."""
-    part = order(1, 2, complete=False, through=(2,))
-    layer = part.layered()
-    layer.add((9,))
-    layer.discard((1,))
-
-    assert ([2], (2,)) == lacking(layer)
-    assert [] == told(layer, bound=(2,))
-    part.add((4,))
-    part.through, part.complete = (4,), True
-    assert [2, 4, 9] == told(layer)
-
-
 CHANGES = st.lists(st.tuples(st.booleans(), st.integers(0, 9)), max_size=15)
 
 
-@given(st.sets(st.integers(0, 9)), CHANGES, CHANGES, st.integers(0, 10), st.integers(0, 10))
-def test_layers_of_an_order_are_what_their_changes_make_of_it(
-    keys: set[int],
+@given(st.sets(st.integers(0, 9)), CHANGES, CHANGES)
+def test_an_order_is_put_back_as_it_was_at_a_mark(
+    keys: set[int], first: list[tuple[bool, int]], second: list[tuple[bool, int]]
+) -> None:
+    """Whatever is added and taken out, in whatever order (D2)."""
+    undo = Undo()
+    found = Order(NUMBERS, undo=undo)
+    for key in keys:
+        found.add((key,))
+    want = set(keys)
+    outer = undo.mark()
+    change(found, first, want)
+    inner, between = undo.mark(), sorted(want)
+    change(found, second, want)
+
+    assert sorted(want) == told(found)
+    undo.back_to(inner)
+    assert between == told(found)
+    undo.back_to(outer)
+    assert sorted(keys) == told(found)
+
+
+def change(found: Order, changes: list[tuple[bool, int]], want: set[int]) -> None:
+    """Add keys to an order and take some out; also in a plain set."""
+    for adds, key in changes:
+        (found.add if adds else found.discard)((key,))
+        (want.add if adds else want.discard)(key)
+
+
+@given(st.sets(st.integers(0, 9)), st.integers(0, 9), CHANGES, CHANGES)
+def test_a_part_of_an_order_loads_the_same_after_it_was_put_back(
+    stored: set[int],
+    through: int,
     first: list[tuple[bool, int]],
     second: list[tuple[bool, int]],
-    since: int,
-    bound: int,
 ) -> None:
-    """Whatever is added and taken out, in whatever order; also from a key and before one (D2)."""
-    below = order(*keys)
-    layer = below.layered()
-    top = layer.layered()
-    want = set(keys)
-    for found, changes in ((layer, first), (top, second)):
-        for adds, key in changes:
-            (found.add if adds else found.discard)((key,))
-            (want.add if adds else want.discard)(key)
+    """What was tried and put back leaves no trace in what is loaded later (D2)."""
+    orders = [Order(NUMBERS, complete=False, undo=Undo()) for _ in range(2)]
+    want = set(stored)
+    for one in orders:
+        one.load([(key,) for key in sorted(stored) if key <= through], (through,))
+        change(one, first, want)
+    tried = orders[1]
+    mark = tried._undo.mark()
+    change(tried, second, set())
+    tried._undo.back_to(mark)
 
-    assert sorted(want) == told(top)
-    assert [key for key in sorted(want) if since <= key < bound] == told(top, (since,), (bound,))
-    assert sorted(keys) == told(below)
+    for one in orders:
+        one.load([(key,) for key in sorted(stored) if key > through], None)
+
+    assert sorted(want) == told(orders[0]) == told(tried)
 
 
 @given(st.sets(st.integers(0, 9)), st.integers(0, 9), st.integers(0, 9), st.integers(0, 11))

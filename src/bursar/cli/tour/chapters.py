@@ -41,7 +41,6 @@ from bursar.core.ledger.events import (
 )
 from bursar.core.ledger.history import view
 from bursar.core.ledger.journal import Journal, rebuilt_from
-from bursar.core.ledger.limits import Applying, counted_in
 from bursar.core.ledger.values import NO_CONTEXT, Compartment, Context, Grant, Hold
 from bursar.core.ledger.verify import problems
 from bursar.core.money import Micros, share_of
@@ -69,7 +68,7 @@ def tell(story: Story, console: Console) -> bool:
 
 def _credits(story: Story, page: Page) -> None:
     story.issues_three_grants()
-    books = story.books
+    books = story.journal.books
     page.heading("Credits come in grants")
     page.say(
         f"""It is {day(story.now, ZONE)}; times are those of {ZONE}, amounts are credits (cr). An
@@ -105,12 +104,11 @@ def _credits(story: Story, page: Page) -> None:
 def _hold(story: Story, page: Page) -> None:
     story.sets_a_budget()
     story.now = clock(11, 30)
-    path = story.books.path(TRAINING)
-    before = list(story.books.spendable(path, H100))
+    before = story.spendable(TRAINING, H100)
     opened = only(HoldOpened, story.does(story.reserve(EPOCH_7, minutes=90)))
     hold = story.hold(EPOCH_7)
     page.heading("A job holds credits before it runs")
-    budget = existing(story.books.budgets, DAILY)
+    budget = existing(story.journal.books.budgets, DAILY)
     page.say(
         f"""First, {TRAINING} gets a hard budget: {credits(budget.limit)} a {budget.window.every}.
         At {when(story.now, ZONE)} a job asks for {_gpus(hold)} at
@@ -126,7 +124,7 @@ def _hold(story: Story, page: Page) -> None:
             column([grant.available for grant in before]),
             column([drawn.get(grant.terms.id, 0) for grant in before]),
             [_why_so_much(grant, drawn.get(grant.terms.id, 0), hold.open) for grant in before],
-            [*_why_in_this_order(story.books, before), "it is the last"],
+            [*_why_in_this_order(story.journal.books, before), "it is the last"],
             strict=True,
         ),
     )
@@ -242,17 +240,16 @@ def _late(story: Story, page: Page) -> None:
 
 def _budget(story: Story, page: Page) -> None:
     page.heading("A budget says no, then yes")
-    budget = existing(story.books.budgets, DAILY)
-    applying = Applying(budget, None)
+    budget = existing(story.journal.books.budgets, DAILY)
     story.now = clock(15)
     refusal = story.asks(story.reserve(EPOCH_8, minutes=120))
     if not isinstance(refusal, Refusal):
         raise RuntimeError(f"the tour expected a refusal, not {refusal}")
     refused_at, figures = story.now, refusal.figures
     story.now = clock(23)
-    counted = counted_in(story.books, applying, story.now)
+    counted = story.counted(DAILY)
     opened = only(HoldOpened, story.does(story.reserve(EPOCH_8, minutes=120)))
-    asked = counted_in(story.books, applying, story.now) - counted
+    asked = story.counted(DAILY) - counted
     hold = story.hold(EPOCH_8)
     page.say(
         f"""The next job wants {_gpus(hold)}: {credits(hold.open)}. A hold counts in a budget by
@@ -306,13 +303,13 @@ def _debt(story: Story, page: Page) -> None:
     page.say(
         f"""Of {credits(booked.amount)}, {credits(booked.owed)} are a debt of {debt.account}.
         {_blocked(blocked)} Thresholds that the budget reported:
-        {_thresholds(story.books, told)}."""
+        {_thresholds(story.journal.books, told)}."""
     )
     story.now = clock(33)
     repaid = story.tops_up()
     bought, payment = only(GrantIssued, repaid), only(DebtRepaid, repaid)
     _postings(page, f"a purchase on {when(story.now, ZONE)}", repaid)
-    still = existing(story.books.debts, debt.id).owed
+    still = existing(story.journal.books.debts, debt.id).owed
     page.say(
         f"""Of the {credits(bought.terms.amount)} bought, {credits(payment.amount)} repaid the debt
         before anybody could ask for them. {TRAINING.capitalize()} owes {credits(still)} and can

@@ -13,7 +13,7 @@ from bursar.core.ids import (
     UserId,
 )
 from bursar.core.instant import DAY, HOUR, MINUTE, NEVER, Instant
-from bursar.core.ledger.books import Books, existing
+from bursar.core.ledger.books import existing
 from bursar.core.ledger.commands import (
     AddAccount,
     AddUser,
@@ -25,11 +25,12 @@ from bursar.core.ledger.commands import (
     SetBudget,
     Settle,
 )
-from bursar.core.ledger.decide import caught_up
+from bursar.core.ledger.decide import seen_at
 from bursar.core.ledger.events import Event
 from bursar.core.ledger.journal import Journal
+from bursar.core.ledger.limits import Applying, counted_in
 from bursar.core.ledger.values import Context, Debt, Grant, Hold, Kind, Policy, Target
-from bursar.core.money import CREDIT
+from bursar.core.money import CREDIT, Micros
 from bursar.core.pricing import PriceBook, PriceVersion, Rate
 from bursar.core.refusal import Refusal
 
@@ -174,22 +175,30 @@ class Story:
 
     # Looking
 
-    @property
-    def books(self) -> Books:
-        """The books as they are now, with what has fallen due."""
-        return caught_up(self.journal.books, self.now)
-
     def grant(self, grant: GrantId) -> Grant:
         """A grant as it is now."""
-        return existing(self.books.grants, grant)
+        with seen_at(self.journal.books, self.now) as books:
+            return existing(books.grants, grant)
 
     def hold(self, hold: HoldId) -> Hold:
         """A hold as it is now."""
-        return existing(self.books.holds, hold)
+        with seen_at(self.journal.books, self.now) as books:
+            return existing(books.holds, hold)
+
+    def spendable(self, account: AccountId, context: Context) -> list[Grant]:
+        """The grants that an account may spend on something now, in spend order."""
+        with seen_at(self.journal.books, self.now) as books:
+            return list(books.spendable(books.path(account), context))
+
+    def counted(self, budget: BudgetId) -> Micros:
+        """What a budget counts now."""
+        with seen_at(self.journal.books, self.now) as books:
+            return counted_in(books, Applying(existing(books.budgets, budget), None), self.now)
 
     def debt(self) -> Debt | None:
         """The oldest debt, if something is owed."""
-        return next((debt for _, debt in self.books.debts.items() if debt.owed), None)
+        with seen_at(self.journal.books, self.now) as books:
+            return next((debt for _, debt in books.debts.items() if debt.owed), None)
 
 
 def only(kind: type[E], events: tuple[Event, ...]) -> E:

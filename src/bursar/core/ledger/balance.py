@@ -4,7 +4,6 @@ Sums are kept as credits move, so a balance costs the depth of the tree and the 
 not the number of its grants; only the list of coming expirations walks over what will expire.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from bursar.core.ids import AccountId, GrantId, UserId
@@ -19,10 +18,10 @@ from bursar.core.ledger.books import (
     free_of,
     grants_of,
 )
-from bursar.core.ledger.decide import caught_up
+from bursar.core.ledger.decide import seen_at
 from bursar.core.ledger.limits import budgets_on, headroom
 from bursar.core.ledger.spendable import spendable_credits
-from bursar.core.ledger.values import NO_CONTEXT, Compartment, Context, GrantTerms, Kind
+from bursar.core.ledger.values import NO_CONTEXT, Compartment, Context, Grant, GrantTerms, Kind
 from bursar.core.money import Micros
 
 
@@ -78,19 +77,19 @@ def balance(
     user: UserId | None = None,
 ) -> Balance:
     """What a known account has at `now`; `spendable` for a context (and user) if one is given."""
-    view = caught_up(books, now)
-    by_kind = {kind: _owned(view, account, kind) for kind in Kind}
-    spendable = spendable_for(view, account, context, now, user)
-    return Balance(
-        account=account,
-        at=now,
-        owned=_sum(by_kind),
-        by_kind=by_kind,
-        spendable=spendable,
-        used=view.used.get(account) or 0,
-        debt=view.owed.get(account) or 0,
-        burn=_burn(view, account, spendable, now),
-    )
+    with seen_at(books, now) as view:
+        by_kind = {kind: _owned(view, account, kind) for kind in Kind}
+        spendable = spendable_for(view, account, context, now, user)
+        return Balance(
+            account=account,
+            at=now,
+            owned=_sum(by_kind),
+            by_kind=by_kind,
+            spendable=spendable,
+            used=view.used.get(account) or 0,
+            debt=view.owed.get(account) or 0,
+            burn=_burn(view, account, spendable, now),
+        )
 
 
 def spendable_for(
@@ -105,30 +104,43 @@ def spendable_for(
     return credits if room is None else min(credits, room)
 
 
-def expiring(books: Books, account: AccountId, now: Instant, within: int) -> Iterator[Expiring]:
+def expiring(books: Books, account: AccountId, now: Instant, within: int) -> tuple[Expiring, ...]:
     """The account's credits that lapse within a span from `now`, the next first."""
-    view = caught_up(books, now)
     bound = min(now + within, NEVER - 1)
-    for expires_at, grant in view.order(free_of(account)).since((now + 1,), bound=(bound + 1,)):
-        available = existing(view.grants, grant).available
-        yield Expiring(grant=grant, expires_at=expires_at, amount=available)
-
-
-def by_grant(books: Books, account: AccountId, now: Instant) -> Iterator[tuple[GrantTerms, Owned]]:
-    """What is in each grant the account was ever issued, the oldest first, lazily."""
-    view = caught_up(books, now)
-    for _, grant_id in view.order(grants_of(account)).since():
-        grant = existing(view.grants, grant_id)
-        gone = grant.available if now >= grant.terms.expires_at else 0
-        owned = Owned(
-            available=grant.available - gone,
-            held=grant.held,
-            spent=grant.spent,
-            lapsed=grant.lapsed + gone,
-            revoked=grant.revoked,
-            moved=grant.moved,
+    with seen_at(books, now) as view:
+        return tuple(
+            Expiring(
+                grant=grant,
+                expires_at=expires_at,
+                amount=existing(view.grants, grant).available,
+            )
+            for expires_at, grant in view.order(free_of(account)).since(
+                (now + 1,), bound=(bound + 1,)
+            )
         )
-        yield grant.terms, owned
+
+
+def by_grant(
+    books: Books, account: AccountId, now: Instant
+) -> tuple[tuple[GrantTerms, Owned], ...]:
+    """What is in each grant the account was ever issued, the oldest first."""
+    with seen_at(books, now) as view:
+        issued = [key[-1] for key in view.order(grants_of(account)).since()]
+        grants = [existing(view.grants, grant) for grant in issued]
+        return tuple((grant.terms, _shown(grant, now)) for grant in grants)
+
+
+def _shown(grant: Grant, now: Instant) -> Owned:
+    """What is in a grant, with what has expired as lapsed."""
+    gone = grant.available if now >= grant.terms.expires_at else 0
+    return Owned(
+        available=grant.available - gone,
+        held=grant.held,
+        spent=grant.spent,
+        lapsed=grant.lapsed + gone,
+        revoked=grant.revoked,
+        moved=grant.moved,
+    )
 
 
 def _owned(view: Books, account: AccountId, kind: Kind) -> Owned:

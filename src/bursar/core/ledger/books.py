@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from heapq import merge
+from operator import attrgetter
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from bursar.core.ids import (
@@ -35,7 +36,7 @@ from bursar.core.ids import (
 )
 from bursar.core.instant import DAY, Instant
 from bursar.core.ledger.events import Posting
-from bursar.core.ledger.tables import Key, Name, Order, Table
+from bursar.core.ledger.tables import Key, Name, Order, Table, Undo
 from bursar.core.ledger.values import (
     KIND_RANK,
     Account,
@@ -120,6 +121,9 @@ class Singles:
     prices: PriceBook = field(default_factory=PriceBook)  # the org's own
 
 
+_SINGLES: Final = attrgetter(*Singles.__slots__)
+
+
 class Books:
     """One org's state; all of it, or the part that was loaded."""
 
@@ -128,13 +132,12 @@ class Books:
         prices: PriceBook | None = None,
         *,
         complete: bool = True,
-        below: "Books | None" = None,
     ) -> None:
         self.deployment: Final = prices or PriceBook()  # the prices every org has
         self.complete: Final = complete
-        self.singles: Final[Singles] = replace(below.singles) if below else Singles()
-        self.clock: Instant = below.clock if below else 0
-        self._below: Final = below
+        self.singles: Final = Singles()
+        self.clock: Instant = 0
+        self._undo: Final = Undo()
         self._orders: Final[dict[Name, Order]] = {}
         self._tables: Final[dict[str, Table[Any, Any]]] = {}
 
@@ -159,23 +162,19 @@ class Books:
         self.lane_totals: Final[Table[Lane, Micros]] = self._table("lane_totals")
 
     def _table(self, name: str) -> Table[Any, Any]:
-        below = self._below
-        table: Table[Any, Any] = (
-            below._tables[name].layered() if below else Table(name, complete=self.complete)
-        )
+        table: Table[Any, Any] = Table(name, complete=self.complete, undo=self._undo)
         self._tables[name] = table
         return table
 
-    def layered(self) -> "Books":
-        """A layer over these books: reads fall through, writes do not."""
-        return Books(self.deployment, complete=self.complete, below=self)
+    def trial(self) -> "Trial":
+        """Changes that are put back when it ends, unless they are kept."""
+        return Trial(self)
 
     def order(self, name: Name) -> Order:
         """The order of that name."""
         order = self._orders.get(name)
         if order is None:
-            below = self._below
-            order = below.order(name).layered() if below else Order(name, complete=self.complete)
+            order = Order(name, complete=self.complete, undo=self._undo)
             self._orders[name] = order
         return order
 
@@ -410,6 +409,38 @@ class Books:
             self.order(TURNS).discard((old.next_at, old.id))
         self.order(TURNS).add((recurrence.next_at, recurrence.id))
         self.recurrences.put(recurrence.id, recurrence)
+
+
+class Trial:
+    """Changes to books that are put back when it ends, unless they are kept; may be nested."""
+
+    __slots__ = ("_books", "_clock", "_kept", "_mark", "_outermost", "_singles")
+
+    def __init__(self, books: Books) -> None:
+        self._books = books
+        self._kept = False
+
+    def __enter__(self) -> "Trial":
+        books = self._books
+        self._outermost = books._undo.steps is None
+        self._mark = books._undo.mark()
+        self._singles = _SINGLES(books.singles)
+        self._clock = books.clock
+        return self
+
+    def keep(self) -> None:
+        """Let the changes stay."""
+        self._kept = True
+
+    def __exit__(self, *_: object) -> None:
+        books = self._books
+        if not self._kept:
+            books._undo.back_to(self._mark)
+            for name, old in zip(Singles.__slots__, self._singles, strict=True):
+                setattr(books.singles, name, old)
+            books.clock = self._clock
+        if self._outermost:
+            books._undo.end()
 
 
 def existing(table: Table[Any, N], key: Any) -> N:

@@ -1,6 +1,7 @@
-"""What the rules say to a command: events, or a refusal. The books are not changed."""
+"""What the rules say to a command: events, or a refusal."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
@@ -82,10 +83,24 @@ RULES: Final[Mapping[type[Any], Rule]] = MappingProxyType(
 
 
 def decide(books: Books, command: Command, now: Instant) -> tuple[Event, ...] | Refusal:
-    """The whole effect of a command at `now`, or why there is none.
+    """The whole effect of a command at `now`, or why there is none. The books are as before.
 
     Raises `NotLoaded` when partly loaded books lack what must be looked at.
     """
+    with books.trial():
+        return _decided(books, command, now)
+
+
+def perform(books: Books, command: Command, now: Instant) -> tuple[Event, ...] | Refusal:
+    """Decide, and let it be true: the same as to decide and then to evolve by each event."""
+    with books.trial() as trial:
+        outcome = _decided(books, command, now)
+        if outcome and not isinstance(outcome, Refusal):
+            trial.keep()
+        return outcome
+
+
+def _decided(books: Books, command: Command, now: Instant) -> tuple[Event, ...] | Refusal:
     draft = draft_at(books, now)
     refusal = RULES[type(command)](draft, command)
     if refusal is not None:
@@ -94,6 +109,8 @@ def decide(books: Books, command: Command, now: Instant) -> tuple[Event, ...] | 
     return tuple(draft.events)
 
 
-def caught_up(books: Books, now: Instant) -> Books:
-    """The books as they are at `now`, with all that has fallen due; a layer to read from."""
-    return draft_at(books, now).books
+@contextmanager
+def seen_at(books: Books, now: Instant) -> Iterator[Books]:
+    """The books as they are at `now`, with all that has fallen due, for as long as one looks."""
+    with books.trial():
+        yield draft_at(books, now).books

@@ -1,4 +1,4 @@
-"""A decision in the making: a layer over the books, and the events decided so far."""
+"""A decision in the making: books on trial, and the events decided so far."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -30,10 +30,10 @@ MOVED: Final = Compartment.MOVED
 
 
 class Draft:
-    """What a command is going to do; the books below are not touched."""
+    """What a command is going to do. The books are changed as it goes: lay it in a trial."""
 
     def __init__(self, books: Books, now: Instant) -> None:
-        self.books: Final = books.layered()
+        self.books: Final = books
         self.now: Final = now
         self.since: Final = books.singles.now  # what was due until then has happened
         self.events: Final[list[Event]] = []

@@ -28,7 +28,7 @@ class _Due(NamedTuple):
 
 
 def draft_at(books: Books, now: Instant) -> Draft:
-    """A draft over the books in which all that is due by `now` has happened."""
+    """A draft in whose books all that is due by `now` has happened."""
     invariant(now >= books.singles.now, "time went back", now=now, last=books.singles.now)
     draft = Draft(books, now)
     catch_up(draft)

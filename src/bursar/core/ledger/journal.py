@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from bursar.core.instant import Instant
 from bursar.core.ledger.books import Books
 from bursar.core.ledger.commands import Command
-from bursar.core.ledger.decide import decide
+from bursar.core.ledger.decide import perform
 from bursar.core.ledger.events import Event
 from bursar.core.ledger.evolve import evolve
 from bursar.core.pricing import PriceBook
@@ -21,10 +21,8 @@ class Journal:
 
     def do(self, command: Command, now: Instant) -> tuple[Event, ...] | Refusal:
         """Decide, and make what was decided true."""
-        outcome = decide(self.books, command, now)
+        outcome = perform(self.books, command, now)
         if not isinstance(outcome, Refusal):
-            for event in outcome:
-                evolve(self.books, event)
             self.events.extend(outcome)
         return outcome
 

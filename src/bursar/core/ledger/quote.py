@@ -6,10 +6,9 @@ from bursar.core.instant import Instant
 from bursar.core.ledger.balance import spendable_for
 from bursar.core.ledger.books import Books
 from bursar.core.ledger.commands import Reserve
-from bursar.core.ledger.decide import decide
 from bursar.core.ledger.due import draft_at
-from bursar.core.ledger.events import HoldOpened
-from bursar.core.ledger.holds import prices_for, refusals
+from bursar.core.ledger.events import Event, HoldOpened
+from bursar.core.ledger.holds import prices_for, refusals, reserve
 from bursar.core.money import Micros, usage_price
 from bursar.core.refusal import Refusal
 
@@ -31,11 +30,13 @@ def quote(books: Books, ask: Reserve, now: Instant, likely_ms: int | None = None
 
     `likely_ms` is how long the run is expected to take; without it all that is held is likely.
     """
-    draft = draft_at(books, now)
-    known = draft.books.accounts.get(ask.account) is not None
-    spendable = spendable_for(draft.books, ask.account, ask.context, now, ask.user) if known else 0
-    outcome = decide(books, ask, now)
-    if isinstance(outcome, Refusal):
+    with books.trial():
+        draft = draft_at(books, now)
+        known = draft.books.accounts.get(ask.account) is not None
+        spendable = _spendable(draft.books, ask, now) if known else 0
+        refusal = reserve(draft, ask)
+        if refusal is None:
+            return _granted(draft.events, spendable, likely_ms)
         rates = prices_for(draft.books, ask.context, now)
         return Quote(
             held=0,
@@ -43,9 +44,16 @@ def quote(books: Books, ask: Reserve, now: Instant, likely_ms: int | None = None
             spendable=spendable,
             rates=tuple((gpu_type, priced.rate) for gpu_type, priced in rates.items()),
             dropped=(),
-            forbidden=refusals(draft, ask) if known else (outcome,),
+            forbidden=refusals(draft, ask) if known else (refusal,),
         )
-    opened = next(event for event in outcome if isinstance(event, HoldOpened))
+
+
+def _spendable(view: Books, ask: Reserve, now: Instant) -> Micros:
+    return spendable_for(view, ask.account, ask.context, now, ask.user)
+
+
+def _granted(events: list[Event], spendable: Micros, likely_ms: int | None) -> Quote:
+    opened = next(event for event in events if isinstance(event, HoldOpened))
     held = sum(posting.amount for posting in opened.postings)
     return Quote(
         held=held,

@@ -1,14 +1,13 @@
-"""Where the books keep their rows and their orders: whole, partly loaded, or as a layer.
+"""Where the books keep their rows and their orders: whole or partly loaded, and able to go back.
 
 `decide` must not change the books, yet a command has several steps that build on each other. So it
-works on a *layer*: reads fall through to the books below, writes stay in the layer, which is thrown
-away. Books may also be only partly loaded: touching a row or a stretch of an order that is not
-there raises `NotLoaded`, which names it; the shell loads it and asks again (D2).
+changes them and puts them back: while an `Undo` is on, every write notes what it replaced. Books
+may also be only partly loaded: touching a row or a stretch of an order that is not there raises
+`NotLoaded`, which names it; the shell loads it and asks again (D2).
 """
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
-from heapq import merge
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from bursar.core.ordered import Ordered
@@ -45,16 +44,43 @@ class NotLoaded(Exception):
         self.what: Final = what
 
 
+class Undo:
+    """What was replaced, in order, so that it can be put back."""
+
+    __slots__ = ("steps",)
+
+    def __init__(self) -> None:
+        self.steps: list[tuple[Callable[[Any, Any], None], Any, Any]] | None = None
+
+    def mark(self) -> int:
+        """Note what is replaced from here on."""
+        if self.steps is None:
+            self.steps = []
+        return len(self.steps)
+
+    def back_to(self, mark: int) -> None:
+        """Put back what was replaced since the mark, the last first."""
+        steps = self.steps or []
+        while len(steps) > mark:
+            put_back, key, old = steps.pop()
+            put_back(key, old)
+
+    def end(self) -> None:
+        """Note nothing more, and forget what was noted."""
+        self.steps = None
+
+
 class Table(Generic[K, V]):
     """Rows by key."""
 
-    __slots__ = ("_absent", "_rows", "complete", "name")
+    __slots__ = ("_absent", "_rows", "_undo", "complete", "name")
 
-    def __init__(self, name: str, *, complete: bool = True) -> None:
+    def __init__(self, name: str, *, complete: bool = True, undo: Undo | None = None) -> None:
         self.name = name
         self.complete = complete  # whether a row that is not here does not exist
         self._rows: dict[K, V] = {}
         self._absent: set[K] = set()
+        self._undo = undo or Undo()
 
     def get(self, key: K) -> V | None:
         """The row, or None if there is none."""
@@ -65,7 +91,15 @@ class Table(Generic[K, V]):
 
     def put(self, key: K, row: V) -> None:
         """Set the row."""
+        if (steps := self._undo.steps) is not None:
+            steps.append((self._put_back, key, self._rows.get(key)))
         self._rows[key] = row
+
+    def _put_back(self, key: K, row: V | None) -> None:
+        if row is None:
+            del self._rows[key]
+        else:
+            self._rows[key] = row
 
     def mark_absent(self, key: K) -> None:
         """Know that there is no such row."""
@@ -75,53 +109,40 @@ class Table(Generic[K, V]):
         """All rows that are here, in no particular order."""
         return iter(self._rows.items())
 
-    def layered(self) -> "Table[K, V]":
-        """A layer over this table."""
-        return _Layer(self)
-
-
-class _Layer(Table[K, V]):
-    """A table whose writes do not reach the one below."""
-
-    __slots__ = ("_below",)
-
-    def __init__(self, below: Table[K, V]) -> None:
-        super().__init__(below.name)
-        self._below = below
-
-    def get(self, key: K) -> V | None:
-        row = self._rows.get(key)
-        return self._below.get(key) if row is None else row
-
-    def items(self) -> Iterator[tuple[K, V]]:
-        for key, row in self._below.items():
-            if key not in self._rows:
-                yield key, row
-        yield from self._rows.items()
-
 
 class Order:
     """Keys in ascending order; when partly loaded, all keys up to `through` are here."""
 
-    __slots__ = ("_gone", "_keys", "complete", "name", "through")
+    __slots__ = ("_gone", "_keys", "_undo", "complete", "name", "through")
 
-    def __init__(self, name: Name, *, complete: bool = True) -> None:
+    def __init__(self, name: Name, *, complete: bool = True, undo: Undo | None = None) -> None:
         self.name = name
         self.complete = complete
         self.through: Key = FIRST
         self._keys: Ordered[Key] = Ordered()
         self._gone: set[Key] = set()  # taken out before they were loaded
+        self._undo = undo or Undo()
 
     def add(self, key: Key) -> None:
         """Put the key in its place."""
+        gone = key in self._gone
         self._gone.discard(key)
-        self._keys.add(key)
+        if self._keys.add(key) and (steps := self._undo.steps) is not None:
+            steps.append((self._put_back, key, (False, gone)))
 
     def discard(self, key: Key) -> None:
         """Take the key out; what is loaded later does not bring it back."""
-        self._keys.discard(key)
+        gone = key in self._gone
+        present = self._keys.discard(key)
         if not self.complete and key > self.through:
             self._gone.add(key)
+        if (steps := self._undo.steps) is not None:
+            steps.append((self._put_back, key, (present, gone)))
+
+    def _put_back(self, key: Key, was: tuple[bool, bool]) -> None:
+        present, gone = was
+        (self._keys.add if present else self._keys.discard)(key)
+        (self._gone.add if gone else self._gone.discard)(key)
 
     def load(self, keys: Iterable[Key], through: Key | None) -> None:
         """Bring in the keys up to `through` as they are stored; None when these are all."""
@@ -144,28 +165,3 @@ class Order:
             yield found
         if not self.complete and (bound is None or self.through < bound):
             raise NotLoaded(Stretch(self.name, self.through))
-
-    def layered(self) -> "Order":
-        """A layer over this order."""
-        return _LayerOrder(self)
-
-
-class _LayerOrder(Order):
-    """An order whose changes do not reach the one below."""
-
-    __slots__ = ("_below",)
-
-    def __init__(self, below: Order) -> None:
-        super().__init__(below.name)
-        self._below = below
-
-    def discard(self, key: Key) -> None:
-        self._keys.discard(key)
-        self._gone.add(key)
-
-    def since(self, key: Key = FIRST, bound: Key | None = None) -> Iterator[Key]:
-        last: Key | None = None
-        for found in merge(self._below.since(key, bound), super().since(key, bound)):
-            if found != last and found not in self._gone:
-                yield found
-            last = found
