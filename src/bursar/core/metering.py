@@ -5,8 +5,9 @@ and a lost one is made good by the next (M2). Prices are taken of running totals
 costs the difference of two totals: metering often or seldom comes to the same (L14).
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from bursar.core.altered import altered
 from bursar.core.budgets.periods import Window, split
 from bursar.core.instant import Instant, whole_ms
 from bursar.core.money import Micros, usage_price
@@ -96,7 +97,7 @@ def rewound(meter: Meter, kept_ms: int) -> tuple[Meter, Usage]:
 
 def _showing(meter: Meter, run_ms: int) -> Meter:
     charged = usage_price(meter.rate, meter.milli_gpus, run_ms)
-    return replace(meter, run_ms=run_ms, charged=charged)
+    return altered(meter, run_ms=run_ms, charged=charged)
 
 
 def _stretch(meter: Meter, from_ms: int, to_ms: int) -> Usage:

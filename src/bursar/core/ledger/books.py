@@ -18,12 +18,13 @@ back costs what has happened since.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from heapq import merge
 from operator import attrgetter
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
+from bursar.core.altered import altered
 from bursar.core.ids import (
     AccountId,
     BudgetId,
@@ -138,6 +139,7 @@ class Books:
         self.singles: Final = Singles()
         self.clock: Instant = 0
         self._undo: Final = Undo()
+        self._paths: Final[dict[AccountId, tuple[AccountId, ...]]] = {}  # a tree only grows
         self._orders: Final[dict[Name, Order]] = {}
         self._tables: Final[dict[str, Table[Any, Any]]] = {}
 
@@ -195,12 +197,12 @@ class Books:
 
     def path(self, account: AccountId) -> tuple[AccountId, ...]:
         """The account and all above it, the root last."""
-        path: list[AccountId] = []
-        step: AccountId | None = account
-        while step is not None:
-            path.append(step)
-            step = existing(self.accounts, step).parent
-        return tuple(path)
+        path = self._paths.get(account)
+        if path is None:
+            parent = existing(self.accounts, account).parent
+            path = (account,) if parent is None else (account, *self.path(parent))
+            self._paths[account] = path
+        return path
 
     def owed_on(self, path: tuple[AccountId, ...]) -> Micros:
         """What the accounts of a path owe together."""
@@ -238,7 +240,7 @@ class Books:
     def forfeit(self, grant_id: GrantId, amount: Micros, at: Instant) -> None:
         """Let lapsed credits of a grant never be usable again from `at` on."""
         grant = existing(self.grants, grant_id)
-        self.put_grant(replace(grant, forfeited=grant.forfeited + amount))
+        self.put_grant(altered(grant, forfeited=grant.forfeited + amount))
         key = Change(at, self.singles.number, AFTER_POSTINGS, -amount)
         self.order(history_of(grant_id)).add(key)
 
@@ -436,6 +438,7 @@ class Trial:
         books = self._books
         if not self._kept:
             books._undo.back_to(self._mark)
+            books._paths.clear()
             for name, old in zip(Singles.__slots__, self._singles, strict=True):
                 setattr(books.singles, name, old)
             books.clock = self._clock

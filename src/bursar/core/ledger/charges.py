@@ -1,8 +1,8 @@
 """Charging usage to holds: amounts, readings, and what became known late (L6, L12–L14)."""
 
-from dataclasses import replace
 from typing import Final
 
+from bursar.core.altered import altered
 from bursar.core.ids import ChargeId
 from bursar.core.instant import DAY, MILLISECOND
 from bursar.core.ledger.books import existing
@@ -12,7 +12,6 @@ from bursar.core.ledger.due import close_hold
 from bursar.core.ledger.events import ChargeBooked, Closing
 from bursar.core.ledger.holds import closed
 from bursar.core.ledger.limits import (
-    budgets_on,
     count_amount,
     count_usage,
     crossings,
@@ -147,7 +146,7 @@ def _reading(
         draft.now,
         usage,
         attempt,
-        replace(shown, settled=shown.settled or final),
+        altered(shown, settled=shown.settled or final),
     )
 
 
@@ -186,7 +185,7 @@ def meter_of(hold: Hold, attempt: int) -> Meter | Refusal:
 
 def _book(draft: Draft, hold: Hold, ask: Ask) -> None:
     """Book usage: from what the hold has, then as an overrun. Nothing here may refuse."""
-    applying = budgets_on(draft.books, hold.terms.account, hold.terms.user)
+    applying = draft.applying(hold.terms.account, hold.terms.user)
     payment = Payment(draft, hold, ask)
     payment.from_open()
     if ask.late:

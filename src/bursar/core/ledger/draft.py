@@ -1,10 +1,10 @@
 """A decision in the making: books on trial, and the events decided so far."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Final
 
-from bursar.core.ids import AccountId, GrantId
+from bursar.core.altered import altered
+from bursar.core.ids import AccountId, GrantId, UserId
 from bursar.core.instant import Instant
 from bursar.core.ledger.books import Books, existing
 from bursar.core.ledger.events import (
@@ -16,7 +16,7 @@ from bursar.core.ledger.events import (
 )
 from bursar.core.ledger.evolve import evolve
 from bursar.core.ledger.hold_state import hold_after
-from bursar.core.ledger.limits import claim_changes
+from bursar.core.ledger.limits import Applying, budgets_on, claim_changes
 from bursar.core.ledger.plan import Source
 from bursar.core.ledger.values import Compartment, Context, Draw, Grant, GrantTerms, Hold
 from bursar.core.money import Micros
@@ -37,6 +37,7 @@ class Draft:
         self.now: Final = now
         self.since: Final = books.singles.now  # what was due until then has happened
         self.events: Final[list[Event]] = []
+        self._applying: Final[dict[tuple[AccountId, UserId], list[Applying]]] = {}
         self.credited = False  # whether credits became available since debts were last repaid
 
     def record(self, event: Event) -> None:
@@ -45,14 +46,27 @@ class Draft:
             for grant in sorted({posting.grant for posting in event.postings}):
                 self.lapse(grant)
         if self.books.clock < self.now:
-            event = replace(event, due_at=self.books.clock)
+            event = altered(event, due_at=self.books.clock)
         if isinstance(event, HoldChanged):
-            old = self.books.holds.get(event.hold)
-            changes = tuple(claim_changes(self.books, old, hold_after(event, old)))
-            event = replace(event, claims=changes) if changes else event
+            event = self._with_claims(event)
         evolve(self.books, event)
         self.events.append(event)
         self.credited = self.credited or any(_credits(posting) for posting in event.postings)
+
+    def _with_claims(self, event: HoldChanged) -> HoldChanged:
+        """The event, with what it changes of the hold's claims on budgets written into it."""
+        old = self.books.holds.get(event.hold)
+        new = hold_after(event, old)
+        applying = self.applying(new.terms.account, new.terms.user)
+        changes = tuple(claim_changes(applying, old, new))
+        return altered(event, claims=changes) if changes else event
+
+    def applying(self, account: AccountId, user: UserId) -> list[Applying]:
+        """The budgets that apply to usage of `user` in `account`; no decision changes them."""
+        key = (account, user)
+        if key not in self._applying:
+            self._applying[key] = budgets_on(self.books, account, user)
+        return self._applying[key]
 
     def lapse(self, grant_id: GrantId) -> None:
         """Write down that a grant has expired, if it has and that is not written yet."""

@@ -4,9 +4,9 @@ Nothing is decided here. An event that contradicts the books breaks an invariant
 of it may be kept.
 """
 
-from dataclasses import replace
 from functools import singledispatch
 
+from bursar.core.altered import altered
 from bursar.core.ids import AccountId, DebtId, GrantId
 from bursar.core.instant import NEVER, Instant
 from bursar.core.ledger.books import BURN_SLOT, Books, existing, grants_of
@@ -135,12 +135,12 @@ def _(event: Event, books: Books) -> None:
 @_make_true.register
 def _(event: GrantExtended, books: Books) -> None:
     grant = existing(books.grants, event.grant)
-    books.put_grant(replace(grant, terms=replace(grant.terms, expires_at=event.expires_at)))
+    books.put_grant(altered(grant, terms=altered(grant.terms, expires_at=event.expires_at)))
 
 
 @_make_true.register
 def _(event: GrantRevoked, books: Books) -> None:
-    books.put_grant(replace(existing(books.grants, event.grant), withdrawn=True))
+    books.put_grant(altered(existing(books.grants, event.grant), withdrawn=True))
 
 
 @_make_true.register
@@ -153,7 +153,7 @@ def _(event: RecurrenceTurned, books: Books) -> None:
     books.singles.issued += sum(terms.amount for terms in event.issued)
     recurrence = existing(books.recurrences, event.recurrence)
     grants = tuple(terms.id for terms in event.issued)
-    books.put_recurrence(replace(recurrence, next_at=event.next_at, grants=grants))
+    books.put_recurrence(altered(recurrence, next_at=event.next_at, grants=grants))
     for grant, amount in event.rolled:
         books.forfeit(grant, amount, event.turned_at)
 
@@ -161,7 +161,7 @@ def _(event: RecurrenceTurned, books: Books) -> None:
 @_make_true.register
 def _(event: RecurrenceStopped, books: Books) -> None:
     recurrence = existing(books.recurrences, event.recurrence)
-    books.put_recurrence(replace(recurrence, next_at=NEVER))
+    books.put_recurrence(altered(recurrence, next_at=NEVER))
 
 
 # Holds
@@ -224,7 +224,7 @@ def _(event: ChargeReversed, books: Books) -> None:
     _tally(books, event.counted, -1)
     books.charges.put(
         event.charge,
-        replace(
+        altered(
             record,
             usage=record.usage - event.amount,
             spent=_without(record.spent, undone),
@@ -245,7 +245,7 @@ def _(event: WorkGivenBack, books: Books) -> None:
         record = existing(books.charges, less.charge)
         books.charges.put(
             record.id,
-            replace(
+            altered(
                 record,
                 usage=record.usage - less.usage,
                 spent=_without(record.spent, dict(less.spent)),
@@ -269,22 +269,22 @@ def _(event: DebtRepaid, books: Books) -> None:
     _spend(books, debt.account, event.postings, event.at)
     if debt.hold is None:
         draws = moved_draws(debt.draws, event.postings)
-        books.put_debt(replace(debt, owed=debt.owed - event.amount, draws=draws))
+        books.put_debt(altered(debt, owed=debt.owed - event.amount, draws=draws))
         return
-    books.put_debt(replace(debt, owed=debt.owed - event.amount))
+    books.put_debt(altered(debt, owed=debt.owed - event.amount))
     hold = existing(books.holds, debt.hold)
     draws = moved_draws(hold.draws, event.postings)
-    books.put_hold(replace(hold, draws=draws, owed=hold.owed - event.amount))
+    books.put_hold(altered(hold, draws=draws, owed=hold.owed - event.amount))
     _pay(books, event.paid)
 
 
 @_make_true.register
 def _(event: DebtAbsorbed, books: Books) -> None:
     debt = existing(books.debts, event.debt)
-    books.put_debt(replace(debt, owed=debt.owed - event.amount))
+    books.put_debt(altered(debt, owed=debt.owed - event.amount))
     if debt.hold is not None:
         hold = existing(books.holds, debt.hold)
-        after = replace(hold, owed=hold.owed - event.amount, absorbed=hold.absorbed + event.amount)
+        after = altered(hold, owed=hold.owed - event.amount, absorbed=hold.absorbed + event.amount)
         books.put_hold(after)
         _pay(books, event.paid)
 
@@ -296,7 +296,7 @@ def _pay(books: Books, paid: tuple[Paid, ...]) -> None:
         spent = dict(record.spent)
         for grant, amount in one.spent:
             spent[grant] = spent.get(grant, 0) + amount
-        after = replace(record, owed=record.owed - one.owed, spent=tuple(spent.items()))
+        after = altered(record, owed=record.owed - one.owed, spent=tuple(spent.items()))
         books.charges.put(record.id, after)
 
 
@@ -318,14 +318,14 @@ def _(event: BudgetDropped, books: Books) -> None:
     budget = existing(books.budgets, event.budget)
     others = existing(books.budgets_of, budget.target.key)
     books.budgets_of.put(budget.target.key, tuple(one for one in others if one != budget.id))
-    books.budgets.put(budget.id, replace(budget, dropped=True))
+    books.budgets.put(budget.id, altered(budget, dropped=True))
 
 
 @_make_true.register
 def _(event: ThresholdCrossed, books: Books) -> None:
     key = (event.budget, event.user, event.start)
     tally = books.tallies.get(key) or NO_TALLY
-    books.tallies.put(key, replace(tally, crossed=event.crossed))
+    books.tallies.put(key, altered(tally, crossed=event.crossed))
 
 
 # What several events share
@@ -338,7 +338,7 @@ def _claim(books: Books, claims: tuple[Claimed, ...]) -> None:
         if one.relief:
             tally = books.tallies.get((*counter, one.start)) or NO_TALLY
             books.tallies.put(
-                (*counter, one.start), replace(tally, relief=tally.relief + one.relief)
+                (*counter, one.start), altered(tally, relief=tally.relief + one.relief)
             )
 
 
@@ -352,7 +352,7 @@ def _owe(books: Books, hold: Hold, amount: Micros, at: Instant) -> None:
             owed=0,
             booked_at=at,
         )
-    books.put_debt(replace(debt, owed=debt.owed + amount))
+    books.put_debt(altered(debt, owed=debt.owed + amount))
 
 
 def _spent_by(postings: tuple[Posting, ...]) -> tuple[tuple[GrantId, Micros], ...]:
@@ -379,7 +379,7 @@ def _tally(books: Books, counted: tuple[Counted, ...], sign: int) -> None:
     for one in counted:
         key = (one.budget, one.user, one.start)
         tally = books.tallies.get(key) or NO_TALLY
-        books.tallies.put(key, replace(tally, charged=tally.charged + sign * one.amount))
+        books.tallies.put(key, altered(tally, charged=tally.charged + sign * one.amount))
 
 
 def _without(
@@ -392,7 +392,7 @@ def _without(
 def _less(counted: tuple[Counted, ...], taken: tuple[Counted, ...]) -> tuple[Counted, ...]:
     off = {(one.budget, one.user, one.start): one.amount for one in taken}
     left = (
-        replace(one, amount=one.amount - off.get((one.budget, one.user, one.start), 0))
+        altered(one, amount=one.amount - off.get((one.budget, one.user, one.start), 0))
         for one in counted
     )
     return tuple(one for one in left if one.amount > 0)

@@ -1,8 +1,8 @@
 """Creating credits, and correcting what was created (L2, L11, L20)."""
 
-from dataclasses import replace
 from itertools import islice
 
+from bursar.core.altered import altered
 from bursar.core.budgets.periods import Every, Window
 from bursar.core.ids import AccountId
 from bursar.core.instant import NEVER
@@ -173,7 +173,7 @@ def transfer(draft: Draft, ask: Transfer) -> Refusal | None:
         return Refusal(Code.EXCEEDS_GRANT, {"available": grant.available, "asked": ask.amount})
 
     # Nothing below may refuse.
-    terms = replace(
+    terms = altered(
         grant.terms,
         id=ask.to_grant,
         account=ask.account,

@@ -6,8 +6,9 @@ of whether a lapse had been written. Every such view adds up and has no negative
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from bursar.core.altered import altered
 from bursar.core.ids import AccountId, GrantId
 from bursar.core.instant import Instant
 from bursar.core.ledger.events import Event, GrantExtended, Posting, issued_by
@@ -41,7 +42,7 @@ def view(events: Iterable[Event], at: Instant, known_at: Instant) -> dict[GrantI
             terms[new.id] = new
             parts[new.id] = dict.fromkeys(Compartment, 0)
         if isinstance(event, GrantExtended) and event.at <= at:
-            terms[event.grant] = replace(terms[event.grant], expires_at=event.expires_at)
+            terms[event.grant] = altered(terms[event.grant], expires_at=event.expires_at)
         for posting in event.postings:
             if posting.effective_at <= at:
                 _post(parts[posting.grant], posting)

@@ -5,9 +5,9 @@ that into the event.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, Final
 
+from bursar.core.altered import altered
 from bursar.core.ids import GrantId
 from bursar.core.instant import Instant
 from bursar.core.ledger.events import (
@@ -35,9 +35,9 @@ def hold_after(event: HoldChanged, hold: Hold | None) -> Hold:
         hold = Hold(terms=event.terms, expires_at=event.expires_at, rate=event.rate)
     if hold is None:
         broken("a hold is missing", hold=event.hold)
-    own = dict(event.own) if isinstance(event, ChargeBooked) else {}
+    own = event.own if isinstance(event, ChargeBooked) else ()
     draws = moved_draws(hold.draws, event.postings, own)
-    return replace(
+    return altered(
         hold,
         draws=draws,
         open=sum(draw.open for draw in draws),
@@ -83,15 +83,15 @@ def _metered(hold: Hold, attempt: int | None, meter: Meter | None) -> tuple[tupl
 def reversed_on(hold: Hold, undone: dict[GrantId, Micros], forgiven: Micros) -> Hold:
     """The hold once so much of its charges was undone; the operator absorbs what is forgiven."""
     draws = tuple(
-        replace(draw, undone=draw.undone + undone.get(draw.grant, 0)) for draw in hold.draws
+        altered(draw, undone=draw.undone + undone.get(draw.grant, 0)) for draw in hold.draws
     )
-    return replace(hold, draws=draws, owed=hold.owed - forgiven, absorbed=hold.absorbed + forgiven)
+    return altered(hold, draws=draws, owed=hold.owed - forgiven, absorbed=hold.absorbed + forgiven)
 
 
 def moved_draws(
     draws: tuple[Draw, ...],
     postings: tuple[Posting, ...],
-    own: dict[GrantId, Micros] | None = None,
+    own: tuple[tuple[GrantId, Micros], ...] = (),
 ) -> tuple[Draw, ...]:
     """The draws after credits moved; `own` is what a late charge took of what was returned."""
     after = {draw.grant: draw for draw in draws}
@@ -100,9 +100,9 @@ def moved_draws(
         if move is not None:
             draw = after.get(posting.grant) or Draw(grant=posting.grant)
             after[posting.grant] = move(draw, posting.amount, posting.effective_at)
-    for grant, amount in (own or {}).items():
+    for grant, amount in own:
         draw = after[grant]
-        after[grant] = replace(draw, drawn=draw.drawn - amount, returned=draw.returned - amount)
+        after[grant] = altered(draw, drawn=draw.drawn - amount, returned=draw.returned - amount)
     return tuple(after.values())
 
 
@@ -110,27 +110,27 @@ _Move = Callable[[Draw, Micros, Instant], Draw]
 
 
 def _take(draw: Draw, amount: Micros, _: Instant) -> Draw:
-    return replace(draw, drawn=draw.drawn + amount)
+    return altered(draw, drawn=draw.drawn + amount)
 
 
 def _charge(draw: Draw, amount: Micros, _: Instant) -> Draw:
-    return replace(draw, charged=draw.charged + amount)
+    return altered(draw, charged=draw.charged + amount)
 
 
 def _take_and_charge(draw: Draw, amount: Micros, _: Instant) -> Draw:
-    return replace(draw, drawn=draw.drawn + amount, charged=draw.charged + amount)
+    return altered(draw, drawn=draw.drawn + amount, charged=draw.charged + amount)
 
 
 def _return(draw: Draw, amount: Micros, at: Instant) -> Draw:
-    return replace(draw, returned=draw.returned + amount, returned_at=at)
+    return altered(draw, returned=draw.returned + amount, returned_at=at)
 
 
 def _give_back(draw: Draw, amount: Micros, _: Instant) -> Draw:
-    return replace(draw, charged=draw.charged - amount)
+    return altered(draw, charged=draw.charged - amount)
 
 
 def _forfeit(draw: Draw, amount: Micros, _: Instant) -> Draw:
-    return replace(draw, drawn=draw.drawn - amount, charged=draw.charged - amount)
+    return altered(draw, drawn=draw.drawn - amount, charged=draw.charged - amount)
 
 
 _MOVES: Final[dict[tuple[Compartment | None, Compartment], _Move]] = {

@@ -1,10 +1,10 @@
 """Setting credits aside, and what can be done with them but spend them (L5, L6, M1)."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from heapq import merge
 from typing import NamedTuple, TypeAlias
 
+from bursar.core.altered import altered
 from bursar.core.ids import AccountId, DebtId, GrantId, HoldId
 from bursar.core.instant import Instant
 from bursar.core.ledger.books import Books
@@ -20,7 +20,7 @@ from bursar.core.ledger.events import (
     HoldReduced,
     Posting,
 )
-from bursar.core.ledger.limits import all_over, budgets_on, first_over
+from bursar.core.ledger.limits import all_over, first_over
 from bursar.core.ledger.plan import Parts, Source, fill, keep
 from bursar.core.ledger.spendable import credits_in_lanes, drawable_credits
 from bursar.core.ledger.values import Claimant, Context, Draw, Grant, Hold, HoldTerms
@@ -133,7 +133,7 @@ def _fund(draft: Draft, ask: Reserve, rates: dict[str, Micros]) -> Funding | Ref
 
 def _fund_set(draft: Draft, ask: Reserve, rates: dict[str, Micros]) -> Funding | Refusal:
     return _fund_types(
-        draft, ask, replace(ask.context, gpu_types=tuple(rates)), tuple(rates.items())
+        draft, ask, altered(ask.context, gpu_types=tuple(rates)), tuple(rates.items())
     )
 
 
@@ -154,7 +154,7 @@ def _objections(draft: Draft, ask: Reserve, claimant: Claimant) -> Iterator[Refu
         yield Refusal(Code.AMOUNT_TOO_LARGE, {"amount": claimant.open, "most": AMOUNT_MAX})
     if refusal := _in_debt(draft, draft.books.path(ask.account)):
         yield refusal
-    applying = budgets_on(draft.books, ask.account, ask.user)
+    applying = draft.applying(ask.account, ask.user)
     yield from all_over(draft.books, applying, None, claimant)
 
 
@@ -222,7 +222,7 @@ def refusals(draft: Draft, ask: Reserve) -> tuple[Refusal, ...]:
     context = ask.context
     if ask.run_ms is not None:
         cheapest = min(rates, key=lambda kind: rates[kind])
-        context, rates = replace(context, gpu_types=(cheapest,)), {cheapest: rates[cheapest]}
+        context, rates = altered(context, gpu_types=(cheapest,)), {cheapest: rates[cheapest]}
     claimant = _claimant(draft, ask, context, tuple(rates.items()))
     parts = _all_drawn(draft, ask, context, claimant.open)
     short = (parts,) if isinstance(parts, Refusal) else ()
@@ -283,7 +283,7 @@ def _not_extendable(draft: Draft, hold: Hold, amount: Micros, until: Instant) ->
         return closed(hold)
     if refusal := _in_debt(draft, books.path(hold.terms.account)):
         return refusal
-    applying = budgets_on(books, hold.terms.account, hold.terms.user)
+    applying = draft.applying(hold.terms.account, hold.terms.user)
     before = hold.claimant
     after = before._replace(
         open=before.open + amount,
@@ -310,7 +310,7 @@ def redraw(draft: Draft, ask: Redraw) -> Refusal | None:
         return closed(hold)
 
     # Nothing below may refuse.
-    context = replace(hold.terms.context, gpu_types=(ask.gpu_type,))
+    context = altered(hold.terms.context, gpu_types=(ask.gpu_type,))
     in_force = prices_for(draft.books, context, draft.now).get(ask.gpu_type)
     rate = attempt_rate(rates[ask.gpu_type], in_force.rate if in_force else None)
     milli_gpus = context.milli_gpus

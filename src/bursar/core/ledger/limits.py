@@ -74,6 +74,8 @@ def claim_of(budget: Budget, hold: Claimant, period: Period) -> Claim:
     There is none before the hold has changed in it. Run time that is not paid yet counts from
     where it began, within the period.
     """
+    if hold.milli_gpus == 0:
+        return Claim(hold.open, 0)
     horizon = min(claim_horizon(budget.window), hold.expires_at - hold.since)
     full = _spendable_within(hold, horizon)
     if not budget.calendar or hold.touched_at < period.start:
@@ -82,12 +84,13 @@ def claim_of(budget: Budget, hold: Claimant, period: Period) -> Claim:
     return Claim(full, full - _spendable_within(hold, span))
 
 
-def claim_changes(books: Books, old: Hold | None, new: Hold) -> Iterator[Claimed]:
+def claim_changes(applying: list[Applying], old: Hold | None, new: Hold) -> Iterator[Claimed]:
     """By how much the claims on the budgets above a hold change when it does, now."""
-    for budget, user in budgets_on(books, new.terms.account, new.terms.user):
-        period = period_at(budget.window, new.touched_at)
-        full, relief = claim_of(budget, new.claimant, period)
-        before = NO_CLAIM if old is None else claim_of(budget, old.claimant, period)
+    was, now = None if old is None else old.claimant, new.claimant
+    for budget, user in applying:
+        period = period_at(budget.window, now.touched_at)
+        full, relief = claim_of(budget, now, period)
+        before = NO_CLAIM if was is None else claim_of(budget, was, period)
         if (full, relief) != before:
             yield Claimed(
                 budget=budget.id,
@@ -99,8 +102,6 @@ def claim_changes(books: Books, old: Hold | None, new: Hold) -> Iterator[Claimed
 
 
 def _spendable_within(hold: Claimant, span: int) -> Micros:
-    if hold.milli_gpus == 0:
-        return hold.open
     return min(hold.open, usage_price(hold.rate, hold.milli_gpus, whole_ms(span)))
 
 

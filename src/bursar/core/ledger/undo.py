@@ -1,8 +1,8 @@
 """Undoing usage: charges reversed, lost work given back (L11, M3)."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 
+from bursar.core.altered import altered
 from bursar.core.ids import GrantId
 from bursar.core.ledger.books import Books, charges_of, existing
 from bursar.core.ledger.charges import meter_of
@@ -99,7 +99,7 @@ def _reissued(
             continue
         label = f"reissued/{terms.id}/{left[terms.id]}"
         new.append(
-            replace(
+            altered(
                 terms,
                 id=new_grant_id(draft.books, ask.charge, label),
                 source="re-issue",

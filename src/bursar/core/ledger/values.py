@@ -1,10 +1,11 @@
 """What the books of an org are made of: frozen values that refuse to exist in a wrong state."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, NamedTuple, TypeAlias
 
+from bursar.core.altered import altered
 from bursar.core.budgets.periods import Every, Window
 from bursar.core.ids import (
     AccountId,
@@ -320,9 +321,9 @@ class Hold:
         """
         terms = self.terms
         if self.meters:
-            return replace(terms.context, gpu_types=(self.meters[-1][1].gpu_type,))
+            return altered(terms.context, gpu_types=(self.meters[-1][1].gpu_type,))
         if terms.metered and len(terms.rates) == 1:
-            return replace(terms.context, gpu_types=(terms.rates[0][0],))
+            return altered(terms.context, gpu_types=(terms.rates[0][0],))
         return terms.context
 
     def meter(self, attempt: int) -> Meter | None:
