@@ -365,7 +365,9 @@ class Org:
 
     def rebuilds(self) -> None:
         """The events alone give the same books (L1)."""
-        assert self.journal.books == rebuilt_from(self.journal.events, self.prices)
+        rebuilt = rebuilt_from(self.journal.events, self.prices)
+        assert self.journal.books == rebuilt
+        assert self.prices is rebuilt.deployment
 
     def _charge_id(self, charge: str | None) -> ChargeId:
         self._charges += 1

@@ -1017,6 +1017,6 @@ def test_rebuilding_asks_no_calendar(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("a calendar was asked")
 
     monkeypatch.setattr(periods, "_found", no_calendar)
-    monkeypatch.setattr(periods, "_known", lambda _: periods._Known())
+    monkeypatch.setattr(periods._Known, "table", ((), ()))
 
     org.rebuilds()

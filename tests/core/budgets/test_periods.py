@@ -264,6 +264,23 @@ def test_periods_tile_time_without_gap_or_overlap(
     assert label(every, wall(zone, anywhere)) <= name
 
 
+def without_memory(every: Every, zone: str) -> Window:
+    """A window of which no period has been found yet."""
+    periods._known_of.cache_clear()
+    return Window(every=every, time_zone=zone)
+
+
+def test_equal_windows_share_what_they_remember() -> None:
+    """Whoever asks first; a window of another zone does not."""
+    window = without_memory(Every.DAY, "UTC")
+    period_at(window, 5 * DAY)
+
+    assert ((5 * DAY,), (Period(start=5 * DAY, end=6 * DAY),)) == window._known.table
+    assert window._known is Window(every=Every.DAY)._known
+    assert window._known is not Window(every=Every.DAY, time_zone="Asia/Tokyo")._known
+    assert window._known is not Window(every=Every.WEEK)._known
+
+
 @given(
     every=st.sampled_from(CALENDAR),
     zone=st.sampled_from(("Europe/Berlin", "America/St_Johns", "Pacific/Apia")),
@@ -271,23 +288,18 @@ def test_periods_tile_time_without_gap_or_overlap(
 )
 def test_what_was_asked_before_changes_no_answer(every: Every, zone: str, days: list[int]) -> None:
     """Remembered periods are those that are found from nothing, whatever the order of asking."""
-    window = Window(every=every, time_zone=zone)
-    periods._known.cache_clear()
+    window = without_memory(every, zone)
     remembering = [period_at(window, day * DAY + 2 * HOUR) for day in days]
-    starts, known = periods._known(window).table
+    starts, known = window._known.table
 
-    fresh = []
-    for day in days:
-        periods._known.cache_clear()
-        fresh.append(period_at(window, day * DAY + 2 * HOUR))
+    fresh = [period_at(without_memory(every, zone), day * DAY + 2 * HOUR) for day in days]
     assert fresh == remembering
     assert sorted(set(starts)) == list(starts) == [period.start for period in known]
 
 
 def test_a_period_is_found_once_and_then_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     """A second question about the same period is answered from memory, at its very edges too."""
-    window = Window(every=Every.DAY, time_zone="Asia/Tokyo")
-    periods._known.cache_clear()
+    window = without_memory(Every.DAY, "Asia/Tokyo")
     days = [period_at(window, day * DAY) for day in (5, 3, 4)]
     monkeypatch.setattr(periods, "_found", None)  # any further search would raise
 
@@ -298,14 +310,13 @@ def test_a_period_is_found_once_and_then_remembered(monkeypatch: pytest.MonkeyPa
 
 def test_no_more_than_64_periods_of_a_window_are_remembered() -> None:
     """The memory is bounded: the 65th period puts the others out."""
-    window = Window(every=Every.DAY)
-    periods._known.cache_clear()
+    window = without_memory(Every.DAY, "UTC")
 
     for day in range(64):
         assert Period(start=day * DAY, end=(day + 1) * DAY) == period_at(window, day * DAY)
-    assert tuple(day * DAY for day in range(64)) == periods._known(window).table[0]
+    assert tuple(day * DAY for day in range(64)) == window._known.table[0]
     period_at(window, 64 * DAY)
-    assert ((64 * DAY,), (Period(start=64 * DAY, end=65 * DAY),)) == periods._known(window).table
+    assert ((64 * DAY,), (Period(start=64 * DAY, end=65 * DAY),)) == window._known.table
 
 
 @pytest.mark.parametrize("at", [0, 1, utc("2024-05-05"), NEVER - 1])

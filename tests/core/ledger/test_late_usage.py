@@ -248,6 +248,41 @@ def test_a_grant_valid_exactly_then_pays() -> None:
     ]
 
 
+def test_a_grant_that_has_expired_just_now_pays_for_what_was_before() -> None:
+    """At the very instant of its expiry it is gone, and was free until then (L12)."""
+    org = Org()
+    org.issue("own", 10, priority=1)
+    org.issue("then", 50, expires=hours(3))
+    org.reserve("h1", 10)
+    org.settle("h1", 10)
+    org.at(hours(3))
+
+    events = org.late("h1", 20, when=hours(1))
+
+    assert [
+        ("then", "available → lapsed", 50, hours(3)),
+        ("then", "lapsed → available", 20, hours(3)),
+        ("then", "available → spent", 20, hours(1)),
+    ] == moves(events)
+
+
+def test_an_expired_grant_of_named_accounts_pays_for_those_below_them() -> None:
+    """Its policy is asked as it would have been then (L9, L12)."""
+    org = Org()
+    org.issue("own", 10, priority=1)
+    for name in ("team", "project"):
+        policy = Policy(accounts=frozenset({AccountId(name)}))
+        org.issue(name, 50, expires=hours(2), policy=policy)
+    org.reserve("h1", 10, by="team")
+    org.charge("h1", 10)
+    org.at(hours(3))
+
+    org.late("h1", 70, when=hours(1))
+
+    assert (50, 0) == (org.parts("team").spent, org.parts("project").spent)
+    assert 20 == org.owed("h1")
+
+
 def test_only_what_was_free_at_every_instant_since_is_spent_then() -> None:
     """What was held, moved or spent in between was not free (L12)."""
     org = Org()

@@ -74,6 +74,16 @@ def test_a_part_can_be_returned_and_the_hold_goes_on() -> None:
     assert Parts(available=10, spent=30) == org.parts("g1")
 
 
+def test_a_draw_of_one_micro_credit_is_returned_whole() -> None:
+    """The smallest there is (L6)."""
+    org = Org()
+    org.issue("g1", 10, expires=hours(1))
+    org.issue("g2", 5)
+    org.reserve("h1", 11)
+
+    assert [("g2", "held → available", 1, T0)] == moves(org.refund("h1", 1))
+
+
 def test_all_that_is_open_can_be_returned_without_closing() -> None:
     """An empty hold is a hold (L6)."""
     org = Org()

@@ -20,7 +20,7 @@ midnight alone is wrong where there is none, or where there are two.
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
 from enum import StrEnum
 from functools import lru_cache
@@ -85,6 +85,7 @@ class Window:
     every: Every
     time_zone: str = "UTC"  # IANA name; whose midnights count, where midnights count
     length: int = 0  # microseconds, divisible by 24, when ROLLING; else 0
+    _known: "_Known" = field(init=False, repr=False, compare=False)  # periods found so far
 
     def __post_init__(self) -> None:
         if self.every is Every.ROLLING and (self.length <= 0 or self.length % SLOTS):
@@ -93,11 +94,13 @@ class Window:
             raise ValueError(f"only a rolling window has a length: {self.length}")
         if not is_zone(self.time_zone):
             raise ValueError(f"unknown time zone: {self.time_zone!r}")
+        known = _known_of(self.every, self.time_zone, self.length)
+        object.__setattr__(self, "_known", known)
 
 
 def period_at(window: Window, at: Instant) -> Period:
     """The period of `window` that contains `at`; for a rolling window, the slot."""
-    known = _known(window)
+    known = window._known
     starts, periods = known.table
     place = bisect_right(starts, at) - 1
     if place >= 0 and at < periods[place].end:
@@ -169,8 +172,8 @@ class _Known:
 
 
 @lru_cache(maxsize=_WINDOWS_MAX)
-def _known(window: Window) -> _Known:
-    """The memory that belongs to `window`."""
+def _known_of(every: Every, time_zone: str, length: int) -> _Known:
+    """The memory that equal windows share."""
     return _Known()
 
 

@@ -48,18 +48,19 @@ class Draft:
         if self.books.clock < self.now:
             event = altered(event, due_at=self.books.clock)
         if isinstance(event, HoldChanged):
-            event = self._with_claims(event)
+            self._write_claims(event)
         evolve(self.books, event)
         self.events.append(event)
         self.credited = self.credited or any(_credits(posting) for posting in event.postings)
 
-    def _with_claims(self, event: HoldChanged) -> HoldChanged:
-        """The event, with what it changes of the hold's claims on budgets written into it."""
+    def _write_claims(self, event: HoldChanged) -> None:
+        """Write into an event what it changes of the hold's claims on budgets."""
         old = self.books.holds.get(event.hold)
         new = hold_after(event, old)
         applying = self.applying(new.terms.account, new.terms.user)
         changes = tuple(claim_changes(applying, old, new))
-        return altered(event, claims=changes) if changes else event
+        if changes:
+            object.__setattr__(event, "claims", changes)  # nobody has seen the event yet
 
     def applying(self, account: AccountId, user: UserId) -> list[Applying]:
         """The budgets that apply to usage of `user` in `account`; no decision changes them."""

@@ -55,6 +55,7 @@ from bursar.core.ledger.values import (
     Grant,
     GrantTerms,
     Hold,
+    Tally,
 )
 from bursar.core.money import Micros
 from bursar.core.refusal import broken, invariant
@@ -337,8 +338,10 @@ def _claim(books: Books, claims: tuple[Claimed, ...]) -> None:
         books.claims.put(counter, (books.claims.get(counter) or 0) + one.full)
         if one.relief:
             tally = books.tallies.get((*counter, one.start)) or NO_TALLY
+            relief = tally.relief + one.relief
             books.tallies.put(
-                (*counter, one.start), altered(tally, relief=tally.relief + one.relief)
+                (*counter, one.start),
+                Tally(charged=tally.charged, relief=relief, crossed=tally.crossed),
             )
 
 
@@ -379,7 +382,8 @@ def _tally(books: Books, counted: tuple[Counted, ...], sign: int) -> None:
     for one in counted:
         key = (one.budget, one.user, one.start)
         tally = books.tallies.get(key) or NO_TALLY
-        books.tallies.put(key, altered(tally, charged=tally.charged + sign * one.amount))
+        charged = tally.charged + sign * one.amount
+        books.tallies.put(key, Tally(charged=charged, relief=tally.relief, crossed=tally.crossed))
 
 
 def _without(

@@ -282,8 +282,10 @@ def _crossing(
     starts = (start,) if budget.calendar else slots_inside(budget.window, now)
     tallies = [books.tallies.get((budget.id, user, one)) or NO_TALLY for one in starts]
     charged = sum(tally.charged for tally in tallies)
-    reached = sum(1 for ppm in budget.thresholds_ppm if charged * PPM >= budget.limit * ppm)
-    if reached <= max(tally.crossed for tally in tallies):
+    told = max(tally.crossed for tally in tallies)
+    coming = budget.thresholds_ppm[told:]
+    reached = told + sum(1 for ppm in coming if charged * PPM >= budget.limit * ppm)
+    if reached == told:
         return None
     return ThresholdCrossed(
         at=now,

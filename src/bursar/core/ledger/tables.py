@@ -149,8 +149,10 @@ class Order:
         for key in keys:
             if key not in self._gone:
                 self._keys.add(key)
-        self.complete = through is None
-        self.through = FIRST if through is None else through
+        if through is None:
+            self.complete = True
+        else:
+            self.through = through
 
     def since(self, key: Key = FIRST, bound: Key | None = None) -> Iterator[Key]:
         """The keys from `key` on and before `bound`, lazily.

@@ -22,7 +22,7 @@ from bursar.core.ids import (
 from bursar.core.instant import DAY, MILLISECOND, Instant
 from bursar.core.metering import Meter
 from bursar.core.money import CREDIT, PPM, Micros
-from bursar.core.refusal import invariant
+from bursar.core.refusal import broken, invariant
 
 PRIORITY_DEFAULT: Final = 100
 
@@ -189,11 +189,12 @@ class Grant:
 
     def __post_init__(self) -> None:
         parts = (self.available, self.held, self.spent, self.lapsed, self.revoked, self.moved)
-        invariant(min(parts) >= 0, "a compartment is negative", grant=self.terms.id, parts=parts)
-        invariant(0 <= self.forfeited <= self.lapsed, "more forfeited than lapsed")
-        invariant(
-            sum(parts) == self.terms.amount, "compartments do not add up", grant=self.terms.id
-        )
+        if min(parts) < 0:
+            broken("a compartment is negative", grant=self.terms.id, parts=parts)
+        if not 0 <= self.forfeited <= self.lapsed:
+            broken("more forfeited than lapsed", grant=self.terms.id)
+        if sum(parts) != self.terms.amount:
+            broken("compartments do not add up", grant=self.terms.id)
 
     @property
     def free(self) -> Micros:
@@ -214,7 +215,8 @@ class Draw:
 
     def __post_init__(self) -> None:
         parts = (self.charged - self.undone, self.undone, self.returned, self.open)
-        invariant(min(parts) >= 0, "a draw is negative", grant=self.grant, parts=parts)
+        if min(parts) < 0:
+            broken("a draw is negative", grant=self.grant, parts=parts)
 
     @property
     def open(self) -> Micros:
@@ -268,24 +270,19 @@ class Hold:
     closed_at: Instant | None = None
 
     def __post_init__(self) -> None:
-        charged = sum(draw.charged for draw in self.draws)
-        invariant(
-            self.open == sum(draw.open for draw in self.draws),
-            "a hold is not the sum of its draws",
-            hold=self.terms.id,
-        )
-        invariant(
-            self.used == charged + self.owed + self.absorbed,
-            "usage is not accounted for",
-            hold=self.terms.id,
-            figures=(self.used, charged, self.owed, self.absorbed),
-        )
-        invariant(min(self.owed, self.absorbed) >= 0, "a debt is negative", hold=self.terms.id)
-        invariant(
-            self.closed_at is None or self.open == 0,
-            "a closed hold keeps credits",
-            hold=self.terms.id,
-        )
+        charged = open = 0
+        for draw in self.draws:
+            charged += draw.charged
+            open += draw.open
+        if self.open != open:
+            broken("a hold is not the sum of its draws", hold=self.terms.id)
+        if self.used != charged + self.owed + self.absorbed:
+            figures = (self.used, charged, self.owed, self.absorbed)
+            broken("usage is not accounted for", hold=self.terms.id, figures=figures)
+        if min(self.owed, self.absorbed) < 0:
+            broken("a debt is negative", hold=self.terms.id)
+        if self.closed_at is not None and self.open:
+            broken("a closed hold keeps credits", hold=self.terms.id)
 
     @property
     def claimant(self) -> Claimant:
