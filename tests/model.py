@@ -1,6 +1,6 @@
 """A second, deliberately naive ledger, written from `docs/ledger.md` and sharing no rule with it.
 
-The core keeps indexes, counters and layers so that it is fast. This model keeps the whole history
+The core keeps indexes and counters so that it is fast. This model keeps the whole history
 in lists and works everything out again, by folding and sorting, each time it is asked. From the
 core it takes only the vocabulary: commands, plain values and the codes of refusals. A test
 applies the same commands to both and compares them; where they differ, the document says who is
