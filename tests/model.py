@@ -19,6 +19,7 @@ from typing import Any, Final, TypeAlias
 from zoneinfo import ZoneInfo
 
 from bursar.core.budgets.periods import Every
+from bursar.core.ids import AccountId, BudgetId
 from bursar.core.instant import NEVER, Instant
 from bursar.core.ledger.commands import (
     AbsorbDebt,
@@ -65,6 +66,7 @@ DAY: Final = 24 * HOUR
 PLACES: Final = ("free", "held", "spent", "forfeited", "revoked", "moved")
 SHOWN: Final = ("available", "held", "spent", "lapsed", "revoked", "moved")
 KINDS: Final = ("promo", "grant", "paid")
+TIER_BUDGETS: Final = {"free": ((Every.DAY, 5 * MILLION),)}  # B3: five credits a day
 LONGEST: Final = {
     Every.DAY: 31 * HOUR,
     Every.WEEK: 7 * DAY + 7 * HOUR,
@@ -248,6 +250,7 @@ class ModelBudget:
 
     ask: SetBudget
     zone: str
+    of_tier: bool = False  # it came with the org's tier, and goes with it
     charged: dict[tuple[str | None, Instant], int] = field(default_factory=dict)
     crossed: dict[tuple[str | None, Instant], int] = field(default_factory=dict)
 
@@ -262,6 +265,7 @@ class Names:
         f"{charge}~{grant}~{earlier}"
     )
     hold_debt: Callable[[str], str] = lambda hold: hold
+    tier_budget: Callable[[int], str] = lambda earlier: f"tier-{earlier}"
 
 
 @dataclass(frozen=True)
@@ -306,6 +310,24 @@ def calendar_period(every: Every, zone: str, at: Instant) -> tuple[Instant, Inst
     return midnight(zone, first), midnight(zone, after)
 
 
+def largest_carried(parts: Sequence[tuple[int, int]]) -> int:
+    """The largest amount of which grants, each with (available, share in ppm), can pay all.
+
+    If shares were not rounded, all amounts up to a bound could be paid, which is found by halving.
+    From there on down, of an amount that cannot be paid no more than what can be paid of it is.
+    """
+    low, high = 0, sum(available for available, _ in parts)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if middle * MILLION <= sum(min(have * MILLION, ppm * middle) for have, ppm in parts):
+            low = middle
+        else:
+            high = middle - 1
+    while (paid := sum(min(have, ppm * low // MILLION) for have, ppm in parts)) < low:
+        low = paid
+    return low
+
+
 class Model:
     """The books of one org, kept by brute force."""
 
@@ -317,6 +339,8 @@ class Model:
         self.zones: dict[str, str] = {}
         self.users: list[str] = []
         self.policy = OrgPolicy()
+        self.tier: str | None = None
+        self.tier_budgets = 0  # how many there have ever been
         self.grants: dict[str, ModelGrant] = {}
         self.holds: dict[str, ModelHold] = {}
         self.charges: dict[str, ModelCharge] = {}
@@ -361,6 +385,49 @@ class Model:
     def shown(self, now: Instant) -> dict[str, Shown]:
         """The compartments of each grant at `now`."""
         return {grant.id: self._shown(grant, now >= grant.expires_at) for grant in self._grants()}
+
+    def spendable(
+        self, account: str, now: Instant, context: Context | None = None, user: str | None = None
+    ) -> int:
+        """The most that one hold could take at `now`: credits, and what hard budgets leave.
+
+        A user who is not named is one who has used nothing.
+        """
+        self._catch_up(now)
+        if self._owes(account):
+            return 0
+        grants = self._eligible(account, context or Context(), now)
+        credits = largest_carried(
+            [(grant.inside("free"), grant.policy.max_share_ppm) for grant in grants]
+        )
+        room = self._headroom(account, user or "", now)
+        return credits if room is None else min(credits, room)
+
+    def forbidding(self, ask: Reserve, now: Instant) -> list[Code]:
+        """Everything that stands against a hold at `now`, of the cheapest type if it runs."""
+        self._catch_up(now)
+        self.now = now
+        if ask.account not in self.parents:
+            return [Code.ACCOUNT_UNKNOWN]
+        found = self._faults(ask)
+        known = self._known_rates(ask.context)
+        if ask.run_ms is None:
+            hold = self._opened(ask, ask.context.gpu_types, known, ask.amount or 0)
+        elif not known:
+            return [*found, Code.PRICE_UNKNOWN]
+        else:
+            one = self._cheapest(known)
+            cost = price(known[one], ask.context.milli_gpus, ask.run_ms)
+            hold = self._opened(ask, (one,), {one: known[one]}, cost)
+        hold.id = ""  # one that is not there yet, even if the asked one is
+        if hold.open > LARGEST:
+            found.append(Code.AMOUNT_TOO_LARGE)
+        if self._owes(ask.account):
+            found.append(Code.DEBT_OUTSTANDING)
+        found += [Code.BUDGET_EXCEEDED] * self._budgets_over(hold, now)
+        if self._planned(hold) is None:
+            found.append(Code.INSUFFICIENT_CREDITS)
+        return found
 
     def snapshot(self, now: Instant) -> Snapshot:
         """Everything that can be compared, as plain values, with what has fallen due by `now`."""
@@ -409,7 +476,11 @@ class Model:
                 for account in self.parents
             },
             "budgets": {
-                id: {place: charged for place, charged in budget.charged.items() if charged}
+                id: {
+                    place: charged
+                    for place, charged in budget.charged.items()
+                    if charged and not self._gone(budget, place[1], now)
+                }
                 for id, budget in self.budgets.items()
             },
             "counts": {
@@ -589,6 +660,8 @@ class Model:
         return found
 
     def _rate(self, gpu_type: str, context: Context, at: Instant) -> int | None:
+        """The price of a type; a tier is the customer's, whatever the context says of it."""
+        tier = context.tier if self.tier is None else self.tier
         for versions in (self.overrides, self.deployment):
             version = self._in_force(versions, at)
             matching = []
@@ -596,7 +669,7 @@ class Model:
                 if (
                     rate.gpu_type == gpu_type
                     and rate.region in (None, context.region)
-                    and rate.tier in (None, context.tier)
+                    and rate.tier in (None, tier)
                     and rate.priority_class in (None, context.priority_class)
                 ):
                     named = (
@@ -608,6 +681,14 @@ class Model:
             if matching:
                 return max(matching)[2]
         return None
+
+    def _known_rates(self, context: Context) -> dict[str, int]:
+        """The prices that are known now of a context's types, in order of preference."""
+        found = {one: self._rate(one, context, self.now) for one in context.gpu_types}
+        return {one: rate for one, rate in found.items() if rate is not None}
+
+    def _cheapest(self, known: dict[str, int]) -> str:
+        return min(known, key=lambda one: known[one])  # the first among equals
 
     # ── §2: what happens by itself ───────────────────────────────────────────────────────────────
     def _catch_up(self, now: Instant) -> None:
@@ -836,21 +917,21 @@ class Model:
     def _whose(self, budget: ModelBudget, user: str) -> str | None:
         return user if budget.ask.target.each_user else None
 
-    def _over_budget(self, hold: ModelHold, now: Instant) -> bool:
-        """Whether a hard budget would be exceeded with `hold` as it is meant to be."""
+    def _budgets_over(self, hold: ModelHold, now: Instant) -> int:
+        """How many hard budgets would be exceeded with `hold` as it is meant to be."""
+        over = 0
         for budget in self.budgets.values():
             if budget.ask.hard and self._applies(budget.ask.target, hold.account, hold.user):
                 counted = self.counted(budget, self._whose(budget, hold.user), now, hold)
-                if counted > budget.ask.limit:
-                    return True
-        return False
+                over += counted > budget.ask.limit
+        return over
 
-    def _headroom(self, hold: ModelHold, now: Instant) -> int | None:
+    def _headroom(self, account: str, user: str, now: Instant) -> int | None:
         """The smallest that a hard budget leaves; None if there is no such budget."""
         rooms = [
-            budget.ask.limit - self.counted(budget, self._whose(budget, hold.user), now)
+            budget.ask.limit - self.counted(budget, self._whose(budget, user), now)
             for budget in self.budgets.values()
-            if budget.ask.hard and self._applies(budget.ask.target, hold.account, hold.user)
+            if budget.ask.hard and self._applies(budget.ask.target, account, user)
         ]
         return max(0, min(rooms)) if rooms else None
 
@@ -876,13 +957,18 @@ class Model:
                 parts = [(self.period(budget, effective)[0], amount)]
             else:
                 parts = self._by_period(budget, stretch)
+            parts = [one for one in parts if one[1] and not self._gone(budget, one[0], self.now)]
             for start, part in parts:
-                if part:
-                    place = (user, start)
-                    budget.charged[place] = budget.charged.get(place, 0) + part
-                    counts.append(ModelCount(id, user, start, part))
-            self._report(budget, user, [start for start, part in parts if part])
+                place = (user, start)
+                budget.charged[place] = budget.charged.get(place, 0) + part
+                counts.append(ModelCount(id, user, start, part))
+            self._report(budget, user, [start for start, _ in parts])
         return counts
+
+    def _gone(self, budget: ModelBudget, start: Instant, now: Instant) -> bool:
+        """Whether a slot has left its rolling window, so that nothing more is counted in it."""
+        rolling = budget.ask.every == Every.ROLLING
+        return rolling and start <= now and not self._counts(budget, start, now)
 
     def _report(self, budget: ModelBudget, user: str | None, starts: list[Instant]) -> None:
         """Remember how many thresholds are reached: in each period, or in the slot of now."""
@@ -944,7 +1030,28 @@ class Model:
         return None
 
     def _on_SetTier(self, ask: SetTier) -> Code | None:
-        return None  # what budgets a tier brings is not part of the ledger's document
+        if not self.parents:
+            return Code.ACCOUNT_UNKNOWN  # of the root, below which each user is limited
+        for id in [id for id, budget in self.budgets.items() if budget.of_tier]:
+            self._drop(id)
+        self.tier = ask.tier
+        root = self._root()
+        for every, limit in TIER_BUDGETS.get(ask.tier, ()):
+            id = self.names.tier_budget(self.tier_budgets)
+            target = Target(account=AccountId(root), each_user=True)
+            brought = SetBudget(
+                budget=BudgetId(id), target=target, every=every, limit=limit, hard=True
+            )
+            self.budgets[id] = ModelBudget(brought, self.zones[root], of_tier=True)
+            self.tier_budgets += 1
+        return None
+
+    def _root(self) -> str:
+        return next(account for account, parent in self.parents.items() if parent is None)
+
+    def _drop(self, budget: str) -> None:
+        del self.budgets[budget]
+        self.dropped.append(budget)
 
     def _room(self) -> int:
         """How much more can be issued before the org has had the largest amount in all."""
@@ -1093,25 +1200,33 @@ class Model:
         return hold
 
     def _funded(self, hold: ModelHold) -> dict[str, int] | Code:
-        if self._over_budget(hold, self.now):
+        if self._budgets_over(hold, self.now):
             return Code.BUDGET_EXCEEDED
-        plan = self._plan(hold.account, hold.context, hold.open, hold.open, {}, self.now)
+        plan = self._planned(hold)
         return Code.INSUFFICIENT_CREDITS if plan is None else plan
 
-    def _on_Reserve(self, ask: Reserve) -> Code | None:
+    def _planned(self, hold: ModelHold) -> dict[str, int] | None:
+        return self._plan(hold.account, hold.context, hold.open, hold.open, {}, self.now)
+
+    def _faults(self, ask: Reserve) -> list[Code]:
+        """What is wrong with the request itself."""
+        found = []
         if ask.account not in self.parents:
-            return Code.ACCOUNT_UNKNOWN
+            found.append(Code.ACCOUNT_UNKNOWN)
         if ask.user not in self.users:
-            return Code.USER_UNKNOWN
+            found.append(Code.USER_UNKNOWN)
         if ask.hold in self.holds or ask.hold in self.debts:
-            return Code.ALREADY_EXISTS
+            found.append(Code.ALREADY_EXISTS)
         if ask.expires_at <= self.now:
-            return Code.TIME_INVALID
-        known = {}
-        for gpu_type in ask.context.gpu_types:
-            rate = self._rate(gpu_type, ask.context, self.now)
-            if rate is not None:
-                known[gpu_type] = rate
+            found.append(Code.TIME_INVALID)
+        if ask.expires_at - self.now > self._hold_max(ask.context):
+            found.append(Code.HOLD_TOO_LONG)
+        return found
+
+    def _on_Reserve(self, ask: Reserve) -> Code | None:
+        if faults := self._faults(ask):
+            return faults[0]
+        known = self._known_rates(ask.context)
 
         def cost(types: Iterable[str]) -> int:
             assert ask.run_ms is not None
@@ -1122,8 +1237,6 @@ class Model:
             too_large = ask.amount > LARGEST
         else:
             too_large = bool(known) and min(cost([one]) for one in known) > LARGEST
-        if ask.expires_at - self.now > self._hold_max(ask.context):
-            return Code.HOLD_TOO_LONG
         if ask.run_ms is not None and not known:
             return Code.PRICE_UNKNOWN
         if too_large:
@@ -1143,8 +1256,7 @@ class Model:
             }
             types = [one for one in known if not isinstance(alone[one], Code)]
             if not types:
-                cheapest = min(known, key=lambda one: known[one])  # the first among equals
-                refused = alone[cheapest]
+                refused = alone[self._cheapest(known)]
                 assert isinstance(refused, Code)
                 return refused
             while True:
@@ -1185,7 +1297,7 @@ class Model:
             return Code.DEBT_OUTSTANDING
         meant = replace(hold, limit=limit, touched_at=self.now)
         meant.draws = {"": ModelDraw(open=hold.open + ask.amount)}
-        if self._over_budget(meant, self.now):
+        if self._budgets_over(meant, self.now):
             return Code.BUDGET_EXCEEDED
         has = {id: draw.charged + draw.open for id, draw in hold.draws.items()}
         plan = self._plan(hold.account, hold.context, ask.amount, total, has, self.now)
@@ -1254,7 +1366,7 @@ class Model:
     ) -> None:
         """Book usage that happened, whoever pays for it."""
         now = self.now
-        headroom = self._headroom(hold, now)
+        headroom = self._headroom(hold.account, hold.user, now)
         may_extend = not self._owes(hold.account)
         hold.used += amount
         rest = amount
@@ -1551,7 +1663,7 @@ class Model:
                     name = self.names.reissued_grant(charge.id, grant.id, before)
                     self._reissue(name, grant, again, ask.reissue_until)
                     self._post(grant, "free", "forfeited", again, self.now)
-        charge.usage -= amount
+        charge.usage = max(0, charge.usage - amount)  # given-back work may have taken its usage
         self._uncount_charge(charge, amount)
         return None
 
@@ -1674,14 +1786,12 @@ class Model:
                 return Code.BUDGET_DIFFERS
             budget.ask = ask
             return None
-        roots = [account for account, parent in self.parents.items() if parent is None]
-        zone = self.zones[ask.target.account or roots[0]]
+        zone = self.zones[ask.target.account or self._root()]
         self.budgets[ask.budget] = ModelBudget(ask, zone)
         return None
 
     def _on_DropBudget(self, ask: DropBudget) -> Code | None:
         if ask.budget not in self.budgets:
             return Code.BUDGET_UNKNOWN
-        del self.budgets[ask.budget]
-        self.dropped.append(ask.budget)
+        self._drop(ask.budget)
         return None

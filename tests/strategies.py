@@ -11,7 +11,7 @@ every single choice from hypothesis was tried: ten times slower, and the histori
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Final, TypeVar
@@ -57,6 +57,7 @@ from bursar.core.ledger.commands import (
     SetBudget,
     SetPolicy,
     SetPrice,
+    SetTier,
     Settle,
     StartRecurrence,
     StopRecurrence,
@@ -113,6 +114,15 @@ class History:
 
     prices: PriceBook
     steps: tuple[tuple[Instant, Command], ...]
+
+
+@dataclass(frozen=True)
+class Questions:
+    """What is asked of an org at the end of a history, each as if the others were not asked."""
+
+    history: History
+    now: Instant
+    asks: tuple[Reserve, ...]
 
 
 class Author:
@@ -250,6 +260,7 @@ class Author:
                     (
                         ("eu", None, None),
                         (None, "free", None),
+                        (None, "paid", None),
                         (None, None, "batch"),
                         ("eu", "free", None),
                         (None, "free", "batch"),
@@ -322,7 +333,7 @@ class Author:
             region="eu" if policy.regions else self.one(("eu", "us", None)),
             job_kind="train" if policy.job_kinds else self.one(("train", None)),
             priority_class="batch" if policy.priority_classes else self.one(("batch", None)),
-            tier=self.one((None, "free")),
+            tier=self.one((None, "free", "paid")),
             job=self.one((JobId("j"), None)),
         )
 
@@ -342,6 +353,10 @@ class Author:
             if self.chance(30):
                 expires_at = self.later()
         amount = self.one((100, 1000, 10_000, 100_000)) if self.chance(50) else self.amount()
+        policy = self.policy()
+        if self.chance(30 if self.model.tier == "free" else 3):
+            amount = 10_000_000  # twice what the free tier allows a user in a day
+            policy = replace(policy, max_share_ppm=1_000_000)
         if self.chance(2):
             amount = self.one((LARGEST, LARGEST - 1, LARGEST // 2))
         refs = [grant.external_ref for grant in self.model.grants.values() if grant.external_ref]
@@ -353,7 +368,7 @@ class Author:
             starts_at=starts_at,
             expires_at=expires_at,
             priority=self.one((100, 50, 200)) if self.chance(30) else 100,
-            policy=self.policy(),
+            policy=policy,
             external_ref=self.fresh("x", refs) if self.chance(10) else None,
         )
 
@@ -406,7 +421,7 @@ class Author:
             amount=max(1, min(free, self.amount(free))) if free else self.amount(),
         )
 
-    def reserve(self) -> Command:
+    def reserve(self) -> Reserve:
         rich = self.rich()
         if rich and not self.chance(5):
             grant = self.one(rich)
@@ -438,6 +453,21 @@ class Author:
             run_ms=run_ms,
             context=context,
         )
+
+    def question(self) -> Reserve:
+        """A hold that might be had; now and then one that is too large or ends too late."""
+        ask = self.reserve()
+        if self.chance(25):
+            amount, run_ms = ask.amount, ask.run_ms
+            most = self.one((2, 10, 1_000_000))
+            ask = replace(
+                ask,
+                amount=None if amount is None else min(amount * most, LARGEST),
+                run_ms=None if run_ms is None else min(run_ms * most, LONG_RUN_MS),
+            )
+        if self.chance(10):
+            ask = replace(ask, expires_at=self.now + self.one((0, DAY + 1, 61 * DAY)))
+        return ask
 
     def blocked(self, account: str) -> bool:
         """Whether a debt keeps the account from new holds."""
@@ -651,6 +681,9 @@ class Author:
     def drop_budget(self) -> Command:
         return DropBudget(budget=BudgetId(self.known("b", list(self.model.budgets))))
 
+    def set_tier(self) -> Command:
+        return SetTier(tier=self.one(("free", "free", "paid", "gold")))
+
     def add_account(self) -> Command:
         parent = AccountId(self.known("a", list(self.model.parents)))
         zone = self.one((None, "Europe/Berlin", "UTC", "America/New_York"))
@@ -681,6 +714,8 @@ class Author:
             self.ask(AddUser(user=UserId(self.new("u"))))
         if self.chance(50):
             self.ask(self.set_policy())
+        if self.chance(15):
+            self.ask(self.set_tier())
         for _ in range(self.one((1, 2, 3))):
             self.ask(self.issue())
 
@@ -691,6 +726,7 @@ class Author:
         found += [self.reserve] * 18 if self.rich() else [self.reserve] + [self.issue] * 8
         found += [self.lapse] + [self.set_budget] * 5 + [self.start_recurrence] * 2
         found += [self.set_price, self.set_policy, self.book_debt, self.add_user, self.add_account]
+        found += [self.set_tier]
         if self.live_grants():
             found += [self.extend_grant] * 2 + [self.revoke_grant] * 2 + [self.void_grant]
             found += [self.transfer] * 3
@@ -724,9 +760,23 @@ class Author:
         return History(self.prices, tuple(self.steps))
 
 
+def without_some(draw: st.DrawFn, written: History) -> History:
+    """The history without the steps that are left out."""
+    kept = zip(written.steps, draw(KEPT), strict=False)
+    return History(written.prices, tuple(step for step, byte in kept if byte))
+
+
 @st.composite
 def histories(draw: st.DrawFn, names: Names | None = None) -> History:
     """What may be asked of a small org, in order of time."""
-    written = Author(Random(draw(SEEDS)), names).write()
-    kept = zip(written.steps, draw(KEPT), strict=False)
-    return History(written.prices, tuple(step for step, byte in kept if byte))
+    return without_some(draw, Author(Random(draw(SEEDS)), names).write())
+
+
+@st.composite
+def questions(draw: st.DrawFn, names: Names | None = None) -> Questions:
+    """A history and some holds that might be asked for after it."""
+    author = Author(Random(draw(SEEDS)), names)
+    written = author.write()
+    author.move_on()
+    asks = tuple(author.question() for _ in range(4))
+    return Questions(without_some(draw, written), author.now, asks)

@@ -21,8 +21,8 @@ def test_only_the_named_fields_change() -> None:
     assert draw == altered(draw)
 
 
-def test_a_field_that_follows_from_others_is_worked_out_anew() -> None:
-    """It cannot be given, and is not copied."""
+def test_what_follows_from_the_fields_is_worked_out_anew() -> None:
+    """It is not copied."""
     narrow = altered(Policy(), regions=frozenset({"eu"}))
 
     assert Policy(regions=frozenset({"eu"})) == narrow

@@ -15,7 +15,7 @@ def altered(value: T, **changes: Any) -> T:
     kind = type(value)
     if kind not in _KNOWN:
         # Looked up once for each class: the names that can be given, and how to get their values.
-        names = tuple(one.name for one in fields(kind) if one.init)  # type: ignore[arg-type]
+        names = tuple(one.name for one in fields(kind))  # type: ignore[arg-type]
         _KNOWN[kind] = names, attrgetter(*names)
     names, values_of = _KNOWN[kind]
     return kind(**(dict(zip(names, values_of(value), strict=True)) | changes))

@@ -7,7 +7,7 @@ or priority class open; where several rates match, the most specific one applies
 
 from bisect import bisect_right
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, TypeAlias
 
@@ -62,14 +62,20 @@ class Rate:
         return (self.gpu_type, self.region, self.tier, self.priority_class)
 
 
+class _Indexed:
+    """Finds rates by what they are for. Not a field: it is no part of what is written down."""
+
+    __slots__ = ("_by_key",)
+    _by_key: Mapping[_Key, Micros]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PriceVersion:
+class PriceVersion(_Indexed):
     """Rates that come into force together; never changed afterwards, only followed."""
 
     id: PriceVersionId
     effective_at: Instant
     rates: tuple[Rate, ...]
-    _by_key: Mapping[_Key, Micros] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         by_key = {rate.key: rate.micros_per_gpu_hour for rate in self.rates}

@@ -22,6 +22,7 @@ about callers at the same time and IL23 to IL26 about what is around the core.
 """
 
 from copy import copy
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -29,9 +30,10 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from bursar.core.budgets.periods import slots_inside
+from bursar.core.budgets.periods import Every, slots_inside
 from bursar.core.ids import (
     AccountId,
+    BudgetId,
     ChargeId,
     GrantId,
     HoldId,
@@ -40,6 +42,7 @@ from bursar.core.ids import (
     derived_id,
 )
 from bursar.core.instant import HOUR, NEVER, Instant
+from bursar.core.ledger.balance import balance
 from bursar.core.ledger.books import Books
 from bursar.core.ledger.commands import (
     AddAccount,
@@ -47,24 +50,28 @@ from bursar.core.ledger.commands import (
     BookLate,
     Charge,
     Command,
+    DropBudget,
     EndHold,
     Issue,
     Lapse,
     Release,
     Reserve,
     ReverseCharge,
+    SetBudget,
+    SetTier,
 )
 from bursar.core.ledger.decide import seen_at
-from bursar.core.ledger.events import Event, HoldClosed, issued_by
+from bursar.core.ledger.events import BudgetSet, Event, HoldClosed, HoldOpened, issued_by
 from bursar.core.ledger.history import view
 from bursar.core.ledger.journal import Journal, rebuilt_from
 from bursar.core.ledger.limits import Applying, counted_in
-from bursar.core.ledger.values import NO_POLICY, Compartment, Context, Grant, Kind, Policy
+from bursar.core.ledger.quote import Quote, quote
+from bursar.core.ledger.values import NO_POLICY, Budget, Compartment, Context, Grant, Kind, Policy
 from bursar.core.ledger.verify import problems
 from bursar.core.pricing import PriceBook, PriceVersion, Rate
 from bursar.core.refusal import Code, Refusal
-from tests.model import LARGEST, SHOWN, Model, Names, Shown, Snapshot
-from tests.strategies import BEGINNINGS, History, histories
+from tests.model import LARGEST, SHOWN, Model, ModelHold, Names, Shown, Snapshot
+from tests.strategies import BEGINNINGS, History, Questions, histories, questions
 
 pytestmark = pytest.mark.property
 
@@ -83,6 +90,11 @@ def shown(grant: Grant, now: Instant) -> Shown:
         parts["lapsed"] += parts["available"]
         parts["available"] = 0
     return parts
+
+
+def oldest(budget: Budget, now: Instant) -> Instant:
+    """The first slot of a rolling window; what is before it is not looked at ever again."""
+    return slots_inside(budget.window, now)[0] if budget.window.every is Every.ROLLING else 0
 
 
 def snapshot(kept: Books, now: Instant) -> Snapshot:
@@ -144,7 +156,7 @@ def _told(books: Books, now: Instant) -> Snapshot:
             id: {
                 (user, start): tally.charged
                 for (budget, user, start), tally in books.tallies.items()
-                if budget == id and tally.charged
+                if budget == id and tally.charged and start >= oldest(budgets[id], now)
             }
             for id in budgets
         },
@@ -166,25 +178,72 @@ def _told(books: Books, now: Instant) -> Snapshot:
     }
 
 
+class Beside(Journal):
+    """A journal that calls the budgets of tiers as the model does: by how many were before.
+
+    The core makes their ids from the number of events there were, of which the model has none.
+    """
+
+    def __init__(self, prices: PriceBook) -> None:
+        super().__init__(prices)
+        self.tier_budgets: dict[str, BudgetId] = {}
+
+    def do(self, command: Command, now: Instant) -> tuple[Event, ...] | Refusal:
+        """Decide, and make what was decided true."""
+        if isinstance(command, SetBudget | DropBudget):
+            id = self.tier_budgets.get(command.budget, command.budget)
+            command = replace(command, budget=id)
+        outcome = super().do(command, now)
+        if isinstance(outcome, Refusal):
+            return self.by_name(outcome)
+        if isinstance(command, SetTier):
+            for fact in outcome:
+                if isinstance(fact, BudgetSet):
+                    name = NAMES.tier_budget(len(self.tier_budgets))
+                    self.tier_budgets[name] = fact.budget.id
+        return outcome
+
+    def by_name(self, refusal: Refusal) -> Refusal:
+        """The same refusal, with the model's name for the budget in its figures."""
+        figures = dict(refusal.figures)
+        if "budget" in figures:
+            figures["budget"] = self.names.get(figures["budget"], figures["budget"])
+        return Refusal(refusal.code, figures)
+
+    @property
+    def names(self) -> dict[BudgetId, str]:
+        """What the model calls the budgets of tiers."""
+        return {id: name for name, id in self.tier_budgets.items()}
+
+    def snapshot(self, now: Instant) -> Snapshot:
+        """What the books say at `now`, in the words and by the names of the model."""
+        names = self.names
+        said = snapshot(self.books, now)
+        for part in ("budgets", "counts", "crossed"):
+            said[part] = {names.get(id, id): value for id, value in said[part].items()}
+        return said
+
+
 # ── side by side ─────────────────────────────────────────────────────────────────────────────────
 @given(histories(NAMES))
 def test_the_core_does_what_the_model_does(history: History) -> None:
     """Same answers, same balances, holds, debts and budgets after each step (L4-L14, B1-B5).
 
     By this IL8 (spend order) and IL9 (validity, policy, share) hold too: the model draws by sorting
-    all grants that may pay.
+    all grants that may pay. What is spendable is the most that a hold could take (L8, L9, L13, B3).
     """
-    journal, model = Journal(history.prices), Model(history.prices, NAMES)
-    for now, command in history.steps:
+    journal, model = Beside(history.prices), Model(history.prices, NAMES)
+    for step, (now, command) in enumerate(history.steps):
         before = told(journal.books)
         expected = model.answer(command, now)
         outcome = journal.do(command, now)
         actual = outcome.code if isinstance(outcome, Refusal) else None
 
         assert expected == actual, f"{command} is answered otherwise"
-        said, heard = model.snapshot(now), snapshot(journal.books, now)
+        said, heard = model.snapshot(now), journal.snapshot(now)
         for part, value in said.items():
             assert value == heard[part], f"{part} differ after {command}"
+        check_spendable(journal.books, model, step, now)
         if isinstance(outcome, Refusal):
             assert before == told(journal.books), "IL18: a refusal has changed the books"
             event(f"refused: {outcome.code}")
@@ -195,10 +254,37 @@ def test_the_core_does_what_the_model_does(history: History) -> None:
     assert problems(journal.books) == []
 
 
+@given(questions(NAMES))
+def test_a_quote_tells_what_would_happen(asked: Questions) -> None:
+    """What would be held, at what rates, and all that forbids it, in order; by itself (B1, M1)."""
+    journal, model = Beside(asked.history.prices), Model(asked.history.prices, NAMES)
+    for now, command in asked.history.steps:
+        model.answer(command, now)
+        journal.do(command, now)
+    for ask in asked.asks:
+        before = told(journal.books)
+        found = quote(journal.books, ask, asked.now)
+        assert before == told(journal.books), "a quote has changed the books"
+
+        forbidding = model.forbidding(ask, asked.now)
+        known = ask.account in model.parents
+        spendable = model.spendable(ask.account, asked.now, ask.context, ask.user) if known else 0
+        assert forbidding == [one.code for one in found.forbidden]
+        assert spendable == found.spendable
+        outcome = journal.do(ask, asked.now)
+        assert model.answer(ask, asked.now) == next(iter(forbidding), None)
+        if isinstance(outcome, Refusal):
+            event(f"forbidden: {outcome.code}")
+            assert (0, outcome) == (found.held, journal.by_name(found.forbidden[0]))
+        else:
+            event("not forbidden")
+            check_held(found, model.holds[ask.hold], outcome)
+
+
 @given(histories(NAMES))
 def test_what_always_holds_of_a_grant_and_a_hold(history: History) -> None:
     """IL1, IL2, IL5, IL6, IL7, IL11, IL14, IL15, IL19 and IL22, seen on the core alone."""
-    journal = Journal(history.prices)
+    journal = Beside(history.prices)
     for now, command in history.steps:
         earlier = {id: hold.open for id, hold in journal.books.holds.items()}
         outcome = journal.do(command, now)
@@ -222,7 +308,7 @@ def test_what_always_holds_of_a_grant_and_a_hold(history: History) -> None:
 @given(histories(NAMES), st.integers(0, 3))
 def test_a_sweeper_changes_nothing(history: History, every: int) -> None:
     """IL10: whether lapses and limits are written early or late, every answer is the same."""
-    plain, swept = Journal(history.prices), Journal(history.prices)
+    plain, swept = Beside(history.prices), Beside(history.prices)
     for step, (now, command) in enumerate(history.steps):
         if every == 0 or step % every == 0:
             sweep(swept, now)
@@ -231,13 +317,13 @@ def test_a_sweeper_changes_nothing(history: History, every: int) -> None:
         if not isinstance(command, EndHold):  # to a hold that the sweeper has ended it says so
             assert isinstance(expected, Refusal) == isinstance(actual, Refusal)
             assert not isinstance(expected, Refusal) or expected == actual
-        assert snapshot(plain.books, now) == snapshot(swept.books, now)
+        assert plain.snapshot(now) == swept.snapshot(now)
 
 
 @given(histories(NAMES), st.data())
 def test_a_past_view_never_changes(history: History, data: st.DataObject) -> None:
     """IL20: as of one instant and as known at another, then and ever after, and as the model."""
-    journal, model = Journal(history.prices), Model(history.prices, NAMES)
+    journal, model = Beside(history.prices), Model(history.prices, NAMES)
     seen: list[tuple[Instant, Instant, dict[str, Shown]]] = []
     asked = [*history.steps, (NEVER, Lapse(most=1))]
     for (now, command), (later, _) in pairwise(asked):
@@ -345,6 +431,26 @@ def test_a_refund_at_the_very_expiry(shift: int) -> None:
 def told(books: Books) -> dict[str, object]:
     """All that the books say, in a form that does not change with them."""
     return books.facts() | {"singles": copy(books.singles)}
+
+
+def check_spendable(books: Books, model: Model, step: int, now: Instant) -> None:
+    """Core and model agree what some account can spend on some job of some user."""
+    accounts, users = list(model.parents), [None, *map(UserId, model.users)]
+    contexts = [Context(), *(hold.context for hold in model.holds.values())]
+    if accounts:
+        account = AccountId(accounts[step % len(accounts)])
+        context, user = contexts[step % len(contexts)], users[step % len(users)]
+        found = balance(books, account, now, context=context, user=user)
+        expected = model.spendable(account, now, context, user)
+        assert expected == found.spendable, f"{user} in {account} can spend otherwise on {context}"
+
+
+def check_held(found: Quote, hold: ModelHold, events: tuple[Event, ...]) -> None:
+    """What was quoted is what the core, and the model, then held; at the rates that were shown."""
+    [opened] = [fact for fact in events if isinstance(fact, HoldOpened)]
+    assert hold.open == found.held == sum(posting.amount for posting in opened.postings)
+    assert tuple(hold.rates.items()) == found.rates == opened.terms.rates
+    assert opened.dropped == found.dropped
 
 
 def past(events: list[Event], at: Instant, known_at: Instant) -> dict[str, Shown]:

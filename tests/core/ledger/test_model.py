@@ -3,6 +3,7 @@
 A model that is wrong in the same way as the core would prove nothing, so it is checked by itself.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -40,6 +41,7 @@ from bursar.core.ledger.commands import (
     RevokeGrant,
     SetBudget,
     SetPolicy,
+    SetTier,
     Settle,
     StartRecurrence,
     Transfer,
@@ -48,7 +50,7 @@ from bursar.core.ledger.commands import (
 from bursar.core.ledger.values import Context, Kind, OrgPolicy, Policy, Target
 from bursar.core.pricing import PriceBook, PriceVersion, Rate
 from bursar.core.refusal import Code
-from tests.model import Model, calendar_period
+from tests.model import Model, calendar_period, largest_carried
 from tests.strategies import instant
 
 T0 = instant("2026-06-10T09:00")
@@ -61,6 +63,7 @@ PRICES = PriceBook(
                 Rate(gpu_type="a100", micros_per_gpu_hour=3_600),  # one a second
                 Rate(gpu_type="h100", micros_per_gpu_hour=7_200),
                 Rate(gpu_type="h100", region="eu", micros_per_gpu_hour=10_800),
+                Rate(gpu_type="h100", tier="paid", micros_per_gpu_hour=5_400),
             ),
         ),
         PriceVersion(
@@ -354,6 +357,148 @@ def test_a_budget_counts_charges_and_what_holds_can_spend_in_the_period() -> Non
         (None, start + DAY): 3_600,
     }
     assert org.reserve("j", 100) is Code.BUDGET_EXCEEDED, "the claim is worked out anew"
+
+
+def test_a_tier_brings_a_budget_and_takes_that_of_the_tier_before() -> None:
+    """B3: five credits a day for each user of the free tier; changed or not, it goes with it."""
+    org = Org()
+    org.issue("g", 20_000_000)
+    assert org.reserve("h", 2_000_000) is None
+    org.do(SetTier(tier="free"))
+    assert org.reserve("i", 3_000_001) is Code.BUDGET_EXCEEDED
+    assert org.reserve("i", 5_000_000, account="r", user="v") is None
+    (brought,) = org.model.budgets
+    org.do(replace(org.model.budgets[brought].ask, limit=2_000_001))
+    assert org.reserve("j", 2) is Code.BUDGET_EXCEEDED
+    org.do(SetTier(tier="free"))
+    assert brought not in org.model.budgets
+    org.do(SetTier(tier="gold"))
+    assert {} == org.model.budgets
+    assert org.reserve("j", 10_000_000) is None
+
+
+def test_the_tier_of_the_org_decides_the_price() -> None:
+    """§11, B1: what a context says counts only while the org has none."""
+    org = Org()
+    org.issue("g", 100_000)
+    h100 = Context(gpu_types=("h100",), milli_gpus=1_000)
+    assert org.reserve("h", run_ms=3_600_000, context=h100) is None
+    assert org.reserve("i", run_ms=3_600_000, context=replace(h100, tier="paid")) is None
+    org.do(SetTier(tier="paid"))
+    assert org.reserve("j", run_ms=3_600_000, context=h100) is None
+    org.do(SetTier(tier="gold"))
+    assert org.reserve("k", run_ms=3_600_000, context=replace(h100, tier="paid")) is None
+    assert [7_200, 5_400, 5_400, 7_200] == [hold.open for hold in org.model.holds.values()]
+
+
+@pytest.mark.parametrize(
+    ("parts", "most"),
+    [
+        ([], 0),
+        ([(70, 1_000_000), (30, 1_000_000)], 100),
+        ([(50, 1_000_000), (1_000, 500_000)], 100),  # half of 101 is 50 again
+        ([(50, 1_000_000), (20, 500_000)], 70),
+        ([(1_000, 999_999)], 0),
+        ([(3, 500_000), (5, 500_000)], 6),  # 7 would be 3 + 3, and 8 would be 3 + 4
+        ([(9, 333_333), (9, 333_333), (9, 333_333)], 0),
+        ([(1, 1_000_000), (9, 333_333), (9, 333_333), (9, 333_333)], 28),  # but not 27
+        ([(3, 1_000_000), (9, 333_333), (9, 333_333), (9, 333_333)], 30),
+    ],
+)
+def test_the_most_that_shares_can_carry(parts: list[tuple[int, int]], most: int) -> None:
+    """§3, §12: of the very amount that is sought, each share rounded down."""
+    every = range(sum(available for available, _ in parts) + 1)
+    fitting = [a for a in every if a <= sum(min(have, ppm * a // 10**6) for have, ppm in parts)]
+    assert most == max(fitting) == largest_carried(parts)
+
+
+def test_what_is_spendable_ends_at_debt_and_at_hard_budgets() -> None:
+    """§12: the headroom of those that apply; of each user's budget, that of the user named."""
+    org = Org()
+    org.issue("g", 1_000)
+    org.issue("eu", 50, account="p", policy=Policy(regions=frozenset({"eu"})))
+    target = Target(account=AccountId("t"), each_user=True)
+    limit = SetBudget(budget=BudgetId("b"), target=target, every=Every.DAY, limit=400, hard=True)
+    org.do(limit)
+    assert org.reserve("h", 100) is None
+
+    def spendable(account: str, user: str | None = None, region: str | None = None) -> int:
+        return org.model.spendable(account, org.now, Context(region=region), user)
+
+    assert [900, 400, 300, 400] == [spendable("r"), *(spendable("p", u) for u in (None, "u", "v"))]
+    org.do(replace(limit, hard=False))
+    assert (900, 950) == (spendable("p"), spendable("p", region="eu"))
+    org.do(BookDebt(debt=DebtId("d"), account=AccountId("t"), amount=5))
+    assert (900, 0, 0) == (spendable("r"), spendable("t"), spendable("p"))
+
+
+def test_everything_that_forbids_a_hold_is_told() -> None:
+    """§4, §11: in the order of `Code`, each budget apart, of the cheapest type if it runs."""
+    org = Org()
+    org.issue("g", 10)
+    for id in ("b", "c"):
+        target = Target(account=AccountId("t"))
+        org.do(
+            SetBudget(budget=BudgetId(id), target=target, every=Every.DAY, limit=3_599, hard=True)
+        )
+    org.do(BookDebt(debt=DebtId("d"), account=AccountId("t"), amount=5))
+    ask = Reserve(
+        hold=HoldId("d"),
+        account=AccountId("p"),
+        user=UserId("nobody"),
+        expires_at=org.now + HOUR,
+        run_ms=3_600_000,
+        context=EITHER,
+    )
+    assert [
+        Code.USER_UNKNOWN,
+        Code.ALREADY_EXISTS,
+        Code.DEBT_OUTSTANDING,
+        Code.BUDGET_EXCEEDED,
+        Code.BUDGET_EXCEEDED,
+        Code.INSUFFICIENT_CREDITS,
+    ] == org.model.forbidding(ask, org.now)
+    elsewhere = replace(ask, account=AccountId("x"))
+    assert [Code.ACCOUNT_UNKNOWN] == org.model.forbidding(elsewhere, org.now)
+
+
+def test_given_back_work_and_reversals_do_not_take_the_same_count_twice() -> None:
+    """§6: a charge that lost its usage is reversed in full; ten lost milliseconds count as ten."""
+    org = Org()
+    target = Target(account=AccountId("t"))
+    org.do(SetBudget(budget=BudgetId("b"), target=target, every=Every.DAY, limit=1, hard=False))
+    org.issue("last", 100)
+    assert org.reserve("h", 100, context=A100) is None
+    org.charge("h", run_ms=100_000)
+    org.issue("first", 100, expires_at=T0 + DAY)
+    org.charge("h", run_ms=200_000)
+    counts = org.model.budgets["b"].charged
+
+    def give_back(kept_ms: int) -> list[int]:
+        org.do(GiveBack(hold=HoldId("h"), attempt=1, kept_ms=kept_ms))
+        return list(counts.values())
+
+    assert [140] == give_back(140_000)
+    org.do(ReverseCharge(charge=ChargeId("c2")))
+    assert [100] == list(counts.values())
+    assert [90] == give_back(130_000)
+
+
+def test_usage_before_a_rolling_window_is_not_counted_in_it() -> None:
+    """§10: whether it is an amount or a reading."""
+    org = Org()
+    org.issue("g", 1_000)
+    assert org.reserve("h", 500, context=A100, limit=DAY) is None
+    target = Target(account=AccountId("t"))
+    every, rolling = Every.ROLLING, 24 * HOUR // 60
+    budget = BudgetId("b")
+    org.do(
+        SetBudget(budget=budget, target=target, every=every, rolling=rolling, limit=100, hard=False)
+    )
+    late = BookLate(charge=ChargeId("c"), hold=HoldId("h"), amount=7, effective_at=T0)
+    org.do(late, at=HOUR)
+    org.do(BookLate(charge=ChargeId("d"), hold=HoldId("h"), attempt=1, run_ms=60_000))
+    assert {} == org.model.budgets["b"].charged
 
 
 def test_days_with_a_clock_change_last_23_and_25_hours() -> None:

@@ -20,7 +20,7 @@ midnight alone is wrong where there is none, or where there are two.
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from enum import StrEnum
 from functools import lru_cache
@@ -78,14 +78,20 @@ class Period:
             raise ValueError(f"a period ends after it starts: [{self.start}, {self.end})")
 
 
+class _Remembering:
+    """Has a memory of periods. Not a field: it is no part of what is written down."""
+
+    __slots__ = ("_known",)
+    _known: "_Known"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
+class Window(_Remembering):
     """The recurring shape of a budget; what is counted in it starts at zero in each period."""
 
     every: Every
     time_zone: str = "UTC"  # IANA name; whose midnights count, where midnights count
     length: int = 0  # microseconds, divisible by 24, when ROLLING; else 0
-    _known: "_Known" = field(init=False, repr=False, compare=False)  # periods found so far
 
     def __post_init__(self) -> None:
         if self.every is Every.ROLLING and (self.length <= 0 or self.length % SLOTS):

@@ -1,7 +1,7 @@
 """What the books of an org are made of: frozen values that refuse to exist in a wrong state."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple, TypeAlias
 
@@ -69,8 +69,15 @@ class OrgPolicy:
     debt_max: Micros = 100 * CREDIT  # most that one hold may owe; beyond it the operator pays
 
 
+class _Hashed:
+    """Remembers its hash. Not a field: it is no part of what is written down."""
+
+    __slots__ = ("_hash",)
+    _hash: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(_Hashed):
     """What a grant may be spent on (L9); an empty set does not restrict."""
 
     gpu_types: frozenset[str] = frozenset()
@@ -80,7 +87,6 @@ class Policy:
     priority_classes: frozenset[str] = frozenset()
     max_share_ppm: int = PPM  # most of what a hold is charged that may come from this grant
     refundable: bool = True  # false: reversed charges and given-back work lapse
-    _hash: int = field(init=False, repr=False, compare=False)  # asked often: lanes go by policy
 
     def __post_init__(self) -> None:
         invariant(0 < self.max_share_ppm <= PPM, "a share is out of range", ppm=self.max_share_ppm)
@@ -88,7 +94,7 @@ class Policy:
         object.__setattr__(self, "_hash", hash((facts, self.max_share_ppm, self.refundable)))
 
     def __hash__(self) -> int:
-        return self._hash
+        return self._hash  # asked often: lanes go by policy
 
     @property
     def scopes(self) -> int:
