@@ -50,7 +50,7 @@ class Loader:
         if row is None:
             table.mark_absent(what.key)
         else:
-            table.put(what.key, row)
+            table.load(what.key, row)
 
     def _load_stretch(self, what: Stretch) -> None:
         beyond = (key for key in self.whole.order(what.order).since(what.after) if key > what.after)

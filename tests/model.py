@@ -404,7 +404,10 @@ class Model:
         return credits if room is None else min(credits, room)
 
     def forbidding(self, ask: Reserve, now: Instant) -> list[Code]:
-        """Everything that stands against a hold at `now`, of the cheapest type if it runs."""
+        """Everything that stands against a hold at `now`; of several types, against the cheapest.
+
+        Another type may be had all the same: then nothing forbids the hold.
+        """
         self._catch_up(now)
         self.now = now
         if ask.account not in self.parents:

@@ -118,7 +118,7 @@ class History:
 
 @dataclass(frozen=True)
 class Questions:
-    """What is asked of an org at the end of a history, each as if the others were not asked."""
+    """A history, and holds that are asked for after it, one after the other, at one instant."""
 
     history: History
     now: Instant
@@ -544,7 +544,9 @@ class Author:
         if self.meters(hold) and not self.chance(30):
             attempt, run_ms = self.reading(hold, hold.open)
             return Settle(charge=charge, hold=HoldId(hold.id), attempt=attempt, run_ms=run_ms)
-        total = None if self.chance(25) else hold.used + self.usage(hold) - self.one((0, 0, 1))
+        total = None
+        if not self.chance(25):
+            total = min(hold.used + self.usage(hold) - self.one((0, 0, 1)), LARGEST)
         return Settle(charge=charge, hold=HoldId(hold.id), total=total)
 
     def release(self) -> Command:
@@ -774,7 +776,7 @@ def histories(draw: st.DrawFn, names: Names | None = None) -> History:
 
 @st.composite
 def questions(draw: st.DrawFn, names: Names | None = None) -> Questions:
-    """A history and some holds that might be asked for after it."""
+    """A small org's history, and a few holds to ask for at its end."""
     author = Author(Random(draw(SEEDS)), names)
     written = author.write()
     author.move_on()

@@ -256,7 +256,7 @@ def test_the_core_does_what_the_model_does(history: History) -> None:
 
 @given(questions(NAMES))
 def test_a_quote_tells_what_would_happen(asked: Questions) -> None:
-    """What would be held, at what rates, and all that forbids it, in order; by itself (B1, M1)."""
+    """What would be held, at what rates, or all that forbids it; and changes nothing (B1, M1)."""
     journal, model = Beside(asked.history.prices), Model(asked.history.prices, NAMES)
     for now, command in asked.history.steps:
         model.answer(command, now)
@@ -266,16 +266,17 @@ def test_a_quote_tells_what_would_happen(asked: Questions) -> None:
         found = quote(journal.books, ask, asked.now)
         assert before == told(journal.books), "a quote has changed the books"
 
-        forbidding = model.forbidding(ask, asked.now)
         known = ask.account in model.parents
         spendable = model.spendable(ask.account, asked.now, ask.context, ask.user) if known else 0
-        assert forbidding == [one.code for one in found.forbidden]
         assert spendable == found.spendable
+        forbidding = model.forbidding(ask, asked.now)
+        refused = model.answer(ask, asked.now)
+        assert (forbidding if refused else []) == [one.code for one in found.forbidden]
         outcome = journal.do(ask, asked.now)
-        assert model.answer(ask, asked.now) == next(iter(forbidding), None)
         if isinstance(outcome, Refusal):
             event(f"forbidden: {outcome.code}")
-            assert (0, outcome) == (found.held, journal.by_name(found.forbidden[0]))
+            assert (0, refused) == (found.held, outcome.code)
+            assert outcome == journal.by_name(found.forbidden[0])
         else:
             event("not forbidden")
             check_held(found, model.holds[ask.hold], outcome)
@@ -316,7 +317,12 @@ def test_a_sweeper_changes_nothing(history: History, every: int) -> None:
 
         if not isinstance(command, EndHold):  # to a hold that the sweeper has ended it says so
             assert isinstance(expected, Refusal) == isinstance(actual, Refusal)
-            assert not isinstance(expected, Refusal) or expected == actual
+            if isinstance(expected, Refusal) and isinstance(actual, Refusal):
+                assert expected.code == actual.code
+                # Of two budgets on one target the first by id is named. A tier's budget has an id
+                # made from the number of events, of which the sweeper writes some.
+                by_id = expected.code is Code.BUDGET_EXCEEDED and plain.tier_budgets
+                assert by_id or expected == actual
         assert plain.snapshot(now) == swept.snapshot(now)
 
 

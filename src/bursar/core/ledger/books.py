@@ -19,7 +19,7 @@ back costs what has happened since.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from enum import Enum, auto
+from enum import StrEnum
 from heapq import merge
 from operator import attrgetter
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
@@ -94,13 +94,13 @@ class Change(NamedTuple):
     amount: Micros
 
 
-class _Place(Enum):
+class Place(StrEnum):
     """Where the orders keep a grant."""
 
-    NOWHERE = auto()  # nothing of it is available
-    WAITING = auto()
-    LISTED = auto()
-    EXPIRED = auto()
+    NOWHERE = "nowhere"  # nothing of it is available
+    WAITING = "waiting"
+    LISTED = "listed"
+    EXPIRED = "expired"
 
 
 CounterKey: TypeAlias = tuple[BudgetId, UserId | None]
@@ -215,8 +215,8 @@ class Books:
         old = self.grants.get(grant.terms.id)
         self.grants.put(grant.terms.id, grant)
         if old is not None:
-            place = self._place(grant)
-            if old.terms is grant.terms and place is self._place(old) and old.free and grant.free:
+            place = self.place(grant)
+            if old.terms is grant.terms and place is self.place(old) and old.free and grant.free:
                 self._add_to(place, grant.terms, grant.available - old.available)
                 return  # it stands where it stood
             self._unlist(old)
@@ -318,18 +318,20 @@ class Books:
             self._unlist(grant)
         self.clock = to
         for grant in grants:
+            self.grants.put(grant.terms.id, grant)  # it has not changed, but where it stands has
             self._list(grant)
 
-    def _place(self, grant: Grant) -> _Place:
+    def place(self, grant: Grant) -> Place:
+        """Where the orders keep a grant at the clock's instant."""
         if grant.available == 0:
-            return _Place.NOWHERE
+            return Place.NOWHERE
         if self.clock < grant.terms.valid_from:
-            return _Place.WAITING
-        return _Place.LISTED if self.clock < grant.terms.expires_at else _Place.EXPIRED
+            return Place.WAITING
+        return Place.LISTED if self.clock < grant.terms.expires_at else Place.EXPIRED
 
     def _list(self, grant: Grant) -> None:
         """Put a grant where it belongs at the clock's instant."""
-        terms, place = grant.terms, self._place(grant)
+        terms, place = grant.terms, self.place(grant)
         for order, key in self._orders_for(terms, place):
             order.add(key)
         self._add_to(place, terms, grant.available)
@@ -338,33 +340,33 @@ class Books:
 
     def _unlist(self, grant: Grant) -> None:
         """Take a grant from where it stands at the clock's instant."""
-        terms, place = grant.terms, self._place(grant)
+        terms, place = grant.terms, self.place(grant)
         for order, key in self._orders_for(terms, place):
             order.discard(key)
         self._add_to(place, terms, -grant.available)
         self.order(free_of(terms.account)).discard((terms.expires_at, terms.id))
 
-    def _orders_for(self, terms: GrantTerms, place: _Place) -> list[tuple[Order, Key]]:
+    def _orders_for(self, terms: GrantTerms, place: Place) -> list[tuple[Order, Key]]:
         """The orders that keep a grant in that place, and its keys in them."""
-        if place is _Place.WAITING:
+        if place is Place.WAITING:
             return [(self.order(WAITING), (terms.valid_from, terms.id))]
-        if place is _Place.EXPIRED:
+        if place is Place.EXPIRED:
             return [(self.order(EXPIRED), (terms.expires_at, terms.id))]
-        if place is _Place.LISTED:
+        if place is Place.LISTED:
             ending = (self.order(ENDING), (terms.expires_at, terms.id))
             return [(self.order(order_of(self._lane_for(terms))), lane_key(terms)), ending]
         return []
 
-    def _add_to(self, place: _Place, terms: GrantTerms, amount: Micros) -> None:
+    def _add_to(self, place: Place, terms: GrantTerms, amount: Micros) -> None:
         """Add to the sum of what is available in that place."""
-        if place is _Place.LISTED:
+        if place is Place.LISTED:
             lane = self._lane_for(terms)
             total = (self.lane_totals.get(lane) or 0) + amount
             self.lane_totals.put(lane, total)
             if total == 0:  # nothing is listed in it
                 lanes = self.lanes_of.get(terms.account) or ()
                 self.lanes_of.put(terms.account, tuple(one for one in lanes if one != lane))
-        elif place is _Place.EXPIRED:
+        elif place is Place.EXPIRED:
             key = (terms.account, terms.kind)
             self.overdue.put(key, (self.overdue.get(key) or 0) + amount)
 
@@ -433,6 +435,10 @@ class Trial:
     def keep(self) -> None:
         """Let the changes stay."""
         self._kept = True
+
+    def replaced(self) -> Iterator[tuple[Table[Any, Any], Any, Any]]:
+        """The rows that were replaced so far, each once: table, key, row before; None if new."""
+        return self._books._undo.replaced(self._mark)
 
     def __exit__(self, *_: object) -> None:
         books = self._books

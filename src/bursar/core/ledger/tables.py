@@ -65,6 +65,15 @@ class Undo:
             put_back, key, old = steps.pop()
             put_back(key, old)
 
+    def replaced(self, mark: int) -> Iterator[tuple["Table[Any, Any]", Any, Any]]:
+        """The rows that were replaced since the mark, each once: table, key, row at the mark."""
+        seen: set[tuple[str, Any]] = set()
+        for put_back, key, old in (self.steps or [])[mark:]:
+            table = getattr(put_back, "__self__", None)
+            if isinstance(table, Table) and (table.name, key) not in seen:
+                seen.add((table.name, key))
+                yield table, key, old
+
     def end(self) -> None:
         """Note nothing more, and forget what was noted."""
         self.steps = None
@@ -93,6 +102,10 @@ class Table(Generic[K, V]):
         """Set the row."""
         if (steps := self._undo.steps) is not None:
             steps.append((self._put_back, key, self._rows.get(key)))
+        self._rows[key] = row
+
+    def load(self, key: K, row: V) -> None:
+        """Bring in a row as it is stored: no change, and not put back."""
         self._rows[key] = row
 
     def _put_back(self, key: K, row: V | None) -> None:

@@ -1,0 +1,165 @@
+"""The door for guests: `EmbeddedDatabase`."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from bursar.store.embedded import locks
+from bursar.store.embedded.errors import DatabaseDown, StateUnusable
+from bursar.store.embedded.folder import StateFolder, check_data, default_state, prepared
+from bursar.store.embedded.keeper import KEPT_ALREADY
+from bursar.store.embedded.os_user import database_user
+from bursar.store.embedded.programs import installed
+from bursar.store.embedded.running import Running, answering
+
+TIMEOUT_S: Final = 60.0
+LINGER_S: Final = 3.0
+PAUSE_S: Final = 0.05
+KEEPERS_MAX: Final = 3  # that one call starts before it gives up
+QUOTED_LINES: Final = 15
+QUOTED_BYTES_MAX: Final = 8_000
+
+
+class EmbeddedDatabase:
+    """One guest's share in the database of a state folder; inside `with` it runs.
+
+    Several processes may be guests of one folder. The server ends `linger_s` seconds after the
+    last of them has left or died. Threads may use one guest together.
+    """
+
+    def __init__(
+        self,
+        state: Path | str | None = None,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        linger_s: float = LINGER_S,
+    ) -> None:
+        self._asked = default_state() if state is None else state
+        self._timeout_s = timeout_s
+        self._linger_s = linger_s
+        self._state: StateFolder | None = None
+        self._lock: int | None = None
+        self._running: Running | None = None
+
+    def __enter__(self) -> Self:
+        self._state = prepared(self._asked, database_user())
+        self._lock = locks.opened(self._state.guests_lock)
+        try:
+            deadline = time.monotonic() + self._timeout_s
+            if not locks.lock_by(self._lock, deadline, shared=True):
+                raise _down(self._state, "the last server is still shutting down")
+            self.ensure()
+        except BaseException:
+            self._leave()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._leave()
+
+    @property
+    def running(self) -> Running:
+        """What `ensure` has seen last."""
+        if self._running is None:
+            raise RuntimeError("an embedded database is used inside `with`")
+        return self._running
+
+    @property
+    def url(self) -> str:
+        """How to connect, for psycopg and libpq. Ask again after `ensure`: a port may change."""
+        return self.running.url
+
+    def ensure(self, timeout_s: float | None = None) -> Running:
+        """Return once the database accepts connections, having started whatever must be.
+
+        `DatabaseDown` when it does not within `timeout_s`, or does not start at all.
+        """
+        if self._state is None or self._lock is None:
+            raise RuntimeError("an embedded database is used inside `with`")
+        if not locks.is_same_file(self._lock, self._state.guests_lock):
+            # A new one would be empty, which is worse than none.
+            raise StateUnusable(f"The folder {self._state.path} was removed while in use.")
+        deadline = time.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
+        self._running = _awaited(self._state, deadline, lambda: self._start_keeper(deadline))
+        return self._running
+
+    def _start_keeper(self, deadline: float) -> bool:
+        """Start a keeper; false when somebody else was faster."""
+        assert self._state is not None
+        installed()
+        check_data(self._state, database_user())
+        return _keeper_started(self._state, self._linger_s, deadline)
+
+    def _leave(self) -> None:
+        """Be a guest no longer; the kernel does the same for one that is killed."""
+        if self._lock is not None:
+            os.close(self._lock)
+        self._state = self._lock = self._running = None
+
+
+def _awaited(state: StateFolder, deadline: float, start: Callable[[], bool]) -> Running:
+    """What runs, as soon as it answers; a keeper is started whenever there is none."""
+    started = 0
+    while True:
+        running = answering(state)
+        if running is not None:
+            return running
+        if time.monotonic() >= deadline:
+            raise _down(state, "it did not accept connections in time")
+        if not locks.is_locked(state.keeper_lock):
+            if started == KEEPERS_MAX:
+                raise _down(state, "it does not start")
+            started += start()
+        time.sleep(PAUSE_S)
+
+
+def _keeper_started(state: StateFolder, linger_s: float, deadline: float) -> bool:
+    """Have a keeper that outlives us; it has its lock when this returns."""
+    command = [sys.executable, "-P", "-m", "bursar.store.embedded.keeper"]
+    # It must find our code and the wheel where we found them.
+    found = os.pathsep.join(path or os.getcwd() for path in sys.path)
+    log = os.open(state.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        status = subprocess.run(
+            [*command, str(state.path), str(linger_s)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd="/",
+            env={**os.environ, "PYTHONPATH": found},
+            timeout=max(deadline - time.monotonic(), 1.0),
+            check=False,
+        ).returncode
+    except subprocess.TimeoutExpired:
+        raise _down(state, "its keeper takes too long to start") from None
+    finally:
+        os.close(log)
+    if status not in (0, KEPT_ALREADY):
+        raise _down(state, f"its keeper does not start (status {status})")
+    return status == 0
+
+
+def _down(state: StateFolder, what: str) -> DatabaseDown:
+    lines = "\n".join(f"    {line}" for line in _last_lines(state.log))
+    return DatabaseDown(
+        f"The database in {state.path} is down: {what}. {state.log} ends with:\n{lines}"
+    )
+
+
+def _last_lines(log: Path) -> list[str]:
+    try:
+        with log.open("rb") as file:
+            file.seek(max(log.stat().st_size - QUOTED_BYTES_MAX, 0))
+            return file.read().decode(errors="replace").splitlines()[-QUOTED_LINES:]
+    except OSError:
+        return []

@@ -1,0 +1,81 @@
+"""Bringing a database to the schema of this version: numbered SQL files, forward only.
+
+A row in `migrations` is the lock: whoever holds it migrates, the others wait and then find nothing
+left to do. Each file is one transaction, and its checksum is kept: a file that was changed after it
+had been applied is an error, not a surprise.
+"""
+
+from dataclasses import dataclass
+from hashlib import sha256
+from importlib.resources import files
+from typing import Final
+
+from bursar.core.refusal import Fault
+from bursar.store.reading import Connection
+
+FIRST: Final = """
+    create table if not exists migrations (
+        number   integer not null primary key,
+        name     text not null,
+        checksum text not null
+    )
+"""
+LOCK_ROW: Final = """
+    insert into migrations (number, name, checksum) values (0, 'the lock', '')
+    on conflict (number) do nothing
+"""
+LOCK: Final = "select number from migrations where number = 0 for update"
+APPLIED: Final = "select number, checksum from migrations where number > 0 order by number"
+NOTE: Final = "insert into migrations (number, name, checksum) values (%s, %s, %s)"
+
+
+class SchemaDiffers(Fault):
+    """The database has a schema that this version does not know how to go on from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Migration:
+    """One file of SQL."""
+
+    number: int
+    name: str
+    sql: str
+
+    @property
+    def checksum(self) -> str:
+        """What the file was when it was applied."""
+        return sha256(self.sql.encode()).hexdigest()
+
+
+def migrations() -> tuple[Migration, ...]:
+    """All of this version, in order."""
+    found = [
+        Migration(number=int(file.name[:4]), name=file.name, sql=file.read_text(encoding="utf-8"))
+        for file in files("bursar.store").joinpath("migrations").iterdir()
+        if file.name.endswith(".sql")
+    ]
+    return tuple(sorted(found, key=lambda one: one.number))
+
+
+def migrate(connection: Connection) -> tuple[str, ...]:
+    """Apply what has not been applied yet; the names of the files that were."""
+    with connection.transaction():
+        connection.execute(FIRST)
+        connection.execute(LOCK_ROW)
+    done: list[str] = []
+    for one in migrations():
+        with connection.transaction():
+            connection.execute(LOCK)
+            known: dict[int, str] = dict(connection.execute(APPLIED).fetchall())
+            if one.number in known:
+                _same(one, known[one.number])
+                continue
+            connection.execute(one.sql.encode())
+            connection.execute(NOTE, [one.number, one.name, one.checksum])
+            done.append(one.name)
+    return tuple(done)
+
+
+def _same(one: Migration, checksum: str) -> None:
+    if one.checksum != checksum:
+        raise SchemaDiffers(f"{one.name} is not what this database was made with")

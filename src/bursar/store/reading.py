@@ -1,0 +1,402 @@
+"""Bringing parts of orgs' books into memory: rows by key, stretches of orders, set-wise.
+
+What is asked for comes from `NotLoaded` (D2), many orgs and keys at once; each kind of thing costs
+one statement, however many are asked for. Keys are joined as `unnest(arrays)`, never as
+`= any(array)`: plans must not hang on fresh statistics (D3).
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import psycopg
+
+from bursar.core.ledger.books import AFTER_POSTINGS, Books, Change, Lane
+from bursar.core.ledger.events import Event
+from bursar.core.ledger.idempotency import Reply
+from bursar.core.ledger.tables import Key, Row, Stretch
+from bursar.core.ledger.values import Draw, OrgPolicy
+from bursar.core.pricing import PriceBook
+from bursar.store.codec import command_of, event_of, refusal_of, value_of
+from bursar.store.shelves import (
+    DRAWS,
+    SHELF_OF,
+    SHELVES,
+    Shelf,
+    Values,
+    draw_of,
+    hold_of,
+    lane_id,
+    policy_of,
+    target_values,
+)
+
+OrgId: TypeAlias = str
+Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
+Parts: TypeAlias = Mapping[OrgId, Books]  # the orgs that are loaded, in part
+
+LOCK_ORGS: Final = """
+    -- Always the first statement. Ordered, so that two batches cannot deadlock; nothing is joined
+    -- to it, because a locking select that has waited sees other tables as they were before.
+    select org_id, number, now, clock, issued, root, tier, policy::text, prices::text, frozen
+      from orgs
+     where org_id = any(%s)
+     order by org_id
+       for update
+"""
+
+# Asked after the locks, on purpose: now() is when the transaction began, and a clock read inside
+# the locking statement is from before the wait.
+MONEY_TIME: Final = "select (extract(epoch from clock_timestamp()) * 1000000)::bigint"
+
+
+class Wanted(NamedTuple):
+    """Something of one org that is not loaded yet."""
+
+    org: OrgId
+    what: Row | Stretch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockedOrg:
+    """An org's own row, locked."""
+
+    org: OrgId
+    number: int
+    frozen: str | None
+    values: Values
+
+    def fill(self, books: Books) -> None:
+        """Let books have what there is one of."""
+        number, now, clock, issued, root, tier, policy, prices = self.values
+        singles = books.singles
+        singles.number, singles.now, singles.issued = number, now, issued
+        singles.root, singles.tier = root, tier
+        singles.policy = value_of(OrgPolicy, policy)
+        singles.prices = value_of(PriceBook, prices)
+        books.clock = clock
+
+
+def lock_orgs(connection: Connection, orgs: Iterable[OrgId]) -> dict[OrgId, LockedOrg]:
+    """Lock orgs until the transaction ends; those that do not exist are left out."""
+    rows = connection.execute(LOCK_ORGS, [sorted(orgs)]).fetchall()
+    return {
+        org: LockedOrg(org=org, number=values[0], frozen=frozen, values=tuple(values))
+        for org, *values, frozen in rows
+    }
+
+
+def money_time(connection: Connection) -> int:
+    """The database's clock, in microseconds since 1970; ask it once the locks are held (D5)."""
+    row = connection.execute(MONEY_TIME).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def load(connection: Connection, parts: Parts, wanted: Iterable[Wanted], most: int) -> None:
+    """Bring in what is wanted; of orders at most that many keys each."""
+    rows: dict[str, list[tuple[OrgId, Any]]] = defaultdict(list)
+    stretches: dict[str, list[tuple[OrgId, Stretch]]] = defaultdict(list)
+    for org, what in wanted:
+        if isinstance(what, Row):
+            rows[what.table].append((org, what.key))
+        else:
+            stretches[str(what.order[0])].append((org, what))
+    for table, keys in rows.items():
+        _FINDERS.get(table, _load_rows)(connection, parts, table, keys)
+    for order, asked in stretches.items():
+        _load_stretches(connection, parts, order, asked, most)
+
+
+# Rows
+
+
+def arrays(columns: Mapping[str, str]) -> str:
+    """Parameters that are arrays, one for each column."""
+    return ", ".join(f"%s::{_as_text(kind)}[]" for kind in columns.values())
+
+
+def _as_text(kind: str) -> str:
+    return "text" if kind == "json" else kind
+
+
+def selected(columns: Mapping[str, str], of: str = "t") -> str:
+    """Columns to select; JSON as the text that was written."""
+    return ", ".join(
+        f"{of}.{name}::text" if kind == "json" else f"{of}.{name}" for name, kind in columns.items()
+    )
+
+
+def transposed(rows: Sequence[Values], width: int) -> list[list[Any]]:
+    """Rows as one list for each column."""
+    return [list(column) for column in zip(*rows, strict=True)] if rows else [[]] * width
+
+
+def _by_key(shelf: Shelf) -> str:
+    keys = {"org_id": "text"} | {name: shelf.columns[name] for name in shelf.key}
+    matches = " and ".join(f"t.{name} = k.{name}" for name in keys)
+    return f"""
+        select t.org_id, {selected(shelf.columns)}
+          from unnest({arrays(keys)}) as k({", ".join(keys)})
+          join {shelf.table} t on {matches}
+    """
+
+
+BY_KEY: Final = MappingProxyType({shelf.table: _by_key(shelf) for shelf in SHELVES})
+
+DRAWS_BY_HOLD: Final = f"""
+    select t.org_id, {selected(DRAWS)}
+      from unnest(%s::text[], %s::text[]) as k(org_id, hold_id)
+      join draws t on t.org_id = k.org_id and t.hold_id = k.hold_id
+     order by t.org_id, t.hold_id, t.place
+"""
+
+
+def _fetch(connection: Connection, sql: str, columns: Sequence[Sequence[Any]]) -> list[Values]:
+    # The statements are put together from our own names; values are always parameters.
+    return connection.execute(sql, list(columns)).fetchall()
+
+
+def _load_rows(
+    connection: Connection, parts: Parts, table: str, keys: list[tuple[OrgId, Any]]
+) -> None:
+    """Load rows by their keys, and know those that do not exist."""
+    shelf = SHELF_OF[table]
+    asked = {(org, *shelf.key_of(key)): (org, key) for org, key in keys}
+    found = _fetch(connection, BY_KEY[shelf.table], transposed(list(asked), len(shelf.key) + 1))
+    if shelf.table == "holds":
+        _unpack_holds(connection, parts, found)
+    else:
+        for org, *row in found:
+            shelf.unpack(parts[org], tuple(row))
+    there = {tuple(row[: len(shelf.key) + 1]) for row in found}
+    for values, (org, key) in asked.items():
+        if values not in there:
+            for name in shelf.keeps:
+                _table(parts[org], name).mark_absent(key)
+
+
+def _table(books: Books, name: str) -> Any:
+    return getattr(books, name)
+
+
+def _unpack_holds(connection: Connection, parts: Parts, found: list[Values]) -> None:
+    draws: dict[tuple[OrgId, str], list[Draw]] = defaultdict(list)
+    keys = [row[:2] for row in found]
+    for org, *row in _fetch(connection, DRAWS_BY_HOLD, transposed(keys, 2)):
+        draws[org, row[0]].append(draw_of(tuple(row)))
+    for org, *row in found:
+        hold = hold_of(tuple(row), tuple(draws[org, row[0]]))
+        parts[org].holds.load(hold.terms.id, hold)
+
+
+# What follows from rows of other tables
+
+LANES_OF: Final = """
+    select k.org_id, k.account_id, t.priority, t.policy::text, t.total
+      from unnest(%s::text[], %s::text[]) as k(org_id, account_id)
+      join lanes t on t.org_id = k.org_id and t.account_id = k.account_id and t.total > 0
+     order by k.org_id, k.account_id, t.lane_id
+"""
+
+BUDGETS_OF: Final = """
+    select k.org_id, k.target_account, k.target_user, k.each_user, t.budget_id
+      from unnest(%s::text[], %s::text[], %s::text[], %s::boolean[])
+           as k(org_id, target_account, target_user, each_user)
+      join budgets t
+        on t.org_id = k.org_id and t.target_account = k.target_account
+       and t.target_user = k.target_user and t.each_user = k.each_user and not t.dropped
+     order by k.org_id, t.budget_id
+"""
+
+REFS: Final = """
+    select k.org_id, k.external_ref, t.grant_id
+      from unnest(%s::text[], %s::text[]) as k(org_id, external_ref)
+      join grants t on t.org_id = k.org_id and t.external_ref = k.external_ref
+"""
+
+
+def _load_lanes_of(
+    connection: Connection, parts: Parts, table: str, keys: list[tuple[OrgId, Any]]
+) -> None:
+    lanes: dict[tuple[OrgId, Any], list[Lane]] = {key: [] for key in keys}
+    for org, account, priority, policy, total in _fetch(connection, LANES_OF, transposed(keys, 2)):
+        lane = Lane(account, priority, policy_of(policy))
+        lanes[org, account].append(lane)
+        parts[org].lane_totals.load(lane, total)
+    for (org, account), found in lanes.items():
+        parts[org].lanes_of.load(account, tuple(found))
+
+
+def _load_budgets_of(
+    connection: Connection, parts: Parts, table: str, keys: list[tuple[OrgId, Any]]
+) -> None:
+    budgets: dict[Values, list[Any]] = {(org, *target_values(key)): [] for org, key in keys}
+    for *target, budget in _fetch(connection, BUDGETS_OF, transposed(list(budgets), 4)):
+        budgets[tuple(target)].append(budget)
+    for org, key in keys:
+        parts[org].budgets_of.load(key, tuple(budgets[(org, *target_values(key))]))
+
+
+def _load_refs(
+    connection: Connection, parts: Parts, table: str, keys: list[tuple[OrgId, Any]]
+) -> None:
+    missing = set(keys)
+    for org, ref, grant in _fetch(connection, REFS, transposed(keys, 2)):
+        parts[org].refs.load(ref, grant)
+        missing.discard((org, ref))
+    for org, ref in missing:
+        parts[org].refs.mark_absent(ref)
+
+
+_Finder = Callable[[Connection, Parts, str, list[tuple[OrgId, Any]]], None]
+_FINDERS: Final[Mapping[str, _Finder]] = MappingProxyType(
+    {"lanes_of": _load_lanes_of, "budgets_of": _load_budgets_of, "refs": _load_refs}
+)
+
+
+# Orders
+
+
+class _Order(NamedTuple):
+    """How an order is read from an index: the keys after one, as many as are asked for."""
+
+    table: str
+    whose: tuple[str, ...]  # columns that are fixed by the order's name
+    key: tuple[str, ...]  # columns, or expressions, whose values are the order's key
+    types: tuple[str, ...]
+    where: str
+
+
+_VALID_FROM: Final = "greatest(t.starts_at, t.issued_at)"
+_GRANT: Final = ("t.expires_at", "t.grant_id")
+_AT: Final = ("bigint", "text")
+
+# All that changed what a grant has free: postings, and what their event forfeits after them.
+_CHANGES: Final = f"""(
+    select org_id, grant_id, effective_at as at, number, place::bigint, freed as amount
+      from postings where freed <> 0
+     union all
+    select org_id, grant_id, at, number, {AFTER_POSTINGS}::bigint, -amount from forfeits)"""
+
+ORDERS: Final[Mapping[str, _Order]] = MappingProxyType(
+    {
+        "waiting": _Order("grants", (), (_VALID_FROM, "t.grant_id"), _AT, "t.place = 'waiting'"),
+        "ending": _Order("grants", (), _GRANT, _AT, "t.place = 'listed'"),
+        "expired": _Order("grants", (), _GRANT, _AT, "t.place = 'expired'"),
+        "limits": _Order("holds", (), ("t.expires_at", "t.hold_id"), _AT, "t.closed_at is null"),
+        "turns": _Order("recurrences", (), ("t.next_at", "t.recurrence_id"), _AT, "true"),
+        "debts": _Order("debts", (), ("t.booked_at", "t.debt_id"), _AT, "t.owed > 0"),
+        "grants": _Order("grants", ("account_id",), ("t.issued_at", "t.grant_id"), _AT, "true"),
+        "free": _Order(
+            "grants", ("account_id",), _GRANT, _AT, "t.available + t.lapsed > t.forfeited"
+        ),
+        "charges": _Order("charges", ("hold_id",), ("-t.number", "t.charge_id"), _AT, "true"),
+        "lane": _Order(
+            "grants",
+            ("account_id", "lane_id"),
+            ("t.expires_at", "t.kind_rank", "t.issued_at", "t.grant_id"),
+            ("bigint", "smallint", "bigint", "text"),
+            "t.place = 'listed'",
+        ),
+        "history": _Order(
+            _CHANGES,
+            ("grant_id",),
+            ("t.at", "t.number", "t.place", "t.amount"),
+            ("bigint", "bigint", "bigint", "bigint"),
+            "true",
+        ),
+    }
+)
+
+
+def _stretch_sql(order: _Order) -> str:
+    fixed = ("org_id", *order.whose)
+    after = tuple(f"a{place}" for place in range(len(order.key)))
+    columns = dict.fromkeys(fixed, "text") | dict(zip(after, order.types, strict=True))
+    names = ", ".join(columns)
+    matches = " and ".join(f"t.{name} = k.{name}" for name in fixed)
+    keys, bounds = ", ".join(order.key), ", ".join(f"k.{name}" for name in after)
+    return f"""
+        select k.asked, found.*
+          from unnest({arrays(columns)}) with ordinality as k({names}, asked)
+         cross join lateral (
+               select {keys}
+                 from {order.table} t
+                where {matches} and {order.where}
+                  and ({keys}) > ({bounds})
+                order by {keys}
+                limit %s) as found
+    """
+
+
+STRETCHES: Final = MappingProxyType({name: _stretch_sql(order) for name, order in ORDERS.items()})
+
+_LEAST: Final = {"bigint": -(2**63), "smallint": -(2**15), "text": ""}
+
+
+def _load_stretches(
+    connection: Connection,
+    parts: Parts,
+    order: str,
+    asked: list[tuple[OrgId, Stretch]],
+    most: int,
+) -> None:
+    kind = ORDERS[order]
+    keys = [_bounds(org, stretch, kind) for org, stretch in asked]
+    found: list[list[Key]] = [[] for _ in asked]
+    rows = _fetch(connection, STRETCHES[order], [*transposed(keys, len(keys[0])), most])  # type: ignore[list-item]
+    for index, *key in rows:
+        found[index - 1].append(Change(*key) if order == "history" else tuple(key))
+    for (org, stretch), loaded in zip(asked, found, strict=True):
+        through = loaded[-1] if len(loaded) == most else None
+        parts[org].order(stretch.order).load(loaded, through)
+
+
+def _bounds(org: OrgId, stretch: Stretch, kind: _Order) -> Values:
+    """The fixed columns and the key after which to go on; the least there is at the beginning."""
+    whose = stretch.order[1:]
+    if stretch.order[0] == "lane":
+        lane: Any = stretch.order[1]
+        whose = (lane.account, lane_id(lane.priority, lane.policy))
+    after = stretch.after or tuple(_LEAST[one] for one in kind.types)
+    return (org, *whose, *after)
+
+
+# Requests that were answered before
+
+REPLIES: Final = """
+    select t.org_id, t.key, t.command::text, t.refusal::text, t.first, t.number
+      from unnest(%s::text[], %s::text[]) as k(org_id, key)
+      join requests t on t.org_id = k.org_id and t.key = k.key
+"""
+
+EVENTS_BETWEEN: Final = """
+    select k.asked, t.kind, t.body::text
+      from unnest(%s::text[], %s::bigint[], %s::bigint[])
+           with ordinality as k(org_id, first, last, asked)
+      join events t on t.org_id = k.org_id and t.number between k.first and k.last
+     order by k.asked, t.number
+"""
+
+
+def replies(
+    connection: Connection, keys: Sequence[tuple[OrgId, str]]
+) -> dict[tuple[OrgId, str], Reply]:
+    """The first answers to keys that were seen before."""
+    found = _fetch(connection, REPLIES, transposed(list(dict.fromkeys(keys)), 2))
+    spans = [(org, first, number) for org, _, _, _, first, number in found]
+    events: list[list[Event]] = [[] for _ in found]
+    if found:
+        for asked, kind, body in _fetch(connection, EVENTS_BETWEEN, transposed(spans, 3)):
+            events[asked - 1].append(event_of(kind, body))
+    return {
+        (org, key): Reply(
+            command=command_of(command),
+            outcome=tuple(told) if refusal is None else refusal_of(refusal),
+            number=number,
+        )
+        for (org, key, command, refusal, _, number), told in zip(found, events, strict=True)
+    }

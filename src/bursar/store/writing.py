@@ -1,0 +1,241 @@
+"""Writing what a batch decided: events for ever, and the rows that changed, set-wise.
+
+Each table costs one statement for new rows and one for changed ones, however many orgs and rows a
+batch touched.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+from bursar.core.ids import GrantId
+from bursar.core.instant import Instant
+from bursar.core.ledger.books import Books, Trial, existing
+from bursar.core.ledger.commands import Command
+from bursar.core.ledger.events import ChargeReversed, Event, Posting, RecurrenceTurned
+from bursar.core.ledger.values import Compartment, Hold
+from bursar.core.refusal import Refusal
+from bursar.store.codec import command_text, text_of
+from bursar.store.reading import Connection, OrgId, arrays, transposed
+from bursar.store.shelves import DRAWS, SHELF_OF, SHELVES, Shelf, Values, draw_values
+
+EVENTS: Final = MappingProxyType(
+    {"number": "bigint", "at": "bigint", "kind": "text", "body": "json"}
+)
+POSTINGS: Final = MappingProxyType(
+    {
+        "number": "bigint",
+        "place": "int",
+        "grant_id": "text",
+        "source": "text",
+        "target": "text",
+        "amount": "bigint",
+        "effective_at": "bigint",
+        "freed": "bigint",
+    }
+)
+REQUESTS: Final = MappingProxyType(
+    {
+        "key": "text",
+        "at": "bigint",
+        "command": "json",
+        "refusal": "json",
+        "first": "bigint",
+        "number": "bigint",
+    }
+)
+FORFEITS: Final = MappingProxyType(
+    {"grant_id": "text", "at": "bigint", "number": "bigint", "amount": "bigint"}
+)
+ORGS: Final = MappingProxyType(
+    {
+        "number": "bigint",
+        "now": "bigint",
+        "clock": "bigint",
+        "issued": "bigint",
+        "root": "text",
+        "tier": "text",
+        "policy": "json",
+        "prices": "json",
+    }
+)
+
+
+def insert_sql(table: str, columns: Mapping[str, str]) -> str:
+    """A statement that inserts rows given as one array for each column."""
+    with_org = {"org_id": "text", **columns}
+    names = ", ".join(with_org)
+    taken = ", ".join(_taken(name, kind) for name, kind in with_org.items())
+    return f"""
+        insert into {table} ({names})
+        select {taken} from unnest({arrays(with_org)}) as u({names})
+    """
+
+
+def update_sql(table: str, key: Sequence[str], columns: Mapping[str, str]) -> str:
+    """A statement that changes rows given as one array for each column."""
+    with_org = {"org_id": "text", **columns}
+    names = ", ".join(with_org)
+    sets = ", ".join(
+        f"{name} = {_taken(name, kind)}" for name, kind in columns.items() if name not in key
+    )
+    matches = " and ".join(f"t.{name} = u.{name}" for name in ("org_id", *key))
+    return f"""
+        update {table} t set {sets}
+          from unnest({arrays(with_org)}) as u({names})
+         where {matches}
+    """
+
+
+def _taken(name: str, kind: str) -> str:
+    """A column of the rows that were given; JSON comes as text."""
+    return f"u.{name}::json" if kind == "json" else f"u.{name}"
+
+
+INSERTS: Final = MappingProxyType(
+    {shelf.table: insert_sql(shelf.table, shelf.columns) for shelf in SHELVES}
+    | {
+        "draws": insert_sql("draws", DRAWS),
+        "events": insert_sql("events", EVENTS),
+        "postings": insert_sql("postings", POSTINGS),
+        "requests": insert_sql("requests", REQUESTS),
+        "forfeits": insert_sql("forfeits", FORFEITS),
+    }
+)
+UPDATES: Final = MappingProxyType(
+    {
+        shelf.table: update_sql(shelf.table, shelf.key, shelf.columns)
+        for shelf in SHELVES
+        if len(shelf.columns) > len(shelf.key)
+    }
+    | {
+        "draws": update_sql("draws", ("hold_id", "grant_id"), DRAWS),
+        "orgs": update_sql("orgs", (), ORGS),
+    }
+)
+
+
+class Answered(NamedTuple):
+    """A request and the first answer to it."""
+
+    key: str
+    command: Command
+    outcome: tuple[Event, ...] | Refusal
+    number: int  # of the org's last event when it was answered
+
+
+@dataclass(slots=True)
+class Written:
+    """What a batch has to write, gathered table by table."""
+
+    new: dict[str, list[Values]] = field(default_factory=lambda: defaultdict(list))
+    changed: dict[str, list[Values]] = field(default_factory=lambda: defaultdict(list))
+
+    def org(
+        self, org: OrgId, books: Books, trial: Trial, answers: Iterable[Answered], now: Instant
+    ) -> None:
+        """Gather what one org's commands changed, and what was answered to them."""
+        happened = 0
+        for answer in answers:
+            happened += self._answer(org, books, answer, now)
+        rows: dict[tuple[str, Any], bool] = {}
+        for table, key, before in trial.replaced():
+            shelf = SHELF_OF.get(table.name)
+            if shelf is None:
+                continue
+            is_new = before is None and table.name == shelf.keeps[0]
+            rows[shelf.table, key] = rows.get((shelf.table, key), False) or is_new
+            if shelf.table == "holds":
+                self._draws(org, before, books.holds.get(key))
+        for (table_name, key), is_new in rows.items():
+            values = (org, *_SHELF[table_name].pack(books, key))
+            (self.new if is_new else self.changed)[table_name].append(values)
+        if happened:
+            self.changed["orgs"].append((org, *_singles(books)))
+
+    def _answer(self, org: OrgId, books: Books, answer: Answered, now: Instant) -> int:
+        """Gather an answer and its events; how many there are."""
+        outcome = answer.outcome
+        refusal = text_of(outcome) if isinstance(outcome, Refusal) else None
+        events = () if isinstance(outcome, Refusal) else outcome
+        first = answer.number - len(events) + 1
+        self.new["requests"].append(
+            (org, answer.key, now, command_text(answer.command), refusal, first, answer.number)
+        )
+        for number, event in enumerate(events, first):
+            self._event(org, books, number, event)
+        return len(events)
+
+    def _event(self, org: OrgId, books: Books, number: int, event: Event) -> None:
+        self.new["events"].append((org, number, event.at, type(event).__name__, text_of(event)))
+        for place, posting in enumerate(event.postings):
+            freed = _freed(books, posting)
+            source = None if posting.source is None else posting.source.value
+            moved = (source, posting.target.value, posting.amount, posting.effective_at)
+            self.new["postings"].append((org, number, place, posting.grant, *moved, freed))
+        for grant, amount, at in _forfeited(event):
+            self.new["forfeits"].append((org, grant, at, number, amount))
+
+    def _draws(self, org: OrgId, before: Hold | None, after: Hold | None) -> None:
+        assert after is not None
+        old = {draw.grant: draw for draw in before.draws} if before else {}
+        for place, draw in enumerate(after.draws):
+            was = old.get(draw.grant)
+            if was is None:
+                self.new["draws"].append((org, *draw_values(after, place)))
+            elif was != draw:
+                self.changed["draws"].append((org, *draw_values(after, place)))
+
+    def save(self, connection: Connection) -> None:
+        """Write it all."""
+        for table, rows in self.new.items():
+            _run(connection, INSERTS[table], rows)
+        for table, rows in self.changed.items():
+            _run(connection, UPDATES[table], rows)
+
+
+_SHELF: Final[Mapping[str, Shelf]] = MappingProxyType({shelf.table: shelf for shelf in SHELVES})
+
+
+def _run(connection: Connection, sql: str, rows: list[Values]) -> None:
+    connection.execute(sql, transposed(rows, 0))
+
+
+def _singles(books: Books) -> Values:
+    one = books.singles
+    figures = (one.number, one.now, books.clock, one.issued, one.root, one.tier)
+    return (*figures, text_of(one.policy), text_of(one.prices))
+
+
+_FREE: Final = (Compartment.AVAILABLE, Compartment.LAPSED)
+
+
+def _freed(books: Books, posting: Posting) -> int:
+    """By how much a posting changes what its grant has free; what is issued begins free."""
+    source, target = posting.source, posting.target
+    if source is None:
+        return 0
+    if source is Compartment.SPENT and target is Compartment.LAPSED:
+        refundable = existing(books.grants, posting.grant).terms.policy.refundable
+        return posting.amount if refundable else 0
+    return posting.amount * ((target in _FREE) - (source in _FREE))
+
+
+def _forfeited(event: Event) -> Iterator[tuple[GrantId, int, Instant]]:
+    """Lapsed credits that an event issued again elsewhere: grant, amount, from when."""
+    if isinstance(event, RecurrenceTurned):
+        for grant, amount in event.rolled:
+            yield grant, amount, event.turned_at
+    if isinstance(event, ChargeReversed):
+        for grant, amount in event.reissued:
+            yield grant, amount, event.at
+
+
+CREATE_ORG: Final = insert_sql("orgs", ORGS)
+
+
+def create_org(connection: Connection, org: OrgId) -> None:
+    """Begin the books of an org, with nothing in them."""
+    connection.execute(CREATE_ORG, transposed([(org, *_singles(Books()))], 0))
