@@ -20,6 +20,7 @@ from bursar.core.ledger.idempotency import Reply, replay
 from bursar.core.ledger.tables import NotLoaded
 from bursar.core.pricing import PriceBook
 from bursar.core.refusal import Refusal
+from bursar.service.prefetch import missing_for
 from bursar.store.reading import (
     Connection,
     OrgId,
@@ -86,6 +87,7 @@ class Batch:
         for trial in trials.values():
             trial.__enter__()
             trial.keep()
+        self._prefetch(asks, books, now)
         answers = self._answered(asks, books, now)
         written = Written()
         for org, trial in trials.items():
@@ -106,6 +108,20 @@ class Batch:
                 row.fill(books)
                 self.cache[org] = books
         return {org: self.cache[org] for org in locked}
+
+    def _prefetch(self, asks: Sequence[Ask], books: dict[OrgId, Books], now: Instant) -> None:
+        """Load what the commands will look at, as far as can be told."""
+        while True:
+            wanted = dict.fromkeys(
+                Wanted(ask.org, what)
+                for ask in asks
+                if (ask.org, ask.key) not in self._known
+                for what in missing_for(books[ask.org], ask.command, now)
+            )
+            if not wanted:
+                return
+            self.rounds += 1
+            load(self.connection, books, wanted, FIRST_KEYS)
 
     def _answered(
         self, asks: Sequence[Ask], books: dict[OrgId, Books], now: Instant

@@ -10,6 +10,7 @@ from bursar.core.budgets.periods import Every, Period
 from bursar.core.budgets.tiers import TIERS, DefaultBudget
 from bursar.core.ids import AccountId, BudgetId, UserId, derived_id
 from bursar.core.instant import DAY, HOUR, MINUTE, NEVER, Instant
+from bursar.core.ledger.books import existing
 from bursar.core.ledger.commands import AddAccount, AddUser, SetBudget, SetTier
 from bursar.core.ledger.events import (
     BudgetDropped,
@@ -873,9 +874,7 @@ def test_the_free_tier_allows_five_credits_a_day_for_each_user() -> None:
 
     [brought] = only(events, BudgetSet)
     assert [TierSet(at=T0, tier="free")] == only(events, TierSet)
-    assert (
-        derived_id("org", f"free/day/{org.journal.books.singles.number - 1}") == brought.budget.id
-    )
+    assert derived_id("org", f"free/day/{org.now}") == brought.budget.id
     assert ("free", True, 5 * CREDIT) == (
         brought.budget.tier,
         brought.budget.hard,
@@ -1020,3 +1019,15 @@ def test_rebuilding_asks_no_calendar(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(periods._Known, "table", ((), ()))
 
     org.rebuilds()
+
+
+def test_a_tier_that_is_set_twice_at_one_instant_brings_two_budgets() -> None:
+    """Of different ids, though they follow from the same (B3)."""
+    org = rich()
+
+    [one] = only(org.does(SetTier(tier="free")), BudgetSet)
+    [other] = only(org.does(SetTier(tier="free")), BudgetSet)
+
+    assert derived_id(one.budget.id, "taken") == other.budget.id
+    budgets = org.journal.books.budgets
+    assert (True, False) == tuple(existing(budgets, one.budget.id).dropped for one in (one, other))

@@ -279,8 +279,21 @@ def test_an_amount_counts_where_it_is_effective() -> None:
     assert (
         Counted(budget=BudgetId("day"), user=None, start=days(2), amount=7),
         Counted(budget=BudgetId("ever"), user=user, start=0, amount=7),
-    ) == count_amount(applying, 7, days(3) - 1)
-    assert () == count_amount(applying, 0, T0)
+    ) == count_amount(applying, 7, days(3) - 1, now=days(9))
+    assert () == count_amount(applying, 0, T0, now=T0)
+
+
+def test_an_amount_from_before_a_rolling_window_is_not_counted() -> None:
+    """Nothing of it will ever be looked at (B5)."""
+    applying = [Applying(limit_of(TEN_HOURS), None)]
+    slot = 10 * HOUR // 24
+    oldest = slots_inside(TEN_HOURS, days(2))[0]
+
+    [counted] = count_amount(applying, 7, oldest, now=days(2))
+
+    assert (oldest, 7) == (counted.start, counted.amount)
+    assert () == count_amount(applying, 7, oldest - 1, now=days(2))
+    assert () == count_amount(applying, 7, oldest, now=days(2) + slot)
 
 
 def test_undone_usage_comes_off_the_latest_period_first() -> None:

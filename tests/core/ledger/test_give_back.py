@@ -332,3 +332,28 @@ def test_an_attempt_that_was_never_read_has_nothing_to_give_back() -> None:
     org = running(("g1", 200), held=100)
 
     assert () == org.does(ask.give_back("h1", kept_ms=0))
+
+
+def test_work_given_back_after_a_reversal_comes_off_the_budget_once() -> None:
+    """What was reversed of a charge had been counted off; no more is than was lost (M3, B5)."""
+    org = Org(prices(h100=PER_MS))
+    org.budget("b", 1_000, account="team")
+    org.issue("last", 100)
+    org.reserve("h", 100, context=gpus("h100"))
+    org.does(ask.read("h", 100, charge="c1"))
+    org.issue("first", 100, expires=hours(9))
+    org.does(ask.read("h", 200, charge="c2"))
+    org.does(ask.give_back("h", kept_ms=140))
+    org.does(ask.reverse("c2"))
+    assert 100 == charged(org, "b")
+
+    org.does(ask.give_back("h", kept_ms=130))
+
+    assert 90 == charged(org, "b")
+
+
+def charged(org: Org, budget: str) -> int:
+    """What a budget has counted as charged."""
+    return sum(
+        tally.charged for (id, *_), tally in org.journal.books.tallies.items() if id == budget
+    )

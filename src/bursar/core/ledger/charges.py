@@ -195,7 +195,7 @@ def _book(draft: Draft, hold: Hold, ask: Ask) -> None:
     counted = (
         count_usage(applying, ask.usage, draft.now)
         if ask.usage
-        else count_amount(applying, ask.amount, ask.effective_at)
+        else count_amount(applying, ask.amount, ask.effective_at, draft.now)
     )
     owed = min(payment.missing, _can_owe(draft, hold))
     draft.record(

@@ -227,7 +227,7 @@ def _(event: ChargeReversed, books: Books) -> None:
         event.charge,
         altered(
             record,
-            usage=record.usage - event.amount,
+            usage=max(record.usage - event.amount, 0),  # some of it may have been given back
             spent=_without(record.spent, undone),
             owed=record.owed - event.forgiven,
             counted=_less(record.counted, event.counted),

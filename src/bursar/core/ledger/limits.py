@@ -198,14 +198,14 @@ def _oldest(budget: Budget, now: Instant) -> Instant:
     return 0 if budget.calendar else slots_inside(budget.window, now)[0]
 
 
-def count_amount(applying: list[Applying], amount: Micros, at: Instant) -> tuple[Counted, ...]:
-    """How the budgets count an amount: where it is effective."""
+def count_amount(
+    applying: list[Applying], amount: Micros, at: Instant, now: Instant
+) -> tuple[Counted, ...]:
+    """How the budgets count an amount: where it is effective, unless that is past counting."""
     return tuple(
-        Counted(
-            budget=budget.id, user=user, start=period_at(budget.window, at).start, amount=amount
-        )
+        Counted(budget=budget.id, user=user, start=start, amount=amount)
         for budget, user in applying
-        if amount
+        if amount and (start := period_at(budget.window, at).start) >= _oldest(budget, now)
     )
 
 

@@ -82,9 +82,8 @@ def set_tier(draft: Draft, ask: SetTier) -> Refusal | None:
     draft.record(TierSet(at=draft.now, tier=ask.tier))
     zone = existing(draft.books.accounts, root).time_zone
     for default in TIERS.get(ask.tier, ()):
-        label = f"{ask.tier}/{default.every}/{draft.books.singles.number}"
         budget = Budget(
-            id=BudgetId(derived_id(root, label)),
+            id=_new_id(draft, root, f"{ask.tier}/{default.every}/{draft.now}"),
             target=target,
             window=Window(every=default.every, time_zone=zone),
             limit=default.limit,
@@ -93,6 +92,14 @@ def set_tier(draft: Draft, ask: SetTier) -> Refusal | None:
         )
         _set_new(draft, budget)
     return None
+
+
+def _new_id(draft: Draft, parent: str, label: str) -> BudgetId:
+    """The id of a budget that follows from `parent`; another one if it is taken."""
+    budget = BudgetId(derived_id(parent, label))
+    while draft.books.budgets.get(budget) is not None:
+        budget = BudgetId(derived_id(budget, "taken"))
+    return budget
 
 
 def set_budget(draft: Draft, ask: SetBudget) -> Refusal | None:

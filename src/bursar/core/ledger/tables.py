@@ -98,6 +98,10 @@ class Table(Generic[K, V]):
             raise NotLoaded(Row(self.name, key))
         return row
 
+    def knows(self, key: K) -> bool:
+        """Whether `get` has an answer."""
+        return self.complete or key in self._rows or key in self._absent
+
     def put(self, key: K, row: V) -> None:
         """Set the row."""
         if (steps := self._undo.steps) is not None:
@@ -166,6 +170,11 @@ class Order:
             self.complete = True
         else:
             self.through = through
+
+    @property
+    def untouched(self) -> bool:
+        """Whether nothing of it has been loaded yet."""
+        return not self.complete and self.through == FIRST
 
     def since(self, key: Key = FIRST, bound: Key | None = None) -> Iterator[Key]:
         """The keys from `key` on and before `bound`, lazily.

@@ -107,9 +107,9 @@ class Cluster:
         self.user.take(secret)
         self.user.take(making)
         data = making / "data"
-        with self._spawn(self._initdb(data, secret), lock) as initdb:
-            status = initdb.wait()
-        if status != 0:
+        # It says what it does on one channel and what goes wrong on the other.
+        initdb = self._spawn(self._initdb(data, secret), lock, stdout=subprocess.DEVNULL)
+        if (status := initdb.wait()) != 0:
             raise subprocess.CalledProcessError(status, "initdb")
         os.sync()  # one for all its files, where initdb would do one for each
         data.rename(self.state.data)
@@ -149,10 +149,13 @@ class Cluster:
         run.mkdir(mode=0o700)
         self.user.take(run)
 
-    def _spawn(self, command: Sequence[str], lock: int) -> subprocess.Popen[bytes]:
+    def _spawn(
+        self, command: Sequence[str], lock: int, stdout: int | None = None
+    ) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
+            stdout=stdout,
             cwd="/",  # ours may be closed to the user
             env=ENVIRONMENT,
             pass_fds=(lock,),

@@ -1,8 +1,6 @@
 """The door for guests: `EmbeddedDatabase`."""
 
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,9 +8,9 @@ from types import TracebackType
 from typing import Final, Self
 
 from bursar.store.embedded import locks
-from bursar.store.embedded.errors import DatabaseDown, StateUnusable
+from bursar.store.embedded.errors import StateUnusable
 from bursar.store.embedded.folder import StateFolder, check_data, default_state, prepared
-from bursar.store.embedded.keeper import KEPT_ALREADY
+from bursar.store.embedded.launch import down, keeper_started
 from bursar.store.embedded.os_user import database_user
 from bursar.store.embedded.programs import installed
 from bursar.store.embedded.running import Running, answering
@@ -21,8 +19,6 @@ TIMEOUT_S: Final = 60.0
 LINGER_S: Final = 3.0
 PAUSE_S: Final = 0.05
 KEEPERS_MAX: Final = 3  # that one call starts before it gives up
-QUOTED_LINES: Final = 15
-QUOTED_BYTES_MAX: Final = 8_000
 
 
 class EmbeddedDatabase:
@@ -52,7 +48,7 @@ class EmbeddedDatabase:
         try:
             deadline = time.monotonic() + self._timeout_s
             if not locks.lock_by(self._lock, deadline, shared=True):
-                raise _down(self._state, "the last server is still shutting down")
+                raise down(self._state, "the last server is still shutting down")
             self.ensure()
         except BaseException:
             self._leave()
@@ -98,7 +94,7 @@ class EmbeddedDatabase:
         assert self._state is not None
         installed()
         check_data(self._state, database_user())
-        return _keeper_started(self._state, self._linger_s, deadline)
+        return keeper_started(self._state, self._linger_s, deadline)
 
     def _leave(self) -> None:
         """Be a guest no longer; the kernel does the same for one that is killed."""
@@ -115,51 +111,9 @@ def _awaited(state: StateFolder, deadline: float, start: Callable[[], bool]) -> 
         if running is not None:
             return running
         if time.monotonic() >= deadline:
-            raise _down(state, "it did not accept connections in time")
+            raise down(state, "it did not accept connections in time")
         if not locks.is_locked(state.keeper_lock):
             if started == KEEPERS_MAX:
-                raise _down(state, "it does not start")
+                raise down(state, "it does not start")
             started += start()
         time.sleep(PAUSE_S)
-
-
-def _keeper_started(state: StateFolder, linger_s: float, deadline: float) -> bool:
-    """Have a keeper that outlives us; it has its lock when this returns."""
-    command = [sys.executable, "-P", "-m", "bursar.store.embedded.keeper"]
-    # It must find our code and the wheel where we found them.
-    found = os.pathsep.join(path or os.getcwd() for path in sys.path)
-    log = os.open(state.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    try:
-        status = subprocess.run(
-            [*command, str(state.path), str(linger_s)],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            cwd="/",
-            env={**os.environ, "PYTHONPATH": found},
-            timeout=max(deadline - time.monotonic(), 1.0),
-            check=False,
-        ).returncode
-    except subprocess.TimeoutExpired:
-        raise _down(state, "its keeper takes too long to start") from None
-    finally:
-        os.close(log)
-    if status not in (0, KEPT_ALREADY):
-        raise _down(state, f"its keeper does not start (status {status})")
-    return status == 0
-
-
-def _down(state: StateFolder, what: str) -> DatabaseDown:
-    lines = "\n".join(f"    {line}" for line in _last_lines(state.log))
-    return DatabaseDown(
-        f"The database in {state.path} is down: {what}. {state.log} ends with:\n{lines}"
-    )
-
-
-def _last_lines(log: Path) -> list[str]:
-    try:
-        with log.open("rb") as file:
-            file.seek(max(log.stat().st_size - QUOTED_BYTES_MAX, 0))
-            return file.read().decode(errors="replace").splitlines()[-QUOTED_LINES:]
-    except OSError:
-        return []

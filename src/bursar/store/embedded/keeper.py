@@ -16,11 +16,11 @@ from typing import Final
 from bursar.store.embedded import locks
 from bursar.store.embedded.cluster import Cluster
 from bursar.store.embedded.folder import StateFolder
+from bursar.store.embedded.launch import KEPT_ALREADY
 from bursar.store.embedded.os_user import database_user
 from bursar.store.embedded.programs import installed, within_reach
 from bursar.store.embedded.server import Server
 
-KEPT_ALREADY: Final = 3  # exit status: there is another keeper
 LOG_BYTES_MAX: Final = 10_000_000
 STARTING_PAUSE_S: Final = 0.05
 SERVING_PAUSE_S: Final = 0.25

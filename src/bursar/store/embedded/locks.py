@@ -19,10 +19,10 @@ from bursar.store.embedded.errors import StateUnusable
 PAUSE_S: Final = 0.02
 
 
-def opened(path: Path) -> int:
-    """A descriptor of the lock file, made if it is missing; the caller closes it."""
+def opened(path: Path, flags: int = os.O_RDWR) -> int:
+    """A descriptor of a file of ours alone, made if it is missing; the caller closes it."""
     try:
-        return os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        return os.open(path, flags | os.O_CREAT, 0o600)
     except OSError as error:
         raise StateUnusable(
             f"{path} cannot be opened: {error.strerror}. Does the folder {path.parent} belong to "

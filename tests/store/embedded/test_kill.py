@@ -1,0 +1,193 @@
+"""Killing any of them at any time: what was committed is there, and nothing is left behind."""
+
+import contextlib
+import signal
+import threading
+
+import psycopg
+import pytest
+
+from bursar.store.embedded import DatabaseDown, EmbeddedDatabase, StateUnusable
+from bursar.store.embedded.locks import holders, is_locked
+from bursar.store.embedded.programs import HALF_MADE
+from tests.store.embedded.worlds import (
+    LINGER_S,
+    World,
+    eventually,
+    execute,
+    is_over,
+    kill,
+    made,
+)
+
+WRITE = "create table kept as select 7 as figure"
+READ = "select figure from kept"
+
+
+@pytest.mark.slow
+def test_a_killed_server_comes_back_with_what_was_committed(world: World) -> None:
+    with EmbeddedDatabase(world.state().path, linger_s=LINGER_S) as database:
+        before = database.running
+        execute(database.url, WRITE)
+
+        kill(before.postgres_pid)
+        after = database.ensure()
+
+        assert before.keeper_pid == after.keeper_pid
+        assert before.postgres_pid != after.postgres_pid
+        assert [(7,)] == execute(after.url, READ)
+
+
+@pytest.mark.slow
+def test_a_killed_keeper_takes_its_server_along_and_both_are_replaced(world: World) -> None:
+    """The kernel asks PostgreSQL to shut down, although it runs as another user than its parent."""
+    with EmbeddedDatabase(world.state().path, linger_s=LINGER_S) as database:
+        before = database.running
+        execute(database.url, WRITE)
+
+        kill(before.keeper_pid)
+        eventually(lambda: is_over(world.state()), "the server ends with its keeper")
+        after = database.ensure()
+
+        assert "database system is shut down" in world.state().log.read_text()
+        assert before.keeper_pid != after.keeper_pid
+        assert [(7,)] == execute(after.url, READ)
+
+
+@pytest.mark.slow
+def test_ensure_need_not_wait_for_the_dead_to_be_gone(world: World) -> None:
+    """Keeper and server are killed at once, and several guests ask for them at once."""
+    guests = [world.guest() for _ in range(3)]
+    told = [guest.told() for guest in guests][-1]
+    execute(told["url"], WRITE)
+
+    kill(told["keeper_pid"])
+    with contextlib.suppress(ProcessLookupError):
+        kill(told["postgres_pid"])
+    after = [guest.ensures() for guest in guests]
+
+    assert 1 == len({one["postgres_pid"] for one in after})
+    assert [(7,)] == execute(after[0]["url"], READ)
+
+
+@pytest.mark.slow
+def test_nothing_outlives_guests_that_are_killed(world: World) -> None:
+    """Also when the last thing a guest did was to leave a query behind that never ends."""
+    guests = [world.guest() for _ in range(3)]
+    told = [guest.told() for guest in guests][-1]
+    execute(told["url"], WRITE)
+    with psycopg.connect(told["url"], autocommit=True) as connection:
+        forever = threading.Thread(target=_never_ends, args=(connection,))
+        forever.start()
+
+        for guest in guests:
+            guest.killed()
+
+        eventually(lambda: is_over(world.state()), "keeper and server end after their guests")
+        forever.join()
+    assert "database system is shut down" in world.state().log.read_text()
+
+
+def _never_ends(connection: "psycopg.Connection[tuple[object, ...]]") -> None:
+    with contextlib.suppress(psycopg.Error):
+        connection.execute("do $$ begin loop end loop; end $$")
+
+
+@pytest.mark.slow
+def test_a_backend_that_outlives_its_server_is_not_left_to_write(world: World) -> None:
+    """A new server waits until the last process of the old one is gone, and sees to it."""
+    state = world.state()
+    with EmbeddedDatabase(state.path, linger_s=LINGER_S) as database:
+        before = database.running
+        execute(database.url, WRITE)
+        with psycopg.connect(database.url, autocommit=True) as connection:
+            backend = connection.info.backend_pid
+            forever = threading.Thread(target=_never_ends, args=(connection,))
+            forever.start()
+            eventually(lambda: _busy(before.url), "the query runs")
+
+            kill(before.postgres_pid)
+            after = database.ensure()
+
+            assert backend not in holders(state.server_lock)
+            assert [(7,)] == execute(after.url, READ)
+            forever.join()
+
+
+def _busy(url: str) -> bool:
+    return [(1,)] == execute(
+        url, "select count(*) from pg_stat_activity where state = 'active' and query like 'do %'"
+    )
+
+
+@pytest.mark.slow
+def test_a_keeper_that_is_killed_while_it_makes_the_data_leaves_no_half(world: World) -> None:
+    state = world.state()
+    guest = world.guest()
+    eventually(lambda: any(state.path.glob(f"{HALF_MADE}*/data/base")), "initdb has begun")
+
+    for keeper in holders(state.keeper_lock):
+        kill(keeper)
+    told = guest.told()
+
+    assert 2 == state.log.read_text().count("keeper: making")
+    assert [] == list(state.path.glob(f"{HALF_MADE}*"))
+    assert [(1,)] == execute(told["url"], "select 1")
+
+
+@pytest.mark.slow
+def test_a_keeper_that_is_told_to_end_ends_its_server_first(world: World) -> None:
+    with EmbeddedDatabase(world.state().path, linger_s=LINGER_S) as database:
+        kill(database.running.keeper_pid, signal.SIGTERM)
+        eventually(lambda: is_over(world.state()), "keeper and server end")
+
+        assert not world.state().running.exists()
+        assert [(1,)] == execute(database.ensure().url, "select 1")
+
+
+@pytest.mark.slow
+def test_a_server_that_cannot_start_is_told_with_its_own_words(world: World) -> None:
+    """It is tried a few times, more and more slowly, and then given up."""
+    state = world.state()
+    made(state)
+    with (state.data / "postgresql.conf").open("a") as file:
+        file.write("\nnonsense = 'yes'\n")
+
+    with pytest.raises(DatabaseDown) as caught, EmbeddedDatabase(state.path, linger_s=LINGER_S):
+        pass
+
+    assert str(state.path) in str(caught.value)
+    assert "it does not start" in str(caught.value)
+    assert "5 times in a row" in str(caught.value)
+    assert 'unrecognized configuration parameter "nonsense"' in state.log.read_text()
+    eventually(lambda: not is_locked(state.guests_lock), "the guest that failed has left")
+
+
+@pytest.mark.slow
+def test_a_server_that_does_not_come_in_time_is_told_too(world: World) -> None:
+    """One that hangs is not killed for it: it may be at work."""
+    with EmbeddedDatabase(world.state().path, linger_s=LINGER_S) as database:
+        kill(database.running.postgres_pid, signal.SIGSTOP)
+        try:
+            with pytest.raises(DatabaseDown, match="did not accept connections in time") as caught:
+                database.ensure(timeout_s=0.1)
+        finally:
+            kill(database.running.postgres_pid, signal.SIGCONT)
+
+        assert "serves on" in str(caught.value), "the log's last lines are quoted"
+        assert [(1,)] == execute(database.ensure().url, "select 1")
+
+
+@pytest.mark.slow
+def test_a_folder_that_vanishes_is_not_replaced_by_an_empty_one(world: World) -> None:
+    state = world.state()
+    with EmbeddedDatabase(state.path, linger_s=LINGER_S) as database:
+        keeper = database.running.keeper_pid
+        state.path.rename(world.room / "elsewhere")
+        moved = world.state("elsewhere")
+
+        with pytest.raises(StateUnusable, match="was removed while in use"):
+            database.ensure()
+        eventually(lambda: keeper not in holders(moved.keeper_lock), "the keeper ends")
+        eventually(lambda: is_over(moved), "the server ends")
+        assert not state.path.exists()

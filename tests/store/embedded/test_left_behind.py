@@ -1,0 +1,94 @@
+"""What earlier lives left in the folder: pids of others, halves, servers of unknown origin."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from bursar.store.embedded import DatabaseDown, EmbeddedDatabase
+from bursar.store.embedded.programs import HALF_MADE, installed, within_reach
+from tests.store.embedded.worlds import (
+    LINGER_S,
+    World,
+    eventually,
+    execute,
+    made,
+    some_user,
+)
+
+
+def written_as_user(path: Path, text: str) -> None:
+    """A file as PostgreSQL itself would have left it."""
+    path.write_text(text)
+    path.chmod(0o600)
+    some_user().take(path)
+
+
+@pytest.mark.slow
+def test_pids_that_belong_to_somebody_else_by_now_are_not_believed(world: World) -> None:
+    """Every file that names a pid names a live process, of the very user PostgreSQL runs as."""
+    state = world.state()
+    made(state, "create table kept as select 7 as figure")
+    other = world.started(["sleep", "600"], **some_user().spawn_options()).pid
+    lines = [other, state.data, 1, 5432, state.run, "", "  1  2", "ready"]
+    text = "".join(f"{line}\n" for line in lines)
+    written_as_user(state.data / "postmaster.pid", text)
+    written_as_user(state.run / ".s.PGSQL.5432.lock", text)
+    written_as_user(state.run / ".s.PGSQL.5432", "not a socket")
+    told = {"host": str(state.run), "port": 5432, "version": "18.4"}
+    state.running.write_text(json.dumps(told | {"postgres_pid": other, "keeper_pid": other}))
+
+    with EmbeddedDatabase(state.path, linger_s=LINGER_S) as database:
+        assert other != database.running.postgres_pid
+        assert [(7,)] == execute(database.url, "select figure from kept")
+    assert os.stat(f"/proc/{other}"), "the other process was left alone"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"host": "x"}', "null"])
+def test_a_note_that_makes_no_sense_is_no_obstacle(world: World, text: str) -> None:
+    state = world.state()
+    state.path.mkdir()
+    state.running.write_text(text)
+
+    with EmbeddedDatabase(state.path, linger_s=LINGER_S) as database:
+        assert [(1,)] == execute(database.url, "select 1")
+
+
+@pytest.mark.slow
+def test_halves_never_count_and_are_cleared_away(world: World) -> None:
+    """A data folder is there whole or not at all; so are copies of programs."""
+    state = world.state()
+    half = state.path / f"{HALF_MADE}abc" / "data"
+    half.mkdir(parents=True)
+    (half / "PG_VERSION").write_text("18\n")
+    state.data.mkdir()  # empty, which is as good as none
+
+    with EmbeddedDatabase(state.path, linger_s=LINGER_S) as database:
+        assert [(1,)] == execute(database.url, "select 1")
+        assert [] == list(state.path.glob(f"{HALF_MADE}*"))
+
+
+@pytest.mark.slow
+def test_a_server_that_somebody_started_by_hand_is_respected(world: World) -> None:
+    """It has not our lock, but PostgreSQL's own; two servers on one folder would ruin it."""
+    state = world.state()
+    made(state)
+    programs = within_reach(installed(), state.path, some_user())
+    command = [programs.path("postgres"), "-D", str(state.data), "-p", "5431"]
+    command += ["-c", "listen_addresses=", "-k", str(state.data)]
+    quiet = subprocess.DEVNULL
+    hand = world.started(
+        command, cwd="/", stdout=quiet, stderr=quiet, **some_user().spawn_options()
+    )
+    eventually((state.data / ".s.PGSQL.5431").exists, "the other server runs")
+
+    with (
+        pytest.raises(DatabaseDown, match=f"Is another postmaster .PID {hand.pid}. running"),
+        EmbeddedDatabase(state.path, linger_s=LINGER_S, timeout_s=3),
+    ):
+        pass
+
+    assert None is hand.poll()

@@ -1,0 +1,152 @@
+"""Starting, sharing and ending: one server, whoever comes first and whoever leaves last."""
+
+import os
+import socket
+import stat
+
+import pytest
+
+from bursar.store.embedded import EmbeddedDatabase
+from bursar.store.embedded.folder import StateFolder
+from bursar.store.embedded.keeper import LOG_BYTES_MAX, trim
+from tests.store.embedded.worlds import (
+    LINGER_S,
+    World,
+    eventually,
+    execute,
+    is_over,
+    some_user,
+)
+
+PROMISED = {
+    "fsync": "on",
+    "full_page_writes": "on",
+    "synchronous_commit": "on",
+    "data_checksums": "on",
+    "server_encoding": "UTF8",
+    "listen_addresses": "",
+    "TimeZone": "UTC",
+}
+
+
+@pytest.mark.slow
+def test_a_first_start_makes_a_database_that_keeps_its_promises(world: World) -> None:
+    """What a ledger stands on is switched on, and nobody else can read or reach it."""
+    state = world.state()
+
+    with EmbeddedDatabase(state.path, linger_s=LINGER_S) as database:
+        settings = dict(
+            execute(database.url, "select name, current_setting(name) from pg_settings")
+        )
+        owner = os.stat(f"/proc/{database.running.postgres_pid}").st_uid
+
+        assert PROMISED == {name: settings[name] for name in PROMISED}
+        assert [("b", "C.UTF-8")] == execute(
+            database.url,
+            "select datlocprovider, datlocale from pg_database where datname = current_database()",
+        )
+        assert some_user().uid == owner
+        assert database.running.password not in repr(database.running)
+        assert 0o600 == stat.S_IMODE(state.password.stat().st_mode)
+        for folder in (state.data, state.run):
+            assert 0o700 == stat.S_IMODE(folder.stat().st_mode)
+            assert owner == folder.stat().st_uid
+
+
+@pytest.mark.slow
+def test_a_second_start_finds_what_the_first_has_written(world: World) -> None:
+    """The last guest leaves, all of it ends cleanly, and the next guest finds its rows."""
+    state = world.state()
+    with EmbeddedDatabase(state.path, linger_s=LINGER_S) as database:
+        url = database.url
+        execute(url, "create table kept as select 7 as figure")
+
+    eventually(lambda: is_over(state), "the server ends after its last guest")
+    assert "database system is shut down" in state.log.read_text()
+    assert not state.running.exists()
+
+    with EmbeddedDatabase(state.path, linger_s=LINGER_S) as database:
+        assert url == database.url, "the way to a socket never changes"
+        assert [(7,)] == execute(database.url, "select figure from kept")
+        assert "not properly shut down" not in state.log.read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [2, 6])
+def test_guests_that_race_to_start_share_one_server(world: World, number: int) -> None:
+    guests = [world.guest() for _ in range(number)]
+    told = [guest.told() for guest in guests]
+
+    assert 1 == len({one["postgres_pid"] for one in told})
+    assert 1 == world.state().log.read_text().count("PostgreSQL is process")
+    for one in told:
+        assert [(1,)] == execute(one["url"], "select 1")
+
+
+@pytest.mark.slow
+def test_a_server_stays_while_one_guest_does(world: World) -> None:
+    first, second = world.guest(), world.guest()
+    server = first.told()["postgres_pid"]
+    second.told()
+    first.leaves()
+    world.guest().told()
+    second.leaves()  # by now the keeper has long noticed that the first one left
+
+    third = world.guest()
+
+    assert server == third.told()["postgres_pid"]
+
+
+@pytest.mark.slow
+def test_where_no_socket_fits_there_is_a_port_that_nobody_else_has(world: World) -> None:
+    """A port is chosen anew at each start; whoever has got the old one is not taken for us."""
+    state = world.state("deep", *["x" * 40] * 3)
+    with EmbeddedDatabase(state.path, linger_s=LINGER_S) as database:
+        port = database.running.port
+        assert "127.0.0.1" == database.running.host
+        assert [("127.0.0.1", "")] == execute(
+            database.url,
+            "select current_setting('listen_addresses'),"
+            " current_setting('unix_socket_directories')",
+        )
+    eventually(lambda: is_over(state), "the server ends after its last guest")
+    told = f'{{"host": "127.0.0.1", "port": {port}, "version": "", '
+    state.running.write_text(told + '"postgres_pid": 1, "keeper_pid": 1}')
+
+    with socket.create_server(("127.0.0.1", port)) as squatter:
+        squatter.settimeout(0)
+        with EmbeddedDatabase(state.path, linger_s=LINGER_S) as database:
+            assert port != database.running.port
+            assert [(1,)] == execute(database.url, "select 1")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["with space", 'a,b "quoted" %20', "ümlaut"])
+def test_any_name_of_a_folder_will_do(world: World, name: str) -> None:
+    with EmbeddedDatabase(world.state(name).path, linger_s=LINGER_S) as database:
+        assert [(1,)] == execute(database.url, "select 1")
+
+
+def test_outside_of_with_there_is_nothing_to_use(world: World) -> None:
+    database = EmbeddedDatabase(world.state().path)
+
+    with pytest.raises(RuntimeError, match="inside `with`"):
+        _ = database.url
+    with pytest.raises(RuntimeError, match="inside `with`"):
+        database.ensure()
+    assert not world.state().path.exists()
+
+
+def test_a_long_log_is_put_aside(world: World) -> None:
+    """Whoever has it open to append goes on at its new beginning."""
+    log = StateFolder(world.room).log
+    with log.open("ab", buffering=0) as file:
+        file.write(b"x" * LOG_BYTES_MAX)
+        trim(log)
+        assert LOG_BYTES_MAX == log.stat().st_size, "long enough is not too long"
+        file.write(b"y")
+        trim(log)
+        file.write(b"z")
+
+    assert b"z" == log.read_bytes()
+    assert LOG_BYTES_MAX + 1 == log.with_name("database.log.1").stat().st_size

