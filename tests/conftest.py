@@ -7,8 +7,13 @@ fuzz     random ones, BURSAR_FUZZ_EXAMPLES of them; the seed and a blob replay a
 """
 
 import os
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import HealthCheck, settings
+
+from bursar.store.reading import Connection
+from tests import databases
 
 settings.register_profile("ci", derandomize=True, max_examples=500, deadline=None, database=None)
 settings.register_profile("quick", settings.get_profile("ci"), max_examples=50)
@@ -28,3 +33,17 @@ settings.register_profile(
     print_blob=True,
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+@pytest.fixture(scope="session")
+def database_url() -> Iterator[str]:
+    """The address of a migrated database for this test process."""
+    with databases.server() as url, databases.migrated(url) as migrated:
+        yield migrated
+
+
+@pytest.fixture
+def connection(database_url: str) -> Iterator[Connection]:
+    """A connection to it."""
+    with databases.connected(database_url) as connection:
+        yield connection

@@ -19,8 +19,8 @@ from bursar.core.ledger.events import Event
 from bursar.core.ledger.idempotency import Reply, replay
 from bursar.core.ledger.tables import NotLoaded
 from bursar.core.pricing import PriceBook
-from bursar.core.refusal import Refusal
-from bursar.service.prefetch import missing_for
+from bursar.core.refusal import Fault, Refusal
+from bursar.service.prefetch import Prefetch
 from bursar.store.reading import (
     Connection,
     OrgId,
@@ -37,6 +37,10 @@ FIRST_KEYS: Final = 4  # keys of an order that the first round brings
 
 class OrgUnknown(KeyError):
     """There is no such org."""
+
+
+class OrgFrozen(Fault):
+    """An org's books contradict themselves: nothing more is written until somebody has looked."""
 
 
 class Ask(NamedTuple):
@@ -102,6 +106,8 @@ class Batch:
         for org in orgs - locked.keys():
             raise OrgUnknown(org)
         for org, row in locked.items():
+            if row.frozen is not None:
+                raise OrgFrozen(f"{org}: {row.frozen}")
             books = self.cache.get(org)
             if books is None or books.singles.number != row.number:
                 books = Books(self.prices, complete=False)
@@ -112,11 +118,12 @@ class Batch:
     def _prefetch(self, asks: Sequence[Ask], books: dict[OrgId, Books], now: Instant) -> None:
         """Load what the commands will look at, as far as can be told."""
         while True:
+            ahead = {org: Prefetch(found, now) for org, found in books.items()}
             wanted = dict.fromkeys(
                 Wanted(ask.org, what)
                 for ask in asks
                 if (ask.org, ask.key) not in self._known
-                for what in missing_for(books[ask.org], ask.command, now)
+                for what in ahead[ask.org].missing_for(ask.command)
             )
             if not wanted:
                 return

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from bursar.core.budgets.periods import slots_inside
-from bursar.core.ids import AccountId, DebtId, UserId
+from bursar.core.ids import AccountId, BudgetId, DebtId, UserId
 from bursar.core.instant import Instant
 from bursar.core.ledger.books import (
     BURN_SLOT,
@@ -19,6 +19,7 @@ from bursar.core.ledger.books import (
     TURNS,
     WAITING,
     Books,
+    Lane,
     order_of,
 )
 from bursar.core.ledger.commands import (
@@ -37,44 +38,111 @@ from bursar.core.ledger.commands import (
     Transfer,
 )
 from bursar.core.ledger.tables import FIRST, Row, Stretch, Table
-from bursar.core.ledger.values import Hold
+from bursar.core.ledger.values import Hold, TargetKey
 
 _OF_A_HOLD = (Charge, Settle, Release, Refund, EndHold, ExtendHold, Redraw, GiveBack, BookLate)
 
 
-def missing_for(books: Books, command: Command, now: Instant) -> Iterator[Row | Stretch]:
-    """What a command will look at and the books do not know yet, as far as one can tell."""
-    for name in (TURNS, LIMITS, WAITING, ENDING, DEBTS):
-        if books.order(name).untouched:
-            yield Stretch(name, FIRST)
-    if isinstance(command, Reserve):
-        yield from _rows(books.holds, command.hold)
-        yield from _rows(books.debts, DebtId(command.hold))
-        yield from _rows(books.users, command.user)
-        yield from _spender(books, command.account, command.user, now)
-        yield from _lanes(books, command.account)
-    elif isinstance(command, _OF_A_HOLD):
-        if isinstance(command, (Charge, Settle, BookLate)):
-            yield from _rows(books.charges, command.charge)
-        yield from _rows(books.holds, command.hold)
-        if books.holds.knows(command.hold) and (hold := books.holds.get(command.hold)):
-            yield from _of_hold(books, hold, now)
-    elif isinstance(command, (Issue, Transfer)):
-        yield from _path(books, command.account)
+class Prefetch:
+    """One round of looking ahead, over one org's commands.
+
+    Commands of one batch have much in common: an account and a user are looked at once.
+    """
+
+    def __init__(self, books: Books, now: Instant) -> None:
+        self._books = books
+        self._now = now
+        self._spenders: set[tuple[AccountId, UserId]] = set()
+        self._lanes: set[AccountId] = set()
+        self._orders_seen = False
+
+    def missing_for(self, command: Command) -> Iterator[Row | Stretch]:
+        """What a command will look at and the books do not know yet, as far as one can tell."""
+        books = self._books
+        yield from self._orders()
+        if isinstance(command, Reserve):
+            yield from _rows(books.holds, command.hold)
+            yield from _rows(books.debts, DebtId(command.hold))
+            yield from _rows(books.users, command.user)
+            yield from self._spender(command.account, command.user)
+            yield from self._lanes_of(command.account)
+        elif isinstance(command, _OF_A_HOLD):
+            if isinstance(command, (Charge, Settle, BookLate)):
+                yield from _rows(books.charges, command.charge)
+            yield from _rows(books.holds, command.hold)
+            if books.holds.knows(command.hold) and (hold := books.holds.get(command.hold)):
+                yield from self._of_hold(hold)
+        elif isinstance(command, (Issue, Transfer)):
+            yield from _path(books, command.account)
+
+    def _orders(self) -> Iterator[Stretch]:
+        """What may be due, and what may have started or expired."""
+        if self._orders_seen:
+            return
+        self._orders_seen = True
+        for name in (TURNS, LIMITS, WAITING, ENDING, DEBTS):
+            if self._books.order(name).untouched:
+                yield Stretch(name, FIRST)
+
+    def _of_hold(self, hold: Hold) -> Iterator[Row | Stretch]:
+        yield from self._spender(hold.terms.account, hold.terms.user)
+        grants = self._books.grants
+        for draw in hold.draws:
+            yield from _rows(grants, draw.grant)
+            if grants.knows(draw.grant) and (grant := grants.get(draw.grant)):
+                yield from _rows(self._books.totals, (grant.terms.account, grant.terms.kind))
+
+    def _spender(self, account: AccountId, user: UserId) -> Iterator[Row | Stretch]:
+        """What is counted of an account's and a user's usage, at every level."""
+        books = self._books
+        if (account, user) in self._spenders:
+            return
+        self._spenders.add((account, user))
+        missing = list(_path(books, account))
+        yield from missing
+        if missing or books.accounts.get(account) is None:
+            return
+        path = books.path(account)
+        slot = self._now - self._now % BURN_SLOT
+        yield from _rows(books.burn, *((one, slot) for one in path))
+        for target in _targets(path, user):
+            yield from _rows(books.budgets_of, target)
+            if books.budgets_of.knows(target):
+                for budget in books.budgets_of.get(target) or ():
+                    yield from self._budget(budget, user if target[2] else None)
+
+    def _budget(self, budget_id: BudgetId, user: UserId | None) -> Iterator[Row]:
+        books = self._books
+        yield from _rows(books.budgets, budget_id)
+        yield from _rows(books.claims, (budget_id, user))
+        if books.budgets.knows(budget_id) and (budget := books.budgets.get(budget_id)):
+            for start in slots_inside(budget.window, self._now):
+                yield from _rows(books.tallies, (budget_id, user, start))
+
+    def _lanes_of(self, account: AccountId) -> Iterator[Row | Stretch]:
+        """The credits an account may spend: its lanes, and the front of each."""
+        books = self._books
+        if account in self._lanes or list(_path(books, account)):
+            return
+        self._lanes.add(account)
+        if books.accounts.get(account) is None:
+            return
+        for one in books.path(account):
+            yield from _rows(books.lanes_of, one)
+            if books.lanes_of.knows(one):
+                yield from self._fronts(books.lanes_of.get(one) or ())
+
+    def _fronts(self, lanes: tuple[Lane, ...]) -> Iterator[Stretch]:
+        for lane in lanes:
+            order = self._books.order(order_of(lane))
+            if order.untouched:
+                yield Stretch(order.name, FIRST)
 
 
 def _rows(table: Table[Any, Any], *keys: Any) -> Iterator[Row]:
     for key in keys:
         if not table.knows(key):
             yield Row(table.name, key)
-
-
-def _of_hold(books: Books, hold: Hold, now: Instant) -> Iterator[Row | Stretch]:
-    yield from _spender(books, hold.terms.account, hold.terms.user, now)
-    for draw in hold.draws:
-        yield from _rows(books.grants, draw.grant)
-        if books.grants.knows(draw.grant) and (grant := books.grants.get(draw.grant)):
-            yield from _rows(books.totals, (grant.terms.account, grant.terms.kind))
 
 
 def _path(books: Books, account: AccountId) -> Iterator[Row]:
@@ -87,44 +155,9 @@ def _path(books: Books, account: AccountId) -> Iterator[Row]:
         yield Row("accounts", step)
 
 
-def _spender(
-    books: Books, account: AccountId, user: UserId, now: Instant
-) -> Iterator[Row | Stretch]:
-    """What is counted of an account's and a user's usage, at every level."""
-    missing = list(_path(books, account))
-    yield from missing
-    if missing or books.accounts.get(account) is None:
-        return
-    path = books.path(account)
-    slot = now - now % BURN_SLOT
-    yield from _rows(books.burn, *((one, slot) for one in path))
-    targets = [
-        target
-        for one in path
-        for target in ((one, None, False), (one, None, True), (one, user, False))
-    ]
-    for target in (*targets, (None, user, False)):
-        yield from _rows(books.budgets_of, target)
-        if books.budgets_of.knows(target):
-            for budget in books.budgets_of.get(target) or ():
-                yield from _budget(books, budget, user if target[2] else None, now)
-
-
-def _budget(books: Books, budget_id: Any, user: UserId | None, now: Instant) -> Iterator[Row]:
-    yield from _rows(books.budgets, budget_id)
-    yield from _rows(books.claims, (budget_id, user))
-    if books.budgets.knows(budget_id) and (budget := books.budgets.get(budget_id)):
-        for start in slots_inside(budget.window, now):
-            yield from _rows(books.tallies, (budget_id, user, start))
-
-
-def _lanes(books: Books, account: AccountId) -> Iterator[Row | Stretch]:
-    """The credits an account may spend: its lanes, and the front of each."""
-    if list(_path(books, account)) or books.accounts.get(account) is None:
-        return
-    for one in books.path(account):
-        yield from _rows(books.lanes_of, one)
-        for lane in (books.lanes_of.get(one) or ()) if books.lanes_of.knows(one) else ():
-            order = books.order(order_of(lane))
-            if order.untouched:
-                yield Stretch(order.name, FIRST)
+def _targets(path: tuple[AccountId, ...], user: UserId) -> list[TargetKey]:
+    """Whose budgets apply to usage of `user` in the first account of `path`."""
+    targets: list[TargetKey] = []
+    for one in path:
+        targets += [(one, None, False), (one, None, True), (one, user, False)]
+    return [*targets, (None, user, False)]

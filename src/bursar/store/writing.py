@@ -233,6 +233,14 @@ def _forfeited(event: Event) -> Iterator[tuple[GrantId, int, Instant]]:
             yield grant, amount, event.at
 
 
+FREEZE: Final = "update orgs set frozen = %s where org_id = %s and frozen is null"
+
+
+def freeze(connection: Connection, org: OrgId, why: str) -> None:
+    """Let an org take no more commands."""
+    connection.execute(FREEZE, [why, org])
+
+
 CREATE_ORG: Final = insert_sql("orgs", ORGS)
 
 

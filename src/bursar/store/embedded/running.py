@@ -42,7 +42,7 @@ class Running:
             "require_auth": "scram-sha-256",
         }
         secret = quote(self.password, safe="")
-        return f"postgresql://{ROLE}:{secret}@/{database}?{urlencode(options)}"
+        return f"postgresql://{ROLE}:{secret}@/{database}?{urlencode(options, quote_via=quote)}"
 
 
 def publish(state: StateFolder, running: Running) -> None:

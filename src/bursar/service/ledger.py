@@ -1,0 +1,205 @@
+"""The ledger as a service: many callers at once, few transactions (D3).
+
+Each org belongs to one lane (by a hash of its id). A lane is a thread with a connection of its
+own: it takes all commands that have come while its last transaction was on its way, runs them as
+one batch, and answers them. So one hot org is served as fast as one transaction after another can
+go, whatever the number of callers, and other processes may do the same on the same orgs: the locks
+of the rows are the authority.
+
+A batch whose outcome is unknown (the connection broke; it may have been committed) is run again:
+keys make that safe.
+"""
+
+import queue
+import random
+import threading
+import time
+import zlib
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, NamedTuple, Self
+
+import psycopg
+from psycopg import errors
+
+from bursar.core.ledger.books import Books
+from bursar.core.ledger.commands import Command
+from bursar.core.pricing import PriceBook
+from bursar.core.refusal import Fault, InvariantBroken
+from bursar.service.batch import Answer, Ask, Batch, OrgFrozen, OrgUnknown
+from bursar.store.reading import Connection, OrgId
+from bursar.store.writing import freeze
+
+MOST: Final = 256  # commands in a batch
+TRIES: Final = 8  # of one batch that others got in the way of
+PAUSE_MAX: Final = 0.5  # seconds between two tries
+
+_IN_THE_WAY: Final = (
+    errors.SerializationFailure,
+    errors.DeadlockDetected,
+    errors.LockNotAvailable,
+    errors.QueryCanceled,
+)
+_ONE_BY_ONE: Final = (InvariantBroken, OrgUnknown, OrgFrozen, psycopg.IntegrityError)
+
+
+class Busy(Fault):
+    """More is asked than can be done: ask again later."""
+
+
+class Unreachable(Fault):
+    """The database cannot be reached; what was asked may have happened. Ask again, same key."""
+
+
+class _Waiting(NamedTuple):
+    ask: Ask
+    answer: "Future[Answer]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How much a ledger takes on."""
+
+    lanes: int = 2
+    waiting: int = 4_096  # commands in a lane's queue; more are turned away
+    unreachable_s: float = 30.0  # how long to try to reach the database
+
+
+class Ledger:
+    """Orgs' books in a database, to be asked by any number of threads."""
+
+    def __init__(
+        self,
+        connect: Callable[[], Connection],
+        prices: PriceBook | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        self._limits = limits or Limits()
+        self._lanes = [
+            _Lane(connect, prices or PriceBook(), self._limits) for _ in range(self._limits.lanes)
+        ]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def submit(self, org: OrgId, key: str, command: Command) -> "Future[Answer]":
+        """Ask for a command under a key; the answer comes when it is durable.
+
+        `Busy` when too many are waiting: nothing has happened then.
+        """
+        lane = self._lanes[zlib.crc32(org.encode()) % len(self._lanes)]
+        return lane.submit(Ask(org, key, command))
+
+    def ask(self, org: OrgId, key: str, command: Command) -> Answer:
+        """Ask, and wait for the answer."""
+        return self.submit(org, key, command).result()
+
+    def close(self) -> None:
+        """Answer what is waiting, then stop."""
+        for lane in self._lanes:
+            lane.close()
+
+
+class _Lane:
+    """One thread, one connection, one batch at a time."""
+
+    def __init__(
+        self, connect: Callable[[], Connection], prices: PriceBook, limits: Limits
+    ) -> None:
+        self._connect = connect
+        self._prices = prices
+        self._limits = limits
+        self._queue: queue.Queue[_Waiting | None] = queue.Queue(limits.waiting)
+        self._connection: Connection | None = None
+        self._books: dict[OrgId, Books] = {}
+        self._thread = threading.Thread(target=self._work, name="ledger-lane", daemon=True)
+        self._thread.start()
+
+    def submit(self, ask: Ask) -> "Future[Answer]":
+        waiting = _Waiting(ask, Future())
+        try:
+            self._queue.put_nowait(waiting)
+        except queue.Full:
+            raise Busy(f"{self._limits.waiting} commands are waiting already") from None
+        return waiting.answer
+
+    def close(self) -> None:
+        self._queue.put(None)
+        self._thread.join()
+
+    def _work(self) -> None:
+        while (first := self._queue.get()) is not None:
+            gathered = [first]
+            closing = False
+            while len(gathered) < MOST and not self._queue.empty():
+                following = self._queue.get()
+                if following is None:
+                    closing = True
+                    break
+                gathered.append(following)
+            self._answer(gathered)
+            if closing:
+                break
+        if self._connection is not None:
+            self._connection.close()
+
+    def _answer(self, gathered: Sequence[_Waiting]) -> None:
+        """Run a batch; if one of its orgs spoils it, run its commands one by one."""
+        try:
+            answers = self._run([one.ask for one in gathered])
+        except _ONE_BY_ONE as error:
+            if len(gathered) > 1:
+                for one in gathered:
+                    self._answer([one])
+            else:
+                self._fail(gathered[0], error)
+        except BaseException as error:
+            for one in gathered:
+                one.answer.set_exception(error)
+        else:
+            for one, answer in zip(gathered, answers, strict=True):
+                one.answer.set_result(answer)
+
+    def _fail(self, one: _Waiting, error: Exception) -> None:
+        """Tell one caller; an org whose own books contradict themselves takes no more commands."""
+        if isinstance(error, (InvariantBroken, psycopg.IntegrityError)):
+            freeze(self._connected(), one.ask.org, str(error))
+        one.answer.set_exception(error)
+
+    def _run(self, asks: Sequence[Ask]) -> list[Answer]:
+        """Run a batch until its outcome is known."""
+        deadline = time.monotonic() + self._limits.unreachable_s
+        tries = 0
+        while True:
+            tries += 1
+            try:
+                return Batch(self._connected(), self._prices, self._books).run(asks)
+            except _IN_THE_WAY as error:
+                if tries == TRIES:
+                    raise Busy(f"others were in the way {tries} times: {error}") from error
+            except (psycopg.OperationalError, psycopg.InterfaceError) as error:
+                self._disconnect()
+                if time.monotonic() > deadline:
+                    raise Unreachable(str(error)) from error
+            time.sleep(random.uniform(0, min(0.01 * 2**tries, PAUSE_MAX)))
+
+    def _connected(self) -> Connection:
+        if self._connection is None or self._connection.closed:
+            self._connection = self._connect()
+        return self._connection
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = None
+        self._books.clear()

@@ -1,0 +1,72 @@
+"""A real database for tests: the embedded one, or the server that BURSAR_DATABASE_URL names.
+
+Each test process makes one database of its own, migrated, and throws it away; tests in it keep
+apart by using orgs of their own.
+"""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+from psycopg.conninfo import make_conninfo
+
+from bursar.store.embedded import EmbeddedDatabase
+from bursar.store.migrate import migrate
+from bursar.store.reading import Connection
+from bursar.store.writing import create_org
+
+_NUMBERS = count(1)
+
+
+@contextmanager
+def server() -> Iterator[str]:
+    """The address of a running server."""
+    given = os.environ.get("BURSAR_DATABASE_URL")
+    if given:
+        yield given
+        return
+    with (
+        tempfile.TemporaryDirectory(prefix="bursar-", ignore_cleanup_errors=True) as folder,
+        EmbeddedDatabase(_enterable(Path(folder)) / "state") as database,
+    ):
+        yield database.url
+
+
+def _enterable(folder: Path) -> Path:
+    """The folder, which the server's own user can enter."""
+    folder.chmod(0o755)
+    return folder
+
+
+@contextmanager
+def migrated(url: str) -> Iterator[str]:
+    """The address of a new database with our schema; it is dropped at the end."""
+    name = f"bursar_test_{uuid4().hex}"
+    with psycopg.connect(url, autocommit=True) as admin:
+        admin.execute(f"create database {name}")
+    try:
+        address = make_conninfo(url, dbname=name)
+        with connected(address) as connection:
+            migrate(connection)
+        yield address
+    finally:
+        with psycopg.connect(url, autocommit=True) as admin:
+            admin.execute(f"drop database {name} with (force)")
+
+
+def connected(url: str) -> Connection:
+    """A connection as the service uses it."""
+    return psycopg.connect(url, autocommit=True)
+
+
+def new_org(connection: psycopg.Connection[Any]) -> str:
+    """An org of a test's own, with nothing in it."""
+    org = f"org-{os.getpid()}-{next(_NUMBERS)}"
+    create_org(connection, org)
+    return org

@@ -1,0 +1,253 @@
+"""A batch of commands in one transaction is what the core decides, and is stored whole (D3)."""
+
+from collections.abc import Sequence
+from itertools import cycle, pairwise
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from bursar.core.ids import AccountId, GrantId, HoldId, UserId
+from bursar.core.instant import Instant
+from bursar.core.ledger.books import Books
+from bursar.core.ledger.commands import AddAccount, AddUser, Command, Issue, Reserve
+from bursar.core.ledger.events import Event
+from bursar.core.ledger.journal import Journal
+from bursar.core.ledger.values import Kind
+from bursar.core.pricing import PriceBook
+from bursar.core.refusal import Code, Refusal
+from bursar.service.batch import Answer, Ask, Batch, OrgUnknown
+from bursar.store.reading import Connection, selected
+from bursar.store.shelves import DRAWS, SHELVES, draw_values
+from tests.builders import T0, hours
+from tests.databases import new_org
+from tests.strategies import History, histories
+
+# Each step is a transaction: a tenth of the usual examples is much already.
+FEW = settings(
+    settings(),
+    max_examples=max(settings().max_examples // 10, 10),
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+
+ORG, ANN = AccountId("org"), UserId("ann")
+
+
+class Desk:
+    """One caller's way to the books of one org, at times of its own choosing."""
+
+    def __init__(
+        self, connection: Connection, prices: PriceBook | None = None, *, forgets: bool = False
+    ) -> None:
+        self.connection = connection
+        self.org = new_org(connection)
+        self.prices = prices or PriceBook()
+        self.forgets = forgets  # whether nothing stays in memory between two batches
+        self.cache: dict[str, Books] = {}
+        self.rounds = 0
+        self._keys = 0
+
+    def asks(self, *commands: Command, now: Instant = T0, key: str = "") -> list[Answer]:
+        """The answers to commands in one batch."""
+        asks: list[Ask] = []
+        for command in commands:
+            self._keys += 1
+            asks.append(Ask(self.org, key or f"key-{self._keys}", command))
+        if self.forgets:
+            self.cache.clear()
+        batch = Batch(self.connection, self.prices, self.cache, clock=lambda _: now)
+        answers = batch.run(asks)
+        self.rounds = batch.rounds
+        return answers
+
+    def outcomes(self, *commands: Command, now: Instant = T0) -> list[tuple[Event, ...] | Refusal]:
+        """What became of commands."""
+        return [answer.outcome for answer in self.asks(*commands, now=now)]
+
+    def opens(self, *, credits: int = 500) -> None:
+        """An account with a user and some credits."""
+        self.asks(
+            AddAccount(account=ORG, parent=None, name="o"),
+            AddUser(user=ANN),
+            Issue(grant=GrantId("g"), account=ORG, amount=credits, kind=Kind.PAID),
+        )
+
+    def reserve(self, hold: str, amount: int) -> Reserve:
+        """Ask for a hold."""
+        return Reserve(hold=HoldId(hold), account=ORG, user=ANN, amount=amount, expires_at=hours(9))
+
+    def stored(self, table: str, columns: Any) -> list[tuple[Any, ...]]:
+        """The rows of the org in a table."""
+        sql = f"select {selected(columns)} from {table} t where org_id = %s"
+        return sorted(self.connection.execute(sql, [self.org]).fetchall(), key=repr)
+
+    def holds(self, books: Books) -> None:
+        """What is stored is what these books say, row by row."""
+        for shelf in SHELVES:
+            keys = {key for name in shelf.keeps for key, _ in getattr(books, name).items()}
+            want = sorted((shelf.pack(books, key) for key in keys), key=repr)
+            assert want == self.stored(shelf.table, shelf.columns), shelf.table
+        draws = [
+            draw_values(hold, place)
+            for _, hold in books.holds.items()
+            for place in range(len(hold.draws))
+        ]
+        assert sorted(draws, key=repr) == self.stored("draws", DRAWS)
+
+
+@pytest.mark.property
+@FEW
+@given(history=histories(), forgets=st.booleans())
+def test_the_database_keeps_what_the_core_decides(
+    connection: Connection, history: History, forgets: bool
+) -> None:
+    """Same answers, same numbers, same rows as books in memory, from parts (L1, D2)."""
+    desk = Desk(connection, history.prices, forgets=forgets)
+    journal = Journal(history.prices)
+    for now, command in history.steps:
+        want = journal.do(command, now)
+
+        [answer] = desk.asks(command, now=now)
+
+        assert (want, journal.books.singles.number) == (answer.outcome, answer.number)
+    desk.holds(journal.books)
+
+
+@pytest.mark.property
+@FEW
+@given(history=histories(), cuts=st.sets(st.integers(1, 60)))
+def test_a_batch_is_a_sequence(connection: Connection, history: History, cuts: set[int]) -> None:
+    """Commands of one instant in one transaction, or in many: the same (IL24)."""
+    now = max((now for now, _ in history.steps), default=T0)
+    commands = [command for _, command in history.steps]
+    together, apart = Desk(connection, history.prices), Desk(connection, history.prices)
+
+    want = [apart.outcomes(command, now=now)[0] for command in commands]
+
+    got: list[tuple[Event, ...] | Refusal] = []
+    for batch in _cut(commands, cuts):
+        got += together.outcomes(*batch, now=now)
+    assert want == got
+    for shelf in SHELVES:
+        stored = [desk.stored(shelf.table, shelf.columns) for desk in (together, apart)]
+        assert stored[0] == stored[1], shelf.table
+
+
+def _cut(commands: Sequence[Command], cuts: set[int]) -> list[Sequence[Command]]:
+    """Commands in pieces."""
+    places = [0, *sorted(cut for cut in cuts if cut < len(commands)), len(commands)]
+    return [commands[one:two] for one, two in pairwise(places)]
+
+
+@pytest.mark.property
+@FEW
+@given(history=histories(), who=st.lists(st.booleans(), min_size=1, max_size=20))
+def test_two_processes_may_have_books_of_one_org_in_memory(
+    connection: Connection, history: History, who: list[bool]
+) -> None:
+    """What one of them decided is seen by the other before it decides (IL25)."""
+    journal = Journal(history.prices)
+    one, other = Desk(connection, history.prices), Desk(connection, history.prices)
+    other.org = one.org
+    for (now, command), first in zip(history.steps, cycle(who), strict=False):
+        want = journal.do(command, now)
+        one._keys = other._keys = one._keys + 1
+
+        [got] = (one if first else other).outcomes(command, now=now)
+
+        assert want == got
+    one.holds(journal.books)
+
+
+def test_a_key_is_answered_once(connection: Connection) -> None:
+    """The first answer again, from the database too; another command under it is refused (L7)."""
+    desk = Desk(connection, forgets=True)
+    desk.opens()
+    ask = desk.reserve("h1", 100)
+
+    [first] = desk.asks(ask, key="k")
+    [second] = desk.asks(ask, key="k", now=hours(1))
+    [refused] = desk.asks(desk.reserve("h1", 101), key="k")
+
+    assert not first.replayed
+    assert second.replayed
+    assert (first.outcome, first.number) == (second.outcome, second.number)
+    assert Refusal(Code.KEY_REUSED, {"key": "k", "field": "amount"}) == refused.outcome
+    assert 1 == len(desk.stored("holds", {"hold_id": "text"}))
+
+
+def test_a_refusal_is_remembered_as_well(connection: Connection) -> None:
+    """Though there would be credits by now (L7)."""
+    desk = Desk(connection, forgets=True)
+    desk.opens(credits=50)
+    ask = desk.reserve("h1", 100)
+    [first] = desk.asks(ask, key="k")
+    assert isinstance(first.outcome, Refusal)
+    desk.asks(Issue(grant=GrantId("more"), account=ORG, amount=500, kind=Kind.PAID))
+
+    [second] = desk.asks(ask, key="k")
+
+    assert second.replayed
+    assert (first.outcome, first.number) == (second.outcome, second.number)
+
+
+def test_a_key_twice_in_one_batch_has_one_effect(connection: Connection) -> None:
+    """A caller that was too impatient (L7)."""
+    desk = Desk(connection)
+    desk.opens()
+
+    first, second = desk.asks(*[desk.reserve("h1", 100)] * 2, key="k")
+
+    assert (False, True) == (first.replayed, second.replayed)
+    assert first.outcome == second.outcome
+
+
+def test_a_refusal_does_not_disturb_its_neighbours(connection: Connection) -> None:
+    """20 callers ask for 75 of 500: six get them, whatever else is in the batch (L5)."""
+    desk = Desk(connection)
+    desk.opens(credits=500)
+
+    outcomes = desk.outcomes(*(desk.reserve(f"h{index}", 75) for index in range(20)))
+
+    codes = [one.code if isinstance(one, Refusal) else "held" for one in outcomes]
+    assert ["held"] * 6 + [Code.INSUFFICIENT_CREDITS] * 14 == codes
+
+
+def test_an_org_that_does_not_exist_is_told(connection: Connection) -> None:
+    """And nothing of its batch is written."""
+    desk = Desk(connection)
+    desk.opens()
+    asks = [
+        Ask(desk.org, "k1", desk.reserve("h1", 100)),
+        Ask("nobody", "k2", desk.reserve("h1", 100)),
+    ]
+
+    with pytest.raises(OrgUnknown, match="nobody"):
+        Batch(connection, PriceBook(), desk.cache, clock=lambda _: T0).run(asks)
+
+    assert [] == desk.stored("holds", {"hold_id": "text"})
+    assert desk.org not in desk.cache
+    assert isinstance(desk.outcomes(desk.reserve("h1", 100))[0], tuple)
+
+
+def test_time_does_not_go_back_within_an_org(connection: Connection) -> None:
+    """A database whose clock was put back does not put the books back (D5)."""
+    desk = Desk(connection)
+    desk.opens()
+    desk.asks(desk.reserve("h1", 100), now=hours(2))
+
+    [events] = desk.outcomes(desk.reserve("h2", 100), now=hours(1))
+
+    assert isinstance(events, tuple)
+    assert [hours(2)] == [event.at for event in events]
+
+
+def test_what_is_in_memory_is_not_loaded_again(connection: Connection) -> None:
+    """A second hold looks up its own name, and nothing else."""
+    desk = Desk(connection)
+    desk.opens()
+    desk.asks(desk.reserve("h1", 100))
+    desk.asks(desk.reserve("h2", 100))
+
+    assert 1 == desk.rounds
