@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from bursar.store.embedded import DatabaseDown, EmbeddedDatabase, StateUnusable
-from bursar.store.embedded.locks import holders, is_locked
+from bursar.store.embedded.locks import holders, is_locked, kill_holders
 from bursar.store.embedded.programs import HALF_MADE
 from tests.store.embedded.worlds import (
     LINGER_S,
@@ -17,16 +17,16 @@ from tests.store.embedded.worlds import (
     execute,
     is_over,
     kill,
-    made,
 )
 
-WRITE = "create table kept as select 7 as figure"
+WRITE = "update kept set figure = 8"
 READ = "select figure from kept"
 
 
 @pytest.mark.slow
 def test_a_killed_server_comes_back_with_what_was_committed(world: World) -> None:
-    with EmbeddedDatabase(world.state().path, linger_s=LINGER_S) as database:
+    state = world.used_state()
+    with EmbeddedDatabase(state.path, linger_s=LINGER_S) as database:
         before = database.running
         execute(database.url, WRITE)
 
@@ -35,28 +35,30 @@ def test_a_killed_server_comes_back_with_what_was_committed(world: World) -> Non
 
         assert before.keeper_pid == after.keeper_pid
         assert before.postgres_pid != after.postgres_pid
-        assert [(7,)] == execute(after.url, READ)
+        assert [(8,)] == execute(after.url, READ)
 
 
 @pytest.mark.slow
 def test_a_killed_keeper_takes_its_server_along_and_both_are_replaced(world: World) -> None:
     """The kernel asks PostgreSQL to shut down, although it runs as another user than its parent."""
-    with EmbeddedDatabase(world.state().path, linger_s=LINGER_S) as database:
+    state = world.used_state()
+    with EmbeddedDatabase(state.path, linger_s=LINGER_S) as database:
         before = database.running
         execute(database.url, WRITE)
 
         kill(before.keeper_pid)
-        eventually(lambda: is_over(world.state()), "the server ends with its keeper")
+        eventually(lambda: is_over(state), "the server ends with its keeper")
         after = database.ensure()
 
-        assert "database system is shut down" in world.state().log.read_text()
+        assert "database system is shut down" in state.log.read_text()
         assert before.keeper_pid != after.keeper_pid
-        assert [(7,)] == execute(after.url, READ)
+        assert [(8,)] == execute(after.url, READ)
 
 
 @pytest.mark.slow
 def test_ensure_need_not_wait_for_the_dead_to_be_gone(world: World) -> None:
     """Keeper and server are killed at once, and several guests ask for them at once."""
+    world.used_state()
     guests = [world.guest() for _ in range(3)]
     told = [guest.told() for guest in guests][-1]
     execute(told["url"], WRITE)
@@ -67,12 +69,13 @@ def test_ensure_need_not_wait_for_the_dead_to_be_gone(world: World) -> None:
     after = [guest.ensures() for guest in guests]
 
     assert 1 == len({one["postgres_pid"] for one in after})
-    assert [(7,)] == execute(after[0]["url"], READ)
+    assert [(8,)] == execute(after[0]["url"], READ)
 
 
 @pytest.mark.slow
 def test_nothing_outlives_guests_that_are_killed(world: World) -> None:
     """Also when the last thing a guest did was to leave a query behind that never ends."""
+    state = world.used_state()
     guests = [world.guest() for _ in range(3)]
     told = [guest.told() for guest in guests][-1]
     execute(told["url"], WRITE)
@@ -83,9 +86,9 @@ def test_nothing_outlives_guests_that_are_killed(world: World) -> None:
         for guest in guests:
             guest.killed()
 
-        eventually(lambda: is_over(world.state()), "keeper and server end after their guests")
+        eventually(lambda: is_over(state), "keeper and server end after their guests")
         forever.join()
-    assert "database system is shut down" in world.state().log.read_text()
+    assert "database system is shut down" in state.log.read_text()
 
 
 def _never_ends(connection: "psycopg.Connection[tuple[object, ...]]") -> None:
@@ -96,7 +99,7 @@ def _never_ends(connection: "psycopg.Connection[tuple[object, ...]]") -> None:
 @pytest.mark.slow
 def test_a_backend_that_outlives_its_server_is_not_left_to_write(world: World) -> None:
     """A new server waits until the last process of the old one is gone, and sees to it."""
-    state = world.state()
+    state = world.used_state()
     with EmbeddedDatabase(state.path, linger_s=LINGER_S) as database:
         before = database.running
         execute(database.url, WRITE)
@@ -110,7 +113,7 @@ def test_a_backend_that_outlives_its_server_is_not_left_to_write(world: World) -
             after = database.ensure()
 
             assert backend not in holders(state.server_lock)
-            assert [(7,)] == execute(after.url, READ)
+            assert [(8,)] == execute(after.url, READ)
             forever.join()
 
 
@@ -126,8 +129,7 @@ def test_a_keeper_that_is_killed_while_it_makes_the_data_leaves_no_half(world: W
     guest = world.guest()
     eventually(lambda: any(state.path.glob(f"{HALF_MADE}*/data/base")), "initdb has begun")
 
-    for keeper in holders(state.keeper_lock):
-        kill(keeper)
+    kill_holders(state.keeper_lock)
     told = guest.told()
 
     assert 2 == state.log.read_text().count("keeper: making")
@@ -137,19 +139,19 @@ def test_a_keeper_that_is_killed_while_it_makes_the_data_leaves_no_half(world: W
 
 @pytest.mark.slow
 def test_a_keeper_that_is_told_to_end_ends_its_server_first(world: World) -> None:
-    with EmbeddedDatabase(world.state().path, linger_s=LINGER_S) as database:
+    state = world.used_state()
+    with EmbeddedDatabase(state.path, linger_s=LINGER_S) as database:
         kill(database.running.keeper_pid, signal.SIGTERM)
-        eventually(lambda: is_over(world.state()), "keeper and server end")
+        eventually(lambda: is_over(state), "keeper and server end")
 
-        assert not world.state().running.exists()
+        assert not state.running.exists()
         assert [(1,)] == execute(database.ensure().url, "select 1")
 
 
 @pytest.mark.slow
 def test_a_server_that_cannot_start_is_told_with_its_own_words(world: World) -> None:
     """It is tried a few times, more and more slowly, and then given up."""
-    state = world.state()
-    made(state)
+    state = world.used_state()
     with (state.data / "postgresql.conf").open("a") as file:
         file.write("\nnonsense = 'yes'\n")
 
@@ -166,7 +168,8 @@ def test_a_server_that_cannot_start_is_told_with_its_own_words(world: World) -> 
 @pytest.mark.slow
 def test_a_server_that_does_not_come_in_time_is_told_too(world: World) -> None:
     """One that hangs is not killed for it: it may be at work."""
-    with EmbeddedDatabase(world.state().path, linger_s=LINGER_S) as database:
+    state = world.used_state()
+    with EmbeddedDatabase(state.path, linger_s=LINGER_S) as database:
         kill(database.running.postgres_pid, signal.SIGSTOP)
         try:
             with pytest.raises(DatabaseDown, match="did not accept connections in time") as caught:
@@ -180,7 +183,7 @@ def test_a_server_that_does_not_come_in_time_is_told_too(world: World) -> None:
 
 @pytest.mark.slow
 def test_a_folder_that_vanishes_is_not_replaced_by_an_empty_one(world: World) -> None:
-    state = world.state()
+    state = world.used_state()
     with EmbeddedDatabase(state.path, linger_s=LINGER_S) as database:
         keeper = database.running.keeper_pid
         state.path.rename(world.room / "elsewhere")

@@ -3,10 +3,13 @@
 import os
 import socket
 import stat
+import subprocess
+import sys
 
 import pytest
 
 from bursar.store.embedded import EmbeddedDatabase
+from bursar.store.embedded.cluster import free_port
 from bursar.store.embedded.folder import StateFolder
 from bursar.store.embedded.keeper import LOG_BYTES_MAX, trim
 from tests.store.embedded.worlds import (
@@ -85,6 +88,7 @@ def test_guests_that_race_to_start_share_one_server(world: World, number: int) -
 
 @pytest.mark.slow
 def test_a_server_stays_while_one_guest_does(world: World) -> None:
+    world.used_state()
     first, second = world.guest(), world.guest()
     server = first.told()["postgres_pid"]
     second.told()
@@ -121,7 +125,47 @@ def test_where_no_socket_fits_there_is_a_port_that_nobody_else_has(world: World)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["with space", 'a,b "quoted" %20', "ümlaut"])
+def test_a_port_that_is_taken_at_the_last_moment_is_given_up_for_another(world: World) -> None:
+    """Between choosing a port and listening on it, somebody else may have it."""
+    state = world.state("deep", *["x" * 40] * 3)
+    state.path.mkdir(parents=True)
+
+    with socket.create_server(("127.0.0.1", 0)) as squatter:
+        taken, free = squatter.getsockname()[1], free_port()
+        ports = subprocess.run(
+            [sys.executable, "-c", SERVE, state.path, str(taken), str(free)],
+            stdout=subprocess.PIPE,
+            check=True,
+        ).stdout.split()
+
+    assert [b"127.0.0.1", str(free).encode()] == ports
+
+
+# What the keeper does, with ports that are chosen for it.
+SERVE = """
+import sys, time
+from pathlib import Path
+from bursar.store.embedded.cluster import Cluster
+from bursar.store.embedded.cluster import free_port
+from bursar.store.embedded.folder import StateFolder
+from bursar.store.embedded.os_user import database_user
+from bursar.store.embedded.programs import installed, within_reach
+from bursar.store.embedded.running import published
+from bursar.store.embedded.server import Server
+
+state, ports, user = StateFolder(Path(sys.argv[1])), sys.argv[2:], database_user()
+programs = within_reach(installed(), state.path, user)
+server = Server(Cluster(state=state, programs=programs, user=user), lambda: int(ports.pop(0)))
+while not server.serves:
+    server.look_after()
+    time.sleep(0.05)
+print(published(state).host, published(state).port)
+server.stop()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["plus+ümlaut and space %20", 'a,b "quoted"'])
 def test_any_name_of_a_folder_will_do(world: World, name: str) -> None:
     with EmbeddedDatabase(world.state(name).path, linger_s=LINGER_S) as database:
         assert [(1,)] == execute(database.url, "select 1")

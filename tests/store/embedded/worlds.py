@@ -91,6 +91,7 @@ class World:
     """A folder that PostgreSQL's user can enter, and every process that was started in it."""
 
     room: Path
+    template: Callable[[], StateFolder]
     processes: "list[subprocess.Popen[Any]]"
     states: list[StateFolder]
 
@@ -99,6 +100,13 @@ class World:
         state = StateFolder(self.room.joinpath(*parts or ("state",)))
         if state not in self.states:
             self.states.append(state)
+        return state
+
+    def used_state(self) -> StateFolder:
+        """A state folder with a database in it that was shut down cleanly."""
+        state = self.state()
+        subprocess.run(["cp", "-a", self.template().path, state.path], check=True)
+        state.log.unlink()
         return state
 
     def started(self, command: list[str], **options: Any) -> "subprocess.Popen[Any]":
@@ -142,8 +150,24 @@ def end_servers(state: StateFolder) -> None:
 
 
 @contextmanager
-def new_world() -> Iterator[World]:
-    world = World(_room(), [], [])
+def new_template() -> Iterator[StateFolder]:
+    """A state folder to copy: making one anew each time would take most of the time."""
+    room = _room()
+    template = StateFolder(room / "template")
+    try:
+        with EmbeddedDatabase(template.path, linger_s=0) as database:
+            execute(database.url, "create table kept as select 7 as figure")
+        eventually(lambda: is_over(template), "the server ends after its last guest")
+        yield template
+    finally:
+        if template.path.exists():
+            end_servers(template)
+        shutil.rmtree(room)
+
+
+@contextmanager
+def new_world(template: Callable[[], StateFolder]) -> Iterator[World]:
+    world = World(_room(), template, [], [])
     try:
         yield world
     finally:
@@ -151,26 +175,30 @@ def new_world() -> Iterator[World]:
 
 
 def _room() -> Path:
-    """A new folder; the ones that pytest makes are closed to other users."""
+    """A new folder, in memory where that is possible; those of pytest are closed to other users.
+
+    On some disks it takes seconds to remove a database.
+    """
     user = database_user()
-    for base in (Path(tempfile.gettempdir()).resolve(), Path("/var/tmp")):
-        if user.first_failing([("-x", folder) for folder in (*base.parents, base)]) is None:
-            room = Path(tempfile.mkdtemp(prefix="bursar-", dir=base))
-            room.chmod(0o755)
-            return room
+    for base in (Path("/dev/shm"), Path(tempfile.gettempdir()).resolve(), Path("/var/tmp")):
+        if base.is_dir() and _has_room(base):
+            way = [("-x", folder) for folder in (*base.parents, base)]
+            if user.first_failing([*way, ("-w", base)]) is None:
+                room = Path(tempfile.mkdtemp(prefix="bursar-", dir=base))
+                room.chmod(0o755)
+                return room
     pytest.skip(f"{user.name} can enter no temporary folder")
+
+
+def _has_room(base: Path) -> bool:
+    """Whether a few databases fit in, and programs can be run from there."""
+    found = os.statvfs(base)
+    return found.f_bavail * found.f_frsize > 2**30 and not found.f_flag & os.ST_NOEXEC
 
 
 def is_over(state: StateFolder) -> bool:
     """Whether neither a keeper nor any process of PostgreSQL is left."""
     return not is_locked(state.keeper_lock) and not is_locked(state.server_lock)
-
-
-def made(state: StateFolder, query: str = "select 1") -> None:
-    """Have a data folder, with what this query does to it, and nothing that runs on it."""
-    with EmbeddedDatabase(state.path, linger_s=0) as database:
-        execute(database.url, query)
-    eventually(lambda: is_over(state), "the server ends after its last guest")
 
 
 def kill(pid: int, number: int = signal.SIGKILL) -> None:

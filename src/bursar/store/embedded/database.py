@@ -18,7 +18,7 @@ from bursar.store.embedded.running import Running, answering
 TIMEOUT_S: Final = 60.0
 LINGER_S: Final = 3.0
 PAUSE_S: Final = 0.05
-KEEPERS_MAX: Final = 3  # that one call starts before it gives up
+KEEPERS_MAX: Final = 2  # that one call starts before it gives up
 
 
 class EmbeddedDatabase:
@@ -107,13 +107,14 @@ def _awaited(state: StateFolder, deadline: float, start: Callable[[], bool]) -> 
     """What runs, as soon as it answers; a keeper is started whenever there is none."""
     started = 0
     while True:
-        running = answering(state)
-        if running is not None:
-            return running
+        if locks.is_locked(state.keeper_lock):
+            running = answering(state, deadline - time.monotonic())
+            if running is not None:
+                return running
+        elif started == KEEPERS_MAX:
+            raise down(state, "it does not start")
+        else:
+            started += start()
         if time.monotonic() >= deadline:
             raise down(state, "it did not accept connections in time")
-        if not locks.is_locked(state.keeper_lock):
-            if started == KEEPERS_MAX:
-                raise down(state, "it does not start")
-            started += start()
         time.sleep(PAUSE_S)

@@ -92,7 +92,7 @@ def main(arguments: list[str]) -> int:
         os.close(keeper_lock)
         return KEPT_ALREADY
     if os.fork() != 0:
-        return 0  # the child has the lock
+        os._exit(0)  # the child has the lock, and the caller waits for no more
     _settle_down()
     try:
         keep(state, keeper_lock, linger_s)

@@ -34,9 +34,9 @@ def keeper_started(state: StateFolder, linger_s: float, deadline: float) -> bool
         raise down(state, "its keeper takes too long to start") from None
     finally:
         os.close(log)
-    if status not in (0, KEPT_ALREADY):
+    if status > 0 and status != KEPT_ALREADY:
         raise down(state, f"its keeper does not start (status {status})")
-    return status == 0
+    return status != KEPT_ALREADY  # one that was killed on its way has been started too
 
 
 def _where_we_look() -> str:

@@ -14,6 +14,7 @@ from bursar.store.embedded.folder import StateFolder
 ROLE: Final = "bursar"
 DATABASE: Final = "bursar"
 CONNECT_TIMEOUT_S: Final = 5
+CONNECT_TIMEOUT_S_MIN: Final = 2  # libpq takes less for this
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,16 +64,17 @@ def published(state: StateFolder) -> Running | None:
         return None
 
 
-def answering(state: StateFolder) -> Running | None:
+def answering(state: StateFolder, patience_s: float) -> Running | None:
     """What runs, if it lets us in at this moment."""
     running = published(state)
-    return running if running is not None and answers(running.url) else None
+    return running if running is not None and answers(running.url, patience_s) else None
 
 
-def answers(url: str) -> bool:
+def answers(url: str, patience_s: float) -> bool:
     """Whether a connection can be made and used."""
+    timeout_s = int(max(CONNECT_TIMEOUT_S_MIN, min(patience_s, CONNECT_TIMEOUT_S)))
     try:
-        with psycopg.connect(url, autocommit=True, connect_timeout=CONNECT_TIMEOUT_S) as connection:
+        with psycopg.connect(url, autocommit=True, connect_timeout=timeout_s) as connection:
             connection.execute("select 1")
     except psycopg.Error:
         return False

@@ -25,7 +25,7 @@ LONGEST_DELAY_S: Final = 5.0
 # An earlier server, whose keeper was killed, is given time to write its checkpoint. Backends
 # that outlive their own server have nothing to finish.
 EARLIER_SERVER_S: Final = 20.0
-ORPHANS_S: Final = 2.0
+ORPHANS_S: Final = 1.0
 STOP_S: Final = 60.0
 
 _log = logging.getLogger("keeper")
@@ -78,6 +78,7 @@ class Server:
         self._state.running.unlink(missing_ok=True)
 
     def _start(self) -> None:
+        self._state.running.unlink(missing_ok=True)
         self._address = address_for(self._state.run, self._port)
         lock = self._lock()
         try:
@@ -105,7 +106,6 @@ class Server:
         """Remove what a killed keeper or server left. We have the lock, so nobody uses it."""
         for half_made in self._state.path.glob(f"{HALF_MADE}*"):
             shutil.rmtree(half_made)
-        self._state.running.unlink(missing_ok=True)
         # It would stop PostgreSQL if its pid belonged to some other process by now. A server
         # that somebody started by hand has not our lock; then the file stays, and stops us.
         if not locks.working_in(self._state.data):
