@@ -2,6 +2,7 @@
 `bursar --help` must not pay for all of them."""
 
 from importlib.metadata import version
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -17,6 +18,18 @@ app = typer.Typer(
 )
 bench = typer.Typer(help="Measure Bursar on this machine.", no_args_is_help=True)
 app.add_typer(bench, name="bench")
+ledger = typer.Typer(help="Look at whole ledgers.", no_args_is_help=True)
+app.add_typer(ledger, name="ledger")
+
+State = Annotated[
+    Path | None,
+    typer.Option(
+        "--state",
+        help="Folder of the embedded database; the system's usual place if not given."
+        " Not used when BURSAR_DATABASE_URL names a server.",
+        file_okay=True,
+    ),
+]
 
 
 def _print_version(wanted: bool) -> None:
@@ -41,6 +54,37 @@ def tour() -> None:
     from bursar.cli.tour import play
 
     play()
+
+
+@app.command()
+def up(
+    state: State = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
+) -> None:
+    """Bring up the database, and stay until stopped."""
+    from bursar.cli.operating import up
+
+    up(state, json=json)
+
+
+@ledger.command("verify")
+def ledger_verify(state: State = None) -> None:
+    """Check what is stored against itself, while the ledger is at work; exit with 1 if it does not
+    add up."""
+    from bursar.cli.operating import verify_ledger
+
+    raise typer.Exit(0 if verify_ledger(state) else 1)
+
+
+@ledger.command("rebuild")
+def ledger_rebuild(
+    state: State = None,
+    workers: Annotated[int, typer.Option(min=1, help="Processes that share the orgs.")] = 2,
+) -> None:
+    """Make all books from their events alone and compare; exit with 1 if something differs."""
+    from bursar.cli.operating import rebuild_ledger
+
+    raise typer.Exit(0 if rebuild_ledger(state, workers) else 1)
 
 
 @bench.command("library")

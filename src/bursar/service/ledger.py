@@ -29,6 +29,7 @@ from bursar.core.ledger.commands import Command
 from bursar.core.pricing import PriceBook
 from bursar.core.refusal import Fault, InvariantBroken
 from bursar.service.batch import Answer, Ask, Batch, OrgFrozen, OrgUnknown
+from bursar.store.embedded import DatabaseDown
 from bursar.store.reading import Connection, OrgId
 from bursar.store.writing import freeze
 
@@ -187,7 +188,7 @@ class _Lane:
             except _IN_THE_WAY as error:
                 if tries == TRIES:
                     raise Busy(f"others were in the way {tries} times: {error}") from error
-            except (psycopg.OperationalError, psycopg.InterfaceError) as error:
+            except (psycopg.OperationalError, psycopg.InterfaceError, DatabaseDown) as error:
                 self._disconnect()
                 if time.monotonic() > deadline:
                     raise Unreachable(str(error)) from error

@@ -153,7 +153,7 @@ class Written:
             values = (org, *_SHELF[table_name].pack(books, key))
             (self.new if is_new else self.changed)[table_name].append(values)
         if happened:
-            self.changed["orgs"].append((org, *_singles(books)))
+            self.changed["orgs"].append((org, *singles_values(books)))
 
     def _answer(self, org: OrgId, books: Books, answer: Answered, now: Instant) -> int:
         """Gather an answer and its events; how many there are."""
@@ -203,7 +203,8 @@ def _run(connection: Connection, sql: str, rows: list[Values]) -> None:
     connection.execute(sql, transposed(rows, 0))
 
 
-def _singles(books: Books) -> Values:
+def singles_values(books: Books) -> Values:
+    """What there is one of in an org, as its own row has it."""
     one = books.singles
     figures = (one.number, one.now, books.clock, one.issued, one.root, one.tier)
     return (*figures, text_of(one.policy), text_of(one.prices))
@@ -246,4 +247,4 @@ CREATE_ORG: Final = insert_sql("orgs", ORGS)
 
 def create_org(connection: Connection, org: OrgId) -> None:
     """Begin the books of an org, with nothing in them."""
-    connection.execute(CREATE_ORG, transposed([(org, *_singles(Books()))], 0))
+    connection.execute(CREATE_ORG, transposed([(org, *singles_values(Books()))], 0))

@@ -1,7 +1,10 @@
 """Folders that will not do: each is refused before anything is started, with what is in the way."""
 
 import os
+import pwd
+import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -26,7 +29,7 @@ except StateUnusable as error:
     print(error)
 """
 
-NOBODY = OsUser(name="nobody", uid=65534, gid=65534, switch=True)
+NOBODY = OsUser(name="nobody", uid=65_534, gid=65_534, switch=True)  # the kernel knows it so
 
 
 def refused(state: Path | str) -> str:
@@ -39,9 +42,11 @@ def refused_to_plain_user(world: World, state: Path) -> str:
     return said_by_plain_user(world, ENTER, str(state)) if ROOT else refused(state)
 
 
-def said_by_plain_user(world: World, script: str, *arguments: str, **settings: str) -> str:
+def said_by_plain_user(
+    world: World, script: str, *arguments: str, user: OsUser | None = None, **settings: str
+) -> str:
     """What a script prints that is run by somebody who is not root."""
-    user = NOBODY if ROOT else database_user()
+    user = user or (NOBODY if ROOT else database_user())
     told = subprocess.run(
         [*python_for(user), "-c", script, *arguments],
         env=environment_for(user, world.room) | settings,
@@ -140,6 +145,40 @@ def test_a_user_who_cannot_run_postgresql_is_refused(
     assert want in told
     assert name in told
     assert SETTING in told
+
+
+@only_root
+def test_a_user_id_without_a_name_is_refused(world: World) -> None:
+    """As containers have them; PostgreSQL would fail later, and say less."""
+    nameless = next(uid for uid in range(54_321, 60_000) if not has_name(uid))
+    user = OsUser(name=str(nameless), uid=nameless, gid=nameless, switch=True)
+
+    told = said_by_plain_user(world, ENTER, str(world.state().path), user=user)
+
+    assert f"Your user id {nameless} has no name on this machine" in told
+
+
+def has_name(uid: int) -> bool:
+    try:
+        return bool(pwd.getpwuid(uid))
+    except KeyError:
+        return False
+
+
+@only_root
+def test_root_that_may_not_become_others_is_told(world: World) -> None:
+    """As in containers that have lost all their capabilities."""
+    if shutil.which("setpriv") is None:
+        pytest.skip("there is no setpriv, to give capabilities up")
+    told = subprocess.run(
+        ["setpriv", "--inh-caps=-all", "--bounding-set=-all"]
+        + [sys.executable, "-c", ENTER, str(world.state().path)],
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+    ).stdout
+
+    assert "This root may not become nobody" in told
 
 
 @only_root

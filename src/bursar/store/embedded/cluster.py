@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from bursar.store.embedded.errors import DatabaseDown
 from bursar.store.embedded.folder import StateFolder
 from bursar.store.embedded.os_user import OsUser
 from bursar.store.embedded.programs import HALF_MADE, Programs
@@ -110,7 +111,7 @@ class Cluster:
         # It says what it does on one channel and what goes wrong on the other.
         initdb = self._spawn(self._initdb(data, secret), lock, stdout=subprocess.DEVNULL)
         if (status := initdb.wait()) != 0:
-            raise subprocess.CalledProcessError(status, "initdb")
+            raise DatabaseDown(f"initdb has failed ({status})")
         os.sync()  # one for all its files, where initdb would do one for each
         data.rename(self.state.data)
         _sync_folder(self.state.path)

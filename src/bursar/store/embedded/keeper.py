@@ -15,6 +15,7 @@ from typing import Final
 
 from bursar.store.embedded import locks
 from bursar.store.embedded.cluster import Cluster
+from bursar.store.embedded.errors import DatabaseDown, StateUnusable
 from bursar.store.embedded.folder import StateFolder
 from bursar.store.embedded.launch import KEPT_ALREADY
 from bursar.store.embedded.os_user import database_user
@@ -96,8 +97,11 @@ def main(arguments: list[str]) -> int:
     _settle_down()
     try:
         keep(state, keeper_lock, linger_s)
+    except (DatabaseDown, StateUnusable) as told:
+        _log.error("giving up: %s", told)
+        return 1
     except Exception:
-        _log.exception("the keeper gives up")
+        _log.exception("giving up")
         return 1
     return 0
 

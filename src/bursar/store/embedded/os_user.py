@@ -48,21 +48,27 @@ class OsUser:
     def first_failing(self, tests: Iterable[tuple[str, Path]]) -> Path | None:
         """The first path that fails its test for this user: -x to enter or run, -r to read."""
         asked = [str(part) for test in tests for part in test]
-        told = subprocess.run(
-            ["/bin/sh", "-c", _FIRST_THAT_FAILS, "sh", *asked],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            cwd="/",
-            check=True,
-            **self.spawn_options(),
-        ).stdout
+        try:
+            told = subprocess.run(
+                ["/bin/sh", "-c", _FIRST_THAT_FAILS, "sh", *asked],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                cwd="/",
+                check=True,
+                **self.spawn_options(),
+            ).stdout
+        except PermissionError as error:
+            raise StateUnusable(
+                f"This root may not become {self.name}, to run PostgreSQL as somebody "
+                "unprivileged. Run as such a user yourself."
+            ) from error
         return Path(os.fsdecode(told)) if told else None
 
 
 def database_user() -> OsUser:
     """Ourselves; for root the user that BURSAR_DATABASE_USER names, or nobody."""
     if os.geteuid() != 0:
-        return OsUser(name=_name_of(os.geteuid()), uid=os.geteuid(), gid=os.getegid(), switch=False)
+        return _ourselves()
     name = os.environ.get(SETTING) or USUAL
     try:
         entry = pwd.getpwnam(name)
@@ -77,6 +83,18 @@ def database_user() -> OsUser:
             f"Name an unprivileged user in {SETTING}."
         )
     return OsUser(name=name, uid=entry.pw_uid, gid=entry.pw_gid, switch=True)
+
+
+def _ourselves() -> OsUser:
+    uid = os.geteuid()
+    try:
+        name = pwd.getpwuid(uid).pw_name
+    except KeyError:
+        raise StateUnusable(
+            f"Your user id {uid} has no name on this machine, and PostgreSQL insists on one. "
+            "Run as a user of the machine, or as root."
+        ) from None
+    return OsUser(name=name, uid=uid, gid=os.getegid(), switch=False)
 
 
 def _name_of(uid: int) -> str:
