@@ -149,6 +149,14 @@ def test_usage_over_midnight_counts_where_its_milliseconds_fell() -> None:
     assert ((0, usage.amount),) == usage.by_period(Window(every=Every.LIFETIME))
 
 
+def test_usage_of_the_first_instant_of_all_counts() -> None:
+    """Time begins with 1970, and not a millisecond of it is left out (B5)."""
+    usage = read(meter(started_at=0), 7)
+
+    assert usage is not None
+    assert ((0, 7),) == usage.by_period(Window(every=Every.DAY))
+
+
 def test_a_period_whose_part_is_zero_is_left_out() -> None:
     """A millisecond too cheap to charge leaves no trace in its period, and no empty line (B5)."""
     window = Window(every=Every.DAY)

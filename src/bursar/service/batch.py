@@ -33,6 +33,7 @@ from bursar.store.reading import (
 from bursar.store.writing import Answered, Written
 
 FIRST_KEYS: Final = 4  # keys of an order that the first round brings
+MOST_KEYS: Final = 4_096  # and that any round brings
 
 
 class OrgUnknown(KeyError):
@@ -148,7 +149,7 @@ class Batch:
             if missing:
                 self.rounds += 1
                 load(self.connection, books, missing, most)
-                most *= 2
+                most = min(2 * most, MOST_KEYS)
         return [answers[place] for place in range(len(asks))]
 
     def _go_on(

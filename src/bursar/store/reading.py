@@ -282,6 +282,7 @@ class _Order(NamedTuple):
     key: tuple[str, ...]  # columns, or expressions, whose values are the order's key
     types: tuple[str, ...]
     where: str
+    names: str = ""  # the table of the books whose rows the last part of its keys names
 
 
 _VALID_FROM: Final = "greatest(t.starts_at, t.issued_at)"
@@ -297,23 +298,34 @@ _CHANGES: Final = f"""(
 
 ORDERS: Final[Mapping[str, _Order]] = MappingProxyType(
     {
-        "waiting": _Order("grants", (), (_VALID_FROM, "t.grant_id"), _AT, "t.place = 'waiting'"),
-        "ending": _Order("grants", (), _GRANT, _AT, "t.place = 'listed'"),
-        "expired": _Order("grants", (), _GRANT, _AT, "t.place = 'expired'"),
-        "limits": _Order("holds", (), ("t.expires_at", "t.hold_id"), _AT, "t.closed_at is null"),
-        "turns": _Order("recurrences", (), ("t.next_at", "t.recurrence_id"), _AT, "true"),
-        "debts": _Order("debts", (), ("t.booked_at", "t.debt_id"), _AT, "t.owed > 0"),
-        "grants": _Order("grants", ("account_id",), ("t.issued_at", "t.grant_id"), _AT, "true"),
-        "free": _Order(
-            "grants", ("account_id",), _GRANT, _AT, "t.available + t.lapsed > t.forfeited"
+        "waiting": _Order(
+            "grants", (), (_VALID_FROM, "t.grant_id"), _AT, "t.place = 'waiting'", "grants"
         ),
-        "charges": _Order("charges", ("hold_id",), ("-t.number", "t.charge_id"), _AT, "true"),
+        "ending": _Order("grants", (), _GRANT, _AT, "t.place = 'listed'", "grants"),
+        "expired": _Order("grants", (), _GRANT, _AT, "t.place = 'expired'", "grants"),
+        "limits": _Order(
+            "holds", (), ("t.expires_at", "t.hold_id"), _AT, "t.closed_at is null", "holds"
+        ),
+        "turns": _Order(
+            "recurrences", (), ("t.next_at", "t.recurrence_id"), _AT, "true", "recurrences"
+        ),
+        "debts": _Order("debts", (), ("t.booked_at", "t.debt_id"), _AT, "t.owed > 0", "debts"),
+        "grants": _Order(
+            "grants", ("account_id",), ("t.issued_at", "t.grant_id"), _AT, "true", "grants"
+        ),
+        "free": _Order(
+            "grants", ("account_id",), _GRANT, _AT, "t.available + t.lapsed > t.forfeited", "grants"
+        ),
+        "charges": _Order(
+            "charges", ("hold_id",), ("-t.number", "t.charge_id"), _AT, "true", "charges"
+        ),
         "lane": _Order(
             "grants",
             ("account_id", "lane_id"),
             ("t.expires_at", "t.kind_rank", "t.issued_at", "t.grant_id"),
             ("bigint", "smallint", "bigint", "text"),
             "t.place = 'listed'",
+            "grants",
         ),
         "history": _Order(
             _CHANGES,
@@ -364,9 +376,22 @@ def _load_stretches(
     rows = _fetch(connection, STRETCHES[order], [*transposed(keys, len(keys[0])), most])
     for index, *key in rows:
         found[index - 1].append(Change(*key) if order == "history" else tuple(key))
+    named: list[tuple[OrgId, Any]] = []
     for (org, stretch), loaded in zip(asked, found, strict=True):
         through = loaded[-1] if len(loaded) == most else None
         parts[org].order(stretch.order).load(loaded, through)
+        named += [(org, key[-1]) for key in loaded]
+    if kind.names:
+        _load_unknown(connection, parts, kind.names, named)
+
+
+def _load_unknown(
+    connection: Connection, parts: Parts, table: str, keys: list[tuple[OrgId, Any]]
+) -> None:
+    """Load the rows that an order names, where they are not known: they are looked at next."""
+    unknown = [(org, key) for org, key in keys if not _table(parts[org], table).knows(key)]
+    if unknown:
+        _load_rows(connection, parts, table, unknown)
 
 
 def _bounds(org: OrgId, stretch: Stretch, kind: _Order) -> Values:

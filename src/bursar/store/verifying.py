@@ -264,6 +264,98 @@ CHECKS: Final[tuple[Check, ...]] = (
         """,
     ),
     Check(
+        name="what an account used, it used in some slot",
+        sql="""
+            select a.org_id, a.account_id, a.used, coalesce(b.amount, 0)
+              from accounts a
+              left join (select org_id, account_id, sum(amount)::bigint as amount
+                           from burn group by org_id, account_id) b using (org_id, account_id)
+             where a.used <> coalesce(b.amount, 0)
+        """,
+    ),
+    Check(
+        name="a budget counts what charges say it counts",
+        sql="""
+            select coalesce(t.org_id, c.org_id),
+                   concat_ws(' ', coalesce(t.budget_id, c.budget_id),
+                             coalesce(t.user_id, c.user_id), coalesce(t.start, c.start)),
+                   t.charged, c.amount
+              from tallies t
+              full join (
+                   select c.org_id, x.budget as budget_id, coalesce(x."user", '') as user_id,
+                          x.start, sum(x.amount)::bigint as amount
+                     from charges c
+                    cross join lateral json_to_recordset(c.counted)
+                          as x(budget text, "user" text, start bigint, amount bigint)
+                    group by 1, 2, 3, 4) c using (org_id, budget_id, user_id, start)
+             where coalesce(t.charged, 0) <> coalesce(c.amount, 0)
+        """,
+    ),
+    Check(
+        name="claims on a budget are those that events told",
+        sql="""
+            select coalesce(k.org_id, e.org_id),
+                   coalesce(k.budget_id, e.budget_id) || ' ' || coalesce(k.user_id, e.user_id),
+                   k.claimed, e.claimed
+              from claims k
+              full join (
+                   select e.org_id, x.budget as budget_id, coalesce(x."user", '') as user_id,
+                          sum(x."full")::bigint as claimed
+                     from events e
+                    cross join lateral json_to_recordset(e.body -> 'claims')
+                          as x(budget text, "user" text, "full" bigint)
+                    group by 1, 2, 3) e using (org_id, budget_id, user_id)
+             where coalesce(k.claimed, 0) <> coalesce(e.claimed, 0)
+        """,
+    ),
+    Check(
+        name="relief in a period is what events told",
+        sql="""
+            select coalesce(t.org_id, e.org_id),
+                   concat_ws(' ', coalesce(t.budget_id, e.budget_id),
+                             coalesce(t.user_id, e.user_id), coalesce(t.start, e.start)),
+                   t.relief, e.relief
+              from tallies t
+              full join (
+                   select e.org_id, x.budget as budget_id, coalesce(x."user", '') as user_id,
+                          x.start, sum(x.relief)::bigint as relief
+                     from events e
+                    cross join lateral json_to_recordset(e.body -> 'claims')
+                          as x(budget text, "user" text, start bigint, relief bigint)
+                    group by 1, 2, 3, 4) e using (org_id, budget_id, user_id, start)
+             where coalesce(t.relief, 0) <> coalesce(e.relief, 0)
+        """,
+    ),
+    *(
+        Check(
+            name=f"{table} are those that events made",
+            sql=f"""
+                select coalesce(t.org_id, e.org_id), coalesce(t.{key}, e.id),
+                       (t.{key} is not null)::int::bigint, (e.id is not null)::int::bigint
+                  from {table} t
+                  full join (select distinct org_id, {made} as id
+                               from events where kind = '{kind}') e
+                    on e.org_id = t.org_id and e.id = t.{key}
+                 where t.{key} is null or (e.id is null {unless})
+            """,
+        )
+        for table, key, kind, made, unless in (
+            ("accounts", "account_id", "AccountAdded", "body -> 'account' ->> 'id'", ""),
+            ("users", "user_id", "UserAdded", "body ->> 'user'", ""),
+            ("holds", "hold_id", "HoldOpened", "body ->> 'hold'", ""),
+            ("charges", "charge_id", "ChargeBooked", "body ->> 'charge'", ""),
+            ("budgets", "budget_id", "BudgetSet", "body -> 'budget' ->> 'id'", ""),
+            (
+                "recurrences",
+                "recurrence_id",
+                "RecurrenceStarted",
+                "body -> 'recurrence' ->> 'id'",
+                "",
+            ),
+            ("debts", "debt_id", "DebtBooked", "body -> 'debt' ->> 'id'", "and t.hold_id is null"),
+        )
+    ),
+    Check(
         name="every event was asked for once",
         sql="""
             select o.org_id, 'events asked for', coalesce(r.events, 0)::bigint, o.number

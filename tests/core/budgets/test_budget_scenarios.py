@@ -451,6 +451,45 @@ def test_an_extension_on_the_next_day_gives_up_the_longest_day_first() -> None:
     assert 24_000 == org.counted("b")
 
 
+def test_an_extension_stays_within_the_budget_of_its_user() -> None:
+    """All that applied to the hold applies to what is added (B2, B3)."""
+    org = rich()
+    org.budget("b", 100, user="ann")
+    org.reserve("h1", 60, user="ann")
+
+    assert "b" == named(org.refuses(ask.extend("h1", 41)))
+    org.does(ask.extend("h1", 40))
+
+
+def test_an_extension_counts_on_the_day_it_is_asked_for() -> None:
+    """What was charged on the day the hold was opened is not in its way (B5)."""
+    org = rich()
+    org.budget("b", 100, account="org")
+    org.at(hours(20))
+    org.reserve("h1", 10)
+    org.reserve("h2", 80)
+    org.charge("h2", 80)
+    org.at(days(1))
+
+    org.does(ask.extend("h1", 90))
+
+    assert 100 == org.counted("b")
+
+
+def test_an_extension_of_a_hold_that_does_not_run_yet_claims_from_now_on() -> None:
+    """Two hours are left of the day, not the six there were when it was opened (B5)."""
+    org = Org(prices(h100=1_000, a100=1_000))
+    org.issue("g", 10**9)
+    org.budget("b", 3_000, account="org")
+    org.at(hours(18))
+    org.reserve("h1", 1_000, context=gpus("h100", "a100"), until=hours(30))
+    org.at(hours(22))
+
+    org.does(ask.extend("h1", 9_000))
+
+    assert 2_000 == org.counted("b")
+
+
 # Setting, changing, dropping
 
 

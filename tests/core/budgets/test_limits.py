@@ -283,6 +283,11 @@ def test_an_amount_counts_where_it_is_effective() -> None:
     assert () == count_amount(applying, 0, T0, now=T0)
 
 
+def test_an_amount_of_the_first_day_of_all_is_counted() -> None:
+    """A day that begins with time itself is a day (B5)."""
+    assert (counted(7, 0),) == count_amount([Applying(limit_of(DAILY), None)], 7, 0, now=0)
+
+
 def test_an_amount_from_before_a_rolling_window_is_not_counted() -> None:
     """Nothing of it will ever be looked at (B5)."""
     applying = [Applying(limit_of(TEN_HOURS), None)]

@@ -573,6 +573,29 @@ def test_a_hold_looks_at_the_grants_it_draws_and_not_at_the_others(
     assert 5 <= looked[0] <= 5 + 2  # five grants drawn, and the head of each of two lanes
 
 
+def test_late_usage_looks_at_what_has_expired_since_and_not_at_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Neither at what had expired before nor at all that is still alive (L12, L16)."""
+    monkeypatch.setattr("bursar.core.ledger.books.Order", Counting)
+    then = hours(2) + HOUR // 2  # two thirds of the grants had expired then
+    looked = []
+    for grants in (30, 300):
+        journal = owning(grants)
+        journal.do(reserve(10), T0)
+        journal.do(ask.settle("h", total=10), T0)
+        journal.books.advance(then + 1)
+        Counting.told = 0
+
+        outcome = decide(journal.books, ask.late("h", 25, when=then), then + 1)
+
+        looked.append(Counting.told)
+        assert not isinstance(outcome, Refusal)
+        assert [10, 10, 5] == [posting.amount for posting in outcome[-1].postings]
+
+    assert looked[0] == looked[1]
+
+
 def test_a_part_loads_the_grants_it_draws_and_not_the_others() -> None:
     """Nor what has expired long ago, once that has been written down (L16, D2)."""
     loaders = []

@@ -96,7 +96,8 @@ def test_a_charge_id_is_used_once() -> None:
     org.reserve("h1", 60)
     org.charge("h1", 20, "c1")
 
-    assert Refusal(Code.ALREADY_EXISTS, {"charge": "c1"}) == org.refuses(ask.charge("h1", 20, "c1"))
+    for command in (ask.charge("h1", 20, "c1"), ask.settle("h1", "c1", total=40)):
+        assert Refusal(Code.ALREADY_EXISTS, {"charge": "c1"}) == org.refuses(command)
 
 
 def test_a_hold_must_exist_and_be_open() -> None:
@@ -365,6 +366,15 @@ def test_settling_with_a_last_reading_settles_the_attempt() -> None:
         assert Parts(available=1_000 - spent, spent=spent) == org.parts("g1")
         assert org.hold("h1").meters[0][1].settled
         assert org.hold("h1").closed_at == T0
+
+
+def test_what_is_charged_at_the_end_has_the_id_it_was_asked_with() -> None:
+    """So it can be reversed, and is not charged twice (L7, L11)."""
+    for command in (ask.settle("h1", "c9", total=45), ask.settle("h1", "c9", run_ms=45)):
+        event = metered().does(command)[0]
+
+        assert isinstance(event, ChargeBooked)
+        assert ("c9", 45) == (event.charge, event.amount)
 
 
 def test_settling_beyond_the_hold_is_an_overrun() -> None:

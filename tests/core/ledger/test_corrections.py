@@ -10,7 +10,7 @@ reverse    undo a charge, or a part of it
 from dataclasses import replace
 
 from bursar.core.budgets.periods import Every
-from bursar.core.ids import AccountId, BudgetId, ChargeId, GrantId
+from bursar.core.ids import AccountId, BudgetId, ChargeId, GrantId, derived_id
 from bursar.core.instant import NEVER
 from bursar.core.ledger.events import (
     ChargeReversed,
@@ -492,6 +492,38 @@ def test_what_lapses_only_for_its_expiry_can_be_issued_again() -> None:
     org.rebuilds()
 
 
+def test_what_is_issued_again_keeps_neither_the_reference_nor_the_recurrence() -> None:
+    """Those belong to the grant that was issued (L2, L11, L20)."""
+    org = Org()
+    org.does(ask.issue("g1", 30, expires=hours(1), external_ref="invoice 7"))
+    org.does(ask.recur("r1", 50, Every.DAY))
+    org.reserve("h1", 80)
+    org.charge("h1", 80, "c")
+    org.at(days(2))
+
+    event = org.does(ask.reverse("c", reissue_until=days(9)))[-1]
+
+    assert isinstance(event, ChargeReversed)
+    assert [(50, None, None), (30, None, None)] == [
+        (terms.amount, terms.external_ref, terms.recurrence) for terms in event.issued
+    ]
+    org.rebuilds()
+
+
+def test_the_id_of_what_is_issued_again_follows_from_the_charge() -> None:
+    """And from what the grant had left of it: the same on every replay (L1, L11)."""
+    org = Org()
+    org.issue("g1", 100, expires=hours(1))
+    org.reserve("h1", 60)
+    org.charge("h1", 60, "c")
+    org.at(hours(2))
+
+    event = org.does(ask.reverse("c", reissue_until=hours(9)))[-1]
+
+    assert isinstance(event, ChargeReversed)
+    assert [derived_id("c", "reissued/g1/60")] == [terms.id for terms in event.issued]
+
+
 def test_credits_are_issued_again_until_some_time_after_now() -> None:
     """Asked before it is looked at what is left of the charge (L11)."""
     org = Org()
@@ -599,3 +631,20 @@ def test_a_budget_has_room_again_after_a_reversal() -> None:
 
     org.reserve("h2", 40)
     org.refuses(org.asking("h3", 1))
+
+
+def test_the_last_micro_credit_of_a_charge_leaves_the_budget_too() -> None:
+    """A charge knows where it counts until nothing of it is left (L11, B5)."""
+    org = Org()
+    org.issue("g1", 1_000)
+    org.budget("b1", 100, account="team")
+    org.reserve("h1", 60)
+    org.charge("h1", 60, "c")
+
+    org.does(ask.reverse("c", 59))
+    assert 1 == org.counted("b1")
+    org.does(ask.reverse("c", 1))
+    assert 0 == org.counted("b1")
+    left = org.journal.books.charges.get(ChargeId("c"))
+    assert left is not None
+    assert () == left.counted

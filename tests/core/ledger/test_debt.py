@@ -429,6 +429,19 @@ def test_what_repaid_a_debt_is_reversed_with_the_charge_that_made_it() -> None:
     org.rebuilds()
 
 
+def test_a_grant_that_paid_a_charge_twice_gets_both_back() -> None:
+    """At once from what was held, and later what was owed (L11, L13)."""
+    org = Org()
+    org.issue("g1", 100)
+    org.reserve("other", 60)
+    org.reserve("h1", 40)
+    org.charge("h1", 70, "c")
+    org.release("other")
+    assert Parts(available=30, spent=70) == org.parts("g1")
+
+    assert [("g1", "spent → available", 70, T0)] == moves(org.does(ask.reverse("c")))
+
+
 def test_a_reversal_forgives_only_the_debt_of_its_own_charge() -> None:
     """The older charge was paid first: its credits come back, the other stays owed (L11, L13)."""
     org = Org()
@@ -478,6 +491,15 @@ def test_a_debt_and_a_hold_cannot_have_one_id() -> None:
     org.does(ask.book_debt("d1", 5))
     refusal = org.refuses(org.asking("d1", 5))
     assert Refusal(Code.ALREADY_EXISTS, {"hold": "d1"}) == refusal
+
+
+def test_a_debt_cannot_have_the_id_of_a_hold_that_owes_nothing() -> None:
+    """It may come to owe something (L13)."""
+    org = Org()
+    org.issue("g1", 100)
+    org.reserve("h1", 40)
+
+    assert Refusal(Code.ALREADY_EXISTS, {"debt": "h1"}) == org.refuses(ask.book_debt("h1", 5))
 
 
 def test_repaying_counts_in_no_budget_again() -> None:
@@ -588,6 +610,20 @@ def test_a_debt_can_be_written_off() -> None:
     figures = {"asked": 1, "spendable": 0, "short": 1}
     assert Refusal(Code.INSUFFICIENT_CREDITS, figures) == org.refuses(org.asking("h2", 1))
     org.rebuilds()
+
+
+def test_what_is_written_off_was_owed_for_the_oldest_charges() -> None:
+    """And for no more than it comes to (L13)."""
+    org = owing(20)
+    org.charge("h1", 20)
+
+    (event,) = org.does(ask.absorb("h1", 30))
+
+    assert isinstance(event, DebtAbsorbed)
+    assert (
+        Paid(charge=ChargeId("c1"), owed=20),
+        Paid(charge=ChargeId("c2"), owed=10),
+    ) == event.paid
 
 
 def test_a_debt_without_a_hold_can_be_written_off() -> None:

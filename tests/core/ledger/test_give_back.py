@@ -117,6 +117,50 @@ def test_the_last_in_spend_order_is_given_back_first() -> None:
     assert [("c", "spent → held", 30, T0), ("b", "spent → held", 30, T0)] == moves(events)
 
 
+def given_back(org: Org, *, kept_ms: int, attempt: int = 1) -> WorkGivenBack:
+    """Give back what was lost, and tell what became of it."""
+    (event,) = org.does(ask.give_back("h1", kept_ms=kept_ms, attempt=attempt))
+    assert isinstance(event, WorkGivenBack)
+    return event
+
+
+def test_lost_work_comes_off_the_latest_charges_until_it_adds_up() -> None:
+    """Charges that lose nothing are not named (M3)."""
+    org = running(("g1", 200), held=150)
+    for run_ms in (40, 60, 100):
+        org.reading("h1", run_ms)
+
+    event = given_back(org, kept_ms=50)
+
+    assert [("c3", 40), ("c2", 10)] == [(one.charge, one.usage) for one in event.shrunk]
+
+
+def test_lost_work_comes_off_the_charges_that_each_grant_paid() -> None:
+    """What the later charge did not spend, the earlier one gives back whole (L11, M3)."""
+    org = running(("a", 40), ("b", 100), held=120)
+    org.reading("h1", 40)
+    org.reading("h1", 80)
+
+    event = given_back(org, kept_ms=20)
+
+    assert [("c2", (("b", 40),)), ("c1", (("a", 20),))] == [
+        (one.charge, one.spent) for one in event.shrunk
+    ]
+
+
+def test_usage_comes_off_the_charges_of_the_attempt_that_lost_it() -> None:
+    """Another attempt's charge gives up credits, since they are the same, but no usage (M3)."""
+    org = running(("g1", 200), held=150)
+    org.starts("h1", "h100", run_ms=150)
+    org.reading("h1", 50, final=True)
+    org.starts("h1", "h100", run_ms=100, attempt=2)
+    org.reading("h1", 30, attempt=2)
+
+    event = given_back(org, attempt=1, kept_ms=20)
+
+    assert [("c2", 0), ("c1", 30)] == [(one.charge, one.usage) for one in event.shrunk]
+
+
 def test_nothing_lost_nothing_happens() -> None:
     """A checkpoint at the end, or beyond it, gives back nothing; no event (M3)."""
     org = running(("g1", 200), held=150)
@@ -232,6 +276,21 @@ def test_what_shares_leave_missing_is_kept_without_them() -> None:
     assert [("b", "spent → held", 34, T0), ("a", "spent → held", 33, T0)] == moves(events)
 
 
+def test_what_was_reversed_still_counts_against_a_share() -> None:
+    """Half of 140 less the 20 that were reversed: 50 of the promotion stay charged (L9, L11)."""
+    org = Org(prices(h100=PER_MS))
+    org.issue("promo", 200, kind=Kind.PROMO, policy=HALF)
+    org.issue("paid", 200)
+    org.reserve("h1", 240, context=gpus("h100"))
+    org.does(ask.read("h1", 100, "c1"))
+    org.does(ask.read("h1", 200, "c2"))
+    org.does(ask.reverse("c1", 70))  # paid: 50, promo: 20
+
+    events = org.does(ask.give_back("h1", kept_ms=140))
+
+    assert [("paid", "spent → held", 30, T0), ("promo", "spent → held", 30, T0)] == moves(events)
+
+
 def test_work_of_an_expired_grant_goes_back_to_the_hold() -> None:
     """It stays usable by that hold, and lapses when the hold ends (L10)."""
     org = Org(prices(h100=PER_MS))
@@ -269,6 +328,18 @@ def test_lost_work_leaves_the_budgets_where_it_was_counted() -> None:
     counted = [one for shrunk in event.shrunk for one in shrunk.counted]
     assert [Counted(budget=BudgetId("b1"), user=None, start=T0, amount=600_000)] == counted
     org.rebuilds()
+
+
+def test_lost_work_at_the_operators_cost_comes_off_the_budgets_too() -> None:
+    """Nobody paid for it and nobody owes it, but it was counted (M3, B5)."""
+    org = running(("g1", 50), held=50)
+    org.does(ask.bounds(OrgPolicy(debt_max=0)))
+    org.budget("b1", 1_000, account="team")
+    org.reading("h1", 80)
+
+    org.does(ask.give_back("h1", kept_ms=60))
+
+    assert 60 == charged(org, "b1")
 
 
 def test_what_can_be_refused() -> None:

@@ -266,6 +266,24 @@ def test_a_grant_that_has_expired_just_now_pays_for_what_was_before() -> None:
     ] == moves(events)
 
 
+def test_the_last_micro_credit_is_paid_by_what_was_valid_then_too() -> None:
+    """Be it what one grant leaves for the next, or all there is to pay (L12)."""
+    org = Org()
+    org.issue("own", 10, priority=1)
+    org.issue("a", 20, expires=hours(2))
+    org.issue("b", 20, expires=hours(2))
+    org.reserve("h1", 10)
+    org.charge("h1", 10)
+    org.at(hours(3))
+
+    org.late("h1", 21, when=hours(1))
+    org.late("h1", 1, when=hours(1))
+
+    assert Parts(spent=20) == org.parts("a")
+    assert Parts(spent=2, lapsed=18) == org.parts("b")
+    assert 0 == org.owed("h1")
+
+
 def test_an_expired_grant_of_named_accounts_pays_for_those_below_them() -> None:
     """Its policy is asked as it would have been then (L9, L12)."""
     org = Org()
@@ -515,8 +533,18 @@ def test_a_late_reading_of_an_attempt_that_was_never_read_counts_from_its_start(
 
     charge = booked(org.does(ask.late_reading("h1", 150)))
 
-    assert (150, T0) == (charge.amount, charge.effective_at)
+    assert ("late", 150, T0) == (charge.charge, charge.amount, charge.effective_at)
     assert not org.hold("h1").meters[0][1].settled
+
+
+def test_a_late_reading_of_no_time_books_nothing() -> None:
+    """An attempt that was never read has run for no time yet (L12, M2)."""
+    org = Org(prices(h100=PER_MS))
+    org.issue("g1", 1_000)
+    org.reserve("h1", run_ms=500, context=gpus("h100"))
+    org.later(hours=1)
+
+    assert () == org.does(ask.late_reading("h1", 0))
 
 
 # Budgets
@@ -538,6 +566,21 @@ def test_late_usage_counts_in_the_budgets_where_it_was_effective() -> None:
     assert (BudgetId("b1"),) == charge.over
     org.reserve("h2", 100)
     org.rebuilds()
+
+
+def test_a_late_reading_counts_where_its_milliseconds_fell() -> None:
+    """An hour on each side of midnight, as if it had come in time (B5, L12)."""
+    org = Org(prices(h100=1_000))
+    org.issue("g1", 10_000)
+    org.budget("b1", 10_000, Every.DAY, account="team")
+    org.at(hours(23))
+    org.reserve("h1", run_ms=10_800_000, context=gpus("h100"))
+    org.at(hours(30))
+    org.release("h1")
+
+    charge = booked(org.does(ask.late_reading("h1", 7_200_000)))
+
+    assert [(T0, 1_000), (days(1), 1_000)] == [(one.start, one.amount) for one in charge.counted]
 
 
 # The window

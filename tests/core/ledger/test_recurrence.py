@@ -411,13 +411,14 @@ def test_a_hold_that_ends_at_the_boundary_does_not_cost_the_roll_over() -> None:
 
 
 def test_an_id_that_a_caller_has_taken_does_not_stop_the_recurrence() -> None:
-    """The next period's grant then has another id (L20)."""
+    """The next period's grant then has another id, the same on every replay (L20)."""
     org = Org()
-    org.issue(derived_id("r1", f"period/{days(1)}"), 7)
+    taken = derived_id("r1", f"period/{days(1)}")
+    org.issue(taken, 7)
     org.does(ask.recur("r1", 50, Every.DAY))
     org.at(days(1))
 
     (turned,) = (e for e in org.does(ask.lapse()) if isinstance(e, RecurrenceTurned))
 
-    assert [50] == [terms.amount for terms in turned.issued]
+    assert [(derived_id(taken, "taken"), 50)] == [(one.id, one.amount) for one in turned.issued]
     org.rebuilds()

@@ -195,6 +195,44 @@ def test_what_shares_leave_missing_the_old_draws_fill() -> None:
     assert {"a": 17, "b": 16} == org.draws("h1")
 
 
+def test_no_draw_fills_more_than_it_has() -> None:
+    """45 % of 99 is 44, twice; the first has nothing left, so the next one fills (L9, M1)."""
+    org = Org(prices(h100=PER_MS))
+    org.issue("a", 10)
+    org.issue("b", 100, policy=Policy(max_share_ppm=450_000))
+    org.issue("c", 100, policy=Policy(max_share_ppm=450_000))
+    org.reserve("h1", run_ms=100, context=gpus("h100"))
+
+    org.starts("h1", "h100", run_ms=99)
+
+    assert {"a": 10, "b": 45, "c": 44} == org.draws("h1")
+
+
+def test_a_draw_fills_though_its_share_is_nothing() -> None:
+    """Half of one is nothing; one stays open all the same (L9, M1)."""
+    org = Org(prices(h100=PER_MS))
+    org.issue("a", 1, policy=HALF)
+    org.issue("b", 1, policy=HALF)
+    org.reserve("h1", run_ms=2, context=gpus("h100"))
+
+    org.starts("h1", "h100", run_ms=1)
+
+    assert {"a": 1} == org.draws("h1")
+
+
+def test_a_grant_that_came_meanwhile_is_drawn_to_the_last_micro_credit() -> None:
+    """And a promotion up to its share, of which nothing is used up yet (L4, L9, M1)."""
+    org = Org(prices(h100=PER_MS))
+    org.issue("paid", 100)
+    org.reserve("h1", run_ms=100, context=gpus("h100"))
+    org.issue("one", 1, expires=hours(5))
+    org.issue("promo", 100, kind=Kind.PROMO, policy=HALF)
+
+    org.starts("h1", "h100", run_ms=100)
+
+    assert {"one": 1, "promo": 50, "paid": 49} == org.draws("h1")
+
+
 def test_afterwards_the_hold_is_for_the_actual_type_only() -> None:
     """An extension may draw what admits that type, and nothing for the other (M1, L9)."""
     org = Org(RATES)

@@ -463,6 +463,17 @@ def test_a_limit_moves_to_later_only() -> None:
     org.does(ask.extend("h1", until=hours(3)))
 
 
+def test_a_limit_cannot_be_moved_to_this_very_instant() -> None:
+    """That it is no time is told before that the hold has just ended (L6)."""
+    org = Org()
+    org.issue("g1", 100)
+    org.reserve("h1", 30, until=hours(3))
+    org.at(hours(3))
+
+    figures = {"expires_at": hours(3), "present_expires_at": hours(3)}
+    assert Refusal(Code.TIME_INVALID, figures) == org.refuses(ask.extend("h1", until=hours(3)))
+
+
 def test_the_longest_life_of_a_hold_counts_from_when_it_was_opened() -> None:
     """Extending again and again does not go around it (L10)."""
     org = Org()

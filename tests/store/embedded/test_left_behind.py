@@ -15,7 +15,6 @@ from tests.store.embedded.worlds import (
     World,
     eventually,
     execute,
-    some_user,
 )
 
 
@@ -23,14 +22,14 @@ def written_as_user(path: Path, text: str) -> None:
     """A file as PostgreSQL itself would have left it."""
     path.write_text(text)
     path.chmod(0o600)
-    some_user().take(path)
+    database_user().take(path)
 
 
 @pytest.mark.slow
 def test_pids_that_belong_to_somebody_else_by_now_are_not_believed(world: World) -> None:
     """Every file that names a pid names a live process, of the very user PostgreSQL runs as."""
     state = world.used_state()
-    other = world.started(["sleep", "600"], **some_user().spawn_options()).pid
+    other = world.started(["sleep", "600"], **database_user().spawn_options()).pid
     lines = [other, state.data, 1, 5432, state.run, "", "  1  2", "ready"]
     text = "".join(f"{line}\n" for line in lines)
     written_as_user(state.data / "postmaster.pid", text)
@@ -71,12 +70,12 @@ def test_halves_never_count_and_are_cleared_away(world: World) -> None:
 def test_a_server_that_somebody_started_by_hand_is_respected(world: World) -> None:
     """It has not our lock, but PostgreSQL's own; two servers on one folder would ruin it."""
     state = world.used_state()
-    programs = within_reach(installed(), state.path, some_user())
+    programs = within_reach(installed(), state.path, database_user())
     command = [programs.path("postgres"), "-D", str(state.data), "-p", "5431"]
     command += ["-c", "listen_addresses=", "-k", str(state.data)]
     quiet = subprocess.DEVNULL
     hand = world.started(
-        command, cwd="/", stdout=quiet, stderr=quiet, **some_user().spawn_options()
+        command, cwd="/", stdout=quiet, stderr=quiet, **database_user().spawn_options()
     )
     eventually((state.data / ".s.PGSQL.5431").exists, "the other server runs")
 

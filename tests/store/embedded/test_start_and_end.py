@@ -18,7 +18,6 @@ from tests.store.embedded.worlds import (
     eventually,
     execute,
     is_over,
-    some_user,
 )
 
 PROMISED = {
@@ -48,7 +47,7 @@ def test_a_first_start_makes_a_database_that_keeps_its_promises(world: World) ->
             database.url,
             "select datlocprovider, datlocale from pg_database where datname = current_database()",
         )
-        assert some_user().uid == owner
+        assert database_user().uid == owner
         assert database.running.password not in repr(database.running)
         assert 0o600 == stat.S_IMODE(state.password.stat().st_mode)
         for folder in (state.data, state.run):

@@ -29,8 +29,6 @@ except StateUnusable as error:
     print(error)
 """
 
-NOBODY = OsUser(name="nobody", uid=65_534, gid=65_534, switch=True)  # the kernel knows it so
-
 
 def refused(state: Path | str) -> str:
     """What somebody is told who wants to use this folder."""
@@ -46,7 +44,7 @@ def said_by_plain_user(
     world: World, script: str, *arguments: str, user: OsUser | None = None, **settings: str
 ) -> str:
     """What a script prints that is run by somebody who is not root."""
-    user = user or (NOBODY if ROOT else database_user())
+    user = user or database_user()
     told = subprocess.run(
         [*python_for(user), "-c", script, *arguments],
         env=environment_for(user, world.room) | settings,
@@ -170,9 +168,9 @@ def test_root_that_may_not_become_others_is_told(world: World) -> None:
     """As in containers that have lost all their capabilities."""
     if shutil.which("setpriv") is None:
         pytest.skip("there is no setpriv, to give capabilities up")
+    powerless = ("setpriv", "--inh-caps=-all", "--bounding-set=-all")
     told = subprocess.run(
-        ["setpriv", "--inh-caps=-all", "--bounding-set=-all"]
-        + [sys.executable, "-c", ENTER, str(world.state().path)],
+        [*powerless, sys.executable, "-c", ENTER, world.state().path],
         check=True,
         stdout=subprocess.PIPE,
         text=True,
@@ -222,8 +220,7 @@ def with_data(world: World, version: str | None) -> None:
     (data / "base").mkdir(parents=True)
     if version is not None:
         (data / "PG_VERSION").write_text(version)
-    if ROOT:
-        os.chown(data, NOBODY.uid, NOBODY.gid)
+    database_user().take(data)
 
 
 def test_a_missing_wheel_is_told(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bursar.store.embedded import EmbeddedDatabase
-from bursar.store.embedded.os_user import SETTING
+from bursar.store.embedded.os_user import SETTING, database_user
 from bursar.store.embedded.programs import COPIES, HALF_MADE, PACKAGE, TREE, installed
 from tests.store.embedded.worlds import (
     LINGER_S,
@@ -20,7 +20,6 @@ from tests.store.embedded.worlds import (
     is_over,
     only_root,
     python_for,
-    some_user,
 )
 
 
@@ -122,7 +121,7 @@ def test_root_can_name_the_user_that_postgresql_runs_as(
 @pytest.mark.slow
 def test_a_plain_user_needs_nothing_but_a_home(world: World) -> None:
     """Database, keeper and state are theirs; the default state folder is made below their home."""
-    user = some_user()
+    user = database_user()
     home = world.room / "home"
     home.mkdir(mode=0o700)
     user.take(home)

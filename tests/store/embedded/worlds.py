@@ -219,11 +219,6 @@ def refusal(enter: Callable[[], object]) -> str:
     return str(caught.value)
 
 
-def some_user() -> OsUser:
-    """Who PostgreSQL runs as in these tests."""
-    return database_user()
-
-
 def python_for(user: OsUser) -> list[str]:
     """An interpreter that this user can run and that can load what ours can."""
     ours = Path(sys.executable).resolve()

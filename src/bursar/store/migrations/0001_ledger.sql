@@ -222,7 +222,7 @@ create table charges (
     constraint charges_pkey primary key (org_id, charge_id),
     constraint charges_none_negative check (least(usage, owed) >= 0)
 );
-create index charges_hold on charges (org_id, hold_id, number desc, charge_id);
+create index charges_hold on charges (org_id, hold_id, (-number), charge_id);
 
 create table debts (
     org_id     text collate "C" not null,
