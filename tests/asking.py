@@ -13,6 +13,7 @@ from bursar.core.ids import (
     GrantId,
     HoldId,
     RecurrenceId,
+    UserId,
 )
 from bursar.core.instant import NEVER, Instant
 from bursar.core.ledger.commands import (
@@ -31,6 +32,7 @@ from bursar.core.ledger.commands import (
     Refund,
     Release,
     RepayDebt,
+    Reserve,
     ReverseCharge,
     RevokeGrant,
     SetPolicy,
@@ -40,7 +42,7 @@ from bursar.core.ledger.commands import (
     Transfer,
     VoidGrant,
 )
-from bursar.core.ledger.values import NO_POLICY, Kind, OrgPolicy, Policy
+from bursar.core.ledger.values import NO_CONTEXT, NO_POLICY, Context, Kind, OrgPolicy, Policy
 
 # Grants
 
@@ -129,6 +131,28 @@ def stop(recurrence: str) -> StopRecurrence:
 
 
 # Holds
+
+
+def reserve(
+    hold: str,
+    amount: int | None = None,
+    *,
+    until: Instant,
+    run_ms: int | None = None,
+    context: Context = NO_CONTEXT,
+    by: str = "team",
+    user: str = "ann",
+) -> Reserve:
+    """Hold an amount, or what a run costs."""
+    return Reserve(
+        hold=HoldId(hold),
+        account=AccountId(by),
+        user=UserId(user),
+        amount=amount,
+        run_ms=run_ms,
+        context=context,
+        expires_at=until,
+    )
 
 
 def extend(hold: str, amount: int = 0, *, until: Instant | None = None) -> ExtendHold:

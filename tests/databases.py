@@ -45,18 +45,19 @@ def _enterable(folder: Path) -> Path:
 
 
 @contextmanager
-def migrated(url: str) -> Iterator[str]:
-    """The address of a new database with our schema; it is dropped at the end."""
+def migrated(url: str, *, copy: bool = False) -> Iterator[str]:
+    """The address of a new database with our schema, or of a copy of one; dropped at the end."""
     name = f"bursar_test_{uuid4().hex}"
-    with psycopg.connect(url, autocommit=True) as admin:
-        admin.execute(f"create database {name}")
+    template = psycopg.conninfo.conninfo_to_dict(url)["dbname"] if copy else "template0"
+    with psycopg.connect(make_conninfo(url, dbname="postgres"), autocommit=True) as admin:
+        admin.execute(f"create database {name} template {template}")
     try:
         address = make_conninfo(url, dbname=name)
         with connected(address) as connection:
             migrate(connection)
         yield address
     finally:
-        with psycopg.connect(url, autocommit=True) as admin:
+        with psycopg.connect(make_conninfo(url, dbname="postgres"), autocommit=True) as admin:
             admin.execute(f"drop database {name} with (force)")
 
 

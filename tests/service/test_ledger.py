@@ -1,4 +1,4 @@
-"""Many callers at once on real books: nothing double, nothing lost, whatever breaks (L5, L7, D3)."""
+"""Many callers at once on real books: nothing double, nothing lost, whatever breaks (L5, L7)."""
 
 import threading
 from collections.abc import Iterator

@@ -16,7 +16,7 @@ from bursar.store.database import connected
 from bursar.store.reading import Connection, OrgId, selected
 from bursar.store.shelves import DRAWS, SHELVES, draw_values
 from bursar.store.verifying import CHECKS, SNAPSHOT, Check, Problem, problems
-from bursar.store.writing import ORGS, singles_values
+from bursar.store.writing import FORFEITS, ORGS, POSTINGS, Written, singles_values
 
 ORG_IDS: Final = "select org_id, number from orgs order by org_id"
 EVENTS_OF: Final = "select kind, body::text from events where org_id = %s order by number"
@@ -81,26 +81,27 @@ def rebuild_one(url: str, org: OrgId) -> Rebuilt:
     """One org's books from its events, compared with what is stored, in one snapshot."""
     with connected(url) as connection, connection.transaction():
         connection.execute(SNAPSHOT)
-        books, events = rebuilt_books(connection, org)
-        return Rebuilt(
-            org=org, events=events, differences=tuple(differences(connection, org, books))
-        )
+        books, written = rebuilt_books(connection, org)
+        found = tuple(differences(connection, org, books, written))
+        return Rebuilt(org=org, events=books.singles.number, differences=found)
 
 
-def rebuilt_books(connection: Connection, org: OrgId) -> tuple[Books, int]:
-    """Books made from an org's events, and how many there were."""
-    books = Books()
-    events = 0
+def rebuilt_books(connection: Connection, org: OrgId) -> tuple[Books, Written]:
+    """Books made from an org's events, and what the events would write besides."""
+    books, written = Books(), Written()
     with connection.cursor(name="events") as cursor:
         cursor.itersize = CHUNK
         for kind, body in cursor.execute(EVENTS_OF, [org]):
-            evolve(books, event_of(kind, body))
-            events += 1
-    return books, events
+            event = event_of(kind, body)
+            evolve(books, event)
+            written.event(org, books, books.singles.number, event)
+    return books, written
 
 
-def differences(connection: Connection, org: OrgId, books: Books) -> Iterator[Difference]:
-    """Where the stored rows of an org are not what its books say."""
+def differences(
+    connection: Connection, org: OrgId, books: Books, written: Written
+) -> Iterator[Difference]:
+    """Where the stored rows of an org are not what its events make of them."""
     for shelf in SHELVES:
         keys = {key for name in shelf.keeps for key, _ in getattr(books, name).items()}
         rows = [shelf.pack(books, key) for key in keys]
@@ -112,6 +113,9 @@ def differences(connection: Connection, org: OrgId, books: Books) -> Iterator[Di
         for place in range(len(hold.draws))
     ]
     yield from _compared(org, "draws", 2, _stored(connection, org, "draws", DRAWS), draws)
+    for table, width, columns in (("postings", 2, POSTINGS), ("forfeits", 3, FORFEITS)):
+        rows = [row[1:] for row in written.new[table]]
+        yield from _compared(org, table, width, _stored(connection, org, table, columns), rows)
     own = _stored(connection, org, "orgs", ORGS)
     yield from _compared(org, "orgs", 0, own, [singles_values(books)])
 

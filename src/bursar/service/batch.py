@@ -76,6 +76,7 @@ class Batch:
     def run(self, asks: Sequence[Ask]) -> list[Answer]:
         """The answers to all commands; none of them has an effect if this raises."""
         orgs = {ask.org for ask in asks}
+        self._answers.clear()
         try:
             with self.connection.transaction():
                 return self._decided(asks, orgs)

@@ -264,6 +264,23 @@ CHECKS: Final[tuple[Check, ...]] = (
         """,
     ),
     Check(
+        name="what a grant forfeited is written down",
+        sql="""
+            with forfeited as (
+                select org_id, grant_id, amount from forfeits
+                 union all
+                select p.org_id, p.grant_id, p.amount
+                  from postings p join grants g using (org_id, grant_id)
+                 where p.source = 'spent' and p.target = 'lapsed'
+                   and not (g.policy ->> 'refundable')::boolean)
+            select g.org_id, g.grant_id, g.forfeited, coalesce(f.amount, 0)
+              from grants g
+              left join (select org_id, grant_id, sum(amount)::bigint as amount
+                           from forfeited group by org_id, grant_id) f using (org_id, grant_id)
+             where g.forfeited <> coalesce(f.amount, 0)
+        """,
+    ),
+    Check(
         name="what an account used, it used in some slot",
         sql="""
             select a.org_id, a.account_id, a.used, coalesce(b.amount, 0)

@@ -165,10 +165,11 @@ class Written:
             (org, answer.key, now, command_text(answer.command), refusal, first, answer.number)
         )
         for number, event in enumerate(events, first):
-            self._event(org, books, number, event)
+            self.event(org, books, number, event)
         return len(events)
 
-    def _event(self, org: OrgId, books: Books, number: int, event: Event) -> None:
+    def event(self, org: OrgId, books: Books, number: int, event: Event) -> None:
+        """Gather an event and its postings; the books have its grants."""
         self.new["events"].append((org, number, event.at, type(event).__name__, text_of(event)))
         for place, posting in enumerate(event.postings):
             freed = _freed(books, posting)
