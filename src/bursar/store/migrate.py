@@ -5,10 +5,13 @@ left to do. Each file is one transaction, and its checksum is kept: a file that 
 had been applied is an error, not a surprise.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from importlib.resources import files
 from typing import Final
+
+from psycopg import errors
 
 from bursar.core.refusal import Fault
 from bursar.store.reading import Connection
@@ -24,6 +27,8 @@ LOCK_ROW: Final = """
     insert into migrations (number, name, checksum) values (0, 'the lock', '')
     on conflict (number) do nothing
 """
+HAS_ROLE: Final = "select from pg_roles where rolname = 'bursar_service'"
+MAKE_ROLE: Final = "create role bursar_service nologin"
 LOCK: Final = "select number from migrations where number = 0 for update"
 APPLIED: Final = "select number, checksum from migrations where number > 0 order by number"
 NOTE: Final = "insert into migrations (number, name, checksum) values (%s, %s, %s)"
@@ -59,6 +64,7 @@ def migrations() -> tuple[Migration, ...]:
 
 def migrate(connection: Connection) -> tuple[str, ...]:
     """Apply what has not been applied yet; the names of the files that were."""
+    _make_role(connection)
     with connection.transaction():
         connection.execute(FIRST)
         connection.execute(LOCK_ROW)
@@ -74,6 +80,13 @@ def migrate(connection: Connection) -> tuple[str, ...]:
             connection.execute(NOTE, [one.number, one.name, one.checksum])
             done.append(one.name)
     return tuple(done)
+
+
+def _make_role(connection: Connection) -> None:
+    """Make the role that the service works as, unless the server has it."""
+    if connection.execute(HAS_ROLE).fetchone() is None:
+        with suppress(errors.DuplicateObject, errors.UniqueViolation):  # others may be faster
+            connection.execute(MAKE_ROLE)
 
 
 def _same(one: Migration, checksum: str) -> None:

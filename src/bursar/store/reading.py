@@ -6,7 +6,7 @@ one statement, however many are asked for. Keys are joined as `unnest(arrays)`, 
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -37,9 +37,14 @@ OrgId: TypeAlias = str
 Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
 Parts: TypeAlias = Mapping[OrgId, Books]  # the orgs that are loaded, in part
 
+ENTER: Final = """
+    -- For this transaction only: the service's rights, and the orgs it works for (D9).
+    select set_config('role', 'bursar_service', true), set_config('bursar.orgs', %s, true)
+"""
+
 LOCK_ORGS: Final = """
-    -- Always the first statement. Ordered, so that two batches cannot deadlock; nothing is joined
-    -- to it, because a locking select that has waited sees other tables as they were before.
+    -- Always before any other table. Ordered, so that two batches cannot deadlock; nothing is
+    -- joined to it: a locking select that has waited sees other tables as they were before.
     select org_id, number, now, clock, issued, root, tier, policy::text, prices::text, frozen
       from orgs
      where org_id = any(%s)
@@ -79,8 +84,9 @@ class LockedOrg:
         books.clock = clock
 
 
-def lock_orgs(connection: Connection, orgs: Iterable[OrgId]) -> dict[OrgId, LockedOrg]:
-    """Lock orgs until the transaction ends; those that do not exist are left out."""
+def lock_orgs(connection: Connection, orgs: Collection[OrgId]) -> dict[OrgId, LockedOrg]:
+    """Work for orgs, and lock them, until the transaction ends; unknown ones are left out."""
+    connection.execute(ENTER, [array_of(sorted(orgs))])
     rows = connection.execute(LOCK_ORGS, [sorted(orgs)]).fetchall()
     return {
         org: LockedOrg(org=org, number=values[0], frozen=frozen, values=tuple(values))

@@ -757,6 +757,25 @@ def test_reissued_credits_are_not_spent_by_late_usage_too() -> None:
     org.rebuilds()
 
 
+def test_reissued_credits_are_not_what_a_hold_returned() -> None:
+    """What it returned has gone elsewhere; what lapsed since was issued again (L11, L12)."""
+    org = Org()
+    org.issue("old", 100, expires=hours(1))
+    org.reserve("h1", 60)
+    org.charge("h1", 60, "c")
+    org.reserve("h2", 40)
+    org.release("h2")
+    org.at(hours(2))
+    org.does(ask.reverse("c", reissue_until=hours(9)))
+    org.late("h1", 40, when=minutes(30))
+
+    org.late("h2", 40, when=hours(2))
+
+    assert Parts(spent=40, lapsed=60) == org.parts("old")
+    assert 0 == org.owed("h2")  # what was issued again paid for it
+    history_holds(org)
+
+
 def test_a_grant_that_starts_at_the_instant_a_hold_ends_repays() -> None:
     """Each thing that is due at one instant happens (L13)."""
     org = Org()

@@ -2,7 +2,6 @@
 
 import contextlib
 import signal
-import threading
 
 import psycopg
 import pytest
@@ -21,6 +20,7 @@ from tests.store.embedded.worlds import (
 
 WRITE = "update kept set figure = 8"
 READ = "select figure from kept"
+NEVER_ENDS = b"do $$ begin loop end loop; end $$"
 
 
 @pytest.mark.slow
@@ -79,21 +79,14 @@ def test_nothing_outlives_guests_that_are_killed(world: World) -> None:
     guests = [world.guest() for _ in range(3)]
     told = [guest.told() for guest in guests][-1]
     execute(told["url"], WRITE)
-    with psycopg.connect(told["url"], autocommit=True) as connection:
-        forever = threading.Thread(target=_never_ends, args=(connection,))
-        forever.start()
+    with contextlib.closing(psycopg.connect(told["url"])) as connection:
+        connection.pgconn.send_query(NEVER_ENDS)
 
         for guest in guests:
             guest.killed()
 
         eventually(lambda: is_over(state), "keeper and server end after their guests")
-        forever.join()
     assert "database system is shut down" in state.log.read_text()
-
-
-def _never_ends(connection: "psycopg.Connection[tuple[object, ...]]") -> None:
-    with contextlib.suppress(psycopg.Error):
-        connection.execute("do $$ begin loop end loop; end $$")
 
 
 @pytest.mark.slow
@@ -103,10 +96,9 @@ def test_a_backend_that_outlives_its_server_is_not_left_to_write(world: World) -
     with EmbeddedDatabase(state.path, linger_s=LINGER_S) as database:
         before = database.running
         execute(database.url, WRITE)
-        with psycopg.connect(database.url, autocommit=True) as connection:
+        with contextlib.closing(psycopg.connect(database.url)) as connection:
             backend = connection.info.backend_pid
-            forever = threading.Thread(target=_never_ends, args=(connection,))
-            forever.start()
+            connection.pgconn.send_query(NEVER_ENDS)
             eventually(lambda: _busy(before.url), "the query runs")
 
             kill(before.postgres_pid)
@@ -114,7 +106,6 @@ def test_a_backend_that_outlives_its_server_is_not_left_to_write(world: World) -
 
             assert backend not in holders(state.server_lock)
             assert [(8,)] == execute(after.url, READ)
-            forever.join()
 
 
 def _busy(url: str) -> bool:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from bursar.store.embedded import DatabaseDown, EmbeddedDatabase
+from bursar.store.embedded.os_user import database_user
 from bursar.store.embedded.programs import HALF_MADE, installed, within_reach
 from bursar.store.embedded.running import published
 from tests.store.embedded.worlds import (
@@ -46,7 +47,9 @@ def test_pids_that_belong_to_somebody_else_by_now_are_not_believed(world: World)
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"host": "x"}', "null", "\xff"])
 def test_a_note_that_makes_no_sense_is_as_good_as_none(world: World, text: str) -> None:
-    state = world.used_state()
+    state = world.state()
+    state.path.mkdir()
+    state.password.write_text("secret")
     state.running.write_text(text, encoding="latin-1")
 
     assert None is published(state)

@@ -12,6 +12,7 @@ from bursar.store.embedded import EmbeddedDatabase
 from bursar.store.embedded.cluster import free_port
 from bursar.store.embedded.folder import StateFolder
 from bursar.store.embedded.keeper import LOG_BYTES_MAX, trim
+from bursar.store.embedded.os_user import database_user
 from tests.store.embedded.worlds import (
     LINGER_S,
     World,

@@ -19,7 +19,7 @@ import pytest
 
 from bursar.store.embedded import EmbeddedDatabase, StateUnusable
 from bursar.store.embedded.folder import StateFolder
-from bursar.store.embedded.locks import is_locked, kill_holders
+from bursar.store.embedded.locks import is_locked, kill_holders, working_in
 from bursar.store.embedded.os_user import OsUser, database_user
 from bursar.store.embedded.programs import installed
 
@@ -146,7 +146,10 @@ def end_servers(state: StateFolder) -> None:
     for lock in (state.keeper_lock, state.server_lock):
         if lock.exists():
             kill_holders(lock)
-            eventually(lambda lock=lock: not is_locked(lock), f"{lock} is free")  # type: ignore[misc]
+    for pid in working_in(state.data):
+        with suppress(ProcessLookupError):
+            kill(pid)
+    eventually(lambda: not working_in(state.data), "the server has ended")
 
 
 @contextmanager

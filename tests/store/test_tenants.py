@@ -1,0 +1,107 @@
+"""What the service may not do though it holds a connection: the second line (D9)."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from psycopg import errors
+
+from bursar.core.ids import AccountId, UserId
+from bursar.core.ledger.commands import AddAccount, AddUser
+from bursar.core.pricing import PriceBook
+from bursar.service.batch import Ask, Batch
+from bursar.store.reading import Connection, lock_orgs
+from tests.databases import new_org
+
+FOR_EVER = ("events", "postings", "requests", "forfeits")
+CHANGING = (
+    *("orgs", "accounts", "users", "grants", "lanes", "totals", "holds", "draws", "charges"),
+    *("debts", "recurrences", "budgets", "tallies", "claims", "burn"),
+)
+
+
+@contextmanager
+def at_work(connection: Connection, org: str) -> Iterator[Connection]:
+    """A transaction of the service for one org; nothing of it is kept."""
+    with connection.transaction(force_rollback=True):
+        lock_orgs(connection, [org])
+        yield connection
+
+
+def opened(connection: Connection) -> str:
+    """An org with an account, a user, and events."""
+    org = new_org(connection)
+    Batch(connection, PriceBook(), {}).run(
+        [
+            Ask(org, "k1", AddAccount(account=AccountId("org"), parent=None, name="o")),
+            Ask(org, "k2", AddUser(user=UserId("ann"))),
+        ]
+    )
+    return org
+
+
+def refused(connection: Connection, sql: str) -> None:
+    """The database refuses a statement for want of rights."""
+    with pytest.raises(errors.InsufficientPrivilege), connection.transaction():
+        connection.execute(sql)
+
+
+@pytest.mark.parametrize("table", FOR_EVER)
+def test_what_happened_cannot_be_changed(connection: Connection, table: str) -> None:
+    """Not updated, not deleted, not truncated (L1)."""
+    with at_work(connection, opened(connection)):
+        refused(connection, f"update {table} set org_id = org_id")
+        refused(connection, f"delete from {table}")
+        refused(connection, f"truncate {table}")
+
+
+@pytest.mark.parametrize("table", CHANGING)
+def test_nothing_is_ever_deleted(connection: Connection, table: str) -> None:
+    """Rows change, and stay."""
+    with at_work(connection, opened(connection)):
+        refused(connection, f"delete from {table}")
+        refused(connection, f"truncate {table}")
+
+
+def test_every_table_is_one_of_these_and_guarded(connection: Connection) -> None:
+    """A new table must say whose its rows are, and who may change them."""
+    sql = """
+        select c.relname, c.relrowsecurity, array_agg(p.polname)::text[]
+          from pg_class c left join pg_policy p on p.polrelid = c.oid
+         where c.relnamespace = 'public'::regnamespace and c.relkind = 'r'
+         group by 1, 2
+    """
+    found = {table: (guarded, rules) for table, guarded, rules in connection.execute(sql)}
+
+    assert (False, [None]) == found.pop("migrations")
+    assert {table: (True, ["tenant"]) for table in (*FOR_EVER, *CHANGING)} == found
+
+
+def test_another_orgs_rows_do_not_exist(connection: Connection) -> None:
+    """They are neither seen nor changed, and none can be added."""
+    mine, theirs = opened(connection), opened(connection)
+
+    with at_work(connection, mine):
+        for table in (*FOR_EVER, *CHANGING):
+            seen = connection.execute(f"select distinct org_id from {table}").fetchall()
+            assert {mine} >= {org for (org,) in seen}, table
+        changed = connection.execute("update accounts set name = 'x' where org_id = %s", [theirs])
+        assert 0 == changed.rowcount
+        refused(connection, f"insert into users values ('{theirs}', 'bob')")
+        refused(connection, f"update users set org_id = '{theirs}'")
+
+
+def test_no_org_is_seen_before_one_is_named(connection: Connection) -> None:
+    """A statement that forgot to say for whom it works does nothing."""
+    opened(connection)
+
+    with connection.transaction(force_rollback=True):
+        connection.execute("set local role bursar_service")
+        assert [] == connection.execute("select * from users").fetchall()
+
+
+def test_the_role_ends_with_the_transaction(connection: Connection) -> None:
+    """So that nothing hangs on the state of a session, behind a pooler too."""
+    with at_work(connection, opened(connection)):
+        assert ("bursar_service",) == connection.execute("select current_user").fetchone()
+    assert ("bursar_service",) != connection.execute("select current_user").fetchone()
