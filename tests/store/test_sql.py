@@ -1,0 +1,174 @@
+"""All our SQL, held to the rules that let it run on one server or on many (D3, D4)."""
+
+import importlib
+import pkgutil
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+import sqlglot
+from sqlglot import exp
+
+import bursar.service
+import bursar.store
+from bursar.store.migrate import migrations
+from bursar.store.reading import LOCK_ORGS, Connection
+from bursar.store.verifying import CHECKS, Check
+
+TENANT = {
+    *("orgs", "events", "postings", "requests", "accounts", "users", "grants", "lanes"),
+    *("forfeits", "totals", "holds", "draws", "charges", "debts", "recurrences", "budgets"),
+    *("tallies", "claims", "burn"),
+}
+FORBIDDEN = re.compile(
+    r"\b(now|gen_random_uuid|uuidv7|random|clock_timestamp|statement_timestamp|nextval|currval"
+    r"|pg_advisory\w*|pg_notify|transaction_timestamp|current_timestamp|localtimestamp)\s*\(?",
+    re.IGNORECASE,
+)
+FORBIDDEN_WORDS = re.compile(
+    r"\b(listen|notify|trigger|plpgsql|serial|bigserial|sequence|identity|temp|temporary"
+    r"|lock\s+table|deferrable|exclude|rule)\b",
+    re.IGNORECASE,
+)
+MAY_ASK_THE_TIME = {"MONEY_TIME"}
+STARTS = re.compile(r"^\s*(--[^\n]*\n\s*)*(select|insert|update|delete|with|set|create)\b")
+
+
+def modules() -> Iterator[Any]:
+    """All modules that may hold SQL."""
+    for package in (bursar.store, bursar.service):
+        for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if ".embedded" not in found.name:
+                yield importlib.import_module(found.name)
+
+
+def statements() -> dict[str, str]:
+    """Every statement that is a constant of a module, by its name."""
+    found: dict[str, str] = {}
+    for module in modules():
+        for name, value in vars(module).items():
+            for label, text in _texts(name, value):
+                if STARTS.match(text):
+                    found[label] = text
+    return found
+
+
+def _texts(name: str, value: object) -> Iterator[tuple[str, str]]:
+    if isinstance(value, str):
+        yield name, value
+    elif isinstance(value, Mapping):
+        for key, text in value.items():
+            if isinstance(text, str):
+                yield f"{name}[{key}]", text
+    elif isinstance(value, tuple):
+        for one in value:
+            if isinstance(one, Check):
+                yield f"{name}[{one.name}]", one.sql
+
+
+STATEMENTS = statements()
+MIGRATIONS = {one.name: one.sql for one in migrations()}
+
+
+def parsed(sql: str) -> exp.Expr:
+    """A statement as a tree."""
+    [tree] = [tree for tree in sqlglot.parse(sql.replace("%s", "$1"), read="postgres") if tree]
+    return tree
+
+
+def tables(tree: exp.Expr) -> set[str]:
+    """The tenant tables that a statement touches."""
+    return {table.name for table in tree.find_all(exp.Table)} & TENANT
+
+
+def test_the_statements_are_found() -> None:
+    """Those that are known to be there are among them: the search works."""
+    assert {"LOCK_ORGS", "MONEY_TIME", "BY_KEY[grants]", "INSERTS[events]"} <= set(STATEMENTS)
+    assert {f"CHECKS[{check.name}]" for check in CHECKS} <= set(STATEMENTS)
+    assert len(STATEMENTS) > 80
+
+
+@pytest.mark.parametrize("name", STATEMENTS)
+def test_a_statement_names_the_org_of_every_table_it_touches(name: str) -> None:
+    """The shard key is in every statement (D4)."""
+    tree = parsed(STATEMENTS[name])
+    columns = {column.name for column in tree.find_all(exp.Column)}
+    columns |= {one.name for one in tree.find_all(exp.Identifier)}
+
+    if tables(tree):
+        assert "org_id" in columns
+
+
+@pytest.mark.parametrize("name", [*STATEMENTS, *MIGRATIONS])
+def test_a_statement_asks_nobody_for_time_chance_or_numbers(name: str) -> None:
+    """Times and ids are parameters; no locks, signals or triggers of one server (D3, D4)."""
+    sql = re.sub(r"--[^\n]*", "", STATEMENTS.get(name) or MIGRATIONS[name])
+    sql = re.sub(r"'[^']*'", "''", sql)
+
+    found = {one.group(1) for one in FORBIDDEN.finditer(sql) if one.group(0).endswith("(")}
+    assert set() == found or name in MAY_ASK_THE_TIME
+    assert [] == FORBIDDEN_WORDS.findall(sql)
+
+
+def test_the_lock_is_taken_on_one_table_alone_and_in_order() -> None:
+    """A locking select that has waited sees what it joins as it was before (D3)."""
+    tree = parsed(LOCK_ORGS)
+
+    assert ["orgs"] == [table.name for table in tree.find_all(exp.Table)]
+    assert [] == [*tree.find_all(exp.Join), *tree.find_all(exp.Subquery)]
+    order = tree.find(exp.Order)
+    assert order is not None
+    assert "org_id" == order.expressions[0].name
+    locking = {name for name, sql in STATEMENTS.items() if [*parsed(sql).find_all(exp.Lock)]}
+    assert {"LOCK_ORGS", "LOCK"} == locking
+
+
+@pytest.mark.parametrize("name", [name for name in STATEMENTS if not name.startswith("CHECKS")])
+def test_keys_are_joined_and_not_searched_in_an_array(name: str) -> None:
+    """`= any(array)` falls to a scan where there are no statistics; only the lock may (D3)."""
+    assert "any(" not in re.sub(r"\s", "", STATEMENTS[name].lower()) or name == "LOCK_ORGS"
+
+
+def test_org_id_comes_first_in_every_key_and_index(connection: Connection) -> None:
+    """It is the shard key, and what keeps tenants from seeing each other's keys (D4)."""
+    sql = """
+        select t.relname, i.relname, pg_get_indexdef(x.indexrelid, 1, true)
+          from pg_index x
+          join pg_class i on i.oid = x.indexrelid
+          join pg_class t on t.oid = x.indrelid
+         where t.relnamespace = 'public'::regnamespace
+    """
+    found = connection.execute(sql).fetchall()
+
+    first = {(table, index): column for table, index, column in found if table != "migrations"}
+    assert {"org_id"} == set(first.values())
+    assert TENANT == {table for table, _ in first}
+
+
+def test_the_database_has_nothing_that_does_not_spread(connection: Connection) -> None:
+    """No sequences, no triggers, no functions of our own; ids are compared byte by byte (D4)."""
+    for sql in (
+        "select relname from pg_class"
+        " where relkind in ('S', 'v', 'm') and relnamespace = 'public'::regnamespace",
+        "select tgname from pg_trigger where not tgisinternal",
+        "select proname from pg_proc where pronamespace = 'public'::regnamespace",
+        "select attrelid::regclass, attname from pg_attribute a join pg_class c on c.oid = attrelid"
+        " where c.relnamespace = 'public'::regnamespace and c.relkind = 'r' and attnum > 0"
+        " and atttypid = 'text'::regtype and attname like '%\\_id'"
+        " and attcollation <> '\"C\"'::regcollation",
+        "select attrelid::regclass, attname from pg_attribute a join pg_class c on c.oid = attrelid"
+        " where c.relnamespace = 'public'::regnamespace and c.relkind = 'r'"
+        " and atttypid = 'numeric'::regtype",
+    ):
+        assert [] == connection.execute(sql).fetchall()
+
+
+def test_every_constraint_has_a_name_of_ours(connection: Connection) -> None:
+    """So that one that is broken can be told apart (D9)."""
+    sql = """
+        select conname from pg_constraint
+         where connamespace = 'public'::regnamespace and contype in ('c', 'u', 'p')
+           and conname not like conrelid::regclass::text || '\\_%'
+    """
+    assert [] == connection.execute(sql).fetchall()
