@@ -125,8 +125,8 @@ def by_grant(
 ) -> tuple[tuple[GrantTerms, Owned], ...]:
     """What is in each grant the account was ever issued, the oldest first."""
     with seen_at(books, now) as view:
-        issued = [key[-1] for key in view.order(grants_of(account)).since()]
-        grants = [existing(view.grants, grant) for grant in issued]
+        issued = view.order(grants_of(account)).since()
+        grants = [existing(view.grants, grant) for _, grant in issued]
         return tuple((grant.terms, _shown(grant, now)) for grant in grants)
 
 

@@ -132,8 +132,8 @@ class Payment:
     def _expired_since(self, at: Instant) -> Iterator[Grant]:
         for account in self.path:
             order = self.books.order(free_of(account))
-            for key in order.since((at + 1,), bound=(self.books.clock + 1,)):
-                yield existing(self.books.grants, key[-1])
+            for _, grant in order.since((at + 1,), bound=(self.books.clock + 1,)):
+                yield existing(self.books.grants, grant)
 
     def _key(self, grant: Grant) -> Key:
         return self.books.spend_key(grant.terms, self.path)

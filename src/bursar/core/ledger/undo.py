@@ -164,7 +164,7 @@ def _shrunk(
     """
     back = {posting.grant: posting.amount for posting in postings}
     for _, charge_id in books.order(charges_of(ask.hold)).since():
-        if amount == 0 and forgiven == 0 and not any(back.values()):
+        if not (amount or forgiven or any(back.values())):
             return
         record = existing(books.charges, charge_id)
         usage = min(amount, record.usage) if record.attempt == ask.attempt else 0
