@@ -19,7 +19,7 @@ import pytest
 
 from bursar.store.embedded import EmbeddedDatabase, StateUnusable
 from bursar.store.embedded.folder import StateFolder
-from bursar.store.embedded.locks import is_locked, kill_holders, working_in
+from bursar.store.embedded.locks import holders, is_locked, working_in
 from bursar.store.embedded.os_user import OsUser, database_user
 from bursar.store.embedded.programs import installed
 
@@ -142,14 +142,21 @@ class World:
 
 
 def end_servers(state: StateFolder) -> None:
-    """Kill the keeper of this folder and all of its PostgreSQL."""
-    for lock in (state.keeper_lock, state.server_lock):
-        if lock.exists():
-            kill_holders(lock)
-    for pid in working_in(state.data):
+    """End the keeper of this folder and all of its PostgreSQL.
+
+    In peace, if they can: a killed server leaves shared memory behind, which the next one on the
+    same data would clear away. Here there is no next one.
+    """
+    for keeper in holders(state.keeper_lock):
+        with suppress(ProcessLookupError):
+            kill(keeper, signal.SIGTERM)
+    deadline = time.monotonic() + PATIENCE_S
+    while working_in(state.data) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    for pid in {*holders(state.keeper_lock), *working_in(state.data)}:
         with suppress(ProcessLookupError):
             kill(pid)
-    eventually(lambda: not working_in(state.data), "the server has ended")
+    eventually(lambda: not holders(state.keeper_lock), "the keeper has ended")
 
 
 @contextmanager
