@@ -97,7 +97,7 @@ class Batch:
         answers = self._answered(asks, books, now)
         written = Written()
         for org, trial in trials.items():
-            written.org(org, books[org], trial, self._answers[org], now)
+            written.org(org, books[org], trial, self._answers[org])
             trial.__exit__()
         written.save(self.connection)
         return answers
@@ -182,5 +182,5 @@ class Batch:
         outcome = perform(books, ask.command, now)
         number = books.singles.number
         self._known[ask.org, ask.key] = Reply(command=ask.command, outcome=outcome, number=number)
-        self._answers[ask.org].append(Answered(ask.key, ask.command, outcome, number))
+        self._answers[ask.org].append(Answered(ask.key, ask.command, outcome, number, now))
         return Answer(outcome=outcome, number=number, replayed=False)

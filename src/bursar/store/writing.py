@@ -124,6 +124,7 @@ class Answered(NamedTuple):
     command: Command
     outcome: tuple[Event, ...] | Refusal
     number: int  # of the org's last event when it was answered
+    at: Instant  # when it was decided
 
 
 @dataclass(slots=True)
@@ -133,13 +134,11 @@ class Written:
     new: dict[str, list[Values]] = field(default_factory=lambda: defaultdict(list))
     changed: dict[str, list[Values]] = field(default_factory=lambda: defaultdict(list))
 
-    def org(
-        self, org: OrgId, books: Books, trial: Trial, answers: Iterable[Answered], now: Instant
-    ) -> None:
+    def org(self, org: OrgId, books: Books, trial: Trial, answers: Iterable[Answered]) -> None:
         """Gather what one org's commands changed, and what was answered to them."""
         happened = 0
         for answer in answers:
-            happened += self._answer(org, books, answer, now)
+            happened += self._answer(org, books, answer)
         rows: dict[tuple[str, Any], bool] = {}
         for table, key, before in trial.replaced():
             shelf = SHELF_OF.get(table.name)
@@ -155,14 +154,22 @@ class Written:
         if happened:
             self.changed["orgs"].append((org, *singles_values(books)))
 
-    def _answer(self, org: OrgId, books: Books, answer: Answered, now: Instant) -> int:
+    def _answer(self, org: OrgId, books: Books, answer: Answered) -> int:
         """Gather an answer and its events; how many there are."""
         outcome = answer.outcome
         refusal = text_of(outcome) if isinstance(outcome, Refusal) else None
         events = () if isinstance(outcome, Refusal) else outcome
         first = answer.number - len(events) + 1
         self.new["requests"].append(
-            (org, answer.key, now, command_text(answer.command), refusal, first, answer.number)
+            (
+                org,
+                answer.key,
+                answer.at,
+                command_text(answer.command),
+                refusal,
+                first,
+                answer.number,
+            )
         )
         for number, event in enumerate(events, first):
             self.event(org, books, number, event)

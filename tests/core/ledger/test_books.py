@@ -315,6 +315,28 @@ def try_changes(books: Books) -> None:
     assert ["g2"] == [grant.terms.id for grant in books.spendable((ORG,), Context())]
 
 
+def test_what_is_tried_tells_the_rows_it_replaced() -> None:
+    """Also a grant that only stands elsewhere now: a store writes where it stands (D3)."""
+    org = Org()
+    org.issue("g1", 10, expires=hours(1))
+    org.issue("g2", 10, starts=hours(1))
+    books = org.journal.books
+
+    with books.trial() as trial:
+        books.advance(hours(2))
+        replaced = {(table.name, key): row for table, key, row in trial.replaced()}
+        with books.trial() as inner:
+            books.used.put(ORG, 5)
+            assert [("used", ORG, None)] == [
+                (table.name, key, row) for table, key, row in inner.replaced()
+            ]
+
+    assert {"g1", "g2"} == {key for name, key in replaced if name == "grants"}
+    assert org.grant("g1").terms == replaced["grants", "g1"].terms
+    assert 10 == replaced["lane_totals", Lane(ORG, 100, Policy())]
+    assert [] == list(trial.replaced())
+
+
 def test_what_is_tried_and_fails_is_put_back() -> None:
     """Whatever goes wrong, and however deep (D2)."""
     org = Org()

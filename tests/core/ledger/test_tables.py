@@ -102,6 +102,54 @@ def test_a_table_is_put_back_as_it_was_at_a_mark() -> None:
     assert {"a": 9} == dict(rows.items()), "nothing is noted any more"
 
 
+def test_what_is_loaded_is_no_change() -> None:
+    """It is not put back, and not told as replaced (D2)."""
+    undo = Undo()
+    part: Table[str, int] = Table("numbers", complete=False, undo=undo)
+    mark = undo.mark()
+    part.load("a", 1)
+    assert [] == list(undo.replaced(mark))
+
+    undo.back_to(mark)
+
+    assert 1 == part.get("a")
+
+
+def test_a_part_knows_what_was_loaded_put_or_found_missing() -> None:
+    """What it knows it can answer without looking further (D2)."""
+    part: Table[str, int] = Table("numbers", complete=False)
+    part.load("a", 1)
+    part.put("b", 2)
+    part.mark_absent("c")
+
+    assert [True, True, True, False] == [part.knows(key) for key in "abcd"]
+    assert table(a=1).knows("z")
+
+
+def test_each_replaced_row_is_told_once_as_it_was_at_the_mark() -> None:
+    """In the order of first change; new rows with nothing; orders are not rows (D3)."""
+    undo = Undo()
+    rows: Table[str, int] = Table("numbers", undo=undo)
+    other: Table[str, int] = Table("others", undo=undo)
+    keys = Order(NUMBERS, undo=undo)
+    rows.put("old", 1)
+    undo.mark()
+    rows.put("before", 1)
+    mark = undo.mark()
+    rows.put("new", 5)
+    rows.put("old", 2)
+    keys.add((3,))
+    other.put("old", 7)
+    rows.put("old", 3)
+    rows.put("new", 6)
+
+    assert [("numbers", "new", None), ("numbers", "old", 1), ("others", "old", None)] == [
+        (found.name, key, row) for found, key, row in undo.replaced(mark)
+    ]
+    undo.end()
+    assert [] == list(undo.replaced(0))
+
+
 def test_a_row_that_is_known_not_to_exist_is_so_again() -> None:
     """Though one was put there for a while (D2)."""
     undo = Undo()
@@ -151,6 +199,19 @@ def test_a_part_of_an_order_ends_where_nothing_more_is_loaded() -> None:
     assert ([1, 2], (2,)) == lacking(order(1, 2, complete=False, through=(2,)))
     assert ([2], (2,)) == lacking(order(1, 2, complete=False, through=(2,)), (2,))
     assert ([], (2,)) == lacking(order(1, 2, complete=False, through=(2,)), (3,))
+
+
+def test_an_order_is_untouched_until_something_is_loaded() -> None:
+    """What was added here does not count: it may have unknown keys before it (D2)."""
+    part = Order(NUMBERS, complete=False)
+    part.add((5,))
+    assert part.untouched
+    assert not Order(NUMBERS).untouched
+
+    part.load([(1,)], through=(1,))
+    assert not part.untouched
+    part.load([], through=None)
+    assert not part.untouched
 
 
 def test_a_key_beyond_what_is_loaded_is_not_told() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 from pathlib import Path
 
@@ -89,3 +90,5 @@ def test_a_server_that_somebody_started_by_hand_is_respected(world: World) -> No
         pass
 
     assert None is hand.poll()
+    hand.send_signal(signal.SIGINT)
+    assert 0 == hand.wait()
