@@ -5,7 +5,7 @@ apart by using orgs of their own.
 """
 
 import os
-import tempfile
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
@@ -17,9 +17,11 @@ import psycopg
 from psycopg.conninfo import make_conninfo
 
 from bursar.store.embedded import EmbeddedDatabase
+from bursar.store.embedded.folder import StateFolder
 from bursar.store.migrate import migrate
 from bursar.store.reading import Connection
 from bursar.store.writing import create_org
+from tests.store.embedded.worlds import end_servers, new_room
 
 _NUMBERS = count(1)
 
@@ -31,17 +33,21 @@ def server() -> Iterator[str]:
     if given:
         yield given
         return
-    with (
-        tempfile.TemporaryDirectory(prefix="bursar-", ignore_cleanup_errors=True) as folder,
-        EmbeddedDatabase(_enterable(Path(folder)) / "state") as database,
-    ):
+    with new_state() as state, EmbeddedDatabase(state) as database:
         yield database.url
 
 
-def _enterable(folder: Path) -> Path:
-    """The folder, which the server's own user can enter."""
-    folder.chmod(0o755)
-    return folder
+@contextmanager
+def new_state() -> Iterator[Path]:
+    """A state folder for an embedded database; it and its server are gone afterwards."""
+    room = new_room()
+    state = StateFolder(room / "state")
+    try:
+        yield state.path
+    finally:
+        if state.path.exists():
+            end_servers(state)
+        shutil.rmtree(room)
 
 
 @contextmanager

@@ -2,12 +2,10 @@
 
 import os
 import signal
-import tempfile
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
@@ -29,6 +27,7 @@ from bursar.service.audit import orgs_of, rebuild, verify
 from bursar.service.ledger import Ledger, Limits
 from bursar.store.database import URL_VARIABLE, Database, opened
 from bursar.store.writing import create_org
+from tests import databases
 
 ORG, ANN = AccountId("org"), UserId("ann")
 CALLERS, TURNS = 8, 12  # each caller's holds, each with three commands
@@ -38,10 +37,8 @@ CALLERS, TURNS = 8, 12  # each caller's holds, each with three commands
 def embedded(monkeypatch: pytest.MonkeyPatch) -> Iterator[Database]:
     """An embedded database of the test's own, whatever else there is."""
     monkeypatch.delenv(URL_VARIABLE, raising=False)
-    with tempfile.TemporaryDirectory(prefix="bursar-", ignore_cleanup_errors=True) as folder:
-        Path(folder).chmod(0o755)
-        with opened(Path(folder) / "state") as database:
-            yield database
+    with databases.new_state() as state, opened(state) as database:
+        yield database
 
 
 def begin(ledger: Ledger, org: str) -> None:

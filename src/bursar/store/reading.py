@@ -6,13 +6,14 @@ one statement, however many are asked for. Keys are joined as `unnest(arrays)`, 
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import psycopg
 
+from bursar.core.instant import Instant
 from bursar.core.ledger.books import AFTER_POSTINGS, Books, Change, Lane
 from bursar.core.ledger.events import Event
 from bursar.core.ledger.idempotency import Reply
@@ -65,8 +66,8 @@ class Wanted(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LockedOrg:
-    """An org's own row, locked."""
+class OrgRow:
+    """An org's own row."""
 
     org: OrgId
     number: int
@@ -84,14 +85,30 @@ class LockedOrg:
         books.clock = clock
 
 
-def lock_orgs(connection: Connection, orgs: Collection[OrgId]) -> dict[OrgId, LockedOrg]:
+def lock_orgs(connection: Connection, orgs: Collection[OrgId]) -> dict[OrgId, OrgRow]:
     """Work for orgs, and lock them, until the transaction ends; unknown ones are left out."""
     connection.execute(ENTER, [array_of(sorted(orgs))])
     rows = connection.execute(LOCK_ORGS, [sorted(orgs)]).fetchall()
-    return {
-        org: LockedOrg(org=org, number=values[0], frozen=frozen, values=tuple(values))
-        for org, *values, frozen in rows
-    }
+    return {row[0]: _org_of(row) for row in rows}
+
+
+READ_ORG: Final = """
+    select org_id, number, now, clock, issued, root, tier, policy::text, prices::text, frozen
+      from orgs
+     where org_id = %s
+"""
+
+
+def read_org(connection: Connection, org: OrgId) -> OrgRow | None:
+    """An org's own row as it is in this snapshot, for those who only look."""
+    connection.execute(ENTER, [array_of([org])])
+    row = connection.execute(READ_ORG, [org]).fetchone()
+    return None if row is None else _org_of(row)
+
+
+def _org_of(row: Values) -> OrgRow:
+    org, *values, frozen = row
+    return OrgRow(org=org, number=values[0], frozen=frozen, values=tuple(values))
 
 
 def money_time(connection: Connection) -> int:
@@ -445,3 +462,15 @@ def replies(
         )
         for (org, key, command, refusal, _, number), told in zip(found, events, strict=True)
     }
+
+
+EVENTS_KNOWN: Final = """
+    select kind, body::text from events where org_id = %s and at <= %s order by number
+"""
+
+
+def events_known_at(connection: Connection, org: OrgId, known_at: Instant) -> Iterator[Event]:
+    """The events of an org that were recorded up to an instant, in order."""
+    with connection.cursor(name="events_known") as cursor:
+        for kind, body in cursor.execute(EVENTS_KNOWN, [org, known_at]):
+            yield event_of(kind, body)

@@ -162,7 +162,7 @@ def end_servers(state: StateFolder) -> None:
 @contextmanager
 def new_template() -> Iterator[StateFolder]:
     """A state folder to copy: making one anew each time would take most of the time."""
-    room = _room()
+    room = new_room()
     template = StateFolder(room / "template")
     try:
         with EmbeddedDatabase(template.path, linger_s=0) as database:
@@ -177,14 +177,14 @@ def new_template() -> Iterator[StateFolder]:
 
 @contextmanager
 def new_world(template: Callable[[], StateFolder]) -> Iterator[World]:
-    world = World(_room(), template, [], [])
+    world = World(new_room(), template, [], [])
     try:
         yield world
     finally:
         world.end()
 
 
-def _room() -> Path:
+def new_room() -> Path:
     """A new folder, in memory where that is possible; those of pytest are closed to other users.
 
     On some disks it takes seconds to remove a database.

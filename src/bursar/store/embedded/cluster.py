@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from bursar.store.embedded.durable import move_whole, write_whole
 from bursar.store.embedded.errors import DatabaseDown
 from bursar.store.embedded.folder import StateFolder
 from bursar.store.embedded.os_user import OsUser
 from bursar.store.embedded.programs import HALF_MADE, Programs
-from bursar.store.embedded.running import ROLE, write_whole
+from bursar.store.embedded.running import ROLE
 
 LOOPBACK: Final = "127.0.0.1"
 SOCKET_PORT: Final = 5432  # only a part of the socket's name
@@ -112,9 +113,7 @@ class Cluster:
         initdb = self._spawn(self._initdb(data, secret), lock, stdout=subprocess.DEVNULL)
         if (status := initdb.wait()) != 0:
             raise DatabaseDown(f"initdb has failed ({status})")
-        os.sync()  # one for all its files, where initdb would do one for each
-        data.rename(self.state.data)
-        _sync_folder(self.state.path)
+        move_whole(data, self.state.data)
         shutil.rmtree(making)
 
     def start(self, address: Address, lock: int) -> subprocess.Popen[bytes]:
@@ -177,11 +176,3 @@ def _tied_to(parent: int) -> Callable[[], None]:
             os._exit(1)
 
     return before_exec
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from bursar.store.embedded.durable import move_whole
 from bursar.store.embedded.errors import StateUnusable
 from bursar.store.embedded.os_user import OsUser
 
@@ -90,7 +91,7 @@ def within_reach(programs: Programs, state: Path, user: OsUser) -> Programs:
 
 
 def _copy(programs: Programs, target: Path) -> None:
-    """Copy under another name first: what has the right name is whole, even after a power cut."""
+    """Copy under another name first, so that what has the right name is whole."""
     making = Path(tempfile.mkdtemp(prefix=HALF_MADE, dir=target.parent))
     copy = Programs(making)
     # Headers and static libraries are for building other programs.
@@ -99,8 +100,7 @@ def _copy(programs: Programs, target: Path) -> None:
     if programs.libraries.is_dir():
         shutil.copytree(programs.libraries, copy.libraries)
     _open_up(making)
-    os.sync()
-    making.rename(target)
+    move_whole(making, target)
 
 
 def _open_up(copied: Path) -> None:

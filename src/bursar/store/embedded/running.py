@@ -1,14 +1,13 @@
 """What runs, how it is reached, and whether it answers."""
 
 import json
-import os
 from dataclasses import asdict, dataclass, field, fields
-from pathlib import Path
 from typing import Final
 from urllib.parse import quote, urlencode
 
 import psycopg
 
+from bursar.store.embedded.durable import write_whole
 from bursar.store.embedded.folder import StateFolder
 
 ROLE: Final = "bursar"
@@ -79,14 +78,3 @@ def answers(url: str, patience_s: float) -> bool:
     except psycopg.Error:
         return False
     return True
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file of ours alone that is there whole or not at all, even after a power cut."""
-    making = path.with_name(f"{path.name}.{os.getpid()}")
-    descriptor = os.open(making, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    making.rename(path)

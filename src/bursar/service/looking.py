@@ -1,0 +1,142 @@
+"""Reading an org's books without locking them: balances, quotes, coming expiries, the past (L8, L12).
+
+A question is put to a part of the books, in one snapshot, and what the part lacks is loaded until
+the core can answer. Every answer names the event it knows up to. Nothing is written, not even what
+has fallen due: the core lets it happen for as long as it looks.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
+
+from bursar.core.ids import AccountId, GrantId, UserId
+from bursar.core.instant import Instant
+from bursar.core.ledger import balance as core
+from bursar.core.ledger.balance import Balance, Expiring
+from bursar.core.ledger.books import BURN_SLOT, BURN_SLOTS, Books
+from bursar.core.ledger.commands import Reserve
+from bursar.core.ledger.history import View, view
+from bursar.core.ledger.quote import Quote, quote
+from bursar.core.ledger.tables import NotLoaded, Row, Stretch
+from bursar.core.ledger.values import NO_CONTEXT, Context, Kind
+from bursar.core.pricing import PriceBook
+from bursar.core.refusal import Code, Refusal
+from bursar.service.batch import FIRST_KEYS, MOST_KEYS, OrgUnknown
+from bursar.service.prefetch import Prefetch
+from bursar.store.reading import (
+    Connection,
+    OrgId,
+    Wanted,
+    events_known_at,
+    load,
+    money_time,
+    read_org,
+)
+
+T = TypeVar("T")
+
+SNAPSHOT: Final = "set transaction isolation level repeatable read, read only"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen(Generic[T]):
+    """An answer, and what it knew."""
+
+    value: T
+    number: int  # of the last event that was known
+    at: Instant  # the instant it is about
+
+
+class Looking:
+    """Questions about orgs, each in a snapshot of its own."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        prices: PriceBook | None = None,
+        clock: Callable[[Connection], Instant] = money_time,
+    ) -> None:
+        self._connection = connection
+        self._prices = prices or PriceBook()
+        self._clock = clock
+        self.rounds = 0  # how often something had to be loaded for the last question
+
+    def balance(
+        self,
+        org: OrgId,
+        account: AccountId,
+        *,
+        context: Context = NO_CONTEXT,
+        user: UserId | None = None,
+    ) -> Seen[Balance | Refusal]:
+        """What an account owns, can spend, has used and owes."""
+
+        def ask(books: Books, now: Instant) -> Balance | Refusal:
+            if books.accounts.get(account) is None:
+                return Refusal(Code.ACCOUNT_UNKNOWN, {"account": account})
+            return core.balance(books, account, now, context=context, user=user)
+
+        return self._asked(org, ask, lambda now: _of_balance(account, now))
+
+    def expiring(self, org: OrgId, account: AccountId, within: int) -> Seen[tuple[Expiring, ...]]:
+        """The credits of an account that lapse within so many microseconds, the next first."""
+        return self._asked(org, lambda books, now: core.expiring(books, account, now, within))
+
+    def quote(self, org: OrgId, ask: Reserve, likely_ms: int | None = None) -> Seen[Quote]:
+        """What a hold would take, and what forbids it."""
+
+        def ahead(now: Instant) -> Iterable[Row | Stretch]:
+            return Prefetch(Books(complete=False), now).missing_for(ask)
+
+        return self._asked(org, lambda books, now: quote(books, ask, now, likely_ms), ahead)
+
+    def past(self, org: OrgId, at: Instant, known_at: Instant) -> Seen[dict[GrantId, View]]:
+        """Every grant as of one instant, as known at another."""
+        with self._connection.transaction():
+            self._connection.execute(SNAPSHOT)
+            number = self._org(org, Books(complete=False))
+            events = events_known_at(self._connection, org, known_at)
+            return Seen(value=view(events, at, known_at), number=number, at=at)
+
+    def _asked(
+        self,
+        org: OrgId,
+        ask: Callable[[Books, Instant], T],
+        ahead: Callable[[Instant], Iterable[Row | Stretch]] = lambda _: (),
+    ) -> Seen[T]:
+        """Put a question to as much of the books as it takes."""
+        books = Books(self._prices, complete=False)
+        self.rounds = 0
+        with self._connection.transaction():
+            self._connection.execute(SNAPSHOT)
+            number = self._org(org, books)
+            now = max(self._clock(self._connection), books.singles.now)
+            wanted = [Wanted(org, what) for what in ahead(now)]
+            most = FIRST_KEYS
+            while True:
+                if wanted:
+                    self.rounds += 1
+                    load(self._connection, {org: books}, wanted, most)
+                    most = min(2 * most, MOST_KEYS)
+                try:
+                    return Seen(value=ask(books, now), number=number, at=now)
+                except NotLoaded as missing:
+                    wanted = [Wanted(org, missing.what)]
+
+    def _org(self, org: OrgId, books: Books) -> int:
+        found = read_org(self._connection, org)
+        if found is None:
+            raise OrgUnknown(org)
+        found.fill(books)
+        return found.number
+
+
+def _of_balance(account: AccountId, now: Instant) -> Iterable[Row]:
+    """What a balance looks at, but for what follows from it."""
+    yield Row("accounts", account)
+    yield Row("lanes_of", account)
+    for kind in Kind:
+        yield Row("totals", (account, kind))
+    last = now - now % BURN_SLOT
+    for index in range(BURN_SLOTS + 1):
+        yield Row("burn", (account, last - index * BURN_SLOT))
