@@ -175,6 +175,7 @@ class ModelHold:
     rates: dict[str, int]
     rate: int
     touched_at: Instant
+    by_time: bool = False  # sized by a run time, and spent as time passes
     draws: dict[str, ModelDraw] = field(default_factory=dict)
     meters: dict[int, ModelMeter] = field(default_factory=dict)
     used: int = 0
@@ -871,7 +872,7 @@ class Model:
 
     def claim(self, budget: ModelBudget, hold: ModelHold, now: Instant) -> int:
         """What an open hold can still spend in the period of `now`."""
-        if not hold.metered:
+        if not hold.by_time:
             return hold.open
         every = budget.ask.every
         since = self._unpaid_since(hold)
@@ -884,7 +885,8 @@ class Model:
                 span = min(hold.limit, end) - max(since, start)
             else:
                 span = min(span, LONGEST[every])
-        return min(hold.open, price(hold.rate, hold.context.milli_gpus, begun_ms(span)))
+        parts = hold.rate * hold.context.milli_gpus * begun_ms(span)
+        return min(hold.open, -(-parts // (1000 * 3_600_000)))  # begun micro-credits
 
     def _unpaid_since(self, hold: ModelHold) -> Instant:
         """From when on the run time of a hold has not been charged."""
@@ -960,6 +962,11 @@ class Model:
                 parts = [(self.period(budget, effective)[0], amount)]
             else:
                 parts = self._by_period(budget, stretch)
+                if budget.ask.every == Every.ROLLING:  # what is ahead of the clock counts now
+                    parts = [
+                        (min(start, self.period(budget, self.now)[0]), part)
+                        for start, part in parts
+                    ]
             parts = [one for one in parts if one[1] and not self._gone(budget, one[0], self.now)]
             for start, part in parts:
                 place = (user, start)
@@ -1035,6 +1042,8 @@ class Model:
     def _on_SetTier(self, ask: SetTier) -> Code | None:
         if not self.parents:
             return Code.ACCOUNT_UNKNOWN  # of the root, below which each user is limited
+        if ask.tier == self.tier:
+            return None
         for id in [id for id, budget in self.budgets.items() if budget.of_tier]:
             self._drop(id)
         self.tier = ask.tier
@@ -1196,6 +1205,7 @@ class Model:
             rates=rates,
             rate=max(rates.values(), default=0),
             touched_at=self.now,
+            by_time=ask.run_ms is not None,
         )
         if not hold.metered:
             hold.rate = 0

@@ -1,12 +1,16 @@
 """A value with some fields changed."""
 
+import pickle
+from copy import copy, deepcopy
 from dataclasses import replace
 
 import pytest
 
 from bursar.core.altered import altered
-from bursar.core.ids import GrantId
+from bursar.core.budgets.periods import Every, Window, period_at
+from bursar.core.ids import GrantId, PriceVersionId
 from bursar.core.ledger.values import Draw, Policy
+from bursar.core.pricing import PriceVersion, Rate
 from bursar.core.refusal import InvariantBroken
 
 
@@ -37,3 +41,27 @@ def test_a_wrong_value_refuses_to_exist() -> None:
         altered(draw, charged=11)
     with pytest.raises(TypeError):
         altered(draw, unknown=1)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        Policy(regions=frozenset({"eu"})),
+        Window(every=Every.DAY, time_zone="Asia/Tokyo"),
+        PriceVersion(
+            id=PriceVersionId("v"),
+            effective_at=5,
+            rates=(Rate(gpu_type="h100", micros_per_gpu_hour=7),),
+        ),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_value_that_remembers_can_be_copied(value: object) -> None:
+    """The copy works out anew what it remembers."""
+    for again in (copy(value), deepcopy(value), pickle.loads(pickle.dumps(value))):
+        assert value == again
+        assert hash(value) == hash(again)
+    if isinstance(value, Window):
+        assert period_at(value, 0) == period_at(copy(value), 0)
+    if isinstance(value, PriceVersion):
+        assert 7 == copy(value).rate_for(("h100", None, None, None))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bursar.core.money import AMOUNT_MAX, CREDIT, PPM, share_of, usage_price
+from bursar.core.money import AMOUNT_MAX, CREDIT, PPM, share_of, usage_price, usage_price_up
 from bursar.core.refusal import InvariantBroken
 
 RATES = st.integers(0, AMOUNT_MAX)
@@ -88,3 +88,14 @@ def test_usage_cannot_be_negative(usage: tuple[int, int, int]) -> None:
 def test_a_share_is_rounded_down(total: int, ppm: int, want: int) -> None:
     """A limited source never carries more than its part (L9)."""
     assert want == share_of(total, ppm)
+
+
+@given(st.integers(0, 10**9), st.integers(0, 64_000), st.integers(0, 10**9), st.integers(0, 10**9))
+def test_a_stretch_never_costs_more_than_its_price_rounded_up(
+    rate: int, milli_gpus: int, before: int, length: int
+) -> None:
+    """Wherever it begins; and the bound is tight: never a whole micro-credit too high (B5)."""
+    whole = usage_price(rate, milli_gpus, before + length) - usage_price(rate, milli_gpus, before)
+    bound = usage_price_up(rate, milli_gpus, length)
+
+    assert whole <= bound <= usage_price(rate, milli_gpus, length) + 1

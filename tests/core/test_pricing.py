@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bursar.core.ids import PriceVersionId
-from bursar.core.instant import Instant
+from bursar.core.instant import NEVER, Instant
 from bursar.core.money import AMOUNT_MAX, CREDIT, Micros
 from bursar.core.pricing import (
     PriceBook,
@@ -190,8 +190,11 @@ def test_versions_with_the_same_rates_are_equal() -> None:
 @pytest.mark.parametrize("micros", [-1, AMOUNT_MAX + 1])
 def test_a_rate_is_an_amount(micros: Micros) -> None:
     """A negative rate, or one that no amount can carry, is refused (L14)."""
-    with pytest.raises(ValueError, match=f"^a rate is 0 to 9007199254740991: {micros}$"):
+    told = f"^micros_per_gpu_hour is 0 to 9007199254740991, not {micros}$"
+    with pytest.raises(ValueError, match=told):
         rate(micros)
+    with pytest.raises(TypeError, match=r"^micros_per_gpu_hour is a whole number, not 1\.5$"):
+        rate(1.5)  # type: ignore[arg-type]
     assert 0 == rate(0).micros_per_gpu_hour
     assert AMOUNT_MAX == rate(AMOUNT_MAX).micros_per_gpu_hour
 
@@ -199,8 +202,19 @@ def test_a_rate_is_an_amount(micros: Micros) -> None:
 @pytest.mark.parametrize("field", ["gpu_type", "region", "tier", "priority_class"])
 def test_a_rate_names_something_or_leaves_it_open(field: str) -> None:
     """Empty text is neither a name nor 'any' (B1)."""
-    with pytest.raises(ValueError, match=r"^a rate names something or leaves it open: \("):
+    with pytest.raises(ValueError, match=f"^{field} is 1 to 255 characters long, not 0$"):
         rate(5, **{field: ""})
+
+
+def test_a_version_has_a_name_and_a_time() -> None:
+    """So that it can be found again, and put in order (B1)."""
+    for wrong, why in (
+        ({"id": ""}, "^id is 1 to 255 characters long"),
+        ({"effective_at": -1}, "^effective_at is 0 to"),
+        ({"effective_at": NEVER + 1}, "^effective_at is 0 to"),
+    ):
+        with pytest.raises(ValueError, match=why):
+            PriceVersion(**{"id": "v", "effective_at": 0, "rates": (), **wrong})  # type: ignore[arg-type]
 
 
 def test_an_override_goes_before_the_book_of_the_deployment() -> None:

@@ -2,10 +2,25 @@
 
 from collections.abc import Callable
 from dataclasses import fields
+from functools import partial
 from operator import attrgetter
 from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
+
+
+class Derived:
+    """A value that remembers what follows from its fields, in slots that are no fields.
+
+    What is remembered is no part of what is written down or copied: a copy works it out anew.
+    """
+
+    __slots__ = ()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        given = {one.name: getattr(self, one.name) for one in fields(self)}  # type: ignore[arg-type]
+        return partial(type(self), **given), ()
+
 
 _KNOWN: Final[dict[type[Any], tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]]]]] = {}
 

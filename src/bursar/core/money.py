@@ -23,6 +23,15 @@ def usage_price(rate: Micros, milli_gpus: int, run_ms: int) -> Micros:
     return rate * milli_gpus * run_ms // _MILLI_GPU_MS_PER_GPU_HOUR
 
 
+def usage_price_up(rate: Micros, milli_gpus: int, run_ms: int) -> Micros:
+    """The most that a stretch of `run_ms` can be charged, wherever it begins (B5).
+
+    A charge is the difference of two totals that were rounded down, so it can be a micro-credit
+    more than the price of its length alone. A bound: nothing is ever charged by it.
+    """
+    return -(-rate * milli_gpus * run_ms // _MILLI_GPU_MS_PER_GPU_HOUR)
+
+
 def share_of(total: Micros, ppm: int) -> Micros:
     """The most that a source limited to `ppm` parts per million may carry of `total` (L9)."""
     return total * ppm // PPM

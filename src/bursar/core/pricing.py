@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, TypeAlias
 
+from bursar.core.altered import Derived
+from bursar.core.checks import optional_text, text, whole
 from bursar.core.ids import PriceVersionId
-from bursar.core.instant import Instant
+from bursar.core.instant import NEVER, Instant
 from bursar.core.money import AMOUNT_MAX, Micros
 
 _Key: TypeAlias = tuple[str, str | None, str | None, str | None]
@@ -51,10 +53,10 @@ class Rate:
     micros_per_gpu_hour: Micros  # 0 to AMOUNT_MAX
 
     def __post_init__(self) -> None:
-        if "" in self.key:
-            raise ValueError(f"a rate names something or leaves it open: {self.key}")
-        if not 0 <= self.micros_per_gpu_hour <= AMOUNT_MAX:
-            raise ValueError(f"a rate is 0 to {AMOUNT_MAX}: {self.micros_per_gpu_hour}")
+        text("gpu_type", self.gpu_type)
+        for name in ("region", "tier", "priority_class"):
+            optional_text(name, getattr(self, name))
+        whole("micros_per_gpu_hour", self.micros_per_gpu_hour, 0, AMOUNT_MAX)
 
     @property
     def key(self) -> _Key:
@@ -62,8 +64,8 @@ class Rate:
         return (self.gpu_type, self.region, self.tier, self.priority_class)
 
 
-class _Indexed:
-    """Finds rates by what they are for. Not a field: it is no part of what is written down."""
+class _Indexed(Derived):
+    """Remembers its rates by what they are for."""
 
     __slots__ = ("_by_key",)
     _by_key: Mapping[_Key, Micros]
@@ -78,6 +80,8 @@ class PriceVersion(_Indexed):
     rates: tuple[Rate, ...]
 
     def __post_init__(self) -> None:
+        text("id", self.id)
+        whole("effective_at", self.effective_at, 0, NEVER)
         by_key = {rate.key: rate.micros_per_gpu_hour for rate in self.rates}
         if len(by_key) < len(self.rates):
             raise ValueError(f"two rates of price version {self.id} are for the same")

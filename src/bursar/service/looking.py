@@ -1,4 +1,4 @@
-"""Reading an org's books without locking them: balances, quotes, coming expiries, the past (L8, L12).
+"""Reading an org's books without locking them: balances, quotes, expiries, the past (L8, L12).
 
 A question is put to a part of the books, in one snapshot, and what the part lacks is loaded until
 the core can answer. Every answer names the event it knows up to. Nothing is written, not even what

@@ -342,6 +342,9 @@ ORDERS: Final[Mapping[str, _Order]] = MappingProxyType(
         "charges": _Order(
             "charges", ("hold_id",), ("-t.number", "t.charge_id"), _AT, "true", "charges"
         ),
+        "owing": _Order(
+            "charges", ("hold_id",), ("t.number", "t.charge_id"), _AT, "t.owed > 0", "charges"
+        ),
         "lane": _Order(
             "grants",
             ("account_id", "lane_id"),

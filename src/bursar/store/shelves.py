@@ -206,6 +206,7 @@ def _pack_hold(books: Books, key: Any) -> Values:
         text_of(terms.context),
         text_of(terms.rates),
         text_of(terms.price_versions),
+        terms.by_time,
         terms.opened_at,
         hold.expires_at,
         hold.open,
@@ -221,8 +222,8 @@ def _pack_hold(books: Books, key: Any) -> Values:
 
 def hold_of(row: Values, draws: tuple[Draw, ...]) -> Hold:
     """The hold of a row, with its draws."""
-    key, account, user, context, rates, price_versions, opened_at, expires_at, *rest = row
-    open, used, owed, absorbed, rate, meters, touched_at, closed_at = rest
+    key, account, user, context, rates, price_versions, by_time, opened_at, *rest = row
+    expires_at, open, used, owed, absorbed, rate, meters, touched_at, closed_at = rest
     terms = HoldTerms(
         id=key,
         account=account,
@@ -231,6 +232,7 @@ def hold_of(row: Values, draws: tuple[Draw, ...]) -> Hold:
         opened_at=opened_at,
         rates=value_of(tuple[tuple[str, int], ...], rates),
         price_versions=value_of(tuple[str, ...], price_versions),  # type: ignore[arg-type]
+        by_time=by_time,
     )
     return Hold(
         terms=terms,
@@ -450,9 +452,9 @@ SHELVES: Final[tuple[Shelf, ...]] = (
         key=("hold_id",),
         columns=_columns(
             "hold_id text, account_id text, user_id text, context json, rates json,"
-            "price_versions json, opened_at bigint, expires_at bigint, open bigint, used bigint,"
-            "owed bigint, absorbed bigint, rate bigint, meters json, touched_at bigint,"
-            "closed_at bigint"
+            "price_versions json, by_time boolean, opened_at bigint, expires_at bigint,"
+            "open bigint, used bigint, owed bigint, absorbed bigint, rate bigint, meters json,"
+            "touched_at bigint, closed_at bigint"
         ),
         keeps=("holds",),
         pack=_pack_hold,

@@ -10,7 +10,6 @@ from bursar.core.budgets.periods import Every, Period
 from bursar.core.budgets.tiers import TIERS, DefaultBudget
 from bursar.core.ids import AccountId, BudgetId, UserId, derived_id
 from bursar.core.instant import DAY, HOUR, MINUTE, NEVER, Instant
-from bursar.core.ledger.books import existing
 from bursar.core.ledger.commands import AddAccount, AddUser, SetBudget, SetTier
 from bursar.core.ledger.events import (
     BudgetDropped,
@@ -482,12 +481,39 @@ def test_an_extension_of_a_hold_that_does_not_run_yet_claims_from_now_on() -> No
     org.issue("g", 10**9)
     org.budget("b", 3_000, account="org")
     org.at(hours(18))
-    org.reserve("h1", 1_000, context=gpus("h100", "a100"), until=hours(30))
+    org.reserve("h1", run_ms=HOUR_MS, context=gpus("h100", "a100"), until=hours(30))
     org.at(hours(22))
 
     org.does(ask.extend("h1", 9_000))
 
     assert 2_000 == org.counted("b")
+
+
+def test_a_hold_of_an_amount_claims_all_of_it() -> None:
+    """It may be charged at once, whatever its context costs by the hour (B5)."""
+    org = rich()
+    org.budget("b", 1_000, account="org")
+    org.at(days(1) - 500_000)  # half a second before midnight
+
+    assert "b" == named(org.refuses(org.asking("h1", 1_001, context=JOB)))
+    org.reserve("h1", 1_000, context=JOB)
+
+    assert 1_000 == org.counted("b")
+
+
+def test_what_a_reading_puts_after_now_counts_in_a_rolling_window_now() -> None:
+    """Or it would lie in slots that nobody looks at, while its claim is gone (B5)."""
+    org = Org(prices(h100=3_600_000))
+    org.issue("g", 10**12)
+    org.budget("b", 10**12, Every.ROLLING, account="org", rolling=DAY)
+    org.reserve("h1", run_ms=20 * HOUR_MS, context=JOB, until=days(3))
+
+    org.reading("h1", 20 * HOUR_MS)
+
+    assert 20 * HOUR_MS == org.counted("b")
+    assert {T0: 20 * HOUR_MS} == tally(org, "b")
+    org.at(hours(23))
+    assert 20 * HOUR_MS == org.counted("b")
 
 
 # Setting, changing, dropping
@@ -952,12 +978,25 @@ def test_a_tier_taken_again_is_a_new_budget_that_sees_open_holds() -> None:
     [first] = only(org.does(SetTier(tier="free")), BudgetSet)
     org.reserve("h1", CREDIT)
     org.charge("h1", 100)
+    org.does(SetTier(tier="paid"))
 
     [second] = only(org.does(SetTier(tier="free")), BudgetSet)
 
-    assert first.budget.id != second.budget.id
+    assert derived_id(first.budget.id, "taken") == second.budget.id
     assert (("ann", CREDIT - 100, 0),) == claims(second)
     assert CREDIT - 100 == org.counted(second.budget.id, "ann")
+
+
+def test_a_tier_that_the_org_has_goes_on() -> None:
+    """Its budgets keep their counts: setting it again gives nobody more (B3)."""
+    org = rich()
+    org.does(SetTier(tier="free"))
+    org.reserve("h1", 5 * CREDIT)
+    org.settle("h1", 5 * CREDIT)
+
+    assert () == org.does(SetTier(tier="free"))
+
+    assert Code.BUDGET_EXCEEDED == org.refuses(org.asking("h2", 1)).code
 
 
 def test_a_default_budget_whose_limit_was_changed_still_goes_with_its_tier() -> None:
@@ -1058,15 +1097,3 @@ def test_rebuilding_asks_no_calendar(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(periods._Known, "table", ((), ()))
 
     org.rebuilds()
-
-
-def test_a_tier_that_is_set_twice_at_one_instant_brings_two_budgets() -> None:
-    """Of different ids, though they follow from the same (B3)."""
-    org = rich()
-
-    [one] = only(org.does(SetTier(tier="free")), BudgetSet)
-    [other] = only(org.does(SetTier(tier="free")), BudgetSet)
-
-    assert derived_id(one.budget.id, "taken") == other.budget.id
-    budgets = org.journal.books.budgets
-    assert (True, False) == tuple(existing(budgets, one.budget.id).dropped for one in (one, other))

@@ -155,6 +155,13 @@ def test_a_hold_that_is_not_metered_claims_all_it_has(window: Window) -> None:
     assert 0 == claim(limit_of(window), hold).relief
 
 
+def test_a_claim_is_rounded_up() -> None:
+    """The difference of two totals that were rounded down may be one more (B5, L14)."""
+    hold = holding(10**12, rate=A_MICRO_A_MS * 3 // 2, at=days(1) - 1)
+
+    assert 2 == spendable(limit_of(DAILY), hold)
+
+
 def test_all_gpus_of_a_hold_spend_at_once() -> None:
     """Eight GPUs claim eight times what one does (B5)."""
     assert 31 * 8_000 == claim(limit_of(DAILY), holding(10_000_000, gpus=8)).full

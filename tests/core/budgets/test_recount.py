@@ -257,8 +257,9 @@ class Story:
         asked = Held(name, account, user, metered, self.now, until, self.now)
         over = self.first_over(asked, amount)
         context = JOB if metered else Context()
+        size = {"run_ms": amount} if metered else {"amount": amount}  # a micro-credit a millisecond
         outcome = self.org.asks(
-            self.org.asking(name, amount, by=account, user=user, context=context, until=until)
+            self.org.asking(name, **size, by=account, user=user, context=context, until=until)
         )
         if not isinstance(outcome, Refusal):
             self.held[name] = asked

@@ -16,7 +16,7 @@ from bursar.core.ledger.commands import (
 from bursar.core.ledger.events import AccountAdded, PolicySet, PriceSet, UserAdded
 from bursar.core.ledger.journal import Journal
 from bursar.core.ledger.values import Account, OrgPolicy, Target
-from bursar.core.refusal import Code, InvariantBroken, Refusal
+from bursar.core.refusal import Code, Refusal
 from tests.builders import T0, Org, prices
 
 ORG, TEAM, PROJECT = AccountId("org"), AccountId("team"), AccountId("project")
@@ -159,15 +159,17 @@ def test_an_org_without_accounts_has_no_budgets_and_no_tier() -> None:
 @pytest.mark.parametrize(
     ("target", "why"),
     [
-        ({}, "a budget limits nobody"),
-        ({"each_user": True}, "a budget limits nobody"),
-        ({"user": UserId("ann"), "each_user": True}, "a budget limits nobody"),
-        ({"account": ORG, "user": UserId("ann"), "each_user": True}, "limits one and each"),
+        ({}, "a budget limits somebody"),
+        ({"each_user": True}, "a budget limits somebody"),
+        ({"user": UserId("ann"), "each_user": True}, "a budget limits somebody"),
+        ({"account": ORG, "user": UserId("ann"), "each_user": True}, "one user or each"),
+        ({"account": ""}, "account is 1 to 255 characters long"),
+        ({"account": ORG, "user": ""}, "user is 1 to 255 characters long"),
     ],
 )
 def test_a_budget_limits_somebody(target: dict[str, object], why: str) -> None:
     """An account, a user, the pair, or each user below an account (B3)."""
-    with pytest.raises(InvariantBroken, match=why):
+    with pytest.raises(ValueError, match=why):
         Target(**target)  # type: ignore[arg-type]  # wrong on purpose
 
 

@@ -29,7 +29,7 @@ from bursar.core.ledger.books import (
 from bursar.core.ledger.commands import AddAccount, AddUser, Issue, Reserve
 from bursar.core.ledger.decide import decide
 from bursar.core.ledger.events import HoldOpened, Posting
-from bursar.core.ledger.journal import Journal
+from bursar.core.ledger.journal import Journal, rebuilt_from
 from bursar.core.ledger.tables import Key, Name, NotLoaded, Order, Row
 from bursar.core.ledger.values import (
     Compartment,
@@ -284,6 +284,36 @@ def test_a_sum_of_nothing_is_as_good_as_none() -> None:
     two.used.put(ORG, 1)
     two.singles.number += 1
     assert one != two
+
+
+def test_books_made_from_events_stand_where_those_stand_that_made_them() -> None:
+    """Also when the last thing that happened was due long before it was recorded (L1)."""
+    org = Org()
+    org.issue("g1", 10, expires=hours(1))
+    org.issue("short", 50, expires=hours(2))
+    org.reserve("h1", 10, until=hours(1))
+    org.at(hours(3))
+
+    org.does(ask.end("h1"))
+
+    rebuilt = rebuilt_from(org.journal.events)
+    books = org.journal.books
+    assert hours(3) == books.clock == rebuilt.clock
+    for one in (books, rebuilt):
+        assert 50 == one.overdue.get((ORG, Kind.PAID))
+        assert [] == problems(one)
+
+
+def test_a_tree_may_be_deep() -> None:
+    """Deeper than calls can be nested (B2)."""
+    journal = Journal()
+    parent = None
+    for level in range(1_500):
+        account = AccountId(f"a{level}")
+        journal.do(AddAccount(account=account, parent=parent, name=""), T0)
+        parent = account
+
+    assert 1_500 == len(journal.books.path(AccountId("a1499")))
 
 
 def test_what_is_tried_is_put_back() -> None:

@@ -30,6 +30,7 @@ from bursar.core.ledger.values import (
     Hold,
     HoldTerms,
     Kind,
+    OrgPolicy,
     Target,
 )
 from bursar.core.money import AMOUNT_MAX
@@ -270,10 +271,42 @@ def test_a_budget_limits_somebody() -> None:
     assert (None, ann, False) == Target(user=ann).key
     assert (org, None, True) == Target(account=org, each_user=True).key
     for account, user, each_user in ((None, None, False), (None, ann, True), (None, None, True)):
-        with pytest.raises(InvariantBroken, match="a budget limits nobody"):
+        with pytest.raises(ValueError, match="a budget limits somebody"):
             Target(account=account, user=user, each_user=each_user)
-    with pytest.raises(InvariantBroken, match="a budget limits one and each"):
+    with pytest.raises(ValueError, match="one user or each, not both"):
         Target(account=org, user=ann, each_user=True)
+
+
+@pytest.mark.parametrize("field", ["raw_hold_max", "job_hold_max", "late_max", "debt_max"])
+def test_the_bounds_of_an_org_are_bounds(field: str) -> None:
+    """Spans and amounts, not less than nothing (L5, L12, L13)."""
+    most = AMOUNT_MAX if field == "debt_max" else NEVER
+    for good in (0, most):
+        assert good == getattr(OrgPolicy(**{field: good}), field)
+    for bad in (-1, most + 1):
+        with pytest.raises(ValueError, match=f"^{field} is 0 to {most}, not {bad}$"):
+            OrgPolicy(**{field: bad})
+    with pytest.raises(TypeError, match=f"^{field} is a whole number"):
+        OrgPolicy(**{field: 0.5})  # type: ignore[arg-type]
+
+
+def test_a_context_names_what_can_be_run() -> None:
+    """A number of GPUs, each type once, names that are names (M1)."""
+    assert 10**9 == Context(milli_gpus=10**9).milli_gpus
+    for wrong, why in (
+        ({"milli_gpus": -1}, "^milli_gpus is 0 to 1000000000, not -1$"),
+        ({"milli_gpus": 10**9 + 1}, "^milli_gpus is 0 to"),
+        ({"gpu_types": ("a", "b", "a")}, "^a GPU type is named twice: "),
+        ({"gpu_types": ("",)}, "^gpu_types is 1 to 255"),
+        *(
+            ({field: ""}, f"^{field} is 1 to 255")
+            for field in ("region", "job_kind", "priority_class", "tier", "job")
+        ),
+    ):
+        with pytest.raises(ValueError, match=why):
+            Context(**wrong)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"^milli_gpus is a whole number"):
+        Context(milli_gpus=333.3)  # type: ignore[arg-type]
 
 
 # Events that contradict the books

@@ -11,10 +11,14 @@ from bursar.core.instant import NEVER
 from bursar.core.ledger.commands import (
     RUN_MS_MAX,
     AbsorbDebt,
+    AddAccount,
+    AddUser,
     BookDebt,
     BookLate,
     Charge,
     Command,
+    DropBudget,
+    EndHold,
     ExtendGrant,
     ExtendHold,
     GiveBack,
@@ -22,18 +26,24 @@ from bursar.core.ledger.commands import (
     Lapse,
     Redraw,
     Refund,
+    Release,
     Reserve,
     ReverseCharge,
+    RevokeGrant,
     SetBudget,
+    SetTier,
     Settle,
     StartRecurrence,
+    StopRecurrence,
     Transfer,
+    VoidGrant,
 )
-from bursar.core.ledger.values import Kind, Target
+from bursar.core.ledger.values import Context, Kind, Target
 from bursar.core.money import AMOUNT_MAX
 from tests.builders import T0, days
 
 ORG, ANN = AccountId("org"), UserId("ann")
+GPU = Context(gpu_types=("h100",), milli_gpus=1_000)
 Make = Callable[..., Command]
 
 
@@ -136,7 +146,7 @@ BOUNDS: list[tuple[Make, str, int, int]] = [
     (extend_grant, "expires_at", 0, NEVER),
     (transfer, "amount", 1, AMOUNT_MAX),
     (reserve, "amount", 1, AMOUNT_MAX),
-    (reserve, "run_ms", 0, RUN_MS_MAX),
+    (lambda **fields: reserve(context=GPU, **fields), "run_ms", 0, RUN_MS_MAX),
     (lambda **fields: reserve(amount=1, **fields), "expires_at", 0, NEVER),
     (extend_hold, "amount", 0, AMOUNT_MAX),
     (extend_hold, "expires_at", 0, NEVER),
@@ -217,10 +227,117 @@ def test_a_late_amount_has_its_time_and_a_late_reading_has_none(fields: dict[str
         late(**fields)
 
 
-@pytest.mark.parametrize("thresholds", [(0,), (-1, 5), (5, 5), (1, 9, 8)])
-def test_thresholds_rise_from_above_zero(thresholds: tuple[int, ...]) -> None:
+@pytest.mark.parametrize(
+    ("thresholds", "why"),
+    [
+        ((0,), "threshold is 1 to 1000000000, not 0"),
+        ((5, 10**9 + 1), "threshold is 1 to 1000000000, not 1000000001"),
+        ((5, 5), r"thresholds rise: \(5, 5\)"),
+        ((1, 9, 8), r"thresholds rise: \(1, 9, 8\)"),
+    ],
+)
+def test_thresholds_rise_from_above_zero(thresholds: tuple[int, ...], why: str) -> None:
     """So that each is reported once, in order (B3)."""
     budget(thresholds_ppm=())
-    budget(thresholds_ppm=(1, 2))
-    with pytest.raises(ValueError, match=r"^thresholds rise from above 0: "):
+    budget(thresholds_ppm=(1, 2, 10**9))
+    with pytest.raises(ValueError, match=f"^{why}$"):
         budget(thresholds_ppm=thresholds)
+
+
+def test_a_run_time_is_asked_for_gpus() -> None:
+    """Without any there is nothing that could run (M1)."""
+    with pytest.raises(ValueError, match=r"^a run time is asked for GPUs: milli_gpus is 0$"):
+        reserve(run_ms=5, context=Context(gpu_types=("h100",)))
+
+
+TEXTS: list[tuple[Make, str]] = [
+    (lambda **fields: AddAccount(**{"account": ORG, "parent": None, "name": "", **fields}), field)
+    for field in ("account", "parent", "time_zone")
+]
+TEXTS += [
+    (lambda **fields: AddUser(**fields), "user"),
+    (lambda **fields: SetTier(**fields), "tier"),
+    (issue, "grant"),
+    (issue, "account"),
+    (issue, "external_ref"),
+    (recur, "recurrence"),
+    (recur, "account"),
+    (lambda **fields: StopRecurrence(**fields), "recurrence"),
+    (lambda **fields: ExtendGrant(**{"expires_at": T0, **fields}), "grant"),
+    (lambda **fields: RevokeGrant(**fields), "grant"),
+    (lambda **fields: VoidGrant(**fields), "grant"),
+    *((lambda **fields: reserve(amount=1, **fields), one) for one in ("hold", "account", "user")),
+    *(
+        (lambda **fields: Transfer(**{**MOVE, **fields}), one)
+        for one in ("grant", "to_grant", "account")
+    ),
+    (lambda **fields: ExtendHold(**fields), "hold"),
+    *((lambda **fields: Redraw(**{**START, **fields}), one) for one in ("hold", "gpu_type")),
+    *(
+        (lambda **fields: Charge(**{"charge": "c", "hold": "h", "amount": 1, **fields}), one)
+        for one in ("charge", "hold")
+    ),
+    *(
+        (lambda **fields: Settle(**{"charge": "c", "hold": "h", **fields}), one)
+        for one in ("charge", "hold")
+    ),
+    (lambda **fields: Release(**fields), "hold"),
+    (lambda **fields: Refund(**{"amount": 1, **fields}), "hold"),
+    (lambda **fields: EndHold(**fields), "hold"),
+    (lambda **fields: GiveBack(**{"attempt": 1, "kept_ms": 0, **fields}), "hold"),
+    (lambda **fields: ReverseCharge(**fields), "charge"),
+    *(
+        (lambda **fields: BookLate(**{"charge": "c", "hold": "h", "run_ms": 1, **fields}), one)
+        for one in ("charge", "hold")
+    ),
+    *(
+        (lambda **fields: BookDebt(**{"debt": "d", "account": ORG, "amount": 1, **fields}), one)
+        for one in ("debt", "account")
+    ),
+    (lambda **fields: AbsorbDebt(**fields), "debt"),
+    (budget, "budget"),
+    (lambda **fields: DropBudget(**fields), "budget"),
+]
+MOVE: dict[str, Any] = {"grant": "g", "to_grant": "h", "account": ORG, "amount": 1}
+START: dict[str, Any] = {"hold": "h", "attempt": 1, "gpu_type": "h100", "run_ms": 1}
+
+
+@pytest.mark.parametrize(("make", "field"), TEXTS)
+def test_every_name_is_text_that_can_be_kept(make: Make, field: str) -> None:
+    """Neither empty nor too long, no NUL, no half a character (L14, F43)."""
+    for good in ("x", "x" * 255, "ä \U0001f600"):
+        assert good == getattr(make(**{field: good}), field)
+
+    with pytest.raises(TypeError, match=rf"^{field} is text, not 5$"):
+        make(**{field: 5})
+    for bad, why in (
+        ("", "is 1 to 255 characters long, not 0"),
+        ("x" * 256, "is 1 to 255 characters long, not 256"),
+        ("a\0b", "has a character that cannot be kept"),
+        ("\ud800", "has a character that cannot be kept"),
+    ):
+        with pytest.raises(ValueError, match=rf"^{field} {why}"):
+            make(**{field: bad})
+
+
+@pytest.mark.parametrize(
+    ("make", "field"),
+    [(issue, "source"), (lambda **fields: AddAccount(account=ORG, parent=None, **fields), "name")],
+)
+def test_words_for_people_may_be_empty(make: Make, field: str) -> None:
+    """But are text all the same."""
+    assert "" == getattr(make(**{field: ""}), field)
+    with pytest.raises(ValueError, match=rf"^{field} is 0 to 255 characters long, not 256$"):
+        make(**{field: "x" * 256})
+
+
+@pytest.mark.parametrize("make", [issue, recur])
+def test_a_priority_is_a_number(make: Make) -> None:
+    """Of a size that can be kept (L4)."""
+    for good in (-(2**31), 0, 2**31):
+        assert good == getattr(make(priority=good), "priority")  # noqa: B009
+    for bad in (-(2**31) - 1, 2**31 + 1):
+        with pytest.raises(ValueError, match=r"^priority is "):
+            make(priority=bad)
+    with pytest.raises(TypeError, match=r"^priority is a whole number"):
+        make(priority="x")

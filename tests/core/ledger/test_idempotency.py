@@ -95,7 +95,8 @@ def test_every_field_of_a_request_counts(change: dict[str, object]) -> None:
 
 def test_the_run_time_of_a_request_counts() -> None:
     """As any other field (L7)."""
-    by_time = replace(RESERVE, amount=None, run_ms=1)
+    gpu = Context(gpu_types=("h100",), milli_gpus=1)
+    by_time = replace(RESERVE, amount=None, run_ms=1, context=gpu)
 
     assert "run_ms" == first_difference(by_time, replace(by_time, run_ms=2))
     assert "amount" == first_difference(RESERVE, by_time)

@@ -10,7 +10,7 @@ from bursar.core.ids import AccountId
 from bursar.core.ledger.balance import balance
 from bursar.core.ledger.quote import quote
 from bursar.core.ledger.values import Context, Kind, Policy
-from bursar.core.refusal import Code, InvariantBroken, Refusal
+from bursar.core.refusal import Code, Refusal
 from tests import asking as ask
 from tests.builders import PER_MS, Org, Parts, gpus, hours, moves, prices
 
@@ -243,8 +243,19 @@ def test_a_share_is_more_than_nothing_and_at_most_all() -> None:
     assert not Policy(max_share_ppm=1_000_000).capped
     assert Policy(max_share_ppm=1).capped
     for ppm in (0, 1_000_001):
-        with pytest.raises(InvariantBroken, match=f"a share is out of range .*{ppm}"):
+        with pytest.raises(ValueError, match=f"^max_share_ppm is 1 to 1000000, not {ppm}$"):
             Policy(max_share_ppm=ppm)
+    with pytest.raises(TypeError, match=r"^max_share_ppm is a whole number"):
+        Policy(max_share_ppm=0.5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "field", ["gpu_types", "regions", "accounts", "job_kinds", "priority_classes"]
+)
+def test_a_policy_names_what_it_admits(field: str) -> None:
+    """Empty text is no name (L9)."""
+    with pytest.raises(ValueError, match=f"^{field} is 1 to 255 characters long, not 0$"):
+        Policy(**{field: frozenset({""})})  # type: ignore[arg-type]
 
 
 def test_policies_are_equal_by_what_they_say() -> None:

@@ -27,6 +27,7 @@ from functools import lru_cache
 from typing import Final
 from zoneinfo import ZoneInfo, available_timezones
 
+from bursar.core.altered import Derived
 from bursar.core.instant import DAY, HOUR, MILLISECOND, NEVER, Instant, whole_ms
 
 SLOTS: Final = 24  # fixed slots to the length of a rolling window
@@ -78,8 +79,8 @@ class Period:
             raise ValueError(f"a period ends after it starts: [{self.start}, {self.end})")
 
 
-class _Remembering:
-    """Has a memory of periods. Not a field: it is no part of what is written down."""
+class _Remembering(Derived):
+    """Remembers periods that were found."""
 
     __slots__ = ("_known",)
     _known: "_Known"

@@ -1,4 +1,4 @@
-"""Reading the books: what an account owns, can spend, has used and owes (L8); and quotes (B1).
+"""Reading the books: what an account owns, can spend, has used and owes (L8).
 
 Sums are kept as credits move, so a balance costs the depth of the tree and the number of its lanes,
 not the number of its grants; only the list of coming expirations walks over what will expire.

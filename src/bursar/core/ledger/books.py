@@ -199,9 +199,12 @@ class Books:
         """The account and all above it, the root last."""
         path = self._paths.get(account)
         if path is None:
-            parent = existing(self.accounts, account).parent
-            path = (account,) if parent is None else (account, *self.path(parent))
-            self._paths[account] = path
+            steps: list[AccountId] = []
+            step: AccountId | None = account
+            while step is not None:
+                steps.append(step)
+                step = existing(self.accounts, step).parent
+            path = self._paths[account] = tuple(steps)
         return path
 
     def owed_on(self, path: tuple[AccountId, ...]) -> Micros:
@@ -392,6 +395,8 @@ class Books:
         """Keep what is left of a charge, and its place among its hold's charges."""
         self.charges.put(record.id, record)
         self.order(charges_of(record.hold)).add((-record.number, record.id))
+        owing = self.order(owing_of(record.hold))
+        (owing.add if record.owed else owing.discard)((record.number, record.id))
 
     # Debts
 
@@ -473,6 +478,11 @@ def grants_of(account: AccountId) -> Name:
 def charges_of(hold: HoldId) -> Name:
     """The name of the order of a hold's charges, the latest first."""
     return ("charges", hold)
+
+
+def owing_of(hold: HoldId) -> Name:
+    """The name of the order of a hold's charges of which something is owed, the oldest first."""
+    return ("owing", hold)
 
 
 def free_of(account: AccountId) -> Name:

@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import Final, TypeAlias
 
 from bursar.core.budgets.periods import Every
+from bursar.core.checks import optional_text, text, whole
 from bursar.core.ids import (
     AccountId,
     BudgetId,
@@ -30,20 +31,18 @@ from bursar.core.ledger.values import (
     Policy,
     Target,
 )
-from bursar.core.money import AMOUNT_MAX, Micros
+from bursar.core.money import AMOUNT_MAX, PPM, Micros
 from bursar.core.pricing import PriceVersion
 
 RUN_MS_MAX: Final = AMOUNT_MAX  # longest run time that can be asked about
+PRIORITY_MAX: Final = 2**31  # of a grant, up or down
+THRESHOLD_MAX: Final = 1_000 * PPM  # a thousand times the limit
 
 
 def _within(name: str, value: int | None, least: int, most: int) -> None:
-    """Refuse a value that is not a whole number from `least` to `most`; None was not given."""
-    if value is None:
-        return
-    if type(value) is not int:
-        raise TypeError(f"{name} is a whole number, not {value!r}")
-    if not least <= value <= most:
-        raise ValueError(f"{name} is {least} to {most}, not {value}")
+    """Refuse a value that is out of bounds; None was not given."""
+    if value is not None:
+        whole(name, value, least, most)
 
 
 def _amount(name: str, value: Micros | None, least: Micros = 1) -> None:
@@ -74,12 +73,21 @@ class AddAccount:
     name: str
     time_zone: str | None = None  # the parent's, or UTC at the root
 
+    def __post_init__(self) -> None:
+        text("account", self.account)
+        optional_text("parent", self.parent)
+        text("name", self.name, least=0)
+        optional_text("time_zone", self.time_zone)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddUser:
     """Let a principal of the org ask for credits."""
 
     user: UserId
+
+    def __post_init__(self) -> None:
+        text("user", self.user)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +102,9 @@ class SetTier:
     """Give the org a tier; its default budgets replace those of the tier before (B3)."""
 
     tier: str
+
+    def __post_init__(self) -> None:
+        text("tier", self.tier)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +123,11 @@ class Issue:
     external_ref: str | None = None
 
     def __post_init__(self) -> None:
+        text("grant", self.grant)
+        text("account", self.account)
+        text("source", self.source, least=0)
+        optional_text("external_ref", self.external_ref)
+        whole("priority", self.priority, -PRIORITY_MAX, PRIORITY_MAX)
         _amount("amount", self.amount)
         _instant("starts_at", self.starts_at)
         _instant("expires_at", self.expires_at)
@@ -132,6 +148,9 @@ class StartRecurrence:
     policy: Policy = NO_POLICY
 
     def __post_init__(self) -> None:
+        text("recurrence", self.recurrence)
+        text("account", self.account)
+        whole("priority", self.priority, -PRIORITY_MAX, PRIORITY_MAX)
         _amount("amount", self.amount)
         _amount("roll_over_max", self.roll_over_max, 0)
         _instant("starts_at", self.starts_at)
@@ -143,6 +162,9 @@ class StopRecurrence:
 
     recurrence: RecurrenceId
 
+    def __post_init__(self) -> None:
+        text("recurrence", self.recurrence)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtendGrant:
@@ -152,6 +174,7 @@ class ExtendGrant:
     expires_at: Instant
 
     def __post_init__(self) -> None:
+        text("grant", self.grant)
         _instant("expires_at", self.expires_at)
 
 
@@ -161,12 +184,18 @@ class RevokeGrant:
 
     grant: GrantId
 
+    def __post_init__(self) -> None:
+        text("grant", self.grant)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VoidGrant:
     """Undo a grant as never issued; refused once anything of it is held, spent or moved."""
 
     grant: GrantId
+
+    def __post_init__(self) -> None:
+        text("grant", self.grant)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,6 +208,9 @@ class Transfer:
     amount: Micros
 
     def __post_init__(self) -> None:
+        text("grant", self.grant)
+        text("to_grant", self.to_grant)
+        text("account", self.account)
         _amount("amount", self.amount)
 
 
@@ -198,10 +230,15 @@ class Reserve:
     context: Context = NO_CONTEXT
 
     def __post_init__(self) -> None:
+        text("hold", self.hold)
+        text("account", self.account)
+        text("user", self.user)
         _one_of(amount=self.amount, run_ms=self.run_ms)
         _amount("amount", self.amount)
         _within("run_ms", self.run_ms, 0, RUN_MS_MAX)
         _instant("expires_at", self.expires_at)
+        if self.run_ms is not None and self.context.milli_gpus == 0:
+            raise ValueError("a run time is asked for GPUs: milli_gpus is 0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,6 +250,7 @@ class ExtendHold:
     expires_at: Instant | None = None
 
     def __post_init__(self) -> None:
+        text("hold", self.hold)
         _amount("amount", self.amount, 0)
         _instant("expires_at", self.expires_at)
 
@@ -227,6 +265,8 @@ class Redraw:
     run_ms: int  # what the attempt may run at most, stop grace included
 
     def __post_init__(self) -> None:
+        text("hold", self.hold)
+        text("gpu_type", self.gpu_type)
         _run(self.attempt, self.run_ms)
 
 
@@ -245,6 +285,8 @@ class Charge:
     final: bool = False
 
     def __post_init__(self) -> None:
+        text("charge", self.charge)
+        text("hold", self.hold)
         _one_of(amount=self.amount, run_ms=self.run_ms)
         _amount("amount", self.amount)
         _run(self.attempt, self.run_ms)
@@ -264,6 +306,8 @@ class Settle:
     run_ms: int | None = None
 
     def __post_init__(self) -> None:
+        text("charge", self.charge)
+        text("hold", self.hold)
         if self.total is not None:
             _one_of(total=self.total, run_ms=self.run_ms)
         _amount("total", self.total, 0)
@@ -276,6 +320,9 @@ class Release:
 
     hold: HoldId
 
+    def __post_init__(self) -> None:
+        text("hold", self.hold)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refund:
@@ -285,6 +332,7 @@ class Refund:
     amount: Micros
 
     def __post_init__(self) -> None:
+        text("hold", self.hold)
         _amount("amount", self.amount)
 
 
@@ -293,6 +341,9 @@ class EndHold:
     """End a hold that has reached its limit."""
 
     hold: HoldId
+
+    def __post_init__(self) -> None:
+        text("hold", self.hold)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -304,6 +355,7 @@ class GiveBack:
     kept_ms: int
 
     def __post_init__(self) -> None:
+        text("hold", self.hold)
         _run(self.attempt, None)
         _within("kept_ms", self.kept_ms, 0, RUN_MS_MAX)
 
@@ -320,6 +372,7 @@ class ReverseCharge:
     reissue_until: Instant | None = None
 
     def __post_init__(self) -> None:
+        text("charge", self.charge)
         _amount("amount", self.amount)
         _instant("reissue_until", self.reissue_until)
 
@@ -340,6 +393,8 @@ class BookLate:
     run_ms: int | None = None
 
     def __post_init__(self) -> None:
+        text("charge", self.charge)
+        text("hold", self.hold)
         _one_of(amount=self.amount, run_ms=self.run_ms)
         if (self.amount is None) != (self.effective_at is None):
             raise ValueError("an amount is given with its effective_at, a reading without")
@@ -367,6 +422,8 @@ class BookDebt:
     amount: Micros
 
     def __post_init__(self) -> None:
+        text("debt", self.debt)
+        text("account", self.account)
         _amount("amount", self.amount)
 
 
@@ -383,6 +440,7 @@ class AbsorbDebt:
     amount: Micros | None = None
 
     def __post_init__(self) -> None:
+        text("debt", self.debt)
         _amount("amount", self.amount)
 
 
@@ -406,18 +464,24 @@ class SetBudget:
     thresholds_ppm: tuple[int, ...] = (500_000, 800_000, 1_000_000)
 
     def __post_init__(self) -> None:
+        text("budget", self.budget)
         _amount("limit", self.limit, 0)
         _within("rolling", self.rolling, 0, NEVER)
+        for ppm in self.thresholds_ppm:
+            whole("threshold", ppm, 1, THRESHOLD_MAX)
         rising = (0, *self.thresholds_ppm)
         if any(one >= other for one, other in pairwise(rising)):
-            raise ValueError(f"thresholds rise from above 0: {self.thresholds_ppm}")
+            raise ValueError(f"thresholds rise: {self.thresholds_ppm}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropBudget:
-    """Forget a budget and its counters."""
+    """Let a budget limit no more; its id is not used again."""
 
     budget: BudgetId
+
+    def __post_init__(self) -> None:
+        text("budget", self.budget)
 
 
 Command: TypeAlias = (

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from bursar.core.ids import ChargeId, GrantId, HoldId
 from bursar.core.instant import Instant
-from bursar.core.ledger.books import DEBTS, charges_of, existing
+from bursar.core.ledger.books import DEBTS, existing, owing_of
 from bursar.core.ledger.commands import AbsorbDebt, BookDebt, RepayDebt
 from bursar.core.ledger.draft import AVAILABLE, SPENT, Draft, move
 from bursar.core.ledger.events import DebtAbsorbed, DebtBooked, DebtRepaid, Paid
@@ -93,11 +93,12 @@ def _owed_for(draft: Draft, debt: Debt, amount: Micros) -> list[tuple[ChargeId, 
     if debt.hold is None:
         return []
     owed: list[tuple[ChargeId, Micros]] = []
-    for _, charge in reversed(list(draft.books.order(charges_of(debt.hold)).since())):
+    for _, charge in draft.books.order(owing_of(debt.hold)).since():
+        if amount == 0:
+            break
         part = min(amount, existing(draft.books.charges, charge).owed)
-        if part:
-            owed.append((charge, part))
-            amount -= part
+        owed.append((charge, part))
+        amount -= part
     return owed
 
 

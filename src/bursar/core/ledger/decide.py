@@ -92,7 +92,10 @@ def decide(books: Books, command: Command, now: Instant) -> tuple[Event, ...] | 
 
 
 def perform(books: Books, command: Command, now: Instant) -> tuple[Event, ...] | Refusal:
-    """Decide, and let it be true: the same as to decide and then to evolve by each event."""
+    """Decide, and let it be true: the same as to decide and then to evolve by each event.
+
+    The orders then stand at `now`, which is when the events were recorded.
+    """
     with books.trial() as trial:
         outcome = _decided(books, command, now)
         if outcome and not isinstance(outcome, Refusal):

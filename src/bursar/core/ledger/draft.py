@@ -63,7 +63,7 @@ class Draft:
             object.__setattr__(event, "claims", changes)  # nobody has seen the event yet
 
     def applying(self, account: AccountId, user: UserId) -> list[Applying]:
-        """The budgets that apply to usage of `user` in `account`; no decision changes them."""
+        """The budgets that apply to usage of `user` in `account`, looked up once."""
         key = (account, user)
         if key not in self._applying:
             self._applying[key] = budgets_on(self.books, account, user)

@@ -6,7 +6,7 @@ then. So nothing hangs on a sweeper having run.
 
 from collections import deque
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from bursar.core.budgets.periods import period_at
 from bursar.core.ids import GrantId, derived_id
@@ -16,6 +16,7 @@ from bursar.core.ledger.debts import repay_if_credited
 from bursar.core.ledger.draft import AVAILABLE, LAPSED, Draft, issued, move, returned
 from bursar.core.ledger.events import Closing, HoldClosed, RecurrenceTurned
 from bursar.core.ledger.plan import front
+from bursar.core.ledger.tables import Table
 from bursar.core.ledger.values import GrantTerms, Hold, Recurrence
 from bursar.core.money import AMOUNT_MAX, Micros
 from bursar.core.refusal import invariant
@@ -81,12 +82,12 @@ def close_hold(draft: Draft, hold: Hold, why: Closing, at: Instant) -> None:
     )
 
 
-def new_grant_id(books: Books, parent: str, label: str) -> GrantId:
-    """The id of a grant that follows from `parent`; another one if a caller has taken it."""
-    grant = GrantId(derived_id(parent, label))
-    while books.grants.get(grant) is not None:
-        grant = GrantId(derived_id(grant, "taken"))
-    return grant
+def new_id(table: Table[Any, Any], parent: str, label: str) -> str:
+    """The id of something that follows from `parent`; another one if a caller has taken it."""
+    found = derived_id(parent, label)
+    while table.get(found) is not None:
+        found = derived_id(found, "taken")
+    return found
 
 
 def turn(draft: Draft, recurrence: Recurrence, at: Instant) -> None:
@@ -133,7 +134,7 @@ def _period_grant(
     label: str,
 ) -> GrantTerms:
     return GrantTerms(
-        id=new_grant_id(books, recurrence.id, f"{label}/{at}"),
+        id=GrantId(new_id(books.grants, recurrence.id, f"{label}/{at}")),
         account=recurrence.account,
         kind=recurrence.kind,
         source="roll-over" if label == "rolled" else "recurrence",

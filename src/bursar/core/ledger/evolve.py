@@ -223,8 +223,7 @@ def _(event: ChargeReversed, books: Books) -> None:
         books.forfeit(grant, amount, event.at)
     _spend(books, hold.terms.account, event.postings, event.at)
     _tally(books, event.counted, -1)
-    books.charges.put(
-        event.charge,
+    books.put_charge(
         altered(
             record,
             usage=max(record.usage - event.amount, 0),  # some of it may have been given back
@@ -244,8 +243,7 @@ def _(event: WorkGivenBack, books: Books) -> None:
     for less in event.shrunk:
         _tally(books, less.counted, -1)
         record = existing(books.charges, less.charge)
-        books.charges.put(
-            record.id,
+        books.put_charge(
             altered(
                 record,
                 usage=record.usage - less.usage,
@@ -298,7 +296,7 @@ def _pay(books: Books, paid: tuple[Paid, ...]) -> None:
         for grant, amount in one.spent:
             spent[grant] = spent.get(grant, 0) + amount
         after = altered(record, owed=record.owed - one.owed, spent=tuple(spent.items()))
-        books.charges.put(record.id, after)
+        books.put_charge(after)
 
 
 # Budgets

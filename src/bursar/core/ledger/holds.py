@@ -66,6 +66,7 @@ def reserve(draft: Draft, ask: Reserve) -> Refusal | None:
                 opened_at=draft.now,
                 rates=funding.rates,
                 price_versions=tuple(priced[kind].version for kind, _ in funding.rates),
+                by_time=ask.run_ms is not None,
             ),
             expires_at=ask.expires_at,
             rate=funding.rate,
@@ -105,7 +106,8 @@ def prices_for(books: Books, context: Context, at: Instant) -> dict[str, Priced]
 
     The tier is the org's own; only where none is set does what the context says count.
     """
-    tier = books.singles.tier or context.tier
+    own = books.singles.tier
+    tier = context.tier if own is None else own
     terms = Terms(region=context.region, tier=tier, priority_class=context.priority_class)
     found = (
         (kind, price_of(books.deployment, books.singles.prices, kind, terms, at))
@@ -166,9 +168,9 @@ def _all_drawn(draft: Draft, ask: Reserve, context: Context, amount: Micros) -> 
 def _claimant(draft: Draft, ask: Reserve, context: Context, rates: Rates) -> Claimant:
     """The hold as budgets would see it."""
     rate = max((rate for _, rate in rates), default=0)
-    milli_gpus = context.milli_gpus if rates else 0
-    amount = ask.amount
+    milli_gpus, amount = 0, ask.amount
     if amount is None:
+        milli_gpus = context.milli_gpus
         amount = usage_price(rate, milli_gpus, ask.run_ms or 0)
     return Claimant(amount, rate, milli_gpus, draft.now, ask.expires_at, draft.now)
 

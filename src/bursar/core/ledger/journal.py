@@ -32,4 +32,5 @@ def rebuilt_from(events: Iterable[Event], prices: PriceBook | None = None) -> Bo
     books = Books(prices)
     for event in events:
         evolve(books, event)
+    books.advance(books.singles.now)  # the last events may have been due before they were recorded
     return books

@@ -18,8 +18,8 @@ from typing import Final, NamedTuple
 
 from bursar.core.budgets.periods import Period, claim_horizon, period_at, slots_inside
 from bursar.core.ids import AccountId, BudgetId, UserId
-from bursar.core.instant import Instant, whole_ms
-from bursar.core.ledger.books import Books, existing
+from bursar.core.instant import NEVER, Instant, whole_ms
+from bursar.core.ledger.books import Books, TallyKey, existing
 from bursar.core.ledger.events import ThresholdCrossed
 from bursar.core.ledger.values import (
     NO_TALLY,
@@ -31,7 +31,7 @@ from bursar.core.ledger.values import (
     TargetKey,
 )
 from bursar.core.metering import Usage
-from bursar.core.money import PPM, Micros, usage_price
+from bursar.core.money import PPM, Micros, usage_price_up
 from bursar.core.refusal import Code, Refusal
 
 
@@ -102,7 +102,7 @@ def claim_changes(applying: list[Applying], old: Hold | None, new: Hold) -> Iter
 
 
 def _spendable_within(hold: Claimant, span: int) -> Micros:
-    return min(hold.open, usage_price(hold.rate, hold.milli_gpus, whole_ms(span)))
+    return min(hold.open, usage_price_up(hold.rate, hold.milli_gpus, whole_ms(span)))
 
 
 def counted_in(books: Books, applying: Applying, now: Instant) -> Micros:
@@ -185,12 +185,18 @@ def headroom(books: Books, applying: list[Applying], now: Instant) -> Micros | N
 def count_usage(applying: list[Applying], usage: Usage, now: Instant) -> tuple[Counted, ...]:
     """How the budgets count metered usage: where its milliseconds fell.
 
-    What fell before a rolling window will never be looked at, and is not counted.
+    What fell before a rolling window will never be looked at, and is not counted. What a reading
+    ahead of the clock puts after now counts in the slot of now: it must not slip out of the window.
     """
+    counted: dict[TallyKey, Micros] = {}
+    for budget, user in applying:
+        newest = NEVER if budget.calendar else period_at(budget.window, now).start
+        for start, amount in usage.by_period(budget.window, since=_oldest(budget, now)):
+            key = (budget.id, user, min(start, newest))
+            counted[key] = counted.get(key, 0) + amount
     return tuple(
-        Counted(budget=budget.id, user=user, start=start, amount=amount)
-        for budget, user in applying
-        for start, amount in usage.by_period(budget.window, since=_oldest(budget, now))
+        Counted(budget=budget, user=user, start=start, amount=amount)
+        for (budget, user, start), amount in counted.items()
     )
 
 

@@ -2,7 +2,7 @@
 
 from bursar.core.budgets.periods import SLOTS, Every, Window, is_zone, period_at
 from bursar.core.budgets.tiers import TIERS
-from bursar.core.ids import BudgetId, UserId, derived_id
+from bursar.core.ids import BudgetId, UserId
 from bursar.core.instant import MINUTE
 from bursar.core.ledger.books import LIMITS, existing
 from bursar.core.ledger.commands import (
@@ -15,6 +15,7 @@ from bursar.core.ledger.commands import (
     SetTier,
 )
 from bursar.core.ledger.draft import Draft
+from bursar.core.ledger.due import new_id
 from bursar.core.ledger.events import (
     AccountAdded,
     BudgetDropped,
@@ -75,6 +76,8 @@ def set_tier(draft: Draft, ask: SetTier) -> Refusal | None:
     root = draft.books.singles.root
     if root is None:
         return Refusal(Code.ACCOUNT_UNKNOWN, {"account": None})
+    if ask.tier == draft.books.singles.tier:
+        return None  # its budgets go on counting
     target = Target(account=root, each_user=True)
     for old in draft.books.budgets_of.get(target.key) or ():
         if existing(draft.books.budgets, old).tier is not None:
@@ -82,8 +85,9 @@ def set_tier(draft: Draft, ask: SetTier) -> Refusal | None:
     draft.record(TierSet(at=draft.now, tier=ask.tier))
     zone = existing(draft.books.accounts, root).time_zone
     for default in TIERS.get(ask.tier, ()):
+        label = f"{ask.tier}/{default.every}/{draft.now}"
         budget = Budget(
-            id=_new_id(draft, root, f"{ask.tier}/{default.every}/{draft.now}"),
+            id=BudgetId(new_id(draft.books.budgets, root, label)),
             target=target,
             window=Window(every=default.every, time_zone=zone),
             limit=default.limit,
@@ -92,14 +96,6 @@ def set_tier(draft: Draft, ask: SetTier) -> Refusal | None:
         )
         _set_new(draft, budget)
     return None
-
-
-def _new_id(draft: Draft, parent: str, label: str) -> BudgetId:
-    """The id of a budget that follows from `parent`; another one if it is taken."""
-    budget = BudgetId(derived_id(parent, label))
-    while draft.books.budgets.get(budget) is not None:
-        budget = BudgetId(derived_id(budget, "taken"))
-    return budget
 
 
 def set_budget(draft: Draft, ask: SetBudget) -> Refusal | None:
@@ -146,7 +142,7 @@ def drop_budget(draft: Draft, ask: DropBudget) -> Refusal | None:
 
 
 def _unknown_target(draft: Draft, target: Target) -> Refusal | None:
-    account = target.account or draft.books.singles.root
+    account = draft.books.singles.root if target.account is None else target.account
     if account is None or draft.books.accounts.get(account) is None:
         return Refusal(Code.ACCOUNT_UNKNOWN, {"account": account})
     if target.user is not None and draft.books.users.get(target.user) is None:
@@ -156,7 +152,7 @@ def _unknown_target(draft: Draft, target: Target) -> Refusal | None:
 
 def _zone(draft: Draft, target: Target) -> str:
     """The time zone of the account it limits; of the root for a user's own budget."""
-    account = target.account or draft.books.singles.root
+    account = draft.books.singles.root if target.account is None else target.account
     return existing(draft.books.accounts, account).time_zone
 
 

@@ -17,7 +17,7 @@ from bursar.core.ledger.draft import (
     issued,
     move,
 )
-from bursar.core.ledger.due import new_grant_id
+from bursar.core.ledger.due import new_id
 from bursar.core.ledger.events import ChargeReversed, Posting, Shrunk, WorkGivenBack
 from bursar.core.ledger.holds import closed
 from bursar.core.ledger.limits import counted_off
@@ -101,7 +101,7 @@ def _reissued(
         new.append(
             altered(
                 terms,
-                id=new_grant_id(draft.books, ask.charge, label),
+                id=GrantId(new_id(draft.books.grants, ask.charge, label)),
                 source="re-issue",
                 issued_at=draft.now,
                 starts_at=draft.now,

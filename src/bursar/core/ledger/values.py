@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple, TypeAlias
 
-from bursar.core.altered import altered
+from bursar.core.altered import Derived, altered
 from bursar.core.budgets.periods import Every, Window
+from bursar.core.checks import optional_text, texts, whole
 from bursar.core.ids import (
     AccountId,
     BudgetId,
@@ -19,12 +20,13 @@ from bursar.core.ids import (
     RecurrenceId,
     UserId,
 )
-from bursar.core.instant import DAY, MILLISECOND, Instant
+from bursar.core.instant import DAY, MILLISECOND, NEVER, Instant
 from bursar.core.metering import Meter
-from bursar.core.money import CREDIT, PPM, Micros
+from bursar.core.money import AMOUNT_MAX, CREDIT, PPM, Micros
 from bursar.core.refusal import broken, invariant
 
 PRIORITY_DEFAULT: Final = 100
+MILLI_GPUS_MAX: Final = 10**9  # a million GPUs
 
 
 class Kind(StrEnum):
@@ -68,9 +70,14 @@ class OrgPolicy:
     late_max: int = 35 * DAY  # how far back late usage may lie, microseconds
     debt_max: Micros = 100 * CREDIT  # most that one hold may owe; beyond it the operator pays
 
+    def __post_init__(self) -> None:
+        for name in ("raw_hold_max", "job_hold_max", "late_max"):
+            whole(name, getattr(self, name), 0, NEVER)
+        whole("debt_max", self.debt_max, 0, AMOUNT_MAX)
 
-class _Hashed:
-    """Remembers its hash. Not a field: it is no part of what is written down."""
+
+class _Hashed(Derived):
+    """Remembers its hash."""
 
     __slots__ = ("_hash",)
     _hash: int
@@ -89,7 +96,9 @@ class Policy(_Hashed):
     refundable: bool = True  # false: reversed charges and given-back work lapse
 
     def __post_init__(self) -> None:
-        invariant(0 < self.max_share_ppm <= PPM, "a share is out of range", ppm=self.max_share_ppm)
+        whole("max_share_ppm", self.max_share_ppm, 1, PPM)
+        for name in ("gpu_types", "regions", "accounts", "job_kinds", "priority_classes"):
+            texts(name, getattr(self, name))
         facts = (self.gpu_types, self.regions, self.accounts, self.job_kinds, self.priority_classes)
         object.__setattr__(self, "_hash", hash((facts, self.max_share_ppm, self.refundable)))
 
@@ -148,6 +157,14 @@ class Context:
     tier: str | None = None
     job: JobId | None = None
 
+    def __post_init__(self) -> None:
+        whole("milli_gpus", self.milli_gpus, 0, MILLI_GPUS_MAX)
+        texts("gpu_types", self.gpu_types)
+        if len(set(self.gpu_types)) < len(self.gpu_types):
+            raise ValueError(f"a GPU type is named twice: {self.gpu_types}")
+        for name in ("region", "job_kind", "priority_class", "tier", "job"):
+            optional_text(name, getattr(self, name))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrantTerms:
@@ -173,7 +190,7 @@ class GrantTerms:
         return max(self.starts_at, self.issued_at)
 
     def valid_at(self, at: Instant) -> bool:
-        """Whether the credits can be spent at `at`: the one place that knows the boundary rule."""
+        """Whether the credits can be spent at `at`: from the start on, and before the expiry."""
         return self.valid_from <= at < self.expires_at
 
 
@@ -241,6 +258,7 @@ class HoldTerms:
     opened_at: Instant
     rates: tuple[tuple[str, Micros], ...] = ()  # acceptable GPU type → micro-credits per GPU-hour
     price_versions: tuple[PriceVersionId, ...] = ()  # which version each of the rates is from
+    by_time: bool = False  # whether it was sized by a run time, and is spent as time passes
 
     @property
     def metered(self) -> bool:
@@ -253,7 +271,7 @@ class Claimant(NamedTuple):
 
     open: Micros
     rate: Micros  # per GPU-hour, at most
-    milli_gpus: int  # 0 when it is not metered
+    milli_gpus: int  # 0 when it may be spent at any speed
     touched_at: Instant
     expires_at: Instant
     since: Instant  # from when on its run time is not paid yet
@@ -296,7 +314,7 @@ class Hold:
         return Claimant(
             self.open,
             self.rate,
-            self.terms.context.milli_gpus if self.terms.metered else 0,
+            self.terms.context.milli_gpus if self.terms.by_time else 0,
             self.touched_at,
             self.expires_at,
             self.unpaid_since(self.touched_at),
@@ -413,12 +431,12 @@ class Target:
     each_user: bool = False  # counts every user below `account` apart
 
     def __post_init__(self) -> None:
-        invariant(
-            self.account is not None or (self.user is not None and not self.each_user),
-            "a budget limits nobody",
-            target=(self.account, self.user),
-        )
-        invariant(not (self.each_user and self.user is not None), "a budget limits one and each")
+        optional_text("account", self.account)
+        optional_text("user", self.user)
+        if self.account is None and (self.user is None or self.each_user):
+            raise ValueError("a budget limits somebody: an account, a user, or both")
+        if self.each_user and self.user is not None:
+            raise ValueError("a budget limits one user or each, not both")
 
     @property
     def key(self) -> "TargetKey":

@@ -30,6 +30,7 @@ from bursar.core.ledger.books import (
     history_of,
     lane_key,
     order_of,
+    owing_of,
 )
 from bursar.core.ledger.limits import budgets_on, claim_of
 from bursar.core.ledger.tables import Key, Name
@@ -166,6 +167,8 @@ def _wanted(books: Books) -> dict[Name, set[Key]]:
         orders.update({order_of(lane): set() for lane in books.lanes_of.get(account) or ()})
     for _, record in books.charges.items():
         orders.setdefault(charges_of(record.hold), set()).add((-record.number, record.id))
+        owing = orders.setdefault(owing_of(record.hold), set())
+        owing.update([(record.number, record.id)] if record.owed else [])
     for key, grant in books.grants.items():
         terms = grant.terms
         orders[grants_of(terms.account)].add((terms.issued_at, key))

@@ -176,6 +176,7 @@ create table holds (
     context        json not null,
     rates          json not null,
     price_versions json not null,
+    by_time        boolean not null,
     opened_at      bigint not null,
     expires_at     bigint not null,
     open           bigint not null,
@@ -223,6 +224,7 @@ create table charges (
     constraint charges_none_negative check (least(usage, owed) >= 0)
 );
 create index charges_hold on charges (org_id, hold_id, (-number), charge_id);
+create index charges_owing on charges (org_id, hold_id, number, charge_id) where owed > 0;
 
 create table debts (
     org_id     text collate "C" not null,

@@ -1,0 +1,49 @@
+"""What a caller may put into a value: whole numbers within bounds, text that can be kept.
+
+A value that makes no sense cannot be made: `TypeError` for the wrong kind of thing, `ValueError`
+for one out of bounds. `InvariantBroken` is for our own state, never for what somebody asked.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+TEXT_MAX: Final = 255  # characters; longer ones would not fit into a database's index
+
+
+def whole(name: str, value: object, least: int, most: int) -> None:
+    """Refuse what is not a whole number from `least` to `most`."""
+    if type(value) is not int:
+        raise TypeError(f"{name} is a whole number, not {value!r}")
+    if not least <= value <= most:
+        raise ValueError(f"{name} is {least} to {most}, not {value}")
+
+
+def text(name: str, value: object, least: int = 1) -> None:
+    """Refuse what is not text of up to 255 characters, none of them NUL or half a character."""
+    if not isinstance(value, str):
+        raise TypeError(f"{name} is text, not {value!r}")
+    if not least <= len(value) <= TEXT_MAX:
+        raise ValueError(f"{name} is {least} to {TEXT_MAX} characters long, not {len(value)}")
+    if "\0" in value or not (value.isascii() or _is_whole(value)):
+        raise ValueError(f"{name} has a character that cannot be kept: {value!r}")
+
+
+def texts(name: str, values: Iterable[object]) -> None:
+    """Refuse unless each of the values is text."""
+    for value in values:
+        text(name, value)
+
+
+def optional_text(name: str, value: object) -> None:
+    """Refuse what is neither None nor text."""
+    if value is not None:
+        text(name, value)
+
+
+def _is_whole(value: str) -> bool:
+    """Whether no surrogate stands alone."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
