@@ -91,7 +91,7 @@ def test_looking_takes_few_rounds(connection: Connection) -> None:
     seen = looking.balance(desk.org, ORG)
 
     assert not isinstance(seen.value, Refusal)
-    assert 2_000 == seen.value.spendable == seen.value.by_kind[Kind.PAID].available + 1_500
+    assert 2_000 == seen.value.spendable == seen.value.by_kind[Kind.PAID].available
     assert looking.rounds < 12
 
 
