@@ -1797,6 +1797,8 @@ class Model:
             now, then = ask, budget.ask
             if (now.target, now.every, now.rolling) != (then.target, then.every, then.rolling):
                 return Code.BUDGET_DIFFERS
+            if (now.limit, now.thresholds_ppm) != (then.limit, then.thresholds_ppm):
+                budget.crossed.clear()  # what was reported was reported of other amounts
             budget.ask = ask
             return None
         zone = self.zones[ask.target.account or self._root()]

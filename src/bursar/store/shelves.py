@@ -341,12 +341,13 @@ def _unpack_budget(books: Books, row: Values) -> None:
 def _pack_tally(books: Books, key: Any) -> Values:
     budget, user, start = key
     tally = existing(books.tallies, key)
-    return budget, user or "", start, tally.charged, tally.relief, tally.crossed
+    figures = (tally.charged, tally.relief, tally.crossed, tally.revision)
+    return (budget, user or "", start, *figures)
 
 
 def _unpack_tally(books: Books, row: Values) -> None:
-    budget, user, start, charged, relief, crossed = row
-    tally = Tally(charged=charged, relief=relief, crossed=crossed)
+    budget, user, start, charged, relief, crossed, revision = row
+    tally = Tally(charged=charged, relief=relief, crossed=crossed, revision=revision)
     books.tallies.load((budget, user or None, start), tally)
 
 
@@ -510,7 +511,8 @@ SHELVES: Final[tuple[Shelf, ...]] = (
         table="tallies",
         key=("budget_id", "user_id", "start"),
         columns=_columns(
-            "budget_id text, user_id text, start bigint, charged bigint, relief bigint, crossed int"
+            "budget_id text, user_id text, start bigint, charged bigint, relief bigint,"
+            "crossed int, revision bigint"
         ),
         keeps=("tallies",),
         pack=_pack_tally,

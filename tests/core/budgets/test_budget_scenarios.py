@@ -928,6 +928,25 @@ def test_usage_from_before_a_budget_is_not_taken_off_it() -> None:
     assert {T0: 30} == tally(org, "b")
 
 
+def test_a_changed_limit_reports_its_thresholds_anew() -> None:
+    """What was reported was reported of other amounts (B3)."""
+    org = rich()
+    org.budget("b", 100, account="org")
+    org.reserve("h1", 100)
+    assert [(T0, 3, 100)] == thresholds(org.charge("h1", 100))
+    org.budget("b", 1_000, account="org")
+    org.reserve("h2", 900)
+
+    assert [] == thresholds(org.charge("h2", 399))
+    assert [(T0, 1, 500)] == thresholds(org.charge("h2", 1))
+    org.budget("b", 1_000, account="org", hard=False)
+    assert [(T0, 2, 800)] == thresholds(org.charge("h2", 300))
+    org.budget("b", 400, account="org")
+    assert [(T0, 3, 801)] == thresholds(org.charge("h2", 1))
+    assert [] == thresholds(org.charge("h2", 1))
+    org.rebuilds()
+
+
 # Tiers
 
 

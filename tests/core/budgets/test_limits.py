@@ -528,6 +528,7 @@ def test_a_threshold_is_reached_to_the_micro_credit(
                 user=None,
                 start=T0,
                 crossed=told,
+                revision=0,
                 charged=charged,
                 limit=200,
             )
@@ -580,6 +581,7 @@ def test_a_rolling_window_tells_a_threshold_once_while_a_slot_that_told_it_count
             user=None,
             start=hours(24),
             crossed=1,
+            revision=0,
             charged=60,
             limit=100,
         )

@@ -167,7 +167,10 @@ def _told(books: Books, now: Instant) -> Snapshot:
         "crossed": {
             id: {
                 user: max(
-                    tally.crossed if (tally := books.tallies.get((id, user, start))) else 0
+                    tally.crossed
+                    if (tally := books.tallies.get((id, user, start)))
+                    and tally.revision == budget.revision
+                    else 0
                     for start in slots_inside(budget.window, now)
                 )
                 for user in counting[id]

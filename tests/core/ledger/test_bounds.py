@@ -20,6 +20,7 @@ from bursar.core.ledger.events import (
     issued_by,
 )
 from bursar.core.ledger.evolve import evolve
+from bursar.core.ledger.hold_state import hold_after
 from bursar.core.ledger.values import (
     Compartment,
     Context,
@@ -360,3 +361,16 @@ def test_a_posting_moves_something_that_is_there() -> None:
         )
         with pytest.raises(InvariantBroken, match=message):
             evolve(org.journal.books, HoldReduced(at=T0, hold=HoldId("h1"), postings=(posting,)))
+
+
+def test_a_hold_changes_after_it_was_opened_and_is_opened_once() -> None:
+    """An event that says otherwise contradicts the books (D7)."""
+    org = Org()
+    org.issue("g1", 10)
+    [opened] = org.reserve("h1", 10)
+    lost = HoldReduced(at=T0, hold=HoldId("nobody"))
+
+    with pytest.raises(InvariantBroken, match=r"a hold is missing .*nobody"):
+        evolve(org.journal.books, lost)
+    with pytest.raises(InvariantBroken, match=r"a hold exists already .*h1"):
+        hold_after(opened, org.hold("h1"))  # type: ignore[arg-type]

@@ -315,6 +315,7 @@ class ThresholdCrossed(Event):
     user: UserId | None
     start: Instant
     crossed: int  # how many thresholds are reached now
+    revision: int  # of the budget's limit and thresholds
     charged: Micros
     limit: Micros
 

@@ -55,7 +55,6 @@ from bursar.core.ledger.values import (
     Grant,
     GrantTerms,
     Hold,
-    Tally,
 )
 from bursar.core.money import Micros
 from bursar.core.refusal import broken, invariant
@@ -324,7 +323,7 @@ def _(event: BudgetDropped, books: Books) -> None:
 def _(event: ThresholdCrossed, books: Books) -> None:
     key = (event.budget, event.user, event.start)
     tally = books.tallies.get(key) or NO_TALLY
-    books.tallies.put(key, altered(tally, crossed=event.crossed))
+    books.tallies.put(key, altered(tally, crossed=event.crossed, revision=event.revision))
 
 
 # What several events share
@@ -339,7 +338,7 @@ def _claim(books: Books, claims: tuple[Claimed, ...]) -> None:
             relief = tally.relief + one.relief
             books.tallies.put(
                 (*counter, one.start),
-                Tally(charged=tally.charged, relief=relief, crossed=tally.crossed),
+                altered(tally, relief=relief),
             )
 
 
@@ -381,7 +380,7 @@ def _tally(books: Books, counted: tuple[Counted, ...], sign: int) -> None:
         key = (one.budget, one.user, one.start)
         tally = books.tallies.get(key) or NO_TALLY
         charged = tally.charged + sign * one.amount
-        books.tallies.put(key, Tally(charged=charged, relief=tally.relief, crossed=tally.crossed))
+        books.tallies.put(key, altered(tally, charged=charged))
 
 
 def _without(

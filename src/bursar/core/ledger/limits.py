@@ -28,6 +28,7 @@ from bursar.core.ledger.values import (
     Claimed,
     Counted,
     Hold,
+    Tally,
     TargetKey,
 )
 from bursar.core.metering import Usage
@@ -288,7 +289,7 @@ def _crossing(
     starts = (start,) if budget.calendar else slots_inside(budget.window, now)
     tallies = [books.tallies.get((budget.id, user, one)) or NO_TALLY for one in starts]
     charged = sum(tally.charged for tally in tallies)
-    told = max(tally.crossed for tally in tallies)
+    told = max(_told(budget, tally) for tally in tallies)
     coming = budget.thresholds_ppm[told:]
     reached = told + sum(1 for ppm in coming if charged * PPM >= budget.limit * ppm)
     if reached == told:
@@ -299,6 +300,12 @@ def _crossing(
         user=user,
         start=start,
         crossed=reached,
+        revision=budget.revision,
         charged=charged,
         limit=budget.limit,
     )
+
+
+def _told(budget: Budget, tally: Tally) -> int:
+    """How many thresholds have been reported of a budget as it is now."""
+    return tally.crossed if tally.revision == budget.revision else 0

@@ -115,6 +115,7 @@ def set_budget(draft: Draft, ask: SetBudget) -> Refusal | None:
         hard=ask.hard,
         thresholds_ppm=ask.thresholds_ppm,
         tier=old.tier if old else None,
+        revision=_revision(old, ask) if old else 0,
     )
     if old is None:
         _set_new(draft, budget)
@@ -123,6 +124,12 @@ def set_budget(draft: Draft, ask: SetBudget) -> Refusal | None:
     else:
         draft.record(BudgetSet(at=draft.now, budget=budget))
     return None
+
+
+def _revision(old: Budget, ask: SetBudget) -> int:
+    """A new one if thresholds are now at other amounts: they are then reported anew."""
+    same = (old.limit, old.thresholds_ppm) == (ask.limit, ask.thresholds_ppm)
+    return old.revision if same else old.revision + 1
 
 
 def _is_window(ask: SetBudget) -> bool:

@@ -456,6 +456,7 @@ class Budget:
     thresholds_ppm: tuple[int, ...] = (500_000, 800_000, 1_000_000)  # alerts, rising
     tier: str | None = None  # the tier that brought it as a default
     dropped: bool = False  # limits no more
+    revision: int = 0  # of its limit and thresholds; what was reported counts under the same only
 
     @property
     def calendar(self) -> bool:
@@ -470,6 +471,7 @@ class Tally:
     charged: Micros = 0
     relief: Micros = 0  # how much less than their full claim the holds changed in it can spend
     crossed: int = 0  # how many thresholds have been reported
+    revision: int = 0  # of the budget when they were
 
     def __post_init__(self) -> None:
         invariant(self.charged >= 0, "a counter is negative", charged=self.charged)

@@ -271,6 +271,7 @@ create table tallies (
     charged    bigint not null,
     relief     bigint not null,
     crossed    integer not null,
+    revision   bigint not null,
     constraint tallies_pkey primary key (org_id, budget_id, user_id, start),
     constraint tallies_charged_not_negative check (charged >= 0)
 );
