@@ -555,6 +555,21 @@ def test_holds_that_are_open_claim_their_part_of_a_new_budget() -> None:
     assert 18_000 == org.counted("each", "bob")
 
 
+def test_claims_of_a_new_budget_are_told_by_user() -> None:
+    """In the order of their names, whosever hold ends first; its first revision is told (B3)."""
+    org = rich()
+    org.reserve("h1", 70, user="bob", until=hours(2))
+    org.reserve("h2", 50, user="ann", until=hours(3))
+
+    [told] = only(org.budget("b", 10**6, account="org", each_user=True), BudgetSet)
+
+    assert (("ann", 50, 0), ("bob", 70, 0)) == claims(told)
+    assert 0 == told.budget.revision
+    [changed] = only(org.budget("b", 10**5, account="org", each_user=True), BudgetSet)
+    [same] = only(org.budget("b", 10**5, account="org", each_user=True, hard=False), BudgetSet)
+    assert (1, 1) == (changed.budget.revision, same.budget.revision)
+
+
 def test_a_hold_opened_as_the_day_began_claims_what_is_left_of_it() -> None:
     """The first instant of a period is in it (B5)."""
     org = rich()

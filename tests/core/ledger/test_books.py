@@ -286,6 +286,14 @@ def test_a_sum_of_nothing_is_as_good_as_none() -> None:
     assert one != two
 
 
+def test_facts_are_what_does_not_hang_on_the_clock() -> None:
+    """What is one of its kind, and every table but those that follow from the instant (L1)."""
+    facts = Org().journal.books.facts()
+
+    assert {"singles", "grants", "holds", "totals"} <= set(facts)
+    assert {"overdue", "lanes_of", "lane_totals"}.isdisjoint(facts)
+
+
 def test_books_made_from_events_stand_where_those_stand_that_made_them() -> None:
     """Also when the last thing that happened was due long before it was recorded (L1)."""
     org = Org()

@@ -32,6 +32,7 @@ from bursar.core.ledger.values import (
     HoldTerms,
     Kind,
     OrgPolicy,
+    Tally,
     Target,
 )
 from bursar.core.money import AMOUNT_MAX
@@ -272,9 +273,10 @@ def test_a_budget_limits_somebody() -> None:
     assert (None, ann, False) == Target(user=ann).key
     assert (org, None, True) == Target(account=org, each_user=True).key
     for account, user, each_user in ((None, None, False), (None, ann, True), (None, None, True)):
-        with pytest.raises(ValueError, match="a budget limits somebody"):
+        told = "^a budget limits somebody: an account, a user, or both$"
+        with pytest.raises(ValueError, match=told):
             Target(account=account, user=user, each_user=each_user)
-    with pytest.raises(ValueError, match="one user or each, not both"):
+    with pytest.raises(ValueError, match="^a budget limits one user or each, not both$"):
         Target(account=org, user=ann, each_user=True)
 
 
@@ -374,3 +376,10 @@ def test_a_hold_changes_after_it_was_opened_and_is_opened_once() -> None:
         evolve(org.journal.books, lost)
     with pytest.raises(InvariantBroken, match=r"a hold exists already .*h1"):
         hold_after(opened, org.hold("h1"))  # type: ignore[arg-type]
+
+
+def test_a_counter_is_not_negative() -> None:
+    """What comes off it was counted before (D7)."""
+    assert -5 == Tally(relief=-5).relief
+    with pytest.raises(InvariantBroken, match=r"^a counter is negative \(charged=-1\)$"):
+        Tally(charged=-1)

@@ -317,6 +317,34 @@ def test_a_part_tells_nothing_else_than_the_whole(
         assert want == seen
 
 
+def test_what_was_taken_out_before_it_was_loaded_stays_out_when_put_back() -> None:
+    """Added on trial and put back, it is as gone as before; taken out on trial, it comes (D2)."""
+    part = Order(NUMBERS, complete=False, undo=Undo())
+    part.load([(1,)], through=(1,))
+    part.discard((5,))
+    mark = part._undo.mark()
+    part.add((5,))
+    part.discard((6,))
+
+    part._undo.back_to(mark)
+    part.load([(5,), (6,)], through=None)
+
+    assert [1, 6] == told(part)
+
+
+def test_what_is_taken_out_twice_stays_out_when_the_second_time_is_put_back() -> None:
+    """It was gone before that (D2)."""
+    part = Order(NUMBERS, complete=False, undo=Undo())
+    part.discard((5,))
+    mark = part._undo.mark()
+    part.discard((5,))
+
+    part._undo.back_to(mark)
+    part.load([(5,)], through=None)
+
+    assert [] == told(part)
+
+
 def test_what_was_taken_out_is_not_loaded_again() -> None:
     """What is stored is older than what is known here (D2)."""
     order = Order(("limits",), complete=False)
