@@ -276,7 +276,7 @@ def test_a_budget_limits_somebody() -> None:
         told = "^a budget limits somebody: an account, a user, or both$"
         with pytest.raises(ValueError, match=told):
             Target(account=account, user=user, each_user=each_user)
-    with pytest.raises(ValueError, match="^a budget limits one user or each, not both$"):
+    with pytest.raises(ValueError, match=r"^a budget limits one user or each, not both$"):
         Target(account=org, user=ann, each_user=True)
 
 
