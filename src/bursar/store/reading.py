@@ -203,7 +203,7 @@ def _load_rows(
     shelf = SHELF_OF[table]
     asked = {(org, *shelf.key_of(key)): (org, key) for org, key in keys}
     found = _fetch(connection, BY_KEY[shelf.table], transposed(list(asked), len(shelf.key) + 1))
-    if shelf.table == "holds":
+    if shelf.unpack is None:
         _unpack_holds(connection, parts, found)
     else:
         for org, *row in found:

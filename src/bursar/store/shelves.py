@@ -47,7 +47,7 @@ class Shelf:
     columns: Mapping[str, str]  # name → type, the key's first; org_id stands before them
     keeps: tuple[str, ...]  # the tables of the books it keeps; the first brings new rows
     pack: Callable[[Books, Any], Values]
-    unpack: Callable[[Books, Values], None]
+    unpack: Callable[[Books, Values], None] | None  # None: a hold is unpacked with its draws
     key_of: Callable[[Any], Values]  # a key of the books as values of the key's columns
 
 
@@ -370,10 +370,6 @@ def _unpack_burn(books: Books, row: Values) -> None:
     books.burn.load((account, slot), amount)
 
 
-def _unpack_nothing(books: Books, row: Values) -> None:
-    raise NotImplementedError("a hold is unpacked with its draws")
-
-
 def _columns(text: str) -> Mapping[str, str]:
     """Columns from `name type, name type …`."""
     columns: dict[str, str] = {}
@@ -459,7 +455,7 @@ SHELVES: Final[tuple[Shelf, ...]] = (
         ),
         keeps=("holds",),
         pack=_pack_hold,
-        unpack=_unpack_nothing,
+        unpack=None,
         key_of=_same,
     ),
     Shelf(
