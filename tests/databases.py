@@ -16,6 +16,7 @@ from uuid import uuid4
 import psycopg
 from psycopg.conninfo import make_conninfo
 
+from bursar.store import database
 from bursar.store.embedded import EmbeddedDatabase
 from bursar.store.embedded.folder import StateFolder
 from bursar.store.migrate import migrate
@@ -33,8 +34,8 @@ def server() -> Iterator[str]:
     if given:
         yield given
         return
-    with new_state() as state, EmbeddedDatabase(state) as database:
-        yield database.url
+    with new_state() as state, EmbeddedDatabase(state) as embedded:
+        yield embedded.url
 
 
 @contextmanager
@@ -69,7 +70,7 @@ def migrated(url: str, *, copy: bool = False) -> Iterator[str]:
 
 def connected(url: str) -> Connection:
     """A connection as the service uses it."""
-    return psycopg.connect(url, autocommit=True)
+    return database.connected(url)
 
 
 def new_org(connection: psycopg.Connection[Any]) -> str:

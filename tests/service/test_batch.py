@@ -14,7 +14,7 @@ from bursar.core.ledger.books import Books
 from bursar.core.ledger.commands import AddAccount, AddUser, Command, Issue, Reserve
 from bursar.core.ledger.events import Event
 from bursar.core.ledger.journal import Journal
-from bursar.core.ledger.values import Kind
+from bursar.core.ledger.values import Context, Kind
 from bursar.core.pricing import PriceBook
 from bursar.core.refusal import Code, Refusal
 from bursar.service.batch import Answer, Ask, Batch, OrgUnknown
@@ -190,6 +190,24 @@ def test_a_refusal_is_remembered_as_well(connection: Connection) -> None:
 
     assert second.replayed
     assert (first.outcome, first.number) == (second.outcome, second.number)
+
+
+def test_a_refusal_is_told_again_with_all_its_figures(connection: Connection) -> None:
+    """Equal to the first, tuples and all (L7)."""
+    desk = Desk(connection, forgets=True)
+    desk.opens()
+    ask = Reserve(
+        hold=HoldId("h1"),
+        account=ORG,
+        user=ANN,
+        run_ms=5,
+        context=Context(gpu_types=("h100", "a100"), milli_gpus=1_000),
+        expires_at=hours(9),
+    )
+
+    first, second = (desk.asks(ask, key="k")[0].outcome for _ in range(2))
+
+    assert Refusal(Code.PRICE_UNKNOWN, {"gpu_types": ("h100", "a100")}) == first == second
 
 
 def test_a_key_twice_in_one_batch_has_one_effect(connection: Connection) -> None:

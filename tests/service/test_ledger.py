@@ -1,6 +1,7 @@
 """Many callers at once on real books: nothing double, nothing lost, whatever breaks (L5, L7)."""
 
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -279,3 +280,50 @@ def test_others_in_the_way_are_waited_for_and_then_told(
             desk.asks(AddUser(user=ANN))
 
         assert isinstance(desk.asks(AddUser(user=ANN), key="again").outcome, tuple)
+
+
+def test_a_command_that_is_taken_back_disturbs_nobody(
+    database_url: str, connection: Connection
+) -> None:
+    """Taken back in time it does not happen; the others are answered, and those who come later."""
+    with office(database_url, connection, lanes=1) as desk:
+        desk.opens(500)
+        with locked(database_url, desk.org):
+            first = desk.submits(desk.reserve("h1", 10))
+            eventually_running(first)
+            waiting = [desk.submits(desk.reserve(f"h{index}", 10)) for index in (2, 3, 4)]
+            assert waiting[1].cancel()
+            assert not first.cancel(), "it is on its way"
+
+        assert is_held(first.result(60))
+        assert is_held(waiting[0].result(60))
+        assert is_held(waiting[2].result(60))
+        assert is_held(desk.asks(desk.reserve("h5", 10)))
+
+    assert 460 == in_grant(connection, desk.org)[0]
+
+
+def eventually_running(future: "Future[Answer]") -> None:
+    """Wait until a lane has taken a command."""
+    for _ in range(6_000):
+        if future.running():
+            return
+        time.sleep(0.01)
+    raise AssertionError("nobody has taken the command")
+
+
+def test_the_servers_own_isolation_does_not_matter(
+    database_url: str, connection: Connection
+) -> None:
+    """What another process has just decided is seen after the lock, whatever is usual here (D3)."""
+    strict = f"{database_url} options='-c default_transaction_isolation=serializable'"
+    with office(strict, connection, lanes=1) as one, Ledger(lambda: connected(strict)) as other:
+        one.opens(10)
+        two = Office(other, one.org)
+        with locked(database_url, one.org):
+            waiting = [desk.submits(one.reserve("h1", 75), key="k") for desk in (one, two)]
+
+        answers = [answer.result(60) for answer in waiting]
+
+    assert 1 == sum(answer.replayed for answer in answers)
+    assert [False, False] == [is_held(answer) for answer in answers]

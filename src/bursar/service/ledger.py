@@ -148,7 +148,8 @@ class _Lane:
                     closing = True
                     break
                 gathered.append(following)
-            self._answer(gathered)
+            # From here on a caller cannot take its command back: it is on its way.
+            self._answer([one for one in gathered if one.answer.set_running_or_notify_cancel()])
             if closing:
                 break
         if self._connection is not None:
@@ -156,6 +157,8 @@ class _Lane:
 
     def _answer(self, gathered: Sequence[_Waiting]) -> None:
         """Run a batch; if one of its orgs spoils it, run its commands one by one."""
+        if not gathered:
+            return
         try:
             answers = self._run([one.ask for one in gathered])
         except _ONE_BY_ONE as error:
@@ -173,9 +176,13 @@ class _Lane:
 
     def _fail(self, one: _Waiting, error: Exception) -> None:
         """Tell one caller; an org whose own books contradict themselves takes no more commands."""
-        if isinstance(error, (InvariantBroken, psycopg.IntegrityError)):
-            freeze(self._connected(), one.ask.org, str(error))
-        one.answer.set_exception(error)
+        try:
+            if isinstance(error, (InvariantBroken, psycopg.IntegrityError)):
+                freeze(self._connected(), one.ask.org, str(error))
+        except (psycopg.Error, DatabaseDown):
+            self._disconnect()  # whoever asks next meets the contradiction, and freezes the org
+        finally:
+            one.answer.set_exception(error)
 
     def _run(self, asks: Sequence[Ask]) -> list[Answer]:
         """Run a batch until its outcome is known."""
@@ -186,16 +193,17 @@ class _Lane:
             try:
                 return Batch(self._connected(), self._prices, self._books).run(asks)
             except _IN_THE_WAY as error:
-                if tries == TRIES:
+                if tries >= TRIES:
                     raise Busy(f"others were in the way {tries} times: {error}") from error
             except (psycopg.OperationalError, psycopg.InterfaceError, DatabaseDown) as error:
                 self._disconnect()
                 if time.monotonic() > deadline:
                     raise Unreachable(str(error)) from error
-            time.sleep(random.uniform(0, min(0.01 * 2**tries, PAUSE_MAX)))
+            time.sleep(random.uniform(0, min(0.01 * 2 ** min(tries, 6), PAUSE_MAX)))
 
     def _connected(self) -> Connection:
         if self._connection is None or self._connection.closed:
+            self._books.clear()  # another server may have another history
             self._connection = self._connect()
         return self._connection
 

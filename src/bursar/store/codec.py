@@ -61,4 +61,8 @@ def command_of(text: str) -> Command:
 def refusal_of(text: str) -> Refusal:
     """The refusal that has this text."""
     found = value_of(dict[str, Any], text)
-    return Refusal(Code(found["code"]), found["figures"])
+    figures = {
+        name: tuple(figure) if isinstance(figure, list) else figure
+        for name, figure in found["figures"].items()
+    }
+    return Refusal(Code(found["code"]), figures)

@@ -40,8 +40,14 @@ class Database:
 
 
 def connected(url: str) -> Connection:
-    """A connection as all of Bursar uses it: every transaction is said so."""
-    return psycopg.connect(url, autocommit=True, prepare_threshold=2)
+    """A connection as all of Bursar uses it: every transaction is said so.
+
+    Read committed, whatever the server's own choice: what is read after a lock must be what is
+    there once the lock is had (D3).
+    """
+    connection = psycopg.connect(url, autocommit=True, prepare_threshold=2)
+    connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+    return connection
 
 
 @contextmanager

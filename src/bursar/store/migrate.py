@@ -29,6 +29,8 @@ LOCK_ROW: Final = """
 """
 HAS_ROLE: Final = "select from pg_roles where rolname = 'bursar_service'"
 MAKE_ROLE: Final = "create role bursar_service nologin"
+IN_ROLE: Final = "select from pg_roles where pg_has_role('bursar_service', 'member')"
+TAKE_ROLE: Final = "grant bursar_service to current_user"
 LOCK: Final = "select number from migrations where number = 0 for update"
 APPLIED: Final = "select number, checksum from migrations where number > 0 order by number"
 NOTE: Final = "insert into migrations (number, name, checksum) values (%s, %s, %s)"
@@ -65,9 +67,9 @@ def migrations() -> tuple[Migration, ...]:
 def migrate(connection: Connection) -> tuple[str, ...]:
     """Apply what has not been applied yet; the names of the files that were."""
     _make_role(connection)
-    with connection.transaction():
+    with suppress(errors.UniqueViolation, errors.DuplicateTable):  # others may be faster
         connection.execute(FIRST)
-        connection.execute(LOCK_ROW)
+    connection.execute(LOCK_ROW)
     done: list[str] = []
     for one in migrations():
         with connection.transaction():
@@ -87,6 +89,8 @@ def _make_role(connection: Connection) -> None:
     if connection.execute(HAS_ROLE).fetchone() is None:
         with suppress(errors.DuplicateObject, errors.UniqueViolation):  # others may be faster
             connection.execute(MAKE_ROLE)
+    if connection.execute(IN_ROLE).fetchone() is None:  # a superuser always is
+        connection.execute(TAKE_ROLE)
 
 
 def _same(one: Migration, checksum: str) -> None:

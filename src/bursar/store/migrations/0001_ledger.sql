@@ -208,7 +208,6 @@ create table draws (
     constraint draws_none_negative
         check (least(drawn - charged - returned, charged - undone, undone, returned) >= 0)
 );
-create index draws_grant on draws (org_id, grant_id);
 
 create table charges (
     org_id     text collate "C" not null,
