@@ -202,14 +202,14 @@ def test_a_rate_is_an_amount(micros: Micros) -> None:
 @pytest.mark.parametrize("field", ["gpu_type", "region", "tier", "priority_class"])
 def test_a_rate_names_something_or_leaves_it_open(field: str) -> None:
     """Empty text is neither a name nor 'any' (B1)."""
-    with pytest.raises(ValueError, match=f"^{field} is 1 to 255 characters long, not 0$"):
+    with pytest.raises(ValueError, match=f"^{field} is 1 to 255 bytes long, not 0$"):
         rate(5, **{field: ""})
 
 
 def test_a_version_has_a_name_and_a_time() -> None:
     """So that it can be found again, and put in order (B1)."""
     for wrong, why in (
-        ({"id": ""}, "^id is 1 to 255 characters long"),
+        ({"id": ""}, "^id is 1 to 255 bytes long"),
         ({"effective_at": -1}, "^effective_at is 0 to"),
         ({"effective_at": NEVER + 1}, "^effective_at is 0 to"),
     ):

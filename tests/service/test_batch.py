@@ -16,7 +16,7 @@ from bursar.core.ledger.events import Event
 from bursar.core.ledger.journal import Journal
 from bursar.core.ledger.values import Context, Kind
 from bursar.core.pricing import PriceBook
-from bursar.core.refusal import Code, Refusal
+from bursar.core.refusal import Code, InvariantBroken, Refusal
 from bursar.service.batch import Answer, Ask, Batch, OrgUnknown
 from bursar.store.reading import Connection, selected
 from bursar.store.shelves import DRAWS, SHELVES, draw_values
@@ -269,3 +269,35 @@ def test_what_is_in_memory_is_not_loaded_again(connection: Connection) -> None:
     desk.asks(desk.reserve("h2", 100))
 
     assert 1 == desk.rounds
+
+
+def test_large_books_and_many_orgs_are_let_go(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory is bounded; what is let go is loaded again."""
+    desk = Desk(connection)
+    desk.opens()
+    assert desk.org in desk.cache
+    monkeypatch.setattr("bursar.service.batch.ORGS_MAX", 1)
+    other = Desk(connection)
+    other.cache = desk.cache
+    other.opens()
+    assert [other.org] == list(desk.cache)
+
+    monkeypatch.setattr("bursar.service.batch.SIZE_MAX", 5)
+    assert isinstance(desk.outcomes(desk.reserve("h1", 10))[0], tuple)
+
+    assert desk.org not in desk.cache
+    assert isinstance(desk.outcomes(desk.reserve("h2", 10))[0], tuple)
+
+
+def test_a_row_that_was_known_and_is_gone_is_a_contradiction(connection: Connection) -> None:
+    """Nothing is answered that was not written (D9)."""
+    desk = Desk(connection)
+    desk.opens()
+    connection.execute("delete from totals where org_id = %s", [desk.org])
+
+    with pytest.raises(InvariantBroken, match=r"rows that were known are gone .*totals"):
+        desk.asks(desk.reserve("h1", 10))
+
+    assert [] == desk.stored("holds", {"hold_id": "text"})

@@ -327,3 +327,24 @@ def test_the_servers_own_isolation_does_not_matter(
 
     assert 1 == sum(answer.replayed for answer in answers)
     assert [False, False] == [is_held(answer) for answer in answers]
+
+
+def test_wrong_words_are_refused_before_they_wait(
+    database_url: str, connection: Connection
+) -> None:
+    """They would spoil a batch for everybody in it (L7, F43)."""
+    with office(database_url, connection) as desk:
+        for key in ("x" * 256, "a\0b"):
+            with pytest.raises(ValueError, match=r"^key "):
+                desk.submits(AddUser(user=ANN), key=key)
+        with pytest.raises(ValueError, match=r"^org "):
+            desk.ledger.submit("", "k", AddUser(user=ANN))
+
+
+def test_a_closed_ledger_takes_nothing_more(database_url: str, connection: Connection) -> None:
+    """And says so at once."""
+    with office(database_url, connection) as desk:
+        desk.opens(5)
+
+    with pytest.raises(Busy, match="closed"):
+        desk.submits(desk.reserve("h1", 1))

@@ -7,7 +7,7 @@ for one out of bounds. `InvariantBroken` is for our own state, never for what so
 from collections.abc import Iterable
 from typing import Final
 
-TEXT_MAX: Final = 255  # characters; longer ones would not fit into a database's index
+TEXT_MAX: Final = 255  # bytes of UTF-8; longer ones would not fit into a database's index
 
 
 def whole(name: str, value: object, least: int, most: int) -> None:
@@ -19,13 +19,14 @@ def whole(name: str, value: object, least: int, most: int) -> None:
 
 
 def text(name: str, value: object, least: int = 1) -> None:
-    """Refuse what is not text of up to 255 characters, none of them NUL or half a character."""
+    """Refuse what is not text of up to 255 bytes, or has a NUL or half a character in it."""
     if not isinstance(value, str):
         raise TypeError(f"{name} is text, not {value!r}")
-    if not least <= len(value) <= TEXT_MAX:
-        raise ValueError(f"{name} is {least} to {TEXT_MAX} characters long, not {len(value)}")
-    if "\0" in value or not (value.isascii() or _is_whole(value)):
+    size = len(value) if value.isascii() else _size(value)
+    if size is None or "\0" in value:
         raise ValueError(f"{name} has a character that cannot be kept: {value!r}")
+    if not least <= size <= TEXT_MAX:
+        raise ValueError(f"{name} is {least} to {TEXT_MAX} bytes long, not {size}")
 
 
 def texts(name: str, values: Iterable[object]) -> None:
@@ -40,10 +41,9 @@ def optional_text(name: str, value: object) -> None:
         text(name, value)
 
 
-def _is_whole(value: str) -> bool:
-    """Whether no surrogate stands alone."""
+def _size(value: str) -> int | None:
+    """How many bytes a text takes; None if a surrogate stands alone in it."""
     try:
-        value.encode()
+        return len(value.encode())
     except UnicodeEncodeError:
-        return False
-    return True
+        return None

@@ -33,6 +33,8 @@ from bursar.store.reading import (
 from bursar.store.writing import Answered, Written
 
 FIRST_KEYS: Final = 4  # keys of an order that the first round brings
+SIZE_MAX: Final = 200_000  # rows and orders of one org that stay in memory
+ORGS_MAX: Final = 10_000  # orgs that stay in memory
 MOST_KEYS: Final = 4_096  # and that any round brings
 
 
@@ -79,11 +81,22 @@ class Batch:
         self._answers.clear()
         try:
             with self.connection.transaction():
-                return self._decided(asks, orgs)
+                answers = self._decided(asks, orgs)
+            self._let_go(orgs)
+            return answers
         except BaseException:
             for org in orgs:  # what is in memory may be more than what is stored
                 self.cache.pop(org, None)
             raise
+
+    def _let_go(self, orgs: set[OrgId]) -> None:
+        """Forget books that have grown large, and those used longest ago if there are many."""
+        for org in orgs:
+            books = self.cache.pop(org)
+            if books.size <= SIZE_MAX:
+                self.cache[org] = books
+        while len(self.cache) > ORGS_MAX:
+            del self.cache[next(iter(self.cache))]
 
     def _decided(self, asks: Sequence[Ask], orgs: set[OrgId]) -> list[Answer]:
         books = self._locked(orgs)

@@ -24,11 +24,12 @@ from typing import Final, NamedTuple, Self
 import psycopg
 from psycopg import errors
 
+from bursar.core.checks import text
 from bursar.core.ledger.books import Books
 from bursar.core.ledger.commands import Command
 from bursar.core.pricing import PriceBook
 from bursar.core.refusal import Fault, InvariantBroken
-from bursar.service.batch import Answer, Ask, Batch, OrgFrozen, OrgUnknown
+from bursar.service.batch import Answer, Ask, Batch
 from bursar.store.embedded import DatabaseDown
 from bursar.store.reading import Connection, OrgId
 from bursar.store.writing import freeze
@@ -43,7 +44,8 @@ _IN_THE_WAY: Final = (
     errors.LockNotAvailable,
     errors.QueryCanceled,
 )
-_ONE_BY_ONE: Final = (InvariantBroken, OrgUnknown, OrgFrozen, psycopg.IntegrityError)
+# Classes of SQLSTATE that mean: this server, or this connection, cannot go on.
+_LOST: Final = ("08", "53", "57")
 
 
 class Busy(Fault):
@@ -98,6 +100,8 @@ class Ledger:
 
         `Busy` when too many are waiting: nothing has happened then.
         """
+        text("org", org)
+        text("key", key)
         lane = self._lanes[zlib.crc32(org.encode()) % len(self._lanes)]
         return lane.submit(Ask(org, key, command))
 
@@ -121,6 +125,8 @@ class _Lane:
         self._prices = prices
         self._limits = limits
         self._queue: queue.Queue[_Waiting | None] = queue.Queue(limits.waiting)
+        self._door = threading.Lock()
+        self._closed = False
         self._connection: Connection | None = None
         self._books: dict[OrgId, Books] = {}
         self._thread = threading.Thread(target=self._work, name="ledger-lane", daemon=True)
@@ -128,13 +134,18 @@ class _Lane:
 
     def submit(self, ask: Ask) -> "Future[Answer]":
         waiting = _Waiting(ask, Future())
-        try:
-            self._queue.put_nowait(waiting)
-        except queue.Full:
-            raise Busy(f"{self._limits.waiting} commands are waiting already") from None
+        with self._door:
+            if self._closed:
+                raise Busy("the ledger is closed")
+            try:
+                self._queue.put_nowait(waiting)
+            except queue.Full:
+                raise Busy(f"{self._limits.waiting} commands are waiting already") from None
         return waiting.answer
 
     def close(self) -> None:
+        with self._door:
+            self._closed = True
         self._queue.put(None)
         self._thread.join()
 
@@ -161,15 +172,15 @@ class _Lane:
             return
         try:
             answers = self._run([one.ask for one in gathered])
-        except _ONE_BY_ONE as error:
+        except (Busy, Unreachable) as error:
+            for one in gathered:
+                one.answer.set_exception(error)
+        except Exception as error:
             if len(gathered) > 1:
                 for one in gathered:
                     self._answer([one])
             else:
                 self._fail(gathered[0], error)
-        except BaseException as error:
-            for one in gathered:
-                one.answer.set_exception(error)
         else:
             for one, answer in zip(gathered, answers, strict=True):
                 one.answer.set_result(answer)
@@ -196,6 +207,8 @@ class _Lane:
                 if tries >= TRIES:
                     raise Busy(f"others were in the way {tries} times: {error}") from error
             except (psycopg.OperationalError, psycopg.InterfaceError, DatabaseDown) as error:
+                if not _is_lost(error):
+                    raise
                 self._disconnect()
                 if time.monotonic() > deadline:
                     raise Unreachable(str(error)) from error
@@ -212,3 +225,9 @@ class _Lane:
             self._connection.close()
         self._connection = None
         self._books.clear()
+
+
+def _is_lost(error: Exception) -> bool:
+    """Whether an error is the connection's or the server's, and not of what was asked."""
+    state = getattr(error, "sqlstate", None)
+    return state is None or state[:2] in _LOST

@@ -16,7 +16,7 @@ from bursar.core.ledger.books import Books, Trial, existing
 from bursar.core.ledger.commands import Command
 from bursar.core.ledger.events import ChargeReversed, Event, Posting, RecurrenceTurned
 from bursar.core.ledger.values import Compartment, Hold
-from bursar.core.refusal import Refusal
+from bursar.core.refusal import Refusal, invariant
 from bursar.store.codec import command_text, text_of
 from bursar.store.reading import Connection, OrgId, arrays, transposed
 from bursar.store.shelves import DRAWS, SHELF_OF, SHELVES, Shelf, Values, draw_values
@@ -199,16 +199,17 @@ class Written:
     def save(self, connection: Connection) -> None:
         """Write it all."""
         for table, rows in self.new.items():
-            _run(connection, INSERTS[table], rows)
+            _run(connection, table, INSERTS[table], rows)
         for table, rows in self.changed.items():
-            _run(connection, UPDATES[table], rows)
+            _run(connection, table, UPDATES[table], rows)
 
 
 _SHELF: Final[Mapping[str, Shelf]] = MappingProxyType({shelf.table: shelf for shelf in SHELVES})
 
 
-def _run(connection: Connection, sql: str, rows: list[Values]) -> None:
-    connection.execute(sql, transposed(rows, 0))
+def _run(connection: Connection, table: str, sql: str, rows: list[Values]) -> None:
+    written = connection.execute(sql, transposed(rows, 0)).rowcount
+    invariant(written == len(rows), "rows that were known are gone", table=table, written=written)
 
 
 def singles_values(books: Books) -> Values:

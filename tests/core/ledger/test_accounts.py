@@ -163,8 +163,8 @@ def test_an_org_without_accounts_has_no_budgets_and_no_tier() -> None:
         ({"each_user": True}, "a budget limits somebody"),
         ({"user": UserId("ann"), "each_user": True}, "a budget limits somebody"),
         ({"account": ORG, "user": UserId("ann"), "each_user": True}, "one user or each"),
-        ({"account": ""}, "account is 1 to 255 characters long"),
-        ({"account": ORG, "user": ""}, "user is 1 to 255 characters long"),
+        ({"account": ""}, "account is 1 to 255 bytes long"),
+        ({"account": ORG, "user": ""}, "user is 1 to 255 bytes long"),
     ],
 )
 def test_a_budget_limits_somebody(target: dict[str, object], why: str) -> None:

@@ -311,8 +311,9 @@ def test_every_name_is_text_that_can_be_kept(make: Make, field: str) -> None:
     with pytest.raises(TypeError, match=rf"^{field} is text, not 5$"):
         make(**{field: 5})
     for bad, why in (
-        ("", "is 1 to 255 characters long, not 0"),
-        ("x" * 256, "is 1 to 255 characters long, not 256"),
+        ("", "is 1 to 255 bytes long, not 0"),
+        ("x" * 256, "is 1 to 255 bytes long, not 256"),
+        ("\u20ac" * 86, "is 1 to 255 bytes long, not 258"),
         ("a\0b", "has a character that cannot be kept"),
         ("\ud800", "has a character that cannot be kept"),
     ):
@@ -327,7 +328,7 @@ def test_every_name_is_text_that_can_be_kept(make: Make, field: str) -> None:
 def test_words_for_people_may_be_empty(make: Make, field: str) -> None:
     """But are text all the same."""
     assert "" == getattr(make(**{field: ""}), field)
-    with pytest.raises(ValueError, match=rf"^{field} is 0 to 255 characters long, not 256$"):
+    with pytest.raises(ValueError, match=rf"^{field} is 0 to 255 bytes long, not 256$"):
         make(**{field: "x" * 256})
 
 

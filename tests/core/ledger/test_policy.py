@@ -254,7 +254,7 @@ def test_a_share_is_more_than_nothing_and_at_most_all() -> None:
 )
 def test_a_policy_names_what_it_admits(field: str) -> None:
     """Empty text is no name (L9)."""
-    with pytest.raises(ValueError, match=f"^{field} is 1 to 255 characters long, not 0$"):
+    with pytest.raises(ValueError, match=f"^{field} is 1 to 255 bytes long, not 0$"):
         Policy(**{field: frozenset({""})})  # type: ignore[arg-type]
 
 

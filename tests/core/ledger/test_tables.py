@@ -6,6 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bursar.core.ids import AccountId
+from bursar.core.ledger.books import Books
 from bursar.core.ledger.tables import FIRST, Key, NotLoaded, Order, Row, Stretch, Table, Undo
 
 NUMBERS = ("numbers",)
@@ -124,6 +126,21 @@ def test_a_part_knows_what_was_loaded_put_or_found_missing() -> None:
 
     assert [True, True, True, False] == [part.knows(key) for key in "abcd"]
     assert table(a=1).knows("z")
+
+
+def test_a_table_tells_how_much_it_keeps() -> None:
+    """Rows, and keys that are known to have none; books add their orders."""
+    part: Table[str, int] = Table("numbers", complete=False)
+    part.load("a", 1)
+    part.put("b", 2)
+    part.mark_absent("c")
+    assert 3 == part.size
+
+    books = Books()
+    before = books.size
+    books.used.put(AccountId("a"), 5)
+    books.order(("limits",))
+    assert before + 2 == books.size
 
 
 def test_each_replaced_row_is_told_once_as_it_was_at_the_mark() -> None:

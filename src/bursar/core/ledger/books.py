@@ -180,6 +180,11 @@ class Books:
             self._orders[name] = order
         return order
 
+    @property
+    def size(self) -> int:
+        """About how much is kept in memory: rows, known gaps, orders."""
+        return len(self._orders) + sum(table.size for table in self._tables.values())
+
     def facts(self) -> dict[str, object]:
         """All that is true, in a form that compares: no sums that are zero, no orders."""
         told: dict[str, object] = {"singles": self.singles}

@@ -102,6 +102,11 @@ class Table(Generic[K, V]):
         """Whether `get` has an answer."""
         return self.complete or key in self._rows or key in self._absent
 
+    @property
+    def size(self) -> int:
+        """How many rows, and keys that are known to have none, are in memory."""
+        return len(self._rows) + len(self._absent)
+
     def put(self, key: K, row: V) -> None:
         """Set the row."""
         if (steps := self._undo.steps) is not None:
