@@ -670,3 +670,40 @@ def test_a_part_loads_the_grants_it_draws_and_not_the_others() -> None:
         len(outcome[-1].postings) for outcome in outcomes if not isinstance(outcome, Refusal)
     ]
     assert loaders[0].rows == loaders[1].rows
+
+
+def test_an_empty_lane_is_forgotten() -> None:
+    """A decision does not look at what has nothing (L16)."""
+    org = Org()
+    org.issue("g1", 10, priority=1)
+    org.issue("g2", 10)
+    lanes = org.journal.books.lanes_of
+    assert 2 == len(lanes.get(ORG) or ())
+
+    org.reserve("h1", 10)
+
+    assert [100] == [lane.priority for lane in lanes.get(ORG) or ()]
+
+
+def test_nothing_is_noted_outside_a_trial() -> None:
+    """Or the notes would grow for ever (D2)."""
+    org = Org()
+    org.issue("g1", 10)
+
+    assert org.journal.books._undo.steps is None
+    with org.journal.books.trial():
+        assert org.journal.books._undo.steps is not None
+    assert org.journal.books._undo.steps is None
+
+
+def test_a_key_put_back_before_it_was_loaded_is_added_again() -> None:
+    """Taken out and added again before anything was loaded, it is there, once (D2)."""
+    order = Order(("limits",), complete=False)
+    order.discard((5, "a"))
+    order.add((5, "a"))
+
+    order.load([(5, "a")], through=None)
+    order.discard((5, "a"))
+    order.load([(5, "a")], through=None)
+
+    assert [(5, "a")] == list(order.since())

@@ -383,3 +383,37 @@ def test_a_counter_is_not_negative() -> None:
     assert -5 == Tally(relief=-5).relief
     with pytest.raises(InvariantBroken, match=r"^a counter is negative \(charged=-1\)$"):
         Tally(charged=-1)
+
+
+def test_time_does_not_go_back() -> None:
+    """Neither in what is decided nor in what happened; both instants are told (D5)."""
+    org = Org()
+    org.at(hours(2))
+    [issued] = org.issue("g1", 10)
+    books = org.journal.books
+
+    with pytest.raises(InvariantBroken, match=rf"^time went back \(now={T0}, last={hours(2)}\)$"):
+        org.journal.do(ask.revoke("g1"), T0)
+    with pytest.raises(InvariantBroken, match=rf"^time went back \(at={T0}, now={hours(2)}\)$"):
+        evolve(books, replace(issued, at=T0))
+
+
+def test_a_contradiction_tells_its_figures() -> None:
+    """So that it can be found without a debugger (D7)."""
+    org = Org()
+    org.issue("g1", 10)
+    nothing = Posting(
+        grant=GrantId("g1"),
+        source=Compartment.AVAILABLE,
+        target=Compartment.HELD,
+        amount=0,
+        effective_at=T0,
+    )
+    with pytest.raises(InvariantBroken, match=r"^a posting moves nothing \(grant='g1'\)$"):
+        org.journal.books.post(nothing, 0)
+    with pytest.raises(InvariantBroken, match=r"parts=\(-1, 0, 0, 0\)"):
+        Draw(grant=GrantId("g1"), charged=-1, drawn=-1)
+    with pytest.raises(InvariantBroken, match=r"^more forfeited than lapsed \(grant='g1'\)$"):
+        replace(org.grant("g1"), forfeited=1)
+    with pytest.raises(InvariantBroken, match=r"figures=\(1, 0, 0, 0\)"):
+        Hold(terms=HOLD, expires_at=NEVER, used=1)
