@@ -516,6 +516,19 @@ def test_what_a_reading_puts_after_now_counts_in_a_rolling_window_now() -> None:
     assert 20 * HOUR_MS == org.counted("b")
 
 
+def test_what_a_reading_puts_after_now_counts_in_the_day_it_falls_in() -> None:
+    """A day that has not begun has its own counter, and will be looked at (B5)."""
+    org = Org(prices(h100=3_600_000))
+    org.issue("g", 10**12)
+    org.budget("b", 10**12, account="org")
+    org.at(hours(22))
+    org.reserve("h1", run_ms=5 * HOUR_MS, context=JOB, until=days(3))
+
+    org.reading("h1", 5 * HOUR_MS)
+
+    assert {T0: 2 * HOUR_MS, days(1): 3 * HOUR_MS} == tally(org, "b")
+
+
 # Setting, changing, dropping
 
 

@@ -646,3 +646,18 @@ def test_no_more_is_written_off_than_is_owed() -> None:
     )
     org.does(ask.absorb("h1"))
     assert Refusal(Code.EXCEEDS_DEBT, {"owed": 0, "asked": 0}) == org.refuses(ask.absorb("h1"))
+
+
+def test_a_debt_is_repaid_to_its_last_micro_credit_charge_by_charge() -> None:
+    """Each charge that owes has its part, the last one though it is the smallest there is (L13)."""
+    org = Org()
+    org.issue("g1", 1)
+    org.reserve("h1", 1)
+    org.charge("h1", 11, "c1")
+    org.charge("h1", 1, "c2")
+
+    _, repaid = org.issue("g2", 50)
+
+    assert isinstance(repaid, DebtRepaid)
+    assert [("c1", 10), ("c2", 1)] == [(paid.charge, paid.owed) for paid in repaid.paid]
+    assert 0 == org.owed("h1")
