@@ -27,6 +27,7 @@ from bursar.core.ids import (
     UserId,
 )
 from bursar.core.instant import DAY, HOUR, MINUTE, NEVER, SECOND, Instant
+from bursar.core.ledger.books import Applying
 from bursar.core.ledger.commands import (
     AddAccount,
     AddUser,
@@ -45,7 +46,7 @@ from bursar.core.ledger.commands import (
 from bursar.core.ledger.decide import seen_at
 from bursar.core.ledger.events import Event
 from bursar.core.ledger.journal import Journal, rebuilt_from
-from bursar.core.ledger.limits import Applying, counted_in
+from bursar.core.ledger.limits import counted_in
 from bursar.core.ledger.values import Context, Grant, Hold, Kind, Policy, Target
 from bursar.core.ledger.verify import problems
 from bursar.core.pricing import PriceBook, PriceVersion, Rate

@@ -28,6 +28,7 @@ from bursar.cli.tour.story import (
 )
 from bursar.core.instant import MINUTE, NEVER
 from bursar.core.ledger.balance import balance
+from bursar.core.ledger.books import Applying
 from bursar.core.ledger.events import (
     ChargeBooked,
     DebtRepaid,
@@ -37,7 +38,7 @@ from bursar.core.ledger.events import (
 )
 from bursar.core.ledger.history import view
 from bursar.core.ledger.journal import rebuilt_from
-from bursar.core.ledger.limits import Applying, counted_in
+from bursar.core.ledger.limits import counted_in
 from bursar.core.ledger.values import NO_CONTEXT, Compartment
 from bursar.core.ledger.verify import problems
 from bursar.core.money import CREDIT

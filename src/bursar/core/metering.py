@@ -5,16 +5,14 @@ and a lost one is made good by the next (M2). Prices are taken of running totals
 costs the difference of two totals: metering often or seldom comes to the same (L14).
 """
 
-from dataclasses import dataclass
-
-from bursar.core.altered import altered
 from bursar.core.budgets.periods import Window, split
 from bursar.core.instant import Instant, whole_ms
 from bursar.core.money import Micros, usage_price
 from bursar.core.refusal import invariant
+from bursar.core.value import altered, value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Usage:
     """A stretch [from_ms, to_ms) of an attempt; millisecond k begins at `started_at` + k ms."""
 
@@ -54,7 +52,7 @@ class Usage:
         return usage_price(self.rate, self.milli_gpus, run_ms)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Meter:
     """One attempt's running meter; its type, rate and size are fixed for as long as it runs."""
 

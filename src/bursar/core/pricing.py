@@ -7,15 +7,14 @@ or priority class open; where several rates match, the most specific one applies
 
 from bisect import bisect_right
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, TypeAlias
 
-from bursar.core.altered import Derived
 from bursar.core.checks import optional_text, text, whole
 from bursar.core.ids import PriceVersionId
 from bursar.core.instant import NEVER, Instant
 from bursar.core.money import AMOUNT_MAX, Micros
+from bursar.core.value import Derived, value
 
 _Key: TypeAlias = tuple[str, str | None, str | None, str | None]
 
@@ -33,7 +32,7 @@ _SPECIFIC_FIRST: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Terms:
     """What a price depends on besides the GPU type; None is matched by open rates only."""
 
@@ -42,7 +41,7 @@ class Terms:
     priority_class: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Rate:
     """The price of one GPU-hour of a type, where and for whom it says; None is open to any."""
 
@@ -71,7 +70,7 @@ class _Indexed(Derived):
     _by_key: Mapping[_Key, Micros]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class PriceVersion(_Indexed):
     """Rates that come into force together; never changed afterwards, only followed."""
 
@@ -92,7 +91,7 @@ class PriceVersion(_Indexed):
         return self._by_key.get(key)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class PriceBook:
     """Price versions by the instant from which they are in force, then by order of arrival."""
 
@@ -119,7 +118,7 @@ class PriceBook:
         return next((version for version in self.versions if version.id == id), None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Priced:
     """A price and where it comes from: what a quote shows, and a hold names."""
 

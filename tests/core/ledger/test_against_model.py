@@ -43,7 +43,7 @@ from bursar.core.ids import (
 )
 from bursar.core.instant import HOUR, NEVER, Instant
 from bursar.core.ledger.balance import balance
-from bursar.core.ledger.books import Books
+from bursar.core.ledger.books import Applying, Books
 from bursar.core.ledger.commands import (
     AddAccount,
     AddUser,
@@ -64,7 +64,7 @@ from bursar.core.ledger.decide import seen_at
 from bursar.core.ledger.events import BudgetSet, Event, HoldClosed, HoldOpened, issued_by
 from bursar.core.ledger.history import view
 from bursar.core.ledger.journal import Journal, rebuilt_from
-from bursar.core.ledger.limits import Applying, counted_in
+from bursar.core.ledger.limits import counted_in
 from bursar.core.ledger.quote import Quote, quote
 from bursar.core.ledger.values import NO_POLICY, Budget, Compartment, Context, Grant, Kind, Policy
 from bursar.core.ledger.verify import problems

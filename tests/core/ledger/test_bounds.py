@@ -3,7 +3,7 @@
 2^53−1 is what every client can carry exactly. The credits of an org together stay below it, too.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 
@@ -37,6 +37,7 @@ from bursar.core.ledger.values import (
 )
 from bursar.core.money import AMOUNT_MAX
 from bursar.core.refusal import Code, InvariantBroken, Refusal
+from bursar.core.value import value
 from tests import asking as ask
 from tests.builders import PER_MS, T0, Org, Parts, gpus, hours, moves, prices
 
@@ -318,7 +319,7 @@ def test_a_context_names_what_can_be_run() -> None:
 def test_an_event_that_nobody_knows_is_a_bug() -> None:
     """Not something to be passed over (L1)."""
 
-    @dataclass(frozen=True, slots=True, kw_only=True)
+    @value
     class Invented(Event):
         """Nothing we know of."""
 

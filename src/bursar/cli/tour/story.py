@@ -13,7 +13,7 @@ from bursar.core.ids import (
     UserId,
 )
 from bursar.core.instant import DAY, HOUR, MINUTE, NEVER, Instant
-from bursar.core.ledger.books import existing
+from bursar.core.ledger.books import Applying, existing
 from bursar.core.ledger.commands import (
     AddAccount,
     AddUser,
@@ -28,7 +28,7 @@ from bursar.core.ledger.commands import (
 from bursar.core.ledger.decide import seen_at
 from bursar.core.ledger.events import Event
 from bursar.core.ledger.journal import Journal
-from bursar.core.ledger.limits import Applying, counted_in
+from bursar.core.ledger.limits import counted_in
 from bursar.core.ledger.values import Context, Debt, Grant, Hold, Kind, Policy, Target
 from bursar.core.money import CREDIT, Micros
 from bursar.core.pricing import PriceBook, PriceVersion, Rate

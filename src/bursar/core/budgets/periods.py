@@ -20,15 +20,14 @@ midnight alone is wrong where there is none, or where there are two.
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from enum import StrEnum
 from functools import lru_cache
 from typing import Final
 from zoneinfo import ZoneInfo, available_timezones
 
-from bursar.core.altered import Derived
 from bursar.core.instant import DAY, HOUR, MILLISECOND, NEVER, Instant, whole_ms
+from bursar.core.value import Derived, value
 
 SLOTS: Final = 24  # fixed slots to the length of a rolling window
 
@@ -67,7 +66,7 @@ _LONGEST: Final[Mapping[Every, int]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Period:
     """The instants [start, end); `end` is NEVER when no other period follows."""
 
@@ -86,7 +85,7 @@ class _Remembering(Derived):
     _known: "_Known"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Window(_Remembering):
     """The recurring shape of a budget; what is counted in it starts at zero in each period."""
 

@@ -1,15 +1,15 @@
 """The budgets a tier brings by default (B3)."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
 from bursar.core.budgets.periods import Every
 from bursar.core.money import CREDIT, Micros
+from bursar.core.value import value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class DefaultBudget:
     """A hard budget for each user of the org."""
 

@@ -4,8 +4,6 @@ Sums are kept as credits move, so a balance costs the depth of the tree and the 
 not the number of its grants; only the list of coming expirations walks over what will expire.
 """
 
-from dataclasses import dataclass
-
 from bursar.core.ids import AccountId, GrantId, UserId
 from bursar.core.instant import DAY, NEVER, Instant
 from bursar.core.ledger.books import (
@@ -23,9 +21,10 @@ from bursar.core.ledger.limits import budgets_on, headroom
 from bursar.core.ledger.spendable import spendable_credits
 from bursar.core.ledger.values import NO_CONTEXT, Compartment, Context, Grant, GrantTerms, Kind
 from bursar.core.money import Micros
+from bursar.core.value import value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Owned:
     """The compartments of grants, summed; what has expired counts as lapsed."""
 
@@ -37,7 +36,7 @@ class Owned:
     moved: Micros
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Expiring:
     """Available credits of one grant that will lapse if they are not spent before."""
 
@@ -46,7 +45,7 @@ class Expiring:
     amount: Micros
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Burn:
     """How fast the subtree spends: over the last seven days, in micro-credits per day."""
 
@@ -54,7 +53,7 @@ class Burn:
     runs_out_at: Instant  # NEVER when nothing is being spent
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Balance:
     """What there is to say about an account at one instant."""
 

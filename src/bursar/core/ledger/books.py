@@ -24,7 +24,6 @@ from heapq import merge
 from operator import attrgetter
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
-from bursar.core.altered import altered
 from bursar.core.ids import (
     AccountId,
     BudgetId,
@@ -59,6 +58,7 @@ from bursar.core.ledger.values import (
 from bursar.core.money import Micros
 from bursar.core.pricing import PriceBook
 from bursar.core.refusal import broken, invariant
+from bursar.core.value import altered
 
 COMPARTMENTS: Final = tuple(Compartment)
 NOTHING: Final[tuple[Micros, ...]] = (0,) * len(COMPARTMENTS)
@@ -103,6 +103,13 @@ class Place(StrEnum):
     EXPIRED = "expired"
 
 
+class Applying(NamedTuple):
+    """A budget that applies, and the user it counts apart if it counts each."""
+
+    budget: Budget
+    user: UserId | None
+
+
 CounterKey: TypeAlias = tuple[BudgetId, UserId | None]
 TallyKey: TypeAlias = tuple[BudgetId, UserId | None, Instant]
 KindKey: TypeAlias = tuple[AccountId, Kind]
@@ -140,6 +147,7 @@ class Books:
         self.clock: Instant = 0
         self._undo: Final = Undo()
         self._paths: Final[dict[AccountId, tuple[AccountId, ...]]] = {}  # a tree only grows
+        self.applying: Final[dict[tuple[AccountId, UserId], list[Applying]]] = {}  # as they are now
         self._orders: Final[dict[Name, Order]] = {}
         self._tables: Final[dict[str, Table[Any, Any]]] = {}
 
@@ -183,7 +191,8 @@ class Books:
     @property
     def size(self) -> int:
         """About how much is kept in memory: rows, known gaps, orders."""
-        return len(self._orders) + sum(table.size for table in self._tables.values())
+        found = len(self._orders) + len(self._paths) + len(self.applying)
+        return found + sum(table.size for table in self._tables.values())
 
     def facts(self) -> dict[str, object]:
         """All that is true, in a form that compares: no sums that are zero, no orders."""
@@ -238,9 +247,12 @@ class Books:
             self._count(old.terms, None, posting.target, posting.amount)
             return
         grant = _moved(old, posting.source, posting.target, posting.amount)
-        self.put_grant(grant)
         self._count(old.terms, posting.source, posting.target, posting.amount)
         change = grant.free - old.free
+        if change == 0 and grant.available == old.available:
+            self.grants.put(posting.grant, grant)  # held credits were spent: it stands where it was
+            return
+        self.put_grant(grant)
         if change:
             key = Change(posting.effective_at, self.singles.number, index, change)
             self.order(history_of(posting.grant)).add(key)
@@ -318,9 +330,12 @@ class Books:
         """Let the orders stand at `to`: starts are listed, expiries taken out of their lanes."""
         if to <= self.clock:
             return
-        passed = [
-            key[-1] for name in (WAITING, ENDING) for key in self.order(name).since(bound=(to + 1,))
-        ]
+        bound = (to + 1,)
+        orders = [self.order(WAITING), self.order(ENDING)]
+        if orders[0].first(bound) is None and orders[1].first(bound) is None:
+            self.clock = to
+            return
+        passed = [key[-1] for order in orders for key in order.since(bound=bound)]
         grants = [existing(self.grants, grant) for grant in passed]
         for grant in grants:
             self._unlist(grant)
@@ -389,19 +404,35 @@ class Books:
 
     def put_hold(self, hold: Hold) -> None:
         """Keep a new state of a hold, and its place among those that will reach their limit."""
-        old = self.holds.get(hold.terms.id)
-        if old is not None and old.closed_at is None:
-            self.order(LIMITS).discard((old.expires_at, old.terms.id))
-        if hold.closed_at is None:
-            self.order(LIMITS).add((hold.expires_at, hold.terms.id))
-        self.holds.put(hold.terms.id, hold)
+        terms = hold.terms
+        old = self.holds.get(terms.id)
+        before = None if old is None or old.closed_at is not None else old.expires_at
+        after = None if hold.closed_at is not None else hold.expires_at
+        if before != after:
+            limits = self.order(LIMITS)
+            if before is not None:
+                limits.discard((before, terms.id))
+            if after is not None:
+                limits.add((after, terms.id))
+        self.holds.put(terms.id, hold)
 
     def put_charge(self, record: ChargeRecord) -> None:
         """Keep what is left of a charge, and its place among its hold's charges."""
+        old = self.charges.get(record.id)
         self.charges.put(record.id, record)
-        self.order(charges_of(record.hold)).add((-record.number, record.id))
-        owing = self.order(owing_of(record.hold))
-        (owing.add if record.owed else owing.discard)((record.number, record.id))
+        if old is None:
+            self.order(charges_of(record.hold)).add((-record.number, record.id))
+        if record.owed:
+            self.order(owing_of(record.hold)).add((record.number, record.id))
+        elif old is not None and old.owed:
+            self.order(owing_of(record.hold)).discard((record.number, record.id))
+
+    # Budgets
+
+    def put_budget(self, budget: Budget) -> None:
+        """Keep a new state of a budget; who it applies to is looked up anew."""
+        self.budgets.put(budget.id, budget)
+        self.applying.clear()
 
     # Debts
 
@@ -453,8 +484,9 @@ class Trial:
     def __exit__(self, *_: object) -> None:
         books = self._books
         if not self._kept:
-            books._undo.back_to(self._mark)
-            books._paths.clear()
+            if books._undo.back_to(self._mark):
+                books._paths.clear()
+                books.applying.clear()
             for name, old in zip(Singles.__slots__, self._singles, strict=True):
                 setattr(books.singles, name, old)
             books.clock = self._clock

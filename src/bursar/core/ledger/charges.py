@@ -2,7 +2,6 @@
 
 from typing import Final
 
-from bursar.core.altered import altered
 from bursar.core.ids import ChargeId
 from bursar.core.instant import DAY, MILLISECOND
 from bursar.core.ledger.books import existing
@@ -22,6 +21,7 @@ from bursar.core.ledger.values import Hold
 from bursar.core.metering import Meter, after, read
 from bursar.core.money import AMOUNT_MAX, Micros
 from bursar.core.refusal import Code, Refusal
+from bursar.core.value import altered
 
 AHEAD_MAX: Final = DAY  # how far a reading may be ahead of our clock; beyond it, it is wrong
 

@@ -4,7 +4,6 @@ Where a caller's own time matters it is a field; the time of the decision is `de
 A command that makes no sense whatever the books say cannot be made: `TypeError` or `ValueError`.
 """
 
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, TypeAlias
 
@@ -33,6 +32,7 @@ from bursar.core.ledger.values import (
 )
 from bursar.core.money import AMOUNT_MAX, PPM, Micros
 from bursar.core.pricing import PriceVersion
+from bursar.core.value import value
 
 RUN_MS_MAX: Final = AMOUNT_MAX  # longest run time that can be asked about
 PRIORITY_MAX: Final = 2**31  # of a grant, up or down
@@ -64,7 +64,7 @@ def _one_of(**given: object) -> None:
         raise ValueError(f"exactly one of {' and '.join(given)} is given")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class AddAccount:
     """Put an account into the tree; the first one, without a parent, is the org's root."""
 
@@ -80,7 +80,7 @@ class AddAccount:
         optional_text("time_zone", self.time_zone)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class AddUser:
     """Let a principal of the org ask for credits."""
 
@@ -90,14 +90,14 @@ class AddUser:
         text("user", self.user)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class SetPolicy:
     """Set the org's bounds."""
 
     policy: OrgPolicy
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class SetTier:
     """Give the org a tier; its default budgets replace those of the tier before (B3)."""
 
@@ -107,7 +107,7 @@ class SetTier:
         text("tier", self.tier)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Issue:
     """Create credits: a purchase, a grant or a promotion, now or later (L2)."""
 
@@ -133,7 +133,7 @@ class Issue:
         _instant("expires_at", self.expires_at)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class StartRecurrence:
     """Issue `amount` at once (or at `starts_at`) and at the start of every later period (L20)."""
 
@@ -156,7 +156,7 @@ class StartRecurrence:
         _instant("starts_at", self.starts_at)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class StopRecurrence:
     """Issue nothing more; what was issued stays until it expires."""
 
@@ -166,7 +166,7 @@ class StopRecurrence:
         text("recurrence", self.recurrence)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class ExtendGrant:
     """Move a grant's expiry to later."""
 
@@ -178,7 +178,7 @@ class ExtendGrant:
         _instant("expires_at", self.expires_at)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class RevokeGrant:
     """Take back what is available; what is held stays, and goes to `revoked` when it returns."""
 
@@ -188,7 +188,7 @@ class RevokeGrant:
         text("grant", self.grant)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class VoidGrant:
     """Undo a grant as never issued; refused once anything of it is held, spent or moved."""
 
@@ -198,7 +198,7 @@ class VoidGrant:
         text("grant", self.grant)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Transfer:
     """Move credits to another account of the org, as a new grant on the same terms."""
 
@@ -214,7 +214,7 @@ class Transfer:
         _amount("amount", self.amount)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Reserve:
     """Hold an amount, or what running for `run_ms` can cost; all of it or nothing (L5, M1).
 
@@ -241,7 +241,7 @@ class Reserve:
             raise ValueError("a run time is asked for GPUs: milli_gpus is 0")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class ExtendHold:
     """Hold more, last longer, or both."""
 
@@ -255,22 +255,28 @@ class ExtendHold:
         _instant("expires_at", self.expires_at)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Redraw:
-    """Start an attempt on an actual GPU type: the open part is drawn again for it (M1)."""
+    """Start an attempt on an actual GPU type: the open part is drawn again for it (M1).
+
+    A start that becomes known later has a `started_at`: the attempt counts from then, but not from
+    before the hold was opened; if the hold is closed by now, nothing is drawn any more.
+    """
 
     hold: HoldId
     attempt: int
     gpu_type: str
     run_ms: int  # what the attempt may run at most, stop grace included
+    started_at: Instant | None = None  # now, if not given
 
     def __post_init__(self) -> None:
         text("hold", self.hold)
         text("gpu_type", self.gpu_type)
         _run(self.attempt, self.run_ms)
+        _instant("started_at", self.started_at)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Charge:
     """Charge usage to an open hold: an amount, or an attempt's run time so far (D6).
 
@@ -292,7 +298,7 @@ class Charge:
         _run(self.attempt, self.run_ms)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Settle:
     """Charge up to a total, or a last reading, or nothing more; refund the rest; close.
 
@@ -314,7 +320,7 @@ class Settle:
         _run(self.attempt, self.run_ms)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Release:
     """Refund all that is open and close the hold."""
 
@@ -324,7 +330,7 @@ class Release:
         text("hold", self.hold)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Refund:
     """Return a part of what is open; the hold goes on with the rest."""
 
@@ -336,7 +342,7 @@ class Refund:
         _amount("amount", self.amount)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class EndHold:
     """End a hold that has reached its limit."""
 
@@ -346,7 +352,7 @@ class EndHold:
         text("hold", self.hold)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class GiveBack:
     """Give back the work an attempt lost since `kept_ms` of its run time: spent → held (M3)."""
 
@@ -360,7 +366,7 @@ class GiveBack:
         _within("kept_ms", self.kept_ms, 0, RUN_MS_MAX)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class ReverseCharge:
     """Undo a charge, or `amount` of it; the credits go back to their grants (L11).
 
@@ -377,7 +383,7 @@ class ReverseCharge:
         _instant("reissue_until", self.reissue_until)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class BookLate:
     """Charge usage that became known after its hold was closed, or its attempt settled (L12).
 
@@ -403,7 +409,7 @@ class BookLate:
         _run(self.attempt, self.run_ms)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Lapse:
     """Write down the lapse of up to `most` grants that have expired, the earliest first."""
 
@@ -413,7 +419,7 @@ class Lapse:
         _within("most", self.most, 1, AMOUNT_MAX)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class BookDebt:
     """Owe an amount that no hold covers, such as a payment charged back."""
 
@@ -427,12 +433,12 @@ class BookDebt:
         _amount("amount", self.amount)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class RepayDebt:
     """Repay all debt, the oldest first, as far as eligible credits are available now."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class AbsorbDebt:
     """Write a debt off at the operator's cost: `amount` of it, or all."""
 
@@ -444,14 +450,14 @@ class AbsorbDebt:
         _amount("amount", self.amount)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class SetPrice:
     """Add a version to the org's own prices, which go before the deployment's (B1)."""
 
     version: PriceVersion
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class SetBudget:
     """Set a budget, or change limit, hardness and thresholds of one; counters are kept (B3)."""
 
@@ -474,7 +480,7 @@ class SetBudget:
             raise ValueError(f"thresholds rise: {self.thresholds_ppm}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class DropBudget:
     """Let a budget limit no more; its id is not used again."""
 

@@ -3,10 +3,9 @@
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from bursar.core.altered import altered
 from bursar.core.ids import AccountId, GrantId, UserId
 from bursar.core.instant import Instant
-from bursar.core.ledger.books import Books, existing
+from bursar.core.ledger.books import Applying, Books, existing
 from bursar.core.ledger.events import (
     Event,
     GrantLapsed,
@@ -14,12 +13,12 @@ from bursar.core.ledger.events import (
     Posting,
     RecurrenceTurned,
 )
-from bursar.core.ledger.evolve import evolve
-from bursar.core.ledger.hold_state import hold_after
-from bursar.core.ledger.limits import Applying, budgets_on, claim_changes
+from bursar.core.ledger.evolve import evolve, make_claims
+from bursar.core.ledger.limits import budgets_on, claim_changes
 from bursar.core.ledger.plan import Source
 from bursar.core.ledger.values import Compartment, Context, Draw, Grant, GrantTerms, Hold
 from bursar.core.money import Micros
+from bursar.core.value import altered
 
 AVAILABLE: Final = Compartment.AVAILABLE
 HELD: Final = Compartment.HELD
@@ -37,37 +36,39 @@ class Draft:
         self.now: Final = now
         self.since: Final = books.singles.now  # what was due until then has happened
         self.events: Final[list[Event]] = []
-        self._applying: Final[dict[tuple[AccountId, UserId], list[Applying]]] = {}
         self.credited = False  # whether credits became available since debts were last repaid
 
     def record(self, event: Event) -> None:
         """Let an event be a part of the decision; expired grants that it changes lapse first."""
+        books = self.books
         if not isinstance(event, (GrantLapsed, RecurrenceTurned)):
             for grant in sorted({posting.grant for posting in event.postings}):
                 self.lapse(grant)
-        if self.books.clock < self.now:
-            event = altered(event, due_at=self.books.clock)
+        if books.clock < self.now:
+            event = altered(event, due_at=books.clock)
         if isinstance(event, HoldChanged):
-            self._write_claims(event)
-        evolve(self.books, event)
+            old = books.holds.get(event.hold)
+            evolve(books, event)
+            self._write_claims(event, old)
+        else:
+            evolve(books, event)
         self.events.append(event)
-        self.credited = self.credited or any(_credits(posting) for posting in event.postings)
+        for posting in event.postings:
+            # Credits became available; an undone lapse does not count: it is spent at once.
+            if posting.target is AVAILABLE and posting.source is not LAPSED:
+                self.credited = True
 
-    def _write_claims(self, event: HoldChanged) -> None:
-        """Write into an event what it changes of the hold's claims on budgets."""
-        old = self.books.holds.get(event.hold)
-        new = hold_after(event, old)
-        applying = self.applying(new.terms.account, new.terms.user)
-        changes = tuple(claim_changes(applying, old, new))
+    def _write_claims(self, event: HoldChanged, old: Hold | None) -> None:
+        """Write into an event what it changes of the hold's claims on budgets; let it be true."""
+        new = existing(self.books.holds, event.hold)
+        changes = claim_changes(self.applying(new.terms.account, new.terms.user), old, new)
         if changes:
             object.__setattr__(event, "claims", changes)  # nobody has seen the event yet
+            make_claims(self.books, changes)
 
     def applying(self, account: AccountId, user: UserId) -> list[Applying]:
-        """The budgets that apply to usage of `user` in `account`, looked up once."""
-        key = (account, user)
-        if key not in self._applying:
-            self._applying[key] = budgets_on(self.books, account, user)
-        return self._applying[key]
+        """The budgets that apply to usage of `user` in `account`."""
+        return budgets_on(self.books, account, user)
 
     def lapse(self, grant_id: GrantId) -> None:
         """Write down that a grant has expired, if it has and that is not written yet."""
@@ -79,8 +80,10 @@ class Draft:
 
     def drawn(self, hold: Hold) -> list[tuple[Draw, Grant]]:
         """The draws of a hold with their grants, in spend order as it is now."""
-        path = self.books.path(hold.terms.account)
         pairs = [(draw, existing(self.books.grants, draw.grant)) for draw in hold.draws]
+        if len(pairs) < 2:
+            return pairs
+        path = self.books.path(hold.terms.account)
         return sorted(pairs, key=lambda pair: self.books.spend_key(pair[1].terms, path))
 
     def sources(
@@ -121,8 +124,3 @@ def returned(grant: Grant, amount: Micros, at: Instant) -> Posting:
     else:
         target = AVAILABLE
     return move(grant.terms.id, HELD, target, amount, at)
-
-
-def _credits(posting: Posting) -> bool:
-    """Whether credits became available; an undone lapse does not count: it is spent at once."""
-    return posting.target is AVAILABLE and posting.source is not LAPSED

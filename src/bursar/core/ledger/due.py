@@ -5,7 +5,6 @@ then. So nothing hangs on a sweeper having run.
 """
 
 from collections import deque
-from itertools import islice
 from typing import Any, NamedTuple
 
 from bursar.core.budgets.periods import period_at
@@ -56,7 +55,7 @@ def catch_up(draft: Draft) -> None:
 def _starts(draft: Draft) -> deque[_Due]:
     """The grants that have started since the last event and may repay debt, the earliest first."""
     books = draft.books
-    if next(books.order(DEBTS).since(), None) is None:
+    if books.order(DEBTS).first() is None:
         return deque()
     waiting = books.order(WAITING).since((draft.since + 1,), bound=(draft.now + 1,))
     return deque(_Due(at, 2, grant) for at, grant in waiting)
@@ -64,12 +63,13 @@ def _starts(draft: Draft) -> deque[_Due]:
 
 def _next_due(draft: Draft, starts: deque[_Due]) -> _Due | None:
     """The first thing that happens by itself at or before now."""
-    found = [
-        _Due(at, rank, key)
-        for rank, name in enumerate((TURNS, LIMITS))
-        for at, key in islice(draft.books.order(name).since(bound=(draft.now + 1,)), 1)
-    ]
-    return min([*found, *islice(starts, 1)], default=None)
+    books, bound = draft.books, (draft.now + 1,)
+    found = [starts[0]] if starts else []
+    for rank, name in enumerate((TURNS, LIMITS)):
+        key = books.order(name).first(bound)
+        if key is not None:
+            found.append(_Due(key[0], rank, key[1]))
+    return min(found) if found else None
 
 
 def close_hold(draft: Draft, hold: Hold, why: Closing, at: Instant) -> None:

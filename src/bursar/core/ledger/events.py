@@ -4,7 +4,6 @@ An event carries its whole effect (postings, draws, counters), so that `evolve` 
 a ledger rebuilt from its events is the ledger.
 """
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 from bursar.core.ids import (
@@ -32,9 +31,10 @@ from bursar.core.ledger.values import (
 from bursar.core.metering import Meter
 from bursar.core.money import Micros
 from bursar.core.pricing import PriceVersion
+from bursar.core.value import value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Posting:
     """An amount that moves from one compartment of a grant to another; from None when issued."""
 
@@ -45,7 +45,7 @@ class Posting:
     effective_at: Instant
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Event:
     """Something that happened to one org, recorded at `at`."""
 
@@ -54,7 +54,7 @@ class Event:
     postings: tuple[Posting, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class HoldChanged(Event):
     """What a hold can spend changed, and with it what it claims of the budgets above it."""
 
@@ -62,56 +62,56 @@ class HoldChanged(Event):
     claims: tuple[Claimed, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class AccountAdded(Event):
     """The tree has a new account."""
 
     account: Account
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class UserAdded(Event):
     """The org has a new principal."""
 
     user: UserId
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class PolicySet(Event):
     """The org's bounds are now these."""
 
     policy: OrgPolicy
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class TierSet(Event):
     """The org is now of this tier."""
 
     tier: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class PriceSet(Event):
     """The org's own prices have a new version."""
 
     version: PriceVersion
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class GrantIssued(Event):
     """Credits were created."""
 
     terms: GrantTerms
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class GrantLapsed(Event):
     """An expiry was written down."""
 
     grant: GrantId
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class GrantExtended(Event):
     """A grant now expires later."""
 
@@ -119,7 +119,7 @@ class GrantExtended(Event):
     expires_at: Instant
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class GrantRevoked(Event):
     """What was available was taken back; `voided` if the grant is as never issued."""
 
@@ -127,7 +127,7 @@ class GrantRevoked(Event):
     voided: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class CreditsMoved(Event):
     """Credits went to another account as a new grant."""
 
@@ -135,14 +135,14 @@ class CreditsMoved(Event):
     terms: GrantTerms
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class RecurrenceStarted(Event):
     """A grant will be issued again and again."""
 
     recurrence: Recurrence
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class RecurrenceTurned(Event):
     """A period ended: what was left lapsed, the next period's credits were issued."""
 
@@ -153,14 +153,14 @@ class RecurrenceTurned(Event):
     rolled: tuple[tuple[GrantId, Micros], ...] = ()  # of what lapsed, issued again
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class RecurrenceStopped(Event):
     """Nothing more will be issued."""
 
     recurrence: RecurrenceId
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class HoldOpened(HoldChanged):
     """Credits were set aside."""
 
@@ -170,14 +170,14 @@ class HoldOpened(HoldChanged):
     dropped: tuple[str, ...] = ()  # acceptable GPU types that could not be priced or funded
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class HoldExtended(HoldChanged):
     """A hold has more credits, a later limit, or both."""
 
     expires_at: Instant
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class HoldRedrawn(HoldChanged):
     """An attempt started; what is open was drawn again for its GPU type."""
 
@@ -185,7 +185,7 @@ class HoldRedrawn(HoldChanged):
     meter: Meter
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class HoldReduced(HoldChanged):
     """A part of what was open went back."""
 
@@ -198,7 +198,7 @@ class Closing(StrEnum):
     ENDED = "ended"  # it reached its limit
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class HoldClosed(HoldChanged):
     """A hold ended and keeps nothing."""
 
@@ -206,7 +206,7 @@ class HoldClosed(HoldChanged):
     closed_at: Instant
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class ChargeBooked(HoldChanged):
     """Usage was charged: amount = what the postings spent + what is owed + what is absorbed."""
 
@@ -223,7 +223,7 @@ class ChargeBooked(HoldChanged):
     late: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class ChargeReversed(Event):
     """A charge, or a part of it, was undone."""
 
@@ -235,7 +235,7 @@ class ChargeReversed(Event):
     counted: tuple[Counted, ...] = ()  # taken off the counters
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Shrunk:
     """What was taken off a charge, so that it cannot be reversed as well."""
 
@@ -246,7 +246,7 @@ class Shrunk:
     counted: tuple[Counted, ...] = ()  # taken off the counters
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class WorkGivenBack(HoldChanged):
     """Lost work was taken off what an attempt was charged."""
 
@@ -258,14 +258,14 @@ class WorkGivenBack(HoldChanged):
     shrunk: tuple[Shrunk, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class DebtBooked(Event):
     """An operator booked a debt."""
 
     debt: Debt
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Paid:
     """A part of a debt that was paid or written off, and the charge it was owed for."""
 
@@ -274,7 +274,7 @@ class Paid:
     spent: tuple[tuple[GrantId, Micros], ...] = ()  # what paid it; empty when it was written off
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class DebtRepaid(Event):
     """Credits that became available paid usage that was owed."""
 
@@ -283,7 +283,7 @@ class DebtRepaid(Event):
     paid: tuple[Paid, ...] = ()  # by charge, the oldest first; empty when it belongs to no hold
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class DebtAbsorbed(Event):
     """A debt was written off at the operator's cost."""
 
@@ -292,7 +292,7 @@ class DebtAbsorbed(Event):
     paid: tuple[Paid, ...] = ()  # by charge, the oldest first; empty when it belongs to no hold
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class BudgetSet(Event):
     """A budget is new, or has a new limit."""
 
@@ -300,14 +300,14 @@ class BudgetSet(Event):
     claims: tuple[Claimed, ...] = ()  # of the open holds; empty when the budget existed before
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class BudgetDropped(Event):
     """A budget limits no more."""
 
     budget: BudgetId
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class ThresholdCrossed(Event):
     """What was charged in a period reached a threshold of a budget; told once."""
 

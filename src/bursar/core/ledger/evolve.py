@@ -4,9 +4,9 @@ Nothing is decided here. An event that contradicts the books breaks an invariant
 of it may be kept.
 """
 
-from functools import singledispatch
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias
 
-from bursar.core.altered import altered
 from bursar.core.ids import AccountId, DebtId, GrantId
 from bursar.core.instant import NEVER, Instant
 from bursar.core.ledger.books import BURN_SLOT, Books, existing, grants_of
@@ -58,6 +58,7 @@ from bursar.core.ledger.values import (
 )
 from bursar.core.money import Micros
 from bursar.core.refusal import broken, invariant
+from bursar.core.value import altered
 
 SPENT = Compartment.SPENT
 
@@ -68,11 +69,14 @@ def evolve(books: Books, event: Event) -> None:
     invariant(event.at >= books.singles.now, "time went back", at=event.at, now=books.singles.now)
     books.singles.now = event.at
     books.singles.number += 1
+    make_true = _MADE_TRUE.get(type(event))
+    if make_true is None:
+        broken("nobody knows this event", event=type(event).__name__)
     for terms in issued_by(event):
         _create(books, terms)
     for index, posting in enumerate(event.postings):
         books.post(posting, index)
-    _make_true(event, books)
+    make_true(event, books)
 
 
 def _create(books: Books, terms: GrantTerms) -> None:
@@ -83,37 +87,46 @@ def _create(books: Books, terms: GrantTerms) -> None:
         books.refs.put(terms.external_ref, terms.id)
 
 
-@singledispatch
-def _make_true(event: Event, books: Books) -> None:
-    broken("nobody knows this event", event=type(event).__name__)
+_Making: TypeAlias = Callable[[Any, Books], None]
+_MADE_TRUE: Final[dict[type[Event], _Making]] = {}
+
+
+def _makes_true(*kinds: type[Event]) -> Callable[[_Making], _Making]:
+    """Say which events a function makes true."""
+
+    def register(making: _Making) -> _Making:
+        _MADE_TRUE.update(dict.fromkeys(kinds, making))
+        return making
+
+    return register
 
 
 # Accounts, policy, prices
 
 
-@_make_true.register
+@_makes_true(AccountAdded)
 def _(event: AccountAdded, books: Books) -> None:
     books.accounts.put(event.account.id, event.account)
     if event.account.parent is None:
         books.singles.root = event.account.id
 
 
-@_make_true.register
+@_makes_true(UserAdded)
 def _(event: UserAdded, books: Books) -> None:
     books.users.put(event.user, event.user)
 
 
-@_make_true.register
+@_makes_true(PolicySet)
 def _(event: PolicySet, books: Books) -> None:
     books.singles.policy = event.policy
 
 
-@_make_true.register
+@_makes_true(TierSet)
 def _(event: TierSet, books: Books) -> None:
     books.singles.tier = event.tier
 
 
-@_make_true.register
+@_makes_true(PriceSet)
 def _(event: PriceSet, books: Books) -> None:
     books.singles.prices = books.singles.prices.with_version(event.version)
 
@@ -121,34 +134,33 @@ def _(event: PriceSet, books: Books) -> None:
 # Grants
 
 
-@_make_true.register
+@_makes_true(GrantIssued)
 def _(event: GrantIssued, books: Books) -> None:
     books.singles.issued += event.terms.amount
 
 
-@_make_true.register(GrantLapsed)
-@_make_true.register(CreditsMoved)
+@_makes_true(GrantLapsed, CreditsMoved)
 def _(event: Event, books: Books) -> None:
     """The postings are the whole effect."""
 
 
-@_make_true.register
+@_makes_true(GrantExtended)
 def _(event: GrantExtended, books: Books) -> None:
     grant = existing(books.grants, event.grant)
     books.put_grant(altered(grant, terms=altered(grant.terms, expires_at=event.expires_at)))
 
 
-@_make_true.register
+@_makes_true(GrantRevoked)
 def _(event: GrantRevoked, books: Books) -> None:
     books.put_grant(altered(existing(books.grants, event.grant), withdrawn=True))
 
 
-@_make_true.register
+@_makes_true(RecurrenceStarted)
 def _(event: RecurrenceStarted, books: Books) -> None:
     books.put_recurrence(event.recurrence)
 
 
-@_make_true.register
+@_makes_true(RecurrenceTurned)
 def _(event: RecurrenceTurned, books: Books) -> None:
     books.singles.issued += sum(terms.amount for terms in event.issued)
     recurrence = existing(books.recurrences, event.recurrence)
@@ -158,7 +170,7 @@ def _(event: RecurrenceTurned, books: Books) -> None:
         books.forfeit(grant, amount, event.turned_at)
 
 
-@_make_true.register
+@_makes_true(RecurrenceStopped)
 def _(event: RecurrenceStopped, books: Books) -> None:
     recurrence = existing(books.recurrences, event.recurrence)
     books.put_recurrence(altered(recurrence, next_at=NEVER))
@@ -167,11 +179,7 @@ def _(event: RecurrenceStopped, books: Books) -> None:
 # Holds
 
 
-@_make_true.register(HoldOpened)
-@_make_true.register(HoldExtended)
-@_make_true.register(HoldRedrawn)
-@_make_true.register(HoldReduced)
-@_make_true.register(HoldClosed)
+@_makes_true(HoldOpened, HoldExtended, HoldRedrawn, HoldReduced, HoldClosed)
 def _(event: HoldChanged, books: Books) -> None:
     _change_hold(event, books)
 
@@ -180,14 +188,15 @@ def _change_hold(event: HoldChanged, books: Books) -> Hold:
     """Let the hold, and what it claims of budgets, be as the event says."""
     hold = hold_after(event, books.holds.get(event.hold))
     books.put_hold(hold)
-    _claim(books, event.claims)
+    if event.claims:
+        make_claims(books, event.claims)
     return hold
 
 
 # Charges
 
 
-@_make_true.register
+@_makes_true(ChargeBooked)
 def _(event: ChargeBooked, books: Books) -> None:
     hold = _change_hold(event, books)
     if event.owed:
@@ -207,7 +216,7 @@ def _(event: ChargeBooked, books: Books) -> None:
     books.put_charge(record)
 
 
-@_make_true.register
+@_makes_true(ChargeReversed)
 def _(event: ChargeReversed, books: Books) -> None:
     record = existing(books.charges, event.charge)
     hold = existing(books.holds, record.hold)
@@ -233,7 +242,7 @@ def _(event: ChargeReversed, books: Books) -> None:
     )
 
 
-@_make_true.register
+@_makes_true(WorkGivenBack)
 def _(event: WorkGivenBack, books: Books) -> None:
     hold = _change_hold(event, books)
     if event.forgiven:
@@ -256,12 +265,12 @@ def _(event: WorkGivenBack, books: Books) -> None:
 # Debts
 
 
-@_make_true.register
+@_makes_true(DebtBooked)
 def _(event: DebtBooked, books: Books) -> None:
     books.put_debt(event.debt)
 
 
-@_make_true.register
+@_makes_true(DebtRepaid)
 def _(event: DebtRepaid, books: Books) -> None:
     debt = existing(books.debts, event.debt)
     _spend(books, debt.account, event.postings, event.at)
@@ -276,7 +285,7 @@ def _(event: DebtRepaid, books: Books) -> None:
     _pay(books, event.paid)
 
 
-@_make_true.register
+@_makes_true(DebtAbsorbed)
 def _(event: DebtAbsorbed, books: Books) -> None:
     debt = existing(books.debts, event.debt)
     books.put_debt(altered(debt, owed=debt.owed - event.amount))
@@ -301,25 +310,25 @@ def _pay(books: Books, paid: tuple[Paid, ...]) -> None:
 # Budgets
 
 
-@_make_true.register
+@_makes_true(BudgetSet)
 def _(event: BudgetSet, books: Books) -> None:
     budget = event.budget
     if books.budgets.get(budget.id) is None:
         others = books.budgets_of.get(budget.target.key) or ()
         books.budgets_of.put(budget.target.key, tuple(sorted((*others, budget.id))))
-    books.budgets.put(budget.id, budget)
-    _claim(books, event.claims)
+    books.put_budget(budget)
+    make_claims(books, event.claims)
 
 
-@_make_true.register
+@_makes_true(BudgetDropped)
 def _(event: BudgetDropped, books: Books) -> None:
     budget = existing(books.budgets, event.budget)
     others = existing(books.budgets_of, budget.target.key)
     books.budgets_of.put(budget.target.key, tuple(one for one in others if one != budget.id))
-    books.budgets.put(budget.id, altered(budget, dropped=True))
+    books.put_budget(altered(budget, dropped=True))
 
 
-@_make_true.register
+@_makes_true(ThresholdCrossed)
 def _(event: ThresholdCrossed, books: Books) -> None:
     key = (event.budget, event.user, event.start)
     tally = books.tallies.get(key) or NO_TALLY
@@ -329,17 +338,15 @@ def _(event: ThresholdCrossed, books: Books) -> None:
 # What several events share
 
 
-def _claim(books: Books, claims: tuple[Claimed, ...]) -> None:
+def make_claims(books: Books, claims: tuple[Claimed, ...]) -> None:
+    """Let open holds claim more or less of budgets."""
     for one in claims:
         counter = (one.budget, one.user)
         books.claims.put(counter, (books.claims.get(counter) or 0) + one.full)
         if one.relief:
             tally = books.tallies.get((*counter, one.start)) or NO_TALLY
-            relief = tally.relief + one.relief
-            books.tallies.put(
-                (*counter, one.start),
-                altered(tally, relief=relief),
-            )
+            after = altered(tally, relief=tally.relief + one.relief)
+            books.tallies.put((*counter, one.start), after)
 
 
 def _owe(books: Books, hold: Hold, amount: Micros, at: Instant) -> None:
@@ -365,14 +372,20 @@ def _spent_by(postings: tuple[Posting, ...]) -> tuple[tuple[GrantId, Micros], ..
 
 def _spend(books: Books, account: AccountId, postings: tuple[Posting, ...], at: Instant) -> None:
     """Count what an account's usage spent (or got back) in all accounts above it."""
-    amount = sum(posting.amount for posting in postings if posting.target is SPENT)
-    amount -= sum(posting.amount for posting in postings if posting.source is SPENT)
+    amount = 0
+    for posting in postings:
+        if posting.target is SPENT:
+            amount += posting.amount
+        elif posting.source is SPENT:
+            amount -= posting.amount
     if amount == 0:
         return
     slot = at - at % BURN_SLOT
+    used, burn = books.used, books.burn
     for one in books.path(account):
-        books.used.put(one, (books.used.get(one) or 0) + amount)
-        books.burn.put((one, slot), (books.burn.get((one, slot)) or 0) + amount)
+        used.put(one, (used.get(one) or 0) + amount)
+        key = (one, slot)
+        burn.put(key, (burn.get(key) or 0) + amount)
 
 
 def _tally(books: Books, counted: tuple[Counted, ...], sign: int) -> None:

@@ -2,7 +2,6 @@
 
 from itertools import islice
 
-from bursar.core.altered import altered
 from bursar.core.budgets.periods import Every, Window
 from bursar.core.ids import AccountId
 from bursar.core.instant import NEVER
@@ -30,6 +29,7 @@ from bursar.core.ledger.events import (
 from bursar.core.ledger.values import Grant, GrantTerms, Policy, Recurrence
 from bursar.core.money import AMOUNT_MAX, Micros
 from bursar.core.refusal import Code, Refusal
+from bursar.core.value import altered
 
 
 def issue(draft: Draft, ask: Issue) -> Refusal | None:

@@ -6,18 +6,19 @@ of whether a lapse had been written. Every such view adds up and has no negative
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
 
-from bursar.core.altered import altered
 from bursar.core.ids import AccountId, GrantId
-from bursar.core.instant import Instant
+from bursar.core.instant import NEVER, Instant
 from bursar.core.ledger.events import Event, GrantExtended, Posting, issued_by
 from bursar.core.ledger.values import Compartment, GrantTerms
 from bursar.core.money import Micros
 from bursar.core.refusal import invariant
+from bursar.core.value import altered, value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class View:
     """What was in a grant's compartments, at the instant looked at."""
 
@@ -31,10 +32,41 @@ class View:
         invariant(total == self.terms.amount, "a past view does not add up", **figures)
 
 
-def view(events: Iterable[Event], at: Instant, known_at: Instant) -> dict[GrantId, View]:
-    """Every grant that existed at `at`, as of `at`, as known at `known_at`."""
-    terms: dict[GrantId, GrantTerms] = {}
-    parts: dict[GrantId, dict[Compartment, Micros]] = {}
+NO_VIEWS: Final[Mapping[GrantId, View]] = MappingProxyType({})
+
+
+def view(
+    events: Iterable[Event],
+    at: Instant,
+    known_at: Instant,
+    start: Mapping[GrantId, View] = NO_VIEWS,
+) -> dict[GrantId, View]:
+    """Every grant that existed at `at`, as of `at`, as known at `known_at`.
+
+    `events` may begin after a number if `start` is what was recorded up to it, no later than `at`.
+    """
+    terms, parts = _folded(events, at, known_at, start)
+    return {
+        grant: View(terms=terms[grant], parts=_expired(terms[grant], found, at))
+        for grant, found in parts.items()
+        if terms[grant].issued_at <= at
+    }
+
+
+def recorded(
+    events: Iterable[Event], start: Mapping[GrantId, View] = NO_VIEWS
+) -> dict[GrantId, View]:
+    """Every grant as events left it, going on from `start`: what has expired unnoticed included."""
+    terms, parts = _folded(events, NEVER, NEVER, start)
+    return {grant: View(terms=terms[grant], parts=found) for grant, found in parts.items()}
+
+
+def _folded(
+    events: Iterable[Event], at: Instant, known_at: Instant, start: Mapping[GrantId, View]
+) -> tuple[dict[GrantId, GrantTerms], dict[GrantId, dict[Compartment, Micros]]]:
+    """The terms and compartments of grants after what was known and had taken effect."""
+    terms = {grant: found.terms for grant, found in start.items()}
+    parts = {grant: dict(found.parts) for grant, found in start.items()}
     for event in events:
         if event.at > known_at:
             break
@@ -46,11 +78,7 @@ def view(events: Iterable[Event], at: Instant, known_at: Instant) -> dict[GrantI
         for posting in event.postings:
             if posting.effective_at <= at:
                 _post(parts[posting.grant], posting)
-    return {
-        grant: View(terms=terms[grant], parts=_expired(terms[grant], found, at))
-        for grant, found in parts.items()
-        if terms[grant].issued_at <= at
-    }
+    return terms, parts
 
 
 def owned_by(views: Mapping[GrantId, View], account: AccountId) -> dict[Compartment, Micros]:

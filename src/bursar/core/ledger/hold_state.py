@@ -7,7 +7,6 @@ that into the event.
 from collections.abc import Callable
 from typing import Any, Final
 
-from bursar.core.altered import altered
 from bursar.core.ids import GrantId
 from bursar.core.instant import Instant
 from bursar.core.ledger.events import (
@@ -24,6 +23,7 @@ from bursar.core.ledger.values import Compartment, Draw, Hold
 from bursar.core.metering import Meter
 from bursar.core.money import Micros
 from bursar.core.refusal import broken, invariant
+from bursar.core.value import altered
 
 AVAILABLE, HELD, SPENT = Compartment.AVAILABLE, Compartment.HELD, Compartment.SPENT
 
@@ -35,42 +35,38 @@ def hold_after(event: HoldChanged, hold: Hold | None) -> Hold:
         hold = Hold(terms=event.terms, expires_at=event.expires_at, rate=event.rate)
     if hold is None:
         broken("a hold is missing", hold=event.hold)
+    changes = _changes(event, hold)
     own = event.own if isinstance(event, ChargeBooked) else ()
     draws = moved_draws(hold.draws, event.postings, own)
-    return altered(
-        hold,
-        draws=draws,
-        open=sum(draw.open for draw in draws),
-        touched_at=event.at,
-        **_more(event, hold),
-    )
+    changes["draws"] = draws
+    changes["open"] = sum([draw.open for draw in draws])
+    changes["touched_at"] = event.at
+    return altered(hold, **changes)
 
 
-def _more(event: HoldChanged, hold: Hold) -> dict[str, Any]:
+def _changes(event: HoldChanged, hold: Hold) -> dict[str, Any]:
     """What changes besides the draws."""
-    match event:
-        case HoldExtended():
-            return {"expires_at": event.expires_at}
-        case HoldRedrawn():
-            return {"meters": _metered(hold, event.attempt, event.meter)}
-        case HoldClosed():
-            return {"closed_at": event.closed_at}
-        case ChargeBooked():
-            return {
-                "used": hold.used + event.amount,
-                "owed": hold.owed + event.owed,
-                "absorbed": hold.absorbed + event.absorbed,
-                "meters": _metered(hold, event.attempt, event.meter),
-            }
-        case WorkGivenBack():
-            return {
-                "used": hold.used - event.amount,
-                "owed": hold.owed - event.forgiven,
-                "absorbed": hold.absorbed - event.absorbed,
-                "meters": _metered(hold, event.attempt, event.meter),
-            }
-        case _:
-            return {}
+    if isinstance(event, ChargeBooked):
+        return {
+            "used": hold.used + event.amount,
+            "owed": hold.owed + event.owed,
+            "absorbed": hold.absorbed + event.absorbed,
+            "meters": _metered(hold, event.attempt, event.meter),
+        }
+    if isinstance(event, HoldClosed):
+        return {"closed_at": event.closed_at}
+    if isinstance(event, HoldExtended):
+        return {"expires_at": event.expires_at}
+    if isinstance(event, HoldRedrawn):
+        return {"meters": _metered(hold, event.attempt, event.meter)}
+    if isinstance(event, WorkGivenBack):
+        return {
+            "used": hold.used - event.amount,
+            "owed": hold.owed - event.forgiven,
+            "absorbed": hold.absorbed - event.absorbed,
+            "meters": _metered(hold, event.attempt, event.meter),
+        }
+    return {}
 
 
 def _metered(hold: Hold, attempt: int | None, meter: Meter | None) -> tuple[tuple[int, Meter], ...]:

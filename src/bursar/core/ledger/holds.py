@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping
 from heapq import merge
 from typing import NamedTuple, TypeAlias
 
-from bursar.core.altered import altered
 from bursar.core.ids import AccountId, DebtId, GrantId, HoldId
 from bursar.core.instant import Instant
 from bursar.core.ledger.books import Books
@@ -28,6 +27,7 @@ from bursar.core.metering import Meter
 from bursar.core.money import AMOUNT_MAX, Micros, usage_price
 from bursar.core.pricing import Priced, Terms, attempt_rate, price_of
 from bursar.core.refusal import Code, Refusal
+from bursar.core.value import altered
 
 Rates: TypeAlias = tuple[tuple[str, Micros], ...]  # GPU type → micro-credits per GPU-hour
 
@@ -308,16 +308,17 @@ def redraw(draft: Draft, ask: Redraw) -> Refusal | None:
         return Refusal(Code.TYPE_NOT_HELD, {"gpu_type": ask.gpu_type, "held": tuple(rates)})
     if not hold.terms.metered:
         return Refusal(Code.NOT_METERED, {"hold": ask.hold})
-    if hold.closed_at is not None:
+    if hold.closed_at is not None and ask.started_at is None:
         return closed(hold)
 
     # Nothing below may refuse.
+    started_at = _started_at(draft, hold, ask)
     context = altered(hold.terms.context, gpu_types=(ask.gpu_type,))
-    in_force = prices_for(draft.books, context, draft.now).get(ask.gpu_type)
+    in_force = prices_for(draft.books, context, started_at).get(ask.gpu_type)
     rate = attempt_rate(rates[ask.gpu_type], in_force.rate if in_force else None)
     milli_gpus = context.milli_gpus
     amount = min(hold.open, usage_price(rate, milli_gpus, ask.run_ms))
-    meter = Meter(gpu_type=ask.gpu_type, started_at=draft.now, rate=rate, milli_gpus=milli_gpus)
+    meter = Meter(gpu_type=ask.gpu_type, started_at=started_at, rate=rate, milli_gpus=milli_gpus)
     draft.record(
         HoldRedrawn(
             at=draft.now,
@@ -328,6 +329,14 @@ def redraw(draft: Draft, ask: Redraw) -> Refusal | None:
         )
     )
     return None
+
+
+def _started_at(draft: Draft, hold: Hold, ask: Redraw) -> Instant:
+    """When an attempt started: while its hold was open, whatever another clock says."""
+    if ask.started_at is None:
+        return draft.now
+    latest = draft.now if hold.closed_at is None else hold.closed_at
+    return max(min(ask.started_at, latest), hold.terms.opened_at)
 
 
 def _redrawn(draft: Draft, hold: Hold, context: Context, amount: Micros) -> tuple[Posting, ...]:

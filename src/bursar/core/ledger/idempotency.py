@@ -4,14 +4,15 @@ The shell keeps, in the same transaction as the effect, each key with its comman
 refusals decided under the org's lock included.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
 from bursar.core.ledger.commands import Command
 from bursar.core.ledger.events import Event
 from bursar.core.refusal import Code, Refusal
+from bursar.core.value import value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Reply:
     """What was answered to a key the first time."""
 

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 from bursar.core.budgets.periods import Period, claim_horizon, period_at, slots_inside
 from bursar.core.ids import AccountId, BudgetId, UserId
 from bursar.core.instant import NEVER, Instant, whole_ms
-from bursar.core.ledger.books import Books, TallyKey, existing
+from bursar.core.ledger.books import Applying, Books, TallyKey, existing
 from bursar.core.ledger.events import ThresholdCrossed
 from bursar.core.ledger.values import (
     NO_TALLY,
@@ -36,15 +36,15 @@ from bursar.core.money import PPM, Micros, usage_price_up
 from bursar.core.refusal import Code, Refusal
 
 
-class Applying(NamedTuple):
-    """A budget that applies, and the user it counts apart if it counts each."""
-
-    budget: Budget
-    user: UserId | None
-
-
 def budgets_on(books: Books, account: AccountId, user: UserId) -> list[Applying]:
     """The budgets that apply to usage of `user` in `account`, in the order they are checked."""
+    applying = books.applying.get((account, user))
+    if applying is None:
+        applying = books.applying[account, user] = _found_on(books, account, user)
+    return applying
+
+
+def _found_on(books: Books, account: AccountId, user: UserId) -> list[Applying]:
     applying: list[Applying] = []
     for one in books.path(account):
         _gather(books, (one, None, False), None, applying)
@@ -85,21 +85,40 @@ def claim_of(budget: Budget, hold: Claimant, period: Period) -> Claim:
     return Claim(full, full - _spendable_within(hold, span))
 
 
-def claim_changes(applying: list[Applying], old: Hold | None, new: Hold) -> Iterator[Claimed]:
+def claim_changes(applying: list[Applying], old: Hold | None, new: Hold) -> tuple[Claimed, ...]:
     """By how much the claims on the budgets above a hold change when it does, now."""
+    if not applying:
+        return ()
+    if not new.terms.by_time:
+        more = new.open - (0 if old is None else old.open)
+        return _claimed_anytime(applying, more, new.touched_at) if more else ()
     was, now = None if old is None else old.claimant, new.claimant
+    changes: list[Claimed] = []
     for budget, user in applying:
         period = period_at(budget.window, now.touched_at)
-        full, relief = claim_of(budget, now, period)
+        after = claim_of(budget, now, period)
         before = NO_CLAIM if was is None else claim_of(budget, was, period)
-        if (full, relief) != before:
-            yield Claimed(
-                budget=budget.id,
-                user=user,
-                start=period.start,
-                full=full - before.full,
-                relief=relief - before.relief,
+        if after != before:
+            full, relief = after.full - before.full, after.relief - before.relief
+            start = period.start
+            changes.append(
+                Claimed(budget=budget.id, user=user, start=start, full=full, relief=relief)
             )
+    return tuple(changes)
+
+
+def _claimed_anytime(applying: list[Applying], more: Micros, now: Instant) -> tuple[Claimed, ...]:
+    """The changes when a hold that can be spent at any speed has more open, or less."""
+    return tuple(
+        Claimed(
+            budget=budget.id,
+            user=user,
+            start=period_at(budget.window, now).start,
+            full=more,
+            relief=0,
+        )
+        for budget, user in applying
+    )
 
 
 def _spendable_within(hold: Claimant, span: int) -> Micros:
@@ -240,25 +259,33 @@ def over_limit(
     """The hard budgets that a charge brings, or keeps, over their limit."""
     return tuple(
         one.budget.id
-        for one in applying
-        if one.budget.hard and any(_is_over(books, one, counted, now))
+        for one, parts in _by_budget(applying, counted)
+        if one.budget.hard and _is_over(books, one, parts, now)
     )
 
 
-def _is_over(
-    books: Books, applying: Applying, counted: tuple[Counted, ...], now: Instant
-) -> Iterator[bool]:
-    """For each period the charge touches: whether what is charged there exceeds the limit."""
+def _by_budget(
+    applying: list[Applying], counted: tuple[Counted, ...]
+) -> list[tuple[Applying, list[Counted]]]:
+    """The budgets that a charge counts in, each with its own parts of the charge."""
+    parts: dict[tuple[BudgetId, UserId | None], list[Counted]] = {}
+    for part in counted:
+        parts.setdefault((part.budget, part.user), []).append(part)
+    return [(one, parts[key]) for one in applying if (key := (one.budget.id, one.user)) in parts]
+
+
+def _is_over(books: Books, applying: Applying, parts: list[Counted], now: Instant) -> bool:
+    """Whether what is charged in a period the charge touches exceeds the limit."""
     budget, user = applying
-    mine = [one for one in counted if (one.budget, one.user) == (budget.id, user)]
-    if not budget.calendar and mine:
+    if not budget.calendar:
         inside = slots_inside(budget.window, now)
-        added = sum(one.amount for one in mine if one.start in inside)
-        yield added > 0 and charged_in(books, applying, now) + added > budget.limit
-        return
-    for one in mine:
-        tally = books.tallies.get((budget.id, user, one.start)) or NO_TALLY
-        yield tally.charged + one.amount > budget.limit
+        added = sum(part.amount for part in parts if part.start in inside)
+        return added > 0 and charged_in(books, applying, now) + added > budget.limit
+    for part in parts:
+        tally = books.tallies.get((budget.id, user, part.start)) or NO_TALLY
+        if tally.charged + part.amount > budget.limit:
+            return True
+    return False
 
 
 def crossings(
@@ -267,19 +294,17 @@ def crossings(
     """The thresholds that the counters have reached and that were not told yet, after a charge."""
     return [
         crossing
-        for one in applying
-        for start in _starts(one, counted, now)
+        for one, parts in _by_budget(applying, counted)
+        for start in _starts(one.budget, parts, now)
         if (crossing := _crossing(books, one, start, now)) is not None
     ]
 
 
-def _starts(applying: Applying, counted: tuple[Counted, ...], now: Instant) -> list[Instant]:
+def _starts(budget: Budget, parts: list[Counted], now: Instant) -> list[Instant]:
     """The periods in which a charge may have reached a threshold; of a rolling window the slot."""
-    budget, user = applying
-    touched = {one.start for one in counted if (one.budget, one.user) == (budget.id, user)}
-    if touched and not budget.calendar:
+    if not budget.calendar:
         return [period_at(budget.window, now).start]
-    return sorted(touched)
+    return sorted(part.start for part in parts)
 
 
 def _crossing(
@@ -287,11 +312,16 @@ def _crossing(
 ) -> ThresholdCrossed | None:
     budget, user = applying
     starts = (start,) if budget.calendar else slots_inside(budget.window, now)
-    tallies = [books.tallies.get((budget.id, user, one)) or NO_TALLY for one in starts]
-    charged = sum(tally.charged for tally in tallies)
-    told = max(_told(budget, tally) for tally in tallies)
-    coming = budget.thresholds_ppm[told:]
-    reached = told + sum(1 for ppm in coming if charged * PPM >= budget.limit * ppm)
+    charged = told = 0
+    for one in starts:
+        tally = books.tallies.get((budget.id, user, one)) or NO_TALLY
+        charged += tally.charged
+        told = max(told, _told(budget, tally))
+    reached = told
+    for ppm in budget.thresholds_ppm[told:]:
+        if charged * PPM < budget.limit * ppm:
+            break
+        reached += 1
     if reached == told:
         return None
     return ThresholdCrossed(

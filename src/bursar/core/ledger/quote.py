@@ -1,7 +1,5 @@
 """What a hold would cost and what forbids it, before it is asked for (B1)."""
 
-from dataclasses import dataclass
-
 from bursar.core.instant import Instant
 from bursar.core.ledger.balance import spendable_for
 from bursar.core.ledger.books import Books
@@ -11,9 +9,10 @@ from bursar.core.ledger.events import Event, HoldOpened
 from bursar.core.ledger.holds import prices_for, refusals, reserve
 from bursar.core.money import Micros, usage_price
 from bursar.core.refusal import Refusal
+from bursar.core.value import value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Quote:
     """The price shown is the price charged: the rates are those the hold would keep."""
 

@@ -6,8 +6,9 @@ may also be only partly loaded: touching a row or a stretch of an order that is 
 `NotLoaded`, which names it; the shell loads it and asks again (D2).
 """
 
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from bursar.core.ordered import Ordered
@@ -50,7 +51,7 @@ class Undo:
     __slots__ = ("steps",)
 
     def __init__(self) -> None:
-        self.steps: list[tuple[Callable[[Any, Any], None], Any, Any]] | None = None
+        self.steps: list[tuple[Table[Any, Any] | Order, Any, Any]] | None = None
 
     def mark(self) -> int:
         """Note what is replaced from here on."""
@@ -58,21 +59,22 @@ class Undo:
             self.steps = []
         return len(self.steps)
 
-    def back_to(self, mark: int) -> None:
-        """Put back what was replaced since the mark, the last first."""
+    def back_to(self, mark: int) -> bool:
+        """Put back what was replaced since the mark, the last first; whether there was any."""
         steps = self.steps or []
+        any_steps = len(steps) > mark
         while len(steps) > mark:
-            put_back, key, old = steps.pop()
-            put_back(key, old)
+            changed, key, old = steps.pop()
+            changed.put_back(key, old)
+        return any_steps
 
     def replaced(self, mark: int) -> Iterator[tuple["Table[Any, Any]", Any, Any]]:
         """The rows that were replaced since the mark, each once: table, key, row at the mark."""
         seen: set[tuple[str, Any]] = set()
-        for put_back, key, old in (self.steps or [])[mark:]:
-            table = getattr(put_back, "__self__", None)
-            if isinstance(table, Table) and (table.name, key) not in seen:
-                seen.add((table.name, key))
-                yield table, key, old
+        for changed, key, old in islice(self.steps or (), mark, None):
+            if isinstance(changed, Table) and (changed.name, key) not in seen:
+                seen.add((changed.name, key))
+                yield changed, key, old
 
     def end(self) -> None:
         """Note nothing more, and forget what was noted."""
@@ -110,14 +112,15 @@ class Table(Generic[K, V]):
     def put(self, key: K, row: V) -> None:
         """Set the row."""
         if (steps := self._undo.steps) is not None:
-            steps.append((self._put_back, key, self._rows.get(key)))
+            steps.append((self, key, self._rows.get(key)))
         self._rows[key] = row
 
     def load(self, key: K, row: V) -> None:
         """Bring in a row as it is stored: no change, and not put back."""
         self._rows[key] = row
 
-    def _put_back(self, key: K, row: V | None) -> None:
+    def put_back(self, key: K, row: V | None) -> None:
+        """Let the row be what it was; None if there was none."""
         if row is None:
             del self._rows[key]
         else:
@@ -150,7 +153,7 @@ class Order:
         gone = key in self._gone
         self._gone.discard(key)
         if self._keys.add(key) and (steps := self._undo.steps) is not None:
-            steps.append((self._put_back, key, (False, gone)))
+            steps.append((self, key, (False, gone)))
 
     def discard(self, key: Key) -> None:
         """Take the key out; what is loaded later does not bring it back."""
@@ -159,9 +162,10 @@ class Order:
         if not self.complete and key > self.through:
             self._gone.add(key)
         if (steps := self._undo.steps) is not None:
-            steps.append((self._put_back, key, (present, gone)))
+            steps.append((self, key, (present, gone)))
 
-    def _put_back(self, key: Key, was: tuple[bool, bool]) -> None:
+    def put_back(self, key: Key, was: tuple[bool, bool]) -> None:
+        """Let the key be where it was."""
         present, gone = was
         (self._keys.add if present else self._keys.discard)(key)
         (self._gone.add if gone else self._gone.discard)(key)
@@ -180,6 +184,15 @@ class Order:
     def untouched(self) -> bool:
         """Whether nothing of it has been loaded yet."""
         return not self.complete and self.through == FIRST
+
+    def first(self, bound: Key | None = None) -> Key | None:
+        """The first key, if it stands before `bound`; what `since` would begin with."""
+        key = self._keys.first()
+        if self.complete or (key is not None and key <= self.through):
+            return key if key is None or bound is None or key < bound else None
+        if bound is None or self.through < bound:
+            raise NotLoaded(Stretch(self.name, self.through))
+        return None
 
     def since(self, key: Key = FIRST, bound: Key | None = None) -> Iterator[Key]:
         """The keys from `key` on and before `bound`, lazily.

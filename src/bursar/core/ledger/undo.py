@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 
-from bursar.core.altered import altered
 from bursar.core.ids import GrantId
 from bursar.core.ledger.books import Books, charges_of, existing
 from bursar.core.ledger.charges import meter_of
@@ -26,6 +25,7 @@ from bursar.core.ledger.values import ChargeRecord, Compartment, Draw, Grant, Gr
 from bursar.core.metering import rewound
 from bursar.core.money import AMOUNT_MAX, Micros
 from bursar.core.refusal import Code, Refusal
+from bursar.core.value import altered
 
 
 def reverse_charge(draft: Draft, ask: ReverseCharge) -> Refusal | None:

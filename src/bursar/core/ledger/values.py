@@ -1,11 +1,9 @@
 """What the books of an org are made of: frozen values that refuse to exist in a wrong state."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple, TypeAlias
 
-from bursar.core.altered import Derived, altered
 from bursar.core.budgets.periods import Every, Window
 from bursar.core.checks import optional_text, texts, whole
 from bursar.core.ids import (
@@ -24,6 +22,7 @@ from bursar.core.instant import DAY, MILLISECOND, NEVER, Instant
 from bursar.core.metering import Meter
 from bursar.core.money import AMOUNT_MAX, CREDIT, PPM, Micros
 from bursar.core.refusal import broken, invariant
+from bursar.core.value import Derived, altered, value
 
 PRIORITY_DEFAULT: Final = 100
 MILLI_GPUS_MAX: Final = 10**9  # a million GPUs
@@ -35,6 +34,8 @@ class Kind(StrEnum):
     PROMO = "promo"
     GRANT = "grant"
     PAID = "paid"
+
+    __hash__ = str.__hash__  # Enum's own is written in Python, and kinds are parts of keys
 
 
 KIND_RANK: Final = {kind: rank for rank, kind in enumerate(Kind)}
@@ -50,8 +51,10 @@ class Compartment(StrEnum):
     REVOKED = "revoked"
     MOVED = "moved"
 
+    __hash__ = str.__hash__  # as of Kind
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+@value
 class Account:
     """A place in the tree org → team → project; the root has no parent."""
 
@@ -61,7 +64,7 @@ class Account:
     time_zone: str  # IANA name; budgets of this account count days and months in it
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class OrgPolicy:
     """The bounds an operator sets for one org."""
 
@@ -83,7 +86,7 @@ class _Hashed(Derived):
     _hash: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Policy(_Hashed):
     """What a grant may be spent on (L9); an empty set does not restrict."""
 
@@ -145,7 +148,7 @@ def _all_in(allowed: frozenset[str], asked: tuple[str, ...]) -> bool:
     return not allowed or (len(asked) > 0 and allowed.issuperset(asked))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Context:
     """What a hold is for; promotional policies and prices look at it."""
 
@@ -166,7 +169,7 @@ class Context:
             optional_text(name, getattr(self, name))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class GrantTerms:
     """What was promised when credits were issued; only the expiry can ever change, to later."""
 
@@ -194,7 +197,7 @@ class GrantTerms:
         return self.valid_from <= at < self.expires_at
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Grant:
     """Credits issued once to one account; each micro-credit is in exactly one compartment."""
 
@@ -225,7 +228,7 @@ class Grant:
         return self.available + self.lapsed - self.forfeited
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Draw:
     """The part of a hold that came from one grant."""
 
@@ -247,7 +250,7 @@ class Draw:
         return self.drawn - self.charged - self.returned
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class HoldTerms:
     """What a hold was opened for."""
 
@@ -277,7 +280,7 @@ class Claimant(NamedTuple):
     since: Instant  # from when on its run time is not paid yet
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Hold:
     """Credits set aside for a job: escrow that nobody else can touch (D8)."""
 
@@ -352,7 +355,7 @@ class Hold:
         return next((meter for number, meter in self.meters if number == attempt), None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Counted:
     """An amount of usage as one budget counts it: in the period or slot that begins at `start`."""
 
@@ -362,7 +365,7 @@ class Counted:
     amount: Micros
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Claimed:
     """By how much a change of a hold changes its claim on one budget (docs/ledger.md §10)."""
 
@@ -373,7 +376,7 @@ class Claimed:
     relief: Micros
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class ChargeRecord:
     """A charge that can still be reversed: what is left of it, and where it came from."""
 
@@ -387,7 +390,7 @@ class ChargeRecord:
     counted: tuple[Counted, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Debt:
     """Usage that nobody could pay yet, or a charge-back; blocks its account and all below."""
 
@@ -403,7 +406,7 @@ class Debt:
         invariant(self.owed >= 0, "a debt is negative", debt=self.id)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Recurrence:
     """A grant issued again every period, with at most `roll_over_max` of what was left (L20)."""
 
@@ -422,7 +425,7 @@ class Recurrence:
 TargetKey: TypeAlias = tuple[AccountId | None, UserId | None, bool]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Target:
     """Whose usage a budget limits: an account's subtree, a user, the pair, or each user below."""
 
@@ -444,7 +447,7 @@ class Target:
         return (self.account, self.user, self.each_user)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Budget:
     """Credits per period, hard or soft."""
 
@@ -461,10 +464,11 @@ class Budget:
     @property
     def calendar(self) -> bool:
         """Whether its periods end on a calendar boundary."""
-        return self.window.every in (Every.DAY, Every.WEEK, Every.MONTH)
+        every = self.window.every
+        return every is not Every.ROLLING and every is not Every.LIFETIME
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Tally:
     """What one budget counts in one period or slot."""
 

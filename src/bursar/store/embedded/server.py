@@ -8,11 +8,11 @@ import subprocess
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Final
 
 import psycopg
 
-from bursar.core.altered import altered
 from bursar.store.embedded import locks
 from bursar.store.embedded.cluster import Address, Cluster, address_for, free_port
 from bursar.store.embedded.errors import DatabaseDown
@@ -127,7 +127,7 @@ class Server:
             version = _made_sure_of_database(running.url_of("postgres"))
         except psycopg.Error:
             return  # not yet
-        publish(self._state, altered(running, version=version))
+        publish(self._state, replace(running, version=version))
         self._serves = True
         _log.info("PostgreSQL %s serves on %s:%s", version, running.host, running.port)
 

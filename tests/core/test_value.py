@@ -1,17 +1,30 @@
-"""A value with some fields changed."""
+"""Values: equal by their fields, never changed, copied with some fields changed."""
 
 import pickle
 from copy import copy, deepcopy
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 
-from bursar.core.altered import altered
 from bursar.core.budgets.periods import Every, Window, period_at
 from bursar.core.ids import GrantId, PriceVersionId
 from bursar.core.ledger.values import Draw, Policy
 from bursar.core.pricing import PriceVersion, Rate
 from bursar.core.refusal import InvariantBroken
+from bursar.core.value import altered
+
+if TYPE_CHECKING:
+    # Without an error to be ignored here, the type checker would complain of that.
+    Draw(grant=GrantId("g")).drawn = 1  # type: ignore[misc]
+
+
+def test_equal_fields_make_equal_values() -> None:
+    """And equal hashes, so that they can be keys; another class with the same fields differs."""
+    assert Draw(grant=GrantId("g"), drawn=1) == Draw(grant=GrantId("g"), drawn=1)
+    assert 1 == len({Draw(grant=GrantId("g")), Draw(grant=GrantId("g"))})
+    assert Draw(grant=GrantId("g")) != Draw(grant=GrantId("h"))
+    assert not hasattr(Draw(grant=GrantId("g")), "__dict__")
 
 
 def test_only_the_named_fields_change() -> None:
