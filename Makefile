@@ -10,6 +10,8 @@ COVERAGE_GATE ?= 100
 # How long `make fuzz` goes on, and how many examples each property gets in a round.
 FUZZ_MINUTES ?= 5
 FUZZ_EXAMPLES ?= 1000
+# How long `make soak` goes on.
+SOAK_MINUTES ?= 60
 # Least share of mutants, in per cent, that the tests must notice.
 MUTANTS_GATE ?= 90
 
@@ -28,8 +30,8 @@ help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
 
 .PHONY: run
-run: .venv/.installed ## play the guided tour of the ledger
-	@$(BIN)/bursar tour
+run: .venv/.installed ## show the ledger under load, live, while its database is killed
+	@$(BIN)/bursar demo
 
 .PHONY: test
 test: statics ## everything CI checks: format, lint, types, all tests, coverage of the core
@@ -62,6 +64,10 @@ format: .venv/.installed ## put the code into the house format
 .PHONY: fuzz
 fuzz: .venv/.installed ## random examples for FUZZ_MINUTES (5), seeds printed
 	@BURSAR_FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) tools/fuzz $(FUZZ_MINUTES) -n $(JOBS)
+
+.PHONY: soak
+soak: .venv/.installed ## kill, stop and cut everything at random for SOAK_MINUTES (60), seeds printed
+	@$(BIN)/python -m tools.soak $(SOAK_MINUTES)
 
 # From scratch, because mutmut keeps old verdicts when only tests have changed; KEEP=1 goes on
 # with what is there.

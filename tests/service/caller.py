@@ -1,25 +1,35 @@
 """A caller in a process of its own that may be killed at any instant, and then goes on.
 
-    python caller.py URL ORG NAME SEED OPERATIONS LOG
+    python -m tests.service.caller URL ORG NAME SEED LOG STOP
 
 Each operation is written down before it is asked and after it is answered. Started again with the
-same log, it asks what had no answer once more under the same key, as any careful client does.
+same log, it asks what had no answer once more under the same key, as any careful client does. It
+goes on until somebody makes the file STOP.
 """
 
 import json
 import random
 import sys
+import time
+from itertools import count
 from pathlib import Path
-
-import psycopg
+from typing import Any, Final
 
 from bursar.core.ids import AccountId, ChargeId, HoldId, UserId
 from bursar.core.instant import NEVER
 from bursar.core.ledger.commands import Charge, Command, Refund, Release, Reserve, Settle
 from bursar.core.refusal import Refusal
-from bursar.service.ledger import Ledger, Limits
+from bursar.service.batch import Answer
+from bursar.service.ledger import Busy, Ledger, Limits, Unreachable
 from bursar.store.codec import text_of
-from bursar.store.reading import Connection
+from bursar.store.database import Patience, connected
+
+PAUSE_S_MAX: Final = 0.05  # between two operations, so that a history stays small
+
+# Short, so that a dead line and a stopped neighbour are given up during a test.
+IMPATIENT: Final = Patience(
+    connect_s=2, lock_ms=1_500, statement_ms=2_000, idle_in_transaction_ms=2_000, answer_s=2.5
+)
 
 
 def operation(name: str, number: int, seed: int) -> Command:
@@ -46,28 +56,47 @@ def operation(name: str, number: int, seed: int) -> Command:
     )
 
 
-def main(url: str, org: str, name: str, seed: int, operations: int, log: Path) -> None:
-    """Ask all operations, one after the other."""
-
-    def connect() -> Connection:
-        return psycopg.connect(url, autocommit=True)
-
+def main(url: str, org: str, name: str, seed: int, log: Path, stop: Path) -> None:
+    """Ask one operation after the other."""
+    asked = {line["key"] for line in lines(log)}
     answered = {line["key"] for line in lines(log) if "answer" in line}
-    with Ledger(connect, limits=Limits(lanes=1, unreachable_s=120)) as ledger, log.open("a") as out:
-        for number in range(operations):
+    with (
+        Ledger(lambda: connected(url, IMPATIENT), limits=Limits(lanes=1)) as ledger,
+        log.open("a") as out,
+    ):
+        for number in count():
             key = f"{name}-{number}"
             if key in answered:
                 continue
-            out.write(json.dumps({"key": key, "asked": number}) + "\n")
-            out.flush()
-            answer = ledger.ask(org, key, operation(name, number, seed))
-            refusal = text_of(answer.outcome) if isinstance(answer.outcome, Refusal) else None
-            told = {"key": key, "answer": answer.number, "refusal": refusal}
-            out.write(json.dumps({**told, "replayed": answer.replayed}) + "\n")
-            out.flush()
+            if stop.exists() and key not in asked:
+                return
+            time.sleep(random.uniform(0, PAUSE_S_MAX))
+            print(json.dumps({"key": key, "asked_ns": time.monotonic_ns()}), file=out, flush=True)
+            answer = insisted(ledger, org, key, operation(name, number, seed))
+            print(json.dumps(answer_line(key, answer)), file=out, flush=True)
 
 
-def lines(log: Path) -> list[dict[str, object]]:
+def answer_line(key: str, answer: Answer) -> dict[str, object]:
+    """What is written down of an answer, at the instant when it is seen."""
+    return {
+        "key": key,
+        "answer": answer.number,
+        "refusal": text_of(answer.outcome) if isinstance(answer.outcome, Refusal) else None,
+        "replayed": answer.replayed,
+        "answered_ns": time.monotonic_ns(),
+    }
+
+
+def insisted(ledger: Ledger, org: str, key: str, command: Command) -> Answer:
+    """Ask until there is an answer: what is not known may have happened."""
+    while True:
+        try:
+            return ledger.ask(org, key, command)
+        except (Busy, Unreachable):
+            continue
+
+
+def lines(log: Path) -> list[dict[str, Any]]:
     """What was written so far; a line that was being written when it was killed is left out."""
     found = []
     for line in log.read_text().splitlines() if log.exists() else ():
@@ -79,5 +108,5 @@ def lines(log: Path) -> list[dict[str, object]]:
 
 
 if __name__ == "__main__":
-    url, org, name, seed, operations, log = sys.argv[1:]
-    main(url, org, name, int(seed), int(operations), Path(log))
+    url, org, name, seed, log, stop = sys.argv[1:]
+    main(url, org, name, int(seed), Path(log), Path(stop))

@@ -20,6 +20,7 @@ from bursar.core.refusal import Code, InvariantBroken, Refusal
 from bursar.service.batch import Answer, Ask, Batch, OrgUnknown
 from bursar.store.reading import Connection, selected
 from bursar.store.shelves import DRAWS, SHELVES, draw_values
+from bursar.store.writing import OrgExists, create_org
 from tests.builders import T0, hours
 from tests.databases import new_org
 from tests.strategies import History, histories
@@ -57,7 +58,8 @@ class Desk:
         if self.forgets:
             self.cache.clear()
         batch = Batch(self.connection, self.prices, self.cache, clock=lambda _: now)
-        answers = batch.run(asks)
+        answers = [told for told in batch.run(asks) if isinstance(told, Answer)]
+        assert len(asks) == len(answers)
         self.rounds = batch.rounds
         return answers
 
@@ -233,7 +235,7 @@ def test_a_refusal_does_not_disturb_its_neighbours(connection: Connection) -> No
 
 
 def test_an_org_that_does_not_exist_is_told(connection: Connection) -> None:
-    """And nothing of its batch is written."""
+    """And its neighbours in the batch are served."""
     desk = Desk(connection)
     desk.opens()
     asks = [
@@ -241,12 +243,12 @@ def test_an_org_that_does_not_exist_is_told(connection: Connection) -> None:
         Ask("nobody", "k2", desk.reserve("h1", 100)),
     ]
 
-    with pytest.raises(OrgUnknown, match="nobody"):
-        Batch(connection, PriceBook(), desk.cache, clock=lambda _: T0).run(asks)
+    told = Batch(connection, PriceBook(), desk.cache, clock=lambda _: T0).run(asks)
 
-    assert [] == desk.stored("holds", {"hold_id": "text"})
-    assert desk.org not in desk.cache
-    assert isinstance(desk.outcomes(desk.reserve("h1", 100))[0], tuple)
+    assert isinstance(told[0], Answer)
+    assert isinstance(told[0].outcome, tuple)
+    assert isinstance(told[1], OrgUnknown)
+    assert [("h1",)] == desk.stored("holds", {"hold_id": "text"})
 
 
 def test_time_does_not_go_back_within_an_org(connection: Connection) -> None:
@@ -301,3 +303,13 @@ def test_a_row_that_was_known_and_is_gone_is_a_contradiction(connection: Connect
         desk.asks(desk.reserve("h1", 10))
 
     assert [] == desk.stored("holds", {"hold_id": "text"})
+
+
+def test_an_org_that_exists_is_not_begun_again(connection: Connection) -> None:
+    """The one constraint that a caller can run into; and a name that cannot be kept is refused."""
+    org = new_org(connection)
+
+    with pytest.raises(OrgExists, match=org):
+        create_org(connection, org)
+    with pytest.raises(ValueError, match="cannot be kept"):
+        create_org(connection, "a\0b")

@@ -107,4 +107,4 @@ def test_a_killed_database_costs_no_answer_and_no_credit(
             sql = "select sum(spent)::bigint, sum(held)::bigint from grants"
             assert (spent, 0) == connection.execute(sql).fetchone()
             found = orgs_of(connection)
-        assert all(one.differences == () for one in rebuild(database.url, list(found), 1))
+        assert all(one.differences == () for one in rebuild(database.url, found, 1))

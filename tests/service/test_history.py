@@ -1,158 +1,174 @@
 """What clients saw, replayed in the server's own order on a second ledger, must be what it says.
 
-Processes call, are killed with -9 at random and start again; connections are cut. Each answer names
-the event it was decided at. Sorted by that, all requests are put to the naive model of
-`tests/model.py`: each answer and each balance must be the model's (L5, L7, IL16, IL17, IL18).
+The rounds are those of `chaos.py`, from fixed seeds; `make soak` goes on with random ones.
 """
 
+import json
 import random
-import signal
-import subprocess
-import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bursar.core.ids import AccountId, GrantId, UserId
-from bursar.core.instant import NEVER
-from bursar.core.ledger.commands import AddAccount, AddUser, Command, Issue, SetPolicy
-from bursar.core.ledger.values import Kind, OrgPolicy
-from bursar.core.pricing import PriceBook
-from bursar.service.audit import rebuild_one, verify
-from bursar.service.batch import Ask, Batch
-from bursar.store.codec import command_of, refusal_of
+from bursar.service.ledger import Ledger, Limits
+from bursar.store.database import URL_VARIABLE, Database, opened
 from bursar.store.reading import Connection
-from tests.databases import new_org
-from tests.model import Model
-from tests.service.caller import lines
+from tests import databases
+from tests.service.caller import answer_line, lines, operation
+from tests.service.chaos import FAULTS, Callers, begin, check, round_of_chaos
 
-CALLERS, OPERATIONS, KILLS, SEED = 4, 60, 10, 20_261_115
-HERE = Path(__file__).parent
-
-
-def begin(connection: Connection, org: str) -> None:
-    """Too few credits for all, and debts allowed."""
-    commands: list[Command] = [
-        AddAccount(account=AccountId("org"), parent=None, name="o"),
-        AddUser(user=UserId("ann")),
-        SetPolicy(policy=OrgPolicy(raw_hold_max=NEVER, debt_max=50)),
-        *(
-            Issue(grant=GrantId(f"g{one}"), account=AccountId("org"), amount=700, kind=kind)
-            for one, kind in enumerate((Kind.PROMO, Kind.GRANT, Kind.PAID))
-        ),
-    ]
-    asks = [Ask(org, f"begin-{place}", command) for place, command in enumerate(commands)]
-    Batch(connection, PriceBook(), {}).run(asks)
+ROUNDS = {
+    "callers": ["kill_caller"] * 3 + ["stop_caller", "end_backend"],
+    "server": ["kill_server", "kill_backend", "stop_backend", "kill_server"],
+    "line": ["lose_commits", "break_messages"] * 2 + ["cut", "kill_line", "refuse"],
+}
+SEED = 20_261_115
 
 
-class Callers:
-    """Processes that call, and are started again when they have been killed."""
-
-    def __init__(self, url: str, org: str, folder: Path) -> None:
-        self.url, self.org, self.folder = url, org, folder
-        self.running: dict[str, subprocess.Popen[bytes]] = {}
-
-    def start(self, name: str) -> None:
-        """Start a caller, anew or again."""
-        arguments = [self.url, self.org, name, str(SEED), str(OPERATIONS), str(self.log(name))]
-        command = [sys.executable, "-m", "tests.service.caller", *arguments]
-        self.running[name] = subprocess.Popen(command, cwd=HERE.parent.parent)
-
-    def log(self, name: str) -> Path:
-        """Where a caller writes down what it saw."""
-        return self.folder / f"{name}.jsonl"
-
-    def kill(self, name: str) -> None:
-        """Kill a caller, wherever it is, and start it again."""
-        self.running[name].send_signal(signal.SIGKILL)
-        self.running[name].wait()
-        self.start(name)
-
-    def end(self) -> None:
-        """Wait for all of them; kill those that are left if one has failed."""
-        try:
-            for name, process in self.running.items():
-                assert 0 == process.wait(240), name
-        finally:
-            for process in self.running.values():
-                process.kill()
-                process.wait()
-
-
-def requests(connection: Connection, org: str) -> list[tuple[Any, ...]]:
-    """All requests of an org in the order in which they were decided."""
-    sql = """
-        select key, at, command::text, refusal::text, first, number from requests
-         where org_id = %s order by number, (refusal is not null), at, key
-    """
-    return connection.execute(sql, [org]).fetchall()
+@pytest.fixture(scope="module")
+def own_database() -> Iterator[Database]:
+    """An embedded database whose server may be killed, whatever else there is."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv(URL_VARIABLE, raising=False)
+        with databases.new_state() as state, opened(state) as database:
+            yield database
 
 
 @pytest.mark.slow
-def test_what_killed_callers_saw_is_what_a_second_ledger_says(
-    database_url: str, connection: Connection, tmp_path: Path
+@pytest.mark.parametrize("name", ROUNDS)
+def test_what_callers_saw_is_what_a_second_ledger_says(
+    own_database: Database, tmp_path: Path, name: str
 ) -> None:
-    """Ten kills among four callers, five cuts of all connections; fixed choices (reliability)."""
-    org = new_org(connection)
+    """Killed, stopped and cut off at random, four callers see one history (L5, L7, F1, F9, F25)."""
+    faults = ROUNDS[name][:]
+    random.Random(SEED).shuffle(faults)
+
+    seen = round_of_chaos(own_database, tmp_path, SEED, faults)
+
+    assert seen.answers > 100
+    assert seen.refusals > 0
+    if name == "line":
+        assert seen.lost_commits > 5
+        assert seen.replays > 5, "what had happened unseen was told later"
+
+
+def test_every_kind_of_fault_is_in_a_round() -> None:
+    """None is left to the soak alone."""
+    assert set(FAULTS) == {fault for faults in ROUNDS.values() for fault in faults}
+
+
+# A checker that finds nothing wrong must be able to
+
+Lines = list[dict[str, Any]]
+
+
+def story(url: str, connection: Connection, folder: Path) -> Callers:
+    """What one caller saw in peace."""
+    org = databases.new_org(connection)
     begin(connection, org)
-    callers = Callers(database_url, org, tmp_path)
-    names = [f"caller{index}" for index in range(CALLERS)]
-    chance = random.Random(SEED)
-    try:
-        for name in names:
-            callers.start(name)
-        for kill in range(KILLS):
-            time.sleep(chance.uniform(0.3, 0.9))
-            callers.kill(chance.choice(names))
-            if kill % 2:
-                cut_all(connection)
-    finally:
-        callers.end()
-
-    seen = check_answers(connection, org, [callers.log(name) for name in names])
-    assert CALLERS * OPERATIONS == seen
-    check_against_model(connection, org)
-    assert [] == [problem for problem in verify(connection) if problem.org == org]
-    assert () == rebuild_one(database_url, org).differences
+    callers = Callers(url, org, SEED, folder)
+    told: Lines = []
+    with Ledger(lambda: databases.connected(url), limits=Limits(lanes=1)) as ledger:
+        for number in range(60):
+            key = f"caller0-{number}"
+            told.append({"key": key, "asked_ns": time.monotonic_ns()})
+            answer = ledger.ask(org, key, operation("caller0", number, SEED))
+            told.append(answer_line(key, answer))
+    written(callers, told)
+    return callers
 
 
-def cut_all(connection: Connection) -> None:
-    """Break every other connection to this database."""
-    connection.execute(
-        "select pg_terminate_backend(pid) from pg_stat_activity"
-        " where datname = current_database() and pid <> pg_backend_pid()"
-    )
+def written(callers: Callers, told: Lines) -> None:
+    """Let this be what the caller saw."""
+    callers.log("caller0").write_text("".join(json.dumps(line) + "\n" for line in told))
 
 
-def check_answers(connection: Connection, org: str, logs: list[Path]) -> int:
-    """Every answer that a client saw is the one that is stored; how many there were."""
-    stored = {key: (number, refusal) for key, _, _, refusal, _, number in requests(connection, org)}
-    answers = [line for log in logs for line in lines(log) if "answer" in line]
-    for line in answers:
-        number, refusal = stored[str(line["key"])]
-        assert (number, refusal) == (line["answer"], line["refusal"]), line
-    assert len(answers) == len({line["key"] for line in answers}), "answered once each"
-    return len(answers)
+def another_number(told: Lines) -> None:
+    """An answer of another event."""
+    told[41]["answer"] += 1
 
 
-def check_against_model(connection: Connection, org: str) -> None:
-    """The model, asked the same in the same order, says the same, and has the same credits."""
-    model = Model(PriceBook())
-    last = 0
-    for key, at, command, refusal, first, number in requests(connection, org):
-        expected = model.answer(command_of(command), at)
-        assert expected == (None if refusal is None else refusal_of(refusal).code), key
-        assert first == (last + 1 if refusal is None else number + 1), key
-        last = number
-    sql = """
-        select grant_id, available, held, spent, lapsed, revoked, moved
-          from grants where org_id = %s
-    """
-    names = ("available", "held", "spent", "lapsed", "revoked", "moved")
-    found = {
-        grant: dict(zip(names, parts, strict=True))
-        for grant, *parts in connection.execute(sql, [org])
-    }
-    assert model.shown(model.now) == found
+def no_refusal(told: Lines) -> None:
+    """A refusal that was told as done."""
+    next(line for line in told if line.get("refusal"))["refusal"] = None
+
+
+def unseen(told: Lines) -> None:
+    """Something happened that nobody asked for."""
+    del told[40:42]
+
+
+def too_late(told: Lines) -> None:
+    """Asked after a later one was answered."""
+    told[20]["asked_ns"] = told[61]["answered_ns"] + 1
+
+
+SPOILT = {
+    "an answer of an earlier event": """
+        update requests set number = number - 1, first = first - 1
+         where org_id = %(org)s and refusal is null and key = 'caller0-20'""",
+    "an answer that is forgotten": """
+        delete from requests where org_id = %(org)s and key = 'caller0-20'""",
+    "a credit too many": """
+        update grants set spent = spent - 1, available = available + 1
+         where org_id = %(org)s and spent > 0""",
+    "a refusal that is none": """
+        update requests set refusal = null where org_id = %(org)s and refusal is not null""",
+}
+
+
+@pytest.fixture(scope="module")
+def aside(database_url: str) -> Iterator[str]:
+    """A database that may be spoilt."""
+    with databases.migrated(database_url) as url:
+        yield url
+
+
+@pytest.fixture
+def spoilable(aside: str) -> Iterator[Connection]:
+    """A connection to it."""
+    with databases.connected(aside) as connection:
+        yield connection
+
+
+@pytest.fixture(scope="module")
+def peace(aside: str, tmp_path_factory: pytest.TempPathFactory) -> Callers:
+    """A true story, which the others are made from."""
+    with databases.connected(aside) as connection:
+        return story(aside, connection, tmp_path_factory.mktemp("peace"))
+
+
+@pytest.mark.slow
+def test_a_true_story_is_believed(spoilable: Connection, peace: Callers) -> None:
+    """All of it."""
+    assert 60 == check(spoilable, peace.url, peace).answers
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("change", [another_number, no_refusal, unseen, too_late])
+def test_a_story_that_was_changed_is_not_believed(
+    spoilable: Connection, peace: Callers, tmp_path: Path, change: Callable[[Lines], None]
+) -> None:
+    """Whatever a client saw must be what is stored, in an order that it can believe."""
+    told: Lines = lines(peace.log("caller0"))
+    change(told)
+    callers = Callers(peace.url, peace.org, SEED, tmp_path)
+    written(callers, told)
+
+    with pytest.raises(AssertionError):
+        check(spoilable, peace.url, callers)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SPOILT)
+def test_a_ledger_that_was_changed_is_not_believed(
+    aside: str, spoilable: Connection, tmp_path: Path, name: str
+) -> None:
+    """Whatever is stored must be what the model makes of the requests."""
+    callers = story(aside, spoilable, tmp_path)
+    spoilable.execute(SPOILT[name].encode(), {"org": callers.org})
+
+    with pytest.raises(AssertionError):
+        check(spoilable, aside, callers)

@@ -207,7 +207,7 @@ def test_broken_books_freeze_their_org_and_no_other(
         desk.opens(500)
         other = Office(desk.ledger, new_org(connection))
         other.opens(500)
-        desk.asks(desk.reserve("h1", 75))
+        desk.asks(desk.reserve("h1", 75), "first")
     connection.execute("update holds set open = 74 where org_id = %s", [desk.org])
 
     with Ledger(lambda: connected(database_url), limits=Limits(lanes=1)) as ledger:
@@ -221,6 +221,7 @@ def test_broken_books_freeze_their_org_and_no_other(
         assert is_held(beside.result(60))
         with pytest.raises(OrgFrozen, match="not the sum of its draws"):
             desk.asks(charge)
+        assert desk.asks(desk.reserve("h1", 75), "first").replayed  # what was answered, still is
         assert is_held(other.asks(other.reserve("h2", 75)))
 
 

@@ -13,14 +13,23 @@ from sqlglot import exp
 import bursar.service
 import bursar.store
 from bursar.store.migrate import migrations
+from bursar.store.pool import LOCK_POOL
 from bursar.store.reading import LOCK_ORGS, Connection
 from bursar.store.verifying import CHECKS, Check
+from bursar.store.verifying_seam import SEAM_CHECKS
 
 TENANT = {
     *("orgs", "events", "postings", "requests", "accounts", "users", "grants", "lanes"),
     *("forfeits", "totals", "holds", "draws", "charges", "debts", "recurrences", "budgets"),
-    *("tallies", "claims", "burn"),
+    *("tallies", "claims", "burn", "sweeps", "spending", "standings", "snapshots"),
+    *("jobs", "org_outbox", "org_inbox"),
 }
+OF_A_POOL = {
+    *("pools", "nodes", "slots", "queue", "leases", "lease_slots", "readings", "pool_outbox"),
+}
+OF_NO_ORG = {"migrations", "duties"}  # about the whole deployment
+# The operator's top lists go over all orgs: each server answers for its own, the best are merged.
+NOT_BY_ORG = {("standings", "standings_of_all")}
 FORBIDDEN = re.compile(
     r"\b(now|gen_random_uuid|uuidv7|random|clock_timestamp|statement_timestamp|nextval|currval"
     r"|pg_advisory\w*|pg_notify|transaction_timestamp|current_timestamp|localtimestamp)\s*\(?",
@@ -78,8 +87,8 @@ def parsed(sql: str) -> exp.Expr:
 
 
 def tables(tree: exp.Expr) -> set[str]:
-    """The tenant tables that a statement touches."""
-    return {table.name for table in tree.find_all(exp.Table)} & TENANT
+    """The tables of orgs and pools that a statement touches."""
+    return {table.name for table in tree.find_all(exp.Table)} & (TENANT | OF_A_POOL)
 
 
 def test_the_statements_are_found() -> None:
@@ -96,8 +105,23 @@ def test_a_statement_names_the_org_of_every_table_it_touches(name: str) -> None:
     columns = {column.name for column in tree.find_all(exp.Column)}
     columns |= {one.name for one in tree.find_all(exp.Identifier)}
 
-    if tables(tree):
+    if tables(tree) & TENANT:
         assert "org_id" in columns
+    if tables(tree) & OF_A_POOL:
+        assert "pool_id" in columns
+
+
+def test_no_statement_touches_orgs_and_a_pool() -> None:
+    """The two worlds may lie on different servers; only `verify` compares them (D4)."""
+    both = {
+        name
+        for name, sql in STATEMENTS.items()
+        if tables(parsed(sql)) & TENANT and tables(parsed(sql)) & OF_A_POOL
+    }
+
+    assert both
+    names = {check.name for check in SEAM_CHECKS}
+    assert {f"{of}[{name}]" for of in ("CHECKS", "SEAM_CHECKS") for name in names} >= both
 
 
 @pytest.mark.parametrize("name", [*STATEMENTS, *MIGRATIONS])
@@ -121,7 +145,15 @@ def test_the_lock_is_taken_on_one_table_alone_and_in_order() -> None:
     assert order is not None
     assert "org_id" == order.expressions[0].name
     locking = {name for name, sql in STATEMENTS.items() if [*parsed(sql).find_all(exp.Lock)]}
-    assert {"LOCK_ORGS", "LOCK"} == locking
+    assert {"LOCK_ORGS", "LOCK_POOL", "LOCK"} == locking
+
+
+def test_a_pool_is_locked_by_its_own_row_alone() -> None:
+    """As an org is: what it waits for must not be seen as it was before."""
+    tree = parsed(LOCK_POOL)
+
+    assert ["pools"] == [table.name for table in tree.find_all(exp.Table)]
+    assert [] == [*tree.find_all(exp.Join), *tree.find_all(exp.Subquery)]
 
 
 @pytest.mark.parametrize("name", [name for name in STATEMENTS if not name.startswith("CHECKS")])
@@ -141,9 +173,13 @@ def test_org_id_comes_first_in_every_key_and_index(connection: Connection) -> No
     """
     found = connection.execute(sql).fetchall()
 
-    first = {(table, index): column for table, index, column in found if table != "migrations"}
-    assert {"org_id"} == set(first.values())
-    assert TENANT == {table for table, _ in first}
+    first = {(table, index): column for table, index, column in found if table not in OF_NO_ORG}
+    of_orgs = {where: column for where, column in first.items() if where[0] not in OF_A_POOL}
+    assert NOT_BY_ORG == {where for where, column in of_orgs.items() if column != "org_id"}
+    assert TENANT == {table for table, _ in of_orgs}
+    of_pools = {where: column for where, column in first.items() if where[0] in OF_A_POOL}
+    assert {"pool_id"} == set(of_pools.values())
+    assert OF_A_POOL == {table for table, _ in of_pools}
 
 
 def test_the_database_has_nothing_that_does_not_spread(connection: Connection) -> None:

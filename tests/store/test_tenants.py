@@ -10,13 +10,19 @@ from bursar.core.ids import AccountId, UserId
 from bursar.core.ledger.commands import AddAccount, AddUser
 from bursar.core.pricing import PriceBook
 from bursar.service.batch import Ask, Batch
+from bursar.store.pool import lock_pool
 from bursar.store.reading import Connection, lock_orgs
 from tests.databases import new_org
+from tests.service.seam_driver import Clock, Driver, Plan, Try, World
 
-FOR_EVER = ("events", "postings", "requests", "forfeits")
+FOR_EVER = ("events", "postings", "requests", "forfeits", "snapshots", "org_inbox")
 CHANGING = (
     *("orgs", "accounts", "users", "grants", "lanes", "totals", "holds", "draws", "charges"),
     *("debts", "recurrences", "budgets", "tallies", "claims", "burn"),
+    *("sweeps", "spending", "standings", "jobs", "org_outbox"),
+)
+OF_A_POOL = (
+    *("pools", "nodes", "slots", "queue", "leases", "lease_slots", "readings", "pool_outbox"),
 )
 
 
@@ -74,7 +80,9 @@ def test_every_table_is_one_of_these_and_guarded(connection: Connection) -> None
     found = {table: (guarded, rules) for table, guarded, rules in connection.execute(sql)}
 
     assert (False, [None]) == found.pop("migrations")
-    assert {table: (True, ["tenant"]) for table in (*FOR_EVER, *CHANGING)} == found
+    assert (False, [None]) == found.pop("duties")
+    of_orgs = {table: (True, ["tenant"]) for table in (*FOR_EVER, *CHANGING)}
+    assert of_orgs | {table: (True, ["pool"]) for table in OF_A_POOL} == found
 
 
 def test_another_orgs_rows_do_not_exist(connection: Connection) -> None:
@@ -105,3 +113,63 @@ def test_the_role_ends_with_the_transaction(connection: Connection) -> None:
     with at_work(connection, opened(connection)):
         assert ("bursar_service",) == connection.execute("select current_user").fetchone()
     assert ("bursar_service",) != connection.execute("select current_user").fetchone()
+
+
+# Pools
+
+
+@contextmanager
+def at_work_in(connection: Connection, pool: str) -> Iterator[Connection]:
+    """A transaction of the service for one pool; nothing of it is kept."""
+    with connection.transaction(force_rollback=True):
+        lock_pool(connection, pool)
+        yield connection
+
+
+def filled(connection: Connection) -> World:
+    """An org and a pool in which a job has run and another runs: every table has rows."""
+    clock = Clock()
+    plans = {"done": Plan(tries=(Try(1_000),)), "runs": Plan(tries=(Try(10**6),))}
+    name = new_org(connection)
+    world = World(f"{name}-jobs", f"{name}-pool", plans, clock=clock)
+    world.found(connection)
+    driver = Driver(world, connection)
+    driver.submit()
+    for _ in range(3):
+        driver.turn()
+        clock.now += 2_000_000
+    return world
+
+
+def test_another_pools_rows_do_not_exist(connection: Connection) -> None:
+    """They are neither seen nor changed, none can be added, and no org's can be seen (D9)."""
+    mine, theirs = filled(connection), filled(connection)
+
+    with at_work_in(connection, mine.pool):
+        for table in OF_A_POOL:
+            seen = connection.execute(f"select distinct pool_id from {table}").fetchall()
+            assert [(mine.pool,)] == seen, table
+        for table in (*FOR_EVER, *CHANGING):
+            assert [] == connection.execute(f"select from {table}").fetchall(), table
+        sql = "update queue set withdrawn = true where pool_id = %s"
+        assert 0 == connection.execute(sql, [theirs.pool]).rowcount
+        refused(connection, f"insert into nodes values ('{theirs.pool}', 'n9', 'h100')")
+        refused(connection, f"update nodes set pool_id = '{theirs.pool}'")
+
+
+def test_an_org_sees_no_pool(connection: Connection) -> None:
+    """What works for orgs has no business with machines (D4)."""
+    world = filled(connection)
+
+    with at_work(connection, world.org):
+        assert 2 == len(connection.execute("select from jobs").fetchall())
+        for table in OF_A_POOL:
+            assert [] == connection.execute(f"select from {table}").fetchall(), table
+
+
+@pytest.mark.parametrize("table", OF_A_POOL)
+def test_nothing_of_a_pool_is_ever_deleted(connection: Connection, table: str) -> None:
+    """Rows change, and stay."""
+    with at_work_in(connection, filled(connection).pool):
+        refused(connection, f"delete from {table}")
+        refused(connection, f"truncate {table}")

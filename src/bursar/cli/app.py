@@ -57,6 +57,22 @@ def tour() -> None:
 
 
 @app.command()
+def demo(
+    state: Annotated[
+        Path | None,
+        typer.Option(
+            "--state", help="Folder of the embedded database; if not given, a temporary one."
+        ),
+    ] = None,
+    seconds: Annotated[float, typer.Option(min=1, max=600, help="How long the load goes on.")] = 18,
+) -> None:
+    """Show the ledger under load, and what becomes of it when its database is killed."""
+    from bursar.cli.demo import play
+
+    raise typer.Exit(play(state, seconds))
+
+
+@app.command()
 def up(
     state: State = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
@@ -70,7 +86,7 @@ def up(
 @ledger.command("verify")
 def ledger_verify(state: State = None) -> None:
     """Check what is stored against itself, while the ledger is at work; exit with 1 if it does not
-    add up."""
+    add up. Nothing is changed."""
     from bursar.cli.operating import verify_ledger
 
     raise typer.Exit(0 if verify_ledger(state) else 1)
@@ -80,11 +96,44 @@ def ledger_verify(state: State = None) -> None:
 def ledger_rebuild(
     state: State = None,
     workers: Annotated[int, typer.Option(min=1, help="Processes that share the orgs.")] = 2,
+    repair: Annotated[
+        bool,
+        typer.Option(
+            "--repair",
+            help="Write anew the rows that differ, never events or requests; let orgs take commands"
+            " again that do not; then verify.",
+        ),
+    ] = False,
 ) -> None:
-    """Make all books from their events alone and compare; exit with 1 if something differs."""
-    from bursar.cli.operating import rebuild_ledger
+    """Make all books from their events alone and compare; exit with 1 if something differs, or is
+    still wrong after a repair. Without --repair nothing is changed."""
+    from bursar.cli.operating import rebuild_ledger, repair_ledger
 
-    raise typer.Exit(0 if rebuild_ledger(state, workers) else 1)
+    work = repair_ledger if repair else rebuild_ledger
+    raise typer.Exit(0 if work(state, workers) else 1)
+
+
+@bench.command("ledger")
+def bench_ledger(
+    quick: Annotated[bool, typer.Option("--quick", help="Smaller and shorter.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
+    only: Annotated[
+        str, typer.Option("--only", help="Loads to run, such as L-hot,L-spread; all if not given.")
+    ] = "",
+    state: Annotated[
+        Path | None,
+        typer.Option(
+            "--state", help="Folder of the embedded database; if not given, a temporary one."
+        ),
+    ] = None,
+) -> None:
+    """Measure the ledger on PostgreSQL beside its yardsticks; exit with 1 if books do not add up.
+
+    In databases of its own, which are dropped afterwards.
+    """
+    from bursar.cli.measuring import measure_ledger
+
+    raise typer.Exit(measure_ledger(quick=quick, json=json, only=only, state=state))
 
 
 @bench.command("library")

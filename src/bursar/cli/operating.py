@@ -2,30 +2,46 @@
 
 import json as json_text
 import signal
+import sys
 import threading
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
+from typing import TypeVar
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from bursar.service.audit import CHECKS, Rebuilt, orgs_of, rebuild, verify
+from bursar.service.audit import (
+    CHECKS,
+    Problem,
+    Rebuilt,
+    Repaired,
+    orgs_of,
+    rebuild,
+    repair,
+    verify,
+)
 from bursar.service.database import (
+    Connection,
     Database,
     DatabaseDown,
+    DatabaseLost,
+    OrgId,
     SchemaDiffers,
     StateUnusable,
     opened,
 )
+from bursar.service.running import serving
 
 _SHOWN_MOST = 20  # problems that are printed one by one
 
 
 def up(state: Path | None, *, json: bool) -> None:
-    """Bring the database up, say where it is, and stay until told to stop."""
+    """Bring the database up, say where it is, write down what falls due until told to stop."""
     stop = threading.Event()
 
     def end(_: int, __: FrameType | None) -> None:
@@ -33,55 +49,108 @@ def up(state: Path | None, *, json: bool) -> None:
 
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGINT, end)
-    with _database(state) as database:
+    with _database(state) as database, serving(database):
         _tell(database, json=json)
         stop.wait()
 
 
 def _tell(database: Database, *, json: bool) -> None:
+    """Say where the database is: its password to programs alone, and only if it is our own."""
     ours = database.embedded
-    told: dict[str, object] = {"database_url": database.url, "embedded": ours is not None}
-    if ours is not None:
-        running = ours.running
-        told["postgresql"] = running.version
-        told["postgres_pid"] = running.postgres_pid
-        told["keeper_pid"] = running.keeper_pid
     if json:
+        url = database.shown if ours is None else database.url
+        told: dict[str, object] = {"database_url": url, "embedded": ours is not None}
+        if ours is not None:
+            running = ours.running
+            told["postgresql"] = running.version
+            told["postgres_pid"] = running.postgres_pid
+            told["keeper_pid"] = running.keeper_pid
         print(json_text.dumps(told), flush=True)
         return
-    print(f"database   {database.url}")
+    print(f"database   {database.shown}")
     if ours is not None:
         print(f"server     PostgreSQL {ours.running.version}, embedded")
     print("ready; stop with Ctrl-C", flush=True)
 
 
 def verify_ledger(state: Path | None) -> bool:
-    """Check what is stored against itself; whether all is well."""
-    with _database(state) as database, database.connect() as connection, _progress() as progress:
-        task = progress.add_task("verify", total=len(CHECKS))
-        found = verify(
-            connection,
-            lambda check, _: progress.update(task, advance=1, description=check.name),
-        )
+    """Check what is stored against itself, and change nothing; whether all is well."""
+    with (
+        _database(state, migrating=False) as database,
+        database.connect(patience=None) as connection,
+    ):
+        found = _verified(connection)
         orgs = orgs_of(connection)
     events = sum(orgs.values())
     scope = f"{len(CHECKS)} checks, {len(orgs):,} orgs, {events:,} events"
     return _judged([str(problem) for problem in found], scope)
 
 
+def _verified(connection: Connection) -> tuple[Problem, ...]:
+    with _progress() as progress:
+        task = progress.add_task("verify", total=len(CHECKS))
+        return verify(
+            connection,
+            lambda check, _: progress.update(task, advance=1, description=check.name),
+        )
+
+
 def rebuild_ledger(state: Path | None, workers: int) -> bool:
     """Make every org's books from its events and compare; whether there is no difference."""
-    done: list[Rebuilt] = []
-    with _database(state) as database, _progress() as progress:
-        with database.connect() as connection:
-            orgs = orgs_of(connection)
-        task = progress.add_task("rebuild", total=sum(orgs.values()))
-        for one in rebuild(database.url, list(orgs), workers):
-            done.append(one)
-            progress.update(task, advance=one.events, description=f"rebuild {one.org}")
-    events = sum(one.events for one in done)
+    with _database(state, migrating=False) as database:
+        done = [*_followed(database, "rebuild", rebuild, workers)]
+    for one in done:
+        if one.frozen is not None:
+            print(f"{one.org}: takes no commands: {one.frozen}")
     found = [str(difference) for one in done for difference in one.differences]
-    return _judged(found, f"{len(done):,} orgs, {events:,} events")
+    return _judged(found, _scope(done))
+
+
+def repair_ledger(state: Path | None, workers: int) -> bool:
+    """Make every org's books from its events and write what differs; whether all is well then."""
+    with _database(state, migrating=False) as database:
+        done = [*_followed(database, "repair", repair, workers)]
+        with database.connect(patience=None) as connection:
+            found = _verified(connection)
+    for one in done:
+        _tell_repair(one)
+    left = [str(difference) for one in done for difference in one.left]
+    return _judged([*left, *(str(problem) for problem in found)], _scope(done))
+
+
+def _tell_repair(one: Repaired) -> None:
+    """Say what was done to an org, if anything was."""
+    if one.mended:
+        rows = Counter(difference.table for difference in one.mended)
+        told = ", ".join(f"{count:,} of {table}" for table, count in sorted(rows.items()))
+        print(f"{one.org}: rows written anew: {told}")
+    if one.thawed:
+        print(f"{one.org}: takes commands again; it did not because: {one.frozen}")
+    elif one.frozen is not None:
+        print(f"{one.org}: takes no commands: {one.frozen}")
+
+
+Work = TypeVar("Work", Rebuilt, Repaired)
+
+
+def _followed(
+    database: Database,
+    name: str,
+    work: Callable[[str, Mapping[OrgId, int], int], Iterator[Work]],
+    workers: int,
+) -> Iterator[Work]:
+    """What comes of working on all orgs, with a bar that shows how far it is."""
+    with database.connect(patience=None) as connection:
+        orgs = orgs_of(connection)
+    with _progress() as progress:
+        task = progress.add_task(name, total=sum(orgs.values()))
+        for one in work(database.url, orgs, workers):
+            progress.update(task, advance=one.events, description=f"{name} {one.org}")
+            yield one
+
+
+def _scope(done: Sequence[Rebuilt | Repaired]) -> str:
+    return f"{len(done):,} orgs, {sum(one.events for one in done):,} events"
 
 
 def _judged(found: list[str], scope: str) -> bool:
@@ -95,13 +164,13 @@ def _judged(found: list[str], scope: str) -> bool:
 
 
 @contextmanager
-def _database(state: Path | None) -> Iterator[Database]:
+def _database(state: Path | None, *, migrating: bool = True) -> Iterator[Database]:
     """The database, or a sentence on why there is none."""
     try:
-        with opened(state) as database:
+        with opened(state, migrating=migrating) as database:
             yield database
-    except (StateUnusable, DatabaseDown, SchemaDiffers) as error:
-        Console(stderr=True, highlight=False).print(f"bursar: {error}", soft_wrap=True)
+    except (StateUnusable, DatabaseDown, SchemaDiffers, DatabaseLost) as error:
+        print(f"bursar: {' '.join(str(error).split())}", file=sys.stderr)
         raise typer.Exit(2) from None
 
 

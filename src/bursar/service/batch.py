@@ -7,26 +7,30 @@ still theirs: every change has an event, so nothing has happened since.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from bursar.core.instant import Instant
 from bursar.core.ledger.books import Books
 from bursar.core.ledger.commands import Command
-from bursar.core.ledger.decide import perform
+from bursar.core.ledger.decide import decide, perform
 from bursar.core.ledger.events import Event
 from bursar.core.ledger.idempotency import Reply, replay
 from bursar.core.ledger.tables import NotLoaded
 from bursar.core.pricing import PriceBook
-from bursar.core.refusal import Fault, Refusal
-from bursar.service.prefetch import Prefetch
+from bursar.core.refusal import Fault, InvariantBroken, Refusal
+from bursar.service.prefetch import Prefetch, new_names
+from bursar.store.jobs import Note, Noted, save_notes
 from bursar.store.reading import (
     Connection,
     OrgId,
+    OrgRow,
     Wanted,
+    ask_replies,
     load,
     lock_orgs,
+    locked,
     money_time,
     replies,
 )
@@ -36,6 +40,7 @@ FIRST_KEYS: Final = 4  # keys of an order that the first round brings
 SIZE_MAX: Final = 200_000  # rows and orders of one org that stay in memory
 ORGS_MAX: Final = 10_000  # orgs that stay in memory
 MOST_KEYS: Final = 4_096  # and that any round brings
+SENT_AT_ONCE: Final = 64  # answers that are written in one go
 
 
 class OrgUnknown(KeyError):
@@ -52,6 +57,7 @@ class Ask(NamedTuple):
     org: OrgId
     key: str
     command: Command
+    note: Note | None = None  # what is written together with it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +67,9 @@ class Answer:
     outcome: tuple[Event, ...] | Refusal
     number: int  # of the org's last event when it was decided
     replayed: bool  # whether it is the first answer to the same key again
+
+
+Told: TypeAlias = Answer | OrgUnknown | OrgFrozen
 
 
 @dataclass(slots=True)
@@ -73,14 +82,16 @@ class Batch:
     clock: Callable[[Connection], Instant] = money_time
     rounds: int = 0  # how often something had to be loaded
     _known: dict[tuple[OrgId, str], Reply] = field(default_factory=dict)
-    _answers: dict[OrgId, list[Answered]] = field(default_factory=lambda: defaultdict(list))
+    _answers: list[tuple[OrgId, Books, Answered]] = field(default_factory=list)
+    _written: Written = field(default_factory=Written)
+    _noted: list[Noted] = field(default_factory=list)
 
-    def run(self, asks: Sequence[Ask]) -> list[Answer]:
+    def run(self, asks: Sequence[Ask]) -> list[Told]:
         """The answers to all commands; none of them has an effect if this raises."""
         orgs = {ask.org for ask in asks}
-        self._answers.clear()
+        self._noted.clear()
         try:
-            with self.connection.transaction():
+            with self.connection.pipeline(), self.connection.transaction():
                 answers = self._decided(asks, orgs)
             self._let_go(orgs)
             return answers
@@ -92,58 +103,94 @@ class Batch:
     def _let_go(self, orgs: set[OrgId]) -> None:
         """Forget books that have grown large, and those used longest ago if there are many."""
         for org in orgs:
-            books = self.cache.pop(org)
-            if books.size <= SIZE_MAX:
+            books = self.cache.pop(org, None)
+            if books is not None and books.size <= SIZE_MAX:
                 self.cache[org] = books
         while len(self.cache) > ORGS_MAX:
             del self.cache[next(iter(self.cache))]
 
-    def _decided(self, asks: Sequence[Ask], orgs: set[OrgId]) -> list[Answer]:
-        books = self._locked(orgs)
-        now = self.clock(self.connection)
-        self._known = replies(self.connection, [(ask.org, ask.key) for ask in asks])
+    def _decided(self, asks: Sequence[Ask], orgs: set[OrgId]) -> list[Told]:
+        locking = lock_orgs(self.connection, orgs)
+        asking = ask_replies(self.connection, [(ask.org, ask.key) for ask in asks])
+        now = self.clock(self.connection)  # the first answer that is awaited
+        rows = locked(locking)
+        self._known = replies(self.connection, asking)
+        heard = [ask for ask in asks if ask.org in rows and rows[ask.org].frozen is None]
+        answers = iter(self._performed(heard, {ask.org: rows[ask.org] for ask in heard}, now))
+        return [
+            self._not_heard(ask, rows.get(ask.org))
+            if ask.org not in rows or rows[ask.org].frozen is not None
+            else next(answers)
+            for ask in asks
+        ]
+
+    def _not_heard(self, ask: Ask, row: OrgRow | None) -> Told:
+        """What is said of an org that takes no commands; what was answered before, still is."""
+        if row is None:
+            return OrgUnknown(ask.org)
+        again = replay(ask.key, self._known.get((ask.org, ask.key)), ask.command)
+        if again is not None:
+            return _again(again, row.number)
+        return OrgFrozen(f"{ask.org}: {row.frozen}")
+
+    def _performed(
+        self, asks: Sequence[Ask], rows: dict[OrgId, OrgRow], now: Instant
+    ) -> list[Answer]:
+        """The answers to commands, once what they change is written."""
+        books = {org: self._books(org, row) for org, row in rows.items()}
         trials = {org: found.trial() for org, found in books.items()}
         for trial in trials.values():
             trial.__enter__()
             trial.keep()
         self._prefetch(asks, books, now)
         answers = self._answered(asks, books, now)
-        written = Written()
+        self._send_answers()
         for org, trial in trials.items():
-            written.org(org, books[org], trial, self._answers[org])
+            self._written.rows(org, books[org], trial)
             trial.__exit__()
-        written.save(self.connection)
+        self._written.save(self.connection)
+        save_notes(self.connection, self._noted)
         return answers
 
-    def _locked(self, orgs: set[OrgId]) -> dict[OrgId, Books]:
-        """The books of orgs that are locked now: those in memory, if they are of today."""
-        locked = lock_orgs(self.connection, orgs)
-        for org in orgs - locked.keys():
-            raise OrgUnknown(org)
-        for org, row in locked.items():
-            if row.frozen is not None:
-                raise OrgFrozen(f"{org}: {row.frozen}")
-            books = self.cache.get(org)
-            if books is None or books.singles.number != row.number:
-                books = Books(self.prices, complete=False)
-                row.fill(books)
-                self.cache[org] = books
-        return {org: self.cache[org] for org in locked}
+    def _books(self, org: OrgId, row: OrgRow) -> Books:
+        """The books of an org that is locked: those in memory, if they are of today."""
+        books = self.cache.get(org)
+        if books is None or not row.is_of(books):
+            books = Books(self.prices, complete=False)
+            row.fill(books)
+            self.cache[org] = books
+        return books
+
+    def _send_answers(self) -> None:
+        """Let the database write what has been answered while others are being decided."""
+        for org, books, answered in self._answers:
+            self._written.answer(org, books, answered)
+        self._written.send(self.connection)
+        self._answers.clear()
 
     def _prefetch(self, asks: Sequence[Ask], books: dict[OrgId, Books], now: Instant) -> None:
         """Load what the commands will look at, as far as can be told."""
+        asks = [ask for ask in asks if (ask.org, ask.key) not in self._known]
+        wanted = {
+            Wanted(ask.org, what): None
+            for ask in asks
+            for what in new_names(books[ask.org], ask.command)
+        }
         while True:
             ahead = {org: Prefetch(found, now) for org, found in books.items()}
-            wanted = dict.fromkeys(
-                Wanted(ask.org, what)
-                for ask in asks
-                if (ask.org, ask.key) not in self._known
-                for what in ahead[ask.org].missing_for(ask.command)
-            )
+            again: list[Ask] = []  # when this is loaded, more can be told of these
+            for ask in asks:
+                missing = [
+                    Wanted(ask.org, what) for what in ahead[ask.org].missing_for(ask.command)
+                ]
+                if missing:
+                    again.append(ask)
+                    wanted |= dict.fromkeys(missing)
             if not wanted:
                 return
             self.rounds += 1
             load(self.connection, books, wanted, FIRST_KEYS)
+            asks, wanted = again, {}
 
     def _answered(
         self, asks: Sequence[Ask], books: dict[OrgId, Books], now: Instant
@@ -158,11 +205,11 @@ class Batch:
             missing = [
                 wanted
                 for org, places in waiting.items()
-                if (wanted := self._go_on(org, places, asks, books[org], now, answers))
+                for wanted in self._go_on(org, places, asks, books[org], now, answers)
             ]
             if missing:
                 self.rounds += 1
-                load(self.connection, books, missing, most)
+                load(self.connection, books, dict.fromkeys(missing), most)
                 most = min(2 * most, MOST_KEYS)
         return [answers[place] for place in range(len(asks))]
 
@@ -174,26 +221,51 @@ class Batch:
         books: Books,
         now: Instant,
         answers: dict[int, Answer],
-    ) -> Wanted | None:
-        """Decide an org's next commands until there are no more, or something is missing."""
+    ) -> list[Wanted]:
+        """Decide an org's next commands until there are no more, or something is missing.
+
+        Then those that follow are asked what they lack, too: so a round serves them all.
+        """
         while places:
             ask = asks[places[-1]]
             try:
                 answers[places[-1]] = self._one(ask, books, max(now, books.singles.now))
             except NotLoaded as missing:
-                return Wanted(org, missing.what)
+                behind = (asks[place] for place in places[-2::-1])
+                return [Wanted(org, missing.what), *self._lacking(behind, books, now)]
             places.pop()
-        return None
+        return []
+
+    def _lacking(self, asks: Iterable[Ask], books: Books, now: Instant) -> Iterator[Wanted]:
+        """The first thing that each command lacks, were it the next one."""
+        for ask in asks:
+            if (ask.org, ask.key) not in self._known:
+                try:
+                    decide(books, ask.command, max(now, books.singles.now))
+                except NotLoaded as missing:
+                    yield Wanted(ask.org, missing.what)
+                except InvariantBroken:
+                    return  # it says so again when its turn comes
 
     def _one(self, ask: Ask, books: Books, now: Instant) -> Answer:
         first = self._known.get((ask.org, ask.key))
         again = replay(ask.key, first, ask.command)
-        if isinstance(again, Reply):
-            return Answer(outcome=again.outcome, number=again.number, replayed=True)
         if again is not None:
-            return Answer(outcome=again, number=books.singles.number, replayed=False)
+            return _again(again, books.singles.number)
         outcome = perform(books, ask.command, now)
         number = books.singles.number
         self._known[ask.org, ask.key] = Reply(command=ask.command, outcome=outcome, number=number)
-        self._answers[ask.org].append(Answered(ask.key, ask.command, outcome, number, now))
+        answered = Answered(ask.key, ask.command, outcome, number, now)
+        self._answers.append((ask.org, books, answered))
+        if len(self._answers) == SENT_AT_ONCE:
+            self._send_answers()
+        if ask.note is not None:
+            self._noted += ask.note.rows(ask.org, books, outcome, now)
         return Answer(outcome=outcome, number=number, replayed=False)
+
+
+def _again(again: Reply | Refusal, number: int) -> Answer:
+    """The first answer once more; or that the key stands for something else."""
+    if isinstance(again, Reply):
+        return Answer(outcome=again.outcome, number=again.number, replayed=True)
+    return Answer(outcome=again, number=number, replayed=False)

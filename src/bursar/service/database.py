@@ -1,7 +1,32 @@
 """The database behind a service, for those who run one and have no business with the store."""
 
-from bursar.store.database import URL_VARIABLE, Database, opened
+from psycopg import OperationalError as DatabaseLost
+
+from bursar.store.database import URL_VARIABLE, Database, embedded, opened
 from bursar.store.embedded import DatabaseDown, StateUnusable
 from bursar.store.migrate import SchemaDiffers
+from bursar.store.pool import NewNode, create_pool
+from bursar.store.reading import Connection, OrgId, money_time
+from bursar.store.temporary import Aside, aside, program, temporary
+from bursar.store.writing import create_org
 
-__all__ = ["URL_VARIABLE", "Database", "DatabaseDown", "SchemaDiffers", "StateUnusable", "opened"]
+__all__ = [
+    "URL_VARIABLE",
+    "Aside",
+    "Connection",
+    "Database",
+    "DatabaseDown",
+    "DatabaseLost",
+    "NewNode",
+    "OrgId",
+    "SchemaDiffers",
+    "StateUnusable",
+    "aside",
+    "create_org",
+    "create_pool",
+    "embedded",
+    "money_time",
+    "opened",
+    "program",
+    "temporary",
+]

@@ -10,11 +10,11 @@ A batch whose outcome is unknown (the connection broke; it may have been committ
 keys make that safe.
 """
 
-import queue
 import random
 import threading
 import time
 import zlib
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -29,8 +29,11 @@ from bursar.core.ledger.books import Books
 from bursar.core.ledger.commands import Command
 from bursar.core.pricing import PriceBook
 from bursar.core.refusal import Fault, InvariantBroken
-from bursar.service.batch import Answer, Ask, Batch
+from bursar.service.batch import Answer, Ask, Batch, Told
+from bursar.service.clock import ClockJumped, GuardedClock
+from bursar.store.database import DatabaseFull
 from bursar.store.embedded import DatabaseDown
+from bursar.store.jobs import Note
 from bursar.store.reading import Connection, OrgId
 from bursar.store.writing import freeze
 
@@ -44,8 +47,17 @@ _IN_THE_WAY: Final = (
     errors.LockNotAvailable,
     errors.QueryCanceled,
 )
-# Classes of SQLSTATE that mean: this server, or this connection, cannot go on.
+# Classes of SQLSTATE that mean: this server, or this connection, cannot go on. So do some single
+# ones: a transaction was idle or open for too long; the server takes no writes, being a standby.
 _LOST: Final = ("08", "53", "57")
+_LOST_TOO: Final = ("25P03", "25P04", "25006")
+_CONNECTION: Final = (
+    psycopg.OperationalError,
+    psycopg.InterfaceError,
+    errors.IdleInTransactionSessionTimeout,
+    errors.TransactionTimeout,
+    errors.ReadOnlySqlTransaction,
+)
 
 
 class Busy(Fault):
@@ -54,6 +66,9 @@ class Busy(Fault):
 
 class Unreachable(Fault):
     """The database cannot be reached; what was asked may have happened. Ask again, same key."""
+
+
+_NOT_NOW: Final = (Busy, Unreachable, ClockJumped, DatabaseFull)  # nobody's own fault
 
 
 class _Waiting(NamedTuple):
@@ -78,10 +93,18 @@ class Ledger:
         connect: Callable[[], Connection],
         prices: PriceBook | None = None,
         limits: Limits | None = None,
+        admit: Callable[[], None] | None = None,
+        clock: GuardedClock | None = None,
     ) -> None:
+        """`admit` is asked before each batch and may raise a `Fault` to turn it away.
+
+        One `clock` serves a whole process: what one part of it has learned, all should know.
+        """
         self._limits = limits or Limits()
+        self._clock = clock or GuardedClock()
         self._lanes = [
-            _Lane(connect, prices or PriceBook(), self._limits) for _ in range(self._limits.lanes)
+            _Lane(connect, prices or PriceBook(), self._limits, self._clock, admit)
+            for _ in range(self._limits.lanes)
         ]
 
     def __enter__(self) -> Self:
@@ -95,7 +118,9 @@ class Ledger:
     ) -> None:
         self.close()
 
-    def submit(self, org: OrgId, key: str, command: Command) -> "Future[Answer]":
+    def submit(
+        self, org: OrgId, key: str, command: Command, note: Note | None = None
+    ) -> "Future[Answer]":
         """Ask for a command under a key; the answer comes when it is durable.
 
         `Busy` when too many are waiting: nothing has happened then.
@@ -103,11 +128,15 @@ class Ledger:
         text("org", org)
         text("key", key)
         lane = self._lanes[zlib.crc32(org.encode()) % len(self._lanes)]
-        return lane.submit(Ask(org, key, command))
+        return lane.submit(Ask(org, key, command, note))
 
     def ask(self, org: OrgId, key: str, command: Command) -> Answer:
         """Ask, and wait for the answer."""
         return self.submit(org, key, command).result()
+
+    def accept_clock(self) -> None:
+        """Believe the database's clock from its next reading on: it has been put right (D5)."""
+        self._clock.accept()
 
     def close(self) -> None:
         """Answer what is waiting, then stop."""
@@ -119,13 +148,20 @@ class _Lane:
     """One thread, one connection, one batch at a time."""
 
     def __init__(
-        self, connect: Callable[[], Connection], prices: PriceBook, limits: Limits
+        self,
+        connect: Callable[[], Connection],
+        prices: PriceBook,
+        limits: Limits,
+        clock: GuardedClock,
+        admit: Callable[[], None] | None,
     ) -> None:
         self._connect = connect
         self._prices = prices
         self._limits = limits
-        self._queue: queue.Queue[_Waiting | None] = queue.Queue(limits.waiting)
-        self._door = threading.Lock()
+        self._clock = clock
+        self._admit = admit
+        self._waiting: deque[_Waiting] = deque()
+        self._door = threading.Condition(threading.Lock())
         self._closed = False
         self._connection: Connection | None = None
         self._books: dict[OrgId, Books] = {}
@@ -137,53 +173,59 @@ class _Lane:
         with self._door:
             if self._closed:
                 raise Busy("the ledger is closed")
-            try:
-                self._queue.put_nowait(waiting)
-            except queue.Full:
-                raise Busy(f"{self._limits.waiting} commands are waiting already") from None
+            if len(self._waiting) >= self._limits.waiting:
+                raise Busy(f"{self._limits.waiting} commands are waiting already")
+            self._waiting.append(waiting)
+            if len(self._waiting) == 1:  # the lane may have been waiting for it
+                self._door.notify()
         return waiting.answer
 
     def close(self) -> None:
         with self._door:
             self._closed = True
-        self._queue.put(None)
+            self._door.notify()
         self._thread.join()
 
     def _work(self) -> None:
-        while (first := self._queue.get()) is not None:
-            gathered = [first]
-            closing = False
-            while len(gathered) < MOST and not self._queue.empty():
-                following = self._queue.get()
-                if following is None:
-                    closing = True
-                    break
-                gathered.append(following)
+        while gathered := self._gathered():
             # From here on a caller cannot take its command back: it is on its way.
             self._answer([one for one in gathered if one.answer.set_running_or_notify_cancel()])
-            if closing:
-                break
         if self._connection is not None:
             self._connection.close()
 
+    def _gathered(self) -> list[_Waiting]:
+        """The commands that have come meanwhile; none when there will be no more."""
+        with self._door:
+            while not self._waiting and not self._closed:
+                self._door.wait()
+            return [self._waiting.popleft() for _ in range(min(len(self._waiting), MOST))]
+
     def _answer(self, gathered: Sequence[_Waiting]) -> None:
-        """Run a batch; if one of its orgs spoils it, run its commands one by one."""
+        """Run a batch; if something of one org spoils it, run its commands one by one."""
         if not gathered:
             return
         try:
             answers = self._run([one.ask for one in gathered])
-        except (Busy, Unreachable) as error:
+        except _NOT_NOW as error:
             for one in gathered:
                 one.answer.set_exception(error)
-        except Exception as error:
-            if len(gathered) > 1:
-                for one in gathered:
-                    self._answer([one])
-            else:
-                self._fail(gathered[0], error)
+        except Exception:
+            self._answer_each(gathered)
         else:
-            for one, answer in zip(gathered, answers, strict=True):
-                one.answer.set_result(answer)
+            for one, told in zip(gathered, answers, strict=True):
+                _tell(one, told)
+
+    def _answer_each(self, gathered: Sequence[_Waiting]) -> None:
+        """Run commands one by one, with books that are read anew: each can spoil only its own."""
+        for place, one in enumerate(gathered):
+            try:
+                _tell(one, self._run([one.ask])[0])
+            except _NOT_NOW as error:
+                for left in gathered[place:]:
+                    left.answer.set_exception(error)
+                return
+            except Exception as error:
+                self._fail(one, error)
 
     def _fail(self, one: _Waiting, error: Exception) -> None:
         """Tell one caller; an org whose own books contradict themselves takes no more commands."""
@@ -195,18 +237,22 @@ class _Lane:
         finally:
             one.answer.set_exception(error)
 
-    def _run(self, asks: Sequence[Ask]) -> list[Answer]:
+    def _run(self, asks: Sequence[Ask]) -> list[Told]:
         """Run a batch until its outcome is known."""
         deadline = time.monotonic() + self._limits.unreachable_s
         tries = 0
         while True:
             tries += 1
             try:
-                return Batch(self._connected(), self._prices, self._books).run(asks)
+                if self._admit is not None:
+                    self._admit()
+                return Batch(self._connected(), self._prices, self._books, self._clock).run(asks)
             except _IN_THE_WAY as error:
-                if tries >= TRIES:
+                if tries >= TRIES or time.monotonic() > deadline:
                     raise Busy(f"others were in the way {tries} times: {error}") from error
-            except (psycopg.OperationalError, psycopg.InterfaceError, DatabaseDown) as error:
+            except errors.DiskFull as error:
+                raise DatabaseFull(f"the database's disk is full: {error}") from error
+            except (*_CONNECTION, DatabaseDown) as error:
                 if not _is_lost(error):
                     raise
                 self._disconnect()
@@ -227,7 +273,14 @@ class _Lane:
         self._books.clear()
 
 
+def _tell(one: _Waiting, told: Told) -> None:
+    if isinstance(told, Answer):
+        one.answer.set_result(told)
+    else:
+        one.answer.set_exception(told)
+
+
 def _is_lost(error: Exception) -> bool:
     """Whether an error is the connection's or the server's, and not of what was asked."""
     state = getattr(error, "sqlstate", None)
-    return state is None or state[:2] in _LOST
+    return state is None or state[:2] in _LOST or state in _LOST_TOO

@@ -15,19 +15,19 @@ from bursar.core.ledger import balance as core
 from bursar.core.ledger.balance import Balance, Expiring
 from bursar.core.ledger.books import BURN_SLOT, BURN_SLOTS, Books
 from bursar.core.ledger.commands import Reserve
-from bursar.core.ledger.history import View, view
+from bursar.core.ledger.history import View
 from bursar.core.ledger.quote import Quote, quote
 from bursar.core.ledger.tables import NotLoaded, Row, Stretch
 from bursar.core.ledger.values import NO_CONTEXT, Context, Kind
 from bursar.core.pricing import PriceBook
 from bursar.core.refusal import Code, Refusal
 from bursar.service.batch import FIRST_KEYS, MOST_KEYS, OrgUnknown
+from bursar.service.past import past_view
 from bursar.service.prefetch import Prefetch
 from bursar.store.reading import (
     Connection,
     OrgId,
     Wanted,
-    events_known_at,
     load,
     money_time,
     read_org,
@@ -95,8 +95,8 @@ class Looking:
         with self._connection.transaction():
             self._connection.execute(SNAPSHOT)
             number = self._org(org, Books(complete=False))
-            events = events_known_at(self._connection, org, known_at)
-            return Seen(value=view(events, at, known_at), number=number, at=at)
+            found = past_view(self._connection, org, number, at, known_at)
+            return Seen(value=found, number=number, at=at)
 
     def _asked(
         self,

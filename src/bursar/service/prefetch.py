@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from bursar.core.budgets.periods import slots_inside
-from bursar.core.ids import AccountId, BudgetId, DebtId, UserId
+from bursar.core.ids import AccountId, BudgetId, DebtId, HoldId, UserId
 from bursar.core.instant import Instant
 from bursar.core.ledger.books import (
     BURN_SLOT,
@@ -34,11 +34,12 @@ from bursar.core.ledger.commands import (
     Refund,
     Release,
     Reserve,
+    ReverseCharge,
     Settle,
     Transfer,
 )
 from bursar.core.ledger.tables import FIRST, Row, Stretch, Table
-from bursar.core.ledger.values import Hold, TargetKey
+from bursar.core.ledger.values import TargetKey
 
 _OF_A_HOLD = (Charge, Settle, Release, Refund, EndHold, ExtendHold, Redraw, GiveBack, BookLate)
 
@@ -61,17 +62,16 @@ class Prefetch:
         books = self._books
         yield from self._orders()
         if isinstance(command, Reserve):
-            yield from _rows(books.holds, command.hold)
-            yield from _rows(books.debts, DebtId(command.hold))
             yield from _rows(books.users, command.user)
             yield from self._spender(command.account, command.user)
             yield from self._lanes_of(command.account)
         elif isinstance(command, _OF_A_HOLD):
-            if isinstance(command, (Charge, Settle, BookLate)):
-                yield from _rows(books.charges, command.charge)
-            yield from _rows(books.holds, command.hold)
-            if books.holds.knows(command.hold) and (hold := books.holds.get(command.hold)):
-                yield from self._of_hold(hold)
+            yield from self._hold(command.hold)
+        elif isinstance(command, ReverseCharge):
+            yield from _rows(books.charges, command.charge)
+            if books.charges.knows(command.charge):
+                record = books.charges.get(command.charge)
+                yield from self._hold(record.hold) if record else ()
         elif isinstance(command, (Issue, Transfer)):
             yield from _path(books, command.account)
 
@@ -84,9 +84,14 @@ class Prefetch:
             if self._books.order(name).untouched:
                 yield Stretch(name, FIRST)
 
-    def _of_hold(self, hold: Hold) -> Iterator[Row | Stretch]:
+    def _hold(self, hold_id: HoldId) -> Iterator[Row | Stretch]:
+        books = self._books
+        yield from _rows(books.holds, hold_id)
+        hold = books.holds.get(hold_id) if books.holds.knows(hold_id) else None
+        if hold is None:
+            return
         yield from self._spender(hold.terms.account, hold.terms.user)
-        grants = self._books.grants
+        grants = books.grants
         for draw in hold.draws:
             yield from _rows(grants, draw.grant)
             if grants.knows(draw.grant) and (grant := grants.get(draw.grant)):
@@ -137,6 +142,15 @@ class Prefetch:
             order = self._books.order(order_of(lane))
             if order.untouched:
                 yield Stretch(order.name, FIRST)
+
+
+def new_names(books: Books, command: Command) -> Iterator[Row]:
+    """The names that a command gives to something new: it will look whether they are taken."""
+    if isinstance(command, (Charge, Settle, BookLate)):
+        yield from _rows(books.charges, command.charge)
+    elif isinstance(command, Reserve):
+        yield from _rows(books.holds, command.hold)
+        yield from _rows(books.debts, DebtId(command.hold))
 
 
 def _rows(table: Table[Any, Any], *keys: Any) -> Iterator[Row]:

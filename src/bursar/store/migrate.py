@@ -2,9 +2,11 @@
 
 A row in `migrations` is the lock: whoever holds it migrates, the others wait and then find nothing
 left to do. Each file is one transaction, and its checksum is kept: a file that was changed after it
-had been applied is an error, not a surprise.
+had been applied is an error, not a surprise. So is one that this version does not have: the
+database belongs to a newer Bursar.
 """
 
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
@@ -31,6 +33,7 @@ HAS_ROLE: Final = "select from pg_roles where rolname = 'bursar_service'"
 MAKE_ROLE: Final = "create role bursar_service nologin"
 IN_ROLE: Final = "select from pg_roles where pg_has_role('bursar_service', 'member')"
 TAKE_ROLE: Final = "grant bursar_service to current_user"
+HAS_TABLE: Final = "select to_regclass('migrations') is not null"
 LOCK: Final = "select number from migrations where number = 0 for update"
 APPLIED: Final = "select number, checksum from migrations where number > 0 order by number"
 NOTE: Final = "insert into migrations (number, name, checksum) values (%s, %s, %s)"
@@ -75,13 +78,39 @@ def migrate(connection: Connection) -> tuple[str, ...]:
         with connection.transaction():
             connection.execute(LOCK)
             known: dict[int, str] = dict(connection.execute(APPLIED).fetchall())
+            _check_not_newer(known)
             if one.number in known:
-                _same(one, known[one.number])
+                _check_same(one, known[one.number])
                 continue
             connection.execute(one.sql.encode())
             connection.execute(NOTE, [one.number, one.name, one.checksum])
             done.append(one.name)
     return tuple(done)
+
+
+def check_schema(connection: Connection) -> None:
+    """Raise `SchemaDiffers` unless the database has the very schema of this version."""
+    [(has_table,)] = connection.execute(HAS_TABLE).fetchall()
+    known: dict[int, str] = dict(connection.execute(APPLIED).fetchall()) if has_table else {}
+    if not known:
+        raise SchemaDiffers("this database has no tables of bursar: `bursar up` makes them")
+    _check_not_newer(known)
+    for one in migrations():
+        if one.number not in known:
+            raise SchemaDiffers(
+                f"this database has migrations up to {max(known):04}, this bursar needs"
+                f" {one.number:04}: `bursar up` brings it up to date"
+            )
+        _check_same(one, known[one.number])
+
+
+def _check_not_newer(known: Mapping[int, str]) -> None:
+    ours = {one.number for one in migrations()}
+    if unknown := known.keys() - ours:
+        raise SchemaDiffers(
+            f"this database has migration {max(unknown):04}, this bursar knows up to"
+            f" {max(ours):04}: upgrade bursar"
+        )
 
 
 def _make_role(connection: Connection) -> None:
@@ -93,6 +122,6 @@ def _make_role(connection: Connection) -> None:
         connection.execute(TAKE_ROLE)
 
 
-def _same(one: Migration, checksum: str) -> None:
+def _check_same(one: Migration, checksum: str) -> None:
     if one.checksum != checksum:
         raise SchemaDiffers(f"{one.name} is not what this database was made with")

@@ -13,7 +13,6 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import psycopg
 
-from bursar.core.instant import Instant
 from bursar.core.ledger.books import AFTER_POSTINGS, Books, Change, Lane
 from bursar.core.ledger.events import Event
 from bursar.core.ledger.idempotency import Reply
@@ -37,6 +36,7 @@ from bursar.store.shelves import (
 OrgId: TypeAlias = str
 Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
 Parts: TypeAlias = Mapping[OrgId, Books]  # the orgs that are loaded, in part
+Sent: TypeAlias = psycopg.Cursor[tuple[Any, ...]]  # a statement on its way, in a pipeline
 
 ENTER: Final = """
     -- For this transaction only: the service's rights, and the orgs it works for (D9).
@@ -74,6 +74,15 @@ class OrgRow:
     frozen: str | None
     values: Values
 
+    def is_of(self, books: Books) -> bool:
+        """Whether books in memory are of the same history.
+
+        The number alone would not tell: a server that a fail-over led to may lack the last
+        commits and have others by now, under the same numbers.
+        """
+        one = books.singles
+        return (one.number, one.now, books.clock, one.issued) == self.values[:4]
+
     def fill(self, books: Books) -> None:
         """Let books have what there is one of."""
         number, now, clock, issued, root, tier, policy, prices = self.values
@@ -85,11 +94,15 @@ class OrgRow:
         books.clock = clock
 
 
-def lock_orgs(connection: Connection, orgs: Collection[OrgId]) -> dict[OrgId, OrgRow]:
-    """Work for orgs, and lock them, until the transaction ends; unknown ones are left out."""
+def lock_orgs(connection: Connection, orgs: Collection[OrgId]) -> Sent:
+    """Work for orgs, and lock them, until the transaction ends; `locked` takes the answer."""
     connection.execute(ENTER, [array_of(sorted(orgs))])
-    rows = connection.execute(LOCK_ORGS, [sorted(orgs)]).fetchall()
-    return {row[0]: _org_of(row) for row in rows}
+    return connection.execute(LOCK_ORGS, [sorted(orgs)])
+
+
+def locked(sent: Sent) -> dict[OrgId, OrgRow]:
+    """The orgs that are locked now; unknown ones are left out."""
+    return {row[0]: _org_of(row) for row in sent}
 
 
 READ_ORG: Final = """
@@ -119,7 +132,10 @@ def money_time(connection: Connection) -> int:
 
 
 def load(connection: Connection, parts: Parts, wanted: Iterable[Wanted], most: int) -> None:
-    """Bring in what is wanted; of orders at most that many keys each."""
+    """Bring in what is wanted; of orders at most that many keys each.
+
+    All questions are sent before the first answer is awaited.
+    """
     rows: dict[str, list[tuple[OrgId, Any]]] = defaultdict(list)
     stretches: dict[str, list[tuple[OrgId, Stretch]]] = defaultdict(list)
     for org, what in wanted:
@@ -127,10 +143,24 @@ def load(connection: Connection, parts: Parts, wanted: Iterable[Wanted], most: i
             rows[what.table].append((org, what.key))
         else:
             stretches[str(what.order[0])].append((org, what))
-    for table, keys in rows.items():
-        _FINDERS.get(table, _load_rows)(connection, parts, table, keys)
-    for order, asked in stretches.items():
-        _load_stretches(connection, parts, order, asked, most)
+    loading = [
+        *(
+            _FINDERS.get(table, _load_rows)(connection, parts, table, keys)
+            for table, keys in rows.items()
+        ),
+        *(
+            _load_stretches(connection, parts, order, asked, most)
+            for order, asked in stretches.items()
+        ),
+    ]
+    with connection.pipeline():
+        while loading:
+            loading = [one for one in loading if next(one, _DONE) is not _DONE]
+
+
+# A load sends a question and yields; when it goes on, it takes the answer. It may ask again.
+Loading: TypeAlias = Iterator[None]
+_DONE: Final = object()
 
 
 # Rows
@@ -161,7 +191,16 @@ def transposed(rows: Sequence[Values], width: int) -> list[str]:
 
 
 def array_of(values: Sequence[Any]) -> str:
-    """An array as text: `{1,NULL,"two"}`."""
+    """An array as text: `{1,NULL,"two"}`. Columns of one type take a short cut."""
+    kinds = {*map(type, values)}
+    if kinds == {int}:
+        return "{" + ",".join(map(str, values)) + "}"
+    if kinds == {str}:
+        joined = "\0".join(values)
+        if joined.count("\0") != len(values) - 1:
+            raise ValueError("text with a NUL in it cannot be kept")
+        escaped = joined.replace("\\", "\\\\").replace('"', '\\"')
+        return '{"' + escaped.replace("\0", '","') + '"}'
     return "{" + ",".join([_element(value) for value in values]) + "}"
 
 
@@ -191,20 +230,25 @@ DRAWS_BY_HOLD: Final = f"""
 """
 
 
-def _fetch(connection: Connection, sql: str, columns: Sequence[Any]) -> list[Values]:
+def _send(connection: Connection, sql: str, columns: Sequence[Any]) -> Sent:
     # The statements are put together from our own names; values are always parameters.
-    return connection.execute(sql, list(columns)).fetchall()
+    return connection.execute(sql, list(columns))
 
 
 def _load_rows(
     connection: Connection, parts: Parts, table: str, keys: list[tuple[OrgId, Any]]
-) -> None:
+) -> Loading:
     """Load rows by their keys, and know those that do not exist."""
     shelf = SHELF_OF[table]
     asked = {(org, *shelf.key_of(key)): (org, key) for org, key in keys}
-    found = _fetch(connection, BY_KEY[shelf.table], transposed(list(asked), len(shelf.key) + 1))
+    columns = transposed(list(asked), len(shelf.key) + 1)
+    sent = _send(connection, BY_KEY[shelf.table], columns)
+    draws = _send(connection, DRAWS_BY_HOLD, columns) if shelf.unpack is None else None
+    yield
+    found = sent.fetchall()
     if shelf.unpack is None:
-        _unpack_holds(connection, parts, found)
+        assert draws is not None
+        _unpack_holds(parts, found, draws.fetchall())
     else:
         for org, *row in found:
             shelf.unpack(parts[org], tuple(row))
@@ -219,10 +263,9 @@ def _table(books: Books, name: str) -> Any:
     return getattr(books, name)
 
 
-def _unpack_holds(connection: Connection, parts: Parts, found: list[Values]) -> None:
+def _unpack_holds(parts: Parts, found: list[Values], drawn: list[Values]) -> None:
     draws: dict[tuple[OrgId, str], list[Draw]] = defaultdict(list)
-    keys = [row[:2] for row in found]
-    for org, *row in _fetch(connection, DRAWS_BY_HOLD, transposed(keys, 2)):
+    for org, *row in drawn:
         draws[org, row[0]].append(draw_of(tuple(row)))
     for org, *row in found:
         hold = hold_of(tuple(row), tuple(draws[org, row[0]]))
@@ -251,15 +294,18 @@ BUDGETS_OF: Final = """
 REFS: Final = """
     select k.org_id, k.external_ref, t.grant_id
       from unnest(%s::text[], %s::text[]) as k(org_id, external_ref)
-      join grants t on t.org_id = k.org_id and t.external_ref = k.external_ref
+      join grants t
+        on t.org_id = k.org_id and t.external_ref = k.external_ref and t.external_ref is not null
 """
 
 
 def _load_lanes_of(
     connection: Connection, parts: Parts, table: str, keys: list[tuple[OrgId, Any]]
-) -> None:
+) -> Loading:
     lanes: dict[tuple[OrgId, Any], list[Lane]] = {key: [] for key in keys}
-    for org, account, priority, policy, total in _fetch(connection, LANES_OF, transposed(keys, 2)):
+    sent = _send(connection, LANES_OF, transposed(keys, 2))
+    yield
+    for org, account, priority, policy, total in sent:
         lane = Lane(account, priority, policy_of(policy))
         lanes[org, account].append(lane)
         parts[org].lane_totals.load(lane, total)
@@ -269,9 +315,11 @@ def _load_lanes_of(
 
 def _load_budgets_of(
     connection: Connection, parts: Parts, table: str, keys: list[tuple[OrgId, Any]]
-) -> None:
+) -> Loading:
     budgets: dict[Values, list[Any]] = {(org, *target_values(key)): [] for org, key in keys}
-    for *target, budget in _fetch(connection, BUDGETS_OF, transposed(list(budgets), 4)):
+    sent = _send(connection, BUDGETS_OF, transposed(list(budgets), 4))
+    yield
+    for *target, budget in sent:
         budgets[tuple(target)].append(budget)
     for org, key in keys:
         parts[org].budgets_of.load(key, tuple(budgets[(org, *target_values(key))]))
@@ -279,16 +327,18 @@ def _load_budgets_of(
 
 def _load_refs(
     connection: Connection, parts: Parts, table: str, keys: list[tuple[OrgId, Any]]
-) -> None:
+) -> Loading:
     missing = set(keys)
-    for org, ref, grant in _fetch(connection, REFS, transposed(keys, 2)):
+    sent = _send(connection, REFS, transposed(keys, 2))
+    yield
+    for org, ref, grant in sent:
         parts[org].refs.load(ref, grant)
         missing.discard((org, ref))
     for org, ref in missing:
         parts[org].refs.mark_absent(ref)
 
 
-_Finder = Callable[[Connection, Parts, str, list[tuple[OrgId, Any]]], None]
+_Finder = Callable[[Connection, Parts, str, list[tuple[OrgId, Any]]], Loading]
 _FINDERS: Final[Mapping[str, _Finder]] = MappingProxyType(
     {"lanes_of": _load_lanes_of, "budgets_of": _load_budgets_of, "refs": _load_refs}
 )
@@ -312,13 +362,6 @@ _VALID_FROM: Final = "greatest(t.starts_at, t.issued_at)"
 _GRANT: Final = ("t.expires_at", "t.grant_id")
 _AT: Final = ("bigint", "text")
 
-# All that changed what a grant has free: postings, and what their event forfeits after them.
-_CHANGES: Final = f"""(
-    select org_id, grant_id, effective_at as at, number, place::bigint, freed as amount
-      from postings where freed <> 0
-     union all
-    select org_id, grant_id, at, number, {AFTER_POSTINGS}::bigint, -amount from forfeits)"""
-
 ORDERS: Final[Mapping[str, _Order]] = MappingProxyType(
     {
         "waiting": _Order(
@@ -330,17 +373,27 @@ ORDERS: Final[Mapping[str, _Order]] = MappingProxyType(
             "holds", (), ("t.expires_at", "t.hold_id"), _AT, "t.closed_at is null", "holds"
         ),
         "turns": _Order(
-            "recurrences", (), ("t.next_at", "t.recurrence_id"), _AT, "true", "recurrences"
+            "recurrences",
+            (),
+            ("t.next_at", "t.recurrence_id"),
+            _AT,
+            "t.next_at >= 0",
+            "recurrences",
         ),
         "debts": _Order("debts", (), ("t.booked_at", "t.debt_id"), _AT, "t.owed > 0", "debts"),
         "grants": _Order(
-            "grants", ("account_id",), ("t.issued_at", "t.grant_id"), _AT, "true", "grants"
+            "grants",
+            ("account_id",),
+            ("t.issued_at", "t.grant_id"),
+            _AT,
+            "t.issued_at >= 0",
+            "grants",
         ),
         "free": _Order(
             "grants", ("account_id",), _GRANT, _AT, "t.available + t.lapsed > t.forfeited", "grants"
         ),
         "charges": _Order(
-            "charges", ("hold_id",), ("-t.number", "t.charge_id"), _AT, "true", "charges"
+            "charges", ("hold_id",), ("-t.number", "t.charge_id"), _AT, "t.number >= 1", "charges"
         ),
         "owing": _Order(
             "charges", ("hold_id",), ("t.number", "t.charge_id"), _AT, "t.owed > 0", "charges"
@@ -354,9 +407,9 @@ ORDERS: Final[Mapping[str, _Order]] = MappingProxyType(
             "grants",
         ),
         "history": _Order(
-            _CHANGES,
+            "postings",  # and forfeits: it has a statement of its own
             ("grant_id",),
-            ("t.at", "t.number", "t.place", "t.amount"),
+            ("t.effective_at", "t.number", "t.place", "t.freed"),
             ("bigint", "bigint", "bigint", "bigint"),
             "true",
         ),
@@ -384,7 +437,35 @@ def _stretch_sql(order: _Order) -> str:
     """
 
 
-STRETCHES: Final = MappingProxyType({name: _stretch_sql(order) for name, order in ORDERS.items()})
+# All that changed what a grant has free: postings, and what their event forfeits after them. Each
+# is read in the order of its own index, no farther than is asked for.
+_HISTORY: Final = f"""
+    select k.asked, found.*
+      from unnest(%s::text[], %s::text[], %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[])
+           with ordinality as k(org_id, grant_id, a0, a1, a2, a3, asked)
+     cross join lateral (
+           select * from (
+                  (select t.effective_at as at, t.number, t.place::bigint, t.freed as amount
+                     from postings t
+                    where t.org_id = k.org_id and t.grant_id = k.grant_id and t.freed <> 0
+                      and (t.effective_at, t.number, t.place, t.freed) > (k.a0, k.a1, k.a2, k.a3)
+                    order by t.effective_at, t.number, t.place, t.freed
+                    limit %s)
+                   union all
+                  (select f.at, f.number, {AFTER_POSTINGS}::bigint, -f.amount
+                     from forfeits f
+                    where f.org_id = k.org_id and f.grant_id = k.grant_id
+                      and (f.at, f.number, {AFTER_POSTINGS}::bigint, -f.amount)
+                          > (k.a0, k.a1, k.a2, k.a3)
+                    order by f.at, f.number
+                    limit %s)) as changes(at, number, place, amount)
+            order by at, number, place, amount
+            limit %s) as found
+"""
+
+STRETCHES: Final = MappingProxyType(
+    {name: _stretch_sql(order) for name, order in ORDERS.items()} | {"history": _HISTORY}
+)
 
 _LEAST: Final = {"bigint": -(2**63), "smallint": -(2**15), "text": ""}
 
@@ -395,29 +476,26 @@ def _load_stretches(
     order: str,
     asked: list[tuple[OrgId, Stretch]],
     most: int,
-) -> None:
+) -> Loading:
     kind = ORDERS[order]
     keys = [_bounds(org, stretch, kind) for org, stretch in asked]
     found: list[list[Key]] = [[] for _ in asked]
-    rows = _fetch(connection, STRETCHES[order], [*transposed(keys, len(keys[0])), most])
-    for index, *key in rows:
+    sql = STRETCHES[order]
+    limits = [most] * sql.count("limit %s")
+    sent = _send(connection, sql, [*transposed(keys, len(keys[0])), *limits])
+    yield
+    for index, *key in sent:
         found[index - 1].append(Change(*key) if order == "history" else tuple(key))
     named: list[tuple[OrgId, Any]] = []
     for (org, stretch), loaded in zip(asked, found, strict=True):
         through = loaded[-1] if len(loaded) == most else None
         parts[org].order(stretch.order).load(loaded, through)
         named += [(org, key[-1]) for key in loaded]
-    if kind.names:
-        _load_unknown(connection, parts, kind.names, named)
-
-
-def _load_unknown(
-    connection: Connection, parts: Parts, table: str, keys: list[tuple[OrgId, Any]]
-) -> None:
-    """Load the rows that an order names, where they are not known: they are looked at next."""
-    unknown = [(org, key) for org, key in keys if not _table(parts[org], table).knows(key)]
-    if unknown:
-        _load_rows(connection, parts, table, unknown)
+    if kind.names:  # the rows that it names are looked at next
+        table = kind.names
+        unknown = [(org, key) for org, key in named if not _table(parts[org], table).knows(key)]
+        if unknown:
+            yield from _load_rows(connection, parts, table, unknown)
 
 
 def _bounds(org: OrgId, stretch: Stretch, kind: _Order) -> Values:
@@ -447,15 +525,18 @@ EVENTS_BETWEEN: Final = """
 """
 
 
-def replies(
-    connection: Connection, keys: Sequence[tuple[OrgId, str]]
-) -> dict[tuple[OrgId, str], Reply]:
+def ask_replies(connection: Connection, keys: Sequence[tuple[OrgId, str]]) -> Sent:
+    """Ask for the first answers to keys; `replies` takes what is known of them."""
+    return _send(connection, REPLIES, transposed(list(dict.fromkeys(keys)), 2))
+
+
+def replies(connection: Connection, sent: Sent) -> dict[tuple[OrgId, str], Reply]:
     """The first answers to keys that were seen before."""
-    found = _fetch(connection, REPLIES, transposed(list(dict.fromkeys(keys)), 2))
+    found = sent.fetchall()
     spans = [(org, first, number) for org, _, _, _, first, number in found]
     events: list[list[Event]] = [[] for _ in found]
     if found:
-        for asked, kind, body in _fetch(connection, EVENTS_BETWEEN, transposed(spans, 3)):
+        for asked, kind, body in _send(connection, EVENTS_BETWEEN, transposed(spans, 3)):
             events[asked - 1].append(event_of(kind, body))
     return {
         (org, key): Reply(
@@ -465,15 +546,3 @@ def replies(
         )
         for (org, key, command, refusal, _, number), told in zip(found, events, strict=True)
     }
-
-
-EVENTS_KNOWN: Final = """
-    select kind, body::text from events where org_id = %s and at <= %s order by number
-"""
-
-
-def events_known_at(connection: Connection, org: OrgId, known_at: Instant) -> Iterator[Event]:
-    """The events of an org that were recorded up to an instant, in order."""
-    with connection.cursor(name="events_known") as cursor:
-        for kind, body in cursor.execute(EVENTS_KNOWN, [org, known_at]):
-            yield event_of(kind, body)

@@ -5,11 +5,14 @@ batch touched.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
+from psycopg import errors
+
+from bursar.core.checks import text
 from bursar.core.ids import GrantId
 from bursar.core.instant import Instant
 from bursar.core.ledger.books import Books, Trial, existing
@@ -18,7 +21,7 @@ from bursar.core.ledger.events import ChargeReversed, Event, Posting, Recurrence
 from bursar.core.ledger.values import Compartment, Hold
 from bursar.core.refusal import Refusal, invariant
 from bursar.store.codec import command_text, text_of
-from bursar.store.reading import Connection, OrgId, arrays, transposed
+from bursar.store.reading import Connection, OrgId, Sent, arrays, transposed
 from bursar.store.shelves import DRAWS, SHELF_OF, SHELVES, Shelf, Values, draw_values
 
 EVENTS: Final = MappingProxyType(
@@ -127,61 +130,64 @@ class Answered(NamedTuple):
     at: Instant  # when it was decided
 
 
+class Statement(NamedTuple):
+    """A statement on its way, and how many rows it should write."""
+
+    table: str
+    rows: int
+    sent: Sent
+
+
 @dataclass(slots=True)
 class Written:
-    """What a batch has to write, gathered table by table."""
+    """What a batch has to write, gathered table by table.
+
+    Answers and events are final once they are there, and may be sent while other commands are
+    still being decided; rows are gathered when all is decided.
+    """
 
     new: dict[str, list[Values]] = field(default_factory=lambda: defaultdict(list))
     changed: dict[str, list[Values]] = field(default_factory=lambda: defaultdict(list))
+    sent: list[Statement] = field(default_factory=list)
+    moved: set[OrgId] = field(default_factory=set)  # orgs to which something has happened
 
-    def org(self, org: OrgId, books: Books, trial: Trial, answers: Iterable[Answered]) -> None:
-        """Gather what one org's commands changed, and what was answered to them."""
-        happened = 0
-        for answer in answers:
-            happened += self._answer(org, books, answer)
-        rows: dict[tuple[str, Any], bool] = {}
+    def answer(self, org: OrgId, books: Books, answer: Answered) -> None:
+        """Gather an answer and its events."""
+        outcome = answer.outcome
+        refusal = text_of(outcome) if isinstance(outcome, Refusal) else None
+        events = () if isinstance(outcome, Refusal) else outcome
+        first = answer.number - len(events) + 1
+        asked = (org, answer.key, answer.at, command_text(answer.command))
+        self.new["requests"].append((*asked, refusal, first, answer.number))
+        if events:
+            self.moved.add(org)
+        for number, event in enumerate(events, first):
+            self.event(org, books, number, event)
+
+    def rows(self, org: OrgId, books: Books, trial: Trial) -> None:
+        """Gather the rows that one org's commands made or changed."""
+        made: dict[tuple[str, Any], bool] = {}
         for table, key, before in trial.replaced():
             shelf = SHELF_OF.get(table.name)
             if shelf is None:
                 continue
             is_new = before is None and table.name == shelf.keeps[0]
-            rows[shelf.table, key] = rows.get((shelf.table, key), False) or is_new
+            made[shelf.table, key] = made.get((shelf.table, key), False) or is_new
             if shelf.table == "holds":
                 self._draws(org, before, books.holds.get(key))
-        for (table_name, key), is_new in rows.items():
+        for (table_name, key), is_new in made.items():
             values = (org, *_SHELF[table_name].pack(books, key))
             (self.new if is_new else self.changed)[table_name].append(values)
-        if happened:
+        if org in self.moved:
             self.changed["orgs"].append((org, *singles_values(books)))
-
-    def _answer(self, org: OrgId, books: Books, answer: Answered) -> int:
-        """Gather an answer and its events; how many there are."""
-        outcome = answer.outcome
-        refusal = text_of(outcome) if isinstance(outcome, Refusal) else None
-        events = () if isinstance(outcome, Refusal) else outcome
-        first = answer.number - len(events) + 1
-        self.new["requests"].append(
-            (
-                org,
-                answer.key,
-                answer.at,
-                command_text(answer.command),
-                refusal,
-                first,
-                answer.number,
-            )
-        )
-        for number, event in enumerate(events, first):
-            self.event(org, books, number, event)
-        return len(events)
 
     def event(self, org: OrgId, books: Books, number: int, event: Event) -> None:
         """Gather an event and its postings; the books have its grants."""
         self.new["events"].append((org, number, event.at, type(event).__name__, text_of(event)))
         for place, posting in enumerate(event.postings):
             freed = _freed(books, posting)
-            source = None if posting.source is None else posting.source.value
-            moved = (source, posting.target.value, posting.amount, posting.effective_at)
+            source, target = _NAMES[posting.source], _NAMES[posting.target]
+            moved = (source, target, posting.amount, posting.effective_at)
             self.new["postings"].append((org, number, place, posting.grant, *moved, freed))
         for grant, amount, at in _forfeited(event):
             self.new["forfeits"].append((org, grant, at, number, amount))
@@ -196,20 +202,25 @@ class Written:
             elif was != draw:
                 self.changed["draws"].append((org, *draw_values(after, place)))
 
+    def send(self, connection: Connection) -> None:
+        """Send what was gathered; the database works on it while we go on, in a pipeline."""
+        for statements, gathered in ((INSERTS, self.new), (UPDATES, self.changed)):
+            for table, rows in gathered.items():
+                sent = connection.execute(statements[table], transposed(rows, 0))
+                self.sent.append(Statement(table, len(rows), sent))
+            gathered.clear()
+
     def save(self, connection: Connection) -> None:
-        """Write it all."""
-        for table, rows in self.new.items():
-            _run(connection, table, INSERTS[table], rows)
-        for table, rows in self.changed.items():
-            _run(connection, table, UPDATES[table], rows)
+        """Send all that is left, and make sure that everything was written."""
+        with connection.pipeline():
+            self.send(connection)
+        for table, rows, sent in self.sent:
+            known = sent.rowcount == rows
+            invariant(known, "rows that were known are gone", table=table, written=sent.rowcount)
+        self.sent.clear()
 
 
 _SHELF: Final[Mapping[str, Shelf]] = MappingProxyType({shelf.table: shelf for shelf in SHELVES})
-
-
-def _run(connection: Connection, table: str, sql: str, rows: list[Values]) -> None:
-    written = connection.execute(sql, transposed(rows, 0)).rowcount
-    invariant(written == len(rows), "rows that were known are gone", table=table, written=written)
 
 
 def singles_values(books: Books) -> Values:
@@ -219,6 +230,9 @@ def singles_values(books: Books) -> Values:
     return (*figures, text_of(one.policy), text_of(one.prices))
 
 
+_NAMES: Final[Mapping[Compartment | None, str | None]] = MappingProxyType(
+    {None: None} | {one: one.value for one in Compartment}
+)
 _FREE: Final = (Compartment.AVAILABLE, Compartment.LAPSED)
 
 
@@ -254,6 +268,22 @@ def freeze(connection: Connection, org: OrgId, why: str) -> None:
 CREATE_ORG: Final = insert_sql("orgs", ORGS)
 
 
+class OrgExists(ValueError):
+    """There is an org of that name already."""
+
+
+# What a constraint means that a caller can run into; any other that is violated is a bug of ours,
+# and the org that meets it is frozen.
+REFUSED: Final[Mapping[str, type[Exception]]] = MappingProxyType({"orgs_pkey": OrgExists})
+
+
 def create_org(connection: Connection, org: OrgId) -> None:
     """Begin the books of an org, with nothing in them."""
-    connection.execute(CREATE_ORG, transposed([(org, *singles_values(Books()))], 0))
+    text("org", org)
+    try:
+        connection.execute(CREATE_ORG, transposed([(org, *singles_values(Books()))], 0))
+    except errors.IntegrityError as error:
+        refused = REFUSED.get(error.diag.constraint_name or "")
+        if refused is None:
+            raise
+        raise refused(org) from None

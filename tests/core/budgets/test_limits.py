@@ -7,13 +7,13 @@ import pytest
 from bursar.core.budgets.periods import Every, Window, period_at, slots_inside
 from bursar.core.ids import AccountId, BudgetId, UserId
 from bursar.core.instant import DAY, HOUR, MILLISECOND, NEVER, Instant
-from bursar.core.ledger.books import Books
+from bursar.core.ledger.books import Applying, Books
 from bursar.core.ledger.events import ThresholdCrossed
 from bursar.core.ledger.limits import (
-    Applying,
     Claim,
     all_over,
     budgets_on,
+    by_budget,
     charged_in,
     claim_of,
     count_amount,
@@ -364,7 +364,7 @@ def test_a_budget_is_over_when_more_than_its_limit_is_charged_in_a_period() -> N
     applying = [Applying(budget, None)]
 
     def over(*more: Counted) -> tuple[str, ...]:
-        return over_limit(books, applying, more, days(1))
+        return over_limit(books, by_budget(applying, more), days(1))
 
     assert () == over()
     assert () == over(counted(40))
@@ -387,9 +387,11 @@ def test_a_rolling_budget_is_over_by_what_its_window_has() -> None:
     now = hours(25)
 
     assert 60 == charged_in(books, applying[0], now)
-    assert () == over_limit(books, applying, (counted(40, hours(25)),), now)
-    assert ("b",) == over_limit(books, applying, (counted(41, hours(25)),), now)
-    assert () == over_limit(books, applying, (counted(41, T0), counted(40, hours(3))), now)
+    assert () == over_limit(books, by_budget(applying, (counted(40, hours(25)),)), now)
+    assert ("b",) == over_limit(books, by_budget(applying, (counted(41, hours(25)),)), now)
+    assert () == over_limit(
+        books, by_budget(applying, (counted(41, T0), counted(40, hours(3)))), now
+    )
 
 
 def test_only_hard_budgets_are_over() -> None:
@@ -405,8 +407,8 @@ def test_only_hard_budgets_are_over() -> None:
     )
     applying = [Applying(soft, None), Applying(each, user), Applying(hard, None)]
 
-    assert ("each", "hard") == over_limit(tallied(), applying, more, T0)
-    assert () == over_limit(tallied(), [Applying(each, UserId("bob"))], more, T0)
+    assert ("each", "hard") == over_limit(tallied(), by_budget(applying, more), T0)
+    assert () == over_limit(tallied(), by_budget([Applying(each, UserId("bob"))], more), T0)
 
 
 # What a hold would exceed
@@ -516,7 +518,7 @@ def test_a_threshold_is_reached_to_the_micro_credit(
     budget = limit_of(DAILY, 200)
     books = tallied((budget, T0, Tally(charged=charged, crossed=crossed)))
 
-    found = crossings(books, [Applying(budget, None)], (counted(1),), hours(1))
+    found = crossings(books, by_budget([Applying(budget, None)], (counted(1),)), hours(1))
 
     want = (
         []
@@ -554,7 +556,9 @@ def test_each_period_that_a_charge_touches_has_its_own_thresholds() -> None:
         Counted(budget=each.id, user=user, start=T0, amount=1),
     )
 
-    found = crossings(books, [Applying(each, user), Applying(budget, None)], more, days(2))
+    found = crossings(
+        books, by_budget([Applying(each, user), Applying(budget, None)], more), days(2)
+    )
 
     assert [("each", "ann", T0, 3), ("b", None, T0, 1), ("b", None, days(1), 2)] == [
         (one.budget, one.user, one.start, one.crossed) for one in found
@@ -571,7 +575,7 @@ def test_a_rolling_window_tells_a_threshold_once_while_a_slot_that_told_it_count
             (budget, hours(20), Tally(charged=30)),
             (budget, hours(24), Tally(charged=30)),
         )
-        return crossings(books, [Applying(budget, None)], (counted(30, hours(20)),), now)
+        return crossings(books, by_budget([Applying(budget, None)], (counted(30, hours(20)),)), now)
 
     assert [] == told(hours(25) - 2)
     assert [

@@ -10,7 +10,8 @@ from collections.abc import Callable
 import pytest
 
 from bursar.core.ids import HoldId
-from bursar.core.ledger.commands import Command
+from bursar.core.instant import Instant
+from bursar.core.ledger.commands import Command, Redraw
 from bursar.core.ledger.events import HoldRedrawn
 from bursar.core.ledger.values import Context, Kind, Policy
 from bursar.core.metering import Meter
@@ -361,3 +362,59 @@ def test_a_stale_reading_does_not_change_what_the_hold_is_for() -> None:
     org.reading("h1", 10, attempt=1)
 
     assert ("h100",) == org.hold("h1").context.gpu_types
+
+
+# Starts that become known later
+
+
+def told_late(at: Instant, *, attempt: int = 1, run_ms: int = 1_000) -> Redraw:
+    """That an attempt of h1 has started at an instant."""
+    return Redraw(hold=HoldId("h1"), attempt=attempt, gpu_type="h100", run_ms=run_ms, started_at=at)
+
+
+def test_an_attempt_counts_from_when_it_started() -> None:
+    """However late that is told: its milliseconds fell then, at the price of then (B1, B5)."""
+    cheaper = prices("v2", hours(1), h100=4 * PER_MS, a100=PER_MS)
+    org = Org(RATES, cheaper)
+    org.issue("g1", 90_000)
+    org.reserve("h1", run_ms=1_000, context=gpus("h100", "a100"), until=hours(9))
+    org.later(hours=2)
+
+    org.does(told_late(minutes(30)))
+
+    meter = org.hold("h1").meters[0][1]
+    assert (minutes(30), 5 * PER_MS) == (meter.started_at, meter.rate)
+    org.does(told_late(hours(1), attempt=2))
+    assert 4 * PER_MS == org.hold("h1").meters[1][1].rate
+    org.rebuilds()
+
+
+@pytest.mark.parametrize(("told", "want"), [(T0 - 1, minutes(1)), (hours(1), minutes(5))])
+def test_an_attempt_starts_while_its_hold_is_open(told: Instant, want: Instant) -> None:
+    """Another clock may be off: not before it was opened, not after now (N2)."""
+    org = Org(RATES)
+    org.issue("g1", 9_000)
+    org.later(minutes=1)
+    org.reserve("h1", run_ms=1_000, context=gpus("h100"))
+    org.later(minutes=4)
+
+    org.does(told_late(told))
+
+    assert want == org.hold("h1").meters[0][1].started_at
+
+
+def test_a_start_told_after_the_hold_has_ended_draws_nothing_and_can_be_charged_late() -> None:
+    """Usage that happened is never lost, even if all of it becomes known too late (L12, L13)."""
+    org = Org(RATES)
+    org.issue("g1", 9_000)
+    org.reserve("h1", run_ms=1_000, context=gpus("h100", "a100"), until=hours(1))
+    org.later(hours=2)
+    assert Code.HOLD_CLOSED == org.refuses(ask.start("h1", "h100", run_ms=1_000)).code
+
+    events = org.does(told_late(hours(3)))
+
+    assert [("g1", "held → available", 5_000, hours(1))] == moves(events)  # it had ended by itself
+    assert hours(1) == org.hold("h1").meters[0][1].started_at
+    org.does(ask.late_reading("h1", 600))
+    assert Parts(available=6_000, spent=3_000) == org.parts("g1")
+    org.rebuilds()

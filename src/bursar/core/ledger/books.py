@@ -145,6 +145,7 @@ class Books:
         self.complete: Final = complete
         self.singles: Final = Singles()
         self.clock: Instant = 0
+        self.quiet_until: Instant = 0  # before that, nothing happens by itself
         self._undo: Final = Undo()
         self._paths: Final[dict[AccountId, tuple[AccountId, ...]]] = {}  # a tree only grows
         self.applying: Final[dict[tuple[AccountId, UserId], list[Applying]]] = {}  # as they are now
@@ -330,6 +331,9 @@ class Books:
         """Let the orders stand at `to`: starts are listed, expiries taken out of their lanes."""
         if to <= self.clock:
             return
+        if to < self.quiet_until:
+            self.clock = to
+            return
         bound = (to + 1,)
         orders = [self.order(WAITING), self.order(ENDING)]
         if orders[0].first(bound) is None and orders[1].first(bound) is None:
@@ -343,6 +347,10 @@ class Books:
         for grant in grants:
             self.grants.put(grant.terms.id, grant)  # it has not changed, but where it stands has
             self._list(grant)
+
+    def _stirs_at(self, at: Instant) -> None:
+        """Know that something happens by itself at that instant."""
+        self.quiet_until = min(self.quiet_until, at)
 
     def place(self, grant: Grant) -> Place:
         """Where the orders keep a grant at the clock's instant."""
@@ -372,10 +380,12 @@ class Books:
     def _orders_for(self, terms: GrantTerms, place: Place) -> list[tuple[Order, Key]]:
         """The orders that keep a grant in that place, and its keys in them."""
         if place is Place.WAITING:
+            self._stirs_at(terms.valid_from)
             return [(self.order(WAITING), (terms.valid_from, terms.id))]
         if place is Place.EXPIRED:
             return [(self.order(EXPIRED), (terms.expires_at, terms.id))]
         if place is Place.LISTED:
+            self._stirs_at(terms.expires_at)
             ending = (self.order(ENDING), (terms.expires_at, terms.id))
             return [(self.order(order_of(self._lane_for(terms))), lane_key(terms)), ending]
         return []
@@ -414,6 +424,7 @@ class Books:
                 limits.discard((before, terms.id))
             if after is not None:
                 limits.add((after, terms.id))
+                self._stirs_at(after)
         self.holds.put(terms.id, hold)
 
     def put_charge(self, record: ChargeRecord) -> None:
@@ -453,6 +464,7 @@ class Books:
         if old is not None:
             self.order(TURNS).discard((old.next_at, old.id))
         self.order(TURNS).add((recurrence.next_at, recurrence.id))
+        self._stirs_at(recurrence.next_at)
         self.recurrences.put(recurrence.id, recurrence)
 
 
@@ -487,6 +499,7 @@ class Trial:
             if books._undo.back_to(self._mark):
                 books._paths.clear()
                 books.applying.clear()
+                books.quiet_until = 0
             for name, old in zip(Singles.__slots__, self._singles, strict=True):
                 setattr(books.singles, name, old)
             books.clock = self._clock

@@ -11,6 +11,7 @@ from bursar.core.ledger.due import close_hold
 from bursar.core.ledger.events import ChargeBooked, Closing
 from bursar.core.ledger.holds import closed
 from bursar.core.ledger.limits import (
+    by_budget,
     count_amount,
     count_usage,
     crossings,
@@ -197,6 +198,7 @@ def _book(draft: Draft, hold: Hold, ask: Ask) -> None:
         if ask.usage
         else count_amount(applying, ask.amount, ask.effective_at, draft.now)
     )
+    counted_in = by_budget(applying, counted)
     owed = min(payment.missing, _can_owe(draft, hold))
     draft.record(
         ChargeBooked(
@@ -211,12 +213,12 @@ def _book(draft: Draft, hold: Hold, ask: Ask) -> None:
             absorbed=payment.missing - owed,
             own=tuple(payment.own.items()),
             counted=counted,
-            over=over_limit(draft.books, applying, counted, draft.now),
+            over=over_limit(draft.books, counted_in, draft.now),
             late=ask.late,
             postings=tuple(payment.postings),
         )
     )
-    for crossing in crossings(draft.books, applying, counted, draft.now):
+    for crossing in crossings(draft.books, counted_in, draft.now):
         draft.record(crossing)
 
 

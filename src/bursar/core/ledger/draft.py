@@ -42,7 +42,8 @@ class Draft:
         """Let an event be a part of the decision; expired grants that it changes lapse first."""
         books = self.books
         if not isinstance(event, (GrantLapsed, RecurrenceTurned)):
-            for grant in sorted({posting.grant for posting in event.postings}):
+            grants = {posting.grant for posting in event.postings}
+            for grant in sorted(grants) if len(grants) > 1 else grants:
                 self.lapse(grant)
         if books.clock < self.now:
             event = altered(event, due_at=books.clock)

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from bursar.core.budgets.periods import period_at
 from bursar.core.ids import GrantId, derived_id
-from bursar.core.instant import Instant
-from bursar.core.ledger.books import DEBTS, LIMITS, TURNS, WAITING, Books, existing
+from bursar.core.instant import NEVER, Instant
+from bursar.core.ledger.books import DEBTS, ENDING, LIMITS, TURNS, WAITING, Books, existing
 from bursar.core.ledger.debts import repay_if_credited
 from bursar.core.ledger.draft import AVAILABLE, LAPSED, Draft, issued, move, returned
 from bursar.core.ledger.events import Closing, HoldClosed, RecurrenceTurned
@@ -38,6 +38,9 @@ def draft_at(books: Books, now: Instant) -> Draft:
 def catch_up(draft: Draft) -> None:
     """Bring about all that is due by now."""
     books = draft.books
+    if draft.now < books.quiet_until:
+        books.advance(draft.now)
+        return
     starts = _starts(draft)
     while (due := _next_due(draft, starts)) is not None:
         books.advance(due.at)
@@ -50,6 +53,13 @@ def catch_up(draft: Draft) -> None:
             draft.credited = True
         repay_if_credited(draft, due.at)
     books.advance(draft.now)
+    books.quiet_until = _next_at(books)
+
+
+def _next_at(books: Books) -> Instant:
+    """When something happens by itself next, as the books are now."""
+    firsts = [books.order(name).first() for name in (TURNS, LIMITS, WAITING, ENDING)]
+    return min([key[0] for key in firsts if key is not None], default=NEVER)
 
 
 def _starts(draft: Draft) -> deque[_Due]:

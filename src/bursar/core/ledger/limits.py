@@ -14,7 +14,7 @@ much both change is written into the event that changes the hold.
 """
 
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from bursar.core.budgets.periods import Period, claim_horizon, period_at, slots_inside
 from bursar.core.ids import AccountId, BudgetId, UserId
@@ -139,10 +139,10 @@ def counted_in(books: Books, applying: Applying, now: Instant) -> Micros:
 def charged_in(books: Books, applying: Applying, now: Instant) -> Micros:
     """What was charged in the period, or in the slots of the rolling window, at `now`."""
     budget, user = applying
-    return sum(
-        (books.tallies.get((budget.id, user, start)) or NO_TALLY).charged
-        for start in slots_inside(budget.window, now)
-    )
+    charged = 0
+    for start in slots_inside(budget.window, now):
+        charged += (books.tallies.get((budget.id, user, start)) or NO_TALLY).charged
+    return charged
 
 
 def first_over(
@@ -253,20 +253,21 @@ def counted_off(books: Books, counted: tuple[Counted, ...], amount: Micros) -> t
     return tuple(off)
 
 
-def over_limit(
-    books: Books, applying: list[Applying], counted: tuple[Counted, ...], now: Instant
-) -> tuple[BudgetId, ...]:
+CountedIn: TypeAlias = list[tuple[Applying, list[Counted]]]
+
+
+def over_limit(books: Books, counted_in: CountedIn, now: Instant) -> tuple[BudgetId, ...]:
     """The hard budgets that a charge brings, or keeps, over their limit."""
     return tuple(
-        one.budget.id
-        for one, parts in _by_budget(applying, counted)
-        if one.budget.hard and _is_over(books, one, parts, now)
+        [
+            one.budget.id
+            for one, parts in counted_in
+            if one.budget.hard and _is_over(books, one, parts, now)
+        ]
     )
 
 
-def _by_budget(
-    applying: list[Applying], counted: tuple[Counted, ...]
-) -> list[tuple[Applying, list[Counted]]]:
+def by_budget(applying: list[Applying], counted: tuple[Counted, ...]) -> CountedIn:
     """The budgets that a charge counts in, each with its own parts of the charge."""
     parts: dict[tuple[BudgetId, UserId | None], list[Counted]] = {}
     for part in counted:
@@ -288,13 +289,11 @@ def _is_over(books: Books, applying: Applying, parts: list[Counted], now: Instan
     return False
 
 
-def crossings(
-    books: Books, applying: list[Applying], counted: tuple[Counted, ...], now: Instant
-) -> list[ThresholdCrossed]:
+def crossings(books: Books, counted_in: CountedIn, now: Instant) -> list[ThresholdCrossed]:
     """The thresholds that the counters have reached and that were not told yet, after a charge."""
     return [
         crossing
-        for one, parts in _by_budget(applying, counted)
+        for one, parts in counted_in
         for start in _starts(one.budget, parts, now)
         if (crossing := _crossing(books, one, start, now)) is not None
     ]
@@ -304,7 +303,7 @@ def _starts(budget: Budget, parts: list[Counted], now: Instant) -> list[Instant]
     """The periods in which a charge may have reached a threshold; of a rolling window the slot."""
     if not budget.calendar:
         return [period_at(budget.window, now).start]
-    return sorted(part.start for part in parts)
+    return [parts[0].start] if len(parts) == 1 else sorted(part.start for part in parts)
 
 
 def _crossing(

@@ -75,6 +75,14 @@ class EmbeddedDatabase:
         """How to connect, for psycopg and libpq. Ask again after `ensure`: a port may change."""
         return self.running.url
 
+    @property
+    def free_bytes(self) -> int:
+        """Room for PostgreSQL's user on the disk that the data lies on."""
+        if self._state is None:
+            raise RuntimeError("an embedded database is used inside `with`")
+        found = os.statvfs(self._state.data)
+        return found.f_bavail * found.f_frsize
+
     def ensure(self, timeout_s: float | None = None) -> Running:
         """Return once the database accepts connections, having started whatever must be.
 

@@ -1,0 +1,65 @@
+"""Leases and readings: how long a right lasts, what a reading proves, when orgs are told (M2, M4).
+
+A lease is renewed by every report of its node and runs out when none comes. Usage is a fact, a
+lease is a right: a report that comes too late renews nothing, but the time it proves still counts,
+up to the end of the lease. What is proven is told to the org now and then and at the end (D4).
+"""
+
+from enum import StrEnum
+from typing import Final
+
+from bursar.core.instant import MILLISECOND, SECOND, Instant
+from bursar.core.messages import EndClass
+from bursar.core.money import Micros, usage_price_up
+
+TTL: Final = 20 * SECOND  # how long a lease lasts without being renewed
+MARGIN: Final = 10 * SECOND  # how long its slots rest after that: workers' clocks may run slower
+TELL_EVERY_MS: Final = 5 * 60 * 1_000  # run time after which the org is told
+TELL_PARTS: Final = 100  # or after this part of the hold was used
+
+
+class Denied(StrEnum):
+    """Why a pool does not do what it is asked."""
+
+    JOB_UNKNOWN = "job_unknown"
+    NOT_QUEUED = "not_queued"  # it runs already, is over, or was withdrawn
+    HOLD_ENDED = "hold_ended"  # its credits are no longer set aside
+    NODE_UNKNOWN = "node_unknown"
+    SLOT_UNKNOWN = "slot_unknown"
+    SLOT_TAKEN = "slot_taken"
+    TYPE_NOT_PRICED = "type_not_priced"  # the job does not accept GPUs of this type
+    WRONG_SIZE = "wrong_size"  # the slots are not what the job needs
+    FENCE_UNKNOWN = "fence_unknown"  # no such lease, or another node's
+    FENCE_STALE = "fence_stale"  # the lease has ended or run out
+
+
+def renewed_until(now: Instant, latest: Instant) -> Instant:
+    """Until when a lease lasts that is given or renewed now; never beyond its hold."""
+    return min(now + TTL, latest)
+
+
+def provable_ms(leased_at: Instant, until: Instant) -> int:
+    """The most run time a lease can have seen until then: longer readings are clamped (M2)."""
+    return (until - leased_at) // MILLISECOND
+
+
+def tell_every_ms(rate: Micros, milli_gpus: int, hold: Micros) -> int:
+    """The run time between two messages to the org: five minutes, or one part of the hold (D4).
+
+    At least a part of the hold has been used when a message is due for it.
+    """
+    part = -(-hold // TELL_PARTS)
+    in_five_minutes = usage_price_up(rate, milli_gpus, TELL_EVERY_MS)
+    if in_five_minutes <= part:
+        return TELL_EVERY_MS
+    return max(-(-part * TELL_EVERY_MS // in_five_minutes), 1)
+
+
+def goes_on(end_class: EndClass, requeues_left: int, left_ms: int, *, withdrawn: bool) -> bool:
+    """Whether a job waits for another attempt: after an end that was not its own (M3)."""
+    return not is_own(end_class) and not withdrawn and requeues_left > 0 and left_ms > 0
+
+
+def is_own(end_class: EndClass) -> bool:
+    """Whether the job answers for an end itself: then lost work is not given back (M3)."""
+    return end_class in (EndClass.USER, EndClass.LIMIT)

@@ -1,0 +1,128 @@
+"""What orgs and pools tell each other about a job (D4).
+
+Messages are numbered for each job and direction and handled in that order, each once. An org tells
+what may run and what it has credits for; a pool tells what ran and for how long. Amounts are what
+changed, run times are what was run in all.
+"""
+
+from enum import StrEnum
+from typing import TypeAlias
+
+from bursar.core.checks import optional_text, text, texts, whole
+from bursar.core.ids import AccountId, UserId
+from bursar.core.instant import NEVER, Instant
+from bursar.core.money import AMOUNT_MAX, Micros
+from bursar.core.value import value
+
+
+class EndClass(StrEnum):
+    """Why an attempt ended: who answers for the work that was lost (M3)."""
+
+    USER = "user"  # it finished, failed by itself, or was withdrawn
+    PLATFORM = "platform"  # a machine or a worker failed
+    PREEMPTION = "preemption"  # its place was needed by another
+    LIMIT = "limit"  # its time or its hold was used up
+
+
+@value
+class Enqueue:
+    """Run this: what it needs, on whose behalf, and how far its credits reach."""
+
+    account: AccountId
+    user: UserId
+    shares: tuple[AccountId, ...]  # the account and all above it
+    tier: str | None
+    rates: tuple[tuple[str, Micros], ...]  # acceptable GPU type → micro-credits per GPU-hour
+    milli_gpus: int
+    run_ms: int  # maximum run and stop grace together, over all attempts
+    requeues: int  # how often it may start again after an end that was not its own
+    hold_micros: Micros  # what is set aside for it
+    hold_until: Instant  # and until when
+
+    def __post_init__(self) -> None:
+        text("account", self.account)
+        text("user", self.user)
+        texts("shares", self.shares)
+        optional_text("tier", self.tier)
+        for gpu_type, rate in self.rates:
+            text("gpu_type", gpu_type)
+            whole("rate", rate, 0, AMOUNT_MAX)
+        whole("milli_gpus", self.milli_gpus, 1, AMOUNT_MAX)
+        whole("run_ms", self.run_ms, 0, AMOUNT_MAX)
+        whole("requeues", self.requeues, 0, AMOUNT_MAX)
+        whole("hold_micros", self.hold_micros, 0, AMOUNT_MAX)
+        whole("hold_until", self.hold_until, 0, NEVER)
+
+
+@value
+class Withdraw:
+    """Do not run it any more; a running attempt is to be stopped."""
+
+
+@value
+class HoldGrew:
+    """More is set aside for it, or for longer."""
+
+    added: Micros
+    until: Instant
+
+    def __post_init__(self) -> None:
+        whole("added", self.added, 0, AMOUNT_MAX)
+        whole("until", self.until, 0, NEVER)
+
+
+@value
+class Started:
+    """An attempt has begun to run."""
+
+    attempt: int
+    gpu_type: str
+    at: Instant  # by the pool's clock
+    run_ms: int  # what it may run at most, stop grace included
+
+    def __post_init__(self) -> None:
+        whole("attempt", self.attempt, 1, AMOUNT_MAX)
+        text("gpu_type", self.gpu_type)
+        whole("at", self.at, 0, NEVER)
+        whole("run_ms", self.run_ms, 0, AMOUNT_MAX)
+
+
+@value
+class RanSoFar:
+    """The newest reading of an attempt."""
+
+    attempt: int
+    run_ms: int
+
+    def __post_init__(self) -> None:
+        whole("attempt", self.attempt, 1, AMOUNT_MAX)
+        whole("run_ms", self.run_ms, 0, AMOUNT_MAX)
+
+
+@value
+class Ended:
+    """An attempt is over: its last reading, and what of it is given back."""
+
+    attempt: int
+    end_class: EndClass
+    run_ms: int
+    kept_ms: int | None  # where the work that was not lost ends; None if none is given back
+    over: bool  # whether the job is over as well, or waits for another attempt
+
+    def __post_init__(self) -> None:
+        whole("attempt", self.attempt, 1, AMOUNT_MAX)
+        whole("run_ms", self.run_ms, 0, AMOUNT_MAX)
+        if self.kept_ms is not None:
+            whole("kept_ms", self.kept_ms, 0, self.run_ms)
+
+
+@value
+class Dropped:
+    """The job left the queue while no attempt was running, and will not run any more."""
+
+    end_class: EndClass
+
+
+ToPool: TypeAlias = Enqueue | Withdraw | HoldGrew
+ToOrg: TypeAlias = Started | RanSoFar | Ended | Dropped
+Message: TypeAlias = ToPool | ToOrg

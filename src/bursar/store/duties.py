@@ -1,0 +1,40 @@
+"""Who does what only one process needs to do: a row that is taken until an instant.
+
+The row keeps others from doing the same work, not from being wrong: whatever is done under it must
+bear to be done twice.
+"""
+
+from typing import Final
+
+from bursar.core.instant import Instant
+from bursar.store.reading import Connection
+
+TAKE: Final = """
+    update duties set holder = %s, until = %s
+     where duty = %s and (holder = %s or until <= %s)
+"""
+GIVE_UP: Final = "update duties set until = 0 where duty = %s and holder = %s"
+DONE: Final = "update duties set done_at = greatest(done_at, %s) where duty = %s"
+LAST_DONE: Final = "select done_at from duties where duty = %s"
+
+
+def take(connection: Connection, duty: str, holder: str, now: Instant, span: int) -> bool:
+    """Take a duty, or keep it, for a span from now; False if somebody else has it."""
+    return connection.execute(TAKE, [holder, now + span, duty, holder, now]).rowcount == 1
+
+
+def give_up(connection: Connection, duty: str, holder: str) -> None:
+    """Leave a duty to whoever comes."""
+    connection.execute(GIVE_UP, [duty, holder])
+
+
+def done(connection: Connection, duty: str, at: Instant) -> None:
+    """Note that all there was to do at an instant is done."""
+    connection.execute(DONE, [at, duty])
+
+
+def last_done(connection: Connection, duty: str) -> Instant:
+    """The instant up to which all there was to do is done."""
+    row = connection.execute(LAST_DONE, [duty]).fetchone()
+    assert row is not None
+    return int(row[0])

@@ -1,0 +1,445 @@
+"""A pool's rows: machines, the queue, leases and readings, loaded and saved set-wise.
+
+Every transaction of a pool locks the pool's own row first, so all of them happen one after the
+other, and asks the time after that; it is kept, and never goes back (D5).
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+from bursar.core.ids import JobId
+from bursar.core.instant import Instant
+from bursar.core.messages import Enqueue, ToOrg
+from bursar.store.outbox import PoolId, message_of, message_text
+from bursar.store.reading import Connection, OrgId, array_of, transposed
+from bursar.store.saving import Saving
+from bursar.store.shelves import Values
+
+ENTER_POOL: Final = """
+    -- For this transaction only: the service's rights, and the pool it works for (D9).
+    select set_config('role', 'bursar_service', true), set_config('bursar.pools', %s, true)
+"""
+LOCK_POOL: Final = """
+    -- Always before any other table of the pool; nothing is joined to it.
+    select now, fence from pools where pool_id = %s for update
+"""
+MOVE_ON: Final = "update pools set now = %s, fence = %s where pool_id = %s"
+ADD_POOL: Final = "insert into pools (pool_id, now, fence) values (%s, 0, 0)"
+ADD_NODES: Final = """
+    insert into nodes (pool_id, node_id, gpu_type)
+    select * from unnest(%s::text[], %s::text[], %s::text[]) as u(pool_id, node_id, gpu_type)
+"""
+ADD_SLOTS: Final = """
+    insert into slots (pool_id, node_id, slot, milli_gpus)
+    select * from unnest(%s::text[], %s::text[], %s::int[], %s::bigint[])
+               as u(pool_id, node_id, slot, milli_gpus)
+"""
+
+
+class PoolUnknown(KeyError):
+    """There is no such pool."""
+
+
+class PoolRow(NamedTuple):
+    """A pool's own row."""
+
+    now: Instant
+    fence: int
+
+
+def enter_pool(connection: Connection, pool: PoolId) -> None:
+    """Work for a pool until the transaction ends, without a lock: to look only."""
+    connection.execute(ENTER_POOL, [array_of([pool])])
+
+
+def lock_pool(connection: Connection, pool: PoolId) -> PoolRow:
+    """Work for a pool, and lock it, until the transaction ends."""
+    enter_pool(connection, pool)
+    row = connection.execute(LOCK_POOL, [pool]).fetchone()
+    if row is None:
+        raise PoolUnknown(pool)
+    return PoolRow(*row)
+
+
+def move_on(connection: Connection, pool: PoolId, now: Instant, fence: int) -> None:
+    """Keep the pool's time and its last fence."""
+    connection.execute(MOVE_ON, [now, fence, pool])
+
+
+def create_pool(connection: Connection, pool: PoolId) -> None:
+    """Begin a pool, with nothing in it."""
+    connection.execute(ADD_POOL, [pool])
+
+
+class NewNode(NamedTuple):
+    """A machine: GPUs of one type, in slots of so many thousandths of a GPU each."""
+
+    node: str
+    gpu_type: str
+    slots: tuple[int, ...]
+
+
+def add_nodes(connection: Connection, pool: PoolId, nodes: Sequence[NewNode]) -> None:
+    """Put machines into a pool."""
+    rows = [(pool, one.node, one.gpu_type) for one in nodes]
+    connection.execute(ADD_NODES, transposed(rows, 3))
+    slots = [(pool, one.node, slot, milli) for one in nodes for slot, milli in enumerate(one.slots)]
+    connection.execute(ADD_SLOTS, transposed(slots, 4))
+
+
+# The queue
+
+QUEUED: Final = """
+    select t.org_id, t.job_id, t.body::text, t.state, t.received, t.hold_micros, t.hold_until,
+           t.requeues_left, t.attempt, t.ran_ms, t.withdrawn
+      from unnest(%s::text[], %s::text[], %s::text[]) as k(pool_id, org_id, job_id)
+      join queue t on t.pool_id = k.pool_id and t.org_id = k.org_id and t.job_id = k.job_id
+"""
+WAITING: Final = """
+    select t.org_id, t.job_id, t.body::text, t.state, t.received, t.hold_micros, t.hold_until,
+           t.requeues_left, t.attempt, t.ran_ms, t.withdrawn
+      from queue t
+     where t.pool_id = %s and t.state = 'queued'
+     order by t.queued_at, t.org_id, t.job_id
+"""
+ENQUEUE: Final = """
+    insert into queue (pool_id, org_id, job_id, body, state, received, hold_micros, hold_until,
+                       requeues_left, attempt, ran_ms, withdrawn, queued_at, sent)
+    select u.pool_id, u.org_id, u.job_id, u.body::json, u.state, u.received, u.hold_micros,
+           u.hold_until, u.requeues_left, u.attempt, u.ran_ms, u.withdrawn, u.queued_at, 0
+      from unnest(%s::text[], %s::text[], %s::text[], %s::text[], %s::text[], %s::bigint[],
+                  %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[],
+                  %s::boolean[], %s::bigint[])
+           as u(pool_id, org_id, job_id, body, state, received, hold_micros, hold_until,
+                requeues_left, attempt, ran_ms, withdrawn, queued_at)
+"""
+REQUEUE: Final = """
+    update queue t
+       set state = u.state, received = u.received, hold_micros = u.hold_micros,
+           hold_until = u.hold_until, requeues_left = u.requeues_left, attempt = u.attempt,
+           ran_ms = u.ran_ms, withdrawn = u.withdrawn
+      from unnest(%s::text[], %s::text[], %s::text[], %s::text[], %s::bigint[], %s::bigint[],
+                  %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[], %s::boolean[])
+           as u(pool_id, org_id, job_id, state, received, hold_micros, hold_until, requeues_left,
+                attempt, ran_ms, withdrawn)
+     where t.pool_id = u.pool_id and t.org_id = u.org_id and t.job_id = u.job_id
+"""
+
+
+@dataclass(slots=True, kw_only=True)
+class Queued:
+    """A job in a pool, as a transaction changes it."""
+
+    org: OrgId
+    job: JobId
+    ask: Enqueue
+    state: str = "queued"
+    received: int = 1
+    hold_micros: int
+    hold_until: Instant
+    requeues_left: int
+    attempt: int = 0
+    ran_ms: int = 0
+    withdrawn: bool = False
+
+    @property
+    def left_ms(self) -> int:
+        """What it may still run."""
+        return max(self.ask.run_ms - self.ran_ms, 0)
+
+    def values(self) -> Values:
+        """What changes of its row."""
+        return (
+            *(self.state, self.received, self.hold_micros, self.hold_until),
+            *(self.requeues_left, self.attempt, self.ran_ms, self.withdrawn),
+        )
+
+
+def queued(
+    connection: Connection, pool: PoolId, keys: Iterable[tuple[OrgId, JobId]]
+) -> dict[tuple[OrgId, JobId], Queued]:
+    """The jobs that the pool knows of those asked for."""
+    asked = [(pool, org, job) for org, job in dict.fromkeys(keys)]
+    return _queued(connection.execute(QUEUED, transposed(asked, 3)).fetchall())
+
+
+def waiting(connection: Connection, pool: PoolId) -> dict[tuple[OrgId, JobId], Queued]:
+    """The jobs that wait for a place, in the order in which they came."""
+    return _queued(connection.execute(WAITING, [pool]).fetchall())
+
+
+def _queued(rows: Iterable[Values]) -> dict[tuple[OrgId, JobId], Queued]:
+    found: dict[tuple[OrgId, JobId], Queued] = {}
+    for org, job, body, state, received, micros, until, requeues, attempt, ran, gone in rows:
+        ask = message_of(body)
+        assert isinstance(ask, Enqueue)
+        found[org, job] = Queued(
+            org=org,
+            job=job,
+            ask=ask,
+            state=state,
+            received=received,
+            hold_micros=micros,
+            hold_until=until,
+            requeues_left=requeues,
+            attempt=attempt,
+            ran_ms=ran,
+            withdrawn=gone,
+        )
+    return found
+
+
+def save_queued(
+    save: Saving, pool: PoolId, new: Sequence[Queued], changed: Sequence[Queued], now: Instant
+) -> None:
+    """Write jobs that have come, and those that have changed."""
+    come = [(pool, one.org, one.job, message_text(one.ask), *one.values(), now) for one in new]
+    save.rows("jobs that have come", ENQUEUE, come)
+    save.rows("queue", REQUEUE, [(pool, one.org, one.job, *one.values()) for one in changed])
+
+
+# Leases and readings
+
+_READING: Final = """
+    r.fence, r.node_id, r.leased_at, r.until, r.until_max, r.stopping, r.ends_at, r.started_at,
+    r.run_ms, r.told_ms, r.every_ms"""
+READINGS: Final = f"""
+    select {_READING}
+      from unnest(%s::text[], %s::bigint[]) as k(pool_id, fence)
+      join readings r on r.pool_id = k.pool_id and r.fence = k.fence
+"""
+RUN_OUT: Final = f"""
+    select {_READING}
+      from readings r
+     where r.pool_id = %s and r.ends_at is null and r.until <= %s
+     order by r.node_id, r.fence
+"""
+OF_NODE: Final = f"""
+    select {_READING}
+      from readings r
+     where r.pool_id = %s and r.node_id = %s and r.ends_at is null
+     order by r.fence
+"""
+_ATTEMPT: Final = "l.fence, l.org_id, l.job_id, l.attempt, l.gpu_type, l.run_ms_max"
+ATTEMPTS: Final = f"""
+    select {_ATTEMPT}
+      from unnest(%s::text[], %s::bigint[]) as k(pool_id, fence)
+      join leases l on l.pool_id = k.pool_id and l.fence = k.fence
+"""
+LIVE_ATTEMPTS: Final = f"""
+    -- Job by job: a join might read all live leases of the pool instead.
+    select {_ATTEMPT}
+      from unnest(%s::text[], %s::text[], %s::text[]) as k(pool_id, org_id, job_id)
+     cross join lateral (
+           select *
+             from leases t
+            where t.pool_id = k.pool_id and t.org_id = k.org_id and t.job_id = k.job_id
+              and t.ended_at is null
+            limit 1) as l
+"""
+
+
+class Reading(NamedTuple):
+    """How far a lease is: what its node has reported, and was told."""
+
+    fence: int
+    node: str
+    leased_at: Instant
+    until: Instant
+    until_max: Instant  # when its hold ends
+    stopping: bool  # whether the worker is asked to stop
+    ends_at: Instant | None  # up to when run time may be reported, once the lease has ended
+    started_at: Instant | None
+    run_ms: int
+    told_ms: int
+    every_ms: int
+
+
+class Attempt(NamedTuple):
+    """Whose lease it is, for what."""
+
+    fence: int
+    org: OrgId
+    job: JobId
+    attempt: int
+    gpu_type: str
+    run_ms_max: int
+
+
+def readings(connection: Connection, pool: PoolId, fences: Iterable[int]) -> dict[int, Reading]:
+    """How far these leases are, alive or not."""
+    found = connection.execute(READINGS, _each(pool, fences)).fetchall()
+    return {row[0]: Reading._make(row) for row in found}
+
+
+def _each(pool: PoolId, fences: Iterable[int]) -> list[str]:
+    """Keys of leases: one array of the pool, over and over, and one of the fences."""
+    given = list(fences)
+    return [array_of([pool] * len(given)), array_of(given)]
+
+
+def run_out(connection: Connection, pool: PoolId, at: Instant) -> list[Reading]:
+    """The live leases that nobody has renewed beyond an instant."""
+    return [Reading._make(row) for row in connection.execute(RUN_OUT, [pool, at])]
+
+
+def live_on(connection: Connection, pool: PoolId, node: str) -> list[Reading]:
+    """The live leases of a node."""
+    return [Reading._make(row) for row in connection.execute(OF_NODE, [pool, node])]
+
+
+def attempts(connection: Connection, pool: PoolId, fences: Iterable[int]) -> dict[int, Attempt]:
+    """Whose leases these are."""
+    found = connection.execute(ATTEMPTS, _each(pool, fences)).fetchall()
+    return {row[0]: Attempt._make(row) for row in found}
+
+
+def live_attempts(
+    connection: Connection, pool: PoolId, jobs: Sequence[tuple[OrgId, JobId]]
+) -> dict[tuple[OrgId, JobId], Attempt]:
+    """The attempts of jobs that have a live lease."""
+    asked = transposed([(pool, org, job) for org, job in jobs], 3)
+    found = connection.execute(LIVE_ATTEMPTS, asked).fetchall()
+    return {(row[1], row[2]): Attempt._make(row) for row in found}
+
+
+class Slot(NamedTuple):
+    """A slot of a node, and the live lease that has it."""
+
+    gpu_type: str
+    milli_gpus: int
+    taken: int | None
+
+
+SLOTS: Final = """
+    select s.node_id, s.slot, n.gpu_type, s.milli_gpus, t.fence
+      from unnest(%s::text[], %s::text[]) as k(pool_id, node_id)
+      join nodes n on n.pool_id = k.pool_id and n.node_id = k.node_id
+      join slots s on s.pool_id = k.pool_id and s.node_id = k.node_id
+      left join lease_slots t
+        on t.pool_id = s.pool_id and t.node_id = s.node_id and t.slot = s.slot
+       and t.freed_at is null
+     order by s.node_id, s.slot
+"""
+
+
+def slots_of(
+    connection: Connection, pool: PoolId, nodes: Iterable[str]
+) -> dict[str, dict[int, Slot]]:
+    """The slots of nodes; a node that does not exist is left out."""
+    rows = [(pool, node) for node in nodes]
+    found: dict[str, dict[int, Slot]] = {}
+    for node, slot, *rest in connection.execute(SLOTS, transposed(rows, 2)):
+        found.setdefault(node, {})[slot] = Slot(*rest)
+    return found
+
+
+SAVES: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "new leases": """
+            insert into leases (pool_id, fence, org_id, job_id, attempt, gpu_type, run_ms_max)
+            select * from unnest(%s::text[], %s::bigint[], %s::text[], %s::text[], %s::bigint[],
+                                 %s::text[], %s::bigint[])
+                       as u(pool_id, fence, org_id, job_id, attempt, gpu_type, run_ms_max)
+        """,
+        "new slots": """
+            insert into lease_slots (pool_id, fence, node_id, slot)
+            select * from unnest(%s::text[], %s::bigint[], %s::text[], %s::int[])
+                       as u(pool_id, fence, node_id, slot)
+        """,
+        "new readings": """
+            insert into readings (pool_id, fence, node_id, leased_at, until, until_max, stopping,
+                                  run_ms, told_ms, every_ms, clamped)
+            select u.pool_id, u.fence, u.node_id, u.leased_at, u.until, u.until_max, false,
+                   0, 0, u.every_ms, false
+              from unnest(%s::text[], %s::bigint[], %s::text[], %s::bigint[], %s::bigint[],
+                          %s::bigint[], %s::bigint[])
+                   as u(pool_id, fence, node_id, leased_at, until, until_max, every_ms)
+        """,
+        "read": """
+            update readings t
+               set until = u.until, started_at = u.started_at, run_ms = u.run_ms,
+                   told_ms = u.told_ms, clamped = t.clamped or u.clamped
+              from unnest(%s::text[], %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[],
+                          %s::bigint[], %s::boolean[])
+                   as u(pool_id, fence, until, started_at, run_ms, told_ms, clamped)
+             where t.pool_id = u.pool_id and t.fence = u.fence
+        """,
+        "ended readings": """
+            update readings t set ends_at = u.ends_at
+              from unnest(%s::text[], %s::bigint[], %s::bigint[]) as u(pool_id, fence, ends_at)
+             where t.pool_id = u.pool_id and t.fence = u.fence
+        """,
+        "ended leases": """
+            update leases t
+               set ended_at = u.ended_at, end_class = u.end_class, kept_ms = u.kept_ms
+              from unnest(%s::text[], %s::bigint[], %s::bigint[], %s::text[], %s::bigint[])
+                   as u(pool_id, fence, ended_at, end_class, kept_ms)
+             where t.pool_id = u.pool_id and t.fence = u.fence
+        """,
+        "stopping": """
+            update readings t set stopping = true
+              from unnest(%s::text[], %s::bigint[]) as u(pool_id, fence)
+             where t.pool_id = u.pool_id and t.fence = u.fence
+        """,
+        "grown": """
+            update readings t set until_max = u.until_max, every_ms = u.every_ms
+              from unnest(%s::text[], %s::bigint[], %s::bigint[], %s::bigint[])
+                   as u(pool_id, fence, until_max, every_ms)
+             where t.pool_id = u.pool_id and t.fence = u.fence
+        """,
+    }
+)
+# A lease has as many slots as it has: the count is not known beforehand.
+FREE: Final = """
+    update lease_slots t set freed_at = u.freed_at
+      from unnest(%s::text[], %s::bigint[], %s::bigint[]) as u(pool_id, fence, freed_at)
+     where t.pool_id = u.pool_id and t.fence = u.fence
+"""
+COUNT_ON: Final = """
+    update queue t set sent = t.sent + u.many
+      from unnest(%s::text[], %s::text[], %s::text[], %s::bigint[])
+           as u(pool_id, org_id, job_id, many)
+     where t.pool_id = u.pool_id and t.org_id = u.org_id and t.job_id = u.job_id
+    returning t.org_id, t.job_id, t.sent - u.many
+"""
+TELL_ORG: Final = """
+    insert into pool_outbox (pool_id, org_id, job_id, n, body, written_at)
+    select u.pool_id, u.org_id, u.job_id, u.n, u.body::json, u.at
+      from unnest(%s::text[], %s::text[], %s::text[], %s::bigint[], %s::text[], %s::bigint[])
+           as u(pool_id, org_id, job_id, n, body, at)
+"""
+
+
+def save_rows(save: Saving, pool: PoolId, what: str, rows: Sequence[Values]) -> None:
+    """Write rows by one of the statements above."""
+    save.rows(what, SAVES[what], [(pool, *row) for row in rows])
+
+
+def free_slots(connection: Connection, pool: PoolId, fences: Sequence[int], at: Instant) -> None:
+    """Let the slots of leases go."""
+    if fences:
+        connection.execute(FREE, transposed([(pool, fence, at) for fence in fences], 3))
+
+
+def tell_orgs(
+    connection: Connection,
+    save: Saving,
+    pool: PoolId,
+    messages: Sequence[tuple[OrgId, JobId, ToOrg]],
+    now: Instant,
+) -> None:
+    """Write messages about jobs; numbers go on from each job's own count, in this order."""
+    if not messages:
+        return
+    many = Counter((org, job) for org, job, _ in messages)
+    counts = transposed([(pool, org, job, more) for (org, job), more in many.items()], 4)
+    last = {(org, job): n for org, job, n in connection.execute(COUNT_ON, counts).fetchall()}
+    rows: list[Values] = []
+    for org, job, message in messages:
+        last[org, job] += 1
+        rows.append((pool, org, job, last[org, job], message_text(message), now))
+    save.rows("messages", TELL_ORG, rows)

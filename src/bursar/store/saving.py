@@ -1,0 +1,37 @@
+"""Writing rows set-wise: all statements are sent before the first answer is awaited."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from bursar.core.refusal import invariant
+from bursar.store.reading import Connection, Sent, transposed
+from bursar.store.shelves import Values
+
+
+class Saving:
+    """Statements on their way, and how many rows each has to write."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._sent: list[tuple[str, int, Sent]] = []
+
+    def rows(self, what: str, sql: str, rows: Sequence[Values]) -> None:
+        """Write rows, each of which has to be written; nothing if there are none."""
+        if rows:
+            cursor = self._connection.execute(sql, transposed(rows, 0))
+            self._sent.append((what, len(rows), cursor))
+
+    def check(self) -> None:
+        """See that all was written."""
+        for what, many, cursor in self._sent:
+            written = cursor.rowcount
+            invariant(written == many, "rows that were known are gone", of=what, written=written)
+
+
+@contextmanager
+def saving(connection: Connection) -> Iterator[Saving]:
+    """Send statements together; they are checked at the end."""
+    found = Saving(connection)
+    with connection.pipeline():
+        yield found
+    found.check()

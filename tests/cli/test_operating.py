@@ -1,0 +1,284 @@
+"""`bursar up`, `bursar ledger verify` and `bursar ledger rebuild` as an operator meets them."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from uuid import uuid4
+
+import psycopg
+import pytest
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from typer.testing import CliRunner, Result
+
+from bursar.cli.app import app
+from bursar.core.ids import AccountId, GrantId, UserId
+from bursar.core.instant import SECOND
+from bursar.core.ledger.commands import AddAccount, AddUser, Issue
+from bursar.core.ledger.values import Kind
+from bursar.core.pricing import PriceBook
+from bursar.service.batch import Ask, Batch
+from bursar.store import database
+from bursar.store.migrate import migrations
+from bursar.store.reading import Connection, money_time
+from bursar.store.writing import freeze
+from tests.databases import connected, migrated, new_org, new_state
+from tests.store.embedded.worlds import eventually
+
+SECRET = "s3cret-of-nobody"
+LOOKING = (["ledger", "verify"], ["ledger", "rebuild"], ["ledger", "rebuild", "--repair"])
+ALL = (["up"], *LOOKING)
+
+
+def run(url: str | None, *arguments: str) -> Result:
+    """A command on the database of this address, or on an embedded one."""
+    return CliRunner().invoke(app, list(arguments), env={database.URL_VARIABLE: url})
+
+
+@contextmanager
+def small(database_url: str) -> Iterator[tuple[str, Connection, str]]:
+    """A database of its own with one org in it."""
+    with migrated(database_url) as url, connected(url) as connection:
+        org = new_org(connection)
+        asks = [
+            Ask(org, "k1", AddAccount(account=AccountId("org"), parent=None, name="o")),
+            Ask(org, "k2", AddUser(user=UserId("ann"))),
+        ]
+        Batch(connection, PriceBook(), {}).run(asks)
+        yield url, connection, org
+
+
+def refused(told: Result, *words: str) -> None:
+    """One sentence on standard error, and nothing else."""
+    assert 2 == told.exit_code, told.output
+    assert "" == told.stdout
+    assert told.stderr.startswith("bursar: ")
+    assert 1 == told.stderr.count("\n")
+    assert SECRET not in told.stderr
+    for word in words:
+        assert word in told.stderr
+
+
+# Addresses
+
+
+@pytest.mark.parametrize("command", ALL, ids=" ".join)
+def test_an_address_that_is_none_is_refused_in_a_sentence(command: list[str]) -> None:
+    refused(run(f"postgres//ann:{SECRET}@localhost/db", *command), database.URL_VARIABLE)
+
+
+@pytest.mark.parametrize("command", ALL, ids=" ".join)
+def test_a_port_where_nobody_listens_is_refused_in_a_sentence(command: list[str]) -> None:
+    told = run(f"postgresql://ann:{SECRET}@127.0.0.1:1/db", *command)
+
+    refused(told, "cannot be reached", "127.0.0.1", "port 1")
+
+
+@pytest.mark.parametrize("command", ALL, ids=" ".join)
+def test_a_wrong_user_password_or_database_is_refused_in_a_sentence(
+    database_url: str, command: list[str]
+) -> None:
+    nobody = make_conninfo(database_url, user="nobody_we_know", password=SECRET)
+    wrong = make_conninfo(database_url, password=SECRET)
+    nowhere = make_conninfo(database_url, dbname="nothing_we_have")
+
+    refused(run(nobody, *command), "nobody_we_know")
+    refused(run(wrong, *command), "password")
+    refused(run(nowhere, *command), "nothing_we_have")
+
+
+@pytest.mark.parametrize("command", ALL, ids=" ".join)
+def test_an_old_server_is_refused_in_a_sentence(
+    database_url: str, monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    monkeypatch.setattr(database, "OLDEST", 99_00_00)
+
+    refused(run(database_url, *command), "PostgreSQL 15 or newer is needed, this is ")
+
+
+@pytest.mark.parametrize("command", LOOKING, ids=" ".join)
+def test_who_does_not_see_all_orgs_is_refused(database_url: str, command: list[str]) -> None:
+    """Nothing would be wrong with what they see, which is nothing."""
+    user = f"bursar_test_{uuid4().hex}"
+    with small(database_url) as (url, connection, _):
+        connection.execute(f"create role {user} login password '{SECRET}'")
+        try:
+            connection.execute(f"grant select on all tables in schema public to {user}")
+            refused(run(make_conninfo(url, user=user, password=SECRET), *command), user)
+        finally:
+            connection.execute(f"drop owned by {user}")
+            connection.execute(f"drop role {user}")
+
+
+@pytest.mark.parametrize("command", LOOKING, ids=" ".join)
+def test_where_there_is_no_database_none_is_made(tmp_path: Path, command: list[str]) -> None:
+    """To look is not to make, not even a folder."""
+    for state in (tmp_path, tmp_path / "new"):
+        refused(run(None, *command, "--state", str(state)), "no database", "`bursar up`")
+
+    assert [] == list(tmp_path.iterdir())
+
+
+# Schemas
+
+
+@pytest.mark.parametrize("command", LOOKING, ids=" ".join)
+def test_looking_brings_no_schema_up_to_date(database_url: str, command: list[str]) -> None:
+    with small(database_url) as (url, connection, _):
+        last = max(one.number for one in migrations())
+        connection.execute("delete from migrations where number = %s", [last])
+        refused(run(url, *command), f"needs {last:04}", "`bursar up`")
+
+        connection.execute("drop schema public cascade")
+        connection.execute("create schema public")
+        refused(run(url, *command), "no tables", "`bursar up`")
+        tables = "select relname from pg_class where relnamespace = 'public'::regnamespace"
+        assert [] == connection.execute(tables).fetchall()
+
+
+@pytest.mark.parametrize("command", ALL, ids=" ".join)
+def test_a_database_of_a_newer_version_is_refused(database_url: str, command: list[str]) -> None:
+    with small(database_url) as (url, connection, _):
+        connection.execute("insert into migrations values (9007, '9007_later.sql', '')")
+
+        refused(run(url, *command), "has migration 9007", "upgrade bursar")
+
+
+# Looking and repairing
+
+
+@pytest.mark.parametrize("command", LOOKING, ids=" ".join)
+def test_a_sound_ledger_is_well(database_url: str, command: list[str]) -> None:
+    with small(database_url) as (url, _, _):
+        told = run(url, *command)
+
+    assert (0, True) == (told.exit_code, told.stdout.startswith("all is well: "))
+    assert "1 orgs, 2 events" in told.stdout
+
+
+def test_a_spoilt_ledger_is_told_and_repaired_only_when_asked(database_url: str) -> None:
+    """What is wrong is said with 1, what was repaired with 0 (L1)."""
+    with small(database_url) as (url, connection, org):
+        connection.execute("update accounts set used = 5")
+        freeze(connection, org, "this and that")
+        for _ in range(2):
+            assert 1 == run(url, "ledger", "verify").exit_code
+            rebuilt = run(url, "ledger", "rebuild")
+            assert 1 == rebuilt.exit_code
+            assert f"{org}: takes no commands: this and that\n" in rebuilt.stdout
+            assert f"{org}: accounts org: stored org" in rebuilt.stdout
+            assert "1 problems: 1 orgs, 2 events\n" in rebuilt.stdout
+
+        repaired = run(url, "ledger", "rebuild", "--repair")
+        assert 0 == repaired.exit_code, repaired.output
+        assert f"{org}: rows written anew: 1 of accounts\n" in repaired.stdout
+        assert (
+            f"{org}: takes commands again; it did not because: this and that\n" in repaired.stdout
+        )
+        assert "all is well: 1 orgs, 2 events\n" in repaired.stdout
+        for command in LOOKING:
+            again = run(url, *command)
+            assert (0, 1) == (again.exit_code, again.stdout.count("\n"))
+
+
+def test_what_cannot_be_repaired_is_told_with_1(database_url: str) -> None:
+    with small(database_url) as (url, connection, org):
+        connection.execute("update events set kind = 'Gift' where number = 2")
+        connection.execute("update accounts set used = 5")
+        freeze(connection, org, "this and that")
+        told = run(url, "ledger", "rebuild", "--repair")
+
+    assert 1 == told.exit_code
+    assert f"{org}: events 2: what is a Gift?\n" in told.stdout
+    assert f"{org}: takes no commands: this and that\n" in told.stdout
+    assert "written anew" not in told.stdout
+
+
+def test_many_problems_are_counted_and_the_first_are_shown(database_url: str) -> None:
+    with small(database_url) as (url, connection, org):
+        connection.execute(
+            "insert into users (org_id, user_id) select %s, n from generate_series(1, 50) n", [org]
+        )
+        told = run(url, "ledger", "rebuild")
+
+    assert "… and 30 more\n50 problems: " in told.stdout
+
+
+# Bringing it up
+
+
+@contextmanager
+def up(url: str | None, *arguments: str) -> Iterator["subprocess.Popen[str]"]:
+    """`bursar up` in a process of its own; stopped at the end."""
+    command = [sys.executable, "-c", "from bursar.cli import main; main()", "up", *arguments]
+    environment = {name: one for name, one in os.environ.items() if name != database.URL_VARIABLE}
+    if url is not None:
+        environment[database.URL_VARIABLE] = url
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.terminate()
+
+
+def lines(process: "subprocess.Popen[str]", last: str) -> list[str]:
+    """What it prints up to a line that begins so."""
+    assert process.stdout is not None
+    found = []
+    for line in process.stdout:
+        found.append(line)
+        if line.startswith(last):
+            break
+    return found
+
+
+def test_the_password_of_a_given_server_is_not_shown(database_url: str) -> None:
+    """Neither to people nor to programs: who gave it has it."""
+    secret = str(conninfo_to_dict(database_url).get("password") or "")
+    url = database_url if secret else make_conninfo(database_url, password=SECRET)
+    with up(url) as process:
+        told = "".join(lines(process, "ready"))
+        assert "ready; stop with Ctrl-C\n" in told
+    with up(url, "--json") as process:
+        [line] = lines(process, "{")
+    shown = json.loads(line)
+
+    assert (secret or SECRET) not in told + line
+    assert shown["embedded"] is False
+    assert conninfo_to_dict(url) | {"password": "***"} == conninfo_to_dict(shown["database_url"])
+
+
+def test_the_password_of_our_own_server_is_for_programs_alone() -> None:
+    """Its folder holds it anyway; a program needs it to connect."""
+    with new_state() as state, up(None, "--state", str(state), "--json") as process:
+        [line] = lines(process, "{")
+        shown = json.loads(line)
+        with psycopg.connect(shown["database_url"]) as connection:
+            assert (1,) == connection.execute("select 1").fetchone()
+        with up(None, "--state", str(state)) as other:
+            told = "".join(lines(other, "ready"))
+
+    assert shown["embedded"] is True
+    assert str(conninfo_to_dict(shown["database_url"])["password"]) not in told
+    assert "embedded\nready; stop with Ctrl-C\n" in told
+
+
+def test_what_falls_due_is_written_though_nobody_asks(database_url: str) -> None:
+    """A grant that has expired has lapsed, seen from outside, while `bursar up` runs (L3)."""
+    with small(database_url) as (url, connection, org), up(url) as process:
+        lines(process, "ready")
+        soon = money_time(connection) + SECOND
+        grant = Issue(
+            grant=GrantId("g"),
+            account=AccountId("org"),
+            amount=5,
+            kind=Kind.PROMO,
+            expires_at=soon,
+        )
+        Batch(connection, PriceBook(), {}).run([Ask(org, "k3", grant)])
+        lapsed = "select lapsed from grants where org_id = %s"
+
+        eventually(lambda: connection.execute(lapsed, [org]).fetchone() == (5,), "a lapse")

@@ -1,0 +1,296 @@
+"""A stand-in for scheduler and workers, for tests of what lies between orgs and pools.
+
+It works from what is stored and from a plan of what each attempt of a job will do, and remembers
+nothing: killed at any point and started again, it goes on where things stand.
+
+    python seam_driver.py URL ORG POOL NODE JOBS BEGAN_AT
+
+plays with real time in a process of its own, to be killed from outside.
+"""
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+import psycopg
+
+from bursar.core.ids import AccountId, GrantId, HoldId, JobId, UserId
+from bursar.core.instant import DAY, NEVER, SECOND, Instant
+from bursar.core.ledger.books import Books
+from bursar.core.ledger.commands import AddAccount, AddUser, Command, Issue, Reserve, SetPolicy
+from bursar.core.ledger.values import Context, Kind, OrgPolicy
+from bursar.core.messages import EndClass
+from bursar.core.pricing import PriceBook
+from bursar.service.batch import Ask, Batch
+from bursar.service.jobs import Answers, Asked, Jobs, Submission
+from bursar.service.pool import End, Placement, Pool, Report
+from bursar.service.relay import Relay
+from bursar.store.pool import NewNode, Queued, create_pool
+from bursar.store.reading import Connection, money_time
+from bursar.store.writing import create_org
+from tests.builders import PER_MS, T0, prices
+
+# One GPU costs a micro-credit for each millisecond, or three.
+PRICES: Final = PriceBook().with_version(prices(h100=3 * PER_MS, a100=PER_MS))
+ISSUED: Final = 10**12
+FOR_EVER: Final = OrgPolicy(
+    raw_hold_max=NEVER, job_hold_max=NEVER, late_max=365 * DAY, debt_max=10**15
+)
+
+
+@dataclass
+class Clock:
+    """A database's clock that stands still until it is moved."""
+
+    now: Instant = T0
+
+    def __call__(self, _: Connection) -> Instant:
+        return self.now
+
+
+class Killed(BaseException):
+    """The process is gone, as far as the database can tell."""
+
+
+_BOUNDS: Final = ("begin", "commit", "committed")
+
+
+class Mortal:
+    """A connection whose process dies at its k-th step: before a statement, or around a commit."""
+
+    def __init__(self, real: Connection, dies_at: int = 0) -> None:
+        self._real = real
+        self._dies_at = dies_at
+        self._trail: tuple[str, ...] = ()  # what the transaction has come to so far
+        self.places: list[tuple[str, ...]] = []  # where each step was
+
+    def _step(self, what: str) -> None:
+        self._trail = (*self._trail, what)
+        self.places.append(self._trail if what in _BOUNDS else self._trail[-2:])
+        if len(self.places) == self._dies_at:
+            self._real.close()
+            raise Killed
+
+    def execute(self, sql: str, *given: Any) -> Any:
+        """Run a statement, unless the last hour has come."""
+        self._step(sql)
+        return self._real.execute(sql, *given)
+
+    def pipeline(self) -> Any:
+        """Statements are sent one after the other, and answered later."""
+        return self._real.pipeline()
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """A transaction; death comes before it, before its commit, or right after."""
+        self._step("begin")
+        self._trail = ()
+        with self._real.transaction():
+            yield
+            self._step("commit")
+        self._step("committed")
+
+    def places_to_die(self) -> list[int]:
+        """Between each two statements that ever follow each other, the first time they do; and
+        around the end of each kind of transaction.
+        """
+        return [self.places.index(place) + 1 for place in dict.fromkeys(self.places)]
+
+
+class Try(NamedTuple):
+    """What an attempt will do: run so long, then end; a lost one falls silent instead."""
+
+    run_ms: int
+    end_class: EndClass | None = EndClass.USER
+    kept_ms: int | None = None
+
+
+LOST: Final = None
+
+
+@dataclass
+class Plan:
+    """What a job will do."""
+
+    tries: Sequence[Try] = (Try(10_000),)
+    gpu_types: tuple[str, ...] = ("a100",)
+    milli_gpus: int = 1_000
+    run_ms: int = 3_600_000
+    requeues: int = 0
+    withdrawn: bool = False  # as soon as it is submitted
+    hold_for: int = DAY
+
+
+@dataclass
+class World:
+    """An org, a pool, and what its jobs will do."""
+
+    org: str
+    pool: str
+    plans: Mapping[str, Plan]
+    nodes: Sequence[NewNode] = (
+        NewNode("n1", "a100", (1_000, 1_000)),
+        NewNode("n2", "h100", (1_000,)),
+    )
+    began_at: Instant = T0
+    clock: Callable[[Connection], Instant] = field(default_factory=Clock)
+
+    def found(self, connection: Connection) -> None:
+        """Begin the org and the pool."""
+        create_org(connection, self.org)
+        create_pool(connection, self.pool)
+        Pool(connection, self.pool, self.clock).add_nodes(self.nodes)
+        first: list[Command] = [
+            AddAccount(account=AccountId("org"), parent=None, name="o"),
+            AddAccount(account=AccountId("team"), parent=AccountId("org"), name="t"),
+            AddUser(user=UserId("ann")),
+            SetPolicy(policy=FOR_EVER),
+            Issue(grant=GrantId("g"), account=AccountId("org"), amount=ISSUED, kind=Kind.PAID),
+        ]
+        asks = [Ask(self.org, f"first-{place}", command) for place, command in enumerate(first)]
+        for answer in ledger(connection, self.clock)(asks):
+            assert not isinstance(answer, Exception)
+            assert isinstance(answer.outcome, tuple), answer
+
+    def submission(self, job: str) -> Submission:
+        """What is asked for a job: always the same."""
+        plan = self.plans[job]
+        reserve = Reserve(
+            hold=HoldId(job),
+            account=AccountId("team"),
+            user=UserId("ann"),
+            expires_at=self.began_at + plan.hold_for,
+            run_ms=plan.run_ms,
+            context=Context(gpu_types=plan.gpu_types, milli_gpus=plan.milli_gpus, job=JobId(job)),
+        )
+        return Submission(self.pool, reserve, plan.requeues)
+
+
+def ledger(connection: Connection, clock: Callable[[Connection], Instant]) -> Asked:
+    """A ledger that runs what it is asked in one batch, on this connection."""
+    cache: dict[str, Books] = {}
+
+    def ask(asks: Sequence[Ask]) -> Answers:
+        return Batch(connection, PRICES, cache, clock).run(asks)
+
+    return ask
+
+
+class Driver:
+    """Submits jobs, carries messages, schedules, and runs what was scheduled."""
+
+    def __init__(self, world: World, connection: Any, only_node: str | None = None) -> None:
+        clock = world.clock
+        self.world = world
+        self.jobs = Jobs(connection, ledger(connection, clock), clock)
+        self.pool = Pool(connection, world.pool, clock)
+        self.relay = Relay(connection, self.jobs, {world.pool: self.pool}, clock)
+        self._connection = connection
+        self._nodes = [one for one in world.nodes if only_node in (None, one.node)]
+
+    def submit(self) -> None:
+        """Ask for all jobs, and withdraw those that shall be."""
+        for job, plan in self.world.plans.items():
+            answer = self.jobs.submit(self.world.org, f"submit {job}", self.world.submission(job))
+            assert isinstance(answer.outcome, tuple), answer
+            if plan.withdrawn:
+                self.jobs.withdraw(self.world.org, JobId(job))
+
+    def turn(self) -> bool:
+        """One turn of everybody; whether somebody still has something to do by itself."""
+        self.relay.round()
+        waiting = self.schedule()
+        running = self.work()
+        if self.pool.expire():
+            self.relay.round()
+        return waiting or running
+
+    def schedule(self) -> bool:
+        """Give each job that waits the first free slots that it accepts; whether one waits."""
+        waiting = self.pool.waiting()
+        if not waiting:
+            return False
+        free = {
+            node: [slot for slot, one in slots.items() if one.taken is None]
+            for node, slots in self.pool.slots([one.node for one in self._nodes]).items()
+        }
+        placements = [place for job in waiting for place in self._place(job, free)]
+        self.pool.lease(placements)
+        return True
+
+    def _place(self, job: Queued, free: dict[str, list[int]]) -> Iterator[Placement]:
+        count = job.ask.milli_gpus // 1_000
+        for node in self._nodes:
+            if node.gpu_type in dict(job.ask.rates) and len(free[node.node]) >= count:
+                taken, free[node.node] = free[node.node][:count], free[node.node][count:]
+                yield Placement(job.org, job.job, node.node, tuple(taken))
+                return
+
+    def work(self) -> bool:
+        """Let the workers of all nodes report, or end what is done; whether somebody works."""
+        now = self.world.clock(self._connection)
+        working = False
+        for node in self._nodes:
+            reports: list[Report] = []
+            ends: list[End] = []
+            for attempt, lease in self.pool.live_on(node.node):
+                plan = self.world.plans[attempt.job].tries[attempt.attempt - 1]
+                ran = min((now - lease.leased_at) // 1_000, plan.run_ms)
+                if lease.stopping:
+                    ends.append(End(lease.fence, EndClass.USER, ran))
+                elif ran < plan.run_ms or (plan.end_class is LOST and lease.run_ms < ran):
+                    reports.append(Report(lease.fence, ran))
+                elif plan.end_class is not LOST:
+                    ends.append(End(lease.fence, plan.end_class, ran, plan.kept_ms))
+            if reports:
+                self.pool.report(node.node, reports)
+            if ends:
+                self.pool.end(node.node, ends)
+            working = working or bool(reports or ends)
+        return working
+
+    def is_over(self) -> bool:
+        """Whether all jobs are over, and everybody knows."""
+        sql = """
+            select (select count(*) from jobs where org_id = %s and state = 'over'),
+                   (select count(*) from org_outbox where org_id = %s and acked_at is null),
+                   (select count(*) from pool_outbox where pool_id = %s and acked_at is null)
+        """
+        given = [self.world.org, self.world.org, self.world.pool]
+        found = self._connection.execute(sql, given).fetchone()
+        return bool(found == (len(self.world.plans), 0, 0))
+
+    def play(self, clock: Clock, turns: int = 60) -> None:
+        """Play until all is over, five seconds a turn, faster when nobody has anything to say."""
+        self.submit()
+        for _ in range(turns):
+            busy = self.turn()
+            if self.is_over():
+                return
+            clock.now += 5 * SECOND if busy else 40 * SECOND
+        raise AssertionError("it does not come to an end")
+
+
+def short_jobs(count: int) -> dict[str, Plan]:
+    """Jobs of some milliseconds, on any GPU."""
+    return {
+        f"job-{number}": Plan(tries=(Try(20 + 7 * number),), gpu_types=("a100", "h100"))
+        for number in range(count)
+    }
+
+
+def main(url: str, org: str, pool: str, node: str, count: int, began_at: Instant) -> None:
+    """Play one node with real time until all is over."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        world = World(org, pool, short_jobs(count), began_at=began_at, clock=money_time)
+        driver = Driver(world, connection, node)
+        driver.submit()
+        while not driver.is_over():
+            driver.turn()
+
+
+if __name__ == "__main__":
+    url, org, pool, node, count, began_at = sys.argv[1:]
+    main(url, org, pool, node, int(count), int(began_at))

@@ -1,0 +1,24 @@
+"""A sweeper in a process of its own that may be killed at any instant.
+
+python sweeping.py URL
+"""
+
+import sys
+import time
+
+from bursar.service.ledger import Ledger
+from bursar.service.sweeper import Sweeping, through
+from bursar.store.database import connected
+
+
+def main(url: str) -> None:
+    """Sweep until killed, a minute at most."""
+    with (
+        Ledger(lambda: connected(url)) as ledger,
+        Sweeping(lambda: connected(url), through(ledger), interval_s=0.05, term_s=1),
+    ):
+        time.sleep(60)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

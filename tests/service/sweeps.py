@@ -1,0 +1,22 @@
+"""A sweeper for tests: at an instant of a test's own choosing, over the books of a desk."""
+
+from collections.abc import Sequence
+
+from bursar.core.instant import Instant
+from bursar.service.batch import Ask, Batch
+from bursar.service.sweeper import Sweeper, Swept
+from tests.service.test_batch import Desk
+
+
+def sweep(desk: Desk, now: Instant) -> Swept:
+    """Sweep the org of a desk, and no other: tests share a database."""
+    return sweeper(desk, now).sweep_orgs([desk.org])
+
+
+def sweeper(desk: Desk, now: Instant) -> Sweeper:
+    """A sweeper whose clock stands still."""
+
+    def asks(commands: Sequence[Ask]) -> None:
+        Batch(desk.connection, desk.prices, desk.cache, clock=lambda _: now).run(commands)
+
+    return Sweeper(desk.connection, asks, clock=lambda _: now)

@@ -1,0 +1,164 @@
+"""However many commands a batch has, what they look at is loaded in as many rounds (D3)."""
+
+from collections.abc import Callable
+
+import pytest
+
+from bursar.core.budgets.periods import Every
+from bursar.core.ids import (
+    AccountId,
+    BudgetId,
+    ChargeId,
+    DebtId,
+    GrantId,
+    HoldId,
+    RecurrenceId,
+    UserId,
+)
+from bursar.core.ledger.commands import (
+    AddAccount,
+    AddUser,
+    BookDebt,
+    BookLate,
+    Charge,
+    Command,
+    DropBudget,
+    ExtendGrant,
+    ExtendHold,
+    Issue,
+    Refund,
+    Release,
+    Reserve,
+    ReverseCharge,
+    RevokeGrant,
+    SetBudget,
+    Settle,
+    StartRecurrence,
+    StopRecurrence,
+    Transfer,
+    VoidGrant,
+)
+from bursar.core.ledger.values import Context, Kind, Target
+from bursar.store.reading import Connection
+from tests.builders import T0, days, hours
+from tests.service.test_batch import Desk
+
+FEW, MANY = 3, 30
+ROOT = AccountId("root")
+
+
+def account(n: int) -> AccountId:
+    """The n-th account below the root."""
+    return AccountId(f"a{n}")
+
+
+def furnish(desk: Desk, many: int) -> None:
+    """So many accounts, each with a user, a grant, an open hold, a charge, a budget, …"""
+    every = range(many)
+    desk.asks(AddAccount(account=ROOT, parent=None, name="root"))
+    outcomes = desk.outcomes(
+        *(AddAccount(account=account(n), parent=ROOT, name="a") for n in every),
+        *(AddUser(user=UserId(f"u{n}")) for n in every),
+        *(issue(n, f"g{n}", 10_000) for n in every),
+        *(issue(n, f"spare{n}", 10_000) for n in every),
+        *(budget(n) for n in every),
+        *(reserve(n, f"h{n}") for n in every),
+        *(Charge(charge=ChargeId(f"c{n}"), hold=HoldId(f"h{n}"), amount=10) for n in every),
+        *(reserve(n, f"past{n}") for n in every),
+        *(Settle(charge=ChargeId(f"s{n}"), hold=HoldId(f"past{n}"), total=5) for n in every),
+        *(recurrence(n, f"r{n}") for n in every),
+    )
+    assert all(isinstance(outcome, tuple) for outcome in outcomes)
+
+
+def issue(n: int, grant: str, amount: int) -> Issue:
+    """Credits for the n-th account."""
+    return Issue(
+        grant=GrantId(grant),
+        account=account(n),
+        amount=amount,
+        kind=Kind.PAID,
+        expires_at=days(10),
+        external_ref=f"paid-{grant}",
+    )
+
+
+def reserve(n: int, hold: str) -> Reserve:
+    """A hold of the n-th account and user."""
+    return Reserve(
+        hold=HoldId(hold),
+        account=account(n),
+        user=UserId(f"u{n}"),
+        context=Context(),
+        expires_at=hours(3),
+        amount=100,
+    )
+
+
+def budget(n: int, name: str = "b") -> SetBudget:
+    """A budget of the n-th account."""
+    return SetBudget(
+        budget=BudgetId(f"{name}{n}"),
+        target=Target(account=account(n)),
+        every=Every.DAY,
+        limit=10**9,
+        hard=True,
+    )
+
+
+def recurrence(n: int, name: str) -> StartRecurrence:
+    """Credits for the n-th account, every month."""
+    return StartRecurrence(
+        recurrence=RecurrenceId(name),
+        account=account(n),
+        amount=5,
+        kind=Kind.GRANT,
+        every=Every.MONTH,
+    )
+
+
+ASKED: dict[str, Callable[[int], Command]] = {
+    "AddAccount": lambda n: AddAccount(account=AccountId(f"n{n}"), parent=account(n), name="n"),
+    "AddUser": lambda n: AddUser(user=UserId(f"new{n}")),
+    "SetBudget": lambda n: budget(n, "more"),
+    "DropBudget": lambda n: DropBudget(budget=BudgetId(f"b{n}")),
+    "Issue": lambda n: issue(n, f"new{n}", 7),
+    "StartRecurrence": lambda n: recurrence(n, f"new{n}"),
+    "StopRecurrence": lambda n: StopRecurrence(recurrence=RecurrenceId(f"r{n}")),
+    "ExtendGrant": lambda n: ExtendGrant(grant=GrantId(f"g{n}"), expires_at=days(20)),
+    "RevokeGrant": lambda n: RevokeGrant(grant=GrantId(f"g{n}")),
+    "VoidGrant": lambda n: VoidGrant(grant=GrantId(f"spare{n}")),
+    "Transfer": lambda n: Transfer(
+        grant=GrantId(f"spare{n}"), to_grant=GrantId(f"t{n}"), account=ROOT, amount=5
+    ),
+    "Reserve": lambda n: reserve(n, f"new{n}"),
+    "ExtendHold": lambda n: ExtendHold(hold=HoldId(f"h{n}"), amount=5),
+    "Release": lambda n: Release(hold=HoldId(f"h{n}")),
+    "Refund": lambda n: Refund(hold=HoldId(f"h{n}"), amount=5),
+    "Charge": lambda n: Charge(charge=ChargeId(f"new{n}"), hold=HoldId(f"h{n}"), amount=5),
+    "Settle": lambda n: Settle(charge=ChargeId(f"new{n}"), hold=HoldId(f"h{n}"), total=50),
+    "BookLate": lambda n: BookLate(
+        charge=ChargeId(f"new{n}"), hold=HoldId(f"past{n}"), amount=5, effective_at=T0
+    ),
+    "ReverseCharge": lambda n: ReverseCharge(charge=ChargeId(f"c{n}")),
+    "BookDebt": lambda n: BookDebt(debt=DebtId(f"d{n}"), account=account(n), amount=5),
+}
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_many_commands_are_loaded_in_as_many_rounds_as_few(
+    connection: Connection, name: str
+) -> None:
+    """Each round brings what all commands lack, not what one of them does."""
+    rounds: list[int] = []
+    for many in (FEW, MANY):
+        desk = Desk(connection)
+        furnish(desk, many)
+        desk.cache.clear()
+        outcomes = desk.outcomes(*(ASKED[name](n) for n in range(many)), now=T0 + 1)
+        assert all(isinstance(outcome, tuple) for outcome in outcomes)
+        rounds.append(desk.rounds)
+
+    few, plenty = rounds
+    assert plenty <= few + 1  # reading on in an order takes a round more
+    assert few <= 10

@@ -1,0 +1,581 @@
+"""Between orgs and pools: messages may be lost, repeated, overtaken, processes killed anywhere.
+
+Whatever happens, in the end nothing is stranded (every hold of a job is closed), nothing is charged
+twice or lost (each attempt pays exactly what is proven of its run), and `verify`, which compares
+both sides, is silent.
+"""
+
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+
+import pytest
+
+from bursar.core.ids import HoldId, JobId, UserId
+from bursar.core.instant import SECOND
+from bursar.core.leases import Denied
+from bursar.core.ledger.commands import AddUser
+from bursar.core.messages import EndClass
+from bursar.core.refusal import Refusal
+from bursar.core.value import altered
+from bursar.service.audit import verify
+from bursar.service.batch import Ask
+from bursar.service.jobs import Jobs, JobUnknown, key_of, through
+from bursar.service.ledger import Ledger
+from bursar.service.pool import End, Lease, Placement, Pool, Renewed, Report
+from bursar.service.relay import Relay
+from bursar.store.outbox import from_orgs, from_pool
+from bursar.store.pool import NewNode
+from bursar.store.reading import Connection, money_time
+from bursar.store.writing import freeze
+from tests.builders import T0
+from tests.databases import connected, migrated
+from tests.service.seam_chaos import Chaos
+from tests.service.seam_driver import (
+    ISSUED,
+    LOST,
+    PRICES,
+    Clock,
+    Driver,
+    Killed,
+    Mortal,
+    Plan,
+    Try,
+    World,
+    ledger,
+    short_jobs,
+)
+
+NODES = (NewNode("n1", "a100", (1_000, 1_000)), NewNode("n2", "h100", (1_000, 1_000)))
+_NUMBERS = count(1)
+
+
+@pytest.fixture(scope="module")
+def url(database_url: str) -> Iterator[str]:
+    """A database of this file's own: it is verified as a whole."""
+    with migrated(database_url) as address:
+        yield address
+
+
+@pytest.fixture
+def connection(url: str) -> Iterator[Connection]:
+    """A connection to it."""
+    with connected(url) as found:
+        yield found
+
+
+def world(
+    connection: Connection,
+    plans: dict[str, Plan],
+    clock: Clock,
+    nodes: tuple[NewNode, ...] = NODES[:1],
+) -> World:
+    """An org and a pool of a test's own."""
+    number = next(_NUMBERS)
+    new = World(f"org-{number}", f"pool-{number}", plans, nodes, clock=clock)
+    new.found(connection)
+    return new
+
+
+def parts(connection: Connection, org: str) -> tuple[int, int, int]:
+    """What of the org's only grant is available, held, spent."""
+    sql = "select available, held, spent from grants where org_id = %s"
+    [found] = connection.execute(sql, [org]).fetchall()
+    return found[0], found[1], found[2]
+
+
+STORY = {
+    "preempted": Plan(
+        tries=(Try(5_000, EndClass.PREEMPTION, kept_ms=3_000), Try(5_000)), requeues=1
+    ),
+    "withdrawn": Plan(withdrawn=True),
+    "lost": Plan(tries=(Try(5_000, LOST),)),
+}
+SPENT = 3_000 + 5_000 + 5_000
+
+
+def moved(connection: Connection, org: str, job: str) -> list[tuple[str, str, int, int]]:
+    """What a job's events moved: (event, "from → to", amount, seconds since the beginning)."""
+    sql = """
+        select e.kind, p.source || ' → ' || p.target, p.amount, p.effective_at
+          from events e join postings p on p.org_id = e.org_id and p.number = e.number
+         where e.org_id = %s and e.body ->> 'hold' = %s
+         order by p.number, p.place
+    """
+    found = connection.execute(sql, [org, job]).fetchall()
+    return [(kind, way, amount, (at - T0) // SECOND) for kind, way, amount, at in found]
+
+
+def letters(connection: Connection, pool: str) -> list[str]:
+    """What a pool has told, in order: the kind of each message."""
+    sql = "select body ->> 0 from pool_outbox where pool_id = %s order by org_id, job_id, n"
+    return [kind for (kind,) in connection.execute(sql, [pool])]
+
+
+class Stage:
+    """One job of a 1,000 s run on a GPU at one micro-credit a millisecond, done by hand."""
+
+    def __init__(self, connection: Connection, plan: Plan | None = None) -> None:
+        self.clock = Clock()
+        self.plan = plan or Plan(run_ms=1_000_000)
+        self.world = world(connection, {"job": self.plan}, self.clock)
+        self.driver = Driver(self.world, connection)
+        self.pool, self.jobs, self.relay = (
+            self.driver.pool,
+            self.driver.jobs,
+            self.driver.relay,
+        )
+        self.connection = connection
+        self.driver.submit()
+
+    def lease(self, slot: int = 0) -> Lease:
+        """Bring the job to its pool and give it a lease."""
+        self.relay.round()
+        [given] = self.pool.lease([Placement(self.world.org, JobId("job"), "n1", (slot,))])
+        assert isinstance(given, Lease), given
+        return given
+
+    def later(self, seconds: int) -> None:
+        """Let time pass."""
+        self.clock.now += seconds * SECOND
+
+    def reports(self, fence: int, run_ms: int) -> Renewed | Denied:
+        """The node reports."""
+        [answer] = self.pool.report("n1", [Report(fence, run_ms)])
+        return answer
+
+    def runs(self, fence: int, seconds: int, since: int = 0) -> None:
+        """The job runs so long, reporting every ten seconds."""
+        for second in range(since, since + seconds + 1, 10):
+            assert isinstance(self.reports(fence, second * 1_000), Renewed)
+            if second < since + seconds:
+                self.later(10)
+
+    def ends(self, fence: int, end_class: EndClass, run_ms: int, kept: int | None = None) -> None:
+        """The attempt ends."""
+        assert [None] == self.pool.end("n1", [End(fence, end_class, run_ms, kept)])
+
+    def used(self) -> int:
+        """What the job was charged."""
+        sql = "select used from holds where org_id = %s and hold_id = 'job'"
+        [(used,)] = self.connection.execute(sql, [self.world.org]).fetchall()
+        return int(used)
+
+    def state(self) -> tuple[str, str | None]:
+        """What the org says of the job, and why it ended."""
+        sql = "select state, end_class from jobs where org_id = %s and job_id = 'job'"
+        [(state, why)] = self.connection.execute(sql, [self.world.org]).fetchall()
+        return state, why
+
+    def is_sound(self) -> None:
+        """All messages are delivered, and both sides agree."""
+        self.relay.round()
+        assert (0, 0) == (self.relay.round().sent, len(verify(self.connection)))
+
+
+def test_from_hold_to_settlement(connection: Connection) -> None:
+    """Hold, lease, readings, charges at the stated cadence, end, settlement (M1–M3, D4, D6).
+
+    The hold is a million; a hundredth of it is ten seconds of run time.
+    """
+    stage = Stage(connection)
+    lease = stage.lease()
+    assert (1, 1, T0 + 20 * SECOND) == lease
+    stage.later(2)  # it takes two seconds to start
+    stage.runs(lease.fence, 30)
+    stage.later(5)
+    stage.ends(lease.fence, EndClass.USER, 33_500)
+    assert ["Started", "RanSoFar", "RanSoFar", "RanSoFar", "Ended"] == letters(
+        connection, stage.world.pool
+    )
+    stage.relay.round()
+
+    assert [
+        ("HoldOpened", "available → held", 1_000_000, 0),
+        ("ChargeBooked", "held → spent", 10_000, 37),
+        ("ChargeBooked", "held → spent", 10_000, 37),
+        ("ChargeBooked", "held → spent", 10_000, 37),
+        ("ChargeBooked", "held → spent", 3_500, 37),
+        ("HoldClosed", "held → available", 966_500, 37),
+    ] == moved(connection, stage.world.org, "job")
+    assert ("over", "user") == stage.state()
+    sql = "select meters -> 0 -> 1 ->> 'started_at' from holds where org_id = %s"
+    assert [(str(T0 + 2 * SECOND),)] == connection.execute(sql, [stage.world.org]).fetchall()
+    stage.is_sound()
+
+
+def test_readings_between_two_charges_are_kept_and_not_told(connection: Connection) -> None:
+    """So that running jobs write few events; what is proven is durable all the same (D4)."""
+    stage = Stage(connection)
+    lease = stage.lease()
+    for _ in range(9):
+        stage.later(1)
+        stage.reports(lease.fence, 9_999)  # clamped to what can be true
+
+    assert ["Started"] == letters(connection, stage.world.pool)
+    sql = "select run_ms, told_ms, clamped from readings where pool_id = %s"
+    assert [(9_000, 0, True)] == connection.execute(sql, [stage.world.pool]).fetchall()
+    stage.later(2)
+    stage.reports(lease.fence, 9_999)
+    assert ["Started"] == letters(connection, stage.world.pool)
+    stage.reports(lease.fence, 10_000)
+    assert ["Started", "RanSoFar"] == letters(connection, stage.world.pool)
+
+
+def test_a_message_that_has_overtaken_another_waits_for_it(connection: Connection) -> None:
+    """It is neither handled nor acknowledged before; repeats are acknowledged again (D4)."""
+    stage = Stage(connection, Plan(withdrawn=True))
+    enqueue, withdraw = from_orgs(connection, None, 10, stage.world.org)
+
+    assert [] == stage.pool.receive([withdraw])
+    assert [enqueue] == stage.pool.receive([enqueue])
+    assert 1 == len(stage.pool.waiting())
+    assert [enqueue, withdraw] == stage.pool.receive([withdraw, enqueue, withdraw])
+    assert [] == stage.pool.waiting()
+    assert [withdraw] == stage.pool.receive([withdraw])
+    assert ["Dropped"] == letters(connection, stage.world.pool)
+    stage.relay.round()
+    assert (("over", "user"), 0) == (stage.state(), stage.used())
+    stage.is_sound()
+
+
+def test_the_orgs_side_waits_for_what_was_overtaken_too(connection: Connection) -> None:
+    """An end is not handled before its start; each message once (D4, M3)."""
+    stage = Stage(connection)
+    lease = stage.lease()
+    stage.runs(lease.fence, 10)
+    stage.ends(lease.fence, EndClass.USER, 10_000)
+    started, ran, ended = from_pool(connection, stage.world.pool, None, 10)
+
+    assert [] == stage.jobs.receive([ended, ran])
+    assert [started] == stage.jobs.receive([ended, started])
+    assert "running" == stage.state()[0]
+    assert [started, ran, ended] == stage.jobs.receive([ended, ran, started])
+    assert [ran, ended] == stage.jobs.receive([ended, ran])
+    assert 10_000 == stage.used()
+    stage.is_sound()
+
+
+def test_a_job_is_withdrawn_while_it_runs(connection: Connection) -> None:
+    """The worker is asked to stop; until it has, hold and lease go on (M4)."""
+    stage = Stage(connection)
+    lease = stage.lease()
+    stage.reports(lease.fence, 0)
+    stage.jobs.withdraw(stage.world.org, JobId("job"))
+    stage.jobs.withdraw(stage.world.org, JobId("job"))
+    stage.relay.round()
+    stage.later(5)
+
+    assert Renewed(stage.clock.now + 20 * SECOND, True) == stage.reports(lease.fence, 5_000)
+    assert "running" == stage.state()[0]
+    stage.ends(lease.fence, EndClass.USER, 5_000)
+    stage.relay.round()
+    assert (("over", "user"), 5_000) == (stage.state(), stage.used())
+    stage.is_sound()
+
+
+def test_a_lost_worker_pays_what_is_proven_and_may_prove_more(connection: Connection) -> None:
+    """Settled at the last proven usage; a stale fence renews nothing, its usage counts (M4)."""
+    stage = Stage(connection, Plan(run_ms=1_000_000, requeues=1))
+    lost = stage.lease()
+    stage.runs(lost.fence, 10)
+    stage.later(29)
+    assert 0 == stage.pool.expire()  # run out, but its slots rest for a while
+    assert 1 == stage.pool.slots(["n1"])["n1"][0].taken
+    stage.later(1)
+    assert 1 == stage.pool.expire()
+    second = stage.lease()
+    assert (2, 2) == second[:2]
+    assert 10_000 == stage.used()
+    stage.later(15)
+
+    # Now the first worker is heard of again: it had gone on until its lease ended.
+    assert Denied.FENCE_STALE == stage.reports(lost.fence, 99_000)
+    assert [Denied.FENCE_STALE] == stage.pool.end("n1", [End(lost.fence, EndClass.USER, 1)])
+    stage.relay.round()
+    assert 30_000 == stage.used()
+    stage.reports(second.fence, 15_000)
+    stage.ends(second.fence, EndClass.USER, 15_000)
+    stage.relay.round()
+    assert (("over", "user"), 45_000) == (stage.state(), stage.used())
+    stage.is_sound()
+
+
+def test_lost_work_is_given_back_and_not_reported_again(connection: Connection) -> None:
+    """By an end that was not the job's own; then the job goes on with what is left (M3)."""
+    stage = Stage(connection, Plan(run_ms=100_000, requeues=1))
+    first = stage.lease()
+    stage.runs(first.fence, 10)
+    stage.ends(first.fence, EndClass.PLATFORM, 10_000, kept=4_000)
+    assert Denied.FENCE_STALE == stage.reports(first.fence, 10_000)
+    stage.relay.round()
+    assert (("waiting", None), 4_000) == (stage.state(), stage.used())
+
+    second = stage.lease()
+    stage.runs(second.fence, 10)
+    stage.ends(second.fence, EndClass.USER, 10_000, kept=0)  # its own end: nothing is given back
+    stage.relay.round()
+    sql = "select run_ms_max from leases where pool_id = %s order by fence"
+    assert [(100_000,), (96_000,)] == connection.execute(sql, [stage.world.pool]).fetchall()
+    assert (("over", "user"), 14_000) == (stage.state(), stage.used())
+    assert (ISSUED - 14_000, 0, 14_000) == parts(connection, stage.world.org)
+    stage.is_sound()
+
+
+def test_a_job_out_of_requeues_is_over(connection: Connection) -> None:
+    """Lost work is given back, and then the hold is released (M3)."""
+    stage = Stage(connection)
+    lease = stage.lease()
+    stage.runs(lease.fence, 10)
+    stage.ends(lease.fence, EndClass.PREEMPTION, 10_000, kept=0)
+    stage.relay.round()
+
+    assert (("over", "preemption"), 0) == (stage.state(), stage.used())
+    assert (ISSUED, 0, 0) == parts(connection, stage.world.org)
+    stage.is_sound()
+
+
+def test_usage_told_after_the_hold_has_ended_is_charged_all_the_same(
+    connection: Connection,
+) -> None:
+    """Nobody delivered for an hour; the hold had ended by itself (L12, L13, D8)."""
+    stage = Stage(
+        connection, Plan(run_ms=100_000, hold_for=30 * SECOND, gpu_types=("a100", "h100"))
+    )
+    lease = stage.lease()
+    stage.runs(lease.fence, 20)
+    assert T0 + 30 * SECOND == stage.reports(lease.fence, 20_000).until  # type: ignore[union-attr]
+    stage.later(20)
+    assert 1 == stage.pool.expire()
+    stage.later(3_600)
+    late = stage.relay.round().late
+
+    assert len(late) == len(letters(connection, stage.world.pool)) > 3
+    assert (("over", "limit"), 20_000) == (stage.state(), stage.used())
+    assert (ISSUED - 20_000, 0, 20_000) == parts(connection, stage.world.org)
+    stage.is_sound()
+
+
+def test_a_job_that_waits_longer_than_its_hold_is_dropped(connection: Connection) -> None:
+    """Without credits it has no right to start (D8, IS9)."""
+    stage = Stage(connection, Plan(hold_for=30 * SECOND))
+    stage.relay.round()
+    stage.later(30)
+
+    place = Placement(stage.world.org, JobId("job"), "n1", (0,))
+    assert [Denied.HOLD_ENDED] == stage.pool.lease([place])
+    assert 1 == stage.pool.expire()
+    assert [Denied.NOT_QUEUED] == stage.pool.lease([place])
+    stage.relay.round()
+    assert ("over", "limit") == stage.state()
+    stage.is_sound()
+
+
+def test_a_hold_that_grew_lets_its_lease_last(connection: Connection) -> None:
+    """The pool is told with the extension itself, twice in one round too (D4, D8)."""
+    stage = Stage(connection, Plan(run_ms=100_000, hold_for=30 * SECOND))
+    lease = stage.lease()
+    stage.runs(lease.fence, 20)
+    for number in (1, 2):
+        until = T0 + (30 + 30 * number) * SECOND
+        stage.jobs.extend(stage.world.org, f"more-{number}", JobId("job"), 100_000, until)
+    stage.jobs.extend(stage.world.org, "more-2", JobId("job"), 100_000, until)  # a replay
+    stage.relay.round()
+    stage.reports(lease.fence, 20_000)
+    stage.later(15)
+
+    assert Renewed(T0 + 55 * SECOND, False) == stage.reports(lease.fence, 35_000)
+    sql = "select hold_micros, hold_until, received from queue where pool_id = %s"
+    grown = (300_000, T0 + 90 * SECOND, 3)
+    assert [grown] == connection.execute(sql, [stage.world.pool]).fetchall()
+    sql = "select every_ms from readings where pool_id = %s"
+    assert [(3_000,)] == connection.execute(sql, [stage.world.pool]).fetchall()
+    stage.ends(lease.fence, EndClass.USER, 35_000)
+    stage.is_sound()
+
+
+def test_jobs_go_through_the_ledger_that_others_use(url: str, connection: Connection) -> None:
+    """Its lanes, its batches; an org that takes no commands holds up no other's messages (D3)."""
+    clock = Clock()
+    plans = {"job": Plan(tries=(Try(5_000),))}
+    good, frozen = world(connection, plans, clock), world(connection, plans, clock)
+    pools = {one.pool: Pool(connection, one.pool, clock) for one in (good, frozen)}
+    with Ledger(lambda: connected(url), PRICES) as lanes:
+        jobs = Jobs(connection, through(lanes))
+        relay = Relay(connection, jobs, pools)
+        for one in (good, frozen):
+            one.began_at = money_time(connection)
+            answer = jobs.submit(one.org, "submit", one.submission("job"))
+            assert isinstance(answer.outcome, tuple)
+            assert jobs.submit(one.org, "submit", one.submission("job")).replayed
+        relay.round()
+        for one in (good, frozen):
+            [lease] = pools[one.pool].lease([Placement(one.org, JobId("job"), "n1", (0,))])
+            assert isinstance(lease, Lease)
+            clock.now += 5 * SECOND
+            pools[one.pool].end("n1", [End(lease.fence, EndClass.USER, 5_000)])
+        freeze(connection, frozen.org, "for a test")
+        done = relay.round()
+
+        assert (4, 2) == (done.sent, done.acknowledged)
+        assert (ISSUED - 5_000, 0, 5_000) == parts(connection, good.org)
+        connection.execute("update orgs set frozen = null where org_id = %s", [frozen.org])
+        assert 2 == relay.round().acknowledged
+        assert (ISSUED - 5_000, 0, 5_000) == parts(connection, frozen.org)
+    assert () == verify(connection)
+
+
+def test_a_refused_submission_leaves_nothing(connection: Connection) -> None:
+    """No job, no message, and no pool hears of it (M1)."""
+    stage = Stage(connection)
+    stage.world.plans = {"big": Plan(run_ms=2 * ISSUED)}
+
+    answer = stage.jobs.submit(stage.world.org, "big", stage.world.submission("big"))
+
+    assert isinstance(answer.outcome, Refusal)
+    sql = "select job_id from jobs where org_id = %s"
+    assert [("job",)] == connection.execute(sql, [stage.world.org]).fetchall()
+    with pytest.raises(JobUnknown):
+        stage.jobs.withdraw(stage.world.org, JobId("big"))
+    with pytest.raises(JobUnknown):
+        stage.jobs.extend(stage.world.org, "more", JobId("big"), 1)
+    stage.is_sound()
+
+
+def test_a_submission_is_by_run_time_and_names_its_job(connection: Connection) -> None:
+    """A job without a bound, or another's hold, is no job (M1)."""
+    stage = Stage(connection)
+    ask = stage.world.submission("job")
+    for wrong in (
+        altered(ask.reserve, run_ms=None, amount=5),
+        altered(ask.reserve, hold=HoldId("another")),
+    ):
+        with pytest.raises(ValueError, match="a job's hold"):
+            stage.jobs.submit(stage.world.org, "k", ask._replace(reserve=wrong))
+
+
+def test_a_tenant_cannot_make_the_pools_charges_its_own(connection: Connection) -> None:
+    """Whoever has taken the key of a message before gets no free run: it waits and is told (L7)."""
+    stage = Stage(connection)
+    lease = stage.lease()
+    stage.reports(lease.fence, 0)
+    [started] = from_pool(connection, stage.world.pool, None, 10)
+    taken = Ask(stage.world.org, key_of(started, 1), AddUser(user=UserId("eve")))
+    ledger(connection, stage.clock)([taken])
+
+    assert [] == stage.jobs.receive([started])
+    stage.later(31)
+    assert [started] == stage.relay.round().late
+
+
+def test_a_story_without_faults(connection: Connection) -> None:
+    """Preempted and run again, withdrawn, lost: each pays what it ran, no more (M3, M4)."""
+    clock = Clock()
+    here = world(connection, STORY, clock)
+
+    Driver(here, connection).play(clock)
+
+    assert (ISSUED - SPENT, 0, SPENT) == parts(connection, here.org)
+    assert () == verify(connection)
+
+
+@pytest.mark.slow
+def test_a_process_killed_between_any_two_statements(url: str, connection: Connection) -> None:
+    """Whoever died where: started again, the very same comes out (D4, S11, IS14)."""
+    clock = Clock()
+    with connected(url) as real:
+        whole = Mortal(real)
+        Driver(world(connection, STORY, clock), whole).play(clock)
+    steps = whole.places_to_die()
+    assert len(steps) > 100
+
+    with ThreadPoolExecutor(2) as both:
+        spent = list(both.map(lambda step: killed_at(url, step), steps))
+
+    assert dict.fromkeys(steps, (ISSUED - SPENT, 0, SPENT)) == dict(zip(steps, spent, strict=True))
+    assert () == verify(connection)
+
+
+def killed_at(url: str, step: int) -> tuple[int, int, int]:
+    """What became of the credits when a process was killed at a step, and another went on."""
+    clock = Clock()
+    with connected(url) as connection, connected(url) as doomed:
+        here = world(connection, STORY, clock)
+        with pytest.raises(Killed):
+            Driver(here, Mortal(doomed, step)).play(clock)
+        clock.now += SECOND
+        Driver(here, connection).play(clock)
+        return parts(connection, here.org)
+
+
+SEEDS = (*range(6), 108)  # the last one had two messages of one hold in one round
+
+
+@pytest.mark.slow
+def test_whatever_happens_each_job_pays_what_is_proven(connection: Connection) -> None:
+    """Messages lost, repeated, overtaken; stale fences, double leases, lost workers (M2–M4)."""
+    for seed in SEEDS:
+        clock = Clock()
+        here = world(connection, {}, clock, NODES)
+        chaos = Chaos(here, connection, clock, seed)
+        for _ in range(250):
+            chaos.step()
+        chaos.settle_down()
+
+        sql = "select hold_id, used from holds where org_id = %s"
+        paid: dict[str, int] = dict(connection.execute(sql, [here.org]).fetchall())
+        assert chaos.wanted() == paid, seed
+        total = sum(paid.values())
+        assert total > 0
+        assert (ISSUED - total, 0, total) == parts(connection, here.org), seed
+    assert () == verify(connection)
+
+
+@pytest.mark.slow
+def test_processes_killed_at_any_time(url: str, connection: Connection) -> None:
+    """Two at once play scheduler, worker and relay, and are killed with -9 again and again (F1)."""
+    chance, jobs = random.Random(7), 40
+    began_at = money_time(connection)
+    here = World("killed", "killed-pool", short_jobs(jobs), began_at=began_at, clock=money_time)
+    here.found(connection)
+    killed = 0
+
+    def started(node: str) -> "subprocess.Popen[bytes]":
+        given = [url, here.org, here.pool, node, str(jobs), str(began_at)]
+        return subprocess.Popen([sys.executable, "-m", "tests.service.seam_driver", *given])
+
+    for _ in range(4):
+        both = [started(node) for node in ("n1", "n2")]
+        wait_for_a_change(connection, here.pool)
+        time.sleep(chance.uniform(0, 0.3))
+        for one in both:
+            killed += one.poll() is None
+            one.kill()
+            one.wait(30)
+    assert [0, 0] == [one.wait(120) for one in [started(node) for node in ("n1", "n2")]]
+
+    assert killed > 4
+    sql = "select sum(used)::bigint, count(*), count(closed_at) from holds where org_id = 'killed'"
+    [(used, holds, closed)] = connection.execute(sql).fetchall()
+    sql = """
+        select sum(case l.gpu_type when 'h100' then 3 else 1 end * r.run_ms)::bigint
+          from leases l join readings r on r.pool_id = l.pool_id and r.fence = l.fence
+         where l.pool_id = 'killed-pool'
+    """
+    assert [(used,)] == connection.execute(sql).fetchall()
+    assert (jobs, jobs) == (holds, closed)
+    assert (ISSUED - used, 0, used) == parts(connection, here.org)
+    assert () == verify(connection)
+
+
+def wait_for_a_change(connection: Connection, pool: str) -> None:
+    """Wait until somebody works in a pool."""
+    sql = "select now from pools where pool_id = %s"
+    before = connection.execute(sql, [pool]).fetchall()
+    deadline = time.monotonic() + 60
+    while before == connection.execute(sql, [pool]).fetchall() and time.monotonic() < deadline:
+        time.sleep(0.01)

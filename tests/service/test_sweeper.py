@@ -1,0 +1,436 @@
+"""The sweeper writes what has fallen due, and makes no difference (L3, L20, IL10)."""
+
+import logging
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bursar.core.budgets.periods import Every
+from bursar.core.ids import AccountId
+from bursar.core.instant import DAY, SECOND
+from bursar.core.ledger.balance import Balance
+from bursar.core.ledger.commands import AddAccount, AddUser, Command, EndHold, SetTier
+from bursar.core.ledger.journal import Journal
+from bursar.core.ledger.values import Policy
+from bursar.core.refusal import Code, Refusal
+from bursar.service.audit import rebuild_one, verify
+from bursar.service.batch import Answer, Ask
+from bursar.service.clock import GuardedClock, running_time
+from bursar.service.ledger import Ledger
+from bursar.service.looking import Looking
+from bursar.service.sweeper import Sweeper, Sweeping, through
+from bursar.store import duties
+from bursar.store.reading import Connection, money_time
+from bursar.store.summaries import LAST_DUE, NEXT_DUE
+from bursar.store.writing import freeze
+from tests import asking as ask
+from tests.builders import T0, days, hours
+from tests.databases import connected, migrated, new_org
+from tests.service.sweeps import sweep, sweeper
+from tests.service.test_batch import ANN, FEW, ORG, Desk
+from tests.strategies import History, histories
+
+
+@pytest.fixture
+def own_url(database_url: str) -> Iterator[str]:
+    """A database of a test's own: a pass goes over all orgs."""
+    with migrated(database_url) as url:
+        yield url
+
+
+@pytest.fixture
+def own(own_url: str) -> Iterator[Connection]:
+    """A connection to it."""
+    with connected(own_url) as connection:
+        yield connection
+
+
+def events_of(desk: Desk) -> list[tuple[str, int]]:
+    """Kind and instant of the org's events, in order."""
+    sql = "select kind, at from events where org_id = %s order by number"
+    return [(kind, at) for kind, at in desk.connection.execute(sql, [desk.org])]
+
+
+SOON = SECOND  # until a grant of `opened` expires
+
+
+# It makes no difference
+
+
+@dataclass
+class Side:
+    """An org with or without a sweeper, and what one sees of it."""
+
+    desk: Desk
+
+    def balances(self, accounts: list[AccountId], now: int) -> list[Balance]:
+        """What accounts have and can spend."""
+        looking = Looking(self.desk.connection, self.desk.prices, clock=lambda _: now)
+        found = [looking.balance(self.desk.org, account).value for account in accounts]
+        return [one for one in found if not isinstance(one, Refusal)]
+
+
+@pytest.mark.property
+@settings(FEW, max_examples=max(FEW.max_examples // 3, 10))  # two orgs, and looked at each time
+@given(history=histories(), every=st.integers(1, 3))
+def test_a_sweeper_changes_nothing_that_is_seen(
+    connection: Connection, history: History, every: int
+) -> None:
+    """Equal answers and balances at every step, equal grants in the end (IL10)."""
+    plain, swept = Side(Desk(connection, history.prices)), Side(Desk(connection, history.prices))
+    journal, tiers, now = Journal(history.prices), False, T0
+    for step, (now, command) in enumerate(history.steps):
+        journal.do(command, now)
+        tiers = tiers or isinstance(command, SetTier)
+        if step % every == 0:
+            sweep(swept.desk, now)
+        [want], [got] = (side.desk.asks(command, now=now) for side in (plain, swept))
+
+        if not isinstance(command, EndHold):  # to a hold that the sweeper has ended it says so
+            assert alike(want, got, by_id=tiers)
+        root = [journal.books.singles.root or AccountId("none")]
+        assert plain.balances(root, now) == swept.balances(root, now)
+
+    for side in (plain, swept):
+        sweep(side.desk, now)
+    accounts = [account for account, _ in journal.books.accounts.items()]
+    assert plain.balances(accounts, now) == swept.balances(accounts, now)
+    one, other = (
+        Looking(connection).past(side.desk.org, now, now).value for side in (plain, swept)
+    )
+    assert one == other
+
+
+def alike(want: Answer, got: Answer, *, by_id: bool) -> bool:
+    """Whether two answers say the same; `by_id` if the sweeper's events make ids of budgets differ.
+
+    Of two budgets on one target the first by id is named, and a tier's has one made of a number.
+    """
+    if not isinstance(want.outcome, Refusal) or not isinstance(got.outcome, Refusal):
+        return isinstance(want.outcome, Refusal) == isinstance(got.outcome, Refusal)
+    if by_id and want.outcome.code in (Code.BUDGET_EXCEEDED, Code.BUDGET_UNKNOWN):
+        return want.outcome.code is got.outcome.code
+    return want.outcome == got.outcome
+
+
+# It writes what is due
+
+
+def silent(desk: Desk) -> None:
+    """An org in which something of every kind will fall due, and to which nobody speaks again."""
+    desk.opens(credits=500)
+    desk.asks(
+        desk.reserve("h1", 100),
+        ask.issue("short", 40, expires=hours(2)),
+        ask.issue("later", 30, starts=hours(3), expires=hours(5)),
+        ask.recur("r", 100, Every.DAY, roll_over=10, policy=Policy(regions=frozenset({"x"}))),
+        ask.book_debt("d", 20),
+    )
+
+
+def test_all_that_is_due_is_written_when_nobody_comes(own: Connection) -> None:
+    """Holds end, recurrences turn, grants lapse, starting ones repay debt; once each (L3, L20)."""
+    desk = Desk(own)
+    silent(desk)
+    before = len(events_of(desk))
+
+    first = sweeper(desk, days(2)).sweep()
+    second = sweeper(desk, days(2)).sweep()
+
+    written = [kind for kind, _ in events_of(desk)[before:]]
+    assert {"HoldClosed": 1, "RecurrenceTurned": 2, "GrantLapsed": 2, "DebtRepaid": 1} == {
+        kind: written.count(kind) for kind in written
+    }
+    assert (1, 1, 0, True) == (first.orgs, first.asked, first.behind, first.finished)
+    assert (0, 0, 0, True) == (second.orgs, second.asked, second.behind, second.finished)
+    assert () == verify(own)
+    assert () == rebuild_one(own.info.dsn + f" password={own.info.password}", desk.org).differences
+
+
+def test_each_thing_is_found_at_its_instant_and_not_before(own: Connection) -> None:
+    """A pass looks at an org when something falls due in it, and at no other time."""
+    desk = Desk(own)
+    silent(desk)
+    sweeper(desk, T0).sweep()
+    dues = {
+        "a grant expires": hours(2),
+        "a grant starts, and repays debt": hours(3),
+        "that grant expires": hours(5),
+        "a hold ends": hours(9),
+        "a recurrence turns": days(1),
+    }
+
+    asked = [
+        tuple(sweeper(desk, instant).sweep().asked for instant in (due - 1, due, due + 1))
+        for due in dues.values()
+    ]
+
+    assert [(0, 1, 0)] * len(dues) == asked
+    assert () == verify(own)
+
+
+def test_a_grant_that_came_and_went_unseen_lapses(own: Connection) -> None:
+    """Nothing was ever written since it waited for its start (L3)."""
+    desk = Desk(own)
+    desk.opens(credits=500)
+    desk.asks(ask.issue("brief", 30, starts=hours(3), expires=hours(5)))
+    sweeper(desk, T0).sweep()
+
+    assert [0, 0, 1, 0] == [sweeper(desk, hours(hour)).sweep().asked for hour in (3, 4, 5, 6)]
+    assert "GrantLapsed" == events_of(desk)[-1][0]
+
+
+def test_a_start_that_repays_nothing_is_asked_for_once(own: Connection) -> None:
+    """A debt that the starting grant may not pay: no event, and no end of asking."""
+    desk = Desk(own)
+    desk.opens(credits=1)
+    desk.asks(ask.reserve("h", 1, until=hours(20), by="org"), ask.book_debt("d", 20))
+    nowhere = Policy(regions=frozenset({"nowhere"}))
+    desk.asks(ask.issue("later", 30, starts=hours(3), policy=nowhere))
+    sweeper(desk, T0).sweep()
+    before = len(events_of(desk))
+
+    asked = [sweeper(desk, hours(hour)).sweep().asked for hour in (3, 4, 5, 20)]
+
+    assert [1, 0, 0, 1] == asked
+    assert ["HoldClosed", "DebtRepaid"] == [kind for kind, _ in events_of(desk)[before:]]
+
+
+def test_many_expiries_are_written_in_several_commands(
+    own: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of bounded length; a pass goes on until all are written."""
+    monkeypatch.setattr("bursar.service.sweeper.LAPSES", 10)
+    desk = Desk(own)
+    desk.opens()
+    desk.asks(*(ask.issue(f"g{index}", 5, expires=hours(1)) for index in range(25)))
+
+    done = sweeper(desk, hours(2)).sweep()
+
+    assert 25 == [kind for kind, _ in events_of(desk)].count("GrantLapsed")
+    assert (3, 0) == (done.asked, done.behind)
+
+
+def test_a_pass_walks_over_more_orgs_than_a_page(
+    own: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of them are swept, those that are frozen left alone."""
+    monkeypatch.setattr("bursar.service.sweeper.PAGE", 3)
+    desks = [Desk(own) for _ in range(8)]
+    for desk in desks:
+        silent(desk)
+    freeze(own, desks[4].org, "a test")
+
+    done = sweeper(desks[0], hours(2)).sweep()
+
+    assert (7, 7, 0, True) == (done.orgs, done.asked, done.behind, done.finished)
+    last = [events_of(desk)[-1][0] for desk in desks]
+    assert ["GrantLapsed"] * 7 == last[:4] + last[5:]
+    assert "GrantLapsed" != last[4]
+
+
+def test_a_pass_that_must_stop_says_so(own: Connection) -> None:
+    """And what it did not come to is not told as done."""
+    desk = Desk(own)
+    silent(desk)
+    answers = iter([True, False])
+
+    done = sweeper(desk, hours(2)).sweep(lambda: next(answers))
+
+    assert not done.finished
+    assert 0 == duties.last_done(own, "sweep")
+
+
+def test_what_is_due_is_found_by_index(own: Connection) -> None:
+    """Ten thousand grants that are not due cost nothing (L3)."""
+    desk = Desk(own)
+    desk.opens()
+    own.execute(
+        """
+        insert into grants
+        select org_id, 'x' || n, account_id, kind, kind_rank, source, priority, issued_at,
+               starts_at, %s + n, amount, policy, lane_id, null, parent, recurrence, available,
+               held, spent, lapsed, revoked, moved, withdrawn, forfeited, place
+          from grants cross join generate_series(1, 10000) as n where org_id = %s
+        """,
+        [days(9), desk.org],
+    )
+    for sql in (LAST_DUE, NEXT_DUE):
+        plan = own.execute(
+            "explain (analyze, timing off) " + sql, ["{" + desk.org + "}", days(1)]
+        ).fetchall()
+        found = [int(rows) for row in plan for rows in re.findall(r"actual rows=(\d+)", row[0])]
+        assert max(found) == 1, plan
+
+
+# Two at once
+
+
+def test_two_sweepers_at_once_do_no_harm(own_url: str, own: Connection) -> None:
+    """Everything is written once, whoever was first."""
+    orgs = [new_org(own) for _ in range(20)]
+    with Ledger(lambda: connected(own_url)) as ledger:
+        for org in orgs:
+            opened(ledger, org, money_time(own))
+        time.sleep(SOON / SECOND)
+        together = threading.Barrier(3)
+
+        def work() -> None:
+            with connected(own_url) as connection:
+                together.wait()
+                Sweeper(connection, through(ledger)).sweep()
+
+        threads = [threading.Thread(target=work) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        Sweeper(own, through(ledger)).sweep()
+
+    lapsed = own.execute(
+        "select count(*), count(distinct org_id) from events where kind = 'GrantLapsed'"
+    ).fetchone()
+    used = own.execute(
+        "select distinct value from standings where subject = 'user' and measure = 'used'"
+    ).fetchall()
+    assert (20, 20) == lapsed
+    assert [(7,)] == used
+    assert () == verify(own)
+
+
+def opened(ledger: Ledger, org: str, now: int) -> None:
+    """An org with a grant that expires soon, and something used."""
+    commands: tuple[Command, ...] = (
+        AddAccount(account=ORG, parent=None, name="o"),
+        AddUser(user=ANN),
+        ask.issue("g", 100),
+        ask.reserve("h", 10, until=now + DAY, by="org"),
+        ask.settle("h", total=7),
+        ask.issue("short", 50, expires=now + SOON),
+    )
+    for place, command in enumerate(commands):
+        assert isinstance(ledger.ask(org, f"k{place}", command).outcome, tuple)
+
+
+def test_an_org_that_cannot_be_swept_is_told_and_left(
+    own_url: str, own: Connection, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The others are swept."""
+    good, bad = Desk(own), Desk(own)
+    for desk in (good, bad):
+        desk.opens()
+        desk.asks(ask.issue("short", 40, expires=hours(2)))
+    own.execute("delete from totals where org_id = %s", [bad.org])
+    with Ledger(lambda: connected(own_url)) as ledger, caplog.at_level(logging.WARNING):
+        done = Sweeper(own, through(ledger)).sweep()
+
+    assert (2, 1) == (done.orgs, done.behind)
+    assert 0 == duties.last_done(own, "sweep"), "not all is in the top lists"
+    assert f"{bad.org} could not be swept" in caplog.text
+    assert "GrantLapsed" in [kind for kind, _ in events_of(good)]
+
+
+# Whose duty it is
+
+
+def test_one_of_two_has_the_duty(own: Connection) -> None:
+    """Until it gives it up, or time has passed."""
+    assert duties.take(own, "sweep", "a", T0, 10)
+    assert duties.take(own, "sweep", "a", T0 + 5, 10), "kept"
+    assert not duties.take(own, "sweep", "b", T0 + 14, 10)
+    assert duties.take(own, "sweep", "b", T0 + 15, 10), "taken over"
+    assert not duties.take(own, "sweep", "a", T0 + 16, 10)
+    duties.give_up(own, "sweep", "a")
+    assert not duties.take(own, "sweep", "a", T0 + 16, 10), "it was not a's to give up"
+    duties.give_up(own, "sweep", "b")
+    assert duties.take(own, "sweep", "a", T0 + 16, 10)
+
+
+def until(true: Callable[[], bool], seconds: float = 30) -> None:
+    """Wait for something to become true."""
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, "it never was"
+        time.sleep(0.02)
+
+
+def test_a_killed_sweeper_is_relieved(own_url: str, own: Connection) -> None:
+    """By a process that waited, once its term is over; what fell due meanwhile is written then."""
+    with Ledger(lambda: connected(own_url)) as ledger:
+        script = Path(__file__).with_name("sweeping.py")
+        first = subprocess.Popen([sys.executable, str(script), own_url])
+        try:
+            until(lambda: duties.last_done(own, "sweep") > 0)
+            with Sweeping(
+                lambda: connected(own_url), through(ledger), interval_s=0.05, term_s=1
+            ) as second:
+                time.sleep(0.3)
+                assert 0 == second.passes, "it is not its duty"
+                first.send_signal(signal.SIGKILL)
+                first.wait()
+                org = new_org(own)
+                opened(ledger, org, money_time(own))
+                until(lambda: second.passes > 0)
+                until(lambda: lapses(own, org) == 1)
+        finally:
+            first.kill()
+            first.wait()
+    [(free_from,)] = own.execute("select until from duties where duty = 'sweep'").fetchall()
+    assert 0 == free_from, "left to others"
+
+
+def lapses(connection: Connection, org: str) -> int:
+    """How many lapses are written."""
+    sql = "select count(*) from events where org_id = %s and kind = 'GrantLapsed'"
+    row = connection.execute(sql, [org]).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def test_nothing_is_swept_while_the_clock_is_wrong(
+    own_url: str, own: Connection, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A lapse cannot be unwritten: it waits until the clock can be believed (D5)."""
+    desk = Desk(own)
+    desk.opens()
+    desk.asks(ask.issue("short", 40, expires=hours(2)))
+    began, ahead = running_time(), [0]
+    clock = GuardedClock(lambda _: hours(1) + running_time() - began + ahead[0])
+    asked = list[Ask]()
+    with Sweeping(
+        lambda: connected(own_url), asked.extend, interval_s=0.05, term_s=1, clock=clock
+    ) as sweeping:
+        until(lambda: sweeping.passes > 0)
+        ahead[0] = DAY
+        until(lambda: "cannot sweep now" in caplog.text)
+        passed = sweeping.passes
+        time.sleep(0.2)
+
+        assert (passed, []) == (sweeping.passes, asked)
+
+
+def test_a_sweeper_outlives_its_connection(own_url: str, own: Connection) -> None:
+    """It connects again, and goes on."""
+    with (
+        Ledger(lambda: connected(own_url)) as ledger,
+        Sweeping(
+            lambda: connected(own_url), through(ledger), interval_s=0.05, term_s=1
+        ) as sweeping,
+    ):
+        until(lambda: sweeping.passes > 0)
+        own.execute(
+            "select pg_terminate_backend(pid) from pg_stat_activity"
+            " where datname = current_database() and pid <> pg_backend_pid()"
+        )
+        passed = sweeping.passes
+        until(lambda: sweeping.passes > passed + 1)
