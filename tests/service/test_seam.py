@@ -19,17 +19,18 @@ from bursar.core.ids import HoldId, JobId, UserId
 from bursar.core.instant import SECOND
 from bursar.core.leases import Denied
 from bursar.core.ledger.commands import AddUser
-from bursar.core.messages import EndClass
+from bursar.core.messages import EndClass, Withdraw
 from bursar.core.refusal import Refusal
 from bursar.core.value import altered
+from bursar.service import relay
 from bursar.service.audit import verify
 from bursar.service.batch import Ask
 from bursar.service.jobs import Jobs, JobUnknown, key_of, through
-from bursar.service.ledger import Ledger
+from bursar.service.ledger import Busy, Ledger, Limits
 from bursar.service.pool import End, Lease, Placement, Pool, Renewed, Report
 from bursar.service.relay import Relay
-from bursar.store.outbox import from_orgs, from_pool
-from bursar.store.pool import NewNode
+from bursar.store.outbox import from_orgs, from_pool, message_text
+from bursar.store.pool import NewNode, PoolUnknown
 from bursar.store.reading import Connection, money_time
 from bursar.store.writing import freeze
 from tests.builders import T0
@@ -224,6 +225,11 @@ def test_readings_between_two_charges_are_kept_and_not_told(connection: Connecti
     assert ["Started"] == letters(connection, stage.world.pool)
     stage.reports(lease.fence, 10_000)
     assert ["Started", "RanSoFar"] == letters(connection, stage.world.pool)
+    stage.later(9)
+    stage.reports(lease.fence, 19_999)  # counted from what was told last
+    assert ["Started", "RanSoFar"] == letters(connection, stage.world.pool)
+    stage.reports(lease.fence, 20_000)
+    assert ["Started", "RanSoFar", "RanSoFar"] == letters(connection, stage.world.pool)
 
 
 def test_a_message_that_has_overtaken_another_waits_for_it(connection: Connection) -> None:
@@ -267,6 +273,8 @@ def test_a_job_is_withdrawn_while_it_runs(connection: Connection) -> None:
     stage.reports(lease.fence, 0)
     stage.jobs.withdraw(stage.world.org, JobId("job"))
     stage.jobs.withdraw(stage.world.org, JobId("job"))
+    told = from_orgs(connection, None, 10, stage.world.org)
+    assert [Withdraw()] == [letter.message for letter in told]  # told once
     stage.relay.round()
     stage.later(5)
 
@@ -310,8 +318,9 @@ def test_lost_work_is_given_back_and_not_reported_again(connection: Connection) 
     stage = Stage(connection, Plan(run_ms=100_000, requeues=1))
     first = stage.lease()
     stage.runs(first.fence, 10)
+    stage.later(1)
     stage.ends(first.fence, EndClass.PLATFORM, 10_000, kept=4_000)
-    assert Denied.FENCE_STALE == stage.reports(first.fence, 10_000)
+    assert Denied.FENCE_STALE == stage.reports(first.fence, 11_000)
     stage.relay.round()
     assert (("waiting", None), 4_000) == (stage.state(), stage.used())
 
@@ -406,25 +415,25 @@ def test_jobs_go_through_the_ledger_that_others_use(url: str, connection: Connec
     pools = {one.pool: Pool(connection, one.pool, clock) for one in (good, frozen)}
     with Ledger(lambda: connected(url), PRICES) as lanes:
         jobs = Jobs(connection, through(lanes))
-        relay = Relay(connection, jobs, pools)
+        post = Relay(connection, jobs, pools)
         for one in (good, frozen):
             one.began_at = money_time(connection)
             answer = jobs.submit(one.org, "submit", one.submission("job"))
             assert isinstance(answer.outcome, tuple)
             assert jobs.submit(one.org, "submit", one.submission("job")).replayed
-        relay.round()
+        post.round()
         for one in (good, frozen):
             [lease] = pools[one.pool].lease([Placement(one.org, JobId("job"), "n1", (0,))])
             assert isinstance(lease, Lease)
             clock.now += 5 * SECOND
             pools[one.pool].end("n1", [End(lease.fence, EndClass.USER, 5_000)])
         freeze(connection, frozen.org, "for a test")
-        done = relay.round()
+        done = post.round()
 
         assert (4, 2) == (done.sent, done.acknowledged)
         assert (ISSUED - 5_000, 0, 5_000) == parts(connection, good.org)
         connection.execute("update orgs set frozen = null where org_id = %s", [frozen.org])
-        assert 2 == relay.round().acknowledged
+        assert 2 == post.round().acknowledged
         assert (ISSUED - 5_000, 0, 5_000) == parts(connection, frozen.org)
     assert () == verify(connection)
 
@@ -456,6 +465,133 @@ def test_a_submission_is_by_run_time_and_names_its_job(connection: Connection) -
     ):
         with pytest.raises(ValueError, match="a job's hold"):
             stage.jobs.submit(stage.world.org, "k", ask._replace(reserve=wrong))
+
+
+def test_a_message_that_makes_no_sense_holds_up_its_own_job_only(
+    connection: Connection, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A bug of one side is not the other jobs' problem, and is told (D4)."""
+    clock = Clock()
+    plans = {name: Plan(tries=(Try(5_000),)) for name in ("bad", "good", "odd")}
+    here = world(connection, plans, clock)
+    driver = Driver(here, connection)
+    driver.submit()
+    swap = "update org_outbox set body = %s where org_id = %s and job_id = %s"
+    [(good,)] = connection.execute(
+        "select body::text from org_outbox where org_id = %s and job_id = 'bad'", [here.org]
+    ).fetchall()
+    connection.execute(swap, [message_text(Withdraw()), here.org, "bad"])
+
+    done = driver.relay.round()
+    assert (3, 2) == (done.sent, done.acknowledged)
+    assert ["good", "odd"] == [job.job for job in driver.pool.waiting()]
+    assert "a message cannot be handled" in caplog.text
+    driver.schedule()
+    driver.work()
+    clock.now += 5 * SECOND
+    driver.work()
+    spoil = "update pool_outbox set body = %s where pool_id = %s and job_id = 'odd' and n = 1"
+    [(odd,)] = connection.execute(
+        "select body::text from pool_outbox where pool_id = %s and job_id = 'odd' and n = 1",
+        [here.pool],
+    ).fetchall()
+    connection.execute(spoil, [message_text(Withdraw()), here.pool])
+    driver.relay.round()
+    sql = "select job_id from jobs where org_id = %s and state = 'over'"
+    assert [("good",)] == connection.execute(sql, [here.org]).fetchall()
+
+    connection.execute(swap, [good, here.org, "bad"])
+    connection.execute(spoil, [odd, here.pool])
+    driver.play(clock)
+    assert (ISSUED - 15_000, 0, 15_000) == parts(connection, here.org)
+    assert () == verify(connection)
+
+
+def test_a_pool_denies_what_cannot_be(connection: Connection) -> None:
+    """With a reason for each (D9, N4)."""
+    stage = Stage(connection, Plan(milli_gpus=2_000))
+    stage.relay.round()
+    org, job = stage.world.org, JobId("job")
+    for place, want in (
+        (Placement(org, JobId("other"), "n1", (0, 1)), Denied.JOB_UNKNOWN),
+        (Placement("other", job, "n1", (0, 1)), Denied.JOB_UNKNOWN),
+        (Placement(org, job, "n9", (0, 1)), Denied.NODE_UNKNOWN),
+        (Placement(org, job, "n1", (0, 9)), Denied.SLOT_UNKNOWN),
+        (Placement(org, job, "n1", (0,)), Denied.WRONG_SIZE),
+        (Placement(org, job, "n1", (0, 0)), Denied.WRONG_SIZE),
+        (Placement(org, job, "n1", ()), Denied.WRONG_SIZE),
+        (Placement(org, job, "n1", (1, 0)), Lease(1, 1, T0 + 20 * SECOND)),
+        (Placement(org, job, "n1", (1, 0)), Denied.NOT_QUEUED),
+    ):
+        assert [want] == stage.pool.lease([place])
+    assert [Denied.FENCE_UNKNOWN] * 2 == stage.pool.report("n2", [Report(1, 5), Report(9, 5)])
+    assert [Denied.FENCE_UNKNOWN] == stage.pool.end("n2", [End(1, EndClass.USER, 5)])
+    with pytest.raises(PoolUnknown):
+        Pool(connection, "nowhere").expire()
+
+
+def test_jobs_that_nobody_asked_for_wait(connection: Connection) -> None:
+    """A message about an unknown job is not handled, and harms nobody."""
+    stage = Stage(connection)
+    lease = stage.lease()
+    stage.reports(lease.fence, 0)
+    [letter] = from_pool(connection, stage.world.pool, None, 10)
+
+    assert [] == stage.jobs.receive([letter._replace(job=JobId("other"))])
+    assert [letter] == stage.jobs.receive([letter])
+
+
+def test_a_worker_that_never_reported_pays_nothing(connection: Connection) -> None:
+    """Its start is where its lease began, and its end comes with it; then it proves more (M4)."""
+    stage = Stage(connection, Plan(requeues=1))
+    silent = stage.lease()
+    stage.later(25)
+    assert Denied.FENCE_STALE == stage.reports(silent.fence, 4_000)
+    stage.later(5)
+    assert 1 == stage.pool.expire()
+    assert ["Started", "Ended"] == letters(connection, stage.world.pool)
+    quiet = stage.lease()
+    stage.later(30)
+    assert 1 == stage.pool.expire()
+    stage.relay.round()
+
+    assert (("over", "platform"), 4_000) == (stage.state(), stage.used())
+    sql = "select started_at - leased_at from readings where pool_id = %s and fence = %s"
+    given = [stage.world.pool, quiet.fence]
+    assert [(0,)] == connection.execute(sql, given).fetchall()
+    stage.is_sound()
+
+
+def test_more_than_one_page_of_messages(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is waiting is delivered, however much it is."""
+    monkeypatch.setattr(relay, "MOST", 2)
+    clock = Clock()
+    plans = {f"job-{number}": Plan(withdrawn=True) for number in range(5)}
+    here = world(connection, plans, clock)
+    driver = Driver(here, connection)
+    driver.submit()
+
+    done = driver.relay.round()
+
+    assert (15, 15) == (done.sent, done.acknowledged)
+    assert driver.is_over()
+
+
+def test_a_busy_ledger_leaves_messages_for_later(url: str, connection: Connection) -> None:
+    """Nothing is lost when too much is asked (S8)."""
+    stage = Stage(connection)
+    lease = stage.lease()
+    stage.ends(lease.fence, EndClass.USER, 0)
+    with Ledger(lambda: connected(url), PRICES, Limits(waiting=0)) as lanes:
+        busy = Jobs(connection, through(lanes), stage.clock)
+        assert [] == busy.receive(from_pool(connection, stage.world.pool, None, 10))
+        with pytest.raises(Busy):
+            busy.submit(stage.world.org, "k", stage.world.submission("job"))
+    stage.relay.round()
+    assert ("over", "user") == stage.state()
+    stage.is_sound()
 
 
 def test_a_tenant_cannot_make_the_pools_charges_its_own(connection: Connection) -> None:

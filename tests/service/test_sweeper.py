@@ -260,7 +260,7 @@ def test_what_is_due_is_found_by_index(own: Connection) -> None:
         insert into grants
         select org_id, 'x' || n, account_id, kind, kind_rank, source, priority, issued_at,
                starts_at, %s + n, amount, policy, lane_id, null, parent, recurrence, available,
-               held, spent, lapsed, revoked, moved, withdrawn, forfeited, place
+               held, spent, lapsed, revoked, moved, withdrawn, forfeited, place, has_free
           from grants cross join generate_series(1, 10000) as n where org_id = %s
         """,
         [days(9), desk.org],

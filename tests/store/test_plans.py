@@ -1,9 +1,11 @@
 """How the service's statements are run: by the right index, whatever the statistics say (D3).
 
-The tables have next to nothing in them when the plans are made, and nobody has analysed them: that
-is when a planner takes any index to be as good as any other.
+The tables have nothing or next to nothing in them when the plans are made, and nobody has analysed
+them, or somebody has: that is when a planner takes any index to be as good as any other, or a whole
+table to be read as quickly as one row.
 """
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -88,50 +90,57 @@ def plan_of(connection: Connection, sql: str) -> Plan:
 def check(plan: Plan, index: str, columns: tuple[str, ...]) -> None:
     """One table is read, by that index, and all these columns say where."""
     [scan] = scans(plan)
+    check_scan(scan, index, columns)
+
+
+def check_scan(scan: Plan, index: str, columns: tuple[str, ...]) -> None:
+    """A table is read by that index, and all these columns of it say where."""
     assert scan["Node Type"] in ("Index Scan", "Index Only Scan")
     assert index == scan["Index Name"]
-    for column in columns:
-        assert column in scan["Index Cond"]
+    own = {*re.findall(r"(?<![.\w])[a-z_]+\b", scan.get("Index Cond", ""))}
+    assert {*columns} - own == set()
 
 
 @pytest.mark.parametrize("shelf", SHELVES, ids=lambda shelf: shelf.table)
-def test_rows_are_looked_up_by_their_primary_key(connection: Connection, shelf: Any) -> None:
+def test_rows_are_looked_up_by_their_primary_key(tables: Connection, shelf: Any) -> None:
     """All of it: a part of it would read the rest of the org."""
-    plan = plan_of(connection, BY_KEY[shelf.table])
+    plan = plan_of(tables, BY_KEY[shelf.table])
 
     check(plan, f"{shelf.table}_pkey", ("org_id", *shelf.key))
 
 
 @pytest.mark.parametrize("table", UPDATES)
-def test_rows_are_changed_by_their_primary_key(connection: Connection, table: str) -> None:
+def test_rows_are_changed_by_their_primary_key(tables: Connection, table: str) -> None:
     """As they are looked up."""
     keys = {shelf.table: shelf.key for shelf in SHELVES} | {
         "draws": ("hold_id", "grant_id"),
         "orgs": (),
     }
 
-    check(plan_of(connection, UPDATES[table]), f"{table}_pkey", ("org_id", *keys[table]))
+    check(plan_of(tables, UPDATES[table]), f"{table}_pkey", ("org_id", *keys[table]))
 
 
 @pytest.mark.parametrize("order", INDEX_OF_ORDER)
-def test_an_order_is_read_from_its_index(connection: Connection, order: str) -> None:
+def test_an_order_is_read_from_its_index(tables: Connection, order: str) -> None:
     """In its order: nothing is sorted, and what is not asked for is not read."""
-    plan = plan_of(connection, STRETCHES[order])
+    plan = plan_of(tables, STRETCHES[order])
 
     check(plan, INDEX_OF_ORDER[order], ("org_id", *ORDERS[order].whose))
     assert not {"Sort", "Incremental Sort"} & {*nodes(plan)}
 
 
-def test_the_history_of_a_grant_is_read_from_two_indexes(connection: Connection) -> None:
+def test_the_history_of_a_grant_is_read_from_two_indexes(tables: Connection) -> None:
     """Each as far as is asked for; few are put in order afterwards."""
-    found = {scan["Index Name"] for scan in scans(plan_of(connection, STRETCHES["history"]))}
+    found = {scan["Index Name"]: scan for scan in scans(plan_of(tables, STRETCHES["history"]))}
 
-    assert {"postings_history", "forfeits_pkey"} == found
+    assert {"postings_history", "forfeits_pkey"} == found.keys()
+    for index, scan in found.items():
+        check_scan(scan, index, ("org_id", "grant_id"))
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_what_follows_from_rows_is_looked_up(connection: Connection, name: str) -> None:
+def test_what_follows_from_rows_is_looked_up(tables: Connection, name: str) -> None:
     """By an index that begins with all that is known of it."""
     sql, index, columns = OTHERS[name]
 
-    check(plan_of(connection, sql), index, columns)
+    check(plan_of(tables, sql), index, columns)

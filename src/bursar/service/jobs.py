@@ -88,12 +88,10 @@ def _submitted(ledger: Ledger, ask: Ask) -> "Future[Answer] | Busy":
 
 
 def _result(waiting: "Future[Answer]") -> Answer | Exception:
-    error = waiting.exception()
-    if error is None:
+    try:
         return waiting.result()
-    if isinstance(error, Exception):
+    except Exception as error:  # whatever it is, it is this command's own
         return error
-    raise error
 
 
 class JobUnknown(KeyError):

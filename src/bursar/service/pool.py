@@ -278,12 +278,8 @@ class Pool:
                 limit = lease.until >= lease.until_max
                 why = EndClass.LIMIT if limit else EndClass.PLATFORM
                 _close(work, lease, jobs[lease.fence], End(lease.fence, why, lease.run_ms))
-            ended = [
-                job
-                for job in store.waiting(self._connection, self.id).values()
-                if job.hold_until <= work.now
-            ]
-            for job in ended:
+            ended = store.waiting(self._connection, self.id, work.now)
+            for job in ended.values():
                 _drop(work, job, EndClass.LIMIT)
             return len(lost) + len(ended)
 

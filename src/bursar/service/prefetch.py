@@ -53,7 +53,7 @@ class Prefetch:
     def __init__(self, books: Books, now: Instant) -> None:
         self._books = books
         self._now = now
-        self._spenders: set[tuple[AccountId, UserId]] = set()
+        self._spenders: set[tuple[AccountId, UserId, Instant]] = set()
         self._lanes: set[AccountId] = set()
         self._orders_seen = False
 
@@ -98,17 +98,28 @@ class Prefetch:
                 yield from _rows(self._books.totals, (grant.terms.account, grant.terms.kind))
 
     def _spender(self, account: AccountId, user: UserId) -> Iterator[Row | Stretch]:
-        """What is counted of an account's and a user's usage, at every level."""
+        """What is counted of an account's and a user's usage, at every level.
+
+        Once nothing of it is missing, nothing will be before the next slot of time begins.
+        """
         books = self._books
-        if (account, user) in self._spenders:
+        slot = self._now - self._now % BURN_SLOT
+        found = (account, user, slot)
+        if found in books.looked_up or found in self._spenders:
             return
-        self._spenders.add((account, user))
+        self._spenders.add(found)
+        missing = list(self._counters(account, user, slot))
+        if not missing:
+            books.looked_up.add(found)
+        yield from missing
+
+    def _counters(self, account: AccountId, user: UserId, slot: Instant) -> Iterator[Row]:
+        books = self._books
         missing = list(_path(books, account))
         yield from missing
         if missing or books.accounts.get(account) is None:
             return
         path = books.path(account)
-        slot = self._now - self._now % BURN_SLOT
         yield from _rows(books.burn, *((one, slot) for one in path))
         for target in _targets(path, user):
             yield from _rows(books.budgets_of, target)

@@ -16,10 +16,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+import psycopg
+
 from bursar.core.instant import Instant
+from bursar.core.refusal import InvariantBroken
 from bursar.service.jobs import Jobs
 from bursar.service.pool import Pool
-from bursar.store.outbox import LATE, Letter, PoolId, from_orgs, from_pool
+from bursar.store.outbox import LATE, Letter, PoolId, by_job, from_orgs, from_pool
 from bursar.store.reading import Connection, OrgId, money_time
 
 MOST: Final = 500  # messages that are delivered together
@@ -76,7 +79,7 @@ class Relay:
                 by_pool[letter.pool].append(letter)
             for pool in sorted(self._pools.keys() & by_pool.keys()):  # the rest is for others
                 done.count(by_pool[pool], self._clock(self._connection))
-                handled = self._pools[pool].receive(by_pool[pool])
+                handled = _handled(self._pools[pool].receive, by_pool[pool])
                 self._jobs.acknowledge(handled)
                 done.acknowledged += len(handled)
 
@@ -84,7 +87,7 @@ class Relay:
         """Deliver what a pool has for orgs."""
         for letters in self._pages(lambda after: from_pool(self._connection, pool, after, MOST)):
             done.count(letters, self._clock(self._connection))
-            handled = self._jobs.receive(letters)
+            handled = _handled(self._jobs.receive, letters)
             self._pools[pool].acknowledge(handled)
             done.acknowledged += len(handled)
 
@@ -96,3 +99,17 @@ class Relay:
             if len(letters) < MOST:
                 return
             after = letters[-1]
+
+
+def _handled(
+    receive: Callable[[Sequence[Letter]], list[Letter]], letters: Sequence[Letter]
+) -> list[Letter]:
+    """What a receiver has handled; what contradicts what it knows holds up its own job only."""
+    try:
+        return receive(letters)
+    except (InvariantBroken, psycopg.IntegrityError) as error:
+        jobs = list(by_job(letters).values())
+        if len(jobs) > 1:
+            return [letter for told in jobs for letter in _handled(receive, told)]
+        _log.error("a message cannot be handled: %s: %s", letters[0], error)
+        return []

@@ -14,8 +14,8 @@ from bursar.core.ledger.books import Books
 from bursar.core.ledger.events import Event
 from bursar.core.refusal import Refusal
 from bursar.store.outbox import PoolId
-from bursar.store.reading import ENTER, Connection, OrgId, array_of, transposed
-from bursar.store.saving import saving
+from bursar.store.reading import ENTER, Connection, OrgId, array_of, looked_up, transposed
+from bursar.store.saving import matched, saving
 from bursar.store.shelves import Values
 
 SUBMIT: Final = """
@@ -31,18 +31,18 @@ FIRST_LETTER: Final = """
       from unnest(%s::text[], %s::text[], %s::text[], %s::text[], %s::bigint[])
            as u(org_id, job_id, pool_id, body, at)
 """
-TELL_POOL: Final = """
+TELL_POOL: Final = f"""
     -- Numbers go on from the job's own count, several messages of one job in their order.
     with said as (
         select org_id, job_id, body, at,
                row_number() over (partition by org_id, job_id order by place) as k
           from unnest(%s::text[], %s::text[], %s::text[], %s::bigint[])
-               with ordinality as u(org_id, job_id, body, at, place)),
+               with ordinality as given(org_id, job_id, body, at, place)),
     counted as (
-        update jobs t set sent = t.sent + s.most
-          from (select org_id, job_id, max(k) as most from said group by org_id, job_id) s
-         where t.org_id = s.org_id and t.job_id = s.job_id
-        returning t.org_id, t.job_id, t.pool_id, t.sent - s.most as before)
+        update jobs t set sent = t.sent + u.most
+          from (select org_id, job_id, max(k) as most from said group by org_id, job_id) u
+         where {matched("org_id", "job_id")}
+        returning t.org_id, t.job_id, t.pool_id, t.sent - u.most as before)
     insert into org_outbox (org_id, job_id, n, pool_id, body, written_at)
     select c.org_id, c.job_id, c.before + s.k, c.pool_id, s.body::json, s.at
       from counted c join said s on s.org_id = c.org_id and s.job_id = c.job_id
@@ -53,7 +53,7 @@ RECEIVE: Final = """
       from unnest(%s::text[], %s::text[], %s::text[], %s::bigint[], %s::bigint[], %s::text[])
            as u(org_id, pool_id, job_id, n, at, refusal)
 """
-GO_ON: Final = """
+GO_ON: Final = f"""
     update jobs t
        set received = greatest(t.received, u.n), attempt = greatest(t.attempt, u.attempt),
            state = coalesce(u.state, t.state), ended_at = coalesce(u.ended_at, t.ended_at),
@@ -61,7 +61,7 @@ GO_ON: Final = """
       from unnest(%s::text[], %s::text[], %s::bigint[], %s::bigint[], %s::text[], %s::bigint[],
                   %s::text[])
            as u(org_id, job_id, n, attempt, state, ended_at, end_class)
-     where t.org_id = u.org_id and t.job_id = u.job_id
+     where {matched("org_id", "job_id")}
 """
 NOTES: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -117,10 +117,9 @@ class JobRow(NamedTuple):
     withdrawn: bool
 
 
-JOBS: Final = """
+JOBS: Final = f"""
     select t.org_id, t.job_id, t.pool_id, t.state, t.received, t.withdrawn
-      from unnest(%s::text[], %s::text[]) as k(org_id, job_id)
-      join jobs t on t.org_id = k.org_id and t.job_id = k.job_id
+      from {looked_up({"org_id": "text", "job_id": "text"}, "jobs")}
 """
 
 

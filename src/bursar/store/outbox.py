@@ -16,6 +16,7 @@ from bursar.core.instant import SECOND, Instant
 from bursar.core.messages import Message
 from bursar.store.codec import text_of, value_of
 from bursar.store.reading import Connection, OrgId, transposed
+from bursar.store.saving import matched
 
 PoolId: TypeAlias = str
 
@@ -72,10 +73,10 @@ FROM_ORG: Final = """
      order by org_id, job_id, n
      limit %s
 """
-ACK_ORG: Final = """
+ACK_ORG: Final = f"""
     update org_outbox t set acked_at = coalesce(t.acked_at, greatest(t.written_at, %s))
       from unnest(%s::text[], %s::text[], %s::bigint[]) as u(org_id, job_id, n)
-     where t.org_id = u.org_id and t.job_id = u.job_id and t.n = u.n
+     where {matched("org_id", "job_id", "n")}
 """
 
 
@@ -105,10 +106,10 @@ FROM_POOL: Final = """
      order by org_id, job_id, n
      limit %s
 """
-ACK_POOL: Final = """
+ACK_POOL: Final = f"""
     update pool_outbox t set acked_at = coalesce(t.acked_at, greatest(t.written_at, %s))
       from unnest(%s::text[], %s::text[], %s::text[], %s::bigint[]) as u(pool_id, org_id, job_id, n)
-     where t.pool_id = u.pool_id and t.org_id = u.org_id and t.job_id = u.job_id and t.n = u.n
+     where {matched("pool_id", "org_id", "job_id", "n")}
 """
 
 

@@ -11,11 +11,11 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from bursar.core.ids import JobId
-from bursar.core.instant import Instant
+from bursar.core.instant import NEVER, Instant
 from bursar.core.messages import Enqueue, ToOrg
 from bursar.store.outbox import PoolId, message_of, message_text
-from bursar.store.reading import Connection, OrgId, array_of, transposed
-from bursar.store.saving import Saving
+from bursar.store.reading import Connection, OrgId, array_of, looked_up, transposed
+from bursar.store.saving import Saving, matched
 from bursar.store.shelves import Values
 
 ENTER_POOL: Final = """
@@ -92,17 +92,15 @@ def add_nodes(connection: Connection, pool: PoolId, nodes: Sequence[NewNode]) ->
 
 # The queue
 
-QUEUED: Final = """
-    select t.org_id, t.job_id, t.body::text, t.state, t.received, t.hold_micros, t.hold_until,
-           t.requeues_left, t.attempt, t.ran_ms, t.withdrawn
-      from unnest(%s::text[], %s::text[], %s::text[]) as k(pool_id, org_id, job_id)
-      join queue t on t.pool_id = k.pool_id and t.org_id = k.org_id and t.job_id = k.job_id
-"""
-WAITING: Final = """
-    select t.org_id, t.job_id, t.body::text, t.state, t.received, t.hold_micros, t.hold_until,
-           t.requeues_left, t.attempt, t.ran_ms, t.withdrawn
+_JOB: Final = MappingProxyType({"pool_id": "text", "org_id": "text", "job_id": "text"})
+_QUEUED: Final = """
+    t.org_id, t.job_id, t.body::text, t.state, t.received, t.hold_micros, t.hold_until,
+    t.requeues_left, t.attempt, t.ran_ms, t.withdrawn"""
+QUEUED: Final = f"select {_QUEUED} from {looked_up(_JOB, 'queue')}"
+WAITING: Final = f"""
+    select {_QUEUED}
       from queue t
-     where t.pool_id = %s and t.state = 'queued'
+     where t.pool_id = %s and t.state = 'queued' and t.hold_until <= %s
      order by t.queued_at, t.org_id, t.job_id
 """
 ENQUEUE: Final = """
@@ -116,7 +114,7 @@ ENQUEUE: Final = """
            as u(pool_id, org_id, job_id, body, state, received, hold_micros, hold_until,
                 requeues_left, attempt, ran_ms, withdrawn, queued_at)
 """
-REQUEUE: Final = """
+REQUEUE: Final = f"""
     update queue t
        set state = u.state, received = u.received, hold_micros = u.hold_micros,
            hold_until = u.hold_until, requeues_left = u.requeues_left, attempt = u.attempt,
@@ -125,7 +123,7 @@ REQUEUE: Final = """
                   %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[], %s::boolean[])
            as u(pool_id, org_id, job_id, state, received, hold_micros, hold_until, requeues_left,
                 attempt, ran_ms, withdrawn)
-     where t.pool_id = u.pool_id and t.org_id = u.org_id and t.job_id = u.job_id
+     where {matched(*_JOB)}
 """
 
 
@@ -166,9 +164,14 @@ def queued(
     return _queued(connection.execute(QUEUED, transposed(asked, 3)).fetchall())
 
 
-def waiting(connection: Connection, pool: PoolId) -> dict[tuple[OrgId, JobId], Queued]:
-    """The jobs that wait for a place, in the order in which they came."""
-    return _queued(connection.execute(WAITING, [pool]).fetchall())
+def waiting(
+    connection: Connection, pool: PoolId, held_until: Instant = NEVER
+) -> dict[tuple[OrgId, JobId], Queued]:
+    """The jobs that wait for a place, in the order in which they came.
+
+    All of them, or those whose hold lasts no longer than until an instant.
+    """
+    return _queued(connection.execute(WAITING, [pool, held_until]).fetchall())
 
 
 def _queued(rows: Iterable[Values]) -> dict[tuple[OrgId, JobId], Queued]:
@@ -203,42 +206,28 @@ def save_queued(
 
 # Leases and readings
 
+_FENCE: Final = MappingProxyType({"pool_id": "text", "fence": "bigint"})
 _READING: Final = """
-    r.fence, r.node_id, r.leased_at, r.until, r.until_max, r.stopping, r.ends_at, r.started_at,
-    r.run_ms, r.told_ms, r.every_ms"""
-READINGS: Final = f"""
-    select {_READING}
-      from unnest(%s::text[], %s::bigint[]) as k(pool_id, fence)
-      join readings r on r.pool_id = k.pool_id and r.fence = k.fence
-"""
+    t.fence, t.node_id, t.leased_at, t.until, t.until_max, t.stopping, t.ends_at, t.started_at,
+    t.run_ms, t.told_ms, t.every_ms"""
+READINGS: Final = f"select {_READING} from {looked_up(_FENCE, 'readings')}"
 RUN_OUT: Final = f"""
     select {_READING}
-      from readings r
-     where r.pool_id = %s and r.ends_at is null and r.until <= %s
-     order by r.node_id, r.fence
+      from readings t
+     where t.pool_id = %s and t.ends_at is null and t.until <= %s
+     order by t.node_id, t.fence
 """
 OF_NODE: Final = f"""
     select {_READING}
-      from readings r
-     where r.pool_id = %s and r.node_id = %s and r.ends_at is null
-     order by r.fence
+      from readings t
+     where t.pool_id = %s and t.node_id = %s and t.ends_at is null
+     order by t.fence
 """
-_ATTEMPT: Final = "l.fence, l.org_id, l.job_id, l.attempt, l.gpu_type, l.run_ms_max"
-ATTEMPTS: Final = f"""
-    select {_ATTEMPT}
-      from unnest(%s::text[], %s::bigint[]) as k(pool_id, fence)
-      join leases l on l.pool_id = k.pool_id and l.fence = k.fence
-"""
+_ATTEMPT: Final = "t.fence, t.org_id, t.job_id, t.attempt, t.gpu_type, t.run_ms_max"
+ATTEMPTS: Final = f"select {_ATTEMPT} from {looked_up(_FENCE, 'leases')}"
 LIVE_ATTEMPTS: Final = f"""
-    -- Job by job: a join might read all live leases of the pool instead.
     select {_ATTEMPT}
-      from unnest(%s::text[], %s::text[], %s::text[]) as k(pool_id, org_id, job_id)
-     cross join lateral (
-           select *
-             from leases t
-            where t.pool_id = k.pool_id and t.org_id = k.org_id and t.job_id = k.job_id
-              and t.ended_at is null
-            limit 1) as l
+      from {looked_up(_JOB, "leases", "and t.ended_at is null")}
 """
 
 
@@ -314,14 +303,17 @@ class Slot(NamedTuple):
     taken: int | None
 
 
-SLOTS: Final = """
-    select s.node_id, s.slot, n.gpu_type, s.milli_gpus, t.fence
-      from unnest(%s::text[], %s::text[]) as k(pool_id, node_id)
-      join nodes n on n.pool_id = k.pool_id and n.node_id = k.node_id
-      join slots s on s.pool_id = k.pool_id and s.node_id = k.node_id
-      left join lease_slots t
-        on t.pool_id = s.pool_id and t.node_id = s.node_id and t.slot = s.slot
-       and t.freed_at is null
+SLOTS: Final = f"""
+    select s.node_id, s.slot, t.gpu_type, s.milli_gpus, taken.fence
+      from {looked_up({"pool_id": "text", "node_id": "text"}, "nodes")}
+     cross join lateral (
+           select * from slots s
+            where s.pool_id = k.pool_id and s.node_id = k.node_id offset 0) as s
+      left join lateral (
+           select * from lease_slots l
+            where l.pool_id = s.pool_id and l.node_id = s.node_id and l.slot = s.slot
+              and l.freed_at is null offset 0) as taken
+        on true
      order by s.node_id, s.slot
 """
 
@@ -359,51 +351,51 @@ SAVES: Final[Mapping[str, str]] = MappingProxyType(
                           %s::bigint[], %s::bigint[])
                    as u(pool_id, fence, node_id, leased_at, until, until_max, every_ms)
         """,
-        "read": """
+        "read": f"""
             update readings t
                set until = u.until, started_at = u.started_at, run_ms = u.run_ms,
                    told_ms = u.told_ms, clamped = t.clamped or u.clamped
               from unnest(%s::text[], %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[],
                           %s::bigint[], %s::boolean[])
                    as u(pool_id, fence, until, started_at, run_ms, told_ms, clamped)
-             where t.pool_id = u.pool_id and t.fence = u.fence
+             where {matched(*_FENCE)}
         """,
-        "ended readings": """
+        "ended readings": f"""
             update readings t set ends_at = u.ends_at
               from unnest(%s::text[], %s::bigint[], %s::bigint[]) as u(pool_id, fence, ends_at)
-             where t.pool_id = u.pool_id and t.fence = u.fence
+             where {matched(*_FENCE)}
         """,
-        "ended leases": """
+        "ended leases": f"""
             update leases t
                set ended_at = u.ended_at, end_class = u.end_class, kept_ms = u.kept_ms
               from unnest(%s::text[], %s::bigint[], %s::bigint[], %s::text[], %s::bigint[])
                    as u(pool_id, fence, ended_at, end_class, kept_ms)
-             where t.pool_id = u.pool_id and t.fence = u.fence
+             where {matched(*_FENCE)}
         """,
-        "stopping": """
+        "stopping": f"""
             update readings t set stopping = true
               from unnest(%s::text[], %s::bigint[]) as u(pool_id, fence)
-             where t.pool_id = u.pool_id and t.fence = u.fence
+             where {matched(*_FENCE)}
         """,
-        "grown": """
+        "grown": f"""
             update readings t set until_max = u.until_max, every_ms = u.every_ms
               from unnest(%s::text[], %s::bigint[], %s::bigint[], %s::bigint[])
                    as u(pool_id, fence, until_max, every_ms)
-             where t.pool_id = u.pool_id and t.fence = u.fence
+             where {matched(*_FENCE)}
         """,
     }
 )
 # A lease has as many slots as it has: the count is not known beforehand.
-FREE: Final = """
+FREE: Final = f"""
     update lease_slots t set freed_at = u.freed_at
       from unnest(%s::text[], %s::bigint[], %s::bigint[]) as u(pool_id, fence, freed_at)
-     where t.pool_id = u.pool_id and t.fence = u.fence
+     where {matched(*_FENCE)}
 """
-COUNT_ON: Final = """
+COUNT_ON: Final = f"""
     update queue t set sent = t.sent + u.many
       from unnest(%s::text[], %s::text[], %s::text[], %s::bigint[])
            as u(pool_id, org_id, job_id, many)
-     where t.pool_id = u.pool_id and t.org_id = u.org_id and t.job_id = u.job_id
+     where {matched(*_JOB)}
     returning t.org_id, t.job_id, t.sent - u.many
 """
 TELL_ORG: Final = """

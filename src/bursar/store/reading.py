@@ -13,11 +13,11 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import psycopg
 
-from bursar.core.ledger.books import AFTER_POSTINGS, Books, Change, Lane
+from bursar.core.ledger.books import AFTER_POSTINGS, Books, Change, Lane, order_of
 from bursar.core.ledger.events import Event
 from bursar.core.ledger.idempotency import Reply
-from bursar.core.ledger.tables import Key, Row, Stretch
-from bursar.core.ledger.values import Draw, OrgPolicy
+from bursar.core.ledger.tables import FIRST, Key, Row, Stretch
+from bursar.core.ledger.values import Budget, Draw, OrgPolicy
 from bursar.core.pricing import PriceBook
 from bursar.store.codec import command_of, event_of, refusal_of, value_of
 from bursar.store.shelves import (
@@ -52,6 +52,8 @@ LOCK_ORGS: Final = """
      order by org_id
        for update
 """
+
+FRONT: Final = 4  # grants of a lane that come with it
 
 # Asked after the locks, on purpose: now() is when the transaction began, and a clock read inside
 # the locking statement is from before the wait.
@@ -210,22 +212,30 @@ def _element(value: Any) -> str:
     return "NULL" if value is None else str(value)
 
 
-def _by_key(shelf: Shelf) -> str:
-    keys = {"org_id": "text"} | {name: shelf.columns[name] for name in shelf.key}
+def looked_up(keys: Mapping[str, str], table: str, where: str = "") -> str:
+    """The rows of a table with these keys, each looked up for itself.
+
+    A plain join could be run from the other end, reading the whole table, while it has few rows
+    or is thought to; `offset 0` keeps the planner from making one of this.
+    """
     matches = " and ".join(f"t.{name} = k.{name}" for name in keys)
     return f"""
-        select t.org_id, {selected(shelf.columns)}
-          from unnest({arrays(keys)}) as k({", ".join(keys)})
-          join {shelf.table} t on {matches}
+        unnest({arrays(keys)}) as k({", ".join(keys)})
+          cross join lateral (
+                select * from {table} t where {matches} {where} offset 0) as t
     """
+
+
+def _by_key(shelf: Shelf) -> str:
+    keys = {"org_id": "text"} | {name: shelf.columns[name] for name in shelf.key}
+    return f"select t.org_id, {selected(shelf.columns)} from {looked_up(keys, shelf.table)}"
 
 
 BY_KEY: Final = MappingProxyType({shelf.table: _by_key(shelf) for shelf in SHELVES})
 
 DRAWS_BY_HOLD: Final = f"""
     select t.org_id, {selected(DRAWS)}
-      from unnest(%s::text[], %s::text[]) as k(org_id, hold_id)
-      join draws t on t.org_id = k.org_id and t.hold_id = k.hold_id
+      from {looked_up({"org_id": "text", "hold_id": "text"}, "draws")}
      order by t.org_id, t.hold_id, t.place
 """
 
@@ -274,28 +284,28 @@ def _unpack_holds(parts: Parts, found: list[Values], drawn: list[Values]) -> Non
 
 # What follows from rows of other tables
 
-LANES_OF: Final = """
+LANES_OF: Final = f"""
     select k.org_id, k.account_id, t.priority, t.policy::text, t.total
-      from unnest(%s::text[], %s::text[]) as k(org_id, account_id)
-      join lanes t on t.org_id = k.org_id and t.account_id = k.account_id and t.total > 0
+      from {looked_up({"org_id": "text", "account_id": "text"}, "lanes", "and t.total > 0")}
      order by k.org_id, k.account_id, t.lane_id
 """
 
-BUDGETS_OF: Final = """
-    select k.org_id, k.target_account, k.target_user, k.each_user, t.budget_id
-      from unnest(%s::text[], %s::text[], %s::text[], %s::boolean[])
-           as k(org_id, target_account, target_user, each_user)
-      join budgets t
-        on t.org_id = k.org_id and t.target_account = k.target_account
-       and t.target_user = k.target_user and t.each_user = k.each_user and not t.dropped
+_TARGET: Final = {
+    "org_id": "text",
+    "target_account": "text",
+    "target_user": "text",
+    "each_user": "boolean",
+}
+BUDGETS_OF: Final = f"""
+    select k.org_id, k.target_account, k.target_user, k.each_user, t.budget_id, t.body::text
+      from {looked_up(_TARGET, "budgets", "and not t.dropped")}
      order by k.org_id, t.budget_id
 """
 
-REFS: Final = """
+_REF: Final = {"org_id": "text", "external_ref": "text"}
+REFS: Final = f"""
     select k.org_id, k.external_ref, t.grant_id
-      from unnest(%s::text[], %s::text[]) as k(org_id, external_ref)
-      join grants t
-        on t.org_id = k.org_id and t.external_ref = k.external_ref and t.external_ref is not null
+      from {looked_up(_REF, "grants", "and t.external_ref is not null")}
 """
 
 
@@ -309,8 +319,24 @@ def _load_lanes_of(
         lane = Lane(account, priority, policy_of(policy))
         lanes[org, account].append(lane)
         parts[org].lane_totals.load(lane, total)
+    fronts: list[tuple[OrgId, Stretch]] = []
     for (org, account), found in lanes.items():
         parts[org].lanes_of.load(account, tuple(found))
+        fronts += [(org, Stretch(order_of(lane), FIRST)) for lane in found]
+    fronts = [(org, front) for org, front in fronts if parts[org].order(front.order).untouched]
+    if fronts:  # what is in the lanes is looked at next
+        yield from _load_stretches(connection, parts, "lane", fronts, FRONT)
+
+
+def _load_accounts(
+    connection: Connection, parts: Parts, table: str, keys: list[tuple[OrgId, Any]]
+) -> Loading:
+    """Accounts, and all above them: they are looked at next."""
+    while keys:
+        yield from _load_rows(connection, parts, table, keys)
+        found = [(org, parts[org].accounts.get(account)) for org, account in keys]
+        above = dict.fromkeys((org, one.parent) for org, one in found if one and one.parent)
+        keys = [(org, key) for org, key in above if not parts[org].accounts.knows(key)]
 
 
 def _load_budgets_of(
@@ -319,8 +345,9 @@ def _load_budgets_of(
     budgets: dict[Values, list[Any]] = {(org, *target_values(key)): [] for org, key in keys}
     sent = _send(connection, BUDGETS_OF, transposed(list(budgets), 4))
     yield
-    for *target, budget in sent:
+    for *target, budget, body in sent:
         budgets[tuple(target)].append(budget)
+        parts[target[0]].budgets.load(budget, value_of(Budget, body))
     for org, key in keys:
         parts[org].budgets_of.load(key, tuple(budgets[(org, *target_values(key))]))
 
@@ -340,7 +367,12 @@ def _load_refs(
 
 _Finder = Callable[[Connection, Parts, str, list[tuple[OrgId, Any]]], Loading]
 _FINDERS: Final[Mapping[str, _Finder]] = MappingProxyType(
-    {"lanes_of": _load_lanes_of, "budgets_of": _load_budgets_of, "refs": _load_refs}
+    {
+        "accounts": _load_accounts,
+        "lanes_of": _load_lanes_of,
+        "budgets_of": _load_budgets_of,
+        "refs": _load_refs,
+    }
 )
 
 
@@ -389,9 +421,7 @@ ORDERS: Final[Mapping[str, _Order]] = MappingProxyType(
             "t.issued_at >= 0",
             "grants",
         ),
-        "free": _Order(
-            "grants", ("account_id",), _GRANT, _AT, "t.available + t.lapsed > t.forfeited", "grants"
-        ),
+        "free": _Order("grants", ("account_id",), _GRANT, _AT, "t.has_free", "grants"),
         "charges": _Order(
             "charges", ("hold_id",), ("-t.number", "t.charge_id"), _AT, "t.number >= 1", "charges"
         ),
@@ -510,17 +540,18 @@ def _bounds(org: OrgId, stretch: Stretch, kind: _Order) -> Values:
 
 # Requests that were answered before
 
-REPLIES: Final = """
+REPLIES: Final = f"""
     select t.org_id, t.key, t.command::text, t.refusal::text, t.first, t.number
-      from unnest(%s::text[], %s::text[]) as k(org_id, key)
-      join requests t on t.org_id = k.org_id and t.key = k.key
+      from {looked_up({"org_id": "text", "key": "text"}, "requests")}
 """
 
 EVENTS_BETWEEN: Final = """
     select k.asked, t.kind, t.body::text
       from unnest(%s::text[], %s::bigint[], %s::bigint[])
            with ordinality as k(org_id, first, last, asked)
-      join events t on t.org_id = k.org_id and t.number between k.first and k.last
+     cross join lateral (
+           select * from events t
+            where t.org_id = k.org_id and t.number between k.first and k.last offset 0) as t
      order by k.asked, t.number
 """
 

@@ -129,13 +129,14 @@ def _pack_grant(books: Books, key: Any) -> Values:
         grant.withdrawn,
         grant.forfeited,
         books.place(grant).value,
+        grant.free > 0,
     )
 
 
 def _unpack_grant(books: Books, row: Values) -> None:
     key, account, kind, _, source, priority, issued_at, *rest = row
     starts_at, expires_at, amount, policy, _, external_ref, parent, recurrence, *parts = rest
-    available, held, spent, lapsed, revoked, moved, withdrawn, forfeited, _ = parts
+    available, held, spent, lapsed, revoked, moved, withdrawn, forfeited, *_ = parts
     terms = GrantTerms(
         id=key,
         account=account,
@@ -414,7 +415,7 @@ SHELVES: Final[tuple[Shelf, ...]] = (
             "amount bigint, policy json, lane_id text, external_ref text, parent text,"
             "recurrence text, available bigint, held bigint, spent bigint, lapsed bigint,"
             "revoked bigint, moved bigint,"
-            "withdrawn boolean, forfeited bigint, place text"
+            "withdrawn boolean, forfeited bigint, place text, has_free boolean"
         ),
         keeps=("grants",),
         pack=_pack_grant,

@@ -500,29 +500,30 @@ CHECKS: Final[tuple[Check, ...]] = (
         Check(
             name=f"{table} are those that events made",
             sql=f"""
-                select coalesce(t.org_id, e.org_id), coalesce(t.{key}, e.id),
-                       (t.{key} is not null)::int::bigint, (e.id is not null)::int::bigint
-                  from {table} t
-                  full join (select distinct org_id, {made} as id
-                               from events where kind = '{kind}') e
-                    on e.org_id = t.org_id and e.id = t.{key}
-                 where t.{key} is null or (e.id is null {unless})
+                select org_id, id, least(sum(stored), 1)::bigint, least(sum(made), 1)::bigint
+                  from (select t.org_id, t.{key} as id, 1 as stored, 0 as made
+                          from {table} t where {which}
+                         union all
+                        select e.org_id, ({made}) collate "C", 0, 1
+                          from events e where e.kind = '{kind}') as found
+                 group by org_id, id
+                having sum(stored) = 0 or sum(made) = 0
             """,
         )
-        for table, key, kind, made, unless in (
-            ("accounts", "account_id", "AccountAdded", "body -> 'account' ->> 'id'", ""),
-            ("users", "user_id", "UserAdded", "body ->> 'user'", ""),
-            ("holds", "hold_id", "HoldOpened", "body ->> 'hold'", ""),
-            ("charges", "charge_id", "ChargeBooked", "body ->> 'charge'", ""),
-            ("budgets", "budget_id", "BudgetSet", "body -> 'budget' ->> 'id'", ""),
+        for table, key, kind, made, which in (
+            ("accounts", "account_id", "AccountAdded", "body -> 'account' ->> 'id'", "true"),
+            ("users", "user_id", "UserAdded", "body ->> 'user'", "true"),
+            ("holds", "hold_id", "HoldOpened", "body ->> 'hold'", "true"),
+            ("charges", "charge_id", "ChargeBooked", "body ->> 'charge'", "true"),
+            ("budgets", "budget_id", "BudgetSet", "body -> 'budget' ->> 'id'", "true"),
             (
                 "recurrences",
                 "recurrence_id",
                 "RecurrenceStarted",
                 "body -> 'recurrence' ->> 'id'",
-                "",
+                "true",
             ),
-            ("debts", "debt_id", "DebtBooked", "body -> 'debt' ->> 'id'", "and t.hold_id is null"),
+            ("debts", "debt_id", "DebtBooked", "body -> 'debt' ->> 'id'", "t.hold_id is null"),
         )
     ),
     *_request_checks("true"),

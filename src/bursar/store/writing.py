@@ -22,6 +22,7 @@ from bursar.core.ledger.values import Compartment, Hold
 from bursar.core.refusal import Refusal, invariant
 from bursar.store.codec import command_text, text_of
 from bursar.store.reading import Connection, OrgId, Sent, arrays, transposed
+from bursar.store.saving import matched
 from bursar.store.shelves import DRAWS, SHELF_OF, SHELVES, Shelf, Values, draw_values
 
 EVENTS: Final = MappingProxyType(
@@ -84,11 +85,10 @@ def update_sql(table: str, key: Sequence[str], columns: Mapping[str, str]) -> st
     sets = ", ".join(
         f"{name} = {_taken(name, kind)}" for name, kind in columns.items() if name not in key
     )
-    matches = " and ".join(f"t.{name} = u.{name}" for name in ("org_id", *key))
     return f"""
         update {table} t set {sets}
           from unnest({arrays(with_org)}) as u({names})
-         where {matches}
+         where {matched("org_id", *key)}
     """
 
 

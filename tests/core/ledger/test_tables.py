@@ -1,5 +1,6 @@
 """Rows and orders: whole or partly loaded, and put back as they were (D2)."""
 
+from collections.abc import Callable
 from itertools import islice
 
 import pytest
@@ -381,3 +382,26 @@ def test_what_was_taken_out_is_not_loaded_again() -> None:
 def _taken(order: Order, count: int) -> list[Key]:
     """The first keys of an order that is not all loaded."""
     return list(islice(order.since(), count))
+
+
+@given(
+    st.sets(st.integers(0, 9)),
+    st.one_of(st.none(), st.integers(0, 9)),
+    st.one_of(st.none(), st.integers(0, 11)),
+)
+def test_the_first_key_is_what_reading_would_begin_with(
+    keys: set[int], through: int | None, bound: int | None
+) -> None:
+    """Of a whole order and of a part; or the same is lacking."""
+    found = order(*keys, complete=through is None, through=FIRST if through is None else (through,))
+    end = None if bound is None else (bound,)
+
+    assert outcome(lambda: next(found.since(bound=end), None)) == outcome(lambda: found.first(end))
+
+
+def outcome(asked: Callable[[], Key | None]) -> Key | Row | Stretch | None:
+    """What is told, or what is lacking."""
+    try:
+        return asked()
+    except NotLoaded as lacks:
+        return lacks.what

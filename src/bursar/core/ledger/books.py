@@ -149,6 +149,7 @@ class Books:
         self._undo: Final = Undo()
         self._paths: Final[dict[AccountId, tuple[AccountId, ...]]] = {}  # a tree only grows
         self.applying: Final[dict[tuple[AccountId, UserId], list[Applying]]] = {}  # as they are now
+        self.looked_up: Final[set[object]] = set()  # what a shell knows to be loaded, in its words
         self._orders: Final[dict[Name, Order]] = {}
         self._tables: Final[dict[str, Table[Any, Any]]] = {}
 
@@ -192,7 +193,7 @@ class Books:
     @property
     def size(self) -> int:
         """About how much is kept in memory: rows, known gaps, orders."""
-        found = len(self._orders) + len(self._paths) + len(self.applying)
+        found = len(self._orders) + len(self._paths) + len(self.applying) + len(self.looked_up)
         return found + sum(table.size for table in self._tables.values())
 
     def facts(self) -> dict[str, object]:

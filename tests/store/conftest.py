@@ -1,0 +1,50 @@
+"""Databases for looking at plans: with statistics that mislead, or with none."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
+
+import pytest
+
+from bursar.core.ids import JobId
+from bursar.service.pool import Placement, Report
+from bursar.store.reading import Connection
+from tests.databases import connected, migrated, new_org
+from tests.service.seam_driver import Clock, Driver, Plan, World
+from tests.service.test_audit import story
+
+
+def _few_rows(connection: Connection) -> None:
+    """The lives of a small org and of one job, in which every table gets a row or some."""
+    story(connection, new_org(connection))
+    world = World("org", "pool", {"job": Plan()}, clock=Clock())
+    world.found(connection)
+    driver = Driver(world, connection)
+    driver.submit()
+    driver.relay.round()
+    [lease] = driver.pool.lease([Placement("org", JobId("job"), "n1", (0,))])
+    driver.pool.report("n1", [Report(lease.fence, 0)])
+    driver.relay.round()
+    connection.execute("vacuum analyze")
+
+
+def _nothing(connection: Connection) -> None:
+    pass
+
+
+def _no_rows(connection: Connection) -> None:
+    connection.execute("vacuum analyze")
+
+
+STATES: Final[Mapping[str, Callable[[Connection], None]]] = {
+    "empty, never analysed": _nothing,
+    "analysed when empty": _no_rows,
+    "analysed with few rows": _few_rows,
+}
+
+
+@pytest.fixture(scope="session", params=STATES)
+def tables(database_url: str, request: pytest.FixtureRequest) -> Iterator[Connection]:
+    """A connection to a database of which a planner knows nothing, or next to nothing."""
+    with migrated(database_url) as url, connected(url) as connection:
+        STATES[request.param](connection)
+        yield connection
