@@ -8,13 +8,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bursar.core.ids import AccountId, GrantId, HoldId, UserId
+from bursar.core.budgets.periods import Every
+from bursar.core.ids import AccountId, BudgetId, GrantId, HoldId, UserId
 from bursar.core.instant import Instant
 from bursar.core.ledger.books import Books
-from bursar.core.ledger.commands import AddAccount, AddUser, Command, Issue, Reserve
+from bursar.core.ledger.commands import AddAccount, AddUser, Command, Issue, Reserve, SetBudget
 from bursar.core.ledger.events import Event
 from bursar.core.ledger.journal import Journal
-from bursar.core.ledger.values import Context, Kind
+from bursar.core.ledger.values import Context, Kind, Target
 from bursar.core.pricing import PriceBook
 from bursar.core.refusal import Code, InvariantBroken, Refusal
 from bursar.service.batch import Answer, Ask, Batch, OrgUnknown
@@ -35,16 +36,29 @@ FEW = settings(
 ORG, ANN = AccountId("org"), UserId("ann")
 
 
+class Blind(Batch):
+    """A batch that loads things when they are missed, in the middle of its work."""
+
+    def _prefetch(self, asks: Sequence[Ask], books: dict[str, Books], now: Instant) -> None:
+        """Nothing."""
+
+
 class Desk:
     """One caller's way to the books of one org, at times of its own choosing."""
 
     def __init__(
-        self, connection: Connection, prices: PriceBook | None = None, *, forgets: bool = False
+        self,
+        connection: Connection,
+        prices: PriceBook | None = None,
+        *,
+        forgets: bool = False,
+        blind: bool = False,
     ) -> None:
         self.connection = connection
         self.org = new_org(connection)
         self.prices = prices or PriceBook()
         self.forgets = forgets  # whether nothing stays in memory between two batches
+        self.blind = blind  # whether nothing is looked up ahead
         self.cache: dict[str, Books] = {}
         self.rounds = 0
         self._keys = 0
@@ -57,7 +71,8 @@ class Desk:
             asks.append(Ask(self.org, key or f"key-{self._keys}", command))
         if self.forgets:
             self.cache.clear()
-        batch = Batch(self.connection, self.prices, self.cache, clock=lambda _: now)
+        kind = Blind if self.blind else Batch
+        batch = kind(self.connection, self.prices, self.cache, clock=lambda _: now)
         answers = [told for told in batch.run(asks) if isinstance(told, Answer)]
         assert len(asks) == len(answers)
         self.rounds = batch.rounds
@@ -118,12 +133,23 @@ def test_the_database_keeps_what_the_core_decides(
 
 @pytest.mark.property
 @FEW
-@given(history=histories(), cuts=st.sets(st.integers(1, 60)))
-def test_a_batch_is_a_sequence(connection: Connection, history: History, cuts: set[int]) -> None:
-    """Commands of one instant in one transaction, or in many: the same (IL24)."""
+@given(
+    history=histories(),
+    cuts=st.sets(st.integers(1, 60)),
+    forgets=st.booleans(),
+    blind=st.booleans(),
+)
+def test_a_batch_is_a_sequence(
+    connection: Connection, history: History, cuts: set[int], forgets: bool, blind: bool
+) -> None:
+    """Commands of one instant in one transaction, or in many: the same (IL24).
+
+    Whether or not their batch begins with nothing in memory, and whatever it looks up ahead.
+    """
     now = max((now for now, _ in history.steps), default=T0)
     commands = [command for _, command in history.steps]
-    together, apart = Desk(connection, history.prices), Desk(connection, history.prices)
+    together = Desk(connection, history.prices, forgets=forgets, blind=blind)
+    apart = Desk(connection, history.prices)
 
     want = [apart.outcomes(command, now=now)[0] for command in commands]
 
@@ -303,6 +329,33 @@ def test_a_row_that_was_known_and_is_gone_is_a_contradiction(connection: Connect
         desk.asks(desk.reserve("h1", 10))
 
     assert [] == desk.stored("holds", {"hold_id": "text"})
+
+
+@pytest.mark.parametrize("blind", [False, True])
+def test_what_a_batch_has_changed_is_not_loaded_over_it(
+    connection: Connection, blind: bool
+) -> None:
+    """A budget that was set goes for the commands behind it, though they load its row (B3)."""
+    desk = Desk(connection, forgets=True, blind=blind)
+    desk.opens(credits=1_000)
+    desk.asks(_budget(500))
+    sub = AccountId("sub")
+    hold = Reserve(hold=HoldId("h"), account=sub, user=ANN, amount=100, expires_at=hours(9))
+
+    *_, refused = desk.outcomes(_budget(10), AddAccount(account=sub, parent=ORG, name="s"), hold)
+
+    assert isinstance(refused, Refusal)
+    assert Code.BUDGET_EXCEEDED is refused.code
+    [[limit]] = desk.connection.execute(
+        "select body -> 'limit' from budgets where org_id = %s", [desk.org]
+    ).fetchall()
+    assert 10 == limit
+
+
+def _budget(limit: int) -> SetBudget:
+    return SetBudget(
+        budget=BudgetId("b"), target=Target(account=ORG), every=Every.MONTH, limit=limit, hard=True
+    )
 
 
 def test_an_org_that_exists_is_not_begun_again(connection: Connection) -> None:

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import count
@@ -24,8 +24,9 @@ from bursar.core.ledger.commands import (
 )
 from bursar.core.ledger.values import Kind, OrgPolicy
 from bursar.core.refusal import Code, InvariantBroken
-from bursar.service.batch import Answer, OrgFrozen, OrgUnknown
+from bursar.service.batch import Answer, Ask, Batch, OrgFrozen, OrgUnknown, Told
 from bursar.service.ledger import Busy, Ledger, Limits, Unreachable
+from bursar.store.database import DatabaseFull
 from bursar.store.reading import Connection
 from tests.databases import connected, new_org
 
@@ -349,3 +350,52 @@ def test_a_closed_ledger_takes_nothing_more(database_url: str, connection: Conne
 
     with pytest.raises(Busy, match="closed"):
         desk.submits(desk.reserve("h1", 1))
+
+
+def test_after_a_lost_answer_nobody_is_told_that_nothing_happened(
+    database_url: str, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first try was committed, the second is turned away: that must be told as unknown (D3)."""
+    full = False
+
+    def admit() -> None:
+        if full:
+            raise DatabaseFull("no room")
+
+    real = Batch.run
+
+    def losing(batch: Batch, asks: Sequence[Ask]) -> list[Told]:
+        nonlocal full
+        real(batch, asks)
+        full = True
+        batch.connection.close()
+        raise psycopg.OperationalError("the answer to the commit was lost")
+
+    org = new_org(connection)
+    command = AddUser(user=UserId("ann"))
+    with Ledger(lambda: connected(database_url), admit=admit) as ledger:
+        monkeypatch.setattr(Batch, "run", losing)
+        with pytest.raises(Unreachable, match="lost, and then: no room"):
+            ledger.ask(org, "k", command)
+        monkeypatch.setattr(Batch, "run", real)
+        full = False
+
+        assert ledger.ask(org, "k", command).replayed
+
+
+def test_accounts_in_a_circle_stop_nobody_else(database_url: str, connection: Connection) -> None:
+    """Books that contradict themselves are frozen; their neighbours in the lane are served (D3)."""
+    with office(database_url, connection, lanes=1) as desk:
+        desk.opens(500)
+        other = Office(desk.ledger, new_org(connection))
+        other.opens(500)
+    connection.execute("update accounts set parent = account_id where org_id = %s", [desk.org])
+
+    with Ledger(lambda: connected(database_url), limits=Limits(lanes=1)) as ledger:
+        desk.ledger = other.ledger = ledger
+        spoiling = desk.submits(desk.reserve("h1", 75))
+        beside = other.submits(other.reserve("h1", 75))
+
+        with pytest.raises(InvariantBroken, match="an account is above itself"):
+            spoiling.result(60)
+        assert is_held(beside.result(60))

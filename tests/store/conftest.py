@@ -6,11 +6,17 @@ from typing import Final
 import pytest
 
 from bursar.core.ids import JobId
-from bursar.service.pool import Placement, Report
+from bursar.service.pool import Lease, Placement, Report
 from bursar.store.reading import Connection
+from bursar.store.verifying import TABLES
 from tests.databases import connected, migrated, new_org
 from tests.service.seam_driver import Clock, Driver, Plan, World
 from tests.service.test_audit import story
+
+OF_JOBS: Final = (
+    *("jobs", "org_outbox", "org_inbox", "pools", "nodes", "slots", "queue", "leases"),
+    *("lease_slots", "readings", "pool_outbox"),
+)
 
 
 def _few_rows(connection: Connection) -> None:
@@ -22,8 +28,11 @@ def _few_rows(connection: Connection) -> None:
     driver.submit()
     driver.relay.round()
     [lease] = driver.pool.lease([Placement("org", JobId("job"), "n1", (0,))])
+    assert isinstance(lease, Lease)
     driver.pool.report("n1", [Report(lease.fence, 0)])
     driver.relay.round()
+    for table in ("orgs", *TABLES, *OF_JOBS):
+        assert connection.execute(f"select from {table} limit 1").rowcount, table
     connection.execute("vacuum analyze")
 
 

@@ -77,7 +77,7 @@ def up(
     state: State = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
 ) -> None:
-    """Bring up the database, and stay until stopped."""
+    """Bring up the database, write down what falls due, and stay until stopped."""
     from bursar.cli.operating import up
 
     up(state, json=json)

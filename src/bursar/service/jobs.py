@@ -57,7 +57,7 @@ from bursar.core.messages import (
 from bursar.core.refusal import Code, Refusal, broken
 from bursar.service.batch import Answer, Ask
 from bursar.service.ledger import Busy, Ledger
-from bursar.store.jobs import JobRow, Noted, enter, jobs_of, mark_withdrawn, save_notes
+from bursar.store.jobs import JobRow, Noted, ask_jobs, enter, jobs_of, mark_withdrawn, save_notes
 from bursar.store.outbox import Letter, PoolId, ack_orgs, by_job, message_text
 from bursar.store.reading import Connection, OrgId, lock_orgs, money_time
 
@@ -141,22 +141,22 @@ class Jobs:
 
     def withdraw(self, org: OrgId, job: JobId) -> None:
         """Ask a job's pool to run it no more; asking again changes nothing."""
-        with self._connection.transaction():
+        with self._connection.transaction(), self._connection.pipeline():
             lock_orgs(self._connection, [org])
-            found = jobs_of(self._connection, [(org, job)]).get((org, job))
+            found = jobs_of(ask_jobs(self._connection, [(org, job)])).get((org, job))
             if found is None:
                 raise JobUnknown(job)
             if found.withdrawn or found.state == "over":
                 return
             now = self._clock(self._connection)
-            save_notes(self._connection, [_tell(org, job, Withdraw(), now)])
             mark_withdrawn(self._connection, org, job)
+            save_notes(self._connection, [_tell(org, job, Withdraw(), now)])
 
     def acknowledge(self, letters: Sequence[Letter]) -> None:
         """Remember that pools have these messages of ours."""
         if not letters:
             return
-        with self._connection.transaction():
+        with self._connection.transaction(), self._connection.pipeline():
             lock_orgs(self._connection, {letter.org for letter in letters})
             ack_orgs(self._connection, letters, self._clock(self._connection))
 
@@ -182,15 +182,20 @@ class Jobs:
         return handled
 
     def _of(self, letters: Sequence[Letter]) -> dict[tuple[OrgId, JobId], JobRow]:
+        return self._known({letter.org for letter in letters}, list(by_job(letters)))
+
+    def _known(
+        self, orgs: Iterable[OrgId], keys: Sequence[tuple[OrgId, JobId]]
+    ) -> dict[tuple[OrgId, JobId], JobRow]:
         with self._connection.transaction():
-            enter(self._connection, {letter.org for letter in letters})
-            return jobs_of(self._connection, list(by_job(letters)))
+            with self._connection.pipeline():
+                enter(self._connection, orgs)
+                sent = ask_jobs(self._connection, keys)
+            return jobs_of(sent)
 
     def _existing(self, org: OrgId, job: JobId) -> None:
-        with self._connection.transaction():
-            enter(self._connection, [org])
-            if not jobs_of(self._connection, [(org, job)]):
-                raise JobUnknown(job)
+        if not self._known([org], [(org, job)]):
+            raise JobUnknown(job)
 
     def _one(self, ask: Ask) -> Answer:
         [answer] = self._ledger([ask])

@@ -164,6 +164,7 @@ class _Lane:
         self._door = threading.Condition(threading.Lock())
         self._closed = False
         self._connection: Connection | None = None
+        self._unknown = False  # whether a try of the present batch may have been committed
         self._books: dict[OrgId, Books] = {}
         self._thread = threading.Thread(target=self._work, name="ledger-lane", daemon=True)
         self._thread.start()
@@ -232,13 +233,29 @@ class _Lane:
         try:
             if isinstance(error, (InvariantBroken, psycopg.IntegrityError)):
                 freeze(self._connected(), one.ask.org, str(error))
-        except (psycopg.Error, DatabaseDown):
+        except Exception:  # of any kind: this thread must not end, others wait for it
             self._disconnect()  # whoever asks next meets the contradiction, and freezes the org
         finally:
             one.answer.set_exception(error)
 
     def _run(self, asks: Sequence[Ask]) -> list[Told]:
-        """Run a batch until its outcome is known."""
+        """Run a batch until its outcome is known.
+
+        Once a connection was lost on the way, a try may have been committed. Then nothing is said
+        that means "nothing has happened", whatever the following tries meet.
+        """
+        self._unknown = False
+        try:
+            return self._tried(asks)
+        except Unreachable:
+            raise
+        except Exception as error:
+            if self._unknown:
+                raise Unreachable(f"the connection was lost, and then: {error}") from error
+            raise
+
+    def _tried(self, asks: Sequence[Ask]) -> list[Told]:
+        """Run a batch, again and again while that may help."""
         deadline = time.monotonic() + self._limits.unreachable_s
         tries = 0
         while True:
@@ -255,6 +272,7 @@ class _Lane:
             except (*_CONNECTION, DatabaseDown) as error:
                 if not _is_lost(error):
                     raise
+                self._unknown = True
                 self._disconnect()
                 if time.monotonic() > deadline:
                     raise Unreachable(str(error)) from error

@@ -1,7 +1,8 @@
 """One pool at work: messages of orgs come in, leases are given, nodes report, leases end (D4, M4).
 
 Each method is one transaction with a constant number of statements, however many jobs or readings
-it is about. What orgs have to know is written with it, as messages.
+it is about; those that do not need each other's answers travel together. What orgs have to know is
+written with it, as messages.
 
     org ── Enqueue, Withdraw, HoldGrew ──▶ receive
                                            lease ──▶ a fence
@@ -14,7 +15,7 @@ it is about. What orgs have to know is written with it, as messages.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from bursar.core.ids import JobId
 from bursar.core.instant import MILLISECOND, Instant
@@ -42,10 +43,11 @@ from bursar.core.refusal import broken
 from bursar.store import pool as store
 from bursar.store.outbox import Letter, PoolId, ack_pool, by_job
 from bursar.store.pool import Attempt, NewNode, Queued, Reading, Slot
-from bursar.store.reading import Connection, OrgId, money_time
-from bursar.store.saving import saving
+from bursar.store.reading import Connection, OrgId, Sent, money_time
+from bursar.store.saving import Saving
 
 Job: TypeAlias = tuple[OrgId, JobId]
+Sents = TypeVar("Sents")  # questions on their way
 
 
 class Placement(NamedTuple):
@@ -97,6 +99,7 @@ class _Work:
 
     now: Instant
     fence: int
+    whose: dict[int, Attempt] = field(default_factory=dict)  # leases that were looked up
     told: list[tuple[OrgId, JobId, ToOrg]] = field(default_factory=list)
     said: list[tuple[int, _Say]] = field(default_factory=list)  # of the lease with this fence
     rows: dict[str, dict[Any, tuple[Any, ...]]] = field(default_factory=dict)
@@ -127,41 +130,58 @@ class Pool:
         self._clock = clock
 
     @contextmanager
-    def _at_work(self) -> Iterator[_Work]:
-        """A transaction: lock, ask the time, let it be decided, write."""
-        with self._connection.transaction():
-            row = store.lock_pool(self._connection, self.id)
-            work = _Work(max(self._clock(self._connection), row.now), row.fence)
-            yield work
-            self._save(work)
+    def _asking(self, ask: Callable[[], Sents]) -> Iterator[tuple[_Work, Sents]]:
+        """A transaction: lock, ask, and ask the time, all in one go; let it be decided, write."""
+        connection = self._connection
+        save = Saving(connection)
+        with connection.transaction():
+            with connection.pipeline():
+                locking = store.lock_pool(connection, self.id)
+                sent = ask()
+                now = self._clock(connection)  # the first answer that is awaited
+                row = store.locked(locking, self.id)
+                work = _Work(max(now, row.now), row.fence)
+                yield work, sent
+                self._save(work, save)
+            save.check()
 
     @contextmanager
-    def _looking(self) -> Iterator[None]:
-        """A transaction that changes nothing, and locks nothing."""
-        with self._connection.transaction():
-            store.enter_pool(self._connection, self.id)
-            yield
+    def _at_work(self) -> Iterator[_Work]:
+        """A transaction that has nothing to ask before it knows the time."""
+        with self._asking(lambda: None) as (work, _):
+            yield work
 
-    def _save(self, work: _Work) -> None:
+    @contextmanager
+    def _looking(self, ask: Callable[[], Sent]) -> Iterator[Sent]:
+        """A transaction that asks, changes nothing, and locks nothing."""
+        with self._connection.transaction():
+            with self._connection.pipeline():
+                store.enter_pool(self._connection, self.id)
+                sent = ask()
+            yield sent
+
+    def _save(self, work: _Work, save: Saving) -> None:
         new, changed = list(work.new.values()), list(work.changed.values())
         told = [*work.told, *self._said(work)]
-        with saving(self._connection) as save:
-            store.free_slots(self._connection, self.id, work.freed, work.now)
-            store.save_queued(save, self.id, new, changed, work.now)
-            for what, rows in work.rows.items():
-                store.save_rows(save, self.id, what, list(rows.values()))
-            store.tell_orgs(self._connection, save, self.id, told, work.now)
-            store.move_on(self._connection, self.id, work.now, work.fence)
+        store.save_queued(save, self.id, new, changed, work.now)
+        counted = store.count_on(self._connection, self.id, told) if told else None
+        store.free_slots(self._connection, self.id, work.freed, work.now)
+        for what, rows in work.rows.items():
+            store.save_rows(save, self.id, what, list(rows.values()))
+        store.move_on(self._connection, self.id, work.now, work.fence)
+        if counted is not None:
+            store.tell_orgs(save, counted, self.id, told, work.now)
 
     def _said(self, work: _Work) -> list[tuple[OrgId, JobId, ToOrg]]:
         """The messages about leases, addressed to the orgs whose they are."""
-        if not work.said:
-            return []
-        whose = self._attempts(dict(work.said))
+        unknown = dict(work.said).keys() - work.whose.keys()
+        if unknown:
+            work.whose |= store.attempts(self._ask_attempts(unknown))
+        whose = work.whose
         return [(whose[fence].org, whose[fence].job, say(whose[fence])) for fence, say in work.said]
 
-    def _attempts(self, fences: Iterable[int]) -> dict[int, Attempt]:
-        return store.attempts(self._connection, self.id, fences)
+    def _ask_attempts(self, fences: Iterable[int]) -> Sent:
+        return store.ask_attempts(self._connection, self.id, fences)
 
     # Machines and what waits for them
 
@@ -172,20 +192,20 @@ class Pool:
 
     def waiting(self) -> list[Queued]:
         """The jobs that wait for a place, the first to come first."""
-        with self._looking():
-            return list(store.waiting(self._connection, self.id).values())
+        with self._looking(lambda: store.ask_waiting(self._connection, self.id)) as sent:
+            return list(store.queued(sent).values())
 
     def slots(self, nodes: Sequence[str]) -> dict[str, dict[int, Slot]]:
         """The slots of nodes, and who has them."""
-        with self._looking():
-            return store.slots_of(self._connection, self.id, nodes)
+        with self._looking(lambda: store.ask_slots(self._connection, self.id, nodes)) as sent:
+            return store.slots(sent)
 
     def live_on(self, node: str) -> list[tuple[Attempt, Reading]]:
         """The live leases of a node: what a worker that was started again has to look after."""
-        with self._looking():
-            live = store.live_on(self._connection, self.id, node)
-            whose = self._attempts(one.fence for one in live)
-            return [(whose[one.fence], one) for one in live]
+        with self._looking(lambda: store.ask_live_on(self._connection, self.id, node)) as sent:
+            live = store.readings(sent)
+            whose = store.attempts(self._ask_attempts(live))
+            return [(whose[fence], one) for fence, one in live.items()]
 
     # Messages of orgs
 
@@ -195,11 +215,16 @@ class Pool:
         One that has overtaken another is left alone: it will come again.
         """
         jobs = by_job(letters)
+        later = [job for job, told in jobs.items() if told[-1].n > 1]  # may be running by now
         handled: list[Letter] = []
-        with self._at_work() as work:
-            known = store.queued(self._connection, self.id, jobs)
-            leased = [job for job, found in known.items() if found.state == "leased"]
-            live = store.live_attempts(self._connection, self.id, leased) if leased else {}
+
+        def ask() -> tuple[Sent, Sent]:
+            known = store.ask_queued(self._connection, self.id, jobs)
+            return known, store.ask_live_attempts(self._connection, self.id, later)
+
+        with self._asking(ask) as (work, (sent_known, sent_live)):
+            known = store.queued(sent_known)
+            live = {(one.org, one.job): one for one in store.attempts(sent_live).values()}
             for job, told in jobs.items():
                 for letter in told:
                     found = work.new.get(job) or known.get(job)
@@ -221,10 +246,14 @@ class Pool:
 
     def lease(self, placements: Sequence[Placement]) -> list[Lease | Denied]:
         """Give attempts the right to run, each as far as nothing stands against it."""
-        with self._at_work() as work:
-            jobs = store.queued(self._connection, self.id, [one[:2] for one in placements])
-            nodes = list(dict.fromkeys(one.node for one in placements))
-            slots = store.slots_of(self._connection, self.id, nodes)
+
+        def ask() -> tuple[Sent, Sent]:
+            jobs = store.ask_queued(self._connection, self.id, [one[:2] for one in placements])
+            nodes = [one.node for one in placements]
+            return jobs, store.ask_slots(self._connection, self.id, nodes)
+
+        with self._asking(ask) as (work, (sent_jobs, sent_slots)):
+            jobs, slots = store.queued(sent_jobs), store.slots(sent_slots)
             return [
                 _lease(work, one, jobs.get((one.org, one.job)), slots.get(one.node))
                 for one in placements
@@ -238,8 +267,12 @@ class Pool:
         newest: dict[int, int] = {}
         for fence, run_ms in reports:
             newest[fence] = max(run_ms, newest.get(fence, 0))
-        with self._at_work() as work:
-            known = store.readings(self._connection, self.id, newest)
+
+        def ask() -> Sent:
+            return store.ask_readings(self._connection, self.id, newest)
+
+        with self._asking(ask) as (work, sent):
+            known = store.readings(sent)
             answers = {
                 fence: _report(work, node, known.get(fence), run_ms)
                 for fence, run_ms in newest.items()
@@ -249,21 +282,25 @@ class Pool:
     def end(self, node: str, ends: Sequence[End]) -> list[Denied | None]:
         """End attempts; only whoever has a live lease may say how. None if it is done."""
         asked = {one.fence: one for one in ends}
-        with self._at_work() as work:
-            known = store.readings(self._connection, self.id, asked)
-            jobs = self._jobs_of(known)
+
+        def ask() -> tuple[Sent, Sent]:
+            known = store.ask_readings(self._connection, self.id, asked)
+            return known, self._ask_attempts(asked)
+
+        with self._asking(ask) as (work, (sent_known, sent_whose)):
+            known = store.readings(sent_known)
+            work.whose = store.attempts(sent_whose)
+            jobs = self._jobs_of(work)
             answers = {
                 fence: _end(work, node, known.get(fence), one, jobs) for fence, one in asked.items()
             }
         return [answers[one.fence] for one in ends]
 
-    def _jobs_of(self, fences: Iterable[int]) -> dict[int, Queued]:
-        """The jobs whose leases these are."""
-        whose = self._attempts(fences)
-        jobs = store.queued(
-            self._connection, self.id, [(one.org, one.job) for one in whose.values()]
-        )
-        return {fence: jobs[one.org, one.job] for fence, one in whose.items()}
+    def _jobs_of(self, work: _Work) -> dict[int, Queued]:
+        """The jobs of the leases that were looked up, by fence."""
+        asked = [(one.org, one.job) for one in work.whose.values()]
+        jobs = store.queued(store.ask_queued(self._connection, self.id, asked))
+        return {fence: jobs[one.org, one.job] for fence, one in work.whose.items()}
 
     def expire(self) -> int:
         """End what nobody has reported of in time, and what waits without credits; how many.
@@ -272,13 +309,16 @@ class Pool:
         cannot renew has stopped by itself before its lease ended.
         """
         with self._at_work() as work:
-            lost = store.run_out(self._connection, self.id, work.now - MARGIN)
-            jobs = self._jobs_of(one.fence for one in lost)
-            for lease in lost:
+            silent = store.ask_run_out(self._connection, self.id, work.now - MARGIN)
+            unheld = store.ask_waiting(self._connection, self.id, work.now)
+            lost, ended = store.readings(silent), store.queued(unheld)
+            if lost:
+                work.whose = store.attempts(self._ask_attempts(lost))
+            jobs = self._jobs_of(work) if lost else {}
+            for lease in lost.values():
                 limit = lease.until >= lease.until_max
                 why = EndClass.LIMIT if limit else EndClass.PLATFORM
                 _close(work, lease, jobs[lease.fence], End(lease.fence, why, lease.run_ms))
-            ended = store.waiting(self._connection, self.id, work.now)
             for job in ended.values():
                 _drop(work, job, EndClass.LIMIT)
             return len(lost) + len(ended)

@@ -109,7 +109,7 @@ class Prefetch:
             return
         self._spenders.add(found)
         missing = list(self._counters(account, user, slot))
-        if not missing:
+        if not missing and books.accounts.get(account) is not None:
             books.looked_up.add(found)
         yield from missing
 
@@ -172,12 +172,9 @@ def _rows(table: Table[Any, Any], *keys: Any) -> Iterator[Row]:
 
 def _path(books: Books, account: AccountId) -> Iterator[Row]:
     """The account and all above it, one round for each step up."""
-    step: AccountId | None = account
-    while step is not None and books.accounts.knows(step):
-        found = books.accounts.get(step)
-        step = None if found is None else found.parent
-    if step is not None:
-        yield Row("accounts", step)
+    for step in books.known_path(account):
+        if not books.accounts.knows(step):
+            yield Row("accounts", step)
 
 
 def _targets(path: tuple[AccountId, ...], user: UserId) -> list[TargetKey]:

@@ -14,7 +14,7 @@ from bursar.core.ledger.books import Books
 from bursar.core.ledger.events import Event
 from bursar.core.refusal import Refusal
 from bursar.store.outbox import PoolId
-from bursar.store.reading import ENTER, Connection, OrgId, array_of, looked_up, transposed
+from bursar.store.reading import ENTER, Connection, OrgId, Sent, array_of, looked_up, transposed
 from bursar.store.saving import matched, saving
 from bursar.store.shelves import Values
 
@@ -123,12 +123,14 @@ JOBS: Final = f"""
 """
 
 
-def jobs_of(
-    connection: Connection, keys: Sequence[tuple[OrgId, JobId]]
-) -> dict[tuple[OrgId, JobId], JobRow]:
+def ask_jobs(connection: Connection, keys: Sequence[tuple[OrgId, JobId]]) -> Sent:
+    """Ask which of these jobs exist; `jobs_of` takes the answer."""
+    return connection.execute(JOBS, transposed(keys, 2))
+
+
+def jobs_of(sent: Sent) -> dict[tuple[OrgId, JobId], JobRow]:
     """The jobs that exist of those asked for."""
-    rows = connection.execute(JOBS, transposed(list(keys), 2)).fetchall()
-    return {(row[0], row[1]): JobRow(*row) for row in rows}
+    return {(row[0], row[1]): JobRow(*row) for row in sent.fetchall()}
 
 
 WITHDRAWN: Final = "update jobs set withdrawn = true where org_id = %s and job_id = %s"

@@ -2,6 +2,9 @@
 
 Every transaction of a pool locks the pool's own row first, so all of them happen one after the
 other, and asks the time after that; it is kept, and never goes back (D5).
+
+What is asked is sent by `ask_…` and taken by another function, so that in a pipeline many questions
+travel together.
 """
 
 from collections import Counter
@@ -14,7 +17,7 @@ from bursar.core.ids import JobId
 from bursar.core.instant import NEVER, Instant
 from bursar.core.messages import Enqueue, ToOrg
 from bursar.store.outbox import PoolId, message_of, message_text
-from bursar.store.reading import Connection, OrgId, array_of, looked_up, transposed
+from bursar.store.reading import Connection, OrgId, Sent, array_of, looked_up, transposed
 from bursar.store.saving import Saving, matched
 from bursar.store.shelves import Values
 
@@ -55,10 +58,15 @@ def enter_pool(connection: Connection, pool: PoolId) -> None:
     connection.execute(ENTER_POOL, [array_of([pool])])
 
 
-def lock_pool(connection: Connection, pool: PoolId) -> PoolRow:
-    """Work for a pool, and lock it, until the transaction ends."""
+def lock_pool(connection: Connection, pool: PoolId) -> Sent:
+    """Work for a pool, and lock it, until the transaction ends; `locked` takes the answer."""
     enter_pool(connection, pool)
-    row = connection.execute(LOCK_POOL, [pool]).fetchone()
+    return connection.execute(LOCK_POOL, [pool])
+
+
+def locked(sent: Sent, pool: PoolId) -> PoolRow:
+    """The pool that is locked now."""
+    row = sent.fetchone()
     if row is None:
         raise PoolUnknown(pool)
     return PoolRow(*row)
@@ -156,27 +164,24 @@ class Queued:
         )
 
 
-def queued(
-    connection: Connection, pool: PoolId, keys: Iterable[tuple[OrgId, JobId]]
-) -> dict[tuple[OrgId, JobId], Queued]:
-    """The jobs that the pool knows of those asked for."""
+def ask_queued(connection: Connection, pool: PoolId, keys: Iterable[tuple[OrgId, JobId]]) -> Sent:
+    """Ask which of these jobs the pool knows."""
     asked = [(pool, org, job) for org, job in dict.fromkeys(keys)]
-    return _queued(connection.execute(QUEUED, transposed(asked, 3)).fetchall())
+    return connection.execute(QUEUED, transposed(asked, 3))
 
 
-def waiting(
-    connection: Connection, pool: PoolId, held_until: Instant = NEVER
-) -> dict[tuple[OrgId, JobId], Queued]:
-    """The jobs that wait for a place, in the order in which they came.
+def ask_waiting(connection: Connection, pool: PoolId, held_until: Instant = NEVER) -> Sent:
+    """Ask for the jobs that wait for a place, in the order in which they came.
 
     All of them, or those whose hold lasts no longer than until an instant.
     """
-    return _queued(connection.execute(WAITING, [pool, held_until]).fetchall())
+    return connection.execute(WAITING, [pool, held_until])
 
 
-def _queued(rows: Iterable[Values]) -> dict[tuple[OrgId, JobId], Queued]:
+def queued(sent: Sent) -> dict[tuple[OrgId, JobId], Queued]:
+    """The jobs that were asked for."""
     found: dict[tuple[OrgId, JobId], Queued] = {}
-    for org, job, body, state, received, micros, until, requeues, attempt, ran, gone in rows:
+    for org, job, body, state, received, micros, until, requeues, attempt, ran, gone in sent:
         ask = message_of(body)
         assert isinstance(ask, Enqueue)
         found[org, job] = Queued(
@@ -258,10 +263,9 @@ class Attempt(NamedTuple):
     run_ms_max: int
 
 
-def readings(connection: Connection, pool: PoolId, fences: Iterable[int]) -> dict[int, Reading]:
-    """How far these leases are, alive or not."""
-    found = connection.execute(READINGS, _each(pool, fences)).fetchall()
-    return {row[0]: Reading._make(row) for row in found}
+def ask_readings(connection: Connection, pool: PoolId, fences: Iterable[int]) -> Sent:
+    """Ask how far these leases are, alive or not."""
+    return connection.execute(READINGS, _each(pool, fences))
 
 
 def _each(pool: PoolId, fences: Iterable[int]) -> list[str]:
@@ -270,29 +274,37 @@ def _each(pool: PoolId, fences: Iterable[int]) -> list[str]:
     return [array_of([pool] * len(given)), array_of(given)]
 
 
-def run_out(connection: Connection, pool: PoolId, at: Instant) -> list[Reading]:
-    """The live leases that nobody has renewed beyond an instant."""
-    return [Reading._make(row) for row in connection.execute(RUN_OUT, [pool, at])]
+def ask_run_out(connection: Connection, pool: PoolId, at: Instant) -> Sent:
+    """Ask for the live leases that nobody has renewed beyond an instant."""
+    return connection.execute(RUN_OUT, [pool, at])
 
 
-def live_on(connection: Connection, pool: PoolId, node: str) -> list[Reading]:
-    """The live leases of a node."""
-    return [Reading._make(row) for row in connection.execute(OF_NODE, [pool, node])]
+def ask_live_on(connection: Connection, pool: PoolId, node: str) -> Sent:
+    """Ask for the live leases of a node."""
+    return connection.execute(OF_NODE, [pool, node])
 
 
-def attempts(connection: Connection, pool: PoolId, fences: Iterable[int]) -> dict[int, Attempt]:
-    """Whose leases these are."""
-    found = connection.execute(ATTEMPTS, _each(pool, fences)).fetchall()
-    return {row[0]: Attempt._make(row) for row in found}
+def readings(sent: Sent) -> dict[int, Reading]:
+    """How far the leases are that were asked for, by their fences."""
+    return {row[0]: Reading._make(row) for row in sent.fetchall()}
 
 
-def live_attempts(
-    connection: Connection, pool: PoolId, jobs: Sequence[tuple[OrgId, JobId]]
-) -> dict[tuple[OrgId, JobId], Attempt]:
-    """The attempts of jobs that have a live lease."""
-    asked = transposed([(pool, org, job) for org, job in jobs], 3)
-    found = connection.execute(LIVE_ATTEMPTS, asked).fetchall()
-    return {(row[1], row[2]): Attempt._make(row) for row in found}
+def ask_attempts(connection: Connection, pool: PoolId, fences: Iterable[int]) -> Sent:
+    """Ask whose leases these are."""
+    return connection.execute(ATTEMPTS, _each(pool, fences))
+
+
+def ask_live_attempts(
+    connection: Connection, pool: PoolId, jobs: Iterable[tuple[OrgId, JobId]]
+) -> Sent:
+    """Ask for the attempts of jobs that have a live lease."""
+    asked = [(pool, org, job) for org, job in jobs]
+    return connection.execute(LIVE_ATTEMPTS, transposed(asked, 3))
+
+
+def attempts(sent: Sent) -> dict[int, Attempt]:
+    """The attempts that were asked for, by their fences."""
+    return {row[0]: Attempt._make(row) for row in sent.fetchall()}
 
 
 class Slot(NamedTuple):
@@ -318,13 +330,16 @@ SLOTS: Final = f"""
 """
 
 
-def slots_of(
-    connection: Connection, pool: PoolId, nodes: Iterable[str]
-) -> dict[str, dict[int, Slot]]:
-    """The slots of nodes; a node that does not exist is left out."""
-    rows = [(pool, node) for node in nodes]
+def ask_slots(connection: Connection, pool: PoolId, nodes: Iterable[str]) -> Sent:
+    """Ask for the slots of nodes."""
+    rows = [(pool, node) for node in dict.fromkeys(nodes)]
+    return connection.execute(SLOTS, transposed(rows, 2))
+
+
+def slots(sent: Sent) -> dict[str, dict[int, Slot]]:
+    """The slots that were asked for, by node; a node that does not exist is left out."""
     found: dict[str, dict[int, Slot]] = {}
-    for node, slot, *rest in connection.execute(SLOTS, transposed(rows, 2)):
+    for node, slot, *rest in sent:
         found.setdefault(node, {})[slot] = Slot(*rest)
     return found
 
@@ -417,19 +432,24 @@ def free_slots(connection: Connection, pool: PoolId, fences: Sequence[int], at: 
         connection.execute(FREE, transposed([(pool, fence, at) for fence in fences], 3))
 
 
+def count_on(
+    connection: Connection, pool: PoolId, messages: Sequence[tuple[OrgId, JobId, ToOrg]]
+) -> Sent:
+    """Count messages about jobs; `tell_orgs` takes each job's count before."""
+    many = Counter((org, job) for org, job, _ in messages)
+    counts = [(pool, org, job, more) for (org, job), more in many.items()]
+    return connection.execute(COUNT_ON, transposed(counts, 4))
+
+
 def tell_orgs(
-    connection: Connection,
     save: Saving,
+    counted: Sent,
     pool: PoolId,
     messages: Sequence[tuple[OrgId, JobId, ToOrg]],
     now: Instant,
 ) -> None:
     """Write messages about jobs; numbers go on from each job's own count, in this order."""
-    if not messages:
-        return
-    many = Counter((org, job) for org, job, _ in messages)
-    counts = transposed([(pool, org, job, more) for (org, job), more in many.items()], 4)
-    last = {(org, job): n for org, job, n in connection.execute(COUNT_ON, counts).fetchall()}
+    last = {(org, job): n for org, job, n in counted.fetchall()}
     rows: list[Values] = []
     for org, job, message in messages:
         last[org, job] += 1

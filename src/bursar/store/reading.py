@@ -347,7 +347,9 @@ def _load_budgets_of(
     yield
     for *target, budget, body in sent:
         budgets[tuple(target)].append(budget)
-        parts[target[0]].budgets.load(budget, value_of(Budget, body))
+        known = parts[target[0]].budgets
+        if not known.knows(budget):  # or a command of this batch may have changed it
+            known.load(budget, value_of(Budget, body))
     for org, key in keys:
         parts[org].budgets_of.load(key, tuple(budgets[(org, *target_values(key))]))
 

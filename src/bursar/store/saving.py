@@ -8,14 +8,16 @@ from bursar.store.reading import Connection, Sent, transposed
 from bursar.store.shelves import Values
 
 
-def matched(*key: str) -> str:
+def matched(first: str, *others: str) -> str:
     """Where rows `t` of a table have the keys of rows `u` that were given.
 
-    An equality would let the planner run the join from the table's end, and read all of it, while
-    it has few rows or is thought to: for a join on equal values it looks at indexes as orders, too.
-    These conditions order nothing, and can only be used to look each row up.
+    An equality of the first column would let the planner run the join from the table's end, and
+    read all of it, while it has few rows or is thought to: where equal values are joined, an index
+    is an order to read a table in. This way it can only be used to look each row up. The other
+    columns are compared plainly: PostgreSQL 16 and older may leave out such conditions on them.
     """
-    return " and ".join(f"t.{name} = any(array[u.{name}])" for name in key)
+    given = [f"t.{first} = any(array[u.{first}])", *(f"t.{one} = u.{one}" for one in others)]
+    return " and ".join(given)
 
 
 class Saving:

@@ -30,8 +30,10 @@ from bursar.core.ledger.commands import AddAccount, AddUser, Issue, Reserve
 from bursar.core.ledger.decide import decide
 from bursar.core.ledger.events import HoldOpened, Posting
 from bursar.core.ledger.journal import Journal, rebuilt_from
+from bursar.core.ledger.limits import budgets_on
 from bursar.core.ledger.tables import Key, Name, NotLoaded, Order, Row
 from bursar.core.ledger.values import (
+    Account,
     Compartment,
     Context,
     Grant,
@@ -42,6 +44,7 @@ from bursar.core.ledger.values import (
 )
 from bursar.core.ledger.verify import problems
 from bursar.core.refusal import InvariantBroken, Refusal
+from bursar.core.value import altered
 from tests import asking as ask
 from tests.builders import T0, Org, days, hours
 from tests.loading import Loader
@@ -707,3 +710,27 @@ def test_a_key_put_back_before_it_was_loaded_is_added_again() -> None:
     order.load([(5, "a")], through=None)
 
     assert [(5, "a")] == list(order.since())
+
+
+def test_a_budget_that_was_only_tried_applies_to_nobody() -> None:
+    """Who it applies to is looked up anew once it was put back (B3)."""
+    org = Org()
+    org.budget("b", 100, account="project")
+    books, project, ann = org.journal.books, AccountId("project"), UserId("ann")
+    before = budgets_on(books, project, ann)
+    [applying] = before
+
+    with books.trial():
+        books.put_budget(altered(applying.budget, limit=5))
+        assert [5] == [one.budget.limit for one in budgets_on(books, project, ann)]
+
+    assert before == budgets_on(books, project, ann)
+
+
+def test_accounts_in_a_circle_are_a_contradiction() -> None:
+    """And no way to go on for ever."""
+    books = Books()
+    books.accounts.put(ORG, Account(id=ORG, parent=ORG, name="o", time_zone="UTC"))
+
+    with pytest.raises(InvariantBroken, match="an account is above itself"):
+        books.path(ORG)

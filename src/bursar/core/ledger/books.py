@@ -215,13 +215,22 @@ class Books:
         """The account and all above it, the root last."""
         path = self._paths.get(account)
         if path is None:
-            steps: list[AccountId] = []
-            step: AccountId | None = account
-            while step is not None:
-                steps.append(step)
-                step = existing(self.accounts, step).parent
-            path = self._paths[account] = tuple(steps)
+            path = self.known_path(account)
+            existing(self.accounts, path[-1])
+            self._paths[account] = path
         return path
+
+    def known_path(self, account: AccountId) -> tuple[AccountId, ...]:
+        """The account and those above it, up to the root or to the first that is not known."""
+        steps = {account: None}
+        step = account
+        while self.accounts.knows(step) and (found := self.accounts.get(step)):
+            if found.parent is None:
+                break
+            step = found.parent
+            invariant(step not in steps, "an account is above itself", account=step)
+            steps[step] = None
+        return tuple(steps)
 
     def owed_on(self, path: tuple[AccountId, ...]) -> Micros:
         """What the accounts of a path owe together."""
