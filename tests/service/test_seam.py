@@ -185,7 +185,7 @@ def test_from_hold_to_settlement(connection: Connection) -> None:
     """
     stage = Stage(connection)
     lease = stage.lease()
-    assert (1, 1, T0 + 20 * SECOND) == lease
+    assert Lease(1, 1, T0 + 20 * SECOND, 1_000_000) == lease
     stage.later(2)  # it takes two seconds to start
     stage.runs(lease.fence, 30)
     stage.later(5)
@@ -520,7 +520,7 @@ def test_a_pool_denies_what_cannot_be(connection: Connection) -> None:
         (Placement(org, job, "n1", (0,)), Denied.WRONG_SIZE),
         (Placement(org, job, "n1", (0, 0)), Denied.WRONG_SIZE),
         (Placement(org, job, "n1", ()), Denied.WRONG_SIZE),
-        (Placement(org, job, "n1", (1, 0)), Lease(1, 1, T0 + 20 * SECOND)),
+        (Placement(org, job, "n1", (1, 0)), Lease(1, 1, T0 + 20 * SECOND, 3_600_000)),
         (Placement(org, job, "n1", (1, 0)), Denied.NOT_QUEUED),
     ):
         assert [want] == stage.pool.lease([place])
@@ -605,7 +605,8 @@ def test_a_tenant_cannot_make_the_pools_charges_its_own(connection: Connection) 
 
     assert [] == stage.jobs.receive([started])
     stage.later(31)
-    assert [started] == stage.relay.round().late
+    late = [one for one in stage.relay.round().late if one.org == stage.world.org]
+    assert [started] == late
 
 
 def test_a_story_without_faults(connection: Connection) -> None:
@@ -715,3 +716,39 @@ def wait_for_a_change(connection: Connection, pool: str) -> None:
     deadline = time.monotonic() + 60
     while before == connection.execute(sql, [pool]).fetchall() and time.monotonic() < deadline:
         time.sleep(0.01)
+
+
+def test_an_attempt_is_not_renewed_beyond_its_longest_run(connection: Connection) -> None:
+    """Though its hold lasts for a day: it is told to stop, and ends by its limit (M1, M3)."""
+    stage = Stage(connection, Plan(run_ms=30_000))
+    lease = stage.lease()
+    assert 30_000 == lease.run_ms_max
+    stage.runs(lease.fence, 20)
+    end = T0 + 30 * SECOND
+    assert Renewed(end, stop=False) == stage.reports(lease.fence, 20_000)
+    stage.later(9)
+    assert Renewed(end, stop=False) == stage.reports(lease.fence, 29_000)
+    stage.later(1)
+    assert Denied.FENCE_STALE is stage.reports(lease.fence, 30_000)
+
+    stage.later(100)
+    assert Denied.FENCE_STALE is stage.reports(lease.fence, 130_000)
+    stage.pool.expire()
+
+    stage.is_sound()
+    assert ("over", "limit") == stage.state()
+    assert 30_000 == stage.used()
+
+
+def test_a_message_for_a_pool_that_nobody_serves_is_told(connection: Connection) -> None:
+    """After half a minute, by whoever delivers: it must not wait in silence (D4)."""
+    stage = Stage(connection)
+    nobody = Relay(connection, stage.jobs, {}, stage.clock)
+    assert [] == [late for late in nobody.round().late if late.org == stage.world.org]
+
+    stage.later(30)
+    done = nobody.round()
+
+    assert [1] == [late.n for late in done.late if late.org == stage.world.org]
+    assert 0 == done.sent
+    stage.lease()

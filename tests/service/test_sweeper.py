@@ -28,14 +28,17 @@ from bursar.service.batch import Answer, Ask
 from bursar.service.clock import GuardedClock, running_time
 from bursar.service.ledger import Ledger
 from bursar.service.looking import Looking
-from bursar.service.sweeper import Sweeper, Sweeping, through
-from bursar.store import duties
+from bursar.service.running import serving
+from bursar.service.sweeper import UNHURRIED, Sweeper, Sweeping, through
+from bursar.store import database, duties
+from bursar.store.database import Database, Patience
 from bursar.store.reading import Connection, money_time
 from bursar.store.summaries import LAST_DUE, NEXT_DUE
 from bursar.store.writing import freeze
 from tests import asking as ask
 from tests.builders import T0, days, hours
 from tests.databases import connected, migrated, new_org
+from tests.service.proxy import proxy
 from tests.service.sweeps import sweep, sweeper
 from tests.service.test_batch import ANN, FEW, ORG, Desk
 from tests.strategies import History, histories
@@ -356,6 +359,15 @@ def test_one_of_two_has_the_duty(own: Connection) -> None:
     assert duties.take(own, "sweep", "a", T0 + 16, 10)
 
 
+def test_a_duty_taken_by_a_clock_that_was_ahead_is_anybodys(own: Connection) -> None:
+    """Else nobody would sweep until the clock has caught up; a whole term from now is no reason."""
+    assert duties.take(own, "sweep", "a", T0 + 365 * DAY, 10)
+    assert duties.take(own, "sweep", "b", T0, 10)
+    assert not duties.take(own, "sweep", "a", T0, 10)
+    assert not duties.take(own, "sweep", "a", T0 + 9, 10)
+    assert duties.take(own, "sweep", "a", T0 + 10, 10)
+
+
 def until(true: Callable[[], bool], seconds: float = 30) -> None:
     """Wait for something to become true."""
     deadline = time.monotonic() + seconds
@@ -434,3 +446,98 @@ def test_a_sweeper_outlives_its_connection(own_url: str, own: Connection) -> Non
         )
         passed = sweeping.passes
         until(lambda: sweeping.passes > passed + 1)
+
+
+# How it stops
+
+
+def ends(work: Callable[[], object]) -> bool:
+    """Whether something comes to its end, in a time in which it must."""
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(60)
+    return not thread.is_alive()
+
+
+def waits_for_lock(connection: Connection) -> bool:
+    """Whether anybody else in this database waits for a lock."""
+    sql = """
+        select count(*) from pg_stat_activity
+         where datname = current_database() and wait_event_type = 'Lock'
+    """
+    return connection.execute(sql).fetchone() != (0,)
+
+
+def test_a_process_stops_though_its_sweeper_waits_for_a_lock(own_url: str, own: Connection) -> None:
+    """The statement is cancelled: whoever holds the lock may do so for ever."""
+    with connected(own_url) as other, other.transaction():
+        other.execute("lock table duties")
+        running = serving(Database(own_url, None))
+        running.__enter__()
+        until(lambda: waits_for_lock(own))
+
+        assert ends(lambda: running.__exit__(None, None, None))
+        until(lambda: not waits_for_lock(own))
+
+
+def test_a_sweeper_without_limits_stops_too(own_url: str, own: Connection) -> None:
+    """It is the cancelling that ends it, not the limit on locks."""
+    with connected(own_url) as other, other.transaction():
+        other.execute("lock table duties")
+        sweeping = Sweeping(lambda: database.connected(own_url, None), lambda _: None)
+        sweeping.__enter__()
+        until(lambda: waits_for_lock(own))
+
+        assert ends(sweeping.stop)
+        until(lambda: not waits_for_lock(own))
+
+
+def test_a_sweeper_whose_page_is_given_up_leaves_the_duty(own_url: str, own: Connection) -> None:
+    """The next one need not wait until its term is over."""
+    desk = Desk(own)
+    silent(desk)
+    with connected(own_url) as other, other.transaction():
+        other.execute("lock table sweeps")
+        sweeping = Sweeping(
+            lambda: database.connected(own_url, UNHURRIED), lambda _: None, term_s=3_600
+        )
+        sweeping.__enter__()
+        until(lambda: waits_for_lock(own))
+        assert ends(sweeping.stop)
+
+        now = money_time(own)
+        assert duties.take(own, "sweep", "the next", now, 3_600 * SECOND)
+
+
+def test_a_sweeper_on_a_dead_line_is_left_behind(
+    own_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing can be cancelled over it, and an answer may be awaited for hours."""
+    monkeypatch.setattr("bursar.service.sweeper.PAGE_S", 0.1)
+    monkeypatch.setattr("bursar.service.sweeper.STOP_S", 0.5)
+    monkeypatch.setattr("bursar.service.sweeper.CANCEL_S", 0.2)
+    with proxy(own_url) as line:
+        sweeping = Sweeping(
+            lambda: database.connected(line.url, UNHURRIED), lambda _: None, interval_s=0.05
+        )
+        sweeping.__enter__()
+        until(lambda: sweeping.passes > 0)
+        line.die()
+
+        assert ends(sweeping.stop)
+        assert "left behind" in caplog.text
+
+
+def test_a_sweeper_waits_long_for_answers_and_not_for_all_else(own_url: str) -> None:
+    """An org's first sweep reads all its events; locks, lines and idle processes take no longer."""
+    usual, asked = Patience(), database.connected(own_url, UNHURRIED)
+    with asked as connection:
+        shown = [
+            connection.execute(f"show {name}").fetchone()
+            for name in ("lock_timeout", "statement_timeout", "enable_seqscan")
+        ]
+
+    assert [("10s",), ("6h",), ("off",)] == shown
+    assert usual.parameters == UNHURRIED.parameters
+    assert usual.idle_in_transaction_ms == UNHURRIED.idle_in_transaction_ms
+    assert UNHURRIED.transaction_ms == UNHURRIED.statement_ms < UNHURRIED.answer_s * 1_000

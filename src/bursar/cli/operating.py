@@ -124,6 +124,9 @@ def _tell_repair(one: Repaired) -> None:
         rows = Counter(difference.table for difference in one.mended)
         told = ", ".join(f"{count:,} of {table}" for table, count in sorted(rows.items()))
         print(f"{one.org}: rows written anew: {told}")
+    if one.forgotten:
+        print(f"{one.org}: what sweeps keep was thrown away, the next one makes it anew:")
+        print(f"    {one.forgotten[0].told}")
     if one.thawed:
         print(f"{one.org}: takes commands again; it did not because: {one.frozen}")
     elif one.frozen is not None:

@@ -38,6 +38,13 @@ def renewed_until(now: Instant, latest: Instant) -> Instant:
     return min(now + TTL, latest)
 
 
+def latest(hold_until: Instant, started_at: Instant | None, run_ms_max: int) -> Instant:
+    """Until when a lease can be renewed: to the end of its hold, or of the longest run (M1)."""
+    if started_at is None:
+        return hold_until
+    return min(hold_until, started_at + run_ms_max * MILLISECOND)
+
+
 def provable_ms(leased_at: Instant, until: Instant) -> int:
     """The most run time a lease can have seen until then: longer readings are clamped (M2)."""
     return (until - leased_at) // MILLISECOND

@@ -13,8 +13,9 @@ from bursar.store.reading import Connection, OrgId
 from bursar.store.verifying import CHECKS as LEDGER_CHECKS
 from bursar.store.verifying import SNAPSHOT, STRAY_ORGS, Check, Problem, problems
 from bursar.store.verifying_seam import SEAM_CHECKS
+from bursar.store.verifying_summaries import STRAY_SUMMARIES, SUMMARY_CHECKS
 
-CHECKS: Final = (*LEDGER_CHECKS, *SEAM_CHECKS)
+CHECKS: Final = (*LEDGER_CHECKS, *SEAM_CHECKS, *SUMMARY_CHECKS)
 ORG_IDS: Final = "select org_id, number from orgs order by org_id"
 
 __all__ = [
@@ -48,5 +49,5 @@ def verify(connection: Connection, told: Told | None = None) -> tuple[Problem, .
 
 def orgs_of(connection: Connection) -> dict[OrgId, int]:
     """All orgs, and how many events each has; also those of which only rows are left."""
-    strays = {org: 0 for (org,) in connection.execute(STRAY_ORGS)}
+    strays = {org: 0 for sql in (STRAY_ORGS, STRAY_SUMMARIES) for (org,) in connection.execute(sql)}
     return {**strays, **dict(connection.execute(ORG_IDS).fetchall())}

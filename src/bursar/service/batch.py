@@ -91,7 +91,7 @@ class Batch:
         orgs = {ask.org for ask in asks}
         self._noted.clear()
         try:
-            with self.connection.pipeline(), self.connection.transaction():
+            with self.connection.transaction(), self.connection.pipeline():
                 answers = self._decided(asks, orgs)
             self._let_go(orgs)
             return answers

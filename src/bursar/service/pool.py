@@ -24,6 +24,7 @@ from bursar.core.leases import (
     Denied,
     goes_on,
     is_own,
+    latest,
     provable_ms,
     renewed_until,
     tell_every_ms,
@@ -65,6 +66,7 @@ class Lease(NamedTuple):
     fence: int
     attempt: int
     until: Instant
+    run_ms_max: int  # how long it may run, stop grace included
 
 
 class Report(NamedTuple):
@@ -316,7 +318,7 @@ class Pool:
                 work.whose = store.attempts(self._ask_attempts(lost))
             jobs = self._jobs_of(work) if lost else {}
             for lease in lost.values():
-                limit = lease.until >= lease.until_max
+                limit = lease.until >= lease.latest
                 why = EndClass.LIMIT if limit else EndClass.PLATFORM
                 _close(work, lease, jobs[lease.fence], End(lease.fence, why, lease.run_ms))
             for job in ended.values():
@@ -389,9 +391,9 @@ def _lease(
     until = renewed_until(work.now, job.hold_until)
     lease = (work.fence, job.org, job.job, job.attempt, gpu_type, job.left_ms)
     work.write("new leases", *lease)
-    times = (work.now, until, job.hold_until, _every_ms(job, gpu_type))
+    times = (work.now, until, job.hold_until, _every_ms(job, gpu_type), job.left_ms)
     work.write("new readings", work.fence, place.node, *times)
-    return Lease(work.fence, job.attempt, until)
+    return Lease(work.fence, job.attempt, until, job.left_ms)
 
 
 def _not_leased(
@@ -430,9 +432,10 @@ def _report(work: _Work, node: str, known: Reading | None, run_ms: int) -> Renew
     if run_ms - known.told_ms >= known.every_ms:
         work.said.append((fence, lambda of: RanSoFar(attempt=of.attempt, run_ms=run_ms)))
         new = new._replace(told_ms=run_ms)
-    until = renewed_until(work.now, known.until_max)
+    until_max = latest(known.until_max, new.started_at, known.run_ms_max)
+    until = max(renewed_until(work.now, until_max), known.until)
     work.write("read", fence, until, *new)
-    return Renewed(until, known.stopping)
+    return Renewed(until, known.stopping or work.now >= until_max)
 
 
 class _Read(NamedTuple):

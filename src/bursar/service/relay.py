@@ -38,9 +38,8 @@ class Round:
     acknowledged: int = 0
     late: list[Letter] = field(default_factory=list)  # had waited for too long
 
-    def count(self, letters: Sequence[Letter], now: Instant) -> None:
-        """Count messages that are about to be delivered."""
-        self.sent += len(letters)
+    def look_at(self, letters: Sequence[Letter], now: Instant) -> None:
+        """Tell of messages that have waited for long, also if it is not for us to deliver them."""
         for letter in letters:
             if letter.written_at + LATE <= now:
                 self.late.append(letter)
@@ -74,11 +73,12 @@ class Relay:
     def from_orgs(self, done: Round, org: OrgId | None = None) -> None:
         """Deliver what all orgs, or one, have for pools."""
         for letters in self._pages(lambda after: from_orgs(self._connection, after, MOST, org)):
+            done.look_at(letters, self._clock(self._connection))
             by_pool: dict[PoolId, list[Letter]] = defaultdict(list)
             for letter in letters:
                 by_pool[letter.pool].append(letter)
             for pool in sorted(self._pools.keys() & by_pool.keys()):  # the rest is for others
-                done.count(by_pool[pool], self._clock(self._connection))
+                done.sent += len(by_pool[pool])
                 handled = _handled(self._pools[pool].receive, by_pool[pool])
                 self._jobs.acknowledge(handled)
                 done.acknowledged += len(handled)
@@ -86,7 +86,8 @@ class Relay:
     def from_pool(self, pool: PoolId, done: Round) -> None:
         """Deliver what a pool has for orgs."""
         for letters in self._pages(lambda after: from_pool(self._connection, pool, after, MOST)):
-            done.count(letters, self._clock(self._connection))
+            done.look_at(letters, self._clock(self._connection))
+            done.sent += len(letters)
             handled = _handled(self._jobs.receive, letters)
             self._pools[pool].acknowledge(handled)
             done.acknowledged += len(handled)

@@ -3,6 +3,9 @@
 For one org in one transaction, under its lock, with the rights of the tables' owner: the service
 itself may delete nothing. Events and requests are never touched. An org whose events cannot be
 followed is left as it is.
+
+What the sweeper keeps of an org (standings, how far it has come, snapshots) is not written here: if
+any of it is wrong all of it is thrown away, and the next sweep makes it anew.
 """
 
 from collections import defaultdict
@@ -18,6 +21,8 @@ from bursar.service.rebuild import Difference, Rebuilt, Replay, in_snapshot, spr
 from bursar.store.database import connected
 from bursar.store.reading import LOCK_ORGS, Connection, OrgId, arrays, transposed
 from bursar.store.shelves import DRAWS, SHELVES
+from bursar.store.verifying import Problem, problems
+from bursar.store.verifying_summaries import CHECKS_OF_ONE, SUMMARIES
 from bursar.store.writing import FORFEITS, INSERTS, POSTINGS, UPDATES, create_org
 
 THAW: Final = "update orgs set frozen = null where org_id = %s"
@@ -42,6 +47,12 @@ _KEYS: Final[Mapping[str, Mapping[str, str]]] = {
 }
 DELETES: Final[Mapping[str, str]] = {table: delete_sql(table, key) for table, key in _KEYS.items()}
 
+# In this order: `sweeps` first, as a sweep does, so that one that is under way is waited for, and
+# one that comes later fails. A sweep that found only a part gone would add to what is left.
+FORGET: Final[Mapping[str, str]] = {
+    table: f"delete from {table} where org_id = %s" for table in SUMMARIES
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repaired:
@@ -51,6 +62,7 @@ class Repaired:
     events: int
     mended: tuple[Difference, ...] = ()
     left: tuple[Difference, ...] = ()  # what was found and could not be mended
+    forgotten: tuple[Problem, ...] = ()  # why all that sweeps have kept was thrown away, if it was
     frozen: str | None = None  # why the org took no commands when it was looked at
     thawed: bool = False  # whether it takes commands again
 
@@ -69,7 +81,7 @@ def repair_some(url: str, orgs: Iterable[OrgId]) -> list[Repaired]:
 def _looked_at(connection: Connection, org: OrgId) -> Repaired:
     """Look at an org without being in anybody's way, as most need nothing; then repair it."""
     found = in_snapshot(connection, org)
-    if found.frozen is None and not found.differences:
+    if found.frozen is None and not found.differences and not _wrong_summaries(connection, org):
         return _untouched(found)
     try:
         with connection.transaction(), uncollected():
@@ -109,9 +121,26 @@ def repair_one(connection: Connection, org: OrgId) -> Repaired:
         events=found.events,
         mended=mended,
         left=left,
+        forgotten=_forget_wrong(connection, org),
         frozen=found.frozen,
         thawed=found.frozen is not None,
     )
+
+
+def _forget_wrong(connection: Connection, org: OrgId) -> tuple[Problem, ...]:
+    """Throw away what sweeps have kept of an org if any of it is wrong; what that was.
+
+    To be asked once the rows it is made of are sound.
+    """
+    wrong = _wrong_summaries(connection, org)
+    if wrong:
+        for sql in FORGET.values():
+            connection.execute(sql.encode(), [org])
+    return wrong
+
+
+def _wrong_summaries(connection: Connection, org: OrgId) -> tuple[Problem, ...]:
+    return tuple(one for check in CHECKS_OF_ONE for one in problems(connection, check, [org]))
 
 
 def _mend(replay: Replay, found: Iterable[Difference], *, is_there: bool) -> None:

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from bursar.service.clock import GuardedClock
 from bursar.service.database import Database
 from bursar.service.ledger import Ledger
-from bursar.service.sweeper import Sweeping, through
+from bursar.service.sweeper import UNHURRIED, Sweeping, through
 
 
 @contextmanager
@@ -15,6 +15,6 @@ def serving(database: Database) -> Iterator[Ledger]:
     clock = GuardedClock()
     with (
         Ledger(database.connect, admit=database.admit, clock=clock) as ledger,
-        Sweeping(lambda: database.connect(None), through(ledger), clock=clock),
+        Sweeping(lambda: database.connect(UNHURRIED), through(ledger), clock=clock),
     ):
         yield ledger

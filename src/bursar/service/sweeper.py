@@ -16,6 +16,7 @@ import logging
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -34,11 +35,22 @@ from bursar.service.ledger import Ledger
 from bursar.service.past import add_snapshots, distance
 from bursar.service.top import SWEEP, refresh
 from bursar.store import duties, snapshots, summaries
+from bursar.store.database import Patience
 from bursar.store.reading import Connection, OrgId, money_time
 
 PAGE: Final = 256  # orgs that are looked at together
 LAPSES: Final = 1_000  # expiries that one command writes
 ROUNDS: Final = 1_000  # of one page: so a pass ends, whatever comes in meanwhile
+
+# An org's first sweep reads all its events, in one transaction. All else has the usual limits.
+_LONG_MS: Final = 6 * 3_600 * 1_000
+UNHURRIED: Final = Patience(
+    statement_ms=_LONG_MS, transaction_ms=_LONG_MS, answer_s=_LONG_MS / 1_000 + 15
+)
+
+PAGE_S: Final = 2.0  # that a page may take to be finished when the sweeper must stop
+CANCEL_S: Final = 1.0  # that a statement may take to be cancelled; then it is tried again
+STOP_S: Final = 8.0  # after which a thread that does not stop is left behind
 
 _log = logging.getLogger(__name__)
 
@@ -139,8 +151,8 @@ class Sweeping:
     A row says who has the duty, and until when. Whoever is killed is relieved when that has
     passed; one that was only slow and goes on beside its successor does no harm.
 
-    `connect` should set no limits on statements: an org's first sweep reads all its events. While
-    the database's clock cannot be believed nothing is swept (D5).
+    `connect` should leave statements their time (`UNHURRIED`). While the database's clock cannot be
+    believed nothing is swept (D5).
     """
 
     def __init__(
@@ -159,6 +171,7 @@ class Sweeping:
         self._interval_s = interval_s
         self._term = int(term_s * SECOND)
         self._clock = clock or GuardedClock()
+        self._connection: Connection | None = None  # that is swept on now
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._work, name="sweeper", daemon=True)
 
@@ -175,15 +188,35 @@ class Sweeping:
         self.stop()
 
     def stop(self) -> None:
-        """Stop after the page that is being swept, and leave the duty to others."""
+        """Stop after the page that is being swept, and leave the duty to others.
+
+        A page that takes long is given up: its statement is cancelled. Over a line that is dead
+        that cannot be done, so the thread is left behind; it keeps no process alive.
+        """
         self._stop.set()
-        self._thread.join()
+        ends = time.monotonic() + STOP_S
+        self._thread.join(PAGE_S)
+        while self._thread.is_alive() and time.monotonic() < ends:
+            self._cancel()
+            self._thread.join(CANCEL_S)
+        if self._thread.is_alive():
+            _log.warning("the sweeper does not stop, and is left behind")
+
+    def _cancel(self) -> None:
+        """End the statement that is running, if there is one."""
+        connection = self._connection
+        if connection is None:
+            return
+        try:
+            connection.cancel_safe(timeout=CANCEL_S)
+        except psycopg.Error as error:  # it may have been closed meanwhile
+            _log.warning("the sweeper's statement cannot be cancelled: %s", error)
 
     def _work(self) -> None:
         while not self._stop.is_set():
             try:
-                with self._connect() as connection:
-                    self._sweep(connection)
+                with self._connect() as self._connection:
+                    self._sweep(self._connection)
             except (psycopg.Error, Fault) as error:
                 _log.warning("cannot sweep now: %s", error)
             except Exception:
@@ -192,6 +225,14 @@ class Sweeping:
 
     def _sweep(self, connection: Connection) -> None:
         """Sweep again and again on one connection, until told to stop."""
+        try:
+            self._pass_on_pass(connection)
+        except errors.QueryCanceled:
+            if not self._stop.is_set():
+                raise
+        duties.give_up(connection, SWEEP, self.name)
+
+    def _pass_on_pass(self, connection: Connection) -> None:
         sweeper = Sweeper(connection, self._asks, self._clock)
 
         def goes_on() -> bool:
@@ -201,7 +242,6 @@ class Sweeping:
             if self._takes_duty(connection):
                 self.passes += sweeper.sweep(goes_on).finished
             self._stop.wait(self._interval_s)
-        duties.give_up(connection, SWEEP, self.name)
 
     def _takes_duty(self, connection: Connection) -> bool:
         return duties.take(connection, SWEEP, self.name, self._clock(connection), self._term)

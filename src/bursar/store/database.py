@@ -44,6 +44,8 @@ KEEPALIVES: Final = MappingProxyType(
     {"tcp_keepalives_idle": 10, "tcp_keepalives_interval": 5, "tcp_keepalives_count": 3}
 )
 
+ARRIVES_S: Final = 45.0  # in which a peer's kernel says that what was sent has arrived
+
 # Inside a pipeline PostgreSQL does not count a transaction as idle; this ends it all the same.
 KNOWS_TRANSACTION_TIMEOUT: Final = 170000
 
@@ -64,6 +66,7 @@ class Patience:
     lock_ms: int = 10_000
     statement_ms: int = 30_000
     idle_in_transaction_ms: int = 60_000  # that a process which was stopped can keep its locks
+    transaction_ms: int | None = None  # that a transaction may last; None: as long as an idle one
     answer_s: float = 45.0  # for anything at all, if the server keeps no limits any more
 
     @property
@@ -84,7 +87,9 @@ class Patience:
         return {
             "connect_timeout": self.connect_s,
             **{name.removeprefix("tcp_"): value for name, value in KEEPALIVES.items()},
-            "tcp_user_timeout": int(self.answer_s * 1_000),
+            # Not longer, however long an answer may take: the kernel keeps this limit instead of
+            # those of keepalives.
+            "tcp_user_timeout": int(min(self.answer_s, ARRIVES_S) * 1_000),
         }
 
 
@@ -158,7 +163,8 @@ def connected(url: str, patience: Patience | None = USUAL) -> Connection:
     if patience is not None:
         connection.answer_s = patience.answer_s
         if connection.info.server_version >= KNOWS_TRANSACTION_TIMEOUT:
-            connection.execute(f"set transaction_timeout = {patience.idle_in_transaction_ms}")
+            longest_ms = patience.transaction_ms or patience.idle_in_transaction_ms
+            connection.execute(f"set transaction_timeout = {longest_ms}")
     return connection
 
 

@@ -2,6 +2,9 @@
 
 The row keeps others from doing the same work, not from being wrong: whatever is done under it must
 bear to be done twice.
+
+A term that is further away than one can be was taken by a clock that was ahead; it counts for
+nothing once the clock is right.
 """
 
 from typing import Final
@@ -11,7 +14,7 @@ from bursar.store.reading import Connection
 
 TAKE: Final = """
     update duties set holder = %s, until = %s
-     where duty = %s and (holder = %s or until <= %s)
+     where duty = %s and (holder = %s or until <= %s or until > %s)
 """
 GIVE_UP: Final = "update duties set until = 0 where duty = %s and holder = %s"
 DONE: Final = "update duties set done_at = greatest(done_at, %s) where duty = %s"
@@ -19,8 +22,12 @@ LAST_DONE: Final = "select done_at from duties where duty = %s"
 
 
 def take(connection: Connection, duty: str, holder: str, now: Instant, span: int) -> bool:
-    """Take a duty, or keep it, for a span from now; False if somebody else has it."""
-    return connection.execute(TAKE, [holder, now + span, duty, holder, now]).rowcount == 1
+    """Take a duty, or keep it, for a span from now; False if somebody else has it.
+
+    Whoever takes a duty should do so for the same span.
+    """
+    end = now + span
+    return connection.execute(TAKE, [holder, end, duty, holder, now, end]).rowcount == 1
 
 
 def give_up(connection: Connection, duty: str, holder: str) -> None:

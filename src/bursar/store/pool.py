@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 from bursar.core.ids import JobId
 from bursar.core.instant import NEVER, Instant
+from bursar.core.leases import latest
 from bursar.core.messages import Enqueue, ToOrg
 from bursar.store.outbox import PoolId, message_of, message_text
 from bursar.store.reading import Connection, OrgId, Sent, array_of, looked_up, transposed
@@ -214,7 +215,7 @@ def save_queued(
 _FENCE: Final = MappingProxyType({"pool_id": "text", "fence": "bigint"})
 _READING: Final = """
     t.fence, t.node_id, t.leased_at, t.until, t.until_max, t.stopping, t.ends_at, t.started_at,
-    t.run_ms, t.told_ms, t.every_ms"""
+    t.run_ms, t.told_ms, t.every_ms, t.run_ms_max"""
 READINGS: Final = f"select {_READING} from {looked_up(_FENCE, 'readings')}"
 RUN_OUT: Final = f"""
     select {_READING}
@@ -250,6 +251,12 @@ class Reading(NamedTuple):
     run_ms: int
     told_ms: int
     every_ms: int
+    run_ms_max: int  # what the attempt may run at most, stop grace included
+
+    @property
+    def latest(self) -> Instant:
+        """Until when it can be renewed: its hold ends, or it has run as long as it may."""
+        return latest(self.until_max, self.started_at, self.run_ms_max)
 
 
 class Attempt(NamedTuple):
@@ -358,13 +365,13 @@ SAVES: Final[Mapping[str, str]] = MappingProxyType(
                        as u(pool_id, fence, node_id, slot)
         """,
         "new readings": """
-            insert into readings (pool_id, fence, node_id, leased_at, until, until_max, stopping,
-                                  run_ms, told_ms, every_ms, clamped)
-            select u.pool_id, u.fence, u.node_id, u.leased_at, u.until, u.until_max, false,
-                   0, 0, u.every_ms, false
+            insert into readings (pool_id, fence, node_id, leased_at, until, until_max,
+                                  run_ms_max, stopping, run_ms, told_ms, every_ms, clamped)
+            select u.pool_id, u.fence, u.node_id, u.leased_at, u.until, u.until_max,
+                   u.run_ms_max, false, 0, 0, u.every_ms, false
               from unnest(%s::text[], %s::bigint[], %s::text[], %s::bigint[], %s::bigint[],
-                          %s::bigint[], %s::bigint[])
-                   as u(pool_id, fence, node_id, leased_at, until, until_max, every_ms)
+                          %s::bigint[], %s::bigint[], %s::bigint[])
+                   as u(pool_id, fence, node_id, leased_at, until, until_max, every_ms, run_ms_max)
         """,
         "read": f"""
             update readings t

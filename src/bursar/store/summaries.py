@@ -1,7 +1,8 @@
 """What the sweeper keeps beside the ledger: how far it has come, and who stands where (L3, L15).
 
-Statements here go over many orgs at once, joined as `unnest(arrays)`. Two are about all orgs: they
-ask which of them to look at, and for the operator's top lists.
+Statements here go over many orgs at once, joined as `unnest(arrays)`, each row looked up for itself
+whatever the statistics say (`looked_up`). Two are about all orgs: they ask which of them to look
+at, and for the operator's top lists.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -12,7 +13,7 @@ from bursar.core.instant import Instant
 from bursar.core.ledger.books import BURN_SLOT, BURN_SLOTS
 from bursar.core.ledger.events import Event
 from bursar.store.codec import event_of
-from bursar.store.reading import Connection, OrgId, transposed
+from bursar.store.reading import Connection, OrgId, looked_up, transposed
 
 DAY_SLOTS: Final = 4  # slots that cover 24 hours, as BURN_SLOTS cover a week
 
@@ -30,7 +31,7 @@ TO_LOOK_AT: Final = """
     -- A walk along two primary keys: nothing of an org is read that nothing has happened to.
     select o.org_id, o.number, coalesce(s.number, 0), coalesce(s.at, 0)
       from orgs o
-      left join sweeps s on s.org_id = o.org_id
+      left join lateral (select * from sweeps t where t.org_id = o.org_id offset 0) as s on true
      where o.org_id > %s and o.frozen is null
        and (s.org_id is null or s.number <> o.number or s.due_at <= %s)
      order by o.org_id
@@ -44,12 +45,11 @@ def to_look_at(connection: Connection, after: OrgId, now: Instant, most: int) ->
     return [Behind(*row) for row in rows]
 
 
-BEHIND: Final = """
-    select o.org_id, o.number, coalesce(s.number, 0), coalesce(s.at, 0)
-      from unnest(%s::text[]) as k(org_id)
-      join orgs o on o.org_id = k.org_id and o.frozen is null
-      left join sweeps s on s.org_id = o.org_id
-     order by o.org_id
+BEHIND: Final = f"""
+    select t.org_id, t.number, coalesce(s.number, 0), coalesce(s.at, 0)
+      from {looked_up({"org_id": "text"}, "orgs", "and t.frozen is null")}
+      left join lateral (select * from sweeps u where u.org_id = t.org_id offset 0) as s on true
+     order by t.org_id
 """
 
 
@@ -65,9 +65,9 @@ _VALID_FROM: Final = "greatest(g.starts_at, g.issued_at)"
 
 LAST_DUE: Final = f"""
     -- The end of each order up to now: one look into one index each, whatever the org has.
-    select k.org_id, o.number, greatest(
+    select k.org_id, t.number, greatest(
            (select r.next_at from recurrences r
-             where r.org_id = k.org_id and r.next_at <= n.now
+             where r.org_id = k.org_id and r.next_at >= 0 and r.next_at <= n.now
              order by r.next_at desc limit 1),
            (select h.expires_at from holds h
              where h.org_id = k.org_id and h.closed_at is null and h.expires_at <= n.now
@@ -81,12 +81,11 @@ LAST_DUE: Final = f"""
            (select {_VALID_FROM} from grants g
              where g.org_id = k.org_id and g.place = 'waiting' and {_VALID_FROM} <= n.now
                and (g.expires_at <= n.now
-                    or {_VALID_FROM} > o.now
+                    or {_VALID_FROM} > t.now
                        and exists (select from debts d where d.org_id = k.org_id and d.owed > 0))
              order by {_VALID_FROM} desc limit 1))
-      from unnest(%s::text[]) as k(org_id)
+      from {looked_up({"org_id": "text"}, "orgs")}
      cross join (select %s::bigint as now) as n
-      join orgs o on o.org_id = k.org_id
      order by k.org_id
 """
 
@@ -95,7 +94,7 @@ NEXT_DUE: Final = f"""
     -- come; one that will start may repay debt then.
     select k.org_id, least(
            (select r.next_at from recurrences r
-             where r.org_id = k.org_id
+             where r.org_id = k.org_id and r.next_at >= 0
              order by r.next_at limit 1),
            (select h.expires_at from holds h
              where h.org_id = k.org_id and h.closed_at is null
@@ -173,7 +172,10 @@ def note_sweeps(connection: Connection, noted: Sequence[Noted]) -> None:
 EVENTS_SINCE: Final = """
     select k.org_id, t.kind, t.body::text
       from unnest(%s::text[], %s::bigint[], %s::bigint[]) as k(org_id, after, last)
-      join events t on t.org_id = k.org_id and t.number > k.after and t.number <= k.last
+     cross join lateral (
+           select * from events e
+            where e.org_id = k.org_id and e.number > k.after and e.number <= k.last
+           offset 0) as t
 """
 
 
@@ -190,26 +192,22 @@ def events_since(connection: Connection, orgs: Sequence[Behind]) -> Iterator[tup
 
 Named = tuple[OrgId, str]  # an id within an org
 
-HOLDS_OF_CHARGES: Final = """
+HOLDS_OF_CHARGES: Final = f"""
     select t.org_id, t.charge_id, t.hold_id
-      from unnest(%s::text[], %s::text[]) as k(org_id, charge_id)
-      join charges t on t.org_id = k.org_id and t.charge_id = k.charge_id
+      from {looked_up({"org_id": "text", "charge_id": "text"}, "charges")}
 """
 
-SPENDERS: Final = """
+SPENDERS: Final = f"""
     select t.org_id, t.hold_id, t.account_id, t.user_id
-      from unnest(%s::text[], %s::text[]) as k(org_id, hold_id)
-      join holds t on t.org_id = k.org_id and t.hold_id = k.hold_id
+      from {looked_up({"org_id": "text", "hold_id": "text"}, "holds")}
      union all
     select t.org_id, t.debt_id, t.account_id, null
-      from unnest(%s::text[], %s::text[]) as k(org_id, debt_id)
-      join debts t on t.org_id = k.org_id and t.debt_id = k.debt_id and t.hold_id is null
+      from {looked_up({"org_id": "text", "debt_id": "text"}, "debts", "and t.hold_id is null")}
 """
 
-OWNERS: Final = """
+OWNERS: Final = f"""
     select distinct t.org_id, t.account_id
-      from unnest(%s::text[], %s::text[]) as k(org_id, grant_id)
-      join grants t on t.org_id = k.org_id and t.grant_id = k.grant_id
+      from {looked_up({"org_id": "text", "grant_id": "text"}, "grants")}
 """
 
 PATHS: Final = """
@@ -219,8 +217,11 @@ PATHS: Final = """
          union
         select u.org_id, a.parent
           from up u
-          join accounts a on a.org_id = u.org_id and a.account_id = u.account_id
-         where a.parent is not null)
+         cross join lateral (
+               select parent from accounts t
+                where t.org_id = u.org_id and t.account_id = u.account_id
+                  and t.parent is not null
+               offset 0) as a)
     select org_id, account_id from up
 """
 
@@ -296,13 +297,12 @@ _SINCE: Final = "cross join (select %s::bigint as now, %s::bigint as day, %s::bi
 
 ACCOUNTS_NOW: Final = f"""
     select k.org_id, k.account_id,
-           coalesce((select sum(t.available - t.overdue)::bigint from totals t
-             where t.org_id = k.org_id and t.account_id = k.account_id), 0),
-           a.used,
+           coalesce((select sum(o.available - o.overdue)::bigint from totals o
+             where o.org_id = k.org_id and o.account_id = k.account_id), 0),
+           t.used,
            {_spent("burn", "account_id")}
-      from unnest(%s::text[], %s::text[]) as k(org_id, account_id)
+      from {looked_up({"org_id": "text", "account_id": "text"}, "accounts")}
      {_SINCE}
-      join accounts a on a.org_id = k.org_id and a.account_id = k.account_id
 """
 
 USERS_NOW: Final = f"""
@@ -348,14 +348,18 @@ def _figures(
 
 
 BURNING: Final = """
-    -- By both rates: a small amount is something in a day, and rounds to nothing in a week.
+    -- By both rates: a small amount is something in a day, and rounds to nothing in a week. In the
+    -- order of a list: without statistics the index over all orgs looks as good as that of one.
     select distinct t.org_id, t.subject, t.subject_id
       from unnest(%s::text[]) as k(org_id)
      cross join (values ('account', 'day'), ('account', 'week'), ('user', 'day'), ('user', 'week'))
            as s(subject, measure)
-      join standings t
-        on t.org_id = k.org_id and t.subject = s.subject and t.measure = s.measure
-       and t.value > 0
+     cross join lateral (
+           select * from standings u
+            where u.org_id = k.org_id and u.subject = s.subject and u.measure = s.measure
+              and u.value > 0
+            order by u.value desc
+           offset 0) as t
 """
 
 
@@ -391,9 +395,11 @@ SET_STANDINGS: Final = """
     select u.org_id, u.subject, u.measure, u.subject_id, u.value
       from unnest(%s::text[], %s::text[], %s::text[], %s::text[], %s::bigint[])
            as u(org_id, subject, measure, subject_id, value)
-      left join standings s
-        on s.org_id = u.org_id and s.subject = u.subject and s.measure = u.measure
-       and s.subject_id = u.subject_id
+      left join lateral (
+           select value from standings t
+            where t.org_id = u.org_id and t.subject = u.subject and t.measure = u.measure
+              and t.subject_id = u.subject_id
+           offset 0) as s on true
      where u.value <> coalesce(s.value, 0)
     on conflict (org_id, subject, measure, subject_id) do update set value = excluded.value
 """
@@ -419,7 +425,7 @@ class Standing(NamedTuple):
 TOP_OF_ORG: Final = """
     select t.org_id, t.subject_id, t.value, s.number, s.at
       from standings t
-      join sweeps s on s.org_id = t.org_id
+     cross join lateral (select * from sweeps u where u.org_id = t.org_id offset 0) as s
      where t.org_id = %s and t.subject = %s and t.measure = %s and t.value > 0
      order by t.value desc, t.subject_id
      limit %s
@@ -432,7 +438,7 @@ TOP_OF_ALL: Final = """
              where subject || '/' || measure = %s and value > 0
              order by -value, org_id, subject_id
              limit %s) t
-      join sweeps s on s.org_id = t.org_id
+     cross join lateral (select * from sweeps u where u.org_id = t.org_id offset 0) as s
      order by t.value desc, t.org_id, t.subject_id
 """
 

@@ -158,6 +158,7 @@ create table readings (
     leased_at    bigint not null,
     until        bigint not null,
     until_max    bigint not null,
+    run_ms_max   bigint not null,
     stopping     boolean not null,
     ends_at      bigint,
     started_at   bigint,
