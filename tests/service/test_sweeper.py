@@ -368,6 +368,15 @@ def test_a_duty_taken_by_a_clock_that_was_ahead_is_anybodys(own: Connection) -> 
     assert duties.take(own, "sweep", "a", T0 + 10, 10)
 
 
+def test_lists_are_not_told_to_be_of_the_future(own: Connection) -> None:
+    """A pass by a clock that was ahead is forgotten with the next one (L15)."""
+    desk = Desk(own)
+    desk.opens()
+    for now in (T0 + 365 * DAY, T0):
+        sweeper(desk, now).sweep()
+        assert now == duties.last_done(own, "sweep")
+
+
 def until(true: Callable[[], bool], seconds: float = 30) -> None:
     """Wait for something to become true."""
     deadline = time.monotonic() + seconds

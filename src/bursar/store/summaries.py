@@ -28,7 +28,8 @@ class Behind(NamedTuple):
 
 
 TO_LOOK_AT: Final = """
-    -- A walk along two primary keys: nothing of an org is read that nothing has happened to.
+    -- A walk along a primary key, and for each org a look into another: nothing else is read of an
+    -- org to which nothing has happened.
     select o.org_id, o.number, coalesce(s.number, 0), coalesce(s.at, 0)
       from orgs o
       left join lateral (select * from sweeps t where t.org_id = o.org_id offset 0) as s on true
