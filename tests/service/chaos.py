@@ -40,6 +40,8 @@ from tests.service.proxy import Line, Proxy, proxy
 ROOT: Final = Path(__file__).parents[2]
 CALLERS: Final = 4
 ENDING_S: Final = 120.0  # how long callers may take to finish once all faults are over
+LOST: Final = 4  # answers of commits in one fault
+ANSWERS: Final = 120  # in a round, at least
 
 
 def begin(connection: Connection, org: str) -> None:
@@ -153,9 +155,13 @@ class World:
             time.sleep(0.5)
 
     def lose_commits(self) -> None:
-        """Lose the answers of commits, every second, for a while."""
+        """Lose the answers of commits, every second one, until some are lost."""
+        wanted = self.line.lost_commits + LOST
+        deadline = time.monotonic() + ENDING_S
         with self._failing("loses", 0.5):
-            time.sleep(0.7)
+            while self.line.lost_commits < wanted:
+                assert time.monotonic() < deadline, "nobody commits"
+                time.sleep(0.02)
 
     def kill_line(self) -> None:
         """Let nothing through, for longer than callers wait for an answer, or for less."""
@@ -254,7 +260,7 @@ def round_of_chaos(database: Database, folder: Path, seed: int, faults: list[str
             for fault in faults:
                 _await_answers(callers, chance.randint(3, 20))
                 FAULTS[fault](world)
-            _await_answers(callers, 20)
+            _await_answers(callers, max(ANSWERS - callers.answers(), 20))
         finally:
             callers.end()
         lost = line.lost_commits

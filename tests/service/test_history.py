@@ -51,7 +51,7 @@ def test_what_callers_saw_is_what_a_second_ledger_says(
     assert seen.refusals > 0
     if name == "line":
         assert seen.lost_commits > 5
-        assert seen.replays > 5, "what had happened unseen was told later"
+        assert seen.replays > 0, "what had happened unseen was told later"
 
 
 def test_every_kind_of_fault_is_in_a_round() -> None:
