@@ -73,6 +73,16 @@ def test_every_load_runs_and_its_books_add_up(measured: Measured) -> None:
 
 
 @pytest.mark.slow
+def test_callers_in_two_processes_stand_beside_those_in_one(measured: Measured) -> None:
+    """The same load, and the figure of one process is its yardstick."""
+    figures = {figure.what: figure for figure in measured.loads[0].figures}
+
+    one, two = figures["64 callers"], figures["64 callers in 2 processes"]
+    assert (one.value, one.unit) == (two.yardstick_value, two.unit)
+    assert two.ratio is not None
+
+
+@pytest.mark.slow
 def test_machines_get_every_load(measured: Measured) -> None:
     """As plain JSON: figures with units, goals, and whether the books add up."""
     told = json.loads(json.dumps(report.as_object(*measured, quick=True)))
@@ -147,6 +157,25 @@ def test_a_load_whose_books_do_not_add_up_has_failed(
     assert not broken.clean
     report.print_table(*broken)
     assert "WRONG" in capsys.readouterr().out
+
+
+def test_processes_are_counted_once_all_are_warm(database: Aside) -> None:
+    """Each under keys of its own, on the same orgs; what is answered is stored."""
+    load = Load(name="L-spread", what="")
+    working = Working(load, database, TINY, say)
+    found = working.peak_of_processes(make_orgs(database, 2, SPREAD), SPREAD, callers=4)
+    working.check()
+    assert [] == load.problems
+
+    sql = """
+        select key like '%warm%', min(at), max(at), count(*),
+               count(distinct split_part(key, '-', 3))
+          from requests where key like 'run-%' group by 1 order by 1
+    """
+    with database.connect() as connection:
+        [counted, warm] = connection.execute(sql).fetchall()
+    assert warm[2] <= counted[1], "one was counted while the other was not warm yet"
+    assert (found.commands, 2) == counted[3:]
 
 
 @pytest.mark.parametrize(("clean", "status"), [(True, 0), (False, 1)])

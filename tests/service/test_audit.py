@@ -10,7 +10,7 @@ from psycopg import errors
 
 from bursar.core.budgets.periods import Every
 from bursar.core.ids import AccountId, BudgetId, UserId
-from bursar.core.instant import DAY
+from bursar.core.instant import DAY, SECOND
 from bursar.core.ledger.commands import AddAccount, AddUser, Command, SetBudget
 from bursar.core.ledger.values import OrgPolicy, Policy, Target
 from bursar.core.pricing import PriceBook
@@ -20,6 +20,7 @@ from bursar.service.audit import CHECKS, orgs_of, rebuild, rebuild_one, repair, 
 from bursar.service.batch import Answer, Ask, Batch, OrgFrozen
 from bursar.service.ledger import Ledger
 from bursar.service.repair import DELETES
+from bursar.store.outbox import OVERDUE
 from bursar.store.reading import Connection, money_time
 from bursar.store.verifying import TABLES
 from bursar.store.writing import freeze
@@ -222,6 +223,23 @@ def test_what_was_spoilt_is_told(told: str, name: str) -> None:
         differences = rebuild_one(url, org).differences
         assert name.partition(":")[0] in {one.table for one in differences}
         assert all(str(one).startswith(f"{org}: {one.table}") for one in differences)
+
+
+def test_a_message_that_nobody_delivers_is_told_by_the_database_s_clock(told: str) -> None:
+    """An hour after it was written, and as a finding of its own (D4)."""
+    with migrated(told, copy=True) as url, connected(url) as connection:
+        [org] = orgs_of(connection)
+        written_at = money_time(connection) - OVERDUE - SECOND
+        connection.execute(
+            "insert into org_outbox (org_id, job_id, n, pool_id, body, written_at)"
+            """ values (%s, 'j', 1, 'p', '["Withdraw",{}]', %s)""",
+            [org, written_at],
+        )
+        found = [str(one) for one in verify(connection)]
+        early = verify(connection, clock=lambda _: written_at + OVERDUE - 1)
+
+    assert [f"{org}: a message is not on its way"] == [one[: len(org) + 29] for one in found]
+    assert () == early
 
 
 @pytest.mark.slow

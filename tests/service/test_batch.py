@@ -1,5 +1,6 @@
 """A batch of commands in one transaction is what the core decides, and is stored whole (D3)."""
 
+import gc
 from collections.abc import Sequence
 from itertools import cycle, pairwise
 from typing import Any
@@ -287,6 +288,25 @@ def test_time_does_not_go_back_within_an_org(connection: Connection) -> None:
 
     assert isinstance(events, tuple)
     assert [hours(2)] == [event.at for event in events]
+
+
+def test_garbage_is_looked_for_between_batches_and_not_in_them(connection: Connection) -> None:
+    """Also after one that failed."""
+    collects: list[bool] = []
+
+    def clock(_: Connection) -> Instant:
+        collects.append(gc.isenabled())
+        return T0
+
+    org = new_org(connection)
+    batch = Batch(connection, PriceBook(), {}, clock)
+    batch.run([Ask(org, "key", AddUser(user=ANN))])
+    assert gc.isenabled()
+
+    with pytest.raises(KeyError):
+        batch.run([Ask(org, "other", 5)])  # type: ignore[arg-type]
+    assert gc.isenabled()
+    assert [False, False] == collects
 
 
 def test_what_is_in_memory_is_not_loaded_again(connection: Connection) -> None:

@@ -1,4 +1,7 @@
-"""PostgreSQL killed under load: what was answered is there, and nothing is there twice (F9)."""
+"""PostgreSQL killed under load, or unable to do the one thing that is left to do (F9).
+
+What was answered is there, nothing is there twice, and nobody waits for ever.
+"""
 
 import os
 import signal
@@ -22,8 +25,10 @@ from bursar.core.ledger.commands import (
     Settle,
 )
 from bursar.core.ledger.values import Kind, OrgPolicy
-from bursar.core.refusal import Refusal
+from bursar.core.refusal import InvariantBroken, Refusal
+from bursar.core.value import altered
 from bursar.service.audit import orgs_of, rebuild, verify
+from bursar.service.batch import OrgFrozen
 from bursar.service.ledger import Ledger, Limits
 from bursar.store.database import URL_VARIABLE, Database, opened
 from bursar.store.writing import create_org
@@ -108,3 +113,34 @@ def test_a_killed_database_costs_no_answer_and_no_credit(
             assert (spent, 0) == connection.execute(sql).fetchone()
             found = orgs_of(connection)
         assert all(one.differences == () for one in rebuild(database.url, found, 1))
+
+
+def test_an_org_that_cannot_even_be_frozen_stops_nobody(database_url: str) -> None:
+    """Its caller hears what is wrong, neighbours are served, and it is frozen later (D3, D9)."""
+    with (
+        databases.migrated(database_url) as url,
+        databases.connected(url) as connection,
+        Ledger(lambda: databases.connected(url), limits=Limits(lanes=1)) as ledger,
+    ):
+        for org in ("broken", "sound"):
+            create_org(connection, org)
+            begin(ledger, org)
+        held = Reserve(hold=HoldId("h"), account=ORG, user=ANN, amount=9, expires_at=NEVER - 1)
+        assert isinstance(ledger.ask("broken", "h", held).outcome, tuple)
+        connection.execute("update holds set open = open - 1")
+        connection.execute("update orgs set clock = clock + 1")  # what is in memory is out of date
+        charge = Charge(charge=ChargeId("c"), hold=HoldId("h"), amount=1)
+        connection.execute(
+            "alter table orgs add constraint orgs_none_is_frozen check (frozen is null)"
+        )
+
+        for turn in range(2):
+            with pytest.raises(InvariantBroken, match="not the sum of its draws"):
+                ledger.submit("broken", f"c-{turn}", charge).result(60)
+            beside = altered(held, hold=HoldId(f"h-{turn}"))
+            assert isinstance(ledger.submit("sound", f"h-{turn}", beside).result(60).outcome, tuple)
+        connection.execute("alter table orgs drop constraint orgs_none_is_frozen")
+        with pytest.raises(InvariantBroken):
+            ledger.submit("broken", "c", charge).result(60)
+        with pytest.raises(OrgFrozen, match="not the sum of its draws"):
+            ledger.submit("broken", "c", charge).result(60)

@@ -38,7 +38,10 @@ from bursar.core.ledger.commands import (
     Transfer,
     VoidGrant,
 )
+from bursar.core.ledger.events import Event
 from bursar.core.ledger.values import Context, Kind, Target
+from bursar.core.refusal import Code, Refusal
+from bursar.core.value import altered
 from bursar.store.reading import Connection
 from tests.builders import T0, days, hours
 from tests.service.test_batch import Desk
@@ -162,3 +165,60 @@ def test_many_commands_are_loaded_in_as_many_rounds_as_few(
     few, plenty = rounds
     assert plenty <= few + 2  # reading on in an order takes a round more, or two
     assert few <= 10
+
+
+@pytest.mark.parametrize(("name", "rounds"), [("Reserve", 3), ("Charge", 4)])
+def test_what_the_most_frequent_commands_look_at_is_foreseen(
+    connection: Connection, name: str, rounds: int
+) -> None:
+    """Names (of a hold, then its account), whose budgets and credits, what is counted there."""
+    desk = Desk(connection)
+    furnish(desk, 1)
+    desk.cache.clear()
+    [outcome] = desk.outcomes(ASKED[name](0), now=T0 + 1)
+
+    assert isinstance(outcome, tuple)
+    assert rounds == desk.rounds
+
+
+@pytest.mark.parametrize("accounts", [1, MANY])
+def test_accounts_that_do_not_exist_are_looked_for_in_one_round(
+    connection: Connection, accounts: int
+) -> None:
+    """However many commands of a batch name one, or each another: all are told ahead."""
+    desk = Desk(connection)
+    furnish(desk, 1)
+    desk.cache.clear()
+    nowhere = (
+        altered(reserve(0, f"new{n}"), account=AccountId(f"no{n % accounts}")) for n in range(MANY)
+    )
+    outcomes = desk.outcomes(*nowhere, now=T0 + 1)
+
+    assert [Code.ACCOUNT_UNKNOWN] * MANY == [_code(outcome) for outcome in outcomes]
+    assert 1 == desk.rounds
+
+
+def test_an_account_that_did_not_exist_is_looked_ahead_for_when_it_does(
+    connection: Connection,
+) -> None:
+    """That nothing was missing while it was unknown is not remembered of it."""
+    late = AccountId("late")
+    rounds: list[int] = []
+    for asked_before in (False, True):
+        desk = Desk(connection)
+        furnish(desk, 1)
+        if asked_before:
+            refused = altered(reserve(0, "early"), account=late)
+            for _ in range(2):  # the second time it is known that there is none
+                assert [Code.ACCOUNT_UNKNOWN] == [_code(one) for one in desk.outcomes(refused)]
+        desk.asks(AddAccount(account=late, parent=account(0), name="late"))
+        [outcome] = desk.outcomes(altered(reserve(0, "new"), account=late))
+        assert isinstance(outcome, tuple)
+        rounds.append(desk.rounds)
+
+    first, again = rounds
+    assert again <= first
+
+
+def _code(outcome: tuple[Event, ...] | Refusal) -> Code | None:
+    return outcome.code if isinstance(outcome, Refusal) else None

@@ -4,10 +4,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from bursar.core.instant import SECOND
+from bursar.core.ids import JobId
+from bursar.core.instant import DAY, HOUR, SECOND, Instant
+from bursar.core.messages import EndClass
 from bursar.store.reading import Connection
 from bursar.store.verifying import problems
 from bursar.store.verifying_seam import SEAM_CHECKS
+from tests.builders import T0
 from tests.databases import connected, migrated
 from tests.service.seam_driver import Clock, Driver, Plan, Try, World
 
@@ -93,6 +96,15 @@ SPOILING = {
         "update readings set ends_at = null",
         "a slot is taken",
     ),
+    "a lease that may still prove what was given back": (
+        "update readings r set ends_at = until from leases l"
+        " where l.pool_id = r.pool_id and l.fence = r.fence and l.kept_ms is not null",
+        "a slot is taken",
+    ),
+    "a lease that may prove more than it lasted": (
+        "update readings set ends_at = ends_at + 1 where fence = 1",
+        "a slot is taken",
+    ),
     "a fence beyond its pool's": ("update pools set fence = 1", "fences grow"),
     "a fence that went back": (
         "update leases set attempt = 3 - attempt where job_id = 'again'",
@@ -119,16 +131,175 @@ SPOILING = {
         "update queue set hold_until = hold_until + 1 where job_id = 'waits'",
         "a pool knows",
     ),
+    "a pool that thinks a hold is larger": (
+        "update queue set hold_micros = hold_micros + 1 where job_id = 'runs'",
+        "a pool keeps",
+    ),
+    "a pool that has not heard of a longer hold": (
+        "update queue set hold_until = hold_until - 1 where job_id = 'runs'",
+        "a pool keeps",
+    ),
+    "a pool that thinks a job was withdrawn": (
+        "update queue set withdrawn = true where job_id = 'waits'",
+        "a pool keeps",
+    ),
+    "a pool that has forgotten a withdrawal": (
+        "update queue set withdrawn = false where job_id = 'gone'",
+        "a pool keeps",
+    ),
+    "a pool that runs something else": (
+        "update queue set body = replace(body::text, '\"milli_gpus\":8000', '\"milli_gpus\":1')"
+        "::json where job_id = 'waits'",
+        "a pool keeps",
+    ),
+    "a job of another account": (
+        "update jobs set account_id = 'org' where job_id = 'waits'",
+        "a job is whose",
+    ),
+    "a job of another user": (
+        "update jobs set user_id = 'bob' where job_id = 'waits'",
+        "a job is whose",
+    ),
+    "a job that was submitted at another time": (
+        "update jobs set submitted_at = submitted_at + 1 where job_id = 'waits'",
+        "a job is whose",
+    ),
+    "an attempt more": (
+        "update queue set attempt = attempt + 1 where job_id = 'runs'",
+        "a job in a pool has had",
+    ),
+    "an attempt before the first": (
+        "update queue set attempt = 1 where job_id = 'waits'",
+        "a job in a pool has had",
+    ),
+    "run time that nobody has run": (
+        "update queue set ran_ms = ran_ms + 1 where job_id = 'again'",
+        "a job in a pool has had",
+    ),
+    "run time that was given back": (
+        "update queue set ran_ms = ran_ms + 3000 where job_id = 'moved'",
+        "a job in a pool has had",
+    ),
+    "a requeue more": (
+        "update queue set requeues_left = requeues_left + 1 where job_id = 'again'",
+        "a job in a pool has had",
+    ),
+    "an org that knows of another attempt": (
+        "update jobs set attempt = attempt + 1 where job_id = 'again'",
+        "a job stands",
+    ),
+    "an org that thinks a job was withdrawn": (
+        "update jobs set withdrawn = true where job_id = 'waits'",
+        "a job stands",
+    ),
+    "an org that has forgotten a withdrawal": (
+        "update jobs set withdrawn = false where job_id = 'gone'",
+        "a job stands",
+    ),
+    "an org that thinks a job waits": (
+        "update jobs set state = 'waiting' where job_id = 'runs'",
+        "a job stands",
+    ),
+    "a job that ended at another time": (
+        "update jobs set ended_at = ended_at + 1 where job_id = 'gone'",
+        "a job stands",
+    ),
+    "an org that knows of another end": (
+        "update jobs set end_class = 'limit' where job_id = 'done'",
+        "a job stands",
+    ),
+    "a slot that does not exist": (
+        "update lease_slots set slot = slot + 99 where freed_at is null",
+        "a lease has slots",
+    ),
+    "a slot too few": ("delete from lease_slots where freed_at is null", "a lease has slots"),
+    "a slot of another size": ("update slots set milli_gpus = 500", "a lease has slots"),
+    "a lease of a job that was never queued": (
+        "delete from queue where job_id = 'runs'",
+        "a lease has slots",
+    ),
+    "a lease for GPUs of another type": (
+        "update leases set gpu_type = 'h100' where job_id = 'runs'",
+        "a lease is for GPUs",
+    ),
+    "a lease on a node that does not exist": (
+        "delete from nodes where node_id = 'n1'",
+        "a lease is for GPUs",
+    ),
+    "a slot on another node": (
+        "update lease_slots set node_id = 'n2', slot = 0 where freed_at is null",
+        "a lease is for GPUs",
+    ),
+    "an attempt that may run longer": (
+        "update leases set run_ms_max = run_ms_max + 1 where job_id = 'runs'",
+        "an attempt may run",
+    ),
+    "a second attempt that may run as long as the first": (
+        "update leases set run_ms_max = 3600000 where job_id = 'moved' and attempt = 2",
+        "an attempt may run",
+    ),
+    "an attempt whose node lets it run longer": (
+        "update readings r set run_ms_max = r.run_ms_max + 1 from leases l"
+        " where l.pool_id = r.pool_id and l.fence = r.fence and l.job_id = 'runs'",
+        "an attempt may run",
+    ),
+    "a start that was never told": (
+        "update pool_outbox set body = replace(body::text, 'Started', 'RanSoFar')::json"
+        " where job_id = 'runs' and n = 1",
+        "what a pool told",
+    ),
+    "an end that was never told": (
+        "update pool_outbox set body = replace(body::text, 'Ended', 'RanSoFar')::json"
+        " where job_id = 'done'",
+        "what a pool told",
+    ),
+    "an attempt that began at another time": (
+        "update readings set started_at = started_at - 1 where fence = 1",
+        "what a pool told",
+    ),
+    "usage that was never told": (
+        "update readings r set told_ms = r.told_ms - 1 from leases l"
+        " where l.pool_id = r.pool_id and l.fence = r.fence and l.job_id = 'runs'",
+        "what a pool told",
+    ),
+    "work that was given back to nobody": (
+        "update leases set kept_ms = kept_ms + 1 where job_id = 'moved'",
+        "what a pool told",
+    ),
+    "an end for another reason": (
+        "update leases set end_class = 'limit' where job_id = 'done'",
+        "what a pool told",
+    ),
+    "a lease beyond its hold": (
+        "update readings set until_max = until_max + 1 where ends_at is null",
+        "a live lease knows",
+    ),
+    "a lease that was never told to stop": (
+        "update queue set withdrawn = true where job_id = 'runs'",
+        "a live lease knows",
+    ),
+    "a message that nobody delivers to a pool": (
+        f"update org_outbox set acked_at = null, written_at = {T0 - HOUR} where job_id = 'waits'",
+        "a message is not",
+    ),
+    "a message that nobody delivers to an org": (
+        f"update pool_outbox set acked_at = null, written_at = {T0 - HOUR} where job_id = 'gone'",
+        "a message is not",
+    ),
 }
 
 
 @pytest.fixture(scope="module")
 def played(database_url: str) -> Iterator[Connection]:
-    """A database in which a job is done, one had to start again, one runs and one waits."""
+    """A database in which jobs are done, had to start again, were moved, run, wait, are gone."""
     clock = Clock()
     plans = {
         "again": Plan(tries=(Try(5_000, None), Try(5_000)), requeues=1),
         "done": Plan(tries=(Try(5_000),)),
+        "gone": Plan(withdrawn=True),
+        "moved": Plan(
+            tries=(Try(5_000, EndClass.PREEMPTION, kept_ms=2_000), Try(5_000)), requeues=1
+        ),
         "runs": Plan(tries=(Try(10**9),)),
         "waits": Plan(milli_gpus=8_000, run_ms=1_000),
     }
@@ -137,26 +308,43 @@ def played(database_url: str) -> Iterator[Connection]:
         world.found(connection)
         driver = Driver(world, connection)
         driver.submit()
-        for _ in range(14):
+        driver.jobs.extend("org", "more", JobId("runs"), 1_000_000, T0 + 2 * DAY)
+        for _ in range(20):
             driver.turn()
             clock.now += 5 * SECOND
         driver.relay.round()
         yield connection
 
 
-def told(connection: Connection) -> list[str]:
+def told(connection: Connection, now: Instant = T0) -> list[str]:
     """What the checks find."""
-    return [str(one) for check in SEAM_CHECKS for one in problems(connection, check)]
+    return [
+        str(one)
+        for check in SEAM_CHECKS
+        for one in problems(connection, check, [now] if check.timed else ())
+    ]
 
 
 def test_a_sound_database_is_told_nothing(played: Connection) -> None:
     """The story has what the checks look at: leases that ended, one that lives, a job waiting."""
     sql = "select count(*), count(ended_at) from leases"
-    assert [(4, 3)] == played.execute(sql).fetchall()
+    assert [(6, 5)] == played.execute(sql).fetchall()
     assert [("waits",)] == played.execute(
         "select job_id from queue where state = 'queued'"
     ).fetchall()
     assert [] == told(played)
+
+
+def test_a_message_is_overdue_after_an_hour(played: Connection) -> None:
+    """Until then it only excuses what differs; the oldest of a job is told (D4)."""
+    sql = "update pool_outbox set acked_at = null, written_at = %s where job_id = 'gone'"
+    with played.transaction(force_rollback=True):
+        played.execute(sql, [T0])
+        assert [] == told(played, T0 + HOUR - 1)
+        [found] = told(played, T0 + HOUR + SECOND)
+
+    want = "a message is not on its way for longer than 60 min: pool gone to its org, seconds"
+    assert f"org: {want}: 3601 kept, 3600 wanted" == found
 
 
 @pytest.mark.parametrize("name", SPOILING)

@@ -7,9 +7,10 @@ events alone and compares row by row; `repair` writes anew what differs.
 from collections.abc import Callable
 from typing import Final
 
+from bursar.core.instant import Instant
 from bursar.service.rebuild import Difference, Rebuilt, rebuild, rebuild_one
 from bursar.service.repair import Repaired, repair
-from bursar.store.reading import Connection, OrgId
+from bursar.store.reading import Connection, OrgId, money_time
 from bursar.store.verifying import CHECKS as LEDGER_CHECKS
 from bursar.store.verifying import SNAPSHOT, STRAY_ORGS, Check, Problem, problems
 from bursar.store.verifying_seam import SEAM_CHECKS
@@ -34,13 +35,18 @@ __all__ = [
 Told = Callable[[Check, int], None]  # a check, and how many problems it found
 
 
-def verify(connection: Connection, told: Told | None = None) -> tuple[Problem, ...]:
+def verify(
+    connection: Connection,
+    told: Told | None = None,
+    clock: Callable[[Connection], Instant] = money_time,
+) -> tuple[Problem, ...]:
     """Every contradiction in the tables, in one snapshot; on a connection without limits."""
     found: list[Problem] = []
     with connection.transaction():
         connection.execute(SNAPSHOT)
+        now = clock(connection)
         for check in CHECKS:
-            here = list(problems(connection, check))
+            here = list(problems(connection, check, [now] if check.timed else ()))
             found += here
             if told is not None:
                 told(check, len(here))

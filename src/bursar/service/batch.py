@@ -20,6 +20,8 @@ from bursar.core.ledger.idempotency import Reply, replay
 from bursar.core.ledger.tables import NotLoaded
 from bursar.core.pricing import PriceBook
 from bursar.core.refusal import Fault, InvariantBroken, Refusal
+from bursar.core.value import value
+from bursar.service.memory import uncollected
 from bursar.service.prefetch import Prefetch, new_names
 from bursar.store.jobs import Note, Noted, save_notes
 from bursar.store.reading import (
@@ -60,7 +62,7 @@ class Ask(NamedTuple):
     note: Note | None = None  # what is written together with it
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Answer:
     """What became of a command."""
 
@@ -91,7 +93,7 @@ class Batch:
         orgs = {ask.org for ask in asks}
         self._noted.clear()
         try:
-            with self.connection.transaction(), self.connection.pipeline():
+            with uncollected(), self.connection.transaction(), self.connection.pipeline():
                 answers = self._decided(asks, orgs)
             self._let_go(orgs)
             return answers
@@ -177,7 +179,7 @@ class Batch:
             for what in new_names(books[ask.org], ask.command)
         }
         while True:
-            ahead = {org: Prefetch(found, now) for org, found in books.items()}
+            ahead = {org: Prefetch(books[org], now) for org in {ask.org for ask in asks}}
             again: list[Ask] = []  # when this is loaded, more can be told of these
             for ask in asks:
                 missing = [

@@ -5,8 +5,8 @@ costs a little reading. Each round names what is missing for all commands at onc
 can be told from what is there: a hold names its account, an account its budgets, and so on.
 """
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, TypeAlias
 
 from bursar.core.budgets.periods import slots_inside
 from bursar.core.ids import AccountId, BudgetId, DebtId, HoldId, UserId
@@ -39,7 +39,9 @@ from bursar.core.ledger.commands import (
     Transfer,
 )
 from bursar.core.ledger.tables import FIRST, Row, Stretch, Table
-from bursar.core.ledger.values import TargetKey
+from bursar.core.ledger.values import Kind, TargetKey
+
+Missing: TypeAlias = list[Row | Stretch]
 
 _OF_A_HOLD = (Charge, Settle, Release, Refund, EndHold, ExtendHold, Redraw, GiveBack, BookLate)
 
@@ -57,47 +59,49 @@ class Prefetch:
         self._lanes: set[AccountId] = set()
         self._orders_seen = False
 
-    def missing_for(self, command: Command) -> Iterator[Row | Stretch]:
+    def missing_for(self, command: Command) -> Missing:
         """What a command will look at and the books do not know yet, as far as one can tell."""
         books = self._books
-        yield from self._orders()
-        if isinstance(command, Reserve):
-            yield from _rows(books.users, command.user)
-            yield from self._spender(command.account, command.user)
-            yield from self._lanes_of(command.account)
-        elif isinstance(command, _OF_A_HOLD):
-            yield from self._hold(command.hold)
+        missing = self._orders()
+        if isinstance(command, _OF_A_HOLD):
+            missing += self._hold(command.hold)
+        elif isinstance(command, Reserve):
+            missing += _rows(books.users, (command.user,))
+            missing += self._spender(command.account, command.user)
+            missing += self._lanes_of(command.account)
         elif isinstance(command, ReverseCharge):
-            yield from _rows(books.charges, command.charge)
+            missing += _rows(books.charges, (command.charge,))
             if books.charges.knows(command.charge):
                 record = books.charges.get(command.charge)
-                yield from self._hold(record.hold) if record else ()
+                missing += self._hold(record.hold) if record else ()
         elif isinstance(command, (Issue, Transfer)):
-            yield from _path(books, command.account)
+            missing += _path(books, command.account)
+        return missing
 
-    def _orders(self) -> Iterator[Stretch]:
+    def _orders(self) -> Missing:
         """What may be due, and what may have started or expired."""
         if self._orders_seen:
-            return
+            return []
         self._orders_seen = True
-        for name in (TURNS, LIMITS, WAITING, ENDING, DEBTS):
-            if self._books.order(name).untouched:
-                yield Stretch(name, FIRST)
+        names = (TURNS, LIMITS, WAITING, ENDING, DEBTS)
+        return [Stretch(name, FIRST) for name in names if self._books.order(name).untouched]
 
-    def _hold(self, hold_id: HoldId) -> Iterator[Row | Stretch]:
+    def _hold(self, hold_id: HoldId) -> Missing:
         books = self._books
-        yield from _rows(books.holds, hold_id)
-        hold = books.holds.get(hold_id) if books.holds.knows(hold_id) else None
+        if not books.holds.knows(hold_id):
+            return [Row("holds", hold_id)]
+        hold = books.holds.get(hold_id)
         if hold is None:
-            return
-        yield from self._spender(hold.terms.account, hold.terms.user)
-        grants = books.grants
+            return []
+        missing = self._spender(hold.terms.account, hold.terms.user)
         for draw in hold.draws:
-            yield from _rows(grants, draw.grant)
-            if grants.knows(draw.grant) and (grant := grants.get(draw.grant)):
-                yield from _rows(self._books.totals, (grant.terms.account, grant.terms.kind))
+            if not books.grants.knows(draw.grant):
+                missing.append(Row("grants", draw.grant))
+            elif grant := books.grants.get(draw.grant):
+                missing += _rows(books.totals, ((grant.terms.account, grant.terms.kind),))
+        return missing
 
-    def _spender(self, account: AccountId, user: UserId) -> Iterator[Row | Stretch]:
+    def _spender(self, account: AccountId, user: UserId) -> Missing:
         """What is counted of an account's and a user's usage, at every level.
 
         Once nothing of it is missing, nothing will be before the next slot of time begins.
@@ -106,75 +110,75 @@ class Prefetch:
         slot = self._now - self._now % BURN_SLOT
         found = (account, user, slot)
         if found in books.looked_up or found in self._spenders:
-            return
+            return []
         self._spenders.add(found)
-        missing = list(self._counters(account, user, slot))
+        missing = self._counters(account, user, slot)
         if not missing and books.accounts.get(account) is not None:
             books.looked_up.add(found)
-        yield from missing
+        return missing
 
-    def _counters(self, account: AccountId, user: UserId, slot: Instant) -> Iterator[Row]:
+    def _counters(self, account: AccountId, user: UserId, slot: Instant) -> Missing:
         books = self._books
-        missing = list(_path(books, account))
-        yield from missing
+        missing = _path(books, account)
         if missing or books.accounts.get(account) is None:
-            return
+            return missing
         path = books.path(account)
-        yield from _rows(books.burn, *((one, slot) for one in path))
-        for target in _targets(path, user):
-            yield from _rows(books.budgets_of, target)
+        targets = _targets(path, user)
+        missing = _rows(books.burn, ((one, slot) for one in path))
+        missing += _rows(books.budgets_of, targets)
+        for target in targets:
             if books.budgets_of.knows(target):
                 for budget in books.budgets_of.get(target) or ():
-                    yield from self._budget(budget, user if target[2] else None)
+                    missing += self._budget(budget, user if target[2] else None)
+        return missing
 
-    def _budget(self, budget_id: BudgetId, user: UserId | None) -> Iterator[Row]:
+    def _budget(self, budget_id: BudgetId, user: UserId | None) -> Missing:
         books = self._books
-        yield from _rows(books.budgets, budget_id)
-        yield from _rows(books.claims, (budget_id, user))
+        missing = _rows(books.budgets, (budget_id,))
+        missing += _rows(books.claims, ((budget_id, user),))
         if books.budgets.knows(budget_id) and (budget := books.budgets.get(budget_id)):
-            for start in slots_inside(budget.window, self._now):
-                yield from _rows(books.tallies, (budget_id, user, start))
+            slots = slots_inside(budget.window, self._now)
+            missing += _rows(books.tallies, ((budget_id, user, start) for start in slots))
+        return missing
 
-    def _lanes_of(self, account: AccountId) -> Iterator[Row | Stretch]:
-        """The credits an account may spend: its lanes, and the front of each."""
+    def _lanes_of(self, account: AccountId) -> Missing:
+        """The credits an account may spend: its lanes, the front of each, what they count in."""
         books = self._books
-        if account in self._lanes or list(_path(books, account)):
-            return
+        if account in self._lanes or _path(books, account):
+            return []
         self._lanes.add(account)
         if books.accounts.get(account) is None:
-            return
-        for one in books.path(account):
-            yield from _rows(books.lanes_of, one)
-            if books.lanes_of.knows(one):
-                yield from self._fronts(books.lanes_of.get(one) or ())
+            return []
+        path = books.path(account)
+        missing = _rows(books.lanes_of, path)
+        for one in path:
+            if books.lanes_of.knows(one) and (lanes := books.lanes_of.get(one)):
+                missing += self._fronts(lanes)
+                missing += _rows(books.totals, ((one, kind) for kind in Kind))
+        return missing
 
-    def _fronts(self, lanes: tuple[Lane, ...]) -> Iterator[Stretch]:
-        for lane in lanes:
-            order = self._books.order(order_of(lane))
-            if order.untouched:
-                yield Stretch(order.name, FIRST)
+    def _fronts(self, lanes: tuple[Lane, ...]) -> Missing:
+        orders = [self._books.order(order_of(lane)) for lane in lanes]
+        return [Stretch(order.name, FIRST) for order in orders if order.untouched]
 
 
-def new_names(books: Books, command: Command) -> Iterator[Row]:
+def new_names(books: Books, command: Command) -> Missing:
     """The names that a command gives to something new: it will look whether they are taken."""
     if isinstance(command, (Charge, Settle, BookLate)):
-        yield from _rows(books.charges, command.charge)
-    elif isinstance(command, Reserve):
-        yield from _rows(books.holds, command.hold)
-        yield from _rows(books.debts, DebtId(command.hold))
+        return _rows(books.charges, (command.charge,))
+    if isinstance(command, Reserve):
+        taken = _rows(books.holds, (command.hold,))
+        return taken + _rows(books.debts, (DebtId(command.hold),))
+    return []
 
 
-def _rows(table: Table[Any, Any], *keys: Any) -> Iterator[Row]:
-    for key in keys:
-        if not table.knows(key):
-            yield Row(table.name, key)
+def _rows(table: Table[Any, Any], keys: Iterable[Any]) -> Missing:
+    return [Row(table.name, key) for key in table.unknown(keys)]
 
 
-def _path(books: Books, account: AccountId) -> Iterator[Row]:
+def _path(books: Books, account: AccountId) -> Missing:
     """The account and all above it, one round for each step up."""
-    for step in books.known_path(account):
-        if not books.accounts.knows(step):
-            yield Row("accounts", step)
+    return _rows(books.accounts, books.known_path(account))
 
 
 def _targets(path: tuple[AccountId, ...], user: UserId) -> list[TargetKey]:

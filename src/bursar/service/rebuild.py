@@ -9,11 +9,9 @@ What is read may have been changed by hand in any way. An event that cannot be r
 rules do not follow, is a difference like others: that org is left there, the next one is looked at.
 """
 
-import gc
 import multiprocessing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
@@ -22,6 +20,7 @@ from bursar.core.ledger.books import Books
 from bursar.core.ledger.events import AccountAdded, Event
 from bursar.core.ledger.evolve import evolve
 from bursar.core.refusal import InvariantBroken, invariant
+from bursar.service.memory import uncollected
 from bursar.store.codec import EVENTS as KINDS
 from bursar.store.codec import event_of
 from bursar.store.database import connected
@@ -165,21 +164,6 @@ def in_snapshot(connection: Connection, org: OrgId) -> Rebuilt:
     with connection.transaction(), uncollected():
         connection.execute(SNAPSHOT)
         return Replay(connection, org).rebuilt()
-
-
-@contextmanager
-def uncollected() -> Iterator[None]:
-    """Let nobody look for garbage in circles: books only grow, and have none.
-
-    Looking through them again and again would take a third of the time.
-    """
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collects:
-            gc.enable()
 
 
 @dataclass(slots=True)

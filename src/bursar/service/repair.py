@@ -17,7 +17,8 @@ import psycopg
 
 from bursar.core.ledger.verify import problems as contradictions
 from bursar.core.refusal import InvariantBroken, broken
-from bursar.service.rebuild import Difference, Rebuilt, Replay, in_snapshot, spread, uncollected
+from bursar.service.memory import uncollected
+from bursar.service.rebuild import Difference, Rebuilt, Replay, in_snapshot, spread
 from bursar.store.database import connected
 from bursar.store.reading import LOCK_ORGS, Connection, OrgId, arrays, transposed
 from bursar.store.shelves import DRAWS, SHELVES

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, get_args
 import msgspec
 
 from bursar.core.ids import JobId
-from bursar.core.instant import SECOND, Instant
+from bursar.core.instant import HOUR, SECOND, Instant
 from bursar.core.messages import Message
 from bursar.store.codec import text_of, value_of
 from bursar.store.reading import Connection, OrgId, transposed
@@ -21,6 +21,7 @@ from bursar.store.saving import matched
 PoolId: TypeAlias = str
 
 LATE: Final = 30 * SECOND  # after so long an unacknowledged message is told to the operator
+OVERDUE: Final = HOUR  # after so long `verify` tells it too: nobody delivers it
 _KINDS: Final[Mapping[str, type[Any]]] = {kind.__name__: kind for kind in get_args(Message)}
 
 

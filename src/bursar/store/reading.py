@@ -7,11 +7,12 @@ one statement, however many are asked for. Keys are joined as `unnest(arrays)`, 
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import psycopg
+from psycopg.pq import PipelineStatus
 
 from bursar.core.ledger.books import AFTER_POSTINGS, Books, Change, Lane, order_of
 from bursar.core.ledger.events import Event
@@ -19,6 +20,7 @@ from bursar.core.ledger.idempotency import Reply
 from bursar.core.ledger.tables import FIRST, Key, Row, Stretch
 from bursar.core.ledger.values import Budget, Draw, OrgPolicy
 from bursar.core.pricing import PriceBook
+from bursar.core.value import value
 from bursar.store.codec import command_of, event_of, refusal_of, value_of
 from bursar.store.shelves import (
     DRAWS,
@@ -67,7 +69,7 @@ class Wanted(NamedTuple):
     what: Row | Stretch
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class OrgRow:
     """An org's own row."""
 
@@ -122,8 +124,7 @@ def read_org(connection: Connection, org: OrgId) -> OrgRow | None:
 
 
 def _org_of(row: Values) -> OrgRow:
-    org, *values, frozen = row
-    return OrgRow(org=org, number=values[0], frozen=frozen, values=tuple(values))
+    return OrgRow(org=row[0], number=row[1], frozen=row[-1], values=row[1:-1])
 
 
 def money_time(connection: Connection) -> int:
@@ -155,9 +156,15 @@ def load(connection: Connection, parts: Parts, wanted: Iterable[Wanted], most: i
             for order, asked in stretches.items()
         ),
     ]
-    with connection.pipeline():
+    with _pipelined(connection):
         while loading:
             loading = [one for one in loading if next(one, _DONE) is not _DONE]
+
+
+def _pipelined(connection: Connection) -> AbstractContextManager[object]:
+    """A pipeline, if there is none: one within another would only wait once more at its end."""
+    off = connection.info.pipeline_status is PipelineStatus.OFF
+    return connection.pipeline() if off else nullcontext()
 
 
 # A load sends a question and yields; when it goes on, it takes the answer. It may ask again.
@@ -195,8 +202,8 @@ def transposed(rows: Sequence[Values], width: int) -> list[str]:
 def array_of(values: Sequence[Any]) -> str:
     """An array as text: `{1,NULL,"two"}`. Columns of one type take a short cut."""
     kinds = {*map(type, values)}
-    if kinds == {int}:
-        return "{" + ",".join(map(str, values)) + "}"
+    if kinds <= _PLAIN:
+        return "{" + ",".join(map(str, values)).replace("None", "NULL") + "}"
     if kinds == {str}:
         joined = "\0".join(values)
         if joined.count("\0") != len(values) - 1:
@@ -204,6 +211,9 @@ def array_of(values: Sequence[Any]) -> str:
         escaped = joined.replace("\\", "\\\\").replace('"', '\\"')
         return '{"' + escaped.replace("\0", '","') + '"}'
     return "{" + ",".join([_element(value) for value in values]) + "}"
+
+
+_PLAIN: Final = {int, bool, type(None)}  # what needs no quotes
 
 
 def _element(value: Any) -> str:
@@ -260,9 +270,9 @@ def _load_rows(
         assert draws is not None
         _unpack_holds(parts, found, draws.fetchall())
     else:
-        for org, *row in found:
-            shelf.unpack(parts[org], tuple(row))
-    there = {tuple(row[: len(shelf.key) + 1]) for row in found}
+        for row in found:
+            shelf.unpack(parts[row[0]], row[1:])
+    there = {row[: len(shelf.key) + 1] for row in found}
     for values, (org, key) in asked.items():
         if values not in there:
             for name in shelf.keeps:

@@ -49,6 +49,14 @@ class Shelf:
     pack: Callable[[Books, Any], Values]
     unpack: Callable[[Books, Values], None] | None  # None: a hold is unpacked with its draws
     key_of: Callable[[Any], Values]  # a key of the books as values of the key's columns
+    changing: tuple[str, ...] = ()  # the columns that ever change, if the others are worth sparing
+    repack: Callable[[Books, Any], Values] | None = None  # the key's columns, and those
+
+    @property
+    def changes(self) -> Mapping[str, str]:
+        """The columns that are written when a row has changed."""
+        names = (*self.key, *self.changing) if self.changing else tuple(self.columns)
+        return {name: self.columns[name] for name in names}
 
 
 def _same(key: Hashable) -> Values:
@@ -62,6 +70,10 @@ def _pack_account(books: Books, key: AccountId) -> Values:
     account = existing(books.accounts, key)
     used, owed = books.used.get(key) or 0, books.owed.get(key) or 0
     return key, account.parent, account.name, account.time_zone, used, owed
+
+
+def _repack_account(books: Books, key: AccountId) -> Values:
+    return key, books.used.get(key) or 0, books.owed.get(key) or 0
 
 
 def _unpack_account(books: Books, row: Values) -> None:
@@ -120,6 +132,17 @@ def _pack_grant(books: Books, key: Any) -> Values:
         terms.external_ref,
         terms.parent,
         terms.recurrence,
+        *_grant_figures(books, grant),
+    )
+
+
+def _repack_grant(books: Books, key: Any) -> Values:
+    grant = existing(books.grants, key)
+    return (key, grant.terms.expires_at, *_grant_figures(books, grant))
+
+
+def _grant_figures(books: Books, grant: Grant) -> Values:
+    return (
         grant.available,
         grant.held,
         grant.spent,
@@ -177,6 +200,10 @@ def _pack_lane(books: Books, lane: Lane) -> Values:
     return (*_lane_key(lane), lane.priority, policy_text(lane.policy), total)
 
 
+def _repack_lane(books: Books, lane: Lane) -> Values:
+    return (*_lane_key(lane), books.lane_totals.get(lane))
+
+
 def _unpack_lane(books: Books, row: Values) -> None:
     account, _, priority, policy, total = row
     books.lane_totals.load(Lane(account, priority, policy_of(policy)), total)
@@ -209,13 +236,23 @@ def _pack_hold(books: Books, key: Any) -> Values:
         text_of(terms.price_versions),
         terms.by_time,
         terms.opened_at,
+        *_hold_figures(hold),
+    )
+
+
+def _repack_hold(books: Books, key: Any) -> Values:
+    return (key, *_hold_figures(existing(books.holds, key)))
+
+
+def _hold_figures(hold: Hold) -> Values:
+    return (
         hold.expires_at,
         hold.open,
         hold.used,
         hold.owed,
         hold.absorbed,
         hold.rate,
-        text_of(hold.meters),
+        text_of(hold.meters) if hold.meters else "[]",
         hold.touched_at,
         hold.closed_at,
     )
@@ -396,6 +433,8 @@ SHELVES: Final[tuple[Shelf, ...]] = (
         pack=_pack_account,
         unpack=_unpack_account,
         key_of=_same,
+        changing=("used", "owed"),
+        repack=_repack_account,
     ),
     Shelf(
         table="users",
@@ -421,6 +460,11 @@ SHELVES: Final[tuple[Shelf, ...]] = (
         pack=_pack_grant,
         unpack=_unpack_grant,
         key_of=_same,
+        changing=(
+            *("expires_at", "available", "held", "spent", "lapsed", "revoked", "moved"),
+            *("withdrawn", "forfeited", "place", "has_free"),
+        ),
+        repack=_repack_grant,
     ),
     Shelf(
         table="lanes",
@@ -432,6 +476,8 @@ SHELVES: Final[tuple[Shelf, ...]] = (
         pack=_pack_lane,
         unpack=_unpack_lane,
         key_of=_lane_key,
+        changing=("total",),
+        repack=_repack_lane,
     ),
     Shelf(
         table="totals",
@@ -458,6 +504,11 @@ SHELVES: Final[tuple[Shelf, ...]] = (
         pack=_pack_hold,
         unpack=None,
         key_of=_same,
+        changing=(
+            *("expires_at", "open", "used", "owed", "absorbed", "rate", "meters"),
+            *("touched_at", "closed_at"),
+        ),
+        repack=_repack_hold,
     ),
     Shelf(
         table="charges",

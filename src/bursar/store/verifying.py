@@ -11,6 +11,7 @@ from typing import Final
 
 import psycopg
 
+from bursar.core.instant import Instant
 from bursar.store.codec import EVENTS
 from bursar.store.reading import Connection, OrgId
 from bursar.store.shelves import SHELVES
@@ -22,6 +23,7 @@ class Check:
 
     name: str
     sql: str
+    timed: bool = False  # whether it is asked with the instant of the snapshot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -531,7 +533,7 @@ CHECKS: Final[tuple[Check, ...]] = (
 
 
 def problems(
-    connection: Connection, check: Check, parameters: Sequence[OrgId] = ()
+    connection: Connection, check: Check, parameters: Sequence[OrgId | Instant] = ()
 ) -> Iterator[Problem]:
     """What one check finds; to be asked inside a snapshot."""
     try:

@@ -1,11 +1,13 @@
 """Whether orgs and pools agree with each other: what `verify` asks about the two sides of a job.
 
-A message that is on its way excuses a difference for as long as nobody has acknowledged it.
+A message that is on its way excuses a difference for as long as nobody has acknowledged it; one
+that nobody delivers is told itself (`verifying_messages`).
 """
 
 from typing import Final
 
 from bursar.store.verifying import Check
+from bursar.store.verifying_messages import MESSAGE_CHECKS, number
 
 _ON_ITS_WAY: Final = """
     exists (select from org_outbox w
@@ -63,22 +65,22 @@ SEAM_CHECKS: Final[tuple[Check, ...]] = (
     Check(
         name="messages to pools are numbered without a gap",
         sql="""
-            select j.org_id, j.job_id, j.sent, coalesce(w.sent, 0)
+            select j.org_id, j.job_id, j.sent, count(w.n)
               from jobs j
-              left join (select org_id, job_id, count(*) as sent, max(n) as last
-                           from org_outbox group by org_id, job_id) w using (org_id, job_id)
-             where j.sent <> coalesce(w.sent, 0) or j.sent <> coalesce(w.last, 0)
+              left join org_outbox w on w.org_id = j.org_id and w.job_id = j.job_id
+             group by j.org_id, j.job_id
+            having j.sent <> count(w.n) or j.sent <> max(w.n)
         """,
     ),
     Check(
         name="messages to orgs are numbered without a gap",
         sql="""
-            select q.org_id, q.pool_id || ' ' || q.job_id, q.sent, coalesce(w.sent, 0)
+            select q.org_id, q.pool_id || ' ' || q.job_id, q.sent, count(w.n)
               from queue q
-              left join (select pool_id, org_id, job_id, count(*) as sent, max(n) as last
-                           from pool_outbox group by pool_id, org_id, job_id) w
-             using (pool_id, org_id, job_id)
-             where q.sent <> coalesce(w.sent, 0) or q.sent <> coalesce(w.last, 0)
+              left join pool_outbox w
+                on w.pool_id = q.pool_id and w.org_id = q.org_id and w.job_id = q.job_id
+             group by q.pool_id, q.org_id, q.job_id
+            having q.sent <> count(w.n) or q.sent <> max(w.n)
         """,
     ),
     Check(
@@ -112,12 +114,12 @@ SEAM_CHECKS: Final[tuple[Check, ...]] = (
                and w.n = i.n
              where w.n is null
              union all
-            select j.org_id, j.job_id, j.received, coalesce(i.handled, 0)
+            select j.org_id, j.job_id, j.received, count(i.n)
               from jobs j
-              left join (select org_id, pool_id, job_id, count(*) as handled, max(n) as last
-                           from org_inbox group by org_id, pool_id, job_id) i
-             using (org_id, pool_id, job_id)
-             where j.received <> coalesce(i.handled, 0) or j.received <> coalesce(i.last, 0)
+              left join org_inbox i
+                on i.org_id = j.org_id and i.pool_id = j.pool_id and i.job_id = j.job_id
+             group by j.org_id, j.job_id
+            having j.received <> count(i.n) or j.received <> max(i.n)
         """,
     ),
     Check(
@@ -130,13 +132,14 @@ SEAM_CHECKS: Final[tuple[Check, ...]] = (
     Check(
         name="a job that is leased has one live lease, and no other job has",
         sql="""
-            select q.org_id, q.pool_id || ' ' || q.job_id, coalesce(l.live, 0),
+            select q.org_id, q.pool_id || ' ' || q.job_id, count(l.fence),
                    (q.state = 'leased')::int::bigint
               from queue q
-              left join (select pool_id, org_id, job_id, count(*) as live
-                           from leases where ended_at is null
-                          group by pool_id, org_id, job_id) l using (pool_id, org_id, job_id)
-             where coalesce(l.live, 0) <> (q.state = 'leased')::int
+              left join leases l
+                on l.pool_id = q.pool_id and l.org_id = q.org_id and l.job_id = q.job_id
+               and l.ended_at is null
+             group by q.pool_id, q.org_id, q.job_id
+            having count(l.fence) <> (q.state = 'leased')::int
         """,
     ),
     Check(
@@ -169,7 +172,11 @@ SEAM_CHECKS: Final[tuple[Check, ...]] = (
             select l.org_id, l.pool_id || ' ' || l.job_id || ' ' || l.attempt, r.ends_at, l.ended_at
               from leases l
               left join readings r on r.pool_id = l.pool_id and r.fence = l.fence
-             where r.fence is null or (r.ends_at is null) <> (l.ended_at is null)
+             where r.fence is null
+                or r.ends_at is distinct from case
+                   when l.ended_at is null then null
+                   when l.kept_ms is null then least(l.ended_at, r.until)
+                   else r.leased_at end
         """,
     ),
     Check(
@@ -238,4 +245,48 @@ SEAM_CHECKS: Final[tuple[Check, ...]] = (
              where h.closed_at is null and q.hold_until <> h.expires_at and not ({_ON_ITS_WAY})
         """,
     ),
+    Check(
+        name="a lease has slots that exist, as large as its job asked for",
+        sql=f"""
+            select coalesce(l.org_id, ''), s.pool_id || ' ' || s.node_id || ' ' || s.slot,
+                   null::bigint, null::bigint
+              from lease_slots s
+              left join slots t
+                on t.pool_id = s.pool_id and t.node_id = s.node_id and t.slot = s.slot
+              left join leases l on l.pool_id = s.pool_id and l.fence = s.fence
+             where t.slot is null or l.fence is null
+             union all
+            select l.org_id, l.pool_id || ' ' || l.job_id || ' ' || l.attempt,
+                   sum(t.milli_gpus)::bigint, max({number("q", "milli_gpus")})
+              from leases l
+              left join queue q
+                on q.pool_id = l.pool_id and q.org_id = l.org_id and q.job_id = l.job_id
+              left join lease_slots s on s.pool_id = l.pool_id and s.fence = l.fence
+              left join slots t
+                on t.pool_id = s.pool_id and t.node_id = s.node_id and t.slot = s.slot
+             group by l.pool_id, l.fence
+            having max({number("q", "milli_gpus")}) is null
+                or max({number("q", "milli_gpus")}) is distinct from sum(t.milli_gpus)
+        """,
+    ),
+    Check(
+        name="a lease is for GPUs of its node's type, and its slots are there",
+        sql="""
+            select l.org_id, l.pool_id || ' ' || l.job_id || ' ' || l.attempt || ': '
+                   || concat_ws(' ', l.gpu_type, 'on', r.node_id, 'of', n.gpu_type),
+                   null::bigint, null::bigint
+              from leases l
+              join readings r on r.pool_id = l.pool_id and r.fence = l.fence
+              left join nodes n on n.pool_id = r.pool_id and n.node_id = r.node_id
+             where n.gpu_type is distinct from l.gpu_type
+             union all
+            select l.org_id, l.pool_id || ' ' || l.job_id || ' ' || l.attempt || ': on '
+                   || r.node_id || ', a slot on ' || s.node_id, null::bigint, null::bigint
+              from leases l
+              join readings r on r.pool_id = l.pool_id and r.fence = l.fence
+              join lease_slots s on s.pool_id = l.pool_id and s.fence = l.fence
+             where s.node_id <> r.node_id
+        """,
+    ),
+    *MESSAGE_CHECKS,
 )

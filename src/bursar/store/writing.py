@@ -109,7 +109,7 @@ INSERTS: Final = MappingProxyType(
 )
 UPDATES: Final = MappingProxyType(
     {
-        shelf.table: update_sql(shelf.table, shelf.key, shelf.columns)
+        shelf.table: update_sql(shelf.table, shelf.key, shelf.changes)
         for shelf in SHELVES
         if len(shelf.columns) > len(shelf.key)
     }
@@ -166,20 +166,29 @@ class Written:
 
     def rows(self, org: OrgId, books: Books, trial: Trial) -> None:
         """Gather the rows that one org's commands made or changed."""
-        made: dict[tuple[str, Any], bool] = {}
-        for table, key, before in trial.replaced():
+        made: dict[str, dict[Any, bool]] = defaultdict(dict)  # table → key → whether it is new
+        replaced = trial.replaced()
+        for table, rows in replaced.items():
             shelf = SHELF_OF.get(table.name)
-            if shelf is None:
-                continue
-            is_new = before is None and table.name == shelf.keeps[0]
-            made[shelf.table, key] = made.get((shelf.table, key), False) or is_new
-            if shelf.table == "holds":
-                self._draws(org, before, books.holds.get(key))
-        for (table_name, key), is_new in made.items():
-            values = (org, *_SHELF[table_name].pack(books, key))
-            (self.new if is_new else self.changed)[table_name].append(values)
+            if shelf is not None:
+                keys, brings_new = made[shelf.table], table.name == shelf.keeps[0]
+                for key, before in rows.items():
+                    keys[key] = keys.get(key, False) or (brings_new and before is None)
+        for name, keys in made.items():
+            self._of_shelf(org, books, _SHELF[name], keys)
+        for hold, before in replaced.get(books.holds, {}).items():
+            self._draws(org, before, books.holds.get(hold))
         if org in self.moved:
             self.changed["orgs"].append((org, *singles_values(books)))
+
+    def _of_shelf(self, org: OrgId, books: Books, shelf: Shelf, keys: dict[Any, bool]) -> None:
+        new, changed = self.new[shelf.table], self.changed[shelf.table]
+        pack, repack = shelf.pack, shelf.repack or shelf.pack
+        for key, is_new in keys.items():
+            if is_new:
+                new.append((org, *pack(books, key)))
+            else:
+                changed.append((org, *repack(books, key)))
 
     def event(self, org: OrgId, books: Books, number: int, event: Event) -> None:
         """Gather an event and its postings; the books have its grants."""
@@ -206,8 +215,9 @@ class Written:
         """Send what was gathered; the database works on it while we go on, in a pipeline."""
         for statements, gathered in ((INSERTS, self.new), (UPDATES, self.changed)):
             for table, rows in gathered.items():
-                sent = connection.execute(statements[table], transposed(rows, 0))
-                self.sent.append(Statement(table, len(rows), sent))
+                if rows:
+                    sent = connection.execute(statements[table], transposed(rows, 0))
+                    self.sent.append(Statement(table, len(rows), sent))
             gathered.clear()
 
     def save(self, connection: Connection) -> None:

@@ -126,7 +126,9 @@ def test_a_part_knows_what_was_loaded_put_or_found_missing() -> None:
     part.mark_absent("c")
 
     assert [True, True, True, False] == [part.knows(key) for key in "abcd"]
+    assert ["d", "e"] == part.unknown("adceb")
     assert table(a=1).knows("z")
+    assert [] == table(a=1).unknown("az")
 
 
 def test_a_table_tells_how_much_it_keeps() -> None:
@@ -135,7 +137,7 @@ def test_a_table_tells_how_much_it_keeps() -> None:
     part.load("a", 1)
     part.put("b", 2)
     part.mark_absent("c")
-    assert 3 == part.size
+    assert [2, 1] == [len(kept) for kept in part.parts]
 
     books = Books()
     before = books.size
@@ -145,7 +147,7 @@ def test_a_table_tells_how_much_it_keeps() -> None:
 
 
 def test_each_replaced_row_is_told_once_as_it_was_at_the_mark() -> None:
-    """In the order of first change; new rows with nothing; orders are not rows (D3)."""
+    """New rows with nothing; orders are not rows (D3)."""
     undo = Undo()
     rows: Table[str, int] = Table("numbers", undo=undo)
     other: Table[str, int] = Table("others", undo=undo)
@@ -161,11 +163,9 @@ def test_each_replaced_row_is_told_once_as_it_was_at_the_mark() -> None:
     rows.put("old", 3)
     rows.put("new", 6)
 
-    assert [("numbers", "new", None), ("numbers", "old", 1), ("others", "old", None)] == [
-        (found.name, key, row) for found, key, row in undo.replaced(mark)
-    ]
+    assert {rows: {"new": None, "old": 1}, other: {"old": None}} == undo.replaced(mark)
     undo.end()
-    assert [] == list(undo.replaced(0))
+    assert {} == undo.replaced(0)
 
 
 def test_a_row_that_is_known_not_to_exist_is_so_again() -> None:

@@ -5,6 +5,7 @@ from typing import Final
 from bursar.bench.ledger.callers import Peak, Works, latency, peak
 from bursar.bench.ledger.figures import Figure, Load
 from bursar.bench.ledger.orgs import MADE, make_orgs
+from bursar.bench.ledger.processes import Share, at_once, peaks
 from bursar.bench.ledger.sizes import HOT, SPREAD, Shape, Sizes
 from bursar.bench.ledger.yardsticks import Say
 from bursar.service.audit import verify
@@ -13,6 +14,7 @@ from bursar.service.ledger import Ledger
 
 CALLERS: Final = 64
 CROWD: Final = 256
+PROCESSES: Final = 2
 OF_PEAK: Final = 0.8  # at which latency is measured
 
 ANSWERED: Final = f"select count(*) from requests where key not like '{MADE}%'"
@@ -35,6 +37,16 @@ def measure_spread(server: Database, sizes: Sizes, yardsticks: dict[str, float],
                 _throughput(found, CALLERS, name, yardsticks.get(name), ratio_least=least)
             )
         work.latency(orgs, SPREAD, found)
+        both = work.peak_of_processes(orgs, SPREAD, CALLERS)
+        load.figures.append(
+            Figure(
+                what=f"{CALLERS} callers in {PROCESSES} processes",
+                value=both.per_second,
+                unit="commands/s",
+                yardstick="in one",
+                yardstick_value=found.per_second,
+            )
+        )
         work.check()
     return load
 
@@ -102,9 +114,24 @@ class Working:
         with Ledger(self._database.connect) as ledger:
             warm = peak(ledger, self._works(orgs, shape), callers, self._sizes.warm_s)
             found = peak(ledger, self._works(orgs, shape), callers, self._sizes.seconds)
-        self._answered += warm.commands + found.commands
-        self._failed(warm.failed + found.failed)
-        return found
+        return self._counted(warm, found)
+
+    def peak_of_processes(self, orgs: list[str], shape: Shape, callers: int) -> Peak:
+        """The same with the callers shared among processes, each with a ledger of its own."""
+        self._say(f"{self._load.name}: {callers} callers in {PROCESSES} processes")
+        self._runs += 1
+        share = Share(
+            url=self._database.url,
+            name=f"run-{self._runs}",
+            orgs=orgs,
+            projects=shape.projects,
+            callers=callers // PROCESSES,
+            warm_s=self._sizes.warm_s,
+            seconds=self._sizes.seconds,
+        )
+        told = peaks([share._replace(name=f"{share.name}-{n}") for n in range(PROCESSES)])
+        warm, found = (at_once(stretch) for stretch in zip(*told, strict=True))
+        return self._counted(warm, found)
 
     def latency(
         self, orgs: list[str], shape: Shape, found: Peak, p99_most: float | None = None
@@ -137,6 +164,11 @@ class Working:
     def _works(self, orgs: list[str], shape: Shape) -> Works:
         self._runs += 1
         return Works(f"run-{self._runs}", orgs, shape.projects)
+
+    def _counted(self, warm: Peak, found: Peak) -> Peak:
+        self._answered += warm.commands + found.commands
+        self._failed(warm.failed + found.failed)
+        return found
 
     def _failed(self, count: int) -> None:
         if count:

@@ -17,7 +17,7 @@ changes of what is free are kept per grant in the order in which they took effec
 back costs what has happened since.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sized
 from dataclasses import dataclass, field
 from enum import StrEnum
 from heapq import merge
@@ -36,7 +36,7 @@ from bursar.core.ids import (
 )
 from bursar.core.instant import DAY, Instant
 from bursar.core.ledger.events import Posting
-from bursar.core.ledger.tables import Key, Name, Order, Table, Undo
+from bursar.core.ledger.tables import Key, Name, Order, Replaced, Table, Undo
 from bursar.core.ledger.values import (
     KIND_RANK,
     Account,
@@ -152,6 +152,9 @@ class Books:
         self.looked_up: Final[set[object]] = set()  # what a shell knows to be loaded, in its words
         self._orders: Final[dict[Name, Order]] = {}
         self._tables: Final[dict[str, Table[Any, Any]]] = {}
+        self._kept: Final[list[Sized]] = [
+            *(self._orders, self._paths, self.applying, self.looked_up)
+        ]
 
         self.accounts: Final[Table[AccountId, Account]] = self._table("accounts")
         self.users: Final[Table[UserId, UserId]] = self._table("users")
@@ -176,6 +179,7 @@ class Books:
     def _table(self, name: str) -> Table[Any, Any]:
         table: Table[Any, Any] = Table(name, complete=self.complete, undo=self._undo)
         self._tables[name] = table
+        self._kept.extend(table.parts)
         return table
 
     def trial(self) -> "Trial":
@@ -193,8 +197,7 @@ class Books:
     @property
     def size(self) -> int:
         """About how much is kept in memory: rows, known gaps, orders."""
-        found = len(self._orders) + len(self._paths) + len(self.applying) + len(self.looked_up)
-        return found + sum(table.size for table in self._tables.values())
+        return sum(map(len, self._kept))
 
     def facts(self) -> dict[str, object]:
         """All that is true, in a form that compares: no sums that are zero, no orders."""
@@ -253,7 +256,8 @@ class Books:
     def post(self, posting: Posting, index: int) -> None:
         """Move an amount between two compartments; `index` is the posting's place in its event."""
         old = existing(self.grants, posting.grant)
-        invariant(posting.amount > 0, "a posting moves nothing", grant=posting.grant)
+        if posting.amount <= 0:
+            broken("a posting moves nothing", grant=posting.grant)
         if posting.source is None:
             self._count(old.terms, None, posting.target, posting.amount)
             return
@@ -499,8 +503,8 @@ class Trial:
         """Let the changes stay."""
         self._kept = True
 
-    def replaced(self) -> Iterator[tuple[Table[Any, Any], Any, Any]]:
-        """The rows that were replaced so far, each once: table, key, row before; None if new."""
+    def replaced(self) -> Replaced:
+        """The rows that were replaced so far, as they were before; None for what is new."""
         return self._books._undo.replaced(self._mark)
 
     def __exit__(self, *_: object) -> None:

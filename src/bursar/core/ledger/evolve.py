@@ -55,6 +55,7 @@ from bursar.core.ledger.values import (
     Grant,
     GrantTerms,
     Hold,
+    Tally,
 )
 from bursar.core.money import Micros
 from bursar.core.refusal import broken, invariant
@@ -66,9 +67,11 @@ SPENT = Compartment.SPENT
 def evolve(books: Books, event: Event) -> None:
     """Change `books` by what happened, with their orders standing where time was then."""
     books.advance(event.at if event.due_at is None else event.due_at)
-    invariant(event.at >= books.singles.now, "time went back", at=event.at, now=books.singles.now)
-    books.singles.now = event.at
-    books.singles.number += 1
+    singles = books.singles
+    if event.at < singles.now:
+        broken("time went back", at=event.at, now=singles.now)
+    singles.now = event.at
+    singles.number += 1
     make_true = _MADE_TRUE.get(type(event))
     if make_true is None:
         broken("nobody knows this event", event=type(event).__name__)
@@ -392,8 +395,13 @@ def _tally(books: Books, counted: tuple[Counted, ...], sign: int) -> None:
     for one in counted:
         key = (one.budget, one.user, one.start)
         tally = books.tallies.get(key) or NO_TALLY
-        charged = tally.charged + sign * one.amount
-        books.tallies.put(key, altered(tally, charged=charged))
+        after = Tally(
+            charged=tally.charged + sign * one.amount,
+            relief=tally.relief,
+            crossed=tally.crossed,
+            revision=tally.revision,
+        )
+        books.tallies.put(key, after)
 
 
 def _without(

@@ -110,14 +110,16 @@ def claim_changes(applying: list[Applying], old: Hold | None, new: Hold) -> tupl
 def _claimed_anytime(applying: list[Applying], more: Micros, now: Instant) -> tuple[Claimed, ...]:
     """The changes when a hold that can be spent at any speed has more open, or less."""
     return tuple(
-        Claimed(
-            budget=budget.id,
-            user=user,
-            start=period_at(budget.window, now).start,
-            full=more,
-            relief=0,
-        )
-        for budget, user in applying
+        [
+            Claimed(
+                budget=budget.id,
+                user=user,
+                start=period_at(budget.window, now).start,
+                full=more,
+                relief=0,
+            )
+            for budget, user in applying
+        ]
     )
 
 
@@ -228,10 +230,14 @@ def count_amount(
     applying: list[Applying], amount: Micros, at: Instant, now: Instant
 ) -> tuple[Counted, ...]:
     """How the budgets count an amount: where it is effective, unless that is past counting."""
+    if amount == 0:
+        return ()
     return tuple(
-        Counted(budget=budget.id, user=user, start=start, amount=amount)
-        for budget, user in applying
-        if amount and (start := period_at(budget.window, at).start) >= _oldest(budget, now)
+        [
+            Counted(budget=budget.id, user=user, start=start, amount=amount)
+            for budget, user in applying
+            if (start := period_at(budget.window, at).start) >= _oldest(budget, now)
+        ]
     )
 
 

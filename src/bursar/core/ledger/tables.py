@@ -6,10 +6,10 @@ may also be only partly loaded: touching a row or a stretch of an order that is 
 `NotLoaded`, which names it; the shell loads it and asks again (D2).
 """
 
-from collections.abc import Hashable, Iterable, Iterator
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Sized
 from itertools import islice
-from typing import Any, Final, Generic, TypeAlias, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from bursar.core.ordered import Ordered
 
@@ -21,16 +21,14 @@ Name: TypeAlias = tuple[Hashable, ...]  # of an order, such as ("limits",) or ("
 FIRST: Final[Key] = ()  # stands before every key
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """A row that is not loaded."""
 
     table: str
     key: Hashable
 
 
-@dataclass(frozen=True, slots=True)
-class Stretch:
+class Stretch(NamedTuple):
     """The keys of an order after `after`, of which nothing is known yet; `FIRST` for all of it."""
 
     order: Name
@@ -68,13 +66,13 @@ class Undo:
             changed.put_back(key, old)
         return any_steps
 
-    def replaced(self, mark: int) -> Iterator[tuple["Table[Any, Any]", Any, Any]]:
-        """The rows that were replaced since the mark, each once: table, key, row at the mark."""
-        seen: set[tuple[str, Any]] = set()
+    def replaced(self, mark: int) -> "Replaced":
+        """The rows that were replaced since the mark, as they were then."""
+        found: Replaced = defaultdict(dict)
         for changed, key, old in islice(self.steps or (), mark, None):
-            if isinstance(changed, Table) and (changed.name, key) not in seen:
-                seen.add((changed.name, key))
-                yield changed, key, old
+            if isinstance(changed, Table):
+                found[changed].setdefault(key, old)
+        return found
 
     def end(self) -> None:
         """Note nothing more, and forget what was noted."""
@@ -104,10 +102,16 @@ class Table(Generic[K, V]):
         """Whether `get` has an answer."""
         return self.complete or key in self._rows or key in self._absent
 
+    def unknown(self, keys: Iterable[K]) -> list[K]:
+        """Those keys to which `get` has no answer."""
+        if self.complete:
+            return []
+        return [key for key in keys if key not in self._rows and key not in self._absent]
+
     @property
-    def size(self) -> int:
-        """How many rows, and keys that are known to have none, are in memory."""
-        return len(self._rows) + len(self._absent)
+    def parts(self) -> tuple[Sized, Sized]:
+        """What is in memory: the rows, and the keys that are known to have none."""
+        return self._rows, self._absent
 
     def put(self, key: K, row: V) -> None:
         """Set the row."""
@@ -135,6 +139,9 @@ class Table(Generic[K, V]):
         return iter(self._rows.items())
 
 
+Replaced: TypeAlias = dict[Table[Any, Any], dict[Any, Any]]  # table → key → row; None if new
+
+
 class Order:
     """Keys in ascending order; when partly loaded, all keys up to `through` are here."""
 
@@ -150,8 +157,8 @@ class Order:
 
     def add(self, key: Key) -> None:
         """Put the key in its place."""
-        gone = key in self._gone
-        self._gone.discard(key)
+        if gone := key in self._gone:
+            self._gone.discard(key)
         if self._keys.add(key) and (steps := self._undo.steps) is not None:
             steps.append((self, key, (False, gone)))
 

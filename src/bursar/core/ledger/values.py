@@ -478,7 +478,8 @@ class Tally:
     revision: int = 0  # of the budget when they were
 
     def __post_init__(self) -> None:
-        invariant(self.charged >= 0, "a counter is negative", charged=self.charged)
+        if self.charged < 0:
+            broken("a counter is negative", charged=self.charged)
 
 
 NO_TALLY: Final = Tally()
