@@ -13,6 +13,7 @@ from bursar.core.ids import (
     GrantId,
     HoldId,
     RecurrenceId,
+    SettingId,
     UserId,
 )
 from bursar.core.instant import NEVER, Instant
@@ -36,6 +37,7 @@ from bursar.core.ledger.commands import (
     ReverseCharge,
     RevokeGrant,
     SetPolicy,
+    SetSetting,
     Settle,
     StartRecurrence,
     StopRecurrence,
@@ -254,6 +256,13 @@ def repay() -> RepayDebt:
 def bounds(policy: OrgPolicy) -> SetPolicy:
     """Set the org's bounds."""
     return SetPolicy(policy=policy)
+
+
+def keep(
+    kind: str, setting: str, body: str | None = "{}", *, before: int | None = None
+) -> SetSetting:
+    """Keep something; it must be there already, unless it is new: `before` is 0."""
+    return SetSetting(kind=kind, id=SettingId(setting), body=body, before=before)
 
 
 def drop_budget(budget: str) -> DropBudget:

@@ -46,6 +46,7 @@ from bursar.core.ledger.commands import (
     SetBudget,
     SetPolicy,
     SetPrice,
+    SetSetting,
     SetTier,
     Settle,
     StartRecurrence,
@@ -256,6 +257,14 @@ class ModelBudget:
     crossed: dict[tuple[str | None, Instant], int] = field(default_factory=dict)
 
 
+@dataclass
+class ModelSetting:
+    """What the org keeps, and how often it was set."""
+
+    body: str | None
+    times: int
+
+
 @dataclass(frozen=True)
 class Names:
     """How things are called that come into being unasked; any names will do that are unique."""
@@ -339,6 +348,7 @@ class Model:
         self.parents: dict[str, str | None] = {}
         self.zones: dict[str, str] = {}
         self.users: list[str] = []
+        self.settings: dict[tuple[str, str], ModelSetting] = {}
         self.policy = OrgPolicy()
         self.tier: str | None = None
         self.tier_budgets = 0  # how many there have ever been
@@ -496,6 +506,7 @@ class Model:
                 for id, budget in self.budgets.items()
             },
             "recurrences": {id: one.next_at for id, one in self.recurrences.items()},
+            "settings": {key: one.body for key, one in self.settings.items()},
         }
 
     # ── small questions ──────────────────────────────────────────────────────────────────────────
@@ -1035,6 +1046,23 @@ class Model:
         self.users.append(ask.user)
         return None
 
+    def _on_SetSetting(self, ask: SetSetting) -> Code | None:
+        """The model has no events: `before` is how often the setting had been set."""
+        key = (ask.kind, ask.id)
+        known = self.settings.get(key)
+        if ask.before == 0:
+            if known is not None:
+                return Code.ALREADY_EXISTS
+            self.settings[key] = ModelSetting(ask.body, 1)
+            return None
+        if known is None or known.body is None:
+            return Code.SETTING_UNKNOWN
+        if ask.before is not None and ask.before != known.times:
+            return Code.CHANGED_SINCE
+        known.body = ask.body
+        known.times += 1
+        return None
+
     def _on_SetPolicy(self, ask: SetPolicy) -> Code | None:
         self.policy = ask.policy
         return None
@@ -1190,6 +1218,14 @@ class Model:
     def _hold_max(self, context: Context) -> int:
         return self.policy.raw_hold_max if context.job is None else self.policy.job_hold_max
 
+    def limit(self, ask: Reserve) -> Instant:
+        """When a hold that is opened now ends: then, after so long, or as late as it may."""
+        if ask.expires_at is not None:
+            return ask.expires_at
+        if ask.ttl is not None:
+            return min(NEVER, self.now + ask.ttl)
+        return min(NEVER, self.now + self._hold_max(ask.context))
+
     def _opened(
         self, ask: Reserve, types: tuple[str, ...], rates: dict[str, int], open: int
     ) -> ModelHold:
@@ -1201,7 +1237,7 @@ class Model:
             user=ask.user,
             context=context,
             opened_at=self.now,
-            limit=ask.expires_at,
+            limit=self.limit(ask),
             rates=rates,
             rate=max(rates.values(), default=0),
             touched_at=self.now,
@@ -1230,9 +1266,9 @@ class Model:
             found.append(Code.USER_UNKNOWN)
         if ask.hold in self.holds or ask.hold in self.debts:
             found.append(Code.ALREADY_EXISTS)
-        if ask.expires_at <= self.now:
+        if self.limit(ask) <= self.now:
             found.append(Code.TIME_INVALID)
-        if ask.expires_at - self.now > self._hold_max(ask.context):
+        if self.limit(ask) - self.now > self._hold_max(ask.context):
             found.append(Code.HOLD_TOO_LONG)
         return found
 
@@ -1775,7 +1811,8 @@ class Model:
     def _on_SetPrice(self, ask: SetPrice) -> Code | None:
         if any(version.id == ask.version.id for version in self.overrides):
             return Code.ALREADY_EXISTS
-        self.overrides.append(ask.version)
+        at = self.now if ask.from_now else ask.version.effective_at
+        self.overrides.append(replace(ask.version, effective_at=at))
         return None
 
     def _on_SetBudget(self, ask: SetBudget) -> Code | None:

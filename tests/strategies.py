@@ -29,6 +29,7 @@ from bursar.core.ids import (
     JobId,
     PriceVersionId,
     RecurrenceId,
+    SettingId,
     UserId,
 )
 from bursar.core.instant import DAY, HOUR, MINUTE, NEVER, SECOND, Instant
@@ -57,6 +58,7 @@ from bursar.core.ledger.commands import (
     SetBudget,
     SetPolicy,
     SetPrice,
+    SetSetting,
     SetTier,
     Settle,
     StartRecurrence,
@@ -85,6 +87,8 @@ SMALL: Final = (100, 50, 1, 2, 3, 7, 10, 33, 99, 101, 250, 333, 500, 999, 1000)
 STEPS: Final = (SECOND, 1, 1_000, MINUTE, 10 * MINUTE, HOUR, 6 * HOUR, DAY)
 LONG_RUN_MS: Final = 3 * 24 * 3_600_000
 LIVES: Final = (HOUR, 6 * HOUR, 12 * HOUR, 24 * HOUR, 24 * HOUR, SECOND, 1)
+KEPT_KINDS: Final = ("key", "webhook")
+BODIES: Final = ("{}", '{"name":"ü","on":true}', "[1, 2]", '""', "null")
 JOB_LIVES: Final = (DAY, 3 * DAY, 20 * DAY, 40 * DAY, 60 * DAY)
 
 
@@ -444,11 +448,13 @@ class Author:
             expires_at = self.later()
         elif self.chance(2):
             expires_at = self.now + self.one((0, -1, DAY + 1, 60 * DAY + 1))
+        how = self.random.randrange(100)  # most say until when, some how long, and some neither
         return Reserve(
             hold=HoldId(self.fresh("h", list(self.model.holds))),
             account=account,
             user=self.user(),
-            expires_at=expires_at,
+            expires_at=expires_at if how < 60 else None,
+            ttl=max(1, expires_at - self.now) if 60 <= how < 85 else None,
             amount=amount if run_ms is None else None,
             run_ms=run_ms,
             context=context,
@@ -466,7 +472,8 @@ class Author:
                 run_ms=None if run_ms is None else min(run_ms * most, LONG_RUN_MS),
             )
         if self.chance(10):
-            ask = replace(ask, expires_at=self.now + self.one((0, DAY + 1, 61 * DAY)))
+            expires_at = self.now + self.one((0, DAY + 1, 61 * DAY))
+            ask = replace(ask, expires_at=expires_at, ttl=None)
         return ask
 
     def blocked(self, account: str) -> bool:
@@ -642,7 +649,21 @@ class Author:
             effective_at=self.later() if self.chance(40) else self.now,
             rates=self.rates(),
         )
-        return SetPrice(version=version)
+        return SetPrice(version=version, from_now=self.chance(30))
+
+    def set_setting(self) -> Command:
+        """Something new, changed or dropped; `before` counts in the model's way."""
+        known = list(self.model.settings)
+        kind, id = self.one(known) if known and self.chance(70) else (self.one(KEPT_KINDS), "")
+        times = self.model.settings[kind, id].times if id else 0
+        before = self.one((None, times, times, times, max(0, times - 1), times + 1))
+        drops = before != 0 and self.chance(25)
+        return SetSetting(
+            kind=kind,
+            id=SettingId(id or self.new("s")),
+            body=None if drops else self.one(BODIES),
+            before=before,
+        )
 
     def set_budget(self) -> Command:
         budgets = list(self.model.budgets.values())
@@ -728,7 +749,7 @@ class Author:
         found += [self.reserve] * 18 if self.rich() else [self.reserve] + [self.issue] * 8
         found += [self.lapse] + [self.set_budget] * 5 + [self.start_recurrence] * 2
         found += [self.set_price, self.set_policy, self.book_debt, self.add_user, self.add_account]
-        found += [self.set_tier]
+        found += [self.set_tier] + [self.set_setting] * 3
         if self.live_grants():
             found += [self.extend_grant] * 2 + [self.revoke_grant] * 2 + [self.void_grant]
             found += [self.transfer] * 3

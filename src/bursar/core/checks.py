@@ -35,6 +35,17 @@ def texts(name: str, values: Iterable[object]) -> None:
         text(name, value)
 
 
+def long_text(name: str, value: object, most: int) -> None:
+    """Refuse what is not text of up to `most` bytes, or has a NUL or half a character in it."""
+    if not isinstance(value, str):
+        raise TypeError(f"{name} is text, not {type(value).__name__}")
+    size = _size(value)
+    if size is None or "\0" in value:
+        raise ValueError(f"{name} has a character that cannot be kept")
+    if size > most:
+        raise ValueError(f"{name} is at most {most} bytes long, not {size}")
+
+
 def optional_text(name: str, value: object) -> None:
     """Refuse what is neither None nor text."""
     if value is not None:

@@ -46,6 +46,7 @@ class Code(StrEnum):
     DEBT_UNKNOWN = "debt_unknown"
     BUDGET_UNKNOWN = "budget_unknown"
     RECURRENCE_UNKNOWN = "recurrence_unknown"
+    SETTING_UNKNOWN = "setting_unknown"
     ATTEMPT_UNKNOWN = "attempt_unknown"
     ALREADY_EXISTS = "already_exists"
     EXTERNAL_REF_EXISTS = "external_ref_exists"
@@ -59,6 +60,7 @@ class Code(StrEnum):
     NOT_METERED = "not_metered"
     AMOUNT_TOO_LARGE = "amount_too_large"
     # what is named is not in a state that allows it
+    CHANGED_SINCE = "changed_since"
     HOLD_CLOSED = "hold_closed"
     ATTEMPT_SETTLED = "attempt_settled"
     GRANT_REVOKED = "grant_revoked"

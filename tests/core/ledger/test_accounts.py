@@ -1,5 +1,7 @@
 """The tree of accounts, and the users who spend in it (B2)."""
 
+from dataclasses import replace
+
 import pytest
 
 from bursar.core.budgets.periods import Every
@@ -17,7 +19,7 @@ from bursar.core.ledger.events import AccountAdded, PolicySet, PriceSet, UserAdd
 from bursar.core.ledger.journal import Journal
 from bursar.core.ledger.values import Account, OrgPolicy, Target
 from bursar.core.refusal import Code, Refusal
-from tests.builders import T0, Org, prices
+from tests.builders import PER_MS, T0, Org, gpus, hours, minutes, prices
 
 ORG, TEAM, PROJECT = AccountId("org"), AccountId("team"), AccountId("project")
 
@@ -199,6 +201,26 @@ def test_a_price_version_of_an_org_is_set_once() -> None:
         assert Refusal(Code.ALREADY_EXISTS, {"version": known}) == org.refuses(
             SetPrice(version=prices(known, h100=4))
         )
+
+
+def test_a_price_may_be_in_force_from_when_it_is_set() -> None:
+    """Whatever the version says; what was opened before keeps what it has (B1)."""
+    org = Org(prices("v1", h100=PER_MS))
+    org.issue("g", 10_000)
+    org.reserve("before", run_ms=1_000, context=gpus("h100"))
+    org.later(minutes=5)
+    mine, soon = prices("mine", hours(9), h100=2 * PER_MS), prices("soon", hours(9), h100=0)
+
+    events = org.does(SetPrice(version=mine, from_now=True))
+    org.does(SetPrice(version=soon, from_now=False))
+    org.reserve("after", run_ms=1_000, context=gpus("h100"))
+
+    assert (PriceSet(at=minutes(5), version=replace(mine, effective_at=minutes(5))),) == events
+    assert soon == org.journal.books.singles.prices.version(PriceVersionId("soon"))
+    assert (1_000, 2_000) == (org.hold("before").open, org.hold("after").open)
+    again = SetPrice(version=mine, from_now=True)
+    assert Refusal(Code.ALREADY_EXISTS, {"version": "mine"}) == org.refuses(again)
+    org.rebuilds()
 
 
 def test_the_machines_own_zone_is_not_a_zone() -> None:

@@ -43,7 +43,7 @@ from bursar.core.ids import (
 )
 from bursar.core.instant import HOUR, NEVER, Instant
 from bursar.core.ledger.balance import balance
-from bursar.core.ledger.books import Applying, Books
+from bursar.core.ledger.books import Applying, Books, SettingKey
 from bursar.core.ledger.commands import (
     AddAccount,
     AddUser,
@@ -58,10 +58,20 @@ from bursar.core.ledger.commands import (
     Reserve,
     ReverseCharge,
     SetBudget,
+    SetSetting,
     SetTier,
 )
 from bursar.core.ledger.decide import seen_at
-from bursar.core.ledger.events import BudgetSet, Event, HoldClosed, HoldOpened, issued_by
+from bursar.core.ledger.events import (
+    BudgetSet,
+    Event,
+    HoldChanged,
+    HoldClosed,
+    HoldOpened,
+    SettingSet,
+    issued_by,
+)
+from bursar.core.ledger.evolve import evolve
 from bursar.core.ledger.history import view
 from bursar.core.ledger.journal import Journal, rebuilt_from
 from bursar.core.ledger.limits import counted_in
@@ -178,27 +188,38 @@ def _told(books: Books, now: Instant) -> Snapshot:
             for id, budget in budgets.items()
         },
         "recurrences": {id: one.next_at for id, one in books.recurrences.items()},
+        "settings": {key: setting.body for key, setting in books.settings.items()},
     }
 
 
 class Beside(Journal):
-    """A journal that calls the budgets of tiers as the model does: by how many were before.
+    """A journal that speaks of budgets of tiers and of settings as the model does.
 
-    The core makes their ids from the number of events there were, of which the model has none.
+    The core makes the ids of tiers' budgets from the number of events there were, and knows by the
+    number of an event when a setting was set. The model has no events: it counts budgets of tiers,
+    and how often a setting was set.
     """
 
     def __init__(self, prices: PriceBook) -> None:
         super().__init__(prices)
         self.tier_budgets: dict[str, BudgetId] = {}
+        self.set_at: dict[SettingKey, list[int]] = {}  # numbers of the events that set it
 
     def do(self, command: Command, now: Instant) -> tuple[Event, ...] | Refusal:
         """Decide, and make what was decided true."""
         if isinstance(command, SetBudget | DropBudget):
             id = self.tier_budgets.get(command.budget, command.budget)
             command = replace(command, budget=id)
+        if isinstance(command, SetSetting) and command.before:
+            numbers = [*self.set_at.get((command.kind, command.id), ()), LARGEST]
+            command = replace(command, before=numbers[min(command.before, len(numbers)) - 1])
         outcome = super().do(command, now)
         if isinstance(outcome, Refusal):
             return self.by_name(outcome)
+        first = self.books.singles.number - len(outcome) + 1
+        for number, fact in enumerate(outcome, first):
+            if isinstance(fact, SettingSet):
+                self.set_at.setdefault((fact.kind, fact.id), []).append(number)
         if isinstance(command, SetTier):
             for fact in outcome:
                 if isinstance(fact, BudgetSet):
@@ -207,8 +228,11 @@ class Beside(Journal):
         return outcome
 
     def by_name(self, refusal: Refusal) -> Refusal:
-        """The same refusal, with the model's name for the budget in its figures."""
+        """The same refusal, with the model's name for the budget or count in its figures."""
         figures = dict(refusal.figures)
+        if refusal.code is Code.CHANGED_SINCE:
+            set_at = self.set_at[figures["kind"], figures["id"]]
+            figures["number"] = set_at.index(figures["number"]) + 1
         if "budget" in figures:
             figures["budget"] = self.names.get(figures["budget"], figures["budget"])
         return Refusal(refusal.code, figures)
@@ -252,6 +276,7 @@ def test_the_core_does_what_the_model_does(history: History) -> None:
             event(f"refused: {outcome.code}")
         else:
             event(f"accepted: {type(command).__name__}")
+            check_told(outcome, model)
 
     assert journal.books == rebuilt_from(journal.events, history.prices), "IL4"
     assert problems(journal.books) == []
@@ -288,7 +313,7 @@ def test_a_quote_tells_what_would_happen(asked: Questions) -> None:
 @given(histories(NAMES))
 def test_what_always_holds_of_a_grant_and_a_hold(history: History) -> None:
     """IL1, IL2, IL5, IL6, IL7, IL11, IL14, IL15, IL19 and IL22, seen on the core alone."""
-    journal = Beside(history.prices)
+    journal, follower = Beside(history.prices), Books(history.prices)
     for now, command in history.steps:
         earlier = {id: hold.open for id, hold in journal.books.holds.items()}
         outcome = journal.do(command, now)
@@ -297,6 +322,8 @@ def test_what_always_holds_of_a_grant_and_a_hold(history: History) -> None:
         books = journal.books
         for fact in outcome:
             check_event(books, fact, now)
+            evolve(follower, fact)
+            check_hold(follower, fact)
         check_totals(books)
         named = getattr(command, "hold", None)
         ended = {fact.hold for fact in outcome if isinstance(fact, HoldClosed)}
@@ -493,6 +520,23 @@ def check_event(books: Books, fact: Event, now: Instant) -> None:
             assert not back or posting.effective_at < grant.terms.expires_at, "IL6"
             if posting.source is Compartment.SPENT:
                 assert grant.terms.policy.refundable, "IL7"
+
+
+def check_hold(books: Books, fact: Event) -> None:
+    """An event that changes a hold tells what is open and used as soon as it has happened."""
+    if isinstance(fact, HoldChanged):
+        hold = books.holds.get(fact.hold)
+        assert hold is not None
+        open = sum(draw.drawn - draw.charged - draw.returned for draw in hold.draws)
+        used = sum(draw.charged for draw in hold.draws) + hold.owed + hold.absorbed
+        assert (open, used) == (fact.open, fact.used), f"{fact.hold} is told otherwise"
+
+
+def check_told(events: tuple[Event, ...], model: Model) -> None:
+    """The last that events tell of a hold is what the model has open and used of it."""
+    last = {fact.hold: (fact.open, fact.used) for fact in events if isinstance(fact, HoldChanged)}
+    holds = {id: model.holds[id] for id in last}
+    assert {id: (hold.open, hold.used) for id, hold in holds.items()} == last
 
 
 def check_totals(books: Books) -> None:

@@ -6,10 +6,20 @@ from typing import Any
 import pytest
 
 from bursar.core.budgets.periods import Every
-from bursar.core.ids import AccountId, BudgetId, ChargeId, DebtId, GrantId, HoldId, UserId
+from bursar.core.ids import (
+    AccountId,
+    BudgetId,
+    ChargeId,
+    DebtId,
+    GrantId,
+    HoldId,
+    SettingId,
+    UserId,
+)
 from bursar.core.instant import NEVER
 from bursar.core.ledger.commands import (
     RUN_MS_MAX,
+    SETTING_MAX,
     AbsorbDebt,
     AddAccount,
     AddUser,
@@ -31,6 +41,7 @@ from bursar.core.ledger.commands import (
     ReverseCharge,
     RevokeGrant,
     SetBudget,
+    SetSetting,
     SetTier,
     Settle,
     StartRecurrence,
@@ -69,6 +80,17 @@ def budget(**fields: Any) -> Command:
     """A budget of nothing, but for `fields`."""
     usual: Any = {"budget": BudgetId("b"), "target": Target(account=ORG), "every": Every.DAY}
     return SetBudget(**{**usual, "limit": 0, "hard": True, **fields})
+
+
+def lasting(**fields: Any) -> Command:
+    """A hold of one micro-credit that lasts as `fields` say."""
+    return reserve(**{"amount": 1, "expires_at": None, **fields})
+
+
+def keep(**fields: Any) -> Command:
+    """A setting of nothing, but for `fields`."""
+    usual: Any = {"kind": "webhook", "id": "w", "body": "{}"}
+    return SetSetting(**{**usual, **fields})
 
 
 def charge(**fields: Any) -> Command:
@@ -148,6 +170,8 @@ BOUNDS: list[tuple[Make, str, int, int]] = [
     (reserve, "amount", 1, AMOUNT_MAX),
     (lambda **fields: reserve(context=GPU, **fields), "run_ms", 0, RUN_MS_MAX),
     (lambda **fields: reserve(amount=1, **fields), "expires_at", 0, NEVER),
+    (lasting, "ttl", 1, NEVER),
+    (keep, "before", 0, AMOUNT_MAX),
     (extend_hold, "amount", 0, AMOUNT_MAX),
     (extend_hold, "expires_at", 0, NEVER),
     (redraw, "attempt", 1, AMOUNT_MAX),
@@ -211,6 +235,38 @@ def test_an_amount_or_a_run_time_is_asked(make: Make, fields: dict[str, int]) ->
     """Never both, never neither (L5, L6, L12)."""
     with pytest.raises(ValueError, match=r"^exactly one of amount and run_ms is given$"):
         make(**fields)
+
+
+def test_a_hold_lasts_until_an_instant_or_so_long_or_as_long_as_it_may() -> None:
+    """Never until two limits (L5)."""
+    lasting()
+    lasting(expires_at=days(1))
+    lasting(ttl=1)
+    with pytest.raises(ValueError, match=r"^exactly one of expires_at and ttl is given$"):
+        lasting(expires_at=days(1), ttl=1)
+
+
+def test_a_setting_is_text_of_a_size_that_can_be_kept() -> None:
+    """Or nothing at all: then it is dropped, and what is new cannot be."""
+    long = '"' + "x" * (SETTING_MAX - 2) + '"'
+    for good in ("{}", long, '"' + "\u20ac" * (SETTING_MAX // 3 - 1) + '"', None):
+        assert SetSetting(kind="k", id=SettingId("s"), body=good).body == good
+
+    with pytest.raises(TypeError, match=r"^body is text, not int$"):
+        keep(body=5)
+    for bad, why in (
+        ("x" * (SETTING_MAX + 1), "is at most 16384 bytes long, not 16385"),
+        ("\u20ac" * (SETTING_MAX // 3 + 1), "is at most 16384 bytes long, not 16386"),
+        ("a\0b", "has a character that cannot be kept"),
+        ("\ud800", "has a character that cannot be kept"),
+    ):
+        with pytest.raises(ValueError, match=rf"^body {why}$"):
+            keep(body=bad)
+    for bad in ("", "{", "NaN", '{"a": Infinity}', "{} {}"):
+        with pytest.raises(ValueError, match=r"Expecting|is not JSON|Extra data"):
+            keep(body=bad)
+    with pytest.raises(ValueError, match=r"^what is new has a body$"):
+        keep(body=None, before=0)
 
 
 def test_a_hold_is_settled_at_a_total_or_a_reading_or_as_it_is() -> None:
@@ -296,6 +352,8 @@ TEXTS += [
     ),
     (lambda **fields: AbsorbDebt(**fields), "debt"),
     (budget, "budget"),
+    (keep, "kind"),
+    (keep, "id"),
     (lambda **fields: DropBudget(**fields), "budget"),
 ]
 MOVE: dict[str, Any] = {"grant": "g", "to_grant": "h", "account": ORG, "amount": 1}

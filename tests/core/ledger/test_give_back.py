@@ -48,6 +48,8 @@ def test_lost_work_goes_from_spent_to_held() -> None:
         WorkGivenBack(
             at=minutes(1),
             hold=HoldId("h1"),
+            open=80,
+            used=70,
             attempt=1,
             meter=meter,
             amount=50,

@@ -4,13 +4,13 @@ from dataclasses import fields, replace
 
 import pytest
 
-from bursar.core.ids import AccountId, GrantId, HoldId, UserId
-from bursar.core.ledger.commands import Command, Issue, Release, Reserve
+from bursar.core.ids import AccountId, GrantId, HoldId, PriceVersionId, UserId, made_id
+from bursar.core.ledger.commands import Command, Issue, Release, Reserve, SetPrice, Transfer
 from bursar.core.ledger.idempotency import Reply, first_difference, replay
 from bursar.core.ledger.values import Context, Kind, Policy
 from bursar.core.refusal import Code, Refusal
 from tests import asking as ask
-from tests.builders import T0, Org, days
+from tests.builders import T0, Org, days, hours, prices
 
 RESERVE = Reserve(
     hold=HoldId("h"), account=AccountId("org"), user=UserId("ann"), amount=5, expires_at=days(1)
@@ -116,3 +116,98 @@ def test_equal_requests_do_not_differ() -> None:
 
     assert first_difference(issue("a", "b"), issue("b", "a")) is None
     assert "policy" == first_difference(issue("a"), issue("b"))
+
+
+# Ids that are left to us
+
+NOW, LATER = T0 // 1_000, T0 // 1_000 + 5
+
+
+def made(at_ms: int, label: str = "hold", key: str = "k") -> str:
+    """An id as it is made for a request under a key at a time."""
+    return made_id("acme", key, label, at_ms)
+
+
+def holding(hold: str, amount: int = 5) -> Reserve:
+    """A hold with an id."""
+    return replace(RESERVE, hold=HoldId(hold), amount=amount)
+
+
+def reused(field: str) -> Refusal:
+    """That the key stands for something else."""
+    return Refusal(Code.KEY_REUSED, {"key": "k", "field": field})
+
+
+def test_an_id_of_our_making_may_be_of_another_time() -> None:
+    """Who leaves an id to us and asks again leaves it to us again (L7)."""
+    first = reply(holding(made(NOW)))
+
+    assert first is replay("k", first, holding(made(LATER)), ("hold",))
+    assert first is replay("k", first, holding(made(NOW)), ("hold",))
+    assert reused("amount") == replay("k", first, holding(made(LATER), amount=6), ("hold",))
+
+
+def test_an_id_of_another_making_is_another_request() -> None:
+    """A time is all in which they may differ (L7)."""
+    first = reply(holding(made(NOW)))
+
+    for other in (made(LATER, "grant"), made(LATER, key="other"), "h"):
+        assert reused("hold") == replay("k", first, holding(other), ("hold",))
+
+
+def test_an_id_that_the_caller_gave_is_not_taken_for_one_of_ours() -> None:
+    """Given first and left to us later, or the other way round: another request (L7)."""
+    given, left = reply(holding("mine")), reply(holding(made(NOW)))
+
+    assert reused("hold") == replay("k", given, holding(made(NOW)), ("hold",))
+    assert reused("hold") == replay("k", left, holding("mine"))
+
+
+def test_a_caller_who_knows_the_id_by_now_may_name_it() -> None:
+    """It is the very one; but one of another time was never answered (L7)."""
+    first = reply(holding(made(NOW)))
+
+    assert first is replay("k", first, holding(made(NOW)))
+    assert reused("hold") == replay("k", first, holding(made(LATER)))
+
+
+def test_only_the_ids_that_were_left_to_us_may_differ() -> None:
+    """One field may be ours and another the caller's (L7)."""
+
+    def move(grant: str, to: str) -> Transfer:
+        names = {"grant": GrantId(grant), "to_grant": GrantId(to)}
+        return Transfer(**names, account=AccountId("org"), amount=1)
+
+    first = reply(move(made(NOW, "grant"), made(NOW, "to_grant")))
+    again = move(made(LATER, "grant"), made(LATER, "to_grant"))
+
+    assert first is replay("k", first, again, ("grant", "to_grant"))
+    assert reused("grant") == replay("k", first, again, ("to_grant",))
+    assert reused("to_grant") == replay("k", first, again, ("grant",))
+
+
+def test_a_price_version_may_have_an_id_of_our_making() -> None:
+    """Its rates and its time are the caller's (L7, B1)."""
+    first = reply(SetPrice(version=prices(made(NOW, "version"), hours(1), h100=5)))
+    again = prices(made(LATER, "version"), hours(1), h100=5)
+
+    assert first is replay("k", first, SetPrice(version=again), ("version",))
+    assert reused("version") == replay("k", first, SetPrice(version=again))
+    for other in (
+        replace(again, effective_at=hours(2)),
+        prices(again.id, hours(1), h100=6),
+        replace(again, id=PriceVersionId("mine")),
+    ):
+        assert reused("version") == replay("k", first, SetPrice(version=other), ("version",))
+    now = SetPrice(version=again, from_now=True)
+    assert reused("from_now") == replay("k", first, now, ("version",))
+
+
+def test_what_is_no_id_is_of_no_making() -> None:
+    """A field that is named by mistake counts as any other (L7)."""
+    first = reply(RESERVE)
+
+    assert reused("amount") == replay("k", first, replace(RESERVE, amount=6), ("amount",))
+    assert reused("context") == replay(
+        "k", first, replace(RESERVE, context=Context(region="eu")), ("context",)
+    )

@@ -74,6 +74,7 @@ def test_late_usage_goes_first_to_what_its_hold_returned() -> None:
             at=hours(2),
             charge=ChargeId("late"),
             hold=HoldId("h1"),
+            used=50,
             amount=30,
             effective_at=minutes(30),
             own=((GrantId("g1"), 30),),

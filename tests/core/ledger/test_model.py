@@ -16,8 +16,10 @@ from bursar.core.ids import (
     DebtId,
     GrantId,
     HoldId,
+    JobId,
     PriceVersionId,
     RecurrenceId,
+    SettingId,
     UserId,
 )
 from bursar.core.instant import DAY, HOUR, NEVER, Instant
@@ -41,6 +43,8 @@ from bursar.core.ledger.commands import (
     RevokeGrant,
     SetBudget,
     SetPolicy,
+    SetPrice,
+    SetSetting,
     SetTier,
     Settle,
     StartRecurrence,
@@ -520,3 +524,51 @@ def test_a_transfer_moves_and_a_void_undoes() -> None:
     org.do(VoidGrant(grant=GrantId("n")))
     assert org.grant("n") == (0, 0, 0, 0, 40, 0)
     assert org.ask(VoidGrant(grant=GrantId("n"))) is Code.GRANT_REVOKED
+
+
+def test_a_hold_that_names_no_limit_lasts_so_long_or_as_long_as_it_may() -> None:
+    """docs/ledger.md §4: `ttl`, or the org's bounds."""
+    org = Org()
+    org.issue("g", 100)
+    common: Any = {"account": AccountId("p"), "user": UserId("u"), "amount": 1}
+    org.do(Reserve(hold=HoldId("so long"), ttl=HOUR, **common))
+    org.do(Reserve(hold=HoldId("may"), **common))
+    org.do(Reserve(hold=HoldId("job"), context=Context(job=JobId("j")), **common))
+
+    limits = {id: hold.limit for id, hold in org.model.holds.items()}
+    assert {"so long": T0 + HOUR, "may": T0 + DAY, "job": T0 + 60 * DAY} == limits
+    too_long = Reserve(hold=HoldId("h"), ttl=DAY + 1, **common)
+    assert Code.HOLD_TOO_LONG == org.ask(too_long)
+    org.do(SetPolicy(policy=OrgPolicy(raw_hold_max=NEVER)))
+    org.do(replace(too_long, ttl=NEVER))
+    assert NEVER == org.model.holds["h"].limit
+
+
+def test_a_price_from_now_on_is_in_force_at_once() -> None:
+    """docs/ledger.md §11: whatever the version says."""
+    org = Org()
+    rates = (Rate(gpu_type="a100", micros_per_gpu_hour=9),)
+    later = PriceVersion(id=PriceVersionId("v"), effective_at=T0 + DAY, rates=rates)
+
+    org.do(SetPrice(version=later))
+    assert 3_600 == org.model._rate("a100", A100, T0)
+    org.do(SetPrice(version=replace(later, id=PriceVersionId("w")), from_now=True))
+    assert 9 == org.model._rate("a100", A100, T0)
+
+
+def test_a_setting_is_new_or_known_or_gone_for_good() -> None:
+    """docs/ledger.md §14."""
+    org = Org()
+
+    def keep(body: str | None, before: int | None = None) -> Code | None:
+        return org.ask(SetSetting(kind="key", id=SettingId("s"), body=body, before=before))
+
+    assert Code.SETTING_UNKNOWN == keep("1")
+    assert keep("1", before=0) is None
+    assert Code.ALREADY_EXISTS == keep("2", before=0)
+    assert Code.CHANGED_SINCE == keep("2", before=2)
+    assert keep("2", before=1) is None
+    assert keep(None) is None
+    assert Code.SETTING_UNKNOWN == keep("3")
+    assert Code.ALREADY_EXISTS == keep("3", before=0)
+    assert {("key", "s"): None} == org.model.snapshot(T0)["settings"]

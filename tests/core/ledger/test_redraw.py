@@ -45,6 +45,7 @@ def test_a_hold_is_drawn_again_for_the_type_it_runs_on() -> None:
         HoldRedrawn(
             at=minutes(1),
             hold=HoldId("h1"),
+            open=5_000,
             attempt=1,
             meter=meter,
             postings=events[0].postings,

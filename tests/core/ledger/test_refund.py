@@ -35,6 +35,7 @@ def test_a_release_returns_everything_to_the_very_grants_it_came_from() -> None:
         HoldClosed(
             at=minutes(1),
             hold=HoldId("h1"),
+            used=30,
             why=Closing.RELEASED,
             closed_at=minutes(1),
             postings=events[0].postings,
@@ -63,7 +64,8 @@ def test_a_part_can_be_returned_and_the_hold_goes_on() -> None:
         ("g2", "held → available", 60, minutes(1)),
         ("g1", "held → available", 10, minutes(1)),
     ] == moves(events)
-    assert (HoldReduced(at=minutes(1), hold=HoldId("h1"), postings=events[0].postings),) == events
+    postings = events[0].postings
+    assert (HoldReduced(at=minutes(1), hold=HoldId("h1"), open=30, postings=postings),) == events
     assert {"g1": 30} == org.draws("h1")
     assert (30, minutes(1), None) == (
         org.hold("h1").open,

@@ -10,11 +10,20 @@ import pytest
 
 from bursar.core.budgets.periods import Every
 from bursar.core.ids import AccountId, GrantId, HoldId, JobId, PriceVersionId, UserId
-from bursar.core.instant import DAY, HOUR
+from bursar.core.instant import DAY, HOUR, NEVER
 from bursar.core.ledger.commands import Command, Reserve, SetTier
 from bursar.core.ledger.events import HoldExtended, HoldOpened
 from bursar.core.ledger.quote import Quote, quote
-from bursar.core.ledger.values import Claimant, Context, Draw, Hold, HoldTerms, OrgPolicy, Policy
+from bursar.core.ledger.values import (
+    NO_CONTEXT,
+    Claimant,
+    Context,
+    Draw,
+    Hold,
+    HoldTerms,
+    OrgPolicy,
+    Policy,
+)
 from bursar.core.money import AMOUNT_MAX, CREDIT
 from bursar.core.pricing import PriceVersion, Rate
 from bursar.core.refusal import Code, Refusal
@@ -56,6 +65,7 @@ def test_a_hold_sets_credits_aside() -> None:
         HoldOpened(
             at=T0,
             hold=HoldId("h1"),
+            open=130,
             terms=terms,
             expires_at=hours(3),
             rate=0,
@@ -393,6 +403,112 @@ def test_a_hold_without_prices_or_gpus_is_not_metered(context: Context) -> None:
     assert Refusal(Code.NOT_METERED, {"hold": "h1"}) == org.refuses(ask.read("h1", 5))
 
 
+# How long
+
+
+def lasting(hold: str, context: Context = NO_CONTEXT, ttl: int | None = None) -> Reserve:
+    """A hold of one micro-credit that lasts so long, or as long as it may."""
+    return Reserve(
+        hold=HoldId(hold),
+        account=AccountId("org"),
+        user=UserId("ann"),
+        amount=1,
+        ttl=ttl,
+        context=context,
+    )
+
+
+def test_a_hold_may_say_how_long_it_lasts() -> None:
+    """Counted from when it is opened, and told as an instant (L5)."""
+    org = Org()
+    org.issue("g1", 100)
+    org.later(hours=1)
+
+    [opened] = org.does(lasting("h1", ttl=2 * HOUR))
+
+    assert isinstance(opened, HoldOpened)
+    assert hours(3) == opened.expires_at == org.hold("h1").expires_at
+    org.at(hours(3) - 1)
+    assert org.hold("h1").closed_at is None
+    org.at(hours(3))
+    assert hours(3) == org.hold("h1").closed_at
+    org.rebuilds()
+
+
+@pytest.mark.parametrize(("context", "most"), [(NO_CONTEXT, DAY), (JOB, 60 * DAY)])
+def test_a_hold_lasts_as_long_as_it_may_unless_it_says_so(context: Context, most: int) -> None:
+    """A job's longer than another; a microsecond more would be refused (L5)."""
+    org = Org()
+    org.issue("g1", 100)
+
+    org.does(lasting("h1", context))
+    org.does(lasting("h2", context, ttl=most))
+
+    assert T0 + most == org.hold("h1").expires_at == org.hold("h2").expires_at
+    figures = {"expires_at": T0 + most + 1, "latest": T0 + most}
+    assert Refusal(Code.HOLD_TOO_LONG, figures) == org.refuses(lasting("h3", context, most + 1))
+
+
+def test_bounds_that_change_change_how_long_a_hold_lasts_by_itself() -> None:
+    """The org's bounds are read when it is opened, and not again (L5)."""
+    org = Org()
+    org.issue("g1", 100)
+    org.does(lasting("h1"))
+    org.does(ask.bounds(OrgPolicy(raw_hold_max=HOUR, job_hold_max=2 * HOUR)))
+
+    org.does(lasting("h2"))
+    org.does(lasting("h3", JOB))
+
+    limits = [org.hold(hold).expires_at for hold in ("h1", "h2", "h3")]
+    assert [days(1), hours(1), hours(2)] == limits
+
+
+def test_nothing_lasts_beyond_never() -> None:
+    """However long it may last, or says that it does (L5, L14)."""
+    org = Org()
+    org.issue("g1", 100)
+    org.does(ask.bounds(OrgPolicy(raw_hold_max=NEVER, job_hold_max=NEVER - T0)))
+
+    for hold, context, ttl in (
+        ("h1", NO_CONTEXT, None),
+        ("h2", JOB, None),
+        ("h3", NO_CONTEXT, NEVER),
+        ("h4", JOB, NEVER - T0),
+        ("h5", JOB, NEVER),
+    ):
+        org.does(lasting(hold, context, ttl))
+        assert NEVER == org.hold(hold).expires_at
+    org.rebuilds()
+
+
+def test_where_a_hold_may_not_last_at_all_none_is_opened() -> None:
+    """Its limit would be the instant at which it is opened (L5)."""
+    org = Org()
+    org.issue("g1", 100)
+    org.does(ask.bounds(OrgPolicy(raw_hold_max=0)))
+
+    ended = Refusal(Code.TIME_INVALID, {"expires_at": T0, "now": T0})
+    assert ended == org.refuses(lasting("h1"))
+    too_long = Refusal(Code.HOLD_TOO_LONG, {"expires_at": T0 + 1, "latest": T0})
+    assert too_long == org.refuses(lasting("h1", ttl=1))
+    org.does(lasting("h1", JOB))
+
+
+@pytest.mark.parametrize("ttl", [None, 6 * HOUR])
+def test_how_long_a_hold_lasts_bounds_what_it_claims(ttl: int | None) -> None:
+    """As a limit does: it can run no longer than that (B3)."""
+    org = Org(prices(h100=PER_MS))
+    org.issue("g1", 10**12)
+    org.budget("b", 10**12, Every.LIFETIME, account="org")
+    org.does(ask.bounds(OrgPolicy(raw_hold_max=6 * HOUR)))
+    run_ms = 7 * 3_600_000
+
+    org.does(replace(lasting("h1", gpus("h100"), ttl), amount=None, run_ms=run_ms))
+
+    assert run_ms == org.hold("h1").open
+    assert 6 * 3_600_000 + 1 >= org.counted("b") >= 6 * 3_600_000
+
+
 # Extending
 
 
@@ -407,7 +523,11 @@ def test_an_open_hold_can_have_more_and_last_longer() -> None:
 
     assert (
         HoldExtended(
-            at=hours(1), hold=HoldId("h1"), expires_at=hours(5), postings=events[0].postings
+            at=hours(1),
+            hold=HoldId("h1"),
+            open=50,
+            expires_at=hours(5),
+            postings=events[0].postings,
         ),
     ) == events
     assert [("g1", "available → held", 20, hours(1))] == moves(events)

@@ -4,6 +4,8 @@ Sums are kept as credits move, so a balance costs the depth of the tree and the 
 not the number of its grants; only the list of coming expirations walks over what will expire.
 """
 
+from itertools import islice
+
 from bursar.core.ids import AccountId, GrantId, UserId
 from bursar.core.instant import DAY, NEVER, Instant
 from bursar.core.ledger.books import (
@@ -103,8 +105,10 @@ def spendable_for(
     return credits if room is None else min(credits, room)
 
 
-def expiring(books: Books, account: AccountId, now: Instant, within: int) -> tuple[Expiring, ...]:
-    """The account's credits that lapse within a span from `now`, the next first."""
+def expiring(
+    books: Books, account: AccountId, now: Instant, within: int, most: int | None = None
+) -> tuple[Expiring, ...]:
+    """The account's credits that lapse within a span from `now`, the next first; or the first."""
     bound = min(now + within, NEVER - 1)
     with seen_at(books, now) as view:
         return tuple(
@@ -113,23 +117,23 @@ def expiring(books: Books, account: AccountId, now: Instant, within: int) -> tup
                 expires_at=expires_at,
                 amount=existing(view.grants, grant).available,
             )
-            for expires_at, grant in view.order(free_of(account)).since(
-                (now + 1,), bound=(bound + 1,)
+            for expires_at, grant in islice(
+                view.order(free_of(account)).since((now + 1,), bound=(bound + 1,)), most
             )
         )
 
 
 def by_grant(
-    books: Books, account: AccountId, now: Instant
+    books: Books, account: AccountId, now: Instant, most: int | None = None
 ) -> tuple[tuple[GrantTerms, Owned], ...]:
-    """What is in each grant the account was ever issued, the oldest first."""
+    """What is in each grant the account was ever issued, the oldest first; or in the first."""
     with seen_at(books, now) as view:
-        issued = view.order(grants_of(account)).since()
+        issued = islice(view.order(grants_of(account)).since(), most)
         grants = [existing(view.grants, grant) for _, grant in issued]
-        return tuple((grant.terms, _shown(grant, now)) for grant in grants)
+        return tuple((grant.terms, shown(grant, now)) for grant in grants)
 
 
-def _shown(grant: Grant, now: Instant) -> Owned:
+def shown(grant: Grant, now: Instant) -> Owned:
     """What is in a grant, with what has expired as lapsed."""
     gone = grant.available if now >= grant.terms.expires_at else 0
     return Owned(

@@ -32,6 +32,7 @@ from bursar.core.ids import (
     GrantId,
     HoldId,
     RecurrenceId,
+    SettingId,
     UserId,
 )
 from bursar.core.instant import DAY, Instant
@@ -52,6 +53,7 @@ from bursar.core.ledger.values import (
     OrgPolicy,
     Policy,
     Recurrence,
+    Setting,
     Tally,
     TargetKey,
 )
@@ -110,6 +112,8 @@ class Applying(NamedTuple):
     user: UserId | None
 
 
+SettingKey: TypeAlias = tuple[str, SettingId]  # kind, id
+SpenderKey: TypeAlias = tuple[AccountId, UserId, UserId | None]  # the last: a key that asked
 CounterKey: TypeAlias = tuple[BudgetId, UserId | None]
 TallyKey: TypeAlias = tuple[BudgetId, UserId | None, Instant]
 KindKey: TypeAlias = tuple[AccountId, Kind]
@@ -148,7 +152,7 @@ class Books:
         self.quiet_until: Instant = 0  # before that, nothing happens by itself
         self._undo: Final = Undo()
         self._paths: Final[dict[AccountId, tuple[AccountId, ...]]] = {}  # a tree only grows
-        self.applying: Final[dict[tuple[AccountId, UserId], list[Applying]]] = {}  # as they are now
+        self.applying: Final[dict[SpenderKey, list[Applying]]] = {}  # budgets, as they are now
         self.looked_up: Final[set[object]] = set()  # what a shell knows to be loaded, in its words
         self._orders: Final[dict[Name, Order]] = {}
         self._tables: Final[dict[str, Table[Any, Any]]] = {}
@@ -158,6 +162,7 @@ class Books:
 
         self.accounts: Final[Table[AccountId, Account]] = self._table("accounts")
         self.users: Final[Table[UserId, UserId]] = self._table("users")
+        self.settings: Final[Table[SettingKey, Setting]] = self._table("settings")
         self.grants: Final[Table[GrantId, Grant]] = self._table("grants")
         self.holds: Final[Table[HoldId, Hold]] = self._table("holds")
         self.charges: Final[Table[ChargeId, ChargeRecord]] = self._table("charges")

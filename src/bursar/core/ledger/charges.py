@@ -186,7 +186,7 @@ def meter_of(hold: Hold, attempt: int) -> Meter | Refusal:
 
 def _book(draft: Draft, hold: Hold, ask: Ask) -> None:
     """Book usage: from what the hold has, then as an overrun. Nothing here may refuse."""
-    applying = draft.applying(hold.terms.account, hold.terms.user)
+    applying = draft.applying_to(hold)
     payment = Payment(draft, hold, ask)
     payment.from_open()
     if ask.late:

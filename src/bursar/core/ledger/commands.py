@@ -4,11 +4,12 @@ Where a caller's own time matters it is a field; the time of the decision is `de
 A command that makes no sense whatever the books say cannot be made: `TypeError` or `ValueError`.
 """
 
+import json
 from itertools import pairwise
-from typing import Final, TypeAlias
+from typing import Final, NoReturn, TypeAlias
 
 from bursar.core.budgets.periods import Every
-from bursar.core.checks import optional_text, text, whole
+from bursar.core.checks import long_text, optional_text, text, whole
 from bursar.core.ids import (
     AccountId,
     BudgetId,
@@ -17,6 +18,7 @@ from bursar.core.ids import (
     GrantId,
     HoldId,
     RecurrenceId,
+    SettingId,
     UserId,
 )
 from bursar.core.instant import NEVER, Instant
@@ -36,6 +38,7 @@ from bursar.core.value import value
 
 RUN_MS_MAX: Final = AMOUNT_MAX  # longest run time that can be asked about
 PRIORITY_MAX: Final = 2**31  # of a grant, up or down
+SETTING_MAX: Final = 16_384  # bytes of a setting
 THRESHOLD_MAX: Final = 1_000 * PPM  # a thousand times the limit
 
 
@@ -64,6 +67,10 @@ def _one_of(**given: object) -> None:
         raise ValueError(f"exactly one of {' and '.join(given)} is given")
 
 
+def _no_json(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
 @value
 class AddAccount:
     """Put an account into the tree; the first one, without a parent, is the org's root."""
@@ -88,6 +95,30 @@ class AddUser:
 
     def __post_init__(self) -> None:
         text("user", self.user)
+
+
+@value
+class SetSetting:
+    """Let the org keep something, in a new form; or no longer, if there is no body.
+
+    With `before` 0 it must be new; with the number of an event, last set by that one; with none
+    it must exist.
+    """
+
+    kind: str
+    id: SettingId
+    body: str | None
+    before: int | None = None
+
+    def __post_init__(self) -> None:
+        text("kind", self.kind)
+        text("id", self.id)
+        if self.body is not None:
+            long_text("body", self.body, SETTING_MAX)
+            json.loads(self.body, parse_constant=_no_json)
+        _within("before", self.before, 0, AMOUNT_MAX)
+        if self.before == 0 and self.body is None:
+            raise ValueError("what is new has a body")
 
 
 @value
@@ -218,25 +249,32 @@ class Transfer:
 class Reserve:
     """Hold an amount, or what running for `run_ms` can cost; all of it or nothing (L5, M1).
 
-    Exactly one of `amount` and `run_ms` is given.
+    Exactly one of `amount` and `run_ms` is given; at most one of `expires_at` and `ttl`, and
+    without them the hold lasts as long as the org's bounds allow.
     """
 
     hold: HoldId
     account: AccountId
     user: UserId
-    expires_at: Instant  # the hold's limit
+    expires_at: Instant | None = None  # the hold's limit
+    ttl: int | None = None  # or how long it lasts, in microseconds
     amount: Micros | None = None
     run_ms: int | None = None  # maximum run and stop grace together
     context: Context = NO_CONTEXT
+    asked_by: UserId | None = None  # a principal whose own budgets count too: a key with a cap
 
     def __post_init__(self) -> None:
         text("hold", self.hold)
         text("account", self.account)
         text("user", self.user)
+        optional_text("asked_by", self.asked_by)
         _one_of(amount=self.amount, run_ms=self.run_ms)
         _amount("amount", self.amount)
         _within("run_ms", self.run_ms, 0, RUN_MS_MAX)
+        if self.ttl is not None:
+            _one_of(expires_at=self.expires_at, ttl=self.ttl)
         _instant("expires_at", self.expires_at)
+        _within("ttl", self.ttl, 1, NEVER)
         if self.run_ms is not None and self.context.milli_gpus == 0:
             raise ValueError("a run time is asked for GPUs: milli_gpus is 0")
 
@@ -455,6 +493,7 @@ class SetPrice:
     """Add a version to the org's own prices, which go before the deployment's (B1)."""
 
     version: PriceVersion
+    from_now: bool = False  # whatever the version says, it is in force from when it is set
 
 
 @value
@@ -493,6 +532,7 @@ class DropBudget:
 Command: TypeAlias = (
     AddAccount
     | AddUser
+    | SetSetting
     | SetPolicy
     | SetTier
     | Issue

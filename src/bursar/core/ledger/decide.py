@@ -33,6 +33,7 @@ from bursar.core.ledger.commands import (
     SetBudget,
     SetPolicy,
     SetPrice,
+    SetSetting,
     SetTier,
     Settle,
     StartRecurrence,
@@ -51,6 +52,7 @@ RULES: Final[Mapping[type[Any], Rule]] = MappingProxyType(
     {
         AddAccount: settings.add_account,
         AddUser: settings.add_user,
+        SetSetting: settings.set_setting,
         SetPolicy: settings.set_policy,
         SetTier: settings.set_tier,
         SetPrice: settings.set_price,

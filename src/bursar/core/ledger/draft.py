@@ -50,7 +50,7 @@ class Draft:
         if isinstance(event, HoldChanged):
             old = books.holds.get(event.hold)
             evolve(books, event)
-            self._write_claims(event, old)
+            self._write_effect(event, old)
         else:
             evolve(books, event)
         self.events.append(event)
@@ -59,17 +59,26 @@ class Draft:
             if posting.target is AVAILABLE and posting.source is not LAPSED:
                 self.credited = True
 
-    def _write_claims(self, event: HoldChanged, old: Hold | None) -> None:
-        """Write into an event what it changes of the hold's claims on budgets; let it be true."""
+    def _write_effect(self, event: HoldChanged, old: Hold | None) -> None:
+        """Write into an event how the hold stands then, and what changes of its claims on budgets.
+
+        Nobody has seen the event yet.
+        """
         new = existing(self.books.holds, event.hold)
-        changes = claim_changes(self.applying(new.terms.account, new.terms.user), old, new)
+        object.__setattr__(event, "open", new.open)
+        object.__setattr__(event, "used", new.used)
+        changes = claim_changes(self.applying_to(new), old, new)
         if changes:
-            object.__setattr__(event, "claims", changes)  # nobody has seen the event yet
+            object.__setattr__(event, "claims", changes)
             make_claims(self.books, changes)
 
-    def applying(self, account: AccountId, user: UserId) -> list[Applying]:
-        """The budgets that apply to usage of `user` in `account`."""
-        return budgets_on(self.books, account, user)
+    def applying(self, account: AccountId, user: UserId, asked_by: UserId | None) -> list[Applying]:
+        """The budgets that apply to usage of `user` in `account`, asked for by a key."""
+        return budgets_on(self.books, account, user, asked_by)
+
+    def applying_to(self, hold: Hold) -> list[Applying]:
+        """The budgets that apply to a hold."""
+        return self.applying(hold.terms.account, hold.terms.user, hold.terms.asked_by)
 
     def lapse(self, grant_id: GrantId) -> None:
         """Write down that a grant has expired, if it has and that is not written yet."""

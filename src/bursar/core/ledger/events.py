@@ -13,6 +13,7 @@ from bursar.core.ids import (
     GrantId,
     HoldId,
     RecurrenceId,
+    SettingId,
     UserId,
 )
 from bursar.core.instant import Instant
@@ -60,6 +61,8 @@ class HoldChanged(Event):
 
     hold: HoldId
     claims: tuple[Claimed, ...] = ()
+    open: Micros = 0  # of the hold afterwards
+    used: Micros = 0  # of the hold afterwards: all usage charged to it so far
 
 
 @value
@@ -74,6 +77,15 @@ class UserAdded(Event):
     """The org has a new principal."""
 
     user: UserId
+
+
+@value
+class SettingSet(Event):
+    """The org keeps something, in a new form; or no longer, if there is no body."""
+
+    kind: str
+    id: SettingId
+    body: str | None
 
 
 @value

@@ -38,6 +38,7 @@ from bursar.core.ledger.events import (
     RecurrenceStarted,
     RecurrenceStopped,
     RecurrenceTurned,
+    SettingSet,
     ThresholdCrossed,
     TierSet,
     UserAdded,
@@ -55,6 +56,7 @@ from bursar.core.ledger.values import (
     Grant,
     GrantTerms,
     Hold,
+    Setting,
     Tally,
 )
 from bursar.core.money import Micros
@@ -117,6 +119,18 @@ def _(event: AccountAdded, books: Books) -> None:
 @_makes_true(UserAdded)
 def _(event: UserAdded, books: Books) -> None:
     books.users.put(event.user, event.user)
+
+
+@_makes_true(SettingSet)
+def _(event: SettingSet, books: Books) -> None:
+    setting = Setting(
+        kind=event.kind,
+        id=event.id,
+        body=event.body,
+        number=books.singles.number,
+        at=event.at,
+    )
+    books.settings.put((event.kind, event.id), setting)
 
 
 @_makes_true(PolicySet)

@@ -5,7 +5,7 @@ from heapq import merge
 from typing import NamedTuple, TypeAlias
 
 from bursar.core.ids import AccountId, DebtId, GrantId, HoldId
-from bursar.core.instant import Instant
+from bursar.core.instant import NEVER, Instant
 from bursar.core.ledger.books import Books
 from bursar.core.ledger.commands import EndHold, ExtendHold, Redraw, Refund, Release, Reserve
 from bursar.core.ledger.draft import AVAILABLE, HELD, Draft, move, returned
@@ -67,8 +67,9 @@ def reserve(draft: Draft, ask: Reserve) -> Refusal | None:
                 rates=funding.rates,
                 price_versions=tuple(priced[kind].version for kind, _ in funding.rates),
                 by_time=ask.run_ms is not None,
+                asked_by=ask.asked_by,
             ),
-            expires_at=ask.expires_at,
+            expires_at=_until(draft, ask),
             rate=funding.rate,
             dropped=tuple(kind for kind in types if kind not in funding.context.gpu_types),
             postings=_held(funding.parts, draft.now),
@@ -82,20 +83,35 @@ def _faults(draft: Draft, ask: Reserve) -> Iterator[Refusal]:
     books, now = draft.books, draft.now
     if books.accounts.get(ask.account) is None:
         yield Refusal(Code.ACCOUNT_UNKNOWN, {"account": ask.account})
-    if books.users.get(ask.user) is None:
-        yield Refusal(Code.USER_UNKNOWN, {"user": ask.user})
+    for user in (ask.user, ask.asked_by):
+        if user is not None and books.users.get(user) is None:
+            yield Refusal(Code.USER_UNKNOWN, {"user": user})
     taken = books.holds.get(ask.hold) is not None
     if taken or books.debts.get(DebtId(ask.hold)) is not None:  # a hold's debt has the hold's id
         yield Refusal(Code.ALREADY_EXISTS, {"hold": ask.hold})
-    if ask.expires_at <= now:
-        yield Refusal(Code.TIME_INVALID, {"expires_at": ask.expires_at, "now": now})
-    if refusal := _too_long(books, ask.context, now, ask.expires_at):
+    until = _until(draft, ask)
+    if until <= now:
+        yield Refusal(Code.TIME_INVALID, {"expires_at": until, "now": now})
+    if refusal := _too_long(books, ask.context, now, until):
         yield refusal
 
 
-def _too_long(books: Books, context: Context, since: Instant, until: Instant) -> Refusal | None:
+def _until(draft: Draft, ask: Reserve) -> Instant:
+    """The limit of a hold that is opened now."""
+    if ask.expires_at is not None:
+        return ask.expires_at
+    lasts = _longest(draft.books, ask.context) if ask.ttl is None else ask.ttl
+    return min(draft.now + lasts, NEVER)
+
+
+def _longest(books: Books, context: Context) -> int:
+    """How long a hold may last, in microseconds."""
     policy = books.singles.policy
-    most = policy.raw_hold_max if context.job is None else policy.job_hold_max
+    return policy.raw_hold_max if context.job is None else policy.job_hold_max
+
+
+def _too_long(books: Books, context: Context, since: Instant, until: Instant) -> Refusal | None:
+    most = _longest(books, context)
     if until - since <= most:
         return None
     return Refusal(Code.HOLD_TOO_LONG, {"expires_at": until, "latest": since + most})
@@ -156,7 +172,7 @@ def _objections(draft: Draft, ask: Reserve, claimant: Claimant) -> Iterator[Refu
         yield Refusal(Code.AMOUNT_TOO_LARGE, {"amount": claimant.open, "most": AMOUNT_MAX})
     if refusal := _in_debt(draft, draft.books.path(ask.account)):
         yield refusal
-    applying = draft.applying(ask.account, ask.user)
+    applying = draft.applying(ask.account, ask.user, ask.asked_by)
     yield from all_over(draft.books, applying, None, claimant)
 
 
@@ -172,7 +188,7 @@ def _claimant(draft: Draft, ask: Reserve, context: Context, rates: Rates) -> Cla
     if amount is None:
         milli_gpus = context.milli_gpus
         amount = usage_price(rate, milli_gpus, ask.run_ms or 0)
-    return Claimant(amount, rate, milli_gpus, draft.now, ask.expires_at, draft.now)
+    return Claimant(amount, rate, milli_gpus, draft.now, _until(draft, ask), draft.now)
 
 
 def _in_debt(draft: Draft, path: tuple[AccountId, ...]) -> Refusal | None:
@@ -285,7 +301,7 @@ def _not_extendable(draft: Draft, hold: Hold, amount: Micros, until: Instant) ->
         return closed(hold)
     if refusal := _in_debt(draft, books.path(hold.terms.account)):
         return refusal
-    applying = draft.applying(hold.terms.account, hold.terms.user)
+    applying = draft.applying_to(hold)
     before = hold.claimant
     after = before._replace(
         open=before.open + amount,

@@ -6,10 +6,12 @@ refusals decided under the org's lock included.
 
 from dataclasses import fields
 
+from bursar.core.ids import same_making
 from bursar.core.ledger.commands import Command
 from bursar.core.ledger.events import Event
+from bursar.core.pricing import PriceVersion
 from bursar.core.refusal import Code, Refusal
-from bursar.core.value import value
+from bursar.core.value import altered, value
 
 
 @value
@@ -21,21 +23,34 @@ class Reply:
     number: int  # of the org's last event when it was answered
 
 
-def replay(key: str, first: Reply | None, command: Command) -> Reply | Refusal | None:
-    """The first answer again, a refusal if something else is asked, or None for a new key."""
+def replay(
+    key: str, first: Reply | None, command: Command, made: tuple[str, ...] = ()
+) -> Reply | Refusal | None:
+    """The first answer again, a refusal if something else is asked, or None for a new key.
+
+    `made` names the fields whose ids the caller left to us: they have another time each time.
+    """
     if first is None:
         return None
-    differs = first_difference(first.command, command)
+    differs = first_difference(first.command, command, made)
     if differs is None:
         return first
     return Refusal(Code.KEY_REUSED, {"key": key, "field": differs})
 
 
-def first_difference(first: Command, second: Command) -> str | None:
+def first_difference(first: Command, second: Command, made: tuple[str, ...] = ()) -> str | None:
     """The first field in which two commands differ; `command` if they are not of one kind."""
     if type(first) is not type(second):
         return "command"
     for one in fields(first):
-        if getattr(first, one.name) != getattr(second, one.name):
+        was, now = getattr(first, one.name), getattr(second, one.name)
+        if was != now and not (one.name in made and _same_making(was, now)):
             return one.name
     return None
+
+
+def _same_making(was: object, now: object) -> bool:
+    """Whether two ids, or two values with an id, differ in the time of their making alone."""
+    if isinstance(was, PriceVersion) and isinstance(now, PriceVersion):
+        return same_making(was.id, now.id) and was == altered(now, id=was.id)
+    return isinstance(was, str) and isinstance(now, str) and same_making(was, now)

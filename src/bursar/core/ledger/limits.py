@@ -36,21 +36,31 @@ from bursar.core.money import PPM, Micros, usage_price_up
 from bursar.core.refusal import Code, Refusal
 
 
-def budgets_on(books: Books, account: AccountId, user: UserId) -> list[Applying]:
-    """The budgets that apply to usage of `user` in `account`, in the order they are checked."""
-    applying = books.applying.get((account, user))
+def budgets_on(
+    books: Books, account: AccountId, user: UserId, asked_by: UserId | None = None
+) -> list[Applying]:
+    """The budgets that apply to usage of `user` in `account`, in the order they are checked.
+
+    Of the key that asked for it, if it has limits of its own, its own budgets apply as well.
+    """
+    whose = (account, user, asked_by)
+    applying = books.applying.get(whose)
     if applying is None:
-        applying = books.applying[account, user] = _found_on(books, account, user)
+        applying = books.applying[whose] = _found_on(books, account, user, asked_by)
     return applying
 
 
-def _found_on(books: Books, account: AccountId, user: UserId) -> list[Applying]:
+def _found_on(
+    books: Books, account: AccountId, user: UserId, asked_by: UserId | None
+) -> list[Applying]:
     applying: list[Applying] = []
     for one in books.path(account):
         _gather(books, (one, None, False), None, applying)
         _gather(books, (one, None, True), user, applying)
         _gather(books, (one, user, False), None, applying)
     _gather(books, (None, user, False), None, applying)
+    if asked_by is not None and asked_by != user:
+        _gather(books, (None, asked_by, False), None, applying)
     return applying
 
 

@@ -12,6 +12,7 @@ from bursar.core.ledger.commands import (
     SetBudget,
     SetPolicy,
     SetPrice,
+    SetSetting,
     SetTier,
 )
 from bursar.core.ledger.draft import Draft
@@ -22,12 +23,14 @@ from bursar.core.ledger.events import (
     BudgetSet,
     PolicySet,
     PriceSet,
+    SettingSet,
     TierSet,
     UserAdded,
 )
 from bursar.core.ledger.limits import NO_CLAIM, Claim, claim_of
 from bursar.core.ledger.values import Account, Budget, Claimed, Hold, Target
 from bursar.core.refusal import Code, Refusal
+from bursar.core.value import altered
 
 
 def add_account(draft: Draft, ask: AddAccount) -> Refusal | None:
@@ -56,6 +59,20 @@ def add_user(draft: Draft, ask: AddUser) -> Refusal | None:
     return None
 
 
+def set_setting(draft: Draft, ask: SetSetting) -> Refusal | None:
+    """Keep something in a new form, if it is still what the caller thinks it is."""
+    named = {"kind": ask.kind, "id": ask.id}
+    old = draft.books.settings.get((ask.kind, ask.id))
+    if ask.before == 0 and old is not None:
+        return Refusal(Code.ALREADY_EXISTS, named)
+    if ask.before != 0 and (old is None or old.body is None):
+        return Refusal(Code.SETTING_UNKNOWN, named)
+    if ask.before and old is not None and ask.before != old.number:
+        return Refusal(Code.CHANGED_SINCE, {**named, "number": old.number})
+    draft.record(SettingSet(at=draft.now, kind=ask.kind, id=ask.id, body=ask.body))
+    return None
+
+
 def set_policy(draft: Draft, ask: SetPolicy) -> Refusal | None:
     """Set the org's bounds."""
     draft.record(PolicySet(at=draft.now, policy=ask.policy))
@@ -67,7 +84,8 @@ def set_price(draft: Draft, ask: SetPrice) -> Refusal | None:
     books = (draft.books.singles.prices, draft.books.deployment)
     if any(book.version(ask.version.id) is not None for book in books):
         return Refusal(Code.ALREADY_EXISTS, {"version": ask.version.id})
-    draft.record(PriceSet(at=draft.now, version=ask.version))
+    version = altered(ask.version, effective_at=draft.now) if ask.from_now else ask.version
+    draft.record(PriceSet(at=draft.now, version=version))
     return None
 
 
@@ -182,5 +200,7 @@ def _set_new(draft: Draft, budget: Budget) -> None:
 
 
 def _concerns(draft: Draft, target: Target, hold: Hold) -> bool:
-    above = target.account is None or target.account in draft.books.path(hold.terms.account)
+    if target.account is None:
+        return target.user in (hold.terms.user, hold.terms.asked_by)
+    above = target.account in draft.books.path(hold.terms.account)
     return above and target.user in (None, hold.terms.user)

@@ -16,6 +16,7 @@ from bursar.core.ids import (
     JobId,
     PriceVersionId,
     RecurrenceId,
+    SettingId,
     UserId,
 )
 from bursar.core.instant import DAY, MILLISECOND, NEVER, Instant
@@ -62,6 +63,17 @@ class Account:
     parent: AccountId | None
     name: str
     time_zone: str  # IANA name; budgets of this account count days and months in it
+
+
+@value
+class Setting:
+    """What an org keeps and the rules of money do not look at: a key, a webhook, a quota."""
+
+    kind: str
+    id: SettingId
+    body: str | None  # JSON in the words of whoever set it; None once it is dropped
+    number: int  # of the event that last set it
+    at: Instant  # and when that was
 
 
 @value
@@ -262,6 +274,7 @@ class HoldTerms:
     rates: tuple[tuple[str, Micros], ...] = ()  # acceptable GPU type → micro-credits per GPU-hour
     price_versions: tuple[PriceVersionId, ...] = ()  # which version each of the rates is from
     by_time: bool = False  # whether it was sized by a run time, and is spent as time passes
+    asked_by: UserId | None = None  # a key with limits of its own, if one asked for it
 
     @property
     def metered(self) -> bool:

@@ -129,7 +129,9 @@ def _claims(books: Books) -> Iterator[str]:
     claims: Counter[CounterKey] = Counter()
     reliefs: Counter[TallyKey] = Counter()
     for _, hold in books.holds.items():
-        for budget, user in budgets_on(books, hold.terms.account, hold.terms.user):
+        for budget, user in budgets_on(
+            books, hold.terms.account, hold.terms.user, hold.terms.asked_by
+        ):
             period = period_at(budget.window, hold.touched_at)
             claim = claim_of(budget, hold.claimant, period)
             claims[(budget.id, user)] += claim.full
