@@ -82,6 +82,11 @@ class Mortal:
         """Statements are sent one after the other, and answered later."""
         return self._real.pipeline()
 
+    @property
+    def info(self) -> Any:
+        """How the connection stands."""
+        return self._real.info
+
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """A transaction; death comes before it, before its commit, or right after."""

@@ -56,6 +56,11 @@ def story(connection: Connection, org: str) -> None:
         ask.reserve("h2", 200, until=days(2)),
         ask.charge("h2", 5_000, charge="c2"),
         ask.book_debt("d", 30, of="team"),
+        ask.keep("webhook", "w", '{"url": "ü"}', before=0),
+        ask.keep("key", "k", '{"name":"first"}', before=0),
+        ask.keep("key", "k", '{"name":"second"}'),
+        ask.keep("quota", "q", "4", before=0),
+        ask.keep("quota", "q", None),
     ]
     second: list[Command] = [
         ask.issue("more", 9_000),
@@ -116,6 +121,19 @@ SPOILING = {
     "grants: at another place": "update grants set place = 'expired' where grant_id = 'more'",
     "holds: open": "update holds set open = open + 1 where hold_id = 'h1'",
     "holds: used": "update holds set used = used + 1",
+    "settings: another text": "update settings set body = '{}' where setting_id = 'w'",
+    "settings: the text before": (
+        "update settings set body = '{\"name\":\"first\"}' where setting_id = 'k'"
+    ),
+    "settings: dropped": "update settings set body = null where setting_id = 'w'",
+    "settings: there again": "update settings set body = '4' where setting_id = 'q'",
+    "settings: another number": ("update settings set number = number - 1 where setting_id = 'k'"),
+    "settings: another time": "update settings set at = at + 1 where setting_id = 'k'",
+    "settings: another kind": "update settings set kind = 'key' where setting_id = 'w'",
+    "settings: one too many": (
+        "insert into settings select org_id, kind, 'extra', body, number, at from settings limit 1"
+    ),
+    "holds: used at nobody's cost": "update holds set used = used + 1, absorbed = absorbed + 1",
     "draws: charged": "update draws set charged = charged + 1",
     "draws: returned": "update draws set returned = returned + 1, drawn = drawn + 1",
     "debts: owed": "update debts set owed = owed + 1",
@@ -158,6 +176,18 @@ SPOILING = {
         'update events set body = replace(body::text, \'"account":"team"\','
         " '\"account\":\"ghost\"')::json where kind = 'DebtBooked'"
     ),
+    "events: another total at last": (
+        'update events set body = replace(body::text, \'"open":0,"used":5000\','
+        " '\"open\":0,\"used\":5001')::json where kind = 'HoldClosed'"
+    ),
+    "events: another total on the way": (
+        "update events set body = replace(body::text, '\"open\":200', '\"open\":201')::json"
+        " where kind = 'HoldOpened'"
+    ),
+    "settings: another text in the event": (
+        "update events set body = replace(body::text, 'second', 'third')::json"
+        " where kind = 'SettingSet'"
+    ),
     "requests: one is gone": "delete from requests where first = 9",
     "requests: a longer span": "update requests set number = number + 1 where first = 9",
     "requests: a refusal with events": (
@@ -193,6 +223,7 @@ NOT_SEEN_BY_VERIFY = {
     "events: an account below itself",  # and what it makes of it
     "events: a second root",
     "events: a debt of nobody",
+    "events: another total on the way",  # the one that counts is the last
 }
 
 
@@ -268,6 +299,47 @@ def test_a_text_that_is_not_canonical_is_told(told: str) -> None:
 
     assert ("events", (9,)) == (difference.table, difference.key)
     assert difference.stored != difference.rebuilt
+
+
+LAST_TOLD = {
+    "update holds set used = used + 7, absorbed = absorbed + 7 where hold_id = 'h2'": (
+        "a hold has open and used what its last event told: h2 used: 5007 kept, 5000 wanted"
+    ),
+    "update settings set number = 3 where setting_id = 'k'": (
+        "a setting is what its last event says: key k was set by event: 3 kept, 19 wanted"
+    ),
+    "update settings set body = '{}' where setting_id = 'w'": (
+        "a setting is what its last event says:"
+        " webhook w is not what was told by event: 17 kept, 17 wanted"
+    ),
+    "delete from settings where setting_id = 'q'": (
+        "a setting is what its last event says: quota q was set by event: 21 wanted"
+    ),
+}
+
+
+@pytest.mark.parametrize(("sql", "what"), LAST_TOLD.items())
+def test_what_nothing_else_contradicts_is_told_by_the_last_event(
+    told: str, sql: str, what: str
+) -> None:
+    """Rows that add up among themselves may still not be what was told of them (L1)."""
+    with spoilt(told, sql) as url, connected(url) as connection:
+        [org] = orgs_of(connection)
+        assert [f"{org}: {what}"] == [str(one) for one in verify(connection)]
+
+
+def test_an_event_tells_of_its_hold_what_it_makes_of_it(told: str) -> None:
+    """A total that was changed on the way is told with the event's number (L1)."""
+    with spoilt(told, SPOILING["events: another total on the way"]) as url:
+        with connected(url) as connection:
+            [org] = orgs_of(connection)
+            [(number,)] = connection.execute(
+                "select number from events where body ->> 'hold' = 'h2' and kind = 'HoldOpened'"
+            ).fetchall()
+        [first, *_] = [one for one in rebuild_one(url, org).differences if one.table == "events"]
+
+    assert (number,) == first.key
+    assert "told open and used (hold='h2', told=(201, 0), is_now=(200, 0))" in str(first)
 
 
 def test_a_circle_of_accounts_is_told_and_does_not_last_for_ever(told: str) -> None:

@@ -10,10 +10,26 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bursar.core.budgets.periods import Every
-from bursar.core.ids import AccountId, BudgetId, GrantId, HoldId, UserId
+from bursar.core.ids import (
+    AccountId,
+    BudgetId,
+    GrantId,
+    HoldId,
+    UserId,
+    made_id,
+)
 from bursar.core.instant import Instant
 from bursar.core.ledger.books import Books
-from bursar.core.ledger.commands import AddAccount, AddUser, Command, Issue, Reserve, SetBudget
+from bursar.core.ledger.commands import (
+    AddAccount,
+    AddUser,
+    Command,
+    Issue,
+    Lapse,
+    Reserve,
+    SetBudget,
+    SetPrice,
+)
 from bursar.core.ledger.events import Event
 from bursar.core.ledger.journal import Journal
 from bursar.core.ledger.values import Context, Kind, Target
@@ -22,8 +38,8 @@ from bursar.core.refusal import Code, InvariantBroken, Refusal
 from bursar.service.batch import Answer, Ask, Batch, OrgUnknown
 from bursar.store.reading import Connection, selected
 from bursar.store.shelves import DRAWS, SHELVES, draw_values
-from bursar.store.writing import OrgExists, create_org
-from tests.builders import T0, hours
+from bursar.store.writing import OrgExists, create_org, freeze
+from tests.builders import T0, hours, prices
 from tests.databases import new_org
 from tests.strategies import History, histories
 
@@ -386,3 +402,135 @@ def test_an_org_that_exists_is_not_begun_again(connection: Connection) -> None:
         create_org(connection, org)
     with pytest.raises(ValueError, match="cannot be kept"):
         create_org(connection, "a\0b")
+
+
+# Ids that are left to us, and who asked
+
+
+def _made(desk: Desk, at_ms: int, amount: int = 100, label: str = "hold") -> Ask:
+    """A hold whose id is made for the key `k` at a time."""
+    hold = made_id(desk.org, "k", label, at_ms)
+    return Ask(desk.org, "k", desk.reserve(hold, amount), made=("hold",))
+
+
+def _run(desk: Desk, *asks: Ask) -> list[Answer]:
+    """The answers to asks in one batch, which begins with nothing in memory."""
+    batch = Batch(desk.connection, desk.prices, {}, clock=lambda _: T0)
+    return [told for told in batch.run(asks) if isinstance(told, Answer)]
+
+
+def _holds(desk: Desk) -> list[tuple[Any, ...]]:
+    return desk.stored("holds", {"hold_id": "text"})
+
+
+def test_an_id_that_was_left_to_us_is_that_of_the_first_time(connection: Connection) -> None:
+    """Asked again, from the database: the first id, whatever would be made now (L7)."""
+    desk = Desk(connection)
+    desk.opens()
+
+    [first] = _run(desk, _made(desk, 1_000))
+    [second] = _run(desk, _made(desk, 2_000))
+
+    assert (False, True) == (first.replayed, second.replayed)
+    assert (first.outcome, first.number) == (second.outcome, second.number)
+    assert _made(desk, 1_000).command == first.command == second.command
+    assert [(made_id(desk.org, "k", "hold", 1_000),)] == _holds(desk)
+
+
+def test_two_equal_requests_in_one_batch_have_one_effect(connection: Connection) -> None:
+    """Though an id was made for each at a time of its own (L7)."""
+    desk = Desk(connection)
+    desk.opens()
+
+    first, second = _run(desk, _made(desk, 2_000), _made(desk, 1_000))
+
+    assert (False, True) == (first.replayed, second.replayed)
+    assert (first.command, first.outcome) == (second.command, second.outcome)
+    assert [(made_id(desk.org, "k", "hold", 2_000),)] == _holds(desk)
+
+
+def test_an_id_of_the_callers_is_not_one_of_ours(connection: Connection) -> None:
+    """Given the first time and not the second, or the other way round: another request (L7)."""
+    desk = Desk(connection)
+    desk.opens()
+    given = Ask(desk.org, "k", desk.reserve("mine", 100))
+    _run(desk, given)
+
+    [left] = _run(desk, _made(desk, 1_000))
+
+    assert Refusal(Code.KEY_REUSED, {"key": "k", "field": "hold"}) == left.outcome
+    assert _made(desk, 1_000).command == left.command
+    assert not left.replayed
+    assert [("mine",)] == _holds(desk)
+
+    other = Desk(connection)
+    other.opens()
+    [_, named] = _run(other, _made(other, 1_000), given._replace(org=other.org))
+    assert Refusal(Code.KEY_REUSED, {"key": "k", "field": "hold"}) == named.outcome
+
+
+def test_what_else_differs_is_told_of_a_made_request_too(connection: Connection) -> None:
+    """The id may differ in its time, and nothing else in anything (L7)."""
+    desk = Desk(connection)
+    desk.opens()
+    _run(desk, _made(desk, 1_000))
+
+    for ask, field in (
+        (_made(desk, 2_000, amount=101), "amount"),
+        (_made(desk, 2_000, label="grant"), "hold"),
+        (_made(desk, 2_000)._replace(made=()), "hold"),
+    ):
+        [refused] = _run(desk, ask)
+        assert Refusal(Code.KEY_REUSED, {"key": "k", "field": field}) == refused.outcome
+
+
+def test_a_price_with_an_id_of_ours_is_set_once(connection: Connection) -> None:
+    """From the time when it was set first (L7, B1)."""
+    desk = Desk(connection)
+    desk.opens()
+
+    def ask(at_ms: int) -> Ask:
+        version = prices(made_id(desk.org, "k", "version", at_ms), h100=5)
+        return Ask(desk.org, "k", SetPrice(version=version, from_now=True), made=("version",))
+
+    [first], [second] = _run(desk, ask(1)), _run(desk, ask(2))
+
+    assert (False, True, first.outcome) == (first.replayed, second.replayed, second.outcome)
+    [[stored]] = connection.execute(
+        "select prices -> 'versions' from orgs where org_id = %s", [desk.org]
+    ).fetchall()
+    [version] = stored
+    assert (made_id(desk.org, "k", "version", 1), T0) == (version["id"], version["effective_at"])
+
+
+def test_an_org_that_is_frozen_still_tells_what_it_made(connection: Connection) -> None:
+    """The first answer needs nothing of the books (L7)."""
+    desk = Desk(connection)
+    desk.opens()
+    [first] = _run(desk, _made(desk, 1_000))
+    freeze(connection, desk.org, "why")
+
+    [second] = _run(desk, _made(desk, 2_000))
+
+    assert second.replayed
+    assert (first.command, first.outcome) == (second.command, second.outcome)
+
+
+def test_it_is_written_who_asked(connection: Connection) -> None:
+    """Whose key it was the first time; nobody's when Bursar itself asks; of refusals too."""
+    desk = Desk(connection)
+    desk.opens()
+    held, *_ = _run(
+        desk,
+        Ask(desk.org, "held", desk.reserve("h1", 100), actor="key-1"),
+        Ask(desk.org, "refused", desk.reserve("h2", 10**6), actor="key-2"),
+        Ask(desk.org, "ours", Lapse(most=1)),
+    )
+    _run(desk, Ask(desk.org, "held", desk.reserve("h1", 100), actor="key-3"))
+
+    written = dict(desk.stored("requests", {"key": "text", "actor": "text"}))
+    assert {"held": "key-1", "refused": "key-2", "ours": ""} == {
+        key: actor for key, actor in written.items() if not key.startswith("key-")
+    }
+    events = dict(desk.stored("events", {"number": "bigint", "actor": "text"}))
+    assert {held.number: "key-1"} == {number: actor for number, actor in events.items() if actor}

@@ -13,6 +13,7 @@ from bursar.core.ids import (
     GrantId,
     HoldId,
     RecurrenceId,
+    SettingId,
     UserId,
 )
 from bursar.core.ledger.commands import (
@@ -32,6 +33,7 @@ from bursar.core.ledger.commands import (
     ReverseCharge,
     RevokeGrant,
     SetBudget,
+    SetSetting,
     Settle,
     StartRecurrence,
     StopRecurrence,
@@ -70,6 +72,7 @@ def furnish(desk: Desk, many: int) -> None:
         *(reserve(n, f"past{n}") for n in every),
         *(Settle(charge=ChargeId(f"s{n}"), hold=HoldId(f"past{n}"), total=5) for n in every),
         *(recurrence(n, f"r{n}") for n in every),
+        *(setting(n, before=0) for n in every),
     )
     assert all(isinstance(outcome, tuple) for outcome in outcomes)
 
@@ -120,6 +123,11 @@ def recurrence(n: int, name: str) -> StartRecurrence:
     )
 
 
+def setting(n: int, before: int | None = None) -> SetSetting:
+    """The n-th setting."""
+    return SetSetting(kind="key", id=SettingId(f"s{n}"), body=f"{n}", before=before)
+
+
 ASKED: dict[str, Callable[[int], Command]] = {
     "AddAccount": lambda n: AddAccount(account=AccountId(f"n{n}"), parent=account(n), name="n"),
     "AddUser": lambda n: AddUser(user=UserId(f"new{n}")),
@@ -144,6 +152,7 @@ ASKED: dict[str, Callable[[int], Command]] = {
         charge=ChargeId(f"new{n}"), hold=HoldId(f"past{n}"), amount=5, effective_at=T0
     ),
     "ReverseCharge": lambda n: ReverseCharge(charge=ChargeId(f"c{n}")),
+    "SetSetting": lambda n: setting(n),
     "BookDebt": lambda n: BookDebt(debt=DebtId(f"d{n}"), account=account(n), amount=5),
 }
 

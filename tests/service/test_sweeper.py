@@ -19,7 +19,14 @@ from bursar.core.budgets.periods import Every
 from bursar.core.ids import AccountId
 from bursar.core.instant import DAY, SECOND
 from bursar.core.ledger.balance import Balance
-from bursar.core.ledger.commands import AddAccount, AddUser, Command, EndHold, SetTier
+from bursar.core.ledger.commands import (
+    AddAccount,
+    AddUser,
+    Command,
+    EndHold,
+    SetSetting,
+    SetTier,
+)
 from bursar.core.ledger.journal import Journal
 from bursar.core.ledger.values import Policy
 from bursar.core.refusal import Code, Refusal
@@ -93,6 +100,8 @@ def test_a_sweeper_changes_nothing_that_is_seen(
     plain, swept = Side(Desk(connection, history.prices)), Side(Desk(connection, history.prices))
     journal, tiers, now = Journal(history.prices), False, T0
     for step, (now, command) in enumerate(history.steps):
+        if isinstance(command, SetSetting):  # names numbers of events, which are not the same here
+            continue
         journal.do(command, now)
         tiers = tiers or isinstance(command, SetTier)
         if step % every == 0:
@@ -393,7 +402,7 @@ def test_a_killed_sweeper_is_relieved(own_url: str, own: Connection) -> None:
         try:
             until(lambda: duties.last_done(own, "sweep") > 0)
             with Sweeping(
-                lambda: connected(own_url), through(ledger), interval_s=0.05, term_s=1
+                lambda: connected(own_url), through(ledger), interval_s=0.05, term_s=5
             ) as second:
                 time.sleep(0.3)
                 assert 0 == second.passes, "it is not its duty"

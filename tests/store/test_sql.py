@@ -19,17 +19,28 @@ from bursar.store.verifying import CHECKS, Check
 from bursar.store.verifying_seam import SEAM_CHECKS
 
 TENANT = {
-    *("orgs", "events", "postings", "requests", "accounts", "users", "grants", "lanes"),
-    *("forfeits", "totals", "holds", "draws", "charges", "debts", "recurrences", "budgets"),
+    *("orgs", "events", "postings", "requests", "accounts", "users", "settings", "grants"),
+    *(
+        "lanes",
+        "forfeits",
+        "totals",
+        "holds",
+        "draws",
+        "charges",
+        "debts",
+        "recurrences",
+        "budgets",
+    ),
     *("tallies", "claims", "burn", "sweeps", "spending", "standings", "snapshots"),
-    *("jobs", "org_outbox", "org_inbox"),
+    *("jobs", "org_outbox", "org_inbox", "looks", "episodes", "cursors", "deliveries", "rates"),
 }
 OF_A_POOL = {
     *("pools", "nodes", "slots", "queue", "leases", "lease_slots", "readings", "pool_outbox"),
 }
 OF_NO_ORG = {"migrations", "duties"}  # about the whole deployment
 # The operator's top lists go over all orgs: each server answers for its own, the best are merged.
-NOT_BY_ORG = {("standings", "standings_of_all")}
+# By the ending of an id its org is found, whatever server it is on.
+NOT_BY_ORG = {("standings", "standings_of_all"), ("orgs", "orgs_ending")}
 FORBIDDEN = re.compile(
     r"\b(now|gen_random_uuid|uuidv7|random|clock_timestamp|statement_timestamp|nextval|currval"
     r"|pg_advisory\w*|pg_notify|transaction_timestamp|current_timestamp|localtimestamp)\s*\(?",

@@ -17,9 +17,10 @@ from tests.service.seam_driver import Clock, Driver, Plan, Try, World
 
 FOR_EVER = ("events", "postings", "requests", "forfeits", "snapshots", "org_inbox")
 CHANGING = (
-    *("orgs", "accounts", "users", "grants", "lanes", "totals", "holds", "draws", "charges"),
-    *("debts", "recurrences", "budgets", "tallies", "claims", "burn"),
+    *("orgs", "accounts", "users", "settings", "grants", "lanes", "totals", "holds", "draws"),
+    *("charges", "debts", "recurrences", "budgets", "tallies", "claims", "burn"),
     *("sweeps", "spending", "standings", "jobs", "org_outbox"),
+    *("looks", "episodes", "cursors", "deliveries", "rates"),
 )
 OF_A_POOL = (
     *("pools", "nodes", "slots", "queue", "leases", "lease_slots", "readings", "pool_outbox"),

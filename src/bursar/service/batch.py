@@ -60,12 +60,15 @@ class Ask(NamedTuple):
     key: str
     command: Command
     note: Note | None = None  # what is written together with it
+    made: tuple[str, ...] = ()  # fields of the command whose ids were left to us
+    actor: str = ""  # whose key it is that asks; empty when Bursar itself does
 
 
 @value
 class Answer:
     """What became of a command."""
 
+    command: Command  # as it was asked the first time
     outcome: tuple[Event, ...] | Refusal
     number: int  # of the org's last event when it was decided
     replayed: bool  # whether it is the first answer to the same key again
@@ -130,9 +133,9 @@ class Batch:
         """What is said of an org that takes no commands; what was answered before, still is."""
         if row is None:
             return OrgUnknown(ask.org)
-        again = replay(ask.key, self._known.get((ask.org, ask.key)), ask.command)
+        again = replay(ask.key, self._known.get((ask.org, ask.key)), ask.command, ask.made)
         if again is not None:
-            return _again(again, row.number)
+            return _again(ask, again, row.number)
         return OrgFrozen(f"{ask.org}: {row.frozen}")
 
     def _performed(
@@ -251,23 +254,24 @@ class Batch:
 
     def _one(self, ask: Ask, books: Books, now: Instant) -> Answer:
         first = self._known.get((ask.org, ask.key))
-        again = replay(ask.key, first, ask.command)
+        again = replay(ask.key, first, ask.command, ask.made)
         if again is not None:
-            return _again(again, books.singles.number)
+            return _again(ask, again, books.singles.number)
         outcome = perform(books, ask.command, now)
         number = books.singles.number
         self._known[ask.org, ask.key] = Reply(command=ask.command, outcome=outcome, number=number)
-        answered = Answered(ask.key, ask.command, outcome, number, now)
+        answered = Answered(ask.key, ask.command, outcome, number, now, ask.actor)
         self._answers.append((ask.org, books, answered))
         if len(self._answers) == SENT_AT_ONCE:
             self._send_answers()
         if ask.note is not None:
             self._noted += ask.note.rows(ask.org, books, outcome, now)
-        return Answer(outcome=outcome, number=number, replayed=False)
+        return Answer(command=ask.command, outcome=outcome, number=number, replayed=False)
 
 
-def _again(again: Reply | Refusal, number: int) -> Answer:
+def _again(ask: Ask, again: Reply | Refusal, number: int) -> Answer:
     """The first answer once more; or that the key stands for something else."""
     if isinstance(again, Reply):
-        return Answer(outcome=again.outcome, number=again.number, replayed=True)
-    return Answer(outcome=again, number=number, replayed=False)
+        first = again.command
+        return Answer(command=first, outcome=again.outcome, number=again.number, replayed=True)
+    return Answer(command=ask.command, outcome=again, number=number, replayed=False)

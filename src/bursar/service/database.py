@@ -2,7 +2,14 @@
 
 from psycopg import OperationalError as DatabaseLost
 
-from bursar.store.database import URL_VARIABLE, Database, embedded, opened
+from bursar.store.database import (
+    URL_VARIABLE,
+    Database,
+    DatabaseFull,
+    embedded,
+    opened,
+    state_of,
+)
 from bursar.store.embedded import DatabaseDown, StateUnusable
 from bursar.store.migrate import SchemaDiffers
 from bursar.store.pool import NewNode, create_pool
@@ -16,6 +23,7 @@ __all__ = [
     "Connection",
     "Database",
     "DatabaseDown",
+    "DatabaseFull",
     "DatabaseLost",
     "NewNode",
     "OrgId",
@@ -28,5 +36,6 @@ __all__ = [
     "money_time",
     "opened",
     "program",
+    "state_of",
     "temporary",
 ]

@@ -119,16 +119,22 @@ class Ledger:
         self.close()
 
     def submit(
-        self, org: OrgId, key: str, command: Command, note: Note | None = None
+        self,
+        org: OrgId,
+        key: str,
+        command: Command,
+        note: Note | None = None,
+        made: tuple[str, ...] = (),
+        actor: str = "",
     ) -> "Future[Answer]":
-        """Ask for a command under a key; the answer comes when it is durable.
+        """Ask for a command under a key; the answer comes when it is durable. See `Ask`.
 
         `Busy` when too many are waiting: nothing has happened then.
         """
         text("org", org)
         text("key", key)
         lane = self._lanes[zlib.crc32(org.encode()) % len(self._lanes)]
-        return lane.submit(Ask(org, key, command, note))
+        return lane.submit(Ask(org, key, command, note, made, actor))
 
     def ask(self, org: OrgId, key: str, command: Command) -> Answer:
         """Ask, and wait for the answer."""

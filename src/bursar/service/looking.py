@@ -7,18 +7,18 @@ has fallen due: the core lets it happen for as long as it looks.
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from bursar.core.ids import AccountId, GrantId, UserId
-from bursar.core.instant import Instant
+from bursar.core.instant import NEVER, Instant
 from bursar.core.ledger import balance as core
-from bursar.core.ledger.balance import Balance, Expiring
+from bursar.core.ledger.balance import Balance, Expiring, Owned
 from bursar.core.ledger.books import BURN_SLOT, BURN_SLOTS, Books
 from bursar.core.ledger.commands import Reserve
 from bursar.core.ledger.history import View
 from bursar.core.ledger.quote import Quote, quote
 from bursar.core.ledger.tables import NotLoaded, Row, Stretch
-from bursar.core.ledger.values import NO_CONTEXT, Context, Kind
+from bursar.core.ledger.values import NO_CONTEXT, Context, GrantTerms, Kind
 from bursar.core.pricing import PriceBook
 from bursar.core.refusal import Code, Refusal
 from bursar.service.batch import FIRST_KEYS, MOST_KEYS, OrgUnknown
@@ -45,6 +45,14 @@ class Seen(Generic[T]):
     value: T
     number: int  # of the last event that was known
     at: Instant  # the instant it is about
+
+
+class Standing(NamedTuple):
+    """What an account has, and of what it is made."""
+
+    balance: Balance
+    grants: tuple[tuple[GrantTerms, Owned], ...]  # the oldest first
+    expiring: tuple[Expiring, ...]  # the next first
 
 
 class Looking:
@@ -75,6 +83,22 @@ class Looking:
             if books.accounts.get(account) is None:
                 return Refusal(Code.ACCOUNT_UNKNOWN, {"account": account})
             return core.balance(books, account, now, context=context, user=user)
+
+        return self._asked(org, ask, lambda now: _of_balance(account, now))
+
+    def standing(
+        self, org: OrgId, account: AccountId, context: Context, user: UserId | None, most: int
+    ) -> Seen["Standing | Refusal"]:
+        """A balance with the first of the account's grants and of its expirations, all at once."""
+
+        def ask(books: Books, now: Instant) -> Standing | Refusal:
+            if books.accounts.get(account) is None:
+                return Refusal(Code.ACCOUNT_UNKNOWN, {"account": account})
+            return Standing(
+                core.balance(books, account, now, context=context, user=user),
+                core.by_grant(books, account, now, most),
+                core.expiring(books, account, now, NEVER - 1 - now, most),
+            )
 
         return self._asked(org, ask, lambda now: _of_balance(account, now))
 

@@ -35,6 +35,7 @@ from bursar.core.ledger.commands import (
     Release,
     Reserve,
     ReverseCharge,
+    SetSetting,
     Settle,
     Transfer,
 )
@@ -55,7 +56,7 @@ class Prefetch:
     def __init__(self, books: Books, now: Instant) -> None:
         self._books = books
         self._now = now
-        self._spenders: set[tuple[AccountId, UserId, Instant]] = set()
+        self._spenders: set[tuple[AccountId, UserId, UserId | None, Instant]] = set()
         self._lanes: set[AccountId] = set()
         self._orders_seen = False
 
@@ -67,7 +68,7 @@ class Prefetch:
             missing += self._hold(command.hold)
         elif isinstance(command, Reserve):
             missing += _rows(books.users, (command.user,))
-            missing += self._spender(command.account, command.user)
+            missing += self._spender(command.account, command.user, command.asked_by)
             missing += self._lanes_of(command.account)
         elif isinstance(command, ReverseCharge):
             missing += _rows(books.charges, (command.charge,))
@@ -76,6 +77,8 @@ class Prefetch:
                 missing += self._hold(record.hold) if record else ()
         elif isinstance(command, (Issue, Transfer)):
             missing += _path(books, command.account)
+        elif isinstance(command, SetSetting):
+            missing += _rows(books.settings, ((command.kind, command.id),))
         return missing
 
     def _orders(self) -> Missing:
@@ -93,7 +96,8 @@ class Prefetch:
         hold = books.holds.get(hold_id)
         if hold is None:
             return []
-        missing = self._spender(hold.terms.account, hold.terms.user)
+        terms = hold.terms
+        missing = self._spender(terms.account, terms.user, terms.asked_by)
         for draw in hold.draws:
             if not books.grants.knows(draw.grant):
                 missing.append(Row("grants", draw.grant))
@@ -101,23 +105,25 @@ class Prefetch:
                 missing += _rows(books.totals, ((grant.terms.account, grant.terms.kind),))
         return missing
 
-    def _spender(self, account: AccountId, user: UserId) -> Missing:
-        """What is counted of an account's and a user's usage, at every level.
+    def _spender(self, account: AccountId, user: UserId, asked_by: UserId | None) -> Missing:
+        """What is counted of an account's and a user's usage, at every level, and of a key's.
 
         Once nothing of it is missing, nothing will be before the next slot of time begins.
         """
         books = self._books
         slot = self._now - self._now % BURN_SLOT
-        found = (account, user, slot)
+        found = (account, user, asked_by, slot)
         if found in books.looked_up or found in self._spenders:
             return []
         self._spenders.add(found)
-        missing = self._counters(account, user, slot)
+        missing = self._counters(account, user, asked_by, slot)
         if not missing and books.accounts.get(account) is not None:
             books.looked_up.add(found)
         return missing
 
-    def _counters(self, account: AccountId, user: UserId, slot: Instant) -> Missing:
+    def _counters(
+        self, account: AccountId, user: UserId, asked_by: UserId | None, slot: Instant
+    ) -> Missing:
         books = self._books
         missing = _path(books, account)
         if missing or books.accounts.get(account) is None:
@@ -125,6 +131,9 @@ class Prefetch:
         path = books.path(account)
         targets = _targets(path, user)
         missing = _rows(books.burn, ((one, slot) for one in path))
+        if asked_by is not None:
+            targets.append((None, asked_by, False))
+            missing += _rows(books.users, (asked_by,))
         missing += _rows(books.budgets_of, targets)
         for target in targets:
             if books.budgets_of.knows(target):

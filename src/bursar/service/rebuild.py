@@ -16,9 +16,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from bursar.core.instant import Instant
-from bursar.core.ledger.books import Books
-from bursar.core.ledger.events import AccountAdded, Event
+from bursar.core.ledger.books import Books, existing
+from bursar.core.ledger.events import AccountAdded, Event, HoldChanged
 from bursar.core.ledger.evolve import evolve
+from bursar.core.ledger.verify import problems as contradictions
 from bursar.core.refusal import InvariantBroken, invariant
 from bursar.service.memory import uncollected
 from bursar.store.codec import EVENTS as KINDS
@@ -189,6 +190,9 @@ class Replay:
             self.exists = own is not None or asked is not None or self.books.singles.number > 0
             self._stand_at(clock)
             self.found += self.differing()
+            for why in contradictions(self.books):
+                told = f"books made from them contradict themselves: {why}"
+                self.found.append(self._difference("events", (), wrong=told))
         for check in REQUEST_CHECKS:
             for one in problems(self.connection, check, [self.org]):
                 self.found.append(self._difference("requests", (), wrong=one.told))
@@ -246,11 +250,12 @@ class Replay:
         number: Any = None
         kind: Any = None
         try:
-            for _, number, _, kind, body in stretch:
+            for _, number, _, kind, body, actor in stretch:
                 event = event_of(kind, body)
                 _check_fits(books, number, event)
                 evolve(books, event)
-                written.event(org, books, number, event)
+                _check_told(books, event)
+                written.event(org, books, number, event, actor)
         except Exception as error:  # no less: a text may have been changed in any way
             told = f"{type(error).__name__}: {error}" if kind in KINDS else f"what is a {kind}?"
             self.found.append(self._difference("events", (number,), wrong=told))
@@ -352,3 +357,11 @@ def _check_fits(books: Books, number: int, event: Event) -> None:
         invariant(root is None, "there is a root already", root=root)
         known = account.parent is None or books.accounts.get(account.parent) is not None
         invariant(known, "the account above is not there", parent=account.parent)
+
+
+def _check_told(books: Books, event: Event) -> None:
+    """Refuse an event that tells of its hold what it did not make of it."""
+    if isinstance(event, HoldChanged):
+        hold = existing(books.holds, event.hold)
+        told, is_now = (event.open, event.used), (hold.open, hold.used)
+        invariant(told == is_now, "told open and used", hold=event.hold, told=told, is_now=is_now)

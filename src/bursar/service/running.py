@@ -3,18 +3,40 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from bursar.service.alerts import deciding
 from bursar.service.clock import GuardedClock
 from bursar.service.database import Database
+from bursar.service.delivering import Alerting, Delivering, Told
 from bursar.service.ledger import Ledger
+from bursar.service.outbound import Outbound
+from bursar.service.secrets import Secret
 from bursar.service.sweeper import UNHURRIED, Sweeping, through
 
 
 @contextmanager
-def serving(database: Database) -> Iterator[Ledger]:
+def serving(database: Database, clock: GuardedClock | None = None) -> Iterator[Ledger]:
     """A ledger to be asked, and what is due written down; all by one clock (D5)."""
-    clock = GuardedClock()
+    clock = clock or GuardedClock()
     with (
         Ledger(database.connect, admit=database.admit, clock=clock) as ledger,
         Sweeping(lambda: database.connect(UNHURRIED), through(ledger), clock=clock),
     ):
         yield ledger
+
+
+@contextmanager
+def telling(
+    database: Database,
+    ledger: Ledger,
+    clock: GuardedClock,
+    secret: Secret,
+    told: Told,
+    outbound: Outbound,
+) -> Iterator[None]:
+    """Alerts raised and webhooks told, by this process or by another that has the duty (B6)."""
+    decided = deciding(ledger)
+    with (
+        Alerting(database.connect, decided, clock=clock),
+        Delivering(database.connect, decided, secret, told, outbound, clock=clock),
+    ):
+        yield

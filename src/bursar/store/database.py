@@ -202,9 +202,14 @@ def embedded(
         yield _ready(Database(None, guest), migrating=migrating)
 
 
+def state_of(state: Path | None) -> Path:
+    """The folder that state is kept in."""
+    return (default_state() if state is None else state).expanduser()
+
+
 def _check_is_there(state: Path | None) -> None:
     """Raise `StateUnusable` where a guest would make a new database."""
-    path = (default_state() if state is None else state).expanduser()
+    path = state_of(state)
     if not path.exists() or (os.access(path, os.X_OK) and not StateFolder(path).data.exists()):
         raise StateUnusable(f"There is no database in {path}. `bursar up` makes one.")
 

@@ -30,6 +30,7 @@ from bursar.core.ledger.values import (
     Kind,
     Policy,
     Recurrence,
+    Setting,
     Tally,
 )
 from bursar.core.metering import Meter
@@ -63,7 +64,7 @@ def _same(key: Hashable) -> Values:
     return (key,)
 
 
-# Accounts and users
+# Accounts, users, settings
 
 
 def _pack_account(books: Books, key: AccountId) -> Values:
@@ -90,6 +91,17 @@ def _pack_user(books: Books, key: Any) -> Values:
 
 def _unpack_user(books: Books, row: Values) -> None:
     books.users.load(row[0], row[0])
+
+
+def _pack_setting(books: Books, key: Any) -> Values:
+    setting = existing(books.settings, key)
+    return (*key, setting.body, setting.number, setting.at)
+
+
+def _unpack_setting(books: Books, row: Values) -> None:
+    kind, key, body, number, at = row
+    setting = Setting(kind=kind, id=key, body=body, number=number, at=at)
+    books.settings.load((kind, key), setting)
 
 
 # Grants
@@ -235,6 +247,7 @@ def _pack_hold(books: Books, key: Any) -> Values:
         text_of(terms.rates),
         text_of(terms.price_versions),
         terms.by_time,
+        terms.asked_by,
         terms.opened_at,
         *_hold_figures(hold),
     )
@@ -260,7 +273,7 @@ def _hold_figures(hold: Hold) -> Values:
 
 def hold_of(row: Values, draws: tuple[Draw, ...]) -> Hold:
     """The hold of a row, with its draws."""
-    key, account, user, context, rates, price_versions, by_time, opened_at, *rest = row
+    key, account, user, context, rates, price_versions, by_time, asked_by, opened_at, *rest = row
     expires_at, open, used, owed, absorbed, rate, meters, touched_at, closed_at = rest
     terms = HoldTerms(
         id=key,
@@ -271,6 +284,7 @@ def hold_of(row: Values, draws: tuple[Draw, ...]) -> Hold:
         rates=value_of(tuple[tuple[str, int], ...], rates),
         price_versions=value_of(tuple[str, ...], price_versions),  # type: ignore[arg-type]
         by_time=by_time,
+        asked_by=asked_by,
     )
     return Hold(
         terms=terms,
@@ -446,6 +460,15 @@ SHELVES: Final[tuple[Shelf, ...]] = (
         key_of=_same,
     ),
     Shelf(
+        table="settings",
+        key=("kind", "setting_id"),
+        columns=_columns("kind text, setting_id text, body json, number bigint, at bigint"),
+        keeps=("settings",),
+        pack=_pack_setting,
+        unpack=_unpack_setting,
+        key_of=lambda key: key,
+    ),
+    Shelf(
         table="grants",
         key=("grant_id",),
         columns=_columns(
@@ -496,7 +519,8 @@ SHELVES: Final[tuple[Shelf, ...]] = (
         key=("hold_id",),
         columns=_columns(
             "hold_id text, account_id text, user_id text, context json, rates json,"
-            "price_versions json, by_time boolean, opened_at bigint, expires_at bigint,"
+            "price_versions json, by_time boolean, asked_by text, opened_at bigint,"
+            "expires_at bigint,"
             "open bigint, used bigint, owed bigint, absorbed bigint, rate bigint, meters json,"
             "touched_at bigint, closed_at bigint"
         ),

@@ -12,6 +12,7 @@ from typing import Final
 import psycopg
 
 from bursar.core.instant import Instant
+from bursar.core.ledger.events import HoldChanged
 from bursar.store.codec import EVENTS
 from bursar.store.reading import Connection, OrgId
 from bursar.store.shelves import SHELVES
@@ -73,6 +74,9 @@ _STRAY_ROWS: Final = "\nunion all\n".join(
 )
 
 _KINDS: Final = ", ".join(f"('{kind}')" for kind in sorted(EVENTS))
+_KINDS_OF_HOLDS: Final = ", ".join(
+    f"('{kind}')" for kind, made in sorted(EVENTS.items()) if issubclass(made, HoldChanged)
+)
 
 
 def _request_checks(whose: str) -> tuple[Check, ...]:
@@ -421,6 +425,49 @@ CHECKS: Final[tuple[Check, ...]] = (
              where (p.grant_id, coalesce(p.source, ''), p.target, p.amount, p.effective_at)
                    is distinct from
                    (e.grant_id, coalesce(e.source, ''), e.target, e.amount, e.effective_at)
+        """,
+    ),
+    Check(
+        name="a hold has open and used what its last event told",
+        sql=f"""
+            -- Of events that concern a hold only these change the two.
+            with told as (
+                select distinct on (e.org_id, x.hold) e.org_id, x.hold as hold_id, x.open, x.used
+                  from (values {_KINDS_OF_HOLDS}) as k(kind)
+                  join events e on e.kind = k.kind
+                 cross join lateral json_to_record(e.body)
+                       as x(hold text, open bigint, used bigint)
+                 order by e.org_id, x.hold, e.number desc)
+            select h.org_id, h.hold_id || ' ' || p.part, p.kept, p.told
+              from holds h
+              left join told t on t.org_id = h.org_id and t.hold_id = h.hold_id
+             cross join lateral (values ('open', h.open, t.open),
+                   ('used', h.used, t.used)) as p(part, kept, told)
+             where p.kept is distinct from p.told
+        """,
+    ),
+    Check(
+        name="a setting is what its last event says",
+        sql="""
+            with told as (
+                select distinct on (e.org_id, x.kind, x.id)
+                       e.org_id, x.kind, x.id as setting_id, x.body, e.number, e.at
+                  from events e
+                 cross join lateral json_to_record(e.body) as x(kind text, id text, body text)
+                 where e.kind = 'SettingSet'
+                 order by e.org_id, x.kind, x.id, e.number desc)
+            select coalesce(s.org_id, t.org_id),
+                   concat_ws(' ', coalesce(s.kind, t.kind),
+                             coalesce(s.setting_id, t.setting_id),
+                             case when s.number = t.number then 'is not what was told by event'
+                                  else 'was set by event' end),
+                   s.number, t.number
+              from settings s
+              full join told t on t.org_id = s.org_id and t.kind = s.kind
+                              and t.setting_id = s.setting_id
+             where s.number is distinct from t.number
+                or s.at is distinct from t.at
+                or s.body::text is distinct from t.body
         """,
     ),
     Check(

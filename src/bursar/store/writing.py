@@ -26,7 +26,7 @@ from bursar.store.saving import matched
 from bursar.store.shelves import DRAWS, SHELF_OF, SHELVES, Shelf, Values, draw_values
 
 EVENTS: Final = MappingProxyType(
-    {"number": "bigint", "at": "bigint", "kind": "text", "body": "json"}
+    {"number": "bigint", "at": "bigint", "kind": "text", "body": "json", "actor": "text"}
 )
 POSTINGS: Final = MappingProxyType(
     {
@@ -48,6 +48,7 @@ REQUESTS: Final = MappingProxyType(
         "refusal": "json",
         "first": "bigint",
         "number": "bigint",
+        "actor": "text",
     }
 )
 FORFEITS: Final = MappingProxyType(
@@ -128,6 +129,7 @@ class Answered(NamedTuple):
     outcome: tuple[Event, ...] | Refusal
     number: int  # of the org's last event when it was answered
     at: Instant  # when it was decided
+    actor: str = ""  # whose key asked
 
 
 class Statement(NamedTuple):
@@ -158,11 +160,11 @@ class Written:
         events = () if isinstance(outcome, Refusal) else outcome
         first = answer.number - len(events) + 1
         asked = (org, answer.key, answer.at, command_text(answer.command))
-        self.new["requests"].append((*asked, refusal, first, answer.number))
+        self.new["requests"].append((*asked, refusal, first, answer.number, answer.actor))
         if events:
             self.moved.add(org)
         for number, event in enumerate(events, first):
-            self.event(org, books, number, event)
+            self.event(org, books, number, event, answer.actor)
 
     def rows(self, org: OrgId, books: Books, trial: Trial) -> None:
         """Gather the rows that one org's commands made or changed."""
@@ -190,9 +192,10 @@ class Written:
             else:
                 changed.append((org, *repack(books, key)))
 
-    def event(self, org: OrgId, books: Books, number: int, event: Event) -> None:
+    def event(self, org: OrgId, books: Books, number: int, event: Event, actor: str) -> None:
         """Gather an event and its postings; the books have its grants."""
-        self.new["events"].append((org, number, event.at, type(event).__name__, text_of(event)))
+        kind = type(event).__name__
+        self.new["events"].append((org, number, event.at, kind, text_of(event), actor))
         for place, posting in enumerate(event.postings):
             freed = _freed(books, posting)
             source, target = _NAMES[posting.source], _NAMES[posting.target]

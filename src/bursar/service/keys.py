@@ -1,0 +1,163 @@
+"""API keys: what they look like, what they allow, how they are told from made-up ones.
+
+    bsr_ · org (22) · id (22) · secret (43) · checksum (6)        all in base 62
+
+The org and the id say where to look; the secret is compared by its hash; the checksum tells a key
+from a typing error without asking anybody, and lets scanners find keys that have leaked. A key is
+a setting of its org (kind `key`), so making, changing and dropping one is in the org's events.
+Operators' keys are settings of an org of their own, the deployment's.
+"""
+
+import hmac
+import json
+import string
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+from hashlib import sha256
+from typing import Any, Final, Self
+from uuid import UUID
+from zlib import crc32
+
+from bursar.core.instant import SECOND, Instant
+from bursar.service.secrets import Secret
+
+KIND: Final = "key"  # of setting
+DEPLOYMENT: Final = "00000000-0000-0000-0000-000000000000"  # the org of the operators
+PREFIX: Final = "bsr_"
+
+_DIGITS: Final = string.digits + string.ascii_letters
+_UUID_LONG, _SECRET_LONG, _CHECK_LONG = 22, 43, 6
+_LONG: Final = len(PREFIX) + 2 * _UUID_LONG + _SECRET_LONG + _CHECK_LONG
+
+
+class Scope:
+    """What a key may do."""
+
+    READ: Final = "read"  # look
+    SPEND: Final = "spend"  # hold, charge, settle, release
+    MANAGE: Final = "manage"  # accounts, users, keys, webhooks, budgets, quotas, transfers
+    ISSUE: Final = "issue"  # make and take back credits: grants, reversals, debts, prices, tiers
+    OPERATOR: Final = "operator"  # everything, in all orgs
+
+
+SCOPES: Final = (Scope.READ, Scope.SPEND, Scope.MANAGE, Scope.ISSUE, Scope.OPERATOR)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Key:
+    """What is kept of a key."""
+
+    name: str
+    hash: str  # of its secret
+    scopes: tuple[str, ...]
+    account: str  # it works for this account and all below; empty for an operator's
+    user: str | None = None  # who spends with it, if a request does not say
+    expires_at: Instant | None = None
+    rate_per_s: int | None = None  # calls; the usual if not said
+    cap: tuple[int, str] | None = None  # what it may spend, and per what, when it was made
+    old_hash: str | None = None  # of the secret before
+    overlap_s: int = 0  # for how long that counts still, from when the key was changed
+
+    @property
+    def capped(self) -> bool:
+        """Whether it has budgets of its own, as the user that has its id."""
+        return self.cap is not None
+
+    def allows(self, scope: str) -> bool:
+        """Whether the key may do what needs a scope."""
+        return Scope.OPERATOR in self.scopes or scope in self.scopes
+
+    def opens_with(self, hash: str, now: Instant, changed_at: Instant) -> bool:
+        """Whether a secret of that hash is the key's now, if it was last changed at an instant."""
+        if self.expires_at is not None and now >= self.expires_at:
+            return False
+        if hmac.compare_digest(self.hash, hash):
+            return True
+        late = now >= changed_at + self.overlap_s * SECOND
+        return not late and hmac.compare_digest(self.old_hash or "", hash)
+
+    def rotated(self, hash: str, overlap_s: int) -> Self:
+        """The key with a new secret; the present one counts so much longer."""
+        return replace(self, hash=hash, old_hash=self.hash, overlap_s=overlap_s)
+
+    @property
+    def body(self) -> str:
+        """The setting that it is."""
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+    @classmethod
+    def of(cls, body: str) -> Self:
+        """The key that a setting is."""
+        told: dict[str, Any] = json.loads(body)
+        cap = told.get("cap")
+        return cls(
+            **{
+                **told,
+                "scopes": tuple(told["scopes"]),
+                "cap": None if cap is None else tuple(cap),
+            }
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Presented:
+    """A key as a caller shows it."""
+
+    org: str
+    id: str
+    hash: str  # of its secret
+
+
+def secret_for(secret: Secret, org: str, request: str) -> bytes:
+    """The secret that a request for a key gets, however often it is sent."""
+    return secret.derived("key", org, request)
+
+
+def hash_of(secret: bytes) -> str:
+    """What is kept of a secret; it is random, so a fast hash will do."""
+    return sha256(secret).hexdigest()
+
+
+def shown(org: str, id: str, secret: bytes) -> str:
+    """A key in full; only ever shown to whoever asked for it."""
+    body = (
+        _base62(UUID(org).int, _UUID_LONG)
+        + _base62(UUID(id).int, _UUID_LONG)
+        + _base62(int.from_bytes(secret, "big"), _SECRET_LONG)
+    )
+    return PREFIX + body + _checksum(body)
+
+
+@lru_cache(maxsize=10_000)
+def presented(text: str) -> Presented | None:
+    """The key that a text is; None if it cannot be one. Remembered: it is asked at each call."""
+    body, check = text[len(PREFIX) : -_CHECK_LONG], text[-_CHECK_LONG:]
+    if len(text) != _LONG or not text.startswith(PREFIX) or check != _checksum(body):
+        return None
+    try:
+        org = UUID(int=_number(body[:_UUID_LONG]))
+        id = UUID(int=_number(body[_UUID_LONG : 2 * _UUID_LONG]))
+        secret = _number(body[2 * _UUID_LONG :]).to_bytes(32, "big")
+    except (ValueError, OverflowError):
+        return None
+    return Presented(str(org), str(id), hash_of(secret))
+
+
+def _checksum(body: str) -> str:
+    return _base62(crc32(body.encode()), _CHECK_LONG)
+
+
+def _base62(number: int, long: int) -> str:
+    digits = ""
+    while number:
+        number, digit = divmod(number, 62)
+        digits = _DIGITS[digit] + digits
+    return digits.rjust(long, _DIGITS[0])
+
+
+def _number(digits: Iterable[str]) -> int:
+    number = 0
+    for digit in digits:
+        number = number * 62 + _DIGITS.index(digit)
+    return number

@@ -1,0 +1,192 @@
+"""Calling strangers: an address that somebody else chose is looked at before anything is sent.
+
+A tenant's URL must not lead into our own network (SSRF). A name is resolved once, all its addresses
+are looked at, and the connection goes to one of those very addresses: a name that means something
+else a moment later (DNS rebinding) gains nothing. Redirects are not followed. Of an answer only the
+status counts; its body is read to a bound, and forgotten.
+"""
+
+import asyncio
+import ipaddress
+import socket
+import ssl
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+from urllib.parse import SplitResult, urlsplit
+
+import httpx2
+
+VARIABLE: Final = "BURSAR_ALLOW_PRIVATE_WEBHOOKS"
+TIMEOUT_S: Final = 10.0  # for everything: resolving, connecting, sending, the answer
+ANSWER_MAX: Final = 65_536  # bytes of an answer that are read
+URL_MAX: Final = 2_048
+RESOLVE_S: Final = 5.0
+
+Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
+Resolve: TypeAlias = Callable[[str, int], Awaitable[Sequence[str]]]
+
+# What the registries give a special use, beyond what every version of Python knows of; and an
+# address that is public, and yet a way to a cloud's own services.
+_SPECIAL: Final = tuple(
+    ipaddress.ip_network(one)
+    for one in ("192.0.0.0/24", "192.88.99.0/24", "168.63.129.16/32", "2001::/23", "3fff::/20")
+)
+_INTERNET_6: Final = ipaddress.ip_network("2000::/3")  # all that is given to anybody
+# Ways in which an IPv6 address carries an IPv4 address that is meant.
+_CARRIES: Final = tuple(
+    (ipaddress.ip_network(network), shift)
+    for network, shift in (
+        ("::/96", 0),
+        ("::ffff:0:0/96", 0),
+        ("::ffff:0:0:0/96", 0),
+        ("64:ff9b::/96", 0),
+        ("64:ff9b:1::/48", 0),
+        ("2002::/16", 80),
+    )
+)
+
+
+class Unsafe(ValueError):
+    """An address that nothing is sent to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What became of a call: a status, or why there is none."""
+
+    code: int | None
+    why: str | None
+
+    @property
+    def arrived(self) -> bool:
+        """Whether the receiver has taken it."""
+        return self.code is not None and 200 <= self.code < 300
+
+
+def is_public(address: Address) -> bool:
+    """Whether an address is of the internet at large, and of no special use."""
+    if isinstance(address, ipaddress.IPv6Address):
+        for network, shift in _CARRIES:
+            if address in network:
+                inner = ipaddress.IPv4Address((int(address) >> shift) & 0xFFFFFFFF)
+                return is_public(inner)
+        if address.scope_id is not None or address not in _INTERNET_6:
+            return False
+    special = address.is_multicast or address.is_reserved
+    return address.is_global and not special and not any(address in one for one in _SPECIAL)
+
+
+async def _resolved(host: str, port: int) -> Sequence[str]:
+    """The addresses of a name, in the system's order of preference."""
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(address[0]) for *_, address in found))
+
+
+@dataclass(slots=True)
+class Outbound:
+    """How strangers are called."""
+
+    allow_private: bool = False  # the operator's choice: any address, and plain HTTP
+    resolve: Resolve = _resolved
+    timeout_s: float = TIMEOUT_S
+    _tls: ssl.SSLContext = field(default_factory=ssl.create_default_context)
+
+    def parsed(self, url: str) -> SplitResult:
+        """The parts of a URL that may be called; `Unsafe` tells why not."""
+        if len(url) > URL_MAX or not url.isascii() or any(one <= " " for one in url):
+            raise Unsafe(f"a URL has at most {URL_MAX} visible ASCII characters")
+        try:
+            parts = urlsplit(url)
+            port = parts.port
+        except ValueError as error:
+            raise Unsafe(f"it is not a URL: {error}") from None
+        schemes = ("https", "http") if self.allow_private else ("https",)
+        if parts.scheme not in schemes:
+            raise Unsafe(f"a URL begins with {' or '.join(f'{one}://' for one in schemes)}")
+        if not parts.hostname or port == 0:
+            raise Unsafe("a URL names a host")
+        if parts.username is not None or parts.password is not None or parts.fragment:
+            raise Unsafe("a URL has no user, password or fragment: what is sent is signed")
+        return parts
+
+    async def addresses(self, url: str) -> list[str]:
+        """Where a URL leads, if all of it may be called; `Unsafe` tells why not."""
+        parts = self.parsed(url)
+        assert parts.hostname is not None
+        try:
+            async with asyncio.timeout(RESOLVE_S):
+                found = await self.resolve(parts.hostname, _port(parts))
+        except (OSError, UnicodeError, TimeoutError):
+            raise Unsafe("the host's name cannot be resolved") from None
+        if not found:
+            raise Unsafe("the host's name cannot be resolved")
+        for one in found:
+            if not self.allow_private and not is_public(ipaddress.ip_address(one)):
+                raise Unsafe("the host is not on the public internet")
+        return list(found)
+
+    async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Said:
+        """Send something; every way to fail is an answer."""
+        try:
+            async with asyncio.timeout(self.timeout_s):
+                return await self._post(url, headers, body)
+        except TimeoutError:
+            return Said(None, "timeout")
+        except Unsafe as error:
+            return Said(None, str(error))
+        except httpx2.ConnectError as error:
+            tls = isinstance(_first_cause(error), ssl.SSLError)
+            return Said(None, "tls" if tls else "connection refused")
+        except (httpx2.HTTPError, httpx2.InvalidURL, OSError, ValueError):
+            return Said(None, "connection lost")
+
+    async def _post(self, url: str, headers: Mapping[str, str], body: bytes) -> Said:
+        addresses = await self.addresses(url)
+        limits = httpx2.Limits(max_connections=1, max_keepalive_connections=0)
+        client = httpx2.AsyncClient(
+            verify=self._tls, trust_env=False, timeout=self.timeout_s, limits=limits
+        )
+        async with client:
+            for address in addresses[:-1]:
+                try:
+                    return await self._sent(client, url, address, headers, body)
+                except (httpx2.ConnectError, httpx2.ConnectTimeout):
+                    continue  # nothing was sent; the next address may answer
+            return await self._sent(client, url, addresses[-1], headers, body)
+
+    async def _sent(
+        self,
+        client: httpx2.AsyncClient,
+        url: str,
+        address: str,
+        headers: Mapping[str, str],
+        body: bytes,
+    ) -> Said:
+        """Send to that address and no other, in the name of the URL's host."""
+        parts = urlsplit(url)
+        at = f"[{address}]" if ":" in address else address
+        pinned = parts._replace(netloc=f"{at}:{_port(parts)}").geturl()
+        _, _, host = parts.netloc.rpartition("@")
+        told = {**headers, "host": host, "accept-encoding": "identity", "connection": "close"}
+        extensions = {"sni_hostname": parts.hostname}
+        sending = client.stream("POST", pinned, headers=told, content=body, extensions=extensions)
+        async with sending as answer:
+            read = 0
+            async for chunk in answer.aiter_raw():
+                read += len(chunk)
+                if read > ANSWER_MAX:
+                    break
+            code = answer.status_code
+        return Said(code, "redirects are not followed" if 300 <= code < 400 else None)
+
+
+def _port(parts: SplitResult) -> int:
+    return parts.port or (443 if parts.scheme == "https" else 80)
+
+
+def _first_cause(error: BaseException) -> BaseException:
+    while (cause := error.__cause__ or error.__context__) is not None:
+        error = cause
+    return error

@@ -1,0 +1,63 @@
+"""The deployment's secret, and what is made of it.
+
+Secrets that callers get are worked out from the deployment's own and from what they are for. So a
+request that is repeated gets the same secret again, and none is stored: of a key the database has
+a hash, of a webhook's secret nothing at all.
+"""
+
+import hmac
+import os
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
+from typing import Final
+
+VARIABLE: Final = "BURSAR_SECRET_KEY"
+FILE: Final = "secret.key"
+LEAST: Final = 32  # characters of a secret that somebody chose
+
+
+class SecretUnusable(Exception):
+    """The deployment's secret cannot be used."""
+
+
+class Secret:
+    """The deployment's secret."""
+
+    def __init__(self, text: str) -> None:
+        if len(text) < LEAST:
+            raise SecretUnusable(f"{VARIABLE} has at least {LEAST} characters, not {len(text)}")
+        self._key = text.encode()
+
+    def derived(self, *purpose: str) -> bytes:
+        """32 bytes that nobody can work out without the secret."""
+        return hmac.digest(self._key, "\0".join(purpose).encode(), sha256)
+
+    def __repr__(self) -> str:
+        return "Secret(…)"
+
+
+def secret_of(folder: Path) -> Secret:
+    """The secret that the environment names, or the one in a folder; made if there is none."""
+    given = os.environ.get(VARIABLE)
+    if given:
+        return Secret(given)
+    return Secret(kept(folder / FILE, os.urandom(32).hex()))
+
+
+def kept(path: Path, text: str) -> str:
+    """What a file of ours alone says; it is made, with this text, if there is none.
+
+    Several processes may do so at once: one of them makes it, whole, and all read the same.
+    """
+    if not path.exists():
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        aside = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
+        with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(text + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        with suppress(FileExistsError):
+            os.link(aside, path)
+        aside.unlink()
+    return path.read_text().strip()

@@ -1,0 +1,24 @@
+"""Somebody who looks for alerts in a process of its own, without asking whose duty it is.
+
+python alerting.py URL
+"""
+
+import sys
+import time
+
+from bursar.service.alerts import Alerter, deciding
+from bursar.service.ledger import Ledger
+from bursar.store.database import connected
+
+
+def main(url: str) -> None:
+    """Look until killed, a minute at most."""
+    with Ledger(lambda: connected(url)) as ledger, connected(url) as connection:
+        alerter = Alerter(connection, deciding(ledger))
+        ends = time.monotonic() + 60
+        while time.monotonic() < ends:
+            alerter.look()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
