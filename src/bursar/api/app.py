@@ -1,0 +1,198 @@
+"""The application: what every call passes through before and after its route."""
+
+import asyncio
+import logging
+import re
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from bursar.api.failing import (
+    Failed,
+    Refused,
+    Senseless,
+    failure,
+    on_failure,
+    on_http,
+    on_invalid,
+)
+from bursar.api.routes import changing, founding, looking, quotas, statements, webhooks
+from bursar.api.routes.changing import PROBLEM
+from bursar.api.serving import Service
+from bursar.core.refusal import Fault
+from bursar.service.batch import OrgUnknown
+from bursar.wire.problems import KINDS
+from bursar.wire.strict import Malformed
+
+log = logging.getLogger("bursar.api")
+
+HEADERS: Final = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+)
+TRACE: Final = re.compile(r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+
+
+def make_app(service: Service) -> FastAPI:
+    """The HTTP interface of a service."""
+    app = FastAPI(
+        title="Bursar",
+        summary="Credit ledger and scheduler for shared GPUs",
+        version="1",
+        openapi_url="/v1/openapi.json",
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        lifespan=lambda app: _alive(service),
+    )
+    app.state.service = service
+    app.state.admit = _authenticated
+    # One flat list, the busiest routes first: the framework tries one after the other.
+    for part in (changing, looking, founding, statements, quotas, webhooks):
+        app.router.routes.extend(part.router.routes)
+    _add_open_routes(app)
+    for kind in (Failed, Refused, Malformed, Senseless, Fault, OrgUnknown, Exception):
+        app.add_exception_handler(kind, on_failure)
+    app.add_exception_handler(RequestValidationError, on_invalid)
+    app.add_exception_handler(HTTPException, on_http)
+    app.add_middleware(Envelope)
+    app.openapi = lambda: _described(app)  # type: ignore[method-assign]
+    return app
+
+
+@asynccontextmanager
+async def _alive(service: Service) -> AsyncIterator[None]:
+    """What goes on beside the calls, for as long as there are any."""
+    fresh = asyncio.create_task(service.keys.keep_fresh())
+    try:
+        yield
+    finally:
+        fresh.cancel()
+
+
+async def _authenticated(request: Request) -> None:
+    """Know who calls before anything else is looked at."""
+    service: Service = request.app.state.service
+    try:
+        caller = await service.caller(request)
+    except Failed:
+        service.limits.check_address(request)
+        raise
+    await service.limits.check(request, caller.org, caller.id, caller.key.rate_per_s)
+    request.state.caller = caller
+
+
+def _add_open_routes(app: FastAPI) -> None:
+    """What can be asked without a key."""
+
+    anybody: dict[str, Any] = {"security": []}
+
+    @app.get(
+        "/healthz",
+        operation_id="healthz",
+        summary="Whether the process is alive",
+        openapi_extra=anybody,
+    )
+    async def healthz() -> dict[str, str]:
+        return {"status": "ok"}
+
+    @app.get(
+        "/readyz",
+        operation_id="readyz",
+        summary="Whether work can be done",
+        response_model=dict[str, str],
+        responses={"5XX": PROBLEM["5XX"]},
+        openapi_extra=anybody,
+    )
+    async def readyz(request: Request) -> Response:
+        service: Service = request.app.state.service
+        try:
+            await service.read(lambda reader: reader.execute("select 1").fetchone())
+        except Exception as error:
+            return failure(error)
+        return Response('{"status":"ready"}', media_type="application/json")
+
+    @app.get(
+        "/problems/{code}",
+        operation_id="problems.get",
+        summary="What a problem means",
+        response_class=Response,
+        responses={
+            "200": {"content": {"text/markdown": {"schema": {"type": "string"}}}},
+            "4XX": PROBLEM["4XX"],
+        },
+        openapi_extra=anybody,
+    )
+    async def problem_page(code: str) -> Response:
+        kind = KINDS.get(code)
+        if kind is None:
+            raise Failed("not_found")
+        text = f"# {code}\n\n{kind.title} (status {kind.status}).\n\n{kind.remedy}\n"
+        return Response(text, media_type="text/markdown; charset=utf-8")
+
+
+def _described(app: FastAPI) -> dict[str, Any]:
+    """The OpenAPI description, with problems instead of the framework's own errors."""
+    if app.openapi_schema is None:
+        told = FastAPI.openapi(app)
+        schemas = told["components"]["schemas"]
+        for name in ("HTTPValidationError", "ValidationError"):
+            schemas.pop(name, None)
+        schemas["Problem"] = _PROBLEM
+        for path in told["paths"].values():
+            for operation in path.values():
+                operation["responses"].pop("422", None)
+        told["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+        told["security"] = [{"key": []}]
+        app.openapi_schema = told
+    return app.openapi_schema
+
+
+_PROBLEM: Final[dict[str, Any]] = {
+    "type": "object",
+    "title": "Problem",
+    "required": ["type", "title", "status", "code", "detail", "remedy"],
+    "properties": {
+        "type": {"type": "string"},
+        "title": {"type": "string"},
+        "status": {"type": "integer"},
+        "code": {"type": "string", "enum": sorted(KINDS)},
+        "detail": {"type": "string"},
+        "remedy": {"type": "string"},
+        "figures": {"type": "object"},
+        "errors": {"type": "array", "items": {"type": "object"}},
+    },
+}
+
+
+class Envelope:
+    """What every answer carries: who it is an answer to, and how a browser must treat it."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a call on, and put our headers on its answer."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        told = [(b"request-id", secrets.token_hex(8).encode()), *HEADERS]
+        trace = next((value for name, value in scope["headers"] if name == b"traceparent"), b"")
+        if TRACE.fullmatch(trace.decode("latin-1")):
+            told.append((b"traceparent", trace))
+
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                rate = scope.get("state", {}).get("rate", ())
+                message["headers"] = [*message["headers"], *told, *rate]
+            await send(message)
+
+        await self._app(scope, receive, sending)

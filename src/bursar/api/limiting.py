@@ -1,0 +1,70 @@
+"""How fast callers may call: each key, each org, and each address that shows no valid key."""
+
+import asyncio
+from typing import Final
+
+from fastapi import Request
+
+from bursar.api.failing import Failed
+from bursar.core.instant import Instant
+from bursar.service.keys import DEPLOYMENT
+from bursar.service.rates import Allowed, LocalRate, Rate, Rates, take
+from bursar.service.readers import Readers
+
+OF_A_KEY: Final = 500  # calls per second, unless the key says otherwise
+OF_AN_ORG: Final = 2_000
+OF_OPERATORS: Final = 10_000
+OF_AN_ADDRESS: Final = Rate(per_s=10, burst=100)  # calls without a valid key
+BURST_S: Final = 2  # of a rate that may come at once
+
+
+class Limits:
+    """The limits that this process keeps, together with the others."""
+
+    def __init__(self, readers: Readers) -> None:
+        self._readers = readers
+        self._rates = Rates(self._take)
+        self._addresses = LocalRate(OF_AN_ADDRESS)
+
+    async def _take(
+        self, org: str, subject: str, now: Instant, cost: int, most: int
+    ) -> tuple[bool, Instant]:
+        asked = self._readers.ask(lambda reader: take(reader, org, subject, now, cost, most))
+        return await asyncio.wrap_future(asked)
+
+    async def check(
+        self, request: Request, org: str, key: str, per_s: int | None, calls: int = 1
+    ) -> None:
+        """End the call if its key, or its org, has made too many."""
+        own = _rate(per_s or (OF_OPERATORS if org == DEPLOYMENT else OF_A_KEY))
+        allowed = await self._rates.allow(org, key, own, calls)
+        request.state.rate = _headers(own, allowed)
+        if not allowed.yes:
+            raise _too_many(allowed)
+        if org != DEPLOYMENT:
+            shared = await self._rates.allow(org, "", _rate(OF_AN_ORG), calls)
+            if not shared.yes:
+                raise _too_many(shared)
+
+    def check_address(self, request: Request) -> None:
+        """Say so if too many calls came from an address without a valid key.
+
+        Asked only of those: behind a proxy, others with valid keys have the same address.
+        """
+        address = request.client.host if request.client else ""
+        if not self._addresses.allow(address):
+            raise Failed("rate_limited", headers={"Retry-After": "1"})
+
+
+def _rate(per_s: int) -> Rate:
+    return Rate(per_s=per_s, burst=max(BURST_S * per_s, 1))
+
+
+def _headers(rate: Rate, allowed: Allowed) -> tuple[tuple[bytes, bytes], ...]:
+    policy = f'"key";q={rate.burst};w={BURST_S}'
+    left = f'"key";r={allowed.left};t={allowed.wait_s}'
+    return ((b"ratelimit-policy", policy.encode()), (b"ratelimit", left.encode()))
+
+
+def _too_many(allowed: Allowed) -> Failed:
+    return Failed("rate_limited", headers={"Retry-After": str(allowed.wait_s)})

@@ -1,0 +1,338 @@
+"""Everything that changes something: one table from route to scope, body, command and answer.
+
+A route and a line of a batch are the same operation. What an operation is about (`about`) says
+where the call belongs: the first names the org, all of them must lie where the caller may work.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import UnionType
+from typing import Any, Final
+
+from bursar.core.ledger import commands, events
+from bursar.core.ledger.commands import Command
+from bursar.service.keys import Scope
+from bursar.wire import answers, asks
+from bursar.wire.answers import Happened, first, only
+from bursar.wire.shapes import Making, Shape
+
+ORG = "org"  # in `about`: the whole org that the body's org_id, or else the key, names
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What a call brings to an operation."""
+
+    org: str
+    id: str  # in the path; empty if there is none
+    body: Any
+    making: Making
+    user: str  # who spends, if the body does not say
+    asked_by: str | None  # the key that asks, if it has a cap of its own
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """Something that can be asked for."""
+
+    name: str
+    path: str
+    scope: str
+    body: type[Shape] | None
+    about: tuple[tuple[str, str], ...]  # table, and the body's field; `id` in the path
+    command: Callable[[Asked], Command]
+    told: Callable[[str, Any, Happened], Shape]  # org, command, what happened
+    answer: type[Shape] | UnionType
+    summary: str
+    method: str = "POST"
+    status: int = 201
+
+
+class Nothing(Shape):
+    """An empty body, which may be left out."""
+
+
+def _created_grant(org: str, ask: Any, happened: Happened) -> Shape:
+    if isinstance(ask, commands.StartRecurrence):
+        started = only(events.RecurrenceStarted, happened)
+        return answers.Recurrence.of(started.recurrence)
+    return answers.Grant.of(only(events.GrantIssued, happened).terms)
+
+
+def _charged(org: str, ask: Any, happened: Happened) -> Shape:
+    booked = first(events.ChargeBooked, happened, charge=ask.charge)
+    return answers.Charge.nothing(ask) if booked is None else answers.Charge.of(booked)
+
+
+def _changed(kind: type[events.HoldChanged]) -> Callable[[str, Any, Happened], Shape]:
+    return lambda org, ask, happened: answers.HoldChanged.of(only(kind, happened, hold=ask.hold))
+
+
+def _revoked(org: str, ask: Any, happened: Happened) -> Shape:
+    return answers.GrantTaken.of(only(events.GrantRevoked, happened, grant=ask.grant))
+
+
+OPERATIONS: Final[tuple[Operation, ...]] = (
+    Operation(
+        name="holds.create",
+        path="/holds",
+        scope=Scope.SPEND,
+        body=asks.HoldAsk,
+        about=(("accounts", "account_id"),),
+        command=lambda asked: asked.body.to_core(asked.making, asked.user, asked.asked_by),
+        told=lambda _, ask, happened: answers.Hold.opened(
+            only(events.HoldOpened, happened, hold=ask.hold)
+        ),
+        answer=answers.Hold,
+        summary="Reserve credits before the work starts",
+    ),
+    Operation(
+        name="holds.charge",
+        path="/holds/{id}/charge",
+        scope=Scope.SPEND,
+        body=asks.ChargeAsk,
+        about=(("holds", "id"),),
+        command=lambda asked: asked.body.to_core(asked.id, asked.making),
+        told=_charged,
+        answer=answers.Charge,
+        summary="Charge usage: an amount, or the run time so far",
+        status=200,
+    ),
+    Operation(
+        name="holds.extend",
+        path="/holds/{id}/extend",
+        scope=Scope.SPEND,
+        body=asks.HoldExtension,
+        about=(("holds", "id"),),
+        command=lambda asked: asked.body.to_core(asked.id),
+        told=_changed(events.HoldExtended),
+        answer=answers.HoldChanged,
+        summary="Hold more, last longer, or both",
+        status=200,
+    ),
+    Operation(
+        name="holds.settle",
+        path="/holds/{id}/settle",
+        scope=Scope.SPEND,
+        body=asks.Settlement,
+        about=(("holds", "id"),),
+        command=lambda asked: asked.body.to_core(asked.id, asked.making),
+        told=lambda _, ask, happened: answers.Settled.settled(happened, ask.hold),
+        answer=answers.Settled,
+        summary="Charge the last of it, refund the rest, close",
+        status=200,
+    ),
+    Operation(
+        name="holds.release",
+        path="/holds/{id}/release",
+        scope=Scope.SPEND,
+        body=Nothing,
+        about=(("holds", "id"),),
+        command=lambda asked: commands.Release(hold=asked.id),  # type: ignore[arg-type]
+        told=_changed(events.HoldClosed),
+        answer=answers.HoldChanged,
+        summary="Refund all that is open and close",
+        status=200,
+    ),
+    Operation(
+        name="holds.refund",
+        path="/holds/{id}/refund",
+        scope=Scope.SPEND,
+        body=asks.RefundAsk,
+        about=(("holds", "id"),),
+        command=lambda asked: asked.body.to_core(asked.id),
+        told=_changed(events.HoldReduced),
+        answer=answers.HoldChanged,
+        summary="Return a part of what is open",
+        status=200,
+    ),
+    Operation(
+        name="accounts.create",
+        path="/accounts",
+        scope=Scope.MANAGE,
+        body=asks.AccountAsk,
+        about=(("accounts", "parent_id"),),
+        command=lambda asked: asked.body.to_core(asked.making),
+        told=lambda org, _, happened: answers.Account.of(
+            org, only(events.AccountAdded, happened).account
+        ),
+        answer=answers.Account,
+        summary="Put an account into the tree",
+    ),
+    Operation(
+        name="users.create",
+        path="/users",
+        scope=Scope.MANAGE,
+        body=asks.UserAsk,
+        about=((ORG, "org_id"),),
+        command=lambda asked: asked.body.to_core(asked.making),
+        told=lambda org, _, happened: answers.User(
+            id=only(events.UserAdded, happened).user, org_id=org
+        ),
+        answer=answers.User,
+        summary="Let a principal of the org spend credits",
+    ),
+    Operation(
+        name="tiers.set",
+        path="/tiers",
+        scope=Scope.ISSUE,
+        body=asks.TierAsk,
+        about=((ORG, "org_id"),),
+        command=lambda asked: asked.body.to_core(asked.making),
+        told=lambda org, ask, _: answers.Tier(org_id=org, tier=ask.tier),
+        answer=answers.Tier,
+        summary="Give an org a tier, with its default budgets",
+        status=200,
+    ),
+    Operation(
+        name="grants.create",
+        path="/grants",
+        scope=Scope.ISSUE,
+        body=asks.GrantAsk,
+        about=(("accounts", "account_id"),),
+        command=lambda asked: asked.body.to_core(asked.making),
+        told=_created_grant,
+        answer=answers.Grant | answers.Recurrence,
+        summary="Issue credits, once or again and again",
+    ),
+    Operation(
+        name="grants.revoke",
+        path="/grants/{id}/revoke",
+        scope=Scope.ISSUE,
+        body=Nothing,
+        about=(("grants", "id"),),
+        command=lambda asked: commands.RevokeGrant(grant=asked.id),  # type: ignore[arg-type]
+        told=_revoked,
+        answer=answers.GrantTaken,
+        summary="Take back what is available of a grant",
+        status=200,
+    ),
+    Operation(
+        name="grants.void",
+        path="/grants/{id}/void",
+        scope=Scope.ISSUE,
+        body=Nothing,
+        about=(("grants", "id"),),
+        command=lambda asked: commands.VoidGrant(grant=asked.id),  # type: ignore[arg-type]
+        told=_revoked,
+        answer=answers.GrantTaken,
+        summary="Undo a grant as never issued",
+        status=200,
+    ),
+    Operation(
+        name="grants.extend",
+        path="/grants/{id}/extend",
+        scope=Scope.ISSUE,
+        body=asks.GrantExtension,
+        about=(("grants", "id"),),
+        command=lambda asked: asked.body.to_core(asked.id),
+        told=lambda _, ask, __: answers.GrantExtended.model_construct(
+            grant_id=ask.grant, expires_at=ask.expires_at
+        ),
+        answer=answers.GrantExtended,
+        summary="Let a grant expire later",
+        status=200,
+    ),
+    Operation(
+        name="recurrences.stop",
+        path="/recurrences/{id}/stop",
+        scope=Scope.ISSUE,
+        body=Nothing,
+        about=(("recurrences", "id"),),
+        command=lambda asked: commands.StopRecurrence(recurrence=asked.id),  # type: ignore[arg-type]
+        told=lambda _, ask, __: answers.Dropped(id=ask.recurrence),
+        answer=answers.Dropped,
+        summary="Issue a recurring grant no more",
+        status=200,
+    ),
+    Operation(
+        name="transfers.create",
+        path="/transfers",
+        scope=Scope.MANAGE,
+        body=asks.TransferAsk,
+        about=(("grants", "grant_id"), ("accounts", "account_id")),
+        command=lambda asked: asked.body.to_core(asked.making),
+        told=lambda _, __, happened: answers.Grant.of(only(events.CreditsMoved, happened).terms),
+        answer=answers.Grant,
+        summary="Move credits to another account of the org",
+    ),
+    Operation(
+        name="charges.reverse",
+        path="/charges/{id}/reverse",
+        scope=Scope.ISSUE,
+        body=asks.Reversal,
+        about=(("charges", "id"),),
+        command=lambda asked: asked.body.to_core(asked.id),
+        told=lambda _, ask, happened: answers.Reversed.of(
+            only(events.ChargeReversed, happened, charge=ask.charge)
+        ),
+        answer=answers.Reversed,
+        summary="Undo a charge, or a part of it",
+        status=200,
+    ),
+    Operation(
+        name="debts.create",
+        path="/debts",
+        scope=Scope.ISSUE,
+        body=asks.DebtAsk,
+        about=(("accounts", "account_id"),),
+        command=lambda asked: asked.body.to_core(asked.making),
+        told=lambda _, ask, happened: answers.Debt.of(only(events.DebtBooked, happened).debt),
+        answer=answers.Debt,
+        summary="Owe an amount that no hold covers",
+    ),
+    Operation(
+        name="debts.absorb",
+        path="/debts/{id}/absorb",
+        scope=Scope.ISSUE,
+        body=asks.Absorption,
+        about=(("debts", "id"),),
+        command=lambda asked: asked.body.to_core(asked.id),
+        told=lambda _, ask, happened: answers.DebtAbsorbed(
+            debt_id=ask.debt,
+            absorbed_micros=only(events.DebtAbsorbed, happened, debt=ask.debt).amount,
+        ),
+        answer=answers.DebtAbsorbed,
+        summary="Write a debt off at the operator's cost",
+        status=200,
+    ),
+    Operation(
+        name="budgets.set",
+        path="/budgets",
+        scope=Scope.MANAGE,
+        body=asks.BudgetAsk,
+        about=(("accounts", "account_id"), ("users", "user_id")),
+        command=lambda asked: asked.body.to_core(asked.making),
+        told=lambda _, ask, happened: answers.Budget.of(only(events.BudgetSet, happened).budget),
+        answer=answers.Budget,
+        summary="Set a budget, or change limit, hardness and thresholds of one",
+    ),
+    Operation(
+        name="budgets.drop",
+        path="/budgets/{id}",
+        method="DELETE",
+        scope=Scope.MANAGE,
+        body=None,
+        about=(("budgets", "id"),),
+        command=lambda asked: commands.DropBudget(budget=asked.id),  # type: ignore[arg-type]
+        told=lambda _, ask, __: answers.Dropped(id=ask.budget),
+        answer=answers.Dropped,
+        summary="Let a budget limit no more",
+        status=200,
+    ),
+    Operation(
+        name="prices.set",
+        path="/prices",
+        scope=Scope.ISSUE,
+        body=asks.PriceAsk,
+        about=((ORG, "org_id"),),
+        command=lambda asked: asked.body.to_core(asked.making),
+        told=lambda _, __, happened: answers.PriceVersion.of(
+            only(events.PriceSet, happened).version
+        ),
+        answer=answers.PriceVersion,
+        summary="Add a version to an org's prices",
+    ),
+)
+
+BY_NAME: Final[Mapping[str, Operation]] = {one.name: one for one in OPERATIONS}

@@ -1,0 +1,1 @@
+"""The paths under /v1."""

@@ -1,0 +1,412 @@
+"""Routes for statements, reports of usage and cost exports: JSON, CSV, and FOCUS (O3)."""
+
+import json
+import re
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import Annotated, Any, Final, Literal, TypeVar
+
+from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import StreamingResponse
+
+from bursar.api.failing import Failed
+from bursar.api.reading_body import StrictRoute
+from bursar.api.routes.changing import PROBLEM
+from bursar.api.routes.looking import READS, Limit, OrgId, seen_response
+from bursar.api.serving import Caller, Service, unknown
+from bursar.core.instant import Instant
+from bursar.service.keys import Scope
+from bursar.service.statements import Line, Parts, Statement, Statements
+from bursar.service.usage import (
+    BadRange,
+    By,
+    Cost,
+    Costs,
+    Key,
+    Report,
+    Slot,
+    Sort,
+    TooMuch,
+    Usage,
+    Used,
+    Wanted,
+)
+from bursar.wire import focus
+from bursar.wire import statements as shapes
+from bursar.wire.shapes import Id
+from bursar.wire.tables import MEDIA_TYPE, Cell, csv_text
+from bursar.wire.times import instant_of, instant_text
+
+T = TypeVar("T")
+
+From = Annotated[
+    str | None,
+    Query(alias="from", max_length=64, description="RFC 3339; by default its month's beginning"),
+]
+To = Annotated[str | None, Query(max_length=64, description="RFC 3339; by default now")]
+Format = Annotated[
+    Literal["json", "csv"] | None, Query(description="by default what Accept asks for")
+]
+_AFTER: Final = re.compile(r"(\d{1,18})\.(\d{1,9})", re.ASCII)
+_CSV: Final[dict[int | str, dict[str, Any]]] = {
+    200: {"content": {"text/csv": {"schema": {"type": "string"}}}}
+}
+
+router = APIRouter(prefix="/v1", route_class=StrictRoute, responses=PROBLEM)
+
+
+def _service(request: Request) -> tuple[Service, Caller]:
+    service: Service = request.app.state.service
+    caller: Caller = request.state.caller
+    caller.needs(Scope.READ)
+    return service, caller
+
+
+# What is asked for
+
+
+def _wrong(parameter: str, why: str) -> Failed:
+    pointer = f"query/{parameter}"
+    errors = [{"pointer": pointer, "detail": why}]
+    return Failed("invalid_request", f"{pointer}: {why}", errors=errors)
+
+
+def _wanted(start: str | None, end: str | None) -> Wanted:
+    return Wanted(_instant("from", start), _instant("to", end))
+
+
+def _instant(parameter: str, text: str | None) -> Instant | None:
+    if text is None:
+        return None
+    try:
+        return instant_of(text.replace(" ", "+"))  # a plus that was not escaped
+    except ValueError as error:
+        raise _wrong(parameter, str(error)) from None
+
+
+def _dimensions(text: str) -> tuple[By, ...]:
+    """What to split by, in the order in which it is named."""
+    names = text.split(",")
+    if len(set(names)) < len(names) or not set(names) <= set(By):
+        every = ", ".join(By)
+        raise _wrong("by", f"it is one or more of {every}, with commas, each once")
+    return tuple(map(By, names))
+
+
+def _as_csv(request: Request, wanted: str | None) -> bool:
+    if wanted is None:
+        accepted = request.headers.get("accept", "")
+        return "text/csv" in accepted and "application/json" not in accepted
+    return wanted == "csv"
+
+
+async def _asked(service: Service, question: Any) -> Any:
+    """The answer to a question about a period, which may be one that cannot be asked for."""
+    try:
+        return await service.read(question)
+    except BadRange as error:
+        raise _wrong(error.parameter, str(error)) from None
+    except TooMuch as error:
+        raise _wrong("by", f"{error}: ask for a shorter period, or for less") from None
+
+
+def _csv_response(
+    request: Request, org: str, number: int, rows: Iterable[Sequence[Cell]]
+) -> Response:
+    response = seen_response(request, org, number, csv_text(rows).encode())
+    if response.status_code == 200:
+        response.headers["Content-Type"] = MEDIA_TYPE
+    return response
+
+
+# Statements
+
+
+@router.get(
+    "/accounts/{id}/statement",
+    summary="What an account's grants had, what moved, and what they have then",
+    operation_id="accounts.statement",
+    response_model=shapes.Statement,
+    responses=_CSV,
+    openapi_extra=READS,
+)
+async def statement(
+    request: Request,
+    id: Id,
+    start: From = None,
+    to: To = None,
+    after: Annotated[str | None, Query(max_length=64, description="`next` of the page before")] = (
+        None
+    ),
+    limit: Limit = 100,
+    format: Format = None,
+) -> Response:
+    """What an account's grants had, what moved, and what they have then."""
+    service, caller = _service(request)
+    wanted, place = _wanted(start, to), _place(after)
+    org = await service.org_of(caller, "accounts", id)
+    seen = await _asked(
+        service, lambda reader: Statements(reader).page(org, id, wanted, place, limit)
+    )
+    found: Statement | None = seen.value
+    if found is None:
+        raise unknown("accounts", id)
+    told = _statement(id, found)
+    if not _as_csv(request, format):
+        response = seen_response(request, org, seen.number, _json(told))
+    else:
+        rows = [list(line.values()) for line in told["lines"]]
+        header = list(shapes.StatementLine.model_fields)
+        response = _csv_response(request, org, seen.number, [header, *rows])
+        if told["next"] is not None:
+            response.headers["Bursar-Next"] = told["next"]
+    response.headers["Vary"] = "Accept"
+    return response
+
+
+def _place(after: str | None) -> tuple[int, int] | None:
+    if not after:
+        return None
+    found = _AFTER.fullmatch(after)
+    if found is None:
+        raise _wrong("after", "it is `next` of the page before")
+    return int(found[1]), int(found[2])
+
+
+def _json(told: Any) -> bytes:
+    return json.dumps(told, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _statement(account: str, found: Statement) -> dict[str, Any]:
+    behind = found.next
+    return {
+        "account_id": account,
+        "from": instant_text(found.period.start),
+        "to": instant_text(found.period.end),
+        "opening": _compartments(found.opening),
+        "lines": [_line(line) for line in found.lines],
+        "closing": _compartments(found.closing),
+        "next": None if behind is None else f"{behind[0]}.{behind[1]}",
+    }
+
+
+def _compartments(parts: Parts) -> dict[str, int]:
+    return {f"{part.value}_micros": amount for part, amount in parts.items()}
+
+
+def _line(line: Line) -> dict[str, Any]:
+    return {
+        "at": instant_text(line.at),
+        "effective_at": instant_text(line.effective_at),
+        "event": line.number,
+        "kind": line.kind,
+        "grant_id": line.grant,
+        "grant_kind": line.grant_kind,
+        "from_compartment": line.source,
+        "to_compartment": line.target,
+        "amount_micros": line.amount,
+        "hold_id": line.hold,
+        "charge_id": line.charge,
+        "user_id": line.user,
+        "job_id": line.job,
+        "actor_id": line.actor,
+    }
+
+
+# Usage
+
+
+@router.get(
+    "/usage",
+    summary="What was charged and used, by account, user, GPU type, kind of credits, day or job",
+    operation_id="usage.report",
+    response_model=shapes.UsageReport,
+    responses=_CSV,
+    openapi_extra=READS,
+)
+async def usage(
+    request: Request,
+    org_id: OrgId = None,
+    start: From = None,
+    to: To = None,
+    by: Annotated[str, Query(max_length=100, description="dimensions, with commas")] = "account",
+    level: Annotated[
+        int | None, Query(ge=0, le=1_000, description="count accounts below it where it is reached")
+    ] = None,
+    format: Format = None,
+) -> Response:
+    """What was charged and used."""
+    service, caller = _service(request)
+    wanted, dimensions = _wanted(start, to), _dimensions(by)
+    if level is not None and By.ACCOUNT not in dimensions:
+        raise _wrong("level", "it goes with by=account")
+    org = await service.whole_org(caller, org_id)
+    seen = await _asked(
+        service, lambda reader: Usage(reader).report(org, wanted, dimensions, level)
+    )
+    report: Report = seen.value
+    rows = [_used(report, key, used) for key, used in report.rows]
+    if _as_csv(request, format):
+        header = [*_names(report.by), *_FIGURES]
+        table = [header, *([row[name] for name in header] for row in rows)]
+        response = _csv_response(request, org, seen.number, table)
+    else:
+        told = _report(org, report, rows)
+        response = seen_response(request, org, seen.number, _json(told))
+    response.headers["Vary"] = "Accept"
+    return response
+
+
+_FIGURES: Final = ("charged_micros", "used_micros", "gpu_ms")
+_COLUMN: Final = {
+    By.ACCOUNT: "account_id",
+    By.USER: "user_id",
+    By.GPU_TYPE: "gpu_type",
+    By.KIND: "kind",
+    By.DAY: "day",
+    By.JOB: "job_id",
+}
+
+
+def _names(by: Sequence[By]) -> list[str]:
+    """The columns of dimensions; an account has its name beside it."""
+    found: list[str] = []
+    for one in by:
+        found += ["account_id", "account_name"] if one is By.ACCOUNT else [_COLUMN[one]]
+    return found
+
+
+def _used(report: Report, key: Key, used: Used) -> dict[str, Any]:
+    row: dict[str, Any] = {}
+    for by, value in zip(report.by, key, strict=True):
+        row[_COLUMN[by]] = value
+        if by is By.ACCOUNT:
+            row["account_name"] = report.names.get(value or "")
+    return row | _figures(used, By.KIND in report.by)
+
+
+def _figures(used: Used, by_kind: bool) -> dict[str, int | None]:
+    """No kind of credits can be said to have run for some time."""
+    return {
+        "charged_micros": used.charged,
+        "used_micros": used.used,
+        "gpu_ms": None if by_kind else used.milli_gpu_ms // 1_000,
+    }
+
+
+def _report(org: str, report: Report, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    total = Used(
+        charged=sum(used.charged for _, used in report.rows),
+        used=sum(used.used for _, used in report.rows),
+        milli_gpu_ms=sum(used.milli_gpu_ms for _, used in report.rows),
+    )
+    return {
+        "org_id": org,
+        "from": instant_text(report.period.start),
+        "to": instant_text(report.period.end),
+        "by": [one.value for one in report.by],
+        "items": rows,
+        "total": _figures(total, By.KIND in report.by),
+    }
+
+
+# Costs
+
+
+@router.get(
+    "/exports/focus",
+    summary="Costs as CSV, as FOCUS 1.2 wants them",
+    operation_id="exports.focus",
+    response_class=StreamingResponse,
+    responses=_CSV,
+    openapi_extra=READS,
+)
+async def costs(
+    request: Request,
+    org_id: OrgId = None,
+    start: From = None,
+    to: To = None,
+    every: Annotated[Slot, Query(description="how long a charge period is")] = Slot.DAY,
+    currency: Annotated[
+        str, Query(pattern="^[A-Z]{3}$", description="ISO 4217; a credit counts as one of it")
+    ] = focus.NO_CURRENCY,
+) -> Response:
+    """Costs as CSV, as FOCUS 1.2 wants them."""
+    service, caller = _service(request)
+    wanted = _wanted(start, to)
+    org = await service.whole_org(caller, org_id)
+    seen = await _asked(service, lambda reader: Costs.begun(reader, org, wanted, every))
+    found: Costs = seen.value
+    # What was recorded never changes: what was asked for, and the last event of it, say it all.
+    tag = f"{org} {found.period} {found.last} {every} {currency} {focus.VERSION}"
+    head = seen_response(request, org, seen.number, tag.encode())
+    if head.status_code != 200:
+        return head
+    kept = ("Bursar-Event", "ETag", "Cache-Control")
+    headers = {name: head.headers[name] for name in kept}
+    headers["Content-Disposition"] = 'attachment; filename="focus.csv"'
+    first = await service.read(found.more)  # while a problem can still be told as one
+    streamed = _streamed(service, org, currency, found, first)
+    return StreamingResponse(streamed, headers=headers, media_type=MEDIA_TYPE)
+
+
+async def _streamed(
+    service: Service, org: str, currency: str, costs: Costs, first: list[Cost]
+) -> AsyncIterator[str]:
+    yield csv_text([list(focus.COLUMNS)])
+    rows = first
+    while True:
+        yield csv_text(
+            focus.cells(_row(org, costs.billing_account, currency, cost)) for cost in rows
+        )
+        if costs.done:
+            return
+        rows = await service.read(costs.more)
+
+
+_CATEGORY: Final = {Sort.USAGE: "Usage", Sort.ISSUED: "Credit", Sort.MOVED: "Credit"}
+_DESCRIPTION: Final = {
+    Sort.USAGE: "Usage",
+    Sort.REVERSAL: "Charges that were reversed",
+    Sort.GIVEN_BACK: "Lost work that was given back",
+    Sort.ISSUED: "Credits that were issued",
+    Sort.MOVED: "Credits that went to another account",
+    Sort.LAPSED: "Credits that lapsed",
+    Sort.REVOKED: "Credits that were taken back",
+}
+
+
+def _row(org: str, org_name: str, currency: str, cost: Cost) -> focus.Row:
+    line = cost.line
+    category = _CATEGORY.get(line.sort, "Adjustment")
+    return focus.Row(
+        category=category,
+        adjustment=line.sort.value if category == "Adjustment" else None,
+        correction=line.correction,
+        description=_described(line.sort, line.gpu_type, line.rate),
+        org=org,
+        org_name=org_name,
+        account=line.account,
+        account_name=cost.account_name,
+        user=line.user,
+        gpu_type=line.gpu_type,
+        region=line.region,
+        rate=line.rate,
+        grant=line.grant,
+        credit_kind=line.kind,
+        billed_from=cost.billed.start,
+        billed_to=cost.billed.end,
+        charged_from=line.start,
+        charged_to=cost.end,
+        amount=cost.amount,
+        milli_gpu_ms=cost.milli_gpu_ms,
+        currency=currency,
+    )
+
+
+def _described(sort: Sort, gpu_type: str | None, rate: int | None) -> str:
+    told = _DESCRIPTION[sort]
+    if gpu_type is not None:
+        told = f"{told}: {gpu_type}"
+    if rate is not None:
+        told = f"{told} at {focus.credits_of(rate):f} credits per GPU-hour"
+    return told

@@ -1,0 +1,439 @@
+"""Routes for webhooks, their deliveries, alerts and the rules by which they are raised."""
+
+import json
+import time
+from collections.abc import Callable
+from typing import Annotated, Any, Final, Literal, TypeVar
+
+from fastapi import APIRouter, Path, Query, Request, Response
+
+from bursar.api.doing import asked_for, encoded, key_of, told_of
+from bursar.api.failing import Failed, Senseless
+from bursar.api.reading_body import StrictRoute
+from bursar.api.routes.changing import IDEMPOTENCY_KEY, PROBLEM
+from bursar.api.routes.looking import After, Limit, OrgId, Things, seen_response
+from bursar.api.serving import Caller, Service, unknown
+from bursar.core.alerts import RULE, Alert, AlertRule
+from bursar.core.ids import SettingId
+from bursar.core.ledger.commands import SetSetting
+from bursar.core.ledger.events import SettingSet
+from bursar.core.ledger.values import Setting
+from bursar.core.refusal import Code, Refusal
+from bursar.service.alerts import alerts_of, rule_setting
+from bursar.service.asked import first_asked
+from bursar.service.keys import Scope
+from bursar.service.listing import Page
+from bursar.service.looking import Seen
+from bursar.service.outbound import Unsafe
+from bursar.service.settings import kept_one, kept_page, settings
+from bursar.service.webhooks import (
+    FIRST,
+    TYPES,
+    WEBHOOK,
+    Delivery,
+    Webhook,
+    deliveries_of,
+    message_id,
+    resend,
+    resend_of,
+    rotation,
+    secret_for,
+    shown,
+    version_of,
+)
+from bursar.wire.alerts import AlertTold, RuleAsk, RuleTold
+from bursar.wire.answers import Dropped, only
+from bursar.wire.shapes import Id, Making, Shape
+from bursar.wire.webhooks import (
+    DeliveryTold,
+    ResendTold,
+    RotationAsk,
+    RotationTold,
+    WebhookAsk,
+    WebhookTold,
+)
+
+T = TypeVar("T")
+
+router = APIRouter(prefix="/v1", route_class=StrictRoute, responses=PROBLEM)
+MUTATION: Final[dict[str, Any]] = {"parameters": [IDEMPOTENCY_KEY], "x-scope": Scope.MANAGE}
+MOST: Final = 100  # webhooks, or rules, of one org
+
+Number = Annotated[int, Path(ge=1, le=2**62)]
+AfterNumber = Annotated[int, Query(ge=0, le=2**62, description="`next` of the page before")]
+
+
+def _who(request: Request, scope: str) -> tuple[Service, Caller]:
+    caller: Caller = request.state.caller
+    caller.needs(scope)
+    return request.app.state.service, caller
+
+
+async def _org(service: Service, caller: Caller, account: str | None, org: str | None) -> str:
+    """Whose something for an account, or for a whole org, is to be."""
+    if account is None:
+        return await service.whole_org(caller, org)
+    found = await service.org_of(caller, "accounts", account)
+    books = service.directory  # no command names the account: that it exists is seen here
+    if (
+        await service.read(lambda reader: books.account_of(reader, found, "accounts", account))
+        is None
+    ):
+        raise unknown("accounts", account)
+    if org is not None and org != found:
+        raise Failed("invalid_request", "account_id: it is of another org")
+    return found
+
+
+async def _kept(
+    service: Service, caller: Caller, kind: str, id: str, org: str | None
+) -> tuple[str, Setting, int]:
+    """A webhook or a rule that a caller may see: of its org, of its account or one below.
+
+    With it goes the number of the org's last event.
+    """
+    of = caller.org if org is None and not caller.is_operator else org
+    if of is None:
+        raise Failed("invalid_request", "org_id: an operator says which org is meant")
+    if not caller.is_operator and of != caller.org:
+        raise Failed("not_found", "there is no such thing")
+    seen = await service.read(lambda reader: kept_one(reader, of, kind, id))
+    found = seen.value
+    if found is None:
+        raise Failed("not_found", "there is no such thing")
+    account = json.loads(found.body or "{}")["account"]
+    try:
+        await _org(service, caller, account, None if caller.is_operator and account else of)
+    except Exception as error:
+        if caller.is_operator:
+            raise
+        raise Failed("not_found", "there is no such thing") from error
+    return of, found, seen.number
+
+
+async def _check_room(service: Service, org: str, kind: str) -> None:
+    found = await service.read(lambda reader: settings(reader, org, kind, "", MOST + 1))
+    if len(found) > MOST:
+        raise Failed("invalid_request", f"an org has at most {MOST:,} of them")
+
+
+def _page(request: Request, org: str, seen: Seen[Page[T]], told: Callable[[T], Shape]) -> Response:
+    items = [json.loads(encoded(told(one))) for one in seen.value.things]
+    body = json.dumps({"items": items, "next": seen.value.next}, separators=(",", ":"))
+    return seen_response(request, org, seen.number, body.encode())
+
+
+# Webhooks
+
+
+def _told(org: str, id: str, webhook: Webhook, secret: str | None = None) -> WebhookTold:
+    return WebhookTold(
+        id=id,
+        org_id=org,
+        url=webhook.url,
+        events=list(webhook.types),
+        account_id=webhook.account,
+        secret=secret,
+    )
+
+
+@router.post(
+    "/webhooks",
+    status_code=201,
+    summary="Be told what happens; the secret that signs is shown",
+    operation_id="webhooks.create",
+    response_model=WebhookTold,
+    openapi_extra=MUTATION,
+)
+async def create_webhook(request: Request, body: WebhookAsk) -> Response:
+    """Be told what happens from now on."""
+    service, caller = _who(request, Scope.MANAGE)
+    key = key_of(request)
+    org = await _org(service, caller, body.account_id, body.org_id)
+    for type in body.events:
+        if type not in TYPES:
+            raise Failed("invalid_request", "/events: there is no such kind of event")
+    if await service.read(lambda reader: first_asked(reader, org, key)) is None:
+        await _check_url(service, body.url)
+        await _check_room(service, org, WEBHOOK)
+    types = tuple(dict.fromkeys(body.events))
+    webhook = Webhook(url=body.url, types=types, account=body.account_id)
+    making = Making(org, key, int(time.time() * 1_000))
+    id = making.id("id", body.id)
+    command = _setting(
+        lambda: SetSetting(kind=WEBHOOK, id=SettingId(id), body=webhook.body, before=0)
+    )
+    answer = await asked_for(service, caller, org, key, command, making.made)
+
+    def told(event: SettingSet) -> Shape:
+        secret = shown(secret_for(service.secret, org, event.id, FIRST))
+        return _told(org, event.id, Webhook.of(event.body or ""), secret)
+
+    return told_of(org, answer, 201, lambda happened: told(only(SettingSet, happened)))
+
+
+async def _check_url(service: Service, url: str) -> None:
+    """End the call if a URL leads where it must not; it is looked at again before each call."""
+    try:
+        await service.outbound.addresses(url)
+    except Unsafe as error:
+        raise Failed("invalid_request", f"/url: {error}") from None
+
+
+def _setting(made: Callable[[], SetSetting]) -> SetSetting:
+    try:
+        return made()
+    except (ValueError, TypeError) as error:
+        raise Senseless(str(error)) from error
+
+
+@router.get(
+    "/webhooks",
+    summary="The webhooks of an org",
+    operation_id="webhooks.list",
+    response_model=Things[WebhookTold],
+    openapi_extra={"x-scope": Scope.READ},
+)
+async def list_webhooks(
+    request: Request, org_id: OrgId = None, after: After = "", limit: Limit = 100
+) -> Response:
+    """The webhooks of an org; never their secrets."""
+    service, caller = _who(request, Scope.READ)
+    org = await service.whole_org(caller, org_id)
+    seen = await service.read(lambda reader: kept_page(reader, org, WEBHOOK, after, limit))
+    return _page(request, org, seen, lambda one: _told(org, one.id, Webhook.of(one.body or "")))
+
+
+@router.get(
+    "/webhooks/{id}",
+    summary="A webhook",
+    operation_id="webhooks.get",
+    response_model=WebhookTold,
+    openapi_extra={"x-scope": Scope.READ},
+)
+async def get_webhook(request: Request, id: Id, org_id: OrgId = None) -> Response:
+    """A webhook; never its secret."""
+    service, caller = _who(request, Scope.READ)
+    org, found, number = await _kept(service, caller, WEBHOOK, id, org_id)
+    return seen_response(
+        request, org, number, encoded(_told(org, id, Webhook.of(found.body or "")))
+    )
+
+
+@router.delete(
+    "/webhooks/{id}",
+    summary="Tell a webhook nothing more",
+    operation_id="webhooks.delete",
+    response_model=Dropped,
+    openapi_extra=MUTATION,
+)
+async def delete_webhook(request: Request, id: Id, org_id: OrgId = None) -> Response:
+    """Tell a webhook nothing more."""
+    service, caller = _who(request, Scope.MANAGE)
+    command = SetSetting(kind=WEBHOOK, id=SettingId(id), body=None)
+    return await _dropped(request, service, caller, command, org_id)
+
+
+async def _dropped(
+    request: Request, service: Service, caller: Caller, command: SetSetting, org_id: str | None
+) -> Response:
+    """Drop a webhook or a rule; whoever asks again under the same key is told the same."""
+    key = key_of(request)
+    org = caller.org if org_id is None and not caller.is_operator else org_id
+    try:
+        await service.whole_org(caller, org)
+    except Failed:  # a key for an account may drop what is for that account or below
+        org, _, _ = await _kept(service, caller, command.kind, command.id, org)
+    assert org is not None
+    answer = await asked_for(service, caller, org, key, command)
+    if isinstance(answer.outcome, Refusal) and answer.outcome.code is Code.SETTING_UNKNOWN:
+        raise Failed("not_found", "there is no such thing")
+    return told_of(org, answer, 200, lambda _: Dropped(id=command.id))
+
+
+@router.post(
+    "/webhooks/{id}/rotate",
+    summary="Give a webhook another secret; the old one signs a while longer",
+    operation_id="webhooks.rotate",
+    response_model=RotationTold,
+    openapi_extra=MUTATION,
+)
+async def rotate_webhook(
+    request: Request, id: Id, body: RotationAsk, org_id: OrgId = None
+) -> Response:
+    """Give a webhook another secret."""
+    service, caller = _who(request, Scope.MANAGE)
+    key = key_of(request)
+    org, _, _ = await _kept(service, caller, WEBHOOK, id, org_id)
+    answer = await asked_for(service, caller, org, key, rotation(id, key, body.overlap_seconds))
+    secret = shown(secret_for(service.secret, org, id, version_of(key)))
+    return told_of(
+        org,
+        answer,
+        200,
+        lambda _: RotationTold(
+            id=id, org_id=org, secret=secret, overlap_seconds=body.overlap_seconds
+        ),
+    )
+
+
+# Deliveries
+
+
+@router.get(
+    "/webhooks/{id}/deliveries",
+    summary="What a webhook was told, and what came of it",
+    operation_id="webhooks.deliveries",
+    response_model=Things[DeliveryTold],
+    openapi_extra={"x-scope": Scope.READ},
+)
+async def list_deliveries(
+    request: Request,
+    id: Id,
+    org_id: OrgId = None,
+    status: Literal["pending", "delivered", "given_up"] | None = None,
+    after: AfterNumber = 0,
+    limit: Limit = 100,
+) -> Response:
+    """What a webhook was told, in the order of events; never what its receiver has answered."""
+    service, caller = _who(request, Scope.READ)
+    org, _, _ = await _kept(service, caller, WEBHOOK, id, org_id)
+    seen = await service.read(
+        lambda reader: deliveries_of(reader, org, id, after, status or "", limit)
+    )
+    return _page(request, org, seen, lambda one: _delivery(org, id, one))
+
+
+def _delivery(org: str, id: str, one: Delivery) -> DeliveryTold:
+    return DeliveryTold.model_construct(
+        webhook_id=id,
+        message_id=message_id(id, one.number),
+        stream=org,
+        number=one.number,
+        status=one.status,
+        attempts=one.attempts,
+        last_at=one.last_at,
+        response_code=one.code,
+        error=one.why,
+        next_at=one.next_at,
+    )
+
+
+@router.post(
+    "/webhooks/{id}/deliveries/{number}/resend",
+    status_code=202,
+    summary="Deliver something again, under the same id",
+    operation_id="webhooks.resend",
+    response_model=ResendTold,
+    openapi_extra=MUTATION,
+)
+async def resend_delivery(
+    request: Request, id: Id, number: Number, org_id: OrgId = None
+) -> Response:
+    """Deliver something again, whatever became of it so far."""
+    service, caller = _who(request, Scope.MANAGE)
+    key = key_of(request)
+    org, _, _ = await _kept(service, caller, WEBHOOK, id, org_id)
+    seen = await service.read(lambda reader: deliveries_of(reader, org, id, number - 1, "", 1))
+    if number not in [one.number for one in seen.value.things]:
+        raise Failed("not_found", "the webhook was not told of that event")
+    making = Making(org, key, int(time.time() * 1_000))
+    command = resend(making.id("id", None), id, number)
+    answer = await asked_for(service, caller, org, key, command, making.made)
+
+    def told(event: SettingSet) -> Shape:
+        webhook, again = resend_of(event.body or "")
+        return ResendTold(
+            webhook_id=webhook, message_id=message_id(webhook, again), stream=org, number=again
+        )
+
+    return told_of(org, answer, 202, lambda happened: told(only(SettingSet, happened)))
+
+
+# Alerts
+
+
+@router.get(
+    "/alerts",
+    summary="The alerts of an org, the newest last",
+    operation_id="alerts.list",
+    response_model=Things[AlertTold],
+    openapi_extra={"x-scope": Scope.READ},
+)
+async def list_alerts(
+    request: Request, org_id: OrgId = None, after: AfterNumber = 0, limit: Limit = 100
+) -> Response:
+    """The alerts of an org, in the order in which they were raised, or were over."""
+    service, caller = _who(request, Scope.READ)
+    org = await service.whole_org(caller, org_id)
+    seen = await service.read(lambda reader: alerts_of(reader, org, after, limit))
+
+    def told(one: Setting) -> Shape:
+        return AlertTold.of(org, one.id, Alert.of(one.body or ""), one.number, one.at)
+
+    return _page(request, org, seen, told)
+
+
+@router.post(
+    "/alerts/rules",
+    status_code=201,
+    summary="Be alerted of a low balance, a short runway, or credits near their end",
+    operation_id="alerts.rules.create",
+    response_model=RuleTold,
+    openapi_extra=MUTATION,
+)
+async def create_rule(request: Request, body: RuleAsk) -> Response:
+    """Be alerted of more than everybody is."""
+    service, caller = _who(request, Scope.MANAGE)
+    key = key_of(request)
+    org = await _org(service, caller, body.account_id, body.org_id)
+    try:
+        rule = body.to_core()
+    except (ValueError, TypeError) as error:
+        raise Senseless(str(error)) from error
+    if await service.read(lambda reader: first_asked(reader, org, key)) is None:
+        await _check_room(service, org, RULE)
+    making = Making(org, key, int(time.time() * 1_000))
+    id = making.id("id", body.id)
+    answer = await asked_for(
+        service, caller, org, key, _setting(lambda: rule_setting(id, rule)), making.made
+    )
+
+    def told(event: SettingSet) -> Shape:
+        return RuleTold.of(org, event.id, AlertRule.of(event.body or ""))
+
+    return told_of(org, answer, 201, lambda happened: told(only(SettingSet, happened)))
+
+
+@router.get(
+    "/alerts/rules",
+    summary="The rules by which an org is alerted",
+    operation_id="alerts.rules.list",
+    response_model=Things[RuleTold],
+    openapi_extra={"x-scope": Scope.READ},
+)
+async def list_rules(
+    request: Request, org_id: OrgId = None, after: After = "", limit: Limit = 100
+) -> Response:
+    """The rules of an org."""
+    service, caller = _who(request, Scope.READ)
+    org = await service.whole_org(caller, org_id)
+    seen = await service.read(lambda reader: kept_page(reader, org, RULE, after, limit))
+
+    def told(one: Setting) -> Shape:
+        return RuleTold.of(org, one.id, AlertRule.of(one.body or ""))
+
+    return _page(request, org, seen, told)
+
+
+@router.delete(
+    "/alerts/rules/{id}",
+    summary="Drop a rule",
+    operation_id="alerts.rules.delete",
+    response_model=Dropped,
+    openapi_extra=MUTATION,
+)
+async def delete_rule(request: Request, id: Id, org_id: OrgId = None) -> Response:
+    """Be alerted by this rule no more."""
+    service, caller = _who(request, Scope.MANAGE)
+    return await _dropped(request, service, caller, rule_setting(id, None), org_id)

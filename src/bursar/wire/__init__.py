@@ -1,0 +1,1 @@
+"""What crosses a process: requests, answers, problems. Shapes only; no rule of the domain."""

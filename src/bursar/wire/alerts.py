@@ -1,0 +1,107 @@
+"""Alerts and their rules, as they are asked for and told."""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field
+
+from bursar.core.alerts import DAYS_MAX, Alert, AlertKind, AlertRule
+from bursar.core.instant import Instant
+from bursar.wire.shapes import Id, Shape, SomeMicros, Time
+from bursar.wire.times import instant_text
+
+# What figures are called where no type tells their unit.
+_MICROS = ("charged", "limit", "owed", "absorbed", "available", "spendable", "below", "per_day")
+_IDS = ("budget", "user", "debt", "hold", "grant", "webhook")
+
+
+class RuleAsk(Shape):
+    """What to be told of, beyond thresholds, debt, absorbed usage and credits near their end."""
+
+    kind: Literal["low_balance", "runway_short", "credits_expiring"]
+    account_id: Annotated[
+        Id | None,
+        Field(description="whose; for credits_expiring it may be left out: all of the org"),
+    ] = None
+    below_micros: Annotated[
+        SomeMicros | None, Field(description="low_balance: tell when less can be spent")
+    ] = None
+    days: Annotated[
+        int | None,
+        Field(ge=1, le=DAYS_MAX, description="runway_short, credits_expiring: how far ahead"),
+    ] = None
+    org_id: Annotated[Id | None, Field(description="for operators: which org")] = None
+    id: Id | None = None
+
+    def to_core(self) -> AlertRule:
+        """The same, for the rules; `ValueError` if its parts do not go together."""
+        return AlertRule(
+            kind=AlertKind(self.kind),
+            account=self.account_id,
+            below=self.below_micros,
+            days=self.days,
+        )
+
+
+class RuleTold(Shape):
+    """A rule."""
+
+    id: str
+    org_id: str
+    kind: str
+    account_id: str | None
+    below_micros: int | None
+    days: int | None
+
+    @classmethod
+    def of(cls, org: str, id: str, rule: AlertRule) -> Self:
+        """A rule, told."""
+        return cls(
+            id=id,
+            org_id=org,
+            kind=rule.kind.value,
+            account_id=rule.account,
+            below_micros=rule.below,
+            days=rule.days,
+        )
+
+
+class AlertTold(Shape):
+    """An alert that was raised; `resolved` once what it told of has recovered."""
+
+    id: str
+    type: str
+    state: Literal["raised", "resolved"]
+    account_id: str | None
+    rule_id: str | None
+    raised_at: Time
+    resolved_at: Time | None
+    figures: dict[str, Any]
+    stream: str
+    number: int
+
+    @classmethod
+    def of(cls, org: str, id: str, alert: Alert, number: int, at: Instant) -> Self:
+        """An alert, told; the event that it was last changed by has that number and instant."""
+        over = alert.raised_at is not None
+        return cls.model_construct(
+            id=id,
+            type=f"alert.{alert.kind}",
+            state="resolved" if over else "raised",
+            account_id=alert.account,
+            rule_id=alert.rule,
+            raised_at=at if alert.raised_at is None else alert.raised_at,
+            resolved_at=at if over else None,
+            figures={_name(name): _figure(name, it) for name, it in alert.figures.items()},
+            stream=org,
+            number=number,
+        )
+
+
+def _name(name: str) -> str:
+    if name in _MICROS:
+        return f"{name}_micros"
+    return f"{name}_id" if name in _IDS else name
+
+
+def _figure(name: str, value: Any) -> Any:
+    return instant_text(value) if name.endswith("_at") and isinstance(value, int) else value

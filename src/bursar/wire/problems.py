@@ -1,0 +1,295 @@
+"""Every way a call can fail, in one table: code, status, what it means, how to mend it (RFC 9457).
+
+Codes of the rules (`bursar.core.refusal.Code`) and codes of the edge stand side by side; a caller
+need not care who said no. A code never changes its meaning.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+from bursar.core.refusal import Code, Refusal
+from bursar.wire.times import instant_text
+
+MEDIA_TYPE: Final = "application/problem+json"
+
+
+class Kind(NamedTuple):
+    """What one code means."""
+
+    status: int
+    title: str
+    remedy: str
+
+
+def _unknown(what: str) -> Kind:
+    return Kind(
+        404,
+        f"There is no such {what}",
+        f"Check the id, and that your key may see that {what}.",
+    )
+
+
+# Said by the rules, under the org's lock: stored, and given again to the same key.
+OF_THE_RULES: Final[Mapping[str, Kind]] = MappingProxyType(
+    {
+        Code.ACCOUNT_UNKNOWN: _unknown("account"),
+        Code.USER_UNKNOWN: _unknown("user"),
+        Code.GRANT_UNKNOWN: _unknown("grant"),
+        Code.HOLD_UNKNOWN: _unknown("hold"),
+        Code.CHARGE_UNKNOWN: _unknown("charge"),
+        Code.DEBT_UNKNOWN: _unknown("debt"),
+        Code.BUDGET_UNKNOWN: _unknown("budget"),
+        Code.RECURRENCE_UNKNOWN: _unknown("recurring grant"),
+        Code.SETTING_UNKNOWN: _unknown("object"),
+        Code.ATTEMPT_UNKNOWN: _unknown("attempt of this hold"),
+        Code.ALREADY_EXISTS: Kind(
+            409,
+            "The id is taken",
+            "Choose another id, or leave it out. If this was a retry, send the first"
+            " Idempotency-Key again: the first answer comes back.",
+        ),
+        Code.EXTERNAL_REF_EXISTS: Kind(
+            409,
+            "This payment was reported before",
+            "Nothing to do if it is the same payment: the figures name its grant.",
+        ),
+        Code.KEY_REUSED: Kind(
+            422,
+            "The Idempotency-Key stands for another request",
+            "Use a new key for a new request. The figures name the first field that differs.",
+        ),
+        Code.TIME_INVALID: Kind(
+            422, "A time is out of bounds", "The figures tell which times are possible."
+        ),
+        Code.HOLD_TOO_LONG: Kind(
+            422,
+            "The hold would last too long",
+            "Ask for a shorter ttl_seconds; the figures tell the latest end.",
+        ),
+        Code.BUDGET_DIFFERS: Kind(
+            409,
+            "The budget is for something else",
+            "Target and period of a budget never change: drop it and set a new one.",
+        ),
+        Code.PRICE_UNKNOWN: Kind(
+            422, "There is no price", "Set a price for one of the GPU types, or ask for an amount."
+        ),
+        Code.TYPE_NOT_HELD: Kind(
+            422, "The hold is for other GPU types", "The figures list the types it was opened for."
+        ),
+        Code.NOT_METERED: Kind(
+            409,
+            "The hold has no price to charge run time at",
+            "Charge an amount_micros, or open the hold with gpu_type and gpu_count.",
+        ),
+        Code.AMOUNT_TOO_LARGE: Kind(
+            422, "The amount is too large", "No amount, and no total, goes beyond 2^53−1."
+        ),
+        Code.CHANGED_SINCE: Kind(
+            412, "Somebody else has changed it", "Read it again, and send If-Match with its ETag."
+        ),
+        Code.HOLD_CLOSED: Kind(
+            409,
+            "The hold is closed",
+            "Open a new hold; usage that became known late can be booked with effective_at.",
+        ),
+        Code.ATTEMPT_SETTLED: Kind(409, "The attempt is settled", "Charge the attempt after it."),
+        Code.GRANT_REVOKED: Kind(409, "The grant was taken back", "Issue a new grant."),
+        Code.GRANT_EXPIRED: Kind(409, "The grant has expired", "Issue a new grant."),
+        Code.GRANT_IN_USE: Kind(
+            409,
+            "Something of the grant is held, spent or moved",
+            "Revoke it instead; what a charge-back leaves open is booked as a debt.",
+        ),
+        Code.EXCEEDS_HOLD: Kind(
+            409, "The hold has less than that", "The figures tell what is open."
+        ),
+        Code.EXCEEDS_GRANT: Kind(
+            409, "The grant has less than that available", "The figures tell what is available."
+        ),
+        Code.EXCEEDS_CHARGE: Kind(
+            409, "The charge was less than that", "The figures tell what is left of it."
+        ),
+        Code.EXCEEDS_DEBT: Kind(
+            409, "The debt is less than that", "The figures tell what is owed."
+        ),
+        Code.DEBT_OUTSTANDING: Kind(
+            402,
+            "The account is in debt",
+            "Issue credits: debts are repaid from them first, then holds are possible again.",
+        ),
+        Code.BUDGET_EXCEEDED: Kind(
+            402,
+            "A hard budget has no room for it",
+            "Wait for the next period, ask for less, or raise the budget in the figures.",
+        ),
+        Code.INSUFFICIENT_CREDITS: Kind(
+            402,
+            "There are not enough credits",
+            "Ask for at most what is spendable, or issue credits to the account or one above it.",
+        ),
+    }
+)
+
+# Said at the edge: never stored. Those with a `Retry-After` may be sent again as they are.
+OF_THE_EDGE: Final[Mapping[str, Kind]] = MappingProxyType(
+    {
+        "malformed": Kind(400, "The body is not what JSON should be", "Send one JSON object."),
+        "not_http": Kind(
+            400, "That is not HTTP", "Send a request as RFC 9112 has it, with headers in ASCII."
+        ),
+        "invalid_request": Kind(
+            422, "The request makes no sense", "Each entry of errors points at a field."
+        ),
+        "idempotency_key_missing": Kind(
+            400,
+            "The Idempotency-Key is missing",
+            "Send a header Idempotency-Key with a new random text for each new request, and the"
+            " same one when you try again.",
+        ),
+        "idempotency_key_invalid": Kind(
+            400,
+            "The Idempotency-Key cannot be used",
+            "1 to 255 visible ASCII characters, not beginning with `bursar:`, `pool:` or `sweep/`.",
+        ),
+        "unauthenticated": Kind(
+            401,
+            "No valid key",
+            "Send a header Authorization: Bearer bsr_… with a key that is neither expired nor"
+            " revoked.",
+        ),
+        "forbidden": Kind(
+            403, "The key may not do this", "Use a key with the scope that the detail names."
+        ),
+        "not_found": Kind(
+            404, "There is no such thing", "Check the path against /v1/openapi.json."
+        ),
+        "org_unknown": _unknown("org"),
+        "method_not_allowed": Kind(
+            405, "The method does not apply here", "The Allow header lists those that do."
+        ),
+        "timeout": Kind(408, "The request came too slowly", "Send it again, in one go."),
+        "behind": Kind(
+            409,
+            "This server has not seen that event",
+            "If it persists, the database has lost events that were told: tell the operator.",
+        ),
+        "too_large": Kind(413, "The request is too large", "Send fewer commands at a time."),
+        "unsupported_media_type": Kind(
+            415, "The body is not JSON", "Send Content-Type: application/json."
+        ),
+        "rate_limited": Kind(
+            429, "Too many requests", "Wait as long as Retry-After says, in seconds."
+        ),
+        "internal_error": Kind(
+            500,
+            "Something broke on our side",
+            "Send the same request with the same Idempotency-Key again; it has one effect.",
+        ),
+        "busy": Kind(
+            503, "Too much is asked at once", "Nothing has happened. Send it again, same key."
+        ),
+        "unreachable": Kind(
+            503,
+            "The database cannot be reached",
+            "It may have happened or not. Send it again with the same Idempotency-Key.",
+        ),
+        "clock_jumped": Kind(
+            503,
+            "The database's clock has jumped",
+            "Nothing has happened. An operator must look at the clock.",
+        ),
+        "database_full": Kind(
+            503,
+            "The database has no room left",
+            "Nothing has happened. An operator must make room.",
+        ),
+        "org_frozen": Kind(
+            503,
+            "The org takes no commands",
+            "Its books contradict themselves. An operator runs `bursar ledger rebuild`.",
+        ),
+    }
+)
+
+KINDS: Final[Mapping[str, Kind]] = MappingProxyType({**OF_THE_RULES, **OF_THE_EDGE})
+
+
+def problem(code: str, detail: str = "", **more: Any) -> dict[str, Any]:
+    """A problem document; `more` are members of its own, such as figures."""
+    kind = KINDS[code]
+    return {
+        "type": f"/problems/{code}",
+        "title": kind.title,
+        "status": kind.status,
+        "code": str(code),
+        "detail": detail or kind.title,
+        "remedy": kind.remedy,
+        **more,
+    }
+
+
+def of_refusal(refusal: Refusal) -> dict[str, Any]:
+    """The problem that a refusal is."""
+    # Sorted: a refusal that comes back from the database has its figures in another order.
+    told = sorted(refusal.figures.items())
+    figures = {_NAMES.get(name, name): _figure(name, it) for name, it in told}
+    return problem(refusal.code, _told(refusal.code, figures), figures=figures)
+
+
+# What figures are called where no type tells their unit.
+_NAMES: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        **{
+            name: f"{name}_micros"
+            for name in (
+                *("asked", "spendable", "short", "owed", "open", "amount", "most", "limit"),
+                *("available", "reversible", "counted", "headroom", "held", "spent", "moved"),
+            )
+        },
+        **{
+            name: f"{name}_id"
+            for name in ("account", "user", "grant", "hold", "charge", "debt", "budget")
+        },
+    }
+)
+
+_INSTANTS: Final = frozenset({"now", "earliest", "latest", "period_start", "period_end"})
+
+
+def _figure(name: str, value: Any) -> Any:
+    is_instant = name.endswith("_at") or name in _INSTANTS
+    if is_instant and isinstance(value, int):
+        return instant_text(value)
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _told(code: str, figures: Mapping[str, Any]) -> str:
+    """The title with the figures behind it, for people."""
+    told = ", ".join(f"{name} {value}" for name, value in figures.items() if value is not None)
+    title = KINDS[code].title
+    return f"{title}: {told}" if told else title
+
+
+def page() -> str:
+    """All codes for people to read; docs/problems.md is this text."""
+    lines = [
+        "# Problems",
+        "",
+        "Every code that a call can be answered with. A code never changes its meaning. Those of",
+        "the rules are stored and come again with the same `Idempotency-Key`; those of the edge",
+        "are not.",
+    ]
+    for title, kinds in (("Said by the rules", OF_THE_RULES), ("Said at the edge", OF_THE_EDGE)):
+        lines += [
+            "",
+            f"## {title}",
+            "| code | status | meaning | what to do |",
+            "|---|---|---|---|",
+        ]
+        lines += [
+            f"| `{code}` | {kind.status} | {kind.title} | {kind.remedy} |"
+            for code, kind in kinds.items()
+        ]
+    return "\n".join(lines) + "\n"

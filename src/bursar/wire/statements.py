@@ -1,0 +1,79 @@
+"""Statements and reports of usage, as they are told."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from bursar.core.money import Micros
+from bursar.wire.shapes import Shape, Time
+
+From = Annotated[Time, Field(alias="from")]  # a word of the language that this is written in
+CompartmentName = Literal["available", "held", "spent", "lapsed", "revoked", "moved"]
+
+
+class Compartments(Shape):
+    """What is in the compartments of an account's own grants."""
+
+    available_micros: Micros
+    held_micros: Micros
+    spent_micros: Micros
+    lapsed_micros: Micros
+    revoked_micros: Micros
+    moved_micros: Micros
+
+
+class StatementLine(Shape):
+    """An amount that moved from one compartment to another; from none when it was issued."""
+
+    at: Time
+    effective_at: Time
+    event: int
+    kind: str
+    grant_id: str
+    grant_kind: Literal["paid", "grant", "promo"]
+    from_compartment: CompartmentName | None
+    to_compartment: CompartmentName
+    amount_micros: Micros
+    hold_id: str | None
+    charge_id: str | None
+    user_id: str | None
+    job_id: str | None
+    actor_id: str | None
+
+
+class Statement(Shape):
+    """A page of a statement: opening and lines come to the closing, in every compartment."""
+
+    account_id: str
+    start: From
+    to: Time
+    opening: Compartments
+    lines: list[StatementLine]
+    closing: Compartments
+    next: str | None
+
+
+class UsageRow(Shape):
+    """What was used by one value of each dimension; those that were not asked for are left out."""
+
+    account_id: str | None = None
+    account_name: str | None = None
+    user_id: str | None = None
+    gpu_type: str | None = None
+    kind: Literal["paid", "grant", "promo"] | None = None
+    day: str | None = None
+    job_id: str | None = None
+    charged_micros: int
+    used_micros: int
+    gpu_ms: int | None
+
+
+class UsageReport(Shape):
+    """Usage by dimensions, and all of it."""
+
+    org_id: str
+    start: From
+    to: Time
+    by: list[str]
+    items: list[UsageRow]
+    total: UsageRow

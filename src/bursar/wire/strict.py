@@ -1,0 +1,71 @@
+"""JSON as it must be: one meaning for every text, or none.
+
+Two readers of `{"a": 1, "a": 2}`, of `1e400` or of half a surrogate pair may not agree on what was
+said. Where money is concerned such a text is refused rather than understood somehow.
+"""
+
+import json
+from typing import Any, Final, NoReturn
+
+DIGITS_MAX: Final = 20  # of a number; 2^63 has 19
+NAME_MOST: Final = 100  # characters of a name that are told
+
+
+class Malformed(ValueError):
+    """A text that is not JSON, or is but could be understood in two ways."""
+
+
+def parsed(body: bytes) -> Any:
+    """What a JSON text says; numbers are whole, names occur once, text is Unicode."""
+    try:
+        text = body.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise Malformed(f"the body is not UTF-8: byte {error.start} fits nowhere") from None
+    try:
+        found = _DECODER.decode(text)
+    except RecursionError:
+        raise Malformed("the body is nested too deeply") from None
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno}, column {error.colno}"
+        raise Malformed(f"the body is not JSON: {error.msg.lower()} ({where})") from None
+    if "\\u" in text:
+        _check_surrogates(found)
+    return found
+
+
+def _check_surrogates(found: Any) -> None:
+    try:
+        json.dumps(found, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise Malformed("the body has half a character in it: a surrogate stands alone") from None
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        seen: set[str] = set()
+        twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+        raise Malformed(f"{twice[:NAME_MOST]!r} is given twice")
+    return found
+
+
+def _whole(digits: str) -> int:
+    if len(digits) > DIGITS_MAX:
+        raise Malformed(f"a number has {len(digits)} digits; none that is meant has more than 16")
+    return int(digits)
+
+
+def _no_float(digits: str) -> NoReturn:
+    raise Malformed(f"numbers are whole, {digits[:DIGITS_MAX]} is not")
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise Malformed(f"{name} is not a number of JSON")
+
+
+_DECODER: Final = json.JSONDecoder(
+    object_pairs_hook=_once,
+    parse_int=_whole,
+    parse_float=_no_float,
+    parse_constant=_no_constant,
+)

@@ -1,0 +1,128 @@
+"""Webhooks and their deliveries, as they are asked for and told; and what a webhook is sent."""
+
+import json
+from typing import Annotated, Any, Literal, Protocol
+
+from pydantic import Field
+
+from bursar.core.alerts import ALERT, Alert
+from bursar.core.instant import Instant
+from bursar.core.ledger.events import SettingSet
+from bursar.wire.alerts import AlertTold
+from bursar.wire.shapes import Id, Shape, Time
+from bursar.wire.times import instant_text
+
+OVERLAP_MAX_S = 30 * 86_400
+
+
+class WebhookAsk(Shape):
+    """Be told what happens."""
+
+    url: Annotated[str, Field(min_length=1, max_length=2_048, examples=["https://example.com/in"])]
+    events: Annotated[
+        list[Annotated[str, Field(min_length=1, max_length=64)]],
+        Field(
+            default_factory=lambda: ["alert.*"],
+            min_length=1,
+            max_length=64,
+            description="`alert.*`, single alerts such as `alert.debt`, kinds of events as"
+            " GET /v1/events tells them, or `*` for everything",
+        ),
+    ]
+    account_id: Annotated[
+        Id | None, Field(description="only what happens to this account and those below it")
+    ] = None
+    org_id: Annotated[Id | None, Field(description="for operators: which org")] = None
+    id: Id | None = None
+
+
+class WebhookTold(Shape):
+    """A webhook; its secret is told when it is made, and when it gets another."""
+
+    id: str
+    org_id: str
+    url: str
+    events: list[str]
+    account_id: str | None
+    secret: str | None = None
+
+
+class RotationAsk(Shape):
+    """Give a webhook another secret; the old one signs beside it a while longer."""
+
+    overlap_seconds: Annotated[int, Field(ge=0, le=OVERLAP_MAX_S)] = 86_400
+
+
+class RotationTold(Shape):
+    """A webhook's new secret."""
+
+    id: str
+    org_id: str
+    secret: str
+    overlap_seconds: int
+
+
+class DeliveryTold(Shape):
+    """What became of an event that was told to a webhook."""
+
+    webhook_id: str
+    message_id: str
+    stream: str
+    number: int
+    status: Literal["pending", "delivered", "given_up"]
+    attempts: int
+    last_at: Time | None
+    response_code: int | None
+    error: str | None
+    next_at: Time | None
+
+
+class ResendTold(Shape):
+    """That something will be delivered again, under the same id."""
+
+    webhook_id: str
+    message_id: str
+    stream: str
+    number: int
+
+
+class Recorded(Protocol):
+    """An event as it stands in its stream."""
+
+    @property
+    def number(self) -> int: ...
+    @property
+    def at(self) -> Instant: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def body(self) -> str: ...
+    @property
+    def actor(self) -> str: ...
+
+
+def payload_of(org: str, event: Recorded) -> bytes:
+    """What a webhook is sent of an event: the same bytes at each try."""
+    number, at, kind = event.number, event.at, event.kind
+    told = json.loads(event.body)
+    if kind == SettingSet.__name__ and told["kind"] == ALERT:
+        alert = AlertTold.of(org, told["id"], Alert.of(told["body"]), number, at)
+        type, data = alert.type, json.loads(alert.model_dump_json())
+    else:
+        type, data = kind, event_told(org, number, at, kind, event.actor, told)
+    message = {"type": type, "timestamp": instant_text(at), "data": data}
+    return json.dumps(message, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def event_told(
+    org: str, number: int, at: Instant, kind: str, actor: str, body: Any
+) -> dict[str, Any]:
+    """An event as it stands in its stream."""
+    return {
+        "stream": org,
+        "number": number,
+        "at": instant_text(at),
+        "kind": kind,
+        "actor_id": actor or None,
+        "body": body,
+    }

@@ -1,0 +1,229 @@
+"""Keys over HTTP: who has none gets one answer, who has one may do that much, no secret is kept."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx2
+import psycopg
+import pytest
+from psycopg import sql
+
+from bursar.service.keys import DEPLOYMENT, KIND, shown
+from bursar.service.secrets import FILE
+from tests.api.calling import TENANT, Caller, Process, Tenant, new_id, refused, within
+from tests.api.conftest import Deployment
+
+KNOWN_S = 5.0  # within so long every process knows what became of a key
+
+
+def as_seen(url: str, authorization: str | None) -> httpx2.Response:
+    """What a process says to somebody with this header."""
+    headers = {} if authorization is None else {"Authorization": authorization}
+    return httpx2.get(f"{url}/v1/holds", headers=headers)
+
+
+def opens(process: Process, key: str) -> bool:
+    """Whether a key counts at a process now."""
+    status = as_seen(process.url, f"Bearer {key}").status_code
+    assert status in (200, 401)
+    return status == 200
+
+
+def test_every_key_that_does_not_count_gets_the_same_answer(
+    tenant: Tenant, service: Process
+) -> None:
+    """Whether it never was, is over, or is nearly right: nobody learns which (N4)."""
+    good = str(tenant.caller.key)
+    made = tenant.caller.made
+    expired = made(
+        "/keys", {"name": "old", "scopes": ["read"], "expires_at": "2020-01-01T00:00:00Z"}
+    )
+    revoked = made("/keys", {"name": "gone", "scopes": ["read"]})
+    assert 200 == tenant.caller.delete(f"/keys/{revoked['id']}").status_code
+    other_secret = shown(tenant.id, revoked["id"], os.urandom(32))
+    other_org = shown(new_id(), revoked["id"], os.urandom(32))
+    tried = [
+        None,
+        "",
+        "Bearer",
+        "Basic YWRtaW46YWRtaW4=",
+        f"Token {good}",
+        good,
+        f"Bearer {good[:-1]}",
+        f"Bearer {good[:-1]}{'0' if good[-1] != '0' else '1'}",
+        f"Bearer {good[:60]}{'0' if good[60] != '0' else '1'}{good[61:]}",
+        f"Bearer {good}0",
+        f"Bearer {good} {good}",
+        f"Bearer {'x' * 600}",
+        "Bearer bsr_",
+        f"Bearer {expired['key']}",
+        f"Bearer {revoked['key']}",
+        f"Bearer {other_secret}",
+        f"Bearer {other_org}",
+        f"Bearer {shown(DEPLOYMENT, new_id(), os.urandom(32))}",
+    ]
+    answers = [as_seen(service.url, one) for one in tried]
+
+    for one, answer in zip(tried, answers, strict=True):
+        assert 401 == answer.status_code, one
+        refused(answer, 401, "unauthenticated")
+        assert "Bearer" == answer.headers["www-authenticate"]
+    assert 1 == len({answer.content for answer in answers})
+    assert 200 == as_seen(service.url, f"bearer  {good}").status_code
+
+
+@pytest.mark.parametrize("body", [b"{", b"[[[", b'{"name": "o"}'])
+def test_nothing_is_read_for_those_without_a_key(service: Process, body: bytes) -> None:
+    """Who calls is known before what is said."""
+    for kind in ("application/json", "text/plain"):
+        answer = httpx2.post(f"{service.url}/v1/orgs", content=body, headers={"Content-Type": kind})
+        refused(answer, 401, "unauthenticated")
+
+
+def test_a_key_makes_no_key_that_may_do_more(tenant: Tenant) -> None:
+    """Scopes are handed down, never up (N4)."""
+    manager = tenant.with_key(["manage"])
+    for scope in ("issue", "spend", "read"):
+        refused(
+            manager.post("/keys", {"name": "more", "scopes": ["manage", scope]}), 403, "forbidden"
+        )
+    for caller in (manager, tenant.caller):
+        refused(caller.post("/keys", {"name": "op", "scopes": ["operator"]}), 403, "forbidden")
+    assert 201 == manager.post("/keys", {"name": "as much", "scopes": ["manage"]}).status_code
+
+
+def test_the_operators_own_org_is_no_tenant(operator: Caller) -> None:
+    """A key of it would be an operator's, whatever its scopes (N4)."""
+    refused(operator.post("/orgs", {"name": "mine", "id": DEPLOYMENT}), 409, "already_exists")
+
+
+def test_a_key_with_a_cap_may_have_the_id_of_a_user(tenant: Tenant) -> None:
+    """Ids are chosen by callers, and one may be chosen twice."""
+    id = tenant.caller.made("/users", {})["id"]
+    ask = {"name": "capped", "scopes": ["spend"], "spend_cap_micros": 5, "id": id}
+
+    assert tenant.caller.made("/keys", ask)["spend_capped"]
+
+
+def test_a_key_with_a_rate_gets_no_secret_without(tenant: Tenant) -> None:
+    """Neither by making a key nor by rotating one; its own it may rotate (N1)."""
+    free = tenant.caller.made("/keys", {"name": "free", "scopes": ["manage"]})
+    ask = {"name": "bound", "scopes": ["manage"], "rate_per_second": 50}
+    made = tenant.caller.made("/keys", ask)
+    bound = Caller(tenant.caller.url, made["key"])
+    refused(bound.post("/keys", {"name": "k", "scopes": ["manage"]}), 403, "forbidden")
+    refused(bound.post(f"/keys/{free['id']}/rotate", {}), 403, "forbidden")
+    assert 200 == bound.post(f"/keys/{made['id']}/rotate", {}).status_code
+    bound.close()
+
+
+def test_who_rotates_a_key_could_have_made_it(tenant: Tenant) -> None:
+    """The new secret would let them do what the key may (N4)."""
+    manager = tenant.with_key(["manage"])
+    issuer = tenant.caller.made("/keys", {"name": "issuer", "scopes": ["issue"]})
+    before = tenant.number()
+    refused(manager.post(f"/keys/{issuer['id']}/rotate", {}), 403, "forbidden")
+    assert before == tenant.number()
+
+    turned = tenant.caller.post(f"/keys/{issuer['id']}/rotate", {}, "turn")
+    assert 200 == turned.status_code
+    refused(manager.post(f"/keys/{issuer['id']}/rotate", {}, "turn"), 403, "forbidden")
+
+
+def test_an_old_secret_counts_until_the_overlap_is_over(
+    tenant: Tenant, service: Process, other_service: Process
+) -> None:
+    """With an overlap nobody is locked out; without one the old secret is over (N4)."""
+    key = tenant.caller.made("/keys", {"name": "ci", "scopes": ["read"]})
+    assert opens(service, key["key"])
+    assert opens(other_service, key["key"])
+
+    first = tenant.caller.made(f"/keys/{key['id']}/rotate", {"overlap_seconds": 3_600})
+    for process in (service, other_service):
+        assert opens(process, first["key"]), "a new secret must count at once"
+        assert opens(process, key["key"])
+    second = tenant.caller.made(f"/keys/{key['id']}/rotate", {"overlap_seconds": 0})
+    assert opens(service, second["key"])
+    assert opens(other_service, second["key"])
+    assert not opens(service, first["key"])
+    assert not opens(service, key["key"])
+    assert within(KNOWN_S, lambda: not opens(other_service, first["key"]))
+
+
+def test_a_revoked_key_is_over_everywhere_within_seconds(
+    tenant: Tenant, service: Process, other_service: Process
+) -> None:
+    """At once where it was revoked; elsewhere when the others are read again (N4)."""
+    key = tenant.caller.made("/keys", {"name": "ci", "scopes": ["read"]})
+    assert opens(service, key["key"])
+    assert opens(other_service, key["key"])
+    assert 200 == tenant.caller.delete(f"/keys/{key['id']}").status_code
+
+    assert not opens(service, key["key"])
+    assert within(KNOWN_S, lambda: not opens(other_service, key["key"]))
+
+
+def test_what_keys_do_is_in_the_events_of_their_org(tenant: Tenant) -> None:
+    """Who made, turned and dropped a key can be looked up; the secret cannot (O1)."""
+    before = tenant.number()
+    key = tenant.caller.made("/keys", {"name": "ci", "scopes": ["read"]})
+    tenant.caller.made(f"/keys/{key['id']}/rotate", {})
+    tenant.caller.delete(f"/keys/{key['id']}")
+    events = tenant.events()[before:]
+
+    assert ["SettingSet"] * 3 == [event["kind"] for event in events]
+    assert {(KIND, key["id"])} == {(event["body"]["kind"], event["body"]["id"]) for event in events}
+    assert key["key"] not in str(events)
+
+
+# Secrets
+
+
+def texts(url: str) -> Iterator[tuple[str, str]]:
+    """Every row of every table of a database, as text."""
+    with psycopg.connect(url) as connection:
+        tables = connection.execute(
+            "select table_name from information_schema.tables where table_schema = 'public'"
+        ).fetchall()
+        assert len(tables) > 10
+        for (table,) in tables:
+            rows = connection.execute(
+                sql.SQL("select t::text from {} t").format(sql.Identifier(table))
+            )
+            for (row,) in rows:
+                yield table, row
+
+
+def test_no_secret_is_in_the_database_or_in_what_processes_say(
+    deployment: Deployment, tenant: Tenant, operator: Caller
+) -> None:
+    """Neither a key nor its secret, neither the deployment's nor a webhook's (N4)."""
+    first = tenant.caller.made("/keys", {"name": "ci", "scopes": TENANT})
+    turned = tenant.caller.made(f"/keys/{first['id']}/rotate", {})
+    other = operator.made("/keys", {"name": "op", "scopes": ["operator"]})
+    hook = tenant.caller.made("/webhooks", {"url": "http://127.0.0.1:9/"})
+    as_seen(deployment.first.url, f"Bearer {first['key'][:-1]}x")
+    keys = [one["key"] for one in (first, turned, other)]
+    keys += [str(tenant.caller.key), deployment.first.admin_key]
+    own = Path(deployment.state / FILE).read_text().strip()
+    # bsr_, org and id are no secret; what follows is.
+    secrets = {own, hook["secret"], *(key[48:-6] for key in keys)}
+    assert all(len(secret) > 30 for secret in secrets)
+    assert first["id"] in " ".join(row for _, row in texts(deployment.first.database_url))
+
+    found = [
+        table
+        for table, row in texts(deployment.first.database_url)
+        for secret in secrets
+        if secret in row
+    ]
+    assert [] == found
+    for process in (deployment.first, deployment.second):
+        assert not [secret for secret in secrets if secret in process.errors]
+
+
+def test_the_files_of_secrets_are_for_their_owner_alone(deployment: Deployment) -> None:
+    """The deployment's secret and the first key lie in its folder (N4)."""
+    for name in (FILE, "admin.key"):
+        assert 0o600 == (deployment.state / name).stat().st_mode & 0o777

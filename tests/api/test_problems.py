@@ -1,0 +1,154 @@
+"""Everything that goes wrong is told as a problem of one table (RFC 9457)."""
+
+import ast
+import json
+import re
+import socket
+from pathlib import Path
+
+import httpx2
+import pytest
+
+import bursar
+from bursar.core.refusal import Code
+from bursar.wire.problems import KINDS, OF_THE_EDGE, OF_THE_RULES
+from tests.api.calling import RANDOM_ID, Caller, Process, Tenant, refused
+from tests.store.embedded.worlds import PATIENCE_S
+
+SOURCE = Path(bursar.__file__).parent
+MEMBERS = {"type", "title", "status", "code", "detail", "remedy"}
+
+
+def test_every_refusal_of_the_rules_has_its_entry() -> None:
+    """A code without one would break the answer that tells it."""
+    assert set(Code) == set(OF_THE_RULES)
+    assert not set(OF_THE_RULES) & set(OF_THE_EDGE)
+
+
+def codes_in(source: str) -> set[str]:
+    """The codes that a file calls by their names."""
+    called = {"Failed", "problem", "_failed"}
+    return {
+        node.args[0].value
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id in called
+        and node.args
+        and isinstance(node.args[0], ast.Constant)
+        and isinstance(node.args[0].value, str)
+    }
+
+
+def test_every_code_that_is_used_is_in_the_table() -> None:
+    """Also those that no test gets to see."""
+    used = {
+        (code, str(file.relative_to(SOURCE)))
+        for file in sorted(SOURCE.glob("api/**/*.py"))
+        for code in codes_in(file.read_text())
+    }
+
+    assert len(used) > 20, "nothing was found: are codes told in another way now?"
+    assert [] == [one for one in sorted(used) if one[0] not in KINDS]
+    assert {"nowhere"} == codes_in('raise Failed("nowhere", "at all")')
+
+
+@pytest.mark.parametrize("code", sorted(KINDS))
+def test_every_code_has_a_page(service: Process, code: str) -> None:
+    """`type` leads there; no key is needed to read it."""
+    page = httpx2.get(f"{service.url}/problems/{code}")
+
+    assert 200 == page.status_code
+    assert page.text.startswith(f"# {code}\n")
+    assert KINDS[code].title in page.text
+    assert KINDS[code].remedy in page.text
+    assert str(KINDS[code].status) in page.text
+
+
+@pytest.mark.parametrize("code", sorted(KINDS))
+def test_an_entry_is_told_in_sentences(code: str) -> None:
+    """A status that fits, a title, and what to do about it."""
+    kind = KINDS[code]
+
+    assert kind.status in range(400, 600)
+    assert re.fullmatch(r"[A-Z].*[^.]", kind.title)
+    assert re.fullmatch(r"[A-Z0-9].*\.", kind.remedy, re.DOTALL)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "code"),
+    [
+        ("GET", "/", 404, "not_found"),
+        ("GET", "/v1", 404, "not_found"),
+        ("GET", "/v1/nothing", 404, "not_found"),
+        ("GET", "/v1/accounts/", 404, "not_found"),
+        ("POST", "/v1/holds/a/b/c", 404, "not_found"),
+        ("GET", "/problems/nothing", 404, "not_found"),
+        ("GET", "/v1/../../etc/passwd", 404, "not_found"),
+        ("PATCH", "/v1/holds", 405, "method_not_allowed"),
+        ("DELETE", "/v1/orgs", 405, "method_not_allowed"),
+        ("POST", "/healthz", 405, "method_not_allowed"),
+        ("TRACE", "/v1/holds", 405, "method_not_allowed"),
+    ],
+)
+def test_what_the_framework_refuses_is_a_problem_too(
+    tenant: Tenant, method: str, path: str, status: int, code: str
+) -> None:
+    """Paths that lead nowhere, methods that do not apply."""
+    answer = tenant.caller.http.request(method, path)
+
+    told = refused(answer, status, code)
+    assert set(told) >= MEMBERS
+    assert (405 == status) == ("allow" in answer.headers)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"hello\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\nHost: x\r\nIdempotency-Key: \x01\r\n\r\n",
+        b"POST /v1/holds HTTP/1.1\r\nHost: x\r\nContent-Length: ten\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",  # somebody who speaks TLS
+    ],
+)
+def test_what_is_not_http_gets_a_problem_as_well(service: Process, sent: bytes) -> None:
+    """Then the line is closed."""
+    address = httpx2.URL(service.url)
+    with socket.create_connection((address.host, address.port), PATIENCE_S) as line:
+        line.sendall(sent)
+        head, _, body = b"".join(iter(lambda: line.recv(65_536), b"")).partition(b"\r\n\r\n")
+
+    assert head.startswith(b"HTTP/1.1 400 ")
+    assert b"content-type: application/problem+json" in head
+    assert "not_http" == json.loads(body)["code"]
+
+
+def test_a_problem_carries_what_every_answer_does(tenant: Tenant) -> None:
+    """An id to ask the operator about, and how a browser must treat it."""
+    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    answer = tenant.caller.get(f"/holds/{RANDOM_ID}", traceparent=trace)
+
+    refused(answer, 404, "hold_unknown")
+    assert trace == answer.headers["traceparent"]
+    assert re.fullmatch(r"[0-9a-f]{16}", answer.headers["request-id"])
+    assert "nosniff" == answer.headers["x-content-type-options"]
+
+
+def test_health_is_told_to_anybody(service: Process) -> None:
+    """Load balancers have no key."""
+    for path, want in (("/healthz", "ok"), ("/readyz", "ready")):
+        answer = httpx2.get(f"{service.url}{path}")
+        assert (200, {"status": want}) == (answer.status_code, answer.json())
+
+
+def test_figures_tell_amounts_ids_and_times_by_name(tenant: Tenant, operator: Caller) -> None:
+    """`_micros`, `_id` and `_at` say what a figure is."""
+    grant = tenant.grant(10)
+    hold = tenant.hold(10)["id"]
+    tenant.caller.made(f"/holds/{hold}/release", {})
+    closed = refused(tenant.caller.post(f"/holds/{hold}/release", {}), 409, "hold_closed")
+    assert hold == closed["figures"]["hold_id"]
+    assert re.fullmatch(r"\d{4}-.*Z", closed["figures"]["closed_at"])
+    move = {"grant_id": grant["id"], "account_id": tenant.account_below(), "amount_micros": 11}
+    more = refused(tenant.caller.post("/transfers", move), 409, "exceeds_grant")
+    assert {"asked_micros": 11, "available_micros": 10} == more["figures"]

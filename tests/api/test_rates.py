@@ -1,0 +1,186 @@
+"""How fast a key may call, and how much it may spend (N1)."""
+
+import time
+
+import httpx2
+
+from tests.api.calling import Process, Tenant, new_key, refused
+
+SLOW = 20  # calls a second of the keys of these tests
+
+
+def test_every_answer_tells_the_rate(tenant: Tenant) -> None:
+    """What the rate is and what is left of it, in the words of the standard's draft (N1)."""
+    told = tenant.caller.get("/holds").headers
+
+    assert told["ratelimit-policy"].startswith('"key";q=')
+    assert told["ratelimit"].startswith('"key";r=')
+
+
+def test_a_key_that_calls_too_fast_is_told_when_to_come_again(tenant: Tenant) -> None:
+    """A burst of two seconds' worth, then 429; nothing of what is turned away has happened (N1)."""
+    tenant.grant(1_000_000)
+    slow = tenant.with_key(["read", "spend"], rate_per_second=SLOW)
+    ask = {"account_id": tenant.account, "amount_micros": 1}
+
+    answers = [slow.post("/holds", ask) for _ in range(10 * SLOW)]
+
+    away = [answer for answer in answers if answer.status_code == 429]
+    made = [answer for answer in answers if answer.status_code == 201]
+    assert len(answers) == len(away) + len(made)
+    assert away, "nobody was turned away"
+    assert 1 <= int(refused(away[0], 429, "rate_limited") and away[0].headers["retry-after"])
+    assert len(made) == tenant.balance()["owned"]["held_micros"]
+
+
+def test_a_rate_is_one_for_all_processes(tenant: Tenant, other_service: Process) -> None:
+    """Two processes together let no more through than a tenth above the rate (N1).
+
+    What is let through is bounded by the burst and by the time that the calls took.
+    """
+    slow = tenant.with_key(["read"], rate_per_second=SLOW)
+    there = slow.at(other_service)
+    began = time.monotonic()
+    let = 0
+    for _ in range(8 * SLOW):
+        for caller in (slow, there):
+            let += caller.get("/holds").status_code == 200
+    lasted = time.monotonic() - began
+    there.close()
+
+    most = (2 * SLOW + SLOW * lasted) * 1.1 + 2
+    assert let <= most, (let, most)
+
+
+def test_a_caller_without_a_key_is_limited_by_its_address(service: Process) -> None:
+    """Guessing keys is slow; those with a key are not held up by it (K11)."""
+    codes = {
+        httpx2.get(f"{service.url}/v1/holds", headers={"Authorization": "Bearer bsr_x"}).status_code
+        for _ in range(300)
+    }
+
+    assert {401, 429} == codes
+
+
+def test_a_key_spends_no_more_than_its_cap(tenant: Tenant) -> None:
+    """Whoever it asks for, in holds and in charges; others may go on (N1)."""
+    tenant.grant(1_000)
+    capped = tenant.with_key(["read", "spend"], spend_cap_micros=100)
+    user = tenant.caller.made("/users", {})["id"]
+    ask = {"account_id": tenant.account, "amount_micros": 60}
+
+    hold = capped.made("/holds", ask)
+    refused(capped.post("/holds", {**ask, "user_id": user}), 402, "budget_exceeded")
+    assert 200 == capped.post(f"/holds/{hold['id']}/settle", {"total_micros": 30}).status_code
+    refused(capped.post("/holds", {**ask, "amount_micros": 71}), 402, "budget_exceeded")
+    capped.made("/holds", {**ask, "amount_micros": 70})
+
+    tenant.hold(500)
+
+
+def test_a_key_with_a_cap_is_the_same_when_it_is_asked_for_again(tenant: Tenant) -> None:
+    """Byte for byte, and with one budget (L7)."""
+    key = new_key()
+    ask = {
+        "name": "capped",
+        "scopes": ["spend"],
+        "account_id": tenant.account,
+        "spend_cap_micros": 5,
+        "spend_cap_every": "day",
+    }
+
+    first = tenant.caller.post("/keys", ask, key)
+    again = tenant.caller.post("/keys", ask, key)
+
+    assert 201 == first.status_code, first.text
+    assert first.content == again.content
+    assert "true" == again.headers["idempotent-replayed"]
+    budgets = tenant.caller.get("/budgets").json()["items"]
+    assert [("day", 5, True)] == [
+        (one["every"], one["limit_micros"], one["hard"]) for one in budgets
+    ]
+
+
+def test_a_key_cannot_make_one_that_may_do_more(tenant: Tenant) -> None:
+    """Neither without its cap, nor faster, nor with another scope (K20)."""
+    ask = {"name": "more", "account_id": tenant.account}
+    slow = tenant.with_key(["manage"], rate_per_second=50)
+
+    lifted = {**ask, "scopes": ["manage", "spend"], "spend_cap_micros": 5}
+    refused(tenant.caller.post("/keys", lifted), 422, "invalid_request")
+    refused(
+        tenant.caller.post("/keys", {**ask, "scopes": ["read"], "rate_per_second": 501}),
+        403,
+        "forbidden",
+    )
+    refused(slow.post("/keys", {**ask, "scopes": ["manage"]}), 403, "forbidden")
+    refused(
+        slow.post("/keys", {**ask, "scopes": ["manage"], "rate_per_second": 51}), 403, "forbidden"
+    )
+    refused(
+        slow.post("/keys", {**ask, "scopes": ["issue"], "rate_per_second": 5}), 403, "forbidden"
+    )
+    slow.made("/keys", {**ask, "scopes": ["manage"], "rate_per_second": 50})
+
+
+def test_a_cap_counts_where_nothing_is_known_of_the_key_yet(
+    tenant: Tenant, other_service: Process
+) -> None:
+    """In another process, or after a start: the first hold is measured like the others (N1)."""
+    tenant.grant(1_000)
+    capped = tenant.with_key(["spend"], spend_cap_micros=100)
+    there = capped.at(other_service)
+    ask = {"account_id": tenant.account, "amount_micros": 101}
+
+    refused(there.post("/holds", ask), 402, "budget_exceeded")
+    hold = there.made("/holds", {**ask, "amount_micros": 100})
+    refused(capped.post("/holds", {**ask, "amount_micros": 1}), 402, "budget_exceeded")
+    assert 200 == capped.post(f"/holds/{hold['id']}/settle", {"total_micros": 40}).status_code
+    refused(there.post("/holds", {**ask, "amount_micros": 61}), 402, "budget_exceeded")
+    there.made("/holds", {**ask, "amount_micros": 60})
+    there.close()
+
+
+def test_a_key_with_a_cap_works_on_its_own_holds_alone(tenant: Tenant) -> None:
+    """Those of others would not count on its cap (N1)."""
+    tenant.grant(1_000)
+    other = tenant.hold(100)
+    capped = tenant.with_key(["spend", "read"], spend_cap_micros=100)
+
+    for path, body in (
+        ("extend", {"amount_micros": 50}),
+        ("charge", {"amount_micros": 50}),
+        ("settle", {}),
+        ("release", {}),
+    ):
+        refused(capped.post(f"/holds/{other['id']}/{path}", body), 404, "hold_unknown")
+    asked = {"account_id": tenant.account, "amount_micros": 101}
+    forbidden = capped.post("/quotes", asked).json()["forbidden"]
+    assert ["budget_exceeded"] == [one["code"] for one in forbidden]
+
+
+def test_every_line_of_a_batch_counts_as_a_call(tenant: Tenant) -> None:
+    """Or a batch would make a rate 256 times as high (N1)."""
+    tenant.grant(1_000_000)
+    slow = tenant.with_key(["spend"], rate_per_second=SLOW)
+    line = {
+        "operation": "holds.create",
+        "body": {"account_id": tenant.account, "amount_micros": 1},
+    }
+    ask = {"operations": [line] * SLOW}
+
+    answers = [slow.post("/batch", ask) for _ in range(8)]
+
+    assert {200, 429} == {answer.status_code for answer in answers}
+    done = sum(answer.status_code == 200 for answer in answers)
+    assert done * SLOW == tenant.balance()["owned"]["held_micros"]
+
+
+def test_a_key_ends_no_later_than_the_one_that_makes_it(tenant: Tenant) -> None:
+    """Or a short-lived key would live for ever (K20)."""
+    ask = {"name": "more", "account_id": tenant.account, "scopes": ["read"]}
+    ending = tenant.with_key(["manage", "read"], expires_at="2100-01-01T00:00:00Z")
+
+    refused(ending.post("/keys", ask), 403, "forbidden")
+    refused(ending.post("/keys", {**ask, "expires_at": "2100-01-02T00:00:00Z"}), 403, "forbidden")
+    ending.made("/keys", {**ask, "expires_at": "2100-01-01T00:00:00Z"})

@@ -1,0 +1,304 @@
+"""What is another's is not there: nobody can see it, change it, or find out that it exists (N4)."""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import httpx2
+import pytest
+
+from bursar.api.operations import BY_NAME
+from tests.api.calling import TENANT, Caller, Process, Tenant, new_key, new_tenant, refused
+from tests.api.requests import NOBODYS, NOWHERE, REQUESTS
+
+FOR_ALL = {"orgs.create", "orgs.list"}  # they are about no org, and for operators alone
+
+
+def inhabited(tenant: Tenant, account: str | None = None) -> dict[str, str]:
+    """One of everything, for an account or the root; the ids, by kind."""
+    at = {"account_id": account or tenant.account}
+    made = tenant.caller.made
+    grant = made("/grants", {**at, "amount_micros": 1_000, "kind": "paid"})["id"]
+    hold = made("/holds", {**at, "amount_micros": 100})["id"]
+    monthly = {"recurring": {"every": "month"}, "kind": "grant", "amount_micros": 5}
+    debtor = tenant.account_below(account)
+    rule = {**at, "kind": "low_balance", "below_micros": 1}
+    return {
+        "org": tenant.id,
+        "account": at["account_id"],
+        "user": made("/users", {})["id"],
+        "grant": grant,
+        "hold": hold,
+        "charge": made(f"/holds/{hold}/charge", {"amount_micros": 10})["id"],
+        "debt": made("/debts", {"account_id": debtor, "amount_micros": 5})["id"],
+        "budget": made("/budgets", {**at, "every": "day", "limit_micros": 500})["id"],
+        "recurrence": made("/grants", {**at, **monthly})["id"],
+        "key": made("/keys", {**at, "name": "theirs", "scopes": TENANT})["id"],
+        "quota": made("/quotas", {**at, "gpus_max": 8})["id"],
+        "webhook": made("/webhooks", {**at, "url": NOWHERE})["id"],
+        "rule": made("/alerts/rules", rule)["id"],
+    }
+
+
+@pytest.fixture(scope="module")
+def theirs(operator: Caller) -> Iterator[tuple[Tenant, dict[str, str]]]:
+    """An org with one of everything."""
+    with new_tenant(operator, "Theirs") as tenant:
+        yield tenant, inhabited(tenant)
+
+
+@pytest.fixture(scope="module")
+def ours(operator: Caller) -> Iterator[Tenant]:
+    """Another org, with credits of its own."""
+    with new_tenant(operator, "Ours") as tenant:
+        tenant.grant(1_000)
+        yield tenant
+
+
+def asked(caller: Caller, name: str, ids: Mapping[str, str], **headers: str) -> httpx2.Response:
+    """The answer to the request of a route, about these ids."""
+    ask = REQUESTS[name](ids)
+    return caller.ask(ask.method, ask.path, ask.body, **headers)
+
+
+def told(answer: httpx2.Response, ids: Mapping[str, str]) -> tuple[int, str]:
+    """What was answered, whatever the ids were."""
+    text = answer.text
+    for id in ids.values():
+        text = text.replace(id, "…")
+    return answer.status_code, text
+
+
+def test_every_route_that_needs_a_key_is_asked(service: Process) -> None:
+    """A route nobody asks below could tell anything to anybody."""
+    description = httpx2.get(f"{service.url}/v1/openapi.json").json()
+    routes = {
+        operation["operationId"]
+        for path, operations in description["paths"].items()
+        for operation in operations.values()
+        if path.startswith("/v1/")
+    }
+
+    assert routes - {"batch"} == set(REQUESTS)
+
+
+@pytest.mark.parametrize("name", sorted(set(REQUESTS) - FOR_ALL))
+def test_what_is_anothers_is_as_if_it_were_not(
+    theirs: tuple[Tenant, dict[str, str]], ours: Tenant, name: str
+) -> None:
+    """The same answer as for an id that nobody has, and nothing has changed."""
+    them, ids = theirs
+    before = them.changes()
+    answer = asked(ours.caller, name, ids)
+
+    assert told(asked(ours.caller, name, NOBODYS), NOBODYS) == told(answer, ids)
+    assert 404 == answer.status_code
+    assert before == them.changes()
+
+
+def test_the_same_requests_are_answered_to_those_whose_it_is(operator: Caller) -> None:
+    """Else they would have been refused for another reason."""
+    with new_tenant(operator) as tenant:
+        ids = inhabited(tenant)
+        last = ("revoke", "delete", "drop")
+        names = sorted(set(REQUESTS) - FOR_ALL, key=lambda name: name.endswith(last))
+        statuses = {name: asked(tenant.caller, name, ids).status_code for name in names}
+
+    # Some are refused by the rules, as the credits of others before them; nothing was delivered.
+    strange = {name for name, status in statuses.items() if status in (401, 403, 404)}
+    assert {"webhooks.resend"} == strange
+    assert max(statuses.values()) < 500
+
+
+def test_a_batch_keeps_tenants_apart_as_well(
+    theirs: tuple[Tenant, dict[str, str]], ours: Tenant
+) -> None:
+    """Each line is asked as its route would be."""
+    them, ids = theirs
+    before = them.changes()
+
+    def batch(about: Mapping[str, str]) -> list[tuple[int, str]]:
+        lines = []
+        for name in sorted(BY_NAME):
+            ask = REQUESTS[name](about)
+            has_id = "{id}" in BY_NAME[name].path
+            id = ask.path.split("/")[2] if has_id else None
+            lines.append({"operation": name, "id": id, "body": ask.body or {}})
+        answer = ours.caller.post("/batch", {"operations": lines})
+        found = []
+        for one in answer.json()["results"]:
+            text = json.dumps(one["body"])
+            for id in about.values():
+                text = text.replace(id, "…")
+            found.append((one["status"], text))
+        return found
+
+    assert batch(NOBODYS) == batch(ids)
+    assert {404} == {status for status, _ in batch(ids)}
+    assert before == them.changes()
+
+
+@pytest.mark.parametrize(
+    "name",
+    sorted(name for name in REQUESTS if name.endswith((".list", ".top")) and name != "orgs.list"),
+)
+def test_pages_show_ones_own_alone(
+    theirs: tuple[Tenant, dict[str, str]], ours: Tenant, name: str
+) -> None:
+    """Also with a cursor that comes from another's page."""
+    _, ids = theirs
+    path = REQUESTS[name]({**ids, "org": ours.id, "account": ours.account}).path
+    cursors = ["", *(f"&after={id}" for id in ids.values())]
+    for cursor in cursors:
+        answer = ours.caller.get(path + cursor)
+        if answer.status_code == 422:  # no cursor of this list looks like that
+            continue
+        assert 200 == answer.status_code, answer.text
+        assert not [kind for kind, id in ids.items() if id in answer.text]
+
+
+def test_what_was_seen_of_another_org_tells_nothing(
+    theirs: tuple[Tenant, dict[str, str]], ours: Tenant
+) -> None:
+    """Bursar-Event is compared with the stream that is read, and with no other (N2)."""
+    them, _ = theirs
+    path = f"/accounts/{ours.account}"
+    plain = ours.caller.get(path)
+    for seen in (f"{them.id}:1", f"{them.id}:999999", f"{NOBODYS['org']}:999999"):
+        answer = ours.caller.get(path, bursar_event=seen)
+        assert (200, plain.content) == (answer.status_code, answer.content)
+
+
+def test_ids_of_ones_own_choice_are_ones_own(
+    theirs: tuple[Tenant, dict[str, str]], ours: Tenant
+) -> None:
+    """Choosing an id that another has chosen says nothing, and reaches nothing of theirs."""
+    them, ids = theirs
+    before = them.changes()
+    ask = {"account_id": ours.account, "amount_micros": 1, "kind": "paid", "id": ids["grant"]}
+
+    assert 201 == ours.caller.post("/grants", ask).status_code
+    assert ours.account == ours.caller.get(f"/grants/{ids['grant']}").json()["account_id"]
+    assert them.account == them.caller.get(f"/grants/{ids['grant']}").json()["account_id"]
+    assert before == them.changes()
+
+
+# Keys for a part of an org
+
+
+@pytest.fixture(scope="module")
+def family(operator: Caller) -> Iterator[tuple[Tenant, Caller, str, dict[str, str]]]:
+    """An org with two teams: who works for the one, and what the other has."""
+    with new_tenant(operator) as tenant:
+        tenant.grant(10_000)
+        mine, other = tenant.account_below(), tenant.account_below()
+        ids = inhabited(tenant, other)
+        yield tenant, tenant.with_key(TENANT, mine), mine, {**ids, "org": NOBODYS["org"]}
+
+
+@pytest.mark.parametrize("name", sorted(set(REQUESTS) - FOR_ALL))
+def test_a_key_for_a_team_cannot_reach_another_team(
+    family: tuple[Tenant, Caller, str, dict[str, str]], name: str
+) -> None:
+    """What is beside is as if it were not; what is for the whole org is forbidden."""
+    tenant, member, _, ids = family
+    before = tenant.changes()
+    answer = asked(member, name, ids)
+
+    assert told(asked(member, name, NOBODYS), NOBODYS) == told(answer, ids)
+    assert answer.status_code in (403, 404), answer.text
+    assert before == tenant.changes()
+
+
+@pytest.mark.parametrize(
+    "name", ["accounts.create", "grants.create", "holds.create", "budgets.set", "accounts.balance"]
+)
+def test_a_key_for_a_team_cannot_reach_what_is_above(
+    family: tuple[Tenant, Caller, str, dict[str, str]], name: str
+) -> None:
+    """The root is no more there than a stranger's account."""
+    tenant, member, _, ids = family
+    before = tenant.changes()
+    refused(asked(member, name, {**ids, "account": tenant.account}), 404, "account_unknown")
+
+    assert before == tenant.changes()
+
+
+def test_a_key_for_a_team_works_for_the_team_and_below(
+    family: tuple[Tenant, Caller, str, dict[str, str]],
+) -> None:
+    """It can do there what its scopes allow, with credits from above (B2)."""
+    tenant, member, mine, _ = family
+    below = member.made("/accounts", {"parent_id": mine, "name": "project"})["id"]
+    for account in (mine, below):
+        hold = member.made("/holds", {"account_id": account, "amount_micros": 5})
+        assert "closed" == member.made(f"/holds/{hold['id']}/settle", {})["state"]
+        assert 200 == member.get(f"/accounts/{account}/balance").status_code
+    key = member.made("/keys", {"name": "mine", "scopes": ["read"]})
+    assert mine == key["account_id"]
+    move = {"grant_id": tenant.grant(5)["id"], "account_id": below, "amount_micros": 1}
+    refused(member.post("/transfers", move), 404, "grant_unknown")
+
+
+@pytest.mark.parametrize(
+    "path", ["/accounts", "/users", "/holds", "/budgets", "/debts", "/events", "/keys", "/prices"]
+)
+def test_a_key_for_a_team_does_not_list_the_org(
+    family: tuple[Tenant, Caller, str, dict[str, str]], path: str
+) -> None:
+    """Pages of a whole org are for those who work for all of it."""
+    _, member, _, _ = family
+
+    refused(member.get(path), 403, "forbidden")
+
+
+# Scopes
+
+
+@pytest.fixture(scope="module")
+def by_scope(operator: Caller) -> Iterator[dict[str, Caller]]:
+    """Somebody with each scope and no other."""
+    with new_tenant(operator) as tenant:
+        keys = {scope: tenant.with_key([scope]) for scope in TENANT}
+        yield {**keys, "operator": operator}
+
+
+@pytest.mark.parametrize("name", sorted(REQUESTS))
+def test_a_key_may_do_what_its_scope_says_and_nothing_else(
+    by_scope: dict[str, Caller], service: Process, name: str
+) -> None:
+    """Each route with each scope; refused with the scope that is missing."""
+    scope = REQUESTS[name](NOBODYS).scope
+    for has, caller in by_scope.items():
+        answer = asked(caller, name, NOBODYS)
+        if has in (scope, "operator"):
+            assert 403 != answer.status_code, f"{has}: {answer.text}"
+        else:
+            assert f"'{scope}'" in refused(answer, 403, "forbidden")["detail"]
+
+
+def test_the_description_tells_the_scopes(service: Process) -> None:
+    """`x-scope` is what a key needs, as tried above."""
+    description = httpx2.get(f"{service.url}/v1/openapi.json").json()
+    said: dict[str, Any] = {
+        operation["operationId"]: operation.get("x-scope")
+        for path, operations in description["paths"].items()
+        for operation in operations.values()
+        if path.startswith("/v1/")
+    }
+    del said["batch"]
+
+    assert {name: REQUESTS[name](NOBODYS).scope for name in REQUESTS} == said
+
+
+@pytest.mark.parametrize("name", sorted(BY_NAME))
+def test_a_line_of_a_batch_needs_the_scope_of_its_operation(
+    by_scope: dict[str, Caller], name: str
+) -> None:
+    """A batch is no way around."""
+    ask = REQUESTS[name](NOBODYS)
+    id = NOBODYS["hold"] if "{id}" in BY_NAME[name].path else None
+    line = {"operation": name, "id": id, "body": ask.body or {}, "idempotency_key": new_key()}
+    for has, caller in by_scope.items():
+        (result,) = caller.post("/batch", {"operations": [line]}).json()["results"]
+        assert (has not in (ask.scope, "operator")) == (403 == result["status"]), has
