@@ -4,6 +4,8 @@
 
 PYTHON ?= $(firstword $(shell command -v python3.11 || command -v python3))
 JOBS ?= 2
+# Where `make run` listens, on this machine.
+PORT ?= 8765
 
 # Least branch coverage of src/bursar/core, in per cent, that `make test` accepts.
 COVERAGE_GATE ?= 100
@@ -30,8 +32,8 @@ help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
 
 .PHONY: run
-run: .venv/.installed ## show the ledger under load, live, while its database is killed
-	@$(BIN)/bursar demo
+run: .venv/.installed ## start the service with three orgs to look at; stop with Ctrl-C
+	@$(BIN)/bursar up --demo --port $(PORT)
 
 .PHONY: test
 test: statics ## everything CI checks: format, lint, types, all tests, coverage of the core

@@ -1,17 +1,19 @@
 """The tree of commands. What a command does is imported when it is asked for, not before:
 `bursar --help` must not pay for all of them."""
 
-from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from bursar.cli.nouns import Nouns
+
 app = typer.Typer(
     name="bursar",
+    cls=Nouns,
     help="Credit ledger and scheduler for shared GPUs.",
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=False,  # its options cost every call a quarter of a second; see `completion`
     rich_markup_mode=None,  # decorated help takes twice as long to appear
     # Plain tracebacks: they can be searched for and pasted, and printing one needs nothing more.
     pretty_exceptions_enable=False,
@@ -25,6 +27,7 @@ State = Annotated[
     Path | None,
     typer.Option(
         "--state",
+        envvar="BURSAR_STATE",
         help="Folder of the embedded database; the system's usual place if not given."
         " Not used when BURSAR_DATABASE_URL names a server.",
         file_okay=True,
@@ -34,6 +37,8 @@ State = Annotated[
 
 def _print_version(wanted: bool) -> None:
     if wanted:
+        from importlib.metadata import version
+
         print(f"bursar {version('bursar')}")
         raise typer.Exit
 
@@ -72,15 +77,79 @@ def demo(
     raise typer.Exit(play(state, seconds))
 
 
+Host = Annotated[str, typer.Option("--host", help="Address to listen on.")]
+Port = Annotated[
+    int, typer.Option("--port", min=0, max=65_535, help="Port to listen on; 0 for any free one.")
+]
+Plain = Annotated[
+    bool,
+    typer.Option(
+        "--plain-http",
+        help="Listen beyond this machine without TLS, because a proxy in front has it.",
+    ),
+]
+Shared = Annotated[
+    bool,
+    typer.Option("--share-port", help="Let several processes listen on one port, and share calls."),
+]
+PrivateWebhooks = Annotated[
+    bool,
+    typer.Option(
+        "--allow-private-webhooks",
+        envvar="BURSAR_ALLOW_PRIVATE_WEBHOOKS",
+        help="Let webhooks lead into this network, and be without TLS.",
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")]
+
+
 @app.command()
 def up(
     state: State = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
+    host: Host = "127.0.0.1",
+    port: Port = 8765,
+    json: Json = False,
+    plain_http: Plain = False,
+    share_port: Shared = False,
+    allow_private_webhooks: PrivateWebhooks = False,
+    demo: Annotated[
+        bool, typer.Option("--demo", help="Begin with three orgs that have something to show.")
+    ] = False,
 ) -> None:
-    """Bring up the database, write down what falls due, and stay until stopped."""
-    from bursar.cli.operating import up
+    """Bring up everything: the database, the HTTP interface, what sweeps; stay until stopped."""
+    from bursar.cli.serving import Listening, up
 
-    up(state, json=json)
+    listening = Listening(
+        host,
+        port,
+        plain_http=plain_http,
+        share_port=share_port,
+        private_webhooks=allow_private_webhooks,
+    )
+    up(state, listening, json=json, demo=demo)
+
+
+@app.command()
+def api(
+    state: State = None,
+    host: Host = "127.0.0.1",
+    port: Port = 8765,
+    json: Json = False,
+    plain_http: Plain = False,
+    share_port: Shared = False,
+    allow_private_webhooks: PrivateWebhooks = False,
+) -> None:
+    """Serve the HTTP interface; any number of processes may, on one database."""
+    from bursar.cli.serving import Listening, up
+
+    listening = Listening(
+        host,
+        port,
+        plain_http=plain_http,
+        share_port=share_port,
+        private_webhooks=allow_private_webhooks,
+    )
+    up(state, listening, json=json, demo=False)
 
 
 @ledger.command("verify")

@@ -1,14 +1,10 @@
-"""Commands of the operator: bring everything up, look at whole ledgers."""
+"""Commands of the operator: look at whole ledgers."""
 
-import json as json_text
-import signal
 import sys
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import TypeVar
 
 import typer
@@ -35,48 +31,14 @@ from bursar.service.database import (
     StateUnusable,
     opened,
 )
-from bursar.service.running import serving
 
 _SHOWN_MOST = 20  # problems that are printed one by one
-
-
-def up(state: Path | None, *, json: bool) -> None:
-    """Bring the database up, say where it is, write down what falls due until told to stop."""
-    stop = threading.Event()
-
-    def end(_: int, __: FrameType | None) -> None:
-        stop.set()
-
-    signal.signal(signal.SIGTERM, end)
-    signal.signal(signal.SIGINT, end)
-    with _database(state) as database, serving(database):
-        _tell(database, json=json)
-        stop.wait()
-
-
-def _tell(database: Database, *, json: bool) -> None:
-    """Say where the database is: its password to programs alone, and only if it is our own."""
-    ours = database.embedded
-    if json:
-        url = database.shown if ours is None else database.url
-        told: dict[str, object] = {"database_url": url, "embedded": ours is not None}
-        if ours is not None:
-            running = ours.running
-            told["postgresql"] = running.version
-            told["postgres_pid"] = running.postgres_pid
-            told["keeper_pid"] = running.keeper_pid
-        print(json_text.dumps(told), flush=True)
-        return
-    print(f"database   {database.shown}")
-    if ours is not None:
-        print(f"server     PostgreSQL {ours.running.version}, embedded")
-    print("ready; stop with Ctrl-C", flush=True)
 
 
 def verify_ledger(state: Path | None) -> bool:
     """Check what is stored against itself, and change nothing; whether all is well."""
     with (
-        _database(state, migrating=False) as database,
+        database_of(state, migrating=False) as database,
         database.connect(patience=None) as connection,
     ):
         found = _verified(connection)
@@ -97,7 +59,7 @@ def _verified(connection: Connection) -> tuple[Problem, ...]:
 
 def rebuild_ledger(state: Path | None, workers: int) -> bool:
     """Make every org's books from its events and compare; whether there is no difference."""
-    with _database(state, migrating=False) as database:
+    with database_of(state, migrating=False) as database:
         done = [*_followed(database, "rebuild", rebuild, workers)]
     for one in done:
         if one.frozen is not None:
@@ -108,7 +70,7 @@ def rebuild_ledger(state: Path | None, workers: int) -> bool:
 
 def repair_ledger(state: Path | None, workers: int) -> bool:
     """Make every org's books from its events and write what differs; whether all is well then."""
-    with _database(state, migrating=False) as database:
+    with database_of(state, migrating=False) as database:
         done = [*_followed(database, "repair", repair, workers)]
         with database.connect(patience=None) as connection:
             found = _verified(connection)
@@ -167,7 +129,7 @@ def _judged(found: list[str], scope: str) -> bool:
 
 
 @contextmanager
-def _database(state: Path | None, *, migrating: bool = True) -> Iterator[Database]:
+def database_of(state: Path | None, *, migrating: bool = True) -> Iterator[Database]:
     """The database, or a sentence on why there is none."""
     try:
         with opened(state, migrating=migrating) as database:

@@ -19,6 +19,7 @@ from bursar.bench.ledger.accounts import measure_accounts
 from bursar.bench.ledger.callers import cost_of_asking
 from bursar.bench.ledger.figures import Load
 from bursar.bench.ledger.grants import measure_grants
+from bursar.bench.ledger.http import measure_http
 from bursar.bench.ledger.meter import measure_meter
 from bursar.bench.ledger.rebuilt import measure_rebuild
 from bursar.bench.ledger.sizes import FULL, QUICK, Sizes
@@ -36,6 +37,7 @@ LOADS: Final = MappingProxyType[str, Run](
         "L-grants": measure_grants,
         "L-accounts": measure_accounts,
         "L-rebuild": measure_rebuild,
+        "L-http": measure_http,
     }
 )
 NEEDED: Final = MappingProxyType(

@@ -26,7 +26,7 @@ from typing import Final, Protocol
 from bursar.bench.ledger.orgs import USER, later, project
 from bursar.bench.ledger.sizes import SEED
 from bursar.core.ids import ChargeId, HoldId
-from bursar.core.ledger.commands import Charge, Command, Reserve, Settle
+from bursar.core.ledger.commands import Charge, Command, RepayDebt, Reserve, Settle
 from bursar.core.money import CREDIT
 from bursar.core.refusal import Refusal
 from bursar.service.batch import Answer
@@ -311,7 +311,7 @@ class Nobody:
         self._thread.join()
 
     def _work(self) -> None:
-        nothing = Answer(outcome=(), number=0, replayed=False)
+        nothing = Answer(command=RepayDebt(), outcome=(), number=0, replayed=False)
         while (answer := self._queue.get()) is not None:
             answer.set_result(nothing)
 

@@ -1,0 +1,5 @@
+"""`python -m bursar`: the command line."""
+
+from bursar.cli import main
+
+main()

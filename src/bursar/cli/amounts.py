@@ -1,0 +1,42 @@
+"""Amounts as people write and read them: credits, exact to the micro-credit, never a float."""
+
+import re
+from typing import Final
+
+from bursar.core.money import AMOUNT_MAX, CREDIT, Micros
+
+UNIT: Final = "cr"
+_DIGITS: Final = len(str(CREDIT)) - 1
+_CREDITS: Final = re.compile(rf"(\d+)(?:\.(\d{{1,{_DIGITS}}}))?(?: ?{UNIT})?", re.ASCII)
+_MICROS: Final = re.compile(r"(\d+)u", re.ASCII)
+_LONG: Final = 40  # characters that are read at all
+
+
+def micros_of(text: str) -> Micros:
+    """The amount that a text means: `12.5` credits, or `12500000u` micro-credits."""
+    micros = _read(text.strip())
+    if micros is None:
+        raise ValueError(
+            f"{text[:_LONG]!r} is no amount: write credits with at most {_DIGITS} decimals,"
+            " such as 12.5, or micro-credits, such as 12500000u"
+        )
+    if micros > AMOUNT_MAX:
+        raise ValueError(f"{text[:_LONG]} is too much: no amount goes beyond {told(AMOUNT_MAX)}")
+    return micros
+
+
+def _read(text: str) -> Micros | None:
+    if len(text) > _LONG:
+        return None
+    if found := _MICROS.fullmatch(text):
+        return int(found[1])
+    if found := _CREDITS.fullmatch(text):
+        return int(found[1]) * CREDIT + int((found[2] or "").ljust(_DIGITS, "0"))
+    return None
+
+
+def told(micros: Micros) -> str:
+    """An amount in credits, exactly, with at least two decimals and its unit: `1,250.50 cr`."""
+    whole, part = divmod(abs(micros), CREDIT)
+    decimals = f"{part:0{_DIGITS}d}".rstrip("0").ljust(2, "0")
+    return f"{'-' if micros < 0 else ''}{whole:,}.{decimals} {UNIT}"

@@ -1,0 +1,1 @@
+"""The commands of the ledger, a module for each noun."""

@@ -1,0 +1,78 @@
+"""`bursar account`."""
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Final
+
+import typer
+
+from bursar.cli.calling import After, All, Call, Id, Key, Limit, NewId, Org, Output, noun, uuid
+from bursar.cli.output import Format, card, printable
+
+app = noun("The tree of accounts that credits belong to.")
+LISTED: Final = ("id", "name", "parent_id", "time_zone")
+COLUMNS: Final = (*LISTED, "org_id")
+
+
+@app.command()
+def create(
+    name: Annotated[str, typer.Argument(metavar="NAME")],
+    parent: Annotated[
+        str, typer.Option("--parent", metavar="ID", parser=uuid, help="The account above it.")
+    ],
+    time_zone: Annotated[
+        str | None, typer.Option(help="Zone of its days and months; its parent's if not given.")
+    ] = None,
+    id: NewId = None,
+    output: Output = Format.TABLE,
+    key: Key = None,
+) -> None:
+    """Put an account into the tree."""
+    body = {"name": name, "parent_id": parent, "time_zone": time_zone, "id": id}
+    Call(output, key).post("/v1/accounts", body, COLUMNS)
+
+
+@app.command("list")
+def list_(
+    org: Org = None,
+    limit: Limit = 100,
+    after: After = None,
+    all: All = False,
+    output: Output = Format.TABLE,
+) -> None:
+    """The accounts of an org, in the order of their ids."""
+    columns = LISTED if output is Format.TABLE else COLUMNS
+    Call(output).page("/v1/accounts", columns, {"org_id": org}, limit, after, all)
+
+
+@app.command()
+def show(id: Id, output: Output = Format.TABLE) -> None:
+    """An account."""
+    Call(output).get(f"/v1/accounts/{id}", COLUMNS)
+
+
+@app.command()
+def tree(org: Org = None, output: Output = Format.TABLE) -> None:
+    """All accounts of an org, each below its parent."""
+    params = {"org_id": org}
+    Call(output).page("/v1/accounts", COLUMNS, params, 1_000, None, True, text=drawn)
+
+
+def drawn(body: Mapping[str, Any]) -> str:
+    """The tree of accounts, siblings by name."""
+    below: dict[str | None, list[Mapping[str, Any]]] = {}
+    for one in sorted(body["items"], key=lambda one: (one["name"], one["id"])):
+        below.setdefault(one["parent_id"], []).append(one)
+    lines = list(_branches(below, None, ""))
+    return card(lines) if lines else "none"
+
+
+def _branches(
+    below: Mapping[str | None, list[Mapping[str, Any]]], parent: str | None, indent: str
+) -> Iterator[tuple[str, str]]:
+    children = below.get(parent, [])
+    for place, one in enumerate(children, 1):
+        last = place == len(children)
+        mark = "" if parent is None else "└─ " if last else "├─ "
+        yield f"{indent}{mark}{printable(one['name'])}", one["id"]
+        deeper = "" if parent is None else "   " if last else "│  "
+        yield from _branches(below, one["id"], indent + deeper)

@@ -1,0 +1,97 @@
+"""`bursar balance`."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
+
+import typer
+
+from bursar.cli.amounts import told
+from bursar.cli.calling import Account, Call, Output, uuid
+from bursar.cli.output import Format, card, cell, label, table
+from bursar.cli.ranges import TIMES
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+PARTS: Final = ("available", "held", "spent", "lapsed", "revoked", "moved")
+COLUMNS: Final = (
+    "account_id",
+    "at",
+    "known_at",
+    "spendable_micros",
+    *(f"owned.{part}_micros" for part in PARTS),
+    "used_micros",
+    "debt_micros",
+    "burn.micros_per_day",
+    "burn.runs_out_at",
+    "expiring.within_24h_micros",
+    "expiring.within_7d_micros",
+    "expiring.within_30d_micros",
+)
+
+
+@app.command()
+def balance(
+    account: Account,
+    at: Annotated[str | None, typer.Option(metavar="TIME", help=f"As of then: {TIMES}.")] = None,
+    known_at: Annotated[
+        str | None, typer.Option(metavar="TIME", help="As it was known then.")
+    ] = None,
+    spendable_for: Annotated[
+        str | None,
+        typer.Option(
+            "--for",
+            metavar="NAME=VALUE,…",
+            help="What can be spent on this: gpu_type=H100,gpu_count=8,region=eu.",
+        ),
+    ] = None,
+    user: Annotated[
+        str | None, typer.Option(metavar="ID", parser=uuid, help="Whose budgets count, too.")
+    ] = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """What an account owns, can spend, has used and owes; now, or as of an instant."""
+    call = Call(output)
+    params = {
+        "at": call.time(at),
+        "known_at": call.time(known_at),
+        "for": spendable_for,
+        "user_id": user,
+    }
+    if (at or known_at) and (spendable_for or user):
+        raise typer.BadParameter("what could be spent in the past is not known; leave out --for")
+    call.get(f"/v1/accounts/{account}/balance", COLUMNS, params, text=told_to_people)
+
+
+def told_to_people(body: Mapping[str, Any]) -> str:
+    """A balance: the account, and below it what is in which kind of credits."""
+    owned = {part: body["owned"][f"{part}_micros"] for part in PARTS}
+    lines = [
+        *_some(body, "account_id", "at", "known_at", "spendable_micros"),
+        *((part, told(amount)) for part, amount in owned.items() if amount or part in PARTS[:3]),
+        *_some(body, "used_micros", "debt_micros"),
+    ]
+    if body["burn"] is not None:
+        per_day, ends = body["burn"]["micros_per_day"], body["burn"]["runs_out_at"]
+        until = f", runs out {cell('runs_out_at', ends)}" if per_day else ""
+        lines.append(("burn", f"{told(per_day)} a day{until}"))
+    if body["expiring"] is not None:
+        lines.append(("expiring", _expiring(body["expiring"])))
+    kinds = [
+        {"kind": kind, **parts} for kind, parts in body["by_kind"].items() if any(parts.values())
+    ]
+    columns = ("kind", *(f"{part}_micros" for part in PARTS))
+    below = f"\n\n{table(columns, kinds)}" if kinds else ""
+    return card(lines) + below
+
+
+def _some(body: Mapping[str, Any], *paths: str) -> list[tuple[str, str]]:
+    return [(label(path), cell(path, body[path])) for path in paths if body[path] is not None]
+
+
+def _expiring(soon: Mapping[str, Any]) -> str:
+    spans = {
+        "24 h": "within_24h_micros",
+        "7 days": "within_7d_micros",
+        "30 days": "within_30d_micros",
+    }
+    return ", ".join(f"{told(soon[name])} in {span}" for span, name in spans.items())

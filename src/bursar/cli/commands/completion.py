@@ -1,0 +1,30 @@
+"""`bursar completion`."""
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from bursar.cli.nouns import COMPLETING
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+class Shell(StrEnum):
+    """Who is to complete."""
+
+    BASH = "bash"
+    ZSH = "zsh"
+    FISH = "fish"
+
+
+@app.command()
+def completion(shell: Annotated[Shell, typer.Argument(help="Which shell.")]) -> None:
+    """Print what a shell must read to complete commands of bursar.
+
+    bash: source <(bursar completion bash). zsh: source <(bursar completion zsh), after compinit.
+    fish: bursar completion fish | source. Put the line into the file the shell reads at its start.
+    """
+    from typer._completion_shared import get_completion_script
+
+    print(get_completion_script(prog_name="bursar", complete_var=COMPLETING, shell=shell.value))

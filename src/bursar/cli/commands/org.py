@@ -1,0 +1,41 @@
+"""`bursar org`."""
+
+from typing import Annotated, Final
+
+import typer
+
+from bursar.cli.calling import After, All, Call, Id, Key, Limit, NewId, Output, noun
+from bursar.cli.output import Format
+
+app = noun("Tenants.")
+COLUMNS: Final = ("id", "name", "account_id")
+
+
+@app.command()
+def create(
+    name: Annotated[str, typer.Argument(metavar="NAME")],
+    time_zone: Annotated[
+        str, typer.Option(help="Zone in which its days and months begin, such as Europe/Berlin.")
+    ] = "UTC",
+    tier: Annotated[str | None, typer.Option(help="Tier, with its default budgets.")] = None,
+    id: NewId = None,
+    output: Output = Format.TABLE,
+    key: Key = None,
+) -> None:
+    """Begin an org, with its root account."""
+    body = {"name": name, "time_zone": time_zone, "tier": tier, "id": id}
+    Call(output, key).post("/v1/orgs", body, COLUMNS)
+
+
+@app.command("list")
+def list_(
+    limit: Limit = 100, after: After = None, all: All = False, output: Output = Format.TABLE
+) -> None:
+    """All orgs; for operators."""
+    Call(output).page("/v1/orgs", COLUMNS, {}, limit, after, all)
+
+
+@app.command()
+def show(id: Id, output: Output = Format.TABLE) -> None:
+    """An org."""
+    Call(output).get(f"/v1/orgs/{id}", COLUMNS)

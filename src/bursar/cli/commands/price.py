@@ -1,0 +1,99 @@
+"""`bursar price`."""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from bursar.cli.amounts import micros_of
+from bursar.cli.calling import Call, Key, NewId, Org, Output, given, noun
+from bursar.cli.output import Format
+from bursar.cli.ranges import TIMES
+
+app = noun("Prices of GPU-hours.")
+COLUMNS: Final = (
+    "effective_at",
+    "gpu_type",
+    "micros_per_gpu_hour",
+    "region",
+    "tier",
+    "priority_class",
+    "id",
+)
+
+
+@app.command("set")
+def set_(
+    rates: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="TYPE=AMOUNT...", help="Credits per GPU-hour, such as H100=2.5."),
+    ] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="The rates in JSON, as the HTTP interface takes them; - is stdin."
+        ),
+    ] = None,
+    region: Annotated[str | None, typer.Option(help="Only there.")] = None,
+    tier: Annotated[str | None, typer.Option(help="Only for orgs of this tier.")] = None,
+    priority_class: Annotated[str | None, typer.Option("--class", help="Only for it.")] = None,
+    effective_at: Annotated[
+        str | None, typer.Option(metavar="TIME", help=f"In force from then on: {TIMES}.")
+    ] = None,
+    org: Org = None,
+    id: NewId = None,
+    output: Output = Format.TABLE,
+    key: Key = None,
+) -> None:
+    """Add a version to an org's prices; it has all rates that are in force from then on."""
+    only = given({"region": region, "tier": tier, "priority_class": priority_class})
+    found = [*(_rate(text) | only for text in rates or ()), *_rates_in(file)]
+    if not found:
+        raise typer.BadParameter("a TYPE=AMOUNT is given, or --file")
+    call = Call(output, key)
+    body = {"org_id": org, "rates": found, "effective_at": call.time(effective_at), "id": id}
+    call.post("/v1/prices", body, COLUMNS, rows=lambda version: lines_of([version]))
+
+
+@app.command("list")
+def list_(org: Org = None, output: Output = Format.TABLE) -> None:
+    """The prices of an org, the first in force first."""
+    Call(output).get(
+        "/v1/prices", COLUMNS, {"org_id": org}, rows=lambda body: lines_of(body["items"])
+    )
+
+
+def lines_of(versions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """A line for each rate of each version."""
+    return [
+        {"id": version["id"], "effective_at": version["effective_at"], **rate}
+        for version in versions
+        for rate in version["rates"]
+    ]
+
+
+def _rate(text: str) -> dict[str, Any]:
+    gpu_type, equals, amount = text.partition("=")
+    try:
+        if not equals or not gpu_type:
+            raise ValueError(f"{text[:40]!r}: write it as H100=2.5")
+        return {"gpu_type": gpu_type, "micros_per_gpu_hour": micros_of(amount)}
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def _rates_in(file: Path | None) -> list[dict[str, Any]]:
+    """The rates of a file: a list of them, or an object that has one, such as a price version."""
+    if file is None:
+        return []
+    try:
+        found = json.loads(sys.stdin.read() if str(file) == "-" else file.read_text())
+    except (OSError, ValueError) as error:
+        raise typer.BadParameter(f"{file}: {error}", param_hint="--file") from None
+    rates = found.get("rates") if isinstance(found, dict) else found
+    if not isinstance(rates, list):
+        raise typer.BadParameter(f"{file}: there is no list of rates", param_hint="--file")
+    return rates

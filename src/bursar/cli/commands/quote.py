@@ -1,0 +1,43 @@
+"""`bursar quote`: what a hold would cost; `bursar hold open --dry-run` asks the same."""
+
+import typer
+
+from bursar.cli.calling import Account, Call, Output
+from bursar.cli.commands.hold import (
+    Class,
+    GpuCount,
+    GpuType,
+    HeldAmount,
+    Job,
+    JobKind,
+    Likely,
+    Region,
+    Run,
+    User,
+    asked,
+    context_of,
+    quoted,
+)
+from bursar.cli.output import Format
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+@app.command()
+def quote(
+    account: Account,
+    amount: HeldAmount = None,
+    run: Run = None,
+    likely: Likely = None,
+    user: User = None,
+    gpu_type: GpuType = None,
+    gpu_count: GpuCount = None,
+    region: Region = None,
+    job_kind: JobKind = None,
+    priority_class: Class = None,
+    job: Job = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """What a hold would cost, and what forbids it; exits as the hold would, and changes nothing."""
+    context = context_of(gpu_type, gpu_count, region, job_kind, priority_class, job)
+    quoted(Call(output), asked(account, amount, run, user, None, context), likely)

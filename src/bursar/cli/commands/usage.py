@@ -1,0 +1,62 @@
+"""`bursar usage`."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
+
+import typer
+
+from bursar.cli.calling import Call, Org, Output, Range
+from bursar.cli.output import Format, card, cell, table
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+COLUMNS: Final = {
+    "account": ("account_id", "account_name"),
+    "user": ("user_id",),
+    "gpu_type": ("gpu_type",),
+    "kind": ("kind",),
+    "day": ("day",),
+    "job": ("job_id",),
+}
+FIGURES: Final = ("charged_micros", "used_micros", "gpu_ms")
+TEAM: Final = "team"  # an account right below the root, with all that is below it
+
+
+@app.command()
+def usage(
+    span: Range = "this month",
+    by: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME,…",
+            help=f"Split it by these: {TEAM}, {', '.join(COLUMNS)}.",
+        ),
+    ] = "account",
+    level: Annotated[
+        int | None,
+        typer.Option(min=0, help="Count accounts below this level where the level is reached."),
+    ] = None,
+    org: Org = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """What was charged and used in a period."""
+    call = Call(output)
+    names = [name.strip() for name in by.split(",")]
+    if TEAM in names:
+        names = ["account" if name == TEAM else name for name in names]
+        level = 1 if level is None else level
+    unknown = [name for name in names if name not in COLUMNS]
+    if unknown or len(set(names)) < len(names):
+        known = ", ".join((TEAM, *COLUMNS))
+        raise typer.BadParameter(f"one or more of {known}, each once", param_hint="--by")
+    columns = (*(column for name in names for column in COLUMNS[name]), *FIGURES)
+    params = {**call.span(span), "org_id": org, "by": ",".join(names), "level": level}
+    call.get("/v1/usage", columns, params, text=lambda body: told_to_people(body, columns))
+
+
+def told_to_people(body: Mapping[str, Any], columns: tuple[str, ...]) -> str:
+    """The period, the lines, and all of it."""
+    period = card([(name, cell(name, body[name])) for name in ("from", "to")])
+    total = {columns[0]: "total", **body["total"]}
+    rows = [*body["items"], total] if body["items"] else []
+    return f"{period}\n\n{table(columns, rows)}"

@@ -1,0 +1,155 @@
+"""Serving: bring everything up, say where it is, stay until told to stop."""
+
+import ipaddress
+import json as json_text
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from socket import socket
+from typing import NoReturn
+
+import typer
+
+from bursar.api.server import FIRST_KEY, address_of, bound, serve, service_of
+from bursar.api.serving import Service
+from bursar.cli.connecting import announce, withdraw
+from bursar.cli.operating import database_of
+from bursar.service.database import Database, money_time, state_of
+from bursar.service.outbound import Outbound
+from bursar.service.secrets import SecretUnusable
+
+
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """Where to listen."""
+
+    host: str
+    port: int
+    plain_http: bool
+    share_port: bool
+    private_webhooks: bool = False
+
+
+def up(state: Path | None, where: Listening, *, json: bool, demo: bool) -> None:
+    """Bring up database and HTTP interface, say where they are, and stay until told to stop."""
+    folder = state_of(state)
+    with _bound(where) as listening, database_of(state) as database:
+        try:
+            with service_of(database, folder, Outbound(where.private_webhooks)) as (service, key):
+                if demo:
+                    _seed(database, service)
+                url = address_of(listening)
+                try:
+                    serve(
+                        service,
+                        listening,
+                        lambda: _tell(Told(database, url, key, folder), json=json, demo=demo),
+                    )
+                finally:
+                    withdraw(folder)
+        except SecretUnusable as error:
+            _stop(str(error))
+
+
+def _seed(database: Database, service: Service) -> None:
+    from bursar.cli.seeding import seed
+
+    with database.connect() as connection:
+        seed(connection, service.ledger, money_time(connection))
+
+
+def _bound(where: Listening) -> socket:
+    """The socket, or a sentence on why there is none."""
+    if not where.plain_http and not _is_here(where.host):
+        _stop(
+            f"{where.host} can be reached from other machines, and what is said to it could be"
+            " read on the way. Put a proxy with TLS in front and say --plain-http, or listen on"
+            " 127.0.0.1."
+        )
+    try:
+        return bound(where.host, where.port, share=where.share_port)
+    except OSError as error:
+        _stop(
+            f"nobody can listen on {where.host} port {where.port}: {error.strerror}."
+            " Choose another with --port; 0 takes any that is free."
+        )
+
+
+def _is_here(host: str) -> bool:
+    """Whether an address is of this machine alone."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _stop(why: str) -> NoReturn:
+    print(f"bursar: {why}", file=sys.stderr)
+    raise typer.Exit(2)
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What there is to tell of a service."""
+
+    database: Database
+    url: str
+    key: str
+    folder: Path
+
+
+def _tell(told: Told, *, json: bool, demo: bool) -> None:
+    """Say where everything is: secrets to programs, and where nothing depends on them."""
+    announce(told.folder, told.url)
+    if json:
+        print(json_text.dumps(_as_object(told)), flush=True)
+    else:
+        _tell_people(told, demo=demo)
+
+
+def _as_object(told: Told) -> dict[str, object]:
+    ours = told.database.embedded
+    found: dict[str, object] = {
+        "url": told.url,
+        "admin_key": told.key,
+        "pid": os.getpid(),
+        "database_url": told.database.shown if ours is None else told.database.url,
+        "embedded": ours is not None,
+    }
+    if ours is not None:
+        running = ours.running
+        found["postgresql"] = running.version
+        found["postgres_pid"] = running.postgres_pid
+        found["keeper_pid"] = running.keeper_pid
+    return found
+
+
+def _tell_people(told: Told, *, demo: bool) -> None:
+    ours = told.database.embedded
+    server = "" if ours is None else f" (PostgreSQL {ours.running.version}, embedded)"
+    key = told.folder / FIRST_KEY
+    print(f"database   {told.database.shown}{server}")
+    print(f"url        {told.url}")
+    print(f"admin key  {told.key if demo else f'in {key}'}")
+    print()
+    print("Try, in another terminal:")
+    print(f"  export BURSAR_URL={told.url} BURSAR_KEY=$(cat {key})")
+    for command in _to_try(demo=demo):
+        print(f"  {command}")
+    print()
+    print("ready; stop with Ctrl-C", flush=True)
+
+
+def _to_try(*, demo: bool) -> tuple[str, ...]:
+    """Commands that have something to show."""
+    if not demo:
+        return ("bursar org create Acme", "bursar org list", "bursar hold --help")
+    from bursar.cli.seeding import ORGS
+
+    org = ORGS[0]
+    return (
+        "bursar org list",
+        f"bursar balance {org.account('')}",
+        f"bursar hold open {org.account('vision')} 12.5 --ttl 1h --gpu-type H100 --gpu-count 8",
+    )

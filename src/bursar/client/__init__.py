@@ -1,0 +1,6 @@
+"""A thin client of the HTTP interface: calls, retries, pages, problems."""
+
+from bursar.client.http import Answer, Client
+from bursar.client.problem import Problem
+
+__all__ = ["Answer", "Client", "Problem"]
