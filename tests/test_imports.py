@@ -15,6 +15,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "core": frozenset(),
     "library": frozenset({"core"}),
     DOOR: frozenset({"library"}),
+    "__main__": frozenset({"cli"}),  # `python -m bursar`
     "wire": frozenset({"core"}),
     "sim": frozenset({"core"}),
     "store": frozenset({"core"}),
@@ -24,8 +25,8 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "agent": frozenset({"core", "wire", "client"}),
     "web": frozenset({"core", "wire"}),
     "bench": frozenset({"client", "wire", "sim", "service", "core", "library"}),
-    # `bursar bench` starts the benchmarks
-    "cli": frozenset({"client", "wire", "sim", "service", "core", "library", "bench"}),
+    # `bursar bench` starts the benchmarks, `bursar up` the HTTP interface
+    "cli": frozenset({"client", "wire", "sim", "service", "core", "library", "bench", "api"}),
 }
 
 # `pip install bursar` must be able to run these with nothing else installed.
