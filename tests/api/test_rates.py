@@ -6,7 +6,7 @@ import httpx2
 
 from tests.api.calling import Process, Tenant, new_key, refused
 
-SLOW = 20  # calls a second of the keys of these tests
+SLOW = 5  # calls a second of the keys of these tests
 
 
 def test_every_answer_tells_the_rate(tenant: Tenant) -> None:
@@ -54,10 +54,12 @@ def test_a_rate_is_one_for_all_processes(tenant: Tenant, other_service: Process)
 
 def test_a_caller_without_a_key_is_limited_by_its_address(service: Process) -> None:
     """Guessing keys is slow; those with a key are not held up by it (K11)."""
-    codes = {
-        httpx2.get(f"{service.url}/v1/holds", headers={"Authorization": "Bearer bsr_x"}).status_code
-        for _ in range(300)
-    }
+    codes: set[int] = set()
+    for _ in range(3_000):
+        made_up = {"Authorization": "Bearer bsr_x"}
+        codes.add(httpx2.get(f"{service.url}/v1/holds", headers=made_up).status_code)
+        if 429 in codes:
+            break
 
     assert {401, 429} == codes
 
