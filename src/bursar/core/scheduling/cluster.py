@@ -1,0 +1,445 @@
+"""A pool as the scheduler knows it: nodes, what runs, what waits, indexed for planning.
+
+Whoever owns a cluster keeps it up with what happens; `make_plan` tries things on it and takes them
+back. Every change that a plan may try has an exact inverse, and is written to the journal while a
+trial is on.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+
+from bursar.core.ids import JobId
+from bursar.core.instant import Instant
+from bursar.core.ordered import Ordered
+from bursar.core.refusal import invariant
+from bursar.core.scheduling.decisions import Decision, Keep, Preempt, Promise, Start
+from bursar.core.scheduling.fragments import Fragments
+from bursar.core.scheduling.horizon import Horizon
+from bursar.core.scheduling.jobs import Earmark, Job, Path, Running, Why
+from bursar.core.scheduling.machines import (
+    Kind,
+    Level,
+    Machine,
+    Node,
+    NodeId,
+    NodeState,
+    Piece,
+    Room,
+)
+from bursar.core.scheduling.policy import Policy
+from bursar.core.scheduling.share import ShareTree
+from bursar.core.scheduling.snapshot import Snapshot
+from bursar.core.value import altered
+
+
+class Cluster:
+    """A pool's nodes and jobs; changes through its methods alone."""
+
+    def __init__(self, policy: Policy, at: Instant) -> None:
+        self.policy = policy
+        self.now = at
+        self.tree = ShareTree(policy, at)
+        self.machines: dict[NodeId, Machine] = {}
+        self.rooms: dict[Kind, dict[Room, Ordered[NodeId]]] = {}  # of nodes where jobs can start
+        self.horizon = Horizon(self.machines)
+        self.gpus: dict[str, int] = {}  # of these nodes, by type
+        self.coming: Ordered[tuple[Instant, NodeId]] = Ordered()  # nodes on order
+        self.waiting: dict[JobId, Job] = {}
+        self.running: dict[JobId, Running] = {}
+        self.earmarks: dict[JobId, Earmark] = {}
+        self.ends: dict[str, Ordered[tuple[Instant, JobId]]] = {}  # of what runs, by GPU type
+        self._of_org: dict[Path, set[JobId]] = {}  # what runs
+        self.urgent: set[Path] = set()  # orgs where a higher class waits than one that runs
+        self.promised: Ordered[tuple[Instant, JobId]] = Ordered()  # who has a date, since when
+        self.preempts = {tier.name: tier.preempts for tier in policy.tiers}
+        self.aged = 0  # milli-GPUs of what runs for its age
+        self._classes: dict[Path, Ordered[tuple[int, JobId]]] = {}  # of what may be asked, by org
+        self.fragments = Fragments(())
+        self._later: Ordered[tuple[Instant, JobId]] = Ordered()  # who may not be tried yet
+        self._journal: list[Callable[[], None]] | None = None
+        self._tiers_stale = True
+        self.one_rack = True  # whether all nodes stand in one rack
+        self.islands = False  # whether some share an NVLink island
+
+    @classmethod
+    def of(cls, snapshot: Snapshot) -> "Cluster":
+        """The cluster of which this is the snapshot."""
+        cluster = cls(snapshot.policy, snapshot.at)
+        cluster.fragments = Fragments(snapshot.typical)
+        for node in snapshot.nodes:
+            cluster.add_node(node)
+        for path, base in snapshot.usage:
+            cluster.tree.used_before(path, base)
+        for running in snapshot.running:
+            cluster.run(running)
+        for job in snapshot.waiting:
+            cluster.queue(job)
+        for earmark in snapshot.earmarks:
+            cluster._earmark(earmark)
+        for node in snapshot.nodes:
+            if node.state is not NodeState.READY:
+                cluster._unmark_on(node.id)
+        return cluster
+
+    def snapshot(self) -> Snapshot:
+        """All that is known, as a value; equal clusters give equal snapshots."""
+        return Snapshot(
+            at=self.now,
+            policy=self.policy,
+            nodes=tuple(self.machines[node].node for node in sorted(self.machines)),
+            waiting=tuple(self.waiting[job] for job in sorted(self.waiting)),
+            running=tuple(self.running[job] for job in sorted(self.running)),
+            earmarks=tuple(self.earmarks[job] for job in sorted(self.earmarks)),
+            usage=tuple(self.tree.usage()),
+            typical=self.fragments.typical,
+        )
+
+    # ----------------------------------------------------------------------- what happens
+
+    def at(self, now: Instant) -> None:
+        """Let time pass."""
+        invariant(now >= self.now, "time runs backwards", now=now, before=self.now)
+        self.now = now
+        self.tree.at(now)
+        while (first := self._later.first()) is not None and first[0] <= now:
+            self._later.pop_first()
+            self._enqueue(self.waiting[first[1]])
+        if self._tiers_stale:
+            self._entitle_tiers()
+
+    def add_node(self, node: Node) -> None:
+        """A node is there, or was changed in what it can be used for."""
+        old = self.machines.get(node.id)
+        if old is not None:
+            self._hide(old)
+            invariant(old.kind == node.kind, "a node became another", node=node.id)
+            old.node = node
+        machine = self.machines[node.id] = old or Machine(node)
+        self._show(machine)
+        if node.state is not NodeState.READY:
+            self._unmark_on(node.id)
+        self._tiers_stale = True
+
+    def drop_node(self, node: NodeId) -> None:
+        """A node is gone; nothing runs there any more."""
+        self._unmark_on(node)
+        machine = self.machines[node]
+        invariant(not machine.taken, "a node left with jobs on it", node=node)
+        self._hide(machine)
+        del self.machines[node]
+        self._tiers_stale = True
+
+    def queue(self, job: Job) -> None:
+        """A job waits, from now on or again."""
+        self.waiting[job.id] = job
+        if job.not_before > self.now:
+            self._later.add((job.not_before, job.id))
+        else:
+            self._enqueue(job)
+
+    def withdraw(self, job_id: JobId) -> None:
+        """A job waits no more."""
+        job = self.waiting[job_id]
+        if job_id in self.earmarks:
+            self._unmark(job_id)
+        if not self._later.discard((job.not_before, job_id)):
+            self._dequeue(job)
+        del self.waiting[job_id]
+
+    def run(self, running: Running) -> None:
+        """A job runs that does not wait here: as read from a snapshot."""
+        self.running[running.job.id] = running
+        self._take(running.job.id, running.pieces, running.ends_by)
+        self._count(running)
+        if running.stops_at is None:
+            self.tree.run(running.job, running.gpu_type, running.started_at)
+        else:
+            self.tree.leave(running.job, running.gpu_type)
+
+    def end(self, job_id: JobId) -> Running:
+        """A running job has stopped, for whatever reason."""
+        running = self.running.pop(job_id)
+        self._give(job_id, running.pieces)
+        self._uncount(running)
+        if running.stops_at is None:
+            self.tree.rest(running.job, running.gpu_type, running.started_at, self.now)
+        else:
+            self.tree.leave(running.job, running.gpu_type, -1)
+        return running
+
+    def saved(self, job_id: JobId, at: Instant) -> None:
+        """A running job has made a checkpoint."""
+        self.running[job_id] = altered(self.running[job_id], saved_at=at)
+
+    def apply(self, decision: Decision) -> None:
+        """Carry a decision out."""
+        if isinstance(decision, Start):
+            self.start(decision)
+        elif isinstance(decision, Preempt):
+            self.stop(decision.job, decision.stops_at)
+        elif isinstance(decision, Keep):
+            self.keep(decision)
+        else:
+            self.promise(decision)
+
+    # ----------------------------------------------------------------------- what plans try
+
+    def start(self, decision: Start) -> None:
+        """Give a waiting job its GPUs."""
+        job = self.waiting[decision.job]
+        earmark = self.earmarks.get(job.id)
+        if earmark is not None:
+            self._unmark(job.id)
+        self._dequeue(job, goes_on=True)
+        del self.waiting[job.id]
+        running = Running(
+            job=job, gpu_type=decision.gpu_type, pieces=decision.pieces, why=decision.why,
+            started_at=self.now, saved_at=self.now,
+        )  # fmt: skip
+        self.run(running)
+        self._note(lambda: self._unstart(job, earmark))
+
+    def stop(self, job_id: JobId, stops_at: Instant) -> None:
+        """Ask a running job to make room: it counts no more, its GPUs are free by then."""
+        before = self.running[job_id]
+        self._uncount(before)
+        self._place(altered(before, stops_at=stops_at))
+        self.tree.rest(before.job, before.gpu_type, before.started_at, self.now)
+        self.tree.leave(before.job, before.gpu_type)
+        self._note(lambda: self._unstop(before))
+
+    def keep(self, decision: Keep) -> None:
+        """Keep GPUs for a waiting job until those who are on them have left."""
+        earmark = Earmark(
+            job=decision.job, gpu_type=decision.gpu_type, pieces=decision.pieces,
+            victims=decision.victims, since=self.now,
+        )  # fmt: skip
+        self._earmark(earmark)
+        self._note(lambda: self._unmark(decision.job))
+
+    def promise(self, decision: Promise) -> None:
+        """Give a waiting job a date."""
+        before = self.waiting[decision.job]
+        self._requeue(altered(before, promised_at=decision.at, promised_since=decision.since))
+        self._note(lambda: self._requeue(before))
+
+    @contextmanager
+    def trial(self) -> Iterator[None]:
+        """Whatever is tried inside has not happened afterwards."""
+        journal: list[Callable[[], None]] = []
+        self._journal = journal
+        try:
+            yield
+        finally:
+            self._journal = None
+            for undo in reversed(journal):
+                undo()
+
+    # ----------------------------------------------------------------------- questions
+
+    def can_start(self, earmark: Earmark) -> bool:
+        """Whether all who were asked have left, and all GPUs that are kept for a job are free."""
+        victims = (self.running.get(victim) for victim in earmark.victims)
+        if any(one is not None and one.stops_at is not None for one in victims):
+            return False
+        return all(self.machines[piece.node].free_for(piece) for piece in earmark.pieces)
+
+    def free(self) -> dict[str, tuple[int, int]]:
+        """By GPU type: the most whole GPUs that are free on one node, and how many on all."""
+        free: dict[str, tuple[int, int]] = {}
+        for kind, rooms in self.rooms.items():
+            largest, total = free.get(kind.gpu_type, (0, 0))
+            for room, nodes in rooms.items():
+                largest = max(largest, room.whole)
+                total += room.whole * len(nodes)
+            free[kind.gpu_type] = largest, total
+        return free
+
+    def running_of(self, orgs: Iterable[Path]) -> Iterator[Running]:
+        """What runs of some orgs, in no order."""
+        for org in orgs:
+            yield from map(self.running.__getitem__, self._of_org.get(org, ()))
+
+    def distinct(self, level: Level) -> bool:
+        """Whether nodes share domains of a level, or, for single nodes, always."""
+        return level is Level.NODE or (self.islands if level is Level.ISLAND else not self.one_rack)
+
+    def lowest_class(self, org: Path) -> int | None:
+        """The lowest class of an org's running jobs that can be asked to make room."""
+        classes = self._classes.get(org)
+        first = classes.first() if classes is not None else None
+        return None if first is None else first[0]
+
+    # ----------------------------------------------------------------------- within
+
+    def _note(self, undo: Callable[[], None]) -> None:
+        if self._journal is not None:
+            self._journal.append(undo)
+
+    def _enqueue(self, job: Job) -> None:
+        if job.promised_since is not None:
+            self.promised.add((job.promised_since, job.id))
+        self.tree.queue(job)
+        self._weigh(job.path[:2])
+
+    def _dequeue(self, job: Job, *, goes_on: bool = False) -> None:
+        if job.promised_since is not None:
+            self.promised.discard((job.promised_since, job.id))
+        self.tree.unqueue(job, goes_on=goes_on)
+        self._weigh(job.path[:2])
+
+    def _unstart(self, job: Job, earmark: Earmark | None) -> None:
+        running = self.running.pop(job.id)
+        self._give(job.id, running.pieces)
+        self._uncount(running)
+        self.tree.run(job, running.gpu_type, running.started_at, -1)
+        self.waiting[job.id] = job
+        self._enqueue(job)
+        if earmark is not None:
+            self._earmark(earmark)
+
+    def _unstop(self, before: Running) -> None:
+        job = before.job
+        self._uncount(self.running[job.id])
+        self._place(before)
+        self.tree.leave(job, before.gpu_type, -1)
+        self.tree.rest(job, before.gpu_type, before.started_at, self.now, -1)
+
+    def _place(self, running: Running) -> None:
+        """Note when a running job's GPUs are free, which has changed."""
+        self.running[running.job.id] = running
+        for piece in running.pieces:
+            machine = self.machines[piece.node]
+            machine.end_by(running.job.id, running.ends_by)
+            self.horizon.change(machine)
+        self._count(running)
+
+    def _count(self, running: Running) -> None:
+        job = running.job
+        self._ends_of(running.gpu_type).add((running.ends_by, job.id))
+        self._of_org.setdefault(job.path[:2], set()).add(job.id)
+        if running.why is Why.AGE:
+            self.aged += job.shape.milli_gpus
+        if job.preemptible and running.stops_at is None:
+            classes = self._classes.setdefault(job.path[:2], Ordered())
+            classes.add((job.priority_class, job.id))
+            self._weigh(job.path[:2])
+
+    def _uncount(self, running: Running) -> None:
+        job = running.job
+        self._ends_of(running.gpu_type).discard((running.ends_by, job.id))
+        self._of_org[job.path[:2]].discard(job.id)
+        if running.why is Why.AGE:
+            self.aged -= job.shape.milli_gpus
+        if job.preemptible and running.stops_at is None:
+            self._classes[job.path[:2]].discard((job.priority_class, job.id))
+            self._weigh(job.path[:2])
+
+    def _weigh(self, org: Path) -> None:
+        """Note whether somebody of an org waits who could ask others of it to make room."""
+        lowest, first = self.lowest_class(org), self.tree.highest_class(org)
+        if lowest is not None and first is not None and first > lowest:
+            self.urgent.add(org)
+        else:
+            self.urgent.discard(org)
+
+    def _ends_of(self, gpu_type: str) -> Ordered[tuple[Instant, JobId]]:
+        return self.ends.setdefault(gpu_type, Ordered())
+
+    def _earmark(self, earmark: Earmark) -> None:
+        job = self.waiting[earmark.job]
+        self.earmarks[job.id] = earmark
+        self._dequeue(job)
+        self.tree.run(job, earmark.gpu_type, earmark.since)
+        until = self._kept_until(earmark)
+        self._take(job.id, earmark.pieces, until)
+        self._ends_of(earmark.gpu_type).add((until, job.id))
+
+    def _unmark(self, job_id: JobId) -> None:
+        job, earmark = self.waiting[job_id], self.earmarks.pop(job_id)
+        self._ends_of(earmark.gpu_type).discard((self._kept_until(earmark), job_id))
+        self._give(job_id, earmark.pieces)
+        self.tree.run(job, earmark.gpu_type, earmark.since, -1)
+        self._enqueue(job)
+
+    def _unmark_on(self, node: NodeId) -> None:
+        """Keep nothing for anybody on a node that cannot be used: they wait in turn again."""
+        for job_id in sorted(self.earmarks):
+            if any(piece.node == node for piece in self.earmarks[job_id].pieces):
+                self._unmark(job_id)
+
+    def _kept_until(self, earmark: Earmark) -> Instant:
+        """When the GPUs are free that are kept for a job, once it has run."""
+        return earmark.since + self.policy.grace + self.waiting[earmark.job].run_max
+
+    def _requeue(self, job: Job) -> None:
+        self._dequeue(self.waiting[job.id])
+        self.waiting[job.id] = job
+        self._enqueue(job)
+
+    def _take(self, job_id: JobId, pieces: tuple[Piece, ...], until: Instant) -> None:
+        for piece in pieces:
+            machine = self.machines[piece.node]
+            room = machine.room
+            machine.take(job_id, piece, until)
+            self._changed(machine, room)
+
+    def _give(self, job_id: JobId, pieces: tuple[Piece, ...]) -> None:
+        for piece in pieces:
+            machine = self.machines[piece.node]
+            room = machine.room
+            machine.give(job_id)
+            self._changed(machine, room)
+
+    def _changed(self, machine: Machine, room: Room) -> None:
+        """Put a node where it belongs once what is free on it has changed."""
+        if machine.node.state is NodeState.READY:
+            self.horizon.change(machine)
+            if room != machine.room:
+                self._leave(machine, room)
+                self._enter(machine)
+
+    def _show(self, machine: Machine) -> None:
+        """Let jobs start on a node, if its state allows it."""
+        node = machine.node
+        if node.state is NodeState.READY:
+            self._enter(machine)
+            self.horizon.add(machine)
+        elif node.state is NodeState.ON_ORDER:
+            self.coming.add((node.ready_at, node.id))
+
+    def _hide(self, machine: Machine) -> None:
+        node = machine.node
+        if node.state is NodeState.READY:
+            self._leave(machine, machine.room)
+            self.horizon.drop(machine)
+        elif node.state is NodeState.ON_ORDER:
+            self.coming.discard((node.ready_at, node.id))
+
+    def _enter(self, machine: Machine) -> None:
+        rooms = self.rooms.setdefault(machine.kind, {})
+        nodes = rooms.get(machine.room)
+        if nodes is None:
+            nodes = rooms[machine.room] = Ordered()
+        nodes.add(machine.node.id)
+
+    def _leave(self, machine: Machine, room: Room) -> None:
+        rooms = self.rooms[machine.kind]
+        nodes = rooms[room]
+        nodes.discard(machine.node.id)
+        if not nodes:
+            del rooms[room]
+
+    def _entitle_tiers(self) -> None:
+        """Work out what the tiers are entitled to in GPUs: they have parts of what there is."""
+        ready = [m.node for m in self.machines.values() if m.node.state is NodeState.READY]
+        self.gpus = {}
+        for node in ready:
+            self.gpus[node.gpu_type] = self.gpus.get(node.gpu_type, 0) + node.gpus
+        total = sum(self.gpus.values())
+        self.one_rack = len({node.rack for node in ready}) < 2
+        self.islands = any(node.island for node in ready)
+        own = {path for path, _ in self.policy.shares}
+        tiers = {(tier.name,): self.policy.tier_share(tier, total) for tier in self.policy.tiers}
+        self.tree.entitle({path: share for path, share in tiers.items() if path not in own})
+        self._tiers_stale = False

@@ -1,0 +1,82 @@
+"""What a plan says: decisions, each with its reason, and why others wait."""
+
+from typing import NamedTuple, TypeAlias
+
+from bursar.core.ids import JobId
+from bursar.core.instant import Instant
+from bursar.core.money import Micros
+from bursar.core.scheduling.jobs import Why
+from bursar.core.scheduling.machines import NodeId, Piece
+from bursar.core.value import value
+
+
+@value
+class Start:
+    """A job gets its GPUs now."""
+
+    job: JobId
+    gpu_type: str
+    pieces: tuple[Piece, ...]
+    why: Why
+
+
+@value
+class Preempt:
+    """A running job is asked to make room for another."""
+
+    job: JobId
+    wanted_by: JobId
+    right: str  # by which rule: tier_floor, floor, class or share
+    lost: Micros  # work that no checkpoint keeps
+    stops_at: Instant
+
+
+@value
+class Keep:
+    """GPUs, free ones and those of victims, are kept for a job that starts when all are free."""
+
+    job: JobId
+    gpu_type: str
+    pieces: tuple[Piece, ...]
+    victims: tuple[JobId, ...]
+
+
+@value
+class Promise:
+    """A job that has waited too long gets a date by which it starts."""
+
+    job: JobId
+    at: Instant
+    since: Instant
+
+
+Decision: TypeAlias = Start | Preempt | Keep | Promise
+
+
+class Reserved(NamedTuple):
+    """A blocked job's future place."""
+
+    at: Instant
+    gpu_type: str
+    nodes: tuple[tuple[NodeId, int], ...]  # tasks on each
+
+
+@value
+class Wait:
+    """Why a job that was looked at does not start, and when it can at the latest."""
+
+    job: JobId
+    reason: str  # a stable word: capacity, reserved, ceiling, never_fits, freed_soon
+    figures: tuple[tuple[str, int | str], ...]
+    reserved: Reserved | None = None
+
+
+@value
+class Plan:
+    """All decisions of a round, in the order in which they are to be carried out."""
+
+    at: Instant
+    decisions: tuple[Decision, ...]
+    waits: tuple[Wait, ...]
+    complete: bool  # False if a budget of steps ended before everything was looked at
+    steps: int

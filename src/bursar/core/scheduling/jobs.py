@@ -1,0 +1,181 @@
+"""Jobs as the scheduler sees them: what they need, whose they are, what they cost."""
+
+from enum import StrEnum
+from functools import lru_cache
+from typing import Final
+
+from bursar.core.checks import text, texts, whole
+from bursar.core.ids import JobId
+from bursar.core.instant import NEVER, Instant
+from bursar.core.money import AMOUNT_MAX, Micros, usage_price_up
+from bursar.core.scheduling.machines import GPUS_MAX, MILLI, Kind, Level, Need, Piece
+from bursar.core.value import Derived, value
+
+TASKS_MAX: Final = 100_000
+CLASS_MAX: Final = 1_000_000
+
+Path = tuple[str, ...]  # whose a job is: tier, org, account ..., user
+
+
+class _Hashed(Derived):
+    """Remembers its hash: shapes are looked up all the time."""
+
+    __slots__ = ("_hash",)
+    _hash: int
+
+
+@value
+class Shape(_Hashed):
+    """All that placement looks at: jobs of one shape are alike to it."""
+
+    types: tuple[str, ...]  # acceptable GPU types, the most welcome first
+    alike: bool = False  # whether all these types are as welcome
+    tasks: int = 1  # parts that lie on one node each; all start together
+    gpus: int = 1  # whole GPUs of each task
+    milli: int = 0  # or a part of one GPU, in thousandths
+    memory_gib: int = 0  # at least so much on each GPU
+    cpu_milli: int = 0  # of each task
+    ram_mib: int = 0  # of each task
+    labels: tuple[str, ...] = ()  # that its nodes must have, sorted
+    within: Level = Level.POOL  # how close together all tasks must lie
+
+    def __post_init__(self) -> None:
+        texts("types", self.types)
+        if not self.types or len(set(self.types)) < len(self.types):
+            raise ValueError(f"types are one or more, each once, not {self.types}")
+        whole("tasks", self.tasks, 1, TASKS_MAX)
+        whole("gpus", self.gpus, 0, GPUS_MAX)
+        whole("milli", self.milli, 0, MILLI)
+        if self.milli and self.gpus:
+            raise ValueError("a task has whole GPUs or a part of one, not both")
+        texts("labels", self.labels)
+        if self.labels != tuple(sorted(set(self.labels))):
+            raise ValueError(f"labels are sorted, each once, not {self.labels}")
+        for name in ("memory_gib", "cpu_milli", "ram_mib"):
+            whole(name, getattr(self, name), 0, 2**53)
+        size = self.tasks, self.gpus, self.milli, self.memory_gib, self.cpu_milli, self.ram_mib
+        fields = self.types, self.alike, size, self.labels, self.within
+        object.__setattr__(self, "_hash", hash(fields))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @property
+    def milli_gpus(self) -> int:
+        """What it takes in all, in thousandths of a GPU."""
+        return self.tasks * (self.milli or self.gpus * MILLI)
+
+
+@lru_cache(maxsize=65_536)
+def need(shape: Shape, kind: Kind) -> Need | None:
+    """What a task of this shape takes of such a node; None if it cannot lie there at all."""
+    if kind.gpu_type not in shape.types or kind.memory_gib < shape.memory_gib:
+        return None
+    if not set(shape.labels) <= set(kind.labels):
+        return None
+    slots = -(-shape.milli * kind.slots // MILLI)
+    return Need(shape.gpus, slots, shape.cpu_milli, shape.ram_mib)
+
+
+@value
+class Job:
+    """A job that waits or runs: what it needs, whose it is, how far it has got."""
+
+    id: JobId
+    shape: Shape
+    path: Path
+    prices: tuple[tuple[str, Micros], ...]  # GPU type → micro-credits per GPU-hour, list price
+    run_max: int  # microseconds it may still run, stop grace included
+    queued_at: Instant
+    priority_class: int = 0  # the higher, the more urgent
+    estimate: int | None = None  # microseconds it says that it still runs, if it says so
+    preemptible: bool = True
+    checkpoint_every: int = 0  # microseconds between checkpoints; 0 if it makes none
+    checkpoint_cost: int = 0  # microseconds to make one when asked
+    preemptions: int = 0  # how often it had to make room
+    attained: Micros = 0  # what earlier attempts were charged
+    balance: Micros = 0  # what its account can spend, as told with the job
+    not_before: Instant = 0  # after a start that failed: when it may be tried again
+    counted: tuple[
+        str, ...
+    ] = ()  # limits outside the tree that count it: a user's over all accounts
+    promised_since: Instant | None = None  # when its age first earned it a date
+    promised_at: Instant | None = None  # the date, never moved back but for lost capacity
+
+    def __post_init__(self) -> None:
+        text("job", self.id)
+        texts("path", self.path)
+        if not self.path:
+            raise ValueError("a path names at least one share")
+        for gpu_type, price in self.prices:
+            text("gpu_type", gpu_type)
+            whole("price", price, 0, AMOUNT_MAX)
+        whole("run_max", self.run_max, 1, NEVER)
+        whole("queued_at", self.queued_at, 0, NEVER)
+        whole("not_before", self.not_before, 0, NEVER)
+        whole("priority_class", self.priority_class, 0, CLASS_MAX)
+        whole("preemptions", self.preemptions, 0, AMOUNT_MAX)
+
+    def rate(self, gpu_type: str) -> Micros:
+        """What it costs in an hour on GPUs of this type, at list price."""
+        for name, price in self.prices:
+            if name == gpu_type:
+                return price * self.shape.milli_gpus // MILLI
+        return 0
+
+    def price_of(self, gpu_type: str, span: int) -> Micros:
+        """What so many microseconds on GPUs of this type cost."""
+        for name, price in self.prices:
+            if name == gpu_type:
+                return usage_price_up(price, self.shape.milli_gpus, span // 1_000)
+        return 0
+
+
+class Why(StrEnum):
+    """Why a job started when it did."""
+
+    TURN = "turn"  # it came first among those that wait
+    BACKFILL = "backfill"  # later than others in turn, but in nobody's way
+    AGE = "age"  # it had waited longest, and too long
+    FREED = "freed"  # others made room for it
+
+
+@value
+class Running:
+    """An attempt that has its GPUs: where, since when, and what would be lost."""
+
+    job: Job
+    gpu_type: str
+    pieces: tuple[Piece, ...]  # by node
+    started_at: Instant
+    saved_at: Instant  # work until then is safe: the last checkpoint, or the start
+    why: Why = Why.TURN
+    stops_at: Instant | None = None  # it was asked to stop: its GPUs are free by then
+
+    @property
+    def ends_by(self) -> Instant:
+        """When its GPUs are free at the latest."""
+        if self.stops_at is not None:
+            return self.stops_at
+        return min(self.started_at + self.job.run_max, NEVER)
+
+    def lost(self, now: Instant) -> Micros:
+        """What stopping it now costs: work that no checkpoint keeps, in credits.
+
+        One that makes checkpoints is asked for another before it stops: it loses the making.
+        """
+        span = max(now - self.saved_at, 0)
+        if self.job.checkpoint_every:
+            span = min(span, self.job.checkpoint_cost)
+        return self.job.price_of(self.gpu_type, span)
+
+
+@value
+class Earmark:
+    """GPUs that others leave to a job: it starts when the last of them is free."""
+
+    job: JobId
+    gpu_type: str
+    pieces: tuple[Piece, ...]
+    victims: tuple[JobId, ...]  # who makes room
+    since: Instant

@@ -1,0 +1,426 @@
+"""A round: whose turn it is, what fits, who gets a future place, who makes room.
+
+    1. jobs for which GPUs were kept start when these are free;
+    2. the oldest job of each user that has waited too long starts, or gets a date;
+    3. in turn: a job starts if it fits and is in nobody's way; else room is made for it if it has
+       the right; else it gets a future place, the first few of them;
+    4. again from 1 until nothing more is decided, so that a second look would decide nothing.
+
+All of it is tried on the cluster and taken back: what counts is the plan.
+"""
+
+from itertools import islice, takewhile
+from typing import Final
+
+from bursar.core.ids import JobId
+from bursar.core.instant import NEVER, Instant
+from bursar.core.scheduling.backfill import Claims, earliest
+from bursar.core.scheduling.cluster import Cluster
+from bursar.core.scheduling.decisions import (
+    Decision,
+    Keep,
+    Plan,
+    Preempt,
+    Promise,
+    Reserved,
+    Start,
+    Wait,
+)
+from bursar.core.scheduling.jobs import Job, Path, Shape, Why, need
+from bursar.core.scheduling.machines import MILLI
+from bursar.core.scheduling.place import find, pieces
+from bursar.core.scheduling.preempt import Asking, Freed, Steps, may_ask
+from bursar.core.scheduling.rights import Rights
+from bursar.core.scheduling.share import FAIR, Place
+
+_START: Final = (-1, 0, "")  # before all children of a place
+_END: Final = (FAIR + 1, 0, "")  # behind all
+SEEN: Final = 2  # blocked jobs of one user that are looked at before those of others
+SHORTER: Final = 16  # jobs of one user and shape that are looked at for one that ends soon enough
+
+
+def make_plan(cluster: Cluster, now: Instant) -> Plan:
+    """Decide what starts, stops and is promised now; the cluster stays as it is."""
+    cluster.at(now)
+    with cluster.trial():
+        return carry_out(cluster, now)
+
+
+def carry_out(cluster: Cluster, now: Instant) -> Plan:
+    """The same plan, carried out on the cluster as it is made."""
+    cluster.at(now)
+    decisions: list[Decision] = []
+    steps = Steps(cluster.policy.victim_steps)
+    complete = True
+    while True:
+        turn = _Turn(cluster, steps)
+        turn.take()
+        decisions += turn.decisions
+        complete = complete and turn.complete
+        if not turn.decisions:
+            break
+    return Plan(
+        at=now, decisions=tuple(decisions), waits=tuple(turn.waits.values()),
+        complete=complete and not steps.ended, steps=steps.taken,
+    )  # fmt: skip
+
+
+class _Turn:
+    """One look at everybody in turn."""
+
+    def __init__(self, cluster: Cluster, steps: Steps) -> None:
+        self.decisions: list[Decision] = []
+        self.waits: dict[JobId, Wait] = {}
+        self.complete = True
+        self.steps = steps
+        self._cluster = cluster
+        self._policy = cluster.policy
+        self._tree = cluster.tree
+        self._claims = Claims(cluster)
+        self._promises = Claims(cluster)  # those of them that were promised
+        self._asking = Asking(cluster, self._promises, self.steps)
+        self._free = cluster.free()
+        # What has a future place below each ceiling: GPU type, milli-GPUs.
+        self._coming: dict[int, list[tuple[str, int]]] = {}
+        self._reserved = 0  # future places given
+        self._aged = cluster.aged  # milli-GPUs that run for their age or have a date
+        self._closed: set[tuple[Path, Shape]] = set()  # of which no further job is looked at
+        self._from: dict[int, tuple[int, int, str]] = {}  # where to go on at each place
+        self._full: set[Shape] = set()  # shapes for which nothing is free
+        self._looks = self._policy.looks
+        self._fitting: set[Shape] | None = None  # once looks have run out: shapes that may fit
+        self._nothing = Claims(cluster)  # as if nobody had a claim
+        self._behind = False  # whether somebody in turn before waits for room
+        self._targets = {tier.name: tier.start_target for tier in self._policy.tiers}
+        self._seen: dict[Path, int] = {}  # how many blocked jobs of a user were looked at
+        self._placed: set[Path] = set()  # users with a future place
+
+    def take(self) -> None:
+        """Look at everybody in turn."""
+        self._start_kept()
+        self._start_aged()
+        while (job := self._next()) is not None:
+            self._look(self._more_urgent(job))
+        self._ask_for_urgent()
+
+    # ----------------------------------------------------------------------- kept and aged
+
+    def _start_kept(self) -> None:
+        """Start the jobs whose GPUs are free by now."""
+        for job_id in sorted(self._cluster.earmarks):
+            earmark = self._cluster.earmarks[job_id]
+            if self._cluster.can_start(earmark):
+                self._decide(
+                    Start(
+                        job=job_id,
+                        gpu_type=earmark.gpu_type,
+                        pieces=earmark.pieces,
+                        why=Why.FREED,
+                    )
+                )
+
+    def _start_aged(self) -> None:
+        """Start the oldest job of each user that waited too long, or give it a date."""
+        for jobs in self._aged_jobs():
+            any(self._start_or_date(job) for job in jobs)
+
+    def _start_or_date(self, job: Job) -> bool:
+        """Start a job for its age or give it a date; False if it can never start as things are."""
+        types = self._types(job)
+        if not types:
+            return False
+        milli, gpus = job.shape.milli_gpus, sum(self._cluster.gpus.values()) * MILLI
+        if self._aged and self._aged + milli > gpus // self._policy.aged_part:
+            return True  # the others' turn
+        if self._start(job, types, Why.AGE):
+            self._aged += milli
+        elif not self._ask(job, types):
+            reserved = earliest(self._cluster, self._claims, job, types)
+            if reserved is None:
+                return False
+            self._aged += milli
+            self._wait(job, types, "capacity", reserved)
+            self._claim(job, reserved)
+            self._promises.reserve(job, reserved)
+            self._promise(job, reserved)
+            self._closed.add((job.path, job.shape))
+            self._placed.add(job.path)
+        return True
+
+    def _aged_jobs(self) -> list[list[Job]]:
+        """The jobs that have a date; then of each user without one the oldest that are due."""
+        waiting = self._cluster.waiting
+        dated = [waiting[job_id] for _, job_id in self._cluster.promised]
+        found, users = [[job] for job in dated], {job.path for job in dated}
+        for at, path in islice(self._tree.due, self._policy.looks):
+            if at > self._cluster.now:
+                break
+            if path not in users:
+                patience = at - next(iter(self._tree.user(path).oldest))[0]
+                oldest = islice(self._tree.user(path).oldest, SHORTER)
+                due = [job for since, job in oldest if since + patience <= self._cluster.now]
+                found.append([waiting[job] for job in due])
+        return found
+
+    def _promise(self, job: Job, reserved: Reserved) -> None:
+        if job.promised_at is None or reserved.at < job.promised_at:
+            since = self._cluster.now if job.promised_since is None else job.promised_since
+            self._decide(Promise(job=job.id, at=reserved.at, since=since))
+
+    # ----------------------------------------------------------------------- in turn
+
+    def _next(self) -> Job | None:
+        """The next job in turn of those that were not looked at.
+
+        After so many looks only those come that may fit: whoever has to wait waits unseen.
+        """
+        if self._looks <= 0 and self._fitting is None:
+            self._fitting = {shape for shape in self._tree.root.shapes if self._may_fit(shape)}
+            self.complete = False
+        return self._first(self._tree.root)
+
+    def _may_fit(self, shape: Shape) -> bool:
+        """Whether there is room for a shape, if one does not look at claims and ceilings."""
+        if shape in self._full or not self._enough_free(shape):
+            return False
+        return find(self._cluster, self._nothing, shape, shape.types, NEVER) is not None
+
+    def _enough_free(self, shape: Shape) -> bool:
+        """Whether there is room by numbers alone; what was free when the look began is the most."""
+        for gpu_type in shape.types:
+            largest, total = self._free.get(gpu_type, (-1, 0))
+            if largest >= shape.gpus and total >= shape.gpus * shape.tasks:
+                return True
+        return False
+
+    def _first(self, place: Place) -> Job | None:
+        if place.queues:
+            return self._first_of(place)
+        # Whoever starts something moves back, so nothing is left before where a job was found.
+        start = self._from.get(id(place), _START)
+        for entry in place.order.since(start):
+            child = place.children[entry[2]]
+            may_fit = self._fitting is None or not child.shapes.keys().isdisjoint(self._fitting)
+            if may_fit and (job := self._first(child)) is not None:
+                self._from[id(place)] = entry
+                return job
+        self._from[id(place)] = _END
+        return None
+
+    def _first_of(self, user: Place) -> Job | None:
+        for key in user.heads:
+            job = self._cluster.waiting[key[-1]]
+            if (user.path, job.shape) not in self._closed and self._worth(job):
+                return job
+        return None
+
+    def _more_urgent(self, job: Job) -> Job:
+        """Of the same org, one that would ask this one for its GPUs the next moment; or itself."""
+        for less_class, job_id in islice(self._tree.classes[job.path[:2]], SHORTER):
+            if -less_class <= job.priority_class:
+                break
+            other = self._cluster.waiting[job_id]
+            if (other.path, other.shape) not in self._closed:
+                return other
+        return job
+
+    def _worth(self, job: Job) -> bool:
+        """Whether to look at a job: it may fit, or few of its user have been looked at."""
+        if self._fitting is not None:
+            return job.shape in self._fitting
+        if job.shape not in self._full or self._seen.get(job.path, 0) < SEEN:
+            return True
+        self.complete = False
+        return False
+
+    def _look(self, job: Job) -> None:
+        """Start a job, make room for it, or let it wait."""
+        types = self._types(job)
+        if not types:
+            if not self._replace(job):
+                self._over(job)
+        elif not (self._start_or_shorter(job, types) or self._ask(job, types)):
+            self._block(job, types)
+
+    def _start_or_shorter(self, job: Job, types: tuple[str, ...]) -> bool:
+        """Start a job, or one of the same user and shape that is over before it is in the way."""
+        if job.shape in self._full:
+            return False
+        why = Why.BACKFILL if self._behind else Why.TURN
+        if self._start(job, types, why):
+            return True
+        if not self._may_fit(job.shape):
+            self._full.add(job.shape)
+            if self._fitting is not None:
+                self._fitting.discard(job.shape)
+            return False
+        return any(self._start(other, types, Why.BACKFILL) for other in self._shorter(job))
+
+    def _shorter(self, job: Job) -> list[Job]:
+        """The next few jobs of the same user and shape that end sooner than those before them."""
+        queue = self._tree.user(job.path).queues[job.shape]
+        found, least = [], job.run_max
+        for key in islice(queue, SHORTER):
+            other = self._cluster.waiting[key[-1]]
+            if other.run_max < least:
+                found.append(other)
+                least = other.run_max
+        return found
+
+    def _replace(self, job: Job) -> bool:
+        """Let a job that would pass a ceiling take the place of others of its org."""
+        if job.path[:2] not in self._cluster.urgent or self._ends_soon(job):
+            return False
+        freed = self._asking.make_room(job, job.shape.types)
+        if freed is None:
+            return False
+        self._make(job, freed, self._cluster.now + self._policy.grace)
+        return True
+
+    def _ends_soon(self, job: Job) -> bool:
+        """Whether enough ends within the grace anyway for a job to pass no ceiling."""
+        soon = self._cluster.now + self._policy.grace
+        for gpu_type in job.shape.types:
+            ends = takewhile(lambda end: end[0] <= soon, self._cluster.ends.get(gpu_type, ()))
+            ending = [one for _, job_id in ends if (one := self._cluster.running.get(job_id))]
+            if Rights(self._cluster, job, gpu_type).makes_way(ending):
+                return True
+        return False
+
+    def _ask(self, job: Job, types: tuple[str, ...]) -> bool:
+        """Make room for a job that has the right, if waiting does not cost less."""
+        if not may_ask(self._cluster, job, types):
+            return False
+        reserved = earliest(self._cluster, self._claims, job, types)
+        soon = self._cluster.now + self._policy.grace
+        if reserved is not None and reserved.at <= soon:
+            return False
+        freed = self._asking.make_room(job, types)
+        if freed is None or (reserved is not None and self._better_wait(job, reserved, freed)):
+            return False
+        self._make(job, freed, soon)
+        return True
+
+    def _better_wait(self, job: Job, reserved: Reserved, freed: Freed) -> bool:
+        """Whether a place is free soon, and that costs less than the work that would be lost."""
+        wait = reserved.at - self._cluster.now
+        if wait > self._targets.get(job.path[0], 0):
+            return False
+        lost = sum(running.lost(self._cluster.now) for running, _ in freed.victims)
+        return job.price_of(reserved.gpu_type, wait) < lost
+
+    def _make(self, job: Job, freed: Freed, soon: Instant) -> None:
+        self.complete = self.complete and freed.proven
+        victims = sorted(freed.victims, key=lambda one: one[0].job.id)
+        without = frozenset(running.job.id for running, _ in victims)
+        kept = pieces(self._cluster, job.shape, freed.spot, freed.at, without)
+        for running, right in victims:
+            lost = running.lost(self._cluster.now)
+            self._decide(
+                Preempt(job=running.job.id, wanted_by=job.id, right=right, lost=lost, stops_at=soon)
+            )
+        self._decide(
+            Keep(
+                job=job.id,
+                gpu_type=freed.spot.gpu_type,
+                pieces=kept,
+                victims=tuple(running.job.id for running, _ in victims),
+            )
+        )
+
+    def _block(self, job: Job, types: tuple[str, ...]) -> None:
+        """Let a job wait, with a future place if there are any left."""
+        self._looks -= 1
+        self._closed.add((job.path, job.shape))
+        self._seen[job.path] = self._seen.get(job.path, 0) + 1
+        self._behind = True
+        if self._reserved == self._policy.reservations or job.path in self._placed:
+            self._wait(job, types, "capacity")
+            return
+        reserved = earliest(self._cluster, self._claims, job, types)
+        if reserved is None:
+            self._wait(job, types, "never_fits")
+            return
+        self._reserved += 1
+        self._placed.add(job.path)
+        self._claim(job, reserved)
+        self._wait(job, types, "capacity", reserved)
+
+    def _over(self, job: Job) -> None:
+        """Let a job wait that would pass a ceiling."""
+        self._looks -= 1
+        self._closed.add((job.path, job.shape))
+        gpu_type = job.shape.types[0]
+        over = self._tree.over(job, gpu_type)
+        assert over is not None
+        place, (of, *amounts) = over
+        used, most = amounts if of == "jobs" else map(_gpus, amounts)
+        figures = ("at", "/".join(place.path)), ("of", of), ("used", used), ("most", most)
+        self.waits[job.id] = Wait(job=job.id, reason="ceiling", figures=figures)
+
+    def _ask_for_urgent(self) -> None:
+        """Look at the most urgent job of each org, if it could ask others of its own org."""
+        for org in sorted(self._cluster.urgent):
+            job = self._cluster.waiting[self._tree.most_urgent(org)]
+            if (job.path, job.shape) not in self._closed:
+                self._look(job)
+
+    # ----------------------------------------------------------------------- both
+
+    def _types(self, job: Job) -> tuple[str, ...]:
+        """The types on which the job passes no ceiling."""
+        return tuple(t for t in job.shape.types if self._tree.over(job, t) is None)
+
+    def _start(self, job: Job, types: tuple[str, ...], why: Why) -> bool:
+        """Start a job if it fits and is in nobody's way."""
+        until = self._cluster.now + job.run_max
+        types = tuple(t for t in types if not self._crowds(job, t))
+        spot = find(self._cluster, self._claims, job.shape, types, until)
+        if spot is None:
+            return False
+        taken = pieces(self._cluster, job.shape, spot)
+        self._decide(Start(job=job.id, gpu_type=spot.gpu_type, pieces=taken, why=why))
+        return True
+
+    def _claim(self, job: Job, reserved: Reserved) -> None:
+        """Keep others out of the way of a future place, on its nodes and below its ceilings."""
+        self._claims.reserve(job, reserved)
+        for place in (*self._tree.user(job.path).above(), *self._tree.limits(job)):
+            if place.ceiling or place.jobs_max is not None:
+                coming = self._coming.setdefault(id(place), [])
+                coming.append((reserved.gpu_type, job.shape.milli_gpus))
+
+    def _crowds(self, job: Job, gpu_type: str) -> bool:
+        """Whether a job would use up a ceiling that somebody with a future place needs as well.
+
+        However soon it ends: at its ceiling the other would lose its place.
+        """
+        for place in (*self._tree.user(job.path).above(), *self._tree.limits(job)):
+            coming = self._coming.get(id(place), [])
+            total = sum(milli for _, milli in coming)
+            same = sum(milli for of, milli in coming if of == gpu_type)
+            if coming and place.over_with(job, gpu_type, total, same, len(coming)):
+                return True
+        return False
+
+    def _wait(
+        self, job: Job, types: tuple[str, ...], reason: str, reserved: Reserved | None = None
+    ) -> None:
+        free = sum(
+            room.whole * len(nodes)
+            for kind, rooms in self._cluster.rooms.items()
+            if kind.gpu_type in types and need(job.shape, kind) is not None
+            for room, nodes in rooms.items()
+        )
+        figures = ("needs", _gpus(job.shape.milli_gpus)), ("free", free)
+        self.waits[job.id] = Wait(job=job.id, reason=reason, figures=figures, reserved=reserved)
+
+    def _decide(self, decision: Decision) -> None:
+        self.decisions.append(decision)
+        self._cluster.apply(decision)
+
+
+def _gpus(milli: int) -> int | str:
+    """A number of GPUs, with a fraction if it has one."""
+    whole, part = divmod(milli, MILLI)
+    return f"{whole}.{part:03}".rstrip("0") if part else whole

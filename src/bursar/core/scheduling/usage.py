@@ -1,0 +1,63 @@
+"""Usage that fades, in whole numbers.
+
+The problem. What a share used counts less the longer ago it was: half after a half-life. Fading
+every share at every tick costs what exists, not what changed, and rounds every time.
+
+So nothing fades; what is new grows instead. A unit used at tick t counts `growth(t)`, which doubles
+with every half-life. Only comparisons matter, and they come out the same. What runs at a rate
+from a to b has used `rate * (growth(b) - growth(a))`: exact however it is split, worked out only
+when asked for. Between two ticks growth is a straight line, so short jobs count as well.
+
+Growth starts from one at every epoch of 64 half-lives, when all usage is halved 64 times.
+"""
+
+from functools import lru_cache
+from math import isqrt
+from typing import Final
+
+from bursar.core.instant import MINUTE, Instant
+
+TICK: Final = MINUTE
+HALVINGS: Final = 64  # half-lives in an epoch
+_BITS: Final = 64  # of fraction in growth
+
+# roots[i] is 2 ** (1 / 2**i), with 64 bits of fraction
+_ROOTS: Final = [2 << _BITS]
+while len(_ROOTS) < 32:
+    _ROOTS.append(isqrt(_ROOTS[-1] << _BITS))
+
+
+def tick_of(at: Instant) -> Instant:
+    """The last tick at or before an instant."""
+    return at - at % TICK
+
+
+class Fading:
+    """How fast usage fades: by half in 2 ** `doublings` ticks."""
+
+    __slots__ = ("doublings", "epoch")
+
+    def __init__(self, doublings: int, at: Instant) -> None:
+        self.doublings = doublings
+        self.epoch = self.epoch_of(at)
+
+    def epoch_of(self, at: Instant) -> Instant:
+        """When the epoch of an instant began."""
+        length = HALVINGS * TICK << self.doublings
+        return at - at % length
+
+    def growth(self, at: Instant) -> int:
+        """What a unit of use counts at an instant, against one at the epoch's beginning."""
+        ticks, rest = divmod(at - self.epoch, TICK)
+        here = _growth(ticks, self.doublings)
+        return here + (_growth(ticks + 1, self.doublings) - here) * rest // TICK
+
+
+@lru_cache(maxsize=4_096)
+def _growth(ticks: int, doublings: int) -> int:
+    whole, part = divmod(ticks, 1 << doublings)
+    grown = 1 << _BITS
+    for i in range(doublings):
+        if part >> (doublings - 1 - i) & 1:
+            grown = grown * _ROOTS[i + 1] >> _BITS
+    return grown << whole if whole >= 0 else grown >> -whole

@@ -1,0 +1,29 @@
+"""What every case is checked for."""
+
+from bursar.core.scheduling.cluster import Cluster
+from bursar.core.scheduling.plan import make_plan
+from bursar.core.scheduling.telling import told
+from tests.core.scheduling.cases import T0, Case
+
+
+def check(case: Case) -> None:
+    """The plan says what the case wants, and planning keeps its promises.
+
+    It changes nothing, leaves no trace in what is indexed, decides the same from a snapshot, and
+    decides nothing more once its decisions have been carried out.
+    """
+    before = case.snapshot()
+    cluster = Cluster.of(before)
+    plan = make_plan(cluster, T0)
+
+    assert case.want == told(plan)
+    assert before == cluster.snapshot(), "planning changed its input"
+    assert plan == make_plan(cluster, T0), "planning left a trace"
+    assert plan == make_plan(Cluster.of(cluster.snapshot()), T0), "a snapshot tells less"
+
+    for decision in plan.decisions:
+        cluster.apply(decision)
+    again = make_plan(cluster, T0)
+
+    assert () == again.decisions, "a second look changed its mind"
+    assert again == make_plan(Cluster.of(cluster.snapshot()), T0), "a snapshot tells less"

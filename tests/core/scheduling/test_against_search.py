@@ -1,0 +1,375 @@
+"""Plans for small pools against a search that looks at everything.
+
+The search shares no code with the scheduler: it lays tasks on GPUs one by one, and goes through all
+sets of running jobs. What it looks for is written as the documents say it: who may ask whom, what
+makes one set of victims better than another, and when it is better to wait.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bursar.core.ids import JobId
+from bursar.core.instant import MINUTE, Instant
+from bursar.core.scheduling.cluster import Cluster
+from bursar.core.scheduling.decisions import Keep, Plan, Preempt, Start, Wait
+from bursar.core.scheduling.jobs import Job, Path, Running
+from bursar.core.scheduling.machines import MILLI, NodeState
+from bursar.core.scheduling.plan import make_plan
+from bursar.core.scheduling.policy import ANY, Share
+from bursar.core.scheduling.snapshot import Snapshot
+from bursar.core.scheduling.usage import Fading
+from bursar.core.value import altered
+from tests.core.scheduling.cases import after
+from tests.core.scheduling.worlds import (
+    SMALL,
+    TINY,
+    Free,
+    holders,
+    lay,
+    shares_of,
+    used,
+    worlds,
+)
+
+pytestmark = pytest.mark.property
+
+Set = tuple[Running, ...]
+Cost = tuple[int, int, int, list[JobId]]
+
+
+def unlimited(world: Snapshot) -> Snapshot:
+    """The pool without ceilings."""
+    shares = [(p, altered(s, ceiling=(), jobs_max=None)) for p, s in world.policy.shares]
+    tiers = tuple(altered(tier, ceiling_ppm=1_000_000) for tier in world.policy.tiers)
+    policy = altered(world.policy, shares=tuple(shares), tiers=tiers, limits=())
+    return altered(world, policy=policy)
+
+
+def with_one_job(world: Snapshot) -> Snapshot:
+    """The pool with the first job that waits, which may be tried now."""
+    return altered(world, waiting=tuple(altered(job, not_before=0) for job in world.waiting[:1]))
+
+
+some = settings(max_examples=settings().max_examples // 2)
+POOLS = worlds(TINY).map(unlimited)
+QUESTIONS = POOLS.map(with_one_job).filter(lambda world: bool(world.waiting))
+
+
+# --------------------------------------------------------------------------- places
+
+
+def fits(world: Snapshot, job: Job, gpu_type: str, at: Instant, gone: Sequence[JobId] = ()) -> bool:
+    """Whether all tasks of a job can be laid on GPUs of a type at an instant, if nothing begins and
+    some jobs are gone."""
+    free = {
+        node.id: Free(node)
+        for node in world.nodes
+        if node.state is NodeState.READY
+        or (node.state is NodeState.ON_ORDER and world.at < node.ready_at <= at)
+    }
+    for piece in (piece for one in taken(world, at, gone) for piece in one):
+        if piece.node in free:
+            free[piece.node].take(piece)
+    able = [one for one in free.values() if accepts(one, job, gpu_type)]
+    domains = {one.node.domain(job.shape.within) for one in able}
+    return any(
+        lay([one for one in able if one.node.domain(job.shape.within) == domain], job.shape)
+        for domain in sorted(domains)
+    )
+
+
+def accepts(free: Free, job: Job, gpu_type: str) -> bool:
+    """Whether a task could lie on a node that is empty."""
+    node, shape = free.node, job.shape
+    roomy = node.memory_gib >= shape.memory_gib and set(shape.labels) <= set(node.labels)
+    return roomy and node.gpu_type == gpu_type
+
+
+def taken(world: Snapshot, at: Instant, gone: Sequence[JobId]) -> Iterator[Sequence]:  # type: ignore[type-arg]
+    """The pieces of all that is still there at an instant."""
+    jobs = {job.id: job for job in world.waiting}
+    for one in world.running:
+        # Whoever should have gone by now is there still, and gone when a victim would be.
+        ends_by = one.ends_by if one.ends_by > world.at else world.at + world.policy.grace
+        if ends_by > at and one.job.id not in gone:
+            yield one.pieces
+    for kept in world.earmarks:
+        if kept.since + world.policy.grace + jobs[kept.job].run_max > at:
+            yield kept.pieces
+
+
+def earliest(world: Snapshot, job: Job) -> Instant | None:
+    """The first instant at which a job surely fits."""
+    grace = world.policy.grace
+    jobs = {one.id: one for one in world.waiting}
+    instants = {world.at, world.at + grace, *(one.ends_by for one in world.running)}
+    instants |= {node.ready_at for node in world.nodes}
+    instants |= {kept.since + grace + jobs[kept.job].run_max for kept in world.earmarks}
+    for at in sorted(instants):
+        if at >= world.at and any(fits(world, job, t, at) for t in job.shape.types):
+            return at
+    return None
+
+
+# --------------------------------------------------------------------------- rights
+
+
+@dataclass(frozen=True)
+class Rights:
+    """What one job may ask of others in a pool, on GPUs of one type."""
+
+    world: Snapshot
+    job: Job
+    gpu_type: str
+    shares: dict[Path, Share]
+
+    def of(self, other: Running) -> str | None:
+        """By which right another can be asked."""
+        mine, theirs = self.job.path, other.job.path
+        if (
+            not other.job.preemptible
+            or other.job.preemptions >= self.world.policy.preemptions_max
+            or other.stops_at is not None
+            or other.started_at >= self.world.at
+            or other.gpu_type != self.gpu_type
+        ):
+            return None
+        if any(theirs[: len(place)] != place for place in self.owed()) and self.reaches(theirs):
+            return "floor"
+        if mine[:2] == theirs[:2]:
+            return "class" if other.job.priority_class < self.job.priority_class else None
+        return "share" if mine[0] == theirs[0] else None
+
+    def owed(self) -> list[Path]:
+        """The places of the job that have less than their floor, even with it."""
+        milli, path = self.job.shape.milli_gpus, self.job.path
+        return [
+            place
+            for place in (path[:depth] for depth in range(1, len(path) + 1))
+            for of, floor in self.floor(place)
+            if milli and of in (ANY, self.gpu_type)
+            if used(self.world, place, of) + milli <= floor
+        ]
+
+    def floor(self, place: Path) -> list[tuple[str, int]]:
+        """What a place must keep, in thousandths of GPUs."""
+        share = self.shares.get(place, Share())
+        return [(of, gpus * MILLI) for of, gpus in share.floor]
+
+    def reaches(self, other: Path) -> bool:
+        """Whether the job's tier may take from another's."""
+        tiers = {tier.name: tier.preempts for tier in self.world.policy.tiers}
+        return other[0] == self.job.path[0] or other[0] in tiers.get(self.job.path[0], ())
+
+    def legal(self, victims: Set) -> bool:
+        """Whether all floors and shares allow that these leave together."""
+        places = {one.job.path[:depth] for one in victims for depth in range(1, 6)}
+        strange = [place for place in places if place != self.job.path[: len(place)]]
+        return all(self.keeps_floor(place, victims) for place in strange) and all(
+            self.keeps_larger_part(one.job.path[:2], victims)
+            for one in victims
+            if self.of(one) == "share"
+        )
+
+    def keeps_floor(self, place: Path, victims: Set) -> bool:
+        """Whether a place has its floor once these have left, if it loses anything of it."""
+        for of, floor in self.floor(place):
+            lost = sum(
+                one.job.shape.milli_gpus
+                for one in victims
+                if one.job.path[: len(place)] == place and of in (ANY, one.gpu_type)
+            )
+            if lost and used(self.world, place, of) - lost < floor:
+                return False
+        return True
+
+    def keeps_larger_part(self, org: Path, victims: Set) -> bool:
+        """Whether an org still has the larger part by weight, of what runs in credits an hour, and
+        of what was used and runs ahead."""
+        lost = sum(one.job.rate(one.gpu_type) for one in victims if one.job.path[:2] == org)
+        mine, more = self.job.path[:2], self.job.rate(self.gpu_type)
+        ahead = self.growth(self.tick + self.world.policy.ahead) - self.growth(self.world.at)
+        return all(
+            (theirs - lost * span) * self.weight(mine) > (ours + more * span) * self.weight(org)
+            for theirs, ours, span in (
+                (self.rate(org), self.rate(mine), 1),
+                (self.ahead(org), self.ahead(mine), ahead),
+            )
+        )
+
+    def rate(self, org: Path) -> int:
+        """What an org's jobs cost in an hour."""
+        return sum(job.rate(t) for job, t in holders(self.world) if job.path[:2] == org)
+
+    def ahead(self, org: Path) -> int:
+        """What an org used, grown, and what its jobs cost until a while from now."""
+        since = {one.job.id: one.started_at for one in self.world.running}
+        since |= {kept.job: kept.since for kept in self.world.earmarks}
+        then = self.growth(self.tick + self.world.policy.ahead)
+        before = sum(base for path, base in self.world.usage if path[:2] == org)
+        return before + sum(
+            job.rate(gpu_type) * (then - self.growth(since[job.id]))
+            for job, gpu_type in holders(self.world)
+            if job.path[:2] == org
+        )
+
+    def growth(self, at: Instant) -> int:
+        """What a unit of use counts at an instant."""
+        return Fading(self.world.policy.half_life, self.world.at).growth(at)
+
+    @property
+    def tick(self) -> Instant:
+        """The last full minute: turns are taken as of then."""
+        return self.world.at - self.world.at % MINUTE
+
+    def weight(self, org: Path) -> int:
+        """An org's weight."""
+        return self.shares.get(org, Share()).weight
+
+    def above_floor(self, other: Running) -> tuple[int, str]:
+        """How far the place where another's path parts from ours is above its floor."""
+        mine, theirs = self.job.path, other.job.path
+        depth = next(n for n in range(1, 6) if mine[:n] != theirs[:n])
+        floor = dict(self.floor(theirs[:depth])).get(ANY, 0)
+        return used(self.world, theirs[:depth], ANY) - floor, "/".join(theirs[:depth])
+
+
+def stages(rights: Rights) -> Iterator[list[Running]]:
+    """Among whom victims are looked for, one group after another."""
+    by_right: dict[str, list[Running]] = {"floor": [], "class": [], "share": []}
+    for one in rights.world.running:
+        if right := rights.of(one):
+            by_right[right].append(one)
+    if owed := by_right["floor"]:
+        largest = max(map(rights.above_floor, owed))
+        yield [one for one in owed if rights.above_floor(one) == largest]
+    yield from by_right.values()
+    yield [one for group in by_right.values() for one in group]
+
+
+def cost(victims: Set, now: Instant) -> Cost:
+    """What a set of victims costs; the smaller, the better."""
+    return (
+        max(one.job.priority_class for one in victims),
+        sum(one.lost(now) for one in victims),
+        len(victims),
+        sorted(one.job.id for one in victims),
+    )
+
+
+def best_set(world: Snapshot, job: Job) -> Set | None:
+    """The best victims for a job: the first type and group with a legal set that makes room."""
+    soon = world.at + world.policy.grace
+    shares = shares_of(world)
+    for gpu_type in job.shape.types:
+        rights = Rights(world, job, gpu_type, shares)
+        for group in stages(rights):
+            sets = [
+                victims
+                for count in range(1, len(group) + 1)
+                for victims in combinations(group, count)
+                if rights.legal(victims)
+                and fits(world, job, gpu_type, soon, [one.job.id for one in victims])
+            ]
+            if sets:
+                return min(sets, key=lambda victims: cost(victims, world.at))
+    return None
+
+
+def better_wait(world: Snapshot, job: Job, wait: Wait, victims: Set) -> bool:
+    """Whether a place is free soon enough, at less cost than the victims' lost work."""
+    if wait.reserved is None:
+        return False
+    span = wait.reserved.at - world.at
+    targets = {tier.name: tier.start_target for tier in world.policy.tiers}
+    lost = sum(one.lost(world.at) for one in victims)
+    patient = span <= targets.get(job.path[0], 0)
+    return span <= world.policy.grace or (
+        patient and job.price_of(wait.reserved.gpu_type, span) < lost
+    )
+
+
+# --------------------------------------------------------------------------- the plans
+
+
+def planned(before: Snapshot) -> Plan:
+    """The plan for a pool."""
+    return make_plan(Cluster.of(before), before.at)
+
+
+def victims_of(plan: Plan) -> list[JobId]:
+    """Who is asked to make room."""
+    return sorted(one.job for one in plan.decisions if isinstance(one, Preempt))
+
+
+@some
+@given(QUESTIONS)
+def test_one_job_gets_exactly_what_the_search_finds(before: Snapshot) -> None:
+    """It starts if there is any place; else the best legal set of victims makes room, unless it is
+    better to wait; else it waits, until the first instant at which it surely fits (S2, S5, S7)."""
+    (job,) = before.waiting
+    plan = planned(before)
+    kinds = {type(one) for one in plan.decisions} & {Start, Keep}
+
+    if any(fits(before, job, gpu_type, before.at) for gpu_type in job.shape.types):
+        assert {Start} == kinds
+        return
+    best = best_set(before, job)
+    if {Keep} == kinds:
+        assert best is not None
+        assert sorted(one.job.id for one in best) == victims_of(plan)
+        return
+    assert set() == kinds
+    (wait,) = plan.waits
+    assert earliest(before, job) == (wait.reserved and wait.reserved.at)
+    assert best is None or better_wait(before, job, wait, best)
+
+
+@some
+@given(POOLS)
+def test_the_first_who_waits_cannot_be_helped(before: Snapshot) -> None:
+    """Once a plan is carried out, there is no place for the first job that waits for capacity, and
+    no legal set of victims either, unless it is better to wait (S5)."""
+    plan = planned(before)
+    then = after(before, plan)
+    jobs = {job.id: job for job in then.waiting}
+    first = next((wait for wait in plan.waits if wait.reason in ("capacity", "never_fits")), None)
+    if first is None:
+        return
+    job = jobs[first.job]
+
+    assert not any(fits(then, job, gpu_type, then.at) for gpu_type in job.shape.types)
+    best = best_set(then, job)
+    assert best is None or better_wait(then, job, first, best)
+
+
+@some
+@given(st.one_of(POOLS, worlds(SMALL)))
+def test_victims_are_legal_and_none_is_one_too_many(before: Snapshot) -> None:
+    """Whoever makes room may be asked, all of them together, by the right that is told; and no
+    victim fewer would be enough, claims of others aside (S5)."""
+    plan = planned(before)
+    shares = shares_of(before)
+    cluster = Cluster.of(before)
+    cluster.at(plan.at)
+    world, asked = cluster.snapshot(), list[Preempt]()
+    for one in plan.decisions:
+        if isinstance(one, Preempt):
+            asked.append(one)
+        elif isinstance(one, Keep):
+            job = next(job for job in world.waiting if job.id == one.job)
+            rights = Rights(world, job, one.gpu_type, shares)
+            running = {there.job.id: there for there in world.running}
+            victims = tuple(running[ask.job] for ask in asked)
+
+            assert [ask.right for ask in asked] == [rights.of(there) for there in victims]
+            assert rights.legal(victims)
+            assert fits(world, job, one.gpu_type, world.at + world.policy.grace, one.victims)
+            asked = []
+        cluster.apply(one)
+        world = world if asked else cluster.snapshot()

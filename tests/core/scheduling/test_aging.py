@@ -1,0 +1,155 @@
+"""Jobs that have waited too long: a date, and at most a fifth of the GPUs (S4)."""
+
+import pytest
+
+from bursar.core.value import altered
+from tests.core.scheduling.cases import PLAIN, Case
+from tests.core.scheduling.checking import check
+
+CASES = {
+    # ------------------------------------------------------------------ starting
+    "a job that waited too long goes first, whatever its user used": Case(
+        nodes="n1=8xH100",
+        queued="old:8/waited=24h new:8/who=paid.beta.x.bob",
+        usage="paid.acme.ml.ann=100",
+        want="old -> n1:8 age; new waits needs=8 free=0 start=24h",
+    ),
+    "a second before that it does not": Case(
+        nodes="n1=8xH100",
+        queued="old:8/waited=86399s new:8/who=paid.beta.x.bob",
+        usage="paid.acme.ml.ann=100",
+        want="new -> n1:8; old waits needs=8 free=0 start=24h",
+    ),
+    "those who waited longer go first": Case(
+        nodes="n1=10xH100",
+        queued="a:2/waited=25h b:2/waited=26h/who=paid.beta.x.bob c:8/who=paid.cora.x.cat",
+        usage="paid.acme.ml.ann=100",
+        want="b -> n1:2 age; c -> n1:8; a waits needs=2 free=0 start=24h",
+    ),
+    "one job of each user": Case(
+        nodes="n1=10xH100",
+        running="x@n1:10/ends=60m/fixed",
+        queued="a1:1/waited=26h a2:1/waited=25h b:1/waited=25h/who=paid.acme.ml.bob",
+        want="a1 promised start=1h; b promised start=1h;"
+        " a1 waits needs=1 free=0 start=1h; b waits needs=1 free=0 start=1h",
+    ),
+    # ------------------------------------------------------------------ at most a fifth
+    "jobs started for their age have at most a fifth of the GPUs": Case(
+        nodes="n1=10xH100",
+        running="x@n1:2/aged",
+        queued="old:1/waited=25h new:8/who=paid.beta.x.bob",
+        usage="paid.acme.ml.ann=100",
+        want="new -> n1:8; old waits needs=1 free=0 start=1430m",
+    ),
+    "up to a fifth": Case(
+        nodes="n1=10xH100",
+        running="x@n1:1/aged/who=paid.zeta.x.zoe",
+        queued="old:1/waited=25h new:8/who=paid.beta.x.bob",
+        usage="paid.acme.ml.ann=100",
+        want="old -> n1:1 age; new -> n1:8",
+    ),
+    "several at once share the fifth": Case(
+        nodes="n1=10xH100",
+        queued="a:2/waited=26h b:2/waited=25h/who=paid.beta.x.bob c:8/who=paid.cora.x.cat",
+        usage="paid.acme.ml.ann=100 paid.beta.x.bob=100",
+        want="a -> n1:2 age; c -> n1:8; b waits needs=2 free=0 start=24h",
+    ),
+    "a gang larger than a fifth is helped when nobody else is": Case(
+        nodes="n1=8xH100",
+        running="x@n1:8/ends=60m/fixed",
+        queued="gang:8/waited=25h",
+        want="gang promised start=1h; gang waits needs=8 free=0 start=1h",
+    ),
+    "another part by the policy": Case(
+        nodes="n1=10xH100",
+        running="x@n1:2/aged",
+        queued="old:1/waited=25h new:8/who=paid.beta.x.bob",
+        usage="paid.acme.ml.ann=100",
+        policy=altered(PLAIN, aged_part=2),
+        want="old -> n1:1 age; new waits needs=8 free=7 start=1430m",
+    ),
+    # ------------------------------------------------------------------ dates
+    "who cannot start gets a date": Case(
+        nodes="n1=8xH100",
+        running="x@n1:8/ends=60m/who=paid.beta.x.bob",
+        queued="old:1/waited=25h",
+        usage="paid.acme.ml.ann=100",
+        policy=altered(PLAIN, preemptions_max=0),
+        want="old promised start=1h; old waits needs=1 free=0 start=1h",
+    ),
+    "a date is not given twice": Case(
+        nodes="n1=8xH100",
+        running="x@n1:8/ends=60m/fixed",
+        queued="old:1/waited=25h/promised=60m,5m",
+        want="old waits needs=1 free=0 start=1h",
+    ),
+    "an earlier date is told": Case(
+        nodes="n1=8xH100",
+        running="x@n1:8/ends=60m/fixed",
+        queued="old:1/waited=25h/promised=2h,5m",
+        want="old promised start=1h; old waits needs=1 free=0 start=1h",
+    ),
+    "a date is not moved back, though capacity was lost": Case(
+        nodes="n1=8xH100",
+        running="x@n1:8/ends=60m/fixed",
+        queued="old:1/waited=25h/promised=30m,5m",
+        want="old waits needs=1 free=0 start=1h",
+    ),
+    "nobody slips in who would delay a date": Case(
+        nodes="n1=8xH100 n2=8xH100",
+        running="x@n1:8/ends=60m/fixed",
+        queued="old:16/waited=25h late:8/who=paid.beta.x.bob short:4/limit=1h/who=paid.beta.x.bob",
+        want="old promised start=1h; short -> n2:4 backfill; old waits needs=16 free=4 start=1h;"
+        " late waits needs=8 free=4 start=25h",
+    ),
+    "who has a date goes before those who get one": Case(
+        nodes="n1=10xH100",
+        running="x@n1:1/ends=60m/fixed y@n1:9@1/ends=2h/fixed",
+        queued="first:1/waited=25h/promised=2h,5m second:1/waited=30h/who=paid.beta.x.bob",
+        want="first promised start=1h; second promised start=2h;"
+        " first waits needs=1 free=0 start=1h; second waits needs=1 free=0 start=2h",
+    ),
+    "an aged job keeps its right to ask": Case(
+        nodes="n1=4xH100",
+        running="low@n1:4/batch",
+        queued="urgent:4/prod/waited=25h",
+        want="low preempted for=urgent by=class; urgent waits on=n1:4",
+    ),
+    "one that never fits does not hide the next of its user": Case(
+        nodes="n1=8xH100",
+        running="x@n1:8/ends=60m/fixed",
+        queued="huge:100/waited=30h old:1/waited=25h",
+        want="old promised start=1h; old waits needs=1 free=0 start=1h;"
+        " huge waits needs=100 free=0",
+    ),
+    "a date holds though an older job of the same user comes back": Case(
+        nodes="n1=10xH100",
+        running="x@n1:10/ends=60m/fixed",
+        queued="back:1x4/waited=30h dated:1x8/waited=25h/promised=60m,10m",
+        want="dated waits needs=8 free=0 start=1h; back waits needs=4 free=0",
+    ),
+    "an aged job at a ceiling waits": Case(
+        nodes="n1=8xH100",
+        running="x@n1:4",
+        queued="old:1/waited=25h",
+        shares="paid.acme=ceil4",
+        want="old waits ceiling at=paid/acme of=* used=4 most=4",
+    ),
+    "an aged job that never fits keeps nothing from others": Case(
+        nodes="n1=8xH100",
+        queued="old:16/waited=25h new:8/who=paid.beta.x.bob",
+        want="new -> n1:8 backfill; old waits never_fits needs=16 free=0",
+    ),
+    "a job that failed to start is not helped before its time": Case(
+        nodes="n1=8xH100",
+        queued="old:8/waited=25h/again=30s new:8/who=paid.beta.x.bob",
+        usage="paid.beta.x.bob=100",
+        want="new -> n1:8",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_aging(case: Case) -> None:
+    """The oldest job of each user starts, or has a date that only comes nearer."""
+    check(case)

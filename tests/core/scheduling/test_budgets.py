@@ -1,0 +1,108 @@
+"""Budgets count steps, and a plan says when one ended before all was looked at (S14)."""
+
+from bursar.core.scheduling.plan import SEEN, make_plan
+from bursar.core.scheduling.telling import told
+from bursar.core.value import altered
+from tests.core.scheduling.cases import PLAIN, T0, Case
+from tests.core.scheduling.checking import check
+
+
+def complete(case: Case) -> bool:
+    """Whether the plan of a case looked at all it wanted to."""
+    check(case)
+    return make_plan(case.cluster(), T0).complete
+
+
+def test_a_plan_that_looked_at_everything_says_so() -> None:
+    case = Case(
+        nodes="n1=4xH100", running="x@n1:4/batch", queued="u:4/prod",
+        want="x preempted for=u by=class; u waits on=n1:4",
+    )  # fmt: skip
+
+    assert complete(case)
+
+
+def test_when_steps_run_out_and_nobody_was_found_the_plan_says_so() -> None:
+    """Two would have to leave; only one set is looked at."""
+    case = Case(
+        nodes="n1=8xH100",
+        running="a@n1:2/batch b@n1:2@2/batch c@n1:4@4/fixed",
+        queued="u:1x4/prod",
+        policy=altered(PLAIN, victim_steps=1),
+        want="u waits needs=4 free=0 start=1430m",
+    )
+
+    assert not complete(case)
+
+
+def test_a_gang_has_good_victims_though_they_are_not_proven_the_best() -> None:
+    case = Case(
+        nodes="n1=4xH100 n2=4xH100",
+        running="a@n1:4/batch b@n2:4/batch",
+        queued="u:2x4/prod",
+        policy=altered(PLAIN, victim_steps=0),
+        want="a preempted for=u by=class; b preempted for=u by=class; u waits on=n1:4+n2:4",
+    )
+
+    assert not complete(case)
+
+
+def test_after_so_many_looks_only_those_are_seen_that_may_fit() -> None:
+    """Whoever has to wait waits unseen; whoever can start starts."""
+    blocked = " ".join(f"b{n}:{n + 3}/who=paid.b{n}.x.u" for n in range(4))
+    small = " ".join(f"s{n}:1x1/who=paid.s{n}.x.u" for n in range(3))
+    case = Case(
+        nodes="n1=8xH100",
+        running="x@n1:6/fixed",
+        queued=f"{blocked} {small}",
+        policy=altered(PLAIN, looks=2, reservations=1),
+        want="s0 -> n1:1 backfill; s1 -> n1:1 backfill;"
+        " b0 waits needs=3 free=0 start=1430m; b1 waits needs=4 free=0",
+    )
+
+    assert not complete(case)
+
+
+def test_the_most_urgent_job_of_an_org_is_seen_however_many_wait() -> None:
+    """It may be able to help itself (S5)."""
+    case = Case(
+        nodes="n1=8xH100",
+        running="x@n1:6/fixed/who=paid.b0.x.u low@n1:2@6/batch",
+        queued="b:3/who=paid.beta.x.u c:4/who=paid.cora.x.u urgent:2/prod",
+        usage="paid.acme.ml.ann=100",
+        policy=altered(PLAIN, looks=1, reservations=0),
+        want="low preempted for=urgent by=class; urgent waits on=n1:2; b waits needs=3 free=0",
+    )
+
+    assert not complete(case)
+
+
+def test_of_one_user_few_are_looked_at_whose_like_did_not_fit() -> None:
+    """Of the sizes that did not fit for one user, another user has the first few looked at."""
+    sizes = range(1, SEEN + 3)
+    told_of = [*(f"a{n}" for n in sizes), *(f"b{n}" for n in sizes[:SEEN])]
+    case = Case(
+        nodes="n1=8xH100",
+        running="x@n1:8/fixed/who=paid.zeta.x.zoe",
+        queued=" ".join(f"a{n}:{n} b{n}:{n}/who=paid.acme.ml.bob" for n in sizes),
+        want="; ".join(
+            f"{name} waits needs={name[1]} free=0{' start=1430m' if name[1] == '1' else ''}"
+            for name in told_of
+        ),
+    )
+
+    assert not complete(case)
+
+
+def test_the_same_plan_costs_the_same_steps() -> None:
+    """So that a decision can be replayed from what was known."""
+    case = Case(
+        nodes="n1=8xH100",
+        running=" ".join(f"v{n}@n1:1@{n}/batch/ran={n + 1}m" for n in range(8)),
+        queued="u:1x4/prod",
+        want="",
+    )
+    one, other = (make_plan(case.cluster(), T0) for _ in range(2))
+
+    assert 0 < one.steps == other.steps
+    assert told(one).startswith("v0 preempted for=u by=class; v1 preempted")

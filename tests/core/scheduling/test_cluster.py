@@ -1,0 +1,191 @@
+"""The cluster: kept up as things happen, and exactly as before after a trial."""
+
+import pytest
+
+from bursar.core.ids import JobId
+from bursar.core.instant import HOUR, MINUTE, SECOND
+from bursar.core.refusal import InvariantBroken
+from bursar.core.scheduling.cluster import Cluster
+from bursar.core.scheduling.decisions import Keep, Preempt, Promise, Start
+from bursar.core.scheduling.jobs import Why
+from bursar.core.scheduling.machines import NodeId, NodeState, Piece
+from bursar.core.scheduling.plan import make_plan
+from bursar.core.scheduling.telling import told
+from bursar.core.value import altered
+from tests.core.scheduling.cases import PLAIN, T0, Case
+
+N1 = NodeId("n1")
+BUSY = Case(
+    nodes="n1=8xH100 n2=8xH100/state=draining n3=8xA100/ready=30m",
+    running="low@n1:4/batch/aged leaving@n2:4/stops=20s",
+    queued="a:4/prod b:1/again=30s c:1/waited=25h/promised=1h,5m kept:1",
+    kept="kept@n1:1@7",
+    usage="paid.acme.ml.ann=5",
+    typical="1x4",
+    want="",
+)
+
+
+def same(cluster: Cluster) -> None:
+    """A cluster that was kept up is the one that its snapshot gives."""
+    assert cluster.snapshot() == Cluster.of(cluster.snapshot()).snapshot()
+    now = cluster.now
+    assert make_plan(cluster, now) == make_plan(Cluster.of(cluster.snapshot()), now)
+
+
+def test_a_snapshot_gives_the_cluster_and_back() -> None:
+    snapshot = BUSY.snapshot()
+
+    assert snapshot == Cluster.of(snapshot).snapshot()
+
+
+def test_a_trial_leaves_nothing_behind() -> None:
+    """Every kind of decision, one upon another."""
+    cluster = BUSY.cluster()
+    cluster.at(T0)
+    before, plan = cluster.snapshot(), make_plan(cluster, T0)
+    soon = T0 + 30 * SECOND
+    decisions = (
+        Promise(job=JobId("a"), at=T0 + HOUR, since=T0),
+        Preempt(job=JobId("low"), wanted_by=JobId("a"), right="class", lost=0, stops_at=soon),
+        Keep(
+            job=JobId("a"), gpu_type="H100", pieces=(Piece(N1, (0, 1, 2, 3), 1),),
+            victims=(JobId("low"),),
+        ),
+        Start(job=JobId("kept"), gpu_type="H100", pieces=(Piece(N1, (7,), 1),), why=Why.FREED),
+        Start(job=JobId("c"), gpu_type="H100", pieces=(Piece(N1, (6,), 1),), why=Why.AGE),
+    )  # fmt: skip
+    with cluster.trial():
+        for decision in decisions:
+            cluster.apply(decision)
+        assert 5_000 == cluster.aged
+        assert T0 + HOUR == cluster.waiting[JobId("a")].promised_at
+        assert before != cluster.snapshot()
+
+    assert before == cluster.snapshot()
+    assert plan == make_plan(cluster, T0)
+    assert 4_000 == cluster.aged
+
+
+def test_a_trial_that_goes_wrong_leaves_nothing_behind() -> None:
+    cluster = BUSY.cluster()
+    before = cluster.snapshot()
+
+    def fail() -> None:
+        with cluster.trial():
+            cluster.stop(JobId("low"), T0)
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        fail()
+    assert before == cluster.snapshot()
+
+
+def test_time_does_not_run_backwards() -> None:
+    cluster = BUSY.cluster()
+    cluster.at(T0 + 1)
+
+    with pytest.raises(InvariantBroken, match="time runs backwards"):
+        cluster.at(T0)
+
+
+def test_a_node_does_not_become_another() -> None:
+    """It can change its state and its place, not what it is."""
+    cluster = BUSY.cluster()
+    node = cluster.machines[N1].node
+    cluster.add_node(altered(node, rack="r2"))
+
+    with pytest.raises(InvariantBroken, match="a node became another"):
+        cluster.add_node(altered(node, gpus=4))
+
+
+def test_a_node_on_which_something_runs_does_not_leave() -> None:
+    cluster = BUSY.cluster()
+
+    with pytest.raises(InvariantBroken, match="a node left with jobs on it"):
+        cluster.drop_node(N1)
+    cluster.drop_node(NodeId("n3"))
+    assert ["n1", "n2"] == sorted(cluster.machines)
+    assert 0 == len(cluster.coming)
+    same(cluster)
+
+
+def test_an_empty_node_leaves_and_its_kind_with_it() -> None:
+    cluster = Case(nodes="n1=8xH100 n2=8xH100", queued="a:8", want="").cluster()
+    cluster.drop_node(N1)
+    assert "a -> n2:8" == told(make_plan(cluster, T0))
+    cluster.drop_node(NodeId("n2"))
+
+    assert "a waits never_fits needs=8 free=0" == told(make_plan(cluster, T0))
+    assert {} == cluster.gpus
+    same(cluster)
+
+
+def test_a_node_on_order_arrives() -> None:
+    cluster = Case(nodes="n1=8xH100/ready=30m", queued="a:8", want="").cluster()
+    assert "a waits needs=8 free=0 start=30m" == told(make_plan(cluster, T0))
+    cluster.at(T0 + 20 * MINUTE)
+    cluster.add_node(altered(cluster.machines[N1].node, state=NodeState.READY))
+
+    assert "a -> n1:8" == told(make_plan(cluster, T0 + 20 * MINUTE))
+    assert {"H100": 8} == cluster.gpus
+
+
+def test_gpus_kept_on_a_node_that_cannot_be_used_are_given_up() -> None:
+    """The job waits in turn again, and starts elsewhere."""
+    case = Case(nodes="n1=4xH100 n2=4xH100", queued="u:4", kept="u@n1:4", want="")
+    for state in (NodeState.DEAD, NodeState.DRAINING, NodeState.QUARANTINED):
+        cluster = case.cluster()
+        cluster.add_node(altered(cluster.machines[N1].node, state=state))
+        assert "u -> n2:4" == told(make_plan(cluster, T0))
+        same(cluster)
+    cluster = case.cluster()
+    cluster.drop_node(N1)
+    assert "u -> n2:4" == told(make_plan(cluster, T0))
+
+
+def test_jobs_come_and_go() -> None:
+    """Whatever the state in which they are withdrawn."""
+    cluster = BUSY.cluster()
+    for job in ("a", "b", "c", "kept"):
+        cluster.withdraw(JobId(job))
+        same(cluster)
+
+    assert ({}, {}) == (cluster.waiting, cluster.earmarks)
+    assert "" == told(make_plan(cluster, T0 + MINUTE))
+
+
+def test_jobs_end_whether_or_not_they_were_asked_to() -> None:
+    cluster = BUSY.cluster()
+    cluster.at(T0 + MINUTE)
+    cluster.end(JobId("low"))
+    cluster.end(JobId("leaving"))
+
+    assert 0 == cluster.aged
+    assert {} == cluster.running
+    assert None is cluster.lowest_class(("paid", "acme"))
+    assert None is cluster.lowest_class(("paid", "beta"))
+    same(cluster)
+
+
+def test_what_was_saved_is_not_lost() -> None:
+    cluster = BUSY.cluster()
+    cluster.saved(JobId("low"), T0 - MINUTE)
+
+    assert T0 - MINUTE == cluster.running[JobId("low")].saved_at
+    assert 0 < cluster.running[JobId("low")].lost(T0) < 100_000
+
+
+def test_a_tier_with_a_share_of_its_own_keeps_it() -> None:
+    """Parts of the pool are for tiers that have no other."""
+    cluster = Case(nodes="n1=8xH100", queued="a:8", shares="paid=ceil4", policy=PLAIN, want="")
+    plan = make_plan(cluster.cluster(), T0)
+
+    assert "a waits ceiling at=paid of=* used=0 most=4" == told(plan)
+
+
+def test_what_is_free_by_type() -> None:
+    """The most on one node, and on all."""
+    cluster = Case(nodes="n1=8xH100 n2=4xH100 n3=2xA100", running="x@n1:5", want="").cluster()
+
+    assert {"H100": (4, 7), "A100": (2, 2)} == cluster.free()

@@ -1,0 +1,919 @@
+"""Why a job waits, case by case: every blocker, who is in the way, what would help, when (S14)."""
+
+import re
+from dataclasses import dataclass
+from textwrap import dedent
+
+import pytest
+
+from bursar.core.ids import JobId
+from bursar.core.instant import HOUR, MINUTE, SECOND
+from bursar.core.scheduling.changes import Change
+from bursar.core.scheduling.cluster import Cluster
+from bursar.core.scheduling.explain import Explanation, Prediction, explain, likely_end
+from bursar.core.scheduling.jobs import Why
+from bursar.core.scheduling.plan import make_plan
+from bursar.core.scheduling.policy import Tier
+from bursar.core.scheduling.reasons import WHYS, reasons
+from bursar.core.scheduling.wording import decimal, lasting
+from bursar.core.value import altered
+from tests.core.scheduling.cases import PLAIN, T0, Case, after
+from tests.core.scheduling.worlds import indexes
+
+NO_RIGHTS = """\
+- may not ask for a floor: no place of it has one
+- may ask nobody of its org: its class is 0, the lowest that runs and may be asked is 0
+- may ask no other org: no other of its tier has anything that runs
+"""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A pool, and what is told about one of its jobs."""
+
+    case: Case
+    job: str
+    told: str
+
+
+def asked(job: str, told: str, **pool: str) -> Asked:
+    """What is told about a job of a pool; a line that is indented by four goes on."""
+    text = re.sub("\n {4,}", " ", dedent(told)).replace("NO_RIGHTS\n", NO_RIGHTS)
+    return Asked(Case(want="", **pool), job, text)  # type: ignore[arg-type]
+
+
+CASES = {
+    "too little is free": asked(
+        "b",
+        """\
+        b: starts in 30m at the earliest, in 1h at the latest (reserved)
+        number 1 in turn, 0 GPU-hours at most before it
+        - needs 4 GPUs of H100, 0 GPUs free (0 GPUs of use to it)
+        NO_RIGHTS
+          a of paid.acme.ml.ann: 8 GPUs on n1, ends in 1h at most
+        would start with: 4 GPUs more free on 1 node of H100
+        """,
+        nodes="n1=8xH100",
+        running="a@n1:8/ends=1h",
+        queued="b:4",
+    ),
+    "enough is free, but not together": asked(
+        "b",
+        """\
+        b: starts in 30m at the earliest, in 1h at the latest (reserved)
+        number 1 in turn, 0 GPU-hours at most before it
+        - needs 4 GPUs of H100, 5 GPUs free but not together: 5 GPUs in pieces too small
+            or too far apart
+        - may not ask for a floor: no place of it has one
+        - may ask nobody of its org: its class is 0, the lowest that runs and may be asked is none
+        - may ask no other org: no other of its tier has anything that runs
+          a of paid.acme.ml.ann: 6 GPUs on n1, ends in 1h at most
+          c of paid.acme.ml.ann: 5 GPUs on n2, ends in 2h at most
+        would start with: 1 GPU more free on 1 node of H100
+        """,
+        nodes="n1=8xH100 n2=8xH100",
+        running="a@n1:6/ends=1h/fixed c@n2:5/ends=2h/fixed",
+        queued="b:1x4",
+    ),
+    "others before it have a claim on what is free": asked(
+        "late",
+        """\
+        late: starts in 30m at the earliest, at the latest unknown: others before it in
+            turn have no date themselves
+        number 2 in turn, 384 GPU-hours at most before it
+        - 8 GPUs of H100 free, 0 GPUs without a claim: gang came first and needs them in 1h
+        NO_RIGHTS
+          long of paid.acme.ml.ann: 8 GPUs on n1, ends in 1h at most
+        would start with: run at most 1h instead of 1h 1m
+        """,
+        nodes="n1=8xH100 n2=8xH100",
+        running="long@n1:8/ends=60m",
+        queued="gang:16 late:4/limit=61m/used=1",
+    ),
+    "all ceilings and quotas are told, from the user up": asked(
+        "b",
+        """\
+        b: starts unknown at the earliest, at the latest unknown: a ceiling must be
+            raised or somebody below it must end
+        number 1 in turn, 0 GPU-hours at most before it
+        - paid.acme.ml may have no more H100: 2 GPUs of 5 GPUs are used, on H100
+        - paid.acme may have no more GPUs: 2 GPUs of 5 GPUs are used, on H100
+        - paid.acme may have no more jobs: 1 of 1 are used, on H100
+        - ann may have no more GPUs: 2 GPUs of 3 GPUs are used, on H100
+          a of paid.acme.ml.ann: 2 GPUs on n1, ends in 1h at most
+        would start with: ceiling of paid.acme.ml +1 GPU and ceiling of paid.acme +1 GPU
+            and most jobs of paid.acme +1 and ceiling of ann +3 GPUs
+        """,
+        nodes="n1=8xH100",
+        running="a@n1:2/ends=1h/counted=ann",
+        queued="b:4/counted=ann",
+        shares="paid.acme=ceil5,jobs1 paid.acme.ml=ceil5H100 @ann=ceil3",
+    ),
+    "a ceiling, and no room either": asked(
+        "b",
+        """\
+        b: starts unknown at the earliest, at the latest unknown: a ceiling must be
+            raised or somebody below it must end
+        number 1 in turn, 0 GPU-hours at most before it
+        - paid.acme may have no more GPUs: 2 GPUs of 4 GPUs are used, on H100
+        - needs 4 GPUs of H100, 0 GPUs free (0 GPUs of use to it)
+          a of paid.acme.ml.ann: 2 GPUs on n1, ends in 1h at most
+          c of free.x.y.z: 6 GPUs on n1, ends in 2h at most
+        would start with: ceiling of paid.acme +2 GPUs and 4 GPUs more free on 1 node of H100
+        """,
+        nodes="n1=8xH100",
+        running="a@n1:2/ends=1h c@n1:6@2/who=free.x.y.z/ends=2h",
+        queued="b:4",
+        shares="paid.acme=ceil4",
+    ),
+    "another type would do": asked(
+        "b",
+        """\
+        b: starts in 30m at the earliest, in 1h at the latest (reserved)
+        number 1 in turn, 0 GPU-hours at most before it
+        - needs 4 GPUs of H100, 0 GPUs free (0 GPUs of use to it)
+        NO_RIGHTS
+          a of paid.acme.ml.ann: 8 GPUs on n1, ends in 1h at most
+        would start with: accept A100 as well
+        """,
+        nodes="n1=8xH100 n2=8xA100",
+        running="a@n1:8/ends=1h",
+        queued="b:4",
+    ),
+    "one type is at its ceiling, the other is full": asked(
+        "b",
+        """\
+        b: starts in 15m at the earliest, in 30m at the latest (reserved)
+        number 1 in turn, 0 GPU-hours at most before it
+        - not on H100: paid.acme may have no more H100, 4 GPUs of 4 GPUs are used
+        - needs 4 GPUs of A100, 0 GPUs free (0 GPUs of use to it)
+        NO_RIGHTS
+          c of paid.acme.ml.ann: 8 GPUs on n2, ends in 30m at most
+          a of paid.acme.ml.ann: 4 GPUs on n1, ends in 1h at most
+        would start with: ceiling of paid.acme +4 GPUs
+        """,
+        nodes="n1=8xH100 n2=8xA100",
+        running="a@n1:4/ends=1h c@n2:8/ends=30m",
+        queued="b:4/on=H100,A100",
+        shares="paid.acme=ceil4H100",
+    ),
+    "no node is as it asks": asked(
+        "b",
+        """\
+        b: starts unknown at the earliest, at the latest unknown: nothing that runs or
+            is on order ends in room for it
+        number 1 in turn, 0 GPU-hours at most before it
+        - no node of H100 has the label nvme
+        - A100 has 40 GiB at most, it needs 80 GiB
+        - no node of A100 has the label nvme
+        - no node has B200
+        would start with: do without the label nvme
+        """,
+        nodes="n1=8xH100/labels=ib n2=8xA100/mem=40 n3=8xB200/state=dead",
+        queued="b:4/on=H100,A100,B200/mem=80/label=nvme",
+    ),
+    "each label is there, but no node has both": asked(
+        "b",
+        """\
+        b: starts unknown at the earliest, at the latest unknown: nothing that runs or
+            is on order ends in room for it
+        number 1 in turn, 0 GPU-hours at most before it
+        - no node of H100 has the label ib and nvme
+        would start with: do without the label ib
+        """,
+        nodes="n1=8xH100/labels=ib n2=8xH100/labels=nvme",
+        queued="b:1/label=ib,nvme",
+    ),
+    "less memory would do": asked(
+        "b",
+        """\
+        b: starts unknown at the earliest, at the latest unknown: nothing that runs or
+            is on order ends in room for it
+        number 1 in turn, 0 GPU-hours at most before it
+        - H100 has 80 GiB at most, it needs 141 GiB
+        would start with: accept 80 GiB instead of 141 GiB
+        """,
+        nodes="n1=8xH100 n2=8xH100/mem=40",
+        queued="b:1/mem=141",
+    ),
+    "no node is large enough": asked(
+        "b",
+        """\
+        b: starts unknown at the earliest, at the latest unknown: nothing that runs or
+            is on order ends in room for it
+        number 1 in turn, 0 GPU-hours at most before it
+        - no node of H100 has room for one of its tasks, even empty: it needs 16 GPUs,
+            the largest has 8 GPUs (CPU and memory count too: 0 mCPU, 0 MiB)
+        """,
+        nodes="n1=8xH100 n2=8xH100",
+        queued="b:1x16",
+    ),
+    "no rack is large enough": asked(
+        "b",
+        """\
+        b: starts unknown at the earliest, at the latest unknown: nothing that runs or
+            is on order ends in room for it
+        number 1 in turn, 0 GPU-hours at most before it
+        - 8 of 16 tasks would fit on H100 within one rack if nothing ran
+        would start with: lie within one pool instead of one rack
+        """,
+        nodes="n1=8xH100/rack=r1 n2=8xH100/rack=r2",
+        queued="b:16/within=rack",
+    ),
+    "a start failed": asked(
+        "b",
+        """\
+        b: starts in 30s at the earliest, at the latest unknown: it is not tried before
+            then, and may not be first in turn
+        number 1 in turn, 0 GPU-hours at most before it
+        - a start failed; it may be tried again in 30s
+        """,
+        nodes="n1=8xH100",
+        queued="b:1/again=30s",
+    ),
+    "GPUs are freed for it": asked(
+        "u",
+        """\
+        u: starts in 0s at the earliest, in 30s at the latest (kept)
+        number 1 in turn, 0 GPU-hours at most before it
+        new of paid.acme.ml.ann makes room by class: class 0, 4 GPUs, 0.333 credits of work lost
+        in all 1 job: class 0 at most, 0.333 credits of work lost; 4 GPUs freed, 4 GPUs kept for it
+        - 4 GPUs of H100 are kept for it on n1; 1 job still there (new), gone in 30s at the latest
+          new of paid.acme.ml.ann: 4 GPUs on n1, ends in 30s at most
+          old of paid.acme.ml.ann: 4 GPUs on n1, ends in 23h 10m at most
+        """,
+        nodes="n1=8xH100",
+        running="old@n1:4/batch/ran=50m new@n1:4@4/batch/ran=5m",
+        queued="u:4/prod",
+    ),
+    "waiting costs less than what others would lose": asked(
+        "u",
+        """\
+        u: starts in 2m 30s at the earliest, in 5m at the latest (reserved)
+        number 1 in turn, 0 GPU-hours at most before it
+        - needs 4 GPUs of H100, 0 GPUs free (0 GPUs of use to it)
+        - would stop 1 job and lose 666.666 credits; waiting 5m costs 0.333 credits
+          old of paid.acme.ml.ann: 8 GPUs on n1, ends in 5m at most
+        would start with: 4 GPUs more free on 1 node of H100
+        """,
+        nodes="n1=8xH100",
+        running="old@n1:8/batch/ran=50m/ends=5m/price=100",
+        queued="u:4/prod",
+    ),
+    "GPUs are free in a moment": asked(
+        "u",
+        """\
+        u: starts in 10s at the earliest, in 20s at the latest (reserved)
+        number 1 in turn, 0 GPU-hours at most before it
+        - needs 8 GPUs of H100, 4 GPUs free (4 GPUs of use to it)
+        - asks nobody: GPUs are free in 20s anyway
+          old of paid.acme.ml.ann: 4 GPUs on n2, ends in 20s at most
+          low of paid.acme.ml.ann: 8 GPUs on n1, ends in 23h 50m at most
+        would start with: 4 GPUs more free on 1 node of H100
+        """,
+        nodes="n1=8xH100 n2=8xH100",
+        running="old@n2:4/fixed/ends=20s low@n1:8",
+        queued="u:8/prod",
+    ),
+    "too few may be asked": asked(
+        "u",
+        """\
+        u: starts in 11h 55m at the earliest, in 23h 50m at the latest (reserved)
+        number 1 in turn, 0 GPU-hours at most before it
+        - needs 4 GPUs of H100, 0 GPUs free (0 GPUs of use to it)
+        - lacks 1 GPU of H100 whoever leaves: 0 GPUs free, 3 GPUs with jobs that it may
+            ask, 5 GPUs with others
+          b of paid.acme.ml.ann: 3 GPUs on n1, ends in 23h 50m at most
+          old of paid.acme.ml.ann: 5 GPUs on n1, ends in 23h 50m at most
+        would start with: 4 GPUs more free on 1 node of H100
+        """,
+        nodes="n1=8xH100",
+        running="old@n1:5/fixed b@n1:3@5/batch",
+        queued="u:1x4/prod",
+    ),
+    "a floor is reached with it": asked(
+        "u",
+        """\
+        u: starts in 11h 55m at the earliest, in 23h 50m at the latest (reserved)
+        number 1 in turn, 0 GPU-hours at most before it
+        - needs 4 GPUs of H100, 0 GPUs free (0 GPUs of use to it)
+        - may not ask for a floor: paid.acme has 4 GPUs and would have 4 GPUs more, its
+            floor is 6 GPUs (GPUs)
+        - may ask nobody of its org: its class is 0, the lowest that runs and may be asked is 0
+        - may ask no other org: the largest, paid.b, has 4 credits an hour by weight,
+            its own would have 8 credits
+          a of paid.b.c.d: 4 GPUs on n1, ends in 23h 50m at most
+          x of paid.acme.ml.bob: 4 GPUs on n1, ends in 23h 50m at most
+        would start with: 4 GPUs more free on 1 node of H100
+        """,
+        nodes="n1=8xH100",
+        running="a@n1:4/who=paid.b.c.d x@n1:4@4/who=paid.acme.ml.bob",
+        queued="u:4",
+        shares="paid.acme=floor6,floor9A100",
+    ),
+    "a date was promised": asked(
+        "old",
+        """\
+        old: starts in 30m at the earliest, in 1h at the latest (promised)
+        number 1 in turn, 0 GPU-hours at most before it
+        waits so long that it got a date: in 1h
+        - needs 8 GPUs of H100, 0 GPUs free (0 GPUs of use to it)
+        NO_RIGHTS
+          a of paid.acme.ml.ann: 8 GPUs on n1, ends in 1h at most
+        would start with: 8 GPUs more free on 1 node of H100
+        """,
+        nodes="n1=8xH100",
+        running="a@n1:8/ends=60m",
+        queued="old:8/waited=48h young:1/who=paid.z.z.z/waited=1m",
+    ),
+    "it starts, on its second choice": asked(
+        "u",
+        """\
+        u: starts now
+        number 1 in turn, 0 GPU-hours at most before it
+        starts on n2 (A100, choice 2 of 2) because: it comes first among those that wait
+        not on H100: nothing that fits is free
+        its 4 tasks lie on 1 node within one node
+        """,
+        nodes="n1=8xH100 n2=8xA100",
+        running="old@n1:8",
+        queued="u:4/on=H100,A100/who=free.a.b.c",
+    ),
+    "half a GPU starts where it fits best": asked(
+        "u",
+        """\
+        u: starts now
+        number 1 in turn, 0 GPU-hours at most before it
+        starts on n1 (H100, choice 1 of 1) because: it comes first among those that wait
+        room on 2 nodes; this one fits with fragmentation 0 of 99 and has 1 GPU left
+        """,
+        nodes="n1=2xH100/slots=2 n2=2xH100/slots=2 n3=2xA100/slots=2 n4=2xH100/slots=2/mem=40",
+        running="a@n1:1of2@0",
+        queued="u:0.5/mem=80",
+    ),
+    "many are in the way": asked(
+        "u",
+        """\
+        u: starts in 11h 55m at the earliest, in 23h 50m at the latest (reserved)
+        number 1 in turn, 0 GPU-hours at most before it
+        - needs 12 GPUs of H100, 0 GPUs free (0 GPUs of use to it)
+        NO_RIGHTS
+        HOLDERS
+          and 2 more
+        would start with: 12 GPUs more free on 1 node of H100
+        """.replace(
+            "HOLDERS",
+            "\n        ".join(
+                f"  j{at:02} of paid.acme.ml.ann: 1 GPU on n1, ends in 23h 50m at most"
+                for at in range(10)
+            ),
+        ),
+        nodes="n1=12xH100",
+        running=" ".join(f"j{at:02}@n1:1@{at}" for at in range(12)),
+        queued="u:12",
+    ),
+}
+
+
+def told(case: Case, job: str) -> Explanation:
+    """What is told about a job; and the cluster is as before."""
+    before = case.snapshot()
+    cluster = Cluster.of(before)
+    plan = make_plan(cluster, T0)
+    then = indexes(cluster)
+    explanation = explain(cluster, JobId(job), T0)
+    assert before == cluster.snapshot(), "explaining changed its input"
+    assert then == indexes(cluster), "explaining changed ceilings, floors or orders"
+    assert explanation == explain(cluster, JobId(job), T0, plan)
+    return explanation
+
+
+@pytest.mark.parametrize("one", CASES.values(), ids=CASES)
+def test_explanations(one: Asked) -> None:
+    """Every blocker in order, with figures; who holds what; the smallest change; when (S14)."""
+    assert one.told.splitlines() == list(told(one.case, one.job).told())
+
+
+# --------------------------------------------------------------------------- whom it may ask
+
+
+def blockers(case: Case, job: str) -> dict[str, dict[str, int | str]]:
+    """The figures of each blocker of a job, by its word."""
+    return {one.reason: dict(one.figures) for one in told(case, job).blockers}
+
+
+def negative(nodes: int, tasks: int, floor_less: int = 1) -> Case:
+    """A pool full of small jobs of an org whose floor leaves one GPU too little for a gang."""
+    gpus = range(8)
+    return Case(
+        want="",
+        nodes=" ".join(f"n{at}=8xH100" for at in range(nodes)),
+        running=" ".join(
+            f"r{at}-{gpu}@n{at}:1@{gpu}/who=paid.vic.ml.bob" for at in range(nodes) for gpu in gpus
+        ),
+        queued=f"gang:{tasks}x8",
+        shares=f"paid.vic=floor{nodes * 8 - tasks * 8 + floor_less} paid.acme=floor{tasks * 8}",
+    )
+
+
+def test_the_exact_no() -> None:
+    """A gang that lacks exactly one legal victim is told so: how many, and whose floor (S14)."""
+    found = told(negative(6, 3), "gang")
+    figures = {one.reason: dict(one.figures) for one in found.blockers}["protected"]
+
+    assert figures["lacks_milli_gpus"] == 1_000
+    assert (48_000, 23_000) == (figures["asked_milli_gpus"], figures["given_milli_gpus"])
+    assert ("floor", "paid.vic", 25_000) == (
+        figures["by"],
+        figures["of"],
+        figures["keeps_milli_gpus"],
+    )
+    floor = Change(
+        kind="floor", amount=1_000, figures=(("at", "paid.vic"), ("less_milli_gpus", 1_000))
+    )
+    assert (floor,) == found.change
+    assert "would start with: floor of paid.vic -1 GPU" in found.told()
+
+
+def test_the_no_is_exact() -> None:
+    """With one GPU less of floor the very same gang gets its victims."""
+    plan = make_plan(negative(6, 3, floor_less=0).cluster(), T0)
+
+    assert 24 + 1 == len(plan.decisions)
+
+
+def test_floors_of_several_places_protect() -> None:
+    """Floors add up from the users to the org; the one that keeps most is told first."""
+    case = Case(
+        want="",
+        nodes="n1=8xH100",
+        running=" ".join(
+            f"{who}{at}@n1:1@{at + start}/who=paid.vic.ml.{who}"
+            for who, start in (("ann", 0), ("bob", 4))
+            for at in range(4)
+        ),
+        queued="u:1x8",
+        shares="paid.acme=floor8 paid.vic=floor0 paid.vic.ml=floor6"
+        " paid.vic.ml.ann=floor1 paid.vic.ml.bob=floor3H100",
+    )
+    figures = blockers(case, "u")["protected"]
+
+    assert 8_000 - 2_000 == figures["lacks_milli_gpus"]
+    assert ("paid.vic.ml", 2) == (figures["of"], figures["more_places"])
+    assert told(case, "u").change[0].kind == "gpus", "no single floor is in the way"
+
+
+def test_a_floor_is_lowered_as_far_as_whole_jobs_need() -> None:
+    """A job of four leaves a place of eight if its floor is four."""
+    case = Case(
+        want="",
+        nodes="n1=8xH100",
+        running="a@n1:4/who=paid.vic.ml.ann b@n1:4@4/who=paid.vic.ml.ann",
+        queued="u:1x4",
+        shares="paid.acme=floor4 paid.vic=floor6,floor5H100",
+    )
+    assert [("floor", 2_000)] == change(case, "u")
+
+
+def test_a_lower_floor_alone_may_not_help() -> None:
+    """The floor is the first in the way, but the larger share would be gone as well."""
+    case = Case(
+        want="",
+        nodes="n1=8xH100",
+        running=" ".join(f"a{at}@n1:1@{at}/who=paid.vic.ml.bob" for at in range(8)),
+        queued="u:1x4",
+        shares="paid.vic=floor6",
+    )
+    assert "floor" == blockers(case, "u")["protected"]["by"]
+    assert [("gpus", 4_000)] == change(case, "u")
+
+
+def test_a_share_that_stays_larger_is_no_bound() -> None:
+    """One who could be asked by share is not held back; here waiting costs less."""
+    case = Case(
+        want="",
+        nodes="n1=8xH100",
+        running="a@n1:7/fixed/who=paid.vic.ml.bob"
+        " b@n1:1@7/who=paid.vic.ml.bob/price=9/ran=5h/ends=1m",
+        queued="u:1x1",
+    )
+    assert 1 == blockers(case, "u")["cheaper_to_wait"]["victims"]
+
+
+def test_a_larger_share_is_given_only_as_long_as_it_stays_larger() -> None:
+    """By share an org gives what leaves it the larger part, and no more."""
+    case = Case(
+        want="",
+        nodes="n1=8xH100",
+        running=" ".join(f"a{at}@n1:1@{at}/who=paid.vic.ml.bob" for at in range(8)),
+        queued="u:1x4",
+    )
+    figures = blockers(case, "u")["protected"]
+
+    assert ("share", "paid.vic") == (figures["by"], figures["of"])
+    assert (1_000, 3_000) == (figures["lacks_milli_gpus"], figures["given_milli_gpus"])
+    assert told(case, "u").change[0].kind == "gpus"
+
+
+def test_jobs_without_a_price_have_no_larger_share() -> None:
+    """What costs nothing is no part of anything: it is not held back by share."""
+    case = Case(
+        want="",
+        nodes="n1=8xH100",
+        running="a@n1:6/who=paid.vic.ml.bob b@n1:2@6/who=paid.vic.ml.bob/price=0",
+        queued="u:1x2",
+    )
+    assert 1 == len(
+        [one for one in make_plan(case.cluster(), T0).decisions if hasattr(one, "lost")]
+    )
+    figures = blockers(altered_queue(case, "u:1x8"), "u")
+
+    assert "no_larger_share" in figures
+
+
+def altered_queue(case: Case, queued: str) -> Case:
+    """The same pool with other jobs waiting."""
+    return Case(nodes=case.nodes, want="", running=case.running, queued=queued, shares=case.shares)
+
+
+def test_enough_could_leave_but_not_together() -> None:
+    """Whole jobs leave: no legal set of them makes room, though the sums would do."""
+    case = Case(
+        want="",
+        nodes="n1=8xH100",
+        running="a@n1:3/who=paid.vic.ml.bob b@n1:5@3/who=paid.vic.ml.bob",
+        queued="u:1x4",
+        shares="paid.acme=floor4 paid.vic=floor4",
+    )
+    assert {"types": "H100"} == blockers(case, "u")["not_together"]
+
+
+def test_two_types_are_told_apart() -> None:
+    """On one type too few may be asked, on the other there might be some."""
+    case = Case(
+        want="",
+        nodes="n1=8xH100 n2=8xA100",
+        running="a@n1:8/fixed b@n2:8/price=1000/ran=5h/ends=1m",
+        queued="u:1x4/on=H100,A100/prod",
+    )
+    found = blockers(case, "u")
+
+    assert "H100" == found["nobody_to_ask"]["gpu_type"]
+    assert 1 == found["cheaper_to_wait"]["victims"]
+
+
+def test_a_gang_larger_than_its_nodes_lacks_whole_tasks() -> None:
+    """More tasks are missing than there are nodes: each counts whole."""
+    case = Case(
+        want="",
+        nodes="n1=4xH100",
+        running=["a@n1:4/fixed", "b@n2:1/batch"][0],
+        queued="u:4x1/prod",
+    )
+    more = Case(
+        want="",
+        nodes="n1=4xH100 n2=1xA100",
+        running="a@n1:3/fixed b@n1:1@3/batch c@n2:1/batch",
+        queued="u:4x1/prod",
+    )
+    assert "no_lower_class" in blockers(case, "u")
+    assert 3_000 == blockers(more, "u")["nobody_to_ask"]["lacks_milli_gpus"]
+
+
+# --------------------------------------------------------------------------- when
+
+
+def start(case: Case, job: str) -> Prediction:
+    """When a job is likely to start, from now."""
+    found = told(case, job).start
+    return altered(
+        found,
+        earliest=None if found.earliest is None else found.earliest - T0,
+        latest=None if found.latest is None else found.latest - T0,
+    )
+
+
+def test_estimates_count_for_the_earliest_start() -> None:
+    """Whoever gave an estimate ends by it; whoever has passed it, by half of what is left."""
+    pool = "n1=8xH100"
+    for running, minutes in (("est=20m", 10), ("est=5m", 30), ("est=3h", 30)):
+        case = Case(want="", nodes=pool, running=f"a@n1:8/ran=10m/ends=1h/{running}", queued="b:8")
+        expected = Prediction(earliest=minutes * MINUTE, latest=HOUR, why="reserved")
+        assert expected == start(case, "b"), running
+
+
+def test_whoever_was_asked_to_stop_ends_by_then() -> None:
+    """A stop is sure: no half of anything."""
+    case = Case(want="", nodes="n1=8xH100", running="a@n1:8/ends=1h/stops=20s", queued="b:8")
+
+    assert 20 * SECOND == likely_end(case.snapshot().running[0], T0) - T0
+    assert 20 * SECOND == start(case, "b").earliest
+
+
+def test_nodes_on_order_count() -> None:
+    """A node on order is capacity with a date; a draining one is none."""
+    case = Case(
+        want="",
+        nodes="n1=8xH100/state=draining n2=8xH100/ready=30m n3=8xA100/ready=10m",
+        running="a@n1:8/ends=1m",
+        queued="b:8",
+    )
+    expected = Prediction(earliest=30 * MINUTE, latest=30 * MINUTE, why="reserved")
+    assert expected == start(case, "b")
+
+
+def test_a_promise_is_kept_even_when_nothing_likely_ends_in_room() -> None:
+    """The promised date stands; a date in the past is now."""
+    case = Case(want="", nodes="n1=8xH100", running="a@n1:8/ends=1h", queued="old:8 new:1")
+    for promised, expected in ((2 * HOUR, 30 * MINUTE), (-HOUR, 0)):
+        cluster = case.cluster()
+        cluster.withdraw(JobId("old"))
+        old = next(job for job in case.snapshot().waiting if job.id == "old")
+        cluster.queue(altered(old, promised_at=T0 + promised, promised_since=T0 - HOUR))
+        undecided = altered(make_plan(cluster, T0), decisions=())
+        found = explain(cluster, JobId("old"), T0, undecided).start
+
+        assert "promised" == found.why
+        assert T0 + max(promised, 0) == found.latest
+        assert T0 + expected == found.earliest
+
+    stuck = Case(want="", nodes="n1=8xH100", running="a@n1:8/ends=1h", queued="old:9")
+    cluster = stuck.cluster()
+    cluster.withdraw(JobId("old"))
+    cluster.queue(altered(stuck.snapshot().waiting[0], promised_at=T0 + HOUR, promised_since=T0))
+    undecided = altered(make_plan(cluster, T0), decisions=())
+    assert T0 + HOUR == explain(cluster, JobId("old"), T0, undecided).start.earliest
+
+
+def test_kept_gpus_whose_victims_have_left_start_now() -> None:
+    """Once the last victim has gone the job starts, and is told why it lies there."""
+    case = CASES["GPUs are freed for it"].case
+    before = case.snapshot()
+    cluster = Cluster.of(after(before, make_plan(Cluster.of(before), T0)))
+    waits = explain(cluster, JobId("u"), T0)
+
+    assert "kept" == waits.start.why
+    assert T0 + 30 * SECOND == waits.start.latest
+    assert 1 == waits.number
+    cluster.end(JobId("new"))
+    starts = explain(cluster, JobId("u"), T0 + SECOND)
+    assert "now" == starts.start.why
+    assert "others made room for it" in starts.told()[2]
+    quick = explain(
+        cluster, JobId("u"), T0 + SECOND, altered(make_plan(cluster, T0 + SECOND), decisions=())
+    )
+    assert Prediction(earliest=T0 + SECOND, latest=T0 + SECOND, why="kept") == quick.start
+
+
+def test_one_task_that_others_made_room_for() -> None:
+    """Where it lies was decided when the victims were."""
+    case = altered_queue(CASES["GPUs are freed for it"].case, "u:1x4/prod")
+    before = case.snapshot()
+    cluster = Cluster.of(after(before, make_plan(Cluster.of(before), T0)))
+    cluster.end(JobId("new"))
+
+    assert 3 == len(explain(cluster, JobId("u"), T0 + SECOND).told())
+
+
+def test_position_counts_all_before_it_in_turn() -> None:
+    """GPU-hours ahead are those of all before it, by their bounds."""
+    case = Case(
+        want="",
+        nodes="n1=8xH100",
+        running="x@n1:8",
+        queued="a:2/limit=1h/waited=3m b:4/limit=30m/waited=2m c:1/waited=1m",
+    )
+    found = told(case, "c")
+
+    assert (3, 4_000) == (found.number, found.ahead_milli_gpu_hours)
+    assert "number 3 in turn, 4 GPU-hours at most before it" == found.told()[1]
+
+
+def test_a_round_that_ended_early_says_so() -> None:
+    """Whoever was not looked at is told; nothing is made up."""
+    policy = altered(PLAIN, looks=1, reservations=1)
+    case = Case(
+        want="",
+        nodes="n1=8xH100",
+        running="x@n1:8",
+        queued="a:8/who=paid.a.a.a b:8/who=paid.b.b.b",
+        policy=policy,
+    )
+    found = told(case, "b")
+
+    assert not found.complete
+    assert ("not_looked_at", (("looks", 1),)) == (
+        found.blockers[-1].reason,
+        found.blockers[-1].figures,
+    )
+    assert "the search ended before it had looked at everything" == found.told()[-1]
+    assert "others before it in turn have no date themselves" == found.start.why
+
+
+def test_one_may_stand_behind_others_like_it() -> None:
+    """With room and without a blocker of its own: the plan says nothing of it, and it is told."""
+    case = Case(want="", nodes="n1=8xH100", queued="a:1 b:1")
+    cluster = case.cluster()
+    unseen = altered(make_plan(cluster, T0), decisions=(), waits=())
+    found = explain(cluster, JobId("b"), T0, unseen)
+
+    assert "- others of paid.acme.ml.ann that are alike stand before it and wait" in found.told()
+
+
+def test_what_was_asked_to_stop_still_counts_for_ceilings() -> None:
+    """Its GPUs and its place among the jobs are taken until it has gone."""
+    case = Case(
+        want="",
+        nodes="n1=8xH100",
+        running="a@n1:4/stops=20s",
+        queued="b:4",
+        shares="paid.acme=ceil4,jobs1",
+    )
+    found = [dict(one.figures) for one in told(case, "b").blockers]
+
+    assert [(4_000, "*"), (1, "jobs")] == [
+        (one.get("used_milli_gpus", one.get("used")), one["of"]) for one in found
+    ]
+
+
+# --------------------------------------------------------------------------- changes
+
+
+def change(case: Case, job: str) -> list[tuple[str, int]]:
+    """The smallest change, as kinds and amounts."""
+    return [(one.kind, one.amount) for one in told(case, job).change]
+
+
+def test_more_gpus_are_freed_where_few_are_missing() -> None:
+    """A gang's missing tasks are found where they cost the fewest GPUs."""
+    case = Case(
+        want="",
+        nodes="n1=8xH100 n2=8xH100 n3=8xH100/mem=40",
+        running="a@n1:5 b@n2:7 c@n3:8",
+        queued="u:3x3/mem=80",
+    )
+    assert [("gpus", 2_000 + 3_000)] == change(case, "u")
+    assert ("nodes", 2) in told(case, "u").change[0].figures
+
+
+def test_one_change_is_smaller_than_two() -> None:
+    """On one type a ceiling and GPUs, on the other GPUs alone, though more of them."""
+    case = Case(
+        want="",
+        nodes="n1=8xH100 n2=8xA100",
+        running="a@n1:5/fixed b@n2:8/fixed",
+        queued="u:1x4/on=H100,A100",
+        shares="paid.acme=ceil6H100",
+    )
+    found = told(case, "u").change
+
+    assert [("gpus", 4_000)] == [(one.kind, one.amount) for one in found]
+    assert ("gpu_type", "A100") in found[0].figures
+
+
+def test_gpus_alone_do_not_help_where_processors_are_missing() -> None:
+    """A change that would not start the job is not told."""
+    case = Case(
+        want="",
+        nodes="n1=8xH100/cpu=16",
+        running="a@n1:4/cpu=4",
+        queued="u:1x4/cpu=4",
+    )
+    full = Case(want="", nodes="n1=8xH100/cpu=4", running="a@n1:4/cpu=4", queued="u:1x4/cpu=4")
+
+    assert "u" == make_plan(case.cluster(), T0).decisions[0].job
+    assert [] == change(full, "u")
+    assert {"cpu_milli": 4_000, "ram_mib": 0, "free_milli_gpus": 4_000}.items() <= (
+        blockers(full, "u")["processors"].items()
+    )
+
+
+def test_a_claimed_node_needs_more() -> None:
+    """GPUs that others have a claim on are not counted as free."""
+    case = Case(
+        want="",
+        nodes="n1=8xH100 n2=8xA100",
+        running="a@n1:4/ends=1h",
+        queued="first:1x6/limit=1h u:1x4/used=9",
+    )
+    assert [("limit", -HOUR)] == change(case, "u")
+    kinds = {one.reason for one in told(case, "u").blockers}
+    assert "claimed" in kinds
+    fixed = Case(
+        want="",
+        nodes="n1=8xH100",
+        running="a@n1:4/ends=1h b@n1:2@4/ends=2h",
+        queued="first:1x6/limit=1h u:1x2/limit=30h/used=9",
+    )
+    assert [("limit", -HOUR)] == change(fixed, "u")
+
+
+def test_only_claims_in_the_way_are_named() -> None:
+    """Not those on other types, nor those that begin when it is over."""
+    case = Case(
+        want="",
+        nodes="n1=8xH100 n2=8xA100",
+        running="a@n1:4/ends=1h/fixed b@n2:8/ends=30m/fixed",
+        queued="first:1x8/who=paid.a.a.a other:1x8/on=A100/who=paid.b.b.b"
+        " third:1x8/limit=1h/who=paid.c.c.c u:1x2/limit=2h/who=paid.d.d.d",
+        usage="paid.b.b.b=1 paid.c.c.c=2 paid.d.d.d=3",
+    )
+    figures = blockers(case, "u")["claimed"]
+
+    assert ("first", HOUR) == (figures["by"], figures["from_us"])
+
+
+def test_a_job_whose_labels_and_memory_are_apart() -> None:
+    """One node has the label, another the memory."""
+    case = Case(want="", nodes="n1=8xH100/labels=ib/mem=40 n2=8xH100", queued="u:1/label=ib/mem=80")
+    assert {"gpu_type": "H100", "label": "ib and 80 GiB"} == blockers(case, "u")["no_label"]
+
+
+def test_what_is_freed_lasts_beside_the_claims() -> None:
+    """With too long a claim in the way, more GPUs must be free than the job itself needs."""
+    case = Case(
+        want="",
+        nodes="n1=9xH100",
+        running="a@n1:4/ends=1h/fixed b@n1:3@4/fixed",
+        queued="first:1x6/limit=1h u:1x3/limit=30h/used=9",
+    )
+    assert [("gpus", 3_000)] == change(case, "u"), "b's three; one would do without the claim"
+
+
+# --------------------------------------------------------------------------- reasons
+
+
+def reasons_of(case: Case, job: str) -> list[str]:
+    """Why a plan decided what it did about a job."""
+    cluster = case.cluster()
+    before = cluster.snapshot()
+    plan = make_plan(cluster, T0)
+    found = [one.told() for one in reasons(cluster, JobId(job), plan)]
+    assert before == cluster.snapshot()
+    return found
+
+
+def test_a_victim_is_told_for_whom_and_at_what_cost() -> None:
+    """What is lost, by which right, and until when."""
+    case = CASES["GPUs are freed for it"].case
+
+    assert ["makes room for u by class: 0.333 credits of work lost, stops in 30s"] == reasons_of(
+        case, "new"
+    )
+    assert [] == reasons_of(case, "old")
+
+
+def test_a_more_welcome_type_was_passed_over_for_a_reason() -> None:
+    """A ceiling, no room, or somebody's claim."""
+    ceiling = Case(
+        want="",
+        nodes="n1=8xH100 n2=8xA100",
+        queued="u:1x4/on=H100,A100",
+        shares="paid.acme=ceil2H100",
+    )
+    claim = Case(
+        want="",
+        nodes="n1=8xH100 n2=8xH100 n3=8xA100",
+        running="long@n1:8/ends=60m",
+        queued="gang:16 u:1x4/on=H100,A100/used=1",
+    )
+
+    assert "not on H100: paid.acme is at its ceiling" == reasons_of(ceiling, "u")[1]
+    assert "not on H100: others have a claim on what is free" == reasons_of(claim, "u")[1]
+    assert "it is in nobody's way" in reasons_of(claim, "u")[0]
+
+
+def test_a_gang_lies_in_the_smallest_place() -> None:
+    """The level that all its nodes share is told."""
+    case = Case(
+        want="",
+        nodes="n1=8xH100/rack=r1/island=i1 n2=8xH100/rack=r1/island=i1 n3=8xH100/rack=r2",
+        queued="g:16",
+    )
+    assert "its 16 tasks lie on 2 nodes within one island" == reasons_of(case, "g")[1]
+
+
+def test_one_that_waited_too_long_is_told_so() -> None:
+    """Started for its age."""
+    tiers = (Tier(name="paid", ages_after=HOUR),)
+    case = Case(
+        want="", nodes="n1=8xH100", queued="u:1/waited=2h", policy=altered(PLAIN, tiers=tiers)
+    )
+    assert "it waited longest, and too long" in reasons_of(case, "u")[0]
+
+
+def test_every_why_has_its_words() -> None:
+    """A start is never without a reason."""
+    assert set(Why) == set(WHYS)
+
+
+# --------------------------------------------------------------------------- words
+
+
+def test_amounts_and_spans_as_people_read_them() -> None:
+    """As few digits as it takes."""
+    assert ("8", "0.5", "12.345", "0") == tuple(
+        decimal(amount, 1_000_000) for amount in (8_000_000, 500_000, 12_345_678, 999)
+    )
+    spans = (0, 1, 59 * SECOND, 61 * SECOND, 2 * MINUTE, HOUR, HOUR + 5 * MINUTE, -5)
+    assert ["0s", "1s", "59s", "1m 1s", "2m", "1h", "1h 5m", "0s"] == [lasting(s) for s in spans]

@@ -1,0 +1,101 @@
+"""What explanations and advice keep, whatever the pool (S6, S12, S14)."""
+
+import pytest
+from hypothesis import given, settings
+
+from bursar.core.scheduling.admission import Bucket, admit
+from bursar.core.scheduling.autoscale import Offer, Scaling, advise
+from bursar.core.scheduling.backfill import Claims
+from bursar.core.scheduling.cluster import Cluster
+from bursar.core.scheduling.decisions import Keep, Start
+from bursar.core.scheduling.defragment import defragment, tidy
+from bursar.core.scheduling.explain import explain
+from bursar.core.scheduling.lacking import lacking
+from bursar.core.scheduling.load import load_of
+from bursar.core.scheduling.machines import NodeState
+from bursar.core.scheduling.plan import make_plan
+from bursar.core.scheduling.preempt import Steps, make_room
+from bursar.core.scheduling.snapshot import Snapshot
+from bursar.core.scheduling.standing import in_turn, shares, standing
+from bursar.core.value import altered
+from tests.core.scheduling.cases import CREDIT
+from tests.core.scheduling.worlds import SMALL, TINY, indexes, worlds
+
+pytestmark = pytest.mark.property
+
+few = settings(max_examples=max(settings().max_examples // 2, 20))
+
+
+@few
+@given(worlds(SMALL))
+def test_everybody_is_told_why(before: Snapshot) -> None:
+    """Whoever waits has a reason, whoever starts has none; asking changes nothing (S14)."""
+    cluster = Cluster.of(before)
+    plan = make_plan(cluster, before.at)
+    then = indexes(cluster)
+    starts = {one.job for one in plan.decisions if isinstance(one, Start)}
+    kept = {one.job for one in plan.decisions if isinstance(one, Keep)}
+    for job in before.waiting:
+        found = explain(cluster, job.id, before.at, plan)
+
+        assert found.told(), "there are words for everything"
+        assert bool(found.blockers) == (job.id not in starts)
+        assert {one.reason for one in found.blockers} == {"kept"} or job.id not in kept - starts
+        if found.start.earliest is not None and found.start.latest is not None:
+            assert before.at <= found.start.earliest <= found.start.latest
+    assert before == cluster.snapshot()
+    assert then == indexes(cluster)
+
+
+@few
+@given(worlds(SMALL))
+def test_what_lacks_is_not_found_by_search(before: Snapshot) -> None:
+    """A quick no is never wrong: no set of victims makes room then."""
+    cluster = Cluster.of(before)
+    cluster.at(before.at)
+    for job in before.waiting:
+        for gpu_type in job.shape.types:
+            if lacking(cluster, job, gpu_type) is not None:
+                steps = Steps(cluster.policy.victim_steps)
+                assert make_room(cluster, Claims(cluster), job, (gpu_type,), steps) is None
+
+
+@few
+@given(worlds(SMALL))
+def test_looking_changes_nothing(before: Snapshot) -> None:
+    """Standing, shares, loads and advice only look."""
+    cluster = Cluster.of(before)
+    cluster.at(before.at)
+    then = indexes(cluster)
+    kinds = {node.kind: node for node in before.nodes}
+    offers = tuple(
+        Offer(node=altered(node, state=NodeState.READY, ready_at=0), price=CREDIT, delay=60, most=4)
+        for node in kinds.values()
+    )
+    quiet = {node.id: 0 for node in before.nodes}
+    load = load_of(cluster, before.at)
+
+    assert len(before.waiting) == len(standing(cluster, before.at, most=1_000))
+    assert {job.id for job in before.waiting} == {job.id for _, job in in_turn(cluster)}
+    assert all(0 <= one.entitled_ppm <= 10**6 for one in shares(cluster, before.at))
+    for job in before.waiting:
+        admit(job, before.policy, (load,), Bucket(level=0, at=0), before.at)
+    found = advise(cluster, before.at, offers, quiet, Scaling(used_ppm=500_000))
+    assert found.order is None or found.order.gain > found.order.cost
+    assert before == cluster.snapshot()
+    assert then == indexes(cluster)
+
+
+@few
+@given(worlds(TINY))
+def test_moves_place_everybody(before: Snapshot) -> None:
+    """All that are moved, and the jobs for which they are, have GPUs that nobody else has (S6)."""
+    cluster = Cluster.of(before)
+    running = {one.job.id: one for one in before.running}
+    for found in (*defragment(cluster, before.at), *tidy(cluster, before.at, CREDIT)):
+        for move in found.moves:
+            one = running[move.job]
+            assert one.job.preemptible
+            assert move.to_nodes
+            assert set(move.from_nodes) == {piece.node for piece in one.pieces}
+    assert before == cluster.snapshot()

@@ -1,0 +1,80 @@
+"""How much a task fragments a node, for the jobs typically seen (S6)."""
+
+from bursar.core.scheduling.fragments import Fragments
+from bursar.core.scheduling.jobs import Shape
+from bursar.core.scheduling.machines import Need, Node, NodeId, Room
+
+KIND = Node(id=NodeId("n"), gpu_type="H100", gpus=8, slots=2).kind
+ONE = Need(1, 0, 0, 0)
+HALF = Need(0, 1, 0, 0)
+
+
+def of(*typical: Shape) -> Fragments:
+    """What is typical, each seen once."""
+    return Fragments(tuple((shape, 1) for shape in typical))
+
+
+def room(whole: int, *parts: int) -> Room:
+    """Free GPUs, and free slots of others."""
+    return Room(whole, parts, 0, 0)
+
+
+WHOLE = Shape(types=("H100",))
+FOUR = Shape(types=("H100",), gpus=4)
+PART = Shape(types=("H100",), gpus=0, milli=500)
+OTHER = Shape(types=("A100",))
+NONE = Shape(types=("H100",), gpus=0, cpu_milli=1)
+
+
+def test_without_typical_jobs_all_places_are_equal() -> None:
+    assert 0 == Fragments(()).cost(KIND, room(4), ONE) == Fragments(()).cost(KIND, room(1), HALF)
+
+
+def test_a_task_that_wastes_nothing_is_in_the_middle() -> None:
+    """As many fragments after as before: 50 of 0 to 99."""
+    assert 49 == of(WHOLE).cost(KIND, room(2), ONE)
+
+
+def test_breaking_a_hole_that_typical_jobs_use_costs() -> None:
+    """The fewer are left for them, the more."""
+    four = of(FOUR)
+
+    assert (
+        four.cost(KIND, room(3), ONE)
+        < four.cost(KIND, room(5), ONE)
+        < four.cost(KIND, room(4), ONE)
+    )
+
+
+def test_a_half_belongs_beside_a_half() -> None:
+    """A whole GPU broken is a fragment to jobs of whole ones; a half used up was one before."""
+    whole = of(WHOLE)
+
+    assert whole.cost(KIND, room(1, 1), HALF) < 49 < whole.cost(KIND, room(1), HALF)
+
+
+def test_what_no_typical_job_can_use_is_free_to_take() -> None:
+    """Of another type, or without a GPU: all of it is a fragment already."""
+    assert of(OTHER).cost(KIND, room(2), ONE) == of(NONE).cost(KIND, room(2), ONE) < 49
+
+
+def test_parts_too_small_for_a_typical_part_are_fragments() -> None:
+    """Taking one up costs less than taking up a useful one."""
+    kind = KIND._replace(slots=4)
+    part = of(PART)  # two of four slots
+
+    assert part.cost(kind, room(0, 1), HALF) < part.cost(kind, room(0, 2), HALF)
+
+
+def test_shapes_count_as_often_as_they_were_seen() -> None:
+    often = Fragments(((FOUR, 9), (WHOLE, 1)))
+    seldom = Fragments(((FOUR, 1), (WHOLE, 9)))
+
+    assert seldom.cost(KIND, room(4), ONE) < often.cost(KIND, room(4), ONE)
+
+
+def test_a_cost_is_remembered() -> None:
+    """The second answer is the first."""
+    four = of(FOUR)
+
+    assert four.cost(KIND, room(4), ONE) == four.cost(KIND, room(4), ONE)

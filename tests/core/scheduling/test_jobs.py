@@ -1,0 +1,130 @@
+"""Jobs and shapes: what cannot be, what a task needs, what it costs (S1, S3, S5)."""
+
+from typing import Any
+
+import pytest
+
+from bursar.core.ids import JobId
+from bursar.core.instant import HOUR, MINUTE, NEVER, SECOND
+from bursar.core.scheduling.jobs import CLASS_MAX, TASKS_MAX, Job, Running, Shape, need
+from bursar.core.scheduling.machines import GPUS_MAX, Need, Node, NodeId
+from bursar.core.value import altered
+from tests.core.scheduling.cases import CREDIT, T0
+
+SHAPE = Shape(types=("H100", "A100"), tasks=2, gpus=4)
+JOB = Job(
+    id=JobId("a"), shape=SHAPE, path=("paid", "acme", "ann"), run_max=HOUR, queued_at=T0,
+    prices=(("H100", 3 * CREDIT), ("A100", CREDIT)),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        ({"types": ()}, "types are one or more, each once"),
+        ({"types": ("H100", "H100")}, "types are one or more, each once"),
+        ({"types": ("",)}, "types is 1 to 255 bytes"),
+        ({"tasks": 0}, "tasks is 1 to 100000"),
+        ({"tasks": TASKS_MAX + 1}, "tasks is 1 to 100000"),
+        ({"gpus": GPUS_MAX + 1}, "gpus is 0 to 1000"),
+        ({"milli": 1_001, "gpus": 0}, "milli is 0 to 1000"),
+        ({"milli": 500}, "whole GPUs or a part of one, not both"),
+        ({"labels": ("b", "a")}, "labels are sorted, each once"),
+        ({"memory_gib": -1}, "memory_gib is 0"),
+        ({"cpu_milli": -1}, "cpu_milli is 0"),
+        ({"ram_mib": -1}, "ram_mib is 0"),
+    ],
+)
+def test_a_shape_that_makes_no_sense_is_refused(wrong: dict[str, Any], why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        altered(SHAPE, **wrong)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        ({"id": JobId("")}, "job is 1 to 255 bytes"),
+        ({"path": ()}, "a path names at least one share"),
+        ({"path": ("paid", "")}, "path is 1 to 255 bytes"),
+        ({"prices": (("", 1),)}, "gpu_type is 1 to 255 bytes"),
+        ({"prices": (("H100", -1),)}, "price is 0"),
+        ({"run_max": 0}, "run_max is 1"),
+        ({"queued_at": -1}, "queued_at is 0"),
+        ({"not_before": -1}, "not_before is 0"),
+        ({"priority_class": -1}, "priority_class is 0"),
+        ({"priority_class": CLASS_MAX + 1}, "priority_class is 0"),
+        ({"preemptions": -1}, "preemptions is 0"),
+    ],
+)
+def test_a_job_that_makes_no_sense_is_refused(wrong: dict[str, Any], why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        altered(JOB, **wrong)
+
+
+def test_shapes_alike_are_equal_and_found_by_it() -> None:
+    """Whatever placement looks at makes them differ."""
+    assert SHAPE == altered(SHAPE)
+    assert hash(SHAPE) == hash(altered(SHAPE))
+    changed = ({"types": ("A100", "H100")}, {"tasks": 3}, {"gpus": 2}, {"memory_gib": 1},
+               {"labels": ("ib",)}, {"cpu_milli": 1}, {"ram_mib": 1})  # fmt: skip
+    assert all(altered(SHAPE, **change) != SHAPE for change in changed)
+
+
+def test_what_a_shape_takes_in_all() -> None:
+    assert 8_000 == SHAPE.milli_gpus
+    assert 600 == Shape(types=("H100",), tasks=2, gpus=0, milli=300).milli_gpus
+    assert 0 == Shape(types=("cpu",), gpus=0, cpu_milli=1_000).milli_gpus
+
+
+@pytest.mark.parametrize(
+    ("shape", "node", "want"),
+    [
+        ({}, {}, Need(4, 0, 0, 0)),
+        ({"cpu_milli": 1_000, "ram_mib": 2}, {}, Need(4, 0, 1_000, 2)),
+        ({}, {"gpu_type": "L40"}, None),
+        ({"memory_gib": 81}, {}, None),
+        ({"memory_gib": 80}, {}, Need(4, 0, 0, 0)),
+        ({"labels": ("ib", "nvme")}, {"labels": ("ib",)}, None),
+        ({"labels": ("ib",)}, {"labels": ("ib", "nvme")}, Need(4, 0, 0, 0)),
+        ({"gpus": 0, "milli": 500}, {"slots": 7}, Need(0, 4, 0, 0)),
+        ({"gpus": 0, "milli": 500}, {"slots": 2}, Need(0, 1, 0, 0)),
+        ({"gpus": 0, "milli": 1}, {"slots": 7}, Need(0, 1, 0, 0)),
+        ({"gpus": 0, "milli": 500}, {"slots": 1}, Need(0, 1, 0, 0)),
+    ],
+)
+def test_what_a_task_needs(shape: dict[str, Any], node: dict[str, Any], want: Need | None) -> None:
+    """Parts are rounded up to slots; None if it cannot lie there."""
+    kind = altered(Node(id=NodeId("n"), gpu_type="H100", gpus=8, memory_gib=80), **node).kind
+
+    assert want == need(altered(SHAPE, **shape), kind)
+
+
+def test_what_a_job_costs() -> None:
+    """At list price, by type; nothing on a type without one."""
+    assert [24 * CREDIT, 8 * CREDIT, 0] == [JOB.rate(t) for t in ("H100", "A100", "L40")]
+    assert 12 * CREDIT == JOB.price_of("H100", 30 * MINUTE)
+    assert 0 == JOB.price_of("L40", HOUR)
+
+
+def running(**changes: Any) -> Running:
+    """The job, running since T0 on H100."""
+    one = Running(job=JOB, gpu_type="H100", pieces=(), started_at=T0, saved_at=T0)
+    return altered(one, **changes)
+
+
+def test_when_a_job_has_left_at_the_latest() -> None:
+    assert T0 + HOUR == running().ends_by
+    assert T0 + 5 * SECOND == running(stops_at=T0 + 5 * SECOND).ends_by
+    assert NEVER == running(job=altered(JOB, run_max=NEVER)).ends_by
+
+
+def test_what_stopping_a_job_loses() -> None:
+    """What came after its last checkpoint; the making of one, if it can make one in time (S5)."""
+    half = T0 + 30 * MINUTE
+    able = altered(JOB, checkpoint_every=10 * MINUTE, checkpoint_cost=MINUTE)
+
+    assert 12 * CREDIT == running().lost(half)
+    assert 2 * CREDIT == running(saved_at=half - 5 * MINUTE).lost(half)
+    assert 0 == running(saved_at=half + 1).lost(half)
+    assert 24 * CREDIT // 60 == running(job=able).lost(half)
+    assert 24 * CREDIT // 120 == running(job=able, saved_at=half - 30 * SECOND).lost(half)

@@ -1,0 +1,64 @@
+"""Ends that did not come, and GPUs that are free but somebody else's."""
+
+import pytest
+
+from tests.core.scheduling.cases import Case
+from tests.core.scheduling.checking import check
+
+CASES = {
+    "what should have ended is expected within the grace": Case(
+        nodes="n1=8xH100",
+        running="late@n1:8/ends=0s/fixed",
+        queued="next:8",
+        want="next waits needs=8 free=0 start=30s",
+    ),
+    "a node that comes sooner than that is taken": Case(
+        nodes="n1=2xH100 n2=2xH100/ready=1s n3=2xH100",
+        running="late@n1:2/ends=0s/fixed other@n3:2/ends=10m/fixed",
+        queued="next:1x2",
+        want="next waits needs=2 free=0 start=1s",
+    ),
+    "one that comes later is not": Case(
+        nodes="n1=2xH100 n2=2xH100/ready=40s",
+        running="late@n1:2/ends=0s/fixed",
+        queued="next:1x2",
+        want="next waits needs=2 free=0 start=30s",
+    ),
+    "GPUs of a job past its end are not given away": Case(
+        nodes="n1=8xH100",
+        running="late@n1:4/ends=0s/fixed",
+        queued="next:1x4",
+        want="next -> n1:4",
+    ),
+    "a part of a GPU waits for the last that is in its way": Case(
+        nodes="n1=1xH100/slots=2",
+        running="a@n1:1of2@0/ends=10m/fixed b@n1:1of2@0/ends=20m/fixed",
+        queued="whole:1",
+        want="whole waits needs=1 free=0 start=20m",
+    ),
+    "a large part waits for two small ones": Case(
+        nodes="n1=1xH100/slots=4",
+        running="a@n1:1of4@0/ends=10m/fixed b@n1:3of4@0/ends=20m/fixed",
+        queued="part:0.75",
+        want="part waits needs=0.75 free=0 start=20m",
+    ),
+    "GPUs are free, but the memory only later": Case(
+        nodes="n1=2xH100/ram=8",
+        running="a@n1:1/ram=4/ends=10m/fixed b@n1:1@1/ram=4/ends=20m/fixed",
+        queued="big:1x1/ram=6",
+        want="big waits needs=1 free=0 start=20m",
+    ),
+    "nobody is asked where it is free soon, and somebody else's": Case(
+        nodes="n1=8xH100 n2=8xH100",
+        running="low@n1:4/batch x@n2:8/ends=60m/fixed/who=paid.beta.x.bob",
+        queued="gang:1x8/waited=1h/who=paid.beta.x.bob urgent:1x4/prod",
+        usage="paid.acme.ml.ann=10",
+        want="urgent -> n1:4 backfill; gang waits needs=8 free=0 start=1h",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_overdue_and_claimed(case: Case) -> None:
+    """S7: bounds are bounds, whether or not they were kept."""
+    check(case)

@@ -1,0 +1,92 @@
+"""Weights, floors, ceilings and tiers: what cannot be, and what they come to (S3, S4)."""
+
+from typing import Any
+
+import pytest
+
+from bursar.core.scheduling.policy import ANY, FREE, PAID, Policy, Share, Tier, in_milli
+from bursar.core.value import altered
+from tests.core.scheduling.cases import Case
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        ({"weight": 0}, "weight is 1 to 1000000"),
+        ({"floor": (("", 1),)}, "gpu_type is 1 to 255 bytes"),
+        ({"floor": ((ANY, -1),)}, "gpus is 0"),
+        ({"ceiling": ((ANY, -1),)}, "gpus is 0"),
+    ],
+)
+def test_a_share_that_makes_no_sense_is_refused(wrong: dict[str, Any], why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        Share(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        ({"name": ""}, "tier is 1 to 255 bytes"),
+        ({"weight": 0}, "weight is 1 to 1000000"),
+        ({"floor_ppm": 1_000_001}, "floor_ppm is 0 to 1000000"),
+        ({"ceiling_ppm": -1}, "ceiling_ppm is 0 to 1000000"),
+        ({"start_target": 0}, "start_target is 1"),
+        ({"ages_after": 0}, "ages_after is 1"),
+        ({"queue_max": 0}, "queue_max is 1"),
+        ({"rate_per_minute": 0}, "rate_per_minute is 1"),
+    ],
+)
+def test_a_tier_that_makes_no_sense_is_refused(wrong: dict[str, Any], why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        altered(PAID, **wrong)
+
+
+def test_a_policy_that_makes_no_sense_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"inside_a_user is one of balance, .* not 'fifo'"):
+        Policy(inside_a_user="fifo")
+    with pytest.raises(ValueError, match="half_life is 1 to 30, not 0"):
+        Policy(half_life=0)
+
+
+@pytest.mark.parametrize(
+    ("tier", "gpus", "floor", "ceiling"),
+    [
+        (PAID, 100, ((ANY, 30),), ()),
+        (PAID, 3, ((ANY, 0),), ()),  # rounded down
+        (FREE, 100, ((ANY, 5),), ((ANY, 50),)),
+        (Tier(name="any"), 100, (), ()),
+        (Tier(name="none", ceiling_ppm=0), 100, (), ((ANY, 0),)),
+    ],
+)
+def test_what_a_tier_is_entitled_to(
+    tier: Tier, gpus: int, floor: tuple[tuple[str, int], ...], ceiling: tuple[tuple[str, int], ...]
+) -> None:
+    """Parts of the pool, in whole GPUs; no ceiling if it may have all."""
+    share = Policy().tier_share(tier, gpus)
+
+    assert (tier.weight, floor, ceiling) == (share.weight, share.floor, share.ceiling)
+
+
+@pytest.mark.parametrize(
+    ("policy", "want"),
+    [
+        ("least-attained", ["urgent", "cheap", "b-old", "a", "z"]),
+        ("oldest", ["urgent", "b-old", "a", "cheap", "z"]),
+        ("smallest-remaining", ["urgent", "z", "b-old", "a", "cheap"]),
+        ("balance", ["urgent", "a", "b-old", "cheap", "z"]),
+    ],
+)
+def test_the_order_inside_a_user(policy: str, want: list[str]) -> None:
+    """Class, then what the policy says, then age, then id: a total order (S3)."""
+    queued = (
+        "urgent:1/prod/used=9 cheap:1/used=1 b-old:1/used=2/waited=1m a:1/used=2/balance=1"
+        " z:1/used=2/est=1m"
+    )
+    waiting = Case(nodes="", queued=queued, want="").snapshot().waiting
+
+    rule = Policy(inside_a_user=policy)
+    assert want == [job.id for job in sorted(waiting, key=rule.key_of)]
+
+
+def test_gpus_in_thousandths() -> None:
+    assert {ANY: 2_000, "H100": 1_000} == in_milli(((ANY, 2), ("H100", 1)))

@@ -1,0 +1,247 @@
+"""The share tree: what places add up to, and what time does to them (S3)."""
+
+from typing import Any
+
+import pytest
+
+from bursar.core.instant import DAY, HOUR, MINUTE
+from bursar.core.scheduling.jobs import Job
+from bursar.core.scheduling.policy import ANY, Policy, Share
+from bursar.core.scheduling.share import FAIR, OWED, OWED_BELOW, Place, ShareTree
+from bursar.core.value import altered
+from tests.core.scheduling.cases import CREDIT, PLAIN, T0, Case, with_shares
+
+ACME, ML = ("paid", "acme"), ("paid", "acme", "ml")
+ANN = (*ML, "ann")
+
+
+def job(text: str) -> Job:
+    """A job as a case writes it."""
+    (one,) = Case(nodes="", queued=text, want="").snapshot().waiting
+    return one
+
+
+def tree(shares: str = "", **policy: Any) -> ShareTree:
+    """A tree in which nothing happened yet."""
+    return ShareTree(altered(with_shares(PLAIN, shares), **policy), T0)
+
+
+def order(tree: ShareTree, path: tuple[str, ...] = ()) -> list[str]:
+    """The children of a place that have something waiting, in order."""
+    place = tree.place(path) if path else tree.root
+    assert place is not None
+    return [name for _, _, name in place.order]
+
+
+def known(tree: ShareTree, path: tuple[str, ...]) -> Place:
+    """A place that is there."""
+    place = tree.place(path)
+    assert place is not None
+    return place
+
+
+def test_places_are_made_when_they_are_first_named() -> None:
+    """A user and an account of one name are two places."""
+    one = tree("paid.acme=w3")
+    assert one.place(ACME) is None
+    user, account = one.user(ACME), one.user(ANN)
+
+    assert user is one.place(ACME)  # a user goes before an account of its name
+    assert ["acme", "acme/"] == sorted(known_children(one))
+    assert account.parent is not None
+    assert [ANN, ML, ACME, ("paid",), ()] == [place.path for place in account.above()]
+    assert account is one.user(ANN)
+
+
+def known_children(tree: ShareTree) -> list[str]:
+    """Names below the paid tier."""
+    return list(tree.root.children["paid/"].children)
+
+
+def test_what_runs_counts_all_the_way_up_and_outside() -> None:
+    one = tree("@lab=ceil9")
+    a = job("a:4/counted=lab")
+    one.run(a, "H100", T0)
+
+    for place in (*one.user(ANN).above(), one.counted["lab"]):
+        assert ({ANY: 4_000, "H100": 4_000}, 1) == (place.used, place.jobs)
+    one.run(a, "H100", T0, -1)
+    for place in (*one.user(ANN).above(), one.counted["lab"]):
+        assert ({ANY: 0, "H100": 0}, 0, 0, 0) == (place.used, place.jobs, place.rate, place.since)
+
+
+def test_what_ended_is_remembered_and_can_be_taken_back() -> None:
+    one = tree()
+    a = job("a:4")
+    one.run(a, "H100", T0)
+    one.rest(a, "H100", T0, T0 + HOUR)
+
+    assert [ANN] == [path for path, _ in one.usage()]
+    # An hour of four GPUs at a credit each, hardly faded.
+    assert 4 * CREDIT * 95 // 100 < one.faded(known(one, ACME), T0 + HOUR) <= 4 * CREDIT
+    one.rest(a, "H100", T0, T0 + HOUR, -1)
+    assert [] == list(one.usage())
+    assert 1 == known(one, ACME).jobs
+
+
+def test_a_job_that_ends_before_it_began_used_nothing() -> None:
+    """Clocks of two machines may differ."""
+    one = tree()
+    one.run(job("a:4"), "H100", T0 + MINUTE)
+    one.rest(job("a:4"), "H100", T0 + MINUTE, T0)
+
+    assert [] == list(one.usage())
+
+
+def test_the_order_among_siblings() -> None:
+    """Below its floor, somebody below a floor beneath, then by use; equal ones by name."""
+    one = tree("paid.dino=floor4 paid.cora.x=floor4")
+    for org in ("acme", "beta", "cora", "dino"):
+        one.queue(job(f"{org}:1/who=paid.{org}.x.u"))
+    assert ["dino/", "cora/", "acme/", "beta/"] == order(one, ("paid",))
+
+    ranks = [known(one, ("paid", org)).rank() for org in ("dino", "cora", "acme")]
+    assert [OWED, OWED_BELOW, FAIR] == ranks
+
+    one.run(job("r:1"), "H100", T0)
+    assert ["dino/", "cora/", "beta/", "acme/"] == order(one, ("paid",))
+    one.run(job("s:4/who=paid.dino.x.u"), "H100", T0)
+    assert ["cora/", "beta/", "acme/", "dino/"] == order(one, ("paid",))
+
+
+def test_a_place_without_anything_waiting_is_not_in_the_order() -> None:
+    one = tree()
+    one.queue(job("a:1"))
+    one.queue(job("b:1"))
+    one.unqueue(job("a:1"))
+    assert ["paid/"] == order(one)
+    one.unqueue(job("b:1"))
+
+    assert [] == order(one)
+    assert {} == one.classes
+    assert 0 == len(one.due)
+
+
+def test_an_owed_place_is_owed_what_its_jobs_accept() -> None:
+    one = tree("paid.acme.ml=floor2A100")
+    one.queue(job("a:1"))
+    assert not known(one, ML).owed()
+    one.queue(job("b:1/on=H100,A100"))
+    assert known(one, ML).owed()
+    one.run(job("r:2/on=A100"), "A100", T0)
+    assert not known(one, ML).owed()
+
+
+@pytest.mark.parametrize(
+    ("share", "milli", "gpu_type", "want"),
+    [
+        ("ceil5", 1_000, "H100", None),
+        ("ceil4", 1_000, "H100", (ANY, 4_000, 4_000)),
+        ("ceil4H100", 1_000, "A100", None),
+        ("ceil4H100", 1_000, "H100", ("H100", 4_000, 4_000)),
+        ("ceil1A100", 1_001, "A100", ("A100", 0, 1_000)),
+        ("jobs2", 1_000, "H100", None),
+        ("jobs1", 1_000, "H100", ("jobs", 1, 1)),
+    ],
+)
+def test_which_ceiling_would_be_passed(
+    share: str, milli: int, gpu_type: str, want: tuple[str, int, int] | None
+) -> None:
+    """Four H100s of one job run."""
+    one = tree(f"paid.acme={share}")
+    one.run(job("r:4"), "H100", T0)
+
+    assert want == known(one, ACME).over(milli, gpu_type)
+
+
+def test_who_was_asked_to_stop_counts_for_ceilings_alone() -> None:
+    """It is still there (B4), but no part of anybody's share."""
+    one = tree("paid.acme=ceil4,jobs1 @lab=ceil4")
+    a = job("a:4/counted=lab")
+    one.leave(a, "H100")
+
+    assert (ANY, 4_000, 4_000) == known(one, ACME).over(1, "A100")
+    assert 4_000 == one.counted["lab"].there("H100")
+    assert 0 == known(one, ACME).used[ANY]
+    one.leave(a, "H100", -1)
+    assert None is known(one, ACME).over(4_000, "H100")
+
+
+def test_a_ceiling_outside_the_tree_that_nobody_set_does_not_bind() -> None:
+    one = tree()
+
+    assert None is one.over(job("a:4/counted=lab"), "H100")
+
+
+def test_the_orgs_of_a_tier_by_what_they_have_for_their_weight() -> None:
+    one = tree("paid.cora=w4")
+    for n, org in ((2, "acme"), (3, "beta"), (8, "cora")):
+        one.run(job(f"{org}:{n}/who=paid.{org}.x.u"), "H100", T0)
+
+    tier = known(one, ("paid",))
+    assert ["beta/", "acme/", "cora/"] == [org.name for org in one.largest(tier)]
+    one.rest(job("beta:3/who=paid.beta.x.u"), "H100", T0, T0)
+    assert ["acme/", "cora/"] == [org.name for org in one.largest(tier)]
+    assert [] == list(one.largest(Place(("none",), "none/", None, Share())))
+
+
+def test_each_user_is_due_when_its_oldest_job_is() -> None:
+    """By its tier's patience; a day in a tier that nobody described."""
+    one = ShareTree(Policy(), T0)
+    one.queue(job("a:1/waited=1h"))
+    one.queue(job("b:1/waited=3h"))
+    one.queue(job("c:1/who=extra.x.y/waited=1h"))
+    assert [(T0 + HOUR, ANN), (T0 - HOUR + DAY, ("extra", "x", "y"))] == list(one.due)
+
+    one.unqueue(job("b:1/waited=3h"))
+    assert (T0 + 3 * HOUR, ANN) == one.due.first()
+
+
+def test_time_passes_in_ticks() -> None:
+    """Between two of them nobody's turn changes by the clock alone."""
+    one = tree()
+    one.queue(job("a:1"))
+    one.queue(job("b:1/who=paid.beta.x.u"))
+    one.run(job("r:1"), "H100", T0)
+    before = one.key(known(one, ACME))
+
+    one.at(T0 + MINUTE - 1)
+    assert before == one.key(known(one, ACME))
+    one.at(T0 + MINUTE)
+    assert before < one.key(known(one, ACME))
+    assert ["beta/", "acme/"] == order(one, ("paid",))
+
+
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_nothing_changes_at_the_end_of_an_epoch_but_the_scale(epochs: int) -> None:
+    """What was used fades on, what runs goes on, the order stays."""
+    # Half after two minutes, so that an epoch is over in two hours.
+    one = tree(half_life=1, ahead=MINUTE)
+    one.queue(job("a:1"))
+    one.queue(job("b:1/who=paid.beta.x.u"))
+    end = one.fading.epoch + epochs * 128 * MINUTE
+    one.at(end - 5 * MINUTE)
+    one.run(job("r:2"), "H100", end - 5 * MINUTE)
+    one.run(job("s:1/who=paid.beta.x.u"), "H100", end - 5 * MINUTE)
+    one.run(job("t:8/who=paid.beta.x.u"), "H100", end - 4 * MINUTE)
+    one.rest(job("t:8/who=paid.beta.x.u"), "H100", end - 4 * MINUTE, end - MINUTE)
+    orgs = [known(one, ("paid", org)) for org in ("acme", "beta")]
+
+    one.at(end - 1)
+    before = [one.faded(org, end) for org in orgs]
+    assert ["acme/", "beta/"] == order(one, ("paid",))
+    one.at(end)
+
+    assert end == one.fading.epoch
+    assert before == pytest.approx([one.faded(org, end) for org in orgs], abs=2)
+    assert ["acme/", "beta/"] == order(one, ("paid",))
+    assert sum(one.key(org) for org in orgs) == one.key(known(one, ("paid",)))
+
+
+def test_entitling_a_place_that_nobody_named_yet() -> None:
+    """It has its share from the start."""
+    one = tree()
+    one.entitle({ACME: Share(weight=7)})
+    one.user(ANN)
+
+    assert 7 == known(one, ACME).weight
