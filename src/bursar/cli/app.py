@@ -205,6 +205,27 @@ def bench_ledger(
     raise typer.Exit(measure_ledger(quick=quick, json=json, only=only, state=state))
 
 
+@bench.command("schedule")
+def bench_schedule(
+    core: Annotated[
+        bool, typer.Option("--core", help="Decisions in memory: the part that there is.")
+    ] = False,
+    small: Annotated[bool, typer.Option("--small", help="Tiny: shows that it works.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
+    only: Annotated[
+        str,
+        typer.Option("--only", help="Loads to run, such as kai-fill,volcano-4; all if not given."),
+    ] = "",
+) -> None:
+    """Measure how fast the scheduler decides on the loads of other schedulers' benchmarks; exit
+    with 1 if something was decided wrongly."""
+    from bursar.cli.measuring import measure_schedule
+
+    if not core:
+        raise typer.BadParameter("say --core", param_hint="--core")
+    raise typer.Exit(measure_schedule(small=small, json=json, only=only))
+
+
 @bench.command("library")
 def bench_library(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,

@@ -1,0 +1,95 @@
+"""The yardstick: the scheduler that one writes in an afternoon. It stays as it is.
+
+At every round it sorts all that waits by class and age, and looks at all nodes for each job, one
+after another; the first that fit are taken. It knows ceilings, and it takes GPUs that are only
+lent; it has no shares, no floors, no future places, no order of victims, no reasons. Changing it
+would make the ratios of different days incomparable.
+"""
+
+from collections.abc import Callable
+from time import process_time
+
+from bursar.core.ids import JobId
+from bursar.core.scheduling.jobs import Job, Path
+from bursar.core.scheduling.machines import MILLI
+from bursar.core.scheduling.policy import ANY
+from bursar.core.scheduling.snapshot import Snapshot
+
+
+class Naive:
+    """Nodes with what is free on them, jobs that wait and run."""
+
+    def __init__(self, snapshot: Snapshot, lent: Path | None = None) -> None:
+        self.free = [node.gpus for node in snapshot.nodes]
+        self.waiting = list(snapshot.waiting)
+        self.running: dict[JobId, tuple[Job, list[tuple[int, int]]]] = {}  # GPUs by node
+        self.used: dict[Path, int] = {}
+        self._most = {path: dict(share.ceiling).get(ANY) for path, share in snapshot.policy.shares}
+        numbers = {node.id: number for number, node in enumerate(snapshot.nodes)}
+        for one in snapshot.running:
+            if one.job.path[:2] != lent:  # whoever only borrows counts as gone
+                places = [(numbers[piece.node], len(piece.gpus)) for piece in one.pieces]
+                self._take(one.job, places)
+
+    def round(self) -> list[Job]:
+        """Start what fits, by class and age."""
+        self.waiting.sort(key=lambda job: (-job.priority_class, job.queued_at, job.id))
+        started, rest = [], []
+        for number, job in enumerate(self.waiting):
+            if not any(self.free):
+                rest += self.waiting[number:]
+                break
+            places = None if self._over(job) else self._fit(job)
+            if places is None:
+                rest.append(job)
+            else:
+                self._take(job, places)
+                started.append(job)
+        self.waiting = rest
+        return started
+
+    def end(self, job_id: JobId) -> None:
+        """A job has stopped."""
+        job, places = self.running.pop(job_id)
+        for node, gpus in places:
+            self.free[node] += gpus
+        self._count(job, -1)
+
+    def _fit(self, job: Job) -> list[tuple[int, int]] | None:
+        """The first nodes that take all tasks."""
+        shape, left, places = job.shape, job.shape.tasks, []
+        for node, free in enumerate(self.free):
+            tasks = min(free // shape.gpus, left)
+            if tasks:
+                places.append((node, tasks * shape.gpus))
+                left -= tasks
+                if not left:
+                    return places
+        return None
+
+    def _take(self, job: Job, places: list[tuple[int, int]]) -> None:
+        for node, gpus in places:
+            self.free[node] -= gpus
+        self.running[job.id] = job, places
+        self._count(job, 1)
+
+    def _over(self, job: Job) -> bool:
+        gpus = job.shape.milli_gpus // MILLI
+        for depth in range(1, len(job.path) + 1):
+            most = self._most.get(job.path[:depth])
+            if most is not None and self.used.get(job.path[:depth], 0) + gpus > most:
+                return True
+        return False
+
+    def _count(self, job: Job, way: int) -> None:
+        gpus = way * job.shape.milli_gpus // MILLI
+        for depth in range(1, len(job.path) + 1):
+            path = job.path[:depth]
+            self.used[path] = self.used.get(path, 0) + gpus
+
+
+def seconds_of(run: Callable[[], object]) -> float:
+    """Processor time of something, in seconds."""
+    began = process_time()
+    run()
+    return process_time() - began
