@@ -215,8 +215,12 @@ class Org:
         run_ms: int | None = None,
         context: Context = Context(),  # noqa: B008  # frozen
         until: Instant | None = None,
+        for_job: bool | None = None,
     ) -> Reserve:
-        """A hold to be asked for; it lasts twelve hours if not told otherwise."""
+        """A hold to be asked for; it lasts twelve hours if not told otherwise.
+
+        If its context names a job, it is that job's unless told otherwise.
+        """
         return Reserve(
             hold=HoldId(hold),
             account=AccountId(by),
@@ -225,6 +229,7 @@ class Org:
             run_ms=run_ms,
             context=context,
             expires_at=self.now + 12 * HOUR if until is None else until,
+            for_job=context.job is not None if for_job is None else for_job,
         )
 
     def reserve(self, hold: str, amount: int | None = None, **more: Any) -> tuple[Event, ...]:

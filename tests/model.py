@@ -177,6 +177,7 @@ class ModelHold:
     rate: int
     touched_at: Instant
     by_time: bool = False  # sized by a run time, and spent as time passes
+    for_job: bool = False
     draws: dict[str, ModelDraw] = field(default_factory=dict)
     meters: dict[int, ModelMeter] = field(default_factory=dict)
     used: int = 0
@@ -1215,8 +1216,8 @@ class Model:
         return None
 
     # ── §4: holds ────────────────────────────────────────────────────────────────────────────────
-    def _hold_max(self, context: Context) -> int:
-        return self.policy.raw_hold_max if context.job is None else self.policy.job_hold_max
+    def _hold_max(self, whose: "Reserve | ModelHold") -> int:
+        return self.policy.job_hold_max if whose.for_job else self.policy.raw_hold_max
 
     def limit(self, ask: Reserve) -> Instant:
         """When a hold that is opened now ends: then, after so long, or as late as it may."""
@@ -1224,7 +1225,7 @@ class Model:
             return ask.expires_at
         if ask.ttl is not None:
             return min(NEVER, self.now + ask.ttl)
-        return min(NEVER, self.now + self._hold_max(ask.context))
+        return min(NEVER, self.now + self._hold_max(ask))
 
     def _opened(
         self, ask: Reserve, types: tuple[str, ...], rates: dict[str, int], open: int
@@ -1242,6 +1243,7 @@ class Model:
             rate=max(rates.values(), default=0),
             touched_at=self.now,
             by_time=ask.run_ms is not None,
+            for_job=ask.for_job,
         )
         if not hold.metered:
             hold.rate = 0
@@ -1268,7 +1270,7 @@ class Model:
             found.append(Code.ALREADY_EXISTS)
         if self.limit(ask) <= self.now:
             found.append(Code.TIME_INVALID)
-        if self.limit(ask) - self.now > self._hold_max(ask.context):
+        if self.limit(ask) - self.now > self._hold_max(ask):
             found.append(Code.HOLD_TOO_LONG)
         return found
 
@@ -1336,7 +1338,7 @@ class Model:
         if ask.expires_at is not None and (limit <= self.now or limit < hold.limit):
             return Code.TIME_INVALID
         total = hold.used + hold.open + ask.amount
-        if limit - hold.opened_at > self._hold_max(hold.context):
+        if limit - hold.opened_at > self._hold_max(hold):
             return Code.HOLD_TOO_LONG
         if total > LARGEST:
             return Code.AMOUNT_TOO_LARGE

@@ -443,7 +443,8 @@ class Author:
             rates = [self.model._rate(one, context, self.now) for one in context.gpu_types]
             dearest = max([rate for rate in rates if rate is not None], default=0)
             run_ms = self.ms_for(amount, dearest, context.milli_gpus)
-        expires_at = self.now + self.one(LIVES if context.job is None else JOB_LIVES)
+        for_job = context.job is not None and not self.chance(10)  # or it is only named
+        expires_at = self.now + self.one(JOB_LIVES if for_job else LIVES)
         if self.chance(15):
             expires_at = self.later()
         elif self.chance(2):
@@ -458,6 +459,7 @@ class Author:
             amount=amount if run_ms is None else None,
             run_ms=run_ms,
             context=context,
+            for_job=for_job,
         )
 
     def question(self) -> Reserve:

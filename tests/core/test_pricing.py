@@ -173,7 +173,8 @@ def test_a_book_is_in_order() -> None:
 @pytest.mark.parametrize("one", BY_PRECEDENCE)
 def test_a_version_has_one_rate_for_the_same(one: Rate) -> None:
     """Two rates with the same key are refused, even at the same price (B1)."""
-    with pytest.raises(ValueError, match=r"^two rates of price version v are for the same$"):
+    named = ", ".join(part for part in one.key if part)
+    with pytest.raises(ValueError, match=f"^two rates are for the same: {named}$"):
         version("v", 0, one, rate(99, "A100"), one)
 
 

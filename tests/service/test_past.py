@@ -3,13 +3,15 @@
 import logging
 from collections.abc import Iterator
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bursar.core.ids import GrantId
+from bursar.core.ids import AccountId, GrantId
 from bursar.core.instant import NEVER, Instant
+from bursar.core.ledger.commands import AddAccount
 from bursar.core.ledger.events import Event
 from bursar.core.ledger.history import View, recorded, view
 from bursar.core.ledger.journal import Journal
@@ -18,6 +20,7 @@ from bursar.service import past
 from bursar.service.looking import Looking
 from bursar.service.past import add_snapshots, distance
 from bursar.store import snapshots
+from bursar.store.codec import value_of
 from bursar.store.reading import Connection
 from bursar.store.snapshots import Snapshot
 from tests import asking as ask
@@ -92,6 +95,11 @@ def test_the_past_from_snapshots_is_what_the_events_say(
         )
         seen = looking.past(desk.org, at, known_at)
         assert view(journal.events, at, known_at) == seen.value
+        for account, _ in journal.books.accounts.items():
+            own = looking.past(desk.org, at, known_at, account).value
+            assert own == {
+                id: one for id, one in seen.value.items() if one.terms.account == account
+            }
     assert len(kept(desk)) >= len(journal.events) // max(3, len(dict(journal.books.grants.items())))
 
 
@@ -140,7 +148,7 @@ def test_a_past_read_begins_at_the_newest_snapshot_that_is_old_enough(
     add_snapshots(connection, desk.org, 15)
     looking, read = Looking(connection), list[tuple[int, int]]()
 
-    def noted(connection: Connection, org: str, after: int, last: int) -> Iterator[Event]:
+    def noted(connection: Connection, org: str, after: int, last: int, _: None) -> Iterator[Event]:
         read.append((after, last))
         return snapshots.events_after(connection, org, after, last)
 
@@ -152,6 +160,41 @@ def test_a_past_read_begins_at_the_newest_snapshot_that_is_old_enough(
     numbers = [number for number, _, _ in kept(desk)]
     assert [(3, 3), (6, 6), (13, 15), (13, 15)] == read
     assert [3, 6, 9, 13] == numbers
+
+
+@pytest.mark.usefixtures("often")
+def test_an_accounts_past_is_made_of_its_own_events(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many grants others have: those are neither unpacked nor read about (L12)."""
+    desk = issued(connection)
+    team = AccountId("team")
+    desk.asks(AddAccount(account=team, parent=AccountId("org"), name="team"), now=hours(13))
+    desk.asks(ask.issue("own", 7, to="team", expires=hours(20)), now=hours(14))
+    desk.asks(*(ask.issue(f"late{n}", 5) for n in range(30)), now=hours(15))
+    add_snapshots(connection, desk.org, desk.asks(ask.issue("more", 5), now=hours(15))[0].number)
+    desk.asks(ask.extend_grant("own", until=hours(30)), ask.issue("other", 5), now=hours(16))
+    desk.asks(ask.issue("own2", 9, to="team"), now=hours(17))
+    read, unpacked = list[Event](), list[object]()
+
+    def noted(*asked: Any) -> Iterator[Event]:
+        for event in snapshots.events_after(*asked):
+            read.append(event)
+            yield event
+
+    def valued(kind: Any, text: str) -> Any:
+        unpacked.append(kind)
+        return value_of(kind, text)
+
+    monkeypatch.setattr(past, "events_after", noted)
+    monkeypatch.setattr(snapshots, "value_of", valued)
+    found = Looking(connection).past(desk.org, hours(18), NEVER, team).value
+
+    assert {"own": hours(30), "own2": NEVER} == {
+        id: one.terms.expires_at for id, one in found.items()
+    }
+    assert [View] == unpacked
+    assert ["GrantExtended", "GrantIssued"] == [type(one).__name__ for one in read]
 
 
 @pytest.mark.usefixtures("often")

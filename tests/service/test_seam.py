@@ -16,16 +16,17 @@ from itertools import count
 import pytest
 
 from bursar.core.ids import HoldId, JobId, UserId
-from bursar.core.instant import SECOND
+from bursar.core.instant import DAY, SECOND
 from bursar.core.leases import Denied
-from bursar.core.ledger.commands import AddUser
+from bursar.core.ledger.commands import AddUser, SetPolicy
+from bursar.core.ledger.values import OrgPolicy
 from bursar.core.messages import EndClass, Withdraw
-from bursar.core.refusal import Refusal
+from bursar.core.refusal import Code, Refusal
 from bursar.core.value import altered
 from bursar.service import relay
 from bursar.service.audit import Problem, verify
-from bursar.service.batch import Ask
-from bursar.service.jobs import Jobs, JobUnknown, key_of, through
+from bursar.service.batch import Answer, Ask
+from bursar.service.jobs import Jobs, JobUnknown, Submission, key_of, through
 from bursar.service.ledger import Busy, Ledger, Limits
 from bursar.service.pool import End, Lease, Placement, Pool, Renewed, Report
 from bursar.service.relay import Relay
@@ -35,7 +36,7 @@ from bursar.store.reading import Connection, money_time
 from bursar.store.verifying import problems
 from bursar.store.verifying_seam import SEAM_CHECKS
 from bursar.store.writing import freeze
-from tests.builders import T0
+from tests.builders import T0, gpus
 from tests.databases import connected, migrated
 from tests.service.seam_chaos import Chaos
 from tests.service.seam_driver import (
@@ -189,6 +190,40 @@ class Stage:
         """All messages are delivered, and both sides agree."""
         self.relay.round()
         assert (0, 0) == (self.relay.round().sent, len(contradictions(self.connection)))
+
+
+def test_only_a_submitted_job_has_a_hold_that_lasts_as_long_as_jobs_may(
+    connection: Connection,
+) -> None:
+    """The bound is that of the way by which it was asked for, also when it is extended (L10)."""
+    stage = Stage(connection)
+    org, jobs = stage.world.org, stage.jobs
+    ask = ledger(connection, stage.clock)
+    ask([Ask(org, "usual bounds", SetPolicy(policy=OrgPolicy()))])
+    reserve = altered(
+        stage.world.submission("job").reserve,
+        hold=HoldId("other"),
+        context=gpus("a100", job="other"),
+        expires_at=T0 + 2 * DAY,
+    )
+
+    [raw] = ask([Ask(org, "raw", reserve)])
+    submitted = jobs.submit(org, "job", Submission(stage.world.pool, reserve))
+    longer = [
+        jobs.extend(org, f"longer {days}", JobId("other"), 0, T0 + days * DAY) for days in (60, 61)
+    ]
+
+    assert isinstance(raw, Answer)
+    figures = {"expires_at": T0 + 2 * DAY, "latest": T0 + DAY}
+    assert Refusal(Code.HOLD_TOO_LONG, figures) == raw.outcome
+    assert isinstance(submitted.outcome, tuple)
+    assert isinstance(longer[0].outcome, tuple)
+    figures = {"expires_at": T0 + 61 * DAY, "latest": T0 + 60 * DAY}
+    assert Refusal(Code.HOLD_TOO_LONG, figures) == longer[1].outcome
+    assert (True,) == connection.execute(
+        "select for_job from holds where org_id = %s and hold_id = 'other'", [org]
+    ).fetchone()
+    stage.is_sound()
 
 
 def test_from_hold_to_settlement(connection: Connection) -> None:

@@ -157,6 +157,7 @@ def run(hold: str, *, by: str = "lab", gpu_type: str = "h100", gpus: int = 2) ->
         ),
         run_ms=3 * 3_600_000,
         expires_at=days(2),
+        for_job=True,
     )
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import ipaddress
 import json
+import random
 import shutil
 import ssl
 import subprocess
@@ -24,9 +25,10 @@ from bursar.core.instant import DAY, HOUR, NEVER, SECOND
 from bursar.core.ledger.commands import AddAccount, AddUser, Command, SetSetting
 from bursar.core.ledger.values import Setting
 from bursar.core.refusal import Refusal
+from bursar.service import alerts
 from bursar.service.alerts import Alerter, deciding, rule_setting
 from bursar.service.audit import rebuild_one, verify
-from bursar.service.batch import Answer
+from bursar.service.batch import Answer, Ask
 from bursar.service.delivering import JITTER, PAUSES_S, Deliverer, subject_of
 from bursar.service.ledger import Ledger
 from bursar.service.outbound import ANSWER_MAX, Outbound, Unsafe, is_public
@@ -410,7 +412,10 @@ def test_the_old_secret_signs_no_more_once_its_time_is_over(world: World, there:
 
 # Whom not to call
 
-PUBLIC = ("8.8.8.8", "1.1.1.1", "93.184.216.34", "2606:4700:4700::1111", "2a00:1450::1")
+PUBLIC = (
+    *("8.8.8.8", "1.1.1.1", "93.184.216.34", "2606:4700:4700::1111", "2a00:1450::1"),
+    *("::ffff:8.8.8.8", "64:ff9b::8.8.8.8"),
+)
 NOT_PUBLIC = (
     *("127.0.0.1", "127.9.9.9", "0.0.0.0", "0.1.2.3", "10.1.2.3", "172.16.0.1", "172.31.255.255"),
     *("192.168.0.1", "169.254.169.254", "169.254.1.1", "100.64.0.1", "100.100.100.200"),
@@ -420,6 +425,21 @@ NOT_PUBLIC = (
     *("::ffff:127.0.0.1", "::ffff:10.0.0.1", "::ffff:169.254.169.254", "::127.0.0.1"),
     *("64:ff9b::7f00:1", "64:ff9b::a9fe:a9fe", "2002:7f00:1::", "2002:a9fe:a9fe::1"),
     *("2001:0:4136:e378:8000:63bf:3fff:fdd2", "64:ff9b:1::a00:1", "fec0::1"),
+    *("64:ff9b:1::808:808", "64:ff9b:1:ffff:ffff:ffff:ffff:ffff", "64:ff9b::1:7f00:1"),
+    *("2002:808:808::1", "::8.8.8.8", "::ffff:0:8.8.8.8", "64:ff9b::10.0.0.1", "64:ff9b:2::1"),
+)
+# All that the two registries of special addresses (RFC 6890) list, as of 2025; and multicast.
+REGISTERED = (
+    *("0.0.0.0/8", "0.0.0.0/32", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16"),
+    *("172.16.0.0/12", "192.0.0.0/24", "192.0.0.0/29", "192.0.0.8/32", "192.0.0.9/32"),
+    *("192.0.0.10/32", "192.0.0.170/31", "192.0.2.0/24", "192.31.196.0/24", "192.52.193.0/24"),
+    *("192.88.99.0/24", "192.88.99.2/32", "192.168.0.0/16", "192.175.48.0/24", "198.18.0.0/15"),
+    *("198.51.100.0/24", "203.0.113.0/24", "240.0.0.0/4", "255.255.255.255/32", "224.0.0.0/4"),
+    *("::1/128", "::/128", "64:ff9b:1::/48", "100::/64", "100:0:0:1::/64", "2001::/23"),
+    *("2001::/32", "2001:1::1/128", "2001:1::2/128", "2001:1::3/128", "2001:2::/48"),
+    *("2001:3::/32", "2001:4:112::/48", "2001:10::/28", "2001:20::/28", "2001:30::/28"),
+    *("2001:db8::/32", "2002::/16", "2620:4f:8000::/48", "3fff::/20", "5f00::/16", "fc00::/7"),
+    *("fe80::/10", "fec0::/10", "ff00::/8"),
 )
 
 
@@ -433,6 +453,34 @@ def test_an_address_of_the_internet_may_be_called(address: str) -> None:
 def test_an_address_of_special_use_is_not_called(address: str) -> None:
     """Private, loopback, link-local, metadata, multicast; and in whatever it is wrapped (K26)."""
     assert not is_public(ipaddress.ip_address(address))
+
+
+@pytest.mark.parametrize("network", REGISTERED)
+def test_no_address_that_is_registered_for_a_special_use_is_called(network: str) -> None:
+    """From the first to the last of each range, and as NAT64 and IPv6 would write it (K26)."""
+    found = ipaddress.ip_network(network)
+    ends = (found[0], found[found.num_addresses // 2], found[-1])
+    wrapped = [
+        ipaddress.IPv6Address(int(ipaddress.IPv6Address(prefix)) + int(one))
+        for one in ends
+        if one.version == 4
+        for prefix in ("::ffff:0:0", "64:ff9b::")
+    ]
+
+    assert [] == [str(one) for one in (*ends, *wrapped) if is_public(one)]
+
+
+def test_what_python_does_not_take_for_the_internets_is_not_called() -> None:
+    """It knows the registries, too: no range that it knows is forgotten here (K26)."""
+    chance = random.Random(6890)
+    drawn: list[ipaddress.IPv4Address | ipaddress.IPv6Address] = [
+        ipaddress.IPv4Address(chance.getrandbits(32)) for _ in range(20_000)
+    ]
+    drawn += [ipaddress.IPv6Address(chance.getrandbits(128)) for _ in range(20_000)]
+
+    public = [one for one in drawn if is_public(one)]
+    assert len(public) > 10_000
+    assert [] == [str(one) for one in public if not one.is_global or one.is_multicast]
 
 
 def resolver(*answers: Sequence[str]) -> Callable[[str, int], Any]:
@@ -620,6 +668,97 @@ def test_a_grant_that_is_extended_is_told_of_again_at_its_new_end(world: World) 
     world.shift = 54 * DAY
     world.alerter.look()
     assert [now + 3 * DAY, now + 60 * DAY] == [one.figures["expires_at"] for one in world.alerts()]
+
+
+def test_credits_that_come_back_late_are_told_of(world: World) -> None:
+    """All of a grant was held when its end came near; a part comes back: once for each grant."""
+    now = money_time(world.connection)
+    world.asks(ask.issue("g1", 5, expires=now + 7 * DAY + HOUR))
+    world.asks(ask.issue("g2", 5, expires=now + 7 * DAY + HOUR))
+    world.asks(ask.issue("g3", 9, expires=now + 90 * DAY))
+    world.asks(ask.reserve("h1", 10, until=now + 20 * HOUR, by="org"))
+    world.asks(ask.reserve("h2", 9, until=now + 20 * HOUR, by="org"))
+    world.alerter.look()
+    world.shift = 2 * HOUR
+    world.alerter.look()
+    assert [] == world.alerts(), "nothing of it is available"
+
+    world.asks(ask.refund("h1", 2))
+    world.alerter.look()
+    assert [("g2", 2)] == told_of(world)
+    world.asks(ask.release("h1"))
+    world.asks(ask.release("h2"))
+    world.alerter.look()
+    assert [("g2", 2), ("g1", 5)] == told_of(world), "what was told of is not told again"
+    world.shift = 3 * DAY
+    world.alerter.look()
+    assert 2 == len(world.alerts())
+
+
+def told_of(world: World) -> list[tuple[str, int]]:
+    """Grants, and what was available of them when that was told."""
+    return [(one.figures["grant"], one.figures["available"]) for one in world.alerts()]
+
+
+def test_a_reversal_into_a_grant_near_its_end_is_told_of(world: World) -> None:
+    """By a rule of its own, too, if that looks so far ahead."""
+    now = money_time(world.connection)
+    world.rule(AlertRule(kind=AlertKind.CREDITS_EXPIRING, account="org", days=30))
+    world.asks(ask.issue("g1", 5, expires=now + 10 * DAY))
+    world.asks(ask.reserve("h", 5, until=now + HOUR, by="org"))
+    world.asks(ask.charge("h", 5, "c"))
+    world.alerter.look()
+    assert [] == world.alerts()
+
+    world.asks(ask.reverse("c", 3))
+    world.alerter.look()
+    assert [("g1", 3)] == told_of(world)
+    assert [30] == [one.figures["days"] for one in world.alerts()]
+
+
+def test_any_number_of_grants_near_their_end_is_told_of_page_by_page(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if they end at one instant; and no more alerts are raised at once than a page has."""
+    now = money_time(world.connection)
+    many = 2 * store_alerts.ENDING_MOST + 7
+    ends = [now + 20 * DAY + (number % 3) * HOUR for number in range(many)]
+    for number, expires in enumerate(ends):
+        world.asks(ask.issue(f"g{number}", 5, expires=expires))
+    world.alerter.look()
+    asked: list[int] = []
+
+    def decided(commands: Sequence[Ask]) -> set[str]:
+        asked.append(len(commands))
+        return world.decided(commands)
+
+    monkeypatch.setattr(alerts, "ASKED_MOST", 64)
+    world.shift = 14 * DAY
+    Alerter(world.connection, decided, world.clock).look()
+
+    assert {f"g{number}" for number in range(many)} == {grant for grant, _ in told_of(world)}
+    assert 64 == max(asked)
+    assert 3 * 64 < sum(asked) == many
+
+
+def test_a_long_history_is_looked_at_in_parts(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of it in one pass, and of several orgs no more at once than a part (B6)."""
+    monkeypatch.setattr(store_alerts, "SPAN", 10)
+    now = money_time(world.connection)
+    for number in range(15):
+        world.asks(ask.issue(f"g{number}", 5, expires=now + DAY))
+        world.asks(ask.book_debt(f"d{number}", 5))
+    looks = store_alerts.to_look_at(world.connection, "", now, 100)
+    assert [(0, 10, True)] == [(one.looked, one.upto, one.is_behind) for one in looks]
+
+    assert world.alerter.look() >= 4
+    assert 15 == len(world.alerts(AlertKind.DEBT))
+    spans = [store_alerts.Look(org, number, 0, 0) for org, number in (("a", 4), ("b", 6), ("c", 1))]
+    assert spans[:2] == store_alerts.bounded(spans)
+    assert spans[2:] == store_alerts.bounded(spans[2:])
+    assert [] == store_alerts.bounded([])
 
 
 def test_an_alert_is_raised_once_by_any_number_of_processes(url: str, world: World) -> None:

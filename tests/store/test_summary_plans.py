@@ -7,8 +7,10 @@ import pytest
 from bursar.store.reading import Connection
 from bursar.store.snapshots import (
     EVENTS_AFTER,
+    EVENTS_OF,
     LAST_SNAPSHOTS,
     LATE_EVENTS,
+    LATE_EVENTS_OF,
     NEWEST,
     RECORDED_AT,
 )
@@ -39,6 +41,7 @@ ORG: Final = ("org_id",)
 SWEEPS: Final = ("sweeps_pkey", ORG)
 ORGS: Final = ("orgs_pkey", ORG)
 EVENTS: Final = ("events_pkey", ("org_id", "number"))
+POSTED: Final = (("grants_pkey", ("org_id", "grant_id")), ("postings_pkey", ("org_id", "number")))
 STANDING: Final = ("standings_pkey", ("org_id", "subject", "measure", "subject_id"))
 LIST: Final = ("standings_of_org", ("org_id", "subject", "measure"))
 ENDS: Final = [  # of the orders in which something falls due
@@ -83,12 +86,15 @@ PLANS: Final[dict[str, tuple[str, list[Scan]]]] = {
     "last snapshots": (LAST_SNAPSHOTS, [("snapshots_pkey", ORG)]),
     "events after one": (EVENTS_AFTER, [EVENTS]),
     "late events": (LATE_EVENTS, [EVENTS, ("postings_pkey", ("org_id", "number"))]),
+    "events about an account": (EVENTS_OF, [*[EVENTS] * 2, *POSTED]),
+    "late events about an account": (LATE_EVENTS_OF, [EVENTS, *POSTED]),
     "when an event was recorded": (RECORDED_AT, [EVENTS]),
 }
 # Few rows, put in order or made unique once they are found.
 SORTED: Final = {
     *("orgs and their sweeps", "what is due", "what will be due", "owners"),
     *("who burns", "where somebody burns", "late events", "a list over all"),
+    *("events about an account", "late events about an account"),
 }
 
 

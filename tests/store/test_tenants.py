@@ -10,6 +10,8 @@ from bursar.core.ids import AccountId, UserId
 from bursar.core.ledger.commands import AddAccount, AddUser
 from bursar.core.pricing import PriceBook
 from bursar.service.batch import Ask, Batch
+from bursar.service.founding import begin_books
+from bursar.service.keys import DEPLOYMENT
 from bursar.store.pool import lock_pool
 from bursar.store.reading import Connection, lock_orgs
 from tests.databases import new_org
@@ -73,7 +75,7 @@ def test_nothing_is_ever_deleted(connection: Connection, table: str) -> None:
 def test_every_table_is_one_of_these_and_guarded(connection: Connection) -> None:
     """A new table must say whose its rows are, and who may change them."""
     sql = """
-        select c.relname, c.relrowsecurity, array_agg(p.polname)::text[]
+        select c.relname, c.relrowsecurity, array_agg(p.polname order by p.polname)::text[]
           from pg_class c left join pg_policy p on p.polrelid = c.oid
          where c.relnamespace = 'public'::regnamespace and c.relkind = 'r'
          group by 1, 2
@@ -83,6 +85,7 @@ def test_every_table_is_one_of_these_and_guarded(connection: Connection) -> None
     assert (False, [None]) == found.pop("migrations")
     assert (False, [None]) == found.pop("duties")
     of_orgs = {table: (True, ["tenant"]) for table in (*FOR_EVER, *CHANGING)}
+    of_orgs["orgs"] = (True, ["prices", "tenant"])
     assert of_orgs | {table: (True, ["pool"]) for table in OF_A_POOL} == found
 
 
@@ -93,11 +96,32 @@ def test_another_orgs_rows_do_not_exist(connection: Connection) -> None:
     with at_work(connection, mine):
         for table in (*FOR_EVER, *CHANGING):
             seen = connection.execute(f"select distinct org_id from {table}").fetchall()
-            assert {mine} >= {org for (org,) in seen}, table
+            assert {mine} >= {org for (org,) in seen} - {DEPLOYMENT}, table
         changed = connection.execute("update accounts set name = 'x' where org_id = %s", [theirs])
         assert 0 == changed.rowcount
         refused(connection, f"insert into users values ('{theirs}', 'bob')")
         refused(connection, f"update users set org_id = '{theirs}'")
+
+
+def test_of_the_deployments_own_org_its_row_is_seen_and_nothing_else(
+    connection: Connection,
+) -> None:
+    """The row has the prices of every org; it is not locked or changed with another's rights."""
+    begin_books(connection, DEPLOYMENT)
+    Batch(connection, PriceBook(), {}).run([Ask(DEPLOYMENT, "u", AddUser(user=UserId("ann")))])
+    row, locked = "select 1 from orgs where org_id = %s", " for update"
+
+    with at_work(connection, opened(connection)):
+        assert [(1,)] == connection.execute(row, [DEPLOYMENT]).fetchall()
+        assert [] == connection.execute(row + locked, [DEPLOYMENT]).fetchall()
+        sql = "update orgs set frozen = 'x' where org_id = %s"
+        assert 0 == connection.execute(sql, [DEPLOYMENT]).rowcount
+        for table in (*FOR_EVER, *CHANGING):
+            seen = connection.execute(f"select distinct org_id from {table}").fetchall()
+            assert table == "orgs" or (DEPLOYMENT,) not in seen, table
+    with connection.transaction(force_rollback=True):
+        connection.execute("set local role bursar_service")
+        assert [] == connection.execute(row, [DEPLOYMENT]).fetchall()
 
 
 def test_no_org_is_seen_before_one_is_named(connection: Connection) -> None:

@@ -22,6 +22,10 @@ PLANS: Final[dict[str, tuple[str, list[Scan]]]] = {
     "rules": (alerts.RULES, [("settings_pkey", ("org_id", "kind"))]),
     "episodes": (alerts.EPISODES, [("episodes_pkey", ("org_id", "rule_id"))]),
     "grants near their end": (alerts.ENDING, ENDS),
+    "grants that were given something": (
+        alerts.RETURNED,
+        [GRANT, ("postings_pkey", ("org_id", "number"))],
+    ),
     "grants by id": (alerts.GRANTS, [GRANT]),
     "the next end": (alerts.NEXT_ENDING, ENDS),
     "alerts": (alerts.ALERTS, [("settings_alerts", ("org_id", "number"))]),

@@ -62,6 +62,11 @@ class Rate:
         """What the rate is for; a version has at most one rate for it."""
         return (self.gpu_type, self.region, self.tier, self.priority_class)
 
+    @property
+    def named(self) -> str:
+        """What the rate is for, in words."""
+        return ", ".join(part for part in self.key if part is not None)
+
 
 class _Indexed(Derived):
     """Remembers its rates by what they are for."""
@@ -81,9 +86,11 @@ class PriceVersion(_Indexed):
     def __post_init__(self) -> None:
         text("id", self.id)
         whole("effective_at", self.effective_at, 0, NEVER)
-        by_key = {rate.key: rate.micros_per_gpu_hour for rate in self.rates}
-        if len(by_key) < len(self.rates):
-            raise ValueError(f"two rates of price version {self.id} are for the same")
+        by_key: dict[_Key, Micros] = {}
+        for rate in self.rates:
+            if rate.key in by_key:
+                raise ValueError(f"two rates are for the same: {rate.named}")
+            by_key[rate.key] = rate.micros_per_gpu_hour
         object.__setattr__(self, "_by_key", by_key)
 
     def rate_for(self, key: _Key) -> Micros | None:

@@ -5,12 +5,13 @@ is told that it exists. So any number of processes may look at once, and one tha
 raising and noting that it has looked does no harm. The same look sees the org's webhooks come and
 go, and what is to be delivered again: all of that is in the org's events.
 
-One credit that comes back to a grant shortly before its end (a hold was released) is not told anew:
-expiry is told when the end comes near, and for what is issued or extended to an end that is near.
+Expiry is told once for a grant and its end: when the end comes near, or when credits come to a
+grant whose end is near and of which nothing was told, because it was empty: a hold was released.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -19,7 +20,7 @@ from bursar.core.alerts import ALERT, EXPIRY, RULE, STANDING, Alert, AlertRule
 from bursar.core.ids import AccountId, SettingId
 from bursar.core.instant import HOUR, NEVER, Instant
 from bursar.core.ledger.commands import SetSetting
-from bursar.core.ledger.events import Event, GrantExtended, SettingSet, issued_by
+from bursar.core.ledger.events import Event, GrantExtended, SettingSet
 from bursar.core.ledger.values import Setting
 from bursar.core.refusal import Refusal
 from bursar.service.batch import Ask
@@ -30,12 +31,13 @@ from bursar.service.looking import SNAPSHOT, Looking, Seen
 from bursar.service.settings import begun
 from bursar.service.webhooks import RESEND, WEBHOOK, resend_of
 from bursar.store import alerts, deliveries, duties
-from bursar.store.alerts import Ending, Look
+from bursar.store.alerts import Ending, Look, Window
 from bursar.store.reading import ENTER, Connection, OrgId, array_of, money_time
 from bursar.store.settings import settings_of
 
 ALERTS: Final = "alerts"  # the duty
 PAGE: Final = 256  # orgs that are looked at together
+ASKED_MOST: Final = 256  # alerts that are raised at once: others want the ledger, too
 AGAIN: Final = HOUR  # after which standing rules are looked at though nothing has happened
 
 _log = logging.getLogger(__name__)
@@ -90,13 +92,18 @@ class _Page:
     looks: Sequence[Look]
     events: list[tuple[OrgId, int, Event]] = field(default_factory=list)
     rules: list[_Rule] = field(default_factory=list)
-    ending: list[tuple[_Rule, Ending]] = field(default_factory=list)
+    windows: list[Window] = field(default_factory=list)
     due: dict[OrgId, Instant] = field(default_factory=dict)
     asks: dict[str, Ask] = field(default_factory=dict)  # by the id of the alert
+    failed: set[OrgId] = field(default_factory=set)
 
     @property
     def orgs(self) -> list[OrgId]:
         return [one.org for one in self.looks]
+
+    @property
+    def of_expiry(self) -> list[_Rule]:
+        return [one for one in self.rules if one.rule.kind is EXPIRY.kind]
 
     def is_due(self, org: OrgId, at: Instant) -> None:
         self.due[org] = min(self.due.get(org, NEVER), at)
@@ -121,30 +128,43 @@ class Alerter:
         now = self._clock(self._connection)
         after, looked = "", 0
         while goes_on():
-            page = alerts.to_look_at(self._connection, after, now, PAGE)
+            page = alerts.bounded(alerts.to_look_at(self._connection, after, now, PAGE))
             if not page:
                 duties.done(self._connection, ALERTS, now)
                 break
-            self.look_at(page)
-            after, looked = page[-1].org, looked + len(page)
+            looked += len(page)
+            behind = self.look_at(page)
+            after = page[-1].org if not behind else after
         return looked
 
-    def look_at(self, looks: Sequence[Look]) -> None:
-        """Raise what there is to raise in some orgs; then note that they were looked at."""
+    def look_at(self, looks: Sequence[Look]) -> bool:
+        """Raise what there is to raise in some orgs; then note that they were looked at.
+
+        Whether there is more to go over in some of them: those are to be looked at again.
+        """
         page = _Page(self._clock(self._connection), looks)
         self._read(page)
         self._follow_webhooks(page)
         self._of_events(page)
-        self._of_expiry(page)
+        self._of_returned(page)
         self._of_standing(page)
-        failed = self._decided(list(page.asks.values())) if page.asks else set()
+        self._raise(page)
+        self._of_ending(page)
         noted = [
             (one.org, one.upto, page.now, page.due.get(one.org, NEVER))
             for one in looks
-            if one.org not in failed
+            if one.org not in page.failed
         ]
         if noted:
             alerts.note_looks(self._connection, noted)
+        return any(one.is_behind and one.org not in page.failed for one in looks)
+
+    def _raise(self, page: _Page) -> None:
+        """Let what was found so far be decided, some of it at a time."""
+        asks = list(page.asks.values())
+        page.asks.clear()
+        for start in range(0, len(asks), ASKED_MOST):
+            page.failed |= self._decided(asks[start : start + ASKED_MOST])
 
     def _read(self, page: _Page) -> None:
         """Everything that is read of many orgs at once, in one snapshot."""
@@ -156,42 +176,20 @@ class Alerter:
             for org, kept in alerts.rules(self._connection, page.orgs):
                 rule = AlertRule.of(kept.body or "")
                 page.rules.append(_Rule(org, kept.id, rule, kept.number, kept.at))
-            self._read_ending(page)
+            self._read_windows(page)
 
-    def _read_ending(self, page: _Page) -> None:
-        """Grants whose end has come nearer than a rule's horizon since the last look."""
+    def _read_windows(self, page: _Page) -> None:
+        """When grants end that have come nearer than a rule's horizon since the last look."""
         looks = {one.org: one for one in page.looks}
-        of_expiry = [one for one in page.rules if one.rule.kind is EXPIRY.kind]
-        windows = []
-        for place, one in enumerate(of_expiry):
+        for place, one in enumerate(page.of_expiry):
             look, horizon = looks[one.org], one.rule.horizon
             is_new = one.number > look.looked  # then all that is near is told
             after = page.now if is_new else max(look.looked_at + horizon, page.now)
-            windows.append((one.org, place, after, page.now + horizon))
-        for place, found in alerts.ending(self._connection, windows):
-            page.ending.append((of_expiry[place], found))
-        self._read_issued(page, of_expiry)
-        afters = [(org, place, upto) for org, place, _, upto in windows]
+            page.windows.append(Window(one.org, place, after + 1, "", page.now + horizon))
+        afters = [(one.org, one.place, one.upto) for one in page.windows]
         for org, place, at in alerts.next_ending(self._connection, afters):
             if at is not None and at < NEVER:
-                page.is_due(org, at - of_expiry[place].rule.horizon)
-
-    def _read_issued(self, page: _Page, of_expiry: Sequence[_Rule]) -> None:
-        """Grants that were issued with, or given, an end that is near already."""
-        near_at = page.now + max((one.rule.horizon for one in of_expiry), default=0)
-        named = {
-            (org, id)
-            for org, _, event in page.events
-            for id, expires_at in _given_an_end(event)
-            if expires_at <= near_at
-        }
-        if not named:
-            return
-        for found in alerts.grants(self._connection, sorted(named)):
-            for one in of_expiry:
-                near = page.now < found.expires_at <= page.now + one.rule.horizon
-                if one.org == found.org and near:
-                    page.ending.append((one, found))
+                page.is_due(org, at - page.of_expiry[place].rule.horizon)
 
     def _follow_webhooks(self, page: _Page) -> None:
         """Let webhooks begin, or be told something again, as the events say."""
@@ -220,17 +218,43 @@ class Alerter:
                 told = _with_account(found.alert, account or None)
                 page.asks.setdefault(found.id, raising(org, found.id, told))
 
-    def _of_expiry(self, page: _Page) -> None:
-        for one, grant in page.ending:
-            if one.rule.account is not None and one.rule.account not in self._path(grant):
-                continue
-            occasion = f"{one.id}/{grant.grant}/{grant.expires_at}"
-            since = grant.expires_at - one.rule.horizon
-            id = core.alert_id(grant.org, EXPIRY.kind, occasion, since)
-            alert = core.expiring(
-                one.rule, one.id, grant.grant, grant.account, grant.expires_at, grant.available
-            )
-            page.asks.setdefault(id, raising(grant.org, id, alert))
+    def _of_ending(self, page: _Page) -> None:
+        """Grants whose end has come near; there may be any number of them."""
+        rules = page.of_expiry
+        for found in alerts.ending(self._connection, page.windows):
+            for place, grant in found:
+                self._of_expiry(page, rules[place], grant)
+            self._raise(page)
+
+    def _of_returned(self, page: _Page) -> None:
+        """Grants to which credits came when their end was near, or that were given such an end."""
+        rules: dict[OrgId, list[_Rule]] = defaultdict(list)
+        for one in page.of_expiry:
+            rules[one.org].append(one)
+        within = {org: max(one.rule.horizon for one in those) for org, those in rules.items()}
+        extended = {
+            (org, event.grant) for org, _, event in page.events if isinstance(event, GrantExtended)
+        }
+        with self._connection.transaction():
+            self._connection.execute(ENTER, [array_of(page.orgs)])
+            found = alerts.returned(self._connection, page.looks, page.now, within)
+            if extended:
+                found += alerts.grants(self._connection, sorted(extended))
+        for grant in found:
+            for one in rules[grant.org]:
+                if page.now < grant.expires_at <= page.now + one.rule.horizon:
+                    self._of_expiry(page, one, grant)
+
+    def _of_expiry(self, page: _Page, one: _Rule, grant: Ending) -> None:
+        if one.rule.account is not None and one.rule.account not in self._path(grant):
+            return
+        occasion = f"{one.id}/{grant.grant}/{grant.expires_at}"
+        since = grant.expires_at - one.rule.horizon
+        id = core.alert_id(grant.org, EXPIRY.kind, occasion, since)
+        alert = core.expiring(
+            one.rule, one.id, grant.grant, grant.account, grant.expires_at, grant.available
+        )
+        page.asks.setdefault(id, raising(grant.org, id, alert))
 
     def _path(self, grant: Ending) -> tuple[str, ...]:
         known = self._directory.path_known(grant.org, grant.account)
@@ -289,13 +313,6 @@ class Alerter:
         if moved:
             alerts.note_episodes(self._connection, moved)
         return [(ids[name], kept[name]) for name in named]
-
-
-def _given_an_end(event: Event) -> Iterable[tuple[str, Instant]]:
-    """The grants that an event let expire at an instant."""
-    if isinstance(event, GrantExtended):
-        return ((event.grant, event.expires_at),)
-    return [(terms.id, terms.expires_at) for terms in issued_by(event)]
 
 
 def _with_account(alert: Alert, account: str | None) -> Alert:

@@ -1,7 +1,10 @@
 """What a caller's key stands for, for those who must know before they ask again."""
 
 from bursar.core.ledger.commands import Command
+from bursar.store.finding import asker_of
 from bursar.store.reading import ENTER, Connection, OrgId, array_of, ask_replies, replies
+
+__all__ = ["asker_of", "first_asked"]
 
 
 def first_asked(connection: Connection, org: OrgId, key: str) -> Command | None:

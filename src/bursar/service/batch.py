@@ -3,7 +3,8 @@
 Commands are applied in the order in which they came, each org's to its own books. What the books
 lack is loaded in rounds, for all orgs at once; each round brings twice as many keys of an order as
 the one before. Books stay in memory between batches and are used again if the org's number is
-still theirs: every change has an event, so nothing has happened since.
+still theirs: every change has an event, so nothing has happened since. Books that others have left
+a few events behind follow by these events, as a rebuild would; it costs less than to load them.
 """
 
 from collections import defaultdict
@@ -15,7 +16,8 @@ from bursar.core.instant import Instant
 from bursar.core.ledger.books import Books
 from bursar.core.ledger.commands import Command
 from bursar.core.ledger.decide import decide, perform
-from bursar.core.ledger.events import Event
+from bursar.core.ledger.events import ChargeBooked, Event, HoldOpened
+from bursar.core.ledger.evolve import evolve
 from bursar.core.ledger.idempotency import Reply, replay
 from bursar.core.ledger.tables import NotLoaded
 from bursar.core.pricing import PriceBook
@@ -23,6 +25,7 @@ from bursar.core.refusal import Fault, InvariantBroken, Refusal
 from bursar.core.value import value
 from bursar.service.memory import uncollected
 from bursar.service.prefetch import Prefetch, new_names
+from bursar.service.prices import DeploymentPrices, looks_at_prices
 from bursar.store.jobs import Note, Noted, save_notes
 from bursar.store.reading import (
     Connection,
@@ -30,6 +33,7 @@ from bursar.store.reading import (
     OrgRow,
     Wanted,
     ask_replies,
+    events_between,
     load,
     lock_orgs,
     locked,
@@ -42,6 +46,7 @@ FIRST_KEYS: Final = 4  # keys of an order that the first round brings
 SIZE_MAX: Final = 200_000  # rows and orders of one org that stay in memory
 ORGS_MAX: Final = 10_000  # orgs that stay in memory
 MOST_KEYS: Final = 4_096  # and that any round brings
+FOLLOWED_MOST: Final = 12  # events by which books may be behind; more cost more than loading
 SENT_AT_ONCE: Final = 64  # answers that are written in one go
 
 
@@ -82,9 +87,10 @@ class Batch:
     """Commands on their way through one transaction."""
 
     connection: Connection
-    prices: PriceBook
+    prices: PriceBook  # of a deployment that keeps none
     cache: dict[OrgId, Books]
     clock: Callable[[Connection], Instant] = money_time
+    deployment: DeploymentPrices = field(default_factory=DeploymentPrices)
     rounds: int = 0  # how often something had to be loaded
     _known: dict[tuple[OrgId, str], Reply] = field(default_factory=dict)
     _answers: list[tuple[OrgId, Books, Answered]] = field(default_factory=list)
@@ -117,9 +123,14 @@ class Batch:
     def _decided(self, asks: Sequence[Ask], orgs: set[OrgId]) -> list[Told]:
         locking = lock_orgs(self.connection, orgs)
         asking = ask_replies(self.connection, [(ask.org, ask.key) for ask in asks])
+        priced = any(looks_at_prices(ask.command) for ask in asks)
+        pricing = self.deployment.ask(self.connection) if priced else None
         now = self.clock(self.connection)  # the first answer that is awaited
+        if pricing is not None:
+            self.deployment.take(pricing)
         rows = locked(locking)
         self._known = replies(self.connection, asking)
+        self._follow(rows)
         heard = [ask for ask in asks if ask.org in rows and rows[ask.org].frozen is None]
         answers = iter(self._performed(heard, {ask.org: rows[ask.org] for ask in heard}, now))
         return [
@@ -157,13 +168,32 @@ class Batch:
         save_notes(self.connection, self._noted)
         return answers
 
+    def _follow(self, rows: dict[OrgId, OrgRow]) -> None:
+        """Let books that are a few events behind catch up, or be forgotten.
+
+        The last event that they have must be there as they know it, or they are of another history;
+        whether they have come to where their org is, is looked at as always.
+        """
+        behind = {
+            org: books
+            for org, row in rows.items()
+            if (books := self.cache.get(org)) is not None
+            and 0 < books.singles.number < row.number <= books.singles.number + FOLLOWED_MOST
+        }
+        spans = [(org, one.singles.number, rows[org].number) for org, one in behind.items()]
+        happened = events_between(self.connection, spans)
+        for (org, books), events in zip(behind.items(), happened, strict=True):
+            if not events or events[0].at != books.singles.now or not _followed(books, events[1:]):
+                del self.cache[org]
+
     def _books(self, org: OrgId, row: OrgRow) -> Books:
         """The books of an org that is locked: those in memory, if they are of today."""
         books = self.cache.get(org)
         if books is None or not row.is_of(books):
-            books = Books(self.prices, complete=False)
+            books = Books(complete=False)
             row.fill(books)
             self.cache[org] = books
+        books.deployment = self.deployment.book_or(self.prices)
         return books
 
     def _send_answers(self) -> None:
@@ -267,6 +297,20 @@ class Batch:
         if ask.note is not None:
             self._noted += ask.note.rows(ask.org, books, outcome, now)
         return Answer(command=ask.command, outcome=outcome, number=number, replayed=False)
+
+
+def _followed(books: Books, events: Sequence[Event]) -> bool:
+    """Let books be as they are after more events; false if they lack what these change."""
+    try:
+        for event in events:
+            if isinstance(event, HoldOpened):  # it was not there before
+                books.holds.mark_absent(event.hold)
+            elif isinstance(event, ChargeBooked):
+                books.charges.mark_absent(event.charge)
+            evolve(books, event)
+    except (NotLoaded, InvariantBroken):
+        return False
+    return True
 
 
 def _again(ask: Ask, again: Reply | Refusal, number: int) -> Answer:

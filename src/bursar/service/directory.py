@@ -1,5 +1,6 @@
 """Whose an id is, remembered: where something belongs never changes."""
 
+import threading
 from collections import OrderedDict
 from collections.abc import Hashable
 from typing import Final, Generic, TypeVar
@@ -14,24 +15,27 @@ KNOWN_MAX: Final = 100_000  # facts of each sort that are remembered
 
 
 class Known(Generic[K, V]):
-    """The facts that were asked for last."""
+    """The facts that were asked for last; to be shared by threads."""
 
     def __init__(self, most: int = KNOWN_MAX) -> None:
         self._most = most
         self._facts: OrderedDict[K, V] = OrderedDict()
+        self._lock = threading.Lock()
 
     def get(self, key: K) -> V | None:
         """The fact, if it is remembered."""
-        fact = self._facts.get(key)
-        if fact is not None:
-            self._facts.move_to_end(key)
-        return fact
+        with self._lock:
+            fact = self._facts.get(key)
+            if fact is not None:
+                self._facts.move_to_end(key)
+            return fact
 
     def put(self, key: K, fact: V) -> None:
         """Remember a fact, and forget the one that nobody has asked for longest."""
-        self._facts[key] = fact
-        while len(self._facts) > self._most:
-            self._facts.popitem(last=False)
+        with self._lock:
+            self._facts[key] = fact
+            while len(self._facts) > self._most:
+                self._facts.popitem(last=False)
 
 
 class Directory:

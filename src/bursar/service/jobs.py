@@ -55,6 +55,7 @@ from bursar.core.messages import (
     Withdraw,
 )
 from bursar.core.refusal import Code, Refusal, broken
+from bursar.core.value import altered
 from bursar.service.batch import Answer, Ask
 from bursar.service.ledger import Busy, Ledger
 from bursar.store.jobs import JobRow, Noted, ask_jobs, enter, jobs_of, mark_withdrawn, save_notes
@@ -125,10 +126,14 @@ class Jobs:
         self._clock = clock
 
     def submit(self, org: OrgId, key: str, ask: Submission) -> Answer:
-        """Reserve a job's hold, and send the job to its pool; both or neither."""
-        reserve = ask.reserve
-        if reserve.run_ms is None or reserve.context.job != ask.job:
+        """Reserve a job's hold, and send the job to its pool; both or neither.
+
+        This is the one way to a hold that lasts as long as a job may: whoever asks for a hold
+        alone gets the bound of a raw one, whatever its context says (L10).
+        """
+        if ask.reserve.run_ms is None or ask.reserve.context.job != ask.job:
             raise ValueError("a job's hold is asked by run time, and has the job's id")
+        reserve = altered(ask.reserve, for_job=True)
         return self._one(Ask(org, key, reserve, _Submitted(ask)))
 
     def extend(

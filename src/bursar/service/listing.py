@@ -9,9 +9,11 @@ from bursar.core.ledger.balance import Owned, shown
 from bursar.core.ledger.books import Books
 from bursar.core.ledger.tables import Row
 from bursar.core.ledger.values import GrantTerms
-from bursar.core.pricing import PriceBook
+from bursar.core.pricing import PriceBook, PriceVersion
 from bursar.service.batch import OrgUnknown
+from bursar.service.keys import DEPLOYMENT
 from bursar.service.looking import SNAPSHOT, Seen
+from bursar.service.prices import prices_now
 from bursar.store import listing
 from bursar.store.listing import Recorded
 from bursar.store.reading import Connection, OrgId, Wanted, load, money_time, read_org
@@ -94,11 +96,18 @@ class Listing:
             last = str(found[most - 1].number) if len(found) > most else None
             return Seen(value=Page(tuple(found[:most]), last), number=number, at=now)
 
-    def prices(self, org: OrgId) -> Seen[PriceBook]:
-        """An org's own prices."""
+    def prices(self, org: OrgId) -> Seen[tuple[tuple[OrgId | None, PriceVersion], ...]]:
+        """The price versions of an org and of the deployment, the first in force first.
+
+        Each with whose book it is in, None if it is the deployment's.
+        """
         with self._connection.transaction():
             books, number, now = self._begun(org)
-            return Seen(value=books.singles.prices, number=number, at=now)
+            own = () if org == DEPLOYMENT else books.singles.prices.versions
+            deployment = prices_now(self._connection, PriceBook()).versions
+            both = [(None, version) for version in deployment] + [(org, one) for one in own]
+            both.sort(key=lambda one: one[1].effective_at)  # a stable sort: each book in its order
+            return Seen(value=tuple(both), number=number, at=now)
 
     def _begun(self, org: OrgId) -> tuple[Books, int, Instant]:
         self._connection.execute(SNAPSHOT)

@@ -24,6 +24,7 @@ from bursar.core.refusal import Code, Refusal
 from bursar.service.batch import FIRST_KEYS, MOST_KEYS, OrgUnknown
 from bursar.service.past import past_view
 from bursar.service.prefetch import Prefetch
+from bursar.service.prices import prices_now
 from bursar.store.reading import (
     Connection,
     OrgId,
@@ -64,6 +65,7 @@ class Looking:
         prices: PriceBook | None = None,
         clock: Callable[[Connection], Instant] = money_time,
     ) -> None:
+        """`prices` are those of a deployment that keeps none in the database."""
         self._connection = connection
         self._prices = prices or PriceBook()
         self._clock = clock
@@ -112,14 +114,19 @@ class Looking:
         def ahead(now: Instant) -> Iterable[Row | Stretch]:
             return Prefetch(Books(complete=False), now).missing_for(ask)
 
-        return self._asked(org, lambda books, now: quote(books, ask, now, likely_ms), ahead)
+        def told(books: Books, now: Instant) -> Quote:
+            return quote(books, ask, now, likely_ms)
 
-    def past(self, org: OrgId, at: Instant, known_at: Instant) -> Seen[dict[GrantId, View]]:
-        """Every grant as of one instant, as known at another."""
+        return self._asked(org, told, ahead, priced=True)
+
+    def past(
+        self, org: OrgId, at: Instant, known_at: Instant, account: AccountId | None = None
+    ) -> Seen[dict[GrantId, View]]:
+        """Every grant, or those of an account, as of one instant, as known at another."""
         with self._connection.transaction():
             self._connection.execute(SNAPSHOT)
             number = self._org(org, Books(complete=False))
-            found = past_view(self._connection, org, number, at, known_at)
+            found = past_view(self._connection, org, number, at, known_at, account)
             return Seen(value=found, number=number, at=at)
 
     def _asked(
@@ -127,13 +134,17 @@ class Looking:
         org: OrgId,
         ask: Callable[[Books, Instant], T],
         ahead: Callable[[Instant], Iterable[Row | Stretch]] = lambda _: (),
+        *,
+        priced: bool = False,
     ) -> Seen[T]:
-        """Put a question to as much of the books as it takes."""
-        books = Books(self._prices, complete=False)
+        """Put a question to as much of the books as it takes; to prices too, if it is `priced`."""
+        books = Books(complete=False)
         self.rounds = 0
         with self._connection.transaction():
             self._connection.execute(SNAPSHOT)
             number = self._org(org, books)
+            if priced:
+                books.deployment = prices_now(self._connection, self._prices)
             now = max(self._clock(self._connection), books.singles.now)
             wanted = [Wanted(org, what) for what in ahead(now)]
             most = FIRST_KEYS

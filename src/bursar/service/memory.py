@@ -5,6 +5,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 
+def settle() -> None:
+    """Look no more for garbage among what is there now: a process that serves keeps it."""
+    gc.collect()
+    gc.freeze()
+
+
 @contextmanager
 def uncollected() -> Iterator[None]:
     """Let nobody look for garbage in circles: books, and what is decided on them, have none.

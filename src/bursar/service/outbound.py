@@ -26,25 +26,27 @@ RESOLVE_S: Final = 5.0
 Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 Resolve: TypeAlias = Callable[[str, int], Awaitable[Sequence[str]]]
 
-# What the registries give a special use, beyond what every version of Python knows of; and an
-# address that is public, and yet a way to a cloud's own services.
-_SPECIAL: Final = tuple(
-    ipaddress.ip_network(one)
-    for one in ("192.0.0.0/24", "192.88.99.0/24", "168.63.129.16/32", "2001::/23", "3fff::/20")
-)
-_INTERNET_6: Final = ipaddress.ip_network("2000::/3")  # all that is given to anybody
-# Ways in which an IPv6 address carries an IPv4 address that is meant.
-_CARRIES: Final = tuple(
-    (ipaddress.ip_network(network), shift)
-    for network, shift in (
-        ("::/96", 0),
-        ("::ffff:0:0/96", 0),
-        ("::ffff:0:0:0/96", 0),
-        ("64:ff9b::/96", 0),
-        ("64:ff9b:1::/48", 0),
-        ("2002::/16", 80),
+# What the registries of special addresses list (RFC 6890), whatever this Python knows of it, and
+# multicast. Last, an address that is public, and yet a way to a cloud's own services.
+_SPECIAL_4: Final = tuple(
+    ipaddress.IPv4Network(one)
+    for one in (
+        *("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16"),
+        *("172.16.0.0/12", "192.0.0.0/24", "192.0.2.0/24", "192.31.196.0/24", "192.52.193.0/24"),
+        *("192.88.99.0/24", "192.168.0.0/16", "192.175.48.0/24", "198.18.0.0/15"),
+        *("198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4"),
+        "168.63.129.16/32",
     )
 )
+_INTERNET_6: Final = ipaddress.IPv6Network("2000::/3")  # all that is given to anybody
+# Of that: protocols (Teredo among them), examples, 6to4, and AS112's.
+_SPECIAL_6: Final = tuple(
+    ipaddress.IPv6Network(one)
+    for one in ("2001::/23", "2001:db8::/32", "2002::/16", "2620:4f:8000::/48", "3fff::/20")
+)
+# An IPv4 address that is written as one of IPv6, or that a translator (NAT64) is asked to call. A
+# network's own translators (64:ff9b:1::/48 and others) lead where only that network knows.
+_CARRIES: Final = tuple(ipaddress.IPv6Network(one) for one in ("::ffff:0:0/96", "64:ff9b::/96"))
 
 
 class Unsafe(ValueError):
@@ -66,15 +68,14 @@ class Said:
 
 def is_public(address: Address) -> bool:
     """Whether an address is of the internet at large, and of no special use."""
-    if isinstance(address, ipaddress.IPv6Address):
-        for network, shift in _CARRIES:
-            if address in network:
-                inner = ipaddress.IPv4Address((int(address) >> shift) & 0xFFFFFFFF)
-                return is_public(inner)
-        if address.scope_id is not None or address not in _INTERNET_6:
-            return False
-    special = address.is_multicast or address.is_reserved
-    return address.is_global and not special and not any(address in one for one in _SPECIAL)
+    if isinstance(address, ipaddress.IPv4Address):
+        return address.is_global and not any(address in one for one in _SPECIAL_4)
+    if address.scope_id is not None:
+        return False
+    if any(address in one for one in _CARRIES):
+        return is_public(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF))
+    special = any(address in one for one in _SPECIAL_6)
+    return address in _INTERNET_6 and address.is_global and not special
 
 
 async def _resolved(host: str, port: int) -> Sequence[str]:

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import Final
 
-from bursar.core.ids import GrantId
+from bursar.core.ids import AccountId, GrantId
 from bursar.core.instant import NEVER, Instant
 from bursar.core.ledger.events import Event
 from bursar.core.ledger.history import NO_VIEWS, View, recorded, view
@@ -37,18 +37,26 @@ EVERY: Final = 2_000  # events between two snapshots, at least
 
 
 def past_view(
-    connection: Connection, org: OrgId, number: int, at: Instant, known_at: Instant
+    connection: Connection,
+    org: OrgId,
+    number: int,
+    at: Instant,
+    known_at: Instant,
+    account: AccountId | None = None,
 ) -> dict[GrantId, View]:
-    """Every grant as of `at`, as known at `known_at`; `number` is that of the org's last event."""
-    start = newest(connection, org, min(at, known_at))
+    """Every grant as of `at`, as known at `known_at`; `number` is that of the org's last event.
+
+    With an account, its own grants alone: then no more is made of the rest than finding it.
+    """
+    start = newest(connection, org, min(at, known_at), account)
     after, grants = (start.number, start.grants) if start else (0, NO_VIEWS)
     known = last_recorded(connection, org, known_at, after, number)
     present = last_recorded(connection, org, at, after, known)
     events: Iterator[Event] = chain(
-        events_after(connection, org, after, present),
-        late_events(connection, org, present, known, at),
+        events_after(connection, org, after, present, account),
+        late_events(connection, org, present, known, at, account),
     )
-    return view(events, at, known_at, grants)
+    return view(events, at, known_at, grants, account)
 
 
 def distance(grants: int) -> int:

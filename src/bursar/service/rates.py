@@ -78,6 +78,10 @@ class LocalRate:
         self._full_at.put(subject, full_at)
         return True
 
+    def give_back(self, subject: str) -> None:
+        """One call that was let be made shall not count."""
+        self._full_at.put(subject, (self._full_at.get(subject) or 0) - self._rate.cost)
+
 
 class Rates:
     """What this process may hand out of callers' allowances."""

@@ -2,15 +2,20 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final
 
 from bursar.service.alerts import deciding
 from bursar.service.clock import GuardedClock
 from bursar.service.database import Database
 from bursar.service.delivering import Alerting, Delivering, Told
-from bursar.service.ledger import Ledger
+from bursar.service.ledger import Ledger, Limits
 from bursar.service.outbound import Outbound
 from bursar.service.secrets import Secret
 from bursar.service.sweeper import UNHURRIED, Sweeping, through
+
+# One transaction at a time: a process has one core for its Python, and two lanes would only halve
+# their batches. Who wants more starts more processes.
+LIMITS: Final = Limits(lanes=1)
 
 
 @contextmanager
@@ -18,7 +23,7 @@ def serving(database: Database, clock: GuardedClock | None = None) -> Iterator[L
     """A ledger to be asked, and what is due written down; all by one clock (D5)."""
     clock = clock or GuardedClock()
     with (
-        Ledger(database.connect, admit=database.admit, clock=clock) as ledger,
+        Ledger(database.connect, limits=LIMITS, admit=database.admit, clock=clock) as ledger,
         Sweeping(lambda: database.connect(UNHURRIED), through(ledger), clock=clock),
     ):
         yield ledger

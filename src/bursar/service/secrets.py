@@ -33,6 +33,11 @@ class Secret:
         """32 bytes that nobody can work out without the secret."""
         return hmac.digest(self._key, "\0".join(purpose).encode(), sha256)
 
+    @property
+    def fingerprint(self) -> str:
+        """What tells this secret from another, and nothing of what it is."""
+        return self.derived("fingerprint of the deployment's secret").hex()[:32]
+
     def __repr__(self) -> str:
         return "Secret(…)"
 

@@ -105,7 +105,8 @@ class Statements:
         number = upto[0]
         start = None
         if number:
-            start = newest(self._connection, org, recorded_at(self._connection, org, number) - 1)
+            at = recorded_at(self._connection, org, number) - 1
+            start = newest(self._connection, org, at, AccountId(account))
         if start is not None:
             parts, after = owned_by(start.grants, AccountId(account)), start.number
         for source, target, amount in store.sums(self._connection, org, account, after, upto):

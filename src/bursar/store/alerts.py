@@ -4,17 +4,19 @@ A look at an org costs what has happened since the last one, its rules, and the 
 come nearer to their end than somebody wants to be told; never what exists, or what has been.
 """
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from bursar.core.alerts import ALERT, RULE
 from bursar.core.instant import Instant
 from bursar.core.ledger.events import Event
-from bursar.core.ledger.values import Setting
+from bursar.core.ledger.values import Compartment, Setting
 from bursar.store.codec import event_of
 from bursar.store.reading import ENTER, Connection, OrgId, array_of, looked_up, transposed
 
-SPAN: Final = 50_000  # events of one org that a look goes over
+SPAN: Final = 20_000  # events that a look goes over, of all its orgs together
+ENDING_MOST: Final = 100  # grants near their end that one question brings, for each window
 
 
 class Look(NamedTuple):
@@ -29,6 +31,21 @@ class Look(NamedTuple):
     def upto(self) -> int:
         """The last event that this look goes over."""
         return min(self.number, self.looked + SPAN)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether there is more to go over than one look does."""
+        return self.upto < self.number
+
+
+def bounded(looks: Sequence[Look]) -> Sequence[Look]:
+    """The first of some orgs that can be looked at together: one at least."""
+    events = 0
+    for place, one in enumerate(looks):
+        events += one.upto - one.looked
+        if place and events > SPAN:
+            return looks[:place]
+    return looks
 
 
 TO_LOOK_AT: Final = """
@@ -55,8 +72,7 @@ EVENTS: Final = """
      cross join lateral (
            select * from events e
             where e.org_id = k.org_id and e.number > k.after and e.number <= k.last
-              and (e.kind in ('ThresholdCrossed', 'DebtBooked', 'SettingSet', 'GrantIssued',
-                              'GrantExtended', 'CreditsMoved', 'RecurrenceTurned', 'ChargeReversed')
+              and (e.kind in ('ThresholdCrossed', 'DebtBooked', 'SettingSet', 'GrantExtended')
                    or e.kind = 'ChargeBooked'
                       and strpos(e.body::text, '"owed":0,"absorbed":0,') = 0)
            offset 0) as t
@@ -118,32 +134,81 @@ class Ending(NamedTuple):
 
 # A grant that follows another by itself (L20) is no loss when it ends.
 _ENDING: Final = "t.org_id, t.grant_id, t.account_id, t.expires_at, t.available"
-_VALID_FROM: Final = "greatest(g.starts_at, g.issued_at)"
+_NEAR: Final = """
+           (select * from grants g
+             where g.org_id = k.org_id and g.place = '{place}' and g.recurrence is null
+               and (g.expires_at, g.grant_id) > (k.after, k.after_id) and g.expires_at <= k.upto
+             order by g.expires_at, g.grant_id
+             limit {most})
+"""
 
 ENDING: Final = f"""
     -- Those in order of their end by index; those that have started and wait to be put there, too.
     select k.place, {_ENDING}
-      from unnest(%s::text[], %s::bigint[], %s::bigint[], %s::bigint[])
-           as k(org_id, place, after, upto)
+      from unnest(%s::text[], %s::bigint[], %s::bigint[], %s::text[], %s::bigint[])
+           as k(org_id, place, after, after_id, upto)
      cross join lateral (
-           select * from grants g
-            where g.org_id = k.org_id and g.place = 'listed' and g.recurrence is null
-              and g.expires_at > k.after and g.expires_at <= k.upto
+           {_NEAR.format(place="listed", most=ENDING_MOST)}
            union all
-           select * from grants g
-            where g.org_id = k.org_id and g.place = 'waiting' and g.recurrence is null
-              and g.expires_at > k.after and g.expires_at <= k.upto
-           offset 0) as t
+           {_NEAR.format(place="waiting", most=ENDING_MOST)}
+           order by expires_at, grant_id
+           limit {ENDING_MOST}) as t
      order by k.org_id, k.place, t.expires_at, t.grant_id
 """
 
 
-def ending(
-    connection: Connection, windows: Sequence[tuple[OrgId, int, Instant, Instant]]
-) -> list[tuple[int, Ending]]:
-    """The grants that end within windows (org, place, after, up to), with the window's place."""
-    found = connection.execute(ENDING, transposed(windows, 4))
-    return [(place, Ending(*row)) for place, *row in found]
+class Window(NamedTuple):
+    """A stretch of time in which grants of an org end."""
+
+    org: OrgId
+    place: int  # of who asks
+    after: Instant
+    after_grant: str  # of those that end at `after`, only the ones behind this
+    upto: Instant
+
+
+def ending(connection: Connection, windows: Sequence[Window]) -> Iterator[list[tuple[int, Ending]]]:
+    """The grants that end within windows, each with the place of who asks, page by page."""
+    while windows:
+        with connection.transaction():
+            connection.execute(ENTER, [array_of([one.org for one in windows])])
+            rows = connection.execute(ENDING, transposed(windows, 5)).fetchall()
+        found = [(place, Ending(*row)) for place, *row in rows]
+        yield found
+        last = dict(found)
+        counted = Counter(place for place, _ in found)
+        windows = [
+            one._replace(after=last[one.place].expires_at, after_grant=last[one.place].grant)
+            for one in windows
+            if counted[one.place] == ENDING_MOST
+        ]
+
+
+RETURNED: Final = f"""
+    -- Whatever brought them: an issue, a move, a hold that was released, a charge that was undone.
+    select {_ENDING}
+      from unnest(%s::text[], %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[])
+           as k(org_id, looked, last, after, upto)
+     cross join lateral (
+           select distinct p.grant_id from postings p
+            where p.org_id = k.org_id and p.number > k.looked and p.number <= k.last
+              and p.target = '{Compartment.AVAILABLE}'
+           offset 0) as p
+     cross join lateral (
+           select * from grants g
+            where g.org_id = k.org_id and g.grant_id = p.grant_id and g.recurrence is null
+              and g.expires_at > k.after and g.expires_at <= k.upto and g.available > 0
+           offset 0) as t
+     order by t.org_id, t.grant_id
+"""
+
+
+def returned(
+    connection: Connection, looks: Sequence[Look], after: Instant, within: Mapping[OrgId, int]
+) -> list[Ending]:
+    """Grants that became some credits richer, and end soon: within so long after an instant."""
+    spans = [(one.org, one.looked, one.upto, after, after + within[one.org]) for one in looks]
+    return [Ending(*row) for row in connection.execute(RETURNED, transposed(spans, 5))]
 
 
 GRANTS: Final = f"""

@@ -23,6 +23,17 @@ EVENTS: Final[Mapping[str, type[Event]]] = {
 }
 COMMANDS: Final[Mapping[str, type[Any]]] = {kind.__name__: kind for kind in get_args(Command)}
 
+# What events have gained since databases were first made of them, and what its absence means in a
+# text from before. Whoever adds a field to an event, or to what is in one, gives it a default that
+# has this meaning, and names it here.
+GAINED: Final[Mapping[str, tuple[str, ...]]] = {
+    "": ("open", "used"),  # how the hold stands was not told: nothing is to be compared with it
+    "terms": (
+        "asked_by",  # keys had no caps yet
+        "for_job",  # a raw hold
+    ),
+}
+
 _ENCODER: Final = msgspec.json.Encoder(order="deterministic")
 _DECODERS: Final[dict[Any, msgspec.json.Decoder[Any]]] = {}
 
@@ -44,6 +55,22 @@ def value_of(kind: type[T], text: str) -> T:
 def event_of(kind: str, text: str) -> Event:
     """The event of the class named `kind`."""
     return value_of(EVENTS[kind], text)
+
+
+def says(text: str, field: str) -> bool:
+    """Whether the text of an event has a field; one from before there was such a field has not."""
+    return field in value_of(dict[str, Any], text)
+
+
+def text_then(event: Event, text: str) -> str:
+    """The canonical text of an event in the version that wrote `text`: without what it lacked."""
+    now, then = value_of(dict[str, Any], text_of(event)), value_of(dict[str, Any], text)
+    for part, names in GAINED.items():
+        new, old = (now.get(part, {}), then.get(part, {})) if part else (now, then)
+        for name in names:
+            if name not in old:
+                new.pop(name, None)
+    return msgspec.json.encode(now).decode()
 
 
 def command_text(command: Command) -> str:

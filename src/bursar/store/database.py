@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -19,6 +19,7 @@ from bursar.store.embedded import DatabaseDown, EmbeddedDatabase, StateUnusable,
 from bursar.store.embedded.database import LINGER_S
 from bursar.store.embedded.folder import StateFolder
 from bursar.store.migrate import check_schema, migrate
+from bursar.store.pipeline import Pipeline, Prepared
 from bursar.store.reading import Connection
 
 URL_VARIABLE: Final = "BURSAR_DATABASE_URL"
@@ -138,6 +139,34 @@ class _Impatient(psycopg.Connection[tuple[Any, ...]]):
     """
 
     answer_s: float | None = None
+    _statements: Prepared | None = None
+    _sending: Pipeline | None = None
+
+    def execute(self, query: Any, params: Any = None, **given: Any) -> Any:
+        if self._sending is None:
+            return super().execute(query, params, **given)
+        return self._sending.send(query, params or ())
+
+    @contextmanager
+    def pipeline(self) -> Iterator[Pipeline]:  # type: ignore[override]
+        """Send what is executed together; one within another only waits for answers at its end."""
+        if self._sending is not None:
+            yield self._sending
+            self._sending.settle()
+            return
+        if self._statements is None:
+            self._statements = Prepared(self)
+        found = self._sending = Pipeline(self, self._statements, self.wait)
+        try:
+            yield found
+        except BaseException:
+            with suppress(psycopg.Error):  # what was met first is told
+                found.end()
+            raise
+        else:
+            found.end()
+        finally:
+            self._sending = None
 
     def wait(self, gen: PQGen[T], interval: float = 0.1, timeout: float | None = None) -> T:
         try:

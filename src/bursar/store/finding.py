@@ -4,11 +4,11 @@ For the edge, which must know whose an id is before it asks for anything. Facts 
 so what was found may be remembered.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
-from bursar.store.reading import ENTER, Connection, OrgId, array_of
+from bursar.store.reading import ENTER, Connection, OrgId, array_of, transposed
 
 # Table → its id's column, and the column of the account that a row belongs to.
 _TABLES: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
@@ -58,6 +58,18 @@ ACCOUNT_OF: Final = MappingProxyType(
     }
 )
 
+ASKER: Final = "select actor from requests where org_id = %s and key = %s"
+
+STANDING: Final = """
+    select k.org_id, o.root is not null, o.tier is not null
+      from unnest(%s::text[], %s::text[]) as k(org_id, user_id)
+     cross join lateral (select * from orgs t where t.org_id = k.org_id offset 0) as o
+     cross join lateral (
+           select * from users t
+            where t.org_id = k.org_id and t.user_id = k.user_id offset 0) as u
+     order by k.org_id
+"""
+
 PARENT: Final = "select parent from accounts where org_id = %s and account_id = %s"
 
 
@@ -78,6 +90,24 @@ def account_of(connection: Connection, org: OrgId, table: str, id: str) -> str |
         if found is not None and table == "charges":
             found = connection.execute(ACCOUNT_OF["holds"], [org, found[0]]).fetchone()
     return None if found is None else found[0]
+
+
+def asker_of(connection: Connection, org: OrgId, key: str) -> str | None:
+    """Who was the first to ask something under a request's key; None if nobody has."""
+    with connection.transaction():
+        connection.execute(ENTER, [array_of([org])])
+        found = connection.execute(ASKER, [org, key]).fetchone()
+    return None if found is None else found[0]
+
+
+def standing(
+    connection: Connection, users: Sequence[tuple[OrgId, str]]
+) -> dict[OrgId, tuple[bool, bool]]:
+    """Of orgs that have books, and a certain user in them: whether they have a root, and a tier."""
+    with connection.transaction():
+        connection.execute(ENTER, [array_of([org for org, _ in users])])
+        found = connection.execute(STANDING, transposed(users, 2)).fetchall()
+    return {org: (root, tier) for org, root, tier in found}
 
 
 def parent_of(connection: Connection, org: OrgId, account: str) -> tuple[str | None] | None:

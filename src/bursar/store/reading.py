@@ -123,6 +123,23 @@ def read_org(connection: Connection, org: OrgId) -> OrgRow | None:
     return None if row is None else _org_of(row)
 
 
+READ_PRICES: Final = """
+    -- What is known already, up to an event, is not sent again.
+    select number, now,
+           case when (number, now) = (%s::bigint, %s::bigint) then null else prices::text end
+      from orgs
+     where org_id = %s
+"""
+
+
+def ask_prices(connection: Connection, org: OrgId, known: tuple[int, int]) -> Sent:
+    """Ask for an org's price book: number and time of its last event, and the book as text.
+
+    The text is left out if `known` is that number and time: what the caller has is still right.
+    """
+    return connection.execute(READ_PRICES, [*known, org])
+
+
 def _org_of(row: Values) -> OrgRow:
     return OrgRow(org=row[0], number=row[1], frozen=row[-1], values=row[1:-1])
 
@@ -568,6 +585,17 @@ EVENTS_BETWEEN: Final = """
 """
 
 
+def events_between(
+    connection: Connection, spans: Sequence[tuple[OrgId, int, int]]
+) -> list[list[Event]]:
+    """The events of orgs from one number to another, both included."""
+    events: list[list[Event]] = [[] for _ in spans]
+    if spans:
+        for asked, kind, body in _send(connection, EVENTS_BETWEEN, transposed(spans, 3)):
+            events[asked - 1].append(event_of(kind, body))
+    return events
+
+
 def ask_replies(connection: Connection, keys: Sequence[tuple[OrgId, str]]) -> Sent:
     """Ask for the first answers to keys; `replies` takes what is known of them."""
     return _send(connection, REPLIES, transposed(list(dict.fromkeys(keys)), 2))
@@ -577,10 +605,7 @@ def replies(connection: Connection, sent: Sent) -> dict[tuple[OrgId, str], Reply
     """The first answers to keys that were seen before."""
     found = sent.fetchall()
     spans = [(org, first, number) for org, _, _, _, first, number in found]
-    events: list[list[Event]] = [[] for _ in found]
-    if found:
-        for asked, kind, body in _send(connection, EVENTS_BETWEEN, transposed(spans, 3)):
-            events[asked - 1].append(event_of(kind, body))
+    events = events_between(connection, spans)
     return {
         (org, key): Reply(
             command=command_of(command),

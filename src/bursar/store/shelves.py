@@ -248,6 +248,7 @@ def _pack_hold(books: Books, key: Any) -> Values:
         text_of(terms.price_versions),
         terms.by_time,
         terms.asked_by,
+        terms.for_job,
         terms.opened_at,
         *_hold_figures(hold),
     )
@@ -273,7 +274,8 @@ def _hold_figures(hold: Hold) -> Values:
 
 def hold_of(row: Values, draws: tuple[Draw, ...]) -> Hold:
     """The hold of a row, with its draws."""
-    key, account, user, context, rates, price_versions, by_time, asked_by, opened_at, *rest = row
+    key, account, user, context, rates, price_versions, *rest = row
+    by_time, asked_by, for_job, opened_at, *rest = rest
     expires_at, open, used, owed, absorbed, rate, meters, touched_at, closed_at = rest
     terms = HoldTerms(
         id=key,
@@ -285,6 +287,7 @@ def hold_of(row: Values, draws: tuple[Draw, ...]) -> Hold:
         price_versions=value_of(tuple[str, ...], price_versions),  # type: ignore[arg-type]
         by_time=by_time,
         asked_by=asked_by,
+        for_job=for_job,
     )
     return Hold(
         terms=terms,
@@ -519,8 +522,8 @@ SHELVES: Final[tuple[Shelf, ...]] = (
         key=("hold_id",),
         columns=_columns(
             "hold_id text, account_id text, user_id text, context json, rates json,"
-            "price_versions json, by_time boolean, asked_by text, opened_at bigint,"
-            "expires_at bigint,"
+            "price_versions json, by_time boolean, asked_by text, for_job boolean,"
+            "opened_at bigint, expires_at bigint,"
             "open bigint, used bigint, owed bigint, absorbed bigint, rate bigint, meters json,"
             "touched_at bigint, closed_at bigint"
         ),

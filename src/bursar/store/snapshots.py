@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from bursar.core.ids import GrantId
+from bursar.core.ids import AccountId, GrantId
 from bursar.core.instant import Instant
 from bursar.core.ledger.events import Event
 from bursar.core.ledger.history import View
@@ -43,15 +43,21 @@ NEWEST: Final = """
 NO_NUMBER: Final = 2**63 - 1  # greater than that of any event
 
 
-def newest(connection: Connection, org: OrgId, at: Instant) -> Snapshot | None:
-    """The last snapshot of what was recorded up to an instant that can be read."""
+def newest(
+    connection: Connection, org: OrgId, at: Instant, account: AccountId | None = None
+) -> Snapshot | None:
+    """The last snapshot of what was recorded up to an instant that can be read.
+
+    With an account, only the grants of that are taken out of it.
+    """
     before = NO_NUMBER
     while row := connection.execute(NEWEST, [org, before, at]).fetchone():
         before, recorded_at, count, checksum, body = row
         try:
             if _checksum(org, before, recorded_at, count, bytes(body)) != checksum:
                 raise ValueError("its checksum is another")
-            return Snapshot(number=before, at=recorded_at, grants=_unpacked(bytes(body)))
+            grants = _unpacked(bytes(body), account)
+            return Snapshot(number=before, at=recorded_at, grants=grants)
         except (zlib.error, msgspec.DecodeError, ValueError, TypeError, InvariantBroken) as error:
             _log.warning("snapshot %s of %s cannot be read, not used: %s", before, org, error)
     return None
@@ -84,9 +90,31 @@ CHECKSUM: Final = r"""encode(sha256(
         || '\x00'::bytea || s.body), 'hex')"""
 
 
-def _unpacked(body: bytes) -> dict[GrantId, View]:
-    found = value_of(tuple[View, ...], zlib.decompress(body).decode())
+def _unpacked(body: bytes, account: AccountId | None) -> dict[GrantId, View]:
+    text = zlib.decompress(body)
+    if account is None:
+        found = value_of(tuple[View, ...], text.decode())
+    else:
+        found = tuple(
+            value_of(View, bytes(one).decode())
+            for one in _EACH.decode(text)
+            if _OWNER.decode(one).terms.account == account
+        )
     return {one.terms.id: one for one in found}
+
+
+class _Terms(msgspec.Struct):
+    account: str
+
+
+class _Owned(msgspec.Struct):
+    """As much of a view as tells whose it is."""
+
+    terms: _Terms
+
+
+_EACH: Final = msgspec.json.Decoder(list[msgspec.Raw])
+_OWNER: Final = msgspec.json.Decoder(_Owned)
 
 
 LAST_SNAPSHOTS: Final = """
@@ -125,19 +153,70 @@ LATE_EVENTS: Final = """
      order by e.number
 """
 
+_OF_ACCOUNT: Final = """
+       cross join lateral (
+             select from grants t
+              where t.org_id = p.org_id and t.grant_id = p.grant_id and t.account_id = %s
+             offset 0) as g
+"""
+_OF_NUMBERS: Final = """
+     cross join lateral (
+           select * from events t
+            where t.org_id = n.org_id and t.number = n.number
+           offset 0) as e
+     order by e.number
+"""
+
+EVENTS_OF: Final = f"""
+    -- Those that move credits of an account's own grants; and the few that move an end.
+    select e.kind, e.body::text
+      from (select p.org_id, p.number
+              from postings p {_OF_ACCOUNT}
+             where p.org_id = %s and p.number > %s and p.number <= %s
+             union
+            select e.org_id, e.number
+              from events e
+             where e.org_id = %s and e.number > %s and e.number <= %s
+               and e.kind = 'GrantExtended') n {_OF_NUMBERS}
+"""
+
+LATE_EVENTS_OF: Final = f"""
+    select e.kind, e.body::text
+      from (select distinct p.org_id, p.number
+              from postings p {_OF_ACCOUNT}
+             where p.org_id = %s and p.number > %s and p.number <= %s
+               and p.effective_at <= %s) n {_OF_NUMBERS}
+"""
+
 RECORDED_AT: Final = "select at from events where org_id = %s and number = %s"
 
 
-def events_after(connection: Connection, org: OrgId, after: int, last: int) -> Iterator[Event]:
-    """An org's events with numbers in (after, last], in order."""
-    return _events(connection, EVENTS_AFTER, [org, after, last])
+def events_after(
+    connection: Connection, org: OrgId, after: int, last: int, account: AccountId | None = None
+) -> Iterator[Event]:
+    """An org's events with numbers in (after, last], in order; or those about an account's grants.
+
+    Of these, some may be about others' too.
+    """
+    span = [org, after, last]
+    if account is None:
+        return _events(connection, EVENTS_AFTER, span)
+    return _events(connection, EVENTS_OF, [account, *span, *span])
 
 
 def late_events(
-    connection: Connection, org: OrgId, after: int, last: int, at: Instant
+    connection: Connection,
+    org: OrgId,
+    after: int,
+    last: int,
+    at: Instant,
+    account: AccountId | None = None,
 ) -> Iterator[Event]:
     """Of the events in (after, last] those with an effect at or before an instant, in order."""
-    return _events(connection, LATE_EVENTS, [org, after, last, at])
+    span = [org, after, last, at]
+    if account is None:
+        return _events(connection, LATE_EVENTS, span)
+    return _events(connection, LATE_EVENTS_OF, [account, *span])
 
 
 def _events(connection: Connection, sql: str, values: Iterable[object]) -> Iterator[Event]:

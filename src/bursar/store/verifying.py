@@ -136,6 +136,29 @@ def _request_checks(whose: str) -> tuple[Check, ...]:
                             else e.at is null or e.at > r.at end
             """,
         ),
+        Check(
+            name="an event is of whoever asked for it",
+            sql=f"""
+                -- Where a request begins its actor stands before the event, else that of the event
+                -- before: sorted, not joined, for requests have no index by their first event.
+                with whose as (
+                    select r.org_id from orgs r where {whose}),
+                said as (
+                    select e.org_id, e.number, true as happened, e.actor
+                      from whose w
+                      join events e on e.org_id = w.org_id
+                     union all
+                    select r.org_id, r.first, false, r.actor
+                      from whose w
+                      join requests r on r.org_id = w.org_id
+                     where r.refusal is null and r.first <= r.number)
+                select org_id, 'event ' || number, null::bigint, null::bigint
+                  from (select said.*, lag(actor) over (partition by org_id
+                                                        order by number, happened) as asked
+                          from said) as found
+                 where happened and actor is distinct from asked
+            """,
+        ),
     )
 
 
@@ -444,6 +467,8 @@ CHECKS: Final[tuple[Check, ...]] = (
              cross join lateral (values ('open', h.open, t.open),
                    ('used', h.used, t.used)) as p(part, kept, told)
              where p.kept is distinct from p.told
+               -- Events from before they told it say nothing.
+               and (p.told is not null or t.hold_id is null)
         """,
     ),
     Check(

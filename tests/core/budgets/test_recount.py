@@ -7,7 +7,7 @@ a GPU costs one micro-credit a millisecond, so that counting is plain arithmetic
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, time, timedelta
-from typing import Final
+from typing import Any, Final
 from zoneinfo import ZoneInfo
 
 from hypothesis import given
@@ -257,7 +257,8 @@ class Story:
         asked = Held(name, account, user, metered, self.now, until, self.now)
         over = self.first_over(asked, amount)
         context = JOB if metered else Context()
-        size = {"run_ms": amount} if metered else {"amount": amount}  # a micro-credit a millisecond
+        # A micro-credit a millisecond.
+        size: Any = {"run_ms": amount} if metered else {"amount": amount}
         outcome = self.org.asks(
             self.org.asking(name, **size, by=account, user=user, context=context, until=until)
         )

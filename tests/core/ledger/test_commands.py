@@ -13,6 +13,7 @@ from bursar.core.ids import (
     DebtId,
     GrantId,
     HoldId,
+    JobId,
     SettingId,
     UserId,
 )
@@ -304,6 +305,13 @@ def test_a_run_time_is_asked_for_gpus() -> None:
     """Without any there is nothing that could run (M1)."""
     with pytest.raises(ValueError, match=r"^a run time is asked for GPUs: milli_gpus is 0$"):
         reserve(run_ms=5, context=Context(gpu_types=("h100",)))
+
+
+def test_a_jobs_hold_names_its_job() -> None:
+    """It is submitted with the job (M1)."""
+    reserve(amount=1, for_job=True, context=Context(job=JobId("j")))
+    with pytest.raises(ValueError, match=r"^a job's hold names its job$"):
+        reserve(amount=1, for_job=True)
 
 
 TEXTS: list[tuple[Make, str]] = [

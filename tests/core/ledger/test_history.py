@@ -144,6 +144,9 @@ def test_a_transfer_is_seen_in_both_accounts_at_once() -> None:
         "other": Parts(available=5),
         "moved": Parts(available=30),
     } == {grant: parts(one) for grant, one in found.items()}
+    for account in ("org", "team", "project"):
+        own = view(org.journal.events, org.now, org.now, account=AccountId(account))
+        assert own == {grant: one for grant, one in found.items() if one.terms.account == account}
     team = owned_by(found, AccountId("team"))
     assert {AVAILABLE: 35, HELD: 0, SPENT: 0, LAPSED: 0, REVOKED: 0, MOVED: 0} == team
     assert 70 == owned_by(found, AccountId("org"))[AVAILABLE]

@@ -533,10 +533,12 @@ def test_a_hold_that_names_no_limit_lasts_so_long_or_as_long_as_it_may() -> None
     common: Any = {"account": AccountId("p"), "user": UserId("u"), "amount": 1}
     org.do(Reserve(hold=HoldId("so long"), ttl=HOUR, **common))
     org.do(Reserve(hold=HoldId("may"), **common))
-    org.do(Reserve(hold=HoldId("job"), context=Context(job=JobId("j")), **common))
+    org.do(Reserve(hold=HoldId("job"), for_job=True, context=Context(job=JobId("j")), **common))
+    org.do(Reserve(hold=HoldId("named"), context=Context(job=JobId("j")), **common))
 
     limits = {id: hold.limit for id, hold in org.model.holds.items()}
-    assert {"so long": T0 + HOUR, "may": T0 + DAY, "job": T0 + 60 * DAY} == limits
+    raw = T0 + DAY
+    assert {"so long": T0 + HOUR, "may": raw, "job": T0 + 60 * DAY, "named": raw} == limits
     too_long = Reserve(hold=HoldId("h"), ttl=DAY + 1, **common)
     assert Code.HOLD_TOO_LONG == org.ask(too_long)
     org.do(SetPolicy(policy=OrgPolicy(raw_hold_max=NEVER)))

@@ -8,10 +8,11 @@ from bursar.core.ids import HoldId
 from bursar.core.instant import HOUR
 from bursar.core.ledger.commands import Reserve
 from bursar.core.ledger.events import ChargeBooked, HoldOpened
+from bursar.core.ledger.journal import rebuilt_from
 from bursar.core.ledger.quote import Quote, quote
 from bursar.core.ledger.values import Policy
 from bursar.core.money import AMOUNT_MAX
-from bursar.core.pricing import PriceVersion, Rate
+from bursar.core.pricing import PriceBook, PriceVersion, Rate
 from bursar.core.refusal import Code, Refusal
 from tests import asking as ask
 from tests.builders import T0, Org, days, gpus, hours, prices
@@ -187,6 +188,26 @@ def test_an_attempt_that_starts_when_it_is_cheaper_pays_less_than_was_shown() ->
 
     assert isinstance(charged, ChargeBooked)
     assert 400 == charged.amount
+
+
+def test_a_change_of_the_deployments_prices_is_no_event_of_the_org() -> None:
+    """It counts from then on; what happened before, and what rebuilds it, stays (L1, B1)."""
+    org = Org(prices("list", h100=1_000))
+    org.issue("g", 50_000)
+    org.reserve("before", run_ms=HOUR_MS, context=gpus("h100"))
+    facts = org.journal.books.facts()
+
+    org.journal.books.deployment = PriceBook(versions=(prices("next", h100=3_000),))
+
+    assert facts == org.journal.books.facts()
+    assert (("h100", 3_000),) == quoted(
+        org, org.asking("h", run_ms=HOUR_MS, context=gpus("h100"))
+    ).rates
+    org.reserve("after", run_ms=HOUR_MS, context=gpus("h100"))
+    assert [("list",), ("next",)] == [
+        org.hold(name).terms.price_versions for name in ("before", "after")
+    ]
+    assert facts != org.journal.books.facts() == rebuilt_from(org.journal.events).facts()
 
 
 def test_prices_of_the_org_go_before_those_of_the_deployment() -> None:

@@ -53,6 +53,7 @@ def test_a_hold_sets_credits_aside() -> None:
         user=UserId("ann"),
         context=JOB,
         opened_at=T0,
+        for_job=True,
     )
 
     events = org.reserve("h1", 130, context=JOB, until=hours(3))
@@ -166,6 +167,37 @@ def test_holds_cannot_be_used_to_evade_expiry(context: Context, longest: int) ->
     figures = {"expires_at": T0 + longest + 1, "latest": T0 + longest}
     assert Refusal(Code.HOLD_TOO_LONG, figures) == refusal
     org.reserve("h1", 10, context=context, until=T0 + longest)
+
+
+def test_naming_a_job_does_not_make_a_hold_last_longer() -> None:
+    """Whoever submits a job says that a hold is for it; a context says what anybody likes (L10)."""
+    org = Org()
+    org.issue("g1", 100)
+
+    refusal = org.refuses(org.asking("h1", 10, context=JOB, for_job=False, until=T0 + DAY + 1))
+
+    figures = {"expires_at": T0 + DAY + 1, "latest": T0 + DAY}
+    assert Refusal(Code.HOLD_TOO_LONG, figures) == refusal
+    org.reserve("h1", 10, context=JOB, for_job=False, until=T0 + DAY)
+    assert JOB == org.hold("h1").terms.context
+    org.does(replace(lasting("h2", JOB), for_job=False))
+    assert T0 + DAY == org.hold("h2").expires_at
+    org.rebuilds()
+
+
+def test_extending_goes_by_how_a_hold_was_opened() -> None:
+    """A raw hold keeps the raw bound whatever it names, a job's the longer one (L10)."""
+    org = Org()
+    org.issue("g1", 100)
+    org.reserve("raw", 10, context=JOB, for_job=False, until=hours(1))
+    org.reserve("job", 10, context=JOB, until=hours(1))
+
+    refusal = org.refuses(ask.extend("raw", until=T0 + DAY + 1))
+    figures = {"expires_at": T0 + DAY + 1, "latest": T0 + DAY}
+    assert Refusal(Code.HOLD_TOO_LONG, figures) == refusal
+    org.does(ask.extend("raw", until=T0 + DAY))
+    org.does(ask.extend("job", until=T0 + 60 * DAY))
+    org.rebuilds()
 
 
 def test_an_operator_sets_how_long_holds_last() -> None:
@@ -415,6 +447,7 @@ def lasting(hold: str, context: Context = NO_CONTEXT, ttl: int | None = None) ->
         amount=1,
         ttl=ttl,
         context=context,
+        for_job=context is JOB,
     )
 
 

@@ -145,7 +145,7 @@ class Books:
         *,
         complete: bool = True,
     ) -> None:
-        self.deployment: Final = prices or PriceBook()  # the prices every org has
+        self.deployment = prices or PriceBook()  # where the org has no price; no fact of its own
         self.complete: Final = complete
         self.singles: Final = Singles()
         self.clock: Instant = 0

@@ -262,6 +262,7 @@ class Reserve:
     run_ms: int | None = None  # maximum run and stop grace together
     context: Context = NO_CONTEXT
     asked_by: UserId | None = None  # a principal whose own budgets count too: a key with a cap
+    for_job: bool = False  # said by whoever submits jobs, never by a caller: a job's bounds apply
 
     def __post_init__(self) -> None:
         text("hold", self.hold)
@@ -277,6 +278,8 @@ class Reserve:
         _within("ttl", self.ttl, 1, NEVER)
         if self.run_ms is not None and self.context.milli_gpus == 0:
             raise ValueError("a run time is asked for GPUs: milli_gpus is 0")
+        if self.for_job and self.context.job is None:
+            raise ValueError("a job's hold names its job")
 
 
 @value

@@ -40,12 +40,14 @@ def view(
     at: Instant,
     known_at: Instant,
     start: Mapping[GrantId, View] = NO_VIEWS,
+    account: AccountId | None = None,
 ) -> dict[GrantId, View]:
     """Every grant that existed at `at`, as of `at`, as known at `known_at`.
 
     `events` may begin after a number if `start` is what was recorded up to it, no later than `at`.
+    With an `account`, only its own grants: all that is said of others may be left out.
     """
-    terms, parts = _folded(events, at, known_at, start)
+    terms, parts = _folded(events, at, known_at, start, account)
     return {
         grant: View(terms=terms[grant], parts=_expired(terms[grant], found, at))
         for grant, found in parts.items()
@@ -62,21 +64,30 @@ def recorded(
 
 
 def _folded(
-    events: Iterable[Event], at: Instant, known_at: Instant, start: Mapping[GrantId, View]
+    events: Iterable[Event],
+    at: Instant,
+    known_at: Instant,
+    start: Mapping[GrantId, View],
+    account: AccountId | None = None,
 ) -> tuple[dict[GrantId, GrantTerms], dict[GrantId, dict[Compartment, Micros]]]:
     """The terms and compartments of grants after what was known and had taken effect."""
     terms = {grant: found.terms for grant, found in start.items()}
     parts = {grant: dict(found.parts) for grant, found in start.items()}
+
+    def is_told(grant: GrantId) -> bool:
+        return account is None or grant in terms
+
     for event in events:
         if event.at > known_at:
             break
         for new in issued_by(event):
-            terms[new.id] = new
-            parts[new.id] = dict.fromkeys(Compartment, 0)
-        if isinstance(event, GrantExtended) and event.at <= at:
+            if account is None or account == new.account:
+                terms[new.id] = new
+                parts[new.id] = dict.fromkeys(Compartment, 0)
+        if isinstance(event, GrantExtended) and event.at <= at and is_told(event.grant):
             terms[event.grant] = altered(terms[event.grant], expires_at=event.expires_at)
         for posting in event.postings:
-            if posting.effective_at <= at:
+            if posting.effective_at <= at and is_told(posting.grant):
                 _post(parts[posting.grant], posting)
     return terms, parts
 

@@ -68,6 +68,7 @@ def reserve(draft: Draft, ask: Reserve) -> Refusal | None:
                 price_versions=tuple(priced[kind].version for kind, _ in funding.rates),
                 by_time=ask.run_ms is not None,
                 asked_by=ask.asked_by,
+                for_job=ask.for_job,
             ),
             expires_at=_until(draft, ask),
             rate=funding.rate,
@@ -92,7 +93,7 @@ def _faults(draft: Draft, ask: Reserve) -> Iterator[Refusal]:
     until = _until(draft, ask)
     if until <= now:
         yield Refusal(Code.TIME_INVALID, {"expires_at": until, "now": now})
-    if refusal := _too_long(books, ask.context, now, until):
+    if refusal := _too_long(books, ask, now, until):
         yield refusal
 
 
@@ -100,18 +101,23 @@ def _until(draft: Draft, ask: Reserve) -> Instant:
     """The limit of a hold that is opened now."""
     if ask.expires_at is not None:
         return ask.expires_at
-    lasts = _longest(draft.books, ask.context) if ask.ttl is None else ask.ttl
+    lasts = _longest(draft.books, ask) if ask.ttl is None else ask.ttl
     return min(draft.now + lasts, NEVER)
 
 
-def _longest(books: Books, context: Context) -> int:
-    """How long a hold may last, in microseconds."""
+def _longest(books: Books, whose: Reserve | HoldTerms) -> int:
+    """How long a hold may last, in microseconds.
+
+    The job that a context names counts for nothing here: anybody can name one (L10).
+    """
     policy = books.singles.policy
-    return policy.raw_hold_max if context.job is None else policy.job_hold_max
+    return policy.job_hold_max if whose.for_job else policy.raw_hold_max
 
 
-def _too_long(books: Books, context: Context, since: Instant, until: Instant) -> Refusal | None:
-    most = _longest(books, context)
+def _too_long(
+    books: Books, whose: Reserve | HoldTerms, since: Instant, until: Instant
+) -> Refusal | None:
+    most = _longest(books, whose)
     if until - since <= most:
         return None
     return Refusal(Code.HOLD_TOO_LONG, {"expires_at": until, "latest": since + most})
@@ -292,7 +298,7 @@ def extend_hold(draft: Draft, ask: ExtendHold) -> Refusal | None:
 
 def _not_extendable(draft: Draft, hold: Hold, amount: Micros, until: Instant) -> Refusal | None:
     books = draft.books
-    if refusal := _too_long(books, hold.terms.context, hold.terms.opened_at, until):
+    if refusal := _too_long(books, hold.terms, hold.terms.opened_at, until):
         return refusal
     most = AMOUNT_MAX - hold.used - hold.open
     if amount > most:

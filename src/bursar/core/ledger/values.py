@@ -80,7 +80,7 @@ class Setting:
 class OrgPolicy:
     """The bounds an operator sets for one org."""
 
-    raw_hold_max: int = DAY  # longest life of a hold that belongs to no job, microseconds
+    raw_hold_max: int = DAY  # longest life of a hold that no job was submitted with, microseconds
     job_hold_max: int = 60 * DAY  # longest life of a job's hold, microseconds
     late_max: int = 35 * DAY  # how far back late usage may lie, microseconds
     debt_max: Micros = 100 * CREDIT  # most that one hold may owe; beyond it the operator pays
@@ -275,6 +275,7 @@ class HoldTerms:
     price_versions: tuple[PriceVersionId, ...] = ()  # which version each of the rates is from
     by_time: bool = False  # whether it was sized by a run time, and is spent as time passes
     asked_by: UserId | None = None  # a key with limits of its own, if one asked for it
+    for_job: bool = False  # whether a job was submitted with it; a job in the context is only named
 
     @property
     def metered(self) -> bool:

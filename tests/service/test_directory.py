@@ -1,0 +1,46 @@
+"""What is remembered of where things belong, by many threads at once."""
+
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from bursar.service.directory import Known
+
+ROUNDS = 60_000
+
+
+@pytest.fixture
+def hasty() -> Iterator[None]:
+    """Threads that take turns as often as they can."""
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(usual)
+
+
+@pytest.mark.usefixtures("hasty")
+def test_threads_that_ask_and_remember_at_once_do_not_disturb_each_other() -> None:
+    """A fact may be forgotten for another at any instant; whoever asks has it or has it not."""
+    known: Known[int, str] = Known(most=2)
+
+    def used(thread: int) -> None:
+        for n in range(ROUNDS):
+            key = (n + thread) % 5
+            known.put(key, f"fact {key}")
+            assert known.get(key) in (None, f"fact {key}")
+
+    with ThreadPoolExecutor(4) as threads:
+        for done in [threads.submit(used, thread) for thread in range(4)]:
+            done.result()
+
+
+def test_the_fact_that_nobody_has_asked_for_longest_is_forgotten() -> None:
+    known: Known[str, int] = Known(most=2)
+    known.put("a", 1)
+    known.put("b", 2)
+    known.get("a")
+    known.put("c", 3)
+
+    assert (1, None, 3) == tuple(known.get(key) for key in "abc")

@@ -1,0 +1,134 @@
+"""Orgs that were listed and, because a process died, not begun."""
+
+from collections.abc import Callable, Iterator
+from itertools import count
+
+import pytest
+
+from bursar.core.ids import AccountId, UserId
+from bursar.core.ledger.commands import AddAccount, AddUser
+from bursar.service import founding
+from bursar.service.founding import (
+    ROOT_KEY,
+    USER_KEY,
+    begin_books,
+    begin_org,
+    finish_orgs,
+    listed,
+    org_account,
+    org_user,
+)
+from bursar.service.keys import DEPLOYMENT
+from bursar.service.ledger import Ledger
+from bursar.store.reading import Connection
+from bursar.store.writing import freeze
+from tests.databases import connected, migrated
+
+_NUMBERS = count(1)
+
+
+@pytest.fixture
+def url(database_url: str) -> Iterator[str]:
+    """A database of a test's own, with the operators' org."""
+    with migrated(database_url) as found:
+        with connected(found) as connection:
+            begin_books(connection, DEPLOYMENT)
+        yield found
+
+
+@pytest.fixture
+def connection(url: str) -> Iterator[Connection]:
+    """A connection to it."""
+    with connected(url) as found:
+        yield found
+
+
+@pytest.fixture
+def ledger(url: str) -> Iterator[Ledger]:
+    """A ledger on it."""
+    with Ledger(lambda: connected(url)) as found:
+        yield found
+
+
+def list_org(ledger: Ledger, tier: str | None = "pro") -> str:
+    """Put an org on the list, and die."""
+    org = f"0193aaaa-0000-7000-8000-{next(_NUMBERS):012x}"
+    answer = ledger.ask(DEPLOYMENT, f"list {org}", listed(org, "Half", "Europe/Berlin", tier))
+    assert isinstance(answer.outcome, tuple)
+    return org
+
+
+def books(connection: Connection, ledger: Ledger, org: str) -> None:
+    """Die when the org has books."""
+    begin_books(connection, org)
+
+
+def root(connection: Connection, ledger: Ledger, org: str) -> None:
+    """Die when it has a root account as well."""
+    begin_books(connection, org)
+    account = AccountId(org_account(org))
+    add = AddAccount(account=account, parent=None, name="Half", time_zone="Europe/Berlin")
+    ledger.ask(org, ROOT_KEY, add)
+
+
+def user(connection: Connection, ledger: Ledger, org: str) -> None:
+    """Die when only the tier is missing."""
+    root(connection, ledger, org)
+    ledger.ask(org, USER_KEY, AddUser(user=UserId(org_user(org))))
+
+
+def nothing(connection: Connection, ledger: Ledger, org: str) -> None:
+    """Die at once."""
+
+
+def found(connection: Connection, org: str) -> tuple[object, ...]:
+    """What an org has: root, time zone, tier, user, number of events."""
+    sql = """
+        select o.root, a.time_zone, o.tier, u.user_id, o.number
+          from orgs o
+          left join accounts a on a.org_id = o.org_id and a.account_id = o.root
+          left join users u on u.org_id = o.org_id
+         where o.org_id = %s
+    """
+    [row] = connection.execute(sql, [org]).fetchall()
+    return row
+
+
+@pytest.mark.parametrize("until", [nothing, books, root, user])
+def test_what_was_listed_is_begun_wherever_the_process_died(
+    connection: Connection,
+    ledger: Ledger,
+    until: Callable[[Connection, Ledger, str], None],
+) -> None:
+    """As if nobody had died; and once, however often a process starts."""
+    org = list_org(ledger)
+    until(connection, ledger, org)
+
+    assert [org] == finish_orgs(connection, ledger)
+    whole = (org_account(org), "Europe/Berlin", "pro", org_user(org), 3)
+    assert whole == found(connection, org)
+    assert [] == finish_orgs(connection, ledger)
+    assert whole == found(connection, org)
+
+
+def test_what_was_begun_is_left_alone(
+    connection: Connection, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a tier or without; only the rest is begun, be there ever so many."""
+    monkeypatch.setattr(founding, "LISTED_AT_ONCE", 2)
+    whole = [list_org(ledger, tier) for tier in ("pro", None, None)]
+    for org, tier in zip(whole, ("pro", None, None), strict=True):
+        begin_books(connection, org)
+        begin_org(ledger, org, "Half", "Europe/Berlin", tier)
+    half = [list_org(ledger, None) for _ in range(2)]
+
+    assert half == finish_orgs(connection, ledger)
+
+
+def test_one_that_cannot_be_begun_stops_no_other(connection: Connection, ledger: Ledger) -> None:
+    """It is told in the log, and tried again at the next start."""
+    frozen, org = list_org(ledger), list_org(ledger)
+    begin_books(connection, frozen)
+    freeze(connection, frozen, "for a test")
+
+    assert [org] == finish_orgs(connection, ledger)
