@@ -43,7 +43,13 @@ class Process:
     """A process of the service: ready to be asked, until it is ended."""
 
     def __init__(
-        self, command: str, state: Path, room: Path, *, private_webhooks: bool = True
+        self,
+        command: str,
+        state: Path,
+        room: Path,
+        *,
+        private_webhooks: bool = True,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.output = room / f"{command}-{next(NUMBERS)}"
         arguments = [command, "--state", str(state), "--port", "0", "--json"]
@@ -57,6 +63,7 @@ class Process:
                     **os.environ,
                     database.URL_VARIABLE: "",
                     outbound.VARIABLE: "1" if private_webhooks else "0",
+                    **(environment or {}),
                 },
             )
         try:
@@ -72,6 +79,11 @@ class Process:
     def _has_told(self) -> bool:
         assert self._process.poll() is None, self.errors
         return self.output.with_suffix(".out").read_text().endswith("\n")
+
+    @property
+    def pid(self) -> int:
+        """Its number."""
+        return self._process.pid
 
     @property
     def errors(self) -> str:

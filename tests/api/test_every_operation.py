@@ -2,7 +2,11 @@
 
 from datetime import UTC, datetime, timedelta
 
+import pytest
+
+from bursar.store.writing import freeze
 from tests.api.calling import EMPTY, RANDOM_ID, TENANT, Caller, Process, Tenant, refused
+from tests.databases import connected
 
 HOUR_MS = 3_600_000
 H100 = {"gpu_type": "H100", "gpu_count": 1}
@@ -247,7 +251,8 @@ def test_run_time_is_charged_at_the_price_of_the_hold(tenant: Tenant) -> None:
     rates = [{"gpu_type": "H100", "micros_per_gpu_hour": 3_600}]
     version = tenant.caller.made("/prices", {"rates": rates})
     assert [3_600] == [rate["micros_per_gpu_hour"] for rate in version["rates"]]
-    assert [version] == tenant.caller.get("/prices").json()["items"]
+    listed = tenant.caller.get("/prices").json()["items"]
+    assert [version] == [one for one in listed if one["org_id"] is not None]
     tenant.grant(10_000)
     ask = {"account_id": tenant.account, "run_ms_max": HOUR_MS, "context": H100}
 
@@ -268,6 +273,41 @@ def test_run_time_is_charged_at_the_price_of_the_hold(tenant: Tenant) -> None:
     assert 0 == again["amount_micros"]
     settled = tenant.caller.made(f"{path}/settle", {"run_ms_total": 60_000})
     assert (60, 50) == (settled["charged_micros"], settled["charge"]["amount_micros"])
+
+
+def test_an_org_without_a_price_pays_the_deployments(
+    tenant: Tenant, other_service: Process
+) -> None:
+    """An operator sets it for all; what an org has set for itself goes first (B1)."""
+    kinds = ("D100", "D200")  # nobody else asks for these: the book is that of every test's org
+    rates = [{"gpu_type": kind, "micros_per_gpu_hour": 7_200} for kind in kinds]
+    everybodys = tenant.operator.made("/prices", {"rates": rates})
+    own = tenant.caller.made("/prices", {"rates": [{**rates[1], "micros_per_gpu_hour": 3_600}]})
+    tenant.grant(100_000)
+
+    assert (None, tenant.id) == (everybodys["org_id"], own["org_id"])
+    for caller in (tenant.caller, tenant.at(other_service)):
+        for kind, amount, version in zip(kinds, (7_200, 3_600), (everybodys, own), strict=True):
+            context = {"gpu_type": kind, "gpu_count": 1}
+            ask = {"account_id": tenant.account, "run_ms_max": HOUR_MS, "context": context}
+            quote, hold = caller.made("/quotes", ask), caller.made("/holds", ask)
+            assert amount == quote["held_micros"] == hold["open_micros"]
+            assert [version["id"]] == [rate["price_version"] for rate in hold["rates"]]
+    listed = tenant.caller.get("/prices").json()["items"]
+    assert [everybodys, own] == [
+        one for one in listed if one["id"] in (everybodys["id"], own["id"])
+    ]
+    assert everybodys in tenant.operator.get("/prices").json()["items"]
+    assert own not in tenant.operator.get("/prices").json()["items"]
+
+
+def test_only_operators_set_the_deployments_prices(tenant: Tenant) -> None:
+    """Whatever org a tenant names, or names not (B1, N1)."""
+    body = {"rates": [{"gpu_type": "D300", "micros_per_gpu_hour": 1}]}
+    nobody = "00000000-0000-0000-0000-000000000000"
+
+    assert tenant.id == tenant.caller.made("/prices", body)["org_id"]
+    refused(tenant.caller.post("/prices", {**body, "org_id": nobody}), 404, "org_unknown")
 
 
 def test_a_hold_is_extended_refunded_and_released(tenant: Tenant) -> None:
@@ -458,6 +498,13 @@ def test_spendable_is_told_for_a_job(tenant: Tenant) -> None:
     ):
         answer = tenant.caller.get(f"{path}?for={asked}")
         assert want == answer.json()["spendable_micros"], asked
+    for asked, why in (
+        ("gpu=H100", "for: 'gpu' is none of gpu_type, "),
+        ("region=", "for: region: "),
+        ("gpu_count=x", "for: write it as "),
+    ):
+        said = refused(tenant.caller.get(f"{path}?for={asked}"), 422, "invalid_request")
+        assert said["detail"].startswith(why)
 
 
 def test_events_tell_what_happened_in_order_and_who_asked(tenant: Tenant) -> None:
@@ -557,6 +604,38 @@ def test_a_batch_carries_out_each_operation_by_itself(tenant: Tenant) -> None:
     assert [one["body"] for one in results] == [one["body"] for one in again]
     assert [True, True, False, False, True] == [one["replayed"] for one in again]
     assert 150 == tenant.balance()["spendable_micros"]
+
+
+@pytest.mark.parametrize("long", [250, 253, 254, 255])
+def test_a_batch_may_have_a_key_of_any_length_that_a_call_may_have(
+    tenant: Tenant, long: int
+) -> None:
+    """Its lines' keys are made of it, and are the same each time (L7)."""
+    key = f"{long}-".ljust(long, "k")
+    lines = [{"operation": "users.create"} for _ in range(11)]
+
+    first, again = (
+        tenant.caller.post("/batch", {"operations": lines}, key).json()["results"] for _ in range(2)
+    )
+
+    assert {201} == {one["status"] for one in first}
+    assert 11 == len({one["body"]["id"] for one in first})
+    assert {True} == {one["replayed"] for one in again}
+    assert [one["body"] for one in first] == [one["body"] for one in again]
+
+
+def test_a_line_says_when_to_try_again(tenant: Tenant, service: Process) -> None:
+    """As a call by itself does."""
+    with connected(service.database_url) as connection:
+        freeze(connection, tenant.id, "for a test")
+
+    alone = tenant.caller.post("/users", {})
+    lines = [{"operation": "users.create"}, {"operation": "users.create", "id": RANDOM_ID}]
+    waits, senseless = tenant.caller.post("/batch", {"operations": lines}).json()["results"]
+
+    assert "60" == alone.headers["retry-after"]
+    assert (alone.status_code, alone.json()) == (waits["status"], waits["body"])
+    assert (60, None) == (waits["retry_after_seconds"], senseless["retry_after_seconds"])
 
 
 # Keys

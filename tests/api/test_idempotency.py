@@ -341,6 +341,16 @@ def test_a_rotation_is_one_rotation(rich: Tenant, other_service: Process) -> Non
     same(first, rich.caller.post(path, ask, "turn"))
     assert 200 == rich.caller.delete(f"/keys/{id}").status_code
     same(first, rich.at(other_service).post(path, ask, "turn"))
+    refused(rich.caller.post(path, {"overlap_seconds": 61}, "turn"), 422, "key_reused")
+
+
+def test_making_a_key_is_no_rotation(rich: Tenant) -> None:
+    """The key of the request that made it stands for that alone (L7)."""
+    id = rich.caller.post("/keys", {"name": "ci", "scopes": ["read"]}, "make").json()["id"]
+
+    answer = rich.caller.post(f"/keys/{id}/rotate", {"overlap_seconds": 0}, "make")
+
+    refused(answer, 422, "key_reused")
 
 
 def test_a_revocation_is_one_revocation(rich: Tenant) -> None:

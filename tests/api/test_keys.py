@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import httpx2
@@ -9,10 +10,14 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from bursar.service.keys import DEPLOYMENT, KIND, shown
+from bursar.core.ids import SettingId, UserId
+from bursar.core.ledger.commands import AddUser, SetSetting
+from bursar.service.keys import DEPLOYMENT, KIND, Key, shown
+from bursar.service.ledger import Ledger
 from bursar.service.secrets import FILE
-from tests.api.calling import TENANT, Caller, Process, Tenant, new_id, refused, within
+from tests.api.calling import TENANT, Caller, Process, Tenant, new_id, new_key, refused, within
 from tests.api.conftest import Deployment
+from tests.databases import connected
 
 KNOWN_S = 5.0  # within so long every process knows what became of a key
 
@@ -104,6 +109,34 @@ def test_a_key_with_a_cap_may_have_the_id_of_a_user(tenant: Tenant) -> None:
     ask = {"name": "capped", "scopes": ["spend"], "spend_cap_micros": 5, "id": id}
 
     assert tenant.caller.made("/keys", ask)["spend_capped"]
+
+
+@pytest.mark.parametrize("died_after", ["the key", "the user"])
+def test_a_capped_key_whose_making_was_cut_short_has_its_cap_once_it_is_rotated(
+    deployment: Deployment, tenant: Tenant, died_after: str
+) -> None:
+    """Nobody gets a secret of a key that has no budget yet (N4)."""
+    tenant.grant(1_000)
+    id = new_id()
+    key = Key(
+        name="capped",
+        hash="0" * 64,
+        scopes=("read", "spend"),
+        account=tenant.account,
+        cap=(50, "lifetime"),
+    )
+    made = SetSetting(kind=KIND, id=SettingId(id), body=key.body, before=0)
+    with Ledger(lambda: connected(deployment.first.database_url)) as ledger:
+        ledger.ask(tenant.id, new_key(), made)
+        if died_after == "the user":
+            ledger.ask(tenant.id, f"bursar:cap:{id}:user", AddUser(user=UserId(id)))
+
+    secret = tenant.caller.made(f"/keys/{id}/rotate", {})["key"]
+
+    ask = {"account_id": tenant.account, "amount_micros": 51}
+    with closing(Caller(deployment.first.url, secret)) as spender:
+        refused(spender.post("/holds", ask), 402, "budget_exceeded")
+        spender.made("/holds", {**ask, "amount_micros": 50})
 
 
 def test_a_key_with_a_rate_gets_no_secret_without(tenant: Tenant) -> None:

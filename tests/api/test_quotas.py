@@ -52,6 +52,24 @@ def test_a_quota_limits_somebody_in_something(tenant: Tenant) -> None:
     refused(tenant.caller.post("/quotas", stranger), 404, "user_unknown")
 
 
+def test_a_change_is_answered_as_before_once_the_quota_is_anothers(tenant: Tenant) -> None:
+    """Whatever it limits by now, the same request gets the same answer (L7)."""
+    mine, theirs = tenant.account_below(name="mine"), tenant.account_below(name="theirs")
+    path = f"/quotas/{tenant.caller.made('/quotas', {'account_id': mine, 'gpus_max': 8})['id']}"
+    key = tenant.with_key(["manage"], account=mine)
+    ask = {"account_id": mine, "gpus_max": 4}
+    first = key.ask("PUT", path, ask, "change")
+    other = tenant.caller.ask("PUT", path, {"account_id": theirs, "gpus_max": 9})
+
+    again = key.ask("PUT", path, ask, "change")
+
+    assert [200, 200] == [one.status_code for one in (first, other)]
+    assert (first.content, first.headers["etag"]) == (again.content, again.headers["etag"])
+    assert "true" == again.headers["idempotent-replayed"]
+    refused(key.ask("PUT", path, {**ask, "gpus_max": 5}, "change"), 422, "key_reused")
+    refused(key.ask("PUT", path, ask), 404, "not_found")
+
+
 def test_a_quota_of_others_is_not_taken_over(tenant: Tenant) -> None:
     """A key for one team changes no quota of another, whatever it says it is for."""
     mine, theirs = tenant.account_below(name="mine"), tenant.account_below(name="theirs")

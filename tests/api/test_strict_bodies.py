@@ -334,6 +334,37 @@ def test_pieces_are_read_as_strictly(tenant: Tenant) -> None:
     nothing(tenant, send(tenant.caller, iter([b"{", b'"a":'])), before, 400, "malformed")
 
 
+LISTS = ("gpu_types", "regions", "account_ids", "job_kinds", "priority_classes")
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_a_list_of_a_policy_has_at_most_64_names(tenant: Tenant, name: str) -> None:
+    """Each is walked through for every hold that might draw on the grant."""
+    before = tenant.number()
+    grant = {"account_id": tenant.account, "amount_micros": 5, "kind": "promo"}
+    names = [f"{n:03}".ljust(255, "n") for n in range(65)]
+    if name == "account_ids":
+        names = [tenant.account] * 65
+
+    answer = tenant.caller.post("/grants", {**grant, "policy": {name: names}})
+
+    nothing(tenant, answer, before, 422, "invalid_request")
+    assert f"/policy/{name}" == answer.json()["errors"][0]["pointer"]
+    made = tenant.caller.made("/grants", {**grant, "policy": {name: names[:64]}})
+    assert sorted(set(names[:64])) == sorted(made["policy"][name])
+
+
+def test_all_lists_of_a_policy_may_be_full(tenant: Tenant) -> None:
+    """Of the longest names there are: what is allowed can be kept, and found again."""
+    names = [f"{n:03}".ljust(255, "n") for n in range(64)]
+    policy = {name: names for name in LISTS if name != "account_ids"}
+
+    made = tenant.grant(5, policy=policy)
+
+    assert {**made["policy"], **policy} == made["policy"]
+    assert made["policy"] == tenant.caller.get(f"/grants/{made['id']}").json()["policy"]
+
+
 def test_lines_of_a_batch_are_read_as_strictly(tenant: Tenant) -> None:
     """Each line fails by itself; what is no batch fails whole."""
     before = tenant.number()

@@ -166,6 +166,72 @@ def test_a_dropped_webhook_is_told_nothing_more(world: World, there: Receiver) -
     refused(world.tenant.caller.get(f"{path}/{gone['id']}"), 404, "not_found")
 
 
+@pytest.mark.parametrize("who", ["the whole org", "an account", "an operator"])
+def test_changes_are_answered_as_before_once_the_webhook_is_gone(
+    world: World, there: Receiver, who: str
+) -> None:
+    """Rotated, resent, dropped: what was answered is answered again, byte for byte (L7)."""
+    team = world.tenant.account_below(name="team")
+    callers = {
+        "the whole org": world.tenant.caller,
+        "an account": world.tenant.with_key(["read", "manage"], team),
+        "an operator": world.operator,
+    }
+    caller, org = callers[who], f"?org_id={world.tenant.id}"
+    hook = {"url": there.url, "account_id": team, "events": ["GrantIssued"]}
+    id = caller.made("/webhooks", hook)["id"]
+    world.tenant.grant(1, account_id=team)
+    [told] = there.wait(1)
+    log = f"/webhooks/{id}/deliveries"
+    eventually(lambda: caller.get(f"{log}{org}").json()["items"], "noted")
+    asks = [
+        ("POST", f"/webhooks/{id}/rotate{org}", {"overlap_seconds": 5}),
+        ("POST", f"{log}/{told.data['number']}/resend{org}", None),
+        ("DELETE", f"/webhooks/{id}{org}", None),
+    ]
+    keys = [new_key() for _ in asks]
+
+    first = [caller.ask(*ask, key) for ask, key in zip(asks, keys, strict=True)]
+
+    assert [200, 202, 200] == [one.status_code for one in first]
+    for ask, key, was in zip(asks, keys, first, strict=True):
+        again = caller.ask(*ask, key)
+        assert (was.status_code, was.content) == (again.status_code, again.content)
+        assert was.headers["bursar-event"] == again.headers["bursar-event"]
+        assert "true" == again.headers["idempotent-replayed"]
+        refused(caller.ask(*ask), 404, "not_found")
+    refused(caller.ask(*asks[0][:2], {"overlap_seconds": 6}, keys[0]), 422, "key_reused")
+    refused(caller.ask(*asks[1], keys[0]), 422, "key_reused")
+
+
+def test_the_answer_to_another_is_not_told_to_who_could_not_ask(
+    world: World, there: Receiver
+) -> None:
+    """A key for an account beside it sees no webhook, nor what somebody was told of it."""
+    team, beside = (world.tenant.account_below(name=name) for name in ("team", "beside"))
+    lead, other = (world.tenant.with_key(["manage"], one) for one in (team, beside))
+    id = lead.made("/webhooks", {"url": there.url, "account_id": team})["id"]
+    key, path = new_key(), f"/webhooks/{id}/rotate"
+    assert 200 == lead.post(path, {}, key).status_code
+
+    refused(other.post(path, {}, key), 404, "not_found")
+    assert 200 == lead.delete(f"/webhooks/{id}").status_code
+    refused(other.post(path, {}, key), 404, "not_found")
+
+
+def test_that_there_is_none_is_answered_again(world: World) -> None:
+    """Nothing was dropped: a refusal like others, marked when it is given again (L7)."""
+    for path in (f"/webhooks/{RANDOM_ID}", f"/alerts/rules/{RANDOM_ID}"):
+        key = new_key()
+        first, again = (world.tenant.caller.delete(path, key) for _ in range(2))
+
+        refused(first, 404, "not_found")
+        assert first.content == again.content
+        assert "idempotent-replayed" not in first.headers
+        assert "true" == again.headers["idempotent-replayed"]
+        assert first.headers["bursar-event"] == again.headers["bursar-event"]
+
+
 def test_a_webhook_for_an_account_is_told_of_what_is_below_it(
     world: World, there: Receiver
 ) -> None:

@@ -2,8 +2,6 @@
 
 import asyncio
 import logging
-import re
-import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Final
@@ -11,8 +9,10 @@ from typing import Any, Final
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
+from bursar.api.dispatch import Call, found
+from bursar.api.envelope import Envelope
 from bursar.api.failing import (
     Failed,
     Refused,
@@ -20,30 +20,34 @@ from bursar.api.failing import (
     failure,
     on_failure,
     on_http,
-    on_invalid,
 )
 from bursar.api.routes import changing, founding, looking, quotas, statements, webhooks
 from bursar.api.routes.changing import PROBLEM
 from bursar.api.serving import Service
 from bursar.core.refusal import Fault
 from bursar.service.batch import OrgUnknown
+from bursar.service.memory import settle
 from bursar.wire.problems import KINDS
 from bursar.wire.strict import Malformed
 
 log = logging.getLogger("bursar.api")
 
-HEADERS: Final = (
-    (b"x-content-type-options", b"nosniff"),
-    (b"x-frame-options", b"DENY"),
-    (b"referrer-policy", b"no-referrer"),
-    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
-)
-TRACE: Final = re.compile(r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+
+class Application(FastAPI):
+    """The framework, and past it the operations of the table."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a call."""
+        target = found(scope) if scope["type"] == "http" else None
+        if target is None:
+            await super().__call__(scope, receive, send)
+        else:
+            await Call(self.state.service, *target, scope, receive).answer(send)
 
 
 def make_app(service: Service) -> FastAPI:
     """The HTTP interface of a service."""
-    app = FastAPI(
+    app = Application(
         title="Bursar",
         summary="Credit ledger and scheduler for shared GPUs",
         version="1",
@@ -61,7 +65,7 @@ def make_app(service: Service) -> FastAPI:
     _add_open_routes(app)
     for kind in (Failed, Refused, Malformed, Senseless, Fault, OrgUnknown, Exception):
         app.add_exception_handler(kind, on_failure)
-    app.add_exception_handler(RequestValidationError, on_invalid)
+    app.add_exception_handler(RequestValidationError, on_failure)
     app.add_exception_handler(HTTPException, on_http)
     app.add_middleware(Envelope)
     app.openapi = lambda: _described(app)  # type: ignore[method-assign]
@@ -71,6 +75,7 @@ def make_app(service: Service) -> FastAPI:
 @asynccontextmanager
 async def _alive(service: Service) -> AsyncIterator[None]:
     """What goes on beside the calls, for as long as there are any."""
+    settle()
     fresh = asyncio.create_task(service.keys.keep_fresh())
     try:
         yield
@@ -81,13 +86,7 @@ async def _alive(service: Service) -> AsyncIterator[None]:
 async def _authenticated(request: Request) -> None:
     """Know who calls before anything else is looked at."""
     service: Service = request.app.state.service
-    try:
-        caller = await service.caller(request)
-    except Failed:
-        service.limits.check_address(request)
-        raise
-    await service.limits.check(request, caller.org, caller.id, caller.key.rate_per_s)
-    request.state.caller = caller
+    request.state.caller = await service.admitted(request)
 
 
 def _add_open_routes(app: FastAPI) -> None:
@@ -171,28 +170,3 @@ _PROBLEM: Final[dict[str, Any]] = {
         "errors": {"type": "array", "items": {"type": "object"}},
     },
 }
-
-
-class Envelope:
-    """What every answer carries: who it is an answer to, and how a browser must treat it."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a call on, and put our headers on its answer."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        told = [(b"request-id", secrets.token_hex(8).encode()), *HEADERS]
-        trace = next((value for name, value in scope["headers"] if name == b"traceparent"), b"")
-        if TRACE.fullmatch(trace.decode("latin-1")):
-            told.append((b"traceparent", trace))
-
-        async def sending(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                rate = scope.get("state", {}).get("rate", ())
-                message["headers"] = [*message["headers"], *told, *rate]
-            await send(message)
-
-        await self._app(scope, receive, sending)

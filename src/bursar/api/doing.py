@@ -1,6 +1,5 @@
 """Carrying an operation out: whose it is, what it means, what became of it."""
 
-import asyncio
 import re
 import time
 from collections.abc import Callable
@@ -9,21 +8,25 @@ from typing import Any, Final
 
 from fastapi import Request, Response
 
+from bursar.api.envelope import RawHeaders
 from bursar.api.failing import Failed, Senseless, problem_response
-from bursar.api.operations import ORG, Asked, Operation
+from bursar.api.operations import BOOK, ORG, Asked, Operation
 from bursar.api.serving import Caller, Service, unknown
 from bursar.core.ledger.commands import Command
 from bursar.core.refusal import Code, Refusal
-from bursar.service.batch import Answer
+from bursar.service.batch import Answer, Ask
 from bursar.service.founding import org_user
+from bursar.service.keys import DEPLOYMENT
 from bursar.service.listing import Listing
 from bursar.wire.answers import Happened
 from bursar.wire.asks import called
-from bursar.wire.problems import of_refusal
+from bursar.wire.problems import MEDIA_TYPE, of_refusal
 from bursar.wire.shapes import Making, Shape
 
 RESERVED: Final = ("bursar:", "pool:", "sweep/")  # keys that are our own
 _KEY: Final = re.compile(r"[\x21-\x7e]{1,255}")
+_JSON: Final = b"application/json"
+_PROBLEM: Final = MEDIA_TYPE.encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +47,22 @@ class Done:
             told["Idempotent-Replayed"] = "true"
         return told
 
+    @property
+    def raw_headers(self) -> RawHeaders:
+        """All that is said beside the body, as it is sent."""
+        told = [
+            (b"bursar-event", self.event.encode()),
+            (b"content-type", _PROBLEM if self.problem else _JSON),
+            (b"content-length", b"%d" % len(self.body)),
+        ]
+        if self.replayed:
+            told.append((b"idempotent-replayed", b"true"))
+        return told
+
     def response(self) -> Response:
-        """The answer, over HTTP."""
-        media = "application/problem+json" if self.problem else "application/json"
-        return Response(self.body, self.status, self.headers, media)
+        """The answer, by way of the framework."""
+        media = _PROBLEM if self.problem else _JSON
+        return Response(self.body, self.status, self.headers, media.decode())
 
 
 def key_of(request: Request) -> str:
@@ -102,8 +117,9 @@ async def asked_for(
     made: tuple[str, ...] = (),
 ) -> Answer:
     """What the ledger says to a command."""
-    waiting = service.ledger.submit(org, key, command, None, made, caller.id)
-    return await asyncio.wrap_future(waiting)
+    awaited = service.arrivals.expected()
+    service.ledger.tell(awaited, Ask(org, key, command, None, made, caller.id))
+    return await awaited.future
 
 
 def done_of(org: str, answer: Answer, status: int, told: Callable[[Happened], Shape]) -> Done:
@@ -145,7 +161,9 @@ async def _org(service: Service, caller: Caller, operation: Operation, id: str, 
     org: str | None = None
     for table, field in operation.about:
         given = id if field == "id" else getattr(body, field)
-        if table == ORG:
+        if table == BOOK and given is None and caller.is_operator:
+            return DEPLOYMENT
+        if table in (ORG, BOOK):
             return await service.whole_org(caller, given)
         if given is None:
             continue
@@ -157,5 +175,5 @@ async def _org(service: Service, caller: Caller, operation: Operation, id: str, 
         org = found
     if org is None:
         names = " or ".join(field for _, field in operation.about)
-        raise Failed("invalid_request", f"{names} is given")
+        raise Failed("invalid_request", f"{names}: say which")
     return org

@@ -3,6 +3,7 @@
 import json
 import logging
 from collections.abc import Mapping
+from contextvars import ContextVar
 from typing import Any, Final
 
 from fastapi import Request, Response
@@ -21,6 +22,9 @@ log = logging.getLogger("bursar.api")
 
 ERRORS_MOST: Final = 20  # that one answer lists
 NAME_MOST: Final = 100  # characters of what a caller called something
+
+# The Request-Id of the call that is being answered: so an operator finds what a caller tells of.
+CALL: Final[ContextVar[str]] = ContextVar("CALL", default="-")
 
 # What the service can raise, and after how many seconds one may try again.
 FAULTS: Final[Mapping[type[Exception], tuple[str, int]]] = {
@@ -71,17 +75,19 @@ def failure(error: Exception) -> Response:
         return problem_response(error.body, error.headers)
     if isinstance(error, Refused):
         return problem_response(error.body)
+    if isinstance(error, RequestValidationError):
+        return _invalid(error)
     if isinstance(error, Malformed):
         return problem_response(problem("malformed", str(error)))
     if isinstance(error, OrgUnknown):
         return problem_response(problem("org_unknown"))
     for kind, (code, after_s) in FAULTS.items():
         if isinstance(error, kind):
-            log.warning("%s: %s", code, error)
+            log.warning("%s: %s (request %s)", code, error, CALL.get())
             return problem_response(problem(code), {"Retry-After": str(after_s)})
     if isinstance(error, (ValueError, TypeError)) and _is_callers(error):
         return problem_response(problem("invalid_request", str(error)))
-    log.error("a call broke", exc_info=error)
+    log.error("a call broke (request %s)", CALL.get(), exc_info=error)
     return problem_response(problem("internal_error"))
 
 
@@ -98,9 +104,8 @@ async def on_failure(_: Request, error: Exception) -> Response:
     return failure(error)
 
 
-async def on_invalid(_: Request, error: Exception) -> Response:
-    """For the framework: a request that is not of the shape that was said."""
-    assert isinstance(error, RequestValidationError)
+def _invalid(error: RequestValidationError) -> Response:
+    """The answer to a request that is not of the shape that was said."""
     found = error.errors()[:ERRORS_MOST]
     errors = [{"pointer": _pointer(one["loc"]), "detail": _said(one)} for one in found]
     first = errors[0] if errors else {"pointer": "", "detail": ""}

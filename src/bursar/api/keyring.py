@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 from bursar.core.instant import Instant
 from bursar.core.ledger.values import Setting
@@ -26,10 +26,12 @@ FRESH_S: Final = 0.1  # or one that was read longer ago, if a new secret may hav
 USED_S: Final = 60.0  # a key that was shown longer ago is not read with the others
 MOST: Final = 50_000  # keys that are remembered
 
+Known: TypeAlias = tuple[Key, Instant]  # and when it was last changed
+
 
 @dataclass(slots=True)
 class _Held:
-    key: Key | None
+    key: Key
     changed_at: Instant
     read_at: float
     used_at: float
@@ -42,24 +44,52 @@ class Keyring:
         self._readers = readers
         self._now = now
         self._held: dict[tuple[str, str], _Held] = {}
+        self._asked: dict[tuple[str, str], asyncio.Future[_Held | None]] = {}
 
-    async def find(self, shown: Presented, *, fresh: bool) -> tuple[Key, Instant] | None:
-        """The key that is shown, and when it was last changed; None if there is none.
-
-        As it was a moment ago; or, if what is known must be fresh, as it is.
-        """
-        where = (shown.org, shown.id)
+    def known(self, shown: Presented) -> Known | None:
+        """The key that is shown, as it was a moment ago; None if it must be looked up."""
+        held = self._held.get((shown.org, shown.id))
         now = self._now()
-        held = self._held.get(where)
-        if held is None or now - held.read_at > (FRESH_S if fresh else BELIEVED_S):
-            asked = self._readers.ask(lambda reader: setting(reader, shown.org, KIND, shown.id))
-            held = self._keep(where, await asyncio.wrap_future(asked), now)
+        if held is None or now - held.read_at > BELIEVED_S:
+            return None
         held.used_at = now
-        return None if held.key is None else (held.key, held.changed_at)
+        return held.key, held.changed_at
+
+    def expects(self, shown: Presented) -> bool:
+        """Whether the key that is shown was there when we looked last, or is being looked up."""
+        where = (shown.org, shown.id)
+        return where in self._held or where in self._asked
+
+    async def look_up(self, shown: Presented) -> Known | None:
+        """The key that is shown, as it is; None if there is none. All who wait for one ask once."""
+        where = (shown.org, shown.id)
+        held = self._held.get(where)
+        if held is None or self._now() - held.read_at > FRESH_S:
+            if where not in self._asked:
+                self._asked[where] = asyncio.ensure_future(self._read(where))
+            held = await asyncio.shield(self._asked[where])
+        return None if held is None else (held.key, held.changed_at)
+
+    async def _read(self, where: tuple[str, str]) -> _Held | None:
+        now = self._now()
+        try:
+            asked = self._readers.ask(lambda reader: setting(reader, where[0], KIND, where[1]))
+            held = _held(await asyncio.wrap_future(asked), now)
+            if self._is_asking(where):
+                self._keep(where, held)
+            return held
+        finally:
+            if self._is_asking(where):
+                del self._asked[where]
+
+    def _is_asking(self, where: tuple[str, str]) -> bool:
+        """Whether others wait for this very look, and the key was not changed here since."""
+        return self._asked.get(where) is asyncio.current_task()
 
     def forget(self, org: str, id: str) -> None:
         """Look a key up when it is shown next: it was changed here."""
         self._held.pop((org, id), None)
+        self._asked.pop((org, id), None)
 
     async def keep_fresh(self) -> None:
         """Read the keys that are in use again and again, until cancelled."""
@@ -83,12 +113,22 @@ class Keyring:
         for one in where:
             if one in self._held:  # or it was changed here in the meantime
                 used_at = self._held[one].used_at
-                self._keep(one, found.get(one), now).used_at = used_at
+                held = _held(found.get(one), now)
+                if held is not None:
+                    held.used_at = used_at
+                self._keep(one, held)
 
-    def _keep(self, where: tuple[str, str], found: Setting | None, now: float) -> _Held:
-        key = None if found is None or found.body is None else Key.of(found.body)
-        held = _Held(key, 0 if found is None else found.at, now, now)
+    def _keep(self, where: tuple[str, str], held: _Held | None) -> None:
+        """Remember a key; but not that there is none: anybody can make up as many as they like."""
+        if held is None:
+            self._held.pop(where, None)
+            return
         if len(self._held) >= MOST:
             self._held.clear()
         self._held[where] = held
-        return held
+
+
+def _held(found: Setting | None, now: float) -> _Held | None:
+    if found is None or found.body is None:
+        return None
+    return _Held(Key.of(found.body), found.at, now, now)

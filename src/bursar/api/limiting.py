@@ -1,6 +1,7 @@
 """How fast callers may call: each key, each org, and each address that shows no valid key."""
 
 import asyncio
+from ipaddress import ip_network
 from typing import Final
 
 from fastapi import Request
@@ -46,14 +47,25 @@ class Limits:
             if not shared.yes:
                 raise _too_many(shared)
 
-    def check_address(self, request: Request) -> None:
-        """Say so if too many calls came from an address without a valid key.
+    def count_guess(self, request: Request) -> None:
+        """End the call if too many came from its address that showed no key that is known.
 
         Asked only of those: behind a proxy, others with valid keys have the same address.
         """
-        address = request.client.host if request.client else ""
-        if not self._addresses.allow(address):
+        if not self._addresses.allow(_place(request)):
             raise Failed("rate_limited", headers={"Retry-After": "1"})
+
+    def was_no_guess(self, request: Request) -> None:
+        """Take the last back: the key was valid, and only new here."""
+        self._addresses.give_back(_place(request))
+
+
+def _place(request: Request) -> str:
+    """Where a call comes from; who has one IPv6 address has the 2^64 around it, too."""
+    host = request.client.host if request.client else ""
+    if ":" not in host:
+        return host
+    return str(ip_network(f"{host.partition('%')[0]}/64", strict=False))
 
 
 def _rate(per_s: int) -> Rate:

@@ -11,12 +11,13 @@ from typing import Any, Final
 
 from bursar.core.ledger import commands, events
 from bursar.core.ledger.commands import Command
-from bursar.service.keys import Scope
+from bursar.service.keys import DEPLOYMENT, Scope
 from bursar.wire import answers, asks
 from bursar.wire.answers import Happened, first, only
 from bursar.wire.shapes import Making, Shape
 
 ORG = "org"  # in `about`: the whole org that the body's org_id, or else the key, names
+BOOK = "book"  # the same; for an operator who names none, the deployment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -325,13 +326,13 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         path="/prices",
         scope=Scope.ISSUE,
         body=asks.PriceAsk,
-        about=((ORG, "org_id"),),
+        about=((BOOK, "org_id"),),
         command=lambda asked: asked.body.to_core(asked.making),
-        told=lambda _, __, happened: answers.PriceVersion.of(
-            only(events.PriceSet, happened).version
+        told=lambda org, _, happened: answers.PriceVersion.of(
+            None if org == DEPLOYMENT else org, only(events.PriceSet, happened).version
         ),
         answer=answers.PriceVersion,
-        summary="Add a version to an org's prices",
+        summary="Add a version to an org's prices; an operator who names none: to those of all",
     ),
 )
 

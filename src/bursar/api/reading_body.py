@@ -29,17 +29,29 @@ class StrictRequest(Request):
 
 
 async def _read(request: Request) -> bytes:
-    declared = request.headers.get("content-length", "0")
-    if declared.isdigit() and int(declared) > BODY_MAX:
-        raise Failed("too_large", f"a body has at most {BODY_MAX:,} bytes")
-    chunks: list[bytes] = []
-    size = 0
+    check_size(request.headers.get("content-length", "0"))
+    body = bytearray()
     async for chunk in request.stream():
-        size += len(chunk)
-        if size > BODY_MAX:
-            raise Failed("too_large", f"a body has at most {BODY_MAX:,} bytes")
-        chunks.append(chunk)
-    return b"".join(chunks)
+        body += chunk
+        check_size(len(body))
+    return bytes(body)
+
+
+def check_size(size: int | str) -> None:
+    """End the call if so many bytes, or what was said to be so many, are too many."""
+    if isinstance(size, str):
+        size = int(size) if size.isdecimal() else 0
+    if size > BODY_MAX:
+        raise Failed("too_large", f"a body has at most {BODY_MAX:,} bytes")
+
+
+def check_kind(header: Callable[[str, str], str]) -> None:
+    """End the call if its body is anything but JSON."""
+    if header("content-length", "0") == "0" and not header("transfer-encoding", ""):
+        return
+    kind = header("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json" or header("content-encoding", "identity").lower() != "identity":
+        raise Failed("unsupported_media_type")
 
 
 class StrictRoute(APIRoute):
@@ -51,13 +63,7 @@ class StrictRoute(APIRoute):
 
         async def strict(request: Request) -> Response:
             await request.app.state.admit(request)  # nothing is read for those nobody knows
-            kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-            has_body = request.headers.get("content-length", "0") != "0" or (
-                "transfer-encoding" in request.headers
-            )
-            packed = request.headers.get("content-encoding", "identity").lower() != "identity"
-            if has_body and (kind != "application/json" or packed):
-                raise Failed("unsupported_media_type")
+            check_kind(request.headers.get)
             return await handler(StrictRequest(request.scope, request.receive))
 
         return strict

@@ -1,5 +1,6 @@
 """Running the application: one process, one socket, until it is told to stop."""
 
+import resource
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -8,26 +9,24 @@ from pathlib import Path
 from typing import Final
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from bursar.api.app import make_app
-from bursar.api.failing import problem_response
+from bursar.api.connections import SILENT, Bounds, Connection
 from bursar.api.serving import Service
 from bursar.service.clock import GuardedClock
 from bursar.service.database import Database
-from bursar.service.founding import begin_books, first_key
+from bursar.service.founding import begin_books, check_secret, finish_orgs, first_key
 from bursar.service.keys import DEPLOYMENT
 from bursar.service.outbound import Outbound
 from bursar.service.readers import Readers
 from bursar.service.running import serving, telling
 from bursar.service.secrets import kept, secret_of
-from bursar.wire.problems import MEDIA_TYPE, problem
 from bursar.wire.webhooks import payload_of
 
 FIRST_KEY: Final = "admin.key"  # file of the state folder
 STOP_S: Final = 10  # how long calls that are under way may take when we stop
-IDLE_S: Final = 60  # a connection that says nothing for so long is closed
-CONCURRENT_MAX: Final = 2_048  # connections and calls at once; more are told to come again
+IDLE_S: Final = 60  # a connection that says nothing for so long after an answer is closed
+FILES: Final = 256  # that a process has open besides connections
 
 
 def bound(host: str, port: int, *, share: bool = False) -> socket.socket:
@@ -62,34 +61,41 @@ def service_of(
     secret, clock, outbound = secret_of(folder), GuardedClock(), outbound or Outbound()
     with database.connect() as connection:
         begin_books(connection, DEPLOYMENT)
-    with (
-        serving(database, clock) as ledger,
-        telling(database, ledger, clock, secret, payload_of, outbound),
-    ):
-        readers, doorkeepers = Readers(database.connect), Readers(database.connect, threads=2)
-        try:
-            key = kept(folder / FIRST_KEY, first_key(ledger, secret))
-            yield Service(ledger, readers, doorkeepers, secret, outbound=outbound), key
-        finally:
-            readers.close()
-            doorkeepers.close()
+    with serving(database, clock) as ledger:
+        check_secret(ledger, secret)
+        with database.connect() as connection:
+            finish_orgs(connection, ledger)
+        with telling(database, ledger, clock, secret, payload_of, outbound):
+            readers, doorkeepers = Readers(database.connect), Readers(database.connect, threads=2)
+            try:
+                key = kept(folder / FIRST_KEY, first_key(ledger, secret))
+                yield Service(ledger, readers, doorkeepers, secret, outbound=outbound), key
+            finally:
+                readers.close()
+                doorkeepers.close()
 
 
 def serve(service: Service, listening: socket.socket, ready: Callable[[], None]) -> None:
     """Answer calls until SIGTERM or SIGINT; `ready` is called when the first can be answered."""
+    bounds = Bounds.of_environment()
+    _make_room(bounds)
+
+    class Bound(Connection):
+        """A connection of this process."""
+
+    Bound.bounds = bounds
     config = uvicorn.Config(
         make_app(service),
         loop="uvloop",
-        http=_Http,
+        http=Bound,
+        ws="none",
         log_config=None,
         access_log=False,
         server_header=False,
         date_header=False,
         proxy_headers=False,
-        limit_concurrency=CONCURRENT_MAX,
         timeout_keep_alive=IDLE_S,
         timeout_graceful_shutdown=STOP_S,
-        h11_max_incomplete_event_size=65_536,
     )
     server = _Server(config, ready)
     # Having stopped, it raises the signal again: that must not end us before we have cleaned up.
@@ -98,15 +104,13 @@ def serve(service: Service, listening: socket.socket, ready: Callable[[], None])
     server.run(sockets=[listening])
 
 
-class _Http(HttpToolsProtocol):
-    """HTTP whose own complaints are problems, too."""
-
-    def send_400_response(self, msg: str) -> None:
-        """Answer what cannot be read, and hang up."""
-        body = problem_response(problem("not_http")).body
-        head = f"content-type: {MEDIA_TYPE}\r\ncontent-length: {len(body)}\r\nconnection: close"
-        self.transport.write(b"HTTP/1.1 400 Bad Request\r\n" + head.encode() + b"\r\n\r\n" + body)
-        self.transport.close()
+def _make_room(bounds: Bounds) -> None:
+    """Let the process have as many connections as it may, as far as the system lets it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = SILENT * bounds.connections + FILES
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 class _Server(uvicorn.Server):

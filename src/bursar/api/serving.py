@@ -8,8 +8,9 @@ from typing import Final, TypeVar
 
 from fastapi import Request
 
+from bursar.api.arriving import Arrivals
 from bursar.api.failing import Failed, Refused
-from bursar.api.keyring import Keyring
+from bursar.api.keyring import Keyring, Known
 from bursar.api.limiting import Limits
 from bursar.core.instant import SECOND, Instant
 from bursar.core.refusal import Code, Refusal
@@ -69,6 +70,7 @@ class Service:
     outbound: Outbound = field(default_factory=Outbound)
     limits: Limits = field(init=False)
     keys: Keyring = field(init=False)
+    arrivals: Arrivals = field(default_factory=Arrivals)
 
     def __post_init__(self) -> None:
         self.limits = Limits(self.doorkeepers)
@@ -78,21 +80,34 @@ class Service:
         """The answer to a question to the database."""
         return await asyncio.wrap_future(self.readers.ask(question))
 
+    async def admitted(self, request: Request) -> Caller:
+        """Whose call it is, unless too many are made; asked before anything else is looked at."""
+        caller = await self.caller(request)
+        await self.limits.check(request, caller.org, caller.id, caller.key.rate_per_s)
+        return caller
+
     async def caller(self, request: Request) -> Caller:
         """Whose call it is; every reason not to know has the same answer."""
         shown = _shown(request)
-        key = None if shown is None else await self._opened(shown)
-        if shown is None or key is None:
-            raise Failed("unauthenticated", headers={"WWW-Authenticate": "Bearer"})
+        if shown is None:
+            self.limits.count_guess(request)
+            raise _nobody()
+        key = _opened(shown, self.keys.known(shown)) or await self._looked_up(request, shown)
         return Caller(shown.id, shown.org, key)
 
-    async def _opened(self, shown: Presented) -> Key | None:
-        """The key that was shown; a secret that does not fit may be newer than what is known."""
-        for fresh in (False, True):
-            found = await self.keys.find(shown, fresh=fresh)
-            if found is not None and found[0].opens_with(shown.hash, _now(), found[1]):
-                return found[0]
-        return None
+    async def _looked_up(self, request: Request, shown: Presented) -> Key:
+        """The key that was shown; its secret may be newer than what is known."""
+        expected = self.keys.expects(shown)
+        if not expected:  # before the database is asked: whoever makes keys up is not to tire it
+            self.limits.count_guess(request)
+        key = _opened(shown, await self.keys.look_up(shown))
+        if key is None:
+            if expected:
+                self.limits.count_guess(request)
+            raise _nobody()
+        if not expected:
+            self.limits.was_no_guess(request)
+        return key
 
     async def org_of(self, caller: Caller, table: str, id: str) -> str:
         """The org in which an id means something to a caller."""
@@ -174,6 +189,17 @@ def _shown(request: Request) -> Presented | None:
     if scheme.lower() != "bearer" or len(text) > KEY_LONG:
         return None
     return presented(text.strip())
+
+
+def _nobody() -> Failed:
+    return Failed("unauthenticated", headers={"WWW-Authenticate": "Bearer"})
+
+
+def _opened(shown: Presented, found: Known | None) -> Key | None:
+    """The key that was found, if it opens with what is shown."""
+    if found is None or not found[0].opens_with(shown.hash, _now(), found[1]):
+        return None
+    return found[0]
 
 
 def _now() -> Instant:

@@ -557,14 +557,16 @@ class PriceVersion(Answer):
     """Rates that come into force together."""
 
     id: str
+    org_id: str | None  # whose price book it is in; None if it is the deployment's
     effective_at: Time
     rates: list[dict[str, Any]]
 
     @classmethod
-    def of(cls, version: Any) -> Self:
+    def of(cls, org: str | None, version: Any) -> Self:
         """A price version, told."""
         return cls.model_construct(
             id=version.id,
+            org_id=org,
             effective_at=version.effective_at,
             rates=[
                 {

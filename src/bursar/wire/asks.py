@@ -402,7 +402,7 @@ class RateAsk(Shape):
 
 
 class PriceAsk(Shape):
-    """Add a version to an org's prices."""
+    """Add a version to an org's prices; or to the deployment's, for orgs that have none."""
 
     org_id: Id | None = None
     rates: Annotated[list[RateAsk], Field(min_length=1, max_length=1_000)]

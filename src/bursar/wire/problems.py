@@ -176,11 +176,19 @@ OF_THE_EDGE: Final[Mapping[str, Kind]] = MappingProxyType(
             "If it persists, the database has lost events that were told: tell the operator.",
         ),
         "too_large": Kind(413, "The request is too large", "Send fewer commands at a time."),
+        "address_too_long": Kind(
+            414, "The request's address is too long", "Use shorter parameters, at most 8 KiB."
+        ),
         "unsupported_media_type": Kind(
             415, "The body is not JSON", "Send Content-Type: application/json."
         ),
         "rate_limited": Kind(
             429, "Too many requests", "Wait as long as Retry-After says, in seconds."
+        ),
+        "head_too_large": Kind(
+            431,
+            "The request's headers are too large",
+            "Send fewer or shorter ones: a header has at most 8 KiB, all together 32 KiB.",
         ),
         "internal_error": Kind(
             500,

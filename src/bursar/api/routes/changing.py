@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
+from hashlib import sha256
 from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Request, Response
@@ -16,6 +17,7 @@ from bursar.api.serving import Caller, Service
 from bursar.wire.shapes import Id, Shape
 
 MOST: Final = 256  # operations in a batch
+KEY_MAX: Final = 255  # characters of an Idempotency-Key
 
 PROBLEM: Final[dict[int | str, dict[str, Any]]] = {
     "4XX": {
@@ -37,7 +39,7 @@ IDEMPOTENCY_KEY: Final = {
     "in": "header",
     "required": True,
     "description": "A text of your own for this one request; send it again when you try again.",
-    "schema": {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]+$"},
+    "schema": {"type": "string", "minLength": 1, "maxLength": KEY_MAX, "pattern": "^[!-~]+$"},
 }
 
 
@@ -62,31 +64,28 @@ def _add_operations() -> None:
 
 
 def _route(operation: Operation) -> Callable[..., Awaitable[Response]]:
-    """A function for the framework, with the parameters that the operation has."""
+    """A function with the parameters that the operation has, for the framework to describe.
 
-    async def carried(request: Request, id: str, body: Any) -> Response:
-        service: Service = request.app.state.service
-        caller: Caller = request.state.caller
-        done = await do(service, caller, operation, id, body, key_of(request))
-        return done.response()
-
+    It is not how the operation is carried out (`dispatch` does that): only paths that are no paths
+    of ours but look like one to the framework, such as with a line's end behind, come here.
+    """
     has_id = "{id}" in operation.path
     optional = operation.body is Nothing
     if operation.body is None:
 
-        async def without_body(request: Request, id: Id) -> Response:
-            return await carried(request, id, None)
+        async def without_body(id: Id) -> Response:
+            raise Failed("not_found")
 
         return without_body
     if has_id:
 
-        async def with_id(request: Request, id: Id, body: Any = None) -> Response:
-            return await carried(request, id, body)
+        async def with_id(id: Id, body: Any = None) -> Response:
+            raise Failed("not_found")
 
         return _typed(with_id, operation.body, optional=optional)
 
-    async def with_body(request: Request, body: Any = None) -> Response:
-        return await carried(request, "", body)
+    async def with_body(body: Any = None) -> Response:
+        raise Failed("not_found")
 
     return _typed(with_body, operation.body, optional=optional)
 
@@ -105,7 +104,7 @@ class Line(Shape):
     """One operation of a batch."""
 
     operation: Literal[tuple(sorted(BY_NAME))]  # type: ignore[valid-type]
-    idempotency_key: Annotated[str | None, Field(min_length=1, max_length=255)] = None
+    idempotency_key: Annotated[str | None, Field(min_length=1, max_length=KEY_MAX)] = None
     id: Id | None = None
     body: dict[str, Any] = Field(default_factory=dict)
 
@@ -117,11 +116,12 @@ class BatchAsk(Shape):
 
 
 class Result(Shape):
-    """What became of one operation of a batch."""
+    """What became of one operation of a batch; what a call by itself is told in headers, too."""
 
     status: int
     replayed: bool
     event: str | None
+    retry_after_seconds: int | None
     body: dict[str, Any]
 
 
@@ -167,7 +167,13 @@ def _keys(request: Request, lines: list[Line]) -> list[str]:
     if all(line.idempotency_key for line in lines):
         return [line.idempotency_key or "" for line in lines]
     whole = key_of(request)
-    return [line.idempotency_key or f"{whole}:{place}" for place, line in enumerate(lines)]
+    return [line.idempotency_key or _placed(whole, place) for place, line in enumerate(lines)]
+
+
+def _placed(whole: str, place: int) -> str:
+    """The key of a line that has none; one that would be too long is shortened, always alike."""
+    key = f"{whole}:{place}"
+    return key if len(key) <= KEY_MAX else f"{sha256(whole.encode()).hexdigest()}:{place}"
 
 
 async def _line(service: Service, caller: Caller, line: Line, key: str) -> dict[str, Any]:
@@ -185,15 +191,18 @@ async def _line(service: Service, caller: Caller, line: Line, key: str) -> dict[
         "status": done.status,
         "replayed": done.replayed,
         "event": done.event,
+        "retry_after_seconds": None,
         "body": json.loads(done.body),
     }
 
 
 def _failed(response: Response) -> dict[str, Any]:
+    after = response.headers.get("retry-after")
     return {
         "status": response.status_code,
         "replayed": False,
         "event": None,
+        "retry_after_seconds": None if after is None else int(after),
         "body": json.loads(bytes(response.body)),
     }
 

@@ -209,7 +209,6 @@ async def create_key(request: Request, body: KeyAsk) -> Response:
     answer = await asked_for(service, caller, org, request_key, command, making.made)
     if cap is not None and not isinstance(answer.outcome, Refusal):
         id = str(only(SettingSet, answer.outcome).id)
-        # Until it has its budget, a key with a cap can hold nothing: it is no user yet.
         await asyncio.to_thread(begin_cap, service.ledger, org, id, cap)
 
     def told(event: SettingSet) -> Shape:
@@ -303,6 +302,9 @@ async def rotate_key(request: Request, id: Id, body: Rotation, org_id: OrgId = N
         _check_no_more(caller, key.scopes, key.rate_per_s, key.expires_at)
     answer = await asked_for(service, caller, org, request_key, command)
     service.keys.forget(org, id)
+    if key.cap is not None and not isinstance(answer.outcome, Refusal):
+        # Whoever made it may have died before it had its budget.
+        await asyncio.to_thread(begin_cap, service.ledger, org, id, Cap(*key.cap))
 
     def told(event: SettingSet) -> Shape:
         return _key_told(org, id, Key.of(event.body or ""), shown(org, id, raw))
@@ -319,10 +321,12 @@ def _rotation(
     then, whatever has become of the key since.
     """
     first = first_asked(reader, org, request_key)
-    if isinstance(first, SetSetting) and (first.kind, first.id) == (KIND, id) and first.body:
-        key = Key.of(first.body)
+    made = isinstance(first, SetSetting) and first.before == 0  # by a request to make a key
+    if isinstance(first, SetSetting) and not made and (first.kind, first.id) == (KIND, id):
+        key = Key.of(first.body or "")
         if (key.hash, key.overlap_s) == (hash, overlap_s):
             return first, key
+        return _kept(id, key.rotated(hash, overlap_s).body, first.before), key  # not the same
     found = setting(reader, org, KIND, id)
     if found is None:
         raise keeping.missing(KIND)

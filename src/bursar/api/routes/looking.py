@@ -18,11 +18,13 @@ from bursar.core.ids import AccountId, UserId
 from bursar.core.instant import DAY, NEVER, Instant
 from bursar.core.ledger.balance import Expiring
 from bursar.core.ledger.balance import Owned as CoreOwned
+from bursar.core.ledger.events import SettingSet
 from bursar.core.ledger.history import View
 from bursar.core.ledger.values import Compartment, Kind
 from bursar.core.refusal import Refusal
 from bursar.service.founding import org_user
-from bursar.service.keys import Scope
+from bursar.service.keys import DEPLOYMENT, Scope
+from bursar.service.keys import KIND as KEY
 from bursar.service.listing import Listing, Page
 from bursar.service.looking import Looking, Seen
 from bursar.service.top import Measure, Subject, Top
@@ -227,6 +229,15 @@ def _place(after: str) -> tuple[Instant, str]:
     return (0, "") if found is None else (int(found[1]), found[2])
 
 
+def _without_hashes(kind: str, body: dict[str, Any]) -> dict[str, Any]:
+    """What is told of an event: of a key nobody needs what is kept of its secret."""
+    if kind != SettingSet.__name__ or body["kind"] != KEY or body["body"] is None:
+        return body
+    key = json.loads(body["body"])
+    left = {name: value for name, value in key.items() if not name.endswith("hash")}
+    return {**body, "body": json.dumps(left, separators=(",", ":"))}
+
+
 @router.get(
     "/events",
     summary="What happened to an org, in order; the audit trail",
@@ -251,7 +262,7 @@ async def events(
             "at": instant_text(one.at),
             "kind": one.kind,
             "actor_id": one.actor or None,
-            "body": json.loads(one.body),
+            "body": _without_hashes(one.kind, json.loads(one.body)),
         }
         for one in seen.value.things
     ]
@@ -261,23 +272,19 @@ async def events(
 
 @router.get(
     "/prices",
-    summary="The prices of an org, the first in force first",
+    summary="The prices of an org and of the deployment, the first in force first",
     operation_id="prices.list",
     response_model=Things[answers.PriceVersion],
     openapi_extra=READS,
 )
 async def prices(request: Request, org_id: OrgId = None) -> Response:
-    """The prices of an org."""
+    """The prices of an org and of the deployment; of the deployment alone if no org is named."""
     service, caller = _service(request)
-    org = await service.whole_org(caller, org_id)
+    named = org_id or (DEPLOYMENT if caller.is_operator else None)
+    org = await service.whole_org(caller, named)
     seen = await service.read(lambda reader: Listing(reader).prices(org))
-    page = Page(seen.value.versions, None)
-    return _page(
-        request,
-        org,
-        Seen(value=page, number=seen.number, at=seen.at),
-        answers.PriceVersion.of,
-    )
+    page = Seen(value=Page(seen.value, None), number=seen.number, at=seen.at)
+    return _page(request, org, page, lambda one: answers.PriceVersion.of(*one))
 
 
 # Balances and quotes
@@ -336,8 +343,21 @@ def _context(text: str | None) -> Context:
                 given["gpu_count"] = int(given["gpu_count"])
         return Context.model_validate(given)
     except (ValueError, ValidationError, TypeError) as error:
-        said = error.errors()[0]["msg"] if isinstance(error, ValidationError) else "name=value,…"
+        said = (
+            _wrong(error)
+            if isinstance(error, ValidationError)
+            else "write it as gpu_type=H100,gpu_count=8"
+        )
         raise Failed("invalid_request", f"for: {said}") from None
+
+
+def _wrong(error: ValidationError) -> str:
+    """The first thing that is wrong with a context."""
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        return f"{where[:40]!r} is none of {', '.join(Context.model_fields)}"
+    return f"{where}: {first['msg']}"
 
 
 def _present(
@@ -398,8 +418,8 @@ def _expirations(expiring: Sequence[Expiring], now: Instant) -> answers.Expirati
 
 
 def _past(reader: Any, org: str, account: str, at: Instant, known_at: Instant) -> answers.Balance:
-    seen = Looking(reader).past(org, at, known_at)
-    own = [view for view in seen.value.values() if view.terms.account == account]
+    seen = Looking(reader).past(org, at, known_at, AccountId(account))
+    own = list(seen.value.values())
     by_kind = {kind: _summed(view for view in own if view.terms.kind is kind) for kind in Kind}
     return answers.Balance.model_construct(
         account_id=account,

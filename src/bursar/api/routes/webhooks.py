@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 
 from fastapi import APIRouter, Path, Query, Request, Response
 
-from bursar.api.doing import asked_for, encoded, key_of, told_of
+from bursar.api.doing import asked_for, done_of, encoded, key_of, told_of
 from bursar.api.failing import Failed, Senseless
 from bursar.api.reading_body import StrictRoute
 from bursar.api.routes.changing import IDEMPOTENCY_KEY, PROBLEM
@@ -20,7 +20,7 @@ from bursar.core.ledger.events import SettingSet
 from bursar.core.ledger.values import Setting
 from bursar.core.refusal import Code, Refusal
 from bursar.service.alerts import alerts_of, rule_setting
-from bursar.service.asked import first_asked
+from bursar.service.asked import asker_of, first_asked
 from bursar.service.keys import Scope
 from bursar.service.listing import Page
 from bursar.service.looking import Seen
@@ -85,6 +85,11 @@ async def _org(service: Service, caller: Caller, account: str | None, org: str |
     return found
 
 
+def no_such(kind: str) -> str:
+    """That there is nothing of a kind under an id."""
+    return f"there is no such {kind.replace('_', ' ')}"
+
+
 async def _kept(
     service: Service, caller: Caller, kind: str, id: str, org: str | None
 ) -> tuple[str, Setting, int]:
@@ -96,19 +101,46 @@ async def _kept(
     if of is None:
         raise Failed("invalid_request", "org_id: an operator says which org is meant")
     if not caller.is_operator and of != caller.org:
-        raise Failed("not_found", "there is no such thing")
+        raise Failed("not_found", no_such(kind))
     seen = await service.read(lambda reader: kept_one(reader, of, kind, id))
     found = seen.value
     if found is None:
-        raise Failed("not_found", "there is no such thing")
+        raise Failed("not_found", no_such(kind))
     account = json.loads(found.body or "{}")["account"]
     try:
         await _org(service, caller, account, None if caller.is_operator and account else of)
     except Exception as error:
         if caller.is_operator:
             raise
-        raise Failed("not_found", "there is no such thing") from error
+        raise Failed("not_found", no_such(kind)) from error
     return of, found, seen.number
+
+
+async def _changed(
+    service: Service, caller: Caller, kind: str, id: str, org: str | None, key: str
+) -> tuple[str, bool]:
+    """The org of what a caller may change; and whether the request's key is new.
+
+    Under a key that was seen before the ledger knows the answer, whatever has become of the thing
+    since. It is told to keys for the whole org, and to the one that asked first; others must be
+    able to see the thing still.
+    """
+    named = org if caller.is_operator else caller.org
+    if named is not None and org in (None, named):
+        asker = await service.read(lambda reader: asker_of(reader, named, key))
+        if asker is not None and (asker == caller.id or await _is_whole(service, caller, named)):
+            return named, False
+    found, _, _ = await _kept(service, caller, kind, id, org)
+    return found, True
+
+
+async def _is_whole(service: Service, caller: Caller, org: str) -> bool:
+    """Whether a key is for all of an org."""
+    try:
+        await service.whole_org(caller, org)
+    except Failed:
+        return False
+    return True
 
 
 async def _check_room(service: Service, org: str, kind: str) -> None:
@@ -240,15 +272,14 @@ async def _dropped(
     """Drop a webhook or a rule; whoever asks again under the same key is told the same."""
     key = key_of(request)
     org = caller.org if org_id is None and not caller.is_operator else org_id
-    try:
-        await service.whole_org(caller, org)
-    except Failed:  # a key for an account may drop what is for that account or below
-        org, _, _ = await _kept(service, caller, command.kind, command.id, org)
-    assert org is not None
+    if org is None or not await _is_whole(service, caller, org):
+        # A key for an account may drop what is for that account or below.
+        org, _ = await _changed(service, caller, command.kind, command.id, org, key)
     answer = await asked_for(service, caller, org, key, command)
+    done = done_of(org, answer, 200, lambda _: Dropped(id=command.id))
     if isinstance(answer.outcome, Refusal) and answer.outcome.code is Code.SETTING_UNKNOWN:
-        raise Failed("not_found", "there is no such thing")
-    return told_of(org, answer, 200, lambda _: Dropped(id=command.id))
+        raise Failed("not_found", no_such(command.kind), done.headers)
+    return done.response()
 
 
 @router.post(
@@ -264,7 +295,7 @@ async def rotate_webhook(
     """Give a webhook another secret."""
     service, caller = _who(request, Scope.MANAGE)
     key = key_of(request)
-    org, _, _ = await _kept(service, caller, WEBHOOK, id, org_id)
+    org, _ = await _changed(service, caller, WEBHOOK, id, org_id, key)
     answer = await asked_for(service, caller, org, key, rotation(id, key, body.overlap_seconds))
     secret = shown(secret_for(service.secret, org, id, version_of(key)))
     return told_of(
@@ -333,10 +364,9 @@ async def resend_delivery(
     """Deliver something again, whatever became of it so far."""
     service, caller = _who(request, Scope.MANAGE)
     key = key_of(request)
-    org, _, _ = await _kept(service, caller, WEBHOOK, id, org_id)
-    seen = await service.read(lambda reader: deliveries_of(reader, org, id, number - 1, "", 1))
-    if number not in [one.number for one in seen.value.things]:
-        raise Failed("not_found", "the webhook was not told of that event")
+    org, new = await _changed(service, caller, WEBHOOK, id, org_id, key)
+    if new:
+        await _check_told(service, org, id, number)
     making = Making(org, key, int(time.time() * 1_000))
     command = resend(making.id("id", None), id, number)
     answer = await asked_for(service, caller, org, key, command, making.made)
@@ -348,6 +378,13 @@ async def resend_delivery(
         )
 
     return told_of(org, answer, 202, lambda happened: told(only(SettingSet, happened)))
+
+
+async def _check_told(service: Service, org: str, id: str, number: int) -> None:
+    """End the call unless a webhook was told, or is to be told, of an event."""
+    seen = await service.read(lambda reader: deliveries_of(reader, org, id, number - 1, "", 1))
+    if number not in [one.number for one in seen.value.things]:
+        raise Failed("not_found", "the webhook was not told of that event")
 
 
 # Alerts

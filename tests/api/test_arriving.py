@@ -1,0 +1,71 @@
+"""How answers come from threads into the event loop."""
+
+import asyncio
+import threading
+from typing import Any, cast
+
+import pytest
+
+from bursar.api.arriving import Arrivals
+from bursar.service.batch import Answer
+
+
+def told(number: int) -> Answer:
+    """An answer that can be told from others."""
+    return Answer(command=cast("Any", None), outcome=(), number=number, replayed=False)
+
+
+def test_all_answers_arrive_and_wake_the_loop_once() -> None:
+    """Whatever their number, if they come before the loop has looked."""
+
+    async def waits() -> tuple[list[int], int]:
+        loop, calls = asyncio.get_running_loop(), 0
+        arrivals = Arrivals()
+        expected = [arrivals.expected() for _ in range(50)]
+        usual = loop.call_soon_threadsafe
+
+        def counted(*given: Any, **named: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            return usual(*given, **named)
+
+        def tells() -> None:
+            for place, one in enumerate(expected):
+                one.set_result(told(place))
+
+        loop.call_soon_threadsafe = counted  # type: ignore[method-assign, assignment]
+        thread = threading.Thread(target=tells)
+        thread.start()
+        thread.join()  # the loop stands still meanwhile
+        return [(await one.future).number for one in expected], calls
+
+    assert (list(range(50)), 1) == asyncio.run(waits())
+
+
+def test_that_there_is_no_answer_arrives_too() -> None:
+    """And others do all the same, also when somebody has gone."""
+
+    async def waits() -> int:
+        arrivals = Arrivals()
+        failed, gone, good = (arrivals.expected() for _ in range(3))
+        gone.future.cancel()
+        assert not gone.set_running_or_notify_cancel()
+        assert good.set_running_or_notify_cancel()
+        failed.set_exception(KeyError("no"))
+        gone.set_result(told(1))
+        good.set_result(told(2))
+        with pytest.raises(KeyError):
+            await failed.future
+        return (await good.future).number
+
+    assert 2 == asyncio.run(waits())
+
+
+def test_a_loop_that_has_ended_is_not_told() -> None:
+    """The ledger's thread goes on."""
+    arrivals = Arrivals()
+
+    async def expects() -> Any:
+        return arrivals.expected()
+
+    asyncio.run(expects()).set_result(told(1))

@@ -1,0 +1,24 @@
+"""Orgs whose beginning was cut short."""
+
+from bursar.service.founding import listed, org_account
+from bursar.service.keys import DEPLOYMENT
+from bursar.service.ledger import Ledger
+from tests.api.calling import Caller, Process, new_id, new_key, refused
+from tests.api.conftest import Deployment
+from tests.databases import connected
+
+
+def test_a_process_that_starts_begins_what_was_listed(
+    deployment: Deployment, operator: Caller
+) -> None:
+    """Nobody has to ask again under the key of whoever died."""
+    org = new_id()
+    with Ledger(lambda: connected(deployment.first.database_url)) as ledger:
+        ledger.ask(DEPLOYMENT, new_key(), listed(org, "Half", "UTC", None))
+    ask = {"parent_id": org_account(org), "name": "team"}
+    refused(operator.post("/accounts", ask), 404, "account_unknown")
+
+    Process("api", deployment.state, deployment.room).stop()
+
+    assert "Half" == operator.get(f"/orgs/{org}").json()["name"]
+    assert 201 == operator.post("/accounts", ask).status_code
