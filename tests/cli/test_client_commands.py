@@ -506,6 +506,11 @@ def test_policies_are_read(given: list[str], want: Mapping[str, Any]) -> None:
         ("hold", "open", "no-id", "1"),
         ("hold", "open", RANDOM_ID),
         ("hold", "open", RANDOM_ID, "1", "--run", "1h"),
+        ("hold", "open", RANDOM_ID, "--run", "1h"),
+        ("budget", "set", "5", "--every", "day"),
+        ("budget", "set", "5", "--every", "rolling", "--account", RANDOM_ID),
+        ("quota", "set", "--gpus", "3"),
+        ("grant", "extend", RANDOM_ID),
         ("hold", "charge", RANDOM_ID),
         ("hold", "extend", RANDOM_ID),
         ("hold", "extend", RANDOM_ID, "--ttl", "1h", "--until", "today"),
@@ -546,8 +551,28 @@ def test_rates_can_be_in_a_file(operator: Shell, tmp_path: Path) -> None:
     lines = list(csv.DictReader(io.StringIO(operator.says("price", "list", "-o", "csv"))))
 
     assert {("3000000", "eu"), ("2000000", "")} == {
-        (one["micros_per_gpu_hour"], one["region"]) for one in lines
+        (one["micros_per_gpu_hour"], one["region"]) for one in lines if one["book"] == "org"
     }
+
+
+def test_an_operator_who_names_no_org_sets_prices_for_all(operator: Shell) -> None:
+    """And is told so; a list shows in which book a price is (B1)."""
+    del operator.environment["BURSAR_ORG"]
+    said = operator.run("price", "set", "L4=0.5")
+    assert 0 == said.exit_code, said.output
+    assert "the deployment's prices" in said.stderr
+    [line] = csv.DictReader(io.StringIO(operator.says("price", "list", "-o", "csv")))
+    assert ("L4", "500000", "deployment") == (
+        line["gpu_type"],
+        line["micros_per_gpu_hour"],
+        line["book"],
+    )
+
+    of_the_org = operator.run("price", "set", "L4=0.4", "--org", operator.org)
+    assert (0, "") == (of_the_org.exit_code, of_the_org.stderr)
+    listed = operator.says("price", "list", "-o", "csv", "--org", operator.org)
+    books = [line["book"] for line in csv.DictReader(io.StringIO(listed))]
+    assert ["deployment", "org"] == books
 
 
 # What is said when it fails
@@ -598,6 +623,23 @@ def test_a_conflict_is_told(operator: Shell) -> None:
     grant = operator.json(*words)["id"]
 
     assert grant in operator.fails(5, *words)
+
+
+def test_a_field_is_named_as_it_is_at_a_command_line(operator: Shell) -> None:
+    said = operator.fails(2, "org", "create", "")
+    assert said.startswith("bursar: name: ")
+    assert "--help" in said
+
+    said = operator.fails(2, "key", "create", "k", "--scope", "read")
+    assert "--account" in said
+
+
+def test_a_quote_tells_programs_what_forbids_it(funded: Shell) -> None:
+    refused = funded.run("quote", funded.account, "250.5", "-o", "csv")
+
+    assert 4 == refused.exit_code
+    [line] = csv.DictReader(io.StringIO(refused.stdout))
+    assert ["insufficient_credits"] == [one["code"] for one in json.loads(line["forbidden"])]
 
 
 def test_an_operator_is_told_to_name_the_org(operator: Shell) -> None:

@@ -16,6 +16,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from typer.testing import CliRunner, Result
 
 from bursar.cli.app import app
+from bursar.cli.serving import hidden_folder
 from bursar.core.ids import AccountId, GrantId, UserId
 from bursar.core.instant import SECOND
 from bursar.core.ledger.commands import AddAccount, AddUser, Issue
@@ -232,6 +233,7 @@ def up(url: str | None, *arguments: str) -> Iterator["subprocess.Popen[str]"]:
     with TemporaryDirectory() as folder:
         if url is not None:
             environment[database.URL_VARIABLE] = url
+        if url is not None and "--state" not in arguments:
             command += ["--state", folder]  # its secrets are kept there, whosever the database is
         with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as one:
             try:
@@ -251,15 +253,67 @@ def lines(process: "subprocess.Popen[str]", last: str) -> list[str]:
     return found
 
 
+def test_what_it_says_to_try_works(tmp_path: Path) -> None:
+    """In another terminal, which may not know where the program is."""
+    program = tmp_path / "a folder" / "bursar"
+    program.parent.mkdir()
+    program.write_text(f"#!{sys.executable}\nfrom bursar.cli import main\n\nmain()\n")
+    program.chmod(0o700)
+    elsewhere = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
+    with new_state() as state:
+        command = [str(program), "up", "--demo", "--port", "0", "--state", str(state)]
+        environment = {
+            name: one for name, one in os.environ.items() if name != database.URL_VARIABLE
+        }
+        with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as one:
+            try:
+                told = [line.strip() for line in lines(one, "ready") if line.startswith("  ")]
+                done = subprocess.run(
+                    ["/bin/sh", "-e"],
+                    input="\n".join(told),
+                    env=elsewhere,
+                    capture_output=True,
+                    text=True,
+                    check=False,
+                )
+            finally:
+                one.terminate()
+
+    assert 0 == done.returncode, done.stderr
+    assert 5 == len(told)
+    assert told[0].startswith("export PATH=")
+    assert "Alfa Labs" in done.stdout
+    assert "state     open" in done.stdout
+
+
+def test_a_program_that_a_shell_finds_needs_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor one that is not called by its name."""
+    one, other = tmp_path / "one" / "bursar", tmp_path / "other" / "bursar"
+    for program in (one, other):
+        program.parent.mkdir()
+        program.touch(mode=0o700)
+    monkeypatch.setenv("PATH", str(one.parent))
+    monkeypatch.chdir(tmp_path)
+
+    assert hidden_folder(str(one)) is None
+    assert hidden_folder("one/bursar") is None
+    assert other.parent == hidden_folder("other/bursar")
+    assert hidden_folder("-c") is None
+    assert hidden_folder(str(tmp_path / "gone" / "bursar")) is None
+
+
 def test_the_password_of_a_given_server_is_not_shown(database_url: str) -> None:
     """Neither to people nor to programs: who gave it has it."""
     secret = str(conninfo_to_dict(database_url).get("password") or "")
     url = database_url if secret else make_conninfo(database_url, password=SECRET)
-    with up(url) as process:
-        told = "".join(lines(process, "ready"))
-        assert "ready; stop with Ctrl-C\n" in told
-    with up(url, "--json") as process:
-        [line] = lines(process, "{")
+    with new_state() as state:  # its secret is the deployment's from now on
+        with up(url, "--state", str(state)) as process:
+            told = "".join(lines(process, "ready"))
+            assert "ready; stop with Ctrl-C\n" in told
+        with up(url, "--state", str(state), "--json") as process:
+            [line] = lines(process, "{")
     shown = json.loads(line)
 
     assert (secret or SECRET) not in told + line

@@ -106,6 +106,14 @@ Range = Annotated[
 ]
 
 
+class Misused(typer.BadParameter):
+    """Something is missing, or does not go with the rest: no single value is wrong."""
+
+    def format_message(self) -> str:
+        """What is to be done, as it is."""
+        return self.message
+
+
 class Call:
     """A call of the service, from what was typed to what is printed."""
 
@@ -138,7 +146,7 @@ class Call:
     def either(self, at: str | None, within: int | None, names: str) -> str | None:
         """A time that was typed, or so many seconds from now; not both."""
         if at is not None and within is not None:
-            raise typer.BadParameter(f"only one of {names} can be given")
+            raise Misused(f"{names} say the same: use one of them")
         return self.time(at) if within is None else self.after(within)
 
     def span(self, text: str) -> dict[str, str]:
@@ -234,6 +242,34 @@ class Call:
         if answer.replayed:
             note(f"this is the first answer to the key {self.key}, given again")
         return answer.body
+
+
+# Commands that many nouns have
+
+
+def lists(
+    app: typer.Typer, path: str, help: str, columns: Sequence[str], whole: Sequence[str] = ()
+) -> None:
+    """Give a noun the command `list`: the things of an org, all columns of them for programs."""
+
+    @app.command("list", help=help)
+    def list_(
+        org: Org = None,
+        limit: Limit = 100,
+        after: After = None,
+        all: All = False,
+        output: Output = Format.TABLE,
+    ) -> None:
+        shown = columns if output is Format.TABLE else whole or columns
+        Call(output).page(path, shown, {"org_id": org}, limit, after, all)
+
+
+def shows(app: typer.Typer, path: str, help: str, columns: Sequence[str]) -> None:
+    """Give a noun the command `show`: one thing."""
+
+    @app.command("show", help=help)
+    def show_(id: Id, output: Output = Format.TABLE) -> None:
+        Call(output).get(f"{path}/{id}", columns)
 
 
 def given(parts: Mapping[str, Any]) -> dict[str, Any]:

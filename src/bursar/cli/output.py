@@ -191,6 +191,8 @@ def cell(path: str, value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, int):
         return _number(name, value)
+    if name == "effective_at" and value.startswith("1970-01-01T00:00:00"):
+        return "always"  # a price that was in force from the beginning
     if name.endswith("_at") or name in _TIMES:
         return local_text(value)
     if isinstance(value, list):

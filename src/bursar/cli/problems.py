@@ -1,5 +1,6 @@
 """What is said when a call fails, and the status to exit with."""
 
+import re
 import sys
 from collections.abc import Mapping
 from typing import Any, Final
@@ -36,7 +37,13 @@ _REMEDIES: Final[Mapping[str, str]] = {
     "not_found": "Check the id; an operator may have to say --org.",
     "no_answer": "Check that the service runs (`bursar up`) and that the URL is right.",
 }
-_WHICH_ORG: Final = "Say which with --org, or set BURSAR_ORG; `bursar org list` has the ids."
+# What helps if a request misses something: a field is what the problem begins with.
+_MISSED: Final[Mapping[str, str]] = {
+    "org_id": "Say which with --org, or set BURSAR_ORG; `bursar org list` has the ids.",
+    "account_id": "Say which with --account; `bursar account list` has the ids.",
+}
+_SEE_HELP: Final = "The command's --help says what goes where."
+_FIELD: Final = re.compile(r"/([\w/]+): ", re.ASCII)
 _UNSURE: Final = frozenset({"no_answer", "unreachable", "internal_error", "not_bursar", "timeout"})
 
 
@@ -68,7 +75,7 @@ def tell(error: Problem | Unusable) -> int:
         if error.code in _UNSURE:
             again = f"the same command with --idempotency-key {error.key} has one effect"
             parts.append(("unsure", f"it may have happened or not; {again}"))
-    _print(error.title if error.figures else error.detail, parts)
+    _print(error.title if error.figures else _in_words(error.detail), parts)
     return exit_code(error.code, error.status)
 
 
@@ -84,14 +91,25 @@ def told_briefly(problem: Mapping[str, Any]) -> str:
 
 def _figures(error: Problem) -> list[tuple[str, str]]:
     figures = [(label(name), cell(name, it)) for name, it in error.figures.items()]
-    fields = [("field", f"{one.get('pointer')}: {one.get('detail')}") for one in error.errors[1:]]
+    fields = [
+        ("field", _in_words(f"{one.get('pointer')}: {one.get('detail')}"))
+        for one in error.errors[1:]
+    ]
     return figures + fields
 
 
 def _remedy(error: Problem) -> str:
-    if error.code == "invalid_request" and error.detail.startswith("org_id:"):
-        return _WHICH_ORG
+    if error.code == "invalid_request":
+        return _MISSED.get(error.detail.partition(":")[0], _SEE_HELP)
     return _REMEDIES.get(error.code, error.remedy)
+
+
+def _in_words(detail: str) -> str:
+    """What is wrong with a request, its field named as at a command line."""
+    found = _FIELD.match(detail)
+    if found is None:
+        return detail
+    return f"{' '.join(map(label, found[1].split('/')))}: {detail[found.end() :]}"
 
 
 def _print(what: str, parts: list[tuple[str, str]]) -> None:

@@ -3,8 +3,8 @@
 Everything has a fixed id and a fixed key, so a second start adds nothing.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from bursar.core.budgets.periods import Every
@@ -42,7 +42,8 @@ from bursar.service.keys import DEPLOYMENT
 from bursar.service.ledger import Ledger
 
 BORN_MS: Final = 1_794_700_800_000  # 2026-11-15, in the ids
-PRICES: Final = {"H100": 2_500_000, "A100": 1_200_000, "L4": 400_000}  # micro-credits a GPU-hour
+# Micro-credits a GPU-hour, for orgs that have no price of their own.
+PRICES: Final = {"H100": 2_500_000, "A100": 1_200_000, "L4": 400_000}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,7 @@ class Org:
     teams: dict[str, tuple[str, ...]]  # team → its projects
     paid: int  # credits
     budget: int  # credits a month, for the whole org
+    own_prices: Mapping[str, int] = field(default_factory=dict)
 
     def account(self, name: str) -> AccountId:
         """The account of that name; the org's own for an empty one."""
@@ -71,20 +73,14 @@ class Org:
             yield f"team-{team}", self._add(team, "")
             for project in projects:
                 yield f"project-{project}", self._add(project, team)
-        yield "prices", self._prices()
+        if self.own_prices:
+            yield "prices", _prices(self._id("price", "own"), self.own_prices)
         yield from self._credits(now)
         yield from self._budgets()
         yield from self._work()
 
     def _add(self, name: str, parent: str) -> AddAccount:
         return AddAccount(account=self.account(name), parent=self.account(parent), name=name)
-
-    def _prices(self) -> SetPrice:
-        rates = tuple(
-            Rate(gpu_type=gpu_type, micros_per_gpu_hour=rate) for gpu_type, rate in PRICES.items()
-        )
-        id = PriceVersionId(self._id("price", "list"))
-        return SetPrice(version=PriceVersion(id=id, effective_at=0, rates=rates))
 
     def _credits(self, now: Instant) -> Iterator[tuple[str, Command]]:
         day = now - now % DAY  # the same for all of a day's starts
@@ -170,6 +166,13 @@ class Org:
                 )
 
 
+def _prices(id: str, found: Mapping[str, int]) -> SetPrice:
+    rates = tuple(
+        Rate(gpu_type=gpu_type, micros_per_gpu_hour=rate) for gpu_type, rate in found.items()
+    )
+    return SetPrice(version=PriceVersion(id=PriceVersionId(id), effective_at=0, rates=rates))
+
+
 ORGS: Final = (
     Org(
         id="01930f3c-0000-7000-8000-0000000a1fa0",
@@ -179,6 +182,7 @@ ORGS: Final = (
         teams={"research": ("vision", "language"), "platform": ("serving",)},
         paid=50_000,
         budget=20_000,
+        own_prices={"A100": 1_000_000},
     ),
     Org(
         id="01930f3c-0000-7000-8000-0000000b2a50",
@@ -202,7 +206,9 @@ ORGS: Final = (
 
 
 def seed(connection: Connection, ledger: Ledger, now: Instant) -> None:
-    """Have the orgs of the demonstration."""
+    """Have the orgs of the demonstration, and prices for all of them."""
+    prices = _prices(made_id(DEPLOYMENT, "bursar:demo", "price", BORN_MS), PRICES)
+    ledger.ask(DEPLOYMENT, "bursar:demo:prices", prices)
     for org in ORGS:
         command = listed(org.id, org.name, org.time_zone, org.tier)
         ledger.ask(DEPLOYMENT, f"bursar:demo:{org.id}", command)

@@ -3,6 +3,8 @@
 import ipaddress
 import json as json_text
 import os
+import shlex
+import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import NoReturn
 
 import typer
 
+from bursar.api.connections import BoundUnusable
 from bursar.api.server import FIRST_KEY, address_of, bound, serve, service_of
 from bursar.api.serving import Service
 from bursar.cli.connecting import announce, withdraw
@@ -48,7 +51,7 @@ def up(state: Path | None, where: Listening, *, json: bool, demo: bool) -> None:
                     )
                 finally:
                     withdraw(folder)
-        except SecretUnusable as error:
+        except (SecretUnusable, BoundUnusable) as error:
             _stop(str(error))
 
 
@@ -134,11 +137,22 @@ def _tell_people(told: Told, *, demo: bool) -> None:
     print(f"admin key  {told.key if demo else f'in {key}'}")
     print()
     print("Try, in another terminal:")
-    print(f"  export BURSAR_URL={told.url} BURSAR_KEY=$(cat {key})")
+    if (folder := hidden_folder(sys.argv[0])) is not None:
+        print(f"  export PATH={shlex.quote(str(folder))}:$PATH")
+    print(f"  export BURSAR_URL={told.url} BURSAR_KEY=$(cat {shlex.quote(str(key))})")
     for command in _to_try(demo=demo):
         print(f"  {command}")
     print()
     print("ready; stop with Ctrl-C", flush=True)
+
+
+def hidden_folder(program: str) -> Path | None:
+    """The folder of the program that runs; None if a shell finds the same one without it."""
+    mine = Path(program).absolute()
+    found = shutil.which("bursar")
+    if mine.name != "bursar" or not mine.is_file():
+        return None  # it is called in a way of its own, such as `python -c`
+    return None if found is not None and mine.samefile(found) else mine.parent
 
 
 def _to_try(*, demo: bool) -> tuple[str, ...]:

@@ -5,7 +5,17 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from bursar.cli.calling import After, All, Call, Id, Key, Limit, NewId, Org, Output, noun, uuid
+from bursar.cli.calling import (
+    Call,
+    Key,
+    NewId,
+    Org,
+    Output,
+    lists,
+    noun,
+    shows,
+    uuid,
+)
 from bursar.cli.output import Format, card, printable
 
 app = noun("The tree of accounts that credits belong to.")
@@ -31,23 +41,10 @@ def create(
     Call(output, key).post("/v1/accounts", body, COLUMNS)
 
 
-@app.command("list")
-def list_(
-    org: Org = None,
-    limit: Limit = 100,
-    after: After = None,
-    all: All = False,
-    output: Output = Format.TABLE,
-) -> None:
-    """The accounts of an org, in the order of their ids."""
-    columns = LISTED if output is Format.TABLE else COLUMNS
-    Call(output).page("/v1/accounts", columns, {"org_id": org}, limit, after, all)
+lists(app, "/v1/accounts", "The accounts of an org, in the order of their ids.", LISTED, COLUMNS)
 
 
-@app.command()
-def show(id: Id, output: Output = Format.TABLE) -> None:
-    """An account."""
-    Call(output).get(f"/v1/accounts/{id}", COLUMNS)
+shows(app, "/v1/accounts", "An account.", COLUMNS)
 
 
 @app.command()

@@ -6,18 +6,17 @@ from typing import Annotated, Final
 import typer
 
 from bursar.cli.calling import (
-    After,
-    All,
     Amount,
     Call,
     Id,
     Key,
-    Limit,
-    Org,
+    Misused,
     Output,
+    lists,
     noun,
     seconds,
     shares,
+    shows,
     uuid,
 )
 from bursar.cli.output import Format
@@ -80,7 +79,9 @@ def set_(
 ) -> None:
     """Set a budget, or change limit, hardness and thresholds of one (--id)."""
     if (every is Every.ROLLING) != (window is not None):
-        raise typer.BadParameter("--every rolling and --window go together")
+        raise Misused("--every rolling and --window go together")
+    if account is None and user is None:
+        raise Misused("say whose budget it is: with --account, --user or both")
     body = {
         "account_id": account,
         "user_id": user,
@@ -95,23 +96,10 @@ def set_(
     Call(output, key).post("/v1/budgets", body, WHOLE)
 
 
-@app.command("list")
-def list_(
-    org: Org = None,
-    limit: Limit = 100,
-    after: After = None,
-    all: All = False,
-    output: Output = Format.TABLE,
-) -> None:
-    """The budgets of an org."""
-    columns = LISTED if output is Format.TABLE else WHOLE
-    Call(output).page("/v1/budgets", columns, {"org_id": org}, limit, after, all)
+lists(app, "/v1/budgets", "The budgets of an org.", LISTED, WHOLE)
 
 
-@app.command()
-def show(id: Id, output: Output = Format.TABLE) -> None:
-    """A budget."""
-    Call(output).get(f"/v1/budgets/{id}", WHOLE)
+shows(app, "/v1/budgets", "A budget.", WHOLE)
 
 
 @app.command()

@@ -16,12 +16,14 @@ from bursar.cli.calling import (
     Id,
     Key,
     Limit,
+    Misused,
     NewId,
     Output,
     micros,
     noun,
     seconds,
     share,
+    shows,
 )
 from bursar.cli.output import Format
 from bursar.cli.ranges import TIMES
@@ -131,7 +133,7 @@ def create(
 ) -> None:
     """Issue credits, once or again and again."""
     if roll_over is not None and every is None:
-        raise typer.BadParameter("--roll-over is given with --every")
+        raise Misused("--roll-over goes with --every")
     call = Call(output, key)
     recurring = None if every is None else {"every": every.value}
     if recurring is not None and roll_over is not None:
@@ -193,10 +195,7 @@ def list_(
     Call(output).page("/v1/grants", columns, {"account_id": account}, limit, after, all)
 
 
-@app.command()
-def show(id: Id, output: Output = Format.TABLE) -> None:
-    """A grant, and what is in it now."""
-    Call(output).get(f"/v1/grants/{id}", NOW)
+shows(app, "/v1/grants", "A grant, and what is in it now.", NOW)
 
 
 @app.command()
@@ -222,9 +221,8 @@ def extend(
 ) -> None:
     """Let a grant expire later."""
     call = Call(output, key)
-    names = "--expires-at, --expires-in and --never"
-    until = call.either(expires_at, expires_in, names)
+    until = call.either(expires_at, expires_in, "--expires-at and --expires-in")
     if never == (until is not None):
-        raise typer.BadParameter(f"one of {names} is given")
+        raise Misused("say until when: with --expires-at, --expires-in or --never")
     # Here null is a value of its own: it says that there is no end.
     call.post_whole(f"/v1/grants/{id}/extend", {"expires_at": until}, ("grant_id", "expires_at"))

@@ -7,20 +7,19 @@ import typer
 
 from bursar.cli.calling import (
     Account,
-    After,
-    All,
     Amount,
     Call,
     Id,
     Key,
-    Limit,
+    Misused,
     NewId,
-    Org,
     Output,
     given,
+    lists,
     micros,
     noun,
     seconds,
+    shows,
     uuid,
 )
 from bursar.cli.output import Format, card, cell, label
@@ -142,8 +141,9 @@ def asked(
     context: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
     """The body that asks for a hold, or for a quote of one."""
-    if (amount is None) == (run is None):
-        raise typer.BadParameter("an AMOUNT is given, or --run with --gpu-type and --gpu-count")
+    gpus = context is not None and context.get("gpu_type") and context.get("gpu_count")
+    if (amount is None) == (run is None) or (run is not None and not gpus):
+        raise Misused("say an AMOUNT, or --run with --gpu-type and --gpu-count")
     return {
         "account_id": account,
         "amount_micros": amount,
@@ -156,9 +156,8 @@ def asked(
 
 def quoted(call: Call, body: Mapping[str, Any], likely: int | None) -> None:
     """Print a quote, and exit as the hold itself would."""
-    told = call.post(
-        "/v1/quotes", {**body, "likely_run_ms": _ms(likely)}, QUOTED, text=told_to_people
-    )
+    ask = {**body, "likely_run_ms": _ms(likely)}
+    told = call.post("/v1/quotes", ask, (*QUOTED, "forbidden"), text=told_to_people)
     forbidden = told["forbidden"]
     if forbidden:
         raise typer.Exit(exit_code(forbidden[0]["code"], forbidden[0]["status"]))
@@ -207,23 +206,10 @@ def open_(
         call.post("/v1/holds", {**body, "id": id}, WHOLE)
 
 
-@app.command()
-def show(id: Id, output: Output = Format.TABLE) -> None:
-    """A hold as it is."""
-    Call(output).get(f"/v1/holds/{id}", WHOLE)
+shows(app, "/v1/holds", "A hold as it is.", WHOLE)
 
 
-@app.command("list")
-def list_(
-    org: Org = None,
-    limit: Limit = 100,
-    after: After = None,
-    all: All = False,
-    output: Output = Format.TABLE,
-) -> None:
-    """The holds of an org."""
-    columns = LISTED if output is Format.TABLE else WHOLE
-    Call(output).page("/v1/holds", columns, {"org_id": org}, limit, after, all)
+lists(app, "/v1/holds", "The holds of an org.", LISTED, WHOLE)
 
 
 @app.command()
@@ -243,7 +229,7 @@ def charge(
 ) -> None:
     """Charge usage: an amount, or the run time so far."""
     if (amount is None) == (run_total is None):
-        raise typer.BadParameter("an AMOUNT is given, or --run-total")
+        raise Misused("say an AMOUNT, or --run-total")
     call = Call(output, key)
     body = {
         "amount_micros": amount,
@@ -304,6 +290,6 @@ def extend(
     call = Call(output, key)
     expires_at = call.either(until, ttl, "--until and --ttl")
     if add is None and expires_at is None:
-        raise typer.BadParameter("at least one of --add, --ttl and --until is given")
+        raise Misused("say --add, --ttl or --until: how much more, or how much longer")
     body = {"amount_micros": add, "expires_at": expires_at}
     call.post(f"/v1/holds/{id}/extend", body, (*CHANGED, "expires_at"))

@@ -6,15 +6,13 @@ from typing import Annotated, Final
 import typer
 
 from bursar.cli.calling import (
-    After,
-    All,
     Call,
     Id,
     Key,
-    Limit,
     NewId,
     Org,
     Output,
+    lists,
     noun,
     seconds,
     uuid,
@@ -73,17 +71,13 @@ def create(
     note("keep the key now: it is not shown again")
 
 
-@app.command("list")
-def list_(
-    org: Org = None,
-    limit: Limit = 100,
-    after: After = None,
-    all: All = False,
-    output: Output = Format.TABLE,
-) -> None:
-    """The keys of an org, or without one the operators' own; never their secrets."""
-    columns = LISTED if output is Format.TABLE else COLUMNS
-    Call(output).page("/v1/keys", columns, {"org_id": org}, limit, after, all)
+lists(
+    app,
+    "/v1/keys",
+    "The keys of an org, or without one the operators' own; never their secrets.",
+    LISTED,
+    COLUMNS,
+)
 
 
 @app.command()

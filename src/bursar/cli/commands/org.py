@@ -4,7 +4,7 @@ from typing import Annotated, Final
 
 import typer
 
-from bursar.cli.calling import After, All, Call, Id, Key, Limit, NewId, Output, noun
+from bursar.cli.calling import After, All, Call, Key, Limit, NewId, Output, noun, shows
 from bursar.cli.output import Format
 
 app = noun("Tenants.")
@@ -35,7 +35,4 @@ def list_(
     Call(output).page("/v1/orgs", COLUMNS, {}, limit, after, all)
 
 
-@app.command()
-def show(id: Id, output: Output = Format.TABLE) -> None:
-    """An org."""
-    Call(output).get(f"/v1/orgs/{id}", COLUMNS)
+shows(app, "/v1/orgs", "An org.", COLUMNS)

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Final
 import typer
 
 from bursar.cli.amounts import micros_of
-from bursar.cli.calling import Call, Key, NewId, Org, Output, given, noun
-from bursar.cli.output import Format
+from bursar.cli.calling import Call, Key, Misused, NewId, Org, Output, given, noun
+from bursar.cli.output import Format, note
 from bursar.cli.ranges import TIMES
 
 app = noun("Prices of GPU-hours.")
@@ -21,6 +21,7 @@ COLUMNS: Final = (
     "region",
     "tier",
     "priority_class",
+    "book",
     "id",
 )
 
@@ -48,19 +49,24 @@ def set_(
     output: Output = Format.TABLE,
     key: Key = None,
 ) -> None:
-    """Add a version to an org's prices; it has all rates that are in force from then on."""
+    """Add a version to an org's prices; it has all rates that are in force from then on.
+
+    An operator who names no org sets the deployment's prices: for all orgs that have none.
+    """
     only = given({"region": region, "tier": tier, "priority_class": priority_class})
     found = [*(_rate(text) | only for text in rates or ()), *_rates_in(file)]
     if not found:
-        raise typer.BadParameter("a TYPE=AMOUNT is given, or --file")
+        raise Misused("say TYPE=AMOUNT, such as H100=2.5, or --file")
     call = Call(output, key)
     body = {"org_id": org, "rates": found, "effective_at": call.time(effective_at), "id": id}
-    call.post("/v1/prices", body, COLUMNS, rows=lambda version: lines_of([version]))
+    set_to = call.post("/v1/prices", body, COLUMNS, rows=lambda version: lines_of([version]))
+    if set_to["org_id"] is None:
+        note("these are the deployment's prices: of every org that has none of its own")
 
 
 @app.command("list")
 def list_(org: Org = None, output: Output = Format.TABLE) -> None:
-    """The prices of an org, the first in force first."""
+    """The prices of an org and of the deployment, the first in force first."""
     Call(output).get(
         "/v1/prices", COLUMNS, {"org_id": org}, rows=lambda body: lines_of(body["items"])
     )
@@ -69,7 +75,12 @@ def list_(org: Org = None, output: Output = Format.TABLE) -> None:
 def lines_of(versions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """A line for each rate of each version."""
     return [
-        {"id": version["id"], "effective_at": version["effective_at"], **rate}
+        {
+            "id": version["id"],
+            "book": "deployment" if version["org_id"] is None else "org",
+            "effective_at": version["effective_at"],
+            **rate,
+        }
         for version in versions
         for rate in version["rates"]
     ]

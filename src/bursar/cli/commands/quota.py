@@ -6,18 +6,7 @@ from typing import Annotated, Final
 
 import typer
 
-from bursar.cli.calling import (
-    After,
-    All,
-    Call,
-    Id,
-    Key,
-    Limit,
-    Org,
-    Output,
-    noun,
-    uuid,
-)
+from bursar.cli.calling import Call, Id, Key, Misused, Org, Output, lists, noun, uuid
 from bursar.cli.output import Format
 
 app = noun("Limits on GPUs and jobs at once.")
@@ -56,6 +45,8 @@ def set_(
     key: Key = None,
 ) -> None:
     """Set a quota of an account, a user or the pair, or put another in its place (--id)."""
+    if account is None and user is None:
+        raise Misused("say whose quota it is: with --account, --user or both")
     body = {
         "account_id": account,
         "user_id": user,
@@ -82,16 +73,7 @@ def _by_type(given: Sequence[str]) -> dict[str, int]:
     return found
 
 
-@app.command("list")
-def list_(
-    org: Org = None,
-    limit: Limit = 100,
-    after: After = None,
-    all: All = False,
-    output: Output = Format.TABLE,
-) -> None:
-    """The quotas of an org."""
-    Call(output).page("/v1/quotas", COLUMNS, {"org_id": org}, limit, after, all)
+lists(app, "/v1/quotas", "The quotas of an org.", COLUMNS)
 
 
 @app.command()

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from bursar.cli.calling import After, All, Call, Key, Limit, NewId, Org, Output, noun
+from bursar.cli.calling import Call, Key, NewId, Org, Output, lists, noun
 from bursar.cli.output import Format
 
 app = noun("Who spends credits.")
@@ -17,13 +17,4 @@ def create(
     Call(output, key).post("/v1/users", {"org_id": org, "id": id}, COLUMNS)
 
 
-@app.command("list")
-def list_(
-    org: Org = None,
-    limit: Limit = 100,
-    after: After = None,
-    all: All = False,
-    output: Output = Format.TABLE,
-) -> None:
-    """The users of an org."""
-    Call(output).page("/v1/users", COLUMNS, {"org_id": org}, limit, after, all)
+lists(app, "/v1/users", "The users of an org.", COLUMNS)

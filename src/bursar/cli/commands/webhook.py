@@ -15,6 +15,7 @@ from bursar.cli.calling import (
     NewId,
     Org,
     Output,
+    lists,
     noun,
     seconds,
     uuid,
@@ -66,16 +67,7 @@ def create(
     note("keep the secret now: it is not shown again")
 
 
-@app.command("list")
-def list_(
-    org: Org = None,
-    limit: Limit = 100,
-    after: After = None,
-    all: All = False,
-    output: Output = Format.TABLE,
-) -> None:
-    """The webhooks of an org; never their secrets."""
-    Call(output).page("/v1/webhooks", COLUMNS, {"org_id": org}, limit, after, all)
+lists(app, "/v1/webhooks", "The webhooks of an org; never their secrets.", COLUMNS)
 
 
 @app.command()
