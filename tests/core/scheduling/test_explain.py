@@ -823,6 +823,28 @@ def test_only_claims_in_the_way_are_named() -> None:
     assert ("first", HOUR) == (figures["by"], figures["from_us"])
 
 
+def test_a_ceiling_that_others_need_is_not_used_up() -> None:
+    """However soon it ends: whoever came first would lose its place."""
+    case = Case(
+        want="",
+        nodes="n1=8xH100 n2=2xH100 n3=8xA100",
+        running="a@n1:8/ends=1h/fixed/who=free.x.y.z",
+        queued="first:1x8 u:1x1/limit=1m/used=1 v:1x1/on=A100/limit=1m/used=2",
+        shares="paid.acme=ceil8",
+    )
+    found = told(case, "u")
+
+    assert {"gpu_type": "H100", "at": "paid.acme", "by": "first"} == blockers(case, "u")["crowded"]
+    assert () == found.change
+    assert "crowded" in blockers(case, "v"), "whatever the type"
+
+
+def test_just_enough_but_not_together_is_fragmented() -> None:
+    """Two and two free are four, and no place for a task of four."""
+    case = Case(want="", nodes="n1=8xH100 n2=8xH100", running="a@n1:6 b@n2:6", queued="u:1x4")
+    assert 4_000 == blockers(case, "u")["fragmented"]["fragmented_milli_gpus"]
+
+
 def test_a_job_whose_labels_and_memory_are_apart() -> None:
     """One node has the label, another the memory."""
     case = Case(want="", nodes="n1=8xH100/labels=ib/mem=40 n2=8xH100", queued="u:1/label=ib/mem=80")

@@ -48,12 +48,19 @@ CASES = {
         queued="big:1x1/ram=6",
         want="big waits needs=1 free=0 start=20m",
     ),
-    "nobody is asked where it is free soon, and somebody else's": Case(
-        nodes="n1=8xH100 n2=8xH100",
-        running="low@n1:4/batch x@n2:8/ends=60m/fixed/who=paid.beta.x.bob",
-        queued="gang:1x8/waited=1h/who=paid.beta.x.bob urgent:1x4/prod",
+    "nobody is asked where it is free, and somebody else's": Case(
+        nodes="n1=8xH100",
+        running="low@n1:4/batch/ends=60m",
+        queued="all:1x8/who=paid.beta.x.bob urgent:1x4/prod",
         usage="paid.acme.ml.ann=10",
-        want="urgent -> n1:4 backfill; gang waits needs=8 free=0 start=1h",
+        want="all waits needs=8 free=4 start=1h; urgent waits needs=4 free=4 start=25h",
+    ),
+    "nor for a gang": Case(
+        nodes="n1=8xH100",
+        running="low@n1:4/batch/ends=60m",
+        queued="all:1x8/who=paid.beta.x.bob urgent:2x2/prod",
+        usage="paid.acme.ml.ann=10",
+        want="all waits needs=8 free=4 start=1h; urgent waits needs=4 free=4 start=25h",
     ),
 }
 

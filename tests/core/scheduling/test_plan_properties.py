@@ -22,6 +22,7 @@ from bursar.core.scheduling.snapshot import Snapshot
 from bursar.core.value import altered
 from tests.core.scheduling.cases import CREDIT, PLAIN, T0, after
 from tests.core.scheduling.worlds import (
+    CROWD,
     MIDDLE,
     SMALL,
     Game,
@@ -36,9 +37,9 @@ from tests.core.scheduling.worlds import (
 pytestmark = pytest.mark.property
 
 EXAMPLES = settings().max_examples
-some = settings(max_examples=EXAMPLES // 3)
-few = settings(max_examples=EXAMPLES // 10)  # of what takes many rounds
-POOLS = st.one_of(*[worlds(SMALL)] * 5, worlds(MIDDLE))
+some = settings(max_examples=EXAMPLES // 2)
+few = settings(max_examples=EXAMPLES // 5)  # of what takes many rounds
+POOLS = st.one_of(*[worlds(SMALL)] * 4, worlds(CROWD), worlds(MIDDLE))
 
 
 def steps(before: Snapshot, plan: Plan) -> Iterator[tuple[Snapshot, Decision]]:

@@ -52,9 +52,11 @@ class Size:
     waiting: int
     kinds: int = 2
     shapes: int = 4
+    crowded: bool = False  # whether small jobs run everywhere, and large urgent ones wait
 
 
 TINY: Final = Size(nodes=3, gpus=4, running=6, waiting=3)
+CROWD: Final = Size(nodes=3, gpus=4, running=7, waiting=3, kinds=1, shapes=2, crowded=True)
 SMALL: Final = Size(nodes=5, gpus=8, running=10, waiting=6)
 MIDDLE: Final = Size(nodes=16, gpus=8, running=40, waiting=40, kinds=4, shapes=8)
 
@@ -158,7 +160,7 @@ class Author:
         gpus = 0 if milli or size < 23 else self.one((1, 1, 1, 2, 2, 3, 4, 8))
         return Shape(
             types=types,
-            alike=self.size is not TINY and self.chance(20),
+            alike=self.size.gpus > TINY.gpus and self.chance(20),
             tasks=self.one((2, 2, 3, 4)) if self.chance(25) else 1,
             gpus=min(gpus, most),
             milli=milli,
@@ -193,6 +195,9 @@ class Author:
         """Jobs that lie where they fit, until most is full."""
         for at in range(self.one((self.size.running, self.size.running // 2))):
             job = self.job(f"r{at:02}")
+            if self.size.crowded:
+                small = altered(job.shape, tasks=self.one((1, 1, 2)), gpus=1, milli=0)
+                job = altered(job, shape=small, priority_class=self.one((0, 10, 50)))
             gpu_type = self.one(job.shape.types)
             if pieces := self.laid(job.shape, gpu_type):
                 yield self.attempt(job, gpu_type, pieces)
@@ -216,6 +221,9 @@ class Author:
         """Jobs that wait, some of them not to be tried yet."""
         for at in range(self.random.randint(1, self.size.waiting)):
             job = self.job(f"{self.one('wjq')}{at:02}")
+            if self.size.crowded:
+                large = altered(job.shape, gpus=self.one((1, 2, 2, 3)), milli=0)
+                job = altered(job, shape=large, priority_class=self.one((0, 50, 100, 100)))
             later = T0 + self.one(SPANS) if self.chance(5) else 0
             yield altered(job, not_before=later)
 
@@ -454,7 +462,7 @@ def _plain(thing: Any) -> Any:
         return list(thing)
     if isinstance(thing, dict):
         plain = {key: _plain(one) for key, one in thing.items()}
-        return {key: one for key, one in plain.items() if one not in (0, None, [], {}, ())}
+        return {key: one for key, one in plain.items() if one not in (0, None, [], {}, (), set())}
     if isinstance(thing, Horizon):
         sizes = [(kind, gpus) for kind in thing._nodes for gpus in range(1, kind.gpus + 1)]
         return _plain({size: list(thing.entries(*size)) for size in sizes})

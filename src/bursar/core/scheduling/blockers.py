@@ -9,6 +9,7 @@
                                 too little is free; enough, but not together; GPUs, but not the CPU
                                 or memory beside them; enough, but others before it in turn have a
                                 claim on it
+    crowded                     it fits, but a ceiling would be used up that others before it need
     no_floor or floor_reached, no_lower_class, no_other_org or no_larger_share
                                 by none of the rights may it ask others to make room
     protected, nobody_to_ask    it may ask, and even if all left who may be asked it lacks some:
@@ -57,6 +58,10 @@ def blockers(view: View) -> Iterator[Blocker]:
             yield from lack
         elif full := list(_capacity(view, gpu_type)):
             yield from full
+            blocked.append(gpu_type)
+        elif crowded := view.crowded(job, gpu_type):
+            at = ("gpu_type", gpu_type), ("at", ".".join(crowded[0].path))
+            yield Blocker(reason="crowded", figures=(*at, ("by", names(crowded[1]))))
             blocked.append(gpu_type)
         elif gpu_type in view.types:
             return  # there is room: whatever it waits for, it need not ask for any
@@ -206,11 +211,8 @@ def _capacity(view: View, gpu_type: str) -> Iterator[Blocker]:
         return
     left = fit(view, shape, gpu_type, view.claims)
     if left.tasks < shape.tasks:
-        machines = view.cluster.machines
         claimants = sorted(
-            one
-            for one in view.claimants
-            if one[0] < view.until and gpu_type in {machines[n].kind.gpu_type for n in one[2]}
+            one for one in view.claimants if one[0] < view.until and gpu_type == one[2].gpu_type
         )
         yield Blocker(
             reason="claimed",

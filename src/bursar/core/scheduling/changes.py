@@ -62,7 +62,8 @@ def _size(changes: Changes) -> tuple[int, list[tuple[int, int, Figures]]]:
 def starts(view: View, job: Job) -> bool:
     """Whether a job would start now, in nobody's way."""
     cluster = view.cluster
-    types = tuple(t for t in job.shape.types if cluster.tree.over(job, t) is None)
+    over, crowded = cluster.tree.over, view.crowded
+    types = tuple(t for t in job.shape.types if over(job, t) is None and crowded(job, t) is None)
     until = cluster.now + job.run_max
     return find(cluster, view.claims, job.shape, types, until) is not None
 
@@ -134,6 +135,8 @@ def _of_others(view: View) -> Iterator[Changes]:
             alone = altered(view.job, shape=altered(view.job.shape, types=(gpu_type,)))
             if starts(view, alone):
                 yield raised
+            elif view.crowded(view.job, gpu_type):
+                continue  # whoever came first would need more as well
             elif (more := _more_free(view, gpu_type)) is not None:
                 yield (*raised, more)
                 if not raised and (lower := _lower_floor(view, gpu_type)) is not None:

@@ -6,10 +6,10 @@ from bursar.core.ids import JobId
 from bursar.core.instant import Instant
 from bursar.core.scheduling.backfill import Claims
 from bursar.core.scheduling.cluster import Cluster
-from bursar.core.scheduling.decisions import Plan
+from bursar.core.scheduling.decisions import Plan, Reserved
 from bursar.core.scheduling.jobs import Job
 from bursar.core.scheduling.lacking import Lack, lacking
-from bursar.core.scheduling.machines import NodeId
+from bursar.core.scheduling.share import Place
 from bursar.core.scheduling.wording import Figures
 from bursar.core.value import value
 
@@ -35,20 +35,34 @@ class View:
         self.nothing = Claims(cluster)  # as if nobody had a claim
         self.claims = Claims(cluster)
         self._lacks: dict[str, Lack | None] = {}
-        self.claimants: list[tuple[Instant, JobId, frozenset[NodeId]]] = []
+        self.claimants: list[tuple[Instant, JobId, Reserved]] = []
         for wait in plan.waits:
             if wait.job == job.id:
                 break
             if wait.reserved is not None and (other := cluster.waiting.get(wait.job)):
                 self.claims.reserve(other, wait.reserved)
-                nodes = frozenset(node for node, _ in wait.reserved.nodes)
-                self.claimants.append((wait.reserved.at, wait.job, nodes))
+                self.claimants.append((wait.reserved.at, wait.job, wait.reserved))
 
     @property
     def types(self) -> tuple[str, ...]:
         """The types on which the job passes no ceiling."""
         over = self.cluster.tree.over
         return tuple(t for t in self.job.shape.types if over(self.job, t) is None)
+
+    def crowded(self, job: Job, gpu_type: str) -> tuple[Place, list[JobId]] | None:
+        """A ceiling that a job would use up for others with a future place, and who they are."""
+        tree, waiting = self.cluster.tree, self.cluster.waiting
+        for place in (*tree.user(job.path).above(), *tree.limits(job)):
+            coming = [
+                (reserved.gpu_type, waiting[other])
+                for _, other, reserved in self.claimants
+                if place in (*tree.user(waiting[other].path).above(), *tree.limits(waiting[other]))
+            ]
+            total = sum(other.shape.milli_gpus for _, other in coming)
+            same = sum(other.shape.milli_gpus for of, other in coming if of == gpu_type)
+            if coming and place.over_with(job, gpu_type, total, same, len(coming)):
+                return place, [other.id for _, other in coming]
+        return None
 
     def lack(self, gpu_type: str) -> Lack | None:
         """What the job lacks whoever makes room; worked out once."""

@@ -36,6 +36,8 @@ TEXTS: Final = {
     " memory beside them: each task needs {cpu_milli} mCPU and {ram_mib} MiB",
     "claimed": "{free_milli_gpus} of {gpu_type} free, {unclaimed_milli_gpus} without a claim: {by}"
     " came first and needs them in {from_us}",
+    "crowded": "{gpu_type} is free, but {by} came first and needs what the ceiling of {at} still"
+    " allows",
     "no_floor": "may not ask for a floor: no place of it has one",
     "floor_reached": "may not ask for a floor: {at} has {used_milli_gpus} and would have"
     " {needs_milli_gpus} more, its floor is {floor_milli_gpus} ({of})",
