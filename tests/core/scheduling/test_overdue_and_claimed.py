@@ -48,6 +48,13 @@ CASES = {
         queued="big:1x1/ram=6",
         want="big waits needs=1 free=0 start=20m",
     ),
+    "a limit outside the tree stops those alone that it counts": Case(
+        nodes="n1=8xH100",
+        running="x@n1:2/counted=p",
+        queued="a:2/counted=p b:2/used=1",
+        shares="@p=ceil2",
+        want="b -> n1:2; a waits ceiling at=p of=* used=2 most=2",
+    ),
     "nobody is asked where it is free, and somebody else's": Case(
         nodes="n1=8xH100",
         running="low@n1:4/batch/ends=60m",

@@ -116,6 +116,11 @@ class Job:
         whole("priority_class", self.priority_class, 0, CLASS_MAX)
         whole("preemptions", self.preemptions, 0, AMOUNT_MAX)
 
+    @property
+    def alike(self) -> "Alike":
+        """What jobs of one user have in common that start or wait for the same reasons."""
+        return self.shape, self.counted
+
     def rate(self, gpu_type: str) -> Micros:
         """What it costs in an hour on GPUs of this type, at list price."""
         for name, price in self.prices:
@@ -129,6 +134,9 @@ class Job:
             if name == gpu_type:
                 return usage_price_up(price, self.shape.milli_gpus, span // 1_000)
         return 0
+
+
+Alike = tuple[Shape, tuple[str, ...]]
 
 
 class Why(StrEnum):

@@ -26,7 +26,7 @@ from bursar.core.scheduling.decisions import (
     Start,
     Wait,
 )
-from bursar.core.scheduling.jobs import Job, Path, Shape, Why, need
+from bursar.core.scheduling.jobs import Alike, Job, Path, Shape, Why, need
 from bursar.core.scheduling.machines import MILLI
 from bursar.core.scheduling.place import find, pieces
 from bursar.core.scheduling.preempt import Asking, Freed, Steps, may_ask
@@ -84,7 +84,7 @@ class _Turn:
         self._coming: dict[int, list[tuple[str, int]]] = {}
         self._reserved = 0  # future places given
         self._aged = cluster.aged  # milli-GPUs that run for their age or have a date
-        self._closed: set[tuple[Path, Shape]] = set()  # of which no further job is looked at
+        self._closed: set[tuple[Path, Alike]] = set()  # of which no further job is looked at
         self._from: dict[int, tuple[int, int, str]] = {}  # where to go on at each place
         self._full: set[Shape] = set()  # shapes for which nothing is free
         self._looks = self._policy.looks
@@ -143,7 +143,7 @@ class _Turn:
             self._claim(job, reserved)
             self._promises.reserve(job, reserved)
             self._promise(job, reserved)
-            self._closed.add((job.path, job.shape))
+            self._closed.add((job.path, job.alike))
             self._placed.add(job.path)
         return True
 
@@ -210,7 +210,7 @@ class _Turn:
     def _first_of(self, user: Place) -> Job | None:
         for key in user.heads:
             job = self._cluster.waiting[key[-1]]
-            if (user.path, job.shape) not in self._closed and self._worth(job):
+            if (user.path, job.alike) not in self._closed and self._worth(job):
                 return job
         return None
 
@@ -220,7 +220,7 @@ class _Turn:
             if -less_class <= job.priority_class:
                 break
             other = self._cluster.waiting[job_id]
-            if (other.path, other.shape) not in self._closed:
+            if (other.path, other.alike) not in self._closed:
                 return other
         return job
 
@@ -258,7 +258,7 @@ class _Turn:
 
     def _shorter(self, job: Job) -> list[Job]:
         """The next few jobs of the same user and shape that end sooner than those before them."""
-        queue = self._tree.user(job.path).queues[job.shape]
+        queue = self._tree.user(job.path).queues[job.alike]
         found, least = [], job.run_max
         for key in islice(queue, SHORTER):
             other = self._cluster.waiting[key[-1]]
@@ -331,7 +331,7 @@ class _Turn:
     def _block(self, job: Job, types: tuple[str, ...]) -> None:
         """Let a job wait, with a future place if there are any left."""
         self._looks -= 1
-        self._closed.add((job.path, job.shape))
+        self._closed.add((job.path, job.alike))
         self._seen[job.path] = self._seen.get(job.path, 0) + 1
         self._behind = True
         if self._reserved == self._policy.reservations or job.path in self._placed:
@@ -349,7 +349,7 @@ class _Turn:
     def _over(self, job: Job) -> None:
         """Let a job wait that would pass a ceiling."""
         self._looks -= 1
-        self._closed.add((job.path, job.shape))
+        self._closed.add((job.path, job.alike))
         gpu_type = job.shape.types[0]
         over = self._tree.over(job, gpu_type)
         assert over is not None
@@ -362,7 +362,7 @@ class _Turn:
         """Look at the most urgent job of each org, if it could ask others of its own org."""
         for org in sorted(self._cluster.urgent):
             job = self._cluster.waiting[self._tree.most_urgent(org)]
-            if (job.path, job.shape) not in self._closed:
+            if (job.path, job.alike) not in self._closed:
                 self._look(job)
 
     # ----------------------------------------------------------------------- both

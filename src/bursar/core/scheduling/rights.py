@@ -56,6 +56,7 @@ class Rights:
         self._owed = self._places_owed()
         self._protected: dict[Path, list[Place]] = {}
         self._orgs: dict[Path, Place] = {}
+        self._gives: dict[Path, Micros] = {}
         self.full = self._places_full()
         self._tiers = {job.path[0], *cluster.preempts.get(job.path[0], ())}
         self._org = self._places[-3] if len(self._places) > 2 else self._places[0]
@@ -120,6 +121,12 @@ class Rights:
         whoever starts in turn would be asked the next moment by those who come after. Below zero
         if it has not; one that loses exactly so much has no larger part any more.
         """
+        found = self._gives.get(org.path)
+        if found is None:
+            found = self._gives[org.path] = self._to_give(org)
+        return found
+
+    def _to_give(self, org: Place) -> Micros:
         mine, tree = self._org, self._tree
         running = org.rate * mine.weight - (mine.rate + self._rate) * org.weight
         ahead = tree.ahead(self._cluster.now)

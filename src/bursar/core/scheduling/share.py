@@ -17,7 +17,7 @@ from bursar.core.ids import JobId
 from bursar.core.instant import DAY, HOUR, Instant
 from bursar.core.money import Micros
 from bursar.core.ordered import Ordered
-from bursar.core.scheduling.jobs import Job, Path, Shape
+from bursar.core.scheduling.jobs import Alike, Job, Path, Shape
 from bursar.core.scheduling.policy import ANY, Policy, Share, in_milli
 from bursar.core.scheduling.usage import TICK, Fading, tick_of
 
@@ -45,7 +45,7 @@ class Place:
         self.order: Ordered[tuple[int, int, str]] = Ordered()  # of children with something waiting
         self.in_order: tuple[int, int, str] | None = None  # its own entry in its parent's
         self.shapes: dict[Shape, int] = {}  # how many jobs of each wait below
-        self.queues: dict[Shape, Ordered[Any]] = {}  # of a user: its jobs, by the policy's key
+        self.queues: dict[Alike, Ordered[Any]] = {}  # of a user: its jobs, by the policy's key
         self.heads: Ordered[Any] = Ordered()  # of a user: the first key of each queue
         self.oldest: Ordered[tuple[Instant, JobId]] = Ordered()  # of a user: its jobs by age
         self.used: dict[str, int] = {ANY: 0}  # milli-GPUs that run, by type
@@ -136,9 +136,9 @@ class ShareTree:
     def queue(self, job: Job) -> None:
         """Let a job wait in its user's queue."""
         user = self.user(job.path)
-        queue = user.queues.get(job.shape)
+        queue = user.queues.get(job.alike)
         if queue is None:
-            queue = user.queues[job.shape] = Ordered()
+            queue = user.queues[job.alike] = Ordered()
         self._head(user, queue, self.policy.key_of(job), add=True)
         classes = self.classes.setdefault(job.path[:2], Ordered())
         classes.add((-job.priority_class, job.id))
@@ -150,10 +150,10 @@ class ShareTree:
     def unqueue(self, job: Job, *, goes_on: bool = False) -> None:
         """Take a job out of its user's queue; `goes_on` if it is counted as running next."""
         user = self._users[job.path]
-        queue = user.queues[job.shape]
+        queue = user.queues[job.alike]
         self._head(user, queue, self.policy.key_of(job), add=False)
         if not queue:
-            del user.queues[job.shape]
+            del user.queues[job.alike]
         classes = self.classes[job.path[:2]]
         classes.discard((-job.priority_class, job.id))
         if not classes:
