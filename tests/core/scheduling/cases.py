@@ -6,7 +6,7 @@
              /ran=10m /ends=60m (from now) /saved=5m (ago) /stops=20s (from now) /aged /fixed
     queued   name:8  name:10x8 (tasks x GPUs)  name:0.5 (a part of one GPU)  name:4x0.5  name:cpu
              /limit=30m /waited=5m /again=30s (not before) /est=10m /within=node /mem=80 /label=ib
-             /promised=30m,1h (its date from now, given so long ago)
+             /promised=30m,1h,n1:4+n2:4 (its date from now, given so long ago, tasks on nodes)
     both     /on=H100,A100 (types in order)  /any=H100,A100 (as welcome)  /who=paid.acme.ml.ann
              /prod (class 100)  /batch (0)
              /class=50  /price=2 (credits a GPU-hour, or one for each type: 4,2)  /preempted=3
@@ -166,7 +166,7 @@ def _job(text: str, types: tuple[str, ...] = ("H100",)) -> Job:
     names = given.get("on", given.get("any"))
     types = tuple(names.split(",")) if names else types
     every, _, cost = given.get("ckpt", "0s,0s").partition(",")
-    date, _, since = given.get("promised", "").partition(",")
+    date, since, on = (*given.get("promised", "").split(","), "", "")[:3]
     return Job(
         id=JobId(job_id),
         shape=_shape(size, types, given),
@@ -186,6 +186,10 @@ def _job(text: str, types: tuple[str, ...] = ("H100",)) -> Job:
         counted=tuple(filter(None, given.get("counted", "").split(","))),
         promised_at=T0 + time(date) if date else None,
         promised_since=T0 - time(since) if since else None,
+        promised_on=tuple(
+            (NodeId(node), int(tasks))
+            for node, tasks in (one.split(":") for one in filter(None, on.split("+")))
+        ),
     )
 
 

@@ -146,6 +146,38 @@ CASES = {
         usage="paid.beta.x.bob=100",
         want="new -> n1:8",
     ),
+    "a place that was promised is kept, though others are free as soon": Case(
+        nodes="n1=4xH100 n2=4xH100",
+        running="a@n1:4/ends=60m/fixed b@n2:4/ends=60m/fixed",
+        queued="old:1x4/waited=25h/promised=60m,5m,n2:1 next:1x4/who=paid.beta.x.bob",
+        want="old waits needs=4 free=0 start=1h; next waits needs=4 free=0 start=1h",
+    ),
+    "one that was lost is looked for anew": Case(
+        nodes="n1=4xH100 n2=4xH100/state=draining",
+        running="a@n1:4/ends=2h/fixed",
+        queued="old:1x4/waited=25h/promised=60m,5m,n2:1",
+        want="old waits needs=4 free=0 start=2h",
+    ),
+    "so is one on a node that is gone": Case(
+        nodes="n1=4xH100",
+        running="a@n1:4/ends=2h/fixed",
+        queued="old:1x4/waited=25h/promised=60m,5m,n9:1",
+        want="old waits needs=4 free=0 start=2h",
+    ),
+    "or on which somebody stays longer than was thought": Case(
+        nodes="n1=4xH100 n2=4xH100",
+        running="a@n1:4/ends=2h/fixed b@n2:4/ends=3h/fixed",
+        queued="old:1x4/waited=25h/promised=60m,5m,n2:1",
+        want="old waits needs=4 free=0 start=2h",
+    ),
+    "two with a date do not take each other's place": Case(
+        nodes="n1=4xH100 n2=4xH100",
+        running="a@n1:4/ends=60m/fixed b@n2:4/ends=2h/fixed",
+        queued="one:1x4/waited=25h/promised=2h,9m,n2:1 two:1x4/waited=30h/promised=60m,5m,n1:1"
+        "/who=paid.beta.x.bob",
+        policy=altered(PLAIN, aged_part=1),
+        want="one waits needs=4 free=0 start=2h; two waits needs=4 free=0 start=1h",
+    ),
 }
 
 

@@ -46,7 +46,7 @@ def test_a_trial_leaves_nothing_behind() -> None:
     before, plan = cluster.snapshot(), make_plan(cluster, T0)
     soon = T0 + 30 * SECOND
     decisions = (
-        Promise(job=JobId("a"), at=T0 + HOUR, since=T0),
+        Promise(job=JobId("a"), at=T0 + HOUR, since=T0, nodes=()),
         Preempt(job=JobId("low"), wanted_by=JobId("a"), right="class", lost=0, stops_at=soon),
         Keep(
             job=JobId("a"), gpu_type="H100", pieces=(Piece(N1, (0, 1, 2, 3), 1),),

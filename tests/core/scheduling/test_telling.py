@@ -31,7 +31,7 @@ def test_everything_a_plan_can_say() -> None:
         Start(job=A, gpu_type="H100", pieces=PIECES[1:], why=Why.BACKFILL),
         Preempt(job=A, wanted_by=B, right="class", lost=1, stops_at=T0),
         Keep(job=B, gpu_type="H100", pieces=PIECES, victims=(A,)),
-        Promise(job=A, at=T0 + HOUR, since=T0),
+        Promise(job=A, at=T0 + HOUR, since=T0, nodes=()),
     )
     waits = (
         Wait(job=B, reason="capacity", figures=()),  # told already: what is kept for it

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from heapq import heappop, heappush, merge
 from typing import NamedTuple
 
+from bursar.core.ids import JobId
 from bursar.core.instant import NEVER, Instant
 from bursar.core.scheduling.cluster import Cluster
 from bursar.core.scheduling.decisions import Reserved
@@ -27,6 +28,7 @@ class Claim(NamedTuple):
     until: Instant
     task: Need
     tasks: int
+    job: JobId
 
 
 class Claims:
@@ -42,7 +44,29 @@ class Claims:
         for node, tasks in reserved.nodes:
             task = need(job.shape, self._cluster.machines[node].kind)
             assert task is not None
-            self.by_node.setdefault(node, []).append(Claim(reserved.at, until, task, tasks))
+            claim = Claim(reserved.at, until, task, tasks, job.id)
+            self.by_node.setdefault(node, []).append(claim)
+
+    def release(self, job: Job) -> None:
+        """Give up the place that a job was promised, if it has one."""
+        for node, _ in job.promised_on:
+            left = [one for one in self.by_node.get(node, ()) if one.job != job.id]
+            if left:
+                self.by_node[node] = left
+            else:
+                self.by_node.pop(node, None)
+
+    def can_keep(self, job: Job, reserved: Reserved) -> bool:
+        """Whether a place is still there to be claimed."""
+        until = reserved.at + job.run_max
+        for node, tasks in reserved.nodes:
+            machine = self._cluster.machines.get(node)
+            task = need(job.shape, machine.kind) if machine is not None else None
+            if machine is None or task is None or not machine.node.usable_at(reserved.at):
+                return False
+            if self.tasks(machine, task, reserved.at, until) < tasks:
+                return False
+        return bool(reserved.nodes)
 
     def tasks(
         self, machine: Machine, task: Need, at: Instant, until: Instant, without: Jobs = frozenset()

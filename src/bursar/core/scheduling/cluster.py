@@ -220,7 +220,8 @@ class Cluster:
     def promise(self, decision: Promise) -> None:
         """Give a waiting job a date."""
         before = self.waiting[decision.job]
-        self._requeue(altered(before, promised_at=decision.at, promised_since=decision.since))
+        at, since, on = decision.at, decision.since, decision.nodes
+        self._requeue(altered(before, promised_at=at, promised_since=since, promised_on=on))
         self._note(lambda: self._requeue(before))
 
     @contextmanager
@@ -259,6 +260,11 @@ class Cluster:
         """What runs of some orgs, in no order."""
         for org in orgs:
             yield from map(self.running.__getitem__, self._of_org.get(org, ()))
+
+    def type_of(self, node: NodeId) -> str:
+        """The GPU type of a node; "" if it is gone."""
+        machine = self.machines.get(node)
+        return "" if machine is None else machine.node.gpu_type
 
     def distinct(self, level: Level) -> bool:
         """Whether nodes share domains of a level, or, for single nodes, always."""

@@ -5,8 +5,8 @@ from typing import NamedTuple, TypeAlias
 from bursar.core.ids import JobId
 from bursar.core.instant import Instant
 from bursar.core.money import Micros
-from bursar.core.scheduling.jobs import Why
-from bursar.core.scheduling.machines import NodeId, Piece
+from bursar.core.scheduling.jobs import Nodes, Why
+from bursar.core.scheduling.machines import Piece
 from bursar.core.value import value
 
 
@@ -47,7 +47,8 @@ class Promise:
 
     job: JobId
     at: Instant
-    since: Instant
+    since: Instant  # when it was first given one; those given later come later
+    nodes: Nodes  # where
 
 
 Decision: TypeAlias = Start | Preempt | Keep | Promise
@@ -58,7 +59,7 @@ class Reserved(NamedTuple):
 
     at: Instant
     gpu_type: str
-    nodes: tuple[tuple[NodeId, int], ...]  # tasks on each
+    nodes: Nodes
 
 
 @value

@@ -8,12 +8,13 @@ from bursar.core.checks import text, texts, whole
 from bursar.core.ids import JobId
 from bursar.core.instant import NEVER, Instant
 from bursar.core.money import AMOUNT_MAX, Micros, usage_price_up
-from bursar.core.scheduling.machines import GPUS_MAX, MILLI, Kind, Level, Need, Piece
+from bursar.core.scheduling.machines import GPUS_MAX, MILLI, Kind, Level, Need, NodeId, Piece
 from bursar.core.value import Derived, value
 
 TASKS_MAX: Final = 100_000
 CLASS_MAX: Final = 1_000_000
 
+Nodes = tuple[tuple[NodeId, int], ...]  # tasks on each
 Path = tuple[str, ...]  # whose a job is: tier, org, account ..., user
 
 
@@ -101,6 +102,7 @@ class Job:
     ] = ()  # limits outside the tree that count it: a user's over all accounts
     promised_since: Instant | None = None  # when its age first earned it a date
     promised_at: Instant | None = None  # the date, never moved back but for lost capacity
+    promised_on: Nodes = ()  # where: nodes, and how many of its tasks each has
 
     def __post_init__(self) -> None:
         text("job", self.id)

@@ -121,11 +121,27 @@ class _Turn:
 
     def _start_aged(self) -> None:
         """Start the oldest job of each user that waited too long, or give it a date."""
-        for jobs in self._aged_jobs():
+        dated = [self._cluster.waiting[job_id] for _, job_id in self._cluster.promised]
+        for job in dated:
+            if (reserved := self._dated(job)) is not None:
+                self._claims.reserve(job, reserved)
+                self._promises.reserve(job, reserved)
+        for jobs in [*([job] for job in dated), *self._due_without(dated)]:
             any(self._start_or_date(job) for job in jobs)
+
+    def _dated(self, job: Job) -> Reserved | None:
+        """The place that a job was promised, unless it is lost or was to be free by now."""
+        assert job.promised_at is not None
+        if job.promised_at <= self._cluster.now or not job.promised_on:
+            return None
+        gpu_type = self._cluster.type_of(job.promised_on[0][0])
+        reserved = Reserved(job.promised_at, gpu_type, job.promised_on)
+        return reserved if self._claims.can_keep(job, reserved) else None
 
     def _start_or_date(self, job: Job) -> bool:
         """Start a job for its age or give it a date; False if it can never start as things are."""
+        self._claims.release(job)
+        self._promises.release(job)
         types = self._types(job)
         if not types:
             return False
@@ -135,7 +151,7 @@ class _Turn:
         if self._start(job, types, Why.AGE):
             self._aged += milli
         elif not self._ask(job, types):
-            reserved = earliest(self._cluster, self._claims, job, types)
+            reserved = self._no_later(job, earliest(self._cluster, self._claims, job, types))
             if reserved is None:
                 return False
             self._aged += milli
@@ -147,11 +163,17 @@ class _Turn:
             self._placed.add(job.path)
         return True
 
-    def _aged_jobs(self) -> list[list[Job]]:
-        """The jobs that have a date; then of each user without one the oldest that are due."""
+    def _no_later(self, job: Job, found: Reserved | None) -> Reserved | None:
+        """The place that was found for a job, or the one it was promised if that is as soon."""
+        promised = self._dated(job) if job.promised_at is not None else None
+        if promised is not None and (found is None or promised.at <= found.at):
+            return promised
+        return found
+
+    def _due_without(self, dated: list[Job]) -> list[list[Job]]:
+        """Of each user that has no date, the oldest jobs that are due."""
         waiting = self._cluster.waiting
-        dated = [waiting[job_id] for _, job_id in self._cluster.promised]
-        found, users = [[job] for job in dated], {job.path for job in dated}
+        found, users = [], {job.path for job in dated}
         for at, path in islice(self._tree.due, self._policy.looks):
             if at > self._cluster.now:
                 break
@@ -164,8 +186,10 @@ class _Turn:
 
     def _promise(self, job: Job, reserved: Reserved) -> None:
         if job.promised_at is None or reserved.at < job.promised_at:
-            since = self._cluster.now if job.promised_since is None else job.promised_since
-            self._decide(Promise(job=job.id, at=reserved.at, since=since))
+            since = job.promised_since
+            if since is None:  # later than all that were given, so that their order is kept
+                since = max((self._cluster.now, *(one + 1 for one, _ in self._cluster.promised)))
+            self._decide(Promise(job=job.id, at=reserved.at, since=since, nodes=reserved.nodes))
 
     # ----------------------------------------------------------------------- in turn
 
