@@ -15,7 +15,7 @@ from bursar.core.refusal import invariant
 from bursar.core.scheduling.decisions import Decision, Keep, Preempt, Promise, Start
 from bursar.core.scheduling.fragments import Fragments
 from bursar.core.scheduling.horizon import Horizon
-from bursar.core.scheduling.jobs import Earmark, Job, Path, Running, Why
+from bursar.core.scheduling.jobs import Earmark, Job, Path, Running, Shape, Why, need
 from bursar.core.scheduling.machines import (
     Kind,
     Level,
@@ -255,6 +255,15 @@ class Cluster:
                 total += room.whole * len(nodes)
             free[kind.gpu_type] = largest, total
         return free
+
+    def free_for(self, shape: Shape, types: tuple[str, ...]) -> int:
+        """How many whole GPUs are free on nodes of some types that a shape can use."""
+        return sum(
+            room.whole * len(nodes)
+            for kind, rooms in self.rooms.items()
+            if kind.gpu_type in types and need(shape, kind) is not None
+            for room, nodes in rooms.items()
+        )
 
     def running_of(self, orgs: Iterable[Path]) -> Iterator[Running]:
         """What runs of some orgs, in no order."""

@@ -26,7 +26,7 @@ from bursar.core.scheduling.decisions import (
     Start,
     Wait,
 )
-from bursar.core.scheduling.jobs import Alike, Job, Path, Shape, Why, need
+from bursar.core.scheduling.jobs import Alike, Job, Path, Shape, Why
 from bursar.core.scheduling.machines import MILLI
 from bursar.core.scheduling.place import find, pieces
 from bursar.core.scheduling.preempt import Asking, Freed, Steps, may_ask
@@ -80,6 +80,7 @@ class _Turn:
         self._promises = Claims(cluster)  # those of them that were promised
         self._asking = Asking(cluster, self._promises, self.steps)
         self._free = cluster.free()
+        self._free_for: dict[tuple[Shape, tuple[str, ...]], int] = {}  # since the last decision
         # What has a future place below each ceiling: GPU type, milli-GPUs.
         self._coming: dict[int, list[tuple[str, int]]] = {}
         self._reserved = 0  # future places given
@@ -430,17 +431,15 @@ class _Turn:
     def _wait(
         self, job: Job, types: tuple[str, ...], reason: str, reserved: Reserved | None = None
     ) -> None:
-        free = sum(
-            room.whole * len(nodes)
-            for kind, rooms in self._cluster.rooms.items()
-            if kind.gpu_type in types and need(job.shape, kind) is not None
-            for room, nodes in rooms.items()
-        )
+        free = self._free_for.get((job.shape, types))
+        if free is None:
+            free = self._free_for[job.shape, types] = self._cluster.free_for(job.shape, types)
         figures = ("needs", _gpus(job.shape.milli_gpus)), ("free", free)
         self.waits[job.id] = Wait(job=job.id, reason=reason, figures=figures, reserved=reserved)
 
     def _decide(self, decision: Decision) -> None:
         self.decisions.append(decision)
+        self._free_for.clear()
         self._cluster.apply(decision)
 
 
