@@ -124,3 +124,43 @@ def test_a_lost_connection_is_told(connection: Connection, database_url: str) ->
         sends()
 
     assert connection.closed
+
+
+def test_statements_are_prepared_anew_when_the_driver_has_forgotten_all(
+    connection: Connection,
+) -> None:
+    """It does so when a transaction is rolled back after it has prepared some of its own."""
+    for _ in range(20):
+        with connection.transaction(), connection.pipeline():
+            assert [("a", 1)] == connection.execute(ROWS, ["{a}", "{1}"]).fetchall()
+        for _ in range(4):  # more than the driver waits before it prepares
+            connection.execute("select %s::int", [3]).fetchall()
+        with pytest.raises(KeyError), connection.transaction():
+            raise KeyError
+
+
+def test_a_connection_whose_statements_are_gone_is_given_up(connection: Connection) -> None:
+    """A pooler may have thrown them away: what is done is a try over a new connection."""
+    with connection.transaction(), connection.pipeline():
+        connection.execute(ROWS, ["{a}", "{1}"])
+    connection.execute("deallocate all")
+
+    with pytest.raises(psycopg.OperationalError, match="of no more use"):  # noqa: SIM117
+        with connection.transaction(), connection.pipeline():
+            connection.execute(ROWS, ["{a}", "{1}"]).fetchall()
+
+    assert connection.closed
+
+
+def test_so_is_one_whose_statements_find_something_else_now(connection: Connection) -> None:
+    """The plan of a statement is kept, and a migration may have changed what it finds."""
+    connection.execute("create temporary table t (n int)")
+    with connection.transaction(), connection.pipeline():
+        connection.execute("select t.*, %s::int from t", [1])
+    connection.execute("alter table t alter column n type text")
+
+    with pytest.raises(psycopg.OperationalError, match="of no more use"):  # noqa: SIM117
+        with connection.transaction(), connection.pipeline():
+            connection.execute("select t.*, %s::int from t", [1]).fetchall()
+
+    assert connection.closed

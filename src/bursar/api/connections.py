@@ -137,6 +137,16 @@ class Connection(HttpToolsProtocol):
         self._since = None
         self._came = 0
 
+    def on_response_complete(self) -> None:
+        """A call is answered; who has begun with the next has time from now on."""
+        if self._since is not None and not self._is_rest():
+            self._since = self.loop.time()
+        super().on_response_complete()
+
+    def _is_rest(self) -> bool:
+        """Whether what is awaited is the body of a call that was answered without it."""
+        return self._part is _Part.BODY and self.cycle.response_complete
+
     @property
     def _part(self) -> _Part:
         if self.headers is self._read:

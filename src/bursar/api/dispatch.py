@@ -123,9 +123,10 @@ class Call:
         return otherwise if value is None else value.decode("latin-1")
 
     async def _body(self) -> bytes:
-        """The body, if it is small enough; nothing if the operation has none."""
-        if self._target.reads is None:
-            return b""
+        """The body, if it is small enough; nothing if the operation has none.
+
+        One that means nothing is awaited as well: who never sends it is told that nothing happened.
+        """
         check_size(self._header("content-length", "0"))
         body, more = bytearray(), True
         while more:
@@ -135,7 +136,7 @@ class Call:
             body += message.get("body", b"")
             more = message.get("more_body", False)
             check_size(len(body))
-        return bytes(body)
+        return b"" if self._target.reads is None else bytes(body)
 
     def _read(self, body: bytes) -> Any:
         """What the body says; all that is wrong with path and body is said at once."""

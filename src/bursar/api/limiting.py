@@ -1,8 +1,9 @@
 """How fast callers may call: each key, each org, and each address that shows no valid key."""
 
 import asyncio
-from ipaddress import ip_network
-from typing import Final
+from collections.abc import Awaitable, Callable
+from ipaddress import IPv6Address, ip_network
+from typing import Final, TypeVar
 
 from fastapi import Request
 
@@ -17,6 +18,10 @@ OF_AN_ORG: Final = 2_000
 OF_OPERATORS: Final = 10_000
 OF_AN_ADDRESS: Final = Rate(per_s=10, burst=100)  # calls without a valid key
 BURST_S: Final = 2  # of a rate that may come at once
+TURNS: Final = 2  # keys that are looked up at once for addresses that have no guess left
+TURN_S: Final = 1.0  # for so long such a key waits for its turn
+
+T = TypeVar("T")
 
 
 class Limits:
@@ -26,6 +31,7 @@ class Limits:
         self._readers = readers
         self._rates = Rates(self._take)
         self._addresses = LocalRate(OF_AN_ADDRESS)
+        self._turns = asyncio.Semaphore(TURNS)
 
     async def _take(
         self, org: str, subject: str, now: Instant, cost: int, most: int
@@ -53,11 +59,36 @@ class Limits:
         Asked only of those: behind a proxy, others with valid keys have the same address.
         """
         if not self._addresses.allow(_place(request)):
-            raise Failed("rate_limited", headers={"Retry-After": "1"})
+            raise _too_many_guesses()
 
-    def was_no_guess(self, request: Request) -> None:
-        """Take the last back: the key was valid, and only new here."""
-        self._addresses.give_back(_place(request))
+    async def guessed(self, request: Request, look: Callable[[], Awaitable[T | None]]) -> T | None:
+        """What a look-up finds of a key that is new here, and that may be made up.
+
+        It is a guess of its address until it is found. An address that has none left is not shut
+        out, for others with valid keys may have it, too: its keys are looked up a few at a time.
+        """
+        place = _place(request)
+        if not self._addresses.allow(place):
+            return await self._in_turn(look)
+        found = await look()
+        if found is not None:
+            self._addresses.give_back(place)
+        return found
+
+    async def _in_turn(self, look: Callable[[], Awaitable[T | None]]) -> T:
+        """What a look-up finds when its turn has come; the call ends if that is nothing."""
+        try:
+            async with asyncio.timeout(TURN_S):
+                await self._turns.acquire()
+        except TimeoutError:
+            raise _too_many_guesses() from None
+        try:
+            found = await look()
+        finally:
+            self._turns.release()
+        if found is None:
+            raise _too_many_guesses()
+        return found
 
 
 def _place(request: Request) -> str:
@@ -65,7 +96,10 @@ def _place(request: Request) -> str:
     host = request.client.host if request.client else ""
     if ":" not in host:
         return host
-    return str(ip_network(f"{host.partition('%')[0]}/64", strict=False))
+    address = IPv6Address(host.partition("%")[0])
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return str(ip_network((address, 64), strict=False))
 
 
 def _rate(per_s: int) -> Rate:
@@ -76,6 +110,10 @@ def _headers(rate: Rate, allowed: Allowed) -> tuple[tuple[bytes, bytes], ...]:
     policy = f'"key";q={rate.burst};w={BURST_S}'
     left = f'"key";r={allowed.left};t={allowed.wait_s}'
     return ((b"ratelimit-policy", policy.encode()), (b"ratelimit", left.encode()))
+
+
+def _too_many_guesses() -> Failed:
+    return Failed("rate_limited", headers={"Retry-After": "1"})
 
 
 def _too_many(allowed: Allowed) -> Failed:

@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
+from starlette.requests import ClientDisconnect
 
 from bursar.api.failing import Failed
 from bursar.wire.strict import parsed
@@ -64,6 +65,13 @@ class StrictRoute(APIRoute):
         async def strict(request: Request) -> Response:
             await request.app.state.admit(request)  # nothing is read for those nobody knows
             check_kind(request.headers.get)
-            return await handler(StrictRequest(request.scope, request.receive))
+            whole = StrictRequest(request.scope, request.receive)
+            try:
+                await (
+                    whole.body()
+                )  # also one that means nothing: before it is there, nothing happens
+            except ClientDisconnect:
+                return Response()  # nobody hears it
+            return await handler(whole)
 
         return strict

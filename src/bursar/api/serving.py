@@ -97,16 +97,18 @@ class Service:
 
     async def _looked_up(self, request: Request, shown: Presented) -> Key:
         """The key that was shown; its secret may be newer than what is known."""
-        expected = self.keys.expects(shown)
-        if not expected:  # before the database is asked: whoever makes keys up is not to tire it
-            self.limits.count_guess(request)
-        key = _opened(shown, await self.keys.look_up(shown))
-        if key is None:
-            if expected:
+
+        async def look() -> Key | None:
+            return _opened(shown, await self.keys.look_up(shown))
+
+        if self.keys.expects(shown):
+            key = await look()
+            if key is None:
                 self.limits.count_guess(request)
+        else:  # whoever makes keys up is not to tire the database
+            key = await self.limits.guessed(request, look)
+        if key is None:
             raise _nobody()
-        if not expected:
-            self.limits.was_no_guess(request)
         return key
 
     async def org_of(self, caller: Caller, table: str, id: str) -> str:

@@ -224,7 +224,6 @@ class _Lane:
         while gathered := self._gathered():
             # From here on a caller cannot take its command back: it is on its way.
             self._answer([one for one in gathered if one.answer.set_running_or_notify_cancel()])
-            self._expected = min(len(gathered) + len(self._waiting), MOST)
         if self._connection is not None:
             self._connection.close()
 
@@ -251,13 +250,22 @@ class _Lane:
         try:
             answers = self._run([one.ask for one in gathered])
         except _NOT_NOW as error:
+            self._expect(len(gathered))
             for one in gathered:
                 one.answer.set_exception(error)
         except Exception:
+            self._expect(len(gathered))
             self._answer_each(gathered)
         else:
+            self._expect(len(gathered))
             for one, told in zip(gathered, answers, strict=True):
                 _tell(one, told)
+
+    def _expect(self, answered: int) -> None:
+        """Count who is likely to ask next, before the answers are told: whoever has one may be back
+        at once, and must not be counted twice."""
+        with self._door:
+            self._expected = min(answered + len(self._waiting), MOST)
 
     def _answer_each(self, gathered: Sequence[_Waiting]) -> None:
         """Run commands one by one, with books that are read anew: each can spoil only its own."""

@@ -12,6 +12,7 @@ import psycopg
 from psycopg import errors
 from psycopg.abc import PQGen
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.pq import PipelineStatus
 
 from bursar.core.refusal import Fault
 from bursar.store.address import check_address, said_by, without_password
@@ -158,15 +159,29 @@ class _Impatient(psycopg.Connection[tuple[Any, ...]]):
             self._statements = Prepared(self)
         found = self._sending = Pipeline(self, self._statements, self.wait)
         try:
-            yield found
-        except BaseException:
-            with suppress(psycopg.Error):  # what was met first is told
+            try:
+                yield found
+            except BaseException:
+                with suppress(psycopg.Error):  # what was met first is told
+                    found.end()
+                raise
+            else:
                 found.end()
-            raise
-        else:
-            found.end()
+        except psycopg.ProgrammingError as error:
+            if not _forgotten(error):
+                raise
+            self.pgconn.finish()  # a new connection prepares its statements anew
+            raise psycopg.OperationalError(f"the connection is of no more use: {error}") from error
         finally:
             self._sending = None
+            if self.pgconn.pipeline_status != PipelineStatus.OFF:
+                self.pgconn.finish()  # cut off in the middle: nothing more can be sent over it
+
+    def _deallocate(self, name: bytes | None) -> PQGen[None]:
+        """The driver forgets its statements at times; if all at once, ours are gone with them."""
+        if name is None:
+            self._statements = None
+        yield from super()._deallocate(name)
 
     def wait(self, gen: PQGen[T], interval: float = 0.1, timeout: float | None = None) -> T:
         try:
@@ -176,6 +191,12 @@ class _Impatient(psycopg.Connection[tuple[Any, ...]]):
                 raise
             self.pgconn.finish()
             raise errors.ConnectionTimeout(f"no answer within {self.answer_s:g} s") from None
+
+
+def _forgotten(error: psycopg.ProgrammingError) -> bool:
+    """Whether a prepared statement is gone, or finds something else than when it was prepared."""
+    changed = error.diag.source_function == "RevalidateCachedQuery"
+    return isinstance(error, errors.InvalidSqlStatementName) or changed
 
 
 def connected(url: str, patience: Patience | None = USUAL) -> Connection:
