@@ -123,6 +123,15 @@ def test_what_is_not_http_gets_a_problem_as_well(service: Process, sent: bytes) 
     assert "not_http" == json.loads(body)["code"]
 
 
+def test_reads_that_find_nothing_do_not_spoil_those_after_them(tenant: Tenant) -> None:
+    """What is read together with it is undone, and the connection is as good as before."""
+    for _ in range(12):  # whichever reader it is, it has found nothing several times
+        refused(tenant.caller.get(f"/holds/{RANDOM_ID}"), 404, "hold_unknown")
+        refused(tenant.caller.get(f"/accounts/{RANDOM_ID}/balance"), 404, "account_unknown")
+    for _ in range(12):
+        assert 200 == tenant.caller.get(f"/accounts/{tenant.account}/balance").status_code
+
+
 def test_a_problem_carries_what_every_answer_does(tenant: Tenant) -> None:
     """An id to ask the operator about, and how a browser must treat it."""
     trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"

@@ -74,14 +74,22 @@ def made_up(org: str = DEPLOYMENT) -> str:
 
 
 class Counted(Readers):
-    """Readers who count what they are asked."""
+    """Readers who count what they are asked, and how much of it at once."""
 
     asked = 0
+    most = 0
+
+    def __init__(self, connect: Callable[[], Connection], threads: int) -> None:
+        super().__init__(connect, threads)
+        self._unanswered: set[Any] = set()
 
     def ask(self, question: Callable[[Connection], T]) -> Any:
         """The answer to a question."""
         self.asked += 1
-        return super().ask(question)
+        answer = super().ask(question)
+        self._unanswered = {one for one in self._unanswered if not one.done()} | {answer}
+        self.most = max(self.most, len(self._unanswered))
+        return answer
 
 
 @dataclass
@@ -119,14 +127,15 @@ async def asked_with(door: Door, keys: list[str], address: str) -> list[int]:
 
 
 def test_keys_that_are_made_up_tire_nobody_but_their_address(door: Door) -> None:
-    """No more look-ups than an address has guesses, also if all come at once (K11)."""
+    """It has so many guesses; all beyond are refused, also if all come at once (K11)."""
 
     async def story() -> None:
         many = 20 * BURST
         statuses = await asked_with(door, [made_up() for _ in range(many)], "192.0.2.1")
         assert {401, 429} == set(statuses)
+        assert BURST <= statuses.count(401) < many // 2, "more come with time"
+        assert door.counted.most <= statuses.count(401) + limiting.TURNS
         first = door.counted.asked
-        assert BURST <= first == statuses.count(401) < many // 2, "more come with time"
         broken = [made_up()[:-1] + "!" for _ in range(many)]
         assert {401, 429} == set(await asked_with(door, broken, "192.0.2.2"))
         assert first == door.counted.asked, "what cannot be a key is not looked up"
@@ -139,6 +148,56 @@ def test_keys_that_are_made_up_tire_nobody_but_their_address(door: Door) -> None
     asyncio.run(story())
 
 
+@pytest.fixture
+def tired(door: Door, monkeypatch: pytest.MonkeyPatch) -> Door:
+    """Such a service, at which no address has a guess left."""
+    monkeypatch.setattr(limiting, "OF_AN_ADDRESS", Rate(per_s=1, burst=0))
+    door.service.limits = Limits(door.counted)
+    return door
+
+
+def test_a_valid_key_gets_through_while_others_guess(
+    tired: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though it is new here and has their address; they are looked up a few at a time (K11)."""
+    monkeypatch.setattr(limiting, "TURN_S", PATIENCE_S)
+    guesses = [made_up() for _ in range(10 * BURST)]
+
+    async def story() -> None:
+        statuses = await asked_with(tired, [*guesses, tired.key, *guesses], "192.0.2.1")
+        assert [429] * len(guesses) == statuses[: len(guesses)]
+        assert 200 == statuses[len(guesses)]
+        assert [429] * len(guesses) == statuses[len(guesses) + 1 :]
+
+    asyncio.run(story())
+    assert tired.counted.most <= limiting.TURNS
+
+
+def test_nobody_waits_long_for_a_turn(tired: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If look-ups take long, more of them are not even begun (K11)."""
+    monkeypatch.setattr(limiting, "TURN_S", 0.01)
+    over = threading.Event()
+
+    async def story() -> None:
+        held = [tired.counted.ask(lambda _: over.wait(PATIENCE_S)) for _ in range(2)]
+        guesses = [made_up() for _ in range(limiting.TURNS)]
+        first = asyncio.create_task(asked_with(tired, guesses, "192.0.2.1"))
+        while tired.counted.asked < len(held) + limiting.TURNS:
+            assert not first.done()
+            await asyncio.sleep(0.01)
+        for address in ("192.0.2.1", "192.0.2.2"):
+            assert [429] * BURST == await asked_with(tired, [made_up()] * BURST, address)
+        assert len(held) + limiting.TURNS == tired.counted.asked
+        over.set()
+        assert [429] * limiting.TURNS == await first
+        assert [200] == await asked_with(tired, [tired.key], "192.0.2.1"), "there are turns again"
+
+    try:
+        asyncio.run(story())
+    finally:
+        over.set()
+
+
 def test_keys_that_are_new_to_a_process_are_no_guesses(door: Door) -> None:
     """Any number of callers may come to it behind one address, one after the other (K11)."""
     key = presented(door.key)
@@ -148,6 +207,7 @@ def test_keys_that_are_new_to_a_process_are_no_guesses(door: Door) -> None:
         for _ in range(10 * BURST):
             door.service.keys.forget(key.org, key.id)
             assert [200] == await asked_with(door, [door.key], "192.0.2.1")
+        assert [401] == await asked_with(door, [made_up()], "192.0.2.1"), "a guess is left"
 
     asyncio.run(story())
 
@@ -161,6 +221,18 @@ def test_neighbours_in_a_network_of_ipv6_are_one_address(door: Door) -> None:
         ]
         assert [429] in told
         assert [401] == await asked_with(door, ["bsr_x"], "2001:db8:0:1::1")
+
+    asyncio.run(story())
+
+
+def test_an_ipv4_address_that_is_written_as_ipv6_is_itself(door: Door) -> None:
+    """All of them have the same first half (K11)."""
+
+    async def story() -> None:
+        many = [await asked_with(door, ["bsr_x"], "::ffff:192.0.2.1") for _ in range(20 * BURST)]
+        assert [429] in many
+        assert [401] == await asked_with(door, ["bsr_x"], "::ffff:192.0.2.2")
+        assert [401] * 2 == await asked_with(door, ["bsr_x"] * 2, "::ffff:c000:203%eth0")
 
     asyncio.run(story())
 

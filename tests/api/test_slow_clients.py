@@ -1,14 +1,14 @@
 """Those who are slow, silent or too many cost a line for a while, and nobody else anything."""
 
+import asyncio
 import json
 import select
 import socket
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from http.client import HTTPResponse
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,12 @@ from typing import Any
 import httpx2
 import psycopg
 import pytest
+import uvicorn
+from starlette.types import Receive, Scope, Send
+from uvicorn.server import ServerState
 
 from bursar.api import connections
-from tests.api.calling import PROGRAM, Caller, Process, Tenant, new_key
+from tests.api.calling import PROGRAM, Process, Tenant, new_key
 from tests.api.conftest import Deployment
 from tests.store.embedded.worlds import PATIENCE_S, eventually
 
@@ -133,7 +136,6 @@ def test_what_comes_after_the_last_answer_is_not_done(impatient: Process, tenant
             line.sendall(b"\r\n" + hold_of(tenant, length=len(body)) + body)
             heard(line)
 
-    assert 200 == tenant.at(impatient).get("/holds").status_code
     assert before == tenant.number()
     assert "Traceback" not in impatient.errors
 
@@ -155,33 +157,35 @@ def test_a_body_that_comes_in_drops_is_not_waited_for(
 
 
 def test_a_body_that_never_comes_is_not_waited_for(impatient: Process, tenant: Tenant) -> None:
-    """Nor is one that goes on after it was refused."""
+    """Not one byte of it."""
     with called(impatient) as line:
         line.sendall(hold_of(tenant, length=10))
         assert 408 == problem_in(heard(line))[0]
-    nobodys = b"POST /v1/holds HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n"
+
+
+@pytest.mark.parametrize("kind", ["budgets", "webhooks"])
+def test_nothing_happens_before_a_body_that_means_nothing_is_there(
+    impatient: Process, tenant: Tenant, kind: str
+) -> None:
+    """Or whoever is told that nothing has happened finds later that it has."""
+    asked: dict[str, dict[str, Any]] = {
+        "budgets": {"every": "day", "limit_micros": 5},
+        "webhooks": {"url": "http://127.0.0.1:9/"},
+    }
+    made = tenant.caller.made(f"/{kind}", {"account_id": tenant.account, **asked[kind]})
+    path, key = f"/{kind}/{made['id']}", new_key()
+    head = (
+        f"DELETE /v1{path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {tenant.caller.key}\r\n"
+        f"Idempotency-Key: {key}\r\nContent-Type: application/json\r\nContent-Length: 10\r\n\r\n"
+    )
     with called(impatient) as line:
-        line.sendall(nobodys)
-        assert 401 == answered(line)
-        assert b"" == dripped(line, b"", b" "), "one request has one answer"
+        line.sendall(head.encode())
+        assert 408 == problem_in(heard(line))[0]
+    answer = tenant.caller.delete(path, key)
 
-
-def test_empty_lines_keep_no_connection_open(impatient: Process) -> None:
-    """They may stand before a request, and mean nothing."""
-    with called(impatient) as line:
-        line.sendall(HELLO)
-        assert 200 == answered(line)
-        assert b"" == dripped(line, b"", b"\r\n")
-
-
-def test_a_call_is_answered_before_half_of_another(impatient: Process) -> None:
-    """The answer to the second must not be taken for one to the first."""
-    with called(impatient) as line:
-        line.sendall(HELLO + HELLO[:20])
-        answer = heard(line)
-
-    first, second = answer.find(b"HTTP/1.1 200 "), answer.find(b"HTTP/1.1 408 ")
-    assert 0 == first < second
+    assert 200 == answer.status_code, answer.text
+    assert "idempotent-replayed" not in answer.headers, "it had happened"
+    assert "a call broke" not in impatient.errors
 
 
 @contextmanager
@@ -190,20 +194,6 @@ def locked(deployment: Deployment, tenant: Tenant) -> Iterator[None]:
     with psycopg.connect(deployment.first.database_url) as locking:
         locking.execute("select from orgs where org_id = %s for update", [tenant.id])
         yield
-
-
-def test_who_waits_for_an_answer_need_not_hurry_with_the_next_call(
-    impatient: Process, tenant: Tenant, deployment: Deployment
-) -> None:
-    """The time that an answer takes is not the caller's."""
-    body = json.dumps({"account_id": tenant.account, "amount_micros": 1}).encode()
-    with called(impatient) as line:
-        with locked(deployment, tenant):
-            line.sendall(hold_of(tenant, length=len(body)) + body + HELLO[:20])
-            time.sleep(2.5 * REQUEST_S)
-        assert 402 == answered(line)
-        line.sendall(HELLO[20:])
-        assert 200 == answered(line)
 
 
 @pytest.mark.parametrize("after", [b"nonsense\r\n\r\n", b"GET /" + b"x" * 9_000 + HELLO[12:]])
@@ -222,46 +212,210 @@ def test_what_is_wrong_with_a_call_is_not_told_to_the_one_before(
     assert 1 == answer.count(b"HTTP/1.1 ")
 
 
-def test_a_call_may_take_longer_than_its_request(
-    impatient: Process, tenant: Tenant, deployment: Deployment
-) -> None:
-    """The time is for the request to come; what it asks for has time of its own."""
-    tenant.grant(10)
-    ask = {"account_id": tenant.account, "amount_micros": 1}
-    caller = tenant.at(impatient)
-    found: list[int] = []
-    asking = threading.Thread(
-        target=lambda: found.append(caller.post("/holds", ask).status_code), daemon=True
-    )
-    with locked(deployment, tenant):
-        asking.start()
-        time.sleep(2.5 * REQUEST_S)
-        assert [] == found
-    asking.join(PATIENCE_S)
-
-    assert [201] == found
-
-
-def test_a_connection_may_be_used_for_long(impatient: Process) -> None:
-    """Each request has its own time."""
-    with called(impatient) as line:
-        for _ in range(3):
-            line.sendall(HELLO)
-            assert 200 == answered(line)
-            time.sleep(0.7 * REQUEST_S)
+def is_open(process: Process, line: socket.socket) -> bool:
+    """Whether a process has its end of a line."""
+    ends = (f":{httpx2.URL(process.url).port:04X}", f":{line.getsockname()[1]:04X}")
+    for one in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        _, own, other, state, *_ = one.split()
+        if (own[-5:], other[-5:], state) == (*ends, "01"):
+            return True
+    return False
 
 
 def test_who_does_not_take_answers_is_let_go(impatient: Process) -> None:
     """What was said to them is not kept for ever (K18)."""
     asked = b"GET /v1/openapi.json HTTP/1.1\r\nHost: x\r\n\r\n"
-    own = Path(f"/proc/{impatient.pid}/fd")
-    before = len(list(own.iterdir()))
     with called(impatient) as line:
         line.sendall(asked * 300)  # answered with far more than the system keeps for us
-        eventually(lambda: before < len(list(own.iterdir())), "there")
-        assert 200 == httpx2.get(f"{impatient.url}/healthz").status_code
-        eventually(lambda: before >= len(list(own.iterdir())), "gone")
-        assert heard(line).count(b"HTTP/1.1 200 ") < 300
+        assert select.select([line], [], [], PATIENCE_S)[0], "it answers"
+        eventually(lambda: not is_open(impatient, line), "gone")
+        taken = bytearray()
+        with suppress(ConnectionResetError):
+            while more := line.recv(65_536):
+                taken += more
+        assert 0 < taken.count(b"HTTP/1.1 200 ") < 300
+    eventually(lambda: 200 == httpx2.get(f"{impatient.url}/healthz").status_code, "others")
+
+
+# Slow ones, in a time that passes when the test says so
+
+
+class Hurried(connections.Connection):
+    """A connection that waits for nobody."""
+
+    bounds = connections.Bounds(request_s=REQUEST_S)
+
+
+class Stage:
+    """A line on which time passes, and calls are answered, when a test says so."""
+
+    def __init__(self, line: socket.socket, now: float) -> None:
+        self._line = line
+        self._now = now
+        self.answering = asyncio.Event()
+        self.answering.set()
+        self.is_closed = False
+
+    def time(self) -> float:
+        """What the clock of the loop shows."""
+        return self._now
+
+    async def application(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer without a look at the body."""
+        await self.answering.wait()
+        headers = [(b"content-length", b"0")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": b""})
+
+    async def wait(self, seconds: float) -> None:
+        """Let time pass, bit by bit."""
+        for _ in range(10):
+            self._now += seconds / 10
+            for _ in range(10):
+                await asyncio.sleep(0)
+
+    async def told(self, text: bytes = b"") -> list[int]:
+        """The statuses of what is answered at once to a text, and to what was said before."""
+        if text:
+            self._line.sendall(text)
+        await self.wait(0)
+        answer = bytearray()
+        with suppress(BlockingIOError):
+            while more := self._line.recv(65_536):
+                answer += more
+            self.is_closed = True
+        return [int(one.split()[0]) for one in answer.split(b"HTTP/1.1 ")[1:]]
+
+
+@asynccontextmanager
+async def staged() -> AsyncIterator[Stage]:
+    """Such a line."""
+    loop = asyncio.get_running_loop()
+    own, other = socket.socketpair()
+    own.setblocking(False)
+    stage = Stage(own, loop.time())
+    config = uvicorn.Config(
+        stage.application,
+        http=Hurried,
+        ws="none",
+        interface="asgi3",
+        log_config=None,
+        timeout_keep_alive=60,
+    )
+    config.load()
+    state = ServerState()
+    loop.time = stage.time  # type: ignore[method-assign]
+    transport, _ = await loop.connect_accepted_socket(lambda: Hurried(config, state, {}), other)
+    try:
+        yield stage
+    finally:
+        transport.abort()
+        own.close()
+        await stage.wait(0)
+
+
+def played(story: Callable[[Stage], Awaitable[None]]) -> None:
+    """See a story on such a line to its end."""
+
+    async def play() -> None:
+        async with staged() as stage:
+            await story(stage)
+
+    asyncio.run(play())
+
+
+def test_who_waits_for_an_answer_need_not_hurry_with_the_next_call() -> None:
+    """The time that an answer takes is not the caller's, however long it takes."""
+
+    async def story(stage: Stage) -> None:
+        for taken in (0.5, 1.3, 2.75, 4.9):
+            stage.answering.clear()
+            assert [] == await stage.told(HELLO + HELLO[:20])
+            await stage.wait(taken * REQUEST_S)
+            stage.answering.set()
+            assert [200] == await stage.told()
+            await stage.wait(0.9 * REQUEST_S)
+            assert [200] == await stage.told(HELLO[20:])
+
+    played(story)
+
+
+def test_a_call_is_answered_before_half_of_another() -> None:
+    """The answer to the second must not be taken for one to the first; it comes in its time."""
+
+    async def story(stage: Stage) -> None:
+        stage.answering.clear()
+        assert [] == await stage.told(HELLO + HELLO[:20])
+        await stage.wait(2.75 * REQUEST_S)
+        stage.answering.set()
+        assert [200] == await stage.told()
+        await stage.wait(1.1 * REQUEST_S)
+        assert [408] == await stage.told()
+
+    played(story)
+
+
+def test_a_call_may_take_longer_than_its_request() -> None:
+    """The time is for the request to come; what it asks for has time of its own."""
+
+    async def story(stage: Stage) -> None:
+        stage.answering.clear()
+        assert [] == await stage.told(HELLO)
+        await stage.wait(2.5 * REQUEST_S)
+        assert [] == await stage.told()
+        stage.answering.set()
+        assert [200] == await stage.told()
+
+    played(story)
+
+
+def test_a_connection_may_be_used_for_long() -> None:
+    """Each request has its own time."""
+
+    async def story(stage: Stage) -> None:
+        for _ in range(5):
+            assert [200] == await stage.told(HELLO)
+            await stage.wait(0.7 * REQUEST_S)
+            assert [] == await stage.told(HELLO[:20])
+            await stage.wait(0.7 * REQUEST_S)
+            assert [200] == await stage.told(HELLO[20:])
+
+    played(story)
+
+
+def test_empty_lines_keep_no_connection_open() -> None:
+    """They may stand before a request, and mean nothing."""
+
+    async def story(stage: Stage) -> None:
+        assert [200] == await stage.told(HELLO)
+        for _ in range(6):
+            assert not stage.is_closed
+            assert [] == await stage.told(b"\r\n")
+            await stage.wait(0.15 * REQUEST_S)
+        await stage.wait(0.2 * REQUEST_S)
+        assert [] == await stage.told()
+        assert stage.is_closed
+
+    played(story)
+
+
+def test_the_rest_of_a_call_that_was_refused_is_not_waited_for() -> None:
+    """One request has one answer, and its time does not begin anew with it."""
+
+    async def story(stage: Stage) -> None:
+        stage.answering.clear()
+        assert [] == await stage.told(HELLO[:-2] + b"Content-Length: 100000\r\n\r\n")
+        await stage.wait(0.5 * REQUEST_S)
+        stage.answering.set()
+        assert [200] == await stage.told(b" ")
+        await stage.wait(0.4 * REQUEST_S)
+        assert [] == await stage.told(b" ")
+        assert not stage.is_closed
+        await stage.wait(0.2 * REQUEST_S)
+        assert [] == await stage.told()
+        assert stage.is_closed
+
+    played(story)
 
 
 # Too many
@@ -388,11 +542,9 @@ def test_a_process_with_such_a_bound_does_not_start(deployment: Deployment) -> N
     assert "Traceback" not in told.stderr
 
 
-def test_somebody_slow_holds_nobody_up(impatient: Process, tenant: Tenant) -> None:
+def test_somebody_slow_holds_nobody_up(service: Process, tenant: Tenant) -> None:
     """A hundred connections that dawdle, and one that calls (K18)."""
-    caller = Caller(impatient.url, tenant.caller.key)
     with ExitStack() as stack:
-        stack.callback(caller.close)
         for _ in range(100):
-            stack.enter_context(called(impatient)).sendall(HELLO[:30])
-        assert 200 == caller.get(f"/accounts/{tenant.account}").status_code
+            stack.enter_context(called(service)).sendall(HELLO[:30])
+        assert 200 == tenant.caller.get(f"/accounts/{tenant.account}").status_code

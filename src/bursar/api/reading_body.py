@@ -69,7 +69,7 @@ class StrictRoute(APIRoute):
             try:
                 await (
                     whole.body()
-                )  # also one that means nothing: before it is there, nothing happens
+                )  # also one that means nothing: nothing happens before it is there
             except ClientDisconnect:
                 return Response()  # nobody hears it
             return await handler(whole)

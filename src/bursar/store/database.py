@@ -167,7 +167,7 @@ class _Impatient(psycopg.Connection[tuple[Any, ...]]):
                 raise
             else:
                 found.end()
-        except psycopg.ProgrammingError as error:
+        except (psycopg.ProgrammingError, psycopg.NotSupportedError) as error:
             if not _forgotten(error):
                 raise
             self.pgconn.finish()  # a new connection prepares its statements anew
@@ -193,7 +193,7 @@ class _Impatient(psycopg.Connection[tuple[Any, ...]]):
             raise errors.ConnectionTimeout(f"no answer within {self.answer_s:g} s") from None
 
 
-def _forgotten(error: psycopg.ProgrammingError) -> bool:
+def _forgotten(error: psycopg.Error) -> bool:
     """Whether a prepared statement is gone, or finds something else than when it was prepared."""
     changed = error.diag.source_function == "RevalidateCachedQuery"
     return isinstance(error, errors.InvalidSqlStatementName) or changed

@@ -178,6 +178,28 @@ CASES = {
         policy=altered(PLAIN, aged_part=1),
         want="one waits needs=4 free=0 start=2h; two waits needs=4 free=0 start=1h",
     ),
+    "those who wait at a ceiling hide nobody": Case(
+        nodes="n1=8xH100",
+        running="x@n1:8/ends=60m/fixed",
+        queued="old:1x8/waited=25h "
+        + " ".join(f"z{n}:1/waited=30h/who=paid.zed.m.u{n}" for n in range(10)),
+        shares="paid.zed=jobs0",
+        policy=altered(PLAIN, looks=4),
+        want="old promised start=1h; old waits needs=8 free=0 start=1h; "
+        + "; ".join(f"z{n} waits ceiling at=paid/zed of=jobs used=0 most=0" for n in range(10)),
+    ),
+    "a smaller one that is younger does not go past for ever": Case(
+        nodes="n1=10xH100",
+        running="a@n1:1/aged/fixed b@n1:9@1/ends=60m/fixed",
+        queued="old:1x2/waited=30h small:1/waited=25h/who=paid.beta.x.bob",
+        want="small waits needs=1 free=0 start=1h; old waits needs=2 free=0 start=1h",
+    ),
+    "a date does not lift a ceiling": Case(
+        nodes="n1=4xH100",
+        queued="old:1/waited=25h/promised=60m,5m,n1:1",
+        shares="paid.acme=ceil0",
+        want="old waits ceiling at=paid/acme of=* used=0 most=0",
+    ),
 }
 
 

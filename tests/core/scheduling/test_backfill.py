@@ -2,6 +2,7 @@
 
 import pytest
 
+from bursar.core.scheduling.policy import Policy
 from bursar.core.value import altered
 from tests.core.scheduling.cases import PLAIN, Case
 from tests.core.scheduling.checking import check
@@ -37,21 +38,21 @@ CASES = {
         running="long@n1:8/ends=60m/fixed/who=paid.beta.x.bob",
         queued="gang:1x8/waited=1m other:1x4",
         shares="paid.acme=ceil8",
-        want="gang waits needs=8 free=4 start=1h; other waits needs=4 free=4",
+        want="gang waits needs=8 free=4 start=1h; other waits crowded needs=4 free=4",
     ),
     "even from a short job, with which it would lose its place": Case(
         nodes="n1=8xH100 n2=4xH100",
         running="long@n1:8/ends=60m/fixed/who=paid.beta.x.bob",
         queued="gang:1x8/waited=1m short:1x4/limit=1h",
         shares="paid.acme=ceil8",
-        want="gang waits needs=8 free=4 start=1h; short waits needs=4 free=4",
+        want="gang waits needs=8 free=4 start=1h; short waits crowded needs=4 free=4",
     ),
     "the same for a ceiling of jobs": Case(
         nodes="n1=8xH100 n2=4xH100",
         running="long@n1:8/ends=60m/fixed/who=paid.beta.x.bob",
         queued="gang:1x8/waited=1m other:1x4",
         shares="paid.acme.ml=jobs1",
-        want="gang waits needs=8 free=4 start=1h; other waits needs=4 free=4",
+        want="gang waits needs=8 free=4 start=1h; other waits crowded needs=4 free=4",
     ),
     "a place lies on what becomes free rather than on what is free now": Case(
         nodes="n1=8xH100 n2=8xH100",
@@ -178,6 +179,30 @@ CASES = {
         running="x@n1:4/ends=2h y@n2:4/ends=60m",
         queued="gang:8/within=island",
         want="gang waits needs=8 free=4 start=2h",
+    ),
+    "a part of a GPU is not taken from one that has a place there": Case(
+        nodes="n1=1xH100/slots=7",
+        running="a@n1:3of7/fixed/who=paid.beta.x.b b@n1:2of7/ends=60m/fixed/who=paid.beta.x.b",
+        queued="r:0.5/waited=1m s:0.25/who=paid.carl.ml.cat",
+        usage="paid.carl.ml.cat=5",
+        want="r waits needs=0.5 free=0 start=1h; s waits needs=0.25 free=0 start=25h",
+    ),
+    "strangers of a tier may use its ceiling until somebody needs it": Case(
+        nodes="n1=8xH100 n2=7xH100 n3=4xH100",
+        running="r@n1:8/ends=1200m/fixed/who=paid.beta.x.b",
+        queued="gang:1x8/who=free.a.m.u one:2/limit=1m/who=free.b.m.u",
+        usage="free.b.m.u=1",
+        policy=Policy(),
+        want="one -> n3:2 backfill; gang waits ceiling at=free of=* used=2 most=9",
+    ),
+    "one that would crowd another keeps nobody else away": Case(
+        nodes="n1=4xH100 n2=1xH100",
+        running="r@n1:4/ends=60m/fixed/who=paid.beta.x.b",
+        shares="paid.acme=ceil4",
+        queued="gang:1x4 small:1/who=paid.acme.ml.bob other:1/who=paid.carl.m.c",
+        usage="paid.acme.ml.bob=1 paid.carl.m.c=5",
+        want="other -> n2:1 backfill; gang waits needs=4 free=0 start=1h;"
+        " small waits crowded needs=1 free=0",
     ),
 }
 

@@ -180,8 +180,10 @@ def test_a_part_that_breaks_a_gpu_leaves_the_rest() -> None:
 
 
 def test_what_is_left_beside_a_claim() -> None:
-    """A part of a GPU claims all of it: nobody knows yet which part it will be."""
+    """A part of a GPU claims all that is free on one, the tightest first: which part it will be
+    nobody knows yet."""
     room = Room(4, (2,), 8_000, 64)
 
     assert Room(0, (2,), 6_000, 56) == Need(2, 0, 1_000, 4).room_less(room, 2)
-    assert Room(2, (2,), 8_000, 64) == Need(0, 1, 0, 0).room_less(room, 2)
+    assert Room(3, (), 8_000, 64) == Need(0, 1, 0, 0).room_less(room, 2)
+    assert Room(2, (2,), 8_000, 64) == Need(0, 3, 0, 0).room_less(room, 2)

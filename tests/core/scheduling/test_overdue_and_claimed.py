@@ -12,6 +12,18 @@ CASES = {
         queued="next:8",
         want="next waits needs=8 free=0 start=30s",
     ),
+    "what should have ended long ago is not counted on any more": Case(
+        nodes="n1=8xH100 n2=8xH100",
+        running="late@n1:8/ran=2h/limit=1h/fixed other@n2:8/ends=10m/fixed",
+        queued="next:8",
+        want="next waits needs=8 free=0 start=10m",
+    ),
+    "and nobody is asked who is ending anyway": Case(
+        nodes="n1=8xH100",
+        running="late@n1:8/ends=0s/batch",
+        queued="urgent:8/prod",
+        want="urgent waits needs=8 free=0 start=30s",
+    ),
     "a node that comes sooner than that is taken": Case(
         nodes="n1=2xH100 n2=2xH100/ready=1s n3=2xH100",
         running="late@n1:2/ends=0s/fixed other@n3:2/ends=10m/fixed",

@@ -453,7 +453,7 @@ def indexes(cluster: Cluster) -> Any:
 
 
 _FORGOTTEN: Final = {"parent", "_journal", "fragments", "policy"}  # a way back, or worked out anew
-_ENTITLED: Final = {"ceiling", "floor", "jobs_max", "name", "path", "weight"}
+_ENTITLED: Final = {"ceiling", "floor", "jobs_max", "name", "outside", "path", "weight"}
 _PLAIN: Final = (Cluster, ShareTree, Place, Machine, Fading)
 
 

@@ -95,7 +95,7 @@ def _searched(view: View, types: tuple[str, ...]) -> Iterator[Blocker]:
     if reserved is not None and reserved.at <= view.now + cluster.policy.grace:
         yield Blocker(reason="free_soon", figures=(("start_us", reserved.at - view.now),))
         return
-    freed = make_room(cluster, view.claims, job, types, Steps(cluster.policy.victim_steps))
+    freed = make_room(cluster, view.claims, job, types, Steps())
     if freed is None or reserved is None:
         yield Blocker(reason="not_together", figures=(("types", ",".join(types)),))
         return

@@ -17,6 +17,7 @@ order or advised; and an order must pay for keeping its nodes, while a drain mus
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import count, islice
 from typing import Final
 
 from bursar.core.ids import JobId
@@ -177,7 +178,8 @@ def _start(reserved: Reserved | None, worst: Instant) -> Instant:
 @contextmanager
 def _on_order(cluster: Cluster, offer: Offer, nodes: int) -> Iterator[None]:
     """Nodes on order for a moment."""
-    names = [NodeId(f"{offer.node.id}#{number}") for number in range(nodes)]
+    all_names = (NodeId(f"{offer.node.id}#{number}") for number in count())
+    names = list(islice((name for name in all_names if name not in cluster.machines), nodes))
     ready_at = cluster.now + offer.delay
     for name in names:
         cluster.add_node(altered(offer.node, id=name, state=NodeState.ON_ORDER, ready_at=ready_at))

@@ -192,7 +192,7 @@ def _lower_floor(view: View, gpu_type: str) -> Change | None:
     place.floor = {of: min(least, place.used.get(of, 0) - gives) for of, least in floor.items()}
     less = max(least - place.floor[of] for of, least in floor.items())
     try:
-        freed = make_room(cluster, view.claims, job, (gpu_type,), Steps(FLOOR_STEPS))
+        freed = make_room(cluster, view.claims, job, (gpu_type,), Steps())
     finally:
         place.floor = floor
     if freed is None:

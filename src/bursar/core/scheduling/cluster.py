@@ -7,9 +7,10 @@ trial is on.
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from typing import Final
 
 from bursar.core.ids import JobId
-from bursar.core.instant import Instant
+from bursar.core.instant import NEVER, Instant
 from bursar.core.ordered import Ordered
 from bursar.core.refusal import invariant
 from bursar.core.scheduling.decisions import Decision, Keep, Preempt, Promise, Start
@@ -30,6 +31,8 @@ from bursar.core.scheduling.policy import Policy
 from bursar.core.scheduling.share import ShareTree
 from bursar.core.scheduling.snapshot import Snapshot
 from bursar.core.value import altered
+
+LATE: Final = 10  # graces after its bound that a job is still expected to end any moment
 
 
 class Cluster:
@@ -79,6 +82,7 @@ class Cluster:
         for node in snapshot.nodes:
             if node.state is not NodeState.READY:
                 cluster._unmark_on(node.id)
+        cluster.at(snapshot.at)
         return cluster
 
     def snapshot(self) -> Snapshot:
@@ -106,6 +110,18 @@ class Cluster:
             self._enqueue(self.waiting[first[1]])
         if self._tiers_stale:
             self._entitle_tiers()
+        for ends in self.ends.values():
+            while (end := ends.first()) is not None and end[0] <= now - LATE * self.policy.grace:
+                ends.pop_first()
+                self._count_no_more_on(end[1])
+
+    def _count_no_more_on(self, job_id: JobId) -> None:
+        """Expect no more that a job ends: it should have long ago."""
+        holder = self.running.get(job_id) or self.earmarks[job_id]
+        for piece in holder.pieces:
+            machine = self.machines[piece.node]
+            machine.end_by(job_id, NEVER)
+            self.horizon.change(machine)
 
     def add_node(self, node: Node) -> None:
         """A node is there, or was changed in what it can be used for."""
@@ -131,6 +147,8 @@ class Cluster:
 
     def queue(self, job: Job) -> None:
         """A job waits, from now on or again."""
+        known = job.id in self.waiting or job.id in self.running
+        invariant(not known, "a job is there already", job=job.id)
         self.waiting[job.id] = job
         if job.not_before > self.now:
             self._later.add((job.not_before, job.id))
@@ -444,6 +462,8 @@ class Cluster:
         nodes.discard(machine.node.id)
         if not nodes:
             del rooms[room]
+        if not rooms:
+            del self.rooms[machine.kind]
 
     def _entitle_tiers(self) -> None:
         """Work out what the tiers are entitled to in GPUs: they have parts of what there is."""

@@ -261,10 +261,17 @@ class Need(NamedTuple):
         )
 
     def room_less(self, room: Room, tasks: int) -> Room:
-        """What is left when so many tasks have a claim on it; a part of a GPU claims all of it."""
+        """What is left when so many tasks have a claim on it.
+
+        A part of a GPU claims all of what is free on one: the tightest that are enough.
+        """
+        able = [part for part in room.parts if 0 < self.slots <= part][:tasks]
+        parts = list(room.parts)
+        for part in able:
+            parts.remove(part)
         return Room(
-            room.whole - (tasks if self.slots else self.gpus * tasks),
-            room.parts,
+            room.whole - (tasks - len(able) if self.slots else self.gpus * tasks),
+            tuple(parts),
             room.cpu_milli - self.cpu_milli * tasks,
             room.ram_mib - self.ram_mib * tasks,
         )

@@ -36,6 +36,7 @@ from bursar.core.scheduling.share import FAIR, Place
 _START: Final = (-1, 0, "")  # before all children of a place
 _END: Final = (FAIR + 1, 0, "")  # behind all
 SEEN: Final = 2  # blocked jobs of one user that are looked at before those of others
+URGENT: Final = 256  # orgs whose most urgent job is looked at for itself
 SHORTER: Final = 16  # jobs of one user and shape that are looked at for one that ends soon enough
 
 
@@ -50,7 +51,7 @@ def carry_out(cluster: Cluster, now: Instant) -> Plan:
     """The same plan, carried out on the cluster as it is made."""
     cluster.at(now)
     decisions: list[Decision] = []
-    steps = Steps(cluster.policy.victim_steps)
+    steps = Steps()
     complete = True
     while True:
         turn = _Turn(cluster, steps)
@@ -81,8 +82,9 @@ class _Turn:
         self._asking = Asking(cluster, self._promises, self.steps)
         self._free = cluster.free()
         self._free_for: dict[tuple[Shape, tuple[str, ...]], int] = {}  # since the last decision
-        # What has a future place below each ceiling: GPU type, milli-GPUs.
-        self._coming: dict[int, list[tuple[str, int]]] = {}
+        # What has a future place below each ceiling: where, milli-GPUs, whether it is a date.
+        self._coming: dict[int, list[tuple[Reserved, int, bool]]] = {}
+        self._part_taken = False  # whether one that waited too long must wait for another such
         self._reserved = 0  # future places given
         self._aged = cluster.aged  # milli-GPUs that run for their age or have a date
         self._closed: set[tuple[Path, Alike]] = set()  # of which no further job is looked at
@@ -94,6 +96,7 @@ class _Turn:
         self._behind = False  # whether somebody in turn before waits for room
         self._targets = {tier.name: tier.start_target for tier in self._policy.tiers}
         self._seen: dict[Path, int] = {}  # how many blocked jobs of a user were looked at
+        self._ceilings: set[int] = set()  # places that somebody waits below
         self._placed: set[Path] = set()  # users with a future place
 
     def take(self) -> None:
@@ -128,6 +131,8 @@ class _Turn:
                 self._claims.reserve(job, reserved)
                 self._promises.reserve(job, reserved)
         for jobs in [*([job] for job in dated), *self._due_without(dated)]:
+            if self._part_taken:
+                break
             any(self._start_or_date(job) for job in jobs)
 
     def _dated(self, job: Job) -> Reserved | None:
@@ -147,8 +152,10 @@ class _Turn:
         if not types:
             return False
         milli, gpus = job.shape.milli_gpus, sum(self._cluster.gpus.values()) * MILLI
-        if self._aged and self._aged + milli > gpus // self._policy.aged_part:
-            return True  # the others' turn
+        too_much = self._aged and self._aged + milli > gpus // self._policy.aged_part
+        if too_much and job.promised_at is None:
+            self._part_taken = True  # nobody younger goes past it: the part empties until it fits
+            return True
         if self._start(job, types, Why.AGE):
             self._aged += milli
         elif not self._ask(job, types):
@@ -157,7 +164,7 @@ class _Turn:
                 return False
             self._aged += milli
             self._wait(job, types, "capacity", reserved)
-            self._claim(job, reserved)
+            self._claim(job, reserved, dated=True)
             self._promises.reserve(job, reserved)
             self._promise(job, reserved)
             self._closed.add((job.path, job.alike))
@@ -174,15 +181,18 @@ class _Turn:
     def _due_without(self, dated: list[Job]) -> list[list[Job]]:
         """Of each user that has no date, the oldest jobs that are due."""
         waiting = self._cluster.waiting
-        found, users = [], {job.path for job in dated}
-        for at, path in islice(self._tree.due, self._policy.looks):
-            if at > self._cluster.now:
+        found: list[list[Job]] = []
+        users = {job.path for job in dated}
+        for at, path in self._tree.due:
+            if at > self._cluster.now or len(found) == self._policy.looks:
                 break
             if path not in users:
                 patience = at - next(iter(self._tree.user(path).oldest))[0]
                 oldest = islice(self._tree.user(path).oldest, SHORTER)
                 due = [job for since, job in oldest if since + patience <= self._cluster.now]
-                found.append([waiting[job] for job in due])
+                able = [waiting[job] for job in due if self._types(waiting[job])]
+                if able:
+                    found.append(able)
         return found
 
     def _promise(self, job: Job, reserved: Reserved) -> None:
@@ -314,6 +324,7 @@ class _Turn:
 
     def _ask(self, job: Job, types: tuple[str, ...]) -> bool:
         """Make room for a job that has the right, if waiting does not cost less."""
+        types = tuple(one for one in types if not self._crowds(job, one, dated=True))
         if not may_ask(self._cluster, job, types):
             return False
         reserved = earliest(self._cluster, self._claims, job, types)
@@ -359,6 +370,9 @@ class _Turn:
         self._closed.add((job.path, job.alike))
         self._seen[job.path] = self._seen.get(job.path, 0) + 1
         self._behind = True
+        if all(self._crowds(job, gpu_type) for gpu_type in types):
+            self._wait(job, types, "crowded")
+            return
         if self._reserved == self._policy.reservations or job.path in self._placed:
             self._wait(job, types, "capacity")
             return
@@ -368,16 +382,18 @@ class _Turn:
             return
         self._reserved += 1
         self._placed.add(job.path)
-        self._claim(job, reserved)
+        self._claim(job, reserved, dated=False)
         self._wait(job, types, "capacity", reserved)
 
     def _over(self, job: Job) -> None:
-        """Let a job wait that would pass a ceiling."""
-        self._looks -= 1
+        """Let a job wait that would pass a ceiling; all who wait for one ceiling cost one look."""
         self._closed.add((job.path, job.alike))
         gpu_type = job.shape.types[0]
         over = self._tree.over(job, gpu_type)
         assert over is not None
+        if id(over[0]) not in self._ceilings:
+            self._ceilings.add(id(over[0]))
+            self._looks -= 1
         place, (of, *amounts) = over
         used, most = amounts if of == "jobs" else map(_gpus, amounts)
         figures = ("at", "/".join(place.path)), ("of", of), ("used", used), ("most", most)
@@ -385,7 +401,7 @@ class _Turn:
 
     def _ask_for_urgent(self) -> None:
         """Look at the most urgent job of each org, if it could ask others of its own org."""
-        for org in sorted(self._cluster.urgent):
+        for org in islice(sorted(self._cluster.urgent), URGENT):
             job = self._cluster.waiting[self._tree.most_urgent(org)]
             if (job.path, job.alike) not in self._closed:
                 self._look(job)
@@ -407,23 +423,31 @@ class _Turn:
         self._decide(Start(job=job.id, gpu_type=spot.gpu_type, pieces=taken, why=why))
         return True
 
-    def _claim(self, job: Job, reserved: Reserved) -> None:
+    def _claim(self, job: Job, reserved: Reserved, *, dated: bool) -> None:
         """Keep others out of the way of a future place, on its nodes and below its ceilings."""
         self._claims.reserve(job, reserved)
         for place in (*self._tree.user(job.path).above(), *self._tree.limits(job)):
             if place.ceiling or place.jobs_max is not None:
                 coming = self._coming.setdefault(id(place), [])
-                coming.append((reserved.gpu_type, job.shape.milli_gpus))
+                coming.append((reserved, job.shape.milli_gpus, dated))
 
-    def _crowds(self, job: Job, gpu_type: str) -> bool:
+    def _crowds(self, job: Job, gpu_type: str, *, dated: bool = False) -> bool:
         """Whether a job would use up a ceiling that somebody with a future place needs as well.
 
-        However soon it ends: at its ceiling the other would lose its place.
+        Inside an org however soon it ends, because at a ceiling the other would lose its place;
+        what strangers of one tier share is theirs again if it ends in time. With `dated`, only
+        those count who have a date.
         """
+        until = self._cluster.now + job.run_max
         for place in (*self._tree.user(job.path).above(), *self._tree.limits(job)):
-            coming = self._coming.get(id(place), [])
-            total = sum(milli for _, milli in coming)
-            same = sum(milli for of, milli in coming if of == gpu_type)
+            strangers = len(place.path) < 2 and not place.outside
+            coming = [
+                one
+                for one in self._coming.get(id(place), [])
+                if (one[2] or not dated) and (one[0].at < until or not strangers)
+            ]
+            total = sum(milli for _, milli, _ in coming)
+            same = sum(milli for reserved, milli, _ in coming if reserved.gpu_type == gpu_type)
             if coming and place.over_with(job, gpu_type, total, same, len(coming)):
                 return True
         return False

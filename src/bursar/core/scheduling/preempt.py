@@ -11,7 +11,7 @@ few candidates all sets are looked at. The work is counted in sets looked at, an
 budget ended before the best was proven.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from typing import Final, NamedTuple
 
@@ -25,6 +25,7 @@ from bursar.core.scheduling.lacking import lacking
 from bursar.core.scheduling.machines import NOW, NodeId
 from bursar.core.scheduling.place import Spot, fill
 from bursar.core.scheduling.rights import Leaving, Right, Rights, Victim
+from bursar.core.scheduling.share import Place
 
 Cost = tuple[int, Micros, int, tuple[JobId, ...]]
 
@@ -60,7 +61,7 @@ class Asking:
         self._cluster = cluster
         self._claims = claims
         self._steps = steps
-        self._known: dict[tuple[str, Path, int, tuple[Path, ...]], list[Candidates]] = {}
+        self._known: dict[_Key, Stages] = {}
 
     def make_room(self, job: Job, types: tuple[str, ...]) -> Freed | None:
         """Whom to ask so that a job fits; None if nobody can be asked."""
@@ -68,7 +69,10 @@ class Asking:
             rights = Rights(self._cluster, job, gpu_type)
             if not rights.any() or self._hopeless(job, gpu_type):
                 continue
+            self._steps.refill(self._cluster.policy.victim_steps)
             for stage in self._stages(rights, gpu_type):
+                if not rights.makes_way(running for _, running, _ in stage.asked):
+                    continue
                 search = _Search(self._cluster, self._claims, rights, gpu_type, stage, self._steps)
                 if freed := search.best():
                     return freed
@@ -81,16 +85,30 @@ class Asking:
             return False
         return lacking(self._cluster, job, gpu_type) is not None
 
-    def _stages(self, rights: Rights, gpu_type: str) -> "list[Candidates]":
+    def _stages(self, rights: Rights, gpu_type: str) -> "Iterator[Candidates]":
         """Whom to look at together, one group after another."""
         job = rights.job
-        key = gpu_type, job.path, job.priority_class, rights.owed_at()
+        key = gpu_type, job.path, job.priority_class, rights.owed_at(), job.rate(gpu_type)
         found = self._known.get(key)
         if found is None:
-            asked = _asked(self._cluster, rights, gpu_type)
-            found = [Candidates(self._cluster, group) for group in _groups(rights, asked)]
-            self._known[key] = found
-        return found
+            found = self._known[key] = self._found(rights, _asked(self._cluster, rights, gpu_type))
+        if found.borrowers:
+            yield max(found.borrowers, key=lambda one: (one[0].above_floor(), one[0].path))[1]
+        yield from found.groups
+
+    def _found(self, rights: Rights, asked: "Asked") -> "Stages":
+        by_right = {right: [one for one in asked if one[2] is right] for right in Right}
+        by_place: dict[Path, tuple[Place, Asked]] = {}
+        for one in by_right[Right.FLOOR]:
+            place = rights.borrower(one[1].job)
+            by_place.setdefault(place.path, (place, []))[1].append(one)
+        groups = [group for group in by_right.values() if group]
+        if len(groups) > 1:
+            groups.append(asked)
+        return Stages(
+            [(place, Candidates(self._cluster, of)) for place, of in by_place.values()],
+            [Candidates(self._cluster, group) for group in groups],
+        )
 
 
 def make_room(
@@ -103,10 +121,14 @@ def make_room(
 class Steps:
     """A budget that counts what is looked at, so that the same plan comes out every time."""
 
-    def __init__(self, left: int) -> None:
-        self.left = left
+    def __init__(self) -> None:
+        self.left = 0
         self.taken = 0
         self.ended = False  # whether more would have been taken
+
+    def refill(self, most: int) -> None:
+        """Give another job as many steps."""
+        self.left = most
 
     def take(self) -> bool:
         """Count a step; False if none is left."""
@@ -134,15 +156,14 @@ def _asked(cluster: Cluster, rights: Rights, gpu_type: str) -> Asked:
     return sorted(found, key=lambda one: one[0])
 
 
-def _groups(rights: Rights, asked: Asked) -> Iterator[Asked]:
-    by_right = {right: [one for one in asked if one[2] is right] for right in Right}
-    if owed := by_right[Right.FLOOR]:
-        largest = max(rights.borrower(one[1].job) for one in owed)
-        yield [one for one in owed if rights.borrower(one[1].job) == largest]
-    groups = [group for group in by_right.values() if group]
-    yield from groups
-    if len(groups) > 1:
-        yield asked
+class Stages(NamedTuple):
+    """Whom to look at together: by borrower, where a floor is to be restored, then by right."""
+
+    borrowers: "list[tuple[Place, Candidates]]"
+    groups: "list[Candidates]"
+
+
+_Key = tuple[str, Path, int, tuple[Path, ...], Micros]
 
 
 class Candidates:
@@ -224,7 +245,7 @@ class _Search:
         for node in self._candidates.nodes():
             here = self._candidates.on(node)
             cheapest = self._asked[here[0]][0]
-            if self._best is not None and (*cheapest[:2], 1) > self._best[0][:3]:
+            if self._best is not None and (*cheapest[:2], 1, (cheapest.id,)) >= self._best[0]:
                 break
             if not self._fits(node):  # else it is free soon anyway, and somebody else's
                 self._subsets(node, here, 0)
@@ -233,8 +254,10 @@ class _Search:
         """Look at all sets of candidates that may be the best, going on from those that leave."""
         for at in range(start, len(candidates)):
             victim, running, right = self._asked[candidates[at]]
-            if self._best is not None and self._cost(victim)[:3] > self._best[0][:3]:
+            if self._best is not None and self._cost(victim) >= self._best[0]:
                 return  # all further ones cost at least as much
+            if not self._tasks(node, candidates[at:]):
+                return  # not even if all of them left
             if not self._steps.take():
                 self._proven = False
                 return
@@ -351,15 +374,16 @@ class _Search:
 
     # ----------------------------------------------------------------------- both
 
-    def _tasks(self, node: NodeId) -> int:
-        """How many tasks fit on a node once all have left who are to leave."""
+    def _tasks(self, node: NodeId, more: Sequence[int] = ()) -> int:
+        """How many tasks fit on a node once all have left who are to leave, and some more."""
         machine = self._cluster.machines[node]
         task = need(self._job.shape, machine.kind)
         if task is None or not machine.node.usable_at(self._cluster.now):
             return 0
         until = self._cluster.now + self._cluster.policy.grace + self._job.run_max
         leaving = self._leaving.jobs
-        without = frozenset(job for job in machine.taken if job in leaving)
+        rest = {self._asked[at][1].job.id for at in more}
+        without = frozenset(job for job in machine.taken if job in leaving or job in rest)
         return self._claims.tasks(machine, task, self._at, until, without)
 
     def _enough(self, here: dict[NodeId, int]) -> bool:

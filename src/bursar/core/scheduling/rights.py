@@ -66,7 +66,8 @@ class Rights:
         """By which right another can be asked, if it can be asked at all."""
         job = other.job
         spent = job.preemptions >= self._cluster.policy.preemptions_max
-        if not job.preemptible or spent or other.stops_at is not None or other.started_at >= now:
+        ending = other.stops_at is not None or other.ends_by <= now
+        if not job.preemptible or spent or ending or other.started_at >= now:
             return None
         if any(self._reaches(place, job) for place in self._owed):
             return Right.FLOOR
@@ -147,11 +148,10 @@ class Rights:
         """The weight of this job's org."""
         return self._org.weight
 
-    def borrower(self, other: Job) -> tuple[int, str]:
-        """How much the place where another's path parts from ours is above its floor."""
+    def borrower(self, other: Job) -> Place:
+        """The place where another's path parts from ours."""
         above = [p for p in self._tree.user(other.path).above() if id(p) not in self._above]
-        place = above[-1]
-        return place.used[ANY] - place.floor.get(ANY, 0), "/".join(place.path)
+        return above[-1]
 
     def _places_owed(self) -> list[Place]:
         """Places of this job that stay within their floor with it."""
@@ -165,13 +165,10 @@ class Rights:
 
     def _places_full(self) -> list[tuple[Place, str, int]]:
         """Places of this job that are at a ceiling, and how much must leave them for it."""
-        full = []
+        full: list[tuple[Place, str, int]] = []
         for place in (*self._places, *self._tree.limits(self.job)):
-            over = place.over(self.job.shape.milli_gpus, self._type)
-            if over is not None:
-                of, used, most = over
-                more = 1 if of == JOBS else self.job.shape.milli_gpus
-                full.append((place, of, used + more - most))
+            over = place.all_over(self.job.shape.milli_gpus, self._type)
+            full += [(place, of, excess) for of, excess in over]
         return full
 
     def _reaches(self, owed: Place, other: Job) -> bool:
@@ -195,7 +192,9 @@ class Rights:
 
 def _counts(place: Place, job: Job) -> bool:
     """Whether a place, in the tree or outside it, counts a job."""
-    return job.path[: len(place.path)] == place.path or place.name in job.counted
+    if place.outside:
+        return place.name in job.counted
+    return job.path[: len(place.path)] == place.path
 
 
 class Leaving:

@@ -33,8 +33,8 @@ class Place:
 
     __slots__ = (
         "base", "ceiling", "children", "floor", "heads", "in_order", "jobs", "jobs_max", "leaving",
-        "name", "oldest", "order", "parent", "path", "queues", "rate", "shapes", "since", "used",
-        "weight",
+        "name", "oldest", "order", "outside", "parent", "path", "queues", "rate", "shapes",
+        "since", "used", "weight",
     )  # fmt: skip
 
     def __init__(self, path: Path, name: str, parent: "Place | None", share: Share) -> None:
@@ -50,6 +50,7 @@ class Place:
         self.oldest: Ordered[tuple[Instant, JobId]] = Ordered()  # of a user: its jobs by age
         self.used: dict[str, int] = {ANY: 0}  # milli-GPUs that run, by type
         self.jobs = 0  # that run
+        self.outside = False  # whether it is a limit outside the tree
         self.leaving: dict[str, int] = {}  # what is still there of those who were asked to stop
         self.base: Micros = 0  # what ended jobs used, grown
         self.rate: Micros = 0  # what runs now costs in an hour
@@ -71,6 +72,10 @@ class Place:
                 return True
         return False
 
+    def above_floor(self) -> int:
+        """How many milli-GPUs it has beyond its floor."""
+        return self.used[ANY] - self.floor.get(ANY, 0)
+
     def rank(self) -> int:
         """How urgent its claim is."""
         if self.floor and self.owed():
@@ -88,6 +93,18 @@ class Place:
         if self.jobs_max is not None and jobs >= self.jobs_max:
             return JOBS, jobs, self.jobs_max
         return None
+
+    def all_over(self, milli: int, gpu_type: str) -> list[tuple[str, int]]:
+        """All ceilings that so much more, of one more job, would pass, and by how much."""
+        over = []
+        for of in (ANY, gpu_type):
+            most = self.ceiling.get(of)
+            if most is not None and (there := self.there(of)) + milli > most:
+                over.append((of, there + milli - most))
+        jobs = self.jobs + self.leaving.get(JOBS, 0)
+        if self.jobs_max is not None and jobs >= self.jobs_max:
+            over.append((JOBS, jobs + 1 - self.jobs_max))
+        return over
 
     def over_with(self, job: Job, gpu_type: str, more: int, same: int, jobs: int) -> bool:
         """Whether a job would pass a ceiling once others have started: so much more in all, so much
@@ -362,6 +379,7 @@ class ShareTree:
         if found is None:
             share = self._limits.get(name, Share())
             found = self.counted[name] = Place((name,), name, None, share)
+            found.outside = True
         return found
 
     def _reorder(self, user: Place) -> None:
