@@ -245,6 +245,14 @@ CASES = {
         queued="urgent:4/prod",
         want="low preempted for=urgent by=class; urgent waits on=n1:4",
     ),
+    "a floor of another type protects nothing here, also of a gang": Case(
+        nodes="n1=1xH100 n2=1xH100 n3=1xH100",
+        running="gang@n1:1+n2:1/who=paid.acme.web.bob fixed@n3:1/fixed/who=paid.bell.ml.ann",
+        queued="owed:1/who=paid.bell.ml.ann pair:2x1/who=paid.bell.ml.ann/waited=1m",
+        shares="paid.acme.web.bob=floor0A100 paid.bell.ml=floor10",
+        want="gang preempted for=pair by=floor; pair waits on=n1:1+n2:1;"
+        " owed waits needs=1 free=0 start=1430m",
+    ),
 }
 
 

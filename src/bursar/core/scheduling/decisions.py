@@ -26,7 +26,7 @@ class Preempt:
 
     job: JobId
     wanted_by: JobId
-    right: str  # by which rule: tier_floor, floor, class or share
+    right: str  # by which rule: floor, class or share
     lost: Micros  # work that no checkpoint keeps
     stops_at: Instant
 
@@ -67,7 +67,7 @@ class Wait:
     """Why a job that was looked at does not start, and when it can at the latest."""
 
     job: JobId
-    reason: str  # a stable word: capacity, reserved, ceiling, never_fits, freed_soon
+    reason: str  # a stable word: capacity, crowded, ceiling, never_fits
     figures: tuple[tuple[str, int | str], ...]
     reserved: Reserved | None = None
 

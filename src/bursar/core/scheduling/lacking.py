@@ -148,7 +148,8 @@ def _above_floors(rights: Rights, given: Given) -> tuple[int, list[Guard]]:
     guards = []
     while longest := max((chain for chain in chains if chain), key=len, default=()):
         milli, place = chains.pop(longest), longest[0]
-        spare = _worth(given, min(_spare(place, given[0][0].gpu_type), default=milli))
+        spares = list(_spare(place, given[0][0].gpu_type))
+        spare = _worth(given, min(spares)) if spares else milli
         if spare < milli:
             has = place.used[ANY]
             guards.append(Guard("floor", place, has, has - spare))

@@ -5,7 +5,8 @@ A job may ask another to make room by one of three rights:
     floor   a place it belongs to has less than its floor, even with the job; whoever belongs to
             another place gives what is above that one's own floor
     class   the other is of the same org and of a lower class
-    share   the other's org, of the same tier, still has the larger part by weight afterwards
+    share   the other's org, of the same tier, still has the larger part by weight afterwards, of
+            what runs now and of what was used and runs ahead
 
 By whichever right, nobody's floor is cut into. All bounds are sums over the jobs that leave, so a
 set is legal or not whatever the order in which it was made: `Leaving` keeps the sums. As each move
