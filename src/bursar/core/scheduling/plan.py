@@ -438,6 +438,8 @@ class _Turn:
         what strangers of one tier share is theirs again if it ends in time. With `dated`, only
         those count who have a date.
         """
+        if not self._coming:
+            return False
         until = self._cluster.now + job.run_max
         for place in (*self._tree.user(job.path).above(), *self._tree.limits(job)):
             strangers = len(place.path) < 2 and not place.outside
