@@ -67,9 +67,7 @@ class StrictRoute(APIRoute):
             check_kind(request.headers.get)
             whole = StrictRequest(request.scope, request.receive)
             try:
-                await (
-                    whole.body()
-                )  # also one that means nothing: nothing happens before it is there
+                await whole.body()  # even if it means nothing: before it is there nothing happens
             except ClientDisconnect:
                 return Response()  # nobody hears it
             return await handler(whole)
