@@ -122,7 +122,8 @@ def _blockers(view: View, plan: Plan) -> Iterator[Blocker]:
     """All blockers, and whether the plan came to look at the job at all."""
     found = tuple(blockers(view))
     yield from found
-    seen = any(wait.job == view.job.id for wait in plan.waits)
+    kept = any(one.reason == "kept" for one in found)  # it was looked at when room was made
+    seen = kept or any(wait.job == view.job.id for wait in plan.waits)
     if not seen and not plan.complete:
         looks = view.cluster.policy.looks
         yield Blocker(reason="not_looked_at", figures=(("looks", looks),))
