@@ -42,7 +42,7 @@ test: statics ## everything CI checks: format, lint, types, all tests, coverage 
 	$(SAY) "branch coverage of the core, at least $(COVERAGE_GATE) %"
 	@$(BIN)/coverage report --include='src/bursar/core/*' --fail-under=$(COVERAGE_GATE)
 	$(SAY) "properties over random histories, fixed seeds"
-	@$(BIN)/pytest -q -n $(JOBS) -m property
+	@PYTHONHASHSEED=0 $(BIN)/pytest -q -n $(JOBS) -m property
 
 .PHONY: check
 check: statics ## format, lint, types and the fast tests
