@@ -77,6 +77,62 @@ def demo(
     raise typer.Exit(play(state, seconds))
 
 
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")]
+
+
+@app.command("simulate")
+def simulate(
+    file: Annotated[
+        Path | None,
+        typer.Argument(help="A world in YAML; an example if not given.", dir_okay=False),
+    ] = None,
+    policy: Annotated[
+        str,
+        typer.Option("--policy", help="Policies to run side by side, such as bursar,fifo,srtf."),
+    ] = "bursar,fifo",
+    seed: Annotated[int, typer.Option(help="Same seed, same bytes.")] = 1,
+    json: Json = False,
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            "--trace", help="A CSV file of jobs, instead of the tenants'.", dir_okay=False
+        ),
+    ] = None,
+    columns: Annotated[
+        str,
+        typer.Option("--columns", help="Its columns: arrives=submit_time,runs=duration,gpus=n,..."),
+    ] = "",
+    add: Annotated[
+        list[str] | None, typer.Option("--add", help="What if: GPUs more, such as H100=16.")
+    ] = None,
+    weight: Annotated[
+        list[str] | None,
+        typer.Option("--weight", help="What if: another weight, such as paid/acme=2."),
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option("--html", help="Write a page with pictures.", dir_okay=False)
+    ] = None,
+    example: Annotated[
+        bool, typer.Option("--example", help="Print the example's file, and run nothing.")
+    ] = False,
+) -> None:
+    """Run a made-up or recorded load under one or more policies; nothing real is touched.
+
+    Exit with 1 if the books of a tenant do not add up.
+    """
+    from bursar.cli.simulating import simulate
+    from bursar.sim.example import EXAMPLE
+
+    if example:
+        print(EXAMPLE, end="")
+        raise typer.Exit
+    status = simulate(
+        file=file, policies=policy, seed=seed, json=json, trace=trace, columns=columns,
+        add=add or [], weights=weight or [], html=html,
+    )  # fmt: skip
+    raise typer.Exit(status)
+
+
 Host = Annotated[str, typer.Option("--host", help="Address to listen on.")]
 Port = Annotated[
     int, typer.Option("--port", min=0, max=65_535, help="Port to listen on; 0 for any free one.")
@@ -100,7 +156,6 @@ PrivateWebhooks = Annotated[
         help="Let webhooks lead into this network, and be without TLS.",
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")]
 
 
 @app.command()
@@ -224,6 +279,45 @@ def bench_schedule(
     if not core:
         raise typer.BadParameter("say --core", param_hint="--core")
     raise typer.Exit(measure_schedule(small=small, json=json, only=only))
+
+
+@bench.command("traces")
+def bench_traces(
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            metavar="DIR",
+            help="Folder of the traces: openb, shockwave, gentd26, philly.",
+            exists=True,
+            file_okay=False,
+        ),
+    ],
+    only: Annotated[
+        str,
+        typer.Option(
+            "--only", help="Of A,C,D,philly-oct: the experiments to run; all if not given."
+        ),
+    ] = "",
+    lists: Annotated[
+        str,
+        typer.Option(
+            "--lists", help="Of A: lists of pods, such as default,cpu200; all if not given."
+        ),
+    ] = "",
+    seeds: Annotated[int, typer.Option(min=1, help="Of A: random orders to run.")] = 10,
+    baselines: Annotated[
+        bool, typer.Option("--baselines", help="The rules of others only, without Bursar.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
+) -> None:
+    """Measure how well the scheduler decides on workloads of others; exit with 1 if the rules of
+    others do not come to what is known of them."""
+    from bursar.cli.measuring import measure_traces
+
+    status = measure_traces(
+        folder, only=only, lists=lists, seeds=seeds, ours=not baselines, json=json
+    )
+    raise typer.Exit(status)
 
 
 @bench.command("library")

@@ -6,7 +6,7 @@ from pathlib import Path
 import typer
 from rich.console import Console
 
-from bursar.bench import schedule
+from bursar.bench import schedule, traces
 from bursar.bench.ledger import LOADS, main
 from bursar.service.database import DatabaseDown, SchemaDiffers, StateUnusable
 
@@ -28,6 +28,22 @@ def measure_schedule(*, small: bool, json: bool, only: str) -> int:
     chosen = _chosen(only, schedule.LOADS)
     try:
         return 0 if schedule.main(small=small, json=json, only=chosen) else 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def measure_traces(
+    folder: Path, *, only: str, lists: str, seeds: int, ours: bool, json: bool
+) -> int:
+    """Run the experiments on traces; the status to exit with."""
+    chosen = _chosen(only, traces.EXPERIMENTS)
+    named = tuple(name.strip() for name in lists.split(",") if name.strip())
+    options = traces.Options(folder=folder, seeds=seeds, lists=named, ours=ours)
+    try:
+        return 0 if traces.main(options, json=json, only=chosen) else 1
+    except traces.Missing as error:
+        Console(stderr=True, highlight=False).print(f"bursar: {error}", soft_wrap=True)
+        return 2
     except KeyboardInterrupt:
         return 130
 

@@ -1,0 +1,339 @@
+"""The well-known policies, to be held against: one order for all jobs, with or without preemption.
+
+All of them place on the same cluster as Bursar's own scheduler and give victims the same grace, so
+they differ in whose turn it is and in nothing else.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from heapq import heapify, heappop, heappush
+from typing import Any, Final
+
+from bursar.core.ids import JobId
+from bursar.core.instant import MINUTE, NEVER, Instant
+from bursar.core.ordered import Ordered
+from bursar.core.scheduling.backfill import Claims
+from bursar.core.scheduling.cluster import Cluster
+from bursar.core.scheduling.decisions import Decision, Keep, Preempt, Start
+from bursar.core.scheduling.jobs import Job, Path, Running, Shape, Why, need
+from bursar.core.scheduling.machines import MILLI, NOW, Machine, Need, NodeId
+from bursar.core.scheduling.place import Spot, find, pieces
+from bursar.core.scheduling.policy import PARTS, Policy
+
+Key = tuple[Any, ...]  # smaller comes first; in a queue it ends in the job's id
+QUANTUM: Final = MINUTE  # how often a policy looks whose keys change with time
+
+
+class InOrder:
+    """Jobs start in the order of a key; nobody who runs makes room."""
+
+    def __init__(self, key: Callable[[Job], Key], *, backfill: bool) -> None:
+        self._key = key
+        self._backfill = backfill  # or else the first that does not fit keeps all others waiting
+        self._queues: dict[Shape, Ordered[Key]] = {}
+        self._keys: dict[JobId, Key] = {}
+
+    def queued(self, job: Job) -> None:
+        """Jobs of one shape stand in one queue: if the first does not fit, no other does."""
+        queue = self._queues.setdefault(job.shape, Ordered())
+        if job.id in self._keys:
+            queue.discard(self._keys[job.id])
+        self._keys[job.id] = (*self._key(job), job.id)
+        queue.add(self._keys[job.id])
+
+    def look_again(self, cluster: Cluster, now: Instant) -> Instant | None:
+        """Time alone changes nothing."""
+        return None
+
+    def round(self, cluster: Cluster, now: Instant) -> Sequence[Decision]:
+        """Start whoever fits, the first in order first."""
+        cluster.at(now)
+        found: list[Decision] = list(start_kept(cluster))
+        for job in self.in_turn(cluster):
+            start = start_of(cluster, job)
+            if start is not None:
+                cluster.start(start)
+                found.append(start)
+            elif not self._backfill:
+                break
+        return found
+
+    def in_turn(self, cluster: Cluster) -> Iterator[Job]:
+        """The next in order; a job that is found still waiting afterwards ends its shape's turn."""
+        heads: list[tuple[Key, int]] = []
+        queues = list(self._queues.values())
+        for number, queue in enumerate(queues):
+            if (first := _next(cluster, queue, ())) is not None:
+                heads.append((first, number))
+        heapify(heads)
+        while heads:
+            key, number = heappop(heads)
+            job = cluster.waiting[key[-1]]
+            yield job
+            if job.id in cluster.waiting and job.id not in cluster.earmarks:
+                continue  # no other of its shape fits either
+            if (following := _next(cluster, queues[number], key)) is not None:
+                heappush(heads, (following, number))
+
+
+def _next(cluster: Cluster, queue: Ordered[Key], after: Key) -> Key | None:
+    """The first that waits, behind a key; those for whom GPUs are kept need no turn."""
+    gone: list[Key] = []
+    found = None
+    for key in queue.since(after):
+        if key[-1] not in cluster.waiting:
+            gone.append(key)  # it has started
+        elif key != after and key[-1] not in cluster.earmarks:
+            found = key
+            break
+    for key in gone:
+        queue.discard(key)
+    return found
+
+
+class Preemptive(InOrder):
+    """Jobs run in the order of a key, and who comes later makes room for who comes before."""
+
+    def __init__(
+        self,
+        key: Callable[[Job], Key],
+        running_key: Callable[[Running, Instant], Key],
+        *,
+        every: int = 0,
+    ) -> None:
+        super().__init__(key, backfill=True)
+        self._running_key = running_key
+        self._every = every  # microseconds after which keys are looked at again; 0: they stay
+
+    def look_again(self, cluster: Cluster, now: Instant) -> Instant | None:
+        """After a quantum, if keys change with time and somebody waits."""
+        return now + self._every if self._every and cluster.waiting else None
+
+    def round(self, cluster: Cluster, now: Instant) -> Sequence[Decision]:
+        """Start whoever fits; for whoever does not, others make room if that is enough."""
+        cluster.at(now)
+        found: list[Decision] = list(start_kept(cluster))
+        later: _Later | None = None
+        for job in self.in_turn(cluster):
+            start = start_of(cluster, job)
+            if start is not None:
+                cluster.start(start)
+                found.append(start)
+                continue
+            later = later or _Later(cluster, self._running_key)
+            for decision in later.make_room(job, (*self._key(job), job.id)):
+                cluster.apply(decision)
+                found.append(decision)
+        return found
+
+
+_Offer = tuple[int, NodeId, int, list[Running]]  # see `_Later`
+
+
+class _Later:
+    """What runs, by node, for finding out who comes later than somebody who waits."""
+
+    def __init__(self, cluster: Cluster, key: Callable[[Running, Instant], Key]) -> None:
+        self._cluster = cluster
+        self._by_node: dict[NodeId, list[tuple[Key, Running]]] = {}
+        for running in cluster.running.values():
+            if running.stops_at is None and running.job.preemptible:
+                entry = (*key(running, cluster.now), running.job.id), running
+                for piece in running.pieces:
+                    self._by_node.setdefault(piece.node, []).append(entry)
+        for there in self._by_node.values():
+            there.sort(key=lambda one: one[0], reverse=True)
+
+    def make_room(self, job: Job, key: Key) -> list[Decision]:
+        """Ask the last in order to leave, if a job fits then; nothing otherwise."""
+        for gpu_type in job.shape.types:
+            offers = sorted(self._offers(job.shape, gpu_type, key), key=lambda one: one[:2])
+            nodes: list[tuple[NodeId, int]] = []
+            victims: dict[JobId, Running] = {}
+            tasks = 0
+            for _, node, fits, leaving in offers:
+                nodes.append((node, min(fits, job.shape.tasks - tasks)))
+                victims.update((running.job.id, running) for running in leaving)
+                tasks += nodes[-1][1]
+                if tasks == job.shape.tasks:
+                    return self._decisions(job, Spot(gpu_type, tuple(sorted(nodes))), victims)
+        return []
+
+    def _offers(self, shape: Shape, gpu_type: str, key: Key) -> Iterator[_Offer]:
+        """What each node can do for a job: cost of a task, name, tasks, who leaves for them."""
+        for name, machine in self._cluster.machines.items():
+            task = need(shape, machine.kind)
+            usable = machine.node.usable_at(self._cluster.now)
+            if task is None or machine.node.gpu_type != gpu_type or not usable:
+                continue
+            leaving: list[Running] = []
+            fits = task.times_in(machine.room)
+            for other, running in self._by_node.get(name, ()):
+                if fits >= shape.tasks or other <= key:
+                    break
+                if self._cluster.running.get(running.job.id) is running:  # else asked already
+                    leaving.append(running)
+                    fits = _fits(machine, task, leaving)
+            if fits:
+                fewest = _needed(machine, task, leaving, fits)
+                cost = sum(running.job.shape.milli_gpus for running in fewest) // fits
+                yield cost, name, fits, fewest
+
+    def _decisions(self, job: Job, spot: Spot, victims: dict[JobId, Running]) -> list[Decision]:
+        now, cluster = self._cluster.now, self._cluster
+        names = tuple(sorted(victims))
+        kept = pieces(cluster, job.shape, spot, NOW, frozenset(names))
+        found: list[Decision] = [
+            Preempt(
+                job=name, wanted_by=job.id, right="order", lost=victims[name].lost(now),
+                stops_at=now + cluster.policy.grace,
+            )
+            for name in names
+        ]  # fmt: skip
+        return [*found, Keep(job=job.id, gpu_type=spot.gpu_type, pieces=kept, victims=names)]
+
+
+def _fits(machine: Machine, task: Need, leaving: list[Running]) -> int:
+    """Tasks that fit on a node once some have left."""
+    return task.times_in(machine.room_at(NOW, frozenset(one.job.id for one in leaving)))
+
+
+def _needed(machine: Machine, task: Need, leaving: list[Running], fits: int) -> list[Running]:
+    """Those of them who must leave for so many tasks to fit; the first that need not stay."""
+    for one in leaving if len(leaving) > 1 else ():
+        others = [other for other in leaving if other is not one]
+        if _fits(machine, task, others) >= fits:
+            return _needed(machine, task, others, fits)
+    return leaving
+
+
+def start_kept(cluster: Cluster) -> list[Decision]:
+    """Start the jobs for which others have left by now."""
+    found: list[Decision] = []
+    for name in sorted(cluster.earmarks):
+        earmark = cluster.earmarks[name]
+        if cluster.can_start(earmark):
+            start = Start(job=name, gpu_type=earmark.gpu_type, pieces=earmark.pieces, why=Why.FREED)
+            cluster.start(start)
+            found.append(start)
+    return found
+
+
+def start_of(cluster: Cluster, job: Job) -> Start | None:
+    """The start of a job at once, where it fits best; None if it does not fit."""
+    spot = find(cluster, Claims(cluster), job.shape, job.shape.types, NEVER)
+    if spot is None:
+        return None
+    got = pieces(cluster, job.shape, spot)
+    return Start(job=job.id, gpu_type=spot.gpu_type, pieces=got, why=Why.TURN)
+
+
+class LeastAttained(Preemptive):
+    """Who has had the fewest GPU-seconds runs, in doubling steps; inside a step who came first.
+
+    Work that was lost counts as had: two jobs without checkpoints would else take turns for ever.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(self._waiting, self._running, every=QUANTUM)
+        self._had: dict[JobId, int] = {}  # GPU-microseconds of earlier attempts
+
+    def round(self, cluster: Cluster, now: Instant) -> Sequence[Decision]:
+        """As others, and remembers what those had who leave."""
+        found = super().round(cluster, now)
+        for decision in found:
+            if isinstance(decision, Preempt):
+                running = cluster.running[decision.job]  # until its grace is over
+                self._had[decision.job] = self._service(running, decision.stops_at)
+        return found
+
+    def _waiting(self, job: Job) -> Key:
+        return _step(self._had.get(job.id, 0)), job.queued_at
+
+    def _running(self, running: Running, now: Instant) -> Key:
+        return _step(self._service(running, now)), -1
+
+    def _service(self, running: Running, now: Instant) -> int:
+        job = running.job
+        now_had = job.shape.milli_gpus * (now - running.started_at) // MILLI
+        return self._had.get(job.id, 0) + now_had
+
+
+def _step(service: int) -> int:
+    """Doubling steps, the first of two GPU-minutes."""
+    return (service // (2 * MINUTE)).bit_length()
+
+
+class DominantShare:
+    """Whose org has the least of what it has most of, by weight, comes first (DRF)."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._tiers = {tier.name: tier.weight for tier in policy.tiers}
+        self._weights = {path: share.weight for path, share in policy.shares}
+        self._orgs: dict[Path, InOrder] = {}
+
+    def queued(self, job: Job) -> None:
+        """Every org has a queue of its own."""
+        org = job.path[:2]
+        if org not in self._orgs:
+            self._orgs[org] = InOrder(lambda job: (job.queued_at,), backfill=True)
+        self._orgs[org].queued(job)
+
+    def look_again(self, cluster: Cluster, now: Instant) -> Instant | None:
+        """Time alone changes nothing."""
+        return None
+
+    def round(self, cluster: Cluster, now: Instant) -> Sequence[Decision]:
+        """Start a job of the org that has the least, again and again."""
+        cluster.at(now)
+        found: list[Decision] = []
+        turns = {org: queue.in_turn(cluster) for org, queue in self._orgs.items()}
+        had = self._had(cluster)
+        shares = [(self._share(cluster, org, had.get(org, {})), org) for org in turns]
+        heapify(shares)
+        full: set[Shape] = set()
+        while shares:
+            _, org = heappop(shares)
+            start = next(_first_start(cluster, turns[org], full), None)
+            if start is not None:
+                cluster.start(start)
+                found.append(start)
+                of_org = had.setdefault(org, {})
+                milli = cluster.running[start.job].job.shape.milli_gpus
+                of_org[start.gpu_type] = of_org.get(start.gpu_type, 0) + milli
+                heappush(shares, (self._share(cluster, org, of_org), org))
+        return found
+
+    def _share(self, cluster: Cluster, org: Path, had: dict[str, int]) -> int:
+        """The largest part of a GPU type that an org has, in parts per million, by weight."""
+        parts = (PARTS * milli // (cluster.gpus[name] * MILLI) for name, milli in had.items())
+        weight = self._tiers.get(org[0], 1) * self._weights.get(org, 1)
+        return max(parts, default=0) * PARTS // weight
+
+    def _had(self, cluster: Cluster) -> dict[Path, dict[str, int]]:
+        had: dict[Path, dict[str, int]] = {}
+        for running in cluster.running.values():
+            of_org = had.setdefault(running.job.path[:2], {})
+            milli = running.job.shape.milli_gpus
+            of_org[running.gpu_type] = of_org.get(running.gpu_type, 0) + milli
+        return had
+
+
+def _first_start(cluster: Cluster, turn: Iterator[Job], full: set[Shape]) -> Iterator[Start]:
+    """The start of the first job of an org that fits, shapes left out that are known not to."""
+    for job in turn:
+        if job.shape not in full:
+            start = start_of(cluster, job)
+            if start is not None:
+                yield start
+                return
+            full.add(job.shape)
+
+
+def left(job: Job) -> int:
+    """Microseconds a job says that it still runs; its bound if it does not say."""
+    return job.run_max if job.estimate is None else min(job.estimate, job.run_max)
+
+
+def left_running(running: Running, now: Instant) -> int:
+    """The same of a job that runs."""
+    return max(left(running.job) - (now - running.started_at), 0)

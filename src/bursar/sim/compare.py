@@ -1,0 +1,49 @@
+"""Several runs side by side: policies, and the world before and after a change."""
+
+from collections.abc import Callable
+from typing import Any
+
+from bursar.core.value import value
+from bursar.sim.chance import Chance
+from bursar.sim.engine import Engine
+from bursar.sim.policies import POLICIES
+from bursar.sim.report import report
+from bursar.sim.world import World
+
+Telling = Callable[[str, int, int], None]  # which run, jobs that are over, all
+
+
+@value
+class Case:
+    """One run to be made."""
+
+    policy: str
+    world: World
+    variant: str = ""  # what was changed; empty: nothing
+
+    @property
+    def name(self) -> str:
+        """How it is called beside others."""
+        return f"{self.policy} {self.variant}".strip()
+
+
+def run(case: Case, seed: int, tell: Telling = lambda name, over, all: None) -> dict[str, Any]:
+    """Live through a world under a policy; the same arguments give the same figures."""
+    _, make = POLICIES[case.policy]
+    engine = Engine(case.world, make(case.world.policy), Chance(seed, "world"))
+    engine.run(lambda over, all: tell(case.name, over, all))
+    fleet = case.world.fleet
+    return {"policy": case.policy, "variant": case.variant, "gpus": fleet.gpus, **report(engine)}
+
+
+def compare(
+    cases: list[Case], seed: int, tell: Telling = lambda name, over, all: None
+) -> dict[str, Any]:
+    """All runs; chance is the same for each, so that only what was changed differs."""
+    runs = [run(case, seed, tell) for case in cases]
+    return {
+        "simulation": "bursar",
+        "seed": seed,
+        "runs": runs,
+        "clean": not any(one["problems"] for one in runs),
+    }

@@ -1,0 +1,94 @@
+"""Machines of a made-up world, and what their GPUs cost."""
+
+from bursar.core.checks import text, whole
+from bursar.core.instant import HOUR, NEVER
+from bursar.core.money import AMOUNT_MAX, CREDIT, Micros
+from bursar.core.scheduling.machines import GPUS_MAX, Node, NodeId
+from bursar.core.value import altered, value
+
+
+@value
+class Group:
+    """Nodes that are all alike."""
+
+    gpu_type: str
+    nodes: int
+    gpus: int = 8  # of each node
+    slots: int = 1  # parts of a GPU that can be leased apart
+    price: Micros = 2 * CREDIT  # of a GPU-hour
+    racks: int = 1  # the nodes stand in so many, in turn
+    joins: int = 0  # microseconds after the beginning from when on they are there: on order before
+    fails_every: int = 0  # microseconds of a node between failures, on average; 0: never
+    repaired_in: int = HOUR  # microseconds until a node that failed is there again
+
+    def __post_init__(self) -> None:
+        text("gpu_type", self.gpu_type)
+        whole("nodes", self.nodes, 0, 100_000)
+        whole("gpus", self.gpus, 1, GPUS_MAX)
+        whole("price", self.price, 0, AMOUNT_MAX)
+        whole("racks", self.racks, 1, 100_000)
+        whole("joins", self.joins, 0, NEVER)
+        whole("fails_every", self.fails_every, 0, NEVER)
+        whole("repaired_in", self.repaired_in, 1, NEVER)
+
+
+@value
+class Fleet:
+    """All machines of a world."""
+
+    groups: tuple[Group, ...]
+
+    def __post_init__(self) -> None:
+        if not sum(group.nodes for group in self.groups):
+            raise ValueError("a fleet has at least one node")
+
+    @property
+    def types(self) -> tuple[str, ...]:
+        """The GPU types there are, each once, as they were named."""
+        return tuple(dict.fromkeys(group.gpu_type for group in self.groups if group.nodes))
+
+    @property
+    def prices(self) -> tuple[tuple[str, Micros], ...]:
+        """GPU type → micro-credits per GPU-hour; of groups of one type the first counts."""
+        found: dict[str, Micros] = {}
+        for group in self.groups:
+            found.setdefault(group.gpu_type, group.price)
+        return tuple(found.items())
+
+    @property
+    def gpus(self) -> int:
+        """How many GPUs there are in all."""
+        return sum(group.nodes * group.gpus for group in self.groups)
+
+    @property
+    def node_gpus(self) -> int:
+        """GPUs of the largest node: what a job can have without being spread."""
+        return max(group.gpus for group in self.groups if group.nodes)
+
+    def named(self) -> tuple[tuple[Node, Group], ...]:
+        """Every node with the group it is of."""
+        found = []
+        for place, group in enumerate(self.groups):
+            for number in range(group.nodes):
+                name = NodeId(f"{group.gpu_type}-{place}-{number:04}")
+                rack = f"r{place}-{number % group.racks}"
+                node = Node(
+                    id=name, gpu_type=group.gpu_type, gpus=group.gpus, slots=group.slots, rack=rack
+                )
+                found.append((node, group))
+        return tuple(found)
+
+    def with_gpus(self, gpu_type: str, gpus: int) -> "Fleet":
+        """The fleet with so many GPUs more, or fewer, of a type, in whole nodes as it has them."""
+        for place, group in enumerate(self.groups):
+            if group.gpu_type == gpu_type:
+                nodes, rest = divmod(gpus, group.gpus)
+                if rest:
+                    told = f"nodes of {gpu_type} have {group.gpus} GPUs: {gpus:+} are no whole ones"
+                    raise ValueError(told)
+                more = altered(group, nodes=group.nodes + nodes)
+                return Fleet(groups=(*self.groups[:place], more, *self.groups[place + 1 :]))
+        node = min(self.node_gpus, abs(gpus))
+        if gpus <= 0 or gpus % node:
+            raise ValueError(f"there are no nodes of {gpu_type} that could be {gpus:+} GPUs")
+        return Fleet(groups=(*self.groups, Group(gpu_type=gpu_type, nodes=gpus // node, gpus=node)))

@@ -1,0 +1,109 @@
+"""Who decides in a made-up world: Bursar's own scheduler, and the well-known ones beside it."""
+
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from bursar.core.instant import Instant
+from bursar.core.scheduling.cluster import Cluster
+from bursar.core.scheduling.decisions import Decision
+from bursar.core.scheduling.jobs import Job, Running
+from bursar.core.scheduling.plan import carry_out
+from bursar.core.scheduling.policy import Policy
+from bursar.sim.baselines import (
+    DominantShare,
+    InOrder,
+    Key,
+    LeastAttained,
+    Preemptive,
+    left,
+    left_running,
+)
+
+
+class Scheduler(Protocol):
+    """What a world asks of a policy."""
+
+    def queued(self, job: Job) -> None:
+        """A job waits, from now on or again."""
+
+    def round(self, cluster: Cluster, now: Instant) -> Sequence[Decision]:
+        """Decide, and carry it out on the cluster."""
+
+    def look_again(self, cluster: Cluster, now: Instant) -> Instant | None:
+        """When something may be decided although nothing happens before."""
+
+
+class Bursar:
+    """The scheduler that ships."""
+
+    def queued(self, job: Job) -> None:
+        """The cluster knows it."""
+
+    def round(self, cluster: Cluster, now: Instant) -> Sequence[Decision]:
+        """A plan, carried out."""
+        return carry_out(cluster, now).decisions
+
+    def look_again(self, cluster: Cluster, now: Instant) -> Instant | None:
+        """When the next job has waited too long."""
+        for at, _ in cluster.tree.due.since((now + 1, ())):
+            return at
+        return None
+
+
+def _by_tier(policy: Policy) -> Preemptive:
+    """The higher tier first, then the higher class; each makes room for those above it."""
+    ranks = {tier.name: -tier.weight for tier in policy.tiers}
+
+    def waiting(job: Job) -> Key:
+        return ranks.get(job.path[0], 0), -job.priority_class, job.queued_at
+
+    def running(one: Running, now: Instant) -> Key:
+        return ranks.get(one.job.path[0], 0), -one.job.priority_class, -1
+
+    return Preemptive(waiting, running)
+
+
+def _by_age(job: Job) -> Key:
+    return (job.queued_at,)
+
+
+def _by_run(job: Job) -> Key:
+    return left(job), job.queued_at
+
+
+def _by_service(job: Job) -> Key:
+    return left(job) * job.shape.milli_gpus, job.queued_at
+
+
+POLICIES: Final[dict[str, tuple[str, Callable[[Policy], Scheduler]]]] = {
+    "bursar": ("the scheduler that ships", lambda policy: Bursar()),
+    "fifo": (
+        "the oldest first; who does not fit keeps all others waiting",
+        lambda policy: InOrder(_by_age, backfill=False),
+    ),
+    "fifo-backfill": (
+        "the oldest first, and whoever fits beside",
+        lambda policy: InOrder(_by_age, backfill=True),
+    ),
+    "sjf": (
+        "the shortest first, by estimate or bound, and whoever fits beside",
+        lambda policy: InOrder(_by_run, backfill=True),
+    ),
+    "las": (
+        "least attained service, preemptive, in doubling steps",
+        lambda policy: LeastAttained(),
+    ),
+    "srtf": (
+        "the shortest remaining time, preemptive",
+        lambda policy: Preemptive(_by_run, lambda one, now: (left_running(one, now), -1)),
+    ),
+    "srsf": (
+        "the shortest remaining time times GPUs, preemptive",
+        lambda policy: Preemptive(
+            _by_service,
+            lambda one, now: (left_running(one, now) * one.job.shape.milli_gpus, -1),
+        ),
+    ),
+    "drf": ("the org with the least dominant share, by weight", DominantShare),
+    "strict-priority": ("the higher tier first, then the higher class, preemptive", _by_tier),
+}

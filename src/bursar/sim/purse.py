@@ -1,0 +1,182 @@
+"""The money of a made-up world: every tenant has books, kept by the ledger of `bursar.core`.
+
+A job reserves when it is submitted, draws when it starts and settles when it ends. What an attempt
+lost is given back before anything else happens, so nobody pays for work that did not last. Beside
+the books a second sum is kept in the plainest way, the price of every stretch of work that was
+kept; `problems` tells when the two differ.
+"""
+
+from bursar.core.ids import AccountId, ChargeId, GrantId, HoldId, PriceVersionId, UserId
+from bursar.core.instant import DAY, MILLISECOND, Instant
+from bursar.core.ledger.books import COMPARTMENTS, Books
+from bursar.core.ledger.commands import (
+    AddAccount,
+    AddUser,
+    Charge,
+    Command,
+    GiveBack,
+    Issue,
+    Redraw,
+    Release,
+    Reserve,
+    SetPolicy,
+    Settle,
+)
+from bursar.core.ledger.decide import perform
+from bursar.core.ledger.events import Event, HoldClosed, HoldOpened, WorkGivenBack
+from bursar.core.ledger.values import Compartment, Context, Kind, OrgPolicy
+from bursar.core.ledger.verify import problems
+from bursar.core.money import AMOUNT_MAX, CREDIT, Micros, usage_price
+from bursar.core.pricing import PriceBook, PriceVersion, Rate
+from bursar.core.refusal import Code, Refusal, broken, invariant
+from bursar.sim.work import Work
+
+ROOT = AccountId("org")
+PLENTY: Micros = AMOUNT_MAX // 2  # what a tenant has of whom nobody said how much
+WAITS_MAX = 3_650 * DAY  # no hold ends before its job does, however long that waits
+
+
+class Account:
+    """One tenant's books, and the plain sum beside them."""
+
+    def __init__(self, prices: PriceBook, credits: Micros, now: Instant) -> None:
+        self.books = Books(prices)
+        self.users: set[UserId] = set()
+        self.kept: Micros = 0  # the price of all work that lasted, counted beside the books
+        self.given_back: Micros = 0  # of work that was lost
+        self.returned: Micros = 0  # set aside and not needed
+        self.refused = 0  # jobs for which there was not enough
+        self.must(AddAccount(account=ROOT, parent=None, name="org"), now)
+        self.must(SetPolicy(policy=OrgPolicy(job_hold_max=WAITS_MAX)), now)
+        if credits:
+            grant = GrantId("grant")
+            self.must(Issue(grant=grant, account=ROOT, amount=credits, kind=Kind.PAID), now)
+
+    def must(self, command: Command, now: Instant) -> None:
+        """Do what cannot be refused."""
+        outcome = self.do(command, now)
+        if isinstance(outcome, Refusal):
+            raise broken("the ledger refused", command=command, refusal=outcome)
+
+    def do(self, command: Command, now: Instant) -> tuple[Event, ...] | Refusal:
+        """Let the ledger decide, and count what comes back."""
+        outcome = perform(self.books, command, now)
+        if not isinstance(outcome, Refusal):
+            for event in outcome:
+                if isinstance(event, WorkGivenBack):
+                    self.given_back += event.amount
+                elif isinstance(event, HoldClosed):
+                    self.returned += sum(
+                        one.amount for one in event.postings if one.target is Compartment.AVAILABLE
+                    )
+        return outcome
+
+    def sums(self) -> dict[str, Micros]:
+        """All credits of the tenant by compartment."""
+        sums = dict.fromkeys(COMPARTMENTS, 0)
+        for _, grant in self.books.grants.items():
+            for part in COMPARTMENTS:
+                sums[part] += getattr(grant, part.value)
+        return {part.value: amount for part, amount in sums.items()}
+
+    def problems(self, *, over: bool) -> list[str]:
+        """What does not add up; `over`: no job is left that could hold anything."""
+        found, sums = problems(self.books), self.sums()
+        if sum(sums.values()) != self.books.singles.issued:
+            found.append(f"{self.books.singles.issued} issued, but {sums} are there")
+        if over and sums["held"]:
+            found.append(f"{sums['held']} held, but nothing is left to run")
+        owed = sum(debt.owed for _, debt in self.books.debts.items())
+        if over and sums["spent"] + owed != self.kept:
+            found.append(f"{sums['spent']} spent, {owed} owed, but work of {self.kept} was kept")
+        return found
+
+
+class Purse:
+    """The books of all tenants of a world."""
+
+    def __init__(
+        self,
+        prices: tuple[tuple[str, Micros], ...],
+        credits: dict[str, Micros],
+        now: Instant,
+    ) -> None:
+        self.accounts: dict[str, Account] = {}
+        self._rates = dict(prices)
+        self._credits = credits
+        self._since = now
+        rates = tuple(Rate(gpu_type=name, micros_per_gpu_hour=price) for name, price in prices)
+        version = PriceVersion(id=PriceVersionId("list"), effective_at=0, rates=rates)
+        self._prices = PriceBook(versions=(version,))
+
+    def submit(self, work: Work, run: int, now: Instant) -> tuple[str, ...]:
+        """Set aside what a job can cost; the GPU types it can pay for, none if it cannot."""
+        account = self._account(work.org)
+        user = UserId(work.path[-1])
+        if user not in account.users:
+            account.users.add(user)
+            account.must(AddUser(user=user), now)
+        outcome = account.do(
+            Reserve(
+                hold=HoldId(work.id), account=ROOT, user=user, run_ms=_ms(run), for_job=True,
+                context=Context(
+                    gpu_types=work.shape.types, milli_gpus=work.milli_gpus, job=work.id
+                ),
+            ),
+            now,
+        )  # fmt: skip
+        if isinstance(outcome, Refusal):
+            enough = outcome.code is not Code.INSUFFICIENT_CREDITS
+            invariant(not enough, "the ledger refused a job", refusal=outcome)
+            account.refused += 1
+            return ()
+        opened = next(event for event in outcome if isinstance(event, HoldOpened))
+        return opened.terms.context.gpu_types
+
+    def start(self, work: Work, attempt: int, gpu_type: str, run: int, now: Instant) -> None:
+        """Draw for an attempt on the GPUs it got."""
+        hold = HoldId(work.id)
+        self._account(work.org).must(
+            Redraw(hold=hold, attempt=attempt, gpu_type=gpu_type, run_ms=_ms(run)), now
+        )
+
+    def stop(
+        self, work: Work, attempt: int, gpu_type: str, run: int, kept: int, now: Instant
+    ) -> None:
+        """Charge what an attempt ran, and give back what of it did not last."""
+        account, hold = self._account(work.org), HoldId(work.id)
+        charge = ChargeId(f"{work.id}/{attempt}")
+        account.must(
+            Charge(charge=charge, hold=hold, attempt=attempt, run_ms=_ms(run), final=True), now
+        )
+        if _ms(kept) < _ms(run):
+            account.must(GiveBack(hold=hold, attempt=attempt, kept_ms=_ms(kept)), now)
+        account.kept += usage_price(self._rates[gpu_type], work.milli_gpus, _ms(kept))
+
+    def finish(
+        self, work: Work, attempt: int, gpu_type: str, run: int, kept: int, now: Instant
+    ) -> None:
+        """Charge the last attempt; what is left of the hold goes back."""
+        self.stop(work, attempt, gpu_type, run, kept, now)
+        charge = ChargeId(f"{work.id}/end")
+        self._account(work.org).must(Settle(charge=charge, hold=HoldId(work.id)), now)
+
+    def drop(self, work: Work, now: Instant) -> None:
+        """Give everything back that was set aside for a job that runs no more."""
+        self._account(work.org).must(Release(hold=HoldId(work.id)), now)
+
+    def _account(self, org: str) -> Account:
+        found = self.accounts.get(org)
+        if found is None:
+            credits = self._credits.get(org, PLENTY)
+            found = self.accounts[org] = Account(self._prices, credits, self._since)
+        return found
+
+
+def _ms(span: int) -> int:
+    return span // MILLISECOND
+
+
+def credits_of(amount: Micros) -> float:
+    """An amount in credits, to be looked at."""
+    return amount / CREDIT

@@ -1,0 +1,194 @@
+"""What a run amounts to: figures for all, by tier and by tenant, as plain values.
+
+Nothing here depends on how fast the machine was, so equal runs give equal bytes.
+"""
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from bursar.core.instant import HOUR, SECOND, Instant
+from bursar.core.scheduling.policy import Tier
+from bursar.core.value import value
+from bursar.sim.engine import Engine
+from bursar.sim.lives import Fate, Life
+from bursar.sim.metrics import finish_time_fairness, jain, mean, percentile, share_met, slowdown
+from bursar.sim.purse import Account, credits_of
+
+SHORT_S: Final = 10.0  # runs shorter than this count as so long in slowdowns
+UNFAIR: Final = 1.05  # a finish-time fairness above it is unfair
+SPREAD: Final = (*range(5, 100, 5), 99, 99.9, 100)  # percentages of the delays that are told
+_NO_TIER: Final = Tier(name="other")
+
+
+@value
+class Seen:
+    """One job as the figures see it; spans in seconds."""
+
+    tier: str
+    org: str
+    wait: float  # until it first started
+    delay: float | None  # all but its own run, if it is over: waiting and whatever making room cost
+    completion: float | None
+    slowdown: float | None
+    rho: float | None
+
+
+def report(engine: Engine) -> dict[str, Any]:
+    """All figures of a run that is over."""
+    now, gpus = engine.now, engine.world.fleet.gpus
+    seen = [_seen(life, now, gpus) for life in engine.lives.values() if life.fate not in _TURNED]
+    tiers = {tier.name: tier for tier in engine.world.policy.tiers}
+    lives = engine.lives.values()
+    return {
+        "jobs": _jobs(lives, len(engine.world.works)),
+        "pool": _pool(engine),
+        "all": _figures(seen),
+        "tiers": {
+            name: {**_figures(of), **_promises(of, tiers.get(name, _NO_TIER))}
+            for name, of in _grouped(seen, "tier").items()
+        },
+        "tenants": {
+            name: {**_figures(of), **_money(engine.purse.accounts[name])}
+            for name, of in _grouped(seen, "org").items()
+        },
+        "fairness": _fairness(seen),
+        "delays_s": _spread([one.delay for one in seen if one.delay is not None]),
+        "timeline": [
+            [(at - engine.world.begins_at) // SECOND, busy / 1_000, waiting]
+            for at, busy, waiting in engine.timeline.points
+        ],
+        "problems": problems(engine),
+    }
+
+
+def problems(engine: Engine) -> list[str]:
+    """What does not add up in the books of the tenants."""
+    over = not any(life.fate in _OPEN for life in engine.lives.values())
+    return [
+        f"{org}: {problem}"
+        for org, account in sorted(engine.purse.accounts.items())
+        for problem in account.problems(over=over)
+    ]
+
+
+_TURNED: Final = (Fate.UNPAID, Fate.UNFIT)
+_OPEN: Final = (Fate.WAITING, Fate.RUNNING)
+
+
+def _seen(life: Life, now: Instant, gpus: int) -> Seen:
+    work, ended = life.work, life.ended_at
+    started = now if life.first_started_at is None else life.first_started_at
+    wait = (started - work.arrives_at) / SECOND
+    if ended is None:
+        return Seen(
+            tier=work.tier, org=work.org, wait=wait, delay=None, completion=None, slowdown=None,
+            rho=None,
+        )  # fmt: skip
+    completion, alone = (ended - work.arrives_at) / SECOND, life.total / SECOND
+    wanted = (life.wanted_after - life.wanted_before) / (ended - work.arrives_at)
+    return Seen(
+        tier=work.tier,
+        org=work.org,
+        wait=wait,
+        delay=completion - alone,
+        completion=completion,
+        slowdown=slowdown(completion, alone, SHORT_S),
+        rho=finish_time_fairness(completion, alone, wanted / (1_000 * gpus)),
+    )
+
+
+def _grouped(seen: list[Seen], by: str) -> dict[str, list[Seen]]:
+    groups: dict[str, list[Seen]] = {}
+    for one in seen:
+        groups.setdefault(getattr(one, by), []).append(one)
+    return dict(sorted(groups.items()))
+
+
+def _jobs(lives: Iterable[Life], all: int) -> dict[str, int]:
+    found = dict.fromkeys(Fate, 0)
+    for life in lives:
+        found[life.fate] += 1
+    unfinished = found.pop(Fate.WAITING) + found.pop(Fate.RUNNING)
+    return {"all": all, **{fate.value: n for fate, n in found.items()}, "unfinished": unfinished}
+
+
+def _pool(engine: Engine) -> dict[str, float | int]:
+    now, lives = engine.now, list(engine.lives.values())
+    capacity = engine.capacity.until(now) * 1_000
+    kept = sum(life.kept * life.work.milli_gpus for life in lives)
+    busy = engine.busy.until(now)
+    return {
+        "span_s": _round((now - engine.world.begins_at) / SECOND),
+        "utilisation_pct": _round(100 * busy / capacity if capacity else 0.0),
+        "goodput_pct": _round(100 * kept / capacity if capacity else 0.0),
+        "waste_pct": _round(100 * _lost(lives, "lost", "overhead") / busy if busy else 0.0),
+        "lost_gpu_h": _round(_lost(lives, "lost") / 1_000 / HOUR),
+        "restart_gpu_h": _round(_lost(lives, "overhead") / 1_000 / HOUR),
+        "preemptions": sum(life.preemptions for life in lives),
+        "attempts_failed": sum(life.failures for life in lives),
+        "node_failures": engine.node_failures,
+        "rounds": engine.rounds,
+    }
+
+
+def _lost(lives: list[Life], *names: str) -> int:
+    """Thousandths of GPUs times microseconds."""
+    return sum(getattr(life, name) * life.work.milli_gpus for life in lives for name in names)
+
+
+def _figures(seen: list[Seen]) -> dict[str, float | int]:
+    figures: dict[str, float | int] = {"jobs": len(seen)}
+    for name, unit in (("wait", "_s"), ("delay", "_s"), ("completion", "_s"), ("slowdown", "")):
+        values = [one for job in seen if (one := getattr(job, name)) is not None]
+        figures[f"{name}_mean{unit}"] = _round(mean(values))
+        for percent in (50, 95, 99):
+            figures[f"{name}_p{percent}{unit}"] = _round(percentile(values, percent))
+        figures[f"{name}_max{unit}"] = _round(max(values, default=0.0))
+    return figures
+
+
+def _promises(seen: list[Seen], tier: Tier) -> dict[str, float | int]:
+    """What a tier is promised: a start in time, and that nobody waits without end."""
+    target, patience = tier.start_target / SECOND, tier.ages_after / SECOND
+    delays = [one.wait if one.delay is None else one.delay for one in seen]
+    return {
+        "target_s": _round(target),
+        "started_in_time_pct": _round(share_met([one.wait for one in seen], target)),
+        "delayed_within_target_pct": _round(share_met(delays, target)),
+        "starved": sum(one.wait > patience for one in seen),
+    }
+
+
+def _fairness(seen: list[Seen]) -> dict[str, float]:
+    rhos = [one.rho for one in seen if one.rho]
+    orgs = _grouped(seen, "org").values()
+    slow = [mean([one.slowdown for one in org if one.slowdown]) for org in orgs]
+    return {
+        "rho_mean": _round(mean(rhos)),
+        "rho_p99": _round(percentile(rhos, 99)),
+        "rho_worst": _round(max(rhos, default=0.0)),
+        "unfair_pct": _round(100.0 - share_met(rhos, UNFAIR)),
+        "jain_of_jobs": _round(jain([1 / rho for rho in rhos])),
+        "jain_of_tenants": _round(jain([1 / one for one in slow if one])),
+    }
+
+
+def _spread(delays: list[float]) -> list[list[float]]:
+    """How delays are spread: percentages, and the delay that so many do not exceed."""
+    return [[percent, _round(percentile(delays, percent))] for percent in SPREAD]
+
+
+def _money(account: Account) -> dict[str, float | int]:
+    sums = account.sums()
+    return {
+        "credits_spent": credits_of(sums["spent"]),
+        "credits_held": credits_of(sums["held"]),
+        "credits_given_back": credits_of(account.given_back),
+        "credits_returned": credits_of(account.returned),
+        "jobs_unpaid": account.refused,
+    }
+
+
+def _round(number: float) -> float:
+    """As exact as anybody needs, and the same on every machine."""
+    return round(number, 4)

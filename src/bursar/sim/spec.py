@@ -1,0 +1,239 @@
+"""A world as people write it down: a mapping of plain values, as read from YAML or JSON.
+
+Spans are written `30s`, `10m`, `2h`, `1d` or as seconds; credits as numbers or text with up to six
+decimals. A word that is not known is refused, with the place where it stands.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from decimal import Decimal, InvalidOperation
+from typing import Any, Final, TypeVar
+
+from bursar.core.instant import DAY, HOUR, MINUTE, NEVER, SECOND
+from bursar.core.money import CREDIT, Micros
+from bursar.core.scheduling.jobs import Path
+from bursar.core.scheduling.policy import Policy, Share
+from bursar.core.value import altered, value
+from bursar.sim.chance import Chance
+from bursar.sim.fleets import Fleet, Group
+from bursar.sim.loads import Arrivals, Tenant, works
+from bursar.sim.work import Work
+from bursar.sim.world import World
+
+T = TypeVar("T")
+_SPAN: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd]?)", re.ASCII)
+_UNITS: Final = {"": SECOND, "s": SECOND, "m": MINUTE, "h": HOUR, "d": DAY}
+POLICY_FIELDS: Final = ("grace", "inside_a_user", "half_life", "preemptions_max", "reservations")
+
+
+class SpecWrong(ValueError):
+    """What was written down is no world."""
+
+
+@value
+class Spec:
+    """A world whose jobs have not been drawn yet."""
+
+    fleet: Fleet
+    tenants: tuple[Tenant, ...] = ()
+    span: int = DAY  # how long jobs arrive
+    policy: Policy = Policy()
+    credits: tuple[tuple[str, Micros], ...] = ()
+    restart_cost: int = 0
+    drain: int = 30 * DAY
+
+    def world(self, chance: Chance, given: tuple[Work, ...] | None = None) -> World:
+        """The world with its jobs, drawn or given."""
+        if given is None:
+            types, size = self.fleet.types, self.fleet.node_gpus
+            given = works(self.tenants, self.span, types, size, chance.stream("load"))
+        return World(
+            fleet=self.fleet, works=given, policy=self.policy, credits=self.credits,
+            restart_cost=self.restart_cost, drain=self.drain,
+        )  # fmt: skip
+
+    def with_gpus(self, gpu_type: str, gpus: int) -> "Spec":
+        """The same with so many GPUs more, or fewer."""
+        fleet = _checked(f"{gpu_type}={gpus}", lambda: self.fleet.with_gpus(gpu_type, gpus))
+        return altered(self, fleet=fleet)
+
+    def with_weight(self, path: Path, weight: int) -> "Spec":
+        """The same with another weight of a place in the tree of shares."""
+        shares = dict(self.policy.shares)
+        if len(path) == 1:
+            tiers = tuple(
+                altered(tier, weight=weight) if tier.name == path[0] else tier
+                for tier in self.policy.tiers
+            )
+            if tiers == self.policy.tiers and path[0] not in {one.name for one in tiers}:
+                raise SpecWrong(f"there is no tier {path[0]}")
+            return altered(self, policy=altered(self.policy, tiers=tiers))
+        shares[path] = altered(shares.get(path, Share()), weight=weight)
+        return altered(self, policy=altered(self.policy, shares=tuple(sorted(shares.items()))))
+
+
+def spec_of(given: object) -> Spec:
+    """The world that was written down."""
+    words = _mapping(given, "the file")
+    known = {"fleet", "tenants", "days", "policy", "shares", "credits", "restart_cost", "drain"}
+    _only(words, known, "the file")
+    groups = _list(words.get("fleet"), "fleet")
+    tenants = _list(words.get("tenants", []), "tenants")
+    credits = _mapping(words.get("credits", {}), "credits")
+    return _checked(
+        "the file",
+        lambda: Spec(
+            fleet=Fleet(
+                groups=tuple(
+                    _made(Group, one, f"fleet[{place}]") for place, one in enumerate(groups)
+                )
+            ),
+            tenants=tuple(_tenant(one, f"tenants[{place}]") for place, one in enumerate(tenants)),
+            span=round(_number(words.get("days", 1), "days") * DAY),
+            policy=_policy(words),
+            credits=tuple(
+                sorted(
+                    (org, micros_of(amount, f"credits.{org}")) for org, amount in credits.items()
+                )
+            ),
+            restart_cost=span_of(words.get("restart_cost", 0), "restart_cost"),
+            drain=span_of(words.get("drain", "30d"), "drain"),
+        ),
+    )
+
+
+def span_of(given: object, where: str) -> int:
+    """A span of time in microseconds."""
+    found = _SPAN.fullmatch(str(given).strip())
+    if found is None or isinstance(given, bool):
+        raise SpecWrong(f"{where}: {given!r} is no span: write 30s, 10m, 2h or 1d")
+    return min(round(Decimal(found[1]) * _UNITS[found[2]]), NEVER)
+
+
+def micros_of(given: object, where: str) -> Micros:
+    """An amount of credits, exactly."""
+    try:
+        micros = Decimal(str(given)) * CREDIT
+    except InvalidOperation:
+        micros = Decimal(-1)
+    if isinstance(given, bool) or not micros.is_finite() or micros < 0 or micros % 1:
+        raise SpecWrong(f"{where}: {given!r} is no amount of credits, such as 2.5")
+    return int(micros)
+
+
+# ----------------------------------------------------------------------------- parts
+
+
+def _tenant(given: object, where: str) -> Tenant:
+    words = dict(_mapping(given, where))
+    arrivals = _made(Arrivals, words.pop("arrivals", {}), f"{where}.arrivals")
+    return altered(_made(Tenant, words, where), arrivals=arrivals)
+
+
+def _policy(words: Mapping[str, Any]) -> Policy:
+    given = _mapping(words.get("policy", {}), "policy")
+    _only(given, set(POLICY_FIELDS), "policy")
+    shares = _mapping(words.get("shares", {}), "shares")
+    found = [
+        (_path(path, f"shares.{path}"), _made(Share, share, f"shares.{path}"))
+        for path, share in shares.items()
+    ]
+    policy = _made(Policy, given, "policy")
+    return altered(policy, shares=tuple(sorted(found, key=lambda one: one[0])))
+
+
+def _path(given: str, where: str) -> Path:
+    path = tuple(part.strip() for part in given.split("/"))
+    if len(path) < 2 or not all(path):
+        raise SpecWrong(f"{where}: a place below a tier is written tier/org or tier/org/account")
+    return path
+
+
+def _by_type(given: object, where: str) -> tuple[tuple[str, int], ...]:
+    return tuple(sorted((str(name), gpus) for name, gpus in _mapping(given, where).items()))
+
+
+def _weights(given: object, where: str) -> tuple[tuple[int, int], ...]:
+    """GPUs of a job and how often: a number, or a mapping."""
+    if isinstance(given, int):
+        return ((given, 1),)
+    if not isinstance(given, Mapping):
+        raise SpecWrong(f"{where}: {given!r} is neither a number nor a mapping of numbers")
+    return tuple(sorted(given.items()))
+
+
+def _texts(given: object, where: str) -> tuple[str, ...]:
+    return (given,) if isinstance(given, str) else tuple(_list(given, where))
+
+
+def _as_it_is(given: object, where: str) -> object:
+    return given
+
+
+_Read = Callable[[Any, str], Any]
+_READ: Final[dict[tuple[type[Any], str], _Read]] = {
+    (Group, "price"): micros_of,
+    (Group, "joins"): span_of,
+    (Group, "fails_every"): span_of,
+    (Group, "repaired_in"): span_of,
+    (Arrivals, "burst_every"): span_of,
+    (Arrivals, "burst_lasts"): span_of,
+    (Arrivals, "peak_at"): span_of,
+    (Arrivals, "begins"): span_of,
+    (Arrivals, "ends"): span_of,
+    (Tenant, "gpus"): _weights,
+    (Tenant, "types"): _texts,
+    (Tenant, "run_median"): span_of,
+    (Tenant, "run_most"): span_of,
+    (Tenant, "checkpoint_every"): span_of,
+    (Tenant, "checkpoint_cost"): span_of,
+    (Share, "floor"): _by_type,
+    (Share, "ceiling"): _by_type,
+    (Policy, "grace"): span_of,
+}
+
+
+def _made(kind: type[T], given: object, where: str) -> T:
+    """A value from the words for its fields."""
+    words = _mapping(given, where)
+    _only(words, {one.name for one in fields(kind)}, where)  # type: ignore[arg-type]
+    read = {
+        name: _READ.get((kind, name), _as_it_is)(one, f"{where}.{name}")
+        for name, one in words.items()
+    }
+    return _checked(where, lambda: kind(**read))
+
+
+def _checked(where: str, make: Callable[[], T]) -> T:
+    try:
+        return make()
+    except SpecWrong:
+        raise
+    except (TypeError, ValueError) as error:
+        raise SpecWrong(f"{where}: {error}") from error
+
+
+def _mapping(given: object, where: str) -> Mapping[str, Any]:
+    if not isinstance(given, Mapping):
+        raise SpecWrong(f"{where} is a mapping, not {given!r}")
+    return given
+
+
+def _list(given: object, where: str) -> list[Any]:
+    if not isinstance(given, list):
+        raise SpecWrong(f"{where} is a list, not {given!r}")
+    return given
+
+
+def _number(given: object, where: str) -> float:
+    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given <= 3_650:
+        raise SpecWrong(f"{where} is a number above 0, not {given!r}")
+    return given
+
+
+def _only(words: Mapping[str, Any], known: set[str], where: str) -> None:
+    unknown = sorted(str(word) for word in words if word not in known)
+    if unknown:
+        told = ", ".join(sorted(known))
+        raise SpecWrong(f"{where}: no such word: {', '.join(unknown)}; there are {told}")

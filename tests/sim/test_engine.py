@@ -1,0 +1,257 @@
+"""What happens in a made-up world, on cases worked out by hand; money included."""
+
+import json
+from collections.abc import Sequence
+from itertools import pairwise
+
+import pytest
+
+from bursar.core.ids import JobId
+from bursar.core.instant import DAY, HOUR, MINUTE, SECOND, Instant
+from bursar.core.scheduling.cluster import Cluster
+from bursar.core.scheduling.decisions import Decision, Start
+from bursar.core.scheduling.jobs import Job
+from bursar.core.value import altered
+from bursar.sim.chance import Chance
+from bursar.sim.compare import Case, run
+from bursar.sim.engine import POINTS, Engine, Timeline
+from bursar.sim.fleets import Fleet
+from bursar.sim.lives import Fate
+from bursar.sim.loads import T0
+from bursar.sim.policies import POLICIES, Scheduler
+from bursar.sim.report import report
+from tests.sim.worlds import ended, fleet, life, lived, mixed, problems, work
+
+ALL = sorted(POLICIES)
+
+
+def test_a_job_runs_as_long_as_it_runs_and_pays_for_that() -> None:
+    engine = lived(work("one", gpus=2, runs=HOUR, limit=3 * HOUR))
+
+    assert {"one": 3_600} == ended(engine)
+    account = engine.purse.accounts["acme"]
+    assert 2 * HOUR == account.sums()["spent"], "a micro-credit for each GPU-microsecond"
+    assert 0 == account.sums()["held"]
+    assert 2 * (2 * HOUR + 30 * SECOND) == account.returned, "bound and grace, less the run"
+    assert [] == problems(engine)
+
+
+def test_a_job_that_runs_longer_than_it_said_is_cut() -> None:
+    engine = lived(work("one", runs=2 * HOUR, limit=HOUR))
+
+    assert Fate.CUT is life(engine, "one").fate
+    assert {"one": 3_600} == ended(engine)
+    assert HOUR == engine.purse.accounts["acme"].sums()["spent"]
+
+
+def test_a_job_that_no_node_can_hold_is_turned_away_and_holds_nothing() -> None:
+    engine = lived(work("huge", gpus=16), work("one"))
+
+    assert Fate.UNFIT is life(engine, "huge").fate
+    assert {"one": 3_600} == ended(engine)
+    assert [] == problems(engine)
+
+
+def test_who_has_no_credits_is_turned_away() -> None:
+    """The second job finds what the first has set aside gone; the third finds it returned."""
+    jobs = work("a", limit=2 * HOUR), work("b", at=1), work("c", at=HOUR + 1)
+    engine = lived(*jobs, credits=(("acme", 2 * HOUR + MINUTE),))
+
+    assert Fate.UNPAID is life(engine, "b").fate
+    assert [Fate.DONE, Fate.DONE] == [life(engine, name).fate for name in "ac"]
+    assert 1 == engine.purse.accounts["acme"].refused
+    assert 2 * HOUR == engine.purse.accounts["acme"].sums()["spent"]
+    assert [] == problems(engine)
+
+
+def test_a_victim_without_checkpoints_loses_its_work_and_is_paid_back() -> None:
+    """It ran 10 minutes and the 30 seconds of its grace, all in vain, and begins anew."""
+    engine = lived(
+        work("old", gpus=8, runs=HOUR, tier="free", org="students"),
+        work("new", gpus=8, runs=HOUR, tier="enterprise", at=10 * MINUTE),
+        policy="strict-priority",
+        restart_cost=MINUTE,
+    )
+
+    old = life(engine, "old")
+    assert {"new": 4_230, "old": 4_230 + 60 + 3_600} == ended(engine)
+    assert (1, 630 * SECOND, MINUTE) == (old.preemptions, old.lost, old.overhead)
+    students = engine.purse.accounts["students"]
+    assert 8 * HOUR == students.sums()["spent"], "the hour that lasted, and nothing else"
+    assert 8 * (630 + 60) * SECOND == students.given_back
+    assert [] == problems(engine)
+
+
+def test_a_victim_with_checkpoints_loses_the_making_of_one() -> None:
+    engine = lived(
+        work(
+            "old", gpus=8, runs=HOUR, tier="free", checkpoint_every=4 * MINUTE,
+            checkpoint_cost=10 * SECOND,
+        ),
+        work("new", gpus=8, runs=HOUR, tier="enterprise", at=10 * MINUTE),
+        policy="strict-priority",
+    )  # fmt: skip
+
+    assert 10 * SECOND == life(engine, "old").lost
+    assert {"new": 4_230, "old": 4_230 + 3_600 - 620} == ended(engine)
+    assert 16 * HOUR == engine.purse.accounts["acme"].sums()["spent"]
+    assert [] == problems(engine)
+
+
+def test_a_checkpoint_that_takes_longer_than_the_grace_is_not_made() -> None:
+    """What counts is the last one of its own: after 8 of the 10½ minutes."""
+    engine = lived(
+        work(
+            "old", gpus=8, runs=HOUR, tier="free", checkpoint_every=4 * MINUTE,
+            checkpoint_cost=MINUTE,
+        ),
+        work("new", gpus=8, runs=HOUR, tier="enterprise", at=10 * MINUTE),
+        policy="strict-priority",
+    )  # fmt: skip
+
+    assert 150 * SECOND == life(engine, "old").lost
+
+
+def test_a_victim_that_is_done_within_its_grace_is_done() -> None:
+    engine = lived(
+        work("old", gpus=8, runs=10 * MINUTE + 5 * SECOND, tier="free"),
+        work("new", gpus=8, runs=HOUR, tier="enterprise", at=10 * MINUTE),
+        policy="strict-priority",
+    )
+
+    assert {"new": 4_205, "old": 605} == ended(engine)
+    assert (0, 0) == (life(engine, "old").preemptions, life(engine, "old").lost)
+    assert [] == problems(engine)
+
+
+def test_a_node_takes_its_jobs_with_it_and_comes_back() -> None:
+    """What no checkpoint kept is lost; nobody pays for it, and the job is done in the end."""
+    jobs = [work(f"j{n}", runs=DAY, checkpoint_every=HOUR, limit=2 * DAY) for n in range(8)]
+    engine = lived(*jobs, on=fleet(fails_every=12 * HOUR))
+
+    lives = [life(engine, f"j{n}") for n in range(8)]
+    assert engine.node_failures
+    assert {engine.node_failures} == {one.failures for one in lives}
+    assert all(one.fate is Fate.DONE and one.kept == DAY for one in lives)
+    assert all(0 < one.lost < HOUR * engine.node_failures for one in lives)
+    assert 8 * DAY == engine.purse.accounts["acme"].sums()["spent"]
+    assert [] == problems(engine)
+    down = engine.node_failures * HOUR
+    assert 8 * (engine.now - engine.world.begins_at - down) == engine.capacity.until(engine.now)
+
+
+@pytest.mark.parametrize("policy", ["bursar", "fifo", "srtf"])
+def test_nodes_on_order_are_there_from_their_date(policy: str) -> None:
+    """A gang that needs them waits for them, and they count as capacity from then on."""
+    [there] = fleet().groups
+    on = Fleet(groups=(there, altered(there, joins=HOUR)))
+    engine = lived(work("gang", gpus=16), work("one", at=1), policy=policy, on=on)
+
+    assert 7_200 == ended(engine)["gang"]
+    assert 8 * HOUR + 16 * (engine.now - T0 - HOUR) == engine.capacity.until(engine.now)
+    assert [] == problems(engine)
+
+
+def test_work_that_lasts_longer_than_the_world_is_left_unfinished() -> None:
+    world = altered(lived(work("one", runs=3 * DAY)).world, drain=DAY)
+    told = run(Case(policy="fifo", world=world), seed=1)
+
+    assert 1 == told["jobs"]["unfinished"]
+    assert [] == told["problems"]
+
+
+# ----------------------------------------------------------------------------- whatever comes
+
+
+@pytest.mark.parametrize("policy", ALL)
+def test_the_same_seed_gives_the_same_bytes(policy: str) -> None:
+    """A run follows from its arguments: world, policy and seed (S15)."""
+    told = [json.dumps(run(Case(policy=policy, world=mixed(5, span=HOUR)), 5)) for _ in range(2)]
+
+    assert told[0] == told[1]
+
+
+@pytest.mark.parametrize("policy", ALL)
+def test_all_is_done_and_all_adds_up_under_every_policy(policy: str) -> None:
+    """Jobs end, no GPU is given to two, credits are conserved, work kept is work paid (S15)."""
+    world = mixed(3)
+    watched = Watched(POLICIES[policy][1](world.policy))
+    engine = Engine(world, watched, Chance(3))
+    engine.run()
+
+    assert {Fate.DONE} == {one.fate for one in engine.lives.values()}
+    assert [] == watched.doubled
+    assert [] == problems(engine)
+    assert all(one.kept == one.work.runs for one in engine.lives.values())
+    assert (0, 0, 0) == (engine.busy.level, engine.wanted.level, engine.waiting.level)
+    kept = sum(one.kept * one.work.milli_gpus for one in engine.lives.values())
+    lost = sum((one.lost + one.overhead) * one.work.milli_gpus for one in engine.lives.values())
+    assert kept + lost == engine.busy.until(engine.now), "GPUs are busy with what is counted"
+
+
+class Watched:
+    """A policy, and who has which GPU, counted from its decisions alone."""
+
+    def __init__(self, inner: Scheduler) -> None:
+        self.doubled: list[tuple[JobId, JobId]] = []
+        self._inner = inner
+        self._has: dict[tuple[str, int], JobId] = {}
+
+    def queued(self, job: Job) -> None:
+        self._inner.queued(job)
+
+    def look_again(self, cluster: Cluster, now: Instant) -> Instant | None:
+        return self._inner.look_again(cluster, now)
+
+    def round(self, cluster: Cluster, now: Instant) -> Sequence[Decision]:
+        self._has = {gpu: job for gpu, job in self._has.items() if job in cluster.running}
+        found = self._inner.round(cluster, now)
+        for decision in found:
+            if isinstance(decision, Start):
+                for piece in decision.pieces:
+                    for gpu in piece.gpus:
+                        other = self._has.setdefault((piece.node, gpu), decision.job)
+                        if other != decision.job:
+                            self.doubled.append((other, decision.job))
+        return found
+
+
+def test_a_lie_in_the_books_is_told() -> None:
+    """The checks above can fail: a micro-credit of work that nobody paid for is found."""
+    engine = lived(work("one"))
+    engine.purse.accounts["acme"].kept += 1
+
+    assert 1 == len(problems(engine))
+    assert 1 == len(report(engine)["problems"])
+
+
+def test_a_timeline_has_a_few_hundred_points_however_long_a_run_is() -> None:
+    line = Timeline()
+    for at in range(0, 1_000_000, 7):
+        line.note(at, at, 0)
+
+    assert POINTS <= len(line.points) <= 2 * POINTS
+    assert all(at == busy for at, busy, _ in line.points)
+    apart = [two[0] - one[0] for one, two in pairwise(line.points)]
+    assert max(apart) <= 3 * min(apart), "spread over the whole of it"
+
+
+def test_waiting_alone_makes_a_job_due() -> None:
+    """Nothing happens for hours, and the oldest job gets its date all the same (S7)."""
+    jobs = work("long", gpus=8, runs=10 * HOUR), work("gang", gpus=8, at=1, org="beta")
+    world = altered(lived(*jobs).world, drain=5 * HOUR)
+    engine = Engine(world, POLICIES["bursar"][1](world.policy), Chance(1))
+    engine.run()
+
+    assert T0 + 10 * HOUR == engine.cluster.waiting[JobId("gang")].promised_at
+
+
+def test_who_was_asked_to_stop_and_lost_its_node_is_not_stopped_again() -> None:
+    """A stop is meant for one attempt; with a long grace and short-lived nodes many miss it."""
+    world = mixed(2, span=2 * HOUR, fails_every=HOUR)
+    world = altered(world, policy=altered(world.policy, grace=20 * MINUTE))
+    engine = Engine(world, POLICIES["strict-priority"][1](world.policy), Chance(2))
+    engine.run()
+
+    assert any(one.failures and one.preemptions for one in engine.lives.values())
+    assert [] == problems(engine)

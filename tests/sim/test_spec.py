@@ -1,0 +1,120 @@
+"""Worlds as people write them down."""
+
+from typing import Any
+
+import pytest
+import yaml  # type: ignore[import-untyped]
+
+from bursar.core.instant import DAY, HOUR, MINUTE, SECOND
+from bursar.core.scheduling.policy import Share
+from bursar.sim.chance import Chance
+from bursar.sim.example import EXAMPLE
+from bursar.sim.spec import Spec, SpecWrong, micros_of, span_of, spec_of
+
+SMALL = """
+days: 0.5
+restart_cost: 30s
+drain: 2d
+fleet:
+  - {gpu_type: H100, nodes: 2, price: 2.5, fails_every: 20d}
+  - {gpu_type: L4, nodes: 1, gpus: 4}
+tenants:
+  - {org: acme, gpus: 2, types: H100, run_median: 90, arrivals: {kind: flood, begins: 1h}}
+shares:
+  paid/acme: {weight: 2, floor: {H100: 8}}
+policy: {grace: 10s}
+credits: {acme: 0.000001}
+"""
+
+
+def read(text: str) -> Spec:
+    return spec_of(yaml.safe_load(text))
+
+
+def test_everything_that_can_be_written_is_read() -> None:
+    spec = read(SMALL)
+
+    assert (DAY // 2, 30 * SECOND, 2 * DAY) == (spec.span, spec.restart_cost, spec.drain)
+    assert (20, 8, ("H100", "L4")) == (spec.fleet.gpus, spec.fleet.node_gpus, spec.fleet.types)
+    assert (("H100", 2_500_000), ("L4", 2_000_000)) == spec.fleet.prices
+    assert 20 * DAY == spec.fleet.groups[0].fails_every
+    [acme] = spec.tenants
+    assert (((2, 1),), ("H100",), 90 * SECOND) == (acme.gpus, acme.types, acme.run_median)
+    assert ("flood", HOUR) == (acme.arrivals.kind, acme.arrivals.begins)
+    assert ((("paid", "acme"), Share(weight=2, floor=(("H100", 8),))),) == spec.policy.shares
+    assert 10 * SECOND == spec.policy.grace
+    assert (("acme", 1),) == spec.credits
+
+
+def test_the_example_is_a_world() -> None:
+    world = read(EXAMPLE).world(Chance(1))
+
+    assert 64 == world.fleet.gpus
+    assert 500 < len(world.works) < 5_000
+
+
+def test_more_gpus_change_the_fleet_and_none_of_the_jobs() -> None:
+    spec = read(SMALL)
+    more = spec.with_gpus("H100", 16)
+
+    assert spec.fleet.gpus + 16 == more.fleet.gpus
+    assert spec.world(Chance(4)).works == more.world(Chance(4)).works
+    assert 12 == spec.with_gpus("H100", -8).fleet.gpus
+    assert 28 == spec.with_gpus("B200", 8).fleet.gpus
+    with pytest.raises(ValueError, match="no whole ones"):
+        spec.with_gpus("H100", 12)
+
+
+def test_weights_can_be_given_to_tiers_and_to_places_below() -> None:
+    spec = read(SMALL)
+    acme = spec.with_weight(("paid", "acme"), 7)
+    free = spec.with_weight(("free",), 3)
+
+    assert ((("paid", "acme"), Share(weight=7, floor=(("H100", 8),))),) == acme.policy.shares
+    assert [8, 4, 3] == [tier.weight for tier in free.policy.tiers]
+    with pytest.raises(SpecWrong, match="no tier gold"):
+        spec.with_weight(("gold",), 3)
+
+
+@pytest.mark.parametrize(
+    ("given", "want"),
+    [("30s", 30 * SECOND), ("1.5h", 90 * MINUTE), (90, 90 * SECOND), ("2 d", 2 * DAY), (0, 0)],
+)
+def test_spans(given: object, want: int) -> None:
+    assert want == span_of(given, "here")
+
+
+def test_amounts_are_exact() -> None:
+    assert 100_000 == micros_of(0.1, "here")
+    assert 9_007_199_254_740_993 == micros_of("9007199254.740993", "here")
+    for wrong in ("0.0000001", -1, "nan", "a lot", True):
+        with pytest.raises(SpecWrong, match="here"):
+            micros_of(wrong, "here")
+
+
+def changed(**words: Any) -> dict[str, Any]:
+    return {"fleet": [{"gpu_type": "H100", "nodes": 1}], **words}
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ([], "the file is a mapping"),
+        ({}, "fleet is a list"),
+        (changed(flet=1), "no such word: flet"),
+        (changed(fleet=[{"gpu_type": "H100", "nodes": 0}]), "at least one node"),
+        (changed(fleet=[{"gpu_type": "H100", "nodes": "many"}]), r"fleet\[0\]"),
+        (changed(fleet=[{"nodes": 1}]), r"fleet\[0\].*gpu_type"),
+        (changed(tenants=[{"org": "a", "run_median": "soon"}]), r"tenants\[0\].run_median.*soon"),
+        (changed(tenants=[{"org": "a", "arrivals": {"kind": "x"}}]), r"tenants\[0\].arrivals"),
+        (changed(tenants=[{"org": "a", "gpus": "2"}]), r"tenants\[0\].gpus"),
+        (changed(shares={"acme": {}}), "tier/org"),
+        (changed(shares={"paid/acme": {"wait": 1}}), "no such word: wait"),
+        (changed(policy={"tiers": []}), "no such word: tiers"),
+        (changed(days=0), "days"),
+        (changed(restart_cost="-1s"), "restart_cost"),
+    ],
+)
+def test_what_is_wrong_is_told_with_its_place(given: object, told: str) -> None:
+    with pytest.raises(SpecWrong, match=told):
+        spec_of(given)
