@@ -189,6 +189,15 @@ def test_the_exit_status_says_whether_the_books_added_up(
     assert status == told.exit_code
 
 
+def test_http_alone_is_one_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[tuple[str, ...]] = []
+    monkeypatch.setattr(measuring, "main", lambda **given: not ran.append(tuple(given["only"])))
+
+    told = CliRunner().invoke(app, ["bench", "ledger", "--http"])
+
+    assert (0, [("L-http",)]) == (told.exit_code, ran)
+
+
 def test_an_unknown_load_is_refused() -> None:
     told = CliRunner().invoke(app, ["bench", "ledger", "--only", "L-hot,L-cold"])
 

@@ -244,6 +244,9 @@ def bench_ledger(
     only: Annotated[
         str, typer.Option("--only", help="Loads to run, such as L-hot,L-spread; all if not given.")
     ] = "",
+    http: Annotated[
+        bool, typer.Option("--http", help="The load over HTTP alone: --only L-http.")
+    ] = False,
     state: Annotated[
         Path | None,
         typer.Option(
@@ -257,7 +260,8 @@ def bench_ledger(
     """
     from bursar.cli.measuring import measure_ledger
 
-    raise typer.Exit(measure_ledger(quick=quick, json=json, only=only, state=state))
+    loads = "L-http" if http else only
+    raise typer.Exit(measure_ledger(quick=quick, json=json, only=loads, state=state))
 
 
 @bench.command("schedule")
