@@ -1,15 +1,18 @@
 """Scheduling cases as one writes them on a whiteboard.
 
     nodes    n1=8xH100  n2=8xA100/mem=40/rack=r1/island=i1/slots=7/labels=ib,nvme/cpu=96/ram=512
+             /region=eu-1
              n3=8xH100/state=draining  n4=8xH100/ready=30m (on order)
     running  name@n1:8  name@n1:4+n2:4  name@n1:2of7 (slots of one GPU)
              /ran=10m /ends=60m (from now) /saved=5m (ago) /stops=20s (from now) /aged /fixed
     queued   name:8  name:10x8 (tasks x GPUs)  name:0.5 (a part of one GPU)  name:4x0.5  name:cpu
              /limit=30m /waited=5m /again=30s (not before) /est=10m /within=node /mem=80 /label=ib
+             /region=eu-1,us-1 (where it may run)
              /promised=30m,1h,n1:4+n2:4 (its date from now, given so long ago, tasks on nodes)
     both     /on=H100,A100 (types in order)  /any=H100,A100 (as welcome)  /who=paid.acme.ml.ann
              /prod (class 100)  /batch (0)
-             /class=50  /price=2 (credits a GPU-hour, or one for each type: 4,2)  /preempted=3
+             /class=50  /price=2 (credits a GPU-hour, or one for each type: 4,2)  /unpriced
+             /preempted=3
              /used=4 (credits of earlier attempts)  /balance=9 (credits its account can spend)
              /ckpt=10m,20s (every, cost)  /counted=name  /cpu=8 /ram=64 (each task)  /fixed
     kept     name@n1:4/since=10s (ago)/from=low (GPUs that others leave to a queued job)
@@ -145,6 +148,7 @@ def _node(text: str) -> Node:
         ram_mib=int(given.get("ram", 0)) * 1_024,
         island=given.get("island", ""),
         rack=given.get("rack", ""),
+        region=given.get("region", ""),
         labels=tuple(sorted(filter(None, given.get("labels", "").split(",")))),
         state=state,
         ready_at=T0 + time(given["ready"]) if "ready" in given else 0,
@@ -194,6 +198,8 @@ def _job(text: str, types: tuple[str, ...] = ("H100",)) -> Job:
 
 
 def _prices(given: dict[str, str], types: tuple[str, ...]) -> tuple[tuple[str, int], ...]:
+    if "unpriced" in given:
+        return ()
     prices = given.get("price", "1").split(",")
     prices = prices * len(types) if len(prices) == 1 else prices
     return tuple((t, int(price) * CREDIT) for t, price in zip(types, prices, strict=True))
@@ -212,6 +218,7 @@ def _shape(size: str, types: tuple[str, ...], given: dict[str, str]) -> Shape:
         "alike": "any" in given,
         "memory_gib": int(given.get("mem", 0)),
         "labels": tuple(sorted(filter(None, given.get("label", "").split(",")))),
+        "regions": tuple(sorted(filter(None, given.get("region", "").split(",")))),
         "within": Level(given.get("within", "pool")),
         "cpu_milli": int(given.get("cpu", 0)) * 1_000,
         "ram_mib": int(given.get("ram", 0)) * 1_024,

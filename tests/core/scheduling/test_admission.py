@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from bursar.core.instant import HOUR, MINUTE, SECOND
 from bursar.core.scheduling.admission import (
+    LOOK_AGAIN,
     SHED_AT,
     TIER_ORGS,
     Admitted,
@@ -167,7 +168,7 @@ def test_a_tier_ceiling_counts_too() -> None:
 
 def test_what_fits_no_pool_even_if_empty_is_refused_with_what_would_fit() -> None:
     """Judged by real fit, in the closest place that it asks for."""
-    load = pool("n1=8xH100/rack=r1/labels=ib n2=8xH100/rack=r2 n3=4xA100/mem=40 n4=8xL4/state=dead")
+    load = pool("n1=8xH100/rack=r1/labels=ib n2=8xH100/rack=r2 n3=4xA100/mem=40")
     answer = asked("a:2x5/within=rack", load)
 
     assert {
@@ -177,6 +178,7 @@ def test_what_fits_no_pool_even_if_empty_is_refused_with_what_would_fit() -> Non
         "largest_node_gpus": 8,
         "most_memory_gib": 80,
         "labels": "ib",
+        "regions": "",
     } == figures(answer)
     assert "never_fits" == code(answer)
     assert isinstance(asked("a:2x5", load), Admitted)
@@ -186,6 +188,57 @@ def test_what_fits_no_pool_even_if_empty_is_refused_with_what_would_fit() -> Non
         missing[name]
         for name in ("would_fit_tasks", "largest_node_gpus", "most_memory_gib", "labels")
     )
+
+
+def test_nodes_that_are_away_may_come_back() -> None:
+    """What they alone could run is turned away for now; what they could not either, for good."""
+    load = pool("n1=2xH100 n2=8xH100/state=draining n3=8xH100/state=dead")
+    answer = asked("a:2x8", load)
+
+    assert {"pools": 1, "tasks": 2, "would_fit_tasks": 0, "nodes_away": 2} == figures(answer)
+    assert isinstance(answer, Away)
+    assert ("no_nodes", LOOK_AGAIN) == (code(answer), answer.retry_after)
+    never = asked("a:3x5", load)
+    assert ("never_fits", 2) == (code(never), figures(never)["would_fit_tasks"])
+
+
+def test_a_pool_without_nodes_is_no_ceiling() -> None:
+    """All nodes are dead: what can be run then is not known, a ceiling it is not."""
+    dead = asked("a:1", pool("n1=8xH100/state=dead"))
+    assert isinstance(dead, Away)
+    assert ("no_nodes", FAR) == (code(dead), dead.wait)
+    assert "exceeds_ceiling" == code(asked("a:9", pool("n1=8xH100/state=dead"))), "nor ever could"
+
+
+def test_without_any_pool_nobody_is_let_in() -> None:
+    """Nobody knows for how long; the bucket counts it all the same."""
+    bucket = full_bucket(PAID, T0)
+    answer = admit(job_of("a:1"), POLICY, (), bucket, T0)
+
+    assert isinstance(answer, Away)
+    assert ("no_nodes", {"pools": 0}) == (code(answer), figures(answer))
+    assert (LOOK_AGAIN, FAR) == (answer.retry_after, answer.wait)
+    assert answer.bucket.level < bucket.level
+
+
+def test_a_tier_that_the_policy_does_not_know() -> None:
+    """It is told which there are; nothing is taken from any bucket."""
+    bucket = Bucket(level=BIG, at=T0)
+    answer = asked("a:1/who=gold.acme.ml.ann", pool(), POLICY, bucket)
+
+    assert isinstance(answer, Away)
+    assert {"tier": "gold", "known": "enterprise,paid,free"} == figures(answer)
+    assert ("tier_unknown", None, bucket) == (code(answer), answer.retry_after, answer.bucket)
+
+
+def test_pools_of_other_regions_do_not_count() -> None:
+    """One that may run in Europe alone is refused where no pool stands there; told is where."""
+    us, eu = pool("n1=8xH100/region=us-1 n2=1xH100"), pool("n1=8xH100/region=eu-1")
+    job, bucket = job_of("a:1x8/region=eu-1"), Bucket(level=BIG, at=T0)
+    answer = admit(job, PLAIN, (us,), bucket, T0)
+
+    assert ("never_fits", "us-1") == (code(answer), figures(answer)["regions"])
+    assert isinstance(admit(job, PLAIN, (us, eu), bucket, T0), Admitted)
 
 
 def test_any_pool_will_do() -> None:
@@ -360,6 +413,20 @@ def test_what_a_pool_tells() -> None:
     assert {"paid": 2, "free": 1} == {t: line.jobs for t, line in load.lines.items()}
 
 
+def test_a_tier_that_is_not_known_has_its_part_all_the_same() -> None:
+    """Jobs that wait there are counted as those of any other, with a weight of one."""
+    case = Case(
+        want="",
+        nodes="n1=8xH100",
+        queued="a:1 b:1/who=gold.x.y.z/limit=2h",
+        policy=altered(PLAIN, tiers=(altered(PAID, weight=3, floor_ppm=0),)),
+    )
+    load = load_of(case.cluster(), T0)
+
+    assert {"paid": 6_000, "gold": 2_000} == {t: line.milli_gpus for t, line in load.lines.items()}
+    assert HOUR // 2 == predicted_wait(load, job_of("c:1/who=gold.x.y.z"))
+
+
 def test_likely_spans() -> None:
     """An estimate, within the bound; else half of the bound."""
     assert [HOUR, 30 * MINUTE, 2 * HOUR] == [
@@ -374,7 +441,7 @@ def test_predicted_waits() -> None:
 
     assert 0 == predicted_wait(pool(), job)
     assert 4_000 * 2 * 2 * HOUR // 8_000 == predicted_wait(full, job)
-    assert 0 == predicted_wait(pool("n1=8xH100/state=dead"), job), "nothing runs, nothing ends"
+    assert FAR == predicted_wait(pool("n1=8xH100/state=dead"), job), "nothing runs, nothing ends"
     stuck = Line.of(0, [Queued(1, 1, 5)])
     assert (
         FAR

@@ -89,7 +89,8 @@ def accepts(free: Free, job: Job, gpu_type: str) -> bool:
     """Whether a task could lie on a node that is empty."""
     node, shape = free.node, job.shape
     roomy = node.memory_gib >= shape.memory_gib and set(shape.labels) <= set(node.labels)
-    return roomy and node.gpu_type == gpu_type
+    near = not shape.regions or node.region in shape.regions
+    return roomy and near and node.gpu_type == gpu_type
 
 
 def taken(world: Snapshot, at: Instant, gone: Sequence[JobId]) -> Iterator[Sequence]:  # type: ignore[type-arg]
@@ -262,10 +263,16 @@ def cost(victims: Set, now: Instant) -> Cost:
     )
 
 
+def ready(world: Snapshot) -> Snapshot:
+    """The pool without the nodes on which nothing can start."""
+    nodes = tuple(node for node in world.nodes if node.state is NodeState.READY)
+    return altered(world, nodes=nodes)
+
+
 def best_set(world: Snapshot, job: Job) -> Set | None:
     """The best victims for a job: the first type and group with a legal set that makes room, on
     nodes that are there."""
-    world = altered(world, nodes=tuple(n for n in world.nodes if n.state is NodeState.READY))
+    world = ready(world)
     soon = world.at + world.policy.grace
     shares = shares_of(world)
     for gpu_type in job.shape.types:
@@ -348,10 +355,22 @@ def test_the_first_who_waits_cannot_be_helped(before: Snapshot) -> None:
     assert best is None or better_wait(then, job, first, best)
 
 
+def unclaimed(world: Snapshot, job: Job) -> bool:
+    """Whether nobody was promised a place, and room would be made for a job if it waited alone."""
+    kept = {earmark.job for earmark in world.earmarks}
+    alone = tuple(one for one in world.waiting if one.id == job.id or one.id in kept)
+    asks = any(
+        one.wanted_by == job.id
+        for one in planned(altered(world, waiting=alone)).decisions
+        if isinstance(one, Preempt)
+    )
+    return asks and all(one.promised_at is None for one in world.waiting)
+
+
 @given(st.one_of(POOLS, worlds(SMALL).map(unlimited)))
 def test_victims_are_legal_and_none_is_one_too_many(before: Snapshot) -> None:
     """Whoever makes room may be asked, all of them together, by the right that is told; and no
-    victim fewer would be enough, claims of others aside (S5)."""
+    victim fewer would be enough, if nobody else has a claim on what is free (S5)."""
     plan = planned(before)
     shares = shares_of(before)
     cluster = Cluster.of(before)
@@ -366,9 +385,13 @@ def test_victims_are_legal_and_none_is_one_too_many(before: Snapshot) -> None:
             running = {there.job.id: there for there in world.running}
             victims = tuple(running[ask.job] for ask in asked)
 
-            assert [ask.right for ask in asked] == [rights.of(there) for there in victims]
+            assert [ask.right for ask in asked] == [rights.of(victim) for victim in victims]
             assert rights.legal(victims)
-            assert fits(world, job, one.gpu_type, world.at + world.policy.grace, one.victims)
+            there, soon = ready(world), world.at + world.policy.grace
+            assert fits(there, job, one.gpu_type, soon, one.victims)
+            for stays in one.victims if unclaimed(world, job) else ():
+                fewer = [victim for victim in one.victims if victim != stays]
+                assert not fits(there, job, one.gpu_type, soon, fewer), stays
             asked = []
         cluster.apply(one)
         world = world if asked else cluster.snapshot()

@@ -1,5 +1,7 @@
 """Advice to order and to drain nodes: what it costs, what it buys, and no flapping (S12)."""
 
+from dataclasses import replace
+
 from bursar.core.ids import JobId
 from bursar.core.instant import HOUR, MINUTE
 from bursar.core.scheduling.autoscale import Advice, Offer, Order, Scaling, advise
@@ -8,6 +10,7 @@ from bursar.core.scheduling.forecast import forecast
 from bursar.core.scheduling.jobs import Shape
 from bursar.core.scheduling.machines import Node, NodeId, NodeState
 from bursar.core.scheduling.plan import make_plan
+from bursar.core.scheduling.policy import Policy
 from bursar.core.value import altered
 from tests.core.scheduling.cases import CREDIT, T0, Case, after
 
@@ -110,6 +113,21 @@ def test_the_cheaper_kind_that_does() -> None:
     assert "A100" == order(either, H100, A100).offer.node.gpu_type
     assert "H100" == order(picky, H100, A100).offer.node.gpu_type
     assert advice(picky, A100).order is None
+
+
+def test_nodes_in_a_region_that_the_job_may_not_use_are_not_ordered() -> None:
+    """However cheap: the dearer ones where it may run are advised, or nothing."""
+    case = Case(
+        want="",
+        nodes="n1=8xH100/region=eu-1",
+        running="x@n1:8/ends=9h",
+        queued="a:8/region=eu-1",
+    )
+    us = altered(H100, node=altered(H100.node, id=NodeId("us"), region="us-1"), price=CREDIT)
+    eu = altered(H100, node=altered(H100.node, id=NodeId("eu"), region="eu-1"))
+
+    assert "eu" == order(case, us, eu).offer.node.id
+    assert advice(case, us, H100).order is None
 
 
 def test_no_more_than_can_be_had() -> None:
@@ -249,6 +267,21 @@ def test_whoever_would_start_later_keeps_its_node() -> None:
     free = Scaling(used_ppm=500_000)
 
     assert () == advice(case, small, scaling=free).drains
+
+
+def test_a_node_stays_without_which_a_tier_may_have_too_little() -> None:
+    """Of half as many GPUs the free tier has half: too few for a job that waits for others."""
+    case = Case(
+        want="",
+        nodes="n1=8xH100/labels=ib n2=8xH100",
+        running="x@n1:8/ends=1h",
+        queued="f:8/label=ib/who=free.a.b.c",
+        policy=Policy(),
+    )
+    small = replace(case, queued="f:4/label=ib/who=free.a.b.c")
+
+    assert [] == drained(case)
+    assert ["n2"] == drained(small)
 
 
 # --------------------------------------------------------------------------- forecasts

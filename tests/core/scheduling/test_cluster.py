@@ -39,6 +39,26 @@ def test_a_snapshot_gives_the_cluster_and_back() -> None:
     assert snapshot == Cluster.of(snapshot).snapshot()
 
 
+@pytest.mark.parametrize(
+    ("there", "comes"), [("paid.a", "paid.a.b"), ("paid.a.b", "paid.a"), ("paid.a.b", "paid.a.b.c")]
+)
+def test_a_user_has_nobody_below_it(there: str, comes: str) -> None:
+    """A path that is a user's and leads to others would have its ceiling twice: it is refused, and
+    nothing has changed."""
+    cluster = Case(want="", nodes="n1=8xH100", running=f"x@n1:1/who={there}").cluster()
+    before = cluster.snapshot()
+    other = Case(
+        want="", nodes="n1=8xH100", running=f"y@n1:1@1/who={comes}", queued=f"z:1/who={comes}"
+    ).snapshot()
+    with pytest.raises(InvariantBroken, match="a user has others below it"):
+        cluster.queue(altered(other.waiting[0], not_before=T0 + HOUR))
+    with pytest.raises(InvariantBroken, match="a user has others below it"):
+        cluster.run(other.running[0])
+    with pytest.raises(InvariantBroken, match="a user has others below it"):
+        Cluster.of(altered(before, waiting=other.waiting))
+    assert before == cluster.snapshot()
+
+
 def test_a_trial_leaves_nothing_behind() -> None:
     """Every kind of decision, one upon another."""
     cluster = BUSY.cluster()

@@ -1,7 +1,7 @@
 """Why a job waits, case by case: every blocker, who is in the way, what would help, when (S14)."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from textwrap import dedent
 
 import pytest
@@ -11,13 +11,14 @@ from bursar.core.instant import HOUR, MINUTE, SECOND
 from bursar.core.scheduling.changes import Change
 from bursar.core.scheduling.cluster import Cluster
 from bursar.core.scheduling.explain import Explanation, Prediction, explain, likely_end
+from bursar.core.scheduling.fragments import WORST
 from bursar.core.scheduling.jobs import Why
 from bursar.core.scheduling.plan import make_plan
 from bursar.core.scheduling.policy import Tier
 from bursar.core.scheduling.reasons import WHYS, reasons
 from bursar.core.scheduling.wording import decimal, lasting
 from bursar.core.value import altered
-from tests.core.scheduling.cases import PLAIN, T0, Case, after
+from tests.core.scheduling.cases import CREDIT, PLAIN, T0, Case, after
 from tests.core.scheduling.worlds import indexes
 
 NO_RIGHTS = """\
@@ -81,7 +82,7 @@ CASES = {
         late: starts in 30m at the earliest, at the latest unknown: others before it in
             turn have no date themselves
         number 2 in turn, 384 GPU-hours at most before it
-        - 8 GPUs of H100 free, 0 GPUs without a claim: gang came first and needs them in 1h
+        - 8 GPUs of H100 free, 0 GPUs without a claim: places of gang begin there in 1h
         NO_RIGHTS
           long of paid.acme.ml.ann: 8 GPUs on n1, ends in 1h at most
         would start with: run at most 1h instead of 1h 1m
@@ -166,11 +167,12 @@ CASES = {
         - no node of H100 has the label nvme
         - A100 has 40 GiB at most, it needs 80 GiB
         - no node of A100 has the label nvme
-        - no node has B200
+        - no node of B200 has the label nvme
+        - no node has L40
         would start with: do without the label nvme
         """,
         nodes="n1=8xH100/labels=ib n2=8xA100/mem=40 n3=8xB200/state=dead",
-        queued="b:4/on=H100,A100,B200/mem=80/label=nvme",
+        queued="b:4/on=H100,A100,B200,L40/mem=80/label=nvme",
     ),
     "each label is there, but no node has both": asked(
         "b",
@@ -178,11 +180,119 @@ CASES = {
         b: starts unknown at the earliest, at the latest unknown: nothing that runs or
             is on order ends in room for it
         number 1 in turn, 0 GPU-hours at most before it
-        - no node of H100 has the label ib and nvme
+        - no node of H100 has all at once: ib and nvme
         would start with: do without the label ib
         """,
         nodes="n1=8xH100/labels=ib n2=8xH100/labels=nvme",
         queued="b:1/label=ib,nvme",
+    ),
+    "no node stands where it may run": asked(
+        "b",
+        """\
+        b: starts unknown at the earliest, at the latest unknown: nothing that runs or
+            is on order ends in room for it
+        number 1 in turn, 0 GPU-hours at most before it
+        - no node of H100 stands in region ap-1 or eu-1
+        - no node of A100 has all at once: ib and region ap-1 or eu-1
+        would start with: do without the label ib
+        """,
+        nodes="n1=8xH100/labels=ib/region=us-1 n2=8xA100/region=eu-1 n3=8xA100/labels=ib",
+        queued="b:4/on=H100,A100/label=ib/region=ap-1,eu-1",
+    ),
+    "whoever may run in one region is not in the way in another": asked(
+        "b",
+        """\
+        b: starts in 30m at the earliest, in 1h at the latest (reserved)
+        number 1 in turn, 0 GPU-hours at most before it
+        - needs 8 GPUs of H100, 0 GPUs free (0 GPUs of use to it)
+        NO_RIGHTS
+          a of paid.acme.ml.ann: 8 GPUs on n1, ends in 1h at most
+        would start with: run in region us-2 too
+        """,
+        nodes="n1=8xH100/region=eu-1 n2=8xH100/region=us-1 n3=8xH100/region=us-2",
+        running="a@n1:8/ends=1h c@n2:8/ends=10m",
+        queued="b:8/region=eu-1",
+    ),
+    "all nodes that would do are away": asked(
+        "b",
+        """\
+        b: starts unknown at the earliest, at the latest unknown: nothing that runs or
+            is on order ends in room for it
+        number 1 in turn, 0 GPU-hours at most before it
+        - 0 of 4 tasks would fit on H100 within one pool if nothing ran, 24 if 3 nodes could be
+            used too (2 draining, 1 dead)
+        """,
+        nodes="n1=8xH100/state=draining n2=8xH100/state=draining n3=8xH100/state=dead",
+        queued="b:4",
+    ),
+    "one that is away is not missed": asked(
+        "b",
+        """\
+        b: starts in 30m at the earliest, in 1h at the latest (reserved)
+        number 1 in turn, 0 GPU-hours at most before it
+        - needs 4 GPUs of H100, 0 GPUs free (0 GPUs of use to it)
+        NO_RIGHTS
+          a of paid.acme.ml.ann: 8 GPUs on n1, ends in 1h at most
+        would start with: 4 GPUs more free on 1 node of H100
+        """,
+        nodes="n1=8xH100 n2=8xH100/state=dead",
+        running="a@n1:8/ends=1h",
+        queued="b:4",
+    ),
+    "a gang may lie in both regions": asked(
+        "b",
+        """\
+        b: starts unknown at the earliest, at the latest unknown: nothing that runs or
+            is on order ends in room for it
+        number 1 in turn, 0 GPU-hours at most before it
+        - 1 of 2 tasks would fit on H100 within one pool if nothing ran
+        would start with: run in region us-1 too
+        """,
+        nodes="n1=8xH100/region=eu-1 n2=8xH100/region=us-1",
+        queued="b:2x8/region=eu-1",
+    ),
+    "others with a date have a claim on what is free": asked(
+        "first",
+        """\
+        first: starts in 30m at the earliest, in 2h at the latest (promised)
+        number 1 in turn, 0 GPU-hours at most before it
+        - 8 GPUs of H100 free, 0 GPUs without a claim: places of second begin there in 1h
+        NO_RIGHTS
+          a of paid.acme.ml.ann: 8 GPUs on n2, ends in 1h at most
+        would start with: run at most 1h instead of 24h
+        """,
+        nodes="n1=8xH100 n2=8xH100",
+        running="a@n2:8/ends=1h",
+        queued="first:1x8/promised=2h,3h,n2:1"
+        " second:2x8/limit=1h/who=paid.b.b.b/promised=1h,2h,n1:1+n2:1",
+    ),
+    "what is left below a ceiling was promised": asked(
+        "u",
+        """\
+        u: starts in 30m at the earliest, at the latest unknown: others before it in
+            turn have no date themselves
+        number 2 in turn, 192 GPU-hours at most before it
+        - needs 1 GPU of H100, 0 GPUs free (0 GPUs of use to it)
+        - may ask nobody for H100: first was promised what the ceiling of paid.acme still allows
+          v of paid.vic.ml.bob: 8 GPUs on n1, ends in 1h at most
+        """,
+        nodes="n1=8xH100",
+        running="v@n1:8/who=paid.vic.ml.bob/ends=1h",
+        queued="first:1x8/promised=1h,1h,n1:1 u:1/used=1",
+        shares="paid.acme=ceil8",
+    ),
+    "one that would do is away": asked(
+        "b",
+        """\
+        b: starts unknown at the earliest, at the latest unknown: nothing that runs or
+            is on order ends in room for it
+        number 1 in turn, 0 GPU-hours at most before it
+        - 1 of 2 tasks would fit on H100 within one rack if nothing ran, 2 if 1 node could be
+            used too (1 quarantined)
+        """,
+        nodes="n1=8xH100 n2=8xH100/state=quarantined n3=4xH100/state=dead"
+        " n4=8xH100/mem=40/state=dead",
+        queued="b:2x8/mem=80/within=rack",
     ),
     "less memory would do": asked(
         "b",
@@ -345,8 +455,8 @@ CASES = {
         u: starts now
         number 1 in turn, 0 GPU-hours at most before it
         starts on n1 (H100, choice 1 of 1) because: it comes first among those that wait
-        room on 2 nodes; this one fits with fragmentation 0 of 99 and has 1 GPU left
-        """,
+        room on 2 nodes; this one fits with fragmentation 0 of WORST and has 1 GPU left
+        """.replace("WORST", str(WORST)),
         nodes="n1=2xH100/slots=2 n2=2xH100/slots=2 n3=2xA100/slots=2 n4=2xH100/slots=2/mem=40",
         running="a@n1:1of2@0",
         queued="u:0.5/mem=80",
@@ -531,9 +641,9 @@ def test_jobs_without_a_price_have_no_larger_share() -> None:
     assert "no_larger_share" in figures
 
 
-def altered_queue(case: Case, queued: str) -> Case:
-    """The same pool with other jobs waiting."""
-    return Case(nodes=case.nodes, want="", running=case.running, queued=queued, shares=case.shares)
+def altered_queue(case: Case, queued: str, shares: str | None = None) -> Case:
+    """The same pool with other jobs waiting, and perhaps other shares."""
+    return replace(case, queued=queued, shares=case.shares if shares is None else shares)
 
 
 def test_enough_could_leave_but_not_together() -> None:
@@ -546,6 +656,104 @@ def test_enough_could_leave_but_not_together() -> None:
         shares="paid.acme=floor4 paid.vic=floor4",
     )
     assert {"types": "H100"} == blockers(case, "u")["not_together"]
+
+
+def test_whom_it_could_ask_is_told_if_the_plan_did_not_come_to_it() -> None:
+    """Waiting would cost more: that it costs less is not told."""
+    case = Case(
+        want="",
+        nodes="n1=8xH100",
+        running=" ".join(f"v{at}@n1:1@{at}/who=paid.vic.ml.bob/price=9" for at in range(8)),
+        queued="a:8/who=paid.a.a.a b:1/who=paid.b.b.b",
+        usage="paid.b.b.b=1",
+        policy=altered(PLAIN, looks=1),
+    )
+    found = told(case, "b")
+
+    assert {"victims": 1, "lost_micros": 1_500_000} == blockers(case, "b")["not_asked"]
+    assert ["capacity", "not_asked", "not_looked_at"] == [one.reason for one in found.blockers]
+    assert (
+        "- could ask 1 job to make room, with 1.5 credits of work lost, but others were looked at"
+        " first in this round" in found.told()
+    )
+
+
+def test_what_was_promised_is_not_made_room_on() -> None:
+    """Others could leave, but not for as long as it runs; shorter it would get their GPUs."""
+    case = Case(
+        want="",
+        nodes="n1=8xH100",
+        running="low@n1:8/batch/ends=90m",
+        queued="old:8/who=paid.z.z.z/waited=2h/promised=90m,1h,n1:8 u:8/prod/limit=2h",
+    )
+    short = altered_queue(case, case.queued.replace("limit=2h", "limit=1h"))
+
+    assert {"types": "H100"} == blockers(case, "u")["not_together"]
+    assert "kept" in blockers(short, "u")
+
+
+def test_a_search_that_ended_found_nobody() -> None:
+    """It is not told that nobody would do: that is not known."""
+    case = Case(
+        want="",
+        nodes="n1=8xH100",
+        running="a@n1:4/batch b@n1:4@4/batch",
+        queued="u:1x8/prod",
+        policy=altered(PLAIN, victim_steps=1),
+    )
+    found = blockers(case, "u")
+
+    assert {"types": "H100", "steps": 1} == found["search_ended"]
+    assert not found.keys() & {"not_together", "cheaper_to_wait"}
+
+
+def test_a_place_on_another_type_counts_when_waiting_is_judged() -> None:
+    """On A100 it could ask, but waiting for H100, where it could not, costs less."""
+    case = Case(
+        want="",
+        nodes="n1=8xH100 n2=8xA100",
+        running="a@n1:8/ends=10m/fixed b@n2:8/batch/ran=20h/ends=20h",
+        queued="u:8/prod/on=H100,A100",
+    )
+    found = blockers(case, "u")
+
+    assert "H100" == found["nobody_to_ask"]["gpu_type"]
+    assert {"victims": 1, "start_us": 10 * MINUTE}.items() <= found["cheaper_to_wait"].items()
+
+
+def test_whoever_ran_more_but_used_less_is_not_asked() -> None:
+    """What decided is told: what was used, not what runs (S5, S14)."""
+    case = Case(
+        want="",
+        nodes="n1=8xH100",
+        running="a@n1:8/who=paid.vic.ml.bob",
+        queued="u:1",
+        usage="paid.acme.ml.ann=100 paid.vic.ml.bob=10",
+        shares="paid.acme=w2",
+    )
+    found = blockers(case, "u")["no_larger_usage"]
+
+    assert "paid.vic" == found["largest"]
+    its, ours = found["its_micros_by_weight"], found["ours_micros_by_weight"]
+    assert 17 <= int(its) // CREDIT <= 19, "ten, eight ahead, and ten minutes of eight; ten faded"
+    assert 47 <= int(ours) // CREDIT <= 50, "a hundred and one ahead, by its weight of two"
+    even = altered_queue(case, "u:8", shares="")
+    assert "no_larger_share" in blockers(even, "u"), "as much as what runs: that alone would do"
+
+
+def test_a_ceiling_of_strangers_is_free_again_if_it_ends_in_time() -> None:
+    """What a tier has in common is theirs when they need it: a shorter limit would do."""
+    case = Case(
+        want="",
+        nodes="n1=8xH100 n2=2xH100",
+        running="a@n1:8/ends=1h/fixed",
+        queued="first:1x8/who=free.a.b.c u:1x1/limit=2h/who=free.x.y.z",
+        shares="free=ceil8",
+    )
+    assert {"gpu_type": "H100", "at": "free", "by": "first"} == blockers(case, "u")["crowded"]
+    assert [("limit", -HOUR)] == change(case, "u")
+    short = altered_queue(case, "first:1x8/who=free.a.b.c u:1x1/limit=1h/who=free.x.y.z")
+    assert "starts now" == told(short, "u").told()[0].removeprefix("u: ")
 
 
 def test_two_types_are_told_apart() -> None:
@@ -622,27 +830,74 @@ def test_nodes_on_order_count() -> None:
     assert expected == start(case, "b")
 
 
-def test_a_promise_is_kept_even_when_nothing_likely_ends_in_room() -> None:
-    """The promised date stands; a date in the past is now."""
-    case = Case(want="", nodes="n1=8xH100", running="a@n1:8/ends=1h", queued="old:8 new:1")
-    for promised, expected in ((2 * HOUR, 30 * MINUTE), (-HOUR, 0)):
+def test_a_promise_holds_as_long_as_there_is_a_place_by_then() -> None:
+    """Also if the plan was not asked; what is likely may be sooner, never later."""
+    case = Case(
+        want="",
+        nodes="n1=8xH100",
+        running="a@n1:8/ends=1h/est=3h",
+        queued="old:8/promised=2h,1h,n1:8 new:1",
+    )
+    expected = Prediction(earliest=30 * MINUTE, latest=HOUR, why="promised")
+    assert expected == start(case, "old"), "a sooner place is promised at once"
+    for promised, earliest in ((2 * HOUR, 30 * MINUTE), (20 * MINUTE, 20 * MINUTE)):
         cluster = case.cluster()
+        old = altered(cluster.waiting[JobId("old")], promised_at=T0 + promised)
         cluster.withdraw(JobId("old"))
-        old = next(job for job in case.snapshot().waiting if job.id == "old")
-        cluster.queue(altered(old, promised_at=T0 + promised, promised_since=T0 - HOUR))
-        undecided = altered(make_plan(cluster, T0), decisions=())
-        found = explain(cluster, JobId("old"), T0, undecided).start
+        cluster.queue(old)
+        unseen = altered(make_plan(cluster, T0), decisions=(), waits=())
+        kept = Prediction(earliest=T0 + earliest, latest=T0 + promised, why="promised")
 
-        assert "promised" == found.why
-        assert T0 + max(promised, 0) == found.latest
-        assert T0 + expected == found.earliest
+        assert kept == explain(cluster, JobId("old"), T0, unseen).start
 
-    stuck = Case(want="", nodes="n1=8xH100", running="a@n1:8/ends=1h", queued="old:9")
-    cluster = stuck.cluster()
-    cluster.withdraw(JobId("old"))
-    cluster.queue(altered(stuck.snapshot().waiting[0], promised_at=T0 + HOUR, promised_since=T0))
-    undecided = altered(make_plan(cluster, T0), decisions=())
-    assert T0 + HOUR == explain(cluster, JobId("old"), T0, undecided).start.earliest
+
+OVERDUE = {
+    "a date that has passed, and the place that it has now": (
+        Case(
+            want="",
+            nodes="n1=8xH100",
+            running="a@n1:8/ends=1h/fixed",
+            queued="old:8/promised=30m,1h,n1:8 new:1",
+        ),
+        40 * MINUTE,
+        "overdue by 10m, starts in 10m at the earliest, in 20m at the latest (reserved)",
+    ),
+    "a date that has passed, and no place any more": (
+        Case(want="", nodes="n1=8xH100/state=dead", queued="old:8/promised=0s,1h,n1:8"),
+        0,
+        "overdue by 0s, starts unknown at the earliest, at the latest unknown: nothing that runs"
+        " or is on order ends in room for it",
+    ),
+    "a date to come whose node is lost": (
+        Case(
+            want="",
+            nodes="n1=8xH100/state=dead n2=8xH100",
+            running="a@n2:8/ends=1h/fixed",
+            queued="old:8/promised=30m,1h,n1:8",
+        ),
+        0,
+        "its date in 30m may not be kept, starts in 30m at the earliest, in 1h at the latest"
+        " (reserved)",
+    ),
+    "a date to come, and a ceiling": (
+        Case(
+            want="",
+            nodes="n1=8xH100 n2=8xH100",
+            running="a@n1:8/ends=1h/fixed",
+            queued="old:8/promised=30m,1h,n1:8",
+            shares="paid.acme=ceil8",
+        ),
+        0,
+        "its date in 30m may not be kept, starts unknown at the earliest, at the latest unknown: a"
+        " ceiling must be raised or somebody below it must end",
+    ),
+}
+
+
+@pytest.mark.parametrize(("case", "after", "told"), OVERDUE.values(), ids=OVERDUE)
+def test_a_promise_that_is_not_kept_is_told_as_missed(case: Case, after: int, told: str) -> None:
+    """By how much, and the place that the job has instead, or why it has none (S4, S14)."""
+    assert f"old: {told}" == explain(case.cluster(), JobId("old"), T0 + after).told()[0]
 
 
 def test_kept_gpus_whose_victims_have_left_start_now() -> None:
@@ -848,7 +1103,9 @@ def test_just_enough_but_not_together_is_fragmented() -> None:
 def test_a_job_whose_labels_and_memory_are_apart() -> None:
     """One node has the label, another the memory."""
     case = Case(want="", nodes="n1=8xH100/labels=ib/mem=40 n2=8xH100", queued="u:1/label=ib/mem=80")
-    assert {"gpu_type": "H100", "label": "ib and 80 GiB"} == blockers(case, "u")["no_label"]
+    found = blockers(case, "u")
+
+    assert {"gpu_type": "H100", "asked": "ib and 80 GiB"} == found["no_such_node"]
 
 
 def test_what_is_freed_lasts_beside_the_claims() -> None:

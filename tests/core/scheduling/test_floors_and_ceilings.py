@@ -342,6 +342,20 @@ CEILINGS = {
         shares="paid.acme=ceil4",
         want="a waits ceiling at=paid/acme of=* used=4 most=4",
     ),
+    "who was asked to stop counts until it has left": Case(
+        nodes="n1=8xH100",
+        running="x@n1:4/stops=20s",
+        queued="a:1",
+        shares="paid.acme=ceil4",
+        want="a waits ceiling at=paid/acme of=* used=4 most=4",
+    ),
+    "and so it does among jobs at once": Case(
+        nodes="n1=8xH100",
+        running="x@n1:4/stops=20s",
+        queued="a:1",
+        shares="paid.acme=jobs1",
+        want="a waits ceiling at=paid/acme of=jobs used=1 most=1",
+    ),
     "a floor does not lift a ceiling": Case(
         nodes="n1=8xH100",
         running="x@n1:4",

@@ -1,5 +1,8 @@
 """How much a task fragments a node, for the jobs typically seen (S6)."""
 
+import pytest
+
+from bursar.core.scheduling import fragments
 from bursar.core.scheduling.fragments import Fragments
 from bursar.core.scheduling.jobs import Shape
 from bursar.core.scheduling.machines import Need, Node, NodeId, Room
@@ -71,6 +74,19 @@ def test_shapes_count_as_often_as_they_were_seen() -> None:
     seldom = Fragments(((FOUR, 1), (WHOLE, 9)))
 
     assert seldom.cost(KIND, room(4), ONE) < often.cost(KIND, room(4), ONE)
+
+
+def test_not_everything_is_remembered_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nodes come and go with ever new rooms: what is remembered has a bound, and stays true."""
+    monkeypatch.setattr(fragments, "KNOWN_MAX", 5)
+    many, each = of(FOUR, PART), [Room(whole, (), ram, 0) for whole in (1, 4) for ram in range(9)]
+    costs = []
+    for one in each:
+        costs.append(many.cost(KIND, one, ONE))
+        assert len(many._costs) <= 5
+        assert len(many._known) <= 5
+
+    assert [of(FOUR, PART).cost(KIND, one, ONE) for one in each] == costs
 
 
 def test_a_cost_is_remembered() -> None:

@@ -30,6 +30,9 @@ JOB = Job(
         ({"milli": 1_001, "gpus": 0}, "milli is 0 to 1000"),
         ({"milli": 500}, "whole GPUs or a part of one, not both"),
         ({"labels": ("b", "a")}, "labels are sorted, each once"),
+        ({"regions": ("us-1", "eu-1")}, "regions are sorted, each once"),
+        ({"regions": ("eu-1", "eu-1")}, "regions are sorted, each once"),
+        ({"regions": ("",)}, "regions is 1 to 255 bytes"),
         ({"memory_gib": -1}, "memory_gib is 0"),
         ({"cpu_milli": -1}, "cpu_milli is 0"),
         ({"ram_mib": -1}, "ram_mib is 0"),
@@ -48,6 +51,7 @@ def test_a_shape_that_makes_no_sense_is_refused(wrong: dict[str, Any], why: str)
         ({"path": ("paid", "")}, "path is 1 to 255 bytes"),
         ({"prices": (("", 1),)}, "gpu_type is 1 to 255 bytes"),
         ({"prices": (("H100", -1),)}, "price is 0"),
+        ({"prices": (("H100", 1), ("L40", 1))}, "there is no price for A100"),
         ({"run_max": 0}, "run_max is 1"),
         ({"queued_at": -1}, "queued_at is 0"),
         ({"not_before": -1}, "not_before is 0"),
@@ -66,8 +70,10 @@ def test_shapes_alike_are_equal_and_found_by_it() -> None:
     assert SHAPE == altered(SHAPE)
     assert hash(SHAPE) == hash(altered(SHAPE))
     changed = ({"types": ("A100", "H100")}, {"tasks": 3}, {"gpus": 2}, {"memory_gib": 1},
-               {"labels": ("ib",)}, {"cpu_milli": 1}, {"ram_mib": 1})  # fmt: skip
+               {"labels": ("ib",)}, {"regions": ("eu-1",)}, {"cpu_milli": 1},
+               {"ram_mib": 1})  # fmt: skip
     assert all(altered(SHAPE, **change) != SHAPE for change in changed)
+    assert len({hash(altered(SHAPE, **change)) for change in ({}, *changed)}) == len(changed) + 1
 
 
 def test_what_a_shape_takes_in_all() -> None:
@@ -86,6 +92,10 @@ def test_what_a_shape_takes_in_all() -> None:
         ({"memory_gib": 80}, {}, Need(4, 0, 0, 0)),
         ({"labels": ("ib", "nvme")}, {"labels": ("ib",)}, None),
         ({"labels": ("ib",)}, {"labels": ("ib", "nvme")}, Need(4, 0, 0, 0)),
+        ({}, {"region": "eu-1"}, Need(4, 0, 0, 0)),
+        ({"regions": ("eu-1", "us-1")}, {"region": "us-1"}, Need(4, 0, 0, 0)),
+        ({"regions": ("eu-1", "us-1")}, {"region": "eu-2"}, None),
+        ({"regions": ("eu-1",)}, {}, None),
         ({"gpus": 0, "milli": 500}, {"slots": 7}, Need(0, 4, 0, 0)),
         ({"gpus": 0, "milli": 500}, {"slots": 2}, Need(0, 1, 0, 0)),
         ({"gpus": 0, "milli": 1}, {"slots": 7}, Need(0, 1, 0, 0)),
@@ -100,10 +110,14 @@ def test_what_a_task_needs(shape: dict[str, Any], node: dict[str, Any], want: Ne
 
 
 def test_what_a_job_costs() -> None:
-    """At list price, by type; nothing on a type without one."""
-    assert [24 * CREDIT, 8 * CREDIT, 0] == [JOB.rate(t) for t in ("H100", "A100", "L40")]
+    """At list price, by type; without prices a credit an hour for each GPU."""
+    assert [24 * CREDIT, 8 * CREDIT] == [JOB.rate(t) for t in ("H100", "A100")]
     assert 12 * CREDIT == JOB.price_of("H100", 30 * MINUTE)
-    assert 0 == JOB.price_of("L40", HOUR)
+    unpriced = altered(JOB, prices=())
+    assert [8 * CREDIT, 8 * CREDIT] == [unpriced.rate(t) for t in ("H100", "A100")]
+    assert 4 * CREDIT == unpriced.price_of("A100", 30 * MINUTE)
+    free = altered(JOB, prices=(("A100", 0), ("H100", 0)))
+    assert (0, 0) == (free.rate("H100"), free.price_of("A100", HOUR)), "what is free is free"
 
 
 def running(**changes: Any) -> Running:

@@ -26,6 +26,14 @@ CASES = {
         kept="u@n1:4+n2:4/from=gone,low",
         want="",
     ),
+    "it waits for who leaves other GPUs: below its ceiling there is no room yet": Case(
+        nodes="n1=4xH100 n2=4xH100",
+        running="low@n1:4/stops=20s",
+        queued="u:4",
+        shares="paid.acme=ceil4",
+        kept="u@n2:4/from=low",
+        want="",
+    ),
     "somebody with a better turn does not get them": Case(
         nodes="n1=4xH100",
         running="low@n1:4/stops=20s",

@@ -52,8 +52,9 @@ def test_a_kind_is_all_that_nodes_have_in_common() -> None:
     """Name, place and state are no part of it."""
     moved = altered(NODE, id=NodeId("n2"), island="i", rack="r", state=NodeState.DEAD, ready_at=9)
 
-    assert Kind("H100", 4, 4, 80, 8_000, 64, ("ib", "nvme")) == NODE.kind == moved.kind
+    assert Kind("H100", 4, 4, 80, 8_000, 64, ("ib", "nvme"), "") == NODE.kind == moved.kind
     assert NODE.kind != altered(NODE, memory_gib=40).kind
+    assert NODE.kind != altered(NODE, region="eu-1").kind
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,19 @@ from tests.core.scheduling.cases import PLAIN, Case
 from tests.core.scheduling.checking import check
 
 CASES = {
+    # ------------------------------------------------------------------ without prices
+    "without prices it is GPU-hours that count": Case(
+        nodes="n1=3xH100",
+        running="x@n1:2/ran=5h/who=paid.a.a.a/unpriced",
+        queued="p:1/who=paid.a.a.a/unpriced q:1/who=paid.b.b.b/unpriced",
+        want="q -> n1:1; p waits needs=1 free=0 start=19h",
+    ),
+    "without prices work is lost all the same": Case(
+        nodes="n1=2xH100",
+        running="a@n1:1/batch/ran=5h/unpriced b@n1:1@1/batch/ran=4h/unpriced",
+        queued="u:1/prod/unpriced",
+        want="b preempted for=u by=class; u waits on=n1:1",
+    ),
     # ------------------------------------------------------------------ inside a user
     "the oldest job of a user goes first": Case(
         nodes="n1=2xH100",

@@ -67,6 +67,21 @@ CASES = {
         shares="@p=ceil2",
         want="b -> n1:2; a waits ceiling at=p of=* used=2 most=2",
     ),
+    "whoever may ask does so, though one with a future place needs the ceiling too": Case(
+        nodes="n1=8xH100",
+        running=" ".join(f"v{at}@n1:1@{at}/who=paid.vic.ml.bob/ends=60m" for at in range(8)),
+        queued="first:1x8 u:1/used=1",
+        shares="paid.acme=ceil8",
+        want="v0 preempted for=u by=share; u waits on=n1:1;"
+        " first waits ceiling at=paid/acme of=* used=1 most=8",
+    ),
+    "but not if it was promised": Case(
+        nodes="n1=8xH100",
+        running=" ".join(f"v{at}@n1:1@{at}/who=paid.vic.ml.bob/ends=60m" for at in range(8)),
+        queued="first:1x8/promised=1h,1h,n1:1 u:1/used=1",
+        shares="paid.acme=ceil8",
+        want="first waits needs=8 free=0 start=1h; u waits crowded needs=1 free=0",
+    ),
     "nobody is asked where it is free, and somebody else's": Case(
         nodes="n1=8xH100",
         running="low@n1:4/batch/ends=60m",

@@ -68,6 +68,22 @@ CASES = {
         queued="a:1/label=ib,nvme",
         want="a -> n2:1",
     ),
+    "nodes must stand in one of its regions": Case(
+        nodes="n1=8xH100 n2=8xH100/region=eu-1 n3=8xH100/region=us-1",
+        queued="a:4/region=ap-1,us-1 b:4/region=eu-1/used=1",
+        want="a -> n3:4; b -> n2:4",
+    ),
+    "without regions a job runs anywhere": Case(
+        nodes="n1=8xH100/region=eu-1",
+        queued="a:4",
+        want="a -> n1:4",
+    ),
+    "room in another region is no room": Case(
+        nodes="n1=8xH100/region=eu-1 n2=8xH100/region=us-1",
+        running="x@n1:8/ends=1h/fixed",
+        queued="a:8/region=eu-1 b:1x4/region=us-1/used=1",
+        want="b -> n2:4 backfill; a waits needs=8 free=0 start=1h",
+    ),
     "nodes may have other labels too": Case(
         nodes="n1=8xH100/labels=ib,nvme,spot",
         queued="a:1/label=nvme",

@@ -113,8 +113,8 @@ def tasks_of(piece: Piece, shape: Shape, nodes: dict[NodeId, Node]) -> int:
 @some
 @given(POOLS)
 def test_jobs_lie_on_nodes_that_they_accept(before: Snapshot) -> None:
-    """A type from the job's list, enough memory on each GPU, all labels, nodes that are ready, and
-    not before a job may be tried again (S1)."""
+    """A type from the job's list, enough memory on each GPU, all labels, a region from its list if
+    it has one, nodes that are ready, and not before a job may be tried again (S1)."""
     nodes = {node.id: node for node in before.nodes}
     jobs = {job.id: job for job in before.waiting}
     for one in given_places(planned(before)):
@@ -125,6 +125,7 @@ def test_jobs_lie_on_nodes_that_they_accept(before: Snapshot) -> None:
             assert one.gpu_type == node.gpu_type
             assert node.memory_gib >= job.shape.memory_gib
             assert set(job.shape.labels) <= set(node.labels)
+            assert not job.shape.regions or node.region in job.shape.regions
             assert NodeState.READY is node.state
 
 

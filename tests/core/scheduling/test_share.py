@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from bursar.core.instant import DAY, HOUR, MINUTE
+from bursar.core.refusal import InvariantBroken
 from bursar.core.scheduling.jobs import Job
 from bursar.core.scheduling.policy import ANY, Policy, Share
 from bursar.core.scheduling.share import FAIR, OWED, OWED_BELOW, Place, ShareTree
@@ -41,21 +42,24 @@ def known(tree: ShareTree, path: tuple[str, ...]) -> Place:
 
 
 def test_places_are_made_when_they_are_first_named() -> None:
-    """A user and an account of one name are two places."""
     one = tree("paid.acme=w3")
     assert one.place(ACME) is None
-    user, account = one.user(ACME), one.user(ANN)
+    user = one.user(ANN)
 
-    assert user is one.place(ACME)  # a user goes before an account of its name
-    assert ["acme", "acme/"] == sorted(known_children(one))
-    assert account.parent is not None
-    assert [ANN, ML, ACME, ("paid",), ()] == [place.path for place in account.above()]
-    assert account is one.user(ANN)
+    assert 3 == known(one, ACME).weight
+    assert [ANN, ML, ACME, ("paid",), ()] == [place.path for place in user.above()]
+    assert user is one.user(ANN) is one.place(ANN)
 
 
-def known_children(tree: ShareTree) -> list[str]:
-    """Names below the paid tier."""
-    return list(tree.root.children["paid/"].children)
+def test_a_user_and_an_account_of_one_path_are_not_told_apart() -> None:
+    """Each would have the floor and the ceiling of that path for itself (S3)."""
+    one = tree("paid.acme=ceil4")
+    one.user(ANN)
+    with pytest.raises(InvariantBroken, match="a user has others below it"):
+        one.user(ML)
+    with pytest.raises(InvariantBroken, match="a user has others below it"):
+        one.user((*ANN, "bob"))
+    one.user((*ML, "ml"))  # the same name elsewhere is another place
 
 
 def test_what_runs_counts_all_the_way_up_and_outside() -> None:

@@ -53,7 +53,7 @@ def test_the_order_of_groups() -> None:
     groups = [Group.KEPT, Group.AGED, Group.TURN, Group.TURN, Group.LATER, Group.LATER]
     assert groups == [one.group for one in found]
     assert [1, 2, 3, 4, 5, 6] == [one.number for one in found]
-    assert () == found[4].rungs, "nothing is known yet of one who was never in turn"
+    assert ("paid", "zoe", "ml", "new") == found[4].rungs[-1].path, "known, if never in turn"
     assert 2 == len(standing(cluster, T0, most=2))
 
 
@@ -71,6 +71,23 @@ def test_those_with_a_date_come_first_among_the_aged() -> None:
     cluster.queue(dated)
 
     assert ["b", "a", "c"] == [one.job for one in standing(cluster, T0)]
+
+
+def test_the_oldest_that_can_start_is_the_one_that_is_aged() -> None:
+    """As a plan takes them: one over a ceiling is passed over, users with a date do not count."""
+    case = Case(
+        want="",
+        nodes="n1=8xH100",
+        running="x@n1:2",
+        queued="over:8/waited=50h/on=A100 old:1/waited=40h new:1/waited=30h"
+        " z:1/waited=25h/who=paid.z.z.z"
+        " kept:8/waited=60h/promised=1h,1h,n1:8/who=paid.b.b.b next:8/waited=50h/who=paid.b.b.b",
+        shares="paid.acme=ceil1A100",
+        policy=altered(PLAIN, looks=2),
+    )
+    found = standing(case.cluster(), T0)
+
+    assert ["kept", "old", "z"] == [one.job for one in found if one.group is Group.AGED]
 
 
 def test_what_decided_is_told_from_the_tier_to_the_user() -> None:

@@ -221,6 +221,12 @@ CASES = {
         queued="urgent:4/prod/price=2",
         want="low preempted for=urgent by=class; urgent waits on=n1:4",
     ),
+    "waiting costs less, and is over at the tier's start target": Case(
+        nodes="n1=4xH100",
+        running="low@n1:4/batch/ran=50m/ends=30m",
+        queued="urgent:4/prod",
+        want="urgent waits needs=4 free=0 start=30m",
+    ),
     "waiting costs less, but goes on beyond the tier's start target": Case(
         nodes="n1=4xH100",
         running="low@n1:4/batch/ran=50m/ends=31m",
@@ -244,6 +250,20 @@ CASES = {
         running="low@n1:4/batch/ran=10m",
         queued="urgent:4/prod",
         want="low preempted for=urgent by=class; urgent waits on=n1:4",
+    ),
+    "the least loss of all, though somebody dear is on its node": Case(
+        nodes="n1=8xH100 n2=8xH100",
+        running="a@n1:4/batch/ran=50m b@n1:4@4/batch/ran=15m"
+        " c@n2:4/batch/ran=45m d@n2:4@4/batch/ran=5m",
+        queued="urgent:4/prod",
+        want="d preempted for=urgent by=class; urgent waits on=n2:4",
+    ),
+    "of many who can be asked nobody leaves for nothing: one makes all the room": Case(
+        nodes=" ".join(f"n{number:02}=4xH100" for number in range(1, 15)),
+        running="x@n01:4/batch/ran=1m wide@n02:4+n03:4/batch/ran=5m "
+        + " ".join(f"d{number}@n{number:02}:4/batch/ran=50m" for number in range(4, 15)),
+        queued="gang:2x4/prod",
+        want="wide preempted for=gang by=class; gang waits on=n02:4+n03:4",
     ),
     "a floor of another type protects nothing here, also of a gang": Case(
         nodes="n1=1xH100 n2=1xH100 n3=1xH100",

@@ -131,6 +131,7 @@ class Author:
             "cpu_milli": gpus * self.one((2_000, 8_000)),
             "ram_mib": gpus * self.one((2_048, 8_192)),
             "labels": self.one(LABELS),
+            "region": self.one(("", "eu", "eu")),
         }
 
     def node(self, name: NodeId) -> Node:
@@ -168,6 +169,7 @@ class Author:
             cpu_milli=self.one((500, 2_000)) if self.chance(20) or not gpus + milli else 0,
             ram_mib=self.one((1_024, 2_048)) if self.chance(20) else 0,
             labels=("ib",) if self.chance(5) else (),
+            regions=self.one((("eu",), ("eu", "us"))) if self.chance(5) else (),
             within=self.one((*Level, Level.POOL)),
         )
 
@@ -299,6 +301,7 @@ class Free:
             and node.gpu_type == gpu_type
             and node.memory_gib >= shape.memory_gib
             and all(label in node.labels for label in shape.labels)
+            and (not shape.regions or node.region in shape.regions)
         )
 
     def slots_of(self, shape: Shape) -> int:

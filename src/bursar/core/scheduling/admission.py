@@ -2,14 +2,17 @@
 
 A submission is looked at in this order, and the first that applies is answered:
 
+    tier_unknown     the policy has no such tier
     too_fast         the org's token bucket is empty
     exceeds_ceiling  the job alone is more than a ceiling or quota on its path allows
-    never_fits       no pool could run it, even with nothing else there
+    never_fits       no pool could run it, even with nothing else there and all its nodes in use
+    no_nodes         so too, but nodes that cannot be used now could; or there is no pool
     queue_full       the org has as many jobs waiting as its tier allows
     tier_full        its tier has, and the org has its equal part of them
     overloaded       starts are late; the lowest tier is turned away first
 
-The first and the last three pass: they say when to come again. The other two say what would fit.
+Those that pass say when to come again: `too_fast`, `no_nodes` and the last three. The others say
+what would be let in.
 
 Overload. A tier's pressure is the wait of the org in its middle, in hundredths of its start target:
 when most wait long, it is high, while one org that floods it does not move it. The lowest tier is
@@ -26,21 +29,24 @@ from typing import Final
 
 from bursar.core.instant import MINUTE, SECOND, Instant
 from bursar.core.scheduling.jobs import Job, Path
-from bursar.core.scheduling.load import Load, predicted_wait, tasks_if_empty
+from bursar.core.scheduling.load import FAR, Load, predicted_wait, tasks_if_empty
 from bursar.core.scheduling.machines import MILLI
 from bursar.core.scheduling.policy import ANY, Policy, Share, Tier
 from bursar.core.value import value
 
 SHED_AT: Final = 400  # hundredths of a start target at which the lowest tier is turned away
+LOOK_AGAIN: Final = MINUTE  # when to come again if nobody knows when nodes are back
 TIER_ORGS: Final = 10  # a tier's queue is as long as those of so many orgs
 
 
 class Turned(StrEnum):
     """Why a submission is turned away, in the order in which it is looked at."""
 
+    TIER_UNKNOWN = "tier_unknown"
     TOO_FAST = "too_fast"
     EXCEEDS_CEILING = "exceeds_ceiling"
     NEVER_FITS = "never_fits"
+    NO_NODES = "no_nodes"
     QUEUE_FULL = "queue_full"
     TIER_FULL = "tier_full"
     OVERLOADED = "overloaded"
@@ -89,25 +95,30 @@ def admit(
     job: Job, policy: Policy, pools: tuple[Load, ...], bucket: Bucket, now: Instant, count: int = 1
 ) -> Admitted | Away:
     """Let in so many jobs alike, or say why not. The first pool is where they would wait."""
-    tier = next(tier for tier in policy.tiers if tier.name == job.path[0])
-    load = pools[0]
-    bucket, short = _taken(bucket, tier, now, count)
-    wait = predicted_wait(load, job)
-    if short:
-        figures = ("rate_per_minute", tier.rate_per_minute), ("asked", count)
-        return Away(
-            code=Turned.TOO_FAST, figures=figures, retry_after=short, wait=wait, bucket=bucket
-        )
-    for code, figures_found, again in (
-        *_never(job, policy, pools),
-        *_full(load, tier, job.path[:2], count, wait),
-        *_overload(load, policy, tier),
-    ):
-        return Away(code=code, figures=figures_found, retry_after=again, wait=wait, bucket=bucket)
+    wait = predicted_wait(pools[0], job) if pools else FAR
+    tier = next((tier for tier in policy.tiers if tier.name == job.path[0]), None)
+    if tier is None:
+        found = _unknown(job.path[0], policy)
+    else:
+        bucket, short = _taken(bucket, tier, now, count)
+        found = _too_fast(tier, count, short) or _never(job, policy, pools)
+        found = found or _not_now(pools[0], policy, tier, job.path[:2], count, wait)
+    for code, figures, again in found:
+        return Away(code=code, figures=figures, retry_after=again, wait=wait, bucket=bucket)
     return Admitted(wait=wait, bucket=bucket)
 
 
 Found = list[tuple[Turned, tuple[tuple[str, int | str], ...], int | None]]
+
+
+def _unknown(tier: str, policy: Policy) -> Found:
+    known = ",".join(one.name for one in policy.tiers)
+    return [(Turned.TIER_UNKNOWN, (("tier", tier), ("known", known)), None)]
+
+
+def _too_fast(tier: Tier, count: int, short: int) -> Found:
+    figures = ("rate_per_minute", tier.rate_per_minute), ("asked", count)
+    return [(Turned.TOO_FAST, figures, short)] if short else []
 
 
 def _taken(bucket: Bucket, tier: Tier, now: Instant, count: int) -> tuple[Bucket, int]:
@@ -129,6 +140,8 @@ def _taken(bucket: Bucket, tier: Tier, now: Instant, count: int) -> tuple[Bucket
 
 def _never(job: Job, policy: Policy, pools: tuple[Load, ...]) -> Found:
     """What forbids the job for good, and what would be allowed."""
+    if not pools:
+        return [(Turned.NO_NODES, (("pools", 0),), LOOK_AGAIN)]
     gpus = max(load.gpus for load in pools)
     ceilings = {t: _ceiling(job, policy, t, gpus) for t in job.shape.types}
     milli = job.shape.milli_gpus
@@ -140,14 +153,21 @@ def _never(job: Job, policy: Policy, pools: tuple[Load, ...]) -> Found:
     fits = max(tasks_if_empty(load.sites, job.shape, t) for load in pools for t in types)
     if fits >= job.shape.tasks:
         return []
-    largest = [site.kind for load in pools for site in load.sites if site.kind.gpu_type in types]
+    everything = [(*load.sites, *load.away) for load in pools]
+    once = max(tasks_if_empty(sites, job.shape, t) for sites in everything for t in types)
+    if once >= job.shape.tasks:
+        away = sum(site.nodes for load in pools for site in load.away)
+        short = ("tasks", job.shape.tasks), ("would_fit_tasks", fits), ("nodes_away", away)
+        return [(Turned.NO_NODES, (("pools", len(pools)), *short), LOOK_AGAIN)]
+    largest = [site.kind for sites in everything for site in sites if site.kind.gpu_type in types]
     would = (
         ("tasks", job.shape.tasks),
-        ("would_fit_tasks", fits),
+        ("would_fit_tasks", once),
         ("within", str(job.shape.within)),
         ("largest_node_gpus", max((kind.gpus for kind in largest), default=0)),
         ("most_memory_gib", max((kind.memory_gib for kind in largest), default=0)),
         ("labels", ",".join(sorted({label for kind in largest for label in kind.labels}))),
+        ("regions", ",".join(sorted({kind.region for kind in largest} - {""}))),
     )
     return [(Turned.NEVER_FITS, would, None)]
 
@@ -177,6 +197,11 @@ def _mosts(share: Share | None, gpu_type: str) -> list[int]:
 
 
 # --------------------------------------------------------------------------- for now
+
+
+def _not_now(load: Load, policy: Policy, tier: Tier, org: Path, count: int, wait: int) -> Found:
+    """Queues are full, or starts too late."""
+    return _full(load, tier, org, count, wait) or _overload(load, policy, tier)
 
 
 def _full(load: Load, tier: Tier, org: Path, count: int, wait: int) -> Found:

@@ -1,18 +1,30 @@
-"""Why nobody makes room for a waiting job: no right, nobody left to ask, or waiting costs less."""
+"""Why nobody makes room for a waiting job: no right, nobody left to ask, or waiting costs less.
+
+It is looked for as a plan does, with its rules and on the claims that it had: what is told is why
+that plan asked nobody.
+"""
 
 from collections.abc import Iterator
 
 from bursar.core.scheduling.backfill import earliest
 from bursar.core.scheduling.lacking import Lack
+from bursar.core.scheduling.plan import better_wait
 from bursar.core.scheduling.policy import ANY
 from bursar.core.scheduling.preempt import Steps, make_room
 from bursar.core.scheduling.rights import Rights
-from bursar.core.scheduling.view import Blocker, View
+from bursar.core.scheduling.standing import micro_credit
+from bursar.core.scheduling.view import Blocker, View, names
 from bursar.core.scheduling.wording import Figures
 
 
 def asking(view: View, types: tuple[str, ...]) -> Iterator[Blocker]:
     """Why nobody makes room: no right, nobody left to ask, or waiting costs less."""
+    promised = {t: view.crowded(view.job, t, dated=True) for t in types}
+    for gpu_type, crowded in promised.items():
+        if crowded is not None:
+            figures = ("gpu_type", gpu_type), ("at", ".".join(crowded[0].path))
+            yield Blocker(reason="promised_away", figures=(*figures, ("by", names(crowded[1]))))
+    types = tuple(t for t in types if promised[t] is None)
     able = [t for t in types if Rights(view.cluster, view.job, t).any()]
     if not able:
         for gpu_type in types[:1]:
@@ -26,7 +38,7 @@ def asking(view: View, types: tuple[str, ...]) -> Iterator[Blocker]:
         else:
             yield _lacking(gpu_type, lack)
     if hopeful:
-        yield from _searched(view, tuple(hopeful))
+        yield from _searched(view, types, ",".join(hopeful))
 
 
 def _lacking(gpu_type: str, lack: Lack) -> Blocker:
@@ -67,40 +79,53 @@ def _no_rights(view: View, gpu_type: str) -> Iterator[Blocker]:
 
 
 def _no_larger_share(view: View, gpu_type: str) -> Blocker:
-    """The largest other org of its tier has no larger part by weight than ours with the job."""
-    tree, job = view.cluster.tree, view.job
-    ours = tree.place(job.path[:2])
-    others = (
-        (org for org in tree.largest(ours.parent) if org is not ours)
-        if ours and ours.parent
-        else ()
-    )
+    """The largest other org of its tier has no larger part by weight than ours with the job.
+
+    Of what runs now; or it runs more, but has used less: then that is told.
+    """
+    cluster, job = view.cluster, view.job
+    tree, ours = cluster.tree, cluster.tree.place(job.path[:2])
+    tier = None if ours is None else ours.parent
+    others = (org for org in tree.largest(tier) if org is not ours) if tier is not None else ()
     largest = next(iter(others), None)
     if ours is None or largest is None:
         return Blocker(reason="no_other_org")
-    return Blocker(
-        reason="no_larger_share",
-        figures=(
-            ("largest", ".".join(largest.path)),
-            ("its_micros_per_hour_by_weight", largest.rate // largest.weight),
-            ("ours_micros_per_hour_by_weight", (ours.rate + job.rate(gpu_type)) // ours.weight),
-        ),
+    name, rate = ("largest", ".".join(largest.path)), job.rate(gpu_type)
+    if Rights(cluster, job, gpu_type).runs_more(largest) <= 0:
+        its, own = largest.rate, ours.rate + rate
+        figures = (
+            ("its_micros_per_hour_by_weight", its // largest.weight),
+            ("ours_micros_per_hour_by_weight", own // ours.weight),
+        )
+        return Blocker(reason="no_larger_share", figures=(name, *figures))
+    credit = micro_credit(tree, view.now)
+    own_used = tree.counted_ahead(ours) + rate * tree.ahead(view.now)
+    used = (
+        ("its_micros_by_weight", tree.counted_ahead(largest) // (credit * largest.weight)),
+        ("ours_micros_by_weight", own_used // (credit * ours.weight)),
     )
+    return Blocker(reason="no_larger_usage", figures=(name, *used))
 
 
-def _searched(view: View, types: tuple[str, ...]) -> Iterator[Blocker]:
+def _searched(view: View, types: tuple[str, ...], hopeful: str) -> Iterator[Blocker]:
     """Look for victims as a plan does, and say why it asks nobody."""
     cluster, job = view.cluster, view.job
     reserved = earliest(cluster, view.claims, job, types)
     if reserved is not None and reserved.at <= view.now + cluster.policy.grace:
         yield Blocker(reason="free_soon", figures=(("start_us", reserved.at - view.now),))
         return
-    freed = make_room(cluster, view.claims, job, types, Steps())
-    if freed is None or reserved is None:
-        yield Blocker(reason="not_together", figures=(("types", ",".join(types)),))
+    steps = Steps()
+    freed = make_room(cluster, view.promises, job, types, steps)
+    if freed is None:
+        of = ("types", hopeful)
+        ended = Blocker(reason="search_ended", figures=(of, ("steps", steps.taken)))
+        yield ended if steps.ended else Blocker(reason="not_together", figures=(of,))
+        return
+    lost = sum(running.lost(view.now) for running, _ in freed.victims)
+    figures: Figures = ("victims", len(freed.victims)), ("lost_micros", lost)
+    if reserved is None or not better_wait(cluster, job, reserved, freed):
+        yield Blocker(reason="not_asked", figures=figures)
         return
     start = reserved.at - view.now
-    lost = sum(running.lost(view.now) for running, _ in freed.victims)
-    wait = job.price_of(reserved.gpu_type, start)
-    costs = ("lost_micros", lost), ("wait_micros", wait), ("start_us", start)
-    yield Blocker(reason="cheaper_to_wait", figures=(("victims", len(freed.victims)), *costs))
+    wait = ("wait_micros", job.price_of(reserved.gpu_type, start)), ("start_us", start)
+    yield Blocker(reason="cheaper_to_wait", figures=(*figures, *wait))

@@ -226,6 +226,7 @@ def _drains(
             break
         node = machine.node
         cluster.add_node(altered(node, state=NodeState.DRAINING))
+        cluster.at(cluster.now)  # tiers have their parts of less
         enough = _spare(cluster, node.gpu_type) >= scaling.spare
         if enough and _dates(forecast(cluster)) == _dates(before):
             gone.append(node)

@@ -3,24 +3,29 @@
     backing_off                 a start failed, it may not be tried yet
     kept                        its GPUs are kept; somebody is still on them
     ceiling, type_dropped       what a ceiling or quota forbids: all types, or one of them
-    no_type, no_memory, no_label, node_too_small, pool_too_small
-                                no node is such, even if nothing ran
+    no_type, no_region, no_memory, no_label, no_such_node, node_too_small, pool_too_small
+                                no node is such, or too few are, even if nothing ran
+    not_ready                   so too, but some that would do cannot be used now
     capacity, fragmented, processors, claimed
                                 too little is free; enough, but not together; GPUs, but not the CPU
-                                or memory beside them; enough, but others before it in turn have a
-                                claim on it
+                                or memory beside them; enough, but others before it in turn, or with
+                                a date, have a claim on it
     crowded                     it fits, but a ceiling would be used up that others before it need
-    no_floor or floor_reached, no_lower_class, no_other_org or no_larger_share
+    promised_away               it may not ask: with it a ceiling would be used up that was promised
+    no_floor or floor_reached, no_lower_class, no_other_org, no_larger_share or no_larger_usage
                                 by none of the rights may it ask others to make room
     protected, nobody_to_ask    it may ask, and even if all left who may be asked it lacks some:
                                 floors or shares protect others, or too few may be asked
-    not_together                enough could leave, but no legal set of them makes room together
+    not_together, search_ended  enough could leave, but no legal set of them makes room together, or
+                                none was found in as many sets as a plan looks at
     free_soon, cheaper_to_wait  it could ask, but waiting costs less
+    not_asked                   it could ask and should, but the plan came to others first
     behind, not_looked_at       nothing of all this, but others before it were looked at first
 
 What fits is always judged node by node, never by sums over the pool.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -28,7 +33,7 @@ from bursar.core.scheduling.asking import asking
 from bursar.core.scheduling.backfill import Claims
 from bursar.core.scheduling.jobs import Earmark, Shape, need
 from bursar.core.scheduling.lacking import free_milli
-from bursar.core.scheduling.machines import MILLI, Kind, Machine, Need, Room
+from bursar.core.scheduling.machines import MILLI, Kind, Machine, Need, NodeState, Room
 from bursar.core.scheduling.policy import ANY
 from bursar.core.scheduling.share import JOBS, Place
 from bursar.core.scheduling.view import Blocker, View, names
@@ -133,55 +138,69 @@ def _passed(place: Place, milli: int, gpu_type: str) -> Iterator[Figures]:
 
 
 def _unusable(view: View, gpu_type: str) -> Iterator[Blocker]:
-    """What no node of a type has, even if nothing ran there."""
-    usable = [
-        machine
-        for machine in view.cluster.machines.values()
-        if machine.kind.gpu_type == gpu_type and machine.node.usable_at(machine.node.ready_at)
-    ]
-    kinds = {machine.kind for machine in usable}
-    if not kinds:
+    """Why nodes of a type would not do even if nothing ran there."""
+    shape = view.job.shape
+    there = [one for one in view.cluster.machines.values() if one.kind.gpu_type == gpu_type]
+    able = [machine for machine in there if need(shape, machine.kind) is not None]
+    if not there:
         yield Blocker(reason="no_type", figures=(("gpu_type", gpu_type),))
-    elif unlike := list(_unlike(view.job.shape, gpu_type, kinds)):
-        yield from unlike
+    elif not able:
+        yield from _unlike(shape, gpu_type, {machine.kind for machine in there})
     else:
-        yield from _too_small(view.job.shape, gpu_type, usable)
+        yield from _too_few(shape, gpu_type, able)
 
 
 def _unlike(shape: Shape, gpu_type: str, kinds: set[Kind]) -> Iterator[Blocker]:
-    """Memory and labels that a job asks for and no node has."""
+    """Regions, memory and labels that a job asks for and no node has, or none has at once."""
     of, most = ("gpu_type", gpu_type), max(kind.memory_gib for kind in kinds)
+    regions = " or ".join(shape.regions)
+    labels = [one for one in shape.labels if not any(one in kind.labels for kind in kinds)]
+    elsewhere = bool(regions) and not any(kind.region in shape.regions for kind in kinds)
+    if elsewhere:
+        yield Blocker(reason="no_region", figures=(of, ("regions", regions)))
     if most < shape.memory_gib:
         asked = ("needs_gib", shape.memory_gib), ("most_gib", most)
         yield Blocker(reason="no_memory", figures=(of, *asked))
-    labels = [one for one in shape.labels if not any(one in kind.labels for kind in kinds)]
     for label in labels:
         yield Blocker(reason="no_label", figures=(of, ("label", label)))
-    if most >= shape.memory_gib and not labels and not any(need(shape, kind) for kind in kinds):
+    if most >= shape.memory_gib and not labels and not elsewhere:
         memory = [f"{shape.memory_gib} GiB"] if shape.memory_gib else []
-        together = " and ".join((*shape.labels, *memory))
-        yield Blocker(reason="no_label", figures=(of, ("label", together)))
+        where = [f"region {regions}"] if regions else []
+        together = " and ".join((*shape.labels, *memory, *where))
+        yield Blocker(reason="no_such_node", figures=(of, ("asked", together)))
 
 
-def _too_small(shape: Shape, gpu_type: str, usable: list[Machine]) -> Iterator[Blocker]:
+def _too_few(shape: Shape, gpu_type: str, able: list[Machine]) -> Iterator[Blocker]:
     """Nodes or domains that have too little for a task or for all, even if nothing ran there."""
-    of = ("gpu_type", gpu_type)
-    sums: dict[str, int] = {}
-    largest = 0
-    for machine in usable:
-        if (task := need(shape, machine.kind)) is not None:
-            name = machine.node.domain(shape.within)
-            sums[name] = sums.get(name, 0) + _empty(task, machine.kind)
-            largest = max(largest, machine.kind.gpus)
-    together = max(sums.values())
-    if not together:
-        size = ("needs_milli_gpus", shape.milli_gpus // shape.tasks)
-        figures = (of, size, ("most_milli_gpus", largest * MILLI))
-        more = ("cpu_milli", shape.cpu_milli), ("ram_mib", shape.ram_mib)
-        yield Blocker(reason="node_too_small", figures=(*figures, *more))
-    elif together < shape.tasks:
-        counts = ("tasks", shape.tasks), ("fit", together), ("within", str(shape.within))
+    of, each = ("gpu_type", gpu_type), shape.milli_gpus // shape.tasks
+    ready = [one for one in able if one.node.usable_at(one.node.ready_at)]
+    others = (one for one in able if not one.node.usable_at(one.node.ready_at))
+    away = [one.node.state for one in others if _together(shape, [one])]
+    fit, most = _together(shape, ready), _together(shape, able)
+    counts = ("tasks", shape.tasks), ("fit", fit), ("within", str(shape.within))
+    if not most:
+        largest = max(machine.kind.gpus for machine in able) * MILLI
+        size = ("needs_milli_gpus", each), ("most_milli_gpus", largest)
+        beside = ("cpu_milli", shape.cpu_milli), ("ram_mib", shape.ram_mib)
+        yield Blocker(reason="node_too_small", figures=(of, *size, *beside))
+    elif fit < shape.tasks and away:
+        states = Counter(away)
+        told = ", ".join(f"{states[state]} {state}" for state in NodeState if states[state])
+        more = ("most", most), ("nodes", len(away)), ("states", told)
+        yield Blocker(reason="not_ready", figures=(of, *counts, *more))
+    elif fit < shape.tasks:
         yield Blocker(reason="pool_too_small", figures=(of, *counts))
+
+
+def _together(shape: Shape, machines: list[Machine]) -> int:
+    """How many tasks fit together on nodes that they can use, if nothing else runs there."""
+    sums: dict[str, int] = {}
+    for machine in machines:
+        task = need(shape, machine.kind)
+        assert task is not None
+        name = machine.node.domain(shape.within)
+        sums[name] = sums.get(name, 0) + _empty(task, machine.kind)
+    return max(sums.values(), default=0)
 
 
 def _empty(task: Need, kind: Kind) -> int:

@@ -6,6 +6,7 @@ Tried are, in the order in which the smaller one is chosen among changes of as m
     type      accept another GPU type as well
     memory    accept GPUs with less memory
     label     ask for a label less
+    region    run in another region as well
     within    let the gang lie further apart
     ceiling   a ceiling or quota raised by so much
     floor     the floor of a place that is asked lowered by so much
@@ -30,7 +31,7 @@ from bursar.core.scheduling.view import View
 from bursar.core.scheduling.wording import Figures
 from bursar.core.value import altered, value
 
-KINDS: Final = ("limit", "type", "memory", "label", "within", "ceiling", "floor", "gpus")
+KINDS: Final = ("limit", "type", "memory", "label", "region", "within", "ceiling", "floor", "gpus")
 FLOOR_STEPS: Final = (
     1_000  # sets of victims that are looked at to see whether a floor is in the way
 )
@@ -62,8 +63,7 @@ def _size(changes: Changes) -> tuple[int, list[tuple[int, int, Figures]]]:
 def starts(view: View, job: Job) -> bool:
     """Whether a job would start now, in nobody's way."""
     cluster = view.cluster
-    over, crowded = cluster.tree.over, view.crowded
-    types = tuple(t for t in job.shape.types if over(job, t) is None and crowded(job, t) is None)
+    types = tuple(t for t in cluster.open_types(job) if view.crowded(job, t) is None)
     until = cluster.now + job.run_max
     return find(cluster, view.claims, job.shape, types, until) is not None
 
@@ -73,7 +73,7 @@ def starts(view: View, job: Job) -> bool:
 
 def _own(view: View) -> Iterator[Changes]:
     """Changes of the job itself, of each kind the smallest."""
-    for options in (_limits, _types, _memories, _labels, _levels):
+    for options in (_limits, _types, _memories, _labels, _regions, _levels):
         for change, job in options(view):
             if starts(view, job):
                 yield (change,)
@@ -94,10 +94,14 @@ def _limits(view: View) -> Options:
 
 
 def _types(view: View) -> Options:
-    shape = view.job.shape
+    """Other types, each as dear as the dearest that the job has a price for."""
+    job, shape = view.job, view.job.shape
+    known = dict(job.prices)
     for gpu_type in sorted(set(view.cluster.gpus) - set(shape.types)):
         change = Change(kind="type", amount=1, figures=(("gpu_type", gpu_type),))
-        yield change, altered(view.job, shape=altered(shape, types=(*shape.types, gpu_type)))
+        wider = altered(shape, types=(*shape.types, gpu_type))
+        prices = {gpu_type: max(known.values()), **known} if known else {}
+        yield change, altered(job, shape=wider, prices=tuple(prices.items()))
 
 
 def _memories(view: View) -> Options:
@@ -115,6 +119,15 @@ def _labels(view: View) -> Options:
         rest = tuple(one for one in shape.labels if one != label)
         change = Change(kind="label", amount=1, figures=(("label", label),))
         yield change, altered(view.job, shape=altered(shape, labels=rest))
+
+
+def _regions(view: View) -> Options:
+    shape = view.job.shape
+    others = {kind.region for kind in view.cluster.rooms if kind.region not in ("", *shape.regions)}
+    for region in sorted(others) if shape.regions else ():
+        wider = tuple(sorted((*shape.regions, region)))
+        change = Change(kind="region", amount=1, figures=(("region", region),))
+        yield change, altered(view.job, shape=altered(shape, regions=wider))
 
 
 def _levels(view: View) -> Options:

@@ -55,6 +55,7 @@ class Cluster:
         self.urgent: set[Path] = set()  # orgs where a higher class waits than one that runs
         self.promised: Ordered[tuple[Instant, JobId]] = Ordered()  # who has a date, since when
         self.preempts = {tier.name: tier.preempts for tier in policy.tiers}
+        self.targets = {tier.name: tier.start_target for tier in policy.tiers}
         self.aged = 0  # milli-GPUs of what runs for its age
         self._classes: dict[Path, Ordered[tuple[int, JobId]]] = {}  # of what may be asked, by org
         self.fragments = Fragments(())
@@ -149,6 +150,7 @@ class Cluster:
         """A job waits, from now on or again."""
         known = job.id in self.waiting or job.id in self.running
         invariant(not known, "a job is there already", job=job.id)
+        self.tree.user(job.path)  # refuses a path that cannot be, before anything has changed
         self.waiting[job.id] = job
         if job.not_before > self.now:
             self._later.add((job.not_before, job.id))
@@ -166,6 +168,7 @@ class Cluster:
 
     def run(self, running: Running) -> None:
         """A job runs that does not wait here: as read from a snapshot."""
+        self.tree.user(running.job.path)
         self.running[running.job.id] = running
         self._take(running.job.id, running.pieces, running.ends_by)
         self._count(running)
@@ -282,6 +285,10 @@ class Cluster:
             if kind.gpu_type in types and need(shape, kind) is not None
             for room, nodes in rooms.items()
         )
+
+    def open_types(self, job: Job) -> tuple[str, ...]:
+        """The types on which a job passes no ceiling, the most welcome first."""
+        return tuple(t for t in job.shape.types if self.tree.over(job, t) is None)
 
     def running_of(self, orgs: Iterable[Path]) -> Iterator[Running]:
         """What runs of some orgs, in no order."""

@@ -23,7 +23,6 @@ from bursar.core.instant import DAY, NEVER, Instant
 from bursar.core.money import Micros
 from bursar.core.scheduling.backfill import Claims, earliest
 from bursar.core.scheduling.cluster import Cluster
-from bursar.core.scheduling.forecast import open_types
 from bursar.core.scheduling.jobs import Job, Running, need
 from bursar.core.scheduling.lacking import by_domain, free_milli
 from bursar.core.scheduling.machines import MILLI, Machine, NodeId, NodeState, Piece
@@ -62,7 +61,7 @@ def defragment(cluster: Cluster, now: Instant, most: int = LOOKS) -> tuple[Tidyi
     found = []
     blocked = [job for group, job in in_turn(copy) if group in (Group.AGED, Group.TURN)]
     for job in blocked[:most]:
-        types = open_types(copy, job)
+        types = copy.open_types(job)
         nobody = Claims(copy)
         if find(copy, nobody, job.shape, types, NEVER) is not None:
             continue  # it is not for want of room that it waits

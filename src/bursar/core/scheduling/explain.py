@@ -8,7 +8,9 @@ smallest change that would start it (`changes`), its number in turn, and when it
     earliest    if nobody before it took the room, and what runs ended by its estimate, or by half
                 of the time that it still may run if it gave none; but something must change first
     latest      the date it was promised, or that of its future place: what runs ends by its bound.
-                A promise is kept; a future place holds unless somebody comes before it in turn.
+                A promise is kept unless capacity is lost or somebody stays beyond its bound: then
+                it is told as missed, with the future place that it has instead, or why it has
+                none. A future place holds unless somebody comes before it in turn.
 
 Where no honest date can be given, the explanation says why. It only asks the cluster: whatever is
 tried is taken back.
@@ -56,6 +58,7 @@ class Prediction:
     earliest: Instant | None  # None if nothing that is known ends in a start
     latest: Instant | None  # None if it is unknown
     why: str  # now, kept, promised, reserved; or why no latest date is known
+    missed: Instant | None = None  # promised, and not kept by then or perhaps not to be
 
 
 @value
@@ -162,15 +165,21 @@ def _predicted(view: View, plan: Plan, found: tuple[Blocker, ...]) -> Prediction
         there = [cluster.running[v] for v in earmark.victims if v in cluster.running]
         by = max((one.ends_by for one in there), default=view.now)
         return Prediction(earliest=view.now, latest=by, why="kept")
-    first = _earliest(view)
-    if job.promised_at is not None:
-        latest = max(job.promised_at, view.now)
-        return Prediction(earliest=_not_after(first, latest), latest=latest, why="promised")
+    first, promised = _earliest(view), job.promised_at
     wait = next((one for one in plan.waits if one.job == job.id), None)
+    if promised is not None and _kept(promised, wait, view.now):
+        return Prediction(earliest=_not_after(first, promised), latest=promised, why="promised")
     if wait is not None and wait.reserved is not None:
-        latest = wait.reserved.at
-        return Prediction(earliest=_not_after(first, latest), latest=latest, why="reserved")
-    return Prediction(earliest=first, latest=None, why=_unknown(wait, found))
+        latest, early = wait.reserved.at, _not_after(first, wait.reserved.at)
+        return Prediction(earliest=early, latest=latest, why="reserved", missed=promised)
+    return Prediction(earliest=first, latest=None, why=_unknown(wait, found), missed=promised)
+
+
+def _kept(promised: Instant, wait: Wait | None, now: Instant) -> bool:
+    """Whether a date is still to come and the plan has a place for the job by then."""
+    if promised <= now:
+        return False
+    return wait is None or (wait.reserved is not None and wait.reserved.at <= promised)
 
 
 def _not_after(first: Instant | None, latest: Instant) -> Instant:
@@ -282,10 +291,20 @@ def _when(told: Explanation) -> str:
     if start.why == "now":
         return "starts now"
     first = "unknown" if start.earliest is None else f"in {lasting(start.earliest - told.at)}"
+    begins = f"{_missed(told)}starts {first} at the earliest"
     if start.latest is None:
-        return f"starts {first} at the earliest, at the latest unknown: {start.why}"
-    last = lasting(start.latest - told.at)
-    return f"starts {first} at the earliest, in {last} at the latest ({start.why})"
+        return f"{begins}, at the latest unknown: {start.why}"
+    return f"{begins}, in {lasting(start.latest - told.at)} at the latest ({start.why})"
+
+
+def _missed(told: Explanation) -> str:
+    """What has become of a date that is not kept."""
+    missed = told.start.missed
+    if missed is None:
+        return ""
+    if missed <= told.at:
+        return f"overdue by {lasting(told.at - missed)}, "
+    return f"its date in {lasting(missed - told.at)} may not be kept, "
 
 
 def _change(change: Change) -> str:

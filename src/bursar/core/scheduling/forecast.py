@@ -12,7 +12,6 @@ from bursar.core.ids import JobId
 from bursar.core.scheduling.backfill import Claims, earliest
 from bursar.core.scheduling.cluster import Cluster
 from bursar.core.scheduling.decisions import Reserved
-from bursar.core.scheduling.jobs import Job
 from bursar.core.scheduling.standing import Group, in_turn
 
 LOOKS: Final = 64  # jobs in turn that a forecast looks at
@@ -31,15 +30,10 @@ def places(cluster: Cluster, claims: Claims, looks: int = LOOKS) -> Forecast:
     for group, job in in_turn(cluster):
         if len(found) == looks or group is Group.LATER:
             break
-        types = open_types(cluster, job)
+        types = cluster.open_types(job)
         if group is Group.KEPT or not types:
             continue
         found[job.id] = reserved = earliest(cluster, claims, job, types)
         if reserved is not None:
             claims.reserve(job, reserved)
     return found
-
-
-def open_types(cluster: Cluster, job: Job) -> tuple[str, ...]:
-    """The types on which a job passes no ceiling."""
-    return tuple(t for t in job.shape.types if cluster.tree.over(job, t) is None)

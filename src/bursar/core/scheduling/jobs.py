@@ -7,12 +7,15 @@ from typing import Final
 from bursar.core.checks import text, texts, whole
 from bursar.core.ids import JobId
 from bursar.core.instant import NEVER, Instant
-from bursar.core.money import AMOUNT_MAX, Micros, usage_price_up
+from bursar.core.money import AMOUNT_MAX, CREDIT, Micros, usage_price_up
 from bursar.core.scheduling.machines import GPUS_MAX, MILLI, Kind, Level, Need, NodeId, Piece
 from bursar.core.value import Derived, value
 
 TASKS_MAX: Final = 100_000
 CLASS_MAX: Final = 1_000_000
+# Without prices a GPU-hour counts as one credit: at nothing, nobody would have used or lost any,
+# and turns would be taken by name.
+UNPRICED: Final = CREDIT
 
 Nodes = tuple[tuple[NodeId, int], ...]  # tasks on each
 Path = tuple[str, ...]  # whose a job is: tier, org, account ..., user
@@ -38,6 +41,7 @@ class Shape(_Hashed):
     cpu_milli: int = 0  # of each task
     ram_mib: int = 0  # of each task
     labels: tuple[str, ...] = ()  # that its nodes must have, sorted
+    regions: tuple[str, ...] = ()  # where its nodes may stand, sorted; anywhere if none
     within: Level = Level.POOL  # how close together all tasks must lie
 
     def __post_init__(self) -> None:
@@ -49,13 +53,15 @@ class Shape(_Hashed):
         whole("milli", self.milli, 0, MILLI)
         if self.milli and self.gpus:
             raise ValueError("a task has whole GPUs or a part of one, not both")
-        texts("labels", self.labels)
-        if self.labels != tuple(sorted(set(self.labels))):
-            raise ValueError(f"labels are sorted, each once, not {self.labels}")
+        for name in ("labels", "regions"):
+            names = getattr(self, name)
+            texts(name, names)
+            if names != tuple(sorted(set(names))):
+                raise ValueError(f"{name} are sorted, each once, not {names}")
         for name in ("memory_gib", "cpu_milli", "ram_mib"):
             whole(name, getattr(self, name), 0, 2**53)
         size = self.tasks, self.gpus, self.milli, self.memory_gib, self.cpu_milli, self.ram_mib
-        fields = self.types, self.alike, size, self.labels, self.within
+        fields = self.types, self.alike, size, self.labels, self.regions, self.within
         object.__setattr__(self, "_hash", hash(fields))
 
     def __hash__(self) -> int:
@@ -74,6 +80,8 @@ def need(shape: Shape, kind: Kind) -> Need | None:
         return None
     if not set(shape.labels) <= set(kind.labels):
         return None
+    if shape.regions and kind.region not in shape.regions:
+        return None
     slots = -(-shape.milli * kind.slots // MILLI)
     return Need(shape.gpus, slots, shape.cpu_milli, shape.ram_mib)
 
@@ -85,7 +93,8 @@ class Job:
     id: JobId
     shape: Shape
     path: Path
-    prices: tuple[tuple[str, Micros], ...]  # GPU type → micro-credits per GPU-hour, list price
+    # GPU type → micro-credits per GPU-hour, list price: all types it accepts, or none at all
+    prices: tuple[tuple[str, Micros], ...]
     run_max: int  # microseconds it may still run, stop grace included
     queued_at: Instant
     priority_class: int = 0  # the higher, the more urgent
@@ -112,6 +121,10 @@ class Job:
         for gpu_type, price in self.prices:
             text("gpu_type", gpu_type)
             whole("price", price, 0, AMOUNT_MAX)
+        known = {name for name, _ in self.prices}
+        if known and not known.issuperset(self.shape.types):
+            unpriced = ", ".join(name for name in self.shape.types if name not in known)
+            raise ValueError(f"there is no price for {unpriced}")
         whole("run_max", self.run_max, 1, NEVER)
         whole("queued_at", self.queued_at, 0, NEVER)
         whole("not_before", self.not_before, 0, NEVER)
@@ -125,17 +138,17 @@ class Job:
 
     def rate(self, gpu_type: str) -> Micros:
         """What it costs in an hour on GPUs of this type, at list price."""
-        for name, price in self.prices:
-            if name == gpu_type:
-                return price * self.shape.milli_gpus // MILLI
-        return 0
+        return self._price(gpu_type) * self.shape.milli_gpus // MILLI
 
     def price_of(self, gpu_type: str, span: int) -> Micros:
         """What so many microseconds on GPUs of this type cost."""
+        return usage_price_up(self._price(gpu_type), self.shape.milli_gpus, span // 1_000)
+
+    def _price(self, gpu_type: str) -> Micros:
         for name, price in self.prices:
             if name == gpu_type:
-                return usage_price_up(price, self.shape.milli_gpus, span // 1_000)
-        return 0
+                return price
+        return UNPRICED
 
 
 Alike = tuple[Shape, tuple[str, ...]]

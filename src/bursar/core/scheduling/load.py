@@ -13,7 +13,6 @@ from bursar.core.money import PPM
 from bursar.core.scheduling.cluster import Cluster
 from bursar.core.scheduling.jobs import Job, Path, Shape, need
 from bursar.core.scheduling.machines import MILLI, Kind, Level, Room
-from bursar.core.scheduling.share import Place
 from bursar.core.scheduling.standing import divided
 from bursar.core.value import value
 
@@ -93,8 +92,9 @@ class Load:
     """What admission knows of a pool: made by its scheduler now and then."""
 
     at: Instant
-    gpus: int  # those on order too
-    sites: tuple[Site, ...]
+    gpus: int  # those on order too, and those of nodes that cannot be used now
+    sites: tuple[Site, ...]  # of nodes that can be used or are on order
+    away: tuple[Site, ...]  # of nodes that are there and cannot be used now
     orgs: Mapping[Path, Queued]  # by tier and org
     lines: Mapping[str, Line]  # of tiers in which something waits
     free: int  # milli-GPUs
@@ -121,7 +121,7 @@ def load_of(cluster: Cluster, now: Instant) -> Load:
     busy = {one.job.path[0] for one in cluster.running.values()}
     ready = sum(cluster.gpus.values())
     parts = _tier_parts(cluster, ready, {*waiting, *busy})
-    sites = _sites(cluster)
+    sites, away = _sites(cluster, usable=True), _sites(cluster, usable=False)
     running = sum(one.job.shape.milli_gpus for one in cluster.running.values())
     left = sum(
         one.job.shape.milli_gpus * max((one.ends_by - now) // 2, 0)
@@ -129,8 +129,9 @@ def load_of(cluster: Cluster, now: Instant) -> Load:
     )
     return Load(
         at=now,
-        gpus=sum(site.kind.gpus * site.nodes for site in sites),
+        gpus=sum(site.kind.gpus * site.nodes for site in (*sites, *away)),
         sites=sites,
+        away=away,
         orgs=orgs,
         lines={tier: _line(tier, parts[tier], orgs) for tier in sorted(waiting)},
         free=max(ready * MILLI - running, 0),
@@ -143,25 +144,24 @@ def _line(tier: str, milli_gpus: int, orgs: Mapping[Path, Queued]) -> Line:
     return Line.of(milli_gpus, [queued for org, queued in orgs.items() if org[0] == tier])
 
 
-def _sites(cluster: Cluster) -> tuple[Site, ...]:
-    """Nodes that can be used or will be, those alike and together counted."""
+def _sites(cluster: Cluster, *, usable: bool) -> tuple[Site, ...]:
+    """Nodes that can be used or will be, or that cannot, those alike and together counted."""
     counts: dict[tuple[Kind, str, str], int] = {}
     for machine in cluster.machines.values():
         node = machine.node
-        if node.usable_at(node.ready_at):
+        if node.usable_at(node.ready_at) is usable:
             site = machine.kind, node.rack, node.island
             counts[site] = counts.get(site, 0) + 1
     return tuple(Site(*site, nodes) for site, nodes in sorted(counts.items()))
 
 
 def _tier_parts(cluster: Cluster, gpus: int, tiers: set[str]) -> dict[str, int]:
-    """Milli-GPUs of each of these tiers, if all of them take theirs and the others nothing."""
-    found = {
-        tier.name: cluster.tree.place((tier.name,))
-        or Place((tier.name,), tier.name, None, cluster.policy.tier_share(tier, gpus))
-        for tier in cluster.policy.tiers
-        if tier.name in tiers
-    }
+    """Milli-GPUs of each of these tiers, if all of them take theirs and the others nothing.
+
+    One that the policy does not know is a place like any other, of weight one.
+    """
+    places = {tier: cluster.tree.place((tier,)) for tier in sorted(tiers)}
+    found = {tier: place for tier, place in places.items() if place is not None}
     parts = divided(gpus * MILLI, list(found.values()))
     return dict(zip(found, parts, strict=True))
 
@@ -187,12 +187,14 @@ def predicted_wait(load: Load, job: Job) -> int:
     """How long one more job of its org would wait, in microseconds.
 
     Behind what waits (see `Line`); if nothing is ahead, until GPUs are free: those that run end
-    evenly over twice the mean of what they have left.
+    evenly over twice the mean of what they have left. If nothing runs, nobody knows when.
     """
     line, own = load.lines.get(job.path[0]), load.orgs.get(job.path[:2])
     if line is not None and own is not None:
         return line.wait(own)
     missing = job.shape.milli_gpus - load.free
-    if missing <= 0 or not load.running:
+    if missing <= 0:
         return 0
+    if not load.running:
+        return FAR
     return min(missing * 2 * (load.left // load.running) // load.running, FAR)

@@ -45,6 +45,7 @@ class Node:
     ram_mib: int = 0
     island: str = ""  # the NVLink domain it shares with others; "" is one of its own
     rack: str = ""
+    region: str = ""
     labels: tuple[str, ...] = ()  # sorted
     state: NodeState = NodeState.READY
     ready_at: Instant = 0  # of one on order: from when it can be used
@@ -66,7 +67,7 @@ class Node:
         """All that placement looks at and that does not change while the node lives."""
         return Kind(
             self.gpu_type, self.gpus, self.slots, self.memory_gib, self.cpu_milli, self.ram_mib,
-            self.labels,
+            self.labels, self.region,
         )  # fmt: skip
 
     def usable_at(self, at: Instant) -> bool:
@@ -102,6 +103,7 @@ class Kind(NamedTuple):
     cpu_milli: int
     ram_mib: int
     labels: tuple[str, ...]
+    region: str
 
 
 class Room(NamedTuple):

@@ -14,8 +14,10 @@ from typing import Final
 
 from bursar.core.ids import JobId
 from bursar.core.instant import NEVER, Instant
+from bursar.core.scheduling import aging
 from bursar.core.scheduling.backfill import Claims, earliest
 from bursar.core.scheduling.cluster import Cluster
+from bursar.core.scheduling.coming import Coming
 from bursar.core.scheduling.decisions import (
     Decision,
     Keep,
@@ -66,6 +68,15 @@ def carry_out(cluster: Cluster, now: Instant) -> Plan:
     )  # fmt: skip
 
 
+def better_wait(cluster: Cluster, job: Job, reserved: Reserved | None, freed: Freed) -> bool:
+    """Whether a place is free soon, and that costs less than the work that would be lost."""
+    target = cluster.targets.get(job.path[0], 0)
+    if reserved is None or reserved.at > cluster.now + target:
+        return False
+    lost = sum(running.lost(cluster.now) for running, _ in freed.victims)
+    return job.price_of(reserved.gpu_type, reserved.at - cluster.now) < lost
+
+
 class _Turn:
     """One look at everybody in turn."""
 
@@ -82,8 +93,7 @@ class _Turn:
         self._asking = Asking(cluster, self._promises, self.steps)
         self._free = cluster.free()
         self._free_for: dict[tuple[Shape, tuple[str, ...]], int] = {}  # since the last decision
-        # What has a future place below each ceiling: where, milli-GPUs, whether it is a date.
-        self._coming: dict[int, list[tuple[Reserved, int, bool]]] = {}
+        self._coming = Coming(cluster)  # who has a future place
         self._part_taken = False  # whether one that waited too long must wait for another such
         self._reserved = 0  # future places given
         self._aged = cluster.aged  # milli-GPUs that run for their age or have a date
@@ -94,7 +104,6 @@ class _Turn:
         self._fitting: set[Shape] | None = None  # once looks have run out: shapes that may fit
         self._nothing = Claims(cluster)  # as if nobody had a claim
         self._behind = False  # whether somebody in turn before waits for room
-        self._targets = {tier.name: tier.start_target for tier in self._policy.tiers}
         self._seen: dict[Path, int] = {}  # how many blocked jobs of a user were looked at
         self._ceilings: set[int] = set()  # places that somebody waits below
         self._placed: set[Path] = set()  # users with a future place
@@ -125,12 +134,12 @@ class _Turn:
 
     def _start_aged(self) -> None:
         """Start the oldest job of each user that waited too long, or give it a date."""
-        dated = [self._cluster.waiting[job_id] for _, job_id in self._cluster.promised]
-        for job in dated:
+        with_date, due = aging.dated(self._cluster), aging.due(self._cluster)
+        for job in with_date:
             if (reserved := self._dated(job)) is not None:
                 self._claims.reserve(job, reserved)
                 self._promises.reserve(job, reserved)
-        for jobs in [*([job] for job in dated), *self._due_without(dated)]:
+        for jobs in [*([job] for job in with_date), *due]:
             if self._part_taken:
                 break
             any(self._start_or_date(job) for job in jobs)
@@ -176,23 +185,6 @@ class _Turn:
         promised = self._dated(job) if job.promised_at is not None else None
         if promised is not None and (found is None or promised.at <= found.at):
             return promised
-        return found
-
-    def _due_without(self, dated: list[Job]) -> list[list[Job]]:
-        """Of each user that has no date, the oldest jobs that are due."""
-        waiting = self._cluster.waiting
-        found: list[list[Job]] = []
-        users = {job.path for job in dated}
-        for at, path in self._tree.due:
-            if at > self._cluster.now or len(found) == self._policy.looks:
-                break
-            if path not in users:
-                patience = at - next(iter(self._tree.user(path).oldest))[0]
-                oldest = islice(self._tree.user(path).oldest, SHORTER)
-                due = [job for since, job in oldest if since + patience <= self._cluster.now]
-                able = [waiting[job] for job in due if self._types(waiting[job])]
-                if able:
-                    found.append(able)
         return found
 
     def _promise(self, job: Job, reserved: Reserved) -> None:
@@ -332,18 +324,10 @@ class _Turn:
         if reserved is not None and reserved.at <= soon:
             return False
         freed = self._asking.make_room(job, types)
-        if freed is None or (reserved is not None and self._better_wait(job, reserved, freed)):
+        if freed is None or better_wait(self._cluster, job, reserved, freed):
             return False
         self._make(job, freed, soon)
         return True
-
-    def _better_wait(self, job: Job, reserved: Reserved, freed: Freed) -> bool:
-        """Whether a place is free soon, and that costs less than the work that would be lost."""
-        wait = reserved.at - self._cluster.now
-        if wait > self._targets.get(job.path[0], 0):
-            return False
-        lost = sum(running.lost(self._cluster.now) for running, _ in freed.victims)
-        return job.price_of(reserved.gpu_type, wait) < lost
 
     def _make(self, job: Job, freed: Freed, soon: Instant) -> None:
         self.complete = self.complete and freed.proven
@@ -410,7 +394,7 @@ class _Turn:
 
     def _types(self, job: Job) -> tuple[str, ...]:
         """The types on which the job passes no ceiling."""
-        return tuple(t for t in job.shape.types if self._tree.over(job, t) is None)
+        return self._cluster.open_types(job)
 
     def _start(self, job: Job, types: tuple[str, ...], why: Why) -> bool:
         """Start a job if it fits and is in nobody's way."""
@@ -426,33 +410,11 @@ class _Turn:
     def _claim(self, job: Job, reserved: Reserved, *, dated: bool) -> None:
         """Keep others out of the way of a future place, on its nodes and below its ceilings."""
         self._claims.reserve(job, reserved)
-        for place in (*self._tree.user(job.path).above(), *self._tree.limits(job)):
-            if place.ceiling or place.jobs_max is not None:
-                coming = self._coming.setdefault(id(place), [])
-                coming.append((reserved, job.shape.milli_gpus, dated))
+        self._coming.add(job, reserved, dated=dated)
 
     def _crowds(self, job: Job, gpu_type: str, *, dated: bool = False) -> bool:
-        """Whether a job would use up a ceiling that somebody with a future place needs as well.
-
-        Inside an org however soon it ends, because at a ceiling the other would lose its place;
-        what strangers of one tier share is theirs again if it ends in time. With `dated`, only
-        those count who have a date.
-        """
-        if not self._coming:
-            return False
-        until = self._cluster.now + job.run_max
-        for place in (*self._tree.user(job.path).above(), *self._tree.limits(job)):
-            strangers = len(place.path) < 2 and not place.outside
-            coming = [
-                one
-                for one in self._coming.get(id(place), [])
-                if (one[2] or not dated) and (one[0].at < until or not strangers)
-            ]
-            total = sum(milli for _, milli, _ in coming)
-            same = sum(milli for reserved, milli, _ in coming if reserved.gpu_type == gpu_type)
-            if coming and place.over_with(job, gpu_type, total, same, len(coming)):
-                return True
-        return False
+        """Whether a job would use up a ceiling that somebody with a future place needs as well."""
+        return self._coming.crowded(job, gpu_type, dated=dated) is not None
 
     def _wait(
         self, job: Job, types: tuple[str, ...], reason: str, reserved: Reserved | None = None

@@ -12,6 +12,7 @@ from bursar.core.instant import Instant
 from bursar.core.scheduling.backfill import Claims
 from bursar.core.scheduling.cluster import Cluster
 from bursar.core.scheduling.decisions import Decision, Keep, Plan, Preempt, Start
+from bursar.core.scheduling.fragments import WORST
 from bursar.core.scheduling.jobs import Job, Why, need
 from bursar.core.scheduling.lacking import free_milli
 from bursar.core.scheduling.machines import MILLI, Level, Piece
@@ -123,7 +124,7 @@ def _tight(cluster: Cluster, job: Job, start: Start) -> Reason:
     assert task is not None
     left = free_milli(machine.kind, machine.room) - job.shape.milli_gpus
     cost = cluster.fragments.cost(machine.kind, machine.room, task)
-    figures = ("nodes", able), ("cost", cost), ("left_milli_gpus", left)
+    figures = ("nodes", able), ("cost", cost), ("worst", WORST), ("left_milli_gpus", left)
     return Reason(word="tight", figures=figures)
 
 

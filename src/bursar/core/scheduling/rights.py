@@ -129,12 +129,15 @@ class Rights:
         return found
 
     def _to_give(self, org: Place) -> Micros:
-        mine, tree = self._org, self._tree
-        running = org.rate * mine.weight - (mine.rate + self._rate) * org.weight
-        ahead = tree.ahead(self._cluster.now)
-        turn = tree.counted_ahead(org) * mine.weight
-        turn -= (tree.counted_ahead(mine) + self._rate * ahead) * org.weight
-        return min(running, -(-turn // ahead))
+        ahead = self._tree.ahead(self._cluster.now)
+        turn = self._tree.counted_ahead(org) * self._org.weight
+        turn -= (self._tree.counted_ahead(self._org) + self._rate * ahead) * org.weight
+        return min(self.runs_more(org), -(-turn // ahead))
+
+    def runs_more(self, org: Place) -> Micros:
+        """By how much, by weight, an org runs more than this job's would with the job."""
+        mine = self._org
+        return org.rate * mine.weight - (mine.rate + self._rate) * org.weight
 
     def org_of(self, other: Job) -> Place:
         """The org of another, as a place."""

@@ -17,6 +17,7 @@ from bursar.core.ids import JobId
 from bursar.core.instant import DAY, HOUR, Instant
 from bursar.core.money import Micros
 from bursar.core.ordered import Ordered
+from bursar.core.refusal import invariant
 from bursar.core.scheduling.jobs import Alike, Job, Path, Shape
 from bursar.core.scheduling.policy import ANY, Policy, Share, in_milli
 from bursar.core.scheduling.usage import TICK, Fading, tick_of
@@ -366,7 +367,10 @@ class ShareTree:
     def _made(self, path: Path) -> Place:
         place = self.root
         for depth in range(1, len(path) + 1):
-            name = path[depth - 1] + ("" if depth == len(path) else "/")
+            ends = ("", "/") if depth == len(path) else ("/", "")
+            name, other = (path[depth - 1] + end for end in ends)
+            # As both it would have its floor and its ceiling twice.
+            invariant(other not in place.children, "a user has others below it", path=path)
             child = place.children.get(name)
             if child is None:
                 share = self._shares.get(path[:depth], Share())

@@ -8,12 +8,13 @@ as somebody starts, its places have used more and the others move up.
 from collections.abc import Iterator
 from enum import StrEnum
 from heapq import merge
-from itertools import islice, takewhile
+from itertools import islice
 from typing import Final
 
 from bursar.core.ids import JobId
 from bursar.core.instant import HOUR, Instant
 from bursar.core.money import PPM, Micros
+from bursar.core.scheduling.aging import dated, due
 from bursar.core.scheduling.cluster import Cluster
 from bursar.core.scheduling.jobs import Job, Path
 from bursar.core.scheduling.machines import MILLI
@@ -80,10 +81,10 @@ def in_turn(cluster: Cluster) -> Iterator[tuple[Group, Job]]:
     waiting = cluster.waiting
     for job_id in sorted(cluster.earmarks):
         yield Group.KEPT, waiting[job_id]
-    aged = _aged(cluster)
-    for job_id in aged:
-        yield Group.AGED, waiting[job_id]
-    seen = set(aged)
+    aged = [*dated(cluster), *(jobs[0] for jobs in due(cluster))]
+    for job in aged:
+        yield Group.AGED, job
+    seen = {job.id for job in aged}
     for job_id in _by_tree(cluster.tree.root):
         if job_id not in seen:
             yield Group.TURN, waiting[job_id]
@@ -121,15 +122,6 @@ def shares(cluster: Cluster, now: Instant) -> tuple[Held, ...]:
     return tuple(_below(cluster.tree, cluster.tree.root, pool, pool, now))
 
 
-def _aged(cluster: Cluster) -> list[JobId]:
-    """Jobs that have a date; then of each user without one the oldest, if it waits too long."""
-    dated = [job_id for _, job_id in cluster.promised]
-    users = {cluster.waiting[job_id].path for job_id in dated}
-    due = takewhile(lambda one: one[0] <= cluster.now, cluster.tree.due)
-    others = [path for _, path in islice(due, cluster.policy.looks) if path not in users]
-    return [*dated, *(next(iter(cluster.tree.user(path).oldest))[1] for path in others)]
-
-
 def _by_tree(place: Place) -> Iterator[JobId]:
     if place.queues:
         for key in merge(*place.queues.values()):
@@ -138,16 +130,20 @@ def _by_tree(place: Place) -> Iterator[JobId]:
         yield from _by_tree(place.children[name])
 
 
+def micro_credit(tree: ShareTree, now: Instant) -> int:
+    """What a micro-credit used just now counts, grown."""
+    return tree.fading.growth(now + HOUR) - tree.fading.growth(now)
+
+
 def _unit(tree: ShareTree, now: Instant) -> int:
-    """What a micro-credit used just now counts in a place's key."""
+    """The same in a place's key."""
     one = Place((), "", None, Share())
-    one.base = tree.fading.growth(now + HOUR) - tree.fading.growth(now)
+    one.base = micro_credit(tree, now)
     return tree.key(one)
 
 
 def _rungs(tree: ShareTree, path: Path, unit: int) -> tuple[Rung, ...]:
-    user = tree.place(path)
-    places = [] if user is None else list(user.above())[-2::-1]
+    places = list(tree.user(path).above())[-2::-1]
     return tuple(
         Rung(path=place.path, rank=RANKS[place.rank()], usage=tree.key(place) // unit)
         for place in places

@@ -6,6 +6,7 @@ from bursar.core.ids import JobId
 from bursar.core.instant import Instant
 from bursar.core.scheduling.backfill import Claims
 from bursar.core.scheduling.cluster import Cluster
+from bursar.core.scheduling.coming import Coming
 from bursar.core.scheduling.decisions import Plan, Reserved
 from bursar.core.scheduling.jobs import Job
 from bursar.core.scheduling.lacking import Lack, lacking
@@ -34,35 +35,38 @@ class View:
         self.until = cluster.now + job.run_max
         self.nothing = Claims(cluster)  # as if nobody had a claim
         self.claims = Claims(cluster)
+        self.promises = Claims(cluster)  # those of them that were promised
         self._lacks: dict[str, Lack | None] = {}
         self.claimants: list[tuple[Instant, JobId, Reserved]] = []
+        self._coming = Coming(cluster)
+        first = True  # whoever was looked at before this job; later ones count if they have a date
         for wait in plan.waits:
-            if wait.job == job.id:
-                break
-            if wait.reserved is not None and (other := cluster.waiting.get(wait.job)):
-                self.claims.reserve(other, wait.reserved)
-                self.claimants.append((wait.reserved.at, wait.job, wait.reserved))
+            first = first and wait.job != job.id
+            other = cluster.waiting.get(wait.job)
+            if wait.job == job.id or other is None or wait.reserved is None:
+                continue
+            if first or other.promised_at is not None:
+                self._count(other, wait.reserved)
+
+    def _count(self, other: Job, reserved: Reserved) -> None:
+        """Note that another has a future place."""
+        dated = other.promised_at is not None
+        self.claims.reserve(other, reserved)
+        if dated:
+            self.promises.reserve(other, reserved)
+        self._coming.add(other, reserved, dated=dated)
+        self.claimants.append((reserved.at, other.id, reserved))
 
     @property
     def types(self) -> tuple[str, ...]:
         """The types on which the job passes no ceiling."""
-        over = self.cluster.tree.over
-        return tuple(t for t in self.job.shape.types if over(self.job, t) is None)
+        return self.cluster.open_types(self.job)
 
-    def crowded(self, job: Job, gpu_type: str) -> tuple[Place, list[JobId]] | None:
+    def crowded(
+        self, job: Job, gpu_type: str, *, dated: bool = False
+    ) -> tuple[Place, list[JobId]] | None:
         """A ceiling that a job would use up for others with a future place, and who they are."""
-        tree, waiting = self.cluster.tree, self.cluster.waiting
-        for place in (*tree.user(job.path).above(), *tree.limits(job)):
-            coming = [
-                (reserved.gpu_type, waiting[other])
-                for _, other, reserved in self.claimants
-                if place in (*tree.user(waiting[other].path).above(), *tree.limits(waiting[other]))
-            ]
-            total = sum(other.shape.milli_gpus for _, other in coming)
-            same = sum(other.shape.milli_gpus for of, other in coming if of == gpu_type)
-            if coming and place.over_with(job, gpu_type, total, same, len(coming)):
-                return place, [other.id for _, other in coming]
-        return None
+        return self._coming.crowded(job, gpu_type, dated=dated)
 
     def lack(self, gpu_type: str) -> Lack | None:
         """What the job lacks whoever makes room; worked out once."""

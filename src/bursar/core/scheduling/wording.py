@@ -21,23 +21,29 @@ TEXTS: Final = {
     "ceiling": "{at} may have no more {of}: {used} of {most} are used, on {gpu_type}",
     "type_dropped": "not on {gpu_type}: {at} may have no more {of}, {used} of {most} are used",
     "no_type": "no node has {gpu_type}",
+    "no_region": "no node of {gpu_type} stands in region {regions}",
     "no_memory": "{gpu_type} has {most_gib} GiB at most, it needs {needs_gib} GiB",
     "no_label": "no node of {gpu_type} has the label {label}",
+    "no_such_node": "no node of {gpu_type} has all at once: {asked}",
     "node_too_small": "no node of {gpu_type} has room for one of its tasks, even empty: it needs"
     " {needs_milli_gpus}, the largest has {most_milli_gpus}"
     " (CPU and memory count too: {cpu_milli} mCPU, {ram_mib} MiB)",
     "pool_too_small": "{fit} of {tasks} would fit on {gpu_type} within one {within} if"
     " nothing ran",
+    "not_ready": "{fit} of {tasks} would fit on {gpu_type} within one {within} if nothing ran,"
+    " {most} if {nodes} could be used too ({states})",
     "capacity": "needs {needs_milli_gpus} of {gpu_type}, {free_milli_gpus} free"
     " ({together_milli_gpus} of use to it)",
     "fragmented": "needs {needs_milli_gpus} of {gpu_type}, {free_milli_gpus} free but not together:"
     " {fragmented_milli_gpus} in pieces too small or too far apart",
     "processors": "{free_milli_gpus} of {gpu_type} free and enough for it, but not the CPU or"
     " memory beside them: each task needs {cpu_milli} mCPU and {ram_mib} MiB",
-    "claimed": "{free_milli_gpus} of {gpu_type} free, {unclaimed_milli_gpus} without a claim: {by}"
-    " came first and needs them in {from_us}",
+    "claimed": "{free_milli_gpus} of {gpu_type} free, {unclaimed_milli_gpus} without a claim:"
+    " places of {by} begin there in {from_us}",
     "crowded": "{gpu_type} is free, but {by} came first and needs what the ceiling of {at} still"
     " allows",
+    "promised_away": "may ask nobody for {gpu_type}: {by} was promised what the ceiling of {at}"
+    " still allows",
     "no_floor": "may not ask for a floor: no place of it has one",
     "floor_reached": "may not ask for a floor: {at} has {used_milli_gpus} and would have"
     " {needs_milli_gpus} more, its floor is {floor_milli_gpus} ({of})",
@@ -47,12 +53,18 @@ TEXTS: Final = {
     "no_larger_share": "may ask no other org: the largest, {largest}, has"
     " {its_micros_per_hour_by_weight} an hour by weight, its own would have"
     " {ours_micros_per_hour_by_weight}",
+    "no_larger_usage": "may ask no other org: the largest, {largest}, runs more, but with what it"
+    " used before it has {its_micros_by_weight} by weight, its own would have"
+    " {ours_micros_by_weight}",
     "protected": "lacks {lacks_milli_gpus} of {gpu_type} whoever leaves: {free_milli_gpus} free,"
     " {asked_milli_gpus} with jobs that it may ask, {given_milli_gpus} of these to be given;"
     " the {by} of {of} protects {keeps_milli_gpus} of its {has_milli_gpus}",
     "nobody_to_ask": "lacks {lacks_milli_gpus} of {gpu_type} whoever leaves: {free_milli_gpus}"
     " free, {asked_milli_gpus} with jobs that it may ask, {fixed_milli_gpus} with others",
     "not_together": "nobody that may be asked makes room together on {types}",
+    "search_ended": "nobody found that makes room on {types}: the search ended after {steps} sets",
+    "not_asked": "could ask {victims} to make room, with {lost_micros} of work lost, but others"
+    " were looked at first in this round",
     "free_soon": "asks nobody: GPUs are free in {start_us} anyway",
     "cheaper_to_wait": "would stop {victims} and lose {lost_micros}; waiting {start_us} costs"
     " {wait_micros}",
@@ -63,6 +75,7 @@ TEXTS: Final = {
     "type": "accept {gpu_type} as well",
     "memory": "accept {memory_gib} GiB instead of {instead_gib} GiB",
     "label": "do without the label {label}",
+    "region": "run in region {region} too",
     "within": "lie within one {within} instead of one {instead}",
     "ceiling_raised": "ceiling of {at} +{more}",
     "jobs_raised": "most jobs of {at} +{more}",
@@ -71,7 +84,7 @@ TEXTS: Final = {
     # reasons
     "placed": "starts on {nodes} ({gpu_type}, choice {choice} of {choices}) because: {why}",
     "close": "its {tasks} lie on {nodes} within one {level}",
-    "tight": "room on {nodes}; this one fits with fragmentation {cost} of 99 and has"
+    "tight": "room on {nodes}; this one fits with fragmentation {cost} of {worst} and has"
     " {left_milli_gpus} left",
     "passed_over": "not on {gpu_type}: {why}",
     "victim": "{job} of {who} makes room by {right}: class {priority_class}, {milli_gpus},"
