@@ -55,11 +55,23 @@ CASES = {
         queued="gang:3x0.5",
         want="gang -> n1:2+n2:1",
     ),
-    "nothing is known of typical jobs: the fullest node": Case(
+    "a half goes to a half, though another node is fuller": Case(
         nodes="n1=2xH100/slots=2 n2=2xH100/slots=2",
         running="x@n1:1 y@n2:1of2",
         queued="a:0.5",
-        want="a -> n1:1",
+        want="a -> n2:1",
+    ),
+    "a part goes where it leaves least of a GPU": Case(
+        nodes="n1=2xH100/slots=8 n2=2xH100/slots=8",
+        running="x@n1:2of8 y@n2:5of8",
+        queued="a:0.25",
+        want="a -> n2:1",
+    ),
+    "of GPUs that would be left with as much, on the fullest node": Case(
+        nodes="n1=4xH100/slots=2 n2=4xH100/slots=2",
+        running="x@n1:1of2 y@n2:2 z@n2:1of2@2",
+        queued="a:0.5",
+        want="a -> n2:1",
     ),
     "where whole GPUs are typical, a half goes to a half": Case(
         nodes="n1=2xH100/slots=2 n2=2xH100/slots=2",

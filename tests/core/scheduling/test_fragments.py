@@ -3,13 +3,14 @@
 import pytest
 
 from bursar.core.scheduling import fragments
-from bursar.core.scheduling.fragments import Fragments
+from bursar.core.scheduling.fragments import WORST, Fragments
 from bursar.core.scheduling.jobs import Shape
 from bursar.core.scheduling.machines import Need, Node, NodeId, Room
 
 KIND = Node(id=NodeId("n"), gpu_type="H100", gpus=8, slots=2).kind
 ONE = Need(1, 0, 0, 0)
 HALF = Need(0, 1, 0, 0)
+MIDDLE = WORST // 2  # what leaves fragments as they were
 
 
 def of(*typical: Shape) -> Fragments:
@@ -34,8 +35,8 @@ def test_without_typical_jobs_all_places_are_equal() -> None:
 
 
 def test_a_task_that_wastes_nothing_is_in_the_middle() -> None:
-    """As many fragments after as before: 50 of 0 to 99."""
-    assert 49 == of(WHOLE).cost(KIND, room(2), ONE)
+    """As many fragments after as before."""
+    assert MIDDLE == of(WHOLE).cost(KIND, room(2), ONE)
 
 
 def test_breaking_a_hole_that_typical_jobs_use_costs() -> None:
@@ -53,12 +54,12 @@ def test_a_half_belongs_beside_a_half() -> None:
     """A whole GPU broken is a fragment to jobs of whole ones; a half used up was one before."""
     whole = of(WHOLE)
 
-    assert whole.cost(KIND, room(1, 1), HALF) < 49 < whole.cost(KIND, room(1), HALF)
+    assert whole.cost(KIND, room(1, 1), HALF) < MIDDLE < whole.cost(KIND, room(1), HALF)
 
 
 def test_what_no_typical_job_can_use_is_free_to_take() -> None:
     """Of another type, or without a GPU: all of it is a fragment already."""
-    assert of(OTHER).cost(KIND, room(2), ONE) == of(NONE).cost(KIND, room(2), ONE) < 49
+    assert of(OTHER).cost(KIND, room(2), ONE) == of(NONE).cost(KIND, room(2), ONE) < MIDDLE
 
 
 def test_parts_too_small_for_a_typical_part_are_fragments() -> None:
@@ -67,6 +68,15 @@ def test_parts_too_small_for_a_typical_part_are_fragments() -> None:
     part = of(PART)  # two of four slots
 
     assert part.cost(kind, room(0, 1), HALF) < part.cost(kind, room(0, 2), HALF)
+
+
+def test_fragments_count_by_what_a_task_takes() -> None:
+    """Two fragments more are much for one GPU, and little for eight."""
+    kind = KIND._replace(gpus=16)
+    three = of(Shape(types=("H100",), gpus=3))
+    one, eight = (three.cost(kind, room(gpus + 2), Need(gpus, 0, 0, 0)) for gpus in (1, 8))
+
+    assert MIDDLE < eight < one
 
 
 def test_shapes_count_as_often_as_they_were_seen() -> None:

@@ -134,10 +134,22 @@ CASES = {
         queued="a:1x2",
         want="a -> n2:2",
     ),
-    "a small node before a large one": Case(
+    "a node that it fills before a large one": Case(
         nodes="n1=8xH100 n2=4xH100",
         queued="a:1x4",
         want="a -> n2:4",
+    ),
+    "a large node in use before a small one that is not": Case(
+        nodes="n1=2xH100 n2=8xH100",
+        running="x@n2:3",
+        queued="a:1",
+        want="a -> n2:1",
+    ),
+    "where less CPU is free, of nodes with as many free GPUs": Case(
+        nodes="n1=4xH100/cpu=64 n2=4xH100/cpu=64",
+        running="x@n1:2/cpu=8 y@n2:2/cpu=32",
+        queued="a:1/cpu=4",
+        want="a -> n2:1",
     ),
     "equal nodes by name": Case(
         nodes="n2=8xH100 n1=8xH100",

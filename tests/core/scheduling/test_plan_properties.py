@@ -18,6 +18,7 @@ from bursar.core.scheduling.jobs import Job, Path, Shape, Why
 from bursar.core.scheduling.machines import MILLI, Node, NodeId, NodeState, Piece
 from bursar.core.scheduling.plan import make_plan
 from bursar.core.scheduling.policy import ANY, Policy, Share, Tier
+from bursar.core.scheduling.rights import Right
 from bursar.core.scheduling.snapshot import Snapshot
 from bursar.core.value import altered
 from tests.core.scheduling.cases import CREDIT, PLAIN, T0, after
@@ -189,6 +190,24 @@ def test_only_those_are_preempted_who_can_be(before: Snapshot) -> None:
             assert victim.stops_at is None
             assert victim.started_at < before.at
             assert victim.lost(before.at) == one.lost
+
+
+@some
+@given(POOLS)
+def test_a_turn_is_given_up_for_little(before: Snapshot) -> None:
+    """By one of the same org and class, that ran long and has more to do, to one that has less."""
+    waiting = {job.id: job for job in before.waiting}
+    running = {one.job.id: one for one in before.running}
+    for one in planned(before).decisions:
+        if isinstance(one, Preempt) and one.right is Right.TURN:
+            victim, job = running[one.job], waiting[one.wanted_by]
+            ran = before.at - victim.started_at
+            assert victim.job.path[:2] == job.path[:2]
+            assert victim.job.priority_class == job.priority_class
+            assert victim.job.checkpoint_every
+            assert before.policy.turn_after * victim.job.checkpoint_cost <= ran
+            last = job.estimate is not None and job.lasts > victim.job.lasts - ran
+            assert last or victim.work(before.at) >= 2 * job.work
 
 
 @some

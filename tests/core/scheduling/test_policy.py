@@ -6,7 +6,7 @@ import pytest
 
 from bursar.core.scheduling.policy import ANY, FREE, PAID, Policy, Share, Tier, in_milli
 from bursar.core.value import altered
-from tests.core.scheduling.cases import Case
+from tests.core.scheduling.cases import T0, Case
 
 
 @pytest.mark.parametrize(
@@ -46,12 +46,14 @@ def test_a_policy_that_makes_no_sense_is_refused() -> None:
         Policy(inside_a_user="fifo")
     with pytest.raises(ValueError, match="half_life is 1 to 30, not 0"):
         Policy(half_life=0)
+    with pytest.raises(ValueError, match="turn_after is 0 to 1000000, not -1"):
+        Policy(turn_after=-1)
 
 
 @pytest.mark.parametrize(
     ("tier", "gpus", "floor", "ceiling"),
     [
-        (PAID, 100, ((ANY, 30),), ()),
+        (PAID, 100, ((ANY, 10),), ()),
         (PAID, 3, ((ANY, 0),), ()),  # rounded down
         (FREE, 100, ((ANY, 5),), ((ANY, 50),)),
         (Tier(name="any"), 100, (), ()),
@@ -70,6 +72,7 @@ def test_what_a_tier_is_entitled_to(
 @pytest.mark.parametrize(
     ("policy", "want"),
     [
+        ("least-work", ["urgent", "z", "cheap", "b-old", "a"]),
         ("least-attained", ["urgent", "cheap", "b-old", "a", "z"]),
         ("oldest", ["urgent", "b-old", "a", "cheap", "z"]),
         ("smallest-remaining", ["urgent", "z", "b-old", "a", "cheap"]),
@@ -85,7 +88,7 @@ def test_the_order_inside_a_user(policy: str, want: list[str]) -> None:
     waiting = Case(nodes="", queued=queued, want="").snapshot().waiting
 
     rule = Policy(inside_a_user=policy)
-    assert want == [job.id for job in sorted(waiting, key=rule.key_of)]
+    assert want == [job.id for job in sorted(waiting, key=lambda job: rule.key_of(job, T0))]
 
 
 def test_gpus_in_thousandths() -> None:

@@ -18,7 +18,7 @@ FAY = "/who=free.solo.x.fay"
 GUS = "/who=free.tiny.x.gus"
 NEXT = "/who=paid.beta.x.bob"
 
-# Of a pool of 20 GPUs enterprise has a floor of 10, paid of 6, free of 1 and a ceiling of 10.
+# Of a pool of 20 GPUs enterprise has a floor of 14, paid of 2, free of 1 and a ceiling of 10.
 CASES = {
     # ------------------------------------------------------------------ order
     "enterprise below its floor goes before paid that has its own": Case(
@@ -31,23 +31,23 @@ CASES = {
     ),
     "paid below its floor goes before enterprise that has its own": Case(
         nodes="n1=20xH100",
-        running=f"e@n1:10{EVE}/fixed",
-        queued=f"a:10 f:10{EVE}",
+        running=f"e@n1:14{EVE}/fixed",
+        queued=f"a:6 f:6{EVE}",
         usage="paid.acme.ml.ann=1000",
         policy=SHIPPED,
-        want="a -> n1:10; f waits needs=10 free=0 start=1430m",
+        want="a -> n1:6; f waits needs=6 free=0 start=1430m",
     ),
     "free below its floor goes before all that have theirs": Case(
         nodes="n1=20xH100",
-        running=f"e@n1:11{EVE}/fixed p@n1:8@11/fixed",
+        running=f"e@n1:15{EVE}/fixed p@n1:4@15/fixed",
         queued=f"a:1 f:1{FAY} g:1{EVE}",
         usage="free.solo.x.fay=1000",
         policy=SHIPPED,
-        want="f -> n1:1; g waits needs=1 free=0 start=1430m; a waits needs=1 free=0 start=1430m",
+        want="f -> n1:1; a waits needs=1 free=0 start=1430m; g waits needs=1 free=0 start=1430m",
     ),
     "above the floors eight to four to one": Case(
         nodes="n1=21xH100 n2=1xH100",
-        running=f"e@n1:13{EVE}/fixed p@n1:6@13/fixed f@n1:2@19{FAY}/fixed",
+        running=f"e@n1:15{EVE}/fixed p@n1:4@15/fixed f@n1:2@19{FAY}/fixed",
         queued=f"a:1 g:1{EVE} h:1{FAY}",
         policy=SHIPPED,
         want="a -> n2:1; g waits needs=1 free=0 start=1430m; h waits needs=1 free=0 start=1430m",
@@ -95,10 +95,10 @@ CASES = {
     ),
     "paid takes its floor back from enterprise that borrows": Case(
         nodes="n1=20xH100",
-        running=f"e@n1:10{EVE} f@n1:10@10{EVE}",
-        queued="a:6",
+        running=f"e@n1:14{EVE} f@n1:6@14{EVE}",
+        queued="a:2",
         policy=SHIPPED,
-        want="e preempted for=a by=floor; a waits on=n1:6",
+        want="f preempted for=a by=floor; a waits on=n1:2",
     ),
     "paid takes nothing from enterprise that has its floor": Case(
         nodes="n1=20xH100",
@@ -168,7 +168,7 @@ def test_what_the_tiers_are_by_default() -> None:
     assert tiers == SHIPPED.tiers
     assert ["enterprise", "paid", "free"] == [tier.name for tier in tiers]
     assert [30, 120, 1_800] == [tier.start_target // SECOND for tier in tiers]
-    assert [500_000, 300_000, 50_000] == [tier.floor_ppm for tier in tiers]
+    assert [700_000, 100_000, 50_000] == [tier.floor_ppm for tier in tiers]
     assert [1_000_000, 1_000_000, 500_000] == [tier.ceiling_ppm for tier in tiers]
     assert [8, 4, 1] == [tier.weight for tier in tiers]
     assert [1, 4, 12] == [tier.ages_after // HOUR for tier in tiers]
@@ -187,15 +187,15 @@ def test_what_the_policy_is_by_default() -> None:
     """A fifth for the aged, three preemptions at most, half a minute of grace (S4, S5)."""
     assert (5, 3, 30 * SECOND) == (SHIPPED.aged_part, SHIPPED.preemptions_max, SHIPPED.grace)
     assert (HOUR, 1_024 * MINUTE) == (SHIPPED.ahead, MINUTE << SHIPPED.half_life)
-    assert "least-attained" == SHIPPED.inside_a_user
+    assert ("least-work", 50) == (SHIPPED.inside_a_user, SHIPPED.turn_after)
 
 
 def test_a_crowded_pool_is_shared_by_floors_and_weights() -> None:
-    """Twenty GPUs, all tiers want more: floors of 10, 6 and 1, the other three by 8 : 4 : 1."""
+    """Twenty GPUs, all tiers want more: floors of 14, 2 and 1, the other three by 8 : 4 : 1."""
     who = (EVE, "", FAY)
     queued = " ".join(f"{tier}{n}:1{path}" for tier, path in enumerate(who) for n in range(20))
     case = Case(nodes="n1=20xH100", queued=queued, policy=SHIPPED, want="")
 
     starts = [one for one in make_plan(case.cluster(), T0).decisions if isinstance(one, Start)]
 
-    assert {"0": 12, "1": 6, "2": 2} == Counter(start.job[0] for start in starts)
+    assert {"0": 14, "1": 4, "2": 2} == Counter(start.job[0] for start in starts)

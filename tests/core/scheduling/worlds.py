@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from bursar.core.ids import JobId
 from bursar.core.instant import HOUR, MINUTE, SECOND, Instant
 from bursar.core.ordered import Ordered
+from bursar.core.scheduling.backlog import Backlog
 from bursar.core.scheduling.cluster import Cluster
 from bursar.core.scheduling.decisions import Plan, Preempt
 from bursar.core.scheduling.horizon import Horizon
@@ -185,6 +186,7 @@ class Author:
             run_max=self.one(SPANS),
             queued_at=T0 - self.one(WAITS),
             priority_class=self.one((0, 0, 50, 100)),
+            estimate=self.one(SPANS) if self.chance(40) else None,
             preemptible=self.chance(85),
             checkpoint_every=every,
             checkpoint_cost=20 * SECOND if every else 0,
@@ -457,7 +459,7 @@ def indexes(cluster: Cluster) -> Any:
 
 _FORGOTTEN: Final = {"parent", "_journal", "fragments", "policy"}  # a way back, or worked out anew
 _ENTITLED: Final = {"ceiling", "floor", "jobs_max", "name", "outside", "path", "weight"}
-_PLAIN: Final = (Cluster, ShareTree, Place, Machine, Fading)
+_PLAIN: Final = (Backlog, Cluster, ShareTree, Place, Machine, Fading)
 
 
 def _plain(thing: Any) -> Any:

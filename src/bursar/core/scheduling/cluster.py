@@ -7,12 +7,14 @@ trial is on.
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import takewhile
 from typing import Final
 
 from bursar.core.ids import JobId
 from bursar.core.instant import NEVER, Instant
 from bursar.core.ordered import Ordered
 from bursar.core.refusal import invariant
+from bursar.core.scheduling.backlog import Backlog
 from bursar.core.scheduling.decisions import Decision, Keep, Preempt, Promise, Start
 from bursar.core.scheduling.fragments import Fragments
 from bursar.core.scheduling.horizon import Horizon
@@ -55,11 +57,13 @@ class Cluster:
         self.urgent: set[Path] = set()  # orgs where a higher class waits than one that runs
         self.promised: Ordered[tuple[Instant, JobId]] = Ordered()  # who has a date, since when
         self.preempts = {tier.name: tier.preempts for tier in policy.tiers}
-        self.targets = {tier.name: tier.start_target for tier in policy.tiers}
         self.aged = 0  # milli-GPUs of what runs for its age
         self._classes: dict[Path, Ordered[tuple[int, JobId]]] = {}  # of what may be asked, by org
         self.fragments = Fragments(())
         self._later: Ordered[tuple[Instant, JobId]] = Ordered()  # who may not be tried yet
+        self._in_time: Ordered[tuple[Instant, JobId]] = Ordered()  # who waits, until it is late
+        self._backlog = Backlog()
+        self._turns: dict[Path, Ordered[tuple[Instant, JobId]]] = {}  # who gives up its turn when
         self._journal: list[Callable[[], None]] | None = None
         self._tiers_stale = True
         self.one_rack = True  # whether all nodes stand in one rack
@@ -104,8 +108,13 @@ class Cluster:
     def at(self, now: Instant) -> None:
         """Let time pass."""
         invariant(now >= self.now, "time runs backwards", now=now, before=self.now)
+        late = list(takewhile(lambda one: one[0] <= now, self._in_time))
+        for _, job_id in late:
+            self._dequeue(self.waiting[job_id])
         self.now = now
         self.tree.at(now)
+        for _, job_id in late:
+            self._enqueue(self.waiting[job_id])
         while (first := self._later.first()) is not None and first[0] <= now:
             self._later.pop_first()
             self._enqueue(self.waiting[first[1]])
@@ -310,6 +319,26 @@ class Cluster:
         first = classes.first() if classes is not None else None
         return None if first is None else first[0]
 
+    def turn_ends(self, running: Running) -> Instant:
+        """From when on a job may be asked for its turn: by then stopping costs little."""
+        job, times = running.job, self.policy.turn_after
+        if not (times and job.checkpoint_every) or job.preemptions >= self.policy.preemptions_max:
+            return NEVER
+        return running.started_at + times * job.checkpoint_cost
+
+    def turns_up(self, org: Path) -> Iterator[Running]:
+        """What runs of an org and may be asked for its turn, the longest so first."""
+        for at, job_id in self._turns.get(org, ()):
+            if at > self.now:
+                break
+            yield self.running[job_id]
+
+    def outlasts_all(self, job: Job, ran: int = 0) -> bool:
+        """Whether a job says that it lasts longer than the whole pool has work: see `backlog`."""
+        rest = job.lasts - ran
+        told = job.estimate is not None and rest > 0
+        return told and rest >= self._backlog.lasts(self.now, sum(self.gpus.values()))
+
     # ----------------------------------------------------------------------- within
 
     def _note(self, undo: Callable[[], None]) -> None:
@@ -320,12 +349,18 @@ class Cluster:
         if job.promised_since is not None:
             self.promised.add((job.promised_since, job.id))
         self.tree.queue(job)
+        self._backlog.wait(job)
+        late_from = self.policy.late_from(job)
+        if self.now < late_from < NEVER:
+            self._in_time.add((late_from, job.id))
         self._weigh(job.path[:2])
 
     def _dequeue(self, job: Job, *, goes_on: bool = False) -> None:
         if job.promised_since is not None:
             self.promised.discard((job.promised_since, job.id))
         self.tree.unqueue(job, goes_on=goes_on)
+        self._backlog.wait(job, -1)
+        self._in_time.discard((self.policy.late_from(job), job.id))
         self._weigh(job.path[:2])
 
     def _unstart(self, job: Job, earmark: Earmark | None) -> None:
@@ -360,9 +395,12 @@ class Cluster:
         self._of_org.setdefault(job.path[:2], set()).add(job.id)
         if running.why is Why.AGE:
             self.aged += job.shape.milli_gpus
+        if running.stops_at is None:
+            self._backlog.run(running)
         if job.preemptible and running.stops_at is None:
             classes = self._classes.setdefault(job.path[:2], Ordered())
             classes.add((job.priority_class, job.id))
+            self._turns.setdefault(job.path[:2], Ordered()).add((self.turn_ends(running), job.id))
             self._weigh(job.path[:2])
 
     def _uncount(self, running: Running) -> None:
@@ -371,8 +409,11 @@ class Cluster:
         self._of_org[job.path[:2]].discard(job.id)
         if running.why is Why.AGE:
             self.aged -= job.shape.milli_gpus
+        if running.stops_at is None:
+            self._backlog.run(running, -1)
         if job.preemptible and running.stops_at is None:
             self._classes[job.path[:2]].discard((job.priority_class, job.id))
+            self._turns[job.path[:2]].discard((self.turn_ends(running), job.id))
             self._weigh(job.path[:2])
 
     def _weigh(self, org: Path) -> None:

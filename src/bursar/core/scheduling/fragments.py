@@ -2,9 +2,9 @@
 
 After FGD (Weng et al., "Beware of Fragmentation", USENIX ATC 2023): of a node, a shape can use
 either nothing, and all that is free there is a fragment to it, or the GPUs with enough free. A
-node's fragmentation is the mean over the shapes seen. A task goes where it adds least, and small
-differences do not count: the score has a hundred steps, so that among nearly equal nodes the
-fullest wins and empty ones stay whole.
+node's fragmentation is the mean over the shapes seen. A task goes where it adds least, by what it
+takes itself, and small differences do not count: the score has fifty steps, so that among nearly
+equal nodes the fullest wins and empty ones stay whole.
 """
 
 from bisect import bisect_right
@@ -14,8 +14,12 @@ from typing import Final
 from bursar.core.scheduling.jobs import Shape, need
 from bursar.core.scheduling.machines import MILLI, Kind, Need, Room
 
-# Where floor(100 * sigmoid(x)) steps up, for x in millionths of a GPU.
-_STEPS: Final = [round(1_000_000 * log(step / (100 - step))) for step in range(1, 100)]
+STEPS: Final = 50  # FGD has a hundred; why fewer: docs/decisions/0018
+# Where floor(STEPS * sigmoid(x)) steps up, for x in millionths of what a task takes.
+_STEPS: Final = [round(1_000_000 * log(step / (STEPS - step))) for step in range(1, STEPS)]
+
+WORST: Final = len(_STEPS)  # the largest cost that a task can have
+KNOWN_MAX: Final = 65_536  # answers that are remembered; then all are forgotten
 
 
 class Fragments:
@@ -28,13 +32,16 @@ class Fragments:
         self._costs: dict[tuple[Kind, Room, Need], int] = {}
 
     def cost(self, kind: Kind, room: Room, task: Need) -> int:
-        """How badly a task of a shape fits into a room, 0 to 99: the smaller, the better."""
+        """How badly a task of a shape fits into a room, 0 to 49: the smaller, the better."""
         if not self.typical:
             return 0
         found = self._costs.get((kind, room, task))
         if found is None:
             drop = self._of(kind, room) - self._of(kind, task.room_after(room, kind))
-            found = 99 - bisect_right(_STEPS, drop * 1_000_000 // (self._total * MILLI))
+            takes = task.slots * MILLI // kind.slots or task.gpus * MILLI or MILLI
+            found = STEPS - 1 - bisect_right(_STEPS, drop * 1_000_000 // (self._total * takes))
+            if len(self._costs) >= KNOWN_MAX:
+                self._costs.clear()
             self._costs[kind, room, task] = found
         return found
 
@@ -43,6 +50,8 @@ class Fragments:
         found = self._known.get((kind, room))
         if found is None:
             found = sum(times * _unusable(shape, kind, room) for shape, times in self.typical)
+            if len(self._known) >= KNOWN_MAX:
+                self._known.clear()
             self._known[kind, room] = found
         return found
 

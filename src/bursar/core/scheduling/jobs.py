@@ -2,6 +2,7 @@
 
 from enum import StrEnum
 from functools import lru_cache
+from math import isqrt
 from typing import Final
 
 from bursar.core.checks import text, texts, whole
@@ -136,6 +137,29 @@ class Job:
         """What jobs of one user have in common that start or wait for the same reasons."""
         return self.shape, self.counted
 
+    @property
+    def lasts(self) -> int:
+        """Microseconds that it is expected to run yet: as it says, or else by its bound."""
+        return self.run_max if self.estimate is None else min(self.estimate, self.run_max)
+
+    @property
+    def work(self) -> Micros:
+        """How much there is to do: what it will cost, or if it does not say, what it has cost.
+
+        Whoever has run for long without a word is likely to run as long again.
+        """
+        return (
+            self.attained if self.estimate is None else self.felt(self.shape.types[0], self.lasts)
+        )
+
+    def felt(self, gpu_type: str, span: int) -> Micros:
+        """What so many microseconds cost, divided by the root of its GPUs.
+
+        That is between time, by which gangs would come too early for all others, and GPU-time, by
+        which they would come too late for themselves.
+        """
+        return self.price_of(gpu_type, span) * MILLI // max(isqrt(self.shape.milli_gpus * MILLI), 1)
+
     def rate(self, gpu_type: str) -> Micros:
         """What it costs in an hour on GPUs of this type, at list price."""
         return self._price(gpu_type) * self.shape.milli_gpus // MILLI
@@ -181,6 +205,13 @@ class Running:
         if self.stops_at is not None:
             return self.stops_at
         return min(self.started_at + self.job.run_max, NEVER)
+
+    def work(self, now: Instant) -> Micros:
+        """How much is left to do, as `Job.work`; who runs longer than it said says nothing."""
+        job = self.job
+        if job.estimate is not None and (ends := self.started_at + job.lasts) > now:
+            return job.felt(self.gpu_type, ends - now)
+        return job.attained + job.price_of(self.gpu_type, now - self.started_at)
 
     def lost(self, now: Instant) -> Micros:
         """What stopping it now costs: work that no checkpoint keeps, in credits.

@@ -86,7 +86,7 @@ def fill(able: list[tuple[int, NodeId]], tasks: int) -> tuple[tuple[NodeId, int]
 def _one(
     cluster: Cluster, claims: Claimed, shape: Shape, types: tuple[str, ...], until: Instant
 ) -> Spot | None:
-    """The node with the least fragmentation, the fullest of these."""
+    """The node with the least fragmentation, and of these where least is left."""
     best: tuple[int, int, NodeId] | None = None
     for kind, rooms in cluster.rooms.items():
         if kind.gpu_type not in types or (task := need(shape, kind)) is None:
@@ -94,7 +94,10 @@ def _one(
         for room, nodes in rooms.items():
             if room.whole < shape.gpus or not task.times_in(room):
                 continue
-            score = cluster.fragments.cost(kind, room, task), _free(kind, room)
+            cost = cluster.fragments.cost(kind, room, task)
+            if best is not None and cost > best[0]:
+                continue
+            score = cost, _left(kind, room, task)
             if best is not None and score > best[:2]:
                 continue
             for node in nodes:
@@ -167,6 +170,20 @@ def _fill_from(able: _Able, tasks: int) -> tuple[tuple[NodeId, int], ...]:
     return fill(few, tasks)
 
 
-def _free(kind: Kind, room: Room) -> int:
-    """Free milli-GPUs of a node."""
-    return (room.whole * kind.slots + sum(room.parts)) * MILLI // kind.slots
+def _left(kind: Kind, room: Room, task: Need) -> int:
+    """How loosely a task lies in a room: the smaller, the better.
+
+    A part of a GPU first by what it leaves of that GPU: only another part can use that. Then by how
+    much of the node is free, GPUs and CPU alike, each as a part of what the node has: a small node
+    is not full because it is small, and GPUs without CPU are of no use. Then what fills a node.
+    """
+    beside = 0
+    if task.slots:
+        on = next((part for part in room.parts if part >= task.slots), kind.slots)
+        beside = (on - task.slots) * MILLI // kind.slots
+    slots = room.whole * kind.slots + sum(room.parts)
+    free = slots * MILLI // (kind.gpus * kind.slots or 1)
+    if kind.cpu_milli:
+        free += max(room.cpu_milli, 0) * MILLI // kind.cpu_milli
+    fills = slots == task.slots + task.gpus * kind.slots
+    return (beside * (2 * MILLI + 1) + free) * 2 + (not fills)

@@ -69,9 +69,14 @@ def carry_out(cluster: Cluster, now: Instant) -> Plan:
 
 
 def better_wait(cluster: Cluster, job: Job, reserved: Reserved | None, freed: Freed) -> bool:
-    """Whether a place is free soon, and that costs less than the work that would be lost."""
-    target = cluster.targets.get(job.path[0], 0)
+    """Whether a place is free soon, and that costs less than the work that would be lost.
+
+    Not if it is still time to start in time, and waiting would be too late.
+    """
+    target = cluster.policy.start_target(job.path[0])
     if reserved is None or reserved.at > cluster.now + target:
+        return False
+    if cluster.now < job.queued_at + target < reserved.at:
         return False
     lost = sum(running.lost(cluster.now) for running, _ in freed.victims)
     return job.price_of(reserved.gpu_type, reserved.at - cluster.now) < lost
@@ -235,8 +240,21 @@ class _Turn:
         return None
 
     def _first_of(self, user: Place) -> Job | None:
+        if (longest := self._longest_of(user)) is not None:
+            return longest
         for key in user.heads:
             job = self._cluster.waiting[key[-1]]
+            if (user.path, job.alike) not in self._closed and self._worth(job):
+                return job
+        return None
+
+    def _longest_of(self, user: Place) -> Job | None:
+        """Of its highest class, a job that would outlast all that the pool has to do."""
+        first = user.heads.first()
+        for less_class, _, job_id in islice(user.longest, SHORTER):
+            job = self._cluster.waiting[job_id]
+            if first is None or less_class != first[0] or not self._cluster.outlasts_all(job):
+                break
             if (user.path, job.alike) not in self._closed and self._worth(job):
                 return job
         return None

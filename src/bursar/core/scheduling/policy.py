@@ -4,12 +4,13 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from bursar.core.checks import text, whole
-from bursar.core.instant import HOUR, MINUTE, SECOND
+from bursar.core.instant import HOUR, MINUTE, NEVER, SECOND, Instant
 from bursar.core.scheduling.jobs import Job, Path
 from bursar.core.scheduling.machines import MILLI
 from bursar.core.value import value
 
 ANY: Final = "*"  # all GPU types together
+BRIEF: Final = 10  # start targets that a job lasts at most for which a late start is too late
 PARTS: Final = 1_000_000  # a whole, in parts per million
 
 
@@ -53,17 +54,21 @@ class Tier:
 
 
 ENTERPRISE: Final = Tier(
-    name="enterprise", weight=8, floor_ppm=500_000, start_target=30 * SECOND, ages_after=HOUR,
+    name="enterprise", weight=8, floor_ppm=700_000, start_target=30 * SECOND, ages_after=HOUR,
     queue_max=20_000, rate_per_minute=3_000, preempts=("paid", "free"),
 )  # fmt: skip
 PAID: Final = Tier(
-    name="paid", weight=4, floor_ppm=300_000, start_target=2 * MINUTE, ages_after=4 * HOUR,
+    name="paid", weight=4, floor_ppm=100_000, start_target=2 * MINUTE, ages_after=4 * HOUR,
     queue_max=10_000, rate_per_minute=1_200, preempts=("enterprise", "free"),
 )  # fmt: skip
 FREE: Final = Tier(
     name="free", weight=1, floor_ppm=50_000, ceiling_ppm=500_000, start_target=30 * MINUTE,
     ages_after=12 * HOUR, queue_max=1_000, rate_per_minute=120, preempts=("enterprise", "paid"),
 )  # fmt: skip
+
+
+def _least_work(job: Job) -> tuple[int, ...]:
+    return (job.work,)
 
 
 def _least_attained(job: Job) -> tuple[int, ...]:
@@ -83,8 +88,11 @@ def _balance(job: Job) -> tuple[int, ...]:
     return (-job.balance,)
 
 
+LEAST_WORK: Final = "least-work"
+
 # What comes first among one user's jobs of one class; equal ones by age, then by id.
 INSIDE_A_USER: Final[dict[str, Callable[[Job], tuple[int, ...]]]] = {
+    LEAST_WORK: _least_work,
     "least-attained": _least_attained,
     "oldest": _oldest,
     "smallest-remaining": _smallest_remaining,
@@ -99,13 +107,14 @@ class Policy:
     tiers: tuple[Tier, ...] = (ENTERPRISE, PAID, FREE)
     shares: tuple[tuple[Path, Share], ...] = ()  # of places below the tiers
     limits: tuple[tuple[str, Share], ...] = ()  # ceilings outside the tree, by what counts there
-    inside_a_user: str = "least-attained"
+    inside_a_user: str = LEAST_WORK
     half_life: int = 10  # usage counts half after 2 ** this minutes: 17 hours
     ahead: int = HOUR  # what runs now counts as if it had run so long already
     reservations: int = 8  # blocked jobs that get a future place, one of each user
     looks: int = 32  # blocked jobs that are looked at in a round
     aged_part: int = 5  # jobs started for their age have at most this part of the GPUs
     preemptions_max: int = 3  # a job that made room so often need not do so again
+    turn_after: int = 50  # a job gives up its turn once it ran so many times what that costs it
     grace: int = 30 * SECOND  # a victim's time to save its work
     victim_steps: int = 20_000  # sets of victims that are looked at for one job
 
@@ -114,11 +123,28 @@ class Policy:
             known = ", ".join(sorted(INSIDE_A_USER))
             raise ValueError(f"inside_a_user is one of {known}, not {self.inside_a_user!r}")
         whole("half_life", self.half_life, 1, 30)
+        whole("turn_after", self.turn_after, 0, PARTS)
 
-    def key_of(self, job: Job) -> tuple[Any, ...]:
+    def key_of(self, job: Job, now: Instant) -> tuple[Any, ...]:
         """Where a job stands among its user's: smaller comes first."""
         inside = INSIDE_A_USER[self.inside_a_user](job)
-        return (-job.priority_class, *inside, job.queued_at, job.id)
+        late = self.late_from(job) <= now
+        return (-job.priority_class, late, *inside, job.queued_at, job.id)
+
+    def late_from(self, job: Job) -> Instant:
+        """From when on a job stands behind those that can still start in time.
+
+        Only one that is brief beside its tier's start target, and has not started before: for
+        others a late start is no loss.
+        """
+        target = self.start_target(job.path[0])
+        told = self.inside_a_user == LEAST_WORK and job.estimate is not None
+        brief = told and not job.preemptions and job.lasts <= BRIEF * target
+        return job.queued_at + target if brief else NEVER
+
+    def start_target(self, tier: str) -> int:
+        """How soon jobs of a tier should start, in microseconds; 0 of one that is unknown."""
+        return next((one.start_target for one in self.tiers if one.name == tier), 0)
 
     def tier_share(self, tier: Tier, gpus: int) -> Share:
         """A tier's entitlement in a pool of so many GPUs."""

@@ -3,7 +3,8 @@
 The best set of victims touches the lowest classes, then loses the least work in credits, then is
 the smallest, then comes first by ids. Sets that restore a floor are looked for first among the
 jobs of the place that is furthest above its own, then among all such places; then jobs of lower
-classes of the same org; then orgs with larger shares; last, all of these together.
+classes of the same org; then orgs with larger shares; then jobs of the same org that have had their
+turn; last, all of these together.
 
 A job that needs one node gets the best set, found node by node. A gang gets a good one: nodes are
 emptied in the order of what a task costs there, and whoever need not leave after all stays; with
@@ -45,7 +46,8 @@ def may_ask(cluster: Cluster, job: Job, types: tuple[str, ...]) -> bool:
     """Whether a job may have the right to ask somebody; a quick look."""
     user = cluster.tree.user(job.path)
     owed = any(place.floor for place in user.above())
-    if owed or job.path[:2] in cluster.urgent or cluster.tree.uneven(user):
+    near = job.path[:2] in cluster.urgent or any(cluster.turns_up(job.path[:2]))
+    if owed or near or cluster.tree.uneven(user):
         return any(Rights(cluster, job, gpu_type).any() for gpu_type in types)
     return False
 
@@ -88,7 +90,8 @@ class Asking:
     def _stages(self, rights: Rights, gpu_type: str) -> "Iterator[Candidates]":
         """Whom to look at together, one group after another."""
         job = rights.job
-        key = gpu_type, job.path, job.priority_class, rights.owed_at(), job.rate(gpu_type)
+        alike = gpu_type, job.path, job.priority_class, rights.owed_at(), job.rate(gpu_type)
+        key = *alike, job.work, self._cluster.outlasts_all(job)
         found = self._known.get(key)
         if found is None:
             found = self._known[key] = self._found(rights, _asked(self._cluster, rights, gpu_type))
@@ -163,7 +166,7 @@ class Stages(NamedTuple):
     groups: "list[Candidates]"
 
 
-_Key = tuple[str, Path, int, tuple[Path, ...], Micros]
+_Key = tuple[str, Path, int, tuple[Path, ...], Micros, Micros, bool]
 
 
 class Candidates:

@@ -1,12 +1,16 @@
 """Who must make room for whom.
 
-A job may ask another to make room by one of three rights:
+A job may ask another to make room by one of four rights:
 
     floor   a place it belongs to has less than its floor, even with the job; whoever belongs to
             another place gives what is above that one's own floor
     class   the other is of the same org and of a lower class
+    turn    the other is of the same org and class, makes checkpoints, has run so long that stopping
+            costs little beside it, and has at least twice as much to do; or this job would outlast
+            all others (`backlog`), and the other would not
     share   the other's org, of the same tier, still has the larger part by weight afterwards, of
-            what runs now and of what was used and runs ahead
+            what runs now and of what was used and runs ahead; and the other, if it makes
+            checkpoints, has run so long that stopping costs little beside it
 
 By whichever right, nobody's floor is cut into. All bounds are sums over the jobs that leave, so a
 set is legal or not whatever the order in which it was made: `Leaving` keeps the sums. As each move
@@ -16,7 +20,7 @@ by share leaves the larger part larger, shares only come closer and nobody is as
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from itertools import takewhile
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from bursar.core.ids import JobId
 from bursar.core.instant import Instant
@@ -26,6 +30,8 @@ from bursar.core.scheduling.jobs import Job, Path, Running
 from bursar.core.scheduling.policy import ANY
 from bursar.core.scheduling.share import JOBS, Place
 
+LARGER: Final = 2  # times as much to do has whoever gives up its turn
+
 
 class Right(StrEnum):
     """Why a job may ask another to make room."""
@@ -33,6 +39,7 @@ class Right(StrEnum):
     FLOOR = "floor"
     CLASS = "class"
     SHARE = "share"
+    TURN = "turn"
 
 
 class Victim(NamedTuple):
@@ -73,8 +80,12 @@ class Rights:
         if any(self._reaches(place, job) for place in self._owed):
             return Right.FLOOR
         if job.path[:2] == self.job.path[:2]:
-            return Right.CLASS if job.priority_class < self.job.priority_class else None
+            if job.priority_class < self.job.priority_class:
+                return Right.CLASS
+            return Right.TURN if self._takes_turn(other) else None
         if job.path[0] != self.job.path[0] or len(self.job.path) == 1:
+            return None
+        if job.checkpoint_every and self._cluster.turn_ends(other) > now:
             return None
         give = self.to_give(self.org_of(job))
         return Right.SHARE if job.rate(other.gpu_type) * self.weight < give else None
@@ -88,7 +99,8 @@ class Rights:
 
     def any(self) -> bool:
         """Whether there may be somebody to ask; a quick look that errs on the side of yes."""
-        return bool(self._owed) or self._lower_class() or self._larger_share()
+        near = self._lower_class() or self._some_turn()
+        return bool(self._owed) or near or self._larger_share()
 
     def owed_at(self) -> tuple[Path, ...]:
         """The places of this job that are owed GPUs."""
@@ -179,6 +191,19 @@ class Rights:
         """Whether a floor can be restored at the cost of another."""
         outside = other.path[: len(owed.path)] != owed.path
         return outside and other.path[0] in self._tiers
+
+    def _some_turn(self) -> bool:
+        return any(map(self._takes_turn, self._cluster.turns_up(self.job.path[:2])))
+
+    def _takes_turn(self, other: Running) -> bool:
+        """Whether another of the same org and class has had its turn, and has much more to do."""
+        cluster, now = self._cluster, self._cluster.now
+        if other.job.priority_class != self.job.priority_class or cluster.turn_ends(other) > now:
+            return False
+        if cluster.outlasts_all(other.job, now - other.started_at):
+            return False
+        much = other.work(now) >= LARGER * max(self.job.work, 1)
+        return much or cluster.outlasts_all(self.job)
 
     def _lower_class(self) -> bool:
         lowest = self._cluster.lowest_class(self.job.path[:2])

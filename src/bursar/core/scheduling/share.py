@@ -34,8 +34,8 @@ class Place:
 
     __slots__ = (
         "base", "ceiling", "children", "floor", "heads", "in_order", "jobs", "jobs_max", "leaving",
-        "name", "oldest", "order", "outside", "parent", "path", "queues", "rate", "shapes",
-        "since", "used", "weight",
+        "longest", "name", "oldest", "order", "outside", "parent", "path", "queues", "rate",
+        "shapes", "since", "used", "weight",
     )  # fmt: skip
 
     def __init__(self, path: Path, name: str, parent: "Place | None", share: Share) -> None:
@@ -49,6 +49,8 @@ class Place:
         self.queues: dict[Alike, Ordered[Any]] = {}  # of a user: its jobs, by the policy's key
         self.heads: Ordered[Any] = Ordered()  # of a user: the first key of each queue
         self.oldest: Ordered[tuple[Instant, JobId]] = Ordered()  # of a user: its jobs by age
+        # Of a user: its jobs that say how long they run, by class, the longest first.
+        self.longest: Ordered[tuple[int, int, JobId]] = Ordered()
         self.used: dict[str, int] = {ANY: 0}  # milli-GPUs that run, by type
         self.jobs = 0  # that run
         self.outside = False  # whether it is a limit outside the tree
@@ -136,6 +138,7 @@ class ShareTree:
     def __init__(self, policy: Policy, at: Instant) -> None:
         self.policy = policy
         self.fading = Fading(policy.half_life, at)
+        self.now = at
         self.tick = tick_of(at)
         self._ahead = self.fading.growth(self.tick + policy.ahead)
         self._shares = dict(policy.shares)
@@ -157,7 +160,7 @@ class ShareTree:
         queue = user.queues.get(job.alike)
         if queue is None:
             queue = user.queues[job.alike] = Ordered()
-        self._head(user, queue, self.policy.key_of(job), add=True)
+        self._head(user, queue, self.policy.key_of(job, self.now), add=True)
         classes = self.classes.setdefault(job.path[:2], Ordered())
         classes.add((-job.priority_class, job.id))
         self._age(user, job, add=True)
@@ -169,7 +172,7 @@ class ShareTree:
         """Take a job out of its user's queue; `goes_on` if it is counted as running next."""
         user = self._users[job.path]
         queue = user.queues[job.alike]
-        self._head(user, queue, self.policy.key_of(job), add=False)
+        self._head(user, queue, self.policy.key_of(job, self.now), add=False)
         if not queue:
             del user.queues[job.alike]
         classes = self.classes[job.path[:2]]
@@ -202,11 +205,14 @@ class ShareTree:
 
     def _age(self, user: Place, job: Job, *, add: bool) -> None:
         before = user.oldest.first()
-        entry = (job.queued_at, job.id)
+        entry, length = (job.queued_at, job.id), (-job.priority_class, -job.lasts, job.id)
         if add:
             user.oldest.add(entry)
+            if job.estimate is not None:
+                user.longest.add(length)
         else:
             user.oldest.discard(entry)
+            user.longest.discard(length)
         after = user.oldest.first()
         if before != after:
             patience = self._ages.get(job.path[0], DAY)
@@ -312,6 +318,7 @@ class ShareTree:
 
     def at(self, now: Instant) -> None:
         """Let time pass: at a tick all keys are worked out anew."""
+        self.now = now
         tick = tick_of(now)
         if tick == self.tick:
             return

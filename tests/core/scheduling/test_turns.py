@@ -1,0 +1,210 @@
+"""Who comes first inside a user, and who gives up its turn: the least work, in bounded stops."""
+
+import pytest
+
+from bursar.core.scheduling.policy import Policy
+from bursar.core.value import altered
+from tests.core.scheduling.cases import PLAIN, Case
+from tests.core.scheduling.checking import check
+
+SHIPPED = Policy()
+
+CASES = {
+    # ------------------------------------------------------------------ the least work first
+    "whoever says that it ends sooner comes first": Case(
+        nodes="n1=4xH100",
+        queued="long:4/est=5h short:4/est=1h",
+        want="short -> n1:4; long waits needs=4 free=0 start=24h",
+    ),
+    "of jobs that do not say, whoever has had less": Case(
+        nodes="n1=4xH100",
+        queued="much:4/used=9 little:4/used=1",
+        want="little -> n1:4; much waits needs=4 free=0 start=24h",
+    ),
+    "an estimate beyond the bound is worth the bound": Case(
+        nodes="n1=4xH100",
+        queued="liar:4/est=90h/limit=1h honest:4/est=2h",
+        want="liar -> n1:4; honest waits needs=4 free=0 start=1h",
+    ),
+    "four GPUs for an hour come after one GPU for an hour": Case(
+        nodes="n1=4xH100",
+        running="x@n1:3/ends=10m",
+        queued="four:4/est=1h one:1/est=1h y:4/est=9h",
+        want="one -> n1:1; four waits needs=4 free=0 start=24h",
+    ),
+    "and before one GPU for three hours, though they cost more": Case(
+        nodes="n1=4xH100",
+        queued="one:1/est=3h four:4/est=1h y:4/est=9h",
+        want="four -> n1:4; one waits needs=1 free=0 start=24h; y waits needs=4 free=0",
+    ),
+    # ------------------------------------------------------------------ whoever outlasts all
+    "a job that lasts longer than all GPUs have work comes first": Case(
+        nodes="n1=4xH100",
+        queued="short:2/est=1h next:2/est=2h pole:1/est=9h also:2/est=2h",
+        want="pole -> n1:1; short -> n1:2;"
+        " also waits needs=2 free=1 start=24h",
+    ),
+    "not in a pool that has work for longer": Case(
+        nodes="n1=4xH100",
+        running="x@n1:3/ends=20h/est=20h",
+        queued="short:1/est=1h long:1/est=9h more:4/est=9h",
+        want="short -> n1:1; long waits needs=1 free=0 start=20h; more waits needs=4 free=0",
+    ),
+    "not before a higher class": Case(
+        nodes="n1=4xH100",
+        queued="short:4/est=1h/prod pole:1/est=9h",
+        want="short -> n1:4; pole waits needs=1 free=0 start=24h",
+    ),
+    # ------------------------------------------------------------------ turns
+    "one that had its turn makes room for one with little to do": Case(
+        nodes="n1=4xH100",
+        running="big@n1:4/ran=2h/ckpt=10m,1m",
+        queued="small:4",
+        want="big preempted for=small by=turn; small waits on=n1:4",
+    ),
+    "also for another user of its org": Case(
+        nodes="n1=4xH100",
+        running="big@n1:4/ran=2h/ckpt=10m,1m/who=paid.acme.web.bob",
+        queued="small:4",
+        want="big preempted for=small by=turn; small waits on=n1:4",
+    ),
+    "not for another org, whose right is its share": Case(
+        nodes="n1=4xH100",
+        running="big@n1:4/ran=2h/ckpt=10m,1m/who=paid.beta.x.bob",
+        queued="small:4",
+        want="small waits needs=4 free=0 start=22h",
+    ),
+    "not for one of a lower class": Case(
+        nodes="n1=4xH100",
+        running="big@n1:4/ran=2h/ckpt=10m,1m/prod",
+        queued="small:4",
+        want="small waits needs=4 free=0 start=22h",
+    ),
+    "not before stopping costs at most a fiftieth of what it ran": Case(
+        nodes="n1=4xH100",
+        running="big@n1:4/ran=49m/ckpt=10m,1m",
+        queued="small:4",
+        want="small waits needs=4 free=0 start=1391m",
+    ),
+    "and not one minute later": Case(
+        nodes="n1=4xH100",
+        running="big@n1:4/ran=50m/ckpt=10m,1m",
+        queued="small:4",
+        want="big preempted for=small by=turn; small waits on=n1:4",
+    ),
+    "not if it makes no checkpoints: all it did would be lost": Case(
+        nodes="n1=4xH100",
+        running="big@n1:4/ran=2h",
+        queued="small:4",
+        want="small waits needs=4 free=0 start=22h",
+    ),
+    "not if it must not be asked": Case(
+        nodes="n1=4xH100",
+        running="big@n1:4/ran=2h/ckpt=10m,1m/fixed",
+        queued="small:4",
+        want="small waits needs=4 free=0 start=22h",
+    ),
+    "not if it made room three times": Case(
+        nodes="n1=4xH100",
+        running="big@n1:4/ran=2h/ckpt=10m,1m/preempted=3",
+        queued="small:4",
+        want="small waits needs=4 free=0 start=22h",
+    ),
+    "not for one that has nearly as much to do": Case(
+        nodes="n1=4xH100",
+        running="big@n1:4/ran=2h/ckpt=10m,1m/est=5h",
+        queued="small:4/est=2h more:4/est=9h",
+        want="small waits needs=4 free=0 start=22h",
+    ),
+    "of jobs that say how long they run, the rest counts": Case(
+        nodes="n1=4xH100",
+        running="big@n1:4/ran=2h/ckpt=10m,1m/est=5h",
+        queued="small:4/est=1h more:4/est=9h",
+        want="big preempted for=small by=turn; small waits on=n1:4;"
+        " more waits needs=4 free=0 start=86430s",
+    ),
+    "one that runs longer than it said counts as one that said nothing": Case(
+        nodes="n1=4xH100",
+        running="big@n1:4/ran=6h/ckpt=10m,1m/est=5h",
+        queued="small:4/est=1h",
+        want="big preempted for=small by=turn; small waits on=n1:4",
+    ),
+    "not if it would be the last to end anyhow": Case(
+        nodes="n1=4xH100",
+        running="pole@n1:1/ran=2h/ckpt=10m,1m/est=9h x@n1:3@1/ran=2h/ends=22h/est=4h",
+        queued="small:1/est=1h",
+        want="small waits needs=1 free=0 start=22h",
+    ),
+    "for one that would be the last to end, whatever it has to do": Case(
+        nodes="n1=4xH100",
+        running="x@n1:1/ran=2h/ckpt=10m,1m/est=3h y@n1:3@1/ran=2h/ends=22h/est=4h",
+        queued="pole:1/est=9h",
+        want="x preempted for=pole by=turn; pole waits on=n1:1",
+    ),
+    "not if nobody gives up turns": Case(
+        nodes="n1=4xH100",
+        running="big@n1:4/ran=2h/ckpt=10m,1m",
+        queued="small:4",
+        policy=altered(PLAIN, turn_after=0),
+        want="small waits needs=4 free=0 start=22h",
+    ),
+    "nobody's floor is cut into": Case(
+        nodes="n1=4xH100",
+        running="big@n1:4/ran=2h/ckpt=10m,1m/who=paid.acme.web.bob",
+        queued="small:4",
+        shares="paid.acme.web=floor2",
+        want="small waits needs=4 free=0 start=22h",
+    ),
+    # ------------------------------------------------------------------ in time and too late
+    "a brief job that is too late comes after those that are in time": Case(
+        nodes="n1=4xH100",
+        queued="late:4/est=1m/waited=3m in-time:4/est=2m/waited=1m",
+        policy=SHIPPED,
+        want="in-time -> n1:4; late waits needs=4 free=0 start=24h",
+    ),
+    "until then the shorter one comes first": Case(
+        nodes="n1=4xH100",
+        queued="late:4/est=1m/waited=1m in-time:4/est=2m/waited=1m",
+        policy=SHIPPED,
+        want="late -> n1:4; in-time waits needs=4 free=0 start=24h",
+    ),
+    "one that lasts long is never too late": Case(
+        nodes="n1=4xH100",
+        queued="late:4/est=21m/waited=3m in-time:4/est=22m/waited=1m",
+        policy=SHIPPED,
+        want="late -> n1:4; in-time waits needs=4 free=0 start=24h",
+    ),
+    "one that started before is never too late": Case(
+        nodes="n1=4xH100",
+        queued="late:4/est=1m/waited=3m/preempted=1 in-time:4/est=2m/waited=1m",
+        policy=SHIPPED,
+        want="late -> n1:4; in-time waits needs=4 free=0 start=24h",
+    ),
+    "a job waits in time if that costs less than what would be lost": Case(
+        nodes="n1=4xH100",
+        running="low@n1:4/batch/ends=100s/ran=10m",
+        queued="urgent:4/prod/waited=10s",
+        policy=SHIPPED,
+        want="urgent waits needs=4 free=0 start=100s",
+    ),
+    "it asks if waiting would be too late": Case(
+        nodes="n1=4xH100",
+        running="low@n1:4/batch/ends=100s/ran=10m",
+        queued="urgent:4/prod/waited=30s",
+        policy=SHIPPED,
+        want="low preempted for=urgent by=class; urgent waits on=n1:4",
+    ),
+    "once it is too late, it waits again": Case(
+        nodes="n1=4xH100",
+        running="low@n1:4/batch/ends=100s/ran=10m",
+        queued="urgent:4/prod/waited=3m",
+        policy=SHIPPED,
+        want="urgent waits needs=4 free=0 start=100s",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_turns(case: Case) -> None:
+    """The order inside a user, and the bounded stops that follow it."""
+    check(case)
