@@ -7,7 +7,7 @@ from bursar.core.instant import Instant
 from bursar.core.scheduling.cluster import Cluster
 from bursar.core.scheduling.decisions import Decision
 from bursar.core.scheduling.jobs import Job, Running
-from bursar.core.scheduling.plan import carry_out
+from bursar.core.scheduling.plan import carry_out, look_again
 from bursar.core.scheduling.policy import Policy
 from bursar.sim.baselines import (
     DominantShare,
@@ -44,10 +44,8 @@ class Bursar:
         return carry_out(cluster, now).decisions
 
     def look_again(self, cluster: Cluster, now: Instant) -> Instant | None:
-        """When the next job has waited too long."""
-        for at, _ in cluster.tree.due.since((now + 1, ())):
-            return at
-        return None
+        """When a plan may decide more."""
+        return look_again(cluster)
 
 
 def _by_tier(policy: Policy) -> Preemptive:

@@ -73,6 +73,14 @@ CASES = {
         queued="a:4",
         want="a waits needs=4 free=0 start=1430m",
     ),
+    "one that runs more, but used little, hides nobody who may be asked": Case(
+        nodes="n1=8xH100",
+        running="x@n1:5/who=paid.big.a.a/ran=1m/ends=20h y1@n1:1@5/who=paid.mid.a.a/ends=20h"
+        " y2@n1:1@6/who=paid.mid.a.a/ends=20h y3@n1:1@7/who=paid.mid.a.a/ends=20h",
+        queued="u:1",
+        usage="paid.acme.ml.ann=50 paid.mid.a.a=500",
+        want="y1 preempted for=u by=share; u waits on=n1:1",
+    ),
     "what it has already counts": Case(
         nodes="n1=8xH100",
         running="x@n1:2 b1@n1:2@2/who=paid.beta.x.bob b2@n1:4@4/who=paid.beta.x.bob/ran=5m",

@@ -2,9 +2,13 @@
 
 import pytest
 
+from bursar.core.ids import JobId
+from bursar.core.instant import HOUR, MINUTE
+from bursar.core.scheduling.explain import explain
+from bursar.core.scheduling.plan import look_again
 from bursar.core.scheduling.policy import Policy
 from bursar.core.value import altered
-from tests.core.scheduling.cases import PLAIN, Case
+from tests.core.scheduling.cases import PLAIN, T0, Case
 from tests.core.scheduling.checking import check
 
 SHIPPED = Policy()
@@ -208,3 +212,34 @@ CASES = {
 def test_turns(case: Case) -> None:
     """The order inside a user, and the bounded stops that follow it."""
     check(case)
+
+
+@pytest.mark.parametrize(
+    ("running", "queued", "want"),
+    [
+        ("x@n1:4/ran=2h/ckpt=10m,1m", "a:4/est=9h", MINUTE),
+        ("x@n1:4/ran=10m/ckpt=10m,1m", "a:4", MINUTE),
+        ("x@n1:4/ran=2h", "a:4/waited=1h", 23 * HOUR),
+        ("x@n1:4/ran=2h/ckpt=10m,1m/preempted=3", "a:4", 24 * HOUR),
+        ("x@n1:4/ran=2h/ckpt=10m,1m/who=paid.beta.x.bob", "a:4", 24 * HOUR),
+        ("x@n1:4/ran=2h/ckpt=10m,1m", "", None),
+    ],
+)
+def test_when_to_look_again(running: str, queued: str, want: int | None) -> None:
+    """In a minute while turns may be taken, else when somebody has waited too long, else never."""
+    cluster = Case(nodes="n1=4xH100", running=running, queued=queued, want="").cluster()
+    found = look_again(cluster)
+
+    assert want == (None if found is None else found - T0)
+
+
+def test_why_nobody_gives_up_its_turn() -> None:
+    """Who of its org ran long enough, what is left to do there, and of the job itself (S14)."""
+    running = "big@n1:4/ran=2h/ckpt=10m,1m/est=5h high@n1:4@4/ran=2h/ckpt=10m,1m/prod"
+    case = Case(nodes="n1=8xH100", running=running, queued="u:4/est=2h more:8/est=9h", want="")
+    found = explain(case.cluster(), JobId("u"), T0)
+
+    assert (
+        "- may take nobody's turn: of its org and class 1 ran long enough, with at most 6 credits"
+        in (" ".join(found.told()))
+    )

@@ -75,7 +75,18 @@ def _no_rights(view: View, gpu_type: str) -> Iterator[Blocker]:
     lowest = cluster.lowest_class(job.path[:2])
     classes: Figures = ("own", job.priority_class), ("lowest", "none" if lowest is None else lowest)
     yield Blocker(reason="no_lower_class", figures=classes)
+    yield from _no_turn(view)
     yield _no_larger_share(view, gpu_type)
+
+
+def _no_turn(view: View) -> Iterator[Blocker]:
+    """Those of its org and class who have had their turn have too little to do themselves."""
+    job, now = view.job, view.now
+    ran = view.cluster.turns_up(job.path[:2])
+    up = [one.work(now) for one in ran if one.job.priority_class == job.priority_class]
+    if up:
+        most: Figures = ("up", len(up)), ("most_micros", max(up)), ("own_micros", job.work)
+        yield Blocker(reason="no_turn", figures=most)
 
 
 def _no_larger_share(view: View, gpu_type: str) -> Blocker:

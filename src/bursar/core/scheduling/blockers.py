@@ -12,7 +12,8 @@
                                 a date, have a claim on it
     crowded                     it fits, but a ceiling would be used up that others before it need
     promised_away               it may not ask: with it a ceiling would be used up that was promised
-    no_floor or floor_reached, no_lower_class, no_other_org, no_larger_share or no_larger_usage
+    no_floor or floor_reached, no_lower_class, no_turn,
+    no_other_org, no_larger_share or no_larger_usage
                                 by none of the rights may it ask others to make room
     protected, nobody_to_ask    it may ask, and even if all left who may be asked it lacks some:
                                 floors or shares protect others, or too few may be asked

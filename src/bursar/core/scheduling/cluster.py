@@ -333,6 +333,11 @@ class Cluster:
                 break
             yield self.running[job_id]
 
+    def takes_turns(self) -> bool:
+        """Whether somebody waits, of whose org somebody runs who gives up its turn some day."""
+        firsts = (turns.first() for org in self.tree.classes if (turns := self._turns.get(org)))
+        return any(first is not None and first[0] < NEVER for first in firsts)
+
     def outlasts_all(self, job: Job, ran: int = 0) -> bool:
         """Whether a job says that it lasts longer than the whole pool has work: see `backlog`."""
         rest = job.lasts - ran

@@ -13,7 +13,7 @@ from itertools import islice, takewhile
 from typing import Final
 
 from bursar.core.ids import JobId
-from bursar.core.instant import NEVER, Instant
+from bursar.core.instant import MINUTE, NEVER, Instant
 from bursar.core.scheduling import aging
 from bursar.core.scheduling.backfill import Claims, earliest
 from bursar.core.scheduling.cluster import Cluster
@@ -66,6 +66,17 @@ def carry_out(cluster: Cluster, now: Instant) -> Plan:
         at=now, decisions=tuple(decisions), waits=tuple(turn.waits.values()),
         complete=complete and not steps.ended, steps=steps.taken,
     )  # fmt: skip
+
+
+def look_again(cluster: Cluster) -> Instant | None:
+    """When a plan may decide more although nothing happens until then; None if never.
+
+    Somebody has waited too long; or somebody has run so long that it gives up its turn, for which
+    once in a minute is often enough.
+    """
+    due = next((at for at, _ in cluster.tree.due.since((cluster.now + 1, ()))), NEVER)
+    turn = cluster.now + MINUTE if cluster.takes_turns() else NEVER
+    return min(due, turn) if min(due, turn) < NEVER else None
 
 
 def better_wait(cluster: Cluster, job: Job, reserved: Reserved | None, freed: Freed) -> bool:

@@ -19,7 +19,7 @@ by share leaves the larger part larger, shares only come closer and nobody is as
 
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
-from itertools import takewhile
+from itertools import islice, takewhile
 from typing import Final, NamedTuple
 
 from bursar.core.ids import JobId
@@ -30,6 +30,7 @@ from bursar.core.scheduling.jobs import Job, Path, Running
 from bursar.core.scheduling.policy import ANY
 from bursar.core.scheduling.share import JOBS, Place
 
+LARGEST: Final = 16  # orgs that are looked at for one with the larger share
 LARGER: Final = 2  # times as much to do has whoever gives up its turn
 
 
@@ -94,8 +95,7 @@ class Rights:
         """The orgs in which there may be somebody to ask; None if that may be any."""
         if self._owed:
             return None
-        larger = takewhile(lambda org: self.to_give(org) > 0, self._others())
-        return [self.job.path[:2], *(org.path for org in larger)]
+        return [self.job.path[:2], *(org.path for org in self._larger())]
 
     def any(self) -> bool:
         """Whether there may be somebody to ask; a quick look that errs on the side of yes."""
@@ -210,8 +210,12 @@ class Rights:
         return lowest is not None and lowest < self.job.priority_class
 
     def _larger_share(self) -> bool:
-        largest = next(self._others(), None)
-        return largest is not None and self.to_give(largest) > 0
+        return any(True for _ in self._larger())
+
+    def _larger(self) -> Iterator[Place]:
+        """The other orgs that have something to give, of those that run the most."""
+        more = takewhile(lambda org: self.runs_more(org) > 0, self._others())
+        return (org for org in islice(more, LARGEST) if self.to_give(org) > 0)
 
     def _others(self) -> Iterator[Place]:
         """The other orgs of the tier in which something runs, the largest part first."""

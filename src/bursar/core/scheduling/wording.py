@@ -49,6 +49,8 @@ TEXTS: Final = {
     " {needs_milli_gpus} more, its floor is {floor_milli_gpus} ({of})",
     "no_lower_class": "may ask nobody of its org: its class is {own}, the lowest that runs and may"
     " be asked is {lowest}",
+    "no_turn": "may take nobody's turn: of its org and class {up} ran long enough, with at most"
+    " {most_micros} of work to do, its own is {own_micros}",
     "no_other_org": "may ask no other org: no other of its tier has anything that runs",
     "no_larger_share": "may ask no other org: the largest, {largest}, has"
     " {its_micros_per_hour_by_weight} an hour by weight, its own would have"
