@@ -71,10 +71,17 @@ fuzz: .venv/.installed ## random examples for FUZZ_MINUTES (5), seeds printed
 soak: .venv/.installed ## kill, stop and cut everything at random for SOAK_MINUTES (60), seeds printed
 	@$(BIN)/python -m tools.soak $(SOAK_MINUTES)
 
+.PHONY: mutants
+mutants: planted mutated ## plant the listed bugs, then change the money core in small ways
+
+.PHONY: planted
+planted: .venv/.installed ## plant the bugs of tests/planted, one at a time; a test must catch each
+	@$(BIN)/python -m tools.planted --jobs $(JOBS) --only '$(ONLY)'
+
 # From scratch, because mutmut keeps old verdicts when only tests have changed; KEEP=1 goes on
 # with what is there.
-.PHONY: mutants
-mutants: .venv/.installed ## change the money core in small ways and count what the tests notice
+.PHONY: mutated
+mutated: .venv/.installed
 	@$(if $(KEEP),rm -rf mutants/tests,rm -rf mutants)
 	@HYPOTHESIS_PROFILE=mutants $(BIN)/mutmut run --max-children $(JOBS)
 	@$(BIN)/mutmut export-cicd-stats >/dev/null

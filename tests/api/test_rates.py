@@ -192,6 +192,18 @@ def test_every_line_of_a_batch_counts_as_a_call(tenant: Tenant) -> None:
     assert len(done) * 2 * SLOW == tenant.balance()["owned"]["held_micros"]
 
 
+def test_a_batch_of_more_than_may_come_at_once_is_turned_away(tenant: Tenant) -> None:
+    """As a whole, however long one has waited: none of its lines has happened (N1)."""
+    tenant.grant(1_000_000)
+    slow = tenant.with_key(["spend"], rate_per_second=SLOW)
+    body = {"account_id": tenant.account, "amount_micros": 1}
+    lines = [{"operation": "holds.create", "body": body}] * (2 * SLOW + 2)
+
+    refused(slow.post("/batch", {"operations": lines}), 429, "rate_limited")
+
+    assert 0 == tenant.balance()["owned"]["held_micros"]
+
+
 def test_a_key_ends_no_later_than_the_one_that_makes_it(tenant: Tenant) -> None:
     """Or a short-lived key would live for ever (K20)."""
     ask = {"name": "more", "account_id": tenant.account, "scopes": ["read"]}

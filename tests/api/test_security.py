@@ -39,6 +39,7 @@ from bursar.service.readers import Readers
 from bursar.service.secrets import FILE, VARIABLE, secret_of
 from bursar.store import database
 from bursar.store.reading import Connection, lock_orgs
+from bursar.wire.problems import problem
 from tests.api.calling import PROGRAM, Caller, Process, Tenant, new_id, new_tenant, refused
 from tests.api.conftest import Deployment
 from tests.api.described import DESCRIPTION
@@ -506,8 +507,7 @@ def test_a_call_that_breaks_tells_nothing_but_an_id_that_the_operator_finds(
         finally:
             owner.execute(spoil, [json.dumps(found[0]), *row])
 
-    told = refused(answer, 500, "internal_error")
-    assert {"type", "title", "status", "code", "detail", "remedy"} == set(told)
+    assert problem("internal_error") == refused(answer, 500, "internal_error")
     for secret in ("Traceback", "surprise", "psycopg", ".py"):
         assert secret not in answer.text
     assert "nosniff" == answer.headers["x-content-type-options"]
@@ -695,7 +695,7 @@ def test_who_works_for_nobody_sees_and_writes_nothing(owner: Connection, tenant:
                     owner.execute("set local role bursar_service")
                     if nobody is not None:
                         owner.execute("select set_config('bursar.orgs', %s, true)", [nobody])
-                        owner.execute("select set_config('bursar.pool', %s, true)", [nobody])
+                        owner.execute("select set_config('bursar.pools', %s, true)", [nobody])
                     seen = owner.execute(sql.SQL("select count(*) from {}").format(name))
                     assert (0,) == seen.fetchone(), table
                     with suppress(errors.InsufficientPrivilege):

@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bursar.core.money import AMOUNT_MAX, CREDIT, PPM, share_of, usage_price, usage_price_up
+from bursar.core.money import (
+    AMOUNT_MAX,
+    CREDIT,
+    PPM,
+    run_ms_for,
+    share_of,
+    usage_price,
+    usage_price_up,
+)
 from bursar.core.refusal import InvariantBroken
 
 RATES = st.integers(0, AMOUNT_MAX)
@@ -72,6 +80,23 @@ def test_usage_cannot_be_negative(usage: tuple[int, int, int]) -> None:
     """A negative rate, size or time is a bug, not a refund."""
     with pytest.raises(InvariantBroken, match=rf"^usage cannot be negative \(rate={usage[0]}\)$"):
         usage_price(*usage)
+
+
+@given(st.integers(1, 10**9), st.integers(1, 64_000), st.integers(0, 10**12))
+def test_credits_last_as_long_as_they_cover_the_price(
+    rate: int, milli_gpus: int, amount: int
+) -> None:
+    """And not a millisecond longer (M1)."""
+    run_ms = run_ms_for(rate, milli_gpus, amount)
+
+    assert usage_price(rate, milli_gpus, run_ms) <= amount
+    assert usage_price(rate, milli_gpus, run_ms + 1) > amount
+
+
+@pytest.mark.parametrize("asked", [(0, 1, 1), (1, 0, 1), (1, 1, -1)])
+def test_what_costs_nothing_has_no_end(asked: tuple[int, int, int]) -> None:
+    with pytest.raises(InvariantBroken, match=rf"^no bound to how long \(rate={asked[0]}\)$"):
+        run_ms_for(*asked)
 
 
 @pytest.mark.parametrize(

@@ -279,6 +279,29 @@ def test_twenty_threads_cannot_reserve_more_than_there_is() -> None:
     assert 50 == ledger.get_balance(1, user="alice")
 
 
+class Watched(CreditLedger):
+    """One that fails where it looks at itself, or changes, while another thread could too."""
+
+    def __getattribute__(self, name: str) -> object:
+        if name in ("_now", "_accounts", "_open", "_answers", "_reserve", "_part", "_rank_again"):
+            assert object.__getattribute__(self, "_lock").locked(), name
+        return super().__getattribute__(name)
+
+
+def test_nothing_is_looked_at_or_changed_without_the_lock() -> None:
+    """Threads that collide are too rare to count on: the lock itself is watched (L17)."""
+    ledger = Watched()
+    ledger.add_credits(500, 50, user="alice")
+    taken = reserved(ledger, 75, 1)
+
+    assert 25 == ledger.commit(taken.id, 25, request_id="c")
+    assert 25 == ledger.refund(taken.id, 25, request_id="b")
+    assert 25 == ledger.remaining(taken.id)
+    assert 25 == ledger.consume_credits(25, 2, user="alice")
+    assert 425 == ledger.get_balance(2, user="alice")
+    assert [("alice", 425)] == ledger.top_k(1, 2)
+
+
 BAD_INTS: list[object] = [True, 1.0, float("nan"), "1", None, [1]]
 BAD_AMOUNTS = [*BAD_INTS, 0, -1]
 BAD_TIMES = [*BAD_INTS, -1, 2**63]

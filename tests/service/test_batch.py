@@ -2,6 +2,7 @@
 
 import gc
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import cycle, pairwise
 from typing import Any
 
@@ -36,11 +37,13 @@ from bursar.core.ledger.values import Context, Kind, Target
 from bursar.core.pricing import PriceBook
 from bursar.core.refusal import Code, InvariantBroken, Refusal
 from bursar.service.batch import Answer, Ask, Batch, OrgUnknown
-from bursar.store.reading import Connection, selected
+from bursar.store.reading import Connection, lock_orgs, selected
 from bursar.store.shelves import DRAWS, SHELVES, draw_values
 from bursar.store.writing import OrgExists, create_org, freeze
 from tests.builders import T0, hours, prices
-from tests.databases import new_org
+from tests.databases import connected, new_org
+from tests.service.test_pool_lock import waits
+from tests.store.embedded.worlds import eventually
 from tests.strategies import History, histories
 
 # Each step is a transaction: a tenth of the usual examples is much already.
@@ -306,6 +309,25 @@ def test_time_does_not_go_back_within_an_org(connection: Connection) -> None:
     assert [hours(2)] == [event.at for event in events]
 
 
+def test_the_time_is_asked_once_the_lock_is_had(connection: Connection, database_url: str) -> None:
+    """One that had to wait is decided at an instant after the wait, not before it (D5)."""
+    org = new_org(connection)
+    added = Ask(org, "k", AddAccount(account=ORG, parent=None, name="o"))
+
+    with connected(database_url) as other, ThreadPoolExecutor(1) as beside:
+        with connection.transaction():
+            lock_orgs(connection, [org])
+            answers = beside.submit(Batch(other, PriceBook(), {}).run, [added])
+            eventually(lambda: waits(connection, other), "the batch waits for the lock")
+            sql = "select (extract(epoch from clock_timestamp()) * 1000000)::bigint"
+            [(waited_until,)] = connection.execute(sql).fetchall()
+        [answer] = answers.result()
+
+    assert isinstance(answer, Answer)
+    assert isinstance(answer.outcome, tuple)
+    assert waited_until <= answer.outcome[0].at
+
+
 def test_garbage_is_looked_for_between_batches_and_not_in_them(connection: Connection) -> None:
     """Also after one that failed."""
     collects: list[bool] = []
@@ -365,6 +387,7 @@ def test_a_row_that_was_known_and_is_gone_is_a_contradiction(connection: Connect
         desk.asks(desk.reserve("h1", 10))
 
     assert [] == desk.stored("holds", {"hold_id": "text"})
+    assert {} == desk.cache, "books that have a hold which was never written"
 
 
 @pytest.mark.parametrize("blind", [False, True])

@@ -578,6 +578,50 @@ def test_a_pool_denies_what_cannot_be(connection: Connection) -> None:
         Pool(connection, "nowhere").expire()
 
 
+def test_a_slot_is_in_one_lease_at_a_time(connection: Connection) -> None:
+    """Whether both are asked for at once or one after the other; when it is free, it is (D9)."""
+    plans = {name: Plan() for name in ("a", "b", "c")}
+    here = world(connection, plans, Clock())
+    driver = Driver(here, connection)
+    driver.submit()
+    driver.relay.round()
+    first, second, third = (Placement(here.org, JobId(name), "n1", (0,)) for name in plans)
+
+    lease, at_once = driver.pool.lease([first, second])
+    assert isinstance(lease, Lease)
+    assert Denied.SLOT_TAKEN == at_once
+    assert [Denied.SLOT_TAKEN] == driver.pool.lease([third])
+    assert [None] == driver.pool.end("n1", [End(lease.fence, EndClass.USER, 0)])
+    assert [Lease(2, 1, T0 + 20 * SECOND, 3_600_000)] == driver.pool.lease([second])
+
+
+def test_a_lease_lasts_until_just_before_its_end(connection: Connection) -> None:
+    """A report in the last instant renews it, one at its end comes too late (M4)."""
+    stage = Stage(connection)
+    lease = stage.lease()
+    stage.clock.now = lease.until - 1
+    assert Renewed(lease.until - 1 + 20 * SECOND, False) == stage.reports(lease.fence, 0)
+    stage.clock.now = lease.until - 1 + 20 * SECOND
+
+    assert Denied.FENCE_STALE == stage.reports(lease.fence, 0)
+    assert [Denied.FENCE_STALE] == stage.pool.end("n1", [End(lease.fence, EndClass.USER, 0)])
+
+
+def test_a_withdrawn_job_whose_worker_is_lost_does_not_run_again(connection: Connection) -> None:
+    """Though it could: nobody wants it any more (M3)."""
+    stage = Stage(connection, Plan(requeues=1))
+    lease = stage.lease()
+    stage.reports(lease.fence, 0)
+    stage.jobs.withdraw(stage.world.org, JobId("job"))
+    stage.relay.round()
+    stage.ends(lease.fence, EndClass.PLATFORM, 0)
+    stage.relay.round()
+
+    assert [] == stage.pool.waiting()
+    assert ("over", "platform") == stage.state()
+    stage.is_sound()
+
+
 def test_jobs_that_nobody_asked_for_wait(connection: Connection) -> None:
     """A message about an unknown job is not handled, and harms nobody."""
     stage = Stage(connection)

@@ -441,6 +441,20 @@ def test_usage_by_what_one_wants_to_know(desk: Desk) -> None:
     ]
 
 
+def test_what_is_taken_back_is_taken_off_what_was_charged(desk: Desk) -> None:
+    """Lost work that was given back, and a part of a charge that was reversed (O3)."""
+    desk.asks(run("a", gpus=1), now=hours(1))
+    desk.asks(ask.read("a", 3_600_000, charge="c1"), now=hours(2))
+    desk.asks(ask.give_back("a", kept_ms=1_800_000), ask.reverse("c1", 600), now=hours(3))
+
+    def row(start: Instant) -> tuple[int, int]:
+        wanted = Wanted(start, days(1))
+        return sums(Usage(desk.connection).report(desk.org, wanted, [By.USER]).value)[:2]
+
+    assert (1_200, 1_200) == row(T0)
+    assert (-2_400, -2_400) == row(hours(3))
+
+
 def test_a_reading_goes_on_from_one_before_the_period(desk: Desk) -> None:
     """Through the charge that brought it; and where work was given back, by what was paid (O3)."""
     desk.asks(run("a", gpus=1), now=hours(1))

@@ -23,12 +23,14 @@ from bursar.core.alerts import ALERT, Alert, AlertKind, AlertRule
 from bursar.core.ids import AccountId, SettingId, UserId
 from bursar.core.instant import DAY, HOUR, NEVER, SECOND
 from bursar.core.ledger.commands import AddAccount, AddUser, Command, SetSetting
+from bursar.core.ledger.events import UserAdded
 from bursar.core.ledger.values import Setting
+from bursar.core.pricing import PriceBook
 from bursar.core.refusal import Refusal
 from bursar.service import alerts
 from bursar.service.alerts import Alerter, deciding, rule_setting
 from bursar.service.audit import rebuild_one, verify
-from bursar.service.batch import Answer, Ask
+from bursar.service.batch import Answer, Ask, Batch
 from bursar.service.delivering import JITTER, PAUSES_S, Deliverer, subject_of
 from bursar.service.ledger import Ledger
 from bursar.service.outbound import ANSWER_MAX, Outbound, Unsafe, is_public
@@ -46,7 +48,7 @@ from bursar.service.webhooks import (
 from bursar.store import alerts as store_alerts
 from bursar.store import deliveries
 from bursar.store.codec import EVENTS, event_of
-from bursar.store.deliveries import Delivery, Stand, page
+from bursar.store.deliveries import Cursor, Delivery, Stand, page
 from bursar.store.reading import Connection, money_time
 from bursar.wire.webhooks import payload_of
 from tests import asking as ask
@@ -352,6 +354,25 @@ def test_many_events_that_are_none_of_its_business_are_passed_over(
     assert [] == there.got
 
 
+def test_webhooks_of_two_orgs_are_read_together_and_told_their_own(connection: Connection) -> None:
+    """Though one statement reads for both, and events of both have the same numbers (D9)."""
+    asked: dict[str, Cursor] = {}
+    for users in (1, 2):
+        org = new_org(connection)
+        added = [Ask(org, f"k{one}", AddUser(user=UserId(f"{org}-{one}"))) for one in range(users)]
+        Batch(connection, PriceBook(), {}).run(added)
+        asked[org] = Cursor(org, "w", 0, 0, None, 2)
+
+    found = deliveries.next_events(connection, [(one, ()) for one in asked.values()], 10)
+
+    for users, org in enumerate(asked, 1):
+        told = [event_of(one.kind, one.body) for one in found[org, "w"]]
+        assert [f"{org}-{one}" for one in range(users)] == [
+            one.user for one in told if isinstance(one, UserAdded)
+        ]
+        assert users == len(told)
+
+
 def test_what_is_asked_for_again_is_tried_out_of_turn(world: World, there: Receiver) -> None:
     """Though the webhook stands elsewhere; it fails and is tried again like any other."""
     webhook = world.webhook(there.url)
@@ -381,6 +402,16 @@ def rotated(request: str, at: int, overlap_s: int) -> Setting:
     """A secret that a webhook was given."""
     made = rotation("w", request, overlap_s)
     return Setting(kind=made.kind, id=made.id, body=made.body, number=1, at=at)
+
+
+def test_every_webhook_and_every_version_has_a_secret_of_its_own() -> None:
+    """Or a receiver could sign what another one believes."""
+    asked = [("o", "w", "first"), ("p", "w", "first"), ("o", "x", "first"), ("o", "w", "second")]
+    found = {secret_for(SECRET, *one) for one in asked}
+
+    assert 4 == len(found)
+    assert {32} == set(map(len, found))
+    assert secret_for(SECRET, "o", "w", "first") in found
 
 
 def test_old_secrets_sign_until_their_time_is_over() -> None:

@@ -89,6 +89,23 @@ def test_every_table_is_one_of_these_and_guarded(connection: Connection) -> None
     assert of_orgs | {table: (True, ["pool"]) for table in OF_A_POOL} == found
 
 
+@pytest.mark.parametrize(("rule", "column"), [("tenant", "org_id"), ("pool", "pool_id")])
+def test_the_rule_of_every_table_is_the_same(
+    connection: Connection, rule: str, column: str
+) -> None:
+    """What is shown of one table to be nobody else's, is so of all, whatever rows they have."""
+    sql = """
+        select replace(pg_get_expr(polqual, polrelid), '(' || %s || ' || \'\'::text)', %s),
+               array_agg(polrelid::regclass::text)
+          from pg_policy
+         where polname = %s
+         group by 1
+    """
+    found = connection.execute(sql, [column, column, rule]).fetchall()
+
+    assert 1 == len(found), found
+
+
 def test_another_orgs_rows_do_not_exist(connection: Connection) -> None:
     """They are neither seen nor changed, and none can be added."""
     mine, theirs = opened(connection), opened(connection)

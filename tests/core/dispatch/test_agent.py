@@ -1,0 +1,236 @@
+"""A node's agent: what it starts, prolongs, stops, ends and forgets (S10, M4)."""
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from bursar.core.dispatch import agent as rules
+from bursar.core.dispatch.agent import (
+    KILL,
+    REMEMBERED,
+    Action,
+    Agent,
+    Forget,
+    Kill,
+    Process,
+    Prolong,
+    Remember,
+    Run,
+    Stop,
+    safe_span,
+)
+from bursar.core.dispatch.ends import GRACE
+from bursar.core.dispatch.reports import Order, Orders, Reading, Report
+from bursar.core.dispatch.state import Exit
+from bursar.core.ids import JobId
+from bursar.core.instant import MINUTE, SECOND, Instant
+from bursar.core.leases import MARGIN, TTL
+from bursar.core.scheduling.machines import NodeId, Piece
+from bursar.core.value import altered
+
+NODE = NodeId("n1")
+SAFE = safe_span(TTL)
+
+
+def order(
+    fence: int, *gpus: int, lasts: int = TTL, stop: bool = False, run_ms: int = 60_000
+) -> Order:
+    return Order(
+        fence=fence, org="acme", job=JobId(f"job{fence}"), attempt=1,
+        piece=Piece(NODE, gpus or (0,), 1), lasts=lasts, run_ms_max=run_ms, stop=stop,
+    )  # fmt: skip
+
+
+@dataclass(slots=True)
+class Node:
+    """A node whose agent is spoken to."""
+
+    agent: Agent = field(default_factory=lambda: Agent(node=NODE, boot=1, fence=0))
+    table: dict[int, Process] = field(default_factory=dict)
+    now: Instant = 0
+
+    def report(self) -> Report:
+        return rules.report(self.agent, self.table, self.now)
+
+    def hear(self, *leases: Order, n: int | None = None, boot: int = 1) -> list[Action]:
+        answered = self.agent.n if n is None else n
+        orders = Orders(node=NODE, boot=boot, n=answered, at=10**15 + answered, leases=leases)
+        return rules.hear(self.agent, orders, self.table, self.now)
+
+    def told(self, *leases: Order, takes: int = 0) -> list[Action]:
+        """What comes of a report whose answer takes a while."""
+        self.report()
+        self.now += takes
+        return self.hear(*leases)
+
+    def runs(self, fence: int, *gpus: int, until: Instant = SAFE, **changes: object) -> "Node":
+        """A process is in the table."""
+        one = Process(fence=fence, piece=Piece(NODE, gpus or (0,), 1), started_at=0, until=until)
+        self.table[fence] = altered(one, **changes)
+        self.agent.fence = max(self.agent.fence, fence)
+        return self
+
+
+def test_a_report_says_all_that_the_node_knows() -> None:
+    node = Node().runs(2, run_ms=7, saved_ms=3).runs(1, exit=Exit.DONE, run_ms=9)
+    node.now = 5
+    told = node.report()
+
+    assert (1, 1, 5, None) == (told.boot, told.n, told.at, told.heard)
+    assert (
+        Reading(fence=1, run_ms=9, exit=Exit.DONE),
+        Reading(fence=2, run_ms=7, saved_ms=3),
+    ) == told.readings
+    node.hear(order(2))
+    assert 10**15 + 1 == node.report().heard
+
+
+def test_a_lease_is_started_once_it_is_on_disk() -> None:
+    """Its guard counts from when the report was sent, not from when the answer came (IS7)."""
+    node = Node()
+
+    assert [Remember(fence=1), Run(order=order(1), until=SAFE)] == node.told(
+        order(1), takes=3 * SECOND
+    )
+    assert 1 == node.agent.fence
+
+
+def test_an_agent_relies_on_less_than_the_pool_grants() -> None:
+    """A clock that is a hundredth slow, and the time that ending takes, are left off (IS7)."""
+    assert TTL - TTL // 100 - KILL == SAFE
+    slow = SAFE * 100 // 99
+    assert slow + KILL < TTL + MARGIN - 9 * SECOND, "even if the pool's clock was put by 9 s"
+
+
+def test_an_answer_that_comes_too_late_starts_nothing() -> None:
+    """Nor does it use up the fence: the next answer may be in time."""
+    node = Node()
+
+    assert [] == node.told(order(1), takes=SAFE)
+    assert [] != node.told(order(1))
+
+
+def test_fences_are_started_in_their_order() -> None:
+    node = Node()
+    first, second = order(1, 0), order(2, 1)
+
+    assert [1, 2] == [one.order.fence for one in node.told(second, first) if isinstance(one, Run)]
+
+
+def test_a_larger_fence_waits_for_a_smaller_one() -> None:
+    """Or the smaller one could never start."""
+    node = Node().runs(1, 0)  # without a lease: it is ended first
+
+    assert [Kill(fence=1)] == node.told(order(2, 0), order(3, 1))
+
+
+def test_what_is_being_ended_keeps_its_gpus() -> None:
+    """What has a lease does not keep a part of the same GPU from another (IS1)."""
+    busy, other, shared, ended = Node().runs(1, 0), Node().runs(1, 1), Node().runs(1, 0), Node()
+    ended.runs(1, 0, exit=Exit.KILLED)
+
+    assert [Kill(fence=1)] == busy.told(order(2, 0))
+    assert [Kill, Remember, Run] == [type(one) for one in other.told(order(2, 0))]
+    assert [Remember, Run] == [type(one) for one in shared.told(order(1, 0), order(2, 0))]
+    assert [Forget, Remember, Run] == [type(one) for one in ended.told(order(2, 0))]
+
+
+def test_an_attempt_is_started_once_whatever_happens() -> None:
+    """What was begun before and is not there is reported as gone, until the pool knows (IS3)."""
+    node = Node(agent=Agent(node=NODE, boot=2, fence=5))
+    node.report()
+
+    assert [] == node.hear(order(5), boot=2)
+    assert (Reading(fence=5, run_ms=0, exit=Exit.GONE),) == node.report().readings
+    assert [] == node.hear(order(5), boot=2)
+    assert 1 == len(node.report().readings)
+    assert [] == node.hear(boot=2)
+    assert () == node.report().readings
+
+
+def test_what_is_to_stop_before_it_has_started_is_not_started() -> None:
+    node = Node()
+
+    assert [Remember(fence=1)] == node.told(order(1, stop=True))
+    assert (Reading(fence=1, run_ms=0, exit=Exit.STOPPED),) == node.report().readings
+
+
+@pytest.mark.parametrize("what", ["an old one", "one of another start", "one never asked for"])
+def test_other_answers_are_left_alone(what: str) -> None:
+    node = Node()
+    node.report()
+    node.report()
+    node.hear(n=2)
+    answer = {"an old one": (1, 1), "one of another start": (2, 3), "one never asked for": (1, 9)}
+    boot, n = answer[what]
+    node.report()
+
+    assert [] == node.hear(order(1), boot=boot, n=n)
+    assert 2 == node.agent.heard
+
+
+def test_an_answer_after_very_many_reports_is_not_known_any_more() -> None:
+    node = Node()
+    for _ in range(REMEMBERED + 1):
+        node.report()
+
+    assert [] == node.hear(order(1), n=1)
+    assert [] != node.hear(order(1), n=2)
+
+
+def test_a_renewed_lease_prolongs_its_process() -> None:
+    node = Node().runs(1)
+    node.now = 5 * SECOND
+
+    assert [Prolong(fence=1, until=5 * SECOND + SAFE)] == node.told(order(1))
+
+
+def test_a_guard_is_never_called_back_but_to_stop() -> None:
+    node = Node().runs(1, until=SAFE)
+
+    assert [] == node.told(order(1, lasts=SECOND))
+
+
+def test_no_process_runs_longer_than_it_may() -> None:
+    """By the node's own clock, and ending it takes a moment (M1)."""
+    node = Node().runs(1, until=SECOND)
+
+    assert [Prolong(fence=1, until=10 * SECOND - KILL)] == node.told(order(1, run_ms=10_000))
+
+
+def test_what_has_no_time_left_is_not_prolonged() -> None:
+    """Its guard is about to end it; the lease may have been lost (IS7)."""
+    node = Node().runs(1, until=SECOND)
+    node.now = SECOND
+
+    assert [] == node.told(order(1))
+
+
+def test_a_process_is_asked_to_stop_once() -> None:
+    """Its guard waits no longer than the grace."""
+    node = Node().runs(1)
+    node.now = 5 * SECOND
+
+    assert [Stop(fence=1, until=5 * SECOND + GRACE)] == node.told(order(1, stop=True))
+    node.runs(1, stopping=True)
+    assert [] == node.told(order(1, stop=True))
+    late = Node().runs(1, until=MINUTE)
+    late.now = MINUTE - SECOND
+    assert [Stop(fence=1, until=MINUTE)] == late.told(order(1, lasts=0, stop=True))
+
+
+def test_what_has_no_lease_is_ended() -> None:
+    assert [Kill(fence=1)] == Node().runs(1).told()
+
+
+def test_an_end_is_reported_until_the_pool_knows_it() -> None:
+    """It is forgotten when a report that told it was answered, and it has no lease any more."""
+    node = Node().runs(1)
+    node.report()
+    node.runs(1, exit=Exit.DONE)
+    assert [] == node.hear()  # the answered report did not tell of the end
+    node.report()
+    assert [] == node.hear(order(1))  # a gang of which others still run
+    node.report()
+
+    assert [Forget(fence=1)] == node.hear()

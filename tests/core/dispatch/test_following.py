@@ -1,0 +1,125 @@
+"""A scheduler's cluster keeps up with its pool, whoever has changed it (S11)."""
+
+from bursar.core.dispatch.following import Follower
+from bursar.core.dispatch.state import Exit, Lease, Queued
+from bursar.core.ids import JobId
+from bursar.core.instant import MILLISECOND, SECOND
+from bursar.core.leases import TTL
+from bursar.core.messages import HoldGrew, Withdraw
+from bursar.core.scheduling.decisions import Start
+from bursar.core.scheduling.jobs import Job, Shape
+from bursar.core.scheduling.machines import NodeState, Piece
+from bursar.core.scheduling.plan import carry_out
+from bursar.core.scheduling.policy import PAID, Policy
+from tests.core.dispatch.pools import JOB, N1, N2, Trial, asking, ran, running, waiting
+
+NAME = JOB[1]
+
+
+def described(job: Queued) -> Job:
+    return Job(
+        id=job.job,
+        shape=Shape(types=("H100",)),
+        path=("paid", job.org, "root", "ann"),
+        prices=job.ask.rates,
+        run_max=job.left_ms * MILLISECOND,
+        queued_at=job.queued_at,
+    )
+
+
+def follower(trial: Trial) -> Follower:
+    found = Follower(Policy(tiers=(PAID,)), trial.now, described)
+    found.follow(trial.pool, trial.now)
+    return found
+
+
+def test_a_new_leader_finds_what_waits_and_what_runs() -> None:
+    trial = running()
+    trial.post(asking(), 1, ("acme", JobId("other")))
+    cluster = follower(trial).cluster
+
+    assert ([NAME], [JobId("other")]) == (list(cluster.running), list(cluster.waiting))
+    assert 60 * SECOND == cluster.running[NAME].job.run_max
+
+
+def test_nothing_new_is_no_news() -> None:
+    trial = running()
+    found = follower(trial)
+
+    assert not found.follow(trial.pool, trial.now)
+    trial.report(ran(5_000))
+    assert not found.follow(trial.pool, trial.now)
+
+
+def test_what_the_leader_has_decided_itself_is_no_news() -> None:
+    trial = waiting()
+    found = follower(trial)
+    [start] = carry_out(found.cluster, trial.now).decisions
+    assert isinstance(start, Start)
+    lease = trial.place(start.pieces)
+    assert isinstance(lease, Lease)
+    found.placed(start.job, lease.fence)
+
+    assert not found.follow(trial.pool, trial.now)
+
+
+def test_ends_waits_and_withdrawals_are_followed() -> None:
+    trial = running()
+    found = follower(trial)
+    trial.report(ran(5_000, exit=Exit.GONE))
+    assert found.follow(trial.pool, trial.now)
+    assert ({}, [NAME]) == (found.cluster.running, list(found.cluster.waiting))
+    trial.post(Withdraw(), 2)
+
+    assert found.follow(trial.pool, trial.now)
+    assert ({}, {}) == (found.cluster.running, found.cluster.waiting)
+
+
+def test_another_attempt_of_the_same_job_is_another_one() -> None:
+    """Even if both its end and its start were missed: it may lie elsewhere."""
+    trial = running()
+    found = follower(trial)
+    trial.report(ran(5_000, exit=Exit.GONE))
+    trial.report(node=N2)
+    piece = Piece(N2, (1,), 1)
+    trial.place((piece,))
+
+    assert found.follow(trial.pool, trial.now)
+    assert (piece,) == found.cluster.running[NAME].pieces
+
+
+def test_who_was_asked_to_stop_is_leaving() -> None:
+    trial = running()
+    found = follower(trial)
+    trial.post(Withdraw(), 2)
+
+    assert found.follow(trial.pool, trial.now)
+    assert found.cluster.running[NAME].stops_at is not None
+    trial.report(ran(5_000))
+    assert not found.follow(trial.pool, trial.now)
+    assert follower(trial).cluster.running[NAME].stops_at is not None
+
+
+def test_a_silent_node_is_dead_until_it_is_heard_of() -> None:
+    """IS15."""
+    trial = waiting()
+    found = follower(trial)
+    trial.pass_by(TTL)
+    trial.report(node=N2)
+    assert found.follow(trial.pool, trial.now)
+    states = {node: one.node.state for node, one in found.cluster.machines.items()}
+    assert {N1: NodeState.DEAD, N2: NodeState.READY} == states
+    trial.report(node=N1)
+
+    assert found.follow(trial.pool, trial.now)
+    assert NodeState.READY is found.cluster.machines[N1].node.state
+
+
+def test_who_waits_for_credits_does_not_wait_for_gpus() -> None:
+    trial = waiting(hold_micros=10_000)
+    found = follower(trial)
+    assert {} == found.cluster.waiting
+    trial.post(HoldGrew(added=50_000, until=0), 2)
+
+    assert found.follow(trial.pool, trial.now)
+    assert [NAME] == list(found.cluster.waiting)

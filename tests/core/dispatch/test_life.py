@@ -1,0 +1,41 @@
+"""A job's life is one table (IM6)."""
+
+import pytest
+
+from bursar.core.dispatch.life import CLASSES, LIVE, OVER, TABLE, WAITING, State, Why, after
+from bursar.core.refusal import InvariantBroken
+
+
+def test_every_step_of_the_table_can_be_taken() -> None:
+    assert list(TABLE.values()) == [after(state, why) for state, why in TABLE]
+
+
+@pytest.mark.parametrize("state", State)
+@pytest.mark.parametrize("why", Why)
+def test_no_other_step_can(state: State, why: Why) -> None:
+    """A step that is not in the table is a bug, not a new state."""
+    if (state, why) not in TABLE:
+        with pytest.raises(InvariantBroken, match="cannot take this step"):
+            after(state, why)
+
+
+def test_nothing_leads_out_of_an_end() -> None:
+    """So an end is accepted once."""
+    assert frozenset(State) == WAITING | LIVE | OVER
+    assert OVER.isdisjoint(state for state, _ in TABLE)
+    assert OVER == frozenset(TABLE.values()) - {state for state, _ in TABLE}
+
+
+def test_each_state_is_reached_from_a_queue() -> None:
+    reached = {State.QUEUED}
+    for _ in State:
+        reached |= {to for (state, _), to in TABLE.items() if state in reached}
+
+    assert set(State) == reached
+
+
+def test_all_that_ends_an_attempt_or_a_wait_has_a_class() -> None:
+    """But giving up: that is a lost or preempted attempt's own class (M3)."""
+    ends = {why for (state, why), to in TABLE.items() if state in LIVE and to not in LIVE}
+
+    assert ends | {Why.HOLD_ENDED} == CLASSES.keys() | {Why.GIVEN_UP}

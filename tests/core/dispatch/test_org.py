@@ -1,0 +1,258 @@
+"""Jobs on an org's side: with their holds, and what a pool's messages come to (M1, M3, M4, L7)."""
+
+import pytest
+
+from bursar.core.dispatch import org as rules
+from bursar.core.dispatch.charging import steps
+from bursar.core.dispatch.org import Org
+from bursar.core.dispatch.state import Letter
+from bursar.core.ids import AccountId, ChargeId, GrantId, HoldId, JobId, PriceVersionId, UserId
+from bursar.core.instant import MINUTE, Instant
+from bursar.core.ledger.books import Books
+from bursar.core.ledger.commands import AddAccount, AddUser, ExtendHold, Issue, Reserve
+from bursar.core.ledger.values import Context, Hold, Kind
+from bursar.core.messages import (
+    Dropped,
+    EndClass,
+    Ended,
+    Enqueue,
+    HoldGrew,
+    Message,
+    RanSoFar,
+    Started,
+    ToOrg,
+    Withdraw,
+)
+from bursar.core.pricing import PriceBook, PriceVersion, Rate
+from bursar.core.refusal import Code, InvariantBroken, Refusal
+from tests.builders import PER_MS, T0
+
+JOB = JobId("job")
+ROOT, ANN = AccountId("root"), UserId("ann")
+PRICES = PriceBook(
+    versions=(
+        PriceVersion(
+            id=PriceVersionId("list"),
+            effective_at=0,
+            rates=(Rate(gpu_type="H100", micros_per_gpu_hour=PER_MS),),
+        ),
+    )
+)
+RESERVE = Reserve(
+    hold=HoldId(JOB),
+    account=ROOT,
+    user=ANN,
+    run_ms=60_000,
+    ttl=10 * MINUTE,
+    context=Context(gpu_types=("H100",), milli_gpus=1_000, job=JOB, tier="paid"),
+    for_job=True,
+)
+STARTED = Started(attempt=1, gpu_type="H100", at=T0, run_ms=60_000)
+
+
+def founded(credits: int = 100_000) -> Org:
+    org = Org(id="acme", books=Books(PRICES))
+    issue = Issue(grant=GrantId("grant"), account=ROOT, amount=credits, kind=Kind.PAID)
+    for command in (AddAccount(account=ROOT, parent=None, name="root"), AddUser(user=ANN), issue):
+        rules.ask(org, type(command).__name__, command, T0)
+    return org
+
+
+def submitted() -> Org:
+    org = founded()
+    rules.submit(org, "submit", RESERVE, 60_000, 2, T0)
+    return org
+
+
+def tell(org: Org, *messages: ToOrg, at: Instant = T0 + MINUTE, since: int = 1) -> None:
+    """The pool's messages arrive, one after the other."""
+    for n, message in enumerate(messages, since):
+        letter = Letter(org.id, JOB, n, message)
+        for _ in rules.handle(org, letter, at):
+            pass
+        assert rules.need_not_come_again(org, letter)
+
+
+def hold(org: Org) -> Hold:
+    found = org.books.holds.get(HoldId(JOB))
+    assert found is not None
+    return found
+
+
+def parts(org: Org) -> tuple[int, int, int]:
+    """Of its only grant: what is available, held, spent."""
+    grant = org.books.grants.get(GrantId("grant"))
+    assert grant is not None
+    return grant.available, grant.held, grant.spent
+
+
+def ended(run_ms: int, *, over: bool = True, kept_ms: int | None = None) -> Ended:
+    own = EndClass.USER if kept_ms is None else EndClass.PLATFORM
+    return Ended(attempt=1, end_class=own, run_ms=run_ms, kept_ms=kept_ms, over=over)
+
+
+def test_job_hold_and_message_come_together() -> None:
+    org = submitted()
+
+    assert (40_000, 60_000, 0) == parts(org)
+    assert {JOB} == org.jobs.keys()
+    assert {
+        (JOB, 1): Enqueue(
+            account=ROOT, user=ANN, shares=(ROOT,), tier="paid", rates=(("H100", PER_MS),),
+            milli_gpus=1_000, run_ms=60_000, requeues=2, hold_micros=60_000,
+            hold_until=T0 + 10 * MINUTE,
+        )
+    } == org.outbox  # fmt: skip
+
+
+def test_a_job_without_credits_is_not_there_at_all() -> None:
+    org = founded(credits=59_999)
+    outcome = rules.submit(org, "submit", RESERVE, 60_000, 2, T0)
+
+    assert isinstance(outcome, Refusal)
+    assert ({}, {}) == (org.jobs, org.outbox)
+
+
+def test_a_key_has_one_effect_and_one_answer() -> None:
+    """Also if something else is asked under it (L7)."""
+    org = submitted()
+    rules.acknowledge(org, JOB, 1)
+    rules.acknowledge(org, JOB, 1)
+    before = len(org.events)
+
+    assert org.replies["submit"].outcome == rules.submit(org, "submit", RESERVE, 60_000, 2, T0 + 9)
+    other = rules.extend(org, "submit", ExtendHold(hold=HoldId(JOB), amount=1), T0)
+    assert isinstance(other, Refusal)
+    assert Code.KEY_REUSED is other.code
+    assert (before, {}) == (len(org.events), org.outbox)
+
+
+def test_time_never_goes_back() -> None:
+    org = founded()
+    rules.submit(org, "submit", RESERVE, 60_000, 2, T0 - 9)
+
+    assert T0 == hold(org).terms.opened_at
+
+
+def test_a_pool_is_told_what_was_added() -> None:
+    org = submitted()
+    for key, amount in (("a", 1_000), ("a", 1_000), ("b", 10**9)):
+        rules.extend(org, key, ExtendHold(hold=HoldId(JOB), amount=amount), T0)
+
+    assert HoldGrew(added=1_000, until=0) == org.outbox[JOB, 2]
+    assert (2, 61_000) == (len(org.outbox), hold(org).open)
+
+
+def test_a_pool_is_told_once_to_run_a_job_no_more() -> None:
+    """And the hold stays until the pool says that it is over."""
+    org = submitted()
+    rules.withdraw(org, JOB)
+    rules.withdraw(org, JOB)
+    assert ([Withdraw()], 60_000) == (list(org.outbox.values())[1:], hold(org).open)
+    tell(org, Dropped(end_class=EndClass.USER))
+    rules.withdraw(org, JOB)
+
+    assert (2, (100_000, 0, 0)) == (len(org.outbox), parts(org))
+
+
+@pytest.mark.parametrize(
+    ("messages", "want", "state"),
+    [
+        ((STARTED,), (40_000, 60_000, 0), (True, None, 1)),
+        ((STARTED, RanSoFar(attempt=1, run_ms=7)), (40_000, 59_993, 7), (True, None, 1)),
+        ((STARTED, ended(9)), (99_991, 0, 9), (False, EndClass.USER, 1)),
+        ((STARTED, ended(9, over=False)), (40_000, 59_991, 9), (False, None, 1)),
+        ((STARTED, ended(9, over=False, kept_ms=4)), (40_000, 59_996, 4), (False, None, 1)),
+        ((STARTED, ended(9, kept_ms=4)), (99_996, 0, 4), (False, EndClass.PLATFORM, 1)),
+        ((Dropped(end_class=EndClass.LIMIT),), (100_000, 0, 0), (False, EndClass.LIMIT, 0)),
+    ],
+)
+def test_what_messages_come_to(
+    messages: tuple[ToOrg, ...],
+    want: tuple[int, int, int],
+    state: tuple[bool, EndClass | None, int],
+) -> None:
+    org = submitted()
+    tell(org, *messages)
+    job = org.jobs[JOB]
+
+    assert want == parts(org)
+    assert state == (job.running, job.ended, job.attempt)
+    assert [] == org.objections
+
+
+def test_a_message_is_handled_once_and_in_order() -> None:
+    org = submitted()
+    tell(org, STARTED, RanSoFar(attempt=1, run_ms=7))
+    before = len(org.events)
+    early = Letter(org.id, JOB, 4, ended(9))
+
+    assert [] == list(rules.handle(org, early, T0 + MINUTE))
+    assert not rules.need_not_come_again(org, early)
+    assert [] == list(rules.handle(org, Letter(org.id, JOB, 1, STARTED), T0 + MINUTE))
+    assert before == len(org.events)
+
+
+@pytest.mark.parametrize("done", [1, 2])
+def test_handling_that_was_cut_short_is_taken_up_again(done: int) -> None:
+    """After any of its commands, with the same effect (L7)."""
+    org = submitted()
+    tell(org, STARTED)
+    letter = Letter(org.id, JOB, 2, ended(9, kept_ms=4))
+    handling = rules.handle(org, letter, T0 + MINUTE)
+    for _ in range(done):
+        next(handling)
+    handling.close()  # type: ignore[attr-defined]
+    assert not rules.need_not_come_again(org, letter)
+    tell(org, letter.message, since=2)  # type: ignore[arg-type]
+
+    assert (99_996, 0, 4) == parts(org)
+
+
+def test_usage_that_comes_after_the_hold_is_booked_as_late() -> None:
+    """A hold that has come to its limit has ended by itself (L12, L13)."""
+    org = submitted()
+    late = T0 + 11 * MINUTE
+    tell(org, STARTED, RanSoFar(attempt=1, run_ms=7), at=late)
+    assert (99_993, 0, 7) == parts(org)
+    tell(org, ended(9), at=late, since=3)
+    tell(org, RanSoFar(attempt=1, run_ms=12), at=late, since=4)
+
+    assert (99_988, 0, 12) == parts(org)
+    assert (EndClass.USER, []) == (org.jobs[JOB].ended, org.objections)
+
+
+def test_a_job_that_is_dropped_at_its_limit_has_ended() -> None:
+    """Whether that was written before or not."""
+    org = submitted()
+    tell(org, Dropped(end_class=EndClass.LIMIT), at=T0 + 11 * MINUTE)
+
+    assert ((100_000, 0, 0), []) == (parts(org), org.objections)
+    again = submitted()
+    rules.ask(again, "x", AddUser(user=UserId("bob")), T0 + 11 * MINUTE)
+    tell(again, Dropped(end_class=EndClass.LIMIT), at=T0 + 12 * MINUTE)
+    assert ((100_000, 0, 0), []) == (parts(again), again.objections)
+
+
+def test_what_the_rules_object_to_is_kept() -> None:
+    """The message is handled all the same: it would never be accepted."""
+    org = submitted()
+    tell(org, RanSoFar(attempt=3, run_ms=7))
+
+    assert [Code.ATTEMPT_UNKNOWN] == [code for _, code in org.objections]
+    assert 1 == org.jobs[JOB].received
+
+
+def test_work_cannot_be_given_back_after_the_limit() -> None:
+    """It is objected to, and an operator's to correct."""
+    org = submitted()
+    tell(org, STARTED, ended(9, over=False, kept_ms=4), at=T0 + 11 * MINUTE)
+
+    assert [Code.HOLD_CLOSED] == [code for _, code in org.objections]
+    assert (99_991, 0, 9) == parts(org)
+
+
+def test_an_org_handles_no_messages_of_orgs() -> None:
+    message: Message = Withdraw()
+    with pytest.raises(InvariantBroken, match="cannot handle"):
+        next(steps(HoldId(JOB), ChargeId("charge"), message))

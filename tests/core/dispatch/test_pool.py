@@ -1,0 +1,623 @@
+"""The pool's rules: messages, leases, reports, ends (D4, M2-M5, S10, S11)."""
+
+import pytest
+
+from bursar.core.dispatch import pool as rules
+from bursar.core.dispatch.life import State, Why
+from bursar.core.dispatch.pool import Placement
+from bursar.core.dispatch.reports import STARTS_WITHIN, Report, clocks_differ, report
+from bursar.core.dispatch.state import TERM, Exit, Lease, Letter, Machine, Mark, Work
+from bursar.core.ids import JobId
+from bursar.core.instant import HOUR, MINUTE, SECOND
+from bursar.core.leases import MARGIN, TTL, Denied
+from bursar.core.messages import (
+    Dropped,
+    EndClass,
+    Ended,
+    HoldGrew,
+    RanSoFar,
+    Started,
+    Withdraw,
+)
+from bursar.core.refusal import InvariantBroken
+from bursar.core.scheduling.machines import NodeId, Piece
+from bursar.core.value import altered
+from tests.builders import PER_MS, T0
+from tests.core.dispatch.pools import (
+    GANG,
+    JOB,
+    N1,
+    N2,
+    ON_N1,
+    Trial,
+    asking,
+    ran,
+    running,
+    waiting,
+)
+
+GROWN = HoldGrew(added=30_000, until=0)
+
+
+# Messages of orgs
+
+
+def test_a_job_waits_as_its_org_said() -> None:
+    trial = waiting()
+    job = trial.job()
+
+    assert (State.QUEUED, 60_000, T0 + 10 * MINUTE, 2) == (
+        job.state, job.hold_micros, job.hold_until, job.requeues_left,
+    )  # fmt: skip
+
+
+def test_messages_are_handled_once_and_in_order() -> None:
+    """What comes again is acknowledged again; what has overtaken another is left alone (D4)."""
+    trial = Trial()
+
+    assert not trial.post(GROWN, 2)
+    assert trial.post(asking(), 1)
+    assert trial.post(asking(), 1)
+    assert not trial.post(Withdraw(), 3)
+    assert trial.post(GROWN, 2)
+    assert trial.post(GROWN, 2)
+    assert (90_000, 2) == (trial.job().hold_micros, trial.job().received)
+
+
+def test_a_withdrawn_job_leaves_the_queue() -> None:
+    trial = waiting()
+    trial.post(Withdraw(), 2)
+
+    assert State.CANCELLED is trial.job().state
+    assert [Dropped(end_class=EndClass.USER)] == trial.told()
+
+
+def test_a_job_that_is_over_hears_no_more() -> None:
+    """Messages that cross its end change nothing of it."""
+    trial = waiting()
+    assert all([trial.post(Withdraw(), 2), trial.post(Withdraw(), 3), trial.post(GROWN, 4)])
+
+    assert State.CANCELLED is trial.job().state
+    assert 1 == len(trial.told())
+
+
+@pytest.mark.parametrize(("message", "n"), [(Withdraw(), 1), (Dropped(end_class=EndClass.USER), 2)])
+def test_what_cannot_be_is_a_bug(message: object, n: int) -> None:
+    trial = waiting()
+    letter = Letter("acme", JobId("other" if n == 1 else "job"), n, message)  # type: ignore[arg-type]
+
+    with pytest.raises(InvariantBroken):
+        rules.receive(trial.work(), letter)
+
+
+# Leases
+
+
+def test_a_lease_has_a_fence_and_lasts_twenty_seconds() -> None:
+    trial = waiting()
+    lease = trial.place()
+
+    assert isinstance(lease, Lease)
+    assert (1, 1, T0 + TTL, 60_000) == (
+        lease.fence, lease.attempt, lease.parts[0].until, lease.run_ms_max,
+    )  # fmt: skip
+    assert (State.STARTING, 1) == (trial.job().state, trial.job().fence)
+
+
+def _gpu(*gpus: int, node: NodeId = N1) -> tuple[Piece, ...]:
+    return (Piece(node, gpus, 1),)
+
+
+@pytest.mark.parametrize(
+    ("why", "pieces", "settings"),
+    [
+        (Denied.EPOCH_STALE, ON_N1, {"epoch": 0}),
+        (Denied.EPOCH_STALE, ON_N1, {"epoch": 2}),
+        (Denied.JOB_UNKNOWN, ON_N1, {"key": ("acme", "another")}),
+        (Denied.TYPE_NOT_PRICED, ON_N1, {"gpu_type": "A100"}),
+        (Denied.NODE_UNKNOWN, _gpu(0, node=NodeId("n9")), {}),
+        (Denied.SLOT_UNKNOWN, _gpu(2), {}),
+        (Denied.WRONG_SIZE, _gpu(0, 1), {}),
+    ],
+)
+def test_what_stands_against_a_placement(
+    why: Denied, pieces: tuple[Piece, ...], settings: dict[str, object]
+) -> None:
+    assert why is waiting().place(pieces, **settings)  # type: ignore[arg-type]
+
+
+def test_a_job_is_leased_once() -> None:
+    trial = waiting()
+    trial.place()
+
+    assert Denied.NOT_QUEUED is trial.place(_gpu(1))
+
+
+def test_a_gpu_is_leased_once() -> None:
+    """And another one beside it is free (IS1)."""
+    trial = waiting()
+    other = ("acme", JobId("other"))
+    trial.post(asking(), 1, other)
+    trial.place()
+
+    assert Denied.SLOT_TAKEN is trial.place(key=other)
+    assert isinstance(trial.place(_gpu(1), key=other), Lease)
+
+
+def test_a_gpu_on_another_node_is_another_one() -> None:
+    trial = waiting()
+    other = ("acme", JobId("other"))
+    trial.post(asking(), 1, other)
+    trial.place()
+
+    assert isinstance(trial.place(_gpu(0, node=N2), key=other), Lease)
+
+
+def test_parts_of_a_gpu_are_leased_until_it_is_full() -> None:
+    """A GPU is a set of slots (S1, IS1)."""
+    trial = waiting(milli_gpus=500)
+    trial.pool.machines[N1] = altered(trial.pool.machines[N1], slots=4)
+    keys = [("acme", JobId(f"part{number}")) for number in range(3)]
+    for key in keys:
+        trial.post(asking(milli_gpus=500), 1, key)
+    half = (Piece(N1, (0,), 2),)
+
+    assert Denied.WRONG_SIZE is trial.place((Piece(N1, (0,), 1),), key=keys[0])
+    assert isinstance(trial.place(half, key=keys[0]), Lease)
+    assert isinstance(trial.place(half, key=keys[1]), Lease)
+    assert Denied.SLOT_TAKEN is trial.place(half, key=keys[2])
+
+
+def test_nothing_is_leased_on_a_node_of_another_type() -> None:
+    trial = waiting(rates=(("A100", PER_MS), ("H100", PER_MS)))
+
+    assert Denied.TYPE_NOT_PRICED is trial.place(gpu_type="A100")
+
+
+def test_nothing_is_leased_on_a_silent_node() -> None:
+    """Nor on one that was never heard of (IS15)."""
+    trial = waiting()
+    trial.pass_by(TTL - 1)
+    assert rules.is_usable(trial.pool.machines[N1], trial.now)
+    trial.pass_by(1)
+
+    assert Denied.NODE_SILENT is trial.place()
+    assert not rules.is_usable(Trial().pool.machines[N1], T0)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"hold_until": T0}, {"run_ms": 10_000}, {"hold_until": T0, "rates": (("H100", 0),)}]
+)
+def test_nothing_is_leased_without_credits_or_time(changes: dict[str, object]) -> None:
+    trial = waiting(**changes)
+
+    assert trial.place() in (Denied.HOLD_ENDED, Denied.NOT_QUEUED)
+
+
+def test_what_costs_nothing_may_run_as_long_as_it_may() -> None:
+    trial = waiting(rates=(("H100", 0),), hold_micros=0)
+    lease = trial.place()
+
+    assert isinstance(lease, Lease)
+    assert 60_000 == lease.run_ms_max
+
+
+# Leading
+
+
+def test_one_leads_at_a_time() -> None:
+    """Another one may when the term is over; its epoch is larger (S11, IS4)."""
+    trial = Trial()
+    work = trial.pass_by(TERM - 1).work()
+    assert rules.lead(work, "two") is None
+    assert 1 == rules.lead(work, "one")
+    work.keep()
+    assert rules.lead(trial.pass_by(TERM - 1).work(), "two") is None
+    work = trial.pass_by(1).work()
+    assert 2 == rules.lead(work, "two")
+    work.keep()
+
+    assert Denied.EPOCH_STALE is trial.place()
+    assert Denied.EPOCH_STALE is trial.preempt()
+
+
+def test_a_transaction_that_is_dropped_has_not_been() -> None:
+    """S11."""
+    trial = waiting()
+    before = trial.job()
+    rules.place(trial.work(), trial.epoch, Placement(JOB, "H100", ON_N1))
+
+    assert (before, 0, {}) == (trial.job(), trial.pool.fence, trial.pool.leases)
+    assert trial.now == Work(trial.pool, 0).now, "a pool's time never goes back"
+
+
+# Reports
+
+
+def test_a_report_renews_and_is_answered_with_all_leases() -> None:
+    trial = waiting()
+    trial.place()
+    trial.pass_by(5 * SECOND)
+    [order] = trial.orders()
+
+    assert (1, TTL, 60_000, False) == (order.fence, order.lasts, order.run_ms_max, order.stop)
+    assert trial.now + TTL == trial.lease().parts[0].until
+    assert () == trial.orders(node=N2)
+
+
+def test_the_first_reading_is_the_start() -> None:
+    trial = running()
+
+    assert State.RUNNING is trial.job().state
+    assert Started(attempt=1, gpu_type="H100", at=T0, run_ms=60_000) == trial.told()[0]
+
+
+def test_a_report_that_is_no_newer_is_left_alone() -> None:
+    """By the number of the start first, then of the report."""
+    trial = waiting()
+
+    assert trial.report(boot=2, n=1) is not None
+    assert trial.report(boot=2, n=1) is None
+    assert trial.report(boot=1, n=99) is None
+    assert trial.report(node=NodeId("n9")) is None
+
+
+def test_a_reading_of_nobody_changes_nothing() -> None:
+    trial = running()
+    before = trial.lease()
+    trial.report(ran(7_000, fence=9), node=N1)
+    trial.report(ran(7_000), node=N2)  # the lease is another node's
+
+    assert before.run_ms == trial.lease().run_ms
+
+
+def test_readings_never_go_back_and_prove_no_more_than_the_lease() -> None:
+    """Beyond that they are clamped, and that is remembered (M2, IM1)."""
+    trial = running()
+    trial.report(ran(3_000))
+    assert (5_000, False) == (trial.lease().run_ms, trial.lease().clamped)
+    trial.report(ran(9_000))
+
+    assert (5_000, True) == (trial.lease().run_ms, trial.lease().clamped)
+
+
+def test_a_lease_that_has_run_out_is_not_renewed() -> None:
+    """What it says it has run counts up to its end; its process is gone, whatever it says (M4)."""
+    trial = running()
+    until = trial.lease().parts[0].until
+    trial.pass_by(TTL)
+
+    assert () == trial.orders(ran(24_000))
+    assert (until, 24_000) == (trial.lease().parts[0].until, trial.lease().run_ms)
+    assert () == trial.orders(ran(26_000, exit=Exit.DONE))
+    assert (Why.LOST, State.QUEUED) == (trial.lease().why, trial.job().state)
+    assert (25_000, True) == (trial.lease().run_ms, trial.lease().clamped)
+
+
+def test_the_org_is_told_now_and_then() -> None:
+    """Each hundredth of the hold: 600 ms here (D4)."""
+    trial = running()
+    trial.pass_by(599_000)
+    trial.report(ran(5_599))
+    trial.pass_by(1_000)
+    trial.report(ran(5_600))
+
+    assert [5_000, 5_600] == [one.run_ms for one in trial.told() if isinstance(one, RanSoFar)]
+
+
+def test_a_lease_does_not_outlive_its_hold() -> None:
+    trial = running(hold_until=T0 + 12 * SECOND)
+    [order] = trial.orders()
+
+    assert 7 * SECOND == order.lasts
+
+
+def test_what_is_not_started_in_time_is_lost() -> None:
+    """Its node may send and not hear: its reports alone do not keep a lease (S10)."""
+    trial = waiting()
+    trial.place()
+    while trial.now < T0 + STARTS_WITHIN:
+        trial.pass_by(5 * SECOND).report()
+    trial.pass_by(MARGIN)
+
+    assert 1 == trial.expire()
+    assert (Why.LOST, State.QUEUED) == (trial.lease().why, trial.job().state)
+    assert [
+        Started(attempt=1, gpu_type="H100", at=T0, run_ms=60_000),
+        Ended(attempt=1, end_class=EndClass.PLATFORM, run_ms=0, kept_ms=None, over=False),
+    ] == trial.told()
+
+
+# Ends
+
+
+@pytest.mark.parametrize(
+    ("exit", "why", "state"),
+    [
+        (Exit.DONE, Why.FINISHED, State.SUCCEEDED),
+        (Exit.FAILED, Why.FAILED, State.FAILED),
+        (Exit.GONE, Why.LOST, State.QUEUED),
+        (Exit.KILLED, Why.LOST, State.QUEUED),
+    ],
+)
+def test_how_a_process_ends_is_how_its_job_goes_on(exit: Exit, why: Why, state: State) -> None:
+    trial = running()
+    trial.pass_by(SECOND)
+
+    assert () == trial.orders(ran(6_000, saved_ms=2_000, exit=exit))
+    assert (why, state, None) == (trial.lease().why, trial.job().state, trial.job().fence)
+
+
+def test_lost_work_is_given_back_and_the_job_s_own_is_not() -> None:
+    """Back to the last checkpoint (M3)."""
+    lost, own = running(), running()
+    lost.report(ran(5_000, saved_ms=2_000, exit=Exit.GONE))
+    own.report(ran(5_000, saved_ms=2_000, exit=Exit.FAILED))
+
+    assert Ended(
+        attempt=1, end_class=EndClass.PLATFORM, run_ms=5_000, kept_ms=2_000, over=False
+    ) == lost.told()[-1]  # fmt: skip
+    assert (2_000, 2_000, 1) == (lost.job().ran_ms, lost.job().used, lost.job().requeues_left)
+    assert Ended(
+        attempt=1, end_class=EndClass.USER, run_ms=5_000, kept_ms=None, over=True
+    ) == own.told()[-1]  # fmt: skip
+
+
+def test_a_dead_node_s_job_waits_again_after_a_margin() -> None:
+    """And its GPUs are not given away before (M4, S10)."""
+    trial = running()
+    trial.pass_by(TTL + MARGIN - 1)
+    assert 0 == trial.expire()
+    trial.pass_by(1)
+
+    assert 1 == trial.expire()
+    assert (State.QUEUED, None) == (trial.job().state, trial.job().fence)
+    assert Denied.NODE_SILENT is trial.place()
+
+
+def test_run_time_that_becomes_known_after_the_end_is_told() -> None:
+    """Of a job's own end up to the lease's; of what was given back nothing (M4, IM5)."""
+    lost, own = running(), running(run_ms=15_000)
+    for trial in (lost, own):
+        trial.pass_by(TTL + MARGIN)
+        trial.expire()
+        trial.report(ran(14_000, exit=Exit.KILLED))
+        trial.report(ran(14_000, exit=Exit.KILLED))
+
+    assert (Why.TIME_UP, 14_000, 14_000) == (own.lease().why, own.job().ran_ms, own.job().used)
+    assert [RanSoFar(attempt=1, run_ms=14_000)] == own.told()[3:]
+    assert (Why.LOST, 0, 0) == (lost.lease().why, lost.job().ran_ms, lost.job().used)
+    assert not lost.lease().clamped
+
+
+def test_a_job_is_given_up_after_its_requeues() -> None:
+    trial = running(requeues=0)
+    trial.report(ran(5_000, exit=Exit.GONE))
+
+    assert (State.FAILED, Why.GIVEN_UP) == (trial.job().state, trial.job().why)
+    assert trial.told()[-1] == Ended(
+        attempt=1, end_class=EndClass.PLATFORM, run_ms=5_000, kept_ms=0, over=True
+    )
+
+
+def test_a_lost_job_that_was_withdrawn_is_cancelled() -> None:
+    trial = running()
+    trial.post(Withdraw(), 2)
+    trial.report(ran(5_000, exit=Exit.GONE))
+    gang = running(GANG, milli_gpus=2_000, hold_micros=120_000)
+    gang.report(ran(5_000, exit=Exit.GONE))  # it is being stopped because of that
+    gang.post(Withdraw(), 2)
+    gang.report(ran(5_000, exit=Exit.STOPPED), node=N2)
+
+    assert State.CANCELLED is trial.job().state
+    assert State.CANCELLED is gang.job().state
+
+
+def test_a_preempted_job_stops_and_waits_again() -> None:
+    """Asked once or twice is the same; whoever does not run cannot be asked (S5)."""
+    trial = running()
+    assert trial.preempt() is None
+    assert trial.preempt() is None
+    [order] = trial.orders(ran(5_000))
+    assert (order.stop, State.STOPPING) == (True, trial.job().state)
+    trial.report(ran(5_000, saved_ms=5_000, exit=Exit.STOPPED))
+
+    assert (State.QUEUED, Why.PREEMPTED) == (trial.job().state, trial.job().why)
+    assert Denied.FENCE_STALE is trial.preempt()
+    assert Denied.FENCE_STALE is trial.preempt(("acme", JobId("another")))
+
+
+def test_a_finish_that_crosses_a_stop_is_a_finish() -> None:
+    trial = running()
+    trial.preempt()
+    trial.report(ran(5_000, exit=Exit.DONE))
+
+    assert State.SUCCEEDED is trial.job().state
+
+
+def test_a_withdrawn_job_that_starts_is_stopped() -> None:
+    """Even before anything of it was heard; and for no other reason than that."""
+    trial = waiting()
+    trial.place()
+    trial.preempt()
+    trial.post(Withdraw(), 2)
+    [order] = trial.orders()
+    assert order.stop
+    trial.report(ran(0, exit=Exit.STOPPED))
+
+    assert State.CANCELLED is trial.job().state
+    assert EndClass.USER is _ended(trial).end_class
+
+
+def _ended(trial: Trial) -> Ended:
+    last = trial.told()[-1]
+    assert isinstance(last, Ended)
+    return last
+
+
+# Gangs
+
+
+def test_a_gang_ends_when_its_last_process_has() -> None:
+    """Its reading is the largest of its nodes' (M2)."""
+    trial = running(GANG, milli_gpus=2_000, hold_micros=120_000)
+    trial.pass_by(SECOND)
+    trial.report(ran(6_000, exit=Exit.DONE))
+    assert State.RUNNING is trial.job().state
+    trial.report(ran(5_500, exit=Exit.DONE), node=N2)
+
+    assert (State.SUCCEEDED, 6_000, 12_000) == (
+        trial.job().state, trial.lease().run_ms, trial.job().used,
+    )  # fmt: skip
+
+
+def test_a_gang_that_has_lost_a_node_is_stopped() -> None:
+    """Its GPUs on other nodes are its own until their processes are gone (IS8)."""
+    trial = running(GANG, milli_gpus=2_000, hold_micros=120_000)
+    while trial.now < T0 + TTL + MARGIN + 5 * SECOND:
+        trial.pass_by(5 * SECOND).report(ran(5_000), node=N2)
+    assert 1 == trial.expire()
+    assert (State.STOPPING, True) == (trial.job().state, trial.lease().live)
+    [order] = trial.orders(ran(5_000), node=N2)
+    assert order.stop
+    trial.report(ran(5_000), node=N1)  # too late: it counts as gone
+    trial.report(ran(5_000, exit=Exit.STOPPED), node=N2)
+
+    assert (State.QUEUED, Why.LOST) == (trial.job().state, trial.job().why)
+
+
+# Time and credits
+
+
+def test_a_job_is_asked_to_stop_in_time() -> None:
+    """A grace before its longest run is over (M1)."""
+    trial = running(run_ms=16_000)
+    trial.pass_by(SECOND)
+    [order] = trial.orders(ran(6_000))
+    assert order.stop
+    trial.report(ran(6_000, exit=Exit.KILLED))
+
+    assert (State.EXPIRED, EndClass.LIMIT) == (trial.job().state, _ended(trial).end_class)
+
+
+def test_a_job_out_of_credits_stops_and_goes_on_after_a_top_up() -> None:
+    """M5."""
+    trial = running(hold_micros=15_000)
+    assert State.STOPPING is trial.job().state
+    trial.report(ran(5_000, exit=Exit.STOPPED))
+    assert (State.OUT_OF_CREDITS, False) == (trial.job().state, _ended(trial).over)
+    assert Denied.NOT_QUEUED is trial.place()
+    trial.post(HoldGrew(added=0, until=T0 + HOUR), 2)
+    assert (State.OUT_OF_CREDITS, T0 + HOUR) == (trial.job().state, trial.job().hold_until)
+    trial.post(GROWN, 3)
+
+    assert (State.QUEUED, Why.TOPPED_UP) == (trial.job().state, trial.job().why)
+    lease = trial.place()
+    assert isinstance(lease, Lease)
+    assert 40_000 == lease.run_ms_max
+
+
+def test_a_job_that_was_topped_up_while_it_stopped_waits_at_once() -> None:
+    trial = running(hold_micros=15_000)
+    trial.post(GROWN, 2)
+    assert 45_000 == trial.lease().run_ms_max
+    trial.report(ran(5_000, exit=Exit.STOPPED))
+
+    assert (State.QUEUED, Why.TOPPED_UP) == (trial.job().state, trial.job().why)
+
+
+def test_a_preempted_job_without_credits_for_another_run_waits_for_them() -> None:
+    """It would have to stop before it has begun."""
+    trial = running(hold_micros=16_000)
+    trial.preempt()
+    trial.pass_by(2 * SECOND)
+    trial.report(ran(6_500, saved_ms=6_500, exit=Exit.STOPPED))
+    poor = waiting(hold_micros=10_000)
+
+    assert (Why.PREEMPTED, State.OUT_OF_CREDITS) == (trial.lease().why, trial.job().state)
+    assert (State.OUT_OF_CREDITS, Why.OUT_OF_CREDITS) == (poor.job().state, poor.job().why)
+
+
+def test_what_waits_is_dropped_when_its_hold_ends() -> None:
+    trial = waiting()
+    trial.pass_by(10 * MINUTE - 1)
+    assert 0 == trial.expire()
+    trial.pass_by(1)
+    assert 1 == trial.expire()
+    assert 0 == trial.expire()
+
+    assert State.EXPIRED is trial.job().state
+    assert [Dropped(end_class=EndClass.LIMIT)] == trial.told()
+
+
+def test_late_usage_leaves_less_for_the_attempt_that_runs() -> None:
+    """Both are paid from one hold (IS9)."""
+    trial = running(hold_micros=30_000, run_ms=100_000, requeues=9)
+    trial.pass_by(16 * SECOND)
+    trial.report(ran(21_000))
+    assert State.STOPPING is trial.job().state
+    trial.pass_by(TTL + MARGIN)
+    trial.expire()
+    assert (State.OUT_OF_CREDITS, 21_000) == (trial.job().state, trial.job().used)
+    trial.report()
+    trial.post(GROWN, 2)
+    lease = trial.place()
+    assert isinstance(lease, Lease)
+    assert 39_000 == lease.run_ms_max
+    trial.report(ran(29_000, exit=Exit.KILLED))
+
+    assert (29_000, 31_000) == (trial.job().used, trial.lease(2).run_ms_max)
+
+
+# Clocks
+
+
+@pytest.mark.parametrize(
+    ("rate", "span", "differ"),
+    [
+        (100, 10 * MINUTE, False),
+        (99, 10 * MINUTE, False),
+        (101, 10 * MINUTE, False),
+        (90, 10 * MINUTE, True),
+        (110, 10 * MINUTE, True),
+        (50, 25 * SECOND, False),  # too short to tell
+        (50, MINUTE, True),
+    ],
+)
+def test_a_clock_at_the_wrong_rate_is_noticed(rate: int, span: int, differ: bool) -> None:
+    """Whatever messages took: only what is certain is told (IS7, N2)."""
+    first = Mark(at=0, heard=T0 - SECOND, came=T0 + SECOND)
+    second = Mark(at=span * rate // 100, heard=T0 + span - SECOND, came=T0 + span + SECOND)
+
+    assert differ is clocks_differ(first, second)
+
+
+def test_a_node_with_a_wrong_clock_gets_nothing_more() -> None:
+    trial = waiting()
+    machine = _beats(trial, rate=50)
+
+    assert machine.wrong_clock
+    assert Denied.NODE_SILENT is trial.place()
+
+
+def test_a_new_start_is_compared_with_itself() -> None:
+    """A node that was switched off counts its time anew."""
+    trial = waiting()
+    _beats(trial, rate=100)
+    machine = _beats(trial, rate=100, boot=2)
+
+    assert not machine.wrong_clock
+    assert machine.mark is not None
+    assert 0 == machine.mark.at
+
+
+def _beats(trial: Trial, rate: int, boot: int = 1) -> Machine:
+    began = trial.now
+    for n in range(100, 120):
+        at = (trial.now - began) * rate // 100
+        told = Report(node=N1, boot=boot, n=n, at=at, heard=trial.now)
+        work = trial.work()
+        report(work, told)
+        work.keep()
+        trial.pass_by(5 * SECOND)
+    return trial.pool.machines[N1]

@@ -1,0 +1,45 @@
+"""The list of planted bugs fits the code as it is now; `make mutants` shows that each is caught."""
+
+import pytest
+from sqlglot import parse
+
+from tests.planted.bugs import ROOT, Bug, bugs
+
+BUGS = bugs()
+LEAST = 100
+
+
+def test_there_are_enough_and_no_two_have_one_name() -> None:
+    assert LEAST <= len(BUGS)
+    assert len(BUGS) == len({bug.name for bug in BUGS})
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+def test_a_bug_can_be_planted(bug: Bug) -> None:
+    """What it replaces is there exactly once, and what comes of it is still a program."""
+    text = (ROOT / bug.path).read_text()
+    planted = bug.planted_in(text)
+
+    assert planted != text
+    if bug.path.suffix == ".sql":
+        assert all(parse(planted, read="postgres"))
+    else:
+        compile(planted, bug.file, "exec")
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+def test_the_tests_that_must_catch_it_exist(bug: Bug) -> None:
+    assert bug.tests
+    for test in bug.tests:
+        file, _, name = test.partition("::")
+        text = (ROOT / file).read_text()
+        assert not name or f"def {name.partition('[')[0]}(" in text, test
+
+
+@pytest.mark.parametrize(("text", "times"), [("none of it", 0), ("x + 1, x + 1", 2)])
+def test_a_bug_that_no_longer_fits_is_told(text: str, times: int) -> None:
+    """The tests above can fail: a place that is gone, or that is not the only one, is an error."""
+    bug = Bug(name="one less", file="f.py", right="x + 1", wrong="x", caught_by=("test_f.py",))
+
+    with pytest.raises(ValueError, match=f"occurs {times} times in f.py"):
+        bug.planted_in(text)

@@ -1,0 +1,63 @@
+"""API keys by themselves: when one opens, and what can be one at all (N4)."""
+
+import pytest
+
+from bursar.core.instant import SECOND
+from bursar.service.keys import Key, Presented, Scope, hash_of, presented, shown
+from tests.builders import T0
+
+ORG, ID = "01930f3c-7a10-7c3e-9b5e-0d2f4c6a8b1d", "01930f3c-7a10-7c3e-9b5e-0d2f4c6a8b1e"
+FIRST, SECOND_ONE = bytes(range(32)), bytes(range(1, 33))
+
+
+def key(expires_at: int | None = None) -> Key:
+    """A key with the first secret."""
+    return Key(
+        name="k", hash=hash_of(FIRST), scopes=(Scope.READ,), account="a", expires_at=expires_at
+    )
+
+
+def test_a_key_opens_until_just_before_its_end() -> None:
+    """As everywhere, the end is not in it; without one it opens for ever."""
+    ends = key(expires_at=T0 + SECOND)
+
+    assert ends.opens_with(hash_of(FIRST), T0 + SECOND - 1, T0)
+    assert not ends.opens_with(hash_of(FIRST), T0 + SECOND, T0)
+    assert key().opens_with(hash_of(FIRST), T0 + 10**15, T0)
+    assert not key().opens_with(hash_of(SECOND_ONE), T0, T0)
+
+
+def test_a_secret_that_was_replaced_counts_until_just_before_the_overlap_is_over() -> None:
+    """The new one counts at once and afterwards, the old one only for as long as was said."""
+    rotated = key().rotated(hash_of(SECOND_ONE), overlap_s=60)
+    over = T0 + 60 * SECOND
+
+    assert rotated.opens_with(hash_of(FIRST), over - 1, T0)
+    assert not rotated.opens_with(hash_of(FIRST), over, T0)
+    assert rotated.opens_with(hash_of(SECOND_ONE), T0, T0)
+    assert rotated.opens_with(hash_of(SECOND_ONE), over, T0)
+
+
+def test_no_secret_of_a_key_that_has_ended_counts() -> None:
+    """Neither the one it has nor the one before."""
+    rotated = key(expires_at=T0 + SECOND).rotated(hash_of(SECOND_ONE), overlap_s=60)
+
+    for secret in (FIRST, SECOND_ONE):
+        assert rotated.opens_with(hash_of(secret), T0 + SECOND - 1, T0)
+        assert not rotated.opens_with(hash_of(secret), T0 + SECOND, T0)
+
+
+def test_a_key_is_read_as_it_was_shown() -> None:
+    """Where to look, and the hash of the secret; the secret itself is not kept."""
+    assert Presented(ORG, ID, hash_of(FIRST)) == presented(shown(ORG, ID, FIRST))
+
+
+@pytest.mark.parametrize("place", [0, 3, 4, 26, 48, 60, 90, 96])
+def test_a_character_mistyped_is_no_key(place: int) -> None:
+    """Its checksum tells, without asking anybody."""
+    right = shown(ORG, ID, FIRST)
+    other = "1" if right[place] == "0" else "0"
+
+    assert presented(right[:place] + other + right[place + 1 :]) is None
+    assert presented(right[:place] + right[place + 1 :]) is None
+    assert presented(right[:place] + other + right[place:]) is None
