@@ -200,6 +200,23 @@ CASES = {
         shares="paid.acme=ceil0",
         want="old waits ceiling at=paid/acme of=* used=0 most=0",
     ),
+    "of many with a date the first few may get a better one, the others keep theirs": Case(
+        nodes="n1=2xH100",
+        running="x@n1:1/ends=10m/fixed y@n1:1@1/ends=20m/fixed",
+        queued="a:1/waited=30h/promised=1h,9m,n1:1"
+        " b:1/waited=30h/promised=2h,5m,n1:1/who=paid.b.x.bob",
+        policy=altered(PLAIN, looks=1, aged_part=1),
+        want="a promised start=10m; a waits needs=1 free=0 start=10m;"
+        " b waits needs=1 free=0 start=2h",
+    ),
+    "and start before it if they fit in turn": Case(
+        nodes="n1=2xH100",
+        running="y@n1:1/ends=20m/fixed",
+        queued="a:2/waited=30h/promised=1h,9m,n1:1 b:1/waited=30h/promised=26h,5m,n1:1/limit=10m"
+        "/who=paid.b.x.bob",
+        policy=altered(PLAIN, looks=1, aged_part=1),
+        want="a promised start=20m; b -> n1:1 backfill; a waits needs=2 free=0 start=20m",
+    ),
 }
 
 

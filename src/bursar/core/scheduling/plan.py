@@ -123,6 +123,7 @@ class _Turn:
         self._seen: dict[Path, int] = {}  # how many blocked jobs of a user were looked at
         self._ceilings: set[int] = set()  # places that somebody waits below
         self._placed: set[Path] = set()  # users with a future place
+        self._keeping: dict[JobId, Reserved] = {}  # dates that stay as they are
 
     def take(self) -> None:
         """Look at everybody in turn."""
@@ -149,13 +150,27 @@ class _Turn:
                 )
 
     def _start_aged(self) -> None:
-        """Start the oldest job of each user that waited too long, or give it a date."""
+        """Start the oldest job of each user that waited too long, or give it a date.
+
+        Of those that have a date, the first few may get a better one; the others keep theirs, and
+        start before if they fit when it is their turn.
+        """
         with_date, due = aging.dated(self._cluster), aging.due(self._cluster)
+        kept: dict[JobId, Reserved] = {}
         for job in with_date:
             if (reserved := self._dated(job)) is not None:
+                kept[job.id] = reserved
                 self._claims.reserve(job, reserved)
                 self._promises.reserve(job, reserved)
-        for jobs in [*([job] for job in with_date), *due]:
+        for number, job in enumerate(with_date):
+            if number >= self._policy.looks and job.id in kept and (types := self._types(job)):
+                self._keeping[job.id] = kept[job.id]
+                self._coming.add(job, kept[job.id], dated=True)
+                self._waits_for_date(job, types, kept[job.id])
+                self.complete = False
+            else:
+                self._start_or_date(job)
+        for jobs in due:
             if self._part_taken:
                 break
             any(self._start_or_date(job) for job in jobs)
@@ -187,14 +202,17 @@ class _Turn:
             reserved = self._no_later(job, earliest(self._cluster, self._claims, job, types))
             if reserved is None:
                 return False
-            self._aged += milli
-            self._wait(job, types, "capacity", reserved)
             self._claim(job, reserved, dated=True)
             self._promises.reserve(job, reserved)
             self._promise(job, reserved)
+            self._waits_for_date(job, types, reserved)
             self._closed.add((job.path, job.alike))
-            self._placed.add(job.path)
         return True
+
+    def _waits_for_date(self, job: Job, types: tuple[str, ...], reserved: Reserved) -> None:
+        self._aged += job.shape.milli_gpus
+        self._wait(job, types, "capacity", reserved)
+        self._placed.add(job.path)
 
     def _no_later(self, job: Job, found: Reserved | None) -> Reserved | None:
         """The place that was found for a job, or the one it was promised if that is as soon."""
@@ -291,12 +309,27 @@ class _Turn:
 
     def _look(self, job: Job) -> None:
         """Start a job, make room for it, or let it wait."""
+        if (reserved := self._keeping.get(job.id)) is not None:
+            self._look_before(job, reserved)
+            return
         types = self._types(job)
         if not types:
             if not self._replace(job):
                 self._over(job)
         elif not (self._start_or_shorter(job, types) or self._ask(job, types)):
             self._block(job, types)
+
+    def _look_before(self, job: Job, reserved: Reserved) -> None:
+        """Start a job before its date, or let it keep that."""
+        self._looks -= 1
+        self._closed.add((job.path, job.alike))
+        self._claims.release(job)
+        self._promises.release(job)
+        if self._start(job, self._types(job), Why.BACKFILL):
+            del self.waits[job.id]
+        else:
+            self._claims.reserve(job, reserved)
+            self._promises.reserve(job, reserved)
 
     def _start_or_shorter(self, job: Job, types: tuple[str, ...]) -> bool:
         """Start a job, or one of the same user and shape that is over before it is in the way."""
