@@ -1,13 +1,16 @@
 """`bursar simulate` as somebody at a terminal meets it."""
 
 import json
+import re
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 import yaml  # type: ignore[import-untyped]
 from typer.testing import CliRunner, Result
 
 from bursar.cli.app import app
+from bursar.cli.simulating import OF_A_TENANT, OF_A_TIER, ROWS
 from bursar.sim.policies import POLICIES
 
 WORLD = """
@@ -90,6 +93,13 @@ def test_a_recorded_load(tmp_path: Path, world: Path) -> None:
     assert 30 == run["tenants"]["beta"]["delay_mean_s"]
 
 
+OF_EACH = ("Who had which GPU", "Shares over time", "Queue by tier")
+TITLES = (
+    *OF_EACH, "Queue length", "GPUs in use", "All jobs", "Tier paid", "Utilisation",
+    "Queueing delay, mean", "paid: started in time", "paid: waited too long",
+)  # fmt: skip
+
+
 def test_the_page_needs_nothing_from_anywhere(tmp_path: Path, world: Path) -> None:
     """Pictures and all figures in one file; a tenant's name is text, whatever it is made of."""
     world.write_text(WORLD.replace("beta", "'</script><b>'"))
@@ -97,19 +107,46 @@ def test_the_page_needs_nothing_from_anywhere(tmp_path: Path, world: Path) -> No
     told = simulate(world, "--policy", "fifo,sjf", "--json", "--html", path)
     text = path.read_text()
 
-    assert 3 == text.count("<svg")
-    assert 2 * 3 == text.count('class="line"')
+    for title in TITLES:
+        assert text.count(f"<figcaption>{title}</figcaption>") == (2 if title in OF_EACH else 1)
+    assert 2 == text.count('src="data:image/png;base64,'), "a picture of the GPUs of each run"
     assert "http" not in text
     assert "<b>" not in text
     _, _, rest = text.partition('id="figures">')
     assert json.loads(told.stdout) == json.loads(rest.partition("</script>")[0])
 
 
-def test_the_example_can_be_had() -> None:
-    told = simulate("--example")
+def test_worlds_that_ship_can_be_had() -> None:
+    for words in ([], ["day"], ["overload"]):
+        told = simulate(*words, "--example")
 
-    assert 0 == told.exit_code
-    assert {"fleet", "tenants"} < set(yaml.safe_load(told.stdout))
+        assert 0 == told.exit_code
+        assert {"fleet", "tenants"} < set(yaml.safe_load(told.stdout))
+        assert ("admission" in told.stdout) == (words == ["overload"])
+
+
+def test_before_and_after_are_told_with_the_change(tmp_path: Path, world: Path) -> None:
+    page = tmp_path / "page.html"
+    told = simulate(world, "--policy", "fifo", "--add", "H100=16", "--html", page)
+    lines = {line[:40].strip(): line[40:].split() for line in told.stdout.splitlines()}
+
+    assert ["fifo", "before", "fifo", "after", "change"] == told.stdout.splitlines()[0].split()
+    assert ["8", "24", "+200", "%"] == lines["GPUs"]
+    assert "After: +16 GPUs of H100." in page.read_text()
+    assert 'class="line dashed"' in page.read_text(), "what was before"
+
+
+def test_a_small_picture_for_documents(tmp_path: Path, world: Path) -> None:
+    """One that stands alone, reads as XML, and is of the last run."""
+    path = tmp_path / "plot.svg"
+    simulate(world, "--policy", "fifo,bursar", "--svg", path)
+    picture = ElementTree.fromstring(path.read_text())
+
+    assert "{http://www.w3.org/2000/svg}svg" == picture.tag
+    words = [one.text or "" for one in picture.iter("{http://www.w3.org/2000/svg}text")]
+    assert words[0].startswith("bursar: ")
+    assert "paid" in words
+    assert 16_000 > path.stat().st_size
 
 
 @pytest.mark.parametrize(
@@ -137,3 +174,23 @@ def test_a_file_that_is_no_world_is_told(tmp_path: Path) -> None:
 
         assert 2 == result.exit_code, text
         assert result.stderr.startswith("bursar: ")
+
+
+def test_the_simulation_in_the_readme_can_be_had() -> None:
+    """Its commands are taken, and what it shows of them has rows that are printed.
+
+    The figures are those of the day that it names: they change with the scheduler.
+    """
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    _, _, section = readme.partition("## What if? A simulator\n")
+    shown = re.findall(r"```\n(\$ bursar simulate.*?)```", section.partition("\n## ")[0], re.DOTALL)
+    known = {name + (f" ({unit})" if unit else "") for name, unit, _ in (*ROWS, *OF_A_TIER)}
+    known |= {name + (f" ({unit})" if unit else "") for name, unit, _ in OF_A_TENANT}
+
+    assert 2 == len(shown)
+    for block in shown:
+        command, _, *rows = block.strip().splitlines()
+        assert 0 == simulate(*command.split()[3:], "--example").exit_code
+        names = [re.split(r"\s{2,}", row)[0] for row in rows if row and "  " in row]
+        assert names
+        assert [] == [name for name in names if re.sub(r"^\w+: ", "", name) not in known]

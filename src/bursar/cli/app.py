@@ -84,7 +84,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instea
 def simulate(
     file: Annotated[
         Path | None,
-        typer.Argument(help="A world in YAML; an example if not given.", dir_okay=False),
+        typer.Argument(help="A world in YAML, or one that ships: day, overload.", dir_okay=False),
     ] = None,
     policy: Annotated[
         str,
@@ -112,25 +112,48 @@ def simulate(
     html: Annotated[
         Path | None, typer.Option("--html", help="Write a page with pictures.", dir_okay=False)
     ] = None,
+    svg: Annotated[
+        Path | None,
+        typer.Option("--svg", help="Write a small picture of the last run.", dir_okay=False),
+    ] = None,
     example: Annotated[
-        bool, typer.Option("--example", help="Print the example's file, and run nothing.")
+        bool, typer.Option("--example", help="Print the world's file, and run nothing.")
     ] = False,
 ) -> None:
     """Run a made-up or recorded load under one or more policies; nothing real is touched.
 
     Exit with 1 if the books of a tenant do not add up.
     """
-    from bursar.cli.simulating import simulate
-    from bursar.sim.example import EXAMPLE
+    from bursar.cli.simulating import simulate, written
 
     if example:
-        print(EXAMPLE, end="")
+        print(written(file), end="")
         raise typer.Exit
     status = simulate(
         file=file, policies=policy, seed=seed, json=json, trace=trace, columns=columns,
-        add=add or [], weights=weight or [], html=html,
+        add=add or [], weights=weight or [], html=html, svg=svg,
     )  # fmt: skip
     raise typer.Exit(status)
+
+
+@app.command("simulate-faults")
+def simulate_faults(
+    seeds: Annotated[int, typer.Option(min=1, help="How many worlds to live through.")] = 1_000,
+    first: Annotated[int, typer.Option(min=0, help="The seed of the first one.")] = 0,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="This world alone: what was seen once is seen again.")
+    ] = None,
+    trace: Annotated[bool, typer.Option("--trace", help="Print every step of that world.")] = False,
+    json: Json = False,
+) -> None:
+    """Let worlds fail in every way, and check every promise after every step.
+
+    Also `bursar simulate faults`. Exit with 1 if a promise was broken, with 3 if too little failed
+    for that to mean anything.
+    """
+    from bursar.cli.simulating_faults import simulate_faults
+
+    raise typer.Exit(simulate_faults(seeds=seeds, first=first, seed=seed, trace=trace, json=json))
 
 
 Host = Annotated[str, typer.Option("--host", help="Address to listen on.")]
@@ -312,6 +335,12 @@ def bench_traces(
     baselines: Annotated[
         bool, typer.Option("--baselines", help="The rules of others only, without Bursar.")
     ] = False,
+    ours: Annotated[
+        bool, typer.Option("--ours", help="Bursar only, without the rules of others.")
+    ] = False,
+    plots: Annotated[
+        Path | None, typer.Option("--plots", metavar="DIR", help="Write two pictures there.")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
 ) -> None:
     """Measure how well the scheduler decides on workloads of others; exit with 1 if the rules of
@@ -319,8 +348,9 @@ def bench_traces(
     from bursar.cli.measuring import measure_traces
 
     status = measure_traces(
-        folder, only=only, lists=lists, seeds=seeds, ours=not baselines, json=json
-    )
+        folder, only=only, lists=lists, seeds=seeds, ours=not baselines, others=not ours, json=json,
+        pictures=plots,
+    )  # fmt: skip
     raise typer.Exit(status)
 
 

@@ -33,14 +33,22 @@ def measure_schedule(*, small: bool, json: bool, only: str) -> int:
 
 
 def measure_traces(
-    folder: Path, *, only: str, lists: str, seeds: int, ours: bool, json: bool
+    folder: Path,
+    *,
+    only: str,
+    lists: str,
+    seeds: int,
+    ours: bool,
+    others: bool,
+    json: bool,
+    pictures: Path | None,
 ) -> int:
     """Run the experiments on traces; the status to exit with."""
     chosen = _chosen(only, traces.EXPERIMENTS)
     named = tuple(name.strip() for name in lists.split(",") if name.strip())
-    options = traces.Options(folder=folder, seeds=seeds, lists=named, ours=ours)
+    options = traces.Options(folder=folder, seeds=seeds, lists=named, ours=ours, others=others)
     try:
-        return 0 if traces.main(options, json=json, only=chosen) else 1
+        return 0 if traces.main(options, json=json, only=chosen, pictures=pictures) else 1
     except traces.Missing as error:
         Console(stderr=True, highlight=False).print(f"bursar: {error}", soft_wrap=True)
         return 2

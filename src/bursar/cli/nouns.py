@@ -57,6 +57,8 @@ class Nouns(Group):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The command that is meant, imported if it is one of the nouns."""
+        if args[:2] == ["simulate", "faults"]:  # a file of that name is ./faults
+            args = ["simulate-faults", *args[2:]]
         name, found, rest = super().resolve_command(ctx, args)
         if name in NOUNS:
             module = import_module(f"bursar.cli.commands.{name}")

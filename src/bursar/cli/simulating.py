@@ -14,8 +14,11 @@ import yaml  # type: ignore[import-untyped]
 from bursar.sim.chance import Chance
 from bursar.sim.compare import Case, compare
 from bursar.sim.csv_traces import Reading, TraceWrong, columns_of, works_from
-from bursar.sim.example import EXAMPLE
-from bursar.sim.page import page
+from bursar.sim.engine import Engine
+from bursar.sim.example import WORLDS
+from bursar.sim.gantt import Gantt, gantt
+from bursar.sim.page import name_of, page
+from bursar.sim.plot import plot
 from bursar.sim.policies import POLICIES
 from bursar.sim.spec import Spec, SpecWrong, spec_of
 from bursar.sim.work import Work
@@ -27,6 +30,7 @@ ROWS: Final = (
     ("not finished", "", ("jobs", "unfinished")),
     ("turned away: no credits", "", ("jobs", "unpaid")),
     ("turned away: no such room", "", ("jobs", "unfit")),
+    ("turned away: not let in", "", ("jobs", "turned")),
     ("GPUs", "", ("gpus",)),
     ("utilisation", "%", ("pool", "utilisation_pct")),
     ("work kept", "%", ("pool", "goodput_pct")),
@@ -44,10 +48,17 @@ ROWS: Final = (
     ("preemptions", "", ("pool", "preemptions")),
     ("attempts lost with a node", "", ("pool", "attempts_failed")),
     ("work lost", "GPU-h", ("pool", "lost_gpu_h")),
+    ("wasted work", "% of GPU time", ("pool", "waste_pct")),
+    ("nodes ordered", "node-h", ("provisioning", "node_h")),
+    ("their price", "cr", ("provisioning", "cost_credits")),
 )
+BAR: Final = 30  # characters of a progress bar
 OF_A_TIER: Final = (
     ("started in time", "%", "started_in_time_pct"),
     ("delay p95", "s", "delay_p95_s"),
+    ("longest below its floor", "s", "below_floor_longest_s"),
+    ("dates given", "", "dates_given"),
+    ("dates missed", "", "dates_missed"),
     ("starved", "", "starved"),
 )
 OF_A_TENANT: Final = (
@@ -68,13 +79,22 @@ def simulate(
     add: list[str],
     weights: list[str],
     html: Path | None,
+    svg: Path | None,
 ) -> int:
     """Run, and show; the status to exit with."""
     try:
         cases = _cases(file, policies, seed, trace, columns, add, weights)
-        told = compare(cases, seed, _Progress(json=json).tell)
+        gantts: dict[str, Gantt] = {}
+
+        def watch(name: str, engine: Engine) -> None:
+            if html is not None:
+                gantts[name] = gantt(engine)
+
+        told = compare(cases, seed, _Progress(json=json).tell, watch, _told(add, weights))
         if html is not None:
-            html.write_text(page(told, rows_of(told)), encoding="utf-8")
+            html.write_text(page(told, rows_of(told), gantts), encoding="utf-8")
+        if svg is not None:
+            svg.write_text(plot(told["runs"][-1]), encoding="utf-8")
     except (SpecWrong, TraceWrong, OSError, yaml.YAMLError) as error:
         print(f"bursar: {error}", file=sys.stderr)
         return 2
@@ -82,6 +102,12 @@ def simulate(
         return 130
     print(dumps(told) if json else table_of(told))
     return 0 if told["clean"] else 1
+
+
+def written(file: Path | None) -> str:
+    """A world as it is written down: a file, or one that ships, by its name."""
+    name = "day" if file is None else str(file)
+    return WORLDS[name] if name in WORLDS else Path(name).read_text(encoding="utf-8")
 
 
 def _cases(
@@ -94,7 +120,7 @@ def _cases(
     weights: list[str],
 ) -> list[Case]:
     """All runs to be made: every policy, before and after what was to be changed."""
-    spec = spec_of(yaml.safe_load(EXAMPLE if file is None else file.read_text()))
+    spec = spec_of(yaml.safe_load(written(file)))
     worlds = [("", _world(spec, seed, trace, columns))]
     if add or weights:
         changed = _changed(spec, add, weights)
@@ -104,6 +130,13 @@ def _cases(
         for policy in _chosen(policies)
         for variant, world in worlds
     ]
+
+
+def _told(add: list[str], weights: list[str]) -> str:
+    """What was changed, in words."""
+    gpus = [f"{number:+} GPUs of {name}" for name, number in _pairs(add, "--add")]
+    given = [f"weight {number} for {name}" for name, number in _pairs(weights, "--weight")]
+    return ", ".join([*gpus, *given])
 
 
 def _chosen(policies: str) -> list[str]:
@@ -152,7 +185,7 @@ def _pairs(given: list[str], option: str) -> Iterable[tuple[str, int]]:
 
 
 class _Progress:
-    """A line on the terminal that says how far things are."""
+    """A bar on the terminal that says how far things are."""
 
     def __init__(self, *, json: bool) -> None:
         self._shown = sys.stderr.isatty() and not json
@@ -161,7 +194,9 @@ class _Progress:
         """Show how many jobs are over."""
         if self._shown:
             end = "\n" if over == all else ""
-            print(f"\r{name}: {over:,} of {all:,} jobs", end=end, file=sys.stderr, flush=True)
+            bar = "#" * (BAR * over // (all or 1))
+            line = f"\r{name} [{bar:<{BAR}}] {over:,} of {all:,} jobs"
+            print(line, end=end, file=sys.stderr, flush=True)
 
 
 # ----------------------------------------------------------------------------- for people
@@ -170,8 +205,8 @@ class _Progress:
 def rows_of(told: dict[str, Any]) -> list[list[str]]:
     """The figures that people look at first, a run in each column."""
     runs = told["runs"]
-    rows = [["", *(f"{run['policy']} {run['variant']}".strip() for run in runs)]]
-    rows += [[name + _in(unit), *_cells(runs, path)] for name, unit, path in ROWS]
+    rows = [["", *_heads(runs)]]
+    rows += [[name + _in(unit), *_cells(runs, path)] for name, unit, path in _shown(runs)]
     for part, figures in (("tiers", OF_A_TIER), ("tenants", OF_A_TENANT)):
         rows += [
             [f"{whose}: {name}{_in(unit)}", *_cells(runs, (part, whose, key))]
@@ -196,11 +231,40 @@ def _in(unit: str) -> str:
 
 
 def _names(runs: list[dict[str, Any]], part: str) -> list[str]:
-    return sorted({name for run in runs for name in run[part]})
+    return list(dict.fromkeys(name for run in runs for name in run[part]))
+
+
+def _shown(runs: list[dict[str, Any]]) -> Iterable[tuple[str, str, tuple[str, ...]]]:
+    """The figures to be shown: of nodes that were ordered only if some were."""
+    ordered = any(run["provisioning"]["orders"] for run in runs)
+    return (row for row in ROWS if ordered or row[2][0] != "provisioning")
+
+
+def _heads(runs: list[dict[str, Any]]) -> list[str]:
+    """The names of the columns: each run, and after a change by how much."""
+    found = []
+    for run in runs:
+        found += [name_of(run), *(["change"] if run["variant"] == "after" else [])]
+    return found
 
 
 def _cells(runs: list[dict[str, Any]], path: tuple[str, ...]) -> list[str]:
-    return [_cell(_at(run, path)) for run in runs]
+    cells, before = [], None
+    for run in runs:
+        found = _at(run, path)
+        cells.append(_cell(found))
+        if run["variant"] == "after":
+            cells.append(_change(before, found))
+        before = found
+    return cells
+
+
+def _change(before: Any, after: Any) -> str:
+    """By how many percent a figure has changed."""
+    numbers = isinstance(before, int | float) and isinstance(after, int | float)
+    if not numbers or before == after:
+        return ""
+    return f"{100 * (after - before) / before:+,.0f} %" if before else "new"
 
 
 def _at(run: dict[str, Any], path: tuple[str, ...]) -> Any:

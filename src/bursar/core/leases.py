@@ -31,6 +31,8 @@ class Denied(StrEnum):
     WRONG_SIZE = "wrong_size"  # the slots are not what the job needs
     FENCE_UNKNOWN = "fence_unknown"  # no such lease, or another node's
     FENCE_STALE = "fence_stale"  # the lease has ended or run out
+    NODE_SILENT = "node_silent"  # not heard of for a while, or its clock is wrong
+    EPOCH_STALE = "epoch_stale"  # somebody else leads the pool by now
 
 
 def renewed_until(now: Instant, latest: Instant) -> Instant:

@@ -32,6 +32,12 @@ def usage_price_up(rate: Micros, milli_gpus: int, run_ms: int) -> Micros:
     return -(-rate * milli_gpus * run_ms // _MILLI_GPU_MS_PER_GPU_HOUR)
 
 
+def run_ms_for(rate: Micros, milli_gpus: int, amount: Micros) -> int:
+    """How long `milli_gpus` can run at `rate` before they cost more than `amount`."""
+    invariant(rate > 0 and milli_gpus > 0 and amount >= 0, "no bound to how long", rate=rate)
+    return ((amount + 1) * _MILLI_GPU_MS_PER_GPU_HOUR - 1) // (rate * milli_gpus)
+
+
 def share_of(total: Micros, ppm: int) -> Micros:
     """The most that a source limited to `ppm` parts per million may carry of `total` (L9)."""
     return total * ppm // PPM

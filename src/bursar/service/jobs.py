@@ -4,15 +4,7 @@ A job is submitted by the very command that reserves its hold: job, hold and the
 are there together or not at all. The hold has the job's id. It is the pool that says when a job is
 over, even one that was withdrawn; until then its hold stays.
 
-What a pool tells becomes ledger commands, in the order of its numbers:
-
-    Started     Redraw                  the open part is drawn again for the actual GPU type
-    RanSoFar    Charge                  late, if the attempt is settled or the hold closed
-    Ended       Settle                  the job is over, nothing is given back
-                Charge, final           it waits for another attempt
-                + GiveBack, + Release   lost work is given back, and then the job is over
-    Dropped     Release                 or EndHold, if its limit has come
-
+What a pool tells becomes ledger commands, in the order of its numbers (`core.dispatch.charging`).
 Their keys follow from pool, job and number, so a message that comes again, or whose handling was
 cut short, is answered as before (L7). With the last of its commands a message is marked as handled.
 The rules may object (usage beyond all bounds of lateness); the message is handled then too, and the
@@ -23,38 +15,28 @@ start, a reading of the attempt before last, and so on, and a hold would be draw
 that is over. A message that has overtaken another waits instead until it is sent again.
 """
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from typing import Final, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
+from bursar.core.dispatch import charging
+from bursar.core.dispatch.charging import Outcome, Step, Steps
 from bursar.core.ids import AccountId, ChargeId, HoldId, JobId, derived_id
 from bursar.core.instant import Instant
 from bursar.core.ledger.books import Books
-from bursar.core.ledger.commands import (
-    BookLate,
-    Charge,
-    Command,
-    EndHold,
-    ExtendHold,
-    GiveBack,
-    Redraw,
-    Release,
-    Reserve,
-    Settle,
-)
-from bursar.core.ledger.events import Event, HoldOpened
+from bursar.core.ledger.commands import ExtendHold, Reserve
+from bursar.core.ledger.events import HoldOpened
 from bursar.core.messages import (
     Dropped,
     Ended,
     Enqueue,
     HoldGrew,
     Message,
-    RanSoFar,
     Started,
     ToPool,
     Withdraw,
 )
-from bursar.core.refusal import Code, Refusal, broken
+from bursar.core.refusal import Code, Refusal
 from bursar.core.value import altered
 from bursar.service.batch import Answer, Ask
 from bursar.service.ledger import Busy, Ledger
@@ -62,13 +44,8 @@ from bursar.store.jobs import JobRow, Noted, ask_jobs, enter, jobs_of, mark_with
 from bursar.store.outbox import Letter, PoolId, ack_orgs, by_job, message_text
 from bursar.store.reading import Connection, OrgId, lock_orgs, money_time
 
-Outcome: TypeAlias = tuple[Event, ...] | Refusal
 Answers: TypeAlias = Sequence[Answer | Exception]
 Asked: TypeAlias = Callable[[Sequence[Ask]], Answers]  # the ledger: commands in, answers out
-
-# Usage that cannot be charged any more is booked as late.
-_TOO_LATE: Final = frozenset({Code.HOLD_CLOSED, Code.ATTEMPT_SETTLED})
-_CLOSED: Final = frozenset({Code.HOLD_CLOSED})
 
 
 def through(ledger: Ledger) -> Asked:
@@ -274,7 +251,7 @@ class _Received(NamedTuple):
     """That a message was handled, with the last of its commands."""
 
     letter: Letter
-    step: "_Step"
+    step: Step
 
     def rows(self, org: OrgId, books: Books, outcome: Outcome, at: Instant) -> Iterator[Noted]:
         refusal = outcome.code if isinstance(outcome, Refusal) else None
@@ -307,72 +284,9 @@ def _state_after(
 # From messages to commands
 
 
-class _Step(NamedTuple):
-    """A command for a message; with the last one the message is handled."""
-
-    command: Command
-    unless: frozenset[Code] = frozenset()  # refusals after which another command follows
-    anyway: frozenset[Code] = frozenset()  # refusals that leave things as they should be
-    last: bool = True
-
-
-_Steps: TypeAlias = Generator[_Step, Outcome, None]
-
-
-def steps(letter: Letter) -> _Steps:
+def steps(letter: Letter) -> Steps:
     """The commands that a message comes to; each is sent the outcome of the one before."""
-    hold, charge = HoldId(letter.job), ChargeId(_id_of(letter, "charge"))
-    match letter.message:
-        case Started() as one:
-            yield _Step(
-                Redraw(
-                    hold=hold,
-                    attempt=one.attempt,
-                    gpu_type=one.gpu_type,
-                    run_ms=one.run_ms,
-                    started_at=one.at,
-                )
-            )
-        case RanSoFar() as one:
-            read = Charge(charge=charge, hold=hold, attempt=one.attempt, run_ms=one.run_ms)
-            yield from _or_late(read)
-        case Ended(over=True, kept_ms=None) as one:
-            last = Settle(charge=charge, hold=hold, attempt=one.attempt, run_ms=one.run_ms)
-            yield from _or_late(last)
-        case Ended() as one:
-            yield from _ended(hold, charge, one)
-        case Dropped():
-            yield from _released(hold)
-        case other:
-            broken("an org cannot handle this", job=letter.job, message=other)
-
-
-def _ended(hold: HoldId, charge: ChargeId, end: Ended) -> _Steps:
-    """The attempt is settled; lost work is given back; the hold stays if the job waits again."""
-    last = Charge(charge=charge, hold=hold, attempt=end.attempt, run_ms=end.run_ms, final=True)
-    yield from _or_late(last, last=end.kept_ms is None)
-    if end.kept_ms is not None:
-        lost = GiveBack(hold=hold, attempt=end.attempt, kept_ms=end.kept_ms)
-        yield _Step(lost, last=not end.over)
-        if end.over:
-            yield from _released(hold)
-
-
-def _released(hold: HoldId) -> _Steps:
-    """Release a hold; one that has come to its limit has ended by itself: that is written."""
-    outcome = yield _Step(Release(hold=hold), unless=_CLOSED)
-    if isinstance(outcome, Refusal) and outcome.code in _CLOSED:
-        yield _Step(EndHold(hold=hold), anyway=_CLOSED)
-
-
-def _or_late(usage: Charge | Settle, *, last: bool = True) -> _Steps:
-    """Charge usage, as late usage if its hold is closed or its attempt settled (L12, L13)."""
-    outcome = yield _Step(usage, unless=_TOO_LATE, last=last)
-    if isinstance(outcome, Refusal) and outcome.code in _TOO_LATE:
-        late = BookLate(
-            charge=usage.charge, hold=usage.hold, attempt=usage.attempt, run_ms=usage.run_ms
-        )
-        yield _Step(late, last=last)
+    return charging.steps(HoldId(letter.job), ChargeId(_id_of(letter, "charge")), letter.message)
 
 
 def key_of(letter: Letter, number: int) -> str:
@@ -394,7 +308,7 @@ class _Handling:
         self._letters = iter(letters)
         self._handled = handled
         self._letter: Letter
-        self._steps: _Steps
+        self._steps: Steps
         self._number = 0
         self._next_letter()
 
@@ -417,7 +331,7 @@ class _Handling:
         self._letter, self._steps, self._number = letter, steps(letter), 0
         self._ask(next(self._steps))
 
-    def _ask(self, step: _Step) -> None:
+    def _ask(self, step: Step) -> None:
         letter = self._letter
         self._number += 1
         key = key_of(letter, self._number)

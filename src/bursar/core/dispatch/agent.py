@@ -1,0 +1,203 @@
+"""A node's agent: it starts what it is leased, says what runs, and ends what it has no right to.
+
+What an agent knows is what its node knows: the table of processes, which outlives it. Each entry
+is kept by a *guard*, a small program beside the process that ends it at an instant of the node's
+running time; all an agent can do is to move that instant on. So a process ends in time even if its
+agent is dead, stopped or cut off, and an agent that is started again looks after whatever it finds.
+
+An order counts from when the report was sent that it answers. The pool renewed the lease after
+that, so it ends there later than here, however long the messages took; a part of the span is
+left off for a clock that runs too slowly. A process ends at `sent + lasts · (1 − 1 %) − KILL`.
+
+A fence is written to disk before its process is started, and nothing is started whose fence is not
+larger: each attempt starts once at most. If an agent is asked for one that it has begun before and
+that is not there, it says that it is gone.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+from bursar.core.dispatch.ends import GRACE
+from bursar.core.dispatch.reports import DRIFT_PPM, Order, Orders, Reading, Report
+from bursar.core.dispatch.state import Exit
+from bursar.core.instant import MILLISECOND, SECOND, Instant
+from bursar.core.scheduling.machines import NodeId, Piece
+from bursar.core.value import value
+
+REPORT_EVERY: Final = 5 * SECOND
+KILL: Final = 500 * MILLISECOND  # what ending a process may take
+REMEMBERED: Final = 64  # reports that can still be answered
+
+
+@value
+class Process:
+    """An entry of a node's table of processes, by its fence; times are its running time."""
+
+    fence: int
+    piece: Piece
+    started_at: Instant
+    until: Instant  # its guard ends it then
+    run_ms: int = 0
+    saved_ms: int = 0  # where its last checkpoint was
+    stopping: bool = False
+    exit: Exit | None = None
+
+
+Table: TypeAlias = Mapping[int, Process]
+
+
+@value
+class Remember:
+    """Write a fence to disk: the largest that was ever to be started here."""
+
+    fence: int
+
+
+@value
+class Run:
+    """Start a process under a guard."""
+
+    order: Order
+    until: Instant
+
+
+@value
+class Prolong:
+    """Let a process's guard wait for longer."""
+
+    fence: int
+    until: Instant
+
+
+@value
+class Stop:
+    """Ask a process to make a checkpoint and to end; its guard waits no longer than until then."""
+
+    fence: int
+    until: Instant
+
+
+@value
+class Kill:
+    """End a process at once."""
+
+    fence: int
+
+
+@value
+class Forget:
+    """Take what has ended out of the table: the pool knows it."""
+
+    fence: int
+
+
+Action: TypeAlias = Remember | Run | Prolong | Stop | Kill | Forget
+
+
+@dataclass(slots=True)
+class Agent:
+    """What one start of an agent remembers; all of it may be lost at any time."""
+
+    node: NodeId
+    boot: int  # how often it was started; kept on disk
+    fence: int  # the largest on disk
+    n: int = 0  # reports so far
+    heard: int = 0  # the last report that was answered
+    heard_at: Instant | None = None  # when, by the pool's clock
+    sent: dict[int, tuple[Instant, frozenset[int]]] = field(default_factory=dict)  # when; ends told
+    absent: dict[int, Exit] = field(default_factory=dict)  # leased, and not to be started any more
+
+
+def report(agent: Agent, table: Table, now: Instant) -> Report:
+    """Say all that the node knows; `now` is its running time."""
+    agent.n += 1
+    ended = frozenset(fence for fence, one in table.items() if one.exit is not None)
+    agent.sent[agent.n] = now, ended | agent.absent.keys()
+    agent.sent.pop(agent.n - REMEMBERED, None)
+    absent = (Reading(fence=fence, run_ms=0, exit=how) for fence, how in agent.absent.items())
+    readings = tuple(_reading(table[fence]) for fence in sorted(table))
+    return Report(
+        node=agent.node,
+        boot=agent.boot,
+        n=agent.n,
+        at=now,
+        heard=agent.heard_at,
+        readings=(*readings, *absent),
+    )
+
+
+def _reading(one: Process) -> Reading:
+    return Reading(fence=one.fence, run_ms=one.run_ms, saved_ms=one.saved_ms, exit=one.exit)
+
+
+def hear(agent: Agent, orders: Orders, table: Table, now: Instant) -> list[Action]:
+    """Follow the answer to a report, unless it is an old one; what is to be done, in order."""
+    if orders.boot != agent.boot or orders.n <= agent.heard or orders.n not in agent.sent:
+        return []
+    sent_at, told = agent.sent[orders.n]
+    agent.heard, agent.heard_at = orders.n, orders.at
+    agent.sent = {n: one for n, one in agent.sent.items() if n > orders.n}
+    leased = {order.fence for order in orders.leases}
+    agent.absent = {fence: how for fence, how in agent.absent.items() if fence in leased}
+    actions = _without_right(table, leased, told)
+    for order in sorted(orders.leases, key=lambda one: one.fence):
+        until = sent_at + safe_span(order.lasts)
+        process = table.get(order.fence)
+        if process is not None:
+            actions += _kept(process, order, until, now)
+        elif order.fence <= agent.fence:
+            agent.absent.setdefault(order.fence, Exit.GONE)
+        elif order.stop:
+            agent.fence = order.fence
+            agent.absent[order.fence] = Exit.STOPPED
+            actions.append(Remember(fence=order.fence))
+        elif now < until and _is_free(order.piece, table, leased):
+            agent.fence = order.fence
+            actions.append(Remember(fence=order.fence))
+            actions.append(Run(order=order, until=_bounded(until, now, order)))
+        else:
+            break  # a larger fence would shut it out; the next answer brings them again
+    return actions
+
+
+def safe_span(lasts: int) -> int:
+    """How much of a lease's span an agent relies on (IS7)."""
+    return lasts - lasts * DRIFT_PPM // 1_000_000 - KILL
+
+
+def _without_right(table: Table, leased: set[int], told: frozenset[int]) -> list[Action]:
+    """End what has no lease; forget what has ended, once the pool was told."""
+    actions: list[Action] = []
+    for fence in sorted(table.keys() - leased):
+        if table[fence].exit is None:
+            actions.append(Kill(fence=fence))
+        elif fence in told:
+            actions.append(Forget(fence=fence))
+    return actions
+
+
+def _kept(one: Process, order: Order, until: Instant, now: Instant) -> list[Action]:
+    """What becomes of a process that is there: it goes on for longer, or is asked to stop."""
+    if one.exit is not None or one.stopping or one.until <= now:
+        return []
+    until = max(_bounded(until, one.started_at, order), one.until)
+    if order.stop:
+        return [Stop(fence=one.fence, until=min(until, now + GRACE))]
+    return [Prolong(fence=one.fence, until=until)] if until > one.until else []
+
+
+def _bounded(until: Instant, started_at: Instant, order: Order) -> Instant:
+    """Not beyond the longest run, by the node's own clock."""
+    return min(until, started_at + order.run_ms_max * MILLISECOND - KILL)
+
+
+def _is_free(piece: Piece, table: Table, leased: set[int]) -> bool:
+    """Whether nothing is on these GPUs any more that is being ended.
+
+    What has a lease may be there: the pool knows how many parts of a GPU it has given away.
+    """
+    return not any(
+        one.exit is None and fence not in leased and set(piece.gpus) & set(one.piece.gpus)
+        for fence, one in table.items()
+    )

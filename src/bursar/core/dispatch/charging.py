@@ -1,0 +1,103 @@
+"""What a pool's messages come to in an org's ledger (M1–M4).
+
+    Started     Redraw                  the open part is drawn again for the actual GPU type
+    RanSoFar    Charge                  late, if the attempt is settled or the hold closed
+    Ended       Settle                  the job is over, nothing is given back
+                Charge, final           it waits for another attempt
+                + GiveBack, + Release   lost work is given back, and then the job is over
+    Dropped     Release                 or EndHold, if its limit has come
+
+A message is handled by one to three commands, one after the other; each next one follows from the
+outcome of the one before. With the last of them the message is handled.
+"""
+
+from collections.abc import Generator
+from typing import Final, NamedTuple, TypeAlias
+
+from bursar.core.ids import ChargeId, HoldId
+from bursar.core.ledger.commands import (
+    BookLate,
+    Charge,
+    Command,
+    EndHold,
+    GiveBack,
+    Redraw,
+    Release,
+    Settle,
+)
+from bursar.core.ledger.events import Event
+from bursar.core.messages import Dropped, Ended, Message, RanSoFar, Started
+from bursar.core.refusal import Code, Refusal, broken
+
+Outcome: TypeAlias = tuple[Event, ...] | Refusal
+
+# Usage that cannot be charged any more is booked as late.
+_TOO_LATE: Final = frozenset({Code.HOLD_CLOSED, Code.ATTEMPT_SETTLED})
+_CLOSED: Final = frozenset({Code.HOLD_CLOSED})
+
+
+class Step(NamedTuple):
+    """A command for a message; with the last one the message is handled."""
+
+    command: Command
+    unless: frozenset[Code] = frozenset()  # refusals after which another command follows
+    anyway: frozenset[Code] = frozenset()  # refusals that leave things as they should be
+    last: bool = True
+
+
+Steps: TypeAlias = Generator[Step, Outcome, None]
+
+
+def steps(hold: HoldId, charge: ChargeId, message: Message) -> Steps:
+    """The commands that a message comes to; each is sent the outcome of the one before."""
+    match message:
+        case Started() as one:
+            yield Step(
+                Redraw(
+                    hold=hold,
+                    attempt=one.attempt,
+                    gpu_type=one.gpu_type,
+                    run_ms=one.run_ms,
+                    started_at=one.at,
+                )
+            )
+        case RanSoFar() as one:
+            read = Charge(charge=charge, hold=hold, attempt=one.attempt, run_ms=one.run_ms)
+            yield from _or_late(read)
+        case Ended(over=True, kept_ms=None) as one:
+            last = Settle(charge=charge, hold=hold, attempt=one.attempt, run_ms=one.run_ms)
+            yield from _or_late(last)
+        case Ended() as one:
+            yield from _ended(hold, charge, one)
+        case Dropped():
+            yield from _released(hold)
+        case other:
+            broken("an org cannot handle this", hold=hold, message=other)
+
+
+def _ended(hold: HoldId, charge: ChargeId, end: Ended) -> Steps:
+    """The attempt is settled; lost work is given back; the hold stays if the job waits again."""
+    last = Charge(charge=charge, hold=hold, attempt=end.attempt, run_ms=end.run_ms, final=True)
+    yield from _or_late(last, last=end.kept_ms is None)
+    if end.kept_ms is not None:
+        lost = GiveBack(hold=hold, attempt=end.attempt, kept_ms=end.kept_ms)
+        yield Step(lost, last=not end.over)
+        if end.over:
+            yield from _released(hold)
+
+
+def _released(hold: HoldId) -> Steps:
+    """Release a hold; one that has come to its limit has ended by itself: that is written."""
+    outcome = yield Step(Release(hold=hold), unless=_CLOSED)
+    if isinstance(outcome, Refusal) and outcome.code in _CLOSED:
+        yield Step(EndHold(hold=hold), anyway=_CLOSED)
+
+
+def _or_late(usage: Charge | Settle, *, last: bool = True) -> Steps:
+    """Charge usage, as late usage if its hold is closed or its attempt settled (L12, L13)."""
+    outcome = yield Step(usage, unless=_TOO_LATE, last=last)
+    if isinstance(outcome, Refusal) and outcome.code in _TOO_LATE:
+        late = BookLate(
+            charge=usage.charge, hold=usage.hold, attempt=usage.attempt, run_ms=usage.run_ms
+        )
+        yield Step(late, last=last)

@@ -1,0 +1,213 @@
+"""How jobs wait, stop and end: the steps that messages, reports and the clock all lead to.
+
+An attempt may run as long as its job, and as its credits last. A grace before that it is asked to
+stop. It is over when its last process is: then it is settled, and its job waits again, waits for
+credits, or is over (M3, M5).
+"""
+
+from typing import Final
+
+from bursar.core.dispatch.life import CLASSES, State, Why, after
+from bursar.core.dispatch.state import Exit, Lease, Part, Queued, Work
+from bursar.core.instant import MILLISECOND, SECOND
+from bursar.core.leases import goes_on, is_own, tell_every_ms
+from bursar.core.messages import Dropped, Ended, RanSoFar, Started
+from bursar.core.money import Micros, run_ms_for, usage_price
+from bursar.core.value import altered
+
+GRACE: Final = 10 * SECOND  # to make a checkpoint and end, once asked
+GRACE_MS: Final = GRACE // MILLISECOND
+
+
+# How long credits last
+
+
+def rate_of(job: Queued, gpu_type: str) -> Micros:
+    """What a job's GPUs of a type cost, each in an hour."""
+    return dict(job.ask.rates)[gpu_type]
+
+
+def run_ms_max(job: Queued, gpu_type: str) -> int:
+    """How long an attempt may run: as long as the job, and as its credits last."""
+    rate = rate_of(job, gpu_type)
+    if rate == 0:
+        return job.left_ms
+    left = max(job.hold_micros - job.used, 0)
+    return min(job.left_ms, run_ms_for(rate, job.ask.milli_gpus, left))
+
+
+def every_ms_of(job: Queued, gpu_type: str) -> int:
+    """The run time between two messages to the org."""
+    return tell_every_ms(rate_of(job, gpu_type), job.ask.milli_gpus, job.hold_micros)
+
+
+def affords(job: Queued, gpu_type: str) -> bool:
+    """Whether its time and its credits last for longer than it takes to stop."""
+    return run_ms_max(job, gpu_type) > GRACE_MS
+
+
+def affords_a_run(job: Queued) -> bool:
+    """Whether they do on some of its GPU types."""
+    return any(affords(job, gpu_type) for gpu_type, _ in job.ask.rates)
+
+
+# From one state to the next
+
+
+def moved(job: Queued, why: Why, fence: int | None = None) -> Queued:
+    """The job one step on in its life; with the fence of its lease if it has one then."""
+    return altered(job, state=after(job.state, why), why=why, fence=fence)
+
+
+def job_of(work: Work, lease: Lease) -> Queued:
+    """The job of a lease."""
+    job = work.job(lease.key)
+    assert job is not None
+    return job
+
+
+def lease_of(work: Work, job: Queued) -> Lease:
+    """The lease of a live job."""
+    assert job.fence is not None
+    lease = work.lease(job.fence)
+    assert lease is not None
+    return lease
+
+
+def with_part(lease: Lease, part: Part) -> Lease:
+    """The lease with another state of its part on one node."""
+    node = part.piece.node
+    parts = tuple(part if one.piece.node == node else one for one in lease.parts)
+    return altered(lease, parts=parts)
+
+
+def drop(work: Work, job: Queued, why: Why) -> None:
+    """Let a job that waits run no more."""
+    work.put(moved(job, why))
+    work.tell(job.key, Dropped(end_class=CLASSES[why]))
+
+
+def ask_to_stop(work: Work, lease: Lease, why: Why) -> None:
+    """Ask an attempt to stop: its nodes are told when they report next.
+
+    Who was asked for another reason stops for that; but a job that is withdrawn is withdrawn.
+    """
+    if lease.stop is None or why is Why.CANCELLED:
+        work.put(altered(lease, stop=why))
+    job = job_of(work, lease)
+    if job.state is not State.STOPPING:
+        work.put(moved(job, Why.ASKED, lease.fence))
+
+
+def say_start(work: Work, lease: Lease, job: Queued) -> None:
+    """Tell the org that an attempt began; what is set aside is trimmed to what it can need."""
+    assert lease.started_at is not None
+    need = usage_price(rate_of(job, lease.gpu_type), job.ask.milli_gpus, job.left_ms)
+    work.put(altered(job, hold_micros=min(job.hold_micros, job.used + need)))
+    work.tell(
+        lease.key,
+        Started(
+            attempt=lease.attempt,
+            gpu_type=lease.gpu_type,
+            at=lease.started_at,
+            run_ms=job.left_ms,
+        ),
+    )
+
+
+def tell_run(work: Work, lease: Lease) -> Lease:
+    """Tell the org how long an attempt has run."""
+    lease = altered(lease, told_ms=lease.run_ms)
+    work.put(lease)
+    work.tell(lease.key, RanSoFar(attempt=lease.attempt, run_ms=lease.run_ms))
+    return lease
+
+
+# How attempts end
+
+
+def look_at(work: Work, lease: Lease) -> None:
+    """Tell the org, ask to stop, or end a live lease, as its readings ask for."""
+    if lease.run_ms - lease.told_ms >= lease.every_ms:
+        lease = tell_run(work, lease)
+    exits = [part.exit for part in lease.parts]
+    if None not in exits:
+        _close(work, lease, _why_ended(work, lease))
+    elif any(one not in (None, Exit.DONE) for one in exits):
+        ask_to_stop(work, lease, _why_ended(work, lease))
+    elif lease.run_ms >= lease.run_ms_max - GRACE_MS:
+        ask_to_stop(work, lease, _limit(work, lease))
+
+
+def _limit(work: Work, lease: Lease) -> Why:
+    """What an attempt runs into first: its job's longest run, or the end of its credits."""
+    job = job_of(work, lease)
+    return Why.TIME_UP if lease.run_ms_max >= job.left_ms else Why.OUT_OF_CREDITS
+
+
+def _why_ended(work: Work, lease: Lease) -> Why:
+    """Why an attempt has ended, from how its processes did."""
+    exits = {part.exit for part in lease.parts}
+    if exits == {Exit.DONE}:
+        return Why.FINISHED
+    if lease.stop is Why.CANCELLED:
+        return Why.CANCELLED
+    if Exit.FAILED in exits:
+        return Why.FAILED
+    if lease.run_ms >= lease.run_ms_max - GRACE_MS:
+        return lease.stop or _limit(work, lease)
+    return Why.LOST if Exit.GONE in exits or lease.stop is None else lease.stop
+
+
+def _close(work: Work, lease: Lease, why: Why) -> None:
+    """End a lease whose processes are gone: the job waits again or is over (M3)."""
+    job = job_of(work, lease)
+    if lease.started_at is None:
+        lease = altered(lease, started_at=lease.leased_at)
+        say_start(work, lease, job)
+        job = job_of(work, lease)
+    end_class = CLASSES[why]
+    kept_ms: int | None = min(part.saved_ms for part in lease.parts)
+    if is_own(end_class) or kept_ms == lease.run_ms:
+        kept_ms = None
+    ran_ms = lease.run_ms if kept_ms is None else kept_ms
+    price = usage_price(rate_of(job, lease.gpu_type), job.ask.milli_gpus, ran_ms)
+    job = altered(job, ran_ms=job.ran_ms + ran_ms, used=job.used + price)
+    job = _gone_on(job, why)
+    work.put(job)
+    # What the job does not answer for is not reported again; else run time counts up to the end.
+    last = max(part.until for part in lease.parts)
+    work.put(
+        altered(
+            lease,
+            ended_at=work.now,
+            ends_at=min(work.now, last) if is_own(end_class) else lease.leased_at,
+            told_ms=lease.run_ms,
+            why=why,
+            kept_ms=kept_ms,
+        )
+    )
+    work.tell(
+        lease.key,
+        Ended(
+            attempt=lease.attempt,
+            end_class=end_class,
+            run_ms=lease.run_ms,
+            kept_ms=kept_ms,
+            over=job.over,
+        ),
+    )
+
+
+def _gone_on(job: Queued, why: Why) -> Queued:
+    """The job after an attempt that ended so: it waits, or is over."""
+    if why in (Why.PREEMPTED, Why.LOST):
+        left_ms = job.left_ms - GRACE_MS
+        if not goes_on(CLASSES[why], job.requeues_left, left_ms, withdrawn=job.withdrawn):
+            return moved(job, Why.GIVEN_UP)
+        job = altered(job, requeues_left=job.requeues_left - 1)
+        return moved(job, why if affords_a_run(job) else Why.OUT_OF_CREDITS)
+    job = moved(job, why)
+    if job.state is State.OUT_OF_CREDITS and affords_a_run(job):
+        return moved(job, Why.TOPPED_UP)
+    return job

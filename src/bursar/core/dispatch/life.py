@@ -1,0 +1,104 @@
+"""A job's life: every state it can be in, and every way from one to the next, in one table.
+
+    queued ── placed ──▶ starting ── started ──▶ running ── asked ──▶ stopping
+      ▲                     └──────────────────────┴──────────────────────┤ the attempt ends:
+      ├── preempted, lost ◀───────────────────────────────────────────────┤
+      └── topped up ── out of credits ◀───────────────────────────────────┤
+                         succeeded, failed, cancelled, expired ◀──────────┘
+
+Nothing leads out of the last four: an end is accepted once. Attempts are numbered from 1; each
+step from `queued` to `starting` is the next.
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
+
+from bursar.core.messages import EndClass
+from bursar.core.refusal import broken
+
+
+class State(StrEnum):
+    """How far a job has got."""
+
+    QUEUED = "queued"  # waits for GPUs
+    STARTING = "starting"  # has a lease; nobody has reported its process yet
+    RUNNING = "running"
+    STOPPING = "stopping"  # was asked to make a checkpoint and to end
+    OUT_OF_CREDITS = "out_of_credits"  # waits for more credits
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    EXPIRED = "expired"  # its longest run, or its hold, was over
+
+
+class Why(StrEnum):
+    """Why a job went from one state to another."""
+
+    PLACED = "placed"
+    STARTED = "started"  # its first reading came
+    ASKED = "asked"  # to stop
+    FINISHED = "finished"
+    FAILED = "failed"  # by itself
+    CANCELLED = "cancelled"  # its org has withdrawn it
+    PREEMPTED = "preempted"
+    LOST = "lost"  # its node was silent for too long, or had lost it
+    GIVEN_UP = "given_up"  # preempted or lost once too often
+    TIME_UP = "time_up"  # it has run as long as it may
+    OUT_OF_CREDITS = "out_of_credits"
+    TOPPED_UP = "topped_up"
+    HOLD_ENDED = "hold_ended"  # while it waited
+
+
+WAITING: Final = frozenset({State.QUEUED, State.OUT_OF_CREDITS})
+LIVE: Final = frozenset({State.STARTING, State.RUNNING, State.STOPPING})  # has a lease
+OVER: Final = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED, State.EXPIRED})
+
+# What ends an attempt, from whichever of the live states.
+_ENDS: Final[Mapping[Why, State]] = {
+    Why.FINISHED: State.SUCCEEDED,
+    Why.FAILED: State.FAILED,
+    Why.CANCELLED: State.CANCELLED,
+    Why.PREEMPTED: State.QUEUED,
+    Why.LOST: State.QUEUED,
+    Why.GIVEN_UP: State.FAILED,
+    Why.TIME_UP: State.EXPIRED,
+    Why.OUT_OF_CREDITS: State.OUT_OF_CREDITS,
+}
+# What ends a wait without an attempt.
+_DROPS: Final[Mapping[Why, State]] = {
+    Why.CANCELLED: State.CANCELLED,
+    Why.HOLD_ENDED: State.EXPIRED,
+}
+TABLE: Final[Mapping[tuple[State, Why], State]] = MappingProxyType(
+    {
+        (State.QUEUED, Why.PLACED): State.STARTING,
+        (State.STARTING, Why.STARTED): State.RUNNING,
+        (State.STARTING, Why.ASKED): State.STOPPING,
+        (State.RUNNING, Why.ASKED): State.STOPPING,
+        (State.OUT_OF_CREDITS, Why.TOPPED_UP): State.QUEUED,
+        **{(live, why): to for live in sorted(LIVE) for why, to in _ENDS.items()},
+        **{(waiting, why): to for waiting in sorted(WAITING) for why, to in _DROPS.items()},
+    }
+)
+CLASSES: Final[Mapping[Why, EndClass]] = MappingProxyType(
+    {
+        Why.FINISHED: EndClass.USER,
+        Why.FAILED: EndClass.USER,
+        Why.CANCELLED: EndClass.USER,
+        Why.PREEMPTED: EndClass.PREEMPTION,
+        Why.LOST: EndClass.PLATFORM,
+        Why.TIME_UP: EndClass.LIMIT,
+        Why.OUT_OF_CREDITS: EndClass.LIMIT,
+        Why.HOLD_ENDED: EndClass.LIMIT,
+    }
+)
+
+
+def after(state: State, why: Why) -> State:
+    """The state that a job comes to; a step that is not in the table is a bug (IM6)."""
+    to = TABLE.get((state, why))
+    if to is None:
+        broken("a job cannot take this step", state=state, why=why)
+    return to

@@ -1,0 +1,267 @@
+"""A pool at work: what orgs ask, what the leader decides, what nodes report, what has run out.
+
+Every function is one event of a transaction (`Work`): it looks, writes rows and messages, and says
+what the answer is.
+
+    org ── Enqueue, Withdraw, HoldGrew ─▶ receive
+                        the leader only ─▶ place, preempt
+    node ── Report ─────────────────────▶ report ──▶ Orders
+                  anybody, now and then ─▶ expire, lead
+    org ◀── Started, RanSoFar, Ended, Dropped ──
+
+**Nodes ask.** A node reports every five seconds all that it knows, and is answered with all leases
+it has. Nothing else is said to it, so nothing that was lost, repeated or overtaken can start or
+stop anything: an order is part of the answer to a report, and counts from when that report was
+*sent*. Reports are numbered; one that is no newer than the last is left alone.
+
+**Rights and facts.** A lease is a right until an instant and is renewed by every report before it.
+One that has run out renews nothing and ends nothing by its own word; what it says it has run still
+counts, up to its end (M4). Its GPUs come free when its node says that the process is gone, or a
+margin after it has run out: by then the node has ended it, by its own clock.
+
+**A gang** has one lease with a part on each of its nodes. It ends when its last process has; the
+first that ends otherwise than well makes the others stop.
+
+**Leading.** Whoever leads has an epoch; a larger one has taken its place. Decisions compare it in
+the transaction that writes them, so what a leader decides who was stopped for a while is refused.
+"""
+
+from typing import NamedTuple
+
+from bursar.core.dispatch.ends import (
+    affords,
+    affords_a_run,
+    ask_to_stop,
+    drop,
+    every_ms_of,
+    lease_of,
+    look_at,
+    moved,
+    run_ms_max,
+    with_part,
+)
+from bursar.core.dispatch.life import LIVE, WAITING, State, Why
+from bursar.core.dispatch.reports import STARTS_WITHIN
+from bursar.core.dispatch.state import (
+    TERM,
+    Exit,
+    JobKey,
+    Lease,
+    Letter,
+    Machine,
+    Part,
+    Queued,
+    Work,
+)
+from bursar.core.instant import Instant
+from bursar.core.leases import MARGIN, TTL, Denied, renewed_until
+from bursar.core.messages import Enqueue, HoldGrew, Withdraw
+from bursar.core.refusal import broken
+from bursar.core.scheduling.machines import MILLI, Piece
+from bursar.core.value import altered
+
+
+class Placement(NamedTuple):
+    """Where a job shall run."""
+
+    key: JobKey
+    gpu_type: str
+    pieces: tuple[Piece, ...]
+
+
+# Leading
+
+
+def lead(work: Work, who: str) -> int | None:
+    """Lead the pool for another term; the epoch, or None while somebody else does."""
+    if work.leader != who:
+        if work.now < work.leads_until:
+            return None
+        work.leader, work.epoch = who, work.epoch + 1
+    work.leads_until = work.now + TERM
+    return work.epoch
+
+
+# Messages of orgs
+
+
+def receive(work: Work, letter: Letter) -> bool:
+    """Handle a message of an org; whether it need not come again.
+
+    One that has overtaken another is left alone: it will come again.
+    """
+    job = work.job((letter.org, letter.job))
+    received = 0 if job is None else job.received
+    if letter.n != received + 1:
+        return letter.n <= received
+    message = letter.message
+    if job is None:
+        if not isinstance(message, Enqueue):
+            broken("a job begins with something else", job=letter.job, message=message)
+        _enqueue(work, letter, message)
+        return True
+    job = altered(job, received=letter.n)
+    work.put(job)
+    if isinstance(message, Withdraw):
+        _withdraw(work, job)
+    elif isinstance(message, HoldGrew):
+        _grow(work, job, message)
+    else:
+        broken("a pool cannot handle this", job=letter.job, message=message)
+    return True
+
+
+def _enqueue(work: Work, letter: Letter, ask: Enqueue) -> None:
+    job = Queued(
+        org=letter.org,
+        job=letter.job,
+        ask=ask,
+        hold_micros=ask.hold_micros,
+        hold_until=ask.hold_until,
+        requeues_left=ask.requeues,
+        queued_at=work.now,
+    )
+    if not affords_a_run(job):
+        job = altered(job, state=State.OUT_OF_CREDITS, why=Why.OUT_OF_CREDITS)
+    work.put(job)
+
+
+def _withdraw(work: Work, job: Queued) -> None:
+    job = altered(job, withdrawn=True)
+    work.put(job)
+    if job.state in WAITING:
+        drop(work, job, Why.CANCELLED)
+    elif job.state in LIVE:
+        ask_to_stop(work, lease_of(work, job), Why.CANCELLED)
+
+
+def _grow(work: Work, job: Queued, grew: HoldGrew) -> None:
+    """More is set aside: a running attempt may go on for longer, a waiting job may run again."""
+    until = max(job.hold_until, grew.until)
+    job = altered(job, hold_micros=job.hold_micros + grew.added, hold_until=until)
+    work.put(job)
+    if job.state in LIVE:
+        lease = lease_of(work, job)
+        most = run_ms_max(job, lease.gpu_type)
+        every_ms = every_ms_of(job, lease.gpu_type)
+        work.put(altered(lease, run_ms_max=most, every_ms=every_ms))
+    elif job.state is State.OUT_OF_CREDITS and affords_a_run(job):
+        work.put(moved(job, Why.TOPPED_UP))
+
+
+# What the leader decides
+
+
+def place(work: Work, epoch: int, where: Placement) -> Lease | Denied:
+    """Give a waiting job a lease, if nothing stands against it."""
+    job = work.job(where.key)
+    denied = _not_placed(work, epoch, where, job)
+    if denied is not None:
+        return denied
+    assert job is not None
+    work.fence += 1
+    job = altered(moved(job, Why.PLACED, work.fence), attempt=job.attempt + 1)
+    until = renewed_until(work.now, min(job.hold_until, work.now + STARTS_WITHIN))
+    lease = Lease(
+        fence=work.fence,
+        org=job.org,
+        job=job.job,
+        attempt=job.attempt,
+        gpu_type=where.gpu_type,
+        leased_at=work.now,
+        parts=tuple(Part(piece=piece, until=until) for piece in where.pieces),
+        run_ms_max=run_ms_max(job, where.gpu_type),
+        every_ms=every_ms_of(job, where.gpu_type),
+    )
+    work.put(job)
+    work.put(lease)
+    return lease
+
+
+def _not_placed(work: Work, epoch: int, where: Placement, job: Queued | None) -> Denied | None:
+    """What stands against a placement, if something does."""
+    if epoch != work.epoch:
+        return Denied.EPOCH_STALE
+    if job is None:
+        return Denied.JOB_UNKNOWN
+    if job.state is not State.QUEUED:
+        return Denied.NOT_QUEUED
+    if where.gpu_type not in dict(job.ask.rates):
+        return Denied.TYPE_NOT_PRICED
+    if job.hold_until <= work.now or not affords(job, where.gpu_type):
+        return Denied.HOLD_ENDED
+    milli = 0
+    for piece in where.pieces:
+        machine = work.machine(piece.node)
+        denied = _not_taken(work, piece, where.gpu_type, machine)
+        if denied is not None:
+            return denied
+        assert machine is not None
+        milli += len(piece.gpus) * piece.slots * MILLI // machine.slots
+    return None if milli == job.ask.milli_gpus else Denied.WRONG_SIZE
+
+
+def _not_taken(work: Work, piece: Piece, gpu_type: str, machine: Machine | None) -> Denied | None:
+    """Why a piece of a node cannot be had, if so."""
+    if machine is None:
+        return Denied.NODE_UNKNOWN
+    if not is_usable(machine, work.now):
+        return Denied.NODE_SILENT
+    if machine.gpu_type != gpu_type:
+        return Denied.TYPE_NOT_PRICED
+    if any(not 0 <= gpu < machine.gpus for gpu in piece.gpus):
+        return Denied.SLOT_UNKNOWN
+    taken = dict.fromkeys(piece.gpus, piece.slots)
+    for lease in work.live():
+        part = lease.on(piece.node)
+        if part is not None:
+            for gpu in part.piece.gpus:
+                if gpu in taken:
+                    taken[gpu] += part.piece.slots
+    return Denied.SLOT_TAKEN if max(taken.values()) > machine.slots else None
+
+
+def is_usable(machine: Machine, now: Instant) -> bool:
+    """Whether a node was heard of lately, and its clock can be relied on (IS15)."""
+    heard = machine.heard_at is not None and now < machine.heard_at + TTL
+    return heard and not machine.wrong_clock
+
+
+def preempt(work: Work, epoch: int, key: JobKey) -> Denied | None:
+    """Ask a running job to make room; None if it is asked, or was before."""
+    if epoch != work.epoch:
+        return Denied.EPOCH_STALE
+    job = work.job(key)
+    if job is None or job.state not in LIVE:
+        return Denied.FENCE_STALE
+    ask_to_stop(work, lease_of(work, job), Why.PREEMPTED)
+    return None
+
+
+# What nobody reports
+
+
+def expire(work: Work) -> int:
+    """End what has run out, and what waits without credits; how many of them.
+
+    The GPUs of a silent node's lease come free only now: it has ended the process by itself before
+    its lease did, by its own clock, and that may be behind ours by the margin.
+    """
+    ended = 0
+    for lease in work.live():
+        silent = [part for part in lease.parts if _has_run_out(part, work.now)]
+        if silent:
+            ended += 1
+            for part in silent:
+                lease = with_part(lease, altered(part, exit=Exit.GONE))
+            work.put(lease)
+            look_at(work, lease)
+    for job in work.jobs():
+        if job.state in WAITING and job.hold_until <= work.now:
+            ended += 1
+            drop(work, job, Why.HOLD_ENDED)
+    return ended
+
+
+def _has_run_out(part: Part, now: Instant) -> bool:
+    return part.exit is None and part.until + MARGIN <= now

@@ -1,0 +1,199 @@
+"""What nodes report, and what they are answered.
+
+A reading proves how long a process ran, as far as its lease lasted; the first one is the start. A
+report renews what the node has, and its answer says what that is.
+"""
+
+from typing import Final
+
+from bursar.core.dispatch.ends import (
+    job_of,
+    lease_of,
+    look_at,
+    moved,
+    rate_of,
+    run_ms_max,
+    say_start,
+    tell_run,
+    with_part,
+)
+from bursar.core.dispatch.life import LIVE, State, Why
+from bursar.core.dispatch.state import Exit, Lease, Machine, Mark, Part, Work
+from bursar.core.ids import JobId
+from bursar.core.instant import MILLISECOND, SECOND, Instant
+from bursar.core.leases import latest, provable_ms, renewed_until
+from bursar.core.money import usage_price
+from bursar.core.scheduling.machines import NodeId, Piece
+from bursar.core.value import altered, value
+
+STARTS_WITHIN: Final = 60 * SECOND  # or the attempt is lost: its node may not hear us
+DRIFT_PPM: Final = 10_000  # by how much a node's clock may run faster or slower
+COMPARED: Final = 30 * SECOND  # clocks are compared over at least so long
+PUT: Final = 10 * SECOND  # by which the pool's own clock may have been put meanwhile
+
+
+@value
+class Reading:
+    """What a node says of one process."""
+
+    fence: int
+    run_ms: int
+    saved_ms: int = 0
+    exit: Exit | None = None
+
+
+@value
+class Report:
+    """All that a node knows, at one instant of its own clock."""
+
+    node: NodeId
+    boot: int  # how often its agent was started
+    n: int  # since then
+    at: Instant  # by its running time
+    heard: Instant | None  # the instant in the last answer it has had
+    readings: tuple[Reading, ...] = ()
+
+
+@value
+class Order:
+    """A lease that a node has."""
+
+    fence: int
+    org: str
+    job: JobId
+    attempt: int
+    piece: Piece
+    lasts: int  # microseconds from when the report was sent that this answers
+    run_ms_max: int
+    stop: bool = False
+
+
+@value
+class Orders:
+    """The answer to a report: all leases of the node. What is not among them has no right."""
+
+    node: NodeId
+    boot: int
+    n: int  # of the report
+    at: Instant  # by the pool's clock
+    leases: tuple[Order, ...] = ()
+
+
+def report(work: Work, told: Report) -> Orders | None:
+    """Take a node's readings, renew its leases, and say which these are; None if it is no news."""
+    machine = work.machine(told.node)
+    if machine is None or (told.boot, told.n) <= (machine.boot, machine.n):
+        return None
+    work.put(_heard(work, machine, told))
+    for reading in told.readings:
+        lease = work.lease(reading.fence)
+        part = None if lease is None else lease.on(told.node)
+        if lease is not None and part is not None:
+            _read(work, lease, part, reading)
+    orders = []
+    for lease in work.live():
+        part = lease.on(told.node)
+        if part is not None and part.exit is None and work.now < part.until:
+            orders.append(_renewed(work, lease, part))
+    return Orders(node=told.node, boot=told.boot, n=told.n, at=work.now, leases=tuple(orders))
+
+
+def _heard(work: Work, machine: Machine, told: Report) -> Machine:
+    """The node as it is once a report has come; its clock is compared with the pool's."""
+    mark, wrong = machine.mark, machine.wrong_clock
+    if told.heard is not None:
+        this = Mark(told.at, told.heard, work.now)
+        if mark is None or told.boot != machine.boot:
+            mark = this
+        else:
+            wrong = wrong or clocks_differ(mark, this)
+    return altered(
+        machine, boot=told.boot, n=told.n, heard_at=work.now, mark=mark, wrong_clock=wrong
+    )
+
+
+def clocks_differ(one: Mark, two: Mark) -> bool:
+    """Whether a node's clock cannot have run as the pool's did, whatever messages took.
+
+    Each report was sent after its node was answered and before it came, so the span between two
+    reports is known within bounds. Only what lies outside of them is told (IS7).
+    """
+    span = two.at - one.at
+    least, most = two.heard - one.came, two.came - one.heard
+    if least < COMPARED:
+        return False
+    drift = most * DRIFT_PPM * 2 // 1_000_000 + PUT  # the pool's clock may be off as well
+    return span < least - drift or span > most + drift
+
+
+def _read(work: Work, lease: Lease, part: Part, told: Reading) -> None:
+    """Take what a node says of a process: how long it ran, and whether it has ended."""
+    in_time = lease.live and part.exit is None and work.now < part.until
+    end = work.now if in_time else part.until if lease.live else lease.ends_at
+    most = min(provable_ms(lease.leased_at, end), lease.run_ms_max)
+    proven = max(min(told.run_ms, most), lease.run_ms)
+    clamped = lease.clamped or (told.run_ms > most and end > lease.leased_at)
+    if part.exit is None and lease.live:
+        # Whoever has no right any more can only be gone.
+        ended = told.exit if in_time or told.exit is None else Exit.GONE
+        saved_ms = max(min(told.saved_ms, most), part.saved_ms) if in_time else part.saved_ms
+        lease = with_part(lease, altered(part, saved_ms=saved_ms, exit=ended))
+    lease = altered(lease, run_ms=proven, clamped=clamped)
+    if told.exit is not Exit.GONE:
+        lease = _started(work, lease, end)
+    work.put(lease)
+    if lease.live:
+        look_at(work, lease)
+    elif lease.run_ms > lease.told_ms:
+        _count_late(work, lease)
+
+
+def _count_late(work: Work, lease: Lease) -> None:
+    """Run time that became known after the end counts as well: the org is told at once.
+
+    If another attempt runs by now, that much less is left for it.
+    """
+    job = job_of(work, lease)
+    rate, milli_gpus = rate_of(job, lease.gpu_type), job.ask.milli_gpus
+    before, now = (usage_price(rate, milli_gpus, ms) for ms in (lease.told_ms, lease.run_ms))
+    ran_ms = job.ran_ms + lease.run_ms - lease.told_ms
+    job = altered(job, ran_ms=ran_ms, used=job.used + now - before)
+    work.put(job)
+    if job.state in LIVE:
+        other = lease_of(work, job)
+        most = max(run_ms_max(job, other.gpu_type), other.run_ms)
+        work.put(altered(other, run_ms_max=most))
+    tell_run(work, lease)
+
+
+def _started(work: Work, lease: Lease, end: Instant) -> Lease:
+    """Its first reading is the start: the org is told."""
+    if lease.started_at is not None:
+        return lease
+    lease = altered(lease, started_at=end - lease.run_ms * MILLISECOND)
+    job = job_of(work, lease)
+    if job.state is State.STARTING:
+        job = moved(job, Why.STARTED, lease.fence)
+    say_start(work, lease, job)
+    return lease
+
+
+def _renewed(work: Work, lease: Lease, part: Part) -> Order:
+    """Let a part last for longer, and say so."""
+    job = job_of(work, lease)
+    if lease.started_at is None:
+        bound = min(job.hold_until, lease.leased_at + STARTS_WITHIN)
+    else:
+        bound = latest(job.hold_until, lease.started_at, lease.run_ms_max)
+    until = max(renewed_until(work.now, bound), part.until)
+    work.put(with_part(lease, altered(part, until=until)))
+    return Order(
+        fence=lease.fence,
+        org=lease.org,
+        job=lease.job,
+        attempt=lease.attempt,
+        piece=part.piece,
+        lasts=until - work.now,
+        run_ms_max=lease.run_ms_max,
+        stop=lease.stop is not None,
+    )

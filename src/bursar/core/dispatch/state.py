@@ -1,0 +1,254 @@
+"""What a pool keeps, as rows that never change, and one transaction on them.
+
+A pool is its jobs, its leases, its machines, who leads it, and the messages that orgs have not
+acknowledged yet. `Work` is one transaction: it reads the rows, collects new ones in their place,
+and writes all of them at once or, if it is dropped, none. A database does the same with tables.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final, NamedTuple, TypeAlias
+
+from bursar.core.dispatch.life import LIVE, OVER, State, Why
+from bursar.core.ids import JobId
+from bursar.core.instant import SECOND, Instant
+from bursar.core.messages import Enqueue, ToOrg, ToPool
+from bursar.core.money import Micros
+from bursar.core.refusal import invariant
+from bursar.core.scheduling.machines import NodeId, Piece
+from bursar.core.value import altered, value
+
+TERM: Final = 3 * SECOND  # how long somebody leads a pool without saying so again
+
+JobKey: TypeAlias = tuple[str, JobId]  # an org, and a job of it
+
+
+class Letter(NamedTuple):
+    """A message about a job, the how-manyth in its direction."""
+
+    org: str
+    job: JobId
+    n: int
+    message: ToPool | ToOrg
+
+
+class Exit(StrEnum):
+    """How a process ended, as its node saw it."""
+
+    DONE = "done"
+    FAILED = "failed"
+    STOPPED = "stopped"  # because it was asked to
+    KILLED = "killed"  # its time was over
+    GONE = "gone"  # it was started, and nothing is left of it
+
+
+@value
+class Queued:
+    """A job as its pool knows it."""
+
+    org: str
+    job: JobId
+    ask: Enqueue
+    hold_micros: Micros  # what is set aside for it, used or not
+    hold_until: Instant
+    requeues_left: int
+    queued_at: Instant
+    state: State = State.QUEUED
+    why: Why | None = None  # how it came to that state
+    received: int = 1  # messages of its org that were handled
+    sent: int = 0  # messages to its org
+    attempt: int = 0  # the last one
+    fence: int | None = None  # of its live lease
+    ran_ms: int = 0  # in attempts that are over, without what was lost
+    used: Micros = 0  # the price of that
+    withdrawn: bool = False
+
+    def __post_init__(self) -> None:
+        invariant((self.fence is not None) == (self.state in LIVE), "half a lease", job=self.job)
+        invariant(self.hold_micros >= 0, "a hold is negative", job=self.job)
+
+    @property
+    def key(self) -> JobKey:
+        """What it is found by."""
+        return self.org, self.job
+
+    @property
+    def left_ms(self) -> int:
+        """What it may still run."""
+        return max(self.ask.run_ms - self.ran_ms, 0)
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing can become of it any more."""
+        return self.state in OVER
+
+
+@value
+class Part:
+    """What a lease has of one node, until when, and what that node has reported."""
+
+    piece: Piece
+    until: Instant
+    saved_ms: int = 0  # where its last checkpoint was
+    exit: Exit | None = None  # its process has ended, or must have
+
+
+@value
+class Lease:
+    """An attempt's right to GPUs, on one node or several; its fence is its name."""
+
+    fence: int
+    org: str
+    job: JobId
+    attempt: int
+    gpu_type: str
+    leased_at: Instant
+    parts: tuple[Part, ...]  # by node
+    run_ms_max: int  # what it may run at most, stop grace included
+    every_ms: int  # run time between two messages to the org
+    started_at: Instant | None = None
+    run_ms: int = 0  # proven: the largest of its nodes'
+    told_ms: int = 0  # of that, what the org was told
+    clamped: bool = False  # whether a node has reported more than can be
+    stop: Why | None = None  # why it is asked to stop
+    ended_at: Instant | None = None
+    ends_at: Instant = 0  # once it has ended: up to when run time may still be reported
+    why: Why | None = None  # how it ended
+    kept_ms: int | None = None  # how far its work was kept, if some was given back
+
+    @property
+    def key(self) -> JobKey:
+        """Whose it is."""
+        return self.org, self.job
+
+    @property
+    def live(self) -> bool:
+        """Whether it has not ended."""
+        return self.ended_at is None
+
+    def on(self, node: NodeId) -> Part | None:
+        """What it has of a node."""
+        return next((part for part in self.parts if part.piece.node == node), None)
+
+
+class Mark(NamedTuple):
+    """One report, by three clocks: it was sent at `at`, some time between the other two."""
+
+    at: Instant  # by the node's running time
+    heard: Instant  # by the pool's clock: when the node was last answered before
+    came: Instant  # by the pool's clock
+
+
+@value
+class Machine:
+    """A node as its pool knows it."""
+
+    id: NodeId
+    gpu_type: str
+    gpus: int
+    slots: int = 1  # of each GPU
+    boot: int = 0  # of the agent that reported last
+    n: int = 0  # its last report
+    heard_at: Instant | None = None  # when that came
+    mark: Mark | None = None  # an early report of this boot, to compare clocks with
+    wrong_clock: bool = False  # its clock does not run as the pool's does: an operator looks at it
+
+
+Row: TypeAlias = Queued | Lease | Machine
+
+
+@dataclass(slots=True)
+class Pool:
+    """All that a pool keeps; changes when a `Work` is kept, and never otherwise."""
+
+    now: Instant = 0  # never goes back
+    fence: int = 0  # the last one given
+    epoch: int = 0  # of whoever leads
+    leader: str = ""
+    leads_until: Instant = 0
+    jobs: dict[JobKey, Queued] = field(default_factory=dict)
+    leases: dict[int, Lease] = field(default_factory=dict)
+    live: dict[int, None] = field(default_factory=dict)  # fences of leases that have not ended
+    machines: dict[NodeId, Machine] = field(default_factory=dict)
+    outbox: dict[tuple[JobKey, int], ToOrg] = field(default_factory=dict)
+    changes: list[JobKey] = field(default_factory=list)  # which jobs have changed, in order
+
+
+class Work:
+    """One transaction of a pool: what it reads, and what it will write."""
+
+    def __init__(self, pool: Pool, now: Instant) -> None:
+        self.pool = pool
+        self.now = max(now, pool.now)
+        self.fence = pool.fence
+        self.epoch, self.leader, self.leads_until = pool.epoch, pool.leader, pool.leads_until
+        self.jobs_new: dict[JobKey, Queued] = {}
+        self.leases_new: dict[int, Lease] = {}
+        self.machines_new: dict[NodeId, Machine] = {}
+        self.letters_new: dict[tuple[JobKey, int], ToOrg] = {}
+        self._acknowledged: list[tuple[JobKey, int]] = []
+
+    def job(self, key: JobKey) -> Queued | None:
+        """A job, as this transaction has left it."""
+        return self.jobs_new.get(key) or self.pool.jobs.get(key)
+
+    def lease(self, fence: int) -> Lease | None:
+        """A lease, live or not."""
+        return self.leases_new.get(fence) or self.pool.leases.get(fence)
+
+    def machine(self, node: NodeId) -> Machine | None:
+        """A node."""
+        return self.machines_new.get(node) or self.pool.machines.get(node)
+
+    def jobs(self) -> Iterator[Queued]:
+        """All jobs, by key."""
+        for key in sorted(self.pool.jobs.keys() | self.jobs_new.keys()):
+            yield self.jobs_new.get(key) or self.pool.jobs[key]
+
+    def live(self) -> Iterator[Lease]:
+        """The leases that have not ended, by fence."""
+        for fence in sorted(self.pool.live.keys() | self.leases_new.keys()):
+            lease = self.leases_new.get(fence) or self.pool.leases[fence]
+            if lease.live:
+                yield lease
+
+    def put(self, row: Row) -> None:
+        """Write a row, in place of the one that has its key."""
+        if isinstance(row, Queued):
+            self.jobs_new[row.key] = row
+        elif isinstance(row, Lease):
+            self.leases_new[row.fence] = row
+        else:
+            self.machines_new[row.id] = row
+
+    def tell(self, key: JobKey, message: ToOrg) -> None:
+        """Write a message to a job's org."""
+        job = self.job(key)
+        assert job is not None
+        self.put(altered(job, sent=job.sent + 1))
+        self.letters_new[key, job.sent + 1] = message
+
+    def acknowledge(self, key: JobKey, n: int) -> None:
+        """The org has handled a message, and all before it."""
+        self._acknowledged.append((key, n))
+
+    def keep(self) -> None:
+        """Make all of it true at once."""
+        pool = self.pool
+        pool.now, pool.fence = self.now, self.fence
+        pool.epoch, pool.leader, pool.leads_until = self.epoch, self.leader, self.leads_until
+        pool.jobs.update(self.jobs_new)
+        pool.machines.update(self.machines_new)
+        for fence, lease in self.leases_new.items():
+            pool.leases[fence] = lease
+            if lease.live:
+                pool.live[fence] = None
+            else:
+                pool.live.pop(fence, None)
+        pool.outbox.update(self.letters_new)
+        for key, n in self._acknowledged:
+            for k in range(n, 0, -1):
+                if pool.outbox.pop((key, k), None) is None:
+                    break
+        pool.changes.extend(self.jobs_new)

@@ -1,0 +1,485 @@
+"""What must be true after every step, and at the end: one function for each promise.
+
+The ids are those of the reliability study: IL the ledger, IM metering and jobs, IS scheduler and
+leases, IA the outbox, IV that everything settles. A step that touched an org, the pool or a process
+is followed by all checks of that kind; a broken promise is `InvariantBroken` with its id.
+
+What is looked at is the truth: the processes that really run, on the world's own time.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Final
+
+from bursar.core.dispatch.agent import KILL
+from bursar.core.dispatch.life import LIVE, OVER, TABLE, State, Why
+from bursar.core.dispatch.org import Org
+from bursar.core.dispatch.state import Exit, JobKey, Lease, Queued
+from bursar.core.ids import HoldId, JobId
+from bursar.core.instant import MILLISECOND
+from bursar.core.leases import TTL
+from bursar.core.ledger.books import COMPARTMENTS
+from bursar.core.ledger.events import Closing, HoldClosed
+from bursar.core.ledger.journal import rebuilt_from
+from bursar.core.ledger.verify import problems
+from bursar.core.metering import Meter
+from bursar.core.money import usage_price
+from bursar.core.refusal import Code, invariant
+from bursar.core.scheduling.machines import MILLI, NodeId
+from bursar.sim.faults.callers import PRICES
+from bursar.sim.faults.hosts import Host, Task
+
+if TYPE_CHECKING:
+    from bursar.sim.faults.watch import Watch
+    from bursar.sim.faults.world import World
+
+Check = Callable[["World"], None]
+
+
+# Ledger
+
+
+def conservation(world: "World", org: Org) -> None:
+    """IL1, IL2: compartments add up to what was issued; only issue events create."""
+    issued = 0
+    for name, grant in org.books.grants.items():
+        parts = [getattr(grant, part.value) for part in COMPARTMENTS]
+        right = sum(parts) == grant.terms.amount and min(parts) >= 0
+        invariant(right, "IL1: a grant does not add up", org=org.id, grant=name, parts=parts)
+        issued += grant.terms.amount
+    invariant(issued == org.books.singles.issued, "IL2: credits from nowhere", org=org.id)
+
+
+def holds_are_draws(world: "World", org: Org) -> None:
+    """IL3, IL5: what is held and spent of grants is the sum of the draws of holds."""
+    held = spent = 0
+    for _, grant in org.books.grants.items():
+        held, spent = held + grant.held, spent + grant.spent
+    open_, paid = 0, 0
+    for _, hold in org.books.holds.items():
+        open_ += hold.open
+        paid += sum(draw.charged - draw.undone for draw in hold.draws)
+    paid += sum(
+        draw.charged - draw.undone for _, debt in org.books.debts.items() for draw in debt.draws
+    )
+    figures = {"held": held, "open": open_, "spent": spent, "paid": paid}
+    invariant((held, spent) == (open_, paid), "IL5: draws do not add up", org=org.id, **figures)
+
+
+def charges_follow_readings(world: "World", org: Org) -> None:
+    """IL12, IM3: an attempt has paid the price of a reading that its pool has accepted."""
+    for name, hold in org.books.holds.items():
+        for attempt, meter in hold.meters:
+            lease = _lease_of(world, (org.id, JobId(name)), attempt)
+            invariant(lease is not None, "IL12: an attempt that nobody has leased", hold=name)
+            assert lease is not None
+            charged = usage_price(meter.rate, meter.milli_gpus, meter.run_ms)
+            right = meter.run_ms <= lease.run_ms and meter.charged == charged
+            invariant(right, "IL12: charged more than was proven", hold=name, meter=meter)
+
+
+def holds_stay(world: "World", org: Org) -> None:
+    """IL11: a hold stays until its job is over, or its limit has come."""
+    for name, job in org.jobs.items():
+        hold = org.books.holds.get(HoldId(name))
+        assert hold is not None
+        stays = hold.closed_at is None or hold.closed_at >= hold.expires_at
+        invariant(stays or job.ended is not None, "IL11: a hold was taken away", hold=name)
+
+
+def both_know_what_is_held(world: "World", org: Org) -> None:
+    """IS9: when no message is under way, a pool counts on what its org has set aside for a job.
+
+    On no less, and on no more than the job can need. Work that could not be given back because
+    the hold's limit had come is objected to, and left out here.
+    """
+    objected = {letter.job for letter, _ in org.objections}
+    for name, known in org.jobs.items():
+        job = world.pool.jobs.get((org.id, name))
+        hold = org.books.holds.get(HoldId(name))
+        assert hold is not None
+        if job is None or hold.closed_at is not None or name in objected:
+            continue
+        if (known.sent, known.received) == (job.received, job.sent):
+            told_ms = 0 if job.fence is None else world.pool.leases[job.fence].told_ms
+            [(_, rate)] = job.ask.rates
+            told, need = (
+                usage_price(rate, job.ask.milli_gpus, ms) for ms in (told_ms, job.left_ms)
+            )
+            left = job.hold_micros - job.used - told
+            right = min(left, need - told) <= hold.open <= left
+            invariant(right, "IS9: the two sides hold different amounts", job=job, open=hold.open)
+
+
+def numbers_have_no_gap(world: "World", org: Org) -> None:
+    """IL19: events are numbered without a gap, and recorded time never goes back."""
+    singles = org.books.singles
+    count, at = world.watch.recorded.get(org.id, (0, 0))
+    invariant(singles.number == len(org.events), "IL19: a gap in the events", org=org.id)
+    right = singles.number >= count and singles.now >= at
+    invariant(right, "IL19: time or numbers run backwards", org=org.id)
+    world.watch.recorded[org.id] = singles.number, singles.now
+
+
+def nothing_is_objected(world: "World", org: Org) -> None:
+    """IL14, IM5: whatever a pool tells can be booked; only give-backs may come too late."""
+    for letter, code in org.objections:
+        late = code is Code.HOLD_CLOSED and getattr(letter.message, "kept_ms", None) is not None
+        invariant(late, "IL14: usage was refused", org=org.id, letter=letter, code=code)
+
+
+def accepted_jobs_are_there(world: "World", org: Org) -> None:
+    """IM7: a job that somebody was told to have is there for ever."""
+    for owner, job in world.callers.accepted:
+        invariant(owner != org.id or job in org.jobs, "IM7: a job was lost", job=job)
+
+
+def messages_in_order(world: "World", org: Org) -> None:
+    """IA7: nobody has handled what was not sent; what was sent and not handled waits."""
+    for name, job in org.jobs.items():
+        other = world.pool.jobs.get((org.id, name))
+        sent, received = (0, 0) if other is None else (other.sent, other.received)
+        right = job.received <= sent and received <= job.sent
+        invariant(right, "IA7: a message from nowhere", job=name)
+        waiting = all((name, n) in org.outbox for n in range(received + 1, job.sent + 1))
+        invariant(waiting, "IA7: a message was thrown away", job=name)
+
+
+def _lease_of(world: "World", key: JobKey, attempt: int) -> Lease | None:
+    leases = world.pool.leases.values()
+    return next((one for one in leases if one.key == key and one.attempt == attempt), None)
+
+
+# Jobs of the pool, as they were and as they are
+
+
+def _reachable() -> frozenset[tuple[State | None, State]]:
+    """From which state to which a job can come in one transaction: a few steps of the table."""
+    steps = {(source, target) for (source, _), target in TABLE.items()}
+    for _ in range(2):
+        steps |= {(a, d) for a, b in steps for c, d in steps if b == c and b not in OVER}
+    return frozenset({*steps, *((state, state) for state in State)})
+
+
+REACHABLE: Final = _reachable()
+
+
+def life_follows_the_table(world: "World", before: Queued | None, job: Queued) -> None:
+    """IM6: each change of state is an edge of the table; what is over stays over."""
+    source = State.QUEUED if before is None else before.state
+    right = (source, job.state) in REACHABLE and (source not in OVER or source is job.state)
+    invariant(right, "IM6: no such step", job=job.job, before=source, now=job.state)
+
+
+def attempts_are_numbered(world: "World", before: Queued | None, job: Queued) -> None:
+    """IS2: attempts follow each other; a job has one lease or none."""
+    last = 0 if before is None else before.attempt
+    invariant(job.attempt - last in (0, 1), "IS2: attempts are not numbered", job=job.job)
+    live = [fence for fence in world.pool.live if world.pool.leases[fence].key == job.key]
+    want = [job.fence] if world.pool.jobs[job.key].state in LIVE else []
+    if job is world.pool.jobs[job.key]:
+        invariant(live == want, "IS2: not one lease", job=job.job, live=live, fence=job.fence)
+
+
+def credits_cover_what_runs(world: "World", before: Queued | None, job: Queued) -> None:
+    """IS9: what a job has used was set aside for it, and by its org."""
+    invariant(job.used <= job.hold_micros, "IS9: used more than it has", job=job.job)
+    hold = world.orgs[job.org].books.holds.get(HoldId(job.job))
+    invariant(hold is not None, "IS9: a job without a hold", job=job.job)
+
+
+# Leases, as they were and as they are
+
+
+def fences_grow(world: "World", before: Lease | None, lease: Lease) -> None:
+    """IS4: each new lease has a larger fence than all before it."""
+    if before is None:
+        invariant(lease.fence > world.watch.fence, "IS4: a fence was used before", lease=lease)
+        world.watch.fence = lease.fence
+
+
+def gangs_are_whole(world: "World", before: Lease | None, lease: Lease) -> None:
+    """IS8: a lease has all GPUs that its job needs, and keeps them."""
+    if before is None:
+        gpus = sum(len(part.piece.gpus) for part in lease.parts)
+        want = world.pool.jobs[lease.key].ask.milli_gpus
+        invariant(gpus * MILLI == want, "IS8: half a gang", lease=lease)
+    else:
+        pieces, were = ([part.piece for part in one.parts] for one in (lease, before))
+        invariant(pieces == were, "IS8: a lease has moved", lease=lease)
+
+
+def silent_nodes_get_nothing(world: "World", before: Lease | None, lease: Lease) -> None:
+    """IS15: what is leased lies on nodes that were heard of lately."""
+    if before is None:
+        for part in lease.parts:
+            heard_at = world.pool.machines[part.piece.node].heard_at
+            right = heard_at is not None and lease.leased_at < heard_at + TTL
+            invariant(right, "IS15: leased on a silent node", node=part.piece.node)
+
+
+def what_is_withdrawn_gets_nothing(world: "World", before: Lease | None, lease: Lease) -> None:
+    """IM6: a job that was withdrawn does not start any more."""
+    withdrawn = before is None and world.pool.jobs[lease.key].withdrawn
+    invariant(not withdrawn, "IM6: a withdrawn job was started", lease=lease)
+
+
+def readings_grow(world: "World", before: Lease | None, lease: Lease) -> None:
+    """IM1: what is proven never shrinks, and is no more than the lease has lasted."""
+    if before is not None:
+        invariant(lease.run_ms >= before.run_ms, "IM1: a reading went back", lease=lease)
+        last = max(part.until for part in lease.parts)
+        most = (min(world.pool.now, last) - lease.leased_at) // MILLISECOND
+        invariant(lease.run_ms <= max(most, 0), "IM1: longer than its lease", lease=lease)
+
+
+def stale_fences_change_nothing(world: "World", before: Lease | None, lease: Lease) -> None:
+    """IM2, IM3: a lease that has ended or run out gets no longer, and ends once."""
+    if before is None:
+        return
+    if before.ended_at is not None:
+        end, was = ((one.ended_at, one.why, one.kept_ms, one.parts) for one in (lease, before))
+        invariant(end == was, "IM3: an attempt has ended twice", lease=lease)
+    for part, was_ in zip(lease.parts, before.parts, strict=True):
+        longer = part.until > was_.until
+        right = not longer or (was_.exit is None and world.pool.now < was_.until)
+        invariant(right, "IM2: renewed after its end", lease=lease)
+        told = part.exit is not was_.exit and part.exit is not Exit.GONE
+        invariant(not told or world.pool.now < was_.until, "IM2: a late result counts", lease=lease)
+
+
+def holds_outlive_leases(world: "World", before: Lease | None, lease: Lease) -> None:
+    """IS9: no lease lasts beyond its job's hold, nor for longer than its credits."""
+    if not lease.live:
+        return
+    job = world.pool.jobs[lease.key]
+    rate = dict(job.ask.rates)[lease.gpu_type]
+    price = usage_price(rate, job.ask.milli_gpus, lease.run_ms_max)
+    right = all(part.until <= max(job.hold_until, lease.leased_at) for part in lease.parts)
+    invariant(right, "IS9: a lease outlives its hold", lease=lease)
+    right = job.used + price <= job.hold_micros or lease.run_ms == lease.run_ms_max
+    invariant(right, "IS9: runs without credits", lease=lease)
+
+
+# The pool as a whole
+
+
+def slots_are_leased_once(world: "World") -> None:
+    """IS1: no GPU is in two live leases."""
+    taken: dict[tuple[NodeId, int], int] = {}
+    for fence in world.pool.live:
+        for part in world.pool.leases[fence].parts:
+            for gpu in part.piece.gpus:
+                other = taken.setdefault((part.piece.node, gpu), fence)
+                invariant(other == fence, "IS1: a GPU in two leases", fences=(other, fence))
+
+
+def epochs_grow(world: "World") -> None:
+    """IS4: the leader's epoch never goes back."""
+    invariant(world.pool.epoch >= world.watch.epoch, "IS4: an epoch went back")
+    world.watch.epoch = world.pool.epoch
+
+
+def clocks_are_believed_rightly(world: "World") -> None:
+    """IS7: no node is suspected whose clock is within its bounds."""
+    if world.profile.node_ppm <= 10_000:
+        for machine in world.pool.machines.values():
+            invariant(not machine.wrong_clock, "IS7: a sound clock is suspected", node=machine.id)
+
+
+def epochs_agree(used: int, epoch: int) -> None:
+    """IS5: what is written was decided by whoever leads now."""
+    invariant(used == epoch, "IS5: a former leader has written", used=used, epoch=epoch)
+
+
+# Processes that really run
+
+
+def _running(world: "World") -> Iterator[tuple[Host, Task]]:
+    """What runs at this instant; not what stands still with its node.
+
+    Nor what goes on for a moment when its node does, after its time: no clock can prevent that, and
+    nothing of it counts (§7.5 of the study).
+    """
+    for host in world.hosts.values():
+        if host.frozen_until <= world.at:
+            for task in host.tasks.values():
+                if task.alive and task.outlived_at is None:
+                    yield host, task
+
+
+def nothing_runs_twice(world: "World") -> None:
+    """IS2: no two attempts of a job run at one time."""
+    fences: dict[JobKey, int] = {}
+    for _, task in _running(world):
+        other = fences.setdefault(task.key, task.fence)
+        invariant(
+            other == task.fence, "IS2: a job runs twice", job=task.key, fences=(other, task.fence)
+        )
+
+
+def gpus_are_used_once(world: "World") -> None:
+    """IS1: no GPU has two processes, not even one that should have ended long ago."""
+    for host in world.hosts.values():
+        taken: dict[int, int] = {}
+        for task in host.tasks.values():
+            for gpu in task.piece.gpus if task.alive else ():
+                other = taken.setdefault(gpu, task.fence)
+                invariant(other == task.fence, "IS1: two on one GPU", node=host.id, gpu=gpu)
+
+
+def nothing_outlives_its_lease(world: "World") -> None:
+    """IS7: a process ends before its pool counts its GPUs as free, whatever the clocks say."""
+    for host, task in _running(world):
+        lease = world.pool.leases[task.fence]
+        part = lease.on(host.id)
+        right = lease.live and part is not None and part.exit is None
+        invariant(right, "IS7: a process without a lease", node=host.id, fence=task.fence)
+
+
+def what_has_thawed_dies(world: "World") -> None:
+    """IS7: what was frozen over the end of its time ends as soon as a guard can act."""
+    for host in world.hosts.values():
+        for task in host.tasks.values():
+            if task.alive and task.outlived_at is not None and host.frozen_until <= world.at:
+                right = world.at <= task.outlived_at + KILL
+                invariant(right, "IS7: a guard has slept", node=host.id, fence=task.fence)
+
+
+def started_once(watch: "Watch", host: Host, task: Task) -> None:
+    """IS3: each attempt starts once at most on each of its nodes."""
+    invariant((host.id, task.fence) not in watch.began, "IS3: started twice", fence=task.fence)
+
+
+def started_in_order(watch: "Watch", host: Host, task: Task) -> None:
+    """IS6: a node starts nothing with a smaller fence than it has had, its restarts included."""
+    largest = max((fence for node, fence in watch.began if node == host.id), default=0)
+    right = task.fence > largest and host.fence == task.fence
+    invariant(right, "IS6: an old fence was started", fence=task.fence, largest=largest)
+
+
+# At the end
+
+
+def holds_are_closed(world: "World") -> None:
+    """IM4, IV2: nothing is held for a job that is over, and all jobs are."""
+    for org in world.orgs.values():
+        for name, hold in org.books.holds.items():
+            invariant(hold.closed_at is not None, "IM4: a hold was left", org=org.id, hold=name)
+        held = sum(grant.held for _, grant in org.books.grants.items())
+        invariant(held == 0, "IM4: credits were left in holds", org=org.id, held=held)
+
+
+def both_sides_agree(world: "World") -> None:
+    """IL12, IM3, IM5: each attempt was settled once, at the price of what its pool accepted."""
+    for lease in world.pool.leases.values():
+        meter = _meter_of(world, lease)
+        ran = lease.run_ms if lease.kept_ms is None else lease.kept_ms
+        late = _ended_by_itself(world, lease)
+        right = meter.run_ms == ran or (late and meter.run_ms == lease.run_ms)
+        invariant(right, "IM5: the two sides differ", lease=lease, meter=meter)
+        invariant(meter.settled or late, "IM3: an attempt was not settled", lease=lease)
+
+
+def _ended_by_itself(world: "World", lease: Lease) -> bool:
+    """Whether a hold had come to its limit before its org heard of an attempt's end.
+
+    Then work that was lost cannot be given back any more: that is an operator's to correct.
+    """
+    return any(
+        isinstance(event, HoldClosed)
+        and event.hold == HoldId(lease.job)
+        and event.why is Closing.ENDED
+        for event in world.orgs[lease.org].events
+    )
+
+
+def lost_work_is_free(world: "World") -> None:
+    """IM8: nobody pays for work that was lost by a preemption, or with a node."""
+    for lease in world.pool.leases.values():
+        if lease.why in (Why.LOST, Why.PREEMPTED):
+            saved_ms = min(part.saved_ms for part in lease.parts)
+            meter = _meter_of(world, lease)
+            right = meter.run_ms <= saved_ms or _ended_by_itself(world, lease)
+            invariant(right, "IM8: lost work was charged", lease=lease, meter=meter)
+
+
+def _meter_of(world: "World", lease: Lease) -> Meter:
+    hold = world.orgs[lease.org].books.holds.get(HoldId(lease.job))
+    meter = None if hold is None else hold.meter(lease.attempt)
+    invariant(meter is not None, "IM3: an attempt was never charged", lease=lease)
+    assert meter is not None
+    return meter
+
+
+def usage_was_real(world: "World") -> None:
+    """IM1: nobody pays for more than the longest of an attempt's processes really ran."""
+    ran: dict[int, int] = {}
+    for task in world.tasks:
+        assert task.ended is not None
+        ran[task.fence] = max(ran.get(task.fence, 0), task.ended - task.begun)
+    for lease in world.pool.leases.values():
+        most = ran.get(lease.fence, 0) * 102 // 100 // MILLISECOND + 1
+        invariant(lease.run_ms <= most, "IM1: more than it ran", lease=lease, most=most)
+
+
+def books_follow_from_events(world: "World") -> None:
+    """IL4: the books that the events give are the books; all sums and orders are right."""
+    for org in world.orgs.values():
+        again = rebuilt_from(org.events, PRICES)
+        invariant(again == org.books, "IL4: rebuilt books differ", org=org.id)
+        found = problems(org.books)
+        invariant(not found, "IL4: the books do not add up", org=org.id, found=found)
+
+
+def nothing_is_owed(world: "World") -> None:
+    """IL14: no attempt ran beyond what was set aside for it."""
+    for org in world.orgs.values():
+        for name, hold in org.books.holds.items():
+            right = hold.owed == hold.absorbed == 0
+            invariant(right, "IL14: ran into debt", org=org.id, hold=name, owed=hold.owed)
+
+
+OF_ORGS: Final[dict[str, Callable[["World", Org], None]]] = {
+    "IL1": conservation,
+    "IL5": holds_are_draws,
+    "IL11": holds_stay,
+    "IS9": both_know_what_is_held,
+    "IL12": charges_follow_readings,
+    "IL19": numbers_have_no_gap,
+    "IL14": nothing_is_objected,
+    "IM7": accepted_jobs_are_there,
+    "IA7": messages_in_order,
+}
+OF_JOBS: Final[dict[str, Callable[["World", Queued | None, Queued], None]]] = {
+    "IM6": life_follows_the_table,
+    "IS2": attempts_are_numbered,
+    "IS9": credits_cover_what_runs,
+}
+OF_LEASES: Final[dict[str, Callable[["World", Lease | None, Lease], None]]] = {
+    "IS4": fences_grow,
+    "IS8": gangs_are_whole,
+    "IS15": silent_nodes_get_nothing,
+    "IM6": what_is_withdrawn_gets_nothing,
+    "IM1": readings_grow,
+    "IM2": stale_fences_change_nothing,
+    "IS9": holds_outlive_leases,
+}
+OF_THE_POOL: Final[dict[str, Check]] = {
+    "IS1": slots_are_leased_once,
+    "IS4": epochs_grow,
+    "IS7": clocks_are_believed_rightly,
+}
+OF_PROCESSES: Final[dict[str, Check]] = {
+    "IS1": gpus_are_used_once,
+    "IS2": nothing_runs_twice,
+    "IS7": nothing_outlives_its_lease,
+    "IS7, thawed": what_has_thawed_dies,
+}
+AT_THE_END: Final[dict[str, Check]] = {
+    "IM4": holds_are_closed,
+    "IM5": both_sides_agree,
+    "IM8": lost_work_is_free,
+    "IM1": usage_was_real,
+    "IL4": books_follow_from_events,
+    "IL14": nothing_is_owed,
+}

@@ -1,0 +1,53 @@
+"""How bad a run is: everything that is drawn once, from the seed."""
+
+from dataclasses import dataclass
+from random import Random
+from typing import Final
+
+from bursar.core.instant import SECOND, Instant
+
+BEGINS: Final[Instant] = 1_767_225_600 * SECOND  # when every world begins
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """The size of a world, and how often what fails in it."""
+
+    orgs: int = 2
+    nodes: int = 3
+    gpus: int = 2  # of a node
+    jobs: int = 6
+    lasts: int = 75 * SECOND  # how long things fail
+    loss: float = 0.0  # of messages
+    repeat: float = 0.0
+    slow: float = 0.0  # of messages: seconds late instead of milliseconds
+    stale: float = 0.0  # of messages: half a minute late and more
+    crash: float = 0.0  # between two transactions, or two actions of an agent
+    stall: float = 0.0  # of decisions: the leader is stopped before it writes
+    faults_every: int = 8 * SECOND  # a crash, a pause, a partition, a jump of a clock
+    node_ppm: int = 10_000  # most that a node's clock gains or loses
+    freezes: bool = True  # whether nodes stop as a whole, their guards included
+    kinds: tuple[str, ...] = ()  # of faults that happen; all if none is named
+
+
+def drawn(seed: int) -> Profile:
+    """The profile of a seed: some are calm, some are bad, most fail in a few ways only."""
+    random = Random(f"profile/{seed}")
+    calm = random.random() < 0.1
+
+    def some(most: float) -> float:
+        return 0.0 if calm or random.random() < 0.4 else most * random.random() ** 2
+
+    return Profile(
+        orgs=random.choice((1, 2)),
+        nodes=random.choice((2, 3, 3, 4)),
+        jobs=random.randint(3, 7),
+        loss=some(0.3),
+        repeat=some(0.3),
+        slow=some(0.3),
+        stale=some(0.05),
+        crash=some(0.03),
+        stall=some(0.5),
+        faults_every=random.choice((3, 6, 6, 12, 1_000 if calm else 6)) * SECOND,
+        node_ppm=random.choice((0, 1_000, 10_000)),
+    )

@@ -1,0 +1,108 @@
+"""Many seeds, one after the other: what has happened in them, and what has gone wrong."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from bursar.core.refusal import InvariantBroken
+from bursar.sim.faults.profile import BEGINS
+from bursar.sim.faults.world import KEPT, World
+
+ENOUGH: Final = 20  # seeds; of fewer nothing can be asked
+# What has to happen in so many parts of a hundred of the seeds, or else the run shows nothing.
+NEEDED: Final[dict[str, int]] = {
+    "crash": 50,
+    "crash between two writes": 20,
+    "pause": 50,
+    "freeze": 50,
+    "power": 50,
+    "partition": 50,
+    "jump": 50,
+    "jump beyond belief": 10,
+    "message lost": 50,
+    "message repeated": 50,
+    "message late": 50,
+    "message very late": 10,
+    "message cut off": 50,
+    "changes of leader": 100,
+    "leader stopped before it writes": 10,
+    "denied: epoch_stale": 5,
+    "attempts placed": 200,
+    "preemptions": 10,
+    "leases or waits that ran out": 50,
+    "processes ended by their guards": 50,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """A seed that broke a promise, and its last steps."""
+
+    seed: int
+    why: str
+    steps: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class Summary:
+    """What came of some seeds."""
+
+    seeds: int = 0
+    steps: int = 0
+    simulated_s: int = 0  # seconds that passed in all worlds together
+    counts: Counter[str] = field(default_factory=Counter)
+    broken: list[Broken] = field(default_factory=list)
+
+    @property
+    def too_few(self) -> list[str]:
+        """What has happened so seldom that nothing is shown by it."""
+        if self.seeds < ENOUGH:
+            return []
+        return [
+            f"{what}: {self.counts[what]} in {self.seeds} seeds, at least {least} in 100 are needed"
+            for what, least in NEEDED.items()
+            if self.counts[what] * 100 < least * self.seeds
+        ]
+
+
+def run_seeds(
+    seeds: Iterable[int],
+    progress: Callable[[Summary, World], None] = lambda summary, world: None,
+    *,
+    keep: int = KEPT,
+) -> Summary:
+    """Live through the worlds of some seeds; none keeps another from being tried.
+
+    `keep` is how many of the last steps are told of one that goes wrong.
+    """
+    summary = Summary()
+    for seed in seeds:
+        world = World(seed, keep=keep)
+        try:
+            world.run()
+        except InvariantBroken as error:
+            summary.broken.append(Broken(seed, str(error), story(world)))
+        except Exception as error:  # what the code does not expect is as bad as a broken promise
+            summary.broken.append(Broken(seed, repr(error), story(world)))
+        summary.seeds += 1
+        summary.steps += world.steps
+        summary.simulated_s += (world.at - BEGINS) // 1_000_000
+        summary.counts.update(world.counts)
+        progress(summary, world)
+    return summary
+
+
+def story(world: World) -> tuple[str, ...]:
+    """The last steps of a world, one line each."""
+    return tuple(_line(at, what, args) for at, what, args in world.told)
+
+
+def _line(at: int, what: str, args: tuple[Any, ...]) -> str:
+    told = " ".join(_short(one) for one in args)
+    return f"{(at - BEGINS) / 1_000_000:11.6f}  {what:16} {told}".rstrip()
+
+
+def _short(one: Any) -> str:
+    text = one if isinstance(one, str) else repr(one)
+    return text if len(text) <= 400 else text[:397] + "..."

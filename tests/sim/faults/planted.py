@@ -1,0 +1,185 @@
+"""Bugs to plant: one piece of text of one function, and what stands there instead.
+
+The function is made anew from its changed text, inside its own module, and put back afterwards.
+"""
+
+import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+from bursar.core.dispatch import agent, charging, ends, following, org, pool, reports, state
+from bursar.core.instant import SECOND
+from bursar.sim.faults import clocks
+from bursar.sim.faults.profile import Profile
+
+MODULES = (agent, charging, clocks, ends, following, org, pool, reports, state)
+
+
+@dataclass(frozen=True, slots=True)
+class Bug:
+    """A mistake that somebody could make."""
+
+    module: ModuleType
+    function: str  # or Class.method
+    old: str
+    new: str
+    breaks: str  # what is told: broken promises, or what the core itself finds; a pattern
+    profile: Profile | None = None  # a world in which it shows sooner
+
+
+@contextmanager
+def planted(bug: Bug) -> Iterator[None]:
+    """Let the bug be there for a while."""
+    owner: Any = bug.module
+    name = bug.function
+    if "." in name:
+        owner, name = getattr(bug.module, name.split(".")[0]), name.split(".")[1]
+    before = getattr(owner, name)
+    text = inspect.cleandoc("\n" + inspect.getsource(before))
+    assert 1 == text.count(bug.old), f"{bug.function} has not one such piece of text: {bug.old}"
+    scope: dict[str, Any] = {}
+    code = compile(text.replace(bug.old, bug.new), inspect.getfile(before), "exec")
+    exec(code, bug.module.__dict__, scope)  # our own text, changed by ourselves
+    # Whoever has imported the function has it under its own name.
+    owners = [owner, *(one for one in MODULES if getattr(one, name, None) is before)]
+    for one in owners:
+        setattr(one, name, scope[name])
+    try:
+        yield
+    finally:
+        for one in owners:
+            setattr(one, name, before)
+
+
+# Worlds in which some mistakes show sooner.
+STALLED = Profile(jobs=9, stall=0.8, crash=0.02, faults_every=6 * SECOND)
+LATE = Profile(jobs=9, stale=0.2, loss=0.1, repeat=0.2, faults_every=6 * SECOND)
+FROZEN = Profile(jobs=12, lasts=150 * SECOND, kinds=("freeze",), faults_every=3 * SECOND)
+JUMPING = Profile(jobs=9, kinds=("jump", "partition"), faults_every=3 * SECOND)
+
+BUGS = {
+    "a former leader may write": Bug(
+        pool, "_not_placed", "if epoch != work.epoch:", "if False:", "IS5", STALLED
+    ),
+    "a former leader may ask others to stop": Bug(
+        pool, "preempt", "if epoch != work.epoch:", "if False:", "IS5", STALLED
+    ),
+    "what is over may be placed again": Bug(
+        pool, "_not_placed", "if job.state is not State.QUEUED:", "if False:",
+        "cannot take", STALLED,
+    ),
+    "GPUs come free without a margin": Bug(
+        pool, "_has_run_out", "part.until + MARGIN <= now", "part.until <= now", "IS7", JUMPING,
+    ),
+    "a lease is renewed after its end": Bug(
+        reports, "report", " and work.now < part.until", "", "IM2"
+    ),
+    "a fence is used again": Bug(pool, "place", "work.fence += 1", "work.fence |= 1", "IS4|IS8"),
+    "silent nodes get leases": Bug(
+        pool, "is_usable", "return heard and not machine.wrong_clock", "return True", "IS15"
+    ),
+    "a lease may outlive its hold": Bug(
+        reports, "_renewed", "latest(job.hold_until,", "latest(job.hold_until + SECOND,", "IS9"
+    ),
+    "credits do not bound a run": Bug(
+        ends, "run_ms_max", "return min(job.left_ms,", "return max(job.left_ms,", "IS9"
+    ),
+    "a top-up is not counted": Bug(
+        pool, "_grow", "job.hold_micros + grew.added", "job.hold_micros", "IS9"
+    ),
+    "a withdrawn job goes on waiting": Bug(
+        pool, "_withdraw", "if job.state in WAITING:", "if False:", "IM6"
+    ),
+    "a late result counts": Bug(
+        reports, "_read", "if in_time or told.exit is None else Exit.GONE", "", "IM2"
+    ),
+    "a reading is believed whatever it says": Bug(
+        reports, "_read", "max(min(told.run_ms, most), lease.run_ms)",
+        "max(told.run_ms, lease.run_ms)", "IM1|IS9",
+    ),
+    "a reading may go back": Bug(
+        reports, "_read", "max(min(told.run_ms, most), lease.run_ms)",
+        "min(told.run_ms, most)", "IM1",
+    ),
+    "a gang ends with its first process": Bug(
+        ends, "look_at", "if None not in exits:", "if any(exits):", "IS7"
+    ),
+    "lost work is charged": Bug(
+        ends, "_close", "if is_own(end_class) or kept_ms == lease.run_ms:", "if True:", "IM8"
+    ),
+    "an org is not told of an end": Bug(
+        ends, "_close", "work.tell(\n", "(lambda *_: None)(\n", "IV3"
+    ),
+    "an org is not told of a drop": Bug(ends, "drop", "work.tell(", "(lambda *_: None)(", "IV3"),
+    "an org is not told of a start": Bug(
+        ends, "say_start", "work.tell(", "(lambda *_: None)(", "IL14|IS9"
+    ),
+    "waiting jobs never expire": Bug(
+        pool, "expire", "job.state in WAITING and", "False and", "IV3"
+    ),
+    "the pool handles messages again": Bug(
+        pool, "receive", "if letter.n != received + 1:", "if letter.n > received + 1:",
+        "a pool cannot handle this",
+    ),
+    "the pool acknowledges what has overtaken": Bug(
+        pool, "receive", "return letter.n <= received", "return True", "IA7"
+    ),
+    "time runs back with the clock": Bug(
+        state, "Work.__init__", "max(now, pool.now)", "now", "runs backwards", JUMPING
+    ),
+    "an acknowledgement is for the next message too": Bug(
+        state, "Work.keep", "range(n, 0, -1)", "range(n + 1, 0, -1)", "IV3"
+    ),
+    "an order counts from when it came": Bug(
+        agent, "hear", "until = sent_at +", "until = now +", "IS2|IS7", LATE
+    ),
+    "an order is followed however late": Bug(
+        agent, "hear", "elif now < until and _is_free", "elif _is_free", "IS2|IS7", LATE
+    ),
+    "an agent starts what it has started before": Bug(
+        agent, "hear", "elif order.fence <= agent.fence:", "elif False:", "IS3"
+    ),
+    "a fence is not written down before its start": Bug(
+        agent, "hear",
+        "actions.append(Remember(fence=order.fence))\n            actions.append(Run",
+        "actions.append(Run", "IS6",
+    ),
+    "an agent relies on all of a lease and more": Bug(
+        agent, "safe_span", "- lasts * DRIFT_PPM // 1_000_000 - KILL", "* 2", "IS7"
+    ),
+    "an agent starts beside what is being ended": Bug(
+        agent, "_is_free", "return not any(", "return True or any(", "IS1", FROZEN,
+    ),
+    "a guard may wait beyond the longest run": Bug(
+        agent, "_bounded", "return min(until, ", "return max(until, ", "IS2|IS7"
+    ),
+    "a key is forgotten": Bug(org, "ask", "if first is not None:", "if False:", "IL16"),
+    "a message counts as handled after its first command": Bug(
+        org, "handle", "if step.last and code not in step.unless:", "if number == 1:", "IL14"
+    ),
+    "an org handles what has overtaken": Bug(
+        org, "handle", "if letter.n != org.jobs[letter.job].received + 1:",
+        "if letter.n <= org.jobs[letter.job].received:", "IM3|IS9",
+    ),
+    "a requeued job's hold is closed": Bug(
+        charging, "steps", "case Ended(over=True, kept_ms=None) as one:",
+        "case Ended(kept_ms=None) as one:", "IL11",
+    ),
+    "usage that comes late is dropped": Bug(
+        charging, "_or_late", "if isinstance(outcome, Refusal) and outcome.code in _TOO_LATE:",
+        "if False:", "IV3",
+    ),
+    "more is given back than was lost": Bug(
+        charging, "_ended", "kept_ms=end.kept_ms)", "kept_ms=end.kept_ms // 2)", "IM5|IS9"
+    ),
+    "a leader does not notice ends": Bug(
+        following, "Follower._follow_job", "cluster.end(job.job)", "pass",
+        "is there already|KeyError",
+    ),
+    "a clock is believed whatever it shows": Bug(
+        clocks, "Clock.believed", "None if abs(self.now(at) - at) > BELIEVED else ", "", "IS7"
+    ),
+}  # fmt: skip

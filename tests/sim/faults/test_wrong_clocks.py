@@ -1,0 +1,104 @@
+"""What clocks cannot do: beyond the bounds a job can run twice, but not silently and not for free.
+
+Within the bounds (a hundredth of rate for a node, five seconds for a database) nothing happens at
+all: that is what the other tests show.
+"""
+
+import pytest
+
+from bursar.core.instant import SECOND
+from bursar.core.refusal import InvariantBroken
+from bursar.sim.faults import invariants
+from bursar.sim.faults.clocks import BELIEVED, Clock
+from bursar.sim.faults.profile import BEGINS, Profile
+from bursar.sim.faults.world import World
+
+pytestmark = pytest.mark.property
+SLOW = Profile(
+    orgs=1, nodes=2, jobs=9, node_ppm=700_000, kinds=("partition",), faults_every=5 * SECOND
+)
+
+
+class Seen:
+    """Promises about processes that were broken, by their ids."""
+
+    def __init__(self) -> None:
+        self.broken: list[str] = []
+
+    def instead_of(self, check: invariants.Check) -> invariants.Check:
+        def look(world: World) -> None:
+            try:
+                check(world)
+            except InvariantBroken as broken:
+                self.broken.append(str(broken)[:3])
+
+        return look
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
+    """Let processes break their promises, and remember that they did."""
+    seen = Seen()
+    for name, check in invariants.OF_PROCESSES.items():
+        monkeypatch.setitem(invariants.OF_PROCESSES, name, seen.instead_of(check))
+    return seen
+
+
+@pytest.mark.slow
+def test_a_node_that_is_far_too_slow_runs_on_and_is_found_out(seen: Seen) -> None:
+    """It is suspected and gets nothing more; the books are right to the last micro-credit (N2).
+
+    All other promises are checked after every step, those about money among them.
+    """
+    outlived = 0
+    for seed in range(20):
+        world = World(seed, SLOW)
+        slow = world.hosts["n1"]  # type: ignore[index]
+        slow.clock = Clock(BEGINS, 0, -700_000)
+        world.hosts["n2"].clock = Clock(BEGINS, 0, 0)  # type: ignore[index]
+        seen.broken.clear()
+        world.run()
+        outlived += bool(seen.broken)
+
+        suspected = {name for name, one in world.pool.machines.items() if one.wrong_clock}
+        assert suspected <= {"n1"}, "a sound clock is suspected"
+        assert suspected or not seen.broken, f"seed {seed}: nobody has noticed"
+
+    assert outlived > 3, "too few worlds in which it went wrong"
+
+
+def test_a_database_s_clock_that_jumps_is_not_believed() -> None:
+    """Nothing is written until it is right again; then everything goes on (D5)."""
+    world = World(3, Profile(faults_every=10_000 * SECOND))
+    while world.at < BEGINS + 30 * SECOND:
+        world.step()
+    before = world.pool.now
+    world.pool_clock.put(24 * 3_600 * SECOND)
+    while world.at < BEGINS + 50 * SECOND:
+        world.step()
+    assert before == world.pool.now
+    assert world.counts["clock not believed"] > 10
+    world.pool_clock.put(0)
+    world.run()
+
+    assert all(job.over for job in world.pool.jobs.values())
+
+
+@pytest.mark.parametrize(
+    ("off", "believed"), [(0, True), (BELIEVED, True), (-BELIEVED, True), (BELIEVED + 1, False)]
+)
+def test_a_clock_is_believed_within_five_seconds(off: int, believed: bool) -> None:
+    clock = Clock(BEGINS, BEGINS)
+    clock.put(off)
+
+    assert believed is (clock.believed(BEGINS) is not None)
+
+
+@pytest.mark.parametrize("ppm", [-500_000, -10_000, 0, 1, 10_000])
+def test_a_clock_says_when_it_will_show_something(ppm: int) -> None:
+    clock = Clock(BEGINS, 1_000, ppm)
+    for shown in (0, 1_000, 1_001, 10**9):
+        at = clock.when(shown)
+
+        assert clock.now(at) >= shown
+        assert at == BEGINS or clock.now(at - 1) < shown
