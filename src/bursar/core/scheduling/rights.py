@@ -60,6 +60,7 @@ class Rights:
         self._tree = cluster.tree
         self._type = gpu_type
         self._rate = job.rate(gpu_type)
+        self._much = LARGER * max(job.work, 1)  # work of whoever gives up its turn
         self._places = list(self._tree.user(job.path).above())
         self._above = set(map(id, self._places))
         self._owed = self._places_owed()
@@ -202,8 +203,7 @@ class Rights:
             return False
         if cluster.outlasts_all(other.job, now - other.started_at):
             return False
-        much = other.work(now) >= LARGER * max(self.job.work, 1)
-        return much or cluster.outlasts_all(self.job)
+        return other.work(now) >= self._much or cluster.outlasts_all(self.job)
 
     def _lower_class(self) -> bool:
         lowest = self._cluster.lowest_class(self.job.path[:2])
