@@ -3,8 +3,13 @@
 import pytest
 
 from bursar.core.instant import HOUR, MINUTE
+from bursar.core.scheduling.policy import ENTERPRISE, FREE, PAID, Policy
+from bursar.core.value import altered
+from bursar.sim.loads import T0
 from bursar.sim.report import report
-from tests.sim.worlds import fleet, lived, work
+from tests.sim.worlds import fleet, life, lived, work
+
+NONE = dict.fromkeys(("cut", "unpaid", "unfit", "turned", "unfinished"), 0)
 
 
 def test_two_jobs_that_both_want_everything() -> None:
@@ -13,7 +18,7 @@ def test_two_jobs_that_both_want_everything() -> None:
         lived(work("a", gpus=8, org="x"), work("b", gpus=8, org="y", runs=HOUR), policy="fifo")
     )
 
-    assert {"all": 2, "done": 2, "cut": 0, "unpaid": 0, "unfit": 0, "unfinished": 0} == told["jobs"]
+    assert {"all": 2, "done": 2, **NONE} == told["jobs"]
     assert (100, 100, 0) == tuple(
         told["pool"][name] for name in ("utilisation_pct", "goodput_pct", "waste_pct")
     )
@@ -36,7 +41,10 @@ def test_two_jobs_that_both_want_everything() -> None:
         told["tenants"]["y"]["slowdown_max"],
     )
     assert [0, 3_600] == [dict(told["delays_s"])[percent] for percent in (50, 99)]
-    assert [[0, 8.0, 1], [3_600, 8.0, 0], [7_200, 0.0, 0]] == told["timeline"]
+    line = told["timeline"]
+    assert (30, [8] * 240) == (line["step_s"], line["gpus_there"])
+    assert {"x": [8] * 120 + [0] * 120, "y": [0] * 120 + [8] * 120} == line["gpus_by_tenant"]
+    assert {"paid": [1] * 120 + [0] * 120} == line["jobs_waiting_by_tier"]
 
 
 def test_what_tiers_are_promised() -> None:
@@ -45,16 +53,15 @@ def test_what_tiers_are_promised() -> None:
     jobs += [work("b", at=MINUTE, tier="enterprise"), work("c", at=90 * MINUTE, tier="enterprise")]
     told = report(lived(*jobs, policy="fifo"))["tiers"]
 
-    assert (30, 33.3333, 1) == tuple(
-        told["enterprise"][name] for name in ("target_s", "started_in_time_pct", "starved")
-    )
+    names = "target_s", "started_in_time_pct", "waited_past_patience", "wait_bound_s", "starved"
+    assert (30, 33.3333, 1, 3 * 3_600, 0) == tuple(told["enterprise"][name] for name in names)
     assert (120, 100, 0) == tuple(
         told["paid"][name] for name in ("target_s", "delayed_within_target_pct", "starved")
     )
 
 
 def test_work_lost_and_money_given_back_are_told() -> None:
-    """Ten and a half minutes of eight GPUs, of 2 h 10½ min in all."""
+    """Ten minutes of eight GPUs, of 2 h 10 min in all."""
     told = report(
         lived(
             work("old", gpus=8, tier="free", org="x"),
@@ -64,10 +71,10 @@ def test_work_lost_and_money_given_back_are_told() -> None:
     )
 
     pool = told["pool"]
-    assert (1, 1.4, 0) == (pool["preemptions"], pool["lost_gpu_h"], pool["restart_gpu_h"])
-    assert pool["waste_pct"] == pytest.approx(100 * 630 / (7_200 + 630), abs=1e-3)
+    assert (1, 1.3333, 0) == (pool["preemptions"], pool["lost_gpu_h"], pool["restart_gpu_h"])
+    assert pool["waste_pct"] == pytest.approx(100 * 600 / (7_200 + 600), abs=1e-3)
     assert 8 * 3_600 == told["tenants"]["x"]["credits_spent"], "a credit for a GPU-second"
-    assert 8 * 630 == told["tenants"]["x"]["credits_given_back"]
+    assert 8 * 600 == told["tenants"]["x"]["credits_given_back"]
 
 
 def test_half_of_the_pool_in_use_is_half() -> None:
@@ -75,3 +82,60 @@ def test_half_of_the_pool_in_use_is_half() -> None:
 
     assert (50, 50) == (told["pool"]["utilisation_pct"], told["pool"]["goodput_pct"])
     assert (1, 0) == (told["fairness"]["rho_worst"], told["fairness"]["unfair_pct"])
+
+
+def test_who_waits_longer_than_patience_and_any_job_lasts_was_starved() -> None:
+    """Enterprise waits an hour and gets a date within two: four hours are too long."""
+    jobs = [work(f"a{n}", gpus=8, runs=2 * HOUR, org="x") for n in range(2)]
+    late = work("late", at=1, tier="enterprise")
+    fair, unfair = (
+        report(lived(*jobs, late, policy=policy))["tiers"]["enterprise"]["starved"]
+        for policy in ("bursar", "fifo")
+    )
+
+    assert (0, 1) == (fair, unfair)
+
+
+def test_how_long_a_floor_was_wanted_in_vain_is_told() -> None:
+    """Half of 8 GPUs are enterprise's: a job of 4 waits while all is lent, and has a right to them.
+
+    One of 8 waits as well, but is more than the floor: nobody owes it that.
+    """
+    jobs = (
+        work("lent", gpus=4, org="x"),
+        work("also", gpus=4, org="x"),
+        work("four", gpus=4, tier="enterprise", at=10 * MINUTE),
+        work("eight", gpus=8, tier="enterprise", at=20 * MINUTE),
+        work("again", gpus=8, org="x", at=30 * MINUTE),
+    )
+    halves = altered(ENTERPRISE, floor_ppm=500_000), altered(PAID, floor_ppm=300_000), FREE
+    rules = Policy(tiers=halves)
+    fair, unfair = (
+        report(lived(*jobs, policy=name, rules=rules))["tiers"] for name in ("bursar", "fifo")
+    )
+
+    figures = ("floor_gpus", "below_floor_s", "below_floor_longest_s")
+    assert (4, 50 * 60, 50 * 60) == tuple(unfair["enterprise"][name] for name in figures)
+    assert (4, 0, 0) == tuple(fair["enterprise"][name] for name in figures)
+    assert (2, 0, 0) == tuple(fair["paid"][name] for name in figures)
+
+
+def test_a_date_that_is_missed_is_told() -> None:
+    """Whoever starts after the earliest date that it was ever given starts late."""
+    engine = lived(work("one"))
+    one = life(engine, "one")
+    for at in (T0 + HOUR, T0 + 2 * HOUR):
+        one.promise(at)
+    one.begin("H100", 1_000_000, T0 + HOUR + MINUTE)
+    told = report(engine)["tiers"]["paid"]
+
+    assert (1, 1, 60) == tuple(
+        told[name] for name in ("dates_given", "dates_missed", "dates_missed_by_s")
+    )
+
+
+def test_the_load_that_was_offered_is_told() -> None:
+    """Two hours of all GPUs come in one hour."""
+    jobs = work("a", gpus=8), work("b", gpus=8, at=HOUR)
+
+    assert 200 == report(lived(*jobs))["pool"]["offered_pct"]

@@ -8,8 +8,11 @@ import yaml  # type: ignore[import-untyped]
 from bursar.core.instant import DAY, HOUR, MINUTE, SECOND
 from bursar.core.scheduling.policy import Share
 from bursar.sim.chance import Chance
-from bursar.sim.example import EXAMPLE
+from bursar.sim.doors import Admission
+from bursar.sim.example import WORLDS
+from bursar.sim.provisioning import Offer, Provision
 from bursar.sim.spec import Spec, SpecWrong, micros_of, span_of, spec_of
+from bursar.sim.world import Clocks, Outage
 
 SMALL = """
 days: 0.5
@@ -22,8 +25,16 @@ tenants:
   - {org: acme, gpus: 2, types: H100, run_median: 90, arrivals: {kind: flood, begins: 1h}}
 shares:
   paid/acme: {weight: 2, floor: {H100: 8}}
-policy: {grace: 10s}
+policy: {grace: 10s, aged_part: 4}
+tiers:
+  paid: {queue_max: 7, start_target: 5m, weight: 9}
 credits: {acme: 0.000001}
+speed: {H100: 1.5, L4: 0.25}
+readings: 1m
+clocks: {late: 20s, lost: 0.01, drift_ppm: 50}
+admission: {every: 30s, retries: 2}
+provision: {every: 5m, used: 0.25, offers: [{gpu_type: H100, price: 4, delay: 20m, most: 3}]}
+outages: [{gpu_type: L4, begins: 6h, lasts: 30m}]
 """
 
 
@@ -44,12 +55,30 @@ def test_everything_that_can_be_written_is_read() -> None:
     assert ((("paid", "acme"), Share(weight=2, floor=(("H100", 8),))),) == spec.policy.shares
     assert 10 * SECOND == spec.policy.grace
     assert (("acme", 1),) == spec.credits
+    paid = spec.policy.tiers[1]
+    assert ("paid", 7, 5 * MINUTE, 9) == (
+        paid.name, paid.queue_max, paid.start_target, paid.weight,
+    )  # fmt: skip
 
 
-def test_the_example_is_a_world() -> None:
-    world = read(EXAMPLE).world(Chance(1))
+def test_whatever_else_a_world_is_like_is_read_and_handed_on() -> None:
+    world = read(SMALL).world(Chance(1))
 
-    assert 64 == world.fleet.gpus
+    assert (("H100", 1_500_000), ("L4", 250_000)) == world.speeds
+    assert MINUTE == world.readings
+    assert Clocks(late=20 * SECOND, lost=0.01, drift_ppm=50) == world.clocks
+    assert Admission(every=30 * SECOND, retries=2) == world.admission
+    offer = Offer(gpu_type="H100", price=4_000_000, delay=20 * MINUTE, most=3)
+    assert Provision(offers=(offer,), every=5 * MINUTE, used=0.25) == world.provision
+    assert (Outage(gpu_type="L4", begins=6 * HOUR, lasts=30 * MINUTE),) == world.outages
+    assert 4 == world.policy.aged_part
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_what_ships_is_a_world(name: str) -> None:
+    world = read(WORLDS[name]).world(Chance(1))
+
+    assert {"day": 64, "overload": 40}[name] == world.fleet.gpus
     assert 500 < len(world.works) < 5_000
 
 
@@ -71,7 +100,7 @@ def test_weights_can_be_given_to_tiers_and_to_places_below() -> None:
     free = spec.with_weight(("free",), 3)
 
     assert ((("paid", "acme"), Share(weight=7, floor=(("H100", 8),))),) == acme.policy.shares
-    assert [8, 4, 3] == [tier.weight for tier in free.policy.tiers]
+    assert [8, 9, 3] == [tier.weight for tier in free.policy.tiers]
     with pytest.raises(SpecWrong, match="no tier gold"):
         spec.with_weight(("gold",), 3)
 
@@ -111,6 +140,17 @@ def changed(**words: Any) -> dict[str, Any]:
         (changed(shares={"acme": {}}), "tier/org"),
         (changed(shares={"paid/acme": {"wait": 1}}), "no such word: wait"),
         (changed(policy={"tiers": []}), "no such word: tiers"),
+        (changed(tiers={"gold": {}}), "no such word: gold"),
+        (changed(tiers={"paid": {"queue": 1}}), "no such word: queue"),
+        (changed(tiers={"paid": {"weight": 0}}), "tiers.paid.*weight"),
+        (changed(speed={"H100": 0}), "speed.H100"),
+        (changed(clocks={"lost": 2}), "clocks.*lost"),
+        (changed(admission=True), "admission is a mapping"),
+        (changed(provision={}), "provision.offers is a list"),
+        (changed(provision={"offers": []}), "provision.*at least one"),
+        (changed(provision={"offers": [{"gpu_type": "H100", "most": 0}]}), r"offers\[0\].*most"),
+        (changed(provision={"offers": [{"gpu_type": "H100"}], "used": 2}), "used is a part"),
+        (changed(outages=[{"gpu_type": "H100", "lasts": 0}]), r"outages\[0\].*lasts"),
         (changed(days=0), "days"),
         (changed(restart_cost="-1s"), "restart_cost"),
     ],

@@ -1,5 +1,7 @@
 """Small worlds to be lived through by hand."""
 
+from typing import Any
+
 from bursar.core.ids import JobId
 from bursar.core.instant import DAY, HOUR, MINUTE, SECOND
 from bursar.core.scheduling.policy import Policy
@@ -30,6 +32,7 @@ def work(
     tier: str = "paid",
     limit: int | None = None,
     told: bool = True,
+    types: tuple[str, ...] = ("H100",),
     checkpoint_every: int = 0,
     checkpoint_cost: int = 0,
 ) -> Work:
@@ -37,7 +40,7 @@ def work(
     return Work(
         id=JobId(name),
         arrives_at=T0 + at,
-        shape=gang(("H100",), gpus, 8),
+        shape=gang(types, gpus, 8),
         path=(tier, org, "jobs", "user"),
         runs=runs,
         run_max=runs if limit is None else limit,
@@ -55,6 +58,7 @@ def lived(
     restart_cost: int = 0,
     credits: tuple[tuple[str, int], ...] = (),
     seed: int = 1,
+    **more: Any,
 ) -> Engine:
     """The world of these jobs, lived through."""
     world = World(
@@ -63,6 +67,7 @@ def lived(
         policy=rules or Policy(),
         restart_cost=restart_cost,
         credits=credits,
+        **more,
     )
     engine = Engine(world, POLICIES[policy][1](world.policy), Chance(seed))
     engine.run()

@@ -11,6 +11,7 @@ from bursar.sim.report import report
 from bursar.sim.world import World
 
 Telling = Callable[[str, int, int], None]  # which run, jobs that are over, all
+Watching = Callable[[str, Engine], None]  # which run, as it is when it is over
 
 
 @value
@@ -27,23 +28,34 @@ class Case:
         return f"{self.policy} {self.variant}".strip()
 
 
-def run(case: Case, seed: int, tell: Telling = lambda name, over, all: None) -> dict[str, Any]:
+def run(
+    case: Case,
+    seed: int,
+    tell: Telling = lambda name, over, all: None,
+    watch: Watching = lambda name, engine: None,
+) -> dict[str, Any]:
     """Live through a world under a policy; the same arguments give the same figures."""
     _, make = POLICIES[case.policy]
     engine = Engine(case.world, make(case.world.policy), Chance(seed, "world"))
     engine.run(lambda over, all: tell(case.name, over, all))
+    watch(case.name, engine)
     fleet = case.world.fleet
     return {"policy": case.policy, "variant": case.variant, "gpus": fleet.gpus, **report(engine)}
 
 
 def compare(
-    cases: list[Case], seed: int, tell: Telling = lambda name, over, all: None
+    cases: list[Case],
+    seed: int,
+    tell: Telling = lambda name, over, all: None,
+    watch: Watching = lambda name, engine: None,
+    change: str = "",
 ) -> dict[str, Any]:
     """All runs; chance is the same for each, so that only what was changed differs."""
-    runs = [run(case, seed, tell) for case in cases]
+    runs = [run(case, seed, tell, watch) for case in cases]
     return {
         "simulation": "bursar",
         "seed": seed,
+        "change": change,
         "runs": runs,
         "clean": not any(one["problems"] for one in runs),
     }

@@ -1,72 +1,51 @@
 """The clock of a made-up world: events from a heap, and a round whenever something has changed.
 
 An event is a tuple that begins with its instant and its number, so their order is total. Events of
-one instant all happen before the round. An end or a stop names the attempt it is meant for: if that
-is over, nothing happens.
+one instant all happen before the round. An end, a stop or a reading names the attempt it is meant
+for: if that is over, nothing happens.
+
+What happens on a machine and what is known of it are two things: an attempt is over when it is, and
+its GPUs are free when that has been reported.
 
 Nothing here reads a clock, and chance comes in as an argument.
 """
 
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush
-from typing import Final
+from typing import NamedTuple
 
 from bursar.core.ids import JobId
 from bursar.core.instant import Instant
+from bursar.core.money import PPM
 from bursar.core.refusal import invariant
+from bursar.core.scheduling.admission import Away
 from bursar.core.scheduling.cluster import Cluster
-from bursar.core.scheduling.decisions import Preempt, Start
-from bursar.core.scheduling.jobs import Job, Shape, need
-from bursar.core.scheduling.machines import Machine, Node, NodeId, NodeState
+from bursar.core.scheduling.decisions import Preempt, Promise, Start
+from bursar.core.scheduling.jobs import Job
+from bursar.core.scheduling.machines import NodeId, Piece
 from bursar.core.value import altered
+from bursar.sim.area import Area
 from bursar.sim.chance import Chance
-from bursar.sim.fleets import Group
+from bursar.sim.doors import Door
 from bursar.sim.lives import Fate, Life
+from bursar.sim.nodes import Nodes
 from bursar.sim.policies import Scheduler
 from bursar.sim.purse import Purse
+from bursar.sim.reports import Reports
 from bursar.sim.work import Work
 from bursar.sim.world import World
 
-_Event = tuple[Instant, int, str, str, int]  # when, number, what, of which job or node, attempt
-POINTS: Final = 300  # of a timeline, or up to twice as many
+_Event = tuple[Instant, int, str, str, int, int]  # when, number, what, whose, attempt, figure
 Progress = Callable[[int, int], None]  # jobs that are over, and all
 
 
-class Area:
-    """A quantity that changes in steps, and the area under it."""
+class Stretch(NamedTuple):
+    """An attempt that is over: who had which GPUs from when to when."""
 
-    def __init__(self, at: Instant) -> None:
-        self.level = 0
-        self._area = 0
-        self._since = at
-
-    def change(self, by: int, now: Instant) -> None:
-        """Let the quantity change."""
-        self._area = self.until(now)
-        self._since = now
-        self.level += by
-
-    def until(self, now: Instant) -> int:
-        """The area so far, in units times microseconds."""
-        return self._area + self.level * (now - self._since)
-
-
-class Timeline:
-    """How full a pool was and how many waited, a few hundred times in a run of any length."""
-
-    def __init__(self) -> None:
-        self.points: list[tuple[Instant, int, int]] = []  # when, milli-GPUs that are busy, jobs
-        self._apart = 0  # microseconds between two points, at least
-
-    def note(self, now: Instant, busy: int, waiting: int) -> None:
-        """Remember how things are, if the last point is long enough ago."""
-        if self.points and now < self.points[-1][0] + self._apart:
-            return
-        self.points.append((now, busy, waiting))
-        if len(self.points) == 2 * POINTS:
-            span = now - self.points[0][0]
-            self._apart = 2 * span // (2 * POINTS)
-            self.points = self.points[::2]
+    job: JobId
+    pieces: tuple[Piece, ...]
+    since: Instant
+    until: Instant
 
 
 class Engine:
@@ -76,31 +55,47 @@ class Engine:
         self.world = world
         self.now = world.begins_at
         self.cluster = Cluster(world.policy, self.now)
-        self.purse = Purse(world.fleet.prices, dict(world.credits), self.now)
+        self.purse = Purse(world.prices, dict(world.credits), self.now)
+        self.door = None if world.admission is None else Door(world.admission, world.policy)
         self.lives: dict[JobId, Life] = {}
+        self.stretches: list[Stretch] = []
         self.rounds = 0
-        self.node_failures = 0
-        self.capacity = Area(self.now)  # GPUs that are there
-        self.busy = Area(self.now)  # thousandths of GPUs that jobs have
+        self.busy = Area(self.now)  # thousandths of GPUs that jobs work on
         self.wanted = Area(self.now)  # thousandths of GPUs that jobs have or wait for
-        self.waiting = Area(self.now)  # jobs
-        self.timeline = Timeline()
         self._scheduler = scheduler
-        self._chance = chance
+        self._reports = Reports(world.clocks, chance)
+        self._prices = world.prices
+        self._speeds = dict(world.speeds)
         self._works = {work.id: work for work in world.works}
         self._left = len(world.works)
         self._number = len(world.works)
         self._heap: list[_Event] = [
-            (work.arrives_at, number, "arrive", work.id, 0)
+            (work.arrives_at, number, "arrive", work.id, 0, 0)
             for number, work in enumerate(world.works)
         ]
         self._looks_at: Instant | None = None
-        self._fitting: dict[Shape, bool] = {}
-        self._groups: dict[NodeId, Group] = {}
-        self._luck: dict[NodeId, Chance] = {}
+        self._happen: dict[str, Callable[[str, int, int], bool]] = {
+            "arrive": self._arrive,
+            "end": self._end,
+            "ended": self._ended,
+            "stop": self._stop,
+            "stopped": self._stopped,
+            "read": self._read,
+            "reading": self._reading,
+            "fail": self._fail,
+            "join": self._join,
+            "drain": self._drain,
+            "undrain": self._undrain,
+            "advise": self._advise,
+            "look": self._look,
+        }
         heapify(self._heap)
-        for node, group in world.fleet.named():
-            self._add(node, group)
+        self.nodes = Nodes(
+            world,
+            self.cluster,
+            chance,
+            lambda at, what, node, figure: self._at(at, what, node, 0, figure),
+        )
 
     def run(self, progress: Progress = lambda over, all: None) -> None:
         """Live through everything."""
@@ -110,106 +105,165 @@ class Engine:
             self.cluster.at(self.now)
             changed = False
             while self._heap and self._heap[0][0] == self.now:
-                _, _, what, name, attempt = heappop(self._heap)
-                changed = self._happen(what, name, attempt) or changed
+                _, _, what, name, attempt, figure = heappop(self._heap)
+                changed = self._happen[what](name, attempt, figure) or changed
             if changed:
+                self.nodes.let_go(self.now)
                 self._round()
             if total - self._left >= told + 100:
                 told = total - self._left
                 progress(told, total)
         progress(total - self._left, total)
+        self._close()
 
-    # ----------------------------------------------------------------------- events
-
-    def _at(self, at: Instant, what: str, name: str, attempt: int = 0) -> None:
+    def _at(self, at: Instant, what: str, name: str, attempt: int = 0, figure: int = 0) -> None:
         self._number += 1
-        heappush(self._heap, (at, self._number, what, name, attempt))
+        heappush(self._heap, (at, self._number, what, name, attempt, figure))
 
-    def _happen(self, what: str, name: str, attempt: int) -> bool:
-        """Let an event happen; whether it changed anything."""
-        if what == "arrive":
-            return self._arrive(self._works[JobId(name)])
-        if what == "end":
-            return self._end(JobId(name), attempt)
-        if what == "stop":
-            return self._stop(JobId(name), attempt)
-        if what == "fail":
-            return self._fail(NodeId(name))
-        if what == "join":
-            return self._join(NodeId(name))
-        stale = self._looks_at != self.now
-        self._looks_at = None if not stale else self._looks_at
-        return not stale
+    def _close(self) -> None:
+        """The world is over: note what is still there and what still runs."""
+        self.nodes.close(self.now)
+        for job, running in sorted(self.cluster.running.items()):
+            if self.lives[job].fate is Fate.RUNNING:
+                since = running.started_at
+                self.stretches.append(Stretch(job, running.pieces, since, self.now))
 
-    def _arrive(self, work: Work) -> bool:
+    # ----------------------------------------------------------------------- jobs: what happens
+
+    def _arrive(self, name: str, attempt: int, figure: int) -> bool:
+        life = self.lives.get(JobId(name)) or self._born(self._works[JobId(name)])
+        work = life.work
+        if not self._let_in(life):
+            return False
+        if not self.nodes.fits(work.shape):
+            return self._turn_away(life, Fate.UNFIT)
+        types = self.purse.submit(work, self._most(work), self.now)
+        if not types:
+            return self._turn_away(life, Fate.UNPAID)
+        if types != work.shape.types:
+            life.job = altered(life.job, shape=altered(work.shape, types=types))
+        self.wanted.change(work.milli_gpus, self.now)
+        self._queue(life.job)
+        return True
+
+    def _born(self, work: Work) -> Life:
         job = Job(
-            id=work.id, shape=work.shape, path=work.path, prices=self.world.fleet.prices,
+            id=work.id, shape=work.shape, path=work.path, prices=self._prices,
             run_max=work.run_max, queued_at=self.now, priority_class=work.priority_class,
             estimate=work.estimate, preemptible=work.preemptible,
             checkpoint_every=work.checkpoint_every, checkpoint_cost=work.checkpoint_cost,
         )  # fmt: skip
         life = self.lives[work.id] = Life(work, job, self.world.restart_cost)
         life.wanted_before = self.wanted.until(self.now)
-        if not self._fits(work.shape):
-            return self._turn_away(life, Fate.UNFIT)
-        types = self.purse.submit(work, self._most(work), self.now)
-        if not types:
-            return self._turn_away(life, Fate.UNPAID)
-        if types != work.shape.types:
-            life.job = altered(job, shape=altered(work.shape, types=types))
-        self.wanted.change(work.milli_gpus, self.now)
-        self._queue(life.job)
-        return True
+        return life
+
+    def _let_in(self, life: Life) -> bool:
+        """Ask at the door; who is turned away may come again."""
+        if self.door is None:
+            return True
+        life.tries += 1
+        answer = self.door.ask(life.job, self.cluster, self.now)
+        if not isinstance(answer, Away):
+            return True
+        again = self.door.again(answer, life.tries)
+        if again is None:
+            self._turn_away(life, Fate.TURNED)
+        else:
+            self._at(self.now + again, "arrive", life.work.id)
+        return False
 
     def _turn_away(self, life: Life, fate: Fate) -> bool:
         life.fate = fate
         self._left -= 1
         return False
 
-    def _end(self, name: JobId, attempt: int) -> bool:
-        life = self.lives[name]
-        if life.fate is not Fate.RUNNING or life.attempt != attempt:
-            return False
-        self._leave(life)
-        run = self.now - life.started_at
+    def _end(self, name: str, attempt: int, figure: int) -> bool:
+        """An attempt has done all its work, or has reached its bound."""
+        life = self.lives[JobId(name)]
+        return self._is_running(life, attempt) and self._over(life, "ended")
+
+    def _ended(self, name: str, attempt: int, figure: int) -> bool:
+        """That is known: the job is over."""
+        life = self.lives[JobId(name)]
+        run = life.over_at - life.started_at
         kept = life.finish(self.now)
-        self.purse.finish(life.work, attempt, life.gpu_type, run, kept, self.now)
+        self.cluster.end(life.work.id)
+        self.purse.finish(
+            life.work, attempt, life.gpu_type, life.measured(run), life.measured(kept), self.now
+        )
         self.wanted.change(-life.work.milli_gpus, self.now)
         life.wanted_after = self.wanted.until(self.now)
         self._left -= 1
         return True
 
-    def _stop(self, name: JobId, attempt: int) -> bool:
+    def _stop(self, name: str, attempt: int, figure: int) -> bool:
         """A job that was asked to make room does so."""
-        life = self.lives[name]
-        if life.fate is not Fate.RUNNING or life.attempt != attempt:
+        life = self.lives[JobId(name)]
+        if not self._is_running(life, attempt):
             return False
-        asked = self.cluster.running[name].stops_at
-        invariant(asked == self.now, "a job stops that was not asked to", job=name, asked=asked)
+        bound = self.cluster.running[life.work.id].stops_at
+        asked = bound is not None and self.now <= bound
+        invariant(asked, "a job stops that was not asked to", job=name, bound=bound)
+        return self._over(life, "stopped")
+
+    def _stopped(self, name: str, attempt: int, figure: int) -> bool:
+        """That is known: the job waits again."""
+        life = self.lives[JobId(name)]
         life.preemptions += 1
-        self._interrupt(life, self.world.policy.grace)
+        self._again(life, self.world.policy.grace)
         return True
 
-    def _fail(self, name: NodeId) -> bool:
-        """A node is gone, and with it whatever ran there."""
-        self.node_failures += 1
-        machine = self.cluster.machines[name]
-        for job in sorted(machine.taken):
-            if job in self.cluster.running:
-                self.lives[job].failures += 1
-                self._interrupt(self.lives[job], 0)
-        self.cluster.add_node(altered(machine.node, state=NodeState.DEAD))
-        self.capacity.change(-machine.node.gpus, self.now)
-        self._at(self.now + self._groups[name].repaired_in, "join", name)
-        return True
+    def _is_running(self, life: Life, attempt: int) -> bool:
+        return life.fate is Fate.RUNNING and life.attempt == attempt
 
-    def _join(self, name: NodeId) -> bool:
-        """A node that was on order, or failed, is there."""
-        node = self.cluster.machines[name].node
-        self._ready(altered(node, state=NodeState.READY))
-        return True
+    def _over(self, life: Life, told: str) -> bool:
+        """An attempt is over; others know when its report has come."""
+        self._cease(life)
+        late = self._reports.late(life.work.id, life.attempt, -1)
+        if late:
+            self._at(self.now + late, told, life.work.id, life.attempt)
+            return False
+        return self._happen[told](life.work.id, life.attempt, 0)
 
-    # ----------------------------------------------------------------------- jobs and nodes
+    def _cease(self, life: Life) -> None:
+        """An attempt works no more."""
+        life.fate, life.over_at = Fate.ENDING, self.now
+        self.busy.change(-life.work.milli_gpus, self.now)
+        pieces = self.cluster.running[life.work.id].pieces
+        self.stretches.append(Stretch(life.work.id, pieces, life.started_at, self.now))
+
+    def _again(self, life: Life, grace: int | None) -> None:
+        """An attempt ended too early: its job waits again."""
+        run = life.over_at - life.started_at
+        kept = life.interrupt(grace=grace)
+        self.cluster.end(life.work.id)
+        self.purse.stop(
+            life.work, life.attempt, life.gpu_type, life.measured(run), life.measured(kept),
+            self.now,
+        )  # fmt: skip
+        self._queue(life.again())
+
+    def _read(self, name: str, attempt: int, figure: int) -> bool:
+        """A machine reports how long an attempt has run; the report may be late, or get lost."""
+        life = self.lives[JobId(name)]
+        if not self._is_running(life, attempt):
+            return False
+        run = life.measured(self.now - life.started_at)
+        if not self._reports.lost(life.work.id, attempt, figure):
+            late = self._reports.late(life.work.id, attempt, figure)
+            if late:
+                self._at(self.now + late, "reading", name, attempt, run)
+            else:
+                self._reading(name, attempt, run)
+        self._at(self.now + self.world.readings, "read", name, attempt, figure + 1)
+        return False
+
+    def _reading(self, name: str, attempt: int, figure: int) -> bool:
+        """A reading has come."""
+        self.purse.read(self.lives[JobId(name)].work, attempt, figure, self.now)
+        return False
+
+    # ----------------------------------------------------------------------- rounds
 
     def _round(self) -> None:
         self.rounds += 1
@@ -217,77 +271,67 @@ class Engine:
             if isinstance(decision, Start):
                 self._start(decision)
             elif isinstance(decision, Preempt):
-                attempt = self.lives[decision.job].attempt
-                self._at(decision.stops_at, "stop", decision.job, attempt)
-        self.timeline.note(self.now, self.busy.level, self.waiting.level)
+                life = self.lives[decision.job]
+                stops_at = self.now + life.time_to_stop(decision.stops_at - self.now)
+                self._at(stops_at, "stop", decision.job, life.attempt)
+            elif isinstance(decision, Promise):
+                self.lives[decision.job].promise(decision.at)
         look = self._scheduler.look_again(self.cluster, self.now)
         if look is not None and look != self._looks_at:
             self._looks_at = look
             self._at(look, "look", "")
 
+    def _look(self, name: str, attempt: int, figure: int) -> bool:
+        """A scheduler wanted to look again, unless it has thought better of it since."""
+        if self._looks_at != self.now:
+            return False
+        self._looks_at = None
+        return True
+
     def _start(self, decision: Start) -> None:
         life = self.lives[decision.job]
-        ends_at = life.begin(decision.gpu_type, self.now)
+        speed = self._speeds.get(decision.gpu_type, PPM)
+        ends_at = life.begin(decision.gpu_type, speed, self.now)
+        life.drift = self._reports.drift(decision.pieces[0].node)
         most = life.job.run_max + self.world.policy.grace
         self.purse.start(life.work, life.attempt, life.gpu_type, most, self.now)
-        self.waiting.change(-1, self.now)
         self.busy.change(life.work.milli_gpus, self.now)
         self._at(ends_at, "end", life.work.id, life.attempt)
+        if self.world.readings:
+            self._at(self.now + self.world.readings, "read", life.work.id, life.attempt, 1)
 
     def _queue(self, job: Job) -> None:
         self.cluster.queue(job)
         self._scheduler.queued(job)
-        self.waiting.change(1, self.now)
-
-    def _leave(self, life: Life) -> None:
-        self.cluster.end(life.work.id)
-        self.busy.change(-life.work.milli_gpus, self.now)
-
-    def _interrupt(self, life: Life, grace: int) -> None:
-        """End an attempt too early, and let its job wait again."""
-        self._leave(life)
-        run = self.now - life.started_at
-        kept = life.interrupt(self.now, grace=grace)
-        self.purse.stop(life.work, life.attempt, life.gpu_type, run, kept, self.now)
-        self._queue(life.again())
 
     def _most(self, work: Work) -> int:
         """What is set aside for a job: its bound, a beginning anew, and the time to stop."""
         return work.run_max + self.world.restart_cost + self.world.policy.grace
 
-    def _fits(self, shape: Shape) -> bool:
-        """Whether a job could run if nothing else did."""
-        known = self._fitting.get(shape)
-        if known is None:
-            known = self._fitting[shape] = any(
-                self._tasks(shape, gpu_type) >= shape.tasks for gpu_type in shape.types
-            )
-        return known
+    # ----------------------------------------------------------------------- nodes
 
-    def _tasks(self, shape: Shape, gpu_type: str) -> int:
-        """Tasks of a job that all nodes of a type could have at once."""
-        count = 0
-        for node in self._groups:
-            empty = Machine(self.cluster.machines[node].node)
-            task = need(shape, empty.kind) if empty.kind.gpu_type == gpu_type else None
-            count += task.times_in(empty.room) if task else 0
-        return count
+    def _join(self, name: str, attempt: int, figure: int) -> bool:
+        self.nodes.join(NodeId(name), self.now)
+        return True
 
-    def _add(self, node: Node, group: Group) -> None:
-        self._groups[node.id] = group
-        self._luck[node.id] = self._chance.stream(f"node/{node.id}")
-        if group.joins:
-            ready_at = self.now + group.joins
-            self.cluster.add_node(altered(node, state=NodeState.ON_ORDER, ready_at=ready_at))
-            self._at(ready_at, "join", node.id)
-        else:
-            self._ready(node)
+    def _fail(self, name: str, attempt: int, figure: int) -> bool:
+        """A node is gone, and with it whatever ran there."""
+        for job in self.nodes.taken_on(NodeId(name)):
+            life = self.lives[job]
+            if life.fate is Fate.RUNNING:
+                self._cease(life)
+                life.failures += 1
+                self._again(life, None)
+        self.nodes.fail(NodeId(name), self.now)
+        return True
 
-    def _ready(self, node: Node) -> None:
-        """A node can be used, until it fails."""
-        self.cluster.add_node(node)
-        self.capacity.change(node.gpus, self.now)
-        group = self._groups[node.id]
-        if group.fails_every:
-            lasts = int(self._luck[node.id].wait(group.fails_every)) + 1
-            self._at(self.now + lasts, "fail", node.id)
+    def _drain(self, name: str, attempt: int, figure: int) -> bool:
+        self.nodes.drain(NodeId(name), figure, self.now)
+        return True
+
+    def _undrain(self, name: str, attempt: int, figure: int) -> bool:
+        self.nodes.undrain(NodeId(name), self.now)
+        return True
+
+    def _advise(self, name: str, attempt: int, figure: int) -> bool:
+        return self.nodes.advise(self.now)

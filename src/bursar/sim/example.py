@@ -1,11 +1,11 @@
-"""A world to begin with: three tiers on eight nodes for a day, with more demand than there is room.
+"""Worlds that ship: `bursar simulate` runs them by name, and they are files to start from.
 
-It is what `bursar simulate` shows if it is given no file, and a file to start from.
+`day` is what it shows if it is given nothing.
 """
 
 from typing import Final
 
-EXAMPLE: Final = """\
+_DAY: Final = """\
 # A day on 64 GPUs. Spans: 30s, 10m, 2h, 1d. Credits: 2.5 is two and a half.
 days: 1
 restart_cost: 30s
@@ -42,3 +42,84 @@ shares:
 credits:
   students: 500
 """
+_OVERLOAD: Final = """\
+# A week of twice the work that 40 GPUs can do, from three tiers. A tenant comes in waves, one in
+# bursts, one floods for two days. Jobs are let in as the service lets them in: an org has six that
+# wait at most, and when starts are late the lowest tier is turned away first.
+days: 7
+drain: 7d
+restart_cost: 30s
+admission: {every: 1m}
+policy: {turn_after: 0}  # nobody gives up a turn to others of its org
+tiers:
+  enterprise: {queue_max: 6, floor_ppm: 500000}
+  paid: {queue_max: 6, floor_ppm: 300000}
+  free: {queue_max: 6, floor_ppm: 50000}
+fleet:
+  - {gpu_type: H100, nodes: 5, gpus: 8, price: 2.5}
+tenants:
+  - org: acme
+    tier: enterprise
+    users: 3
+    arrivals: {kind: diurnal, per_hour: 4.4, burst: 2}
+    gpus: {1: 6, 2: 3, 4: 1}
+    run_median: 2h
+    run_sigma: 0.7
+    run_most: 6h
+    slack: 1.5
+    checkpoint_every: 10m
+    checkpoint_cost: 5s
+  - org: bolt
+    tier: enterprise
+    users: 2
+    arrivals: {kind: poisson, per_hour: 3}
+    gpus: {1: 6, 2: 3, 4: 1}
+    run_median: 2h
+    run_sigma: 0.7
+    run_most: 6h
+    slack: 1.5
+    checkpoint_every: 10m
+    checkpoint_cost: 5s
+  - org: cargo
+    tier: paid
+    users: 3
+    arrivals: {kind: bursty, per_hour: 4.5}
+    gpus: {1: 6, 2: 3, 4: 1}
+    run_median: 2h
+    run_sigma: 0.7
+    run_most: 6h
+    slack: 1.5
+    checkpoint_every: 10m
+    checkpoint_cost: 5s
+  - org: delta
+    tier: paid
+    users: 3
+    arrivals: {kind: poisson, per_hour: 4}
+    gpus: {1: 6, 2: 3, 4: 1}
+    run_median: 2h
+    run_sigma: 0.7
+    run_most: 6h
+    slack: 1.5
+    checkpoint_every: 10m
+    checkpoint_cost: 5s
+  - org: students
+    tier: free
+    users: 20
+    arrivals: {kind: poisson, per_hour: 5}
+    run_median: 2h
+    run_sigma: 0.7
+    run_most: 6h
+    slack: 1.5
+    checkpoint_every: 10m
+    checkpoint_cost: 5s
+  - org: hobby
+    tier: free
+    users: 10
+    arrivals: {kind: flood, per_hour: 12, begins: 2d, ends: 4d}
+    run_median: 2h
+    run_sigma: 0.7
+    run_most: 6h
+    slack: 1.5
+"""
+
+WORLDS: Final = {"day": _DAY, "overload": _OVERLOAD}

@@ -1,99 +1,316 @@
 """A page with pictures of runs side by side: one file, which needs nothing from anywhere."""
 
+from collections.abc import Mapping
 from html import escape
 from json import dumps
-from math import log10
 from typing import Any, Final
 
-COLOURS: Final = ("#1f6feb", "#d1495b", "#2e8b57", "#b8860b", "#6a4c93", "#00798c", "#8d6e63")
-WIDTH, HEIGHT, LEFT, BELOW = 760, 260, 70, 30  # pixels of a picture, and of its margins
+from bursar.sim.charts import (
+    Axis,
+    Line,
+    amounts,
+    bars,
+    key,
+    lines_chart,
+    picture,
+    span,
+    spans,
+    stack_chart,
+    steps_of,
+    times,
+)
+from bursar.sim.gantt import TENANTS, Gantt, as_text
+
 STYLE: Final = """
-body { font: 15px/1.4 system-ui, sans-serif; margin: 2em auto; max-width: 60em; padding: 0 1em }
-table { border-collapse: collapse } td, th { padding: .15em .8em; text-align: right }
-td:first-child, th:first-child { text-align: left } tr:nth-child(even) { background: #8881 }
-svg { width: 100%; height: auto } text { font-size: 12px; fill: currentColor }
-.axis { stroke: #8888; fill: none } .line { fill: none; stroke-width: 2 }
+:root { color-scheme: light dark; --ink: #1c2126; --paper: #fff; --soft: #5b6670; --rule: #d5dadf;
+  --card: #f6f7f9; --r0: #1f6feb; --r1: #c9512c; --r2: #1f8a5b; --r3: #a13d86; --r4: #7a5cc7;
+  --r5: #a07c10; --r6: #0f8296; --r7: #6b7280 }
+@media (prefers-color-scheme: dark) { :root { --ink: #e6e9ec; --paper: #14181c; --soft: #9aa5af;
+  --rule: #343b42; --card: #1c2227; --r0: #6ea8ff; --r1: #f08a63; --r2: #55c490; --r3: #e08ac8;
+  --r4: #b09af0; --r5: #d9b548; --r6: #4fc3d6; --r7: #a3adb8 } }
+body { font: 15px/1.45 system-ui, sans-serif; color: var(--ink); background: var(--paper);
+  max-width: 72rem; margin: 0 auto; padding: 1rem 1.25rem 3rem }
+h1 { font-size: 1.5rem; margin: .5rem 0 } h2 { font-size: 1.2rem; margin: 2.2rem 0 .4rem }
+p, figure p { color: var(--soft); margin: .2rem 0; max-width: 60rem }
+figure { margin: 1.2rem 0; min-width: 0 } figcaption { font-weight: 600 }
+.two { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 30rem), 1fr));
+  gap: 0 2rem }
+.cards { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 20rem), 1fr));
+  gap: .8rem }
+.card { background: var(--card); border-radius: 6px; padding: .6rem .8rem; margin: 0 }
+.card p { font-size: .8rem }
+.bar { display: grid; grid-template-columns: 7.5rem 1fr 4.5rem; gap: .5rem; font-size: .85rem;
+  align-items: center } .bar span:last-child { text-align: right; white-space: nowrap }
+.bar span:first-child { overflow: hidden; text-overflow: ellipsis; white-space: nowrap }
+.bar i { display: block; height: .7rem; min-width: 2px;
+  border-radius: 2px }
+.key { list-style: none; display: flex; flex-wrap: wrap; gap: .1rem 1rem; padding: 0;
+  margin: .3rem 0; font-size: .85rem }
+.key i { display: inline-block; width: .9rem; height: .7rem; margin-right: .35rem;
+  border-radius: 2px; background: var(--c) }
+.key i.dash { background: none; height: 0; border-top: 2px dashed var(--c);
+  vertical-align: middle; border-radius: 0 }
+.plot { position: relative; height: 15rem; margin: .6rem 1.2rem 2rem 3.4rem;
+  border: 1px solid var(--rule); border-width: 0 0 1px 1px }
+.plot svg, .plot img { position: absolute; inset: 0; width: 100%; height: 100% }
+.plot img { image-rendering: pixelated } .grid { stroke: var(--rule); stroke-width: 1px }
+.plot path { fill: none; vector-effect: non-scaling-stroke } .line { stroke-width: 2px }
+.dashed { stroke-dasharray: 5 4 }
+.x, .y, .side { position: absolute; font-size: .78rem; color: var(--soft); white-space: nowrap }
+.x { top: calc(100% + .2rem); transform: translateX(-50%) }
+.y { right: calc(100% + .4rem); transform: translateY(50%) }
+.side { right: calc(100% + .6rem); top: 50%; writing-mode: vertical-rl;
+  transform: translateY(-50%) rotate(180deg) }
+.wide { overflow-x: auto } table { border-collapse: collapse; font-size: .88rem }
+td, th { padding: .15rem .7rem; text-align: right; white-space: nowrap }
+td:first-child, th:first-child { text-align: left; padding-left: 0 }
+th { border-bottom: 1px solid var(--rule) } tr:nth-child(even) td { background: var(--card) }
+.bad { color: #c62828; font-weight: 600 }
+@media (max-width: 600px) { .odd { display: none } .bar { grid-template-columns: 6rem 1fr 4rem }
+  body { padding: .5rem .75rem 2rem } .plot { margin-left: 3rem; margin-right: .8rem } }
 """
-Points = list[tuple[float, float]]
-Lines = dict[str, Points]
+RUN_COLOURS: Final = 8
+TIERS_TOLD: Final = "dashed is its floor, its own whenever it wants it"
+Run = dict[str, Any]
+# What is compared first: a title, what it says, where it stands in a run, and how it is written.
+MEASURES: Final = (
+    ("Queueing delay, mean", "completion less the run alone; less is better",
+     ("all", "delay_mean_s"), span),
+    ("Queueing delay, p95", "19 of 20 jobs wait no longer; less is better",
+     ("all", "delay_p95_s"), span),
+    ("Longest wait", "until the first start; less is better", ("all", "wait_max_s"), span),
+    ("Completion, mean", "from arrival to end; less is better",
+     ("all", "completion_mean_s"), span),
+    ("Slowdown, mean", "completion by run; 1 is the best", ("all", "slowdown_mean"),
+     lambda one: f"{one:,.2f} ×"),
+    ("Utilisation", "of the GPU time that was there", ("pool", "utilisation_pct"),
+     lambda one: f"{one:.1f} %"),
+    ("Wasted work", "of the GPU time that was used: lost, or spent on beginning anew",
+     ("pool", "waste_pct"), lambda one: f"{one:.2f} %"),
+    ("Unfair jobs", "took over 5 % longer than with their equal part", ("fairness", "unfair_pct"),
+     lambda one: f"{one:.1f} %"),
+    ("Jain index of tenants", "1 if all are slowed down alike", ("fairness", "jain_of_tenants"),
+     lambda one: f"{one:.3f}"),
+)  # fmt: skip
 
 
-def page(told: dict[str, Any], table: list[list[str]]) -> str:
+def page(told: dict[str, Any], table: list[list[str]], gantts: Mapping[str, Gantt]) -> str:
     """The page of a comparison: pictures, the table, and all figures for programs."""
-    runs = {f"{run['policy']} {run['variant']}".strip(): run for run in told["runs"]}
-    busy = {name: [(at / 3_600, gpus) for at, gpus, _ in run["timeline"]]
-            for name, run in runs.items()}  # fmt: skip
-    waiting = {name: [(at / 3_600, float(jobs)) for at, _, jobs in run["timeline"]]
-               for name, run in runs.items()}  # fmt: skip
-    delays = {name: [(log10(max(delay, 1.0)), percent) for percent, delay in run["delays_s"]]
-              for name, run in runs.items()}  # fmt: skip
+    runs = {name_of(run): run for run in told["runs"]}
     figures = dumps(told).replace("<", "\\u003c")  # nothing in it can end the script
     return "\n".join(
         [
-            '<!doctype html><html lang="en"><meta charset="utf-8">',
-            f"<title>bursar simulate</title><style>{STYLE}</style>",
-            f"<h1>Simulation, seed {told['seed']}</h1>",
-            _legend(list(runs)),
-            "<h2>Jobs that were delayed no longer than, in %</h2>",
-            _picture(delays, lambda exponent: _span(10**exponent)),
-            "<h2>GPUs in use, by hour</h2>",
-            _picture(busy, lambda hour: f"{hour:.0f} h"),
-            "<h2>Jobs that wait, by hour</h2>",
-            _picture(waiting, lambda hour: f"{hour:.0f} h"),
-            "<h2>Figures</h2>",
+            '<!doctype html><html lang="en"><head><meta charset="utf-8">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            f"<title>Simulation, seed {told['seed']}</title><style>{STYLE}</style></head><body>",
+            *_head(told, runs),
+            "<h2>Side by side</h2>",
+            _cards(runs),
+            *_tiers(runs),
+            "<h2>Delays</h2>",
+            *_delays(runs),
+            "<h2>Over time</h2>",
+            *_over_time(runs),
+            *(part for name, run in runs.items() for part in _one(name, run, gantts.get(name))),
+            "<h2>All figures</h2>",
             _table(table),
-            f'<script type="application/json" id="figures">{figures}</script></html>',
+            f'<script type="application/json" id="figures">{figures}</script></body></html>',
             "",
         ]
     )
 
 
-def _legend(names: list[str]) -> str:
-    marks = (
-        f'<span style="color:{_colour(place)}">&#9632;</span> {escape(name)}'
-        for place, name in enumerate(names)
+def name_of(run: Run) -> str:
+    """How a run is called beside others."""
+    return f"{run['policy']} {run['variant']}".strip()
+
+
+# ----------------------------------------------------------------------------- parts
+
+
+def _head(told: dict[str, Any], runs: Mapping[str, Run]) -> list[str]:
+    first = _first(runs)
+    days = first["pool"]["span_s"] / 86_400
+    line = (
+        f"{first['jobs']['all']:,} jobs on {first['gpus']:,} GPUs over {days:,.1f} days, "
+        f"seed {told['seed']}. The same world and the same chance in every run."
     )
-    return f"<p>{' &nbsp; '.join(marks)}</p>"
+    problems = [problem for run in told["runs"] for problem in run["problems"]]
+    books = "".join(f'<p class="bad">{escape(problem)}</p>' for problem in problems)
+    change = f"<p>After: {escape(told['change'])}.</p>" if told["change"] else ""
+    return [
+        f"<h1>{escape(', '.join(dict.fromkeys(run['policy'] for run in runs.values())))}</h1>",
+        f"<p>{line}</p>{change}",
+        books or "<p>The books of all tenants add up in every run.</p>",
+    ]
 
 
-def _picture(lines: Lines, told: Any) -> str:
-    """Lines over one axis; `told` says what a place on it means."""
-    points = [point for line in lines.values() for point in line]
-    if not points:
-        return "<p>nothing happened</p>"
-    low, high = min(x for x, _ in points), max(x for x, _ in points)
-    top = max(max(y for _, y in points), 1.0)
+def _cards(runs: Mapping[str, Run]) -> str:
+    cards = []
+    for title, meaning, path, shown in MEASURES:
+        rows = []
+        for place, (name, run) in enumerate(runs.items()):
+            found = run[path[0]][path[1]]
+            rows.append((name, found, shown(found), _colour(place)))
+        cards.append(bars(title, meaning, rows))
+    return f'<div class="cards">{"".join(cards)}</div>'
 
-    def place(x: float, y: float) -> str:
-        across = LEFT + (x - low) / ((high - low) or 1.0) * (WIDTH - LEFT - 10)
-        return f"{across:.1f},{10 + (1 - y / top) * (HEIGHT - BELOW - 10):.1f}"
 
-    parts = [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img">']
-    parts.append(f'<polyline class="axis" points="{place(low, top)} {place(low, 0)} '
-                 f'{place(high, 0)}"/>')  # fmt: skip
-    for step in range(5):
-        x, y = low + (high - low) * step / 4, top * step / 4
-        across, down = place(x, y).split(",")
-        parts.append(f'<text x="{across}" y="{HEIGHT - 10}" text-anchor="middle">{told(x)}</text>')
-        parts.append(f'<text x="{LEFT - 8}" y="{down}" text-anchor="end">{y:,.0f}</text>')
-    for number, (name, line) in enumerate(lines.items()):
-        path = " ".join(place(x, y) for x, y in line)
-        parts.append(f'<polyline class="line" stroke="{_colour(number)}" points="{path}">'
-                     f"<title>{escape(name)}</title></polyline>")  # fmt: skip
-    return "".join([*parts, "</svg>"])
+def _tiers(runs: Mapping[str, Run]) -> list[str]:
+    """What each tier is promised, and what became of it."""
+    cards = []
+    for tier, first in _first(runs)["tiers"].items():
+        found = [
+            (name, run["tiers"][tier], _colour(place))
+            for place, (name, run) in enumerate(runs.items())
+        ]
+        target, bound = span(first["target_s"]), span(first["wait_bound_s"])
+        in_time = [
+            (name, one["started_in_time_pct"], f"{one['started_in_time_pct']:.1f} %", colour)
+            for name, one, colour in found
+        ]
+        starved = [
+            (name, one["starved"], _jobs(one["starved"]), colour) for name, one, colour in found
+        ]
+        cards.append(bars(f"{tier}: started in time", f"within {target} of arrival", in_time))
+        cards.append(bars(f"{tier}: waited too long", f"longer than {bound}", starved))
+    return ["<h2>Promises by tier</h2>", f'<div class="cards">{"".join(cards)}</div>']
+
+
+def _delays(runs: Mapping[str, Run]) -> list[str]:
+    """How many jobs were delayed no longer than that, of all and of each tier."""
+    found = [_cdf("All jobs", {name: run["delays_s"] for name, run in runs.items()}, runs)]
+    for tier in _first(runs)["tiers"]:
+        of_tier = {name: run["tiers"][tier]["delays_s"] for name, run in runs.items()}
+        found.append(_cdf(f"Tier {tier}", of_tier, runs))
+    told = "The part of jobs (%) that were delayed no longer than so long: higher is better."
+    return [f"<p>{told}</p>", f'<div class="two">{"".join(found)}</div>']
+
+
+def _cdf(title: str, of: Mapping[str, list[list[float]]], runs: Mapping[str, Run]) -> str:
+    longest = max((spread[-1][1] for spread in of.values()), default=1.0)
+    lines = _lines({name: [(one, pct) for pct, one in spread] for name, spread in of.items()}, runs)
+    return lines_chart(title, "delay, by factors", lines, spans(longest), amounts(100, " %"))
+
+
+def _over_time(runs: Mapping[str, Run]) -> list[str]:
+    """Runs upon each other: jobs that wait, GPUs in use."""
+    waiting, busy = {}, {}
+    for name, run in runs.items():
+        line = run["timeline"]
+        step = line["step_s"]
+        waiting[name] = steps_of(_summed(line["jobs_waiting_by_tier"]), step)
+        busy[name] = steps_of(_summed(line["gpus_by_tenant"]), step)
+    return [
+        '<div class="two">',
+        _upon("Queue length", "jobs that wait", waiting, runs),
+        _upon("GPUs in use", "GPUs that jobs work on", busy, runs),
+        "</div>",
+    ]
+
+
+def _upon(title: str, told: str, of: Mapping[str, Any], runs: Mapping[str, Run]) -> str:
+    most = max((y for points in of.values() for _, y in points), default=1.0)
+    return lines_chart(title, told, _lines(of, runs), _across(*runs.values()), amounts(most))
+
+
+def _one(name: str, run: Run, gantt: Gantt | None) -> list[str]:
+    """What one run was like."""
+    line = run["timeline"]
+    step, there, across = line["step_s"], line["gpus_there"], _across(run)
+    tenants = [
+        Line(name=tenant, points=steps_of(gpus, step), colour=_tenant_colour(place))
+        for place, (tenant, gpus) in enumerate(line["gpus_by_tenant"].items())
+    ]
+    tiers = [
+        Line(name=tier, points=steps_of(jobs, step), colour=_colour(place))
+        for place, (tier, jobs) in enumerate(line["jobs_waiting_by_tier"].items())
+    ]
+    most = max((y for one in tiers for _, y in one.points), default=1.0)
+    floors = _floors(run)
+    parts = [
+        f"<h2>{escape(name)}</h2>",
+        stack_chart(
+            "Shares over time", "GPUs by tenant", tenants, across, amounts(max(there)),
+            Line(name="GPUs there", points=steps_of(there, step), colour="var(--ink)", dashed=True),
+        ),
+        '<div class="two">',
+        lines_chart("Queue by tier", "jobs that wait", tiers, across, amounts(most)),
+        lines_chart("GPUs by tier", TIERS_TOLD, floors, across, amounts(max(there))),
+        "</div>",
+    ]  # fmt: skip
+    if gantt is not None:
+        parts.append(_gantt(gantt, across))
+    return parts
+
+
+def _floors(run: Run) -> list[Line]:
+    """What each tier had, and its floor."""
+    line, found = run["timeline"], []
+    for place, (tier, gpus) in enumerate(line["gpus_by_tier"].items()):
+        colour, floor = _colour(place), run["tiers"][tier]["floor_gpus"]
+        found.append(Line(name=tier, points=steps_of(gpus, line["step_s"]), colour=colour))
+        if floor:
+            ends = (0.0, floor), (run["pool"]["span_s"], floor)
+            found.append(Line(name="", points=ends, colour=colour, dashed=True))
+    return found
+
+
+def _gantt(gantt: Gantt, across: Axis) -> str:
+    which = f"{gantt.rows} of {gantt.gpus:,}" if gantt.rows < gantt.gpus else f"all {gantt.gpus:,}"
+    told = (
+        f"A row is a GPU, {which} are shown, node by node; two shades tell jobs apart, grey is "
+        "idle, blank is not there."
+    )
+    names = [*gantt.tenants, "all others"] if len(gantt.tenants) == 7 else gantt.tenants
+    legend = key((name, _tenant_colour(place), False) for place, name in enumerate(names))
+    height = min(max(4 * gantt.rows, 96), 512)
+    return picture(
+        "Who had which GPU", told, legend, as_text(gantt), height, across, f"{gantt.rows} GPUs"
+    )
 
 
 def _table(rows: list[list[str]]) -> str:
-    head, *lines = ["".join(f"<td>{escape(cell)}</td>" for cell in row) for row in rows]
-    body = "".join(f"<tr>{line}</tr>" for line in lines)
-    return f"<table><tr>{head.replace('td>', 'th>')}</tr>{body}</table>"
+    head, *lines = [[escape(cell) for cell in row] for row in rows]
+    body = "".join(f"<tr><td>{'</td><td>'.join(line)}</td></tr>" for line in lines)
+    top = f"<tr><th>{'</th><th>'.join(head)}</th></tr>"
+    return f'<div class="wide"><table>{top}{body}</table></div>'
 
 
-def _span(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7_200 else f"{seconds / 3_600:.0f} h"
+# ----------------------------------------------------------------------------- small things
+
+
+def _lines(of: Mapping[str, Any], runs: Mapping[str, Run]) -> list[Line]:
+    """A line for each run, in its colour; what was before a change is dashed."""
+    return [
+        Line(
+            name=name, points=of[name], colour=_colour(place), dashed=run["variant"] == "before"
+        )
+        for place, (name, run) in enumerate(runs.items())
+        if name in of
+    ]  # fmt: skip
+
+
+def _first(runs: Mapping[str, Run]) -> Run:
+    """Any run tells what all have in common: jobs, tiers."""
+    return next(iter(runs.values()))
+
+
+def _jobs(count: int) -> str:
+    return f"{count:,} job{'' if count == 1 else 's'}"
+
+
+def _across(*runs: Run) -> Axis:
+    return times(max(run["pool"]["span_s"] for run in runs))
+
+
+def _summed(parts: Mapping[str, list[float]]) -> list[float]:
+    return [sum(step) for step in zip(*parts.values(), strict=True)]
 
 
 def _colour(place: int) -> str:
-    return COLOURS[place % len(COLOURS)]
+    return f"var(--r{place % RUN_COLOURS})"
+
+
+def _tenant_colour(place: int) -> str:
+    return "#" + "".join(f"{part:02x}" for part in TENANTS[min(place, len(TENANTS) - 1)])

@@ -46,6 +46,8 @@ class Account:
         self.given_back: Micros = 0  # of work that was lost
         self.returned: Micros = 0  # set aside and not needed
         self.refused = 0  # jobs for which there was not enough
+        self.readings = 0  # that were booked while a job ran
+        self.overtaken = 0  # readings that came when their attempt was over
         self.must(AddAccount(account=ROOT, parent=None, name="org"), now)
         self.must(SetPolicy(policy=OrgPolicy(job_hold_max=WAITS_MAX)), now)
         if credits:
@@ -139,6 +141,20 @@ class Purse:
         self._account(work.org).must(
             Redraw(hold=hold, attempt=attempt, gpu_type=gpu_type, run_ms=_ms(run)), now
         )
+
+    def read(self, work: Work, attempt: int, run: int, now: Instant) -> None:
+        """Charge what an attempt has run so far; one that comes too late brings nothing new."""
+        account = self._account(work.org)
+        charge = ChargeId(f"{work.id}/{attempt}/{_ms(run)}")
+        outcome = account.do(
+            Charge(charge=charge, hold=HoldId(work.id), attempt=attempt, run_ms=_ms(run)), now
+        )
+        if not isinstance(outcome, Refusal):
+            account.readings += 1
+            return
+        over = outcome.code in (Code.ATTEMPT_SETTLED, Code.HOLD_CLOSED)
+        invariant(over, "the ledger refused a reading", refusal=outcome)
+        account.overtaken += 1
 
     def stop(
         self, work: Work, attempt: int, gpu_type: str, run: int, kept: int, now: Instant

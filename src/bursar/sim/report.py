@@ -3,21 +3,22 @@
 Nothing here depends on how fast the machine was, so equal runs give equal bytes.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from bursar.core.instant import HOUR, SECOND, Instant
 from bursar.core.scheduling.policy import Tier
 from bursar.core.value import value
 from bursar.sim.engine import Engine
-from bursar.sim.lives import Fate, Life
+from bursar.sim.floors import Floor, floors
+from bursar.sim.lives import AWAY, OPEN, Fate, Life
 from bursar.sim.metrics import finish_time_fairness, jain, mean, percentile, share_met, slowdown
 from bursar.sim.purse import Account, credits_of
+from bursar.sim.timeline import timeline
 
 SHORT_S: Final = 10.0  # runs shorter than this count as so long in slowdowns
 UNFAIR: Final = 1.05  # a finish-time fairness above it is unfair
-SPREAD: Final = (*range(5, 100, 5), 99, 99.9, 100)  # percentages of the delays that are told
-_NO_TIER: Final = Tier(name="other")
+SPREAD: Final = (*range(1, 100), 99.5, 99.9, 100)  # percentages of the delays that are told
 
 
 @value
@@ -26,6 +27,8 @@ class Seen:
 
     tier: str
     org: str
+    dates: int  # starts that were promised
+    late: float  # by how much one of these was late, at most
     wait: float  # until it first started
     delay: float | None  # all but its own run, if it is over: waiting and whatever making room cost
     completion: float | None
@@ -36,43 +39,43 @@ class Seen:
 def report(engine: Engine) -> dict[str, Any]:
     """All figures of a run that is over."""
     now, gpus = engine.now, engine.world.fleet.gpus
-    seen = [_seen(life, now, gpus) for life in engine.lives.values() if life.fate not in _TURNED]
-    tiers = {tier.name: tier for tier in engine.world.policy.tiers}
-    lives = engine.lives.values()
+    seen = [_seen(life, now, gpus) for life in engine.lives.values() if life.fate not in AWAY]
+    lives, kept = engine.lives.values(), floors(engine)
+    longest = max((work.run_max for work in engine.world.works), default=0) / SECOND
     return {
         "jobs": _jobs(lives, len(engine.world.works)),
         "pool": _pool(engine),
         "all": _figures(seen),
         "tiers": {
-            name: {**_figures(of), **_promises(of, tiers.get(name, _NO_TIER))}
-            for name, of in _grouped(seen, "tier").items()
+            tier.name: {
+                **_figures(of),
+                **_promises(of, tier, longest),
+                **_floor(kept.get(tier.name)),
+                "turned_away": _turned(engine, tier.name),
+                "delays_s": _spread(_delays(of)),
+            }
+            for tier, of in _by_tier(engine, seen)
         },
         "tenants": {
             name: {**_figures(of), **_money(engine.purse.accounts[name])}
             for name, of in _grouped(seen, "org").items()
         },
         "fairness": _fairness(seen),
-        "delays_s": _spread([one.delay for one in seen if one.delay is not None]),
-        "timeline": [
-            [(at - engine.world.begins_at) // SECOND, busy / 1_000, waiting]
-            for at, busy, waiting in engine.timeline.points
-        ],
+        "delays_s": _spread(_delays(seen)),
+        "provisioning": _provisioning(engine),
+        "timeline": timeline(engine),
         "problems": problems(engine),
     }
 
 
 def problems(engine: Engine) -> list[str]:
     """What does not add up in the books of the tenants."""
-    over = not any(life.fate in _OPEN for life in engine.lives.values())
+    over = not any(life.fate in OPEN for life in engine.lives.values())
     return [
         f"{org}: {problem}"
         for org, account in sorted(engine.purse.accounts.items())
         for problem in account.problems(over=over)
     ]
-
-
-_TURNED: Final = (Fate.UNPAID, Fate.UNFIT)
-_OPEN: Final = (Fate.WAITING, Fate.RUNNING)
 
 
 def _seen(life: Life, now: Instant, gpus: int) -> Seen:
@@ -81,14 +84,16 @@ def _seen(life: Life, now: Instant, gpus: int) -> Seen:
     wait = (started - work.arrives_at) / SECOND
     if ended is None:
         return Seen(
-            tier=work.tier, org=work.org, wait=wait, delay=None, completion=None, slowdown=None,
-            rho=None,
+            tier=work.tier, org=work.org, dates=life.dates, late=life.late / SECOND, wait=wait,
+            delay=None, completion=None, slowdown=None, rho=None,
         )  # fmt: skip
     completion, alone = (ended - work.arrives_at) / SECOND, life.total / SECOND
     wanted = (life.wanted_after - life.wanted_before) / (ended - work.arrives_at)
     return Seen(
         tier=work.tier,
         org=work.org,
+        dates=life.dates,
+        late=life.late / SECOND,
         wait=wait,
         delay=completion - alone,
         completion=completion,
@@ -104,21 +109,32 @@ def _grouped(seen: list[Seen], by: str) -> dict[str, list[Seen]]:
     return dict(sorted(groups.items()))
 
 
+def _by_tier(engine: Engine, seen: list[Seen]) -> Iterator[tuple[Tier, list[Seen]]]:
+    """The jobs of each tier that asked for anything, in the order of the tiers; others behind."""
+    known = {tier.name: tier for tier in engine.world.policy.tiers}
+    asked = {work.tier for work in engine.world.works}
+    groups = _grouped(seen, "tier")
+    for name in (*known, *sorted(asked - set(known))):
+        if name in asked:
+            yield known.get(name) or Tier(name=name), groups.get(name, [])
+
+
 def _jobs(lives: Iterable[Life], all: int) -> dict[str, int]:
     found = dict.fromkeys(Fate, 0)
     for life in lives:
         found[life.fate] += 1
-    unfinished = found.pop(Fate.WAITING) + found.pop(Fate.RUNNING)
+    unfinished = sum(found.pop(fate) for fate in OPEN)
     return {"all": all, **{fate.value: n for fate, n in found.items()}, "unfinished": unfinished}
 
 
 def _pool(engine: Engine) -> dict[str, float | int]:
     now, lives = engine.now, list(engine.lives.values())
-    capacity = engine.capacity.until(now) * 1_000
-    kept = sum(life.kept * life.work.milli_gpus for life in lives)
+    capacity = engine.nodes.capacity.until(now) * 1_000
+    kept = sum(life.kept_run * life.work.milli_gpus for life in lives)
     busy = engine.busy.until(now)
     return {
         "span_s": _round((now - engine.world.begins_at) / SECOND),
+        "offered_pct": _round(_offered(engine)),
         "utilisation_pct": _round(100 * busy / capacity if capacity else 0.0),
         "goodput_pct": _round(100 * kept / capacity if capacity else 0.0),
         "waste_pct": _round(100 * _lost(lives, "lost", "overhead") / busy if busy else 0.0),
@@ -126,9 +142,17 @@ def _pool(engine: Engine) -> dict[str, float | int]:
         "restart_gpu_h": _round(_lost(lives, "overhead") / 1_000 / HOUR),
         "preemptions": sum(life.preemptions for life in lives),
         "attempts_failed": sum(life.failures for life in lives),
-        "node_failures": engine.node_failures,
+        "node_failures": engine.nodes.failures,
         "rounds": engine.rounds,
     }
+
+
+def _offered(engine: Engine) -> float:
+    """All work that was asked for, in percent of what the fleet can do while jobs arrive."""
+    world = engine.world
+    work = sum(min(one.runs, one.run_max) * one.milli_gpus for one in world.works)
+    span = world.works[-1].arrives_at - world.begins_at if world.works else 0
+    return 100 * work / (1_000 * world.fleet.gpus * span) if span else 0.0
 
 
 def _lost(lives: list[Life], *names: str) -> int:
@@ -147,15 +171,36 @@ def _figures(seen: list[Seen]) -> dict[str, float | int]:
     return figures
 
 
-def _promises(seen: list[Seen], tier: Tier) -> dict[str, float | int]:
-    """What a tier is promised: a start in time, and that nobody waits without end."""
+def _promises(seen: list[Seen], tier: Tier, longest: float) -> dict[str, float | int]:
+    """What a tier is promised: a start in time, and that nobody waits without end.
+
+    Whoever has waited past the patience of its tier gets a date. That is no later than what runs
+    then can last, so one who waits longer than both together was starved.
+    """
     target, patience = tier.start_target / SECOND, tier.ages_after / SECOND
     delays = [one.wait if one.delay is None else one.delay for one in seen]
     return {
         "target_s": _round(target),
+        "patience_s": _round(patience),
         "started_in_time_pct": _round(share_met([one.wait for one in seen], target)),
         "delayed_within_target_pct": _round(share_met(delays, target)),
-        "starved": sum(one.wait > patience for one in seen),
+        "dates_given": sum(one.dates for one in seen),
+        "dates_missed": sum(one.late > 0 for one in seen),
+        "dates_missed_by_s": _round(max((one.late for one in seen), default=0.0)),
+        "waited_past_patience": sum(one.wait > patience for one in seen),
+        "wait_bound_s": _round(patience + longest),
+        "starved": sum(one.wait > patience + longest for one in seen),
+    }
+
+
+def _floor(found: Floor | None) -> dict[str, float]:
+    """For how long a tier had less than its floor although one of its jobs would have fitted."""
+    if found is None:
+        return {"floor_gpus": 0.0, "below_floor_s": 0.0, "below_floor_longest_s": 0.0}
+    return {
+        "floor_gpus": found.gpus,
+        "below_floor_s": _round(found.below / SECOND),
+        "below_floor_longest_s": _round(found.longest / SECOND),
     }
 
 
@@ -173,8 +218,29 @@ def _fairness(seen: list[Seen]) -> dict[str, float]:
     }
 
 
+def _turned(engine: Engine, tier: str) -> dict[str, int]:
+    """Submissions that were not let in, by code."""
+    turned = engine.door.turned if engine.door else {}
+    return {code: count for (whose, code), count in sorted(turned.items()) if whose == tier}
+
+
+def _provisioning(engine: Engine) -> dict[str, float | int]:
+    """What was ordered beside the fleet, and what that cost the operator."""
+    given = engine.nodes.provisioner
+    return {
+        "orders": given.orders if given else 0,
+        "node_h": _round(given.node_hours / HOUR) if given else 0.0,
+        "cost_credits": credits_of(given.cost) if given else 0.0,
+    }
+
+
+def _delays(seen: list[Seen]) -> list[float]:
+    return [one.delay for one in seen if one.delay is not None]
+
+
 def _spread(delays: list[float]) -> list[list[float]]:
     """How delays are spread: percentages, and the delay that so many do not exceed."""
+    delays = sorted(delays)
     return [[percent, _round(percentile(delays, percent))] for percent in SPREAD]
 
 
@@ -186,6 +252,8 @@ def _money(account: Account) -> dict[str, float | int]:
         "credits_given_back": credits_of(account.given_back),
         "credits_returned": credits_of(account.returned),
         "jobs_unpaid": account.refused,
+        "readings": account.readings,
+        "readings_overtaken": account.overtaken,
     }
 
 

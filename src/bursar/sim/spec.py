@@ -11,20 +11,33 @@ from decimal import Decimal, InvalidOperation
 from typing import Any, Final, TypeVar
 
 from bursar.core.instant import DAY, HOUR, MINUTE, NEVER, SECOND
-from bursar.core.money import CREDIT, Micros
+from bursar.core.money import CREDIT, PPM, Micros
 from bursar.core.scheduling.jobs import Path
-from bursar.core.scheduling.policy import Policy, Share
+from bursar.core.scheduling.policy import Policy, Share, Tier
 from bursar.core.value import altered, value
 from bursar.sim.chance import Chance
+from bursar.sim.doors import Admission
 from bursar.sim.fleets import Fleet, Group
 from bursar.sim.loads import Arrivals, Tenant, works
+from bursar.sim.provisioning import Offer, Provision
 from bursar.sim.work import Work
-from bursar.sim.world import World
+from bursar.sim.world import Clocks, Outage, World
 
 T = TypeVar("T")
 _SPAN: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd]?)", re.ASCII)
 _UNITS: Final = {"": SECOND, "s": SECOND, "m": MINUTE, "h": HOUR, "d": DAY}
-POLICY_FIELDS: Final = ("grace", "inside_a_user", "half_life", "preemptions_max", "reservations")
+WORDS: Final = {
+    "fleet", "tenants", "days", "policy", "tiers", "shares", "credits", "restart_cost", "drain",
+    "speed", "readings", "clocks", "admission", "provision", "outages",
+}  # fmt: skip
+POLICY_FIELDS: Final = (
+    "grace", "inside_a_user", "half_life", "preemptions_max", "reservations", "aged_part",
+    "turn_after",
+)  # fmt: skip
+TIER_FIELDS: Final = (
+    "weight", "floor_ppm", "ceiling_ppm", "start_target", "ages_after", "queue_max",
+    "rate_per_minute", "preempts",
+)  # fmt: skip
 
 
 class SpecWrong(ValueError):
@@ -42,6 +55,12 @@ class Spec:
     credits: tuple[tuple[str, Micros], ...] = ()
     restart_cost: int = 0
     drain: int = 30 * DAY
+    speeds: tuple[tuple[str, int], ...] = ()
+    readings: int = 0
+    clocks: Clocks = Clocks()
+    admission: Admission | None = None
+    provision: Provision | None = None
+    outages: tuple[Outage, ...] = ()
 
     def world(self, chance: Chance, given: tuple[Work, ...] | None = None) -> World:
         """The world with its jobs, drawn or given."""
@@ -50,7 +69,9 @@ class Spec:
             given = works(self.tenants, self.span, types, size, chance.stream("load"))
         return World(
             fleet=self.fleet, works=given, policy=self.policy, credits=self.credits,
-            restart_cost=self.restart_cost, drain=self.drain,
+            restart_cost=self.restart_cost, drain=self.drain, speeds=self.speeds,
+            readings=self.readings, clocks=self.clocks, admission=self.admission,
+            provision=self.provision, outages=self.outages,
         )  # fmt: skip
 
     def with_gpus(self, gpu_type: str, gpus: int) -> "Spec":
@@ -76,11 +97,11 @@ class Spec:
 def spec_of(given: object) -> Spec:
     """The world that was written down."""
     words = _mapping(given, "the file")
-    known = {"fleet", "tenants", "days", "policy", "shares", "credits", "restart_cost", "drain"}
-    _only(words, known, "the file")
+    _only(words, WORDS, "the file")
     groups = _list(words.get("fleet"), "fleet")
     tenants = _list(words.get("tenants", []), "tenants")
     credits = _mapping(words.get("credits", {}), "credits")
+    outages = _list(words.get("outages", []), "outages")
     return _checked(
         "the file",
         lambda: Spec(
@@ -99,6 +120,14 @@ def spec_of(given: object) -> Spec:
             ),
             restart_cost=span_of(words.get("restart_cost", 0), "restart_cost"),
             drain=span_of(words.get("drain", "30d"), "drain"),
+            speeds=_speeds(words.get("speed", {}), "speed"),
+            readings=span_of(words.get("readings", 0), "readings"),
+            clocks=_made(Clocks, words.get("clocks", {}), "clocks"),
+            admission=_optional(words, "admission", lambda one, at: _made(Admission, one, at)),
+            provision=_optional(words, "provision", _provision),
+            outages=tuple(
+                _made(Outage, one, f"outages[{place}]") for place, one in enumerate(outages)
+            ),
         ),
     )
 
@@ -140,7 +169,48 @@ def _policy(words: Mapping[str, Any]) -> Policy:
         for path, share in shares.items()
     ]
     policy = _made(Policy, given, "policy")
-    return altered(policy, shares=tuple(sorted(found, key=lambda one: one[0])))
+    tiers = _tiers(policy, _mapping(words.get("tiers", {}), "tiers"))
+    return altered(policy, tiers=tiers, shares=tuple(sorted(found, key=lambda one: one[0])))
+
+
+def _tiers(policy: Policy, given: Mapping[str, Any]) -> tuple[Tier, ...]:
+    """The tiers, with what was written down of them; they stay in their order."""
+    _only(given, {tier.name for tier in policy.tiers}, "tiers")
+    return tuple(
+        _changed(tier, given.get(tier.name, {}), f"tiers.{tier.name}") for tier in policy.tiers
+    )
+
+
+def _changed(tier: Tier, given: object, where: str) -> Tier:
+    words = _mapping(given, where)
+    _only(words, set(TIER_FIELDS), where)
+    read = {
+        name: _READ.get((Tier, name), _as_it_is)(one, f"{where}.{name}")
+        for name, one in words.items()
+    }
+    return _checked(where, lambda: altered(tier, **read))
+
+
+def _provision(given: object, where: str) -> Provision:
+    words = dict(_mapping(given, where))
+    offers = _list(words.pop("offers", None), f"{where}.offers")
+    words["offers"] = tuple(
+        _made(Offer, one, f"{where}.offers[{place}]") for place, one in enumerate(offers)
+    )
+    return _made(Provision, words, where)
+
+
+def _optional(words: Mapping[str, Any], name: str, read: Callable[[Any, str], T]) -> T | None:
+    """A part of the world that there need not be."""
+    return read(words[name], name) if name in words else None
+
+
+def _speeds(given: object, where: str) -> tuple[tuple[str, int], ...]:
+    """GPU types and how fast they are, in millionths."""
+    found = _mapping(given, where)
+    return tuple(
+        sorted((name, round(_number(one, f"{where}.{name}") * PPM)) for name, one in found.items())
+    )
 
 
 def _path(given: str, where: str) -> Path:
@@ -173,6 +243,8 @@ def _as_it_is(given: object, where: str) -> object:
 
 _Read = Callable[[Any, str], Any]
 _READ: Final[dict[tuple[type[Any], str], _Read]] = {
+    (Admission, "every"): span_of,
+    (Clocks, "late"): span_of,
     (Group, "price"): micros_of,
     (Group, "joins"): span_of,
     (Group, "fails_every"): span_of,
@@ -190,7 +262,16 @@ _READ: Final[dict[tuple[type[Any], str], _Read]] = {
     (Tenant, "checkpoint_cost"): span_of,
     (Share, "floor"): _by_type,
     (Share, "ceiling"): _by_type,
+    (Offer, "price"): micros_of,
+    (Offer, "delay"): span_of,
+    (Outage, "begins"): span_of,
+    (Outage, "lasts"): span_of,
     (Policy, "grace"): span_of,
+    (Provision, "every"): span_of,
+    (Provision, "keep"): span_of,
+    (Provision, "quiet"): span_of,
+    (Tier, "start_target"): span_of,
+    (Tier, "ages_after"): span_of,
 }
 
 

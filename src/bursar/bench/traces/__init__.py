@@ -8,10 +8,11 @@ lie in a folder that the caller names.
 import json as json_text
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from bursar.bench.traces import fairness, month, packed, report, tiers
+from bursar.bench.traces import fairness, month, packed, plots, report, tiers
 from bursar.bench.traces.figures import Experiment, Options, Say
 from bursar.bench.traces.reading import Missing
 
@@ -27,9 +28,13 @@ def measure(options: Options, only: Sequence[str], say: Say) -> list[Experiment]
     return [EXPERIMENTS[name](options, say) for name in only]
 
 
-def main(options: Options, *, json: bool = False, only: Sequence[str] = ()) -> bool:
+def main(
+    options: Options, *, json: bool = False, only: Sequence[str] = (), pictures: Path | None = None
+) -> bool:
     """Measure, and print tables or one object; whether all yardsticks came to what is known."""
     experiments = measure(options, only or list(EXPERIMENTS), _say)
+    for path in plots.draw(experiments, pictures) if pictures is not None else ():
+        _say(f"drawn: {path}")
     if json:
         print(json_text.dumps(report.as_object(experiments)))
     else:

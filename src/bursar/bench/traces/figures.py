@@ -3,8 +3,11 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from bursar.core.scheduling.policy import Policy
+
+OURS: Final = "Bursar"
 Say = Callable[[str], None]
 
 
@@ -14,7 +17,28 @@ class Options(NamedTuple):
     folder: Path
     seeds: int = 10  # of experiment A
     lists: tuple[str, ...] = ()  # of experiment A; () are all
-    ours: bool = True  # whether Bursar runs as well
+    ours: bool = True  # whether Bursar runs
+    others: bool = True  # whether the rules of others run
+    policy: Policy = Policy()  # by which Bursar decides
+
+
+class Goal(NamedTuple):
+    """What a figure should be: no more than a number, or no less."""
+
+    number: float
+    least: bool = False  # whether it should be no less
+
+    def met(self, value: float) -> bool:
+        """Whether a figure is as it should be."""
+        return self.short(value) <= 0
+
+    def short(self, value: float) -> float:
+        """How far a figure is from it; less than nothing if it is better."""
+        return self.number - value if self.least else value - self.number
+
+    def told(self) -> str:
+        """The same in words."""
+        return f"{'≥' if self.least else '≤'} {self.number:,g}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,8 +56,8 @@ class Figure:
     unit: str = ""
     known: float | None = None
     within: float | None = None
-    most: float | None = None  # the goal: no more than this
-    least: float | None = None  # the goal: no less than this
+    must: Goal | None = None
+    reach: Goal | None = None  # better than it must be
 
     @property
     def reproduced(self) -> bool | None:
@@ -43,18 +67,9 @@ class Figure:
         return abs(self.value - self.known) <= self.within
 
     @property
-    def goal(self) -> str:
-        """What it should be, in words."""
-        told = [f"≤ {self.most:,g}"] if self.most is not None else []
-        return ", ".join([*told, f"≥ {self.least:,g}"] if self.least is not None else told)
-
-    @property
     def met(self) -> bool | None:
-        """Whether it is as it should be; None when nobody said how that is."""
-        if self.most is None and self.least is None:
-            return None
-        enough = self.least is None or self.value >= self.least
-        return enough and (self.most is None or self.value <= self.most)
+        """Whether it is as it must be; None when nobody said how that is."""
+        return None if self.must is None else self.must.met(self.value)
 
     def told(self) -> dict[str, Any]:
         """The same for machines."""
@@ -67,8 +82,10 @@ class Figure:
             "known": self.known,
             "within": self.within,
             "reproduced": self.reproduced,
-            "goal": self.goal,
-            "goal_met": self.met,
+            "must": self.must and self.must.told(),
+            "must_met": self.met,
+            "reach_for": self.reach and self.reach.told(),
+            "short_of_reach": self.reach and round(max(self.reach.short(self.value), 0), 4),
         }
 
 
@@ -86,12 +103,18 @@ class Experiment:
         """Whether every yardstick came to what is known of it."""
         return all(figure.reproduced is not False for figure in self.figures)
 
+    @property
+    def missed(self) -> list[Figure]:
+        """What is not as it must be."""
+        return [figure for figure in self.figures if figure.met is False]
+
     def told(self) -> dict[str, Any]:
         """The same for machines."""
         return {
             "experiment": self.name,
             "what": self.what,
             "baselines_reproduced": self.trusted,
+            "must_met": not self.missed,
             "figures": [figure.told() for figure in self.figures],
             "notes": self.notes,
         }

@@ -8,7 +8,25 @@ from types import MappingProxyType
 from typing import Final
 
 from bursar.bench.traces import reading
-from bursar.bench.traces.figures import Experiment, Figure, Options, Say, mean, percentile
+from bursar.bench.traces.driven import (
+    BLIND,
+    EXACT,
+    NODE_GPUS,
+    PARTS,
+    Track,
+    drive_month,
+    parts,
+)
+from bursar.bench.traces.figures import (
+    OURS,
+    Experiment,
+    Figure,
+    Goal,
+    Options,
+    Say,
+    mean,
+    percentile,
+)
 from bursar.bench.traces.replay import SECOND, Ask, Rule, Task, queue, rank
 
 NEAR: Final = 0.06  # of a known figure
@@ -45,11 +63,22 @@ MONTH: Final = MappingProxyType[str, tuple[Month, tuple[float, float]]](  # aver
 )  # fmt: skip
 
 
+NODES: Final = 120  # of 8 GPUs each, on which Bursar runs: 960 GPUs
+BLIND_AVERAGE: Final = 1.2 * 1_541  # LAS and a fifth
+SLOWDOWN: Final = 1.5  # times that on the tenant's own part
+TRACKS: Final = MappingProxyType[str, tuple[Track, Goal | None, Goal, Goal | None]](
+    {
+        "blind": (BLIND, Goal(BLIND_AVERAGE), Goal(1_800), None),
+        "exact": (EXACT, None, Goal(1_200), Goal(3_600)),
+    }
+)
+
+
 def philly(options: Options, say: Say) -> Experiment:
     """How long a month's jobs of seven tenants wait in a pool that is a little too small."""
     experiment = Experiment(name="philly-oct", what="a month of rigid jobs: waiting, s")
     asks = reading.month(options.folder)
-    for place, (gpus, every) in enumerate(POOLS):
+    for place, (gpus, every) in enumerate(POOLS if options.others else ()):
         for policy, (run, known) in MONTH.items():
             say(f"philly-oct: {gpus} GPUs, {policy}")
             waited = [task.waited / SECOND for task in run(asks, gpus, every)]
@@ -63,4 +92,55 @@ def philly(options: Options, say: Say) -> Experiment:
                     load=load, policy=policy, what="p99", value=percentile(waited, 0.99), unit="s"
                 ),
             ]  # fmt: skip
+    for name in TRACKS if options.ours else ():
+        experiment.figures += _ours(asks, name, options, say)
     return experiment
+
+
+def _ours(asks: Sequence[Ask], name: str, options: Options, say: Say) -> list[Figure]:
+    """One track: how long jobs wait, and how much worse off a tenant is than alone."""
+    track, must, reach, reach_p99 = TRACKS[name]
+    say(f"philly-oct: {NODES * NODE_GPUS} GPUs, {OURS}, {name}")
+    done = drive_month(asks, NODES, options.policy, track)
+    waited = [task.waited / SECOND for task in done]
+    figures = [
+        ("average", mean(waited), "s", must, reach),
+        ("p99", percentile(waited, 0.99), "s", None, reach_p99),
+        ("stops", float(sum(task.stops for task in done)), "", None, None),
+    ]
+    if track == BLIND:
+        worst = Goal(SLOWDOWN)
+        here = slowdowns(done)
+        for vc, nodes in parts_of(asks, NODES).items():
+            say(f"philly-oct: {vc} alone on {nodes * NODE_GPUS} GPUs")
+            own = [ask for ask in asks if ask.owner == vc]
+            alone = slowdowns(drive_month(own, nodes, options.policy, track))
+            figures.append(
+                (f"{vc}: slowdown, by its own part", here[vc] / alone[vc], "", worst, None)
+            )
+    return [
+        Figure(
+            load=f"{NODES * NODE_GPUS} GPUs", policy=f"{OURS}, {name}", what=what, value=value,
+            unit=unit, must=must, reach=reach,
+        )
+        for what, value, unit, must, reach in figures
+    ]  # fmt: skip
+
+
+def slowdowns(done: Sequence[Task]) -> dict[str, float]:
+    """By tenant: the mean of how many times longer a job took than it ran."""
+    seen: dict[str, list[float]] = {}
+    for task in done:
+        seen.setdefault(task.ask.owner, []).append(task.jct / max(task.ask.runs, 1))
+    return {vc: mean(values) for vc, values in seen.items()}
+
+
+def parts_of(asks: Sequence[Ask], nodes: int) -> dict[str, int]:
+    """Nodes of each tenant if the pool were divided by use; at least enough for its largest job."""
+    largest: dict[str, int] = {}
+    for ask in asks:
+        largest[ask.owner] = max(largest.get(ask.owner, 0), ask.gpus)
+    return {
+        vc: max(round(nodes * part / PARTS), -(-largest[vc] // NODE_GPUS))
+        for vc, part in parts(asks).items()
+    }

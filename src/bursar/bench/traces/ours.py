@@ -48,7 +48,7 @@ class Placing:
         return True
 
     def _shape(self, pod: Pod) -> Shape:
-        known = tuple(model for model in pod.models if model in self._models)
+        known = tuple(model for model in self._models if model in pod.models)
         return Shape(
             types=known or pod.models or self._models, alike=True,
             gpus=0 if pod.shared else pod.gpus, milli=pod.milli if pod.shared else 0,

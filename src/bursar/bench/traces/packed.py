@@ -1,18 +1,25 @@
 """Experiment A run: the yardsticks, held against what their authors published, and Bursar."""
 
 from time import process_time
+from types import MappingProxyType
 from typing import Final
 
 from bursar.bench.traces import reading
-from bursar.bench.traces.figures import Experiment, Figure, Options, Say, mean
+from bursar.bench.traces.figures import OURS, Experiment, Figure, Goal, Options, Say, mean
 from bursar.bench.traces.ours import pack_ours
 from bursar.bench.traces.packing import BestFit, Curve, Fgd, pack, shuffled, typical_of
 
-OURS: Final = "Bursar"
 FIRST_SEED: Final = 42
 ASKED: Final = (100, 130)  # percent of the cluster
 POINTS: Final = 0.5  # how near a yardstick comes to the published mean
 SLACK: Final = 0.05  # how far below FGD is not below it
+AHEAD: Final = MappingProxyType[str, dict[int, float]](  # what to reach for
+    {
+        "default": {100: 95.6, 130: 95.8},
+        "gpushare100": {100: 87.2, 130: 87.5},
+        "gpuspec33": {100: 89.0, 130: 94.55},
+    }
+)
 DECIDED_S: Final = 30.0  # one run of ours, in seconds of one core
 
 
@@ -29,8 +36,9 @@ def packing(options: Options, say: Say) -> Experiment:
         for seed in range(FIRST_SEED, FIRST_SEED + options.seeds):
             say(f"A: {workload}, seed {seed}")
             coming, order = shuffled(pods, hosts, seed)
-            curves.setdefault("BestFit", []).append(pack(coming, order, BestFit()))
-            curves.setdefault("FGD", []).append(pack(coming, order, Fgd(typical)))
+            if options.others:
+                curves.setdefault("BestFit", []).append(pack(coming, order, BestFit()))
+                curves.setdefault("FGD", []).append(pack(coming, order, Fgd(typical)))
             if options.ours:
                 began = process_time()
                 curves.setdefault(OURS, []).append(pack_ours(pods, coming, order))
@@ -40,7 +48,7 @@ def packing(options: Options, say: Say) -> Experiment:
         experiment.figures.append(
             Figure(
                 load="all", policy=OURS, what="slowest run", value=slowest, unit="s",
-                most=DECIDED_S,
+                reach=Goal(DECIDED_S),
             )
         )  # fmt: skip
     experiment.notes.append(f"means of {options.seeds} seeds from {FIRST_SEED} on")
@@ -52,18 +60,21 @@ def _packed(
 ) -> list[Figure]:
     """One list: yardsticks against what is published, ours against the best that is published."""
     figures = []
+    ahead = AHEAD.get(workload)
     for percent in ASKED:
         others = [
             value for (load, _, at), value in known.items() if (load, at) == (workload, percent)
         ]
         for policy, runs in curves.items():
+            mine = policy == OURS
             told = known.get((workload, policy, percent))
             figures.append(
                 Figure(
                     load=workload, policy=policy, what=f"at {percent} % asked for", unit="%",
                     value=mean([curve.at(percent) for curve in runs]),
                     known=told, within=None if told is None else POINTS,
-                    least=max(others) - SLACK if policy == OURS and others else None,
+                    must=Goal(max(others) - SLACK, least=True) if mine and others else None,
+                    reach=Goal(ahead[percent], least=True) if mine and ahead else None,
                 )
             )  # fmt: skip
     return figures

@@ -8,8 +8,11 @@ from rich.table import Table
 
 from bursar.bench.traces.figures import Experiment, Figure
 
-COLUMNS: Final = ("load", "policy", "what", ">measured", ">known", "reproduced", ">goal", "met")
-WIDTH: Final = 120  # columns of the table where nobody says how many there are
+COLUMNS: Final = (
+    "load", "policy", "what", ">measured", ">known", "near", ">must", "met", ">reach for",
+    ">short by",
+)  # fmt: skip
+WIDTH: Final = 132  # columns of the table where nobody says how many there are
 WORDS: Final = {True: "yes", False: "NO", None: ""}
 
 
@@ -19,6 +22,7 @@ def as_object(experiments: list[Experiment]) -> dict[str, Any]:
         "benchmark": "traces",
         "experiments": [experiment.told() for experiment in experiments],
         "baselines_reproduced": all(experiment.trusted for experiment in experiments),
+        "must_met": not any(experiment.missed for experiment in experiments),
     }
 
 
@@ -38,11 +42,31 @@ def print_tables(experiments: list[Experiment]) -> None:
         console.print(table)
         for line in experiment.notes:
             console.print(line, soft_wrap=True, markup=False)
-        told = "all as known" if experiment.trusted else "NOT as known: do not go by this run"
-        console.print(f"{experiment.name}: yardsticks {told}", soft_wrap=True, markup=False)
+        for line in (_yardsticks(experiment), _musts(experiment)):
+            console.print(f"{experiment.name}: {line}", soft_wrap=True, markup=False)
+
+
+def _yardsticks(experiment: Experiment) -> str:
+    near = [figure for figure in experiment.figures if figure.reproduced is not None]
+    if not near:
+        return "no yardsticks were run"
+    off = sum(not figure.reproduced for figure in near)
+    if off:
+        return f"{off} of {len(near)} yardsticks NOT as known: do not go by this run"
+    return f"all {len(near)} yardsticks as known"
+
+
+def _musts(experiment: Experiment) -> str:
+    """What must be, and how much of it is."""
+    musts = sum(figure.must is not None for figure in experiment.figures)
+    if not musts:
+        return "nothing of ours was run"
+    missed = [f"{figure.load}, {figure.what}" for figure in experiment.missed]
+    return f"missed: {'; '.join(missed)}" if missed else f"all {musts} that must be met are"
 
 
 def _cells(figure: Figure) -> list[str]:
+    reach = figure.reach
     return [
         figure.load,
         figure.policy,
@@ -50,8 +74,10 @@ def _cells(figure: Figure) -> list[str]:
         f"{_number(figure.value)} {figure.unit}".rstrip(),
         "" if figure.known is None else _number(figure.known),
         WORDS[figure.reproduced],
-        figure.goal,
+        "" if figure.must is None else figure.must.told(),
         WORDS[figure.met],
+        "" if reach is None else reach.told(),
+        "" if reach is None else _number(max(reach.short(figure.value), 0.0)),
     ]
 
 

@@ -1,0 +1,22 @@
+"""A quantity that changes in steps over time."""
+
+from bursar.core.instant import Instant
+
+
+class Area:
+    """A quantity, and the area under it."""
+
+    def __init__(self, at: Instant) -> None:
+        self.level = 0
+        self._area = 0
+        self._since = at
+
+    def change(self, by: int, now: Instant) -> None:
+        """Let the quantity change."""
+        self._area = self.until(now)
+        self._since = now
+        self.level += by
+
+    def until(self, now: Instant) -> int:
+        """The area so far, in units times microseconds."""
+        return self._area + self.level * (now - self._since)

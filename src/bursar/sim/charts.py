@@ -1,0 +1,209 @@
+"""Charts in HTML: lines and areas are drawn by SVG that stretches, words beside them do not.
+
+So a chart is as wide as its page, and its words are as large on a telephone as on a desk.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from html import escape
+from itertools import pairwise
+from math import floor, log10
+from typing import Final
+
+from bursar.core.value import value
+
+Points = Sequence[tuple[float, float]]
+SIZE: Final = 1_000  # of a drawing, each way; it is stretched to the plot
+TICKS: Final = 5  # of an axis, about
+_MINUTE, _HOUR, _DAY = 60, 3_600, 86_400
+_TIMES: Final = (
+    _MINUTE, 5 * _MINUTE, 15 * _MINUTE, _HOUR, 2 * _HOUR, 3 * _HOUR, 6 * _HOUR, 12 * _HOUR, _DAY,
+    2 * _DAY, 5 * _DAY, 10 * _DAY, 30 * _DAY, 100 * _DAY,
+)  # fmt: skip
+_SPANS: Final = (1, 10, _MINUTE, 10 * _MINUTE, _HOUR, 6 * _HOUR, _DAY, 7 * _DAY, 30 * _DAY)
+
+
+@value
+class Line:
+    """One line of a chart."""
+
+    name: str  # "" if what colours mean does not name it
+    points: Points
+    colour: str  # as CSS has it
+    dashed: bool = False
+
+
+@value
+class Axis:
+    """What places along a side mean."""
+
+    low: float
+    high: float
+    ticks: tuple[tuple[float, str], ...]
+    place: Callable[[float], float] = float  # values are drawn at this
+
+    def at(self, number: float) -> float:
+        """Where a value lies, from 0 to 1."""
+        low, high = self.place(self.low), self.place(self.high)
+        return (self.place(number) - low) / ((high - low) or 1.0)
+
+
+# ----------------------------------------------------------------------------- axes
+
+
+def amounts(most: float, unit: str = "") -> Axis:
+    """From nothing to at least `most`, with round figures."""
+    step = 10 ** floor(log10(most / TICKS)) if most > 0 else 1.0
+    step *= next(times for times in (1, 2, 5, 10) if step * times * TICKS >= most)
+    count = max(-(-most // step), 1)
+    figures = [step * place for place in range(int(count) + 1)]
+    return Axis(low=0, high=figures[-1], ticks=tuple((one, f"{one:,g}{unit}") for one in figures))
+
+
+def times(seconds: float) -> Axis:
+    """From the beginning of a run to its end, in days or hours."""
+    step = next((one for one in _TIMES if one * 8 >= seconds), _TIMES[-1])
+    marks = range(0, int(seconds) + 1, step)
+    return Axis(low=0, high=max(seconds, 1.0), ticks=tuple((at, _clock(at, step)) for at in marks))
+
+
+def spans(longest: float) -> Axis:
+    """Spans from a second to the longest, in equal steps by factor."""
+    high = next((one for one in _SPANS if one >= longest), max(longest, 1.0))
+    ticks = tuple((one, span(one)) for one in _SPANS if one <= high)
+    return Axis(low=1, high=high, ticks=ticks, place=lambda one: log10(max(one, 1.0)))
+
+
+def span(seconds: float) -> str:
+    """A span as people say it."""
+    for unit, name in ((_DAY, "d"), (_HOUR, "h"), (_MINUTE, "min")):
+        if seconds >= unit * (2 if unit == _MINUTE and seconds % unit else 1):
+            return f"{round(seconds / unit, 1):g} {name}"
+    return f"{round(seconds, 1):g} s"
+
+
+def _clock(seconds: int, step: int) -> str:
+    if step >= _DAY:
+        return f"{seconds // _DAY} d"
+    return f"{seconds // _HOUR} h" if step >= _HOUR else f"{seconds // _MINUTE} min"
+
+
+# ----------------------------------------------------------------------------- charts
+
+
+def lines_chart(title: str, told: str, lines: Sequence[Line], across: Axis, up: Axis) -> str:
+    """Lines over one axis; what lies beyond it is not drawn."""
+    drawn = "".join(
+        f'<path class="line{" dashed" if line.dashed else ""}" style="stroke:{line.colour}" '
+        f'd="{path_of(line.points, across, up)}"><title>{escape(line.name)}</title></path>'
+        for line in lines
+    )
+    return _figure(title, told, drawn, across, up, ((line.name, line) for line in lines))
+
+
+def steps_of(values: Sequence[float], step: float) -> Points:
+    """A mean for each step as points: in the middle of it."""
+    return [((place + 0.5) * step, one) for place, one in enumerate(values)]
+
+
+def stack_chart(
+    title: str, told: str, parts: Sequence[Line], across: Axis, up: Axis, over: Line
+) -> str:
+    """Areas that lie upon each other, the first at the bottom, and a line over them."""
+    drawn, below = [], [(x, 0.0) for x, _ in parts[0].points] if parts else []
+    for part in parts:
+        above = [(x, y + under) for (x, y), (_, under) in zip(part.points, below, strict=True)]
+        outline = [*above, *reversed(below)]
+        drawn.append(
+            f'<path style="fill:{part.colour}" d="{path_of(outline, across, up)}Z">'
+            f"<title>{escape(part.name)}</title></path>"
+        )
+        below = above
+    drawn.append(
+        f'<path class="line dashed" style="stroke:{over.colour}" '
+        f'd="{path_of(over.points, across, up)}"/>'
+    )
+    named = ((line.name, line) for line in (*parts, over))
+    return _figure(title, told, "".join(drawn), across, up, named)
+
+
+def bars(title: str, told: str, rows: Sequence[tuple[str, float, str, str]]) -> str:
+    """A bar for each run: its name, its length, what is written at it, its colour."""
+    longest = max((length for _, length, _, _ in rows), default=0.0) or 1.0
+    drawn = "".join(
+        f'<div class="bar"><span>{escape(name)}</span><div><i style="background:{colour};'
+        f'width:{100 * length / longest:.1f}%"></i></div><span>{escape(shown)}</span></div>'
+        for name, length, shown, colour in rows
+    )
+    return (
+        f'<figure class="card"><figcaption>{escape(title)}</figcaption>{drawn}'
+        f"<p>{escape(told)}</p></figure>"
+    )
+
+
+def picture(
+    title: str, told: str, legend: str, address: str, height: int, across: Axis, rows: str
+) -> str:
+    """A picture with an axis of time below."""
+    image = f'<img alt="{escape(title)}" src="{address}">'
+    return (
+        f"<figure><figcaption>{escape(title)}</figcaption><p>{escape(told)}</p>{legend}"
+        f'<div class="plot" style="height:{height}px">{image}'
+        f'<span class="side">{escape(rows)}</span>{_below(across)}</div></figure>'
+    )
+
+
+def key(entries: Iterable[tuple[str, str, bool]]) -> str:
+    """What colours mean: names, colours, and whether the line is dashed."""
+    marks = (
+        f'<li><i class="{"dash" if dashed else ""}" style="--c:{colour}"></i>{escape(name)}</li>'
+        for name, colour, dashed in entries
+    )
+    return f'<ul class="key">{"".join(marks)}</ul>'
+
+
+def _figure(
+    title: str, told: str, drawn: str, across: Axis, up: Axis, named: Iterable[tuple[str, Line]]
+) -> str:
+    grid = "".join(
+        f'<path class="grid" d="M0 {SIZE - SIZE * up.at(at):.0f}H{SIZE}"/>' for at, _ in up.ticks
+    )
+    beside = "".join(
+        f'<span class="y" style="bottom:{100 * up.at(at):.1f}%">{escape(text)}</span>'
+        for at, text in up.ticks
+    )
+    legend = key((name, line.colour, line.dashed) for name, line in named if name)
+    return (
+        f"<figure><figcaption>{escape(title)}</figcaption><p>{escape(told)}</p>{legend}"
+        f'<div class="plot"><svg viewBox="0 0 {SIZE} {SIZE}" preserveAspectRatio="none" '
+        f'role="img" aria-label="{escape(title)}">{grid}{drawn}</svg>{beside}{_below(across)}</div>'
+        "</figure>"
+    )
+
+
+def _below(across: Axis) -> str:
+    """The words of the lower axis; every other one can be left out where there is little room."""
+    return "".join(
+        f'<span class="x{" odd" if place % 2 else ""}" style="left:{100 * across.at(at):.1f}%">'
+        f"{escape(text)}</span>"
+        for place, (at, text) in enumerate(across.ticks)
+    )
+
+
+def path_of(points: Points, across: Axis, up: Axis) -> str:
+    """A path through points, without those on a straight line between their neighbours."""
+    placed = [
+        (round(SIZE * across.at(x)), round(SIZE - SIZE * up.at(min(y, up.high)))) for x, y in points
+    ]
+    kept = [point for point, after in pairwise([*placed, (-1, -1)]) if point != after]
+    return "M" + "L".join(f"{x} {y}" for x, y in _bends(kept))
+
+
+def _bends(points: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    found = points[:2]
+    for point in points[2:]:
+        (ax, ay), (bx, by) = found[-2:]
+        if (bx - ax) * (point[1] - ay) == (by - ay) * (point[0] - ax) and point not in found[-2:]:
+            found[-1] = point
+        else:
+            found.append(point)
+    return found

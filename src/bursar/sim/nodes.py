@@ -1,0 +1,177 @@
+"""The machines of a made-up world: they join, fail, are drained, ordered and let go."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from bursar.core.ids import JobId
+from bursar.core.instant import Instant
+from bursar.core.scheduling.cluster import Cluster
+from bursar.core.scheduling.jobs import Shape, need
+from bursar.core.scheduling.machines import Machine, Node, NodeId, NodeState
+from bursar.core.value import altered
+from bursar.sim.area import Area
+from bursar.sim.chance import Chance
+from bursar.sim.fleets import Group
+from bursar.sim.provisioning import Provisioner
+from bursar.sim.world import World
+
+Later = Callable[[Instant, str, str, int], None]  # when, what, to which node, a figure
+
+
+class Stay(NamedTuple):
+    """A node that was there from when to when."""
+
+    node: NodeId
+    since: Instant
+    until: Instant
+
+
+class Nodes:
+    """All nodes of a run: which are there, and what happens to them next."""
+
+    def __init__(self, world: World, cluster: Cluster, chance: Chance, later: Later) -> None:
+        self.provisioner = None if world.provision is None else Provisioner(world.provision)
+        self.capacity = Area(world.begins_at)  # GPUs that are there
+        self.stays: list[Stay] = []
+        self.gpus: dict[NodeId, int] = {}  # of all nodes that were ever there
+        self.failures = 0
+        self._world = world
+        self._cluster = cluster
+        self._later = later
+        self._groups: dict[NodeId, Group] = {}  # of the fleet
+        self._luck: dict[NodeId, Chance] = {}
+        self._since: dict[NodeId, Instant] = {}  # nodes that are there, and from when on
+        self._drained: dict[NodeId, Instant] = {}  # by an operator, until when
+        self._leaving: set[NodeId] = set()  # ordered nodes that go when they are empty
+        self._fitting: dict[Shape, bool] = {}
+        for node, group in world.fleet.named():
+            self._groups[node.id] = group
+            self._luck[node.id] = chance.stream(f"node/{node.id}")
+            if group.joins:
+                self._order(node, group.joins, world.begins_at)
+            else:
+                self._ready(node, world.begins_at)
+        self._plan_outages()
+        if world.provision is not None:
+            later(world.begins_at + world.provision.every, "advise", "", 0)
+
+    def close(self, now: Instant) -> None:
+        """The world is over: note what is still there."""
+        for node, since in sorted(self._since.items()):
+            self.stays.append(Stay(node, since, now))
+        if self.provisioner is not None:
+            for node in sorted(self.provisioner.since):
+                self.provisioner.left(node, now)
+
+    def fits(self, shape: Shape) -> bool:
+        """Whether a job could run if nothing else did, and all were there that can be ordered."""
+        known = self._fitting.get(shape)
+        if known is None:
+            known = self._fitting[shape] = any(
+                self._tasks(shape, gpu_type) >= shape.tasks for gpu_type in shape.types
+            )
+        return known
+
+    def _tasks(self, shape: Shape, gpu_type: str) -> int:
+        """Tasks of a job that all nodes of a type could have at once."""
+        nodes = [(self._cluster.machines[node].node, 1) for node in self._groups]
+        if self._world.provision is not None:
+            nodes += [(offer.node, offer.most) for offer in self._world.provision.offers]
+        count = 0
+        for node, times in nodes:
+            task = need(shape, node.kind) if node.gpu_type == gpu_type else None
+            count += task.times_in(Machine(node).room) * times if task else 0
+        return count
+
+    # ----------------------------------------------------------------------- there or not
+
+    def join(self, name: NodeId, now: Instant) -> None:
+        """A node that was on order, or failed, is there."""
+        self._ready(altered(self._node(name), state=NodeState.READY), now)
+
+    def taken_on(self, name: NodeId) -> list[JobId]:
+        """Jobs that have GPUs of a node, or have them kept there."""
+        return sorted(self._cluster.machines[name].taken)
+
+    def fail(self, name: NodeId, now: Instant) -> None:
+        """A node is gone; whatever ran there has been stopped."""
+        self.failures += 1
+        node = self._node(name)
+        self._cluster.add_node(altered(node, state=NodeState.DEAD))
+        self._gone(node, now)
+        self._later(now + self._groups[name].repaired_in, "join", name, 0)
+
+    def _order(self, node: Node, delay: int, now: Instant) -> None:
+        ready_at = now + delay
+        self._cluster.add_node(altered(node, state=NodeState.ON_ORDER, ready_at=ready_at))
+        self._later(ready_at, "join", node.id, 0)
+
+    def _ready(self, node: Node, now: Instant) -> None:
+        """A node can be used, until it fails."""
+        drained = self._drained.get(node.id, now) > now
+        self._cluster.add_node(altered(node, state=NodeState.DRAINING) if drained else node)
+        self.capacity.change(node.gpus, now)
+        self._since[node.id], self.gpus[node.id] = now, node.gpus
+        group = self._groups.get(node.id)
+        if group is None and self.provisioner is not None:
+            self.provisioner.since[node.id] = now
+        elif group is not None and group.fails_every:
+            lasts = int(self._luck[node.id].wait(group.fails_every)) + 1
+            self._later(now + lasts, "fail", node.id, 0)
+
+    def _gone(self, node: Node, now: Instant) -> None:
+        self.capacity.change(-node.gpus, now)
+        self.stays.append(Stay(node.id, self._since.pop(node.id), now))
+
+    def _node(self, name: NodeId) -> Node:
+        return self._cluster.machines[name].node
+
+    # ----------------------------------------------------------------------- drained by an operator
+
+    def _plan_outages(self) -> None:
+        """Drains by an operator happen as they were written down."""
+        names = sorted(self._groups)
+        for outage in self._world.outages:
+            of_type = [name for name in names if self._groups[name].gpu_type == outage.gpu_type]
+            for name in of_type[: outage.nodes]:
+                begins = self._world.begins_at + outage.begins
+                self._later(begins, "drain", name, outage.lasts)
+                self._later(begins + outage.lasts, "undrain", name, 0)
+
+    def drain(self, name: NodeId, lasts: int, now: Instant) -> None:
+        """An operator drains a node for a while."""
+        node = self._node(name)
+        self._drained[name] = max(self._drained.get(name, 0), now + lasts)
+        if node.state is NodeState.READY:
+            self._cluster.add_node(altered(node, state=NodeState.DRAINING))
+
+    def undrain(self, name: NodeId, now: Instant) -> None:
+        """It can be used again, if it is there and nobody else drained it."""
+        node = self._node(name)
+        if self._drained[name] <= now and node.state is NodeState.DRAINING:
+            self._cluster.add_node(altered(node, state=NodeState.READY))
+
+    # ----------------------------------------------------------------------- ordered on advice
+
+    def advise(self, now: Instant) -> bool:
+        """Ask what to order and what to let go, and do it; whether anything was done."""
+        assert self.provisioner is not None
+        assert self._world.provision is not None
+        ordered, drained = self.provisioner.look(self._cluster, now)
+        for node, delay in ordered:
+            self._order(node, delay, now)
+        for going in drained:
+            self._cluster.add_node(altered(self._node(going), state=NodeState.DRAINING))
+            self._leaving.add(going)
+        self._later(now + self._world.provision.every, "advise", "", 0)
+        return bool(ordered or drained)
+
+    def let_go(self, now: Instant) -> None:
+        """Ordered nodes that were drained and are empty are gone."""
+        for name in sorted(self._leaving):
+            machine = self._cluster.machines[name]
+            if not machine.taken and self.provisioner is not None:
+                self._leaving.remove(name)
+                self._gone(machine.node, now)
+                self._cluster.drop_node(name)
+                self.provisioner.left(name, now)

@@ -1,0 +1,111 @@
+"""Nodes that come and go with the demand, as the scheduler's own advice says.
+
+Advice is asked for now and then. What it says to order is there after a delay; what it says to
+drain goes when nothing runs there. Only nodes that were ordered go: the fleet stays.
+"""
+
+from collections.abc import Iterator
+
+from bursar.core.checks import text, whole
+from bursar.core.instant import HOUR, MINUTE, NEVER, Instant
+from bursar.core.money import AMOUNT_MAX, CREDIT, PPM, Micros
+from bursar.core.scheduling.autoscale import Advice, Scaling, advise
+from bursar.core.scheduling.autoscale import Offer as Ordered
+from bursar.core.scheduling.cluster import Cluster
+from bursar.core.scheduling.machines import GPUS_MAX, Node, NodeId
+from bursar.core.value import altered, value
+
+LABEL = "ordered"  # tells these nodes from those of the fleet
+
+
+@value
+class Offer:
+    """Nodes that can be had."""
+
+    gpu_type: str
+    gpus: int = 8  # of each node
+    price: Micros = 2 * CREDIT  # of a GPU-hour, to the operator
+    delay: int = 10 * MINUTE  # microseconds from order to use
+    most: int = 1  # nodes at once
+
+    def __post_init__(self) -> None:
+        text("gpu_type", self.gpu_type)
+        whole("gpus", self.gpus, 1, GPUS_MAX)
+        whole("price", self.price, 0, AMOUNT_MAX)
+        whole("delay", self.delay, 1, NEVER)
+        whole("most", self.most, 1, 100_000)
+
+    @property
+    def node(self) -> Node:
+        """What each of them is like."""
+        name = NodeId(f"{self.gpu_type}-ordered")
+        return Node(id=name, gpu_type=self.gpu_type, gpus=self.gpus, labels=(LABEL,))
+
+
+@value
+class Provision:
+    """What can be ordered, and how eagerly."""
+
+    offers: tuple[Offer, ...]
+    every: int = 10 * MINUTE  # microseconds from one look to the next
+    keep: int = HOUR  # microseconds that an order must pay for
+    quiet: int = 30 * MINUTE  # microseconds that a node must have been used by little
+    used: float = 0.0  # what counts as little: this part of its GPUs
+
+    def __post_init__(self) -> None:
+        whole("every", self.every, 1, NEVER)
+        whole("keep", self.keep, 0, NEVER)
+        whole("quiet", self.quiet, 0, NEVER)
+        if not 0 <= self.used <= 1:
+            raise ValueError(f"used is a part, from 0 to 1, not {self.used}")
+        if not self.offers:
+            raise ValueError("at least one kind of node is on offer")
+
+
+class Provisioner:
+    """Who orders nodes and lets them go, and what that cost."""
+
+    def __init__(self, provision: Provision) -> None:
+        self.orders = 0
+        self.node_hours = 0  # in microseconds, of nodes that have gone
+        self.cost: Micros = 0  # of nodes that have gone
+        self.since: dict[NodeId, Instant] = {}  # nodes that are there, and from when on
+        self._provision = provision
+        self._offers: dict[NodeId, Offer] = {}  # of nodes that are there or on order
+        self._number = 0
+        self._advice = Advice(order=None, drains=(), quiet={})
+
+    def look(self, cluster: Cluster, now: Instant) -> tuple[list[tuple[Node, int]], list[NodeId]]:
+        """Nodes to be ordered, each with its delay, and nodes to be drained."""
+        given = self._provision
+        used = int(given.used * PPM)
+        scaling = Scaling(keep=given.keep, quiet=given.quiet, used_ppm=used)
+        offers = tuple(self._on_offer())
+        self._advice = advise(cluster, now, offers, self._advice.quiet, scaling)
+        return list(self._ordered()), [drain.node for drain in self._advice.drains]
+
+    def left(self, node: NodeId, now: Instant) -> None:
+        """A node has gone."""
+        offer = self._offers.pop(node)
+        span = now - self.since.pop(node)
+        self.node_hours += span
+        self.cost += offer.price * offer.gpus * span // HOUR
+
+    def _on_offer(self) -> Iterator[Ordered]:
+        """What can be had beside what is there, as the rules of advice know it."""
+        for offer in self._provision.offers:
+            there = sum(one == offer for one in self._offers.values())
+            price, most = offer.price * offer.gpus, offer.most - there
+            yield Ordered(node=offer.node, price=price, delay=offer.delay, most=most)
+
+    def _ordered(self) -> Iterator[tuple[Node, int]]:
+        order = self._advice.order
+        if order is None:
+            return
+        self.orders += 1
+        offer = next(one for one in self._provision.offers if one.node.id == order.offer.node.id)
+        for _ in range(order.nodes):
+            self._number += 1
+            node = altered(offer.node, id=NodeId(f"{offer.node.id}-{self._number:04}"))
+            self._offers[node.id] = offer
+            yield node, offer.delay

@@ -1,0 +1,35 @@
+"""The reports of machines in a made-up world: late, lost, and by clocks that are fast or slow."""
+
+from bursar.core.ids import JobId
+from bursar.core.scheduling.machines import NodeId
+from bursar.sim.chance import Chance
+from bursar.sim.world import Clocks
+
+
+class Reports:
+    """What becomes of a report follows from its name alone, whatever else was reported."""
+
+    def __init__(self, clocks: Clocks, chance: Chance) -> None:
+        self._clocks = clocks
+        self._chance = chance
+        self._drifts: dict[NodeId, int] = {}
+
+    def late(self, job: JobId, attempt: int, number: int) -> int:
+        """Microseconds that a report is under way."""
+        if not self._clocks.late:
+            return 0
+        return int(self._chance.stream(f"late/{job}/{attempt}/{number}").wait(self._clocks.late))
+
+    def lost(self, job: JobId, attempt: int, number: int) -> bool:
+        """Whether a report never comes."""
+        if not self._clocks.lost:
+            return False
+        return self._chance.stream(f"lost/{job}/{attempt}/{number}").part() < self._clocks.lost
+
+    def drift(self, node: NodeId) -> int:
+        """How wrong the clock of a machine is, in millionths."""
+        most = self._clocks.drift_ppm
+        if most and node not in self._drifts:
+            part = self._chance.stream(f"clock/{node}").part()
+            self._drifts[node] = round((2 * part - 1) * most)
+        return self._drifts.get(node, 0)

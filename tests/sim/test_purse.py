@@ -1,0 +1,17 @@
+"""The money of a made-up world tells what does not add up."""
+
+from bursar.sim.loads import T0
+from bursar.sim.purse import Purse
+from tests.sim.worlds import PRICE, work
+
+
+def test_a_hold_that_nobody_needs_any_more_is_told() -> None:
+    """As long as its job may run it is none; once it was dropped nothing is held."""
+    purse, one = Purse((("H100", PRICE),), {}, T0), work("a", runs=1_000_000)
+    purse.submit(one, one.run_max, T0)
+    account = purse.accounts["acme"]
+
+    assert [] == account.problems(over=False)
+    assert ["1000000 held, but nothing is left to run"] == account.problems(over=True)
+    purse.drop(one, T0)
+    assert [] == account.problems(over=True)
