@@ -217,8 +217,8 @@ def test_turns(case: Case) -> None:
 @pytest.mark.parametrize(
     ("running", "queued", "want"),
     [
-        ("x@n1:4/ran=2h/ckpt=10m,1m", "a:4/est=9h", MINUTE),
-        ("x@n1:4/ran=10m/ckpt=10m,1m", "a:4", MINUTE),
+        ("x@n1:4/ran=2h/ckpt=10m,1m", "a:4/est=9h", 5 * MINUTE),
+        ("x@n1:4/ran=10m/ckpt=10m,1m", "a:4", 40 * MINUTE),
         ("x@n1:4/ran=2h", "a:4/waited=1h", 23 * HOUR),
         ("x@n1:4/ran=2h/ckpt=10m,1m/preempted=3", "a:4", 24 * HOUR),
         ("x@n1:4/ran=2h/ckpt=10m,1m/who=paid.beta.x.bob", "a:4", 24 * HOUR),
@@ -226,7 +226,7 @@ def test_turns(case: Case) -> None:
     ],
 )
 def test_when_to_look_again(running: str, queued: str, want: int | None) -> None:
-    """In a minute while turns may be taken, else when somebody has waited too long, else never."""
+    """When a turn ends, in minutes if one has, or when somebody has waited too long; or never."""
     cluster = Case(nodes="n1=4xH100", running=running, queued=queued, want="").cluster()
     found = look_again(cluster)
 

@@ -333,10 +333,11 @@ class Cluster:
                 break
             yield self.running[job_id]
 
-    def takes_turns(self) -> bool:
-        """Whether somebody waits, of whose org somebody runs who gives up its turn some day."""
-        firsts = (turns.first() for org in self.tree.classes if (turns := self._turns.get(org)))
-        return any(first is not None and first[0] < NEVER for first in firsts)
+    def next_turn(self) -> Instant:
+        """When a turn ends next in an org of which somebody waits; now if some have, else NEVER."""
+        waiting = (turns for org in self.tree.classes if (turns := self._turns.get(org)))
+        firsts = (turns.first() for turns in waiting)
+        return max(min((one[0] for one in firsts if one is not None), default=NEVER), self.now)
 
     def outlasts_all(self, job: Job, ran: int = 0) -> bool:
         """Whether a job says that it lasts longer than the whole pool has work: see `backlog`."""

@@ -39,6 +39,7 @@ _START: Final = (-1, 0, "")  # before all children of a place
 _END: Final = (FAIR + 1, 0, "")  # behind all
 SEEN: Final = 2  # blocked jobs of one user that are looked at before those of others
 URGENT: Final = 256  # orgs whose most urgent job is looked at for itself
+TURNS_EVERY: Final = 5 * MINUTE  # who gives up its turn is looked at again
 SHORTER: Final = 16  # jobs of one user and shape that are looked at for one that ends soon enough
 
 
@@ -71,12 +72,13 @@ def carry_out(cluster: Cluster, now: Instant) -> Plan:
 def look_again(cluster: Cluster) -> Instant | None:
     """When a plan may decide more although nothing happens until then; None if never.
 
-    Somebody has waited too long; or somebody has run so long that it gives up its turn, for which
-    once in a minute is often enough.
+    Somebody has waited too long; or somebody has run so long that it gives up its turn. Those who
+    have, and nobody took it, are looked at again every few minutes: they have more to do by then.
     """
     due = next((at for at, _ in cluster.tree.due.since((cluster.now + 1, ()))), NEVER)
-    turn = cluster.now + MINUTE if cluster.takes_turns() else NEVER
-    return min(due, turn) if min(due, turn) < NEVER else None
+    turn = cluster.next_turn()
+    again = min(due, turn if turn > cluster.now else turn + TURNS_EVERY)
+    return again if again < NEVER else None
 
 
 def better_wait(cluster: Cluster, job: Job, reserved: Reserved | None, freed: Freed) -> bool:
