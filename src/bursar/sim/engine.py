@@ -241,7 +241,7 @@ class Engine:
             life.work, life.attempt, life.gpu_type, life.measured(run), life.measured(kept),
             self.now,
         )  # fmt: skip
-        self._queue(life.again())
+        self._queue(life.again(self.now))
 
     def _read(self, name: str, attempt: int, figure: int) -> bool:
         """A machine reports how long an attempt has run; the report may be late, or get lost."""

@@ -125,7 +125,7 @@ class Life:
         self.fate = Fate.WAITING
         return kept
 
-    def again(self) -> Job:
+    def again(self, now: Instant) -> Job:
         """The job as it waits for its next attempt."""
         work = self.work
         estimate = None
@@ -136,6 +136,7 @@ class Life:
             run_max=work.run_max - self.kept_run + self.restart_cost,
             estimate=estimate,
             preemptions=self.preemptions,
+            stopped_at=now,
             attained=self.attained,
         )
         return self.job

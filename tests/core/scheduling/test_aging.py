@@ -200,6 +200,21 @@ CASES = {
         shares="paid.acme=ceil0",
         want="old waits ceiling at=paid/acme of=* used=0 most=0",
     ),
+    "a date stays while a ceiling is in its way": Case(
+        nodes="n1=4xH100 n2=4xH100",
+        running="s@n2:1/ends=10m/who=paid.beta.b.b y@n2:3@1/ends=23h/who=enterprise.e.e.e",
+        queued="d:4/promised=30m,1h,n1:4/waited=26h/limit=10h l:4/limit=24h/who=enterprise.f.f.f",
+        shares="paid=ceil4",
+        want="d waits ceiling at=paid of=* used=1 most=4; l waits needs=4 free=4 start=630m",
+    ),
+    "nor is its own place in the way of one that may start before": Case(
+        nodes="n1=4xH100",
+        queued="a:2/waited=30h/promised=1h,9m,n1:2 b:2/waited=30h/promised=26h,5m,n1:2"
+        "/who=paid.b.x.bob/limit=10m",
+        policy=altered(PLAIN, looks=1, aged_part=1),
+        shares="paid.b=ceil2",
+        want="a -> n1:2 age; b -> n1:2 backfill",
+    ),
     "of many with a date the first few may get a better one, the others keep theirs": Case(
         nodes="n1=2xH100",
         running="x@n1:1/ends=10m/fixed y@n1:1@1/ends=20m/fixed",

@@ -24,8 +24,9 @@ CASES = {
     "an estimate is no bound": Case(
         nodes="n1=8xH100 n2=8xH100",
         running="long@n1:8/ends=60m",
-        queued="gang:16/waited=1m late:4/est=10m",
-        want="gang waits needs=16 free=8 start=1h; late waits needs=4 free=8",
+        queued="gang:16/waited=1m late:4/est=10m/who=paid.acme.ml.bob",
+        usage="paid.acme.ml.bob=10",
+        want="gang waits needs=16 free=8 start=1h; late waits needs=4 free=8 start=25h",
     ),
     "a long job beside the reserved nodes": Case(
         nodes="n1=8xH100 n2=8xH100 n3=4xH100",

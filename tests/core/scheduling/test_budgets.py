@@ -79,8 +79,9 @@ def test_the_most_urgent_job_of_an_org_is_seen_however_many_wait() -> None:
 
 def test_of_one_user_few_are_looked_at_whose_like_did_not_fit() -> None:
     """Of the sizes that did not fit for one user, another user has the first few looked at."""
-    sizes = range(1, SEEN + 3)
-    told_of = [*(f"a{n}" for n in sizes), *(f"b{n}" for n in sizes[:SEEN])]
+    seen = PLAIN.looks // SEEN
+    sizes = range(1, seen + 3)
+    told_of = [*(f"a{n}" for n in sizes), *(f"b{n}" for n in sizes[:seen])]
     case = Case(
         nodes="n1=8xH100",
         running="x@n1:8/fixed/who=paid.zeta.x.zoe",

@@ -60,13 +60,6 @@ CASES = {
         queued="a:2",
         want="b1 preempted for=a by=share; a waits on=n1:2",
     ),
-    "not one that makes checkpoints before it ran fifty times what stopping costs": Case(
-        nodes="n1=8xH100",
-        running="b1@n1:4/who=paid.beta.x.bob/ran=9m/ckpt=5m,12s"
-        " b2@n1:4@4/who=paid.beta.x.bob/ran=10m/ckpt=5m,12s",
-        queued="a:2",
-        want="b2 preempted for=a by=share; a waits on=n1:2",
-    ),
     "not if both would have as much afterwards": Case(
         nodes="n1=8xH100",
         running="b1@n1:4/who=paid.beta.x.bob b2@n1:4@4/who=paid.beta.x.bob",

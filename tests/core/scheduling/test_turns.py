@@ -3,9 +3,12 @@
 import pytest
 
 from bursar.core.ids import JobId
-from bursar.core.instant import HOUR, MINUTE
+from bursar.core.instant import HOUR, MINUTE, SECOND
+from bursar.core.scheduling.aging import due
+from bursar.core.scheduling.cluster import Cluster
+from bursar.core.scheduling.decisions import Preempt
 from bursar.core.scheduling.explain import explain
-from bursar.core.scheduling.plan import look_again
+from bursar.core.scheduling.plan import look_again, make_plan
 from bursar.core.scheduling.policy import Policy
 from bursar.core.value import altered
 from tests.core.scheduling.cases import PLAIN, T0, Case
@@ -43,10 +46,27 @@ CASES = {
     ),
     # ------------------------------------------------------------------ whoever outlasts all
     "a job that lasts longer than all GPUs have work comes first": Case(
-        nodes="n1=4xH100",
-        queued="short:2/est=1h next:2/est=2h pole:1/est=9h also:2/est=2h",
-        want="pole -> n1:1; short -> n1:2;"
-        " also waits needs=2 free=1 start=24h",
+        nodes="n1=8xH100",
+        queued="short:4/est=1h next:4/est=2h pole:1/est=9h also:4/est=2h",
+        want="pole -> n1:1; short -> n1:4; also waits needs=4 free=3 start=24h",
+    ),
+    "not if it takes more than an eighth of them": Case(
+        nodes="n1=8xH100",
+        queued="short:4/est=1h next:4/est=2h pole:2/est=9h also:4/est=2h",
+        want="short -> n1:4; also -> n1:4;"
+        " next waits needs=4 free=0 start=24h; pole waits needs=2 free=0",
+    ),
+    "not if the policy is another": Case(
+        nodes="n1=8xH100",
+        queued="short:4/est=1h/waited=1m next:4/est=2h/waited=1m pole:1/est=9h",
+        policy=altered(PLAIN, inside_a_user="oldest"),
+        want="next -> n1:4; short -> n1:4; pole waits needs=1 free=0 start=24h",
+    ),
+    "what should have ended counts no more, and not the other way either": Case(
+        nodes="n1=8xH100",
+        running="over@n1:4/ran=9h/est=1h",
+        queued="short:4/est=1h pole:1/est=9h more:8/est=20h",
+        want="short -> n1:4; pole waits needs=1 free=0 start=15h; more waits needs=8 free=0",
     ),
     "not in a pool that has work for longer": Case(
         nodes="n1=4xH100",
@@ -62,37 +82,37 @@ CASES = {
     # ------------------------------------------------------------------ turns
     "one that had its turn makes room for one with little to do": Case(
         nodes="n1=4xH100",
-        running="big@n1:4/ran=2h/ckpt=10m,1m",
+        running="big@n1:4/ran=2h/ckpt=10m,30s",
         queued="small:4",
         want="big preempted for=small by=turn; small waits on=n1:4",
     ),
     "also for another user of its org": Case(
         nodes="n1=4xH100",
-        running="big@n1:4/ran=2h/ckpt=10m,1m/who=paid.acme.web.bob",
+        running="big@n1:4/ran=2h/ckpt=10m,30s/who=paid.acme.web.bob",
         queued="small:4",
         want="big preempted for=small by=turn; small waits on=n1:4",
     ),
     "not for another org, whose right is its share": Case(
         nodes="n1=4xH100",
-        running="big@n1:4/ran=2h/ckpt=10m,1m/who=paid.beta.x.bob",
+        running="big@n1:4/ran=2h/ckpt=10m,30s/who=paid.beta.x.bob",
         queued="small:4",
         want="small waits needs=4 free=0 start=22h",
     ),
     "not for one of a lower class": Case(
         nodes="n1=4xH100",
-        running="big@n1:4/ran=2h/ckpt=10m,1m/prod",
+        running="big@n1:4/ran=2h/ckpt=10m,30s/prod",
         queued="small:4",
         want="small waits needs=4 free=0 start=22h",
     ),
     "not before stopping costs at most a fiftieth of what it ran": Case(
         nodes="n1=4xH100",
-        running="big@n1:4/ran=49m/ckpt=10m,1m",
+        running="big@n1:4/ran=24m/ckpt=10m,30s",
         queued="small:4",
-        want="small waits needs=4 free=0 start=1391m",
+        want="small waits needs=4 free=0 start=1416m",
     ),
-    "and not one minute later": Case(
+    "a minute later it does": Case(
         nodes="n1=4xH100",
-        running="big@n1:4/ran=50m/ckpt=10m,1m",
+        running="big@n1:4/ran=25m/ckpt=10m,30s",
         queued="small:4",
         want="big preempted for=small by=turn; small waits on=n1:4",
     ),
@@ -104,57 +124,76 @@ CASES = {
     ),
     "not if it must not be asked": Case(
         nodes="n1=4xH100",
-        running="big@n1:4/ran=2h/ckpt=10m,1m/fixed",
+        running="big@n1:4/ran=2h/ckpt=10m,30s/fixed",
         queued="small:4",
         want="small waits needs=4 free=0 start=22h",
     ),
     "not if it made room three times": Case(
         nodes="n1=4xH100",
-        running="big@n1:4/ran=2h/ckpt=10m,1m/preempted=3",
+        running="big@n1:4/ran=2h/ckpt=10m,30s/preempted=3",
         queued="small:4",
         want="small waits needs=4 free=0 start=22h",
     ),
     "not for one that has nearly as much to do": Case(
         nodes="n1=4xH100",
-        running="big@n1:4/ran=2h/ckpt=10m,1m/est=5h",
+        running="big@n1:4/ran=2h/ckpt=10m,30s/est=5h",
         queued="small:4/est=2h more:4/est=9h",
         want="small waits needs=4 free=0 start=22h",
     ),
     "of jobs that say how long they run, the rest counts": Case(
         nodes="n1=4xH100",
-        running="big@n1:4/ran=2h/ckpt=10m,1m/est=5h",
+        running="big@n1:4/ran=2h/ckpt=10m,30s/est=5h",
         queued="small:4/est=1h more:4/est=9h",
         want="big preempted for=small by=turn; small waits on=n1:4;"
         " more waits needs=4 free=0 start=86430s",
     ),
     "one that runs longer than it said counts as one that said nothing": Case(
         nodes="n1=4xH100",
-        running="big@n1:4/ran=6h/ckpt=10m,1m/est=5h",
+        running="big@n1:4/ran=6h/ckpt=10m,30s/est=5h",
         queued="small:4/est=1h",
         want="big preempted for=small by=turn; small waits on=n1:4",
     ),
     "not if it would be the last to end anyhow": Case(
-        nodes="n1=4xH100",
-        running="pole@n1:1/ran=2h/ckpt=10m,1m/est=9h x@n1:3@1/ran=2h/ends=22h/est=4h",
+        nodes="n1=8xH100",
+        running="pole@n1:1/ran=2h/ckpt=10m,30s/est=9h x@n1:7@1/ran=2h/ends=22h/est=4h",
         queued="small:1/est=1h",
         want="small waits needs=1 free=0 start=22h",
     ),
     "for one that would be the last to end, whatever it has to do": Case(
-        nodes="n1=4xH100",
-        running="x@n1:1/ran=2h/ckpt=10m,1m/est=3h y@n1:3@1/ran=2h/ends=22h/est=4h",
+        nodes="n1=8xH100",
+        running="x@n1:1/ran=2h/ckpt=10m,30s/est=3h y@n1:7@1/ran=2h/ends=22h/est=4h",
         queued="pole:1/est=9h",
         want="x preempted for=pole by=turn; pole waits on=n1:1",
     ),
+    "not if it says that it ends soon": Case(
+        nodes="n1=4xH100",
+        running="big@n1:4/ran=2h/ckpt=10m,30s/est=125m",
+        queued="small:4",
+        want="small waits needs=4 free=0 start=22h",
+    ),
+    "not if a checkpoint takes longer than the grace": Case(
+        nodes="n1=4xH100",
+        running="big@n1:4/ran=2h/ckpt=10m,31s",
+        queued="small:4",
+        want="small waits needs=4 free=0 start=22h",
+    ),
+    "nor if the policy is another": Case(
+        nodes="n1=4xH100",
+        running="big@n1:4/ran=2h/ckpt=10m,30s",
+        queued="small:4",
+        policy=altered(PLAIN, inside_a_user="oldest"),
+        want="small waits needs=4 free=0 start=22h",
+    ),
     "not if nobody gives up turns": Case(
         nodes="n1=4xH100",
-        running="big@n1:4/ran=2h/ckpt=10m,1m",
+        running="big@n1:4/ran=2h/ckpt=10m,30s",
         queued="small:4",
         policy=altered(PLAIN, turn_after=0),
         want="small waits needs=4 free=0 start=22h",
     ),
     "nobody's floor is cut into": Case(
         nodes="n1=4xH100",
-        running="big@n1:4/ran=2h/ckpt=10m,1m/who=paid.acme.web.bob",
+        running="big@n1:4/ran=2h/ckpt=10m,30s/who=paid.acme.web.bob",
         queued="small:4",
         shares="paid.acme.web=floor2",
         want="small waits needs=4 free=0 start=22h",
@@ -178,11 +217,23 @@ CASES = {
         policy=SHIPPED,
         want="late -> n1:4; in-time waits needs=4 free=0 start=24h",
     ),
-    "one that started before is never too late": Case(
+    "one that started before is not brief any more": Case(
         nodes="n1=4xH100",
-        queued="late:4/est=1m/waited=3m/preempted=1 in-time:4/est=2m/waited=1m",
+        queued="again:4/est=1m/waited=3m/preempted=1 late:4/est=2m/waited=3m",
         policy=SHIPPED,
-        want="late -> n1:4; in-time waits needs=4 free=0 start=24h",
+        want="late -> n1:4; again waits needs=4 free=0 start=24h",
+    ),
+    "nor one that ran and lost its node": Case(
+        nodes="n1=4xH100",
+        queued="again:4/est=1m/waited=3m/used=1 late:4/est=2m/waited=3m",
+        policy=SHIPPED,
+        want="late -> n1:4; again waits needs=4 free=0 start=24h",
+    ),
+    "whoever does not say comes after brief ones": Case(
+        nodes="n1=4xH100",
+        queued="blind:4 late:4/est=2m/waited=3m",
+        policy=SHIPPED,
+        want="late -> n1:4; blind waits needs=4 free=0 start=24h",
     ),
     "a job waits in time if that costs less than what would be lost": Case(
         nodes="n1=4xH100",
@@ -217,12 +268,13 @@ def test_turns(case: Case) -> None:
 @pytest.mark.parametrize(
     ("running", "queued", "want"),
     [
-        ("x@n1:4/ran=2h/ckpt=10m,1m", "a:4/est=9h", 5 * MINUTE),
-        ("x@n1:4/ran=10m/ckpt=10m,1m", "a:4", 40 * MINUTE),
+        ("x@n1:4/ran=2h/ckpt=10m,30s", "a:4/est=9h", 5 * MINUTE),
+        ("x@n1:4/ran=10m/ckpt=10m,30s", "a:4", 15 * MINUTE),
         ("x@n1:4/ran=2h", "a:4/waited=1h", 23 * HOUR),
-        ("x@n1:4/ran=2h/ckpt=10m,1m/preempted=3", "a:4", 24 * HOUR),
-        ("x@n1:4/ran=2h/ckpt=10m,1m/who=paid.beta.x.bob", "a:4", 24 * HOUR),
-        ("x@n1:4/ran=2h/ckpt=10m,1m", "", None),
+        ("x@n1:4/ran=2h/ckpt=10m,30s/preempted=3", "a:4", 24 * HOUR),
+        ("x@n1:4/ran=2h/ckpt=10m,30s/who=paid.beta.x.bob", "a:4", 24 * HOUR),
+        ("x@n1:4/ran=2h/ckpt=10m,30s", "", None),
+        ("x@n1:4/ran=2h", "a:4/again=30s", 30 * SECOND),
     ],
 )
 def test_when_to_look_again(running: str, queued: str, want: int | None) -> None:
@@ -235,7 +287,7 @@ def test_when_to_look_again(running: str, queued: str, want: int | None) -> None
 
 def test_why_nobody_gives_up_its_turn() -> None:
     """Who of its org ran long enough, what is left to do there, and of the job itself (S14)."""
-    running = "big@n1:4/ran=2h/ckpt=10m,1m/est=5h high@n1:4@4/ran=2h/ckpt=10m,1m/prod"
+    running = "big@n1:4/ran=2h/ckpt=10m,30s/est=5h high@n1:4@4/ran=2h/ckpt=10m,30s/prod"
     case = Case(nodes="n1=8xH100", running=running, queued="u:4/est=2h more:8/est=9h", want="")
     found = explain(case.cluster(), JobId("u"), T0)
 
@@ -243,3 +295,28 @@ def test_why_nobody_gives_up_its_turn() -> None:
         "- may take nobody's turn: of its org and class 1 ran long enough, with at most 6 credits"
         in (" ".join(found.told()))
     )
+
+
+def test_nobody_is_given_longer_for_being_asked() -> None:
+    """A victim stops by its own bound, if that is sooner than the grace is over."""
+    case = Case(
+        nodes="n1=16xH100",
+        running="soon@n1:4/batch/ends=10s low@n1:4@4/batch",
+        queued="urgent:8/prod",
+        shares="paid.acme=ceil8",
+        want="",
+    )
+    decisions = make_plan(case.cluster(), T0).decisions
+    stops = {one.job: one.stops_at - T0 for one in decisions if isinstance(one, Preempt)}
+
+    assert {"low": 30 * SECOND, "soon": 10 * SECOND} == stops
+
+
+def test_whoever_was_stopped_waits_from_then_on() -> None:
+    """A job that ran for days has not waited for days when it makes room (S4)."""
+    case = Case(nodes="n1=1xH100", running="x@n1:1", queued="old:1/waited=30h", want="")
+    before = case.snapshot()
+    stopped = altered(before.waiting[0], stopped_at=T0 - HOUR)
+
+    assert [] == due(Cluster.of(altered(before, waiting=(stopped,))))
+    assert 1 == len(due(Cluster.of(before)))

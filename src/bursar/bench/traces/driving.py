@@ -153,7 +153,8 @@ class Drive:
             job,
             run_max=max(told.run_max - worked + world.restart_cost, 1) * MILLISECOND,
             estimate=None if estimate is None else (estimate + world.restart_cost) * MILLISECOND,
-            preemptions=task.stops, attained=job.attained + job.price_of(GPU, kept),
+            preemptions=task.stops, stopped_at=_instant(now),
+            attained=job.attained + job.price_of(GPU, kept),
         )  # fmt: skip
         self.cluster.queue(job)
 

@@ -83,7 +83,12 @@ def _no_turn(view: View) -> Iterator[Blocker]:
     """Those of its org and class who have had their turn have too little to do themselves."""
     job, now = view.job, view.now
     ran = view.cluster.turns_up(job.path[:2])
-    up = [one.work(now) for one in ran if one.job.priority_class == job.priority_class]
+    up = [
+        one.work(now)
+        for one in ran
+        if one.job.priority_class == job.priority_class
+        and not view.cluster.outlasts_all(one.job, now - one.started_at)
+    ]
     if up:
         most: Figures = ("up", len(up)), ("most_micros", max(up)), ("own_micros", job.work)
         yield Blocker(reason="no_turn", figures=most)

@@ -1,33 +1,54 @@
 """How much work waits and runs in a pool, and who would outlast all of it.
 
-A job that lasts longer than all GPUs together need for everything else is the last to end whatever
-is done; if it also starts late, the pool stands half empty at the end. So it comes first inside its
-user and gives up no turn. In a pool with much to do nobody is such a job.
+A job that lasts longer than all GPUs of its type together need for everything there is the last to
+end whatever is done; if it also starts late, the pool stands half empty at the end. So, if it takes
+a small part of the GPUs, it comes first inside its user and gives up no turn. In a pool with much
+to do nobody is such a job.
 """
+
+from typing import Final
 
 from bursar.core.instant import Instant
 from bursar.core.scheduling.jobs import Job, Running
 from bursar.core.scheduling.machines import MILLI
 
+SMALL: Final = 8  # it takes at most this part of the GPUs
+
 
 class Backlog:
-    """Work that is still to be done, in milli-GPU-microseconds: as told, or else by bounds."""
+    """Work that is still to be done, by GPU type, in milli-GPU-microseconds.
+
+    As told, or else by bounds. What waits counts at the type that it welcomes most.
+    """
 
     def __init__(self) -> None:
-        self._waits = 0
-        self._runs = 0  # milli-GPUs
-        self._ends = 0  # milli-GPUs times the instant at which each is expected to end
+        self._waits: dict[str, int] = {}
+        self._runs: dict[str, int] = {}  # milli-GPUs
+        self._ends: dict[str, int] = {}  # milli-GPUs times the instant at which each should end
 
     def wait(self, job: Job, way: int = 1) -> None:
         """Count what waits; with `way=-1`, no more."""
-        self._waits += way * job.shape.milli_gpus * job.lasts
+        _add(self._waits, job.shape.types[0], way * job.shape.milli_gpus * job.lasts)
 
     def run(self, running: Running, way: int = 1) -> None:
-        """Count what runs; with `way=-1`, no more."""
-        job = running.job
-        self._runs += way * job.shape.milli_gpus
-        self._ends += way * job.shape.milli_gpus * (running.started_at + job.lasts)
+        """Count what runs and should not have ended yet; with `way=-1`, no more."""
+        milli = way * running.job.shape.milli_gpus
+        _add(self._runs, running.gpu_type, milli)
+        _add(self._ends, running.gpu_type, milli * (running.started_at + running.job.lasts))
 
-    def lasts(self, now: Instant, gpus: int) -> int:
-        """Microseconds for which all GPUs of a pool have work."""
-        return max(self._waits + self._ends - self._runs * now, 0) // max(gpus * MILLI, 1)
+    def outlasted_by(self, job: Job, rest: int, now: Instant, gpus: dict[str, int]) -> bool:
+        """Whether a job that lasts so much longer would be the last of its type to end."""
+        gpu_type = job.shape.types[0]
+        milli = gpus.get(gpu_type, 0) * MILLI
+        if job.shape.milli_gpus * SMALL > milli:
+            return False
+        runs = self._ends.get(gpu_type, 0) - self._runs.get(gpu_type, 0) * now
+        return rest * milli >= self._waits.get(gpu_type, 0) + runs
+
+
+def _add(sums: dict[str, int], gpu_type: str, amount: int) -> None:
+    total = sums.get(gpu_type, 0) + amount
+    if total:
+        sums[gpu_type] = total
+    else:
+        sums.pop(gpu_type, None)

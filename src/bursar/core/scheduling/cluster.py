@@ -63,6 +63,7 @@ class Cluster:
         self._later: Ordered[tuple[Instant, JobId]] = Ordered()  # who may not be tried yet
         self._in_time: Ordered[tuple[Instant, JobId]] = Ordered()  # who waits, until it is late
         self._backlog = Backlog()
+        self._expected: Ordered[tuple[Instant, JobId]] = Ordered()  # when what runs should end
         self._turns: dict[Path, Ordered[tuple[Instant, JobId]]] = {}  # who gives up its turn when
         self._journal: list[Callable[[], None]] | None = None
         self._tiers_stale = True
@@ -118,6 +119,9 @@ class Cluster:
         while (first := self._later.first()) is not None and first[0] <= now:
             self._later.pop_first()
             self._enqueue(self.waiting[first[1]])
+        while (first := self._expected.first()) is not None and first[0] <= now:
+            self._expected.pop_first()
+            self._backlog.run(self.running[first[1]], -1)
         if self._tiers_stale:
             self._entitle_tiers()
         for ends in self.ends.values():
@@ -321,10 +325,12 @@ class Cluster:
 
     def turn_ends(self, running: Running) -> Instant:
         """From when on a job may be asked for its turn: by then stopping costs little."""
-        job, times = running.job, self.policy.turn_after
-        if not (times and job.checkpoint_every) or job.preemptions >= self.policy.preemptions_max:
+        job, policy = running.job, self.policy
+        saves = job.checkpoint_every and job.checkpoint_cost <= policy.grace
+        spent = job.preemptions >= policy.preemptions_max
+        if not (policy.turn_after and policy.by_work and saves) or spent:
             return NEVER
-        return running.started_at + times * job.checkpoint_cost
+        return running.started_at + policy.turn_after * policy.grace
 
     def turns_up(self, org: Path) -> Iterator[Running]:
         """What runs of an org and may be asked for its turn, the longest so first."""
@@ -339,11 +345,16 @@ class Cluster:
         firsts = (turns.first() for turns in waiting)
         return max(min((one[0] for one in firsts if one is not None), default=NEVER), self.now)
 
+    def next_try(self) -> Instant:
+        """When somebody may be tried again whose start failed; NEVER if nobody waits for that."""
+        first = self._later.first()
+        return NEVER if first is None else first[0]
+
     def outlasts_all(self, job: Job, ran: int = 0) -> bool:
         """Whether a job says that it lasts longer than the whole pool has work: see `backlog`."""
         rest = job.lasts - ran
-        told = job.estimate is not None and rest > 0
-        return told and rest >= self._backlog.lasts(self.now, sum(self.gpus.values()))
+        told = self.policy.by_work and job.estimate is not None and rest > 0
+        return told and self._backlog.outlasted_by(job, rest, self.now, self.gpus)
 
     # ----------------------------------------------------------------------- within
 
@@ -401,7 +412,8 @@ class Cluster:
         self._of_org.setdefault(job.path[:2], set()).add(job.id)
         if running.why is Why.AGE:
             self.aged += job.shape.milli_gpus
-        if running.stops_at is None:
+        if (ends := running.started_at + job.lasts) > self.now:
+            self._expected.add((ends, job.id))
             self._backlog.run(running)
         if job.preemptible and running.stops_at is None:
             classes = self._classes.setdefault(job.path[:2], Ordered())
@@ -415,7 +427,7 @@ class Cluster:
         self._of_org[job.path[:2]].discard(job.id)
         if running.why is Why.AGE:
             self.aged -= job.shape.milli_gpus
-        if running.stops_at is None:
+        if self._expected.discard((running.started_at + job.lasts, job.id)):
             self._backlog.run(running, -1)
         if job.preemptible and running.stops_at is None:
             self._classes[job.path[:2]].discard((job.priority_class, job.id))
@@ -437,6 +449,7 @@ class Cluster:
         job = self.waiting[earmark.job]
         self.earmarks[job.id] = earmark
         self._dequeue(job)
+        self._backlog.wait(job)
         self.tree.run(job, earmark.gpu_type, earmark.since)
         until = self._kept_until(earmark)
         self._take(job.id, earmark.pieces, until)
@@ -447,6 +460,7 @@ class Cluster:
         self._ends_of(earmark.gpu_type).discard((self._kept_until(earmark), job_id))
         self._give(job_id, earmark.pieces)
         self.tree.run(job, earmark.gpu_type, earmark.since, -1)
+        self._backlog.wait(job, -1)
         self._enqueue(job)
 
     def _unmark_on(self, node: NodeId) -> None:

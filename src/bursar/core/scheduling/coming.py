@@ -56,7 +56,9 @@ class Coming:
             coming = [
                 one
                 for one in below
-                if (one.dated or not dated) and (one.reserved.at < until or not strangers)
+                if one.job != job.id
+                and (one.dated or not dated)
+                and (one.reserved.at < until or not strangers)
             ]
             total = sum(one.milli_gpus for one in coming)
             same = sum(one.milli_gpus for one in coming if one.reserved.gpu_type == gpu_type)

@@ -104,6 +104,7 @@ class Job:
     checkpoint_every: int = 0  # microseconds between checkpoints; 0 if it makes none
     checkpoint_cost: int = 0  # microseconds to make one when asked
     preemptions: int = 0  # how often it had to make room
+    stopped_at: Instant = 0  # when an attempt last ended too early: its wait counts from then
     attained: Micros = 0  # what earlier attempts were charged
     balance: Micros = 0  # what its account can spend, as told with the job
     not_before: Instant = 0  # after a start that failed: when it may be tried again
@@ -136,6 +137,11 @@ class Job:
     def alike(self) -> "Alike":
         """What jobs of one user have in common that start or wait for the same reasons."""
         return self.shape, self.counted
+
+    @property
+    def waits_since(self) -> Instant:
+        """Since when it waits, this time."""
+        return max(self.queued_at, self.stopped_at)
 
     @property
     def lasts(self) -> int:
@@ -212,6 +218,12 @@ class Running:
         if job.estimate is not None and (ends := self.started_at + job.lasts) > now:
             return job.felt(self.gpu_type, ends - now)
         return job.attained + job.price_of(self.gpu_type, now - self.started_at)
+
+    def ends_soon(self, now: Instant, within: int) -> bool:
+        """Whether it says that it ends within so many microseconds."""
+        return (
+            self.job.estimate is not None and 0 < self.started_at + self.job.lasts - now <= within
+        )
 
     def lost(self, now: Instant) -> Micros:
         """What stopping it now costs: work that no checkpoint keeps, in credits.

@@ -37,7 +37,7 @@ from bursar.core.scheduling.share import FAIR, Place
 
 _START: Final = (-1, 0, "")  # before all children of a place
 _END: Final = (FAIR + 1, 0, "")  # behind all
-SEEN: Final = 2  # blocked jobs of one user that are looked at before those of others
+SEEN: Final = 16  # part of all looks that are for blocked jobs of one user, two at least
 URGENT: Final = 256  # orgs whose most urgent job is looked at for itself
 TURNS_EVERY: Final = 5 * MINUTE  # who gives up its turn is looked at again
 SHORTER: Final = 16  # jobs of one user and shape that are looked at for one that ends soon enough
@@ -72,12 +72,13 @@ def carry_out(cluster: Cluster, now: Instant) -> Plan:
 def look_again(cluster: Cluster) -> Instant | None:
     """When a plan may decide more although nothing happens until then; None if never.
 
-    Somebody has waited too long; or somebody has run so long that it gives up its turn. Those who
-    have, and nobody took it, are looked at again every few minutes: they have more to do by then.
+    Somebody has waited too long, or may be tried again; or somebody has run so long that it gives
+    up its turn. Those who have, and nobody took it, are looked at again every few minutes: they
+    have more to do by then.
     """
     due = next((at for at, _ in cluster.tree.due.since((cluster.now + 1, ()))), NEVER)
     turn = cluster.next_turn()
-    again = min(due, turn if turn > cluster.now else turn + TURNS_EVERY)
+    again = min(due, cluster.next_try(), turn if turn > cluster.now else turn + TURNS_EVERY)
     return again if again < NEVER else None
 
 
@@ -122,6 +123,7 @@ class _Turn:
         self._fitting: set[Shape] | None = None  # once looks have run out: shapes that may fit
         self._nothing = Claims(cluster)  # as if nobody had a claim
         self._behind = False  # whether somebody in turn before waits for room
+        self._seen_most = max(self._policy.looks // SEEN, 2)
         self._seen: dict[Path, int] = {}  # how many blocked jobs of a user were looked at
         self._ceilings: set[int] = set()  # places that somebody waits below
         self._placed: set[Path] = set()  # users with a future place
@@ -165,7 +167,10 @@ class _Turn:
                 self._claims.reserve(job, reserved)
                 self._promises.reserve(job, reserved)
         for number, job in enumerate(with_date):
-            if number >= self._policy.looks and job.id in kept and (types := self._types(job)):
+            types = self._types(job)
+            if job.id in kept and not types:  # a ceiling is in its way for now, its date stays
+                self._coming.add(job, kept[job.id], dated=True)
+            elif number >= self._policy.looks and job.id in kept:
                 self._keeping[job.id] = kept[job.id]
                 self._coming.add(job, kept[job.id], dated=True)
                 self._waits_for_date(job, types, kept[job.id])
@@ -304,7 +309,7 @@ class _Turn:
         """Whether to look at a job: it may fit, or few of its user have been looked at."""
         if self._fitting is not None:
             return job.shape in self._fitting
-        if job.shape not in self._full or self._seen.get(job.path, 0) < SEEN:
+        if job.shape not in self._full or self._seen.get(job.path, 0) < self._seen_most:
             return True
         self.complete = False
         return False
@@ -400,8 +405,9 @@ class _Turn:
         kept = pieces(self._cluster, job.shape, freed.spot, freed.at, without)
         for running, right in victims:
             lost = running.lost(self._cluster.now)
+            name, stops_at = running.job.id, min(soon, running.ends_by)
             self._decide(
-                Preempt(job=running.job.id, wanted_by=job.id, right=right, lost=lost, stops_at=soon)
+                Preempt(job=name, wanted_by=job.id, right=right, lost=lost, stops_at=stops_at)
             )
         self._decide(
             Keep(

@@ -128,19 +128,28 @@ class Policy:
     def key_of(self, job: Job, now: Instant) -> tuple[Any, ...]:
         """Where a job stands among its user's: smaller comes first."""
         inside = INSIDE_A_USER[self.inside_a_user](job)
-        late = self.late_from(job) <= now
-        return (-job.priority_class, late, *inside, job.queued_at, job.id)
+        return (-job.priority_class, self._group(job, now), *inside, job.queued_at, job.id)
+
+    def _group(self, job: Job, now: Instant) -> int:
+        """Brief jobs that can still start in time, then those that cannot, then all others."""
+        late_from = self.late_from(job)
+        return 2 if late_from == NEVER else int(late_from <= now)
 
     def late_from(self, job: Job) -> Instant:
-        """From when on a job stands behind those that can still start in time.
+        """From when on a brief job stands behind those that can still start in time.
 
-        Only one that is brief beside its tier's start target, and has not started before: for
-        others a late start is no loss.
+        Brief is what lasts a few start targets of its tier, and has not started before: for others
+        a late start is no loss. NEVER if it is not brief.
         """
         target = self.start_target(job.path[0])
-        told = self.inside_a_user == LEAST_WORK and job.estimate is not None
-        brief = told and not job.preemptions and job.lasts <= BRIEF * target
-        return job.queued_at + target if brief else NEVER
+        told = self.by_work and job.estimate is not None
+        fresh = not job.preemptions and not job.attained
+        return job.queued_at + target if told and fresh and job.lasts <= BRIEF * target else NEVER
+
+    @property
+    def by_work(self) -> bool:
+        """Whether the least work comes first inside a user, and turns follow it."""
+        return self.inside_a_user == LEAST_WORK
 
     def start_target(self, tier: str) -> int:
         """How soon jobs of a tier should start, in microseconds; 0 of one that is unknown."""

@@ -9,8 +9,7 @@ A job may ask another to make room by one of four rights:
             costs little beside it, and has at least twice as much to do; or this job would outlast
             all others (`backlog`), and the other would not
     share   the other's org, of the same tier, still has the larger part by weight afterwards, of
-            what runs now and of what was used and runs ahead; and the other, if it makes
-            checkpoints, has run so long that stopping costs little beside it
+            what runs now and of what was used and runs ahead
 
 By whichever right, nobody's floor is cut into. All bounds are sums over the jobs that leave, so a
 set is legal or not whatever the order in which it was made: `Leaving` keeps the sums. As each move
@@ -31,6 +30,7 @@ from bursar.core.scheduling.policy import ANY
 from bursar.core.scheduling.share import JOBS, Place
 
 LARGEST: Final = 16  # orgs that are looked at for one with the larger share
+ENDING: Final = 10  # graces: whoever says that it ends by then is let end
 LARGER: Final = 2  # times as much to do has whoever gives up its turn
 
 
@@ -86,8 +86,6 @@ class Rights:
                 return Right.CLASS
             return Right.TURN if self._takes_turn(other) else None
         if job.path[0] != self.job.path[0] or len(self.job.path) == 1:
-            return None
-        if job.checkpoint_every and self._cluster.turn_ends(other) > now:
             return None
         give = self.to_give(self.org_of(job))
         return Right.SHARE if job.rate(other.gpu_type) * self.weight < give else None
@@ -200,6 +198,8 @@ class Rights:
         """Whether another of the same org and class has had its turn, and has much more to do."""
         cluster, now = self._cluster, self._cluster.now
         if other.job.priority_class != self.job.priority_class or cluster.turn_ends(other) > now:
+            return False
+        if other.ends_soon(now, ENDING * cluster.policy.grace):
             return False
         if cluster.outlasts_all(other.job, now - other.started_at):
             return False

@@ -205,7 +205,7 @@ class ShareTree:
 
     def _age(self, user: Place, job: Job, *, add: bool) -> None:
         before = user.oldest.first()
-        entry, length = (job.queued_at, job.id), (-job.priority_class, -job.lasts, job.id)
+        entry, length = (job.waits_since, job.id), (-job.priority_class, -job.lasts, job.id)
         if add:
             user.oldest.add(entry)
             if job.estimate is not None:
