@@ -207,6 +207,14 @@ CASES = {
         shares="paid=ceil4",
         want="d waits ceiling at=paid of=* used=1 most=4; l waits needs=4 free=4 start=630m",
     ),
+    "nobody is promised what a ceiling does not allow beside another's date": Case(
+        nodes="n1=8xH100",
+        running="x@n1:6/ran=1h/ends=30m/who=enterprise.e.e.e",
+        queued="d1:4/promised=30m,1h,n1:4/waited=26h d2:1/waited=25h/who=paid.acme.ml.bob",
+        shares="paid.acme=ceil4",
+        policy=altered(PLAIN, aged_part=1),
+        want="d1 waits needs=4 free=2 start=30m; d2 waits crowded needs=1 free=2",
+    ),
     "nor is its own place in the way of one that may start before": Case(
         nodes="n1=4xH100",
         queued="a:2/waited=30h/promised=1h,9m,n1:2 b:2/waited=30h/promised=26h,5m,n1:2"

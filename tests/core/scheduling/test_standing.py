@@ -231,3 +231,11 @@ def test_in_turn_is_lazy_enough_to_stop() -> None:
     cluster = Case(want="", nodes="n1=1xH100", queued="a:1 b:1", policy=PLAIN).cluster()
 
     assert "a" == next(in_turn(cluster))[1].id
+
+
+def test_whoever_outlasts_all_stands_first() -> None:
+    """The order that is printed is the one in which a plan looks (S3)."""
+    queued = "short:4/est=1h pole:1/est=9h also:1/est=8h next:4/est=2h"
+    case = Case(nodes="n1=8xH100", queued=queued, want="")
+
+    assert ["pole", "also", "short", "next"] == [one.job for one in standing(case.cluster(), T0)]

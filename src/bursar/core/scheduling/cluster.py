@@ -7,7 +7,7 @@ trial is on.
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from itertools import takewhile
+from itertools import islice, takewhile
 from typing import Final
 
 from bursar.core.ids import JobId
@@ -30,10 +30,11 @@ from bursar.core.scheduling.machines import (
     Room,
 )
 from bursar.core.scheduling.policy import Policy
-from bursar.core.scheduling.share import ShareTree
+from bursar.core.scheduling.share import Place, ShareTree
 from bursar.core.scheduling.snapshot import Snapshot
 from bursar.core.value import altered
 
+POLES: Final = 16  # jobs of a user that are looked at for one that would outlast all
 LATE: Final = 10  # graces after its bound that a job is still expected to end any moment
 
 
@@ -355,6 +356,15 @@ class Cluster:
         rest = job.lasts - ran
         told = self.policy.by_work and job.estimate is not None and rest > 0
         return told and self._backlog.outlasted_by(job, rest, self.now, self.gpus)
+
+    def outlasting(self, user: Place) -> Iterator[Job]:
+        """A user's jobs of its highest class that would outlast all, the longest first."""
+        first = user.heads.first()
+        for less_class, _, job_id in islice(user.longest, POLES):
+            job = self.waiting[job_id]
+            if first is None or less_class != first[0] or not self.outlasts_all(job):
+                return
+            yield job
 
     # ----------------------------------------------------------------------- within
 

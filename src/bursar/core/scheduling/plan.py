@@ -206,7 +206,8 @@ class _Turn:
         if self._start(job, types, Why.AGE):
             self._aged += milli
         elif not self._ask(job, types):
-            reserved = self._no_later(job, earliest(self._cluster, self._claims, job, types))
+            able = tuple(t for t in types if not self._crowds(job, t))
+            reserved = self._no_later(job, earliest(self._cluster, self._claims, job, able))
             if reserved is None:
                 return False
             self._claim(job, reserved, dated=True)
@@ -286,11 +287,7 @@ class _Turn:
 
     def _longest_of(self, user: Place) -> Job | None:
         """Of its highest class, a job that would outlast all that the pool has to do."""
-        first = user.heads.first()
-        for less_class, _, job_id in islice(user.longest, SHORTER):
-            job = self._cluster.waiting[job_id]
-            if first is None or less_class != first[0] or not self._cluster.outlasts_all(job):
-                break
+        for job in self._cluster.outlasting(user):
             if (user.path, job.alike) not in self._closed and self._worth(job):
                 return job
         return None

@@ -85,7 +85,7 @@ def in_turn(cluster: Cluster) -> Iterator[tuple[Group, Job]]:
     for job in aged:
         yield Group.AGED, job
     seen = {job.id for job in aged}
-    for job_id in _by_tree(cluster.tree.root):
+    for job_id in _by_tree(cluster, cluster.tree.root):
         if job_id not in seen:
             yield Group.TURN, waiting[job_id]
     later = [job for job in waiting.values() if job.not_before > cluster.now]
@@ -122,12 +122,13 @@ def shares(cluster: Cluster, now: Instant) -> tuple[Held, ...]:
     return tuple(_below(cluster.tree, cluster.tree.root, pool, pool, now))
 
 
-def _by_tree(place: Place) -> Iterator[JobId]:
+def _by_tree(cluster: Cluster, place: Place) -> Iterator[JobId]:
     if place.queues:
-        for key in merge(*place.queues.values()):
-            yield key[-1]
+        first = [job.id for job in cluster.outlasting(place)]
+        keys = merge(*place.queues.values())
+        yield from (*first, *(key[-1] for key in keys if key[-1] not in first))
     for _, _, name in place.order:
-        yield from _by_tree(place.children[name])
+        yield from _by_tree(cluster, place.children[name])
 
 
 def micro_credit(tree: ShareTree, now: Instant) -> int:
