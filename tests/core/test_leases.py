@@ -15,8 +15,9 @@ from bursar.core.leases import (
     renewed_until,
     tell_every_ms,
 )
-from bursar.core.messages import EndClass, Ended, Enqueue, HoldGrew, RanSoFar, Started
+from bursar.core.messages import EndClass, Ended, Enqueue, HoldGrew, RanSoFar, Spec, Started, Why
 from bursar.core.money import usage_price
+from bursar.core.scheduling.jobs import Shape
 from tests.builders import PER_MS, T0
 
 
@@ -85,11 +86,10 @@ def _enqueue(**given: object) -> Enqueue:
         "shares": ("team", "org"),
         "tier": None,
         "rates": (("h100", 1),),
-        "milli_gpus": 1_000,
         "run_ms": 1,
-        "requeues": 0,
         "hold_micros": 1,
         "hold_until": 1,
+        "spec": Spec(shape=Shape(types=("h100",))),
     }
     return Enqueue(**{**values, **given})  # type: ignore[arg-type]
 
@@ -103,9 +103,7 @@ def _enqueue(**given: object) -> Enqueue:
         {"tier": ""},
         {"rates": (("", 1),)},
         {"rates": (("h100", -1),)},
-        {"milli_gpus": 0},
         {"run_ms": -1},
-        {"requeues": -1},
         {"hold_micros": -1},
         {"hold_until": -1},
     ],
@@ -124,9 +122,16 @@ def test_other_messages_that_make_no_sense_cannot_be_made_either() -> None:
         with pytest.raises(ValueError, match="is"):
             Started(attempt=attempt, gpu_type="h100", at=0, run_ms=run_ms)
         with pytest.raises(ValueError, match="is"):
-            Ended(attempt=attempt, end_class=EndClass.USER, run_ms=run_ms, kept_ms=None, over=True)
+            Ended(
+                attempt=attempt,
+                end_class=EndClass.USER,
+                run_ms=run_ms,
+                kept_ms=None,
+                over=True,
+                why=Why.FINISHED,
+            )
     with pytest.raises(ValueError, match="kept_ms is 0 to 5, not 6"):
-        Ended(attempt=1, end_class=EndClass.PLATFORM, run_ms=5, kept_ms=6, over=True)
+        Ended(attempt=1, end_class=EndClass.PLATFORM, run_ms=5, kept_ms=6, over=True, why=Why.LOST)
     with pytest.raises(ValueError, match="at is"):
         Started(attempt=1, gpu_type="h100", at=-1, run_ms=0)
     with pytest.raises(ValueError, match="gpu_type is"):

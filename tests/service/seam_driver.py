@@ -21,8 +21,9 @@ from bursar.core.instant import DAY, NEVER, SECOND, Instant
 from bursar.core.ledger.books import Books
 from bursar.core.ledger.commands import AddAccount, AddUser, Command, Issue, Reserve, SetPolicy
 from bursar.core.ledger.values import Context, Kind, OrgPolicy
-from bursar.core.messages import EndClass
+from bursar.core.messages import EndClass, Spec
 from bursar.core.pricing import PriceBook
+from bursar.core.scheduling.jobs import Shape
 from bursar.service.batch import Ask, Batch
 from bursar.service.jobs import Answers, Asked, Jobs, Submission
 from bursar.service.pool import End, Placement, Pool, Report
@@ -170,7 +171,8 @@ class World:
             run_ms=plan.run_ms,
             context=Context(gpu_types=plan.gpu_types, milli_gpus=plan.milli_gpus, job=JobId(job)),
         )
-        return Submission(self.pool, reserve, plan.requeues)
+        shape = Shape(types=plan.gpu_types, gpus=plan.milli_gpus // 1_000)
+        return Submission(self.pool, reserve, Spec(shape=shape, requeues=plan.requeues))
 
 
 def ledger(connection: Connection, clock: Callable[[Connection], Instant]) -> Asked:

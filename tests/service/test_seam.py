@@ -208,7 +208,9 @@ def test_only_a_submitted_job_has_a_hold_that_lasts_as_long_as_jobs_may(
     )
 
     [raw] = ask([Ask(org, "raw", reserve)])
-    submitted = jobs.submit(org, "job", Submission(stage.world.pool, reserve))
+    submitted = jobs.submit(
+        org, "job", Submission(stage.world.pool, reserve, stage.world.submission("job").spec)
+    )
     longer = [
         jobs.extend(org, f"longer {days}", JobId("other"), 0, T0 + days * DAY) for days in (60, 61)
     ]

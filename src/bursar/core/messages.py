@@ -12,6 +12,7 @@ from bursar.core.checks import optional_text, text, texts, whole
 from bursar.core.ids import AccountId, UserId
 from bursar.core.instant import NEVER, Instant
 from bursar.core.money import AMOUNT_MAX, Micros
+from bursar.core.scheduling.jobs import CLASS_MAX, Shape
 from bursar.core.value import value
 
 
@@ -24,6 +25,56 @@ class EndClass(StrEnum):
     LIMIT = "limit"  # its time or its hold was used up
 
 
+class Why(StrEnum):
+    """Why a job went from one state of its life to another."""
+
+    PLACED = "placed"
+    STARTED = "started"  # its first reading came
+    ASKED = "asked"  # to stop
+    FINISHED = "finished"
+    FAILED = "failed"  # by itself
+    CANCELLED = "cancelled"  # its org has withdrawn it
+    PREEMPTED = "preempted"
+    LOST = "lost"  # its node was silent for too long, or had lost it
+    GIVEN_UP = "given_up"  # preempted or lost once too often
+    TIME_UP = "time_up"  # it has run as long as it may
+    OUT_OF_CREDITS = "out_of_credits"
+    TOPPED_UP = "topped_up"
+    HOLD_ENDED = "hold_ended"  # while it waited
+
+
+@value
+class Program:
+    """What a node runs, and what it lets it have."""
+
+    command: tuple[str, ...] = ()
+    env: tuple[tuple[str, str], ...] = ()
+    memory_mib: int = 0  # at most so much on each node; 0 for no bound
+    checkpoint_every_ms: int = 0  # it makes a checkpoint so often; 0 if it makes none
+
+    def __post_init__(self) -> None:
+        whole("memory_mib", self.memory_mib, 0, AMOUNT_MAX)
+        whole("checkpoint_every_ms", self.checkpoint_every_ms, 0, AMOUNT_MAX)
+
+
+@value
+class Spec:
+    """What a job needs and runs: all that its pool is told besides its credits."""
+
+    shape: Shape
+    program: Program = Program()
+    priority_class: int = 0
+    preemptible: bool = True
+    estimate_ms: int | None = None  # how long it says that it runs, if it says so
+    requeues: int = 0  # how often it may start again after an end that was not its own
+
+    def __post_init__(self) -> None:
+        whole("priority_class", self.priority_class, 0, CLASS_MAX)
+        whole("requeues", self.requeues, 0, AMOUNT_MAX)
+        if self.estimate_ms is not None:
+            whole("estimate_ms", self.estimate_ms, 0, AMOUNT_MAX)
+
+
 @value
 class Enqueue:
     """Run this: what it needs, on whose behalf, and how far its credits reach."""
@@ -33,11 +84,10 @@ class Enqueue:
     shares: tuple[AccountId, ...]  # the account and all above it
     tier: str | None
     rates: tuple[tuple[str, Micros], ...]  # acceptable GPU type → micro-credits per GPU-hour
-    milli_gpus: int
     run_ms: int  # maximum run and stop grace together, over all attempts
-    requeues: int  # how often it may start again after an end that was not its own
     hold_micros: Micros  # what is set aside for it
     hold_until: Instant  # and until when
+    spec: Spec
 
     def __post_init__(self) -> None:
         text("account", self.account)
@@ -47,11 +97,14 @@ class Enqueue:
         for gpu_type, rate in self.rates:
             text("gpu_type", gpu_type)
             whole("rate", rate, 0, AMOUNT_MAX)
-        whole("milli_gpus", self.milli_gpus, 1, AMOUNT_MAX)
         whole("run_ms", self.run_ms, 0, AMOUNT_MAX)
-        whole("requeues", self.requeues, 0, AMOUNT_MAX)
         whole("hold_micros", self.hold_micros, 0, AMOUNT_MAX)
         whole("hold_until", self.hold_until, 0, NEVER)
+
+    @property
+    def milli_gpus(self) -> int:
+        """What it takes in all, in thousandths of a GPU."""
+        return self.spec.shape.milli_gpus
 
 
 @value
@@ -108,6 +161,9 @@ class Ended:
     run_ms: int
     kept_ms: int | None  # where the work that was not lost ends; None if none is given back
     over: bool  # whether the job is over as well, or waits for another attempt
+    why: Why
+    exit_code: int | None = None  # of its first process that ended badly, else 0; if it is known
+    result: str | None = None  # what it has left, as JSON
 
     def __post_init__(self) -> None:
         whole("attempt", self.attempt, 1, AMOUNT_MAX)
@@ -121,6 +177,7 @@ class Dropped:
     """The job left the queue while no attempt was running, and will not run any more."""
 
     end_class: EndClass
+    why: Why
 
 
 ToPool: TypeAlias = Enqueue | Withdraw | HoldGrew

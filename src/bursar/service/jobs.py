@@ -32,6 +32,7 @@ from bursar.core.messages import (
     Enqueue,
     HoldGrew,
     Message,
+    Spec,
     Started,
     ToPool,
     Withdraw,
@@ -77,11 +78,11 @@ class JobUnknown(KeyError):
 
 
 class Submission(NamedTuple):
-    """What shall run, where, and how often it may start again after an end not its own."""
+    """What shall run, and where."""
 
     pool: PoolId
     reserve: Reserve  # by run time; its hold is named after the job, its context names the job
-    requeues: int = 0
+    spec: Spec
 
     @property
     def job(self) -> JobId:
@@ -225,11 +226,10 @@ def _enqueue(
         shares=shares,
         tier=terms.context.tier if tier is None else tier,
         rates=terms.rates,
-        milli_gpus=terms.context.milli_gpus,
         run_ms=ask.reserve.run_ms or 0,
-        requeues=ask.requeues,
         hold_micros=sum(posting.amount for posting in opened.postings),
         hold_until=opened.expires_at,
+        spec=ask.spec,
     )
 
 

@@ -15,7 +15,7 @@ written with it, as messages.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from bursar.core.ids import JobId
 from bursar.core.instant import MILLISECOND, Instant
@@ -38,6 +38,7 @@ from bursar.core.messages import (
     RanSoFar,
     Started,
     ToOrg,
+    Why,
     Withdraw,
 )
 from bursar.core.refusal import broken
@@ -92,6 +93,12 @@ class End(NamedTuple):
     kept_ms: int | None = None  # where its last checkpoint was, if what came after is given back
 
 
+_WHY: Final = {
+    EndClass.USER: Why.FINISHED,
+    EndClass.PLATFORM: Why.LOST,
+    EndClass.PREEMPTION: Why.PREEMPTED,
+    EndClass.LIMIT: Why.TIME_UP,
+}
 _Say: TypeAlias = Callable[[Attempt], ToOrg]
 
 
@@ -341,7 +348,7 @@ def _handle(work: _Work, letter: Letter, job: Queued | None, live: Attempt | Non
             ask=message,
             hold_micros=message.hold_micros,
             hold_until=message.hold_until,
-            requeues_left=message.requeues,
+            requeues_left=message.spec.requeues,
         )
         return
     job.received = letter.n
@@ -365,7 +372,7 @@ def _drop(work: _Work, job: Queued, why: EndClass) -> None:
     """Let a job that waits run no more."""
     job.state = "over"
     work.change(job)
-    work.told.append((job.org, job.job, Dropped(end_class=why)))
+    work.told.append((job.org, job.job, Dropped(end_class=why, why=_WHY[why])))
 
 
 def _every_ms(job: Queued, gpu_type: str) -> int:
@@ -520,7 +527,12 @@ def _close(work: _Work, lease: Reading, job: Queued, end: End, *, clamped: bool 
 
     def say(of: Attempt) -> ToOrg:
         return Ended(
-            attempt=of.attempt, end_class=why, run_ms=run_ms, kept_ms=kept_ms, over=not again
+            attempt=of.attempt,
+            end_class=why,
+            run_ms=run_ms,
+            kept_ms=kept_ms,
+            over=not again,
+            why=_WHY[why],
         )
 
     work.said.append((lease.fence, say))

@@ -7,13 +7,17 @@ from bursar.core.dispatch.state import Exit, JobKey, Lease, Letter, Machine, Poo
 from bursar.core.ids import AccountId, JobId, UserId
 from bursar.core.instant import MINUTE, SECOND, Instant
 from bursar.core.leases import Denied
-from bursar.core.messages import Enqueue, ToOrg, ToPool
-from bursar.core.scheduling.machines import NodeId, Piece
+from bursar.core.messages import Enqueue, Spec, ToOrg, ToPool
+from bursar.core.scheduling.jobs import Shape
+from bursar.core.scheduling.machines import Node, NodeId, Piece
 from tests.builders import PER_MS, T0
 
 N1, N2 = NodeId("n1"), NodeId("n2")
 JOB: JobKey = "acme", JobId("job")
 ON_N1 = (Piece(N1, (0,), 1),)
+SPEC = Spec(shape=Shape(types=("H100",)), requeues=2)
+HALF = Spec(shape=Shape(types=("H100",), gpus=0, milli=500), requeues=2)
+GANG_SPEC = Spec(shape=Shape(types=("H100",), tasks=2), requeues=2)
 GANG = (Piece(N1, (0,), 1), Piece(N2, (0,), 1))
 
 
@@ -25,11 +29,10 @@ def asking(**changes: object) -> Enqueue:
         "shares": (AccountId("root"),),
         "tier": "paid",
         "rates": (("H100", PER_MS),),
-        "milli_gpus": 1_000,
         "run_ms": 60_000,
-        "requeues": 2,
         "hold_micros": 60_000,
         "hold_until": T0 + 10 * MINUTE,
+        "spec": SPEC,
     }
     return Enqueue(**{**given, **changes})  # type: ignore[arg-type]
 
@@ -42,7 +45,7 @@ class Trial:
         self.now: Instant = T0
         self._n = 0
         for name in (N1, N2):
-            self.pool.machines[name] = Machine(id=name, gpu_type="H100", gpus=2)
+            self.pool.machines[name] = Machine(node=Node(id=name, gpu_type="H100", gpus=2))
         work = self.work()
         self.epoch = rules.lead(work, "one") or 0
         work.keep()

@@ -25,6 +25,7 @@ from bursar.core.dispatch.state import Exit
 from bursar.core.ids import JobId
 from bursar.core.instant import MINUTE, SECOND, Instant
 from bursar.core.leases import MARGIN, TTL
+from bursar.core.messages import Program
 from bursar.core.scheduling.machines import NodeId, Piece
 from bursar.core.value import altered
 
@@ -38,6 +39,7 @@ def order(
     return Order(
         fence=fence, org="acme", job=JobId(f"job{fence}"), attempt=1,
         piece=Piece(NODE, gpus or (0,), 1), lasts=lasts, run_ms_max=run_ms, stop=stop,
+        program=Program(), nodes=(NODE,),
     )  # fmt: skip
 
 
@@ -72,13 +74,14 @@ class Node:
 
 
 def test_a_report_says_all_that_the_node_knows() -> None:
-    node = Node().runs(2, run_ms=7, saved_ms=3).runs(1, exit=Exit.DONE, run_ms=9)
+    node = Node().runs(2, run_ms=7, saved_ms=3)
+    node.runs(1, exit=Exit.DONE, run_ms=9, exit_code=0, result="[]")
     node.now = 5
     told = node.report()
 
     assert (1, 1, 5, None) == (told.boot, told.n, told.at, told.heard)
     assert (
-        Reading(fence=1, run_ms=9, exit=Exit.DONE),
+        Reading(fence=1, run_ms=9, exit=Exit.DONE, exit_code=0, result="[]"),
         Reading(fence=2, run_ms=7, saved_ms=3),
     ) == told.readings
     node.hear(order(2))

@@ -1,34 +1,22 @@
 """A scheduler's cluster keeps up with its pool, whoever has changed it (S11)."""
 
 from bursar.core.dispatch.following import Follower
-from bursar.core.dispatch.state import Exit, Lease, Queued
+from bursar.core.dispatch.state import Exit, Lease, name_of
 from bursar.core.ids import JobId
-from bursar.core.instant import MILLISECOND, SECOND
+from bursar.core.instant import SECOND
 from bursar.core.leases import TTL
 from bursar.core.messages import HoldGrew, Withdraw
 from bursar.core.scheduling.decisions import Start
-from bursar.core.scheduling.jobs import Job, Shape
 from bursar.core.scheduling.machines import NodeState, Piece
 from bursar.core.scheduling.plan import carry_out
 from bursar.core.scheduling.policy import PAID, Policy
 from tests.core.dispatch.pools import JOB, N1, N2, Trial, asking, ran, running, waiting
 
-NAME = JOB[1]
-
-
-def described(job: Queued) -> Job:
-    return Job(
-        id=job.job,
-        shape=Shape(types=("H100",)),
-        path=("paid", job.org, "root", "ann"),
-        prices=job.ask.rates,
-        run_max=job.left_ms * MILLISECOND,
-        queued_at=job.queued_at,
-    )
+NAME = name_of(JOB)
 
 
 def follower(trial: Trial) -> Follower:
-    found = Follower(Policy(tiers=(PAID,)), trial.now, described)
+    found = Follower(Policy(tiers=(PAID,)), trial.now)
     found.follow(trial.pool, trial.now)
     return found
 
@@ -38,7 +26,10 @@ def test_a_new_leader_finds_what_waits_and_what_runs() -> None:
     trial.post(asking(), 1, ("acme", JobId("other")))
     cluster = follower(trial).cluster
 
-    assert ([NAME], [JobId("other")]) == (list(cluster.running), list(cluster.waiting))
+    assert ([NAME], [name_of(("acme", JobId("other")))]) == (
+        list(cluster.running),
+        list(cluster.waiting),
+    )
     assert 60 * SECOND == cluster.running[NAME].job.run_max
 
 
@@ -58,7 +49,7 @@ def test_what_the_leader_has_decided_itself_is_no_news() -> None:
     assert isinstance(start, Start)
     lease = trial.place(start.pieces)
     assert isinstance(lease, Lease)
-    found.placed(start.job, lease.fence)
+    found.placed([lease])
 
     assert not found.follow(trial.pool, trial.now)
 

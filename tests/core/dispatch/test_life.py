@@ -2,7 +2,8 @@
 
 import pytest
 
-from bursar.core.dispatch.life import CLASSES, LIVE, OVER, TABLE, WAITING, State, Why, after
+from bursar.core.dispatch.life import CLASSES, LIVE, OVER, TABLE, WAITING, State, after
+from bursar.core.messages import Why
 from bursar.core.refusal import InvariantBroken
 
 

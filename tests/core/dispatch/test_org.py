@@ -21,11 +21,13 @@ from bursar.core.messages import (
     RanSoFar,
     Started,
     ToOrg,
+    Why,
     Withdraw,
 )
 from bursar.core.pricing import PriceBook, PriceVersion, Rate
 from bursar.core.refusal import Code, InvariantBroken, Refusal
 from tests.builders import PER_MS, T0
+from tests.core.dispatch.pools import SPEC
 
 JOB = JobId("job")
 ROOT, ANN = AccountId("root"), UserId("ann")
@@ -60,7 +62,7 @@ def founded(credits: int = 100_000) -> Org:
 
 def submitted() -> Org:
     org = founded()
-    rules.submit(org, "submit", RESERVE, 60_000, 2, T0)
+    rules.submit(org, "submit", RESERVE, 60_000, SPEC, T0)
     return org
 
 
@@ -88,7 +90,7 @@ def parts(org: Org) -> tuple[int, int, int]:
 
 def ended(run_ms: int, *, over: bool = True, kept_ms: int | None = None) -> Ended:
     own = EndClass.USER if kept_ms is None else EndClass.PLATFORM
-    return Ended(attempt=1, end_class=own, run_ms=run_ms, kept_ms=kept_ms, over=over)
+    return Ended(attempt=1, end_class=own, run_ms=run_ms, kept_ms=kept_ms, over=over, why=Why.LOST)
 
 
 def test_job_hold_and_message_come_together() -> None:
@@ -99,7 +101,7 @@ def test_job_hold_and_message_come_together() -> None:
     assert {
         (JOB, 1): Enqueue(
             account=ROOT, user=ANN, shares=(ROOT,), tier="paid", rates=(("H100", PER_MS),),
-            milli_gpus=1_000, run_ms=60_000, requeues=2, hold_micros=60_000,
+            run_ms=60_000, hold_micros=60_000, spec=SPEC,
             hold_until=T0 + 10 * MINUTE,
         )
     } == org.outbox  # fmt: skip
@@ -107,7 +109,7 @@ def test_job_hold_and_message_come_together() -> None:
 
 def test_a_job_without_credits_is_not_there_at_all() -> None:
     org = founded(credits=59_999)
-    outcome = rules.submit(org, "submit", RESERVE, 60_000, 2, T0)
+    outcome = rules.submit(org, "submit", RESERVE, 60_000, SPEC, T0)
 
     assert isinstance(outcome, Refusal)
     assert ({}, {}) == (org.jobs, org.outbox)
@@ -120,7 +122,9 @@ def test_a_key_has_one_effect_and_one_answer() -> None:
     rules.acknowledge(org, JOB, 1)
     before = len(org.events)
 
-    assert org.replies["submit"].outcome == rules.submit(org, "submit", RESERVE, 60_000, 2, T0 + 9)
+    assert org.replies["submit"].outcome == rules.submit(
+        org, "submit", RESERVE, 60_000, SPEC, T0 + 9
+    )
     other = rules.extend(org, "submit", ExtendHold(hold=HoldId(JOB), amount=1), T0)
     assert isinstance(other, Refusal)
     assert Code.KEY_REUSED is other.code
@@ -129,7 +133,7 @@ def test_a_key_has_one_effect_and_one_answer() -> None:
 
 def test_time_never_goes_back() -> None:
     org = founded()
-    rules.submit(org, "submit", RESERVE, 60_000, 2, T0 - 9)
+    rules.submit(org, "submit", RESERVE, 60_000, SPEC, T0 - 9)
 
     assert T0 == hold(org).terms.opened_at
 
@@ -149,7 +153,7 @@ def test_a_pool_is_told_once_to_run_a_job_no_more() -> None:
     rules.withdraw(org, JOB)
     rules.withdraw(org, JOB)
     assert ([Withdraw()], 60_000) == (list(org.outbox.values())[1:], hold(org).open)
-    tell(org, Dropped(end_class=EndClass.USER))
+    tell(org, Dropped(end_class=EndClass.USER, why=Why.CANCELLED))
     rules.withdraw(org, JOB)
 
     assert (2, (100_000, 0, 0)) == (len(org.outbox), parts(org))
@@ -164,7 +168,11 @@ def test_a_pool_is_told_once_to_run_a_job_no_more() -> None:
         ((STARTED, ended(9, over=False)), (40_000, 59_991, 9), (False, None, 1)),
         ((STARTED, ended(9, over=False, kept_ms=4)), (40_000, 59_996, 4), (False, None, 1)),
         ((STARTED, ended(9, kept_ms=4)), (99_996, 0, 4), (False, EndClass.PLATFORM, 1)),
-        ((Dropped(end_class=EndClass.LIMIT),), (100_000, 0, 0), (False, EndClass.LIMIT, 0)),
+        (
+            (Dropped(end_class=EndClass.LIMIT, why=Why.HOLD_ENDED),),
+            (100_000, 0, 0),
+            (False, EndClass.LIMIT, 0),
+        ),
     ],
 )
 def test_what_messages_come_to(
@@ -225,12 +233,12 @@ def test_usage_that_comes_after_the_hold_is_booked_as_late() -> None:
 def test_a_job_that_is_dropped_at_its_limit_has_ended() -> None:
     """Whether that was written before or not."""
     org = submitted()
-    tell(org, Dropped(end_class=EndClass.LIMIT), at=T0 + 11 * MINUTE)
+    tell(org, Dropped(end_class=EndClass.LIMIT, why=Why.HOLD_ENDED), at=T0 + 11 * MINUTE)
 
     assert ((100_000, 0, 0), []) == (parts(org), org.objections)
     again = submitted()
     rules.ask(again, "x", AddUser(user=UserId("bob")), T0 + 11 * MINUTE)
-    tell(again, Dropped(end_class=EndClass.LIMIT), at=T0 + 12 * MINUTE)
+    tell(again, Dropped(end_class=EndClass.LIMIT, why=Why.HOLD_ENDED), at=T0 + 12 * MINUTE)
     assert ((100_000, 0, 0), []) == (parts(again), again.objections)
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from bursar.core.dispatch import pool as rules
-from bursar.core.dispatch.life import State, Why
+from bursar.core.dispatch.life import State
 from bursar.core.dispatch.pool import Placement
 from bursar.core.dispatch.reports import STARTS_WITHIN, Report, clocks_differ, report
 from bursar.core.dispatch.state import TERM, Exit, Lease, Letter, Machine, Mark, Work
@@ -17,6 +17,7 @@ from bursar.core.messages import (
     HoldGrew,
     RanSoFar,
     Started,
+    Why,
     Withdraw,
 )
 from bursar.core.refusal import InvariantBroken
@@ -25,10 +26,13 @@ from bursar.core.value import altered
 from tests.builders import PER_MS, T0
 from tests.core.dispatch.pools import (
     GANG,
+    GANG_SPEC,
+    HALF,
     JOB,
     N1,
     N2,
     ON_N1,
+    SPEC,
     Trial,
     asking,
     ran,
@@ -69,7 +73,7 @@ def test_a_withdrawn_job_leaves_the_queue() -> None:
     trial.post(Withdraw(), 2)
 
     assert State.CANCELLED is trial.job().state
-    assert [Dropped(end_class=EndClass.USER)] == trial.told()
+    assert [Dropped(end_class=EndClass.USER, why=Why.CANCELLED)] == trial.told()
 
 
 def test_a_job_that_is_over_hears_no_more() -> None:
@@ -81,7 +85,9 @@ def test_a_job_that_is_over_hears_no_more() -> None:
     assert 1 == len(trial.told())
 
 
-@pytest.mark.parametrize(("message", "n"), [(Withdraw(), 1), (Dropped(end_class=EndClass.USER), 2)])
+@pytest.mark.parametrize(
+    ("message", "n"), [(Withdraw(), 1), (Dropped(end_class=EndClass.USER, why=Why.CANCELLED), 2)]
+)
 def test_what_cannot_be_is_a_bug(message: object, n: int) -> None:
     trial = waiting()
     letter = Letter("acme", JobId("other" if n == 1 else "job"), n, message)  # type: ignore[arg-type]
@@ -155,11 +161,12 @@ def test_a_gpu_on_another_node_is_another_one() -> None:
 
 def test_parts_of_a_gpu_are_leased_until_it_is_full() -> None:
     """A GPU is a set of slots (S1, IS1)."""
-    trial = waiting(milli_gpus=500)
-    trial.pool.machines[N1] = altered(trial.pool.machines[N1], slots=4)
+    trial = waiting(spec=HALF)
+    machine = trial.pool.machines[N1]
+    trial.pool.machines[N1] = altered(machine, node=altered(machine.node, slots=4))
     keys = [("acme", JobId(f"part{number}")) for number in range(3)]
     for key in keys:
-        trial.post(asking(milli_gpus=500), 1, key)
+        trial.post(asking(spec=HALF), 1, key)
     half = (Piece(N1, (0,), 2),)
 
     assert Denied.WRONG_SIZE is trial.place((Piece(N1, (0,), 1),), key=keys[0])
@@ -324,7 +331,15 @@ def test_what_is_not_started_in_time_is_lost() -> None:
     assert (Why.LOST, State.QUEUED) == (trial.lease().why, trial.job().state)
     assert [
         Started(attempt=1, gpu_type="H100", at=T0, run_ms=60_000),
-        Ended(attempt=1, end_class=EndClass.PLATFORM, run_ms=0, kept_ms=None, over=False),
+        Ended(
+            attempt=1,
+            end_class=EndClass.PLATFORM,
+            run_ms=0,
+            kept_ms=None,
+            over=False,
+            why=Why.LOST,
+            exit_code=None,
+        ),
     ] == trial.told()
 
 
@@ -355,11 +370,12 @@ def test_lost_work_is_given_back_and_the_job_s_own_is_not() -> None:
     own.report(ran(5_000, saved_ms=2_000, exit=Exit.FAILED))
 
     assert Ended(
-        attempt=1, end_class=EndClass.PLATFORM, run_ms=5_000, kept_ms=2_000, over=False
+        attempt=1, end_class=EndClass.PLATFORM, run_ms=5_000, kept_ms=2_000, over=False,
+        why=Why.LOST,
     ) == lost.told()[-1]  # fmt: skip
     assert (2_000, 2_000, 1) == (lost.job().ran_ms, lost.job().used, lost.job().requeues_left)
     assert Ended(
-        attempt=1, end_class=EndClass.USER, run_ms=5_000, kept_ms=None, over=True
+        attempt=1, end_class=EndClass.USER, run_ms=5_000, kept_ms=None, over=True, why=Why.FAILED
     ) == own.told()[-1]  # fmt: skip
 
 
@@ -391,12 +407,12 @@ def test_run_time_that_becomes_known_after_the_end_is_told() -> None:
 
 
 def test_a_job_is_given_up_after_its_requeues() -> None:
-    trial = running(requeues=0)
+    trial = running(spec=altered(SPEC, requeues=0))
     trial.report(ran(5_000, exit=Exit.GONE))
 
     assert (State.FAILED, Why.GIVEN_UP) == (trial.job().state, trial.job().why)
     assert trial.told()[-1] == Ended(
-        attempt=1, end_class=EndClass.PLATFORM, run_ms=5_000, kept_ms=0, over=True
+        attempt=1, end_class=EndClass.PLATFORM, run_ms=5_000, kept_ms=0, over=True, why=Why.LOST
     )
 
 
@@ -404,7 +420,7 @@ def test_a_lost_job_that_was_withdrawn_is_cancelled() -> None:
     trial = running()
     trial.post(Withdraw(), 2)
     trial.report(ran(5_000, exit=Exit.GONE))
-    gang = running(GANG, milli_gpus=2_000, hold_micros=120_000)
+    gang = running(GANG, spec=GANG_SPEC, hold_micros=120_000)
     gang.report(ran(5_000, exit=Exit.GONE))  # it is being stopped because of that
     gang.post(Withdraw(), 2)
     gang.report(ran(5_000, exit=Exit.STOPPED), node=N2)
@@ -460,7 +476,7 @@ def _ended(trial: Trial) -> Ended:
 
 def test_a_gang_ends_when_its_last_process_has() -> None:
     """Its reading is the largest of its nodes' (M2)."""
-    trial = running(GANG, milli_gpus=2_000, hold_micros=120_000)
+    trial = running(GANG, spec=GANG_SPEC, hold_micros=120_000)
     trial.pass_by(SECOND)
     trial.report(ran(6_000, exit=Exit.DONE))
     assert State.RUNNING is trial.job().state
@@ -473,7 +489,7 @@ def test_a_gang_ends_when_its_last_process_has() -> None:
 
 def test_a_gang_that_has_lost_a_node_is_stopped() -> None:
     """Its GPUs on other nodes are its own until their processes are gone (IS8)."""
-    trial = running(GANG, milli_gpus=2_000, hold_micros=120_000)
+    trial = running(GANG, spec=GANG_SPEC, hold_micros=120_000)
     while trial.now < T0 + TTL + MARGIN + 5 * SECOND:
         trial.pass_by(5 * SECOND).report(ran(5_000), node=N2)
     assert 1 == trial.expire()
@@ -547,12 +563,12 @@ def test_what_waits_is_dropped_when_its_hold_ends() -> None:
     assert 0 == trial.expire()
 
     assert State.EXPIRED is trial.job().state
-    assert [Dropped(end_class=EndClass.LIMIT)] == trial.told()
+    assert [Dropped(end_class=EndClass.LIMIT, why=Why.HOLD_ENDED)] == trial.told()
 
 
 def test_late_usage_leaves_less_for_the_attempt_that_runs() -> None:
     """Both are paid from one hold (IS9)."""
-    trial = running(hold_micros=30_000, run_ms=100_000, requeues=9)
+    trial = running(hold_micros=30_000, run_ms=100_000, spec=altered(SPEC, requeues=9))
     trial.pass_by(16 * SECOND)
     trial.report(ran(21_000))
     assert State.STOPPING is trial.job().state

@@ -75,7 +75,7 @@ BUGS = {
         pool, "_has_run_out", "part.until + MARGIN <= now", "part.until <= now", "IS7", JUMPING,
     ),
     "a lease is renewed after its end": Bug(
-        reports, "report", " and work.now < part.until", "", "IM2"
+        reports, "answer", " and work.now < part.until", "", "IM2"
     ),
     "a fence is used again": Bug(pool, "place", "work.fence += 1", "work.fence |= 1", "IS4|IS8"),
     "silent nodes get leases": Bug(
@@ -118,7 +118,7 @@ BUGS = {
         ends, "say_start", "work.tell(", "(lambda *_: None)(", "IL14|IS9"
     ),
     "waiting jobs never expire": Bug(
-        pool, "expire", "job.state in WAITING and", "False and", "IV3"
+        pool, "expire", "for job in work.unheld():", "for job in ():", "IV3"
     ),
     "the pool handles messages again": Bug(
         pool, "receive", "if letter.n != received + 1:", "if letter.n > received + 1:",
@@ -176,7 +176,7 @@ BUGS = {
         charging, "_ended", "kept_ms=end.kept_ms)", "kept_ms=end.kept_ms // 2)", "IM5|IS9"
     ),
     "a leader does not notice ends": Bug(
-        following, "Follower._follow_job", "cluster.end(job.job)", "pass",
+        following, "Follower._follow_job", "cluster.end(name)", "pass",
         "is there already|KeyError",
     ),
     "a clock is believed whatever it shows": Bug(

@@ -28,9 +28,11 @@ from bursar.core.ids import HoldId, JobId, PriceVersionId
 from bursar.core.instant import HOUR, MILLISECOND, SECOND, Instant
 from bursar.core.ledger.commands import Command, Reserve, SetPrice
 from bursar.core.ledger.values import Context
+from bursar.core.messages import Spec
 from bursar.core.money import CREDIT
 from bursar.core.pricing import PriceBook, PriceVersion, Rate
 from bursar.core.refusal import Refusal
+from bursar.core.scheduling.jobs import Shape
 from bursar.service.batch import Answer, Ask, Batch
 from bursar.service.database import (
     Aside,
@@ -189,7 +191,7 @@ def _submission(number: int) -> Submission:
         expires_at=later(),
         context=Context(gpu_types=(GPU,), milli_gpus=1_000, job=job),
     )
-    return Submission(pool=POOL, reserve=reserve)
+    return Submission(pool=POOL, reserve=reserve, spec=Spec(shape=Shape(types=(GPU,))))
 
 
 def _leased(

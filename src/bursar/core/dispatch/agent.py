@@ -42,6 +42,8 @@ class Process:
     saved_ms: int = 0  # where its last checkpoint was
     stopping: bool = False
     exit: Exit | None = None
+    exit_code: int | None = None
+    result: str | None = None  # what it has left, as JSON
 
 
 Table: TypeAlias = Mapping[int, Process]
@@ -128,7 +130,14 @@ def report(agent: Agent, table: Table, now: Instant) -> Report:
 
 
 def _reading(one: Process) -> Reading:
-    return Reading(fence=one.fence, run_ms=one.run_ms, saved_ms=one.saved_ms, exit=one.exit)
+    return Reading(
+        fence=one.fence,
+        run_ms=one.run_ms,
+        saved_ms=one.saved_ms,
+        exit=one.exit,
+        exit_code=one.exit_code,
+        result=one.result,
+    )
 
 
 def hear(agent: Agent, orders: Orders, table: Table, now: Instant) -> list[Action]:

@@ -7,11 +7,11 @@ credits, or is over (M3, M5).
 
 from typing import Final
 
-from bursar.core.dispatch.life import CLASSES, State, Why, after
+from bursar.core.dispatch.life import CLASSES, State, after
 from bursar.core.dispatch.state import Exit, Lease, Part, Queued, Work
-from bursar.core.instant import MILLISECOND, SECOND
+from bursar.core.instant import MILLISECOND, SECOND, Instant
 from bursar.core.leases import goes_on, is_own, tell_every_ms
-from bursar.core.messages import Dropped, Ended, RanSoFar, Started
+from bursar.core.messages import Dropped, Ended, RanSoFar, Started, Why
 from bursar.core.money import Micros, run_ms_for, usage_price
 from bursar.core.value import altered
 
@@ -84,7 +84,7 @@ def with_part(lease: Lease, part: Part) -> Lease:
 def drop(work: Work, job: Queued, why: Why) -> None:
     """Let a job that waits run no more."""
     work.put(moved(job, why))
-    work.tell(job.key, Dropped(end_class=CLASSES[why]))
+    work.tell(job.key, Dropped(end_class=CLASSES[why], why=why))
 
 
 def ask_to_stop(work: Work, lease: Lease, why: Why) -> None:
@@ -173,7 +173,7 @@ def _close(work: Work, lease: Lease, why: Why) -> None:
     ran_ms = lease.run_ms if kept_ms is None else kept_ms
     price = usage_price(rate_of(job, lease.gpu_type), job.ask.milli_gpus, ran_ms)
     job = altered(job, ran_ms=job.ran_ms + ran_ms, used=job.used + price)
-    job = _gone_on(job, why)
+    job = _gone_on(job, why, work.now)
     work.put(job)
     # What the job does not answer for is not reported again; else run time counts up to the end.
     last = max(part.until for part in lease.parts)
@@ -195,17 +195,31 @@ def _close(work: Work, lease: Lease, why: Why) -> None:
             run_ms=lease.run_ms,
             kept_ms=kept_ms,
             over=job.over,
+            why=why,
+            exit_code=_exit_code(lease),
+            result=lease.parts[0].result,
         ),
     )
 
 
-def _gone_on(job: Queued, why: Why) -> Queued:
+def _exit_code(lease: Lease) -> int | None:
+    """Of the first process that ended badly, else 0; None if nobody knows."""
+    codes = [part.exit_code for part in lease.parts]
+    return next((code for code in codes if code != 0), 0)
+
+
+def _gone_on(job: Queued, why: Why, now: Instant) -> Queued:
     """The job after an attempt that ended so: it waits, or is over."""
     if why in (Why.PREEMPTED, Why.LOST):
         left_ms = job.left_ms - GRACE_MS
         if not goes_on(CLASSES[why], job.requeues_left, left_ms, withdrawn=job.withdrawn):
             return moved(job, Why.GIVEN_UP)
-        job = altered(job, requeues_left=job.requeues_left - 1)
+        job = altered(
+            job,
+            requeues_left=job.requeues_left - 1,
+            preemptions=job.preemptions + (why is Why.PREEMPTED),
+            stopped_at=now,
+        )
         return moved(job, why if affords_a_run(job) else Why.OUT_OF_CREDITS)
     job = moved(job, why)
     if job.state is State.OUT_OF_CREDITS and affords_a_run(job):

@@ -5,31 +5,31 @@ the pool keeps is the truth. Each job that has changed is looked at again: wheth
 is gone, and the cluster is changed where it says otherwise.
 """
 
-from collections.abc import Callable
+from collections.abc import Iterable
+from typing import Final
 
 from bursar.core.dispatch.ends import GRACE
 from bursar.core.dispatch.life import LIVE, State
 from bursar.core.dispatch.pool import is_usable
-from bursar.core.dispatch.state import JobKey, Lease, Machine, Pool, Queued
+from bursar.core.dispatch.state import JobKey, Lease, Machine, Pool, Queued, name_of
 from bursar.core.ids import JobId
 from bursar.core.instant import MILLISECOND, Instant
 from bursar.core.scheduling.cluster import Cluster
-from bursar.core.scheduling.jobs import Job, Running
+from bursar.core.scheduling.jobs import Job, Path, Running
 from bursar.core.scheduling.machines import Node, NodeId, NodeState
 from bursar.core.scheduling.policy import Policy
 from bursar.core.value import altered
 
-Describe = Callable[[Queued], Job]  # a job as the scheduler is told of it
+UNTIERED: Final = "paid"  # the tier of jobs that name none
 
 
 class Follower:
     """A cluster that follows a pool."""
 
-    def __init__(self, policy: Policy, now: Instant, describe: Describe) -> None:
+    def __init__(self, policy: Policy, now: Instant) -> None:
         self.cluster = Cluster(policy, now)
-        self._describe = describe
         self._seen = 0  # changes of the pool
-        self._nodes: dict[NodeId, NodeState] = {}
+        self._nodes: dict[NodeId, Node] = {}
         self._attempts: dict[JobId, int] = {}  # fences of what runs
 
     def follow(self, pool: Pool, now: Instant) -> bool:
@@ -44,39 +44,33 @@ class Follower:
             changed = self._follow_job(pool, key) or changed
         return changed
 
-    def placed(self, job: JobId, fence: int) -> None:
-        """What the cluster has started was given a lease."""
-        self._attempts[job] = fence
+    def placed(self, leases: Iterable[Lease]) -> None:
+        """What the cluster has started was given leases."""
+        for lease in leases:
+            self._attempts[name_of(lease.key)] = lease.fence
 
     def _follow_node(self, machine: Machine, now: Instant) -> bool:
-        state = NodeState.READY if is_usable(machine, now) else NodeState.DEAD
-        if self._nodes.get(machine.id) is state:
+        state = machine.node.state if is_usable(machine, now) else NodeState.DEAD
+        node = altered(machine.node, state=state)
+        if self._nodes.get(node.id) == node:
             return False
-        self._nodes[machine.id] = state
-        self.cluster.add_node(
-            Node(
-                id=machine.id,
-                gpu_type=machine.gpu_type,
-                gpus=machine.gpus,
-                slots=machine.slots,
-                state=state,
-            )
-        )
+        self._nodes[node.id] = node
+        self.cluster.add_node(node)
         return True
 
     def _follow_job(self, pool: Pool, key: JobKey) -> bool:
         """Let the cluster know of a job what the pool does; whether that is news."""
-        cluster, job = self.cluster, pool.jobs[key]
+        cluster, job, name = self.cluster, pool.jobs[key], name_of(key)
         changed = False
-        if job.job in cluster.running and self._attempts[job.job] != job.fence:
-            del self._attempts[job.job]
-            cluster.end(job.job)
+        if name in cluster.running and self._attempts[name] != job.fence:
+            del self._attempts[name]
+            cluster.end(name)
             changed = True
-        if job.job in cluster.waiting and job.state is not State.QUEUED:
-            cluster.withdraw(job.job)
+        if name in cluster.waiting and job.state is not State.QUEUED:
+            cluster.withdraw(name)
             changed = True
-        if job.state is State.QUEUED and job.job not in cluster.waiting:
-            cluster.queue(self._describe(job))
+        if job.state is State.QUEUED and name not in cluster.waiting:
+            cluster.queue(described(job))
             changed = True
         if job.state in LIVE:
             changed = self._follow_lease(job, pool.leases[job.fence or 0]) or changed
@@ -84,15 +78,54 @@ class Follower:
 
     def _follow_lease(self, job: Queued, lease: Lease) -> bool:
         """A job has GPUs, and may have been asked to leave them."""
-        cluster = self.cluster
-        changed = job.job not in cluster.running
+        cluster, name = self.cluster, name_of(job.key)
+        changed = name not in cluster.running
         if changed:
-            self._attempts[job.job] = lease.fence
-            cluster.run(_running(self._describe(job), lease))
-        if job.state is State.STOPPING and cluster.running[job.job].stops_at is None:
-            cluster.stop(job.job, cluster.now + GRACE)
+            self._attempts[name] = lease.fence
+            cluster.run(_running(described(job), lease))
+        if job.state is State.STOPPING and cluster.running[name].stops_at is None:
+            cluster.stop(name, cluster.now + GRACE)
             changed = True
         return changed
+
+
+def described(queued: Queued) -> Job:
+    """A job as the scheduler is told of it."""
+    ask, spec = queued.ask, queued.ask.spec
+    every = spec.program.checkpoint_every_ms * MILLISECOND
+    return Job(
+        id=name_of(queued.key),
+        shape=spec.shape,
+        path=share_path(queued),
+        prices=ask.rates,
+        run_max=max(queued.left_ms, 1) * MILLISECOND,
+        queued_at=queued.queued_at,
+        priority_class=spec.priority_class,
+        estimate=_estimate(queued),
+        preemptible=spec.preemptible,
+        checkpoint_every=every,
+        checkpoint_cost=GRACE if every else 0,
+        preemptions=queued.preemptions,
+        stopped_at=queued.stopped_at,
+        attained=queued.used,
+    )
+
+
+def share_path(queued: Queued) -> Path:
+    """Whose a job is: tier, org, its accounts from the root on, and the user.
+
+    A user is marked as one: an account may have the same name.
+    """
+    ask = queued.ask
+    return ask.tier or UNTIERED, queued.org, *reversed(ask.shares), f"user {ask.user}"
+
+
+def _estimate(queued: Queued) -> int | None:
+    """How long it says that it still runs; who has run for longer than it said says nothing."""
+    told = queued.ask.spec.estimate_ms
+    if told is None or told <= queued.ran_ms:
+        return None
+    return (told - queued.ran_ms) * MILLISECOND
 
 
 def _running(job: Job, lease: Lease) -> Running:

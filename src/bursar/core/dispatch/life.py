@@ -15,7 +15,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
-from bursar.core.messages import EndClass
+from bursar.core.messages import EndClass, Why
 from bursar.core.refusal import broken
 
 
@@ -31,24 +31,6 @@ class State(StrEnum):
     FAILED = "failed"
     CANCELLED = "cancelled"
     EXPIRED = "expired"  # its longest run, or its hold, was over
-
-
-class Why(StrEnum):
-    """Why a job went from one state to another."""
-
-    PLACED = "placed"
-    STARTED = "started"  # its first reading came
-    ASKED = "asked"  # to stop
-    FINISHED = "finished"
-    FAILED = "failed"  # by itself
-    CANCELLED = "cancelled"  # its org has withdrawn it
-    PREEMPTED = "preempted"
-    LOST = "lost"  # its node was silent for too long, or had lost it
-    GIVEN_UP = "given_up"  # preempted or lost once too often
-    TIME_UP = "time_up"  # it has run as long as it may
-    OUT_OF_CREDITS = "out_of_credits"
-    TOPPED_UP = "topped_up"
-    HOLD_ENDED = "hold_ended"  # while it waited
 
 
 WAITING: Final = frozenset({State.QUEUED, State.OUT_OF_CREDITS})

@@ -25,6 +25,7 @@ from bursar.core.messages import (
     Enqueue,
     HoldGrew,
     Message,
+    Spec,
     Started,
     ToPool,
     Withdraw,
@@ -72,9 +73,7 @@ def ask(org: Org, key: str, command: Command, now: Instant) -> tuple[Outcome, bo
     return outcome, True
 
 
-def submit(
-    org: Org, key: str, reserve: Reserve, run_ms: int, requeues: int, now: Instant
-) -> Outcome:
+def submit(org: Org, key: str, reserve: Reserve, run_ms: int, spec: Spec, now: Instant) -> Outcome:
     """Reserve a job's hold and send the job to its pool; both or neither.
 
     The hold may be for less than the longest run: then it is to be extended in time.
@@ -84,11 +83,11 @@ def submit(
         hold, job = reserve.hold, JobId(reserve.hold)
         opened = next(one for one in outcome if isinstance(one, HoldOpened) and one.hold == hold)
         org.jobs[job] = Submitted(job=job)
-        org.outbox[job, 1] = _enqueue(org.books, opened, run_ms, requeues)
+        org.outbox[job, 1] = _enqueue(org.books, opened, run_ms, spec)
     return outcome
 
 
-def _enqueue(books: Books, opened: HoldOpened, run_ms: int, requeues: int) -> Enqueue:
+def _enqueue(books: Books, opened: HoldOpened, run_ms: int, spec: Spec) -> Enqueue:
     """What the pool is told, from what the ledger has promised."""
     terms = opened.terms
     tier = books.singles.tier
@@ -98,11 +97,10 @@ def _enqueue(books: Books, opened: HoldOpened, run_ms: int, requeues: int) -> En
         shares=books.path(terms.account),
         tier=terms.context.tier if tier is None else tier,
         rates=terms.rates,
-        milli_gpus=terms.context.milli_gpus,
         run_ms=run_ms,
-        requeues=requeues,
         hold_micros=sum(posting.amount for posting in opened.postings),
         hold_until=opened.expires_at,
+        spec=spec,
     )
 
 

@@ -26,6 +26,7 @@ first that ends otherwise than well makes the others stop.
 the transaction that writes them, so what a leader decides who was stopped for a while is refused.
 """
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from bursar.core.dispatch.ends import (
@@ -40,7 +41,7 @@ from bursar.core.dispatch.ends import (
     run_ms_max,
     with_part,
 )
-from bursar.core.dispatch.life import LIVE, WAITING, State, Why
+from bursar.core.dispatch.life import LIVE, WAITING, State
 from bursar.core.dispatch.reports import STARTS_WITHIN
 from bursar.core.dispatch.state import (
     TERM,
@@ -52,11 +53,13 @@ from bursar.core.dispatch.state import (
     Part,
     Queued,
     Work,
+    key_of,
 )
 from bursar.core.instant import Instant
 from bursar.core.leases import MARGIN, TTL, Denied, renewed_until
-from bursar.core.messages import Enqueue, HoldGrew, Withdraw
+from bursar.core.messages import Enqueue, HoldGrew, Why, Withdraw
 from bursar.core.refusal import broken
+from bursar.core.scheduling.decisions import Decision, Preempt, Start
 from bursar.core.scheduling.machines import MILLI, Piece
 from bursar.core.value import altered
 
@@ -118,7 +121,7 @@ def _enqueue(work: Work, letter: Letter, ask: Enqueue) -> None:
         ask=ask,
         hold_micros=ask.hold_micros,
         hold_until=ask.hold_until,
-        requeues_left=ask.requeues,
+        requeues_left=ask.spec.requeues,
         queued_at=work.now,
     )
     if not affords_a_run(job):
@@ -197,7 +200,7 @@ def _not_placed(work: Work, epoch: int, where: Placement, job: Queued | None) ->
         if denied is not None:
             return denied
         assert machine is not None
-        milli += len(piece.gpus) * piece.slots * MILLI // machine.slots
+        milli += len(piece.gpus) * piece.slots * MILLI // machine.node.slots
     return None if milli == job.ask.milli_gpus else Denied.WRONG_SIZE
 
 
@@ -207,18 +210,18 @@ def _not_taken(work: Work, piece: Piece, gpu_type: str, machine: Machine | None)
         return Denied.NODE_UNKNOWN
     if not is_usable(machine, work.now):
         return Denied.NODE_SILENT
-    if machine.gpu_type != gpu_type:
+    if machine.node.gpu_type != gpu_type:
         return Denied.TYPE_NOT_PRICED
-    if any(not 0 <= gpu < machine.gpus for gpu in piece.gpus):
+    if any(not 0 <= gpu < machine.node.gpus for gpu in piece.gpus):
         return Denied.SLOT_UNKNOWN
     taken = dict.fromkeys(piece.gpus, piece.slots)
-    for lease in work.live():
+    for lease in work.live_on(piece.node):
         part = lease.on(piece.node)
-        if part is not None:
-            for gpu in part.piece.gpus:
-                if gpu in taken:
-                    taken[gpu] += part.piece.slots
-    return Denied.SLOT_TAKEN if max(taken.values()) > machine.slots else None
+        assert part is not None
+        for gpu in part.piece.gpus:
+            if gpu in taken:
+                taken[gpu] += part.piece.slots
+    return Denied.SLOT_TAKEN if max(taken.values()) > machine.node.slots else None
 
 
 def is_usable(machine: Machine, now: Instant) -> bool:
@@ -236,6 +239,35 @@ def preempt(work: Work, epoch: int, key: JobKey) -> Denied | None:
         return Denied.FENCE_STALE
     ask_to_stop(work, lease_of(work, job), Why.PREEMPTED)
     return None
+
+
+class Written(NamedTuple):
+    """What has become of a plan."""
+
+    placed: tuple[Lease, ...]
+    asked: tuple[JobKey, ...]  # to make room
+    denied: tuple[Denied, ...]  # if there is any, the leader's memory is wrong
+
+
+def write(work: Work, epoch: int, decisions: Iterable[Decision]) -> Written:
+    """Carry out what the leader has decided, each as far as nothing stands against it by now."""
+    placed: list[Lease] = []
+    asked: list[JobKey] = []
+    denied: list[Denied] = []
+    for one in decisions:
+        if isinstance(one, Start):
+            lease = place(work, epoch, Placement(key_of(one.job), one.gpu_type, one.pieces))
+            if isinstance(lease, Lease):
+                placed.append(lease)
+            else:
+                denied.append(lease)
+        elif isinstance(one, Preempt):
+            stale = preempt(work, epoch, key_of(one.job))
+            if stale is None:
+                asked.append(key_of(one.job))
+            else:
+                denied.append(stale)
+    return Written(tuple(placed), tuple(asked), tuple(denied))
 
 
 # What nobody reports
@@ -256,10 +288,9 @@ def expire(work: Work) -> int:
                 lease = with_part(lease, altered(part, exit=Exit.GONE))
             work.put(lease)
             look_at(work, lease)
-    for job in work.jobs():
-        if job.state in WAITING and job.hold_until <= work.now:
-            ended += 1
-            drop(work, job, Why.HOLD_ENDED)
+    for job in work.unheld():
+        ended += 1
+        drop(work, job, Why.HOLD_ENDED)
     return ended
 
 

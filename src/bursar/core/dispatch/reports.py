@@ -17,11 +17,12 @@ from bursar.core.dispatch.ends import (
     tell_run,
     with_part,
 )
-from bursar.core.dispatch.life import LIVE, State, Why
+from bursar.core.dispatch.life import LIVE, State
 from bursar.core.dispatch.state import Exit, Lease, Machine, Mark, Part, Work
 from bursar.core.ids import JobId
 from bursar.core.instant import MILLISECOND, SECOND, Instant
 from bursar.core.leases import latest, provable_ms, renewed_until
+from bursar.core.messages import Program, Why
 from bursar.core.money import usage_price
 from bursar.core.scheduling.machines import NodeId, Piece
 from bursar.core.value import altered, value
@@ -40,6 +41,8 @@ class Reading:
     run_ms: int
     saved_ms: int = 0
     exit: Exit | None = None
+    exit_code: int | None = None
+    result: str | None = None  # what the process has left, as JSON
 
 
 @value
@@ -65,6 +68,8 @@ class Order:
     piece: Piece
     lasts: int  # microseconds from when the report was sent that this answers
     run_ms_max: int
+    program: Program
+    nodes: tuple[NodeId, ...]  # of the whole attempt, the first leads a gang
     stop: bool = False
 
 
@@ -90,8 +95,13 @@ def report(work: Work, told: Report) -> Orders | None:
         part = None if lease is None else lease.on(told.node)
         if lease is not None and part is not None:
             _read(work, lease, part, reading)
+    return answer(work, told)
+
+
+def answer(work: Work, told: Report) -> Orders:
+    """All leases of a node, renewed: what is said to a report, or once more when there are news."""
     orders = []
-    for lease in work.live():
+    for lease in work.live_on(told.node):
         part = lease.on(told.node)
         if part is not None and part.exit is None and work.now < part.until:
             orders.append(_renewed(work, lease, part))
@@ -137,7 +147,10 @@ def _read(work: Work, lease: Lease, part: Part, told: Reading) -> None:
         # Whoever has no right any more can only be gone.
         ended = told.exit if in_time or told.exit is None else Exit.GONE
         saved_ms = max(min(told.saved_ms, most), part.saved_ms) if in_time else part.saved_ms
-        lease = with_part(lease, altered(part, saved_ms=saved_ms, exit=ended))
+        part = altered(part, saved_ms=saved_ms, exit=ended)
+        if in_time:  # a result counts with the right to it only (S9)
+            part = altered(part, exit_code=told.exit_code, result=told.result)
+        lease = with_part(lease, part)
     lease = altered(lease, run_ms=proven, clamped=clamped)
     if told.exit is not Exit.GONE:
         lease = _started(work, lease, end)
@@ -195,5 +208,7 @@ def _renewed(work: Work, lease: Lease, part: Part) -> Order:
         piece=part.piece,
         lasts=until - work.now,
         run_ms_max=lease.run_ms_max,
+        program=job.ask.spec.program,
+        nodes=tuple(one.piece.node for one in lease.parts),
         stop=lease.stop is not None,
     )

@@ -5,23 +5,36 @@ acknowledged yet. `Work` is one transaction: it reads the rows, collects new one
 and writes all of them at once or, if it is dropped, none. A database does the same with tables.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import chain, takewhile
 from typing import Final, NamedTuple, TypeAlias
 
-from bursar.core.dispatch.life import LIVE, OVER, State, Why
+from bursar.core.dispatch.life import LIVE, OVER, WAITING, State
 from bursar.core.ids import JobId
 from bursar.core.instant import SECOND, Instant
-from bursar.core.messages import Enqueue, ToOrg, ToPool
+from bursar.core.messages import Enqueue, ToOrg, ToPool, Why
 from bursar.core.money import Micros
+from bursar.core.ordered import Ordered
 from bursar.core.refusal import invariant
-from bursar.core.scheduling.machines import NodeId, Piece
+from bursar.core.scheduling.machines import Node, NodeId, Piece
 from bursar.core.value import altered, value
 
 TERM: Final = 3 * SECOND  # how long somebody leads a pool without saying so again
 
 JobKey: TypeAlias = tuple[str, JobId]  # an org, and a job of it
+
+
+def name_of(key: JobKey) -> JobId:
+    """A job's name in a scheduler's cluster: orgs choose ids of their own."""
+    return JobId(f"{key[0]}/{key[1]}")
+
+
+def key_of(name: JobId) -> JobKey:
+    """The job that has this name; an org's id has no slash."""
+    org, _, job = name.partition("/")
+    return org, JobId(job)
 
 
 class Letter(NamedTuple):
@@ -63,6 +76,8 @@ class Queued:
     ran_ms: int = 0  # in attempts that are over, without what was lost
     used: Micros = 0  # the price of that
     withdrawn: bool = False
+    preemptions: int = 0  # how often it had to make room
+    stopped_at: Instant = 0  # when an attempt last ended too early
 
     def __post_init__(self) -> None:
         invariant((self.fence is not None) == (self.state in LIVE), "half a lease", job=self.job)
@@ -92,6 +107,8 @@ class Part:
     until: Instant
     saved_ms: int = 0  # where its last checkpoint was
     exit: Exit | None = None  # its process has ended, or must have
+    exit_code: int | None = None
+    result: str | None = None  # what its process has left, as JSON
 
 
 @value
@@ -144,15 +161,17 @@ class Mark(NamedTuple):
 class Machine:
     """A node as its pool knows it."""
 
-    id: NodeId
-    gpu_type: str
-    gpus: int
-    slots: int = 1  # of each GPU
+    node: Node
     boot: int = 0  # of the agent that reported last
     n: int = 0  # its last report
     heard_at: Instant | None = None  # when that came
     mark: Mark | None = None  # an early report of this boot, to compare clocks with
     wrong_clock: bool = False  # its clock does not run as the pool's does: an operator looks at it
+
+    @property
+    def id(self) -> NodeId:
+        """Its name."""
+        return self.node.id
 
 
 Row: TypeAlias = Queued | Lease | Machine
@@ -160,7 +179,10 @@ Row: TypeAlias = Queued | Lease | Machine
 
 @dataclass(slots=True)
 class Pool:
-    """All that a pool keeps; changes when a `Work` is kept, and never otherwise."""
+    """All that a pool keeps; changes when a `Work` is kept, and never otherwise.
+
+    What is over may be left out, if whoever asks about it brings it in before (`take`).
+    """
 
     now: Instant = 0  # never goes back
     fence: int = 0  # the last one given
@@ -173,6 +195,30 @@ class Pool:
     machines: dict[NodeId, Machine] = field(default_factory=dict)
     outbox: dict[tuple[JobKey, int], ToOrg] = field(default_factory=dict)
     changes: list[JobKey] = field(default_factory=list)  # which jobs have changed, in order
+    on_node: dict[NodeId, dict[int, None]] = field(default_factory=dict)  # live leases of each
+    waits: Ordered[tuple[Instant, JobKey]] = field(default_factory=Ordered)  # ends of holds
+
+    def take(self, row: Row) -> None:
+        """Keep a row in place of the one that has its key."""
+        if isinstance(row, Queued):
+            old = self.jobs.get(row.key)
+            if old is not None and old.state in WAITING:
+                self.waits.discard((old.hold_until, old.key))
+            if row.state in WAITING:
+                self.waits.add((row.hold_until, row.key))
+            self.jobs[row.key] = row
+        elif isinstance(row, Lease):
+            self.leases[row.fence] = row
+            if row.live:
+                self.live[row.fence] = None
+                for part in row.parts:
+                    self.on_node.setdefault(part.piece.node, {})[row.fence] = None
+            elif row.fence in self.live:
+                del self.live[row.fence]
+                for part in row.parts:
+                    del self.on_node[part.piece.node][row.fence]
+        else:
+            self.machines[row.id] = row
 
 
 class Work:
@@ -185,9 +231,10 @@ class Work:
         self.epoch, self.leader, self.leads_until = pool.epoch, pool.leader, pool.leads_until
         self.jobs_new: dict[JobKey, Queued] = {}
         self.leases_new: dict[int, Lease] = {}
+        self._given: dict[int, None] = {}  # of these, the leases that were not there before
         self.machines_new: dict[NodeId, Machine] = {}
         self.letters_new: dict[tuple[JobKey, int], ToOrg] = {}
-        self._acknowledged: list[tuple[JobKey, int]] = []
+        self.acknowledged: list[tuple[JobKey, int]] = []
 
     def job(self, key: JobKey) -> Queued | None:
         """A job, as this transaction has left it."""
@@ -201,14 +248,26 @@ class Work:
         """A node."""
         return self.machines_new.get(node) or self.pool.machines.get(node)
 
-    def jobs(self) -> Iterator[Queued]:
-        """All jobs, by key."""
-        for key in sorted(self.pool.jobs.keys() | self.jobs_new.keys()):
-            yield self.jobs_new.get(key) or self.pool.jobs[key]
+    def unheld(self) -> Iterator[Queued]:
+        """The jobs that wait and whose holds have ended, the first to end first."""
+        for until, key in [*takewhile(lambda one: one[0] <= self.now, self.pool.waits)]:
+            job = self.job(key)
+            assert job is not None
+            if job.state in WAITING and job.hold_until == until:
+                yield job
 
     def live(self) -> Iterator[Lease]:
         """The leases that have not ended, by fence."""
-        for fence in sorted(self.pool.live.keys() | self.leases_new.keys()):
+        return self._live(self.pool.live, sorted(self.leases_new))
+
+    def live_on(self, node: NodeId) -> Iterator[Lease]:
+        """The leases of a node that have not ended, by fence."""
+        on_node = self.pool.on_node.get(node, {})
+        return self._live(on_node, [one for one in self._given if self.leases_new[one].on(node)])
+
+    def _live(self, known: Mapping[int, None], new: Iterable[int]) -> Iterator[Lease]:
+        """Of these leases those that have not ended; fences grow, so new ones come last."""
+        for fence in (*known, *(one for one in new if one not in known)):
             lease = self.leases_new.get(fence) or self.pool.leases[fence]
             if lease.live:
                 yield lease
@@ -218,6 +277,8 @@ class Work:
         if isinstance(row, Queued):
             self.jobs_new[row.key] = row
         elif isinstance(row, Lease):
+            if row.fence not in self.pool.leases:
+                self._given[row.fence] = None
             self.leases_new[row.fence] = row
         else:
             self.machines_new[row.id] = row
@@ -231,23 +292,19 @@ class Work:
 
     def acknowledge(self, key: JobKey, n: int) -> None:
         """The org has handled a message, and all before it."""
-        self._acknowledged.append((key, n))
+        self.acknowledged.append((key, n))
 
     def keep(self) -> None:
         """Make all of it true at once."""
         pool = self.pool
         pool.now, pool.fence = self.now, self.fence
         pool.epoch, pool.leader, pool.leads_until = self.epoch, self.leader, self.leads_until
-        pool.jobs.update(self.jobs_new)
-        pool.machines.update(self.machines_new)
-        for fence, lease in self.leases_new.items():
-            pool.leases[fence] = lease
-            if lease.live:
-                pool.live[fence] = None
-            else:
-                pool.live.pop(fence, None)
+        for row in chain[Row](
+            self.jobs_new.values(), self.leases_new.values(), self.machines_new.values()
+        ):
+            pool.take(row)
         pool.outbox.update(self.letters_new)
-        for key, n in self._acknowledged:
+        for key, n in self.acknowledged:
             for k in range(n, 0, -1):
                 if pool.outbox.pop((key, k), None) is None:
                     break

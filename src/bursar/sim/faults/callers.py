@@ -8,16 +8,17 @@ from bursar.core.dispatch.charging import Outcome
 from bursar.core.dispatch.ends import GRACE
 from bursar.core.dispatch.life import State
 from bursar.core.dispatch.org import Org
-from bursar.core.dispatch.state import Exit, JobKey, Queued
+from bursar.core.dispatch.state import Exit, JobKey
 from bursar.core.ids import AccountId, GrantId, HoldId, JobId, PriceVersionId, UserId
 from bursar.core.instant import MILLISECOND, SECOND
 from bursar.core.ledger.books import Books
 from bursar.core.ledger.commands import AddAccount, AddUser, Command, ExtendHold, Issue, Reserve
 from bursar.core.ledger.values import Context, Kind
+from bursar.core.messages import Program, Spec
 from bursar.core.money import Micros
 from bursar.core.pricing import PriceBook, PriceVersion, Rate
 from bursar.core.refusal import Refusal, invariant
-from bursar.core.scheduling.jobs import Job, Shape
+from bursar.core.scheduling.jobs import Shape
 from bursar.core.scheduling.machines import MILLI
 from bursar.sim.faults.clocks import Clock
 from bursar.sim.faults.hosts import Task
@@ -46,15 +47,12 @@ class Want:
 
     org: str
     job: JobId
-    shape: Shape
-    priority_class: int
+    spec: Spec
     needs_ms: int  # of work in all
     fails: bool
     run_ms: int  # it may run so long
     hold_ms: int  # and has credits for so long
     ttl: int  # of its hold
-    requeues: int
-    checkpoint_ms: int
 
 
 @dataclass(slots=True, eq=False)
@@ -78,20 +76,15 @@ class Callers:
         self._world = world
         self._random = world.random
         self._wants: dict[JobKey, Want] = {}
-        self._keys: dict[JobId, JobKey] = {}
         self._calls: list[Call] = []
         self.accepted: set[JobKey] = set()  # jobs that somebody was told to have
+
+    # ----------------------------------------------------------------------- what they ask
 
     @property
     def answered(self) -> bool:
         """Whether nobody waits for an answer."""
         return all(call.answer is not None for call in self._calls)
-
-    def key_of(self, job: JobId) -> JobKey:
-        """Whose a job is."""
-        return self._keys[job]
-
-    # ----------------------------------------------------------------------- what they ask
 
     def found(self, orgs: int) -> None:
         """Found the orgs, and plan what their users will ask for."""
@@ -123,21 +116,24 @@ class Callers:
         needs_ms = random.randint(3_000, 60_000)
         run_ms = int(needs_ms * random.choice((0.6, 1.5, 2.0))) + GRACE // MILLISECOND
         hold_ms = run_ms if random.random() < 0.6 else max(run_ms // 2, 12_000)
+        priority_class = random.choice((0, 0, 1))
+        fails = random.random() < 0.1
+        ttl = random.randint(40, 150) * SECOND
+        requeues = random.randint(1, 4)
+        program = Program(checkpoint_every_ms=random.choice((0, 2_000, 10_000)))
         want = Want(
             org=org,
             job=job,
-            shape=shape,
-            priority_class=random.choice((0, 0, 1)),
+            spec=Spec(
+                shape=shape, program=program, priority_class=priority_class, requeues=requeues
+            ),
             needs_ms=needs_ms,
-            fails=random.random() < 0.1,
+            fails=fails,
             run_ms=run_ms,
             hold_ms=min(hold_ms, run_ms),
-            ttl=random.randint(40, 150) * SECOND,
-            requeues=random.randint(1, 4),
-            checkpoint_ms=random.choice((0, 2_000, 10_000)),
+            ttl=ttl,
         )
         self._wants[org, job] = want
-        self._keys[job] = org, job
         begins = random.random() * 0.6
         submit = Call(f"submit/{job}", org, self._reserve(want), want)
         self._calls.append(submit)
@@ -150,8 +146,8 @@ class Callers:
 
     def _reserve(self, want: Want) -> Reserve:
         context = Context(
-            gpu_types=want.shape.types,
-            milli_gpus=want.shape.milli_gpus,
+            gpu_types=want.spec.shape.types,
+            milli_gpus=want.spec.shape.milli_gpus,
             job=want.job,
             tier="paid",
         )
@@ -187,7 +183,7 @@ class Callers:
         if call.want is not None:
             want = call.want
             assert isinstance(what, Reserve)
-            return org_side.submit(org, call.key, what, want.run_ms, want.requeues, now)
+            return org_side.submit(org, call.key, what, want.run_ms, want.spec, now)
         if isinstance(what, ExtendHold):
             known = JobId(what.hold) in org.jobs
             return org_side.extend(org, call.key, what, now) if known else "no job"
@@ -213,25 +209,10 @@ class Callers:
         """Let a process be what its job is: how long it runs, and how it ends."""
         want, done = self._wants[task.key], self._world.pool.jobs[task.key].ran_ms
         task.ends_ms = max(want.needs_ms - done, 1)
-        task.checkpoint_ms = want.checkpoint_ms
+        task.checkpoint_ms = want.spec.program.checkpoint_every_ms
         if want.fails and self._random.random() < 0.5:
             task.ends_ms = self._random.randint(1, task.ends_ms)
             task.ends_as = Exit.FAILED
-
-    def described(self, queued: Queued) -> Job:
-        """A job as the scheduler is told of it."""
-        want = self._wants[queued.key]
-        return Job(
-            id=queued.job,
-            shape=want.shape,
-            path=("paid", queued.org, ROOT, USER),
-            prices=queued.ask.rates,
-            run_max=max(queued.left_ms, 1) * MILLISECOND,
-            queued_at=queued.queued_at,
-            priority_class=want.priority_class,
-            checkpoint_every=want.checkpoint_ms * MILLISECOND,
-            attained=queued.used,
-        )
 
 
 def _issue(name: str, amount: Micros) -> Issue:

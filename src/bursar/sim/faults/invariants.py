@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from bursar.core.dispatch.agent import KILL
-from bursar.core.dispatch.life import LIVE, OVER, TABLE, State, Why
+from bursar.core.dispatch.life import LIVE, OVER, TABLE, State
 from bursar.core.dispatch.org import Org
 from bursar.core.dispatch.state import Exit, JobKey, Lease, Queued
 from bursar.core.ids import HoldId, JobId
@@ -21,6 +21,7 @@ from bursar.core.ledger.books import COMPARTMENTS
 from bursar.core.ledger.events import Closing, HoldClosed
 from bursar.core.ledger.journal import rebuilt_from
 from bursar.core.ledger.verify import problems
+from bursar.core.messages import Why
 from bursar.core.metering import Meter
 from bursar.core.money import usage_price
 from bursar.core.refusal import Code, invariant

@@ -16,14 +16,12 @@ from bursar.core.dispatch import reports
 from bursar.core.dispatch.ends import GRACE
 from bursar.core.dispatch.following import Follower
 from bursar.core.dispatch.org import Org
-from bursar.core.dispatch.pool import Placement
 from bursar.core.dispatch.reports import Report
-from bursar.core.dispatch.state import JobKey, Lease, Letter, Machine, Pool, Queued, Work
+from bursar.core.dispatch.state import JobKey, Letter, Machine, Pool, Work
 from bursar.core.instant import MILLISECOND, SECOND, Instant
 from bursar.core.leases import Denied
-from bursar.core.scheduling.decisions import Decision, Preempt, Start
-from bursar.core.scheduling.jobs import Job
-from bursar.core.scheduling.machines import NodeId
+from bursar.core.scheduling.decisions import Decision
+from bursar.core.scheduling.machines import Node, NodeId
 from bursar.core.scheduling.plan import carry_out
 from bursar.core.scheduling.policy import PAID, Policy
 from bursar.sim.faults.callers import Call, Callers
@@ -105,7 +103,9 @@ class World:
             ppm = self.random.randint(-profile.node_ppm, profile.node_ppm)
             shows = self.random.randrange(10**9)
             self.hosts[name] = Host(name, profile.gpus, Clock(BEGINS, shows, ppm))
-            self.pool.machines[name] = Machine(id=name, gpu_type="H100", gpus=profile.gpus)
+            self.pool.machines[name] = Machine(
+                node=Node(id=name, gpu_type="H100", gpus=profile.gpus)
+            )
             self.nodes.start_agent(self.hosts[name])
         for desk in self.desks.values():
             self.start_desk(desk)
@@ -305,9 +305,7 @@ class World:
     def _decide(self, desk: Desk) -> None:
         """The leader catches up with what has happened and plans; it writes a moment later."""
         fresh = desk.follower is None
-        follower = desk.follower = desk.follower or Follower(
-            self.policy, self.pool.now, self.describe
-        )
+        follower = desk.follower = desk.follower or Follower(self.policy, self.pool.now)
         if not follower.follow(self.pool, self.pool.now) and not fresh:
             return
         decisions = carry_out(follower.cluster, self.pool.now).decisions
@@ -336,34 +334,15 @@ class World:
     def _write(
         self, desk: Desk, work: Work, epoch: int, decisions: tuple[Decision, ...]
     ) -> list[Denied]:
-        denied: list[Denied] = []
-        placed: list[Lease] = []
-        asked = 0
-        for one in decisions:
-            if isinstance(one, Start):
-                where = Placement(self.callers.key_of(one.job), one.gpu_type, one.pieces)
-                lease = pool_side.place(work, epoch, where)
-                if isinstance(lease, Denied):
-                    denied.append(lease)
-                else:
-                    placed.append(lease)
-            elif isinstance(one, Preempt):
-                stale = pool_side.preempt(work, epoch, self.callers.key_of(one.job))
-                denied += [] if stale is None else [stale]
-                asked += stale is None
-        if placed or asked:
+        written = pool_side.write(work, epoch, decisions)
+        if written.placed or written.asked:
             self.watch.deciding(epoch)
         self._keep(desk, work)
-        self.counts["attempts placed"] += len(placed)
-        self.counts["preemptions"] += asked
+        self.counts["attempts placed"] += len(written.placed)
+        self.counts["preemptions"] += len(written.asked)
         if desk.follower is not None:
-            for lease in placed:
-                desk.follower.placed(lease.job, lease.fence)
-        return denied
-
-    def describe(self, queued: Queued) -> Job:
-        """A job as the scheduler is told of it."""
-        return self.callers.described(queued)
+            desk.follower.placed(written.placed)
+        return list(written.denied)
 
     def _report(self, desk: Desk, told: Report) -> None:
         work = self._work()
