@@ -22,7 +22,7 @@ from bursar.core.ledger.commands import Command
 from bursar.service.audit import orgs_of, rebuild, verify
 from bursar.service.batch import Answer
 from bursar.service.database import Aside, Database, aside
-from bursar.service.ledger import Busy
+from bursar.service.lanes import Busy
 
 TINY = Sizes(
     seconds=0.3,

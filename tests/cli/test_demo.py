@@ -24,7 +24,8 @@ from bursar.cli.tour.shown import Page
 from bursar.core.ledger.commands import Command
 from bursar.service.batch import Answer
 from bursar.service.database import Aside, Database, aside
-from bursar.service.ledger import Ledger, Unreachable
+from bursar.service.lanes import Unreachable
+from bursar.service.ledger import Ledger
 from bursar.store.embedded.folder import StateFolder
 from bursar.store.embedded.locks import is_locked
 from tests.databases import new_state

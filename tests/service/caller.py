@@ -20,7 +20,8 @@ from bursar.core.instant import NEVER
 from bursar.core.ledger.commands import Charge, Command, Refund, Release, Reserve, Settle
 from bursar.core.refusal import Refusal
 from bursar.service.batch import Answer
-from bursar.service.ledger import Busy, Ledger, Limits, Unreachable
+from bursar.service.lanes import Busy, Limits, Unreachable
+from bursar.service.ledger import Ledger
 from bursar.store.codec import text_of
 from bursar.store.database import Patience, connected
 

@@ -261,7 +261,7 @@ class Driver:
     def is_over(self) -> bool:
         """Whether all jobs are over, and everybody knows."""
         sql = """
-            select (select count(*) from jobs where org_id = %s and state = 'over'),
+            select (select count(*) from jobs where org_id = %s and ended_at is not null),
                    (select count(*) from org_outbox where org_id = %s and acked_at is null),
                    (select count(*) from pool_outbox where pool_id = %s and acked_at is null)
         """

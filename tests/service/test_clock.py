@@ -17,7 +17,8 @@ from bursar.core.ledger.commands import AddAccount, AddUser, Command, Issue, Res
 from bursar.core.ledger.values import Kind
 from bursar.service.audit import rebuild_one, verify
 from bursar.service.clock import DRIFT_PPM, TOLERANCE, ClockJumped, GuardedClock, running_time
-from bursar.service.ledger import Ledger, Limits, Unreachable
+from bursar.service.lanes import Limits, Unreachable
+from bursar.service.ledger import Ledger
 from bursar.store.reading import Connection, money_time
 from tests.clusters import Cluster, migrated_cluster
 from tests.databases import connected, new_org

@@ -29,7 +29,8 @@ from bursar.core.refusal import InvariantBroken, Refusal
 from bursar.core.value import altered
 from bursar.service.audit import orgs_of, rebuild, verify
 from bursar.service.batch import OrgFrozen
-from bursar.service.ledger import Ledger, Limits
+from bursar.service.lanes import Limits
+from bursar.service.ledger import Ledger
 from bursar.store.database import URL_VARIABLE, Database, opened
 from bursar.store.writing import create_org
 from tests import databases

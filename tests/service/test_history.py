@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from bursar.service.ledger import Ledger, Limits
+from bursar.service.lanes import Limits
+from bursar.service.ledger import Ledger
 from bursar.store.database import URL_VARIABLE, Database, opened
 from bursar.store.reading import Connection
 from tests import databases

@@ -25,7 +25,8 @@ from bursar.core.ledger.commands import (
 from bursar.core.ledger.values import Kind, OrgPolicy
 from bursar.core.refusal import Code, InvariantBroken
 from bursar.service.batch import Answer, Ask, Batch, OrgFrozen, OrgUnknown, Told
-from bursar.service.ledger import Busy, Ledger, Limits, Unreachable
+from bursar.service.lanes import Busy, Limits, Unreachable
+from bursar.service.ledger import Ledger
 from bursar.store.database import DatabaseFull
 from bursar.store.reading import Connection
 from tests.databases import connected, new_org

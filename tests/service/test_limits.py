@@ -11,7 +11,8 @@ from psycopg.conninfo import make_conninfo
 from bursar.core.ids import UserId
 from bursar.core.ledger.commands import AddUser
 from bursar.service.clock import GuardedClock
-from bursar.service.ledger import Busy, Ledger, Limits, Unreachable
+from bursar.service.lanes import Busy, Limits, Unreachable
+from bursar.service.ledger import Ledger
 from bursar.store.database import Patience, connected
 from bursar.store.embedded.cluster import free_port
 from bursar.store.reading import Connection, lock_orgs

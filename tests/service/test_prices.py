@@ -16,7 +16,8 @@ from bursar.service.audit import rebuild_one
 from bursar.service.batch import Answer, Ask, Batch
 from bursar.service.founding import begin_books
 from bursar.service.keys import DEPLOYMENT
-from bursar.service.ledger import Ledger, Limits
+from bursar.service.lanes import Limits
+from bursar.service.ledger import Ledger
 from bursar.service.listing import Listing
 from bursar.service.looking import Looking
 from bursar.service.prices import DeploymentPrices, looks_at_prices

@@ -14,7 +14,7 @@ from bursar.core.refusal import Refusal
 from bursar.service.batch import OrgFrozen, OrgUnknown
 from bursar.service.clock import ClockJumped
 from bursar.service.database import DatabaseFull
-from bursar.service.ledger import Busy, Unreachable
+from bursar.service.lanes import Busy, Unreachable
 from bursar.wire.problems import MEDIA_TYPE, of_refusal, problem
 from bursar.wire.strict import Malformed
 

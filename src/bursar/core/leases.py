@@ -32,6 +32,7 @@ class Denied(StrEnum):
     FENCE_UNKNOWN = "fence_unknown"  # no such lease, or another node's
     FENCE_STALE = "fence_stale"  # the lease has ended or run out
     NODE_SILENT = "node_silent"  # not heard of for a while, or its clock is wrong
+    NODE_BUSY = "node_busy"  # it cannot have other GPUs while something runs there
     EPOCH_STALE = "epoch_stale"  # somebody else leads the pool by now
 
 

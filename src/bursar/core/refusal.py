@@ -59,6 +59,7 @@ class Code(StrEnum):
     TYPE_NOT_HELD = "type_not_held"
     NOT_METERED = "not_metered"
     AMOUNT_TOO_LARGE = "amount_too_large"
+    MAX_COST_EXCEEDED = "max_cost_exceeded"
     # what is named is not in a state that allows it
     CHANGED_SINCE = "changed_since"
     HOLD_CLOSED = "hold_closed"

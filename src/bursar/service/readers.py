@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 import psycopg
 from psycopg import errors
 
-from bursar.service.ledger import Busy, Unreachable
+from bursar.service.lanes import Busy, Unreachable
 from bursar.store.embedded import DatabaseDown
 from bursar.store.reading import Connection
 

@@ -8,7 +8,8 @@ from bursar.service.alerts import deciding
 from bursar.service.clock import GuardedClock
 from bursar.service.database import Database
 from bursar.service.delivering import Alerting, Delivering, Told
-from bursar.service.ledger import Ledger, Limits
+from bursar.service.lanes import Limits
+from bursar.service.ledger import Ledger
 from bursar.service.outbound import Outbound
 from bursar.service.secrets import Secret
 from bursar.service.sweeper import UNHURRIED, Sweeping, through

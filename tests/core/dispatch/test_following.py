@@ -17,7 +17,7 @@ NAME = name_of(JOB)
 
 def follower(trial: Trial) -> Follower:
     found = Follower(Policy(tiers=(PAID,)), trial.now)
-    found.follow(trial.pool, trial.now)
+    found.follow(trial.pool, trial.pool.changes, trial.now)
     return found
 
 
@@ -37,9 +37,9 @@ def test_nothing_new_is_no_news() -> None:
     trial = running()
     found = follower(trial)
 
-    assert not found.follow(trial.pool, trial.now)
+    assert not found.follow(trial.pool, trial.pool.changes, trial.now)
     trial.report(ran(5_000))
-    assert not found.follow(trial.pool, trial.now)
+    assert not found.follow(trial.pool, trial.pool.changes, trial.now)
 
 
 def test_what_the_leader_has_decided_itself_is_no_news() -> None:
@@ -51,18 +51,18 @@ def test_what_the_leader_has_decided_itself_is_no_news() -> None:
     assert isinstance(lease, Lease)
     found.placed([lease])
 
-    assert not found.follow(trial.pool, trial.now)
+    assert not found.follow(trial.pool, trial.pool.changes, trial.now)
 
 
 def test_ends_waits_and_withdrawals_are_followed() -> None:
     trial = running()
     found = follower(trial)
     trial.report(ran(5_000, exit=Exit.GONE))
-    assert found.follow(trial.pool, trial.now)
+    assert found.follow(trial.pool, trial.pool.changes, trial.now)
     assert ({}, [NAME]) == (found.cluster.running, list(found.cluster.waiting))
     trial.post(Withdraw(), 2)
 
-    assert found.follow(trial.pool, trial.now)
+    assert found.follow(trial.pool, trial.pool.changes, trial.now)
     assert ({}, {}) == (found.cluster.running, found.cluster.waiting)
 
 
@@ -75,7 +75,7 @@ def test_another_attempt_of_the_same_job_is_another_one() -> None:
     piece = Piece(N2, (1,), 1)
     trial.place((piece,))
 
-    assert found.follow(trial.pool, trial.now)
+    assert found.follow(trial.pool, trial.pool.changes, trial.now)
     assert (piece,) == found.cluster.running[NAME].pieces
 
 
@@ -84,10 +84,10 @@ def test_who_was_asked_to_stop_is_leaving() -> None:
     found = follower(trial)
     trial.post(Withdraw(), 2)
 
-    assert found.follow(trial.pool, trial.now)
+    assert found.follow(trial.pool, trial.pool.changes, trial.now)
     assert found.cluster.running[NAME].stops_at is not None
     trial.report(ran(5_000))
-    assert not found.follow(trial.pool, trial.now)
+    assert not found.follow(trial.pool, trial.pool.changes, trial.now)
     assert follower(trial).cluster.running[NAME].stops_at is not None
 
 
@@ -97,12 +97,12 @@ def test_a_silent_node_is_dead_until_it_is_heard_of() -> None:
     found = follower(trial)
     trial.pass_by(TTL)
     trial.report(node=N2)
-    assert found.follow(trial.pool, trial.now)
+    assert found.follow(trial.pool, trial.pool.changes, trial.now)
     states = {node: one.node.state for node, one in found.cluster.machines.items()}
     assert {N1: NodeState.DEAD, N2: NodeState.READY} == states
     trial.report(node=N1)
 
-    assert found.follow(trial.pool, trial.now)
+    assert found.follow(trial.pool, trial.pool.changes, trial.now)
     assert NodeState.READY is found.cluster.machines[N1].node.state
 
 
@@ -112,5 +112,5 @@ def test_who_waits_for_credits_does_not_wait_for_gpus() -> None:
     assert {} == found.cluster.waiting
     trial.post(HoldGrew(added=50_000, until=0), 2)
 
-    assert found.follow(trial.pool, trial.now)
+    assert found.follow(trial.pool, trial.pool.changes, trial.now)
     assert [NAME] == list(found.cluster.waiting)

@@ -31,7 +31,7 @@ from bursar.core.money import CREDIT
 from bursar.core.refusal import Refusal
 from bursar.service.batch import Answer
 from bursar.service.database import OrgId
-from bursar.service.ledger import Busy
+from bursar.service.lanes import Busy
 
 STEPS: Final = 5  # commands in a unit
 HELD: Final = CREDIT

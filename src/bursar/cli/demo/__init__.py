@@ -42,7 +42,8 @@ from bursar.service.database import (
     embedded,
     temporary,
 )
-from bursar.service.ledger import Ledger, Limits
+from bursar.service.lanes import Limits
+from bursar.service.ledger import Ledger
 
 CALLERS: Final = 64
 GRANTED: Final = 1_000_000 * CREDIT

@@ -14,7 +14,7 @@ from bursar.bench.ledger.callers import CHARGED, HELD, STEPS, Asked, Unit, Works
 from bursar.core.money import Micros
 from bursar.core.refusal import Refusal
 from bursar.service.batch import Answer
-from bursar.service.ledger import Busy, Unreachable
+from bursar.service.lanes import Busy, Unreachable
 
 
 @dataclass(slots=True)

@@ -28,19 +28,19 @@ class Follower:
 
     def __init__(self, policy: Policy, now: Instant) -> None:
         self.cluster = Cluster(policy, now)
-        self._seen = 0  # changes of the pool
-        self._nodes: dict[NodeId, Node] = {}
+        self._nodes: dict[NodeId, tuple[Node, bool]] = {}  # and whether it can be used
         self._attempts: dict[JobId, int] = {}  # fences of what runs
 
-    def follow(self, pool: Pool, now: Instant) -> bool:
-        """Catch up with the pool; whether anything has changed."""
+    def follow(self, pool: Pool, keys: Iterable[JobKey], now: Instant) -> bool:
+        """Catch up with what the pool's nodes and these jobs are now; whether there are news.
+
+        A new follower is given all jobs, and then those that have changed.
+        """
         self.cluster.at(max(now, self.cluster.now))
-        keys = dict.fromkeys(pool.changes[self._seen :])
-        self._seen = len(pool.changes)
         changed = False
         for node in sorted(pool.machines):
             changed = self._follow_node(pool.machines[node], now) or changed
-        for key in keys:
+        for key in dict.fromkeys(keys):
             changed = self._follow_job(pool, key) or changed
         return changed
 
@@ -50,12 +50,11 @@ class Follower:
             self._attempts[name_of(lease.key)] = lease.fence
 
     def _follow_node(self, machine: Machine, now: Instant) -> bool:
-        state = machine.node.state if is_usable(machine, now) else NodeState.DEAD
-        node = altered(machine.node, state=state)
-        if self._nodes.get(node.id) == node:
+        node, usable = machine.node, is_usable(machine, now)
+        if self._nodes.get(node.id) == (node, usable):
             return False
-        self._nodes[node.id] = node
-        self.cluster.add_node(node)
+        self._nodes[node.id] = node, usable
+        self.cluster.add_node(node if usable else altered(node, state=NodeState.DEAD))
         return True
 
     def _follow_job(self, pool: Pool, key: JobKey) -> bool:

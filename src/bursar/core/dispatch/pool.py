@@ -60,7 +60,7 @@ from bursar.core.leases import MARGIN, TTL, Denied, renewed_until
 from bursar.core.messages import Enqueue, HoldGrew, Why, Withdraw
 from bursar.core.refusal import broken
 from bursar.core.scheduling.decisions import Decision, Preempt, Start
-from bursar.core.scheduling.machines import MILLI, Piece
+from bursar.core.scheduling.machines import MILLI, Node, Piece
 from bursar.core.value import altered
 
 
@@ -70,6 +70,25 @@ class Placement(NamedTuple):
     key: JobKey
     gpu_type: str
     pieces: tuple[Piece, ...]
+
+
+# Nodes
+
+
+def register(work: Work, node: Node) -> Denied | None:
+    """Take a node into the pool, or describe it anew; its GPUs stay while anything runs there."""
+    known = work.machine(node.id)
+    if known is None:
+        work.put(Machine(node=node))
+    elif known.node != node:
+        if _gpus(known.node) != _gpus(node) and any(True for _ in work.live_on(node.id)):
+            return Denied.NODE_BUSY
+        work.put(altered(known, node=node))
+    return None
+
+
+def _gpus(node: Node) -> tuple[str, int, int]:
+    return node.gpu_type, node.gpus, node.slots
 
 
 # Leading

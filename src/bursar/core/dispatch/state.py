@@ -197,6 +197,8 @@ class Pool:
     changes: list[JobKey] = field(default_factory=list)  # which jobs have changed, in order
     on_node: dict[NodeId, dict[int, None]] = field(default_factory=dict)  # live leases of each
     waits: Ordered[tuple[Instant, JobKey]] = field(default_factory=Ordered)  # ends of holds
+    over: dict[JobKey, None] = field(default_factory=dict)  # jobs to which nothing happens
+    ended: dict[int, None] = field(default_factory=dict)  # leases that do not live
 
     def take(self, row: Row) -> None:
         """Keep a row in place of the one that has its key."""
@@ -206,6 +208,8 @@ class Pool:
                 self.waits.discard((old.hold_until, old.key))
             if row.state in WAITING:
                 self.waits.add((row.hold_until, row.key))
+            if row.over:
+                self.over[row.key] = None
             self.jobs[row.key] = row
         elif isinstance(row, Lease):
             self.leases[row.fence] = row
@@ -213,12 +217,30 @@ class Pool:
                 self.live[row.fence] = None
                 for part in row.parts:
                     self.on_node.setdefault(part.piece.node, {})[row.fence] = None
-            elif row.fence in self.live:
-                del self.live[row.fence]
-                for part in row.parts:
-                    del self.on_node[part.piece.node][row.fence]
+            else:
+                self._end(row)
         else:
             self.machines[row.id] = row
+
+    def _end(self, lease: Lease) -> None:
+        self.ended[lease.fence] = None
+        if lease.fence in self.live:
+            del self.live[lease.fence]
+            for part in lease.parts:
+                del self.on_node[part.piece.node][lease.fence]
+
+    def forget_over(self) -> None:
+        """Leave out the jobs that are over, and who has changed: everybody knows."""
+        for key in self.over:
+            del self.jobs[key]
+        self.over.clear()
+        self.changes.clear()
+
+    def forget_ended(self) -> None:
+        """Leave out the leases that do not live."""
+        for fence in self.ended:
+            del self.leases[fence]
+        self.ended.clear()
 
 
 class Work:

@@ -263,14 +263,18 @@ class Reserve:
     context: Context = NO_CONTEXT
     asked_by: UserId | None = None  # a principal whose own budgets count too: a key with a cap
     for_job: bool = False  # said by whoever submits jobs, never by a caller: a job's bounds apply
+    most: Micros | None = None  # it may not take more; GPU types that would are dropped
+    about: str | None = None  # a digest of what else was asked: the key stands for that as well
 
     def __post_init__(self) -> None:
         text("hold", self.hold)
         text("account", self.account)
         text("user", self.user)
         optional_text("asked_by", self.asked_by)
+        optional_text("about", self.about)
         _one_of(amount=self.amount, run_ms=self.run_ms)
         _amount("amount", self.amount)
+        _amount("most", self.most, 0)
         _within("run_ms", self.run_ms, 0, RUN_MS_MAX)
         if self.ttl is not None:
             _one_of(expires_at=self.expires_at, ttl=self.ttl)

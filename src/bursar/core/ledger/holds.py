@@ -176,6 +176,8 @@ def _objections(draft: Draft, ask: Reserve, claimant: Claimant) -> Iterator[Refu
     """What stands against a hold of that size besides credits, in order of precedence."""
     if claimant.open > AMOUNT_MAX:
         yield Refusal(Code.AMOUNT_TOO_LARGE, {"amount": claimant.open, "most": AMOUNT_MAX})
+    if ask.most is not None and claimant.open > ask.most:
+        yield Refusal(Code.MAX_COST_EXCEEDED, {"amount": claimant.open, "most": ask.most})
     if refusal := _in_debt(draft, draft.books.path(ask.account)):
         yield refusal
     applying = draft.applying(ask.account, ask.user, ask.asked_by)

@@ -9,6 +9,7 @@ from dataclasses import fields
 from bursar.core.ids import same_making
 from bursar.core.ledger.commands import Command
 from bursar.core.ledger.events import Event
+from bursar.core.ledger.values import Context
 from bursar.core.pricing import PriceVersion
 from bursar.core.refusal import Code, Refusal
 from bursar.core.value import altered, value
@@ -53,4 +54,6 @@ def _same_making(was: object, now: object) -> bool:
     """Whether two ids, or two values with an id, differ in the time of their making alone."""
     if isinstance(was, PriceVersion) and isinstance(now, PriceVersion):
         return same_making(was.id, now.id) and was == altered(now, id=was.id)
+    if isinstance(was, Context) and isinstance(now, Context):
+        return same_making(was.job or "", now.job or "") and was == altered(now, job=was.job)
     return isinstance(was, str) and isinstance(now, str) and same_making(was, now)

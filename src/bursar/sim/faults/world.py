@@ -61,6 +61,7 @@ class Desk:
         self.epoch: int | None = None  # as far as it knows
         self.follower: Follower | None = None
         self.deciding = False  # decided, and not written yet
+        self.seen = 0  # changes of the pool
 
     def __repr__(self) -> str:
         return f"{self.name}#{self.boot}"
@@ -306,7 +307,9 @@ class World:
         """The leader catches up with what has happened and plans; it writes a moment later."""
         fresh = desk.follower is None
         follower = desk.follower = desk.follower or Follower(self.policy, self.pool.now)
-        if not follower.follow(self.pool, self.pool.now) and not fresh:
+        desk.seen = 0 if fresh else desk.seen
+        news, desk.seen = self.pool.changes[desk.seen :], len(self.pool.changes)
+        if not follower.follow(self.pool, news, self.pool.now) and not fresh:
             return
         decisions = carry_out(follower.cluster, self.pool.now).decisions
         if decisions:

@@ -1,0 +1,5 @@
+"""Pools at work: their rows kept in step with the rules, and somebody who decides.
+
+keeper     one pool: whatever is asked of it, in transactions of many
+leader     who leads a pool: rounds of the scheduler, and terms of leading
+"""

@@ -1,0 +1,296 @@
+"""One pool, kept: messages of orgs, reports of nodes, decisions of its leader (D4, M4).
+
+Whatever is asked is a function of `core.dispatch` on one transaction (`Work`). What is asked at the
+same time goes together: lock the pool's row, ask the time, catch up with what other processes have
+written, apply all of it, write what has changed set-wise, commit, answer.
+
+Memory. What lives (waiting jobs, live leases, nodes) is kept between transactions, under the
+version that is in the locked row. If it is another one, somebody else has written: the rows of
+`pool_changes` say which are to be read again. What is over is read when somebody asks about it.
+
+    org ── Enqueue, Withdraw, HoldGrew ─▶ receive
+                             the leader ─▶ lead, write
+    node ── Report ─────────────────────▶ report, answer ──▶ Orders
+                            now and then ─▶ expire
+    org ◀── Started, RanSoFar, Ended, Dropped ──    told to `Heard`
+"""
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
+
+from bursar.core.dispatch import pool as rules
+from bursar.core.dispatch import reports
+from bursar.core.dispatch import state as core
+from bursar.core.dispatch.following import Follower
+from bursar.core.dispatch.pool import Written
+from bursar.core.dispatch.reports import Orders, Report
+from bursar.core.dispatch.state import JobKey, Pool, Work
+from bursar.core.instant import Instant
+from bursar.core.leases import Denied
+from bursar.core.scheduling.decisions import Decision
+from bursar.core.scheduling.machines import Node, NodeId
+from bursar.core.scheduling.policy import Policy
+from bursar.service.lanes import Hearer, Lane, Limits
+from bursar.store.outbox import Letter, PoolId, by_job
+from bursar.store.pools import loading, saving
+from bursar.store.pools.loading import Changed, Memory
+from bursar.store.pools.rows import PoolRow
+from bursar.store.reading import Connection, money_time
+
+LIMITS: Final = Limits(lanes=1)
+T = TypeVar("T")
+
+
+class Heard(Protocol):
+    """Who wants to know what a transaction has come to, at once; what it does must be little."""
+
+    def changed(self) -> None:
+        """Jobs or nodes have changed: there may be something to decide."""
+
+    def told(self) -> None:
+        """There are messages for orgs."""
+
+    def ordered(self, nodes: frozenset[NodeId]) -> None:
+        """These nodes are to be told something new."""
+
+
+class Ask(NamedTuple):
+    """A step of a transaction, and the rows that it may look at although they are over."""
+
+    do: Callable[[Work], Any]
+    jobs: tuple[JobKey, ...] = ()
+    leases: tuple[int, ...] = ()
+
+
+class PoolKeeper:
+    """A pool, to be asked by any number of threads."""
+
+    def __init__(self, kept: "Kept", asked: Callable[[Hearer, Ask], None]) -> None:
+        self.id = kept.id
+        self._kept = kept
+        self._tell = asked
+
+    def _asked(
+        self,
+        do: Callable[[Work], T],
+        jobs: Iterable[JobKey] = (),
+        leases: Iterable[int] = (),
+    ) -> "Future[T]":
+        answer: Future[T] = Future()
+        self._tell(answer, Ask(do, tuple(jobs), tuple(leases)))
+        return answer
+
+    # Messages
+
+    def receive(self, letters: Sequence[Letter]) -> list[Letter]:
+        """Handle messages of orgs, each once and in order; those that need not come again."""
+
+        def do(work: Work) -> list[Letter]:
+            return [one for told in by_job(letters).values() for one in told if _take(work, one)]
+
+        return self._asked(do, {(one.org, one.job) for one in letters}).result()
+
+    def acknowledge(self, letters: Sequence[Letter]) -> None:
+        """Remember that orgs have these messages of ours."""
+
+        def do(work: Work) -> None:
+            for one in letters:
+                work.acknowledge((one.org, one.job), one.n)
+
+        self._asked(do).result()
+
+    # Nodes
+
+    def register(self, node: Node) -> Denied | None:
+        """Put a machine into the pool, or describe it anew."""
+        return self._asked(lambda work: rules.register(work, node)).result()
+
+    def report(self, told: Report) -> "Future[Orders | None]":
+        """Take a node's report; its answer is all leases that it has. None if it is no news."""
+        fences = (one.fence for one in told.readings)
+        return self._asked(lambda work: reports.report(work, told), leases=fences)
+
+    def answer(self, told: Report) -> "Future[Orders]":
+        """Answer a report once more: there is something new."""
+        return self._asked(lambda work: reports.answer(work, told))
+
+    # The leader
+
+    def lead(self, who: str) -> tuple[int | None, Instant]:
+        """Lead the pool for another term: the epoch, or None while somebody else does; the time."""
+        return self._asked(lambda work: (rules.lead(work, who), work.now)).result()
+
+    def write(self, epoch: int, decisions: Sequence[Decision]) -> Written:
+        """Carry out what the leader has decided, as far as nothing stands against it by now."""
+        return self._asked(lambda work: rules.write(work, epoch, decisions)).result()
+
+    def expire(self) -> int:
+        """End what nobody has reported of in time, and what waits without credits; how many."""
+        return self._asked(rules.expire).result()
+
+    def follow(self, policy: Policy, now: Instant) -> tuple[Follower, bool]:
+        """A cluster that has caught up with the pool; whether there are news."""
+        return self._kept.follow(policy, now)
+
+    def unfollow(self) -> None:
+        """Throw the cluster away: it has carried out what did not happen, or is no more needed."""
+        self._kept.unfollow()
+
+    def look(self, at: Callable[[Pool], T]) -> T:
+        """Look at the pool as this process knows it; what is found must not be kept."""
+        return self._kept.look(at)
+
+
+def _take(work: Work, letter: Letter) -> bool:
+    """Handle a message; whether it need not come again."""
+    return rules.receive(work, core.Letter(letter.org, letter.job, letter.n, letter.message))
+
+
+def _ordered(work: Work) -> frozenset[NodeId]:
+    """The nodes that are to be told something new: before the work is kept."""
+    known = work.pool.leases
+    return frozenset(
+        part.piece.node
+        for fence, lease in work.leases_new.items()
+        if lease.live and (fence not in known or known[fence].stop != lease.stop)
+        for part in lease.parts
+    )
+
+
+class Kept:
+    """What a process knows of a pool, and how it runs a transaction of many."""
+
+    def __init__(
+        self, pool: PoolId, heard: Heard, clock: Callable[[Connection], Instant] = money_time
+    ) -> None:
+        self.id = pool
+        self._heard = heard
+        self._clock = clock
+        self._memory = Memory()
+        self._lock = threading.Lock()  # of the memory: the leader looks at it, too
+        self._follower: Follower | None = None  # of this memory
+
+    def run(self, connection: Connection, asks: Sequence[Ask]) -> list[Any]:
+        """One transaction."""
+        with connection.transaction():
+            with connection.pipeline():
+                sent = loading.lock_pool(connection, self.id)
+                now = self._clock(connection)  # the first answer that is awaited
+                row = loading.locked(sent, self.id)
+            self._be_current(connection, row)
+            self._bring(connection, asks)
+            memory = self._memory
+            work = Work(memory.pool, now)
+            answers = [one.do(work) for one in asks]
+            with connection.pipeline():
+                saved = saving.save(connection, self.id, memory, work)
+            saved.saving.check()
+        nodes = _ordered(work)
+        with self._lock:
+            saving.kept(memory, work, saved)
+            self._tidy()
+        self._let_know(work, nodes)
+        return answers
+
+    def _be_current(self, connection: Connection, row: PoolRow) -> None:
+        """Let memory be what the database has."""
+        with self._lock:
+            memory = self._memory
+            if memory.version != row.version:
+                known = memory.version >= 0
+                if not known or not loading.catch_up(connection, self.id, memory, row.version):
+                    self._memory = memory = loading.load_all(connection, self.id, row.version)
+                    self._follower = None
+            pool = memory.pool
+            pool.now, pool.fence = row.now, row.fence
+            pool.epoch, pool.leader, pool.leads_until = row.epoch, row.leader, row.leads_until
+
+    def _bring(self, connection: Connection, asks: Sequence[Ask]) -> None:
+        """Bring in what is asked about and over."""
+        pool = self._memory.pool
+        jobs = dict.fromkeys(key for one in asks for key in one.jobs if key not in pool.jobs)
+        leases = dict.fromkeys(
+            fence for one in asks for fence in one.leases if fence not in pool.leases
+        )
+        with self._lock:
+            if jobs:
+                loading.load(connection, self.id, self._memory, Changed(jobs=tuple(jobs)))
+            if leases:
+                loading.load_leases(connection, self.id, self._memory, tuple(leases))
+
+    def _tidy(self) -> None:
+        """Forget what is over, once whoever follows knows it."""
+        pool = self._memory.pool
+        pool.outbox.clear()  # the database has them
+        pool.forget_ended()
+        if self._follower is None:
+            pool.forget_over()
+
+    def _let_know(self, work: Work, nodes: frozenset[NodeId]) -> None:
+        """Let those know who wait for it."""
+        if work.letters_new:
+            self._heard.told()
+        if work.jobs_new or work.machines_new:
+            self._heard.changed()
+        if nodes:
+            self._heard.ordered(nodes)
+
+    def forget(self) -> None:
+        """Read everything anew."""
+        with self._lock:
+            self._memory, self._follower = Memory(), None
+
+    def spoiled(self, connection: Connection, ask: Ask, error: Exception) -> None:
+        """Whoever has asked is told; what others ask goes on."""
+
+    def follow(self, policy: Policy, now: Instant) -> tuple[Follower, bool]:
+        """A cluster that has caught up with the pool; whether there are news."""
+        with self._lock:
+            pool, follower = self._memory.pool, self._follower
+            if follower is None:
+                follower = self._follower = Follower(policy, now)
+                follower.follow(pool, pool.jobs, now)
+                news = True
+            else:
+                news = follower.follow(pool, pool.changes, now)
+            pool.forget_over()
+            return follower, news
+
+    def unfollow(self) -> None:
+        """Throw the cluster away."""
+        with self._lock:
+            self._follower = None
+
+    def look(self, at: Callable[[Pool], T]) -> T:
+        """Look at the pool."""
+        with self._lock:
+            return at(self._memory.pool)
+
+
+@contextmanager
+def keeping(
+    connect: Callable[[], Connection], kept: Kept, limits: Limits = LIMITS
+) -> Iterator[PoolKeeper]:
+    """A pool that is kept by a thread of its own, with a connection of its own."""
+    lane = Lane(connect, kept, limits, name=f"pool-{kept.id}")
+    try:
+        yield PoolKeeper(kept, lane.tell)
+    finally:
+        lane.close()
+
+
+def at_once(connection: Connection, kept: Kept) -> PoolKeeper:
+    """A pool that is kept on one connection, by whoever asks: for programs with one thread."""
+
+    def tell(answer: Hearer, ask: Ask) -> None:
+        try:
+            [told] = kept.run(connection, [ask])
+        except Exception as error:
+            answer.set_exception(error)
+        else:
+            answer.set_result(told)
+
+    return PoolKeeper(kept, tell)

@@ -1,0 +1,104 @@
+"""Who leads a pool: one process at a time decides, the others stand by (S11).
+
+A leader says so every second and is believed for a term; whoever comes after it has a larger epoch,
+and what the former has decided meanwhile is refused in the transaction that would write it. So a
+process that dies, hangs or loses its connection is replaced within a term and a second, and two who
+both believe to lead do no harm.
+
+A round begins when something has changed, at once, or when the last plan said that time alone would
+matter. Its cluster is a memory that follows the pool; if anything is denied when decisions are
+written, the memory was wrong, and is thrown away.
+"""
+
+import logging
+import threading
+import time
+from types import TracebackType
+from typing import Final, Self
+
+from bursar.core.instant import SECOND, Instant
+from bursar.core.refusal import Fault
+from bursar.core.scheduling.plan import carry_out, look_again
+from bursar.core.scheduling.policy import Policy
+from bursar.service.pools.keeper import PoolKeeper
+
+SAYS_SO_S: Final = 1.0  # between two words that it leads, or two tries to
+EXPIRES_S: Final = 2.0  # between two looks for what has run out
+
+_log = logging.getLogger(__name__)
+
+
+class Leading:
+    """A thread that leads a pool, or stands by."""
+
+    def __init__(self, keeper: PoolKeeper, policy: Policy, who: str) -> None:
+        self._keeper = keeper
+        self._policy = policy
+        self._who = who
+        self._wake = threading.Event()
+        self._closed = False
+        self._expires_at = 0.0
+        self._thread = threading.Thread(target=self._work, name=f"leads-{keeper.id}", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._closed = True
+        self._wake.set()
+        self._thread.join()
+
+    def wake(self) -> None:
+        """Something has changed."""
+        self._wake.set()
+
+    def _work(self) -> None:
+        while not self._closed:
+            self._wake.clear()
+            try:
+                pause = self._turn()
+            except Fault as fault:
+                _log.warning("pool %s is not led for now: %s", self._keeper.id, fault)
+                pause = SAYS_SO_S
+            except Exception:
+                _log.exception("a round of pool %s has failed", self._keeper.id)
+                self._keeper.unfollow()
+                pause = SAYS_SO_S
+            self._wake.wait(pause)
+
+    def _turn(self) -> float:
+        """Lead for another moment; how long nothing has to be done, in seconds."""
+        epoch, now = self._keeper.lead(self._who)
+        if epoch is None:
+            self._keeper.unfollow()
+            return SAYS_SO_S
+        self._expire()
+        return self._round(epoch, now)
+
+    def _expire(self) -> None:
+        if time.monotonic() >= self._expires_at:
+            self._expires_at = time.monotonic() + EXPIRES_S
+            self._keeper.expire()
+
+    def _round(self, epoch: int, now: Instant) -> float:
+        """Decide, and write what was decided."""
+        follower, news = self._keeper.follow(self._policy, now)
+        cluster = follower.cluster
+        again = look_again(cluster)
+        if news or (again is not None and again <= now):
+            decisions = carry_out(cluster, now).decisions
+            again = look_again(cluster)
+            if decisions:
+                written = self._keeper.write(epoch, decisions)
+                follower.placed(written.placed)
+                if written.denied:
+                    _log.info("pool %s is planned anew: %s", self._keeper.id, written.denied[0])
+                    self._keeper.unfollow()
+                    return 0.0
+        return SAYS_SO_S if again is None else min(SAYS_SO_S, max(again - now, 0) / SECOND)

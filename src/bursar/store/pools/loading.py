@@ -1,0 +1,232 @@
+"""What a transaction of a pool reads: its own row, what has changed, or all that lives.
+
+What is asked is sent by `ask_…` and taken by another function, so that in a pipeline many questions
+travel together.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import chain
+from types import MappingProxyType
+from typing import Final, NamedTuple, TypeAlias
+
+from bursar.core.dispatch.state import JobKey, Lease, Machine, Pool, Queued
+from bursar.core.scheduling.machines import NodeId
+from bursar.store.codec import value_of
+from bursar.store.outbox import PoolId
+from bursar.store.pools.rows import (
+    BY_KEY,
+    LEASES,
+    NODES,
+    PARTS,
+    QUEUE,
+    PoolRow,
+    Row,
+    job_of,
+    lease_of,
+    machine_of,
+    selected,
+)
+from bursar.store.reading import Connection, Sent, array_of, looked_up, transposed
+
+ENTER_POOL: Final = """
+    -- For this transaction only: the service's rights, and the pool it works for (D9).
+    select set_config('role', 'bursar_service', true), set_config('bursar.pools', %s, true)
+"""
+LOCK_POOL: Final = """
+    -- Always before any other table of the pool; nothing is joined to it.
+    select now, fence, version, epoch, leader, leads_until from pools where pool_id = %s for update
+"""
+ADD_POOL: Final = """
+    insert into pools (pool_id, now, fence, version, epoch, leader, leads_until)
+    values (%s, 0, 0, 0, 0, '', 0)
+"""
+# Nothing is in memory yet: all nodes, the jobs that are not over, the leases that live.
+EVERYTHING: Final = MappingProxyType(
+    {
+        "nodes": f"""
+            select {selected(NODES)} from nodes t where t.pool_id = %s order by t.node_id
+        """,
+        "queue": f"""
+            select {selected(QUEUE)}
+              from queue t
+             where t.pool_id = %s
+               and t.state in ('queued', 'starting', 'running', 'stopping', 'out_of_credits')
+             order by t.org_id, t.job_id
+        """,
+        "leases": f"""
+            select {selected(LEASES)}
+              from leases t
+             where t.pool_id = %s and t.ended_at is null
+             order by t.fence
+        """,
+        "lease_parts": f"""
+            select {selected(PARTS)}
+              from leases l
+             cross join lateral (
+                   select * from lease_parts t
+                    where t.pool_id = l.pool_id and t.fence = l.fence offset 0) as t
+             where l.pool_id = %s and l.ended_at is null
+        """,
+        "lease_slots": """
+            select t.fence, t.node_id, t.gpu, t.slot
+              from leases l
+             cross join lateral (
+                   select * from lease_slots t
+                    where t.pool_id = l.pool_id and t.fence = l.fence offset 0) as t
+             where l.pool_id = %s and l.ended_at is null
+        """,
+    }
+)
+SLOTS_OF: Final = f"""
+    select t.fence, t.node_id, t.gpu, t.slot
+      from {looked_up({"pool_id": "text", "fence": "bigint"}, "lease_slots")}
+"""
+CHANGES: Final = """
+    select version, body::text
+      from pool_changes
+     where pool_id = %s and version > %s
+     order by version
+"""
+
+
+class PoolUnknown(KeyError):
+    """There is no such pool."""
+
+
+SlotName: TypeAlias = tuple[NodeId, int, int]  # node, GPU, slot
+
+
+@dataclass(slots=True)
+class Memory:
+    """A pool as a process knows it: what lives, as of a version; and which slots leases have."""
+
+    pool: Pool = field(default_factory=Pool)
+    version: int = -1
+    slots: dict[int, tuple[SlotName, ...]] = field(default_factory=dict)  # of live leases
+
+
+class Changed(NamedTuple):
+    """Which rows transactions have written."""
+
+    jobs: tuple[JobKey, ...] = ()
+    leases: tuple[int, ...] = ()
+    nodes: tuple[NodeId, ...] = ()
+
+
+def create_pool(connection: Connection, pool: PoolId) -> None:
+    """Begin a pool, with nothing in it."""
+    connection.execute(ADD_POOL, [pool])
+
+
+def enter_pool(connection: Connection, pool: PoolId) -> None:
+    """Work for a pool until the transaction ends, without a lock: to look only."""
+    connection.execute(ENTER_POOL, [array_of([pool])])
+
+
+def lock_pool(connection: Connection, pool: PoolId) -> Sent:
+    """Work for a pool, and lock it, until the transaction ends; `locked` takes the answer."""
+    enter_pool(connection, pool)
+    return connection.execute(LOCK_POOL, [pool])
+
+
+def locked(sent: Sent, pool: PoolId) -> PoolRow:
+    """The pool that is locked now."""
+    row = sent.fetchone()
+    if row is None:
+        raise PoolUnknown(pool)
+    return PoolRow(*row)
+
+
+def load_all(connection: Connection, pool: PoolId, version: int) -> Memory:
+    """All of a pool that lives."""
+    with connection.pipeline():
+        sent = {name: connection.execute(sql, [pool]) for name, sql in EVERYTHING.items()}
+    memory = Memory(version=version)
+    _take(memory, sent)
+    memory.pool.changes.extend(memory.pool.jobs)
+    return memory
+
+
+def catch_up(connection: Connection, pool: PoolId, memory: Memory, version: int) -> bool:
+    """Bring in what others have written since; False if that is not known any more."""
+    rows = connection.execute(CHANGES, [pool, memory.version]).fetchall()
+    if [number for number, _ in rows] != list(range(memory.version + 1, version + 1)):
+        return False
+    changed = [value_of(Changed, body) for _, body in rows]
+    jobs = dict.fromkeys(key for one in changed for key in one.jobs)
+    load(
+        connection,
+        pool,
+        memory,
+        Changed(
+            tuple(jobs),
+            tuple(dict.fromkeys(fence for one in changed for fence in one.leases)),
+            tuple(dict.fromkeys(node for one in changed for node in one.nodes)),
+        ),
+    )
+    memory.pool.changes.extend(jobs)
+    memory.version = version
+    return True
+
+
+def load(connection: Connection, pool: PoolId, memory: Memory, wanted: Changed) -> None:
+    """Bring in rows by their keys, whether they live or not."""
+    fences = [array_of([pool] * len(wanted.leases)), array_of(wanted.leases)]
+    with connection.pipeline():
+        sent = {
+            "nodes": connection.execute(
+                BY_KEY["nodes"], transposed([(pool, node) for node in wanted.nodes], 2)
+            ),
+            "queue": connection.execute(
+                BY_KEY["queue"], transposed([(pool, *key) for key in wanted.jobs], 3)
+            ),
+            "leases": connection.execute(BY_KEY["leases"], fences),
+            "lease_parts": connection.execute(BY_KEY["lease_parts"], fences),
+            "lease_slots": connection.execute(SLOTS_OF, fences),
+        }
+    _take(memory, sent)
+
+
+def load_leases(
+    connection: Connection, pool: PoolId, memory: Memory, fences: Iterable[int]
+) -> None:
+    """Bring in leases that are over, and their jobs."""
+    load(connection, pool, memory, Changed(leases=tuple(fences)))
+    known = memory.pool.leases
+    jobs = [known[fence].key for fence in fences if fence in known]
+    missing = dict.fromkeys(key for key in jobs if key not in memory.pool.jobs)
+    if missing:
+        load(connection, pool, memory, Changed(jobs=tuple(missing)))
+
+
+def _take(memory: Memory, sent: Mapping[str, Sent]) -> None:
+    pool = memory.pool
+    for row in chain[Machine | Queued](_machines(sent["nodes"]), _jobs(sent["queue"])):
+        pool.take(row)
+    slots: dict[int, list[SlotName]] = defaultdict(list)
+    for fence, *slot in sent["lease_slots"].fetchall():
+        slots[fence].append((slot[0], slot[1], slot[2]))
+    for lease in _leases(sent["leases"], sent["lease_parts"]):
+        pool.take(lease)
+        if lease.live:
+            memory.slots[lease.fence] = tuple(slots[lease.fence])
+        else:
+            memory.slots.pop(lease.fence, None)
+
+
+def _machines(sent: Sent) -> Iterator[Machine]:
+    return map(machine_of, sent.fetchall())
+
+
+def _jobs(sent: Sent) -> Iterator[Queued]:
+    return map(job_of, sent.fetchall())
+
+
+def _leases(sent: Sent, sent_parts: Sent) -> Iterator[Lease]:
+    parts: dict[int, list[Row]] = defaultdict(list)
+    for row in sorted(sent_parts.fetchall(), key=lambda one: (one[0], one[2])):  # by place
+        parts[row[0]].append(row)
+    for row in sorted(sent.fetchall()):
+        yield lease_of(row, parts[row[0]])

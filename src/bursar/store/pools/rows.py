@@ -1,0 +1,292 @@
+"""How a pool's values are kept in rows, and the statements about them.
+
+Every transaction of a pool locks the pool's own row first, so all of them happen one after the
+other, and asks the time after that; it is kept, and never goes back (D5).
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+from bursar.core.dispatch.life import State
+from bursar.core.dispatch.state import Exit, Lease, Machine, Mark, Part, Queued
+from bursar.core.ids import JobId
+from bursar.core.instant import Instant
+from bursar.core.messages import Enqueue, Why
+from bursar.core.scheduling.machines import Node, NodeId, Piece
+from bursar.store.codec import text_of, value_of
+from bursar.store.outbox import message_of, message_text
+from bursar.store.reading import arrays, looked_up
+from bursar.store.saving import matched
+from bursar.store.shelves import Values
+
+Row = tuple[Any, ...]
+
+
+class Table(NamedTuple):
+    """A table of a pool: its key, what is written once, and what changes; column → type."""
+
+    name: str
+    key: Mapping[str, str]
+    fixed: Mapping[str, str]
+    changing: Mapping[str, str]
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """All columns but the pool's, in the order in which values give and take them."""
+        return {**self.key, **self.fixed, **self.changing}
+
+
+def _columns(given: str) -> Mapping[str, str]:
+    """`"a b: text, c: bigint"` as column → type."""
+    found: dict[str, str] = {}
+    for part in filter(None, given.split(", ")):
+        names, _, kind = part.partition(": ")
+        found.update(dict.fromkeys(names.split(), kind))
+    return MappingProxyType(found)
+
+
+NODES: Final = Table(
+    "nodes",
+    _columns("node_id: text"),
+    _columns(""),
+    _columns("body: json, boot n heard_at: bigint, mark: bigint[], wrong_clock: boolean"),
+)
+QUEUE: Final = Table(
+    "queue",
+    _columns("org_id job_id: text"),
+    _columns("body: json, queued_at: bigint"),
+    _columns(
+        "state why: text, received sent hold_micros hold_until requeues_left attempt: bigint, "
+        "fence ran_ms used: bigint, withdrawn: boolean, preemptions stopped_at: bigint"
+    ),
+)
+LEASES: Final = Table(
+    "leases",
+    _columns("fence: bigint"),
+    _columns("org_id job_id: text, attempt: bigint, gpu_type: text, leased_at: bigint"),
+    _columns(
+        "run_ms_max every_ms started_at told_ms: bigint, clamped: boolean, stop: text, "
+        "ended_at ends_at: bigint, why: text, kept_ms: bigint"
+    ),
+)
+PARTS: Final = Table(
+    "lease_parts",
+    _columns("fence: bigint, node_id: text"),
+    _columns(
+        "place: integer, gpus: integer[], slots: integer, cpu_milli ram_mib: bigint, "
+        "leased_at: bigint"
+    ),
+    _columns("until run_ms saved_ms: bigint, exit: text, exit_code: integer, result: text"),
+)
+TABLES: Final = (NODES, QUEUE, LEASES, PARTS)
+_AS_TEXT: Final = ("json", "bigint[]", "integer[]")  # arrays of arrays would be flattened
+
+
+def _given(columns: Mapping[str, str]) -> str:
+    kinds = {name: "text" if kind in _AS_TEXT else kind for name, kind in columns.items()}
+    return f"unnest({arrays(kinds)}) as u({', '.join(columns)})"
+
+
+def _as(name: str, kind: str) -> str:
+    return f"u.{name}::{kind}" if kind in _AS_TEXT else f"u.{name}"
+
+
+def _insert(table: Table) -> str:
+    columns = {"pool_id": "text", **table.columns}
+    values = ", ".join(_as(name, kind) for name, kind in columns.items())
+    return f"""
+        insert into {table.name} ({", ".join(columns)})
+        select {values} from {_given(columns)}
+    """
+
+
+def _update(table: Table) -> str:
+    changes = ", ".join(f"{name} = {_as(name, kind)}" for name, kind in table.changing.items())
+    return f"""
+        update {table.name} t set {changes}
+          from {_given({"pool_id": "text", **table.key, **table.changing})}
+         where {matched("pool_id", *table.key)}
+    """
+
+
+def selected(table: Table) -> str:
+    """The columns of a query, as `…_of` take them."""
+    return ", ".join(
+        f"t.{name}::text" if kind == "json" else f"t.{name}" for name, kind in table.columns.items()
+    )
+
+
+INSERTS: Final = MappingProxyType({table.name: _insert(table) for table in TABLES})
+UPDATES: Final = MappingProxyType({table.name: _update(table) for table in TABLES})
+# A lease is asked for with all its parts, by its fence alone.
+BY_KEY: Final = MappingProxyType(
+    {
+        table.name: f"""
+            select {selected(table)}
+              from {looked_up({"pool_id": "text", **key}, table.name)}
+        """
+        for table, key in (
+            (NODES, NODES.key),
+            (QUEUE, QUEUE.key),
+            (LEASES, LEASES.key),
+            (PARTS, LEASES.key),
+        )
+    }
+)
+
+
+def _text(given: str | None) -> str | None:
+    return None if given is None else str(given)
+
+
+# Nodes
+
+
+def node_values(machine: Machine) -> Values:
+    """What is kept of a node."""
+    mark = None if machine.mark is None else "{" + ",".join(map(str, machine.mark)) + "}"
+    body = text_of(machine.node)
+    return machine.id, body, machine.boot, machine.n, machine.heard_at, mark, machine.wrong_clock
+
+
+def machine_of(row: Row) -> Machine:
+    """The node of a row."""
+    _, body, boot, n, heard_at, mark, wrong_clock = row
+    return Machine(
+        node=value_of(Node, body),
+        boot=boot,
+        n=n,
+        heard_at=heard_at,
+        mark=None if mark is None else Mark(*mark),
+        wrong_clock=wrong_clock,
+    )
+
+
+# Jobs
+
+
+def job_values(job: Queued) -> Values:
+    """What changes of a job."""
+    return (
+        *(job.state.value, _text(job.why), job.received, job.sent, job.hold_micros),
+        *(job.hold_until, job.requeues_left, job.attempt, job.fence, job.ran_ms, job.used),
+        *(job.withdrawn, job.preemptions, job.stopped_at),
+    )
+
+
+def new_job_values(job: Queued) -> Values:
+    """All of a job."""
+    return job.org, job.job, message_text(job.ask), job.queued_at, *job_values(job)
+
+
+def job_of(row: Row) -> Queued:
+    """The job of a row."""
+    org, job, body, queued_at, state, why, received, sent, micros, until, *rest = row
+    requeues, attempt, fence, ran_ms, used, withdrawn, preemptions, stopped_at = rest
+    ask = message_of(body)
+    assert isinstance(ask, Enqueue)
+    return Queued(
+        org=org,
+        job=JobId(job),
+        ask=ask,
+        hold_micros=micros,
+        hold_until=until,
+        requeues_left=requeues,
+        queued_at=queued_at,
+        state=State(state),
+        why=None if why is None else Why(why),
+        received=received,
+        sent=sent,
+        attempt=attempt,
+        fence=fence,
+        ran_ms=ran_ms,
+        used=used,
+        withdrawn=withdrawn,
+        preemptions=preemptions,
+        stopped_at=stopped_at,
+    )
+
+
+# Leases
+
+
+def lease_values(lease: Lease) -> Values:
+    """What changes of a lease, besides its parts."""
+    return (
+        *(lease.run_ms_max, lease.every_ms, lease.started_at, lease.told_ms, lease.clamped),
+        *(_text(lease.stop), lease.ended_at, lease.ends_at, _text(lease.why), lease.kept_ms),
+    )
+
+
+def new_lease_values(lease: Lease) -> Values:
+    """All of a lease, besides its parts."""
+    fixed = lease.org, lease.job, lease.attempt, lease.gpu_type, lease.leased_at
+    return lease.fence, *fixed, *lease_values(lease)
+
+
+def part_values(lease: Lease, part: Part) -> Values:
+    """What changes of a part. Run time is the lease's: the largest of its parts'."""
+    exited = _text(part.exit), part.exit_code, part.result
+    return part.until, lease.run_ms, part.saved_ms, *exited
+
+
+def new_part_values(lease: Lease, place: int) -> Values:
+    """All of a part."""
+    part = lease.parts[place]
+    piece = part.piece
+    gpus = "{" + ",".join(map(str, piece.gpus)) + "}"
+    size = gpus, piece.slots, piece.cpu_milli, piece.ram_mib, lease.leased_at
+    return lease.fence, piece.node, place, *size, *part_values(lease, part)
+
+
+def part_of(row: Row) -> tuple[Part, int]:
+    """The part of a row, and the run time that is proven."""
+    _, node, _, gpus, slots, cpu_milli, ram_mib, _, until, run_ms, saved_ms, *rest = row
+    exited, exit_code, result = rest
+    return Part(
+        piece=Piece(NodeId(node), tuple(gpus), slots, cpu_milli, ram_mib),
+        until=until,
+        saved_ms=saved_ms,
+        exit=None if exited is None else Exit(exited),
+        exit_code=exit_code,
+        result=result,
+    ), run_ms
+
+
+def lease_of(row: Row, parts: list[Row]) -> Lease:
+    """The lease of a row, with its parts in their order."""
+    fence, org, job, attempt, gpu_type, leased_at, most, every, started_at, told, *rest = row
+    clamped, stop, ended_at, ends_at, why, kept_ms = rest
+    found = [part_of(part) for part in parts]
+    return Lease(
+        fence=fence,
+        org=org,
+        job=JobId(job),
+        attempt=attempt,
+        gpu_type=gpu_type,
+        leased_at=leased_at,
+        parts=tuple(part for part, _ in found),
+        run_ms_max=most,
+        every_ms=every,
+        started_at=started_at,
+        run_ms=max(run_ms for _, run_ms in found),
+        told_ms=told,
+        clamped=clamped,
+        stop=None if stop is None else Why(stop),
+        ended_at=ended_at,
+        ends_at=ends_at,
+        why=None if why is None else Why(why),
+        kept_ms=kept_ms,
+    )
+
+
+class PoolRow(NamedTuple):
+    """A pool's own row."""
+
+    now: Instant
+    fence: int
+    version: int
+    epoch: int
+    leader: str
+    leads_until: Instant

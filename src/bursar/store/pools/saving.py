@@ -1,0 +1,186 @@
+"""What a transaction of a pool has changed, written set-wise: a statement for each table."""
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Final, NamedTuple
+
+from bursar.core.dispatch.state import Lease, Work
+from bursar.store.codec import text_of
+from bursar.store.outbox import PoolId, message_text
+from bursar.store.pools.loading import Changed, Memory, SlotName
+from bursar.store.pools.rows import (
+    INSERTS,
+    UPDATES,
+    job_values,
+    lease_values,
+    new_job_values,
+    new_lease_values,
+    new_part_values,
+    node_values,
+    part_values,
+)
+from bursar.store.reading import Connection
+from bursar.store.saving import Saving, matched
+from bursar.store.shelves import Values
+
+KEPT: Final = 1_000  # versions whose changes can be caught up with
+TIDY: Final = 100  # versions between two looks for older ones
+
+MOVE_ON: Final = """
+    update pools set now = %s, fence = %s, version = %s, epoch = %s, leader = %s, leads_until = %s
+     where pool_id = %s
+"""
+NOTE: Final = "insert into pool_changes (pool_id, version, body) values (%s, %s, %s::json)"
+TIDY_UP: Final = "delete from pool_changes where pool_id = %s and version <= %s"
+TELL: Final = """
+    insert into pool_outbox (pool_id, org_id, job_id, n, body, written_at)
+    select u.pool_id, u.org_id, u.job_id, u.n, u.body::json, u.at
+      from unnest(%s::text[], %s::text[], %s::text[], %s::bigint[], %s::text[], %s::bigint[])
+           as u(pool_id, org_id, job_id, n, body, at)
+"""
+ACKNOWLEDGE: Final = f"""
+    update pool_outbox t set acked_at = coalesce(t.acked_at, greatest(t.written_at, u.at))
+      from unnest(%s::text[], %s::text[], %s::text[], %s::bigint[], %s::bigint[])
+           as u(pool_id, org_id, job_id, n, at)
+     where {matched("pool_id", "org_id", "job_id", "n")}
+"""
+TAKE_SLOTS: Final = """
+    insert into lease_slots (pool_id, fence, node_id, gpu, slot)
+    select * from unnest(%s::text[], %s::bigint[], %s::text[], %s::int[], %s::int[])
+               as u(pool_id, fence, node_id, gpu, slot)
+"""
+FREE_SLOTS: Final = f"""
+    update lease_slots t set freed_at = u.at
+      from unnest(%s::text[], %s::bigint[], %s::text[], %s::int[], %s::int[], %s::bigint[])
+           as u(pool_id, fence, node_id, gpu, slot, at)
+     where {matched("pool_id", "fence", "node_id", "gpu", "slot")}
+"""
+
+
+class Saved(NamedTuple):
+    """What is on its way to the database."""
+
+    saving: Saving
+    version: int
+    slots: dict[int, tuple[SlotName, ...]]  # of new leases
+
+
+def save(connection: Connection, pool: PoolId, memory: Memory, work: Work) -> Saved:
+    """Write what a transaction has changed; the caller awaits the answers, and checks them."""
+    saving = Saving(connection)
+    changed = Changed(tuple(work.jobs_new), tuple(work.leases_new), tuple(work.machines_new))
+    version, slots = memory.version, {}
+    if any(changed):
+        version += 1
+        _save_nodes(saving, pool, work)
+        _save_jobs(saving, pool, work)
+        _save_leases(saving, pool, work)
+        slots = _save_slots(saving, pool, memory, work)
+        connection.execute(NOTE, [pool, version, text_of(changed)])
+        if version % TIDY == 0:
+            connection.execute(TIDY_UP, [pool, version - KEPT])
+    _save_letters(saving, pool, work)
+    if any(changed) or work.acknowledged or work.leads_until != work.pool.leads_until:
+        leading = work.epoch, work.leader, work.leads_until
+        connection.execute(MOVE_ON, [work.now, work.fence, version, *leading, pool])
+    return Saved(saving, version, slots)
+
+
+def kept(memory: Memory, work: Work, saved: Saved) -> None:
+    """What was written is true: let memory know."""
+    work.keep()
+    memory.version = saved.version
+    memory.slots.update(saved.slots)
+    for fence, lease in work.leases_new.items():
+        if not lease.live:
+            memory.slots.pop(fence, None)
+
+
+def _of(pool: PoolId, rows: Iterable[Values]) -> list[Values]:
+    return [(pool, *row) for row in rows]
+
+
+def _save_nodes(saving: Saving, pool: PoolId, work: Work) -> None:
+    known = work.pool.machines
+    new = [node_values(one) for name, one in work.machines_new.items() if name not in known]
+    old = [node_values(one) for name, one in work.machines_new.items() if name in known]
+    saving.rows("new nodes", INSERTS["nodes"], _of(pool, new))
+    saving.rows("nodes", UPDATES["nodes"], _of(pool, old))
+
+
+def _save_jobs(saving: Saving, pool: PoolId, work: Work) -> None:
+    known = work.pool.jobs
+    new = [new_job_values(job) for key, job in work.jobs_new.items() if key not in known]
+    old = [(*key, *job_values(job)) for key, job in work.jobs_new.items() if key in known]
+    saving.rows("jobs that have come", INSERTS["queue"], _of(pool, new))
+    saving.rows("jobs", UPDATES["queue"], _of(pool, old))
+
+
+def _save_leases(saving: Saving, pool: PoolId, work: Work) -> None:
+    known = work.pool.leases
+    given = [lease for fence, lease in work.leases_new.items() if fence not in known]
+    changed = [(known[fence], new) for fence, new in work.leases_new.items() if fence in known]
+    parts = (new_part_values(one, place) for one in given for place in range(len(one.parts)))
+    rows = ((new.fence, lease_values(old), lease_values(new)) for old, new in changed)
+    differ = ((fence, *new) for fence, old, new in rows if old != new)
+    saving.rows("new leases", INSERTS["leases"], _of(pool, map(new_lease_values, given)))
+    saving.rows("new parts", INSERTS["lease_parts"], _of(pool, parts))
+    saving.rows("leases", UPDATES["leases"], _of(pool, differ))
+    saving.rows("parts", UPDATES["lease_parts"], _of(pool, _changed_parts(changed)))
+
+
+def _changed_parts(changed: Iterable[tuple[Lease, Lease]]) -> Iterator[Values]:
+    """Parts that have changed. Run time that another part has proven is written with that one."""
+    for old, new in changed:
+        for before, part in zip(old.parts, new.parts, strict=True):
+            if part != before:
+                yield new.fence, part.piece.node, *part_values(new, part)
+        if new.run_ms > old.run_ms and new.parts == old.parts:  # told after the end
+            first = new.parts[0]
+            yield new.fence, first.piece.node, *part_values(new, first)
+
+
+def _save_slots(
+    saving: Saving, pool: PoolId, memory: Memory, work: Work
+) -> dict[int, tuple[SlotName, ...]]:
+    """Free the slots of leases that have ended, and take those of new ones."""
+    live = memory.slots
+    ended = [fence for fence, one in work.leases_new.items() if not one.live and fence in live]
+    freed = ((fence, *slot, work.now) for fence in ended for slot in live[fence])
+    saving.rows("slots that are free", FREE_SLOTS, _of(pool, freed))
+    chosen: dict[int, tuple[SlotName, ...]] = {}
+    for fence, lease in work.leases_new.items():
+        if fence not in work.pool.leases:
+            others = {**{one: live[one] for one in _beside(work, lease, ended)}, **chosen}
+            chosen[fence] = tuple(_chosen(work, lease, others.values()))
+    taken = ((fence, *slot) for fence, slots in chosen.items() for slot in slots)
+    saving.rows("slots", TAKE_SLOTS, _of(pool, taken))
+    return chosen
+
+
+def _beside(work: Work, lease: Lease, ended: Iterable[int]) -> set[int]:
+    """The leases that were on a lease's nodes before, and are not ending."""
+    on_node = work.pool.on_node
+    found = {fence for part in lease.parts for fence in on_node.get(part.piece.node, ())}
+    return found.difference(ended)
+
+
+def _chosen(work: Work, lease: Lease, others: Iterable[tuple[SlotName, ...]]) -> Iterator[SlotName]:
+    """The first free slots of each GPU of a lease; the index in the database is the judge."""
+    taken = {slot for slots in others for slot in slots}
+    for part in lease.parts:
+        piece = part.piece
+        machine = work.machine(piece.node)
+        assert machine is not None
+        for gpu in piece.gpus:
+            names = ((piece.node, gpu, number) for number in range(machine.node.slots))
+            yield from islice((name for name in names if name not in taken), piece.slots)
+
+
+def _save_letters(saving: Saving, pool: PoolId, work: Work) -> None:
+    told = (
+        (*key, n, message_text(message), work.now) for (key, n), message in work.letters_new.items()
+    )
+    acked = ((*key, n, work.now) for key, n in work.acknowledged)
+    saving.rows("messages", TELL, _of(pool, told))
+    saving.rows("acknowledged messages", ACKNOWLEDGE, _of(pool, acked))
