@@ -25,8 +25,10 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "agent": frozenset({"core", "wire", "client"}),
     "web": frozenset({"core", "wire"}),
     "bench": frozenset({"client", "wire", "sim", "service", "core", "library"}),
-    # `bursar bench` starts the benchmarks, `bursar up` the HTTP interface
-    "cli": frozenset({"client", "wire", "sim", "service", "core", "library", "bench", "api"}),
+    # `bursar bench` starts the benchmarks, `bursar up` the HTTP interface, `bursar agent` a node's
+    "cli": frozenset(
+        {"client", "wire", "sim", "service", "core", "library", "bench", "api", "agent"}
+    ),
 }
 
 # `pip install bursar` must be able to run these with nothing else installed.

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from bursar.service.database import create_pool
 from tests.api.calling import Caller, Process, Tenant, new_tenant
 from tests.api.telling import there, world  # noqa: F401 (fixtures)
-from tests.databases import new_state
+from tests.databases import connected, new_state
 
 
 @dataclass
@@ -27,6 +28,8 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
     room = tmp_path_factory.mktemp("service")
     with new_state() as state:
         first = Process("up", state, room)
+        with connected(first.database_url) as connection:
+            create_pool(connection, "pool")
         try:
             second = Process("api", state, room)
             try:

@@ -14,7 +14,7 @@ from tests.service.seam_driver import Clock, Driver, Plan, World
 from tests.service.test_audit import story
 
 OF_JOBS: Final = (
-    *("jobs", "org_outbox", "org_inbox", "pools", "nodes", "slots", "queue", "leases"),
+    *("jobs", "job_steps", "org_outbox", "org_inbox", "pools", "nodes", "slots", "queue", "leases"),
     *("lease_slots", "readings", "pool_outbox"),
 )
 

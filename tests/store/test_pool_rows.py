@@ -98,15 +98,19 @@ FORBIDDEN = {
     "handled without a number": ("update org_inbox set n = 0", "org_inbox_numbers_count"),
     "an unknown state of a job": ("update jobs set state = 'x'", "jobs_state_known"),
     "a job over without an end": (
-        "update jobs set state = 'over' where state <> 'over'",
+        "update jobs set state = 'failed' where ended_at is null",
         "jobs_over_have_an_end",
     ),
     "a job over for no known reason": (
-        "update jobs set end_class = 'x' where state = 'over'",
+        "update jobs set end_class = 'x' where ended_at is not null",
         "jobs_class_known",
     ),
     "a job that has sent nothing": ("update jobs set sent = 0", "jobs_count_messages"),
     "a negative attempt": ("update jobs set attempt = -1", "jobs_count_attempts"),
+    "a negative bound of a job": ("update jobs set max_cost = -1", "jobs_bounds_are_amounts"),
+    "less than no steps": ("update jobs set steps = -1", "jobs_count_steps"),
+    "a step without a number": ("update job_steps set n = 0", "job_steps_numbers_count"),
+    "less than nothing spent": ("update job_steps set spent = -1", "job_steps_none_negative"),
 }
 
 
@@ -144,7 +148,7 @@ def test_each_rule_of_these_tables_is_tried(played: Connection) -> None:
     """
     tables = [
         *("pools", "nodes", "slots", "queue", "leases", "lease_slots", "readings", "pool_outbox"),
-        *("jobs", "org_outbox", "org_inbox"),
+        *("jobs", "job_steps", "org_outbox", "org_inbox"),
     ]
     found = {name for (name,) in played.execute(sql, [tables])}
 

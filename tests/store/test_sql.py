@@ -32,7 +32,17 @@ TENANT = {
         "budgets",
     ),
     *("tallies", "claims", "burn", "sweeps", "spending", "standings", "snapshots"),
-    *("jobs", "org_outbox", "org_inbox", "looks", "episodes", "cursors", "deliveries", "rates"),
+    *(
+        "jobs",
+        "job_steps",
+        "org_outbox",
+        "org_inbox",
+        "looks",
+        "episodes",
+        "cursors",
+        "deliveries",
+        "rates",
+    ),
 }
 OF_A_POOL = {
     *("pools", "nodes", "slots", "queue", "leases", "lease_slots", "readings", "pool_outbox"),

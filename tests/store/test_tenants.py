@@ -17,7 +17,7 @@ from bursar.store.reading import Connection, lock_orgs
 from tests.databases import new_org
 from tests.service.seam_driver import Clock, Driver, Plan, Try, World
 
-FOR_EVER = ("events", "postings", "requests", "forfeits", "snapshots", "org_inbox")
+FOR_EVER = ("events", "postings", "requests", "forfeits", "snapshots", "org_inbox", "job_steps")
 CHANGING = (
     *("orgs", "accounts", "users", "settings", "grants", "lanes", "totals", "holds", "draws"),
     *("charges", "debts", "recurrences", "budgets", "tallies", "claims", "burn"),

@@ -22,7 +22,7 @@ SPOILING = {
         "a job that is not",
     ),
     "a job over in its org alone": (
-        "update jobs set state = 'over', ended_at = 1, end_class = 'user' where job_id = 'waits'",
+        "update jobs set state = 'failed', ended_at = 1, end_class = 'user' where job_id = 'waits'",
         "a job that is over in its pool",
     ),
     "a hold left open": (
@@ -196,8 +196,12 @@ SPOILING = {
         "update jobs set withdrawn = false where job_id = 'gone'",
         "a job stands",
     ),
+    "a step of a job's life that is gone": (
+        "delete from job_steps where job_id = 'done' and n = 2",
+        "a job's history",
+    ),
     "an org that thinks a job waits": (
-        "update jobs set state = 'waiting' where job_id = 'runs'",
+        "update jobs set state = 'queued' where job_id = 'runs'",
         "a job stands",
     ),
     "a job that ended at another time": (

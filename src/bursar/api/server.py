@@ -6,6 +6,7 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Final
 
 import uvicorn
@@ -13,11 +14,13 @@ import uvicorn
 from bursar.api.app import make_app
 from bursar.api.connections import SILENT, Bounds, Connection
 from bursar.api.serving import Service
+from bursar.api.streaming import Streams
 from bursar.service.clock import GuardedClock
 from bursar.service.database import Database
 from bursar.service.founding import begin_books, check_secret, finish_orgs, first_key
 from bursar.service.keys import DEPLOYMENT
 from bursar.service.outbound import Outbound
+from bursar.service.pools.serving import serving_pools
 from bursar.service.readers import Readers
 from bursar.service.running import serving, telling
 from bursar.service.secrets import kept, secret_of
@@ -69,7 +72,10 @@ def service_of(
             readers, doorkeepers = Readers(database.connect), Readers(database.connect, threads=2)
             try:
                 key = kept(folder / FIRST_KEY, first_key(ledger, secret))
-                yield Service(ledger, readers, doorkeepers, secret, outbound=outbound), key
+                with serving_pools(database, ledger, clock) as pools:
+                    service = Service(ledger, readers, doorkeepers, secret, outbound=outbound)
+                    service.pools = pools
+                    yield service, key
             finally:
                 readers.close()
                 doorkeepers.close()
@@ -97,7 +103,7 @@ def serve(service: Service, listening: socket.socket, ready: Callable[[], None])
         timeout_keep_alive=IDLE_S,
         timeout_graceful_shutdown=STOP_S,
     )
-    server = _Server(config, ready)
+    server = _Server(config, ready, service.streams)
     # Having stopped, it raises the signal again: that must not end us before we have cleaned up.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, server.handle_exit)
@@ -116,9 +122,15 @@ def _make_room(bounds: Bounds) -> None:
 class _Server(uvicorn.Server):
     """A server that says when it is ready."""
 
-    def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, ready: Callable[[], None], streams: Streams) -> None:
         super().__init__(config)
         self._ready = ready
+        self._streams = streams
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Stop; who watches is not waited for."""
+        self._streams.close()
+        super().handle_exit(sig, frame)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)

@@ -12,6 +12,7 @@ from bursar.api.arriving import Arrivals
 from bursar.api.failing import Failed, Refused
 from bursar.api.keyring import Keyring, Known
 from bursar.api.limiting import Limits
+from bursar.api.streaming import Streams
 from bursar.core.instant import SECOND, Instant
 from bursar.core.refusal import Code, Refusal
 from bursar.service.database import Connection
@@ -19,6 +20,7 @@ from bursar.service.directory import Directory
 from bursar.service.keys import DEPLOYMENT, Key, Presented, presented
 from bursar.service.ledger import Ledger
 from bursar.service.outbound import Outbound
+from bursar.service.pools.serving import Pools
 from bursar.service.readers import Readers
 from bursar.service.secrets import Secret
 
@@ -57,6 +59,11 @@ class Caller:
         if not self.key.allows(scope):
             raise Failed("forbidden", f"the key lacks the scope {scope!r}")
 
+    def needs_node(self, pool: str, node: str) -> None:
+        """End the call unless the key speaks for a node."""
+        if not self.key.is_node(pool, node):
+            raise Failed("forbidden", f"the key is not that of node {node!r} of pool {pool!r}")
+
 
 @dataclass(slots=True)
 class Service:
@@ -68,13 +75,20 @@ class Service:
     secret: Secret
     directory: Directory = field(default_factory=Directory)
     outbound: Outbound = field(default_factory=Outbound)
+    pools: Pools | None = None  # those that this process serves
     limits: Limits = field(init=False)
     keys: Keyring = field(init=False)
     arrivals: Arrivals = field(default_factory=Arrivals)
+    streams: Streams = field(default_factory=Streams)
 
     def __post_init__(self) -> None:
         self.limits = Limits(self.doorkeepers)
         self.keys = Keyring(self.doorkeepers)
+
+    def posted(self, org: str) -> None:
+        """An org has written to a pool: let it be delivered at once."""
+        if self.pools is not None:
+            self.pools.sent(org)
 
     async def read(self, question: Callable[[Connection], T]) -> T:
         """The answer to a question to the database."""
@@ -182,6 +196,8 @@ class Service:
 
 def unknown(table: str, id: str) -> Exception:
     """That there is no such thing: the same for what is another's."""
+    if table == "jobs":  # which the rules of the ledger know by their holds only
+        return Failed("job_unknown")
     code = UNKNOWN[table]
     return Refused(Refusal(code, {code.removesuffix("_unknown"): id}))
 

@@ -24,6 +24,7 @@ NOUNS: Final = MappingProxyType(
         "price": "Prices of GPU-hours.",
         "key": "Keys to the HTTP interface.",
         "webhook": "Be told what happens.",
+        "agent": "Run jobs on this machine, as its pool leases it.",
         "statement": "What an account's grants had, what moved, and what they have then.",
         "usage": "What was charged and used in a period.",
         "top": "Who has, used or burns the most.",

@@ -50,10 +50,12 @@ class Client:
         key: str,
         *,
         tries: int = TRIES,
+        answer_s: float = ANSWER_S,
         sleep: Callable[[float], None] = time.sleep,
         chance: Callable[[], float] = random.random,
     ) -> None:
-        """`sleep` waits for seconds; `chance` draws from [0, 1)."""
+        """An answer is waited for `answer_s`; `sleep` waits for seconds, `chance` draws from
+        [0, 1)."""
         import httpx2  # takes longer to import than all the rest: only who calls pays for it
 
         self.url = url.rstrip("/")
@@ -63,7 +65,7 @@ class Client:
         self._http = httpx2.Client(
             base_url=self.url,
             headers={"Authorization": f"Bearer {key}", "Accept": "application/json"},
-            timeout=httpx2.Timeout(ANSWER_S, connect=CONNECT_S),
+            timeout=httpx2.Timeout(answer_s, connect=CONNECT_S),
             trust_env=not is_here(self.url),  # what is said on this machine goes by no proxy
         )
 

@@ -34,7 +34,8 @@ class Why(StrEnum):
     FINISHED = "finished"
     FAILED = "failed"  # by itself
     CANCELLED = "cancelled"  # its org has withdrawn it
-    PREEMPTED = "preempted"
+    PREEMPTED = "preempted"  # its place was needed by a job of another org
+    MADE_ROOM = "made_room"  # or by one of its own
     LOST = "lost"  # its node was silent for too long, or had lost it
     GIVEN_UP = "given_up"  # preempted or lost once too often
     TIME_UP = "time_up"  # it has run as long as it may

@@ -38,10 +38,11 @@ class Scope:
     SPEND: Final = "spend"  # hold, charge, settle, release
     MANAGE: Final = "manage"  # accounts, users, keys, webhooks, budgets, quotas, transfers
     ISSUE: Final = "issue"  # make and take back credits: grants, reversals, debts, prices, tiers
+    WORK: Final = "work"  # be a node: report, and be told what to run
     OPERATOR: Final = "operator"  # everything, in all orgs
 
 
-SCOPES: Final = (Scope.READ, Scope.SPEND, Scope.MANAGE, Scope.ISSUE, Scope.OPERATOR)
+SCOPES: Final = (Scope.READ, Scope.SPEND, Scope.MANAGE, Scope.ISSUE, Scope.WORK, Scope.OPERATOR)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +59,7 @@ class Key:
     cap: tuple[int, str] | None = None  # what it may spend, and per what, when it was made
     old_hash: str | None = None  # of the secret before
     overlap_s: int = 0  # for how long that counts still, from when the key was changed
+    node: str | None = None  # of one that may work: which node it is, as `pool/node` or `pool/*`
 
     @property
     def capped(self) -> bool:
@@ -67,6 +69,11 @@ class Key:
     def allows(self, scope: str) -> bool:
         """Whether the key may do what needs a scope."""
         return Scope.OPERATOR in self.scopes or scope in self.scopes
+
+    def is_node(self, pool: str, node: str) -> bool:
+        """Whether the key may speak for a node."""
+        named = Scope.WORK in self.scopes and self.node in (f"{pool}/{node}", f"{pool}/*")
+        return named or Scope.OPERATOR in self.scopes
 
     def opens_with(self, hash: str, now: Instant, changed_at: Instant) -> bool:
         """Whether a secret of that hash is the key's now, if it was last changed at an instant."""

@@ -11,21 +11,24 @@ round over everything, now and then, brings what nobody came to deliver; what ha
 """
 
 import logging
+import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from types import TracebackType
+from typing import Final, Protocol, Self
 
 import psycopg
 
 from bursar.core.instant import Instant
 from bursar.core.refusal import InvariantBroken
 from bursar.service.jobs import Jobs
-from bursar.service.pool import Pool
 from bursar.store.outbox import LATE, Letter, PoolId, by_job, from_orgs, from_pool
 from bursar.store.reading import Connection, OrgId, money_time
 
 MOST: Final = 500  # messages that are delivered together
+LOOK_S: Final = 2.0  # between two looks for what nobody has called for
 
 _log = logging.getLogger(__name__)
 
@@ -47,6 +50,16 @@ class Round:
                 _log.warning("a message has waited for %d s: %s", LATE // 1_000_000, where)
 
 
+class Receiver(Protocol):
+    """A pool, as far as its post goes."""
+
+    def receive(self, letters: Sequence[Letter]) -> list[Letter]:
+        """Handle messages of orgs; those that need not come again."""
+
+    def acknowledge(self, letters: Sequence[Letter]) -> None:
+        """Remember that orgs have these messages."""
+
+
 class Relay:
     """Delivers between the orgs and the pools that it knows."""
 
@@ -54,19 +67,19 @@ class Relay:
         self,
         connection: Connection,
         jobs: Jobs,
-        pools: Mapping[PoolId, Pool],
+        pools: Mapping[PoolId, Receiver],
         clock: Callable[[Connection], Instant] = money_time,
     ) -> None:
         self._connection = connection
         self._jobs = jobs
-        self._pools = pools
+        self.pools = pools
         self._clock = clock
 
     def round(self) -> Round:
         """Deliver all that is waiting, once, both ways."""
         done = Round()
         self.from_orgs(done)
-        for pool in self._pools:
+        for pool in self.pools:
             self.from_pool(pool, done)
         return done
 
@@ -77,9 +90,9 @@ class Relay:
             by_pool: dict[PoolId, list[Letter]] = defaultdict(list)
             for letter in letters:
                 by_pool[letter.pool].append(letter)
-            for pool in sorted(self._pools.keys() & by_pool.keys()):  # the rest is for others
+            for pool in sorted(self.pools.keys() & by_pool.keys()):  # the rest is for others
                 done.sent += len(by_pool[pool])
-                handled = _handled(self._pools[pool].receive, by_pool[pool])
+                handled = _handled(self.pools[pool].receive, by_pool[pool])
                 self._jobs.acknowledge(handled)
                 done.acknowledged += len(handled)
 
@@ -89,7 +102,7 @@ class Relay:
             done.look_at(letters, self._clock(self._connection))
             done.sent += len(letters)
             handled = _handled(self._jobs.receive, letters)
-            self._pools[pool].acknowledge(handled)
+            self.pools[pool].acknowledge(handled)
             done.acknowledged += len(handled)
 
     def _pages(self, read: Callable[[Letter | None], list[Letter]]) -> Iterator[list[Letter]]:
@@ -114,3 +127,115 @@ def _handled(
             return [letter for told in jobs for letter in _handled(receive, told)]
         _log.error("a message cannot be handled: %s: %s", letters[0], error)
         return []
+
+
+class Relaying:
+    """Two threads that deliver, one each way: at once what they are called for, the rest in time.
+
+    Each has a connection of its own; what fails is tried again at the next look.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], Connection],
+        jobs: Callable[[Connection], Jobs],
+        pools: Mapping[PoolId, Receiver],
+        clock: Callable[[Connection], Instant] = money_time,
+    ) -> None:
+        def relay(connection: Connection) -> Relay:
+            return Relay(connection, jobs(connection), pools, clock)
+
+        self._to_pools = _Carrier("to-pools", connect, relay, _to_pools)
+        self._to_orgs = _Carrier("to-orgs", connect, relay, _to_orgs)
+
+    def __enter__(self) -> Self:
+        self._to_pools.start()
+        self._to_orgs.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._to_pools.stop()
+        self._to_orgs.stop()
+
+    def from_org(self, org: OrgId) -> None:
+        """An org has written to a pool."""
+        self._to_pools.call(org)
+
+    def from_pool(self, pool: PoolId) -> None:
+        """A pool has written to orgs."""
+        self._to_orgs.call(pool)
+
+
+def _to_pools(relay: Relay, of: str | None) -> None:
+    relay.from_orgs(Round(), of)
+
+
+def _to_orgs(relay: Relay, of: str | None) -> None:
+    for pool in list(relay.pools) if of is None else [of]:
+        relay.from_pool(pool, Round())
+
+
+class _Carrier:
+    """A thread that delivers one way."""
+
+    def __init__(
+        self,
+        name: str,
+        connect: Callable[[], Connection],
+        relay: Callable[[Connection], Relay],
+        carry: Callable[[Relay, str | None], None],
+    ) -> None:
+        self._connect = connect
+        self._relay = relay
+        self._carry = carry
+        self._called: dict[str, None] = {}  # who has written, in this process
+        self._door = threading.Condition()
+        self._closed = False
+        self._looks_at = 0.0
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        with self._door:
+            self._closed = True
+            self._door.notify()
+        self._thread.join()
+
+    def call(self, who: str) -> None:
+        with self._door:
+            self._called[who] = None
+            self._door.notify()
+
+    def _work(self) -> None:
+        connection: Connection | None = None
+        while (called := self._awaited()) is not None:
+            try:
+                if connection is None or connection.closed:
+                    connection = self._connect()
+                relay = self._relay(connection)
+                for who in called or (None,):
+                    self._carry(relay, who)
+            except Exception as error:  # of any kind: whoever has written waits for this thread
+                _log.warning("%s: the post waits: %s", self._thread.name, error)
+                if connection is not None:
+                    connection.close()
+        if connection is not None:
+            connection.close()
+
+    def _awaited(self) -> list[str] | None:
+        """Who has written; nobody in particular if it is time to look; None if it is over."""
+        with self._door:
+            left = self._looks_at - time.monotonic()
+            if not self._called and not self._closed and left > 0:
+                self._door.wait(left)
+            called, self._called = list(self._called), {}
+            if not called:
+                self._looks_at = time.monotonic() + LOOK_S
+            return None if self._closed else called

@@ -21,6 +21,7 @@ _TABLES: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
         "budgets": ("budget_id", "target_account"),
         "recurrences": ("recurrence_id", "(t.body ->> 'account')"),
         "charges": ("charge_id", "hold_id"),
+        "jobs": ("job_id", "account_id"),
     }
 )
 

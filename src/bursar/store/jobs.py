@@ -1,12 +1,13 @@
 """Jobs as their orgs know them, and what is written about them with a ledger command.
 
 A note is what has to be true together with a command: the job it is for, the message it makes, the
-message it came from. Notes are rows of the batch that decides the command, one statement a kind.
+message it came from, the step of its life that this was. Notes are rows of the batch that decides
+the command, one statement a kind.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from bursar.core.ids import JobId
 from bursar.core.instant import Instant
@@ -20,10 +21,13 @@ from bursar.store.shelves import Values
 
 SUBMIT: Final = """
     insert into jobs (org_id, job_id, account_id, user_id, pool_id, state, attempt, sent, received,
-                      withdrawn, submitted_at)
-    select u.org_id, u.job_id, u.account_id, u.user_id, u.pool_id, 'waiting', 0, 1, 0, false, u.at
-      from unnest(%s::text[], %s::text[], %s::text[], %s::text[], %s::text[], %s::bigint[])
-           as u(org_id, job_id, account_id, user_id, pool_id, at)
+                      withdrawn, submitted_at, asked, labels, run_ms, max_cost, rolling)
+    select u.org_id, u.job_id, u.account_id, u.user_id, u.pool_id, 'queued', 0, 1, 0, false, u.at,
+           u.asked::json, u.labels::json, u.run_ms, u.max_cost, u.rolling
+      from unnest(%s::text[], %s::text[], %s::text[], %s::text[], %s::text[], %s::bigint[],
+                  %s::text[], %s::text[], %s::bigint[], %s::bigint[], %s::boolean[])
+           as u(org_id, job_id, account_id, user_id, pool_id, at, asked, labels, run_ms, max_cost,
+                rolling)
 """
 FIRST_LETTER: Final = """
     insert into org_outbox (org_id, job_id, n, pool_id, body, written_at)
@@ -54,15 +58,52 @@ RECEIVE: Final = """
            as u(org_id, pool_id, job_id, n, at, refusal)
 """
 GO_ON: Final = f"""
+    -- Who was withdrawn before its start was told is stopping already.
     update jobs t
        set received = greatest(t.received, u.n), attempt = greatest(t.attempt, u.attempt),
-           state = coalesce(u.state, t.state), ended_at = coalesce(u.ended_at, t.ended_at),
-           end_class = coalesce(u.end_class, t.end_class)
-      from unnest(%s::text[], %s::text[], %s::bigint[], %s::bigint[], %s::text[], %s::bigint[],
-                  %s::text[])
-           as u(org_id, job_id, n, attempt, state, ended_at, end_class)
+           state = case when u.state = 'running' and t.withdrawn then 'stopping'
+                        else coalesce(u.state, t.state) end,
+           why = coalesce(u.why, t.why),
+           ended_at = coalesce(u.ended_at, t.ended_at),
+           end_class = coalesce(u.end_class, t.end_class),
+           started_at = coalesce(u.started_at, t.started_at),
+           gpu_type = coalesce(u.gpu_type, t.gpu_type),
+           exit_code = case when u.state = 'running' then null
+                            else coalesce(u.exit_code, t.exit_code) end,
+           result = coalesce(u.result, t.result)
+      from unnest(%s::text[], %s::text[], %s::bigint[], %s::bigint[], %s::text[], %s::text[],
+                  %s::bigint[], %s::text[], %s::bigint[], %s::text[], %s::bigint[], %s::text[])
+           as u(org_id, job_id, n, attempt, state, why, ended_at, end_class, started_at, gpu_type,
+                exit_code, result)
      where {matched("org_id", "job_id")}
 """
+TOP_UP: Final = f"""
+    update jobs t
+       set state = case when t.state = 'out_of_credits' then 'queued' else t.state end,
+           why = case when t.state = 'out_of_credits' then 'topped_up' else t.why end
+      from unnest(%s::text[], %s::text[]) as u(org_id, job_id)
+     where {matched("org_id", "job_id")}
+"""
+STEP: Final = f"""
+    -- As the job stands now; numbers go on from its own count.
+    with said as (
+        select org_id, job_id, at, why, spent, held,
+               row_number() over (partition by org_id, job_id order by place) as k
+          from unnest(%s::text[], %s::text[], %s::bigint[], %s::text[], %s::bigint[], %s::bigint[])
+               with ordinality as given(org_id, job_id, at, why, spent, held, place)),
+    counted as (
+        update jobs t set steps = t.steps + u.most
+          from (select org_id, job_id, max(k) as most from said group by org_id, job_id) u
+         where {matched("org_id", "job_id")}
+        returning t.org_id, t.job_id, t.state, t.attempt, t.gpu_type, t.exit_code,
+                  t.steps - u.most as before)
+    insert into job_steps (org_id, job_id, n, at, state, why, attempt, gpu_type, exit_code, spent,
+                           held)
+    select c.org_id, c.job_id, c.before + s.k, s.at, c.state, s.why, c.attempt, c.gpu_type,
+           c.exit_code, s.spent, s.held
+      from counted c join said s on s.org_id = c.org_id and s.job_id = c.job_id
+"""
+# In the order in which they are written: a step is how a job stands after all else.
 NOTES: Final[Mapping[str, str]] = MappingProxyType(
     {
         "submit": SUBMIT,
@@ -70,6 +111,8 @@ NOTES: Final[Mapping[str, str]] = MappingProxyType(
         "tell pool": TELL_POOL,
         "receive": RECEIVE,
         "go on": GO_ON,
+        "top up": TOP_UP,
+        "step": STEP,
     }
 )
 
@@ -97,8 +140,8 @@ def save_notes(connection: Connection, noted: Iterable[Noted]) -> None:
         kinds.setdefault(statement, []).append(values)
     if kinds:
         with saving(connection) as save:
-            for statement, rows in kinds.items():
-                save.rows(statement, NOTES[statement], rows)
+            for statement, sql in NOTES.items():
+                save.rows(statement, sql, kinds.get(statement, ()))
 
 
 def enter(connection: Connection, orgs: Iterable[OrgId]) -> None:
@@ -107,7 +150,7 @@ def enter(connection: Connection, orgs: Iterable[OrgId]) -> None:
 
 
 class JobRow(NamedTuple):
-    """A job as its org knows it."""
+    """A job as its org knows it, as far as messages are concerned."""
 
     org: OrgId
     job: JobId
@@ -115,10 +158,11 @@ class JobRow(NamedTuple):
     state: str
     received: int
     withdrawn: bool
+    over: bool
 
 
 JOBS: Final = f"""
-    select t.org_id, t.job_id, t.pool_id, t.state, t.received, t.withdrawn
+    select t.org_id, t.job_id, t.pool_id, t.state, t.received, t.withdrawn, t.ended_at is not null
       from {looked_up({"org_id": "text", "job_id": "text"}, "jobs")}
 """
 
@@ -133,9 +177,186 @@ def jobs_of(sent: Sent) -> dict[tuple[OrgId, JobId], JobRow]:
     return {(row[0], row[1]): JobRow(*row) for row in sent.fetchall()}
 
 
-WITHDRAWN: Final = "update jobs set withdrawn = true where org_id = %s and job_id = %s"
+WITHDRAWN: Final = """
+    update jobs
+       set withdrawn = true,
+           state = case when state = 'running' then 'stopping' else state end,
+           why = case when state = 'running' then 'asked' else why end
+     where org_id = %s and job_id = %s
+"""
+HELD: Final = "select used, open from holds where org_id = %s and hold_id = %s"
 
 
 def mark_withdrawn(connection: Connection, org: OrgId, job: JobId) -> None:
-    """Remember that a job was withdrawn: it is told once."""
+    """Remember that a job was withdrawn: it is told once; one that runs is stopping from now on."""
     connection.execute(WITHDRAWN, [org, job])
+
+
+def spent_and_held(connection: Connection, org: OrgId, job: JobId) -> tuple[int, int]:
+    """What a job was charged so far, and what is still set aside for it."""
+    [(used, open)] = connection.execute(HELD, [org, job]).fetchall()
+    return used, open
+
+
+# For those who look
+
+
+class Shown(NamedTuple):
+    """A job as it is shown."""
+
+    job: JobId
+    account: str
+    user: str
+    pool: PoolId
+    state: str
+    why: str
+    withdrawn: bool
+    attempt: int
+    gpu_type: str | None
+    submitted_at: Instant
+    started_at: Instant | None
+    ended_at: Instant | None
+    end_class: str | None
+    exit_code: int | None
+    asked: str | None  # JSON
+    run_ms: int | None
+    max_cost: int | None
+    rolling: bool
+    steps: int
+    spent: int
+    held: int
+    owed: int
+    expires_at: Instant  # of its hold
+    rates: str  # JSON
+
+
+_SHOWN: Final = """
+    j.job_id, j.account_id, j.user_id, j.pool_id, j.state, j.why, j.withdrawn, j.attempt,
+    j.gpu_type, j.submitted_at, j.started_at, j.ended_at, j.end_class, j.exit_code, j.asked::text,
+    j.run_ms, j.max_cost, j.rolling, j.steps, h.used, h.open, h.owed, h.expires_at, h.rates::text
+"""
+_HOLD: Final = """
+     cross join lateral (
+           select * from holds h where h.org_id = j.org_id and h.hold_id = j.job_id offset 0) h
+"""
+SHOWN: Final = f"select {_SHOWN} from jobs j {_HOLD} where j.org_id = %s and j.job_id = %s"
+
+
+def _listed(which: str) -> str:
+    """The statement that lists jobs, by the index that has a condition."""
+    return f"""
+        select {_SHOWN}
+          from jobs j
+          {_HOLD}
+         where j.org_id = %(org)s and {which}
+           and (j.submitted_at, j.job_id) < (%(at)s, %(job)s)
+           and (%(state)s::text is null or j.state = %(state)s)
+           and (%(account)s::text is null or j.account_id = %(account)s)
+           and (%(user)s::text is null or j.user_id = %(user)s)
+           and (%(label)s::text is null
+                or j.labels ->> %(label)s = coalesce(%(value)s, j.labels ->> %(label)s))
+         order by j.submitted_at desc, j.job_id desc
+         limit %(most)s
+    """
+
+
+LISTED: Final = _listed("j.submitted_at >= 0")
+LISTED_ALIVE: Final = _listed("j.ended_at is null")
+
+RESULT: Final = """
+    select state, ended_at, exit_code, result from jobs where org_id = %s and job_id = %s
+"""
+STEPS: Final = """
+    select n, at, state, why, attempt, gpu_type, exit_code, spent, held
+      from job_steps
+     where org_id = %s and job_id = %s and n > %s
+     order by n
+     limit %s
+"""
+GLANCE: Final = f"""
+    select j.steps, j.ended_at is not null, h.used, h.open from jobs j {_HOLD}
+     where j.org_id = %s and j.job_id = %s
+"""
+POOLS: Final = "select pool_id from pools order by pool_id limit 20"
+
+
+class Wanted(NamedTuple):
+    """Which jobs are asked for; None asks for all."""
+
+    state: str | None = None
+    account: str | None = None
+    user: str | None = None
+    label: str | None = None
+    value: str | None = None  # of the label; any, if none is given
+    alive: bool = False  # only those that are not over
+
+
+class Step(NamedTuple):
+    """A step of a job's life."""
+
+    n: int
+    at: Instant
+    state: str
+    why: str
+    attempt: int
+    gpu_type: str | None
+    exit_code: int | None
+    spent: int
+    held: int
+
+
+class Result(NamedTuple):
+    """What a job has left."""
+
+    state: str
+    ended_at: Instant | None
+    exit_code: int | None
+    text: str | None
+
+
+class Glance(NamedTuple):
+    """As much of a job as changes."""
+
+    steps: int
+    over: bool
+    spent: int
+    held: int
+
+
+def shown_job(connection: Connection, org: OrgId, job: str) -> Shown | None:
+    """A job, inside a transaction that has entered its org."""
+    row = connection.execute(SHOWN, [org, job]).fetchone()
+    return None if row is None else Shown(*row)
+
+
+def listed_jobs(
+    connection: Connection, org: OrgId, wanted: Wanted, after: tuple[Instant, str], most: int
+) -> list[Shown]:
+    """Jobs of an org, the newest first, from behind the one that was submitted then."""
+    asked: dict[str, Any] = {
+        **wanted._asdict(), "org": org, "at": after[0], "job": after[1], "most": most
+    }  # fmt: skip
+    sql = LISTED_ALIVE if wanted.alive else LISTED
+    return [Shown(*row) for row in connection.execute(sql, asked)]
+
+
+def result_of(connection: Connection, org: OrgId, job: str) -> Result | None:
+    """What a job has left, if there is such a job."""
+    row = connection.execute(RESULT, [org, job]).fetchone()
+    return None if row is None else Result(*row)
+
+
+def steps_of(connection: Connection, org: OrgId, job: str, after: int, most: int) -> list[Step]:
+    """The steps of a job's life behind a number."""
+    return [Step(*row) for row in connection.execute(STEPS, [org, job, after, most])]
+
+
+def glance(connection: Connection, org: OrgId, job: str) -> Glance | None:
+    """Whether something about a job has changed."""
+    row = connection.execute(GLANCE, [org, job]).fetchone()
+    return None if row is None else Glance(*row)
+
+
+def known_pools(connection: Connection) -> list[PoolId]:
+    """The first pools that there are; outside of any org's or pool's transaction."""
+    return [pool for (pool,) in connection.execute(POOLS)]

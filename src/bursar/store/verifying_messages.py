@@ -29,6 +29,11 @@ _STATE_AFTER: Final = f"""
     case when {_STARTED} then 'running'
          when {_ENDED} and not {_OVER} then 'waiting'
          else 'over ' || (w.body -> 1 ->> 'end_class') end"""
+_STATE: Final = """
+    case when j.ended_at is not null then 'over ' || j.end_class
+         when j.state = 'running' or (j.state = 'stopping' and j.withdrawn) then 'running'
+         when j.state in ('queued', 'out_of_credits') then 'waiting'
+         else j.state end"""
 
 MESSAGE_CHECKS: Final[tuple[Check, ...]] = (
     Check(
@@ -101,7 +106,7 @@ MESSAGE_CHECKS: Final[tuple[Check, ...]] = (
         name="a job stands where the messages that its org has handled have brought it",
         sql=f"""
             with told as (
-                select j.org_id, j.job_id, j.attempt, concat_ws(' ', j.state, j.end_class) as state,
+                select j.org_id, j.job_id, j.attempt, {_STATE} as state,
                        coalesce(max({number("w", "attempt")}), 0) as last,
                        coalesce((array_agg({_STATE_AFTER} order by w.n desc))[1], 'waiting')
                            as after
@@ -127,6 +132,18 @@ MESSAGE_CHECKS: Final[tuple[Check, ...]] = (
                 on i.org_id = j.org_id and i.pool_id = j.pool_id and i.job_id = j.job_id
              group by j.org_id, j.job_id
             having j.ended_at is not null and bool_or(i.at = j.ended_at) is not true
+        """,
+    ),
+    Check(
+        name="a job's history has no gap, and ends where the job stands",
+        sql="""
+            select j.org_id, j.job_id || ' is ' || j.state, j.steps, count(s.n)
+              from jobs j
+              left join job_steps s on s.org_id = j.org_id and s.job_id = j.job_id
+             where j.asked is not null or j.steps > 0
+             group by j.org_id, j.job_id
+            having j.steps <> count(s.n) or j.steps <> max(s.n)
+                or j.state <> (array_agg(s.state order by s.n desc))[1]
         """,
     ),
     Check(

@@ -22,7 +22,7 @@ SEAM_CHECKS: Final[tuple[Check, ...]] = (
         sql=f"""
             select j.org_id, j.job_id, null::bigint, null::bigint
               from jobs j
-             where j.state <> 'over'
+             where j.ended_at is null
                and not exists (select from queue q
                                 where q.pool_id = j.pool_id and q.org_id = j.org_id
                                   and q.job_id = j.job_id and q.state <> 'over')
@@ -36,7 +36,7 @@ SEAM_CHECKS: Final[tuple[Check, ...]] = (
               from jobs j
               join queue q
                 on q.pool_id = j.pool_id and q.org_id = j.org_id and q.job_id = j.job_id
-             where (q.state = 'over') <> (j.state = 'over') and not ({_ON_ITS_WAY})
+             where (q.state = 'over') <> (j.ended_at is not null) and not ({_ON_ITS_WAY})
         """,
     ),
     Check(
@@ -46,8 +46,8 @@ SEAM_CHECKS: Final[tuple[Check, ...]] = (
               from jobs j
               left join holds h on h.org_id = j.org_id and h.hold_id = j.job_id
              where h.hold_id is null
-                or (j.state = 'over' and h.closed_at is null)
-                or (j.state <> 'over' and h.closed_at < h.expires_at)
+                or (j.ended_at is not null and h.closed_at is null)
+                or (j.ended_at is null and h.closed_at < h.expires_at)
         """,
     ),
     Check(

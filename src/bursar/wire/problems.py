@@ -86,6 +86,12 @@ OF_THE_RULES: Final[Mapping[str, Kind]] = MappingProxyType(
         Code.AMOUNT_TOO_LARGE: Kind(
             422, "The amount is too large", "No amount, and no total, goes beyond 2^53−1."
         ),
+        Code.MAX_COST_EXCEEDED: Kind(
+            402,
+            "It can cost more than it may",
+            "Raise max_cost_micros to the amount in the figures, or ask for a shorter run, fewer"
+            " or cheaper GPUs.",
+        ),
         Code.CHANGED_SINCE: Kind(
             412, "Somebody else has changed it", "Read it again, and send If-Match with its ETag."
         ),
@@ -166,6 +172,20 @@ OF_THE_EDGE: Final[Mapping[str, Kind]] = MappingProxyType(
             404, "There is no such thing", "Check the path against /v1/openapi.json."
         ),
         "org_unknown": _unknown("org"),
+        "job_unknown": _unknown("job"),
+        "no_pool": Kind(
+            409,
+            "There is no pool to run jobs in",
+            "An operator adds one. If the detail names several, say which in `pool`.",
+        ),
+        "node_busy": Kind(
+            409,
+            "The node cannot be described so while jobs run on it",
+            "Drain it and wait until it is empty, or register it under another name.",
+        ),
+        "job_not_over": Kind(
+            409, "The job has no result yet", "Ask again when it is over; /events tells when."
+        ),
         "method_not_allowed": Kind(
             405, "The method does not apply here", "The Allow header lists those that do."
         ),

@@ -14,6 +14,7 @@ from tests.builders import PER_MS, T0
 
 N1, N2 = NodeId("n1"), NodeId("n2")
 JOB: JobKey = "acme", JobId("job")
+OTHER: JobKey = "other", JobId("job")  # of another org
 ON_N1 = (Piece(N1, (0,), 1),)
 SPEC = Spec(shape=Shape(types=("H100",)), requeues=2)
 HALF = Spec(shape=Shape(types=("H100",), gpus=0, milli=500), requeues=2)
@@ -40,12 +41,13 @@ def asking(**changes: object) -> Enqueue:
 class Trial:
     """A pool, its clock, and one call for each kind of event."""
 
-    def __init__(self) -> None:
+    def __init__(self, slots: int = 1) -> None:
         self.pool = Pool()
         self.now: Instant = T0
         self._n = 0
         for name in (N1, N2):
-            self.pool.machines[name] = Machine(node=Node(id=name, gpu_type="H100", gpus=2))
+            node = Node(id=name, gpu_type="H100", gpus=2, slots=slots)
+            self.pool.machines[name] = Machine(node=node)
         work = self.work()
         self.epoch = rules.lead(work, "one") or 0
         work.keep()
@@ -80,9 +82,11 @@ class Trial:
         work.keep()
         return lease
 
-    def preempt(self, key: JobKey = JOB, epoch: int | None = None) -> Denied | None:
+    def preempt(
+        self, key: JobKey = JOB, epoch: int | None = None, wanted_by: JobKey = OTHER
+    ) -> Denied | None:
         work = self.work()
-        denied = rules.preempt(work, self.epoch if epoch is None else epoch, key)
+        denied = rules.preempt(work, self.epoch if epoch is None else epoch, key, wanted_by)
         work.keep()
         return denied
 

@@ -6,7 +6,7 @@ from bursar.core.dispatch import pool as rules
 from bursar.core.dispatch.life import State
 from bursar.core.dispatch.pool import Placement
 from bursar.core.dispatch.reports import STARTS_WITHIN, Report, clocks_differ, report
-from bursar.core.dispatch.state import TERM, Exit, Lease, Letter, Machine, Mark, Work
+from bursar.core.dispatch.state import TERM, Exit, JobKey, Lease, Letter, Machine, Mark, Work
 from bursar.core.ids import JobId
 from bursar.core.instant import HOUR, MINUTE, SECOND
 from bursar.core.leases import MARGIN, TTL, Denied
@@ -32,6 +32,7 @@ from tests.core.dispatch.pools import (
     N1,
     N2,
     ON_N1,
+    OTHER,
     SPEC,
     Trial,
     asking,
@@ -443,6 +444,33 @@ def test_a_preempted_job_stops_and_waits_again() -> None:
     assert Denied.FENCE_STALE is trial.preempt(("acme", JobId("another")))
 
 
+OWN = "acme", JobId("another")
+
+
+@pytest.mark.parametrize(
+    ("wanted_by", "exit", "why", "kept_ms"),
+    [
+        (OTHER, Exit.KILLED, Why.PREEMPTED, 2_000),
+        (OTHER, Exit.STOPPED, Why.PREEMPTED, 2_000),
+        (OWN, Exit.KILLED, Why.MADE_ROOM, None),
+        (OWN, Exit.STOPPED, Why.MADE_ROOM, 2_000),
+    ],
+)
+def test_who_makes_room_for_its_own_org_pays_for_what_it_lost(
+    wanted_by: JobKey, exit: Exit, why: Why, kept_ms: int | None
+) -> None:
+    """But for a checkpoint that we have asked for nobody pays (M2, M3)."""
+    trial = running()
+    trial.preempt(wanted_by=wanted_by)
+    trial.report(ran(5_000, saved_ms=2_000, exit=exit))
+
+    assert (why, kept_ms, EndClass.PREEMPTION) == (
+        trial.job().why, _ended(trial).kept_ms, _ended(trial).end_class,
+    )  # fmt: skip
+    assert (5_000 if kept_ms is None else kept_ms) == trial.job().ran_ms
+    assert (State.QUEUED, 1) == (trial.job().state, trial.job().preemptions)
+
+
 def test_a_finish_that_crosses_a_stop_is_a_finish() -> None:
     trial = running()
     trial.preempt()
@@ -502,6 +530,46 @@ def test_a_gang_that_has_lost_a_node_is_stopped() -> None:
     assert (State.QUEUED, Why.LOST) == (trial.job().state, trial.job().why)
 
 
+@pytest.mark.parametrize("failed_first", [True, False])
+def test_a_gang_that_fails_because_it_has_lost_a_node_is_lost(failed_first: bool) -> None:
+    """The others miss the process that is gone, and fail: that is not the user's failure (M3)."""
+    trial = running(GANG, spec=GANG_SPEC, hold_micros=120_000)
+    if failed_first:
+        trial.report(ran(5_000, exit=Exit.FAILED), node=N2)
+        assert Why.FAILED is trial.lease().stop
+    while trial.now < T0 + TTL + MARGIN + 5 * SECOND:
+        reading = () if failed_first else (ran(5_000),)
+        trial.pass_by(5 * SECOND).report(*reading, node=N2)
+    trial.expire()
+    if not failed_first:
+        trial.report(ran(5_000, exit=Exit.FAILED), node=N2)
+
+    assert (Why.LOST, State.QUEUED) == (trial.lease().why, trial.job().state)
+    assert (EndClass.PLATFORM, 0) == (_ended(trial).end_class, _ended(trial).kept_ms)
+
+
+def test_a_gang_that_loses_a_node_as_its_hold_ends_has_not_failed() -> None:
+    trial = running(GANG, spec=GANG_SPEC, hold_micros=120_000, hold_until=T0 + 24 * SECOND)
+    trial.report(ran(5_000, exit=Exit.FAILED), node=N2)
+    trial.report(ran(5_000), node=N1)
+    trial.pass_by(20 * SECOND + MARGIN).expire()
+
+    assert (Why.TIME_UP, State.EXPIRED) == (trial.lease().why, trial.job().state)
+
+
+@pytest.mark.parametrize(
+    ("codes", "told"), [((0, 0), 0), ((0, 3), 3), ((None, 3), 3), ((0, None), None)]
+)
+def test_the_exit_code_is_that_of_the_first_process_that_ended_badly(
+    codes: tuple[int | None, ...], told: int | None
+) -> None:
+    trial = running(GANG, spec=GANG_SPEC, hold_micros=120_000)
+    for node, code in zip((N1, N2), codes, strict=True):
+        trial.report(altered(ran(5_000, exit=Exit.DONE), exit_code=code), node=node)
+
+    assert told == _ended(trial).exit_code
+
+
 # Time and credits
 
 
@@ -514,6 +582,43 @@ def test_a_job_is_asked_to_stop_in_time() -> None:
     trial.report(ran(6_000, exit=Exit.KILLED))
 
     assert (State.EXPIRED, EndClass.LIMIT) == (trial.job().state, _ended(trial).end_class)
+
+
+def test_a_job_is_asked_to_stop_before_its_hold_ends() -> None:
+    """And that is its own limit: nothing is given back, nothing waits again (M3)."""
+    trial = running(hold_until=T0 + 20 * SECOND)
+    [order] = trial.orders(ran(5_000))
+    assert not order.stop
+    trial.pass_by(5 * SECOND)
+    [order] = trial.orders(ran(10_000))
+    assert order.stop
+    trial.pass_by(9 * SECOND)
+    trial.report(ran(19_000, saved_ms=10_000, exit=Exit.STOPPED))
+
+    assert (State.EXPIRED, Why.TIME_UP) == (trial.job().state, trial.job().why)
+    assert (EndClass.LIMIT, None, True) == (
+        _ended(trial).end_class, _ended(trial).kept_ms, _ended(trial).over,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("exit", [Exit.KILLED, None])
+def test_what_ends_with_its_hold_is_not_lost(exit: Exit | None) -> None:
+    """Its lease could not be renewed, whatever its node says of it, or does not say."""
+    trial = running(hold_until=T0 + 16 * SECOND)
+    trial.pass_by(10 * SECOND)
+    if exit is not None:
+        trial.report(ran(15_000, exit=exit))
+    trial.pass_by(SECOND + MARGIN)
+    trial.expire()
+
+    assert (State.EXPIRED, Why.TIME_UP) == (trial.job().state, trial.job().why)
+
+
+def test_a_node_that_is_lost_long_before_the_hold_ends_is_lost() -> None:
+    trial = running(hold_until=T0 + 26 * SECOND)
+    trial.pass_by(TTL + MARGIN).expire()
+
+    assert (State.QUEUED, Why.LOST) == (trial.job().state, trial.job().why)
 
 
 def test_a_job_out_of_credits_stops_and_goes_on_after_a_top_up() -> None:

@@ -36,7 +36,7 @@ from bursar.wire.times import instant_text
 router = APIRouter(prefix="/v1", route_class=StrictRoute, responses=PROBLEM)
 MUTATION: dict[str, Any] = {"parameters": [IDEMPOTENCY_KEY]}
 
-ScopeName = Literal["read", "spend", "manage", "issue", "operator"]
+ScopeName = Literal["read", "spend", "manage", "issue", "work", "operator"]
 
 
 def _who(request: Request) -> tuple[Service, Caller]:
@@ -131,6 +131,13 @@ class KeyAsk(Shape):
     spend_cap_micros: Micros | None = None
     spend_cap_every: Literal["day", "week", "month", "lifetime"] = "lifetime"
     rate_per_second: Annotated[int, Field(ge=1, le=10_000)] | None = None
+    node: Annotated[
+        str | None,
+        Field(
+            pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}/([A-Za-z0-9][A-Za-z0-9._-]{0,62}|\*)$",
+            description="of a key that may work: which node it speaks for, `pool/node` or `pool/*`",
+        ),
+    ] = None
     id: Id | None = None
 
 
@@ -146,6 +153,7 @@ class KeyTold(Shape):
     expires_at: Time | None
     spend_capped: bool
     rate_per_second: int | None
+    node: str | None
     key: str | None = None
 
 
@@ -166,6 +174,7 @@ def _key_told(org: str, id: str, key: Key, text: str | None = None) -> KeyTold:
         expires_at=key.expires_at,
         spend_capped=key.capped,
         rate_per_second=key.rate_per_s,
+        node=key.node,
         key=text,
     )
 
@@ -182,7 +191,9 @@ async def create_key(request: Request, body: KeyAsk) -> Response:
     """Make a key that may do no more than the one that asks for it."""
     service, caller = _who(request)
     caller.needs(Scope.MANAGE)
-    if caller.is_operator and body.account_id is None and Scope.OPERATOR not in body.scopes:
+    _check_work(caller, body)
+    ours = {*body.scopes} & {Scope.OPERATOR, Scope.WORK}
+    if caller.is_operator and body.account_id is None and not ours:
         raise Failed("invalid_request", "account_id: whose key is it?")
     org = await _org_of_key(service, caller, body)
     _check_no_more(caller, body.scopes, body.rate_per_second, body.expires_at)
@@ -203,6 +214,7 @@ async def create_key(request: Request, body: KeyAsk) -> Response:
         expires_at=body.expires_at,
         rate_per_s=body.rate_per_second,
         cap=None if cap is None else (cap.limit, cap.every),
+        node=body.node,
     )
     making = Making(org, request_key, int(time.time() * 1_000))
     command = _kept(making.id("id", body.id), key.body, 0)
@@ -215,6 +227,17 @@ async def create_key(request: Request, body: KeyAsk) -> Response:
         return _key_told(org, event.id, key, shown(org, event.id, raw))
 
     return told_of(org, answer, 201, lambda happened: told(only(SettingSet, happened)))
+
+
+def _check_work(caller: Caller, body: KeyAsk) -> None:
+    """End the call unless a node's key is an operator's to give, and for nothing else."""
+    if (Scope.WORK in body.scopes) != (body.node is not None):
+        raise Failed("invalid_request", "/node: a key that may work, and no other, names its node")
+    if body.node is None:
+        return
+    caller.needs(Scope.OPERATOR)
+    if body.scopes != [Scope.WORK] or body.account_id or body.user_id or body.spend_cap_micros:
+        raise Failed("invalid_request", "/scopes: a node's key is for its node alone")
 
 
 def _check_no_more(
@@ -235,7 +258,7 @@ def _check_no_more(
 
 async def _org_of_key(service: Service, caller: Caller, body: KeyAsk) -> str:
     """Where a key belongs: to its account's org, or to the deployment."""
-    if Scope.OPERATOR in body.scopes:
+    if {*body.scopes} & {Scope.OPERATOR, Scope.WORK}:
         caller.needs(Scope.OPERATOR)
         if body.account_id is not None:
             raise Failed("invalid_request", "account_id: an operator's key is for no account")

@@ -39,7 +39,7 @@ class Process:
     started_at: Instant
     until: Instant  # its guard ends it then
     run_ms: int = 0
-    saved_ms: int = 0  # where its last checkpoint was
+    saved_ms: int = 0  # up to where its work is kept: not what a checkpoint takes (M2)
     stopping: bool = False
     exit: Exit | None = None
     exit_code: int | None = None
@@ -130,11 +130,13 @@ def report(agent: Agent, table: Table, now: Instant) -> Report:
 
 
 def _reading(one: Process) -> Reading:
+    """What is said of a process; one that its guard has ended unasked is gone: it was cut off."""
+    cut_off = one.exit is Exit.KILLED and not one.stopping
     return Reading(
         fence=one.fence,
         run_ms=one.run_ms,
         saved_ms=one.saved_ms,
-        exit=one.exit,
+        exit=Exit.GONE if cut_off else one.exit,
         exit_code=one.exit_code,
         result=one.result,
     )

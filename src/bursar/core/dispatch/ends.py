@@ -1,8 +1,8 @@
 """How jobs wait, stop and end: the steps that messages, reports and the clock all lead to.
 
-An attempt may run as long as its job, and as its credits last. A grace before that it is asked to
-stop. It is over when its last process is: then it is settled, and its job waits again, waits for
-credits, or is over (M3, M5).
+An attempt may run as long as its job, as its credits last, and until its hold ends. A grace before
+that it is asked to stop. It is over when its last process is: then it is settled, and its job waits
+again, waits for credits, or is over (M3, M5).
 """
 
 from typing import Final
@@ -11,7 +11,7 @@ from bursar.core.dispatch.life import CLASSES, State, after
 from bursar.core.dispatch.state import Exit, Lease, Part, Queued, Work
 from bursar.core.instant import MILLISECOND, SECOND, Instant
 from bursar.core.leases import goes_on, is_own, tell_every_ms
-from bursar.core.messages import Dropped, Ended, RanSoFar, Started, Why
+from bursar.core.messages import Dropped, EndClass, Ended, RanSoFar, Started, Why
 from bursar.core.money import Micros, run_ms_for, usage_price
 from bursar.core.value import altered
 
@@ -135,28 +135,40 @@ def look_at(work: Work, lease: Lease) -> None:
         _close(work, lease, _why_ended(work, lease))
     elif any(one not in (None, Exit.DONE) for one in exits):
         ask_to_stop(work, lease, _why_ended(work, lease))
-    elif lease.run_ms >= lease.run_ms_max - GRACE_MS:
+    elif _is_run(lease) or work.now >= job_of(work, lease).hold_until - GRACE:
         ask_to_stop(work, lease, _limit(work, lease))
 
 
+def _is_run(lease: Lease) -> bool:
+    """Whether an attempt has run as long as it may, but for the time it takes to stop."""
+    return lease.run_ms >= lease.run_ms_max - GRACE_MS
+
+
 def _limit(work: Work, lease: Lease) -> Why:
-    """What an attempt runs into first: its job's longest run, or the end of its credits."""
-    job = job_of(work, lease)
-    return Why.TIME_UP if lease.run_ms_max >= job.left_ms else Why.OUT_OF_CREDITS
+    """What an attempt runs into first: the end of its credits, its job's longest run, its hold's."""
+    unpaid = lease.run_ms_max < job_of(work, lease).left_ms
+    return Why.OUT_OF_CREDITS if unpaid and _is_run(lease) else Why.TIME_UP
 
 
 def _why_ended(work: Work, lease: Lease) -> Why:
-    """Why an attempt has ended, from how its processes did."""
+    """Why an attempt has ended, from how its processes did.
+
+    A gang that has lost a node is lost, although its other processes fail: they miss that one. What
+    its lease could not be renewed for, because its hold ended, is no loss.
+    """
     exits = {part.exit for part in lease.parts}
     if exits == {Exit.DONE}:
         return Why.FINISHED
     if lease.stop is Why.CANCELLED:
         return Why.CANCELLED
-    if Exit.FAILED in exits:
+    if Exit.FAILED in exits and Exit.GONE not in exits:
         return Why.FAILED
-    if lease.run_ms >= lease.run_ms_max - GRACE_MS:
-        return lease.stop or _limit(work, lease)
-    return Why.LOST if Exit.GONE in exits or lease.stop is None else lease.stop
+    # Who was asked because another process had ended was not asked by anybody.
+    asked = None if lease.stop in (Why.FAILED, Why.LOST) else lease.stop
+    last = max(part.until for part in lease.parts)
+    if _is_run(lease) or last >= job_of(work, lease).hold_until:
+        return asked or _limit(work, lease)
+    return Why.LOST if Exit.GONE in exits or asked is None else asked
 
 
 def _close(work: Work, lease: Lease, why: Why) -> None:
@@ -166,9 +178,9 @@ def _close(work: Work, lease: Lease, why: Why) -> None:
         lease = altered(lease, started_at=lease.leased_at)
         say_start(work, lease, job)
         job = job_of(work, lease)
-    end_class = CLASSES[why]
+    end_class, own = CLASSES[why], _is_own(lease, why)
     kept_ms: int | None = min(part.saved_ms for part in lease.parts)
-    if is_own(end_class) or kept_ms == lease.run_ms:
+    if own or kept_ms == lease.run_ms:
         kept_ms = None
     ran_ms = lease.run_ms if kept_ms is None else kept_ms
     price = usage_price(rate_of(job, lease.gpu_type), job.ask.milli_gpus, ran_ms)
@@ -181,7 +193,7 @@ def _close(work: Work, lease: Lease, why: Why) -> None:
         altered(
             lease,
             ended_at=work.now,
-            ends_at=min(work.now, last) if is_own(end_class) else lease.leased_at,
+            ends_at=min(work.now, last) if own else lease.leased_at,
             told_ms=lease.run_ms,
             why=why,
             kept_ms=kept_ms,
@@ -202,22 +214,31 @@ def _close(work: Work, lease: Lease, why: Why) -> None:
     )
 
 
+def _is_own(lease: Lease, why: Why) -> bool:
+    """Whether a job pays for all that an attempt ran, kept or lost (M3).
+
+    Who made room for its own org pays for what it lost; but not for a checkpoint that we asked for.
+    """
+    stopped = all(part.exit is Exit.STOPPED for part in lease.parts)
+    return is_own(CLASSES[why]) or (why is Why.MADE_ROOM and not stopped)
+
+
 def _exit_code(lease: Lease) -> int | None:
     """Of the first process that ended badly, else 0; None if nobody knows."""
     codes = [part.exit_code for part in lease.parts]
-    return next((code for code in codes if code != 0), 0)
+    return next((code for code in codes if code), None if None in codes else 0)
 
 
 def _gone_on(job: Queued, why: Why, now: Instant) -> Queued:
     """The job after an attempt that ended so: it waits, or is over."""
-    if why in (Why.PREEMPTED, Why.LOST):
+    if CLASSES[why] in (EndClass.PREEMPTION, EndClass.PLATFORM):
         left_ms = job.left_ms - GRACE_MS
         if not goes_on(CLASSES[why], job.requeues_left, left_ms, withdrawn=job.withdrawn):
             return moved(job, Why.GIVEN_UP)
         job = altered(
             job,
             requeues_left=job.requeues_left - 1,
-            preemptions=job.preemptions + (why is Why.PREEMPTED),
+            preemptions=job.preemptions + (CLASSES[why] is EndClass.PREEMPTION),
             stopped_at=now,
         )
         return moved(job, why if affords_a_run(job) else Why.OUT_OF_CREDITS)

@@ -249,14 +249,15 @@ def is_usable(machine: Machine, now: Instant) -> bool:
     return heard and not machine.wrong_clock
 
 
-def preempt(work: Work, epoch: int, key: JobKey) -> Denied | None:
-    """Ask a running job to make room; None if it is asked, or was before."""
+def preempt(work: Work, epoch: int, key: JobKey, wanted_by: JobKey) -> Denied | None:
+    """Ask a running job to make room for another; None if it is asked, or was before."""
     if epoch != work.epoch:
         return Denied.EPOCH_STALE
     job = work.job(key)
     if job is None or job.state not in LIVE:
         return Denied.FENCE_STALE
-    ask_to_stop(work, lease_of(work, job), Why.PREEMPTED)
+    own = wanted_by[0] == job.org
+    ask_to_stop(work, lease_of(work, job), Why.MADE_ROOM if own else Why.PREEMPTED)
     return None
 
 
@@ -281,7 +282,7 @@ def write(work: Work, epoch: int, decisions: Iterable[Decision]) -> Written:
             else:
                 denied.append(lease)
         elif isinstance(one, Preempt):
-            stale = preempt(work, epoch, key_of(one.job))
+            stale = preempt(work, epoch, key_of(one.job), key_of(one.wanted_by))
             if stale is None:
                 asked.append(key_of(one.job))
             else:

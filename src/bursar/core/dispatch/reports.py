@@ -152,7 +152,7 @@ def _read(work: Work, lease: Lease, part: Part, told: Reading) -> None:
             part = altered(part, exit_code=told.exit_code, result=told.result)
         lease = with_part(lease, part)
     lease = altered(lease, run_ms=proven, clamped=clamped)
-    if told.exit is not Exit.GONE:
+    if told.exit is not Exit.GONE or told.run_ms:
         lease = _started(work, lease, end)
     work.put(lease)
     if lease.live:

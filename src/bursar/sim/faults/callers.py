@@ -20,6 +20,7 @@ from bursar.core.pricing import PriceBook, PriceVersion, Rate
 from bursar.core.refusal import Refusal, invariant
 from bursar.core.scheduling.jobs import Shape
 from bursar.core.scheduling.machines import MILLI
+from bursar.core.value import altered
 from bursar.sim.faults.clocks import Clock
 from bursar.sim.faults.hosts import Task
 
@@ -95,13 +96,20 @@ class Callers:
             world.org_clocks[org.id] = Clock(world.at, world.at, random.randint(-500, 500))
             amount = random.choice((10**9, 10**9, 200_000))
             issue = Issue(grant=GrantId("first"), account=ROOT, amount=amount, kind=Kind.PAID)
-            user = AddUser(user=USER)
-            for command in (AddAccount(account=ROOT, parent=None, name="root"), user, issue):
-                org_side.ask(org, f"found/{type(command).__name__}", command, world.at)
+            gift = altered(
+                _issue("gift", 50_000), kind=Kind.PROMO, expires_at=world.at + self._moment()
+            )
+            founding = AddAccount(account=ROOT, parent=None, name="root"), AddUser(user=USER)
+            for place, command in enumerate((*founding, issue, gift)):
+                org_side.ask(org, f"found/{place}", command, world.at)
             world.after(random.randrange(2 * SECOND), world.relay, org.id)
             self._later("top up", org.id, _issue(f"top-up-{org.id}", 300_000), 0.9)
         for number in range(world.profile.jobs):
             self._plan_job(JobId(f"j{number + 1}"), random.choice(sorted(world.orgs)))
+
+    def _moment(self) -> int:
+        """A span that ends while jobs run."""
+        return self._random.randrange(5 * SECOND, self._world.profile.lasts)
 
     def _later(self, name: str, org: str, what: Command | JobId, part: float) -> None:
         """Let something be asked when a part of the time has passed in which things fail."""
@@ -113,6 +121,8 @@ class Callers:
         random, lasts = self._random, self._world.profile.lasts
         tasks, gpus = random.choice(((1, 1), (1, 1), (1, 2), (2, 2), (3, 1)))
         shape = Shape(types=("H100",), tasks=tasks, gpus=gpus)
+        if self._world.profile.slots > 1 and random.random() < 0.5:
+            shape = Shape(types=("H100",), tasks=tasks, gpus=0, milli=MILLI // 2)
         needs_ms = random.randint(3_000, 60_000)
         run_ms = int(needs_ms * random.choice((0.6, 1.5, 2.0))) + GRACE // MILLISECOND
         hold_ms = run_ms if random.random() < 0.6 else max(run_ms // 2, 12_000)
@@ -141,7 +151,9 @@ class Callers:
         if random.random() < 0.2:
             self._later(f"withdraw/{job}", org, job, begins + random.random() * 0.4)
         for _ in range(random.choice((0, 1, 2)) if want.hold_ms < run_ms else 0):
-            more = ExtendHold(hold=HoldId(job), amount=15_000 * shape.milli_gpus // MILLI)
+            until = random.choice((None, self._world.at + random.randint(100, 200) * SECOND))
+            amount = 15_000 * shape.milli_gpus // MILLI
+            more = ExtendHold(hold=HoldId(job), amount=amount, expires_at=until)
             self._later(f"extend/{job}", org, more, begins + random.random() * 0.4)
 
     def _reserve(self, want: Want) -> Reserve:

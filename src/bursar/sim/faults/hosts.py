@@ -22,7 +22,9 @@ class Task:
         self.ends_ms = 0  # it ends by itself when it has run so long
         self.ends_as = Exit.DONE
         self.checkpoint_ms = 0  # it makes one so often
-        self.stops_ms: int | None = None  # asked to stop: it has done so when it has run so long
+        self.asked_ms: int | None = None  # when it had run so long it was asked to stop
+        self.stops_ms = 0  # and has done so when it has run so long
+        self.misses = False  # it fails because another process of its gang is gone
         self.exit: Exit | None = None
         self.run_ms = 0  # once it has ended
         self.saved_ms = 0
@@ -44,8 +46,10 @@ class Task:
         """Let it end, at an instant of the node's clock and of the world's."""
         self.run_ms = self.ran_ms(now)
         self.saved_ms = self.saved(self.run_ms)
-        if exit in (Exit.STOPPED, Exit.DONE):
+        if exit is Exit.DONE:
             self.saved_ms = self.run_ms
+        elif exit is Exit.STOPPED and self.asked_ms is not None:
+            self.saved_ms = self.asked_ms
         self.exit, self.ended = exit, at
 
     def saved(self, run_ms: int) -> int:
@@ -62,7 +66,7 @@ class Task:
             until=self.until,
             run_ms=run_ms,
             saved_ms=self.saved_ms if self.exit is not None else self.saved(run_ms),
-            stopping=self.stops_ms is not None,
+            stopping=self.asked_ms is not None,
             exit=self.exit,
         )
 
@@ -70,9 +74,9 @@ class Task:
 class Host:
     """One node of the world."""
 
-    def __init__(self, name: NodeId, gpus: int, clock: Clock) -> None:
+    def __init__(self, name: NodeId, slots: int, clock: Clock) -> None:
         self.id = name
-        self.gpus = gpus
+        self.slots = slots  # of each GPU
         self.clock = clock
         self.tasks: dict[int, Task] = {}  # by fence; ends when the agent forgets it
         self.boot = 0  # on its disk

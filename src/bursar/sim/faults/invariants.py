@@ -7,6 +7,7 @@ is followed by all checks of that kind; a broken promise is `InvariantBroken` wi
 What is looked at is the truth: the processes that really run, on the world's own time.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
@@ -201,9 +202,10 @@ def fences_grow(world: "World", before: Lease | None, lease: Lease) -> None:
 def gangs_are_whole(world: "World", before: Lease | None, lease: Lease) -> None:
     """IS8: a lease has all GPUs that its job needs, and keeps them."""
     if before is None:
-        gpus = sum(len(part.piece.gpus) for part in lease.parts)
+        slots = sum(len(part.piece.gpus) * part.piece.slots for part in lease.parts)
         want = world.pool.jobs[lease.key].ask.milli_gpus
-        invariant(gpus * MILLI == want, "IS8: half a gang", lease=lease)
+        right = slots * MILLI == want * world.profile.slots
+        invariant(right, "IS8: half a gang", lease=lease)
     else:
         pieces, were = ([part.piece for part in one.parts] for one in (lease, before))
         invariant(pieces == were, "IS8: a lease has moved", lease=lease)
@@ -265,13 +267,14 @@ def holds_outlive_leases(world: "World", before: Lease | None, lease: Lease) -> 
 
 
 def slots_are_leased_once(world: "World") -> None:
-    """IS1: no GPU is in two live leases."""
-    taken: dict[tuple[NodeId, int], int] = {}
+    """IS1: no part of a GPU is in two live leases."""
+    taken: Counter[tuple[NodeId, int]] = Counter()
     for fence in world.pool.live:
         for part in world.pool.leases[fence].parts:
             for gpu in part.piece.gpus:
-                other = taken.setdefault((part.piece.node, gpu), fence)
-                invariant(other == fence, "IS1: a GPU in two leases", fences=(other, fence))
+                taken[part.piece.node, gpu] += part.piece.slots
+    most = max(taken.values(), default=0)
+    invariant(most <= world.profile.slots, "IS1: a GPU in two leases", taken=taken)
 
 
 def epochs_grow(world: "World") -> None:
@@ -319,13 +322,14 @@ def nothing_runs_twice(world: "World") -> None:
 
 
 def gpus_are_used_once(world: "World") -> None:
-    """IS1: no GPU has two processes, not even one that should have ended long ago."""
+    """IS1: no part of a GPU has two processes, not even one that should have ended long ago."""
     for host in world.hosts.values():
-        taken: dict[int, int] = {}
+        taken: Counter[int] = Counter()
         for task in host.tasks.values():
             for gpu in task.piece.gpus if task.alive else ():
-                other = taken.setdefault(gpu, task.fence)
-                invariant(other == task.fence, "IS1: two on one GPU", node=host.id, gpu=gpu)
+                taken[gpu] += task.piece.slots
+        most = max(taken.values(), default=0)
+        invariant(most <= host.slots, "IS1: two on one GPU", node=host.id, taken=taken)
 
 
 def nothing_outlives_its_lease(world: "World") -> None:
@@ -404,6 +408,14 @@ def lost_work_is_free(world: "World") -> None:
             invariant(right, "IM8: lost work was charged", lease=lease, meter=meter)
 
 
+def failures_are_own(world: "World") -> None:
+    """IM3: a job is taken to have failed only if one of its processes has, by itself."""
+    failed = {one.fence for one in world.tasks if one.exit is Exit.FAILED and not one.misses}
+    for lease in world.pool.leases.values():
+        right = lease.why is not Why.FAILED or lease.fence in failed
+        invariant(right, "IM3: a loss was taken for a failure", lease=lease)
+
+
 def _meter_of(world: "World", lease: Lease) -> Meter:
     hold = world.orgs[lease.org].books.holds.get(HoldId(lease.job))
     meter = None if hold is None else hold.meter(lease.attempt)
@@ -479,6 +491,7 @@ OF_PROCESSES: Final[dict[str, Check]] = {
 AT_THE_END: Final[dict[str, Check]] = {
     "IM4": holds_are_closed,
     "IM5": both_sides_agree,
+    "IM3": failures_are_own,
     "IM8": lost_work_is_free,
     "IM1": usage_was_real,
     "IL4": books_follow_from_events,

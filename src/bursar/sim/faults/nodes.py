@@ -7,7 +7,7 @@ from bursar.core.dispatch.agent import Action, Forget, Kill, Prolong, Remember, 
 from bursar.core.dispatch.ends import GRACE
 from bursar.core.dispatch.reports import Orders
 from bursar.core.dispatch.state import Exit
-from bursar.core.instant import MILLISECOND, Instant
+from bursar.core.instant import MILLISECOND, SECOND, Instant
 from bursar.sim.faults.hosts import Host, Task
 
 if TYPE_CHECKING:
@@ -98,7 +98,8 @@ class Nodes:
     def _stop(self, host: Host, task: Task, until: Instant) -> None:
         """A process makes a checkpoint and ends, unless it is too slow for its guard."""
         takes = self._world.random.randrange(GRACE * 6 // 5)
-        task.stops_ms = task.ran_ms(host.clock.now(self._world.at)) + takes // MILLISECOND
+        task.asked_ms = task.ran_ms(host.clock.now(self._world.at))
+        task.stops_ms = task.asked_ms + takes // MILLISECOND
         task.until = until
         self._set_guard(host, task)
         at = host.clock.when(task.started_at + task.stops_ms * MILLISECOND)
@@ -107,8 +108,28 @@ class Nodes:
     def end(self, host: Host, task: Task, exit: Exit) -> None:
         """A process ends."""
         if task.alive and not self._is_frozen(host, self.end, host, task, exit):
-            task.end(exit, host.clock.now(self._world.at), self._world.at)
-            self._world.watch.moved = True
+            self._end(host, task, exit)
+
+    def _end(self, host: Host, task: Task, exit: Exit) -> None:
+        task.end(exit, host.clock.now(self._world.at), self._world.at)
+        self._world.watch.moved = True
+        if exit is Exit.GONE or (exit is Exit.KILLED and task.asked_ms is None):
+            self._miss(task)
+
+    def _miss(self, gone: Task) -> None:
+        """The others of a gang notice that one is gone: some fail for it, the rest wait."""
+        for host in self._world.hosts.values():
+            task = host.tasks.get(gone.fence)
+            if task is not None and task is not gone and self._world.random.random() < 0.5:
+                span = self._world.random.randrange(3 * SECOND)
+                self._world.after(span, self.fail, host, task)
+
+    def fail(self, host: Host, task: Task) -> None:
+        """A process fails because another of its gang is gone."""
+        if task.alive and not self._is_frozen(host, self.fail, host, task):
+            task.misses = True
+            self._world.counts["processes that missed another"] += 1
+            self._end(host, task, Exit.FAILED)
 
     def _is_frozen(self, host: Host, handler: "Handler", *args: Any) -> bool:
         if host.frozen_until <= self._world.at:
@@ -126,5 +147,4 @@ class Nodes:
 
     def lose(self, host: Host, task: Task) -> None:
         """A process is gone with its node; its entry in the table as well."""
-        task.end(Exit.GONE, host.clock.now(self._world.at), self._world.at)
-        self._world.watch.moved = True
+        self._end(host, task, Exit.GONE)

@@ -16,6 +16,7 @@ class Profile:
     orgs: int = 2
     nodes: int = 3
     gpus: int = 2  # of a node
+    slots: int = 1  # of a GPU: parts that can be leased apart
     jobs: int = 6
     lasts: int = 75 * SECOND  # how long things fail
     loss: float = 0.0  # of messages
@@ -41,6 +42,7 @@ def drawn(seed: int) -> Profile:
     return Profile(
         orgs=random.choice((1, 2)),
         nodes=random.choice((2, 3, 3, 4)),
+        slots=random.choice((1, 1, 2)),
         jobs=random.randint(3, 7),
         loss=some(0.3),
         repeat=some(0.3),

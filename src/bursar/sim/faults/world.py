@@ -103,9 +103,9 @@ class World:
             name = NodeId(f"n{number + 1}")
             ppm = self.random.randint(-profile.node_ppm, profile.node_ppm)
             shows = self.random.randrange(10**9)
-            self.hosts[name] = Host(name, profile.gpus, Clock(BEGINS, shows, ppm))
+            self.hosts[name] = Host(name, profile.slots, Clock(BEGINS, shows, ppm))
             self.pool.machines[name] = Machine(
-                node=Node(id=name, gpu_type="H100", gpus=profile.gpus)
+                node=Node(id=name, gpu_type="H100", gpus=profile.gpus, slots=profile.slots)
             )
             self.nodes.start_agent(self.hosts[name])
         for desk in self.desks.values():

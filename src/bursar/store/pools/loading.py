@@ -11,6 +11,8 @@ from itertools import chain
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeAlias
 
+from psycopg import errors
+
 from bursar.core.dispatch.state import JobKey, Lease, Machine, Pool, Queued
 from bursar.core.scheduling.machines import NodeId
 from bursar.store.codec import value_of
@@ -42,6 +44,7 @@ ADD_POOL: Final = """
     insert into pools (pool_id, now, fence, version, epoch, leader, leads_until)
     values (%s, 0, 0, 0, 0, '', 0)
 """
+POOLS: Final = "select pool_id from pools order by pool_id"
 # Nothing is in memory yet: all nodes, the jobs that are not over, the leases that live.
 EVERYTHING: Final = MappingProxyType(
     {
@@ -118,6 +121,20 @@ class Changed(NamedTuple):
 def create_pool(connection: Connection, pool: PoolId) -> None:
     """Begin a pool, with nothing in it."""
     connection.execute(ADD_POOL, [pool])
+
+
+def add_pool(connection: Connection, pool: PoolId) -> bool:
+    """Begin a pool; False if there is one of that name."""
+    try:
+        create_pool(connection, pool)
+    except errors.UniqueViolation:
+        return False
+    return True
+
+
+def pool_ids(connection: Connection) -> list[PoolId]:
+    """The names of all pools."""
+    return [name for (name,) in connection.execute(POOLS).fetchall()]
 
 
 def enter_pool(connection: Connection, pool: PoolId) -> None:

@@ -12,6 +12,7 @@ from bursar.core.dispatch.life import State
 from bursar.core.dispatch.state import Exit, Lease, Machine, Mark, Part, Queued
 from bursar.core.ids import JobId
 from bursar.core.instant import Instant
+from bursar.core.leases import provable_ms
 from bursar.core.messages import Enqueue, Why
 from bursar.core.scheduling.machines import Node, NodeId, Piece
 from bursar.store.codec import text_of, value_of
@@ -226,9 +227,12 @@ def new_lease_values(lease: Lease) -> Values:
 
 
 def part_values(lease: Lease, part: Part) -> Values:
-    """What changes of a part. Run time is the lease's: the largest of its parts'."""
-    exited = _text(part.exit), part.exit_code, part.result
-    return part.until, lease.run_ms, part.saved_ms, *exited
+    """What changes of a part. Run time is the lease's, as far as this part has lasted.
+
+    So the largest of the parts' is the lease's: it was proven by one of them.
+    """
+    run_ms = min(lease.run_ms, provable_ms(lease.leased_at, part.until))
+    return part.until, run_ms, part.saved_ms, _text(part.exit), part.exit_code, part.result
 
 
 def new_part_values(lease: Lease, place: int) -> Values:

@@ -130,14 +130,15 @@ def _save_leases(saving: Saving, pool: PoolId, work: Work) -> None:
 
 
 def _changed_parts(changed: Iterable[tuple[Lease, Lease]]) -> Iterator[Values]:
-    """Parts that have changed. Run time that another part has proven is written with that one."""
+    """Parts that have changed; and if run time has, the one that lasts longest, to keep it."""
     for old, new in changed:
-        for before, part in zip(old.parts, new.parts, strict=True):
-            if part != before:
-                yield new.fence, part.piece.node, *part_values(new, part)
-        if new.run_ms > old.run_ms and new.parts == old.parts:  # told after the end
-            first = new.parts[0]
-            yield new.fence, first.piece.node, *part_values(new, first)
+        parts = [part for before, part in zip(old.parts, new.parts, strict=True) if part != before]
+        if new.run_ms > old.run_ms:
+            longest = max(new.parts, key=lambda part: part.until)
+            if all(part.until < longest.until for part in parts):
+                parts.append(longest)
+        for part in parts:
+            yield new.fence, part.piece.node, *part_values(new, part)
 
 
 def _save_slots(
@@ -181,6 +182,6 @@ def _save_letters(saving: Saving, pool: PoolId, work: Work) -> None:
     told = (
         (*key, n, message_text(message), work.now) for (key, n), message in work.letters_new.items()
     )
-    acked = ((*key, n, work.now) for key, n in work.acknowledged)
+    acked = ((*key, n, work.now) for key, n in dict.fromkeys(work.acknowledged))
     saving.rows("messages", TELL, _of(pool, told))
     saving.rows("acknowledged messages", ACKNOWLEDGE, _of(pool, acked))

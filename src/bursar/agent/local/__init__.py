@@ -1,0 +1,1 @@
+"""Processes of this machine, each under a guard of its own."""

@@ -1,0 +1,410 @@
+"""Routes for jobs: submitted, looked at, watched, cancelled (M1, S9)."""
+
+import json
+import re
+import time
+from collections.abc import AsyncIterator
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Query, Request, Response
+from starlette.responses import StreamingResponse
+
+from bursar.api.doing import done_of, encoded, key_of
+from bursar.api.failing import Failed, Senseless
+from bursar.api.operations import Nothing
+from bursar.api.reading_body import StrictRoute
+from bursar.api.routes.changing import IDEMPOTENCY_KEY, PROBLEM
+from bursar.api.routes.looking import READS, After, Limit, OrgId, Things, seen_response
+from bursar.api.serving import Caller, Service, unknown
+from bursar.api.streaming import MEDIA_TYPE, event_text
+from bursar.core.ids import JobId
+from bursar.core.ledger.commands import Reserve
+from bursar.core.ledger.events import HoldOpened
+from bursar.core.refusal import Code, Refusal
+from bursar.service.asked import first_asked
+from bursar.service.batch import Answer, Ask
+from bursar.service.founding import org_user
+from bursar.service.jobs import Jobs, JobUnknown, Submission, through
+from bursar.service.jobs.looking import FROM_THE_NEWEST, Looking, Shown, Step, Wanted
+from bursar.service.jobs.submitting import asked_for_a_job
+from bursar.service.keys import Scope
+from bursar.service.listing import Listing
+from bursar.service.looking import Looking as Money
+from bursar.wire import jobs as wire
+from bursar.wire.answers import Rate, only
+from bursar.wire.shapes import Id, Making
+
+router = APIRouter(prefix="/v1", route_class=StrictRoute, responses=PROBLEM)
+SPENDS: Final[dict[str, Any]] = {"parameters": [IDEMPOTENCY_KEY], "x-scope": Scope.SPEND}
+STREAMED: Final[dict[int | str, dict[str, Any]]] = {
+    200: {"content": {MEDIA_TYPE: {"schema": {"type": "string"}}}},
+    204: {"description": "The job is over, and all of it was told"},
+}
+PAGE: Final = 100  # steps that a stream reads at once
+_PLACE: Final = re.compile(r"([0-9]{1,18})\.([0-9a-f-]{36})")
+_LABEL: Final = r"^[^=]{1,255}(=.{1,255})?$"
+
+# What a caller calls what the rules compare; the rest is in the digest of the whole request.
+_CALLED: Final = {
+    "hold": "id",
+    "account": "account_id",
+    "user": "user_id",
+    "run_ms": "max_run_seconds",
+    "context": "gpus",
+    "most": "max_cost_micros",
+    "about": "command",
+}
+
+
+def _who(request: Request, scope: str) -> tuple[Service, Caller]:
+    service: Service = request.app.state.service
+    caller: Caller = request.state.caller
+    caller.needs(scope)
+    return service, caller
+
+
+# Submitting
+
+
+@router.post(
+    "/jobs",
+    status_code=202,
+    name="jobs.create",
+    operation_id="jobs.create",
+    summary="Submit a job: reserve its credits, and send it to its pool",
+    response_model=wire.JobSubmitted,
+    responses={200: {"model": wire.JobQuote, "description": "A dry run: what it would take"}},
+    openapi_extra=SPENDS,
+)
+async def submit(request: Request, body: wire.JobAsk) -> Response:
+    """Submit a job, or say what it would take."""
+    service, caller = _who(request, Scope.SPEND)
+    key = key_of(request)
+    org = await service.org_of(caller, "accounts", body.account_id)
+    pool = await _pool(service, body.pool)
+    making = Making(org, key, int(time.time() * 1_000))
+    try:
+        asked_by = caller.id if caller.key.capped else None
+        reserve = body.to_core(making, caller.key.user or org_user(org), asked_by)
+        spec = body.spec()
+    except (ValueError, TypeError) as error:
+        raise Senseless(str(error)) from error
+    if body.dry_run:
+        return await _quoted(request, service, org, body, reserve, pool)
+    submission = Submission(
+        pool,
+        reserve,
+        spec,
+        body.run_ms,
+        json.dumps(body.kept, ensure_ascii=False, separators=(",", ":")),
+        json.dumps(body.labels, ensure_ascii=False, separators=(",", ":")),
+        body.max_cost_micros,
+        body.hold == "rolling",
+    )
+    answer = await _told(service, asked_for_a_job(org, key, submission, making.made, caller.id))
+    if isinstance(answer.outcome, Refusal) and answer.outcome.code is Code.KEY_REUSED:
+        answer = await _named(service, org, key, body, answer)
+    return done_of(
+        org,
+        answer,
+        202,
+        lambda happened: wire.JobSubmitted.of(only(HoldOpened, happened, hold=_hold_of(answer))),
+    ).response()
+
+
+def _hold_of(answer: Answer) -> str:
+    assert isinstance(answer.command, Reserve)
+    return answer.command.hold
+
+
+async def _told(service: Service, ask: Ask) -> Answer:
+    """What the ledger says to a command with all that is written beside it."""
+    awaited = service.arrivals.expected()
+    service.ledger.tell(awaited, ask)
+    answer: Answer = await awaited.future
+    service.posted(ask.org)
+    return answer
+
+
+async def _pool(service: Service, wanted: str | None) -> str:
+    """The pool that a job goes to: the one that is named, or the only one."""
+    pools = await service.read(lambda reader: Looking(reader).pools())
+    if wanted is not None:
+        if wanted not in pools:
+            raise Failed("no_pool", f"there is no pool {wanted[:100]!r}")
+        return wanted
+    if len(pools) != 1:
+        raise Failed("no_pool", f"there are several pools: {', '.join(pools)}" if pools else "")
+    return pools[0]
+
+
+async def _quoted(
+    request: Request, service: Service, org: str, body: wire.JobAsk, reserve: Reserve, pool: str
+) -> Response:
+    likely = body.likely_run_seconds
+    likely_ms = None if likely is None else likely * 1_000
+    seen = await service.read(lambda reader: Money(reader).quote(org, reserve, likely_ms))
+    quote = wire.JobQuote.of(seen.value, body, pool)
+    return seen_response(request, org, seen.number, encoded(quote))
+
+
+async def _named(service: Service, org: str, key: str, body: wire.JobAsk, answer: Answer) -> Answer:
+    """A key that stands for another request: which field of the job differs."""
+    assert isinstance(answer.outcome, Refusal)
+    first = await service.read(lambda reader: first_asked(reader, org, key))
+    field = "operation"
+    if isinstance(first, Reserve) and first.about is not None:
+        field = _CALLED.get(answer.outcome.figures["field"], "command")
+        job = first.hold
+        seen = await service.read(lambda reader: Looking(reader).job(org, job))
+        if field != "id" and seen.value is not None:
+            field = wire.first_difference(json.loads(seen.value.asked or "{}"), body.kept)
+    refusal = Refusal(Code.KEY_REUSED, {"key": key, "field": field})
+    return Answer(command=answer.command, outcome=refusal, number=answer.number, replayed=False)
+
+
+# Looking
+
+
+@router.get(
+    "/jobs/{id}",
+    operation_id="jobs.get",
+    summary="A job as it is now: its state, what it has spent and holds",
+    response_model=wire.Job,
+    openapi_extra=READS,
+)
+async def job(request: Request, id: Id) -> Response:
+    """A job as it is now."""
+    service, caller = _who(request, Scope.READ)
+    org = await service.org_of(caller, "jobs", id)
+    seen = await service.read(lambda reader: Looking(reader).job(org, id))
+    if seen.value is None:
+        raise unknown("jobs", id)
+    return seen_response(request, org, seen.number, encoded(_job(seen.value)))
+
+
+@router.get(
+    "/jobs",
+    operation_id="jobs.list",
+    summary="The jobs of an org, the newest first",
+    response_model=Things[wire.Job],
+    openapi_extra=READS,
+)
+async def jobs(
+    request: Request,
+    org_id: OrgId = None,
+    state: wire.State | None = None,
+    alive: Annotated[bool, Query(description="only those that are not over")] = False,
+    account_id: Id | None = None,
+    user_id: Id | None = None,
+    label: Annotated[
+        str | None, Query(pattern=_LABEL, description="name=value, or a name alone")
+    ] = None,
+    after: After = "",
+    limit: Limit = 100,
+) -> Response:
+    """The jobs of an org, the newest first."""
+    service, caller = _who(request, Scope.READ)
+    if account_id is None:
+        org = await service.whole_org(caller, org_id)
+    else:
+        org = await service.org_of(caller, "accounts", account_id)
+    name, _, value = (label or "").partition("=")
+    wanted = Wanted(state, account_id, user_id, name or None, value or None, alive)
+    place = _place(after)
+    seen = await service.read(lambda reader: Looking(reader).page(org, wanted, place, limit))
+    items = [json.loads(encoded(_job(one))) for one in seen.value.things]
+    told = json.dumps({"items": items, "next": seen.value.next}, separators=(",", ":"))
+    return seen_response(request, org, seen.number, told.encode())
+
+
+def _place(after: str) -> tuple[int, str]:
+    found = _PLACE.fullmatch(after)
+    if after and found is None:
+        raise Failed("invalid_request", "after: it is `next` of the page before")
+    return FROM_THE_NEWEST if found is None else (int(found[1]), found[2])
+
+
+def _job(one: Shown) -> wire.Job:
+    """A job, told; what is in its environment may be secret, and is not."""
+    asked = json.loads(one.asked or "{}")
+    return wire.Job.model_construct(
+        id=one.job,
+        account_id=one.account,
+        user_id=one.user,
+        pool=one.pool,
+        state=one.state,
+        why=one.why,
+        cancelling=one.withdrawn and one.ended_at is None,
+        attempt=one.attempt,
+        gpu_type=one.gpu_type,
+        submitted_at=one.submitted_at,
+        started_at=one.started_at,
+        ended_at=one.ended_at,
+        end_class=one.end_class,
+        exit_code=one.exit_code,
+        spent_micros=one.spent,
+        held_micros=one.held,
+        owed_micros=one.owed,
+        max_cost_micros=one.max_cost,
+        hold="rolling" if one.rolling else "full",
+        hold_expires_at=one.expires_at,
+        rates=[
+            Rate(gpu_type=gpu_type, micros_per_gpu_hour=rate)
+            for gpu_type, rate in json.loads(one.rates)
+        ],
+        max_run_seconds=asked.get("max_run_seconds"),
+        command=asked.get("command", []),
+        gpus=asked.get("gpus"),
+        labels=asked.get("labels", {}),
+        env_names=sorted(asked.get("env", {})),
+        priority_class=asked.get("priority_class", 0),
+        preemptible=asked.get("preemptible", True),
+        steps=one.steps,
+    )
+
+
+@router.get(
+    "/jobs/{id}/result",
+    operation_id="jobs.result",
+    summary="What a job has left: its exit code, and the manifest that it wrote",
+    response_model=wire.JobResult,
+    openapi_extra=READS,
+)
+async def result(request: Request, id: Id) -> Response:
+    """What a job has left."""
+    service, caller = _who(request, Scope.READ)
+    org = await service.org_of(caller, "jobs", id)
+    seen = await service.read(lambda reader: Looking(reader).result(org, id))
+    found = seen.value
+    if found is None:
+        raise unknown("jobs", id)
+    if found.ended_at is None:
+        raise Failed("job_not_over", f"the job is {found.state}")
+    told = wire.JobResult.model_construct(
+        job_id=id,
+        state=found.state,
+        ended_at=found.ended_at,
+        exit_code=found.exit_code,
+        manifest=wire.Manifest(found.text).value,
+    )
+    return seen_response(request, org, seen.number, encoded(told))
+
+
+# Watching
+
+
+@router.get(
+    "/jobs/{id}/events",
+    operation_id="jobs.events",
+    summary="The steps of a job's life; as they happen, if text/event-stream is accepted",
+    response_model=Things[wire.JobStep],
+    responses=STREAMED,
+    openapi_extra=READS,
+)
+async def steps(
+    request: Request,
+    id: Id,
+    after: Annotated[int, Query(ge=0, le=2**62)] = 0,
+    limit: Limit = 100,
+) -> Response:
+    """The steps of a job's life, page by page or as they happen."""
+    service, caller = _who(request, Scope.READ)
+    org = await service.org_of(caller, "jobs", id)
+    if MEDIA_TYPE in request.headers.get("accept", ""):
+        return await _stream(service, org, id, _last_seen(request, after))
+    seen = await service.read(lambda reader: Looking(reader).steps(org, id, after, limit))
+    items = [json.loads(encoded(_step(one))) for one in seen.value.things]
+    told = json.dumps({"items": items, "next": seen.value.next}, separators=(",", ":"))
+    return seen_response(request, org, seen.number, told.encode())
+
+
+def _last_seen(request: Request, after: int) -> int:
+    given = request.headers.get("last-event-id", "")
+    return int(given) if re.fullmatch(r"[0-9]{1,18}", given, re.ASCII) else after
+
+
+async def _stream(service: Service, org: str, id: str, last: int) -> Response:
+    """A stream of steps behind the last that was seen; none if there will be no more."""
+    seen = await service.read(lambda reader: Looking(reader).glance(org, id))
+    if seen is None:
+        raise unknown("jobs", id)
+    if seen.over and last >= seen.steps:
+        return Response(status_code=204)
+    service.streams.check_room(org)
+    return StreamingResponse(
+        _events(service, org, id, last),
+        media_type=MEDIA_TYPE,
+        headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
+    )
+
+
+async def _events(service: Service, org: str, id: str, last: int) -> AsyncIterator[str]:
+    """Each step once, in order; what was spent and is held whenever that has changed."""
+    with service.streams.counted(org):
+        told: tuple[int, int] | None = None
+        yield "retry: 1000\n\n"
+        async for sign in service.streams.ticks():
+            now = await service.read(lambda reader: Looking(reader).glance(org, id))
+            assert now is not None
+            while last < now.steps:
+                after = last
+                page = await service.read(
+                    lambda reader: Looking(reader).steps(org, id, after, PAGE)  # noqa: B023
+                )
+                for one in page.value.things:
+                    last = one.n
+                    yield event_text("step", _step(one).model_dump_json(), one.n)
+            if told != (now.spent, now.held):
+                told = now.spent, now.held
+                spent = wire.JobSpent(spent_micros=now.spent, held_micros=now.held)
+                yield event_text("spent", spent.model_dump_json())
+            elif sign:
+                yield ":\n\n"
+            if now.over:
+                return
+
+
+def _step(one: Step) -> wire.JobStep:
+    return wire.JobStep.model_construct(
+        number=one.n,
+        at=one.at,
+        state=one.state,
+        why=one.why,
+        attempt=one.attempt,
+        gpu_type=one.gpu_type,
+        exit_code=one.exit_code,
+        spent_micros=one.spent,
+        held_micros=one.held,
+    )
+
+
+# Cancelling
+
+
+@router.post(
+    "/jobs/{id}/cancel",
+    status_code=202,
+    operation_id="jobs.cancel",
+    summary="Let a job run no more; a running one is asked to stop",
+    response_model=wire.Cancelled,
+    openapi_extra=SPENDS,
+)
+async def cancel(request: Request, id: Id, body: Nothing | None = None) -> Response:
+    """Let a job run no more: asking again changes nothing."""
+    service, caller = _who(request, Scope.SPEND)
+    key_of(request)
+    org = await service.org_of(caller, "jobs", id)
+    if caller.key.capped:
+        hold = await service.read(lambda reader: Listing(reader).one(org, "holds", id))
+        if hold.value is None or hold.value.terms.asked_by != caller.id:
+            raise unknown("jobs", id)
+    try:
+        await service.read(lambda one: Jobs(one, through(service.ledger)).withdraw(org, JobId(id)))
+        service.posted(org)
+    except JobUnknown:
+        raise unknown("jobs", id) from None
+    seen = await service.read(lambda reader: Looking(reader).job(org, id))
+    assert seen.value is not None
+    told = wire.Cancelled(id=id, cancelling=seen.value.withdrawn)
+    return Response(encoded(told), 202, media_type="application/json")

@@ -1,0 +1,209 @@
+"""Routes for pools and their nodes: registering, reporting, logs, and looking at them."""
+
+import asyncio
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Path, Query, Request, Response
+
+from bursar.api.doing import encoded
+from bursar.api.failing import Failed
+from bursar.api.reading_body import StrictRoute
+from bursar.api.routes.changing import PROBLEM
+from bursar.api.serving import Caller, Service
+from bursar.core.dispatch.reports import Orders, Report
+from bursar.core.dispatch.state import Pool
+from bursar.core.scheduling.machines import Node, NodeId, NodeState
+from bursar.service.keys import Scope
+from bursar.service.pools.keeper import PoolKeeper
+from bursar.service.pools.logs import Part, keep_log
+from bursar.wire.agents import LogAsk, LogTold, NodeAsk, ReportAsk, ReportTold
+from bursar.wire.pools import NAME, NodesTold, NodeTold, PoolAsk, PoolsTold, PoolTold, StateAsk
+
+router = APIRouter(prefix="/v1", route_class=StrictRoute, responses=PROBLEM)
+
+WAIT_MS_MAX: Final = 20_000
+Name = Annotated[str, Path(pattern=NAME)]
+WaitMs = Annotated[
+    int, Query(ge=0, le=WAIT_MS_MAX, description="how long the answer may wait for news")
+]
+
+
+def _who(request: Request) -> tuple[Service, Caller]:
+    return request.app.state.service, request.state.caller
+
+
+def _pool(service: Service, pool: str) -> PoolKeeper:
+    """A pool that is served here."""
+    keeper = None if service.pools is None else service.pools.keepers.get(pool)
+    if keeper is None:
+        raise Failed("not_found", f"there is no pool {pool!r}")
+    return keeper
+
+
+def _operates(request: Request) -> Service:
+    service, caller = _who(request)
+    caller.needs(Scope.OPERATOR)
+    return service
+
+
+def _works(request: Request, pool: str, node: str) -> tuple[Service, PoolKeeper]:
+    """What a node's own key may do, in its pool."""
+    service, caller = _who(request)
+    caller.needs_node(pool, node)
+    return service, _pool(service, pool)
+
+
+# Pools
+
+
+@router.post(
+    "/pools",
+    status_code=201,
+    summary="Begin a pool of nodes; asking again changes nothing",
+    operation_id="pools.create",
+    response_model=PoolTold,
+    openapi_extra={"x-scope": Scope.OPERATOR},
+)
+async def create_pool(request: Request, body: PoolAsk) -> Response:
+    """Begin a pool of nodes."""
+    service = _operates(request)
+    if service.pools is None:
+        raise Failed("not_found", "this process serves no pools")
+    new = await asyncio.to_thread(service.pools.add, body.id)
+    told = _told(_pool(service, body.id))
+    return Response(encoded(told), 201 if new else 200, media_type="application/json")
+
+
+def _told(keeper: PoolKeeper) -> PoolTold:
+    return keeper.look(lambda pool: PoolTold.of(keeper.id, pool))
+
+
+@router.get(
+    "/pools",
+    summary="The pools, what they have and what waits for it",
+    operation_id="pools.list",
+    response_model=PoolsTold,
+    openapi_extra={"x-scope": Scope.READ},
+)
+async def list_pools(request: Request) -> Response:
+    """The pools, what they have and what waits for it."""
+    service, caller = _who(request)
+    caller.needs(Scope.READ)
+    keepers = {} if service.pools is None else dict(service.pools.keepers)
+    told = PoolsTold(pools=[_told(keepers[name]) for name in sorted(keepers)])
+    return Response(encoded(told), media_type="application/json")
+
+
+# Nodes
+
+
+@router.get(
+    "/pools/{pool}/nodes",
+    summary="The nodes of a pool, and what is taken of them",
+    operation_id="nodes.list",
+    response_model=NodesTold,
+    openapi_extra={"x-scope": Scope.OPERATOR},
+)
+async def list_nodes(request: Request, pool: Name) -> Response:
+    """The nodes of a pool, and what is taken of them."""
+    keeper = _pool(_operates(request), pool)
+
+    def look(seen: Pool) -> list[NodeTold]:
+        return [NodeTold.of(seen, seen.machines[name]) for name in sorted(seen.machines)]
+
+    return Response(encoded(NodesTold(nodes=keeper.look(look))), media_type="application/json")
+
+
+@router.put(
+    "/pools/{pool}/nodes/{node}",
+    summary="Register a node, or describe it anew",
+    operation_id="nodes.register",
+    response_model=NodeTold,
+    openapi_extra={"x-scope": Scope.WORK},
+)
+async def register_node(request: Request, pool: Name, node: Name, body: NodeAsk) -> Response:
+    """Register a node, or describe it anew; what an operator has said of it stays."""
+    _, keeper = _works(request, pool, node)
+    known = keeper.look(lambda seen: seen.machines.get(NodeId(node)))
+    state = NodeState.READY if known is None else known.node.state
+    return await _described(keeper, body.to_core(node, state))
+
+
+@router.post(
+    "/pools/{pool}/nodes/{node}/state",
+    summary="Let a node start nothing more (draining), or start jobs again (ready)",
+    operation_id="nodes.set_state",
+    response_model=NodeTold,
+    openapi_extra={"x-scope": Scope.OPERATOR},
+)
+async def set_state(request: Request, pool: Name, node: Name, body: StateAsk) -> Response:
+    """Drain a node, or let it be used again."""
+    keeper = _pool(_operates(request), pool)
+    described = keeper.look(lambda kept: kept.machines.get(NodeId(node)))
+    if described is None:
+        raise Failed("not_found", f"pool {pool!r} has no node {node!r}")
+    return await _described(keeper, body.applied(described.node))
+
+
+async def _described(keeper: PoolKeeper, node: Node) -> Response:
+    denied = await asyncio.to_thread(keeper.register, node)
+    if denied is not None:
+        raise Failed(denied, f"{node.id!r} cannot have other GPUs while something runs there")
+    told = keeper.look(lambda seen: NodeTold.of(seen, seen.machines[node.id]))
+    return Response(encoded(told), media_type="application/json")
+
+
+@router.post(
+    "/pools/{pool}/nodes/{node}/reports",
+    summary="Report what runs on a node; the answer is all leases that it has",
+    operation_id="nodes.report",
+    response_model=ReportTold,
+    openapi_extra={"x-scope": Scope.WORK},
+)
+async def report(
+    request: Request, pool: Name, node: Name, body: ReportAsk, wait_ms: WaitMs = 0
+) -> Response:
+    """Take a report, and answer at once if there are news, or a while later."""
+    service, keeper = _works(request, pool, node)
+    orders = await _answered(service, keeper, body.to_core(node), wait_ms)
+    return Response(encoded(ReportTold.of(orders)), media_type="application/json")
+
+
+async def _answered(
+    service: Service, keeper: PoolKeeper, told: Report, wait_ms: int
+) -> Orders | None:
+    """The answer to a report; it waits for news of the node, unless it brings some itself."""
+    loop, news = asyncio.get_running_loop(), asyncio.Event()
+    assert service.pools is not None
+    with service.pools.news(keeper.id, told.node, lambda: loop.call_soon_threadsafe(news.set)):
+        orders = await asyncio.wrap_future(keeper.report(told))
+        if orders is None or wait_ms == 0 or _is_news(told, orders):
+            return orders
+        try:
+            await asyncio.wait_for(news.wait(), wait_ms / 1_000)
+        except TimeoutError:
+            return orders
+        return await asyncio.wrap_future(keeper.answer(told))
+
+
+def _is_news(told: Report, orders: Orders) -> bool:
+    """Whether the node does not know all that its answer says."""
+    running = {one.fence for one in told.readings if one.exit is None}
+    return running != {one.fence for one in orders.leases}
+
+
+@router.post(
+    "/pools/{pool}/nodes/{node}/logs",
+    summary="Keep a part of what a process has printed",
+    operation_id="nodes.log",
+    response_model=LogTold,
+    openapi_extra={"x-scope": Scope.WORK},
+)
+async def log(request: Request, pool: Name, node: Name, body: LogAsk) -> Response:
+    """Keep a part of a log that follows on what is there; the answer says where that ends."""
+    service, keeper = _works(request, pool, node)
+    part = Part(body.fence, body.offset, body.size, body.text)
+    end = await service.read(lambda one: keep_log(one, keeper.id, node, part))
+    if end is None:
+        raise Failed("not_found", f"node {node!r} has no lease {body.fence}")
+    return Response(encoded(LogTold(offset=end)), media_type="application/json")

@@ -1,0 +1,168 @@
+"""`bursar agent`."""
+
+import logging
+import os
+import platform
+import pwd
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from bursar.agent import gpus as hardware
+from bursar.agent.disk import Disk, Occupied
+from bursar.agent.local.cgroups import own_cgroup
+from bursar.agent.local.environment import named
+from bursar.agent.local.processes import Place, Processes
+from bursar.agent.logs import Logs
+from bursar.agent.registering import registered
+from bursar.agent.running import Running
+from bursar.agent.talking import Http
+from bursar.cli.connecting import KEY_VARIABLE, Access, access
+from bursar.cli.problems import Unusable
+from bursar.core.dispatch.agent import REPORT_EVERY
+from bursar.core.instant import MILLISECOND
+from bursar.core.scheduling.machines import NodeId
+from bursar.wire.agents import NodeAsk
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+_WAIT_MS: Final = REPORT_EVERY // MILLISECOND
+
+
+@app.command()
+def agent(
+    pool: Annotated[str, typer.Option(metavar="POOL", help="The pool that the node is of.")],
+    server: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Of the service; if not given, as for other commands."),
+    ] = None,
+    node: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="The node's name; if not given, the machine's."),
+    ] = None,
+    gpus: Annotated[
+        str | None,
+        typer.Option(metavar="8xH100", help="GPUs here; if not given, the driver is asked."),
+    ] = None,
+    slots: Annotated[int, typer.Option(min=1, help="Parts of a GPU that are leased apart.")] = 1,
+    memory_gib: Annotated[int | None, typer.Option(min=0, help="Memory of each GPU.")] = None,
+    region: Annotated[str, typer.Option(help="Where the node stands.")] = "",
+    rack: Annotated[str, typer.Option(help="In which rack.")] = "",
+    island: Annotated[str, typer.Option(help="The NVLink domain it shares with others.")] = "",
+    label: Annotated[list[str] | None, typer.Option(help="What jobs may ask for.")] = None,
+    state: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="The node's folder; on a disk of this machine."),
+    ] = None,
+    checkpoints: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="A folder for checkpoints that several nodes share."),
+    ] = None,
+    run_as: Annotated[
+        str | None, typer.Option(metavar="USER", help="Who runs the jobs; root may say so.")
+    ] = None,
+    cgroup: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="A cgroup in which others may be made; if not given, ours."
+        ),
+    ] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Tell every action.")] = False,
+) -> None:
+    """Run jobs on this machine, as the pool leases it; stay until stopped.
+
+    What runs goes on when this ends, and is taken over when it is started again in time.
+    """
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=logging.DEBUG if verbose else logging.INFO,
+        format="%(asctime)s %(message)s",
+    )
+    for chatty in ("httpx2", "httpcore2"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
+    name = NodeId(node or platform.node())
+    here = _gpus(gpus)
+    ask = NodeAsk(
+        gpu_type=here.type,
+        gpus=here.count,
+        slots=slots,
+        memory_gib=here.memory_gib if memory_gib is None else memory_gib,
+        cpu_milli=hardware.cpu_milli(),
+        ram_mib=hardware.ram_mib(),
+        region=region,
+        rack=rack,
+        island=island,
+        labels=sorted(set(label or [])),
+    )
+    known = _access(server)
+    uid, gid = _user(run_as)
+    try:
+        disk = Disk(state or _usual_state(pool, name), pool, name)
+    except Occupied as error:
+        raise Unusable(str(error), "Stop the other agent, or say another --state.") from None
+    with disk:
+        place = Place(
+            folder=disk.folder,
+            checkpoints=checkpoints,
+            cgroup=cgroup or own_cgroup(),
+            uid=uid,
+            gid=gid,
+        )
+        _work(name, disk, place, Http(known.url, known.key, pool, name, _WAIT_MS), ask)
+
+
+def _work(node: NodeId, disk: Disk, place: Place, http: Http, ask: NodeAsk) -> None:
+    """Register, and look after the node until a signal comes."""
+    stopped = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stopped.set())
+    if not registered(lambda: http.register(ask), stopped):
+        return
+    processes = Processes(place)
+    running = Running(node, disk, processes, http)
+    logs = Logs(processes.attempts, processes.ended, http.send_log)
+    threading.Thread(target=logs.run, args=(stopped,), daemon=True).start()
+    print(f"ready: {node} has {ask.gpus} {ask.gpu_type}; stop with Ctrl-C", flush=True)
+    running.run(stopped)
+    print("stopped; what runs goes on until its lease ends", flush=True)
+
+
+def _gpus(text: str | None) -> hardware.Gpus:
+    try:
+        return hardware.found() if text is None else hardware.given(text)
+    except hardware.NoGpus as error:
+        raise typer.BadParameter(str(error), param_hint="--gpus") from None
+
+
+def _access(server: str | None) -> Access:
+    """Where the service is: the key comes from the environment or a login, never from here."""
+    if server is None:
+        return access()
+    key = os.environ.get(KEY_VARIABLE)
+    if key:
+        return Access(server.rstrip("/"), key)
+    known = access()
+    if known.url != server.rstrip("/"):
+        raise Unusable(f"there is no key for {server}", f"Set {KEY_VARIABLE}.")
+    return known
+
+
+def _user(name: str | None) -> tuple[int | None, int | None]:
+    if name is None:
+        return None, None
+    try:
+        found = pwd.getpwnam(name)
+    except KeyError:
+        raise typer.BadParameter(f"there is no user {name}", param_hint="--run-as") from None
+    if os.geteuid() != 0:
+        raise typer.BadParameter("only root can run jobs as somebody else", param_hint="--run-as")
+    return found.pw_uid, found.pw_gid
+
+
+def _usual_state(pool: str, node: str) -> Path:
+    given = os.environ.get("XDG_STATE_HOME", "")
+    root = Path(given) if os.path.isabs(given) else Path.home() / ".local" / "state"
+    return root / "bursar-agent" / f"{named(pool)}.{named(node)}"

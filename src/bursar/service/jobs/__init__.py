@@ -1,0 +1,138 @@
+"""Jobs on the orgs' side: asking for one, withdrawing it, and charging what its pool tells (M1–M4).
+
+A job is submitted by the very command that reserves its hold: job, hold and the message to the pool
+are there together or not at all. The hold has the job's id. It is the pool that says when a job is
+over, even one that was withdrawn; until then its hold stays.
+
+    submitting  the command that submits, and what is written with it
+    receiving   messages of a pool, and the commands they come to
+    states      how a job stands after a message
+    looking     jobs as they are shown
+
+Roads not taken. Messages in any order: every handler would have to cope with an end before its
+start, a reading of the attempt before last, and so on, and a hold would be drawn for an attempt
+that is over. A message that has overtaken another waits instead until it is sent again.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+
+from bursar.core.ids import HoldId, JobId
+from bursar.core.instant import Instant
+from bursar.core.ledger.commands import ExtendHold
+from bursar.core.messages import Withdraw
+from bursar.service.batch import Answer, Ask
+from bursar.service.jobs.ledgers import Answers, Asked, through
+from bursar.service.jobs.receiving import Handling, in_order, key_of
+from bursar.service.jobs.submitting import Extended, Submission, asked_for_a_job, told
+from bursar.store.jobs import (
+    JobRow,
+    Noted,
+    ask_jobs,
+    enter,
+    jobs_of,
+    mark_withdrawn,
+    save_notes,
+    spent_and_held,
+)
+from bursar.store.outbox import Letter, ack_orgs, by_job
+from bursar.store.reading import Connection, OrgId, lock_orgs, money_time
+
+__all__ = ["Answers", "Asked", "JobUnknown", "Jobs", "Submission", "key_of", "through"]
+
+
+class JobUnknown(KeyError):
+    """There is no such job."""
+
+
+class Jobs:
+    """Jobs of orgs, on one connection and a ledger."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        ledger: Asked,
+        clock: Callable[[Connection], Instant] = money_time,
+    ) -> None:
+        self._connection = connection
+        self._ledger = ledger
+        self._clock = clock
+
+    def submit(self, org: OrgId, key: str, ask: Submission) -> Answer:
+        """Reserve a job's hold, and send the job to its pool; both or neither."""
+        return self._one(asked_for_a_job(org, key, ask))
+
+    def extend(
+        self, org: OrgId, key: str, job: JobId, amount: int, until: Instant | None = None
+    ) -> Answer:
+        """Set more aside for a job, or for longer; its pool is told."""
+        self._existing(org, job)
+        command = ExtendHold(hold=HoldId(job), amount=amount, expires_at=until)
+        return self._one(Ask(org, key, command, Extended(job, amount, until or 0)))
+
+    def withdraw(self, org: OrgId, job: JobId) -> None:
+        """Ask a job's pool to run it no more; asking again changes nothing."""
+        with self._connection.transaction(), self._connection.pipeline():
+            lock_orgs(self._connection, [org])
+            found = jobs_of(ask_jobs(self._connection, [(org, job)])).get((org, job))
+            if found is None:
+                raise JobUnknown(job)
+            if found.withdrawn or found.over:
+                return
+            now = self._clock(self._connection)
+            mark_withdrawn(self._connection, org, job)
+            noted = [told(org, job, Withdraw(), now)]
+            if found.state == "running":
+                figures = spent_and_held(self._connection, org, job)
+                noted.append(Noted("step", (org, job, now, "asked", *figures)))
+            save_notes(self._connection, noted)
+
+    def acknowledge(self, letters: Sequence[Letter]) -> None:
+        """Remember that pools have these messages of ours."""
+        if not letters:
+            return
+        with self._connection.transaction(), self._connection.pipeline():
+            lock_orgs(self._connection, {letter.org for letter in letters})
+            ack_orgs(self._connection, letters, self._clock(self._connection))
+
+    def receive(self, letters: Sequence[Letter]) -> list[Letter]:
+        """Handle messages of a pool, each once and in order; those that need not come again.
+
+        All jobs go side by side: the ledger is asked one command of each at a time.
+        """
+        jobs = self._of(letters)
+        handled: list[Letter] = []
+        running: list[Handling] = []
+        for key, come in by_job(letters).items():
+            job = jobs.get(key)
+            if job is None:
+                continue  # nobody of ours has asked for it
+            handled += [letter for letter in come if letter.n <= job.received]
+            due = [letter for letter in come if letter.n > job.received]
+            running.append(Handling(in_order(due, job.received), handled))
+        while running := [one for one in running if one.ask is not None]:
+            answers = self._ledger([one.ask for one in running if one.ask is not None])
+            for one, answer in zip(running, answers, strict=True):
+                one.go_on(answer)
+        return handled
+
+    def _of(self, letters: Sequence[Letter]) -> dict[tuple[OrgId, JobId], JobRow]:
+        return self._known({letter.org for letter in letters}, list(by_job(letters)))
+
+    def _known(
+        self, orgs: Iterable[OrgId], keys: Sequence[tuple[OrgId, JobId]]
+    ) -> dict[tuple[OrgId, JobId], JobRow]:
+        with self._connection.transaction():
+            with self._connection.pipeline():
+                enter(self._connection, orgs)
+                sent = ask_jobs(self._connection, keys)
+            return jobs_of(sent)
+
+    def _existing(self, org: OrgId, job: JobId) -> None:
+        if not self._known([org], [(org, job)]):
+            raise JobUnknown(job)
+
+    def _one(self, ask: Ask) -> Answer:
+        [answer] = self._ledger([ask])
+        if isinstance(answer, Exception):
+            raise answer
+        return answer

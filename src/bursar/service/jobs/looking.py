@@ -1,0 +1,87 @@
+"""Jobs as they are shown: one, a page, their history, what they have left; each in one snapshot."""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from bursar.core.instant import NEVER, Instant
+from bursar.service.batch import OrgUnknown
+from bursar.service.listing import Page
+from bursar.service.looking import SNAPSHOT, Seen
+from bursar.store.jobs import (
+    Glance,
+    Result,
+    Shown,
+    Step,
+    Wanted,
+    enter,
+    glance,
+    known_pools,
+    listed_jobs,
+    result_of,
+    shown_job,
+    steps_of,
+)
+from bursar.store.reading import Connection, OrgId, money_time, read_org
+
+__all__ = ["FROM_THE_NEWEST", "Glance", "Looking", "Result", "Shown", "Step", "Wanted"]
+
+T = TypeVar("T")
+
+FROM_THE_NEWEST = (NEVER, "")
+
+
+class Looking:
+    """Questions about jobs."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def job(self, org: OrgId, job: str) -> Seen[Shown | None]:
+        """A job as it is now."""
+        return self._seen(org, lambda: shown_job(self._connection, org, job))
+
+    def page(
+        self, org: OrgId, wanted: Wanted, after: tuple[Instant, str], most: int
+    ) -> Seen[Page[Shown]]:
+        """Jobs of an org, the newest first."""
+
+        def ask() -> Page[Shown]:
+            found = listed_jobs(self._connection, org, wanted, after, most + 1)
+            last = found[most - 1] if len(found) > most else None
+            next = None if last is None else f"{last.submitted_at}.{last.job}"
+            return Page(tuple(found[:most]), next)
+
+        return self._seen(org, ask)
+
+    def result(self, org: OrgId, job: str) -> Seen[Result | None]:
+        """What a job has left."""
+        return self._seen(org, lambda: result_of(self._connection, org, job))
+
+    def steps(self, org: OrgId, job: str, after: int, most: int) -> Seen[Page[Step]]:
+        """The steps of a job's life."""
+
+        def ask() -> Page[Step]:
+            found = steps_of(self._connection, org, job, after, most + 1)
+            next = str(found[most - 1].n) if len(found) > most else None
+            return Page(tuple(found[:most]), next)
+
+        return self._seen(org, ask)
+
+    def glance(self, org: OrgId, job: str) -> Glance | None:
+        """Whether something about a job has changed: as little as can be asked."""
+        with self._connection.transaction():
+            enter(self._connection, [org])
+            return glance(self._connection, org, job)
+
+    def pools(self) -> list[str]:
+        """The pools that there are, the first of them."""
+        return known_pools(self._connection)
+
+    def _seen(self, org: OrgId, ask: Callable[[], T]) -> Seen[T]:
+        with self._connection.transaction():
+            self._connection.execute(SNAPSHOT)
+            found = read_org(self._connection, org)
+            if found is None:
+                raise OrgUnknown(org)
+            at = money_time(self._connection)
+            return Seen(value=ask(), number=found.number, at=at)

@@ -1,0 +1,126 @@
+"""Submitting a job: one command that reserves its hold, and what is written with it (M1)."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from bursar.core.dispatch.charging import Outcome
+from bursar.core.ids import AccountId, HoldId, JobId
+from bursar.core.instant import Instant
+from bursar.core.ledger.books import Books
+from bursar.core.ledger.commands import Reserve
+from bursar.core.ledger.events import HoldOpened
+from bursar.core.messages import Enqueue, HoldGrew, Spec, ToPool
+from bursar.core.refusal import Refusal
+from bursar.core.value import altered
+from bursar.service.batch import Ask
+from bursar.store.jobs import Noted
+from bursar.store.outbox import PoolId, message_text
+from bursar.store.reading import OrgId
+
+
+class Submission(NamedTuple):
+    """What shall run, and where."""
+
+    pool: PoolId
+    reserve: Reserve  # by run time; its hold is named after the job, its context names the job
+    spec: Spec
+    run_ms: int | None = None  # longest run and stop grace, if its hold is for less: to be extended
+    asked: str | None = None  # the request, as JSON
+    labels: str = "{}"  # JSON
+    max_cost: int | None = None  # what may be set aside for it in all
+    rolling: bool = False  # whether its hold is to be topped up
+
+    @property
+    def job(self) -> JobId:
+        """The job's id, which is its hold's too."""
+        return JobId(self.reserve.hold)
+
+    @property
+    def run_ms_max(self) -> int:
+        """The longest that it may run, stop grace included."""
+        return (self.reserve.run_ms or 0) if self.run_ms is None else self.run_ms
+
+
+def asked_for_a_job(
+    org: OrgId, key: str, ask: Submission, made: tuple[str, ...] = (), actor: str = ""
+) -> Ask:
+    """The command that submits a job, with all that is written together with it.
+
+    This is the one way to a hold that lasts as long as a job may: whoever asks for a hold alone
+    gets the bound of a raw one, whatever its context says (L10).
+    """
+    if ask.reserve.run_ms is None or ask.reserve.context.job != ask.job:
+        raise ValueError("a job's hold is asked by run time, and has the job's id")
+    reserve = altered(ask.reserve, for_job=True)
+    return Ask(org, key, reserve, Submitted(ask), made, actor)
+
+
+class Submitted(NamedTuple):
+    """The job, its first step, and what its pool is told."""
+
+    ask: Submission
+
+    def rows(self, org: OrgId, books: Books, outcome: Outcome, at: Instant) -> Iterator[Noted]:
+        """What is written; nothing if the hold was refused."""
+        if isinstance(outcome, Refusal):
+            return
+        ask, reserve, job = self.ask, self.ask.reserve, self.ask.job
+        opened = next(
+            one for one in outcome if isinstance(one, HoldOpened) and one.hold == reserve.hold
+        )
+        message = _enqueue(opened, ask, books.path(reserve.account), books.singles.tier)
+        more = (ask.asked, ask.labels, ask.run_ms_max, ask.max_cost, ask.rolling)
+        yield Noted("submit", (org, job, reserve.account, reserve.user, ask.pool, at, *more))
+        yield Noted("first letter", (org, job, ask.pool, message_text(message), at))
+        yield step_of(org, job, books, "submitted", at)
+
+
+def _enqueue(
+    opened: HoldOpened, ask: Submission, shares: tuple[AccountId, ...], tier: str | None
+) -> Enqueue:
+    """What the pool is told, from what the ledger has promised."""
+    terms = opened.terms
+    return Enqueue(
+        account=terms.account,
+        user=terms.user,
+        shares=shares,
+        tier=terms.context.tier if tier is None else tier,
+        rates=terms.rates,
+        run_ms=ask.run_ms_max,
+        hold_micros=sum(posting.amount for posting in opened.postings),
+        hold_until=opened.expires_at,
+        spec=_funded(ask.spec, dict(terms.rates)),
+    )
+
+
+def _funded(spec: Spec, rates: dict[str, int]) -> Spec:
+    """A spec with those GPU types only that there are credits for."""
+    types = tuple(kind for kind in spec.shape.types if kind in rates)
+    return altered(spec, shape=altered(spec.shape, types=types))
+
+
+class Extended(NamedTuple):
+    """That more is set aside for a job, or for longer."""
+
+    job: JobId
+    amount: int
+    until: Instant
+
+    def rows(self, org: OrgId, books: Books, outcome: Outcome, at: Instant) -> Iterator[Noted]:
+        """What is written; nothing if there are no more credits."""
+        if not isinstance(outcome, Refusal):
+            yield told(org, self.job, HoldGrew(added=self.amount, until=self.until), at)
+            yield Noted("top up", (org, self.job))
+            yield step_of(org, self.job, books, "topped_up", at)
+
+
+def told(org: OrgId, job: JobId, message: ToPool, at: Instant) -> Noted:
+    """A message to a job's pool."""
+    return Noted("tell pool", (org, job, message_text(message), at))
+
+
+def step_of(org: OrgId, job: JobId, books: Books, why: str, at: Instant) -> Noted:
+    """A step of a job's life, with how its hold stands now."""
+    hold = books.holds.get(HoldId(job))
+    spent, held = (0, 0) if hold is None else (hold.used, hold.open)
+    return Noted("step", (org, job, at, why, spent, held))

@@ -1,0 +1,172 @@
+"""The pools that a process serves: each kept, led or stood by for, and its post carried.
+
+    a job is submitted ─▶ sent     ─▶ the post goes to its pool ─▶ changed ─▶ a round
+    a round            ─▶ leases   ─▶ ordered: whoever waits for news of a node is woken
+    a node reports     ─▶ told     ─▶ the post goes to the orgs
+
+All of it follows at once, in this process. What another process has to do it finds by looking: each
+part looks now and then although nobody has called.
+"""
+
+import logging
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from types import MappingProxyType
+from typing import Final
+from uuid import uuid4
+
+from bursar.core.scheduling.machines import NodeId
+from bursar.core.scheduling.policy import Policy
+from bursar.service.clock import GuardedClock
+from bursar.service.database import Database
+from bursar.service.jobs import Jobs, through
+from bursar.service.ledger import Ledger
+from bursar.service.pools.keeper import Kept, PoolKeeper, keeping
+from bursar.service.pools.leader import Leading
+from bursar.service.relay import Relaying
+from bursar.store.outbox import PoolId
+from bursar.store.pools.loading import add_pool, pool_ids
+from bursar.store.reading import OrgId
+
+LOOK_S: Final = 5.0  # between two looks for pools that others have begun
+
+_log = logging.getLogger(__name__)
+
+News = Callable[[], object]  # called when there is something new for a node; must do little
+
+
+class Pools:
+    """All pools that this process knows; to be asked by any thread."""
+
+    def __init__(
+        self, database: Database, ledger: Ledger, clock: GuardedClock, policy: Policy
+    ) -> None:
+        self._database = database
+        self._clock = clock
+        self._policy = policy
+        self._who: Final = f"{socket.gethostname()}/{os.getpid()}/{uuid4().hex[:8]}"
+        self._keepers: dict[PoolId, PoolKeeper] = {}
+        self._news: dict[tuple[PoolId, NodeId], dict[int, News]] = {}
+        self._numbers = 0
+        self._lock = threading.RLock()
+        self._open = ExitStack()
+        self._stopped = threading.Event()
+        asked = through(ledger)
+        self._relaying = Relaying(
+            database.connect, lambda one: Jobs(one, asked, clock), self.keepers, clock
+        )
+        self._looking = threading.Thread(target=self._look_now_and_then, daemon=True)
+
+    @property
+    def keepers(self) -> Mapping[PoolId, PoolKeeper]:
+        """The pools by their names, as they come."""
+        return MappingProxyType(self._keepers)
+
+    def start(self) -> None:
+        """Serve the pools that there are."""
+        self._open.enter_context(self._relaying)
+        self.look()
+        self._looking.start()
+
+    def stop(self) -> None:
+        """Serve no more; what is under way is finished."""
+        self._stopped.set()
+        self._looking.join()
+        self._open.close()
+
+    def add(self, pool: PoolId) -> bool:
+        """Begin a pool; False if there is one of that name."""
+        with self._database.connect() as connection:
+            new = add_pool(connection, pool)
+        self.look()
+        return new
+
+    def look(self) -> None:
+        """Serve pools that have come."""
+        with self._database.connect() as connection:
+            found = pool_ids(connection)
+        with self._lock:
+            for pool in found:
+                if pool not in self._keepers:
+                    self._serve(pool)
+
+    def _look_now_and_then(self) -> None:
+        while not self._stopped.wait(LOOK_S):
+            try:
+                self.look()
+            except Exception as error:  # of any kind: the next look may find more
+                _log.warning("there was no looking for new pools: %s", error)
+
+    def _serve(self, pool: PoolId) -> None:
+        heard = _Heard(self, pool)
+        kept = Kept(pool, heard, self._clock)
+        keeper = self._open.enter_context(keeping(self._database.connect, kept))
+        self._keepers[pool] = keeper
+        leading = self._open.enter_context(Leading(keeper, self._policy, self._who))
+        heard.leading = leading
+
+    def sent(self, org: OrgId) -> None:
+        """An org has something for a pool."""
+        self._relaying.from_org(org)
+
+    def told(self, pool: PoolId) -> None:
+        """A pool has something for orgs."""
+        self._relaying.from_pool(pool)
+
+    @contextmanager
+    def news(self, pool: PoolId, node: NodeId, call: News) -> Iterator[None]:
+        """Let somebody be called, for as long as this lasts, when there are news for a node."""
+        with self._lock:
+            self._numbers += 1
+            number = self._numbers
+            self._news.setdefault((pool, node), {})[number] = call
+        try:
+            yield
+        finally:
+            with self._lock:
+                del self._news[pool, node][number]
+
+    def ordered(self, pool: PoolId, nodes: frozenset[NodeId]) -> None:
+        """There are news for nodes."""
+        with self._lock:
+            calls = [call for node in nodes for call in self._news.get((pool, node), {}).values()]
+        for call in calls:
+            call()
+
+
+class _Heard:
+    """Passes on what happens in a pool."""
+
+    def __init__(self, pools: Pools, pool: PoolId) -> None:
+        self._pools = pools
+        self._pool = pool
+        self.leading: Leading | None = None  # a moment later
+
+    def changed(self) -> None:
+        """There may be something to decide."""
+        if self.leading is not None:
+            self.leading.wake()
+
+    def told(self) -> None:
+        """There are messages for orgs."""
+        self._pools.told(self._pool)
+
+    def ordered(self, nodes: frozenset[NodeId]) -> None:
+        """Nodes are to be told something new."""
+        self._pools.ordered(self._pool, nodes)
+
+
+@contextmanager
+def serving_pools(
+    database: Database, ledger: Ledger, clock: GuardedClock, policy: Policy | None = None
+) -> Iterator[Pools]:
+    """Pools that are kept, led and told of, for as long as this lasts."""
+    pools = Pools(database, ledger, clock, policy or Policy())
+    pools.start()
+    try:
+        yield pools
+    finally:
+        pools.stop()

@@ -1,0 +1,376 @@
+"""What nodes and their pool tell each other: reports, orders, nodes, logs, results (S9, S10).
+
+Spans and instants of nodes are microseconds of a clock that only runs; they are compared with
+nothing but themselves. Server and agent both read and write through this module alone.
+"""
+
+from typing import Annotated, Any, Final, Self
+
+from pydantic import AfterValidator, Field, ValidationError, model_validator
+
+from bursar.core.dispatch import reports as core
+from bursar.core.dispatch.state import Exit
+from bursar.core.ids import JobId
+from bursar.core.instant import NEVER
+from bursar.core.messages import Program
+from bursar.core.money import AMOUNT_MAX
+from bursar.core.scheduling.machines import GPUS_MAX, SLOTS_MAX, Node, NodeId, NodeState, Piece
+from bursar.wire.shapes import Names, Shape, Text
+from bursar.wire.strict import Malformed, parsed
+
+READINGS_MAX: Final = 4_096  # of one report
+OUTPUTS_MAX: Final = 1_000  # of one result
+RESULT_MAX: Final = 64 * 1024  # bytes of a result
+LOG_MAX: Final = 64 * 1024  # bytes of a log that are sent at once
+ARGUMENTS_MAX: Final = 1_024
+ARGUMENT_MAX: Final = 128 * 1024  # characters; the system takes no longer ones
+
+Whole = Annotated[int, Field(ge=0, le=AMOUNT_MAX)]
+Micros = Annotated[int, Field(ge=0, le=NEVER, description="microseconds")]
+Gpu = Annotated[int, Field(ge=0, lt=GPUS_MAX)]
+
+
+def _no_nul(given: str) -> str:
+    if "\0" in given:
+        raise ValueError("it has a character that cannot be kept")
+    return given
+
+
+def _variable(given: str) -> str:
+    if "=" in given or "\0" in given:
+        raise ValueError("a variable's name has neither = nor NUL in it")
+    return given
+
+
+Argument = Annotated[str, Field(max_length=ARGUMENT_MAX), AfterValidator(_no_nul)]
+Variable = Annotated[str, Field(min_length=1, max_length=255), AfterValidator(_variable)]
+
+
+# What a process leaves
+
+
+class Output(Shape):
+    """One thing that a job has made: where it is, or the thing itself if it is small."""
+
+    name: Text | None = None
+    uri: Annotated[str | None, Field(min_length=1, max_length=2_048)] = None
+    inline: Annotated[str | None, Field(max_length=RESULT_MAX)] = None
+    sha256: Annotated[str | None, Field(pattern=r"^[0-9a-f]{64}$")] = None
+    type: Text | None = None
+
+    @model_validator(mode="after")
+    def _is_somewhere(self) -> Self:
+        if (self.uri is None) == (self.inline is None):
+            raise ValueError("an output has a uri or is inline")
+        if self.uri is not None and self.sha256 is None:
+            raise ValueError("an output that is elsewhere has a sha256")
+        return self
+
+
+class Result(Shape):
+    """What a job has made."""
+
+    outputs: Annotated[list[Output], Field(max_length=OUTPUTS_MAX)]
+
+
+def complaint_about(result: str) -> str | None:
+    """What is wrong with a result: it is JSON of the right shape, and not too long."""
+    if len(result.encode(errors="replace")) > RESULT_MAX:
+        return f"it has more than {RESULT_MAX} bytes"
+    try:
+        Result.model_validate({"outputs": parsed(result.encode())})
+    except (Malformed, UnicodeEncodeError) as error:
+        return str(error)
+    except ValidationError as error:
+        first = error.errors()[0]
+        return f"{'/'.join(map(str, first['loc']))}: {first['msg']}"
+    return None
+
+
+def _result(given: str) -> str:
+    if (wrong := complaint_about(given)) is not None:
+        raise ValueError(f"it is no result: {wrong}")
+    return given
+
+
+ResultText = Annotated[str, Field(max_length=RESULT_MAX), AfterValidator(_result)]
+
+
+# Reports
+
+
+class ReadingAsk(Shape):
+    """What a node says of one process."""
+
+    fence: Annotated[int, Field(ge=1, le=AMOUNT_MAX)]
+    run_ms: Whole
+    saved_ms: Whole = 0
+    exit: Annotated[Exit | None, Field(strict=False)] = None
+    exit_code: Annotated[int | None, Field(ge=0, le=255)] = None
+    result: ResultText | None = None
+
+    def to_core(self) -> core.Reading:
+        """The same, for the rules."""
+        return core.Reading(
+            fence=self.fence,
+            run_ms=self.run_ms,
+            saved_ms=self.saved_ms,
+            exit=self.exit,
+            exit_code=self.exit_code,
+            result=self.result,
+        )
+
+    @classmethod
+    def of(cls, reading: core.Reading) -> Self:
+        """A reading of the rules, told."""
+        return cls(
+            fence=reading.fence,
+            run_ms=reading.run_ms,
+            saved_ms=reading.saved_ms,
+            exit=reading.exit,
+            exit_code=reading.exit_code,
+            result=reading.result,
+        )
+
+
+class ReportAsk(Shape):
+    """All that a node knows; whose report it is, its address says."""
+
+    boot: Annotated[int, Field(ge=1, le=AMOUNT_MAX)]
+    n: Annotated[int, Field(ge=1, le=AMOUNT_MAX)]
+    at_us: Micros
+    heard_us: Micros | None = None
+    readings: Annotated[list[ReadingAsk], Field(max_length=READINGS_MAX)]
+
+    def to_core(self, node: str) -> core.Report:
+        """The same, for the rules."""
+        return core.Report(
+            node=NodeId(node),
+            boot=self.boot,
+            n=self.n,
+            at=self.at_us,
+            heard=self.heard_us,
+            readings=tuple(one.to_core() for one in self.readings),
+        )
+
+    @classmethod
+    def of(cls, report: core.Report) -> Self:
+        """A report of the rules, told."""
+        return cls(
+            boot=report.boot,
+            n=report.n,
+            at_us=report.at,
+            heard_us=report.heard,
+            readings=[ReadingAsk.of(one) for one in report.readings],
+        )
+
+
+# Orders
+
+
+class PieceTold(Shape):
+    """What a lease has of this node."""
+
+    gpus: Annotated[list[Gpu], Field(max_length=GPUS_MAX)]
+    slots: Annotated[int, Field(ge=0, le=SLOTS_MAX)]
+    cpu_milli: Whole = 0
+    ram_mib: Whole = 0
+
+    def to_core(self, node: NodeId) -> Piece:
+        """The same, for the rules."""
+        return Piece(node, tuple(self.gpus), self.slots, self.cpu_milli, self.ram_mib)
+
+    @classmethod
+    def of(cls, piece: Piece) -> Self:
+        """A piece of the rules, told."""
+        return cls(
+            gpus=list(piece.gpus),
+            slots=piece.slots,
+            cpu_milli=piece.cpu_milli,
+            ram_mib=piece.ram_mib,
+        )
+
+
+class ProgramTold(Shape):
+    """What a node runs, and what it lets it have."""
+
+    command: Annotated[list[Argument], Field(max_length=ARGUMENTS_MAX)]
+    env: Annotated[dict[Variable, Argument], Field(max_length=ARGUMENTS_MAX)]
+    memory_mib: Whole = 0
+    checkpoint_every_ms: Whole = 0
+
+    def to_core(self) -> Program:
+        """The same, for the rules."""
+        return Program(
+            command=tuple(self.command),
+            env=tuple(sorted(self.env.items())),
+            memory_mib=self.memory_mib,
+            checkpoint_every_ms=self.checkpoint_every_ms,
+        )
+
+    @classmethod
+    def of(cls, program: Program) -> Self:
+        """A program of the rules, told."""
+        return cls(
+            command=list(program.command),
+            env=dict(program.env),
+            memory_mib=program.memory_mib,
+            checkpoint_every_ms=program.checkpoint_every_ms,
+        )
+
+
+class OrderTold(Shape):
+    """A lease that a node has."""
+
+    fence: Annotated[int, Field(ge=1, le=AMOUNT_MAX)]
+    org: Text
+    job: Text
+    attempt: Annotated[int, Field(ge=1, le=AMOUNT_MAX)]
+    piece: PieceTold
+    lasts_us: Annotated[Micros, Field(description="from when the report was sent")]
+    run_ms_max: Whole
+    program: ProgramTold
+    nodes: list[Text]
+    stop: bool = False
+
+    def to_core(self, node: NodeId) -> core.Order:
+        """The same, for the rules."""
+        return core.Order(
+            fence=self.fence,
+            org=self.org,
+            job=JobId(self.job),
+            attempt=self.attempt,
+            piece=self.piece.to_core(node),
+            lasts=self.lasts_us,
+            run_ms_max=self.run_ms_max,
+            program=self.program.to_core(),
+            nodes=tuple(NodeId(one) for one in self.nodes),
+            stop=self.stop,
+        )
+
+    @classmethod
+    def of(cls, order: core.Order) -> Self:
+        """An order of the rules, told."""
+        return cls(
+            fence=order.fence,
+            org=order.org,
+            job=order.job,
+            attempt=order.attempt,
+            piece=PieceTold.of(order.piece),
+            lasts_us=order.lasts,
+            run_ms_max=order.run_ms_max,
+            program=ProgramTold.of(order.program),
+            nodes=list(order.nodes),
+            stop=order.stop,
+        )
+
+
+class OrdersTold(Shape):
+    """All leases of a node; what is not among them has no right."""
+
+    boot: Whole
+    n: Whole
+    at_us: Micros
+    leases: list[OrderTold]
+
+    def to_core(self, node: NodeId) -> core.Orders:
+        """The same, for the rules."""
+        return core.Orders(
+            node=node,
+            boot=self.boot,
+            n=self.n,
+            at=self.at_us,
+            leases=tuple(one.to_core(node) for one in self.leases),
+        )
+
+    @classmethod
+    def of(cls, orders: core.Orders) -> Self:
+        """Orders of the rules, told."""
+        return cls(
+            boot=orders.boot,
+            n=orders.n,
+            at_us=orders.at,
+            leases=[OrderTold.of(one) for one in orders.leases],
+        )
+
+
+class ReportTold(Shape):
+    """The answer to a report: no orders if a later one was heard, or nobody knows the node."""
+
+    orders: OrdersTold | None
+
+    @classmethod
+    def of(cls, orders: core.Orders | None) -> Self:
+        """What the rules answer, told."""
+        return cls(orders=None if orders is None else OrdersTold.of(orders))
+
+
+# Nodes
+
+
+class NodeAsk(Shape):
+    """A node as it registers itself."""
+
+    gpu_type: Text
+    gpus: Annotated[int, Field(ge=0, le=GPUS_MAX)]
+    slots: Annotated[int, Field(ge=1, le=SLOTS_MAX)] = 1
+    memory_gib: Annotated[Whole, Field(description="of each GPU")] = 0
+    cpu_milli: Whole = 0
+    ram_mib: Whole = 0
+    island: Annotated[str, Field(max_length=255)] = ""
+    rack: Annotated[str, Field(max_length=255)] = ""
+    region: Annotated[str, Field(max_length=255)] = ""
+    labels: Annotated[Names, Field(default_factory=list)]
+
+    def to_core(self, node: str, state: NodeState = NodeState.READY) -> Node:
+        """The same, for the rules."""
+        return Node(
+            id=NodeId(node),
+            gpu_type=self.gpu_type,
+            gpus=self.gpus,
+            slots=self.slots,
+            memory_gib=self.memory_gib,
+            cpu_milli=self.cpu_milli,
+            ram_mib=self.ram_mib,
+            island=self.island,
+            rack=self.rack,
+            region=self.region,
+            labels=tuple(sorted(set(self.labels))),
+            state=state,
+        )
+
+
+# Logs
+
+
+class LogAsk(Shape):
+    """A part of what a process has printed, and how far it says that it is.
+
+    Positions are bytes as they were printed: the text is what can be read of `size` of them.
+    """
+
+    fence: Annotated[int, Field(ge=1, le=AMOUNT_MAX)]
+    offset: Whole
+    size: Annotated[int, Field(ge=0, le=LOG_MAX)]
+    text: Annotated[str, Field(max_length=LOG_MAX), AfterValidator(_no_nul)]
+    progress_ppm: Annotated[int | None, Field(ge=0, le=1_000_000)] = None
+
+
+class LogTold(Shape):
+    """Up to where the pool has a log: whatever was sent, the next part begins there."""
+
+    offset: Whole
+
+
+# As text
+
+
+def written(told: Shape) -> dict[str, Any]:
+    """A shape as JSON values, without what has its usual value."""
+    return told.model_dump(mode="json", exclude_defaults=True)
+
+
+def orders_of(body: str, node: str) -> core.Orders | None:
+    """The orders that an answer brings to a node; `ValueError` if it is no such answer."""
+    told = ReportTold.model_validate(parsed(body.encode()))
+    return None if told.orders is None else told.orders.to_core(NodeId(node))

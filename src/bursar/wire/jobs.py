@@ -1,0 +1,390 @@
+"""Jobs over HTTP: what can be asked to run, what that means to ledger and pool, how jobs are told.
+
+A request says what shall run and what it may cost; the rules of the ledger see a hold of so many
+GPUs for so long, a pool sees a shape and a program.
+"""
+
+import json
+from hashlib import sha256
+from typing import Annotated, Any, Final, Literal, NamedTuple, Self
+
+from pydantic import AfterValidator, Field, model_validator
+
+from bursar.core.dispatch.ends import GRACE_MS
+from bursar.core.ids import AccountId, HoldId, JobId, UserId
+from bursar.core.ledger import events
+from bursar.core.ledger import values as core
+from bursar.core.ledger.commands import Reserve
+from bursar.core.ledger.quote import Quote
+from bursar.core.messages import Program, Spec
+from bursar.core.money import usage_price
+from bursar.core.scheduling.jobs import CLASS_MAX, TASKS_MAX
+from bursar.core.scheduling.jobs import Shape as Needs
+from bursar.core.scheduling.machines import Level
+from bursar.wire.answers import Answer, Rate
+from bursar.wire.problems import of_refusal
+from bursar.wire.shapes import GPUS_MAX, Id, Making, Micros, Shape, Text, Time
+
+DAY_S: Final = 86_400
+RUN_S_MAX: Final = 60 * DAY_S  # the hold of a job lasts no longer
+ROLLING_MS: Final = 15 * 60_000  # run time that a rolling hold covers at first
+ON_A_NODE: Final = 8  # GPUs of one task, if nothing is said of nodes
+PROGRAM_MAX: Final = 65_536  # bytes of a command and its environment
+REQUEUES: Final = 10  # starts after ends that were not the job's own, if it does not say
+
+State = Literal[
+    "queued",
+    "starting",
+    "running",
+    "stopping",
+    "out_of_credits",
+    "succeeded",
+    "failed",
+    "cancelled",
+    "expired",
+]
+
+
+def _kept(given: str) -> str:
+    if "\0" in given:
+        raise ValueError("it has a character that no program can be given")
+    return given
+
+
+Word = Annotated[str, Field(max_length=32_768), AfterValidator(_kept)]
+Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,254}$")]
+Names = Annotated[list[Text], Field(max_length=16)]
+
+
+class Topology(Shape):
+    """How a job's GPUs lie: on so many nodes, this close together."""
+
+    nodes: Annotated[int, Field(ge=1, le=TASKS_MAX)] = 1
+    within: Literal["node", "island", "rack", "pool"] = "pool"
+
+
+class Gpus(Shape):
+    """The GPUs that a job needs at once."""
+
+    types: Annotated[list[Text], Field(min_length=1, max_length=16)]
+    count: Annotated[int, Field(ge=1, le=GPUS_MAX, description="in all")] = 1
+    memory_gib_min: Annotated[int, Field(ge=0, le=100_000, description="of each GPU")] = 0
+    fraction_milli: Annotated[
+        int | None, Field(ge=1, le=1_000, description="a part of one GPU, in thousandths")
+    ] = None
+    topology: Topology | None = None
+
+    @model_validator(mode="after")
+    def _can_be_placed(self) -> Self:
+        if len(set(self.types)) < len(self.types):
+            raise ValueError("types: each is named once, the most welcome first")
+        if self.fraction_milli is not None and self.count != 1:
+            raise ValueError("fraction_milli: a part of a GPU goes with a count of 1")
+        if self.count % self.nodes:
+            raise ValueError(
+                f"topology: {self.count} GPUs do not spread evenly over {self.nodes} nodes;"
+                " say topology.nodes so that they do"
+            )
+        return self
+
+    @property
+    def nodes(self) -> int:
+        """On how many nodes it lies; if it does not say, on as few as have room for eight each."""
+        if self.topology is not None:
+            return self.topology.nodes
+        return -(-self.count // ON_A_NODE)
+
+    @property
+    def milli(self) -> int:
+        """What it takes in all, in thousandths of a GPU."""
+        return self.fraction_milli or self.count * 1_000
+
+
+class Checkpoint(Shape):
+    """That a job makes checkpoints, and how often."""
+
+    interval_seconds: Annotated[int, Field(ge=1, le=RUN_S_MAX)]
+
+
+class JobAsk(Shape):
+    """Run a command on GPUs, for at most so long."""
+
+    account_id: Id
+    user_id: Id | None = None
+    command: Annotated[list[Word], Field(min_length=1, max_length=1_024)]
+    gpus: Gpus
+    max_run_seconds: Annotated[int, Field(ge=1, le=RUN_S_MAX)]
+    likely_run_seconds: Annotated[int | None, Field(ge=0, le=RUN_S_MAX)] = None
+    tier: Annotated[Text | None, Field(description="of an org that has none of its own")] = None
+    priority_class: Annotated[int, Field(ge=0, le=CLASS_MAX)] = 0
+    preemptible: bool = True
+    requeues_max: Annotated[int, Field(ge=0, le=1_000)] = REQUEUES
+    checkpoint: Checkpoint | None = None
+    memory_mib: Annotated[int, Field(ge=0, le=2**40, description="on each node")] = 0
+    cpu_milli: Annotated[int, Field(ge=0, le=2**40, description="on each node")] = 0
+    regions: Names = Field(default_factory=list)
+    node_labels: Names = Field(default_factory=list, description="that its nodes must have")
+    job_kind: Text | None = None
+    labels: Annotated[dict[Text, Text], Field(max_length=64)] = Field(default_factory=dict)
+    env: Annotated[dict[Variable, Word], Field(max_length=1_024)] = Field(default_factory=dict)
+    max_cost_micros: Micros | None = None
+    hold: Literal["full", "rolling"] = "full"
+    pool: Text | None = None
+    id: Id | None = None
+    dry_run: bool = False
+
+    @model_validator(mode="after")
+    def _is_not_too_long(self) -> Self:
+        parts = [*self.command, *self.env, *self.env.values()]
+        if sum(len(part.encode()) for part in parts) > PROGRAM_MAX:
+            raise ValueError(f"command and env together have at most {PROGRAM_MAX:,} bytes")
+        if not self.command[0]:
+            raise ValueError("command: its first word names a program")
+        return self
+
+    @property
+    def run_ms(self) -> int:
+        """The longest run and the grace in which it stops."""
+        return self.max_run_seconds * 1_000 + GRACE_MS
+
+    @property
+    def held_ms(self) -> int:
+        """The run time that its hold covers at first."""
+        return self.run_ms if self.hold == "full" else min(self.run_ms, ROLLING_MS)
+
+    @property
+    def kept(self) -> dict[str, Any]:
+        """What is kept of the request: all but its id, with what was left out filled in."""
+        return self.model_dump(mode="json", exclude={"id", "dry_run"})
+
+    @property
+    def digest(self) -> str:
+        """A short text that is another for another request."""
+        told = json.dumps(self.kept, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+        return sha256(told.encode()).hexdigest()
+
+    def to_core(self, making: Making, user: str, asked_by: str | None) -> Reserve:
+        """The hold that is asked for; `user` is who asks if the body does not say."""
+        job = making.id("hold", self.id)
+        if self.id is None:
+            making.made = (*making.made, "context")  # which names the job
+        return Reserve(
+            hold=HoldId(job),
+            account=AccountId(self.account_id),
+            user=UserId(self.user_id or user),
+            run_ms=self.held_ms,
+            context=self.context(job),
+            asked_by=None if asked_by is None else UserId(asked_by),
+            for_job=True,
+            most=self.max_cost_micros,
+            about=self.digest,
+        )
+
+    def context(self, job: str) -> core.Context:
+        """What the hold is for."""
+        return core.Context(
+            gpu_types=tuple(self.gpus.types),
+            milli_gpus=self.gpus.milli,
+            region=self.regions[0] if len(self.regions) == 1 else None,
+            job_kind=self.job_kind,
+            priority_class=str(self.priority_class) if self.priority_class else None,
+            tier=self.tier,
+            job=JobId(job),
+        )
+
+    def spec(self) -> Spec:
+        """What its pool is told of it."""
+        estimate = self.likely_run_seconds
+        return Spec(
+            shape=self._needs(),
+            program=Program(
+                command=tuple(self.command),
+                env=tuple(sorted(self.env.items())),
+                memory_mib=self.memory_mib,
+                checkpoint_every_ms=(
+                    self.checkpoint.interval_seconds * 1_000 if self.checkpoint else 0
+                ),
+            ),
+            priority_class=self.priority_class,
+            preemptible=self.preemptible,
+            estimate_ms=None if estimate is None else estimate * 1_000,
+            requeues=self.requeues_max,
+        )
+
+    def _needs(self) -> Needs:
+        gpus = self.gpus
+        part = gpus.fraction_milli if gpus.fraction_milli != 1_000 else None
+        return Needs(
+            types=tuple(gpus.types),
+            tasks=gpus.nodes,
+            gpus=0 if part else gpus.count // gpus.nodes,
+            milli=part or 0,
+            memory_gib=gpus.memory_gib_min,
+            cpu_milli=self.cpu_milli,
+            ram_mib=self.memory_mib,
+            labels=tuple(sorted(set(self.node_labels))),
+            regions=tuple(sorted(set(self.regions))),
+            within=Level(gpus.topology.within if gpus.topology else "pool"),
+        )
+
+
+def first_difference(was: dict[str, Any], now: dict[str, Any]) -> str:
+    """The first field in which two requests differ, in the order in which they are described."""
+    for name in JobAsk.model_fields:
+        if was.get(name) != now.get(name):
+            return name
+    return "command"
+
+
+# Answers
+
+
+class JobSubmitted(Answer):
+    """A job that is there now, and what is set aside for it."""
+
+    id: str
+    account_id: str
+    user_id: str
+    state: Literal["queued"]
+    submitted_at: Time
+    held_micros: Micros
+    hold_expires_at: Time
+    rates: list[Rate]
+    dropped_gpu_types: list[str]
+
+    @classmethod
+    def of(cls, opened: events.HoldOpened) -> Self:
+        """A job, told by the hold that was opened for it."""
+        terms = opened.terms
+        return cls.model_construct(
+            id=terms.id,
+            account_id=terms.account,
+            user_id=terms.user,
+            state="queued",
+            submitted_at=opened.at,
+            held_micros=opened.open,
+            hold_expires_at=opened.expires_at,
+            rates=[
+                Rate(gpu_type=gpu_type, micros_per_gpu_hour=rate, price_version=version)
+                for (gpu_type, rate), version in zip(terms.rates, terms.price_versions, strict=True)
+            ],
+            dropped_gpu_types=list(opened.dropped),
+        )
+
+
+class JobQuote(Answer):
+    """What a job would take, and everything that stands against it; nothing was changed."""
+
+    held_micros: Micros
+    likely_micros: Micros
+    most_micros: Micros  # what it costs if it runs as long as it may, on the dearest type
+    spendable_micros: Micros
+    spendable_after_micros: Micros
+    micros_per_hour: Micros  # of the type that is preferred, all its GPUs
+    rates: list[Rate]
+    dropped_gpu_types: list[str]
+    pool: str
+    forbidden: list[dict[str, Any]]
+
+    @classmethod
+    def of(cls, quote: Quote, ask: JobAsk, pool: str) -> Self:
+        """A quote, told."""
+        milli, rates = ask.gpus.milli, [rate for _, rate in quote.rates]
+        return cls(
+            held_micros=quote.held,
+            likely_micros=quote.likely,
+            most_micros=usage_price(max(rates, default=0), milli, ask.run_ms),
+            spendable_micros=quote.spendable,
+            spendable_after_micros=max(quote.spendable - quote.held, 0),
+            micros_per_hour=(rates[0] * milli // 1_000) if rates else 0,
+            rates=[Rate(gpu_type=kind, micros_per_gpu_hour=rate) for kind, rate in quote.rates],
+            dropped_gpu_types=list(quote.dropped),
+            pool=pool,
+            forbidden=[of_refusal(refusal) for refusal in quote.forbidden],
+        )
+
+
+class Job(Answer):
+    """A job as its org knows it."""
+
+    id: str
+    account_id: str
+    user_id: str
+    pool: str
+    state: State
+    why: str
+    cancelling: bool  # somebody has asked to cancel it
+    attempt: int
+    gpu_type: str | None  # of its last attempt
+    submitted_at: Time
+    started_at: Time | None  # its last attempt
+    ended_at: Time | None
+    end_class: Literal["user", "platform", "preemption", "limit"] | None
+    exit_code: int | None
+    spent_micros: Micros
+    held_micros: Micros
+    owed_micros: Micros
+    max_cost_micros: Micros | None
+    hold: Literal["full", "rolling"]
+    hold_expires_at: Time
+    rates: list[Rate]
+    max_run_seconds: int | None
+    command: list[str]
+    gpus: dict[str, Any] | None
+    labels: dict[str, str]
+    env_names: list[str]  # what is in them may be secret
+    priority_class: int
+    preemptible: bool
+    steps: int  # of its history
+
+
+class JobStep(Answer):
+    """A step of a job's life."""
+
+    number: int
+    at: Time
+    state: State
+    why: str
+    attempt: int
+    gpu_type: str | None
+    exit_code: int | None
+    spent_micros: Micros
+    held_micros: Micros
+
+
+class JobSpent(Answer):
+    """What a job was charged so far; told to those who watch, between two steps."""
+
+    spent_micros: Micros
+    held_micros: Micros
+
+
+class JobResult(Answer):
+    """What a job has left: the manifest that it wrote, if it wrote one."""
+
+    job_id: str
+    state: State
+    ended_at: Time
+    exit_code: int | None
+    manifest: Any | None
+
+
+class Cancelled(Answer):
+    """That a job is to end; or that it was over before anybody asked."""
+
+    id: str
+    cancelling: bool
+
+
+class Manifest(NamedTuple):
+    """What a job wrote about what it left."""
+
+    text: str | None
+
+    @property
+    def value(self) -> Any:
+        """As JSON, if it is; else the text itself."""
+        try:
+            return None if self.text is None else json.loads(self.text)
+        except ValueError:
+            return self.text

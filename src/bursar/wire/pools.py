@@ -1,0 +1,133 @@
+"""Pools and nodes as they are asked for and told."""
+
+from collections import Counter
+from typing import Annotated, Final, Literal, Self
+
+from pydantic import Field
+
+from bursar.core.dispatch.life import LIVE, State
+from bursar.core.dispatch.pool import is_usable
+from bursar.core.dispatch.state import Machine, Pool
+from bursar.core.instant import MILLISECOND
+from bursar.core.scheduling.machines import MILLI, Node, NodeState
+from bursar.core.value import altered
+from bursar.wire.shapes import Shape
+
+NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
+
+
+class PoolAsk(Shape):
+    """A pool to begin."""
+
+    id: Annotated[str, Field(pattern=NAME, examples=["main"])]
+
+
+class TypeTold(Shape):
+    """What a pool has of one GPU type."""
+
+    gpu_type: str
+    gpus: Annotated[int, Field(description="of nodes that can be used")]
+    free_milli_gpus: int
+
+
+class PoolTold(Shape):
+    """A pool: what it has, and what waits for it."""
+
+    id: str
+    nodes: int
+    types: list[TypeTold]
+    queued: int
+    running: int
+    out_of_credits: int
+
+    @classmethod
+    def of(cls, id: str, pool: Pool) -> Self:
+        """A pool of the rules, told."""
+        usable = [one for one in pool.machines.values() if is_usable(one, pool.now)]
+        gpus: Counter[str] = Counter()
+        free: Counter[str] = Counter()
+        for one in usable:
+            gpus[one.node.gpu_type] += one.node.gpus
+            free[one.node.gpu_type] += _free(pool, one)
+        states = Counter(job.state for job in pool.jobs.values())
+        return cls(
+            id=id,
+            nodes=len(usable),
+            types=[
+                TypeTold(gpu_type=name, gpus=gpus[name], free_milli_gpus=free[name])
+                for name in sorted(gpus)
+            ],
+            queued=states[State.QUEUED],
+            running=sum(states[one] for one in LIVE),
+            out_of_credits=states[State.OUT_OF_CREDITS],
+        )
+
+
+def _free(pool: Pool, machine: Machine) -> int:
+    """What is free of a node, in thousandths of a GPU."""
+    node = machine.node
+    taken = 0
+    for fence in pool.on_node.get(node.id, ()):
+        part = pool.leases[fence].on(node.id)
+        assert part is not None
+        taken += len(part.piece.gpus) * part.piece.slots
+    return (node.gpus * node.slots - taken) * MILLI // node.slots
+
+
+class PoolsTold(Shape):
+    """All pools."""
+
+    pools: list[PoolTold]
+
+
+class NodeTold(Shape):
+    """A node, and what is taken of it."""
+
+    id: str
+    gpu_type: str
+    gpus: int
+    free_milli_gpus: int
+    leases: int
+    state: Annotated[NodeState, Field(description="what it can be used for now")]
+    operators_state: Annotated[NodeState, Field(description="what an operator has said of it")]
+    wrong_clock: Annotated[bool, Field(description="its clock does not run as the pool's does")]
+    heard_ms_ago: int | None
+    region: str
+    rack: str
+    labels: list[str]
+
+    @classmethod
+    def of(cls, pool: Pool, machine: Machine) -> Self:
+        """A node of the rules, told."""
+        node, heard_at = machine.node, machine.heard_at
+        usable = is_usable(machine, pool.now)
+        return cls(
+            id=node.id,
+            gpu_type=node.gpu_type,
+            gpus=node.gpus,
+            free_milli_gpus=_free(pool, machine),
+            leases=len(pool.on_node.get(node.id, ())),
+            state=node.state if usable else NodeState.DEAD,
+            operators_state=node.state,
+            wrong_clock=machine.wrong_clock,
+            heard_ms_ago=None if heard_at is None else (pool.now - heard_at) // MILLISECOND,
+            region=node.region,
+            rack=node.rack,
+            labels=list(node.labels),
+        )
+
+
+class NodesTold(Shape):
+    """The nodes of a pool."""
+
+    nodes: list[NodeTold]
+
+
+class StateAsk(Shape):
+    """What a node shall be used for."""
+
+    state: Literal["ready", "draining"]
+
+    def applied(self, node: Node) -> Node:
+        """The node, in that state."""
+        return altered(node, state=NodeState(self.state))

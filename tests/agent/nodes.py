@@ -1,0 +1,96 @@
+"""A node to run real processes on, and patience."""
+
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from bursar.agent.clock import running_time
+from bursar.agent.local.processes import Place, Processes
+from bursar.core.dispatch.agent import Process, Run
+from bursar.core.dispatch.reports import Order
+from bursar.core.ids import JobId
+from bursar.core.instant import MINUTE, Instant
+from bursar.core.messages import Program
+from bursar.core.scheduling.machines import NodeId, Piece
+
+N1 = NodeId("n1")
+PATIENCE_S = 120.0  # of a machine that has much else to do
+T = TypeVar("T")
+
+
+def eventually(look: Callable[[], T | None], what: str = "it") -> T:
+    """What a look finds at last; fails if it finds nothing for very long."""
+    give_up_at = time.monotonic() + PATIENCE_S
+    while time.monotonic() < give_up_at:
+        if found := look():
+            return found
+        time.sleep(0.02)
+    raise AssertionError(f"{what} did not come about")
+
+
+def python(source: str, *arguments: str) -> tuple[str, ...]:
+    """A command that runs a program, as `-c` would."""
+    return sys.executable, "-I", "-S", "-c", textwrap.dedent(source), *arguments
+
+
+def order(fence: int, *command: str, gpus: tuple[int, ...] = (0,), **program: Any) -> Order:
+    """A lease of a job that runs a command."""
+    return Order(
+        fence=fence, org="acme", job=JobId("job"), attempt=fence, piece=Piece(N1, gpus, 1),
+        lasts=MINUTE, run_ms_max=600_000, nodes=(N1,),
+        program=Program(command=command, **program),
+    )  # fmt: skip
+
+
+class Bench:
+    """A folder and the processes in it."""
+
+    def __init__(self, folder: Path, **place: Any) -> None:
+        self.place = replace(Place(folder=folder), **place)
+        self.processes = Processes(self.place)
+
+    def again(self) -> "Bench":
+        """The same node, looked after by somebody who knows nothing of it yet."""
+        return Bench(self.place.folder)
+
+    def run(self, order: Order, *, until: Instant | None = None) -> int:
+        """Start something; its fence."""
+        self.processes.run(Run(order=order, until=until or running_time() + 10 * MINUTE))
+        return order.fence
+
+    def begun(self, fence: int) -> Path:
+        """Its folder, once it has started."""
+        folder = self.processes.attempts / str(fence)
+        eventually((folder / "started.json").exists, "a start")
+        return folder
+
+    def printed(self, fence: int, text: str) -> None:
+        """Wait until it has printed something."""
+        eventually(lambda: text in self.log(fence), text)
+
+    def ended(self, fence: int) -> Process:
+        """Its entry once it has ended."""
+        return eventually(lambda: self._ended(fence), f"the end of {fence}")
+
+    def _ended(self, fence: int) -> Process | None:
+        one = self.processes.table()[fence]
+        return None if one.exit is None else one
+
+    def log(self, fence: int) -> str:
+        path = self.processes.attempts / str(fence) / "log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+
+def is_running(mark: str) -> bool:
+    """Whether a process on this machine has this text among its arguments."""
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if mark.encode() in path.read_bytes().split(b"\0"):
+                return True
+        except OSError:
+            continue
+    return False

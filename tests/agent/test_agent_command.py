@@ -1,0 +1,170 @@
+"""`bursar agent` as a program: over HTTP, killed, started again (F5, S10)."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from bursar.agent.local.processes import Place, Processes
+from bursar.core.dispatch.life import State
+from bursar.core.messages import Why
+from tests.agent.nodes import eventually, python
+from tests.agent.pools import OverHttp, RealPool
+
+APPENDS = """
+import os, sys, time
+with open(sys.argv[1], "a") as file:
+    file.write(os.environ["BURSAR_FENCE"] + "\\n")
+print("started", flush=True)
+while not os.path.exists(sys.argv[1] + ".go"):
+    time.sleep(0.02)
+print("done")
+"""
+
+
+@contextmanager
+def agent(
+    office: OverHttp, state: Path, *options: str, key: str = OverHttp.KEY
+) -> Iterator["subprocess.Popen[str]"]:
+    """The program, which has said that it is ready, or has ended."""
+    command = [sys.executable, "-m", "bursar", "agent", "--server", office.url, "--pool", "p1"]
+    command += ["--node", "n1", "--gpus", "2xH100", "--state", str(state), *options]
+    with subprocess.Popen(
+        command,
+        env={**os.environ, "BURSAR_KEY": key},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as program:
+        assert program.stdout is not None
+        program.stdout.readline()
+        try:
+            yield program
+        finally:
+            if program.poll() is None:
+                program.terminate()
+            program.communicate()
+
+
+@pytest.fixture
+def office() -> Iterator[OverHttp]:
+    with OverHttp(RealPool()) as office:
+        yield office
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "state"
+    yield folder
+    if folder.exists():
+        processes = Processes(Place(folder=folder))
+        for fence in processes.table():
+            processes.kill(fence)
+        eventually(lambda: all(one.exit for one in processes.table().values()))
+
+
+@pytest.mark.slow
+def test_an_agent_that_is_killed_and_started_again_goes_on(
+    office: OverHttp, state: Path, tmp_path: Path
+) -> None:
+    """Killed with -9: its process runs on, is adopted, ends once, and its log is there."""
+    pool, starts = office.pool, tmp_path / "starts"
+    key = pool.enqueue("job", *python(APPENDS, str(starts)))
+    with agent(office, state) as first:
+        node = office.nodes["n1"]
+        assert ("H100", 2) == (node.gpu_type, node.gpus)
+        assert node.cpu_milli > 0
+        eventually(lambda: pool.reports, "a report")
+        pool.place(key)
+        eventually(lambda: pool.job(key).state is State.RUNNING, "a start")
+        first.kill()
+    with agent(office, state):
+        eventually(lambda: {1, 2} == {told.boot for told in pool.reports}, "a second agent")
+        Path(f"{starts}.go").touch()
+        eventually(lambda: pool.job(key).state is State.SUCCEEDED, "the end")
+        eventually(lambda: "started\ndone\n" in office.logs.values(), "the log")
+        eventually(lambda: not any((state / "ended").iterdir()), "an empty folder")
+
+    assert 1 == len(starts.read_text().split())
+    assert [Why.FINISHED] == [end.why for end in pool.ends(key)]
+    assert {"wait_ms=5000"} == set(office.waits)
+
+
+@pytest.mark.slow
+def test_an_agent_that_is_never_started_again_leaves_nothing_running(
+    office: OverHttp, state: Path, tmp_path: Path
+) -> None:
+    """Its guard ends the process when the lease is over by the node's clock (IS7)."""
+    pool = office.pool
+    key = pool.enqueue("job", *python(APPENDS, str(tmp_path / "starts")))
+    with agent(office, state) as first:
+        eventually(lambda: pool.reports, "a report")
+        fence = pool.place(key)
+        eventually(lambda: pool.job(key).state is State.RUNNING, "a start")
+        first.kill()
+    ended = state / "attempts" / str(fence) / "exit.json"
+    eventually(ended.exists, "the end")
+
+    assert '"exit": "killed"' in ended.read_text()
+
+
+def test_a_second_agent_is_told_that_there_is_one(office: OverHttp, state: Path) -> None:
+    with agent(office, state), agent(office, state) as second:
+        _, said = second.communicate()
+
+    assert 2 == second.returncode
+    assert "another agent works in" in said
+
+
+def test_a_wrong_key_is_told(office: OverHttp, state: Path) -> None:
+    """And not tried for ever: waiting does not help."""
+    with agent(office, state, key="another") as program:
+        _, said = program.communicate()
+
+    assert 7 == program.returncode, said
+    assert "nope" in said
+
+
+def test_a_service_that_is_down_is_waited_for(office: OverHttp, state: Path) -> None:
+    office.down = True
+    command = [sys.executable, "-m", "bursar", "agent", "--server", office.url, "--pool", "p1"]
+    command += ["--node", "n1", "--gpus", "2xH100", "--state", str(state)]
+    with subprocess.Popen(
+        command,
+        env={**os.environ, "BURSAR_KEY": OverHttp.KEY},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as program:
+        assert program.stderr is not None
+        assert "cannot be registered yet" in program.stderr.readline()
+        office.down = False
+        assert program.stdout is not None
+        assert "ready: n1 has 2 H100" in program.stdout.readline()
+        program.send_signal(signal.SIGTERM)
+        said, _ = program.communicate()
+
+    assert 0 == program.returncode
+    assert "what runs goes on" in said
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--gpus", "8 cards"), "write 8xH100"),
+        (("--run-as", "nobody-of-that-name"), "there is no user"),
+    ],
+)
+def test_what_makes_no_sense_is_told(
+    office: OverHttp, state: Path, options: tuple[str, ...], said: str
+) -> None:
+    with agent(office, state, *options) as program:
+        _, errors = program.communicate()
+
+    assert 2 == program.returncode
+    assert said in " ".join(errors.split())

@@ -1,0 +1,94 @@
+"""Which GPUs are here (S17)."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from bursar.agent import gpus
+from bursar.agent.gpus import Gpus, NoGpus, found, given, type_of
+
+# As much of NVIDIA's library as is asked for.
+LIBRARY = """
+#include <string.h>
+typedef struct { unsigned long long total, free, used; } memory;
+static const char *names[] = { NAMES };
+int nvmlInit_v2(void) { return STATUS; }
+int nvmlShutdown(void) { return 0; }
+int nvmlDeviceGetCount_v2(unsigned *count) { *count = sizeof names / sizeof *names; return 0; }
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, const char **device)
+    { *device = names[index]; return 0; }
+int nvmlDeviceGetName(const char *device, char *name, unsigned size)
+    { strncpy(name, device, size); return 0; }
+int nvmlDeviceGetMemoryInfo(const char *device, memory *told)
+    { told->total = 85520809984ULL; return 0; }
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "want"),
+    [("8xH100", Gpus("H100", 8)), ("H100", Gpus("H100", 1)), ("0xA100", Gpus("A100", 0))],
+)
+def test_gpus_can_be_said(text: str, want: Gpus) -> None:
+    assert want == given(text)
+
+
+@pytest.mark.parametrize("text", ["", "8x", "8 H100", "8xH100 ", "-1xH100", "99999xH100"])
+def test_what_names_no_gpus_is_told(text: str) -> None:
+    with pytest.raises(NoGpus, match="write 8xH100"):
+        given(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "type"),
+    [
+        ("NVIDIA H100 80GB HBM3", "H100"),
+        ("NVIDIA A100-SXM4-80GB", "A100"),
+        ("NVIDIA A100-PCIE-40GB", "A100-PCIE"),
+        ("Tesla V100-SXM2-32GB", "V100"),
+        ("NVIDIA GeForce RTX 4090", "RTX-4090"),
+        ("NVIDIA L40S", "L40S"),
+        ("NVIDIA", "NVIDIA"),
+    ],
+)
+def test_a_gpu_is_called_as_people_call_it(name: str, type: str) -> None:
+    assert type == type_of(name)
+
+
+def built(folder: Path, *names: str, status: int = 0) -> str:
+    """A library that knows GPUs of these names."""
+    if shutil.which("cc") is None:
+        pytest.skip("there is no compiler here")
+    source, library = folder / "nvml.c", folder / "nvml.so"
+    quoted = ", ".join(f'"{name}"' for name in names)
+    source.write_text(LIBRARY.replace("NAMES", quoted).replace("STATUS", str(status)))
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)
+    return str(library)
+
+
+def test_the_driver_is_asked(tmp_path: Path) -> None:
+    """Through its own library, as it is on a machine that has one."""
+    library = built(tmp_path, *["NVIDIA H100 80GB HBM3"] * 8)
+
+    assert Gpus("H100", 8, 80) == found(library)
+
+
+def test_a_node_has_gpus_of_one_type(tmp_path: Path) -> None:
+    with pytest.raises(NoGpus, match="one type"):
+        found(built(tmp_path, "NVIDIA H100", "NVIDIA L40S"))
+
+
+def test_a_driver_that_does_not_work_is_told(tmp_path: Path) -> None:
+    with pytest.raises(NoGpus, match="nvmlInit_v2 says 999"):
+        found(built(tmp_path, "NVIDIA H100", status=999))
+
+
+def test_a_machine_without_a_driver_is_told(tmp_path: Path) -> None:
+    with pytest.raises(NoGpus, match="--gpus 8xH100"):
+        found(str(tmp_path / "none.so"))
+
+
+def test_a_machine_has_processors_and_memory() -> None:
+    assert gpus.cpu_milli() >= 1_000
+    assert gpus.ram_mib() > 100

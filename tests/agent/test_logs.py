@@ -1,0 +1,178 @@
+"""Logs are sent in parts, from where the pool has them to, and removed when they are there."""
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from bursar.agent import logs as shipping
+from bursar.agent.logs import Logs, whole_characters
+from bursar.agent.talking import Refused, Unheard
+from bursar.wire.agents import LOG_MAX, LogAsk
+from tests.agent.nodes import Bench, eventually, order, python
+
+
+class Shelf:
+    """What a pool has of logs."""
+
+    def __init__(self) -> None:
+        self.texts: dict[int, str] = {}
+        self.sizes: dict[int, int] = {}
+        self.progress: dict[int, int | None] = {}
+        self.asks: list[LogAsk] = []
+        self.wrong: Exception | None = None
+
+    def take(self, ask: LogAsk) -> int:
+        self.asks.append(ask)
+        if self.wrong is not None:
+            raise self.wrong
+        if ask.offset == self.sizes.setdefault(ask.fence, 0):
+            self.texts[ask.fence] = self.texts.get(ask.fence, "") + ask.text
+            self.sizes[ask.fence] += ask.size
+            self.progress[ask.fence] = ask.progress_ppm
+        return self.sizes[ask.fence]
+
+
+@pytest.fixture
+def shelf() -> Shelf:
+    return Shelf()
+
+
+def logs_in(folder: Path, shelf: Shelf) -> Logs:
+    for kind in ("attempts", "ended"):
+        (folder / kind).mkdir(exist_ok=True)
+    return Logs(folder / "attempts", folder / "ended", shelf.take)
+
+
+def wrote(folder: Path, kind: str, fence: int, data: bytes) -> Path:
+    path = folder / kind / str(fence)
+    path.mkdir(parents=True, exist_ok=True)
+    with (path / "log").open("ab") as file:
+        file.write(data)
+    return path
+
+
+def test_a_log_is_sent_as_it_grows(tmp_path: Path, shelf: Shelf) -> None:
+    """Nothing twice, nothing left out; a character is sent when it is all there."""
+    logs = logs_in(tmp_path, shelf)
+    wrote(tmp_path, "attempts", 3, b"one\n" + "é".encode()[:1])
+    logs.step()
+    assert "one\n" == shelf.texts[3]
+    wrote(tmp_path, "attempts", 3, "é".encode()[1:] + b"\0\xff two")
+    logs.step()
+    logs.step()
+
+    assert "one\né\ufffd\ufffd two" == shelf.texts[3]
+    assert [0, 4] == [ask.offset for ask in shelf.asks]
+
+
+def test_a_long_log_is_sent_in_parts(tmp_path: Path, shelf: Shelf) -> None:
+    wrote(tmp_path, "attempts", 1, b"x" * (2 * LOG_MAX + 5))
+    logs_in(tmp_path, shelf).step()
+
+    assert [LOG_MAX, LOG_MAX, 5] == [ask.size for ask in shelf.asks]
+    assert 2 * LOG_MAX + 5 == len(shelf.texts[1])
+
+
+def test_an_agent_that_is_started_again_goes_on_where_the_pool_is(
+    tmp_path: Path, shelf: Shelf
+) -> None:
+    wrote(tmp_path, "attempts", 1, b"first ")
+    logs_in(tmp_path, shelf).step()
+    wrote(tmp_path, "attempts", 1, b"second")
+    logs_in(tmp_path, shelf).step()
+
+    assert "first second" == shelf.texts[1]
+
+
+def test_what_has_ended_is_removed_once_its_log_is_sent(tmp_path: Path, shelf: Shelf) -> None:
+    """And not before, however often nobody answers."""
+    logs = logs_in(tmp_path, shelf)
+    folder = wrote(tmp_path, "ended", 1, b"bye")
+    shelf.wrong = Unheard("gone")
+    with pytest.raises(Unheard):
+        logs.step()
+    assert folder.exists()
+    shelf.wrong = None
+    logs.step()
+
+    assert not folder.exists()
+    assert "bye" == shelf.texts[1]
+
+
+def test_what_the_pool_does_not_want_is_not_offered_again(tmp_path: Path, shelf: Shelf) -> None:
+    """Neither a log that is refused, nor one of which it has all that it keeps."""
+    logs = logs_in(tmp_path, shelf)
+    folder = wrote(tmp_path, "ended", 1, b"bye")
+    wrote(tmp_path, "attempts", 2, b"more")
+    shelf.wrong = Refused("no such lease")
+    logs.step()
+    logs.step()
+
+    assert [1, 2] == [ask.fence for ask in shelf.asks]
+    assert not folder.exists()
+    full = logs_in(tmp_path, Shelf())
+    full._send = lambda ask: 0  # it never has more
+    full.step()
+    full.step()
+
+
+def test_too_many_that_have_ended_are_not_kept(
+    tmp_path: Path, shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shipping, "ENDED_MAX", 2)
+    for fence in (1, 2, 10):
+        wrote(tmp_path, "ended", fence, b"bye")
+    shelf.wrong = Unheard("gone")
+    with pytest.raises(Unheard):
+        logs_in(tmp_path, shelf).step()
+
+    assert ["10", "2"] == sorted(one.name for one in (tmp_path / "ended").iterdir())
+
+
+def test_how_far_a_job_is_goes_with_its_log(tmp_path: Path, shelf: Shelf) -> None:
+    """As it says itself, in a file that its guard reads."""
+    bench = Bench(tmp_path)
+    source = "import os; open(os.environ['BURSAR_PROGRESS'], 'w').write('0.25'); print('hi')"
+    bench.ended(bench.run(order(1, *python(source))))
+    logs = Logs(bench.processes.attempts, bench.processes.ended, shelf.take)
+    logs.step()
+
+    assert ("hi\n", 250_000) == (shelf.texts[1], shelf.progress[1])
+
+
+def test_logs_are_sent_until_told_to_stop(
+    tmp_path: Path, shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pool that does not answer is asked again."""
+    monkeypatch.setattr(shipping, "EVERY_S", 0.01)
+    shelf.wrong = Unheard("gone")
+    logs, stopped = logs_in(tmp_path, shelf), threading.Event()
+    wrote(tmp_path, "attempts", 1, b"text")
+    thread = threading.Thread(target=logs.run, args=(stopped,))
+    thread.start()
+    eventually(lambda: len(shelf.asks) >= 2)
+    shelf.wrong = None
+    eventually(lambda: shelf.texts.get(1) == "text")
+    stopped.set()
+    thread.join()
+
+
+@pytest.mark.parametrize(
+    ("data", "whole"),
+    [
+        (b"", b""),
+        (b"ab", b"ab"),
+        ("aé".encode(), "aé".encode()),
+        ("aé".encode()[:-1], b"a"),
+        ("a€".encode()[:-1], b"a"),
+        ("a😀".encode()[:-1], b"a"),
+        ("a😀".encode()[:-3], b"a"),
+        ("a😀".encode(), "a😀".encode()),
+        (b"\xc3", b"\xc3"),
+        (b"a\x80\x80\x80\x80", b"a\x80\x80\x80\x80"),
+    ],
+)
+def test_a_character_is_not_cut(data: bytes, whole: bytes) -> None:
+    """Unless that is all there is."""
+    assert whole == whole_characters(data)

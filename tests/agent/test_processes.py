@@ -1,0 +1,530 @@
+"""Processes under guards: started once, ended in time, whatever becomes of everybody (S10, S17)."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bursar.agent.clock import running_time
+from bursar.agent.local import guard
+from bursar.core.dispatch.agent import Process
+from bursar.core.dispatch.state import Exit
+from bursar.core.instant import MINUTE, SECOND
+from bursar.core.scheduling.machines import Piece
+from tests.agent.nodes import N1, Bench, eventually, is_running, order, python
+
+SLEEPS = python("import time\nprint('up', flush=True)\ntime.sleep(600)")
+# Saves on SIGUSR1 and on SIGTERM, then ends as its argument says.
+SAVES = """
+import os, signal, sys, time
+def save(number, frame):
+    path = os.environ["BURSAR_CHECKPOINT_DIR"] + "/saved"
+    open(path + ".new", "w").close()
+    os.replace(path + ".new", path)
+    print("saved on", signal.Signals(number).name, flush=True)
+    if number == signal.SIGTERM:
+        sys.exit(int(sys.argv[1]))
+signal.signal(signal.SIGUSR1, save)
+signal.signal(signal.SIGTERM, save)
+print("up", flush=True)
+while True:
+    time.sleep(0.01)
+"""
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    bench = Bench(tmp_path)
+    yield bench
+    for fence in bench.processes.table():
+        bench.processes.kill(fence)
+    for fence in bench.processes.table():
+        bench.ended(fence)
+
+
+@pytest.mark.parametrize(
+    ("source", "exit", "code"),
+    [
+        ("pass", Exit.DONE, 0),
+        ("raise SystemExit(3)", Exit.FAILED, 3),
+        ("import os; os.kill(os.getpid(), 15)", Exit.FAILED, 128 + 15),
+        ("raise SystemExit(75)", Exit.FAILED, 75),
+    ],
+)
+def test_how_it_ends_is_told(bench: Bench, source: str, exit: Exit, code: int) -> None:
+    """Zero is done, all else has failed; a signal counts as shells count it."""
+    one = bench.ended(bench.run(order(1, *python(source))))
+
+    assert (exit, code, False) == (one.exit, one.exit_code, one.stopping)
+
+
+@pytest.mark.parametrize("command", [(), ("no-such-program-here",), (os.devnull,)])
+def test_what_cannot_be_run_has_failed_and_says_why(bench: Bench, command: tuple[str, ...]) -> None:
+    fence = bench.run(order(1, *command))
+    one = bench.ended(fence)
+
+    assert (Exit.FAILED, 127) == (one.exit, one.exit_code)
+    assert "bursar: it cannot be run: " in bench.log(fence)
+
+
+def test_run_time_counts_from_its_start_to_its_end(bench: Bench) -> None:
+    """By the node's running time, not by anything that can be put (M2, N2)."""
+    before = running_time()
+    one = bench.ended(bench.run(order(1, *python("import time; time.sleep(0.3)"))))
+    took = running_time() - before
+
+    assert 300 <= one.run_ms <= took // 1_000
+    assert before <= one.started_at
+    later = bench.processes.table()[1]
+    assert one.run_ms == later.run_ms, "it stays what it was"
+
+
+def test_run_time_grows_while_it_runs(bench: Bench) -> None:
+    fence = bench.run(order(1, *SLEEPS))
+    bench.begun(fence)
+    first = bench.processes.table()[fence]
+
+    assert first.exit is None
+    assert eventually(lambda: bench.processes.table()[fence].run_ms > first.run_ms + 100)
+
+
+def test_all_that_it_prints_is_kept(bench: Bench) -> None:
+    source = "import sys; print('out', flush=True); print('err', file=sys.stderr); print('é')"
+    fence = bench.run(order(1, *python(source), env=(("PYTHONIOENCODING", "utf-8"),)))
+    bench.ended(fence)
+
+    assert ["err", "out", "é"] == sorted(bench.log(fence).split())
+
+
+def test_a_log_has_a_bound_and_says_so(tmp_path: Path) -> None:
+    """The process goes on: what it prints beyond is thrown away."""
+    bench = Bench(tmp_path, log_bytes=1_000)
+    source = "for _ in range(20_000): print('x' * 99)\nopen('finished', 'w')"
+    fence = bench.run(order(1, *python(source)))
+
+    assert Exit.DONE is bench.ended(fence).exit
+    assert (bench.processes.attempts / "1" / "work" / "finished").exists()
+    kept, said = bench.log(fence).split("\nbursar: ")
+    assert 1_000 == len(kept)
+    assert "the log is full (1000 bytes): nothing more is kept\n" == said
+
+
+def test_it_knows_who_it_is_and_which_gpus_it_has(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has the job's variables and nothing of the agent's that is not plain (K32)."""
+    monkeypatch.setenv("BURSAR_KEY", "a secret")
+    source = "import json, os; print(json.dumps([dict(os.environ), os.getcwd()]))"
+    env = (("MODEL", "large"), ("CUDA_VISIBLE_DEVICES", "0,1,2"), ("BURSAR_FENCE", "99"))
+    fence = bench.run(order(7, *python(source), gpus=(2, 5), env=env))
+    bench.ended(fence)
+    found, cwd = json.loads(bench.log(fence))
+    folder = bench.processes.attempts / "7"
+
+    assert "BURSAR_KEY" not in found
+    assert ("large", "2,5", "PCI_BUS_ID") == tuple(
+        found[name] for name in ("MODEL", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
+    )
+    assert ("acme", "job", "7", "7", "n1", "n1", "0") == tuple(
+        found[f"BURSAR_{name}"]
+        for name in ("ORG_ID", "JOB_ID", "ATTEMPT", "FENCE", "NODE", "NODES", "NODE_RANK")
+    )
+    assert (str(folder / "work"),) * 2 == (cwd, found["HOME"])
+
+
+def test_what_it_is_told_is_data_and_never_a_shell_s(bench: Bench) -> None:
+    """Quotes, newlines and dollars arrive as they were sent (K31)."""
+    nasty = ("; echo no", "$(echo no)", "a\nb", "-c", "`no`", "é")
+    source = "import json, sys; print(json.dumps(sys.argv[1:]))"
+    fence = bench.run(order(1, *python(source, *nasty)))
+    bench.ended(fence)
+
+    assert list(nasty) == json.loads(bench.log(fence))
+
+
+def test_checkpoints_are_one_folder_for_all_attempts(bench: Bench) -> None:
+    """And their time is told, in run time of the attempt."""
+    path = "import os; path = os.environ['BURSAR_CHECKPOINT_DIR'] + '/saved'\n"
+    first = bench.run(order(1, *python(path + "open(path, 'w').write('step 5')")))
+    assert bench.ended(first).run_ms >= bench.ended(first).saved_ms
+    source = "import time; print(open(path).read(), flush=True); time.sleep(0.3); os.utime(path)"
+    second = bench.run(order(2, *python(path + source)))
+    one = bench.ended(second)
+
+    assert "step 5\n" == bench.log(second)
+    assert 300 <= one.saved_ms <= one.run_ms
+    third = bench.run(order(3, *python(path)))
+    assert 0 == bench.ended(third).saved_ms, "what an earlier attempt saved is not its own"
+
+
+@pytest.mark.parametrize(
+    ("code", "exit"), [(75, Exit.STOPPED), (1, Exit.STOPPED), (143, Exit.STOPPED)]
+)
+def test_a_process_saves_its_work_when_it_is_asked_to_stop(
+    bench: Bench, code: int, exit: Exit
+) -> None:
+    """SIGUSR1 and SIGTERM at the start of its grace; how it leaves is its own affair."""
+    fence = bench.run(order(1, *python(SAVES, str(code))))
+    bench.printed(fence, "up")
+    bench.processes.stop(fence, running_time() + 10 * MINUTE)
+    one = bench.ended(fence)
+
+    assert (exit, code, True) == (one.exit, one.exit_code, one.stopping)
+    assert ["saved on SIGTERM", "saved on SIGUSR1"] == sorted(bench.log(fence).splitlines()[1:])
+    assert 0 < one.saved_ms <= one.run_ms
+
+
+def test_who_saves_when_asked_to_stop_is_not_done_even_if_it_says_zero(bench: Bench) -> None:
+    """Many programs leave with 0 when they are terminated; that must not pass for a result."""
+    fence = bench.run(order(1, *python(SAVES, "0")))
+    bench.printed(fence, "up")
+    bench.processes.stop(fence, running_time() + 10 * MINUTE)
+
+    assert Exit.STOPPED is bench.ended(fence).exit
+
+
+def test_who_finishes_when_asked_to_stop_is_done(bench: Bench) -> None:
+    source = """
+        import signal, sys, time
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+        print("up", flush=True)
+        time.sleep(600)
+    """
+    fence = bench.run(order(1, *python(source)))
+    bench.printed(fence, "up")
+    bench.processes.stop(fence, running_time() + 10 * MINUTE)
+
+    assert Exit.DONE is bench.ended(fence).exit
+
+
+def test_who_does_not_know_the_signals_is_ended_by_sigterm(bench: Bench) -> None:
+    """SIGUSR1 would end it as well, before SIGTERM could be handled: it is not sent to it."""
+    source = """
+        import signal, sys, time
+        signal.signal(signal.SIGTERM, lambda *_: print("asked", flush=True) or sys.exit(75))
+        print("up", flush=True)
+        time.sleep(600)
+    """
+    fence = bench.run(order(1, *python(source)))
+    bench.printed(fence, "up")
+    bench.processes.stop(fence, running_time() + 10 * MINUTE)
+
+    assert (Exit.STOPPED, 75) == (bench.ended(fence).exit, bench.ended(fence).exit_code)
+    assert "up\nasked\n" == bench.log(fence)
+
+
+def test_who_does_not_stop_is_killed_when_its_grace_is_over(bench: Bench) -> None:
+    source = """
+        import signal, time
+        signal.signal(signal.SIGTERM, lambda *_: print("asked", flush=True))
+        print("up", flush=True)
+        while True:
+            time.sleep(1)
+    """
+    fence = bench.run(order(1, *python(source)))
+    bench.printed(fence, "up")
+    until = running_time() + SECOND
+    bench.processes.stop(fence, until)
+    one = bench.ended(fence)
+
+    assert (Exit.KILLED, 128 + 9) == (one.exit, one.exit_code)
+    assert one.started_at + one.run_ms * 1_000 >= until - 1_000, "not before"
+    assert ["up", "asked"] == bench.log(fence).splitlines()[:2]
+    assert "its time was over" in bench.log(fence)
+
+
+def test_a_checkpoint_is_asked_for_as_often_as_the_job_wants(bench: Bench) -> None:
+    fence = bench.run(order(1, *python(SAVES, "75"), checkpoint_every_ms=600))
+    eventually(lambda: bench.log(fence).count("saved on SIGUSR1") >= 2)
+
+    assert eventually(lambda: bench.processes.table()[fence].saved_ms) >= 500
+
+
+def test_a_process_ends_at_its_instant_although_nobody_asks(bench: Bench) -> None:
+    """The guard alone sees to it: no agent is needed (IS7)."""
+    until = running_time() + 1_500_000
+    fence = bench.run(order(1, *SLEEPS), until=until)
+    one = bench.ended(fence)
+
+    assert Exit.KILLED is one.exit
+    assert one.started_at + one.run_ms * 1_000 >= until - 1_000
+
+
+def test_its_instant_can_be_moved_on(bench: Bench) -> None:
+    """A later one counts, an earlier one does not."""
+    fence = bench.run(order(1, *SLEEPS), until=running_time() + 10 * MINUTE)
+    bench.printed(fence, "up")
+    bench.processes.prolong(fence, running_time())
+    first = bench.processes.table()[fence].run_ms
+    eventually(lambda: bench.processes.table()[fence].run_ms > first + 1_000)
+
+    assert bench.processes.table()[fence].exit is None
+    brief = bench.run(
+        order(2, *python("import time; time.sleep(2.5)")), until=running_time() + SECOND
+    )
+    until = running_time() + 10 * MINUTE
+    bench.processes.prolong(brief, until)
+    assert until == bench.processes.table()[brief].until
+    assert Exit.DONE is bench.ended(brief).exit
+
+
+def test_what_comes_too_late_is_not_started(bench: Bench) -> None:
+    """An agent may have slept between its decision and the start."""
+    fence = bench.run(order(1, *python("open('ran', 'w')")), until=running_time())
+    one = bench.ended(fence)
+
+    assert (Exit.KILLED, None, 0) == (one.exit, one.exit_code, one.run_ms)
+    assert not (bench.processes.attempts / "1" / "work" / "ran").exists()
+
+
+def test_who_has_no_right_is_ended_at_once(bench: Bench) -> None:
+    fence = bench.run(order(1, *SLEEPS))
+    bench.printed(fence, "up")
+    bench.processes.kill(fence)
+
+    assert Exit.KILLED is bench.ended(fence).exit
+    assert "it had no right to run any more" in bench.log(fence)
+
+
+ESCAPES = """
+import os, sys, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        print("away", flush=True)
+        time.sleep(600)
+    os._exit(0)
+os.wait()
+if sys.argv[1] == "stays":
+    time.sleep(600)
+while True:  # until its grandchild has spoken
+    time.sleep(0.5)
+    break
+"""
+
+
+@pytest.mark.parametrize("stays", ["stays", "leaves"])
+def test_nothing_gets_away_by_forking_twice(bench: Bench, stays: str) -> None:
+    """A session of its own and a dead parent do not help (K32)."""
+    mark = f"escapes-{os.getpid()}-{stays}"
+    fence = bench.run(order(1, *python(ESCAPES, stays, mark)))
+    bench.printed(fence, "away")
+    if stays == "stays":
+        assert is_running(mark)
+        bench.processes.kill(fence)
+    bench.ended(fence)
+
+    assert not is_running(mark)
+
+
+def test_memory_has_a_bound(bench: Bench) -> None:
+    """Of the process and all that it has started; the log says what it was."""
+    source = """
+        import os, time
+        if os.fork() == 0:
+            kept = bytearray(150 << 20)
+            time.sleep(600)
+        os.wait()
+    """
+    fence = bench.run(order(1, *python(source), memory_mib=120))
+    one = bench.ended(fence)
+
+    assert (Exit.FAILED, 128 + 9) == (one.exit, one.exit_code)
+    assert "it used more memory than it may" in bench.log(fence)
+    assert "120 are allowed" in bench.log(fence)
+
+
+def test_a_guard_that_is_terminated_lets_its_process_save(bench: Bench) -> None:
+    """As when the machine is shut down."""
+    fence = bench.run(order(1, *python(SAVES, "75")))
+    bench.printed(fence, "up")
+    os.kill(guard_of(bench, fence), signal.SIGTERM)
+
+    assert (Exit.STOPPED, 75) == (bench.ended(fence).exit, bench.ended(fence).exit_code)
+
+
+def guard_of(bench: Bench, fence: int) -> int:
+    """The number of a process's guard."""
+    folder = str(bench.processes.attempts / str(fence)).encode()
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        if folder in path.read_bytes().split(b"\0"):
+            return int(path.parent.name)
+    raise AssertionError("it has no guard")
+
+
+def test_a_guard_that_is_killed_takes_its_process_along(bench: Bench) -> None:
+    """What that has started is ended by whoever looks; then it is gone."""
+    mark = f"orphan-{os.getpid()}"
+    fence = bench.run(order(1, *python(ESCAPES, "stays", mark)))
+    bench.printed(fence, "away")
+    os.kill(guard_of(bench, fence), signal.SIGKILL)
+    one = bench.ended(fence)
+
+    assert (Exit.GONE, None) == (one.exit, one.exit_code)
+    assert not is_running(mark)
+    assert Exit.GONE is bench.again().ended(fence).exit
+
+
+def test_an_agent_that_is_started_again_finds_everything(bench: Bench) -> None:
+    """Running or not, asked to stop or not; and what it asks is heard (F5)."""
+    runs = bench.run(order(1, *SLEEPS, gpus=(3,)))
+    stops = bench.run(order(2, *python(SAVES, "75")))
+    ended = bench.run(order(3, *python("raise SystemExit(4)")))
+    bench.printed(runs, "up")
+    bench.printed(stops, "up")
+    bench.ended(ended)
+    bench.processes.prolong(runs, running_time() + 20 * MINUTE)
+    bench.processes.stop(stops, running_time() + 5 * MINUTE)
+    bench.ended(stops)
+    other = bench.again()
+    table = other.processes.table()
+
+    assert without_time(bench.processes.table()) == without_time(table)
+    assert (None, Piece(N1, (3,), 1), False) == (
+        table[runs].exit, table[runs].piece, table[runs].stopping,
+    )  # fmt: skip
+    assert (Exit.STOPPED, True) == (table[stops].exit, table[stops].stopping)
+    assert (Exit.FAILED, 4) == (table[ended].exit, table[ended].exit_code)
+    other.processes.kill(runs)
+    assert Exit.KILLED is other.ended(runs).exit
+
+
+def without_time(table: dict[int, Process]) -> list[tuple[object, ...]]:
+    return [
+        (one.fence, one.piece, one.started_at, one.until, one.stopping, one.exit, one.exit_code)
+        for one in table.values()
+    ]
+
+
+def test_what_ran_before_the_machine_was_started_is_gone(bench: Bench) -> None:
+    """Its clock counts from zero again; what was noted of it still counts (M4)."""
+    fence = bench.run(order(1, *SLEEPS))
+    folder = bench.begun(fence)
+    eventually((folder / "notes.json").exists)
+    bench.processes.kill(fence)
+    bench.ended(fence)
+    (folder / "exit.json").unlink()
+    told = json.loads((folder / "order.json").read_text())
+    (folder / "order.json").write_text(json.dumps({**told, "boot": "another"}))
+    (folder / "notes.json").write_text(json.dumps({"run_ms": 1234, "saved_ms": 1000}))
+    one = bench.again().processes.table()[fence]
+
+    assert (Exit.GONE, 1234, 1000) == (one.exit, one.run_ms, one.saved_ms)
+
+
+def test_what_is_forgotten_is_out_of_the_table(bench: Bench) -> None:
+    """Its log is kept until it has been sent."""
+    fence = bench.run(order(1, *python("print('hello')")))
+    bench.ended(fence)
+    bench.processes.forget(fence)
+
+    assert {} == bench.processes.table()
+    assert {} == bench.again().processes.table()
+    assert "hello\n" == (bench.processes.ended / "1" / "log").read_text()
+
+
+def test_what_was_half_made_is_cleared_away(bench: Bench) -> None:
+    """An agent was killed while it made a folder: nothing has started in it."""
+    (bench.processes.attempts / ".5").mkdir()
+    bench.again()
+
+    assert [] == list(bench.processes.attempts.iterdir())
+
+
+def test_a_result_is_told_with_the_end(bench: Bench) -> None:
+    """S9: where outputs are, with checksum and type, or small ones themselves."""
+    manifest = [
+        {"uri": "s3://models/final", "sha256": "0" * 64, "type": "application/x-tar"},
+        {"inline": "loss 0.1", "type": "text/plain"},
+    ]
+    source = "import os, sys; open(os.environ['BURSAR_RESULT'], 'w').write(sys.argv[1])"
+    fence = bench.run(order(1, *python(source, json.dumps(manifest))))
+    one = bench.ended(fence)
+
+    assert one.result is not None
+    assert manifest == json.loads(one.result)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("{", "not JSON"),
+        ('{"uri": "x"}', "outputs"),
+        ('[{"uri": "x"}]', "sha256"),
+        ('[{"uri": "x", "inline": "y", "sha256": "' + "0" * 64 + '"}]', "inline"),
+        ('[{"inline": "y", "inline": "z"}]', "twice"),
+        ('[{"inline": "y", "more": 1}]', "more"),
+    ],
+)
+def test_a_result_that_is_none_is_left_out_and_the_log_says_why(
+    bench: Bench, text: str, why: str
+) -> None:
+    source = "import os, sys; open(os.environ['BURSAR_RESULT'], 'w').write(sys.argv[1])"
+    fence = bench.run(order(1, *python(source, text)))
+    one = bench.ended(fence)
+
+    assert (Exit.DONE, None) == (one.exit, one.result)
+    assert "the result is not taken" in bench.log(fence)
+    assert why in bench.log(fence)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "os.symlink(sys.executable, path)",
+        "os.mkfifo(path)",
+        "os.mkdir(path)",
+        "open(path, 'w').write(' ' * 65537)",
+    ],
+)
+def test_only_a_small_plain_file_is_a_result(bench: Bench, source: str) -> None:
+    """A link could lead to what the process may not read itself (K33)."""
+    before = "import os, sys; path = os.environ['BURSAR_RESULT']\n"
+    one = bench.ended(bench.run(order(1, *python(before + source))))
+
+    assert (Exit.DONE, None) == (one.exit, one.result)
+    assert "the result is not taken" in bench.log(1)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_a_process_can_run_as_somebody_else(tmp_path: Path) -> None:
+    """It has its own folders and cannot write into its guard's (K32)."""
+    for folder in (tmp_path, *tmp_path.parents[:2]):
+        folder.chmod(folder.stat().st_mode | 0o011)
+    bench = Bench(tmp_path, uid=65_534, gid=65_534)
+    source = """
+        import os
+        assert os.getuid() == os.geteuid() == os.getgid() == 65534, os.getuid()
+        assert os.getgroups() == [65534]
+        open("mine", "w"), open(os.environ["BURSAR_RESULT"], "w").write("[]")
+        open(os.environ["BURSAR_CHECKPOINT_DIR"] + "/saved", "w")
+        for name in "asked.json", "exit.json", "more":
+            try:
+                open(os.environ["BURSAR_DIR"] + "/" + name, "w")
+            except PermissionError:
+                continue
+            raise AssertionError(name)
+    """
+    fence = bench.run(order(1, "python3", "-I", "-S", *python(source)[3:]))
+    one = bench.ended(fence)
+
+    assert (Exit.DONE, "[]") == (one.exit, one.result), bench.log(fence)
+
+
+def test_the_guard_needs_nothing_of_ours() -> None:
+    """It runs without site packages, and is small."""
+    source = (
+        "import runpy, sys; runpy.run_path(sys.argv[1], run_name='guard');"
+        "print([name for name in sys.modules if name.startswith('bursar')])"
+    )
+    told = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", source, guard.__file__],
+        check=True, capture_output=True, text=True,
+    )  # fmt: skip
+
+    assert "[]\n" == told.stdout

@@ -1,0 +1,314 @@
+"""A whole node against the rules of a pool: real processes, lost messages, agents that die."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from bursar.agent.disk import Disk
+from bursar.agent.local.processes import Place, Processes
+from bursar.agent.running import RESULTS_MAX, Running, affordable
+from bursar.agent.talking import Transport, Unheard
+from bursar.core.dispatch.agent import Process
+from bursar.core.dispatch.life import State
+from bursar.core.dispatch.reports import Orders, Report
+from bursar.core.dispatch.state import Exit, JobKey
+from bursar.core.instant import MILLISECOND
+from bursar.core.messages import Why
+from bursar.core.scheduling.machines import Piece
+from tests.agent.nodes import N1, eventually, python
+from tests.agent.pools import InMemory, RealPool
+
+EVERY = 200 * MILLISECOND
+# Counts to ten, one step in each file; begins after the last that is there.
+RESUMES = """
+import os, signal, sys, time
+here = os.environ["BURSAR_CHECKPOINT_DIR"]
+asked = []
+signal.signal(signal.SIGTERM, lambda *_: asked.append(True))
+step = int(open(here + "/step").read()) if os.path.exists(here + "/step") else 0
+print("from", step, flush=True)
+while step < 10:
+    time.sleep(0.05)
+    step += 1
+    if step == 5 and not os.path.exists(here + "/go"):
+        while not asked:
+            time.sleep(0.01)
+    if asked:
+        open(here + "/step", "w").write(str(step))
+        open(here + "/saved", "w").close()
+        sys.exit(75)
+open(os.environ["BURSAR_RESULT"], "w").write('[{"inline": "10"}]')
+"""
+
+
+@contextmanager
+def agent(folder: Path, transport: Transport) -> Iterator[Processes]:
+    """An agent that works on a node until the end of the block; what it runs goes on."""
+    stopped = threading.Event()
+    with Disk(folder, "p1", N1) as disk:
+        processes = Processes(Place(folder=disk.folder))
+        running = Running(N1, disk, processes, transport, every=EVERY, chance=lambda: 0.5)
+        thread = threading.Thread(target=running.run, args=(stopped,))
+        thread.start()
+        try:
+            yield processes
+        finally:
+            stopped.set()
+            thread.join()
+
+
+@pytest.fixture
+def pool() -> RealPool:
+    return RealPool()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path
+    processes = Processes(Place(folder=tmp_path))
+    for fence in processes.table():
+        processes.kill(fence)
+    eventually(lambda: all(one.exit for one in processes.table().values()))
+
+
+def heard(pool: RealPool) -> None:
+    eventually(lambda: pool.reports, "a report")
+
+
+def until(pool: RealPool, key: JobKey, *states: State) -> None:
+    eventually(lambda: pool.job(key).state in states, f"{states} of {pool.job(key)}")
+
+
+def test_a_job_runs_and_its_result_is_told(pool: RealPool, folder: Path) -> None:
+    """S9, S10: from its lease to its end, with code and manifest; then the node forgets it."""
+    source = """
+        import os
+        open(os.environ["BURSAR_RESULT"], "w").write('[{"inline": "42", "type": "text/plain"}]')
+    """
+    with agent(folder, InMemory(pool)) as processes:
+        heard(pool)
+        key = pool.enqueue("job", *python(source))
+        pool.place(key)
+        until(pool, key, State.SUCCEEDED)
+        eventually(lambda: not processes.table(), "an empty table")
+    (end,) = pool.ends(key)
+
+    assert (Why.FINISHED, 0, '[{"inline": "42", "type": "text/plain"}]', True) == (
+        end.why, end.exit_code, end.result, end.over,
+    )  # fmt: skip
+
+
+def test_a_job_that_fails_says_with_which_code(pool: RealPool, folder: Path) -> None:
+    with agent(folder, InMemory(pool)):
+        heard(pool)
+        key = pool.enqueue("job", *python("raise SystemExit(9)"))
+        pool.place(key)
+        until(pool, key, State.FAILED)
+    (end,) = pool.ends(key)
+
+    assert (Why.FAILED, 9, None) == (end.why, end.exit_code, end.result)
+
+
+def test_a_preempted_job_goes_on_where_it_was(pool: RealPool, folder: Path) -> None:
+    """It is asked to stop, saves, waits, and resumes: what it had saved is kept (M3)."""
+    with agent(folder, InMemory(pool)):
+        heard(pool)
+        key = pool.enqueue("job", *python(RESUMES))
+        first = pool.place(key)
+        until(pool, key, State.RUNNING)
+        eventually(lambda: "from 0" in log(folder, first), "a start")
+        pool.preempt(key)
+        until(pool, key, State.QUEUED)
+        (folder / "checkpoints" / "acme" / "job" / "go").touch()
+        pool.place(key)
+        until(pool, key, State.SUCCEEDED)
+    stopped, finished = pool.ends(key)
+
+    assert (Why.PREEMPTED, 75, False) == (stopped.why, stopped.exit_code, stopped.over)
+    assert stopped.kept_ms is None or stopped.kept_ms > 0
+    assert (Why.FINISHED, '[{"inline": "10"}]') == (finished.why, finished.result)
+
+
+def log(folder: Path, fence: object) -> str:
+    for kind in ("attempts", "ended"):
+        path = folder / kind / str(fence) / "log"
+        if path.exists():
+            return path.read_text()
+    return ""
+
+
+def test_a_withdrawn_job_is_stopped(pool: RealPool, folder: Path) -> None:
+    with agent(folder, InMemory(pool)):
+        heard(pool)
+        key = pool.enqueue("job", *python("import time; time.sleep(600)"))
+        pool.place(key)
+        until(pool, key, State.RUNNING)
+        pool.withdraw(key)
+        until(pool, key, State.CANCELLED)
+
+    assert [Why.CANCELLED] == [end.why for end in pool.ends(key)]
+
+
+APPENDS = """
+import os, sys, time
+with open(sys.argv[1], "a") as file:
+    file.write(os.environ["BURSAR_FENCE"] + "\\n")
+time.sleep(0.3)
+"""
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_whatever_is_lost_each_attempt_starts_once(
+    pool: RealPool, folder: Path, seed: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """A third of all reports and of all answers get lost; every job finishes at last (IS3)."""
+    starts = tmp_path_factory.mktemp("starts") / "starts"
+    keys = [pool.enqueue(f"job{n}", *python(APPENDS, str(starts))) for n in range(6)]
+    with agent(folder, InMemory(pool, lost=0.33, seed=seed)):
+        heard(pool)
+        eventually(lambda: placed_until_finished(pool, keys), "the end of all")
+    fences = starts.read_text().split()
+
+    assert len(keys) <= len(fences) == len(set(fences))
+    finished = [one for key in keys for one in pool.ends(key) if one.why is Why.FINISHED]
+    assert len(keys) == len(finished)
+
+
+def placed_until_finished(pool: RealPool, keys: list[JobKey]) -> bool:
+    """Play the scheduler: whoever waits gets one of two GPUs."""
+    for n, key in enumerate(keys):
+        if pool.job(key).state is State.QUEUED:
+            pool.place(key, n % 2)
+    return all(pool.job(key).state is State.SUCCEEDED for key in keys)
+
+
+def test_an_agent_that_comes_back_goes_on_with_what_runs(
+    pool: RealPool, folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """One attempt, one start, one end, although two agents saw to it (F5)."""
+    starts = tmp_path_factory.mktemp("starts") / "starts"
+    source = APPENDS.replace("0.3", "2")
+    with agent(folder, InMemory(pool)):
+        heard(pool)
+        key = pool.enqueue("job", *python(source, str(starts)))
+        pool.place(key)
+        until(pool, key, State.RUNNING)
+    with agent(folder, InMemory(pool)):
+        until(pool, key, State.SUCCEEDED)
+
+    assert 1 == len(starts.read_text().split())
+    assert {1, 2} == {told.boot for told in pool.reports}
+    assert [Why.FINISHED] == [end.why for end in pool.ends(key)]
+
+
+def test_an_older_fence_is_not_started(pool: RealPool, folder: Path) -> None:
+    """Whoever has begun a later one says that it is gone (IS6)."""
+    with Disk(folder, "p1", N1) as disk:
+        disk.remember(5)
+    with agent(folder, InMemory(pool)) as processes:
+        heard(pool)
+        key = pool.enqueue("job", *python("pass"))
+        assert 1 == pool.place(key)
+        until(pool, key, State.QUEUED)
+        assert {} == processes.table()
+
+    assert [Why.LOST] == [end.why for end in pool.ends(key)]
+
+
+class Scripted:
+    """A way to the pool that does as it is told."""
+
+    def __init__(self, does: Callable[[Report, int], Orders | None]) -> None:
+        self.does = does
+        self.waits: list[int] = []
+
+    def exchange(self, told: Report, wait_ms: int) -> Orders | None:
+        self.waits.append(wait_ms)
+        return self.does(told, wait_ms)
+
+
+def test_reports_go_on_while_nobody_answers(pool: RealPool, folder: Path) -> None:
+    """However it fails; and the pool is not asked to wait until it answers again."""
+    failures: list[Exception] = [Unheard("gone"), RuntimeError("a bug"), Unheard("gone")]
+
+    def fails_first(told: Report, wait_ms: int) -> Orders | None:
+        if failures:
+            raise failures.pop()
+        return pool.take(told)
+
+    transport = Scripted(fails_first)
+    with agent(folder, transport):
+        eventually(lambda: len(pool.reports) >= 2 and transport.waits[-1] > 0)
+
+    assert EVERY // MILLISECOND == transport.waits[0]
+    assert 0 in transport.waits
+    assert [] == failures
+
+
+def test_an_answer_that_never_comes_holds_nothing_up(pool: RealPool, folder: Path) -> None:
+    """Later reports go out beside it; what comes late is not followed."""
+    silent = threading.Event()
+
+    def first_hangs(told: Report, wait_ms: int) -> Orders | None:
+        orders = pool.take(told)
+        if told.n == 1:
+            silent.wait(60)
+        return orders
+
+    key = pool.enqueue("job", *python("import time; time.sleep(600)"))
+    with agent(folder, Scripted(first_hangs)) as processes:
+        heard(pool)
+        pool.place(key)
+        until(pool, key, State.RUNNING)
+        silent.set()  # the old answer knows of no lease: it must not end the process
+        time.sleep(0.5)
+        assert [None] == [one.exit for one in processes.table().values()]
+
+
+def test_a_pool_that_takes_no_report_is_told_of(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A node that came back without its disk would never be heard."""
+    with agent(folder, Scripted(lambda told, wait_ms: None)):
+        eventually(lambda: "another name" in caplog.text)
+
+
+def test_a_full_disk_starts_nothing(
+    pool: RealPool, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fence that cannot be kept is not started; the pool hears that it is gone."""
+
+    def full(self: Disk, fence: int) -> None:
+        raise OSError(28, "no space left")
+
+    monkeypatch.setattr(Disk, "remember", full)
+    with agent(folder, InMemory(pool)) as processes:
+        heard(pool)
+        key = pool.enqueue("job", *python("pass"))
+        pool.place(key)
+        until(pool, key, State.QUEUED)
+        assert {} == processes.table()
+
+    assert [Why.LOST] == [end.why for end in pool.ends(key)]
+
+
+def test_results_that_do_not_fit_are_told_later() -> None:
+    """No report is too long for the pool; who has to wait seems to run for a little longer."""
+    half = "x" * (RESULTS_MAX // 2)
+    table = {
+        fence: Process(
+            fence=fence, piece=Piece(N1, (0,), 1), started_at=0, until=1, run_ms=5,
+            exit=Exit.DONE, exit_code=0, result=half if fence < 4 else None,
+        )
+        for fence in (1, 2, 3, 4)
+    }  # fmt: skip
+    told = affordable(table)
+
+    assert [Exit.DONE, Exit.DONE, None, Exit.DONE] == [told[n].exit for n in (1, 2, 3, 4)]
+    assert (None, None, 5) == (told[3].result, told[3].exit_code, told[3].run_ms)
+    del table[1]
+    assert table == affordable(table)

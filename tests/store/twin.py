@@ -1,0 +1,151 @@
+"""A pool of a world that fails, kept in a database as well: each transaction twice."""
+
+from typing import cast
+
+from bursar.core.dispatch import pool as rules
+from bursar.core.dispatch.state import JobKey, Pool, Row, Work
+from bursar.core.instant import Instant
+from bursar.core.messages import ToOrg
+from bursar.sim.faults.profile import Profile
+from bursar.sim.faults.watch import Watch
+from bursar.sim.faults.world import World
+from bursar.store.outbox import from_pool
+from bursar.store.pools import loading, saving
+from bursar.store.pools.loading import Changed, Memory, create_pool, enter_pool, lock_pool, locked
+from bursar.store.pools.rows import PoolRow
+from bursar.store.reading import Connection
+from tests.core.dispatch.pools import Trial
+
+
+class Twin:
+    """What a process knows of the pool that forgets what is over, as a process of a pool does."""
+
+    def __init__(self, connection: Connection, name: str) -> None:
+        self.connection = connection
+        self.name = name
+        self.memory = Memory(version=0)
+        self.written = 0  # transactions
+        create_pool(connection, name)
+
+    def register(self, known: Pool) -> None:
+        """Take in the machines of a pool."""
+        work = Work(Pool(), known.now)
+        for machine in known.machines.values():
+            rules.register(work, machine.node)
+        self.write(work)
+
+    def write(self, told: Work) -> None:
+        """Write what another transaction is about to write."""
+        with self.connection.transaction():
+            row = locked(lock_pool(self.connection, self.name), self.name)
+            assert row.version == self.memory.version
+            self._bring(told)
+            work = _as(told, Work(self.memory.pool, told.now))
+            with self.connection.pipeline():
+                saved = saving.save(self.connection, self.name, self.memory, work)
+            saved.saving.check()
+        saving.kept(self.memory, work, saved)
+        self.memory.pool.outbox.clear()
+        self.memory.pool.forget_ended()
+        self.memory.pool.forget_over()
+        self.written += 1
+
+    def _bring(self, told: Work) -> None:
+        pool = self.memory.pool
+        jobs = tuple(key for key in told.jobs_new if key not in pool.jobs)
+        leases = tuple(fence for fence in told.leases_new if fence not in pool.leases)
+        loading.load(self.connection, self.name, self.memory, Changed(jobs=jobs))
+        loading.load_leases(self.connection, self.name, self.memory, leases)
+
+    def row(self) -> PoolRow:
+        """The pool's own row."""
+        with self.connection.transaction():
+            return locked(lock_pool(self.connection, self.name), self.name)
+
+    def afresh(self) -> Memory:
+        """What a new process reads."""
+        with self.connection.transaction():
+            enter_pool(self.connection, self.name)
+            return loading.load_all(self.connection, self.name, self.memory.version)
+
+    def caught_up(self, stale: Memory) -> bool:
+        """Let a process catch up; False if it is too far behind."""
+        with self.connection.transaction():
+            enter_pool(self.connection, self.name)
+            return loading.catch_up(self.connection, self.name, stale, self.memory.version)
+
+    def bring_all(self, memory: Memory, pool: Pool) -> None:
+        """Bring in everything that another pool knows, over or not."""
+        with self.connection.transaction():
+            enter_pool(self.connection, self.name)
+            loading.load(self.connection, self.name, memory, Changed(jobs=tuple(pool.jobs)))
+            loading.load_leases(self.connection, self.name, memory, tuple(pool.leases))
+
+    def outbox(self) -> dict[tuple[JobKey, int], ToOrg]:
+        """The messages that nobody has acknowledged."""
+        with self.connection.transaction():
+            enter_pool(self.connection, self.name)
+            letters = from_pool(self.connection, self.name, None, 100_000)
+        messages = {((one.org, one.job), one.n): one.message for one in letters}
+        return cast(dict[tuple[JobKey, int], ToOrg], messages)
+
+
+def _as(told: Work, work: Work) -> Work:
+    """The same transaction on another memory."""
+    work.fence = told.fence
+    work.epoch, work.leader, work.leads_until = told.epoch, told.leader, told.leads_until
+    for rows in (told.jobs_new, told.leases_new, told.machines_new):
+        for row in cast(dict[object, Row], rows).values():
+            work.put(row)
+    work.letters_new.update(told.letters_new)
+    for key, n in told.acknowledged:  # and all before it, which are acknowledged one by one here
+        while (key, n) in told.pool.outbox or (key, n) in told.letters_new:
+            work.acknowledge(key, n)
+            n -= 1
+    return work
+
+
+class TwinWatch(Watch):
+    """Looks on, and lets the twin write what the world's pool does."""
+
+    def __init__(self, world: World, twin: Twin) -> None:
+        super().__init__(world)
+        self._twin = twin
+
+    def writing(self, work: Work) -> None:
+        super().writing(work)
+        self._twin.write(work)
+
+
+class TwinWork(Work):
+    """A transaction that is kept twice."""
+
+    def __init__(self, pool: Pool, now: Instant, twin: Twin) -> None:
+        super().__init__(pool, now)
+        self._twin = twin
+
+    def keep(self) -> None:
+        self._twin.write(self)
+        super().keep()
+
+
+class TwinTrial(Trial):
+    """A pool of two nodes to try things on, kept twice."""
+
+    def __init__(self, connection: Connection, name: str, slots: int = 1) -> None:
+        self.twin = Twin(connection, name)
+        super().__init__(slots)
+
+    def work(self) -> Work:
+        if not self.twin.memory.version:
+            self.twin.register(self.pool)
+        return TwinWork(self.pool, self.now, self.twin)
+
+
+def twins(seed: int, connection: Connection, profile: Profile | None = None) -> tuple[World, Twin]:
+    """The world of a seed, and its twin."""
+    world = World(seed, profile)
+    twin = Twin(connection, f"twin-{seed}")
+    twin.register(world.pool)
+    world.watch = TwinWatch(world, twin)
+    return world, twin
