@@ -66,6 +66,17 @@ def test_a_log_is_sent_as_it_grows(tmp_path: Path, shelf: Shelf) -> None:
     assert [0, 4] == [ask.offset for ask in shelf.asks]
 
 
+def test_half_a_character_is_sent_when_no_more_can_come(tmp_path: Path, shelf: Shelf) -> None:
+    logs = logs_in(tmp_path, shelf)
+    folder = wrote(tmp_path, "attempts", 3, b"\xc3")
+    logs.step()
+    assert {} == shelf.texts
+    (folder / "exit.json").write_text("{}")
+    logs.step()
+
+    assert "\ufffd" == shelf.texts[3]
+
+
 def test_a_long_log_is_sent_in_parts(tmp_path: Path, shelf: Shelf) -> None:
     wrote(tmp_path, "attempts", 1, b"x" * (2 * LOG_MAX + 5))
     logs_in(tmp_path, shelf).step()
@@ -169,10 +180,9 @@ def test_logs_are_sent_until_told_to_stop(
         ("a😀".encode()[:-1], b"a"),
         ("a😀".encode()[:-3], b"a"),
         ("a😀".encode(), "a😀".encode()),
-        (b"\xc3", b"\xc3"),
+        (b"\xc3", b""),
         (b"a\x80\x80\x80\x80", b"a\x80\x80\x80\x80"),
     ],
 )
 def test_a_character_is_not_cut(data: bytes, whole: bytes) -> None:
-    """Unless that is all there is."""
     assert whole == whole_characters(data)

@@ -362,7 +362,9 @@ def test_a_guard_that_is_killed_takes_its_process_along(bench: Bench) -> None:
     mark = f"orphan-{os.getpid()}"
     fence = bench.run(order(1, *python(ESCAPES, "stays", mark)))
     bench.printed(fence, "away")
+    first = json.loads((bench.processes.attempts / "1" / "started.json").read_text())["pid"]
     os.kill(guard_of(bench, fence), signal.SIGKILL)
+    eventually(lambda: not Path(f"/proc/{first}/task").exists(), "the kernel's own kill")
     one = bench.ended(fence)
 
     assert (Exit.GONE, None) == (one.exit, one.exit_code)

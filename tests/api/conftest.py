@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from bursar.service.database import create_pool
+from bursar.store.pools.loading import add_pool
 from tests.api.calling import Caller, Process, Tenant, new_tenant
+from tests.api.pooling import POOL
 from tests.api.telling import there, world  # noqa: F401 (fixtures)
 from tests.databases import connected, new_state
 
@@ -28,9 +29,9 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
     room = tmp_path_factory.mktemp("service")
     with new_state() as state:
         first = Process("up", state, room)
-        with connected(first.database_url) as connection:
-            create_pool(connection, "pool")
         try:
+            with connected(first.database_url) as connection:
+                add_pool(connection, POOL)
             second = Process("api", state, room)
             try:
                 yield Deployment(state, room, first, second)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final
 
 from bursar.core.ids import JobId
 from bursar.core.instant import SECOND
@@ -11,6 +12,8 @@ from bursar.service.ledger import Ledger
 from bursar.store.outbox import Letter
 from bursar.store.reading import Connection, money_time
 from tests.databases import connected
+
+POOL: Final = "jobs"  # a pool without nodes, for all tests
 
 
 class Told:

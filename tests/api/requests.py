@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tests.api.calling import RANDOM_ID
+from tests.api.pooling import POOL
 
 KINDS: Final = (
     "org",
@@ -23,6 +24,7 @@ KINDS: Final = (
     "quota",
     "webhook",
     "rule",
+    "job",
 )
 NOWHERE: Final = "http://127.0.0.1:9/"  # where webhooks are sent, and nobody listens
 NOBODYS: Final[Mapping[str, str]] = dict.fromkeys(KINDS, RANDOM_ID)
@@ -111,6 +113,23 @@ REQUESTS: Final[Mapping[str, Callable[[Ids], Asked]]] = {
     "holds.settle": lambda ids: Asked("spend", f"/holds/{ids['hold']}/settle", {}),
     "holds.release": lambda ids: Asked("spend", f"/holds/{ids['hold']}/release"),
     "charges.reverse": lambda ids: Asked("issue", f"/charges/{ids['charge']}/reverse", {}),
+    # jobs
+    "jobs.create": lambda ids: Asked(
+        "spend",
+        "/jobs",
+        {
+            "account_id": ids["account"],
+            "command": ["true"],
+            "gpus": {"types": ["H100"]},
+            "max_run_seconds": 1,
+            "pool": POOL,
+        },
+    ),
+    "jobs.list": lambda ids: get("read", f"/jobs?org_id={ids['org']}"),
+    "jobs.get": lambda ids: get("read", f"/jobs/{ids['job']}"),
+    "jobs.events": lambda ids: get("read", f"/jobs/{ids['job']}/events"),
+    "jobs.result": lambda ids: get("read", f"/jobs/{ids['job']}/result"),
+    "jobs.cancel": lambda ids: Asked("spend", f"/jobs/{ids['job']}/cancel"),
     # limits and prices
     "budgets.set": lambda ids: Asked(
         "manage", "/budgets", {"account_id": ids["account"], "every": "day", "limit_micros": 1}

@@ -46,6 +46,7 @@ PATHS: Final = {
     "/v1/quotas": "quota",
     "/v1/webhooks": "webhook",
     "/v1/alerts/rules": "rule",
+    "/v1/jobs": "job",
 }
 
 # A request for each thing that is allowed, then random ones, allowed or not.

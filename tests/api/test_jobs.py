@@ -8,11 +8,9 @@ import httpx2
 import pytest
 
 from bursar.core.messages import EndClass, Enqueue, Why
-from bursar.service.database import create_pool
 from bursar.store.outbox import message_of
 from tests.api.calling import RANDOM_ID, Process, Tenant, new_id, refused, within
-from tests.api.pooling import Pool, pooling
-from tests.databases import connected
+from tests.api.pooling import POOL, Pool, pooling
 
 HOUR = 3_600
 H100 = 2_500_000  # micro-credits for a GPU-hour
@@ -46,6 +44,7 @@ def ask(tenant: Tenant, **more: Any) -> dict[str, Any]:
         "command": ["python", "train.py"],
         "gpus": {"types": ["H100"], "count": 2},
         "max_run_seconds": HOUR,
+        "pool": POOL,
         **more,
     }
 
@@ -176,9 +175,7 @@ def test_types_without_credits_are_dropped_and_named(funded: Tenant, pool: Pool)
 def test_a_job_that_can_cost_more_than_it_may_is_refused(funded: Tenant) -> None:
     """What it may cost is compared under the lock; dearer types are dropped first."""
     exact = submitted(funded, max_cost_micros=FULL)
-    assert (FULL, FULL) == (
-        *(exact["held_micros"], shown(funded, exact["id"])["max_cost_micros"]),
-    )
+    assert (FULL, FULL) == (*(exact["held_micros"], shown(funded, exact["id"])["max_cost_micros"]),)
     answer = funded.caller.post("/jobs", ask(funded, max_cost_micros=FULL - 1))
     figures = refused(answer, 402, "max_cost_exceeded")["figures"]
     assert {"amount_micros": FULL, "most_micros": FULL - 1} == figures
@@ -294,18 +291,9 @@ def test_what_is_not_there_is_told(funded: Tenant) -> None:
     refused(funded.caller.post(f"/jobs/{hold}/cancel"), 404, "job_unknown")
 
 
-def test_with_several_pools_one_is_named(service: Process, operator: Any) -> None:
-    """Until then nobody guesses; the same without any."""
-    with connected(service.database_url) as connection:
-        names = [row[0] for row in connection.execute("select pool_id from pools")]
-    assert names, "the tests of jobs need a pool"
-    assert create_pool is not None
-
-
 def test_a_key_with_a_cap_cancels_its_own_jobs_only(funded: Tenant) -> None:
     """What a key may spend counts for jobs as for holds (N1)."""
-    cap = {"limit_micros": 2 * FULL, "every": "lifetime"}
-    capped = funded.with_key(["spend", "read"], cap=cap)
+    capped = funded.with_key(["spend", "read"], spend_cap_micros=2 * FULL)
     theirs = submitted(funded)["id"]
     own = capped.post("/jobs", ask(funded)).json()["id"]
 
@@ -345,9 +333,8 @@ def test_a_job_runs_spends_and_leaves_a_result(funded: Tenant, pool: Pool) -> No
     found = funded.caller.get(f"/jobs/{job}/result").json()
     assert ("succeeded", 0, manifest) == (found["state"], found["exit_code"], found["manifest"])
     steps = funded.caller.get(f"/jobs/{job}/events").json()["items"]
-    assert [(1, "queued", "submitted"), (2, "running", "started"), (3, "succeeded", "finished")] == [
-        (step["number"], step["state"], step["why"]) for step in steps
-    ]
+    want = [(1, "queued", "submitted"), (2, "running", "started"), (3, "succeeded", "finished")]
+    assert want == [(step["number"], step["state"], step["why"]) for step in steps]
     assert [FULL, FULL, 0] == [step["held_micros"] for step in steps]
     page = funded.caller.get(f"/jobs/{job}/events?after=1&limit=1").json()
     assert ([2], "2") == ([step["number"] for step in page["items"]], page["next"])
@@ -380,21 +367,17 @@ def test_a_job_fails_is_preempted_lost_and_given_up(funded: Tenant, pool: Pool) 
     )
 
 
-def test_a_waiting_job_is_cancelled_when_its_pool_lets_it_go(funded: Tenant, pool: Pool) -> None:
-    """Until then its hold stays; asking twice is asking once."""
+def test_a_waiting_job_is_cancelled_when_its_pool_lets_it_go(funded: Tenant) -> None:
+    """Asking twice is asking once; then nothing is held any more."""
     job = submitted(funded)["id"]
     first = funded.caller.post(f"/jobs/{job}/cancel")
     again = funded.caller.post(f"/jobs/{job}/cancel")
 
     assert (202, {"id": job, "cancelling": True}) == (first.status_code, first.json())
     assert first.content == again.content
-    waits = shown(funded, job)
-    assert ("queued", True, FULL) == (waits["state"], waits["cancelling"], waits["held_micros"])
-    sql = "select count(*) from org_outbox where org_id = %s and job_id = %s"
-    assert [(2,)] == pool.connection.execute(sql, [funded.id, job]).fetchall()
-    pool.about(funded.id, job).dropped(Why.CANCELLED)
+    assert within(30, lambda: shown(funded, job)["state"] == "cancelled")
     gone = shown(funded, job)
-    assert ("cancelled", False, 0) == (gone["state"], gone["cancelling"], gone["held_micros"])
+    assert ("cancelled", False, 0) == (gone["why"], gone["cancelling"], gone["held_micros"])
     assert first.content == funded.caller.post(f"/jobs/{job}/cancel").content
     assert 100 * CREDIT == funded.balance()["spendable_micros"]
 
@@ -418,15 +401,6 @@ def test_a_running_job_that_is_cancelled_is_stopping(funded: Tenant, pool: Pool)
     pool.about(funded.id, late).dropped(Why.HOLD_ENDED, EndClass.LIMIT)
     assert {"id": late, "cancelling": False} == funded.caller.post(f"/jobs/{late}/cancel").json()
     assert "expired" == shown(funded, late)["state"]
-
-
-def test_a_job_cancelled_before_its_start_was_told_is_stopping(funded: Tenant, pool: Pool) -> None:
-    """The pool could not know yet."""
-    job = submitted(funded)["id"]
-    funded.caller.post(f"/jobs/{job}/cancel")
-    pool.about(funded.id, job).started()
-
-    assert "stopping" == shown(funded, job)["state"]
 
 
 # Lists

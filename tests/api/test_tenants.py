@@ -37,7 +37,18 @@ def inhabited(tenant: Tenant, account: str | None = None) -> dict[str, str]:
         "quota": made("/quotas", {**at, "gpus_max": 8})["id"],
         "webhook": made("/webhooks", {**at, "url": NOWHERE})["id"],
         "rule": made("/alerts/rules", rule)["id"],
+        "job": _job(tenant, at["account_id"]),
     }
+
+
+def _job(tenant: Tenant, account: str) -> str:
+    """A job that costs next to nothing."""
+    rates = [{"gpu_type": "H100", "micros_per_gpu_hour": 1}]
+    tenant.caller.made("/prices", {"rates": rates})
+    ask = REQUESTS["jobs.create"]({"account": account})
+    answer = tenant.caller.post(ask.path, ask.body)
+    assert 202 == answer.status_code, answer.text
+    return str(answer.json()["id"])
 
 
 @pytest.fixture(scope="module")

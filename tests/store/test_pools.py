@@ -1,60 +1,24 @@
 """What a pool keeps in the database is what it reads from there, whatever has happened to it."""
 
-from collections import Counter
-
 import pytest
 
 from bursar.core.dispatch.ends import GRACE
-from bursar.core.dispatch.state import Exit, Lease, Pool, Queued
+from bursar.core.dispatch.state import Exit
 from bursar.core.ids import JobId
 from bursar.core.instant import SECOND
 from bursar.core.leases import Denied
 from bursar.core.messages import Withdraw
-from bursar.core.scheduling.machines import NodeId, Piece
+from bursar.core.scheduling.machines import Piece
 from bursar.sim.faults.world import World
 from bursar.store.pools import saving
 from bursar.store.pools.loading import Memory, PoolUnknown, lock_pool, locked
 from bursar.store.reading import Connection
 from tests.core.dispatch.pools import GANG, GANG_SPEC, HALF, JOB, N1, N2, asking, ran
-from tests.store.twin import Twin, TwinTrial, twins
+from tests.store.twin import Twin, TwinTrial, check_same, twins
 
 EVERY = 50  # transactions between two looks
 SEEDS = (5, 20)  # gangs of which a node falls silent, late readings, lost work
 CHECKED = 2 * GRACE  # beyond all terms
-
-
-def by_name(pool: Pool) -> dict[tuple[str, str], Queued]:
-    return {key: job for key, job in sorted(pool.jobs.items()) if not job.over}
-
-
-def leases(pool: Pool) -> list[Lease]:
-    return [pool.leases[fence] for fence in pool.live]
-
-
-def on_nodes(pool: Pool) -> dict[NodeId, list[int]]:
-    return {node: list(there) for node, there in sorted(pool.on_node.items()) if there}
-
-
-def check_slots(memory: Memory) -> None:
-    """Each live lease has as many slots of each GPU as it was given, and none has another's."""
-    taken = Counter(slot for slots in memory.slots.values() for slot in slots)
-    assert all(many == 1 for many in taken.values())
-    assert set(memory.pool.live) == memory.slots.keys()
-    for lease in leases(memory.pool):
-        given = Counter((node, gpu) for node, gpu, _ in memory.slots[lease.fence])
-        pieces = [part.piece for part in lease.parts]
-        assert {(one.node, gpu): one.slots for one in pieces for gpu in one.gpus} == given
-
-
-def check_same(known: Pool, memory: Memory) -> None:
-    """What lives is the same, in the same order."""
-    pool = memory.pool
-    assert by_name(known) == by_name(pool)
-    assert leases(known) == leases(pool)
-    assert known.machines == pool.machines
-    assert on_nodes(known) == on_nodes(pool)
-    assert list(known.waits) == list(pool.waits)
-    check_slots(memory)
 
 
 def check_all(world: World, twin: Twin, stale: Memory) -> None:

@@ -1,11 +1,13 @@
 """A pool of a world that fails, kept in a database as well: each transaction twice."""
 
+from collections import Counter
 from typing import cast
 
 from bursar.core.dispatch import pool as rules
-from bursar.core.dispatch.state import JobKey, Pool, Row, Work
+from bursar.core.dispatch.state import JobKey, Lease, Pool, Queued, Row, Work
 from bursar.core.instant import Instant
 from bursar.core.messages import ToOrg
+from bursar.core.scheduling.machines import NodeId
 from bursar.sim.faults.profile import Profile
 from bursar.sim.faults.watch import Watch
 from bursar.sim.faults.world import World
@@ -149,3 +151,40 @@ def twins(seed: int, connection: Connection, profile: Profile | None = None) -> 
     twin.register(world.pool)
     world.watch = TwinWatch(world, twin)
     return world, twin
+
+
+# Whether two know the same
+
+
+def by_name(pool: Pool) -> dict[tuple[str, str], Queued]:
+    return {key: job for key, job in sorted(pool.jobs.items()) if not job.over}
+
+
+def leases(pool: Pool) -> list[Lease]:
+    return [pool.leases[fence] for fence in pool.live]
+
+
+def on_nodes(pool: Pool) -> dict[NodeId, list[int]]:
+    return {node: list(there) for node, there in sorted(pool.on_node.items()) if there}
+
+
+def check_slots(memory: Memory) -> None:
+    """Each live lease has as many slots of each GPU as it was given, and none has another's."""
+    taken = Counter(slot for slots in memory.slots.values() for slot in slots)
+    assert all(many == 1 for many in taken.values())
+    assert set(memory.pool.live) == memory.slots.keys()
+    for lease in leases(memory.pool):
+        given = Counter((node, gpu) for node, gpu, _ in memory.slots[lease.fence])
+        pieces = [part.piece for part in lease.parts]
+        assert {(one.node, gpu): one.slots for one in pieces for gpu in one.gpus} == given
+
+
+def check_same(known: Pool, memory: Memory) -> None:
+    """What lives is the same, in the same order."""
+    pool = memory.pool
+    assert by_name(known) == by_name(pool)
+    assert leases(known) == leases(pool)
+    assert known.machines == pool.machines
+    assert on_nodes(known) == on_nodes(pool)
+    assert list(known.waits) == list(pool.waits)
+    check_slots(memory)

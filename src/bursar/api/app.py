@@ -21,7 +21,17 @@ from bursar.api.failing import (
     on_failure,
     on_http,
 )
-from bursar.api.routes import changing, founding, jobs, looking, pools, quotas, statements, webhooks
+from bursar.api.routes import (
+    changing,
+    explaining,
+    founding,
+    jobs,
+    looking,
+    pools,
+    quotas,
+    statements,
+    webhooks,
+)
 from bursar.api.routes.changing import PROBLEM
 from bursar.api.serving import Service
 from bursar.core.refusal import Fault
@@ -60,7 +70,17 @@ def make_app(service: Service) -> FastAPI:
     app.state.service = service
     app.state.admit = _authenticated
     # One flat list, the busiest routes first: the framework tries one after the other.
-    for part in (pools, changing, looking, jobs, founding, statements, quotas, webhooks):
+    for part in (
+        pools,
+        changing,
+        looking,
+        jobs,
+        explaining,
+        founding,
+        statements,
+        quotas,
+        webhooks,
+    ):
         app.router.routes.extend(part.router.routes)
     _add_open_routes(app)
     for kind in (Failed, Refused, Malformed, Senseless, Fault, OrgUnknown, Exception):

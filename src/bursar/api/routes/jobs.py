@@ -10,7 +10,7 @@ from fastapi import APIRouter, Query, Request, Response
 from starlette.responses import StreamingResponse
 
 from bursar.api.doing import done_of, encoded, key_of
-from bursar.api.failing import Failed, Senseless
+from bursar.api.failing import Failed, Senseless, problem_response
 from bursar.api.operations import Nothing
 from bursar.api.reading_body import StrictRoute
 from bursar.api.routes.changing import IDEMPOTENCY_KEY, PROBLEM
@@ -25,13 +25,14 @@ from bursar.service.asked import first_asked
 from bursar.service.batch import Answer, Ask
 from bursar.service.founding import org_user
 from bursar.service.jobs import Jobs, JobUnknown, Submission, through
-from bursar.service.jobs.looking import FROM_THE_NEWEST, Looking, Shown, Step, Wanted
+from bursar.service.jobs.looking import FROM_THE_NEWEST, Glance, Looking, Shown, Step, Wanted
 from bursar.service.jobs.submitting import asked_for_a_job
 from bursar.service.keys import Scope
 from bursar.service.listing import Listing
 from bursar.service.looking import Looking as Money
 from bursar.wire import jobs as wire
 from bursar.wire.answers import Rate, only
+from bursar.wire.problems import of_refusal
 from bursar.wire.shapes import Id, Making
 
 router = APIRouter(prefix="/v1", route_class=StrictRoute, responses=PROBLEM)
@@ -102,8 +103,9 @@ async def submit(request: Request, body: wire.JobAsk) -> Response:
         body.hold == "rolling",
     )
     answer = await _told(service, asked_for_a_job(org, key, submission, making.made, caller.id))
+    service.posted(org)
     if isinstance(answer.outcome, Refusal) and answer.outcome.code is Code.KEY_REUSED:
-        answer = await _named(service, org, key, body, answer)
+        return await _reused(service, org, key, body, answer)
     return done_of(
         org,
         answer,
@@ -148,8 +150,10 @@ async def _quoted(
     return seen_response(request, org, seen.number, encoded(quote))
 
 
-async def _named(service: Service, org: str, key: str, body: wire.JobAsk, answer: Answer) -> Answer:
-    """A key that stands for another request: which field of the job differs."""
+async def _reused(
+    service: Service, org: str, key: str, body: wire.JobAsk, answer: Answer
+) -> Response:
+    """That a key stands for another request, and which field of the job differs."""
     assert isinstance(answer.outcome, Refusal)
     first = await service.read(lambda reader: first_asked(reader, org, key))
     field = "operation"
@@ -159,8 +163,8 @@ async def _named(service: Service, org: str, key: str, body: wire.JobAsk, answer
         seen = await service.read(lambda reader: Looking(reader).job(org, job))
         if field != "id" and seen.value is not None:
             field = wire.first_difference(json.loads(seen.value.asked or "{}"), body.kept)
-    refusal = Refusal(Code.KEY_REUSED, {"key": key, "field": field})
-    return Answer(command=answer.command, outcome=refusal, number=answer.number, replayed=False)
+    told = of_refusal(Refusal(Code.KEY_REUSED, {"key": key, "field": field}))
+    return problem_response(told, {"Bursar-Event": f"{org}:{answer.number}"})
 
 
 # Looking
@@ -311,8 +315,11 @@ async def steps(
     """The steps of a job's life, page by page or as they happen."""
     service, caller = _who(request, Scope.READ)
     org = await service.org_of(caller, "jobs", id)
+    now = await service.read(lambda reader: Looking(reader).glance(org, id))
+    if now is None:
+        raise unknown("jobs", id)
     if MEDIA_TYPE in request.headers.get("accept", ""):
-        return await _stream(service, org, id, _last_seen(request, after))
+        return _stream(service, org, id, now, _last_seen(request, after))
     seen = await service.read(lambda reader: Looking(reader).steps(org, id, after, limit))
     items = [json.loads(encoded(_step(one))) for one in seen.value.things]
     told = json.dumps({"items": items, "next": seen.value.next}, separators=(",", ":"))
@@ -324,12 +331,9 @@ def _last_seen(request: Request, after: int) -> int:
     return int(given) if re.fullmatch(r"[0-9]{1,18}", given, re.ASCII) else after
 
 
-async def _stream(service: Service, org: str, id: str, last: int) -> Response:
+def _stream(service: Service, org: str, id: str, now: Glance, last: int) -> Response:
     """A stream of steps behind the last that was seen; none if there will be no more."""
-    seen = await service.read(lambda reader: Looking(reader).glance(org, id))
-    if seen is None:
-        raise unknown("jobs", id)
-    if seen.over and last >= seen.steps:
+    if now.over and last >= now.steps:
         return Response(status_code=204)
     service.streams.check_room(org)
     return StreamingResponse(
@@ -404,6 +408,7 @@ async def cancel(request: Request, id: Id, body: Nothing | None = None) -> Respo
         service.posted(org)
     except JobUnknown:
         raise unknown("jobs", id) from None
+    service.posted(org)
     seen = await service.read(lambda reader: Looking(reader).job(org, id))
     assert seen.value is not None
     told = wire.Cancelled(id=id, cancelling=seen.value.withdrawn)

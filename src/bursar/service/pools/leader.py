@@ -5,6 +5,9 @@ and what the former has decided meanwhile is refused in the transaction that wou
 process that dies, hangs or loses its connection is replaced within a term and a second, and two who
 both believe to lead do no harm.
 
+Its cluster is also what explains: whoever asks why a job waits is answered between two rounds, also
+by those who stand by: they follow the pool as the leader does, and are ready to take over.
+
 A round begins when something has changed, at once, or when the last plan said that time alone would
 matter. Its cluster is a memory that follows the pool; if anything is denied when decisions are
 written, the memory was wrong, and is thrown away.
@@ -13,11 +16,16 @@ written, the memory was wrong, and is thrown away.
 import logging
 import threading
 import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, NamedTuple, Self, TypeVar
 
+from bursar.core.dispatch.following import Follower
 from bursar.core.instant import SECOND, Instant
 from bursar.core.refusal import Fault
+from bursar.core.scheduling.cluster import Cluster
 from bursar.core.scheduling.plan import carry_out, look_again
 from bursar.core.scheduling.policy import Policy
 from bursar.service.pools.keeper import PoolKeeper
@@ -26,6 +34,13 @@ SAYS_SO_S: Final = 1.0  # between two words that it leads, or two tries to
 EXPIRES_S: Final = 2.0  # between two looks for what has run out
 
 _log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class _Question(NamedTuple):
+    question: Callable[[Cluster, Instant], Any]
+    answer: "Future[Any]"
 
 
 class Leading:
@@ -38,6 +53,7 @@ class Leading:
         self._wake = threading.Event()
         self._closed = False
         self._expires_at = 0.0
+        self._questions: deque[_Question] = deque()
         self._thread = threading.Thread(target=self._work, name=f"leads-{keeper.id}", daemon=True)
 
     def __enter__(self) -> Self:
@@ -58,6 +74,13 @@ class Leading:
         """Something has changed."""
         self._wake.set()
 
+    def ask(self, question: Callable[[Cluster, Instant], T]) -> "Future[T]":
+        """What the scheduler's cluster has to say; it must be left as it is."""
+        answer: Future[T] = Future()
+        self._questions.append(_Question(question, answer))
+        self._wake.set()
+        return answer
+
     def _work(self) -> None:
         while not self._closed:
             self._wake.clear()
@@ -75,20 +98,31 @@ class Leading:
     def _turn(self) -> float:
         """Lead for another moment; how long nothing has to be done, in seconds."""
         epoch, now = self._keeper.lead(self._who)
-        if epoch is None:
-            self._keeper.unfollow()
-            return SAYS_SO_S
-        self._expire()
-        return self._round(epoch, now)
+        if epoch is not None:
+            self._expire()
+        follower, news = self._keeper.follow(self._policy, now)
+        pause = SAYS_SO_S if epoch is None else self._round(follower, epoch, now, news=news)
+        self._explain(now)
+        return pause
+
+    def _explain(self, now: Instant) -> None:
+        """Answer what was asked meanwhile."""
+        while self._questions:
+            asked = self._questions.popleft()
+            if asked.answer.set_running_or_notify_cancel():
+                try:
+                    follower, _ = self._keeper.follow(self._policy, now)
+                    asked.answer.set_result(asked.question(follower.cluster, now))
+                except Exception as error:
+                    asked.answer.set_exception(error)
 
     def _expire(self) -> None:
         if time.monotonic() >= self._expires_at:
             self._expires_at = time.monotonic() + EXPIRES_S
             self._keeper.expire()
 
-    def _round(self, epoch: int, now: Instant) -> float:
-        """Decide, and write what was decided."""
-        follower, news = self._keeper.follow(self._policy, now)
+    def _round(self, follower: Follower, epoch: int, now: Instant, *, news: bool) -> float:
+        """Decide, and write what was decided; how long nothing has to be done."""
         cluster = follower.cluster
         again = look_again(cluster)
         if news or (again is not None and again <= now):

@@ -49,6 +49,7 @@ class Pools:
         self._policy = policy
         self._who: Final = f"{socket.gethostname()}/{os.getpid()}/{uuid4().hex[:8]}"
         self._keepers: dict[PoolId, PoolKeeper] = {}
+        self._leading: dict[PoolId, Leading] = {}
         self._news: dict[tuple[PoolId, NodeId], dict[int, News]] = {}
         self._numbers = 0
         self._lock = threading.RLock()
@@ -106,7 +107,11 @@ class Pools:
         keeper = self._open.enter_context(keeping(self._database.connect, kept))
         self._keepers[pool] = keeper
         leading = self._open.enter_context(Leading(keeper, self._policy, self._who))
-        heard.leading = leading
+        heard.leading = self._leading[pool] = leading
+
+    def explaining(self, pool: PoolId) -> Leading:
+        """Who can say why jobs of a pool wait."""
+        return self._leading[pool]
 
     def sent(self, org: OrgId) -> None:
         """An org has something for a pool."""

@@ -1,0 +1,103 @@
+"""Routes that explain: why a job waits, who comes next, who has what (S14)."""
+
+import asyncio
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query, Request, Response
+
+from bursar.api.doing import encoded
+from bursar.api.failing import Failed
+from bursar.api.reading_body import StrictRoute
+from bursar.api.routes.changing import PROBLEM
+from bursar.api.serving import Caller, Service, unknown
+from bursar.core.dispatch.life import OVER, State
+from bursar.core.dispatch.state import name_of
+from bursar.core.ids import JobId
+from bursar.core.instant import Instant
+from bursar.core.scheduling.cluster import Cluster
+from bursar.core.scheduling.explain import explain
+from bursar.core.scheduling.standing import LISTED, shares, standing
+from bursar.service.jobs.looking import Looking, Shown
+from bursar.service.keys import Scope
+from bursar.service.pools.leader import Leading
+from bursar.wire.explaining import ExplainTold, ShareTold, StandingTold, WhyTold
+from bursar.wire.pools import NAME
+from bursar.wire.shapes import Id
+
+router = APIRouter(prefix="/v1", route_class=StrictRoute, responses=PROBLEM)
+
+
+def _explaining(service: Service, pool: str) -> Leading:
+    if service.pools is None or pool not in service.pools.keepers:
+        raise Failed("not_found", f"there is no pool {pool[:100]!r}")
+    return service.pools.explaining(pool)
+
+
+@router.get(
+    "/jobs/{id}/why",
+    summary="Why a job waits, for whom, and when it is likely to start",
+    operation_id="jobs.why",
+    response_model=WhyTold,
+    openapi_extra={"x-scope": Scope.READ},
+)
+async def why(request: Request, id: Id) -> Response:
+    """Why a job is where it is."""
+    service: Service = request.app.state.service
+    caller: Caller = request.state.caller
+    caller.needs(Scope.READ)
+    org = await service.org_of(caller, "jobs", id)
+    seen = await service.read(lambda reader: Looking(reader).job(org, id))
+    if seen.value is None:
+        raise unknown("jobs", id)
+    told = await _why(service, org, seen.value, None if caller.is_operator else org)
+    return Response(encoded(told), media_type="application/json")
+
+
+async def _why(service: Service, org: str, job: Shown, seen_by: str | None) -> WhyTold:
+    if job.state in OVER:
+        return WhyTold.plain(job.job, job.state, f"it is over: {job.state} ({job.why})")
+    if job.state == State.OUT_OF_CREDITS:
+        more = "it starts again when more is set aside for it"
+        return WhyTold.plain(job.job, job.state, f"its credits are used up; {more}")
+    name = name_of((org, JobId(job.job)))
+
+    def look(cluster: Cluster, now: Instant) -> WhyTold:
+        if name in cluster.waiting:
+            return WhyTold.of(explain(cluster, name, now), seen_by)
+        if name in cluster.running:
+            return WhyTold.runs(cluster.running[name], job.state, seen_by)
+        return WhyTold.plain(job.job, job.state, f"it is on its way to pool {job.pool}")
+
+    return await asyncio.wrap_future(_explaining(service, job.pool).ask(look))
+
+
+@router.get(
+    "/pools/{pool}/explain",
+    summary="Who comes next in a pool, and who has what",
+    operation_id="pools.explain",
+    response_model=ExplainTold,
+    openapi_extra={"x-scope": Scope.READ},
+)
+async def explained(
+    request: Request,
+    pool: Annotated[str, Path(pattern=NAME)],
+    limit: Annotated[int, Query(ge=1, le=1_000, description="jobs that are listed")] = LISTED,
+) -> Response:
+    """A pool's order and shares; a tenant sees where its own jobs stand among others'."""
+    service: Service = request.app.state.service
+    caller: Caller = request.state.caller
+    caller.needs(Scope.READ)
+    seen_by = None if caller.is_operator else caller.org
+
+    def look(cluster: Cluster, now: Instant) -> ExplainTold:
+        held = shares(cluster, now)
+        if seen_by is not None:  # the tiers, and what is its own
+            held = tuple(one for one in held if len(one.path) < 2 or one.path[1] == seen_by)
+        return ExplainTold(
+            pool=pool,
+            standing=[StandingTold.of_core(one, seen_by) for one in standing(cluster, now, limit)],
+            shares=[ShareTold.of_core(one, seen_by) for one in held],
+        )
+
+    told = await asyncio.wrap_future(_explaining(service, pool).ask(look))
+    return Response(encoded(told), media_type="application/json")

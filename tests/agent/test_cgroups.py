@@ -1,0 +1,93 @@
+"""Groups in the kernel's books, where it lets us have them."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from bursar.agent.local import cgroups
+from bursar.core.dispatch.state import Exit
+from tests.agent.nodes import Bench, is_running, order, python
+from tests.agent.test_processes import ESCAPES, guard_of
+
+MOUNTS = """\
+36 35 0:31 / {root}/memory rw,relatime - cgroup cgroup rw,memory
+37 35 0:32 / {root} rw,relatime shared:4 - cgroup2 cgroup2 rw
+"""
+
+
+def told(folder: Path, mounts: str, memberships: str) -> Path | None:
+    (folder / "mounts").write_text(mounts.format(root=folder))
+    (folder / "memberships").write_text(memberships)
+    return cgroups.own_cgroup(folder / "mounts", folder / "memberships")
+
+
+def test_our_own_group_is_found(tmp_path: Path) -> None:
+    own = tmp_path / "system.slice" / "agent.service"
+    own.mkdir(parents=True)
+    (own / "cgroup.procs").touch()
+    path = "9:memory:/x\n0::/system.slice/agent.service\n"
+
+    assert own == told(tmp_path, MOUNTS, path)
+    assert told(tmp_path, MOUNTS, "9:memory:/x\n") is None
+    assert told(tmp_path, MOUNTS, "0::/elsewhere\n") is None
+    assert told(tmp_path, MOUNTS.splitlines()[0], path) is None
+
+
+@pytest.fixture
+def group() -> Path:
+    """A group in which others can be made."""
+    found = cgroups.own_cgroup()
+    if found is None or not Path(found, "cgroup.procs").exists():
+        pytest.skip("the kernel lets us have no group")
+    trial = found / f"bursar-trial-{os.getpid()}"
+    try:
+        trial.mkdir()
+        kills = (trial / "cgroup.kill").exists()
+        trial.rmdir()
+    except OSError:
+        pytest.skip("the kernel lets us make no group")
+    if not kills:
+        pytest.skip("the kernel cannot kill a group")
+    return found
+
+
+# Its grandchild has forgotten whose it is.
+FORGETS = ESCAPES.replace(
+    'print("away", flush=True)\n        time.sleep(600)',
+    "os.execve(sys.executable, [sys.executable, '-I', '-S', '-c',"
+    " 'import time; print(\"away\", flush=True); time.sleep(600)', *sys.argv[2:]], {})",
+)
+
+
+def test_what_a_killed_guard_leaves_is_ended_by_its_group(tmp_path: Path, group: Path) -> None:
+    """Even what is no longer known by anything else; and the group is given back."""
+    assert FORGETS != ESCAPES
+    before = set(group.iterdir())
+    bench = Bench(tmp_path, cgroup=group)
+    mark = f"forgets-{os.getpid()}"
+    fence = bench.run(order(1, *python(FORGETS, "stays", mark)))
+    bench.printed(fence, "away")
+    assert [1] == [len(set(group.iterdir()) - before)]
+    os.kill(guard_of(bench, fence), signal.SIGKILL)
+
+    assert Exit.GONE is bench.ended(fence).exit
+    assert not is_running(mark)
+
+
+def test_a_group_is_given_back_at_the_end(tmp_path: Path, group: Path) -> None:
+    before = set(group.iterdir())
+    bench = Bench(tmp_path, cgroup=group)
+    fence = bench.run(order(1, *python("import time; time.sleep(600)"), memory_mib=10_000))
+    bench.begun(fence)
+    bench.processes.kill(fence)
+
+    assert Exit.KILLED is bench.ended(fence).exit
+    assert before == set(group.iterdir())
+
+
+def test_a_group_that_cannot_be_made_is_done_without(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, cgroup=tmp_path / "no" / "such" / "folder")
+
+    assert Exit.DONE is bench.ended(bench.run(order(1, *python("pass")))).exit

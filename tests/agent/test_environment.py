@@ -1,0 +1,42 @@
+"""What a process finds when it starts."""
+
+from pathlib import Path
+
+import pytest
+
+from bursar.agent.local.environment import checkpoints_of, environment, named
+from bursar.core.ids import JobId
+from bursar.core.scheduling.machines import NodeId
+from bursar.core.value import altered
+from tests.agent.nodes import N1, order
+
+
+@pytest.mark.parametrize("job", ["..", ".", "../../etc", "a/b", "-x", "", "~", "é", "a" * 200])
+def test_a_job_s_name_leads_nowhere_else(tmp_path: Path, job: str) -> None:
+    """Orgs choose names of their own (K33)."""
+    found = checkpoints_of(tmp_path, altered(order(1), job=JobId(job)))
+
+    assert tmp_path / "acme" == found.parent
+    assert found.resolve() == found
+    assert found.name not in ("", ".", "..")
+    found.mkdir(parents=True)
+
+
+def test_names_stay_apart() -> None:
+    """A plain one is kept as it is; no other comes out as the same."""
+    names = ["job", "job-1", "a.b", "a/b", "a_b", "~", named("a/b")]
+
+    assert ["job", "job-1", "a.b"] == [named(one) for one in names[:3]]
+    assert len(names) == len({named(one) for one in names})
+
+
+def test_who_is_of_a_gang_knows_the_others() -> None:
+    """The first leads."""
+    gang = altered(order(1, gpus=()), nodes=(NodeId("n0"), N1))
+    found = environment(gang, Path("/f"), Path("/c"), {"PATH": "/bin", "KEY": "x"})
+
+    assert ("n0,n1", "1", "") == (
+        found["BURSAR_NODES"], found["BURSAR_NODE_RANK"], found["CUDA_VISIBLE_DEVICES"],
+    )  # fmt: skip
+    assert ("/bin", "/c") == (found["PATH"], found["BURSAR_CHECKPOINT_DIR"])
+    assert "KEY" not in found

@@ -1,0 +1,556 @@
+"""A pool kept by one process or several: batches, interleavings, lost connections, leaders."""
+
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from itertools import count
+from random import Random
+from typing import Any
+
+import pytest
+
+from bursar.core.dispatch import pool as rules
+from bursar.core.dispatch.pool import Written
+from bursar.core.dispatch.reports import Report
+from bursar.core.dispatch.state import TERM, Exit, JobKey, Work
+from bursar.core.ids import JobId
+from bursar.core.instant import MINUTE, SECOND, Instant
+from bursar.core.leases import Denied
+from bursar.core.messages import HoldGrew, ToPool, Withdraw
+from bursar.core.refusal import InvariantBroken
+from bursar.core.scheduling.decisions import Decision
+from bursar.core.scheduling.machines import Node, NodeId
+from bursar.core.scheduling.plan import carry_out
+from bursar.core.scheduling.policy import PAID, Policy
+from bursar.service.pools.keeper import Kept, PoolKeeper, at_once, keeping
+from bursar.service.pools.leader import Leading
+from bursar.store.outbox import Letter
+from bursar.store.pools import loading, saving
+from bursar.store.pools.loading import PoolUnknown, create_pool, enter_pool, lock_pool, locked
+from bursar.store.reading import Connection
+from tests.builders import T0
+from tests.core.dispatch.pools import N1, N2, asking, ran
+from tests.databases import connected
+from tests.service.proxy import Proxy, proxy
+from tests.store.embedded.worlds import eventually
+from tests.store.twin import check_same
+
+POLICY = Policy(tiers=(PAID,))
+NUMBERS = count(1)
+MANY = 20
+
+
+class Ears:
+    """Hears what becomes of a pool."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+        self.nodes: set[NodeId] = set()
+        self.leading: Leading | None = None
+
+    def changed(self) -> None:
+        self.heard.append("changed")
+        if self.leading is not None:
+            self.leading.wake()
+
+    def told(self) -> None:
+        self.heard.append("told")
+
+    def ordered(self, nodes: frozenset[NodeId]) -> None:
+        self.heard.append("ordered")
+        self.nodes |= nodes
+
+
+class Clock:
+    """A clock that is put by the test."""
+
+    def __init__(self) -> None:
+        self.now: Instant = T0
+
+    def __call__(self, connection: Connection) -> Instant:
+        return self.now
+
+
+class Node1:
+    """A node that numbers its reports; one for each name, whoever it reports to."""
+
+    def __init__(self, node: NodeId = N1) -> None:
+        self.node = node
+        self._n = 0
+
+    def told(self, *readings: Any) -> Report:
+        """Its next report."""
+        self._n += 1
+        return Report(node=self.node, boot=1, n=self._n, at=0, heard=None, readings=readings)
+
+
+def letter(keeper: PoolKeeper, job: str, message: ToPool, n: int = 1) -> Letter:
+    """A message about a job."""
+    return Letter("acme", keeper.id, JobId(job), n, message, T0)
+
+
+def key(job: str) -> JobKey:
+    """What it is found by."""
+    return "acme", JobId(job)
+
+
+@pytest.fixture
+def pool(connection: Connection) -> str:
+    """A pool of the test's own."""
+    name = f"kept-{next(NUMBERS)}"
+    create_pool(connection, name)
+    return name
+
+
+@contextmanager
+def kept_at(url: str, pool: str, clock: Clock | None = None) -> Iterator[PoolKeeper]:
+    """A pool kept on a connection of its own."""
+    with connected(url) as connection:
+        yield at_once(connection, Kept(pool, Ears(), clock or Clock()))
+
+
+def begin(keeper: PoolKeeper, *nodes: Node1) -> None:
+    """Machines of two GPUs that were heard of."""
+    for one in nodes:
+        assert keeper.register(Node(id=one.node, gpu_type="H100", gpus=2)) is None
+        assert keeper.report(one.told()).result() is not None
+
+
+def decided(keeper: PoolKeeper, now: Instant = T0) -> Sequence[Decision]:
+    """What a leader would write."""
+    follower, _ = keeper.follow(POLICY, now)
+    keeper.unfollow()
+    return carry_out(follower.cluster, now).decisions
+
+
+def led(keeper: PoolKeeper, who: str = "one") -> int:
+    """The epoch of whoever leads."""
+    epoch, _ = keeper.lead(who)
+    assert epoch is not None
+    return epoch
+
+
+def placed(keeper: PoolKeeper, job: str = "job") -> Written:
+    """A job that has come, and was given GPUs."""
+    epoch = led(keeper)
+    keeper.receive([letter(keeper, job, asking())])
+    written = keeper.write(epoch, decided(keeper))
+    assert [key(job)] == [lease.key for lease in written.placed]
+    return written
+
+
+def version(connection: Connection, pool: str) -> int:
+    """How many transactions have changed a pool's rows."""
+    with connection.transaction():
+        return locked(lock_pool(connection, pool), pool).version
+
+
+def waits(connection: Connection, pool: str) -> bool:
+    """Whether anybody waits for a lock that this connection has."""
+    sql = "select count(*) from pg_stat_activity where %s::int = any(pg_blocking_pids(pid))"
+    [(found,)] = connection.execute(sql, [connection.info.backend_pid]).fetchall()
+    return bool(found)
+
+
+# Many at once
+
+
+def test_what_is_asked_at_once_is_one_transaction(
+    database_url: str, connection: Connection, pool: str
+) -> None:
+    """However many have asked while the one before was under way (D3)."""
+    nodes = [Node1(NodeId(f"n{number}")) for number in range(MANY)]
+    with keeping(lambda: connected(database_url), Kept(pool, Ears())) as keeper:
+        begin(keeper, *nodes)
+        before = version(connection, pool)
+        with connection.transaction():
+            lock_pool(connection, pool)
+            first = keeper.report(nodes[0].told())
+            eventually(lambda: waits(connection, pool), "the first waits for the lock")
+            others = [keeper.report(one.told()) for one in nodes[1:]]
+        answers = [one.result() for one in (first, *others)]
+
+    assert [one.node for one in nodes] == [one.node for one in answers if one is not None]
+    assert before + 2 == version(connection, pool)
+
+
+def test_who_contradicts_what_is_known_spoils_nobody_elses_asks(
+    database_url: str, connection: Connection, pool: str
+) -> None:
+    """A job that begins with its withdrawal is a bug of its sender, which is told (D3)."""
+    node = Node1()
+    with (
+        keeping(lambda: connected(database_url), Kept(pool, Ears())) as keeper,
+        ThreadPoolExecutor(3) as beside,
+    ):
+        begin(keeper, node)
+        with connection.transaction():
+            lock_pool(connection, pool)
+            before = keeper.report(node.told())
+            eventually(lambda: waits(connection, pool), "the first waits for the lock")
+            good = beside.submit(keeper.receive, [letter(keeper, "good", asking())])
+            bad = beside.submit(keeper.receive, [letter(keeper, "bad", Withdraw())])
+            eventually(lambda: good.running() and bad.running(), "both have asked")
+            after = keeper.report(node.told())
+        assert before.result() is not None
+        assert after.result() is not None
+        assert ["good"] == [one.job for one in good.result()]
+        with pytest.raises(InvariantBroken):
+            bad.result()
+        assert [key("good")] == keeper.look(lambda known: list(known.jobs))
+
+
+def test_who_had_to_wait_sees_what_it_waited_for(
+    database_url: str, connection: Connection, pool: str
+) -> None:
+    """Though lock, time and all the rest are sent in one go (D3, D5)."""
+    node, clock = Node1(), Clock()
+    with kept_at(database_url, pool, clock) as keeper, ThreadPoolExecutor(1) as beside:
+        begin(keeper, node)
+        [lease] = placed(keeper).placed
+        with connection.transaction():
+            row = locked(lock_pool(connection, pool), pool)
+            told = node.told(ran(0, lease.fence))
+            answer = beside.submit(lambda: keeper.report(told).result())
+            eventually(lambda: waits(connection, pool), "the report waits for the lock")
+            memory = loading.load_all(connection, pool, row.version)
+            memory.pool.now, memory.pool.fence = row.now, row.fence
+            memory.pool.epoch = row.epoch
+            work = Work(memory.pool, T0)
+            rules.receive(work, rules.Letter(*lease.key, 2, Withdraw()))
+            saving.save(connection, pool, memory, work).saving.check()
+        orders = answer.result()
+
+    assert orders is not None
+    assert [True] == [order.stop for order in orders.leases]
+
+
+def test_what_has_happened_is_told_to_whoever_waits_for_it(
+    database_url: str, connection: Connection, pool: str
+) -> None:
+    """A change, a message, an order: each once, and nothing when nothing has."""
+    ears, node = Ears(), Node1()
+    with connected(database_url) as own:
+        keeper = at_once(own, Kept(pool, ears, Clock()))
+        begin(keeper, node)
+        epoch = led(keeper)
+        ears.heard.clear()
+        keeper.receive([letter(keeper, "job", asking())])
+        assert ["changed"] == ears.heard
+        keeper.write(epoch, decided(keeper))
+        assert ["changed", "changed", "ordered"] == ears.heard
+        assert {N1} == ears.nodes
+        ears.heard.clear()
+        keeper.report(node.told(ran(0))).result()
+        assert ["told", "changed"] == ears.heard
+        ears.heard.clear()
+        keeper.receive([letter(keeper, "job", Withdraw(), 2)])
+        assert ["changed", "ordered"] == ears.heard
+        ears.heard.clear()
+        keeper.receive([letter(keeper, "job", Withdraw(), 2)])
+        keeper.expire()
+        assert [] == ears.heard
+
+
+def test_a_pool_that_is_not_there_is_told(database_url: str) -> None:
+    """And is not made by asking."""
+    with kept_at(database_url, "nowhere") as keeper, pytest.raises(PoolUnknown):
+        keeper.expire()
+
+
+# Several processes
+
+
+class Two:
+    """Two processes that keep one pool, and a third that has just started."""
+
+    def __init__(self, url: str, pool: str, stack: ExitStack) -> None:
+        self.clock = Clock()
+        self.keepers = [stack.enter_context(kept_at(url, pool, self.clock)) for _ in range(2)]
+        self.nodes = [Node1(N1), Node1(N2)]
+        self.random = Random("two processes")
+        self.jobs: dict[str, int] = {}  # messages sent about each
+        begin(self.keepers[0], *self.nodes)
+        self.epoch = led(self.keepers[0])
+
+    def act(self) -> None:
+        """Let one of the two do something."""
+        keeper = self.random.choice(self.keepers)
+        self.clock.now += self.random.randrange(2 * SECOND)
+        what = self.random.choice((self._submit, self._report, self._report, self._decide))
+        what(keeper)
+        if self.random.random() < 0.2:
+            self._again(keeper)
+        keeper.expire()
+
+    def _submit(self, keeper: PoolKeeper) -> None:
+        name = f"j{len(self.jobs)}"
+        self.jobs[name] = 1
+        ask = asking(hold_until=self.clock.now + MINUTE)
+        assert 1 == len(keeper.receive([letter(keeper, name, ask)]))
+
+    def _again(self, keeper: PoolKeeper) -> None:
+        if self.jobs:
+            name = self.random.choice(sorted(self.jobs))
+            self.jobs[name] += 1
+            grew = HoldGrew(added=1_000, until=self.clock.now + MINUTE)
+            message = self.random.choice((Withdraw(), grew))
+            assert 1 == len(keeper.receive([letter(keeper, name, message, self.jobs[name])]))
+
+    def _report(self, keeper: PoolKeeper) -> None:
+        node = self.random.choice(self.nodes)
+        orders = keeper.report(node.told()).result()
+        assert orders is not None
+        readings = [
+            ran(
+                (self.clock.now - T0) // 1_000,
+                order.fence,
+                exit=Exit.DONE if self.random.random() < 0.3 else None,
+            )
+            for order in orders.leases
+        ]
+        other = self.random.choice(self.keepers)
+        assert other.report(node.told(*readings)).result() is not None
+
+    def _decide(self, keeper: PoolKeeper) -> None:
+        self.epoch = led(keeper)
+        written = keeper.write(self.epoch, decided(keeper, self.clock.now))
+        assert () == written.denied
+
+    def check(self, connection: Connection, pool: str) -> None:
+        """Whoever has just asked knows what a new process reads."""
+        for keeper in self.keepers:
+            keeper.expire()
+            with connection.transaction():
+                enter_pool(connection, pool)
+                fresh = loading.load_all(connection, pool, 0)
+            keeper.look(lambda known, fresh=fresh: check_same(known, fresh))  # type: ignore[misc]
+
+
+def test_two_processes_know_of_each_other(
+    database_url: str, connection: Connection, pool: str
+) -> None:
+    """Whatever one of them does, the other catches up with before it does anything (D4)."""
+    with ExitStack() as stack:
+        two = Two(database_url, pool, stack)
+        for _ in range(150):
+            two.act()
+            two.check(connection, pool)
+
+    assert len(two.jobs) > 20
+
+
+def test_who_is_far_behind_reads_everything(
+    database_url: str, connection: Connection, pool: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which rows have changed is known for so many transactions only."""
+    monkeypatch.setattr(saving, "KEPT", 4)
+    monkeypatch.setattr(saving, "TIDY", 2)
+    node = Node1()
+    with kept_at(database_url, pool) as one, kept_at(database_url, pool) as two:
+        begin(one, node)
+        placed(one)
+        two.expire()
+        known = two.look(lambda found: found)
+        one.report(node.told()).result()
+        two.expire()
+        assert known is two.look(lambda found: found), "it has caught up"
+        for _ in range(8):
+            one.report(node.told()).result()
+        two.expire()
+        assert known is not two.look(lambda found: found)
+        assert one.look(lambda found: found.machines) == two.look(lambda found: found.machines)
+        assert one.look(lambda found: found.leases) == two.look(lambda found: found.leases)
+
+
+# Connections that are lost
+
+
+@contextmanager
+def through(line: Proxy, pool: str) -> Iterator[PoolKeeper]:
+    """A pool kept by a thread, over a line that may fail."""
+    with keeping(lambda: connected(line.url), Kept(pool, Ears(), Clock())) as keeper:
+        yield keeper
+
+
+def test_nothing_is_remembered_across_connections(
+    database_url: str, connection: Connection, pool: str
+) -> None:
+    """Another server may have another history under the same number (D3)."""
+    node = Node1()
+    with proxy(database_url) as line, through(line, pool) as keeper:
+        begin(keeper, node)
+        connection.execute("update nodes set wrong_clock = true where pool_id = %s", [pool])
+        keeper.expire()
+        assert not keeper.look(lambda known: known.machines[N1].wrong_clock)
+        line.cut()
+        keeper.expire()
+        assert keeper.look(lambda known: known.machines[N1].wrong_clock)
+
+
+def test_what_may_have_been_written_is_asked_again_and_happens_once(
+    database_url: str, connection: Connection, pool: str
+) -> None:
+    """The answer to every second commit is lost: messages, reports, terms, placements (D3)."""
+    node = Node1()
+    with proxy(database_url) as line, through(line, pool) as keeper:
+        line.loses = lambda number: number % 2 == 0
+        for _ in range(2):
+            assert keeper.register(Node(id=N1, gpu_type="H100", gpus=2)) is None
+            keeper.report(node.told()).result()
+            assert 1 == led(keeper)
+        first, more = letter(keeper, "job", asking()), letter(keeper, "more", asking())
+        for one in (first, more):
+            assert [one] == keeper.receive([one])
+        for _ in range(2):
+            keeper.write(1, decided(keeper))
+        for run_ms in (0, 5):
+            keeper.report(node.told(ran(run_ms, 1), ran(run_ms, 2))).result()
+        assert line.lost_commits > 3
+        fences = keeper.look(lambda known: {job.fence for job in known.jobs.values()})
+
+    assert {1, 2} == fences
+    found = connection.execute(
+        "select fence, job_id, attempt, started_at is not null from leases where pool_id = %s"
+        " order by fence",
+        [pool],
+    )
+    assert [(1, "job", 1, True), (2, "more", 1, True)] == found.fetchall()
+    told = connection.execute("select count(*) from pool_outbox where pool_id = %s", [pool])
+    assert (2,) == told.fetchone(), "each start is told once"
+
+
+# The leader
+
+
+def test_a_stale_epoch_writes_nothing(database_url: str, connection: Connection, pool: str) -> None:
+    """Whoever was stopped meanwhile has decided for nothing (S11)."""
+    clock, node = Clock(), Node1()
+    with (
+        kept_at(database_url, pool, clock) as one,
+        kept_at(database_url, pool, clock) as two,
+    ):
+        begin(one, node)
+        mine = led(one, "one")
+        one.receive([letter(one, "job", asking())])
+        decisions = decided(one)
+        assert (None, T0) == two.lead("two")
+        clock.now += TERM
+        assert mine + 1 == led(two, "two")
+        before = version(connection, pool)
+        written = one.write(mine, decisions)
+
+        assert ((), (Denied.EPOCH_STALE,)) == (written.placed, written.denied)
+        assert before == version(connection, pool)
+        assert (None, clock.now) == one.lead("one")
+
+
+def test_a_job_withdrawn_while_its_place_was_decided_gets_none(
+    database_url: str, pool: str
+) -> None:
+    """What is written is checked against what is true by then (S11)."""
+    with kept_at(database_url, pool) as one, kept_at(database_url, pool) as two:
+        begin(one, Node1())
+        epoch = led(one)
+        one.receive([letter(one, "job", asking()), letter(one, "more", asking())])
+        decisions = decided(one)
+        two.receive([letter(two, "job", Withdraw(), 2)])
+        written = one.write(epoch, decisions)
+
+    assert [key("more")] == [lease.key for lease in written.placed]
+    assert (Denied.NOT_QUEUED,) == written.denied
+
+
+class Stopped(PoolKeeper):
+    """A process that is stopped before it writes what it has decided, until somebody lets it."""
+
+    def __init__(self, keeper: PoolKeeper) -> None:
+        self.__dict__.update(keeper.__dict__)
+        self.decided = threading.Event()
+        self.may_write = threading.Event()
+        self.written: Future[Written] = Future()
+
+    def write(self, epoch: int, decisions: Sequence[Decision]) -> Written:
+        self.decided.set()
+        self.may_write.wait()
+        written = super().write(epoch, decisions)
+        if not self.written.done():
+            self.written.set_result(written)
+        return written
+
+
+@contextmanager
+def leading(url: str, pool: str, who: str) -> Iterator[PoolKeeper]:
+    """A process that leads a pool, or stands by."""
+    ears = Ears()
+    with keeping(lambda: connected(url), Kept(pool, ears)) as keeper:
+        with Leading(keeper, POLICY, who) as leader:
+            ears.leading = leader
+            yield keeper
+
+
+def leads(connection: Connection, pool: str) -> tuple[int, str]:
+    """The epoch, and who leads."""
+    with connection.transaction():
+        row = locked(lock_pool(connection, pool), pool)
+    return row.epoch, row.leader
+
+
+def runs(connection: Connection, pool: str) -> set[str]:
+    """The jobs that have a lease."""
+    sql = "select job_id from leases where pool_id = %s and ended_at is null"
+    return {job for (job,) in connection.execute(sql, [pool])}
+
+
+def queued(keeper: PoolKeeper, connection: Connection, *jobs: str) -> None:
+    """Jobs that have come just now, by the database's clock."""
+    [(now,)] = connection.execute(
+        "select (extract(epoch from clock_timestamp()) * 1000000)::bigint"
+    ).fetchall()
+    ask = asking(hold_until=now + 10 * MINUTE)
+    keeper.receive([letter(keeper, job, ask) for job in jobs])
+
+
+@pytest.mark.slow
+def test_another_takes_over_from_a_leader_that_is_gone(
+    database_url: str, connection: Connection, pool: str
+) -> None:
+    """What came meanwhile is placed, once; whoever stands by decides nothing before (S11)."""
+    node = Node1()
+    with leading(database_url, pool, "two") as two:
+        eventually(lambda: leads(connection, pool) == (1, "two"), "the first leads")
+        with leading(database_url, pool, "one") as one:
+            begin(one, node)
+            queued(one, connection, "a")
+            eventually(lambda: runs(connection, pool) == {"a"}, "what came is placed")
+            assert (1, "two") == leads(connection, pool)
+            queued(two, connection, "b")
+            eventually(lambda: runs(connection, pool) == {"a", "b"}, "what came is placed")
+    with leading(database_url, pool, "three") as three:
+        begin(three, Node1(N2))
+        queued(three, connection, "c")
+        eventually(lambda: runs(connection, pool) == {"a", "b", "c"}, "another has taken over")
+
+    assert (2, "three") == leads(connection, pool)
+
+
+@pytest.mark.slow
+def test_a_leader_that_was_stopped_writes_nothing_when_it_goes_on(
+    database_url: str, connection: Connection, pool: str
+) -> None:
+    """Two believe to lead: the one whose term was over is denied (S11)."""
+    node = Node1()
+    with keeping(lambda: connected(database_url), Kept(pool, Ears())) as keeper:
+        stopped = Stopped(keeper)
+        begin(keeper, node)
+        queued(keeper, connection, "a")
+        with Leading(stopped, POLICY, "one"):
+            assert stopped.decided.wait(60)
+            with leading(database_url, pool, "two"):
+                eventually(lambda: runs(connection, pool) == {"a"}, "another has taken over")
+                stopped.may_write.set()
+                written = stopped.written.result(60)
+
+    assert ((), (Denied.EPOCH_STALE,)) == (written.placed, written.denied)
+    assert (2, "two") == leads(connection, pool)

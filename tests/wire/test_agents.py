@@ -1,0 +1,189 @@
+"""What nodes and pools tell each other: all of it, and nothing else (S9, S10)."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bursar.core.dispatch.reports import Order, Orders, Reading, Report
+from bursar.core.dispatch.state import Exit
+from bursar.core.ids import JobId
+from bursar.core.messages import Program
+from bursar.core.money import AMOUNT_MAX
+from bursar.core.scheduling.machines import Node, NodeId, Piece
+from bursar.wire.agents import (
+    LOG_MAX,
+    RESULT_MAX,
+    LogAsk,
+    NodeAsk,
+    ReportAsk,
+    ReportTold,
+    complaint_about,
+    orders_of,
+    written,
+)
+
+N1 = NodeId("n1")
+WHOLE = st.integers(0, AMOUNT_MAX)
+SOME = st.integers(1, AMOUNT_MAX)
+TEXT = st.text(
+    st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=20
+)
+RESULTS = st.sampled_from([None, "[]", '[{"inline": "x"}]'])
+
+READINGS = st.builds(
+    Reading,
+    fence=SOME,
+    run_ms=WHOLE,
+    saved_ms=WHOLE,
+    exit=st.sampled_from([None, *Exit]),
+    exit_code=st.none() | st.integers(0, 255),
+    result=RESULTS,
+)
+REPORTS = st.builds(
+    Report,
+    node=st.just(N1),
+    boot=SOME,
+    n=SOME,
+    at=WHOLE,
+    heard=st.none() | WHOLE,
+    readings=st.lists(READINGS, max_size=3).map(tuple),
+)
+PIECES = st.builds(
+    Piece,
+    node=st.just(N1),
+    gpus=st.lists(st.integers(0, 7), unique=True).map(sorted).map(tuple),
+    slots=st.integers(1, 10),
+    cpu_milli=WHOLE,
+    ram_mib=WHOLE,
+)
+PROGRAMS = st.builds(
+    Program,
+    command=st.lists(TEXT).map(tuple),
+    env=st.dictionaries(TEXT.filter(lambda name: "=" not in name), TEXT).map(
+        lambda env: tuple(sorted(env.items()))
+    ),
+    memory_mib=WHOLE,
+    checkpoint_every_ms=WHOLE,
+)
+ORDERS = st.builds(
+    Order,
+    fence=SOME,
+    org=TEXT,
+    job=TEXT.map(JobId),
+    attempt=SOME,
+    piece=PIECES,
+    lasts=WHOLE,
+    run_ms_max=WHOLE,
+    program=PROGRAMS,
+    nodes=st.lists(TEXT.map(NodeId), min_size=1).map(tuple),
+    stop=st.booleans(),
+)
+ANSWERS = st.builds(
+    Orders,
+    node=st.just(N1),
+    boot=SOME,
+    n=SOME,
+    at=WHOLE,
+    leases=st.lists(ORDERS, max_size=3).map(tuple),
+)
+
+
+@given(REPORTS)
+def test_a_report_arrives_as_it_was_sent(report: Report) -> None:
+    text = json.dumps(written(ReportAsk.of(report)))
+
+    assert report == ReportAsk.model_validate(json.loads(text)).to_core(N1)
+
+
+@given(st.none() | ANSWERS)
+def test_orders_arrive_as_they_were_sent(orders: Orders | None) -> None:
+    text = json.dumps(written(ReportTold.of(orders)))
+
+    assert orders == orders_of(text, N1)
+
+
+def test_a_node_arrives_as_it_registered() -> None:
+    ask = NodeAsk(gpu_type="H100", gpus=8, memory_gib=80, region="eu", labels=["b", "a", "b"])
+    told = NodeAsk.model_validate(json.loads(json.dumps(written(ask))))
+
+    assert (
+        Node(id=N1, gpu_type="H100", gpus=8, memory_gib=80, region="eu", labels=("a", "b"))
+        == told.to_core(N1)
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"boot": 0},
+        {"n": "1"},
+        {"at_us": -1},
+        {"at_us": 1.5},
+        {"more": 1},
+        {"readings": [{"fence": 0, "run_ms": 1}]},
+        {"readings": [{"fence": 1, "run_ms": -1}]},
+        {"readings": [{"fence": 1, "run_ms": 1, "exit": "vanished"}]},
+        {"readings": [{"fence": 1, "run_ms": 1, "exit_code": 256}]},
+        {"readings": [{"fence": 1, "run_ms": 1, "result": "{}"}]},
+        {"readings": [{"fence": 1, "run_ms": 1, "result": " " * (RESULT_MAX + 1)}]},
+        {"readings": [{"fence": 1}] * 5_000},
+    ],
+)
+def test_what_is_no_report_is_refused(change: dict[str, Any]) -> None:
+    """Strictly: a compromised node may send anything (K35, K36)."""
+    good = {"boot": 1, "n": 1, "at_us": 0, "readings": [{"fence": 1, "run_ms": 1}]}
+    ReportAsk.model_validate(good)
+
+    with pytest.raises(ValueError, match="validation error"):
+        ReportAsk.model_validate({**good, **change})
+
+
+@pytest.mark.parametrize("text", ["", "null", "[]", '{"orders": 1}', '{"orders": null, "x": 1}'])
+def test_what_is_no_answer_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        orders_of(text, N1)
+
+
+@pytest.mark.parametrize("name", ["", "A=B", "A\0B"])
+def test_a_variable_s_name_is_one(name: str) -> None:
+    """Or a process could not be started with it."""
+    order = {
+        "fence": 1, "org": "o", "job": "j", "attempt": 1, "piece": {"gpus": [0], "slots": 1},
+        "lasts_us": 1, "run_ms_max": 1, "program": {"command": [], "env": {name: "x"}},
+        "nodes": ["n1"],
+    }  # fmt: skip
+    told = {"orders": {"boot": 1, "n": 1, "at_us": 1, "leases": [order]}}
+
+    with pytest.raises(ValueError, match="env"):
+        orders_of(json.dumps(told), N1)
+
+
+@pytest.mark.parametrize(
+    ("result", "wrong"),
+    [
+        ("[]", None),
+        ('[{"name": "a", "inline": "", "type": "text/plain"}]', None),
+        ('[{"uri": "s3://x", "sha256": "' + "a" * 64 + '"}]', None),
+        ('[{"uri": "s3://x", "sha256": "' + "A" * 64 + '"}]', "sha256"),
+        ('[{"uri": "s3://x"}]', "sha256"),
+        ("[{}]", "uri or is inline"),
+        ("[1.5]", "whole"),
+        ("\ud800", "surrogates"),
+        ("[" * 100_000, "bytes"),
+        ("[" * 50_000, "nested"),
+    ],
+)
+def test_a_result_is_a_list_of_outputs(result: str, wrong: str | None) -> None:
+    told = complaint_about(result)
+
+    assert wrong in told if wrong is not None and told is not None else told is wrong
+
+
+def test_a_log_has_no_character_that_cannot_be_kept() -> None:
+    LogAsk(fence=1, offset=0, size=1, text="x")
+    for text in ("\0", "x" * (LOG_MAX + 1)):
+        with pytest.raises(ValueError, match="text"):
+            LogAsk(fence=1, offset=0, size=1, text=text)
