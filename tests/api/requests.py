@@ -130,6 +130,25 @@ REQUESTS: Final[Mapping[str, Callable[[Ids], Asked]]] = {
     "jobs.events": lambda ids: get("read", f"/jobs/{ids['job']}/events"),
     "jobs.result": lambda ids: get("read", f"/jobs/{ids['job']}/result"),
     "jobs.cancel": lambda ids: Asked("spend", f"/jobs/{ids['job']}/cancel"),
+    "jobs.why": lambda ids: get("read", f"/jobs/{ids['job']}/why"),
+    "jobs.logs": lambda ids: get("read", f"/jobs/{ids['job']}/logs"),
+    # pools and nodes
+    "pools.create": lambda _: Asked("operator", "/pools", {"id": POOL}),
+    "pools.list": lambda _: get("read", "/pools"),
+    "pools.explain": lambda _: get("read", f"/pools/{POOL}/explain"),
+    "nodes.list": lambda _: get("operator", f"/pools/{POOL}/nodes"),
+    "nodes.register": lambda _: Asked(
+        "work", "/pools/nowhere/nodes/n1", {"gpu_type": "H100", "gpus": 8}, "PUT"
+    ),
+    "nodes.set_state": lambda _: Asked(
+        "operator", f"/pools/{POOL}/nodes/n1/state", {"state": "ready"}
+    ),
+    "nodes.report": lambda _: Asked(
+        "work", "/pools/nowhere/nodes/n1/reports", {"boot": 1, "n": 1, "at_us": 0, "readings": []}
+    ),
+    "nodes.log": lambda _: Asked(
+        "work", "/pools/nowhere/nodes/n1/logs", {"fence": 1, "offset": 0, "size": 0, "text": ""}
+    ),
     # limits and prices
     "budgets.set": lambda ids: Asked(
         "manage", "/budgets", {"account_id": ids["account"], "every": "day", "limit_micros": 1}

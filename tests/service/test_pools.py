@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from bursar.core.dispatch import pool as rules
+from bursar.core.dispatch import state as core
 from bursar.core.dispatch.pool import Written
 from bursar.core.dispatch.reports import Report
 from bursar.core.dispatch.state import TERM, Exit, JobKey, Work
@@ -23,6 +24,7 @@ from bursar.core.scheduling.decisions import Decision
 from bursar.core.scheduling.machines import Node, NodeId
 from bursar.core.scheduling.plan import carry_out
 from bursar.core.scheduling.policy import PAID, Policy
+from bursar.service.lanes import Busy
 from bursar.service.pools.keeper import Kept, PoolKeeper, at_once, keeping
 from bursar.service.pools.leader import Leading
 from bursar.store.outbox import Letter
@@ -218,7 +220,7 @@ def test_who_had_to_wait_sees_what_it_waited_for(
             memory.pool.now, memory.pool.fence = row.now, row.fence
             memory.pool.epoch = row.epoch
             work = Work(memory.pool, T0)
-            rules.receive(work, rules.Letter(*lease.key, 2, Withdraw()))
+            rules.receive(work, core.Letter(*lease.key, 2, Withdraw()))
             saving.save(connection, pool, memory, work).saving.check()
         orders = answer.result()
 
@@ -471,6 +473,14 @@ class Stopped(PoolKeeper):
         self.may_write = threading.Event()
         self.written: Future[Written] = Future()
 
+    @contextmanager
+    def going_on(self) -> Iterator[None]:
+        """Let it write at the latest afterwards."""
+        try:
+            yield
+        finally:
+            self.may_write.set()
+
     def write(self, epoch: int, decisions: Sequence[Decision]) -> Written:
         self.decided.set()
         self.may_write.wait()
@@ -484,10 +494,12 @@ class Stopped(PoolKeeper):
 def leading(url: str, pool: str, who: str) -> Iterator[PoolKeeper]:
     """A process that leads a pool, or stands by."""
     ears = Ears()
-    with keeping(lambda: connected(url), Kept(pool, ears)) as keeper:
-        with Leading(keeper, POLICY, who) as leader:
-            ears.leading = leader
-            yield keeper
+    with (
+        keeping(lambda: connected(url), Kept(pool, ears)) as keeper,
+        Leading(keeper, POLICY, who) as leader,
+    ):
+        ears.leading = leader
+        yield keeper
 
 
 def leads(connection: Connection, pool: str) -> tuple[int, str]:
@@ -545,7 +557,7 @@ def test_a_leader_that_was_stopped_writes_nothing_when_it_goes_on(
         stopped = Stopped(keeper)
         begin(keeper, node)
         queued(keeper, connection, "a")
-        with Leading(stopped, POLICY, "one"):
+        with Leading(stopped, POLICY, "one"), stopped.going_on():
             assert stopped.decided.wait(60)
             with leading(database_url, pool, "two"):
                 eventually(lambda: runs(connection, pool) == {"a"}, "another has taken over")
@@ -554,3 +566,32 @@ def test_a_leader_that_was_stopped_writes_nothing_when_it_goes_on(
 
     assert ((), (Denied.EPOCH_STALE,)) == (written.placed, written.denied)
     assert (2, "two") == leads(connection, pool)
+
+
+class Refusing(PoolKeeper):
+    """A pool that cannot write the first decision."""
+
+    def __init__(self, keeper: PoolKeeper) -> None:
+        self.__dict__.update(keeper.__dict__)
+        self.refused = 0
+
+    def write(self, epoch: int, decisions: Sequence[Decision]) -> Written:
+        if not self.refused:
+            self.refused += 1
+            raise Busy("others are in the way")
+        return super().write(epoch, decisions)
+
+
+@pytest.mark.slow
+def test_what_could_not_be_written_is_decided_again(
+    database_url: str, connection: Connection, pool: str
+) -> None:
+    """A leader that has carried something out in its memory alone forgets it (S11)."""
+    with keeping(lambda: connected(database_url), Kept(pool, Ears())) as keeper:
+        begin(keeper, Node1())
+        queued(keeper, connection, "a")
+        refusing = Refusing(keeper)
+        with Leading(refusing, POLICY, "one"):
+            eventually(lambda: runs(connection, pool) == {"a"}, "it is written in the end")
+
+    assert 1 == refusing.refused

@@ -81,8 +81,14 @@ def service_of(
                 doorkeepers.close()
 
 
-def serve(service: Service, listening: socket.socket, ready: Callable[[], None]) -> None:
-    """Answer calls until SIGTERM or SIGINT; `ready` is called when the first can be answered."""
+def serve(
+    service: Service,
+    listening: socket.socket,
+    ready: Callable[[], None],
+    stopping: Callable[[], None] = lambda: None,
+) -> None:
+    """Answer calls until SIGTERM or SIGINT; `ready` is called when the first can be answered,
+    `stopping` as soon as we are told to stop."""
     bounds = Bounds.of_environment()
     _make_room(bounds)
 
@@ -103,7 +109,7 @@ def serve(service: Service, listening: socket.socket, ready: Callable[[], None])
         timeout_keep_alive=IDLE_S,
         timeout_graceful_shutdown=STOP_S,
     )
-    server = _Server(config, ready, service.streams)
+    server = _Server(config, ready, service.streams, stopping)
     # Having stopped, it raises the signal again: that must not end us before we have cleaned up.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, server.handle_exit)
@@ -122,14 +128,22 @@ def _make_room(bounds: Bounds) -> None:
 class _Server(uvicorn.Server):
     """A server that says when it is ready."""
 
-    def __init__(self, config: uvicorn.Config, ready: Callable[[], None], streams: Streams) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        ready: Callable[[], None],
+        streams: Streams,
+        stopping: Callable[[], None],
+    ) -> None:
         super().__init__(config)
         self._ready = ready
         self._streams = streams
+        self._stopping = stopping
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Stop; who watches is not waited for."""
         self._streams.close()
+        self._stopping()
         super().handle_exit(sig, frame)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:

@@ -17,7 +17,7 @@ from bursar.core.instant import SECOND, Instant
 from bursar.core.refusal import Code, Refusal
 from bursar.service.database import Connection
 from bursar.service.directory import Directory
-from bursar.service.keys import DEPLOYMENT, Key, Presented, presented
+from bursar.service.keys import DEPLOYMENT, Key, Presented, Scope, presented
 from bursar.service.ledger import Ledger
 from bursar.service.outbound import Outbound
 from bursar.service.pools.serving import Pools
@@ -61,8 +61,9 @@ class Caller:
 
     def needs_node(self, pool: str, node: str) -> None:
         """End the call unless the key speaks for a node."""
+        self.needs(Scope.WORK)
         if not self.key.is_node(pool, node):
-            raise Failed("forbidden", f"the key is not that of node {node!r} of pool {pool!r}")
+            raise Failed("forbidden", f"the key is for {self.key.node!r}, not for {pool}/{node}")
 
 
 @dataclass(slots=True)

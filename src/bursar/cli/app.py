@@ -190,11 +190,22 @@ def up(
     plain_http: Plain = False,
     share_port: Shared = False,
     allow_private_webhooks: PrivateWebhooks = False,
+    nodes: Annotated[
+        str | None,
+        typer.Option(
+            "--nodes",
+            metavar="2x8xH100,8xA100",
+            help="Nodes with made-up GPUs to run beside it, in a pool called main.",
+        ),
+    ] = None,
     demo: Annotated[
-        bool, typer.Option("--demo", help="Begin with three orgs that have something to show.")
+        bool,
+        typer.Option(
+            "--demo", help="Three orgs, four nodes and jobs that keep them busy, to look at."
+        ),
     ] = False,
 ) -> None:
-    """Bring up everything: the database, the HTTP interface, what sweeps; stay until stopped."""
+    """Bring up everything: the database, the HTTP interface, the scheduler; stay until stopped."""
     from bursar.cli.serving import Listening, up
 
     listening = Listening(
@@ -204,7 +215,7 @@ def up(
         share_port=share_port,
         private_webhooks=allow_private_webhooks,
     )
-    up(state, listening, json=json, demo=demo)
+    up(state, listening, json=json, demo=demo, nodes=nodes)
 
 
 @app.command()

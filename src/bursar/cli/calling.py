@@ -169,19 +169,19 @@ class Call:
         **shown: Any,
     ) -> Any:
         """Change something, and print the answer; parts of the body that are None are left out."""
-        with _client() as client:
+        with connected() as client:
             answer = client.post(path, given(body), key=self.key, params=params)
         return self._shown(answer, columns, **shown)
 
     def post_whole(self, path: str, body: Mapping[str, Any], columns: Sequence[str]) -> Any:
         """The same with all parts of the body, because a null means something in it."""
-        with _client() as client:
+        with connected() as client:
             answer = client.post(path, body, key=self.key)
         return self._shown(answer, columns)
 
     def put(self, path: str, body: Mapping[str, Any], columns: Sequence[str]) -> Any:
         """Change what is there already, and print the answer."""
-        with _client() as client:
+        with connected() as client:
             answer = client.put(path, given(body), key=self.key)
         return self._shown(answer, columns)
 
@@ -189,7 +189,7 @@ class Call:
         self, path: str, columns: Sequence[str], params: Mapping[str, Any] | None = None
     ) -> Any:
         """Drop something, and print the answer."""
-        with _client() as client:
+        with connected() as client:
             answer = client.delete(path, key=self.key, params=params)
         return self._shown(answer, columns)
 
@@ -201,7 +201,7 @@ class Call:
         **shown: Any,
     ) -> Any:
         """Ask, and print the answer."""
-        with _client() as client:
+        with connected() as client:
             answer = client.get(path, params)
         return self._shown(answer, columns, **shown)
 
@@ -219,7 +219,7 @@ class Call:
     ) -> Any:
         """Ask for a page, or for all from there on, and print it; `join` makes one of many."""
         asked = {**params, "limit": 1_000 if all else limit, "after": after}
-        with _client() as client:
+        with connected() as client:
             if all:
                 pages = [page.body for page in client.pages(path, asked)]
                 answer = Answer(json.dumps((join or joined)(pages), ensure_ascii=False))
@@ -282,6 +282,7 @@ def joined(pages: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     return {"items": [item for page in pages for item in page["items"]], "next": None}
 
 
-def _client() -> Client:
+def connected() -> Client:
+    """The service that commands talk to."""
     known = access()
     return Client(known.url, known.key)

@@ -1,4 +1,4 @@
-"""Three orgs with something to show: trees, credits of all kinds, budgets, prices, some work.
+"""Three orgs in three tiers: trees, credits of all kinds, budgets, prices, some work.
 
 Everything has a fixed id and a fixed key, so a second start adds nothing.
 """
@@ -19,7 +19,7 @@ from bursar.core.ids import (
     UserId,
     made_id,
 )
-from bursar.core.instant import DAY, HOUR, Instant
+from bursar.core.instant import DAY, HOUR, MINUTE, Instant
 from bursar.core.ledger.commands import (
     AddAccount,
     AddUser,
@@ -33,7 +33,7 @@ from bursar.core.ledger.commands import (
     StartRecurrence,
 )
 from bursar.core.ledger.values import Context, Kind, Policy, Target
-from bursar.core.money import CREDIT, PPM
+from bursar.core.money import CREDIT, PPM, Micros
 from bursar.core.pricing import PriceVersion, Rate
 from bursar.core.refusal import Code, Refusal
 from bursar.service.database import Connection
@@ -57,18 +57,29 @@ class Org:
     teams: dict[str, tuple[str, ...]]  # team → its projects
     paid: int  # credits
     budget: int  # credits a month, for the whole org
+    rolling: Micros = 0  # in any ten minutes, for its first team; 0 for no such budget
     own_prices: Mapping[str, int] = field(default_factory=dict)
 
     def account(self, name: str) -> AccountId:
         """The account of that name; the org's own for an empty one."""
         return AccountId(self._id("account", name) if name else org_account(self.id))
 
+    @property
+    def users(self) -> tuple[UserId, UserId]:
+        """Its two users."""
+        return UserId(org_user(self.id)), UserId(self._id("user", "second"))
+
+    @property
+    def bought(self) -> Micros:
+        """What it buys at a time."""
+        return self.paid * CREDIT
+
     def _id(self, what: str, name: str) -> str:
         return made_id(self.id, f"bursar:demo:{name}", what, BORN_MS)
 
     def commands(self, now: Instant) -> Iterator[tuple[str, Command]]:
         """What makes the org what it is, each under a key of its own."""
-        yield "user", AddUser(user=UserId(self._id("user", "second")))
+        yield "user", AddUser(user=self.users[1])
         for team, projects in self.teams.items():
             yield f"team-{team}", self._add(team, "")
             for project in projects:
@@ -76,8 +87,8 @@ class Org:
         if self.own_prices:
             yield "prices", _prices(self._id("price", "own"), self.own_prices)
         yield from self._credits(now)
-        yield from self._budgets()
         yield from self._work()
+        yield from self._budgets()
 
     def _add(self, name: str, parent: str) -> AddAccount:
         return AddAccount(account=self.account(name), parent=self.account(parent), name=name)
@@ -89,7 +100,7 @@ class Org:
             Issue(
                 grant=GrantId(self._id("grant", "paid")),
                 account=self.account(""),
-                amount=self.paid * CREDIT,
+                amount=self.bought,
                 kind=Kind.PAID,
                 source="invoice 1001",
                 external_ref="invoice-1001",
@@ -102,7 +113,7 @@ class Org:
             Issue(
                 grant=GrantId(self._id("grant", "promo")),
                 account=self.account(team),
-                amount=self.paid * CREDIT // 20,
+                amount=self.bought // 20,
                 kind=Kind.PROMO,
                 source="try the H100",
                 expires_at=day + 5 * DAY,
@@ -116,10 +127,10 @@ class Org:
             StartRecurrence(
                 recurrence=RecurrenceId(self._id("recurrence", "monthly")),
                 account=self.account(team),
-                amount=self.paid * CREDIT // 50,
+                amount=self.bought // 50,
                 kind=Kind.GRANT,
                 every=Every.MONTH,
-                roll_over_max=self.paid * CREDIT // 100,
+                roll_over_max=self.bought // 100,
             ),
         )
 
@@ -140,10 +151,23 @@ class Org:
                     hard=hard,
                 ),
             )
+        if self.rolling:
+            yield (
+                "budget-rolling",
+                SetBudget(
+                    budget=BudgetId(self._id("budget", "rolling")),
+                    target=Target(account=self.account(team)),
+                    every=Every.ROLLING,
+                    rolling=10 * MINUTE,
+                    limit=self.rolling,
+                    hard=True,
+                ),
+            )
 
     def _work(self) -> Iterator[tuple[str, Command]]:
         """Some holds: two that are done, and one that is open."""
         projects = [project for projects in self.teams.values() for project in projects]
+        hour = 4 * self.own_prices.get("H100", PRICES["H100"])
         for number, project in enumerate(projects[:3]):
             hold = HoldId(self._id("hold", project))
             yield (
@@ -158,11 +182,11 @@ class Org:
             )
             charge = ChargeId(self._id("charge", project))
             if number == 2:
-                yield f"charge-{number}", Charge(charge=charge, hold=hold, amount=CREDIT)
+                yield f"charge-{number}", Charge(charge=charge, hold=hold, amount=hour // 10)
             else:
                 yield (
                     f"settle-{number}",
-                    Settle(charge=charge, hold=hold, total=(7 + number) * CREDIT),
+                    Settle(charge=charge, hold=hold, total=hour * (7 + number) // 10),
                 )
 
 
@@ -191,16 +215,18 @@ ORGS: Final = (
         tier="paid",
         teams={"control": ("arms", "legs"), "maps": ("tiles",)},
         paid=2_000,
-        budget=1_500,
+        budget=25_000,
     ),
     Org(
-        id="01930f3c-0000-7000-8000-0000000c4a21",
+        id="01930f3c-0000-7000-8000-0000000c4a22",
         name="Charlie's Notebook",
         time_zone="Asia/Tokyo",
-        tier="gold",
+        tier="free",
         teams={"hobby": ("toy-model",)},
         paid=100,
-        budget=60,
+        budget=200,
+        rolling=CREDIT // 8,
+        own_prices={"H100": 250_000, "A100": 120_000},  # for teaching
     ),
 )
 

@@ -16,6 +16,8 @@ import typer
 from bursar.api.connections import BoundUnusable
 from bursar.api.server import FIRST_KEY, address_of, bound, serve, service_of
 from bursar.api.serving import Service
+from bursar.cli.beside.company import Company, Setting
+from bursar.cli.beside.nodes import DEMO, FOLDER, Node, described, nodes_of
 from bursar.cli.connecting import announce, withdraw
 from bursar.cli.operating import database_of
 from bursar.service.database import Database, money_time, state_of
@@ -34,25 +36,41 @@ class Listening:
     private_webhooks: bool = False
 
 
-def up(state: Path | None, where: Listening, *, json: bool, demo: bool) -> None:
-    """Bring up database and HTTP interface, say where they are, and stay until told to stop."""
+def up(
+    state: Path | None, where: Listening, *, json: bool, demo: bool, nodes: str | None = None
+) -> None:
+    """Bring up database and HTTP interface, say where they are, and stay until told to stop.
+
+    Beside them: nodes with made-up GPUs, if some are named, and with `demo` jobs for them.
+    """
     folder = state_of(state)
+    wanted = _nodes(nodes or (DEMO if demo else ""))
     with _bound(where) as listening, database_of(state) as database:
         try:
             with service_of(database, folder, Outbound(where.private_webhooks)) as (service, key):
                 if demo:
                     _seed(database, service)
-                url = address_of(listening)
+                told = Told(database, address_of(listening), key, folder, wanted)
+                company = Company(Setting(told.url, key, folder), wanted, demo=demo)
                 try:
                     serve(
                         service,
                         listening,
-                        lambda: _tell(Told(database, url, key, folder), json=json, demo=demo),
+                        lambda: company.begin(lambda: _tell(told, json=json, demo=demo)),
+                        company.end,
                     )
                 finally:
+                    company.see_it_end()
                     withdraw(folder)
         except (SecretUnusable, BoundUnusable) as error:
             _stop(str(error))
+
+
+def _nodes(text: str) -> tuple[Node, ...]:
+    try:
+        return nodes_of(text) if text else ()
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--nodes") from None
 
 
 def _seed(database: Database, service: Service) -> None:
@@ -100,6 +118,7 @@ class Told:
     url: str
     key: str
     folder: Path
+    nodes: tuple[Node, ...]
 
 
 def _tell(told: Told, *, json: bool, demo: bool) -> None:
@@ -135,6 +154,9 @@ def _tell_people(told: Told, *, demo: bool) -> None:
     print(f"database   {told.database.shown}{server}")
     print(f"url        {told.url}")
     print(f"admin key  {told.key if demo else f'in {key}'}")
+    if told.nodes:
+        print(f"nodes      {described(told.nodes)}; logs in {told.folder / FOLDER}")
+    print(f"look       {told.url}/{f'#key={told.key}' if demo else ''}")
     print()
     print("Try, in another terminal:")
     if (folder := hidden_folder(sys.argv[0])) is not None:

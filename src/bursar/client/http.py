@@ -8,6 +8,7 @@ import json
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 CONNECT_S: Final = 5.0
 ANSWER_S: Final = 30.0
+SILENCE_S: Final = 45.0  # of a stream: it gives a sign of life more often
 TRIES: Final = 5
 WAIT_FIRST_S: Final = 0.2  # before the second try, at most; twice as long before each one after
 WAIT_MOST_S: Final = 10.0  # who asks for a longer wait is not waited for
@@ -120,6 +122,23 @@ class Client:
             asked["after"] = page.body["next"]
             if asked["after"] is None:
                 return
+
+    @contextmanager
+    def streamed(self, path: str, headers: Mapping[str, str]) -> Iterator["httpx2.Response"]:
+        """An answer that comes bit by bit; what breaks on the way is told as no answer."""
+        import httpx2
+
+        silence = httpx2.Timeout(SILENCE_S, connect=CONNECT_S)
+        try:
+            with self._http.stream("GET", path, headers=headers, timeout=silence) as response:
+                if not response.is_success:
+                    response.read()
+                    id = response.headers.get("request-id")
+                    raise Problem.of(response.status_code, _parsed(response), request_id=id)
+                yield response
+        except httpx2.TransportError as error:
+            detail = f"{self.url} does not answer: {str(error) or type(error).__name__}"
+            raise Problem.at_the_edge(NO_ANSWER, detail) from None
 
     def _call(
         self,

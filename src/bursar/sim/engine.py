@@ -23,6 +23,7 @@ from bursar.core.scheduling.cluster import Cluster
 from bursar.core.scheduling.decisions import Preempt, Promise, Start
 from bursar.core.scheduling.jobs import Job
 from bursar.core.scheduling.machines import NodeId, Piece
+from bursar.core.scheduling.typical import Typical
 from bursar.core.value import altered
 from bursar.sim.area import Area
 from bursar.sim.chance import Chance
@@ -64,6 +65,7 @@ class Engine:
         self.wanted = Area(self.now)  # thousandths of GPUs that jobs have or wait for
         self._scheduler = scheduler
         self._reports = Reports(world.clocks, chance)
+        self._typical = Typical()
         self._prices = world.prices
         self._speeds = dict(world.speeds)
         self._works = {work.id: work for work in world.works}
@@ -143,6 +145,8 @@ class Engine:
         if types != work.shape.types:
             life.job = altered(life.job, shape=altered(work.shape, types=types))
         self.wanted.change(work.milli_gpus, self.now)
+        self._typical.add(life.job.shape)
+        self.cluster.fragments = self._typical.fragments
         self._queue(life.job)
         return True
 

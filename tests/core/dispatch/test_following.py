@@ -10,7 +10,18 @@ from bursar.core.scheduling.decisions import Start
 from bursar.core.scheduling.machines import NodeState, Piece
 from bursar.core.scheduling.plan import carry_out
 from bursar.core.scheduling.policy import PAID, Policy
-from tests.core.dispatch.pools import JOB, N1, N2, Trial, asking, ran, running, waiting
+from tests.core.dispatch.pools import (
+    GANG_SPEC,
+    JOB,
+    N1,
+    N2,
+    SPEC,
+    Trial,
+    asking,
+    ran,
+    running,
+    waiting,
+)
 
 NAME = name_of(JOB)
 
@@ -114,3 +125,17 @@ def test_who_waits_for_credits_does_not_wait_for_gpus() -> None:
 
     assert found.follow(trial.pool, trial.pool.changes, trial.now)
     assert [NAME] == list(found.cluster.waiting)
+
+
+def test_what_is_typical_is_what_was_submitted_lately() -> None:
+    """Who leads knows it of all jobs it finds; one that waits again does not count again (S6)."""
+    trial = running()
+    found = follower(trial)
+    trial.post(asking(spec=GANG_SPEC), 1, ("acme", JobId("gang")))
+    found.follow(trial.pool, trial.pool.changes, trial.now)
+    assert ((SPEC.shape, 2),) == found.cluster.fragments.typical, "one of each: tasks are alike"
+    trial.report(ran(5_000, exit=Exit.GONE))
+    found.follow(trial.pool, trial.pool.changes, trial.now)
+
+    assert ((SPEC.shape, 2),) == found.cluster.snapshot().typical
+    assert ((SPEC.shape, 1),) == follower(running()).cluster.fragments.typical

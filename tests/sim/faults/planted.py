@@ -56,8 +56,11 @@ def planted(bug: Bug) -> Iterator[None]:
 
 # Worlds in which some mistakes show sooner.
 STALLED = Profile(jobs=9, stall=0.8, crash=0.02, faults_every=6 * SECOND)
-LATE = Profile(jobs=9, stale=0.2, loss=0.1, repeat=0.2, faults_every=6 * SECOND)
-FROZEN = Profile(jobs=12, lasts=150 * SECOND, kinds=("freeze",), faults_every=3 * SECOND)
+LATE = Profile(jobs=12, lasts=150 * SECOND, stale=0.4, repeat=0.2, faults_every=6 * SECOND)
+FROZEN = Profile(nodes=2, jobs=20, lasts=300 * SECOND, kinds=("freeze",), faults_every=8 * SECOND)
+CUT_OFF = Profile(
+    nodes=4, jobs=12, lasts=150 * SECOND, kinds=("partition",), faults_every=4 * SECOND
+)
 JUMPING = Profile(jobs=9, kinds=("jump", "partition"), faults_every=3 * SECOND)
 
 BUGS = {
@@ -108,7 +111,14 @@ BUGS = {
         ends, "look_at", "if None not in exits:", "if any(exits):", "IS7"
     ),
     "lost work is charged": Bug(
-        ends, "_close", "if is_own(end_class) or kept_ms == lease.run_ms:", "if True:", "IM8"
+        ends, "_close", "if own or kept_ms == lease.run_ms:", "if True:", "IM8"
+    ),
+    "a gang that has lost a node has failed": Bug(
+        ends, "_why_ended", "if Exit.FAILED in exits and Exit.GONE not in exits:",
+        "if Exit.FAILED in exits:", "IM3",
+    ),
+    "what a guard has ended unasked was ended by somebody": Bug(
+        agent, "_reading", "Exit.GONE if cut_off else one.exit", "one.exit", "IM3", CUT_OFF
     ),
     "an org is not told of an end": Bug(
         ends, "_close", "work.tell(\n", "(lambda *_: None)(\n", "IV3"

@@ -401,7 +401,7 @@ class Guard:
         elif self.told_to_stop:
             self._stop(min(self.until, now() + self.order["grace_us"]))
         else:
-            self.until = asked.get("until", self.until)
+            self.until = max(self.until, asked.get("until", 0))
 
     def _stop(self, until: int) -> None:
         """Ask it to save its work and to end."""

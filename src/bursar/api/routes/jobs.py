@@ -61,6 +61,10 @@ def _who(request: Request, scope: str) -> tuple[Service, Caller]:
     service: Service = request.app.state.service
     caller: Caller = request.state.caller
     caller.needs(scope)
+    known = {one.alias for one in request.scope["route"].dependant.query_params}
+    for name in request.query_params:
+        if name not in known:  # who mistypes a filter must not be told of all jobs
+            raise Failed("invalid_request", f"there is no parameter {name[:100]!r}")
     return service, caller
 
 

@@ -145,7 +145,7 @@ def _is_run(lease: Lease) -> bool:
 
 
 def _limit(work: Work, lease: Lease) -> Why:
-    """What an attempt runs into first: the end of its credits, its job's longest run, its hold's."""
+    """What an attempt runs into first: its credits' end, its job's longest run, its hold's end."""
     unpaid = lease.run_ms_max < job_of(work, lease).left_ms
     return Why.OUT_OF_CREDITS if unpaid and _is_run(lease) else Why.TIME_UP
 

@@ -18,6 +18,7 @@ from bursar.core.scheduling.cluster import Cluster
 from bursar.core.scheduling.jobs import Job, Path, Running
 from bursar.core.scheduling.machines import Node, NodeId, NodeState
 from bursar.core.scheduling.policy import Policy
+from bursar.core.scheduling.typical import Typical
 from bursar.core.value import altered
 
 UNTIERED: Final = "paid"  # the tier of jobs that name none
@@ -30,6 +31,7 @@ class Follower:
         self.cluster = Cluster(policy, now)
         self._nodes: dict[NodeId, tuple[Node, bool]] = {}  # and whether it can be used
         self._attempts: dict[JobId, int] = {}  # fences of what runs
+        self._typical = Typical()
 
     def follow(self, pool: Pool, keys: Iterable[JobKey], now: Instant) -> bool:
         """Catch up with what the pool's nodes and these jobs are now; whether there are news.
@@ -71,9 +73,16 @@ class Follower:
         if job.state is State.QUEUED and name not in cluster.waiting:
             cluster.queue(described(job))
             changed = True
+            if not job.attempt:
+                self._count(job)
         if job.state in LIVE:
             changed = self._follow_lease(job, pool.leases[job.fence or 0]) or changed
         return changed
+
+    def _count(self, job: Queued) -> None:
+        """Count a job that was not known among those typically seen."""
+        self._typical.add(job.ask.spec.shape)
+        self.cluster.fragments = self._typical.fragments
 
     def _follow_lease(self, job: Queued, lease: Lease) -> bool:
         """A job has GPUs, and may have been asked to leave them."""
@@ -82,6 +91,7 @@ class Follower:
         if changed:
             self._attempts[name] = lease.fence
             cluster.run(_running(described(job), lease))
+            self._count(job)
         if job.state is State.STOPPING and cluster.running[name].stops_at is None:
             cluster.stop(name, cluster.now + GRACE)
             changed = True

@@ -53,6 +53,7 @@ class Leading:
         self._wake = threading.Event()
         self._closed = False
         self._expires_at = 0.0
+        self._epoch: int | None = None  # of the last turn; None while another leads
         self._questions: deque[_Question] = deque()
         self._thread = threading.Thread(target=self._work, name=f"leads-{keeper.id}", daemon=True)
 
@@ -88,6 +89,7 @@ class Leading:
                 pause = self._turn()
             except Fault as fault:
                 _log.warning("pool %s is not led for now: %s", self._keeper.id, fault)
+                self._keeper.unfollow()  # it may have carried out what was not written
                 pause = SAYS_SO_S
             except Exception:
                 _log.exception("a round of pool %s has failed", self._keeper.id)
@@ -101,6 +103,8 @@ class Leading:
         if epoch is not None:
             self._expire()
         follower, news = self._keeper.follow(self._policy, now)
+        news = news or epoch != self._epoch  # what came while another led is news as well
+        self._epoch = epoch
         pause = SAYS_SO_S if epoch is None else self._round(follower, epoch, now, news=news)
         self._explain(now)
         return pause

@@ -99,8 +99,9 @@ class Callers:
             gift = altered(
                 _issue("gift", 50_000), kind=Kind.PROMO, expires_at=world.at + self._moment()
             )
-            founding = AddAccount(account=ROOT, parent=None, name="root"), AddUser(user=USER)
-            for place, command in enumerate((*founding, issue, gift)):
+            account = AddAccount(account=ROOT, parent=None, name="root")
+            founding: list[Command] = [account, AddUser(user=USER), issue, gift]
+            for place, command in enumerate(founding):
                 org_side.ask(org, f"found/{place}", command, world.at)
             world.after(random.randrange(2 * SECOND), world.relay, org.id)
             self._later("top up", org.id, _issue(f"top-up-{org.id}", 300_000), 0.9)

@@ -22,12 +22,15 @@ ADD: Final = """
     on conflict (pool_id, fence, node_id, start) do nothing
 """
 OF_JOB: Final = """
+    -- Of each attempt the node that is named, or else the one that leads.
     select l.attempt, t.node_id, t.start, t.size, t.at, t.body
       from leases l
-      join logs t on t.pool_id = l.pool_id and t.fence = l.fence
-     where l.pool_id = %s and l.org_id = %s and l.job_id = %s
-       and (l.attempt, t.node_id, t.start) > (%s, %s, %s)
-     order by l.attempt, t.node_id, t.start
+      join lease_parts p on p.pool_id = l.pool_id and p.fence = l.fence
+      join logs t on t.pool_id = p.pool_id and t.fence = p.fence and t.node_id = p.node_id
+     where l.pool_id = %s and l.org_id = %s and l.job_id = %s and l.attempt >= 1
+       and case when %s = '' then p.place = 0 else p.node_id = %s end
+       and (l.attempt, t.start) > (%s, %s)
+     order by l.attempt, t.start
      limit %s
 """
 
@@ -47,7 +50,6 @@ class Place(NamedTuple):
     """Where in a job's logs a reader is."""
 
     attempt: int = 0
-    node: str = ""
     start: int = -1
 
 
@@ -74,10 +76,11 @@ def add_log(
 
 
 def logs_of(
-    connection: Connection, pool: PoolId, org: str, job: str, after: Place, most: int
+    connection: Connection, pool: PoolId, org: str, job: str, node: str, after: Place, most: int
 ) -> list[Chunk]:
-    """What a job's processes have printed, behind a place."""
+    """What a job's processes have printed on a node, or on those that lead, behind a place."""
     with connection.transaction():
         enter_pool(connection, pool)
-        rows = connection.execute(OF_JOB, [pool, org, job, *after, most]).fetchall()
+        given = [pool, org, job, node, node, *after, most]
+        rows = connection.execute(OF_JOB, given).fetchall()
     return [Chunk(*row) for row in rows]

@@ -1,0 +1,95 @@
+"""Routes for what jobs have printed."""
+
+import asyncio
+import re
+import time
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Query, Request, Response
+
+from bursar.api.doing import encoded
+from bursar.api.failing import Failed
+from bursar.api.reading_body import StrictRoute
+from bursar.api.routes.changing import PROBLEM
+from bursar.api.serving import Caller, Service, unknown
+from bursar.service.jobs.looking import Looking, Shown
+from bursar.service.keys import Scope
+from bursar.service.pools.logs import Chunk, Place, logs_of
+from bursar.wire.logs import LogPart, LogsTold
+from bursar.wire.shapes import Id
+
+router = APIRouter(prefix="/v1", route_class=StrictRoute, responses=PROBLEM)
+
+LOOK_S: Final = 0.25  # between two looks for more
+_AFTER: Final = re.compile(r"(\d{1,12})\.(-?\d{1,15})")
+
+
+@router.get(
+    "/jobs/{id}/logs",
+    summary="What a job has printed",
+    operation_id="jobs.logs",
+    response_model=LogsTold,
+    openapi_extra={"x-scope": Scope.READ},
+)
+async def logs(
+    request: Request,
+    id: Id,
+    after: Annotated[str, Query(max_length=128, description="`next` of the answer before")] = "",
+    node: Annotated[
+        str, Query(max_length=63, description="of a gang; else the one that leads")
+    ] = "",
+    limit: Annotated[int, Query(ge=1, le=1_000, description="parts, of at most 64 KiB")] = 100,
+    wait_ms: Annotated[int, Query(ge=0, le=20_000, description="how long to wait for more")] = 0,
+) -> Response:
+    """What a job has printed in all its attempts, behind a place."""
+    service: Service = request.app.state.service
+    caller: Caller = request.state.caller
+    caller.needs(Scope.READ)
+    org = await service.org_of(caller, "jobs", id)
+    place = _place(after)
+    ends = time.monotonic() + wait_ms / 1_000
+    while True:
+        job = (await service.read(lambda reader: Looking(reader).job(org, id))).value
+        if job is None:
+            raise unknown("jobs", id)
+        found = await _found(service, org, job, node, place, limit)
+        over = job.ended_at is not None
+        if found or over or time.monotonic() >= ends:
+            break
+        await asyncio.sleep(LOOK_S)
+    told = LogsTold.model_construct(
+        data=[_told(one) for one in found],
+        next=_next(found[-1]) if found else after or _next_of(place),
+        over=over and len(found) < limit,
+    )
+    return Response(encoded(told), media_type="application/json")
+
+
+async def _found(
+    service: Service, org: str, job: Shown, node: str, place: Place, limit: int
+) -> list[Chunk]:
+    pool, name = job.pool, job.job
+    return await service.read(lambda one: logs_of(one, pool, org, name, node, place, limit))
+
+
+def _place(after: str) -> Place:
+    if not after:
+        return Place()
+    found = _AFTER.fullmatch(after)
+    if found is None:
+        raise Failed("invalid_request", "/after: it is `next` of an answer before")
+    return Place(int(found[1]), int(found[2]))
+
+
+def _next(last: Chunk) -> str:
+    return _next_of(Place(last.attempt, last.start))
+
+
+def _next_of(place: Place) -> str:
+    return f"{place.attempt}.{place.start}"
+
+
+def _told(one: Chunk) -> LogPart:
+    return LogPart.model_construct(
+        attempt=one.attempt, node=one.node, offset=one.start, at=one.at, text=one.text
+    )

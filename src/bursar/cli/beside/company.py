@@ -1,0 +1,110 @@
+"""The programs beside a service: begun once it answers, over HTTP as anybody would, ended first."""
+
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from bursar.cli.beside.children import Children, Program
+from bursar.cli.beside.nodes import Node, begin_pool, program_of
+from bursar.cli.beside.traffic.sending import Keys, keys_written
+from bursar.cli.seeding import ORGS, Org
+from bursar.client import Client, Problem
+from bursar.core.ids import made_id
+from bursar.service.secrets import kept
+
+KEYS: Final = "demo-keys.json"  # of the tenants who send jobs; file of the state folder
+LOG: Final = "demo.log"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Where a service is, and where we keep what is ours."""
+
+    url: str
+    key: str  # the operators'
+    folder: Path
+
+
+class Company:
+    """Nodes, and with `demo` jobs for them."""
+
+    def __init__(self, setting: Setting, nodes: Sequence[Node], *, demo: bool) -> None:
+        self._setting = setting
+        self._nodes = nodes
+        self._demo = demo
+        self._children: Children | None = None
+        self._lock = threading.RLock()  # a signal may come while it is held
+        self._ended = False
+
+    def begin(self, told: Callable[[], None]) -> None:
+        """Begin, and then say so; returns at once, because the service is asked meanwhile."""
+        if not self._nodes and not self._demo:
+            told()
+            return
+        threading.Thread(target=self._begin, args=(told,), daemon=True).start()
+
+    def _begin(self, told: Callable[[], None]) -> None:
+        try:
+            children = Children(self._programs())
+        except Problem as problem:
+            print(f"bursar: there is nothing beside the service: {problem}", file=sys.stderr)
+        else:
+            with self._lock:
+                if self._ended:
+                    return
+                self._children = children
+                children.start()
+        told()
+
+    def _programs(self) -> list[Program]:
+        with Client(self._setting.url, self._setting.key) as operator:
+            begin_pool(operator)
+            found = [program_of(node, operator, self._setting.folder) for node in self._nodes]
+            return [*found, self._traffic(operator)] if self._demo else found
+
+    def _traffic(self, operator: Client) -> Program:
+        """The tenants, each with keys of its own."""
+        folder = self._setting.folder
+        keys = {org.id: _keys(operator, org) for org in ORGS}
+        kept(folder / KEYS, keys_written(keys))
+        return Program(
+            name="the traffic",
+            arguments=("-P", "-m", "bursar.cli.beside.traffic", str(folder / KEYS)),
+            environment={"BURSAR_URL": operator.url, "BURSAR_KEY": keys[ORGS[0].id].spend},
+            log=folder / LOG,
+        )
+
+    def end(self) -> None:
+        """Let all of it end; returns at once."""
+        with self._lock:
+            self._ended = True
+            if self._children is not None:
+                self._children.end()
+
+    def see_it_end(self) -> None:
+        """Wait until it has ended."""
+        self.end()
+        if self._children is not None:
+            self._children.see_them_end()
+
+
+def _keys(operator: Client, org: Org) -> Keys:
+    return Keys(
+        spend=_key(operator, org, "jobs", ["read", "spend"]),
+        issue=_key(operator, org, "purchases", ["read", "issue"]),
+    )
+
+
+def _key(operator: Client, org: Org, name: str, scopes: list[str]) -> str:
+    """A key of an org, the same however often it is asked for."""
+    request = f"bursar:demo:key:{name}"
+    ask = {
+        "id": made_id(org.id, request, "key", 0),
+        "name": name,
+        "scopes": scopes,
+        "account_id": org.account(""),
+    }
+    return str(operator.post("/v1/keys", ask, key=request).body["key"])

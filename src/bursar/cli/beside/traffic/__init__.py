@@ -1,0 +1,10 @@
+"""The jobs of a demonstration: three tenants who want more than there is, for as long as it runs.
+
+    python -m bursar.cli.beside.traffic KEYS [SEED]
+
+It is a client like any other: all it has are the service's URL and the tenants' own keys.
+
+programs   what the jobs run: real processes that work a little and wait a lot
+mix        which job a tenant asks for next, drawn from a seed
+sending    asking for jobs, cancelling some, buying credits when they run low
+"""

@@ -1,0 +1,16 @@
+"""`bursar watch`."""
+
+import typer
+
+from bursar.cli.calling import Id, Output, connected
+from bursar.cli.jobs import followed
+from bursar.cli.output import Format
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+@app.command()
+def watch(id: Id, output: Output = Format.TABLE) -> None:
+    """Follow a job until it is over; exits with 1 unless it succeeded. Ctrl-C stops watching."""
+    with connected() as client:
+        raise typer.Exit(followed(client, id, output))

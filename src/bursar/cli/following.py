@@ -1,0 +1,63 @@
+"""A job as it goes on, at a terminal: a bar of what is spent and held, a line for each step."""
+
+import sys
+from collections.abc import Mapping
+from typing import Any, Final
+
+from bursar.cli.amounts import told
+from bursar.cli.output import emphasized, printable
+from bursar.cli.ranges import local_text
+
+WIDE: Final = 24  # of a bar, in characters
+_COLOURS: Final[Mapping[str, str]] = {"succeeded": "1;32", "failed": "1;31", "expired": "1;31"}
+OVER: Final = frozenset({"succeeded", "failed", "cancelled", "expired"})
+
+
+def bar(spent: int, held: int) -> str:
+    """What was spent of what is set aside in all."""
+    full = WIDE * spent // max(spent + held, 1)
+    return f"[{'█' * full}{'░' * (WIDE - full)}] {told(spent)} of {told(spent + held)}"
+
+
+def step_told(step: Mapping[str, Any]) -> str:
+    """A step of a job's life on one line."""
+    state = emphasized(f"{step['state']:<14}", code=_COLOURS.get(step["state"], "1"))
+    parts = [local_text(step["at"]), state, step["why"]]
+    if step["attempt"]:
+        parts.append(f"attempt {step['attempt']}")
+    if step["gpu_type"]:
+        parts.append(printable(step["gpu_type"]))
+    if step["exit_code"] is not None:
+        parts.append(f"exit code {step['exit_code']}")
+    parts.append(f"spent {told(step['spent_micros'])}")
+    return "  ".join(parts)
+
+
+class Following:
+    """What is shown of a job while it goes on; on a terminal its bar stays in the last line."""
+
+    def __init__(self) -> None:
+        self._live = sys.stdout.isatty()
+        self._bar = ""
+        self.state = ""
+
+    def step(self, step: Mapping[str, Any]) -> None:
+        """Show a step."""
+        self.state = step["state"]
+        self._clear()
+        print(step_told(step))
+        self.spent(step)
+
+    def spent(self, figures: Mapping[str, Any]) -> None:
+        """Show what was spent and is held now."""
+        self._bar = bar(figures["spent_micros"], figures["held_micros"])
+        if self._live and self.state not in OVER:
+            print(f"\r{self._bar}\033[K", end="", flush=True)
+
+    def end(self) -> None:
+        """Leave the terminal as it was found."""
+        self._clear()
+
+    def _clear(self) -> None:
+        if self._live and self._bar:
+            print("\r\033[K", end="", flush=True)

@@ -1,0 +1,25 @@
+"""What jobs have printed, as it is read."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from bursar.wire.shapes import Shape, Time
+
+
+class LogPart(Shape):
+    """A part of what a process has printed."""
+
+    attempt: int
+    node: str
+    offset: Annotated[int, Field(description="bytes printed before it")]
+    at: Annotated[Time, Field(description="when it was received")]
+    text: str
+
+
+class LogsTold(Shape):
+    """Parts of a job's logs, by attempt and node; `next` asks for what follows, now or later."""
+
+    data: list[LogPart]
+    next: Annotated[str, Field(description="say it as `after`")]
+    over: Annotated[bool, Field(description="whether nothing will follow")]

@@ -1,0 +1,306 @@
+"""Pools and nodes over HTTP: registering, reporting, being told, and who may (S10, N4)."""
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from tests.api.calling import Caller, Process, Tenant, new_tenant, refused, within
+
+NODE = {"gpu_type": "H100", "gpus": 2}
+
+
+@pytest.fixture
+def pool(operator: Caller) -> str:
+    """A pool of this test's own."""
+    name = f"p-{uuid4().hex[:12]}"
+    told = operator.post("/pools", {"id": name})
+    assert 201 == told.status_code
+    return name
+
+
+@pytest.fixture
+def payer(operator: Caller) -> Iterator[Tenant]:
+    """An org with credits and prices."""
+    with new_tenant(operator) as tenant:
+        tenant.operator.made(
+            "/grants",
+            {"account_id": tenant.account, "amount_micros": 10**9, "kind": "paid"},
+        )
+        tenant.operator.made(
+            "/prices",
+            {
+                "org_id": tenant.id,
+                "rates": [{"gpu_type": "H100", "micros_per_gpu_hour": 3_600_000}],
+            },
+        )
+        yield tenant
+
+
+class Worker:
+    """A node that is played by a test: it says what it is told to say."""
+
+    def __init__(self, operator: Caller, pool: str, name: str = "n1") -> None:
+        ask = {"name": name, "scopes": ["work"], "node": f"{pool}/{name}"}
+        self.caller = Caller(operator.url, operator.made("/keys", ask)["key"])
+        self.path = f"/pools/{pool}/nodes/{name}"
+        self.n = 0
+
+    def register(self, **changes: Any) -> Any:
+        return self.caller.ask("PUT", self.path, {**NODE, **changes})
+
+    def report(self, *readings: dict[str, Any], wait_ms: int = 0) -> Any:
+        self.n += 1
+        body = {"boot": 1, "n": self.n, "at_us": time.monotonic_ns() // 1_000}
+        told = self.caller.post(
+            f"{self.path}/reports?wait_ms={wait_ms}", {**body, "readings": list(readings)}
+        )
+        assert 200 == told.status_code, told.text
+        return told.json()["orders"]
+
+    def leases(self, *readings: dict[str, Any]) -> list[dict[str, Any]]:
+        """Its leases, once there are any."""
+        assert within(20, lambda: self.report(*readings)["leases"])
+        found: list[dict[str, Any]] = self.report(*readings)["leases"]
+        return found
+
+
+@contextmanager
+def working(operator: Caller, pool: str, name: str = "n1") -> Iterator[Worker]:
+    """A node with two GPUs, for a while."""
+    found = Worker(operator, pool, name)
+    try:
+        assert 200 == found.register().status_code
+        yield found
+    finally:
+        found.caller.close()
+
+
+@pytest.fixture
+def worker(operator: Caller, pool: str) -> Iterator[Worker]:
+    """A node with two GPUs."""
+    with working(operator, pool) as found:
+        yield found
+
+
+@pytest.fixture
+def other(operator: Caller, pool: str) -> Iterator[Worker]:
+    """Another."""
+    with working(operator, pool, "n2") as found:
+        yield found
+
+
+def submit(payer: Tenant, pool: str, **changes: Any) -> str:
+    ask = {
+        "account_id": payer.account,
+        "command": ["true"],
+        "gpus": {"count": 1, "types": ["H100"]},
+        "max_run_seconds": 60,
+        "pool": pool,
+    }
+    told = payer.caller.post("/jobs", {**ask, **changes})
+    assert 202 == told.status_code, told.text
+    name: str = told.json()["id"]
+    return name
+
+
+def state(payer: Tenant, job: str) -> Any:
+    return payer.caller.get(f"/jobs/{job}").json()
+
+
+def test_a_pool_is_begun_once(operator: Caller, pool: str) -> None:
+    again = operator.post("/pools", {"id": pool})
+
+    assert 200 == again.status_code
+    assert [pool] == [
+        one["id"] for one in operator.get("/pools").json()["pools"] if one["id"] == pool
+    ]
+
+
+def test_a_job_runs_from_submission_to_settlement(payer: Tenant, worker: Worker, pool: str) -> None:
+    """Held, leased, started, charged for what it ran, and the rest given back (M1, M2)."""
+    job = submit(payer, pool)
+    worker.report()
+    [order] = worker.leases()
+    fence = order["fence"]
+    worker.report({"fence": fence, "run_ms": 0})
+    assert within(20, lambda: state(payer, job)["state"] == "running")
+    time.sleep(0.1)  # run time beyond what has passed would be clamped
+    worker.report({"fence": fence, "run_ms": 50, "exit": "done", "exit_code": 0})
+
+    assert within(20, lambda: state(payer, job)["state"] == "succeeded")
+    told = state(payer, job)
+    assert (50, 0, 0) == (told["spent_micros"], told["held_micros"], told["exit_code"])
+    assert [] == worker.report({"fence": fence, "run_ms": 50, "exit": "done"})["leases"]
+
+
+def test_an_answer_waits_for_news_and_comes_at_once(
+    payer: Tenant, worker: Worker, pool: str
+) -> None:
+    """The long poll: a node that waits is told as soon as a job is placed on it."""
+    worker.report()
+    found: list[Any] = []
+    waiting = threading.Thread(target=lambda: found.append(worker.report(wait_ms=20_000)))
+    waiting.start()
+    submit(payer, pool)
+    waiting.join(60)
+
+    assert 1 == len(found[0]["leases"])
+
+
+def test_a_report_that_is_no_newer_is_left_alone(worker: Worker) -> None:
+    worker.report()
+    worker.n -= 1
+
+    assert worker.report() is None
+
+
+def test_a_node_speaks_for_itself_alone(
+    payer: Tenant, worker: Worker, other: Worker, pool: str
+) -> None:
+    """Its key opens no other node, and what it says of others' leases is not heard (N4)."""
+    job = submit(payer, pool, gpus={"count": 2, "types": ["H100"]})
+    worker.report()
+    other.report()
+    both = (worker, other)
+    assert within(20, lambda: any(one.report()["leases"] for one in both))
+    holder, stranger = sorted(both, key=lambda one: not one.report()["leases"])
+    fence = holder.leases()[0]["fence"]
+    holder.report({"fence": fence, "run_ms": 0})
+
+    stranger.report({"fence": fence, "run_ms": 1, "exit": "failed", "exit_code": 1})
+    assert [fence] == [one["fence"] for one in holder.report()["leases"]]
+    path = f"{stranger.path}/reports"
+    body = {"boot": 9, "n": 1, "at_us": 0, "readings": []}
+    refused(holder.caller.post(path, body), 403, "forbidden")
+    refused(holder.caller.get(f"/jobs/{job}"), 403, "forbidden")
+    log = {"fence": fence, "offset": 0, "size": 2, "text": "hi"}
+    refused(stranger.caller.post(f"{stranger.path}/logs", log), 404, "not_found")
+
+
+def test_a_nodes_key_is_an_operators_to_give(tenant: Tenant, operator: Caller) -> None:
+    ask = {"name": "w", "scopes": ["work"], "node": "main/*"}
+
+    refused(tenant.caller.post("/keys", ask), 403, "forbidden")
+    for wrong in ({"node": None}, {"scopes": ["work", "read"]}, {"scopes": ["operator"]}):
+        refused(operator.post("/keys", {**ask, **wrong}), 422, "invalid_request")
+
+
+def test_a_drained_node_gets_no_more_jobs(
+    operator: Caller, payer: Tenant, worker: Worker, pool: str
+) -> None:
+    """And registering itself again does not change what an operator has said."""
+    worker.report()
+    assert 200 == operator.post(f"{worker.path}/state", {"state": "draining"}).status_code
+    assert "draining" == worker.register().json()["state"]
+    job = submit(payer, pool)
+    worker.report()
+
+    assert within(20, lambda: state(payer, job)["state"] == "queued")
+    why = payer.caller.get(f"/jobs/{job}/why").json()
+    assert any("draining" in line for line in why["told"]), why
+    operator.post(f"{worker.path}/state", {"state": "ready"})
+    worker.leases()
+    refused(operator.post(f"/pools/{pool}/nodes/n9/state", {"state": "ready"}), 404, "not_found")
+
+
+def test_a_node_cannot_get_other_gpus_while_something_runs(
+    payer: Tenant, worker: Worker, pool: str
+) -> None:
+    submit(payer, pool)
+    worker.report()
+    worker.leases()
+
+    refused(worker.register(gpus=4), 409, "node_busy")
+    assert 200 == worker.register(labels=["nvme"]).status_code
+
+
+def test_why_a_job_waits_names_no_other_orgs(
+    operator: Caller, payer: Tenant, worker: Worker, pool: str
+) -> None:
+    """A tenant learns what is in its way, not whose it is (N4, S14)."""
+    worker.report()
+    running = submit(payer, pool, gpus={"count": 2, "types": ["H100"]})
+    [order] = worker.leases()
+    worker.report({"fence": order["fence"], "run_ms": 0})
+    with new_tenant(operator) as other:
+        operator.made(
+            "/grants", {"account_id": other.account, "amount_micros": 10**9, "kind": "paid"}
+        )
+        rates = [{"gpu_type": "H100", "micros_per_gpu_hour": 3_600_000}]
+        operator.made("/prices", {"org_id": other.id, "rates": rates})
+        waiting = submit(other, pool, gpus={"count": 2, "types": ["H100"]})
+        assert within(20, lambda: other.caller.get(f"/jobs/{waiting}/why").json()["holders"])
+
+        seen = other.caller.get(f"/jobs/{waiting}/why")
+        order_seen = other.caller.get(f"/pools/{pool}/explain")
+        for text in (seen.text, order_seen.text):
+            assert payer.id not in text
+            assert running not in text
+            assert payer.account not in text
+        assert "another org" in seen.text
+        assert waiting in seen.text
+        assert payer.id in operator.get(f"/jobs/{waiting}/why").text
+
+
+def test_logs_are_kept_in_order_and_once(payer: Tenant, worker: Worker, pool: str) -> None:
+    """A part that comes twice, or too early, changes nothing; the answer says where to go on."""
+    job = submit(payer, pool)
+    worker.report()
+    [order] = worker.leases()
+
+    def send(offset: int, text: str) -> int:
+        body = {"fence": order["fence"], "offset": offset, "size": len(text), "text": text}
+        told = worker.caller.post(f"{worker.path}/logs", body)
+        assert 200 == told.status_code, told.text
+        end: int = told.json()["offset"]
+        return end
+
+    assert [0, 3, 3, 3, 6] == [
+        send(3, "two"), send(0, "one"), send(0, "one"), send(9, "nine"), send(3, "two"),
+    ]  # fmt: skip
+    first = payer.caller.get(f"/jobs/{job}/logs?limit=1").json()
+    rest = payer.caller.get(f"/jobs/{job}/logs?after={first['next']}").json()
+    assert ["one", "two"] == [one["text"] for told in (first, rest) for one in told["data"]]
+    assert not rest["over"]
+    assert [] == payer.caller.get(f"/jobs/{job}/logs?after={rest['next']}").json()["data"]
+    refused(payer.caller.get(f"/jobs/{job}/logs?after=x"), 422, "invalid_request")
+
+
+def test_a_cancelled_job_is_asked_to_stop(payer: Tenant, worker: Worker, pool: str) -> None:
+    job = submit(payer, pool)
+    worker.report()
+    [order] = worker.leases()
+    fence = order["fence"]
+    worker.report({"fence": fence, "run_ms": 0})
+    payer.caller.post(f"/jobs/{job}/cancel")
+
+    assert within(20, lambda: worker.report({"fence": fence, "run_ms": 0})["leases"][0]["stop"])
+    worker.report({"fence": fence, "run_ms": 1, "exit": "stopped", "exit_code": 143})
+    assert within(20, lambda: state(payer, job)["state"] == "cancelled")
+
+
+def test_another_process_knows_what_this_one_has_written(
+    request: pytest.FixtureRequest, other_service: Process, payer: Tenant, worker: Worker, pool: str
+) -> None:
+    """Both keep the pool; whoever is asked catches up (S11)."""
+    job = submit(payer, pool)
+    worker.report()
+    [order] = worker.leases()
+    there = worker.caller.at(other_service)
+    request.addfinalizer(there.close)
+
+    def reported() -> bool:
+        worker.n += 1
+        body = {"boot": 1, "n": worker.n, "at_us": time.monotonic_ns() // 1_000}
+        told = there.post(
+            f"{worker.path}/reports", {**body, "readings": [{"fence": order["fence"], "run_ms": 0}]}
+        )
+        return told.status_code == 200 and bool(told.json()["orders"]["leases"])
+
+    assert within(20, reported)
+    assert within(20, lambda: state(payer, job)["state"] == "running")

@@ -1,0 +1,76 @@
+"""What a hold may take at most, and what else a key stands for (M1, L7)."""
+
+from dataclasses import replace
+
+import pytest
+
+from bursar.core.ids import HoldId, JobId, made_id
+from bursar.core.ledger.commands import Reserve
+from bursar.core.ledger.events import HoldOpened
+from bursar.core.ledger.idempotency import Reply, replay
+from bursar.core.ledger.quote import quote
+from bursar.core.refusal import Code, Refusal
+from bursar.core.value import altered
+from tests.builders import PER_MS, T0, Org, gpus, prices
+
+
+def test_a_hold_takes_no_more_than_it_may() -> None:
+    """Exactly as much is not too much."""
+    org = Org(prices(h100=5 * PER_MS))
+    org.issue("g1", 100_000)
+    asked = org.asking("h1", run_ms=1_000, context=gpus("h100"))
+
+    refusal = org.refuses(replace(asked, most=4_999))
+    assert Refusal(Code.MAX_COST_EXCEEDED, {"amount": 5_000, "most": 4_999}) == refusal
+    told = quote(org.journal.books, replace(asked, most=4_999), org.now)
+    assert (refusal,) == told.forbidden
+    org.does(replace(asked, most=5_000))
+    assert 5_000 == org.hold("h1").open
+
+
+def test_types_that_cost_more_than_it_may_are_dropped_and_named() -> None:
+    """As those are that cannot be funded: refused only if none is left (M1)."""
+    org = Org(prices(a100=2 * PER_MS, h100=5 * PER_MS))
+    org.issue("g1", 100_000)
+    asked = org.asking("h1", run_ms=1_000, context=gpus("h100", "a100"))
+
+    events = org.does(replace(asked, most=2_000))
+
+    assert isinstance(events[0], HoldOpened)
+    assert (("h100",), 2_000) == (events[0].dropped, org.hold("h1").open)
+    refusal = org.refuses(replace(asked, hold=HoldId("h2"), most=1_999))
+    assert Refusal(Code.MAX_COST_EXCEEDED, {"amount": 2_000, "most": 1_999}) == refusal
+
+
+@pytest.mark.parametrize(("field", "value"), [("most", -1), ("about", ""), ("about", "x" * 256)])
+def test_a_bound_and_a_digest_make_sense(field: str, value: object) -> None:
+    org = Org(prices(h100=PER_MS))
+    asked = org.asking("h1", run_ms=1, context=gpus("h100"))
+
+    with pytest.raises(ValueError, match=field):
+        altered(asked, **{field: value})
+
+
+def job(at_ms: int, about: str = "one", key: str = "k") -> Reserve:
+    """A job's hold, whose id is made for a key at a time."""
+    id = made_id("acme", key, "hold", at_ms)
+    asked = Org(prices(h100=PER_MS)).asking(id, run_ms=5, context=gpus("h100"))
+    context = replace(asked.context, job=JobId(id))
+    return replace(asked, context=context, for_job=True, about=about)
+
+
+def test_a_key_stands_for_all_that_was_asked_with_a_job() -> None:
+    """Its id is another at another time; what it is about is not (L7)."""
+    now, later = T0 // 1_000, T0 // 1_000 + 5
+    first = Reply(command=job(now), outcome=(), number=1)
+    made = ("hold", "context")
+
+    assert first is replay("k", first, job(later), made)
+    for other, field in (
+        (job(later, "other"), "about"),
+        (job(later, key="x"), "hold"),
+        (replace(job(later), for_job=False, context=gpus("h100")), "context"),
+        (replace(job(later), context=replace(job(later).context, milli_gpus=5)), "context"),
+    ):
+        refusal = Refusal(Code.KEY_REUSED, {"key": "k", "field": field})
+        assert refusal == replay("k", first, other, made)

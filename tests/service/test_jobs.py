@@ -1,0 +1,213 @@
+"""Jobs in their orgs' books, on a real database: what is written together, and in which order."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from bursar.core.dispatch.life import State
+from bursar.core.ids import AccountId, GrantId, HoldId, JobId, UserId
+from bursar.core.instant import SECOND, Instant
+from bursar.core.ledger.books import Books
+from bursar.core.ledger.commands import AddAccount, AddUser, Command, ExtendHold, Issue, Reserve
+from bursar.core.ledger.values import Context, Kind
+from bursar.core.messages import EndClass, Ended, Spec, Started, ToOrg, Why
+from bursar.core.pricing import PriceBook
+from bursar.core.scheduling.jobs import Shape
+from bursar.service.batch import Ask, Batch
+from bursar.service.jobs import Answers, Jobs, Submission
+from bursar.service.jobs.looking import Looking, Shown, Step
+from bursar.service.jobs.receiving import Received, steps
+from bursar.service.jobs.submitting import Extended
+from bursar.store.outbox import Letter, from_orgs
+from bursar.store.reading import Connection
+from bursar.store.verifying import problems
+from bursar.store.verifying_messages import MESSAGE_CHECKS
+from tests.builders import PER_MS, T0, prices
+from tests.databases import new_org
+
+PRICES = PriceBook().with_version(prices(h100=3 * PER_MS, a100=PER_MS))
+RUN_MS = 100_000
+
+
+@dataclass
+class Stage:
+    """An org with credits, and its jobs; nobody carries messages but the test."""
+
+    connection: Connection
+    org: str
+    now: Instant = T0
+    cache: dict[str, Books] = field(default_factory=dict)
+    told: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.jobs = Jobs(self.connection, self.ask, self.clock)
+        first: list[Command] = [
+            AddAccount(account=AccountId("org"), parent=None, name="o"),
+            AddUser(user=UserId("ann")),
+            Issue(grant=GrantId("g"), account=AccountId("org"), amount=10**9, kind=Kind.PAID),
+        ]
+        self.ask([Ask(self.org, f"first-{n}", command) for n, command in enumerate(first)])
+
+    def clock(self, _: Connection) -> Instant:
+        return self.now
+
+    def ask(self, asks: Sequence[Ask]) -> Answers:
+        self.now += SECOND
+        return Batch(self.connection, PRICES, self.cache, self.clock).run(asks)
+
+    def submit(self, job: str = "job", **more: Any) -> None:
+        reserve = Reserve(
+            hold=HoldId(job),
+            account=AccountId("org"),
+            user=UserId("ann"),
+            run_ms=RUN_MS,
+            context=Context(gpu_types=("h100", "a100"), milli_gpus=1_000, job=JobId(job)),
+        )
+        spec = Spec(shape=Shape(types=("h100", "a100")))
+        submission = Submission("pool", reserve, spec, asked="{}", **more)
+        answer = self.jobs.submit(self.org, f"submit {job}", submission)
+        assert isinstance(answer.outcome, tuple), answer
+
+    def letter(self, message: ToOrg, job: str = "job") -> Letter:
+        self.told[job] = self.told.get(job, 0) + 1
+        return Letter(self.org, "pool", JobId(job), self.told[job], message, self.now)
+
+    def hear(self, message: ToOrg, job: str = "job") -> None:
+        letter = self.letter(message, job)
+        assert [letter] == self.jobs.receive([letter])
+
+    def started(self, attempt: int = 1, job: str = "job") -> None:
+        run_ms = RUN_MS
+        self.hear(Started(attempt=attempt, gpu_type="a100", at=self.now, run_ms=run_ms), job)
+
+    def shown(self, job: str = "job") -> Shown:
+        found = Looking(self.connection).job(self.org, job).value
+        assert found is not None
+        return found
+
+    def steps(self, job: str = "job") -> list[Step]:
+        return list(Looking(self.connection).steps(self.org, job, 0, 100).value.things)
+
+    def contradictions(self) -> list[str]:
+        """What `verify` says of jobs' histories."""
+        [check] = [one for one in MESSAGE_CHECKS if one.name.startswith("a job's history")]
+        return [str(one) for one in problems(self.connection, check)]
+
+
+@pytest.fixture
+def stage(connection: Connection) -> Stage:
+    return Stage(connection, new_org(connection))
+
+
+def ended(why: Why, run_ms: int, *, over: bool = True, attempt: int = 1) -> Ended:
+    return Ended(
+        attempt=attempt,
+        end_class=EndClass.LIMIT if why is Why.OUT_OF_CREDITS else EndClass.USER,
+        run_ms=run_ms,
+        kept_ms=None,
+        over=over,
+        why=why,
+        exit_code=7,
+    )
+
+
+def test_each_step_is_kept_with_what_was_spent_and_held_then(stage: Stage) -> None:
+    stage.submit()
+    stage.started()
+    stage.hear(ended(Why.FAILED, 40_000))
+
+    assert [
+        (1, "queued", "submitted", 0, None, 0, 3 * RUN_MS),
+        (2, "running", "started", 1, None, 0, RUN_MS),
+        (3, "failed", "failed", 1, 7, 40_000, 0),
+    ] == [
+        (one.n, one.state, one.why, one.attempt, one.exit_code, one.spent, one.held)
+        for one in stage.steps()
+    ]
+    assert sorted(one.at for one in stage.steps()) == [one.at for one in stage.steps()]
+
+
+def test_a_job_withdrawn_before_its_start_was_told_is_stopping(stage: Stage) -> None:
+    """Its pool could not know yet; a queued one stays queued until its pool has let it go."""
+    stage.submit()
+    stage.jobs.withdraw(stage.org, JobId("job"))
+    assert "queued" == stage.shown().state
+    stage.started()
+
+    assert (State.STOPPING, True) == (stage.shown().state, stage.shown().withdrawn)
+    assert ["queued", "stopping"] == [one.state for one in stage.steps()]
+
+
+def test_a_running_job_that_is_withdrawn_is_stopping_once(stage: Stage) -> None:
+    stage.submit()
+    stage.started()
+    stage.jobs.withdraw(stage.org, JobId("job"))
+    stage.jobs.withdraw(stage.org, JobId("job"))
+
+    assert ["submitted", "started", "asked"] == [one.why for one in stage.steps()]
+    assert (RUN_MS, "stopping") == (stage.steps()[-1].held, stage.steps()[-1].state)
+    assert 2 == len(from_orgs(stage.connection, None, 10, stage.org))
+
+
+def test_credits_that_come_let_a_job_wait_for_gpus_again(stage: Stage) -> None:
+    """Out of credits it waits for them; a running one only holds more (M5)."""
+    stage.submit()
+    stage.started()
+    stage.jobs.extend(stage.org, "more", JobId("job"), 500)
+    assert ("running", RUN_MS + 500) == (stage.shown().state, stage.shown().held)
+    stage.hear(ended(Why.OUT_OF_CREDITS, RUN_MS, over=False))
+    assert "out_of_credits" == stage.shown().state
+    stage.jobs.extend(stage.org, "and more", JobId("job"), 500)
+
+    assert ("queued", "topped_up", 1_000) == (
+        *(stage.shown().state, stage.shown().why, stage.shown().held),
+    )
+    assert ["submitted", "started", "topped_up", "out_of_credits", "topped_up"] == [
+        one.why for one in stage.steps()
+    ]
+
+
+def test_the_exit_code_is_that_of_the_last_attempt(stage: Stage) -> None:
+    stage.submit()
+    stage.started()
+    stage.hear(ended(Why.OUT_OF_CREDITS, 5, over=False))
+    assert 7 == stage.shown().exit_code
+    stage.started(2)
+
+    assert (None, 2) == (stage.shown().exit_code, stage.shown().attempt)
+
+
+def test_two_steps_of_a_job_in_one_batch_are_two_steps(stage: Stage) -> None:
+    """An extension and a message may come to the ledger together."""
+    stage.submit()
+    letter = stage.letter(Started(attempt=1, gpu_type="a100", at=stage.now, run_ms=RUN_MS))
+    [step] = [next(steps(letter))]
+    stage.ask(
+        [
+            Ask(stage.org, "start", step.command, Received(letter, step)),
+            Ask(
+                stage.org,
+                "more",
+                ExtendHold(hold=HoldId("job"), amount=9),
+                Extended(JobId("job"), 9, 0),
+            ),
+        ]
+    )
+
+    assert [1, 2, 3] == [one.n for one in stage.steps()]
+    assert ["submitted", "started", "topped_up"] == [one.why for one in stage.steps()]
+    assert "running" == stage.shown().state
+
+
+def test_a_history_is_as_long_as_the_job_says(stage: Stage) -> None:
+    """`verify` tells of a step that is gone, or that was never taken."""
+    stage.submit()
+    stage.started()
+    assert [] == [one for one in stage.contradictions() if stage.org in one]
+    stage.connection.execute(
+        "update jobs set state = 'queued' where org_id = %s and job_id = 'job'", [stage.org]
+    )
+
+    assert 1 == len([one for one in stage.contradictions() if stage.org in one])

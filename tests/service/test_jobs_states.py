@@ -1,0 +1,102 @@
+"""How a job stands, in its org's words, after what its pool has told (M3, S9)."""
+
+from typing import Any
+
+import pytest
+
+from bursar.core.dispatch.life import OVER, TABLE, State
+from bursar.core.messages import (
+    Dropped,
+    EndClass,
+    Ended,
+    Message,
+    RanSoFar,
+    Started,
+    Why,
+)
+from bursar.service.jobs.states import Stand, stand_after
+
+AT = 1_000
+
+
+def ended(why: Why, *, over: bool, **more: Any) -> Ended:
+    """The end of an attempt."""
+    return Ended(
+        attempt=2, end_class=EndClass.USER, run_ms=5, kept_ms=None, over=over, why=why, **more
+    )
+
+
+# Message → state, why, and whether the job is over.
+AFTER: dict[str, tuple[Message, str | None, str | None, bool]] = {
+    "a start": (Started(attempt=2, gpu_type="h", at=7, run_ms=9), "running", "started", False),
+    "a reading": (RanSoFar(attempt=2, run_ms=3), None, None, False),
+    "it finished": (ended(Why.FINISHED, over=True), "succeeded", "finished", True),
+    "it failed": (ended(Why.FAILED, over=True), "failed", "failed", True),
+    "withdrawn": (ended(Why.CANCELLED, over=True), "cancelled", "cancelled", True),
+    "out of time": (ended(Why.TIME_UP, over=True), "expired", "time_up", True),
+    "preempted": (ended(Why.PREEMPTED, over=False), "queued", "preempted", False),
+    "lost": (ended(Why.LOST, over=False), "queued", "lost", False),
+    "preempted too often": (ended(Why.PREEMPTED, over=True), "failed", "given_up", True),
+    "lost too often": (ended(Why.LOST, over=True), "failed", "given_up", True),
+    "out of credits": (
+        ended(Why.OUT_OF_CREDITS, over=False),
+        "out_of_credits",
+        "out_of_credits",
+        False,
+    ),
+    "out of credits for good": (
+        ended(Why.OUT_OF_CREDITS, over=True),
+        "expired",
+        "out_of_credits",
+        True,
+    ),
+    "dropped": (
+        Dropped(end_class=EndClass.USER, why=Why.CANCELLED),
+        "cancelled",
+        "cancelled",
+        True,
+    ),
+    "its hold has ended": (
+        Dropped(end_class=EndClass.LIMIT, why=Why.HOLD_ENDED),
+        "expired",
+        "hold_ended",
+        True,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", AFTER)
+def test_a_job_stands_where_its_pool_has_brought_it(name: str) -> None:
+    """It is over exactly if its state is one of those that nothing leads out of."""
+    message, state, why, over = AFTER[name]
+    stand = stand_after(message, AT)
+
+    assert (state, why) == (stand.state, stand.why)
+    assert (AT if over else None) == stand.ended_at
+    assert over == (stand.end_class is not None)
+    assert over == (state in {one.value for one in OVER})
+
+
+def test_a_start_tells_where_and_when_it_was() -> None:
+    stand = stand_after(Started(attempt=3, gpu_type="h100", at=7, run_ms=9), AT)
+
+    assert Stand(3, "running", "started", started_at=7, gpu_type="h100") == stand
+
+
+def test_what_is_left_counts_once_the_job_is_over() -> None:
+    """An attempt's exit code is known; a result is that of the job (S9)."""
+    waits = stand_after(ended(Why.LOST, over=False, exit_code=9, result="{}"), AT)
+    over = stand_after(ended(Why.FINISHED, over=True, exit_code=0, result="{}"), AT)
+
+    assert ((9, None), (0, "{}")) == (
+        (waits.exit_code, waits.result),
+        (over.exit_code, over.result),
+    )
+
+
+def test_every_end_of_an_attempt_in_the_table_is_understood() -> None:
+    """None that a pool can tell is a bug to an org."""
+    for (state, why), to in TABLE.items():
+        if state is State.RUNNING and why is not Why.ASKED:
+            message = ended(why, over=to in OVER)
+            assert to.value == stand_after(message, AT).state

@@ -1,0 +1,488 @@
+"""Every promise can be broken: each check is shown a world in which its promise is, and says so.
+
+A check that cannot fail shows nothing. The worlds are real ones, in the middle of things or at
+their end; then one thing in them is put wrong.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from bursar.core.dispatch.life import State
+from bursar.core.dispatch.org import Org, Submitted
+from bursar.core.dispatch.state import Exit, Lease, Letter, Queued
+from bursar.core.ids import GrantId, HoldId, JobId
+from bursar.core.instant import SECOND
+from bursar.core.ledger.values import Grant, Hold
+from bursar.core.messages import RanSoFar, Why
+from bursar.core.refusal import Code, InvariantBroken
+from bursar.core.value import altered
+from bursar.sim.faults import invariants
+from bursar.sim.faults.hosts import Host, Task
+from bursar.sim.faults.profile import BEGINS, Profile
+from bursar.sim.faults.world import World
+
+CALM = Profile(jobs=9, faults_every=10_000 * SECOND, node_ppm=0)
+SEED = 3  # after half a minute jobs wait, start, run and are over
+
+
+def busy() -> World:
+    """A world in the middle of things."""
+    world = World(SEED, CALM)
+    while world.at < BEGINS + 30 * SECOND:
+        world.step()
+    return world
+
+
+def settled() -> World:
+    """A world in which all is over."""
+    world = World(SEED, CALM)
+    world.run()
+    return world
+
+
+def wrong(value: Any, **fields: Any) -> None:
+    """Put a value wrong where it is, past all that it checks itself."""
+    for name, what in fields.items():
+        object.__setattr__(value, name, what)
+
+
+# What is put wrong
+
+
+def _org(world: World) -> Org:
+    return world.orgs["o2"]
+
+
+def _grant(world: World) -> Grant:
+    grant = _org(world).books.grants.get(GrantId("first"))
+    assert grant is not None
+    return grant
+
+
+def _hold(world: World, job: str = "j3") -> Hold:
+    hold = _org(world).books.holds.get(HoldId(job))
+    assert hold is not None
+    return hold
+
+
+def _job(world: World, state: State = State.RUNNING) -> Queued:
+    return next(job for job in world.pool.jobs.values() if job.state is state)
+
+
+def _lease(world: World) -> Lease:
+    return next(iter(world.pool.leases.values()))
+
+
+def _task(world: World) -> tuple[Host, Task]:
+    return next((host, one) for host in world.hosts.values() for one in host.tasks.values())
+
+
+def _mint(world: World) -> None:
+    wrong(_grant(world), available=_grant(world).available + 1)
+
+
+def _issue_unseen(world: World) -> None:
+    wrong(_org(world).books.singles, issued=_org(world).books.singles.issued + 1)
+
+
+def _hold_more(world: World) -> None:
+    grant = _grant(world)
+    wrong(grant, available=grant.available - 1, held=grant.held + 1)
+
+
+def _close_hold(world: World) -> None:
+    wrong(_hold(world), closed_at=0)
+
+
+def _hold_less(world: World) -> None:
+    for job in world.pool.jobs.values():
+        wrong(job, hold_micros=job.hold_micros - 1)
+
+
+def _charge_unproven(world: World) -> None:
+    [(_, meter)] = _hold(world).meters
+    wrong(meter, run_ms=meter.run_ms + 60_000)
+
+
+def _charge_nobody(world: World) -> None:
+    [(_, meter)] = _hold(world).meters
+    wrong(_hold(world), meters=((9, meter),))
+
+
+def _drop_event(world: World) -> None:
+    _org(world).events.pop()
+
+
+def _turn_back(world: World) -> None:
+    invariants.numbers_have_no_gap(world, _org(world))
+    wrong(_org(world).books.singles, now=0)
+
+
+def _object(world: World) -> None:
+    letter = Letter("o2", JobId("j3"), 9, RanSoFar(attempt=1, run_ms=1))
+    _org(world).objections.append((letter, Code.HOLD_CLOSED))
+
+
+def _lose_job(world: World) -> None:
+    del _org(world).jobs[JobId("j3")]
+
+
+def _make_up_message(world: World) -> None:
+    known: Submitted = _org(world).jobs[JobId("j3")]
+    wrong(known, received=known.received + 9)
+
+
+def _throw_away_message(world: World) -> None:
+    known: Submitted = _org(world).jobs[JobId("j3")]
+    wrong(known, sent=known.sent + 1)
+
+
+Spoil = Callable[[World], None]
+ORGS: list[tuple[str, Spoil]] = [
+    ("IL1: a grant does not add up", _mint),
+    ("IL2: credits from nowhere", _issue_unseen),
+    ("IL5", _hold_more),
+    ("IL11", _close_hold),
+    ("IS9: the two sides", _hold_less),
+    ("IL12: charged more", _charge_unproven),
+    ("IL12: an attempt that nobody", _charge_nobody),
+    ("IL19: a gap", _drop_event),
+    ("IL19: time or numbers", _turn_back),
+    ("IL14", _object),
+    ("IM7", _lose_job),
+    ("IA7: a message from nowhere", _make_up_message),
+    ("IA7: a message was thrown away", _throw_away_message),
+]
+
+
+@pytest.mark.parametrize(("told", "spoil"), ORGS, ids=[one[0] for one in ORGS])
+def test_a_wrong_org_is_told(told: str, spoil: Spoil) -> None:
+    check = invariants.OF_ORGS[told.partition(":")[0].replace("IL2", "IL1")]
+    world = busy()
+    check(world, _org(world))
+    spoil(world)
+
+    with pytest.raises(InvariantBroken, match=told):
+        check(world, _org(world))
+
+
+def _jump_state(before: Queued) -> Queued:
+    return altered(before, state=State.OUT_OF_CREDITS, fence=None)
+
+
+def _skip_attempt(before: Queued) -> Queued:
+    return altered(before, attempt=before.attempt + 2)
+
+
+def _overuse(before: Queued) -> Queued:
+    return altered(before, used=before.hold_micros + 1)
+
+
+def _of_nobody(before: Queued) -> Queued:
+    return altered(before, job=JobId("nobody's"))
+
+
+JOBS: list[tuple[str, State, Callable[[Queued], Queued]]] = [
+    ("IM6: no such step", State.SUCCEEDED, _jump_state),
+    ("IS2: attempts are not numbered", State.RUNNING, _skip_attempt),
+    ("IS9: used more", State.RUNNING, _overuse),
+    ("IS9: a job without a hold", State.QUEUED, _of_nobody),
+]
+
+
+@pytest.mark.parametrize(("told", "state", "spoil"), JOBS, ids=[one[0] for one in JOBS])
+def test_a_wrong_job_is_told(told: str, state: State, spoil: Callable[[Queued], Queued]) -> None:
+    check = invariants.OF_JOBS[told.partition(":")[0]]
+    world = busy()
+    before = _job(world, state)
+    check(world, before, before)
+
+    with pytest.raises(InvariantBroken, match=told):
+        check(world, before, spoil(before))
+
+
+def test_a_job_with_two_leases_is_told() -> None:
+    world = busy()
+    job = _job(world)
+    lease = world.pool.leases[job.fence or 0]
+    world.pool.leases[99] = altered(lease, fence=99)
+    world.pool.live[99] = None
+
+    with pytest.raises(InvariantBroken, match="IS2: not one lease"):
+        invariants.attempts_are_numbered(world, job, job)
+
+
+def _without_part(lease: Lease) -> Lease:
+    return altered(lease, parts=lease.parts[1:])
+
+
+def _elsewhere(lease: Lease) -> Lease:
+    piece = lease.parts[0].piece._replace(gpus=(7,))
+    return altered(lease, parts=(altered(lease.parts[0], piece=piece), *lease.parts[1:]))
+
+
+def _longer(lease: Lease) -> Lease:
+    return altered(lease, parts=tuple(altered(one, until=one.until + 1) for one in lease.parts))
+
+
+def _finished(lease: Lease) -> Lease:
+    return altered(lease, parts=tuple(altered(one, exit=Exit.DONE) for one in lease.parts))
+
+
+def _ended_again(lease: Lease) -> Lease:
+    return altered(lease, ended_at=(lease.ended_at or 0) + 1)
+
+
+def _for_ever(lease: Lease) -> Lease:
+    until = lease.leased_at + 1_000 * SECOND
+    return altered(lease, parts=tuple(altered(one, until=until) for one in lease.parts))
+
+
+# What is told, whether the lease is a new one, whether it has run out, and what is wrong with it.
+LEASES: list[tuple[str, bool, bool, Callable[[Lease], Lease]]] = [
+    ("IS4", True, False, lambda lease: lease),
+    ("IS8: half a gang", True, False, _without_part),
+    ("IS8: a lease has moved", False, False, _elsewhere),
+    ("IM1: a reading went back", False, False, lambda lease: altered(lease, run_ms=0)),
+    ("IM1: longer than its lease", False, False, lambda lease: altered(lease, run_ms=10**9)),
+    ("IM2: renewed after its end", False, True, _longer),
+    ("IM2: a late result counts", False, True, _finished),
+    ("IS9: a lease outlives", False, False, _for_ever),
+    ("IS9: runs without credits", False, False, lambda lease: altered(lease, run_ms_max=10**9)),
+]
+
+
+@pytest.mark.parametrize(("told", "new", "late", "spoil"), LEASES, ids=[one[0] for one in LEASES])
+def test_a_wrong_lease_is_told(
+    told: str, new: bool, late: bool, spoil: Callable[[Lease], Lease]
+) -> None:
+    check = invariants.OF_LEASES[told.partition(":")[0]]
+    world = busy()
+    before = world.pool.leases[_job(world).fence or 0]
+    check(world, before, before)
+    if late:
+        world.pool.now = max(part.until for part in before.parts)
+
+    with pytest.raises(InvariantBroken, match=told):
+        check(world, None if new else before, spoil(before))
+
+
+def test_an_attempt_that_ends_twice_is_told() -> None:
+    world = settled()
+    before = _lease(world)
+
+    with pytest.raises(InvariantBroken, match="IM3: an attempt has ended twice"):
+        invariants.stale_fences_change_nothing(world, before, _ended_again(before))
+
+
+def test_a_lease_on_a_silent_node_is_told() -> None:
+    world = busy()
+    lease = world.pool.leases[_job(world).fence or 0]
+    invariants.silent_nodes_get_nothing(world, None, lease)
+    wrong(world.pool.machines[lease.parts[0].piece.node], heard_at=None)
+
+    with pytest.raises(InvariantBroken, match="IS15"):
+        invariants.silent_nodes_get_nothing(world, None, lease)
+
+
+def test_a_withdrawn_job_that_is_started_is_told() -> None:
+    world = busy()
+    lease = world.pool.leases[_job(world).fence or 0]
+    invariants.what_is_withdrawn_gets_nothing(world, None, lease)
+    wrong(world.pool.jobs[lease.key], withdrawn=True)
+
+    with pytest.raises(InvariantBroken, match="IM6: a withdrawn"):
+        invariants.what_is_withdrawn_gets_nothing(world, None, lease)
+
+
+def _lease_twice(world: World) -> None:
+    lease = world.pool.leases[_job(world).fence or 0]
+    world.pool.leases[99] = altered(lease, fence=99)
+    world.pool.live[99] = None
+
+
+def _lead_anew(world: World) -> None:
+    world.watch.epoch = world.pool.epoch + 1
+
+
+def _suspect(world: World) -> None:
+    wrong(next(iter(world.pool.machines.values())), wrong_clock=True)
+
+
+def _run_beside(world: World) -> None:
+    host, task = _task(world)
+    host.tasks[99] = task
+
+
+def _run_elsewhere(world: World) -> None:
+    host, task = _task(world)
+    other = next(one for one in world.hosts.values() if one is not host)
+    run = Task.__new__(Task)
+    for name, what in vars(task).items():
+        setattr(run, name, what)
+    run.fence = 99
+    other.tasks[99] = run
+
+
+def _end_lease(world: World) -> None:
+    host, task = _task(world)
+    part = world.pool.leases[task.fence].on(host.id)
+    wrong(part, exit=Exit.GONE)
+
+
+def _sleep(world: World) -> None:
+    _, task = _task(world)
+    task.outlived_at = world.at - SECOND
+
+
+WORLDS: list[tuple[str, dict[str, invariants.Check], str, Spoil]] = [
+    ("IS1: a GPU in two leases", invariants.OF_THE_POOL, "IS1", _lease_twice),
+    ("IS4: an epoch", invariants.OF_THE_POOL, "IS4", _lead_anew),
+    ("IS7: a sound clock", invariants.OF_THE_POOL, "IS7", _suspect),
+    ("IS1: two on one GPU", invariants.OF_PROCESSES, "IS1", _run_beside),
+    ("IS2: a job runs twice", invariants.OF_PROCESSES, "IS2", _run_elsewhere),
+    ("IS7: a process without a lease", invariants.OF_PROCESSES, "IS7", _end_lease),
+    ("IS7: a guard has slept", invariants.OF_PROCESSES, "IS7, thawed", _sleep),
+]
+
+
+@pytest.mark.parametrize(
+    ("told", "checks", "name", "spoil"), WORLDS, ids=[one[0] for one in WORLDS]
+)
+def test_a_wrong_pool_or_node_is_told(
+    told: str, checks: dict[str, invariants.Check], name: str, spoil: Spoil
+) -> None:
+    world = busy()
+    checks[name](world)
+    spoil(world)
+
+    with pytest.raises(InvariantBroken, match=told):
+        checks[name](world)
+
+
+def _keep_hold(world: World) -> None:
+    wrong(_hold(world), closed_at=None)
+
+
+def _keep_credits(world: World) -> None:
+    wrong(_grant(world), held=1)
+
+
+def _prove_more(world: World) -> None:
+    lease = _lease(world)
+    wrong(lease, run_ms=lease.run_ms + 1)
+
+
+def _forget_charge(world: World) -> None:
+    wrong(_hold(world, _lease(world).job), meters=())
+
+
+def _unsettle(world: World) -> None:
+    hold = _hold(world, _lease(world).job)
+    meters = ((attempt, altered(one, settled=False)) for attempt, one in hold.meters)
+    wrong(hold, meters=tuple(meters))
+
+
+def _fail(world: World) -> None:
+    wrong(_lease(world), why=Why.FAILED)
+
+
+def _call_it_lost(world: World) -> None:
+    lease = _lease(world)
+    wrong(lease, why=Why.LOST)
+    for part in lease.parts:
+        wrong(part, saved_ms=0)
+
+
+def _run_never(world: World) -> None:
+    world.tasks.clear()
+
+
+def _forget_event(world: World) -> None:
+    _org(world).events.pop()
+
+
+def _miscount(world: World) -> None:
+    books = _org(world).books
+    wrong(books.singles, issued=books.singles.issued + 1)
+
+
+def _owe(world: World) -> None:
+    wrong(_hold(world), owed=1)
+
+
+ENDS: list[tuple[str, str, Spoil]] = [
+    ("IM4: a hold was left", "IM4", _keep_hold),
+    ("IM4: credits were left", "IM4", _keep_credits),
+    ("IM5: the two sides differ", "IM5", _prove_more),
+    ("IM3: an attempt was never charged", "IM5", _forget_charge),
+    ("IM3: an attempt was not settled", "IM5", _unsettle),
+    ("IM3: a loss was taken for a failure", "IM3", _fail),
+    ("IM8", "IM8", _call_it_lost),
+    ("IM1: more than it ran", "IM1", _run_never),
+    ("IL4: rebuilt books differ", "IL4", _forget_event),
+    ("IL4", "IL4", _miscount),
+    ("IL14: ran into debt", "IL14", _owe),
+]
+
+
+@pytest.mark.parametrize(("told", "name", "spoil"), ENDS, ids=[one[0] for one in ENDS])
+def test_a_wrong_end_is_told(told: str, name: str, spoil: Spoil) -> None:
+    world = settled()
+    invariants.AT_THE_END[name](world)
+    spoil(world)
+
+    with pytest.raises(InvariantBroken, match=told):
+        invariants.AT_THE_END[name](world)
+
+
+def test_what_has_not_settled_in_time_is_told() -> None:
+    world = busy()
+    with pytest.raises(InvariantBroken, match=r"IV3.*j3"):
+        world.watch.not_settled()
+
+    settled().watch.not_settled()
+
+
+def test_what_a_former_leader_writes_is_told() -> None:
+    world = busy()
+    world.watch.deciding(world.pool.epoch - 1)
+    work = world._work()
+    assert work is not None
+
+    with pytest.raises(InvariantBroken, match="IS5"):
+        world.watch.writing(work)
+
+
+def test_a_process_that_starts_twice_or_out_of_order_is_told() -> None:
+    world = busy()
+    host, task = _task(world)
+    with pytest.raises(InvariantBroken, match="IS3"):
+        world.watch.started(host, task)
+
+    task.fence = 0
+    with pytest.raises(InvariantBroken, match="IS6"):
+        world.watch.started(host, task)
+
+
+def test_another_answer_to_the_same_key_is_told() -> None:
+    world = settled()
+    [call, *_] = [one for one in world.callers._calls if one.want is not None]
+    world.callers.hear("reply", (call, call.answer))
+
+    with pytest.raises(InvariantBroken, match="IL16"):
+        world.callers.hear("reply", (call, "another"))
+
+
+def test_every_check_is_shown_to_fail() -> None:
+    """A new promise comes with a world that breaks it."""
+    ours = {told.partition(":")[0].replace("IL2", "IL1") for told, *_ in ORGS}
+    assert invariants.OF_ORGS.keys() == ours
+    assert invariants.OF_JOBS.keys() == {told.partition(":")[0] for told, *_ in JOBS}
+    beside = {"IS15", "IM6"}  # tests of their own
+    assert invariants.OF_LEASES.keys() == beside | {one[0].partition(":")[0] for one in LEASES}
+    for checks in (invariants.OF_THE_POOL, invariants.OF_PROCESSES):
+        assert checks.keys() == {name for _, of, name, _ in WORLDS if of is checks}
+    assert invariants.AT_THE_END.keys() == {name for _, name, _ in ENDS}
