@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -439,6 +440,19 @@ def test_what_was_half_made_is_cleared_away(bench: Bench) -> None:
     assert [] == list(bench.processes.attempts.iterdir())
 
 
+def test_what_the_disk_has_lost_is_not_in_the_table(bench: Bench) -> None:
+    """A machine lost its power while a folder was made: the agent will say that it is gone."""
+    (bench.processes.attempts / "5").mkdir()
+    (bench.processes.attempts / "5" / "order.json").touch()
+    fence = bench.run(order(6, *python("pass")))
+    bench.ended(fence)
+    for name in ("exit.json", "lock"):
+        (bench.processes.attempts / "6" / name).unlink()
+
+    assert {6: Exit.GONE} == {n: one.exit for n, one in bench.again().processes.table().items()}
+    (bench.processes.attempts / "5").rename(bench.processes.ended / "5")
+
+
 def test_a_result_is_told_with_the_end(bench: Bench) -> None:
     """S9: where outputs are, with checksum and type, or small ones themselves."""
     manifest = [
@@ -495,11 +509,14 @@ def test_only_a_small_plain_file_is_a_result(bench: Bench, source: str) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
-def test_a_process_can_run_as_somebody_else(tmp_path: Path) -> None:
+def test_a_process_can_run_as_somebody_else() -> None:
     """It has its own folders and cannot write into its guard's (K32)."""
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(folder.stat().st_mode | 0o011)
-    bench = Bench(tmp_path, uid=65_534, gid=65_534)
+    with tempfile.TemporaryDirectory() as folder:  # others can get there
+        Path(folder).chmod(0o711)
+        _run_as_nobody(Bench(Path(folder), uid=65_534, gid=65_534))
+
+
+def _run_as_nobody(bench: Bench) -> None:
     source = """
         import os
         assert os.getuid() == os.geteuid() == os.getgid() == 65534, os.getuid()
@@ -519,15 +536,19 @@ def test_a_process_can_run_as_somebody_else(tmp_path: Path) -> None:
     assert (Exit.DONE, "[]") == (one.exit, one.result), bench.log(fence)
 
 
-def test_the_guard_needs_nothing_of_ours() -> None:
-    """It runs without site packages, and is small."""
+def test_the_guard_needs_next_to_nothing() -> None:
+    """One is started for every process: no package of others, and of ours what is beside it."""
     source = (
-        "import runpy, sys; runpy.run_path(sys.argv[1], run_name='guard');"
-        "print([name for name in sys.modules if name.startswith('bursar')])"
+        "import sys; sys.path.append(sys.argv[1]); import bursar.agent.local.guard;"
+        "print(*sorted(name for name in sys.modules if name.startswith('bursar')));"
+        "print([one for one in sys.modules.values() if 'site-packages' in str(one)])"
     )
+    here = str(Path(guard.__file__).parents[3])
     told = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", source, guard.__file__],
+        [sys.executable, "-I", "-S", "-c", source, here],
         check=True, capture_output=True, text=True,
     )  # fmt: skip
+    ours = "bursar bursar.agent bursar.agent.local"
+    beside = " ".join(f"bursar.agent.local.{name}" for name in ("files", "guard", "kernel"))
 
-    assert "[]\n" == told.stdout
+    assert [f"{ours} {beside}", "[]"] == told.stdout.splitlines()

@@ -10,17 +10,17 @@ import pytest
 
 from bursar.agent.disk import Disk
 from bursar.agent.local.processes import Place, Processes
-from bursar.agent.running import RESULTS_MAX, Running, affordable
+from bursar.agent.running import IN_FLIGHT_MAX, RESULTS_MAX, Running, affordable
 from bursar.agent.talking import Transport, Unheard
 from bursar.core.dispatch.agent import Process
 from bursar.core.dispatch.life import State
 from bursar.core.dispatch.reports import Orders, Report
 from bursar.core.dispatch.state import Exit, JobKey
-from bursar.core.instant import MILLISECOND
+from bursar.core.instant import HOUR, MILLISECOND
 from bursar.core.messages import Why
 from bursar.core.scheduling.machines import Piece
 from tests.agent.nodes import N1, eventually, python
-from tests.agent.pools import InMemory, RealPool
+from tests.agent.pools import InMemory, RealPool, is_news
 
 EVERY = 200 * MILLISECOND
 # Counts to ten, one step in each file; begins after the last that is there.
@@ -46,12 +46,12 @@ open(os.environ["BURSAR_RESULT"], "w").write('[{"inline": "10"}]')
 
 
 @contextmanager
-def agent(folder: Path, transport: Transport) -> Iterator[Processes]:
+def agent(folder: Path, transport: Transport, every: int = EVERY) -> Iterator[Processes]:
     """An agent that works on a node until the end of the block; what it runs goes on."""
     stopped = threading.Event()
     with Disk(folder, "p1", N1) as disk:
         processes = Processes(Place(folder=disk.folder))
-        running = Running(N1, disk, processes, transport, every=EVERY, chance=lambda: 0.5)
+        running = Running(N1, disk, processes, transport, every=every, chance=lambda: 0.5)
         thread = threading.Thread(target=running.run, args=(stopped,))
         thread.start()
         try:
@@ -219,6 +219,16 @@ def test_an_older_fence_is_not_started(pool: RealPool, folder: Path) -> None:
     assert [Why.LOST] == [end.why for end in pool.ends(key)]
 
 
+def test_a_start_and_an_end_are_told_at_once(pool: RealPool, folder: Path) -> None:
+    """However long it is until the next report would go out by itself."""
+    with Disk(folder, "p1", N1) as disk:
+        pool.take(Report(node=N1, boot=disk.begin(), n=1, at=0, heard=None))
+    key = pool.enqueue("job", *python("pass"))
+    pool.place(key)
+    with agent(folder, InMemory(pool), every=HOUR):
+        until(pool, key, State.SUCCEEDED)
+
+
 class Scripted:
     """A way to the pool that does as it is told."""
 
@@ -233,7 +243,7 @@ class Scripted:
 
 def test_reports_go_on_while_nobody_answers(pool: RealPool, folder: Path) -> None:
     """However it fails; and the pool is not asked to wait until it answers again."""
-    failures: list[Exception] = [Unheard("gone"), RuntimeError("a bug"), Unheard("gone")]
+    failures = [*[RuntimeError("a bug")] * IN_FLIGHT_MAX, Unheard("gone"), Unheard("gone")]
 
     def fails_first(told: Report, wait_ms: int) -> Orders | None:
         if failures:
@@ -267,6 +277,23 @@ def test_an_answer_that_never_comes_holds_nothing_up(pool: RealPool, folder: Pat
         silent.set()  # the old answer knows of no lease: it must not end the process
         time.sleep(0.5)
         assert [None] == [one.exit for one in processes.table().values()]
+
+
+def test_answers_that_are_held_back_hold_nothing_up(pool: RealPool, folder: Path) -> None:
+    """A pool may keep every answer that it may keep: starts and ends are told nevertheless."""
+    over = threading.Event()
+
+    def keeps(told: Report, wait_ms: int) -> Orders | None:
+        orders = pool.take(told)
+        if wait_ms and (orders is None or not is_news(orders, told)):
+            over.wait(60)
+        return orders
+
+    keys = [pool.enqueue(f"job{n}", *python("import time; time.sleep(0.3)")) for n in range(4)]
+    with agent(folder, Scripted(keeps)):
+        heard(pool)
+        eventually(lambda: placed_until_finished(pool, keys), "the end of all")
+        over.set()
 
 
 def test_a_pool_that_takes_no_report_is_told_of(

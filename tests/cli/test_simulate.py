@@ -2,6 +2,7 @@
 
 import json
 import re
+from gzip import compress
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -156,7 +157,13 @@ def test_a_small_picture_for_documents(tmp_path: Path, world: Path) -> None:
         (["--add", "H100"], "name=number"),
         (["--add", "H100=12"], "no whole ones"),
         (["--weight", "gold=2"], "no tier gold"),
-        (["--trace", "nowhere.csv"], "nowhere.csv"),
+        (["--trace", "nowhere.csv"], "nowhere.csv: No such file"),
+        (["--policy", ","], "none is named; there are bursar"),
+        (["--weight", "paid/acme=0"], "paid/acme=0: weight"),
+        (["--weight", "paid/nobody=2"], "nobody is called paid/nobody"),
+        (["--columns", "gpus=n"], "no --trace"),
+        (["--html", "no/such/folder/page.html"], "no/such/folder: there is no such folder"),
+        (["--svg", "no/such/folder/plot.svg"], "no/such/folder: there is no such folder"),
     ],
 )
 def test_what_cannot_be_done_is_told(world: Path, words: list[str], told: str) -> None:
@@ -167,13 +174,37 @@ def test_what_cannot_be_done_is_told(world: Path, words: list[str], told: str) -
 
 
 def test_a_file_that_is_no_world_is_told(tmp_path: Path) -> None:
-    for text in ("fleet: [", "fleet: []", "tenants: 3"):
+    for text in (b"fleet: [", b"fleet: []", b"tenants: 3", b"\xff\xfe", b""):
         path = tmp_path / "wrong.yaml"
-        path.write_text(text)
+        path.write_bytes(text)
         result = simulate(path)
 
         assert 2 == result.exit_code, text
         assert result.stderr.startswith("bursar: ")
+
+
+def test_a_file_that_is_no_table_is_told(tmp_path: Path, world: Path) -> None:
+    """Cut short, no text, or too wide: with its name, and no row of the program."""
+    table = b"arrives,runs,gpus\n0,60,1\n"
+    wide = table + b"0,60,1," + b"x" * 200_000
+    for name, given in (
+        ("a.csv.gz", compress(table)[:25]),
+        ("b.csv", b"\xff\xfe"),
+        ("c.csv", wide),
+    ):
+        path = tmp_path / name
+        path.write_bytes(given)
+        result = simulate(world, "--trace", path)
+
+        assert 2 == result.exit_code, name
+        assert result.stderr.startswith(f"bursar: {path}: "), name
+
+
+def test_a_table_may_begin_with_a_byte_order_mark(tmp_path: Path, world: Path) -> None:
+    path = tmp_path / "jobs.csv"
+    path.write_text("\ufeff" + TRACE)
+
+    assert 0 == simulate(world, "--trace", path, "--policy", "fifo").exit_code
 
 
 def test_the_simulation_in_the_readme_can_be_had() -> None:

@@ -16,19 +16,25 @@ from typing import Any, Final, NamedTuple
 
 import psycopg
 
+from bursar.core.dispatch.reports import Orders, Reading, Report
+from bursar.core.dispatch.state import Exit, Lease, Pool, name_of
 from bursar.core.ids import AccountId, GrantId, HoldId, JobId, UserId
 from bursar.core.instant import DAY, NEVER, SECOND, Instant
 from bursar.core.ledger.books import Books
 from bursar.core.ledger.commands import AddAccount, AddUser, Command, Issue, Reserve, SetPolicy
 from bursar.core.ledger.values import Context, Kind, OrgPolicy
-from bursar.core.messages import EndClass, Spec
+from bursar.core.messages import Spec
 from bursar.core.pricing import PriceBook
+from bursar.core.scheduling.decisions import Preempt
 from bursar.core.scheduling.jobs import Shape
+from bursar.core.scheduling.machines import Node, NodeId
+from bursar.core.scheduling.plan import carry_out
+from bursar.core.scheduling.policy import PAID, Policy
 from bursar.service.batch import Ask, Batch
 from bursar.service.jobs import Answers, Asked, Jobs, Submission
-from bursar.service.pool import End, Placement, Pool, Report
+from bursar.service.pools.keeper import Kept, PoolKeeper, at_once
 from bursar.service.relay import Relay
-from bursar.store.pool import NewNode, Queued, create_pool
+from bursar.store.pools.loading import create_pool
 from bursar.store.reading import Connection, money_time
 from bursar.store.writing import create_org
 from tests.builders import PER_MS, T0, prices
@@ -36,6 +42,8 @@ from tests.builders import PER_MS, T0, prices
 # One GPU costs a micro-credit for each millisecond, or three.
 PRICES: Final = PriceBook().with_version(prices(h100=3 * PER_MS, a100=PER_MS))
 ISSUED: Final = 10**12
+LEADER: Final = "driver"  # whoever drives, so that none waits for another's term to end
+POLICY: Final = Policy(tiers=(PAID,))
 FOR_EVER: Final = OrgPolicy(
     raw_hold_max=NEVER, job_hold_max=NEVER, late_max=365 * DAY, debt_max=10**15
 )
@@ -106,14 +114,12 @@ class Mortal:
 
 
 class Try(NamedTuple):
-    """What an attempt will do: run so long, then end; a lost one falls silent instead."""
+    """What an attempt will do: run so long, then end; as what it has saved, if not all is."""
 
     run_ms: int
-    end_class: EndClass | None = EndClass.USER
-    kept_ms: int | None = None
-
-
-LOST: Final = None
+    exit: Exit | None = Exit.DONE  # None: its node falls silent
+    kept_ms: int = 0  # where its last checkpoint is
+    preempted: bool = False  # it runs on until it is asked to make room for another org
 
 
 @dataclass
@@ -123,10 +129,25 @@ class Plan:
     tries: Sequence[Try] = (Try(10_000),)
     gpu_types: tuple[str, ...] = ("a100",)
     milli_gpus: int = 1_000
+    tasks: int = 1
     run_ms: int = 3_600_000
+    hold_ms: int | None = None  # it has credits for so long, if not for all of it
     requeues: int = 0
     withdrawn: bool = False  # as soon as it is submitted
     hold_for: int = DAY
+
+
+class Deaf:
+    """Nobody waits for anything: whoever plays comes round by itself."""
+
+    def changed(self) -> None:
+        """No matter."""
+
+    def told(self) -> None:
+        """No matter."""
+
+    def ordered(self, nodes: frozenset[NodeId]) -> None:
+        """No matter."""
 
 
 @dataclass
@@ -136,18 +157,24 @@ class World:
     org: str
     pool: str
     plans: Mapping[str, Plan]
-    nodes: Sequence[NewNode] = (
-        NewNode("n1", "a100", (1_000, 1_000)),
-        NewNode("n2", "h100", (1_000,)),
+    nodes: Sequence[Node] = (
+        Node(id=NodeId("n1"), gpu_type="a100", gpus=2),
+        Node(id=NodeId("n2"), gpu_type="h100", gpus=1),
     )
     began_at: Instant = T0
     clock: Callable[[Connection], Instant] = field(default_factory=Clock)
+
+    def kept(self, connection: Any) -> PoolKeeper:
+        """The pool, kept on a connection."""
+        return at_once(connection, Kept(self.pool, Deaf(), self.clock))
 
     def found(self, connection: Connection) -> None:
         """Begin the org and the pool."""
         create_org(connection, self.org)
         create_pool(connection, self.pool)
-        Pool(connection, self.pool, self.clock).add_nodes(self.nodes)
+        pool = self.kept(connection)
+        for node in self.nodes:
+            pool.register(node)
         first: list[Command] = [
             AddAccount(account=AccountId("org"), parent=None, name="o"),
             AddAccount(account=AccountId("team"), parent=AccountId("org"), name="t"),
@@ -168,11 +195,16 @@ class World:
             account=AccountId("team"),
             user=UserId("ann"),
             expires_at=self.began_at + plan.hold_for,
-            run_ms=plan.run_ms,
-            context=Context(gpu_types=plan.gpu_types, milli_gpus=plan.milli_gpus, job=JobId(job)),
+            run_ms=plan.hold_ms or plan.run_ms,
+            context=Context(
+                gpu_types=plan.gpu_types,
+                milli_gpus=plan.milli_gpus * plan.tasks,
+                job=JobId(job),
+            ),
         )
-        shape = Shape(types=plan.gpu_types, gpus=plan.milli_gpus // 1_000)
-        return Submission(self.pool, reserve, Spec(shape=shape, requeues=plan.requeues))
+        shape = Shape(types=plan.gpu_types, tasks=plan.tasks, gpus=plan.milli_gpus // 1_000)
+        spec = Spec(shape=shape, requeues=plan.requeues)
+        return Submission(self.pool, reserve, spec, run_ms=plan.run_ms)
 
 
 def ledger(connection: Connection, clock: Callable[[Connection], Instant]) -> Asked:
@@ -192,10 +224,10 @@ class Driver:
         clock = world.clock
         self.world = world
         self.jobs = Jobs(connection, ledger(connection, clock), clock)
-        self.pool = Pool(connection, world.pool, clock)
+        self.pool = world.kept(connection)
         self.relay = Relay(connection, self.jobs, {world.pool: self.pool}, clock)
         self._connection = connection
-        self._nodes = [one for one in world.nodes if only_node in (None, one.node)]
+        self._nodes = [one.id for one in world.nodes if only_node in (None, one.id)]
 
     def submit(self) -> None:
         """Ask for all jobs, and withdraw those that shall be."""
@@ -208,55 +240,71 @@ class Driver:
     def turn(self) -> bool:
         """One turn of everybody; whether somebody still has something to do by itself."""
         self.relay.round()
-        waiting = self.schedule()
-        running = self.work()
+        working = self.work()
+        placed = self.schedule()
         if self.pool.expire():
             self.relay.round()
-        return waiting or running
+        return working or placed
 
     def schedule(self) -> bool:
-        """Give each job that waits the first free slots that it accepts; whether one waits."""
-        waiting = self.pool.waiting()
-        if not waiting:
-            return False
-        free = {
-            node: [slot for slot, one in slots.items() if one.taken is None]
-            for node, slots in self.pool.slots([one.node for one in self._nodes]).items()
-        }
-        placements = [place for job in waiting for place in self._place(job, free)]
-        self.pool.lease(placements)
-        return True
-
-    def _place(self, job: Queued, free: dict[str, list[int]]) -> Iterator[Placement]:
-        count = job.ask.milli_gpus // 1_000
-        for node in self._nodes:
-            if node.gpu_type in dict(job.ask.rates) and len(free[node.node]) >= count:
-                taken, free[node.node] = free[node.node][:count], free[node.node][count:]
-                yield Placement(job.org, job.job, node.node, tuple(taken))
-                return
+        """Lead, decide, and write it; whether something was decided."""
+        epoch, now = self.pool.lead(LEADER)
+        assert epoch is not None
+        follower, _ = self.pool.follow(POLICY, now)
+        decisions = carry_out(follower.cluster, now).decisions
+        if decisions:
+            written = self.pool.write(epoch, decisions)
+            follower.placed(written.placed)
+            if written.denied:
+                self.pool.unfollow()
+        return bool(decisions)
 
     def work(self) -> bool:
-        """Let the workers of all nodes report, or end what is done; whether somebody works."""
-        now = self.world.clock(self._connection)
+        """Let all nodes report; whether anything goes on there."""
+        epoch, now = self.pool.lead(LEADER)
+        assert epoch is not None
         working = False
         for node in self._nodes:
-            reports: list[Report] = []
-            ends: list[End] = []
-            for attempt, lease in self.pool.live_on(node.node):
-                plan = self.world.plans[attempt.job].tries[attempt.attempt - 1]
-                ran = min((now - lease.leased_at) // 1_000, plan.run_ms)
-                if lease.stopping:
-                    ends.append(End(lease.fence, EndClass.USER, ran))
-                elif ran < plan.run_ms or (plan.end_class is LOST and lease.run_ms < ran):
-                    reports.append(Report(lease.fence, ran))
-                elif plan.end_class is not LOST:
-                    ends.append(End(lease.fence, plan.end_class, ran, plan.kept_ms))
-            if reports:
-                self.pool.report(node.node, reports)
-            if ends:
-                self.pool.end(node.node, ends)
-            working = working or bool(reports or ends)
+            found = self.pool.look(lambda pool, node=node: _leases(pool, node))  # type: ignore[misc]
+            readings = [self._reading(lease, now) for lease in found]
+            if None in readings:
+                continue  # it is silent
+            self.report(node, *filter(None, readings))
+            working = working or bool(readings)
+            room = [_room(lease, now) for lease in found if self._makes_room(lease, now)]
+            self.pool.write(epoch, room)
         return working
+
+    def report(self, node: NodeId, *readings: Reading) -> Orders:
+        """A node's next report, and its answer."""
+        n = self.pool.look(lambda pool: pool.machines[node].n) + 1
+        told = Report(node=node, boot=1, n=n, at=0, heard=None, readings=readings)
+        orders = self.pool.report(told).result()
+        assert orders is not None
+        return orders
+
+    def _makes_room(self, lease: Lease, now: Instant) -> bool:
+        plan = self._try(lease)
+        ran_ms = (now - lease.leased_at) // 1_000
+        return plan.preempted and lease.stop is None and ran_ms >= plan.run_ms
+
+    def _try(self, lease: Lease) -> Try:
+        return self.world.plans[lease.job].tries[lease.attempt - 1]
+
+    def _reading(self, lease: Lease, now: Instant) -> Reading | None:
+        """What a node has to say of an attempt; None if it says nothing of anything any more."""
+        plan = self._try(lease)
+        run_ms = min((now - lease.leased_at) // 1_000, plan.run_ms)
+        saved_ms = min(run_ms, plan.kept_ms)
+        exited = plan.exit if run_ms == plan.run_ms and not plan.preempted else None
+        if lease.stop is not None and plan.exit is not None:
+            exited = Exit.STOPPED
+        elif run_ms == plan.run_ms and plan.exit is None and lease.run_ms == run_ms:
+            return None
+        code = 0 if exited is Exit.DONE else None
+        return Reading(
+            fence=lease.fence, run_ms=run_ms, saved_ms=saved_ms, exit=exited, exit_code=code
+        )
 
     def is_over(self) -> bool:
         """Whether all jobs are over, and everybody knows."""
@@ -278,6 +326,20 @@ class Driver:
                 return
             clock.now += 5 * SECOND if busy else 40 * SECOND
         raise AssertionError("it does not come to an end")
+
+
+def _room(lease: Lease, now: Instant) -> Preempt:
+    """That an attempt shall make room for another org's job."""
+    wanted_by = JobId("another/job")
+    return Preempt(job=name_of(lease.key), wanted_by=wanted_by, right="share", lost=0, stops_at=now)
+
+
+def _leases(pool: Pool, node: NodeId) -> list[Lease]:
+    return [
+        lease
+        for lease in (pool.leases[fence] for fence in pool.on_node.get(node, ()))
+        if (part := lease.on(node)) is not None and part.exit is None
+    ]
 
 
 def short_jobs(count: int) -> dict[str, Plan]:

@@ -57,12 +57,12 @@ class Stage:
         self.now += SECOND
         return Batch(self.connection, PRICES, self.cache, self.clock).run(asks)
 
-    def submit(self, job: str = "job", **more: Any) -> None:
+    def submit(self, job: str = "job", held_ms: int = RUN_MS, **more: Any) -> None:
         reserve = Reserve(
             hold=HoldId(job),
             account=AccountId("org"),
             user=UserId("ann"),
-            run_ms=RUN_MS,
+            run_ms=held_ms,
             context=Context(gpu_types=("h100", "a100"), milli_gpus=1_000, job=JobId(job)),
         )
         spec = Spec(shape=Shape(types=("h100", "a100")))

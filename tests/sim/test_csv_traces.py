@@ -51,13 +51,40 @@ def test_seconds_limits_estimates_and_tiers_are_read() -> None:
 @pytest.mark.parametrize(
     ("text", "columns", "told"),
     [
-        (TABLE, "runs=seconds,gpus=n", "row 1 has no column 'arrives'"),
+        (TABLE, "runs=seconds,gpus=n", "row 1: there is no column .arrives."),
         (TABLE, "arrives=vc,runs=seconds,gpus=n", "row 1: "),
         (TABLE, "arrives=submitted,colour=vc", "no such part: colour"),
         (TABLE, "arrives", "not what=column"),
         ("arrives,runs,gpus\n", "", "no job"),
+        ("", "", "no job"),
+        ("arrives,runs,gpus\n0,60\n", "", "row 1: it ends before 'gpus'"),
+        ("arrives,runs,gpus\n0,soon,1\n", "", "row 1: runs is 'soon', no number of seconds"),
+        ("arrives,runs,gpus\n0,inf,1\n", "", "row 1: runs is 'inf'"),
+        ("arrives,runs,gpus\n0,60,inf\n", "", "row 1: gpus is 'inf', no number of GPUs"),
+        ("arrives,runs,gpus\n0,60,1.5\n", "", "row 1: gpus is '1.5'"),
+        ("arrives,runs,gpus\n0,60,1e9\n", "", "row 1: gpus is '1e9'"),
+        ("arrives,runs,gpus\nnan,60,1\n", "", "row 1: arrives is 'nan', neither"),
+        ("arrives,runs,gpus\n0,60,1\nsoon,60,1\n", "", "row 2: arrives is 'soon', neither"),
+        ("arrives,runs,gpus,p\n0,60,1,high\n", "class=p", "row 1: class is 'high', no whole"),
+        ("arrives,runs,gpus,p\n0,60,1,-1\n", "class=p", "row 1: class is 0 to"),
     ],
 )
 def test_what_makes_no_job_is_told(text: str, columns: str, told: str) -> None:
     with pytest.raises(TraceWrong, match=told):
         read(text, columns)
+
+
+def test_what_happened_before_1970_is_as_good() -> None:
+    """Only how far apart jobs came matters."""
+    table = "arrives,runs,gpus\n1969-12-31 23:59:50,60,1\n1970-01-01 00:00:05,60,1\n-20,60,1\n"
+
+    assert [T0, T0 + 10 * SECOND, T0 + 25 * SECOND] == [one.arrives_at for one in read(table, "")]
+
+
+def test_parts_of_gpus_types_and_limits_of_nothing_are_read() -> None:
+    table = "arrives, runs, gpus,kind,lim\n0, 60, 0.5,A100,-1\n1, 60, 2.0,,0\n2, nan, 1,,\n"
+    part, whole = read(table.replace(", ", ","), "type=kind,limit=lim")
+
+    assert (500, 0, ("A100",)) == (part.shape.milli, part.shape.gpus, part.shape.types)
+    assert (0, 2, ("V100",)) == (whole.shape.milli, whole.shape.gpus, whole.shape.types)
+    assert (120 * SECOND, 120 * SECOND) == (part.run_max, whole.run_max)

@@ -96,7 +96,7 @@ def test_large_jobs_take_whole_nodes() -> None:
         (lambda: Arrivals(kind="sometimes"), "arrivals are one of"),
         (lambda: Arrivals(per_hour=0), "per_hour"),
         (lambda: Arrivals(burst=0.5), "burst"),
-        (lambda: Tenant(org="acme", gpus=((0, 1),)), "gpus"),
+        (lambda: Tenant(org="acme", gpus=((0, 1),)), "0 is no number of GPUs"),
         (lambda: Tenant(org="acme", slack=0.9), "slack"),
     ],
 )

@@ -115,8 +115,8 @@ def test_spans(given: object, want: int) -> None:
 
 def test_amounts_are_exact() -> None:
     assert 100_000 == micros_of(0.1, "here")
-    assert 9_007_199_254_740_993 == micros_of("9007199254.740993", "here")
-    for wrong in ("0.0000001", -1, "nan", "a lot", True):
+    assert 9_007_199_254_740_991 == micros_of("9007199254.740991", "here")
+    for wrong in ("0.0000001", -1, "nan", "inf", "a lot", True, 1e30, "9007199254.740992"):
         with pytest.raises(SpecWrong, match="here"):
             micros_of(wrong, "here")
 
@@ -133,10 +133,29 @@ def changed(**words: Any) -> dict[str, Any]:
         (changed(flet=1), "no such word: flet"),
         (changed(fleet=[{"gpu_type": "H100", "nodes": 0}]), "at least one node"),
         (changed(fleet=[{"gpu_type": "H100", "nodes": "many"}]), r"fleet\[0\]"),
-        (changed(fleet=[{"nodes": 1}]), r"fleet\[0\].*gpu_type"),
+        (changed(fleet=[{"nodes": 1}]), r"fleet\[0\]: gpu_type must be named"),
         (changed(tenants=[{"org": "a", "run_median": "soon"}]), r"tenants\[0\].run_median.*soon"),
         (changed(tenants=[{"org": "a", "arrivals": {"kind": "x"}}]), r"tenants\[0\].arrivals"),
-        (changed(tenants=[{"org": "a", "gpus": "2"}]), r"tenants\[0\].gpus"),
+        (changed(tenants=[{"org": "a", "gpus": "two"}]), r"tenants\[0\].gpus"),
+        (changed(tenants=[{"org": "a", "gpus": {0: 1}}]), r"tenants\[0\].gpus"),
+        (changed(tenants=[{"org": "a", "gpus": 1.5}]), r"tenants\[0\].gpus: 1.5 is no number"),
+        (changed(tenants=[{"org": "a", "gpus": 0.0005}]), r"tenants\[0\].gpus"),
+        (changed(tenants=[{"org": "a", "gpus": float("nan")}]), r"tenants\[0\].gpus"),
+        (changed(tenants=[{"org": "a", "gpus": {1: 0.5}}]), r"tenants\[0\].*weight of 1 GPUs"),
+        (changed(tenants=[{"org": "a", "gpus": {}}]), r"tenants\[0\].*at least one size"),
+        (changed(tenants=[{"org": "a", "run_sigma": 1000}]), r"tenants\[0\].*run_sigma"),
+        (changed(tenants=[{"org": "a", "run_sigma": float("nan")}]), r"tenants\[0\].*run_sigma"),
+        (changed(tenants=[{"org": "a", "slack": float("inf")}]), r"tenants\[0\].*slack"),
+        (changed(tenants=[{"org": "a", "known": -1}]), r"tenants\[0\].*known"),
+        (changed(tenants=[{"org": "a", "priority_class": -1}]), r"tenants\[0\].*priority_class"),
+        (changed(tenants=[{"org": "a", "preemptible": "yes"}]), r"tenants\[0\].*preemptible"),
+        (
+            changed(tenants=[{"org": "a", "arrivals": {"per_hour": "many"}}]),
+            r"tenants\[0\].arrivals: per_hour is a number, not 'many'",
+        ),
+        (changed(tenants=[{"org": "a"}, {"org": "a"}]), "a is there more than once"),
+        (changed(fleet=[{"gpu_type": "H100", "nodes": 1, "slots": 0}]), r"fleet\[0\].*slots"),
+        (changed(shares={1: {}}), "tier/org"),
         (changed(shares={"acme": {}}), "tier/org"),
         (changed(shares={"paid/acme": {"wait": 1}}), "no such word: wait"),
         (changed(policy={"tiers": []}), "no such word: tiers"),
@@ -158,3 +177,57 @@ def changed(**words: Any) -> dict[str, Any]:
 def test_what_is_wrong_is_told_with_its_place(given: object, told: str) -> None:
     with pytest.raises(SpecWrong, match=told):
         spec_of(given)
+
+
+TENANTS = [{"org": "a", "arrivals": {"per_hour": 50}}]
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (changed(), "nobody submits"),
+        (changed(tenants=[{"org": "a", "tier": "gold"}]), "a: there is no tier gold; there are"),
+        (changed(tenants=TENANTS, shares={"paid/b": {}}), "shares: nobody is called paid/b"),
+        (changed(tenants=TENANTS, shares={"free/a": {}}), "shares: nobody is called free/a"),
+        (changed(tenants=TENANTS, credits={"b": 1}), "credits: nobody is called b"),
+        (changed(tenants=TENANTS, speed={"B200": 2}), "speed: nobody has GPUs of type B200"),
+        (changed(tenants=TENANTS, outages=[{"gpu_type": "B200"}]), "outages: the fleet has no"),
+        (changed(tenants=[{"org": "a", "arrivals": {"per_hour": 1e6}}]), "24,000,000 jobs"),
+    ],
+)
+def test_what_would_change_nothing_is_wrong(given: object, told: str) -> None:
+    """A name of nobody is written wrong: better told than run for an hour for nothing."""
+    spec = spec_of(given)
+
+    with pytest.raises(ValueError, match=told):
+        spec.world(Chance(1))
+
+
+def test_names_that_somebody_has_are_right() -> None:
+    """Of a tenant, also if it has no job in the time, and of a type that can be ordered."""
+    idle = {"org": "b", "arrivals": {"begins": "2d"}}
+    offers = {"offers": [{"gpu_type": "B200"}]}
+    given = changed(
+        tenants=[*TENANTS, idle], shares={"paid/b": {}, "paid/a/jobs": {}, "paid/a/jobs/u0": {}},
+        credits={"b": 1}, speed={"B200": 2}, provision=offers,
+    )  # fmt: skip
+
+    assert spec_of(given).world(Chance(1)).works
+
+
+def test_a_job_can_have_a_part_of_a_gpu() -> None:
+    tenant = {"org": "a", "gpus": {0.25: 1, 8: 1}, "arrivals": {"per_hour": 50}}
+    world = spec_of(changed(tenants=[tenant])).world(Chance(1))
+
+    assert {250, 8_000} == {work.milli_gpus for work in world.works}
+
+
+def test_a_weight_that_is_none_is_told() -> None:
+    spec = spec_of(changed(tenants=TENANTS))
+
+    with pytest.raises(SpecWrong, match="paid/a=0: weight"):
+        spec.with_weight(("paid", "a"), 0)
+    with pytest.raises(SpecWrong, match="paid=0: weight"):
+        spec.with_weight(("paid",), 0)
+    with pytest.raises(SpecWrong, match="nobody is called paid/b"):
+        spec.with_weight(("paid", "b"), 2).world(Chance(1))

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from bursar.core.dispatch.state import Exit
 from bursar.core.ids import JobId
 from bursar.core.instant import DAY, HOUR, SECOND, Instant
-from bursar.core.messages import EndClass
 from bursar.store.reading import Connection
 from bursar.store.verifying import problems
 from bursar.store.verifying_seam import SEAM_CHECKS
@@ -18,7 +18,7 @@ from tests.service.seam_driver import Clock, Driver, Plan, Try, World
 SPOILING = {
     "a job its pool never got": ("delete from queue where job_id = 'waits'", "a job that is not"),
     "a job over in its pool alone": (
-        "update queue set state = 'over' where job_id = 'waits'",
+        "update queue set state = 'expired' where job_id = 'waits'",
         "a job that is not",
     ),
     "a job over in its org alone": (
@@ -39,9 +39,8 @@ SPOILING = {
         "a job in a pool",
     ),
     "a job in two pools": (
-        "insert into queue select 'elsewhere', org_id, job_id, body, state, received, sent,"
-        " hold_micros, hold_until, requeues_left, attempt, ran_ms, withdrawn, queued_at"
-        " from queue where job_id = 'waits'",
+        'insert into queue select (json_populate_record(q, \'{"pool_id": "elsewhere"}\')).*'
+        " from queue q where job_id = 'waits'",
         "a job in a pool",
     ),
     "a message to a pool gone": (
@@ -78,7 +77,23 @@ SPOILING = {
     ),
     "a lease of a job that waits": (
         "update queue set state = 'queued' where job_id = 'runs'",
-        "a job that is leased",
+        "a job that lives",
+    ),
+    "a job that knows of another lease": (
+        "update queue set fence = fence + 1 where job_id = 'runs'",
+        "a job that lives",
+    ),
+    "a job that runs and has not started": (
+        "update leases set started_at = null where ended_at is null",
+        "a job that lives",
+    ),
+    "a job that starts and has started": (
+        "update queue set state = 'starting' where job_id = 'runs'",
+        "a job that lives",
+    ),
+    "a job that stops and was never asked to": (
+        "update queue set state = 'stopping' where job_id = 'runs'",
+        "a job that lives",
     ),
     "a lease without credits": (
         "update holds set closed_at = expires_at - 1000000000000 where hold_id = 'runs'",
@@ -92,18 +107,17 @@ SPOILING = {
         "update lease_slots set freed_at = freed_at + 100000000 where freed_at is not null",
         "a slot is taken",
     ),
-    "a lease that does not know it has ended": (
-        "update readings set ends_at = null",
-        "a slot is taken",
+    "run time that may be told of after the end": (
+        "update leases set ends_at = ended_at + 1 where kept_ms is null and ended_at > 0",
+        "run time may be",
     ),
-    "a lease that may still prove what was given back": (
-        "update readings r set ends_at = until from leases l"
-        " where l.pool_id = r.pool_id and l.fence = r.fence and l.kept_ms is not null",
-        "a slot is taken",
+    "a live lease that has an end": (
+        "update leases set ends_at = leased_at where ended_at is null",
+        "run time may be",
     ),
-    "a lease that may prove more than it lasted": (
-        "update readings set ends_at = ends_at + 1 where fence = 1",
-        "a slot is taken",
+    "run time that may be told of though it was given back": (
+        "update leases set ends_at = ended_at where kept_ms is not null",
+        "run time may be",
     ),
     "a fence beyond its pool's": ("update pools set fence = 1", "fences grow"),
     "a fence that went back": (
@@ -111,11 +125,13 @@ SPOILING = {
         "fences grow",
     ),
     "charged for more than is proven": (
-        "update readings set run_ms = 0, told_ms = 0 where fence = 1",
+        "update lease_parts set run_ms = 0"
+        " where fence = (select max(fence) from leases where job_id = 'done')",
         "no attempt is charged",
     ),
     "charged for less than is proven": (
-        "update readings set run_ms = run_ms + 1 where fence = 1",
+        "update lease_parts set run_ms = run_ms + 1"
+        " where fence = (select max(fence) from leases where job_id = 'done')",
         "an attempt that has ended",
     ),
     "an attempt without a meter": (
@@ -131,8 +147,16 @@ SPOILING = {
         "update queue set hold_until = hold_until + 1 where job_id = 'waits'",
         "a pool knows",
     ),
-    "a pool that thinks a hold is larger": (
+    "a pool that thinks more is set aside": (
         "update queue set hold_micros = hold_micros + 1 where job_id = 'runs'",
+        "a pool knows how much",
+    ),
+    "a pool that thinks a hold is larger": (
+        "update queue set hold_micros = hold_micros + 1 where job_id = 'waits'",
+        "a pool keeps",
+    ),
+    "a pool that thinks a hold was never trimmed": (
+        "update queue set hold_micros = 10 * hold_micros where job_id = 'runs'",
         "a pool keeps",
     ),
     "a pool that has not heard of a longer hold": (
@@ -148,7 +172,7 @@ SPOILING = {
         "a pool keeps",
     ),
     "a pool that runs something else": (
-        "update queue set body = replace(body::text, '\"milli_gpus\":8000', '\"milli_gpus\":1')"
+        "update queue set body = replace(body::text, '\"gpus\":8', '\"gpus\":1')"
         "::json where job_id = 'waits'",
         "a pool keeps",
     ),
@@ -178,6 +202,18 @@ SPOILING = {
     ),
     "run time that was given back": (
         "update queue set ran_ms = ran_ms + 3000 where job_id = 'moved'",
+        "a job in a pool has had",
+    ),
+    "usage that nobody has paid": (
+        "update queue set used = used + 1 where job_id = 'moved'",
+        "a job in a pool has had",
+    ),
+    "a preemption more": (
+        "update queue set preemptions = preemptions + 1 where job_id = 'moved'",
+        "a job in a pool has had",
+    ),
+    "a job that was stopped at another time": (
+        "update queue set stopped_at = stopped_at + 1 where job_id = 'moved'",
         "a job in a pool has had",
     ),
     "a requeue more": (
@@ -214,37 +250,69 @@ SPOILING = {
     ),
     "a slot that does not exist": (
         "update lease_slots set slot = slot + 99 where freed_at is null",
-        "a lease has slots",
+        "a live lease is for GPUs",
     ),
-    "a slot too few": ("delete from lease_slots where freed_at is null", "a lease has slots"),
-    "a slot of another size": ("update slots set milli_gpus = 500", "a lease has slots"),
+    "a GPU that does not exist": (
+        "update lease_slots set gpu = gpu + 99 where freed_at is null",
+        "a lease has the slots",
+    ),
+    "GPUs that its node does not have": (
+        "update nodes set body = replace(body::text, '\"gpus\":2', '\"gpus\":0')::json",
+        "a live lease is for GPUs",
+    ),
+    "a slot too few": ("delete from lease_slots where freed_at is null", "a lease has the slots"),
+    "slots of a lease that is not there": (
+        "update lease_slots set fence = 999 where freed_at is null",
+        "a lease has the slots",
+    ),
+    "slots of another size": (
+        "update nodes set body = replace(body::text, '\"slots\":1', '\"slots\":2')::json",
+        "a lease has the slots",
+    ),
+    "a part too few": (
+        "delete from lease_parts where fence = (select max(fence) from leases)",
+        "a lease has the slots",
+    ),
     "a lease of a job that was never queued": (
         "delete from queue where job_id = 'runs'",
-        "a lease has slots",
+        "a lease has the slots",
     ),
     "a lease for GPUs of another type": (
         "update leases set gpu_type = 'h100' where job_id = 'runs'",
-        "a lease is for GPUs",
+        "a live lease is for GPUs",
     ),
     "a lease on a node that does not exist": (
         "delete from nodes where node_id = 'n1'",
-        "a lease is for GPUs",
+        "a live lease is for GPUs",
     ),
     "a slot on another node": (
-        "update lease_slots set node_id = 'n2', slot = 0 where freed_at is null",
-        "a lease is for GPUs",
+        "update lease_slots set node_id = 'n2' where freed_at is null",
+        "a lease has the slots",
+    ),
+    "a part that began at another time": (
+        "update lease_parts set leased_at = leased_at - 1"
+        " where fence = (select max(fence) from leases where ended_at is null)",
+        "a live lease is for GPUs",
     ),
     "an attempt that may run longer": (
         "update leases set run_ms_max = run_ms_max + 1 where job_id = 'runs'",
         "an attempt may run",
     ),
-    "a second attempt that may run as long as the first": (
-        "update leases set run_ms_max = 3600000 where job_id = 'moved' and attempt = 2",
+    "an attempt that may run longer than its credits last": (
+        "update leases set run_ms_max = run_ms_max + 1 where job_id = 'short'",
+        "a live attempt may run",
+    ),
+    "an attempt that may run less long than its credits last": (
+        "update leases set run_ms_max = run_ms_max - 1 where job_id = 'short'",
+        "a live attempt may run",
+    ),
+    "an attempt that was told to have less": (
+        "update pool_outbox set body = replace(body::text, '\"run_ms\":3598000',"
+        " '\"run_ms\":3597999')::json where job_id = 'moved'",
         "an attempt may run",
     ),
-    "an attempt whose node lets it run longer": (
-        "update readings r set run_ms_max = r.run_ms_max + 1 from leases l"
-        " where l.pool_id = r.pool_id and l.fence = r.fence and l.job_id = 'runs'",
+    "a second attempt that may run as long as the first": (
+        "update leases set run_ms_max = 3600000 where job_id = 'moved' and attempt = 2",
         "an attempt may run",
     ),
     "a start that was never told": (
@@ -258,12 +326,11 @@ SPOILING = {
         "what a pool told",
     ),
     "an attempt that began at another time": (
-        "update readings set started_at = started_at - 1 where fence = 1",
+        "update leases set started_at = started_at - 1 where fence = 1",
         "what a pool told",
     ),
     "usage that was never told": (
-        "update readings r set told_ms = r.told_ms - 1 from leases l"
-        " where l.pool_id = r.pool_id and l.fence = r.fence and l.job_id = 'runs'",
+        "update leases set told_ms = told_ms - 1 where job_id = 'runs'",
         "what a pool told",
     ),
     "work that was given back to nobody": (
@@ -271,16 +338,29 @@ SPOILING = {
         "what a pool told",
     ),
     "an end for another reason": (
-        "update leases set end_class = 'limit' where job_id = 'done'",
+        "update leases set why = 'failed' where job_id = 'done'",
+        "what a pool told",
+    ),
+    "an end in another class": (
+        "update pool_outbox set body = replace(body::text, '\"user\"', '\"limit\"')::json"
+        " where job_id = 'done'",
+        "what a pool told",
+    ),
+    "an end with another exit code": (
+        "update lease_parts set exit_code = 1 where exit_code = 0",
+        "what a pool told",
+    ),
+    "an end with another result": (
+        "update lease_parts set result = '{}' where exit = 'done'",
         "what a pool told",
     ),
     "a lease beyond its hold": (
-        "update readings set until_max = until_max + 1 where ends_at is null",
-        "a live lease knows",
+        f"update lease_parts set until = {T0 + 3 * DAY}",
+        "a live lease ends",
     ),
     "a lease that was never told to stop": (
         "update queue set withdrawn = true where job_id = 'runs'",
-        "a live lease knows",
+        "a live lease ends",
     ),
     "a message that nobody delivers to a pool": (
         f"update org_outbox set acked_at = null, written_at = {T0 - HOUR} where job_id = 'waits'",
@@ -298,14 +378,13 @@ def played(database_url: str) -> Iterator[Connection]:
     """A database in which jobs are done, had to start again, were moved, run, wait, are gone."""
     clock = Clock()
     plans = {
-        "again": Plan(tries=(Try(5_000, None), Try(5_000)), requeues=1),
+        "again": Plan(tries=(Try(5_000, Exit.GONE, 5_000), Try(5_000)), requeues=1),
         "done": Plan(tries=(Try(5_000),)),
         "gone": Plan(withdrawn=True),
-        "moved": Plan(
-            tries=(Try(5_000, EndClass.PREEMPTION, kept_ms=2_000), Try(5_000)), requeues=1
-        ),
+        "moved": Plan(tries=(Try(5_000, kept_ms=2_000, preempted=True), Try(5_000)), requeues=1),
         "runs": Plan(tries=(Try(10**9),)),
-        "waits": Plan(milli_gpus=8_000, run_ms=1_000),
+        "short": Plan(tries=(Try(10**9),), gpu_types=("h100",), hold_ms=1_800_000),
+        "waits": Plan(milli_gpus=8_000, run_ms=100_000),
     }
     with migrated(database_url) as url, connected(url) as connection:
         world = World("org", "pool", plans, clock=clock)
@@ -332,7 +411,7 @@ def told(connection: Connection, now: Instant = T0) -> list[str]:
 def test_a_sound_database_is_told_nothing(played: Connection) -> None:
     """The story has what the checks look at: leases that ended, one that lives, a job waiting."""
     sql = "select count(*), count(ended_at) from leases"
-    assert [(6, 5)] == played.execute(sql).fetchall()
+    assert [(7, 5)] == played.execute(sql).fetchall()
     assert [("waits",)] == played.execute(
         "select job_id from queue where state = 'queued'"
     ).fetchall()

@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 from typing import Any, Final, Self
 
-from bursar.agent.local.guard import loaded, write
+from bursar.agent.local.files import loaded, write
 from bursar.core.scheduling.machines import NodeId
 
 _FILE: Final = "node.json"

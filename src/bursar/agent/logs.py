@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from bursar.agent.local.guard import loaded
+from bursar.agent.local.files import loaded
 from bursar.agent.talking import Refused, Unheard
 from bursar.wire.agents import LOG_MAX, LogAsk
 

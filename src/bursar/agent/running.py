@@ -11,7 +11,7 @@ import queue
 import random
 import threading
 from collections.abc import Callable
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from bursar.agent.backend import Backend, act
 from bursar.agent.clock import running_time
@@ -24,13 +24,21 @@ from bursar.core.scheduling.machines import NodeId
 from bursar.core.value import altered
 
 LOOK_EVERY_S: Final = 0.2
-IN_FLIGHT_MAX: Final = 3
+IN_FLIGHT_MAX: Final = 8
+WAITING_MAX: Final = 2  # of these, that the pool may hold back
 BACKOFF_FIRST: Final = SECOND // 2
 UNWANTED_MAX: Final = 3  # reports in a row that the pool had no answer to
 RESULTS_MAX: Final = 512 * 1024  # bytes of results in one report; the rest comes with the next
 
 _log = logging.getLogger("bursar.agent")
 _Answer: TypeAlias = Orders | Unheard | None
+
+
+class _Sent(NamedTuple):
+    """A report that is on its way."""
+
+    n: int
+    waits: bool  # the pool may hold its answer back
 
 
 class Running:
@@ -53,8 +61,9 @@ class Running:
         self._every = every
         self._chance = chance
         self._agent = Agent(node=node, boot=disk.begin(), fence=disk.fence)
-        self._answers: queue.SimpleQueue[tuple[int, _Answer]] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[tuple[_Sent, _Answer]] = queue.SimpleQueue()
         self._in_flight = 0
+        self._waiting = 0  # of these
         self._next_at = 0
         self._failures = 0  # in a row
         self._unwanted = 0  # in a row
@@ -73,10 +82,10 @@ class Running:
         if self._is_due(table):
             self._report(table)
         try:
-            n, answer = self._answers.get(timeout=LOOK_EVERY_S)
+            sent, answer = self._answers.get(timeout=LOOK_EVERY_S)
         except queue.Empty:
             return
-        self._hear(n, answer)
+        self._hear(sent, answer)
 
     # Reports
 
@@ -89,15 +98,18 @@ class Running:
     def _report(self, table: dict[int, Process]) -> None:
         now = running_time()
         told = report(self._agent, affordable(table), now)
-        # While nobody answers there is no point in being waited for.
-        wait_ms = 0 if self._failures else self._every // MILLISECOND
+        # Not while nobody answers, nor if others are held back already: this one has news.
+        waits = not self._failures and self._waiting < WAITING_MAX
         self._next_at = now + self._every
         self._told = _state(table)
         self._in_flight += 1
-        threading.Thread(target=self._exchange, args=(told, wait_ms), daemon=True).start()
+        self._waiting += waits
+        sent = _Sent(told.n, waits)
+        threading.Thread(target=self._exchange, args=(told, sent), daemon=True).start()
 
-    def _exchange(self, told: Report, wait_ms: int) -> None:
+    def _exchange(self, told: Report, sent: _Sent) -> None:
         """In a thread of its own: it may take long, or for ever."""
+        wait_ms = self._every // MILLISECOND if sent.waits else 0
         try:
             answer: _Answer = self._transport.exchange(told, wait_ms)
         except Unheard as error:
@@ -105,12 +117,13 @@ class Running:
         except Exception as error:  # a bug in there must not make the node silent
             _log.exception("a report broke")
             answer = Unheard(str(error))
-        self._answers.put((told.n, answer))
+        self._answers.put((sent, answer))
 
     # Answers
 
-    def _hear(self, n: int, answer: _Answer) -> None:
+    def _hear(self, sent: _Sent, answer: _Answer) -> None:
         self._in_flight -= 1
+        self._waiting -= sent.waits
         if isinstance(answer, Unheard):
             self._back_off(answer)
             return
@@ -120,7 +133,7 @@ class Running:
         if answer is not None:
             self._unwanted = 0
             self._follow(answer)
-        elif n == self._agent.n:  # and no later one can be why
+        elif sent.n == self._agent.n:  # and no later one can be why
             self._not_wanted()
 
     def _not_wanted(self) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Final
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.responses import HTMLResponse
 from starlette.types import Receive, Scope, Send
 
 from bursar.api.dispatch import Call, found
@@ -35,6 +36,7 @@ from bursar.api.routes import (
 )
 from bursar.api.routes.changing import PROBLEM
 from bursar.api.serving import Service
+from bursar.api.status import HEADERS, PAGE
 from bursar.core.refusal import Fault
 from bursar.service.batch import OrgUnknown
 from bursar.service.memory import settle
@@ -115,6 +117,16 @@ def _add_open_routes(app: FastAPI) -> None:
     """What can be asked without a key."""
 
     anybody: dict[str, Any] = {"security": []}
+
+    @app.get(
+        "/",
+        operation_id="status",
+        summary="A page to look at; it asks the rest with its reader's key",
+        response_class=HTMLResponse,
+        openapi_extra=anybody,
+    )
+    async def status() -> HTMLResponse:
+        return HTMLResponse(PAGE, headers=HEADERS)
 
     @app.get(
         "/healthz",

@@ -56,7 +56,10 @@ class Envelope:
             nonlocal answering
             if message["type"] == "http.response.start":
                 answering = True
-                message["headers"] = [*message["headers"], *told, *rate_of(scope)]
+                given = message["headers"]
+                own = {name for name, _ in given}  # a page has a policy of its own
+                ours = [one for one in told if one[0] not in own]
+                message["headers"] = [*given, *ours, *rate_of(scope)]
             await send(message)
 
         try:

@@ -14,10 +14,11 @@ import uvicorn
 from bursar.api.app import make_app
 from bursar.api.connections import SILENT, Bounds, Connection
 from bursar.api.serving import Service
-from bursar.api.streaming import Streams
 from bursar.service.clock import GuardedClock
 from bursar.service.database import Database
 from bursar.service.founding import begin_books, check_secret, finish_orgs, first_key
+from bursar.service.jobs import through
+from bursar.service.jobs.rolling import RollingHolds
 from bursar.service.keys import DEPLOYMENT
 from bursar.service.outbound import Outbound
 from bursar.service.pools.serving import serving_pools
@@ -68,7 +69,10 @@ def service_of(
         check_secret(ledger, secret)
         with database.connect() as connection:
             finish_orgs(connection, ledger)
-        with telling(database, ledger, clock, secret, payload_of, outbound):
+        with (
+            telling(database, ledger, clock, secret, payload_of, outbound),
+            RollingHolds(database.connect, through(ledger), clock=clock),
+        ):
             readers, doorkeepers = Readers(database.connect), Readers(database.connect, threads=2)
             try:
                 key = kept(folder / FIRST_KEY, first_key(ledger, secret))
@@ -109,7 +113,7 @@ def serve(
         timeout_keep_alive=IDLE_S,
         timeout_graceful_shutdown=STOP_S,
     )
-    server = _Server(config, ready, service.streams, stopping)
+    server = _Server(config, ready, service, stopping)
     # Having stopped, it raises the signal again: that must not end us before we have cleaned up.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, server.handle_exit)
@@ -132,17 +136,19 @@ class _Server(uvicorn.Server):
         self,
         config: uvicorn.Config,
         ready: Callable[[], None],
-        streams: Streams,
+        service: Service,
         stopping: Callable[[], None],
     ) -> None:
         super().__init__(config)
         self._ready = ready
-        self._streams = streams
+        self._service = service
         self._stopping = stopping
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Stop; who watches is not waited for."""
-        self._streams.close()
+        """Stop; who watches, or waits for news, is not waited for."""
+        self._service.streams.close()
+        if self._service.pools is not None:
+            self._service.pools.let_go()
         self._stopping()
         super().handle_exit(sig, frame)
 

@@ -19,7 +19,7 @@ from bursar.core.ids import (
     UserId,
     made_id,
 )
-from bursar.core.instant import DAY, HOUR, MINUTE, Instant
+from bursar.core.instant import DAY, HOUR, Instant
 from bursar.core.ledger.commands import (
     AddAccount,
     AddUser,
@@ -57,7 +57,7 @@ class Org:
     teams: dict[str, tuple[str, ...]]  # team → its projects
     paid: int  # credits
     budget: int  # credits a month, for the whole org
-    rolling: Micros = 0  # in any ten minutes, for its first team; 0 for no such budget
+    rolling: Micros = 0  # in any hour, for its first team; 0 for no such budget
     own_prices: Mapping[str, int] = field(default_factory=dict)
 
     def account(self, name: str) -> AccountId:
@@ -158,7 +158,7 @@ class Org:
                     budget=BudgetId(self._id("budget", "rolling")),
                     target=Target(account=self.account(team)),
                     every=Every.ROLLING,
-                    rolling=10 * MINUTE,
+                    rolling=HOUR,
                     limit=self.rolling,
                     hard=True,
                 ),
@@ -225,7 +225,7 @@ ORGS: Final = (
         teams={"hobby": ("toy-model",)},
         paid=100,
         budget=200,
-        rolling=CREDIT // 8,
+        rolling=600_000,
         own_prices={"H100": 250_000, "A100": 120_000},  # for teaching
     ),
 )

@@ -4,6 +4,7 @@ import csv
 import gzip
 import sys
 from collections.abc import Iterable
+from errno import ENOTDIR
 from json import dumps
 from pathlib import Path
 from typing import Any, Final
@@ -83,6 +84,7 @@ def simulate(
 ) -> int:
     """Run, and show; the status to exit with."""
     try:
+        _can_be_written(html, svg)
         cases = _cases(file, policies, seed, trace, columns, add, weights)
         gantts: dict[str, Gantt] = {}
 
@@ -95,13 +97,24 @@ def simulate(
             html.write_text(page(told, rows_of(told), gantts), encoding="utf-8")
         if svg is not None:
             svg.write_text(plot(told["runs"][-1]), encoding="utf-8")
-    except (SpecWrong, TraceWrong, OSError, yaml.YAMLError) as error:
+    except OSError as error:
+        name = f"{error.filename}: " if error.filename else ""
+        print(f"bursar: {name}{error.strerror or error}", file=sys.stderr)
+        return 2
+    except (SpecWrong, TraceWrong, UnicodeDecodeError, yaml.YAMLError) as error:
         print(f"bursar: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130
     print(dumps(told) if json else table_of(told))
     return 0 if told["clean"] else 1
+
+
+def _can_be_written(*files: Path | None) -> None:
+    """Say before a long run, and not after it, that there is no such folder."""
+    for file in files:
+        if file is not None and not file.parent.is_dir():
+            raise NotADirectoryError(ENOTDIR, "there is no such folder", str(file.parent))
 
 
 def written(file: Path | None) -> str:
@@ -120,6 +133,9 @@ def _cases(
     weights: list[str],
 ) -> list[Case]:
     """All runs to be made: every policy, before and after what was to be changed."""
+    chosen = _chosen(policies)
+    if columns and trace is None:
+        raise typer.BadParameter("there is no --trace that has them", param_hint="--columns")
     spec = spec_of(yaml.safe_load(written(file)))
     worlds = [("", _world(spec, seed, trace, columns))]
     if add or weights:
@@ -127,7 +143,7 @@ def _cases(
         worlds = [("before", worlds[0][1]), ("after", _world(changed, seed, trace, columns))]
     return [
         Case(policy=policy, world=world, variant=variant)
-        for policy in _chosen(policies)
+        for policy in chosen
         for variant, world in worlds
     ]
 
@@ -143,7 +159,8 @@ def _chosen(policies: str) -> list[str]:
     chosen = [name.strip() for name in policies.split(",") if name.strip()]
     unknown = [name for name in chosen if name not in POLICIES]
     if unknown or not chosen:
-        told = f"no such policy: {', '.join(unknown)}; there are {', '.join(POLICIES)}"
+        told = f"no such policy: {', '.join(unknown)}" if unknown else "none is named"
+        told += f"; there are {', '.join(POLICIES)}"
         raise typer.BadParameter(told, param_hint="--policy")
     return list(dict.fromkeys(chosen))
 
@@ -151,7 +168,9 @@ def _chosen(policies: str) -> list[str]:
 def _world(spec: Spec, seed: int, trace: Path | None, columns: str) -> World:
     try:
         return spec.world(Chance(seed), None if trace is None else _recorded(spec, trace, columns))
-    except (TypeError, ValueError) as error:
+    except TraceWrong:
+        raise
+    except (TypeError, ValueError, OverflowError) as error:
         raise SpecWrong(str(error)) from error
 
 
@@ -161,8 +180,11 @@ def _recorded(spec: Spec, trace: Path, columns: str) -> tuple[Work, ...]:
         columns=columns_of(columns), types=spec.fleet.types, node_gpus=spec.fleet.node_gpus
     )
     opened = gzip.open if trace.suffix == ".gz" else open
-    with opened(trace, "rt", encoding="utf-8", newline="") as lines:
-        return works_from(csv.DictReader(lines), reading)
+    try:
+        with opened(trace, "rt", encoding="utf-8-sig", newline="") as lines:
+            return works_from(csv.DictReader(lines), reading)
+    except (EOFError, UnicodeDecodeError, csv.Error) as error:
+        raise TraceWrong(f"{trace}: {error}") from error
 
 
 def _changed(spec: Spec, add: list[str], weights: list[str]) -> Spec:

@@ -1,7 +1,12 @@
 """Chance that is given, never taken: every draw comes from a seed and the name of its purpose."""
 
+from collections.abc import Mapping
+from decimal import Decimal
 from math import exp, log
 from random import Random
+from typing import TypeVar
+
+T = TypeVar("T", bound=int | Decimal)
 
 
 class Chance:
@@ -33,11 +38,11 @@ class Chance:
         """A span as run times are: half of them below the median, a few far above."""
         return median * exp(self._random.normalvariate(0.0, sigma))
 
-    def pick(self, weights: dict[int, int]) -> int:
+    def pick(self, weights: Mapping[T, int]) -> T:
         """One of the numbers, as likely as its weight says."""
         left = self._random.randrange(sum(weights.values()))
-        for choice, weight in sorted(weights.items()):
-            left -= weight
+        for choice in sorted(weights, key=float):
+            left -= weights[choice]
             if left < 0:
                 return choice
         raise AssertionError("the weights were summed before")

@@ -2,21 +2,31 @@
 
 A map says which column has what: `org=vc,gpus=num_gpus,arrives=submit_time,runs=duration`. What is
 a number is in seconds; instants may be dates, too. Instants are moved so that the first job comes
-when the world begins.
+when the world begins. A limit of nothing, or of less, is none.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, TypeVar
 
 from bursar.core.ids import JobId
 from bursar.core.instant import SECOND
 from bursar.core.value import altered, value
 from bursar.sim.loads import T0
-from bursar.sim.work import Work, gang
+from bursar.sim.work import Work, gang, size_of
 
+T = TypeVar("T")
 NEEDED: Final = ("arrives", "runs", "gpus")
-COLUMNS: Final = (*NEEDED, "id", "org", "tier", "user", "limit", "estimate", "class")
+COLUMNS: Final = (*NEEDED, "id", "org", "tier", "user", "type", "limit", "estimate", "class")
+# What is wrong with a cell that cannot be read.
+MEANT: Final = {
+    "arrives": "neither seconds nor a date such as 2026-11-16 10:30:00",
+    "gpus": "no number of GPUs: a whole one, or a part such as 0.5",
+    "class": "no whole number",
+    "runs": "no number of seconds",
+    "limit": "no number of seconds",
+    "estimate": "no number of seconds",
+}
 
 
 class TraceWrong(ValueError):
@@ -56,41 +66,64 @@ def columns_of(text: str) -> tuple[tuple[str, str], ...]:
 
 def works_from(rows: Iterable[Mapping[str, str]], reading: Reading) -> tuple[Work, ...]:
     """All jobs of a table, by arrival; rows without GPUs or run time are no jobs."""
-    columns = dict(reading.columns)
-    found: list[Work] = []
+    found: list[tuple[int, Work]] = []
     for number, row in enumerate(rows, start=1):
         try:
-            work = _work(number, {what: row[column] for what, column in columns.items()}, reading)
-        except KeyError as error:
-            raise TraceWrong(f"row {number} has no column {error}") from error
-        except ValueError as error:
+            cells = _cells(row, reading)
+            if _is_job(cells):
+                found.append((_read(cells, "arrives", _instant), _work(number, cells, reading)))
+        except (TypeError, ValueError, OverflowError) as error:
             raise TraceWrong(f"row {number}: {error}") from error
-        if work is not None:
-            found.append(work)
     if not found:
         raise TraceWrong("there is no job in it")
-    first = min(work.arrives_at for work in found)
-    moved = (altered(work, arrives_at=T0 + work.arrives_at - first) for work in found)
+    first = min(at for at, _ in found)
+    moved = (altered(work, arrives_at=T0 + at - first) for at, work in found)
     return tuple(sorted(moved, key=lambda work: (work.arrives_at, work.id)))
 
 
-def _work(number: int, row: Mapping[str, str], reading: Reading) -> Work | None:
-    gpus, runs = int(float(row["gpus"])), _seconds(row["runs"])
-    if gpus < 1 or runs < 1:
-        return None
-    limit = _seconds(row["limit"]) if row.get("limit") else int(runs * reading.slack)
-    tier, org, user = row.get("tier") or reading.tier, row.get("org") or "org", row.get("user")
+def _cells(row: Mapping[str, str | None], reading: Reading) -> dict[str, str]:
+    """What a row says, by what it is."""
+    found = {}
+    for what, column in reading.columns:
+        if column not in row:
+            there = ", ".join(str(name) for name in row)
+            raise ValueError(f"there is no column {column!r} for {what}; there are {there}")
+        text = row[column]
+        if text is None:
+            raise ValueError(f"it ends before {column!r}")
+        found[what] = text.strip()
+    return found
+
+
+def _is_job(cells: Mapping[str, str]) -> bool:
+    """Whether a row has GPUs and run time."""
+    return all(cells[what] and _read(cells, what, float) > 0 for what in ("gpus", "runs"))
+
+
+def _work(number: int, cells: Mapping[str, str], reading: Reading) -> Work:
+    """The job of a row, as if it came at the beginning."""
+    runs = max(_read(cells, "runs", _seconds), 1)
+    limit = _read(cells, "limit", _seconds) if cells.get("limit") else 0
+    types = (cells["type"],) if cells.get("type") else reading.types
+    tier, org = cells.get("tier") or reading.tier, cells.get("org") or "org"
     return Work(
-        id=JobId(row.get("id") or f"row-{number:07}"),
-        arrives_at=_instant(row["arrives"]),
-        shape=gang(reading.types, gpus, reading.node_gpus),
-        path=(tier, org, "jobs", user or "user"),
+        id=JobId(cells.get("id") or f"row-{number:07}"),
+        arrives_at=T0,
+        shape=gang(types, _read(cells, "gpus", size_of), reading.node_gpus),
+        path=(tier, org, "jobs", cells.get("user") or "user"),
         runs=runs,
-        run_max=max(limit, 1),
-        estimate=max(_seconds(row["estimate"]), 1) if row.get("estimate") else None,
-        priority_class=int(row.get("class") or 0),
+        run_max=limit if limit > 0 else int(runs * reading.slack),
+        estimate=max(_read(cells, "estimate", _seconds), 1) if cells.get("estimate") else None,
+        priority_class=_read(cells, "class", int) if cells.get("class") else 0,
         checkpoint_every=reading.checkpoint_every,
     )
+
+
+def _read(cells: Mapping[str, str], what: str, read: Callable[[str], T]) -> T:
+    try:
+        return read(cells[what])
+    except (ValueError, OverflowError) as error:
+        raise ValueError(f"{what} is {cells[what]!r}, {MEANT[what]}") from error
 
 
 def _seconds(text: str) -> int:

@@ -3,7 +3,7 @@
 from bursar.core.checks import text, whole
 from bursar.core.instant import HOUR, NEVER
 from bursar.core.money import AMOUNT_MAX, CREDIT, Micros
-from bursar.core.scheduling.machines import GPUS_MAX, Node, NodeId
+from bursar.core.scheduling.machines import GPUS_MAX, SLOTS_MAX, Node, NodeId
 from bursar.core.value import altered, value
 
 
@@ -25,6 +25,7 @@ class Group:
         text("gpu_type", self.gpu_type)
         whole("nodes", self.nodes, 0, 100_000)
         whole("gpus", self.gpus, 1, GPUS_MAX)
+        whole("slots", self.slots, 1, SLOTS_MAX)
         whole("price", self.price, 0, AMOUNT_MAX)
         whole("racks", self.racks, 1, 100_000)
         whole("joins", self.joins, 0, NEVER)

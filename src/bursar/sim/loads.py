@@ -12,13 +12,24 @@ from typing import Final
 from bursar.core.checks import text, whole
 from bursar.core.ids import JobId
 from bursar.core.instant import DAY, HOUR, MINUTE, NEVER, SECOND, Instant
+from bursar.core.scheduling.jobs import CLASS_MAX
 from bursar.core.value import value
 from bursar.sim.chance import Chance
-from bursar.sim.work import Work, gang
+from bursar.sim.work import Size, Work, gang, size_of
 
 T0: Final[Instant] = 20_000 * DAY  # when every made-up world begins: a midnight
 RUN_LEAST: Final = SECOND
+SPAN_MAX: Final = 3_650 * DAY  # of a run
 KINDS: Final = ("poisson", "bursty", "diurnal", "flood")
+JOBS_MAX: Final = 2_000_000  # of a world
+
+
+def number(name: str, given: object, least: float, most: float) -> None:
+    """Refuse what is not a number from `least` to `most`."""
+    if isinstance(given, bool) or not isinstance(given, int | float):
+        raise TypeError(f"{name} is a number, not {given!r}")
+    if not least <= given <= most:
+        raise ValueError(f"{name} is {least:,g} to {most:,g}, not {given!r}")
 
 
 @value
@@ -37,10 +48,8 @@ class Arrivals:
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise ValueError(f"arrivals are one of {', '.join(KINDS)}, not {self.kind!r}")
-        if not self.per_hour > 0:
-            raise ValueError(f"per_hour is above 0, not {self.per_hour}")
-        if not self.burst >= 1:
-            raise ValueError(f"burst is at least 1, not {self.burst}")
+        number("per_hour", self.per_hour, 1e-6, 1e6)
+        number("burst", self.burst, 1, 1e6)
         for name in ("burst_every", "burst_lasts"):
             whole(name, getattr(self, name), 1, NEVER)
         for name in ("peak_at", "begins", "ends"):
@@ -55,7 +64,7 @@ class Tenant:
     tier: str = "paid"
     users: int = 1
     arrivals: Arrivals = Arrivals()
-    gpus: tuple[tuple[int, int], ...] = ((1, 1),)  # GPUs of a job → how often, by weight
+    gpus: tuple[tuple[Size, int], ...] = ((1, 1),)  # GPUs of a job → how often, by weight
     types: tuple[
         str, ...
     ] = ()  # acceptable GPU types, the most welcome first; empty: all there are
@@ -73,18 +82,29 @@ class Tenant:
         text("org", self.org)
         text("tier", self.tier)
         whole("users", self.users, 1, 1_000_000)
-        if not self.gpus or any(gpus < 1 or weight < 1 for gpus, weight in self.gpus):
-            raise ValueError(f"gpus are numbers of GPUs and their weights, not {self.gpus}")
-        if not self.slack >= 1:
-            raise ValueError(f"slack is at least 1, not {self.slack}")
-        whole("run_median", self.run_median, 1, NEVER)
-        whole("run_most", self.run_most, RUN_LEAST, NEVER)
+        if not self.gpus:
+            raise ValueError("gpus name at least one size")
+        for gpus, weight in self.gpus:
+            size_of(gpus)
+            whole(f"the weight of {gpus} GPUs", weight, 1, 1_000_000)
+        number("run_sigma", self.run_sigma, 0, 10)
+        number("slack", self.slack, 1, 1_000)
+        number("known", self.known or 0, 0, 10)
+        for name in ("run_median", "checkpoint_every", "checkpoint_cost"):
+            whole(name, getattr(self, name), 0, SPAN_MAX)
+        whole("run_most", self.run_most, RUN_LEAST, SPAN_MAX)
+        whole("priority_class", self.priority_class, 0, CLASS_MAX)
+        if type(self.preemptible) is not bool:
+            raise TypeError(f"preemptible is true or false, not {self.preemptible!r}")
 
 
 def works(
     tenants: tuple[Tenant, ...], span: int, types: tuple[str, ...], node_gpus: int, chance: Chance
 ) -> tuple[Work, ...]:
     """All jobs of some tenants in so many microseconds, by arrival; `types` is what there is."""
+    expected = sum(tenant.arrivals.per_hour for tenant in tenants) * span / HOUR
+    if expected > JOBS_MAX:
+        raise ValueError(f"that would be some {expected:,.0f} jobs; {JOBS_MAX:,} are the most")
     found = [
         work
         for tenant in tenants

@@ -128,8 +128,8 @@ class Purse:
             now,
         )  # fmt: skip
         if isinstance(outcome, Refusal):
-            enough = outcome.code is not Code.INSUFFICIENT_CREDITS
-            invariant(not enough, "the ledger refused a job", refusal=outcome)
+            unpaid = outcome.code in (Code.INSUFFICIENT_CREDITS, Code.AMOUNT_TOO_LARGE)
+            invariant(unpaid, "the ledger refused a job", refusal=outcome)
             account.refused += 1
             return ()
         opened = next(event for event in outcome if isinstance(event, HoldOpened))

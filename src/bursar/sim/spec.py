@@ -6,12 +6,13 @@ decimals. A word that is not known is refused, with the place where it stands.
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from decimal import Decimal, InvalidOperation
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from bursar.core.instant import DAY, HOUR, MINUTE, NEVER, SECOND
-from bursar.core.money import CREDIT, PPM, Micros
+from bursar.core.money import AMOUNT_MAX, CREDIT, PPM, Micros
 from bursar.core.scheduling.jobs import Path
 from bursar.core.scheduling.policy import Policy, Share, Tier
 from bursar.core.value import altered, value
@@ -20,7 +21,7 @@ from bursar.sim.doors import Admission
 from bursar.sim.fleets import Fleet, Group
 from bursar.sim.loads import Arrivals, Tenant, works
 from bursar.sim.provisioning import Offer, Provision
-from bursar.sim.work import Work
+from bursar.sim.work import Size, Work, size_of
 from bursar.sim.world import Clocks, Outage, World
 
 T = TypeVar("T")
@@ -67,6 +68,10 @@ class Spec:
         if given is None:
             types, size = self.fleet.types, self.fleet.node_gpus
             given = works(self.tenants, self.span, types, size, chance.stream("load"))
+        if not given:
+            raise SpecWrong("nobody submits a job in that time")
+        self._known(given)
+        self._types()
         return World(
             fleet=self.fleet, works=given, policy=self.policy, credits=self.credits,
             restart_cost=self.restart_cost, drain=self.drain, speeds=self.speeds,
@@ -81,17 +86,50 @@ class Spec:
 
     def with_weight(self, path: Path, weight: int) -> "Spec":
         """The same with another weight of a place in the tree of shares."""
-        shares = dict(self.policy.shares)
-        if len(path) == 1:
-            tiers = tuple(
-                altered(tier, weight=weight) if tier.name == path[0] else tier
-                for tier in self.policy.tiers
-            )
-            if tiers == self.policy.tiers and path[0] not in {one.name for one in tiers}:
-                raise SpecWrong(f"there is no tier {path[0]}")
-            return altered(self, policy=altered(self.policy, tiers=tiers))
-        shares[path] = altered(shares.get(path, Share()), weight=weight)
-        return altered(self, policy=altered(self.policy, shares=tuple(sorted(shares.items()))))
+        if len(path) == 1 and path[0] not in {tier.name for tier in self.policy.tiers}:
+            raise SpecWrong(f"there is no tier {path[0]}")
+        weighed = partial(_weighed, self.policy, path, weight)
+        return altered(self, policy=_checked(f"{'/'.join(path)}={weight}", weighed))
+
+    def _known(self, works: tuple[Work, ...]) -> None:
+        """Refuse names of nobody: they are written wrong, and would change nothing."""
+        tiers = {tier.name for tier in self.policy.tiers}
+        for tenant in self.tenants:
+            if tenant.tier not in tiers:
+                told = ", ".join(sorted(tiers))
+                raise SpecWrong(f"{tenant.org}: there is no tier {tenant.tier}; there are {told}")
+        paths = {work.path[:size] for work in works for size in range(2, len(work.path) + 1)}
+        paths |= {(tenant.tier, tenant.org) for tenant in self.tenants}
+        for path, _ in self.policy.shares:
+            if path not in paths:
+                raise SpecWrong(f"shares: nobody is called {'/'.join(path)}")
+        orgs = {path[1] for path in paths}
+        for org, _ in self.credits:
+            if org not in orgs:
+                raise SpecWrong(f"credits: nobody is called {org}")
+
+    def _types(self) -> None:
+        """Refuse GPU types that nobody has."""
+        types = set(self.fleet.types)
+        types |= {offer.gpu_type for offer in self.provision.offers} if self.provision else set()
+        for gpu_type, _ in self.speeds:
+            if gpu_type not in types:
+                raise SpecWrong(f"speed: nobody has GPUs of type {gpu_type}")
+        for outage in self.outages:
+            if outage.gpu_type not in self.fleet.types:
+                raise SpecWrong(f"outages: the fleet has no GPUs of type {outage.gpu_type}")
+
+
+def _weighed(policy: Policy, path: Path, weight: int) -> Policy:
+    """The policy with another weight of a tier, or of a place below."""
+    if len(path) == 1:
+        tiers = (
+            altered(tier, weight=weight) if tier.name == path[0] else tier for tier in policy.tiers
+        )
+        return altered(policy, tiers=tuple(tiers))
+    shares = dict(policy.shares)
+    shares[path] = altered(shares.get(path, Share()), weight=weight)
+    return altered(policy, shares=tuple(sorted(shares.items())))
 
 
 def spec_of(given: object) -> Spec:
@@ -100,6 +138,9 @@ def spec_of(given: object) -> Spec:
     _only(words, WORDS, "the file")
     groups = _list(words.get("fleet"), "fleet")
     tenants = _list(words.get("tenants", []), "tenants")
+    names = [_mapping(one, f"tenants[{place}]").get("org") for place, one in enumerate(tenants)]
+    if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
+        raise SpecWrong(f"tenants: {twice[0]} is there more than once")
     credits = _mapping(words.get("credits", {}), "credits")
     outages = _list(words.get("outages", []), "outages")
     return _checked(
@@ -146,7 +187,8 @@ def micros_of(given: object, where: str) -> Micros:
         micros = Decimal(str(given)) * CREDIT
     except InvalidOperation:
         micros = Decimal(-1)
-    if isinstance(given, bool) or not micros.is_finite() or micros < 0 or micros % 1:
+    wrong = isinstance(given, bool) or not micros.is_finite()
+    if wrong or not 0 <= micros <= AMOUNT_MAX or micros % 1:
         raise SpecWrong(f"{where}: {given!r} is no amount of credits, such as 2.5")
     return int(micros)
 
@@ -213,8 +255,8 @@ def _speeds(given: object, where: str) -> tuple[tuple[str, int], ...]:
     )
 
 
-def _path(given: str, where: str) -> Path:
-    path = tuple(part.strip() for part in given.split("/"))
+def _path(given: object, where: str) -> Path:
+    path = tuple(part.strip() for part in str(given).split("/"))
     if len(path) < 2 or not all(path):
         raise SpecWrong(f"{where}: a place below a tier is written tier/org or tier/org/account")
     return path
@@ -224,13 +266,11 @@ def _by_type(given: object, where: str) -> tuple[tuple[str, int], ...]:
     return tuple(sorted((str(name), gpus) for name, gpus in _mapping(given, where).items()))
 
 
-def _weights(given: object, where: str) -> tuple[tuple[int, int], ...]:
+def _weights(given: Any, where: str) -> tuple[tuple[Size, int], ...]:
     """GPUs of a job and how often: a number, or a mapping."""
-    if isinstance(given, int):
-        return ((given, 1),)
-    if not isinstance(given, Mapping):
-        raise SpecWrong(f"{where}: {given!r} is neither a number nor a mapping of numbers")
-    return tuple(sorted(given.items()))
+    weights = given if isinstance(given, Mapping) else {given: 1}
+    sizes = [(_checked(where, partial(size_of, size)), weight) for size, weight in weights.items()]
+    return tuple(sorted(sizes, key=lambda one: one[0]))
 
 
 def _texts(given: object, where: str) -> tuple[str, ...]:
@@ -278,7 +318,11 @@ _READ: Final[dict[tuple[type[Any], str], _Read]] = {
 def _made(kind: type[T], given: object, where: str) -> T:
     """A value from the words for its fields."""
     words = _mapping(given, where)
-    _only(words, {one.name for one in fields(kind)}, where)  # type: ignore[arg-type]
+    known = fields(kind)  # type: ignore[arg-type]
+    _only(words, {one.name for one in known}, where)
+    needed = (one.name for one in known if one.default is MISSING)
+    if missing := [name for name in needed if name not in words]:
+        raise SpecWrong(f"{where}: {', '.join(missing)} must be named")
     read = {
         name: _READ.get((kind, name), _as_it_is)(one, f"{where}.{name}")
         for name, one in words.items()
@@ -309,7 +353,7 @@ def _list(given: object, where: str) -> list[Any]:
 
 def _number(given: object, where: str) -> float:
     if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given <= 3_650:
-        raise SpecWrong(f"{where} is a number above 0, not {given!r}")
+        raise SpecWrong(f"{where} is a number above 0 and up to 3,650, not {given!r}")
     return given
 
 

@@ -1,10 +1,16 @@
 """What arrives in a made-up world: jobs with what nobody knows yet, how long they really run."""
 
+from decimal import Decimal, InvalidOperation
+from typing import Final
+
 from bursar.core.checks import whole
 from bursar.core.ids import JobId
 from bursar.core.instant import NEVER, Instant
-from bursar.core.scheduling.jobs import Path, Shape
+from bursar.core.scheduling.jobs import CLASS_MAX, TASKS_MAX, Path, Shape
+from bursar.core.scheduling.machines import MILLI
 from bursar.core.value import value
+
+THOUSANDTH: Final = Decimal("0.001")
 
 
 @value
@@ -27,6 +33,7 @@ class Work:
         whole("arrives_at", self.arrives_at, 0, NEVER)
         whole("runs", self.runs, 1, NEVER)
         whole("run_max", self.run_max, 1, NEVER)
+        whole("class", self.priority_class, 0, CLASS_MAX)
         if len(self.path) != 4:
             raise ValueError(f"a path is tier, org, account and user, not {self.path}")
 
@@ -46,8 +53,25 @@ class Work:
         return self.shape.milli_gpus
 
 
-def gang(types: tuple[str, ...], gpus: int, node_gpus: int) -> Shape:
+Size = int | Decimal  # GPUs of a job: a whole number, or a part of one in thousandths
+
+
+def size_of(given: object) -> Size:
+    """What somebody wrote for the GPUs of a job."""
+    try:
+        size = Decimal(str(given))
+    except InvalidOperation:
+        size = Decimal(0)
+    known = size.is_finite() and not isinstance(given, bool)
+    if not known or not 0 < size <= TASKS_MAX or size % (1 if size > 1 else THOUSANDTH):
+        raise ValueError(f"{given!r} is no number of GPUs: a whole one, or a part such as 0.5")
+    return int(size) if size >= 1 else size
+
+
+def gang(types: tuple[str, ...], gpus: Size, node_gpus: int) -> Shape:
     """The shape of a job of so many GPUs: on one node if it fits there, else on whole nodes."""
+    if isinstance(gpus, Decimal):
+        return Shape(types=types, gpus=0, milli=int(gpus * MILLI))
     if gpus <= node_gpus:
         return Shape(types=types, gpus=gpus)
     if gpus % node_gpus == 0:

@@ -280,6 +280,39 @@ GLANCE: Final = f"""
 POOLS: Final = "select pool_id from pools order by pool_id limit 20"
 
 
+ROLLING: Final = f"""
+    select j.org_id, j.job_id, j.state, j.gpu_type, j.run_ms, j.max_cost, j.sent, h.used, h.open,
+           h.rates::text, (h.context ->> 'milli_gpus')::bigint
+      from jobs j {_HOLD}
+     where j.rolling and j.ended_at is null and not j.withdrawn
+       and j.state in ('running', 'out_of_credits')
+       and (j.org_id, j.job_id) > (%s, %s)
+     order by j.org_id, j.job_id
+     limit %s
+"""
+
+
+class Rolling(NamedTuple):
+    """A job whose hold is topped up while it runs, and how far the hold reaches."""
+
+    org: OrgId
+    job: JobId
+    state: str
+    gpu_type: str | None
+    run_ms: int
+    max_cost: int | None
+    sent: int  # messages to its pool
+    used: int
+    open: int
+    rates: str  # JSON
+    milli_gpus: int
+
+
+def rolling_jobs(connection: Connection, after: tuple[OrgId, str], most: int) -> list[Rolling]:
+    """Jobs of all orgs that may have to be topped up, behind one."""
+    return [Rolling(*row) for row in connection.execute(ROLLING, [*after, most])]
+
+
 class Wanted(NamedTuple):
     """Which jobs are asked for; None asks for all."""
 

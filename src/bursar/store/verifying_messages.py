@@ -9,9 +9,12 @@ index leads from a message to its attempt, and where PostgreSQL expects few rows
 all messages for each of them.
 """
 
+from collections.abc import Iterable
 from typing import Final
 
+from bursar.core.dispatch.life import CLASSES
 from bursar.core.instant import MINUTE, SECOND
+from bursar.core.messages import EndClass
 from bursar.store.outbox import OVERDUE
 from bursar.store.verifying import Check
 
@@ -21,10 +24,45 @@ def number(of: str, name: str) -> str:
     return f"({of}.body -> 1 ->> '{name}')::bigint"
 
 
+def listed(words: Iterable[str]) -> str:
+    """Words as SQL has them in a list."""
+    return ", ".join(f"'{word}'" for word in sorted(words))
+
+
+def _whys(*classes: EndClass) -> str:
+    """The reasons for which attempts end in one of these classes."""
+    return listed(why for why, found in CLASSES.items() if found in classes)
+
+
+# The class of an end, of a lease or of a message.
+CLASS_OF: Final = (
+    "case " + " ".join(f"when l.why in ({_whys(one)}) then '{one}'" for one in EndClass) + " end"
+)
+_SHAPE: Final = "q.body -> 1 -> 'spec' -> 'shape'"
+MILLI_GPUS: Final = f"""
+    (({_SHAPE} ->> 'tasks')::bigint * coalesce(
+        nullif(({_SHAPE} ->> 'milli')::bigint, 0), ({_SHAPE} ->> 'gpus')::bigint * 1000))"""
+# What is paid of an attempt that has ended.
+_PAID_MS: Final = "coalesce(l.kept_ms, l.told_ms)"
+_RATE: Final = """
+    (select (r.value ->> 1)::numeric from json_array_elements(q.body -> 1 -> 'rates') as r(value)
+      where r.value ->> 0 = l.gpu_type)"""
+
+
+def price(of: str) -> str:
+    """What a run of so long costs, of a lease `l` of a job `q`."""
+    return f"div({_RATE} * {MILLI_GPUS} * {of}, 3600000000)"
+
+
 _STARTED: Final = "w.body ->> 0 = 'Started'"
 _ENDED: Final = "w.body ->> 0 = 'Ended'"
 _OVER: Final = "(w.body -> 1 ->> 'over')::boolean"
 _KEPT: Final = f"coalesce({number('w', 'kept_ms')}, {number('w', 'run_ms')})"  # of an end
+_END_CLASS: Final = "w.body -> 1 ->> 'end_class'"
+# After such an end a job has used up one of its starts.
+_AGAIN: Final = (
+    f"{_ENDED} and not {_OVER} and {_END_CLASS} in ({listed(['preemption', 'platform'])})"
+)
 _STATE_AFTER: Final = f"""
     case when {_STARTED} then 'running'
          when {_ENDED} and not {_OVER} then 'waiting'
@@ -37,16 +75,20 @@ _STATE: Final = """
 
 MESSAGE_CHECKS: Final[tuple[Check, ...]] = (
     Check(
+        # What is set aside is trimmed when an attempt starts, here and in the org.
         name="a pool keeps of a job what its org has sent so far",
         sql=f"""
             with sent as (
                 select q.pool_id, q.org_id, q.job_id, q.hold_micros, q.hold_until, q.withdrawn,
                        sum(coalesce({number("w", "hold_micros")}, {number("w", "added")}))::bigint
                            as micros,
+                       exists (select from leases l
+                                where l.pool_id = q.pool_id and l.org_id = q.org_id
+                                  and l.job_id = q.job_id and l.started_at is not null)
+                           as started,
                        max(coalesce({number("w", "hold_until")}, {number("w", "until")})) as until,
                        count(*) filter (where w.body ->> 0 = 'Withdraw') as withdraws,
-                       count(*) filter (where w.n = 1 and (w.body -> 1)::jsonb
-                                                          <@ (q.body -> 1)::jsonb) as asked
+                       count(*) filter (where w.n = 1 and w.body::jsonb = q.body::jsonb) as asked
                   from queue q
                   left join org_outbox w
                     on w.org_id = q.org_id and w.job_id = q.job_id and w.pool_id = q.pool_id
@@ -55,7 +97,9 @@ MESSAGE_CHECKS: Final[tuple[Check, ...]] = (
             select s.org_id, s.pool_id || ' ' || s.job_id || ' ' || f.what, f.kept, f.wanted
               from sent s
              cross join lateral (
-                   values ('hold_micros', s.hold_micros, s.micros),
+                   values ('hold_micros', s.hold_micros,
+                           case when s.started then least(s.hold_micros, s.micros)
+                                else s.micros end),
                           ('hold_until', s.hold_until, s.until),
                           ('withdrawn', s.withdrawn::int, s.withdraws),
                           ('as it was asked', s.asked, 1)) as f(what, kept, wanted)
@@ -82,24 +126,42 @@ MESSAGE_CHECKS: Final[tuple[Check, ...]] = (
                   from queue q
                  cross join lateral (
                        values ('attempt', q.attempt, 0), ('ran_ms', q.ran_ms, 0),
-                              ('requeues_left', q.requeues_left, {number("q", "requeues")}))
+                              ('used', q.used, 0), ('preemptions', q.preemptions, 0),
+                              ('requeues_left', q.requeues_left,
+                               (q.body -> 1 -> 'spec' ->> 'requeues')::bigint))
                        as f(what, kept, wanted)
                  union all
-                select l.pool_id, l.org_id, l.job_id, 'attempt', 0, max(l.attempt)
-                  from leases l group by l.pool_id, l.org_id, l.job_id
+                select l.pool_id, l.org_id, l.job_id, f.what, 0, f.wanted
+                  from leases l
+                  join queue q
+                    on q.pool_id = l.pool_id and q.org_id = l.org_id and q.job_id = l.job_id
+                 cross join lateral (
+                       values ('attempt', 1),
+                              ('ran_ms', case when l.ended_at is null then 0 else {_PAID_MS} end),
+                              ('used', case when l.ended_at is null then 0
+                                            else {price(_PAID_MS)} end))
+                       as f(what, wanted)
                  union all
                 select w.pool_id, w.org_id, w.job_id, f.what, 0, f.wanted
                   from pool_outbox w
                  cross join lateral (
-                       values ('ran_ms', {_KEPT}),
-                              ('requeues_left', case when {_OVER} then 0 else -1 end))
+                       values ('requeues_left', -1),
+                              ('preemptions', ({_END_CLASS} = 'preemption')::int))
                        as f(what, wanted)
-                 where {_ENDED})
+                 where {_AGAIN})
             select org_id, pool_id || ' ' || job_id || ' ' || what, sum(kept)::bigint,
                    sum(wanted)::bigint
               from facts
              group by pool_id, org_id, job_id, what
             having sum(kept) is distinct from sum(wanted)
+             union all
+            select q.org_id, q.pool_id || ' ' || q.job_id || ' stopped_at', q.stopped_at,
+                   max(w.written_at) filter (where {_AGAIN})
+              from queue q
+              left join pool_outbox w
+                on w.pool_id = q.pool_id and w.org_id = q.org_id and w.job_id = q.job_id
+             group by q.pool_id, q.org_id, q.job_id
+            having q.stopped_at <> coalesce(max(w.written_at) filter (where {_AGAIN}), 0)
         """,
     ),
     Check(
@@ -147,36 +209,56 @@ MESSAGE_CHECKS: Final[tuple[Check, ...]] = (
         """,
     ),
     Check(
+        # Run time that becomes known late leaves less than was told.
         name="an attempt may run for what those before it have left",
         sql=f"""
             with facts as (
                 select q.pool_id, q.org_id, q.job_id, 0::bigint as attempt, null::bigint as kept,
+                       null::bigint as told, {number("q", "run_ms")} as gave,
                        {number("q", "run_ms")} as gives
                   from queue q
                  union all
-                select l.pool_id, l.org_id, l.job_id, l.attempt, l.run_ms_max, 0
+                select l.pool_id, l.org_id, l.job_id, l.attempt, l.run_ms_max, null, 0,
+                       case when l.ended_at is null then 0 else -{_PAID_MS} end
                   from leases l
                  union all
-                select w.pool_id, w.org_id, w.job_id, {number("w", "attempt")}, null, -{_KEPT}
+                select w.pool_id, w.org_id, w.job_id, {number("w", "attempt")}, null,
+                       case when {_STARTED} then {number("w", "run_ms")} end,
+                       case when {_ENDED} then -{_KEPT} else 0 end, 0
                   from pool_outbox w
-                 where {_ENDED}),
+                 where {_STARTED} or {_ENDED}),
             attempts as (
-                select pool_id, org_id, job_id, attempt, max(kept) as kept,
-                       sum(sum(gives)) over (
-                           partition by pool_id, org_id, job_id order by attempt
-                           rows between unbounded preceding and 1 preceding) as gives
+                select pool_id, org_id, job_id, attempt, max(kept) as kept, max(told) as told,
+                       greatest(sum(sum(gave)) over before, 0)::bigint as gave,
+                       greatest(sum(sum(gives)) over before, 0)::bigint as gives
                   from facts
-                 group by pool_id, org_id, job_id, attempt)
-            select org_id, pool_id || ' ' || job_id || ' ' || attempt, kept,
-                   greatest(gives, 0)::bigint
+                 group by pool_id, org_id, job_id, attempt
+                window before as (
+                       partition by pool_id, org_id, job_id order by attempt
+                       rows between unbounded preceding and 1 preceding))
+            select org_id, pool_id || ' ' || job_id || ' ' || attempt, coalesce(told, kept), gave
               from attempts
-             where kept <> greatest(gives, 0)
-             union all
-            select l.org_id, l.pool_id || ' ' || l.job_id || ' ' || l.attempt || ' by its reading',
-                   r.run_ms_max, l.run_ms_max
+             where attempt > 0 and (kept > coalesce(told, gave) or told not between gives and gave)
+        """,
+    ),
+    Check(
+        name="a live attempt may run as long as its job, and as its credits last",
+        sql=f"""
+            select l.org_id, l.pool_id || ' ' || l.job_id || ' ' || l.attempt, l.run_ms_max,
+                   m.most::bigint
               from leases l
-              join readings r on r.pool_id = l.pool_id and r.fence = l.fence
-             where r.run_ms_max <> l.run_ms_max
+              join queue q
+                on q.pool_id = l.pool_id and q.org_id = l.org_id and q.job_id = l.job_id
+             cross join lateral (
+                   select greatest({number("q", "run_ms")} - q.ran_ms, 0) as left_ms) j
+             cross join lateral (
+                   select least(j.left_ms, case when {_RATE} > 0 then
+                       div((greatest(q.hold_micros - q.used, 0) + 1) * 3600000000::numeric - 1,
+                           {_RATE} * {MILLI_GPUS}) end) as most) m
+             cross join lateral (
+                   select max(p.run_ms) as run_ms from lease_parts p
+                    where p.pool_id = l.pool_id and p.fence = l.fence) p
+             where l.ended_at is null and l.run_ms_max <> greatest(m.most, p.run_ms)
         """,
     ),
     Check(
@@ -190,7 +272,10 @@ MESSAGE_CHECKS: Final[tuple[Check, ...]] = (
                        max({number("w", "run_ms")}) filter (where not {_STARTED}) as run_ms,
                        max({number("w", "kept_ms")}) as kept_ms,
                        max(w.body -> 1 ->> 'gpu_type') as gpu_type,
-                       max(w.body -> 1 ->> 'end_class') as end_class
+                       max(w.body -> 1 ->> 'why') as why,
+                       max({_END_CLASS}) as end_class,
+                       max(w.body -> 1 ->> 'exit_code') as exit_code,
+                       max(w.body -> 1 ->> 'result') as result
                   from pool_outbox w
                  where w.body ->> 0 <> 'Dropped'
                  group by w.pool_id, w.org_id, w.job_id, {number("w", "attempt")}),
@@ -198,15 +283,26 @@ MESSAGE_CHECKS: Final[tuple[Check, ...]] = (
                 select l.pool_id, l.org_id, l.job_id, l.attempt, f.what, f.fact as kept,
                        null::text as told
                   from leases l
-                  join readings r on r.pool_id = l.pool_id and r.fence = l.fence
                  cross join lateral (
-                       values ('starts', (case when r.started_at is not null then 1 end)::text),
+                       select (array_agg(p.result order by p.place))[1] as result,
+                              coalesce((array_agg(p.exit_code order by p.place)
+                                        filter (where p.exit_code <> 0))[1],
+                                       case when count(*) = count(p.exit_code) then 0 end)
+                                  as exit_code
+                         from lease_parts p
+                        where p.pool_id = l.pool_id and p.fence = l.fence) p
+                 cross join lateral (
+                       values ('starts', (case when l.started_at is not null then 1 end)::text),
                               ('ends', (case when l.ended_at is not null then 1 end)::text),
-                              ('started_at', r.started_at::text),
-                              ('told_ms', nullif(r.told_ms, 0)::text),
+                              ('started_at', l.started_at::text),
+                              ('told_ms', nullif(l.told_ms, 0)::text),
                               ('kept_ms', l.kept_ms::text),
-                              ('end_class', l.end_class),
-                              ('gpu_type', case when r.started_at is not null then l.gpu_type end))
+                              ('why', l.why),
+                              ('end_class', {CLASS_OF}),
+                              ('exit_code', case when l.ended_at is not null
+                                            then p.exit_code::text end),
+                              ('result', case when l.ended_at is not null then p.result end),
+                              ('gpu_type', case when l.started_at is not null then l.gpu_type end))
                        as f(what, fact)
                  union all
                 select t.pool_id, t.org_id, t.job_id, t.attempt, f.what, null, f.fact
@@ -215,8 +311,9 @@ MESSAGE_CHECKS: Final[tuple[Check, ...]] = (
                        values ('starts', t.starts::text), ('ends', t.ends::text),
                               ('started_at', t.started_at::text),
                               ('told_ms', nullif(t.run_ms, 0)::text),
-                              ('kept_ms', t.kept_ms::text), ('end_class', t.end_class),
-                              ('gpu_type', t.gpu_type)) as f(what, fact))
+                              ('kept_ms', t.kept_ms::text), ('why', t.why),
+                              ('end_class', t.end_class), ('exit_code', t.exit_code),
+                              ('result', t.result), ('gpu_type', t.gpu_type)) as f(what, fact))
             select org_id,
                    concat_ws(' ', pool_id, job_id, attempt, what, coalesce(max(kept), 'none')
                              || ', told', coalesce(max(told), 'none')),
@@ -227,18 +324,21 @@ MESSAGE_CHECKS: Final[tuple[Check, ...]] = (
         """,
     ),
     Check(
-        name="a live lease knows how far its hold reaches, and that its job was withdrawn",
+        name="a live lease ends with its hold, and stops if its job was withdrawn",
         sql="""
-            select l.org_id, l.pool_id || ' ' || l.job_id || ' ' || f.what, f.kept, f.wanted
+            select l.org_id, l.pool_id || ' ' || l.job_id || ' until', p.until, q.hold_until
               from leases l
-              join readings r on r.pool_id = l.pool_id and r.fence = l.fence
+              join lease_parts p on p.pool_id = l.pool_id and p.fence = l.fence
               join queue q
                 on q.pool_id = l.pool_id and q.org_id = l.org_id and q.job_id = l.job_id
-             cross join lateral (
-                   values ('until_max', r.until_max, q.hold_until),
-                          ('stopping', r.stopping::int, (r.stopping or q.withdrawn)::int))
-                   as f(what, kept, wanted)
-             where l.ended_at is null and f.kept <> f.wanted
+             where l.ended_at is null and p.until > q.hold_until
+             union all
+            select l.org_id, l.pool_id || ' ' || l.job_id || ' stop ' || coalesce(l.stop, 'none'),
+                   q.withdrawn::int, null::bigint
+              from leases l
+              join queue q
+                on q.pool_id = l.pool_id and q.org_id = l.org_id and q.job_id = l.job_id
+             where l.ended_at is null and q.withdrawn <> (coalesce(l.stop, '') = 'cancelled')
         """,
     ),
     Check(

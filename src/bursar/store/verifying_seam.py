@@ -6,15 +6,23 @@ that nobody delivers is told itself (`verifying_messages`).
 
 from typing import Final
 
+from bursar.core.dispatch.life import LIVE, OVER
+from bursar.core.messages import Why
 from bursar.store.verifying import Check
-from bursar.store.verifying_messages import MESSAGE_CHECKS, number
+from bursar.store.verifying_messages import CLASS_OF, MESSAGE_CHECKS, MILLI_GPUS, listed
 
+_IS_OVER: Final = f"q.state in ({listed(OVER)})"
+_IS_LIVE: Final = f"q.state in ({listed(LIVE)})"
 _ON_ITS_WAY: Final = """
     exists (select from org_outbox w
              where w.org_id = j.org_id and w.job_id = j.job_id and w.acked_at is null)
     or exists (select from pool_outbox w
                 where w.pool_id = j.pool_id and w.org_id = j.org_id and w.job_id = j.job_id
                   and w.acked_at is null)"""
+
+# A lease's run time is the largest of its parts'.
+_RAN_MS: Final = """(
+    select max(p.run_ms) from lease_parts p where p.pool_id = l.pool_id and p.fence = l.fence)"""
 
 SEAM_CHECKS: Final[tuple[Check, ...]] = (
     Check(
@@ -25,7 +33,7 @@ SEAM_CHECKS: Final[tuple[Check, ...]] = (
              where j.ended_at is null
                and not exists (select from queue q
                                 where q.pool_id = j.pool_id and q.org_id = j.org_id
-                                  and q.job_id = j.job_id and q.state <> 'over')
+                                  and q.job_id = j.job_id and not {_IS_OVER})
                and not ({_ON_ITS_WAY})
         """,
     ),
@@ -36,7 +44,7 @@ SEAM_CHECKS: Final[tuple[Check, ...]] = (
               from jobs j
               join queue q
                 on q.pool_id = j.pool_id and q.org_id = j.org_id and q.job_id = j.job_id
-             where (q.state = 'over') <> (j.ended_at is not null) and not ({_ON_ITS_WAY})
+             where ({_IS_OVER}) <> (j.ended_at is not null) and not ({_ON_ITS_WAY})
         """,
     ),
     Check(
@@ -52,14 +60,14 @@ SEAM_CHECKS: Final[tuple[Check, ...]] = (
     ),
     Check(
         name="a job in a pool is its org's, and in no other pool",
-        sql="""
+        sql=f"""
             select q.org_id, q.pool_id || ' ' || q.job_id, null::bigint, null::bigint
               from queue q
               left join jobs j on j.org_id = q.org_id and j.job_id = q.job_id
-             where j.job_id is null or (j.pool_id <> q.pool_id and q.state <> 'over')
+             where j.job_id is null or (j.pool_id <> q.pool_id and not {_IS_OVER})
              union all
             select org_id, job_id, count(*), 1::bigint
-              from queue where state <> 'over' group by org_id, job_id having count(*) > 1
+              from queue q where not {_IS_OVER} group by org_id, job_id having count(*) > 1
         """,
     ),
     Check(
@@ -130,53 +138,69 @@ SEAM_CHECKS: Final[tuple[Check, ...]] = (
         """,
     ),
     Check(
-        name="a job that is leased has one live lease, and no other job has",
-        sql="""
-            select q.org_id, q.pool_id || ' ' || q.job_id, count(l.fence),
-                   (q.state = 'leased')::int::bigint
+        name="a job that lives has one live lease, no other job has, and both stand alike",
+        sql=f"""
+            select q.org_id, q.pool_id || ' ' || q.job_id || ' is ' || q.state, q.fence,
+                   max(l.fence)
               from queue q
               left join leases l
                 on l.pool_id = q.pool_id and l.org_id = q.org_id and l.job_id = q.job_id
                and l.ended_at is null
              group by q.pool_id, q.org_id, q.job_id
-            having count(l.fence) <> (q.state = 'leased')::int
+            having count(l.fence) <> ({_IS_LIVE})::int or max(l.fence) is distinct from q.fence
+                or (q.state = 'stopping') <> (count(l.stop) > 0)
+                or (q.state = 'starting' and count(l.started_at) > 0)
+                or (q.state = 'running' and count(l.started_at) = 0)
         """,
     ),
     Check(
         name="a live lease has an open hold",
         sql="""
-            select l.org_id, l.pool_id || ' ' || l.job_id, h.closed_at, r.until
+            select l.org_id, l.pool_id || ' ' || l.job_id, h.closed_at, p.until
               from leases l
-              join readings r on r.pool_id = l.pool_id and r.fence = l.fence
+             cross join lateral (
+                   select max(p.until) as until from lease_parts p
+                    where p.pool_id = l.pool_id and p.fence = l.fence) p
               left join holds h on h.org_id = l.org_id and h.hold_id = l.job_id
-             where l.ended_at is null and (h.hold_id is null or h.closed_at < r.until)
+             where l.ended_at is null and (h.hold_id is null or h.closed_at < p.until)
         """,
     ),
     Check(
         name="a slot is taken for as long as its lease lives, and by one at a time",
         sql="""
-            select l.org_id, s.pool_id || ' ' || s.node_id || ' ' || s.slot, s.freed_at, l.ended_at
+            select l.org_id, concat_ws(' ', s.pool_id, s.node_id, s.gpu, s.slot), s.freed_at,
+                   l.ended_at
               from lease_slots s
               join leases l on l.pool_id = s.pool_id and l.fence = s.fence
              where s.freed_at is distinct from l.ended_at
              union all
-            select l.org_id, s.pool_id || ' ' || s.node_id || ' ' || s.slot, s.freed_at, s.next_at
-              from (select s.pool_id, s.fence, s.node_id, s.slot, s.freed_at,
-                           lead(r.leased_at) over (partition by s.pool_id, s.node_id, s.slot
-                                                   order by s.fence) as next_at
+            select s.org_id, concat_ws(' ', s.pool_id, s.node_id, s.gpu, s.slot), s.freed_at,
+                   s.next_at
+              from (select l.org_id, s.pool_id, s.node_id, s.gpu, s.slot, s.freed_at,
+                           lead(l.leased_at) over (
+                               partition by s.pool_id, s.node_id, s.gpu, s.slot
+                               order by s.fence) as next_at
                       from lease_slots s
-                      join readings r on r.pool_id = s.pool_id and r.fence = s.fence) s
-              join leases l on l.pool_id = s.pool_id and l.fence = s.fence
+                      join leases l on l.pool_id = s.pool_id and l.fence = s.fence) s
              where s.next_at is not null and (s.freed_at is null or s.freed_at > s.next_at)
-             union all
-            select l.org_id, l.pool_id || ' ' || l.job_id || ' ' || l.attempt, r.ends_at, l.ended_at
+        """,
+    ),
+    Check(
+        name="run time may be reported of an attempt up to its end, if its job pays for it",
+        sql=f"""
+            select l.org_id, l.pool_id || ' ' || l.job_id || ' ' || l.attempt, l.ends_at, w.ends_at
               from leases l
-              left join readings r on r.pool_id = l.pool_id and r.fence = l.fence
-             where r.fence is null
-                or r.ends_at is distinct from case
-                   when l.ended_at is null then null
-                   when l.kept_ms is null then least(l.ended_at, r.until)
-                   else r.leased_at end
+             cross join lateral (
+                   select max(p.until) as until from lease_parts p
+                    where p.pool_id = l.pool_id and p.fence = l.fence) p
+             cross join lateral (
+                   select case
+                          when l.ended_at is null then 0
+                          when l.kept_ms is null
+                           and ({CLASS_OF} in ('user', 'limit') or l.why = '{Why.MADE_ROOM}')
+                          then least(l.ended_at, p.until)
+                          else l.leased_at end as ends_at) w
+             where l.ends_at is distinct from w.ends_at
         """,
     ),
     Check(
@@ -196,15 +220,14 @@ SEAM_CHECKS: Final[tuple[Check, ...]] = (
     ),
     Check(
         name="no attempt is charged for more than is proven",
-        sql="""
+        sql=f"""
             select l.org_id, l.pool_id || ' ' || l.job_id || ' ' || l.attempt,
-                   (m.value -> 1 ->> 'run_ms')::bigint, r.run_ms
+                   (m.value -> 1 ->> 'run_ms')::bigint, {_RAN_MS}
               from leases l
-              join readings r on r.pool_id = l.pool_id and r.fence = l.fence
               join holds h on h.org_id = l.org_id and h.hold_id = l.job_id
              cross join lateral json_array_elements(h.meters) as m(value)
              where (m.value ->> 0)::bigint = l.attempt
-               and (m.value -> 1 ->> 'run_ms')::bigint > coalesce(l.kept_ms, r.run_ms)
+               and (m.value -> 1 ->> 'run_ms')::bigint > coalesce(l.kept_ms, {_RAN_MS})
                and not exists (select from pool_outbox w
                                 where w.pool_id = l.pool_id and w.org_id = l.org_id
                                   and w.job_id = l.job_id and w.acked_at is null)
@@ -212,11 +235,10 @@ SEAM_CHECKS: Final[tuple[Check, ...]] = (
     ),
     Check(
         name="an attempt that has ended was charged for exactly what it ran",
-        sql="""
+        sql=f"""
             select l.org_id, l.pool_id || ' ' || l.job_id || ' ' || l.attempt,
-                   (m.meter ->> 'run_ms')::bigint, coalesce(l.kept_ms, r.run_ms)
+                   (m.meter ->> 'run_ms')::bigint, coalesce(l.kept_ms, {_RAN_MS})
               from leases l
-              join readings r on r.pool_id = l.pool_id and r.fence = l.fence
               left join holds h on h.org_id = l.org_id and h.hold_id = l.job_id
               left join lateral (
                    select e.value -> 1 as meter
@@ -227,7 +249,7 @@ SEAM_CHECKS: Final[tuple[Check, ...]] = (
                                 where w.pool_id = l.pool_id and w.org_id = l.org_id
                                   and w.job_id = l.job_id and w.acked_at is null)
                and (m.meter is null
-                    or (m.meter ->> 'run_ms')::bigint <> coalesce(l.kept_ms, r.run_ms)
+                    or (m.meter ->> 'run_ms')::bigint <> coalesce(l.kept_ms, {_RAN_MS})
                     or not ((m.meter ->> 'settled')::boolean or h.closed_at is not null)
                     or (m.meter ->> 'charged')::numeric
                        <> div((m.meter ->> 'rate')::numeric * (m.meter ->> 'milli_gpus')::numeric
@@ -246,46 +268,70 @@ SEAM_CHECKS: Final[tuple[Check, ...]] = (
         """,
     ),
     Check(
-        name="a lease has slots that exist, as large as its job asked for",
+        name="a pool knows how much an open hold has set aside, used or not",
         sql=f"""
-            select coalesce(l.org_id, ''), s.pool_id || ' ' || s.node_id || ' ' || s.slot,
-                   null::bigint, null::bigint
-              from lease_slots s
-              left join slots t
-                on t.pool_id = s.pool_id and t.node_id = s.node_id and t.slot = s.slot
-              left join leases l on l.pool_id = s.pool_id and l.fence = s.fence
-             where t.slot is null or l.fence is null
-             union all
-            select l.org_id, l.pool_id || ' ' || l.job_id || ' ' || l.attempt,
-                   sum(t.milli_gpus)::bigint, max({number("q", "milli_gpus")})
-              from leases l
-              left join queue q
-                on q.pool_id = l.pool_id and q.org_id = l.org_id and q.job_id = l.job_id
-              left join lease_slots s on s.pool_id = l.pool_id and s.fence = l.fence
-              left join slots t
-                on t.pool_id = s.pool_id and t.node_id = s.node_id and t.slot = s.slot
-             group by l.pool_id, l.fence
-            having max({number("q", "milli_gpus")}) is null
-                or max({number("q", "milli_gpus")}) is distinct from sum(t.milli_gpus)
+            select j.org_id, j.job_id, q.hold_micros, h.used + h.open
+              from jobs j
+              join queue q
+                on q.pool_id = j.pool_id and q.org_id = j.org_id and q.job_id = j.job_id
+              join holds h on h.org_id = j.org_id and h.hold_id = j.job_id
+             where h.closed_at is null and q.hold_micros <> h.used + h.open
+               and not ({_ON_ITS_WAY})
         """,
     ),
     Check(
-        name="a lease is for GPUs of its node's type, and its slots are there",
+        name="a lease has the slots of its parts, as many as its job asked for",
+        sql=f"""
+            with facts as (
+                select p.pool_id, p.fence, p.node_id, g.gpu, p.slots::bigint as wanted,
+                       0::bigint as kept
+                  from lease_parts p cross join unnest(p.gpus) as g(gpu)
+                 union all
+                select s.pool_id, s.fence, s.node_id, s.gpu, 0, 1 from lease_slots s)
+            select coalesce(max(l.org_id), ''),
+                   concat_ws(' ', f.pool_id, max(l.job_id), max(l.attempt), f.node_id, f.gpu),
+                   sum(f.kept)::bigint, sum(f.wanted)::bigint
+              from facts f
+              left join leases l on l.pool_id = f.pool_id and l.fence = f.fence
+             group by f.pool_id, f.fence, f.node_id, f.gpu
+            having sum(f.kept) <> sum(f.wanted) or max(l.fence) is null
+             union all
+            select l.org_id, l.pool_id || ' ' || l.job_id || ' ' || l.attempt, p.milli_gpus,
+                   {MILLI_GPUS}
+              from leases l
+              left join queue q
+                on q.pool_id = l.pool_id and q.org_id = l.org_id and q.job_id = l.job_id
+             cross join lateral (
+                   select sum(cardinality(p.gpus) * p.slots * 1000
+                              / (n.body ->> 'slots')::bigint)::bigint as milli_gpus
+                     from lease_parts p
+                     left join nodes n on n.pool_id = p.pool_id and n.node_id = p.node_id
+                    where p.pool_id = l.pool_id and p.fence = l.fence) p
+             where l.ended_at is null and {MILLI_GPUS} is distinct from p.milli_gpus
+        """,
+    ),
+    Check(
+        # Nodes may be described anew when nothing lives there.
+        name="a live lease is for GPUs that its nodes have, of its type",
         sql="""
             select l.org_id, l.pool_id || ' ' || l.job_id || ' ' || l.attempt || ': '
-                   || concat_ws(' ', l.gpu_type, 'on', r.node_id, 'of', n.gpu_type),
+                   || concat_ws(' ', l.gpu_type, 'on', p.node_id, 'of', n.body ->> 'gpu_type'),
                    null::bigint, null::bigint
               from leases l
-              join readings r on r.pool_id = l.pool_id and r.fence = l.fence
-              left join nodes n on n.pool_id = r.pool_id and n.node_id = r.node_id
-             where n.gpu_type is distinct from l.gpu_type
+              join lease_parts p on p.pool_id = l.pool_id and p.fence = l.fence
+              left join nodes n on n.pool_id = p.pool_id and n.node_id = p.node_id
+             where l.ended_at is null
+               and (n.body ->> 'gpu_type' is distinct from l.gpu_type
+                    or p.leased_at <> l.leased_at)
              union all
-            select l.org_id, l.pool_id || ' ' || l.job_id || ' ' || l.attempt || ': on '
-                   || r.node_id || ', a slot on ' || s.node_id, null::bigint, null::bigint
+            select l.org_id, concat_ws(' ', l.pool_id, l.job_id, l.attempt, s.node_id, s.gpu),
+                   s.slot::bigint, (n.body ->> 'slots')::bigint
               from leases l
-              join readings r on r.pool_id = l.pool_id and r.fence = l.fence
               join lease_slots s on s.pool_id = l.pool_id and s.fence = l.fence
-             where s.node_id <> r.node_id
+              left join nodes n on n.pool_id = s.pool_id and n.node_id = s.node_id
+             where l.ended_at is null
+               and (s.slot between 0 and (n.body ->> 'slots')::bigint - 1
+                    and s.gpu between 0 and (n.body ->> 'gpus')::bigint - 1) is not true
         """,
     ),
     *MESSAGE_CHECKS,

@@ -105,6 +105,9 @@ class ReadingAsk(Shape):
     fence: Annotated[int, Field(ge=1, le=AMOUNT_MAX)]
     run_ms: Whole
     saved_ms: Whole = 0
+    asked_ms: Annotated[
+        Whole | None, Field(description="what it had run when it was asked to stop")
+    ] = None
     exit: Annotated[Exit | None, Field(strict=False)] = None
     exit_code: Annotated[int | None, Field(ge=0, le=255)] = None
     result: ResultText | None = None
@@ -115,6 +118,7 @@ class ReadingAsk(Shape):
             fence=self.fence,
             run_ms=self.run_ms,
             saved_ms=self.saved_ms,
+            asked_ms=self.asked_ms,
             exit=self.exit,
             exit_code=self.exit_code,
             result=self.result,
@@ -127,6 +131,7 @@ class ReadingAsk(Shape):
             fence=reading.fence,
             run_ms=reading.run_ms,
             saved_ms=reading.saved_ms,
+            asked_ms=reading.asked_ms,
             exit=reading.exit,
             exit_code=reading.exit_code,
             result=reading.result,

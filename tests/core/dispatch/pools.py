@@ -125,9 +125,12 @@ class Trial:
         return [self.pool.outbox[key, n] for n in range(1, self.job(key).sent + 1)]
 
 
-def ran(run_ms: int, fence: int = 1, *, saved_ms: int = 0, exit: Exit | None = None) -> Reading:
+def ran(
+    run_ms: int, fence: int = 1, *, saved_ms: int = 0, asked_ms: int | None = None,
+    exit: Exit | None = None,
+) -> Reading:  # fmt: skip
     """What a node says of a process."""
-    return Reading(fence=fence, run_ms=run_ms, saved_ms=saved_ms, exit=exit)
+    return Reading(fence=fence, run_ms=run_ms, saved_ms=saved_ms, asked_ms=asked_ms, exit=exit)
 
 
 def running(pieces: tuple[Piece, ...] = ON_N1, **changes: object) -> Trial:

@@ -1,15 +1,18 @@
 """A scheduler's cluster keeps up with its pool, whoever has changed it (S11)."""
 
-from bursar.core.dispatch.following import Follower
+from bursar.core.dispatch.following import Follower, described
 from bursar.core.dispatch.state import Exit, Lease, name_of
 from bursar.core.ids import JobId
 from bursar.core.instant import SECOND
 from bursar.core.leases import TTL
 from bursar.core.messages import HoldGrew, Withdraw
 from bursar.core.scheduling.decisions import Start
+from bursar.core.scheduling.jobs import Shape
 from bursar.core.scheduling.machines import NodeState, Piece
 from bursar.core.scheduling.plan import carry_out
 from bursar.core.scheduling.policy import PAID, Policy
+from bursar.core.value import altered
+from tests.builders import PER_MS
 from tests.core.dispatch.pools import (
     GANG_SPEC,
     JOB,
@@ -139,3 +142,41 @@ def test_what_is_typical_is_what_was_submitted_lately() -> None:
 
     assert ((SPEC.shape, 2),) == found.cluster.snapshot().typical
     assert ((SPEC.shape, 1),) == follower(running()).cluster.fragments.typical
+
+
+def test_who_has_run_for_longer_than_it_said_says_nothing() -> None:
+    trial = running(spec=altered(SPEC, estimate_ms=20_000))
+    trial.report(ran(5_000, saved_ms=5_000, exit=Exit.GONE))
+    left = follower(trial).cluster.waiting[NAME].estimate
+    late = running(spec=altered(SPEC, estimate_ms=5_000))
+    late.report(ran(5_000, saved_ms=5_000, exit=Exit.GONE))
+
+    assert (15 * SECOND, None) == (left, follower(late).cluster.waiting[NAME].estimate)
+
+
+def test_a_job_starts_again_where_its_credits_last() -> None:
+    """What is set aside was trimmed to the type it first ran on; more of it opens the others."""
+    types = ("A100", "H100")
+    spec = altered(SPEC, shape=Shape(types=types))
+    rates = (("A100", PER_MS), ("H100", 2 * PER_MS))
+    trial = waiting(spec=spec, rates=rates, hold_micros=60_000)
+    found = follower(trial)
+    assert ("A100",) == found.cluster.waiting[NAME].shape.types
+    promised = altered(found.cluster.waiting[NAME], promised_at=trial.now + SECOND)
+    found.cluster.withdraw(NAME)
+    found.cluster.queue(promised)
+    trial.post(HoldGrew(added=60_000, until=0), 2)
+
+    assert found.follow(trial.pool, trial.pool.changes, trial.now)
+    again = found.cluster.waiting[NAME]
+    assert (types, promised.promised_at) == (again.shape.types, again.promised_at)
+    assert not found.follow(trial.pool, trial.pool.changes, trial.now)
+
+
+def test_who_has_credits_for_a_while_runs_wherever_that_is_long_enough() -> None:
+    rates = (("A100", PER_MS), ("H100", 10 * PER_MS))
+    spec = altered(SPEC, shape=Shape(types=("A100", "H100")))
+
+    assert ("A100",) == described(
+        waiting(spec=spec, rates=rates, hold_micros=30_000).job()
+    ).shape.types

@@ -6,7 +6,17 @@ from bursar.core.dispatch import pool as rules
 from bursar.core.dispatch.life import State
 from bursar.core.dispatch.pool import Placement
 from bursar.core.dispatch.reports import STARTS_WITHIN, Report, clocks_differ, report
-from bursar.core.dispatch.state import TERM, Exit, JobKey, Lease, Letter, Machine, Mark, Work
+from bursar.core.dispatch.state import (
+    TERM,
+    Exit,
+    JobKey,
+    Lease,
+    Letter,
+    Machine,
+    Mark,
+    Work,
+    name_of,
+)
 from bursar.core.ids import JobId
 from bursar.core.instant import HOUR, MINUTE, SECOND
 from bursar.core.leases import MARGIN, TTL, Denied
@@ -21,6 +31,8 @@ from bursar.core.messages import (
     Withdraw,
 )
 from bursar.core.refusal import InvariantBroken
+from bursar.core.scheduling.decisions import Keep, Preempt, Start
+from bursar.core.scheduling.jobs import Why as Turn
 from bursar.core.scheduling.machines import NodeId, Piece
 from bursar.core.value import altered
 from tests.builders import PER_MS, T0
@@ -448,21 +460,25 @@ OWN = "acme", JobId("another")
 
 
 @pytest.mark.parametrize(
-    ("wanted_by", "exit", "why", "kept_ms"),
+    ("wanted_by", "saved_ms", "asked_ms", "why", "kept_ms"),
     [
-        (OTHER, Exit.KILLED, Why.PREEMPTED, 2_000),
-        (OTHER, Exit.STOPPED, Why.PREEMPTED, 2_000),
-        (OWN, Exit.KILLED, Why.MADE_ROOM, None),
-        (OWN, Exit.STOPPED, Why.MADE_ROOM, 2_000),
+        (OTHER, 2_000, None, Why.PREEMPTED, 2_000),
+        (OTHER, 2_000, 4_000, Why.PREEMPTED, 2_000),
+        (OTHER, 4_900, 4_000, Why.PREEMPTED, 4_000),
+        (OWN, 2_000, None, Why.MADE_ROOM, None),
+        (OWN, 2_000, 4_000, Why.MADE_ROOM, 4_000),
+        (OWN, 4_900, 4_000, Why.MADE_ROOM, 4_000),
+        (OWN, 2_000, 5_000, Why.MADE_ROOM, None),
     ],
 )
 def test_who_makes_room_for_its_own_org_pays_for_what_it_lost(
-    wanted_by: JobKey, exit: Exit, why: Why, kept_ms: int | None
+    wanted_by: JobKey, saved_ms: int, asked_ms: int | None, why: Why, kept_ms: int | None
 ) -> None:
-    """But for a checkpoint that we have asked for nobody pays (M2, M3)."""
+    """But nobody pays for what came once we had asked for it (M2, M3)."""
     trial = running()
     trial.preempt(wanted_by=wanted_by)
-    trial.report(ran(5_000, saved_ms=2_000, exit=exit))
+    trial.report(ran(5_000, saved_ms=saved_ms, asked_ms=asked_ms))
+    trial.report(ran(5_000, saved_ms=saved_ms, exit=Exit.STOPPED))
 
     assert (why, kept_ms, EndClass.PREEMPTION) == (
         trial.job().why, _ended(trial).kept_ms, _ended(trial).end_class,
@@ -742,3 +758,76 @@ def _beats(trial: Trial, rate: int, boot: int = 1) -> Machine:
         work.keep()
         trial.pass_by(5 * SECOND)
     return trial.pool.machines[N1]
+
+
+# What the leader writes
+
+
+def test_a_plan_is_written_as_far_as_nothing_stands_against_it() -> None:
+    """Whoever was denied something has decided by a memory that is wrong (S11)."""
+    trial = running()
+    other = "rival", JobId("job")
+    trial.post(asking(), 1, other)
+    start = Start(job=name_of(other), gpu_type="H100", pieces=_gpu(1), why=Turn.TURN)
+    ask = Preempt(
+        job=name_of(JOB), wanted_by=name_of(other), right="share", lost=0, stops_at=trial.now
+    )
+    keep = Keep(job=name_of(other), gpu_type="H100", pieces=ON_N1, victims=())
+    work = trial.work()
+    written = rules.write(work, trial.epoch, [start, ask, keep])
+    work.keep()
+    assert ([other], [JOB], ()) == (
+        [lease.key for lease in written.placed], list(written.asked), written.denied,
+    )  # fmt: skip
+    assert Why.PREEMPTED is trial.lease().stop
+
+    again = rules.write(trial.work(), trial.epoch + 1, [start, ask])
+    assert ((), (), (Denied.EPOCH_STALE,) * 2) == again
+
+
+# Nodes
+
+
+def test_a_node_is_described_anew_but_for_gpus_that_are_in_use() -> None:
+    trial = running()
+    node = trial.pool.machines[N1].node
+    work = trial.work()
+
+    assert rules.register(work, node) is None
+    assert {} == work.machines_new
+    assert Denied.NODE_BUSY is rules.register(work, altered(node, gpus=4))
+    assert rules.register(work, altered(node, labels=("nvme",))) is None
+    assert rules.register(work, altered(node, id=NodeId("n3"))) is None
+    work.keep()
+    assert (("nvme",), 2) == (trial.pool.machines[N1].node.labels, node.gpus)
+    assert NodeId("n3") in trial.pool.machines
+
+
+def test_what_a_node_has_never_started_has_not_begun() -> None:
+    """It was to be started there, and nothing is left of it: nobody is told of a run."""
+    trial = waiting()
+    trial.place()
+    trial.pass_by(SECOND).report(ran(0, exit=Exit.GONE))
+
+    assert Started(attempt=1, gpu_type="H100", at=T0, run_ms=60_000) == trial.told()[0]
+    assert 0 == _ended(trial).run_ms
+
+
+def test_what_was_cut_off_has_run() -> None:
+    trial = waiting()
+    trial.place()
+    trial.pass_by(5 * SECOND).report(ran(3_000, exit=Exit.GONE))
+
+    started = trial.told()[0]
+    assert isinstance(started, Started)
+    assert T0 + 2 * SECOND == started.at
+    assert (3_000, 0) == (_ended(trial).run_ms, _ended(trial).kept_ms)
+
+
+def test_a_hold_that_grows_as_it_ends_has_not_ended() -> None:
+    trial = waiting()
+    trial.pass_by(10 * MINUTE)
+    work = trial.work()
+    rules.receive(work, Letter(*JOB, 2, HoldGrew(added=0, until=T0 + HOUR)))
+
+    assert 0 == rules.expire(work)

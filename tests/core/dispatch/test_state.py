@@ -3,10 +3,11 @@
 import pytest
 
 from bursar.core.dispatch.life import State
-from bursar.core.dispatch.state import Exit
+from bursar.core.dispatch.state import Exit, key_of, name_of
+from bursar.core.ids import JobId
 from bursar.core.refusal import InvariantBroken
 from bursar.core.value import altered
-from tests.core.dispatch.pools import JOB, ran, running, waiting
+from tests.core.dispatch.pools import JOB, OTHER, asking, ran, running, waiting
 
 
 def test_messages_wait_until_they_are_acknowledged() -> None:
@@ -20,6 +21,24 @@ def test_messages_wait_until_they_are_acknowledged() -> None:
         work.keep()
 
         assert [(JOB, 3)] == list(trial.pool.outbox)
+
+
+def test_what_is_over_can_be_left_out() -> None:
+    """A pool that is kept elsewhere need not have all that ever was in its memory."""
+    trial = running()
+    trial.post(asking(), 1, OTHER)
+    trial.report(ran(5_000, exit=Exit.DONE))
+    trial.pool.forget_ended()
+    trial.pool.forget_over()
+
+    assert ([OTHER], {}, []) == (list(trial.pool.jobs), trial.pool.leases, trial.pool.changes)
+    assert ({}, {}) == (trial.pool.over, trial.pool.ended)
+
+
+def test_a_name_in_a_cluster_is_a_job_of_an_org() -> None:
+    job = "acme", JobId("a/b")
+
+    assert job == key_of(name_of(job))
 
 
 def test_what_a_transaction_has_written_it_reads() -> None:

@@ -111,7 +111,7 @@ BUGS = {
         ends, "look_at", "if None not in exits:", "if any(exits):", "IS7"
     ),
     "lost work is charged": Bug(
-        ends, "_close", "if own or kept_ms == lease.run_ms:", "if True:", "IM8"
+        ends, "_kept_ms", "return kept_ms if kept_ms < lease.run_ms else None", "return None", "IM8"
     ),
     "a gang that has lost a node has failed": Bug(
         ends, "_why_ended", "if Exit.FAILED in exits and Exit.GONE not in exits:",

@@ -1,7 +1,7 @@
 """The guard of one process: it starts it, watches it, and ends it in time, whatever its agent does.
 
-It is a program of its own (`python -I -S guard.py FOLDER LOCK`) and imports nothing of ours, so
-that it is small, starts quickly and outlives its agent. All it is told is in its folder:
+It is a program of its own, which imports the standard library and two small modules beside it, so
+that it starts quickly, needs little and outlives its agent. All it is told is in its folder:
 
     order.json    what to run, with what, and until when; written once, before it starts
     asked.json    what its agent wants since then: a later end, a stop, or the end at once
@@ -22,17 +22,30 @@ nothing gets away by forking twice. If the guard itself is killed, the kernel ki
 has started; what that had started goes on until an agent looks: that is what a cgroup helps with.
 """
 
-import ctypes
 import json
 import os
 import resource
 import select
 import signal
-import stat
-import sys
 import time
 from contextlib import suppress
 from typing import Any, Final, NoReturn
+
+from bursar.agent.local.files import loaded, small_text, write
+from bursar.agent.local.kernel import (
+    MIB,
+    PR_SET_CHILD_SUBREAPER,
+    PR_SET_NO_NEW_PRIVS,
+    PR_SET_PDEATHSIG,
+    Cgroup,
+    catches,
+    children,
+    descendants,
+    memory_of,
+    now,
+    prctl,
+    send,
+)
 
 TICK_US: Final = 500_000  # how often it looks around by itself
 NOTE_EVERY_US: Final = 5_000_000
@@ -40,74 +53,15 @@ GIVE_UP_US: Final = 10_000_000  # writing how it ended: the disk may be full
 RESULT_MAX: Final = 64 * 1024  # bytes
 PROGRESS_MAX: Final = 4 * 1024  # bytes
 READS_MAX: Final = 16  # at once, of 64 KiB: who prints without end is not listened to without end
-MIB: Final = 1024 * 1024
 PPM: Final = 1_000_000
 CANNOT_RUN: Final = 127  # as shells say it
 BY_SIGNAL: Final = 128  # and the signal's number
 KILLED_FIRST: Final = "500"  # of all that is here, if memory runs out
 
-PR_SET_PDEATHSIG: Final = 1
-PR_SET_CHILD_SUBREAPER: Final = 36
-PR_SET_NO_NEW_PRIVS: Final = 38
-
 # Why it was ended, if not by itself.
 TIME: Final = "its time was over"
 NO_RIGHT: Final = "it had no right to run any more"
 MEMORY: Final = "it used more memory than it may"
-
-
-def now() -> int:
-    """The node's running time."""
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000
-
-
-# Files
-
-
-def write(path: str, told: Any, *, surely: bool = False) -> None:
-    """Put a file in place, whole or not at all; `surely` once it is on disk."""
-    aside = f"{path}.new"
-    with open(aside, "w") as file:
-        json.dump(told, file)
-        if surely:
-            file.flush()
-            os.fsync(file.fileno())
-    os.replace(aside, path)
-    if surely:
-        folder = os.open(os.path.dirname(path), os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-
-
-def loaded(path: str) -> Any:
-    """What a file says; None if it is not there, or is no JSON."""
-    try:
-        with open(path) as file:
-            return json.load(file)
-    except (OSError, ValueError):
-        return None
-
-
-def small_text(path: str, most: int) -> str | None:
-    """What a process has written, if it is a plain file of at most so many bytes.
-
-    A link is not followed: it could lead to what the process itself may not read.
-    """
-    try:
-        found = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError:
-        return None
-    try:
-        if not stat.S_ISREG(os.fstat(found).st_mode):
-            return None
-        text = b""
-        while len(text) <= most and (more := os.read(found, most + 1 - len(text))):
-            text += more
-    finally:
-        os.close(found)
-    return text.decode(errors="replace") if len(text) <= most else None
 
 
 def progress_of(text: str | None) -> int | None:
@@ -118,106 +72,6 @@ def progress_of(text: str | None) -> int | None:
         return min(max(int(float(part) * PPM), 0), PPM)
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return None
-
-
-# Processes
-
-
-def prctl(option: int, value: int) -> None:
-    """Ask the kernel for something that Python has no word for."""
-    if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "prctl")
-
-
-def descendants(root: int) -> list[int]:
-    """All processes that a process has started, and those that these have."""
-    found = children(root)
-    for pid in found:  # which grows on the way
-        found += children(pid)
-    return found
-
-
-def children(pid: int) -> list[int]:
-    """The processes whose parent a process is."""
-    found: list[int] = []
-    with suppress(OSError):
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            with open(f"/proc/{pid}/task/{thread}/children") as file:
-                found += map(int, file.read().split())
-    return found
-
-
-def catches(pid: int, number: int) -> bool:
-    """Whether a process has a handler for a signal."""
-    with suppress(OSError, ValueError), open(f"/proc/{pid}/status") as file:
-        for line in file:
-            if line.startswith("SigCgt:"):
-                return bool(int(line.split()[1], 16) >> (number - 1) & 1)
-    return False
-
-
-def memory_of(pids: list[int]) -> int:
-    """What processes have in memory, in bytes; what they share counts for each."""
-    pages = 0
-    for pid in pids:
-        with suppress(OSError, ValueError), open(f"/proc/{pid}/statm") as file:
-            pages += int(file.read().split()[1])
-    return pages * resource.getpagesize()
-
-
-def send(pid: int, number: int) -> None:
-    """Send a signal, if there is still somebody to get it."""
-    with suppress(ProcessLookupError, PermissionError):
-        os.kill(pid, number)
-
-
-class Cgroup:
-    """The group of a process in the kernel's books; none where the kernel gives us none."""
-
-    def __init__(self, path: str | None, memory_mib: int) -> None:
-        self.path = path
-        self.bounds_memory = False
-        if path is None:
-            return
-        try:
-            os.mkdir(path)
-        except OSError:
-            self.path = None
-            return
-        if memory_mib and self._put("memory.max", str(memory_mib * MIB)):
-            self.bounds_memory = True
-            self._put("memory.swap.max", "0")
-            self._put("memory.oom.group", "1")
-
-    def _put(self, name: str, text: str) -> bool:
-        try:
-            with open(f"{self.path}/{name}", "w") as file:
-                file.write(text)
-        except OSError:
-            return False
-        return True
-
-    def join(self) -> None:
-        """Put the calling process into it."""
-        if self.path is not None:
-            self._put("cgroup.procs", "0")
-
-    def kill(self) -> None:
-        """End all that is in it, at once."""
-        if self.path is not None:
-            self._put("cgroup.kill", "1")
-
-    def ran_out(self) -> bool:
-        """Whether the kernel has ended something in it for want of memory."""
-        with suppress(OSError), open(f"{self.path}/memory.events") as file:
-            return any(line.startswith("oom_kill ") and int(line.split()[1]) for line in file)
-        return False
-
-    def drop(self) -> None:
-        """Give it back."""
-        if self.path is not None:
-            with suppress(OSError):
-                os.rmdir(self.path)
 
 
 class Log:
@@ -560,7 +414,3 @@ def main(folder: str, lock: int) -> None:
     os.umask(0o077)
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     Guard(folder).run()
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))

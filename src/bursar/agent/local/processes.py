@@ -17,18 +17,25 @@ from pathlib import Path
 from typing import Any, Final
 
 from bursar.agent.clock import running_time
-from bursar.agent.local import guard, orphans
+from bursar.agent.local import orphans
 from bursar.agent.local.environment import checkpoints_of, environment
+from bursar.agent.local.files import loaded, write
 from bursar.core.dispatch.agent import Process, Run
 from bursar.core.dispatch.ends import GRACE
 from bursar.core.dispatch.state import Exit
 from bursar.core.instant import MILLISECOND, Instant
 from bursar.core.scheduling.machines import NodeId, Piece
+from bursar.core.value import altered
 from bursar.wire.agents import complaint_about
 
 LOG_BYTES: Final = 64 * 1024 * 1024
-_GUARD: Final = str(Path(guard.__file__).resolve())
 _LOCK_FD: Final = 3  # as the guard has it
+# Without site packages, and with our own folder behind the standard library's.
+_GUARD: Final = (
+    "import sys; sys.path.append(sys.argv[1]);"
+    "from bursar.agent.local.guard import main; main(sys.argv[2], int(sys.argv[3]))"
+)
+_SOURCE: Final = str(Path(__file__).resolve().parents[3])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +67,7 @@ class Processes:
             shutil.rmtree(half_made)
         self._boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         self._orders: dict[int, dict[str, Any]] = {}
-        self._exits: dict[int, dict[str, Any]] = {}
+        self._over: dict[int, Process] = {}  # these do not change any more
         self._guards: set[int] = set()  # our children
 
     # The table
@@ -75,31 +82,31 @@ class Processes:
         return sorted(int(one.name) for one in self.attempts.iterdir() if one.name.isdecimal())
 
     def _seen(self, fence: int) -> Process | None:
+        if fence in self._over:
+            return self._over[fence]
         order = self._order(fence)
         if order is None:  # the disk has lost it: the agent will say that it is gone
             return None
-        asked = guard.loaded(self._path(fence, "asked.json")) or {}
-        begun = guard.loaded(self._path(fence, "started.json")) or {}
-        started_at = begun.get("at", order["at"])
-        outcome = self._outcome(fence, order)
-        told = outcome or guard.loaded(self._path(fence, "notes.json")) or {}
-        ran = running_time() - started_at if "at" in begun else 0
-        return Process(
+        asked = loaded(self._path(fence, "asked.json")) or {}
+        begun = loaded(self._path(fence, "started.json")) or {}
+        one = Process(
             fence=fence,
             piece=_piece(order["piece"]),
-            started_at=started_at,
+            started_at=begun.get("at", order["at"]),
             until=asked.get("until", order["until"]),
-            run_ms=ran // MILLISECOND if outcome is None else outcome["run_ms"],
-            saved_ms=told.get("saved_ms", 0),
             stopping=asked.get("stop", False),
-            exit=None if outcome is None else Exit(outcome["exit"]),
-            exit_code=None if outcome is None else outcome["exit_code"],
-            result=None if outcome is None else outcome["result"],
         )
+        outcome = self._outcome(fence, order)
+        if outcome is not None:
+            self._over[fence] = one = _ended(one, outcome)
+            return one
+        ran = running_time() - one.started_at if begun else 0
+        notes = loaded(self._path(fence, "notes.json")) or {}
+        return altered(one, run_ms=ran // MILLISECOND, saved_ms=notes.get("saved_ms", 0))
 
     def _order(self, fence: int) -> dict[str, Any] | None:
         if fence not in self._orders:
-            found = guard.loaded(self._path(fence, "order.json"))
+            found = loaded(self._path(fence, "order.json"))
             if found is None:
                 return None
             self._orders[fence] = found
@@ -107,16 +114,12 @@ class Processes:
 
     def _outcome(self, fence: int, order: dict[str, Any]) -> dict[str, Any] | None:
         """How it ended; None while it may run."""
-        if fence in self._exits:
-            return self._exits[fence]
         guarded = order["boot"] == self._boot and self._is_guarded(fence)
         # Looked at after the lock: a guard leaves it as the last thing it does.
-        found: dict[str, Any] | None = guard.loaded(self._path(fence, "exit.json"))
+        found: dict[str, Any] | None = loaded(self._path(fence, "exit.json"))
         if found is None and not guarded:
             found = self._gone(fence, order)
-        if found is not None:
-            self._exits[fence] = found = self._checked(fence, found)
-        return found
+        return None if found is None else self._checked(fence, found)
 
     def _is_guarded(self, fence: int) -> bool:
         try:
@@ -136,10 +139,10 @@ class Processes:
         same_boot = order["boot"] == self._boot
         if same_boot and not orphans.end(self.attempts / str(fence), order["cgroup"]):
             return None
-        notes = guard.loaded(self._path(fence, "notes.json")) or {"run_ms": 0, "saved_ms": 0}
+        notes = loaded(self._path(fence, "notes.json")) or {"run_ms": 0, "saved_ms": 0}
         outcome = {**notes, "exit": Exit.GONE, "exit_code": None, "result": None}
         with suppress(OSError):  # on a full disk it is found out anew
-            guard.write(self._path(fence, "exit.json"), outcome, surely=True)
+            write(self._path(fence, "exit.json"), outcome, surely=True)
         return outcome
 
     def _checked(self, fence: int, found: dict[str, Any]) -> dict[str, Any]:
@@ -167,7 +170,7 @@ class Processes:
         for own in (aside / "work", aside / "out", aside / "tmp", checkpoints):
             self._make_own(own)
         os.mkfifo(aside / "wake", 0o600)
-        guard.write(str(aside / "order.json"), self._written(run, folder, checkpoints))
+        write(str(aside / "order.json"), self._written(run, folder, checkpoints))
         lock = os.open(aside / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
             # The guard inherits it locked: at no time does it seem to be dead.
@@ -223,7 +226,7 @@ class Processes:
 
     def stop(self, fence: int, until: Instant) -> None:
         """Have it asked to stop."""
-        self._ask(fence, until=until, stop=True)
+        self._ask(fence, until=until, stop=True, at=running_time())
 
     def kill(self, fence: int) -> None:
         """Have it ended at once."""
@@ -231,7 +234,7 @@ class Processes:
 
     def _ask(self, fence: int, **changes: Any) -> None:
         path = self._path(fence, "asked.json")
-        guard.write(path, {**(guard.loaded(path) or {}), **changes})
+        write(path, {**(loaded(path) or {}), **changes})
         with suppress(OSError):  # nobody listens: it has ended meanwhile
             wake = os.open(self._path(fence, "wake"), os.O_WRONLY | os.O_NONBLOCK)
             try:
@@ -243,7 +246,7 @@ class Processes:
         """Put its folder aside: what is left in it is its log."""
         (self.attempts / str(fence)).rename(self.ended / str(fence))
         self._orders.pop(fence, None)
-        self._exits.pop(fence, None)
+        self._over.pop(fence, None)
 
     def _path(self, fence: int, name: str) -> str:
         return str(self.attempts / str(fence) / name)
@@ -259,10 +262,11 @@ def _spawn(folder: Path, lock: int) -> int:
     """Start the guard of a folder, in a session of its own; its number."""
     errors = os.open(folder / "guard.err", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     nothing = os.open(os.devnull, os.O_RDONLY)
+    arguments = [_SOURCE, str(folder), str(_LOCK_FD)]
     try:
         return os.posix_spawn(
             sys.executable,
-            [sys.executable, "-I", "-S", "-X", "utf8", _GUARD, str(folder), str(_LOCK_FD)],
+            [sys.executable, "-I", "-S", "-X", "utf8", "-c", _GUARD, *arguments],
             {},
             file_actions=[
                 (os.POSIX_SPAWN_DUP2, nothing, 0),
@@ -277,6 +281,18 @@ def _spawn(folder: Path, lock: int) -> int:
     finally:
         os.close(errors)
         os.close(nothing)
+
+
+def _ended(one: Process, outcome: dict[str, Any]) -> Process:
+    """The entry of a process that has ended."""
+    return altered(
+        one,
+        run_ms=outcome["run_ms"],
+        saved_ms=outcome["saved_ms"],
+        exit=Exit(outcome["exit"]),
+        exit_code=outcome["exit_code"],
+        result=outcome["result"],
+    )
 
 
 def _piece(told: list[Any]) -> Piece:

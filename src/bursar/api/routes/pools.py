@@ -1,6 +1,7 @@
 """Routes for pools and their nodes: registering, reporting, logs, and looking at them."""
 
 import asyncio
+from functools import partial
 from typing import Annotated, Final
 
 from fastapi import APIRouter, Path, Query, Request, Response
@@ -175,13 +176,16 @@ async def _answered(
     """The answer to a report; it waits for news of the node, unless it brings some itself."""
     loop, news = asyncio.get_running_loop(), asyncio.Event()
     assert service.pools is not None
-    with service.pools.news(keeper.id, told.node, lambda: loop.call_soon_threadsafe(news.set)):
+    call = partial(loop.call_soon_threadsafe, news.set)
+    with service.pools.news(keeper.id, told.node, call) as waiting:
         orders = await asyncio.wrap_future(keeper.report(told))
-        if orders is None or wait_ms == 0 or _is_news(told, orders):
+        if orders is None or wait_ms == 0 or waiting.in_vain or _is_news(told, orders):
             return orders
         try:
             await asyncio.wait_for(news.wait(), wait_ms / 1_000)
         except TimeoutError:
+            return orders
+        if waiting.in_vain:
             return orders
         return await asyncio.wrap_future(keeper.answer(told))
 

@@ -100,7 +100,7 @@ def _keys(operator: Client, org: Org) -> Keys:
 
 def _key(operator: Client, org: Org, name: str, scopes: list[str]) -> str:
     """A key of an org, the same however often it is asked for."""
-    request = f"bursar:demo:key:{name}"
+    request = f"up:demo:key:{name}"
     ask = {
         "id": made_id(org.id, request, "key", 0),
         "name": name,

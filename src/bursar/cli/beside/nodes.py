@@ -57,14 +57,14 @@ def described(nodes: Sequence[Node]) -> str:
 
 def begin_pool(operator: Client) -> None:
     """Have the pool that the nodes are of."""
-    operator.post("/v1/pools", {"id": POOL}, key=f"bursar:pool:{POOL}")
+    operator.post("/v1/pools", {"id": POOL}, key=f"up:pool:{POOL}")
 
 
 def program_of(node: Node, operator: Client, state: Path) -> Program:
     """The agent of a node, with a key for that node alone; its folder is kept in `state`."""
     folder = state / FOLDER / node.name
     place = f"{POOL}/{node.name}"
-    request = f"bursar:node:{place}"
+    request = f"up:node:{place}"
     ask = {
         "id": made_id(DEPLOYMENT, request, "key", 0),
         "name": f"node {place}",

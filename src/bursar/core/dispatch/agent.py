@@ -41,6 +41,7 @@ class Process:
     run_ms: int = 0
     saved_ms: int = 0  # up to where its work is kept: not what a checkpoint takes (M2)
     stopping: bool = False
+    asked_ms: int | None = None  # what it had run when it was asked to
     exit: Exit | None = None
     exit_code: int | None = None
     result: str | None = None  # what it has left, as JSON
@@ -136,6 +137,7 @@ def _reading(one: Process) -> Reading:
         fence=one.fence,
         run_ms=one.run_ms,
         saved_ms=one.saved_ms,
+        asked_ms=one.asked_ms,
         exit=Exit.GONE if cut_off else one.exit,
         exit_code=one.exit_code,
         result=one.result,

@@ -178,10 +178,8 @@ def _close(work: Work, lease: Lease, why: Why) -> None:
         lease = altered(lease, started_at=lease.leased_at)
         say_start(work, lease, job)
         job = job_of(work, lease)
-    end_class, own = CLASSES[why], _is_own(lease, why)
-    kept_ms: int | None = min(part.saved_ms for part in lease.parts)
-    if own or kept_ms == lease.run_ms:
-        kept_ms = None
+    end_class, own = CLASSES[why], _is_own(why)
+    kept_ms = _kept_ms(lease, why, own=own)
     ran_ms = lease.run_ms if kept_ms is None else kept_ms
     price = usage_price(rate_of(job, lease.gpu_type), job.ask.milli_gpus, ran_ms)
     job = altered(job, ran_ms=job.ran_ms + ran_ms, used=job.used + price)
@@ -193,7 +191,7 @@ def _close(work: Work, lease: Lease, why: Why) -> None:
         altered(
             lease,
             ended_at=work.now,
-            ends_at=min(work.now, last) if own else lease.leased_at,
+            ends_at=min(work.now, last) if own and kept_ms is None else lease.leased_at,
             told_ms=lease.run_ms,
             why=why,
             kept_ms=kept_ms,
@@ -214,13 +212,22 @@ def _close(work: Work, lease: Lease, why: Why) -> None:
     )
 
 
-def _is_own(lease: Lease, why: Why) -> bool:
-    """Whether a job pays for all that an attempt ran, kept or lost (M3).
+def _is_own(why: Why) -> bool:
+    """Whether a job pays for what an attempt lost: also who made room for its own org (M3)."""
+    return is_own(CLASSES[why]) or why is Why.MADE_ROOM
 
-    Who made room for its own org pays for what it lost; but not for a checkpoint that we asked for.
+
+def _kept_ms(lease: Lease, why: Why, *, own: bool) -> int | None:
+    """How far an attempt's work is paid for; None if all of it is (M3).
+
+    Up to its last checkpoint, unless the job pays for what it lost; and not for what it ran once we
+    had asked it to make room (M2).
     """
-    stopped = all(part.exit is Exit.STOPPED for part in lease.parts)
-    return is_own(CLASSES[why]) or (why is Why.MADE_ROOM and not stopped)
+    kept_ms = lease.run_ms if own else min(part.saved_ms for part in lease.parts)
+    if CLASSES[why] is EndClass.PREEMPTION:
+        asked = (part.asked_ms for part in lease.parts if part.asked_ms is not None)
+        kept_ms = min((kept_ms, *asked))
+    return kept_ms if kept_ms < lease.run_ms else None
 
 
 def _exit_code(lease: Lease) -> int | None:

@@ -8,14 +8,14 @@ is gone, and the cluster is changed where it says otherwise.
 from collections.abc import Iterable
 from typing import Final
 
-from bursar.core.dispatch.ends import GRACE
-from bursar.core.dispatch.life import LIVE, State
+from bursar.core.dispatch.ends import GRACE, affords, run_ms_max
+from bursar.core.dispatch.life import LIVE, WAITING, State
 from bursar.core.dispatch.pool import is_usable
 from bursar.core.dispatch.state import JobKey, Lease, Machine, Pool, Queued, name_of
 from bursar.core.ids import JobId
 from bursar.core.instant import MILLISECOND, Instant
 from bursar.core.scheduling.cluster import Cluster
-from bursar.core.scheduling.jobs import Job, Path, Running
+from bursar.core.scheduling.jobs import Job, Path, Running, Shape
 from bursar.core.scheduling.machines import Node, NodeId, NodeState
 from bursar.core.scheduling.policy import Policy
 from bursar.core.scheduling.typical import Typical
@@ -31,6 +31,7 @@ class Follower:
         self.cluster = Cluster(policy, now)
         self._nodes: dict[NodeId, tuple[Node, bool]] = {}  # and whether it can be used
         self._attempts: dict[JobId, int] = {}  # fences of what runs
+        self._waits: dict[JobId, Job] = {}  # what waits, as it was described
         self._typical = Typical()
 
     def follow(self, pool: Pool, keys: Iterable[JobKey], now: Instant) -> bool:
@@ -67,17 +68,39 @@ class Follower:
             del self._attempts[name]
             cluster.end(name)
             changed = True
-        if name in cluster.waiting and job.state is not State.QUEUED:
-            cluster.withdraw(name)
-            changed = True
-        if job.state is State.QUEUED and name not in cluster.waiting:
-            cluster.queue(described(job))
-            changed = True
-            if not job.attempt:
-                self._count(job)
+        if job.state is not State.QUEUED:
+            self._waits.pop(name, None)
+            if name in cluster.waiting:
+                cluster.withdraw(name)
+                changed = True
+        if job.state is State.QUEUED:
+            changed = self._follow_wait(job, name) or changed
         if job.state in LIVE:
             changed = self._follow_lease(job, pool.leases[job.fence or 0]) or changed
         return changed
+
+    def _follow_wait(self, job: Queued, name: JobId) -> bool:
+        """A job waits; more may have been set aside for it since it was described."""
+        cluster, new = self.cluster, described(job)
+        old = cluster.waiting.get(name)
+        if old is None:
+            if not job.attempt:
+                self._count(job)
+        elif new == self._waits[name]:
+            return False
+        else:
+            cluster.withdraw(name)
+        self._waits[name] = new
+        dated = old or new
+        cluster.queue(
+            altered(
+                new,
+                promised_since=dated.promised_since,
+                promised_at=dated.promised_at,
+                promised_on=dated.promised_on,
+            )
+        )
+        return True
 
     def _count(self, job: Queued) -> None:
         """Count a job that was not known among those typically seen."""
@@ -104,7 +127,7 @@ def described(queued: Queued) -> Job:
     every = spec.program.checkpoint_every_ms * MILLISECOND
     return Job(
         id=name_of(queued.key),
-        shape=spec.shape,
+        shape=_shape(queued),
         path=share_path(queued),
         prices=ask.rates,
         run_max=max(queued.left_ms, 1) * MILLISECOND,
@@ -118,6 +141,20 @@ def described(queued: Queued) -> Job:
         stopped_at=queued.stopped_at,
         attained=queued.used,
     )
+
+
+def _shape(queued: Queued) -> Shape:
+    """What it needs, on the types on which its credits last for as long as it may still run.
+
+    What is set aside was trimmed when it first started, to what it needs on that type. If they last
+    on none, as when more is set aside from time to time, wherever it can run at all.
+    """
+    shape = queued.ask.spec.shape
+    if queued.state not in WAITING:
+        return shape
+    lasting = tuple(one for one in shape.types if run_ms_max(queued, one) >= queued.left_ms)
+    types = lasting or tuple(one for one in shape.types if affords(queued, one))
+    return altered(shape, types=types)
 
 
 def share_path(queued: Queued) -> Path:

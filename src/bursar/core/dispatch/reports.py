@@ -40,6 +40,7 @@ class Reading:
     fence: int
     run_ms: int
     saved_ms: int = 0
+    asked_ms: int | None = None  # what it had run when it was asked to stop
     exit: Exit | None = None
     exit_code: int | None = None
     result: str | None = None  # what the process has left, as JSON
@@ -150,6 +151,8 @@ def _read(work: Work, lease: Lease, part: Part, told: Reading) -> None:
         part = altered(part, saved_ms=saved_ms, exit=ended)
         if in_time:  # a result counts with the right to it only (S9)
             part = altered(part, exit_code=told.exit_code, result=told.result)
+            if part.asked_ms is None:
+                part = altered(part, asked_ms=told.asked_ms)
         lease = with_part(lease, part)
     lease = altered(lease, run_ms=proven, clamped=clamped)
     if told.exit is not Exit.GONE or told.run_ms:

@@ -106,6 +106,7 @@ class Part:
     piece: Piece
     until: Instant
     saved_ms: int = 0  # where its last checkpoint was
+    asked_ms: int | None = None  # how long its process had run when it was asked to stop
     exit: Exit | None = None  # its process has ended, or must have
     exit_code: int | None = None
     result: str | None = None  # what its process has left, as JSON

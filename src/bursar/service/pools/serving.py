@@ -35,7 +35,15 @@ LOOK_S: Final = 5.0  # between two looks for pools that others have begun
 
 _log = logging.getLogger(__name__)
 
-News = Callable[[], object]  # called when there is something new for a node; must do little
+Call = Callable[[], object]  # when there is something new for a node; must do little
+
+
+class Waiting:
+    """Somebody who waits for news of a node."""
+
+    def __init__(self, call: Call) -> None:
+        self.call = call
+        self.in_vain = False  # another waits in its place, or the process stops
 
 
 class Pools:
@@ -50,8 +58,8 @@ class Pools:
         self._who: Final = f"{socket.gethostname()}/{os.getpid()}/{uuid4().hex[:8]}"
         self._keepers: dict[PoolId, PoolKeeper] = {}
         self._leading: dict[PoolId, Leading] = {}
-        self._news: dict[tuple[PoolId, NodeId], dict[int, News]] = {}
-        self._numbers = 0
+        self._waiting: dict[tuple[PoolId, NodeId], Waiting] = {}  # the last to come
+        self._leaving = False
         self._lock = threading.RLock()
         self._open = ExitStack()
         self._stopped = threading.Event()
@@ -122,24 +130,44 @@ class Pools:
         self._relaying.from_pool(pool)
 
     @contextmanager
-    def news(self, pool: PoolId, node: NodeId, call: News) -> Iterator[None]:
-        """Let somebody be called, for as long as this lasts, when there are news for a node."""
+    def news(self, pool: PoolId, node: NodeId, call: Call) -> Iterator[Waiting]:
+        """Let somebody be called, for as long as this lasts, when there are news for a node.
+
+        Whoever came before waits in vain: what it would be told is known by then.
+        """
+        waiting = Waiting(call)
         with self._lock:
-            self._numbers += 1
-            number = self._numbers
-            self._news.setdefault((pool, node), {})[number] = call
+            before = self._waiting.get((pool, node))
+            self._waiting[pool, node] = waiting
+            waiting.in_vain = self._leaving
+        if before is not None:
+            _let_go(before)
         try:
-            yield
+            yield waiting
         finally:
             with self._lock:
-                del self._news[pool, node][number]
+                if self._waiting.get((pool, node)) is waiting:
+                    del self._waiting[pool, node]
 
     def ordered(self, pool: PoolId, nodes: frozenset[NodeId]) -> None:
         """There are news for nodes."""
         with self._lock:
-            calls = [call for node in nodes for call in self._news.get((pool, node), {}).values()]
-        for call in calls:
-            call()
+            found = [self._waiting[pool, node] for node in nodes if (pool, node) in self._waiting]
+        for one in found:
+            one.call()
+
+    def let_go(self) -> None:
+        """The process is about to stop: nobody is to wait any more."""
+        with self._lock:
+            self._leaving = True
+            found = list(self._waiting.values())
+        for one in found:
+            _let_go(one)
+
+
+def _let_go(waiting: Waiting) -> None:
+    waiting.in_vain = True
+    waiting.call()
 
 
 class _Heard:

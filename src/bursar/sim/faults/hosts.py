@@ -67,6 +67,7 @@ class Task:
             run_ms=run_ms,
             saved_ms=self.saved_ms if self.exit is not None else self.saved(run_ms),
             stopping=self.asked_ms is not None,
+            asked_ms=self.asked_ms,
             exit=self.exit,
         )
 

@@ -125,6 +125,7 @@ create table lease_parts (
     until        bigint not null,
     run_ms       bigint not null,
     saved_ms     bigint not null,
+    asked_ms     bigint,
     exit         text,
     exit_code    integer,
     result       text,

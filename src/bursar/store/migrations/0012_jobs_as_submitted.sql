@@ -32,9 +32,10 @@ alter table jobs
     add constraint jobs_bounds_are_amounts check (run_ms >= 0 and max_cost >= 0),
     add constraint jobs_count_steps check (steps >= 0);
 
--- What is shown to people, the newest first; and those that are not over. The first condition holds for
+-- What is shown to people, the newest first; those that are not over; those to be topped up. The first condition holds for
 -- all: it keeps the index from being taken where the primary key is meant.
 create index jobs_latest on jobs (org_id, submitted_at, job_id) where submitted_at >= 0;
+create index jobs_rolling on jobs (org_id, job_id) where rolling and ended_at is null;
 create index jobs_alive on jobs (org_id, submitted_at, job_id) where ended_at is null;
 
 -- Every step of a job's life, as its org came to know of it.
@@ -60,3 +61,5 @@ grant select, insert on job_steps to bursar_service;
 alter table job_steps enable row level security;
 create policy tenant on job_steps to bursar_service
     using ((org_id || '') = any ((select nullif(current_setting('bursar.orgs', true), '')::text[])::text[]));
+
+insert into duties (duty, holder, until, done_at) values ('rolling holds', '', 0, 0);

@@ -78,7 +78,9 @@ PARTS: Final = Table(
         "place: integer, gpus: integer[], slots: integer, cpu_milli ram_mib: bigint, "
         "leased_at: bigint"
     ),
-    _columns("until run_ms saved_ms: bigint, exit: text, exit_code: integer, result: text"),
+    _columns(
+        "until run_ms saved_ms asked_ms: bigint, exit: text, exit_code: integer, result: text"
+    ),
 )
 TABLES: Final = (NODES, QUEUE, LEASES, PARTS)
 _AS_TEXT: Final = ("json", "bigint[]", "integer[]")  # arrays of arrays would be flattened
@@ -232,7 +234,8 @@ def part_values(lease: Lease, part: Part) -> Values:
     So the largest of the parts' is the lease's: it was proven by one of them.
     """
     run_ms = min(lease.run_ms, provable_ms(lease.leased_at, part.until))
-    return part.until, run_ms, part.saved_ms, _text(part.exit), part.exit_code, part.result
+    exited = _text(part.exit), part.exit_code, part.result
+    return part.until, run_ms, part.saved_ms, part.asked_ms, *exited
 
 
 def new_part_values(lease: Lease, place: int) -> Values:
@@ -247,11 +250,12 @@ def new_part_values(lease: Lease, place: int) -> Values:
 def part_of(row: Row) -> tuple[Part, int]:
     """The part of a row, and the run time that is proven."""
     _, node, _, gpus, slots, cpu_milli, ram_mib, _, until, run_ms, saved_ms, *rest = row
-    exited, exit_code, result = rest
+    asked_ms, exited, exit_code, result = rest
     return Part(
         piece=Piece(NodeId(node), tuple(gpus), slots, cpu_milli, ram_mib),
         until=until,
         saved_ms=saved_ms,
+        asked_ms=asked_ms,
         exit=None if exited is None else Exit(exited),
         exit_code=exit_code,
         result=result,

@@ -3,7 +3,7 @@
 Alfa    every so often it wants most of the pool at once: a gang over two nodes, a whole node,
         some short and urgent ones. Its tier has a floor of 70 %, so others have to make room.
 Bravo   always has more to run than there is room for, and fills what the others leave.
-Charlie small jobs, many of which fail; its team has a budget that it runs into now and then.
+Charlie small jobs, many of which fail, and now and then one that its team's budget forbids.
 """
 
 from collections.abc import Callable
@@ -118,6 +118,13 @@ def _bravo(chance: Random) -> Wish:
 
 
 def _charlie(chance: Random) -> Wish:
+    if chance.random() < 0.06:  # its team's budget says no
+        night = 8 * 3_600
+        command = programs.train(2 * night)
+        return Wish(
+            name="all night", project="toy-model", command=command, gpus=8, likely_s=night,
+            most_s=night,
+        )  # fmt: skip
     seconds = chance.randint(8, 30)
     fails = chance.random() < 0.3
     return Wish(

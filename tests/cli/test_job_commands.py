@@ -1,0 +1,247 @@
+"""Jobs at the command line: submitted, listed, watched, cancelled."""
+
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from bursar.cli.commands.submit import gpus_of, pairs, variables
+from bursar.cli.following import bar, step_told
+from bursar.core.messages import Why
+from bursar.store.pools.loading import add_pool
+from tests.api.calling import PROGRAM, RANDOM_ID, within
+from tests.api.pooling import POOL, Pool, pooling
+from tests.cli.test_client_commands import (  # noqa: F401 (fixtures)
+    Running,
+    Shell,
+    _alone,
+    funded,
+    operator,
+    running,
+)
+from tests.databases import connected
+
+HELD = "5.013888 cr"  # two H100 at 2.5 for an hour and ten seconds
+LEFT = "94.986112 cr"
+
+
+@pytest.fixture(scope="module")
+def pool(running: Running) -> Iterator[Pool]:  # noqa: F811 (a fixture)
+    url = running.process.database_url
+    with connected(url) as connection:
+        add_pool(connection, POOL)
+    with pooling(url) as found:
+        yield found
+
+
+@pytest.fixture
+def shell(funded: Shell, pool: Pool) -> Shell:  # noqa: F811 (a fixture)
+    """Somebody whose org has 100 credits, prices and a pool."""
+    funded.environment["BURSAR_ACCOUNT"] = funded.account
+    return funded
+
+
+ASKED = ("--gpus", "2xH100", "--max-run", "1h", "--pool", POOL)
+
+
+def submitted(shell: Shell, *more: str) -> Any:
+    words = ("submit", *ASKED, "--yes", *more, "-o", "json", "--", "python", "train.py", "--fast")
+    return json.loads(shell.says(*words))
+
+
+def at_a_terminal(shell: Shell, *words: str, typed: str = "") -> tuple[int, str]:
+    """The status and the output of a command whose user sits at a terminal."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, *words],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env={**os.environ, **shell.environment, "TERM": "xterm"},
+        close_fds=True,
+    )
+    os.close(theirs)
+    os.write(ours, typed.encode())
+    found = b""
+    while True:
+        try:
+            part = os.read(ours, 65_536)
+        except OSError:  # the other end is closed
+            break
+        if not part:
+            break
+        found += part
+    os.close(ours)
+    return process.wait(), found.decode()
+
+
+# Submitting
+
+
+def test_a_dry_run_shows_gpus_rate_hold_and_what_is_left(shell: Shell) -> None:
+    """Nothing is held; what would be refused exits so (B1)."""
+    told = shell.says("submit", *ASKED, "--likely", "30m", "--dry-run", "--", "true")
+
+    for line in (
+        r"verdict +it can be submitted",
+        r"gpus +2 × H100",
+        r"rate +5\.00 cr an hour",
+        r"runs at most +1h",
+        rf"held +{re.escape(HELD)}",
+        r"likely +2\.50 cr",
+        r"spendable +100\.00 cr",
+        rf"left after that +{re.escape(LEFT)}",
+        rf"pool +{POOL}",
+    ):
+        assert re.search(rf"(?m)^{line}$", told), (line, told)
+    assert "none" in shell.says("jobs")
+    dear = shell.run("submit", *ASKED[:2], "--max-run", "2d", "--dry-run", "--", "true")
+    assert (4, "insufficient_credits" in dear.stdout) == (dear.exit_code, True)
+
+
+def test_a_job_is_submitted_shown_listed_and_cancelled(shell: Shell) -> None:
+    job = submitted(
+        shell, "--label", "team=vision", "--env", "A=1", "--class", "7", "--max-cost", "6"
+    )
+
+    assert ("queued", 5_013_888) == (job["state"], job["held_micros"])
+    whole = shell.json("job", job["id"])
+    assert (["python", "train.py", "--fast"], {"team": "vision"}, ["A"], 7, 6_000_000) == (
+        *(whole["command"], whole["labels"], whole["env_names"]),
+        *(whole["priority_class"], whole["max_cost_micros"]),
+    )
+    listed = shell.says("jobs", "--alive", "--label", "team=vision")
+    assert re.search(rf"{job['id']} +queued +submitted .* {re.escape(HELD)}", listed), listed
+    assert "none" in shell.says("jobs", "--state", "succeeded")
+    assert {"id": job["id"], "cancelling": True} == shell.json("cancel", job["id"])
+    assert within(30, lambda: shell.json("job", job["id"])["state"] == "cancelled")
+    shell.fails(3, "job", RANDOM_ID)
+
+
+def test_who_is_not_there_to_be_asked_says_yes(shell: Shell) -> None:
+    """Nothing is spent by accident."""
+    told = shell.fails(2, "submit", *ASKED, "--", "true")
+
+    assert "say --yes" in told
+    assert "none" in shell.says("jobs")
+
+
+def test_who_sits_at_a_terminal_is_shown_the_price_and_asked(shell: Shell) -> None:
+    status, told = at_a_terminal(shell, "submit", *ASKED, "--", "true", typed="n\n")
+    assert (0, True) == (status, f"left after that  {LEFT}" in told.replace("\r", ""))
+    assert "none" in shell.says("jobs")
+    status, told = at_a_terminal(shell, "submit", *ASKED, "--", "true", typed="y\n")
+    assert (0, True) == (status, "bursar watch " in told)
+    assert 1 == len(shell.json("jobs")["items"])
+    status, told = at_a_terminal(shell, "submit", *ASKED, "--max-cost", "1", "--", "true")
+    assert (4, True) == (status, "max_cost_exceeded" in told)
+
+
+def test_a_request_under_a_name_has_one_effect(shell: Shell) -> None:
+    first = submitted(shell, "--idempotency-key", "mine")
+
+    assert first == submitted(shell, "--idempotency-key", "mine")
+    assert 1 == len(shell.json("jobs")["items"])
+
+
+# Watching
+
+
+def test_a_job_is_followed_to_its_end(shell: Shell, pool: Pool) -> None:
+    """Each step on a line; the status says whether it succeeded."""
+    good, bad = submitted(shell)["id"], submitted(shell)["id"]
+    for job, why in ((good, Why.FINISHED), (bad, Why.FAILED)):
+        told = pool.about(shell.org, job)
+        told.started()
+        told.ended(why, 1_800, exit_code=int(why is Why.FAILED))
+
+    lines = shell.says("watch", good).splitlines()
+    assert [
+        ["queued", "submitted"],
+        ["running", "started"],
+        ["succeeded", "finished"],
+    ] == [line.split()[3:5] for line in lines]
+    assert lines[-1].endswith("attempt 1  H100  exit code 0  spent 2.50 cr")
+    failed = shell.run("watch", bad)
+    assert (1, True) == (failed.exit_code, "exit code 1" in failed.stdout)
+    events = [json.loads(line) for line in shell.says("watch", good, "-o", "json").splitlines()]
+    assert {"step", "spent"} == {one["event"] for one in events}
+
+
+def test_at_a_terminal_a_bar_shows_what_is_spent_and_held(shell: Shell, pool: Pool) -> None:
+    job = submitted(shell)["id"]
+    told = pool.about(shell.org, job)
+    told.started()
+    told.ended(Why.FINISHED, 1_800)
+    status, shown = at_a_terminal(shell, "watch", job)
+
+    assert 0 == status
+    assert "░] 0.00 cr of 5.013888 cr" in shown
+    assert "\033[1;32msucceeded" in shown
+
+
+def test_a_job_that_is_not_there_cannot_be_watched(shell: Shell) -> None:
+    assert "There is no such job" in shell.fails(3, "watch", RANDOM_ID)
+
+
+# What is typed and shown
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("H100", {"types": ["H100"], "count": 1}),
+        ("2xH100", {"types": ["H100"], "count": 2}),
+        ("8xH100,A100", {"types": ["H100", "A100"], "count": 8}),
+        ("0.25xH100", {"types": ["H100"], "fraction_milli": 250}),
+        ("1.0xL4", {"types": ["L4"], "fraction_milli": 1_000}),
+    ],
+)
+def test_gpus_are_typed_briefly(typed: str, meant: dict[str, Any]) -> None:
+    assert meant == gpus_of(typed)
+
+
+@pytest.mark.parametrize("typed", ["", "1.5xH100", "0.0xH100", "xH100", "2xH100,"])
+def test_gpus_that_make_no_sense_are_told(shell: Shell, typed: str) -> None:
+    told = shell.fails(2, "submit", "--gpus", typed, "--max-run", "1h", "--", "true")
+
+    assert "--gpus" in told
+
+
+def test_variables_and_labels_have_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HERE", "x=y")
+
+    assert {"A": "1", "HERE": "x=y"} == variables(["A=1", "HERE"])
+    assert {"a": ""} == pairs(["a="], "--label")
+    assert (None, None) == (variables(None), pairs([], "--label"))
+
+
+@pytest.mark.parametrize("more", [("--env", "NOT_HERE"), ("--label", "a"), ("--label", "=b")])
+def test_a_pair_that_lacks_a_half_is_told(shell: Shell, more: tuple[str, str]) -> None:
+    assert "NAME=VALUE" in shell.fails(2, "submit", *ASKED, *more, "--yes", "--", "true")
+
+
+def test_a_bar_is_as_long_as_what_was_spent() -> None:
+    assert f"[{'░' * 24}] 0.00 cr of 0.00 cr" == bar(0, 0)
+    assert f"[{'█' * 6}{'░' * 18}] 1.00 cr of 4.00 cr" == bar(1_000_000, 3_000_000)
+    assert f"[{'█' * 24}] 1.00 cr of 1.00 cr" == bar(1_000_000, 0)
+
+
+def test_a_step_before_any_attempt_is_brief() -> None:
+    step = {
+        "at": "2026-11-16T12:00:00.000000Z",
+        "state": "queued",
+        "why": "submitted",
+        "attempt": 0,
+        "gpu_type": None,
+        "exit_code": None,
+        "spent_micros": 0,
+    }
+
+    assert step_told(step).endswith("queued          submitted  spent 0.00 cr")
