@@ -32,7 +32,7 @@ help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
 
 .PHONY: run
-run: .venv/.installed ## start the service with three orgs to look at; stop with Ctrl-C
+run: .venv/.installed ## start everything: service, four nodes, three tenants with jobs; stop with Ctrl-C
 	@$(BIN)/bursar up --demo --port $(PORT)
 
 .PHONY: test

@@ -96,7 +96,7 @@ def test_what_is_being_built_is_shown() -> None:
         ("L1", "::test_", "::test_no_such_", "L1: no test"),
         ("L1", "`tests/", "`tests/nowhere/", "L1: no test"),
         ("L1", "<br>", f"<br>{NOT_YET}<br>", "L1: shown, and not yet"),
-        ("S17", NOT_YET, "soon", "S17: shown by nothing"),
+        ("S16", NOT_YET, "soon", "S16: shown by nothing"),
     ],
 )
 def test_a_wrong_row_is_found(id: str, old: str, new: str, want: str) -> None:

@@ -158,6 +158,7 @@ def test_a_service_that_is_down_is_waited_for(office: OverHttp, state: Path) -> 
     [
         (("--gpus", "8 cards"), "write 8xH100"),
         (("--run-as", "nobody-of-that-name"), "there is no user"),
+        (("--server", "http://bursar.example.com"), "the key could be read on its way"),
     ],
 )
 def test_what_makes_no_sense_is_told(

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from bursar.agent.clock import running_time
-from bursar.agent.local import guard
+from bursar.agent.local import guard, processes
 from bursar.core.dispatch.agent import Process
 from bursar.core.dispatch.state import Exit
 from bursar.core.instant import MINUTE, SECOND
@@ -20,21 +20,24 @@ from bursar.core.scheduling.machines import Piece
 from tests.agent.nodes import N1, Bench, eventually, is_running, order, python
 
 SLEEPS = python("import time\nprint('up', flush=True)\ntime.sleep(600)")
-# Saves on SIGUSR1 and on SIGTERM, then ends as its argument says.
+# Saves on SIGUSR1 and on SIGTERM, then ends as its argument says. Handlers of Python can be
+# interrupted by each other: they only take note.
 SAVES = """
 import os, signal, sys, time
-def save(number, frame):
-    path = os.environ["BURSAR_CHECKPOINT_DIR"] + "/saved"
-    open(path + ".new", "w").close()
-    os.replace(path + ".new", path)
-    print("saved on", signal.Signals(number).name, flush=True)
-    if number == signal.SIGTERM:
-        sys.exit(int(sys.argv[1]))
-signal.signal(signal.SIGUSR1, save)
-signal.signal(signal.SIGTERM, save)
+asked = []
+for number in signal.SIGUSR1, signal.SIGTERM:
+    signal.signal(number, lambda number, frame: asked.append(signal.Signals(number).name))
 print("up", flush=True)
 while True:
     time.sleep(0.01)
+    while asked:
+        path = os.environ["BURSAR_CHECKPOINT_DIR"] + "/saved"
+        open(path + ".new", "w").close()
+        os.replace(path + ".new", path)
+        names, asked = asked, []
+        print("saved on", *sorted(names), flush=True)
+        if "SIGTERM" in names:
+            sys.exit(int(sys.argv[1]))
 """
 
 
@@ -120,11 +123,11 @@ def test_it_knows_who_it_is_and_which_gpus_it_has(
 ) -> None:
     """It has the job's variables and nothing of the agent's that is not plain (K32)."""
     monkeypatch.setenv("BURSAR_KEY", "a secret")
-    source = "import json, os; print(json.dumps([dict(os.environ), os.getcwd()]))"
+    source = "import json, os; print(json.dumps([dict(os.environ), os.getcwd(), os.nice(0)]))"
     env = (("MODEL", "large"), ("CUDA_VISIBLE_DEVICES", "0,1,2"), ("BURSAR_FENCE", "99"))
     fence = bench.run(order(7, *python(source), gpus=(2, 5), env=env))
     bench.ended(fence)
-    found, cwd = json.loads(bench.log(fence))
+    found, cwd, niceness = json.loads(bench.log(fence))
     folder = bench.processes.attempts / "7"
 
     assert "BURSAR_KEY" not in found
@@ -136,6 +139,7 @@ def test_it_knows_who_it_is_and_which_gpus_it_has(
         for name in ("ORG_ID", "JOB_ID", "ATTEMPT", "FENCE", "NODE", "NODES", "NODE_RANK")
     )
     assert (str(folder / "work"),) * 2 == (cwd, found["HOME"])
+    assert os.nice(0) == niceness, "only its guard is in a hurry"
 
 
 def test_what_it_is_told_is_data_and_never_a_shell_s(bench: Bench) -> None:
@@ -177,7 +181,8 @@ def test_a_process_saves_its_work_when_it_is_asked_to_stop(
     one = bench.ended(fence)
 
     assert (exit, code, True) == (one.exit, one.exit_code, one.stopping)
-    assert ["saved on SIGTERM", "saved on SIGUSR1"] == sorted(bench.log(fence).splitlines()[1:])
+    told = bench.log(fence)
+    assert told.count("SIGTERM") == told.count("SIGUSR1") == 1, told
     assert 0 < one.saved_ms <= one.run_ms
 
 
@@ -273,6 +278,28 @@ def test_its_instant_can_be_moved_on(bench: Bench) -> None:
     bench.processes.prolong(brief, until)
     assert until == bench.processes.table()[brief].until
     assert Exit.DONE is bench.ended(brief).exit
+
+
+def test_a_full_disk_ends_nothing_that_runs(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is asked reaches the guard all the same; it is asked again while nobody can see that."""
+
+    def full(path: str, told: object, *, surely: bool = False) -> None:
+        raise OSError(28, "no space left")
+
+    until = running_time() + 2 * SECOND
+    longer = bench.run(order(1, *python("import time; time.sleep(4)")), until=until)
+    stops = bench.run(order(2, *python(SAVES, "75")))
+    bench.printed(stops, "up")
+    bench.begun(longer)
+    monkeypatch.setattr(processes, "write", full)
+    for _ in range(2):
+        with pytest.raises(OSError, match="no space"):
+            bench.processes.prolong(longer, running_time() + 10 * MINUTE)
+        with pytest.raises(OSError, match="no space"):
+            bench.processes.stop(stops, running_time() + 10 * MINUTE)
+
+    assert (Exit.STOPPED, 1) == (bench.ended(stops).exit, bench.log(stops).count("SIGTERM"))
+    assert Exit.DONE is bench.ended(longer).exit
 
 
 def test_what_comes_too_late_is_not_started(bench: Bench) -> None:

@@ -129,6 +129,8 @@ REQUESTS: Final[Mapping[str, Callable[[Ids], Asked]]] = {
     "jobs.get": lambda ids: get("read", f"/jobs/{ids['job']}"),
     "jobs.events": lambda ids: get("read", f"/jobs/{ids['job']}/events"),
     "jobs.result": lambda ids: get("read", f"/jobs/{ids['job']}/result"),
+    "top.jobs": lambda ids: get("read", f"/top/jobs?org_id={ids['org']}"),
+    "jobs.extend": lambda ids: Asked("spend", f"/jobs/{ids['job']}/extend", {"amount_micros": 1}),
     "jobs.cancel": lambda ids: Asked("spend", f"/jobs/{ids['job']}/cancel"),
     "jobs.why": lambda ids: get("read", f"/jobs/{ids['job']}/why"),
     "jobs.logs": lambda ids: get("read", f"/jobs/{ids['job']}/logs"),

@@ -7,10 +7,11 @@ from typing import Any
 import httpx2
 import pytest
 
-from bursar.core.messages import EndClass, Enqueue, Why
+from bursar.core.messages import EndClass, Enqueue, HoldGrew, Why
 from bursar.store.outbox import message_of
 from tests.api.calling import RANDOM_ID, Process, Tenant, new_id, refused, within
 from tests.api.pooling import POOL, Pool, pooling
+from tests.store.embedded.worlds import PATIENCE_S
 
 HOUR = 3_600
 H100 = 2_500_000  # micro-credits for a GPU-hour
@@ -402,6 +403,49 @@ def test_a_running_job_that_is_cancelled_is_stopping(funded: Tenant, pool: Pool)
     assert "expired" == shown(funded, late)["state"]
 
 
+def test_more_can_be_set_aside_for_a_job(funded: Tenant, pool: Pool) -> None:
+    """Its pool is told; the same key has one effect (L7, M5)."""
+    job = submitted(funded)["id"]
+    first = funded.caller.post(f"/jobs/{job}/extend", {"amount_micros": 500}, f"more-{job}")
+    again = funded.caller.post(f"/jobs/{job}/extend", {"amount_micros": 500}, f"more-{job}")
+
+    assert (200, FULL + 500) == (first.status_code, first.json()["open_micros"])
+    assert (first.content, "true") == (again.content, again.headers["idempotent-replayed"])
+    assert FULL + 500 == shown(funded, job)["held_micros"]
+    sql = "select body::text from org_outbox where org_id = %s and job_id = %s and n > 1"
+    [(body,)] = pool.connection.execute(sql, [funded.id, job]).fetchall()
+    assert HoldGrew(added=500, until=0) == message_of(body)
+    dear = funded.caller.post(f"/jobs/{job}/extend", {"amount_micros": 10**9})
+    refused(dear, 402, "insufficient_credits")
+    refused(
+        funded.caller.post(f"/jobs/{RANDOM_ID}/extend", {"amount_micros": 1}), 404, "job_unknown"
+    )
+
+
+@pytest.mark.parametrize(
+    ("what", "body"),
+    [
+        ("charge", {"amount_micros": 1}),
+        ("extend", {"amount_micros": 1}),
+        ("refund", {"amount_micros": 1}),
+        ("settle", {}),
+        ("release", {}),
+    ],
+)
+def test_the_hold_of_a_job_is_the_jobs_alone(
+    funded: Tenant, pool: Pool, what: str, body: dict[str, Any]
+) -> None:
+    """Who took it away would let the job run at others' cost (M1)."""
+    job = submitted(funded)["id"]
+
+    refused(funded.caller.post(f"/holds/{job}/{what}", body), 409, "hold_of_a_job")
+    assert FULL == shown(funded, job)["held_micros"]
+    told = pool.about(funded.id, job)
+    told.started()
+    told.ended(Why.FINISHED, 60)
+    refused(funded.caller.post(f"/holds/{job}/{what}", body), 409, "hold_closed")
+
+
 # Lists
 
 
@@ -442,6 +486,31 @@ def test_jobs_are_listed_the_newest_first_and_found_by_what_they_are(
     refused(own.get(f"/jobs/{first}"), 404, "job_unknown")
 
 
+def test_the_dearest_jobs_come_first(funded: Tenant, pool: Pool) -> None:
+    """Of those that are not over, by what they have spent, hold, or burn while they run (L15)."""
+    waits = submitted(funded, max_run_seconds=4 * HOUR)["id"]
+    runs = submitted(funded)["id"]
+    small = submitted(funded, gpus={"types": ["A100"]})["id"]
+    over = submitted(funded)["id"]
+    pool.about(funded.id, runs).started()
+    slow = pool.about(funded.id, small)
+    slow.started(gpu_type="A100")
+    slow.ran(HOUR // 2)
+    done = pool.about(funded.id, over)
+    done.started()
+    done.ended(Why.FINISHED, HOUR)
+
+    def top(by: str) -> list[tuple[str, int]]:
+        name = {"spent": "spent_micros", "held": "held_micros", "burn": "micros_per_hour"}[by]
+        found = funded.caller.get(f"/top/jobs?by={by}&limit=2").json()["items"]
+        return [(one["id"], one[name]) for one in found]
+
+    assert (small, A100 // 2) == top("spent")[0]
+    assert [(waits, price(H100, 2, 4 * HOUR + GRACE_S)), (runs, FULL)] == top("held")
+    assert [(runs, 2 * H100), (small, A100)] == top("burn")
+    refused(funded.caller.get("/top/jobs?by=x"), 422, "invalid_request")
+
+
 # Watching
 
 
@@ -450,7 +519,7 @@ class Watcher:
 
     def __init__(self, tenant: Tenant, job: str, **headers: str) -> None:
         key = tenant.caller.key
-        self._http = httpx2.Client(base_url=tenant.caller.url, timeout=20)
+        self._http = httpx2.Client(base_url=tenant.caller.url, timeout=PATIENCE_S)
         self._stream = self._http.stream(
             "GET",
             f"/v1/jobs/{job}/events",

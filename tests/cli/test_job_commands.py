@@ -150,6 +150,13 @@ def test_a_request_under_a_name_has_one_effect(shell: Shell) -> None:
     assert 1 == len(shell.json("jobs")["items"])
 
 
+def test_the_dearest_jobs_are_listed(shell: Shell) -> None:
+    job = submitted(shell)["id"]
+
+    assert re.search(rf"1  {job}  queued .* {re.escape(HELD)}", shell.says("top", "jobs"))
+    assert shell.json("top", "jobs", "--by", "held")["items"][0]["held_micros"] == 5_013_888
+
+
 # Watching
 
 

@@ -32,7 +32,7 @@ from bursar.core.scheduling.plan import carry_out
 from bursar.core.scheduling.policy import PAID, Policy
 from bursar.service.batch import Ask, Batch
 from bursar.service.jobs import Answers, Asked, Jobs, Submission
-from bursar.service.pools.keeper import Kept, PoolKeeper, at_once
+from bursar.service.pools.keeper import Deaf, Kept, PoolKeeper, at_once
 from bursar.service.relay import Relay
 from bursar.store.pools.loading import create_pool
 from bursar.store.reading import Connection, money_time
@@ -135,19 +135,6 @@ class Plan:
     requeues: int = 0
     withdrawn: bool = False  # as soon as it is submitted
     hold_for: int = DAY
-
-
-class Deaf:
-    """Nobody waits for anything: whoever plays comes round by itself."""
-
-    def changed(self) -> None:
-        """No matter."""
-
-    def told(self) -> None:
-        """No matter."""
-
-    def ordered(self, nodes: frozenset[NodeId]) -> None:
-        """No matter."""
 
 
 @dataclass

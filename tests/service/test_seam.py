@@ -15,13 +15,15 @@ from itertools import count
 
 import pytest
 
+from bursar.core.dispatch.reports import Orders, Reading
+from bursar.core.dispatch.state import Exit, Lease
 from bursar.core.ids import HoldId, JobId, UserId
 from bursar.core.instant import DAY, SECOND
-from bursar.core.leases import Denied
 from bursar.core.ledger.commands import AddUser, SetPolicy
 from bursar.core.ledger.values import OrgPolicy
-from bursar.core.messages import EndClass, Withdraw
+from bursar.core.messages import Withdraw
 from bursar.core.refusal import Code, Refusal
+from bursar.core.scheduling.machines import Node, NodeId
 from bursar.core.value import altered
 from bursar.service import relay
 from bursar.service.audit import Problem, verify
@@ -29,10 +31,9 @@ from bursar.service.batch import Answer, Ask
 from bursar.service.jobs import Jobs, JobUnknown, Submission, key_of, through
 from bursar.service.lanes import Busy, Limits
 from bursar.service.ledger import Ledger
-from bursar.service.pool import End, Lease, Placement, Pool, Renewed, Report
+from bursar.service.pools.keeper import PoolKeeper
 from bursar.service.relay import Relay
 from bursar.store.outbox import from_orgs, from_pool, message_text
-from bursar.store.pool import NewNode, PoolUnknown
 from bursar.store.reading import Connection, money_time
 from bursar.store.verifying import problems
 from bursar.store.verifying_seam import SEAM_CHECKS
@@ -42,7 +43,6 @@ from tests.databases import connected, migrated
 from tests.service.seam_chaos import Chaos
 from tests.service.seam_driver import (
     ISSUED,
-    LOST,
     PRICES,
     Clock,
     Driver,
@@ -55,7 +55,11 @@ from tests.service.seam_driver import (
     short_jobs,
 )
 
-NODES = (NewNode("n1", "a100", (1_000, 1_000)), NewNode("n2", "h100", (1_000, 1_000)))
+N1 = NodeId("n1")
+NODES = (
+    Node(id=N1, gpu_type="a100", gpus=2),
+    Node(id=NodeId("n2"), gpu_type="h100", gpus=1),
+)
 _NUMBERS = count(1)
 
 
@@ -88,7 +92,7 @@ def world(
     connection: Connection,
     plans: dict[str, Plan],
     clock: Clock,
-    nodes: tuple[NewNode, ...] = NODES[:1],
+    nodes: tuple[Node, ...] = NODES[:1],
 ) -> World:
     """An org and a pool of a test's own."""
     number = next(_NUMBERS)
@@ -105,13 +109,11 @@ def parts(connection: Connection, org: str) -> tuple[int, int, int]:
 
 
 STORY = {
-    "preempted": Plan(
-        tries=(Try(5_000, EndClass.PREEMPTION, kept_ms=3_000), Try(5_000)), requeues=1
-    ),
+    "preempted": Plan(tries=(Try(5_000, kept_ms=3_000, preempted=True), Try(5_000)), requeues=1),
     "withdrawn": Plan(withdrawn=True),
-    "lost": Plan(tries=(Try(5_000, LOST),)),
+    "lost": Plan(tries=(Try(5_000, None, kept_ms=2_000),), gpu_types=("h100",)),
 }
-SPENT = 3_000 + 5_000 + 5_000
+SPENT = 3_000 + 5_000 + 3 * 2_000
 
 
 def moved(connection: Connection, org: str, job: str) -> list[tuple[str, str, int, int]]:
@@ -132,6 +134,11 @@ def letters(connection: Connection, pool: str) -> list[str]:
     return [kind for (kind,) in connection.execute(sql, [pool])]
 
 
+def waiting(pool: PoolKeeper) -> int:
+    """How many jobs wait there."""
+    return pool.look(lambda known: len(known.waits))
+
+
 class Stage:
     """One job of a 1,000 s run on a GPU at one micro-credit a millisecond, done by hand."""
 
@@ -148,32 +155,33 @@ class Stage:
         self.connection = connection
         self.driver.submit()
 
-    def lease(self, slot: int = 0) -> Lease:
+    def lease(self) -> Lease:
         """Bring the job to its pool and give it a lease."""
         self.relay.round()
-        [given] = self.pool.lease([Placement(self.world.org, JobId("job"), "n1", (slot,))])
-        assert isinstance(given, Lease), given
-        return given
+        self.driver.report(N1)
+        self.driver.schedule()
+        [lease] = self.pool.look(lambda pool: [pool.leases[fence] for fence in pool.live])
+        return lease
 
     def later(self, seconds: int) -> None:
         """Let time pass."""
         self.clock.now += seconds * SECOND
 
-    def reports(self, fence: int, run_ms: int) -> Renewed | Denied:
+    def reports(self, fence: int, run_ms: int, exit: Exit | None = None, saved: int = 0) -> Orders:
         """The node reports."""
-        [answer] = self.pool.report("n1", [Report(fence, run_ms)])
-        return answer
+        reading = Reading(fence=fence, run_ms=run_ms, exit=exit, saved_ms=saved)
+        return self.driver.report(N1, reading)
 
-    def runs(self, fence: int, seconds: int, since: int = 0) -> None:
+    def runs(self, fence: int, seconds: int) -> None:
         """The job runs so long, reporting every ten seconds."""
-        for second in range(since, since + seconds + 1, 10):
-            assert isinstance(self.reports(fence, second * 1_000), Renewed)
-            if second < since + seconds:
+        for second in range(0, seconds + 1, 10):
+            assert self.reports(fence, second * 1_000).leases
+            if second < seconds:
                 self.later(10)
 
-    def ends(self, fence: int, end_class: EndClass, run_ms: int, kept: int | None = None) -> None:
+    def ends(self, fence: int, exit: Exit, run_ms: int, saved: int = 0) -> None:
         """The attempt ends."""
-        assert [None] == self.pool.end("n1", [End(fence, end_class, run_ms, kept)])
+        assert () == self.reports(fence, run_ms, exit, saved).leases
 
     def used(self) -> int:
         """What the job was charged."""
@@ -236,11 +244,11 @@ def test_from_hold_to_settlement(connection: Connection) -> None:
     """
     stage = Stage(connection)
     lease = stage.lease()
-    assert Lease(1, 1, T0 + 20 * SECOND, 1_000_000) == lease
+    assert (1, 1, 1_000_000) == (lease.fence, lease.attempt, lease.run_ms_max)
     stage.later(2)  # it takes two seconds to start
     stage.runs(lease.fence, 30)
     stage.later(5)
-    stage.ends(lease.fence, EndClass.USER, 33_500)
+    stage.ends(lease.fence, Exit.DONE, 33_500)
     assert ["Started", "RanSoFar", "RanSoFar", "RanSoFar", "Ended"] == letters(
         connection, stage.world.pool
     )
@@ -269,7 +277,11 @@ def test_readings_between_two_charges_are_kept_and_not_told(connection: Connecti
         stage.reports(lease.fence, 9_999)  # clamped to what can be true
 
     assert ["Started"] == letters(connection, stage.world.pool)
-    sql = "select run_ms, told_ms, clamped from readings where pool_id = %s"
+    sql = """
+        select p.run_ms, l.told_ms, l.clamped
+          from leases l join lease_parts p on p.pool_id = l.pool_id and p.fence = l.fence
+         where l.pool_id = %s
+    """
     assert [(9_000, 0, True)] == connection.execute(sql, [stage.world.pool]).fetchall()
     stage.later(2)
     stage.reports(lease.fence, 9_999)
@@ -290,9 +302,9 @@ def test_a_message_that_has_overtaken_another_waits_for_it(connection: Connectio
 
     assert [] == stage.pool.receive([withdraw])
     assert [enqueue] == stage.pool.receive([enqueue])
-    assert 1 == len(stage.pool.waiting())
+    assert 1 == waiting(stage.pool)
     assert [enqueue, withdraw] == stage.pool.receive([withdraw, enqueue, withdraw])
-    assert [] == stage.pool.waiting()
+    assert 0 == waiting(stage.pool)
     assert [withdraw] == stage.pool.receive([withdraw])
     assert ["Dropped"] == letters(connection, stage.world.pool)
     stage.relay.round()
@@ -305,7 +317,7 @@ def test_the_orgs_side_waits_for_what_was_overtaken_too(connection: Connection) 
     stage = Stage(connection)
     lease = stage.lease()
     stage.runs(lease.fence, 10)
-    stage.ends(lease.fence, EndClass.USER, 10_000)
+    stage.ends(lease.fence, Exit.DONE, 10_000)
     started, ran, ended = from_pool(connection, stage.world.pool, None, 10)
 
     assert [] == stage.jobs.receive([ended, ran])
@@ -329,38 +341,33 @@ def test_a_job_is_withdrawn_while_it_runs(connection: Connection) -> None:
     stage.relay.round()
     stage.later(5)
 
-    assert Renewed(stage.clock.now + 20 * SECOND, True) == stage.reports(lease.fence, 5_000)
+    [order] = stage.reports(lease.fence, 5_000).leases
+    assert (True, 20 * SECOND) == (order.stop, order.lasts)
     assert "stopping" == stage.state()[0]
-    stage.ends(lease.fence, EndClass.USER, 5_000)
+    stage.ends(lease.fence, Exit.STOPPED, 5_000)
     stage.relay.round()
     assert (("over", "user"), 5_000) == (stage.state(), stage.used())
     stage.is_sound()
 
 
-def test_a_lost_worker_pays_what_is_proven_and_may_prove_more(connection: Connection) -> None:
-    """Settled at the last proven usage; a stale fence renews nothing, its usage counts (M4)."""
-    stage = Stage(connection, Plan(run_ms=1_000_000, requeues=1))
-    lost = stage.lease()
-    stage.runs(lost.fence, 10)
+def test_what_a_silent_node_proves_later_is_charged_as_well(connection: Connection) -> None:
+    """It was withdrawn, so the job pays for its run: what was proven at once, the rest when it is
+    heard of again, up to the end of its lease (M4)."""
+    stage = Stage(connection)
+    lease = stage.lease()
+    stage.runs(lease.fence, 10)
+    stage.jobs.withdraw(stage.world.org, JobId("job"))
+    stage.relay.round()
     stage.later(29)
-    assert 0 == stage.pool.expire()  # run out, but its slots rest for a while
-    assert 1 == stage.pool.slots(["n1"])["n1"][0].taken
+    assert 0 == stage.pool.expire()  # run out, but its GPUs rest for a while
     stage.later(1)
     assert 1 == stage.pool.expire()
-    second = stage.lease()
-    assert (2, 2) == second[:2]
-    assert 10_000 == stage.used()
-    stage.later(15)
+    stage.relay.round()
+    assert (("over", "user"), 10_000) == (stage.state(), stage.used())
 
-    # Now the first worker is heard of again: it had gone on until its lease ended.
-    assert Denied.FENCE_STALE == stage.reports(lost.fence, 99_000)
-    assert [Denied.FENCE_STALE] == stage.pool.end("n1", [End(lost.fence, EndClass.USER, 1)])
+    assert () == stage.reports(lease.fence, 99_000).leases
     stage.relay.round()
     assert 30_000 == stage.used()
-    stage.reports(second.fence, 15_000)
-    stage.ends(second.fence, EndClass.USER, 15_000)
-    stage.relay.round()
-    assert (("over", "user"), 45_000) == (stage.state(), stage.used())
     stage.is_sound()
 
 
@@ -370,17 +377,16 @@ def test_lost_work_is_given_back_and_not_reported_again(connection: Connection) 
     first = stage.lease()
     stage.runs(first.fence, 10)
     stage.later(1)
-    stage.ends(first.fence, EndClass.PLATFORM, 10_000, kept=4_000)
-    assert Denied.FENCE_STALE == stage.reports(first.fence, 11_000)
+    stage.ends(first.fence, Exit.GONE, 10_000, saved=4_000)
+    assert () == stage.reports(first.fence, 11_000).leases
     stage.relay.round()
     assert (("waiting", None), 4_000) == (stage.state(), stage.used())
 
     second = stage.lease()
+    assert (2, 2, 96_000) == (second.fence, second.attempt, second.run_ms_max)
     stage.runs(second.fence, 10)
-    stage.ends(second.fence, EndClass.USER, 10_000, kept=0)  # its own end: nothing is given back
+    stage.ends(second.fence, Exit.FAILED, 10_000)  # its own end: nothing is given back
     stage.relay.round()
-    sql = "select run_ms_max from leases where pool_id = %s order by fence"
-    assert [(100_000,), (96_000,)] == connection.execute(sql, [stage.world.pool]).fetchall()
     assert (("over", "user"), 14_000) == (stage.state(), stage.used())
     assert (ISSUED - 14_000, 0, 14_000) == parts(connection, stage.world.org)
     stage.is_sound()
@@ -391,10 +397,10 @@ def test_a_job_out_of_requeues_is_over(connection: Connection) -> None:
     stage = Stage(connection)
     lease = stage.lease()
     stage.runs(lease.fence, 10)
-    stage.ends(lease.fence, EndClass.PREEMPTION, 10_000, kept=0)
+    stage.ends(lease.fence, Exit.GONE, 10_000)
     stage.relay.round()
 
-    assert (("over", "preemption"), 0) == (stage.state(), stage.used())
+    assert (("over", "platform"), 0) == (stage.state(), stage.used())
     assert (ISSUED, 0, 0) == parts(connection, stage.world.org)
     stage.is_sound()
 
@@ -408,7 +414,8 @@ def test_usage_told_after_the_hold_has_ended_is_charged_all_the_same(
     )
     lease = stage.lease()
     stage.runs(lease.fence, 20)
-    assert T0 + 30 * SECOND == stage.reports(lease.fence, 20_000).until  # type: ignore[union-attr]
+    [order] = stage.reports(lease.fence, 20_000).leases
+    assert (10 * SECOND, True) == (order.lasts, order.stop)
     stage.later(20)
     assert 1 == stage.pool.expire()
     stage.later(3_600)
@@ -426,10 +433,11 @@ def test_a_job_that_waits_longer_than_its_hold_is_dropped(connection: Connection
     stage.relay.round()
     stage.later(30)
 
-    place = Placement(stage.world.org, JobId("job"), "n1", (0,))
-    assert [Denied.HOLD_ENDED] == stage.pool.lease([place])
+    stage.driver.report(N1)
+    assert 1 == waiting(stage.pool)
+    stage.driver.schedule()
     assert 1 == stage.pool.expire()
-    assert [Denied.NOT_QUEUED] == stage.pool.lease([place])
+    assert [] == stage.pool.look(lambda pool: list(pool.live))
     stage.relay.round()
     assert ("over", "limit") == stage.state()
     stage.is_sound()
@@ -448,13 +456,14 @@ def test_a_hold_that_grew_lets_its_lease_last(connection: Connection) -> None:
     stage.reports(lease.fence, 20_000)
     stage.later(15)
 
-    assert Renewed(T0 + 55 * SECOND, False) == stage.reports(lease.fence, 35_000)
+    [order] = stage.reports(lease.fence, 35_000).leases
+    assert 20 * SECOND == order.lasts
     sql = "select hold_micros, hold_until, received from queue where pool_id = %s"
     grown = (300_000, T0 + 90 * SECOND, 3)
     assert [grown] == connection.execute(sql, [stage.world.pool]).fetchall()
-    sql = "select every_ms from readings where pool_id = %s"
+    sql = "select every_ms from leases where pool_id = %s"
     assert [(3_000,)] == connection.execute(sql, [stage.world.pool]).fetchall()
-    stage.ends(lease.fence, EndClass.USER, 35_000)
+    stage.ends(lease.fence, Exit.DONE, 35_000)
     stage.is_sound()
 
 
@@ -463,7 +472,8 @@ def test_jobs_go_through_the_ledger_that_others_use(url: str, connection: Connec
     clock = Clock()
     plans = {"job": Plan(tries=(Try(5_000),))}
     good, frozen = world(connection, plans, clock), world(connection, plans, clock)
-    pools = {one.pool: Pool(connection, one.pool, clock) for one in (good, frozen)}
+    drivers = [Driver(one, connection) for one in (good, frozen)]
+    pools = {one.world.pool: one.pool for one in drivers}
     with Ledger(lambda: connected(url), PRICES) as lanes:
         jobs = Jobs(connection, through(lanes))
         post = Relay(connection, jobs, pools)
@@ -473,11 +483,12 @@ def test_jobs_go_through_the_ledger_that_others_use(url: str, connection: Connec
             assert isinstance(answer.outcome, tuple)
             assert jobs.submit(one.org, "submit", one.submission("job")).replayed
         post.round()
-        for one in (good, frozen):
-            [lease] = pools[one.pool].lease([Placement(one.org, JobId("job"), "n1", (0,))])
-            assert isinstance(lease, Lease)
-            clock.now += 5 * SECOND
-            pools[one.pool].end("n1", [End(lease.fence, EndClass.USER, 5_000)])
+        for driver in drivers:
+            driver.work()
+            driver.schedule()
+        clock.now += 5 * SECOND
+        for driver in drivers:
+            driver.work()
         freeze(connection, frozen.org, "for a test")
         done = post.round()
 
@@ -535,8 +546,9 @@ def test_a_message_that_makes_no_sense_holds_up_its_own_job_only(
 
     done = driver.relay.round()
     assert (3, 2) == (done.sent, done.acknowledged)
-    assert ["good", "odd"] == [job.job for job in driver.pool.waiting()]
+    assert 2 == waiting(driver.pool)
     assert "a message cannot be handled" in caplog.text
+    driver.work()
     driver.schedule()
     driver.work()
     clock.now += 5 * SECOND
@@ -558,58 +570,6 @@ def test_a_message_that_makes_no_sense_holds_up_its_own_job_only(
     assert () == contradictions(connection)
 
 
-def test_a_pool_denies_what_cannot_be(connection: Connection) -> None:
-    """With a reason for each (D9, N4)."""
-    stage = Stage(connection, Plan(milli_gpus=2_000))
-    stage.relay.round()
-    org, job = stage.world.org, JobId("job")
-    for place, want in (
-        (Placement(org, JobId("other"), "n1", (0, 1)), Denied.JOB_UNKNOWN),
-        (Placement("other", job, "n1", (0, 1)), Denied.JOB_UNKNOWN),
-        (Placement(org, job, "n9", (0, 1)), Denied.NODE_UNKNOWN),
-        (Placement(org, job, "n1", (0, 9)), Denied.SLOT_UNKNOWN),
-        (Placement(org, job, "n1", (0,)), Denied.WRONG_SIZE),
-        (Placement(org, job, "n1", (0, 0)), Denied.WRONG_SIZE),
-        (Placement(org, job, "n1", ()), Denied.WRONG_SIZE),
-        (Placement(org, job, "n1", (1, 0)), Lease(1, 1, T0 + 20 * SECOND, 3_600_000)),
-        (Placement(org, job, "n1", (1, 0)), Denied.NOT_QUEUED),
-    ):
-        assert [want] == stage.pool.lease([place])
-    assert [Denied.FENCE_UNKNOWN] * 2 == stage.pool.report("n2", [Report(1, 5), Report(9, 5)])
-    assert [Denied.FENCE_UNKNOWN] == stage.pool.end("n2", [End(1, EndClass.USER, 5)])
-    with pytest.raises(PoolUnknown):
-        Pool(connection, "nowhere").expire()
-
-
-def test_a_slot_is_in_one_lease_at_a_time(connection: Connection) -> None:
-    """Whether both are asked for at once or one after the other; when it is free, it is (D9)."""
-    plans = {name: Plan() for name in ("a", "b", "c")}
-    here = world(connection, plans, Clock())
-    driver = Driver(here, connection)
-    driver.submit()
-    driver.relay.round()
-    first, second, third = (Placement(here.org, JobId(name), "n1", (0,)) for name in plans)
-
-    lease, at_once = driver.pool.lease([first, second])
-    assert isinstance(lease, Lease)
-    assert Denied.SLOT_TAKEN == at_once
-    assert [Denied.SLOT_TAKEN] == driver.pool.lease([third])
-    assert [None] == driver.pool.end("n1", [End(lease.fence, EndClass.USER, 0)])
-    assert [Lease(2, 1, T0 + 20 * SECOND, 3_600_000)] == driver.pool.lease([second])
-
-
-def test_a_lease_lasts_until_just_before_its_end(connection: Connection) -> None:
-    """A report in the last instant renews it, one at its end comes too late (M4)."""
-    stage = Stage(connection)
-    lease = stage.lease()
-    stage.clock.now = lease.until - 1
-    assert Renewed(lease.until - 1 + 20 * SECOND, False) == stage.reports(lease.fence, 0)
-    stage.clock.now = lease.until - 1 + 20 * SECOND
-
-    assert Denied.FENCE_STALE == stage.reports(lease.fence, 0)
-    assert [Denied.FENCE_STALE] == stage.pool.end("n1", [End(lease.fence, EndClass.USER, 0)])
-
-
 def test_a_withdrawn_job_whose_worker_is_lost_does_not_run_again(connection: Connection) -> None:
     """Though it could: nobody wants it any more (M3)."""
     stage = Stage(connection, Plan(requeues=1))
@@ -617,11 +577,11 @@ def test_a_withdrawn_job_whose_worker_is_lost_does_not_run_again(connection: Con
     stage.reports(lease.fence, 0)
     stage.jobs.withdraw(stage.world.org, JobId("job"))
     stage.relay.round()
-    stage.ends(lease.fence, EndClass.PLATFORM, 0)
+    stage.ends(lease.fence, Exit.GONE, 0)
     stage.relay.round()
 
-    assert [] == stage.pool.waiting()
-    assert ("over", "platform") == stage.state()
+    assert 0 == waiting(stage.pool)
+    assert ("over", "user") == stage.state()
     stage.is_sound()
 
 
@@ -636,13 +596,11 @@ def test_jobs_that_nobody_asked_for_wait(connection: Connection) -> None:
     assert [letter] == stage.jobs.receive([letter])
 
 
-def test_a_worker_that_never_reported_pays_nothing(connection: Connection) -> None:
-    """Its start is where its lease began, and its end comes with it; then it proves more (M4)."""
+def test_an_attempt_that_nobody_heard_of_pays_nothing(connection: Connection) -> None:
+    """Its start is where its lease began, and its end comes with it (M4)."""
     stage = Stage(connection, Plan(requeues=1))
-    silent = stage.lease()
-    stage.later(25)
-    assert Denied.FENCE_STALE == stage.reports(silent.fence, 4_000)
-    stage.later(5)
+    stage.lease()
+    stage.later(30)
     assert 1 == stage.pool.expire()
     assert ["Started", "Ended"] == letters(connection, stage.world.pool)
     quiet = stage.lease()
@@ -650,8 +608,8 @@ def test_a_worker_that_never_reported_pays_nothing(connection: Connection) -> No
     assert 1 == stage.pool.expire()
     stage.relay.round()
 
-    assert (("over", "platform"), 4_000) == (stage.state(), stage.used())
-    sql = "select started_at - leased_at from readings where pool_id = %s and fence = %s"
+    assert (("over", "platform"), 0) == (stage.state(), stage.used())
+    sql = "select started_at - leased_at from leases where pool_id = %s and fence = %s"
     given = [stage.world.pool, quiet.fence]
     assert [(0,)] == connection.execute(sql, given).fetchall()
     stage.is_sound()
@@ -678,7 +636,7 @@ def test_a_busy_ledger_leaves_messages_for_later(url: str, connection: Connectio
     """Nothing is lost when too much is asked (S8)."""
     stage = Stage(connection)
     lease = stage.lease()
-    stage.ends(lease.fence, EndClass.USER, 0)
+    stage.ends(lease.fence, Exit.DONE, 0)
     with Ledger(lambda: connected(url), PRICES, Limits(waiting=0)) as lanes:
         busy = Jobs(connection, through(lanes), stage.clock)
         assert [] == busy.receive(from_pool(connection, stage.world.pool, None, 10))
@@ -707,7 +665,7 @@ def test_a_tenant_cannot_make_the_pools_charges_its_own(connection: Connection) 
 def test_a_story_without_faults(connection: Connection) -> None:
     """Preempted and run again, withdrawn, lost: each pays what it ran, no more (M3, M4)."""
     clock = Clock()
-    here = world(connection, STORY, clock)
+    here = world(connection, STORY, clock, NODES)
 
     Driver(here, connection).play(clock)
 
@@ -721,7 +679,7 @@ def test_a_process_killed_between_any_two_statements(url: str, connection: Conne
     clock = Clock()
     with connected(url) as real:
         whole = Mortal(real)
-        Driver(world(connection, STORY, clock), whole).play(clock)
+        Driver(world(connection, STORY, clock, NODES), whole).play(clock)
     steps = whole.places_to_die()
     assert len(steps) > 100
 
@@ -736,7 +694,7 @@ def killed_at(url: str, step: int) -> tuple[int, int, int]:
     """What became of the credits when a process was killed at a step, and another went on."""
     clock = Clock()
     with connected(url) as connection, connected(url) as doomed:
-        here = world(connection, STORY, clock)
+        here = world(connection, STORY, clock, NODES)
         with pytest.raises(Killed):
             Driver(here, Mortal(doomed, step)).play(clock)
         assert [] == disagreements(connection), "with something half done"
@@ -745,28 +703,29 @@ def killed_at(url: str, step: int) -> tuple[int, int, int]:
         return parts(connection, here.org)
 
 
-SEEDS = (*range(6), 108)  # the last one had two messages of one hold in one round
+SEEDS = (0, 3, 5, 20)  # gangs, lost work, late readings, jobs out of credits
 
 
 @pytest.mark.slow
-def test_whatever_happens_each_job_pays_what_is_proven(connection: Connection) -> None:
-    """Messages lost, repeated, overtaken; stale fences, double leases, lost workers (M2–M4)."""
-    for seed in SEEDS:
-        clock = Clock()
-        here = world(connection, {}, clock, NODES)
-        chaos = Chaos(here, connection, clock, seed)
-        for _ in range(250):
+@pytest.mark.parametrize("seed", SEEDS)
+def test_whatever_happens_each_job_pays_what_is_proven(url: str, seed: int) -> None:
+    """Messages lost, repeated, overtaken, processes and nodes that die or hang, clocks that are
+    wrong: both sides agree at any time, and in the end every credit is where it belongs (M2-M4)."""
+    with migrated(url) as address, connected(address) as connection:
+        chaos = Chaos(seed, connection)
+        while not (chaos.steps % 8 == 0 and chaos.settled):
             chaos.step()
-        assert [] == disagreements(connection), "with messages on their way"
-        chaos.settle_down()
+            if chaos.steps % 40 == 0:
+                assert [] == disagreements(connection), "with messages on their way"
 
-        sql = "select hold_id, used from holds where org_id = %s"
-        paid: dict[str, int] = dict(connection.execute(sql, [here.org]).fetchall())
-        assert chaos.wanted() == paid, seed
-        total = sum(paid.values())
-        assert total > 0
-        assert (ISSUED - total, 0, total) == parts(connection, here.org), seed
-    assert () == contradictions(connection)
+        sql = "select org_id, hold_id, used, closed_at is not null from holds"
+        found = connection.execute(sql).fetchall()
+        assert chaos.wanted() == {(org, job): used for org, job, used, _ in found}
+        assert all(closed for *_, closed in found)
+        assert sum(chaos.wanted().values()) > 0
+        sql = "select coalesce(sum(held), 0)::bigint, sum(spent)::bigint from grants"
+        assert (0, sum(chaos.wanted().values())) == connection.execute(sql).fetchone()
+        assert () == contradictions(connection)
 
 
 @pytest.mark.slow
@@ -796,8 +755,9 @@ def test_processes_killed_at_any_time(url: str, connection: Connection) -> None:
     sql = "select sum(used)::bigint, count(*), count(closed_at) from holds where org_id = 'killed'"
     [(used, holds, closed)] = connection.execute(sql).fetchall()
     sql = """
-        select sum(case l.gpu_type when 'h100' then 3 else 1 end * r.run_ms)::bigint
-          from leases l join readings r on r.pool_id = l.pool_id and r.fence = l.fence
+        select sum(case l.gpu_type when 'h100' then 3 else 1 end
+                   * coalesce(l.kept_ms, l.told_ms))::bigint
+          from leases l
          where l.pool_id = 'killed-pool'
     """
     assert [(used,)] == connection.execute(sql).fetchall()
@@ -813,28 +773,6 @@ def wait_for_a_change(connection: Connection, pool: str) -> None:
     deadline = time.monotonic() + 60
     while before == connection.execute(sql, [pool]).fetchall() and time.monotonic() < deadline:
         time.sleep(0.01)
-
-
-def test_an_attempt_is_not_renewed_beyond_its_longest_run(connection: Connection) -> None:
-    """Though its hold lasts for a day: it is told to stop, and ends by its limit (M1, M3)."""
-    stage = Stage(connection, Plan(run_ms=30_000))
-    lease = stage.lease()
-    assert 30_000 == lease.run_ms_max
-    stage.runs(lease.fence, 20)
-    end = T0 + 30 * SECOND
-    assert Renewed(end, stop=False) == stage.reports(lease.fence, 20_000)
-    stage.later(9)
-    assert Renewed(end, stop=False) == stage.reports(lease.fence, 29_000)
-    stage.later(1)
-    assert Denied.FENCE_STALE is stage.reports(lease.fence, 30_000)
-
-    stage.later(100)
-    assert Denied.FENCE_STALE is stage.reports(lease.fence, 130_000)
-    stage.pool.expire()
-
-    stage.is_sound()
-    assert ("over", "limit") == stage.state()
-    assert 30_000 == stage.used()
 
 
 def test_a_message_for_a_pool_that_nobody_serves_is_told(connection: Connection) -> None:

@@ -5,8 +5,8 @@ from typing import Final
 
 import pytest
 
-from bursar.core.ids import JobId
-from bursar.service.pool import Lease, Placement, Report
+from bursar.core.instant import SECOND
+from bursar.service.pools.logs import Part, keep_log
 from bursar.store.reading import Connection
 from bursar.store.verifying import TABLES
 from tests.databases import connected, migrated, new_org
@@ -14,23 +14,24 @@ from tests.service.seam_driver import Clock, Driver, Plan, World
 from tests.service.test_audit import story
 
 OF_JOBS: Final = (
-    *("jobs", "job_steps", "org_outbox", "org_inbox", "pools", "nodes", "slots", "queue", "leases"),
-    *("lease_slots", "readings", "pool_outbox"),
+    *("jobs", "job_steps", "org_outbox", "org_inbox", "pools", "pool_changes", "nodes", "queue"),
+    *("leases", "lease_parts", "lease_slots", "pool_outbox", "logs"),
 )
 
 
 def _few_rows(connection: Connection) -> None:
     """The lives of a small org and of one job, in which every table gets a row or some."""
     story(connection, new_org(connection))
-    world = World("org", "pool", {"job": Plan()}, clock=Clock())
+    clock = Clock()
+    world = World("org", "pool", {"job": Plan()}, clock=clock)
     world.found(connection)
     driver = Driver(world, connection)
     driver.submit()
+    for _ in range(2):
+        driver.turn()
+        clock.now += SECOND
     driver.relay.round()
-    [lease] = driver.pool.lease([Placement("org", JobId("job"), "n1", (0,))])
-    assert isinstance(lease, Lease)
-    driver.pool.report("n1", [Report(lease.fence, 0)])
-    driver.relay.round()
+    keep_log(connection, "pool", "n1", Part(1, 0, 2, "hi"))
     for table in ("orgs", *TABLES, *OF_JOBS):
         assert connection.execute(f"select from {table} limit 1").rowcount, table
     connection.execute("vacuum analyze")

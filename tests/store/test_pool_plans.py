@@ -6,60 +6,66 @@ Whatever is known of the tables: see `tables`.
 import pytest
 
 from bursar.store.jobs import GO_ON, JOBS, TELL_POOL, WITHDRAWN
-from bursar.store.outbox import ACK_ORG, ACK_POOL, FROM_ORG, FROM_ORGS, FROM_POOL
-from bursar.store.pool import (
-    ATTEMPTS,
-    COUNT_ON,
-    FREE,
-    LIVE_ATTEMPTS,
-    LOCK_POOL,
-    MOVE_ON,
-    OF_NODE,
-    QUEUED,
-    READINGS,
-    REQUEUE,
-    RUN_OUT,
-    SAVES,
-    SLOTS,
-    WAITING,
-)
+from bursar.store.outbox import ACK_ORG, FROM_ORG, FROM_ORGS, FROM_POOL
+from bursar.store.pools.loading import CHANGES, EVERYTHING, LOCK_POOL, SLOTS_OF
+from bursar.store.pools.rows import BY_KEY, TABLES, UPDATES
+from bursar.store.pools.saving import ACKNOWLEDGE, FREE_SLOTS, MOVE_ON, TIDY_UP
 from bursar.store.reading import Connection
 from tests.store.test_plans import check_scan, nodes, plan_of, scans
 
 Indexes = dict[str, tuple[str, tuple[str, ...]]]
 
 JOB = ("org_id", "job_id")
-QUEUE = ("queue_pkey", ("pool_id", *JOB))
 FENCE = ("pool_id", "fence")
+LIVE_LEASES = ("leases_live", ("pool_id",))
 LETTER = ("org_id", "job_id", "n")
 # For each statement: which index reads which table, and by which columns.
 PLANS: dict[str, tuple[str, Indexes]] = {
     "a pool": (LOCK_POOL, {"pools": ("pools_pkey", ("pool_id",))}),
     "a pool, moved on": (MOVE_ON, {"pools": ("pools_pkey", ("pool_id",))}),
-    "jobs of a pool": (QUEUED, {"queue": QUEUE}),
-    "jobs of a pool, changed": (REQUEUE, {"queue": QUEUE}),
-    "jobs of a pool, counted": (COUNT_ON, {"queue": QUEUE}),
-    "jobs that wait": (WAITING, {"queue": ("queue_waiting", ("pool_id",))}),
-    "readings": (READINGS, {"readings": ("readings_pkey", FENCE)}),
-    "leases": (ATTEMPTS, {"leases": ("leases_pkey", FENCE)}),
-    "live leases": (LIVE_ATTEMPTS, {"leases": ("leases_one_live", ("pool_id", *JOB))}),
-    "leases of a node": (OF_NODE, {"readings": ("readings_live", ("pool_id", "node_id"))}),
-    "leases that ran out": (RUN_OUT, {"readings": ("readings_live", ("pool_id",))}),
-    "slots": (
-        SLOTS,
-        {
-            "nodes": ("nodes_pkey", ("pool_id", "node_id")),
-            "slots": ("slots_pkey", ("pool_id", "node_id")),
-            "lease_slots": ("lease_slots_one_live", ("pool_id", "node_id", "slot")),
-        },
+    "what has changed": (CHANGES, {"pool_changes": ("pool_changes_pkey", ("pool_id", "version"))}),
+    "what has changed long ago": (
+        TIDY_UP,
+        {"pool_changes": ("pool_changes_pkey", ("pool_id", "version"))},
     ),
-    "slots freed": (FREE, {"lease_slots": ("lease_slots_pkey", FENCE)}),
     **{
-        what: (sql, {table: (f"{table}_pkey", FENCE)})
-        for what, sql in SAVES.items()
-        if not what.startswith("new ")
-        for table in ("leases" if what == "ended leases" else "readings",)
+        f"{table.name} by their keys": (
+            BY_KEY[table.name],
+            {
+                table.name: (
+                    f"{table.name}_pkey",
+                    FENCE if table.name == "lease_parts" else ("pool_id", *table.key),
+                )
+            },
+        )
+        for table in TABLES
     },
+    **{
+        f"{table.name}, changed": (
+            UPDATES[table.name],
+            {table.name: (f"{table.name}_pkey", ("pool_id", *table.key))},
+        )
+        for table in TABLES
+    },
+    "all nodes": (EVERYTHING["nodes"], {"nodes": ("nodes_pkey", ("pool_id",))}),
+    "all jobs that are not over": (
+        EVERYTHING["queue"],
+        {"queue": ("queue_not_over", ("pool_id",))},
+    ),
+    "all live leases": (EVERYTHING["leases"], {"leases": LIVE_LEASES}),
+    "all parts of live leases": (
+        EVERYTHING["lease_parts"],
+        {"leases": LIVE_LEASES, "lease_parts": ("lease_parts_pkey", FENCE)},
+    ),
+    "all slots of live leases": (
+        EVERYTHING["lease_slots"],
+        {"leases": LIVE_LEASES, "lease_slots": ("lease_slots_pkey", FENCE)},
+    ),
+    "slots of leases": (SLOTS_OF, {"lease_slots": ("lease_slots_pkey", FENCE)}),
+    "slots freed": (
+        FREE_SLOTS,
+        {"lease_slots": ("lease_slots_pkey", (*FENCE, "node_id", "gpu", "slot"))},
+    ),
     "jobs of orgs": (JOBS, {"jobs": ("jobs_pkey", JOB)}),
     "jobs that go on": (GO_ON, {"jobs": ("jobs_pkey", JOB)}),
     "jobs that are told of": (TELL_POOL, {"jobs": ("jobs_pkey", JOB)}),
@@ -72,7 +78,7 @@ PLANS: dict[str, tuple[str, Indexes]] = {
     ),
     "messages of orgs, marked": (ACK_ORG, {"org_outbox": ("org_outbox_pkey", LETTER)}),
     "messages of a pool, marked": (
-        ACK_POOL,
+        ACKNOWLEDGE,
         {"pool_outbox": ("pool_outbox_pkey", ("pool_id", *LETTER))},
     ),
 }
@@ -89,4 +95,4 @@ def test_a_table_is_read_by_its_index(tables: Connection, name: str) -> None:
     for scan in found:
         check_scan(scan, *wanted[scan["Relation Name"]])
     if "order by" in sql:
-        assert "Sort" not in set(nodes(plan)) or name in ("slots", "jobs that are told of")
+        assert "Sort" not in set(nodes(plan)) or name == "jobs that are told of"

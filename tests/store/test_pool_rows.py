@@ -1,81 +1,92 @@
 """What the database forbids in a pool and about jobs, whatever the code does (D9)."""
 
+import json
 from collections.abc import Iterator
 
 import pytest
 from psycopg import errors
 
+from bursar.service.pools.logs import Part, keep_log
 from bursar.store.reading import Connection
 from tests.databases import connected, migrated
 from tests.service.seam_driver import Clock, Driver, Plan, Try, World
 
+
+def _leases(**changes: int) -> str:
+    """All leases, with some columns changed."""
+    return f"select (json_populate_record(l, '{json.dumps(changes)}')).* from leases l"
+
+
 FORBIDDEN = {
     "a slot in two live leases": (
-        "insert into lease_slots (pool_id, fence, node_id, slot)"
-        " select pool_id, 99, node_id, slot from lease_slots where freed_at is null",
+        "insert into lease_slots (pool_id, fence, node_id, gpu, slot)"
+        " select pool_id, 99, node_id, gpu, slot from lease_slots where freed_at is null",
         "lease_slots_one_live",
     ),
+    "a slot twice in a lease": (
+        "insert into lease_slots select * from lease_slots where freed_at is not null",
+        "lease_slots_pkey",
+    ),
     "a job with two live leases": (
-        "insert into leases (pool_id, fence, org_id, job_id, attempt, gpu_type, run_ms_max)"
-        " select pool_id, 99, org_id, job_id, 99, gpu_type, 1 from leases where ended_at is null",
+        f"insert into leases {_leases(fence=99, attempt=99)} where ended_at is null",
         "leases_one_live",
     ),
     "an attempt with two leases": (
-        "insert into leases (pool_id, fence, org_id, job_id, attempt, gpu_type, run_ms_max,"
-        " ended_at, end_class)"
-        " select pool_id, 99, org_id, job_id, attempt, gpu_type, 1, 1, 'user' from leases",
+        f"insert into leases {_leases(fence=99)} where ended_at is not null",
         "leases_attempt_once",
     ),
     "a fence twice": (
-        "insert into leases (pool_id, fence, org_id, job_id, attempt, gpu_type, run_ms_max)"
-        " select pool_id, fence, org_id, 'x', attempt, gpu_type, 1 from leases",
+        f"insert into leases {_leases(attempt=99)} where ended_at is not null",
         "leases_pkey",
     ),
     "a fence of zero": ("update leases set fence = 0 where fence = 1", "leases_count"),
-    "an end without a class": (
+    "an end without a reason": (
         "update leases set ended_at = 1 where ended_at is null",
-        "leases_end_with_a_class",
-    ),
-    "an unknown class": (
-        "update leases set ended_at = 1, end_class = 'other'",
-        "leases_class_known",
+        "leases_end_for_a_reason",
     ),
     "less than nothing kept": (
         "update leases set kept_ms = -1",
         "leases_keep_no_less_than_nothing",
     ),
-    "a lease beyond its hold": (
-        "update readings set until = until_max + 1",
-        "readings_inside_the_hold",
-    ),
+    "told without end": ("update leases set every_ms = 0", "leases_are_told_now_and_then"),
     "a run longer than its lease": (
-        "update readings set run_ms = 10 * (until - leased_at)",
-        "readings_inside_the_lease",
+        "update lease_parts set run_ms = 10 * (until - leased_at)",
+        "lease_parts_inside_the_lease",
     ),
-    "a run before its lease": (
-        "update readings set started_at = leased_at - 1",
-        "readings_inside_the_lease",
+    "a lease that ends before it begins": (
+        "update lease_parts set until = leased_at - 1, run_ms = 0",
+        "lease_parts_inside_the_lease",
     ),
-    "a negative run": ("update readings set run_ms = -1", "readings_run_forward"),
-    "more told than proven": ("update readings set told_ms = run_ms + 1", "readings_run_forward"),
-    "told without end": ("update readings set every_ms = 0", "readings_are_told_now_and_then"),
-    "run before it started": (
-        "update readings set started_at = null where run_ms > 0",
-        "readings_begin_with_a_start",
+    "a negative run": ("update lease_parts set run_ms = -1", "lease_parts_inside_the_lease"),
+    "less than nothing saved": (
+        "update lease_parts set saved_ms = -1",
+        "lease_parts_save_what_was_run",
+    ),
+    "two parts on one node": (
+        "insert into lease_parts select * from lease_parts",
+        "lease_parts_pkey",
     ),
     "a job twice in a pool": (
         "insert into queue select * from queue",
         "queue_pkey",
     ),
     "an unknown state in a pool": ("update queue set state = 'x'", "queue_state_known"),
+    "a job that runs without a lease": (
+        "update queue set fence = null where state = 'running'",
+        "queue_lives_with_a_lease",
+    ),
     "a queue that has counted nothing": ("update queue set received = 0", "queue_counts_messages"),
     "a negative number of requeues": (
         "update queue set requeues_left = -1",
         "queue_none_negative",
     ),
-    "a slot of nothing": ("update slots set milli_gpus = 0", "slots_are_something"),
-    "a clock before 1970": ("update pools set now = -1", "pools_time_moves_on"),
-    "a pool's negative fence": ("update pools set fence = -1", "pools_fence_counts"),
+    "a node that counts down": ("update nodes set n = -1", "nodes_count"),
+    "a clock compared by two": (
+        "update nodes set mark = '{1,2}'",
+        "nodes_compare_three_clocks",
+    ),
+    "a clock before 1970": ("update pools set now = -1", "pools_count"),
+    "a log that goes back": ("update logs set size = -1", "logs_go_on"),
     "a message without a number": ("update pool_outbox set n = 0", "pool_outbox_numbers_count"),
     "a message twice": ("insert into pool_outbox select * from pool_outbox", "pool_outbox_pkey"),
     "acknowledged before it was written": (
@@ -127,6 +138,7 @@ def played(database_url: str) -> Iterator[Connection]:
         for _ in range(3):
             driver.turn()
             clock.now += 2_000_000
+        keep_log(connection, "pool", "n1", Part(1, 0, 2, "hi"))
         yield connection
 
 
@@ -147,7 +159,8 @@ def test_each_rule_of_these_tables_is_tried(played: Connection) -> None:
          where k.contype = 'c' and c.relname = any(%s)
     """
     tables = [
-        *("pools", "nodes", "slots", "queue", "leases", "lease_slots", "readings", "pool_outbox"),
+        *("pools", "pool_changes", "nodes", "queue", "leases", "lease_parts", "lease_slots"),
+        *("pool_outbox", "logs"),
         *("jobs", "job_steps", "org_outbox", "org_inbox"),
     ]
     found = {name for (name,) in played.execute(sql, [tables])}

@@ -13,7 +13,7 @@ from sqlglot import exp
 import bursar.service
 import bursar.store
 from bursar.store.migrate import migrations
-from bursar.store.pool import LOCK_POOL
+from bursar.store.pools.loading import LOCK_POOL
 from bursar.store.reading import LOCK_ORGS, Connection
 from bursar.store.verifying import CHECKS, Check
 from bursar.store.verifying_seam import SEAM_CHECKS
@@ -45,7 +45,8 @@ TENANT = {
     ),
 }
 OF_A_POOL = {
-    *("pools", "nodes", "slots", "queue", "leases", "lease_slots", "readings", "pool_outbox"),
+    *("pools", "pool_changes", "nodes", "queue", "leases", "lease_parts", "lease_slots"),
+    *("pool_outbox", "logs"),
 }
 OF_NO_ORG = {"migrations", "duties"}  # about the whole deployment
 # The operator's top lists go over all orgs: each server answers for its own, the best are merged.

@@ -12,7 +12,8 @@ from bursar.core.pricing import PriceBook
 from bursar.service.batch import Ask, Batch
 from bursar.service.founding import begin_books
 from bursar.service.keys import DEPLOYMENT
-from bursar.store.pool import lock_pool
+from bursar.service.pools.logs import Part, keep_log
+from bursar.store.pools.loading import lock_pool
 from bursar.store.reading import Connection, lock_orgs
 from tests.databases import new_org
 from tests.service.seam_driver import Clock, Driver, Plan, Try, World
@@ -24,9 +25,11 @@ CHANGING = (
     *("sweeps", "spending", "standings", "jobs", "org_outbox"),
     *("looks", "episodes", "cursors", "deliveries", "rates"),
 )
-OF_A_POOL = (
-    *("pools", "nodes", "slots", "queue", "leases", "lease_slots", "readings", "pool_outbox"),
+KEPT_IN_A_POOL = (
+    *("pools", "nodes", "queue", "leases", "lease_parts", "lease_slots", "pool_outbox"),
 )
+FOR_A_WHILE = ("pool_changes", "logs")  # what everybody has caught up with, what nobody reads now
+OF_A_POOL = (*KEPT_IN_A_POOL, *FOR_A_WHILE)
 
 
 @contextmanager
@@ -180,6 +183,7 @@ def filled(connection: Connection) -> World:
     for _ in range(3):
         driver.turn()
         clock.now += 2_000_000
+    keep_log(connection, world.pool, "n1", Part(1, 0, 2, "hi"))
     return world
 
 
@@ -195,7 +199,7 @@ def test_another_pools_rows_do_not_exist(connection: Connection) -> None:
             assert [] == connection.execute(f"select from {table}").fetchall(), table
         sql = "update queue set withdrawn = true where pool_id = %s"
         assert 0 == connection.execute(sql, [theirs.pool]).rowcount
-        refused(connection, f"insert into nodes values ('{theirs.pool}', 'n9', 'h100')")
+        refused(connection, f"insert into pools values ('{theirs.pool}', 0, 0, 0, 0, '', 0)")
         refused(connection, f"update nodes set pool_id = '{theirs.pool}'")
 
 
@@ -209,9 +213,17 @@ def test_an_org_sees_no_pool(connection: Connection) -> None:
             assert [] == connection.execute(f"select from {table}").fetchall(), table
 
 
-@pytest.mark.parametrize("table", OF_A_POOL)
+@pytest.mark.parametrize("table", KEPT_IN_A_POOL)
 def test_nothing_of_a_pool_is_ever_deleted(connection: Connection, table: str) -> None:
     """Rows change, and stay."""
     with at_work_in(connection, filled(connection).pool):
         refused(connection, f"delete from {table}")
+        refused(connection, f"truncate {table}")
+
+
+@pytest.mark.parametrize("table", FOR_A_WHILE)
+def test_what_is_kept_for_a_while_is_never_changed(connection: Connection, table: str) -> None:
+    """It is there as it was written, or not at all."""
+    with at_work_in(connection, filled(connection).pool):
+        refused(connection, f"update {table} set pool_id = pool_id")
         refused(connection, f"truncate {table}")

@@ -148,7 +148,7 @@ SPOILING = {
         "a pool knows",
     ),
     "a pool that thinks more is set aside": (
-        "update queue set hold_micros = hold_micros + 1 where job_id = 'runs'",
+        "update queue set hold_micros = hold_micros + 1 where job_id = 'short'",
         "a pool knows how much",
     ),
     "a pool that thinks a hold is larger": (

@@ -76,8 +76,8 @@ def make_app(service: Service) -> FastAPI:
     for part in (
         pools,
         changing,
+        jobs,  # /top/jobs before /top/{subject}
         looking,
-        jobs,
         logs,
         explaining,
         founding,

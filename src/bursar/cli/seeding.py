@@ -117,9 +117,7 @@ class Org:
                 kind=Kind.PROMO,
                 source="try the H100",
                 expires_at=day + 5 * DAY,
-                policy=Policy(
-                    gpu_types=frozenset({"H100"}), max_share_ppm=PPM // 2, refundable=False
-                ),
+                policy=Policy(gpu_types=frozenset({"H100"}), max_share_ppm=PPM // 2),
             ),
         )
         yield (
@@ -225,7 +223,7 @@ ORGS: Final = (
         teams={"hobby": ("toy-model",)},
         paid=100,
         budget=200,
-        rolling=600_000,
+        rolling=400_000,
         own_prices={"H100": 250_000, "A100": 120_000},  # for teaching
     ),
 )

@@ -9,7 +9,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 from socket import socket
-from typing import NoReturn
+from typing import Final, NoReturn
 
 import typer
 
@@ -23,6 +23,10 @@ from bursar.cli.operating import database_of
 from bursar.service.database import Database, money_time, state_of
 from bursar.service.outbound import Outbound
 from bursar.service.secrets import SecretUnusable
+
+STOPPED: Final = (
+    "stopped; what still runs ends within 20 seconds, unless this is started again before"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +66,8 @@ def up(
                 finally:
                     company.see_it_end()
                     withdraw(folder)
+                    if wanted and not json:
+                        print(STOPPED, flush=True)
         except (SecretUnusable, BoundUnusable) as error:
             _stop(str(error))
 

@@ -62,6 +62,7 @@ class Code(StrEnum):
     MAX_COST_EXCEEDED = "max_cost_exceeded"
     # what is named is not in a state that allows it
     CHANGED_SINCE = "changed_since"
+    HOLD_OF_A_JOB = "hold_of_a_job"
     HOLD_CLOSED = "hold_closed"
     ATTEMPT_SETTLED = "attempt_settled"
     GRANT_REVOKED = "grant_revoked"

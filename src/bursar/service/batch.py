@@ -18,6 +18,7 @@ from bursar.core.ledger.commands import Command
 from bursar.core.ledger.decide import decide, perform
 from bursar.core.ledger.events import ChargeBooked, Event, HoldOpened
 from bursar.core.ledger.evolve import evolve
+from bursar.core.ledger.holds import left_to_its_job
 from bursar.core.ledger.idempotency import Reply, replay
 from bursar.core.ledger.tables import NotLoaded
 from bursar.core.pricing import PriceBook
@@ -287,7 +288,7 @@ class Batch:
         again = replay(ask.key, first, ask.command, ask.made)
         if again is not None:
             return _again(ask, again, books.singles.number)
-        outcome = perform(books, ask.command, now)
+        outcome = _left_alone(ask, books) or perform(books, ask.command, now)
         number = books.singles.number
         self._known[ask.org, ask.key] = Reply(command=ask.command, outcome=outcome, number=number)
         answered = Answered(ask.key, ask.command, outcome, number, now, ask.actor)
@@ -297,6 +298,12 @@ class Batch:
         if ask.note is not None:
             self._noted += ask.note.rows(ask.org, books, outcome, now)
         return Answer(command=ask.command, outcome=outcome, number=number, replayed=False)
+
+
+def _left_alone(ask: Ask, books: Books) -> Refusal | None:
+    """That a caller has no business with what it asks to change: a job's hold is the job's."""
+    by_a_caller = ask.actor and ask.note is None
+    return left_to_its_job(books, ask.command) if by_a_caller else None
 
 
 def _followed(books: Books, events: Sequence[Event]) -> bool:

@@ -12,7 +12,7 @@ from bursar.store.database import (
 )
 from bursar.store.embedded import DatabaseDown, StateUnusable
 from bursar.store.migrate import SchemaDiffers
-from bursar.store.pool import NewNode, create_pool
+from bursar.store.pools.loading import create_pool
 from bursar.store.reading import Connection, OrgId, money_time
 from bursar.store.temporary import Aside, aside, program, temporary
 from bursar.store.writing import create_org
@@ -25,7 +25,6 @@ __all__ = [
     "DatabaseDown",
     "DatabaseFull",
     "DatabaseLost",
-    "NewNode",
     "OrgId",
     "SchemaDiffers",
     "StateUnusable",

@@ -280,6 +280,44 @@ GLANCE: Final = f"""
 POOLS: Final = "select pool_id from pools order by pool_id limit 20"
 
 
+_BURN: Final = """
+    case when j.state in ('running', 'stopping')
+         then h.rate * (h.context ->> 'milli_gpus')::bigint / 1000 else 0 end"""
+
+
+def _top(measure: str) -> str:
+    """The statement that lists the jobs of an org that are not over by a measure."""
+    return f"""
+        select j.job_id, j.account_id, j.user_id, j.state, h.used, h.open, {_BURN} as burn
+          from jobs j {_HOLD}
+         where j.org_id = %s and j.ended_at is null
+         order by {measure} desc, j.job_id
+         limit %s
+    """
+
+
+TOP: Final[Mapping[str, str]] = MappingProxyType(
+    {"spent": _top("h.used"), "held": _top("h.open"), "burn": _top("burn")}
+)
+
+
+class Costly(NamedTuple):
+    """A place in a top list of jobs."""
+
+    job: JobId
+    account: str
+    user: str
+    state: str
+    spent: int
+    held: int
+    burn: int  # micro-credits per hour while it runs
+
+
+def top_jobs(connection: Connection, org: OrgId, by: str, most: int) -> list[Costly]:
+    """The jobs of an org that are not over and have spent, hold or burn the most."""
+    return [Costly(*row) for row in connection.execute(TOP[by], [org, most])]
+
+
 ROLLING: Final = f"""
     select j.org_id, j.job_id, j.state, j.gpu_type, j.run_ms, j.max_cost, j.sent, h.used, h.open,
            h.rates::text, (h.context ->> 'milli_gpus')::bigint

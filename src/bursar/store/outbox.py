@@ -107,11 +107,6 @@ FROM_POOL: Final = """
      order by org_id, job_id, n
      limit %s
 """
-ACK_POOL: Final = f"""
-    update pool_outbox t set acked_at = coalesce(t.acked_at, greatest(t.written_at, %s))
-      from unnest(%s::text[], %s::text[], %s::text[], %s::bigint[]) as u(pool_id, org_id, job_id, n)
-     where {matched("pool_id", "org_id", "job_id", "n")}
-"""
 
 
 def from_pool(
@@ -120,12 +115,6 @@ def from_pool(
     """Messages of a pool that nobody has acknowledged, behind `after`."""
     last = ("", "", 0) if after is None else (after.org, after.job, after.n)
     return _letters(connection.execute(FROM_POOL, [pool, *last, most]).fetchall())
-
-
-def ack_pool(connection: Connection, letters: Collection[Letter], now: Instant) -> None:
-    """Mark what orgs have received; inside a transaction that has locked the pool."""
-    rows = [(letter.pool, letter.org, letter.job, letter.n) for letter in letters]
-    connection.execute(ACK_POOL, [now, *transposed(rows, 4)])
 
 
 def _letters(rows: Sequence[tuple[Any, ...]]) -> list[Letter]:

@@ -23,7 +23,7 @@ from bursar.core.scheduling.jobs import Shape as Needs
 from bursar.core.scheduling.machines import Level
 from bursar.wire.answers import Answer, Rate
 from bursar.wire.problems import of_refusal
-from bursar.wire.shapes import GPUS_MAX, Id, Making, Micros, Shape, Text, Time
+from bursar.wire.shapes import GPUS_MAX, Id, Making, Micros, Shape, SomeMicros, Text, Time
 
 DAY_S: Final = 86_400
 RUN_S_MAX: Final = 60 * DAY_S  # the hold of a job lasts no longer
@@ -228,6 +228,12 @@ class JobAsk(Shape):
         )
 
 
+class JobExtension(Shape):
+    """Set more aside for a job."""
+
+    amount_micros: SomeMicros
+
+
 def first_difference(was: dict[str, Any], now: dict[str, Any]) -> str:
     """The first field in which two requests differ, in the order in which they are described."""
     for name in JobAsk.model_fields:
@@ -336,6 +342,18 @@ class Job(Answer):
     priority_class: int
     preemptible: bool
     steps: int  # of its history
+
+
+class CostlyJob(Answer):
+    """A place in a top list of jobs."""
+
+    id: str
+    account_id: str
+    user_id: str
+    state: State
+    spent_micros: Micros
+    held_micros: Micros
+    micros_per_hour: Micros  # while it runs
 
 
 class JobStep(Answer):

@@ -95,6 +95,11 @@ OF_THE_RULES: Final[Mapping[str, Kind]] = MappingProxyType(
         Code.CHANGED_SINCE: Kind(
             412, "Somebody else has changed it", "Read it again, and send If-Match with its ETag."
         ),
+        Code.HOLD_OF_A_JOB: Kind(
+            409,
+            "The hold is a job's",
+            "Cancel or extend the job: /v1/jobs/{id}/cancel, /v1/jobs/{id}/extend.",
+        ),
         Code.HOLD_CLOSED: Kind(
             409,
             "The hold is closed",

@@ -1,4 +1,4 @@
-"""What a hold may take at most, and what else a key stands for (M1, L7)."""
+"""What a hold may take at most, what else a key stands for, whose a hold is (M1, L7)."""
 
 from dataclasses import replace
 
@@ -7,10 +7,12 @@ import pytest
 from bursar.core.ids import HoldId, JobId, made_id
 from bursar.core.ledger.commands import Reserve
 from bursar.core.ledger.events import HoldOpened
+from bursar.core.ledger.holds import left_to_its_job
 from bursar.core.ledger.idempotency import Reply, replay
 from bursar.core.ledger.quote import quote
 from bursar.core.refusal import Code, Refusal
 from bursar.core.value import altered
+from tests import asking as ask
 from tests.builders import PER_MS, T0, Org, gpus, prices
 
 
@@ -74,3 +76,24 @@ def test_a_key_stands_for_all_that_was_asked_with_a_job() -> None:
     ):
         refusal = Refusal(Code.KEY_REUSED, {"key": "k", "field": field})
         assert refusal == replay("k", first, other, made)
+
+
+def test_a_hold_of_a_job_is_left_to_it_while_it_is_open() -> None:
+    """Others may change what is no job's, and ask about what is closed or not there (M1)."""
+    org = Org(prices(h100=PER_MS))
+    org.issue("g1", 100_000)
+    own = org.asking("job", run_ms=5, context=replace(gpus("h100"), job=JobId("job")))
+    org.does(replace(own, for_job=True))
+    org.does(org.asking("raw", run_ms=5, context=gpus("h100")))
+    books = org.journal.books
+    refusal = Refusal(Code.HOLD_OF_A_JOB, {"hold": "job"})
+
+    for change in (
+        *(ask.release("job"), ask.extend("job"), ask.refund("job", 1), ask.settle("job")),
+        *(ask.charge("job", 1), ask.start("job", "h100", run_ms=1)),
+    ):
+        assert refusal == left_to_its_job(books, change)
+    for other in (ask.release("raw"), ask.release("none"), ask.revoke("g1")):
+        assert left_to_its_job(books, other) is None
+    org.does(ask.release("job"))
+    assert left_to_its_job(books, ask.release("job")) is None

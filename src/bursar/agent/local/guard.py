@@ -5,7 +5,7 @@ that it starts quickly, needs little and outlives its agent. All it is told is i
 
     order.json    what to run, with what, and until when; written once, before it starts
     asked.json    what its agent wants since then: a later end, a stop, or the end at once
-    wake          a pipe; a byte in it means: look at asked.json now
+    wake          a pipe for the same, a line each time: it works though the disk is full
 
 and so is all it tells:
 
@@ -57,6 +57,8 @@ PPM: Final = 1_000_000
 CANNOT_RUN: Final = 127  # as shells say it
 BY_SIGNAL: Final = 128  # and the signal's number
 KILLED_FIRST: Final = "500"  # of all that is here, if memory runs out
+KILLED_LAST: Final = "-500"
+NICER: Final = -10  # than its process: who has to act in time must get a processor
 
 # Why it was ended, if not by itself.
 TIME: Final = "its time was over"
@@ -72,6 +74,12 @@ def progress_of(text: str | None) -> int | None:
         return min(max(int(float(part) * PPM), 0), PPM)
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return None
+
+
+def be_killed(when: str) -> None:
+    """Tell the kernel when it is our turn if memory runs out; only root can be among the last."""
+    with suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write(when)
 
 
 class Log:
@@ -123,7 +131,9 @@ class Guard:
         self.log = Log(self._in("log"), self.order["log_bytes"])
         self.cgroup = Cgroup(self.order["cgroup"], self.order["memory_mib"])
         self.wake = os.open(self._in("wake"), os.O_RDWR | os.O_NONBLOCK)
+        self._unread = b""  # of what came by it
         self.poll = select.poll()
+        self.niceness = os.nice(0)  # its process's
         self.leader = 0
         self.started_at = 0
         self.why: str | None = None
@@ -156,6 +166,8 @@ class Guard:
         self._tell(self._outcome(status, ended_at))
 
     def _start(self) -> None:
+        with suppress(OSError):  # only root may
+            os.nice(NICER)
         signal.signal(signal.SIGTERM, self._on_signal)
         for number in (signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
@@ -177,15 +189,16 @@ class Guard:
         """In the new process: become what was ordered."""
         order = self.order
         try:
+            signal.set_wakeup_fd(-1)
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
+                signal.signal(number, signal.SIG_DFL)
             os.dup2(self.log.sink, 1)
             os.dup2(self.log.sink, 2)
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
             os.setsid()
-            for number in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
-                signal.signal(number, signal.SIG_DFL)
             self.cgroup.join()
-            with suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
-                file.write(KILLED_FIRST)
+            be_killed(KILLED_FIRST)
+            os.setpriority(os.PRIO_PROCESS, 0, self.niceness)
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             os.umask(0o022)
             if order["uid"] is not None:
@@ -242,19 +255,26 @@ class Guard:
 
     def _hear(self) -> None:
         """See what the agent wants."""
+        for asked in (*self._lines(), loaded(self._in("asked.json")) or {}):
+            self._obey(asked)
+        if self.told_to_stop and not self.stopping:
+            self._stop(min(self.until, now() + self.order["grace_us"]))
+
+    def _lines(self) -> list[dict[str, Any]]:
+        """What has come by the pipe; a signal of our own leaves its number there."""
         with suppress(BlockingIOError):
-            while os.read(self.wake, 4_096):
-                pass
-        asked = loaded(self._in("asked.json")) or {}
+            while data := os.read(self.wake, 65_536):
+                self._unread += data.translate(None, bytes(range(10)) + bytes(range(11, 32)))
+        *lines, self._unread = self._unread.split(b"\n")
+        return [json.loads(line) for line in lines]
+
+    def _obey(self, asked: dict[str, Any]) -> None:
+        """Do what was asked; nothing is asked that was not, and nothing is taken back."""
         if asked.get("kill"):
             self.why = self.why or NO_RIGHT
-        if self.stopping:
-            return
-        if asked.get("stop"):
+        if asked.get("stop") and not self.stopping:
             self._stop(asked["until"])
-        elif self.told_to_stop:
-            self._stop(min(self.until, now() + self.order["grace_us"]))
-        else:
+        elif not self.stopping:
             self.until = max(self.until, asked.get("until", 0))
 
     def _stop(self, until: int) -> None:
@@ -412,5 +432,6 @@ def main(folder: str, lock: int) -> None:
     os.set_inheritable(lock, False)
     os.chdir("/")
     os.umask(0o077)
+    be_killed(KILLED_LAST)
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     Guard(folder).run()

@@ -7,6 +7,7 @@ starts, `out`, where it leaves its progress and its result, and `tmp`. What is f
 
 import fcntl
 import hashlib
+import json
 import os
 import shutil
 import signal
@@ -234,13 +235,14 @@ class Processes:
 
     def _ask(self, fence: int, **changes: Any) -> None:
         path = self._path(fence, "asked.json")
-        write(path, {**(loaded(path) or {}), **changes})
+        asked = {**(loaded(path) or {}), **changes}
         with suppress(OSError):  # nobody listens: it has ended meanwhile
             wake = os.open(self._path(fence, "wake"), os.O_WRONLY | os.O_NONBLOCK)
             try:
-                os.write(wake, b"!")
+                os.write(wake, json.dumps(asked).encode() + b"\n")
             finally:
                 os.close(wake)
+        write(path, asked)
 
     def forget(self, fence: int) -> None:
         """Put its folder aside: what is left in it is its log."""

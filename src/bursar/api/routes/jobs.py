@@ -4,7 +4,7 @@ import json
 import re
 import time
 from collections.abc import AsyncIterator
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Query, Request, Response
 from starlette.responses import StreamingResponse
@@ -17,21 +17,21 @@ from bursar.api.routes.changing import IDEMPOTENCY_KEY, PROBLEM
 from bursar.api.routes.looking import READS, After, Limit, OrgId, Things, seen_response
 from bursar.api.serving import Caller, Service, unknown
 from bursar.api.streaming import MEDIA_TYPE, event_text
-from bursar.core.ids import JobId
-from bursar.core.ledger.commands import Reserve
-from bursar.core.ledger.events import HoldOpened
+from bursar.core.ids import HoldId, JobId
+from bursar.core.ledger.commands import ExtendHold, Reserve
+from bursar.core.ledger.events import HoldExtended, HoldOpened
 from bursar.core.refusal import Code, Refusal
 from bursar.service.asked import first_asked
 from bursar.service.batch import Answer, Ask
 from bursar.service.founding import org_user
 from bursar.service.jobs import Jobs, JobUnknown, Submission, through
 from bursar.service.jobs.looking import FROM_THE_NEWEST, Glance, Looking, Shown, Step, Wanted
-from bursar.service.jobs.submitting import asked_for_a_job
+from bursar.service.jobs.submitting import Extended, asked_for_a_job
 from bursar.service.keys import Scope
 from bursar.service.listing import Listing
 from bursar.service.looking import Looking as Money
 from bursar.wire import jobs as wire
-from bursar.wire.answers import Rate, only
+from bursar.wire.answers import HoldChanged, Rate, only
 from bursar.wire.problems import of_refusal
 from bursar.wire.shapes import Id, Making
 
@@ -273,6 +273,39 @@ def _job(one: Shown) -> wire.Job:
 
 
 @router.get(
+    "/top/jobs",
+    operation_id="top.jobs",
+    summary="Which jobs that are not over have spent, hold or burn the most, now",
+    response_model=Things[wire.CostlyJob],
+    openapi_extra=READS,
+)
+async def top(
+    request: Request,
+    org_id: OrgId = None,
+    by: Literal["spent", "held", "burn"] = "spent",
+    limit: Limit = 100,
+) -> Response:
+    """Which jobs have spent, hold or burn the most."""
+    service, caller = _who(request, Scope.READ)
+    org = await service.whole_org(caller, org_id)
+    seen = await service.read(lambda reader: Looking(reader).top(org, by, limit))
+    items = [
+        {
+            "id": one.job,
+            "account_id": one.account,
+            "user_id": one.user,
+            "state": one.state,
+            "spent_micros": one.spent,
+            "held_micros": one.held,
+            "micros_per_hour": one.burn,
+        }
+        for one in seen.value
+    ]
+    told = json.dumps({"items": items, "next": None}, separators=(",", ":"))
+    return seen_response(request, org, seen.number, told.encode())
+
+
+@router.get(
     "/jobs/{id}/result",
     operation_id="jobs.result",
     summary="What a job has left: its exit code, and the manifest that it wrote",
@@ -387,7 +420,41 @@ def _step(one: Step) -> wire.JobStep:
     )
 
 
-# Cancelling
+# Changing
+
+
+async def _own(service: Service, caller: Caller, id: str) -> str:
+    """The org of a job that a caller may change; a key with a cap may only its own."""
+    org = await service.org_of(caller, "jobs", id)
+    seen = await service.read(lambda reader: Listing(reader).one(org, "holds", id))
+    if seen.value is None or not seen.value.terms.for_job:
+        raise unknown("jobs", id)
+    if caller.key.capped and seen.value.terms.asked_by != caller.id:
+        raise unknown("jobs", id)
+    return org
+
+
+@router.post(
+    "/jobs/{id}/extend",
+    status_code=200,
+    operation_id="jobs.extend",
+    summary="Set more aside for a job; one that is out of credits may run again",
+    response_model=HoldChanged,
+    openapi_extra=SPENDS,
+)
+async def extend(request: Request, id: Id, body: wire.JobExtension) -> Response:
+    """Set more aside for a job; its pool is told."""
+    service, caller = _who(request, Scope.SPEND)
+    key = key_of(request)
+    org = await _own(service, caller, id)
+    job, amount = JobId(id), body.amount_micros
+    command = ExtendHold(hold=HoldId(id), amount=amount)
+    ask = Ask(org, key, command, Extended(job, amount, 0), (), caller.id)
+    answer = await _told(service, ask)
+    service.posted(org)
+    return done_of(
+        org, answer, 200, lambda now: HoldChanged.of(only(HoldExtended, now, hold=id))
+    ).response()
 
 
 @router.post(
@@ -402,11 +469,7 @@ async def cancel(request: Request, id: Id, body: Nothing | None = None) -> Respo
     """Let a job run no more: asking again changes nothing."""
     service, caller = _who(request, Scope.SPEND)
     key_of(request)
-    org = await service.org_of(caller, "jobs", id)
-    if caller.key.capped:
-        hold = await service.read(lambda reader: Listing(reader).one(org, "holds", id))
-        if hold.value is None or hold.value.terms.asked_by != caller.id:
-            raise unknown("jobs", id)
+    org = await _own(service, caller, id)
     try:
         await service.read(lambda one: Jobs(one, through(service.ledger)).withdraw(org, JobId(id)))
         service.posted(org)

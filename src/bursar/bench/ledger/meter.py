@@ -24,6 +24,8 @@ from bursar.bench.ledger.orgs import (
 from bursar.bench.ledger.sizes import SPREAD, Sizes
 from bursar.bench.ledger.working import verify_after
 from bursar.bench.ledger.yardsticks import Say
+from bursar.core.dispatch.reports import Reading, Report
+from bursar.core.dispatch.state import name_of
 from bursar.core.ids import HoldId, JobId, PriceVersionId
 from bursar.core.instant import HOUR, MILLISECOND, SECOND, Instant
 from bursar.core.ledger.commands import Command, Reserve, SetPrice
@@ -32,20 +34,21 @@ from bursar.core.messages import Spec
 from bursar.core.money import CREDIT
 from bursar.core.pricing import PriceBook, PriceVersion, Rate
 from bursar.core.refusal import Refusal
-from bursar.core.scheduling.jobs import Shape
+from bursar.core.scheduling.decisions import Start
+from bursar.core.scheduling.jobs import Shape, Why
+from bursar.core.scheduling.machines import Node, NodeId, Piece
 from bursar.service.batch import Answer, Ask, Batch
 from bursar.service.database import (
     Aside,
     Connection,
     Database,
-    NewNode,
     OrgId,
     aside,
     create_pool,
 )
 from bursar.service.jobs import Answers, Jobs, Submission
 from bursar.service.ledger import Ledger
-from bursar.service.pool import Lease, Placement, Pool, Renewed, Report
+from bursar.service.pools.keeper import Deaf, Kept, PoolKeeper, at_once
 from bursar.service.relay import Relay, Round
 
 POOL: Final = "pool"
@@ -72,10 +75,14 @@ def measure_meter(server: Database, sizes: Sizes, _: dict[str, float], say: Say)
             Ledger(database.connect) as ledger,
         ):
             jobs = Jobs(connection, lambda asks: _answers(ledger, asks))
-            pool = Pool(connection, POOL, hands)
+            pool = at_once(connection, Kept(POOL, Deaf(), hands))
             # For the relay no time passes: here messages wait for their turn on purpose.
             relay = Relay(connection, jobs, {POOL: pool}, Hands(hands.now))
-            fleet = Fleet(load, pool, hands, _leased(connection, pool, relay, orgs, sizes))
+            create_pool(connection, POOL)
+            fleet = Fleet(load, pool, hands)
+            relay.from_orgs(Round())
+            for number, org in enumerate(orgs):
+                fleet.lease(org, NodeId(f"node-{number:04d}"), sizes.per_call)
             fleet.report()
             relay.from_pool(POOL, Round())  # that they have started
             settle_down(database)
@@ -100,11 +107,12 @@ class Hands:
 class Fleet:
     """Nodes that report how long their attempts have run, all of them one after the other."""
 
-    def __init__(self, load: Load, pool: Pool, hands: Hands, fences: dict[str, list[int]]) -> None:
+    def __init__(self, load: Load, pool: PoolKeeper, hands: Hands) -> None:
         self._load = load
         self._pool = pool
         self._hands = hands
-        self._fences = fences  # by node
+        self._fences: dict[NodeId, tuple[int, ...]] = {}
+        self._n = 0
         self._since = hands.now
 
     @property
@@ -112,17 +120,43 @@ class Fleet:
         """For how long the attempts have run by the pool's clock."""
         return self._hands.now - self._since
 
+    def lease(self, org: OrgId, node: NodeId, gpus: int) -> None:
+        """Put a machine into the pool, with a GPU for each of an org's jobs."""
+        self._pool.register(Node(id=node, gpu_type=GPU, gpus=gpus))
+        self._told(node, ())
+        epoch, _ = self._pool.lead("bench")
+        starts = [
+            Start(
+                job=name_of((org, _job(gpu))),
+                gpu_type=GPU,
+                pieces=(Piece(node, (gpu,), 1),),
+                why=Why.TURN,
+            )
+            for gpu in range(gpus)
+        ]
+        written = self._pool.write(epoch or 0, starts)
+        if written.denied:
+            raise RuntimeError(f"{node}: leases were denied: {written.denied}")
+        self._fences[node] = tuple(lease.fence for lease in written.placed)
+
     def report(self) -> int:
         """Let some time pass and every node report; how many readings that was."""
         self._hands.now += BETWEEN
         run_ms = self.lasted // MILLISECOND
         count = 0
         for node, fences in self._fences.items():
-            told = self._pool.report(node, [Report(fence, run_ms) for fence in fences])
-            count += len(told)
-            if not all(isinstance(one, Renewed) for one in told):
+            readings = tuple(Reading(fence=fence, run_ms=run_ms) for fence in fences)
+            count += len(fences)
+            if self._told(node, readings) < len(fences):
                 self._load.problems.append(f"{node}: a lease was not renewed")
         return count
+
+    def _told(self, node: NodeId, readings: tuple[Reading, ...]) -> int:
+        """Let a node report; how many leases it is told to have."""
+        self._n += 1
+        told = Report(node=node, boot=1, n=self._n, at=0, heard=None, readings=readings)
+        orders = self._pool.report(told).result()
+        return -1 if orders is None else len(orders.leases)
 
 
 def _readings(fleet: Fleet, sizes: Sizes) -> Figure:
@@ -192,25 +226,6 @@ def _submission(number: int) -> Submission:
         context=Context(gpu_types=(GPU,), milli_gpus=1_000, job=job),
     )
     return Submission(pool=POOL, reserve=reserve, spec=Spec(shape=Shape(types=(GPU,))))
-
-
-def _leased(
-    connection: Connection, pool: Pool, relay: Relay, orgs: Sequence[OrgId], sizes: Sizes
-) -> dict[str, list[int]]:
-    """Send all jobs to a pool that has room for them; the fences of each node."""
-    create_pool(connection, POOL)
-    nodes = {org: f"node-{number:04d}" for number, org in enumerate(orgs)}
-    slots = (1_000,) * sizes.per_call
-    pool.add_nodes([NewNode(node, GPU, slots) for node in nodes.values()])
-    relay.from_orgs(Round())
-    fences: dict[str, list[int]] = {}
-    for org, node in nodes.items():
-        places = [Placement(org, _job(slot), node, (slot,)) for slot in range(sizes.per_call)]
-        told = pool.lease(places)
-        fences[node] = [one.fence for one in told if isinstance(one, Lease)]
-        if len(fences[node]) < len(places):
-            raise RuntimeError(f"{node}: leases were denied: {told}")
-    return fences
 
 
 def _answers(ledger: Ledger, asks: Sequence[Ask]) -> Answers:

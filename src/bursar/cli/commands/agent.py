@@ -23,6 +23,7 @@ from bursar.agent.running import Running
 from bursar.agent.talking import Http
 from bursar.cli.connecting import KEY_VARIABLE, Access, access
 from bursar.cli.problems import Unusable
+from bursar.client.http import is_here
 from bursar.core.dispatch.agent import REPORT_EVERY
 from bursar.core.instant import MILLISECOND
 from bursar.core.scheduling.machines import NodeId
@@ -70,6 +71,9 @@ def agent(
             metavar="DIR", help="A cgroup in which others may be made; if not given, ours."
         ),
     ] = None,
+    plain_http: Annotated[
+        bool, typer.Option("--plain-http", help="Send the key without TLS to another machine.")
+    ] = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="Tell every action.")] = False,
 ) -> None:
     """Run jobs on this machine, as the pool leases it; stay until stopped.
@@ -97,7 +101,7 @@ def agent(
         island=island,
         labels=sorted(set(label or [])),
     )
-    known = _access(server)
+    known = _access(server, plain_http=plain_http)
     uid, gid = _user(run_as)
     try:
         disk = Disk(state or _usual_state(pool, name), pool, name)
@@ -137,16 +141,16 @@ def _gpus(text: str | None) -> hardware.Gpus:
         raise typer.BadParameter(str(error), param_hint="--gpus") from None
 
 
-def _access(server: str | None) -> Access:
+def _access(server: str | None, *, plain_http: bool) -> Access:
     """Where the service is: the key comes from the environment or a login, never from here."""
-    if server is None:
-        return access()
     key = os.environ.get(KEY_VARIABLE)
-    if key:
-        return Access(server.rstrip("/"), key)
-    known = access()
-    if known.url != server.rstrip("/"):
+    known = Access(server.rstrip("/"), key) if server and key else access()
+    if server is not None and known.url != server.rstrip("/"):
         raise Unusable(f"there is no key for {server}", f"Set {KEY_VARIABLE}.")
+    if known.url.startswith("http:") and not is_here(known.url) and not plain_http:
+        raise Unusable(
+            f"the key could be read on its way to {known.url}", "Use https, or say --plain-http."
+        )
     return known
 
 

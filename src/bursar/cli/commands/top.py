@@ -10,8 +10,19 @@ from bursar.cli.calling import Call, Limit, Org, Output, noun
 from bursar.cli.output import Format, note
 from bursar.cli.ranges import local_text
 
-app = noun("Who has, used or burns the most, as of the last sweep.")
+app = noun("Who has, used or burns the most.")
 COLUMNS: Final = ("rank", "id", "value_micros", "org_id")
+
+
+JOBS: Final = ("rank", "id", "state", "spent_micros", "held_micros", "micros_per_hour", "user_id")
+
+
+class Cost(StrEnum):
+    """What to compare jobs by."""
+
+    SPENT = "spent"
+    HELD = "held"
+    BURN = "burn"
 
 
 class By(StrEnum):
@@ -55,6 +66,20 @@ def users(
 ) -> None:
     """Users, of one org or (for operators) of all."""
     _top("users", by.value, org, limit, output)
+
+
+@app.command()
+def jobs(
+    by: Annotated[
+        Cost, typer.Option(help="Spent so far, held, or burnt in an hour while it runs.")
+    ] = Cost.SPENT,
+    org: Org = None,
+    limit: Limit = 10,
+    output: Output = Format.TABLE,
+) -> None:
+    """Jobs of an org that are not over, as they are now."""
+    params = {"by": by.value, "org_id": org, "limit": limit}
+    Call(output).get("/v1/top/jobs", JOBS, params, rows=_ranked)
 
 
 def _top(subject: str, by: str, org: str | None, limit: int, output: Format) -> None:

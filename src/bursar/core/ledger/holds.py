@@ -2,12 +2,21 @@
 
 from collections.abc import Iterator, Mapping
 from heapq import merge
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from bursar.core.ids import AccountId, DebtId, GrantId, HoldId
 from bursar.core.instant import NEVER, Instant
 from bursar.core.ledger.books import Books
-from bursar.core.ledger.commands import EndHold, ExtendHold, Redraw, Refund, Release, Reserve
+from bursar.core.ledger.commands import (
+    Charge,
+    EndHold,
+    ExtendHold,
+    Redraw,
+    Refund,
+    Release,
+    Reserve,
+    Settle,
+)
 from bursar.core.ledger.draft import AVAILABLE, HELD, Draft, move, returned
 from bursar.core.ledger.due import close_hold
 from bursar.core.ledger.events import (
@@ -29,6 +38,7 @@ from bursar.core.pricing import Priced, Terms, attempt_rate, price_of
 from bursar.core.refusal import Code, Refusal
 from bursar.core.value import altered
 
+_CHANGING: Final = (Charge, ExtendHold, Redraw, Refund, Release, Settle)
 Rates: TypeAlias = tuple[tuple[str, Micros], ...]  # GPU type → micro-credits per GPU-hour
 
 
@@ -271,6 +281,19 @@ def open_hold(draft: Draft, hold_id: HoldId) -> Hold | Refusal:
 def closed(hold: Hold) -> Refusal:
     """That a hold is closed."""
     return Refusal(Code.HOLD_CLOSED, {"hold": hold.terms.id, "closed_at": hold.closed_at})
+
+
+def left_to_its_job(books: Books, ask: object) -> Refusal | None:
+    """That a hold is a job's, which runs on it: nobody else changes it while it is open (M1).
+
+    For whoever asks in the name of a caller; who works for jobs does not ask this.
+    """
+    if not isinstance(ask, _CHANGING):
+        return None
+    hold = books.holds.get(ask.hold)
+    if hold is None or not hold.terms.for_job or hold.closed_at is not None:
+        return None
+    return Refusal(Code.HOLD_OF_A_JOB, {"hold": ask.hold})
 
 
 def extend_hold(draft: Draft, ask: ExtendHold) -> Refusal | None:

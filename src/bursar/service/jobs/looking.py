@@ -8,6 +8,7 @@ from bursar.service.batch import OrgUnknown
 from bursar.service.listing import Page
 from bursar.service.looking import SNAPSHOT, Seen
 from bursar.store.jobs import (
+    Costly,
     Glance,
     Result,
     Shown,
@@ -20,6 +21,7 @@ from bursar.store.jobs import (
     result_of,
     shown_job,
     steps_of,
+    top_jobs,
 )
 from bursar.store.reading import Connection, OrgId, money_time, read_org
 
@@ -66,6 +68,10 @@ class Looking:
             return Page(tuple(found[:most]), next)
 
         return self._seen(org, ask)
+
+    def top(self, org: OrgId, by: str, most: int) -> Seen[tuple[Costly, ...]]:
+        """The jobs that are not over and have spent, hold or burn the most."""
+        return self._seen(org, lambda: tuple(top_jobs(self._connection, org, by, most)))
 
     def glance(self, org: OrgId, job: str) -> Glance | None:
         """Whether something about a job has changed: as little as can be asked."""

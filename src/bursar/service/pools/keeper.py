@@ -57,6 +57,19 @@ class Heard(Protocol):
         """These nodes are to be told something new."""
 
 
+class Deaf:
+    """Nobody waits for anything."""
+
+    def changed(self) -> None:
+        """No matter."""
+
+    def told(self) -> None:
+        """No matter."""
+
+    def ordered(self, nodes: frozenset[NodeId]) -> None:
+        """No matter."""
+
+
 class Ask(NamedTuple):
     """A step of a transaction, and the rows that it may look at although they are over."""
 

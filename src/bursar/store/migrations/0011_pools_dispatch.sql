@@ -172,32 +172,32 @@ grant select, insert, delete on pool_changes to bursar_service;
 
 alter table pools enable row level security;
 create policy pool on pools to bursar_service
-    using (pool_id = any ((select nullif(current_setting('bursar.pools', true), '')::text[])::text[]));
+    using ((pool_id || '') = any ((select nullif(current_setting('bursar.pools', true), '')::text[])::text[]));
 
 alter table pool_changes enable row level security;
 create policy pool on pool_changes to bursar_service
-    using (pool_id = any ((select nullif(current_setting('bursar.pools', true), '')::text[])::text[]));
+    using ((pool_id || '') = any ((select nullif(current_setting('bursar.pools', true), '')::text[])::text[]));
 
 alter table nodes enable row level security;
 create policy pool on nodes to bursar_service
-    using (pool_id = any ((select nullif(current_setting('bursar.pools', true), '')::text[])::text[]));
+    using ((pool_id || '') = any ((select nullif(current_setting('bursar.pools', true), '')::text[])::text[]));
 
 alter table queue enable row level security;
 create policy pool on queue to bursar_service
-    using (pool_id = any ((select nullif(current_setting('bursar.pools', true), '')::text[])::text[]));
+    using ((pool_id || '') = any ((select nullif(current_setting('bursar.pools', true), '')::text[])::text[]));
 
 alter table leases enable row level security;
 create policy pool on leases to bursar_service
-    using (pool_id = any ((select nullif(current_setting('bursar.pools', true), '')::text[])::text[]));
+    using ((pool_id || '') = any ((select nullif(current_setting('bursar.pools', true), '')::text[])::text[]));
 
 alter table lease_parts enable row level security;
 create policy pool on lease_parts to bursar_service
-    using (pool_id = any ((select nullif(current_setting('bursar.pools', true), '')::text[])::text[]));
+    using ((pool_id || '') = any ((select nullif(current_setting('bursar.pools', true), '')::text[])::text[]));
 
 alter table lease_slots enable row level security;
 create policy pool on lease_slots to bursar_service
-    using (pool_id = any ((select nullif(current_setting('bursar.pools', true), '')::text[])::text[]));
+    using ((pool_id || '') = any ((select nullif(current_setting('bursar.pools', true), '')::text[])::text[]));
 
 alter table pool_outbox enable row level security;
 create policy pool on pool_outbox to bursar_service
-    using (pool_id = any ((select nullif(current_setting('bursar.pools', true), '')::text[])::text[]));
+    using ((pool_id || '') = any ((select nullif(current_setting('bursar.pools', true), '')::text[])::text[]));

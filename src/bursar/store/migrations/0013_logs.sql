@@ -15,4 +15,4 @@ grant select, insert, delete on logs to bursar_service;
 
 alter table logs enable row level security;
 create policy pool on logs to bursar_service
-    using (pool_id = any ((select nullif(current_setting('bursar.pools', true), '')::text[])::text[]));
+    using ((pool_id || '') = any ((select nullif(current_setting('bursar.pools', true), '')::text[])::text[]));

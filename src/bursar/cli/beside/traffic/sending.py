@@ -18,6 +18,7 @@ from bursar.client import Client, Problem
 TICK_S: Final = 0.5
 REFUSED_S: Final = 15.0  # for how long a tenant that was refused asks for nothing
 TROUBLE_S: Final = 3.0  # or one that could not be heard
+GIVEN_UP_S: Final = 20.0  # before a job is cancelled that has used up its credits
 LOOK_AT_MONEY_S: Final = 60.0
 LOW: Final = 4  # credits are bought when less than one part in so many is left of the purchase
 
@@ -91,12 +92,19 @@ class Tenant:
     def _ask(self) -> None:
         """Ask for jobs, unless enough of them are not over."""
         alive = self._spending.get("/v1/jobs", {"alive": True, "limit": 100}).body["items"]
+        self._give_up([one["id"] for one in alive if one["state"] == "out_of_credits"])
         for _ in range(min(self.habit.burst, self.habit.alive_max - len(alive))):
             wish = self.habit.draw(self.chance)
             body = wish.body(self.org.account(wish.project), self.chance.choice(self.org.users))
             job = self._spending.post("/v1/jobs", body).body["id"]
             if wish.cancel_after_s is not None:
                 self._cancels.append((time.monotonic() + wish.cancel_after_s, job))
+
+    def _give_up(self, jobs: list[str]) -> None:
+        """Let jobs go whose credits are used up, a while after that is seen."""
+        known = {job for _, job in self._cancels}
+        at = time.monotonic() + GIVEN_UP_S
+        self._cancels += [(at, job) for job in jobs if job not in known]
 
     def _cancel(self, now: float) -> None:
         """Change one's mind about jobs; who is over already stays as it is."""

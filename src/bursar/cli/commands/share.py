@@ -1,0 +1,29 @@
+"""`bursar share`."""
+
+from typing import Annotated, Any, Final
+
+import typer
+
+from bursar.cli.calling import Call, Output
+from bursar.cli.output import Format
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+COLUMNS: Final = (
+    *("of", "weight", "part_ppm", "entitled_ppm", "gpus", "jobs", "waiting", "usage_micros"),
+)
+
+
+@app.command()
+def share(
+    pool: Annotated[str, typer.Argument(metavar="POOL")] = "main", output: Output = Format.TABLE
+) -> None:
+    """Who has which part of a pool, and is entitled to which; tenants see their own."""
+    Call(output).get(f"/v1/pools/{pool}/explain", COLUMNS, rows=_rows)
+
+
+def _rows(body: Any) -> list[dict[str, Any]]:
+    return [
+        {**one, "gpus": ", ".join(f"{n / 1_000:g} {kind}" for kind, n in one["milli_gpus"].items())}
+        for one in body["shares"]
+    ]

@@ -1,0 +1,94 @@
+"""Pools at the command line: what they have, who comes next, why a job waits, what it printed."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from tests.api.calling import Caller, within
+from tests.api.test_pools import Worker
+from tests.cli.test_client_commands import (  # noqa: F401 (fixtures)
+    Running,
+    Shell,
+    _alone,
+    funded,
+    operator,
+    running,
+)
+
+
+@pytest.fixture
+def pool(funded: Shell) -> str:  # noqa: F811 (a fixture)
+    name = f"p-{uuid4().hex[:12]}"
+    assert name in funded.says("pools", "--add", name)
+    return name
+
+
+@pytest.fixture
+def worker(running: Running, pool: str) -> Iterator[Worker]:  # noqa: F811 (a fixture)
+    """A node with two GPUs of which somebody reports."""
+    caller = Caller(running.process.url, running.process.admin_key)
+    found = Worker(caller, pool)
+    try:
+        found.register()
+        found.report()
+        yield found
+    finally:
+        found.caller.close()
+        caller.close()
+
+
+def submitted(shell: Shell, pool: str) -> str:
+    words = ("--account", shell.account, "--gpus", "2xH100", "--max-run", "1h", "--pool", pool)
+    told: Any = json.loads(shell.says("submit", *words, "--yes", "-o", "json", "--", "true"))
+    return str(told["id"])
+
+
+def test_what_a_pool_has_and_who_comes_next(
+    funded: Shell,  # noqa: F811 (a fixture)
+    worker: Worker,
+    pool: str,
+) -> None:
+    first, second = submitted(funded, pool), submitted(funded, pool)
+    [order] = worker.leases()
+    runs, waits = (first, second) if order["job"] == first else (second, first)
+    worker.report({"fence": order["fence"], "run_ms": 0})
+
+    assert "ends by" in funded.says("why", runs)
+    why = funded.says("why", waits)
+    assert f"{waits} is queued" in why
+    assert "needs 2 GPUs of H100, 0 GPUs free" in why
+    line = next(one for one in funded.says("pools").splitlines() if one.startswith(pool))
+    assert [pool, "H100", "2", "0", "1", "1", "1"] == line.split()
+    assert waits in funded.says("prio", pool)
+    assert "2 H100" in funded.says("share", pool)
+    assert "n1" in funded.says("nodes", pool)
+
+
+def test_a_node_is_drained_and_used_again(
+    funded: Shell,  # noqa: F811 (a fixture)
+    worker: Worker,
+    pool: str,
+) -> None:
+    assert "draining" in funded.says("nodes", pool, "--drain", "n1")
+    assert "draining" not in funded.says("nodes", pool, "--ready", "n1")
+
+
+def test_a_log_is_followed_to_the_end_of_its_job(
+    funded: Shell,  # noqa: F811 (a fixture)
+    worker: Worker,
+    pool: str,
+) -> None:
+    job = submitted(funded, pool)
+    [order] = worker.leases()
+    fence = order["fence"]
+    worker.report({"fence": fence, "run_ms": 0})
+    body = {"fence": fence, "offset": 0, "size": 6, "text": "hello\n"}
+    worker.caller.post(f"{worker.path}/logs", body)
+    assert "hello\n" == funded.says("logs", job)
+    worker.report({"fence": fence, "run_ms": 1, "exit": "done", "exit_code": 0})
+
+    assert within(20, lambda: "succeeded" in funded.says("job", job))
+    assert "hello\n" == funded.says("logs", "--follow", job)

@@ -1,0 +1,156 @@
+"""`bursar up --demo` as somebody at a terminal meets it: everything runs, stops, and goes on."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bursar.cli.seeding import ORGS
+from bursar.client import Client, Problem
+from bursar.service.database import URL_VARIABLE
+from tests.cli.test_beside import eventually, runs
+from tests.databases import new_state
+
+pytestmark = pytest.mark.slow
+
+
+class Up:
+    """`bursar up` that is ready, with an operator's eyes on it."""
+
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        self.process = process
+        assert process.stdout is not None
+        told = json.loads(process.stdout.readline())
+        self.client = Client(told["url"], told["admin_key"])
+
+    def nodes(self) -> dict[str, str]:
+        """The nodes by name, and their states."""
+        try:
+            told = self.client.get("/v1/pools/main/nodes").body["nodes"]
+        except Problem:
+            return {}
+        return {one["id"]: one["state"] for one in told}
+
+    def jobs(self, **wanted: Any) -> list[dict[str, Any]]:
+        """The jobs of all tenants."""
+        return [
+            job
+            for org in ORGS
+            for job in self.client.get("/v1/jobs", {"org_id": org.id, "limit": 200, **wanted}).body[
+                "items"
+            ]
+        ]
+
+    def children(self) -> list[int]:
+        """Everything that it has started, and that is not a job's."""
+        path = Path(f"/proc/{self.process.pid}/task")
+        return [
+            int(pid)
+            for thread in path.iterdir()
+            for pid in (thread / "children").read_text().split()
+        ]
+
+
+def command(state: Path, *arguments: str) -> list[str]:
+    return [sys.executable, "-m", "bursar", *arguments, "--state", str(state)]
+
+
+def environment() -> dict[str, str]:
+    return {name: one for name, one in os.environ.items() if name != URL_VARIABLE}
+
+
+@contextmanager
+def up(state: Path, *arguments: str) -> Iterator[Up]:
+    """It, in a process of its own; killed at the end if it has not ended before."""
+    started = command(state, "up", "--port", "0", "--json", *arguments)
+    with subprocess.Popen(started, env=environment(), stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield Up(process)
+        finally:
+            process.kill()
+
+
+def verified(state: Path) -> str:
+    """What `bursar ledger verify` says."""
+    told = subprocess.run(
+        command(state, "ledger", "verify"),
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert 0 == told.returncode, told.stdout + told.stderr
+    return told.stdout
+
+
+def test_the_demonstration_runs_stops_and_goes_on_where_it_was() -> None:
+    """Four nodes, jobs of three tenants on them; Ctrl-C ends all programs; then the same goes on,
+    and the books add up all the time."""
+    with new_state() as state:
+        with up(state, "--demo") as first:
+            eventually(lambda: list(first.nodes().values()) == ["ready"] * 4, "four nodes")
+            assert {"a100-1", "a100-2", "h100-1", "h100-2"} == set(first.nodes())
+            eventually(lambda: bool(first.jobs(state="succeeded")), "a job is done")
+            eventually(lambda: bool(first.jobs(state="queued")), "there is more than room for")
+            assert {one["account_id"][-6:] for one in first.jobs()} == {org.id[-6:] for org in ORGS}
+            [done, *_] = first.jobs(state="succeeded")
+            children = first.children()
+            assert 5 == len(children), "four agents, and the tenants"
+            assert "all is well" in verified(state)
+            keys = {path: path.read_text() for path in state.rglob("*.key")}
+            assert 4 == len([path for path in keys if path.name == "worker.key"])
+            for path in (*keys, state / "demo-keys.json"):
+                assert 0o600 == path.stat().st_mode & 0o777, path
+            alive = {one["id"] for one in first.jobs(alive=True)}
+            first.process.send_signal(signal.SIGINT)
+            assert 0 == first.process.wait(30)
+            assert not [pid for pid in children if runs(pid)]
+
+        with up(state, "--demo") as second:
+            eventually(lambda: list(second.nodes().values()) == ["ready"] * 4, "the same nodes")
+            assert keys == {path: path.read_text() for path in state.rglob("*.key")}
+            assert len(ORGS) == len(second.client.get("/v1/orgs").body["items"])
+            there = {one["id"]: one for one in second.jobs()}
+            assert alive <= set(there)
+            assert done == there[done["id"]], "what is over stays as it is"
+            eventually(
+                lambda: bool(alive - {one["id"] for one in second.jobs(alive=True)}),
+                "one that was not over comes to its end",
+            )
+            assert "all is well" in verified(state)
+
+
+def test_nodes_can_be_had_beside_any_service() -> None:
+    """One command gives a pool with GPUs that are made up, and jobs that are not; an agent that is
+    killed is started again; it all ends with its parent, however that ends."""
+    with new_state() as state:
+        with up(state, "--nodes", "2xL4") as one:
+            eventually(lambda: {"l4-1": "ready"} == one.nodes(), "a node")
+            [agent] = one.children()
+            os.kill(agent, signal.SIGKILL)
+            eventually(lambda: one.children() not in ([], [agent]), "another agent")
+            [agent] = one.children()
+            one.process.kill()
+            one.process.wait()
+        eventually(lambda: not runs(agent), "the agent has ended")
+
+
+def test_nodes_that_make_no_sense_are_told_before_anything_starts(tmp_path: Path) -> None:
+    told = subprocess.run(
+        command(tmp_path / "state", "up", "--nodes", "eight"),
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert 2 == told.returncode
+    assert "'eight' names no nodes: write 2x8xH100" in " ".join(told.stderr.split())
+    assert not (tmp_path / "state").exists()
