@@ -118,6 +118,7 @@ def test_a_job_is_submitted_shown_listed_and_cancelled(shell: Shell) -> None:
     )
     listed = shell.says("jobs", "--alive", "--label", "team=vision")
     assert re.search(rf"{job['id']} +queued +submitted .* {re.escape(HELD)}", listed), listed
+    assert listed.rstrip().endswith("python train.py --fast")
     assert "none" in shell.says("jobs", "--state", "succeeded")
     assert {"id": job["id"], "cancelling": True} == shell.json("cancel", job["id"])
     assert within(30, lambda: shell.json("job", job["id"])["state"] == "cancelled")

@@ -72,7 +72,9 @@ def up(state: Path, *arguments: str) -> Iterator[Up]:
     started = command(state, "up", "--port", "0", "--json", *arguments)
     with subprocess.Popen(started, env=environment(), stdout=subprocess.PIPE, text=True) as process:
         try:
-            yield Up(process)
+            one = Up(process)
+            with one.client:
+                yield one
         finally:
             process.kill()
 

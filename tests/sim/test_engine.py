@@ -252,3 +252,17 @@ def test_who_was_asked_to_stop_and_lost_its_node_is_not_stopped_again() -> None:
 
     assert any(one.failures and one.preemptions for one in engine.lives.values())
     assert [] == problems(engine)
+
+
+def test_what_is_typical_is_what_was_let_in() -> None:
+    """Who was turned away never comes to a node, and who waits again came before (S6)."""
+    engine = lived(
+        work("old", gpus=8, runs=HOUR, tier="free"),
+        work("new", gpus=8, runs=HOUR, tier="enterprise", at=10 * MINUTE),
+        work("huge", gpus=16),
+        work("small", at=20 * MINUTE),
+        policy="strict-priority",
+    )
+
+    assert 1 == life(engine, "old").preemptions
+    assert {8: 2, 1: 1} == {shape.gpus: times for shape, times in engine.cluster.fragments.typical}

@@ -6,6 +6,7 @@ Colour is for terminals, and not even there if NO_COLOR is set.
 """
 
 import os
+import shlex
 import sys
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -195,6 +196,8 @@ def cell(path: str, value: Any) -> str:
         return "always"  # a price that was in force from the beginning
     if name.endswith("_at") or name in _TIMES:
         return local_text(value)
+    if name == "command" and isinstance(value, list):
+        return printable(shlex.join(value))
     if isinstance(value, list):
         one = name.removesuffix("s") if name != "thresholds_ppm" else name
         return ", ".join(cell(one, item) for item in value) or NOTHING

@@ -88,6 +88,21 @@ def test_a_report_says_all_that_the_node_knows() -> None:
     assert 10**15 + 1 == node.report().heard
 
 
+@pytest.mark.parametrize(
+    ("stopping", "exit", "told"),
+    [
+        (False, Exit.KILLED, Exit.GONE),
+        (True, Exit.KILLED, Exit.KILLED),
+        (False, Exit.FAILED, Exit.FAILED),
+    ],
+)
+def test_what_a_guard_has_ended_unasked_is_gone(stopping: bool, exit: Exit, told: Exit) -> None:
+    """It was cut off: nobody has wanted that, and it was not the job's doing (M3)."""
+    [reading] = Node().runs(1, run_ms=7, stopping=stopping, exit=exit).report().readings
+
+    assert (told, 7) == (reading.exit, reading.run_ms)
+
+
 def test_a_lease_is_started_once_it_is_on_disk() -> None:
     """Its guard counts from when the report was sent, not from when the answer came (IS7)."""
     node = Node()

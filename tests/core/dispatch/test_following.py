@@ -1,9 +1,10 @@
 """A scheduler's cluster keeps up with its pool, whoever has changed it (S11)."""
 
 from bursar.core.dispatch.following import Follower, described
+from bursar.core.dispatch.life import State
 from bursar.core.dispatch.state import Exit, Lease, name_of
 from bursar.core.ids import JobId
-from bursar.core.instant import SECOND
+from bursar.core.instant import MINUTE, SECOND
 from bursar.core.leases import TTL
 from bursar.core.messages import HoldGrew, Withdraw
 from bursar.core.scheduling.decisions import Start
@@ -180,3 +181,40 @@ def test_who_has_credits_for_a_while_runs_wherever_that_is_long_enough() -> None
     assert ("A100",) == described(
         waiting(spec=spec, rates=rates, hold_micros=30_000).job()
     ).shape.types
+
+
+def test_late_usage_may_leave_too_little_to_wait_for_a_place() -> None:
+    """Then it waits for credits, and the leader plans on without it."""
+    trial = waiting(hold_micros=13_000)
+    trial.place()
+    trial.pass_by(5 * SECOND).report(ran(2_000))
+    trial.preempt(wanted_by=JOB)
+    trial.report(ran(2_000, exit=Exit.KILLED))
+    found = follower(trial)
+    assert [NAME] == list(found.cluster.waiting)
+    trial.report(ran(5_000, exit=Exit.KILLED))
+
+    assert State.OUT_OF_CREDITS is trial.job().state
+    assert found.follow(trial.pool, trial.pool.changes, trial.now)
+    assert {} == found.cluster.waiting
+    trial.post(HoldGrew(added=10_000, until=0), 2)
+    assert State.QUEUED is trial.job().state
+
+
+def test_who_is_lost_at_its_start_is_tried_again_later_and_later() -> None:
+    """A node that cannot start anything must not use a job's attempts up in a moment."""
+    trial = waiting(spec=altered(SPEC, requeues=20))
+    pauses = []
+    for number in range(1, 13):
+        trial.report()
+        trial.place()
+        trial.report(ran(0, number, exit=Exit.GONE))
+        pauses.append(described(trial.job()).not_before - trial.now)
+
+    assert [2 * SECOND, 4 * SECOND, 8 * SECOND] == pauses[:3]
+    assert [5 * MINUTE] * 4 == pauses[-4:]
+    trial.report()
+    trial.place()
+    trial.pass_by(11 * SECOND)
+    trial.report(ran(10_000, 13, exit=Exit.GONE))
+    assert 0 == described(trial.job()).not_before

@@ -50,6 +50,12 @@ CASES = {
         queued="short:4/est=1h next:4/est=2h pole:1/est=9h also:4/est=2h",
         want="pole -> n1:1; short -> n1:4; also waits needs=4 free=3 start=24h",
     ),
+    "one that has no place now does not hide the next such job": Case(
+        nodes="n1=16xH100",
+        running="x@n1:15/ends=1h",
+        queued="p:1/est=90h/limit=99h/label=ib q:1/est=80h/limit=99h s:1/est=1h",
+        want="q -> n1:1; p waits needs=1 free=0; s waits needs=1 free=0 start=1h",
+    ),
     "not if it takes more than an eighth of them": Case(
         nodes="n1=8xH100",
         queued="short:4/est=1h next:4/est=2h pole:2/est=9h also:4/est=2h",
@@ -128,11 +134,11 @@ CASES = {
         queued="small:4",
         want="small waits needs=4 free=0 start=22h",
     ),
-    "not if it made room three times": Case(
+    "also if it made room three times: a turn costs little, however often": Case(
         nodes="n1=4xH100",
         running="big@n1:4/ran=2h/ckpt=10m,30s/preempted=3",
         queued="small:4",
-        want="small waits needs=4 free=0 start=22h",
+        want="big preempted for=small by=turn; small waits on=n1:4",
     ),
     "not for one that has nearly as much to do": Case(
         nodes="n1=4xH100",
@@ -271,7 +277,7 @@ def test_turns(case: Case) -> None:
         ("x@n1:4/ran=2h/ckpt=10m,30s", "a:4/est=9h", 5 * MINUTE),
         ("x@n1:4/ran=10m/ckpt=10m,30s", "a:4", 15 * MINUTE),
         ("x@n1:4/ran=2h", "a:4/waited=1h", 23 * HOUR),
-        ("x@n1:4/ran=2h/ckpt=10m,30s/preempted=3", "a:4", 24 * HOUR),
+        ("x@n1:4/ran=2h/ckpt=10m,30s/preempted=3", "a:4", 5 * MINUTE),
         ("x@n1:4/ran=2h/ckpt=10m,30s/who=paid.beta.x.bob", "a:4", 24 * HOUR),
         ("x@n1:4/ran=2h/ckpt=10m,30s", "", None),
         ("x@n1:4/ran=2h", "a:4/again=30s", 30 * SECOND),

@@ -183,7 +183,7 @@ def _close(work: Work, lease: Lease, why: Why) -> None:
     ran_ms = lease.run_ms if kept_ms is None else kept_ms
     price = usage_price(rate_of(job, lease.gpu_type), job.ask.milli_gpus, ran_ms)
     job = altered(job, ran_ms=job.ran_ms + ran_ms, used=job.used + price)
-    job = _gone_on(job, why, work.now)
+    job = _gone_on(job, lease, why, work.now)
     work.put(job)
     # What the job does not answer for is not reported again; else run time counts up to the end.
     last = max(part.until for part in lease.parts)
@@ -236,7 +236,7 @@ def _exit_code(lease: Lease) -> int | None:
     return next((code for code in codes if code), None if None in codes else 0)
 
 
-def _gone_on(job: Queued, why: Why, now: Instant) -> Queued:
+def _gone_on(job: Queued, lease: Lease, why: Why, now: Instant) -> Queued:
     """The job after an attempt that ended so: it waits, or is over."""
     if CLASSES[why] in (EndClass.PREEMPTION, EndClass.PLATFORM):
         left_ms = job.left_ms - GRACE_MS
@@ -247,6 +247,7 @@ def _gone_on(job: Queued, why: Why, now: Instant) -> Queued:
             requeues_left=job.requeues_left - 1,
             preemptions=job.preemptions + (CLASSES[why] is EndClass.PREEMPTION),
             stopped_at=now,
+            losses=job.losses + 1 if why is Why.LOST and lease.run_ms < GRACE_MS else 0,
         )
         return moved(job, why if affords_a_run(job) else Why.OUT_OF_CREDITS)
     job = moved(job, why)

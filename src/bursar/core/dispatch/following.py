@@ -13,7 +13,7 @@ from bursar.core.dispatch.life import LIVE, WAITING, State
 from bursar.core.dispatch.pool import is_usable
 from bursar.core.dispatch.state import JobKey, Lease, Machine, Pool, Queued, name_of
 from bursar.core.ids import JobId
-from bursar.core.instant import MILLISECOND, Instant
+from bursar.core.instant import MILLISECOND, MINUTE, SECOND, Instant
 from bursar.core.scheduling.cluster import Cluster
 from bursar.core.scheduling.jobs import Job, Path, Running, Shape
 from bursar.core.scheduling.machines import Node, NodeId, NodeState
@@ -21,6 +21,8 @@ from bursar.core.scheduling.policy import Policy
 from bursar.core.scheduling.typical import Typical
 from bursar.core.value import altered
 
+LOSSES: Final = 10  # that make a pause longer
+PAUSE_MAX: Final = 5 * MINUTE
 UNTIERED: Final = "paid"  # the tier of jobs that name none
 
 
@@ -139,6 +141,7 @@ def described(queued: Queued) -> Job:
         checkpoint_cost=GRACE if every else 0,
         preemptions=queued.preemptions,
         stopped_at=queued.stopped_at,
+        not_before=_not_before(queued),
         attained=queued.used,
     )
 
@@ -164,6 +167,13 @@ def share_path(queued: Queued) -> Path:
     """
     ask = queued.ask
     return ask.tier or UNTIERED, queued.org, *reversed(ask.shares), f"user {ask.user}"
+
+
+def _not_before(queued: Queued) -> Instant:
+    """When it may be tried again: the more often it was lost at its start, the later."""
+    if not queued.losses:
+        return 0
+    return queued.stopped_at + min(SECOND << min(queued.losses, LOSSES), PAUSE_MAX)
 
 
 def _estimate(queued: Queued) -> int | None:

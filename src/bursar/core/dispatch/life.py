@@ -60,6 +60,7 @@ TABLE: Final[Mapping[tuple[State, Why], State]] = MappingProxyType(
         (State.STARTING, Why.STARTED): State.RUNNING,
         (State.STARTING, Why.ASKED): State.STOPPING,
         (State.RUNNING, Why.ASKED): State.STOPPING,
+        (State.QUEUED, Why.OUT_OF_CREDITS): State.OUT_OF_CREDITS,  # by usage that came late
         (State.OUT_OF_CREDITS, Why.TOPPED_UP): State.QUEUED,
         **{(live, why): to for live in sorted(LIVE) for why, to in _ENDS.items()},
         **{(waiting, why): to for waiting in sorted(WAITING) for why, to in _DROPS.items()},

@@ -7,6 +7,7 @@ report renews what the node has, and its answer says what that is.
 from typing import Final
 
 from bursar.core.dispatch.ends import (
+    affords_a_run,
     job_of,
     lease_of,
     look_at,
@@ -167,13 +168,16 @@ def _read(work: Work, lease: Lease, part: Part, told: Reading) -> None:
 def _count_late(work: Work, lease: Lease) -> None:
     """Run time that became known after the end counts as well: the org is told at once.
 
-    If another attempt runs by now, that much less is left for it.
+    If another attempt runs by now, that much less is left for it; a job that waits may have to
+    wait for credits.
     """
     job = job_of(work, lease)
     rate, milli_gpus = rate_of(job, lease.gpu_type), job.ask.milli_gpus
     before, now = (usage_price(rate, milli_gpus, ms) for ms in (lease.told_ms, lease.run_ms))
     ran_ms = job.ran_ms + lease.run_ms - lease.told_ms
     job = altered(job, ran_ms=ran_ms, used=job.used + now - before)
+    if job.state is State.QUEUED and not affords_a_run(job):
+        job = moved(job, Why.OUT_OF_CREDITS)
     work.put(job)
     if job.state in LIVE:
         other = lease_of(work, job)

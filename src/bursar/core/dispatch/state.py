@@ -78,6 +78,7 @@ class Queued:
     withdrawn: bool = False
     preemptions: int = 0  # how often it had to make room
     stopped_at: Instant = 0  # when an attempt last ended too early
+    losses: int = 0  # attempts in a row that were lost as soon as they had begun
 
     def __post_init__(self) -> None:
         invariant((self.fence is not None) == (self.state in LIVE), "half a lease", job=self.job)
@@ -254,7 +255,7 @@ class Work:
         self.epoch, self.leader, self.leads_until = pool.epoch, pool.leader, pool.leads_until
         self.jobs_new: dict[JobKey, Queued] = {}
         self.leases_new: dict[int, Lease] = {}
-        self._given: dict[int, None] = {}  # of these, the leases that were not there before
+        self._given: dict[NodeId, dict[int, None]] = {}  # of these, those that are new, by node
         self.machines_new: dict[NodeId, Machine] = {}
         self.letters_new: dict[tuple[JobKey, int], ToOrg] = {}
         self.acknowledged: list[tuple[JobKey, int]] = []
@@ -285,8 +286,7 @@ class Work:
 
     def live_on(self, node: NodeId) -> Iterator[Lease]:
         """The leases of a node that have not ended, by fence."""
-        on_node = self.pool.on_node.get(node, {})
-        return self._live(on_node, [one for one in self._given if self.leases_new[one].on(node)])
+        return self._live(self.pool.on_node.get(node, {}), self._given.get(node, ()))
 
     def _live(self, known: Mapping[int, None], new: Iterable[int]) -> Iterator[Lease]:
         """Of these leases those that have not ended; fences grow, so new ones come last."""
@@ -300,8 +300,9 @@ class Work:
         if isinstance(row, Queued):
             self.jobs_new[row.key] = row
         elif isinstance(row, Lease):
-            if row.fence not in self.pool.leases:
-                self._given[row.fence] = None
+            if row.fence not in self.pool.leases and row.fence not in self.leases_new:
+                for part in row.parts:
+                    self._given.setdefault(part.piece.node, {})[row.fence] = None
             self.leases_new[row.fence] = row
         else:
             self.machines_new[row.id] = row

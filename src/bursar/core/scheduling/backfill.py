@@ -47,6 +47,12 @@ class Claims:
             claim = Claim(reserved.at, until, task, tasks, job.id)
             self.by_node.setdefault(node, []).append(claim)
 
+    def copy(self) -> "Claims":
+        """The same claims, to try others beside them."""
+        copy = Claims(self._cluster)
+        copy.by_node = {node: list(claims) for node, claims in self.by_node.items()}
+        return copy
+
     def release(self, job: Job) -> None:
         """Give up the place that a job was promised, if it has one."""
         for node, _ in job.promised_on:

@@ -328,8 +328,7 @@ class Cluster:
         """From when on a job may be asked for its turn: by then stopping costs little."""
         job, policy = running.job, self.policy
         saves = job.checkpoint_every and job.checkpoint_cost <= policy.grace
-        spent = job.preemptions >= policy.preemptions_max
-        if not (policy.turn_after and policy.by_work and saves) or spent:
+        if not (policy.turn_after and policy.by_work and saves):
             return NEVER
         return running.started_at + policy.turn_after * policy.grace
 

@@ -26,7 +26,7 @@ class Preempt:
 
     job: JobId
     wanted_by: JobId
-    right: str  # by which rule: floor, class or share
+    right: str  # by which rule: see `rights.Right`
     lost: Micros  # work that no checkpoint keeps
     stops_at: Instant
 

@@ -30,6 +30,7 @@ from bursar.core.scheduling.decisions import (
 )
 from bursar.core.scheduling.jobs import Alike, Job, Path, Shape, Why
 from bursar.core.scheduling.machines import MILLI
+from bursar.core.scheduling.moving import by_moving, may_move
 from bursar.core.scheduling.place import find, pieces
 from bursar.core.scheduling.preempt import Asking, Freed, Steps, may_ask
 from bursar.core.scheduling.rights import Rights
@@ -383,13 +384,17 @@ class _Turn:
     def _ask(self, job: Job, types: tuple[str, ...]) -> bool:
         """Make room for a job that has the right, if waiting does not cost less."""
         types = tuple(one for one in types if not self._crowds(job, one, dated=True))
-        if not may_ask(self._cluster, job, types):
+        movable = may_move(self._cluster, job, types)
+        asks = may_ask(self._cluster, job, types)
+        if not movable and not asks:
             return False
         reserved = earliest(self._cluster, self._claims, job, types)
         soon = self._cluster.now + self._policy.grace
         if reserved is not None and reserved.at <= soon:
             return False
-        freed = self._asking.make_room(job, types)
+        freed = by_moving(self._cluster, self._promises, self._claims, job, movable)
+        if freed is None and asks:
+            freed = self._asking.make_room(job, types)
         if freed is None or better_wait(self._cluster, job, reserved, freed):
             return False
         self._make(job, freed, soon)

@@ -89,6 +89,7 @@ def _balance(job: Job) -> tuple[int, ...]:
 
 
 LEAST_WORK: Final = "least-work"
+WORK: Final = 2  # where the work stands in a key of that policy: after class and group
 
 # What comes first among one user's jobs of one class; equal ones by age, then by id.
 INSIDE_A_USER: Final[dict[str, Callable[[Job], tuple[int, ...]]]] = {
@@ -113,7 +114,7 @@ class Policy:
     reservations: int = 8  # blocked jobs that get a future place, one of each user
     looks: int = 32  # blocked jobs that are looked at in a round
     aged_part: int = 5  # jobs started for their age have at most this part of the GPUs
-    preemptions_max: int = 3  # a job that made room so often need not do so again
+    preemptions_max: int = 3  # after so many stops a job gives up its turn or moves, no more
     turn_after: int = 50  # a job gives up its turn once it ran so many times what that costs it
     grace: int = 30 * SECOND  # a victim's time to save its work
     victim_steps: int = 20_000  # sets of victims that are looked at for one job

@@ -1,6 +1,6 @@
 """Who must make room for whom.
 
-A job may ask another to make room by one of four rights:
+A job may ask another to make room by one of five rights:
 
     floor   a place it belongs to has less than its floor, even with the job; whoever belongs to
             another place gives what is above that one's own floor
@@ -9,7 +9,9 @@ A job may ask another to make room by one of four rights:
             costs little beside it, and has at least twice as much to do; or this job would outlast
             all others (`backlog`), and the other would not
     share   the other's org, of the same tier, still has the larger part by weight afterwards, of
-            what runs now and of what was used and runs ahead
+            what runs now and of what was used and runs ahead; and the other comes well after this
+            job in turn: its work, times what its org has used, is at least twice as much
+    move    the other can go on elsewhere at once (`moving`)
 
 By whichever right, nobody's floor is cut into. All bounds are sums over the jobs that leave, so a
 set is legal or not whatever the order in which it was made: `Leaving` keeps the sums. As each move
@@ -41,6 +43,7 @@ class Right(StrEnum):
     CLASS = "class"
     SHARE = "share"
     TURN = "turn"
+    MOVE = "move"
 
 
 class Victim(NamedTuple):
@@ -76,6 +79,7 @@ class Rights:
         """By which right another can be asked, if it can be asked at all."""
         job = other.job
         spent = job.preemptions >= self._cluster.policy.preemptions_max
+        spent = spent and not self._takes_turn(other)  # which costs little, however often
         ending = other.stops_at is not None or other.ends_by <= now
         if not job.preemptible or spent or ending or other.started_at >= now:
             return None
@@ -88,7 +92,8 @@ class Rights:
         if job.path[0] != self.job.path[0] or len(self.job.path) == 1:
             return None
         give = self.to_give(self.org_of(job))
-        return Right.SHARE if job.rate(other.gpu_type) * self.weight < give else None
+        more = job.rate(other.gpu_type) * self.weight < give
+        return Right.SHARE if more and self._comes_later(other) else None
 
     def orgs(self) -> list[Path] | None:
         """The orgs in which there may be somebody to ask; None if that may be any."""
@@ -197,13 +202,23 @@ class Rights:
     def _takes_turn(self, other: Running) -> bool:
         """Whether another of the same org and class has had its turn, and has much more to do."""
         cluster, now = self._cluster, self._cluster.now
-        if other.job.priority_class != self.job.priority_class or cluster.turn_ends(other) > now:
+        mine, its = self.job, other.job
+        if its.path[:2] != mine.path[:2] or its.priority_class != mine.priority_class:
+            return False
+        if cluster.turn_ends(other) > now:
             return False
         if other.ends_soon(now, ENDING * cluster.policy.grace):
             return False
         if cluster.outlasts_all(other.job, now - other.started_at):
             return False
         return other.work(now) >= self._much or cluster.outlasts_all(self.job)
+
+    def _comes_later(self, other: Running) -> bool:
+        """Whether another of the tier has so much more to do that its turn is well after ours."""
+        if not self._cluster.policy.by_work:
+            return True
+        its = self._tree.felt(self.org_of(other.job), other.work(self._cluster.now))
+        return its >= LARGER * self._tree.felt(self._org, self.job.work)
 
     def _lower_class(self) -> bool:
         lowest = self._cluster.lowest_class(self.job.path[:2])

@@ -63,6 +63,7 @@ create table queue (
     withdrawn     boolean not null,
     preemptions   bigint not null,
     stopped_at    bigint not null,
+    losses        bigint not null,
     constraint queue_pkey primary key (pool_id, org_id, job_id),
     constraint queue_state_known check (state in (
         'queued', 'starting', 'running', 'stopping', 'out_of_credits',
@@ -71,7 +72,7 @@ create table queue (
         check ((fence is not null) = (state in ('starting', 'running', 'stopping'))),
     constraint queue_counts_messages check (received >= 1 and sent >= 0),
     constraint queue_none_negative check (
-        least(hold_micros, requeues_left, attempt, ran_ms, used, preemptions) >= 0)
+        least(hold_micros, requeues_left, attempt, ran_ms, used, preemptions, losses) >= 0)
 );
 create index queue_not_over on queue (pool_id, org_id, job_id)
     where state in ('queued', 'starting', 'running', 'stopping', 'out_of_credits');

@@ -59,7 +59,7 @@ QUEUE: Final = Table(
     _columns("body: json, queued_at: bigint"),
     _columns(
         "state why: text, received sent hold_micros hold_until requeues_left attempt: bigint, "
-        "fence ran_ms used: bigint, withdrawn: boolean, preemptions stopped_at: bigint"
+        "fence ran_ms used: bigint, withdrawn: boolean, preemptions stopped_at losses: bigint"
     ),
 )
 LEASES: Final = Table(
@@ -174,7 +174,7 @@ def job_values(job: Queued) -> Values:
     return (
         *(job.state.value, _text(job.why), job.received, job.sent, job.hold_micros),
         *(job.hold_until, job.requeues_left, job.attempt, job.fence, job.ran_ms, job.used),
-        *(job.withdrawn, job.preemptions, job.stopped_at),
+        *(job.withdrawn, job.preemptions, job.stopped_at, job.losses),
     )
 
 
@@ -186,7 +186,7 @@ def new_job_values(job: Queued) -> Values:
 def job_of(row: Row) -> Queued:
     """The job of a row."""
     org, job, body, queued_at, state, why, received, sent, micros, until, *rest = row
-    requeues, attempt, fence, ran_ms, used, withdrawn, preemptions, stopped_at = rest
+    requeues, attempt, fence, ran_ms, used, withdrawn, preemptions, stopped_at, losses = rest
     ask = message_of(body)
     assert isinstance(ask, Enqueue)
     return Queued(
@@ -208,6 +208,7 @@ def job_of(row: Row) -> Queued:
         withdrawn=withdrawn,
         preemptions=preemptions,
         stopped_at=stopped_at,
+        losses=losses,
     )
 
 

@@ -5,6 +5,7 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from bursar.core.dispatch.state import Lease, Work
+from bursar.core.scheduling.machines import NodeId
 from bursar.store.codec import text_of
 from bursar.store.outbox import PoolId, message_text
 from bursar.store.pools.loading import Changed, Memory, SlotName
@@ -149,33 +150,47 @@ def _save_slots(
     ended = [fence for fence, one in work.leases_new.items() if not one.live and fence in live]
     freed = ((fence, *slot, work.now) for fence in ended for slot in live[fence])
     saving.rows("slots that are free", FREE_SLOTS, _of(pool, freed))
-    chosen: dict[int, tuple[SlotName, ...]] = {}
-    for fence, lease in work.leases_new.items():
-        if fence not in work.pool.leases:
-            others = {**{one: live[one] for one in _beside(work, lease, ended)}, **chosen}
-            chosen[fence] = tuple(_chosen(work, lease, others.values()))
-    taken = ((fence, *slot) for fence, slots in chosen.items() for slot in slots)
-    saving.rows("slots", TAKE_SLOTS, _of(pool, taken))
+    taken = _Taken(memory, work, frozenset(ended))
+    chosen = {
+        fence: tuple(taken.chosen(lease))
+        for fence, lease in work.leases_new.items()
+        if fence not in work.pool.leases
+    }
+    new = ((fence, *slot) for fence, slots in chosen.items() for slot in slots)
+    saving.rows("slots", TAKE_SLOTS, _of(pool, new))
     return chosen
 
 
-def _beside(work: Work, lease: Lease, ended: Iterable[int]) -> set[int]:
-    """The leases that were on a lease's nodes before, and are not ending."""
-    on_node = work.pool.on_node
-    found = {fence for part in lease.parts for fence in on_node.get(part.piece.node, ())}
-    return found.difference(ended)
+class _Taken:
+    """Which slots of each node have somebody, as far as somebody has asked."""
 
+    def __init__(self, memory: Memory, work: Work, ended: frozenset[int]) -> None:
+        self._memory = memory
+        self._work = work
+        self._ended = ended
+        self._slots: dict[NodeId, set[SlotName]] = {}
 
-def _chosen(work: Work, lease: Lease, others: Iterable[tuple[SlotName, ...]]) -> Iterator[SlotName]:
-    """The first free slots of each GPU of a lease; the index in the database is the judge."""
-    taken = {slot for slots in others for slot in slots}
-    for part in lease.parts:
-        piece = part.piece
-        machine = work.machine(piece.node)
-        assert machine is not None
-        for gpu in piece.gpus:
-            names = ((piece.node, gpu, number) for number in range(machine.node.slots))
-            yield from islice((name for name in names if name not in taken), piece.slots)
+    def chosen(self, lease: Lease) -> Iterator[SlotName]:
+        """The first free slots of each GPU of a lease; the index in the database is the judge."""
+        for part in lease.parts:
+            piece = part.piece
+            taken = self._on(piece.node)
+            machine = self._work.machine(piece.node)
+            assert machine is not None
+            for gpu in piece.gpus:
+                names = ((piece.node, gpu, number) for number in range(machine.node.slots))
+                free = [*islice((name for name in names if name not in taken), piece.slots)]
+                taken.update(free)
+                yield from free
+
+    def _on(self, node: NodeId) -> set[SlotName]:
+        """The slots of the leases that were on a node before, and are not ending."""
+        taken = self._slots.get(node)
+        if taken is None:
+            fences = self._work.pool.on_node.get(node, {}).keys() - self._ended
+            taken = {name for fence in fences for name in self._memory.slots[fence]}
+            self._slots[node] = taken
+        return taken
 
 
 def _save_letters(saving: Saving, pool: PoolId, work: Work) -> None:
