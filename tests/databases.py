@@ -78,3 +78,12 @@ def new_org(connection: psycopg.Connection[Any]) -> str:
     org = f"org-{os.getpid()}-{next(_NUMBERS)}"
     create_org(connection, org)
     return org
+
+
+def waits(connection: psycopg.Connection[Any], other: psycopg.Connection[Any]) -> bool:
+    """Whether another connection waits for a lock of this one."""
+    pids = (connection.info.backend_pid, other.info.backend_pid)
+    [(found,)] = connection.execute(
+        "select %s::int = any(pg_blocking_pids(%s::int))", pids
+    ).fetchall()
+    return bool(found)

@@ -367,7 +367,7 @@ def test_nothing_is_open_to_those_without_a_key(service: Process, name: str) -> 
     [
         *("/docs", "/redoc", "/openapi.json", "/docs/oauth2-redirect", "/metrics", "/v1/metrics"),
         *("/admin", "/v1/admin", "/debug", "/debug/pprof", "/status", "/v1/settings", "/.env"),
-        *("/.git/config", "/v1/jobs", "/static/x", "//v1/orgs", "/v1/orgs;x=1"),
+        *("/.git/config", "/static/x", "//v1/orgs", "/v1/orgs;x=1"),
     ],
 )
 def test_there_is_nothing_besides_what_is_described(operator: Caller, path: str) -> None:

@@ -41,8 +41,7 @@ from bursar.store.reading import Connection, lock_orgs, selected
 from bursar.store.shelves import DRAWS, SHELVES, draw_values
 from bursar.store.writing import OrgExists, create_org, freeze
 from tests.builders import T0, hours, prices
-from tests.databases import connected, new_org
-from tests.service.test_pool_lock import waits
+from tests.databases import connected, new_org, waits
 from tests.store.embedded.worlds import eventually
 from tests.strategies import History, histories
 

@@ -77,7 +77,7 @@ def lease_of(work: Work, job: Queued) -> Lease:
 def with_part(lease: Lease, part: Part) -> Lease:
     """The lease with another state of its part on one node."""
     node = part.piece.node
-    parts = tuple(part if one.piece.node == node else one for one in lease.parts)
+    parts = tuple([part if one.piece.node == node else one for one in lease.parts])
     return altered(lease, parts=parts)
 
 

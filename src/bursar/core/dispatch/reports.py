@@ -146,15 +146,9 @@ def _read(work: Work, lease: Lease, part: Part, told: Reading) -> None:
     proven = max(min(told.run_ms, most), lease.run_ms)
     clamped = lease.clamped or (told.run_ms > most and end > lease.leased_at)
     if part.exit is None and lease.live:
-        # Whoever has no right any more can only be gone.
-        ended = told.exit if in_time or told.exit is None else Exit.GONE
-        saved_ms = max(min(told.saved_ms, most), part.saved_ms) if in_time else part.saved_ms
-        part = altered(part, saved_ms=saved_ms, exit=ended)
-        if in_time:  # a result counts with the right to it only (S9)
-            part = altered(part, exit_code=told.exit_code, result=told.result)
-            if part.asked_ms is None:
-                part = altered(part, asked_ms=told.asked_ms)
-        lease = with_part(lease, part)
+        said = _said(part, told, most, in_time=in_time)
+        if said is not part:
+            lease = with_part(lease, said)
     lease = altered(lease, run_ms=proven, clamped=clamped)
     if told.exit is not Exit.GONE or told.run_ms:
         lease = _started(work, lease, end)
@@ -163,6 +157,25 @@ def _read(work: Work, lease: Lease, part: Part, told: Reading) -> None:
         look_at(work, lease)
     elif lease.run_ms > lease.told_ms:
         _count_late(work, lease)
+
+
+def _said(part: Part, told: Reading, most: int, *, in_time: bool) -> Part:
+    """A part as its node says it is; the very same if there is nothing new, as mostly."""
+    if not in_time:  # whoever has no right any more can only be gone
+        return part if told.exit is None else altered(part, exit=Exit.GONE)
+    saved_ms = max(min(told.saved_ms, most), part.saved_ms)
+    asked_ms = told.asked_ms if part.asked_ms is None else part.asked_ms
+    news = saved_ms, asked_ms, told.exit, told.exit_code, told.result
+    if news == (part.saved_ms, part.asked_ms, part.exit, part.exit_code, part.result):
+        return part
+    return altered(  # a result counts with the right to it only (S9)
+        part,
+        saved_ms=saved_ms,
+        asked_ms=asked_ms,
+        exit=told.exit,
+        exit_code=told.exit_code,
+        result=told.result,
+    )
 
 
 def _count_late(work: Work, lease: Lease) -> None:
@@ -216,6 +229,6 @@ def _renewed(work: Work, lease: Lease, part: Part) -> Order:
         lasts=until - work.now,
         run_ms_max=lease.run_ms_max,
         program=job.ask.spec.program,
-        nodes=tuple(one.piece.node for one in lease.parts),
+        nodes=tuple([one.piece.node for one in lease.parts]),
         stop=lease.stop is not None,
     )

@@ -148,7 +148,10 @@ class Lease:
 
     def on(self, node: NodeId) -> Part | None:
         """What it has of a node."""
-        return next((part for part in self.parts if part.piece.node == node), None)
+        for part in self.parts:
+            if part.piece.node == node:
+                return part
+        return None
 
 
 class Mark(NamedTuple):

@@ -62,6 +62,7 @@ class Pools:
         self._leaving = False
         self._lock = threading.RLock()
         self._open = ExitStack()
+        self._carried = ExitStack()
         self._stopped = threading.Event()
         asked = through(ledger)
         self._relaying = Relaying(
@@ -76,14 +77,16 @@ class Pools:
 
     def start(self) -> None:
         """Serve the pools that there are."""
-        self._open.enter_context(self._relaying)
+        self._carried.enter_context(self._relaying)
         self.look()
         self._looking.start()
 
     def stop(self) -> None:
         """Serve no more; what is under way is finished."""
         self._stopped.set()
-        self._looking.join()
+        if self._looking.ident is not None:
+            self._looking.join()
+        self._carried.close()  # the post first: it asks the pools
         self._open.close()
 
     def add(self, pool: PoolId) -> bool:
@@ -198,8 +201,8 @@ def serving_pools(
 ) -> Iterator[Pools]:
     """Pools that are kept, led and told of, for as long as this lasts."""
     pools = Pools(database, ledger, clock, policy or Policy())
-    pools.start()
     try:
+        pools.start()
         yield pools
     finally:
         pools.stop()

@@ -5,6 +5,7 @@ other, and asks the time after that; it is kept, and never goes back (D5).
 """
 
 from collections.abc import Mapping
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
@@ -215,12 +216,20 @@ def job_of(row: Row) -> Queued:
 # Leases
 
 
+_CHANGING: Final = attrgetter(*LEASES.changing)  # columns and fields have the same names
+
+
 def lease_values(lease: Lease) -> Values:
     """What changes of a lease, besides its parts."""
     return (
         *(lease.run_ms_max, lease.every_ms, lease.started_at, lease.told_ms, lease.clamped),
         *(_text(lease.stop), lease.ended_at, lease.ends_at, _text(lease.why), lease.kept_ms),
     )
+
+
+def lease_differs(old: Lease, new: Lease) -> bool:
+    """Whether anything has changed of a lease, besides its parts."""
+    return bool(_CHANGING(old) != _CHANGING(new))
 
 
 def new_lease_values(lease: Lease) -> Values:

@@ -13,6 +13,7 @@ from bursar.store.pools.rows import (
     INSERTS,
     UPDATES,
     job_values,
+    lease_differs,
     lease_values,
     new_job_values,
     new_lease_values,
@@ -122,8 +123,7 @@ def _save_leases(saving: Saving, pool: PoolId, work: Work) -> None:
     given = [lease for fence, lease in work.leases_new.items() if fence not in known]
     changed = [(known[fence], new) for fence, new in work.leases_new.items() if fence in known]
     parts = (new_part_values(one, place) for one in given for place in range(len(one.parts)))
-    rows = ((new.fence, lease_values(old), lease_values(new)) for old, new in changed)
-    differ = ((fence, *new) for fence, old, new in rows if old != new)
+    differ = ((new.fence, *lease_values(new)) for old, new in changed if lease_differs(old, new))
     saving.rows("new leases", INSERTS["leases"], _of(pool, map(new_lease_values, given)))
     saving.rows("new parts", INSERTS["lease_parts"], _of(pool, parts))
     saving.rows("leases", UPDATES["leases"], _of(pool, differ))
@@ -133,8 +133,10 @@ def _save_leases(saving: Saving, pool: PoolId, work: Work) -> None:
 def _changed_parts(changed: Iterable[tuple[Lease, Lease]]) -> Iterator[Values]:
     """Parts that have changed; and if run time has, the one that lasts longest, to keep it."""
     for old, new in changed:
-        parts = [part for before, part in zip(old.parts, new.parts, strict=True) if part != before]
-        if new.run_ms > old.run_ms:
+        # What has changed is another value; one that is equal all the same does no harm.
+        both = zip(old.parts, new.parts, strict=True)
+        parts = [part for before, part in both if part is not before]
+        if new.run_ms > old.run_ms and len(parts) < len(new.parts):
             longest = max(new.parts, key=lambda part: part.until)
             if all(part.until < longest.until for part in parts):
                 parts.append(longest)

@@ -27,6 +27,7 @@ from bursar.service.clock import running_time
 from bursar.service.pools.serving import Pools
 
 FOREVER: Final = 10**15  # microseconds that a job runs which ends when it is told to
+LOOK_S: Final = 0.01
 
 Runs = Callable[[JobId], int]  # how long a job runs, in microseconds
 
@@ -93,6 +94,12 @@ class Nodes:
         self._runs = lambda _: 0
         self._ends = True
         self._door.set()
+
+    def await_tasks(self, count: int) -> float:
+        """Wait until so many processes run; since when, by `time.perf_counter`."""
+        while self.tasks < count:
+            time.sleep(LOOK_S)
+        return self.last_at
 
     def _news_of(self, machine: _Machine) -> Callable[[], object]:
         def call() -> None:
@@ -224,8 +231,9 @@ class Nodes:
         machine.table[order.fence] = Process(
             fence=order.fence, piece=order.piece, started_at=now, until=until
         )
-        self.tasks += 1
-        self.began.setdefault(order.job, time.perf_counter())
+        self.tasks += len(order.piece.gpus) // self._gpus_of(order.job)
+        self.last_at = time.perf_counter()
+        self.began.setdefault(order.job, self.last_at)
         runs = self._runs(order.job)
         if runs == 0:
             self._end(machine, order.fence, now)

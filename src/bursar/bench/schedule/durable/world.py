@@ -8,15 +8,16 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 from bursar.bench.ledger.orgs import PLENTY, ROOT, USER, make_org, settle_down
-from bursar.bench.schedule.core import Say
 from bursar.bench.schedule.durable.nodes import Nodes, Runs
 from bursar.bench.schedule.figures import Load
 from bursar.bench.schedule.loads import PRICES
 from bursar.core.dispatch.ends import GRACE_MS
+from bursar.core.dispatch.state import Pool, Queued
 from bursar.core.ids import AccountId, GrantId, HoldId, JobId, PriceVersionId
 from bursar.core.instant import MILLISECOND
 from bursar.core.ledger.commands import AddAccount, AddUser, Command, Issue, Reserve
@@ -143,6 +144,20 @@ class World:
         """How many jobs are in which state, as their orgs know it."""
         return Counter(dict(self.connection.execute(STATES).fetchall()))
 
+    def progress(self, jobs: int) -> str:
+        """How far a load of so many jobs has got, as the pool knows it."""
+        count = Counter(self.pools.keepers[POOL].look(lambda pool: [*map(_state, pool.jobs.values())]))
+        told = ", ".join(f"{many:,} {state}" for state, many in sorted(count.items()))
+        return f"of {jobs:,} jobs {told or 'none is in the pool'}"
+
+    def await_nodes(self) -> None:
+        """Wait until all nodes were heard of."""
+
+        def heard(pool: Pool) -> bool:
+            return all(one.heard_at is not None for one in pool.machines.values())
+
+        self._await(lambda: self.pools.keepers[POOL].look(heard), "all nodes heard of")
+
     def await_all(self, state: str, count: int) -> float:
         """Wait until so many jobs are in a state; the instant, by `time.perf_counter`."""
         return self._await(lambda: self.states()[state] >= count, f"{count:,} jobs {state}")
@@ -171,6 +186,10 @@ class World:
         load.problems += [f"{org} {job}: {state}, {ends} ends" for org, job, state, ends in left]
         with self.database.connect(patience=None) as connection:
             load.problems += [str(problem) for problem in verify(connection)]
+
+
+def _state(job: Queued) -> str:
+    return job.state.value
 
 
 class _Heard:
@@ -226,7 +245,7 @@ class Setting(NamedTuple):
 
 
 @contextmanager
-def deployed(server: Database, setting: Setting, say: Say) -> Iterator[World]:
+def deployed(server: Database, setting: Setting) -> Iterator[World]:
     """Orgs, a pool and its leader, until the end; the nodes are registered and silent."""
     with aside(server, "bursar_bench_schedule") as database:
         for org, accounts in setting.accounts.items():
@@ -241,8 +260,8 @@ def deployed(server: Database, setting: Setting, say: Say) -> Iterator[World]:
         ):
             pools.add(POOL)
             keeper = pools.keepers[POOL]
-            for node in setting.snapshot.nodes:
-                keeper.register(node)
+            with ThreadPoolExecutor(64) as many:
+                list(many.map(keeper.register, setting.snapshot.nodes))
             yield World(database, connection, ledger, pools)
 
 
