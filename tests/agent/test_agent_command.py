@@ -113,6 +113,26 @@ def test_an_agent_that_is_never_started_again_leaves_nothing_running(
     assert '"exit": "killed"' in ended.read_text()
 
 
+@pytest.mark.slow
+def test_an_agent_that_was_stopped_for_too_long_has_lost_what_ran(
+    office: OverHttp, state: Path, tmp_path: Path
+) -> None:
+    """Its guard has not waited for it; when it goes on it says so, and the job waits again (F7)."""
+    pool = office.pool
+    key = pool.enqueue("job", *python(APPENDS, str(tmp_path / "starts")))
+    with agent(office, state) as stopped:
+        eventually(lambda: pool.reports, "a report")
+        fence = pool.place(key)
+        eventually(lambda: pool.job(key).state is State.RUNNING, "a start")
+        stopped.send_signal(signal.SIGSTOP)
+        eventually((state / "attempts" / str(fence) / "exit.json").exists, "the end")
+        stopped.send_signal(signal.SIGCONT)
+        eventually(lambda: pool.job(key).state is State.QUEUED, "another turn")
+        eventually(lambda: not any((state / "attempts").iterdir()), "an empty table")
+
+    assert [Why.LOST] == [end.why for end in pool.ends(key)]
+
+
 def test_a_second_agent_is_told_that_there_is_one(office: OverHttp, state: Path) -> None:
     with agent(office, state), agent(office, state) as second:
         _, said = second.communicate()

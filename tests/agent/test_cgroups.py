@@ -1,5 +1,6 @@
 """Groups in the kernel's books, where it lets us have them."""
 
+import json
 import os
 import signal
 from pathlib import Path
@@ -64,27 +65,34 @@ FORGETS = ESCAPES.replace(
 def test_what_a_killed_guard_leaves_is_ended_by_its_group(tmp_path: Path, group: Path) -> None:
     """Even what is no longer known by anything else; and the group is given back."""
     assert FORGETS != ESCAPES
-    before = set(group.iterdir())
     bench = Bench(tmp_path, cgroup=group)
     mark = f"forgets-{os.getpid()}"
     fence = bench.run(order(1, *python(FORGETS, "stays", mark)))
     bench.printed(fence, "away")
-    assert [1] == [len(set(group.iterdir()) - before)]
+    assert group_of(bench, fence).is_dir()
     os.kill(guard_of(bench, fence), signal.SIGKILL)
 
     assert Exit.GONE is bench.ended(fence).exit
     assert not is_running(mark)
+    assert not group_of(bench, fence).exists()
+
+
+def group_of(bench: Bench, fence: int) -> Path:
+    """The group of a process."""
+    order = bench.processes.attempts / str(fence) / "order.json"
+    return Path(json.loads(order.read_text())["cgroup"])
 
 
 def test_a_group_is_given_back_at_the_end(tmp_path: Path, group: Path) -> None:
-    before = set(group.iterdir())
     bench = Bench(tmp_path, cgroup=group)
     fence = bench.run(order(1, *python("import time; time.sleep(600)"), memory_mib=10_000))
     bench.begun(fence)
+    assert group == group_of(bench, fence).parent
+    assert group_of(bench, fence).is_dir()
     bench.processes.kill(fence)
 
     assert Exit.KILLED is bench.ended(fence).exit
-    assert before == set(group.iterdir())
+    assert not group_of(bench, fence).exists()
 
 
 def test_a_group_that_cannot_be_made_is_done_without(tmp_path: Path) -> None:

@@ -237,6 +237,8 @@ def test_who_does_not_stop_is_killed_when_its_grace_is_over(bench: Bench) -> Non
     bench.printed(fence, "up")
     until = running_time() + SECOND
     bench.processes.stop(fence, until)
+    bench.printed(fence, "asked")
+    bench.processes.prolong(fence, until + 10 * MINUTE)  # nobody does; it would not help
     one = bench.ended(fence)
 
     assert (Exit.KILLED, 128 + 9) == (one.exit, one.exit_code)

@@ -8,18 +8,20 @@ import pytest
 
 from bursar.core.dispatch.life import State
 from bursar.core.ids import AccountId, GrantId, HoldId, JobId, UserId
-from bursar.core.instant import SECOND, Instant
+from bursar.core.instant import MINUTE, SECOND, Instant
 from bursar.core.ledger.books import Books
 from bursar.core.ledger.commands import AddAccount, AddUser, Command, ExtendHold, Issue, Reserve
 from bursar.core.ledger.values import Context, Kind
 from bursar.core.messages import EndClass, Ended, Spec, Started, ToOrg, Why
 from bursar.core.pricing import PriceBook
+from bursar.core.refusal import Code, Refusal
 from bursar.core.scheduling.jobs import Shape
-from bursar.service.batch import Ask, Batch
+from bursar.service.batch import Answer, Ask, Batch
 from bursar.service.jobs import Answers, Jobs, Submission
 from bursar.service.jobs.looking import Looking, Shown, Step
+from bursar.service.jobs.quotas import Quota
 from bursar.service.jobs.receiving import Received, steps
-from bursar.service.jobs.submitting import Extended
+from bursar.service.jobs.submitting import Extended, asked_for_a_job
 from bursar.store.outbox import Letter, from_orgs
 from bursar.store.reading import Connection
 from bursar.store.verifying import problems
@@ -58,6 +60,12 @@ class Stage:
         return Batch(self.connection, PRICES, self.cache, self.clock).run(asks)
 
     def submit(self, job: str = "job", held_ms: int = RUN_MS, **more: Any) -> None:
+        [answer] = self.ask([self.asked(job, held_ms, **more)])
+        assert isinstance(answer, Answer)
+        assert isinstance(answer.outcome, tuple), answer
+
+    def asked(self, job: str, held_ms: int = RUN_MS, **more: Any) -> Ask:
+        """The command that submits a job."""
         reserve = Reserve(
             hold=HoldId(job),
             account=AccountId("org"),
@@ -67,8 +75,7 @@ class Stage:
         )
         spec = Spec(shape=Shape(types=("h100", "a100")))
         submission = Submission("pool", reserve, spec, asked="{}", **more)
-        answer = self.jobs.submit(self.org, f"submit {job}", submission)
-        assert isinstance(answer.outcome, tuple), answer
+        return asked_for_a_job(self.org, f"submit {job}", submission)
 
     def letter(self, message: ToOrg, job: str = "job") -> Letter:
         self.told[job] = self.told.get(job, 0) + 1
@@ -199,6 +206,66 @@ def test_two_steps_of_a_job_in_one_batch_are_two_steps(stage: Stage) -> None:
     assert [1, 2, 3] == [one.n for one in stage.steps()]
     assert ["submitted", "started", "topped_up"] == [one.why for one in stage.steps()]
     assert "running" == stage.shown().state
+
+
+def quota(stage: Stage, **limits: Any) -> tuple[Quota, ...]:
+    return (Quota("q", limits.pop("account", None), limits.pop("user", None), limits),)
+
+
+def refused(stage: Stage, job: str, quotas: tuple[Quota, ...]) -> dict[str, Any]:
+    """The figures with which a quota turns a job away; nothing of it is kept."""
+    with pytest.raises(AssertionError):
+        stage.submit(job, quotas=quotas)
+    [answer] = stage.ask([stage.asked(job, quotas=quotas)])
+    assert isinstance(answer, Answer)
+    assert isinstance(answer.outcome, Refusal)
+    assert Code.QUOTA_EXCEEDED is answer.outcome.code
+    assert Looking(stage.connection).job(stage.org, job).value is None
+    return {name: answer.outcome.figures[name] for name in ("limit_name", "found_count")}
+
+
+def test_so_many_jobs_wait_and_no_more(stage: Stage) -> None:
+    """Those that run are not counted; nor are those of others (B4)."""
+    two = quota(stage, jobs_queued_max=2, account="org", user="ann")
+    stage.submit("a", quotas=two)
+    stage.submit("b", quotas=two)
+
+    figures = {"limit_name": "jobs_queued_max", "found_count": 2}
+    assert figures == refused(stage, "c", two)
+    stage.started(job="a")
+    stage.submit("d", quotas=two)
+    stage.submit("e", quotas=quota(stage, jobs_queued_max=2, user="bob"))
+    stage.submit("f", quotas=quota(stage, jobs_queued_max=2, account="elsewhere"))
+
+
+def test_jobs_of_one_transaction_are_counted_with_those_before(stage: Stage) -> None:
+    """However many ask at once (B4)."""
+    three = quota(stage, jobs_queued_max=3)
+    stage.submit("a", quotas=three)
+    answers = stage.ask([stage.asked(job, quotas=three) for job in ("b", "c", "d", "e")])
+
+    refusals = [isinstance(one, Answer) and isinstance(one.outcome, Refusal) for one in answers]
+    assert [False, False, True, True] == refusals
+
+
+def test_so_many_jobs_come_in_a_minute_and_no_more(stage: Stage) -> None:
+    """Whatever has become of them (B4, S8)."""
+    one = quota(stage, submissions_per_minute_max=1, account="org")
+    stage.submit("a", quotas=one)
+    stage.started(job="a")
+
+    figures = {"limit_name": "submissions_per_minute_max", "found_count": 1}
+    assert figures == refused(stage, "b", one)
+    stage.now += MINUTE
+    stage.submit("c", quotas=one)
+
+
+def test_a_job_that_alone_needs_more_gpus_than_may_be_had_is_refused(stage: Stage) -> None:
+    """It would wait for ever (B4)."""
+    none = quota(stage, gpus_max=0)
+
+    assert {"limit_name": "gpus_max", "found_count": 1} == refused(stage, "a", none)
+    stage.submit("b", quotas=quota(stage, gpus_max=1))
 
 
 def test_a_history_is_as_long_as_the_job_says(stage: Stage) -> None:

@@ -1,6 +1,7 @@
 """The tree of commands. What a command does is imported when it is asked for, not before:
 `bursar --help` must not pay for all of them."""
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -59,6 +60,29 @@ def tour() -> None:
     from bursar.cli.tour import play
 
     play()
+
+
+class Walk(StrEnum):
+    """What can be walked through."""
+
+    PREEMPTION = "preemption"
+    LOST_FINISH = "lost-finish"
+    PROMO_EXPIRY = "promo-expiry"
+    OUT_OF_CREDITS = "out-of-credits"
+    DOUBLE_SUBMIT = "double-submit"
+
+
+@app.command()
+def walkthrough(
+    name: Annotated[Walk, typer.Argument(metavar="NAME", help=", ".join(Walk))],
+) -> None:
+    """See what becomes of a job and its credits, live, with every posting.
+
+    On the service that BURSAR_URL names, with an operator's key; else on one of its own.
+    """
+    from bursar.cli.walkthrough import play
+
+    raise typer.Exit(play(name))
 
 
 @app.command()
@@ -300,23 +324,35 @@ def bench_ledger(
 
 @bench.command("schedule")
 def bench_schedule(
-    core: Annotated[
-        bool, typer.Option("--core", help="Decisions in memory: the part that there is.")
+    core: Annotated[bool, typer.Option("--core", help="Decisions in memory.")] = False,
+    durable: Annotated[
+        bool, typer.Option("--durable", help="Through the database, with nodes that run nothing.")
     ] = False,
-    small: Annotated[bool, typer.Option("--small", help="Tiny: shows that it works.")] = False,
+    small: Annotated[
+        bool, typer.Option("--small", "--quick", help="Tiny: shows that it works.")
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
     only: Annotated[
         str,
         typer.Option("--only", help="Loads to run, such as kai-fill,volcano-4; all if not given."),
     ] = "",
+    state: Annotated[
+        Path | None,
+        typer.Option(
+            "--state",
+            help="For --durable: folder of the embedded database; if not given, a temporary one.",
+        ),
+    ] = None,
 ) -> None:
     """Measure how fast the scheduler decides on the loads of other schedulers' benchmarks; exit
     with 1 if something was decided wrongly."""
-    from bursar.cli.measuring import measure_schedule
+    from bursar.cli.measuring import measure_schedule, measure_schedule_durably
 
-    if not core:
-        raise typer.BadParameter("say --core", param_hint="--core")
-    raise typer.Exit(measure_schedule(small=small, json=json, only=only))
+    if core == durable:
+        raise typer.BadParameter("say one of --core, --durable", param_hint="--core, --durable")
+    if core:
+        raise typer.Exit(measure_schedule(small=small, json=json, only=only))
+    raise typer.Exit(measure_schedule_durably(quick=small, json=json, only=only, state=state))
 
 
 @bench.command("traces")

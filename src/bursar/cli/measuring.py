@@ -8,6 +8,7 @@ from rich.console import Console
 
 from bursar.bench import schedule, traces
 from bursar.bench.ledger import LOADS, main
+from bursar.bench.schedule import durable
 from bursar.service.database import DatabaseDown, SchemaDiffers, StateUnusable
 
 
@@ -28,6 +29,18 @@ def measure_schedule(*, small: bool, json: bool, only: str) -> int:
     chosen = _chosen(only, schedule.LOADS)
     try:
         return 0 if schedule.main(small=small, json=json, only=chosen) else 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def measure_schedule_durably(*, quick: bool, json: bool, only: str, state: Path | None) -> int:
+    """Run the scheduler's benchmark through the database; the status to exit with."""
+    chosen = _chosen(only, durable.LOADS)
+    try:
+        return 0 if durable.main(quick=quick, json=json, only=chosen, state=state) else 1
+    except (StateUnusable, DatabaseDown, SchemaDiffers, durable.Late) as error:
+        Console(stderr=True, highlight=False).print(f"bursar: {error}", soft_wrap=True)
+        return 2
     except KeyboardInterrupt:
         return 130
 

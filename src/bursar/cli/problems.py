@@ -17,7 +17,7 @@ CONFLICT: Final = 5
 UNAVAILABLE: Final = 6
 NOT_ALLOWED: Final = 7
 
-_BY_CODE: Final[Mapping[str, int]] = {"key_reused": CONFLICT}
+_BY_CODE: Final[Mapping[str, int]] = {"key_reused": CONFLICT, "quota_exceeded": REFUSED}
 _BY_STATUS: Final[Mapping[int, int]] = {
     0: UNAVAILABLE,
     401: NOT_ALLOWED,

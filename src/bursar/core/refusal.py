@@ -72,6 +72,8 @@ class Code(StrEnum):
     EXCEEDS_GRANT = "exceeds_grant"
     EXCEEDS_CHARGE = "exceeds_charge"
     EXCEEDS_DEBT = "exceeds_debt"
+    # others of the same have taken what there is
+    QUOTA_EXCEEDED = "quota_exceeded"
     # the credits are not to be had
     DEBT_OUTSTANDING = "debt_outstanding"
     BUDGET_EXCEEDED = "budget_exceeded"

@@ -27,7 +27,7 @@ from bursar.core.value import value
 from bursar.service.memory import uncollected
 from bursar.service.prefetch import Prefetch, new_names
 from bursar.service.prices import DeploymentPrices, looks_at_prices
-from bursar.store.jobs import Note, Noted, save_notes
+from bursar.store.jobs import Guard, Note, Noted, save_notes
 from bursar.store.reading import (
     Connection,
     OrgId,
@@ -288,7 +288,7 @@ class Batch:
         again = replay(ask.key, first, ask.command, ask.made)
         if again is not None:
             return _again(ask, again, books.singles.number)
-        outcome = _left_alone(ask, books) or perform(books, ask.command, now)
+        outcome = self._objection(ask, books, now) or perform(books, ask.command, now)
         number = books.singles.number
         self._known[ask.org, ask.key] = Reply(command=ask.command, outcome=outcome, number=number)
         answered = Answered(ask.key, ask.command, outcome, number, now, ask.actor)
@@ -299,11 +299,18 @@ class Batch:
             self._noted += ask.note.rows(ask.org, books, outcome, now)
         return Answer(command=ask.command, outcome=outcome, number=number, replayed=False)
 
+    def _objection(self, ask: Ask, books: Books, now: Instant) -> Refusal | None:
+        """What stands against a command that the rules of money do not know of."""
+        if ask.note is None:
+            return _left_alone(ask, books)
+        if isinstance(ask.note, Guard):
+            return ask.note.objection(self.connection, ask.org, books, self._noted, now)
+        return None
+
 
 def _left_alone(ask: Ask, books: Books) -> Refusal | None:
     """That a caller has no business with what it asks to change: a job's hold is the job's."""
-    by_a_caller = ask.actor and ask.note is None
-    return left_to_its_job(books, ask.command) if by_a_caller else None
+    return left_to_its_job(books, ask.command) if ask.actor else None
 
 
 def _followed(books: Books, events: Sequence[Event]) -> bool:

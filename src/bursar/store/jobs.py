@@ -7,7 +7,7 @@ the command, one statement a kind.
 
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 
 from bursar.core.ids import JobId
 from bursar.core.instant import Instant
@@ -133,6 +133,16 @@ class Note(Protocol):
         """What to write once the command was decided, at that instant; never for a replay."""
 
 
+@runtime_checkable
+class Guard(Protocol):
+    """A note that may object to its command before it is decided."""
+
+    def objection(
+        self, connection: Connection, org: OrgId, books: Books, noted: Sequence[Noted], at: Instant
+    ) -> Refusal | None:
+        """What stands against it, under the org's lock; `noted` is not written yet."""
+
+
 def save_notes(connection: Connection, noted: Iterable[Noted]) -> None:
     """Write notes, one statement for each kind."""
     kinds: dict[str, list[Values]] = {}
@@ -196,6 +206,57 @@ def spent_and_held(connection: Connection, org: OrgId, job: JobId) -> tuple[int,
     """What a job was charged so far, and what is still set aside for it."""
     [(used, open)] = connection.execute(HELD, [org, job]).fetchall()
     return used, open
+
+
+def _counted(which: str) -> str:
+    """The statement that counts jobs of an account with all below it, a user or both, to a bound."""
+    return f"""
+        with recursive below as (
+            select a.org_id, a.account_id from accounts a
+             where a.org_id = %s and a.account_id = %s
+             union all
+            select a.org_id, a.account_id from below b
+              join accounts a on a.org_id = b.org_id and a.parent = b.account_id)
+        select count(*)
+          from (select from jobs j
+                 where j.org_id = %s and {which}
+                   and (%s::text is null
+                        or exists (select from below b where b.account_id = j.account_id))
+                   and (%s::text is null or j.user_id = %s)
+                 limit %s) as found
+    """
+
+
+COUNT_WAITING: Final = _counted(
+    "j.ended_at is null and j.state in ('queued', 'out_of_credits') and j.submitted_at > %s"
+)
+COUNT_LATEST: Final = _counted("j.submitted_at >= 0 and j.submitted_at > %s")
+
+
+class Counting(NamedTuple):
+    """Whose jobs are counted; None counts all."""
+
+    account: str | None
+    user: str | None
+    since: Instant
+    most: int  # there may be more
+
+
+def count_waiting(connection: Connection, org: OrgId, of: Counting) -> int:
+    """How many jobs wait, of those submitted since an instant."""
+    return _count(connection, COUNT_WAITING, org, of)
+
+
+def count_latest(connection: Connection, org: OrgId, of: Counting) -> int:
+    """How many jobs were submitted since an instant."""
+    return _count(connection, COUNT_LATEST, org, of)
+
+
+def _count(connection: Connection, sql: str, org: OrgId, of: Counting) -> int:
+    account, user, since, most = of
+    given = [org, account, org, since, account, user, user, most]
+    [(found,)] = connection.execute(sql, given).fetchall()
+    return int(found)
 
 
 # For those who look

@@ -125,6 +125,12 @@ OF_THE_RULES: Final[Mapping[str, Kind]] = MappingProxyType(
         Code.EXCEEDS_DEBT: Kind(
             409, "The debt is less than that", "The figures tell what is owed."
         ),
+        Code.QUOTA_EXCEEDED: Kind(
+            409,
+            "A quota has no room for it",
+            "Wait until jobs have started or are over, ask for fewer GPUs, or raise the quota that"
+            " the figures name.",
+        ),
         Code.DEBT_OUTSTANDING: Kind(
             402,
             "The account is in debt",

@@ -663,6 +663,17 @@ def test_a_job_that_was_topped_up_while_it_stopped_waits_at_once() -> None:
     assert (State.QUEUED, Why.TOPPED_UP) == (trial.job().state, trial.job().why)
 
 
+def test_what_was_run_before_counts_although_it_costs_nothing() -> None:
+    """The longest run is over all attempts (M1)."""
+    trial = running(rates=(("H100", 0),))
+    trial.preempt()
+    trial.report(ran(5_000, saved_ms=4_000, exit=Exit.KILLED))
+    again = trial.place()
+
+    assert isinstance(again, Lease)
+    assert 56_000 == again.run_ms_max
+
+
 def test_a_preempted_job_without_credits_for_another_run_waits_for_them() -> None:
     """It would have to stop before it has begun."""
     trial = running(hold_micros=16_000)

@@ -54,7 +54,8 @@ CASES = {
         nodes="n1=16xH100",
         running="x@n1:15/ends=1h",
         queued="p:1/est=90h/limit=99h/label=ib q:1/est=80h/limit=99h s:1/est=1h",
-        want="q -> n1:1; p waits needs=1 free=0; s waits needs=1 free=0 start=1h",
+        want="q -> n1:1 backfill; p waits never_fits needs=1 free=0;"
+        " s waits needs=1 free=0 start=1h",
     ),
     "not if it takes more than an eighth of them": Case(
         nodes="n1=8xH100",

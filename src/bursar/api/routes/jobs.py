@@ -15,6 +15,7 @@ from bursar.api.operations import Nothing
 from bursar.api.reading_body import StrictRoute
 from bursar.api.routes.changing import IDEMPOTENCY_KEY, PROBLEM
 from bursar.api.routes.looking import READS, After, Limit, OrgId, Things, seen_response
+from bursar.api.routes.quotas import KIND as QUOTA
 from bursar.api.serving import Caller, Service, unknown
 from bursar.api.streaming import MEDIA_TYPE, event_text
 from bursar.core.ids import HoldId, JobId
@@ -23,13 +24,16 @@ from bursar.core.ledger.events import HoldExtended, HoldOpened
 from bursar.core.refusal import Code, Refusal
 from bursar.service.asked import first_asked
 from bursar.service.batch import Answer, Ask
+from bursar.service.database import Connection
 from bursar.service.founding import org_user
 from bursar.service.jobs import Jobs, JobUnknown, Submission, through
 from bursar.service.jobs.looking import FROM_THE_NEWEST, Glance, Looking, Shown, Step, Wanted
+from bursar.service.jobs.quotas import Quota
 from bursar.service.jobs.submitting import Extended, asked_for_a_job
 from bursar.service.keys import Scope
 from bursar.service.listing import Listing
 from bursar.service.looking import Looking as Money
+from bursar.service.settings import kept_page
 from bursar.wire import jobs as wire
 from bursar.wire.answers import HoldChanged, Rate, only
 from bursar.wire.problems import of_refusal
@@ -41,6 +45,7 @@ STREAMED: Final[dict[int | str, dict[str, Any]]] = {
     200: {"content": {MEDIA_TYPE: {"schema": {"type": "string"}}}},
     204: {"description": "The job is over, and all of it was told"},
 }
+QUOTAS_MOST: Final = 1_000  # that are looked at
 PAGE: Final = 100  # steps that a stream reads at once
 _PLACE: Final = re.compile(r"([0-9]{1,18})\.([0-9a-f-]{36})")
 _LABEL: Final = r"^[^=]{1,255}(=.{1,255})?$"
@@ -105,6 +110,7 @@ async def submit(request: Request, body: wire.JobAsk) -> Response:
         json.dumps(body.labels, ensure_ascii=False, separators=(",", ":")),
         body.max_cost_micros,
         body.hold == "rolling",
+        await service.read(lambda reader: _quotas(reader, org)),
     )
     answer = await _told(service, asked_for_a_job(org, key, submission, making.made, caller.id))
     service.posted(org)
@@ -116,6 +122,12 @@ async def submit(request: Request, body: wire.JobAsk) -> Response:
         202,
         lambda happened: wire.JobSubmitted.of(only(HoldOpened, happened, hold=_hold_of(answer))),
     ).response()
+
+
+def _quotas(reader: Connection, org: str) -> tuple[Quota, ...]:
+    """The quotas of an org."""
+    kept = kept_page(reader, org, QUOTA, "", QUOTAS_MOST).value.things
+    return tuple(Quota.of(one) for one in kept)
 
 
 def _hold_of(answer: Answer) -> str:

@@ -20,11 +20,17 @@ class Figure:
     most: float | None = None  # the goal: no more than this
     least: float | None = None  # the goal: no less than this
     elsewhere: str = ""  # a goal that is not measured here
+    theirs: float | None = None  # the peer's best, in the same unit; of another machine
 
     @property
     def ratio(self) -> float | None:
         """The figure as a multiple of its yardstick."""
         return self.value / self.naive if self.naive else None
+
+    @property
+    def of_theirs(self) -> float | None:
+        """The figure as a multiple of the peer's."""
+        return self.value / self.theirs if self.theirs else None
 
     @property
     def goal(self) -> str:
@@ -54,6 +60,7 @@ class Figure:
             "naive": _rounded(self.naive),
             "ratio": _rounded(self.ratio),
             "peer": self.peer,
+            "of_theirs": _rounded(self.of_theirs),
             "goal": self.goal,
             "goal_met": self.met,
         }

@@ -69,6 +69,8 @@ class Sizes:
     deep_many_frees: int  # the same with many more queued
     slurm_nodes: int  # of 6 GPUs
     slurm_jobs: int
+    idle_jobs: int  # one after another, where nothing else waits
+    idle_http_jobs: int  # the same over HTTP
 
 
 FULL: Final = Sizes(
@@ -103,6 +105,8 @@ FULL: Final = Sizes(
     deep_many_frees=50,
     slurm_nodes=250,
     slurm_jobs=5_000,
+    idle_jobs=300,
+    idle_http_jobs=200,
 )  # fmt: skip
 SMALL: Final = Sizes(
     baseline=Streams(
@@ -136,4 +140,6 @@ SMALL: Final = Sizes(
     deep_many_frees=4,
     slurm_nodes=4,
     slurm_jobs=60,
+    idle_jobs=5,
+    idle_http_jobs=3,
 )  # fmt: skip

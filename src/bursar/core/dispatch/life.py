@@ -6,6 +6,7 @@
       └── topped up ── out of credits ◀───────────────────────────────────┤
                          succeeded, failed, cancelled, expired ◀──────────┘
 
+A job that waits may come to wait for credits when usage of an earlier attempt becomes known late.
 Nothing leads out of the last four: an end is accepted once. Attempts are numbered from 1; each
 step from `queued` to `starting` is the next.
 """

@@ -1,6 +1,6 @@
 """Submitting a job: one command that reserves its hold, and what is written with it (M1)."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from bursar.core.dispatch.charging import Outcome
@@ -13,9 +13,10 @@ from bursar.core.messages import Enqueue, HoldGrew, Spec, ToPool
 from bursar.core.refusal import Refusal
 from bursar.core.value import altered
 from bursar.service.batch import Ask
+from bursar.service.jobs.quotas import Quota, Room
 from bursar.store.jobs import Noted
 from bursar.store.outbox import PoolId, message_text
-from bursar.store.reading import OrgId
+from bursar.store.reading import Connection, OrgId
 
 
 class Submission(NamedTuple):
@@ -29,6 +30,7 @@ class Submission(NamedTuple):
     labels: str = "{}"  # JSON
     max_cost: int | None = None  # what may be set aside for it in all
     rolling: bool = False  # whether its hold is to be topped up
+    quotas: tuple[Quota, ...] = ()  # of its org
 
     @property
     def job(self) -> JobId:
@@ -59,6 +61,13 @@ class Submitted(NamedTuple):
     """The job, its first step, and what its pool is told."""
 
     ask: Submission
+
+    def objection(
+        self, connection: Connection, org: OrgId, books: Books, noted: Sequence[Noted], at: Instant
+    ) -> Refusal | None:
+        """The first quota that has no room for it (B4)."""
+        room = Room(connection, org, books, noted, at)
+        return room.lacking(self.ask.quotas, self.ask.reserve, self.ask.spec)
 
     def rows(self, org: OrgId, books: Books, outcome: Outcome, at: Instant) -> Iterator[Noted]:
         """What is written; nothing if the hold was refused."""

@@ -46,23 +46,21 @@ def _at_once(_: JobId) -> int:
 
 def kueue_baseline(server: Database, sizes: Sizes, say: Say) -> Load:
     """Few queues, more work than GPUs for a minute."""
-    return _streams(server, "kueue-baseline", sizes.baseline, "Kueue 351 s", 90, say)
+    return _streams(server, "kueue-baseline", sizes.baseline, 351, 90, say)
 
 
 def kueue_large(server: Database, sizes: Sizes, say: Say) -> Load:
     """A thousand queues; jobs come faster than anybody takes them."""
-    return _streams(server, "kueue-large", sizes.large, "Kueue 1,179 s", 120, say)
+    return _streams(server, "kueue-large", sizes.large, 1_179, 120, say)
 
 
 def _streams(
-    server: Database, name: str, load: Streams, peer: str, most: float, say: Say
+    server: Database, name: str, load: Streams, theirs: int, most: float, say: Say
 ) -> Load:
     what = f"{load.jobs:,} jobs of {load.groups * load.queues:,} queues in {load.groups} groups"
     say(f"{name}: {what}")
     told = Load(name=name, what=what)
-    arriving = [
-        ((at - loads.T0) / SECOND, job, runs) for at, job, runs in loads.arrivals(load)
-    ]
+    arriving = [((at - loads.T0) / SECOND, job, runs) for at, job, runs in loads.arrivals(load)]
     runs_of = {job.id: runs for _, job, runs in arriving}
     setting = setting_of(loads.groups(load), (job for _, job, _ in arriving))
     with (
@@ -78,10 +76,13 @@ def _streams(
         _check(told, world, nodes)
         waits = _waits([(began + due, job) for due, job, _ in arriving], nodes)
     told.figures = [
-        Figure(what="until all are settled", value=took, unit="s", peer=peer, most=most),
+        Figure(
+            what="until all are settled", value=took, unit="s", most=most, theirs=theirs,
+            peer=f"Kueue {theirs:,} s",
+        ),
         Figure(what="the same, of the ideal", value=took / load.ideal_s, unit="x"),
         Figure(what="starts", value=load.jobs / took, unit="starts/s"),
-    ]
+    ]  # fmt: skip
     told.notes.append(
         f"all submitted after {submitted:.1f} s; mean wait from when it was due to its start, by"
         f" class {waits}; {nodes.stopped:,} times one made room for another; the ideal is"
@@ -112,10 +113,10 @@ def kai_fill(server: Database, sizes: Sizes, say: Say) -> Load:
     say(f"kai-fill: the same with {sizes.hopeless} hopeless ones behind")
     behind = _fill(server, loads.filling(sizes.kai_nodes, sizes.hopeless), gpus, told, say)
     told.figures = [
-        Figure(what="all run", value=plain, unit="s", peer="KAI 398 s", most=10),
+        Figure(what="all run", value=plain, unit="s", peer="KAI 398 s", theirs=398, most=10),
         Figure(
             what=f"with {sizes.hopeless} hopeless jobs behind", value=behind, unit="s",
-            peer="KAI 398 s", most=10,
+            peer="KAI 398 s", theirs=398, most=10,
         ),
     ]  # fmt: skip
     return told
@@ -131,8 +132,8 @@ def _fill(server: Database, snapshot: Snapshot, count: int, told: Load, say: Say
         began = time.perf_counter()
         with nodes_of(world, setting, _for_ever) as nodes:
             took = world.await_all("running", count) - began
-            if nodes.tasks != count:
-                told.problems.append(f"{nodes.tasks:,} of {count:,} jobs run")
+            if nodes.taken != count:
+                told.problems.append(f"{nodes.taken:,} of {count:,} GPUs are in use")
             nodes.end_all()
             world.await_all("succeeded", count)
             _check(told, world, nodes, hopeless)
@@ -155,14 +156,14 @@ def volcano(server: Database, sizes: Sizes, say: Say) -> Load:
             began = time.perf_counter()
             world.submit([(0.0, job) for job in snapshot.waiting], began)
             world.await_all("running", jobs)
-            took = nodes.await_tasks(jobs * tasks) - began
+            took = nodes.await_taken(jobs * tasks) - began
             nodes.end_all()
             world.await_all("succeeded", jobs)
             _check(told, world, nodes)
         told.figures.append(
             Figure(
                 what=f"{jobs:,} x {tasks:,}: all tasks run", value=took, unit="s", most=30,
-                peer="Volcano 180-250 s" if tasks == 1 else "",
+                peer="Volcano 180-250 s" if tasks == 1 else "", theirs=180 if tasks == 1 else None,
             )
         )  # fmt: skip
     return told
@@ -198,12 +199,13 @@ def slurm_throughput(server: Database, sizes: Sizes, say: Say) -> Load:
     told.figures = [
         Figure(
             what="starts, all queued before", value=jobs / started, unit="starts/s",
-            peer="Slurm 40-73/s; its manual: 500/s", least=5 * SLURM_STARTS,
+            peer="Slurm 40-73/s; its manual: 500/s", theirs=SLURM_STARTS,
+            least=5 * SLURM_STARTS,
         ),
         Figure(what="the same, until settled", value=jobs / queued, unit="jobs/s"),
         Figure(
             what=f"submissions, one by one from {SUBMITTERS}", value=jobs / submitted,
-            unit="jobs/s", peer="Slurm 230/s", least=400,
+            unit="jobs/s", peer="Slurm 230/s", theirs=230, least=400,
         ),
         Figure(what="the same, until settled", value=jobs / settled, unit="jobs/s"),
     ]  # fmt: skip
@@ -213,8 +215,8 @@ def slurm_throughput(server: Database, sizes: Sizes, say: Say) -> Load:
 def _check(told: Load, world: World, nodes: Nodes, hopeless: Sequence[JobId] = ()) -> None:
     world.check(told, hopeless)
     told.problems += nodes.problems
-    if nodes.tasks:
-        told.problems.append(f"{nodes.tasks:,} processes are left")
+    if nodes.taken:
+        told.problems.append(f"{nodes.taken:,} GPUs are in use by nobody")
 
 
 def _said(world: World, jobs: int, say: Say) -> AbstractContextManager[object]:

@@ -1,4 +1,4 @@
-"""Nodes that run nothing: they answer a pool as agents do, and their jobs end when their time is up.
+"""Nodes that run nothing: they answer a pool as agents do, and their jobs end in time.
 
 All nodes of a load are one thread. Each keeps an agent of `core.dispatch`, reports at once when
 something has begun or ended, else every five seconds, and its last report waits for news. It keeps
@@ -28,6 +28,7 @@ from bursar.service.pools.serving import Pools
 
 FOREVER: Final = 10**15  # microseconds that a job runs which ends when it is told to
 LOOK_S: Final = 0.01
+PATIENCE_S: Final = 60.0
 
 Runs = Callable[[JobId], int]  # how long a job runs, in microseconds
 
@@ -65,7 +66,8 @@ class Nodes:
         self._thread = threading.Thread(target=self._work, name="nodes", daemon=True)
         self.problems: list[str] = []
         self.began: dict[JobId, float] = {}  # first starts, by `time.perf_counter`
-        self.tasks = 0  # processes that run
+        self.taken = 0  # GPUs that are in use
+        self.last_at = 0.0  # when one was last taken, by `time.perf_counter`
         self.stopped = 0  # times that one had to make room
         self.reports = 0
 
@@ -95,11 +97,19 @@ class Nodes:
         self._ends = True
         self._door.set()
 
-    def await_tasks(self, count: int) -> float:
-        """Wait until so many processes run; since when, by `time.perf_counter`."""
-        while self.tasks < count:
-            time.sleep(LOOK_S)
+    def await_taken(self, gpus: int) -> float:
+        """Wait until so many GPUs are in use; since when, by `time.perf_counter`."""
+        self._await(lambda: self.taken >= gpus)
         return self.last_at
+
+    def await_begun(self, jobs: int) -> None:
+        """Wait until so many jobs have begun at some time."""
+        self._await(lambda: len(self.began) >= jobs)
+
+    def _await(self, reached: Callable[[], bool]) -> None:
+        until = time.monotonic() + PATIENCE_S
+        while not reached() and time.monotonic() < until:
+            time.sleep(LOOK_S)
 
     def _news_of(self, machine: _Machine) -> Callable[[], object]:
         def call() -> None:
@@ -160,12 +170,7 @@ class Nodes:
         now = running_time()
         if machine.changed:
             machine.changed = machine.news = False
-            for fence, one in machine.table.items():
-                if one.exit is None:
-                    ran = (now - one.started_at) // MILLISECOND
-                    machine.table[fence] = altered(one, run_ms=ran)
-            told = machine.waiting = rules.report(machine.agent, machine.table, now)
-            self.reports += 1
+            told = machine.waiting = self._told(machine, now)
             asked: Future[Any] = self._keeper.report(told)
             self._at(now + rules.REPORT_EVERY, machine, 0)
         elif machine.news and machine.waiting is not None:
@@ -175,6 +180,15 @@ class Nodes:
             return
         machine.on_its_way = True
         asked.add_done_callback(lambda answer: self._hear(machine, answer))
+
+    def _told(self, machine: _Machine, now: Instant) -> Report:
+        """What a node says now."""
+        self.reports += 1
+        for fence, one in machine.table.items():
+            if one.exit is None:
+                ran = (now - one.started_at) // MILLISECOND
+                machine.table[fence] = altered(one, run_ms=ran)
+        return rules.report(machine.agent, machine.table, now)
 
     def _hear(self, machine: _Machine, answer: Future[Any]) -> None:
         self._events.append((machine, answer))
@@ -231,7 +245,7 @@ class Nodes:
         machine.table[order.fence] = Process(
             fence=order.fence, piece=order.piece, started_at=now, until=until
         )
-        self.tasks += len(order.piece.gpus) // self._gpus_of(order.job)
+        self.taken += len(order.piece.gpus)
         self.last_at = time.perf_counter()
         self.began.setdefault(order.job, self.last_at)
         runs = self._runs(order.job)
@@ -258,7 +272,7 @@ class Nodes:
         machine.changed = True
 
     def _free(self, machine: _Machine, fence: int) -> None:
-        self.tasks -= 1
+        self.taken -= len(machine.table[fence].piece.gpus)
         for gpu in machine.table[fence].piece.gpus:
             del machine.gpus[gpu]
 

@@ -126,7 +126,8 @@ class World:
                 done.wait()
 
         threads = [
-            threading.Thread(target=call, args=(jobs[number::callers],)) for number in range(callers)
+            threading.Thread(target=call, args=(jobs[number::callers],))
+            for number in range(callers)
         ]
         for one in threads:
             one.start()
@@ -146,7 +147,8 @@ class World:
 
     def progress(self, jobs: int) -> str:
         """How far a load of so many jobs has got, as the pool knows it."""
-        count = Counter(self.pools.keepers[POOL].look(lambda pool: [*map(_state, pool.jobs.values())]))
+        keeper = self.pools.keepers[POOL]
+        count = keeper.look(lambda pool: Counter(map(_state, pool.jobs.values())))
         told = ", ".join(f"{many:,} {state}" for state, many in sorted(count.items()))
         return f"of {jobs:,} jobs {told or 'none is in the pool'}"
 

@@ -4,7 +4,7 @@
 
 It is a client like any other: all it has are the service's URL and the tenants' own keys.
 
-programs   what the jobs run: real processes that work a little and wait a lot
+programs   what jobs are told to run, and in jobs/ the programs themselves
 mix        which job a tenant asks for next, drawn from a seed
 sending    asking for jobs, cancelling some, buying credits when they run low
 """

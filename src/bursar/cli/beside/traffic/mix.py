@@ -83,9 +83,9 @@ def _training(chance: Random, project: str, gpus: int, seconds: int, **more: Any
 
 def _alfa(chance: Random) -> Wish:
     kind = chance.random()
-    if kind < 0.35:
+    if kind < 0.2:
         return _training(chance, "language", 16, chance.randint(15, 25), types=H100, nodes=2)
-    if kind < 0.65:
+    if kind < 0.55:
         return _training(chance, "vision", 8, chance.randint(15, 30))
     seconds = chance.randint(5, 12)
     return Wish(
@@ -102,7 +102,7 @@ def _alfa(chance: Random) -> Wish:
 
 def _bravo(chance: Random) -> Wish:
     project = chance.choice(("arms", "legs", "tiles"))
-    seconds, gpus = chance.randint(25, 80), chance.choice((2, 4, 4, 8))
+    seconds, gpus = chance.randint(25, 80), chance.choice((2, 2, 4, 4, 4, 8))
     cancel = chance.randint(5, 40) if chance.random() < 0.1 else None
     if chance.random() < 0.6:
         return _training(chance, project, gpus, seconds, cancel_after_s=cancel)
@@ -140,7 +140,7 @@ def _charlie(chance: Random) -> Wish:
 
 
 HABITS: Final = (
-    Habit(org="Alfa Labs", draw=_alfa, alive_max=8, pause_s=(30, 45), burst=4),
+    Habit(org="Alfa Labs", draw=_alfa, alive_max=8, pause_s=(30, 45), burst=3),
     Habit(org="Bravo Robotics", draw=_bravo, alive_max=10, pause_s=(2, 6)),
     Habit(org="Charlie's Notebook", draw=_charlie, alive_max=6, pause_s=(3, 8)),
 )

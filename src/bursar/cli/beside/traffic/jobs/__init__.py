@@ -1,0 +1,1 @@
+"""What the jobs of a demonstration run: programs of their own, which know nothing of ours."""

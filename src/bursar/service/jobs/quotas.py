@@ -1,0 +1,95 @@
+"""Quotas at submission: how many jobs may wait, how many may come in a minute (B4, S8).
+
+They are counted under the org's lock, together with what the same transaction has submitted before:
+so none is passed, however many ask at once. What a quota says is read a moment before. GPUs at once
+are counted by the pool; a job that alone needs more would wait for ever, and is refused here.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, Self
+
+from bursar.core.ids import AccountId
+from bursar.core.instant import MINUTE, Instant
+from bursar.core.ledger.books import Books
+from bursar.core.ledger.commands import Reserve
+from bursar.core.ledger.values import Setting
+from bursar.core.messages import Spec
+from bursar.core.refusal import Code, Refusal
+from bursar.store.jobs import Counting, Noted, count_latest, count_waiting
+from bursar.store.reading import Connection, OrgId
+
+MILLI = 1_000
+
+
+class Quota(NamedTuple):
+    """What an account with all below it, a user, or the pair may have."""
+
+    id: str
+    account: str | None
+    user: str | None
+    limits: dict[str, Any]
+
+    @classmethod
+    def of(cls, kept: Setting) -> Self:
+        """A quota as its org keeps it."""
+        body = json.loads(kept.body or "{}")
+        return cls(kept.id, body.get("account_id"), body.get("user_id"), body)
+
+    def is_for(self, path: Sequence[str], user: str) -> bool:
+        """Whether it counts what a user does for the first account of a path."""
+        return self.account in (None, *path) and self.user in (None, user)
+
+
+class Room(NamedTuple):
+    """What is counted, and where."""
+
+    connection: Connection
+    org: OrgId
+    books: Books
+    noted: Sequence[Noted]  # of this transaction, and not written yet
+    now: Instant
+
+    def lacking(self, quotas: Iterable[Quota], ask: Reserve, spec: Spec) -> Refusal | None:
+        """The first quota that a job would pass."""
+        path = self.books.path(ask.account) if self.books.accounts.get(ask.account) else ()
+        for quota in quotas:
+            if quota.is_for(path, ask.user):
+                refusal = self._passed(quota, spec)
+                if refusal is not None:
+                    return refusal
+        return None
+
+    def _passed(self, quota: Quota, spec: Spec) -> Refusal | None:
+        limits = quota.limits
+        gpus = limits.get("gpus_max")
+        if gpus is not None and spec.shape.milli_gpus > gpus * MILLI:
+            return _over(quota, "gpus_max", gpus, -(-spec.shape.milli_gpus // MILLI))
+        most = limits.get("jobs_queued_max")
+        if most is not None and (found := self._waiting(quota, most)) >= most:
+            return _over(quota, "jobs_queued_max", most, found)
+        most = limits.get("submissions_per_minute_max")
+        if most is not None and (found := self._latest(quota, most)) >= most:
+            return _over(quota, "submissions_per_minute_max", most, found)
+        return None
+
+    def _waiting(self, quota: Quota, most: int) -> int:
+        of = Counting(quota.account, quota.user, -1, most)
+        return count_waiting(self.connection, self.org, of) + self._here(quota)
+
+    def _latest(self, quota: Quota, most: int) -> int:
+        of = Counting(quota.account, quota.user, self.now - MINUTE, most)
+        return count_latest(self.connection, self.org, of) + self._here(quota)
+
+    def _here(self, quota: Quota) -> int:
+        """Jobs that this very transaction has submitted."""
+        own = (values for kind, values in self.noted if kind == "submit" and values[0] == self.org)
+        return sum(
+            quota.is_for(self.books.path(AccountId(account)), user)
+            for _, _, account, user, *_ in own
+        )
+
+
+def _over(quota: Quota, name: str, limit: int, found: int) -> Refusal:
+    figures = {"quota_id": quota.id, "limit_name": name, "limit_count": limit, "found_count": found}
+    return Refusal(Code.QUOTA_EXCEEDED, figures)
