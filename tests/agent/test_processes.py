@@ -237,13 +237,13 @@ def test_who_does_not_stop_is_killed_when_its_grace_is_over(bench: Bench) -> Non
     bench.printed(fence, "up")
     until = running_time() + SECOND
     bench.processes.stop(fence, until)
-    bench.printed(fence, "asked")
+    # A busy machine may take so long that it is killed before it can speak.
+    eventually(lambda: "asked" in bench.log(fence) or bench.processes.table()[fence].exit)
     bench.processes.prolong(fence, until + 10 * MINUTE)  # nobody does; it would not help
     one = bench.ended(fence)
 
     assert (Exit.KILLED, 128 + 9) == (one.exit, one.exit_code)
     assert one.started_at + one.run_ms * 1_000 >= until - 1_000, "not before"
-    assert ["up", "asked"] == bench.log(fence).splitlines()[:2]
     assert "its time was over" in bench.log(fence)
 
 

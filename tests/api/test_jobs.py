@@ -303,6 +303,27 @@ def test_a_key_with_a_cap_cancels_its_own_jobs_only(funded: Tenant) -> None:
     assert 202 == capped.post(f"/jobs/{own[0]}/cancel").status_code
 
 
+def test_a_quota_bounds_what_waits(funded: Tenant) -> None:
+    """Counted with the hold, for an account and all below it (B4)."""
+    below = funded.account_below()
+    quota = {"account_id": funded.account, "jobs_queued_max": 1, "gpus_max": 4}
+    id = funded.caller.made("/quotas", quota)["id"]
+    first = submitted(funded, account_id=below)["id"]
+
+    said = refused(funded.caller.post("/jobs", ask(funded)), 409, "quota_exceeded")
+    assert {
+        "quota_id": id,
+        "limit_name": "jobs_queued_max",
+        "limit_count": 1,
+        "found_count": 1,
+    } == said["figures"]
+    funded.caller.post(f"/jobs/{first}/cancel")
+    assert within(30, lambda: shown(funded, first)["state"] == "cancelled")
+    large = ask(funded, gpus={"types": ["H100"], "count": 5})
+    refused(funded.caller.post("/jobs", large), 409, "quota_exceeded")
+    submitted(funded)
+
+
 # Living
 
 

@@ -280,10 +280,10 @@ def test_what_it_says_to_try_works(tmp_path: Path) -> None:
                 one.terminate()
 
     assert 0 == done.returncode, done.stderr
-    assert 5 == len(told)
+    assert 7 == len(told)
     assert told[0].startswith("export PATH=")
     assert "Alfa Labs" in done.stdout
-    assert "state     open" in done.stdout
+    assert "succeeded" in done.stdout
 
 
 def test_a_program_that_a_shell_finds_needs_no_folder(

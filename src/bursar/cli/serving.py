@@ -190,8 +190,12 @@ def _to_try(*, demo: bool) -> tuple[str, ...]:
     from bursar.cli.seeding import ORGS
 
     org = ORGS[0]
+    hello = "sh -c 'echo hello from $BURSAR_NODE'"
     return (
         "bursar org list",
+        "bursar pools",
+        f"bursar jobs --org {org.id} --limit 10",
+        f"bursar submit --account {org.account('vision')} --gpus 1xA100 --max-run 1m --yes --follow"
+        f" -- {hello}",
         f"bursar balance {org.account('')}",
-        f"bursar hold open {org.account('vision')} 12.5 --ttl 1h --gpu-type H100 --gpu-count 8",
     )

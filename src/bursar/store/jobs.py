@@ -209,7 +209,7 @@ def spent_and_held(connection: Connection, org: OrgId, job: JobId) -> tuple[int,
 
 
 def _counted(which: str) -> str:
-    """The statement that counts jobs of an account with all below it, a user or both, to a bound."""
+    """The statement that counts jobs of an account and all below it, a user or both, to a bound."""
     return f"""
         with recursive below as (
             select a.org_id, a.account_id from accounts a

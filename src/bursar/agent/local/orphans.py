@@ -16,10 +16,19 @@ def end(folder: Path, cgroup: str | None) -> bool:
     left = [pid for pid in _processes() if _has(pid, mark)]
     for pid in left:
         _kill(pid, mark)
-    if cgroup is not None:
+    return not left and (cgroup is None or _is_empty(Path(cgroup)))
+
+
+def _is_empty(cgroup: Path) -> bool:
+    """Whether nobody lives in a group any more; then it is given back."""
+    try:
+        populated = "populated 1" in (cgroup / "cgroup.events").read_text()
+    except OSError:  # there is none
+        return True
+    if not populated:
         with suppress(OSError):
-            os.rmdir(cgroup)
-    return not left
+            cgroup.rmdir()
+    return not populated
 
 
 def _processes() -> list[int]:

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple, TypeAlias
 from bursar.core.dispatch.life import LIVE, OVER, WAITING, State
 from bursar.core.ids import JobId
 from bursar.core.instant import SECOND, Instant
+from bursar.core.leases import TTL
 from bursar.core.messages import Enqueue, ToOrg, ToPool, Why
 from bursar.core.money import Micros
 from bursar.core.ordered import Ordered
@@ -179,6 +180,16 @@ class Machine:
         return self.node.id
 
 
+def is_other(old: Machine | None, new: Machine) -> bool:
+    """Whether more can be done with a node than before, or less; that it is silent, time tells."""
+    return (
+        old is None
+        or old.heard_at is None
+        or (new.heard_at or 0) >= old.heard_at + TTL
+        or (old.node, old.wrong_clock) != (new.node, new.wrong_clock)
+    )
+
+
 Row: TypeAlias = Queued | Lease | Machine
 
 
@@ -200,6 +211,7 @@ class Pool:
     machines: dict[NodeId, Machine] = field(default_factory=dict)
     outbox: dict[tuple[JobKey, int], ToOrg] = field(default_factory=dict)
     changes: list[JobKey] = field(default_factory=list)  # which jobs have changed, in order
+    touched: dict[NodeId, None] = field(default_factory=dict)  # which nodes, other than by time
     on_node: dict[NodeId, dict[int, None]] = field(default_factory=dict)  # live leases of each
     waits: Ordered[tuple[Instant, JobKey]] = field(default_factory=Ordered)  # ends of holds
     over: dict[JobKey, None] = field(default_factory=dict)  # jobs to which nothing happens
@@ -225,6 +237,8 @@ class Pool:
             else:
                 self._end(row)
         else:
+            if is_other(self.machines.get(row.id), row):
+                self.touched[row.id] = None
             self.machines[row.id] = row
 
     def _end(self, lease: Lease) -> None:
@@ -240,6 +254,7 @@ class Pool:
             del self.jobs[key]
         self.over.clear()
         self.changes.clear()
+        self.touched.clear()
 
     def forget_ended(self) -> None:
         """Leave out the leases that do not live."""

@@ -25,6 +25,7 @@ from bursar.core.dispatch import pool as rules
 from bursar.core.dispatch import reports
 from bursar.core.dispatch import state as core
 from bursar.core.dispatch.following import Follower
+from bursar.core.dispatch.life import State
 from bursar.core.dispatch.pool import Written
 from bursar.core.dispatch.reports import Orders, Report
 from bursar.core.dispatch.state import JobKey, Pool, Work
@@ -41,6 +42,7 @@ from bursar.store.pools.rows import PoolRow
 from bursar.store.reading import Connection, money_time
 
 LIMITS: Final = Limits(lanes=1)
+_KNOWN: Final = (State.STARTING, State.RUNNING)
 T = TypeVar("T")
 
 
@@ -173,6 +175,19 @@ def _ordered(work: Work) -> frozenset[NodeId]:
     )
 
 
+def _is_news(work: Work) -> bool:
+    """Whether there may be something to decide: before the work is kept.
+
+    That a job was placed is known to whoever decided it; that it has begun, and that a node was
+    heard of again, changes no plan.
+    """
+    jobs, machines = work.pool.jobs, work.pool.machines
+    return any(
+        key not in jobs or (jobs[key].state is not job.state and job.state not in _KNOWN)
+        for key, job in work.jobs_new.items()
+    ) or any(core.is_other(machines.get(name), one) for name, one in work.machines_new.items())
+
+
 class Kept:
     """What a process knows of a pool, and how it runs a transaction of many."""
 
@@ -201,11 +216,11 @@ class Kept:
             with connection.pipeline():
                 saved = saving.save(connection, self.id, memory, work)
             saved.saving.check()
-        nodes = _ordered(work)
+        nodes, news = _ordered(work), _is_news(work)
         with self._lock:
             saving.kept(memory, work, saved)
             self._tidy()
-        self._let_know(work, nodes)
+        self._let_know(work, nodes, news=news)
         return answers
 
     def _be_current(self, connection: Connection, row: PoolRow) -> None:
@@ -242,11 +257,11 @@ class Kept:
         if self._follower is None:
             pool.forget_over()
 
-    def _let_know(self, work: Work, nodes: frozenset[NodeId]) -> None:
+    def _let_know(self, work: Work, nodes: frozenset[NodeId], *, news: bool) -> None:
         """Let those know who wait for it."""
         if work.letters_new:
             self._heard.told()
-        if work.jobs_new or work.machines_new:
+        if news:
             self._heard.changed()
         if nodes:
             self._heard.ordered(nodes)

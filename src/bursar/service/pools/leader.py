@@ -53,6 +53,7 @@ class Leading:
         self._wake = threading.Event()
         self._closed = False
         self._expires_at = 0.0
+        self._leads_at = 0.0  # when it is time to say that it leads, or to try to
         self._epoch: int | None = None  # of the last turn; None while another leads
         self._questions: deque[_Question] = deque()
         self._thread = threading.Thread(target=self._work, name=f"leads-{keeper.id}", daemon=True)
@@ -90,16 +91,31 @@ class Leading:
             except Fault as fault:
                 _log.warning("pool %s is not led for now: %s", self._keeper.id, fault)
                 self._keeper.unfollow()  # it may have carried out what was not written
+                self._leads_at = 0.0
                 pause = SAYS_SO_S
             except Exception:
                 _log.exception("a round of pool %s has failed", self._keeper.id)
                 self._keeper.unfollow()
+                self._leads_at = 0.0
                 pause = SAYS_SO_S
-            self._wake.wait(pause)
+            if not self._wake.wait(pause):
+                self._leads_at = 0.0  # it is time that matters: it is asked for
+
+    def _led(self) -> tuple[int | None, Instant]:
+        """The epoch, or None while somebody else leads; and the time.
+
+        Between two words that it leads, the time is that of the last transaction, which has woken
+        it; what was decided in the belief to lead is refused where it is written.
+        """
+        if time.monotonic() >= self._leads_at:
+            epoch, now = self._keeper.lead(self._who)
+            self._leads_at = 0.0 if epoch is None else time.monotonic() + SAYS_SO_S
+            return epoch, now
+        return self._epoch, self._keeper.look(lambda pool: pool.now)
 
     def _turn(self) -> float:
         """Lead for another moment; how long nothing has to be done, in seconds."""
-        epoch, now = self._keeper.lead(self._who)
+        epoch, now = self._led()
         if epoch is not None:
             self._expire()
         follower, news = self._keeper.follow(self._policy, now)
@@ -138,5 +154,6 @@ class Leading:
                 if written.denied:
                     _log.info("pool %s is planned anew: %s", self._keeper.id, written.denied[0])
                     self._keeper.unfollow()
+                    self._leads_at = 0.0
                     return 0.0
         return SAYS_SO_S if again is None else min(SAYS_SO_S, max(again - now, 0) / SECOND)

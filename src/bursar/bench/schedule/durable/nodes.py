@@ -42,6 +42,7 @@ class _Machine:
         self.table: dict[int, Process] = {}
         self.gpus: dict[int, int] = {}  # GPU → fence of who has it
         self.waiting: Report | None = None  # a report that waits for news
+        self.held: Orders | None = None  # its answer, if there are none in time
         self.on_its_way = False  # a report, or a question for news
         self.news = False  # there were some meanwhile
         self.changed = False  # something has begun or ended since the last report
@@ -153,6 +154,7 @@ class Nodes:
             if fence:
                 self._end(machine, fence, now)
             elif not machine.on_its_way:
+                self._follow(machine, machine.held, now)
                 machine.changed = True
         if self._ends:
             self._ends = False
@@ -170,6 +172,7 @@ class Nodes:
         now = running_time()
         if machine.changed:
             machine.changed = machine.news = False
+            machine.held = None
             told = machine.waiting = self._told(machine, now)
             asked: Future[Any] = self._keeper.report(told)
             self._at(now + rules.REPORT_EVERY, machine, 0)
@@ -209,12 +212,16 @@ class Nodes:
             return
         running = {one.fence for one in told.readings if one.exit is None}
         if running == {one.fence for one in orders.leases} and not _stops(orders):
+            machine.held = orders
             return
         machine.waiting = None
         machine.changed = True  # a report is open at all times: news are waited for
-        now = running_time()
-        for action in rules.hear(machine.agent, orders, machine.table, now):
-            self._act(machine, action, now)
+        self._follow(machine, orders, running_time())
+
+    def _follow(self, machine: _Machine, orders: Orders | None, now: Instant) -> None:
+        if orders is not None:
+            for action in rules.hear(machine.agent, orders, machine.table, now):
+                self._act(machine, action, now)
 
     def _act(self, machine: _Machine, action: rules.Action, now: Instant) -> None:
         match action:
