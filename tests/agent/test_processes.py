@@ -256,7 +256,7 @@ def test_a_checkpoint_is_asked_for_as_often_as_the_job_wants(bench: Bench) -> No
 
 def test_a_process_ends_at_its_instant_although_nobody_asks(bench: Bench) -> None:
     """The guard alone sees to it: no agent is needed (IS7)."""
-    until = running_time() + 1_500_000
+    until = running_time() + 3 * SECOND
     fence = bench.run(order(1, *SLEEPS), until=until)
     one = bench.ended(fence)
 
@@ -274,7 +274,7 @@ def test_its_instant_can_be_moved_on(bench: Bench) -> None:
 
     assert bench.processes.table()[fence].exit is None
     brief = bench.run(
-        order(2, *python("import time; time.sleep(2.5)")), until=running_time() + SECOND
+        order(2, *python("import time; time.sleep(5)")), until=running_time() + 4 * SECOND
     )
     until = running_time() + 10 * MINUTE
     bench.processes.prolong(brief, until)
@@ -288,10 +288,10 @@ def test_a_full_disk_ends_nothing_that_runs(bench: Bench, monkeypatch: pytest.Mo
     def full(path: str, told: object, *, surely: bool = False) -> None:
         raise OSError(28, "no space left")
 
-    until = running_time() + 2 * SECOND
-    longer = bench.run(order(1, *python("import time; time.sleep(4)")), until=until)
-    stops = bench.run(order(2, *python(SAVES, "75")))
+    stops = bench.run(order(1, *python(SAVES, "75")))
     bench.printed(stops, "up")
+    until = running_time() + 4 * SECOND
+    longer = bench.run(order(2, *python("import time; time.sleep(5)")), until=until)
     bench.begun(longer)
     monkeypatch.setattr(processes, "write", full)
     for _ in range(2):

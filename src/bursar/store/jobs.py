@@ -7,7 +7,7 @@ the command, one statement a kind.
 
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Final, NamedTuple, Protocol
 
 from bursar.core.ids import JobId
 from bursar.core.instant import Instant
@@ -133,7 +133,6 @@ class Note(Protocol):
         """What to write once the command was decided, at that instant; never for a replay."""
 
 
-@runtime_checkable
 class Guard(Protocol):
     """A note that may object to its command before it is decided."""
 

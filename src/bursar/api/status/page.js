@@ -42,11 +42,16 @@ function age(then) {
   return s < 7200 ? Math.round(s / 60) + " min" : Math.round(s / 3600) + " h";
 }
 
-// When it is likely to start, and the first thing that it lacks; its own name is known.
-function reasons(told) {
+const named = (job) =>
+  job.labels.name || (job.command[0] || "").split("/").pop() || job.id.slice(0, 18);
+
+// When it is likely to start, and the first thing that it lacks; other jobs by the names they have.
+function reasons(told, names) {
   const lacks = told.find((line) => line.startsWith("- "));
   return [...told.slice(0, 1), ...(lacks ? [lacks.slice(2)] : [])]
-    .map((line) => line.replace(/^[0-9a-f/-]{36,}: /, "")).join("; ");
+    .map((line) => line.replace(/^[0-9a-f/-]{36,}: /, "")
+      .replace(/[0-9a-f-]{36}\/([0-9a-f-]{36})/g, (_, id) => names.get(id) || "another job"))
+    .join("; ");
 }
 
 function made(name, text, kind) {
@@ -103,11 +108,11 @@ function shownTenant(tenant) {
 
 function shownJob(job) {
   const count = job.gpus ? (job.gpus.fraction_milli ? gpus(job.gpus.fraction_milli) : job.gpus.count) : "";
-  const name = job.labels.name || (job.command[0] || "").split("/").pop() || job.id.slice(-8);
   const state = plain(job.state) + (job.cancelling ? ", cancelling" : "");
-  return row([[age(job.submitted_at), "faint"], [job.org], [name],
+  const why = [...(job.attempt || !job.told ? [plain(job.why)] : []), ...(job.told ? [job.told] : [])];
+  return row([[age(job.submitted_at), "faint"], [job.org], [named(job)],
     [count + " " + (job.gpu_type || (job.gpus ? job.gpus.types.join("/") : "")), "n"],
-    [state, TONES[job.state]], [job.told || plain(job.why), "why"], [job.attempt, "n"],
+    [state, TONES[job.state]], [why.join("; "), "why"], [job.attempt, "n"],
     [credits(job.spent_micros), "n"], [credits(job.held_micros), "n"]]);
 }
 
@@ -147,12 +152,13 @@ async function look() {
   const tenants = await Promise.all((await tenantsOf(orgs)).map(lookAt));
   const jobs = tenants.flatMap((one) => one.jobs);
   const order = (one, other) => (one.submitted_at < other.submitted_at ? 1 : -1);
+  const names = new Map(jobs.map((job) => [job.id, job.org + "’s " + named(job)]));
   const waits = jobs.filter((job) => job.state === "queued").sort(order);
   const rest = jobs.filter((job) => job.state !== "queued").sort(order);
   const listed = [...waits.slice(0, ASKED_WHY), ...rest].slice(0, LISTED).sort(order);
   await Promise.all(listed.filter((job) => job.state === "queued").map(async (job) => {
     const why = await maybe("/jobs/" + job.id + "/why");
-    if (why) job.told = reasons(why.told);
+    if (why) job.told = reasons(why.told, names);
   }));
   at("pools").replaceChildren(...pools.pools.map((pool, n) => shownPool(pool, nodes[n]?.nodes)));
   at("tenants").tBodies[0].replaceChildren(...tenants.map(shownTenant));

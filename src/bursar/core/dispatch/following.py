@@ -23,6 +23,7 @@ from bursar.core.value import altered
 
 LOSSES: Final = 10  # that make a pause longer
 PAUSE_MAX: Final = 5 * MINUTE
+LOOKS_EVERY: Final = SECOND  # between two looks at all nodes
 UNTIERED: Final = "paid"  # the tier of jobs that name none
 
 
@@ -32,6 +33,7 @@ class Follower:
     def __init__(self, policy: Policy, now: Instant) -> None:
         self.cluster = Cluster(policy, now)
         self._nodes: dict[NodeId, tuple[Node, bool]] = {}  # and whether it can be used
+        self._looked_at: Instant | None = None  # when all nodes were last looked at
         self._attempts: dict[JobId, int] = {}  # fences of what runs
         self._waits: dict[JobId, Job] = {}  # what waits, as it was described
         self._typical = Typical()
@@ -43,11 +45,18 @@ class Follower:
         """
         self.cluster.at(max(now, self.cluster.now))
         changed = False
-        for node in sorted(pool.machines):
+        for node in sorted(self._nodes_of(pool, now)):
             changed = self._follow_node(pool.machines[node], now) or changed
         for key in dict.fromkeys(keys):
             changed = self._follow_job(pool, key) or changed
         return changed
+
+    def _nodes_of(self, pool: Pool, now: Instant) -> Iterable[NodeId]:
+        """The nodes that may have changed; of time alone, which silences them, now and then."""
+        if self._looked_at is not None and self._looked_at <= now < self._looked_at + LOOKS_EVERY:
+            return pool.touched
+        self._looked_at = now
+        return pool.machines
 
     def placed(self, leases: Iterable[Lease]) -> None:
         """What the cluster has started was given leases."""

@@ -89,7 +89,6 @@ def _balance(job: Job) -> tuple[int, ...]:
 
 
 LEAST_WORK: Final = "least-work"
-WORK: Final = 2  # where the work stands in a key of that policy: after class and group
 
 # What comes first among one user's jobs of one class; equal ones by age, then by id.
 INSIDE_A_USER: Final[dict[str, Callable[[Job], tuple[int, ...]]]] = {

@@ -9,8 +9,7 @@ A job may ask another to make room by one of five rights:
             costs little beside it, and has at least twice as much to do; or this job would outlast
             all others (`backlog`), and the other would not
     share   the other's org, of the same tier, still has the larger part by weight afterwards, of
-            what runs now and of what was used and runs ahead; and the other comes well after this
-            job in turn: its work, times what its org has used, is at least twice as much
+            what runs now and of what was used and runs ahead
     move    the other can go on elsewhere at once (`moving`)
 
 By whichever right, nobody's floor is cut into. All bounds are sums over the jobs that leave, so a
@@ -92,8 +91,7 @@ class Rights:
         if job.path[0] != self.job.path[0] or len(self.job.path) == 1:
             return None
         give = self.to_give(self.org_of(job))
-        more = job.rate(other.gpu_type) * self.weight < give
-        return Right.SHARE if more and self._comes_later(other) else None
+        return Right.SHARE if job.rate(other.gpu_type) * self.weight < give else None
 
     def orgs(self) -> list[Path] | None:
         """The orgs in which there may be somebody to ask; None if that may be any."""
@@ -212,13 +210,6 @@ class Rights:
         if cluster.outlasts_all(other.job, now - other.started_at):
             return False
         return other.work(now) >= self._much or cluster.outlasts_all(self.job)
-
-    def _comes_later(self, other: Running) -> bool:
-        """Whether another of the tier has so much more to do that its turn is well after ours."""
-        if not self._cluster.policy.by_work:
-            return True
-        its = self._tree.felt(self.org_of(other.job), other.work(self._cluster.now))
-        return its >= LARGER * self._tree.felt(self._org, self.job.work)
 
     def _lower_class(self) -> bool:
         lowest = self._cluster.lowest_class(self.job.path[:2])

@@ -4,9 +4,7 @@ Each place (tier, org, account, user) adds up what runs below it, what it used a
 every place the children that have something waiting lie in order: those below their floor, then
 those with somebody below a floor beneath them, then by faded usage for each unit of weight, what
 runs now counted ahead; equal ones by name. Going down from the root by the first child leads to the
-user whose turn it is; the order inside a user is the policy's. Where that is the least work, usage
-below a tier is taken times the work of the job whose turn it would be: an org that has used twice
-its part goes first with jobs of half the size.
+user whose turn it is; the order inside a user is the policy's.
 
 Keys are worked out anew when something below a place changes, and everywhere at each tick: between
 two ticks usage grows with the clock for those alone who start or end something.
@@ -17,16 +15,14 @@ from typing import Any, Final
 
 from bursar.core.ids import JobId
 from bursar.core.instant import DAY, HOUR, Instant
-from bursar.core.money import CREDIT, Micros
+from bursar.core.money import Micros
 from bursar.core.ordered import Ordered
 from bursar.core.refusal import invariant
 from bursar.core.scheduling.jobs import Alike, Job, Path, Shape
-from bursar.core.scheduling.policy import ANY, WORK, Policy, Share, in_milli
+from bursar.core.scheduling.policy import ANY, Policy, Share, in_milli
 from bursar.core.scheduling.usage import TICK, Fading, tick_of
 
 _FINE: Final = 1 << 20  # keys are usage by weight; this much finer than whole units
-
-LEAST: Final = CREDIT // 60  # work on top of each job's: a minute of a GPU of a credit an hour
 
 JOBS: Final = "jobs"  # a ceiling of jobs, not of GPUs
 
@@ -353,10 +349,6 @@ class ShareTree:
         """What a place used for each unit of weight, grown: the smaller, the sooner its turn."""
         return self.counted_ahead(place) * _FINE // place.weight
 
-    def felt(self, place: Place, work: Micros) -> int:
-        """What so much work of a place counts beside that of others: times what the place used."""
-        return (self.key(place) + 1) * (work + LEAST)
-
     def counted_ahead(self, place: Place) -> int:
         """What a place used, grown, and what runs there now counted ahead."""
         return place.base + place.rate * self._ahead - place.since
@@ -405,7 +397,7 @@ class ShareTree:
         """Put a user and all above it where they belong among their siblings."""
         place, parent = user, user.parent
         while parent is not None:
-            entry = self._entry(place) if place.shapes else None
+            entry = (place.rank(), self.key(place), place.name) if place.shapes else None
             if entry != place.in_order:
                 if place.in_order is not None:
                     parent.order.discard(place.in_order)
@@ -414,29 +406,13 @@ class ShareTree:
                 place.in_order = entry
             place, parent = parent, parent.parent
 
-    def _entry(self, place: Place) -> tuple[int, int, str]:
-        """Where a place that has something waiting stands among its siblings."""
-        key = self.key(place)
-        if len(place.path) > 1 and self.policy.by_work:
-            key = self.felt(place, self._first_work(place))
-        return place.rank(), key, place.name
-
-    def _first_work(self, place: Place) -> Micros:
-        """The work of the first job below a place."""
-        while (child := place.order.first()) is not None:
-            place = place.children[child[2]]
-        first = place.heads.first()
-        assert first is not None
-        work: Micros = first[WORK]
-        return work
-
     def _refresh(self, place: Place) -> None:
         """Work out all keys below a place that has something waiting."""
         entries = []
         for _, _, name in place.order:
             child = place.children[name]
             self._refresh(child)
-            child.in_order = self._entry(child)
+            child.in_order = (child.rank(), self.key(child), name)
             entries.append(child.in_order)
         place.order = Ordered()
         for entry in sorted(entries):

@@ -42,9 +42,7 @@ class Rung:
 
     path: Path
     rank: str  # owed (below its floor), owed_below (somebody beneath is), fair
-    # Faded, what runs counted ahead, for each unit of weight. Under `least-work` what decides below
-    # a tier is this times the work of the first job there.
-    usage: Micros
+    usage: Micros  # faded, what runs counted ahead, for each unit of weight
 
 
 @value

@@ -105,6 +105,8 @@ def _enqueue(
 def _funded(spec: Spec, rates: dict[str, int]) -> Spec:
     """A spec with those GPU types only that there are credits for."""
     types = tuple(kind for kind in spec.shape.types if kind in rates)
+    if types == spec.shape.types:
+        return spec
     return altered(spec, shape=altered(spec.shape, types=types))
 
 

@@ -174,11 +174,14 @@ class World:
 
     def _await(self, reached: Callable[[], bool], what: str) -> float:
         until = time.monotonic() + PATIENCE_S
-        while not reached():
+        while True:
+            began = time.perf_counter()
+            if reached():
+                return began
             if time.monotonic() > until:
                 raise Late(f"not reached in {PATIENCE_S:,.0f} s: {what}; {dict(self.states())}")
-            time.sleep(LOOK_S)
-        return time.perf_counter()
+            # Looking takes the longer the more jobs there are: it must not become a load itself.
+            time.sleep(max(LOOK_S, 20 * (time.perf_counter() - began)))
 
     def check(self, load: Load, hopeless: Sequence[JobId] = ()) -> None:
         """Whether every job has ended once, and all books add up; but for those that cannot run."""

@@ -140,7 +140,7 @@ def _charlie(chance: Random) -> Wish:
 
 
 HABITS: Final = (
-    Habit(org="Alfa Labs", draw=_alfa, alive_max=8, pause_s=(30, 45), burst=3),
+    Habit(org="Alfa Labs", draw=_alfa, alive_max=8, pause_s=(30, 45), burst=4),
     Habit(org="Bravo Robotics", draw=_bravo, alive_max=10, pause_s=(2, 6)),
     Habit(org="Charlie's Notebook", draw=_charlie, alive_max=6, pause_s=(3, 8)),
 )
