@@ -15,7 +15,8 @@ from random import Random
 import pytest
 
 from bursar.cli.beside.children import Children, Program
-from bursar.cli.beside.nodes import DEMO, NODES_MAX, Node, described, nodes_of
+from bursar.cli.beside.company import forget_checkpoints
+from bursar.cli.beside.nodes import DEMO, NODES_MAX, Node, checkpoints_in, described, nodes_of
 from bursar.cli.beside.traffic import programs
 from bursar.cli.beside.traffic.mix import HABITS, Habit, Wish
 from bursar.cli.beside.traffic.sending import Keys, keys_in, keys_written
@@ -224,6 +225,21 @@ def test_keys_are_read_as_they_were_written(tmp_path: Path) -> None:
     (tmp_path / "keys").write_text(keys_written(keys))
 
     assert keys == keys_in(tmp_path / "keys")
+
+
+def test_old_checkpoints_of_the_demonstration_are_removed(tmp_path: Path) -> None:
+    """And no others: whose jobs they are of may want them."""
+    root, hour = checkpoints_in(tmp_path), 3_600
+    ours, theirs = root / ORGS[0].id, root / "another org"
+    for folder in (ours / "old", ours / "new", theirs / "old"):
+        folder.mkdir(parents=True)
+        (folder / "saved").touch()
+    for folder in (ours / "old", theirs / "old"):
+        os.utime(folder, (time.time() - hour, time.time() - hour))
+    forget_checkpoints(tmp_path, time.time() - hour / 2)
+
+    assert [ours / "new"] == list(ours.iterdir())
+    assert [theirs / "old"] == list(theirs.iterdir())
 
 
 # Programs

@@ -255,6 +255,31 @@ def test_what_has_happened_is_told_to_whoever_waits_for_it(
         assert [] == ears.heard
 
 
+def test_run_time_that_is_told_after_the_end_is_kept(
+    database_url: str, connection: Connection, pool: str
+) -> None:
+    """Nothing else of the lease changes then (M4)."""
+    clock, node = Clock(), Node1()
+    with kept_at(database_url, pool, clock) as keeper:
+        begin(keeper, node)
+        [lease] = placed(keeper).placed
+        clock.now += 5 * SECOND
+        keeper.report(node.told(ran(5_000, lease.fence))).result()
+        keeper.receive([letter(keeper, "job", Withdraw(), 2)])
+        clock.now += 30 * SECOND
+        assert 1 == keeper.expire()
+        assert {} == keeper.look(lambda known: known.leases), "what is over is not remembered"
+        keeper.report(node.told(ran(15_000, lease.fence))).result()
+
+    found = connection.execute(
+        "select l.told_ms, p.run_ms, q.ran_ms from leases l"
+        " join lease_parts p on p.pool_id = l.pool_id and p.fence = l.fence"
+        " join queue q on q.pool_id = l.pool_id where l.pool_id = %s",
+        [pool],
+    )
+    assert [(15_000, 15_000, 15_000)] == found.fetchall()
+
+
 def test_a_pool_that_is_not_there_is_told(database_url: str) -> None:
     """And is not made by asking."""
     with kept_at(database_url, "nowhere") as keeper, pytest.raises(PoolUnknown):

@@ -604,6 +604,7 @@ def test_an_attempt_that_nobody_heard_of_pays_nothing(connection: Connection) ->
     stage.later(30)
     assert 1 == stage.pool.expire()
     assert ["Started", "Ended"] == letters(connection, stage.world.pool)
+    stage.later(2)  # it is tried again a moment later
     quiet = stage.lease()
     stage.later(30)
     assert 1 == stage.pool.expire()

@@ -36,16 +36,13 @@ def test_nobody_starves_and_every_date_is_kept(told: dict[str, Any]) -> None:
     assert {0} == {tier["starved"] for tier in told["tiers"].values()}
     assert {0} == {tier["dates_missed"] for tier in told["tiers"].values()}
     assert sum(tier["dates_given"] for tier in told["tiers"].values()) > 50
-    assert sum(tier["waited_past_patience"] for tier in told["tiers"].values()) > 50
+    assert sum(tier["waited_past_patience"] for tier in told["tiers"].values()) > 100
 
 
 def test_floors_are_kept_whenever_they_are_wanted(told: dict[str, Any]) -> None:
-    """Nobody who has a right to a floor waits for it longer than the grace (S6).
-
-    Two of a tier that wait one after the other are one stretch, of twice the grace at most.
-    """
+    """Nobody who has a right to a floor waits for it longer than the grace (S6)."""
     for name, tier in told["tiers"].items():
-        assert tier["below_floor_longest_s"] <= 2 * Policy().grace / SECOND, name
+        assert tier["below_floor_longest_s"] <= Policy().grace / SECOND, name
         assert tier["below_floor_s"] < 0.002 * told["pool"]["span_s"], name
 
 

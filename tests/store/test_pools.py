@@ -104,26 +104,6 @@ def test_run_time_is_kept_with_a_part_that_has_lasted_so_long(connection: Connec
     check_same(trial.pool, trial.twin.afresh())
 
 
-def test_run_time_that_is_told_after_the_end_is_kept(connection: Connection) -> None:
-    """Nothing else of the lease changes then (M4)."""
-    trial = TwinTrial(connection, "late")
-    trial.report()
-    trial.post(asking(hold_micros=10**6), 1)
-    trial.place()
-    trial.pass_by(5 * SECOND)
-    trial.report(ran(5_000))
-    trial.post(Withdraw(), 2)
-    trial.pass_by(30 * SECOND)
-    trial.expire()
-    trial.report(ran(15_000))
-
-    assert (5_000, 15_000) == (trial.told()[-2].run_ms, trial.lease().run_ms)  # type: ignore[union-attr]
-    fresh = trial.twin.afresh()
-    trial.twin.bring_all(fresh, trial.pool)
-    assert trial.pool.leases == fresh.pool.leases
-    assert trial.pool.jobs == fresh.pool.jobs
-
-
 def test_parts_of_a_gpu_are_slots(connection: Connection) -> None:
     """Halves of a GPU of four slots have two each, and whoever comes next has those that are free
     (S6)."""

@@ -29,7 +29,6 @@ class Denied(StrEnum):
     SLOT_TAKEN = "slot_taken"
     TYPE_NOT_PRICED = "type_not_priced"  # the job does not accept GPUs of this type
     WRONG_SIZE = "wrong_size"  # the slots are not what the job needs
-    FENCE_UNKNOWN = "fence_unknown"  # no such lease, or another node's
     FENCE_STALE = "fence_stale"  # the lease has ended or run out
     NODE_SILENT = "node_silent"  # not heard of for a while, or its clock is wrong
     NODE_BUSY = "node_busy"  # it cannot have other GPUs while something runs there

@@ -43,11 +43,13 @@ class Round:
 
     def look_at(self, letters: Sequence[Letter], now: Instant) -> None:
         """Tell of messages that have waited for long, also if it is not for us to deliver them."""
-        for letter in letters:
-            if letter.written_at + LATE <= now:
-                self.late.append(letter)
-                where = (letter.org, letter.pool, letter.job, letter.n)
-                _log.warning("a message has waited for %d s: %s", LATE // 1_000_000, where)
+        late = [letter for letter in letters if letter.written_at + LATE <= now]
+        self.late += late
+        if late:  # one line: where much is late, a line for each would make it later
+            first = min(late, key=lambda letter: letter.written_at)
+            where = (first.org, first.pool, first.job, first.n)
+            waited_s = (now - first.written_at) // 1_000_000
+            _log.warning("%d messages are late, the first by %d s: %s", len(late), waited_s, where)
 
 
 class Receiver(Protocol):

@@ -20,44 +20,6 @@ CASES = {
         queued="u:1/prod/unpriced",
         want="b preempted for=u by=class; u waits on=n1:1",
     ),
-    # ------------------------------------------------------------------ usage and work
-    "an org that has used four times as much goes first with an eighth of the work": Case(
-        nodes="n1=1xH100",
-        queued="a:1/est=1h b:1/est=8h/who=paid.beta.x.bob",
-        usage="paid.acme.ml.ann=4 paid.beta.x.bob=1",
-        want="a -> n1:1; b waits needs=1 free=0 start=24h",
-    ),
-    "not with half of it": Case(
-        nodes="n1=1xH100",
-        queued="a:1/est=4h b:1/est=8h/who=paid.beta.x.bob",
-        usage="paid.acme.ml.ann=4 paid.beta.x.bob=1",
-        want="b -> n1:1; a waits needs=1 free=0 start=24h",
-    ),
-    "so between users of an org": Case(
-        nodes="n1=1xH100",
-        queued="a:1/est=1h b:1/est=8h/who=paid.acme.ml.bob",
-        usage="paid.acme.ml.ann=4 paid.acme.ml.bob=1",
-        want="a -> n1:1; b waits needs=1 free=0 start=24h",
-    ),
-    "not between tiers, where usage alone decides": Case(
-        nodes="n1=1xH100",
-        queued="a:1/est=1h b:1/est=8h/who=free.beta.x.bob",
-        usage="paid.acme.ml.ann=4 free.beta.x.bob=1",
-        want="b -> n1:1; a waits needs=1 free=0 start=24h",
-    ),
-    "nor by another policy": Case(
-        nodes="n1=1xH100",
-        queued="a:1/est=1h b:1/est=8h/who=paid.beta.x.bob",
-        usage="paid.acme.ml.ann=4 paid.beta.x.bob=1",
-        policy=altered(PLAIN, inside_a_user="oldest"),
-        want="b -> n1:1; a waits needs=1 free=0 start=24h",
-    ),
-    "of jobs that do not say, an org's that has used less goes first": Case(
-        nodes="n1=1xH100",
-        queued="a:1/waited=9m b:1/who=paid.beta.x.bob",
-        usage="paid.acme.ml.ann=4 paid.beta.x.bob=1",
-        want="b -> n1:1; a waits needs=1 free=0 start=24h",
-    ),
     # ------------------------------------------------------------------ inside a user
     "the oldest job of a user goes first": Case(
         nodes="n1=2xH100",

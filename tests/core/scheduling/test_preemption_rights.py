@@ -2,8 +2,7 @@
 
 import pytest
 
-from bursar.core.value import altered
-from tests.core.scheduling.cases import PLAIN, Case
+from tests.core.scheduling.cases import Case
 from tests.core.scheduling.checking import check
 
 CASES = {
@@ -125,28 +124,6 @@ CASES = {
         queued="urgent:1x2/prod",
         want="b1 preempted for=urgent by=share; low preempted for=urgent by=class;"
         " urgent waits on=n1:2",
-    ),
-    "whoever comes well after the job in turn is asked": Case(
-        nodes="n1=8xH100",
-        running="b1@n1:4/est=30m/who=paid.beta.x.bob b2@n1:4@4/est=30m/who=paid.beta.x.bob",
-        queued="a:1x2/est=10m",
-        usage="paid.acme.ml.ann=3",
-        want="b1 preempted for=a by=share; a waits on=n1:2",
-    ),
-    "not one that has less to do, though its org has used more": Case(
-        nodes="n1=8xH100",
-        running="b1@n1:4/est=30m/who=paid.beta.x.bob b2@n1:4@4/est=30m/who=paid.beta.x.bob",
-        queued="a:1x2/est=20h",
-        usage="paid.acme.ml.ann=3",
-        want="a waits needs=2 free=0 start=1430m",
-    ),
-    "by another policy what there is to do does not count": Case(
-        nodes="n1=8xH100",
-        running="b1@n1:4/est=30m/who=paid.beta.x.bob b2@n1:4@4/est=30m/who=paid.beta.x.bob",
-        queued="a:1x2/est=20h",
-        usage="paid.acme.ml.ann=3",
-        policy=altered(PLAIN, inside_a_user="oldest"),
-        want="b1 preempted for=a by=share; a waits on=n1:2",
     ),
     # ------------------------------------------------------------------ who is never asked
     "a job that must not be preempted is not": Case(

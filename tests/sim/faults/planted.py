@@ -97,7 +97,7 @@ BUGS = {
         pool, "_withdraw", "if job.state in WAITING:", "if False:", "IM6"
     ),
     "a late result counts": Bug(
-        reports, "_read", "if in_time or told.exit is None else Exit.GONE", "", "IM2"
+        reports, "_said", "if not in_time:", "if False:", "IM2"
     ),
     "a reading is believed whatever it says": Bug(
         reports, "_read", "max(min(told.run_ms, most), lease.run_ms)",

@@ -19,11 +19,14 @@ async function ask(path) {
   return body;
 }
 
-// What a key may not see is left out, and so is what has gone meanwhile.
+// What a key may not see is left out, and not asked for again; so is what has gone meanwhile.
+const forbidden = new Set();
 async function maybe(path) {
+  if (forbidden.has(path)) return null;
   try { return await ask(path); } catch (error) {
-    if (error instanceof Refused && [403, 404].includes(error.status)) return null;
-    throw error;
+    if (!(error instanceof Refused) || ![403, 404].includes(error.status)) throw error;
+    if (error.status === 403) forbidden.add(path);
+    return null;
   }
 }
 
@@ -131,7 +134,7 @@ function shownStates(jobs) {
 async function tenantsOf(orgs) {
   if (orgs) return orgs.items.map((org) =>
     ({ name: org.name, account: org.account_id, of: "org_id=" + org.id + "&" }));
-  const accounts = (await ask("/accounts?limit=1000")).items;
+  const accounts = (await maybe("/accounts?limit=1000"))?.items || []; // none for a team's key
   const known = new Set(accounts.map((one) => one.id));
   return accounts.filter((one) => !known.has(one.parent_id)).slice(0, ORGS)
     .map((one) => ({ name: one.name, account: one.id, of: "" }));
@@ -199,6 +202,7 @@ async function goOn(mine) {
 
 function begin(key) {
   sessionStorage.setItem(KEPT, key.trim());
+  forbidden.clear();
   say("looking");
   goOn(++turn);
 }

@@ -1,14 +1,16 @@
 """The programs beside a service: begun once it answers, over HTTP as anybody would, ended first."""
 
+import shutil
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from bursar.cli.beside.children import Children, Program
-from bursar.cli.beside.nodes import Node, begin_pool, program_of
+from bursar.cli.beside.nodes import Node, begin_pool, checkpoints_in, program_of
 from bursar.cli.beside.traffic.sending import Keys, keys_written
 from bursar.cli.seeding import ORGS, Org
 from bursar.client import Client, Problem
@@ -17,6 +19,8 @@ from bursar.service.secrets import kept
 
 KEYS: Final = "demo-keys.json"  # of the tenants who send jobs; file of the state folder
 LOG: Final = "demo.log"
+TIDY_S: Final = 3_600.0  # between two looks for checkpoints that nobody needs any more
+OLD_S: Final = 86_400.0  # no job of the demonstration lives so long
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +41,7 @@ class Company:
         self._demo = demo
         self._children: Children | None = None
         self._lock = threading.RLock()  # a signal may come while it is held
-        self._ended = False
+        self._ended = threading.Event()
 
     def begin(self, told: Callable[[], None]) -> None:
         """Begin, and then say so; returns at once, because the service is asked meanwhile."""
@@ -50,14 +54,18 @@ class Company:
         try:
             children = Children(self._programs())
         except Problem as problem:
+            if self._ended.is_set():
+                return
             print(f"bursar: there is nothing beside the service: {problem}", file=sys.stderr)
         else:
             with self._lock:
-                if self._ended:
+                if self._ended.is_set():
                     return
                 self._children = children
                 children.start()
         told()
+        while self._demo and not self._ended.wait(TIDY_S):
+            forget_checkpoints(self._setting.folder, time.time() - OLD_S)
 
     def _programs(self) -> list[Program]:
         with Client(self._setting.url, self._setting.key) as operator:
@@ -80,7 +88,7 @@ class Company:
     def end(self) -> None:
         """Let all of it end; returns at once."""
         with self._lock:
-            self._ended = True
+            self._ended.set()
             if self._children is not None:
                 self._children.end()
 
@@ -89,6 +97,14 @@ class Company:
         self.end()
         if self._children is not None:
             self._children.see_them_end()
+
+
+def forget_checkpoints(state: Path, before: float) -> None:
+    """Remove checkpoints of the demonstration's jobs that were last touched before a time."""
+    for org in ORGS:
+        for folder in checkpoints_in(state).glob(f"{org.id}/*"):
+            if folder.stat().st_mtime < before:
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def _keys(operator: Client, org: Org) -> Keys:

@@ -55,6 +55,11 @@ def described(nodes: Sequence[Node]) -> str:
     )
 
 
+def checkpoints_in(state: Path) -> Path:
+    """The folder of all nodes' checkpoints: by org, then by job."""
+    return state / FOLDER / "checkpoints"
+
+
 def begin_pool(operator: Client) -> None:
     """Have the pool that the nodes are of."""
     operator.post("/v1/pools", {"id": POOL}, key=f"up:pool:{POOL}")
@@ -78,7 +83,7 @@ def program_of(node: Node, operator: Client, state: Path) -> Program:
             *("-P", "-m", "bursar", "agent", "--pool", POOL, "--node", node.name),
             *("--gpus", f"{node.gpus}x{node.gpu_type}", "--state", str(folder / "agent")),
             # Nodes of one machine share a disk: a job that goes on elsewhere finds its work there.
-            *("--checkpoints", str(state / FOLDER / "checkpoints")),
+            *("--checkpoints", str(checkpoints_in(state))),
         ),
         environment={"BURSAR_URL": operator.url, "BURSAR_KEY": key},
         log=folder / "agent.log",

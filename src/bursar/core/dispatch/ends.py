@@ -127,13 +127,17 @@ def tell_run(work: Work, lease: Lease) -> Lease:
 
 
 def look_at(work: Work, lease: Lease) -> None:
-    """Tell the org, ask to stop, or end a live lease, as its readings ask for."""
-    if lease.run_ms - lease.told_ms >= lease.every_ms:
-        lease = tell_run(work, lease)
+    """Tell the org, ask to stop, or end a live lease, as its readings ask for.
+
+    Of the last reading its end tells: nothing else need be said of it.
+    """
     exits = [part.exit for part in lease.parts]
     if None not in exits:
         _close(work, lease, _why_ended(work, lease))
-    elif any(one not in (None, Exit.DONE) for one in exits):
+        return
+    if lease.run_ms - lease.told_ms >= lease.every_ms:
+        lease = tell_run(work, lease)
+    if any(one not in (None, Exit.DONE) for one in exits):
         ask_to_stop(work, lease, _why_ended(work, lease))
     elif _is_run(lease) or work.now >= job_of(work, lease).hold_until - GRACE:
         ask_to_stop(work, lease, _limit(work, lease))

@@ -35,6 +35,7 @@ from bursar.core.scheduling.decisions import Decision
 from bursar.core.scheduling.machines import Node, NodeId
 from bursar.core.scheduling.policy import Policy
 from bursar.service.lanes import Hearer, Lane, Limits
+from bursar.service.memory import uncollected
 from bursar.store.outbox import Letter, PoolId, by_job
 from bursar.store.pools import loading, saving
 from bursar.store.pools.loading import Changed, Memory
@@ -203,7 +204,7 @@ class Kept:
 
     def run(self, connection: Connection, asks: Sequence[Ask]) -> list[Any]:
         """One transaction."""
-        with connection.transaction():
+        with uncollected(), connection.transaction():
             with connection.pipeline():
                 sent = loading.lock_pool(connection, self.id)
                 now = self._clock(connection)  # the first answer that is awaited

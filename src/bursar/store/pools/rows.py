@@ -54,6 +54,12 @@ NODES: Final = Table(
     _columns(""),
     _columns("body: json, boot n heard_at: bigint, mark: bigint[], wrong_clock: boolean"),
 )
+HEARD: Final = Table(
+    "nodes",
+    NODES.key,
+    _columns(""),
+    _columns("boot n heard_at: bigint, mark: bigint[], wrong_clock: boolean"),
+)
 QUEUE: Final = Table(
     "queue",
     _columns("org_id job_id: text"),
@@ -123,6 +129,7 @@ def selected(table: Table) -> str:
 
 INSERTS: Final = MappingProxyType({table.name: _insert(table) for table in TABLES})
 UPDATES: Final = MappingProxyType({table.name: _update(table) for table in TABLES})
+UPDATE_HEARD: Final = _update(HEARD)  # of nodes that are described as before
 # A lease is asked for with all its parts, by its fence alone.
 BY_KEY: Final = MappingProxyType(
     {
@@ -147,11 +154,16 @@ def _text(given: str | None) -> str | None:
 # Nodes
 
 
-def node_values(machine: Machine) -> Values:
-    """What is kept of a node."""
+def heard_values(machine: Machine) -> Values:
+    """What was heard of a node."""
     mark = None if machine.mark is None else "{" + ",".join(map(str, machine.mark)) + "}"
-    body = text_of(machine.node)
-    return machine.id, body, machine.boot, machine.n, machine.heard_at, mark, machine.wrong_clock
+    return machine.id, machine.boot, machine.n, machine.heard_at, mark, machine.wrong_clock
+
+
+def node_values(machine: Machine) -> Values:
+    """All that is kept of a node."""
+    name, *heard = heard_values(machine)
+    return name, text_of(machine.node), *heard
 
 
 def machine_of(row: Row) -> Machine:

@@ -11,7 +11,9 @@ from bursar.store.outbox import PoolId, message_text
 from bursar.store.pools.loading import Changed, Memory, SlotName
 from bursar.store.pools.rows import (
     INSERTS,
+    UPDATE_HEARD,
     UPDATES,
+    heard_values,
     job_values,
     lease_differs,
     lease_values,
@@ -104,10 +106,17 @@ def _of(pool: PoolId, rows: Iterable[Values]) -> list[Values]:
 
 def _save_nodes(saving: Saving, pool: PoolId, work: Work) -> None:
     known = work.pool.machines
-    new = [node_values(one) for name, one in work.machines_new.items() if name not in known]
-    old = [node_values(one) for name, one in work.machines_new.items() if name in known]
+    new, other, heard = [], [], []
+    for name, one in work.machines_new.items():
+        if name not in known:
+            new.append(node_values(one))
+        elif known[name].node is not one.node:
+            other.append(node_values(one))
+        else:
+            heard.append(heard_values(one))
     saving.rows("new nodes", INSERTS["nodes"], _of(pool, new))
-    saving.rows("nodes", UPDATES["nodes"], _of(pool, old))
+    saving.rows("nodes", UPDATES["nodes"], _of(pool, other))
+    saving.rows("nodes that were heard of", UPDATE_HEARD, _of(pool, heard))
 
 
 def _save_jobs(saving: Saving, pool: PoolId, work: Work) -> None:

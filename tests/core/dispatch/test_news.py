@@ -1,0 +1,107 @@
+"""What need not be looked at or said twice: following a pool, and telling its orgs."""
+
+from bursar.core.dispatch.following import LOOKS_EVERY, Follower
+from bursar.core.dispatch.state import Exit, Work
+from bursar.core.instant import SECOND
+from bursar.core.leases import TTL
+from bursar.core.messages import Ended, Started
+from bursar.core.scheduling.machines import Node, NodeState
+from bursar.core.scheduling.policy import PAID, Policy
+from bursar.core.value import altered
+from tests.core.dispatch.pools import GANG, GANG_SPEC, N1, N2, Trial, ran, running, waiting
+
+
+def follower(trial: Trial) -> Follower:
+    """One that knows all that there is; what has changed before is forgotten."""
+    found = Follower(Policy(tiers=(PAID,)), trial.now)
+    found.follow(trial.pool, trial.pool.changes, trial.now)
+    trial.pool.forget_over()
+    return found
+
+
+def state(found: Follower) -> NodeState:
+    return found.cluster.machines[N1].node.state
+
+
+def test_a_node_that_is_heard_of_again_is_no_news_but_one_that_was_silent_is() -> None:
+    """Only time silences a node, so nothing else is looked at in between."""
+    trial = Trial()
+    found = follower(trial)
+    trial.report(node=N1)
+    assert {N1: None} == trial.pool.touched, "it was never heard of"
+    assert found.follow(trial.pool, (), trial.now), "at once"
+    assert NodeState.READY == state(found)
+
+    trial.pool.forget_over()
+    trial.pass_by(5 * SECOND).report(node=N1)
+    assert {} == trial.pool.touched
+    trial.pass_by(TTL).report(node=N1)
+    assert {N1: None} == trial.pool.touched
+
+
+def test_a_node_that_is_described_anew_or_whose_clock_is_wrong_is_news() -> None:
+    trial = Trial()
+    trial.report(node=N1)
+    trial.pool.forget_over()
+    known = trial.pool.machines[N1]
+    for other in (
+        altered(known, node=Node(id=N1, gpu_type="H100", gpus=2, labels=("new",))),
+        altered(known, wrong_clock=True),
+    ):
+        trial.pool.forget_over()
+        work = Work(trial.pool, trial.now)
+        work.put(other)
+        work.keep()
+        assert {N1: None} == trial.pool.touched
+
+
+def test_silence_is_noticed_within_a_second() -> None:
+    """Nobody says that a node is silent: all are looked at now and then."""
+    trial = Trial()
+    trial.report(node=N1)
+    found = follower(trial)
+    assert NodeState.READY == state(found)
+    trial.pass_by(TTL - 1)
+    found.follow(trial.pool, (), trial.now)
+    assert NodeState.READY == state(found)
+    trial.pass_by(LOOKS_EVERY - 1)
+    assert not found.follow(trial.pool, (), trial.now)
+    trial.pass_by(1)
+    assert found.follow(trial.pool, (), trial.now)
+    assert NodeState.DEAD == state(found)
+
+
+def test_a_new_follower_looks_at_all_nodes() -> None:
+    """Also if nothing was touched since others have looked."""
+    trial = Trial()
+    trial.report(node=N1)
+    trial.pool.forget_over()
+
+    assert NodeState.READY == state(follower(trial))
+
+
+def test_an_end_tells_of_the_last_reading() -> None:
+    """However much has run since the org was told: one message is enough (D4)."""
+    trial = waiting()
+    trial.place()
+    trial.report(ran(0))
+    trial.pass_by(9 * SECOND).report(ran(9_000, exit=Exit.DONE))
+
+    assert [Started, Ended] == [type(one) for one in trial.told()]
+    last = trial.told()[-1]
+    assert isinstance(last, Ended)
+    assert 9_000 == last.run_ms == trial.lease().told_ms
+
+
+def test_leases_that_a_transaction_gives_are_found_on_their_nodes() -> None:
+    """Each on its own nodes only, and once, however often it is written."""
+    trial = running(GANG, spec=GANG_SPEC)
+    old = trial.lease()
+    work = trial.work()
+    new = altered(old, fence=2, parts=old.parts[1:])
+    work.put(new)
+    work.put(altered(new, run_ms=1))
+    work.put(altered(old, run_ms=6_000))
+
+    assert [(1, 6_000)] == [(one.fence, one.run_ms) for one in work.live_on(N1)]
+    assert [(1, 6_000), (2, 1)] == [(one.fence, one.run_ms) for one in work.live_on(N2)]
