@@ -234,8 +234,8 @@ def test_so_many_jobs_wait_and_no_more(stage: Stage) -> None:
     assert figures == refused(stage, "c", two)
     stage.started(job="a")
     stage.submit("d", quotas=two)
-    stage.submit("e", quotas=quota(stage, jobs_queued_max=2, user="bob"))
-    stage.submit("f", quotas=quota(stage, jobs_queued_max=2, account="elsewhere"))
+    stage.submit("e", quotas=quota(stage, jobs_queued_max=0, user="bob"))
+    stage.submit("f", quotas=quota(stage, jobs_queued_max=0, account="elsewhere"))
 
 
 def test_jobs_of_one_transaction_are_counted_with_those_before(stage: Stage) -> None:

@@ -1,16 +1,17 @@
-"""A leader says that it leads now and then, not at every turn: decisions are what it is woken for."""
+"""A leader says that it leads now and then, not at every turn."""
 
 from itertools import count
 
 import pytest
 
+from bursar.core.dispatch.state import Work
 from bursar.service.pools import leader
 from bursar.service.pools.keeper import Kept, PoolKeeper, keeping
 from bursar.service.pools.leader import Leading
 from bursar.store.pools.loading import create_pool
 from bursar.store.reading import Connection
 from tests.databases import connected
-from tests.service.test_pools import POLICY, Ears, Node1, begin, come_to_run, led, queued
+from tests.service.test_pools import POLICY, Ears, Node1, begin, come_to_run, queued
 
 NUMBERS = count(1)
 
@@ -27,9 +28,9 @@ class Counting(PoolKeeper):
         return super().lead(who)
 
 
-@pytest.mark.parametrize("said_before", [False, True], ids=["first", "after another"])
+@pytest.mark.parametrize("another_led", [False, True], ids=["it leads", "another has led since"])
 def test_what_comes_is_placed_without_another_word(
-    said_before: bool, database_url: str, connection: Connection, monkeypatch: pytest.MonkeyPatch
+    another_led: bool, database_url: str, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two jobs, one after the other, in a term that lasts; who was denied asks again (S11)."""
     monkeypatch.setattr(leader, "SAYS_SO_S", 600.0)
@@ -43,20 +44,14 @@ def test_what_comes_is_placed_without_another_word(
             queued(keeper, connection, "a")
             come_to_run(connection, keeper, node, {"a"}, "it leads")
             assert 1 == counting.leads
-            if said_before:
-                _take_over(keeper)
+            if another_led:
+                keeper._asked(_another_leads).result()
             queued(keeper, connection, "b")
-            if said_before:
-                leading.wake()  # it stands by, for ever as it believes: somebody calls it back
             come_to_run(connection, keeper, node, {"a", "b"}, "it still leads, or again")
-            assert (counting.leads > 1) == said_before
+            assert (counting.leads > 1) == another_led
 
 
-def _take_over(keeper: PoolKeeper) -> None:
-    """Another has led for a term that is over, without a word of the first."""
-
-    def do(work: object) -> None:
-        work.epoch += 1  # type: ignore[attr-defined]
-
-    keeper._asked(do).result()
-    assert led(keeper) > 1
+def _another_leads(work: Work) -> None:
+    """Somebody has led and is gone again, without a word to the first."""
+    work.epoch += 1
+    work.leads_until += 1

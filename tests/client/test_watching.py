@@ -1,0 +1,66 @@
+"""Streams that are taken up again where they broke off."""
+
+import pytest
+
+from bursar.client import Client, Problem
+from bursar.client.watching import TRIES, Happening, watched
+from tests.client.scripted import Reply, Scripted, problem, scripted
+
+PATH = "/v1/jobs/j/events"
+STREAM = {"Content-Type": "text/event-stream"}
+
+
+def told(text: str, **headers: str) -> Reply:
+    return Reply(200, text.encode(), {**STREAM, **headers})
+
+
+def step(number: int) -> str:
+    return f'id: {number}\nevent: step\ndata: {{"number":{number}}}\n\n'
+
+
+def seen(script: Scripted) -> tuple[list[Happening], list[float]]:
+    """What was told to somebody who watched to the end, and the pauses that were made."""
+    pauses: list[float] = []
+    with Client(script.url, "key") as client:
+        return list(watched(client, PATH, pauses.append)), pauses
+
+
+def test_each_thing_with_an_id_is_told_once_until_there_is_no_more() -> None:
+    """A stream that ends is asked for again, behind the last that was seen (S9)."""
+    first = f'retry: 1000\n\n{step(1)}event: spent\ndata: {{"x":1}}\n\n:\n\n{step(2)}'
+    with scripted(told(first), told(step(3)), Reply(204, b"")) as script:
+        found, pauses = seen(script)
+
+    assert [("1", "step"), (None, "spent"), ("2", "step"), ("3", "step")] == [
+        (one.id, one.kind) for one in found
+    ]
+    assert [None, "2", "3"] == [one.headers.get("last-event-id") for one in script.asked]
+    assert {"text/event-stream"} == {one.headers["accept"] for one in script.asked}
+    assert [0, 0] == pauses
+
+
+def test_a_line_that_breaks_is_taken_up_again() -> None:
+    """Cut off in the middle, refused for a moment, or not answered at all."""
+    cut = told(step(1), **{"Content-Length": "999"})
+    busy = Reply(503, problem("busy", 503))
+    with scripted(cut, busy, Reply(0), told(step(2)), Reply(204, b"")) as script:
+        found, pauses = seen(script)
+
+    assert ["1", "2"] == [one.id for one in found]
+    assert ["1", "1", "1", "2"] == [one.headers["last-event-id"] for one in script.asked[1:]]
+    assert [1, 1, 1, 0] == pauses
+
+
+def test_what_cannot_be_mended_is_told_at_once() -> None:
+    with scripted(Reply(404, problem("job_unknown", 404))) as script:
+        with pytest.raises(Problem) as error:
+            seen(script)
+        assert "job_unknown" == error.value.code
+
+
+def test_nobody_is_waited_for_for_ever() -> None:
+    replies = [Reply(503, problem("busy", 503))] * TRIES
+    with scripted(*replies) as script:
+        with pytest.raises(Problem) as error:
+            seen(script)
+        assert ("busy", TRIES) == (error.value.code, len(script.asked))
