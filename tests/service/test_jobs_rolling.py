@@ -200,6 +200,7 @@ def job(**more: Any) -> Rolling:
         "open": 0,
         "rates": f'[["a", {PER_MS}], ["b", {2 * PER_MS}]]',
         "milli_gpus": 1_000,
+        "step_ms": None,
     }
     return Rolling(**{**row, **more})
 
@@ -214,6 +215,9 @@ def job(**more: Any) -> Rolling:
         ({"state": "out_of_credits", "open": LOW_MS}, 2 * STEP_MS),
         ({"open": LOW_MS}, 0),
         ({"open": LOW_MS - 2}, STEP_MS),
+        ({"step_ms": 30_000}, 30_000),
+        ({"step_ms": 30_000, "open": 10_000}, 0),
+        ({"step_ms": 30_000, "open": 9_999}, 30_000),
         ({"used": LONGEST - 7}, 7),
         ({"used": LONGEST}, 0),
         ({"used": LONGEST + 9}, 0),

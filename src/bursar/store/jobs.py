@@ -380,7 +380,8 @@ def top_jobs(connection: Connection, org: OrgId, by: str, most: int) -> list[Cos
 
 ROLLING: Final = f"""
     select j.org_id, j.job_id, j.state, j.gpu_type, j.run_ms, j.max_cost, j.sent, h.used, h.open,
-           h.rates::text, (h.context ->> 'milli_gpus')::bigint
+           h.rates::text, (h.context ->> 'milli_gpus')::bigint,
+           (j.asked ->> 'rolling_seconds')::bigint * 1000
       from jobs j {_HOLD}
      where j.rolling and j.ended_at is null and not j.withdrawn
        and j.state in ('running', 'out_of_credits')
@@ -404,6 +405,7 @@ class Rolling(NamedTuple):
     open: int
     rates: str  # JSON
     milli_gpus: int
+    step_ms: int | None  # run time that is set aside at once, if the request says so
 
 
 def rolling_jobs(connection: Connection, after: tuple[OrgId, str], most: int) -> list[Rolling]:

@@ -92,8 +92,11 @@ def from_orgs(
 
 
 def ack_orgs(connection: Connection, letters: Collection[Letter], now: Instant) -> None:
-    """Mark what pools have received; inside a transaction that has locked the orgs."""
-    rows = [(letter.org, letter.job, letter.n) for letter in letters]
+    """Mark what pools have received; inside a transaction that works for the orgs.
+
+    In order, so that two who do so at once cannot wait for each other.
+    """
+    rows = sorted((letter.org, letter.job, letter.n) for letter in letters)
     connection.execute(ACK_ORG, [now, *transposed(rows, 3)])
 
 

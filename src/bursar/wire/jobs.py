@@ -27,7 +27,7 @@ from bursar.wire.shapes import GPUS_MAX, Id, Making, Micros, Shape, SomeMicros, 
 
 DAY_S: Final = 86_400
 RUN_S_MAX: Final = 60 * DAY_S  # the hold of a job lasts no longer
-ROLLING_MS: Final = 15 * 60_000  # run time that a rolling hold covers at first
+ROLLING_S: Final = 15 * 60  # run time that a rolling hold covers at first, if nothing is said
 ON_A_NODE: Final = 8  # GPUs of one task, if nothing is said of nodes
 PROGRAM_MAX: Final = 65_536  # bytes of a command and its environment
 REQUEUES: Final = 10  # starts after ends that were not the job's own, if it does not say
@@ -129,6 +129,9 @@ class JobAsk(Shape):
     env: Annotated[dict[Variable, Word], Field(max_length=1_024)] = Field(default_factory=dict)
     max_cost_micros: Micros | None = None
     hold: Literal["full", "rolling"] = "full"
+    rolling_seconds: Annotated[
+        int, Field(ge=20, le=DAY_S, description="run time that a rolling hold sets aside at once")
+    ] = ROLLING_S
     pool: Text | None = None
     id: Id | None = None
     dry_run: bool = False
@@ -150,7 +153,9 @@ class JobAsk(Shape):
     @property
     def held_ms(self) -> int:
         """The run time that its hold covers at first."""
-        return self.run_ms if self.hold == "full" else min(self.run_ms, ROLLING_MS)
+        return (
+            self.run_ms if self.hold == "full" else min(self.run_ms, self.rolling_seconds * 1_000)
+        )
 
     @property
     def kept(self) -> dict[str, Any]:

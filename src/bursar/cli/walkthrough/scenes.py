@@ -128,11 +128,16 @@ def out_of_credits(stage: Stage) -> None:
         *counting(30),
         max_run_seconds=120,
         hold="rolling",
+        rolling_seconds=20,
         checkpoint={"interval_seconds": 60},
     )
-    stage.say("There are 25 credits, for 25 s. Ten seconds before they end it is asked to save.")
+    stage.say(
+        "Twenty seconds are set aside at once, and more is wanted when a third of that is left."
+        " There are 25 credits in all: ten seconds before its hold ends the job is asked to save"
+        " its work and to stop."
+    )
     stage.until(job, "out_of_credits")
-    stage.heading("More credits are bought")
+    stage.heading("More credits are bought: within a minute it goes on")
     stage.grant(org, 100, "top-up")
     stage.until(job, "succeeded")
 

@@ -87,11 +87,14 @@ class Jobs:
             save_notes(self._connection, noted)
 
     def acknowledge(self, letters: Sequence[Letter]) -> None:
-        """Remember that pools have these messages of ours."""
+        """Remember that pools have these messages of ours.
+
+        No books are looked at: nobody who works on them has to wait for this.
+        """
         if not letters:
             return
         with self._connection.transaction(), self._connection.pipeline():
-            lock_orgs(self._connection, {letter.org for letter in letters})
+            enter(self._connection, {letter.org for letter in letters})
             ack_orgs(self._connection, letters, self._clock(self._connection))
 
     def receive(self, letters: Sequence[Letter]) -> list[Letter]:

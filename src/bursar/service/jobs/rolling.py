@@ -1,9 +1,9 @@
 """Rolling holds: what is set aside for a job grows while it runs, up to its longest run (M1, M5).
 
 A job that runs, and whose hold covers less than a few minutes more, gets another quarter of an hour
-set aside; if the account has less than that, what it has. When nothing is to be had the job is
-stopped by its pool, in time and with a checkpoint, and waits out of credits; then it is tried again
-now and then, until there are credits or its hold comes to its limit.
+set aside, or as much as its request says; if the account has less than that, what it has. When
+nothing is to be had the job is stopped by its pool, in time and with a checkpoint, and waits out of
+credits; then it is tried again now and then, until there are credits or its hold comes to its limit.
 
 Two processes that do this at once ask for the same under the same key, and one of them gets the
 other's answer. A key is good for a while only: what was refused once is asked again under another.
@@ -29,10 +29,10 @@ from bursar.store.reading import Connection
 
 DUTY: Final = "rolling holds"
 LOW_MS: Final = 5 * 60_000  # a hold that covers less is topped up
-STEP_MS: Final = 15 * 60_000  # run time that is set aside at once
+STEP_MS: Final = 15 * 60_000  # run time that is set aside at once, if the request does not say
 LEAST_MS: Final = 60_000  # less than this is not worth a start
 AGAIN: Final = 30 * SECOND  # after which a running job is tried again
-AGAIN_WAITING: Final = 5 * MINUTE  # and one that waits for credits
+AGAIN_WAITING: Final = MINUTE  # and one that waits for credits
 PAGE: Final = 500
 
 _log = logging.getLogger(__name__)
@@ -43,12 +43,14 @@ def top_up(job: Rolling) -> Micros:
     rate = _rate(job)
     if rate == 0:
         return 0
-    if job.state == "running" and run_ms_for(rate, job.milli_gpus, job.open) >= LOW_MS:
+    step_ms = job.step_ms or STEP_MS
+    low_ms = min(LOW_MS, step_ms // 3)
+    if job.state == "running" and run_ms_for(rate, job.milli_gpus, job.open) >= low_ms:
         return 0
     most = usage_price(rate, job.milli_gpus, job.run_ms)
     if job.max_cost is not None:
         most = min(most, job.max_cost)
-    step = usage_price(rate, job.milli_gpus, STEP_MS)
+    step = usage_price(rate, job.milli_gpus, step_ms)
     return max(min(step, most - job.used - job.open), 0)
 
 
@@ -65,7 +67,8 @@ def _rest(job: Rolling, refusal: Refusal) -> Micros:
     if refusal.code is not Code.INSUFFICIENT_CREDITS:
         return 0
     left: Micros = refusal.figures["spendable"]
-    return left if left >= usage_price(_rate(job), job.milli_gpus, LEAST_MS) else 0
+    least_ms = min(LEAST_MS, job.step_ms or STEP_MS)
+    return left if left >= usage_price(_rate(job), job.milli_gpus, least_ms) else 0
 
 
 class TopUps:
