@@ -3,7 +3,8 @@
 A job that runs, and whose hold covers less than a few minutes more, gets another quarter of an hour
 set aside, or as much as its request says; if the account has less than that, what it has. When
 nothing is to be had the job is stopped by its pool, in time and with a checkpoint, and waits out of
-credits; then it is tried again now and then, until there are credits or its hold comes to its limit.
+credits; then it is tried again now and then, until there are credits or its hold has come to its
+limit.
 
 Two processes that do this at once ask for the same under the same key, and one of them gets the
 other's answer. A key is good for a while only: what was refused once is asked again under another.
