@@ -78,7 +78,6 @@ def test_an_entry_is_told_in_sentences(code: str) -> None:
 @pytest.mark.parametrize(
     ("method", "path", "status", "code"),
     [
-        ("GET", "/", 404, "not_found"),
         ("GET", "/v1", 404, "not_found"),
         ("GET", "/v1/nothing", 404, "not_found"),
         ("GET", "/v1/accounts/", 404, "not_found"),

@@ -42,7 +42,8 @@ from bursar.store.pools.loading import Changed, Memory
 from bursar.store.pools.rows import PoolRow
 from bursar.store.reading import Connection, money_time
 
-LIMITS: Final = Limits(lanes=1)
+# A node reports again in five seconds, and a leader a second later: nobody waits for longer.
+LIMITS: Final = Limits(lanes=1, unreachable_s=5.0)
 _KNOWN: Final = (State.STARTING, State.RUNNING)
 T = TypeVar("T")
 

@@ -68,9 +68,13 @@ class Leading:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self.leave()
+        self._thread.join()
+
+    def leave(self) -> None:
+        """Lead no more; returns at once."""
         self._closed = True
         self._wake.set()
-        self._thread.join()
 
     def wake(self) -> None:
         """Something has changed."""

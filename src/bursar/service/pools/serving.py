@@ -86,6 +86,8 @@ class Pools:
         self._stopped.set()
         if self._looking.ident is not None:
             self._looking.join()
+        for leading in self._leading.values():
+            leading.leave()  # all of them at once, and not one after the other
         self._carried.close()  # the post first: it asks the pools
         self._open.close()
 
