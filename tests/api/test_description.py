@@ -78,7 +78,9 @@ def put_at_home(case: Any, ids: dict[str, str]) -> None:
             if isinstance(part, dict) and UUID.fullmatch(str(part.get(name))):
                 part[name] = ids[kind]
     pool = case.body.get("id") if case.path == "/v1/pools" and isinstance(case.body, dict) else None
-    if re.fullmatch(NAME, str(pool)):  # every process would serve what is made up here
+    if isinstance(pool, str) and re.fullmatch(
+        NAME, pool
+    ):  # every process would serve what is made up here
         case.body["id"] = POOL
     given = (case.path_parameters or {}).get("id")
     for path, kind in PATHS.items():
