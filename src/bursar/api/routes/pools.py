@@ -63,6 +63,7 @@ def _works(request: Request, pool: str, node: str) -> tuple[Service, PoolKeeper]
     summary="Begin a pool of nodes; asking again changes nothing",
     operation_id="pools.create",
     response_model=PoolTold,
+    responses={200: {"model": PoolTold, "description": "It was there"}},
     openapi_extra={"x-scope": Scope.OPERATOR},
 )
 async def create_pool(request: Request, body: PoolAsk) -> Response:
