@@ -40,10 +40,8 @@ def renewed_until(now: Instant, latest: Instant) -> Instant:
     return min(now + TTL, latest)
 
 
-def latest(hold_until: Instant, started_at: Instant | None, run_ms_max: int) -> Instant:
+def latest(hold_until: Instant, started_at: Instant, run_ms_max: int) -> Instant:
     """Until when a lease can be renewed: to the end of its hold, or of the longest run (M1)."""
-    if started_at is None:
-        return hold_until
     return min(hold_until, started_at + run_ms_max * MILLISECOND)
 
 
