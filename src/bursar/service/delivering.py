@@ -17,6 +17,7 @@ import random
 import socket
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -409,7 +410,7 @@ def _failure(flight: Flight, since: Instant) -> Ask:
     return raising(flight.org, id, Alert(kind=kind, account=account, figures=figures))
 
 
-class Duty:
+class Duty(ABC):
     """A thread that does something again and again, while no other process does."""
 
     def __init__(
@@ -454,8 +455,9 @@ class Duty:
                 _log.exception("%s failed", self._duty)
             self._stop.wait(1.0)
 
+    @abstractmethod
     def _serve(self, connection: Connection) -> None:
-        raise NotImplementedError
+        """Do what there is to do, for as long as the duty is ours."""
 
     def _rest_s(self, began_s: float) -> float:
         """How long to rest after a walk over all orgs: it takes a tenth of the time at most."""

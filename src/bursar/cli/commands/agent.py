@@ -4,7 +4,6 @@ import logging
 import os
 import platform
 import pwd
-import signal
 import sys
 import threading
 from pathlib import Path
@@ -23,6 +22,7 @@ from bursar.agent.running import Running
 from bursar.agent.talking import Http
 from bursar.cli.connecting import KEY_VARIABLE, Access, access
 from bursar.cli.problems import Unusable
+from bursar.cli.stopping import told_to_stop
 from bursar.client.http import is_here
 from bursar.core.dispatch.agent import REPORT_EVERY
 from bursar.core.instant import MILLISECOND
@@ -120,9 +120,7 @@ def agent(
 
 def _work(node: NodeId, disk: Disk, place: Place, http: Http, ask: NodeAsk) -> None:
     """Register, and look after the node until a signal comes."""
-    stopped = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stopped.set())
+    stopped = told_to_stop()
     if not registered(lambda: http.register(ask), stopped):
         return
     processes = Processes(place)
