@@ -11,6 +11,7 @@ from bursar.core.messages import EndClass, Enqueue, HoldGrew, Why
 from bursar.store.outbox import message_of
 from tests.api.calling import RANDOM_ID, Process, Tenant, new_id, refused, within
 from tests.api.pooling import POOL, Pool, pooling
+from tests.receiving import Receiver
 from tests.store.embedded.worlds import PATIENCE_S
 
 HOUR = 3_600
@@ -630,3 +631,34 @@ def test_an_org_has_so_many_streams_and_no_more(funded: Tenant) -> None:
             return again.status == 200
 
     assert within(5, is_open)
+
+
+def test_a_webhook_is_told_of_each_step(funded: Tenant, pool: Pool, there: Receiver) -> None:
+    """In the order in which they came, each as an event of the org's stream (S9)."""
+    made = funded.caller.made("/webhooks", {"url": there.url, "events": ["job.*"]})
+    funded.caller.made("/webhooks", {"url": f"{there.url}/ends", "events": ["job.finished"]})
+    job = submitted(funded)["id"]
+    told = pool.about(funded.id, job)
+    told.started()
+    told.ended(Why.PREEMPTED, 60, end_class=EndClass.PREEMPTION, over=False)
+    told.started(attempt=2)
+    told.ended(Why.FINISHED, 90, attempt=2, exit_code=0)
+
+    got = there.wait(6)
+    alone = [one for one in got if one.path == "/ends"]
+    steps = [one.verified(made["secret"]) for one in got if one.path != "/ends"]
+    assert ["job.finished"] == [json.loads(one.body)["type"] for one in alone]
+    assert [
+        ("job.submitted", "queued", 0),
+        ("job.started", "running", 1),
+        ("job.preempted", "queued", 1),
+        ("job.started", "running", 2),
+        ("job.finished", "succeeded", 2),
+    ] == [
+        (one["type"], one["data"]["body"]["state"], one["data"]["body"]["attempt"]) for one in steps
+    ]
+    last = steps[-1]["data"]["body"]
+    assert (job, 0, 0) == (last["job"], last["exit_code"], last["held"])
+    assert shown(funded, job)["spent_micros"] == last["spent"]
+    events = {one["number"]: one for one in funded.events()}
+    assert [one["data"] for one in steps] == [events[one["data"]["number"]] for one in steps]

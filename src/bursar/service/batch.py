@@ -296,8 +296,16 @@ class Batch:
         if len(self._answers) == SENT_AT_ONCE:
             self._send_answers()
         if ask.note is not None:
-            self._noted += ask.note.rows(ask.org, books, outcome, now)
+            self._note(ask, books, ask.note.rows(ask.org, books, outcome, now))
         return Answer(command=ask.command, outcome=outcome, number=number, replayed=False)
+
+    def _note(self, ask: Ask, books: Books, noted: Iterable[Noted]) -> None:
+        """Gather what is written beside a command; its events follow those of the command."""
+        for one in noted:
+            self._noted.append(one)
+            if one.event is not None:
+                evolve(books, one.event)
+                self._written.also(ask.org, books, one.event, ask.actor)
 
     def _objection(self, ask: Ask, books: Books, now: Instant) -> Refusal | None:
         """What stands against a command that the rules of money do not know of."""

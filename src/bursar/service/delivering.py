@@ -374,6 +374,8 @@ def subject_of(event: Event) -> tuple[str, str]:
             return "accounts", event.account.id
         case happened.HoldChanged():
             return "holds", event.hold
+        case happened.JobStepped():
+            return "holds", event.job
         case happened.GrantIssued():
             return "accounts", event.terms.account
         case (

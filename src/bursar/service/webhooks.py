@@ -17,8 +17,9 @@ from bursar.core.alerts import PREFIX, AlertKind, type_of
 from bursar.core.ids import SettingId
 from bursar.core.instant import SECOND, Instant
 from bursar.core.ledger.commands import SetSetting
-from bursar.core.ledger.events import SettingSet
+from bursar.core.ledger.events import JobStepped, SettingSet
 from bursar.core.ledger.values import Setting
+from bursar.service.jobs.states import STEPS
 from bursar.service.listing import Page
 from bursar.service.looking import Seen
 from bursar.service.secrets import Secret
@@ -35,6 +36,9 @@ RESEND: Final = "webhook_resend"  # kind of setting: that something is to be del
 
 EVERYTHING: Final = "*"
 ALL_ALERTS: Final = f"{PREFIX}*"
+JOB_PREFIX: Final = "job."  # of the types that steps of jobs have
+ALL_STEPS: Final = f"{JOB_PREFIX}*"
+STEP: Final = JobStepped.__name__
 FIRST: Final = "first"  # version of the secret that a webhook begins with
 SETTING: Final = SettingSet.__name__
 
@@ -43,7 +47,9 @@ TYPES: Final = (
     EVERYTHING,
     ALL_ALERTS,
     *(f"{PREFIX}{kind}" for kind in AlertKind),
-    *sorted(EVENTS.keys() - {SETTING}),
+    ALL_STEPS,
+    *(f"{JOB_PREFIX}{why}" for why in STEPS),
+    *sorted(EVENTS.keys() - {SETTING, STEP}),
 )
 
 
@@ -71,8 +77,7 @@ class Webhook:
         """The kinds of events among which those it wants are; none if they are all."""
         if EVERYTHING in self.types:
             return ()
-        wanted = {SETTING if one.startswith(PREFIX) else one for one in self.types}
-        return tuple(sorted(wanted))
+        return tuple(sorted({_kind_of(one) for one in self.types}))
 
     def wants(self, type: str) -> bool:
         """Whether it is told of events of a type."""
@@ -80,11 +85,21 @@ class Webhook:
             EVERYTHING in self.types
             or type in self.types
             or (ALL_ALERTS in self.types and type.startswith(PREFIX))
+            or (ALL_STEPS in self.types and type.startswith(JOB_PREFIX))
         )
+
+
+def _kind_of(type: str) -> str:
+    """The kind of events among which those of a type are."""
+    if type.startswith(PREFIX):
+        return SETTING
+    return STEP if type.startswith(JOB_PREFIX) else type
 
 
 def type_of_recorded(event: Recorded) -> str | None:
     """What an event is called when it is told; None if it is told to nobody."""
+    if event.kind == STEP:
+        return f"{JOB_PREFIX}{json.loads(event.body)['why']}"
     is_setting = event.kind == SETTING
     return type_of(event.kind, event_of(event.kind, event.body) if is_setting else None)
 

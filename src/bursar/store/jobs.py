@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from bursar.core.ids import JobId
 from bursar.core.instant import Instant
 from bursar.core.ledger.books import Books
-from bursar.core.ledger.events import Event
+from bursar.core.ledger.events import Event, JobStepped
 from bursar.core.refusal import Refusal
 from bursar.store.outbox import PoolId
 from bursar.store.reading import ENTER, Connection, OrgId, Sent, array_of, looked_up, transposed
@@ -122,6 +122,7 @@ class Noted(NamedTuple):
 
     statement: str
     values: Values
+    event: JobStepped | None = None  # that says the same in the org's stream
 
 
 class Note(Protocol):
@@ -145,8 +146,8 @@ class Guard(Protocol):
 def save_notes(connection: Connection, noted: Iterable[Noted]) -> None:
     """Write notes, one statement for each kind."""
     kinds: dict[str, list[Values]] = {}
-    for statement, values in noted:
-        kinds.setdefault(statement, []).append(values)
+    for one in noted:
+        kinds.setdefault(one.statement, []).append(one.values)
     if kinds:
         with saving(connection) as save:
             for statement, sql in NOTES.items():

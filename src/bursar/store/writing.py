@@ -166,6 +166,11 @@ class Written:
         for number, event in enumerate(events, first):
             self.event(org, books, number, event, answer.actor)
 
+    def also(self, org: OrgId, books: Books, event: Event, actor: str) -> None:
+        """Gather an event, the last of the books, that is no answer to anybody."""
+        self.moved.add(org)
+        self.event(org, books, books.singles.number, event, actor)
+
     def rows(self, org: OrgId, books: Books, trial: Trial) -> None:
         """Gather the rows that one org's commands made or changed."""
         made: dict[str, dict[Any, bool]] = defaultdict(dict)  # table → key → whether it is new

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from bursar.core.alerts import ALERT, Alert
 from bursar.core.instant import Instant
-from bursar.core.ledger.events import SettingSet
+from bursar.core.ledger.events import JobStepped, SettingSet
 from bursar.wire.alerts import AlertTold
 from bursar.wire.shapes import Id, Shape, Time
 from bursar.wire.times import instant_text
@@ -25,8 +25,8 @@ class WebhookAsk(Shape):
             default_factory=lambda: ["alert.*"],
             min_length=1,
             max_length=64,
-            description="`alert.*`, single alerts such as `alert.debt`, kinds of events as"
-            " GET /v1/events tells them, or `*` for everything",
+            description="`alert.*`, single alerts such as `alert.debt`, `job.*`, single steps of"
+            " jobs such as `job.started`, kinds of events as GET /v1/events tells them, or `*`",
         ),
     ]
     account_id: Annotated[
@@ -109,7 +109,8 @@ def payload_of(org: str, event: Recorded) -> bytes:
         alert = AlertTold.of(org, told["id"], Alert.of(told["body"]), number, at)
         type, data = alert.type, json.loads(alert.model_dump_json())
     else:
-        type, data = kind, event_told(org, number, at, kind, event.actor, told)
+        type = f"job.{told['why']}" if kind == JobStepped.__name__ else kind
+        data = event_told(org, number, at, kind, event.actor, told)
     message = {"type": type, "timestamp": instant_text(at), "data": data}
     return json.dumps(message, ensure_ascii=False, separators=(",", ":")).encode()
 

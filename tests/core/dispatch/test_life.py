@@ -5,6 +5,7 @@ import pytest
 from bursar.core.dispatch.life import CLASSES, LIVE, OVER, TABLE, WAITING, State, after
 from bursar.core.messages import Why
 from bursar.core.refusal import InvariantBroken
+from tools.life import PAGE, diagram, page_with
 
 
 def test_every_step_of_the_table_can_be_taken() -> None:
@@ -40,3 +41,12 @@ def test_all_that_ends_an_attempt_or_a_wait_has_a_class() -> None:
     ends = {why for (state, why), to in TABLE.items() if state in LIVE and to not in LIVE}
 
     assert ends | {Why.HOLD_ENDED} == CLASSES.keys() | {Why.GIVEN_UP}
+
+
+def test_the_diagram_in_the_documents_is_drawn_from_the_table() -> None:
+    """`python -m tools.life --write` draws it anew."""
+    text = PAGE.read_text(encoding="utf-8")
+
+    assert page_with(text) == text
+    for (_, why), to in TABLE.items():
+        assert any(f"--> {to.value}:" in line and why in line for line in diagram().splitlines())

@@ -163,6 +163,27 @@ class Mark(NamedTuple):
     came: Instant  # by the pool's clock
 
 
+class Mishap(NamedTuple):
+    """An attempt that came to nothing as soon as it had begun."""
+
+    at: Instant
+    org: str
+    job: JobId
+    lost: bool  # nothing was left of it; else it failed
+
+
+@value
+class Trouble:
+    """What has gone wrong on a node lately, and whether it is kept from new jobs for that."""
+
+    mishaps: tuple[Mishap, ...] = ()  # the oldest first
+    until: Instant = 0  # it is in quarantine until then
+    times: int = 0  # how often in a row it was
+
+
+NO_TROUBLE: Final = Trouble()
+
+
 @value
 class Machine:
     """A node as its pool knows it."""
@@ -173,6 +194,7 @@ class Machine:
     heard_at: Instant | None = None  # when that came
     mark: Mark | None = None  # an early report of this boot, to compare clocks with
     wrong_clock: bool = False  # its clock does not run as the pool's does: an operator looks at it
+    trouble: Trouble = NO_TROUBLE
 
     @property
     def id(self) -> NodeId:
@@ -187,6 +209,7 @@ def is_other(old: Machine | None, new: Machine) -> bool:
         or old.heard_at is None
         or (new.heard_at or 0) >= old.heard_at + TTL
         or (old.node, old.wrong_clock) != (new.node, new.wrong_clock)
+        or old.trouble.until != new.trouble.until
     )
 
 
@@ -241,6 +264,11 @@ class Pool:
                 self.touched[row.id] = None
             self.machines[row.id] = row
 
+    def drop(self, node: NodeId) -> None:
+        """A node is gone for good."""
+        del self.machines[node]
+        self.touched[node] = None
+
     def _end(self, lease: Lease) -> None:
         self.ended[lease.fence] = None
         if lease.fence in self.live:
@@ -275,6 +303,7 @@ class Work:
         self.leases_new: dict[int, Lease] = {}
         self._given: dict[NodeId, dict[int, None]] = {}  # of these, those that are new, by node
         self.machines_new: dict[NodeId, Machine] = {}
+        self.machines_gone: dict[NodeId, None] = {}
         self.letters_new: dict[tuple[JobKey, int], ToOrg] = {}
         self.acknowledged: list[tuple[JobKey, int]] = []
 
@@ -288,7 +317,16 @@ class Work:
 
     def machine(self, node: NodeId) -> Machine | None:
         """A node."""
+        if node in self.machines_gone:
+            return None
         return self.machines_new.get(node) or self.pool.machines.get(node)
+
+    def machines(self) -> Iterator[Machine]:
+        """All nodes."""
+        for name in dict.fromkeys((*self.pool.machines, *self.machines_new)):
+            machine = self.machine(name)
+            if machine is not None:
+                yield machine
 
     def unheld(self) -> Iterator[Queued]:
         """The jobs that wait and whose holds have ended, the first to end first."""
@@ -323,7 +361,15 @@ class Work:
                     self._given.setdefault(part.piece.node, {})[row.fence] = None
             self.leases_new[row.fence] = row
         else:
+            self.machines_gone.pop(row.id, None)
             self.machines_new[row.id] = row
+
+    def drop(self, node: NodeId) -> None:
+        """Let a node be gone; nothing runs there any more."""
+        invariant(not any(True for _ in self.live_on(node)), "a node left with jobs", node=node)
+        self.machines_new.pop(node, None)
+        if node in self.pool.machines:
+            self.machines_gone[node] = None
 
     def tell(self, key: JobKey, message: ToOrg) -> None:
         """Write a message to a job's org."""
@@ -345,6 +391,8 @@ class Work:
             self.jobs_new.values(), self.leases_new.values(), self.machines_new.values()
         ):
             pool.take(row)
+        for node in self.machines_gone:
+            pool.drop(node)
         pool.outbox.update(self.letters_new)
         for key, n in self.acknowledged:
             for k in range(n, 0, -1):

@@ -12,6 +12,7 @@ from bursar.core.ids import (
     DebtId,
     GrantId,
     HoldId,
+    JobId,
     RecurrenceId,
     SettingId,
     UserId,
@@ -86,6 +87,20 @@ class SettingSet(Event):
     kind: str
     id: SettingId
     body: str | None
+
+
+@value
+class JobStepped(Event):
+    """A job took a step of its life; no credits move by it, others say what did."""
+
+    job: JobId
+    why: str  # a stable word, such as submitted, started, preempted
+    state: str | None = None  # that the job is in now; None if that is as before
+    attempt: int = 0  # none yet, or not about one
+    gpu_type: str | None = None
+    exit_code: int | None = None
+    spent: Micros = 0  # of its hold so far
+    held: Micros = 0  # and what is still set aside
 
 
 @value

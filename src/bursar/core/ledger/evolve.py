@@ -31,6 +31,7 @@ from bursar.core.ledger.events import (
     HoldOpened,
     HoldRedrawn,
     HoldReduced,
+    JobStepped,
     Paid,
     PolicySet,
     Posting,
@@ -131,6 +132,11 @@ def _(event: SettingSet, books: Books) -> None:
         at=event.at,
     )
     books.settings.put((event.kind, event.id), setting)
+
+
+@_makes_true(JobStepped)
+def _(event: JobStepped, books: Books) -> None:
+    """Nothing: it is told for its own sake."""
 
 
 @_makes_true(PolicySet)

@@ -83,7 +83,11 @@ class Room(NamedTuple):
 
     def _here(self, quota: Quota) -> int:
         """Jobs that this very transaction has submitted."""
-        own = (values for kind, values in self.noted if kind == "submit" and values[0] == self.org)
+        own = (
+            one.values
+            for one in self.noted
+            if one.statement == "submit" and one.values[0] == self.org
+        )
         return sum(
             quota.is_for(self.books.path(AccountId(account)), user)
             for _, _, account, user, *_ in own

@@ -50,7 +50,7 @@ class Received(NamedTuple):
         yield Noted("receive", (org, pool, job, n, at, refusal))
         yield Noted("go on", (org, job, n, *stand))
         if stand.why is not None:
-            yield step_of(org, job, books, stand.why, at)
+            yield step_of(org, job, books, stand.why, at, stand)
 
 
 def steps(letter: Letter) -> Steps:

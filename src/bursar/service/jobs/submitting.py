@@ -4,16 +4,18 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from bursar.core.dispatch.charging import Outcome
+from bursar.core.dispatch.life import State
 from bursar.core.ids import AccountId, HoldId, JobId
 from bursar.core.instant import Instant
 from bursar.core.ledger.books import Books
 from bursar.core.ledger.commands import Reserve
-from bursar.core.ledger.events import HoldOpened
+from bursar.core.ledger.events import HoldOpened, JobStepped
 from bursar.core.messages import Enqueue, HoldGrew, Spec, ToPool
 from bursar.core.refusal import Refusal
 from bursar.core.value import altered
 from bursar.service.batch import Ask
 from bursar.service.jobs.quotas import Quota, Room
+from bursar.service.jobs.states import Stand
 from bursar.store.jobs import Noted
 from bursar.store.outbox import PoolId, message_text
 from bursar.store.reading import Connection, OrgId
@@ -81,7 +83,7 @@ class Submitted(NamedTuple):
         more = (ask.asked, ask.labels, ask.run_ms_max, ask.max_cost, ask.rolling)
         yield Noted("submit", (org, job, reserve.account, reserve.user, ask.pool, at, *more))
         yield Noted("first letter", (org, job, ask.pool, message_text(message), at))
-        yield step_of(org, job, books, "submitted", at)
+        yield step_of(org, job, books, "submitted", at, Stand(state=State.QUEUED.value))
 
 
 def _enqueue(
@@ -130,8 +132,22 @@ def told(org: OrgId, job: JobId, message: ToPool, at: Instant) -> Noted:
     return Noted("tell pool", (org, job, message_text(message), at))
 
 
-def step_of(org: OrgId, job: JobId, books: Books, why: str, at: Instant) -> Noted:
-    """A step of a job's life, with how its hold stands now."""
+def step_of(
+    org: OrgId, job: JobId, books: Books, why: str, at: Instant, stand: Stand | None = None
+) -> Noted:
+    """A step of a job's life, with how it and its hold stand now; told in the org's stream too."""
     hold = books.holds.get(HoldId(job))
     spent, held = (0, 0) if hold is None else (hold.used, hold.open)
-    return Noted("step", (org, job, at, why, spent, held))
+    stand = stand or Stand()
+    event = JobStepped(
+        at=at,
+        job=job,
+        why=why,
+        state=stand.state,
+        attempt=stand.attempt,
+        gpu_type=stand.gpu_type,
+        exit_code=stand.exit_code,
+        spent=spent,
+        held=held,
+    )
+    return Noted("step", (org, job, at, why, spent, held), event)
