@@ -14,6 +14,8 @@ FUZZ_MINUTES ?= 5
 FUZZ_EXAMPLES ?= 1000
 # How long `make soak` goes on.
 SOAK_MINUTES ?= 60
+# How long `make chaos` goes on.
+CHAOS_MINUTES ?= 60
 # Least share of mutants, in per cent, that the tests must notice.
 MUTANTS_GATE ?= 90
 
@@ -38,11 +40,11 @@ run: .venv/.installed ## start everything: service, four nodes, three tenants wi
 .PHONY: test
 test: statics ## everything CI checks: format, lint, types, all tests, coverage of the core
 	$(SAY) "tests of the rules"
-	@$(BIN)/pytest -q -n $(JOBS) -m 'not property' --cov --cov-report=
+	@$(BIN)/pytest -q -n $(JOBS) --durations=40 -m 'not property' --cov --cov-report=
 	$(SAY) "branch coverage of the core, at least $(COVERAGE_GATE) %"
 	@$(BIN)/coverage report --include='src/bursar/core/*' --fail-under=$(COVERAGE_GATE)
 	$(SAY) "properties over random histories, fixed seeds"
-	@PYTHONHASHSEED=0 $(BIN)/pytest -q -n $(JOBS) -m property
+	@PYTHONHASHSEED=0 $(BIN)/pytest -q -n $(JOBS) --durations=20 -m property
 
 .PHONY: check
 check: statics ## format, lint, types and the fast tests
@@ -70,6 +72,10 @@ fuzz: .venv/.installed ## random examples for FUZZ_MINUTES (5), seeds printed
 .PHONY: soak
 soak: .venv/.installed ## kill, stop and cut everything at random for SOAK_MINUTES (60), seeds printed
 	@$(BIN)/python -m tools.soak $(SOAK_MINUTES)
+
+.PHONY: chaos
+chaos: .venv/.installed ## the same to whole deployments, at every failpoint too, for CHAOS_MINUTES (60)
+	@$(BIN)/python -m tools.chaos $(CHAOS_MINUTES)
 
 .PHONY: mutants
 mutants: planted mutated ## plant the listed bugs, then change the money core in small ways

@@ -30,6 +30,7 @@ from bursar.core.ledger.commands import (
     Charge,
     Command,
     DropBudget,
+    DropLots,
     EndHold,
     ExtendGrant,
     ExtendHold,
@@ -51,6 +52,7 @@ from bursar.core.ledger.commands import (
     Settle,
     StartRecurrence,
     StopRecurrence,
+    TakeLots,
     Transfer,
     VoidGrant,
 )
@@ -184,6 +186,12 @@ class ModelHold:
     owed: int = 0
     absorbed: int = 0
     closed_at: Instant | None = None
+    array: bool = False
+    lots: int = 0  # of an array's hold: how many there are of it in all
+    at_once: int = 1
+    lot: int = 0  # what each of them has
+    taken: int = 0  # how many are holds of their own by now
+    lot_of: str | None = None
     end_unwritten: bool = False  # it has reached its limit, and no accepted command has said so
 
     @property
@@ -277,6 +285,7 @@ class Names:
     )
     hold_debt: Callable[[str], str] = lambda hold: hold
     tier_budget: Callable[[int], str] = lambda earlier: f"tier-{earlier}"
+    lot: Callable[[str, int], str] = lambda hold, number: f"{hold}.{number}"
 
 
 @dataclass(frozen=True)
@@ -432,7 +441,7 @@ class Model:
             return [*found, Code.PRICE_UNKNOWN]
         else:
             one = self._cheapest(known)
-            cost = price(known[one], ask.context.milli_gpus, ask.run_ms)
+            cost = price(known[one], ask.context.milli_gpus, ask.run_ms) * (ask.lots or 1)
             hold = self._opened(ask, (one,), {one: known[one]}, cost)
         hold.id = ""  # one that is not there yet, even if the asked one is
         if hold.open > LARGEST:
@@ -472,6 +481,7 @@ class Model:
                     "closed": hold.closed_at is not None,
                     "limit": hold.limit,
                     "rate": hold.rate,
+                    "lots": (hold.lots, hold.at_once, hold.lot, hold.taken, hold.lot_of),
                     "draws": {
                         grant: (draw.open, draw.charged, draw.reversed)
                         for grant, draw in hold.draws.items()
@@ -897,7 +907,7 @@ class Model:
                 span = min(hold.limit, end) - max(since, start)
             else:
                 span = min(span, LONGEST[every])
-        parts = hold.rate * hold.context.milli_gpus * begun_ms(span)
+        parts = hold.rate * hold.context.milli_gpus * hold.at_once * begun_ms(span)
         return min(hold.open, -(-parts // (1000 * 3_600_000)))  # begun micro-credits
 
     def _unpaid_since(self, hold: ModelHold) -> Instant:
@@ -906,7 +916,7 @@ class Model:
         for meter in hold.meters.values():
             if not meter.settled:
                 since = min(since, meter.started_at + meter.run_ms * 1_000)
-        if not hold.meters and len(hold.rates) == 1:
+        if not hold.meters and len(hold.rates) == 1 and not hold.array:
             since = min(since, hold.opened_at)
         return since
 
@@ -1244,6 +1254,10 @@ class Model:
             touched_at=self.now,
             by_time=ask.run_ms is not None,
             for_job=ask.for_job,
+            array=ask.lots is not None,
+            lots=ask.lots or 0,
+            at_once=ask.at_once or ask.lots or 1,
+            lot=open // ask.lots if ask.lots else 0,
         )
         if not hold.metered:
             hold.rate = 0
@@ -1282,7 +1296,7 @@ class Model:
         def cost(types: Iterable[str]) -> int:
             assert ask.run_ms is not None
             dearest = max(known[gpu_type] for gpu_type in types)
-            return price(dearest, ask.context.milli_gpus, ask.run_ms)
+            return price(dearest, ask.context.milli_gpus, ask.run_ms) * (ask.lots or 1)
 
         if ask.amount is not None:
             too_large = ask.amount > LARGEST
@@ -1329,6 +1343,62 @@ class Model:
         for id, amount in plan.items():
             self._post(self.grants[id], "free", "held", amount, self.now)
             hold.draw(id).open += amount
+
+    def _on_TakeLots(self, ask: TakeLots) -> Code | None:
+        if ask.hold not in self.holds:
+            return Code.HOLD_UNKNOWN
+        hold = self.holds[ask.hold]
+        if hold.closed_at is not None:
+            return Code.HOLD_CLOSED
+        if ask.first < hold.taken:
+            return Code.ALREADY_EXISTS
+        if ask.first > hold.taken or ask.first + ask.count > hold.lots:
+            return Code.EXCEEDS_HOLD
+        if ask.count * hold.lot > hold.open:
+            return Code.EXCEEDS_HOLD
+        for number in range(ask.first, ask.first + ask.count):
+            self._take_lot(hold, number)
+        hold.taken += ask.count
+        hold.touched_at = self.now
+        return None
+
+    def _on_DropLots(self, ask: DropLots) -> Code | None:
+        if ask.hold not in self.holds:
+            return Code.HOLD_UNKNOWN
+        hold = self.holds[ask.hold]
+        if hold.closed_at is not None:
+            return Code.HOLD_CLOSED
+        if not hold.array:
+            return Code.EXCEEDS_HOLD
+        if hold.open or hold.taken < hold.lots:
+            hold.touched_at = self.now
+        hold.lots = hold.taken
+        self._return(hold, {id: draw.open for id, draw in hold.draws.items()}, self.now)
+        return None
+
+    def _take_lot(self, hold: ModelHold, number: int) -> None:
+        """A new hold with the first of what the array's has, under the caps of its own total."""
+        most = {id: draw.open for id, draw in hold.draws.items()}
+        parts = self._kept(hold, most, hold.lot, hold.lot, {})
+        types = tuple(hold.rates)
+        lot = ModelHold(
+            id=self.names.lot(hold.id, number),
+            account=hold.account,
+            user=hold.user,
+            context=replace(hold.context, gpu_types=types),
+            opened_at=self.now,
+            limit=hold.limit,
+            rates=dict(hold.rates),
+            rate=hold.rate,
+            touched_at=self.now,
+            by_time=True,
+            for_job=True,
+            draws={id: ModelDraw(open=amount) for id, amount in parts.items() if amount},
+            lot_of=hold.id,
+        )
+        for id, amount in parts.items():
+            hold.draws[id].open -= amount
+        self.holds[lot.id] = lot
 
     def _on_ExtendHold(self, ask: ExtendHold) -> Code | None:
         if ask.hold not in self.holds:

@@ -42,6 +42,7 @@ from bursar.core.ledger.commands import (
     Charge,
     Command,
     DropBudget,
+    DropLots,
     EndHold,
     ExtendGrant,
     ExtendHold,
@@ -63,6 +64,7 @@ from bursar.core.ledger.commands import (
     Settle,
     StartRecurrence,
     StopRecurrence,
+    TakeLots,
     Transfer,
     VoidGrant,
 )
@@ -438,12 +440,15 @@ class Author:
         amount = self.amount(spendable)
         if not self.chance(10):
             amount = max(1, min(amount, spendable))
-        run_ms = None
+        run_ms = lots = None
         if context.gpu_types and not self.chance(30):
+            lots = self.one((2, 3, 5, 1)) if context.job is not None and self.chance(60) else None
+            amount = max(1, amount // (lots or 1))
             rates = [self.model._rate(one, context, self.now) for one in context.gpu_types]
             dearest = max([rate for rate in rates if rate is not None], default=0)
             run_ms = self.ms_for(amount, dearest, context.milli_gpus)
         for_job = context.job is not None and not self.chance(10)  # or it is only named
+        lots = lots if for_job else None
         expires_at = self.now + self.one(JOB_LIVES if for_job else LIVES)
         if self.chance(15):
             expires_at = self.later()
@@ -460,7 +465,22 @@ class Author:
             run_ms=run_ms,
             context=context,
             for_job=for_job,
+            lots=lots,
+            at_once=self.random.randint(1, lots) if lots and self.chance(50) else None,
         )
+
+    def take_lots(self) -> Command:
+        arrays = [hold for hold in self.open_holds() if hold.lots > hold.taken]
+        hold = self.one(arrays) if arrays and not self.chance(4) else self.hold()
+        left = hold.lots - hold.taken
+        count = left if self.chance(20) else self.one((1, 1, 2))
+        first = hold.taken + (self.one((-1, 1)) if self.chance(5) else 0)
+        return TakeLots(hold=HoldId(hold.id), first=max(0, first), count=max(1, count))
+
+    def drop_lots(self) -> Command:
+        arrays = [hold for hold in self.open_holds() if hold.array]
+        hold = self.one(arrays) if arrays and not self.chance(10) else self.hold()
+        return DropLots(hold=HoldId(hold.id))
 
     def question(self) -> Reserve:
         """A hold that might be had; now and then one that is too large or ends too late."""
@@ -758,6 +778,8 @@ class Author:
         if self.open_holds():
             found += [self.charge] * 25 + [self.settle] * 4 + [self.release] * 2 + [self.refund] * 4
             found += [self.extend_hold] * 5
+            if any(hold.array for hold in self.open_holds()):
+                found += [self.take_lots] * 30 + [self.drop_lots] * 2
             if any(hold.metered for hold in self.open_holds()):
                 found += [self.redraw] * 12
             if any(meter.run_ms for h in self.open_holds() for meter in h.meters.values()):

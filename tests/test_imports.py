@@ -13,16 +13,17 @@ SOURCE = Path(__file__).parent.parent / "src" / "bursar"
 DOOR = ""  # bursar/__init__.py itself
 MAY_IMPORT: dict[str, frozenset[str]] = {
     "core": frozenset(),
+    "failpoints": frozenset(),  # a look at an empty table, where a process may be made to die
     "library": frozenset({"core"}),
     DOOR: frozenset({"library"}),
     "__main__": frozenset({"cli"}),  # `python -m bursar`
     "wire": frozenset({"core"}),
     "sim": frozenset({"core"}),
     "store": frozenset({"core"}),
-    "service": frozenset({"core", "store"}),
+    "service": frozenset({"core", "store", "failpoints"}),
     "api": frozenset({"core", "wire", "service"}),
     "client": frozenset({"core", "wire"}),
-    "agent": frozenset({"core", "wire", "client"}),
+    "agent": frozenset({"core", "wire", "client", "failpoints"}),
     "web": frozenset({"core", "wire"}),
     "bench": frozenset({"client", "wire", "sim", "service", "core", "library"}),
     # `bursar bench` starts the benchmarks, `bursar up` the HTTP interface, `bursar agent` a node's

@@ -177,10 +177,13 @@ def test_a_process_saves_its_work_when_it_is_asked_to_stop(
     """SIGUSR1 and SIGTERM at the start of its grace; how it leaves is its own affair."""
     fence = bench.run(order(1, *python(SAVES, str(code))))
     bench.printed(fence, "up")
+    ran_ms = bench.processes.table()[fence].run_ms
     bench.processes.stop(fence, running_time() + 10 * MINUTE)
     one = bench.ended(fence)
 
     assert (exit, code, True) == (one.exit, one.exit_code, one.stopping)
+    assert one.asked_ms is not None, "what it runs from here on we have asked for (M2)"
+    assert ran_ms <= one.asked_ms <= one.run_ms
     told = bench.log(fence)
     assert told.count("SIGTERM") == told.count("SIGUSR1") == 1, told
     assert 0 < one.saved_ms <= one.run_ms
@@ -566,7 +569,8 @@ def _run_as_nobody(bench: Bench) -> None:
 
 
 def test_the_guard_needs_next_to_nothing() -> None:
-    """One is started for every process: no package of others, and of ours what is beside it."""
+    """One is started for every process: no package of others, of ours what is beside it, and the
+    table of failpoints."""
     source = (
         "import sys; sys.path.append(sys.argv[1]); import bursar.agent.local.guard;"
         "print(*sorted(name for name in sys.modules if name.startswith('bursar')));"
@@ -580,4 +584,4 @@ def test_the_guard_needs_next_to_nothing() -> None:
     ours = "bursar bursar.agent bursar.agent.local"
     beside = " ".join(f"bursar.agent.local.{name}" for name in ("files", "guard", "kernel"))
 
-    assert [f"{ours} {beside}", "[]"] == told.stdout.splitlines()
+    assert [f"{ours} {beside} bursar.failpoints", "[]"] == told.stdout.splitlines()

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from bursar.agent import registering
 from bursar.agent.registering import registered
 from bursar.agent.talking import Http, Refused, Unheard
 from bursar.client import Problem
@@ -102,3 +103,22 @@ def test_registering_is_tried_until_it_helps(office: OverHttp, http: Http) -> No
     stopped = threading.Event()
     stopped.set()
     assert not registered(lambda: http.register(NODE), stopped)
+
+
+def test_a_pool_that_is_not_known_yet_is_waited_for_a_while(
+    office: OverHttp, http: Http, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have been begun at another process a moment ago; what was mistyped is told in time."""
+    monkeypatch.setattr(registering, "WAIT_FIRST_S", 0.01)
+    elsewhere = Http(office.url, OverHttp.KEY, "p2", N1, 0)
+    tried: list[Http] = []
+
+    def register() -> None:
+        tried.append(http if len(tried) > 2 else elsewhere)
+        tried[-1].register(NODE)
+
+    assert registered(register, threading.Event())
+    assert [elsewhere] * 3 + [http] == tried
+    with pytest.raises(Problem):
+        registered(lambda: elsewhere.register(NODE), threading.Event())
+    elsewhere.close()

@@ -129,6 +129,7 @@ REQUESTS: Final[Mapping[str, Callable[[Ids], Asked]]] = {
     "jobs.get": lambda ids: get("read", f"/jobs/{ids['job']}"),
     "jobs.events": lambda ids: get("read", f"/jobs/{ids['job']}/events"),
     "jobs.result": lambda ids: get("read", f"/jobs/{ids['job']}/result"),
+    "jobs.elements": lambda ids: get("read", f"/jobs/{ids['job']}/elements"),
     "top.jobs": lambda ids: get("read", f"/top/jobs?org_id={ids['org']}"),
     "jobs.extend": lambda ids: Asked("spend", f"/jobs/{ids['job']}/extend", {"amount_micros": 1}),
     "jobs.cancel": lambda ids: Asked("spend", f"/jobs/{ids['job']}/cancel"),
@@ -137,8 +138,14 @@ REQUESTS: Final[Mapping[str, Callable[[Ids], Asked]]] = {
     # pools and nodes
     "pools.create": lambda _: Asked("operator", "/pools", {"id": POOL}),
     "pools.list": lambda _: get("read", "/pools"),
+    "pools.events": lambda _: get("operator", f"/pools/{POOL}/events"),
     "pools.explain": lambda _: get("read", f"/pools/{POOL}/explain"),
+    "pools.policy": lambda _: get("operator", f"/pools/{POOL}/policy"),
+    "pools.set_policy": lambda _: Asked("operator", f"/pools/{POOL}/policy", {}, "PUT"),
     "nodes.list": lambda _: get("operator", f"/pools/{POOL}/nodes"),
+    "scaling.get": lambda _: get("operator", f"/pools/{POOL}/scaling"),
+    "scaling.set": lambda _: Asked("operator", f"/pools/{POOL}/scaling", {"offers": []}, "PUT"),
+    "orders.list": lambda _: get("operator", f"/pools/{POOL}/orders"),
     "nodes.register": lambda _: Asked(
         "work", "/pools/nowhere/nodes/n1", {"gpu_type": "H100", "gpus": 8}, "PUT"
     ),
@@ -151,6 +158,7 @@ REQUESTS: Final[Mapping[str, Callable[[Ids], Asked]]] = {
     "nodes.log": lambda _: Asked(
         "work", "/pools/nowhere/nodes/n1/logs", {"fence": 1, "offset": 0, "size": 0, "text": ""}
     ),
+    "nodes.over": lambda _: Asked("work", "/pools/nowhere/nodes/n1/over", {"jobs": []}),
     # limits and prices
     "budgets.set": lambda ids: Asked(
         "manage", "/budgets", {"account_id": ids["account"], "every": "day", "limit_micros": 1}

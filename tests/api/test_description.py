@@ -16,6 +16,7 @@ from tests.api.calling import Caller, Process, Tenant, new_key, new_tenant
 from tests.api.described import DESCRIPTION, new_schema
 from tests.api.pooling import POOL
 from tests.api.test_tenants import inhabited
+from tests.store.embedded.worlds import PATIENCE_S
 
 EXAMPLES: Final = 8  # random requests for each route and caller, after those for each rule
 UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -126,14 +127,17 @@ def test_an_operator_is_answered_as_described(case: Any, service: Process, home:
 
 def test_what_is_described_is_what_runs(service: Process) -> None:
     """The description that is served is the one that was tried, in OpenAPI 3.1."""
-    served = httpx2.get(f"{service.url}/v1/openapi.json").json()
+    served = httpx2.get(f"{service.url}/v1/openapi.json", timeout=PATIENCE_S).json()
 
     assert DESCRIPTION == served
     assert served["openapi"].startswith("3.1.")
 
 
 # They say what shall be, or count by themselves: asked twice, they have one effect.
-NUMBERED = ("pools.create", "nodes.register", "nodes.set_state", "nodes.report", "nodes.log")
+NUMBERED = (
+    *("pools.create", "nodes.register", "nodes.set_state", "nodes.report", "nodes.log"),
+    *("scaling.set", "nodes.over"),
+)
 
 
 def test_every_change_says_that_it_takes_a_key_of_its_own() -> None:

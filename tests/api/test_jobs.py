@@ -492,6 +492,7 @@ def test_jobs_are_listed_the_newest_first_and_found_by_what_they_are(
     assert [third, second] == found("?alive=true")
     assert [first] == found("?state=succeeded")
     assert [second] == found(f"?account_id={below}")
+    assert [third, second, first] == found(f"?account_id={funded.account}")
     assert [third] == found(f"?user_id={user}")
     assert [second, first] == found("?label=team")
     assert [first] == found("?label=team=vision")

@@ -9,7 +9,12 @@ from uuid import uuid4
 
 import pytest
 
+from bursar.api.routes.pools import _is_news
+from bursar.core.dispatch.reports import Report
+from bursar.core.messages import Withdraw
+from bursar.core.value import altered
 from tests.api.calling import Caller, Process, Tenant, new_tenant, refused, within
+from tests.core.dispatch.pools import N1, ran, running
 
 NODE = {"gpu_type": "H100", "gpus": 2}
 
@@ -152,6 +157,19 @@ def test_an_answer_waits_for_news_and_comes_at_once(
     assert 1 == len(found[0]["leases"])
 
 
+def test_who_does_not_know_that_it_is_to_stop_is_told_at_once() -> None:
+    """The answer that has said so may be lost: another waits for nothing (M5)."""
+    trial = running()
+    answer = Report(node=N1, boot=1, n=9, at=0, heard=None, readings=(ran(5_000),))
+    trial.post(Withdraw(), 2)
+    orders = trial.report(ran(5_000))
+    assert orders is not None
+
+    assert _is_news(answer, orders)
+    assert not _is_news(altered(answer, readings=(ran(6_000, asked_ms=5_000),)), orders)
+    assert _is_news(altered(answer, readings=()), orders)
+
+
 def test_a_report_that_is_no_newer_is_left_alone(worker: Worker) -> None:
     worker.report()
     worker.n -= 1
@@ -243,6 +261,7 @@ def test_why_a_job_waits_names_no_other_orgs(
             assert running not in text
             assert payer.account not in text
         assert "another org" in seen.text
+        assert {other.account: "Acme"}.items() <= order_seen.json()["names"].items()
         assert waiting in seen.text
         assert payer.id in operator.get(f"/jobs/{waiting}/why").text
 
@@ -304,3 +323,25 @@ def test_another_process_knows_what_this_one_has_written(
 
     assert within(20, reported)
     assert within(20, lambda: state(payer, job)["state"] == "running")
+
+
+def test_operators_read_what_was_decided(
+    operator: Caller, payer: Tenant, worker: Worker, pool: str
+) -> None:
+    """Page by page, as it was written; nobody else does (S14, O1)."""
+    path = f"/pools/{pool}/events"
+    assert {"items": [], "next": None} == operator.get(path).json()
+    worker.report()
+    job = submit(payer, pool)
+    worker.leases()
+
+    first = operator.get(f"{path}?limit=1").json()
+    assert [("snapshot", 1, pool)] == [
+        (one["kind"], one["number"], one["stream"]) for one in first["items"]
+    ]
+    second = operator.get(f"{path}?limit=100&after={first['next']}").json()
+    decisions = [one for event in second["items"] for one in event["body"]["decisions"] or ()]
+    assert [("Start", f"{payer.id}/{job}")] == [(name, one["job"]) for name, one in decisions]
+    assert None is second["next"]
+    refused(payer.caller.get(path), 403, "forbidden")
+    refused(operator.get("/pools/nowhere/events"), 404, "not_found")

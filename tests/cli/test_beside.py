@@ -17,12 +17,18 @@ import pytest
 from bursar.cli.beside.children import Children, Program
 from bursar.cli.beside.company import forget_checkpoints
 from bursar.cli.beside.nodes import DEMO, NODES_MAX, Node, checkpoints_in, described, nodes_of
+from bursar.cli.beside.provisioning import MadeUp
 from bursar.cli.beside.traffic import programs
 from bursar.cli.beside.traffic.mix import HABITS, Habit, Wish
 from bursar.cli.beside.traffic.sending import Keys, keys_in, keys_written
 from bursar.cli.seeding import ORGS, PRICES
+from bursar.client import Client
 from bursar.core.budgets.tiers import TIERS
+from bursar.core.dispatch.orders import NodeOrder, Said
 from bursar.core.money import CREDIT, usage_price
+from bursar.core.scheduling.machines import Node as Machine
+from bursar.core.scheduling.machines import NodeId
+from bursar.service.pools.provisioning import NotDone
 from bursar.wire.jobs import JobAsk
 from bursar.wire.shapes import Making
 
@@ -282,3 +288,75 @@ def test_a_search_keeps_nothing_and_a_broken_program_fails(tmp_path: Path) -> No
     assert "trial 0\n" == told.stdout
     assert 3 == failed.returncode
     assert [] == list(tmp_path.iterdir())
+
+
+# Nodes that come and go
+
+
+def test_children_come_later_and_go_for_good(tmp_path: Path) -> None:
+    """One is started when its time has come, once; asked to go, it is not started again."""
+    mark = tmp_path / "began"
+    sleeper = "import sys, time; open(sys.argv[1], 'a').write('x'); time.sleep(600)"
+    program = Program(
+        name="late",
+        arguments=("-I", "-S", "-c", sleeper, str(mark)),
+        environment={},
+        log=tmp_path / "log",
+    )
+    never = Program(name="never", arguments=("-c", ""), environment={}, log=tmp_path / "never")
+    children = Children([])
+    children.start()
+    try:
+        children.add(never, after_s=600.0)
+        children.add(program, after_s=0.1)
+        children.add(program)
+        assert {"late", "never"} == children.names()
+        eventually(lambda: mark.exists() and mark.read_text() == "x", "it has begun")
+        assert children.remove("nobody")
+        eventually(lambda: children.remove("never"), "one that never began is gone")
+        assert not children.remove("late")
+        eventually(lambda: children.remove("late"), "it has ended")
+        assert frozenset() == children.names()
+    finally:
+        children.see_them_end()
+    assert "x" == mark.read_text()
+
+
+def test_one_who_does_not_go_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bursar.cli.beside.children.END_S", 0.2)
+    mark = tmp_path / "began"
+    deaf = (
+        "import signal, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
+        "open(sys.argv[1], 'w').close(); time.sleep(600)"
+    )
+    arguments = ("-I", "-S", "-c", deaf, str(mark))
+    program = Program(name="deaf", arguments=arguments, environment={}, log=tmp_path / "log")
+    children = Children([program])
+    children.start()
+    try:
+        eventually(mark.exists, "it has begun")
+        eventually(lambda: children.remove("deaf"), "it was killed")
+    finally:
+        children.see_them_end()
+
+
+def test_made_up_nodes_can_be_had_once_the_service_answers(tmp_path: Path) -> None:
+    order = NodeOrder(
+        id="1", offer="h100", node=Machine(id=NodeId("h100-1"), gpu_type="H100", gpus=8),
+        price=0, ordered_at=0, ready_by=0, give_up_at=0,
+    )  # fmt: skip
+    made_up = MadeUp(tmp_path)
+    for question in (made_up.order, made_up.remove):
+        with pytest.raises(NotDone, match="just been started"):
+            question("main", order)
+    with pytest.raises(NotDone):
+        made_up.listed("main")
+
+    def nobody() -> Client:
+        return Client("http://127.0.0.1:9", "key", tries=1)
+
+    made_up.begin(Children([]), nobody)
+    with pytest.raises(NotDone):
+        made_up.order("main", order)
+    assert frozenset() == made_up.listed("main")
+    assert (Said.REMOVED, "") == made_up.remove("main", order)

@@ -100,9 +100,29 @@ def test_a_dry_run_shows_gpus_rate_hold_and_what_is_left(shell: Shell) -> None:
         rf"pool +{POOL}",
     ):
         assert re.search(rf"(?m)^{line}$", told), (line, told)
+    told = shell.says("submit", *ASKED[:4], "--dry-run", "--", "true")
+    assert re.search(r"(?m)^pool +\S+ \(.*H100.*\)$", told), "which was chosen, and why"
     assert "none" in shell.says("jobs")
     dear = shell.run("submit", *ASKED[:2], "--max-run", "2d", "--dry-run", "--", "true")
     assert (4, "insufficient_credits" in dear.stdout) == (dear.exit_code, True)
+
+
+def test_an_array_is_submitted_and_shown_with_its_elements(shell: Shell, pool: Pool) -> None:
+    """One hold for all; what has begun is listed with its number."""
+    told = shell.says("submit", *ASKED, "--array", "3", "--dry-run", "--", "true")
+    assert re.search(r"(?m)^times +3$", told), told
+    array = submitted(shell, "--array", "3", "--at-once", "1")["id"]
+    pool.jobs.go_on(shell.org)
+
+    told = shell.says("job", array)
+    assert re.search(r"(?m)^array +count 3; at once 1; not begun 2; queued 1", told), told
+    [one] = json.loads(shell.says("jobs", "--array", array, "-o", "json"))["items"]
+    assert (array, 0, "queued") == (one["array_id"], one["array_index"], one["state"])
+    assert "none" in shell.says("jobs", "--array", array, "--state", "failed")
+    assert "cancelling" in shell.says("cancel", array, "-o", "json")
+    misused = shell.run("submit", *ASKED, "--at-once", "1", "--yes", "--", "true")
+    assert (2, "--array" in misused.stderr) == (misused.exit_code, True)
+    assert 2 == shell.run("jobs", "--array", array, "--alive").exit_code
 
 
 def test_a_job_is_submitted_shown_listed_and_cancelled(shell: Shell) -> None:
@@ -123,6 +143,26 @@ def test_a_job_is_submitted_shown_listed_and_cancelled(shell: Shell) -> None:
     assert {"id": job["id"], "cancelling": True} == shell.json("cancel", job["id"])
     assert within(30, lambda: shell.json("job", job["id"])["state"] == "cancelled")
     shell.fails(3, "job", RANDOM_ID)
+
+
+def test_a_job_is_given_the_result_of_one_like_it(shell: Shell, pool: Pool) -> None:
+    """The quote says so, the job says whose, and `why` whom it follows (S13)."""
+    cached = ("--cache", "1d", "--cache-key", f"data of {shell.account}")
+    dry = ("submit", *ASKED, *cached, "--dry-run", "--", "python", "train.py", "--fast")
+    assert "nothing like it is there: it would run" in shell.says(*dry)
+    first, second = submitted(shell, *cached), submitted(shell, *cached)
+    assert first["id"] == second["follows"]
+    assert f"it follows job {first['id']}" in shell.says("why", second["id"])
+    assert f"it would follow job {first['id']}" in shell.says(*dry)
+    told = pool.about(shell.org, first["id"])
+    told.started()
+    told.ended(Why.FINISHED, 60, exit_code=0)
+
+    assert f"it would be given the result of job {first['id']}, for nothing" in shell.says(*dry)
+    assert re.search(rf"cached from +{first['id']}", shell.says("job", second["id"]))
+    assert "succeeded" == submitted(shell, *cached)["state"]
+    alone = ("submit", *ASKED, "--yes", "--cache-key", "x", "--", "true")
+    assert "--cache-key goes with --cache" in shell.fails(2, *alone)
 
 
 def test_who_is_not_there_to_be_asked_says_yes(shell: Shell) -> None:
@@ -253,3 +293,5 @@ def test_a_step_before_any_attempt_is_brief() -> None:
     }
 
     assert step_told(step).endswith("queued          submitted  spent 0.00 cr")
+    followed = {**step, "why": "follows", "other_job_id": "another"}
+    assert step_told(followed).endswith("follows  job another  spent 0.00 cr")

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -92,3 +93,76 @@ def test_a_log_is_followed_to_the_end_of_its_job(
 
     assert within(20, lambda: "succeeded" in funded.says("job", job))
     assert "hello\n" == funded.says("logs", "--follow", job)
+
+
+def test_a_pools_policy_is_shown_and_set(
+    operator: Shell,  # noqa: F811 (a fixture)
+    pool: str,
+    tmp_path: Path,
+) -> None:
+    """What is shown as YAML can be set again; of a simulation's file the same parts are read."""
+    lines = operator.says("pools", "policy", "show", pool).splitlines()
+    assert ["enterprise", "8", "70%", "100%"] == lines[1].split()[:4]
+    file = tmp_path / "world.yaml"
+    file.write_text(
+        "fleet: []\ntiers: {paid: {weight: 6}}\nshares: {paid/acme: {ceiling: {H100: 4}}}\n"
+    )
+
+    tried = operator.says("pools", "policy", "set", str(file), pool, "--dry-run")
+    assert "4 H100" in tried
+    assert "acme" not in operator.says("pools", "policy", "show", pool)
+    assert "4 H100" in operator.says("pools", "policy", "set", str(file), pool)
+    shown = operator.says("pools", "policy", "show", pool, "-o", "yaml")
+    file.write_text(shown)
+    again = operator.says("pools", "policy", "set", str(file), pool, "-o", "json")
+    assert 6 == next(one for one in json.loads(again)["tiers"] if one["name"] == "paid")["weight"]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("tiers: {paid: {wait: 1}}", "no such word: wait"),
+        ("fleet: []", "it has none of policy, tiers, shares"),
+        ("[", "policy.yaml"),
+        ("3", "the file is a mapping"),
+    ],
+)
+def test_a_file_that_is_no_policy_is_told(
+    operator: Shell,  # noqa: F811 (a fixture)
+    tmp_path: Path,
+    text: str,
+    told: str,
+) -> None:
+    file = tmp_path / "policy.yaml"
+    file.write_text(text)
+
+    assert told in operator.fails(2, "pools", "policy", "set", str(file))
+
+
+def test_what_can_be_ordered_is_decided_and_told(
+    funded: Shell,  # noqa: F811 (a fixture)
+    pool: str,
+    tmp_path: Path,
+) -> None:
+    """What is written as JSON can be given back; what is no JSON is told."""
+    offer = {
+        "name": "spot",
+        "gpu_type": "H100",
+        "gpus": 8,
+        "price_micros_per_hour": 16_000_000,
+        "delay_seconds": 300,
+        "nodes_max": 2,
+    }
+    file = tmp_path / "offers.json"
+    file.write_text(json.dumps({"offers": [offer]}))
+    assert "spot" in funded.says("scaling", pool, "--set", str(file))
+    told = funded.says("scaling", pool, "-o", "json")
+    file.write_text(told)
+    again = funded.says("scaling", pool, "--set", str(file), "-o", "json")
+    assert json.loads(told) == json.loads(again)
+    assert not json.loads(told)["provided"]
+    assert {"orders": []} == json.loads(funded.says("scaling", pool, "--orders", "-o", "json"))
+    for wrong in ("{", "[]"):
+        file.write_text(wrong)
+        assert 2 == funded.run("scaling", pool, "--set", str(file)).exit_code
+    assert 0 == funded.run("scaling", pool, "--set", "-", told=told).exit_code

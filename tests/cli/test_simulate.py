@@ -84,6 +84,22 @@ def test_what_if_a_tenant_had_more_weight(world: Path) -> None:
     assert before["delay_mean_s"] > after["delay_mean_s"]
 
 
+def test_a_pools_policy_can_be_tried_before_it_is_set(tmp_path: Path, world: Path) -> None:
+    """The file says what `bursar pools policy set` reads; the rest of it is of no matter."""
+    rules = tmp_path / "policy.yaml"
+    rules.write_text(
+        "version: 3\ntiers: {paid: {queue_max: 1, weight: 2}}\npolicy: {half_life: 5}\n"
+    )
+    plain = simulate(world, "--policy", "bursar", "--json")
+    told = simulate(world, "--policy", "bursar", "--json", "--rules", rules)
+
+    assert (0, 0) == (plain.exit_code, told.exit_code), told.output
+    rules.write_text("tiers: {gold: {weight: 2}}")
+    wrong = simulate(world, "--rules", rules)
+    assert 2 == wrong.exit_code
+    assert "no such word: gold" in wrong.output
+
+
 def test_a_recorded_load(tmp_path: Path, world: Path) -> None:
     trace = tmp_path / "jobs.csv"
     trace.write_text(TRACE)

@@ -75,3 +75,11 @@ def test_a_run_in_which_too_little_fails_is_not_valid(monkeypatch: pytest.Monkey
     assert 3 == told.exit_code
     assert "too few: crash: " in told.stdout
     assert "not valid: too little has failed" in told.stdout
+
+
+def test_several_processes_print_the_same_bytes() -> None:
+    """Broken or not, in the order of the seeds."""
+    one, two = (simulate_faults("--json", "--seeds", 25, "--jobs", jobs).stdout for jobs in (1, 2))
+
+    assert one == two
+    assert 25 == json.loads(two)["seeds"]

@@ -16,6 +16,7 @@ from bursar.core.pricing import (
     Rate,
     Terms,
     attempt_rate,
+    hit_ppm_of,
     price_of,
     rate_in,
 )
@@ -276,3 +277,38 @@ def test_an_attempt_pays_what_it_held_or_less(
 ) -> None:
     """The held version's rate, or the one in force at the start if that is cheaper (B1)."""
     assert want == attempt_rate(held, in_force)
+
+
+# Results that are shared
+
+
+def hits(name: str, ppm: int | None, effective_at: Instant = 0) -> PriceVersion:
+    """A version that says what a shared result costs, or does not."""
+    given = PriceVersionId(name)
+    return PriceVersion(id=given, effective_at=effective_at, rates=(), cache_hit_ppm=ppm)
+
+
+@pytest.mark.parametrize(
+    ("deployment", "own", "ppm"),
+    [
+        (book(), book(), 0),
+        (book(hits("d", None)), book(hits("o", None)), 0),
+        (book(hits("d", 7)), book(), 7),
+        (book(hits("d", 7)), book(hits("o", None)), 7),
+        (book(hits("d", 7)), book(hits("o", 0)), 0),
+        (book(hits("d", 7)), book(hits("o", 1_000_000)), 1_000_000),
+        (book(hits("d", 7)), book(hits("o", 9), hits("later", None, 5)), 7),
+        (book(hits("d", 7), hits("later", 8, 11)), book(), 7),
+    ],
+)
+def test_a_shared_result_costs_what_the_orgs_version_says_else_the_deployments(
+    deployment: PriceBook, own: PriceBook, ppm: int
+) -> None:
+    """Of the versions that are in force; nothing if neither says (S13)."""
+    assert ppm == hit_ppm_of(deployment, own, 10)
+
+
+@pytest.mark.parametrize("ppm", [-1, 1_000_001])
+def test_a_shared_result_costs_a_part_of_its_run(ppm: int) -> None:
+    with pytest.raises(ValueError, match="cache_hit_ppm"):
+        hits("v", ppm)

@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 
 import psycopg
 
+from bursar.core.dispatch.notes import Noted
 from bursar.core.dispatch.reports import Orders, Reading, Report
 from bursar.core.dispatch.state import Exit, Lease, Pool, name_of
 from bursar.core.ids import AccountId, GrantId, HoldId, JobId, UserId
@@ -215,6 +216,7 @@ class Driver:
         self.relay = Relay(connection, self.jobs, {world.pool: self.pool}, clock)
         self._connection = connection
         self._nodes = [one.id for one in world.nodes if only_node in (None, one.id)]
+        self._noted = 0
 
     def submit(self) -> None:
         """Ask for all jobs, and withdraw those that shall be."""
@@ -238,9 +240,14 @@ class Driver:
         epoch, now = self.pool.lead(LEADER)
         assert epoch is not None
         follower, _ = self.pool.follow(POLICY, now)
+        if not follower.told.begun:
+            follower.told.begin()
         decisions = carry_out(follower.cluster, now).decisions
+        follower.told.decided(decisions)
         if decisions:
-            written = self.pool.write(epoch, decisions)
+            noted = Noted(follower.told.taken(), self._noted)
+            written = self.pool.write(epoch, decisions, noted)
+            self._noted = written.noted
             follower.placed(written.placed)
             if written.denied:
                 self.pool.unfollow()

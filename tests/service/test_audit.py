@@ -11,7 +11,7 @@ from psycopg import errors
 from bursar.core.budgets.periods import Every
 from bursar.core.ids import AccountId, BudgetId, UserId
 from bursar.core.instant import DAY, SECOND
-from bursar.core.ledger.commands import AddAccount, AddUser, Command, SetBudget
+from bursar.core.ledger.commands import AddAccount, AddUser, Command, SetBudget, SetPrice
 from bursar.core.ledger.values import OrgPolicy, Policy, Target
 from bursar.core.pricing import PriceBook
 from bursar.core.refusal import Refusal
@@ -332,6 +332,23 @@ def test_events_that_an_earlier_version_wrote_are_sound(earlier: str) -> None:
         orgs = orgs_of(connection)
         [done] = rebuild(earlier, orgs)
         assert (list(orgs.items()), ()) == ([(done.org, done.events)], done.differences)
+
+
+def test_prices_that_an_earlier_version_wrote_are_sound(told: str) -> None:
+    """They say nothing of shared results; others, or none that can be read, are told."""
+    without = "= replace({0}::text, ',\"cache_hit_ppm\":null', '')::json"
+    with migrated(told, copy=True) as url, connected(url) as connection:
+        [org] = orgs_of(connection)
+        own = SetPrice(version=prices("own", h100=7), from_now=True)
+        Batch(connection, PriceBook(), {}).run([Ask(org, "own prices", own)])
+        sql = f"update events set body {without.format('body')} where kind = 'PriceSet'"
+        assert connection.execute(sql).rowcount == 1
+        sql = f"update orgs set prices {without.format('prices')}"
+        assert connection.execute(sql).rowcount == 1
+        assert () == rebuild_one(url, org).differences
+        for spoilt_book in ('{"versions":[]}', '{"versions":7}'):
+            connection.execute("update orgs set prices = %s", [spoilt_book])
+            assert ["orgs"] == [one.table for one in rebuild_one(url, org).differences]
 
 
 def test_books_are_made_of_events_that_an_earlier_version_wrote(earlier: str) -> None:

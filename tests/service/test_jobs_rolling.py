@@ -216,8 +216,10 @@ def job(**more: Any) -> Rolling:
         ({"open": LOW_MS}, 0),
         ({"open": LOW_MS - 2}, STEP_MS),
         ({"step_ms": 30_000}, 30_000),
-        ({"step_ms": 30_000, "open": 10_000}, 0),
-        ({"step_ms": 30_000, "open": 9_999}, 30_000),
+        ({"step_ms": 30_000, "open": 25_000}, 0),  # a stop, a report and a look before the end
+        ({"step_ms": 30_000, "open": 24_999}, 30_000),
+        ({"step_ms": 90_000, "open": 30_000}, 0),  # a third of it
+        ({"step_ms": 90_000, "open": 29_999}, 90_000),
         ({"used": LONGEST - 7}, 7),
         ({"used": LONGEST}, 0),
         ({"used": LONGEST + 9}, 0),

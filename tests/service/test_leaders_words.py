@@ -23,9 +23,9 @@ class Counting(PoolKeeper):
         super().__init__(keeper._kept, keeper._tell)
         self.leads = 0
 
-    def lead(self, who: str) -> tuple[int | None, int]:
+    def lead(self, who: str, *, anyway: bool = True) -> tuple[int | None, int]:
         self.leads += 1
-        return super().lead(who)
+        return super().lead(who, anyway=anyway)
 
 
 @pytest.mark.parametrize("another_led", [False, True], ids=["it leads", "another has led since"])

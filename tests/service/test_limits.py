@@ -13,6 +13,7 @@ from bursar.core.ledger.commands import AddUser
 from bursar.service.clock import GuardedClock
 from bursar.service.lanes import Busy, Limits, Unreachable
 from bursar.service.ledger import Ledger
+from bursar.service.readers import Readers
 from bursar.store.database import Patience, connected
 from bursar.store.embedded.cluster import free_port
 from bursar.store.reading import Connection, lock_orgs
@@ -36,6 +37,28 @@ def test_a_connection_has_limits_unless_it_needs_time(database_url: str) -> None
     with connected(database_url) as hurried, connected(database_url, None) as unhurried:
         assert ["10s", "30s", "1min"] == [asked_for(hurried, one) for one in settings]
         assert ["0", "0", "0"] == [asked_for(unhurried, one) for one in settings]
+
+
+def test_a_question_whose_connection_was_ended_for_standing_still_is_asked_again(
+    database_url: str,
+) -> None:
+    """The server ends it, as it does when a process was stopped; nobody has to know."""
+    asked = count(1)
+
+    def question(connection: Connection) -> str:
+        if next(asked) == 1:
+            connection.execute("set idle_in_transaction_session_timeout = 20")
+            with connection.transaction():
+                connection.execute("select 1")
+                time.sleep(0.2)
+                connection.execute("select 1")
+        return asked_for(connection, "idle_in_transaction_session_timeout")
+
+    readers = Readers(lambda: connected(database_url), threads=1)
+    try:
+        assert "1min" == readers.ask(question).result()
+    finally:
+        readers.close()
 
 
 @pytest.mark.slow

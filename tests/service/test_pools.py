@@ -12,6 +12,7 @@ import pytest
 
 from bursar.core.dispatch import pool as rules
 from bursar.core.dispatch import state as core
+from bursar.core.dispatch.notes import Noted
 from bursar.core.dispatch.pool import Written
 from bursar.core.dispatch.reports import Report
 from bursar.core.dispatch.state import TERM, Exit, JobKey, Work
@@ -253,6 +254,29 @@ def test_what_has_happened_is_told_to_whoever_waits_for_it(
         keeper.receive([letter(keeper, "job", Withdraw(), 2)])
         keeper.expire()
         assert [] == ears.heard
+
+
+def test_what_others_have_ordered_is_told_to_whoever_waits_here(
+    database_url: str, connection: Connection, pool: str
+) -> None:
+    """A node that waits at a process which does not lead need not wait for its next report: that
+    process calls it as soon as it has caught up, once for each lease and for each stop."""
+    ears, node = Ears(), Node1()
+    with kept_at(database_url, pool) as leader, connected(database_url) as own:
+        begin(leader, node)
+        other = at_once(own, Kept(pool, ears, Clock()))
+        other.catch_up()
+        ears.nodes.clear()
+        placed(leader)
+        other.catch_up()
+        assert {N1} == ears.nodes
+        ears.nodes.clear()
+        leader.report(node.told(ran(0))).result()
+        other.catch_up()
+        assert set() == ears.nodes, "that it has begun is no news to it"
+        leader.receive([letter(leader, "job", Withdraw(), 2)])
+        other.catch_up()
+        assert {N1} == ears.nodes
 
 
 def test_run_time_that_is_told_after_the_end_is_kept(
@@ -506,10 +530,12 @@ class Stopped(PoolKeeper):
         finally:
             self.may_write.set()
 
-    def write(self, epoch: int, decisions: Sequence[Decision]) -> Written:
+    def write(
+        self, epoch: int, decisions: Sequence[Decision], noted: Noted | None = None
+    ) -> Written:
         self.decided.set()
         self.may_write.wait()
-        written = super().write(epoch, decisions)
+        written = super().write(epoch, decisions, noted)
         if not self.written.done():
             self.written.set_result(written)
         return written
@@ -612,11 +638,13 @@ class Refusing(PoolKeeper):
         self.__dict__.update(keeper.__dict__)
         self.refused = 0
 
-    def write(self, epoch: int, decisions: Sequence[Decision]) -> Written:
+    def write(
+        self, epoch: int, decisions: Sequence[Decision], noted: Noted | None = None
+    ) -> Written:
         if not self.refused:
             self.refused += 1
             raise Busy("others are in the way")
-        return super().write(epoch, decisions)
+        return super().write(epoch, decisions, noted)
 
 
 @pytest.mark.slow

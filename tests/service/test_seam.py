@@ -19,7 +19,7 @@ from bursar.core.dispatch.reports import Orders, Reading
 from bursar.core.dispatch.state import Exit, Lease
 from bursar.core.ids import HoldId, JobId, UserId
 from bursar.core.instant import DAY, SECOND
-from bursar.core.ledger.commands import AddUser, SetPolicy
+from bursar.core.ledger.commands import AddUser, EndHold, SetPolicy
 from bursar.core.ledger.values import OrgPolicy
 from bursar.core.messages import Withdraw
 from bursar.core.refusal import Code, Refusal
@@ -428,8 +428,14 @@ def test_usage_told_after_the_hold_has_ended_is_charged_all_the_same(
     stage.is_sound()
 
 
-def test_a_job_that_waits_longer_than_its_hold_is_dropped(connection: Connection) -> None:
-    """Without credits it has no right to start (D8, IS9)."""
+@pytest.mark.parametrize("swept", [False, True])
+def test_a_job_that_waits_longer_than_its_hold_is_dropped(
+    connection: Connection, swept: bool
+) -> None:
+    """Without credits it has no right to start (D8, IS9).
+
+    If its hold was ended before, the ledger has nothing left to do; the step is told all the same.
+    """
     stage = Stage(connection, Plan(hold_for=30 * SECOND))
     stage.relay.round()
     stage.later(30)
@@ -439,8 +445,16 @@ def test_a_job_that_waits_longer_than_its_hold_is_dropped(connection: Connection
     stage.driver.schedule()
     assert 1 == stage.pool.expire()
     assert [] == stage.pool.look(lambda pool: list(pool.live))
+    if swept:
+        end = Ask(stage.world.org, "sweep", EndHold(hold=HoldId("job")))
+        [ended] = ledger(connection, stage.clock)([end])
+        assert isinstance(ended, Answer)
+        assert isinstance(ended.outcome, tuple)
     stage.relay.round()
     assert ("over", "limit") == stage.state()
+    told = "select body ->> 'why' from events where org_id = %s and kind = 'JobStepped'"
+    steps = [why for (why,) in connection.execute(told, [stage.world.org])]
+    assert ["submitted", "hold_ended"] == sorted(steps, reverse=True)
     stage.is_sound()
 
 

@@ -15,7 +15,7 @@ from tests.service.test_audit import story
 
 OF_JOBS: Final = (
     *("jobs", "job_steps", "org_outbox", "org_inbox", "pools", "pool_changes", "nodes", "queue"),
-    *("leases", "lease_parts", "lease_slots", "pool_outbox", "logs"),
+    *("leases", "lease_parts", "lease_slots", "pool_outbox", "logs", "pool_events"),
 )
 
 

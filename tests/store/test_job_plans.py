@@ -2,11 +2,10 @@
 
 import pytest
 
+from bursar.store import arrays, routing
 from bursar.store.jobs import (
     GLANCE,
-    RESULT,
     ROLLING,
-    SHOWN,
     STEP,
     STEPS,
     TOP_UP,
@@ -14,21 +13,34 @@ from bursar.store.jobs import (
 from bursar.store.reading import Connection
 from tests.store.test_plans import check_scan, plan_of, scans
 
-Indexes = dict[str, tuple[str, tuple[str, ...]]]
+Indexes = dict[str, tuple[str, ...]]
 
 JOB = ("org_id", "job_id")
-JOBS: Indexes = {"jobs": ("jobs_pkey", JOB)}
-HOLDS: Indexes = {"holds": ("holds_pkey", ("org_id", "hold_id"))}
-ROLLS: Indexes = {"jobs": ("jobs_rolling", JOB)}
-# For each statement: which index reads which table, and by which columns.
+JOBS: Indexes = {"jobs_pkey": JOB}
+HOLDS: Indexes = {"holds_pkey": ("org_id", "hold_id")}
+LOTS: Indexes = {"holds_lots": ("org_id", "lot_of")}
+ROLLS: Indexes = {"jobs_rolling": JOB}
+ARRAYS: Indexes = {"arrays_pkey": JOB}
+ELEMENTS: Indexes = {"jobs_of_array": ("org_id", "array_id")}
+ALIVE: Indexes = {"jobs_alive": ("org_id", "submitted_at", "job_id")}
+ROUTES: Indexes = {"job_routes_pkey": JOB}
+# For each statement: which indexes are read, each once, and by which columns.
 PLANS: dict[str, tuple[str, Indexes]] = {
-    "a job as it is shown": (SHOWN, JOBS | HOLDS),
-    "as much as changes": (GLANCE, JOBS | HOLDS),
-    "what it has left": (RESULT, JOBS),
-    "its steps": (STEPS, {"job_steps": ("job_steps_pkey", (*JOB, "n"))}),
+    "as much as changes": (GLANCE, JOBS | HOLDS | LOTS),
+    "its steps": (STEPS, {"job_steps_pkey": (*JOB, "n")}),
     "a step more": (STEP, JOBS),
     "a hold that has grown": (TOP_UP, JOBS),
     "holds that are to grow": (ROLLING, ROLLS | HOLDS),
+    "arrays of an org to go on with": (arrays.DUE_OF, {"arrays_due": ("org_id",)} | JOBS | LOTS),
+    "arrays to go on with": (arrays.DUE, {"arrays_due": ("org_id",)} | JOBS | LOTS),
+    "elements that begin": (arrays.BEGUN, ARRAYS),
+    "elements that are over": (arrays.ELEMENT_OVER, ARRAYS),
+    "how arrays stand": (arrays.STANDING, ARRAYS | ELEMENTS),
+    "where it was sent": (routing.ROUTES, ROUTES),
+    "that it has arrived": (routing.ARRIVE, {"job_routes_pkey": (*JOB, "n")}),
+    "that it is in another pool": (routing.MOVE, JOBS),
+    "what its pool was told first": (routing.LAST_ENQUEUE, {"org_outbox_pkey": JOB}),
+    "jobs that may be moved": (routing.MOVABLE, ALIVE | ROUTES),
 }
 
 
@@ -38,6 +50,6 @@ def test_a_table_is_read_by_its_index(tables: Connection, name: str) -> None:
     sql, wanted = PLANS[name]
     found = list(scans(plan_of(tables, sql)))
 
-    assert sorted(wanted) == sorted(scan["Relation Name"] for scan in found)
+    assert sorted(wanted) == sorted(scan["Index Name"] for scan in found)
     for scan in found:
-        check_scan(scan, *wanted[scan["Relation Name"]])
+        check_scan(scan, scan["Index Name"], wanted[scan["Index Name"]])

@@ -7,6 +7,7 @@ import pytest
 
 from bursar.store.jobs import GO_ON, JOBS, TELL_POOL, WITHDRAWN
 from bursar.store.outbox import ACK_ORG, FROM_ORG, FROM_ORGS, FROM_POOL
+from bursar.store.pools.events import EVENTS, OLD, STREAM, WINDOW
 from bursar.store.pools.loading import CHANGES, EVERYTHING, LOCK_POOL, SLOTS_OF
 from bursar.store.pools.rows import BY_KEY, TABLES, UPDATES
 from bursar.store.pools.saving import ACKNOWLEDGE, FREE_SLOTS, MOVE_ON, TIDY_UP
@@ -47,6 +48,13 @@ PLANS: dict[str, tuple[str, Indexes]] = {
         )
         for table in TABLES
     },
+    "events of a pool": (EVENTS, {"pool_events": ("pool_events_pkey", ("pool_id", "n"))}),
+    "where a window of events begins": (
+        WINDOW,
+        {"pool_events": ("pool_events_windows", ("pool_id", "n"))},
+    ),
+    "the last window that is old": (OLD, {"pool_events": ("pool_events_windows", ("pool_id",))}),
+    "where a stream ends": (STREAM, {"pools": ("pools_pkey", ("pool_id",))}),
     "all nodes": (EVERYTHING["nodes"], {"nodes": ("nodes_pkey", ("pool_id",))}),
     "all jobs that are not over": (
         EVERYTHING["queue"],

@@ -10,6 +10,7 @@ from bursar.service.pools.logs import Part, keep_log
 from bursar.store.reading import Connection
 from tests.databases import connected, migrated
 from tests.service.seam_driver import Clock, Driver, Plan, Try, World
+from tests.store.ordering import ordering
 
 
 def _leases(**changes: int) -> str:
@@ -85,8 +86,59 @@ FORBIDDEN = {
         "update nodes set mark = '{1,2}'",
         "nodes_compare_three_clocks",
     ),
+    "a slice without a number": (
+        "insert into pool_slices values ('pool', 'org', 'q', 0, '{}')",
+        "pool_slices_count",
+    ),
+    "a policy without a number": (
+        "insert into pool_policies values ('pool', 0, '{}')",
+        "pool_policies_count",
+    ),
+    "less than nothing used": (
+        "insert into pool_usage values ('pool', 'd', '[]', -1, 0)",
+        "pool_usage_counts",
+    ),
+    "a slice known before it was written": (
+        "insert into quota_slices values ('org', 'q', 'pool', 1, 2, 1, '{}', '[]')",
+        "quota_slices_count",
+    ),
     "a clock before 1970": ("update pools set now = -1", "pools_count"),
     "a log that goes back": ("update logs set size = -1", "logs_go_on"),
+    "an order in an unknown state": (
+        "update pool_orders set state = 'x'",
+        "pool_orders_state_known",
+    ),
+    "a node that leaves for no reason": (
+        "update pool_orders set state = 'removing'",
+        "pool_orders_leave_for_a_reason",
+    ),
+    "a node that leaves for an unknown reason": (
+        "update pool_orders set state = 'removing', leaves = 'x'",
+        "pool_orders_leave_for_a_reason",
+    ),
+    "a node that has gone at no time": (
+        "update pool_orders set state = 'gone', leaves = 'late'",
+        "pool_orders_go_once",
+    ),
+    "a node that costs less than nothing": (
+        "update pool_orders set price_micros = -1",
+        "pool_orders_cost_something",
+    ),
+    "an order that is given up before it is due": (
+        "update pool_orders set give_up_at = ready_by - 1",
+        "pool_orders_in_time",
+    ),
+    "an order that is due before it is made": (
+        "update pool_orders set ready_by = ordered_at - 1",
+        "pool_orders_in_time",
+    ),
+    "a node that was ordered twice": (
+        'insert into pool_orders select (json_populate_record(o, \'{"order_id": "2"}\')).*'
+        " from pool_orders o",
+        "pool_orders_one_node",
+    ),
+    "an order twice": ("insert into pool_orders select * from pool_orders", "pool_orders_pkey"),
+    "more than all of it done": ("update progress set ppm = 1000001", "progress_is_a_part"),
     "a message without a number": ("update pool_outbox set n = 0", "pool_outbox_numbers_count"),
     "a message twice": ("insert into pool_outbox select * from pool_outbox", "pool_outbox_pkey"),
     "acknowledged before it was written": (
@@ -116,7 +168,40 @@ FORBIDDEN = {
         "update jobs set end_class = 'x' where ended_at is not null",
         "jobs_class_known",
     ),
-    "a job that has sent nothing": ("update jobs set sent = 0", "jobs_count_messages"),
+    "a job that has sent nothing": (
+        "update jobs set sent = 0",
+        "jobs_are_sent_unless_they_followed",
+    ),
+    "a job that has sent less than nothing": (
+        "update jobs set sent = -1, source = job_id",
+        "jobs_count_messages",
+    ),
+    "an array that sends": ("update jobs set elements = 2", "jobs_arrays_send_nothing"),
+    "an element without a place": (
+        "update jobs set array_id = 'a'",
+        "jobs_elements_have_a_place",
+    ),
+    "an array that is an element": (
+        "update jobs set elements = 2, sent = 0, received = 0, array_id = 'a', place = 0",
+        "jobs_are_arrays_or_elements",
+    ),
+    "a job that follows and is sent": ("update jobs set follows = true", "jobs_that_follow_wait"),
+    "a job that leads and shares nothing": (
+        "update jobs set leads = true",
+        "jobs_that_lead_share",
+    ),
+    "a result for more than its run": (
+        "update jobs set hit_ppm = 1000001",
+        "jobs_pay_a_part_for_results",
+    ),
+    "a job that has run for another's result": (
+        "update jobs set cached_from = 'a', attempt = 1",
+        "jobs_with_anothers_result_have_not_run",
+    ),
+    "a pool that has forgotten more than it noted": (
+        "update pools set trimmed = noted + 1",
+        "pools_note",
+    ),
     "a negative attempt": ("update jobs set attempt = -1", "jobs_count_attempts"),
     "a negative bound of a job": ("update jobs set max_cost = -1", "jobs_bounds_are_amounts"),
     "less than no steps": ("update jobs set steps = -1", "jobs_count_steps"),
@@ -139,6 +224,7 @@ def played(database_url: str) -> Iterator[Connection]:
             driver.turn()
             clock.now += 2_000_000
         keep_log(connection, "pool", "n1", Part(1, 0, 2, "hi"))
+        ordering(connection, "pool")
         yield connection
 
 
@@ -160,8 +246,9 @@ def test_each_rule_of_these_tables_is_tried(played: Connection) -> None:
     """
     tables = [
         *("pools", "pool_changes", "nodes", "queue", "leases", "lease_parts", "lease_slots"),
-        *("pool_outbox", "logs"),
+        *("pool_outbox", "logs", "pool_orders", "pool_scaling", "progress"),
         *("jobs", "job_steps", "org_outbox", "org_inbox"),
+        *("pool_slices", "pool_policies", "pool_usage", "quota_slices"),
     ]
     found = {name for (name,) in played.execute(sql, [tables])}
 

@@ -201,6 +201,6 @@ _ANY: Final = {"text": "'x'", "json": "'{}'", "boolean": "false", "bytea": "''"}
 def _value(column: str, kind: str, key: list[str]) -> str:
     if column == "org_id":
         return "'org' || o"
-    if column in key or column in ("external_ref", "target_account"):
+    if column in key or column in ("external_ref", "target_account", "place"):
         return "'x' || n" if kind == "text" else "n"
     return _ANY.get(kind, "1")

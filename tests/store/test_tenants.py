@@ -6,9 +6,12 @@ from contextlib import contextmanager
 import pytest
 from psycopg import errors
 
+from bursar.core.dispatch.state import InForce, Work
 from bursar.core.ids import AccountId, UserId
 from bursar.core.ledger.commands import AddAccount, AddUser
 from bursar.core.pricing import PriceBook
+from bursar.core.scheduling.policy import Policy
+from bursar.core.slices import Slice
 from bursar.service.batch import Ask, Batch
 from bursar.service.founding import begin_books
 from bursar.service.keys import DEPLOYMENT
@@ -17,19 +20,25 @@ from bursar.store.pools.loading import lock_pool
 from bursar.store.reading import Connection, lock_orgs
 from tests.databases import new_org
 from tests.service.seam_driver import Clock, Driver, Plan, Try, World
+from tests.store.ordering import ordering
 
 FOR_EVER = ("events", "postings", "requests", "forfeits", "snapshots", "org_inbox", "job_steps")
 CHANGING = (
     *("orgs", "accounts", "users", "settings", "grants", "lanes", "totals", "holds", "draws"),
     *("charges", "debts", "recurrences", "budgets", "tallies", "claims", "burn"),
-    *("sweeps", "spending", "standings", "jobs", "org_outbox"),
+    *("sweeps", "spending", "standings", "jobs", "arrays", "job_routes", "org_outbox"),
+    "quota_slices",
     *("looks", "episodes", "cursors", "deliveries", "rates"),
 )
 KEPT_IN_A_POOL = (
-    *("pools", "nodes", "queue", "leases", "lease_parts", "lease_slots", "pool_outbox"),
+    *("pools", "queue", "leases", "lease_parts", "lease_slots", "pool_outbox"),
+    *("pool_orders", "pool_scaling", "progress"),
+    *("pool_slices", "pool_policies", "pool_usage"),
 )
+NOTED_IN_A_POOL = ("pool_events",)
 FOR_A_WHILE = ("pool_changes", "logs")  # what everybody has caught up with, what nobody reads now
-OF_A_POOL = (*KEPT_IN_A_POOL, *FOR_A_WHILE)
+COME_AND_GO = ("nodes",)
+OF_A_POOL = (*KEPT_IN_A_POOL, *COME_AND_GO, *NOTED_IN_A_POOL, *FOR_A_WHILE)
 
 
 @contextmanager
@@ -184,7 +193,15 @@ def filled(connection: Connection) -> World:
         driver.turn()
         clock.now += 2_000_000
     keep_log(connection, world.pool, "n1", Part(1, 0, 2, "hi"))
+    ordering(connection, world.pool)
+    driver.pool.change(_told)
     return world
+
+
+def _told(work: Work) -> None:
+    """The pool has a policy, and a slice of a quota."""
+    work.adopt(InForce(n=1, policy=Policy()))
+    work.quotas.allot(Slice(org="else", quota="q", n=1))
 
 
 def test_another_pools_rows_do_not_exist(connection: Connection) -> None:
@@ -219,6 +236,14 @@ def test_nothing_of_a_pool_is_ever_deleted(connection: Connection, table: str) -
     with at_work_in(connection, filled(connection).pool):
         refused(connection, f"delete from {table}")
         refused(connection, f"truncate {table}")
+
+
+@pytest.mark.parametrize("table", NOTED_IN_A_POOL)
+def test_what_was_noted_stays_as_it_is(connection: Connection, table: str) -> None:
+    """Events are added, and that is all (D9, O1)."""
+    with at_work_in(connection, filled(connection).pool):
+        for sql in (f"delete from {table}", f"truncate {table}", f"update {table} set n = n"):
+            refused(connection, sql)
 
 
 @pytest.mark.parametrize("table", FOR_A_WHILE)

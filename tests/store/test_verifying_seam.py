@@ -16,6 +16,94 @@ from tests.service.seam_driver import Clock, Driver, Plan, Try, World
 
 # Something done by hand, and the first words of the check that must tell.
 SPOILING = {
+    "a slice that nobody has written": (
+        "insert into pool_slices (pool_id, org_id, quota_id, n, body)"
+        " values ('pool', 'org', 'q', 1, '{}')",
+        "a pool knows no slice of a quota",
+    ),
+    "a slice that was forgotten": (
+        "with s as (insert into quota_slices (org_id, quota_id, pool_id, n, known, number, body,"
+        " bounds) values ('org', 'q', 'pool', 3, 3, 1, '{}', '[]'))"
+        " insert into pool_slices (pool_id, org_id, quota_id, n, body)"
+        " values ('pool', 'org', 'q', 2, '{}')",
+        "a pool knows no slice of a quota",
+    ),
+    "a slice that is another": (
+        "with s as (insert into quota_slices (org_id, quota_id, pool_id, n, known, number, body,"
+        " bounds) values ('org', 'q', 'pool', 3, 3, 1, '{}', '[]'))"
+        " insert into pool_slices (pool_id, org_id, quota_id, n, body)"
+        " values ('pool', 'org', 'q', 3, '[]')",
+        "a pool knows no slice of a quota",
+    ),
+    "more given than there is": (
+        "insert into quota_slices (org_id, quota_id, pool_id, n, known, number, body, bounds)"
+        " select 'org', 'q', pool, 1, 0, 1,"
+        """ '{"granted": [["gpus", 3]], "limits": [["gpus", 5]]}', '[]'"""
+        " from unnest(array['east', 'west']) as pool",
+        "pools were not given more of a quota",
+    ),
+    "a job sent elsewhere": (
+        "update org_outbox set pool_id = 'elsewhere' where job_id = 'waits'",
+        "a job is in the pool that it was last sent to",
+    ),
+    "a job sent to its pool twice": (
+        "insert into org_outbox (org_id, job_id, n, pool_id, body, written_at)"
+        " select org_id, job_id, n + 1, pool_id, body, written_at from org_outbox"
+        " where job_id = 'waits'",
+        "a job is in the pool that it was last sent to",
+    ),
+    "a route that leads elsewhere": (
+        "insert into job_routes (org_id, job_id, n, pool_id, at, arrived_at, told)"
+        " select org_id, job_id, 1, 'elsewhere', 1, 1, '' from jobs where job_id = 'waits'",
+        "a job that the router sends",
+    ),
+    "routes with a gap": (
+        "insert into job_routes (org_id, job_id, n, pool_id, at, arrived_at, told)"
+        " select org_id, job_id, 2, pool_id, 1, 1, '' from jobs where job_id = 'waits'",
+        "a job that the router sends",
+    ),
+    "a route that never arrived, with one behind it": (
+        "insert into job_routes (org_id, job_id, n, pool_id, at, arrived_at, told)"
+        " select j.org_id, j.job_id, n, case n when 1 then j.pool_id else n::text end, 1,"
+        " case n when 1 then 1 end, '' from jobs j cross join generate_series(1, 3) as n"
+        " where j.job_id = 'waits'",
+        "a job that the router sends",
+    ),
+    "a route of no job": (
+        "insert into job_routes (org_id, job_id, n, pool_id, at, arrived_at, told)"
+        " values ('org', 'none', 1, 'pool', 1, 1, '')",
+        "a job that the router sends",
+    ),
+    "an array's hold that has too little": (
+        """update holds set lots = '{"count": 2, "at_once": 1, "amount": 7, "taken": 0}'"""
+        " where hold_id = 'waits'",
+        "what an array's hold has left",
+    ),
+    "a lot of nothing": (
+        "update holds set lot_of = 'done' where hold_id = 'waits'",
+        "the lots that were taken out",
+    ),
+    "an array that nobody counts": (
+        "update jobs set elements = 1, sent = 0, received = 0 where job_id = 'waits'",
+        "an array counts its elements",
+    ),
+    "a result that nobody has left": (
+        "update jobs set cached_from = 'waits' where job_id = 'done'",
+        "another's result",
+    ),
+    "a job that has run and was told to nobody": (
+        "update jobs set sent = 0 where job_id = 'done'",
+        "a job that no pool was told of",
+    ),
+    "a job that was let go and that nobody has withdrawn": (
+        "update jobs set sent = 0, received = 0, withdrawn = false where job_id = 'gone'",
+        "a job that no pool was told of",
+    ),
+    "a job that follows nobody": (
+        "update jobs set follows = true, alike = 'x', submitted_at = submitted_at - 7200000000"
+        " where job_id = 'waits'",
+        "nobody follows nobody",
+    ),
     "a job its pool never got": ("delete from queue where job_id = 'waits'", "a job that is not"),
     "a job over in its pool alone": (
         "update queue set state = 'expired' where job_id = 'waits'",

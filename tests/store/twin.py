@@ -74,7 +74,8 @@ class Twin:
         """Let a process catch up; False if it is too far behind."""
         with self.connection.transaction():
             enter_pool(self.connection, self.name)
-            return loading.catch_up(self.connection, self.name, stale, self.memory.version)
+            found = loading.catch_up(self.connection, self.name, stale, self.memory.version)
+            return found is not None
 
     def bring_all(self, memory: Memory, pool: Pool) -> None:
         """Bring in everything that another pool knows, over or not."""

@@ -13,11 +13,13 @@ from typing import Final
 
 from bursar.agent.local.files import loaded
 from bursar.agent.talking import Refused, Unheard
+from bursar.failpoints import reached
 from bursar.wire.agents import LOG_MAX, LogAsk
 
 EVERY_S: Final = 2.0
 SLOWEST_S: Final = 60.0
 PARTS_MAX: Final = 16  # of one log at a time: others want to be seen as well
+_OWN: Final = ("work", "tmp", "out")  # the folders of a process
 ENDED_MAX: Final = 100  # folders that wait for their logs to be sent
 
 _log = logging.getLogger("bursar.agent")
@@ -78,6 +80,7 @@ class Logs:
                 _log.warning("the log of %s is not taken: %s", fence, error)
                 self._refused.add(fence)
                 return
+            reached("agent.log_sent")
             self._progress[fence] = progress
             if data and self._offsets[fence] <= offset:
                 self._refused.add(fence)  # it has all that it wants
@@ -86,6 +89,8 @@ class Logs:
         """Remove what has ended and whose log is sent, and the oldest if there are too many."""
         folders = _folders(self._ended)
         for folder in folders:
+            for own in _OWN:  # nobody reads them any more, and they may be large
+                shutil.rmtree(folder / own, ignore_errors=True)
             fence, log = int(folder.name), folder / "log"
             size = log.stat().st_size if log.exists() else 0
             sent = fence in self._refused or self._offsets.get(fence, 0) >= size

@@ -22,6 +22,7 @@ from bursar.core.dispatch.reports import Orders, Report
 from bursar.core.instant import MILLISECOND, SECOND
 from bursar.core.scheduling.machines import NodeId
 from bursar.core.value import altered
+from bursar.failpoints import reached
 
 LOOK_EVERY_S: Final = 0.2
 IN_FLIGHT_MAX: Final = 8
@@ -111,6 +112,7 @@ class Running:
         """In a thread of its own: it may take long, or for ever."""
         wait_ms = self._every // MILLISECOND if sent.waits else 0
         try:
+            reached("agent.before_report")
             answer: _Answer = self._transport.exchange(told, wait_ms)
         except Unheard as error:
             answer = error
@@ -156,12 +158,14 @@ class Running:
 
     def _follow(self, orders: Orders) -> None:
         """Do what an answer asks for; what cannot be done is asked for again."""
+        reached("agent.answered")
         now = running_time()
         for action in hear(self._agent, orders, self._backend.table(), now):
             _log.debug("%s", action)
             try:
                 if isinstance(action, Remember):
                     self._disk.remember(action.fence)
+                    reached("agent.remembered")
                 else:
                     act(self._backend, action)
             except OSError:

@@ -1,12 +1,23 @@
 """How an agent talks to its pool: its reports and their answers, its registration, its logs."""
 
-from typing import Final, Protocol
+from collections.abc import Sequence
+from typing import Final, NamedTuple, Protocol
 from urllib.parse import quote
 
 from bursar.client import Client, Problem
 from bursar.core.dispatch.reports import Orders, Report
 from bursar.core.scheduling.machines import NodeId
-from bursar.wire.agents import LogAsk, LogTold, NodeAsk, ReportAsk, orders_of, written
+from bursar.wire.agents import (
+    JobName,
+    LogAsk,
+    LogTold,
+    NodeAsk,
+    OverAsk,
+    OverTold,
+    ReportAsk,
+    orders_of,
+    written,
+)
 from bursar.wire.strict import parsed
 
 ANSWER_S: Final = 5.0  # beyond what the pool was asked to wait
@@ -14,6 +25,13 @@ ANSWER_S: Final = 5.0  # beyond what the pool was asked to wait
 
 class Unheard(Exception):
     """Nobody answered, or not as it must be; whether the report was heard is not known."""
+
+
+class Owner(NamedTuple):
+    """Whose something is: a job, and its org."""
+
+    org: str
+    job: str
 
 
 class Refused(Exception):
@@ -68,3 +86,16 @@ class Http:
             raise Unheard(str(error)) from error
         except ValueError as error:
             raise Unheard(str(error)) from error
+
+    def over_for_s(self, owners: Sequence[Owner]) -> dict[Owner, float]:
+        """Which jobs are over, of those that this node has had, and for how many seconds.
+
+        Raises `Unheard`.
+        """
+        asked = OverAsk(jobs=[JobName(org=one.org, job=one.job) for one in owners])
+        try:
+            answer = self._client.post(f"{self._path}/over", written(asked))
+            told = OverTold.model_validate(parsed(answer.text.encode()))
+        except (Problem, ValueError) as error:
+            raise Unheard(str(error)) from error
+        return {Owner(one.org, one.job): one.over_ms / 1_000 for one in told.jobs}

@@ -29,8 +29,11 @@ from bursar.api.routes import (
     jobs,
     logs,
     looking,
+    noted,
+    policies,
     pools,
     quotas,
+    scaling,
     statements,
     webhooks,
 )
@@ -83,7 +86,10 @@ def make_app(service: Service) -> FastAPI:
         founding,
         statements,
         quotas,
+        policies,
         webhooks,
+        scaling,
+        noted,
     ):
         app.router.routes.extend(part.router.routes)
     _add_open_routes(app)

@@ -8,9 +8,9 @@ from typing import Final, TypeVar
 from fastapi import Request
 
 from bursar.api.failing import Failed
-from bursar.core.instant import Instant
+from bursar.core.instant import SECOND, Instant
 from bursar.service.keys import DEPLOYMENT
-from bursar.service.rates import Allowed, LocalRate, Rate, Rates, take
+from bursar.service.rates import Allowed, LocalRate, Minutely, Rate, Rates, take
 from bursar.service.readers import Readers
 
 OF_A_KEY: Final = 500  # calls per second, unless the key says otherwise
@@ -20,6 +20,8 @@ OF_AN_ADDRESS: Final = Rate(per_s=10, burst=100)  # calls without a valid key
 BURST_S: Final = 2  # of a rate that may come at once
 TURNS: Final = 2  # keys that are looked up at once for addresses that have no guess left
 TURN_S: Final = 1.0  # for so long such a key waits for its turn
+
+SUBMITS: Final = "submits"  # what an org's submissions are counted by; no key has this name
 
 T = TypeVar("T")
 
@@ -52,6 +54,16 @@ class Limits:
             shared = await self._rates.allow(org, "", _rate(OF_AN_ORG), calls)
             if not shared.yes:
                 raise _too_many(shared)
+
+    async def submit(self, org: str, per_minute: int, jobs: int) -> int:
+        """Let an org submit jobs: how many microseconds it must wait, 0 if it need not (S8).
+
+        A minute's jobs may come at once. More than that are let in when nothing else has come for a
+        minute, and count as a minute's.
+        """
+        rate = Minutely(per_s=per_minute // 60, burst=per_minute)
+        allowed = await self._rates.allow(org, SUBMITS, rate, min(jobs, per_minute))
+        return 0 if allowed.yes else allowed.wait_s * SECOND
 
     def count_guess(self, request: Request) -> None:
         """End the call if too many came from its address that showed no key that is known.

@@ -11,6 +11,7 @@ from typing import Final
 
 import uvicorn
 
+from bursar.api.admitting import Door
 from bursar.api.app import make_app
 from bursar.api.connections import SILENT, Bounds, Connection
 from bursar.api.serving import Service
@@ -18,9 +19,13 @@ from bursar.service.clock import GuardedClock
 from bursar.service.database import Database
 from bursar.service.founding import begin_books, check_secret, finish_orgs, first_key
 from bursar.service.jobs import through
+from bursar.service.jobs.followers import Following
 from bursar.service.jobs.rolling import RollingHolds
+from bursar.service.jobs.routing import Mover, Router
 from bursar.service.keys import DEPLOYMENT
 from bursar.service.outbound import Outbound
+from bursar.service.pools.provisioning import Provisioner
+from bursar.service.pools.scaling import scaling_pools
 from bursar.service.pools.serving import serving_pools
 from bursar.service.readers import Readers
 from bursar.service.running import serving, telling
@@ -56,11 +61,14 @@ def address_of(listening: socket.socket) -> str:
 
 @contextmanager
 def service_of(
-    database: Database, folder: Path, outbound: Outbound | None = None
+    database: Database,
+    folder: Path,
+    outbound: Outbound | None = None,
+    provisioner: Provisioner | None = None,
 ) -> Iterator[tuple[Service, str]]:
     """A service on a database, and the operators' first key; secrets are kept in a folder.
 
-    Webhooks are called by way of `outbound`.
+    Webhooks are called by way of `outbound`, nodes ordered of the `provisioner`.
     """
     secret, clock, outbound = secret_of(folder), GuardedClock(), outbound or Outbound()
     with database.connect() as connection:
@@ -72,14 +80,22 @@ def service_of(
         with (
             telling(database, ledger, clock, secret, payload_of, outbound),
             RollingHolds(database.connect, through(ledger), clock=clock),
+            Following(database.connect, through(ledger), clock=clock),
         ):
             readers, doorkeepers = Readers(database.connect), Readers(database.connect, threads=2)
             try:
                 key = kept(folder / FIRST_KEY, first_key(ledger, secret))
                 with serving_pools(database, ledger, clock) as pools:
                     service = Service(ledger, readers, doorkeepers, secret, outbound=outbound)
+                    router = Router(pools)
                     service.pools = pools
-                    yield service, key
+                    service.door = Door(service.limits, readers, service.directory, pools, router)
+                    service.provided = provisioner is not None
+                    with (
+                        Mover(database.connect, pools, router, clock=clock),
+                        scaling_pools(pools, database.connect, provisioner),
+                    ):
+                        yield service, key
             finally:
                 readers.close()
                 doorkeepers.close()

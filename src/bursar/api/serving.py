@@ -8,6 +8,7 @@ from typing import Final, TypeVar
 
 from fastapi import Request
 
+from bursar.api.admitting import Door
 from bursar.api.arriving import Arrivals
 from bursar.api.failing import Failed, Refused
 from bursar.api.keyring import Keyring, Known
@@ -77,6 +78,8 @@ class Service:
     directory: Directory = field(default_factory=Directory)
     outbound: Outbound = field(default_factory=Outbound)
     pools: Pools | None = None  # those that this process serves
+    provided: bool = False  # whether somebody provides nodes for them
+    door: Door | None = None  # by which jobs come in to them
     limits: Limits = field(init=False)
     keys: Keyring = field(init=False)
     arrivals: Arrivals = field(default_factory=Arrivals)

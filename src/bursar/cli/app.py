@@ -2,6 +2,7 @@
 `bursar --help` must not pay for all of them."""
 
 from enum import StrEnum
+from os import cpu_count
 from pathlib import Path
 from typing import Annotated
 
@@ -23,6 +24,9 @@ bench = typer.Typer(help="Measure Bursar on this machine.", no_args_is_help=True
 app.add_typer(bench, name="bench")
 ledger = typer.Typer(help="Look at whole ledgers.", no_args_is_help=True)
 app.add_typer(ledger, name="ledger")
+
+audit = typer.Typer(help="Look at the audit streams of pools.", no_args_is_help=True)
+app.add_typer(audit, name="audit")
 
 State = Annotated[
     Path | None,
@@ -133,6 +137,14 @@ def simulate(
         list[str] | None,
         typer.Option("--weight", help="What if: another weight, such as paid/acme=2."),
     ] = None,
+    rules: Annotated[
+        Path | None,
+        typer.Option(
+            "--rules",
+            help="A pool's policy instead of the world's, as `bursar pools policy` shows and sets.",
+            dir_okay=False,
+        ),
+    ] = None,
     html: Annotated[
         Path | None, typer.Option("--html", help="Write a page with pictures.", dir_okay=False)
     ] = None,
@@ -155,7 +167,7 @@ def simulate(
         raise typer.Exit
     status = simulate(
         file=file, policies=policy, seed=seed, json=json, trace=trace, columns=columns,
-        add=add or [], weights=weight or [], html=html, svg=svg,
+        add=add or [], weights=weight or [], rules=rules, html=html, svg=svg,
     )  # fmt: skip
     raise typer.Exit(status)
 
@@ -168,6 +180,9 @@ def simulate_faults(
         int | None, typer.Option(min=0, help="This world alone: what was seen once is seen again.")
     ] = None,
     trace: Annotated[bool, typer.Option("--trace", help="Print every step of that world.")] = False,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, max=256, help="Processes at once; one for each processor.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Let worlds fail in every way, and check every promise after every step.
@@ -177,7 +192,10 @@ def simulate_faults(
     """
     from bursar.cli.simulating_faults import simulate_faults
 
-    raise typer.Exit(simulate_faults(seeds=seeds, first=first, seed=seed, trace=trace, json=json))
+    status = simulate_faults(
+        seeds=seeds, first=first, seed=seed, trace=trace, jobs=jobs or cpu_count() or 1, json=json
+    )
+    raise typer.Exit(status)
 
 
 Host = Annotated[str, typer.Option("--host", help="Address to listen on.")]
@@ -204,6 +222,16 @@ PrivateWebhooks = Annotated[
     ),
 ]
 
+Provisioner = Annotated[
+    str | None,
+    typer.Option(
+        "--provisioner",
+        metavar="PROGRAM",
+        envvar="BURSAR_PROVISIONER",
+        help="Who provides nodes that are ordered: a program, or simulated ones on this machine.",
+    ),
+]
+
 
 @app.command()
 def up(
@@ -214,6 +242,7 @@ def up(
     plain_http: Plain = False,
     share_port: Shared = False,
     allow_private_webhooks: PrivateWebhooks = False,
+    provisioner: Provisioner = None,
     nodes: Annotated[
         str | None,
         typer.Option(
@@ -238,6 +267,7 @@ def up(
         plain_http=plain_http,
         share_port=share_port,
         private_webhooks=allow_private_webhooks,
+        provisioner=provisioner,
     )
     up(state, listening, json=json, demo=demo, nodes=nodes)
 
@@ -251,6 +281,7 @@ def api(
     plain_http: Plain = False,
     share_port: Shared = False,
     allow_private_webhooks: PrivateWebhooks = False,
+    provisioner: Provisioner = None,
 ) -> None:
     """Serve the HTTP interface; any number of processes may, on one database."""
     from bursar.cli.serving import Listening, up
@@ -261,6 +292,7 @@ def api(
         plain_http=plain_http,
         share_port=share_port,
         private_webhooks=allow_private_webhooks,
+        provisioner=provisioner,
     )
     up(state, listening, json=json, demo=False)
 
@@ -293,6 +325,33 @@ def ledger_rebuild(
 
     work = repair_ledger if repair else rebuild_ledger
     raise typer.Exit(0 if work(state, workers) else 1)
+
+
+@audit.command("replay")
+def audit_replay(
+    pool: Annotated[str, typer.Argument(metavar="POOL")],
+    start: Annotated[
+        int, typer.Option("--from", metavar="N", min=1, help="From the window of this event on.")
+    ] = 1,
+    state: State = None,
+) -> None:
+    """Decide again what a pool's leaders decided, from what they were told, and compare byte for
+    byte; exit with 1 at the first difference. Nothing is changed."""
+    from bursar.cli.operating import replay_pool
+
+    raise typer.Exit(0 if replay_pool(state, pool, start) else 1)
+
+
+@audit.command("trim")
+def audit_trim(
+    pool: Annotated[str, typer.Argument(metavar="POOL")],
+    days: Annotated[int, typer.Option(min=1, help="What is younger stays.")],
+    state: State = None,
+) -> None:
+    """Take away the oldest part of a pool's audit stream; what is left can be decided again."""
+    from bursar.cli.operating import trim_pool
+
+    trim_pool(state, pool, days)
 
 
 @bench.command("ledger")

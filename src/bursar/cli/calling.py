@@ -179,11 +179,19 @@ class Call:
             answer = client.post(path, body, key=self.key)
         return self._shown(answer, columns)
 
-    def put(self, path: str, body: Mapping[str, Any], columns: Sequence[str]) -> Any:
+    def put(
+        self,
+        path: str,
+        body: Mapping[str, Any],
+        columns: Sequence[str],
+        *,
+        params: Mapping[str, Any] | None = None,
+        **shown: Any,
+    ) -> Any:
         """Change what is there already, and print the answer."""
         with connected() as client:
-            answer = client.put(path, given(body), key=self.key)
-        return self._shown(answer, columns)
+            answer = client.put(path, given(body), key=self.key, params=params)
+        return self._shown(answer, columns, **shown)
 
     def delete(
         self, path: str, columns: Sequence[str], params: Mapping[str, Any] | None = None

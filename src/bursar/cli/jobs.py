@@ -19,10 +19,23 @@ LISTED: Final = (
     "submitted_at",
     "command",
 )
+ELEMENTS: Final = (
+    "array_index",
+    "id",
+    "state",
+    "why",
+    "gpu_type",
+    "attempt",
+    "exit_code",
+    "spent_micros",
+    "held_micros",
+)
 WHOLE: Final = (
     "id",
     "state",
     "why",
+    "follows",
+    "cached_from",
     "cancelling",
     "account_id",
     "user_id",
@@ -41,6 +54,9 @@ WHOLE: Final = (
     "end_class",
     "exit_code",
     "max_run_seconds",
+    "array",
+    "array_id",
+    "array_index",
     "spent_micros",
     "held_micros",
     "owed_micros",

@@ -28,6 +28,7 @@ NOUNS: Final = MappingProxyType(
         "cancel": "Let a job run no more.",
         "pools": "What pools have, and what waits for it.",
         "nodes": "The nodes of a pool.",
+        "scaling": "Nodes that come and go: what can be ordered, and what was.",
         "share": "Who has which part of a pool.",
         "prio": "Who comes next in a pool.",
         "budget": "Limits on credits per period.",

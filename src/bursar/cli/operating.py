@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from bursar.core.instant import DAY
 from bursar.service.audit import (
     CHECKS,
     Problem,
@@ -29,8 +30,10 @@ from bursar.service.database import (
     OrgId,
     SchemaDiffers,
     StateUnusable,
+    money_time,
     opened,
 )
+from bursar.service.pools.replaying import PoolUnknown, replay, trim
 
 _SHOWN_MOST = 20  # problems that are printed one by one
 
@@ -93,6 +96,41 @@ def _tell_repair(one: Repaired) -> None:
         print(f"{one.org}: takes commands again; it did not because: {one.frozen}")
     elif one.frozen is not None:
         print(f"{one.org}: takes no commands: {one.frozen}")
+
+
+def replay_pool(state: Path | None, pool: str, start: int) -> bool:
+    """Decide again what a pool's leaders decided; whether it comes out the same."""
+    with _looking(state) as connection, _known(pool):
+        found = replay(connection, pool, start)
+    print(found.told)
+    return found.difference is None
+
+
+def trim_pool(state: Path | None, pool: str, days: int) -> None:
+    """Take away the events of a pool that are older."""
+    with _looking(state) as connection, _known(pool):
+        gone = trim(connection, pool, money_time(connection) - days * DAY)
+        left = replay(connection, pool)
+    print(f"{gone:,} events were taken away; left are {left.told}")
+
+
+@contextmanager
+def _looking(state: Path | None) -> Iterator[Connection]:
+    with (
+        database_of(state, migrating=False) as database,
+        database.connect(patience=None) as connection,
+    ):
+        yield connection
+
+
+@contextmanager
+def _known(pool: str) -> Iterator[None]:
+    """Say so if there is no pool of that name."""
+    try:
+        yield
+    except PoolUnknown:
+        print(f"bursar: there is no pool {pool!r}", file=sys.stderr)
+        raise typer.Exit(2) from None
 
 
 Work = TypeVar("Work", Rebuilt, Repaired)

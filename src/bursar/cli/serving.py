@@ -18,12 +18,15 @@ from bursar.api.server import FIRST_KEY, address_of, bound, serve, service_of
 from bursar.api.serving import Service
 from bursar.cli.beside.company import Company, Setting
 from bursar.cli.beside.nodes import DEMO, FOLDER, Node, described, nodes_of
+from bursar.cli.beside.provisioning import MadeUp
 from bursar.cli.connecting import announce, withdraw
 from bursar.cli.operating import database_of
 from bursar.service.database import Database, money_time, state_of
 from bursar.service.outbound import Outbound
+from bursar.service.pools.provisioning import CommandHook
 from bursar.service.secrets import SecretUnusable
 
+SIMULATED: Final = "simulated"  # nodes with made-up GPUs, on this machine
 STOPPED: Final = (
     "stopped; what still runs ends within 20 seconds, unless this is started again before"
 )
@@ -38,6 +41,7 @@ class Listening:
     plain_http: bool
     share_port: bool
     private_webhooks: bool = False
+    provisioner: str | None = None  # a program that provides nodes, or SIMULATED
 
 
 def up(
@@ -49,13 +53,17 @@ def up(
     """
     folder = state_of(state)
     wanted = _nodes(nodes or (DEMO if demo else ""))
+    provisioner = _provisioner(where.provisioner or (SIMULATED if wanted else ""), folder)
+    outbound = Outbound(where.private_webhooks)
     with _bound(where) as listening, database_of(state) as database:
         try:
-            with service_of(database, folder, Outbound(where.private_webhooks)) as (service, key):
+            with service_of(database, folder, outbound, provisioner) as (service, key):
                 if demo:
                     _seed(database, service)
                 told = Told(database, address_of(listening), key, folder, wanted)
-                company = Company(Setting(told.url, key, folder), wanted, demo=demo)
+                made_up = provisioner if isinstance(provisioner, MadeUp) else None
+                setting = Setting(told.url, key, folder)
+                company = Company(setting, wanted, demo=demo, provisioner=made_up)
                 try:
                     serve(
                         service,
@@ -70,6 +78,18 @@ def up(
                         print(STOPPED, flush=True)
         except (SecretUnusable, BoundUnusable) as error:
             _stop(str(error))
+
+
+def _provisioner(given: str, folder: Path) -> CommandHook | MadeUp | None:
+    """Who provides nodes when they are ordered, if somebody does."""
+    if not given:
+        return None
+    if given == SIMULATED:
+        return MadeUp(folder)
+    command = shlex.split(given)
+    if shutil.which(command[0]) is None:
+        _stop(f"{command[0]} is no program that can be run: see --provisioner")
+    return CommandHook(command)
 
 
 def _nodes(text: str) -> tuple[Node, ...]:

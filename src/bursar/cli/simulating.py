@@ -12,6 +12,8 @@ from typing import Any, Final
 import typer
 import yaml  # type: ignore[import-untyped]
 
+from bursar.cli.policies import policy_words
+from bursar.core.scheduling.written import PARTS_OF_A_POLICY
 from bursar.sim.chance import Chance
 from bursar.sim.compare import Case, compare
 from bursar.sim.csv_traces import Reading, TraceWrong, columns_of, works_from
@@ -79,13 +81,14 @@ def simulate(
     columns: str,
     add: list[str],
     weights: list[str],
+    rules: Path | None,
     html: Path | None,
     svg: Path | None,
 ) -> int:
     """Run, and show; the status to exit with."""
     try:
         _can_be_written(html, svg)
-        cases = _cases(file, policies, seed, trace, columns, add, weights)
+        cases = _cases(file, rules, policies, seed, trace, columns, add, weights)
         gantts: dict[str, Gantt] = {}
 
         def watch(name: str, engine: Engine) -> None:
@@ -123,8 +126,18 @@ def written(file: Path | None) -> str:
     return WORLDS[name] if name in WORLDS else Path(name).read_text(encoding="utf-8")
 
 
+def _words(file: Path | None, rules: Path | None) -> object:
+    """A world as it is written down; a file of rules has a policy of its own instead."""
+    words: object = yaml.safe_load(written(file))
+    if rules is None or not isinstance(words, dict):
+        return words
+    own = {name: one for name, one in words.items() if name not in PARTS_OF_A_POLICY}
+    return {**own, **policy_words(rules)}
+
+
 def _cases(
     file: Path | None,
+    rules: Path | None,
     policies: str,
     seed: int,
     trace: Path | None,
@@ -136,7 +149,7 @@ def _cases(
     chosen = _chosen(policies)
     if columns and trace is None:
         raise typer.BadParameter("there is no --trace that has them", param_hint="--columns")
-    spec = spec_of(yaml.safe_load(written(file)))
+    spec = spec_of(_words(file, rules))
     worlds = [("", _world(spec, seed, trace, columns))]
     if add or weights:
         changed = _changed(spec, add, weights)

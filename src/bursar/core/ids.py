@@ -45,3 +45,9 @@ def same_making(one: str, other: str) -> bool:
 def derived_id(parent: str, label: str) -> str:
     """The id of what follows from `parent` without being asked for: the same on every replay."""
     return str(uuid5(NAMESPACE_OID, f"{parent}/{label}"))
+
+
+def derived_beside(parent: str, label: str) -> str:
+    """A derived id that ends as its parent does, if that is a UUID: its org is found as easily."""
+    found = derived_id(parent, label)
+    return found[:-8] + parent[-8:] if _UUID_TEXT.fullmatch(parent) else found

@@ -24,6 +24,7 @@ class Denied(StrEnum):
     JOB_UNKNOWN = "job_unknown"
     NOT_QUEUED = "not_queued"  # it runs already, is over, or was withdrawn
     HOLD_ENDED = "hold_ended"  # its credits are no longer set aside
+    OVER_QUOTA = "over_quota"  # its org's quotas leave the pool too little for it
     NODE_UNKNOWN = "node_unknown"
     SLOT_UNKNOWN = "slot_unknown"
     SLOT_TAKEN = "slot_taken"
@@ -31,6 +32,9 @@ class Denied(StrEnum):
     WRONG_SIZE = "wrong_size"  # the slots are not what the job needs
     FENCE_STALE = "fence_stale"  # the lease has ended or run out
     NODE_SILENT = "node_silent"  # not heard of for a while, or its clock is wrong
+    NODE_NOT_READY = (
+        "node_not_ready"  # nothing shall start there: draining, in quarantine, on order
+    )
     NODE_BUSY = "node_busy"  # it cannot have other GPUs while something runs there
     EPOCH_STALE = "epoch_stale"  # somebody else leads the pool by now
 

@@ -42,6 +42,8 @@ class Why(StrEnum):
     OUT_OF_CREDITS = "out_of_credits"
     TOPPED_UP = "topped_up"
     HOLD_ENDED = "hold_ended"  # while it waited
+    MOVED = "moved"  # to another pool
+    CACHED = "cached"  # it was given the result of another job, and did not run
 
 
 @value
@@ -89,12 +91,14 @@ class Enqueue:
     hold_micros: Micros  # what is set aside for it
     hold_until: Instant  # and until when
     spec: Spec
+    quotas: tuple[str, ...] = ()  # of GPUs or jobs at once that counted it at its submission
 
     def __post_init__(self) -> None:
         text("account", self.account)
         text("user", self.user)
         texts("shares", self.shares)
         optional_text("tier", self.tier)
+        texts("quotas", self.quotas)
         for gpu_type, rate in self.rates:
             text("gpu_type", gpu_type)
             whole("rate", rate, 0, AMOUNT_MAX)
@@ -111,6 +115,11 @@ class Enqueue:
 @value
 class Withdraw:
     """Do not run it any more; a running attempt is to be stopped."""
+
+
+@value
+class Leave:
+    """Give it back, if no attempt of it has begun: it shall wait in another pool."""
 
 
 @value
@@ -181,6 +190,11 @@ class Dropped:
     why: Why
 
 
-ToPool: TypeAlias = Enqueue | Withdraw | HoldGrew
-ToOrg: TypeAlias = Started | RanSoFar | Ended | Dropped
+@value
+class Left:
+    """The job was given back before it had begun: this pool will not run it."""
+
+
+ToPool: TypeAlias = Enqueue | Withdraw | Leave | HoldGrew
+ToOrg: TypeAlias = Started | RanSoFar | Ended | Dropped | Left
 Message: TypeAlias = ToPool | ToOrg

@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 from bursar.core.checks import optional_text, text, whole
 from bursar.core.ids import PriceVersionId
 from bursar.core.instant import NEVER, Instant
-from bursar.core.money import AMOUNT_MAX, Micros
+from bursar.core.money import AMOUNT_MAX, PPM, Micros
 from bursar.core.value import Derived, value
 
 _Key: TypeAlias = tuple[str, str | None, str | None, str | None]
@@ -82,10 +82,13 @@ class PriceVersion(_Indexed):
     id: PriceVersionId
     effective_at: Instant
     rates: tuple[Rate, ...]
+    cache_hit_ppm: int | None = None  # of what a run has cost, for its result to another job (S13)
 
     def __post_init__(self) -> None:
         text("id", self.id)
         whole("effective_at", self.effective_at, 0, NEVER)
+        if self.cache_hit_ppm is not None:
+            whole("cache_hit_ppm", self.cache_hit_ppm, 0, PPM)
         by_key: dict[_Key, Micros] = {}
         for rate in self.rates:
             if rate.key in by_key:
@@ -163,6 +166,15 @@ def price_of(
         if version and rate is not None:
             return Priced(version=version.id, rate=rate)
     return None
+
+
+def hit_ppm_of(deployment: PriceBook, overrides: PriceBook, at: Instant) -> int:
+    """The part of what a run has cost that its result costs another job: nothing if none says."""
+    for book in (overrides, deployment):
+        version = book.in_force(at)
+        if version is not None and version.cache_hit_ppm is not None:
+            return version.cache_hit_ppm
+    return 0
 
 
 def attempt_rate(held: Micros, in_force: Micros | None) -> Micros:

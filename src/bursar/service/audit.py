@@ -1,22 +1,27 @@
 """Looking at whole ledgers: whether what is stored adds up, and whether it follows from its events.
 
-`verify` asks the database (`bursar.store.verifying`). `rebuild` makes each org's books from its
-events alone and compares row by row; `repair` writes anew what differs.
+`verify` asks the database (`bursar.store.verifying`), and lets the last decisions of each pool be
+made again (`bursar.service.pools.replaying`). `rebuild` makes each org's books from its events
+alone and compares row by row; `repair` writes anew what differs.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from bursar.core.instant import Instant
+from bursar.service.pools.replaying import replay
 from bursar.service.rebuild import Difference, Rebuilt, rebuild, rebuild_one
 from bursar.service.repair import Repaired, repair
+from bursar.store.pools.loading import pools_now
 from bursar.store.reading import Connection, OrgId, money_time
 from bursar.store.verifying import CHECKS as LEDGER_CHECKS
 from bursar.store.verifying import SNAPSHOT, STRAY_ORGS, Check, Problem, problems
+from bursar.store.verifying_pools import POOL_CHECKS
 from bursar.store.verifying_seam import SEAM_CHECKS
 from bursar.store.verifying_summaries import STRAY_SUMMARIES, SUMMARY_CHECKS
 
-CHECKS: Final = (*LEDGER_CHECKS, *SEAM_CHECKS, *SUMMARY_CHECKS)
+CHECKS: Final = (*LEDGER_CHECKS, *SEAM_CHECKS, *SUMMARY_CHECKS, *POOL_CHECKS)
+DECIDED_AGAIN: Final = "what leaders decided follows from what they were told"
 ORG_IDS: Final = "select org_id, number from orgs order by org_id"
 
 __all__ = [
@@ -50,7 +55,17 @@ def verify(
             found += here
             if told is not None:
                 told(check, len(here))
+        found += _decided_otherwise(connection)
     return tuple(found)
+
+
+def _decided_otherwise(connection: Connection) -> Iterator[Problem]:
+    """Let the last window of each pool's stream be decided again."""
+    for pool in pools_now(connection):
+        difference = replay(connection, pool.id, last_only=True).difference
+        if difference is not None:
+            what = f"{pool.id}: {difference}"
+            yield Problem(check=DECIDED_AGAIN, org="", what=what, kept=None, wanted=None)
 
 
 def orgs_of(connection: Connection) -> dict[OrgId, int]:

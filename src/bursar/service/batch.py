@@ -10,13 +10,13 @@ a few events behind follow by these events, as a rebuild would; it costs less th
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, TypeAlias, cast
+from typing import Final, NamedTuple, Protocol, TypeAlias, cast
 
 from bursar.core.instant import Instant
 from bursar.core.ledger.books import Books
 from bursar.core.ledger.commands import Command
 from bursar.core.ledger.decide import decide, perform
-from bursar.core.ledger.events import ChargeBooked, Event, HoldOpened
+from bursar.core.ledger.events import ChargeBooked, Event, HoldOpened, LotTaken
 from bursar.core.ledger.evolve import evolve
 from bursar.core.ledger.holds import left_to_its_job
 from bursar.core.ledger.idempotency import Reply, replay
@@ -24,6 +24,7 @@ from bursar.core.ledger.tables import NotLoaded
 from bursar.core.pricing import PriceBook
 from bursar.core.refusal import Fault, InvariantBroken, Refusal
 from bursar.core.value import value
+from bursar.failpoints import reached
 from bursar.service.memory import uncollected
 from bursar.service.prefetch import Prefetch, new_names
 from bursar.service.prices import DeploymentPrices, looks_at_prices
@@ -70,6 +71,15 @@ class Ask(NamedTuple):
     actor: str = ""  # whose key it is that asks; empty when Bursar itself does
 
 
+class Leads(Protocol):
+    """A note whose command may have another in its train, in the same transaction."""
+
+    def then(
+        self, org: OrgId, books: Books, outcome: tuple[Event, ...] | Refusal, at: Instant
+    ) -> Ask | None:
+        """What is asked right after its command was decided; never after a replay."""
+
+
 @value
 class Answer:
     """What became of a command."""
@@ -105,6 +115,8 @@ class Batch:
         try:
             with uncollected(), self.connection.transaction(), self.connection.pipeline():
                 answers = self._decided(asks, orgs)
+                reached("ledger.before_commit")
+            reached("ledger.after_commit")
             self._let_go(orgs)
             return answers
         except BaseException:
@@ -236,6 +248,7 @@ class Batch:
         for place in reversed(range(len(asks))):
             waiting[asks[place].org].append(place)
         answers: dict[int, Answer] = {}
+        number, asks = len(asks), list(asks)  # what follows from others comes behind them
         most = FIRST_KEYS
         while any(waiting.values()):
             missing = [
@@ -247,13 +260,13 @@ class Batch:
                 self.rounds += 1
                 load(self.connection, books, dict.fromkeys(missing), most)
                 most = min(2 * most, MOST_KEYS)
-        return [answers[place] for place in range(len(asks))]
+        return [answers[place] for place in range(number)]
 
     def _go_on(
         self,
         org: OrgId,
         places: list[int],
-        asks: Sequence[Ask],
+        asks: list[Ask],
         books: Books,
         now: Instant,
         answers: dict[int, Answer],
@@ -269,7 +282,10 @@ class Batch:
             except NotLoaded as missing:
                 behind = (asks[place] for place in places[-2::-1])
                 return [Wanted(org, missing.what), *self._lacking(behind, books, now)]
-            places.pop()
+            more = _train(ask, answers[places.pop()], books, max(now, books.singles.now))
+            if more is not None:
+                places.append(len(asks))
+                asks.append(more)
         return []
 
     def _lacking(self, asks: Iterable[Ask], books: Books, now: Instant) -> Iterator[Wanted]:
@@ -289,23 +305,29 @@ class Batch:
         if again is not None:
             return _again(ask, again, books.singles.number)
         outcome = self._objection(ask, books, now) or perform(books, ask.command, now)
+        steps = self._note(ask, books, outcome, now)
+        if not isinstance(outcome, Refusal):
+            outcome, steps = (*outcome, *steps), ()
         number = books.singles.number
         self._known[ask.org, ask.key] = Reply(command=ask.command, outcome=outcome, number=number)
-        answered = Answered(ask.key, ask.command, outcome, number, now, ask.actor)
+        answered = Answered(ask.key, ask.command, outcome, number, now, ask.actor, steps)
         self._answers.append((ask.org, books, answered))
         if len(self._answers) == SENT_AT_ONCE:
             self._send_answers()
-        if ask.note is not None:
-            self._note(ask, books, ask.note.rows(ask.org, books, outcome, now))
         return Answer(command=ask.command, outcome=outcome, number=number, replayed=False)
 
-    def _note(self, ask: Ask, books: Books, noted: Iterable[Noted]) -> None:
-        """Gather what is written beside a command; its events follow those of the command."""
-        for one in noted:
-            self._noted.append(one)
-            if one.event is not None:
-                evolve(books, one.event)
-                self._written.also(ask.org, books, one.event, ask.actor)
+    def _note(
+        self, ask: Ask, books: Books, outcome: tuple[Event, ...] | Refusal, now: Instant
+    ) -> tuple[Event, ...]:
+        """Gather what is written beside a command; the events that say so follow its own."""
+        if ask.note is None:
+            return ()
+        noted = tuple(ask.note.rows(ask.org, books, outcome, now))
+        self._noted += noted
+        events = tuple(one.event for one in noted if one.event is not None)
+        for event in events:
+            evolve(books, event)
+        return events
 
     def _objection(self, ask: Ask, books: Books, now: Instant) -> Refusal | None:
         """What stands against a command that the rules of money do not know of."""
@@ -317,6 +339,13 @@ class Batch:
         return guard.objection(self.connection, ask.org, books, self._noted, now)
 
 
+def _train(ask: Ask, answer: Answer, books: Books, now: Instant) -> Ask | None:
+    """The command that follows right after one, if there is any."""
+    if answer.replayed or not hasattr(ask.note, "then"):
+        return None
+    return cast("Leads", ask.note).then(ask.org, books, answer.outcome, now)
+
+
 def _left_alone(ask: Ask, books: Books) -> Refusal | None:
     """That a caller has no business with what it asks to change: a job's hold is the job's."""
     return left_to_its_job(books, ask.command) if ask.actor else None
@@ -326,7 +355,7 @@ def _followed(books: Books, events: Sequence[Event]) -> bool:
     """Let books be as they are after more events; false if they lack what these change."""
     try:
         for event in events:
-            if isinstance(event, HoldOpened):  # it was not there before
+            if isinstance(event, (HoldOpened, LotTaken)):  # it was not there before
                 books.holds.mark_absent(event.hold)
             elif isinstance(event, ChargeBooked):
                 books.charges.mark_absent(event.charge)

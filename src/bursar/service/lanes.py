@@ -88,6 +88,7 @@ class Limits:
     lanes: int = 2
     waiting: int = 4_096  # commands in a lane's queue; more are turned away
     unreachable_s: float = 30.0  # how long to try to reach the database
+    idle_s: float | None = None  # a lane that nobody has asked for so long has no thread meanwhile
 
 
 class _Waiting(NamedTuple):
@@ -130,7 +131,13 @@ class Lane(Generic[A]):
         self._closed = False
         self._connection: Connection | None = None
         self._unknown = False  # whether a try of the present batch may have been committed
-        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+        self._name = name
+        self._thread: threading.Thread | None = None
+        if limits.idle_s is None:
+            self._start()
+
+    def _start(self) -> None:
+        self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
         self._thread.start()
 
     def tell(self, answer: Hearer, ask: A) -> None:
@@ -141,7 +148,9 @@ class Lane(Generic[A]):
             if len(self._waiting) >= self._limits.waiting:
                 raise Busy(f"{self._limits.waiting} commands are waiting already")
             self._waiting.append(_Waiting(ask, answer))
-            if len(self._waiting) in (1, self._expected):  # the lane may have been waiting for it
+            if self._thread is None:
+                self._start()
+            elif len(self._waiting) in (1, self._expected):  # the lane may have been waiting for it
                 self._door.notify()
 
     def close(self) -> None:
@@ -149,20 +158,26 @@ class Lane(Generic[A]):
         with self._door:
             self._closed = True
             self._door.notify()
-        self._thread.join()
+            thread = self._thread
+        if thread is not None:
+            thread.join()
 
     def _work(self) -> None:
         while gathered := self._gathered():
             # From here on a caller cannot take its command back: it is on its way.
             self._answer([one for one in gathered if one.answer.set_running_or_notify_cancel()])
-        if self._connection is not None:
+            self._let_go()
+        if self._closed and self._connection is not None:
             self._connection.close()
 
     def _gathered(self) -> list[_Waiting]:
         """The commands that have come meanwhile; none when there will be no more."""
         with self._door:
             while not self._waiting and not self._closed:
-                self._door.wait()
+                in_vain = not self._door.wait(self._limits.idle_s)
+                if in_vain and not self._waiting and not self._closed:  # nor at the last moment
+                    self._rest()
+                    return []
             self._gather()
             return [self._waiting.popleft() for _ in range(min(len(self._waiting), MOST))]
 
@@ -264,6 +279,16 @@ class Lane(Generic[A]):
             self._worker.forget()
             self._connection = self._connect()
         return self._connection
+
+    def _rest(self) -> None:
+        """Have neither thread nor connection: whoever asks next begins anew."""
+        self._thread = None
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _let_go(self) -> None:
+        """A batch is answered: whoever shares its connection lets others have it."""
 
     def _disconnect(self) -> None:
         if self._connection is not None:

@@ -175,3 +175,10 @@ def _of_balance(account: AccountId, now: Instant) -> Iterable[Row]:
     last = now - now % BURN_SLOT
     for index in range(BURN_SLOTS + 1):
         yield Row("burn", (account, last - index * BURN_SLOT))
+
+
+def tier_of(connection: Connection, org: OrgId) -> str | None:
+    """An org's own tier, if it has one; None also if there is no such org."""
+    with connection.transaction():
+        found = read_org(connection, org)
+        return None if found is None else found.tier

@@ -26,6 +26,7 @@ from bursar.core.ledger.commands import (
     BookLate,
     Charge,
     Command,
+    DropLots,
     EndHold,
     ExtendHold,
     GiveBack,
@@ -37,14 +38,19 @@ from bursar.core.ledger.commands import (
     ReverseCharge,
     SetSetting,
     Settle,
+    TakeLots,
     Transfer,
 )
+from bursar.core.ledger.lots import lot_id
 from bursar.core.ledger.tables import FIRST, Row, Stretch, Table
 from bursar.core.ledger.values import Kind, TargetKey
 
 Missing: TypeAlias = list[Row | Stretch]
 
-_OF_A_HOLD = (Charge, Settle, Release, Refund, EndHold, ExtendHold, Redraw, GiveBack, BookLate)
+_OF_A_HOLD = (
+    *(Charge, Settle, Release, Refund, EndHold, ExtendHold, Redraw, GiveBack, BookLate),
+    *(TakeLots, DropLots),
+)
 
 
 class Prefetch:
@@ -178,6 +184,10 @@ def new_names(books: Books, command: Command) -> Missing:
     if isinstance(command, Reserve):
         taken = _rows(books.holds, (command.hold,))
         return taken + _rows(books.debts, (DebtId(command.hold),))
+    if isinstance(command, TakeLots):
+        numbers = range(command.first, command.first + command.count)
+        lots = [lot_id(command.hold, number) for number in numbers]
+        return _rows(books.holds, lots) + _rows(books.debts, map(DebtId, lots))
     return []
 
 

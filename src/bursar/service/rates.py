@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from bursar.core.instant import SECOND, Instant
+from bursar.core.instant import MINUTE, SECOND, Instant
 from bursar.service.directory import Known
 from bursar.store.rates import take
 
@@ -43,6 +43,15 @@ class Rate:
         return self.cost * self.burst
 
 
+class Minutely(Rate):
+    """As many calls a minute as may come at once."""
+
+    @property
+    def cost(self) -> int:
+        """How long the allowance for one call takes to come back, in microseconds."""
+        return max(MINUTE // self.burst, 1)
+
+
 @dataclass(frozen=True, slots=True)
 class Allowed:
     """Whether a call may be made, and what is left for more."""
@@ -52,7 +61,7 @@ class Allowed:
     wait_s: int  # until the whole allowance is there again; if not allowed, until a call is
 
 
-__all__ = ["Allowed", "LocalRate", "Rate", "Rates", "take"]
+__all__ = ["Allowed", "LocalRate", "Minutely", "Rate", "Rates", "take"]
 
 
 @dataclass(slots=True)

@@ -22,6 +22,15 @@ T = TypeVar("T")
 TRIES_S: Final = 10.0  # how long a question is asked again
 WAITING_MAX: Final = 1_024  # questions that wait; more are turned away
 
+# The connection is of no more use: also if the server has ended it because a question, or this
+# process, has stood still for too long.
+_LOST: Final = (
+    psycopg.OperationalError,
+    psycopg.InterfaceError,
+    errors.IdleInTransactionSessionTimeout,
+    errors.TransactionTimeout,
+)
+
 
 class Readers:
     """Questions to the database, answered by a few threads."""
@@ -54,7 +63,7 @@ class Readers:
                 return question(self._connection())
             except errors.QueryCanceled as error:
                 raise Busy(f"the question took too long: {error}") from error
-            except (psycopg.OperationalError, psycopg.InterfaceError, DatabaseDown) as error:
+            except (*_LOST, DatabaseDown) as error:
                 self._forget()
                 if time.monotonic() > deadline:
                     raise Unreachable(str(error)) from error

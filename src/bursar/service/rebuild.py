@@ -20,10 +20,11 @@ from bursar.core.ledger.books import Books, existing
 from bursar.core.ledger.events import AccountAdded, Event, HoldChanged
 from bursar.core.ledger.evolve import evolve
 from bursar.core.ledger.verify import problems as contradictions
+from bursar.core.pricing import PriceBook
 from bursar.core.refusal import InvariantBroken, invariant
 from bursar.service.memory import uncollected
 from bursar.store.codec import EVENTS as KINDS
-from bursar.store.codec import event_of, says, text_then
+from bursar.store.codec import event_of, says, text_of, text_then, value_of
 from bursar.store.database import connected
 from bursar.store.reading import Connection, OrgId, selected
 from bursar.store.shelves import DRAWS, SHELVES, Shelf, Values, draw_values
@@ -297,7 +298,8 @@ class Replay:
         forfeits = {row[1:4]: row[1:] for row in self._forfeits}
         yield from self._compared("forfeits", 3, self._stored("forfeits"), forfeits, _itself)
         own = {(): singles_values(self.books)} if self.exists else {}
-        yield from self._compared("orgs", 0, self._stored("orgs"), own, _itself)
+        stored = (_as_of_today(row) for row in self._stored("orgs"))
+        yield from self._compared("orgs", 0, stored, own, _itself)
 
     def _of_shelf(self, shelf: Shelf) -> Iterator[Difference]:
         books = self.books
@@ -371,6 +373,14 @@ def _check_told(books: Books, event: Event, body: str) -> None:
             for name, one, other in zip(("open", "used"), told, is_now, strict=True)
         )
         invariant(fine, "told open and used", hold=event.hold, told=told, is_now=is_now)
+
+
+def _as_of_today(row: Values) -> Values:
+    """An org's own row with its prices, the last column, as they would be written now."""
+    try:
+        return (*row[:-1], text_of(value_of(PriceBook, row[-1])))
+    except NOT_SOUND:  # what cannot be read differs from whatever it should be
+        return row
 
 
 def _as_of_then(rows: list[Values], stored: list[Values]) -> list[Values]:

@@ -23,8 +23,9 @@ import psycopg
 
 from bursar.core.instant import Instant
 from bursar.core.refusal import InvariantBroken
+from bursar.failpoints import reached
 from bursar.service.jobs import Jobs
-from bursar.store.outbox import LATE, Letter, PoolId, by_job, from_orgs, from_pool
+from bursar.store.outbox import LATE, Letter, PoolId, by_job, from_orgs, from_pool, with_post
 from bursar.store.reading import Connection, OrgId, money_time
 
 MOST: Final = 500  # messages that are delivered together
@@ -85,8 +86,18 @@ class Relay:
             self.from_pool(pool, done)
         return done
 
+    @property
+    def with_room(self) -> set[OrgId]:
+        """Orgs whose arrays may go on, by what was delivered to them."""
+        return self._jobs.with_room
+
+    def pools_with_post(self) -> list[PoolId]:
+        """The pools that it knows and that have something for orgs."""
+        return [pool for pool in with_post(self._connection) if pool in self.pools]
+
     def from_orgs(self, done: Round, org: OrgId | None = None) -> None:
-        """Deliver what all orgs, or one, have for pools."""
+        """Deliver what all orgs, or one, have for pools; first, let their arrays go on."""
+        self._jobs.go_on(org)
         for letters in self._pages(lambda after: from_orgs(self._connection, after, MOST, org)):
             done.look_at(letters, self._clock(self._connection))
             by_pool: dict[PoolId, list[Letter]] = defaultdict(list)
@@ -94,8 +105,11 @@ class Relay:
                 by_pool[letter.pool].append(letter)
             for pool in sorted(self.pools.keys() & by_pool.keys()):  # the rest is for others
                 done.sent += len(by_pool[pool])
+                reached("post.to_pool.read")
                 handled = _handled(self.pools[pool].receive, by_pool[pool])
+                reached("post.to_pool.handled")
                 self._jobs.acknowledge(handled)
+                reached("post.to_pool.acknowledged")
                 done.acknowledged += len(handled)
 
     def from_pool(self, pool: PoolId, done: Round) -> None:
@@ -103,8 +117,11 @@ class Relay:
         for letters in self._pages(lambda after: from_pool(self._connection, pool, after, MOST)):
             done.look_at(letters, self._clock(self._connection))
             done.sent += len(letters)
+            reached("post.to_org.read")
             handled = _handled(self._jobs.receive, letters)
+            reached("post.to_org.handled")
             self.pools[pool].acknowledge(handled)
+            reached("post.to_org.acknowledged")
             done.acknowledged += len(handled)
 
     def _pages(self, read: Callable[[Letter | None], list[Letter]]) -> Iterator[list[Letter]]:
@@ -148,7 +165,7 @@ class Relaying:
             return Relay(connection, jobs(connection), pools, clock)
 
         self._to_pools = _Carrier("to-pools", connect, relay, _to_pools)
-        self._to_orgs = _Carrier("to-orgs", connect, relay, _to_orgs)
+        self._to_orgs = _Carrier("to-orgs", connect, relay, self._to_orgs_and_on)
 
     def __enter__(self) -> Self:
         self._to_pools.start()
@@ -164,6 +181,12 @@ class Relaying:
         self._to_pools.stop()
         self._to_orgs.stop()
 
+    def _to_orgs_and_on(self, relay: Relay, of: str | None) -> None:
+        """Deliver; where an element of an array is over, the next may begin."""
+        _to_orgs(relay, of)
+        for org in sorted(relay.with_room):
+            self._to_pools.call(org)
+
     def from_org(self, org: OrgId) -> None:
         """An org has written to a pool."""
         self._to_pools.call(org)
@@ -178,7 +201,7 @@ def _to_pools(relay: Relay, of: str | None) -> None:
 
 
 def _to_orgs(relay: Relay, of: str | None) -> None:
-    for pool in list(relay.pools) if of is None else [of]:
+    for pool in relay.pools_with_post() if of is None else [of]:
         relay.from_pool(pool, Round())
 
 

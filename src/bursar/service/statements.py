@@ -21,6 +21,7 @@ from bursar.core.ledger.events import (
     DebtRepaid,
     Event,
     HoldChanged,
+    HoldClosed,
 )
 from bursar.core.ledger.history import owned_by
 from bursar.core.ledger.values import Compartment
@@ -35,6 +36,7 @@ from bursar.store.statements import LAST_PLACE, Place, PostingRow, Told
 
 Parts: TypeAlias = Mapping[Compartment, Micros]
 MOST: Final = 1_000  # lines on a page
+_ENDS: Final = (ChargeBooked, ChargeReversed, HoldClosed)  # written when a job had its result
 
 
 class Line(NamedTuple):
@@ -54,6 +56,7 @@ class Line(NamedTuple):
     user: str | None
     job: str | None
     actor: str | None  # whose key asked; None when it happened by itself
+    cached_from: str | None  # the job whose result this was the price of, or the end for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,8 +118,11 @@ class Statements:
 
     def _told(self, org: OrgId, found: Sequence[PostingRow]) -> tuple[Line, ...]:
         events = store.events(self._connection, org, {one.number for one in found})
-        facts = facts_of(self._connection, org, [told.event for told in events.values()])
-        return tuple(_line(one, events[one.number], facts) for one in found)
+        happened = [told.event for told in events.values()]
+        facts = facts_of(self._connection, org, happened)
+        ended = {_hold_in(event, facts) for event in happened if isinstance(event, _ENDS)}
+        results = store.results(self._connection, org, {hold for hold in ended if hold})
+        return tuple(_line(one, events[one.number], facts, results) for one in found)
 
 
 def moved(opening: Parts, lines: Sequence[Line]) -> Parts:
@@ -133,7 +139,7 @@ def _move(parts: dict[Compartment, Micros], source: str | None, target: str, by:
     parts[Compartment(target)] += by
 
 
-def _line(one: PostingRow, told: Told, facts: Facts) -> Line:
+def _line(one: PostingRow, told: Told, facts: Facts, results: Mapping[str, str]) -> Line:
     event = told.event
     hold_id = _hold_in(event, facts)
     hold = None if hold_id is None else facts.holds[hold_id]
@@ -152,6 +158,7 @@ def _line(one: PostingRow, told: Told, facts: Facts) -> Line:
         user=hold.user if hold else None,
         job=hold.context.job if hold else None,
         actor=told.actor or None,
+        cached_from=results.get(hold_id or "") if isinstance(event, _ENDS) else None,
     )
 
 

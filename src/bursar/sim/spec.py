@@ -4,17 +4,22 @@ Spans are written `30s`, `10m`, `2h`, `1d` or as seconds; credits as numbers or 
 decimals. A word that is not known is refused, with the place where it stands.
 """
 
-import re
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, fields
 from decimal import Decimal, InvalidOperation
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from bursar.core.instant import DAY, HOUR, MINUTE, NEVER, SECOND
+from bursar.core.instant import DAY
 from bursar.core.money import AMOUNT_MAX, CREDIT, PPM, Micros
 from bursar.core.scheduling.jobs import Path
-from bursar.core.scheduling.policy import Policy, Share, Tier
+from bursar.core.scheduling.policy import Policy, Share
+from bursar.core.scheduling.written import Wrong as SpecWrong
+from bursar.core.scheduling.written import checked as _checked
+from bursar.core.scheduling.written import listed as _list
+from bursar.core.scheduling.written import made, policy_of, span_of
+from bursar.core.scheduling.written import mapping as _mapping
+from bursar.core.scheduling.written import only as _only
+from bursar.core.scheduling.written import texts_of as _texts
 from bursar.core.value import altered, value
 from bursar.sim.chance import Chance
 from bursar.sim.doors import Admission
@@ -24,25 +29,13 @@ from bursar.sim.provisioning import Offer, Provision
 from bursar.sim.work import Size, Work, size_of
 from bursar.sim.world import Clocks, Outage, World
 
+__all__ = ["Spec", "SpecWrong", "micros_of", "span_of", "spec_of"]
+
 T = TypeVar("T")
-_SPAN: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd]?)", re.ASCII)
-_UNITS: Final = {"": SECOND, "s": SECOND, "m": MINUTE, "h": HOUR, "d": DAY}
 WORDS: Final = {
     "fleet", "tenants", "days", "policy", "tiers", "shares", "credits", "restart_cost", "drain",
     "speed", "readings", "clocks", "admission", "provision", "outages",
 }  # fmt: skip
-POLICY_FIELDS: Final = (
-    "grace", "inside_a_user", "half_life", "preemptions_max", "reservations", "aged_part",
-    "turn_after",
-)  # fmt: skip
-TIER_FIELDS: Final = (
-    "weight", "floor_ppm", "ceiling_ppm", "start_target", "ages_after", "queue_max",
-    "rate_per_minute", "preempts",
-)  # fmt: skip
-
-
-class SpecWrong(ValueError):
-    """What was written down is no world."""
 
 
 @value
@@ -153,7 +146,7 @@ def spec_of(given: object) -> Spec:
             ),
             tenants=tuple(_tenant(one, f"tenants[{place}]") for place, one in enumerate(tenants)),
             span=round(_number(words.get("days", 1), "days") * DAY),
-            policy=_policy(words),
+            policy=policy_of(words),
             credits=tuple(
                 sorted(
                     (org, micros_of(amount, f"credits.{org}")) for org, amount in credits.items()
@@ -171,14 +164,6 @@ def spec_of(given: object) -> Spec:
             ),
         ),
     )
-
-
-def span_of(given: object, where: str) -> int:
-    """A span of time in microseconds."""
-    found = _SPAN.fullmatch(str(given).strip())
-    if found is None or isinstance(given, bool):
-        raise SpecWrong(f"{where}: {given!r} is no span: write 30s, 10m, 2h or 1d")
-    return min(round(Decimal(found[1]) * _UNITS[found[2]]), NEVER)
 
 
 def micros_of(given: object, where: str) -> Micros:
@@ -200,37 +185,6 @@ def _tenant(given: object, where: str) -> Tenant:
     words = dict(_mapping(given, where))
     arrivals = _made(Arrivals, words.pop("arrivals", {}), f"{where}.arrivals")
     return altered(_made(Tenant, words, where), arrivals=arrivals)
-
-
-def _policy(words: Mapping[str, Any]) -> Policy:
-    given = _mapping(words.get("policy", {}), "policy")
-    _only(given, set(POLICY_FIELDS), "policy")
-    shares = _mapping(words.get("shares", {}), "shares")
-    found = [
-        (_path(path, f"shares.{path}"), _made(Share, share, f"shares.{path}"))
-        for path, share in shares.items()
-    ]
-    policy = _made(Policy, given, "policy")
-    tiers = _tiers(policy, _mapping(words.get("tiers", {}), "tiers"))
-    return altered(policy, tiers=tiers, shares=tuple(sorted(found, key=lambda one: one[0])))
-
-
-def _tiers(policy: Policy, given: Mapping[str, Any]) -> tuple[Tier, ...]:
-    """The tiers, with what was written down of them; they stay in their order."""
-    _only(given, {tier.name for tier in policy.tiers}, "tiers")
-    return tuple(
-        _changed(tier, given.get(tier.name, {}), f"tiers.{tier.name}") for tier in policy.tiers
-    )
-
-
-def _changed(tier: Tier, given: object, where: str) -> Tier:
-    words = _mapping(given, where)
-    _only(words, set(TIER_FIELDS), where)
-    read = {
-        name: _READ.get((Tier, name), _as_it_is)(one, f"{where}.{name}")
-        for name, one in words.items()
-    }
-    return _checked(where, lambda: altered(tier, **read))
 
 
 def _provision(given: object, where: str) -> Provision:
@@ -255,30 +209,11 @@ def _speeds(given: object, where: str) -> tuple[tuple[str, int], ...]:
     )
 
 
-def _path(given: object, where: str) -> Path:
-    path = tuple(part.strip() for part in str(given).split("/"))
-    if len(path) < 2 or not all(path):
-        raise SpecWrong(f"{where}: a place below a tier is written tier/org or tier/org/account")
-    return path
-
-
-def _by_type(given: object, where: str) -> tuple[tuple[str, int], ...]:
-    return tuple(sorted((str(name), gpus) for name, gpus in _mapping(given, where).items()))
-
-
 def _weights(given: Any, where: str) -> tuple[tuple[Size, int], ...]:
     """GPUs of a job and how often: a number, or a mapping."""
     weights = given if isinstance(given, Mapping) else {given: 1}
     sizes = [(_checked(where, partial(size_of, size)), weight) for size, weight in weights.items()]
     return tuple(sorted(sizes, key=lambda one: one[0]))
-
-
-def _texts(given: object, where: str) -> tuple[str, ...]:
-    return (given,) if isinstance(given, str) else tuple(_list(given, where))
-
-
-def _as_it_is(given: object, where: str) -> object:
-    return given
 
 
 _Read = Callable[[Any, str], Any]
@@ -300,65 +235,24 @@ _READ: Final[dict[tuple[type[Any], str], _Read]] = {
     (Tenant, "run_most"): span_of,
     (Tenant, "checkpoint_every"): span_of,
     (Tenant, "checkpoint_cost"): span_of,
-    (Share, "floor"): _by_type,
-    (Share, "ceiling"): _by_type,
     (Offer, "price"): micros_of,
     (Offer, "delay"): span_of,
     (Outage, "begins"): span_of,
     (Outage, "lasts"): span_of,
-    (Policy, "grace"): span_of,
     (Provision, "every"): span_of,
     (Provision, "keep"): span_of,
     (Provision, "quiet"): span_of,
-    (Tier, "start_target"): span_of,
-    (Tier, "ages_after"): span_of,
 }
 
 
 def _made(kind: type[T], given: object, where: str) -> T:
     """A value from the words for its fields."""
-    words = _mapping(given, where)
-    known = fields(kind)  # type: ignore[arg-type]
-    _only(words, {one.name for one in known}, where)
-    needed = (one.name for one in known if one.default is MISSING)
-    if missing := [name for name in needed if name not in words]:
-        raise SpecWrong(f"{where}: {', '.join(missing)} must be named")
-    read = {
-        name: _READ.get((kind, name), _as_it_is)(one, f"{where}.{name}")
-        for name, one in words.items()
-    }
-    return _checked(where, lambda: kind(**read))
-
-
-def _checked(where: str, make: Callable[[], T]) -> T:
-    try:
-        return make()
-    except SpecWrong:
-        raise
-    except (TypeError, ValueError) as error:
-        raise SpecWrong(f"{where}: {error}") from error
-
-
-def _mapping(given: object, where: str) -> Mapping[str, Any]:
-    if not isinstance(given, Mapping):
-        raise SpecWrong(f"{where} is a mapping, not {given!r}")
-    return given
-
-
-def _list(given: object, where: str) -> list[Any]:
-    if not isinstance(given, list):
-        raise SpecWrong(f"{where} is a list, not {given!r}")
-    return given
+    return made(
+        kind, given, where, {name: read for (of, name), read in _READ.items() if of is kind}
+    )
 
 
 def _number(given: object, where: str) -> float:
     if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given <= 3_650:
         raise SpecWrong(f"{where} is a number above 0 and up to 3,650, not {given!r}")
     return given
-
-
-def _only(words: Mapping[str, Any], known: set[str], where: str) -> None:
-    unknown = sorted(str(word) for word in words if word not in known)
-    if unknown:
-        told = ", ".join(sorted(known))
-        raise SpecWrong(f"{where}: no such word: {', '.join(unknown)}; there are {told}")

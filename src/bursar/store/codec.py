@@ -32,6 +32,7 @@ GAINED: Final[Mapping[str, tuple[str, ...]]] = {
         "asked_by",  # keys had no caps yet
         "for_job",  # a raw hold
     ),
+    "version": ("cache_hit_ppm",),  # results of other jobs had no price
 }
 
 _ENCODER: Final = msgspec.json.Encoder(order="deterministic")

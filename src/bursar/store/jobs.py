@@ -5,7 +5,7 @@ message it came from, the step of its life that this was. Notes are rows of the 
 the command, one statement a kind.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -14,8 +14,11 @@ from bursar.core.instant import Instant
 from bursar.core.ledger.books import Books
 from bursar.core.ledger.events import Event, JobStepped
 from bursar.core.refusal import Refusal
+from bursar.store import arrays
+from bursar.store.caching import FOLLOW, FOLLOWED, LEAD, LEAVE, SHARE
 from bursar.store.outbox import PoolId
 from bursar.store.reading import ENTER, Connection, OrgId, Sent, array_of, looked_up, transposed
+from bursar.store.routing import FIRST_ROUTE
 from bursar.store.saving import matched, saving
 from bursar.store.shelves import Values
 
@@ -36,20 +39,26 @@ FIRST_LETTER: Final = """
            as u(org_id, job_id, pool_id, body, at)
 """
 TELL_POOL: Final = f"""
-    -- Numbers go on from the job's own count, several messages of one job in their order.
+    -- Numbers go on from the job's own count, several messages of one job in their order. Who
+    -- follows another is in no pool: what there would be to tell, its first message will say.
     with said as (
         select org_id, job_id, body, at,
                row_number() over (partition by org_id, job_id order by place) as k
           from unnest(%s::text[], %s::text[], %s::text[], %s::bigint[])
                with ordinality as given(org_id, job_id, body, at, place)),
     counted as (
-        update jobs t set sent = t.sent + u.most
+        update jobs t set sent = t.sent + case when t.follows then 0 else u.most end
           from (select org_id, job_id, max(k) as most from said group by org_id, job_id) u
          where {matched("org_id", "job_id")}
-        returning t.org_id, t.job_id, t.pool_id, t.sent - u.most as before)
-    insert into org_outbox (org_id, job_id, n, pool_id, body, written_at)
-    select c.org_id, c.job_id, c.before + s.k, c.pool_id, s.body::json, s.at
+        returning t.org_id, t.job_id, t.pool_id, t.follows, t.sent - u.most as before),
+    told as (
+        insert into org_outbox (org_id, job_id, n, pool_id, body, written_at)
+        select c.org_id, c.job_id, c.before + s.k, c.pool_id, s.body::json, s.at
+          from counted c join said s on s.org_id = c.org_id and s.job_id = c.job_id
+         where not c.follows)
+    select s.k
       from counted c join said s on s.org_id = c.org_id and s.job_id = c.job_id
+     order by c.org_id, c.job_id, s.k
 """
 RECEIVE: Final = """
     insert into org_inbox (org_id, pool_id, job_id, n, at, refusal)
@@ -64,7 +73,7 @@ GO_ON: Final = f"""
            state = case when u.state = 'running' and t.withdrawn then 'stopping'
                         else coalesce(u.state, t.state) end,
            why = coalesce(u.why, t.why),
-           ended_at = coalesce(u.ended_at, t.ended_at),
+           ended_at = coalesce(u.ended_at, t.ended_at), leads = t.leads and u.ended_at is null,
            end_class = coalesce(u.end_class, t.end_class),
            started_at = coalesce(u.started_at, t.started_at),
            gpu_type = coalesce(u.gpu_type, t.gpu_type),
@@ -107,12 +116,25 @@ STEP: Final = f"""
 NOTES: Final[Mapping[str, str]] = MappingProxyType(
     {
         "submit": SUBMIT,
+        "share": SHARE,
+        "array": arrays.ARRAY,
+        "element": arrays.ELEMENT,
         "first letter": FIRST_LETTER,
+        "route": FIRST_ROUTE,
+        "lead": LEAD,
         "tell pool": TELL_POOL,
         "receive": RECEIVE,
         "go on": GO_ON,
         "top up": TOP_UP,
+        "elements begin": arrays.BEGUN,
+        "element starts": arrays.ELEMENT_STARTS,
+        "element over": arrays.ELEMENT_OVER,
+        "array closes": arrays.CLOSED,
+        "withdraw array": arrays.WITHDRAW,
+        "array done": arrays.DONE,
         "step": STEP,
+        "follow": FOLLOW,
+        "leave": LEAVE,
     }
 )
 
@@ -169,10 +191,15 @@ class JobRow(NamedTuple):
     received: int
     withdrawn: bool
     over: bool
+    alike: str | None  # what it shares its result by
+    follows: bool  # it waits for another's, and is in no pool
+    array: JobId | None  # that it is an element of
+    elements: int | None  # how many it has, if it is an array
 
 
 JOBS: Final = f"""
-    select t.org_id, t.job_id, t.pool_id, t.state, t.received, t.withdrawn, t.ended_at is not null
+    select t.org_id, t.job_id, t.pool_id, t.state, t.received, t.withdrawn, t.ended_at is not null,
+           t.alike, t.follows, t.array_id, t.elements
       from {looked_up({"org_id": "text", "job_id": "text"}, "jobs")}
 """
 
@@ -208,15 +235,20 @@ def spent_and_held(connection: Connection, org: OrgId, job: JobId) -> tuple[int,
     return used, open
 
 
+def _below(org: str, account: str) -> str:
+    """An account and all below it, as a recursive part of a statement that is called `below`."""
+    return f"""
+            select a.org_id, a.account_id from accounts a
+             where a.org_id = {org} and a.account_id = {account}
+             union all
+            select a.org_id, a.account_id from below b
+              join accounts a on a.org_id = b.org_id and a.parent = b.account_id"""
+
+
 def _counted(which: str) -> str:
     """The statement that counts jobs of an account and all below it, a user or both, to a bound."""
     return f"""
-        with recursive below as (
-            select a.org_id, a.account_id from accounts a
-             where a.org_id = %s and a.account_id = %s
-             union all
-            select a.org_id, a.account_id from below b
-              join accounts a on a.org_id = b.org_id and a.parent = b.account_id)
+        with recursive below as ({_below("%s", "%s")})
         select count(*)
           from (select from jobs j
                  where j.org_id = %s and {which}
@@ -229,8 +261,9 @@ def _counted(which: str) -> str:
 
 COUNT_WAITING: Final = _counted(
     "j.ended_at is null and j.state in ('queued', 'out_of_credits') and j.submitted_at > %s"
+    " and j.elements is null"
 )
-COUNT_LATEST: Final = _counted("j.submitted_at >= 0 and j.submitted_at > %s")
+COUNT_LATEST: Final = _counted("j.submitted_at >= 0 and j.array_id is null and j.submitted_at > %s")
 
 
 class Counting(NamedTuple):
@@ -289,16 +322,41 @@ class Shown(NamedTuple):
     owed: int
     expires_at: Instant  # of its hold
     rates: str  # JSON
+    follows: JobId | None  # whose result it waits for
+    cached_from: JobId | None  # whose result it was given
+    array: JobId | None  # that it is an element of
+    place: int | None  # and its number there
+    elements: int | None  # how many it has, if it is an array
 
 
-_SHOWN: Final = """
-    j.job_id, j.account_id, j.user_id, j.pool_id, j.state, j.why, j.withdrawn, j.attempt,
-    j.gpu_type, j.submitted_at, j.started_at, j.ended_at, j.end_class, j.exit_code, j.asked::text,
-    j.run_ms, j.max_cost, j.rolling, j.steps, h.used, h.open, h.owed, h.expires_at, h.rates::text
+# What was asked of an element is kept with its array.
+_ASKED: Final = """
+    coalesce(j.asked, (select a.asked from jobs a
+                        where a.org_id = j.org_id and a.job_id = j.array_id))::text
 """
-_HOLD: Final = """
+_SHOWN: Final = f"""
+    j.job_id, j.account_id, j.user_id, j.pool_id, j.state, j.why, j.withdrawn, j.attempt,
+    j.gpu_type, j.submitted_at, j.started_at, j.ended_at, j.end_class, j.exit_code, {_ASKED},
+    j.run_ms, j.max_cost, j.rolling, j.steps, h.used, h.open, h.owed, h.expires_at, h.rates::text,
+    {FOLLOWED}, j.cached_from, j.array_id, j.place, j.elements
+"""
+_OWN_HOLD: Final = """
      cross join lateral (
            select * from holds h where h.org_id = j.org_id and h.hold_id = j.job_id offset 0) h
+"""
+# The hold of an array has what its lots have, too.
+_HOLD: Final = """
+     cross join lateral (
+           select h.expires_at, h.rates, h.rate, h.context, h.used + l.used as used,
+                  h.open + l.open as open, h.owed + l.owed as owed
+             from holds h
+            cross join lateral (
+                  select coalesce(sum(l.used), 0)::bigint as used,
+                         coalesce(sum(l.open), 0)::bigint as open,
+                         coalesce(sum(l.owed), 0)::bigint as owed
+                    from holds l
+                   where j.elements is not null and l.org_id = j.org_id and l.lot_of = j.job_id) l
+            where h.org_id = j.org_id and h.hold_id = j.job_id offset 0) h
 """
 SHOWN: Final = f"select {_SHOWN} from jobs j {_HOLD} where j.org_id = %s and j.job_id = %s"
 
@@ -306,13 +364,15 @@ SHOWN: Final = f"select {_SHOWN} from jobs j {_HOLD} where j.org_id = %s and j.j
 def _listed(which: str) -> str:
     """The statement that lists jobs, by the index that has a condition."""
     return f"""
+        with recursive below as ({_below("%(org)s", "%(account)s")})
         select {_SHOWN}
           from jobs j
           {_HOLD}
          where j.org_id = %(org)s and {which}
            and (j.submitted_at, j.job_id) < (%(at)s, %(job)s)
            and (%(state)s::text is null or j.state = %(state)s)
-           and (%(account)s::text is null or j.account_id = %(account)s)
+           and (%(account)s::text is null
+                or exists (select from below b where b.account_id = j.account_id))
            and (%(user)s::text is null or j.user_id = %(user)s)
            and (%(label)s::text is null
                 or j.labels ->> %(label)s = coalesce(%(value)s, j.labels ->> %(label)s))
@@ -321,14 +381,29 @@ def _listed(which: str) -> str:
     """
 
 
-LISTED: Final = _listed("j.submitted_at >= 0")
-LISTED_ALIVE: Final = _listed("j.ended_at is null")
+LISTED: Final = _listed("j.submitted_at >= 0 and j.array_id is null")
+LISTED_ALIVE: Final = _listed("j.ended_at is null and j.array_id is null")
+ELEMENTS: Final = f"""
+    select {_SHOWN}
+      from jobs j
+      {_HOLD}
+     where j.org_id = %s and j.array_id = %s and j.place > %s
+       and (%s::text is null or j.state = %s)
+     order by j.place
+     limit %s
+"""
 
 RESULT: Final = """
-    select state, ended_at, exit_code, result from jobs where org_id = %s and job_id = %s
+    select j.state, j.ended_at, j.exit_code,
+           case when j.cached_from is null then j.result
+                else (select s.result from jobs s
+                       where s.org_id = j.org_id and s.job_id = j.cached_from) end,
+           j.cached_from
+      from jobs j
+     where j.org_id = %s and j.job_id = %s
 """
 STEPS: Final = """
-    select n, at, state, why, attempt, gpu_type, exit_code, spent, held
+    select n, at, state, why, attempt, gpu_type, exit_code, spent, held, other
       from job_steps
      where org_id = %s and job_id = %s and n > %s
      order by n
@@ -338,7 +413,6 @@ GLANCE: Final = f"""
     select j.steps, j.ended_at is not null, h.used, h.open from jobs j {_HOLD}
      where j.org_id = %s and j.job_id = %s
 """
-POOLS: Final = "select pool_id from pools order by pool_id limit 20"
 
 
 _BURN: Final = """
@@ -351,7 +425,7 @@ def _top(measure: str) -> str:
     return f"""
         select j.job_id, j.account_id, j.user_id, j.state, h.used, h.open, {_BURN} as burn
           from jobs j {_HOLD}
-         where j.org_id = %s and j.ended_at is null
+         where j.org_id = %s and j.ended_at is null and j.elements is null
          order by {measure} desc, j.job_id
          limit %s
     """
@@ -383,7 +457,7 @@ ROLLING: Final = f"""
     select j.org_id, j.job_id, j.state, j.gpu_type, j.run_ms, j.max_cost, j.sent, h.used, h.open,
            h.rates::text, (h.context ->> 'milli_gpus')::bigint,
            (j.asked ->> 'rolling_seconds')::bigint * 1000
-      from jobs j {_HOLD}
+      from jobs j {_OWN_HOLD}
      where j.rolling and j.ended_at is null and not j.withdrawn
        and j.state in ('running', 'out_of_credits')
        and (j.org_id, j.job_id) > (%s, %s)
@@ -437,6 +511,7 @@ class Step(NamedTuple):
     exit_code: int | None
     spent: int
     held: int
+    other: JobId | None  # whom it follows, or whose result it was given
 
 
 class Result(NamedTuple):
@@ -446,6 +521,7 @@ class Result(NamedTuple):
     ended_at: Instant | None
     exit_code: int | None
     text: str | None
+    cached_from: JobId | None  # the job that has left it
 
 
 class Glance(NamedTuple):
@@ -474,6 +550,14 @@ def listed_jobs(
     return [Shown(*row) for row in connection.execute(sql, asked)]
 
 
+def elements_of(
+    connection: Connection, org: OrgId, array: str, state: str | None, after: int, most: int
+) -> list[Shown]:
+    """The elements of an array that have begun, by their numbers, behind one."""
+    given = [org, array, after, state, state, most]
+    return [Shown(*row) for row in connection.execute(ELEMENTS, given)]
+
+
 def result_of(connection: Connection, org: OrgId, job: str) -> Result | None:
     """What a job has left, if there is such a job."""
     row = connection.execute(RESULT, [org, job]).fetchone()
@@ -491,6 +575,12 @@ def glance(connection: Connection, org: OrgId, job: str) -> Glance | None:
     return None if row is None else Glance(*row)
 
 
-def known_pools(connection: Connection) -> list[PoolId]:
-    """The first pools that there are; outside of any org's or pool's transaction."""
-    return [pool for (pool,) in connection.execute(POOLS)]
+NAMES: Final = f"""
+    select t.account_id, t.name
+      from {looked_up({"org_id": "text", "account_id": "text"}, "accounts")}
+"""
+
+
+def account_names(connection: Connection, org: OrgId, ids: Collection[str]) -> dict[str, str]:
+    """What those of some ids are called that are accounts of an org."""
+    return dict(connection.execute(NAMES, transposed([(org, id) for id in sorted(ids)], 2)))

@@ -110,6 +110,14 @@ FROM_POOL: Final = """
      order by org_id, job_id, n
      limit %s
 """
+WITH_POST: Final = """
+    select distinct pool_id from pool_outbox where acked_at is null order by pool_id
+"""
+
+
+def with_post(connection: Connection) -> list[PoolId]:
+    """The pools with messages that nobody has acknowledged."""
+    return [pool for (pool,) in connection.execute(WITH_POST).fetchall()]
 
 
 def from_pool(

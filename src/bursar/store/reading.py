@@ -78,6 +78,12 @@ class OrgRow:
     frozen: str | None
     values: Values
 
+    @property
+    def tier(self) -> str | None:
+        """The org's own tier."""
+        tier: str | None = self.values[5]
+        return tier
+
     def is_of(self, books: Books) -> bool:
         """Whether books in memory are of the same history.
 

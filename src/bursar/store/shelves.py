@@ -28,6 +28,7 @@ from bursar.core.ledger.values import (
     Hold,
     HoldTerms,
     Kind,
+    Lots,
     Policy,
     Recurrence,
     Setting,
@@ -250,6 +251,7 @@ def _pack_hold(books: Books, key: Any) -> Values:
         terms.asked_by,
         terms.for_job,
         terms.opened_at,
+        hold.lot_of,
         *_hold_figures(hold),
     )
 
@@ -269,14 +271,15 @@ def _hold_figures(hold: Hold) -> Values:
         text_of(hold.meters) if hold.meters else "[]",
         hold.touched_at,
         hold.closed_at,
+        None if hold.lots is None else text_of(hold.lots),
     )
 
 
 def hold_of(row: Values, draws: tuple[Draw, ...]) -> Hold:
     """The hold of a row, with its draws."""
     key, account, user, context, rates, price_versions, *rest = row
-    by_time, asked_by, for_job, opened_at, *rest = rest
-    expires_at, open, used, owed, absorbed, rate, meters, touched_at, closed_at = rest
+    by_time, asked_by, for_job, opened_at, lot_of, *rest = rest
+    expires_at, open, used, owed, absorbed, rate, meters, touched_at, closed_at, lots = rest
     terms = HoldTerms(
         id=key,
         account=account,
@@ -301,6 +304,8 @@ def hold_of(row: Values, draws: tuple[Draw, ...]) -> Hold:
         meters=value_of(tuple[tuple[int, Meter], ...], meters),
         touched_at=touched_at,
         closed_at=closed_at,
+        lots=None if lots is None else value_of(Lots, lots),
+        lot_of=lot_of,
     )
 
 
@@ -523,9 +528,9 @@ SHELVES: Final[tuple[Shelf, ...]] = (
         columns=_columns(
             "hold_id text, account_id text, user_id text, context json, rates json,"
             "price_versions json, by_time boolean, asked_by text, for_job boolean,"
-            "opened_at bigint, expires_at bigint,"
+            "opened_at bigint, lot_of text, expires_at bigint,"
             "open bigint, used bigint, owed bigint, absorbed bigint, rate bigint, meters json,"
-            "touched_at bigint, closed_at bigint"
+            "touched_at bigint, closed_at bigint, lots json"
         ),
         keeps=("holds",),
         pack=_pack_hold,
@@ -533,7 +538,7 @@ SHELVES: Final[tuple[Shelf, ...]] = (
         key_of=_same,
         changing=(
             *("expires_at", "open", "used", "owed", "absorbed", "rate", "meters"),
-            *("touched_at", "closed_at"),
+            *("touched_at", "closed_at", "lots"),
         ),
         repack=_repack_hold,
     ),

@@ -91,3 +91,16 @@ def events(connection: Connection, org: OrgId, numbers: Collection[int]) -> dict
     keys = transposed([(org, number) for number in sorted(numbers)], 2)
     rows = connection.execute(EVENTS, keys)
     return {number: Told(event_of(kind, body), actor) for number, kind, body, actor in rows}
+
+
+RESULTS: Final = f"""
+    select t.job_id, t.cached_from
+      from {looked_up({"org_id": "text", "job_id": "text"}, "jobs")}
+     where t.cached_from is not null
+"""
+
+
+def results(connection: Connection, org: OrgId, jobs: Collection[str]) -> dict[str, str]:
+    """Of jobs that were given another's result, whose that was."""
+    rows = connection.execute(RESULTS, transposed([(org, job) for job in sorted(jobs)], 2))
+    return dict(rows.fetchall())

@@ -56,6 +56,7 @@ def price(of: str) -> str:
 
 _STARTED: Final = "w.body ->> 0 = 'Started'"
 _ENDED: Final = "w.body ->> 0 = 'Ended'"
+_LEFT: Final = "w.body ->> 0 = 'Left'"
 _OVER: Final = "(w.body -> 1 ->> 'over')::boolean"
 _KEPT: Final = f"coalesce({number('w', 'kept_ms')}, {number('w', 'run_ms')})"  # of an end
 _END_CLASS: Final = "w.body -> 1 ->> 'end_class'"
@@ -65,7 +66,7 @@ _AGAIN: Final = (
 )
 _STATE_AFTER: Final = f"""
     case when {_STARTED} then 'running'
-         when {_ENDED} and not {_OVER} then 'waiting'
+         when {_LEFT} or ({_ENDED} and not {_OVER}) then 'waiting'
          else 'over ' || (w.body -> 1 ->> 'end_class') end"""
 _STATE: Final = """
     case when j.ended_at is not null then 'over ' || j.end_class
@@ -88,7 +89,8 @@ MESSAGE_CHECKS: Final[tuple[Check, ...]] = (
                            as started,
                        max(coalesce({number("w", "hold_until")}, {number("w", "until")})) as until,
                        count(*) filter (where w.body ->> 0 = 'Withdraw') as withdraws,
-                       count(*) filter (where w.n = 1 and w.body::jsonb = q.body::jsonb) as asked
+                       count(*) filter (where w.body ->> 0 = 'Enqueue'
+                                          and w.body::jsonb = q.body::jsonb) as asked
                   from queue q
                   left join org_outbox w
                     on w.org_id = q.org_id and w.job_id = q.job_id and w.pool_id = q.pool_id
@@ -113,9 +115,44 @@ MESSAGE_CHECKS: Final[tuple[Check, ...]] = (
                    j.submitted_at, w.written_at
               from jobs j
               join org_outbox w on w.org_id = j.org_id and w.job_id = j.job_id and w.n = 1
-             where j.submitted_at <> w.written_at or j.pool_id <> w.pool_id
+             where j.submitted_at > w.written_at
+                or (j.submitted_at < w.written_at and j.source is null)
                 or (j.account_id, j.user_id)
                    is distinct from (w.body -> 1 ->> 'account', w.body -> 1 ->> 'user')
+        """,
+    ),
+    Check(
+        name="a job is in the pool that it was last sent to, and was sent to each once",
+        sql="""
+            with sent as (
+                select org_id, job_id, (array_agg(pool_id order by n desc))[1] as pool_id,
+                       count(*) as times, count(distinct pool_id) as pools
+                  from org_outbox
+                 where body ->> 0 = 'Enqueue'
+                 group by org_id, job_id)
+            select j.org_id, j.job_id || ' is in ' || j.pool_id || ', sent to ' || s.pool_id,
+                   s.pools, s.times
+              from jobs j
+              join sent s on s.org_id = j.org_id and s.job_id = j.job_id
+             where j.pool_id <> s.pool_id or s.pools <> s.times
+        """,
+    ),
+    Check(
+        name="a job that the router sends is in the pool where its routes have led",
+        sql="""
+            with led as (
+                select org_id, job_id, count(*) as routes, max(n) as last,
+                       count(arrived_at) as arrived,
+                       (array_agg(pool_id order by n desc) filter (where arrived_at is not null))[1]
+                           as pool_id
+                  from job_routes
+                 group by org_id, job_id)
+            select l.org_id, l.job_id || ' is in ' || coalesce(j.pool_id, 'none') || ', led to '
+                   || coalesce(l.pool_id, 'none'), l.routes, l.arrived
+              from led l
+              left join jobs j on j.org_id = l.org_id and j.job_id = l.job_id
+             where j.pool_id is distinct from l.pool_id or l.routes <> l.last
+                or l.routes - l.arrived not in (0, 1)
         """,
     ),
     Check(
@@ -176,6 +213,7 @@ MESSAGE_CHECKS: Final[tuple[Check, ...]] = (
                   left join pool_outbox w
                     on w.pool_id = j.pool_id and w.org_id = j.org_id and w.job_id = j.job_id
                    and w.n <= j.received and w.body ->> 0 <> 'RanSoFar'
+                 where j.sent > 0
                  group by j.org_id, j.job_id)
             select org_id, job_id || ' is ' || state || ', told ' || after, attempt, last
               from told
@@ -185,6 +223,7 @@ MESSAGE_CHECKS: Final[tuple[Check, ...]] = (
               from jobs j
               left join org_outbox w
                 on w.org_id = j.org_id and w.job_id = j.job_id and w.body ->> 0 = 'Withdraw'
+             where j.sent > 0
              group by j.org_id, j.job_id
             having j.withdrawn::int <> count(w.n)
              union all
@@ -192,6 +231,7 @@ MESSAGE_CHECKS: Final[tuple[Check, ...]] = (
               from jobs j
               left join org_inbox i
                 on i.org_id = j.org_id and i.pool_id = j.pool_id and i.job_id = j.job_id
+             where j.sent > 0
              group by j.org_id, j.job_id
             having j.ended_at is not null and bool_or(i.at = j.ended_at) is not true
         """,
@@ -277,7 +317,7 @@ MESSAGE_CHECKS: Final[tuple[Check, ...]] = (
                        max(w.body -> 1 ->> 'exit_code') as exit_code,
                        max(w.body -> 1 ->> 'result') as result
                   from pool_outbox w
-                 where w.body ->> 0 <> 'Dropped'
+                 where w.body ->> 0 not in ('Dropped', 'Left')
                  group by w.pool_id, w.org_id, w.job_id, {number("w", "attempt")}),
             facts as (
                 select l.pool_id, l.org_id, l.job_id, l.attempt, f.what, f.fact as kept,

@@ -9,7 +9,10 @@ from typing import Final
 from bursar.core.dispatch.life import LIVE, OVER
 from bursar.core.messages import Why
 from bursar.store.verifying import Check
+from bursar.store.verifying_arrays import ARRAY_CHECKS
+from bursar.store.verifying_caching import CACHING_CHECKS
 from bursar.store.verifying_messages import CLASS_OF, MESSAGE_CHECKS, MILLI_GPUS, listed
+from bursar.store.verifying_slices import SLICE_CHECKS
 
 _IS_OVER: Final = f"q.state in ({listed(OVER)})"
 _IS_LIVE: Final = f"q.state in ({listed(LIVE)})"
@@ -25,12 +28,13 @@ _RAN_MS: Final = """(
     select max(p.run_ms) from lease_parts p where p.pool_id = l.pool_id and p.fence = l.fence)"""
 
 SEAM_CHECKS: Final[tuple[Check, ...]] = (
+    *ARRAY_CHECKS,
     Check(
         name="a job that is not over is in its pool, or a message about it is on its way",
         sql=f"""
             select j.org_id, j.job_id, null::bigint, null::bigint
               from jobs j
-             where j.ended_at is null
+             where j.ended_at is null and not j.follows and j.elements is null
                and not exists (select from queue q
                                 where q.pool_id = j.pool_id and q.org_id = j.org_id
                                   and q.job_id = j.job_id and not {_IS_OVER})
@@ -339,4 +343,6 @@ SEAM_CHECKS: Final[tuple[Check, ...]] = (
         """,
     ),
     *MESSAGE_CHECKS,
+    *CACHING_CHECKS,
+    *SLICE_CHECKS,
 )

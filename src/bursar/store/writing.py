@@ -130,6 +130,7 @@ class Answered(NamedTuple):
     number: int  # of the org's last event when it was answered
     at: Instant  # when it was decided
     actor: str = ""  # whose key asked
+    steps: tuple[Event, ...] = ()  # what happened beside it although it was refused
 
 
 class Statement(NamedTuple):
@@ -157,7 +158,7 @@ class Written:
         """Gather an answer and its events."""
         outcome = answer.outcome
         refusal = text_of(outcome) if isinstance(outcome, Refusal) else None
-        events = () if isinstance(outcome, Refusal) else outcome
+        events = answer.steps if isinstance(outcome, Refusal) else outcome
         first = answer.number - len(events) + 1
         asked = (org, answer.key, answer.at, command_text(answer.command))
         self.new["requests"].append((*asked, refusal, first, answer.number, answer.actor))
@@ -165,11 +166,6 @@ class Written:
             self.moved.add(org)
         for number, event in enumerate(events, first):
             self.event(org, books, number, event, answer.actor)
-
-    def also(self, org: OrgId, books: Books, event: Event, actor: str) -> None:
-        """Gather an event, the last of the books, that is no answer to anybody."""
-        self.moved.add(org)
-        self.event(org, books, books.singles.number, event, actor)
 
     def rows(self, org: OrgId, books: Books, trial: Trial) -> None:
         """Gather the rows that one org's commands made or changed."""

@@ -21,6 +21,7 @@ from bursar.wire.strict import Malformed, parsed
 READINGS_MAX: Final = 4_096  # of one report
 OUTPUTS_MAX: Final = 1_000  # of one result
 RESULT_MAX: Final = 64 * 1024  # bytes of a result
+OVER_MAX: Final = 1_000  # jobs that are asked about at once
 LOG_MAX: Final = 64 * 1024  # bytes of a log that are sent at once
 ARGUMENTS_MAX: Final = 1_024
 ARGUMENT_MAX: Final = 128 * 1024  # characters; the system takes no longer ones
@@ -365,6 +366,34 @@ class LogTold(Shape):
     """Up to where the pool has a log: whatever was sent, the next part begins there."""
 
     offset: Whole
+
+
+# What is over
+
+
+class JobName(Shape):
+    """A job, and whose it is."""
+
+    org: Text
+    job: Text
+
+
+class OverAsk(Shape):
+    """Jobs of which a node has something left."""
+
+    jobs: Annotated[list[JobName], Field(max_length=OVER_MAX)]
+
+
+class OverJobTold(JobName):
+    """A job that is over: nothing can become of it any more."""
+
+    over_ms: Annotated[int, Field(ge=0, description="for how long")]
+
+
+class OverTold(Shape):
+    """Those of the jobs that are over, and that the node has had; the others may go on."""
+
+    jobs: list[OverJobTold]
 
 
 # As text

@@ -559,6 +559,7 @@ class PriceVersion(Answer):
     id: str
     org_id: str | None  # whose price book it is in; None if it is the deployment's
     effective_at: Time
+    cache_hit_ppm: int | None  # of what a run has cost: what its result costs another job
     rates: list[dict[str, Any]]
 
     @classmethod
@@ -568,6 +569,7 @@ class PriceVersion(Answer):
             id=version.id,
             org_id=org,
             effective_at=version.effective_at,
+            cache_hit_ppm=version.cache_hit_ppm,
             rates=[
                 {
                     "gpu_type": rate.gpu_type,

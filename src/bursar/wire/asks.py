@@ -407,6 +407,10 @@ class PriceAsk(Shape):
     org_id: Id | None = None
     rates: Annotated[list[RateAsk], Field(min_length=1, max_length=1_000)]
     effective_at: Time | None = None
+    cache_hit_ppm: Annotated[
+        int | None,
+        Field(ge=0, le=PPM, description="of what a run has cost: what its result costs another"),
+    ] = None
     id: Id | None = None
 
     def to_core(self, making: Making) -> commands.SetPrice:
@@ -426,6 +430,7 @@ class PriceAsk(Shape):
                 id=PriceVersionId(making.id("version", self.id)),
                 effective_at=self.effective_at or 0,
                 rates=rates,
+                cache_hit_ppm=self.cache_hit_ppm,
             ),
             from_now=self.effective_at is None,
         )

@@ -5,6 +5,7 @@ and of their jobs, accounts and users, are veiled. An operator sees everything.
 """
 
 import re
+from collections.abc import Mapping
 from typing import Annotated, Final, Self
 
 from pydantic import Field
@@ -18,6 +19,7 @@ from bursar.wire.shapes import Shape, Time
 from bursar.wire.times import instant_text
 
 _ID: Final = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+_ANY_ID: Final = re.compile(_ID)
 # An org, and what follows of a job's name or of a place in the tree of shares.
 _NAMED: Final = re.compile(rf"({_ID})(/{_ID})?((?:\.(?:user )?{_ID})*)")
 
@@ -33,6 +35,11 @@ def veiled(text: str, org: str | None) -> str:
         return "another org's job" if found[2] else "another org"
 
     return _NAMED.sub(veil, text)
+
+
+def named(text: str, names: Mapping[str, str]) -> str:
+    """A text in which accounts are called by their names; others keep their ids."""
+    return _ANY_ID.sub(lambda found: names.get(found[0], found[0]), text)
 
 
 class FactTold(Shape):
@@ -89,6 +96,20 @@ class WhyTold(Shape):
     holders_more: int = 0
     change: Annotated[list[FactTold], Field(description="the smallest that would start it")]
     complete: bool = True
+    names: Annotated[dict[str, str], Field(description="of the org's accounts, by their ids")] = (
+        Field(default_factory=dict)
+    )
+
+    @property
+    def ids(self) -> set[str]:
+        """All that may have a name."""
+        texts = (*self.told, *(one.of for one in self.holders))
+        return {id for text in texts for id in _ANY_ID.findall(text)}
+
+    def with_names(self, names: dict[str, str]) -> Self:
+        """The same, with sentences that call accounts by their names."""
+        told = [named(line, names) for line in self.told]
+        return self.model_copy(update={"told": told, "names": names})
 
     @classmethod
     def plain(cls, job: str, state: str, *told: str) -> Self:
@@ -182,3 +203,16 @@ class ExplainTold(Shape):
     pool: str
     standing: list[StandingTold]
     shares: list[ShareTold]
+    names: Annotated[dict[str, str], Field(description="of the org's accounts, by their ids")] = (
+        Field(default_factory=dict)
+    )
+
+    @property
+    def ids(self) -> set[str]:
+        """All that may have a name."""
+        texts = (*(one.of for one in self.standing), *(one.of for one in self.shares))
+        return {id for text in texts for id in _ANY_ID.findall(text)}
+
+    def with_names(self, names: dict[str, str]) -> Self:
+        """The same, with what accounts are called."""
+        return self.model_copy(update={"names": names})

@@ -5,6 +5,7 @@ GPUs for so long, a pool sees a shape and a program.
 """
 
 import json
+from collections.abc import Mapping
 from hashlib import sha256
 from typing import Annotated, Any, Final, Literal, NamedTuple, Self
 
@@ -12,6 +13,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from bursar.core.dispatch.ends import GRACE_MS
 from bursar.core.ids import AccountId, HoldId, JobId, UserId
+from bursar.core.instant import Instant
 from bursar.core.ledger import events
 from bursar.core.ledger import values as core
 from bursar.core.ledger.commands import Reserve
@@ -22,6 +24,8 @@ from bursar.core.scheduling.jobs import CLASS_MAX, TASKS_MAX
 from bursar.core.scheduling.jobs import Shape as Needs
 from bursar.core.scheduling.machines import Level
 from bursar.wire.answers import Answer, Rate
+from bursar.wire.arrays import Array, JobArray
+from bursar.wire.caching import ALONE, Cache, JobCache, Shares, alike
 from bursar.wire.problems import of_refusal
 from bursar.wire.shapes import GPUS_MAX, Id, Making, Micros, Shape, SomeMicros, Text, Time
 
@@ -132,6 +136,12 @@ class JobAsk(Shape):
     rolling_seconds: Annotated[
         int, Field(ge=20, le=DAY_S, description="run time that a rolling hold sets aside at once")
     ] = ROLLING_S
+    array: Annotated[
+        Array | None, Field(description="run it many times; one hold covers them all")
+    ] = None
+    cache: Annotated[
+        Cache | None, Field(description="whether it shares its result with jobs that are like it")
+    ] = None
     pool: Text | None = None
     id: Id | None = None
     dry_run: bool = False
@@ -143,6 +153,20 @@ class JobAsk(Shape):
             raise ValueError(f"command and env together have at most {PROGRAM_MAX:,} bytes")
         if not self.command[0]:
             raise ValueError("command: its first word names a program")
+        return self
+
+    @model_validator(mode="after")
+    def _shares_as_one(self) -> Self:
+        if self.array is not None and self.hold == "rolling":
+            raise ValueError(
+                "array: the hold of an array covers all of it from the beginning; leave out `hold`,"
+                " or submit the jobs one by one"
+            )
+        if self.cache is not None and self.array is not None:
+            raise ValueError(
+                "cache: the jobs of an array do not share their results; leave it out, or submit"
+                " them one by one"
+            )
         return self
 
     @property
@@ -160,7 +184,14 @@ class JobAsk(Shape):
     @property
     def kept(self) -> dict[str, Any]:
         """What is kept of the request: all but its id, with what was left out filled in."""
-        return self.model_dump(mode="json", exclude={"id", "dry_run"})
+        words = {"cache": self.cache, "array": self.array}  # there were no such words before
+        unsaid = {word for word, said in words.items() if said is None}
+        return self.model_dump(mode="json", exclude={"id", "dry_run"} | unsaid)
+
+    @property
+    def alike(self) -> str | None:
+        """A digest of what decides its result; None if it shares none."""
+        return None if self.cache is None else alike(self.kept, self.cache.key)
 
     @property
     def digest(self) -> str:
@@ -183,6 +214,8 @@ class JobAsk(Shape):
             for_job=True,
             most=self.max_cost_micros,
             about=self.digest,
+            lots=None if self.array is None else self.array.count,
+            at_once=None if self.array is None else self.array.together,
         )
 
     def context(self, job: str) -> core.Context:
@@ -256,7 +289,9 @@ class JobSubmitted(Answer):
     id: str
     account_id: str
     user_id: str
-    state: Literal["queued"]
+    state: Literal["queued", "succeeded"]
+    follows: str | None  # the job whose result it waits for
+    cached_from: str | None  # the job whose result it was given
     submitted_at: Time
     held_micros: Micros
     hold_expires_at: Time
@@ -264,16 +299,18 @@ class JobSubmitted(Answer):
     dropped_gpu_types: list[str]
 
     @classmethod
-    def of(cls, opened: events.HoldOpened) -> Self:
+    def of(cls, opened: events.HoldOpened, shares: Shares = ALONE) -> Self:
         """A job, told by the hold that was opened for it."""
         terms = opened.terms
         return cls.model_construct(
             id=terms.id,
             account_id=terms.account,
             user_id=terms.user,
-            state="queued",
+            state="succeeded" if shares.hit else "queued",
+            follows=None if shares.hit else shares.source,
+            cached_from=shares.source if shares.hit else None,
             submitted_at=opened.at,
-            held_micros=opened.open,
+            held_micros=0 if shares.hit else opened.open,
             hold_expires_at=opened.expires_at,
             rates=[
                 Rate(gpu_type=gpu_type, micros_per_gpu_hour=rate, price_version=version)
@@ -283,35 +320,62 @@ class JobSubmitted(Answer):
         )
 
 
+class Place(NamedTuple):
+    """Where a job would wait, why, and for how long; or why it would be turned away."""
+
+    pool: str
+    why: str | None = None
+    wait_s: int | None = None
+    problem: Mapping[str, Any] | None = None
+    earliest: Instant | None = None
+    latest: Instant | None = None
+
+
 class JobQuote(Answer):
     """What a job would take, and everything that stands against it; nothing was changed."""
 
     held_micros: Micros
     likely_micros: Micros
-    most_micros: Micros  # what it costs if it runs as long as it may, on the dearest type
+    most_micros: Micros  # what it costs if all of it runs as long as it may, on the dearest type
     spendable_micros: Micros
     spendable_after_micros: Micros
-    micros_per_hour: Micros  # of the type that is preferred, all its GPUs
+    micros_per_hour: Micros  # of the type that is preferred, all GPUs that it has at once
     rates: list[Rate]
     dropped_gpu_types: list[str]
-    pool: str
+    pool: Annotated[str | None, Field(description="where it would wait; none if nowhere")]
+    pool_why: Annotated[str | None, Field(description="why there, in words")]
+    expected_wait_seconds: Annotated[
+        int | None, Field(description="until it starts there; none if nobody can say")
+    ]
+    earliest_at: Annotated[Time | None, Field(description="when it would start, if all goes well")]
+    latest_at: Annotated[Time | None, Field(description="and by when; none if nobody can say")]
+    cache: Annotated[JobCache | None, Field(description="if it shares its result")]
     forbidden: list[dict[str, Any]]
 
     @classmethod
-    def of(cls, quote: Quote, ask: JobAsk, pool: str) -> Self:
+    def of(cls, quote: Quote, ask: JobAsk, place: Place, cache: JobCache | None = None) -> Self:
         """A quote, told."""
         milli, rates = ask.gpus.milli, [rate for _, rate in quote.rates]
+        times, at_once = (ask.array.count, ask.array.together) if ask.array else (1, 1)
         return cls(
             held_micros=quote.held,
             likely_micros=quote.likely,
-            most_micros=usage_price(max(rates, default=0), milli, ask.run_ms),
+            most_micros=usage_price(max(rates, default=0), milli, ask.run_ms) * times,
             spendable_micros=quote.spendable,
             spendable_after_micros=max(quote.spendable - quote.held, 0),
-            micros_per_hour=(rates[0] * milli // 1_000) if rates else 0,
+            micros_per_hour=(rates[0] * milli // 1_000) * at_once if rates else 0,
             rates=[Rate(gpu_type=kind, micros_per_gpu_hour=rate) for kind, rate in quote.rates],
             dropped_gpu_types=list(quote.dropped),
-            pool=pool,
-            forbidden=[of_refusal(refusal) for refusal in quote.forbidden],
+            pool=place.pool or None,
+            pool_why=place.why,
+            expected_wait_seconds=place.wait_s,
+            earliest_at=place.earliest,
+            latest_at=place.latest,
+            cache=cache,
+            forbidden=[
+                *([] if place.problem is None else [dict(place.problem)]),
+                *(of_refusal(refusal) for refusal in quote.forbidden),
+            ],
         )
 
 
@@ -324,6 +388,8 @@ class Job(Answer):
     pool: str
     state: State
     why: str
+    follows: str | None  # the job whose result it waits for
+    cached_from: str | None  # the job whose result it was given: it did not run
     cancelling: bool  # somebody has asked to cancel it
     attempt: int
     gpu_type: str | None  # of its last attempt
@@ -346,7 +412,21 @@ class Job(Answer):
     env_names: list[str]  # what is in them may be secret
     priority_class: int
     preemptible: bool
+    cache: dict[str, Any] | None  # as it was asked for
+    array: JobArray | None  # if it is one: how its elements stand
+    array_id: str | None  # the array that it is an element of
+    array_index: int | None  # and its number there, from 0
     steps: int  # of its history
+
+
+class JobRoute(Answer):
+    """That a job was sent to a pool, and why."""
+
+    number: int
+    pool: str
+    at: Time
+    arrived_at: Time | None  # none if its former pool has not given it back
+    told: str
 
 
 class CostlyJob(Answer):
@@ -373,6 +453,7 @@ class JobStep(Answer):
     exit_code: int | None
     spent_micros: Micros
     held_micros: Micros
+    other_job_id: str | None  # whom it follows, or whose result it was given
 
 
 class JobSpent(Answer):
@@ -389,6 +470,7 @@ class JobResult(Answer):
     state: State
     ended_at: Time
     exit_code: int | None
+    cached_from: str | None  # the job that has left it, if that was another
     manifest: Any | None
 
 

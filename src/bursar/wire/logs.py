@@ -23,3 +23,6 @@ class LogsTold(Shape):
     data: list[LogPart]
     next: Annotated[str, Field(description="say it as `after`")]
     over: Annotated[bool, Field(description="whether nothing will follow")]
+    progress_ppm: Annotated[
+        int | None, Field(description="how far its last attempt says that it is, in millionths")
+    ] = None

@@ -6,13 +6,13 @@ from typing import Annotated, Final, Literal, Self
 from pydantic import Field
 
 from bursar.core.dispatch.life import LIVE, State
-from bursar.core.dispatch.pool import is_usable
+from bursar.core.dispatch.quarantine import is_quarantined, standing
 from bursar.core.dispatch.state import Machine, Pool
 from bursar.core.instant import MILLISECOND
-from bursar.core.scheduling.machines import MILLI, Node, NodeState
-from bursar.core.value import altered
+from bursar.core.scheduling.machines import MILLI, NodeState
 from bursar.wire.shapes import Shape
 
+_USED: Final = (NodeState.READY, NodeState.DRAINING)
 NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
 
 
@@ -35,6 +35,7 @@ class PoolTold(Shape):
 
     id: str
     nodes: int
+    nodes_on_order: Annotated[int, Field(description="that were ordered and have not come yet")]
     types: list[TypeTold]
     queued: int
     running: int
@@ -43,7 +44,8 @@ class PoolTold(Shape):
     @classmethod
     def of(cls, id: str, pool: Pool) -> Self:
         """A pool of the rules, told."""
-        usable = [one for one in pool.machines.values() if is_usable(one, pool.now)]
+        found = [(one, standing(one, pool.now)) for one in pool.machines.values()]
+        usable = [one for one, state in found if state in _USED]
         gpus: Counter[str] = Counter()
         free: Counter[str] = Counter()
         for one in usable:
@@ -53,6 +55,7 @@ class PoolTold(Shape):
         return cls(
             id=id,
             nodes=len(usable),
+            nodes_on_order=sum(state is NodeState.ON_ORDER for _, state in found),
             types=[
                 TypeTold(gpu_type=name, gpus=gpus[name], free_milli_gpus=free[name])
                 for name in sorted(gpus)
@@ -90,6 +93,9 @@ class NodeTold(Shape):
     leases: int
     state: Annotated[NodeState, Field(description="what it can be used for now")]
     operators_state: Annotated[NodeState, Field(description="what an operator has said of it")]
+    quarantine_ms_left: Annotated[
+        int, Field(description="how long it gets no new jobs because too much went wrong there")
+    ]
     wrong_clock: Annotated[bool, Field(description="its clock does not run as the pool's does")]
     heard_ms_ago: int | None
     region: str
@@ -100,15 +106,16 @@ class NodeTold(Shape):
     def of(cls, pool: Pool, machine: Machine) -> Self:
         """A node of the rules, told."""
         node, heard_at = machine.node, machine.heard_at
-        usable = is_usable(machine, pool.now)
+        left = machine.trouble.until - pool.now if is_quarantined(machine, pool.now) else 0
         return cls(
             id=node.id,
             gpu_type=node.gpu_type,
             gpus=node.gpus,
             free_milli_gpus=_free(pool, machine),
             leases=len(pool.on_node.get(node.id, ())),
-            state=node.state if usable else NodeState.DEAD,
+            state=standing(machine, pool.now),
             operators_state=node.state,
+            quarantine_ms_left=left // MILLISECOND,
             wrong_clock=machine.wrong_clock,
             heard_ms_ago=None if heard_at is None else (pool.now - heard_at) // MILLISECOND,
             region=node.region,
@@ -127,7 +134,3 @@ class StateAsk(Shape):
     """What a node shall be used for."""
 
     state: Literal["ready", "draining"]
-
-    def applied(self, node: Node) -> Node:
-        """The node, in that state."""
-        return altered(node, state=NodeState(self.state))

@@ -194,6 +194,11 @@ OF_THE_EDGE: Final[Mapping[str, Kind]] = MappingProxyType(
             "The node cannot be described so while jobs run on it",
             "Drain it and wait until it is empty, or register it under another name.",
         ),
+        "node_given_back": Kind(
+            409,
+            "The node was ordered and has been given back",
+            "End the machine: whoever needs another one orders it anew, under another name.",
+        ),
         "job_not_over": Kind(
             409, "The job has no result yet", "Ask again when it is over; /events tells when."
         ),
@@ -212,6 +217,37 @@ OF_THE_EDGE: Final[Mapping[str, Kind]] = MappingProxyType(
         ),
         "unsupported_media_type": Kind(
             415, "The body is not JSON", "Send Content-Type: application/json."
+        ),
+        "never_fits": Kind(
+            422,
+            "No pool could ever run it",
+            "Ask for what one of the pools has: the figures tell what each lacks. Or name a pool,"
+            " and the job waits there until it has it.",
+        ),
+        "exceeds_ceiling": Kind(
+            422,
+            "It needs more GPUs at once than it may have",
+            "Ask for no more GPUs than the figures allow, or have the ceiling raised.",
+        ),
+        "too_fast": Kind(
+            429,
+            "The org submits jobs too fast",
+            "Wait as long as Retry-After says, in seconds; the figures tell the rate.",
+        ),
+        "queue_full": Kind(
+            429,
+            "The org has as many jobs waiting as it may",
+            "Wait until some of them have started, or cancel some.",
+        ),
+        "tier_full": Kind(
+            429,
+            "The tier's queue is full, and the org has its part of it",
+            "Wait until some jobs have started, or cancel some.",
+        ),
+        "overloaded": Kind(
+            503,
+            "Starts are so late that this tier is turned away",
+            "Wait as long as Retry-After says, in seconds; the figures tell how late starts are.",
         ),
         "rate_limited": Kind(
             429, "Too many requests", "Wait as long as Retry-After says, in seconds."

@@ -39,6 +39,7 @@ class StatementLine(Shape):
     user_id: str | None
     job_id: str | None
     actor_id: str | None
+    cached_from: str | None  # the job whose result was given for it
 
 
 class Statement(Shape):

@@ -5,6 +5,7 @@ import pytest
 from bursar.core.dispatch import pool as rules
 from bursar.core.dispatch.life import State
 from bursar.core.dispatch.pool import Placement
+from bursar.core.dispatch.quarantine import is_usable
 from bursar.core.dispatch.reports import STARTS_WITHIN, Report, clocks_differ, report
 from bursar.core.dispatch.state import (
     TERM,
@@ -188,6 +189,20 @@ def test_parts_of_a_gpu_are_leased_until_it_is_full() -> None:
     assert Denied.SLOT_TAKEN is trial.place(half, key=keys[2])
 
 
+def test_a_part_of_a_gpu_takes_as_many_slots_as_have_it() -> None:
+    """As the scheduler says: of a GPU that is not divided, all of it (S1)."""
+    trial = waiting(spec=HALF)
+    machine = trial.pool.machines[N1]
+    trial.pool.machines[N1] = altered(machine, node=altered(machine.node, slots=3))
+
+    assert Denied.WRONG_SIZE is trial.place((Piece(N1, (0,), 1),))
+    assert Denied.WRONG_SIZE is trial.place((Piece(N1, (0, 1), 2),))
+    assert isinstance(trial.place((Piece(N1, (0,), 2),)), Lease)
+    other = ("acme", JobId("other"))
+    trial.post(asking(spec=HALF), 1, other)
+    assert isinstance(trial.place((Piece(N2, (0,), 1),), key=other), Lease)
+
+
 def test_nothing_is_leased_on_a_node_of_another_type() -> None:
     trial = waiting(rates=(("A100", PER_MS), ("H100", PER_MS)))
 
@@ -198,11 +213,11 @@ def test_nothing_is_leased_on_a_silent_node() -> None:
     """Nor on one that was never heard of (IS15)."""
     trial = waiting()
     trial.pass_by(TTL - 1)
-    assert rules.is_usable(trial.pool.machines[N1], trial.now)
+    assert is_usable(trial.pool.machines[N1], trial.now)
     trial.pass_by(1)
 
     assert Denied.NODE_SILENT is trial.place()
-    assert not rules.is_usable(Trial().pool.machines[N1], T0)
+    assert not is_usable(Trial().pool.machines[N1], T0)
 
 
 @pytest.mark.parametrize(
@@ -793,7 +808,7 @@ def test_a_plan_is_written_as_far_as_nothing_stands_against_it() -> None:
     assert Why.PREEMPTED is trial.lease().stop
 
     again = rules.write(trial.work(), trial.epoch + 1, [start, ask])
-    assert ((), (), (Denied.EPOCH_STALE,) * 2) == again
+    assert ((), (), (Denied.EPOCH_STALE,) * 2, 0) == again
 
 
 # Nodes

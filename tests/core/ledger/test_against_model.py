@@ -39,6 +39,7 @@ from bursar.core.ids import (
     HoldId,
     PriceVersionId,
     UserId,
+    derived_beside,
     derived_id,
 )
 from bursar.core.instant import HOUR, NEVER, Instant
@@ -90,6 +91,7 @@ NAMES = Names(
     period_grant=lambda recurrence, at: derived_id(recurrence, f"period/{at}"),
     rolled_grant=lambda recurrence, at: derived_id(recurrence, f"rolled/{at}"),
     reissued_grant=lambda charge, grant, left: derived_id(charge, f"reissued/{grant}/{left}"),
+    lot=lambda hold, number: derived_beside(hold, f"lot/{number}"),
 )
 
 
@@ -144,6 +146,11 @@ def _told(books: Books, now: Instant) -> Snapshot:
                 "closed": hold.closed_at is not None,
                 "limit": hold.expires_at,
                 "rate": hold.rate,
+                "lots": (
+                    (0, 1, 0, 0, hold.lot_of)
+                    if (lots := hold.lots) is None
+                    else (lots.count, lots.at_once, lots.amount, lots.taken, hold.lot_of)
+                ),
                 "draws": {
                     draw.grant: (draw.open, draw.charged, draw.undone)
                     for draw in hold.draws

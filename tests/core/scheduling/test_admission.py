@@ -22,7 +22,6 @@ from bursar.core.scheduling.load import (
     Line,
     Load,
     Queued,
-    likely_span,
     load_of,
     predicted_wait,
     tasks_if_empty,
@@ -430,7 +429,7 @@ def test_a_tier_that_is_not_known_has_its_part_all_the_same() -> None:
 def test_likely_spans() -> None:
     """An estimate, within the bound; else half of the bound."""
     assert [HOUR, 30 * MINUTE, 2 * HOUR] == [
-        likely_span(job_of(f"a:1/limit=2h{est}")) for est in ("", "/est=30m", "/est=9h")
+        job_of(f"a:1/limit=2h{est}").likely for est in ("", "/est=30m", "/est=9h")
     ]
 
 

@@ -316,3 +316,14 @@ def test_states_and_shapes_are_what_they_were() -> None:
     assert [NodeState.READY] == [one.node.state for one in cluster.machines.values()]
     assert not list(cluster.coming)
     assert Shape(types=("H100",), tasks=8) == cluster.waiting[JobId("a")].shape
+
+
+def test_of_nodes_that_may_go_only_those_that_were_ordered_do() -> None:
+    """However many others are as empty, and whatever they are: each saves its own price."""
+    case = Case(want="", nodes="n1=8xH100 n2=8xH100 n3=8xH100 n4=8xH100 n5=8xH100 n6=4xA100")
+    cluster = Cluster.of(case.snapshot())
+    owned = {NodeId("n5"): 3 * CREDIT, NodeId("n6"): CREDIT, NodeId("gone"): CREDIT}
+    found = advise(cluster, T0, (H100,), QUIET, Scaling(), owned)
+
+    assert [("n5", 3 * CREDIT), ("n6", CREDIT)] == [(one.node, one.saves) for one in found.drains]
+    assert () == advise(cluster, T0, (H100,), QUIET, Scaling(), {}).drains

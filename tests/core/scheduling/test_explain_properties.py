@@ -9,7 +9,7 @@ from bursar.core.scheduling.backfill import Claims
 from bursar.core.scheduling.cluster import Cluster
 from bursar.core.scheduling.decisions import Keep, Start
 from bursar.core.scheduling.defragment import defragment, tidy
-from bursar.core.scheduling.explain import explain
+from bursar.core.scheduling.explain import explain, foreseen
 from bursar.core.scheduling.lacking import lacking
 from bursar.core.scheduling.load import load_of
 from bursar.core.scheduling.machines import NodeState
@@ -49,6 +49,25 @@ def test_everybody_is_told_why(before: Snapshot) -> None:
             assert before.at <= found.start.earliest <= found.start.latest
     assert before == cluster.snapshot()
     assert then == indexes(cluster)
+
+
+@few
+@given(worlds(SMALL))
+def test_what_is_foreseen_is_what_would_be_told(before: Snapshot) -> None:
+    """Of a job that is not there yet, as if it had come; and nothing is left of it (S14, M1)."""
+    for job in before.waiting[:3]:
+        told = explain(Cluster.of(before), job.id, before.at)
+        without = tuple(one for one in before.waiting if one.id != job.id)
+        earmarks = tuple(one for one in before.earmarks if one.job != job.id)
+        cluster = Cluster.of(altered(before, waiting=without, earmarks=earmarks))
+        cluster.at(before.at)
+        then, snapshot = indexes(cluster), cluster.snapshot()
+
+        if len(earmarks) == len(before.earmarks):
+            assert told == foreseen(cluster, job, before.at)
+        else:
+            foreseen(cluster, job, before.at)
+        assert (snapshot, then) == (cluster.snapshot(), indexes(cluster))
 
 
 @few

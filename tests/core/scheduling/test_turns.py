@@ -210,13 +210,13 @@ CASES = {
         nodes="n1=4xH100",
         queued="late:4/est=1m/waited=3m in-time:4/est=2m/waited=1m",
         policy=SHIPPED,
-        want="in-time -> n1:4; late waits needs=4 free=0 start=24h",
+        want="in-time -> n1:4; late waits needs=4 free=0",
     ),
     "until then the shorter one comes first": Case(
         nodes="n1=4xH100",
         queued="late:4/est=1m/waited=1m in-time:4/est=2m/waited=1m",
         policy=SHIPPED,
-        want="late -> n1:4; in-time waits needs=4 free=0 start=24h",
+        want="late -> n1:4; in-time waits needs=4 free=0",
     ),
     "one that lasts long is never too late": Case(
         nodes="n1=4xH100",

@@ -10,12 +10,22 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from bursar.core.dispatch import agent, charging, ends, following, org, pool, reports, state
+from bursar.core.dispatch import (
+    agent,
+    charging,
+    ends,
+    following,
+    org,
+    pool,
+    quarantine,
+    reports,
+    state,
+)
 from bursar.core.instant import SECOND
 from bursar.sim.faults import clocks
 from bursar.sim.faults.profile import Profile
 
-MODULES = (agent, charging, clocks, ends, following, org, pool, reports, state)
+MODULES = (agent, charging, clocks, ends, following, org, pool, quarantine, reports, state)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +92,7 @@ BUGS = {
     ),
     "a fence is used again": Bug(pool, "place", "work.fence += 1", "work.fence |= 1", "IS4|IS8"),
     "silent nodes get leases": Bug(
-        pool, "is_usable", "return heard and not machine.wrong_clock", "return True", "IS15"
+        quarantine, "is_usable", "return heard and not machine.wrong_clock", "return True", "IS15"
     ),
     "a lease may outlive its hold": Bug(
         reports, "_renewed", "latest(job.hold_until,", "latest(job.hold_until + SECOND,", "IS9"
@@ -131,11 +141,11 @@ BUGS = {
         pool, "expire", "for job in work.unheld():", "for job in ():", "IV3"
     ),
     "the pool handles messages again": Bug(
-        pool, "receive", "if letter.n != received + 1:", "if letter.n > received + 1:",
+        pool, "receive", "if letter.n != job.received + 1:", "if letter.n > job.received + 1:",
         "a pool cannot handle this",
     ),
     "the pool acknowledges what has overtaken": Bug(
-        pool, "receive", "return letter.n <= received", "return True", "IA7"
+        pool, "receive", "return letter.n <= job.received", "return True", "IA7"
     ),
     "time runs back with the clock": Bug(
         state, "Work.__init__", "max(now, pool.now)", "now", "runs backwards", JUMPING
@@ -186,7 +196,7 @@ BUGS = {
         charging, "_ended", "kept_ms=end.kept_ms)", "kept_ms=end.kept_ms // 2)", "IM5|IS9"
     ),
     "a leader does not notice ends": Bug(
-        following, "Follower._follow_job", "cluster.end(name)", "pass",
+        following, "Follower._follow_job", "self.told.end(name)", "pass",
         "is there already|KeyError",
     ),
     "a clock is believed whatever it shows": Bug(

@@ -1,6 +1,6 @@
 """The guard of one process: it starts it, watches it, and ends it in time, whatever its agent does.
 
-It is a program of its own, which imports the standard library and two small modules beside it, so
+It is a program of its own, which imports the standard library and three small modules of ours, so
 that it starts quickly, needs little and outlives its agent. All it is told is in its folder:
 
     order.json    what to run, with what, and until when; written once, before it starts
@@ -46,6 +46,7 @@ from bursar.agent.local.kernel import (
     prctl,
     send,
 )
+from bursar.failpoints import reached
 
 TICK_US: Final = 500_000  # how often it looks around by itself
 NOTE_EVERY_US: Final = 5_000_000
@@ -155,6 +156,7 @@ class Guard:
         if now() >= self.until:
             self._tell(KILLED_LATE)
             return
+        reached("guard.begun")
         self._start()
         try:
             self._watch()
@@ -163,7 +165,9 @@ class Guard:
             status = self._end_all()
         if self.why is not None:
             ended_at = now()
+        reached("guard.ended")
         self._tell(self._outcome(status, ended_at))
+        reached("guard.told")
 
     def _start(self) -> None:
         with suppress(OSError):  # only root may
@@ -177,6 +181,7 @@ class Guard:
         self.leader = os.fork()
         if self.leader == 0:
             self._become(me)
+        reached("guard.forked")
         os.close(self.log.sink)
         for one in (self.wake, self.log.source, os.pidfd_open(self.leader)):
             self.poll.register(one, select.POLLIN)

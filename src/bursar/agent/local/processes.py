@@ -27,6 +27,7 @@ from bursar.core.dispatch.state import Exit
 from bursar.core.instant import MILLISECOND, Instant
 from bursar.core.scheduling.machines import NodeId, Piece
 from bursar.core.value import altered
+from bursar.failpoints import passed_on, reached
 from bursar.wire.agents import complaint_about
 
 LOG_BYTES: Final = 64 * 1024 * 1024
@@ -59,8 +60,8 @@ class Processes:
         self._mode = 0o700 if place.uid is None else 0o711
         self.attempts = place.folder / "attempts"
         self.ended = place.folder / "ended"
-        self._checkpoints = (place.checkpoints or place.folder / "checkpoints").absolute()
-        self._checkpoints.mkdir(mode=self._mode, parents=True, exist_ok=True)
+        self.checkpoints = (place.checkpoints or place.folder / "checkpoints").absolute()
+        self.checkpoints.mkdir(mode=self._mode, parents=True, exist_ok=True)
         for folder in (place.folder, self.attempts, self.ended):
             folder.mkdir(exist_ok=True)
             folder.chmod(self._mode)
@@ -96,6 +97,7 @@ class Processes:
             started_at=begun.get("at", order["at"]),
             until=asked.get("until", order["until"]),
             stopping=asked.get("stop", False),
+            asked_ms=_asked_ms(asked, begun),
         )
         outcome = self._outcome(fence, order)
         if outcome is not None:
@@ -166,7 +168,7 @@ class Processes:
         aside = self.attempts / f".{fence}"
         aside.mkdir(mode=self._mode)
         aside.chmod(self._mode)
-        checkpoints = checkpoints_of(self._checkpoints, run.order)
+        checkpoints = checkpoints_of(self.checkpoints, run.order)
         self._make_own(checkpoints.parent, own=False)
         for own in (aside / "work", aside / "out", aside / "tmp", checkpoints):
             self._make_own(own)
@@ -177,7 +179,10 @@ class Processes:
             # The guard inherits it locked: at no time does it seem to be dead.
             fcntl.flock(lock, fcntl.LOCK_EX)
             aside.rename(folder)
-            self._guards.add(_spawn(folder, lock))
+            reached("agent.made")
+            guard = _spawn(folder, lock)
+            reached("agent.spawned")
+            self._guards.add(guard)
         finally:
             os.close(lock)
 
@@ -242,10 +247,12 @@ class Processes:
                 os.write(wake, json.dumps(asked).encode() + b"\n")
             finally:
                 os.close(wake)
+        reached("agent.asked")
         write(path, asked)
 
     def forget(self, fence: int) -> None:
         """Put its folder aside: what is left in it is its log."""
+        reached("agent.before_forget")
         (self.attempts / str(fence)).rename(self.ended / str(fence))
         self._orders.pop(fence, None)
         self._over.pop(fence, None)
@@ -269,7 +276,7 @@ def _spawn(folder: Path, lock: int) -> int:
         return os.posix_spawn(
             sys.executable,
             [sys.executable, "-I", "-S", "-X", "utf8", "-c", _GUARD, *arguments],
-            {},
+            passed_on(),
             file_actions=[
                 (os.POSIX_SPAWN_DUP2, nothing, 0),
                 (os.POSIX_SPAWN_DUP2, errors, 1),
@@ -295,6 +302,13 @@ def _ended(one: Process, outcome: dict[str, Any]) -> Process:
         exit_code=outcome["exit_code"],
         result=outcome["result"],
     )
+
+
+def _asked_ms(asked: dict[str, Any], begun: dict[str, Any]) -> int | None:
+    """What it had run when it was asked to stop; what follows we have asked for (M2)."""
+    if not asked.get("stop"):
+        return None
+    return max(asked["at"] - begun["at"], 0) // MILLISECOND if begun else 0
 
 
 def _piece(told: list[Any]) -> Piece:

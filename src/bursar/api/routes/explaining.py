@@ -17,12 +17,13 @@ from bursar.core.instant import Instant
 from bursar.core.scheduling.cluster import Cluster
 from bursar.core.scheduling.explain import explain
 from bursar.core.scheduling.standing import LISTED, shares, standing
-from bursar.service.jobs.looking import Looking, Shown
+from bursar.service.jobs.looking import Looking, Route, Shown
 from bursar.service.keys import Scope
 from bursar.service.pools.leader import Leading
 from bursar.wire.explaining import ExplainTold, ShareTold, StandingTold, WhyTold
 from bursar.wire.pools import NAME
 from bursar.wire.shapes import Id
+from bursar.wire.times import instant_text
 
 router = APIRouter(prefix="/v1", route_class=StrictRoute, responses=PROBLEM)
 
@@ -50,7 +51,26 @@ async def why(request: Request, id: Id) -> Response:
     if seen.value is None:
         raise unknown("jobs", id)
     told = await _why(service, org, seen.value, None if caller.is_operator else org)
+    told = told.with_names(await _names(service, org, told.ids))
+    ways = await service.read(lambda reader: Looking(reader).routes(org, id))
+    told = told.model_copy(update={"told": [*told.told, *map(_way, ways.value)]})
     return Response(encoded(told), media_type="application/json")
+
+
+def _way(one: Route) -> str:
+    """That the router has sent a job to a pool, and why."""
+    if one.n == 1:
+        return f"sent to pool {one.pool}: {one.told}"
+    if one.arrived_at is None:
+        return f"was to go to pool {one.pool} from {instant_text(one.at)} on: {one.told}"
+    return f"moved to pool {one.pool} at {instant_text(one.arrived_at)}: {one.told}"
+
+
+async def _names(service: Service, org: str, ids: set[str]) -> dict[str, str]:
+    """What accounts of an org are called, of those that are spoken of."""
+    if not ids:
+        return {}
+    return await service.read(lambda reader: Looking(reader).names(org, ids))
 
 
 async def _why(service: Service, org: str, job: Shown, seen_by: str | None) -> WhyTold:
@@ -59,6 +79,12 @@ async def _why(service: Service, org: str, job: Shown, seen_by: str | None) -> W
     if job.state == State.OUT_OF_CREDITS:
         more = "it starts again when more is set aside for it"
         return WhyTold.plain(job.job, job.state, f"its credits are used up; {more}")
+    if job.elements is not None:
+        told = f"it is an array of {job.elements:,} jobs: ask about one of its elements"
+        return WhyTold.plain(job.job, job.state, told)
+    if job.follows is not None:
+        more = "it is given that job's result, or runs itself if there is none"
+        return WhyTold.plain(job.job, job.state, f"it follows job {job.follows}, like it; {more}")
     name = name_of((org, JobId(job.job)))
 
     def look(cluster: Cluster, now: Instant) -> WhyTold:
@@ -100,4 +126,6 @@ async def explained(
         )
 
     told = await asyncio.wrap_future(_explaining(service, pool).ask(look))
+    if seen_by is not None:
+        told = told.with_names(await _names(service, seen_by, told.ids))
     return Response(encoded(told), media_type="application/json")

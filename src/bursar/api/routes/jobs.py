@@ -3,12 +3,14 @@
 import json
 import re
 import time
-from collections.abc import AsyncIterator
-from typing import Annotated, Any, Final, Literal
+from collections.abc import AsyncIterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from fastapi import APIRouter, Query, Request, Response
 from starlette.responses import StreamingResponse
 
+from bursar.api.admitting import Asking, Let
 from bursar.api.doing import done_of, encoded, key_of
 from bursar.api.failing import Failed, Senseless, problem_response
 from bursar.api.operations import Nothing
@@ -19,6 +21,7 @@ from bursar.api.routes.quotas import KIND as QUOTA
 from bursar.api.serving import Caller, Service, unknown
 from bursar.api.streaming import MEDIA_TYPE, event_text
 from bursar.core.ids import HoldId, JobId
+from bursar.core.instant import SECOND
 from bursar.core.ledger.commands import ExtendHold, Reserve
 from bursar.core.ledger.events import HoldExtended, HoldOpened
 from bursar.core.refusal import Code, Refusal
@@ -27,7 +30,17 @@ from bursar.service.batch import Answer, Ask
 from bursar.service.database import Connection
 from bursar.service.founding import org_user
 from bursar.service.jobs import Jobs, JobUnknown, Submission, through
-from bursar.service.jobs.looking import FROM_THE_NEWEST, Glance, Looking, Shown, Step, Wanted
+from bursar.service.jobs.caching import Sharing, quoted_now, shared
+from bursar.service.jobs.looking import (
+    FROM_THE_NEWEST,
+    Glance,
+    Looking,
+    Route,
+    Shown,
+    Standing,
+    Step,
+    Wanted,
+)
 from bursar.service.jobs.quotas import Quota
 from bursar.service.jobs.submitting import Extended, asked_for_a_job
 from bursar.service.keys import Scope
@@ -36,6 +49,8 @@ from bursar.service.looking import Looking as Money
 from bursar.service.settings import kept_page
 from bursar.wire import jobs as wire
 from bursar.wire.answers import HoldChanged, Rate, only
+from bursar.wire.arrays import JobArray
+from bursar.wire.caching import ALONE, JobCache, Shares
 from bursar.wire.problems import of_refusal
 from bursar.wire.shapes import Id, Making
 
@@ -45,6 +60,8 @@ STREAMED: Final[dict[int | str, dict[str, Any]]] = {
     200: {"content": {MEDIA_TYPE: {"schema": {"type": "string"}}}},
     204: {"description": "The job is over, and all of it was told"},
 }
+Standings: TypeAlias = Mapping[JobId, Standing]
+NO_ARRAYS: Final[Standings] = MappingProxyType({})
 QUOTAS_MOST: Final = 1_000  # that are looked at
 PAGE: Final = 100  # steps that a stream reads at once
 _PLACE: Final = re.compile(r"([0-9]{1,18})\.([0-9a-f-]{36})")
@@ -91,7 +108,6 @@ async def submit(request: Request, body: wire.JobAsk) -> Response:
     service, caller = _who(request, Scope.SPEND)
     key = key_of(request)
     org = await service.org_of(caller, "accounts", body.account_id)
-    pool = await _pool(service, body.pool)
     making = Making(org, key, int(time.time() * 1_000))
     try:
         asked_by = caller.id if caller.key.capped else None
@@ -99,10 +115,26 @@ async def submit(request: Request, body: wire.JobAsk) -> Response:
         spec = body.spec()
     except (ValueError, TypeError) as error:
         raise Senseless(str(error)) from error
+    let = await _let_in(
+        service,
+        Asking(
+            org,
+            key,
+            reserve.hold,
+            reserve.account,
+            reserve.user,
+            body.tier,
+            body.pool,
+            spec,
+            body.run_ms,
+            1 if body.array is None else body.array.together,
+            dry=body.dry_run,
+        ),
+    )
     if body.dry_run:
-        return await _quoted(request, service, org, body, reserve, pool)
+        return await _quoted(request, service, org, body, reserve, let)
     submission = Submission(
-        pool,
+        let.pool,
         reserve,
         spec,
         body.run_ms,
@@ -111,17 +143,37 @@ async def submit(request: Request, body: wire.JobAsk) -> Response:
         body.max_cost_micros,
         body.hold == "rolling",
         await service.read(lambda reader: _quotas(reader, org)),
+        routes=let.options,
+        sharing=_sharing(body),
     )
     answer = await _told(service, asked_for_a_job(org, key, submission, making.made, caller.id))
     service.posted(org)
     if isinstance(answer.outcome, Refusal) and answer.outcome.code is Code.KEY_REUSED:
         return await _reused(service, org, key, body, answer)
+    shares = await _shares(service, org, body, answer)
     return done_of(
         org,
         answer,
         202,
-        lambda happened: wire.JobSubmitted.of(only(HoldOpened, happened, hold=_hold_of(answer))),
+        lambda happened: wire.JobSubmitted.of(
+            only(HoldOpened, happened, hold=_hold_of(answer)), shares
+        ),
     ).response()
+
+
+def _sharing(body: wire.JobAsk) -> Sharing | None:
+    """How a job shares its result, if it does."""
+    if body.cache is None or body.alike is None:
+        return None
+    return Sharing(body.alike, body.cache.max_age_seconds * SECOND)
+
+
+async def _shares(service: Service, org: str, body: wire.JobAsk, answer: Answer) -> Shares:
+    """Whom a job that was submitted has met: the same whenever it is asked."""
+    if body.cache is None or isinstance(answer.outcome, Refusal):
+        return ALONE
+    job = _hold_of(answer)
+    return Shares(*await service.read(lambda reader: shared(reader, org, job)))
 
 
 def _quotas(reader: Connection, org: str) -> tuple[Quota, ...]:
@@ -144,26 +196,33 @@ async def _told(service: Service, ask: Ask) -> Answer:
     return answer
 
 
-async def _pool(service: Service, wanted: str | None) -> str:
-    """The pool that a job goes to: the one that is named, or the only one."""
-    pools = await service.read(lambda reader: Looking(reader).pools())
-    if wanted is not None:
-        if wanted not in pools:
-            raise Failed("no_pool", f"there is no pool {wanted[:100]!r}")
-        return wanted
-    if len(pools) != 1:
-        raise Failed("no_pool", f"there are several pools: {', '.join(pools)}" if pools else "")
-    return pools[0]
+async def _let_in(service: Service, ask: Asking) -> Let:
+    """Where a job goes; the call ends if it is turned away."""
+    if service.door is None:
+        raise Failed("no_pool", "this process serves no pools")
+    return await service.door.let_in(ask)
 
 
 async def _quoted(
-    request: Request, service: Service, org: str, body: wire.JobAsk, reserve: Reserve, pool: str
+    request: Request, service: Service, org: str, body: wire.JobAsk, reserve: Reserve, let: Let
 ) -> Response:
     likely = body.likely_run_seconds
     likely_ms = None if likely is None else likely * 1_000
     seen = await service.read(lambda reader: Money(reader).quote(org, reserve, likely_ms))
-    quote = wire.JobQuote.of(seen.value, body, pool)
+    cache = await _cache_quoted(service, org, body, seen.value.held)
+    quote = wire.JobQuote.of(seen.value, body, let.told_of(), cache)
     return seen_response(request, org, seen.number, encoded(quote))
+
+
+async def _cache_quoted(
+    service: Service, org: str, body: wire.JobAsk, held: int
+) -> JobCache | None:
+    """What the cache would do for a job."""
+    sharing = _sharing(body)
+    if sharing is None:
+        return None
+    found = await service.read(lambda reader: quoted_now(reader, org, sharing, held))
+    return JobCache(outcome=found.outcome, job_id=found.source, price_micros=found.price)
 
 
 async def _reused(
@@ -200,7 +259,42 @@ async def job(request: Request, id: Id) -> Response:
     seen = await service.read(lambda reader: Looking(reader).job(org, id))
     if seen.value is None:
         raise unknown("jobs", id)
-    return seen_response(request, org, seen.number, encoded(_job(seen.value)))
+    stands = await _standings(service, org, [seen.value])
+    return seen_response(request, org, seen.number, encoded(_job(seen.value, stands)))
+
+
+async def _standings(service: Service, org: str, jobs: Sequence[Shown]) -> Standings:
+    """How the elements stand of those jobs that are arrays."""
+    arrays = [one.job for one in jobs if one.elements is not None]
+    if not arrays:
+        return {}
+    seen = await service.read(lambda reader: Looking(reader).standings(org, arrays))
+    return seen.value
+
+
+@router.get(
+    "/jobs/{id}/elements",
+    operation_id="jobs.elements",
+    summary="The elements of an array that have begun, each a job; the others wait in the array",
+    response_model=Things[wire.Job],
+    openapi_extra=READS,
+)
+async def elements(
+    request: Request,
+    id: Id,
+    state: wire.State | None = None,
+    after: Annotated[int, Query(ge=-1, le=2**31)] = -1,
+    limit: Limit = 100,
+) -> Response:
+    """The elements of an array, by their numbers; a job that is none has none."""
+    service, caller = _who(request, Scope.READ)
+    org = await service.org_of(caller, "jobs", id)
+    if await service.read(lambda reader: Looking(reader).glance(org, id)) is None:
+        raise unknown("jobs", id)
+    seen = await service.read(lambda reader: Looking(reader).elements(org, id, state, after, limit))
+    items = [json.loads(encoded(_job(one))) for one in seen.value.things]
+    told = json.dumps({"items": items, "next": seen.value.next}, separators=(",", ":"))
+    return seen_response(request, org, seen.number, told.encode())
 
 
 @router.get(
@@ -215,7 +309,7 @@ async def jobs(
     org_id: OrgId = None,
     state: wire.State | None = None,
     alive: Annotated[bool, Query(description="only those that are not over")] = False,
-    account_id: Id | None = None,
+    account_id: Annotated[Id | None, Query(description="and all accounts below it")] = None,
     user_id: Id | None = None,
     label: Annotated[
         str | None, Query(pattern=_LABEL, description="name=value, or a name alone")
@@ -233,7 +327,8 @@ async def jobs(
     wanted = Wanted(state, account_id, user_id, name or None, value or None, alive)
     place = _place(after)
     seen = await service.read(lambda reader: Looking(reader).page(org, wanted, place, limit))
-    items = [json.loads(encoded(_job(one))) for one in seen.value.things]
+    stands = await _standings(service, org, seen.value.things)
+    items = [json.loads(encoded(_job(one, stands))) for one in seen.value.things]
     told = json.dumps({"items": items, "next": seen.value.next}, separators=(",", ":"))
     return seen_response(request, org, seen.number, told.encode())
 
@@ -245,7 +340,17 @@ def _place(after: str) -> tuple[int, str]:
     return FROM_THE_NEWEST if found is None else (int(found[1]), found[2])
 
 
-def _job(one: Shown) -> wire.Job:
+def _array(stands: Standing | None) -> JobArray | None:
+    """How the elements of an array stand, told."""
+    if stands is None:
+        return None
+    told = stands._asdict()
+    del told["job"]
+    elements, begun = told.pop("elements"), told.pop("begun")
+    return JobArray(count=elements, not_begun=elements - begun, **told)
+
+
+def _job(one: Shown, stands: Standings = NO_ARRAYS) -> wire.Job:
     """A job, told; what is in its environment may be secret, and is not."""
     asked = json.loads(one.asked or "{}")
     return wire.Job.model_construct(
@@ -255,6 +360,8 @@ def _job(one: Shown) -> wire.Job:
         pool=one.pool,
         state=one.state,
         why=one.why,
+        follows=one.follows,
+        cached_from=one.cached_from,
         cancelling=one.withdrawn and one.ended_at is None,
         attempt=one.attempt,
         gpu_type=one.gpu_type,
@@ -280,6 +387,10 @@ def _job(one: Shown) -> wire.Job:
         env_names=sorted(asked.get("env", {})),
         priority_class=asked.get("priority_class", 0),
         preemptible=asked.get("preemptible", True),
+        cache=asked.get("cache"),
+        array=_array(stands.get(one.job)),
+        array_id=one.array,
+        array_index=one.place,
         steps=one.steps,
     )
 
@@ -339,9 +450,35 @@ async def result(request: Request, id: Id) -> Response:
         state=found.state,
         ended_at=found.ended_at,
         exit_code=found.exit_code,
+        cached_from=found.cached_from,
         manifest=wire.Manifest(found.text).value,
     )
     return seen_response(request, org, seen.number, encoded(told))
+
+
+@router.get(
+    "/jobs/{id}/routes",
+    operation_id="jobs.routes",
+    summary="The pools that a job was sent to, and why; none if it names its pool",
+    response_model=Things[wire.JobRoute],
+    openapi_extra=READS,
+)
+async def routes(request: Request, id: Id) -> Response:
+    """Where a job was sent."""
+    service, caller = _who(request, Scope.READ)
+    org = await service.org_of(caller, "jobs", id)
+    if await service.read(lambda reader: Looking(reader).glance(org, id)) is None:
+        raise unknown("jobs", id)
+    seen = await service.read(lambda reader: Looking(reader).routes(org, id))
+    items = [json.loads(encoded(_route(one))) for one in seen.value]
+    told = json.dumps({"items": items, "next": None}, separators=(",", ":"))
+    return seen_response(request, org, seen.number, told.encode())
+
+
+def _route(one: Route) -> wire.JobRoute:
+    return wire.JobRoute.model_construct(
+        number=one.n, pool=one.pool, at=one.at, arrived_at=one.arrived_at, told=one.told
+    )
 
 
 # Watching
@@ -429,6 +566,7 @@ def _step(one: Step) -> wire.JobStep:
         exit_code=one.exit_code,
         spent_micros=one.spent,
         held_micros=one.held,
+        other_job_id=one.other,
     )
 
 
@@ -459,6 +597,7 @@ async def extend(request: Request, id: Id, body: wire.JobExtension) -> Response:
     service, caller = _who(request, Scope.SPEND)
     key = key_of(request)
     org = await _own(service, caller, id)
+    await _check_extendable(service, org, id)
     job, amount = JobId(id), body.amount_micros
     command = ExtendHold(hold=HoldId(id), amount=amount)
     ask = Ask(org, key, command, Extended(job, amount, 0), (), caller.id)
@@ -467,6 +606,13 @@ async def extend(request: Request, id: Id, body: wire.JobExtension) -> Response:
     return done_of(
         org, answer, 200, lambda now: HoldChanged.of(only(HoldExtended, now, hold=id))
     ).response()
+
+
+async def _check_extendable(service: Service, org: str, id: str) -> None:
+    """Refuse an array: what it has is for its lots, and each of these can have more."""
+    seen = await service.read(lambda reader: Looking(reader).job(org, id))
+    if seen.value is not None and seen.value.elements is not None:
+        raise Failed("invalid_request", "an array is not extended; extend one of its elements")
 
 
 @router.post(

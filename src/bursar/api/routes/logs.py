@@ -14,6 +14,7 @@ from bursar.api.routes.changing import PROBLEM
 from bursar.api.serving import Caller, Service, unknown
 from bursar.service.jobs.looking import Looking, Shown
 from bursar.service.keys import Scope
+from bursar.service.pools.leftovers import progress_of
 from bursar.service.pools.logs import Chunk, Place, logs_of
 from bursar.wire.logs import LogPart, LogsTold
 from bursar.wire.shapes import Id
@@ -61,6 +62,7 @@ async def logs(
         data=[_told(one) for one in found],
         next=_next(found[-1]) if found else after or _next_of(place),
         over=over and len(found) < limit,
+        progress_ppm=await service.read(lambda one: progress_of(one, job.pool, org, job.job)),
     )
     return Response(encoded(told), media_type="application/json")
 

@@ -11,13 +11,25 @@ from bursar.api.failing import Failed
 from bursar.api.reading_body import StrictRoute
 from bursar.api.routes.changing import PROBLEM
 from bursar.api.serving import Caller, Service
+from bursar.core.dispatch.pool import use
 from bursar.core.dispatch.reports import Orders, Report
 from bursar.core.dispatch.state import Pool
-from bursar.core.scheduling.machines import Node, NodeId, NodeState
+from bursar.core.scheduling.machines import NodeId, NodeState
 from bursar.service.keys import Scope
 from bursar.service.pools.keeper import PoolKeeper
+from bursar.service.pools.leftovers import keep_progress_now, over_for_ms
 from bursar.service.pools.logs import Part, keep_log
-from bursar.wire.agents import LogAsk, LogTold, NodeAsk, ReportAsk, ReportTold
+from bursar.service.pools.ordered import is_given_back
+from bursar.wire.agents import (
+    LogAsk,
+    LogTold,
+    NodeAsk,
+    OverAsk,
+    OverJobTold,
+    OverTold,
+    ReportAsk,
+    ReportTold,
+)
 from bursar.wire.pools import NAME, NodesTold, NodeTold, PoolAsk, PoolsTold, PoolTold, StateAsk
 
 router = APIRouter(prefix="/v1", route_class=StrictRoute, responses=PROBLEM)
@@ -33,7 +45,7 @@ def _who(request: Request) -> tuple[Service, Caller]:
     return request.app.state.service, request.state.caller
 
 
-def _pool(service: Service, pool: str) -> PoolKeeper:
+def kept_pool(service: Service, pool: str) -> PoolKeeper:
     """A pool that is served here."""
     keeper = None if service.pools is None else service.pools.keepers.get(pool)
     if keeper is None:
@@ -41,7 +53,8 @@ def _pool(service: Service, pool: str) -> PoolKeeper:
     return keeper
 
 
-def _operates(request: Request) -> Service:
+def operates(request: Request) -> Service:
+    """What operators may do."""
     service, caller = _who(request)
     caller.needs(Scope.OPERATOR)
     return service
@@ -51,7 +64,7 @@ def _works(request: Request, pool: str, node: str) -> tuple[Service, PoolKeeper]
     """What a node's own key may do, in its pool."""
     service, caller = _who(request)
     caller.needs_node(pool, node)
-    return service, _pool(service, pool)
+    return service, kept_pool(service, pool)
 
 
 # Pools
@@ -68,11 +81,11 @@ def _works(request: Request, pool: str, node: str) -> tuple[Service, PoolKeeper]
 )
 async def create_pool(request: Request, body: PoolAsk) -> Response:
     """Begin a pool of nodes."""
-    service = _operates(request)
+    service = operates(request)
     if service.pools is None:
         raise Failed("not_found", "this process serves no pools")
     new = await asyncio.to_thread(service.pools.add, body.id)
-    told = _told(_pool(service, body.id))
+    told = _told(kept_pool(service, body.id))
     return Response(encoded(told), 201 if new else 200, media_type="application/json")
 
 
@@ -108,7 +121,7 @@ async def list_pools(request: Request) -> Response:
 )
 async def list_nodes(request: Request, pool: Name) -> Response:
     """The nodes of a pool, and what is taken of them."""
-    keeper = _pool(_operates(request), pool)
+    keeper = kept_pool(operates(request), pool)
 
     def look(seen: Pool) -> list[NodeTold]:
         return [NodeTold.of(seen, seen.machines[name]) for name in sorted(seen.machines)]
@@ -125,10 +138,15 @@ async def list_nodes(request: Request, pool: Name) -> Response:
 )
 async def register_node(request: Request, pool: Name, node: Name, body: NodeAsk) -> Response:
     """Register a node, or describe it anew; what an operator has said of it stays."""
-    _, keeper = _works(request, pool, node)
+    service, keeper = _works(request, pool, node)
     known = keeper.look(lambda seen: seen.machines.get(NodeId(node)))
-    state = NodeState.READY if known is None else known.node.state
-    return await _described(keeper, body.to_core(node, state))
+    if known is None and await service.read(lambda one: is_given_back(one, pool, node)):
+        raise Failed("node_given_back", f"{node!r} was ordered, and need not come any more")
+    described = body.to_core(node)
+    denied = await asyncio.to_thread(keeper.register, described)
+    if denied is not None:
+        raise Failed(denied, f"{node!r} cannot have other GPUs while something runs there")
+    return _told_of(keeper, node)
 
 
 @router.post(
@@ -139,19 +157,17 @@ async def register_node(request: Request, pool: Name, node: Name, body: NodeAsk)
     openapi_extra={"x-scope": Scope.OPERATOR},
 )
 async def set_state(request: Request, pool: Name, node: Name, body: StateAsk) -> Response:
-    """Drain a node, or let it be used again."""
-    keeper = _pool(_operates(request), pool)
-    described = keeper.look(lambda kept: kept.machines.get(NodeId(node)))
-    if described is None:
+    """Drain a node, or let it be used again; that ends a quarantine, too."""
+    keeper = kept_pool(operates(request), pool)
+    state = NodeState(body.state)
+    used = await asyncio.to_thread(keeper.change, lambda work: use(work, NodeId(node), state))
+    if not used:
         raise Failed("not_found", f"pool {pool!r} has no node {node!r}")
-    return await _described(keeper, body.applied(described.node))
+    return _told_of(keeper, node)
 
 
-async def _described(keeper: PoolKeeper, node: Node) -> Response:
-    denied = await asyncio.to_thread(keeper.register, node)
-    if denied is not None:
-        raise Failed(denied, f"{node.id!r} cannot have other GPUs while something runs there")
-    told = keeper.look(lambda seen: NodeTold.of(seen, seen.machines[node.id]))
+def _told_of(keeper: PoolKeeper, node: str) -> Response:
+    told = keeper.look(lambda seen: NodeTold.of(seen, seen.machines[NodeId(node)]))
     return Response(encoded(told), media_type="application/json")
 
 
@@ -192,9 +208,11 @@ async def _answered(
 
 
 def _is_news(told: Report, orders: Orders) -> bool:
-    """Whether the node does not know all that its answer says."""
-    running = {one.fence for one in told.readings if one.exit is None}
-    return running != {one.fence for one in orders.leases}
+    """Whether the node does not know all that its answer says: an answer before may be lost."""
+    asked = {one.fence: one.asked_ms is not None for one in told.readings if one.exit is None}
+    if asked.keys() != {one.fence for one in orders.leases}:
+        return True
+    return any(one.stop and not asked[one.fence] for one in orders.leases)
 
 
 @router.post(
@@ -211,4 +229,24 @@ async def log(request: Request, pool: Name, node: Name, body: LogAsk) -> Respons
     end = await service.read(lambda one: keep_log(one, keeper.id, node, part))
     if end is None:
         raise Failed("not_found", f"node {node!r} has no lease {body.fence}")
+    ppm = body.progress_ppm
+    if ppm is not None:
+        fence = body.fence
+        await service.read(lambda one: keep_progress_now(one, keeper.id, node, fence, ppm))
     return Response(encoded(LogTold(offset=end)), media_type="application/json")
+
+
+@router.post(
+    "/pools/{pool}/nodes/{node}/over",
+    summary="Ask which jobs are over, of those that a node has had",
+    operation_id="nodes.over",
+    response_model=OverTold,
+    openapi_extra={"x-scope": Scope.WORK},
+)
+async def over(request: Request, pool: Name, node: Name, body: OverAsk) -> Response:
+    """Which jobs are over: what a node has of them it may remove."""
+    service, keeper = _works(request, pool, node)
+    jobs = [(one.org, one.job) for one in body.jobs]
+    found = await service.read(lambda one: over_for_ms(one, keeper.id, node, jobs))
+    told = [OverJobTold(org=org, job=job, over_ms=span) for org, job, span in found]
+    return Response(encoded(OverTold(jobs=told)), media_type="application/json")

@@ -115,7 +115,16 @@ async def create(request: Request, body: NewQuota) -> Response:
     """Set a quota."""
     org = await _org(request, body)
     kept = body.model_dump(exclude={"id"}, exclude_none=True)
-    return await keeping.create(request, org, KIND, body.id, kept, _told)
+    answer = await keeping.create(request, org, KIND, body.id, kept, _told)
+    return _let_know(request, org, answer)
+
+
+def _let_know(request: Request, org: str, answer: Response) -> Response:
+    """Let the pools know soon what they may have of an org's quotas."""
+    service, _ = keeping.who(request)
+    if service.pools is not None:
+        service.pools.dealing.call(org)
+    return answer
 
 
 @router.get(
@@ -162,7 +171,7 @@ async def change(request: Request, id: Id, body: QuotaAsk) -> Response:
     org = await _org(request, body)
     await _check_old(request, org, id)
     kept = body.model_dump(exclude_none=True)
-    return await keeping.change(request, org, KIND, id, kept, _told)
+    return _let_know(request, org, await keeping.change(request, org, KIND, id, kept, _told))
 
 
 @router.delete(
@@ -177,4 +186,4 @@ async def drop(request: Request, id: Id, org_id: OrgId = None) -> Response:
     service, caller = keeping.who(request)
     caller.needs(Scope.MANAGE)
     org = await service.whole_org(caller, org_id)
-    return await keeping.drop(request, org, KIND, id)
+    return _let_know(request, org, await keeping.drop(request, org, KIND, id))

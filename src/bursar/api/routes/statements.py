@@ -209,6 +209,7 @@ def _line(line: Line) -> dict[str, Any]:
         "user_id": line.user,
         "job_id": line.job,
         "actor_id": line.actor,
+        "cached_from": line.cached_from,
     }
 
 

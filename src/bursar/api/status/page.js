@@ -79,7 +79,7 @@ function shownNode(node) {
   boxes.setAttribute("aria-label", gpus(used) + " of " + node.gpus + " GPUs in use");
   for (let n = 0; n < Math.min(node.gpus, 64); n++, used -= 1000)
     boxes.append(made("i", undefined, used >= 1000 ? "used" : used > 0 ? "part" : ""));
-  const state = node.state === "ready" ? node.gpu_type : node.gpu_type + ", " + node.state;
+  const state = node.state === "ready" ? node.gpu_type : node.gpu_type + ", " + plain(node.state);
   line.append(made("span", node.id), made("span", state, node.state === "ready" ? "about" : "about bad"));
   line.append(boxes);
   return line;
@@ -90,6 +90,7 @@ function shownPool(pool, nodes) {
   const types = pool.types.map((one) =>
     gpus(one.gpus * 1000 - one.free_milli_gpus) + " of " + one.gpus + " " + one.gpu_type);
   const told = [types.join(", ") || "no nodes", pool.running + " running", pool.queued + " waiting"];
+  if (pool.nodes_on_order) told.push(pool.nodes_on_order + " nodes on order");
   head.append(made("span", told.join(" · ")));
   card.append(head);
   if (nodes) {

@@ -43,7 +43,9 @@ class Children:
     """Programs that run for as long as this one wants them to."""
 
     def __init__(self, programs: Sequence[Program]) -> None:
-        self._children = [_Child(program) for program in programs]
+        self._children = {program.name: _Child(program) for program in programs}
+        self._leaving: dict[str, _Child] = {}
+        self._lock = threading.Lock()  # of both
         self._stopped = threading.Event()
         # One thread starts all of them, and lives until they have ended: see `tether`.
         self._thread = threading.Thread(target=self._look_after, name="children", daemon=True)
@@ -51,6 +53,24 @@ class Children:
     def start(self) -> None:
         """Have all of them running."""
         self._thread.start()
+
+    def add(self, program: Program, after_s: float = 0.0) -> None:
+        """Have one more running, after a while; nothing new if there is one of that name."""
+        with self._lock:
+            if program.name not in self._children:
+                self._children[program.name] = _Child(program, time.monotonic() + after_s)
+
+    def remove(self, name: str) -> bool:
+        """Let one be asked to end, and not be started again; whether it has ended."""
+        with self._lock:
+            if name in self._children:
+                self._leaving[name] = self._children.pop(name)
+            return name not in self._leaving
+
+    def names(self) -> frozenset[str]:
+        """Those that run, or will."""
+        with self._lock:
+            return frozenset(self._children)
 
     def end(self) -> None:
         """Let all of them be asked to end; returns at once."""
@@ -63,25 +83,33 @@ class Children:
 
     def _look_after(self) -> None:
         while not self._stopped.is_set():
-            for child in self._children:
+            with self._lock:
+                staying, leaving = [*self._children.values()], [*self._leaving.items()]
+            for child in staying:
                 child.look()
+            for name, child in leaving:
+                if child.leaves():
+                    with self._lock:
+                        del self._leaving[name]
             self._stopped.wait(LOOK_S)
-        for child in self._children:
+        everybody = (*self._children.values(), *self._leaving.values())
+        for child in everybody:
             child.ask_to_end()
         give_up_at = time.monotonic() + END_S
-        for child in self._children:
+        for child in everybody:
             child.see_it_end(give_up_at)
 
 
 class _Child:
     """One program."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, start_at: float = 0.0) -> None:
         self._program = program
         self._process: subprocess.Popen[bytes] | None = None
         self._started_at = 0.0
-        self._start_at = 0.0  # not before
+        self._start_at = start_at  # not before
         self._wait_s = AGAIN_FIRST_S
+        self._kill_at: float | None = None  # it was asked to end for good
 
     def look(self) -> None:
         """Start it if it does not run."""
@@ -89,6 +117,17 @@ class _Child:
             self._ended(self._process.returncode)
         if self._process is None and time.monotonic() >= self._start_at:
             self._start()
+
+    def leaves(self) -> bool:
+        """End it without waiting for it; whether it has ended."""
+        if self._process is None or self._process.poll() is not None:
+            return True
+        if self._kill_at is None:
+            self._kill_at = time.monotonic() + END_S
+            self.ask_to_end()
+        elif time.monotonic() >= self._kill_at:
+            self._process.kill()
+        return False
 
     def _ended(self, status: int) -> None:
         self._process, now = None, time.monotonic()

@@ -11,6 +11,7 @@ from typing import Final
 
 from bursar.cli.beside.children import Children, Program
 from bursar.cli.beside.nodes import Node, begin_pool, checkpoints_in, program_of
+from bursar.cli.beside.provisioning import MadeUp
 from bursar.cli.beside.traffic.sending import Keys, keys_written
 from bursar.cli.seeding import ORGS, Org
 from bursar.client import Client, Problem
@@ -35,17 +36,25 @@ class Setting:
 class Company:
     """Nodes, and with `demo` jobs for them."""
 
-    def __init__(self, setting: Setting, nodes: Sequence[Node], *, demo: bool) -> None:
+    def __init__(
+        self,
+        setting: Setting,
+        nodes: Sequence[Node],
+        *,
+        demo: bool,
+        provisioner: MadeUp | None = None,
+    ) -> None:
         self._setting = setting
         self._nodes = nodes
         self._demo = demo
+        self._provisioner = provisioner
         self._children: Children | None = None
         self._lock = threading.RLock()  # a signal may come while it is held
         self._ended = threading.Event()
 
     def begin(self, told: Callable[[], None]) -> None:
         """Begin, and then say so; returns at once, because the service is asked meanwhile."""
-        if not self._nodes and not self._demo:
+        if not self._nodes and not self._demo and self._provisioner is None:
             told()
             return
         threading.Thread(target=self._begin, args=(told,), daemon=True).start()
@@ -63,12 +72,17 @@ class Company:
                     return
                 self._children = children
                 children.start()
+                if self._provisioner is not None:
+                    self._provisioner.begin(children, self._operator)
         told()
         while self._demo and not self._ended.wait(TIDY_S):
             forget_checkpoints(self._setting.folder, time.time() - OLD_S)
 
+    def _operator(self) -> Client:
+        return Client(self._setting.url, self._setting.key)
+
     def _programs(self) -> list[Program]:
-        with Client(self._setting.url, self._setting.key) as operator:
+        with self._operator() as operator:
             begin_pool(operator)
             found = [program_of(node, operator, self._setting.folder) for node in self._nodes]
             return [*found, self._traffic(operator)] if self._demo else found

@@ -65,10 +65,15 @@ def begin_pool(operator: Client) -> None:
     operator.post("/v1/pools", {"id": POOL}, key=f"up:pool:{POOL}")
 
 
-def program_of(node: Node, operator: Client, state: Path) -> Program:
+def folder_of(node: str, state: Path) -> Path:
+    """Where a node keeps what is its own."""
+    return state / FOLDER / node
+
+
+def program_of(node: Node, operator: Client, state: Path, pool: str = POOL) -> Program:
     """The agent of a node, with a key for that node alone; its folder is kept in `state`."""
-    folder = state / FOLDER / node.name
-    place = f"{POOL}/{node.name}"
+    folder = folder_of(node.name, state)
+    place = f"{pool}/{node.name}"
     request = f"up:node:{place}"
     ask = {
         "id": made_id(DEPLOYMENT, request, "key", 0),
@@ -80,7 +85,7 @@ def program_of(node: Node, operator: Client, state: Path) -> Program:
     return Program(
         name=f"node {node.name}",
         arguments=(
-            *("-P", "-m", "bursar", "agent", "--pool", POOL, "--node", node.name),
+            *("-P", "-m", "bursar", "agent", "--pool", pool, "--node", node.name),
             *("--gpus", f"{node.gpus}x{node.gpu_type}", "--state", str(folder / "agent")),
             # Nodes of one machine share a disk: a job that goes on elsewhere finds its work there.
             *("--checkpoints", str(checkpoints_in(state))),

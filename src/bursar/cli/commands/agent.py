@@ -20,6 +20,8 @@ from bursar.agent.logs import Logs
 from bursar.agent.registering import registered
 from bursar.agent.running import Running
 from bursar.agent.talking import Http
+from bursar.agent.tidying import KEEP_S, Bounds, Tidying
+from bursar.cli.calling import seconds
 from bursar.cli.connecting import KEY_VARIABLE, Access, access
 from bursar.cli.problems import Unusable
 from bursar.cli.stopping import told_to_stop
@@ -30,6 +32,7 @@ from bursar.core.scheduling.machines import NodeId
 from bursar.wire.agents import NodeAsk
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
+CHECKPOINTS_GIB: Final = 100
 _WAIT_MS: Final = REPORT_EVERY // MILLISECOND
 
 
@@ -62,6 +65,20 @@ def agent(
         Path | None,
         typer.Option(metavar="DIR", help="A folder for checkpoints that several nodes share."),
     ] = None,
+    keep_checkpoints: Annotated[
+        int | None,
+        typer.Option(
+            metavar="DURATION",
+            parser=seconds,
+            help="Remove checkpoints so long after the end of their job; a day if not given.",
+        ),
+    ] = None,
+    checkpoints_gib: Annotated[
+        int,
+        typer.Option(
+            min=0, help="If all take more, remove those of jobs that are over at once; 0: no bound."
+        ),
+    ] = CHECKPOINTS_GIB,
     run_as: Annotated[
         str | None, typer.Option(metavar="USER", help="Who runs the jobs; root may say so.")
     ] = None,
@@ -115,10 +132,13 @@ def agent(
             uid=uid,
             gid=gid,
         )
-        _work(name, disk, place, Http(known.url, known.key, pool, name, _WAIT_MS), ask)
+        http = Http(known.url, known.key, pool, name, _WAIT_MS)
+        most = checkpoints_gib * 1024**3 if checkpoints_gib else None
+        bounds = Bounds(KEEP_S if keep_checkpoints is None else keep_checkpoints, most)
+        _work(name, disk, place, http, ask, bounds)
 
 
-def _work(node: NodeId, disk: Disk, place: Place, http: Http, ask: NodeAsk) -> None:
+def _work(node: NodeId, disk: Disk, place: Place, http: Http, ask: NodeAsk, bounds: Bounds) -> None:
     """Register, and look after the node until a signal comes."""
     stopped = told_to_stop()
     if not registered(lambda: http.register(ask), stopped):
@@ -126,7 +146,9 @@ def _work(node: NodeId, disk: Disk, place: Place, http: Http, ask: NodeAsk) -> N
     processes = Processes(place)
     running = Running(node, disk, processes, http)
     logs = Logs(processes.attempts, processes.ended, http.send_log)
-    threading.Thread(target=logs.run, args=(stopped,), daemon=True).start()
+    tidying = Tidying(processes.checkpoints, http.over_for_s, bounds)
+    for beside in (logs.run, tidying.run):
+        threading.Thread(target=beside, args=(stopped,), daemon=True).start()
     print(f"ready: {node} has {ask.gpus} {ask.gpu_type}; stop with Ctrl-C", flush=True)
     running.run(stopped)
     print("stopped; what runs goes on until its lease ends", flush=True)

@@ -11,7 +11,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 COLUMNS: Final = (
     *("id", "state", "gpu_type", "gpus", "free_gpus", "leases", "heard_ms_ago", "region", "rack"),
-    "labels",
+    *("labels", "quarantine_ms_left"),
 )
 
 
@@ -22,7 +22,8 @@ def nodes(
         str | None, typer.Option(metavar="NODE", help="Let nothing more start on it.")
     ] = None,
     ready: Annotated[
-        str | None, typer.Option(metavar="NODE", help="Let jobs start on it again.")
+        str | None,
+        typer.Option(metavar="NODE", help="Let jobs start on it again; ends a quarantine, too."),
     ] = None,
     output: Output = Format.TABLE,
 ) -> None:

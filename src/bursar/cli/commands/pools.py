@@ -1,25 +1,42 @@
 """`bursar pools`."""
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
-from bursar.cli.calling import Call, Output, connected
+from bursar.cli.calling import Call, Key, Output, connected
+from bursar.cli.nouns import Group
 from bursar.cli.output import Format
+from bursar.cli.policies import policy_words
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
+app = typer.Typer(cls=Group, add_completion=False, rich_markup_mode=None)
+policy = typer.Typer(
+    cls=Group, help="Who is entitled to what in a pool, and how it decides; for operators.",
+    no_args_is_help=True, rich_markup_mode=None,
+)  # fmt: skip
+app.add_typer(policy, name="policy")
 
 COLUMNS: Final = ("pool", "gpu_type", "gpus", "free_gpus", "nodes", "queued", "running")
+POLICY_COLUMNS: Final = (
+    *("of", "weight", "floor", "ceiling", "jobs_max", "start_target", "ages_after"),
+    *("queue_max", "rate_per_minute", "preempts"),
+)
+Pool = Annotated[str, typer.Argument(metavar="POOL")]
 
 
-@app.command()
+@app.callback(invoke_without_command=True)
 def pools(
+    ctx: typer.Context,
     add: Annotated[
         str | None, typer.Option(metavar="NAME", help="Begin a pool of this name first.")
     ] = None,
     output: Output = Format.TABLE,
 ) -> None:
     """What pools have, and what waits for it."""
+    if ctx.invoked_subcommand is not None:
+        return
     call = Call(output)
     if add is not None:
         with connected() as client:
@@ -41,3 +58,57 @@ def _rows(body: Any) -> list[dict[str, Any]]:
         for one in body["pools"]
         for kind in one["types"] or nothing
     ]
+
+
+@policy.command("show")
+def show(pool: Pool = "main", output: Output = Format.TABLE) -> None:
+    """The policy of a pool; as yaml, `set` and `bursar simulate --rules` read it."""
+    Call(output).get(f"/v1/pools/{pool}/policy", POLICY_COLUMNS, rows=_policy_rows)
+
+
+@policy.command("set")
+def set_(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="The policy in YAML or JSON; - is stdin.")
+    ],
+    pool: Pool = "main",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only look whether it could be put in force.")
+    ] = False,
+    output: Output = Format.TABLE,
+    key: Key = None,
+) -> None:
+    """Put a policy in force: the pool's next round decides by it. Of a file for `bursar simulate`
+    the same parts are read: policy, tiers, shares."""
+    words = policy_words(file)
+    call = Call(output, key)
+    params = {"dry_run": "true"} if dry_run else None
+    call.put(f"/v1/pools/{pool}/policy", words, POLICY_COLUMNS, params=params, rows=_policy_rows)
+
+
+def _policy_rows(body: Any) -> list[dict[str, Any]]:
+    """A line for each tier, and for each place below that has a share of its own."""
+    tiers = [
+        {
+            **one,
+            "of": one["name"],
+            "floor": f"{one['floor_ppm'] / 10_000:g}%",
+            "ceiling": f"{one['ceiling_ppm'] / 10_000:g}%",
+            "preempts": ", ".join(one["preempts"]),
+        }
+        for one in body["tiers"]
+    ]
+    places = [
+        {
+            **one,
+            "of": path,
+            "floor": _gpus(one["floor"]),
+            "ceiling": _gpus(one["ceiling"]),
+        }
+        for path, one in body["shares"].items()
+    ]
+    return [*tiers, *places]
+
+
+def _gpus(by_type: Mapping[str, int]) -> str:
+    return ", ".join(f"{gpus} {kind}" for kind, gpus in by_type.items())

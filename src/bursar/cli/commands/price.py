@@ -44,6 +44,14 @@ def set_(
     effective_at: Annotated[
         str | None, typer.Option(metavar="TIME", help=f"In force from then on: {TIMES}.")
     ] = None,
+    cache_hit_ppm: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=1_000_000,
+            help="What a result from the cache costs, in millionths of what its run has cost.",
+        ),
+    ] = None,
     org: Org = None,
     id: NewId = None,
     output: Output = Format.TABLE,
@@ -58,7 +66,13 @@ def set_(
     if not found:
         raise Misused("say TYPE=AMOUNT, such as H100=2.5, or --file")
     call = Call(output, key)
-    body = {"org_id": org, "rates": found, "effective_at": call.time(effective_at), "id": id}
+    body = {
+        "org_id": org,
+        "rates": found,
+        "effective_at": call.time(effective_at),
+        "cache_hit_ppm": cache_hit_ppm,
+        "id": id,
+    }
     set_to = call.post("/v1/prices", body, COLUMNS, rows=lambda version: lines_of([version]))
     if set_to["org_id"] is None:
         note("these are the deployment's prices: of every org that has none of its own")

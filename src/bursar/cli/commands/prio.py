@@ -5,7 +5,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from bursar.cli.calling import Call, Output
-from bursar.cli.output import Format
+from bursar.cli.output import Format, named
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -23,4 +23,4 @@ def prio(
 
 
 def _rows(body: Any) -> list[dict[str, Any]]:
-    return list(body["standing"])
+    return [{**one, "of": named(one["of"], body["names"])} for one in body["standing"]]

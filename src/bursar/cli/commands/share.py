@@ -5,7 +5,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from bursar.cli.calling import Call, Output
-from bursar.cli.output import Format
+from bursar.cli.output import Format, named
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -24,6 +24,10 @@ def share(
 
 def _rows(body: Any) -> list[dict[str, Any]]:
     return [
-        {**one, "gpus": ", ".join(f"{n / 1_000:g} {kind}" for kind, n in one["milli_gpus"].items())}
+        {**one, "of": named(one["of"], body["names"]), "gpus": _gpus(one["milli_gpus"])}
         for one in body["shares"]
     ]
+
+
+def _gpus(milli: dict[str, int]) -> str:
+    return ", ".join(f"{count / 1_000:g} {kind}" for kind, count in milli.items())

@@ -29,6 +29,7 @@ LINES: Final = (
     "user_id",
     "job_id",
     "actor_id",
+    "cached_from",
 )
 
 

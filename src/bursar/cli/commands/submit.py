@@ -29,7 +29,16 @@ from bursar.cli.ranges import duration_told
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 ACCOUNT_VARIABLE: Final = "BURSAR_ACCOUNT"
-SUBMITTED: Final = ("id", "state", "held_micros", "hold_expires_at", "rates", "dropped_gpu_types")
+SUBMITTED: Final = (
+    "id",
+    "state",
+    "follows",
+    "cached_from",
+    "held_micros",
+    "hold_expires_at",
+    "rates",
+    "dropped_gpu_types",
+)
 QUOTED: Final = (
     "held_micros",
     "likely_micros",
@@ -39,7 +48,9 @@ QUOTED: Final = (
     "micros_per_hour",
     "rates",
     "dropped_gpu_types",
+    "cache",
     "pool",
+    "pool_why",
     "forbidden",
 )
 _GPUS: Final = re.compile(r"(?:(\d{1,6})(?:\.(\d{1,3}))?x)?([^x,][^,]*(?:,[^,]+)*)", re.ASCII)
@@ -144,6 +155,25 @@ def submit(
     rolling: Annotated[
         bool, typer.Option("--rolling", help="Hold a quarter of an hour, and more as it runs.")
     ] = False,
+    array: Annotated[
+        int | None,
+        typer.Option(min=1, help="Run it so many times, each with its own BURSAR_ARRAY_INDEX."),
+    ] = None,
+    at_once: Annotated[
+        int | None, typer.Option(min=1, help="So many of an array at a time.")
+    ] = None,
+    cache: Annotated[
+        int | None,
+        typer.Option(
+            metavar="DURATION",
+            parser=seconds,
+            help="Take the result of a job like it, if it is not older; 0s: of one under way.",
+        ),
+    ] = None,
+    cache_key: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="Another key, another result: a version of its data."),
+    ] = None,
     pool: Annotated[str | None, typer.Option(help="Where it is queued.")] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say what it would cost and what forbids it.")
@@ -177,6 +207,8 @@ def submit(
             "env": variables(env),
             "max_cost_micros": max_cost,
             "hold": "rolling" if rolling else None,
+            "array": _array(array, at_once),
+            "cache": _cached(cache, cache_key),
             "pool": pool,
             "id": id,
         }
@@ -193,6 +225,24 @@ def submit(
             raise typer.Exit(followed(client, made["id"], output))
     if output is Format.TABLE:
         note(f"follow it with: bursar watch {made['id']}")
+
+
+def _array(count: int | None, at_once: int | None) -> dict[str, Any] | None:
+    """How often a job is run, if more than once."""
+    if count is None:
+        if at_once is not None:
+            raise Misused("--at-once goes with --array: say how many there are in all")
+        return None
+    return given({"count": count, "at_once": at_once})
+
+
+def _cached(max_age_s: int | None, key: str | None) -> dict[str, Any] | None:
+    """How a job shares its result, if it does."""
+    if max_age_s is None:
+        if key is not None:
+            raise Misused("--cache-key goes with --cache: say how old a result may be")
+        return None
+    return given({"max_age_seconds": max_age_s, "key": key})
 
 
 def _quoted(call: Call, body: Mapping[str, Any]) -> None:
@@ -220,6 +270,16 @@ def _exit_if_forbidden(quote: Mapping[str, Any]) -> None:
         raise typer.Exit(exit_code(first["code"], first["status"]))
 
 
+def cache_told(cache: Mapping[str, Any]) -> str:
+    """What the cache would do for a job, in words."""
+    if cache["outcome"] == "hit":
+        price = told(cache["price_micros"]) if cache["price_micros"] else "nothing"
+        return f"it would be given the result of job {cache['job_id']}, for {price}"
+    if cache["outcome"] == "follow":
+        return f"it would follow job {cache['job_id']}, and be given its result"
+    return "nothing like it is there: it would run"
+
+
 def told_to_people(quote: Mapping[str, Any], body: Mapping[str, Any]) -> str:
     """A quote, with the verdict first."""
     gpus = body["gpus"]
@@ -228,6 +288,7 @@ def told_to_people(quote: Mapping[str, Any], body: Mapping[str, Any]) -> str:
     lines += [("because", told_briefly(problem)) for problem in quote["forbidden"]]
     lines += [
         ("gpus", f"{size} × {' or '.join(rate['gpu_type'] for rate in quote['rates']) or '?'}"),
+        *([("times", str(body["array"]["count"]))] if "array" in body else []),
         ("rate", f"{told(quote['micros_per_hour'])} an hour"),
         ("runs at most", duration_told(body["max_run_seconds"])),
         ("costs at most", told(quote["most_micros"])),
@@ -241,4 +302,19 @@ def told_to_people(quote: Mapping[str, Any], body: Mapping[str, Any]) -> str:
     ]
     if quote["dropped_gpu_types"]:
         lines.append(("dropped", cell("dropped_gpu_types", quote["dropped_gpu_types"])))
-    return card([*lines, ("pool", quote["pool"])])
+    if quote["cache"] is not None:
+        lines.append(("cache", cache_told(quote["cache"])))
+    return card([*lines, *_where(quote)])
+
+
+def _where(quote: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The pool that was chosen, why, and when it would start there."""
+    if quote["pool"] is None:
+        return []
+    why, wait_s = quote["pool_why"], quote["expected_wait_seconds"]
+    lines = [("pool", f"{quote['pool']} ({why})" if why else quote["pool"])]
+    if wait_s is not None:
+        lines.append(("starts", "at once" if wait_s == 0 else f"in about {duration_told(wait_s)}"))
+    if wait_s != 0 and quote["latest_at"] is not None:
+        lines.append(("at the latest", cell("latest_at", quote["latest_at"])))
+    return lines

@@ -3,10 +3,15 @@
 Read in this order:
 
     life       what can become of a job: one table
+    counting   what jobs have and want of their orgs' quotas
     state      what a pool keeps, and one transaction on it
+    spending   what users have had, for whoever leads next
+    quarantine nodes on which nothing gets going
     ends       how jobs wait, stop and end
     reports    what nodes report, and what they are answered
     pool       messages of orgs, what the leader decides, what has run out
+    policies   which policies a pool can be run by
+    orders     nodes that were ordered, until they are given back
     agent      a node: starts what it is leased, reports, ends what it has no right to
     charging   what a pool's messages come to in an org's ledger
     org        the org: jobs with their holds, and both directions of the post

@@ -8,6 +8,8 @@ again, waits for credits, or is over (M3, M5).
 from typing import Final
 
 from bursar.core.dispatch.life import CLASSES, State, after
+from bursar.core.dispatch.quarantine import learn
+from bursar.core.dispatch.spending import spend
 from bursar.core.dispatch.state import Exit, Lease, Part, Queued, Work
 from bursar.core.instant import MILLISECOND, SECOND, Instant
 from bursar.core.leases import goes_on, is_own, tell_every_ms
@@ -177,7 +179,9 @@ def _why_ended(work: Work, lease: Lease) -> Why:
 
 def _close(work: Work, lease: Lease, why: Why) -> None:
     """End a lease whose processes are gone: the job waits again or is over (M3)."""
+    learn(work, lease, why)
     job = job_of(work, lease)
+    spend(work, job, lease)
     if lease.started_at is None:
         lease = altered(lease, started_at=lease.leased_at)
         say_start(work, lease, job)

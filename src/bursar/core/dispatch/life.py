@@ -6,8 +6,9 @@
       └── topped up ── out of credits ◀───────────────────────────────────┤
                          succeeded, failed, cancelled, expired ◀──────────┘
 
+A job that has not begun may be moved: then it is over in this pool, and waits in another.
 A job that waits may come to wait for credits when usage of an earlier attempt becomes known late.
-Nothing leads out of the last four: an end is accepted once. Attempts are numbered from 1; each
+Nothing leads out of the last five: an end is accepted once. Attempts are numbered from 1; each
 step from `queued` to `starting` is the next.
 """
 
@@ -32,11 +33,14 @@ class State(StrEnum):
     FAILED = "failed"
     CANCELLED = "cancelled"
     EXPIRED = "expired"  # its longest run, or its hold, was over
+    MOVED = "moved"  # it waits in another pool: over in this one
 
 
 WAITING: Final = frozenset({State.QUEUED, State.OUT_OF_CREDITS})
 LIVE: Final = frozenset({State.STARTING, State.RUNNING, State.STOPPING})  # has a lease
-OVER: Final = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED, State.EXPIRED})
+OVER: Final = frozenset(
+    {State.SUCCEEDED, State.FAILED, State.CANCELLED, State.EXPIRED, State.MOVED}
+)
 
 # What ends an attempt, from whichever of the live states.
 _ENDS: Final[Mapping[Why, State]] = {
@@ -54,6 +58,7 @@ _ENDS: Final[Mapping[Why, State]] = {
 _DROPS: Final[Mapping[Why, State]] = {
     Why.CANCELLED: State.CANCELLED,
     Why.HOLD_ENDED: State.EXPIRED,
+    Why.MOVED: State.MOVED,
 }
 TABLE: Final[Mapping[tuple[State, Why], State]] = MappingProxyType(
     {
@@ -63,6 +68,7 @@ TABLE: Final[Mapping[tuple[State, Why], State]] = MappingProxyType(
         (State.RUNNING, Why.ASKED): State.STOPPING,
         (State.QUEUED, Why.OUT_OF_CREDITS): State.OUT_OF_CREDITS,  # by usage that came late
         (State.OUT_OF_CREDITS, Why.TOPPED_UP): State.QUEUED,
+        (State.QUEUED, Why.CACHED): State.SUCCEEDED,  # in no pool: the org itself says so
         **{(live, why): to for live in sorted(LIVE) for why, to in _ENDS.items()},
         **{(waiting, why): to for waiting in sorted(WAITING) for why, to in _DROPS.items()},
     }

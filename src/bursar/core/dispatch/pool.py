@@ -3,11 +3,12 @@
 Every function is one event of a transaction (`Work`): it looks, writes rows and messages, and says
 what the answer is.
 
-    org ── Enqueue, Withdraw, HoldGrew ─▶ receive
+    org ── Enqueue, Withdraw, Leave,
+                           HoldGrew ────▶ receive
                         the leader only ─▶ place, preempt
     node ── Report ─────────────────────▶ report ──▶ Orders
                   anybody, now and then ─▶ expire, lead
-    org ◀── Started, RanSoFar, Ended, Dropped ──
+    org ◀── Started, RanSoFar, Ended, Dropped, Left ──
 
 **Nodes ask.** A node reports every five seconds all that it knows, and is answered with all leases
 it has. Nothing else is said to it, so nothing that was lost, repeated or overtaken can start or
@@ -41,9 +42,11 @@ from bursar.core.dispatch.ends import (
     run_ms_max,
     with_part,
 )
-from bursar.core.dispatch.life import LIVE, WAITING, State
+from bursar.core.dispatch.life import CLASSES, LIVE, WAITING, State
+from bursar.core.dispatch.quarantine import is_usable, standing
 from bursar.core.dispatch.reports import STARTS_WITHIN
 from bursar.core.dispatch.state import (
+    NO_TROUBLE,
     TERM,
     Exit,
     JobKey,
@@ -56,11 +59,12 @@ from bursar.core.dispatch.state import (
     key_of,
 )
 from bursar.core.instant import Instant
-from bursar.core.leases import MARGIN, TTL, Denied, renewed_until
-from bursar.core.messages import Enqueue, HoldGrew, Why, Withdraw
+from bursar.core.leases import MARGIN, Denied, renewed_until
+from bursar.core.messages import Dropped, Enqueue, HoldGrew, Leave, Left, Why, Withdraw
 from bursar.core.refusal import broken
 from bursar.core.scheduling.decisions import Decision, Preempt, Start
-from bursar.core.scheduling.machines import MILLI, Node, Piece
+from bursar.core.scheduling.jobs import slots_of
+from bursar.core.scheduling.machines import Node, NodeId, NodeState, Piece
 from bursar.core.value import altered
 
 
@@ -76,15 +80,37 @@ class Placement(NamedTuple):
 
 
 def register(work: Work, node: Node) -> Denied | None:
-    """Take a node into the pool, or describe it anew; its GPUs stay while anything runs there."""
+    """Take a node into the pool, or describe it anew; its GPUs stay while anything runs there.
+
+    What was said of it before stays: what is draining drains, and one on order is there when it is
+    heard of.
+    """
     known = work.machine(node.id)
     if known is None:
         work.put(Machine(node=node))
-    elif known.node != node:
+        return None
+    node = altered(node, state=known.node.state, ready_at=known.node.ready_at)
+    if known.node != node:
         if _gpus(known.node) != _gpus(node) and any(True for _ in work.live_on(node.id)):
             return Denied.NODE_BUSY
         work.put(altered(known, node=node))
     return None
+
+
+def use(work: Work, node: NodeId, state: NodeState) -> bool:
+    """Drain a node, or let it be used again whatever has gone wrong there; whether there is one.
+
+    One on order is there when it is heard of, and not before.
+    """
+    machine = work.machine(node)
+    if machine is None:
+        return False
+    if state is NodeState.READY:
+        machine = altered(machine, trouble=NO_TROUBLE)
+    if machine.node.state is not NodeState.ON_ORDER:
+        machine = altered(machine, node=altered(machine.node, state=state))
+    work.put(machine)
+    return True
 
 
 def _gpus(node: Node) -> tuple[str, int, int]:
@@ -94,8 +120,13 @@ def _gpus(node: Node) -> tuple[str, int, int]:
 # Leading
 
 
-def lead(work: Work, who: str) -> int | None:
-    """Lead the pool for another term; the epoch, or None while somebody else does."""
+def lead(work: Work, who: str, *, anyway: bool = True) -> int | None:
+    """Lead the pool for another term; the epoch, or None while somebody else does.
+
+    Nobody has to lead a pool that rests, unless for some reason of its own.
+    """
+    if work.now < work.due_at and not anyway:
+        return None
     if work.leader != who:
         if work.now < work.leads_until:
             return None
@@ -110,22 +141,25 @@ def lead(work: Work, who: str) -> int | None:
 def receive(work: Work, letter: Letter) -> bool:
     """Handle a message of an org; whether it need not come again.
 
-    One that has overtaken another is left alone: it will come again.
+    One that has overtaken another is left alone: it will come again. A job comes with an enqueue,
+    whatever its number: those before it went to other pools, and it says all that they did.
     """
-    job = work.job((letter.org, letter.job))
-    received = 0 if job is None else job.received
-    if letter.n != received + 1:
-        return letter.n <= received
-    message = letter.message
+    job, message = work.job((letter.org, letter.job)), letter.message
     if job is None:
-        if not isinstance(message, Enqueue):
+        if isinstance(message, Enqueue):
+            _enqueue(work, letter, message)
+            return True
+        if letter.n == 1:
             broken("a job begins with something else", job=letter.job, message=message)
-        _enqueue(work, letter, message)
-        return True
+        return False
+    if letter.n != job.received + 1:
+        return letter.n <= job.received
     job = altered(job, received=letter.n)
     work.put(job)
     if isinstance(message, Withdraw):
         _withdraw(work, job)
+    elif isinstance(message, Leave):
+        _leave(work, job)
     elif isinstance(message, HoldGrew):
         _grow(work, job, message)
     else:
@@ -142,6 +176,7 @@ def _enqueue(work: Work, letter: Letter, ask: Enqueue) -> None:
         hold_until=ask.hold_until,
         requeues_left=ask.spec.requeues,
         queued_at=work.now,
+        received=letter.n,
     )
     if not affords_a_run(job):
         job = altered(job, state=State.OUT_OF_CREDITS, why=Why.OUT_OF_CREDITS)
@@ -149,12 +184,25 @@ def _enqueue(work: Work, letter: Letter, ask: Enqueue) -> None:
 
 
 def _withdraw(work: Work, job: Queued) -> None:
+    first = not job.withdrawn
     job = altered(job, withdrawn=True)
     work.put(job)
     if job.state in WAITING:
         drop(work, job, Why.CANCELLED)
     elif job.state in LIVE:
         ask_to_stop(work, lease_of(work, job), Why.CANCELLED)
+    elif job.state is State.MOVED and first:  # its org had not heard of that: it stays nowhere
+        work.tell(job.key, Dropped(end_class=CLASSES[Why.CANCELLED], why=Why.CANCELLED))
+
+
+def _leave(work: Work, job: Queued) -> None:
+    """Give a job back. One that has begun stays: its checkpoints and its readings are here.
+
+    Its org hears of that by the start, or of the end that came before it had asked.
+    """
+    if job.state in WAITING and job.attempt == 0:
+        work.put(moved(job, Why.MOVED))
+        work.tell(job.key, Left())
 
 
 def _grow(work: Work, job: Queued, grew: HoldGrew) -> None:
@@ -212,15 +260,19 @@ def _not_placed(work: Work, epoch: int, where: Placement, job: Queued | None) ->
         return Denied.TYPE_NOT_PRICED
     if job.hold_until <= work.now or not affords(job, where.gpu_type):
         return Denied.HOLD_ENDED
-    milli = 0
+    if work.over_quota(job, where.gpu_type):
+        return Denied.OVER_QUOTA
+    shape, gpus = job.ask.spec.shape, 0
     for piece in where.pieces:
         machine = work.machine(piece.node)
         denied = _not_taken(work, piece, where.gpu_type, machine)
         if denied is not None:
             return denied
         assert machine is not None
-        milli += len(piece.gpus) * piece.slots * MILLI // machine.node.slots
-    return None if milli == job.ask.milli_gpus else Denied.WRONG_SIZE
+        if piece.slots != slots_of(shape, machine.node.slots):
+            return Denied.WRONG_SIZE
+        gpus += len(piece.gpus)
+    return None if gpus == shape.tasks * (shape.gpus or 1) else Denied.WRONG_SIZE
 
 
 def _not_taken(work: Work, piece: Piece, gpu_type: str, machine: Machine | None) -> Denied | None:
@@ -229,6 +281,8 @@ def _not_taken(work: Work, piece: Piece, gpu_type: str, machine: Machine | None)
         return Denied.NODE_UNKNOWN
     if not is_usable(machine, work.now):
         return Denied.NODE_SILENT
+    if standing(machine, work.now) is not NodeState.READY:
+        return Denied.NODE_NOT_READY
     if machine.node.gpu_type != gpu_type:
         return Denied.TYPE_NOT_PRICED
     if any(not 0 <= gpu < machine.node.gpus for gpu in piece.gpus):
@@ -241,12 +295,6 @@ def _not_taken(work: Work, piece: Piece, gpu_type: str, machine: Machine | None)
             if gpu in taken:
                 taken[gpu] += part.piece.slots
     return Denied.SLOT_TAKEN if max(taken.values()) > machine.node.slots else None
-
-
-def is_usable(machine: Machine, now: Instant) -> bool:
-    """Whether a node was heard of lately, and its clock can be relied on (IS15)."""
-    heard = machine.heard_at is not None and now < machine.heard_at + TTL
-    return heard and not machine.wrong_clock
 
 
 def preempt(work: Work, epoch: int, key: JobKey, wanted_by: JobKey) -> Denied | None:
@@ -267,6 +315,7 @@ class Written(NamedTuple):
     placed: tuple[Lease, ...]
     asked: tuple[JobKey, ...]  # to make room
     denied: tuple[Denied, ...]  # if there is any, the leader's memory is wrong
+    noted: int = 0  # events of the pool's audit stream by then
 
 
 def write(work: Work, epoch: int, decisions: Iterable[Decision]) -> Written:

@@ -25,7 +25,7 @@ from bursar.core.instant import MILLISECOND, SECOND, Instant
 from bursar.core.leases import latest, provable_ms, renewed_until
 from bursar.core.messages import Program, Why
 from bursar.core.money import usage_price
-from bursar.core.scheduling.machines import NodeId, Piece
+from bursar.core.scheduling.machines import NodeId, NodeState, Piece
 from bursar.core.value import altered, value
 
 STARTS_WITHIN: Final = 60 * SECOND  # or the attempt is lost: its node may not hear us
@@ -119,9 +119,12 @@ def _heard(work: Work, machine: Machine, told: Report) -> Machine:
             mark = this
         else:
             wrong = wrong or clocks_differ(mark, this)
-    return altered(
+    machine = altered(
         machine, boot=told.boot, n=told.n, heard_at=work.now, mark=mark, wrong_clock=wrong
     )
+    if machine.node.state is NodeState.ON_ORDER:  # it has come
+        machine = altered(machine, node=altered(machine.node, state=NodeState.READY, ready_at=0))
+    return machine
 
 
 def clocks_differ(one: Mark, two: Mark) -> bool:

@@ -11,15 +11,21 @@ from enum import StrEnum
 from itertools import chain, takewhile
 from typing import Final, NamedTuple, TypeAlias
 
+from bursar.core.dispatch.counting import Claims, Counted, Live
 from bursar.core.dispatch.life import LIVE, OVER, WAITING, State
 from bursar.core.ids import JobId
 from bursar.core.instant import SECOND, Instant
-from bursar.core.leases import TTL
+from bursar.core.leases import TTL, Denied
 from bursar.core.messages import Enqueue, ToOrg, ToPool, Why
 from bursar.core.money import Micros
 from bursar.core.ordered import Ordered
 from bursar.core.refusal import invariant
+from bursar.core.scheduling.jobs import Path
 from bursar.core.scheduling.machines import Node, NodeId, Piece
+from bursar.core.scheduling.policy import Policy
+from bursar.core.scheduling.recording import Step
+from bursar.core.scheduling.snapshot import Snapshot
+from bursar.core.slices import Key, Slice
 from bursar.core.value import altered, value
 
 TERM: Final = 3 * SECOND  # how long somebody leads a pool without saying so again
@@ -213,6 +219,23 @@ def is_other(old: Machine | None, new: Machine) -> bool:
     )
 
 
+@value
+class InForce:
+    """The policy of a pool, as its operators have set it."""
+
+    n: int  # only grows
+    policy: Policy
+
+
+@value
+class Usage:
+    """What a user has had of a pool with leases that have ended, faded to an instant."""
+
+    path: Path
+    micros: Micros
+    at: Instant
+
+
 Row: TypeAlias = Queued | Lease | Machine
 
 
@@ -228,6 +251,8 @@ class Pool:
     epoch: int = 0  # of whoever leads
     leader: str = ""
     leads_until: Instant = 0
+    noted: int = 0  # events in its audit stream
+    due_at: Instant = 0  # from when on somebody has to lead it
     jobs: dict[JobKey, Queued] = field(default_factory=dict)
     leases: dict[int, Lease] = field(default_factory=dict)
     live: dict[int, None] = field(default_factory=dict)  # fences of leases that have not ended
@@ -239,6 +264,10 @@ class Pool:
     waits: Ordered[tuple[Instant, JobKey]] = field(default_factory=Ordered)  # ends of holds
     over: dict[JobKey, None] = field(default_factory=dict)  # jobs to which nothing happens
     ended: dict[int, None] = field(default_factory=dict)  # leases that do not live
+    counted: Counted = field(default_factory=Counted)  # in quotas
+    resliced: dict[Key, bool] = field(default_factory=dict)  # and whether others are counted
+    policy: InForce | None = None  # as it is shipped if there is none
+    usage: dict[Path, Usage] = field(default_factory=dict)  # by user
 
     def take(self, row: Row) -> None:
         """Keep a row in place of the one that has its key."""
@@ -251,9 +280,11 @@ class Pool:
             if row.over:
                 self.over[row.key] = None
             self.jobs[row.key] = row
+            self.counted.waits(row.key, row.ask if row.state is State.QUEUED else None)
         elif isinstance(row, Lease):
             self.leases[row.fence] = row
             if row.live:
+                self.counted.lives(*self._lives(row))
                 self.live[row.fence] = None
                 for part in row.parts:
                     self.on_node.setdefault(part.piece.node, {})[row.fence] = None
@@ -267,9 +298,29 @@ class Pool:
     def drop(self, node: NodeId) -> None:
         """A node is gone for good."""
         del self.machines[node]
+        self.on_node.pop(node, None)
         self.touched[node] = None
 
+    def take_slices(self, given: Iterable[Slice]) -> None:
+        """Keep slices in place of those of the same quotas."""
+        others = False
+        for one in given:
+            anew = self.counted.put(one)
+            self.resliced[one.key] = anew or self.resliced.get(one.key, False)
+            others = others or anew
+        if others:
+            self.counted = self.counted.recounted(
+                self._lives(self.leases[fence]) for fence in self.live
+            )
+            for job in self.jobs.values():
+                if job.state is State.QUEUED:
+                    self.counted.waits(job.key, job.ask)
+
+    def _lives(self, lease: Lease) -> Live:
+        return Live(lease.fence, lease.org, self.jobs[lease.key].ask, lease.gpu_type)
+
     def _end(self, lease: Lease) -> None:
+        self.counted.ends(lease.fence)
         self.ended[lease.fence] = None
         if lease.fence in self.live:
             del self.live[lease.fence]
@@ -283,12 +334,29 @@ class Pool:
         self.over.clear()
         self.changes.clear()
         self.touched.clear()
+        self.resliced.clear()
 
     def forget_ended(self) -> None:
         """Leave out the leases that do not live."""
         for fence in self.ended:
             del self.leases[fence]
         self.ended.clear()
+
+
+@value
+class Note:
+    """An event of a pool's audit stream: a step of its leader, or a part of what it began with."""
+
+    epoch: int
+    said: Step | Snapshot
+    part: int = 0  # of a snapshot: the how-manyth
+    parts: int = 1
+    denied: tuple[Denied, ...] = ()  # of a step: what stood against its decisions
+
+    @property
+    def begins(self) -> bool:
+        """Whether a replay can begin with it."""
+        return self.part == 0 and isinstance(self.said, Snapshot)
 
 
 class Work:
@@ -299,6 +367,8 @@ class Work:
         self.now = max(now, pool.now)
         self.fence = pool.fence
         self.epoch, self.leader, self.leads_until = pool.epoch, pool.leader, pool.leads_until
+        self.rests_until = pool.due_at  # if nothing waits or runs
+        self.notes: list[Note] = []
         self.jobs_new: dict[JobKey, Queued] = {}
         self.leases_new: dict[int, Lease] = {}
         self._given: dict[NodeId, dict[int, None]] = {}  # of these, those that are new, by node
@@ -306,6 +376,9 @@ class Work:
         self.machines_gone: dict[NodeId, None] = {}
         self.letters_new: dict[tuple[JobKey, int], ToOrg] = {}
         self.acknowledged: list[tuple[JobKey, int]] = []
+        self.quotas = Claims(pool.counted)
+        self.policy_new: InForce | None = None
+        self.usage_new: dict[Path, Usage] = {}
 
     def job(self, key: JobKey) -> Queued | None:
         """A job, as this transaction has left it."""
@@ -351,11 +424,31 @@ class Work:
             if lease.live:
                 yield lease
 
+    @property
+    def active(self) -> bool:
+        """Whether anything waits or runs."""
+        known = self.pool.jobs
+        there = len(self.pool.waits) + len(self.pool.live)
+        for key, job in self.jobs_new.items():
+            there += (not job.over) - (key in known and not known[key].over)
+        return there > 0
+
+    @property
+    def due_at(self) -> Instant:
+        """From when on somebody has to lead the pool."""
+        return 0 if self.active else self.rests_until
+
+    @property
+    def noted(self) -> int:
+        """How many events the pool's audit stream has by now."""
+        return self.pool.noted + len(self.notes)
+
     def put(self, row: Row) -> None:
         """Write a row, in place of the one that has its key."""
         if isinstance(row, Queued):
             self.jobs_new[row.key] = row
         elif isinstance(row, Lease):
+            self._count(row)
             if row.fence not in self.pool.leases and row.fence not in self.leases_new:
                 for part in row.parts:
                     self._given.setdefault(part.piece.node, {})[row.fence] = None
@@ -370,6 +463,32 @@ class Work:
         self.machines_new.pop(node, None)
         if node in self.pool.machines:
             self.machines_gone[node] = None
+
+    def _count(self, new: Lease) -> None:
+        """Count what a lease takes or gives back of quotas."""
+        old, job = self.lease(new.fence), self.job(new.key)
+        if job is not None and (old is not None and old.live) != new.live:
+            self.quotas.count(new.org, job.ask, new.gpu_type, 1 if new.live else -1)
+
+    def over_quota(self, job: Queued, gpu_type: str) -> bool:
+        """Whether a job would have more than its org's quotas leave for this pool."""
+        return self.quotas.over(job.org, job.ask, gpu_type, self._lives)
+
+    def _lives(self) -> Iterator[Live]:
+        for lease in self.live():
+            job = self.job(lease.key)
+            assert job is not None
+            yield Live(lease.fence, lease.org, job.ask, lease.gpu_type)
+
+    def usage(self, path: Path) -> Usage | None:
+        """What a user has had."""
+        return self.usage_new.get(path) or self.pool.usage.get(path)
+
+    def adopt(self, given: InForce) -> None:
+        """Put a policy in force; one that is no newer than what is in force is left alone."""
+        known = self.policy_new or self.pool.policy
+        if known is None or known.n < given.n:
+            self.policy_new = given
 
     def tell(self, key: JobKey, message: ToOrg) -> None:
         """Write a message to a job's org."""
@@ -387,12 +506,16 @@ class Work:
         pool = self.pool
         pool.now, pool.fence = self.now, self.fence
         pool.epoch, pool.leader, pool.leads_until = self.epoch, self.leader, self.leads_until
+        pool.noted, pool.due_at = self.noted, self.due_at
         for row in chain[Row](
             self.jobs_new.values(), self.leases_new.values(), self.machines_new.values()
         ):
             pool.take(row)
         for node in self.machines_gone:
             pool.drop(node)
+        pool.take_slices(self.quotas.new.values())
+        pool.policy = self.policy_new or pool.policy
+        pool.usage.update(self.usage_new)
         pool.outbox.update(self.letters_new)
         for key, n in self.acknowledged:
             for k in range(n, 0, -1):

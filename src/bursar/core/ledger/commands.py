@@ -39,6 +39,7 @@ from bursar.core.value import value
 RUN_MS_MAX: Final = AMOUNT_MAX  # longest run time that can be asked about
 PRIORITY_MAX: Final = 2**31  # of a grant, up or down
 SETTING_MAX: Final = 16_384  # bytes of a setting
+LOTS_MAX: Final = 1_000_000  # of one hold
 THRESHOLD_MAX: Final = 1_000 * PPM  # a thousand times the limit
 
 
@@ -265,6 +266,8 @@ class Reserve:
     for_job: bool = False  # said by whoever submits jobs, never by a caller: a job's bounds apply
     most: Micros | None = None  # it may not take more; GPU types that would are dropped
     about: str | None = None  # a digest of what else was asked: the key stands for that as well
+    lots: int | None = None  # so many times that run time, each to be taken out by itself
+    at_once: int | None = None  # of them, so many are spent at the same time; all if not given
 
     def __post_init__(self) -> None:
         text("hold", self.hold)
@@ -284,6 +287,37 @@ class Reserve:
             raise ValueError("a run time is asked for GPUs: milli_gpus is 0")
         if self.for_job and self.context.job is None:
             raise ValueError("a job's hold names its job")
+        _within("lots", self.lots, 1, LOTS_MAX)
+        _within("at_once", self.at_once, 1, self.lots or 0)
+        if self.lots is not None and not (self.for_job and self.run_ms is not None):
+            raise ValueError("lots are of a job's hold, and asked by run time")
+
+
+@value
+class TakeLots:
+    """Take lots out of the hold of an array: each becomes a hold of its own.
+
+    `first` is how many were taken before: whoever asks again, or at the same time, changes nothing.
+    """
+
+    hold: HoldId
+    first: int
+    count: int = 1
+
+    def __post_init__(self) -> None:
+        text("hold", self.hold)
+        _within("first", self.first, 0, LOTS_MAX)
+        _within("count", self.count, 1, LOTS_MAX)
+
+
+@value
+class DropLots:
+    """Take no more lots out of the hold of an array, and return what is left in it."""
+
+    hold: HoldId
+
+    def __post_init__(self) -> None:
+        text("hold", self.hold)
 
 
 @value
@@ -550,6 +584,8 @@ Command: TypeAlias = (
     | VoidGrant
     | Transfer
     | Reserve
+    | TakeLots
+    | DropLots
     | ExtendHold
     | Redraw
     | Charge

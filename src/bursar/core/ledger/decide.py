@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
 from bursar.core.instant import Instant
-from bursar.core.ledger import charges, debts, grants, holds, settings, undo
+from bursar.core.ledger import charges, debts, grants, holds, lots, settings, undo
 from bursar.core.ledger.books import Books
 from bursar.core.ledger.commands import (
     AbsorbDebt,
@@ -17,6 +17,7 @@ from bursar.core.ledger.commands import (
     Charge,
     Command,
     DropBudget,
+    DropLots,
     EndHold,
     ExtendGrant,
     ExtendHold,
@@ -38,6 +39,7 @@ from bursar.core.ledger.commands import (
     Settle,
     StartRecurrence,
     StopRecurrence,
+    TakeLots,
     Transfer,
     VoidGrant,
 )
@@ -67,6 +69,8 @@ RULES: Final[Mapping[type[Any], Rule]] = MappingProxyType(
         Transfer: grants.transfer,
         Lapse: grants.lapse,
         Reserve: holds.reserve,
+        TakeLots: lots.take_lots,
+        DropLots: lots.drop_lots,
         ExtendHold: holds.extend_hold,
         Redraw: holds.redraw,
         Release: holds.release,

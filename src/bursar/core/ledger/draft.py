@@ -10,6 +10,7 @@ from bursar.core.ledger.events import (
     Event,
     GrantLapsed,
     HoldChanged,
+    LotTaken,
     Posting,
     RecurrenceTurned,
 )
@@ -49,8 +50,9 @@ class Draft:
             event = altered(event, due_at=books.clock)
         if isinstance(event, HoldChanged):
             old = books.holds.get(event.hold)
+            whole = books.holds.get(event.lot_of) if isinstance(event, LotTaken) else None
             evolve(books, event)
-            self._write_effect(event, old)
+            self._write_effect(event, old, whole)
         else:
             evolve(books, event)
         self.events.append(event)
@@ -59,15 +61,19 @@ class Draft:
             if posting.target is AVAILABLE and posting.source is not LAPSED:
                 self.credited = True
 
-    def _write_effect(self, event: HoldChanged, old: Hold | None) -> None:
+    def _write_effect(self, event: HoldChanged, old: Hold | None, whole: Hold | None) -> None:
         """Write into an event how the hold stands then, and what changes of its claims on budgets.
 
-        Nobody has seen the event yet.
+        A lot changes what is claimed by the whole, too. Nobody has seen the event yet.
         """
         new = existing(self.books.holds, event.hold)
         object.__setattr__(event, "open", new.open)
         object.__setattr__(event, "used", new.used)
-        changes = claim_changes(self.applying_to(new), old, new)
+        applying = self.applying_to(new)
+        changes = claim_changes(applying, old, new)
+        if whole is not None:
+            rest = existing(self.books.holds, whole.terms.id)
+            changes += claim_changes(applying, whole, rest)
         if changes:
             object.__setattr__(event, "claims", changes)
             make_claims(self.books, changes)

@@ -13,7 +13,7 @@ from bursar.core.instant import NEVER, Instant
 from bursar.core.ledger.books import DEBTS, ENDING, LIMITS, TURNS, WAITING, Books, existing
 from bursar.core.ledger.debts import repay_if_credited
 from bursar.core.ledger.draft import AVAILABLE, LAPSED, Draft, issued, move, returned
-from bursar.core.ledger.events import Closing, HoldClosed, RecurrenceTurned
+from bursar.core.ledger.events import Closing, HoldClosed, Posting, RecurrenceTurned
 from bursar.core.ledger.plan import front
 from bursar.core.ledger.tables import Table
 from bursar.core.ledger.values import GrantTerms, Hold, Recurrence
@@ -83,11 +83,16 @@ def _next_due(draft: Draft, starts: deque[_Due]) -> _Due | None:
     return min(found) if found else None
 
 
-def close_hold(draft: Draft, hold: Hold, why: Closing, at: Instant) -> None:
-    """Return all that is open, the last in spend order first, and close the hold."""
-    postings = tuple(
+def all_back(draft: Draft, hold: Hold, at: Instant) -> tuple[Posting, ...]:
+    """The postings that return all that is open, the last in spend order first."""
+    return tuple(
         returned(grant, draw.open, at) for draw, grant in reversed(draft.drawn(hold)) if draw.open
     )
+
+
+def close_hold(draft: Draft, hold: Hold, why: Closing, at: Instant) -> None:
+    """Return all that is open and close the hold."""
+    postings = all_back(draft, hold, at)
     draft.record(
         HoldClosed(at=draft.now, hold=hold.terms.id, why=why, closed_at=at, postings=postings)
     )

@@ -27,6 +27,7 @@ from bursar.core.ledger.values import (
     Debt,
     GrantTerms,
     HoldTerms,
+    Lots,
     OrgPolicy,
     Recurrence,
 )
@@ -195,6 +196,33 @@ class HoldOpened(HoldChanged):
     expires_at: Instant
     rate: Micros
     dropped: tuple[str, ...] = ()  # acceptable GPU types that could not be priced or funded
+
+
+@value
+class HoldDivided(HoldChanged):
+    """A hold that was just opened is an array's: it is there to be taken out in lots."""
+
+    lots: Lots
+
+
+@value
+class LotTaken(HoldChanged):
+    """A lot was taken out of the hold of an array: `hold` is a new one, and has what is in `parts`.
+
+    No posting: what was held by the one is held by the other.
+    """
+
+    lot_of: HoldId
+    number: int  # among the lots, from 0
+    terms: HoldTerms
+    expires_at: Instant
+    rate: Micros
+    parts: tuple[tuple[GrantId, Micros], ...]
+
+
+@value
+class LotsDropped(HoldChanged):
+    """No more lots will be taken out of the hold of an array; what was left went back."""
 
 
 @value

@@ -27,11 +27,14 @@ from bursar.core.ledger.events import (
     GrantRevoked,
     HoldChanged,
     HoldClosed,
+    HoldDivided,
     HoldExtended,
     HoldOpened,
     HoldRedrawn,
     HoldReduced,
     JobStepped,
+    LotsDropped,
+    LotTaken,
     Paid,
     PolicySet,
     Posting,
@@ -46,7 +49,7 @@ from bursar.core.ledger.events import (
     WorkGivenBack,
     issued_by,
 )
-from bursar.core.ledger.hold_state import hold_after, moved_draws, reversed_on
+from bursar.core.ledger.hold_state import hold_after, moved_draws, reversed_on, without_lot
 from bursar.core.ledger.values import (
     NO_TALLY,
     ChargeRecord,
@@ -202,8 +205,15 @@ def _(event: RecurrenceStopped, books: Books) -> None:
 # Holds
 
 
-@_makes_true(HoldOpened, HoldExtended, HoldRedrawn, HoldReduced, HoldClosed)
+@_makes_true(HoldOpened, HoldDivided, HoldExtended, HoldRedrawn, HoldReduced, HoldClosed)
+@_makes_true(LotsDropped)
 def _(event: HoldChanged, books: Books) -> None:
+    _change_hold(event, books)
+
+
+@_makes_true(LotTaken)
+def _(event: LotTaken, books: Books) -> None:
+    books.put_hold(without_lot(existing(books.holds, event.lot_of), event))
     _change_hold(event, books)
 
 

@@ -13,13 +13,16 @@ from bursar.core.ledger.events import (
     ChargeBooked,
     HoldChanged,
     HoldClosed,
+    HoldDivided,
     HoldExtended,
     HoldOpened,
     HoldRedrawn,
+    LotsDropped,
+    LotTaken,
     Posting,
     WorkGivenBack,
 )
-from bursar.core.ledger.values import Compartment, Draw, Hold
+from bursar.core.ledger.values import Compartment, Draw, Hold, Lots
 from bursar.core.metering import Meter
 from bursar.core.money import Micros
 from bursar.core.refusal import broken, invariant
@@ -33,6 +36,9 @@ def hold_after(event: HoldChanged, hold: Hold | None) -> Hold:
     if isinstance(event, HoldOpened):
         invariant(hold is None, "a hold exists already", hold=event.hold)
         hold = Hold(terms=event.terms, expires_at=event.expires_at, rate=event.rate)
+    elif isinstance(event, LotTaken):
+        invariant(hold is None, "a hold exists already", hold=event.hold)
+        hold = _lot(event)
     if hold is None:
         broken("a hold is missing", hold=event.hold)
     changes = _changes(event, hold)
@@ -57,6 +63,10 @@ def _changes(event: HoldChanged, hold: Hold) -> dict[str, Any]:
         return {"closed_at": event.closed_at}
     if isinstance(event, HoldExtended):
         return {"expires_at": event.expires_at}
+    if isinstance(event, HoldDivided):
+        return {"lots": event.lots}
+    if isinstance(event, LotsDropped):
+        return {"lots": _no_more(hold)}
     if isinstance(event, HoldRedrawn):
         return {"meters": _metered(hold, event.attempt, event.meter)}
     if isinstance(event, WorkGivenBack):
@@ -67,6 +77,43 @@ def _changes(event: HoldChanged, hold: Hold) -> dict[str, Any]:
             "meters": _metered(hold, event.attempt, event.meter),
         }
     return {}
+
+
+def _lot(event: LotTaken) -> Hold:
+    """A lot as it is taken out."""
+    draws = tuple(Draw(grant=grant, drawn=amount) for grant, amount in event.parts)
+    return Hold(
+        terms=event.terms,
+        expires_at=event.expires_at,
+        rate=event.rate,
+        draws=draws,
+        open=sum(amount for _, amount in event.parts),
+        lot_of=event.lot_of,
+    )
+
+
+def _no_more(hold: Hold) -> Lots:
+    """The lots of an array's hold when those that are out are all that there will be."""
+    if hold.lots is None:
+        broken("a hold has no lots", hold=hold.terms.id)
+    return altered(hold.lots, count=hold.lots.taken)
+
+
+def without_lot(hold: Hold, event: LotTaken) -> Hold:
+    """The hold of an array once a lot was taken out of it."""
+    lots = hold.lots
+    if lots is None or lots.taken != event.number:
+        broken("another lot is next", hold=hold.terms.id, number=event.number)
+    parts = dict(event.parts)
+    return altered(
+        hold,
+        draws=tuple(
+            altered(draw, drawn=draw.drawn - parts.get(draw.grant, 0)) for draw in hold.draws
+        ),
+        open=hold.open - sum(parts.values()),
+        lots=altered(lots, taken=lots.taken + 1),
+        touched_at=event.at,
+    )
 
 
 def _metered(hold: Hold, attempt: int | None, meter: Meter | None) -> tuple[tuple[int, Meter], ...]:

@@ -22,6 +22,7 @@ from bursar.core.ledger.due import close_hold
 from bursar.core.ledger.events import (
     Closing,
     HoldClosed,
+    HoldDivided,
     HoldExtended,
     HoldOpened,
     HoldRedrawn,
@@ -31,7 +32,7 @@ from bursar.core.ledger.events import (
 from bursar.core.ledger.limits import all_over, first_over
 from bursar.core.ledger.plan import Parts, Source, fill, keep
 from bursar.core.ledger.spendable import credits_in_lanes, drawable_credits
-from bursar.core.ledger.values import Claimant, Context, Draw, Grant, Hold, HoldTerms
+from bursar.core.ledger.values import Claimant, Context, Draw, Grant, Hold, HoldTerms, Lots
 from bursar.core.metering import Meter
 from bursar.core.money import AMOUNT_MAX, Micros, usage_price
 from bursar.core.pricing import Priced, Terms, attempt_rate, price_of
@@ -86,7 +87,17 @@ def reserve(draft: Draft, ask: Reserve) -> Refusal | None:
             postings=_held(funding.parts, draft.now),
         )
     )
+    if ask.lots is not None:
+        _divide(draft, ask, funding)
     return None
+
+
+def _divide(draft: Draft, ask: Reserve, funding: Funding) -> None:
+    """Let a new hold be an array's."""
+    count = ask.lots or 1
+    amount = sum(funding.parts.values()) // count
+    lots = Lots(count=count, at_once=ask.at_once or count, amount=amount)
+    draft.record(HoldDivided(at=draft.now, hold=ask.hold, lots=lots))
 
 
 def _faults(draft: Draft, ask: Reserve) -> Iterator[Refusal]:
@@ -204,8 +215,9 @@ def _claimant(draft: Draft, ask: Reserve, context: Context, rates: Rates) -> Cla
     rate = max((rate for _, rate in rates), default=0)
     milli_gpus, amount = 0, ask.amount
     if amount is None:
-        milli_gpus = context.milli_gpus
-        amount = usage_price(rate, milli_gpus, ask.run_ms or 0)
+        count = ask.lots or 1
+        amount = usage_price(rate, context.milli_gpus, ask.run_ms or 0) * count
+        milli_gpus = context.milli_gpus * (ask.at_once or count)
     return Claimant(amount, rate, milli_gpus, draft.now, _until(draft, ask), draft.now)
 
 

@@ -27,7 +27,8 @@ class Quote:
 def quote(books: Books, ask: Reserve, now: Instant, likely_ms: int | None = None) -> Quote:
     """What `ask` would mean now, if it were asked; nothing is changed.
 
-    `likely_ms` is how long the run is expected to take; without it all that is held is likely.
+    `likely_ms` is how long the run is expected to take, of an array each of its elements; without
+    it all that is held is likely.
     """
     with books.trial():
         draft = draft_at(books, now)
@@ -35,7 +36,7 @@ def quote(books: Books, ask: Reserve, now: Instant, likely_ms: int | None = None
         spendable = _spendable(draft.books, ask, now) if known else 0
         refusal = reserve(draft, ask)
         if refusal is None:
-            return _granted(draft.events, spendable, likely_ms)
+            return _granted(draft.events, spendable, likely_ms, ask.lots or 1)
         rates = prices_for(draft.books, ask.context, now)
         return Quote(
             held=0,
@@ -51,12 +52,12 @@ def _spendable(view: Books, ask: Reserve, now: Instant) -> Micros:
     return spendable_for(view, ask.account, ask.context, now, ask.user)
 
 
-def _granted(events: list[Event], spendable: Micros, likely_ms: int | None) -> Quote:
+def _granted(events: list[Event], spendable: Micros, likely_ms: int | None, runs: int) -> Quote:
     opened = next(event for event in events if isinstance(event, HoldOpened))
     held = sum(posting.amount for posting in opened.postings)
     return Quote(
         held=held,
-        likely=_likely(opened, held, likely_ms),
+        likely=_likely(opened, held, likely_ms, runs),
         spendable=spendable,
         rates=opened.terms.rates,
         dropped=opened.dropped,
@@ -64,9 +65,9 @@ def _granted(events: list[Event], spendable: Micros, likely_ms: int | None) -> Q
     )
 
 
-def _likely(opened: HoldOpened, held: Micros, likely_ms: int | None) -> Micros:
-    """The price of the expected run on the type that is preferred, at most what is held."""
+def _likely(opened: HoldOpened, held: Micros, likely_ms: int | None, runs: int) -> Micros:
+    """The price of the expected runs on the type that is preferred, at most what is held."""
     terms = opened.terms
     if likely_ms is None or not terms.metered:
         return held
-    return min(held, usage_price(terms.rates[0][1], terms.context.milli_gpus, likely_ms))
+    return min(held, usage_price(terms.rates[0][1], terms.context.milli_gpus, likely_ms) * runs)

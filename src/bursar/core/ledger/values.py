@@ -295,6 +295,23 @@ class Claimant(NamedTuple):
 
 
 @value
+class Lots:
+    """How the hold of an array is divided: into like parts, one for each element.
+
+    They are taken out one after the other; each is a hold of its own from then on.
+    """
+
+    count: int
+    at_once: int  # so many of them may be spent at the same time
+    amount: Micros  # of each
+    taken: int = 0  # the first so many are out
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.taken <= self.count:
+            broken("more lots are taken than there are", count=self.count, taken=self.taken)
+
+
+@value
 class Hold:
     """Credits set aside for a job: escrow that nobody else can touch (D8)."""
 
@@ -309,6 +326,8 @@ class Hold:
     meters: tuple[tuple[int, Meter], ...] = ()  # attempt → its running meter
     touched_at: Instant = 0  # when what it can spend last changed
     closed_at: Instant | None = None
+    lots: Lots | None = None  # of the hold of an array
+    lot_of: HoldId | None = None  # the hold of an array that it was taken out of
 
     def __post_init__(self) -> None:
         charged = open = 0
@@ -327,11 +346,12 @@ class Hold:
 
     @property
     def claimant(self) -> Claimant:
-        """What budgets look at."""
+        """What budgets look at; of lots as many as may be spent at once."""
+        milli_gpus = self.terms.context.milli_gpus if self.terms.by_time else 0
         return Claimant(
             self.open,
             self.rate,
-            self.terms.context.milli_gpus if self.terms.by_time else 0,
+            milli_gpus if self.lots is None else milli_gpus * self.lots.at_once,
             self.touched_at,
             self.expires_at,
             self.unpaid_since(self.touched_at),
@@ -340,14 +360,15 @@ class Hold:
     def unpaid_since(self, at: Instant) -> Instant:
         """From when on run time is not paid yet: `at`, or where a running attempt's meter stands.
 
-        A metered hold with one type may be running, unread, since it was opened.
+        A metered hold with one type may be running, unread, since it was opened; the hold of an
+        array never is, its lots are.
         """
         running = [
             meter.started_at + meter.run_ms * MILLISECOND
             for _, meter in self.meters
             if not meter.settled
         ]
-        if not self.meters and len(self.terms.rates) == 1:
+        if not self.meters and len(self.terms.rates) == 1 and self.lots is None:
             running.append(self.terms.opened_at)
         return min(at, *running) if running else at
 

@@ -44,6 +44,7 @@ def problems(books: Books) -> list[str]:
         *_totals(books),
         *_used(books),
         *_debts(books),
+        *_lots(books),
         *_claims(books),
         *_orders(books),
         *_sums(books),
@@ -122,6 +123,15 @@ def _debts(books: Books) -> Iterator[str]:
     for hold_id, hold in books.holds.items():
         if hold.owed != by_hold[hold_id]:
             yield f"hold {hold_id}: {hold.owed} owed, but a debt of {by_hold[hold_id]}"
+
+
+def _lots(books: Books) -> Iterator[str]:
+    """Every lot that was taken out of an array's hold is a hold, and no other is a lot of it."""
+    taken = Counter(hold.lot_of for _, hold in books.holds.items() if hold.lot_of is not None)
+    for hold_id, hold in books.holds.items():
+        kept = 0 if hold.lots is None else hold.lots.taken
+        if kept != taken[hold_id]:
+            yield f"hold {hold_id}: {kept} lots taken, but {taken[hold_id]} holds are lots of it"
 
 
 def _claims(books: Books) -> Iterator[str]:

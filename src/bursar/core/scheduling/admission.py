@@ -92,16 +92,26 @@ def full_bucket(tier: Tier, now: Instant) -> Bucket:
 
 
 def admit(
-    job: Job, policy: Policy, pools: tuple[Load, ...], bucket: Bucket, now: Instant, count: int = 1
+    job: Job,
+    policy: Policy,
+    pools: tuple[Load, ...],
+    bucket: Bucket,
+    now: Instant,
+    count: int = 1,
+    *,
+    anyhow: bool = False,
 ) -> Admitted | Away:
-    """Let in so many jobs alike, or say why not. The first pool is where they would wait."""
+    """Let in so many jobs alike, or say why not. The first pool is where they would wait.
+
+    With `anyhow` they may wait for what that pool does not have: whoever names a pool knows why.
+    """
     wait = predicted_wait(pools[0], job) if pools else FAR
     tier = next((tier for tier in policy.tiers if tier.name == job.path[0]), None)
     if tier is None:
         found = _unknown(job.path[0], policy)
     else:
         bucket, short = _taken(bucket, tier, now, count)
-        found = _too_fast(tier, count, short) or _never(job, policy, pools)
+        found = _too_fast(tier, count, short) or ([] if anyhow else never(job, policy, pools))
         found = found or _not_now(pools[0], policy, tier, job.path[:2], count, wait)
     for code, figures, again in found:
         return Away(code=code, figures=figures, retry_after=again, wait=wait, bucket=bucket)
@@ -138,7 +148,7 @@ def _taken(bucket: Bucket, tier: Tier, now: Instant, count: int) -> tuple[Bucket
 # --------------------------------------------------------------------------- never
 
 
-def _never(job: Job, policy: Policy, pools: tuple[Load, ...]) -> Found:
+def never(job: Job, policy: Policy, pools: tuple[Load, ...]) -> Found:
     """What forbids the job for good, and what would be allowed."""
     if not pools:
         return [(Turned.NO_NODES, (("pools", 0),), LOOK_AGAIN)]
@@ -213,7 +223,7 @@ def _full(load: Load, tier: Tier, org: Path, count: int, wait: int) -> Found:
         figures = ("at", ".".join(org)), ("queued", jobs), ("most", tier.queue_max)
         return [(Turned.QUEUE_FULL, figures, again)]
     queued, most = line.jobs if line else 0, tier.queue_max * TIER_ORGS
-    part = most // ((len(line.depths) if line else 0) + (mine is None))
+    part = most // max((len(line.depths) if line else 0) + (mine is None), 1)
     if queued + count > most and jobs + count > part:
         again = max(wait // max(jobs, 1), SECOND)
         figures = ("at", tier.name), ("queued", queued), ("most", most)

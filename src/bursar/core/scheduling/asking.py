@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from bursar.core.scheduling.backfill import earliest
 from bursar.core.scheduling.lacking import Lack
-from bursar.core.scheduling.plan import better_wait
+from bursar.core.scheduling.plan import better_wait, free_soon
 from bursar.core.scheduling.policy import ANY
 from bursar.core.scheduling.preempt import Steps, make_room
 from bursar.core.scheduling.rights import Rights
@@ -127,7 +127,7 @@ def _searched(view: View, types: tuple[str, ...], hopeful: str) -> Iterator[Bloc
     """Look for victims as a plan does, and say why it asks nobody."""
     cluster, job = view.cluster, view.job
     reserved = earliest(cluster, view.claims, job, types)
-    if reserved is not None and reserved.at <= view.now + cluster.policy.grace:
+    if reserved is not None and free_soon(cluster, job, reserved):
         yield Blocker(reason="free_soon", figures=(("start_us", reserved.at - view.now),))
         return
     steps = Steps()

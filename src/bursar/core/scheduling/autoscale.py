@@ -29,7 +29,7 @@ from bursar.core.scheduling.decisions import Reserved
 from bursar.core.scheduling.forecast import Forecast, forecast, places
 from bursar.core.scheduling.jobs import Shape, need
 from bursar.core.scheduling.lacking import free_milli
-from bursar.core.scheduling.machines import MILLI, Kind, Machine, Node, NodeId, NodeState, Room
+from bursar.core.scheduling.machines import MILLI, Machine, Node, NodeId, NodeState, Room
 from bursar.core.value import altered, value
 
 LATE: Final = 8  # late jobs for which sizes of orders are tried
@@ -94,18 +94,32 @@ def advise(
     offers: tuple[Offer, ...],
     quiet: Mapping[NodeId, Instant],
     scaling: Scaling,
+    owned: Mapping[NodeId, Micros] | None = None,
 ) -> Advice:
-    """What to order and to drain; the cluster stays as it is."""
+    """What to order and to drain; the cluster stays as it is.
+
+    `owned` are the nodes that may go, with the price of each; else those of a kind on offer may.
+    """
     cluster.at(now)
     claims = Claims(cluster)
     before = places(cluster, claims)
     order = _best_order(cluster, offers, scaling, before)
     still = _quiet(cluster, now, quiet, scaling)
-    prices = {offer.node.kind: offer.price for offer in offers}
+    prices = _of_kinds(cluster, offers) if owned is None else owned
     able = _may_go(cluster, prices, still, scaling, claims, order)
     drains = _drains(cluster, prices, still, scaling, before, able)
     cluster.at(now)  # tiers have their parts of what there really is
     return Advice(order=order, drains=drains, quiet=still)
+
+
+def _of_kinds(cluster: Cluster, offers: tuple[Offer, ...]) -> dict[NodeId, Micros]:
+    """The nodes that could be ordered again, with their prices."""
+    prices = {offer.node.kind: offer.price for offer in offers}
+    return {
+        node: prices[machine.kind]
+        for node, machine in cluster.machines.items()
+        if machine.kind in prices
+    }
 
 
 # --------------------------------------------------------------------------- ordering
@@ -212,7 +226,7 @@ def _quiet(
 
 def _drains(
     cluster: Cluster,
-    prices: Mapping[Kind, Micros],
+    prices: Mapping[NodeId, Micros],
     quiet: Mapping[NodeId, Instant],
     scaling: Scaling,
     before: Forecast,
@@ -230,7 +244,7 @@ def _drains(
         enough = _spare(cluster, node.gpu_type) >= scaling.spare
         if enough and _dates(forecast(cluster)) == _dates(before):
             gone.append(node)
-            price, since = prices[machine.kind], quiet[node.id]
+            price, since = prices[node.id], quiet[node.id]
             found.append(Drain(node=node.id, saves=price, used=_used(machine), quiet_since=since))
         else:
             cluster.add_node(node)
@@ -241,7 +255,7 @@ def _drains(
 
 def _may_go(
     cluster: Cluster,
-    prices: Mapping[Kind, Micros],
+    prices: Mapping[NodeId, Micros],
     quiet: Mapping[NodeId, Instant],
     scaling: Scaling,
     claims: Claims,
@@ -255,8 +269,8 @@ def _may_go(
     return [
         machine
         for node, since in quiet.items()
-        if (machine := cluster.machines[node]).kind in prices
-        and machine.node.gpu_type not in growing
+        if node in prices
+        and (machine := cluster.machines[node]).node.gpu_type not in growing
         and cluster.now - since >= scaling.quiet
         and node not in kept
         and node not in claims.by_node

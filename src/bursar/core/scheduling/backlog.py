@@ -1,4 +1,4 @@
-"""How much work waits and runs in a pool, and who would outlast all of it.
+"""How much work waits and runs in a pool, of whom, and who would outlast all of it.
 
 A job that lasts longer than all GPUs of its type together need for everything there is the last to
 end whatever is done; if it also starts late, the pool stands half empty at the end. So, if it takes
@@ -9,7 +9,7 @@ to do nobody is such a job.
 from typing import Final
 
 from bursar.core.instant import Instant
-from bursar.core.scheduling.jobs import Job, Running
+from bursar.core.scheduling.jobs import Job, Path, Running
 from bursar.core.scheduling.machines import MILLI
 
 SMALL: Final = 8  # it takes at most this part of the GPUs
@@ -22,13 +22,24 @@ class Backlog:
     """
 
     def __init__(self) -> None:
+        self.orgs: dict[Path, tuple[int, int]] = {}  # what waits: jobs, and work as is likely
+        self.ahead: dict[str, int] = {}  # what waits, as is likely
         self._waits: dict[str, int] = {}
         self._runs: dict[str, int] = {}  # milli-GPUs
         self._ends: dict[str, int] = {}  # milli-GPUs times the instant at which each should end
 
     def wait(self, job: Job, way: int = 1) -> None:
         """Count what waits; with `way=-1`, no more."""
-        _add(self._waits, job.shape.types[0], way * job.shape.milli_gpus * job.lasts)
+        milli, first = way * job.shape.milli_gpus, job.shape.types[0]
+        likely = milli * job.likely
+        _add(self._waits, first, milli * job.lasts)
+        _add(self.ahead, first, likely)
+        org = job.path[:2]
+        jobs, work = self.orgs.get(org, (0, 0))
+        if jobs + way:
+            self.orgs[org] = jobs + way, work + likely
+        else:
+            del self.orgs[org]
 
     def run(self, running: Running, way: int = 1) -> None:
         """Count what runs and should not have ended yet; with `way=-1`, no more."""

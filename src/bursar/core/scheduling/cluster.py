@@ -29,7 +29,7 @@ from bursar.core.scheduling.machines import (
     Piece,
     Room,
 )
-from bursar.core.scheduling.policy import Policy
+from bursar.core.scheduling.policy import Policy, Share
 from bursar.core.scheduling.share import Place, ShareTree
 from bursar.core.scheduling.snapshot import Snapshot
 from bursar.core.value import altered
@@ -63,7 +63,8 @@ class Cluster:
         self.fragments = Fragments(())
         self._later: Ordered[tuple[Instant, JobId]] = Ordered()  # who may not be tried yet
         self._in_time: Ordered[tuple[Instant, JobId]] = Ordered()  # who waits, until it is late
-        self._backlog = Backlog()
+        self._pressing: Ordered[tuple[Instant, JobId]] = Ordered()  # who waits, until it may press
+        self.backlog = Backlog()  # of those that may be tried
         self._expected: Ordered[tuple[Instant, JobId]] = Ordered()  # when what runs should end
         self._turns: dict[Path, Ordered[tuple[Instant, JobId]]] = {}  # who gives up its turn when
         self._journal: list[Callable[[], None]] | None = None
@@ -122,7 +123,7 @@ class Cluster:
             self._enqueue(self.waiting[first[1]])
         while (first := self._expected.first()) is not None and first[0] <= now:
             self._expected.pop_first()
-            self._backlog.run(self.running[first[1]], -1)
+            self.backlog.run(self.running[first[1]], -1)
         if self._tiers_stale:
             self._entitle_tiers()
         for ends in self.ends.values():
@@ -201,6 +202,12 @@ class Cluster:
         else:
             self.tree.leave(running.job, running.gpu_type, -1)
         return running
+
+    def limit(self, name: str, share: Share) -> None:
+        """A ceiling outside the tree is another from now on."""
+        limits = {**dict(self.policy.limits), name: share}
+        self.policy = altered(self.policy, limits=tuple(sorted(limits.items())))
+        self.tree.limit(name, share)
 
     def saved(self, job_id: JobId, at: Instant) -> None:
         """A running job has made a checkpoint."""
@@ -345,16 +352,24 @@ class Cluster:
         firsts = (turns.first() for turns in waiting)
         return max(min((one[0] for one in firsts if one is not None), default=NEVER), self.now)
 
+    def next_press(self) -> Instant:
+        """When somebody may press others next to start in time; NEVER if nobody will."""
+        return next((at for at, _ in self._pressing.since((self.now + 1, JobId("")))), NEVER)
+
     def next_try(self) -> Instant:
         """When somebody may be tried again whose start failed; NEVER if nobody waits for that."""
         first = self._later.first()
         return NEVER if first is None else first[0]
 
+    def backing_off(self) -> Iterator[Job]:
+        """The jobs that may not be tried yet."""
+        return (self.waiting[job_id] for _, job_id in self._later)
+
     def outlasts_all(self, job: Job, ran: int = 0) -> bool:
         """Whether a job says that it lasts longer than the whole pool has work: see `backlog`."""
         rest = job.lasts - ran
         told = self.policy.by_work and job.estimate is not None and rest > 0
-        return told and self._backlog.outlasted_by(job, rest, self.now, self.gpus)
+        return told and self.backlog.outlasted_by(job, rest, self.now, self.gpus)
 
     def outlasting(self, user: Place) -> Iterator[Job]:
         """A user's jobs of its highest class that would outlast all, the longest first."""
@@ -375,18 +390,21 @@ class Cluster:
         if job.promised_since is not None:
             self.promised.add((job.promised_since, job.id))
         self.tree.queue(job)
-        self._backlog.wait(job)
+        self.backlog.wait(job)
         late_from = self.policy.late_from(job)
         if self.now < late_from < NEVER:
             self._in_time.add((late_from, job.id))
+        if self.policy.express(job, self.now):
+            self._pressing.add((self.policy.presses_from(job), job.id))
         self._weigh(job.path[:2])
 
     def _dequeue(self, job: Job, *, goes_on: bool = False) -> None:
         if job.promised_since is not None:
             self.promised.discard((job.promised_since, job.id))
         self.tree.unqueue(job, goes_on=goes_on)
-        self._backlog.wait(job, -1)
+        self.backlog.wait(job, -1)
         self._in_time.discard((self.policy.late_from(job), job.id))
+        self._pressing.discard((self.policy.presses_from(job), job.id))
         self._weigh(job.path[:2])
 
     def _unstart(self, job: Job, earmark: Earmark | None) -> None:
@@ -423,7 +441,7 @@ class Cluster:
             self.aged += job.shape.milli_gpus
         if (ends := running.started_at + job.lasts) > self.now:
             self._expected.add((ends, job.id))
-            self._backlog.run(running)
+            self.backlog.run(running)
         if job.preemptible and running.stops_at is None:
             classes = self._classes.setdefault(job.path[:2], Ordered())
             classes.add((job.priority_class, job.id))
@@ -437,7 +455,7 @@ class Cluster:
         if running.why is Why.AGE:
             self.aged -= job.shape.milli_gpus
         if self._expected.discard((running.started_at + job.lasts, job.id)):
-            self._backlog.run(running, -1)
+            self.backlog.run(running, -1)
         if job.preemptible and running.stops_at is None:
             self._classes[job.path[:2]].discard((job.priority_class, job.id))
             self._turns[job.path[:2]].discard((self.turn_ends(running), job.id))
@@ -458,7 +476,7 @@ class Cluster:
         job = self.waiting[earmark.job]
         self.earmarks[job.id] = earmark
         self._dequeue(job)
-        self._backlog.wait(job)
+        self.backlog.wait(job)
         self.tree.run(job, earmark.gpu_type, earmark.since)
         until = self._kept_until(earmark)
         self._take(job.id, earmark.pieces, until)
@@ -469,7 +487,7 @@ class Cluster:
         self._ends_of(earmark.gpu_type).discard((self._kept_until(earmark), job_id))
         self._give(job_id, earmark.pieces)
         self.tree.run(job, earmark.gpu_type, earmark.since, -1)
-        self._backlog.wait(job, -1)
+        self.backlog.wait(job, -1)
         self._enqueue(job)
 
     def _unmark_on(self, node: NodeId) -> None:

@@ -59,7 +59,7 @@ def defragment(cluster: Cluster, now: Instant, most: int = LOOKS) -> tuple[Tidyi
     """Moves for the first so many blocked jobs in turn, each on top of those before it."""
     copy = _copy(cluster, now)
     found = []
-    blocked = [job for group, job in in_turn(copy) if group in (Group.AGED, Group.TURN)]
+    blocked = [job for group, job in in_turn(copy) if group not in (Group.KEPT, Group.LATER)]
     for job in blocked[:most]:
         types = copy.open_types(job)
         nobody = Claims(copy)

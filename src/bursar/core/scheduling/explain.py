@@ -112,6 +112,15 @@ def explain(cluster: Cluster, job_id: JobId, now: Instant, plan: Plan | None = N
         )
 
 
+def foreseen(cluster: Cluster, job: Job, now: Instant) -> Explanation:
+    """What would be told of a job that is not there, if it came now."""
+    cluster.queue(job)
+    try:
+        return explain(cluster, job.id, now)
+    finally:
+        cluster.withdraw(job.id)
+
+
 def _position(cluster: Cluster, job: Job) -> tuple[int, int]:
     """A job's number in turn, and the milli-GPU-microseconds that all before it may use."""
     number, ahead = 1, 0

@@ -83,8 +83,13 @@ def need(shape: Shape, kind: Kind) -> Need | None:
         return None
     if shape.regions and kind.region not in shape.regions:
         return None
-    slots = -(-shape.milli * kind.slots // MILLI)
+    slots = slots_of(shape, kind.slots) if shape.milli else 0
     return Need(shape.gpus, slots, shape.cpu_milli, shape.ram_mib)
+
+
+def slots_of(shape: Shape, slots: int) -> int:
+    """How many slots a task takes of a GPU that has so many: all, or as many as have its part."""
+    return -(-shape.milli * slots // MILLI) or slots
 
 
 @value
@@ -147,6 +152,11 @@ class Job:
     def lasts(self) -> int:
         """Microseconds that it is expected to run yet: as it says, or else by its bound."""
         return self.run_max if self.estimate is None else min(self.estimate, self.run_max)
+
+    @property
+    def likely(self) -> int:
+        """Microseconds that it is likely to run yet: as it says, or else half of its bound."""
+        return self.run_max // 2 if self.estimate is None else min(self.estimate, self.run_max)
 
     @property
     def work(self) -> Micros:

@@ -102,21 +102,10 @@ class Load:
     left: int  # milli-GPU-microseconds that what runs still takes, as is likely
 
 
-def likely_span(job: Job) -> int:
-    """How long a job is likely to run: its estimate, or half of its bound."""
-    return job.run_max // 2 if job.estimate is None else min(job.estimate, job.run_max)
-
-
 def load_of(cluster: Cluster, now: Instant) -> Load:
     """A pool as admission sees it."""
     cluster.at(now)
-    orgs: dict[Path, Queued] = {}
-    for job in cluster.waiting.values():
-        org = job.path[:2]
-        place = cluster.tree.place(org)
-        before = orgs.get(org) or Queued(place.weight if place else 1, 0, 0)
-        work = before.work + job.shape.milli_gpus * likely_span(job)
-        orgs[org] = Queued(before.weight, before.jobs + 1, work)
+    orgs = _orgs(cluster)
     waiting = {org[0] for org in orgs}
     busy = {one.job.path[0] for one in cluster.running.values()}
     ready = sum(cluster.gpus.values())
@@ -138,6 +127,16 @@ def load_of(cluster: Cluster, now: Instant) -> Load:
         running=running,
         left=left,
     )
+
+
+def _orgs(cluster: Cluster) -> dict[Path, Queued]:
+    """What waits of each org: counted as it comes and goes, but for the few that back off."""
+    counts = dict(cluster.backlog.orgs)
+    for job in cluster.backing_off():
+        jobs, work = counts.get(job.path[:2], (0, 0))
+        counts[job.path[:2]] = jobs + 1, work + job.shape.milli_gpus * job.likely
+    places = ((org, cluster.tree.place(org), count) for org, count in counts.items())
+    return {org: Queued(place.weight if place else 1, *count) for org, place, count in places}
 
 
 def _line(tier: str, milli_gpus: int, orgs: Mapping[Path, Queued]) -> Line:

@@ -2,8 +2,9 @@
 
     1. jobs for which GPUs were kept start when these are free;
     2. the oldest job of each user that has waited too long starts, or gets a date;
-    3. in turn: a job starts if it fits and is in nobody's way; else room is made for it if it has
-       the right; else it gets a future place, the first few of them;
+    3. brief jobs that can still start in time, then everybody in turn: a job starts if it fits and
+       is in nobody's way; else room is made for it if it has the right; else it gets a future
+       place, the first few of them;
     4. again from 1 until nothing more is decided, so that a second look would decide nothing.
 
 All of it is tried on the cluster and taken back: what counts is the plan.
@@ -28,6 +29,7 @@ from bursar.core.scheduling.decisions import (
     Start,
     Wait,
 )
+from bursar.core.scheduling.express import express
 from bursar.core.scheduling.jobs import Alike, Job, Path, Shape, Why
 from bursar.core.scheduling.machines import MILLI
 from bursar.core.scheduling.moving import by_moving, may_move
@@ -73,14 +75,21 @@ def carry_out(cluster: Cluster, now: Instant) -> Plan:
 def look_again(cluster: Cluster) -> Instant | None:
     """When a plan may decide more although nothing happens until then; None if never.
 
-    Somebody has waited too long, or may be tried again; or somebody has run so long that it gives
-    up its turn. Those who have, and nobody took it, are looked at again every few minutes: they
-    have more to do by then.
+    Somebody has waited too long, or so long that it may press others; or may be tried again; or
+    somebody has run so long that it gives up its turn. Those who have, and nobody took it, are
+    looked at again every few minutes: they have more to do by then.
     """
     due = next((at for at, _ in cluster.tree.due.since((cluster.now + 1, ()))), NEVER)
     turn = cluster.next_turn()
-    again = min(due, cluster.next_try(), turn if turn > cluster.now else turn + TURNS_EVERY)
+    turn = turn if turn > cluster.now else turn + TURNS_EVERY
+    again = min(due, cluster.next_try(), cluster.next_press(), turn)
     return again if again < NEVER else None
+
+
+def free_soon(cluster: Cluster, job: Job, reserved: Reserved | None) -> bool:
+    """Whether a place is free within the grace anyway, and not too late for a job in a hurry."""
+    soon = min(cluster.now + cluster.policy.grace, cluster.policy.hurries_until(job))
+    return reserved is not None and reserved.at <= max(soon, cluster.now)
 
 
 def better_wait(cluster: Cluster, job: Job, reserved: Reserved | None, freed: Freed) -> bool:
@@ -134,6 +143,8 @@ class _Turn:
         """Look at everybody in turn."""
         self._start_kept()
         self._start_aged()
+        while (job := self._next_express()) is not None:
+            self._look(job)
         while (job := self._next()) is not None:
             self._look(self._more_urgent(job))
         self._ask_for_urgent()
@@ -248,6 +259,15 @@ class _Turn:
             self._fitting = {shape for shape in self._tree.root.shapes if self._may_fit(shape)}
             self.complete = False
         return self._first(self._tree.root)
+
+    def _next_express(self) -> Job | None:
+        """The next job that comes before longer ones, of those that were not looked at."""
+        if self._looks <= 0:
+            return None
+        return next(express(self._cluster, self._unseen), None)
+
+    def _unseen(self, job: Job) -> bool:
+        return (job.path, job.alike) not in self._closed
 
     def _may_fit(self, shape: Shape) -> bool:
         """Whether there is room for a shape, if one does not look at claims and ceilings."""
@@ -389,15 +409,14 @@ class _Turn:
         if not movable and not asks:
             return False
         reserved = earliest(self._cluster, self._claims, job, types)
-        soon = self._cluster.now + self._policy.grace
-        if reserved is not None and reserved.at <= soon:
+        if free_soon(self._cluster, job, reserved):
             return False
         freed = by_moving(self._cluster, self._promises, self._claims, job, movable)
         if freed is None and asks:
             freed = self._asking.make_room(job, types)
         if freed is None or better_wait(self._cluster, job, reserved, freed):
             return False
-        self._make(job, freed, soon)
+        self._make(job, freed, self._cluster.now + self._policy.grace)
         return True
 
     def _make(self, job: Job, freed: Freed, soon: Instant) -> None:
@@ -421,7 +440,11 @@ class _Turn:
         )
 
     def _block(self, job: Job, types: tuple[str, ...]) -> None:
-        """Let a job wait, with a future place if there are any left."""
+        """Let a job wait, with a future place if there are any left.
+
+        Not a brief one whose place would come too late: whoever keeps GPUs free for it gains
+        nothing, and it finds a gap, or gets a date for its age.
+        """
         self._looks -= 1
         self._closed.add((job.path, job.alike))
         self._seen[job.path] = self._seen.get(job.path, 0) + 1
@@ -429,12 +452,16 @@ class _Turn:
         if all(self._crowds(job, gpu_type) for gpu_type in types):
             self._wait(job, types, "crowded")
             return
-        if self._reserved == self._policy.reservations or job.path in self._placed:
+        none_left = self._reserved == self._policy.reservations or job.path in self._placed
+        if none_left or self._policy.hurries_until(job) <= self._cluster.now:
             self._wait(job, types, "capacity")
             return
         reserved = earliest(self._cluster, self._claims, job, types)
         if reserved is None:
             self._wait(job, types, "never_fits")
+            return
+        if self._policy.hurries_until(job) <= reserved.at:
+            self._wait(job, types, "capacity")
             return
         self._reserved += 1
         self._placed.add(job.path)

@@ -11,6 +11,7 @@ from bursar.core.value import value
 
 ANY: Final = "*"  # all GPU types together
 BRIEF: Final = 10  # start targets that a job lasts at most for which a late start is too late
+EXPRESS: Final = 10  # graces that a brief job lasts at most which comes before longer ones
 PARTS: Final = 1_000_000  # a whole, in parts per million
 
 
@@ -145,6 +146,21 @@ class Policy:
         told = self.by_work and job.estimate is not None
         fresh = not job.preemptions and not job.attained
         return job.queued_at + target if told and fresh and job.lasts <= BRIEF * target else NEVER
+
+    def express(self, job: Job, now: Instant) -> bool:
+        """Whether a brief job can still start in time, and says that it ends within minutes.
+
+        Such jobs keep others waiting for little, so they come before them: see `express`.
+        """
+        return now < self.hurries_until(job) < NEVER
+
+    def hurries_until(self, job: Job) -> Instant:
+        """Until when it is worth hurrying for a brief job that is over in minutes; else NEVER."""
+        return self.late_from(job) if job.lasts <= EXPRESS * self.grace else NEVER
+
+    def presses_from(self, job: Job) -> Instant:
+        """From when on such a job may ask tiers with longer targets for room: half its target."""
+        return job.queued_at + self.start_target(job.path[0]) // 2
 
     @property
     def by_work(self) -> bool:

@@ -3,8 +3,8 @@
 The best set of victims touches the lowest classes, then loses the least work in credits, then is
 the smallest, then comes first by ids. Sets that restore a floor are looked for first among the
 jobs of the place that is furthest above its own, then among all such places; then jobs of lower
-classes of the same org; then orgs with larger shares; then jobs of the same org that have had their
-turn; last, all of these together.
+classes of the same org; then tiers with longer start targets; then orgs with larger shares; then
+jobs of the same org that have had their turn; last, all of these together.
 
 A job that needs one node gets the best set, found node by node. A gang gets a good one: nodes are
 emptied in the order of what a task costs there, and whoever need not leave after all stays; with
@@ -47,6 +47,7 @@ def may_ask(cluster: Cluster, job: Job, types: tuple[str, ...]) -> bool:
     user = cluster.tree.user(job.path)
     owed = any(place.floor for place in user.above())
     near = job.path[:2] in cluster.urgent or any(cluster.turns_up(job.path[:2]))
+    near = near or cluster.policy.express(job, cluster.now)
     if owed or near or cluster.tree.uneven(user):
         return any(Rights(cluster, job, gpu_type).any() for gpu_type in types)
     return False
@@ -91,7 +92,7 @@ class Asking:
         """Whom to look at together, one group after another."""
         job = rights.job
         alike = gpu_type, job.path, job.priority_class, rights.owed_at(), job.rate(gpu_type)
-        key = *alike, job.work, self._cluster.outlasts_all(job)
+        key = *alike, job.work, self._cluster.outlasts_all(job), rights.presses
         found = self._known.get(key)
         if found is None:
             found = self._known[key] = self._found(rights, _asked(self._cluster, rights, gpu_type))
@@ -166,7 +167,7 @@ class Stages(NamedTuple):
     groups: "list[Candidates]"
 
 
-_Key = tuple[str, Path, int, tuple[Path, ...], Micros, Micros, bool]
+_Key = tuple[str, Path, int, tuple[Path, ...], Micros, Micros, bool, bool]
 
 
 class Candidates:
@@ -224,8 +225,10 @@ class _Search:
         self._candidates = candidates
         self._asked = candidates.asked
         self._steps = steps
-        # At a ceiling it is not GPUs that are short: nobody is waited for who only ends soon.
-        self._at = NOW if rights.full else cluster.now + cluster.policy.grace
+        # At a ceiling it is not GPUs that are short, and a job in a hurry would be late: nobody is
+        # waited for who only ends soon.
+        now_or_never = bool(rights.full) or cluster.policy.express(rights.job, cluster.now)
+        self._at = NOW if now_or_never else cluster.now + cluster.policy.grace
         self._leaving = Leaving(rights)
         self._best: tuple[Cost, Spot, tuple[tuple[Running, Right], ...]] | None = None
         self._proven = True

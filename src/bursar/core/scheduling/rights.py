@@ -1,15 +1,18 @@
 """Who must make room for whom.
 
-A job may ask another to make room by one of five rights:
+A job may ask another to make room by one of six rights:
 
     floor   a place it belongs to has less than its floor, even with the job; whoever belongs to
             another place gives what is above that one's own floor
     class   the other is of the same org and of a lower class
+    target  half the job's start target has passed, it is over within minutes (`Policy.express`);
+            the other's tier has a longer target, and it can save its work within the grace
     turn    the other is of the same org and class, makes checkpoints, has run so long that stopping
             costs little beside it, and has at least twice as much to do; or this job would outlast
             all others (`backlog`), and the other would not
     share   the other's org, of the same tier, still has the larger part by weight afterwards, of
-            what runs now and of what was used and runs ahead
+            what runs now and of what was used and runs ahead; and it does not say that it ends
+            within minutes
     move    the other can go on elsewhere at once (`moving`)
 
 By whichever right, nobody's floor is cut into. All bounds are sums over the jobs that leave, so a
@@ -40,6 +43,7 @@ class Right(StrEnum):
 
     FLOOR = "floor"
     CLASS = "class"
+    TARGET = "target"
     SHARE = "share"
     TURN = "turn"
     MOVE = "move"
@@ -73,6 +77,7 @@ class Rights:
         self._tiers = {job.path[0], *cluster.preempts.get(job.path[0], ())}
         self._org = self._places[-3] if len(self._places) > 2 else self._places[0]
         self._tier = self._places[-2]
+        self._presses = self._pressing()
 
     def of(self, other: Running, now: Instant) -> Right | None:
         """By which right another can be asked, if it can be asked at all."""
@@ -88,21 +93,30 @@ class Rights:
             if job.priority_class < self.job.priority_class:
                 return Right.CLASS
             return Right.TURN if self._takes_turn(other) else None
+        if self._presses and self._pressed(other):
+            return Right.TARGET
         if job.path[0] != self.job.path[0] or len(self.job.path) == 1:
+            return None
+        if other.ends_soon(now, ENDING * self._cluster.policy.grace):
             return None
         give = self.to_give(self.org_of(job))
         return Right.SHARE if job.rate(other.gpu_type) * self.weight < give else None
 
     def orgs(self) -> list[Path] | None:
         """The orgs in which there may be somebody to ask; None if that may be any."""
-        if self._owed:
+        if self._owed or self._presses:
             return None
         return [self.job.path[:2], *(org.path for org in self._larger())]
 
     def any(self) -> bool:
         """Whether there may be somebody to ask; a quick look that errs on the side of yes."""
         near = self._lower_class() or self._some_turn()
-        return bool(self._owed) or near or self._larger_share()
+        return bool(self._owed) or self._presses or near or self._larger_share()
+
+    @property
+    def presses(self) -> bool:
+        """Whether the job is about to be late, and worth stopping others for."""
+        return self._presses
 
     def owed_at(self) -> tuple[Path, ...]:
         """The places of this job that are owed GPUs."""
@@ -193,6 +207,18 @@ class Rights:
         """Whether a floor can be restored at the cost of another."""
         outside = other.path[: len(owed.path)] != owed.path
         return outside and other.path[0] in self._tiers
+
+    def _pressing(self) -> bool:
+        """Whether the job is about to be late, and worth stopping others for."""
+        policy, now = self._cluster.policy, self._cluster.now
+        return policy.express(self.job, now) and policy.presses_from(self.job) <= now
+
+    def _pressed(self, other: Running) -> bool:
+        """Whether another's tier has more time, and its work is safe."""
+        policy, its = self._cluster.policy, other.job
+        if not its.checkpoint_every or its.checkpoint_cost > policy.grace:
+            return False
+        return policy.start_target(its.path[0]) > policy.start_target(self.job.path[0])
 
     def _some_turn(self) -> bool:
         return any(map(self._takes_turn, self._cluster.turns_up(self.job.path[:2])))

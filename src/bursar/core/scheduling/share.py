@@ -33,9 +33,9 @@ class Place:
     """A place in the tree: what runs and waits below it."""
 
     __slots__ = (
-        "base", "ceiling", "children", "floor", "heads", "in_order", "jobs", "jobs_max", "leaving",
-        "longest", "name", "oldest", "order", "outside", "parent", "path", "queues", "rate",
-        "shapes", "since", "used", "weight",
+        "base", "busy", "busy_below", "ceiling", "children", "express", "floor", "heads",
+        "in_order", "jobs", "jobs_max", "leaving", "longest", "name", "oldest", "order", "outside",
+        "parent", "path", "queues", "rate", "shapes", "since", "used", "weight",
     )  # fmt: skip
 
     def __init__(self, path: Path, name: str, parent: "Place | None", share: Share) -> None:
@@ -53,6 +53,9 @@ class Place:
         self.longest: Ordered[tuple[int, int, JobId]] = Ordered()
         self.used: dict[str, int] = {ANY: 0}  # milli-GPUs that run, by type
         self.jobs = 0  # that run
+        self.express = 0  # jobs that wait and come before longer ones: `Policy.express`
+        self.busy = False  # whether something runs or waits
+        self.busy_below = 0  # the weight of all children that are busy
         self.outside = False  # whether it is a limit outside the tree
         self.leaving: dict[str, int] = {}  # what is still there of those who were asked to stop
         self.base: Micros = 0  # what ended jobs used, grown
@@ -74,6 +77,12 @@ class Place:
             if wanted and self.used.get(gpu_type, 0) < floor:
                 return True
         return False
+
+    def within_part(self) -> bool:
+        """Whether it runs no more by weight than its busy siblings do on the average."""
+        parent = self.parent
+        assert parent is not None
+        return self.used[ANY] * parent.busy_below <= parent.used[ANY] * self.weight
 
     def above_floor(self) -> int:
         """How many milli-GPUs it has beyond its floor."""
@@ -164,8 +173,10 @@ class ShareTree:
         classes = self.classes.setdefault(job.path[:2], Ordered())
         classes.add((-job.priority_class, job.id))
         self._age(user, job, add=True)
+        express = self.policy.express(job, self.now)
         for place in user.above():
             place.shapes[job.shape] = place.shapes.get(job.shape, 0) + 1
+            place.express += express
         self._reorder(user)
 
     def unqueue(self, job: Job, *, goes_on: bool = False) -> None:
@@ -180,7 +191,9 @@ class ShareTree:
         if not classes:
             del self.classes[job.path[:2]]
         self._age(user, job, add=False)
+        express = self.policy.express(job, self.now)
         for place in user.above():
+            place.express -= express
             left = place.shapes[job.shape] - 1
             if left:
                 place.shapes[job.shape] = left
@@ -368,8 +381,16 @@ class ShareTree:
         self._shares.update(shares)
         for path, share in shares.items():
             if place := self.place(path):
+                if place.busy and place.parent is not None:
+                    place.parent.busy_below += share.weight - place.weight
                 place.entitle(share)
         self._refresh(self.root)
+
+    def limit(self, name: str, share: Share) -> None:
+        """Let a ceiling outside the tree be another, from now on."""
+        self._limits[name] = share
+        if name in self.counted:
+            self.counted[name].entitle(share)
 
     def _made(self, path: Path) -> Place:
         place = self.root
@@ -397,6 +418,9 @@ class ShareTree:
         """Put a user and all above it where they belong among their siblings."""
         place, parent = user, user.parent
         while parent is not None:
+            if (busy := bool(place.shapes or place.jobs)) != place.busy:
+                place.busy = busy
+                parent.busy_below += place.weight if busy else -place.weight
             entry = (place.rank(), self.key(place), place.name) if place.shapes else None
             if entry != place.in_order:
                 if place.in_order is not None:

@@ -1,8 +1,9 @@
 """Who comes when and who has what: the order of turn and the share tree, as people read them.
 
-The order is the plan's own: jobs for which GPUs are kept, jobs with an age, then down the tree by
-the first child; at the end those that may not be tried yet. It is the order of this moment: as soon
-as somebody starts, its places have used more and the others move up.
+The order is the plan's own: jobs for which GPUs are kept, jobs with an age, of each user the first
+that is brief and can start in time, then down the tree by the first child; at the end those that
+may not be tried yet. It is the order of this moment: as soon as somebody starts, its places have
+used more and the others move up.
 """
 
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from bursar.core.instant import HOUR, Instant
 from bursar.core.money import PPM, Micros
 from bursar.core.scheduling.aging import dated, due
 from bursar.core.scheduling.cluster import Cluster
+from bursar.core.scheduling.express import express
 from bursar.core.scheduling.jobs import Job, Path
 from bursar.core.scheduling.machines import MILLI
 from bursar.core.scheduling.policy import ANY, INSIDE_A_USER, Share
@@ -32,6 +34,7 @@ class Group(StrEnum):
 
     KEPT = "kept"  # GPUs are kept for it
     AGED = "aged"  # it waits too long
+    EXPRESS = "express"  # it is over in minutes and can start in time
     TURN = "turn"  # by the share tree
     LATER = "later"  # a start failed: it may not be tried yet
 
@@ -84,7 +87,10 @@ def in_turn(cluster: Cluster) -> Iterator[tuple[Group, Job]]:
     aged = [*dated(cluster), *(jobs[0] for jobs in due(cluster))]
     for job in aged:
         yield Group.AGED, job
-    seen = {job.id for job in aged}
+    brief = list(express(cluster, lambda job: job not in aged))
+    for job in brief:
+        yield Group.EXPRESS, job
+    seen = {job.id for job in (*aged, *brief)}
     for job_id in _by_tree(cluster, cluster.tree.root):
         if job_id not in seen:
             yield Group.TURN, waiting[job_id]

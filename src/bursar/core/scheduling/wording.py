@@ -28,6 +28,7 @@ TEXTS: Final = {
     "node_too_small": "no node of {gpu_type} has room for one of its tasks, even empty: it needs"
     " {needs_milli_gpus}, the largest has {most_milli_gpus}"
     " (CPU and memory count too: {cpu_milli} mCPU, {ram_mib} MiB)",
+    "over_ceiling": "{at} may have {would_fit_milli_gpus} at most, it needs {needs_milli_gpus}",
     "pool_too_small": "{fit} of {tasks} would fit on {gpu_type} within one {within} if"
     " nothing ran",
     "not_ready": "{fit} of {tasks} would fit on {gpu_type} within one {within} if nothing ran,"

@@ -5,7 +5,11 @@ are there together or not at all. The hold has the job's id. It is the pool that
 over, even one that was withdrawn; until then its hold stays.
 
     submitting  the command that submits, and what is written with it
+    caching     jobs that are alike: one runs, the others are given its result
+    followers   those others, to their end
     receiving   messages of a pool, and the commands they come to
+    routing     which pool a job waits in that names none
+    moving      how it goes to another before it has begun
     states      how a job stands after a message
     looking     jobs as they are shown
 
@@ -19,9 +23,13 @@ from collections.abc import Callable, Iterable, Sequence
 from bursar.core.ids import HoldId, JobId
 from bursar.core.instant import Instant
 from bursar.core.ledger.commands import ExtendHold
-from bursar.core.messages import Withdraw
+from bursar.core.messages import Left, Withdraw
+from bursar.failpoints import reached
 from bursar.service.batch import Answer, Ask
+from bursar.service.jobs.arrays import Arrays, Part, withdrawn
+from bursar.service.jobs.followers import Followers, flights_of
 from bursar.service.jobs.ledgers import Answers, Asked, through
+from bursar.service.jobs.moving import receive_left
 from bursar.service.jobs.receiving import Handling, in_order, key_of
 from bursar.service.jobs.submitting import Extended, Submission, asked_for_a_job, told
 from bursar.store.jobs import (
@@ -56,6 +64,9 @@ class Jobs:
         self._connection = connection
         self._ledger = ledger
         self._clock = clock
+        self._followers = Followers(connection, ledger, clock)
+        self._arrays = Arrays(connection, ledger)
+        self.with_room: set[OrgId] = set()  # orgs whose arrays may go on, by what was received
 
     def submit(self, org: OrgId, key: str, ask: Submission) -> Answer:
         """Reserve a job's hold, and send the job to its pool; both or neither."""
@@ -78,13 +89,29 @@ class Jobs:
                 raise JobUnknown(job)
             if found.withdrawn or found.over:
                 return
-            now = self._clock(self._connection)
-            mark_withdrawn(self._connection, org, job)
-            noted = [told(org, job, Withdraw(), now)]
-            if found.state == "running":
-                figures = spent_and_held(self._connection, org, job)
-                noted.append(Noted("step", (org, job, now, "asked", *figures)))
-            save_notes(self._connection, noted)
+            if found.elements is None:
+                self._tell_to_stop(found)
+            reached("withdraw.before_commit")
+        reached("withdraw.after_commit")
+        if found.elements is not None:  # what is left of its hold goes back with it
+            self._one(withdrawn(org, job, runs=found.state == "running"))
+        if found.follows and found.alike is not None:  # it is in no pool that could let it go
+            self._followers.of([(org, found.alike)])
+
+    def _tell_to_stop(self, found: JobRow) -> None:
+        """Tell a job's pool; inside a transaction that has locked its org."""
+        org, job = found.org, found.job
+        now = self._clock(self._connection)
+        mark_withdrawn(self._connection, org, job)
+        noted = [told(org, job, Withdraw(), now)]
+        if found.state == "running":
+            figures = spent_and_held(self._connection, org, job)
+            noted.append(Noted("step", (org, job, now, "asked", *figures)))
+        save_notes(self._connection, noted)
+
+    def go_on(self, org: OrgId | None = None) -> None:
+        """Let the arrays of all orgs, or of one, go on as far as there is room."""
+        self._arrays.go_on(org)
 
     def acknowledge(self, letters: Sequence[Letter]) -> None:
         """Remember that pools have these messages of ours.
@@ -102,20 +129,28 @@ class Jobs:
 
         All jobs go side by side: the ledger is asked one command of each at a time.
         """
-        jobs = self._of(letters)
-        handled: list[Letter] = []
+        left = [letter for letter in letters if isinstance(letter.message, Left)]
+        handled = receive_left(self._connection, self._clock, left)
+        rest = [letter for letter in letters if not isinstance(letter.message, Left)]
+        jobs = self._of(rest) if rest else {}
         running: list[Handling] = []
-        for key, come in by_job(letters).items():
+        for key, come in by_job(rest).items():
             job = jobs.get(key)
             if job is None:
                 continue  # nobody of ours has asked for it
-            handled += [letter for letter in come if letter.n <= job.received]
-            due = [letter for letter in come if letter.n > job.received]
-            running.append(Handling(in_order(due, job.received), handled))
+            # What another pool says was handled before the job could leave it.
+            handled += [one for one in come if one.pool != job.pool or one.n <= job.received]
+            due = [one for one in come if one.pool == job.pool and one.n > job.received]
+            part = None if job.array is None else Part(job.array)
+            running.append(Handling(in_order(due, job.received), handled, part))
         while running := [one for one in running if one.ask is not None]:
             answers = self._ledger([one.ask for one in running if one.ask is not None])
             for one, answer in zip(running, answers, strict=True):
                 one.go_on(answer)
+            if any(one.ask is not None for one in running):
+                reached("receive.between_commands")
+        self._followers.of(flights_of(handled, jobs))
+        self.with_room |= {job.org for job in jobs.values() if job.array is not None}
         return handled
 
     def _of(self, letters: Sequence[Letter]) -> dict[tuple[OrgId, JobId], JobRow]:

@@ -1,12 +1,14 @@
 """Jobs as they are shown: one, a page, their history, what they have left; each in one snapshot."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from typing import TypeVar
 
+from bursar.core.ids import JobId
 from bursar.core.instant import NEVER, Instant
 from bursar.service.batch import OrgUnknown
 from bursar.service.listing import Page
 from bursar.service.looking import SNAPSHOT, Seen
+from bursar.store.arrays import Standing, standings
 from bursar.store.jobs import (
     Costly,
     Glance,
@@ -14,9 +16,10 @@ from bursar.store.jobs import (
     Shown,
     Step,
     Wanted,
+    account_names,
+    elements_of,
     enter,
     glance,
-    known_pools,
     listed_jobs,
     result_of,
     shown_job,
@@ -24,8 +27,19 @@ from bursar.store.jobs import (
     top_jobs,
 )
 from bursar.store.reading import Connection, OrgId, money_time, read_org
+from bursar.store.routing import Route, routes
 
-__all__ = ["FROM_THE_NEWEST", "Glance", "Looking", "Result", "Shown", "Step", "Wanted"]
+__all__ = [
+    "FROM_THE_NEWEST",
+    "Glance",
+    "Looking",
+    "Result",
+    "Route",
+    "Shown",
+    "Standing",
+    "Step",
+    "Wanted",
+]
 
 T = TypeVar("T")
 
@@ -55,6 +69,22 @@ class Looking:
 
         return self._seen(org, ask)
 
+    def elements(
+        self, org: OrgId, array: str, state: str | None, after: int, most: int
+    ) -> Seen[Page[Shown]]:
+        """The elements of an array that have begun, by their numbers."""
+
+        def ask() -> Page[Shown]:
+            found = elements_of(self._connection, org, array, state, after, most + 1)
+            next = str(found[most - 1].place) if len(found) > most else None
+            return Page(tuple(found[:most]), next)
+
+        return self._seen(org, ask)
+
+    def standings(self, org: OrgId, arrays: Sequence[JobId]) -> Seen[dict[JobId, Standing]]:
+        """How many elements of arrays are in which state."""
+        return self._seen(org, lambda: standings(self._connection, org, arrays))
+
     def result(self, org: OrgId, job: str) -> Seen[Result | None]:
         """What a job has left."""
         return self._seen(org, lambda: result_of(self._connection, org, job))
@@ -69,6 +99,10 @@ class Looking:
 
         return self._seen(org, ask)
 
+    def routes(self, org: OrgId, job: str) -> Seen[tuple[Route, ...]]:
+        """Where the router has sent a job, and why; nothing if it names its pool."""
+        return self._seen(org, lambda: tuple(routes(self._connection, org, JobId(job))))
+
     def top(self, org: OrgId, by: str, most: int) -> Seen[tuple[Costly, ...]]:
         """The jobs that are not over and have spent, hold or burn the most."""
         return self._seen(org, lambda: tuple(top_jobs(self._connection, org, by, most)))
@@ -79,9 +113,11 @@ class Looking:
             enter(self._connection, [org])
             return glance(self._connection, org, job)
 
-    def pools(self) -> list[str]:
-        """The pools that there are, the first of them."""
-        return known_pools(self._connection)
+    def names(self, org: OrgId, ids: Collection[str]) -> dict[str, str]:
+        """What those of some ids are called that are accounts of an org."""
+        with self._connection.transaction():
+            enter(self._connection, [org])
+            return account_names(self._connection, org, ids)
 
     def _seen(self, org: OrgId, ask: Callable[[], T]) -> Seen[T]:
         with self._connection.transaction():

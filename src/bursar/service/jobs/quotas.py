@@ -6,18 +6,20 @@ are counted by the pool; a job that alone needs more would wait for ever, and is
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 from bursar.core.ids import AccountId
 from bursar.core.instant import MINUTE, Instant
 from bursar.core.ledger.books import Books
 from bursar.core.ledger.commands import Reserve
-from bursar.core.ledger.values import Setting
+from bursar.core.ledger.values import MILLI_GPUS_MAX, Setting
 from bursar.core.messages import Spec
 from bursar.core.refusal import Code, Refusal
+from bursar.store.arrays import count_to_come
 from bursar.store.jobs import Counting, Noted, count_latest, count_waiting
 from bursar.store.reading import Connection, OrgId
+from bursar.store.slices import limits_of
 
 MILLI = 1_000
 
@@ -40,6 +42,16 @@ class Quota(NamedTuple):
         """Whether it counts what a user does for the first account of a path."""
         return self.account in (None, *path) and self.user in (None, user)
 
+    def gpus_of(self, gpu_type: str) -> int:
+        """How many GPUs of a type it lets have at once."""
+        most: int = self.limits.get("gpus_max_by_type", {}).get(gpu_type, MILLI_GPUS_MAX)
+        return most
+
+
+def counting(quotas: Iterable[Quota], path: Sequence[str], user: str) -> tuple[str, ...]:
+    """The quotas of GPUs and jobs at once that count a job: its pool starts it within these."""
+    return tuple(one.id for one in quotas if limits_of(one.limits) and one.is_for(path, user))
+
 
 class Room(NamedTuple):
     """What is counted, and where."""
@@ -53,20 +65,30 @@ class Room(NamedTuple):
     def lacking(self, quotas: Iterable[Quota], ask: Reserve, spec: Spec) -> Refusal | None:
         """The first quota that a job would pass."""
         path = self.books.path(ask.account) if self.books.accounts.get(ask.account) else ()
+        types = spec.shape.types
         for quota in quotas:
             if quota.is_for(path, ask.user):
-                refusal = self._passed(quota, spec)
+                left = tuple(
+                    one for one in types if quota.gpus_of(one) * MILLI >= spec.shape.milli_gpus
+                )
+                if not left:  # on none of them it could ever start
+                    return _never(quota, types, spec)
+                types = left
+                refusal = self._passed(quota, spec, ask.lots or 1)
                 if refusal is not None:
                     return refusal
         return None
 
-    def _passed(self, quota: Quota, spec: Spec) -> Refusal | None:
+    def _passed(self, quota: Quota, spec: Spec, jobs: int) -> Refusal | None:
+        """That a quota is passed by so many jobs that are one submission."""
         limits = quota.limits
         gpus = limits.get("gpus_max")
         if gpus is not None and spec.shape.milli_gpus > gpus * MILLI:
             return _over(quota, "gpus_max", gpus, -(-spec.shape.milli_gpus // MILLI))
+        if limits.get("jobs_running_max") == 0:
+            return _over(quota, "jobs_running_max", 0, 1)
         most = limits.get("jobs_queued_max")
-        if most is not None and (found := self._waiting(quota, most)) >= most:
+        if most is not None and (found := self._waiting(quota, most)) + jobs > most:
             return _over(quota, "jobs_queued_max", most, found)
         most = limits.get("submissions_per_minute_max")
         if most is not None and (found := self._latest(quota, most)) >= most:
@@ -75,23 +97,36 @@ class Room(NamedTuple):
 
     def _waiting(self, quota: Quota, most: int) -> int:
         of = Counting(quota.account, quota.user, -1, most)
-        return count_waiting(self.connection, self.org, of) + self._here(quota)
+        to_come = count_to_come(self.connection, self.org, quota.account, quota.user)
+        found = count_waiting(self.connection, self.org, of) + to_come
+        return found + self._here(quota, self._arrays())
 
     def _latest(self, quota: Quota, most: int) -> int:
         of = Counting(quota.account, quota.user, self.now - MINUTE, most)
-        return count_latest(self.connection, self.org, of) + self._here(quota)
+        return count_latest(self.connection, self.org, of) + self._here(quota, {})
 
-    def _here(self, quota: Quota) -> int:
-        """Jobs that this very transaction has submitted."""
+    def _arrays(self) -> dict[tuple[OrgId, str], int]:
+        """How many elements each array has that this very transaction has submitted."""
+        return {one.values[:2]: one.values[2] for one in self.noted if one.statement == "array"}
+
+    def _here(self, quota: Quota, elements: Mapping[tuple[OrgId, str], int]) -> int:
+        """Jobs that this very transaction has submitted; an array for as many as is said."""
         own = (
             one.values
             for one in self.noted
             if one.statement == "submit" and one.values[0] == self.org
         )
         return sum(
-            quota.is_for(self.books.path(AccountId(account)), user)
-            for _, _, account, user, *_ in own
+            elements.get((org, job), 1)
+            for org, job, account, user, *_ in own
+            if quota.is_for(self.books.path(AccountId(account)), user)
         )
+
+
+def _never(quota: Quota, types: Sequence[str], spec: Spec) -> Refusal:
+    """That a job needs more GPUs than a quota has of any of these types."""
+    most, gpu_type = max((quota.gpus_of(one), one) for one in types)
+    return _over(quota, f"gpus_max_by_type.{gpu_type}", most, -(-spec.shape.milli_gpus // MILLI))
 
 
 def _over(quota: Quota, name: str, limit: int, found: int) -> Refusal:

@@ -16,6 +16,7 @@ from bursar.core.instant import Instant
 from bursar.core.ledger.books import Books
 from bursar.core.refusal import Code, Refusal
 from bursar.service.batch import Answer, Ask
+from bursar.service.jobs.arrays import Part
 from bursar.service.jobs.states import stand_after
 from bursar.service.jobs.submitting import step_of
 from bursar.store.jobs import Noted
@@ -37,6 +38,7 @@ class Received(NamedTuple):
 
     letter: Letter
     step: Step
+    part: Part | None = None  # of an array
 
     def rows(self, org: OrgId, books: Books, outcome: Outcome, at: Instant) -> Iterator[Noted]:
         """What is written; nothing if another command follows."""
@@ -51,6 +53,8 @@ class Received(NamedTuple):
         yield Noted("go on", (org, job, n, *stand))
         if stand.why is not None:
             yield step_of(org, job, books, stand.why, at, stand)
+        if self.part is not None:
+            yield from self.part.rows(org, message, stand, at)
 
 
 def steps(letter: Letter) -> Steps:
@@ -71,10 +75,13 @@ def _id_of(letter: Letter, what: str) -> str:
 class Handling:
     """The messages about one job on their way through the ledger, one command at a time."""
 
-    def __init__(self, letters: Iterable[Letter], handled: list[Letter]) -> None:
+    def __init__(
+        self, letters: Iterable[Letter], handled: list[Letter], part: Part | None = None
+    ) -> None:
         self.ask: Ask | None = None  # the next command; None when there is none
         self._letters = iter(letters)
         self._handled = handled
+        self._part = part
         self._letter: Letter
         self._steps: Steps
         self._number = 0
@@ -103,7 +110,7 @@ class Handling:
         letter = self._letter
         self._number += 1
         key = key_of(letter, self._number)
-        note = Received(letter, step) if step.last else None
+        note = Received(letter, step, self._part) if step.last else None
         self.ask = Ask(letter.org, key, step.command, note)
 
 

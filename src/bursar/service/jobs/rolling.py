@@ -21,6 +21,7 @@ from bursar.core.instant import MINUTE, SECOND, Instant
 from bursar.core.ledger.commands import ExtendHold
 from bursar.core.money import Micros, run_ms_for, usage_price
 from bursar.core.refusal import Code, Refusal
+from bursar.failpoints import reached
 from bursar.service.batch import Answer, Ask
 from bursar.service.delivering import Duty
 from bursar.service.jobs.ledgers import Asked
@@ -30,6 +31,9 @@ from bursar.store.reading import Connection
 
 DUTY: Final = "rolling holds"
 LOW_MS: Final = 5 * 60_000  # a hold that covers less is topped up
+# Nor is it later than this: a stop takes ten seconds, and both a report and the next look may come
+# five seconds late.
+SOONEST_MS: Final = 25_000
 STEP_MS: Final = 15 * 60_000  # run time that is set aside at once, if the request does not say
 LEAST_MS: Final = 60_000  # less than this is not worth a start
 AGAIN: Final = 30 * SECOND  # after which a running job is tried again
@@ -45,7 +49,7 @@ def top_up(job: Rolling) -> Micros:
     if rate == 0:
         return 0
     step_ms = job.step_ms or STEP_MS
-    low_ms = min(LOW_MS, step_ms // 3)
+    low_ms = min(LOW_MS, max(step_ms // 3, SOONEST_MS))
     if job.state == "running" and run_ms_for(rate, job.milli_gpus, job.open) >= low_ms:
         return 0
     most = usage_price(rate, job.milli_gpus, job.run_ms)
@@ -90,6 +94,8 @@ class TopUps:
             after = page[-1].org, page[-1].job
             now = self._clock(self._connection)
             wanted = [(job, amount) for job in page if (amount := top_up(job)) > 0]
+            if wanted:
+                reached("rolling.looked")
             grown += self._grown(wanted, now)
         return grown
 

@@ -12,7 +12,12 @@ from bursar.core.instant import Instant
 from bursar.core.messages import Dropped, EndClass, Ended, Message, Started, Why
 
 # The words that a job's steps have; that it was given a lease its org does not hear.
-STEPS: Final = ("submitted", *(why.value for why in Why if why is not Why.PLACED))
+STEPS: Final = (
+    "submitted",
+    "follows",
+    "took_over",
+    *(why.value for why in Why if why is not Why.PLACED),
+)
 
 
 class Stand(NamedTuple):

@@ -14,11 +14,20 @@ from bursar.core.messages import Enqueue, HoldGrew, Spec, ToPool
 from bursar.core.refusal import Refusal
 from bursar.core.value import altered
 from bursar.service.batch import Ask
-from bursar.service.jobs.quotas import Quota, Room
+from bursar.service.jobs.caching import Sharing
+from bursar.service.jobs.quotas import Quota, Room, counting
 from bursar.service.jobs.states import Stand
 from bursar.store.jobs import Noted
 from bursar.store.outbox import PoolId, message_text
 from bursar.store.reading import Connection, OrgId
+
+
+class Option(NamedTuple):
+    """A pool that a job may go to, for one of these GPU types, and why."""
+
+    pool: PoolId
+    types: tuple[str, ...]
+    told: str
 
 
 class Submission(NamedTuple):
@@ -33,6 +42,8 @@ class Submission(NamedTuple):
     max_cost: int | None = None  # what may be set aside for it in all
     rolling: bool = False  # whether its hold is to be topped up
     quotas: tuple[Quota, ...] = ()  # of its org
+    routes: tuple[Option, ...] = ()  # if it names no pool: where it may go, the best first
+    sharing: Sharing | None = None  # whether others may have its result, or it theirs
 
     @property
     def job(self) -> JobId:
@@ -69,7 +80,10 @@ class Submitted(NamedTuple):
     ) -> Refusal | None:
         """The first quota that has no room for it (B4)."""
         room = Room(connection, org, books, noted, at)
-        return room.lacking(self.ask.quotas, self.ask.reserve, self.ask.spec)
+        lacking = room.lacking(self.ask.quotas, self.ask.reserve, self.ask.spec)
+        if lacking is None and self.ask.sharing is not None:
+            self.ask.sharing.look(connection, org, noted, at)
+        return lacking
 
     def rows(self, org: OrgId, books: Books, outcome: Outcome, at: Instant) -> Iterator[Noted]:
         """What is written; nothing if the hold was refused."""
@@ -79,11 +93,36 @@ class Submitted(NamedTuple):
         opened = next(
             one for one in outcome if isinstance(one, HoldOpened) and one.hold == reserve.hold
         )
+        ask = _sent_to(ask, {kind for kind, _ in opened.terms.rates})
         message = _enqueue(opened, ask, books.path(reserve.account), books.singles.tier)
         more = (ask.asked, ask.labels, ask.run_ms_max, ask.max_cost, ask.rolling)
         yield Noted("submit", (org, job, reserve.account, reserve.user, ask.pool, at, *more))
-        yield Noted("first letter", (org, job, ask.pool, message_text(message), at))
+        if ask.routes and not reserve.lots:  # the elements of an array are moved by nobody
+            yield Noted("route", (org, job, ask.pool, at, ask.routes[0].told))
         yield step_of(org, job, books, "submitted", at, Stand(state=State.QUEUED.value))
+        if reserve.lots is not None:
+            yield _array(org, job, reserve, message)
+            return
+        first = Noted("first letter", (org, job, ask.pool, message_text(message), at))
+        if ask.sharing is None:
+            yield first
+        else:
+            yield from ask.sharing.rows(org, first, books, at)
+
+    def then(self, org: OrgId, books: Books, outcome: Outcome, at: Instant) -> Ask | None:
+        """What follows at once: that a result which is there is given."""
+        sharing = self.ask.sharing
+        if sharing is None or isinstance(outcome, Refusal):
+            return None
+        return sharing.then(org, self.ask.job, books, at)
+
+
+def _sent_to(ask: Submission, funded: set[str]) -> Submission:
+    """A submission that goes to the first pool which has a type that there are credits for."""
+    for option in ask.routes:
+        if not funded.isdisjoint(option.types):
+            return ask._replace(pool=option.pool, routes=(option,))
+    return ask
 
 
 def _enqueue(
@@ -101,7 +140,15 @@ def _enqueue(
         hold_micros=sum(posting.amount for posting in opened.postings),
         hold_until=opened.expires_at,
         spec=_funded(ask.spec, dict(terms.rates)),
+        quotas=counting(ask.quotas, shares, terms.user),
     )
+
+
+def _array(org: OrgId, job: JobId, reserve: Reserve, whole: Enqueue) -> Noted:
+    """What makes a job an array, with what its pool is told of each of its elements (`arrays`)."""
+    count = reserve.lots or 1
+    template = altered(whole, hold_micros=whole.hold_micros // count)
+    return Noted("array", (org, job, count, reserve.at_once or count, message_text(template)))
 
 
 def _funded(spec: Spec, rates: dict[str, int]) -> Spec:

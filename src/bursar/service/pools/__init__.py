@@ -2,4 +2,5 @@
 
 keeper     one pool: whatever is asked of it, in transactions of many
 leader     who leads a pool: rounds of the scheduler, and terms of leading
+dealing    what pools are told besides their jobs: policies, and slices of quotas
 """

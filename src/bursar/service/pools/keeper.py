@@ -26,6 +26,7 @@ from bursar.core.dispatch import reports
 from bursar.core.dispatch import state as core
 from bursar.core.dispatch.following import Follower
 from bursar.core.dispatch.life import State
+from bursar.core.dispatch.notes import Noted, rest, write_down
 from bursar.core.dispatch.pool import Written
 from bursar.core.dispatch.reports import Orders, Report
 from bursar.core.dispatch.state import JobKey, Pool, Work
@@ -34,8 +35,10 @@ from bursar.core.leases import Denied
 from bursar.core.scheduling.decisions import Decision
 from bursar.core.scheduling.machines import Node, NodeId
 from bursar.core.scheduling.policy import Policy
+from bursar.failpoints import reached
 from bursar.service.lanes import Hearer, Lane, Limits
 from bursar.service.memory import uncollected
+from bursar.service.sharing import Connections, SharingLane
 from bursar.store.outbox import Letter, PoolId, by_job
 from bursar.store.pools import loading, saving
 from bursar.store.pools.loading import Changed, Memory
@@ -44,6 +47,7 @@ from bursar.store.reading import Connection, money_time
 
 # A node reports again in five seconds, and a leader a second later: nobody waits for longer.
 LIMITS: Final = Limits(lanes=1, unreachable_s=5.0)
+SHARED: Final = Limits(lanes=1, unreachable_s=5.0, idle_s=2.0)
 _KNOWN: Final = (State.STARTING, State.RUNNING)
 T = TypeVar("T")
 
@@ -80,6 +84,7 @@ class Ask(NamedTuple):
     do: Callable[[Work], Any]
     jobs: tuple[JobKey, ...] = ()
     leases: tuple[int, ...] = ()
+    also: Callable[[Connection, Any], None] | None = None  # write this, too, given the answer
 
 
 class PoolKeeper:
@@ -136,17 +141,44 @@ class PoolKeeper:
 
     # The leader
 
-    def lead(self, who: str) -> tuple[int | None, Instant]:
-        """Lead the pool for another term: the epoch, or None while somebody else does; the time."""
-        return self._asked(lambda work: (rules.lead(work, who), work.now)).result()
+    def lead(self, who: str, *, anyway: bool = True) -> tuple[int | None, Instant]:
+        """Lead the pool for another term: the epoch, or None while somebody else does; the time.
 
-    def write(self, epoch: int, decisions: Sequence[Decision]) -> Written:
-        """Carry out what the leader has decided, as far as nothing stands against it by now."""
-        return self._asked(lambda work: rules.write(work, epoch, decisions)).result()
+        One that rests is led by whoever wants to anyway.
+        """
+        return self._asked(lambda work: (rules.lead(work, who, anyway=anyway), work.now)).result()
+
+    def write(
+        self, epoch: int, decisions: Sequence[Decision], noted: Noted | None = None
+    ) -> Written:
+        """Carry out what the leader has decided, as far as nothing stands against it by now, and
+        note how it came to that."""
+        return self._asked(lambda work: write_down(work, epoch, decisions, noted)).result()
+
+    def rest(self, epoch: int, until: Instant) -> bool:
+        """Lead no more until then, unless something waits or runs; whether that is so."""
+        return self._asked(lambda work: rest(work, epoch, until)).result()
 
     def expire(self) -> int:
         """End what nobody has reported of in time, and what waits without credits; how many."""
         return self._asked(rules.expire).result()
+
+    @property
+    def version(self) -> int:
+        """How many changes of the pool are known here."""
+        return self._kept.version
+
+    def catch_up(self) -> None:
+        """Let memory be what the database has, soon."""
+        self._asked(lambda work: None)
+
+    def change(
+        self, do: Callable[[Work], T], also: Callable[[Connection, T], None] | None = None
+    ) -> T:
+        """Change the pool by a rule, and `also` write rows that follow, in the same transaction."""
+        answer: Future[T] = Future()
+        self._tell(answer, Ask(do, also=also))
+        return answer.result()
 
     def follow(self, policy: Policy, now: Instant) -> tuple[Follower, bool]:
         """A cluster that has caught up with the pool; whether there are news."""
@@ -184,6 +216,8 @@ def _is_news(work: Work) -> bool:
     heard of again, changes no plan.
     """
     jobs, machines = work.pool.jobs, work.pool.machines
+    if work.quotas.new or work.policy_new is not None:
+        return True
     return any(
         key not in jobs or (jobs[key].state is not job.state and job.state not in _KNOWN)
         for key, job in work.jobs_new.items()
@@ -203,6 +237,11 @@ class Kept:
         self._lock = threading.Lock()  # of the memory: the leader looks at it, too
         self._follower: Follower | None = None  # of this memory
 
+    @property
+    def version(self) -> int:
+        """How many changes are known."""
+        return self._memory.version
+
     def run(self, connection: Connection, asks: Sequence[Ask]) -> list[Any]:
         """One transaction."""
         with uncollected(), connection.transaction():
@@ -210,33 +249,44 @@ class Kept:
                 sent = loading.lock_pool(connection, self.id)
                 now = self._clock(connection)  # the first answer that is awaited
                 row = loading.locked(sent, self.id)
-            self._be_current(connection, row)
+            others = self._be_current(connection, row)
             self._bring(connection, asks)
             memory = self._memory
             work = Work(memory.pool, now)
             answers = [one.do(work) for one in asks]
+            reached("pool.before_write")
             with connection.pipeline():
                 saved = saving.save(connection, self.id, memory, work)
+                for one, told in zip(asks, answers, strict=True):
+                    if one.also is not None:
+                        one.also(connection, told)
             saved.saving.check()
-        nodes, news = _ordered(work), _is_news(work)
+            reached("pool.before_commit")
+        reached("pool.after_commit")
+        nodes, news = _ordered(work) | others, _is_news(work)
         with self._lock:
             saving.kept(memory, work, saved)
             self._tidy()
         self._let_know(work, nodes, news=news)
         return answers
 
-    def _be_current(self, connection: Connection, row: PoolRow) -> None:
-        """Let memory be what the database has."""
+    def _be_current(self, connection: Connection, row: PoolRow) -> frozenset[NodeId]:
+        """Let memory be what the database has; the nodes that others have something new for."""
         with self._lock:
             memory = self._memory
+            nodes: frozenset[NodeId] | None = frozenset()
             if memory.version != row.version:
-                known = memory.version >= 0
-                if not known or not loading.catch_up(connection, self.id, memory, row.version):
+                nodes = None
+                if memory.version >= 0:
+                    nodes = loading.catch_up(connection, self.id, memory, row.version)
+                if nodes is None:
                     self._memory = memory = loading.load_all(connection, self.id, row.version)
                     self._follower = None
             pool = memory.pool
             pool.now, pool.fence = row.now, row.fence
             pool.epoch, pool.leader, pool.leads_until = row.epoch, row.leader, row.leads_until
+            pool.noted, pool.due_at, memory.digest = row.noted, row.due_at, row.digest
+            return frozenset(memory.pool.machines) if nodes is None else nodes
 
     def _bring(self, connection: Connection, asks: Sequence[Ask]) -> None:
         """Bring in what is asked about and over."""
@@ -306,6 +356,16 @@ def keeping(
 ) -> Iterator[PoolKeeper]:
     """A pool that is kept by a thread of its own, with a connection of its own."""
     lane = Lane(connect, kept, limits, name=f"pool-{kept.id}")
+    try:
+        yield PoolKeeper(kept, lane.tell)
+    finally:
+        lane.close()
+
+
+@contextmanager
+def sharing(connections: Connections, kept: Kept, limits: Limits = SHARED) -> Iterator[PoolKeeper]:
+    """A pool that has a thread and a connection only while something is asked of it."""
+    lane = SharingLane(connections, kept, limits, name=f"pool-{kept.id}")
     try:
         yield PoolKeeper(kept, lane.tell)
     finally:

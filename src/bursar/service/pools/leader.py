@@ -5,12 +5,17 @@ and what the former has decided meanwhile is refused in the transaction that wou
 process that dies, hangs or loses its connection is replaced within a term and a second, and two who
 both believe to lead do no harm.
 
+A pool in which nothing waits or runs is not led: its leader says so after a while and goes to rest,
+and so do all who stand by. Whoever is told of a change leads at once; the others are called when
+the pool's row says that somebody has to lead.
+
 Its cluster is also what explains: whoever asks why a job waits is answered between two rounds, also
 by those who stand by: they follow the pool as the leader does, and are ready to take over.
 
 A round begins when something has changed, at once, or when the last plan said that time alone would
 matter. Its cluster is a memory that follows the pool; if anything is denied when decisions are
-written, the memory was wrong, and is thrown away.
+written, the memory was wrong, and is thrown away. What the cluster was told and what was decided is
+noted in the transaction that carries the decisions out, so that it can be decided again (S14).
 """
 
 import logging
@@ -23,15 +28,23 @@ from types import TracebackType
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from bursar.core.dispatch.following import Follower
-from bursar.core.instant import SECOND, Instant
+from bursar.core.dispatch.notes import Noted
+from bursar.core.instant import NEVER, SECOND, Instant
 from bursar.core.refusal import Fault
 from bursar.core.scheduling.cluster import Cluster
+from bursar.core.scheduling.decisions import Decision
 from bursar.core.scheduling.plan import carry_out, look_again
 from bursar.core.scheduling.policy import Policy
+from bursar.failpoints import reached
 from bursar.service.pools.keeper import PoolKeeper
 
 SAYS_SO_S: Final = 1.0  # between two words that it leads, or two tries to
+AGAIN_S: Final = 0.01  # after what was denied twice; once may be, if something came meanwhile
 EXPIRES_S: Final = 2.0  # between two looks for what has run out
+RESTS_AFTER_S: Final = 10.0  # in which nothing waited or ran
+WANTED_S: Final = 30.0  # that a leader stays for somebody who needs one
+NOTES_MOST: Final = 1_000  # that wait for the next decision
+NOTES_S: Final = 60.0  # that they wait
 
 _log = logging.getLogger(__name__)
 
@@ -44,7 +57,7 @@ class _Question(NamedTuple):
 
 
 class Leading:
-    """A thread that leads a pool, or stands by."""
+    """Leads a pool, or stands by, with a thread of its own unless there is nothing to do."""
 
     def __init__(self, keeper: PoolKeeper, policy: Policy, who: str) -> None:
         self._keeper = keeper
@@ -54,12 +67,19 @@ class Leading:
         self._closed = False
         self._expires_at = 0.0
         self._leads_at = 0.0  # when it is time to say that it leads, or to try to
+        self._rests_at = 0.0  # when it may rest, if nothing comes
+        self._wanted_until = 0.0  # does not rest before
         self._epoch: int | None = None  # of the last turn; None while another leads
+        self._news = True  # since the last round
+        self._denials = 0  # rounds in a row of which something could not be written
+        self._noted = 0  # the last event of its own
+        self._notes_at = 0.0  # when what waits is noted, although nothing is decided
         self._questions: deque[_Question] = deque()
-        self._thread = threading.Thread(target=self._work, name=f"leads-{keeper.id}", daemon=True)
+        self._door = threading.Lock()
+        self._thread: threading.Thread | None = None  # None while it rests
 
     def __enter__(self) -> Self:
-        self._thread.start()
+        self.wake()
         return self
 
     def __exit__(
@@ -69,41 +89,85 @@ class Leading:
         trace: TracebackType | None,
     ) -> None:
         self.leave()
-        self._thread.join()
+        with self._door:
+            thread = self._thread
+        if thread is not None:
+            thread.join()
 
     def leave(self) -> None:
         """Lead no more; returns at once."""
-        self._closed = True
-        self._wake.set()
+        with self._door:
+            self._closed = True
+            self._wake.set()
+
+    @property
+    def epoch(self) -> int | None:
+        """With which it leads; None while another does, or nobody."""
+        return None if self.rests else self._epoch
+
+    @property
+    def rests(self) -> bool:
+        """Whether nobody is at work here."""
+        return self._thread is None
 
     def wake(self) -> None:
         """Something has changed."""
-        self._wake.set()
+        with self._door:
+            self._wake.set()
+            if self._thread is None and not self._closed:
+                name = f"leads-{self._keeper.id}"
+                self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+                self._thread.start()
+
+    def want(self) -> None:
+        """Somebody needs a leader although nothing waits or runs; said again while that is so."""
+        self._wanted_until = time.monotonic() + WANTED_S
+        if self.rests:
+            self.wake()
+
+    @property
+    def _wanted(self) -> bool:
+        return time.monotonic() < self._wanted_until
 
     def ask(self, question: Callable[[Cluster, Instant], T]) -> "Future[T]":
         """What the scheduler's cluster has to say; it must be left as it is."""
         answer: Future[T] = Future()
         self._questions.append(_Question(question, answer))
-        self._wake.set()
+        self.wake()
         return answer
 
     def _work(self) -> None:
+        self._rests_at = time.monotonic() + RESTS_AFTER_S
         while not self._closed:
             self._wake.clear()
             try:
                 pause = self._turn()
             except Fault as fault:
                 _log.warning("pool %s is not led for now: %s", self._keeper.id, fault)
-                self._keeper.unfollow()  # it may have carried out what was not written
-                self._leads_at = 0.0
-                pause = SAYS_SO_S
+                pause = self._anew()
             except Exception:
                 _log.exception("a round of pool %s has failed", self._keeper.id)
-                self._keeper.unfollow()
+                pause = self._anew()
+            if pause is None:
                 self._leads_at = 0.0
-                pause = SAYS_SO_S
-            if not self._wake.wait(pause):
+                if self._goes_to_rest():
+                    return
+            elif not self._wake.wait(pause):
                 self._leads_at = 0.0  # it is time that matters: it is asked for
+
+    def _anew(self) -> float:
+        """Forget what may have been carried out and not written."""
+        self._keeper.unfollow()
+        self._leads_at = 0.0
+        return SAYS_SO_S
+
+    def _goes_to_rest(self) -> bool:
+        """End the thread, unless somebody has called meanwhile."""
+        with self._door:
+            if self._wake.is_set():
+                return False
+            self._thread = None
+            return True
 
     def _led(self) -> tuple[int | None, Instant]:
         """The epoch, or None while somebody else leads; and the time.
@@ -112,22 +176,33 @@ class Leading:
         it; what was decided in the belief to lead is refused where it is written.
         """
         if time.monotonic() >= self._leads_at:
-            epoch, now = self._keeper.lead(self._who)
+            epoch, now = self._keeper.lead(self._who, anyway=self._wanted)
             self._leads_at = 0.0 if epoch is None else time.monotonic() + SAYS_SO_S
             return epoch, now
         return self._epoch, self._keeper.look(lambda pool: pool.now)
 
-    def _turn(self) -> float:
-        """Lead for another moment; how long nothing has to be done, in seconds."""
+    def _turn(self) -> float | None:
+        """Lead for another moment; how long nothing has to be done, in seconds, or None: at all."""
         epoch, now = self._led()
         if epoch is not None:
+            reached("leader.leads")
             self._expire()
-        follower, news = self._keeper.follow(self._policy, now)
-        news = news or epoch != self._epoch  # what came while another led is news as well
-        self._epoch = epoch
-        pause = SAYS_SO_S if epoch is None else self._round(follower, epoch, now, news=news)
+        follower = self._followed(now)
+        if epoch is None:
+            follower.told.forget()
+        elif epoch != self._epoch or not follower.told.begun:
+            follower.told.begin()
+        # What came while another led is news as well.
+        self._news, self._epoch = self._news or epoch != self._epoch, epoch
+        pause = SAYS_SO_S if epoch is None else self._round(follower, epoch, now)
         self._explain(now)
-        return pause
+        return None if self._may_rest(epoch, now) else pause
+
+    def _followed(self, now: Instant) -> Follower:
+        """A cluster that has caught up with the pool."""
+        follower, news = self._keeper.follow(self._policy, now)
+        self._news = self._news or news
+        return follower
 
     def _explain(self, now: Instant) -> None:
         """Answer what was asked meanwhile."""
@@ -135,8 +210,7 @@ class Leading:
             asked = self._questions.popleft()
             if asked.answer.set_running_or_notify_cancel():
                 try:
-                    follower, _ = self._keeper.follow(self._policy, now)
-                    asked.answer.set_result(asked.question(follower.cluster, now))
+                    asked.answer.set_result(asked.question(self._followed(now).cluster, now))
                 except Exception as error:
                     asked.answer.set_exception(error)
 
@@ -145,19 +219,49 @@ class Leading:
             self._expires_at = time.monotonic() + EXPIRES_S
             self._keeper.expire()
 
-    def _round(self, follower: Follower, epoch: int, now: Instant, *, news: bool) -> float:
+    def _round(self, follower: Follower, epoch: int, now: Instant) -> float:
         """Decide, and write what was decided; how long nothing has to be done."""
         cluster = follower.cluster
         again = look_again(cluster)
-        if news or (again is not None and again <= now):
+        if self._news or (again is not None and again <= now):
+            self._news = False
             decisions = carry_out(cluster, now).decisions
+            follower.told.decided(decisions)
             again = look_again(cluster)
-            if decisions:
-                written = self._keeper.write(epoch, decisions)
-                follower.placed(written.placed)
-                if written.denied:
-                    _log.info("pool %s is planned anew: %s", self._keeper.id, written.denied[0])
-                    self._keeper.unfollow()
-                    self._leads_at = 0.0
-                    return 0.0
+            if not self._write(follower, epoch, decisions):
+                return min(SAYS_SO_S, AGAIN_S * ((1 << min(self._denials, 10)) - 2))
         return SAYS_SO_S if again is None else min(SAYS_SO_S, max(again - now, 0) / SECOND)
+
+    def _write(self, follower: Follower, epoch: int, decisions: tuple[Decision, ...]) -> bool:
+        """Write what was decided, and note it; False if the memory was wrong."""
+        told = follower.told
+        waited = told.size >= NOTES_MOST or time.monotonic() >= self._notes_at
+        if not decisions and not (told.size and waited):
+            return True
+        self._notes_at = time.monotonic() + NOTES_S
+        reached("leader.planned")
+        written = self._keeper.write(epoch, decisions, Noted(told.taken(), self._noted))
+        reached("leader.written")
+        self._noted = written.noted
+        follower.placed(written.placed)
+        self._denials = self._denials + 1 if written.denied else 0
+        if written.denied:
+            say = _log.warning if self._denials > 3 else _log.info
+            say("pool %s is planned anew: %s", self._keeper.id, written.denied[0])
+            self._keeper.unfollow()
+            self._leads_at = 0.0
+        return not written.denied
+
+    def _may_rest(self, epoch: int | None, now: Instant) -> bool:
+        """Whether nothing has to be done until somebody calls; a leader says so."""
+        active = self._keeper.look(lambda pool: bool(pool.waits or pool.live))
+        undecided = self._news and epoch is not None
+        if active or undecided or self._wanted:
+            self._rests_at = time.monotonic() + RESTS_AFTER_S
+            return False
+        if epoch is None:
+            return self._keeper.look(lambda pool: now < pool.due_at)
+        if time.monotonic() < self._rests_at:
+            return False
+        self._notes_at = 0.0  # what waits is noted
+        return self._write(self._followed(now), epoch, ()) and self._keeper.rest(epoch, NEVER)

@@ -6,6 +6,9 @@
 
 All of it follows at once, in this process. What another process has to do it finds by looking: each
 part looks now and then although nobody has called.
+
+A pool in which nothing waits or runs costs nothing but its line in that look: it is not led, and it
+has neither a thread nor a connection (`leader`, `sharing`).
 """
 
 import logging
@@ -18,20 +21,23 @@ from types import MappingProxyType
 from typing import Final
 from uuid import uuid4
 
+from bursar.core.instant import Instant
 from bursar.core.scheduling.machines import NodeId
 from bursar.core.scheduling.policy import Policy
 from bursar.service.clock import GuardedClock
 from bursar.service.database import Database
 from bursar.service.jobs import Jobs, through
 from bursar.service.ledger import Ledger
-from bursar.service.pools.keeper import Kept, PoolKeeper, keeping
+from bursar.service.pools.dealing import Dealing
+from bursar.service.pools.keeper import Kept, PoolKeeper, sharing
 from bursar.service.pools.leader import Leading
 from bursar.service.relay import Relaying
+from bursar.service.sharing import Connections
 from bursar.store.outbox import PoolId
-from bursar.store.pools.loading import add_pool, pool_ids
-from bursar.store.reading import OrgId
+from bursar.store.pools.loading import Standing, add_pool, pools_now
+from bursar.store.reading import Connection, OrgId
 
-LOOK_S: Final = 5.0  # between two looks for pools that others have begun
+LOOK_S: Final = 1.0  # between two looks at what others have begun or done
 
 _log = logging.getLogger(__name__)
 
@@ -61,6 +67,7 @@ class Pools:
         self._waiting: dict[tuple[PoolId, NodeId], Waiting] = {}  # the last to come
         self._leaving = False
         self._lock = threading.RLock()
+        self._connections = Connections(database.connect)
         self._open = ExitStack()
         self._carried = ExitStack()
         self._stopped = threading.Event()
@@ -68,6 +75,7 @@ class Pools:
         self._relaying = Relaying(
             database.connect, lambda one: Jobs(one, asked, clock), self.keepers, clock
         )
+        self.dealing = Dealing(database.connect, self.keepers, clock)
         self._looking = threading.Thread(target=self._look_now_and_then, daemon=True)
 
     @property
@@ -79,6 +87,7 @@ class Pools:
         """Serve the pools that there are."""
         self._carried.enter_context(self._relaying)
         self.look()
+        self._carried.enter_context(self.dealing)
         self._looking.start()
 
     def stop(self) -> None:
@@ -90,6 +99,7 @@ class Pools:
             leading.leave()  # all of them at once, and not one after the other
         self._carried.close()  # the post first: it asks the pools
         self._open.close()
+        self._connections.tidy(0.0)
 
     def add(self, pool: PoolId) -> bool:
         """Begin a pool; False if there is one of that name."""
@@ -99,28 +109,49 @@ class Pools:
         return new
 
     def look(self) -> None:
-        """Serve pools that have come."""
+        """Serve pools that have come, and see to those where others have done something."""
         with self._database.connect() as connection:
-            found = pool_ids(connection)
-        with self._lock:
-            for pool in found:
-                if pool not in self._keepers:
-                    self._serve(pool)
+            self._look(connection)
+
+    def _look(self, connection: Connection) -> None:
+        now = self._clock(connection)
+        for found in pools_now(connection):
+            with self._lock:
+                if found.id not in self._keepers:
+                    self._serve(found.id)
+            self._call(found, now)
+        self._connections.tidy()
+
+    def _call(self, found: Standing, now: Instant) -> None:
+        """Let a pool that rests here be led if somebody has to, or else know what has changed."""
+        if self._leading[found.id].rests:
+            keeper = self._keepers[found.id]
+            if found.due_at <= now:
+                self._leading[found.id].wake()
+            elif found.version != keeper.version:
+                keeper.catch_up()
 
     def _look_now_and_then(self) -> None:
+        connection: Connection | None = None
         while not self._stopped.wait(LOOK_S):
             try:
-                self.look()
+                if connection is None or connection.closed:
+                    connection = self._database.connect()
+                self._look(connection)
             except Exception as error:  # of any kind: the next look may find more
-                _log.warning("there was no looking for new pools: %s", error)
+                _log.warning("there was no looking at the pools: %s", error)
+                if connection is not None:
+                    connection.close()
+        if connection is not None:
+            connection.close()
 
     def _serve(self, pool: PoolId) -> None:
         heard = _Heard(self, pool)
         kept = Kept(pool, heard, self._clock)
-        keeper = self._open.enter_context(keeping(self._database.connect, kept))
+        keeper = self._open.enter_context(sharing(self._connections, kept))
         self._keepers[pool] = keeper
-        leading = self._open.enter_context(Leading(keeper, self._policy, self._who))
-        heard.leading = self._leading[pool] = leading
+        heard.leading = self._leading[pool] = Leading(keeper, self._policy, self._who)
+        self._open.enter_context(heard.leading)
 
     def explaining(self, pool: PoolId) -> Leading:
         """Who can say why jobs of a pool wait."""
@@ -187,6 +218,7 @@ class _Heard:
         """There may be something to decide."""
         if self.leading is not None:
             self.leading.wake()
+        self._pools.dealing.call()
 
     def told(self) -> None:
         """There are messages for orgs."""

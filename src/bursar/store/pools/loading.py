@@ -14,9 +14,13 @@ from typing import Final, NamedTuple, TypeAlias
 from psycopg import errors
 
 from bursar.core.dispatch.state import JobKey, Lease, Machine, Pool, Queued
+from bursar.core.instant import Instant
+from bursar.core.scheduling.jobs import Path
 from bursar.core.scheduling.machines import NodeId
+from bursar.core.slices import Key
 from bursar.store.codec import value_of
 from bursar.store.outbox import PoolId
+from bursar.store.pools import terms
 from bursar.store.pools.rows import (
     BY_KEY,
     LEASES,
@@ -38,13 +42,16 @@ ENTER_POOL: Final = """
 """
 LOCK_POOL: Final = """
     -- Always before any other table of the pool; nothing is joined to it.
-    select now, fence, version, epoch, leader, leads_until from pools where pool_id = %s for update
+    select now, fence, version, epoch, leader, leads_until, noted, digest, due_at
+      from pools
+     where pool_id = %s
+       for update
 """
 ADD_POOL: Final = """
     insert into pools (pool_id, now, fence, version, epoch, leader, leads_until)
     values (%s, 0, 0, 0, 0, '', 0)
 """
-POOLS: Final = "select pool_id from pools order by pool_id"
+POOLS: Final = "select pool_id, version, due_at from pools order by pool_id"
 # Nothing is in memory yet: all nodes, the jobs that are not over, the leases that live.
 EVERYTHING: Final = MappingProxyType(
     {
@@ -108,6 +115,7 @@ class Memory:
     pool: Pool = field(default_factory=Pool)
     version: int = -1
     slots: dict[int, tuple[SlotName, ...]] = field(default_factory=dict)  # of live leases
+    digest: str = ""  # of the last event of its stream
 
 
 class Changed(NamedTuple):
@@ -116,6 +124,9 @@ class Changed(NamedTuple):
     jobs: tuple[JobKey, ...] = ()
     leases: tuple[int, ...] = ()
     nodes: tuple[NodeId, ...] = ()
+    slices: tuple[Key, ...] = ()
+    policy: bool = False
+    usage: tuple[Path, ...] = ()
 
 
 def create_pool(connection: Connection, pool: PoolId) -> None:
@@ -132,9 +143,17 @@ def add_pool(connection: Connection, pool: PoolId) -> bool:
     return True
 
 
-def pool_ids(connection: Connection) -> list[PoolId]:
-    """The names of all pools."""
-    return [name for (name,) in connection.execute(POOLS).fetchall()]
+class Standing(NamedTuple):
+    """How a pool stands: how many changes it has had, and from when on somebody has to lead it."""
+
+    id: PoolId
+    version: int
+    due_at: Instant
+
+
+def pools_now(connection: Connection) -> list[Standing]:
+    """How all pools stand."""
+    return [Standing(*row) for row in connection.execute(POOLS).fetchall()]
 
 
 def enter_pool(connection: Connection, pool: PoolId) -> None:
@@ -159,39 +178,62 @@ def locked(sent: Sent, pool: PoolId) -> PoolRow:
 def load_all(connection: Connection, pool: PoolId, version: int) -> Memory:
     """All of a pool that lives."""
     with connection.pipeline():
+        asked = terms.ask_all(connection, pool)
         sent = {name: connection.execute(sql, [pool]) for name, sql in EVERYTHING.items()}
     memory = Memory(version=version)
+    terms.take(memory.pool, asked)
     _take(memory, sent)
     memory.pool.changes.extend(memory.pool.jobs)
     return memory
 
 
-def catch_up(connection: Connection, pool: PoolId, memory: Memory, version: int) -> bool:
-    """Bring in what others have written since; False if that is not known any more."""
+def catch_up(
+    connection: Connection, pool: PoolId, memory: Memory, version: int
+) -> frozenset[NodeId] | None:
+    """Bring in what others have written since; None if that is not known any more.
+
+    Who is told are the nodes that have got leases from others, or shall end some.
+    """
     rows = connection.execute(CHANGES, [pool, memory.version]).fetchall()
     if [number for number, _ in rows] != list(range(memory.version + 1, version + 1)):
-        return False
+        return None
     changed = [value_of(Changed, body) for _, body in rows]
     jobs = dict.fromkeys(key for one in changed for key in one.jobs)
+    known = {fence: memory.pool.leases.get(fence) for one in changed for fence in one.leases}
     load(
         connection,
         pool,
         memory,
         Changed(
             tuple(jobs),
-            tuple(dict.fromkeys(fence for one in changed for fence in one.leases)),
+            tuple(known),
             tuple(dict.fromkeys(node for one in changed for node in one.nodes)),
+            tuple(dict.fromkeys(key for one in changed for key in one.slices)),
+            any(one.policy for one in changed),
+            tuple(dict.fromkeys(path for one in changed for path in one.usage)),
         ),
     )
     memory.pool.changes.extend(jobs)
     memory.version = version
-    return True
+    return _with_news(memory.pool, known)
+
+
+def _with_news(pool: Pool, known: Mapping[int, Lease | None]) -> frozenset[NodeId]:
+    """The nodes of leases that are new, or are to end, beside what was known of them."""
+    found = [(was, pool.leases[fence]) for fence, was in known.items() if fence in pool.leases]
+    return frozenset(
+        part.piece.node
+        for was, lease in found
+        if lease.live and (was is None or was.stop != lease.stop)
+        for part in lease.parts
+    )
 
 
 def load(connection: Connection, pool: PoolId, memory: Memory, wanted: Changed) -> None:
     """Bring in rows by their keys, whether they live or not."""
     fences = [array_of([pool] * len(wanted.leases)), array_of(wanted.leases)]
     with connection.pipeline():
+        asked = terms.ask_some(connection, pool, wanted.slices, wanted.usage, policy=wanted.policy)
         sent = {
             "nodes": connection.execute(
                 BY_KEY["nodes"], transposed([(pool, node) for node in wanted.nodes], 2)
@@ -203,7 +245,10 @@ def load(connection: Connection, pool: PoolId, memory: Memory, wanted: Changed) 
             "lease_parts": connection.execute(BY_KEY["lease_parts"], fences),
             "lease_slots": connection.execute(SLOTS_OF, fences),
         }
-    _take(memory, sent)
+    terms.take(memory.pool, asked)
+    gone = memory.pool.machines.keys() & set(wanted.nodes) - _take(memory, sent)
+    for node in sorted(gone):
+        memory.pool.drop(node)
 
 
 def load_leases(
@@ -218,9 +263,11 @@ def load_leases(
         load(connection, pool, memory, Changed(jobs=tuple(missing)))
 
 
-def _take(memory: Memory, sent: Mapping[str, Sent]) -> None:
+def _take(memory: Memory, sent: Mapping[str, Sent]) -> set[NodeId]:
+    """Take rows into memory; the nodes among them."""
     pool = memory.pool
-    for row in chain[Machine | Queued](_machines(sent["nodes"]), _jobs(sent["queue"])):
+    machines = list(_machines(sent["nodes"]))
+    for row in chain[Machine | Queued](machines, _jobs(sent["queue"])):
         pool.take(row)
     slots: dict[int, list[SlotName]] = defaultdict(list)
     for fence, *slot in sent["lease_slots"].fetchall():
@@ -231,6 +278,7 @@ def _take(memory: Memory, sent: Mapping[str, Sent]) -> None:
             memory.slots[lease.fence] = tuple(slots[lease.fence])
         else:
             memory.slots.pop(lease.fence, None)
+    return {one.id for one in machines}
 
 
 def _machines(sent: Sent) -> Iterator[Machine]:

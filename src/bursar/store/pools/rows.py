@@ -10,7 +10,16 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from bursar.core.dispatch.life import State
-from bursar.core.dispatch.state import Exit, Lease, Machine, Mark, Part, Queued
+from bursar.core.dispatch.state import (
+    NO_TROUBLE,
+    Exit,
+    Lease,
+    Machine,
+    Mark,
+    Part,
+    Queued,
+    Trouble,
+)
 from bursar.core.ids import JobId
 from bursar.core.instant import Instant
 from bursar.core.leases import provable_ms
@@ -52,7 +61,7 @@ NODES: Final = Table(
     "nodes",
     _columns("node_id: text"),
     _columns(""),
-    _columns("body: json, boot n heard_at: bigint, mark: bigint[], wrong_clock: boolean"),
+    _columns("body trouble: json, boot n heard_at: bigint, mark: bigint[], wrong_clock: boolean"),
 )
 HEARD: Final = Table(
     "nodes",
@@ -163,12 +172,13 @@ def heard_values(machine: Machine) -> Values:
 def node_values(machine: Machine) -> Values:
     """All that is kept of a node."""
     name, *heard = heard_values(machine)
-    return name, text_of(machine.node), *heard
+    trouble = None if machine.trouble == NO_TROUBLE else text_of(machine.trouble)
+    return name, text_of(machine.node), trouble, *heard
 
 
 def machine_of(row: Row) -> Machine:
     """The node of a row."""
-    _, body, boot, n, heard_at, mark, wrong_clock = row
+    _, body, trouble, boot, n, heard_at, mark, wrong_clock = row
     return Machine(
         node=value_of(Node, body),
         boot=boot,
@@ -176,6 +186,7 @@ def machine_of(row: Row) -> Machine:
         heard_at=heard_at,
         mark=None if mark is None else Mark(*mark),
         wrong_clock=wrong_clock,
+        trouble=NO_TROUBLE if trouble is None else value_of(Trouble, trouble),
     )
 
 
@@ -320,3 +331,6 @@ class PoolRow(NamedTuple):
     epoch: int
     leader: str
     leads_until: Instant
+    noted: int
+    digest: str
+    due_at: Instant

@@ -8,6 +8,7 @@ from bursar.core.dispatch.state import Lease, Work
 from bursar.core.scheduling.machines import NodeId
 from bursar.store.codec import text_of
 from bursar.store.outbox import PoolId, message_text
+from bursar.store.pools.events import ADD, End, rows_of
 from bursar.store.pools.loading import Changed, Memory, SlotName
 from bursar.store.pools.rows import (
     INSERTS,
@@ -23,6 +24,7 @@ from bursar.store.pools.rows import (
     node_values,
     part_values,
 )
+from bursar.store.pools.terms import save_terms
 from bursar.store.reading import Connection
 from bursar.store.saving import Saving, matched
 from bursar.store.shelves import Values
@@ -31,11 +33,18 @@ KEPT: Final = 1_000  # versions whose changes can be caught up with
 TIDY: Final = 100  # versions between two looks for older ones
 
 MOVE_ON: Final = """
-    update pools set now = %s, fence = %s, version = %s, epoch = %s, leader = %s, leads_until = %s
+    update pools
+       set now = %s, fence = %s, version = %s, epoch = %s, leader = %s, leads_until = %s,
+           noted = %s, digest = %s, due_at = %s
      where pool_id = %s
 """
 NOTE: Final = "insert into pool_changes (pool_id, version, body) values (%s, %s, %s::json)"
 TIDY_UP: Final = "delete from pool_changes where pool_id = %s and version <= %s"
+DROP_NODES: Final = f"""
+    delete from nodes t
+     using unnest(%s::text[], %s::text[]) as u(pool_id, node_id)
+     where {matched("pool_id", "node_id")}
+"""
 TELL: Final = """
     insert into pool_outbox (pool_id, org_id, job_id, n, body, written_at)
     select u.pool_id, u.org_id, u.job_id, u.n, u.body::json, u.at
@@ -67,15 +76,19 @@ class Saved(NamedTuple):
     saving: Saving
     version: int
     slots: dict[int, tuple[SlotName, ...]]  # of new leases
+    digest: str
 
 
 def save(connection: Connection, pool: PoolId, memory: Memory, work: Work) -> Saved:
     """Write what a transaction has changed; the caller awaits the answers, and checks them."""
     saving = Saving(connection)
-    changed = Changed(tuple(work.jobs_new), tuple(work.leases_new), tuple(work.machines_new))
+    nodes = (*work.machines_new, *work.machines_gone)
+    told = tuple(work.quotas.new), work.policy_new is not None, tuple(work.usage_new)
+    changed = Changed(tuple(work.jobs_new), tuple(work.leases_new), nodes, *told)
     version, slots = memory.version, {}
     if any(changed):
         version += 1
+        save_terms(saving, pool, work)
         _save_nodes(saving, pool, work)
         _save_jobs(saving, pool, work)
         _save_leases(saving, pool, work)
@@ -84,16 +97,24 @@ def save(connection: Connection, pool: PoolId, memory: Memory, work: Work) -> Sa
         if version % TIDY == 0:
             connection.execute(TIDY_UP, [pool, version - KEPT])
     _save_letters(saving, pool, work)
-    if any(changed) or work.acknowledged or work.leads_until != work.pool.leads_until:
+    events, end = rows_of(pool, work.notes, End(work.pool.noted, memory.digest), work.now)
+    saving.rows("events", ADD, events)
+    if any(changed) or events or work.acknowledged or _leads_otherwise(work):
         leading = work.epoch, work.leader, work.leads_until
-        connection.execute(MOVE_ON, [work.now, work.fence, version, *leading, pool])
-    return Saved(saving, version, slots)
+        values = work.now, work.fence, version, *leading, *end, work.due_at
+        connection.execute(MOVE_ON, [*values, pool])
+    return Saved(saving, version, slots, end.digest)
+
+
+def _leads_otherwise(work: Work) -> bool:
+    """Whether somebody leads, or leads no more, who did not say so before."""
+    return (work.leads_until, work.due_at) != (work.pool.leads_until, work.pool.due_at)
 
 
 def kept(memory: Memory, work: Work, saved: Saved) -> None:
     """What was written is true: let memory know."""
     work.keep()
-    memory.version = saved.version
+    memory.version, memory.digest = saved.version, saved.digest
     memory.slots.update(saved.slots)
     for fence, lease in work.leases_new.items():
         if not lease.live:
@@ -110,13 +131,14 @@ def _save_nodes(saving: Saving, pool: PoolId, work: Work) -> None:
     for name, one in work.machines_new.items():
         if name not in known:
             new.append(node_values(one))
-        elif known[name].node is not one.node:
+        elif known[name].node is not one.node or known[name].trouble is not one.trouble:
             other.append(node_values(one))
         else:
             heard.append(heard_values(one))
     saving.rows("new nodes", INSERTS["nodes"], _of(pool, new))
     saving.rows("nodes", UPDATES["nodes"], _of(pool, other))
     saving.rows("nodes that were heard of", UPDATE_HEARD, _of(pool, heard))
+    saving.rows("nodes that are gone", DROP_NODES, _of(pool, ((n,) for n in work.machines_gone)))
 
 
 def _save_jobs(saving: Saving, pool: PoolId, work: Work) -> None:

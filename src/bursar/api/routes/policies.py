@@ -1,0 +1,119 @@
+"""Routes for the policy of a pool: who is entitled to what there, and how it decides (S3, S4)."""
+
+import asyncio
+import json
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Path, Query, Request, Response
+
+from bursar.api import keeping
+from bursar.api.doing import asked_for, done_of, encoded, key_of
+from bursar.api.failing import Failed, Senseless
+from bursar.api.reading_body import StrictRoute
+from bursar.api.routes.changing import IDEMPOTENCY_KEY, PROBLEM
+from bursar.api.serving import Caller, Service
+from bursar.core.ledger.commands import SetSetting
+from bursar.core.ledger.events import SettingSet
+from bursar.core.ledger.values import Setting
+from bursar.core.scheduling.policy import Policy
+from bursar.core.scheduling.written import policy_of
+from bursar.service.keys import DEPLOYMENT, Scope
+from bursar.service.pools.dealing import KIND
+from bursar.service.pools.serving import Pools
+from bursar.service.settings import setting
+from bursar.wire.answers import Happened, only
+from bursar.wire.policies import PolicyAsk, PolicyTold
+from bursar.wire.pools import NAME
+
+router = APIRouter(prefix="/v1", route_class=StrictRoute, responses=PROBLEM)
+Name = Annotated[str, Path(pattern=NAME)]
+DryRun = Annotated[bool, Query(description="only look whether it could be put in force")]
+SETS: Final[dict[str, Any]] = {"parameters": [IDEMPOTENCY_KEY], "x-scope": Scope.OPERATOR}
+
+
+def _operated(request: Request, pool: str) -> tuple[Service, Caller, Pools]:
+    """Who asks, and the pools of this process; the call ends unless the pool is among them."""
+    service, caller = keeping.who(request)
+    caller.needs(Scope.OPERATOR)
+    if service.pools is None or pool not in service.pools.keepers:
+        raise Failed("not_found", f"there is no pool {pool!r}")
+    return service, caller, service.pools
+
+
+async def _kept(service: Service, pool: str) -> Setting | None:
+    return await service.read(lambda reader: setting(reader, DEPLOYMENT, KIND, pool))
+
+
+def _told(pools: Pools, pool: str, version: int, policy: Policy) -> PolicyTold:
+    known = pools.keepers[pool].look(lambda seen: seen.policy)
+    in_force = (0 if known is None else known.n) >= version
+    return PolicyTold.of(pool, version, policy, in_force=in_force)
+
+
+@router.get(
+    "/pools/{pool}/policy",
+    summary="The policy of a pool: tiers, shares, and how it decides",
+    operation_id="pools.policy",
+    response_model=PolicyTold,
+    openapi_extra={"x-scope": Scope.OPERATOR},
+)
+async def policy(request: Request, pool: Name) -> Response:
+    """The policy of a pool, with an ETag to change it by if it was ever set."""
+    service, _, pools = _operated(request, pool)
+    kept = await _kept(service, pool)
+    version = 0 if kept is None else kept.number
+    found = Policy() if kept is None else policy_of(json.loads(kept.body or "{}"))
+    headers = {} if kept is None else {"ETag": f'"{version}"'}
+    told = encoded(_told(pools, pool, version, found))
+    return Response(told, headers=headers, media_type="application/json")
+
+
+@router.put(
+    "/pools/{pool}/policy",
+    summary="Put a policy in force in a pool; with If-Match only if nobody else has",
+    operation_id="pools.set_policy",
+    response_model=PolicyTold,
+    openapi_extra=SETS,
+)
+async def set_policy(
+    request: Request, pool: Name, body: PolicyAsk, dry_run: DryRun = False
+) -> Response:
+    """Put a policy in force: the pool's next round decides by it."""
+    service, caller, pools = _operated(request, pool)
+    key = key_of(request)
+    try:
+        wanted = body.to_core()
+    except ValueError as error:
+        raise Senseless(str(error)) from error
+    command = keeping.set_setting(KIND, pool, body.words, keeping.if_match(request))
+    kept = await _kept(service, pool)
+    if dry_run:
+        told = _told(pools, pool, 0 if kept is None else kept.number, wanted)
+        return Response(encoded(told), media_type="application/json")
+    if kept is None:
+        await _begin(service, caller, pool)
+    return await _set(service, caller, pools, key, command)
+
+
+async def _begin(service: Service, caller: Caller, pool: str) -> None:
+    """Keep the shipped policy as a pool's own, so that there is one to change."""
+    first = keeping.set_setting(KIND, pool, {}, 0)
+    await asked_for(service, caller, DEPLOYMENT, f"bursar:policy/{pool}", first)
+
+
+async def _set(
+    service: Service, caller: Caller, pools: Pools, key: str, command: SetSetting
+) -> Response:
+    answer = await asked_for(service, caller, DEPLOYMENT, key, command)
+
+    def told(happened: Happened) -> PolicyTold:
+        body = only(SettingSet, happened).body
+        found = policy_of(json.loads(body or "{}"))
+        return PolicyTold.of(command.id, answer.number, found, in_force=True)
+
+    done = done_of(DEPLOYMENT, answer, 200, told)
+    response = done.response()
+    if not done.problem:
+        await asyncio.to_thread(pools.dealing.put_in_force, command.id)
+        response.headers["ETag"] = f'"{answer.number}"'
+    return response

@@ -1,0 +1,63 @@
+"""`bursar scaling`."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from bursar.cli.calling import Call, Misused, Output
+from bursar.cli.output import Format
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+COLUMNS: Final = (
+    *("name", "gpu_type", "gpus", "price_micros_per_hour", "delay_seconds", "nodes_max"),
+    *("region", "labels"),
+)
+ORDERED: Final = (
+    *("node", "offer", "state", "late", "leaves", "ordered_at", "ready_by", "there_at", "gone_at"),
+    *("cost_micros", "trouble"),
+)
+
+
+@app.command()
+def scaling(
+    pool: Annotated[str, typer.Argument(metavar="POOL")] = "main",
+    set_: Annotated[
+        str | None,
+        typer.Option("--set", metavar="FILE", help="Decide anew, as this JSON says; - is stdin."),
+    ] = None,
+    orders: Annotated[
+        bool, typer.Option("--orders", help="Show what was ordered, and what it cost.")
+    ] = False,
+    output: Output = Format.TABLE,
+) -> None:
+    """What nodes of a pool can be ordered, and what was; for operators.
+
+    What is written by -o json can be changed and given to --set.
+    """
+    call = Call(output)
+    if orders:
+        call.get(f"/v1/pools/{pool}/orders", ORDERED, rows=lambda body: body["orders"])
+    elif set_ is not None:
+        call.put(f"/v1/pools/{pool}/scaling", _read(set_), COLUMNS, rows=_offers)
+    else:
+        call.get(f"/v1/pools/{pool}/scaling", COLUMNS, rows=_offers)
+
+
+def _read(file: str) -> dict[str, Any]:
+    try:
+        found = json.loads(sys.stdin.read() if file == "-" else Path(file).read_text())
+    except (OSError, ValueError) as error:
+        raise typer.BadParameter(f"{file}: {error}", param_hint="--set") from None
+    if not isinstance(found, dict):
+        raise Misused(f'{file} is no JSON object: write {{"offers": [...]}}')
+    found.pop("provided", None)  # it is told, and not decided
+    return found
+
+
+def _offers(body: Any) -> list[dict[str, Any]]:
+    offers: list[dict[str, Any]] = body["offers"]
+    return offers

@@ -1,0 +1,24 @@
+"""A file with the policy of a pool, for those who set it and those who simulate it."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml  # type: ignore[import-untyped]
+
+from bursar.cli.calling import Misused
+from bursar.core.scheduling.written import PARTS_OF_A_POLICY, Wrong, mapping, policy_of
+
+
+def policy_words(file: Path) -> dict[str, Any]:
+    """What a file says of a policy; refused here if it makes no sense."""
+    try:
+        text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
+        given = mapping(yaml.safe_load(text), "the file")
+        words = {name: given[name] for name in PARTS_OF_A_POLICY if name in given}
+        policy_of(words)
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, Wrong) as error:
+        raise Misused(f"{file}: {error}") from None
+    if not words:
+        raise Misused(f"{file}: it has none of {', '.join(PARTS_OF_A_POLICY)}")
+    return words

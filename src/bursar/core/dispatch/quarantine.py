@@ -1,0 +1,108 @@
+"""Nodes on which nothing gets going: no new jobs for a while, and for longer each time (S10).
+
+A mishap is an attempt that was lost, or failed, as soon as it had begun. Several of them, of
+different jobs and within a while, speak against the node. But programs fail for reasons of their
+own: failures count only as long as nothing has run well there since, and if they are of one org
+alone only beside an attempt that was lost.
+
+Whoever sends broken jobs, or a service that was away, must not empty a pool. So at most a part of
+the usable nodes of a type is in quarantine at a time, and never the last one.
+
+It ends by itself, or when an operator says that the node is ready.
+"""
+
+from typing import Final
+
+from bursar.core.dispatch.state import NO_TROUBLE, Lease, Machine, Mishap, Part, Trouble, Work
+from bursar.core.dispatch.state import Exit as How
+from bursar.core.instant import DAY, MINUTE, Instant
+from bursar.core.leases import TTL
+from bursar.core.messages import Why
+from bursar.core.scheduling.machines import NodeState
+from bursar.core.value import altered
+
+BEGUN_MS: Final = 10_000  # who has run so long has got going
+JOBS: Final = 3  # different ones that had a mishap
+WITHIN: Final = 15 * MINUTE
+FIRST: Final = 5 * MINUTE  # of a quarantine; each next one is twice as long
+MOST: Final = DAY
+FORGIVEN: Final = DAY  # after so long without another, the next one is a first one
+PART: Final = 4  # a quarter of a type's nodes at most
+
+
+def is_quarantined(machine: Machine, now: Instant) -> bool:
+    """Whether a node gets no new jobs because of what happened there."""
+    return now < machine.trouble.until
+
+
+def is_usable(machine: Machine, now: Instant) -> bool:
+    """Whether a node was heard of lately, and its clock can be relied on (IS15)."""
+    heard = machine.heard_at is not None and now < machine.heard_at + TTL
+    return heard and not machine.wrong_clock
+
+
+def standing(machine: Machine, now: Instant) -> NodeState:
+    """What a node can be used for now, whatever was said of it."""
+    if machine.node.state is NodeState.ON_ORDER:
+        return NodeState.ON_ORDER
+    if not is_usable(machine, now):
+        return NodeState.DEAD
+    return NodeState.QUARANTINED if is_quarantined(machine, now) else machine.node.state
+
+
+def learn(work: Work, lease: Lease, why: Why) -> None:
+    """Remember of an attempt that has ended so whether it speaks for or against its nodes."""
+    begun = lease.run_ms >= BEGUN_MS or why is Why.FINISHED
+    for part in lease.parts:
+        machine = work.machine(part.piece.node)
+        assert machine is not None  # no node goes while something lives there
+        if begun:
+            _ran_well(work, machine)
+        elif _is_to_blame(part, why):
+            _went_wrong(work, machine, lease, lost=why is Why.LOST)
+
+
+def _is_to_blame(part: Part, why: Why) -> bool:
+    """Whether an attempt ended because of what happened on this node."""
+    return (why, part.exit) in ((Why.LOST, How.GONE), (Why.FAILED, How.FAILED))
+
+
+def _ran_well(work: Work, machine: Machine) -> None:
+    """Programs that failed before did so for reasons of their own."""
+    kept = tuple([one for one in machine.trouble.mishaps if one.lost])
+    if kept != machine.trouble.mishaps:
+        work.put(altered(machine, trouble=altered(machine.trouble, mishaps=kept)))
+
+
+def _went_wrong(work: Work, machine: Machine, lease: Lease, *, lost: bool) -> None:
+    before = machine.trouble
+    lately = (one for one in before.mishaps if one.at > work.now - WITHIN)
+    others = (one for one in lately if (one.org, one.job) != lease.key)
+    mishaps = (*others, Mishap(work.now, lease.org, lease.job, lost))
+    trouble = altered(before, mishaps=mishaps)
+    if _is_enough(mishaps):
+        trouble = _quarantined(trouble, work.now) if _can_be_spared(work, machine) else NO_TROUBLE
+    work.put(altered(machine, trouble=trouble))
+
+
+def _is_enough(mishaps: tuple[Mishap, ...]) -> bool:
+    """Whether mishaps, each of another job, speak against a node."""
+    suspicious = any(one.lost for one in mishaps) or len({one.org for one in mishaps}) > 1
+    return len(mishaps) >= JOBS and suspicious
+
+
+def _quarantined(trouble: Trouble, now: Instant) -> Trouble:
+    """A quarantine from now on, twice as long as the one before unless that was long ago."""
+    times = trouble.times if now < trouble.until + FORGIVEN else 0
+    return Trouble(until=now + min(FIRST << min(times, 10), MOST), times=times + 1)
+
+
+def _can_be_spared(work: Work, machine: Machine) -> bool:
+    """Whether enough nodes of its type are left."""
+    states = [
+        standing(one, work.now)
+        for one in work.machines()
+        if one.node.gpu_type == machine.node.gpu_type
+    ]
+    ready, kept_away = states.count(NodeState.READY), states.count(NodeState.QUARANTINED)
+    return ready > 1 and kept_away < max((ready + kept_away) // PART, 1)

@@ -1,0 +1,353 @@
+"""Which pool a job waits in: what this process knows of its pools, and has sent there since.
+
+Each pool's scheduler in this process, leading or not, is asked now and then what it has, and only
+when somebody wants to know (`Prospect`): a submission asks no database and no node. What is known
+is half a second old, or older where a look takes long: looks take a small part of a scheduler's
+time, however long its queue is. What was sent meanwhile is counted on top, so that a burst neither
+goes to one pool nor passes a bound. An answer that is too old is waited for.
+
+`Mover` looks at jobs that have not begun and lets some of them wait elsewhere (`core.scheduling.
+routing.move`), while no other process does.
+"""
+
+import logging
+import threading
+import time
+from collections import ChainMap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, wait
+from functools import partial
+from typing import Final, Protocol
+
+from bursar.core.dispatch.following import Follower, described
+from bursar.core.dispatch.life import State
+from bursar.core.dispatch.state import JobKey, Pool
+from bursar.core.instant import Instant
+from bursar.core.scheduling.admission import Admitted, Away, Bucket, Turned, admit
+from bursar.core.scheduling.cluster import Cluster
+from bursar.core.scheduling.jobs import Job, Path
+from bursar.core.scheduling.load import Queued
+from bursar.core.scheduling.policy import Policy, Tier
+from bursar.core.scheduling.routing import (
+    Bid,
+    Prospect,
+    Routed,
+    Waits,
+    can_run,
+    move,
+    prospect_of,
+    routed,
+    with_job,
+)
+from bursar.core.value import altered
+from bursar.service.delivering import Duty
+from bursar.service.jobs.moving import ask_to_leave
+from bursar.service.pools.keeper import PoolKeeper
+from bursar.store.outbox import PoolId
+from bursar.store.reading import Connection, OrgId
+from bursar.store.routing import START, Movable, movable
+
+FRESH_S: Final = 0.5  # after which a look is taken again
+OLD_S: Final = 5.0  # after which nobody relies on it
+PART: Final = 20  # of a scheduler's time one part in so many goes to looks
+WAIT_S: Final = 2.0  # for an answer that is needed
+
+DUTY: Final = "moving jobs"
+PAGE: Final = 500  # jobs that are looked at together
+PAGES: Final = 10  # in a round; the next goes on behind them
+MOVES_MOST: Final = 100  # in a round
+
+_log = logging.getLogger(__name__)
+
+
+class Explaining(Protocol):
+    """A pool's scheduler, as far as it can be asked."""
+
+    @property
+    def rests(self) -> bool:
+        """Whether nothing waits or runs: it need not be woken to say so."""
+
+    def ask(
+        self, question: Callable[[Cluster, Instant], tuple[Prospect, float]]
+    ) -> "Future[tuple[Prospect, float]]":
+        """What the cluster has to say."""
+
+
+class Served(Protocol):
+    """The pools of this process."""
+
+    @property
+    def keepers(self) -> Mapping[PoolId, PoolKeeper]:
+        """By their names."""
+
+    def explaining(self, pool: PoolId) -> Explaining:
+        """Who can say what a pool has."""
+
+    def sent(self, org: OrgId) -> None:
+        """An org has something for a pool."""
+
+
+class _Outlook:
+    """What is known of one pool."""
+
+    def __init__(self, pool: PoolId, ticks: Callable[[], float]) -> None:
+        self._pool = pool
+        self._ticks = ticks
+        self._known: Prospect | None = None
+        self._at = 0.0  # when that was found out
+        self._again_at = 0.0
+        self._sent: dict[Path, Queued] = {}  # since then, by tier and org
+        self._asked: Future[None] | None = None
+        self._lock = threading.RLock()  # an answer may be there before anybody waits for it
+
+    @property
+    def known(self) -> Prospect | None:
+        """What is known, with what was sent since."""
+        return self._known
+
+    def refreshed(self, explaining: Explaining, keeper: PoolKeeper) -> "Future[None] | None":
+        """Take a look if it is time to; what has to be waited for, if nothing can be relied on."""
+        with self._lock:
+            now = self._ticks()
+            if self._asked is None and now >= self._again_at:
+                self._asked = Future()
+                seen = keeper.look(self._look_at_rest) if explaining.rests else None
+                answer = explaining.ask(self._look) if seen is None else _there(seen)
+                answer.add_done_callback(partial(self._seen, self._asked))
+            old = self._known is None or now > self._at + OLD_S
+            return self._asked if old else None
+
+    def _look(self, cluster: Cluster, now: Instant) -> tuple[Prospect, float]:
+        began_s = self._ticks()
+        return prospect_of(self._pool, cluster, now), self._ticks() - began_s
+
+    def _look_at_rest(self, pool: Pool) -> tuple[Prospect, float] | None:
+        """What a pool has that rests: its nodes are all there is to it, and memory has them."""
+        if not pool.machines or pool.jobs.keys() - pool.over.keys():
+            return None
+        follower = Follower(Policy(), pool.now)
+        follower.follow(pool, (), pool.now)
+        return self._look(follower.cluster, pool.now)
+
+    def _seen(self, asked: "Future[None]", answer: "Future[tuple[Prospect, float]]") -> None:
+        """Keep an answer; if there is none, what was known stays."""
+        with self._lock:
+            self._asked = None
+            if answer.cancelled() or answer.exception() is not None:
+                self._again_at = self._ticks() + FRESH_S
+            else:
+                self._known, took_s = answer.result()
+                self._at = self._ticks()
+                self._again_at = self._at + max(FRESH_S, took_s * PART)
+                self._sent.clear()
+        asked.set_result(None)
+
+    def send(self, job: Job, bid: Bid, count: int) -> None:
+        """Count what was sent there."""
+        with self._lock:
+            org = job.path[:2]
+            before = self._sent.get(org, Queued(1, 0, 0))
+            work = before.work + count * job.shape.milli_gpus * job.likely
+            self._sent[org] = Queued(before.weight, before.jobs + count, work)
+            if self._known is not None:
+                self._known = with_job(self._known, job, bid)
+
+    def admit(self, job: Job, bucket: Bucket, now: Instant, count: int) -> "Answer":
+        """Let jobs in, or say why not."""
+        known = self._known
+        assert known is not None
+        load, more = known.load, self._sent.get(job.path[:2])
+        if more is not None:
+            own = load.orgs.get(job.path[:2], Queued(1, 0, 0))
+            own = Queued(own.weight, own.jobs + more.jobs, own.work + more.work)
+            load = altered(load, orgs=ChainMap({job.path[:2]: own}, dict(load.orgs)))
+        policy = with_tier(known.policy, job.path[0])
+        answer = admit(job, policy, (load,), bucket, now, count, anyhow=True)
+        late = isinstance(answer, Away) and answer.code is Turned.OVERLOADED
+        if late and not load.free + load.running:  # it has no nodes: nobody is served less for it
+            return Admitted(wait=answer.wait, bucket=answer.bucket)
+        return answer
+
+
+Answer = Admitted | Away
+
+
+def _there(seen: tuple[Prospect, float]) -> "Future[tuple[Prospect, float]]":
+    """An answer that nobody has to be asked for."""
+    answer: Future[tuple[Prospect, float]] = Future()
+    answer.set_result(seen)
+    return answer
+
+
+def with_tier(policy: Policy, name: str) -> Policy:
+    """A policy that knows a tier: one that it does not is the lowest, with the usual bounds."""
+    if any(tier.name == name for tier in policy.tiers):
+        return policy
+    return altered(policy, tiers=(*policy.tiers, Tier(name=name)))
+
+
+class Router:
+    """Where jobs could wait, as far as this process knows."""
+
+    def __init__(self, pools: Served, ticks: Callable[[], float] = time.monotonic) -> None:
+        self._pools = pools
+        self._ticks = ticks
+        self._outlooks: dict[PoolId, _Outlook] = {}
+        self._lock = threading.Lock()
+
+    def look(self, *names: PoolId) -> "list[Future[None]]":
+        """Look at pools, or at all; what has to be waited for before anything can be said."""
+        pools = self._pools
+        names = names or tuple(pools.keepers)
+        found = (
+            self._of(name).refreshed(pools.explaining(name), pools.keepers[name]) for name in names
+        )
+        return [asked for asked in found if asked is not None]
+
+    def knows(self, pool: PoolId) -> bool:
+        """Whether anything is known of a pool."""
+        return self._of(pool).known is not None
+
+    def prospects(self) -> list[Prospect]:
+        """What is known of the pools, by their names."""
+        found = (self._of(name).known for name in sorted(self._pools.keepers))
+        return [one for one in found if one is not None]
+
+    def routed(self, job: Job) -> Routed:
+        """Where a job could wait, the best first, and what the other pools lack."""
+        return routed(job, self.prospects())
+
+    def admit(self, pool: PoolId, job: Job, bucket: Bucket, now: Instant, count: int = 1) -> Answer:
+        """Let jobs into a pool that is known, or say why not and when to come again.
+
+        Whether the pool could ever run them is not looked at: that is for the choice of it.
+        """
+        return self._of(pool).admit(job, bucket, now, count)
+
+    def tier(self, pool: PoolId, name: str) -> Tier:
+        """A tier, as a pool that is known has it."""
+        known = self._of(pool).known
+        assert known is not None
+        return next(tier for tier in with_tier(known.policy, name).tiers if tier.name == name)
+
+    def send(self, job: Job, bid: Bid, count: int = 1) -> None:
+        """Count jobs that are on their way to a pool."""
+        self._of(bid.pool).send(job, bid, count)
+
+    def _of(self, pool: PoolId) -> _Outlook:
+        with self._lock:
+            return self._outlooks.setdefault(pool, _Outlook(pool, self._ticks))
+
+
+class Moves:
+    """Looks at jobs that have not begun, on a connection."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        pools: Served,
+        router: Router,
+        clock: Callable[[Connection], Instant],
+    ) -> None:
+        self._connection = connection
+        self._pools = pools
+        self._router = router
+        self._clock = clock
+        self._after: tuple[OrgId, Instant, str] = START
+        # Since when their pools have nothing for jobs: in the walk before, and in this one.
+        self._lacked: dict[JobKey, Instant] = {}
+        self._lacking: dict[JobKey, Instant] = {}
+
+    def round(self, goes_on: Callable[[], bool] = lambda: True) -> int:
+        """Let some jobs wait elsewhere; how many were asked to."""
+        asked = 0
+        for page in self._pages(goes_on):
+            wait(self._router.look(), WAIT_S)
+            now = self._clock(self._connection)
+            for one in page:
+                if asked < MOVES_MOST and self._asked(one, now):
+                    asked += 1
+        return asked
+
+    def _pages(self, goes_on: Callable[[], bool]) -> Iterator[Sequence[Movable]]:
+        """Some jobs at a time, from where the last round ended; none if there is one pool only."""
+        for _ in range(PAGES):
+            if len(self._pools.keepers) < 2 or not goes_on():
+                return
+            page = movable(self._connection, self._after, PAGE)
+            if page:
+                yield page
+            if len(page) < PAGE:
+                self._after = START
+                self._lacked, self._lacking = self._lacking, {}
+                return
+            self._after = page[-1].org, page[-1].submitted_at, page[-1].job
+
+    def _asked(self, one: Movable, now: Instant) -> bool:
+        """Ask a job's pool to give it back, if it should wait elsewhere."""
+        found = self._waits(one, now)
+        there = None if found is None else move(found, self._router.prospects(), now)
+        if found is None or there is None:
+            return False
+        way = one.pool, there.to.pool, there.told
+        if not ask_to_leave(self._connection, self._clock, one.org, one.job, way):
+            return False
+        self._router.send(found.job, there.to)
+        self._pools.sent(one.org)
+        _log.info("job %s of %s goes to %s: %s", one.job, one.org, there.to.pool, there.told)
+        return True
+
+    def _waits(self, one: Movable, now: Instant) -> Waits | None:
+        """A job as its pool knows it, if it waits there and has not begun."""
+        keeper = self._pools.keepers.get(one.pool)
+        key = one.org, one.job
+        job = None if keeper is None else keeper.look(partial(_waiting, key=key))
+        if job is None:
+            return None
+        here = next((found for found in self._router.prospects() if found.pool == one.pool), None)
+        if here is not None and not can_run(here, job):
+            self._lacking[key] = self._lacked.get(key, now)
+        return Waits(
+            job,
+            one.pool,
+            one.arrived_at,
+            len(one.pools) - 1,
+            frozenset(one.pools),
+            self._lacking.get(key),
+        )
+
+
+def _waiting(pool: Pool, key: JobKey) -> Job | None:
+    """A job that waits in a pool and has not begun, as its scheduler is told of it."""
+    job = pool.jobs.get(key)
+    waits = job is not None and job.state is State.QUEUED and job.attempt == 0
+    return described(job) if job is not None and waits else None
+
+
+class Mover(Duty):
+    """Moves jobs again and again, while no other process does."""
+
+    def __init__(
+        self,
+        connect: Callable[[], Connection],
+        pools: Served,
+        router: Router,
+        *,
+        interval_s: float = 15.0,
+        term_s: float = 45.0,
+        clock: Callable[[Connection], Instant] | None = None,
+    ) -> None:
+        super().__init__(connect, DUTY, clock, interval_s, term_s)
+        self._pools = pools
+        self._router = router
+
+    def _serve(self, connection: Connection) -> None:
+        moves = Moves(connection, self._pools, self._router, self._clock)
+
+        def goes_on() -> bool:
+            return not self._stop.is_set() and self._is_ours(connection)
+
+        while not self._stop.is_set():
+            began_s = time.monotonic()
+            moves.round(goes_on)
+            self._stop.wait(self._rest_s(began_s))

@@ -1,0 +1,178 @@
+"""Whoever provides nodes: an operator's own program, asked with a line of JSON (S12).
+
+    {"action": "order",  "pool": …, "order": …, "node": …, "offer": …, "gpu_type": …, "gpus": …, …}
+    {"action": "remove", "pool": …, "order": …, "node": …, "offer": …}
+    {"action": "list",   "pool": …}
+
+The program is started for each question, reads it from its input, answers with JSON on its output
+and ends with 0. Anything else is no answer, and it is asked again. It may be asked the same again
+at any time, by several processes at once: an order's id stands for one node, which is provided once
+however often it is ordered, and never again once it was removed.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Final, NamedTuple, Protocol
+
+from bursar.core.dispatch.orders import NodeOrder, Said
+from bursar.store.outbox import PoolId
+
+LIMIT_S: Final = 60.0  # that one question may take
+ANSWER_MAX: Final = 1024 * 1024  # characters
+TOLD_MAX: Final = 200  # characters of what people are told
+# What is the service's own business.
+_NOT_PASSED: Final = frozenset({"BURSAR_DATABASE_URL", "BURSAR_SECRET_KEY"})
+_ORDERED: Final[Mapping[str, Said | None]] = {"coming": Said.YES, "refused": Said.NO}
+_REMOVED: Final[Mapping[str, Said | None]] = {"removed": Said.REMOVED, "removing": None}
+
+
+class Answer(NamedTuple):
+    """What was said of an order; None if it is not done yet and has to be asked again."""
+
+    said: Said | None
+    reason: str = ""  # for people
+
+
+class NotDone(Exception):
+    """It was not done, or nobody knows: it has to be asked again."""
+
+
+class Provisioner(Protocol):
+    """Whoever provides nodes; asked by several threads at once. Each may raise `NotDone`."""
+
+    def order(self, pool: PoolId, order: NodeOrder) -> Answer:
+        """Provide the node of an order, unless that was done before; whether it will come."""
+        ...
+
+    def remove(self, pool: PoolId, order: NodeOrder) -> Answer:
+        """Take the node of an order back, if it is there."""
+        ...
+
+    def listed(self, pool: PoolId) -> frozenset[str]:
+        """The orders of a pool whose nodes there are, or will be."""
+        ...
+
+    def close(self) -> None:
+        """Leave off whatever is being asked."""
+        ...
+
+
+class CommandHook:
+    """A program that provides nodes."""
+
+    def __init__(self, command: Sequence[str], limit_s: float = LIMIT_S) -> None:
+        self._command = tuple(command)
+        self._limit_s = limit_s
+        self._running: set[subprocess.Popen[str]] = set()
+        self._closed = False
+        self._lock = threading.Lock()
+
+    def order(self, pool: PoolId, order: NodeOrder) -> Answer:
+        """Provide the node of an order."""
+        answer = self._ask({"action": "order", **_described(pool, order), **_node(order)})
+        return _meant(answer, _ORDERED)
+
+    def remove(self, pool: PoolId, order: NodeOrder) -> Answer:
+        """Take the node of an order back."""
+        return _meant(self._ask({"action": "remove", **_described(pool, order)}), _REMOVED)
+
+    def listed(self, pool: PoolId) -> frozenset[str]:
+        """The orders whose nodes there are, or will be."""
+        found = self._ask({"action": "list", "pool": pool}).get("orders")
+        if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+            raise NotDone('its answer has no list of texts named "orders"')
+        return frozenset(found)
+
+    def close(self) -> None:
+        """End what runs: it is asked again by whoever leads next."""
+        with self._lock:
+            self._closed = True
+            running = tuple(self._running)
+        for process in running:
+            _kill(process)
+
+    def _ask(self, question: Mapping[str, Any]) -> dict[str, Any]:
+        process = self._started()
+        try:
+            said, errors = process.communicate(json.dumps(question) + "\n", timeout=self._limit_s)
+        except subprocess.TimeoutExpired:
+            _kill(process)
+            process.communicate()
+            raise NotDone(f"it took more than {self._limit_s:g} seconds") from None
+        finally:
+            with self._lock:
+                self._running.discard(process)
+        if process.returncode != 0:
+            raise NotDone(f"it ended with {process.returncode}: {_short(errors)}")
+        return _object(said)
+
+    def _started(self) -> subprocess.Popen[str]:
+        """The program, in a group of its own, so that all of it can be ended."""
+        environment = {name: one for name, one in os.environ.items() if name not in _NOT_PASSED}
+        with self._lock:
+            if self._closed:
+                raise NotDone("the service stops")
+            try:
+                process = subprocess.Popen(
+                    self._command,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    env=environment,
+                    start_new_session=True,
+                    encoding="utf8",
+                    errors="replace",
+                )
+            except OSError as error:
+                raise NotDone(f"it cannot be started: {error.strerror}") from None
+            self._running.add(process)
+        return process
+
+
+def _kill(process: subprocess.Popen[str]) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def _described(pool: PoolId, order: NodeOrder) -> dict[str, Any]:
+    return {"pool": pool, "order": order.id, "node": order.node.id, "offer": order.offer}
+
+
+def _node(order: NodeOrder) -> dict[str, Any]:
+    node = order.node
+    return {
+        "gpu_type": node.gpu_type,
+        "gpus": node.gpus,
+        "slots": node.slots,
+        "memory_gib": node.memory_gib,
+        "region": node.region,
+        "rack": node.rack,
+        "labels": list(node.labels),
+    }
+
+
+def _object(said: str) -> dict[str, Any]:
+    try:
+        found = json.loads(said[:ANSWER_MAX])
+    except ValueError:
+        raise NotDone(f"its answer is no JSON: {_short(said)!r}") from None
+    if not isinstance(found, dict):
+        raise NotDone(f"its answer is no object: {_short(said)!r}")
+    return found
+
+
+def _meant(answer: Mapping[str, Any], meanings: Mapping[str, Said | None]) -> Answer:
+    state = str(answer.get("state"))
+    if state not in meanings:
+        raise NotDone(f'"state" is none of {", ".join(meanings)}: {_short(state)!r}')
+    return Answer(meanings[state], _short(str(answer.get("reason", ""))))
+
+
+def _short(text: str) -> str:
+    """The last words, in one line."""
+    return " ".join(text.split())[-TOLD_MAX:]

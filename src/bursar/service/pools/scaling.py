@@ -1,0 +1,428 @@
+"""Nodes that come and go with the demand, as the scheduler's own advice says (S12).
+
+Now and then whoever leads a pool asks for advice. What it says to order is written down, and only
+then is anybody asked for it; what it says to drain is given back once nothing runs there. Orders
+are looked at again and again: whatever is still to be asked is asked again, under the same id, by
+whoever leads by then. So nothing that was ordered is forgotten, and nothing is ordered twice.
+
+    advice ─▶ written: asked ─▶ the provisioner ─▶ said: yes, no, removed ─▶ written ─▶ …
+
+Questions to the provisioner go out on threads of their own: neither rounds nor other orders wait.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, Protocol
+from uuid import uuid4
+
+from bursar.core.dispatch import orders as rules
+from bursar.core.dispatch.orders import NodeOrder, OrderState, Said, Scale, is_vanished
+from bursar.core.dispatch.state import Pool, Work
+from bursar.core.instant import MINUTE, SECOND, Instant
+from bursar.core.leases import Denied
+from bursar.core.refusal import Fault
+from bursar.core.scheduling.autoscale import Advice, Order, advise
+from bursar.core.scheduling.cluster import Cluster
+from bursar.core.scheduling.machines import NodeId
+from bursar.core.value import altered
+from bursar.failpoints import reached
+from bursar.service.pools.keeper import PoolKeeper
+from bursar.service.pools.leader import Leading
+from bursar.service.pools.provisioning import Answer, NotDone, Provisioner
+from bursar.store.outbox import PoolId
+from bursar.store.pools import orders as store
+from bursar.store.reading import Connection
+
+LOOK_S: Final = 5.0  # between two looks at all orders
+SOON_S: Final = 1.0  # the same, while one of them is under way
+LISTS_S: Final = 60.0  # between two looks at what the provisioner has
+ADVICE_S: Final = 30.0  # that advice may take
+GONE_BY: Final = 2 * MINUTE  # after it was removed a node is not there any more
+AGAIN_FIRST_S: Final = 1.0  # before a question is asked again; then twice as long
+AGAIN_MOST_S: Final = 300.0
+ASKED_AT_ONCE: Final = 4
+
+_log = logging.getLogger(__name__)
+
+
+class Led(Protocol):
+    """The pools that a process serves."""
+
+    @property
+    def keepers(self) -> Mapping[PoolId, PoolKeeper]:
+        """Each of them."""
+
+    def explaining(self, pool: PoolId) -> Leading:
+        """Who leads it, or stands by."""
+
+
+@dataclass(slots=True)
+class _Asked:
+    """A question to the provisioner that was not answered yet, or not well."""
+
+    what: OrderState  # of the order, when it was asked
+    tries: int = 0
+    again_at: float = 0.0  # not before; by a clock that only runs
+    under_way: bool = False
+
+
+class _Listed(NamedTuple):
+    """The orders that the provisioner has, and those it should have as well."""
+
+    listed: frozenset[str]
+    missing: set[str]
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What one leader of a pool remembers; all of it may be lost."""
+
+    epoch: int
+    since: Instant  # when it was first seen to lead
+    quiet: Mapping[NodeId, Instant] = field(default_factory=dict)
+    advised_at: Instant = 0
+    lists_at: float = 0.0  # by a clock that only runs
+    missing: set[str] = field(default_factory=set)  # orders that the provisioner does not have
+    late: set[str] = field(default_factory=set)  # orders that somebody was told of
+
+
+class Scaler:
+    """A thread that carries out advice, for the pools that this process leads."""
+
+    def __init__(
+        self,
+        pools: Led,
+        connect: Callable[[], Connection],
+        provisioner: Provisioner,
+        look_s: float = LOOK_S,
+    ) -> None:
+        self._pools = pools
+        self._connect = connect
+        self._provisioner = provisioner
+        self._look_s = look_s
+        self._seen: dict[PoolId, _Seen] = {}
+        self._asked: dict[tuple[PoolId, str], _Asked] = {}
+        self._said: dict[tuple[PoolId, str], Said] = {}
+        self._trouble: dict[tuple[PoolId, str], str] = {}
+        self._listed: dict[PoolId, _Listed] = {}
+        self._lock = threading.Lock()  # of the four above
+        self._stopped = threading.Event()
+        self._askers = ThreadPoolExecutor(ASKED_AT_ONCE, "provides")
+        self._thread = threading.Thread(target=self._work, name="scales", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End; what is being asked is asked again by whoever leads next."""
+        self._stopped.set()
+        self._provisioner.close()
+        self._askers.shutdown(wait=True, cancel_futures=True)
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _work(self) -> None:
+        wait_s = self._look_s
+        while not self._stopped.wait(wait_s):
+            wait_s = self._look_s
+            try:
+                with self._connect() as connection:
+                    if self.look(connection):
+                        wait_s = min(SOON_S, self._look_s)
+            except Exception as error:  # of any kind: the next look may do more
+                _log.warning("nobody has looked after orders of nodes: %s", error)
+
+    def look(self, connection: Connection) -> bool:
+        """Look at all pools once; whether an order is under way."""
+        moving = False
+        for pool, scale in store.scales(connection).items():
+            keeper = self._pools.keepers.get(pool)
+            if keeper is None:
+                continue
+            try:
+                orders = self._look_at(connection, keeper, scale)
+                moving = moving or any(one.state is not OrderState.THERE for one in orders)
+            except Fault as fault:
+                _log.warning("orders of pool %s have to wait: %s", pool, fault)
+            except Exception:
+                _log.exception("a look at the orders of pool %s has failed", pool)
+        return moving
+
+    def _look_at(self, connection: Connection, keeper: PoolKeeper, scale: Scale) -> list[NodeOrder]:
+        """Look at one pool; its orders that are not over."""
+        leading = self._pools.explaining(keeper.id)
+        epoch = leading.epoch  # before orders are read: who leads by then wrote the last of them
+        orders = store.live_orders(connection, keeper.id)
+        if orders:
+            leading.want()  # a pool where nothing runs has nodes that are paid for
+        if epoch is None:
+            self._seen.pop(keeper.id, None)
+            return []
+        seen = self._seen_of(keeper, epoch)
+        orders = self._carried_on(keeper, seen, orders)
+        orders = self._advised(keeper, leading, seen, scale, orders)
+        self._compare(connection, keeper, seen, orders)
+        self._ask_for(keeper, seen, orders)
+        return orders
+
+    def _seen_of(self, keeper: PoolKeeper, epoch: int) -> _Seen:
+        seen = self._seen.get(keeper.id)
+        if seen is None or seen.epoch != epoch:
+            now = keeper.look(lambda pool: pool.now)
+            seen = self._seen[keeper.id] = _Seen(epoch, since=now)
+        return seen
+
+    # What was written down
+
+    def _carried_on(
+        self, keeper: PoolKeeper, seen: _Seen, orders: list[NodeOrder]
+    ) -> list[NodeOrder]:
+        """Orders as far as they have got by what was said, and by what the pool knows."""
+        if not orders:
+            return orders
+        said, trouble = self._heard(keeper.id, orders)
+        told = [altered(one, trouble=trouble.get(one.id, one.trouble)) for one in orders]
+
+        def do(work: Work) -> tuple[NodeOrder, ...] | Denied:
+            return rules.carry_on(work, seen.epoch, seen.since, told, said)
+
+        changed = _allowed(keeper.change(do, _writing(keeper.id, told, orders)))
+        for one in changed:
+            _log.info("node %s of pool %s is %s", one.node.id, keeper.id, one.state)
+        known = {one.id: one for one in (*told, *changed)}
+        self._tell_of_late(keeper, seen, known.values())
+        return [one for one in known.values() if one.state is not OrderState.GONE]
+
+    def _heard(
+        self, pool: PoolId, orders: Iterable[NodeOrder]
+    ) -> tuple[dict[str, Said], dict[str, str]]:
+        """What was said of orders since the last look."""
+        with self._lock:
+            keys = [(pool, one.id) for one in orders]
+            said = {key[1]: self._said.pop(key) for key in keys if key in self._said}
+            trouble = {key[1]: self._trouble.pop(key) for key in keys if key in self._trouble}
+        return said, trouble
+
+    def _tell_of_late(self, keeper: PoolKeeper, seen: _Seen, orders: Iterable[NodeOrder]) -> None:
+        now = keeper.look(lambda pool: pool.now)
+        late = {one.id: one for one in orders if one.is_late(now)}
+        for id in sorted(late.keys() - seen.late):
+            span = (now - late[id].ready_by) // SECOND
+            _log.warning("node %s of pool %s is %s s late", late[id].node.id, keeper.id, span)
+        seen.late = {*late}
+
+    # Advice
+
+    def _advised(
+        self,
+        keeper: PoolKeeper,
+        leading: Leading,
+        seen: _Seen,
+        scale: Scale,
+        orders: list[NodeOrder],
+    ) -> list[NodeOrder]:
+        """Do what is advised, if it is time: write down what is to be ordered and drained."""
+        now, idle = keeper.look(lambda pool: (pool.now, not pool.waits and not orders))
+        if now < seen.advised_at + scale.every or idle:
+            return orders
+        seen.advised_at = now
+        owned = {one.node.id: one.price for one in orders if one.state is OrderState.THERE}
+
+        def question(cluster: Cluster, at: Instant) -> Advice:
+            offers = scale.left(orders)
+            return advise(cluster, max(at, cluster.now), offers, seen.quiet, scale.scaling, owned)
+
+        advice = leading.ask(question).result(ADVICE_S)
+        seen.quiet = advice.quiet
+        new = [] if advice.order is None else list(_new_orders(advice.order, scale, now))
+        drains = [one.node for one in advice.drains]
+        return self._ordered(keeper, seen, self._drained(keeper, seen, orders, drains), new)
+
+    def _drained(
+        self, keeper: PoolKeeper, seen: _Seen, orders: list[NodeOrder], nodes: list[NodeId]
+    ) -> list[NodeOrder]:
+        if not nodes:
+            return orders
+
+        def do(work: Work) -> tuple[NodeOrder, ...] | Denied:
+            return rules.drain(work, seen.epoch, orders, nodes)
+
+        changed = {one.id: one for one in _allowed(keeper.change(do, _writing(keeper.id, (), ())))}
+        for one in changed.values():
+            _log.info("node %s of pool %s is drained", one.node.id, keeper.id)
+        return [changed.get(one.id, one) for one in orders]
+
+    def _ordered(
+        self, keeper: PoolKeeper, seen: _Seen, orders: list[NodeOrder], new: list[NodeOrder]
+    ) -> list[NodeOrder]:
+        if not new:
+            return orders
+
+        def do(work: Work) -> tuple[NodeOrder, ...] | Denied:
+            return rules.order(work, seen.epoch, new) or tuple(new)
+
+        reached("scaling.advised")
+        _allowed(keeper.change(do, _writing(keeper.id, (), ())))
+        reached("scaling.written")
+        for one in new:
+            _log.info("node %s of pool %s is ordered", one.node.id, keeper.id)
+        return [*orders, *new]
+
+    # Questions
+
+    def _compare(
+        self, connection: Connection, keeper: PoolKeeper, seen: _Seen, orders: list[NodeOrder]
+    ) -> None:
+        """Compare what was ordered with what there is: neither may have anything beside."""
+        if time.monotonic() >= seen.lists_at:
+            seen.lists_at = time.monotonic() + LISTS_S
+            said_yes = {one.id for one in orders if one.state is not OrderState.ASKED}
+            self._askers.submit(self._list, keeper.id, said_yes)
+        with self._lock:
+            found = self._listed.pop(keeper.id, None)
+        if found is None:
+            return
+        listed, seen.missing = found.listed, set(found.missing)
+        ours = {one.id for one in orders}
+        known = store.orders_by_id(connection, keeper.id, sorted(listed - ours))
+        if unknown := sorted(listed - ours - {one.id for one in known}):
+            _log.error("pool %s has never ordered what it is said to have: %s", keeper.id, unknown)
+        long_ago = keeper.look(lambda pool: pool.now) - GONE_BY
+        for one in known:
+            if one.gone_at is not None and one.gone_at < long_ago:
+                _log.error("node %s was given back and is there: removed again", one.node.id)
+                self._ask(keeper, one)
+
+    def _list(self, pool: PoolId, expected: set[str]) -> None:
+        """On a thread of its own: ask what there is, and remember it until the next look."""
+        try:
+            found = self._provisioner.listed(pool)
+        except Exception as error:  # of any kind: it is asked again
+            _log.warning("nobody knows which nodes of pool %s there are: %s", pool, error)
+            return
+        with self._lock:
+            self._listed[pool] = _Listed(found, expected - found)
+
+    def _ask_for(self, keeper: PoolKeeper, seen: _Seen, orders: list[NodeOrder]) -> None:
+        """Ask for whatever an order waits for, unless it was just asked."""
+        vanished = keeper.look(lambda pool: set(_vanished(pool, orders)))
+        for one in orders:
+            lost = one.id in seen.missing and (one.awaited or one.id in vanished)
+            if lost or one.state in (OrderState.ASKED, OrderState.REMOVING):
+                seen.missing.discard(one.id)
+                self._ask(keeper, one)
+
+    def _ask(self, keeper: PoolKeeper, one: NodeOrder) -> None:
+        """Have a node provided, or taken back; one question about an order at a time."""
+        key = keeper.id, one.id
+        with self._lock:
+            asked = self._asked.get(key)
+            if asked is None or (asked.what is not one.state and not asked.under_way):
+                asked = self._asked[key] = _Asked(one.state)
+            unheard = key in self._said  # by the next look
+            if asked.under_way or unheard or time.monotonic() < asked.again_at:
+                return
+            asked.under_way = True
+        self._askers.submit(self._answer, key, one)
+
+    def _answer(self, key: tuple[PoolId, str], one: NodeOrder) -> None:
+        """On a thread of its own: ask, and remember what was said until the next look."""
+        leaves = one.state in (OrderState.REMOVING, OrderState.GONE)
+        question = self._provisioner.remove if leaves else self._provisioner.order
+        try:
+            answer = question(key[0], one)
+        except NotDone as error:
+            answer = Answer(None, str(error))
+        except Exception as error:  # a bug in there must not leave an order unanswered for ever
+            _log.exception("a question about node %s broke", one.node.id)
+            answer = Answer(None, str(error))
+        reached("scaling.answered")
+        if answer.reason:
+            _log.warning("node %s of pool %s: %s", one.node.id, key[0], answer.reason)
+        with self._lock:
+            if answer.said is None:
+                self._asked[key] = _later(self._asked[key])
+            else:
+                del self._asked[key]
+            if one.state is not OrderState.GONE:  # which nobody looks at again
+                self._trouble[key] = answer.reason
+                if answer.said is not None:
+                    self._said[key] = answer.said
+
+
+def _later(asked: _Asked) -> _Asked:
+    """A question that is asked again, each time after twice as long."""
+    span = min(AGAIN_FIRST_S * 2 ** min(asked.tries, 20), AGAIN_MOST_S)
+    return _Asked(asked.what, asked.tries + 1, time.monotonic() + span)
+
+
+@contextmanager
+def scaling_pools(
+    pools: Led,
+    connect: Callable[[], Connection],
+    provisioner: Provisioner | None,
+    look_s: float = LOOK_S,
+) -> Iterator[None]:
+    """Let advice be carried out for as long as this lasts, if there is somebody to ask."""
+    if provisioner is None:
+        yield
+        return
+    scaler = Scaler(pools, connect, provisioner, look_s)
+    scaler.start()
+    try:
+        yield
+    finally:
+        scaler.stop()
+
+
+def _new_orders(advised: Order, scale: Scale, now: Instant) -> Iterator[NodeOrder]:
+    """An order for each node that is advised."""
+    offer = advised.offer
+    for _ in range(advised.nodes):
+        id = uuid4().hex
+        ready_by = now + offer.delay
+        yield NodeOrder(
+            id=id,
+            offer=offer.node.id,
+            node=altered(offer.node, id=NodeId(f"{offer.node.id}-{id[:8]}")),
+            price=offer.price,
+            ordered_at=now,
+            ready_by=ready_by,
+            give_up_at=ready_by + scale.patience,
+        )
+
+
+def _vanished(pool: Pool, orders: Iterable[NodeOrder]) -> Iterator[str]:
+    for one in orders:
+        if is_vanished(one, pool.machines.get(one.node.id), pool.now):
+            yield one.id
+
+
+def _writing(
+    pool: PoolId, told: Iterable[NodeOrder], known: Iterable[NodeOrder]
+) -> Callable[[Connection, tuple[NodeOrder, ...] | Denied], None]:
+    """Write orders that a rule has changed, and those of which something was told."""
+    other = {new.id: new for new, old in zip(told, known, strict=True) if new != old}
+
+    def write(connection: Connection, changed: tuple[NodeOrder, ...] | Denied) -> None:
+        if not isinstance(changed, Denied):
+            written = {**other, **{one.id: one for one in changed}}
+            store.write_orders(connection, pool, written.values())
+
+    return write
+
+
+class _LedByAnother(Fault):
+    """Somebody else leads the pool by now."""
+
+
+def _allowed(changed: tuple[NodeOrder, ...] | Denied) -> tuple[NodeOrder, ...]:
+    if isinstance(changed, Denied):
+        raise _LedByAnother(f"somebody else leads the pool: {changed}")
+    return changed

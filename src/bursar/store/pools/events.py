@@ -1,0 +1,235 @@
+"""The audit stream of a pool: what its leaders were told and decided, as rows (S14).
+
+The text of an event is canonical, so what is decided again can be compared byte for byte. Each
+event has a digest of its own text and the digest before it: an event that is changed, left out or
+put in differs from what all later ones say.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from hashlib import sha256
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from typing import Any, Final, NamedTuple, get_args
+
+import msgspec
+
+import bursar.core
+from bursar.core.dispatch.state import Note
+from bursar.core.instant import Instant
+from bursar.core.scheduling.decisions import Decision
+from bursar.core.scheduling.jobs import Path
+from bursar.core.scheduling.recording import Input, Step
+from bursar.core.scheduling.snapshot import Snapshot
+from bursar.core.value import altered, value
+from bursar.store.codec import text_of, value_of
+from bursar.store.outbox import PoolId
+from bursar.store.reading import Connection
+from bursar.store.shelves import Values
+
+ADD: Final = """
+    insert into pool_events (pool_id, n, at, written_at, epoch, kind, body, digest)
+    select u.pool_id, u.n, u.at, u.written_at, u.epoch, u.kind, u.body::json, u.digest
+      from unnest(%s::text[], %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[], %s::text[],
+                  %s::text[], %s::text[])
+           as u(pool_id, n, at, written_at, epoch, kind, body, digest)
+"""
+EVENTS: Final = """
+    select n, at, written_at, epoch, kind, body::text, digest
+      from pool_events
+     where pool_id = %s and n > %s
+     order by n
+     limit %s
+"""
+WINDOW: Final = """
+    -- Where the window of an event begins.
+    select n from pool_events
+     where pool_id = %s and n <= %s and kind = 'snapshot'
+     order by n desc
+     limit 1
+"""
+TRIM: Final = "delete from pool_events where pool_id = %s and n < %s"
+TRIMMED: Final = "update pools set trimmed = greatest(trimmed, %s) where pool_id = %s"
+OLD: Final = """
+    -- The last window that has ended before an instant: the next one had begun by then.
+    select n from pool_events
+     where pool_id = %s and kind = 'snapshot' and at <= %s
+     order by n desc
+     limit 1
+"""
+STREAM: Final = "select noted, digest, trimmed from pools where pool_id = %s"
+
+_INPUTS: Final[Mapping[str, type[Any]]] = {one.__name__: one for one in get_args(Input)}
+_DECISIONS: Final[Mapping[str, type[Any]]] = {one.__name__: one for one in get_args(Decision)}
+
+
+class Event(NamedTuple):
+    """An event as it is kept."""
+
+    n: int
+    at: Instant
+    written_at: Instant
+    epoch: int
+    kind: str  # snapshot, part (of one) or round
+    body: str
+    digest: str
+
+
+class End(NamedTuple):
+    """Where a stream ends."""
+
+    n: int
+    digest: str
+
+
+class Stream(NamedTuple):
+    """Where a pool's stream ends, and how many events were taken away from its beginning."""
+
+    end: End
+    trimmed: int
+
+
+@value
+class Began:
+    """What a window begins with, or a part of it, as it is written."""
+
+    rules: str  # which rules decide: `rules_text`
+    part: int
+    parts: int
+    snapshot: Snapshot
+    usage: tuple[tuple[Path, str], ...]  # of the snapshot: numbers beyond 64 bits, as text
+
+    @property
+    def whole(self) -> Snapshot:
+        """The snapshot, or the part of it, with all its numbers."""
+        usage = tuple((path, int(base)) for path, base in self.usage)
+        return altered(self.snapshot, usage=usage)
+
+
+@value
+class _Round:
+    """A step as it is written."""
+
+    inputs: tuple[msgspec.Raw, ...]
+    decisions: msgspec.Raw
+    denied: tuple[str, ...]
+
+
+@cache
+def rules_text() -> str:
+    """Which rules these are: others, and another digest, if any line of the core is another."""
+    found = sha256()
+    for name, text in sorted(_sources(files(bursar.core), "")):
+        found.update(f"{name}\n{text}\n".encode())
+    return found.hexdigest()[:16]
+
+
+def _sources(folder: Traversable, above: str) -> Iterator[tuple[str, str]]:
+    for one in folder.iterdir():
+        if one.is_dir():
+            yield from _sources(one, f"{above}{one.name}/")
+        elif one.name.endswith(".py"):
+            yield above + one.name, one.read_text()
+
+
+# Writing
+
+
+def rows_of(
+    pool: PoolId, notes: Iterable[Note], end: End, now: Instant
+) -> tuple[list[Values], End]:
+    """New events as rows that follow on the last one, and where the stream ends then."""
+    rows: list[Values] = []
+    for note in notes:
+        kind = "snapshot" if note.begins else "part" if isinstance(note.said, Snapshot) else "round"
+        body = _body(note)
+        n, at = end.n + 1, note.said.at
+        end = End(n, digest_of(end.digest, n, at, note.epoch, kind, body))
+        rows.append((pool, n, at, max(now, at), note.epoch, kind, body, end.digest))
+    return rows, end
+
+
+def digest_of(before: str, n: int, at: Instant, epoch: int, kind: str, body: str) -> str:
+    """The digest of an event that follows on another."""
+    return sha256(f"{before} {n} {at} {epoch} {kind} {body}".encode()).hexdigest()
+
+
+def _body(note: Note) -> str:
+    said = note.said
+    if isinstance(said, Step):
+        inputs = [_named(one) for one in said.inputs]
+        return text_of(
+            {"inputs": inputs, "decisions": _listed(said.decisions), "denied": note.denied}
+        )
+    usage = tuple((path, str(base)) for path, base in said.usage)
+    began = Began(
+        rules=rules_text(),
+        part=note.part,
+        parts=note.parts,
+        snapshot=altered(said, usage=()),
+        usage=usage,
+    )
+    return text_of(began)
+
+
+def _named(one: Input | Decision) -> tuple[str, Input | Decision]:
+    return type(one).__name__, one
+
+
+def _listed(decisions: tuple[Decision, ...] | None) -> list[Any] | None:
+    return None if decisions is None else [_named(one) for one in decisions]
+
+
+def decisions_text(decisions: tuple[Decision, ...] | None) -> str:
+    """Decisions as they are written."""
+    return text_of(_listed(decisions))
+
+
+# Reading
+
+
+def events(connection: Connection, pool: PoolId, after: int, most: int) -> list[Event]:
+    """Events of a pool behind a number, in order."""
+    return [Event(*row) for row in connection.execute(EVENTS, [pool, after, most]).fetchall()]
+
+
+def window_of(connection: Connection, pool: PoolId, n: int) -> int | None:
+    """The first event of the window that an event is in; None if there is none."""
+    row = connection.execute(WINDOW, [pool, n]).fetchone()
+    return None if row is None else int(row[0])
+
+
+def stream_of(connection: Connection, pool: PoolId) -> Stream | None:
+    """A pool's stream, as its own row tells; None if there is no such pool."""
+    row = connection.execute(STREAM, [pool]).fetchone()
+    return None if row is None else Stream(End(row[0], row[1]), row[2])
+
+
+def trim(connection: Connection, pool: PoolId, before: Instant) -> int:
+    """Take away the windows that ended before an instant; how many events. By the owner only."""
+    with connection.transaction():
+        row = connection.execute(OLD, [pool, before]).fetchone()
+        if row is None:
+            return 0
+        connection.execute(TRIMMED, [row[0] - 1, pool])
+        return connection.execute(TRIM, [pool, row[0]]).rowcount
+
+
+def began_of(event: Event) -> Began:
+    """What a window begins with, or a part of it."""
+    return value_of(Began, event.body)
+
+
+def step_of(event: Event) -> tuple[Step, str]:
+    """A step, and its decisions as they are written."""
+    found = value_of(_Round, event.body)
+    inputs = tuple(_unnamed(_INPUTS, one) for one in found.inputs)
+    text = str(found.decisions, "utf8")
+    written = value_of(list[msgspec.Raw] | None, text)  # type: ignore[arg-type]
+    decisions = None if written is None else tuple(_unnamed(_DECISIONS, one) for one in written)
+    return Step(at=event.at, inputs=inputs, decisions=decisions), text
+
+
+def _unnamed(kinds: Mapping[str, type[Any]], raw: msgspec.Raw) -> Any:
+    name, fields = value_of(list[msgspec.Raw], str(raw, "utf8"))
+    return value_of(kinds[value_of(str, str(name, "utf8"))], str(fields, "utf8"))

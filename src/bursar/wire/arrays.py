@@ -1,0 +1,46 @@
+"""Arrays of jobs over HTTP: one request for many like jobs, and how they stand."""
+
+from typing import Annotated, Final
+
+from pydantic import Field
+
+from bursar.wire.answers import Answer
+from bursar.wire.shapes import Shape
+
+ELEMENTS_MAX: Final = 10_000
+AT_ONCE_MAX: Final = 1_000
+
+
+class Array(Shape):
+    """That a job is run many times, each time with another BURSAR_ARRAY_INDEX, from 0 on."""
+
+    count: Annotated[int, Field(ge=1, le=ELEMENTS_MAX, description="how many times")]
+    at_once: Annotated[
+        int | None,
+        Field(
+            ge=1,
+            le=AT_ONCE_MAX,
+            description=f"so many wait or run at a time; up to {AT_ONCE_MAX:,} if nothing is said",
+        ),
+    ] = None
+
+    @property
+    def together(self) -> int:
+        """How many are in the pool at a time, at most."""
+        return min(self.count, self.at_once or AT_ONCE_MAX)
+
+
+class JobArray(Answer):
+    """How many elements an array has, and in which states they are."""
+
+    count: int
+    at_once: int
+    not_begun: int
+    queued: int
+    running: int
+    stopping: int
+    out_of_credits: int
+    succeeded: int
+    failed: int
+    cancelled: int
+    expired: int

@@ -1,0 +1,123 @@
+"""The policy of a pool as it is asked for and told, in the words of a simulation's file."""
+
+from typing import Annotated, Any, Final, Self
+
+from pydantic import Field, JsonValue
+
+from bursar.core.dispatch.policies import objection
+from bursar.core.scheduling.policy import Policy
+from bursar.core.scheduling.written import BOUNDS, policy_of, words_of
+from bursar.wire.shapes import Shape
+
+SHARES_MOST: Final = 1_000
+Span = Annotated[str, Field(examples=["30s", "10m", "2h", "1d"])]
+Gpus = Annotated[
+    dict[str, int], Field(description="by GPU type, or of all types (`*`)", examples=[{"H100": 8}])
+]
+
+
+class PolicyAsk(Shape):
+    """A policy; what is not named is as it is shipped."""
+
+    policy: Annotated[
+        dict[str, JsonValue],
+        Field(
+            default_factory=dict,
+            max_length=len(BOUNDS),
+            examples=[{"half_life": 10, "inside_a_user": "oldest"}],
+        ),
+    ]
+    tiers: Annotated[
+        dict[str, JsonValue] | list[JsonValue],
+        Field(
+            default_factory=dict,
+            max_length=64,
+            description="what is different of those shipped; or a list of all, the highest first",
+            examples=[{"paid": {"weight": 6, "start_target": "1m"}}],
+        ),
+    ]
+    shares: Annotated[
+        dict[str, JsonValue],
+        Field(
+            default_factory=dict,
+            max_length=SHARES_MOST,
+            description="of places below a tier: tier/org, tier/org/account/… or a user there",
+            examples=[{"paid/01930f3c-7a10-7c3e-9b5e-0d2f4c6a8b1d": {"weight": 3}}],
+        ),
+    ]
+
+    @property
+    def words(self) -> dict[str, Any]:
+        """What was written, without what was left out."""
+        return self.model_dump(exclude_defaults=True)
+
+    def to_core(self) -> Policy:
+        """The same, for the rules; `ValueError` if it cannot be put in force."""
+        policy = policy_of(self.words)
+        if (wrong := objection(policy)) is not None:
+            raise ValueError(wrong)
+        return policy
+
+
+class RulesTold(Shape):
+    """What holds for all jobs of a pool."""
+
+    inside_a_user: Annotated[str, Field(description="whose turn it is among a user's own jobs")]
+    half_life: Annotated[int, Field(description="usage counts half after 2 to this many minutes")]
+    ahead: Annotated[Span, Field(description="what runs counts as if it had run so long already")]
+    reservations: Annotated[int, Field(description="blocked jobs that get a future place")]
+    aged_part: Annotated[
+        int, Field(description="jobs started for their age have one of so many parts at most")
+    ]
+    preemptions_max: Annotated[int, Field(description="stops after which a job is not asked again")]
+    turn_after: Annotated[int, Field(description="graces that a job runs before its turn may end")]
+    grace: Annotated[Span, Field(description="to save its work, of a job that is asked to stop")]
+
+
+class TierTold(Shape):
+    """A tier."""
+
+    name: str
+    weight: int
+    floor_ppm: Annotated[int, Field(description="of the pool's GPUs, its own when it wants them")]
+    ceiling_ppm: Annotated[int, Field(description="of the pool's GPUs, never more at once")]
+    start_target: Span
+    ages_after: Annotated[Span, Field(description="after which a user's oldest job gets a date")]
+    queue_max: Annotated[int, Field(description="jobs that wait, of one org")]
+    rate_per_minute: Annotated[int, Field(description="submissions, of one org")]
+    preempts: Annotated[list[str], Field(description="who makes room when it is below its floor")]
+
+
+class PlaceTold(Shape):
+    """What a place in the tree of shares is entitled to."""
+
+    weight: int
+    floor: Annotated[Gpus, Field(default_factory=dict)]
+    ceiling: Annotated[Gpus, Field(default_factory=dict)]
+    jobs_max: int | None = None
+
+
+class PolicyTold(Shape):
+    """The policy of a pool, with all that can be set."""
+
+    pool: str
+    version: Annotated[
+        int, Field(description="that grows with each change; 0 as long as none was made")
+    ]
+    in_force: Annotated[bool, Field(description="whether the pool decides by it already")]
+    policy: RulesTold
+    tiers: list[TierTold]
+    shares: dict[str, PlaceTold]
+
+    @classmethod
+    def of(cls, pool: str, version: int, policy: Policy, *, in_force: bool) -> Self:
+        """A policy of the rules, told."""
+        words = words_of(policy)
+        return cls(
+            pool=pool,
+            version=version,
+            in_force=in_force,
+            policy=RulesTold(**words["policy"]),
+            tiers=[TierTold(**tier) for tier in words["tiers"]],
+            shares={path: PlaceTold(**share) for path, share in words["shares"].items()},
+        )

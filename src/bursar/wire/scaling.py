@@ -1,0 +1,203 @@
+"""Nodes that come and go: what operators decide about them, and what was ordered (S12)."""
+
+from typing import Annotated, Final, Self
+
+from pydantic import Field, model_validator
+
+from bursar.core.dispatch.orders import Leaves, NodeOrder, OrderState, Scale
+from bursar.core.instant import DAY, HOUR, MINUTE, SECOND, Instant
+from bursar.core.money import PPM
+from bursar.core.scheduling.autoscale import Offer, Scaling
+from bursar.core.scheduling.machines import GPUS_MAX, SLOTS_MAX, Node, NodeId
+from bursar.wire.shapes import Micros, Names, Shape, Text, Time
+
+NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,47}$"  # a node's name is this and a little more
+OFFERS_MAX: Final = 32
+NODES_MAX: Final = 10_000
+SECONDS_MAX: Final = 366 * DAY // SECOND
+
+Seconds = Annotated[int, Field(ge=0, le=SECONDS_MAX)]
+Whole = Annotated[int, Field(ge=0, le=2**53)]
+Place = Annotated[str, Field(max_length=255)]
+
+
+class OfferShape(Shape):
+    """Nodes that can be had."""
+
+    name: Annotated[str, Field(pattern=NAME, examples=["h100-spot"])]
+    gpu_type: Text
+    gpus: Annotated[int, Field(ge=1, le=GPUS_MAX)]
+    slots: Annotated[int, Field(ge=1, le=SLOTS_MAX)] = 1
+    memory_gib: Annotated[Whole, Field(description="of each GPU")] = 0
+    cpu_milli: Whole = 0
+    ram_mib: Whole = 0
+    region: Place = ""
+    rack: Place = ""
+    labels: Annotated[Names, Field(default_factory=list)]
+    price_micros_per_hour: Annotated[Micros, Field(description="of one node, to the operator")]
+    delay_seconds: Annotated[Seconds, Field(description="from the order to its first report")]
+    nodes_max: Annotated[int, Field(ge=0, le=NODES_MAX, description="ordered or there, at once")]
+
+    def to_core(self) -> Offer:
+        """The same, for the rules."""
+        node = Node(
+            id=NodeId(self.name),
+            gpu_type=self.gpu_type,
+            gpus=self.gpus,
+            slots=self.slots,
+            memory_gib=self.memory_gib,
+            cpu_milli=self.cpu_milli,
+            ram_mib=self.ram_mib,
+            region=self.region,
+            rack=self.rack,
+            labels=tuple(sorted(set(self.labels))),
+        )
+        return Offer(
+            node=node,
+            price=self.price_micros_per_hour,
+            delay=self.delay_seconds * SECOND,
+            most=self.nodes_max,
+        )
+
+    @classmethod
+    def of(cls, offer: Offer) -> Self:
+        """An offer of the rules, told."""
+        node = offer.node
+        return cls(
+            name=node.id,
+            gpu_type=node.gpu_type,
+            gpus=node.gpus,
+            slots=node.slots,
+            memory_gib=node.memory_gib,
+            cpu_milli=node.cpu_milli,
+            ram_mib=node.ram_mib,
+            region=node.region,
+            rack=node.rack,
+            labels=list(node.labels),
+            price_micros_per_hour=offer.price,
+            delay_seconds=offer.delay // SECOND,
+            nodes_max=offer.most,
+        )
+
+
+class ScalingAsk(Shape):
+    """What can be ordered, and how eagerly; without offers nothing is."""
+
+    offers: Annotated[list[OfferShape], Field(max_length=OFFERS_MAX)]
+    every_seconds: Annotated[
+        int, Field(ge=1, le=SECONDS_MAX, description="from one piece of advice to the next")
+    ] = MINUTE // SECOND
+    patience_seconds: Annotated[
+        Seconds, Field(description="by which a node may be late before it is given up")
+    ] = 10 * MINUTE // SECOND
+    keep_seconds: Annotated[
+        Seconds, Field(description="a node is paid for so long: an order must be worth it")
+    ] = HOUR // SECOND
+    quiet_seconds: Annotated[
+        Seconds, Field(description="a node must have been used by little for so long to go")
+    ] = 30 * MINUTE // SECOND
+    used_ppm: Annotated[
+        int, Field(ge=0, le=PPM, description="what counts as little: this part of its GPUs")
+    ] = 0
+    horizon_seconds: Annotated[
+        Seconds, Field(description="a job that never fits counts as if it started then")
+    ] = DAY // SECOND
+    drains_max: Annotated[int, Field(ge=0, le=NODES_MAX, description="nodes drained at once")] = 4
+    spare_gpus: Annotated[
+        int, Field(ge=0, le=GPUS_MAX * NODES_MAX, description="free GPUs of a type that stay")
+    ] = 0
+
+    @model_validator(mode="after")
+    def _names_differ(self) -> Self:
+        if len({one.name for one in self.offers}) < len(self.offers):
+            raise ValueError("two offers have the same name")
+        return self
+
+    def to_core(self) -> Scale:
+        """The same, for the rules."""
+        scaling = Scaling(
+            keep=self.keep_seconds * SECOND,
+            quiet=self.quiet_seconds * SECOND,
+            used_ppm=self.used_ppm,
+            horizon=self.horizon_seconds * SECOND,
+            drains=self.drains_max,
+            spare=self.spare_gpus,
+        )
+        return Scale(
+            offers=tuple(one.to_core() for one in self.offers),
+            scaling=scaling,
+            every=self.every_seconds * SECOND,
+            patience=self.patience_seconds * SECOND,
+        )
+
+
+class ScalingTold(ScalingAsk):
+    """What was decided about a pool's nodes."""
+
+    provided: Annotated[
+        bool, Field(description="whether this process has somebody who provides nodes")
+    ]
+
+    @classmethod
+    def of(cls, scale: Scale, *, provided: bool) -> Self:
+        """What is kept, told."""
+        scaling = scale.scaling
+        return cls(
+            offers=[OfferShape.of(one) for one in scale.offers],
+            every_seconds=scale.every // SECOND,
+            patience_seconds=scale.patience // SECOND,
+            keep_seconds=scaling.keep // SECOND,
+            quiet_seconds=scaling.quiet // SECOND,
+            used_ppm=scaling.used_ppm,
+            horizon_seconds=scaling.horizon // SECOND,
+            drains_max=scaling.drains,
+            spare_gpus=scaling.spare,
+            provided=provided,
+        )
+
+
+class OrderTold(Shape):
+    """A node that was ordered."""
+
+    id: str
+    offer: str
+    node: str
+    gpu_type: str
+    gpus: int
+    state: OrderState
+    late: Annotated[bool, Field(description="it should have been there by now")]
+    leaves: Annotated[Leaves | None, Field(description="why it is given back")]
+    trouble: Annotated[str, Field(description="what was last said against it")]
+    ordered_at: Time
+    ready_by: Time
+    there_at: Time | None
+    gone_at: Time | None
+    price_micros_per_hour: int
+    cost_micros: Annotated[int, Field(description="from when it was there, so far")]
+
+    @classmethod
+    def of(cls, order: NodeOrder, now: Instant) -> Self:
+        """An order of the rules, told."""
+        return cls.model_construct(
+            id=order.id,
+            offer=order.offer,
+            node=order.node.id,
+            gpu_type=order.node.gpu_type,
+            gpus=order.node.gpus,
+            state=order.state,
+            late=order.is_late(now),
+            leaves=order.leaves,
+            trouble=order.trouble,
+            ordered_at=order.ordered_at,
+            ready_by=order.ready_by,
+            there_at=order.there_at,
+            gone_at=order.gone_at,
+            price_micros_per_hour=order.price,
+            cost_micros=order.cost(now),
+        )
+
+
+class OrdersTold(Shape):
+    """What was ordered: first what is not over, then the last that was given back."""
+
+    orders: list[OrderTold]

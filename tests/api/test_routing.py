@@ -1,0 +1,212 @@
+"""Which pool a job goes to over HTTP, and who is turned away, told when to come again (S8, S10)."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from tests.api.calling import Caller, Tenant, new_tenant, refused, within
+from tests.api.test_pools import Worker, working
+
+HOUR_MICROS = 3_600_000
+
+
+class Stage:
+    """Pools whose nodes have GPUs of a type that nobody else has, and orgs that can pay for it."""
+
+    def __init__(self, operator: Caller, stack: ExitStack) -> None:
+        self.operator = operator
+        self.gpu_type = f"G{uuid4().hex[:8]}"
+        self._stack = stack
+        self._nodes: dict[str, Worker] = {}
+
+    def pool(self, name: str, gpus: int = 0) -> str:
+        """A pool, with a node that has reported once if it has GPUs."""
+        pool = f"{name}-{self.gpu_type.lower()}"
+        assert 201 == self.operator.post("/pools", {"id": pool}).status_code
+        if gpus:
+            self.node(pool).report()
+            self.node_of(pool).register(gpu_type=self.gpu_type, gpus=gpus)
+            self.node_of(pool).report()
+        return pool
+
+    def node(self, pool: str) -> Worker:
+        found = self._stack.enter_context(working(self.operator, pool))
+        self._nodes[pool] = found
+        return found
+
+    def node_of(self, pool: str) -> Worker:
+        return self._nodes[pool]
+
+    def org(self) -> Tenant:
+        """An org with credits."""
+        tenant = self._stack.enter_context(new_tenant(self.operator))
+        credits = {"account_id": tenant.account, "amount_micros": 10**9, "kind": "paid"}
+        self.operator.made("/grants", credits)
+        rates = [
+            {"gpu_type": kind, "micros_per_gpu_hour": HOUR_MICROS}
+            for kind in (self.gpu_type, "H100")
+        ]
+        self.operator.made("/prices", {"org_id": tenant.id, "rates": rates})
+        return tenant
+
+    def ask(self, tenant: Tenant, **changes: Any) -> dict[str, Any]:
+        return {
+            "account_id": tenant.account,
+            "command": ["true"],
+            "gpus": {"count": 1, "types": [self.gpu_type]},
+            "max_run_seconds": 600,
+            **changes,
+        }
+
+    def submit(self, tenant: Tenant, key: str | None = None, **changes: Any) -> Any:
+        return tenant.caller.post("/jobs", self.ask(tenant, **changes), key)
+
+
+@pytest.fixture
+def stage(operator: Caller) -> Iterator[Stage]:
+    with ExitStack() as stack:
+        yield Stage(operator, stack)
+
+
+def routes(tenant: Tenant, job: str) -> list[tuple[str, str]]:
+    items = tenant.caller.get(f"/jobs/{job}/routes").json()["items"]
+    return [(one["pool"], one["told"]) for one in items]
+
+
+def test_a_job_that_names_no_pool_goes_where_it_starts_first(stage: Stage) -> None:
+    """Why it goes there is told before and after; a pool that is named is obeyed."""
+    small, large, other = stage.pool("a", 1), stage.pool("b", 4), stage.pool("c")
+    org = stage.org()
+    quote = stage.submit(org, dry_run=True).json()
+    free = f"{stage.gpu_type} is free"
+    assert (large, free, 0) == (quote["pool"], quote["pool_why"], quote["expected_wait_seconds"])
+    assert quote["earliest_at"] == quote["latest_at"], "it starts now"
+    assert quote["latest_at"] is not None
+    made = stage.submit(org)
+    assert 202 == made.status_code, made.text
+    job = made.json()["id"]
+
+    assert large == org.caller.get(f"/jobs/{job}").json()["pool"]
+    assert [(large, free)] == routes(org, job)
+    assert any(large in line for line in org.caller.get(f"/jobs/{job}/why").json()["told"])
+    for pool in (small, other):
+        named = stage.submit(org, pool=pool)
+        assert 202 == named.status_code
+        assert pool == org.caller.get(f"/jobs/{named.json()['id']}").json()["pool"]
+        assert [] == routes(org, named.json()["id"])
+    refused(org.caller.get(f"/jobs/{org.account}/routes"), 404, "job_unknown")
+    refused(stage.submit(org, pool="nobody-began-it"), 409, "no_pool")
+
+
+def test_a_burst_is_spread_before_any_of_it_has_started(stage: Stage) -> None:
+    first, second = stage.pool("a", 2), stage.pool("b", 2)
+    org = stage.org()
+    made = [stage.submit(org).json()["id"] for _ in range(4)]
+
+    pools = [org.caller.get(f"/jobs/{job}").json()["pool"] for job in made]
+    assert {first: 2, second: 2} == {pool: pools.count(pool) for pool in pools}
+
+
+def test_a_type_that_cannot_be_paid_does_not_lead_a_job_astray(stage: Stage) -> None:
+    """Which types can be had is known when the hold is opened: the pool follows from that."""
+    dear = f"D{stage.gpu_type}"
+    has_dear, has_cheap = stage.pool("a", 1), stage.pool("b", 1)
+    stage.node_of(has_dear).register(gpu_type=dear, gpus=8)
+    stage.node_of(has_dear).report()
+    org = stage.org()
+    made = stage.submit(org, gpus={"count": 1, "types": [dear, stage.gpu_type]})
+    assert 202 == made.status_code, made.text
+    assert [dear] == made.json()["dropped_gpu_types"]
+
+    assert has_cheap == org.caller.get(f"/jobs/{made.json()['id']}").json()["pool"]
+
+
+def test_what_no_pool_could_ever_run_is_refused_before_anything_is_held(stage: Stage) -> None:
+    """With the nearest thing that each pool lacks; what was let in before is answered as before."""
+    pool = stage.pool("a", 2)
+    org = stage.org()
+    stage.operator.post(f"/pools/{pool}/nodes/n1/state", {"state": "draining"})
+    first = stage.submit(org, "first")  # nothing starts there, and its nodes may be back
+    assert 202 == first.status_code
+    before = org.caller.get("/balance").json()
+    found = refused(
+        stage.submit(org, gpus={"count": 4, "types": [stage.gpu_type]}), 422, "never_fits"
+    )
+    [told] = [line for line in found["figures"]["pools"] if line.startswith(pool)]
+    assert "even empty: it needs 4 GPUs, the largest has 2 GPUs" in told
+    quote = stage.submit(org, gpus={"count": 4, "types": [stage.gpu_type]}, dry_run=True).json()
+    assert (None, "never_fits") == (quote["pool"], quote["forbidden"][0]["code"])
+    assert before == org.caller.get("/balance").json()
+
+    offer = {"name": "more", "gpu_type": stage.gpu_type, "gpus": 4, "price_micros_per_hour": 1}
+    offer = {**offer, "delay_seconds": 60, "nodes_max": 1}
+    offered = stage.operator.ask("PUT", f"/pools/{pool}/scaling", {"offers": [offer]})
+    assert 200 == offered.status_code, offered.text
+    quote = stage.submit(org, gpus={"count": 4, "types": [stage.gpu_type]}, dry_run=True).json()
+    assert (pool, []) == (quote["pool"], quote["forbidden"]), "it can be ordered"
+    stage.operator.ask("PUT", f"/pools/{pool}/scaling", {"offers": []})
+
+    assert 200 == stage.node_of(pool).register(gpu_type="H100", gpus=2).status_code
+    assert within(20, lambda: stage.submit(org, dry_run=True).json()["forbidden"])
+    refused(stage.submit(org), 422, "never_fits")
+    again = stage.submit(org, "first")
+    assert (202, first.content) == (again.status_code, again.content)
+
+
+def test_a_pool_whose_nodes_are_drained_is_the_last_choice(stage: Stage) -> None:
+    """It waits there, and nobody says never."""
+    pool = stage.pool("a", 2)
+    org = stage.org()
+    stage.operator.post(f"/pools/{pool}/nodes/n1/state", {"state": "draining"})
+
+    def waits() -> bool:
+        quote = stage.submit(org, dry_run=True).json()
+        return bool(quote["pool"] == pool and "cannot be used yet" in quote["pool_why"])
+
+    assert within(20, waits)
+    assert 202 == stage.submit(org).status_code
+
+
+def bounded(stage: Stage, pool: str, **tier: Any) -> None:
+    """Let the paid tier of a pool have these bounds."""
+    told = stage.operator.ask("PUT", f"/pools/{pool}/policy", {"tiers": {"paid": tier}})
+    assert 200 == told.status_code, told.text
+
+
+def test_an_org_that_floods_a_pool_meets_its_own_bound_first(stage: Stage) -> None:
+    """It is told how many wait, when to come again, how long it would wait; others go on (S8)."""
+    pool = stage.pool("a", 1)
+    bounded(stage, pool, queue_max=3)
+    flooder, other = stage.org(), stage.org()
+    assert within(20, lambda: _turned(stage, flooder, pool))
+    found = stage.submit(flooder, pool=pool)
+
+    told = refused(found, 429, "queue_full")["figures"]
+    assert (3, pool) == (told["most"], told["pool"])
+    assert told["queued"] >= 3
+    assert told["retry_after_seconds"] == int(found.headers["retry-after"]) >= 1
+    assert told["expected_wait_seconds"] >= 0
+    assert 202 == stage.submit(other, pool=pool).status_code
+    assert 202 == stage.submit(flooder, pool=stage.pool("b")).status_code, "a bound of this pool"
+
+
+def _turned(stage: Stage, org: Tenant, pool: str) -> bool:
+    """Whether a submission is turned away, after one more was tried."""
+    return bool(stage.submit(org, pool=pool).status_code == 429)
+
+
+def test_an_org_that_submits_too_fast_is_told_when_it_may_again(stage: Stage) -> None:
+    pool = stage.pool("a")
+    bounded(stage, pool, rate_per_minute=20)
+    org, other = stage.org(), stage.org()
+    assert within(20, lambda: _turned(stage, org, pool))
+    found = stage.submit(org, pool=pool)
+
+    told = refused(found, 429, "too_fast")["figures"]
+    assert 20 == told["rate_per_minute"]
+    assert 1 <= int(found.headers["retry-after"]) <= 60
+    assert 202 == stage.submit(other, pool=pool).status_code
+    assert 200 == stage.submit(org, pool=pool, dry_run=True).status_code, "that takes nothing"

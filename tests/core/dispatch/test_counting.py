@@ -1,0 +1,147 @@
+"""What a pool's jobs have of their org's quotas, through its transactions (B4)."""
+
+from bursar.core.dispatch import pool as rules
+from bursar.core.dispatch.policies import SHIPPED, objection
+from bursar.core.dispatch.state import Exit, InForce, Lease, Pool, Work
+from bursar.core.ids import AccountId, JobId
+from bursar.core.leases import Denied
+from bursar.core.messages import Withdraw
+from bursar.core.scheduling.machines import Piece
+from bursar.core.scheduling.policy import FREE, PAID, Policy, Share
+from bursar.core.slices import GPUS, JOBS, Seen, Slice, of_type
+from bursar.core.value import altered
+from tests.core.dispatch.pools import JOB, N1, N2, Trial, asking, ran, running, waiting
+
+SECOND_JOB = "acme", JobId("second")
+ON_N2 = (Piece(N2, (0,), 1),)
+ONE = Slice(
+    org="acme", quota="q", n=1, account="root", granted=((GPUS, 1),), limits=((GPUS, 1),)
+)  # fmt: skip
+HAS_ONE = ((GPUS, 1), (of_type("H100"), 1), (JOBS, 1))
+
+
+def told(pool: Trial, *slices: Slice) -> None:
+    """The pool takes slices, in one transaction."""
+    work = pool.work()
+    for one in slices:
+        work.quotas.allot(one)
+    work.keep()
+
+
+def seen(trial: Trial, quota: str = "q") -> Seen:
+    return trial.pool.counted.seen("acme")[quota]
+
+
+def test_what_waits_and_what_runs_is_counted_from_when_a_slice_is_there() -> None:
+    trial = running()
+    trial.post(asking(), 1, SECOND_JOB)
+    told(trial, ONE)
+
+    two = ((GPUS, 2), (of_type("H100"), 2), (JOBS, 2))
+    assert Seen(n=1, used=HAS_ONE, wanted=two) == seen(trial)
+
+
+def test_a_job_beyond_its_slice_is_not_placed() -> None:
+    trial = running()
+    trial.post(asking(), 1, SECOND_JOB)
+    told(trial, ONE)
+
+    assert Denied.OVER_QUOTA is trial.place(ON_N2, key=SECOND_JOB)
+    trial.report(ran(5_000, exit=Exit.DONE))
+    assert isinstance(trial.place(ON_N2, key=SECOND_JOB), Lease)
+    assert Seen(n=1, used=HAS_ONE, wanted=HAS_ONE) == seen(trial)
+
+
+def test_what_one_transaction_places_counts_in_it() -> None:
+    trial = waiting()
+    trial.post(asking(), 1, SECOND_JOB)
+    told(trial, ONE)
+    work = trial.work()
+    first = rules.place(work, trial.epoch, rules.Placement(JOB, "H100", (Piece(N1, (0,), 1),)))
+    second = rules.place(work, trial.epoch, rules.Placement(SECOND_JOB, "H100", ON_N2))
+
+    assert isinstance(first, Lease)
+    assert Denied.OVER_QUOTA is second
+
+
+def test_a_slice_that_comes_with_a_placement_holds_for_it() -> None:
+    trial = running()
+    trial.post(asking(), 1, SECOND_JOB)
+    work = trial.work()
+    job = work.job(SECOND_JOB)
+    assert job is not None
+    assert not work.over_quota(job, "H100")
+    work.quotas.allot(ONE)
+
+    assert work.over_quota(job, "H100")
+
+
+def test_a_quota_that_a_job_names_and_the_pool_does_not_know_leaves_nothing() -> None:
+    trial = waiting(quotas=("q",))
+    assert Denied.OVER_QUOTA is trial.place()
+    assert ["acme"] == trial.pool.counted.wanting()
+
+    told(trial, ONE)
+    assert isinstance(trial.place(), Lease)
+
+
+def test_who_waits_no_more_wants_nothing() -> None:
+    trial = waiting()
+    told(trial, ONE)
+    assert HAS_ONE == seen(trial).wanted
+    trial.post(Withdraw(), 2)
+
+    assert Seen(n=1) == seen(trial)
+
+
+def test_a_quota_of_others_counts_nothing() -> None:
+    trial = running()
+    told(trial, altered(ONE, account="elsewhere"), altered(ONE, quota="r", org="other"))
+
+    assert Seen(n=1) == seen(trial)
+    assert {} == trial.pool.counted.seen("nobody")
+
+
+def test_a_slice_that_counts_others_counts_anew() -> None:
+    trial = running()
+    trial.post(asking(), 1, SECOND_JOB)
+    told(trial, ONE)
+    told(trial, altered(ONE, n=2, account=None, user="bob"))
+    assert Seen(n=2) == seen(trial)
+    told(trial, altered(ONE, n=3, account=None, user="ann"))
+    assert HAS_ONE == seen(trial).used
+    told(trial, altered(ONE, n=4, account=None, user="ann", granted=((GPUS, 2),)))
+    assert HAS_ONE == seen(trial).used
+
+
+def test_a_newer_policy_takes_the_place_of_an_older_one() -> None:
+    pool = Pool()
+    new, old = InForce(n=2, policy=Policy(half_life=9)), InForce(n=1, policy=Policy())
+    for given in (new, old):
+        work = Work(pool, 0)
+        work.adopt(given)
+        work.keep()
+
+    assert new == pool.policy
+    work = Work(pool, 0)
+    work.adopt(altered(new, n=4))
+    work.adopt(altered(new, n=3))
+    assert work.policy_new is not None
+    assert 4 == work.policy_new.n
+
+
+def test_a_service_cannot_do_all_that_a_simulation_can() -> None:
+    assert objection(Policy()) is None
+    assert "only a simulation" in str(objection(Policy(grace=1)))
+    tiers = (altered(PAID, floor_ppm=600_000), altered(FREE, floor_ppm=500_000))
+    assert "1100000 ppm" in str(objection(Policy(tiers=tiers)))
+    shares = ((("paid", "acme"), Share(weight=2)), (("gold", "acme"), Share()))
+    assert "no tier gold" in str(objection(Policy(shares=shares)))
+    assert objection(altered(SHIPPED, shares=shares[:1])) is None
+
+
+def test_accounts_above_a_jobs_own_are_counted() -> None:
+    trial = waiting(shares=(AccountId("team"), AccountId("root")))
+    told(trial, ONE, altered(ONE, quota="t", account="team"))
+
+    assert HAS_ONE == seen(trial).wanted == seen(trial, "t").wanted

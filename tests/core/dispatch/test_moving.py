@@ -1,0 +1,94 @@
+"""A job that has not begun may leave its pool for another; it is queued in one at a time (S10)."""
+
+from bursar.core.dispatch.life import State
+from bursar.core.dispatch.state import Exit
+from bursar.core.instant import MINUTE, SECOND
+from bursar.core.messages import Dropped, EndClass, HoldGrew, Leave, Left, Started, Why, Withdraw
+from tests.builders import T0
+from tests.core.dispatch.pools import JOB, N1, N2, Trial, asking, ran, running, waiting
+
+GROWN = HoldGrew(added=30_000, until=T0 + 20 * MINUTE)
+CANCELLED = Dropped(end_class=EndClass.USER, why=Why.CANCELLED)
+
+
+def elsewhere() -> Trial:
+    """Another pool, whose nodes were heard of."""
+    trial = Trial()
+    trial.report(node=N1)
+    trial.report(node=N2)
+    return trial
+
+
+def test_a_job_that_waits_is_given_back() -> None:
+    trial = waiting()
+
+    assert trial.post(Leave(), 2)
+    assert State.MOVED is trial.job().state
+    assert [Left()] == trial.told()
+    assert trial.job().over
+    assert "not_queued" == trial.place()
+
+
+def test_one_without_credits_is_too() -> None:
+    trial = waiting(hold_micros=0)
+    trial.post(Leave(), 2)
+
+    assert (State.MOVED, [Left()]) == (trial.job().state, trial.told())
+
+
+def test_a_job_that_has_begun_stays() -> None:
+    """Whether it runs, is about to, or waits again: its checkpoints and its readings are here."""
+    about_to = waiting()
+    about_to.place()
+    about_to.post(Leave(), 2)
+    assert (State.STARTING, []) == (about_to.job().state, about_to.told())
+
+    again = running()
+    again.preempt()
+    again.report(ran(5_000, saved_ms=5_000, exit=Exit.STOPPED))
+    again.post(Leave(), 2)
+    assert isinstance(again.told()[0], Started)
+    assert Left() not in again.told()
+
+
+def test_what_has_ended_is_not_given_back() -> None:
+    trial = waiting()
+    trial.pass_by(10 * MINUTE).expire()
+    trial.post(Leave(), 2)
+
+    assert [Dropped(end_class=EndClass.LIMIT, why=Why.HOLD_ENDED)] == trial.told()
+    assert State.EXPIRED is trial.job().state
+
+
+def test_a_job_begins_in_another_pool_with_whatever_number_comes_next() -> None:
+    """What its org has sent elsewhere is no gap; what has overtaken the enqueue comes again."""
+    other = elsewhere()
+
+    assert not other.post(GROWN, 5)
+    assert other.post(asking(), 4)
+    assert other.post(asking(), 4)
+    assert other.post(GROWN, 5)
+    assert (90_000, 5, State.QUEUED) == (
+        other.job().hold_micros, other.job().received, other.job().state,
+    )  # fmt: skip
+    assert [] == other.told()
+
+
+def test_who_is_withdrawn_after_it_was_given_back_is_over_here() -> None:
+    """Its org had asked before it heard that: it sends the job nowhere, and hears once."""
+    trial = waiting()
+    for n, message in enumerate((Leave(), GROWN, Withdraw(), Withdraw(), Leave()), start=2):
+        assert trial.post(message, n)
+
+    assert [Left(), CANCELLED] == trial.told()
+    assert State.MOVED is trial.job().state
+
+
+def test_who_is_withdrawn_first_is_not_given_back() -> None:
+    trial = waiting()
+    trial.post(Withdraw(), 2)
+    trial.post(Leave(), 3)
+
+    assert [CANCELLED] == trial.told()
+    assert 0 == trial.pass_by(SECOND).expire()
+    assert JOB in trial.pool.jobs

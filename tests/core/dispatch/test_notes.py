@@ -1,0 +1,169 @@
+"""What a leader leaves behind: events in its pool's stream, and a pool at rest (S11, S14)."""
+
+import pytest
+
+from bursar.core.dispatch import notes, pool
+from bursar.core.dispatch.following import Follower
+from bursar.core.dispatch.notes import Noted, rest, write_down
+from bursar.core.dispatch.pool import Written
+from bursar.core.dispatch.state import TERM, Exit
+from bursar.core.instant import HOUR, NEVER
+from bursar.core.leases import Denied
+from bursar.core.messages import Withdraw
+from bursar.core.scheduling.plan import carry_out
+from bursar.core.scheduling.policy import PAID, Policy
+from bursar.core.scheduling.recording import Step
+from bursar.core.scheduling.snapshot import Snapshot
+from tests.core.dispatch.pools import JOB, OTHER, Trial, asking, ran, running, waiting
+
+
+class Led:
+    """A pool with a leader that notes what it does."""
+
+    def __init__(self, trial: Trial) -> None:
+        self.trial = trial
+        self.follower = Follower(Policy(tiers=(PAID,)), trial.now)
+        self.noted = 0
+        self.follower.follow(trial.pool, trial.pool.jobs, trial.now)
+        self.follower.told.begin()
+
+    def follow(self) -> None:
+        known = self.trial.pool
+        self.follower.follow(known, known.changes, self.trial.now)
+        known.changes.clear()
+
+    def write(self, epoch: int | None = None, after: int | None = None) -> Written:
+        """Decide, and write it."""
+        self.follow()
+        decisions = carry_out(self.follower.cluster, self.trial.now).decisions
+        self.follower.told.decided(decisions)
+        told = Noted(self.follower.told.taken(), self.noted if after is None else after)
+        work = self.trial.work()
+        written = write_down(work, epoch or self.trial.epoch, decisions, told)
+        self.events = work.notes
+        work.keep()
+        self.follower.placed(written.placed)
+        self.noted = written.noted
+        return written
+
+
+def heard(trial: Trial) -> Trial:
+    """Both of whose nodes were heard of."""
+    trial.report()
+    return trial
+
+
+def test_a_round_is_noted_with_what_it_was_told() -> None:
+    """A snapshot first, then one event for each round; numbers go on (S14)."""
+    led = Led(heard(waiting()))
+    first = led.write()
+    assert [JOB] == [lease.key for lease in first.placed]
+    assert [Snapshot, Step] == [type(one.said) for one in led.events]
+    assert [True, False] == [one.begins for one in led.events]
+    assert (2, 2) == (first.noted, led.trial.pool.noted)
+    led.trial.post(asking(), 1, OTHER)
+    assert 3 == led.write().noted
+    assert [(Step, led.trial.epoch)] == [(type(one.said), one.epoch) for one in led.events]
+
+
+def test_a_large_snapshot_is_several_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notes, "PART", 1)
+    led = Led(heard(waiting()))
+    led.write()
+
+    assert [(0, 3), (1, 3), (2, 3), (0, 1)] == [(one.part, one.parts) for one in led.events]
+    assert [True, False, False, False] == [one.begins for one in led.events]
+
+
+def test_who_does_not_know_the_last_event_writes_nothing() -> None:
+    """It has written itself and did not hear of it, or somebody else has (S11)."""
+    led = Led(heard(waiting()))
+    led.write()
+    led.trial.post(asking(), 1, OTHER)
+    stale = Written((), (), (Denied.EPOCH_STALE,))
+
+    assert stale == led.write(after=1)
+    assert [] == led.events
+    again = Led(led.trial)
+    assert stale == again.write(epoch=led.trial.epoch + 1)
+    assert 2 == led.trial.pool.noted
+    third = Led(led.trial)
+    assert [OTHER] == [lease.key for lease in third.write(after=7).placed], "a window begins"
+
+
+def test_what_stood_against_a_decision_is_noted_with_it() -> None:
+    """With the round that decided it, the last one."""
+    led = Led(heard(waiting()))
+    led.trial.pass_by(1)
+    led.trial.post(asking(), 1, OTHER)
+    led.follow()
+    led.trial.pass_by(1)
+    led.follower.told.at(led.trial.now)
+    decisions = carry_out(led.follower.cluster, led.trial.now).decisions
+    led.follower.told.decided(decisions)
+    led.trial.post(Withdraw(), 2)
+    told = Noted(led.follower.told.taken(), 0)
+    assert 2 == len(told.recorded.steps)
+    work = led.trial.work()
+    denied = write_down(work, led.trial.epoch, decisions, told).denied
+    assert (Denied.NOT_QUEUED,) == denied
+    assert [(), (), denied] == [one.denied for one in work.notes]
+
+
+def test_who_notes_nothing_writes_as_ever() -> None:
+    trial = heard(waiting())
+    work = trial.work()
+
+    assert Written((), (), ()) == write_down(work, trial.epoch, (), None)
+    assert [] == work.notes
+
+
+# At rest
+
+
+def test_a_pool_rests_when_nothing_waits_or_runs() -> None:
+    """From then on nobody has to lead it, and whoever wants to may at once."""
+    trial = running()
+    until = trial.now + HOUR
+    assert not _rests(trial, until), "a job runs"
+    trial.report(ran(5_000, exit=Exit.DONE))
+    assert 0 == trial.pool.due_at
+    assert not _rests(trial, until, epoch=trial.epoch + 1), "another leads"
+    assert _rests(trial, until)
+    assert (until, 0) == (trial.pool.due_at, trial.pool.leads_until)
+    work = trial.work()
+    assert None is pool.lead(work, "two", anyway=False)
+    assert trial.epoch + 1 == pool.lead(work, "two")
+    trial.now = until
+    assert trial.epoch + 1 == pool.lead(trial.work(), "two", anyway=False), "it is time"
+
+
+def _rests(trial: Trial, until: int, epoch: int | None = None) -> bool:
+    work = trial.work()
+    found = rest(work, epoch or trial.epoch, until)
+    work.keep()
+    return found
+
+
+@pytest.mark.parametrize("hold", [0, 60_000], ids=["it waits for credits", "it waits"])
+def test_whatever_comes_has_to_be_led(hold: int) -> None:
+    """Until it is over, and somebody says that the pool may rest (S11)."""
+    trial = Trial()
+    assert _rests(trial, NEVER)
+    trial.post(asking(hold_micros=hold), 1)
+    assert 0 == trial.pool.due_at
+    assert trial.epoch + 1 == pool.lead(trial.work(), "two", anyway=False)
+    assert not _rests(trial, NEVER)
+    trial.post(Withdraw(), 2)
+    assert 0 == trial.pool.due_at
+    assert _rests(trial, NEVER)
+    trial.post(Withdraw(), 2)
+    assert NEVER == trial.pool.due_at, "what is over stays so"
+
+
+def test_a_leader_that_goes_on_is_the_same() -> None:
+    trial = Trial()
+    trial.pass_by(TERM)
+    work = trial.work()
+
+    assert trial.epoch == pool.lead(work, "one", anyway=False)

@@ -1,0 +1,345 @@
+"""Nodes that were ordered: from the order to the node that is given back (S12)."""
+
+import pytest
+
+from bursar.core.dispatch import orders as rules
+from bursar.core.dispatch.following import LOOKS_EVERY, Follower
+from bursar.core.dispatch.orders import (
+    HEARD_BY,
+    SILENT,
+    Leaves,
+    NodeOrder,
+    OrderState,
+    Said,
+    Scale,
+    is_vanished,
+)
+from bursar.core.dispatch.pool import register, use
+from bursar.core.dispatch.state import Exit, Machine
+from bursar.core.instant import HOUR, MINUTE, SECOND
+from bursar.core.leases import TTL, Denied
+from bursar.core.money import CREDIT
+from bursar.core.scheduling.autoscale import Offer, Scaling
+from bursar.core.scheduling.machines import Node, NodeId, NodeState, Piece
+from bursar.core.scheduling.policy import PAID, Policy
+from bursar.core.value import altered
+from tests.builders import T0
+from tests.core.dispatch.pools import Trial, ran, waiting
+
+NEW = NodeId("h100-1")
+DELAY = 5 * MINUTE
+ORDER = NodeOrder(
+    id="order-1",
+    offer="h100",
+    node=Node(id=NEW, gpu_type="H100", gpus=2),
+    price=16 * CREDIT,
+    ordered_at=T0,
+    ready_by=T0 + DELAY,
+    give_up_at=T0 + 2 * DELAY,
+)
+
+
+class Ordered:
+    """A pool with one order."""
+
+    def __init__(self, trial: Trial) -> None:
+        self.trial = trial
+        self.order = ORDER
+        work = trial.work()
+        assert rules.order(work, trial.epoch, [ORDER]) is None
+        work.keep()
+
+    def carry_on(self, said: Said | None = None, since: int = 0) -> OrderState:
+        work = self.trial.work()
+        found = rules.carry_on(
+            work, self.trial.epoch, since, [self.order], {ORDER.id: said} if said else {}
+        )
+        assert not isinstance(found, Denied)
+        work.keep()
+        if found:
+            [self.order] = found
+        return self.order.state
+
+    def drain(self) -> OrderState:
+        work = self.trial.work()
+        found = rules.drain(work, self.trial.epoch, [self.order], [NEW])
+        assert not isinstance(found, Denied)
+        work.keep()
+        if found:
+            [self.order] = found
+        return self.order.state
+
+    def comes(self) -> "Ordered":
+        """Its agent registers and reports."""
+        work = self.trial.work()
+        register(work, altered(ORDER.node, cpu_milli=8_000))
+        work.keep()
+        self.trial.report(node=NEW)
+        return self
+
+    @property
+    def machine(self) -> Machine | None:
+        return self.trial.pool.machines.get(NEW)
+
+    def state(self) -> NodeState | None:
+        return None if self.machine is None else self.machine.node.state
+
+
+def ordered() -> Ordered:
+    return Ordered(waiting())
+
+
+def there() -> Ordered:
+    found = ordered().comes()
+    assert OrderState.THERE is found.carry_on()
+    return found
+
+
+def test_an_order_goes_all_the_way() -> None:
+    """Asked for, said yes to, heard of, used, drained when empty, given back."""
+    found = ordered()
+    assert NodeState.ON_ORDER is found.state()
+    assert OrderState.COMING is found.carry_on(Said.YES)
+    assert OrderState.COMING is found.carry_on(Said.YES)
+    found.comes()
+    assert OrderState.THERE is found.carry_on()
+    assert NodeState.READY is found.state()
+    found.trial.place((Piece(NEW, (0,), 1),))
+    assert OrderState.DRAINING is found.drain()
+    assert OrderState.DRAINING is found.carry_on(), "something runs there"
+    found.trial.report(ran(5_000, exit=Exit.DONE), node=NEW)
+    assert OrderState.REMOVING is found.carry_on()
+    assert OrderState.REMOVING is found.carry_on(Said.YES), "nobody has said that it is gone"
+    assert NodeState.DRAINING is found.state()
+    found.trial.pass_by(HOUR)
+    assert OrderState.GONE is found.carry_on(Said.REMOVED)
+
+    assert (None, Leaves.DRAINED) == (found.machine, found.order.leaves)
+    assert OrderState.GONE is found.carry_on(Said.REMOVED)
+    assert 16 * CREDIT == found.order.cost(found.trial.now + HOUR)
+
+
+def test_whoever_does_not_lead_orders_nothing() -> None:
+    trial = waiting()
+    stale = trial.epoch - 1
+    denied = [
+        rules.order(trial.work(), stale, [ORDER]),
+        rules.drain(trial.work(), stale, [ORDER], [NEW]),
+        rules.carry_on(trial.work(), stale, 0, [ORDER], {}),
+    ]
+
+    assert [Denied.EPOCH_STALE] * 3 == denied
+
+
+def test_an_order_that_is_asked_for_again_changes_nothing() -> None:
+    """A crash behind the order: it is read back and is there."""
+    found = there()
+    work = found.trial.work()
+    assert rules.order(work, found.trial.epoch, [found.order]) is None
+
+    assert {} == work.machines_new
+
+
+def test_a_node_on_order_is_capacity_with_a_date_which_moves_on_when_it_is_late() -> None:
+    """Nobody takes it for there before it is heard of, however late it is."""
+    found = ordered()
+    trial = found.trial
+    follower = Follower(Policy(tiers=(PAID,)), trial.now)
+    dates = []
+    for _ in range(12):
+        follower.follow(trial.pool, trial.pool.changes, trial.now)
+        assert [NEW] == [name for _, name in follower.cluster.coming]
+        node = follower.cluster.machines[NEW].node
+        assert NodeState.ON_ORDER is node.state
+        assert node.ready_at > trial.now + LOOKS_EVERY
+        dates.append((node.ready_at - ORDER.ready_by) // MINUTE)
+        trial.pass_by(MINUTE)
+    assert [0, 0, 0, 0, 0, 1, 2, 4, 4, 8, 8, 8] == dates
+    found.comes()
+    follower.follow(trial.pool, trial.pool.changes, trial.now)
+
+    assert NodeState.READY is follower.cluster.machines[NEW].node.state
+    assert 8_000 == follower.cluster.machines[NEW].kind.cpu_milli, "described anew"
+
+
+def test_who_has_registered_and_said_nothing_is_still_on_order() -> None:
+    found = ordered()
+    work = found.trial.work()
+    register(work, ORDER.node)
+    assert use(work, NEW, NodeState.READY)
+    work.keep()
+
+    assert found.machine is not None
+    assert (NodeState.ON_ORDER, ORDER.ready_by) == (found.state(), found.machine.node.ready_at)
+    assert Denied.NODE_SILENT is found.trial.place((Piece(NEW, (0,), 1),))
+
+
+@pytest.mark.parametrize("said", [None, Said.YES])
+def test_a_late_order_is_given_up_and_given_back(said: Said | None) -> None:
+    """Whoever has said nothing may have meant yes: nothing that is paid for is forgotten."""
+    found = ordered()
+    assert not ORDER.is_late(ORDER.ready_by)
+    assert ORDER.is_late(ORDER.ready_by + 1)
+    found.trial.pass_by(2 * DELAY - 1)
+    assert found.carry_on(said) in (OrderState.ASKED, OrderState.COMING)
+    found.trial.pass_by(1)
+    assert OrderState.REMOVING is found.carry_on(said)
+
+    assert (None, Leaves.LATE) == (found.machine, found.order.leaves)
+    assert OrderState.REMOVING is found.carry_on()
+    assert OrderState.GONE is found.carry_on(Said.REMOVED)
+    assert 0 == found.order.cost(found.trial.now)
+    assert not found.order.is_late(found.trial.now)
+
+
+def test_an_order_that_is_refused_is_given_back() -> None:
+    found = ordered()
+    assert OrderState.REMOVING is found.carry_on(Said.NO)
+
+    assert (None, Leaves.REFUSED) == (found.machine, found.order.leaves)
+
+
+def test_a_node_that_is_gone_at_its_providers_is_given_back() -> None:
+    found = there()
+    assert OrderState.REMOVING is found.carry_on(Said.NO)
+
+    assert (NodeState.DRAINING, Leaves.REFUSED) == (found.state(), found.order.leaves)
+
+
+def test_a_silent_node_is_asked_for_again_and_then_given_back() -> None:
+    found = there()
+    assert not is_vanished(found.order, found.machine, found.trial.now)
+    found.trial.pass_by(TTL)
+    assert is_vanished(found.order, found.machine, found.trial.now)
+    assert is_vanished(found.order, None, found.trial.now)
+    assert not is_vanished(ORDER, None, found.trial.now)
+    found.trial.pass_by(SILENT - TTL - 1)
+    assert OrderState.THERE is found.carry_on()
+    found.trial.pass_by(1)
+    assert OrderState.REMOVING is found.carry_on()
+
+    assert Leaves.SILENT is found.order.leaves
+
+
+def test_nobody_is_given_up_for_what_was_said_while_nobody_listened() -> None:
+    """The service was away for an hour: its nodes need a moment to be heard of."""
+    found = ordered()
+    since = found.trial.pass_by(HOUR).now
+    found.trial.pass_by(HEARD_BY - 1)
+    assert OrderState.ASKED is found.carry_on(since=since)
+    other = there()
+    since = other.trial.pass_by(HOUR).now
+    other.trial.pass_by(SILENT - 1)
+    assert OrderState.THERE is other.carry_on(since=since)
+    other.trial.pass_by(1)
+
+    assert OrderState.REMOVING is other.carry_on(since=since)
+
+
+def test_a_row_that_is_missing_is_no_reason_to_forget_a_node() -> None:
+    found = there()
+    work = found.trial.work()
+    work.drop(NEW)
+    work.keep()
+    assert OrderState.THERE is found.carry_on(since=found.trial.now)
+    assert OrderState.THERE is found.drain()
+    found.trial.pass_by(SILENT)
+
+    assert OrderState.REMOVING is found.carry_on()
+
+
+def test_only_ordered_nodes_that_are_named_and_there_are_drained() -> None:
+    found = there()
+    trial = found.trial
+    work = trial.work()
+    assert () == rules.drain(work, trial.epoch, [found.order], [NodeId("n1")])
+    assert () == rules.drain(work, trial.epoch, [ORDER], [NEW])
+    assert {} == work.machines_new
+    assert OrderState.DRAINING is found.drain()
+
+    assert OrderState.DRAINING is found.drain()
+
+
+def test_an_operator_takes_back_what_is_draining() -> None:
+    found = there()
+    found.drain()
+    operator_says_ready(found)
+
+    assert OrderState.THERE is found.carry_on()
+
+
+def test_nobody_takes_back_what_is_being_removed() -> None:
+    """Its provider may have ended it already."""
+    found = there()
+    found.drain()
+    assert OrderState.REMOVING is found.carry_on()
+    operator_says_ready(found)
+    assert OrderState.REMOVING is found.carry_on()
+
+    assert NodeState.DRAINING is found.state()
+    assert Denied.NODE_NOT_READY is found.trial.place((Piece(NEW, (0,), 1),))
+
+
+def test_a_node_is_not_gone_while_something_may_run_there() -> None:
+    """A job that got in between is waited for, and the node asked to be removed once more."""
+    found = there()
+    found.drain()
+    found.carry_on()
+    operator_says_ready(found)
+    found.trial.place((Piece(NEW, (0,), 1),))
+    assert OrderState.REMOVING is found.carry_on(Said.REMOVED)
+    found.trial.pass_by(5 * SECOND)
+    found.trial.report(ran(1_000, exit=Exit.DONE), node=NEW)
+
+    assert OrderState.GONE is found.carry_on(Said.REMOVED)
+
+
+def operator_says_ready(found: Ordered) -> None:
+    work = found.trial.work()
+    assert use(work, NEW, NodeState.READY)
+    work.keep()
+
+
+def test_a_node_that_is_gone_leaves_the_cluster() -> None:
+    found = there()
+    trial = found.trial
+    follower = Follower(Policy(tiers=(PAID,)), trial.now)
+    follower.follow(trial.pool, trial.pool.jobs, trial.now)
+    found.drain()
+    found.carry_on()
+    found.carry_on(Said.REMOVED)
+    assert follower.follow(trial.pool, (), trial.now)
+    assert NEW not in follower.cluster.machines
+
+    assert not follower.follow(trial.pool, (), trial.now)
+
+
+def test_a_node_that_is_dropped_and_put_again_is_there() -> None:
+    trial = waiting()
+    work = trial.work()
+    machine = Machine(node=ORDER.node)
+    work.put(machine)
+    work.drop(NEW)
+    assert (None, {}) == (work.machine(NEW), work.machines_gone)
+    work.put(machine)
+    work.keep()
+    work = trial.work()
+    work.drop(NEW)
+    assert work.machine(NEW) is None
+    assert NEW not in [one.id for one in work.machines()]
+    work.put(machine)
+    work.keep()
+
+    assert machine == trial.pool.machines[NEW]
+
+
+def test_what_was_ordered_is_not_on_offer_any_more() -> None:
+    """Until it was given back; an offer that was made smaller meanwhile is used up."""
+    offer = Offer(node=altered(ORDER.node, id=NodeId("h100")), price=1, delay=DELAY, most=2)
+    scale = Scale(offers=(offer, altered(offer, most=0)), scaling=Scaling())
+    gone = altered(ORDER, state=OrderState.GONE)
+    orders = [ORDER, altered(ORDER, state=OrderState.REMOVING), gone]
+
+    assert [1, 0] == [one.most for one in scale.left([ORDER, gone])]
+    assert [0, 0] == [one.most for one in scale.left(orders)]
+    assert [2, 0] == [one.most for one in scale.left([altered(ORDER, offer="a100")])]

@@ -1,0 +1,263 @@
+"""A node on which nothing gets going gets no more jobs for a while (S10)."""
+
+import pytest
+
+from bursar.core.dispatch import pool as rules
+from bursar.core.dispatch.following import Follower
+from bursar.core.dispatch.quarantine import (
+    BEGUN_MS,
+    FIRST,
+    FORGIVEN,
+    JOBS,
+    MOST,
+    WITHIN,
+    is_quarantined,
+    standing,
+)
+from bursar.core.dispatch.reports import Reading
+from bursar.core.dispatch.state import NO_TROUBLE, Exit, JobKey, Lease, Trouble
+from bursar.core.ids import JobId
+from bursar.core.instant import MINUTE
+from bursar.core.leases import Denied
+from bursar.core.scheduling.machines import Node, NodeId, NodeState, Piece
+from bursar.core.scheduling.policy import PAID, Policy
+from bursar.core.value import altered
+from tests.builders import T0
+from tests.core.dispatch.pools import GANG, GANG_SPEC, N1, N2, ON_N1, Trial, asking, ran
+
+N3 = NodeId("n3")
+ON_N2 = (Piece(N2, (0,), 1),)
+
+
+class Troubled(Trial):
+    """A pool in which jobs come to nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._jobs = 0
+        self.hear()
+
+    def hear(self) -> None:
+        for node in list(self.pool.machines):
+            self.report(node=node)
+
+    def attempt(
+        self,
+        exit: Exit,
+        run_ms: int = 0,
+        *,
+        org: str = "acme",
+        job: str | None = None,
+        on: tuple[Piece, ...] = ON_N1,
+    ) -> Lease | Denied:
+        """A job is placed on a node, and ends so."""
+        self.hear()
+        self._jobs += 1
+        key: JobKey = org, JobId(job or f"job-{self._jobs}")
+        if key not in self.pool.jobs:
+            self.post(asking(hold_until=self.now + 10 * MINUTE), 1, key)
+        lease = self.place(on, key=key)
+        if isinstance(lease, Lease):
+            self.pass_by(run_ms * 1_000 + 1_000)
+            for piece in on:
+                self.report(ran(run_ms, lease.fence, exit=exit), node=piece.node)
+        return lease
+
+    def trouble(self, node: NodeId = N1) -> Trouble:
+        return self.pool.machines[node].trouble
+
+    def stands(self, node: NodeId = N1) -> NodeState:
+        self.hear()
+        return standing(self.pool.machines[node], self.now)
+
+    def add(self, *nodes: NodeId, gpu_type: str = "H100") -> None:
+        work = self.work()
+        for node in nodes:
+            rules.register(work, Node(id=node, gpu_type=gpu_type, gpus=2))
+        work.keep()
+        self.hear()
+
+
+def test_several_jobs_that_are_lost_at_once_speak_against_a_node() -> None:
+    """It gets no more leases, until time has passed."""
+    trial = Troubled()
+    for _ in range(JOBS - 1):
+        trial.attempt(Exit.GONE)
+        assert NodeState.READY is trial.stands()
+    trial.attempt(Exit.GONE)
+    assert NodeState.QUARANTINED is trial.stands()
+    assert (NodeState.READY, 1) == (trial.stands(N2), trial.trouble().times)
+    assert Denied.NODE_NOT_READY is trial.attempt(Exit.GONE)
+    trial.pass_by(trial.trouble().until - trial.now - 1)
+    assert NodeState.QUARANTINED is trial.stands()
+    trial.pass_by(1)
+
+    assert NodeState.READY is trial.stands()
+    assert isinstance(trial.attempt(Exit.DONE), Lease)
+
+
+def test_one_job_that_is_lost_again_and_again_speaks_against_itself() -> None:
+    trial = Troubled()
+    for _ in range(2):
+        trial.attempt(Exit.GONE, job="the same")
+
+    assert 1 == len(trial.trouble().mishaps)
+    trial.attempt(Exit.GONE)
+    assert NodeState.READY is trial.stands()
+
+
+def test_programs_of_one_org_that_fail_are_its_own_business() -> None:
+    """However many; if others fail there as well, it is the node's."""
+    trial = Troubled()
+    for _ in range(2 * JOBS):
+        trial.attempt(Exit.FAILED)
+        assert NodeState.READY is trial.stands()
+    trial.attempt(Exit.FAILED, org="other")
+
+    assert NodeState.QUARANTINED is trial.stands()
+
+
+def test_what_has_run_well_excuses_what_failed_and_not_what_was_lost() -> None:
+    trial = Troubled()
+    trial.attempt(Exit.FAILED, org="other")
+    trial.attempt(Exit.GONE)
+    trial.attempt(Exit.DONE)
+    assert [True] == [one.lost for one in trial.trouble().mishaps]
+    trial.attempt(Exit.FAILED, BEGUN_MS)
+    trial.attempt(Exit.FAILED)
+    assert NodeState.READY is trial.stands()
+    trial.attempt(Exit.FAILED)
+
+    assert NodeState.QUARANTINED is trial.stands()
+
+
+def test_what_was_lost_later_on_or_stopped_is_no_mishap() -> None:
+    trial = Troubled()
+    for _ in range(JOBS):
+        trial.attempt(Exit.GONE, BEGUN_MS)
+        trial.attempt(Exit.STOPPED)
+        trial.attempt(Exit.KILLED)
+
+    assert NO_TROUBLE == trial.trouble()
+
+
+def test_mishaps_are_forgotten() -> None:
+    trial = Troubled()
+    trial.attempt(Exit.GONE)
+    trial.attempt(Exit.GONE)
+    trial.pass_by(WITHIN)
+    trial.attempt(Exit.GONE)
+
+    assert NodeState.READY is trial.stands()
+    assert 1 == len(trial.trouble().mishaps)
+
+
+def test_only_the_node_on_which_it_happened_is_blamed() -> None:
+    """A gang that has lost one process: the other node has done nothing."""
+    trial = Troubled()
+    trial.post(asking(spec=GANG_SPEC, hold_micros=120_000), 1, ("acme", JobId("gang")))
+    lease = trial.place(GANG, key=("acme", JobId("gang")))
+    assert isinstance(lease, Lease)
+    trial.report(Reading(fence=lease.fence, run_ms=0, exit=Exit.GONE), node=N1)
+    trial.report(Reading(fence=lease.fence, run_ms=0, exit=Exit.FAILED), node=N2)
+
+    assert (1, 0) == (len(trial.trouble(N1).mishaps), len(trial.trouble(N2).mishaps))
+
+
+def test_each_quarantine_in_a_row_is_twice_as_long() -> None:
+    trial = Troubled()
+    spans = []
+    for _ in range(11):
+        for _ in range(JOBS):
+            trial.attempt(Exit.GONE)
+        spans.append(trial.trouble().until - trial.now)
+        trial.now = trial.trouble().until
+    assert [FIRST << times for times in range(9)] + [MOST, MOST] == spans
+    trial.pass_by(FORGIVEN)
+    for _ in range(JOBS):
+        trial.attempt(Exit.GONE)
+
+    assert FIRST == trial.trouble().until - trial.now
+
+
+def test_the_last_node_of_a_type_stays() -> None:
+    """Nodes of other types are no help; what speaks against it has to come together anew."""
+    trial = Troubled()
+    trial.add(N3, gpu_type="A100")
+    for node in (N1, N2):
+        for _ in range(JOBS):
+            trial.attempt(Exit.GONE, on=(Piece(node, (0,), 1),))
+
+    assert (NodeState.QUARANTINED, NodeState.READY) == (trial.stands(N1), trial.stands(N2))
+    assert NO_TROUBLE == trial.trouble(N2)
+
+
+def test_the_only_one_that_is_ready_stays() -> None:
+    """Others that are drained are no help either."""
+    trial = Troubled()
+    work = trial.work()
+    rules.use(work, N2, NodeState.DRAINING)
+    work.keep()
+    for _ in range(JOBS):
+        trial.attempt(Exit.GONE)
+
+    assert NodeState.READY is trial.stands()
+
+
+@pytest.mark.parametrize(("more", "most"), [(0, 1), (5, 1), (6, 2), (10, 3)])
+def test_at_most_a_quarter_is_in_quarantine_at_a_time(more: int, most: int) -> None:
+    """Whoever sends broken jobs everywhere cannot empty a pool."""
+    trial = Troubled()
+    trial.add(*(NodeId(f"more-{number}") for number in range(more)))
+    for node in sorted(trial.pool.machines):
+        for _ in range(JOBS):
+            trial.attempt(Exit.GONE, on=(Piece(node, (0,), 1),))
+    away = [one for one in trial.pool.machines.values() if is_quarantined(one, trial.now)]
+
+    assert most == len(away)
+
+
+def test_an_operator_ends_it() -> None:
+    trial = Troubled()
+    for _ in range(JOBS):
+        trial.attempt(Exit.GONE)
+    work = trial.work()
+    assert rules.use(work, N1, NodeState.DRAINING)
+    assert rules.use(work, N2, NodeState.READY)
+    assert not rules.use(work, NodeId("nobody"), NodeState.READY)
+    work.keep()
+    assert NodeState.QUARANTINED is trial.stands(), "drained or not"
+    work = trial.work()
+    assert rules.use(work, N1, NodeState.READY)
+    work.keep()
+
+    assert (NodeState.READY, NO_TROUBLE) == (trial.stands(), trial.trouble())
+
+
+def test_the_scheduler_places_nothing_there_and_hears_when_it_ends() -> None:
+    trial = Troubled()
+    follower = Follower(Policy(tiers=(PAID,)), trial.now)
+    for _ in range(JOBS):
+        trial.attempt(Exit.GONE)
+    trial.hear()
+    follower.follow(trial.pool, (), trial.now)
+    assert NodeState.QUARANTINED is follower.cluster.machines[N1].node.state
+    trial.now = trial.trouble().until
+    trial.hear()
+    assert follower.follow(trial.pool, (), trial.now)
+
+    assert NodeState.READY is follower.cluster.machines[N1].node.state
+
+
+def test_what_a_node_can_be_used_for() -> None:
+    """Whatever was said of it: a silent one is dead, one on order is not there yet."""
+    trial = Troubled()
+    machine = trial.pool.machines[N1]
+    away = altered(machine, trouble=Trouble(until=T0 + MINUTE))
+    ordered = altered(machine, node=altered(machine.node, state=NodeState.ON_ORDER, ready_at=1))
+    draining = altered(away, node=altered(machine.node, state=NodeState.DRAINING))
+
+    assert NodeState.QUARANTINED is standing(away, T0)
+    assert NodeState.ON_ORDER is standing(altered(ordered, heard_at=None), T0)
+    assert NodeState.DEAD is standing(altered(draining, heard_at=None), T0)
+    assert NodeState.DRAINING is standing(altered(draining, trouble=NO_TROUBLE), T0)

@@ -1,0 +1,209 @@
+"""A scheduler's cluster under the policy and the slices that its pool was told (B4, S3)."""
+
+from bursar.core.dispatch.following import Follower, carried_over
+from bursar.core.dispatch.state import Exit, InForce, Lease, name_of
+from bursar.core.ids import JobId
+from bursar.core.instant import DAY, HOUR, MINUTE
+from bursar.core.scheduling.cluster import Cluster
+from bursar.core.scheduling.plan import carry_out
+from bursar.core.scheduling.policy import PAID, Policy, Share
+from bursar.core.scheduling.recording import decide_again
+from bursar.core.slices import GPUS, NOTHING, Slice
+from bursar.core.value import altered
+from tests.core.dispatch.pools import JOB, Trial, asking, ran, running, waiting
+
+NAME = name_of(JOB)
+SECOND_JOB = "acme", JobId("second")
+QUOTA = "quota acme/q"
+SHIPPED = Policy(tiers=(PAID,))
+ONE = Slice(org="acme", quota="q", n=1, granted=((GPUS, 1),), limits=((GPUS, 8),))
+HEAVY = InForce(n=7, policy=Policy(tiers=(altered(PAID, weight=9),)))
+
+
+def follower(trial: Trial) -> Follower:
+    found = Follower(SHIPPED, trial.now)
+    found.follow(trial.pool, trial.pool.jobs, trial.now)
+    trial.pool.forget_over()
+    return found
+
+
+def followed(found: Follower, trial: Trial) -> bool:
+    news = found.follow(trial.pool, trial.pool.changes, trial.now)
+    trial.pool.forget_over()
+    return news
+
+
+def told(trial: Trial, *slices: Slice, policy: InForce | None = None) -> None:
+    work = trial.work()
+    for one in slices:
+        work.quotas.allot(one)
+    if policy is not None:
+        work.adopt(policy)
+    work.keep()
+
+
+def limits(cluster: Cluster) -> dict[str, Share]:
+    return dict(cluster.policy.limits)
+
+
+def test_a_new_follower_knows_the_policy_and_all_slices() -> None:
+    trial = running()
+    told(trial, ONE, policy=HEAVY)
+    cluster = follower(trial).cluster
+
+    assert 9 == cluster.policy.tiers[0].weight
+    assert {QUOTA: Share(ceiling=(("*", 1),))} == limits(cluster)
+    assert (QUOTA,) == cluster.running[NAME].job.counted
+    assert 1_000 == cluster.tree.counted[QUOTA].used["*"]
+
+
+def test_a_policy_is_put_in_force_at_once_and_nothing_that_is_known_is_lost() -> None:
+    """What was used, what runs, what waits, who has a date (S3)."""
+    trial = running()
+    found = follower(trial)
+    trial.pass_by(MINUTE)
+    trial.report(ran(6_000, exit=Exit.DONE))
+    trial.post(asking(), 1, SECOND_JOB)
+    followed(found, trial)
+    before = found.cluster.snapshot()
+    assert before.usage
+    told(trial, policy=HEAVY)
+
+    assert followed(found, trial)
+
+    assert altered(before, policy=HEAVY.policy) == found.cluster.snapshot()
+    assert not followed(found, trial)
+
+
+def test_another_half_life_leaves_what_was_used_as_it_is_now() -> None:
+    """It fades otherwise from now on (S3)."""
+    trial = running()
+    found = follower(trial)
+    trial.pass_by(HOUR)
+    trial.report(ran(6_000, exit=Exit.DONE))
+    followed(found, trial)
+    tree = found.cluster.tree
+    before = tree.faded(tree.root, trial.now)
+    told(trial, policy=InForce(n=1, policy=altered(SHIPPED, half_life=5)))
+    followed(found, trial)
+
+    tree = found.cluster.tree
+    after = tree.faded(tree.root, trial.now)
+    assert before > 0
+    assert abs(before - after) <= 1
+    snapshot = found.cluster.snapshot()
+    assert snapshot.usage == carried_over(snapshot, 5)
+
+
+def test_a_slice_that_grows_lets_the_next_job_start() -> None:
+    trial = running()
+    trial.post(asking(), 1, SECOND_JOB)
+    told(trial, ONE)
+    found = follower(trial)
+    told_before = found.told
+    assert () == carry_out(found.cluster, trial.now).decisions
+
+    told(trial, altered(ONE, n=2, granted=((GPUS, 2),)))
+    assert followed(found, trial)
+
+    assert told_before is found.told, "a ceiling changes in place"
+    assert 1 == len(carry_out(found.cluster, trial.now).decisions)
+
+
+def test_a_new_slice_counts_what_is_there_already() -> None:
+    trial = running()
+    trial.post(asking(), 1, SECOND_JOB)
+    found = follower(trial)
+    told(trial, ONE)
+    assert followed(found, trial)
+
+    assert () == carry_out(found.cluster, trial.now).decisions
+    trial.report(ran(6_000, exit=Exit.DONE))
+    assert followed(found, trial)
+    assert 1 == len(carry_out(found.cluster, trial.now).decisions)
+
+
+def test_who_names_a_quota_that_is_not_known_waits_for_it() -> None:
+    trial = waiting(quotas=("q",))
+    found = follower(trial)
+    assert {QUOTA: NOTHING} == limits(found.cluster)
+    assert () == carry_out(found.cluster, trial.now).decisions
+    told(trial, ONE)
+    followed(found, trial)
+
+    assert {QUOTA: Share(ceiling=(("*", 1),))} == limits(found.cluster)
+    assert 1 == len(carry_out(found.cluster, trial.now).decisions)
+
+
+def test_two_jobs_that_name_the_same_quota_are_told_of_once() -> None:
+    trial = waiting(quotas=("q",))
+    trial.post(asking(quotas=("q",)), 1, SECOND_JOB)
+
+    assert {QUOTA: NOTHING} == limits(follower(trial).cluster)
+
+
+def test_ceilings_that_change_are_replayed() -> None:
+    """As everything that a cluster is told (S14)."""
+    trial = running()
+    trial.post(asking(), 1, SECOND_JOB)
+    told(trial, ONE)
+    found = follower(trial)
+    found.told.begin()
+    told(trial, altered(ONE, n=2, granted=((GPUS, 2),)))
+    followed(found, trial)
+    found.told.decided(carry_out(found.cluster, trial.now).decisions)
+    recorded = found.told.taken()
+    assert recorded.snapshot is not None
+    again = Cluster.of(recorded.snapshot)
+
+    [step] = recorded.steps
+    assert step.decisions
+    assert step.decisions == decide_again(again, step)
+    assert found.cluster.snapshot() == again.snapshot()
+
+
+def test_a_job_that_is_over_leaves_before_the_policy_changes() -> None:
+    """What the pool has forgotten and the cluster has not is left as it is."""
+    trial = running()
+    found = follower(trial)
+    trial.report(ran(6_000, exit=Exit.DONE))
+    told(trial, policy=HEAVY)
+    del trial.pool.jobs[JOB]
+    trial.pool.changes.clear()
+
+    assert found.follow(trial.pool, (), trial.now)
+    assert () == found.cluster.running[NAME].job.counted
+
+
+def faded(found: Follower, trial: Trial) -> int:
+    tree = found.cluster.tree
+    return tree.faded(tree.root, trial.now)
+
+
+def test_a_new_leader_knows_what_users_have_had() -> None:
+    """As well as the one before it, whatever has ended and faded meanwhile (S3)."""
+    trial = running()
+    found = follower(trial)
+    trial.pass_by(HOUR)
+    trial.report(ran(6_000, exit=Exit.DONE))
+    followed(found, trial)
+    trial.pass_by(DAY)
+    for number in range(2):  # in one transaction after the other
+        key = "acme", JobId(f"later {number}")
+        trial.report()
+        trial.post(asking(hold_until=trial.now + HOUR), 1, key)
+        lease = trial.place(key=key)
+        assert isinstance(lease, Lease)
+        followed(found, trial)
+        trial.pass_by(MINUTE)
+        trial.report(ran(5_000, fence=lease.fence, exit=Exit.DONE))
+        followed(found, trial)
+
+    new = follower(trial)
+
+    known = faded(found, trial)
+    assert known > 0
+    assert abs(known - faded(new, trial)) <= 3
+    assert [path for path, _ in found.cluster.snapshot().usage] == [
+        path for path, _ in new.cluster.snapshot().usage
+    ]

@@ -1,0 +1,158 @@
+"""What a cluster was told and what was decided can be done again (S14)."""
+
+import pytest
+
+from bursar.core.ids import JobId
+from bursar.core.instant import MINUTE, SECOND
+from bursar.core.scheduling import recording
+from bursar.core.scheduling.cluster import Cluster
+from bursar.core.scheduling.machines import NodeId, NodeState
+from bursar.core.scheduling.plan import carry_out
+from bursar.core.scheduling.policy import Share
+from bursar.core.scheduling.recording import (
+    JobEnded,
+    JobWaits,
+    Recorder,
+    Step,
+    decide_again,
+    joined,
+    split,
+)
+from bursar.core.value import altered
+from tests.core.scheduling.cases import T0, Case
+from tests.core.scheduling.test_cluster import BUSY
+
+OTHERS = Case(
+    nodes="n1=8xH100 n4=4xH100",
+    running="other@n1:2@2",
+    queued="d:2 e:1/prod f:8",
+    typical="2x3",
+    want="",
+).snapshot()
+
+
+def recorder() -> Recorder:
+    """A busy cluster, whose window has begun."""
+    found = Recorder(BUSY.cluster())
+    found.begin()
+    return found
+
+
+def everything(told: Recorder) -> None:
+    """Whatever a cluster can be told, and rounds between."""
+    waits, urgent, large = OTHERS.waiting
+    told.at(T0 + SECOND)
+    told.add_node(OTHERS.nodes[1])
+    told.queue(waits)
+    told.queue(large)
+    told.typically(OTHERS.typical)
+    told.typically(OTHERS.typical)
+    _round(told)
+    told.at(T0 + MINUTE)
+    told.run(OTHERS.running[0])
+    told.limit("quota", Share(jobs_max=1))
+    told.at(T0 + 2 * MINUTE)
+    told.stop(OTHERS.running[0].job.id, T0 + 3 * MINUTE)
+    told.queue(urgent)
+    _round(told)
+    told.at(T0 + 3 * MINUTE)
+    told.end(OTHERS.running[0].job.id)
+    told.withdraw(large.id)
+    told.end(JobId("leaving"))
+    told.drop_node(NodeId("n2"))
+    told.add_node(altered(OTHERS.nodes[0], state=NodeState.DRAINING))
+    _round(told)
+
+
+def _round(told: Recorder) -> None:
+    told.decided(carry_out(told.cluster, told.cluster.now).decisions)
+
+
+def test_all_that_happened_happens_again() -> None:
+    """The same decisions, and a cluster that knows the same."""
+    told = recorder()
+    everything(told)
+    found = told.taken()
+
+    assert found.snapshot is not None
+    again = Cluster.of(found.snapshot)
+    assert [step.decisions for step in found.steps] == [
+        decide_again(again, step) for step in found.steps
+    ]
+    assert told.cluster.snapshot() == again.snapshot()
+    assert [True, False, True, True] == [step.decisions is not None for step in found.steps]
+    assert {kind.__name__ for kind in map(type, (i for s in found.steps for i in s.inputs))} == {
+        kind.__name__ for kind in recording.Input.__args__
+    }, "nothing was left out"
+
+
+def test_what_was_taken_is_not_taken_again() -> None:
+    """A window has one snapshot; what comes afterwards is told from there on."""
+    told = recorder()
+    assert (None, ()) == told.taken(), "a snapshot alone is worth nothing"
+    told.end(JobId("leaving"))
+    assert 1 == told.size
+    first = told.taken()
+    assert first.snapshot is not None
+    assert (Step(at=T0, inputs=(JobEnded(job=JobId("leaving")),), decisions=None),) == first.steps
+    assert 0 == told.size
+    assert (None, ()) == told.taken()
+    told.queue(OTHERS.waiting[0])
+    again = told.taken()
+    assert None is again.snapshot
+    assert ((JobWaits(job=OTHERS.waiting[0]),),) == tuple(step.inputs for step in again.steps)
+
+
+def test_what_decides_nothing_and_was_told_nothing_is_no_step() -> None:
+    told = recorder()
+    _round(told)
+    told.at(T0 + SECOND)
+    told.decided(())
+    told.at(T0)
+    assert T0 + SECOND == told.cluster.now, "time does not go back"
+
+    first = told.taken()
+    assert all(step.decisions for step in first.steps)
+
+
+def test_nobody_records_before_it_begins_or_once_it_has_ended() -> None:
+    told = Recorder(BUSY.cluster())
+    told.end(JobId("leaving"))
+    _round(told)
+    assert not told.begun
+    assert (None, ()) == told.taken()
+    told.begin()
+    told.queue(OTHERS.waiting[0])
+    assert told.begun
+    told.forget()
+    assert not told.begun
+    assert (0, (None, ())) == (told.size, told.taken())
+
+
+def test_a_window_ends_when_it_is_long_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many inputs as two snapshots would have rows, or more in a small pool."""
+    monkeypatch.setattr(recording, "WINDOW", 1)
+    told = recorder()
+    known = len(told.cluster.machines) + len(told.cluster.waiting) + len(told.cluster.running)
+    for _ in range(known):
+        assert told.begun
+        told.queue(OTHERS.waiting[0])
+        told.taken()
+        assert told.begun
+        told.withdraw(OTHERS.waiting[0].id)
+        told.taken()
+    assert not told.begun
+    told.begin()
+    assert told.begun
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 100])
+def test_a_snapshot_in_parts_is_the_same(most: int) -> None:
+    """None has more than so many rows; one that knows nothing has one part."""
+    whole = BUSY.snapshot()
+    parts = split(whole, most)
+
+    assert whole == joined(parts)
+    assert all(sum(len(getattr(one, name)) for name in recording.PARTS) <= most for one in parts)
+    nothing = altered(whole, **dict.fromkeys(recording.PARTS, ()))
+    assert [nothing] == split(nothing, most)

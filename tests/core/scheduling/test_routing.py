@@ -1,0 +1,392 @@
+"""Which pool a job waits in, and when it should wait in another (S1, S10)."""
+
+import random
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from bursar.core.ids import JobId
+from bursar.core.instant import HOUR, MINUTE, SECOND
+from bursar.core.scheduling.admission import Admitted, Away, Turned, admit, full_bucket
+from bursar.core.scheduling.autoscale import Offer
+from bursar.core.scheduling.jobs import Job
+from bursar.core.scheduling.load import FAR, load_of
+from bursar.core.scheduling.plan import carry_out
+from bursar.core.scheduling.policy import FREE, Policy
+from bursar.core.scheduling.routing import (
+    PATIENCE,
+    REST,
+    WORTH,
+    Bid,
+    Move,
+    Prospect,
+    Waits,
+    move,
+    prospect_of,
+    routed,
+    with_job,
+    with_offers,
+)
+from bursar.core.value import altered
+from tests.core.scheduling.cases import T0, Case
+
+
+def job_of(text: str) -> Job:
+    """A job as cases write it."""
+    return Case(want="", nodes="", queued=text).snapshot().waiting[0]
+
+
+def pool(name: str, nodes: str, running: str = "", queued: str = "", shares: str = "") -> Prospect:
+    """A pool as a router sees it."""
+    case = Case(want="", nodes=nodes, running=running, queued=queued, shares=shares)
+    return prospect_of(name, case.cluster(), T0)
+
+
+@dataclass(frozen=True)
+class Two:
+    """Two pools, and which of them a job goes to."""
+
+    a: tuple[str, str, str]  # nodes, running, queued
+    b: tuple[str, str, str]
+    job: str
+    want: str
+
+
+CASES = {
+    "where GPUs are free": Two(
+        a=("n1=8xH100", "long@n1:8/ends=4h", ""), b=("n1=8xH100", "", ""), job="j:1", want="b"
+    ),
+    "where more is free, if both have enough": Two(
+        a=("n1=8xH100 n2=8xA100", "", ""), b=("n1=8xH100 n2=8xH100", "", ""), job="j:1", want="b"
+    ),
+    "by name, if all else is equal": Two(
+        a=("n1=8xH100", "", ""), b=("n1=8xH100", "", ""), job="j:1", want="a"
+    ),
+    "the more welcome type, if both start at once": Two(
+        a=("n1=8xA100", "", ""), b=("n1=4xH100", "", ""), job="j:1/on=H100,A100", want="b"
+    ),
+    "a less welcome type that is free": Two(
+        a=("n1=8xA100", "", ""),
+        b=("n1=8xH100", "long@n1:8/ends=4h", ""),
+        job="j:1/on=H100,A100",
+        want="a",
+    ),
+    "what ends sooner": Two(
+        a=("n1=8xH100", "long@n1:8/ends=9h", ""),
+        b=("n1=8xH100", "brief@n1:8/ends=1h", ""),
+        job="j:1",
+        want="b",
+    ),
+    "what has less waiting": Two(
+        a=("n1=8xH100", "x@n1:8/ends=1h", "q:8/limit=10h/who=paid.bee.x.y"),
+        b=("n1=8xH100", "x@n1:8/ends=2h", ""),
+        job="j:1",
+        want="b",
+    ),
+    "not behind one's own": Two(
+        a=("n1=8xH100", "x@n1:8/ends=1h", "q:8/limit=20h/on=A100 r:8/limit=20h/on=A100"),
+        b=("n1=8xH100", "x@n1:8/ends=2h", ""),
+        job="j:1",
+        want="b",
+    ),
+    "not where others wait for what is free": Two(
+        a=("n1=8xH100", "", "gang:2x8/who=paid.bee.x.y"),
+        b=("n1=8xH100", "x@n1:8/ends=1h", ""),
+        job="j:1",
+        want="b",
+    ),
+    "where the free GPUs lie together": Two(
+        a=("n1=8xH100 n2=8xH100", "x@n1:4/ends=4h y@n2:4/ends=4h", ""),
+        b=("n1=8xH100", "", ""),
+        job="j:1x8",
+        want="b",
+    ),
+    "where a gang lies within a rack": Two(
+        a=("n1=8xH100/rack=r1 n2=8xH100/rack=r2", "", ""),
+        b=("n1=8xH100/rack=r1 n2=8xH100/rack=r1", "", ""),
+        job="j:2x8/within=rack",
+        want="b",
+    ),
+    "where tasks share an island": Two(
+        a=("n1=4xH100 n2=4xH100", "", ""),
+        b=("n1=4xH100/island=i n2=4xH100/island=i", "", ""),
+        job="j:2x4/within=island",
+        want="b",
+    ),
+    "where one node has all of it": Two(
+        a=("n1=4xH100 n2=4xH100 n3=4xH100", "", ""),
+        b=("n1=8xH100", "", ""),
+        job="j:2x4/within=node",
+        want="b",
+    ),
+    "not where nodes are dead": Two(
+        a=("n1=8xH100/state=dead n2=8xH100/state=draining", "", ""),
+        b=("n1=8xH100", "x@n1:8/ends=9h", ""),
+        job="j:1",
+        want="b",
+    ),
+    "where nodes are away, if nothing else has them": Two(
+        a=("n1=8xA100", "", ""), b=("n1=8xH100/state=draining", "", ""), job="j:1", want="b"
+    ),
+    "where nodes are on order": Two(
+        a=("n1=8xA100", "", ""), b=("n1=8xH100/ready=10m", "", ""), job="j:1", want="b"
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_a_job_goes(case: Two) -> None:
+    """To the pool where it starts first (S1)."""
+    found = routed(job_of(case.job), (pool("a", *case.a), pool("b", *case.b)))
+
+    assert case.want == found.bids[0].pool
+    assert found == routed(job_of(case.job), (pool("b", *case.b), pool("a", *case.a)))
+
+
+def test_a_choice_says_why() -> None:
+    free, busy = pool("a", "n1=8xH100"), pool("b", "n1=8xH100", "x@n1:8/ends=1h")
+    away, on_order = pool("c", "n1=8xH100/state=dead"), pool("d", "n1=8xH100/ready=10m")
+
+    told = {bid.pool: bid.told for bid in routed(job_of("j:1"), (free, busy, away, on_order)).bids}
+    assert {
+        "a": "H100 is free",
+        "b": "it starts there first, on H100: in about 7m 30s",
+        "c": "H100 that it needs cannot be used yet; it waits until it can",
+        "d": "it starts there first, on H100: nobody can say when",
+    } == told
+
+
+LACKS = {
+    "j:1/on=B200": "no node has B200",
+    "j:1/region=eu": "no node of H100 stands in region eu",
+    "j:1/mem=141": "H100 has 80 GiB at most, it needs 141 GiB",
+    "j:1/label=ib": "no node of H100 has the label ib",
+    "j:1/label=fast,ssd": "no node of H100 has all at once: fast,ssd,0 GiB",
+    "j:1x16": "no node of H100 has room for one of its tasks, even empty: it needs 16 GPUs,"
+    " the largest has 8 GPUs (CPU and memory count too: 0 mCPU, 0 MiB)",
+    "j:4x8": "2 of 4 tasks would fit on H100 within one pool if nothing ran",
+    "j:1x16/on=B200,H100": "no node of H100 has room for one of its tasks, even empty: it needs"
+    " 16 GPUs, the largest has 8 GPUs (CPU and memory count too: 0 mCPU, 0 MiB)",
+}
+
+
+@pytest.mark.parametrize("job", LACKS)
+def test_a_pool_that_never_runs_it_says_the_nearest_thing_that_it_lacks(job: str) -> None:
+    nodes = "n1=8xH100/labels=fast/region=us n2=8xH100/labels=ssd/region=us/state=dead"
+    found = routed(job_of(job), (pool("p", nodes),))
+
+    assert ((), [f"p: {LACKS[job]}"]) == (found.bids, [lack.told for lack in found.lacks])
+    assert Turned.NEVER_FITS is found.lacks[0].code
+
+
+def test_a_ceiling_forbids_a_pool() -> None:
+    capped = pool("a", "n1=8xH100", shares="paid.acme=ceiling2")
+    found = routed(job_of("j:4"), (capped, pool("b", "n1=8xA100")))
+
+    assert () == found.bids
+    assert [
+        "a: paid.acme may have 2 GPUs at most, it needs 4 GPUs",
+        "b: no node has H100",
+    ] == [lack.told for lack in found.lacks]
+    assert Turned.EXCEEDS_CEILING is found.lacks[0].code
+
+
+def test_nobody_says_never_before_there_are_nodes() -> None:
+    found = routed(job_of("j:1"), (pool("b", ""), pool("a", "")))
+
+    assert ["a", "b"] == [bid.pool for bid in found.bids]
+    assert all(bid.away for bid in found.bids)
+    assert ((), ()) == routed(job_of("j:1"), ())
+
+
+def test_what_can_be_ordered_is_waited_for() -> None:
+    """As many nodes as can be had at once, of the kind that is offered; all others are refused."""
+    node = Case(want="", nodes="n=8xH100").snapshot().nodes[0]
+    offers = (
+        Offer(node=node, price=1, delay=MINUTE, most=2),
+        Offer(node=altered(node, gpu_type="B200"), price=1, delay=MINUTE, most=0),
+    )
+    plain = pool("a", "n1=8xA100")
+    offering = with_offers(plain, offers)
+
+    def bids(job: str) -> list[tuple[str, bool]]:
+        found = routed(job_of(job), (offering, pool("b", "n1=8xA100")))
+        return [(bid.pool, bid.away) for bid in found.bids]
+
+    assert [("a", True)] == bids("j:2x8")
+    assert [] == bids("j:3x8") == bids("j:1/on=B200")
+    assert [("a", False), ("b", False)] == bids("j:1/on=A100")
+    assert plain == with_offers(plain, ())
+
+
+def test_what_was_sent_counts_until_the_scheduler_tells_anew() -> None:
+    """So a burst spreads over the pools, and then goes where the queue is shorter."""
+    pools = {"a": pool("a", "n1=2xH100"), "b": pool("b", "n1=3xH100")}
+    sent = []
+    for _ in range(8):
+        bid = routed(job_of("j:1"), [*pools.values()]).bids[0]
+        sent.append(bid.pool)
+        pools[bid.pool] = with_job(pools[bid.pool], job_of("j:1"), bid)
+
+    assert "babab" == "".join(sent[:5])
+    assert {"a", "b"} == set(sent[5:])
+
+
+def test_a_pool_of_a_type_that_is_not_there_counts_it_as_ahead() -> None:
+    bid = Bid(pool="a", wait=FAR, gpu_type="H100", types=("H100",), away=True)
+    known = with_job(pool("a", "n1=8xA100"), job_of("j:2/limit=2h"), bid)
+
+    assert 2_000 * HOUR == known.stocks["H100"].ahead
+
+
+# --------------------------------------------------------------------------- moving
+
+
+def waits(job: str = "j:1", **changes: Any) -> Waits:
+    """A job that has waited in pool `a` for an hour."""
+    one = Waits(job_of(job), "a", T0 - HOUR, 0, frozenset({"a"}))
+    return one._replace(**changes)
+
+
+BUSY = ("a", "n1=8xH100", "x@n1:8/ends=4h", "j:1")
+IDLE = ("b", "n1=8xH100", "", "")
+
+
+def test_a_job_moves_to_where_it_starts_at_once() -> None:
+    found = move(waits(), (pool(*BUSY), pool(*IDLE)), T0)
+
+    assert isinstance(found, Move)
+    assert ("b", 0) == (found.to.pool, found.to.wait)
+    assert "it would wait in a (30m); in b H100 is free" == found.told
+
+
+STAYS = {
+    "it has not waited long": (waits(since=T0 - PATIENCE + 1), BUSY, IDLE),
+    "it has moved a moment ago": (waits(since=T0 - REST + 1, moves=1), BUSY, IDLE),
+    "it was there": (waits(been=frozenset({"a", "b"})), BUSY, IDLE),
+    "it is next here": (waits(), ("a", "n1=8xH100", "x@n1:8/ends=30m", "j:1"), IDLE),
+    "it would wait there, too": (waits(), BUSY, ("b", "n1=8xH100", "x@n1:8/ends=1h", "")),
+    "the other cannot run it": (waits(), BUSY, ("b", "n1=8xA100", "", "")),
+    "the other's nodes are away": (waits(), BUSY, ("b", "n1=8xH100/state=dead", "", "")),
+    "nobody knows its pool": (waits(pool="c"), BUSY, IDLE),
+    "its pool may be back in a moment": (
+        waits(lacking_since=T0 - PATIENCE + 1),
+        ("a", "n1=8xH100/state=dead", "", "j:1"),
+        IDLE,
+    ),
+    "its pool has lacked something for a moment": (
+        waits(),
+        ("a", "n1=8xH100/state=dead", "", "j:1"),
+        IDLE,
+    ),
+}
+
+
+@pytest.mark.parametrize(("one", "here", "there"), STAYS.values(), ids=STAYS)
+def test_a_job_stays_if(
+    one: Waits, here: tuple[str, str, str, str], there: tuple[str, str, str, str]
+) -> None:
+    """Moves are few and calm."""
+    assert move(one, (pool(*here), pool(*there)), T0) is None
+
+
+@pytest.mark.parametrize("nodes", ["n1=8xH100/state=dead", "n1=8xH100/state=draining", "n1=8xA100"])
+def test_a_job_moves_when_its_pool_has_lost_what_it_needs(nodes: str) -> None:
+    """Also to where it has to wait."""
+    there = pool("b", "n1=8xH100", "x@n1:8/ends=1h")
+    found = move(waits(lacking_since=T0 - PATIENCE), (pool("a", nodes, "", "j:1"), there), T0)
+
+    assert found is not None
+    assert found.told.startswith("a has lost what it needs; b: it starts there first")
+
+
+def test_a_job_is_not_behind_itself() -> None:
+    """Its own work does not count as what it waits for, nor does its own place in the line."""
+    alone = pool("a", "n1=8xH100", "x@n1:8/ends=10m", "j:8/limit=40h")
+    crowd = pool("a", "n1=8xH100", "x@n1:8/ends=10m", "j:8/limit=40h k:8/limit=40h")
+    other = pool(*IDLE)
+
+    assert move(waits("j:8/limit=40h"), (alone, other), T0) is not None  # 10 min for all of it
+    assert move(waits("j:1/limit=40h"), (alone, other), T0) is not None
+    assert move(waits("j:8/limit=40h"), (crowd, other), T0) is not None
+    brief = pool("a", "n1=8xH100", "x@n1:8/ends=4m", "j:8/limit=40h")
+    assert move(waits("j:8/limit=40h"), (brief, other), T0) is None
+
+
+def test_nobody_can_say_how_long_if_nothing_runs_that_could_end() -> None:
+    """A pool whose other nodes are on order, without a job that could make room."""
+    here = pool("a", "n1=4xH100 n2=4xH100/ready=9h", "", "j:1x8")
+    there = pool("b", "n1=8xH100")
+
+    assert move(waits("j:2x4"), (here, there), T0) is not None
+    found = move(waits("j:2x4"), (here, there), T0)
+    assert found is not None
+    assert "nobody can say how long" in found.told
+
+
+def test_bounds_are_as_documented() -> None:
+    assert (2 * MINUTE, 5 * MINUTE, 10 * MINUTE) == (PATIENCE, WORTH, REST)
+
+
+# --------------------------------------------------------------------------- a pool that is named
+
+
+def test_who_names_a_pool_may_wait_for_what_it_lacks() -> None:
+    """But not beyond its bounds."""
+    load = pool("a", "n1=8xA100").load
+    tier = FREE
+    bucket = full_bucket(tier, T0)
+    job = job_of("j:64/who=free.acme.x.y")
+
+    assert isinstance(admit(job, Policy(), (load,), bucket, T0), Away)
+    assert isinstance(admit(job, Policy(), (load,), bucket, T0, anyhow=True), Admitted)
+    empty = admit(job, Policy(), (load,), full_bucket(tier, T0), T0, 121, anyhow=True)
+    assert isinstance(empty, Admitted)
+    spent = admit(job, Policy(), (load,), empty.bucket, T0 + SECOND // 2, anyhow=True)
+    assert isinstance(spent, Away)
+    assert Turned.TOO_FAST is spent.code
+
+
+# --------------------------------------------------------------------------- counted as it comes
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_waits_is_counted_as_a_scan_would(seed: int) -> None:
+    """However jobs come, start, are kept GPUs for and go: no count hangs on the queue's length."""
+    chance = random.Random(seed)
+    names = [f"j{n}" for n in range(12)]
+    told = (
+        f"{name}:{chance.choice((1, 2, 4, 8))}/limit={chance.randrange(1, 9)}h"
+        f"/on={chance.choice(('H100', 'A100', 'A100,H100'))}"
+        f"/who={chance.choice(('paid.acme.x.y', 'free.bee.x.y', 'enterprise.cee.x.y'))}"
+        f"{chance.choice(('', '/est=30m', '/again=5m', '/prod'))}"
+        for name in names
+    )
+    running = f"x@n1:{chance.randrange(1, 8)}/who=free.bee.x.y y@n2:8/ends=1h/who=paid.acme.x.y"
+    case = Case(
+        want="",
+        nodes="n1=8xH100 n2=8xA100",
+        running=running,
+        queued=" ".join(told),
+        policy=Policy(),
+    )
+    cluster = case.cluster()
+    for minute in range(4):
+        now = T0 + minute * 3 * MINUTE
+        carry_out(cluster, now)
+        job = cluster.waiting.get(JobId(chance.choice(names)))
+        if job is not None and job.id not in cluster.earmarks:
+            cluster.withdraw(job.id)
+        load = load_of(cluster, now)
+        found: dict[tuple[str, ...], tuple[int, int]] = {}
+        ahead: dict[str, int] = {}
+        for job in cluster.waiting.values():
+            work = job.shape.milli_gpus * job.likely
+            jobs, sum_of_work = found.get(job.path[:2], (0, 0))
+            found[job.path[:2]] = jobs + 1, sum_of_work + work
+            if job.not_before <= now:
+                ahead[job.shape.types[0]] = ahead.get(job.shape.types[0], 0) + work
+
+        assert found == {org: (one.jobs, one.work) for org, one in load.orgs.items()}
+        assert ahead == cluster.backlog.ahead

@@ -1,0 +1,135 @@
+"""Policies as people write them down: read, told again, and refused with the place (S3, S4)."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bursar.core.instant import DAY, HOUR, MINUTE, SECOND
+from bursar.core.scheduling.policy import ENTERPRISE, FREE, INSIDE_A_USER, Policy, Share, Tier
+from bursar.core.scheduling.written import (
+    Wrong,
+    checked,
+    made,
+    mapping,
+    policy_of,
+    span_of,
+    span_text,
+    words_of,
+)
+from bursar.core.value import altered
+
+SHARES: Any = st.builds(
+    Share,
+    weight=st.integers(1, 1_000_000),
+    floor=st.dictionaries(st.sampled_from(("*", "H100", "L4")), st.integers(0, 2**32)).map(
+        lambda found: tuple(sorted(found.items()))
+    ),
+    ceiling=st.sampled_from(((), (("*", 3),))),
+    jobs_max=st.none() | st.integers(0, 9),
+)
+TIERS: Any = st.builds(
+    Tier,
+    name=st.sampled_from(("gold", "iron")),
+    weight=st.integers(1, 9),
+    start_target=st.integers(1, 2**53),
+    ages_after=st.integers(1, 2**53),
+    preempts=st.sampled_from(((), ("tin",))),
+)
+POLICIES: Any = st.builds(
+    Policy,
+    tiers=st.tuples(TIERS).map(lambda tiers: (*tiers, Tier(name="tin"))),
+    shares=st.dictionaries(st.sampled_from((("gold", "acme"), ("tin", "a", "user b"))), SHARES).map(
+        lambda found: tuple(sorted(found.items(), key=lambda one: one[0]))
+    ),
+    inside_a_user=st.sampled_from(sorted(INSIDE_A_USER)),
+    half_life=st.integers(1, 30),
+    ahead=st.integers(0, 30 * DAY),
+    grace=st.integers(0, DAY),
+    aged_part=st.integers(1, 9),
+)
+
+
+@given(POLICIES)
+def test_a_policy_that_is_told_is_read_as_the_same(policy: Policy) -> None:
+    """Whatever can be set is in its words."""
+    assert policy == policy_of(words_of(policy))
+
+
+def test_nothing_written_is_the_shipped_policy() -> None:
+    assert Policy() == policy_of({})
+
+
+def test_tiers_are_changed_by_name_or_listed_anew() -> None:
+    enterprise, paid, free = policy_of({"tiers": {"paid": {"weight": 9}}}).tiers
+    assert (ENTERPRISE, 9, FREE) == (enterprise, paid.weight, free)
+
+    [gold] = policy_of({"tiers": [{"name": "gold", "start_target": "2m"}]}).tiers
+    assert Tier(name="gold", start_target=2 * MINUTE) == gold
+
+
+def test_one_text_is_a_list_of_one() -> None:
+    words = {"tiers": {"paid": {"preempts": "free"}}}
+
+    assert ("free",) == policy_of(words).tiers[1].preempts
+
+
+@pytest.mark.parametrize(
+    ("span", "text"),
+    [
+        (0, "0s"),
+        (30 * SECOND, "30s"),
+        (90 * SECOND, "90s"),
+        (2 * MINUTE, "2m"),
+        (36 * HOUR, "36h"),
+        (7 * DAY, "7d"),
+        (1, "0.000001s"),
+        (1_500_000, "1.5s"),
+    ],
+)
+def test_spans_are_told_as_they_are_read(span: int, text: str) -> None:
+    assert text == span_text(span)
+    assert span == span_of(text, "here")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ({"policy": []}, "policy is a mapping"),
+        ({"policy": {"looks": 1}}, "policy: no such word: looks"),
+        ({"policy": {"reservations": -1}}, "policy: reservations is 0 to 1000"),
+        ({"policy": {"preemptions_max": "3"}}, "preemptions_max is a whole number"),
+        ({"policy": {"ahead": True}}, "policy.ahead: True is no span"),
+        ({"tiers": 3}, "tiers is a mapping"),
+        ({"tiers": [{}]}, r"tiers\[0\]: name must be named"),
+        ({"tiers": [{"name": ""}]}, r"tiers\[0\]: tier is 1 to"),
+        ({"tiers": [{"name": "a", "size": 1}]}, r"tiers\[0\]: no such word: size"),
+        ({"tiers": {"paid": {"name": "b"}}}, "tiers.paid: no such word: name"),
+        ({"tiers": {"paid": {"preempts": 3}}}, "tiers.paid.preempts is a list"),
+        ({"tiers": []}, "tiers: there is one at least"),
+        ({"tiers": [{"name": "a"}, {"name": "a"}]}, "tiers: a is there more than once"),
+        ({"shares": {"paid/": {}}}, "tier/org"),
+        ({"shares": {"paid/a": {}, "paid/ a": {}}}, "shares: paid/a is there more than once"),
+        ({"shares": {"paid/a": {"jobs_max": True}}}, "jobs_max is a whole number"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_with_the_place(words: dict[str, Any], told: str) -> None:
+    with pytest.raises(Wrong, match=told):
+        policy_of(words)
+
+
+def test_a_ceiling_of_jobs_may_be_left_out_by_name() -> None:
+    [(path, share)] = policy_of({"shares": {"paid / acme": {"jobs_max": None}}}).shares
+
+    assert (("paid", "acme"), altered(Share(), jobs_max=None)) == (path, share)
+
+
+def test_what_a_value_needs_must_be_named() -> None:
+    with pytest.raises(Wrong, match="here: name must be named"):
+        made(Tier, {"weight": 1}, "here", {})
+
+
+def test_the_place_that_is_told_is_the_innermost() -> None:
+    with pytest.raises(Wrong, match=r"^inside is a mapping"):
+        checked("outside", lambda: mapping(3, "inside"))

@@ -1,0 +1,314 @@
+"""A pool in which nothing waits or runs costs nothing; it is led at once when a job comes (S11)."""
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from itertools import count
+
+import pytest
+
+from bursar.core.instant import MINUTE, NEVER, Instant
+from bursar.core.messages import Withdraw
+from bursar.core.pricing import PriceBook
+from bursar.core.scheduling.cluster import Cluster
+from bursar.service import sharing as module
+from bursar.service.clock import GuardedClock
+from bursar.service.database import Database
+from bursar.service.lanes import Limits
+from bursar.service.ledger import Ledger
+from bursar.service.pools import leader
+from bursar.service.pools.keeper import Kept, PoolKeeper, at_once, sharing
+from bursar.service.pools.leader import Leading
+from bursar.service.pools.serving import Pools, serving_pools
+from bursar.service.sharing import Connections
+from bursar.store.pools.loading import create_pool, lock_pool, locked
+from bursar.store.pools.rows import PoolRow
+from bursar.store.reading import Connection, money_time
+from tests.core.dispatch.pools import asking
+from tests.databases import connected, migrated
+from tests.service.proxy import proxy
+from tests.service.test_pools import POLICY, Clock, Ears, Node1, begin, letter, runs
+from tests.store.embedded.worlds import eventually
+
+NUMBERS = count(1)
+MANY = 100
+FEW = 8  # the post has two, the look at the pools one, the ledger some
+
+
+@pytest.fixture
+def url(database_url: str) -> Iterator[str]:
+    """A database of the test's own: whoever serves pools serves all that there are."""
+    with migrated(database_url) as url:
+        yield url
+
+
+@contextmanager
+def served(url: str) -> Iterator[Pools]:
+    """A process that serves pools."""
+    clock = GuardedClock()
+    database = Database(url, None)
+    with (
+        Ledger(database.connect, PriceBook(), clock=clock) as ledger,
+        serving_pools(database, ledger, clock) as pools,
+    ):
+        yield pools
+
+
+def made(connection: Connection, many: int) -> list[str]:
+    """Pools without anything in them."""
+    names = [f"idle-{next(NUMBERS)}" for _ in range(many)]
+    for name in names:
+        create_pool(connection, name)
+    return names
+
+
+def rest(pools: Pools) -> bool:
+    """Whether all pools rest."""
+    return all(pools.explaining(name).rests for name in pools.keepers)
+
+
+def row_of(connection: Connection, pool: str) -> PoolRow:
+    """A pool's own row."""
+    with connection.transaction():
+        return locked(lock_pool(connection, pool), pool)
+
+
+def submit(keeper: PoolKeeper, connection: Connection, job: str) -> None:
+    """A job that has come just now."""
+    ask = asking(hold_until=money_time(connection) + 10 * MINUTE)
+    keeper.receive([letter(keeper, job, ask)])
+
+
+def test_a_hundred_idle_pools_take_no_connections_and_no_threads(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor are they led; and one of them is led at once when a job comes (S11)."""
+    monkeypatch.setattr(leader, "RESTS_AFTER_S", 0.0)
+    monkeypatch.setattr(module, "UNUSED_S", 0.0)
+    with connected(url) as connection:
+        names = made(connection, MANY)
+        with served(url) as pools:
+            eventually(lambda: rest(pools), "all pools rest")
+            eventually(lambda: _threads() == [], "nobody works for them")
+            sql = "select count(*) from pg_stat_activity where datname = current_database()"
+            eventually(lambda: connection.execute(sql).fetchall()[0][0] <= FEW, "few connections")
+            assert {NEVER} == {row_of(connection, name).due_at for name in names}
+            keeper, node = pools.keepers[names[7]], Node1()
+            begin(keeper, node)
+            submit(keeper, connection, "job")
+            eventually(lambda: runs(connection, keeper.id) == {"job"}, "it is placed")
+            assert 0 == row_of(connection, keeper.id).due_at
+
+
+def _threads() -> list[str]:
+    names = (one.name for one in threading.enumerate())
+    return [name for name in names if name.startswith(("pool-idle", "leads-idle"))]
+
+
+@pytest.mark.slow
+def test_who_stands_by_takes_over_a_pool_that_was_at_rest(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though the process that was told of the job has ended before it led (S11)."""
+    monkeypatch.setattr(leader, "RESTS_AFTER_S", 0.0)
+    with connected(url) as connection:
+        [name] = made(connection, 1)
+        with served(url) as pools:
+            eventually(lambda: rest(pools), "it rests")
+            with connected(url) as other:
+                there = at_once(other, Kept(name, Ears()))
+                begin(there, Node1())
+                submit(there, connection, "job")
+            eventually(lambda: runs(connection, name) == {"job"}, "somebody has looked")
+            eventually(lambda: _known(pools, name) == {"job"}, "and what others do is known")
+
+
+def _known(pools: Pools, name: str) -> set[str]:
+    return pools.keepers[name].look(lambda pool: {job for _, job in pool.jobs})
+
+
+def test_what_others_do_in_a_pool_at_rest_is_known(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever asks this process about its nodes is told what is so (D4)."""
+    monkeypatch.setattr(leader, "RESTS_AFTER_S", 0.0)
+    with connected(url) as connection, connected(url) as other:
+        [name] = made(connection, 1)
+        with served(url) as pools:
+            eventually(lambda: rest(pools), "it rests")
+            begin(at_once(other, Kept(name, Ears())), Node1())
+            found = pools.keepers[name].look
+            eventually(lambda: bool(found(lambda pool: pool.machines)), "it has heard of the node")
+            assert pools.explaining(name).rests
+
+
+# One pool
+
+
+class Resting:
+    """A pool whose leader can be told to take a turn."""
+
+    def __init__(self, connection: Connection, other: Connection) -> None:
+        [self.pool] = made(connection, 1)
+        self.clock = Clock()
+        self.keeper = at_once(connection, Kept(self.pool, Ears(), self.clock))
+        self.leading = Leading(self.keeper, POLICY, "one")
+        self.other = Leading(at_once(other, Kept(self.pool, Ears(), self.clock)), POLICY, "two")
+        begin(self.keeper, Node1())
+
+
+@pytest.fixture
+def resting(
+    database_url: str, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Resting]:
+    """A pool that may rest at once."""
+    monkeypatch.setattr(leader, "RESTS_AFTER_S", 0.0)
+    monkeypatch.setattr(leader, "SAYS_SO_S", 0.0)
+    monkeypatch.setattr(Leading, "wake", lambda self: None)
+    with connected(database_url) as other:
+        yield Resting(connection, other)
+
+
+def test_a_pool_rests_when_nothing_waits_or_runs(connection: Connection, resting: Resting) -> None:
+    """And not before; whoever stands by leaves it alone, whoever is told of a job leads it."""
+    resting.keeper.receive([letter(resting.keeper, "job", asking(hold_micros=0))])
+    assert None is not resting.leading._turn(), "a job waits for credits"
+    resting.keeper.receive([letter(resting.keeper, "job", Withdraw(), 2)])
+    assert None is resting.leading._turn()
+    row = row_of(connection, resting.pool)
+    assert (1, 0, NEVER) == (row.epoch, row.leads_until, row.due_at)
+    assert None is resting.other._turn()
+    assert 1 == row_of(connection, resting.pool).epoch
+    resting.keeper.receive([letter(resting.keeper, "next", asking())])
+    assert None is not resting.other._turn(), "it did not have to wait for a term to end"
+    row = row_of(connection, resting.pool)
+    assert (2, "two", 0) == (row.epoch, row.leader, row.due_at)
+    assert {"next"} == runs(connection, resting.pool)
+
+
+def test_who_needs_a_leader_has_one(connection: Connection, resting: Resting) -> None:
+    """Though nothing waits or runs: nodes are to be given back, say."""
+    assert None is resting.leading._turn()
+    resting.other.want()
+    assert None is not resting.other._turn()
+    assert (2, "two") == (lambda row: (row.epoch, row.leader))(row_of(connection, resting.pool))
+    resting.other._wanted_until = 0.0
+    assert None is resting.other._turn()
+
+
+def test_a_question_does_not_lead(connection: Connection, resting: Resting) -> None:
+    """Whoever asks why something waits is answered, and the pool goes on resting."""
+    assert None is resting.leading._turn()
+    answer = resting.other.ask(lambda cluster, now: len(cluster.machines))
+    assert None is resting.other._turn()
+    assert 1 == answer.result()
+    assert 1 == row_of(connection, resting.pool).epoch
+
+
+def test_what_came_while_a_question_was_answered_is_decided(
+    connection: Connection, resting: Resting
+) -> None:
+    """The answer is given by a cluster that has caught up: that was no round."""
+    resting.keeper.receive([letter(resting.keeper, "first", asking())])
+    submits = [letter(resting.keeper, "second", asking())]
+
+    def asked(cluster: Cluster, now: Instant) -> int:
+        return len(cluster.waiting)
+
+    resting.leading.ask(lambda cluster, now: resting.keeper.receive(submits))
+    answer = resting.leading.ask(asked)
+    resting.leading._turn()
+    assert 1 == answer.result()
+    assert {"first"} == runs(connection, resting.pool)
+    resting.leading._turn()
+    assert {"first", "second"} == runs(connection, resting.pool)
+
+
+# Connections
+
+
+def test_lanes_share_a_few_connections(database_url: str, connection: Connection) -> None:
+    """However many pools are asked at once; and none is kept for long (N3)."""
+    names = made(connection, 6)
+    opened: list[Connection] = []
+
+    def connect() -> Connection:
+        opened.append(connected(database_url))
+        return opened[-1]
+
+    connections = Connections(connect, most=2)
+    with ExitStack() as stack:
+        keepers = [
+            stack.enter_context(sharing(connections, Kept(name, Ears()), Limits(idle_s=0.05)))
+            for name in names
+        ]
+        with ThreadPoolExecutor(len(names)) as callers:
+            for _ in range(5):
+                assert {0} == set(callers.map(PoolKeeper.expire, keepers))
+        assert len(opened) <= 2
+        eventually(lambda: _threads() == [], "nobody works when nobody asks")
+        connections.tidy(0.0)
+        assert all(one.closed for one in opened)
+        assert 0 == keepers[0].expire(), "whoever asks next has another one"
+        assert not opened[-1].closed
+    connections.tidy(0.0)
+
+
+def test_a_lane_that_meets_another_server_forgets_what_it_knew(
+    database_url: str, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And one that meets the same again does not (D3)."""
+    [name] = made(connection, 1)
+    connections = Connections(lambda: connected(database_url))
+    kept = Kept(name, Ears())
+    with sharing(connections, kept) as keeper:
+        begin(keeper, Node1())
+        known = keeper.look(lambda pool: pool)
+        connections.tidy(0.0)
+        keeper.expire()
+        assert known is keeper.look(lambda pool: pool)
+        connections.tidy(0.0)
+        monkeypatch.setattr(module, "SERVER", "select 'another'")
+        keeper.expire()
+        assert known is not keeper.look(lambda pool: pool)
+    connections.tidy(0.0)
+
+
+def test_a_connection_that_is_lost_takes_the_others_with_it(
+    database_url: str, connection: Connection
+) -> None:
+    """Those that nobody has are not met one by one; what was asked is asked again."""
+    [name] = made(connection, 1)
+    with proxy(database_url) as line:
+        connections = Connections(lambda: connected(line.url))
+        lost, *others = [connections.borrow() for _ in range(3)]
+        for one in others:
+            connections.give_back(one)
+        connections.lose(lost)
+        assert all(one.connection.closed for one in (lost, *others))
+        with sharing(connections, Kept(name, Ears())) as keeper:
+            assert 0 == keeper.expire()
+            line.cut()
+            assert 0 == keeper.expire()
+        connections.tidy(0.0)
+
+
+def test_who_cannot_connect_leaves_room_for_others(
+    database_url: str, connection: Connection
+) -> None:
+    """A connection that did not come about is not counted."""
+    answers = iter([True, False])
+
+    def connect() -> Connection:
+        if next(answers, False):
+            raise OSError("nobody answers")
+        return connected(database_url)
+
+    connections = Connections(connect, most=1)
+    with pytest.raises(OSError, match="nobody"):
+        connections.borrow()
+    lent = connections.borrow()
+    lent.connection.close()
+    connections.give_back(lent)
+    connections.lose(connections.borrow())

@@ -1,0 +1,580 @@
+"""Jobs that share their results: one runs, the others are given what it leaves (S13)."""
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from bursar.core.ids import HoldId, JobId, PriceVersionId
+from bursar.core.instant import DAY, HOUR, SECOND
+from bursar.core.ledger.commands import EndHold, ExtendHold, Lapse, SetPrice
+from bursar.core.messages import Dropped, EndClass, Ended, Enqueue, HoldGrew, Why
+from bursar.core.money import PPM
+from bursar.core.value import altered
+from bursar.service.batch import Answer, Ask, Batch
+from bursar.service.jobs import Answers
+from bursar.service.jobs.caching import Sharing, quoted_now
+from bursar.service.jobs.followers import PAGE, Followers, Following, Righted
+from bursar.service.jobs.looking import Looking
+from bursar.service.jobs.submitting import Extended
+from bursar.service.statements import Line, Statements
+from bursar.service.usage import Wanted
+from bursar.store.caching import FIRST, due
+from bursar.store.outbox import from_orgs
+from bursar.store.reading import Connection
+from bursar.store.verifying import problems
+from bursar.store.verifying_caching import CACHING_CHECKS
+from tests.builders import PER_MS, prices
+from tests.databases import connected, new_org
+from tests.service.test_jobs import PRICES, RUN_MS, Stage
+from tests.store.embedded.worlds import eventually
+
+HELD = 3 * RUN_MS  # for the dearest of its types
+ALIKE = "same"
+
+
+class Sharers(Stage):
+    """An org whose jobs share their results."""
+
+    def sharing(self, job: str, max_age: int = HOUR, **more: Any) -> Ask:
+        """The command that submits a job which shares its result."""
+        return self.asked(job, sharing=Sharing(more.pop("alike", ALIKE), max_age), **more)
+
+    def share(self, *jobs: str, max_age: int = HOUR, **more: Any) -> None:
+        for job in jobs:
+            [answer] = self.ask([self.sharing(job, max_age, **more)])
+            assert isinstance(answer, Answer)
+            assert isinstance(answer.outcome, tuple), answer
+
+    def end(self, job: str, why: Why = Why.FINISHED, run_ms: int = 1_000, attempt: int = 1) -> None:
+        """A job has run, and is over."""
+        self.started(attempt, job)
+        done = why is Why.FINISHED
+        self.hear(
+            Ended(
+                attempt=attempt,
+                end_class=EndClass.USER,
+                run_ms=run_ms,
+                kept_ms=None,
+                over=True,
+                why=why,
+                exit_code=0 if done else 1,
+                result=json.dumps({"of": job}) if done else None,
+            ),
+            job,
+        )
+
+    def drop(self, job: str, why: Why = Why.CANCELLED) -> None:
+        """Its pool has let a job go that has not run."""
+        end_class = EndClass.USER if why is Why.CANCELLED else EndClass.LIMIT
+        self.hear(Dropped(end_class=end_class, why=why), job)
+
+    def sent(self) -> list[str]:
+        """The jobs that pools were told to run, in the order of their ids."""
+        told = from_orgs(self.connection, None, 1_000, self.org)
+        return [one.job for one in told if isinstance(one.message, Enqueue)]
+
+    def messages(self, job: str) -> list[Any]:
+        """What a job's pool is told."""
+        told = from_orgs(self.connection, None, 1_000, self.org)
+        return [one.message for one in told if one.job == job]
+
+    def states(self, *jobs: str) -> list[str]:
+        return [self.shown(job).state for job in jobs]
+
+    def whys(self, job: str) -> list[tuple[str, str, str | None]]:
+        return [(one.state, one.why, one.other) for one in self.steps(job)]
+
+    def result(self, job: str) -> str | None:
+        found = Looking(self.connection).result(self.org, job).value
+        assert found is not None
+        return found.text
+
+    def followers(self) -> Followers:
+        return Followers(self.connection, self.ask, self.clock)
+
+    def price(self, hit_ppm: int) -> None:
+        """Let a result of another cost such a part of what it has cost that one."""
+        id = PriceVersionId(f"own {hit_ppm}")
+        version = altered(prices(h100=3 * PER_MS, a100=PER_MS), id=id, cache_hit_ppm=hit_ppm)
+        [answer] = self.ask([Ask(self.org, id, SetPrice(version=version, from_now=True))])
+        assert isinstance(answer, Answer)
+        assert isinstance(answer.outcome, tuple), answer
+
+    def available(self) -> int:
+        sql = "select available from grants where org_id = %s"
+        [(found,)] = self.connection.execute(sql, [self.org]).fetchall()
+        return int(found)
+
+    def charges(self) -> list[Line]:
+        """What was charged, as the account's statement has it."""
+        wanted = Wanted(self.now - DAY, self.now + DAY)
+        seen = Statements(self.connection).page(self.org, "org", wanted, None, 1_000)
+        assert seen.value is not None
+        return [line for line in seen.value.lines if line.target == "spent"]
+
+
+@pytest.fixture
+def stage(connection: Connection) -> Sharers:
+    return Sharers(connection, new_org(connection))
+
+
+# Single flight
+
+
+def test_one_runs_the_others_follow_and_have_its_result(stage: Sharers) -> None:
+    """They have their holds, and are in no pool; in the end they hold and have spent nothing."""
+    stage.share("a", "b", "c")
+
+    assert ["a"] == stage.sent()
+    assert [(None, "submitted"), ("a", "follows"), ("a", "follows")] == [
+        (stage.shown(job).follows, stage.shown(job).why) for job in ("a", "b", "c")
+    ]
+    assert HELD == stage.shown("b").held
+    stage.end("a")
+    assert ["succeeded"] * 3 == stage.states("a", "b", "c")
+    assert [None, "a", "a"] == [stage.shown(job).cached_from for job in ("a", "b", "c")]
+    assert ['{"of": "a"}'] * 3 == [stage.result(job) for job in ("a", "b", "c")]
+    assert (0, 0, 0) == (stage.shown("b").held, stage.shown("b").spent, stage.shown("b").exit_code)
+    assert [
+        ("queued", "submitted", None),
+        ("queued", "follows", "a"),
+        ("succeeded", "cached", "a"),
+    ] == stage.whys("b")
+    assert ["a"] == stage.sent()
+
+
+def test_those_that_come_together_have_one_leader(stage: Sharers) -> None:
+    """One transaction has both, and what is not written yet counts (S13)."""
+    stage.ask([stage.sharing(job) for job in ("a", "b", "c")])
+
+    assert ["a"] == stage.sent()
+    assert ["a", "a"] == [stage.shown(job).follows for job in ("b", "c")]
+
+
+def test_jobs_that_differ_or_do_not_ask_for_it_run_by_themselves(stage: Sharers) -> None:
+    stage.share("a")
+    stage.share("b", alike="other")
+    stage.submit("c")
+    stage.end("a")
+    stage.submit("d")
+
+    assert ["a", "b", "c", "d"] == stage.sent()
+
+
+def test_another_org_never_has_a_result_nor_follows(connection: Connection) -> None:
+    """Whatever is the same about the jobs (S13, K25)."""
+    ours, theirs = (
+        Sharers(connection, new_org(connection)),
+        Sharers(connection, new_org(connection)),
+    )
+    ours.share("a")
+    theirs.share("a")
+    assert ["a"] == theirs.sent()
+    ours.end("a")
+    theirs.share("b")
+
+    assert ("queued", "a") == (theirs.shown("b").state, theirs.shown("b").follows)
+    assert ["queued"] == theirs.states("a")
+
+
+ENDS: dict[str, Callable[[Sharers], None]] = {
+    "failed": lambda stage: stage.end("a", Why.FAILED),
+    "given up": lambda stage: stage.end("a", Why.LOST),
+    "cancelled": lambda stage: stage.drop("a"),
+    "cancelled while it ran": lambda stage: stage.end("a", Why.CANCELLED),
+    "expired": lambda stage: stage.drop("a", Why.HOLD_ENDED),
+    "out of time": lambda stage: stage.end("a", Why.TIME_UP),
+}
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_the_first_follower_takes_over_from_a_leader_without_success(
+    stage: Sharers, name: str
+) -> None:
+    """It is sent to its pool with its hold; the others follow it, and nobody has to tell them."""
+    stage.share("a", "b", "c")
+    ENDS[name](stage)
+
+    assert ["a", "b"] == stage.sent()
+    [enqueue] = stage.messages("b")
+    assert (HELD, stage.shown("b").expires_at) == (enqueue.hold_micros, enqueue.hold_until)
+    assert (None, "took_over", HELD) == (
+        *(stage.shown("b").follows, stage.shown("b").why),
+        stage.shown("b").held,
+    )
+    assert ("queued", "took_over", None) == stage.whys("b")[-1]
+    assert "b" == stage.shown("c").follows
+    stage.end("b")
+    assert ["succeeded", "succeeded"] == stage.states("b", "c")
+    assert ("b", '{"of": "b"}') == (stage.shown("c").cached_from, stage.result("c"))
+
+
+def test_who_comes_before_somebody_has_taken_over_follows_too(stage: Sharers) -> None:
+    """Else there would be two that lead (S13)."""
+    stage.share("a", "b")
+    before = stage.jobs._followers.of
+    stage.jobs._followers.of = lambda flights: 0  # type: ignore[method-assign]
+    stage.end("a", Why.FAILED)
+    stage.jobs._followers.of = before  # type: ignore[method-assign]
+    stage.share("c")
+    assert ["a"] == stage.sent()
+
+    assert 1 == stage.followers().round()
+    assert (["a", "b"], "b") == (stage.sent(), stage.shown("c").follows)
+
+
+def test_a_leader_that_waits_for_credits_goes_on_alone(stage: Sharers) -> None:
+    """Who has credits does not wait for who has none (M5)."""
+    stage.share("a", "b", "c")
+    stage.started(job="a")
+    stage.hear(
+        Ended(
+            attempt=1,
+            end_class=EndClass.LIMIT,
+            run_ms=RUN_MS,
+            kept_ms=None,
+            over=False,
+            why=Why.OUT_OF_CREDITS,
+        ),
+        "a",
+    )
+
+    assert (["a", "b"], "b") == (stage.sent(), stage.shown("c").follows)
+    stage.jobs.extend(stage.org, "more", JobId("a"), 500)
+    stage.end("a", attempt=2)
+    assert ["succeeded", "queued", "queued"] == stage.states("a", "b", "c")
+    stage.end("b")
+    assert ["succeeded", "b"] == [stage.shown("c").state, stage.shown("c").cached_from]
+
+
+# Those that follow
+
+
+def test_a_follower_that_is_cancelled_holds_nothing_at_once(stage: Sharers) -> None:
+    """No pool has to say so; who leads is left alone (S13)."""
+    stage.share("a", "b")
+    stage.jobs.withdraw(stage.org, JobId("b"))
+
+    assert ("cancelled", "cancelled", 0) == (
+        *(stage.shown("b").state, stage.shown("b").why),
+        stage.shown("b").held,
+    )
+    assert 10**9 - HELD == stage.available()
+    stage.jobs.withdraw(stage.org, JobId("b"))
+    stage.end("a", Why.FAILED)
+    assert ["a"] == stage.sent()
+
+
+def test_a_follower_that_was_withdrawn_never_takes_over(stage: Sharers) -> None:
+    """Also if nobody has come to let it go yet; the next one does."""
+    stage.share("a", "b", "c")
+    of = stage.jobs._followers.of
+    stage.jobs._followers.of = lambda flights: 0  # type: ignore[method-assign]
+    stage.jobs.withdraw(stage.org, JobId("b"))
+    assert "queued" == stage.shown("b").state
+    stage.jobs._followers.of = of  # type: ignore[method-assign]
+    stage.end("a", Why.FAILED)
+
+    assert (["a", "c"], ["cancelled"]) == (stage.sent(), stage.states("b"))
+
+
+def test_a_leader_that_is_cancelled_hands_over(stage: Sharers) -> None:
+    """Once its pool has let it go."""
+    stage.share("a", "b")
+    stage.jobs.withdraw(stage.org, JobId("a"))
+    assert ["a"] == stage.sent()
+    stage.drop("a")
+
+    assert ["a", "b"] == stage.sent()
+
+
+def test_more_set_aside_for_a_follower_is_told_when_it_takes_over(stage: Sharers) -> None:
+    """Its pool hears of it in its first message, and once (M1)."""
+    stage.share("a", "b")
+    stage.jobs.extend(stage.org, "more", JobId("b"), 700)
+    assert [] == stage.messages("b")
+    stage.end("a", Why.FAILED)
+    [enqueue] = stage.messages("b")
+    assert HELD + 700 == enqueue.hold_micros
+    stage.jobs.extend(stage.org, "again", JobId("b"), 5)
+
+    assert [Enqueue, HoldGrew] == [type(one) for one in stage.messages("b")]
+
+
+def test_nobody_takes_over_in_the_transaction_that_changes_its_hold(stage: Sharers) -> None:
+    """Its pool would hear of the change before it hears of the job; the next look does it."""
+    stage.share("a", "b")
+    stage.jobs._followers.of = lambda flights: 0  # type: ignore[method-assign]
+    stage.end("a", Why.FAILED)
+    more = ExtendHold(hold=HoldId("b"), amount=7)
+    righted = Righted((stage.org, ALIKE), unheld=False)
+    stage.ask(
+        [
+            Ask(stage.org, "more", more, Extended(JobId("b"), 7, 0)),
+            Ask(stage.org, "lead", Lapse(most=1), righted),
+        ]
+    )
+    assert ([], 0) == (stage.messages("b"), righted.count)
+    stage.followers().round()
+
+    [enqueue] = stage.messages("b")
+    assert HELD + 7 == enqueue.hold_micros
+
+
+def test_a_follower_whose_hold_comes_to_its_limit_has_expired(stage: Sharers) -> None:
+    """It neither takes over nor waits for ever; those behind it are not held up."""
+    stage.share("a")
+    ask = stage.sharing("b")
+    ask = ask._replace(command=altered(ask.command, expires_at=stage.now + 100 * SECOND))
+    stage.ask([ask])
+    stage.share("c")
+    stage.now += 200 * SECOND
+    stage.ask([Ask(stage.org, "limit", EndHold(hold=HoldId("b")))])
+    stage.end("a", Why.FAILED)
+    assert ["a", "c"] == stage.sent()
+
+    assert 1 == stage.followers().round()
+    assert ("expired", "hold_ended") == (stage.shown("b").state, stage.shown("b").why)
+    assert (["a", "c"], 0) == (stage.sent(), stage.shown("b").held)
+    assert 0 == stage.followers().round()
+
+
+# Results that are there
+
+
+def test_a_result_that_is_there_is_given_at_once(stage: Sharers) -> None:
+    """In the transaction of the submission: nothing is sent, nothing is held (S13)."""
+    stage.share("a")
+    stage.end("a")
+    numbers = stage.available()
+    stage.share("b")
+
+    assert [("queued", "submitted", None), ("succeeded", "cached", "a")] == stage.whys("b")
+    assert ('{"of": "a"}', "a", 0) == (
+        *(stage.result("b"), stage.shown("b").cached_from),
+        stage.shown("b").held,
+    )
+    assert (["a"], numbers) == (stage.sent(), stage.available())
+
+
+def test_a_result_is_given_while_it_is_young_enough(stage: Sharers) -> None:
+    """By who asks, not by who ran; the age is that of the run, also of a result handed on."""
+    stage.share("a")
+    stage.end("a")
+    ended_at = stage.shown("a").ended_at or 0
+    stage.now = ended_at + HOUR - 2 * SECOND
+    stage.share("b")
+    assert "a" == stage.shown("b").cached_from
+    stage.share("c")
+    assert ("queued", "submitted") == (stage.shown("c").state, stage.shown("c").why)
+    stage.share("d", max_age=2 * HOUR)
+    assert "a" == stage.shown("d").cached_from
+
+
+def test_without_an_age_only_who_is_under_way_is_followed(stage: Sharers) -> None:
+    stage.share("a", max_age=0)
+    stage.share("b", max_age=0)
+    stage.end("a")
+    stage.share("c", max_age=0)
+
+    assert ["succeeded", "succeeded", "queued"] == stage.states("a", "b", "c")
+
+
+def test_a_failure_is_never_given(stage: Sharers) -> None:
+    """Who comes after it runs."""
+    stage.share("a")
+    stage.end("a", Why.FAILED)
+    stage.share("b")
+    stage.end("b")
+    stage.share("c")
+
+    assert ["a", "b"] == stage.sent()
+    assert "b" == stage.shown("c").cached_from
+
+
+def test_a_newer_result_goes_before_an_older_one(stage: Sharers) -> None:
+    stage.share("a")
+    stage.end("a")
+    stage.now += HOUR
+    stage.share("b", max_age=0)
+    stage.end("b")
+    stage.share("c", max_age=DAY)
+
+    assert "b" == stage.shown("c").cached_from
+
+
+# What it costs
+
+
+def test_a_result_costs_the_part_that_the_price_book_says(stage: Sharers) -> None:
+    """Of what the run has cost; charged once, and on the statement with whose result it was."""
+    stage.price(250_000)
+    stage.share("a", "b")
+    stage.end("a", run_ms=4_002)
+    stage.share("c")
+    stage.followers().round()
+
+    assert [4_002, 1_000, 1_000] == [stage.shown(job).spent for job in ("a", "b", "c")]
+    assert 10**9 - 6_002 == stage.available()
+    assert [("a", 4_002, None), ("b", 1_000, "a"), ("c", 1_000, "a")] == [
+        (line.job, line.amount, line.cached_from) for line in stage.charges()
+    ]
+    assert [1_000, 1_000] == [stage.steps(job)[-1].spent for job in ("b", "c")]
+
+
+def test_the_price_of_a_result_is_that_of_the_submission(stage: Sharers) -> None:
+    """As all prices are (B1)."""
+    stage.price(500_000)
+    stage.share("a", "b")
+    stage.price(0)
+    stage.share("c")
+    stage.end("a", run_ms=4_000)
+
+    assert [2_000, 0] == [stage.shown(job).spent for job in ("b", "c")]
+
+
+def test_a_result_costs_no_more_than_is_held(stage: Sharers) -> None:
+    stage.price(PPM)
+    stage.share("a", "b", max_age=HOUR)
+    stage.share("c", held_ms=10)
+    stage.end("a", run_ms=90_000)
+
+    assert [90_000, 30] == [stage.shown(job).spent for job in ("b", "c")]
+    stage.share("d", held_ms=20)
+    assert 60 == stage.shown("d").spent
+
+
+def test_a_quote_says_what_would_become_of_a_job(stage: Sharers) -> None:
+    """And changes nothing."""
+
+    def quoted(held: int = HELD) -> tuple[Any, ...]:
+        return tuple(quoted_now(stage.connection, stage.org, Sharing(ALIKE, 10**18), held))
+
+    assert ("run", None, None) == quoted()
+    stage.price(250_000)
+    stage.share("a")
+    assert ("follow", "a", None) == quoted()
+    stage.end("a", run_ms=4_000)
+    assert ("hit", "a", 1_000) == quoted()
+    assert ("hit", "a", 7) == quoted(7)
+
+
+# Whoever looks after them
+
+
+def test_the_same_request_again_is_answered_and_does_nothing(stage: Sharers) -> None:
+    """Whether it led, followed or was served (L7)."""
+    stage.price(250_000)
+    asks = [stage.sharing(job) for job in ("a", "b", "c")]
+    stage.ask(asks[:2])
+    stage.end("a")
+    stage.ask(asks[2:])
+    shown = [stage.shown(job) for job in ("a", "b", "c")]
+    again = stage.ask([stage.sharing(job) for job in ("a", "b", "c")])
+    again = [*again, *stage.ask(asks)]  # a batch that is run again, since its answer was lost
+
+    assert [True] * 6 == [one.replayed for one in again if isinstance(one, Answer)]
+    assert shown == [stage.shown(job) for job in ("a", "b", "c")]
+    assert 3 == len(stage.charges())
+
+
+def test_two_who_look_after_followers_at_once_do_so_once(stage: Sharers) -> None:
+    """Each asks for what it has seen; the hold is settled once, one takes over (L7)."""
+    stage.price(PPM)
+    stage.share("a", "b", "c")
+    seen: list[Ask] = []
+
+    def keep(asks: Sequence[Ask]) -> Answers:
+        seen.extend(asks)
+        return stage.ask(asks)
+
+    stage.jobs._followers = Followers(stage.connection, keep, stage.clock)
+    stage.end("a", Why.FAILED)
+    stage.ask([one._replace(key=f"{one.key} again") for one in seen])
+    assert ["a", "b"] == stage.sent()
+    stage.share("x", "y", "z", alike="other")
+    stage.jobs._followers.of = lambda flights: 0  # type: ignore[method-assign]
+    stage.end("x", Why.FAILED)
+    both = [Righted((stage.org, "other"), unheld=False) for _ in range(2)]
+    stage.ask(
+        [Ask(stage.org, f"lead {n}", Lapse(most=1), note) for n, note in enumerate(both)]
+    )  # of one transaction
+    assert ([1, 0], ["a", "b", "x", "y"]) == ([note.count for note in both], stage.sent())
+    stage.jobs._followers = Followers(stage.connection, keep, stage.clock)
+    seen.clear()
+    stage.end("b", run_ms=5)
+    stage.ask([one._replace(key=f"{one.key} again") for one in seen])
+
+    assert (["succeeded"], 5) == (stage.states("c"), stage.shown("c").spent)
+    assert 3 == len(stage.whys("c"))
+
+
+def test_a_crowd_of_followers_is_served_page_by_page(stage: Sharers) -> None:
+    """At once only some; a page is one question to the database and one batch (S13)."""
+    stage.ask([stage.sharing("a", held_ms=10)])
+    crowd = [f"f{number:03}" for number in range(2 * PAGE + 5)]
+    stage.ask([stage.sharing(job, held_ms=10) for job in crowd])
+    stage.end("a", run_ms=5)
+    assert PAGE == stage.states(*crowd).count("succeeded")
+    batches: list[int] = []
+
+    def count(asks: Sequence[Ask]) -> Answers:
+        batches.append(len(asks))
+        return stage.ask(asks)
+
+    assert PAGE + 5 == Followers(stage.connection, count, stage.clock).round()
+    assert [PAGE, 5] == batches
+    assert {"succeeded"} == set(stage.states(*crowd))
+    assert 10**9 - 5 == stage.available()
+
+
+def test_what_cannot_be_done_holds_up_nobody_behind_it(stage: Sharers) -> None:
+    """An org whose books are frozen, say."""
+    stage.share("a", "b")
+    stage.jobs._followers.of = lambda flights: 0  # type: ignore[method-assign]
+    stage.end("a")
+
+    def refuse(asks: Sequence[Ask]) -> Answers:
+        return [OSError("not now") for _ in asks]
+
+    assert 0 == Followers(stage.connection, refuse, stage.clock).round()
+    assert ["queued"] == stage.states("b")
+    assert [] == [one for one in due(stage.connection, FIRST, 10) if one.org != stage.org]
+    assert 1 == stage.followers().round()
+
+
+def test_a_process_looks_after_followers_by_itself(database_url: str, stage: Sharers) -> None:
+    """Also after whoever should have done so was killed."""
+    stage.share("a", "b", "c")
+    stage.jobs._followers.of = lambda flights: 0  # type: ignore[method-assign]
+    stage.end("a", Why.FAILED)
+    stage.jobs.withdraw(stage.org, JobId("c"))
+
+    with connected(database_url) as other:
+
+        def ask(asks: Sequence[Ask]) -> Answers:
+            return Batch(other, PRICES, {}, stage.clock).run(asks)
+
+        with Following(lambda: connected(database_url), ask, interval_s=0.05, clock=stage.clock):
+            eventually(lambda: stage.sent() == ["a", "b"], "somebody has taken over")
+            eventually(lambda: stage.states("c") == ["cancelled"], "nobody holds on")
+
+
+def test_what_verify_asks_of_them_is_so(stage: Sharers) -> None:
+    """Of one that follows, one that was served, and one that was let go."""
+    stage.share("a", "b", "c")
+    stage.jobs.withdraw(stage.org, JobId("c"))
+    stage.end("a")
+    stage.share("d", alike="other")
+    stage.share("e", alike="other")
+
+    found = [
+        one
+        for check in CACHING_CHECKS
+        for one in problems(stage.connection, check, [stage.now] if check.timed else ())
+        if one.org == stage.org
+    ]
+    assert [] == found
+    assert [] == stage.contradictions()

@@ -1,0 +1,493 @@
+"""Advice is carried out: nothing that was ordered is forgotten, nothing is ordered twice (S12)."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bursar import failpoints
+from bursar.core.dispatch.orders import Leaves, NodeOrder, OrderState, Scale
+from bursar.core.dispatch.pool import use
+from bursar.core.dispatch.state import NO_TROUBLE, TERM, Exit, Machine, Mishap, Trouble, Work
+from bursar.core.ids import JobId
+from bursar.core.instant import HOUR, MINUTE, SECOND
+from bursar.core.money import CREDIT
+from bursar.core.scheduling.autoscale import Offer, Scaling
+from bursar.core.scheduling.machines import Node, NodeId, NodeState
+from bursar.core.value import altered
+from bursar.service.pools import scaling
+from bursar.service.pools.keeper import Kept, PoolKeeper, at_once, keeping
+from bursar.service.pools.leader import Leading
+from bursar.service.pools.provisioning import CommandHook, NotDone
+from bursar.service.pools.scaling import GONE_BY, Scaler
+from bursar.store.pools import orders as store
+from bursar.store.pools.loading import create_pool
+from bursar.store.reading import Connection, money_time
+from tests.builders import T0
+from tests.core.dispatch.pools import asking, ran
+from tests.databases import connected
+from tests.service.test_pools import POLICY, Clock, Ears, Node1, begin, kept_at, letter
+from tests.store.embedded.worlds import eventually
+
+DELAY = 5 * MINUTE
+OFFER = Offer(
+    node=Node(id=NodeId("h100"), gpu_type="H100", gpus=2, labels=("spot",)),
+    price=CREDIT,
+    delay=DELAY,
+    most=1,
+)
+SCALE = Scale(
+    offers=(OFFER,), scaling=Scaling(keep=MINUTE, quiet=MINUTE), every=10 * SECOND, patience=DELAY
+)
+NUMBERS = count(1)
+PROVIDER = Path(__file__).with_name("provider.py")
+
+
+@dataclass
+class Pools:
+    """The one pool that a process serves."""
+
+    keeper: PoolKeeper
+    leading: Leading
+
+    @property
+    def keepers(self) -> dict[str, PoolKeeper]:
+        return {self.keeper.id: self.keeper}
+
+    def explaining(self, pool: str) -> Leading:
+        return self.leading
+
+
+class Process:
+    """A process that leads a pool and carries out advice; it looks when it is told to."""
+
+    def __init__(self, connection: Connection, pools: Pools, hook: CommandHook) -> None:
+        self.connection = connection
+        self.keeper = pools.keeper
+        self.pools = pools
+        self.scaler = Scaler(pools, lambda: connection, hook)
+
+    def leads(self) -> "Process":
+        eventually(lambda: self.pools.leading.epoch is not None, "it leads")
+        return self
+
+    def look(self) -> list[NodeOrder]:
+        """Look at all orders; how they are afterwards."""
+        self.scaler.look(self.connection)
+        return self.orders()
+
+    def orders(self) -> list[NodeOrder]:
+        return store.latest_orders(self.connection, self.keeper.id)
+
+    def comes_to(self, *states: OrderState) -> list[NodeOrder]:
+        """Look until orders have got so far."""
+
+        def are() -> bool:
+            return sorted(states) == sorted(one.state for one in self.look())
+
+        eventually(are, f"orders are {states}")
+        return self.orders()
+
+    def queue(self, job: str, **given: Any) -> None:
+        until = {"hold_until": T0 + 10 * HOUR}
+        self.keeper.receive([letter(self.keeper, job, asking(**{**until, **given}))])
+
+    def node(self, name: str) -> NodeState | None:
+        machine = self.keeper.look(lambda pool: pool.machines.get(NodeId(name)))
+        return None if machine is None else machine.node.state
+
+
+class World:
+    """A pool, its clock, and whoever provides nodes."""
+
+    def __init__(self, url: str, connection: Connection, folder: Path) -> None:
+        self.pool = f"scaled-{next(NUMBERS)}"
+        self.clock = Clock()
+        self.folder = folder
+        self.url = url
+        self._connection = connection
+        create_pool(connection, self.pool)
+        store.set_scale(connection, self.pool, SCALE, T0)
+        (folder / "nodes").mkdir()
+
+    @contextmanager
+    def process(self, who: str = "one", limit_s: float = 60.0) -> Iterator[Process]:
+        ears = Ears()
+        hook = CommandHook((sys.executable, "-I", "-S", str(PROVIDER), str(self.folder)), limit_s)
+        with (
+            keeping(lambda: connected(self.url), Kept(self.pool, ears, self.clock)) as keeper,
+            Leading(keeper, POLICY, who) as leading,
+        ):
+            ears.leading = leading
+            process = Process(self._connection, Pools(keeper, leading), hook)
+            try:
+                yield process.leads()
+            finally:
+                process.scaler.stop()
+
+    def asked(self, action: str) -> list[dict[str, Any]]:
+        """What the provider was asked."""
+        file = self.folder / "asked"
+        lines = file.read_text().splitlines() if file.exists() else []
+        return [one for one in map(json.loads, lines) if one["action"] == action]
+
+    @property
+    def provided(self) -> list[str]:
+        """The orders whose nodes there are."""
+        return sorted(one.name for one in (self.folder / "nodes").iterdir())
+
+    @contextmanager
+    def doing(self, wrong: str) -> Iterator[None]:
+        """Let the provider do something wrong."""
+        (self.folder / wrong).touch()
+        yield
+        (self.folder / wrong).unlink()
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Questions are asked again as soon as possible."""
+    monkeypatch.setattr(scaling, "AGAIN_FIRST_S", 0.01)
+
+
+@pytest.fixture
+def lists(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What there is is compared at every look."""
+    monkeypatch.setattr(scaling, "LISTS_S", 0.0)
+
+
+@pytest.fixture
+def world(database_url: str, connection: Connection, tmp_path: Path) -> World:
+    return World(database_url, connection, tmp_path)
+
+
+def test_a_node_is_ordered_comes_works_is_drained_and_given_back(world: World) -> None:
+    """Only what was ordered goes; the queue, the order, the lease and the node settle."""
+    own = Node1(NodeId("own"))
+    with world.process() as process:
+        begin(process.keeper, own)
+        process.queue("gang", spec=altered(asking().spec, shape=_gang(2)), hold_micros=240_000)
+        [order] = process.comes_to(OrderState.COMING)
+        assert NodeState.ON_ORDER is process.node(order.node.id)
+        [asked] = world.asked("order")
+        assert (world.pool, order.id, order.node.id) == (
+            *(asked["pool"], asked["order"], asked["node"]),
+        )  # fmt: skip
+        assert ("h100", "H100", 2, ["spot"]) == (
+            *(asked["offer"], asked["gpu_type"], asked["gpus"], asked["labels"]),
+        )  # fmt: skip
+        world.clock.now += MINUTE
+        assert [order.id] == [one.id for one in process.look()], "what is on order is counted on"
+
+        agent = Node1(order.node.id)
+        begin(process.keeper, agent)
+        process.comes_to(OrderState.THERE)
+        process.keeper.report(own.told()).result()
+        lease = _lease(process)
+        world.clock.now += 10 * SECOND
+        for node in (own, agent):
+            process.keeper.report(node.told(ran(9_000, lease, exit=Exit.DONE))).result()
+
+        _pass(world, process, own, agent)
+        [order] = process.comes_to(OrderState.GONE)
+        assert Leaves.DRAINED is order.leaves
+        assert order.cost(0) > 0
+        assert (None, NodeState.READY) == (process.node(order.node.id), process.node("own"))
+        assert [] == process.keeper.look(lambda pool: list(pool.live))
+
+    assert [] == world.provided
+    assert 1 == len(world.asked("order"))
+
+
+def _pass(world: World, process: Process, *nodes: Node1) -> None:
+    """Let two minutes pass, in which nodes are heard of and somebody looks."""
+    for _ in range(12):
+        world.clock.now += 10 * SECOND
+        for node in nodes:
+            process.keeper.report(node.told()).result()
+        process.look()
+
+
+def _gang(tasks: int) -> Any:
+    return altered(asking().spec.shape, gpus=2, tasks=tasks)
+
+
+def _lease(process: Process) -> int:
+    eventually(lambda: bool(process.keeper.look(lambda pool: list(pool.live))), "it has a lease")
+    [fence] = process.keeper.look(lambda pool: list(pool.live))
+    return fence
+
+
+def test_whoever_dies_before_asking_has_written_what_is_to_be_asked(world: World) -> None:
+    """The next one asks for the same, and for no more."""
+    with world.process() as process:
+        process.queue("job")
+        process.scaler._provisioner.close()  # dead from here on, as far as others can tell
+        [order] = process.look()
+        assert (OrderState.ASKED, []) == (order.state, world.asked("order"))
+    world.clock.now += TERM
+    with world.process("two") as process:
+        [again] = process.comes_to(OrderState.COMING)
+
+    assert order.id == again.id
+    assert [order.id] == [one["order"] for one in world.asked("order")] == world.provided
+
+
+def test_whoever_dies_while_asking_is_followed_by_one_who_asks_again(world: World) -> None:
+    """The provider may have heard it or not: it has one node for one order."""
+    with world.process() as process, world.doing("hang"):
+        process.queue("job")
+        process.look()
+        eventually((world.folder / "hangs").exists, "it was asked")
+        process.scaler.stop()
+        [order] = process.orders()
+        assert OrderState.ASKED is order.state
+    world.clock.now += TERM
+    with world.process("two") as process:
+        process.comes_to(OrderState.COMING)
+
+    assert {order.id} == {one["order"] for one in world.asked("order")}
+    assert [order.id] == world.provided
+
+
+def test_what_a_provider_cannot_do_is_told_and_asked_again(world: World) -> None:
+    with world.process() as process:
+        process.queue("job")
+        with world.doing("fail"):
+            eventually(lambda: process.look()[0].trouble != "", "somebody is told")
+            assert "it ended with 1: there is no cloud today" == process.orders()[0].trouble
+        with world.doing("babble"):
+            eventually(lambda: "no JSON" in process.look()[0].trouble, "it is told anew")
+        [order] = process.comes_to(OrderState.COMING)
+
+    assert ("", {order.id}) == (order.trouble, {one["order"] for one in world.asked("order")})
+
+
+def test_what_is_refused_is_given_back_and_gone(world: World) -> None:
+    """Whoever says no may have meant yes: it is asked to remove it all the same."""
+    with world.process() as process, world.doing("refuse"):
+        process.queue("job")
+        [order] = process.comes_to(OrderState.GONE)
+
+    assert (Leaves.REFUSED, 0) == (order.leaves, order.cost(0))
+    assert [order.id] == [one["order"] for one in world.asked("remove")]
+    assert process.node(order.node.id) is None
+
+
+def test_what_does_not_come_is_given_up_and_given_back(world: World) -> None:
+    with world.process() as process:
+        process.queue("job")
+        [order] = process.comes_to(OrderState.COMING)
+        world.clock.now += 2 * DELAY - SECOND
+        assert [OrderState.COMING] == [one.state for one in process.look()]
+        store.set_scale(process.connection, world.pool, altered(SCALE, offers=()), T0)
+        world.clock.now += SECOND
+        [order] = process.comes_to(OrderState.GONE)
+
+    assert (Leaves.LATE, []) == (order.leaves, world.provided)
+
+
+def test_who_has_been_replaced_orders_nothing(world: World) -> None:
+    """Orders are refused in the transaction that would write them, and nobody is asked (S11)."""
+    with world.process() as process:
+        process.pools.leading.leave()
+        process.queue("job")
+        stale = process.pools.leading._epoch
+        world.clock.now += TERM
+        with world.process("two") as other:
+            process.pools.leading = other.pools.leading
+            assert stale is not None
+            process.scaler._seen[world.pool] = scaling._Seen(stale, since=T0)
+            with pytest.raises(scaling._LedByAnother):
+                process.scaler._ordered(
+                    process.keeper, process.scaler._seen[world.pool], [], [ORDER]
+                )
+
+    assert ([], []) == (process.orders(), world.asked("order"))
+
+
+ORDER = NodeOrder(
+    id="made-up",
+    offer="h100",
+    node=altered(OFFER.node, id=NodeId("h100-made-up")),
+    price=CREDIT,
+    ordered_at=T0,
+    ready_by=T0 + DELAY,
+    give_up_at=T0 + 2 * DELAY,
+)
+
+
+@pytest.mark.usefixtures("lists")
+def test_what_was_given_back_and_is_there_is_given_back_again(world: World) -> None:
+    """Somebody who had stopped for a while may have ordered it once more."""
+    with world.process() as process, world.doing("refuse"):
+        process.queue("job")
+        [order] = process.comes_to(OrderState.GONE)
+        store.set_scale(process.connection, world.pool, altered(SCALE, offers=()), T0)
+        (world.folder / "nodes" / order.id).touch()
+        (world.folder / "nodes" / "a stranger's").touch()
+        world.clock.now += GONE_BY + SECOND
+        process.queue("another")
+
+        def given_back() -> bool:
+            process.look()
+            return order.id not in world.provided
+
+        eventually(given_back, "it is given back")
+    assert ["a stranger's"] == world.provided, "what was never ordered is not ours to remove"
+
+
+@pytest.mark.usefixtures("lists")
+def test_a_node_that_has_vanished_is_asked_for_again(world: World) -> None:
+    """As after a restart of what provides it; as long as it is heard of nobody is asked."""
+    with world.process() as process:
+        process.queue("job")
+        [order] = process.comes_to(OrderState.COMING)
+        agent = Node1(order.node.id)
+        begin(process.keeper, agent)
+        process.comes_to(OrderState.THERE)
+        (world.folder / "nodes" / order.id).unlink()
+        process.look()
+        process.look()
+        assert 1 == len(world.asked("order"))
+        world.clock.now += MINUTE
+
+        def ordered_again() -> bool:
+            process.look()
+            return [order.id] == world.provided
+
+        eventually(ordered_again, "it is ordered again")
+    assert [OrderState.THERE] == [one.state for one in process.orders()]
+
+
+def test_a_provider_has_only_so_long(world: World) -> None:
+    with world.process(limit_s=0.3) as process, world.doing("hang"):
+        hook = process.scaler._provisioner
+        with pytest.raises(NotDone, match=r"more than 0\.3 seconds"):
+            hook.listed(world.pool)
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ('{"orders": [1]}', 'no list of texts named "orders"'),
+        ("{}", 'no list of texts named "orders"'),
+        ("[]", "no object"),
+        ("", "no JSON"),
+    ],
+)
+def test_what_is_no_answer_is_none(said: str, why: str) -> None:
+    with pytest.raises(NotDone, match=why):
+        CommandHook(("echo", said)).listed("main")
+
+
+def test_a_program_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(NotDone, match="cannot be started: No such file"):
+        CommandHook((str(tmp_path / "nothing"),)).listed("main")
+    with pytest.raises(NotDone, match='"state" is none of coming, refused'):
+        CommandHook(("echo", '{"state": "perhaps"}')).order("main", ORDER)
+
+
+def test_what_is_being_removed_takes_its_time() -> None:
+    answer = CommandHook(("echo", '{"state": "removing", "reason": "it boots"}')).remove(
+        "main", ORDER
+    )
+    assert (None, "it boots") == answer
+
+
+@contextmanager
+def scaler(world: World, who: str, armed: str = "") -> Iterator["subprocess.Popen[bytes]"]:
+    """A process of its own that orders nodes, and may be made to die somewhere."""
+    marks = {failpoints.VARIABLE: armed, failpoints.MARKS: str(world.folder)}
+    process = subprocess.Popen(
+        (sys.executable, "-m", "tests.service.scaler", world.url, world.pool, world.folder, who),
+        env={**os.environ, **marks},
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.parametrize(
+    ("point", "state"),
+    [
+        ("scaling.advised=kill@1", OrderState.COMING),
+        ("scaling.written=kill@1", OrderState.COMING),
+        ("scaling.answered=kill@1", OrderState.COMING),
+        ("scaling.answered=kill@2", OrderState.GONE),
+    ],
+)
+def test_whoever_is_killed_is_followed_by_one_who_goes_on(
+    connection: Connection, world: World, point: str, state: OrderState
+) -> None:
+    """Between advice and order, order and question, answer and note: one order, one node."""
+    store.set_scale(connection, world.pool, altered(SCALE, every=SECOND), T0)
+    keeper = at_once(connection, Kept(world.pool, Ears()))
+    until = money_time(connection) + HOUR
+    keeper.receive([letter(keeper, "job", asking(hold_until=until))])
+    if state is OrderState.GONE:  # and nothing is ordered in its place
+        (world.folder / "refuse").touch()
+    with scaler(world, "one", point) as first:
+        assert -signal.SIGKILL == first.wait(60)
+    written = store.latest_orders(connection, world.pool)
+    assert len(written) == ("advised" not in point)
+    if state is OrderState.GONE:
+        store.set_scale(connection, world.pool, altered(SCALE, offers=()), T0)
+
+    def orders() -> list[NodeOrder]:
+        return store.latest_orders(connection, world.pool)
+
+    with scaler(world, "two"):
+        eventually(lambda: [state] == [one.state for one in orders()], f"it is {state}")
+    [order] = orders()
+    assert [order.id] == [one.id for one in written] or not written
+    assert {order.id} == {one["order"] for one in world.asked("order")}
+    assert ([] if state is OrderState.GONE else [order.id]) == world.provided
+
+
+def test_others_hear_that_a_node_has_gone_and_what_went_wrong_on_one(
+    database_url: str, connection: Connection, world: World
+) -> None:
+    """Whoever keeps the pool in memory, and whoever reads it anew."""
+    trouble = Trouble(mishaps=(Mishap(T0, "acme", JobId("job"), lost=True),), until=1, times=2)
+    node = Node(id=NodeId("goes"), gpu_type="H100", gpus=2)
+    with (
+        kept_at(database_url, world.pool, world.clock) as one,
+        kept_at(database_url, world.pool, world.clock) as other,
+    ):
+        begin(one, Node1(NodeId("stays")))
+        one.register(node)
+        one.change(lambda work: work.put(altered(_machine(work, "stays"), trouble=trouble)))
+        other.expire()
+        assert {"goes", "stays"} == other.look(lambda pool: {*pool.machines})
+        one.change(lambda work: work.drop(node.id))
+        other.expire()
+        with kept_at(database_url, world.pool, world.clock) as third:
+            third.expire()
+            for keeper in (one, other, third):
+                machines = keeper.look(lambda pool: dict(pool.machines))
+                assert {"stays": trouble} == {name: it.trouble for name, it in machines.items()}
+        one.report(Node1(NodeId("stays")).told()).result()
+        one.change(lambda work: use(work, NodeId("stays"), NodeState.READY))
+        other.expire()
+
+    assert [NO_TROUBLE] == [
+        it.trouble for it in other.look(lambda pool: list(pool.machines.values()))
+    ]
+
+
+def _machine(work: Work, name: str) -> Machine:
+    machine = work.machine(NodeId(name))
+    assert machine is not None
+    return machine

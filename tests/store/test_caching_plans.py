@@ -1,0 +1,69 @@
+"""How statements about jobs that share results are run: by the right index, always (D3, S13)."""
+
+import re
+
+import pytest
+
+from bursar.store.caching import (
+    ALIKE,
+    AT_A_LOSS,
+    DUE,
+    DUE_ALIKE,
+    FOLLOW,
+    HEIR,
+    LEAD,
+    LEAVE,
+    SHARE,
+    SHARED,
+    STEP_DOWN,
+    WITHOUT_HOLD,
+)
+from bursar.store.jobs import RESULT, SHOWN, TELL_POOL
+from bursar.store.reading import Connection
+from tests.store.test_plans import check_scan, plan_of, scans
+
+Indexes = dict[str, tuple[str, tuple[str, ...]]]
+
+JOB = ("jobs_pkey", ("org_id", "job_id"))
+HOLD = ("holds_pkey", ("org_id", "hold_id"))
+LEADER = ("jobs_one_leads", ("org_id", "alike"))
+RESULTS = ("jobs_results", ("org_id", "alike", "ended_at"))
+FLIGHT = ("jobs_following", ("org_id", "alike"))
+# For each statement: which index reads which table, by its name there, and by which columns.
+PLANS: dict[str, tuple[str, Indexes]] = {
+    "who is alike": (ALIKE, {"s": RESULTS, "h": HOLD, "l": LEADER, "o": FLIGHT}),
+    "how it was submitted": (SHARED, {"jobs": JOB}),
+    "that it shares": (SHARE, {"t": JOB}),
+    "that it follows": (FOLLOW, {"t": JOB}),
+    "that it leads": (LEAD, {"t": JOB}),
+    "that it is over": (LEAVE, {"t": JOB}),
+    "a message to its pool": (TELL_POOL, {"t": JOB}),
+    "a leader that steps down": (STEP_DOWN, {"jobs": LEADER}),
+    "who is due": (DUE, {"f": ("jobs_following", ()), "h": HOLD, "s": RESULTS, "g": HOLD}),
+    "who is due of a flight": (DUE_ALIKE, {"f": FLIGHT, "h": HOLD, "s": RESULTS, "g": HOLD}),
+    "who has lost its leader": (
+        AT_A_LOSS,
+        {"f": ("jobs_following", ()), "h": HOLD, "s": RESULTS, "l": LEADER},
+    ),
+    "who has lost its hold": (WITHOUT_HOLD, {"f": FLIGHT, "h": HOLD}),
+    "who is to lead": (HEIR, {"f": FLIGHT, "h": HOLD, "s": RESULTS, "l": LEADER}),
+    "what it has left": (RESULT, {"j": JOB, "s": JOB}),
+}
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_a_table_is_read_by_its_index(tables: Connection, name: str) -> None:
+    """By all the columns that say where: a part of them would read the rest of the org."""
+    sql, wanted = PLANS[name]
+    found = {re.sub(r"_\d+$", "", scan["Alias"]): scan for scan in scans(plan_of(tables, sql))}
+
+    assert sorted(wanted) == sorted(found)
+    for alias, scan in found.items():
+        check_scan(scan, *wanted[alias])
+
+
+def test_a_job_is_shown_by_its_key_and_whoever_leads(tables: Connection) -> None:
+    """No other way into the jobs of its org is taken."""
+    found = [one for one in scans(plan_of(tables, SHOWN)) if one["Relation Name"] == "jobs"]
+
+    assert {"jobs_pkey", "jobs_one_leads"} == {one["Index Name"] for one in found}

@@ -1,0 +1,58 @@
+"""What decides the result of a job, as a digest (S13)."""
+
+from typing import Any
+
+import pytest
+
+from bursar.wire.caching import DECIDES, alike
+from bursar.wire.jobs import JobAsk
+
+ASK: dict[str, Any] = {
+    "account_id": "01890000-0000-7000-8000-000000000001",
+    "command": ["run", "x"],
+    "gpus": {"types": ["H100", "A100"]},
+    "max_run_seconds": 60,
+    "cache": {"max_age_seconds": 5},
+}
+
+
+def digest(**more: Any) -> str | None:
+    return JobAsk.model_validate({**ASK, **more}).alike
+
+
+def test_every_field_decides_the_result_or_is_known_not_to() -> None:
+    """Whoever adds a field to a request says which it is."""
+    indifferent = {
+        *("account_id", "user_id", "max_run_seconds", "likely_run_seconds", "tier"),
+        *("priority_class", "preemptible", "requeues_max", "checkpoint", "job_kind", "labels"),
+        *("max_cost_micros", "hold", "rolling_seconds", "cache", "array", "id", "dry_run"),
+    }
+    assert set() == set(JobAsk.model_fields) - set(DECIDES) - indifferent
+    assert set() == indifferent & set(DECIDES)
+
+
+def test_the_order_of_sets_decides_nothing_that_of_words_does() -> None:
+    assert digest() == digest(gpus={"types": ["A100", "H100"], "count": 1})
+    assert digest(regions=["a", "b"]) == digest(regions=["b", "a", "a"])
+    assert digest() != digest(command=["x", "run"])
+    assert digest(command=["run x"]) != digest(command=["run", "x"])
+
+
+def test_the_key_is_no_part_of_anything_else() -> None:
+    """No text of one field can pass for another."""
+    keyed = digest(cache={"max_age_seconds": 9, "key": "k"})
+    assert keyed not in (None, digest())
+    assert keyed == digest(cache={"max_age_seconds": 0, "key": "k"})
+    assert alike({"command": ["a"]}, "b") != alike({"command": ["a", "b"]}, None)
+
+
+def test_who_does_not_share_has_none() -> None:
+    """And is kept as before there was such a word: a key from then stands for the same."""
+    ask = JobAsk.model_validate({**ASK, "cache": None})
+    assert ask.alike is None
+    assert "cache" not in ask.kept
+
+
+def test_the_jobs_of_an_array_do_not_share() -> None:
+    with pytest.raises(ValueError, match="one by one"):
+        digest(array={"count": 3})
