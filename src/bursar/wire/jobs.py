@@ -357,7 +357,7 @@ class JobQuote(Answer):
         """A quote, told."""
         milli, rates = ask.gpus.milli, [rate for _, rate in quote.rates]
         times, at_once = (ask.array.count, ask.array.together) if ask.array else (1, 1)
-        return cls(
+        return cls.model_construct(
             held_micros=quote.held,
             likely_micros=quote.likely,
             most_micros=usage_price(max(rates, default=0), milli, ask.run_ms) * times,

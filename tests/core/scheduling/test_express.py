@@ -200,12 +200,19 @@ CASES = {
         policy=TARGETS,
         want="e waits needs=4 free=0",
     ),
-    "by share nobody is asked who says that it ends within ten graces": Case(
+    "by share a job of minutes asks nobody who says that it ends within ten graces": Case(
         nodes="n1=8xH100",
         running="b1@n1:4/ran=1m/est=6m/who=paid.beta.x.bob"
         " b2@n1:4@4/ran=1m/est=361s/who=paid.beta.x.bob",
-        queued="a:2 c:2/who=paid.cora.x.u",
-        want="b2 preempted for=a by=share; a waits on=n1:2; c waits needs=2 free=0 start=30s",
+        queued="a:2/est=5m",
+        want="b2 preempted for=a by=share; a waits on=n1:2",
+    ),
+    "a longer job does": Case(
+        nodes="n1=8xH100",
+        running="b1@n1:4/ran=1m/est=6m/who=paid.beta.x.bob"
+        " b2@n1:4@4/ran=1m/est=361s/who=paid.beta.x.bob",
+        queued="a:2/est=301s",
+        want="b1 preempted for=a by=share; a waits on=n1:2",
     ),
     "nor for others beside whom it asks, who only end soon": Case(
         nodes="n1=4xH100 n2=4xH100",

@@ -11,7 +11,7 @@ A job may ask another to make room by one of six rights:
             costs little beside it, and has at least twice as much to do; or this job would outlast
             all others (`backlog`), and the other would not
     share   the other's org, of the same tier, still has the larger part by weight afterwards, of
-            what runs now and of what was used and runs ahead; and it does not say that it ends
+            what runs now and of what was used and runs ahead; and not both say that they are over
             within minutes
     move    the other can go on elsewhere at once (`moving`)
 
@@ -97,7 +97,8 @@ class Rights:
             return Right.TARGET
         if job.path[0] != self.job.path[0] or len(self.job.path) == 1:
             return None
-        if other.ends_soon(now, ENDING * self._cluster.policy.grace):
+        soon = ENDING * self._cluster.policy.grace
+        if self.job.estimate is not None and self.job.lasts <= soon and other.ends_soon(now, soon):
             return None
         give = self.to_give(self.org_of(job))
         return Right.SHARE if job.rate(other.gpu_type) * self.weight < give else None
