@@ -3,7 +3,17 @@
 from bursar.core.dispatch.life import State
 from bursar.core.dispatch.state import Exit
 from bursar.core.instant import MINUTE, SECOND
-from bursar.core.messages import Dropped, EndClass, HoldGrew, Leave, Left, Started, Why, Withdraw
+from bursar.core.messages import (
+    Dropped,
+    EndClass,
+    HoldGrew,
+    Leave,
+    Left,
+    Started,
+    ToPool,
+    Why,
+    Withdraw,
+)
 from tests.builders import T0
 from tests.core.dispatch.pools import JOB, N1, N2, Trial, asking, ran, running, waiting
 
@@ -77,7 +87,8 @@ def test_a_job_begins_in_another_pool_with_whatever_number_comes_next() -> None:
 def test_who_is_withdrawn_after_it_was_given_back_is_over_here() -> None:
     """Its org had asked before it heard that: it sends the job nowhere, and hears once."""
     trial = waiting()
-    for n, message in enumerate((Leave(), GROWN, Withdraw(), Withdraw(), Leave()), start=2):
+    told: tuple[ToPool, ...] = (Leave(), GROWN, Withdraw(), Withdraw(), Leave())
+    for n, message in enumerate(told, start=2):
         assert trial.post(message, n)
 
     assert [Left(), CANCELLED] == trial.told()
