@@ -17,9 +17,9 @@ import pytest
 
 from bursar.core.dispatch.reports import Orders, Reading
 from bursar.core.dispatch.state import Exit, Lease
-from bursar.core.ids import HoldId, JobId, UserId
+from bursar.core.ids import AccountId, HoldId, JobId, UserId
 from bursar.core.instant import DAY, SECOND
-from bursar.core.ledger.commands import AddUser, EndHold, SetPolicy
+from bursar.core.ledger.commands import AddUser, EndHold, Reserve, SetPolicy
 from bursar.core.ledger.values import OrgPolicy
 from bursar.core.messages import Withdraw
 from bursar.core.refusal import Code, Refusal
@@ -450,11 +450,22 @@ def test_a_job_that_waits_longer_than_its_hold_is_dropped(
         [ended] = ledger(connection, stage.clock)([end])
         assert isinstance(ended, Answer)
         assert isinstance(ended.outcome, tuple)
+        short = Reserve(
+            hold=HoldId("short"), account=AccountId("team"), user=UserId("ann"), amount=5,
+            ttl=SECOND,
+        )  # fmt: skip
+        [held] = ledger(connection, stage.clock)([Ask(stage.world.org, "short", short)])
+        assert isinstance(held, Answer)
+        stage.later(2)
     stage.relay.round()
     assert ("over", "limit") == stage.state()
     told = "select body ->> 'why' from events where org_id = %s and kind = 'JobStepped'"
     steps = [why for (why,) in connection.execute(told, [stage.world.org])]
     assert ["submitted", "hold_ended"] == sorted(steps, reverse=True)
+    if swept:
+        last = "select kind from events where org_id = %s order by number desc limit 2"
+        kinds = [kind for (kind,) in connection.execute(last, [stage.world.org])]
+        assert ["JobStepped", "HoldClosed"] == kinds, "what was due comes first"
     stage.is_sound()
 
 

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, Protocol, TypeAlias, cast
 from bursar.core.instant import Instant
 from bursar.core.ledger.books import Books
 from bursar.core.ledger.commands import Command
-from bursar.core.ledger.decide import decide, perform
+from bursar.core.ledger.decide import caught_up, decide, perform
 from bursar.core.ledger.events import ChargeBooked, Event, HoldOpened, LotTaken
 from bursar.core.ledger.evolve import evolve
 from bursar.core.ledger.holds import left_to_its_job
@@ -319,15 +319,19 @@ class Batch:
     def _note(
         self, ask: Ask, books: Books, outcome: tuple[Event, ...] | Refusal, now: Instant
     ) -> tuple[Event, ...]:
-        """Gather what is written beside a command; the events that say so follow its own."""
+        """Gather what is written beside a command; the events that say so follow its own.
+
+        If it was refused nothing has happened yet, and what was due by then comes before them.
+        """
         if ask.note is None:
             return ()
         noted = tuple(ask.note.rows(ask.org, books, outcome, now))
         self._noted += noted
-        events = tuple(one.event for one in noted if one.event is not None)
-        for event in events:
+        steps = tuple(one.event for one in noted if one.event is not None)
+        due = caught_up(books, now) if steps and isinstance(outcome, Refusal) else ()
+        for event in steps:
             evolve(books, event)
-        return events
+        return (*due, *steps)
 
     def _objection(self, ask: Ask, books: Books, now: Instant) -> Refusal | None:
         """What stands against a command that the rules of money do not know of."""

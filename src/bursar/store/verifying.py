@@ -115,13 +115,14 @@ def _request_checks(whose: str) -> tuple[Check, ...]:
             """,
         ),
         Check(
-            name="a refusal has no events but steps of jobs",
+            name="a refusal has no events but steps of jobs, and what was due before them",
             sql=f"""
                 select r.org_id, 'request ' || r.key, r.first, r.number + 1
                   from requests r
                  where r.refusal is not null and r.first <= r.number and {whose}
                    and exists (select from events e
                                 where e.org_id = r.org_id and e.kind <> 'JobStepped'
+                                  and e.body ->> 'due_at' is null
                                   and e.number between r.first and r.number)
             """,
         ),
