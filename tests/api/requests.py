@@ -130,6 +130,7 @@ REQUESTS: Final[Mapping[str, Callable[[Ids], Asked]]] = {
     "jobs.events": lambda ids: get("read", f"/jobs/{ids['job']}/events"),
     "jobs.result": lambda ids: get("read", f"/jobs/{ids['job']}/result"),
     "jobs.elements": lambda ids: get("read", f"/jobs/{ids['job']}/elements"),
+    "jobs.routes": lambda ids: get("read", f"/jobs/{ids['job']}/routes"),
     "top.jobs": lambda ids: get("read", f"/top/jobs?org_id={ids['org']}"),
     "jobs.extend": lambda ids: Asked("spend", f"/jobs/{ids['job']}/extend", {"amount_micros": 1}),
     "jobs.cancel": lambda ids: Asked("spend", f"/jobs/{ids['job']}/cancel"),

@@ -330,7 +330,6 @@ def test_operators_read_what_was_decided(
 ) -> None:
     """Page by page, as it was written; nobody else does (S14, O1)."""
     path = f"/pools/{pool}/events"
-    assert {"items": [], "next": None} == operator.get(path).json()
     worker.report()
     job = submit(payer, pool)
     worker.leases()

@@ -13,7 +13,9 @@ from tests.api.requests import NOBODYS, NOWHERE, REQUESTS
 
 FOR_ALL = {"orgs.create", "orgs.list"}  # they are about no org, and for operators alone
 # Machines are nobody's own; what is told of others who use them is veiled (test_pools.py).
-OF_MACHINES = {name for name in REQUESTS if name.startswith(("pools.", "nodes."))}
+OF_MACHINES = {
+    name for name in REQUESTS if name.startswith(("pools.", "nodes.", "scaling.", "orders."))
+}
 FOR_ALL |= OF_MACHINES
 
 

@@ -6,9 +6,9 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query, Request, Response
 
 from bursar.api.doing import encoded
-from bursar.api.failing import Failed
 from bursar.api.reading_body import StrictRoute
 from bursar.api.routes.changing import PROBLEM
+from bursar.api.routes.pools import kept_pool
 from bursar.api.serving import Caller, Service, unknown
 from bursar.core.dispatch.life import OVER, State
 from bursar.core.dispatch.state import name_of
@@ -28,10 +28,10 @@ from bursar.wire.times import instant_text
 router = APIRouter(prefix="/v1", route_class=StrictRoute, responses=PROBLEM)
 
 
-def _explaining(service: Service, pool: str) -> Leading:
-    if service.pools is None or pool not in service.pools.keepers:
-        raise Failed("not_found", f"there is no pool {pool[:100]!r}")
-    return service.pools.explaining(pool)
+async def _explaining(service: Service, pool: str) -> Leading:
+    keeper = await kept_pool(service, pool)
+    assert service.pools is not None
+    return service.pools.explaining(keeper.id)
 
 
 @router.get(
@@ -94,7 +94,7 @@ async def _why(service: Service, org: str, job: Shown, seen_by: str | None) -> W
             return WhyTold.runs(cluster.running[name], job.state, seen_by)
         return WhyTold.plain(job.job, job.state, f"it is on its way to pool {job.pool}")
 
-    return await asyncio.wrap_future(_explaining(service, job.pool).ask(look))
+    return await asyncio.wrap_future((await _explaining(service, job.pool)).ask(look))
 
 
 @router.get(
@@ -125,7 +125,7 @@ async def explained(
             shares=[ShareTold.of_core(one, seen_by) for one in held],
         )
 
-    told = await asyncio.wrap_future(_explaining(service, pool).ask(look))
+    told = await asyncio.wrap_future((await _explaining(service, pool)).ask(look))
     if seen_by is not None:
         told = told.with_names(await _names(service, seen_by, told.ids))
     return Response(encoded(told), media_type="application/json")

@@ -34,7 +34,7 @@ async def pool_events(
 ) -> Response:
     """What a pool's leaders were told and decided, in order."""
     service = operates(request)
-    name = kept_pool(service, pool).id
+    name = (await kept_pool(service, pool)).id
     found = await service.read(lambda one: events_of(one, name, after, limit))
     items = ",".join(_told(name, event) for event in found)
     further = found[-1].n if len(found) == limit else None

@@ -45,12 +45,14 @@ def _who(request: Request) -> tuple[Service, Caller]:
     return request.app.state.service, request.state.caller
 
 
-def kept_pool(service: Service, pool: str) -> PoolKeeper:
-    """A pool that is served here."""
-    keeper = None if service.pools is None else service.pools.keepers.get(pool)
-    if keeper is None:
+async def kept_pool(service: Service, pool: str) -> PoolKeeper:
+    """A pool that is served here; one that another process has begun a moment ago is looked for."""
+    pools = service.pools
+    if pools is not None and pool not in pools.keepers:
+        await asyncio.to_thread(pools.look)
+    if pools is None or pool not in pools.keepers:
         raise Failed("not_found", f"there is no pool {pool!r}")
-    return keeper
+    return pools.keepers[pool]
 
 
 def operates(request: Request) -> Service:
@@ -60,11 +62,11 @@ def operates(request: Request) -> Service:
     return service
 
 
-def _works(request: Request, pool: str, node: str) -> tuple[Service, PoolKeeper]:
+async def _works(request: Request, pool: str, node: str) -> tuple[Service, PoolKeeper]:
     """What a node's own key may do, in its pool."""
     service, caller = _who(request)
     caller.needs_node(pool, node)
-    return service, kept_pool(service, pool)
+    return service, await kept_pool(service, pool)
 
 
 # Pools
@@ -85,7 +87,7 @@ async def create_pool(request: Request, body: PoolAsk) -> Response:
     if service.pools is None:
         raise Failed("not_found", "this process serves no pools")
     new = await asyncio.to_thread(service.pools.add, body.id)
-    told = _told(kept_pool(service, body.id))
+    told = _told(await kept_pool(service, body.id))
     return Response(encoded(told), 201 if new else 200, media_type="application/json")
 
 
@@ -121,7 +123,7 @@ async def list_pools(request: Request) -> Response:
 )
 async def list_nodes(request: Request, pool: Name) -> Response:
     """The nodes of a pool, and what is taken of them."""
-    keeper = kept_pool(operates(request), pool)
+    keeper = await kept_pool(operates(request), pool)
 
     def look(seen: Pool) -> list[NodeTold]:
         return [NodeTold.of(seen, seen.machines[name]) for name in sorted(seen.machines)]
@@ -138,7 +140,7 @@ async def list_nodes(request: Request, pool: Name) -> Response:
 )
 async def register_node(request: Request, pool: Name, node: Name, body: NodeAsk) -> Response:
     """Register a node, or describe it anew; what an operator has said of it stays."""
-    service, keeper = _works(request, pool, node)
+    service, keeper = await _works(request, pool, node)
     known = keeper.look(lambda seen: seen.machines.get(NodeId(node)))
     if known is None and await service.read(lambda one: is_given_back(one, pool, node)):
         raise Failed("node_given_back", f"{node!r} was ordered, and need not come any more")
@@ -158,7 +160,7 @@ async def register_node(request: Request, pool: Name, node: Name, body: NodeAsk)
 )
 async def set_state(request: Request, pool: Name, node: Name, body: StateAsk) -> Response:
     """Drain a node, or let it be used again; that ends a quarantine, too."""
-    keeper = kept_pool(operates(request), pool)
+    keeper = await kept_pool(operates(request), pool)
     state = NodeState(body.state)
     used = await asyncio.to_thread(keeper.change, lambda work: use(work, NodeId(node), state))
     if not used:
@@ -182,7 +184,7 @@ async def report(
     request: Request, pool: Name, node: Name, body: ReportAsk, wait_ms: WaitMs = 0
 ) -> Response:
     """Take a report, and answer at once if there are news, or a while later."""
-    service, keeper = _works(request, pool, node)
+    service, keeper = await _works(request, pool, node)
     orders = await _answered(service, keeper, body.to_core(node), wait_ms)
     return Response(encoded(ReportTold.of(orders)), media_type="application/json")
 
@@ -224,7 +226,7 @@ def _is_news(told: Report, orders: Orders) -> bool:
 )
 async def log(request: Request, pool: Name, node: Name, body: LogAsk) -> Response:
     """Keep a part of a log that follows on what is there; the answer says where that ends."""
-    service, keeper = _works(request, pool, node)
+    service, keeper = await _works(request, pool, node)
     part = Part(body.fence, body.offset, body.size, body.text)
     end = await service.read(lambda one: keep_log(one, keeper.id, node, part))
     if end is None:
@@ -245,7 +247,7 @@ async def log(request: Request, pool: Name, node: Name, body: LogAsk) -> Respons
 )
 async def over(request: Request, pool: Name, node: Name, body: OverAsk) -> Response:
     """Which jobs are over: what a node has of them it may remove."""
-    service, keeper = _works(request, pool, node)
+    service, keeper = await _works(request, pool, node)
     jobs = [(one.org, one.job) for one in body.jobs]
     found = await service.read(lambda one: over_for_ms(one, keeper.id, node, jobs))
     told = [OverJobTold(org=org, job=job, over_ms=span) for org, job, span in found]

@@ -28,7 +28,7 @@ Most = Annotated[int, Query(ge=1, le=1_000, description="how many, at most")]
 async def get_scaling(request: Request, pool: Name) -> Response:
     """What was decided about a pool's nodes."""
     service = operates(request)
-    return await _told(service, kept_pool(service, pool).id)
+    return await _told(service, (await kept_pool(service, pool)).id)
 
 
 @router.put(
@@ -41,7 +41,7 @@ async def get_scaling(request: Request, pool: Name) -> Response:
 async def set_scaling(request: Request, pool: Name, body: ScalingAsk) -> Response:
     """Decide about a pool's nodes anew; what was ordered goes when nobody needs it any more."""
     service = operates(request)
-    name, scale = kept_pool(service, pool).id, body.to_core()
+    name, scale = (await kept_pool(service, pool)).id, body.to_core()
     await service.read(lambda one: decide_scale(one, name, scale))
     return await _told(service, name)
 
@@ -62,7 +62,7 @@ async def _told(service: Service, pool: str) -> Response:
 async def list_orders(request: Request, pool: Name, limit: Most = 100) -> Response:
     """What was ordered: first what is not over, then the last that was given back."""
     service = operates(request)
-    name = kept_pool(service, pool).id
+    name = (await kept_pool(service, pool)).id
     orders, now = await service.read(lambda one: orders_of(one, name, limit))
     told = OrdersTold.model_construct(orders=[OrderTold.of(one, now) for one in orders])
     return Response(encoded(told), media_type="application/json")
