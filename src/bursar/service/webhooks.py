@@ -14,12 +14,12 @@ from hmac import digest
 from typing import Any, Final, Self
 
 from bursar.core.alerts import PREFIX, AlertKind, type_of
+from bursar.core.dispatch.life import STEPS
 from bursar.core.ids import SettingId
 from bursar.core.instant import SECOND, Instant
 from bursar.core.ledger.commands import SetSetting
 from bursar.core.ledger.events import JobStepped, SettingSet
 from bursar.core.ledger.values import Setting
-from bursar.service.jobs.states import STEPS
 from bursar.service.listing import Page
 from bursar.service.looking import Seen
 from bursar.service.secrets import Secret

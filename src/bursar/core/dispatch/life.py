@@ -87,6 +87,14 @@ CLASSES: Final[Mapping[Why, EndClass]] = MappingProxyType(
     }
 )
 
+# The words that an org has for a job's steps; that a job was given a lease it does not hear.
+STEPS: Final = (
+    "submitted",
+    "follows",
+    "took_over",
+    *(why.value for why in Why if why is not Why.PLACED),
+)
+
 
 def after(state: State, why: Why) -> State:
     """The state that a job comes to; a step that is not in the table is a bug (IM6)."""

@@ -4,20 +4,12 @@ An org hears of starts and ends only. That a job has its GPUs and has not starte
 to its org such a job is queued. That it is stopping it knows of jobs that it has withdrawn itself.
 """
 
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from bursar.core.dispatch import life
 from bursar.core.dispatch.life import State
 from bursar.core.instant import Instant
 from bursar.core.messages import Dropped, EndClass, Ended, Message, Started, Why
-
-# The words that a job's steps have; that it was given a lease its org does not hear.
-STEPS: Final = (
-    "submitted",
-    "follows",
-    "took_over",
-    *(why.value for why in Why if why is not Why.PLACED),
-)
 
 
 class Stand(NamedTuple):
