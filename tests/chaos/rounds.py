@@ -151,6 +151,7 @@ _NOT_OVER: Final = """
          + (select count(*) from org_outbox where acked_at is null)
          + (select count(*) from pool_outbox where acked_at is null)
 """
+_KEPT_AWAY: Final = "select node_id from nodes where (trouble ->> 'until')::bigint > 0"
 _STARVED: Final = "select job_id from jobs where rolling and ended_at is null and not withdrawn"
 
 
@@ -160,11 +161,11 @@ def _come_to_rest(world: World) -> None:
     def over() -> bool:
         for (job,) in world.ask(_STARVED):
             world.operate(f"/v1/jobs/{job}/cancel", {})
+        for (node,) in world.ask(_KEPT_AWAY):  # it was harmed too often
+            world.operate(f"/v1/pools/{POOL}/nodes/{node}/state", {"state": "ready"})
         return world.ask(_NOT_OVER) == [(0,)]
 
     world.say("comes to rest")
-    for node in world.agents:  # nodes that were harmed too often are kept away from jobs
-        world.operate(f"/v1/pools/{POOL}/nodes/{node}/state", {"state": "ready"})
     eventually(over, "everything is over", REST_S)
 
 

@@ -458,18 +458,28 @@ CHECKS: Final[tuple[Check, ...]] = (
     Check(
         name="a hold has open and used what its last event told",
         sql=f"""
-            -- Of events that concern a hold only these change the two.
+            -- Of events that concern a hold only these change the two; and a lot that was taken
+            -- out since then, which tells what it has itself.
             with told as (
-                select distinct on (e.org_id, x.hold) e.org_id, x.hold as hold_id, x.open, x.used
+                select distinct on (e.org_id, x.hold)
+                       e.org_id, e.number, x.hold as hold_id, x.open, x.used
                   from (values {_KINDS_OF_HOLDS}) as k(kind)
                   join events e on e.kind = k.kind
                  cross join lateral json_to_record(e.body)
                        as x(hold text, open bigint, used bigint)
-                 order by e.org_id, x.hold, e.number desc)
+                 order by e.org_id, x.hold, e.number desc),
+            taken as (
+                select t.org_id, t.hold_id, sum(x.open) as open
+                  from events e
+                 cross join lateral json_to_record(e.body) as x(lot_of text, open bigint)
+                  join told t on t.org_id = e.org_id and t.hold_id = x.lot_of
+                 where e.kind = 'LotTaken' and e.number > t.number
+                 group by t.org_id, t.hold_id)
             select h.org_id, h.hold_id || ' ' || p.part, p.kept, p.told
               from holds h
               left join told t on t.org_id = h.org_id and t.hold_id = h.hold_id
-             cross join lateral (values ('open', h.open, t.open),
+              left join taken k on k.org_id = h.org_id and k.hold_id = h.hold_id
+             cross join lateral (values ('open', h.open, t.open - coalesce(k.open, 0)),
                    ('used', h.used, t.used)) as p(part, kept, told)
              where p.kept is distinct from p.told
                -- Events from before they told it say nothing.

@@ -8,9 +8,16 @@ import pytest
 
 from bursar.core.ids import JobId
 from bursar.core.instant import HOUR, MINUTE, SECOND
+from bursar.core.refusal import InvariantBroken
 from bursar.core.scheduling.changes import Change
 from bursar.core.scheduling.cluster import Cluster
-from bursar.core.scheduling.explain import Explanation, Prediction, explain, likely_end
+from bursar.core.scheduling.explain import (
+    Explanation,
+    Prediction,
+    explain,
+    foreseen,
+    likely_end,
+)
 from bursar.core.scheduling.fragments import WORST
 from bursar.core.scheduling.jobs import Why
 from bursar.core.scheduling.plan import make_plan
@@ -1196,3 +1203,18 @@ def test_amounts_and_spans_as_people_read_them() -> None:
     )
     spans = (0, 1, 59 * SECOND, 61 * SECOND, 2 * MINUTE, HOUR, HOUR + 5 * MINUTE, -5)
     assert ["0s", "1s", "59s", "1m 1s", "2m", "1h", "1h 5m", "0s"] == [lasting(s) for s in spans]
+
+
+def test_of_a_job_that_is_not_there_is_told_what_would_be() -> None:
+    """And nothing is left of it, also if it cannot be said."""
+    case = Case(want="", nodes="n1=8xH100", running="a@n1:8/ends=1h", queued="b:4")
+    [job] = case.snapshot().waiting
+    told = explain(Cluster.of(case.snapshot()), job.id, T0)
+    cluster = Cluster.of(altered(case.snapshot(), waiting=()))
+    cluster.at(T0)
+    before = cluster.snapshot(), indexes(cluster)
+
+    assert told == foreseen(cluster, job, T0)
+    with pytest.raises(InvariantBroken):
+        foreseen(cluster, altered(job, id=JobId("a")), T0)
+    assert before == (cluster.snapshot(), indexes(cluster))

@@ -4,10 +4,12 @@ import pytest
 
 from bursar.core.ids import JobId
 from bursar.core.instant import HOUR, MINUTE, SECOND
+from bursar.core.scheduling.cluster import Cluster
 from bursar.core.scheduling.explain import explain
-from bursar.core.scheduling.plan import look_again
+from bursar.core.scheduling.plan import look_again, make_plan
 from bursar.core.scheduling.policy import Policy, Share, Tier
 from bursar.core.scheduling.standing import Group, standing
+from bursar.core.value import altered
 from tests.core.scheduling.cases import T0, Case
 from tests.core.scheduling.checking import check
 from tests.core.scheduling.rounds import Rounds
@@ -318,3 +320,18 @@ def test_a_flood_of_brief_jobs_moves_nobody_else(minutes: int) -> None:
 
     assert 0 < calm
     assert flooded * 10 < calm * 11, (calm, flooded)
+
+
+def test_when_all_looks_are_used_up_brief_jobs_are_not_looked_for_either() -> None:
+    """A round costs what it may, whoever waits."""
+    case = Case(
+        nodes="n1=4xH100",
+        running="x@n1:4/ends=1h",
+        queued=" ".join(f"brief{n}:{n}/est=5m/who=paid.o{n}.x.u" for n in range(1, 5)),
+        want="",
+        policy=altered(TARGETS, looks=1),
+    )
+    plan = make_plan(Cluster.of(case.snapshot()), T0)
+
+    assert not plan.complete
+    assert 1 == len(plan.waits)
