@@ -116,6 +116,8 @@ clean: ## remove all that can be made again
 	    build dist mutants
 	@find src tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
 
+# The lock is the whole list, so pip looks for nothing more: older ones would take the newest release
+# of a package that is asked for with an extra, and refuse it as it is not in the lock.
 # A stamp is written last, so an environment whose making was interrupted does not count.
 .venv/.locked: $(LOCK)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -124,7 +126,7 @@ clean: ## remove all that can be made again
 	@rm -rf .venv
 	@$(PYTHON) -m venv .venv
 	$(SAY) "installing the locked tools (half a minute)"
-	@$(PIP) install --require-hashes -r $(LOCK)
+	@$(PIP) install --no-deps --require-hashes -r $(LOCK)
 	@touch $@
 
 .venv/.installed: .venv/.locked pyproject.toml
