@@ -193,6 +193,23 @@ def test_an_org_that_floods_a_pool_meets_its_own_bound_first(stage: Stage) -> No
     assert 202 == stage.submit(flooder, pool=stage.pool("b")).status_code, "a bound of this pool"
 
 
+def test_an_array_that_no_queue_has_room_for_is_not_told_to_come_again(stage: Stage) -> None:
+    """It would come in vain for ever; with fewer elements at once it is let in (S8)."""
+    pool = stage.pool("a", 1)
+    bounded(stage, pool, queue_max=3)
+    first, org = stage.org(), stage.org()
+
+    def bound() -> bool:
+        return bool(stage.submit(first, pool=pool, array={"count": 5}).status_code == 429)
+
+    assert within(20, bound)
+    found = stage.submit(org, pool=pool, array={"count": 5})
+    told = refused(found, 429, "queue_full")["figures"]
+    assert (3, None) == (told["most"], told["retry_after_seconds"])
+    assert "retry-after" not in found.headers
+    assert 202 == stage.submit(org, pool=pool, array={"count": 5, "at_once": 3}).status_code
+
+
 def _turned(stage: Stage, org: Tenant, pool: str) -> bool:
     """Whether a submission is turned away, after one more was tried."""
     return bool(stage.submit(org, pool=pool).status_code == 429)

@@ -228,14 +228,13 @@ def _nowhere(lacks: tuple[Lack, ...]) -> Failed:
 
 
 def _away(answer: Away, pool: str) -> Failed:
-    """That jobs are turned away for now: when to come again, how long they would wait."""
-    again_s = _seconds(answer.retry_after or SECOND)
+    """That jobs are turned away: when to come again, if that helps, and how long they would wait."""
+    again_s = None if answer.retry_after is None else _seconds(answer.retry_after)
     told = {name: it for name, it in answer.figures if name not in _MICROSECONDS}
     wait = None if answer.wait >= FAR else _seconds(answer.wait)
     more = {"pool": pool, "retry_after_seconds": again_s, "expected_wait_seconds": wait}
-    return Failed(
-        answer.code.value, headers={"Retry-After": str(again_s)}, figures={**told, **more}
-    )
+    headers = None if again_s is None else {"Retry-After": str(again_s)}
+    return Failed(answer.code.value, headers=headers, figures={**told, **more})
 
 
 def _seconds(span: int) -> int:

@@ -293,9 +293,21 @@ def test_an_array_counts_as_many() -> None:
     policy = altered(PLAIN, tiers=(Tier(name="paid", queue_max=10),))
 
     assert isinstance(asked("a:1", pool(), policy, count=10), Admitted)
-    answer = asked("a:1", pool(), policy, count=11)
+    answer = asked("a:1/who=paid.x.y.z", waiting(x=4), policy, count=9)
     assert isinstance(answer, Away)
-    assert ("queue_full", SECOND) == (code(answer), answer.retry_after)
+    wait = 4 * HOUR // 8
+    assert ("queue_full", wait) == (code(answer), answer.wait)
+    assert wait * 3 // 4 == answer.retry_after, "when three of the four have started"
+
+
+def test_an_array_that_is_more_than_the_queue_is_not_told_to_come_again() -> None:
+    """However long it waits there is no room for it: what would be let in is told (S8)."""
+    policy = altered(PLAIN, tiers=(Tier(name="paid", queue_max=10),))
+    answer = asked("a:1", pool(), policy, count=11)
+
+    assert isinstance(answer, Away)
+    assert ("queue_full", None) == (code(answer), answer.retry_after)
+    assert 10 == figures(answer)["most"]
 
 
 def test_a_full_tier_refuses_those_with_their_equal_part() -> None:

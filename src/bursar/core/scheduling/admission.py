@@ -12,7 +12,7 @@ A submission is looked at in this order, and the first that applies is answered:
     overloaded       starts are late; the lowest tier is turned away first
 
 Those that pass say when to come again: `too_fast`, `no_nodes` and the last three. The others say
-what would be let in.
+what would be let in, and so does `queue_full` of an array that is more than the queue by itself.
 
 Overload. A tier's pressure is the wait of the org in its middle, in hundredths of its start target:
 when most wait long, it is high, while one org that floods it does not move it. The lowest tier is
@@ -218,10 +218,12 @@ def _full(load: Load, tier: Tier, org: Path, count: int, wait: int) -> Found:
     """The queue of the org or of its tier is full."""
     line, mine = load.lines.get(tier.name), load.orgs.get(org)
     jobs = mine.jobs if mine else 0
-    if jobs + count > tier.queue_max:
-        again = max(wait // max(jobs, 1), SECOND)
+    over = jobs + count - tier.queue_max
+    if over > 0:
         figures = ("at", ".".join(org)), ("queued", jobs), ("most", tier.queue_max)
-        return [(Turned.QUEUE_FULL, figures, again)]
+        if over > jobs:  # nor would there be room if all of them had started
+            return [(Turned.QUEUE_FULL, figures, None)]
+        return [(Turned.QUEUE_FULL, figures, max(wait * over // jobs, SECOND))]
     queued, most = line.jobs if line else 0, tier.queue_max * TIER_ORGS
     part = most // max((len(line.depths) if line else 0) + (mine is None), 1)
     if queued + count > most and jobs + count > part:
