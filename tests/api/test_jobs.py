@@ -502,6 +502,8 @@ def test_jobs_are_listed_the_newest_first_and_found_by_what_they_are(
     assert [first] == found(f"?after={page['next']}")
     refused(funded.caller.get("/jobs?after=x"), 422, "invalid_request")
     refused(funded.caller.get("/jobs?stat=queued"), 422, "invalid_request")
+    for label in ("%00", "team=%00", "=vision"):
+        refused(funded.caller.get(f"/jobs?label={label}"), 422, "invalid_request")
     own = funded.with_key(["read"], below)
     refused(own.get("/jobs"), 403, "forbidden")
     listed = own.get(f"/jobs?account_id={below}").json()["items"]

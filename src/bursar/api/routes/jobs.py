@@ -65,7 +65,7 @@ NO_ARRAYS: Final[Standings] = MappingProxyType({})
 QUOTAS_MOST: Final = 1_000  # that are looked at
 PAGE: Final = 100  # steps that a stream reads at once
 _PLACE: Final = re.compile(r"([0-9]{1,18})\.([0-9a-f-]{36})")
-_LABEL: Final = r"^[^=]{1,255}(=.{1,255})?$"
+_LABEL: Final = r"^[^=\x00]{1,255}(=[^\x00]{1,255})?$"  # nothing that no label can have
 
 # What a caller calls what the rules compare; the rest is in the digest of the whole request.
 _CALLED: Final = {
