@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
-from bursar.core.ids import AccountId, GrantId, JobId
+from bursar.core.budgets.periods import Every
+from bursar.core.ids import AccountId, BudgetId, GrantId, JobId
 from bursar.core.instant import MINUTE
-from bursar.core.ledger.commands import Issue, RevokeGrant
-from bursar.core.ledger.values import Kind
+from bursar.core.ledger.commands import Issue, RevokeGrant, SetBudget
+from bursar.core.ledger.values import Kind, Target
 from bursar.core.messages import EndClass, Ended, HoldGrew, RanSoFar, Started, Why
 from bursar.service.batch import Ask, Batch
 from bursar.service.jobs import Answers
@@ -18,7 +19,7 @@ from bursar.store.outbox import from_orgs
 from bursar.store.reading import Connection
 from tests.builders import PER_MS
 from tests.databases import connected, new_org
-from tests.service.test_jobs import PRICES, Stage
+from tests.service.test_jobs import PRICES, Stage, ended
 from tests.store.embedded.worlds import eventually
 
 MS = 60_000  # a minute, in milliseconds: on an a100 so many micro-credits, too
@@ -117,6 +118,42 @@ def test_what_is_left_is_used_before_a_job_must_stop(stage: Stage) -> None:
     assert start + 2 * MS == held_ms(stage)
 
 
+def test_what_a_budget_has_left_is_used_before_a_job_must_stop(stage: Stage) -> None:
+    """As with credits: less than a whole step is better than none (B5, M5)."""
+    top_ups = rolls(stage)
+    start = held_ms(stage)
+    target = Target(account=AccountId("org"))
+    limit = start + 2 * MS
+    budget = SetBudget(
+        budget=BudgetId("b"), target=target, every=Every.LIFETIME, limit=limit, hard=True
+    )
+    stage.ask([Ask(stage.org, "budget", budget)])
+    ran(stage, start - MS)
+
+    assert 1 == top_ups.round()
+    assert start + 2 * MS == held_ms(stage)
+    ran(stage, start + MS)
+    assert 0 == top_ups.round()
+
+
+def test_a_job_that_has_run_on_a_dearer_type_is_topped_up_to_its_longest_run(stage: Stage) -> None:
+    """What it has spent there is no run time on the cheaper one (M1)."""
+    stage.submit(held_ms=STEP_MS, run_ms=LONGEST, rolling=True)
+    top_ups = TopUps(stage.connection, stage.ask, stage.clock)
+    stage.hear(Started(attempt=1, gpu_type="h100", at=stage.now, run_ms=LONGEST))
+    for minute in range(1, 21):
+        ran(stage, minute * MS)
+        top_ups.round()
+    stage.hear(ended(Why.PREEMPTED, 20 * MS, over=False))
+    stage.hear(Started(attempt=2, gpu_type="a100", at=stage.now, run_ms=LONGEST - 20 * MS))
+    for minute in range(1, 40):
+        stage.hear(RanSoFar(attempt=2, run_ms=minute * MS))
+        stage.now += MINUTE
+        top_ups.round()
+
+    assert (3 * 20 + 40) * MS == held_ms(stage)
+
+
 def test_a_job_out_of_credits_goes_on_once_there_are_some(stage: Stage) -> None:
     """Tried again now and then, each time under a key of its own (M5)."""
     top_ups = rolls(stage)
@@ -198,6 +235,7 @@ def job(**more: Any) -> Rolling:
         "sent": 1,
         "used": 0,
         "open": 0,
+        "ran_ms": 0,
         "rates": f'[["a", {PER_MS}], ["b", {2 * PER_MS}]]',
         "milli_gpus": 1_000,
         "step_ms": None,
@@ -220,9 +258,11 @@ def job(**more: Any) -> Rolling:
         ({"step_ms": 30_000, "open": 24_999}, 30_000),
         ({"step_ms": 90_000, "open": 30_000}, 0),  # a third of it
         ({"step_ms": 90_000, "open": 29_999}, 90_000),
-        ({"used": LONGEST - 7}, 7),
-        ({"used": LONGEST}, 0),
-        ({"used": LONGEST + 9}, 0),
+        ({"ran_ms": LONGEST - 7}, 7),
+        ({"ran_ms": LONGEST}, 0),
+        ({"ran_ms": LONGEST + 9}, 0),
+        ({"used": 2 * LONGEST, "ran_ms": LONGEST // 2}, STEP_MS),  # it ran on a dearer type
+        ({"state": "out_of_credits", "ran_ms": LONGEST - 7}, 14),
         ({"max_cost": 11, "used": 4}, 7),
         ({"rates": "[]"}, 0),
         ({"rates": '[["a", 0]]'}, 0),

@@ -455,6 +455,8 @@ def top_jobs(connection: Connection, org: OrgId, by: str, most: int) -> list[Cos
 
 ROLLING: Final = f"""
     select j.org_id, j.job_id, j.state, j.gpu_type, j.run_ms, j.max_cost, j.sent, h.used, h.open,
+           (select coalesce(sum((m.value -> 1 ->> 'run_ms')::bigint), 0)::bigint
+              from json_array_elements(h.meters) as m(value)),
            h.rates::text, (h.context ->> 'milli_gpus')::bigint,
            (j.asked ->> 'rolling_seconds')::bigint * 1000
       from jobs j {_OWN_HOLD}
@@ -478,6 +480,7 @@ class Rolling(NamedTuple):
     sent: int  # messages to its pool
     used: int
     open: int
+    ran_ms: int  # in all of its attempts, as far as they were charged
     rates: str  # JSON
     milli_gpus: int
     step_ms: int | None  # run time that is set aside at once, if the request says so

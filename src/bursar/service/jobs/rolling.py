@@ -1,10 +1,10 @@
 """Rolling holds: what is set aside for a job grows while it runs, up to its longest run (M1, M5).
 
 A job that runs, and whose hold covers less than a few minutes more, gets another quarter of an hour
-set aside, or as much as its request says; if the account has less than that, what it has. When
-nothing is to be had the job is stopped by its pool, in time and with a checkpoint, and waits out of
-credits; then it is tried again now and then, until there are credits or its hold has come to its
-limit.
+set aside, or as much as its request says; if the account or a budget has less than that, what it
+has. When nothing is to be had the job is stopped by its pool, in time and with a checkpoint, and
+waits out of credits; then it is tried again now and then, until there are credits or its hold has
+come to its limit. Run time counts, whatever it has cost: on a cheaper type it may run as long.
 
 Two processes that do this at once ask for the same under the same key, and one of them gets the
 other's answer. A key is good for a while only: what was refused once is asked again under another.
@@ -40,6 +40,9 @@ AGAIN: Final = 30 * SECOND  # after which a running job is tried again
 AGAIN_WAITING: Final = MINUTE  # and one that waits for credits
 PAGE: Final = 500
 
+# Where a refusal says how much there is.
+_LEFT: Final = {Code.INSUFFICIENT_CREDITS: "spendable", Code.BUDGET_EXCEEDED: "headroom"}
+
 _log = logging.getLogger(__name__)
 
 
@@ -52,11 +55,11 @@ def top_up(job: Rolling) -> Micros:
     low_ms = min(LOW_MS, max(step_ms // 3, SOONEST_MS))
     if job.state == "running" and run_ms_for(rate, job.milli_gpus, job.open) >= low_ms:
         return 0
-    most = usage_price(rate, job.milli_gpus, job.run_ms)
+    most = usage_price(rate, job.milli_gpus, max(job.run_ms - job.ran_ms, 0))
     if job.max_cost is not None:
-        most = min(most, job.max_cost)
+        most = min(most, job.max_cost - job.used)
     step = usage_price(rate, job.milli_gpus, step_ms)
-    return max(min(step, most - job.used - job.open), 0)
+    return max(min(step, most - job.open), 0)
 
 
 def _rate(job: Rolling) -> Micros:
@@ -69,9 +72,9 @@ def _rate(job: Rolling) -> Micros:
 
 def _rest(job: Rolling, refusal: Refusal) -> Micros:
     """What can be had when all that is wanted cannot; nothing if that is not worth it."""
-    if refusal.code is not Code.INSUFFICIENT_CREDITS:
+    if refusal.code not in _LEFT:
         return 0
-    left: Micros = refusal.figures["spendable"]
+    left: Micros = refusal.figures[_LEFT[refusal.code]]
     least_ms = min(LEAST_MS, job.step_ms or STEP_MS)
     return left if left >= usage_price(_rate(job), job.milli_gpus, least_ms) else 0
 
