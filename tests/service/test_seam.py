@@ -9,8 +9,10 @@ import random
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from itertools import count
 
 import pytest
@@ -31,9 +33,12 @@ from bursar.service.batch import Answer, Ask
 from bursar.service.jobs import Jobs, JobUnknown, Submission, key_of, through
 from bursar.service.lanes import Busy, Limits
 from bursar.service.ledger import Ledger
-from bursar.service.pools.keeper import PoolKeeper
+from bursar.service.pools.keeper import Deaf, Kept, PoolKeeper, keeping
 from bursar.service.relay import Relay
+from bursar.store.database import Patience
+from bursar.store.database import connected as limited
 from bursar.store.outbox import from_orgs, from_pool, message_text
+from bursar.store.pools.loading import lock_pool
 from bursar.store.reading import Connection, money_time
 from bursar.store.verifying import problems
 from bursar.store.verifying_seam import SEAM_CHECKS
@@ -54,6 +59,7 @@ from tests.service.seam_driver import (
     ledger,
     short_jobs,
 )
+from tests.store.embedded.worlds import eventually
 
 N1 = NodeId("n1")
 NODES = (
@@ -594,6 +600,55 @@ def test_a_message_that_makes_no_sense_holds_up_its_own_job_only(
     driver.play(clock)
     assert (ISSUED - 15_000, 0, 15_000) == parts(connection, here.org)
     assert () == contradictions(connection)
+
+
+def test_a_pool_that_cannot_be_reached_holds_up_no_others_post(
+    url: str, connection: Connection, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Somebody else has its row: the next pool's messages are delivered in the same round (D4)."""
+    clock = Clock()
+    first, second = (world(connection, {"job": Plan()}, clock) for _ in range(2))
+    hasty, limits = Patience(lock_ms=100), Limits(lanes=1, unreachable_s=0.2)
+    with ExitStack() as stack:
+        pools = {
+            one.pool: stack.enter_context(
+                keeping(lambda: limited(url, hasty), Kept(one.pool, Deaf(), clock), limits)
+            )
+            for one in (first, second)
+        }
+        assert first.pool < second.pool
+        for one in (first, second):
+            Driver(one, connection).submit()
+        post = Relay(connection, Jobs(connection, ledger(connection, clock), clock), pools, clock)
+        with connected(url) as other, other.transaction():
+            lock_pool(other, first.pool)
+            done = post.round()
+        assert (2, 1) == (done.sent, done.acknowledged)
+        assert f"the post of pool {first.pool} waits" in caplog.text
+        assert (1, 1) == (waiting(pools[second.pool]), post.round().acknowledged)
+
+
+def test_what_others_have_left_is_looked_for_however_many_write(
+    monkeypatch: pytest.MonkeyPatch, url: str
+) -> None:
+    """Who is called without a pause looks at everything in time all the same (D4)."""
+    monkeypatch.setattr(relay, "LOOK_S", 0.01)
+    carried: deque[str | None] = deque()
+
+    def carry(_: Relay, who: str | None) -> None:
+        carried.append(who)
+        carrier.call("busy")
+
+    def relays(connection: Connection) -> Relay:
+        return Relay(connection, Jobs(connection, ledger(connection, Clock())), {})
+
+    carrier = relay._Carrier("busy", lambda: connected(url), relays, carry)
+    carrier.call("busy")
+    carrier.start()
+    try:
+        eventually(lambda: carried.count(None) > 3, "it has looked")
+    finally:
+        carrier.stop()
 
 
 def test_a_withdrawn_job_whose_worker_is_lost_does_not_run_again(connection: Connection) -> None:

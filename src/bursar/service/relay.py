@@ -6,8 +6,11 @@ next round delivers again, and the receiver knows by the numbers what it has. Tw
 only do some work twice.
 
 In one process whoever has written a message starts a round at once, for its own org or pool. A
-round over everything, now and then, brings what nobody came to deliver; what has been waiting for
-30 s is told as late.
+round over everything, now and then and however much is called for meanwhile, brings what nobody
+came to deliver; what has been waiting for 30 s is told as late.
+
+Nobody's trouble is another's: a message that cannot be handled holds up its own job, a pool that
+cannot be reached its own post.
 """
 
 import logging
@@ -15,6 +18,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final, Protocol, Self
@@ -22,7 +26,7 @@ from typing import Final, Protocol, Self
 import psycopg
 
 from bursar.core.instant import Instant
-from bursar.core.refusal import InvariantBroken
+from bursar.core.refusal import Fault
 from bursar.failpoints import reached
 from bursar.service.jobs import Jobs
 from bursar.store.outbox import LATE, Letter, PoolId, by_job, from_orgs, from_pool, with_post
@@ -98,19 +102,24 @@ class Relay:
     def from_orgs(self, done: Round, org: OrgId | None = None) -> None:
         """Deliver what all orgs, or one, have for pools; first, let their arrays go on."""
         self._jobs.go_on(org)
+        away: set[PoolId] = set()  # cannot be reached now
         for letters in self._pages(lambda after: from_orgs(self._connection, after, MOST, org)):
             done.look_at(letters, self._clock(self._connection))
             by_pool: dict[PoolId, list[Letter]] = defaultdict(list)
             for letter in letters:
                 by_pool[letter.pool].append(letter)
-            for pool in sorted(self.pools.keys() & by_pool.keys()):  # the rest is for others
-                done.sent += len(by_pool[pool])
-                reached("post.to_pool.read")
-                handled = _handled(self.pools[pool].receive, by_pool[pool])
-                reached("post.to_pool.handled")
-                self._jobs.acknowledge(handled)
-                reached("post.to_pool.acknowledged")
-                done.acknowledged += len(handled)
+            for pool in sorted((self.pools.keys() - away) & by_pool.keys()):  # or it is for others
+                with _alone(pool, away):
+                    self._to_pool(pool, by_pool[pool], done)
+
+    def _to_pool(self, pool: PoolId, letters: Sequence[Letter], done: Round) -> None:
+        done.sent += len(letters)
+        reached("post.to_pool.read")
+        handled = _handled(self.pools[pool].receive, letters)
+        reached("post.to_pool.handled")
+        self._jobs.acknowledge(handled)
+        reached("post.to_pool.acknowledged")
+        done.acknowledged += len(handled)
 
     def from_pool(self, pool: PoolId, done: Round) -> None:
         """Deliver what a pool has for orgs."""
@@ -140,12 +149,24 @@ def _handled(
     """What a receiver has handled; what contradicts what it knows holds up its own job only."""
     try:
         return receive(letters)
-    except (InvariantBroken, psycopg.IntegrityError) as error:
+    except (Fault, psycopg.OperationalError, psycopg.InterfaceError):  # of the world, of no message
+        raise
+    except Exception:
         jobs = list(by_job(letters).values())
         if len(jobs) > 1:
             return [letter for told in jobs for letter in _handled(receive, told)]
-        _log.error("a message cannot be handled: %s: %s", letters[0], error)
+        _log.exception("a message cannot be handled: %s", letters[0])
         return []
+
+
+@contextmanager
+def _alone(pool: PoolId, away: set[PoolId]) -> Iterator[None]:
+    """Let the post of other pools go on if this one cannot be reached; it is among those then."""
+    try:
+        yield
+    except Fault as fault:
+        away.add(pool)
+        _log.warning("the post of pool %s waits: %s", pool, fault)
 
 
 class Relaying:
@@ -202,7 +223,8 @@ def _to_pools(relay: Relay, of: str | None) -> None:
 
 def _to_orgs(relay: Relay, of: str | None) -> None:
     for pool in relay.pools_with_post() if of is None else [of]:
-        relay.from_pool(pool, Round())
+        with _alone(pool, set()):
+            relay.from_pool(pool, Round())
 
 
 class _Carrier:
@@ -245,7 +267,7 @@ class _Carrier:
                 if connection is None or connection.closed:
                     connection = self._connect()
                 relay = self._relay(connection)
-                for who in called or (None,):
+                for who in called:
                     self._carry(relay, who)
             except Exception as error:  # of any kind: whoever has written waits for this thread
                 _log.warning("%s: the post waits: %s", self._thread.name, error)
@@ -254,13 +276,18 @@ class _Carrier:
         if connection is not None:
             connection.close()
 
-    def _awaited(self) -> list[str] | None:
-        """Who has written; nobody in particular if it is time to look; None if it is over."""
+    def _awaited(self) -> list[str | None] | None:
+        """Who has written, and None for a look at everything if it is time to; None if all is over.
+
+        It is looked in time although many write: what failed, or another has left, waits for it.
+        """
         with self._door:
             left = self._looks_at - time.monotonic()
             if not self._called and not self._closed and left > 0:
                 self._door.wait(left)
-            called, self._called = list(self._called), {}
-            if not called:
+            called: list[str | None] = [*self._called]
+            self._called = {}
+            if not called or time.monotonic() >= self._looks_at:
+                called.append(None)
                 self._looks_at = time.monotonic() + LOOK_S
             return None if self._closed else called
