@@ -1,6 +1,7 @@
 """A pool kept by one process or several: batches, interleavings, lost connections, leaders."""
 
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -9,6 +10,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from psycopg import OperationalError
 
 from bursar.core.dispatch import pool as rules
 from bursar.core.dispatch import state as core
@@ -26,8 +28,12 @@ from bursar.core.scheduling.machines import Node, NodeId
 from bursar.core.scheduling.plan import carry_out
 from bursar.core.scheduling.policy import PAID, Policy
 from bursar.service.lanes import Busy
-from bursar.service.pools.keeper import Kept, PoolKeeper, at_once, keeping
+from bursar.service.pools import keeper as keeper_module
+from bursar.service.pools.keeper import Ask, Kept, PoolKeeper, at_once, keeping, sharing
 from bursar.service.pools.leader import Leading
+from bursar.service.sharing import PATIENCE, Connections
+from bursar.store.database import Patience
+from bursar.store.database import connected as limited
 from bursar.store.outbox import Letter
 from bursar.store.pools import loading, saving
 from bursar.store.pools.loading import PoolUnknown, create_pool, enter_pool, lock_pool, locked
@@ -415,6 +421,97 @@ def test_who_is_far_behind_reads_everything(
         assert one.look(lambda found: found.leases) == two.look(lambda found: found.leases)
 
 
+# Memory
+
+
+def test_who_is_asked_about_is_known_although_a_leader_follows_meanwhile(
+    database_url: str, pool: str
+) -> None:
+    """A leader forgets what is over; not under a transaction that is about it (M4)."""
+    clock, node = Clock(), Node1()
+    with connected(database_url) as own:
+        kept = Kept(pool, Ears(), clock)
+        keeper = at_once(own, kept)
+        begin(keeper, node)
+        [lease] = placed(keeper).placed
+        keeper.report(node.told(ran(0, lease.fence))).result()
+        keeper.follow(POLICY, T0)
+        clock.now += 5 * SECOND
+        keeper.report(node.told(ran(5_000, lease.fence, exit=Exit.DONE))).result()
+
+        def do(work: Work) -> tuple[core.Queued | None, core.Queued | None]:
+            keeper.follow(POLICY, clock.now)
+            return work.job(key("job")), work.job(lease.key)
+
+        by_letter = Ask(do, jobs=(key("job"),))
+        by_lease = Ask(do, leases=(lease.fence,))
+        for ask in (by_letter, by_lease):
+            [(told, late)] = kept.run(own, [ask])
+            assert told is not None and told == late, ask
+        keeper.follow(POLICY, clock.now)
+        assert {} == keeper.look(lambda known: known.jobs), "then it is forgotten"
+
+
+def test_looking_does_not_wait_for_the_database(
+    database_url: str, connection: Connection, pool: str
+) -> None:
+    """Whoever looks at what is known may be the thread that serves all callers of a process."""
+    node = Node1()
+    with (
+        kept_at(database_url, pool) as one,
+        kept_at(database_url, pool) as two,
+        ThreadPoolExecutor(2) as beside,
+    ):
+        begin(one, node)
+        two.expire()
+        one.report(node.told()).result()
+        with connection.transaction():
+            connection.execute("lock table nodes in access exclusive mode")
+            catches_up = beside.submit(two.expire)
+            eventually(lambda: waits(connection, pool), "it waits for rows of nodes")
+            looks = beside.submit(two.look, lambda known: len(known.machines))
+            eventually(looks.done, "somebody has looked")
+            assert not catches_up.done()
+        assert (1, 0) == (looks.result(), catches_up.result())
+
+
+def test_memory_that_contradicts_the_rows_is_read_anew(
+    database_url: str,
+    connection: Connection,
+    pool: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Else whatever it was wrong about would fail for as long as the process lives."""
+    monkeypatch.setattr(keeper_module, "BELIEVED_S", 0.0)
+    node, other = Node1(), Node1(N2)
+    with keeping(lambda: connected(database_url), Kept(pool, Ears(), Clock())) as keeper:
+        begin(keeper, node, other)
+        connection.execute("delete from nodes where pool_id = %s and node_id = %s", [pool, N1])
+        assert keeper.report(node.told()).result() is None
+        assert keeper.report(other.told()).result() is not None
+        assert [N2] == keeper.look(lambda known: [*known.machines])
+    assert "is read anew" in caplog.text
+
+
+def test_news_for_nodes_are_not_lost_with_the_transaction_that_found_them(
+    database_url: str, pool: str
+) -> None:
+    """It has caught up with what others have ordered, and then failed: the next one tells it."""
+    ears, node = Ears(), Node1()
+    with kept_at(database_url, pool) as leader, connected(database_url) as own:
+        begin(leader, node)
+        other = at_once(own, Kept(pool, ears, Clock()))
+        other.catch_up()
+        placed(leader)
+        ears.nodes.clear()
+        with pytest.raises(InvariantBroken):
+            other.receive([letter(other, "bad", Withdraw())])
+        other.catch_up()
+
+    assert {N1} == ears.nodes
+
+
 # Connections that are lost
 
 
@@ -470,6 +567,49 @@ def test_what_may_have_been_written_is_asked_again_and_happens_once(
     assert [(1, "job", 1, True), (2, "more", 1, True)] == found.fetchall()
     told = connection.execute("select count(*) from pool_outbox where pool_id = %s", [pool])
     assert (2,) == told.fetchone(), "each start is told once"
+
+
+def test_who_stands_still_in_the_middle_of_a_transaction_holds_up_nobody_for_long(
+    database_url: str, connection: Connection, pool: str
+) -> None:
+    """A process that was stopped, or whose machine is gone, has the pool's row: another leads and
+    nodes are heard all the same, before leases run out; what was under way is done again (S11)."""
+    assert TERM // 1_000 < PATIENCE.idle_in_transaction_ms < (TERM + SECOND) // 1_000
+    still, goes_on, node = threading.Event(), threading.Event(), Node1()
+
+    def stand_still(work: Work) -> int:
+        still.set()
+        goes_on.wait()
+        return work.epoch
+
+    lent = Connections(lambda: limited(database_url, PATIENCE))
+    with (
+        sharing(lent, Kept(pool, Ears())) as stopped,
+        keeping(lambda: connected(database_url), Kept(pool, Ears())) as other,
+        ThreadPoolExecutor(1) as beside,
+    ):
+        begin(stopped, node)
+        answer = beside.submit(stopped.change, stand_still)
+        assert still.wait(60)
+        try:
+            assert 1 == led(other, "two")
+            assert other.report(node.told()).result() is not None
+        finally:
+            goes_on.set()
+        assert 1 == answer.result()
+    lent.tidy(0.0)
+
+
+def test_who_reads_a_large_pool_for_the_first_time_may_take_its_time(
+    database_url: str, connection: Connection, pool: str
+) -> None:
+    """Else it would be cut off in the middle, and begin again, for ever."""
+    slowly, hasty = 0.5, Patience(idle_in_transaction_ms=100, transaction_ms=60_000)
+    with limited(database_url, hasty) as own:
+        keeper = at_once(own, Kept(pool, Ears()))
+        keeper.change(lambda work: time.sleep(slowly))
+        with pytest.raises(OperationalError):
+            keeper.change(lambda work: time.sleep(slowly))
 
 
 # The leader

@@ -5,6 +5,10 @@ and no thread; and however many pools there are, a process has only so many conn
 
 What a lane remembers is true of one server. Each connection says which server it leads to: if that
 is another one than before, everything is read anew.
+
+A transaction of a pool has the pool's row, for which all others wait: reports of its nodes, and who
+would lead next. A process that is stopped in the middle of one, or whose machine is gone, must not
+keep it for longer than a leader's term lasts.
 """
 
 import threading
@@ -13,8 +17,10 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from bursar.service.lanes import A, Lane, Limits, Worker
+from bursar.store.database import Patience
 from bursar.store.reading import Connection
 
+PATIENCE: Final = Patience(idle_in_transaction_ms=3_500, transaction_ms=60_000)
 MOST: Final = 8  # connections for all pools of a process
 UNUSED_S: Final = 10.0  # after which a connection that nobody borrows is closed
 SERVER: Final = """

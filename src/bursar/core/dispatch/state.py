@@ -5,7 +5,7 @@ acknowledged yet. `Work` is one transaction: it reads the rows, collects new one
 and writes all of them at once or, if it is dropped, none. A database does the same with tables.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import chain, takewhile
@@ -327,11 +327,13 @@ class Pool:
             for part in lease.parts:
                 del self.on_node[part.piece.node][lease.fence]
 
-    def forget_over(self) -> None:
-        """Leave out the jobs that are over, and who has changed: everybody knows."""
-        for key in self.over:
-            del self.jobs[key]
-        self.over.clear()
+    def forget_over(self, but: Collection[JobKey] = ()) -> None:
+        """Leave out the jobs that are over, and who has changed: everybody knows.
+
+        But for those that somebody is about to ask about.
+        """
+        for key in [one for one in self.over if one not in but]:
+            del self.jobs[key], self.over[key]
         self.changes.clear()
         self.touched.clear()
         self.resliced.clear()

@@ -15,11 +15,15 @@ version that is in the locked row. If it is another one, somebody else has writt
     org ◀── Started, RanSoFar, Ended, Dropped ──    told to `Heard`
 """
 
+import logging
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
+
+import psycopg
 
 from bursar.core.dispatch import pool as rules
 from bursar.core.dispatch import reports
@@ -32,6 +36,7 @@ from bursar.core.dispatch.reports import Orders, Report
 from bursar.core.dispatch.state import JobKey, Pool, Work
 from bursar.core.instant import Instant
 from bursar.core.leases import Denied
+from bursar.core.refusal import InvariantBroken
 from bursar.core.scheduling.decisions import Decision
 from bursar.core.scheduling.machines import Node, NodeId
 from bursar.core.scheduling.policy import Policy
@@ -48,8 +53,11 @@ from bursar.store.reading import Connection, money_time
 # A node reports again in five seconds, and a leader a second later: nobody waits for longer.
 LIMITS: Final = Limits(lanes=1, unreachable_s=5.0)
 SHARED: Final = Limits(lanes=1, unreachable_s=5.0, idle_s=2.0)
+BELIEVED_S: Final = 60.0  # what was read so lately is right, whatever cannot be written
 _KNOWN: Final = (State.STARTING, State.RUNNING)
 T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
 
 
 class Heard(Protocol):
@@ -236,6 +244,9 @@ class Kept:
         self._memory = Memory()
         self._lock = threading.Lock()  # of the memory: the leader looks at it, too
         self._follower: Follower | None = None  # of this memory
+        self._read_at = 0.0  # when all of it was read
+        self._asked: frozenset[JobKey] = frozenset()  # jobs that the transaction under way is about
+        self._untold: frozenset[NodeId] = frozenset()  # for which others have something new
 
     @property
     def version(self) -> int:
@@ -249,61 +260,86 @@ class Kept:
                 sent = loading.lock_pool(connection, self.id)
                 now = self._clock(connection)  # the first answer that is awaited
                 row = loading.locked(sent, self.id)
-            others = self._be_current(connection, row)
+            self._be_current(connection, row)
             self._bring(connection, asks)
             memory = self._memory
             work = Work(memory.pool, now)
             answers = [one.do(work) for one in asks]
             reached("pool.before_write")
-            with connection.pipeline():
-                saved = saving.save(connection, self.id, memory, work)
-                for one, told in zip(asks, answers, strict=True):
-                    if one.also is not None:
-                        one.also(connection, told)
-            saved.saving.check()
+            with self._as_known():
+                with connection.pipeline():
+                    saved = saving.save(connection, self.id, memory, work)
+                    for one, told in zip(asks, answers, strict=True):
+                        if one.also is not None:
+                            one.also(connection, told)
+                saved.saving.check()
             reached("pool.before_commit")
         reached("pool.after_commit")
-        nodes, news = _ordered(work) | others, _is_news(work)
+        nodes, news = _ordered(work) | self._untold, _is_news(work)
         with self._lock:
             saving.kept(memory, work, saved)
             self._tidy()
+        self._untold = frozenset()
         self._let_know(work, nodes, news=news)
         return answers
 
-    def _be_current(self, connection: Connection, row: PoolRow) -> frozenset[NodeId]:
-        """Let memory be what the database has; the nodes that others have something new for."""
+    def _be_current(self, connection: Connection, row: PoolRow) -> None:
+        """Let memory be what the database has."""
+        memory = self._memory
+        if memory.version != row.version:
+            nodes = None
+            if memory.version >= 0:
+                nodes = loading.catch_up(connection, self.id, memory, row.version, self._lock)
+            if nodes is None:
+                memory = loading.load_all(connection, self.id, row.version)
+                nodes = frozenset(memory.pool.machines)
+                self._read_at = time.monotonic()
+            self._untold |= nodes
         with self._lock:
-            memory = self._memory
-            nodes: frozenset[NodeId] | None = frozenset()
-            if memory.version != row.version:
-                nodes = None
-                if memory.version >= 0:
-                    nodes = loading.catch_up(connection, self.id, memory, row.version)
-                if nodes is None:
-                    self._memory = memory = loading.load_all(connection, self.id, row.version)
-                    self._follower = None
+            if memory is not self._memory:
+                self._memory, self._follower = memory, None
             pool = memory.pool
             pool.now, pool.fence = row.now, row.fence
             pool.epoch, pool.leader, pool.leads_until = row.epoch, row.leader, row.leads_until
             pool.noted, pool.due_at, memory.digest = row.noted, row.due_at, row.digest
-            return frozenset(memory.pool.machines) if nodes is None else nodes
 
     def _bring(self, connection: Connection, asks: Sequence[Ask]) -> None:
-        """Bring in what is asked about and over."""
-        pool = self._memory.pool
-        jobs = dict.fromkeys(key for one in asks for key in one.jobs if key not in pool.jobs)
+        """Bring in what is asked about and over; it stays for as long as the transaction lasts."""
+        memory, pool = self._memory, self._memory.pool
         leases = dict.fromkeys(
             fence for one in asks for fence in one.leases if fence not in pool.leases
         )
         with self._lock:
-            if jobs:
-                loading.load(connection, self.id, self._memory, Changed(jobs=tuple(jobs)))
-            if leases:
-                loading.load_leases(connection, self.id, self._memory, tuple(leases))
+            self._asked = frozenset(key for one in asks for key in one.jobs)
+            jobs = tuple(sorted(self._asked - pool.jobs.keys()))
+        if jobs:
+            loading.load(connection, self.id, memory, Changed(jobs=jobs), self._lock)
+        if leases:
+            loading.load_leases(connection, self.id, memory, tuple(leases), self._lock)
+
+    def _asked_about(self) -> set[JobKey]:
+        """The jobs that the transaction under way may look at although they are over."""
+        pool = self._memory.pool
+        return {*self._asked, *(pool.leases[fence].key for fence in pool.ended)}
+
+    @contextmanager
+    def _as_known(self) -> Iterator[None]:
+        """Write what follows from memory; if that cannot be, memory may be wrong, and is read anew.
+
+        What was read a moment ago is not: then it is what is written that makes no sense.
+        """
+        try:
+            yield
+        except (InvariantBroken, psycopg.IntegrityError):
+            if time.monotonic() >= self._read_at + BELIEVED_S:
+                _log.exception("what is known of pool %s is read anew", self.id)
+                self.forget()
+            raise
 
     def _tidy(self) -> None:
         """Forget what is over, once whoever follows knows it."""
         pool = self._memory.pool
+        self._asked = frozenset()
         pool.outbox.clear()  # the database has them
         pool.forget_ended()
         if self._follower is None:
@@ -336,7 +372,7 @@ class Kept:
                 news = True
             else:
                 news = follower.follow(pool, pool.changes, now)
-            pool.forget_over()
+            pool.forget_over(self._asked_about())
             return follower, news
 
     def unfollow(self) -> None:

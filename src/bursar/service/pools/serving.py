@@ -17,6 +17,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from types import MappingProxyType
 from typing import Final
 from uuid import uuid4
@@ -32,7 +33,7 @@ from bursar.service.pools.dealing import Dealing
 from bursar.service.pools.keeper import Kept, PoolKeeper, sharing
 from bursar.service.pools.leader import Leading
 from bursar.service.relay import Relaying
-from bursar.service.sharing import Connections
+from bursar.service.sharing import PATIENCE, Connections
 from bursar.store.outbox import PoolId
 from bursar.store.pools.loading import Standing, add_pool, pools_now
 from bursar.store.reading import Connection, OrgId
@@ -67,7 +68,7 @@ class Pools:
         self._waiting: dict[tuple[PoolId, NodeId], Waiting] = {}  # the last to come
         self._leaving = False
         self._lock = threading.RLock()
-        self._connections = Connections(database.connect)
+        self._connections = Connections(partial(database.connect, PATIENCE))
         self._open = ExitStack()
         self._carried = ExitStack()
         self._stopped = threading.Event()

@@ -2,10 +2,14 @@
 
 What is asked is sent by `ask_…` and taken by another function, so that in a pipeline many questions
 travel together.
+
+Others may look at a memory while rows are on their way. So whoever brings some in names a door, and
+memory is changed behind it, all at once: nobody who looks waits for the database.
 """
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from itertools import chain
 from types import MappingProxyType
@@ -93,6 +97,10 @@ SLOTS_OF: Final = f"""
     select t.fence, t.node_id, t.gpu, t.slot
       from {looked_up({"pool_id": "text", "fence": "bigint"}, "lease_slots")}
 """
+TAKE_TIME: Final = """
+    -- Who reads all of a large pool says nothing for longer than a transaction of a pool may.
+    select set_config('idle_in_transaction_session_timeout', '60000', true)
+"""
 CHANGES: Final = """
     select version, body::text
       from pool_changes
@@ -118,6 +126,10 @@ class Memory:
     digest: str = ""  # of the last event of its stream
 
 
+Door: TypeAlias = AbstractContextManager[object]
+OPEN: Final[Door] = nullcontext()  # nobody else looks
+
+
 class Changed(NamedTuple):
     """Which rows transactions have written."""
 
@@ -127,6 +139,14 @@ class Changed(NamedTuple):
     slices: tuple[Key, ...] = ()
     policy: bool = False
     usage: tuple[Path, ...] = ()
+
+
+class _Read(NamedTuple):
+    """Rows that were asked for, and have come."""
+
+    wanted: Changed
+    terms: terms.Terms
+    sent: Mapping[str, Sent]
 
 
 def create_pool(connection: Connection, pool: PoolId) -> None:
@@ -178,6 +198,7 @@ def locked(sent: Sent, pool: PoolId) -> PoolRow:
 def load_all(connection: Connection, pool: PoolId, version: int) -> Memory:
     """All of a pool that lives."""
     with connection.pipeline():
+        connection.execute(TAKE_TIME)
         asked = terms.ask_all(connection, pool)
         sent = {name: connection.execute(sql, [pool]) for name, sql in EVERYTHING.items()}
     memory = Memory(version=version)
@@ -188,7 +209,7 @@ def load_all(connection: Connection, pool: PoolId, version: int) -> Memory:
 
 
 def catch_up(
-    connection: Connection, pool: PoolId, memory: Memory, version: int
+    connection: Connection, pool: PoolId, memory: Memory, version: int, door: Door = OPEN
 ) -> frozenset[NodeId] | None:
     """Bring in what others have written since; None if that is not known any more.
 
@@ -200,10 +221,9 @@ def catch_up(
     changed = [value_of(Changed, body) for _, body in rows]
     jobs = dict.fromkeys(key for one in changed for key in one.jobs)
     known = {fence: memory.pool.leases.get(fence) for one in changed for fence in one.leases}
-    load(
+    found = _read(
         connection,
         pool,
-        memory,
         Changed(
             tuple(jobs),
             tuple(known),
@@ -213,8 +233,10 @@ def catch_up(
             tuple(dict.fromkeys(path for one in changed for path in one.usage)),
         ),
     )
-    memory.pool.changes.extend(jobs)
-    memory.version = version
+    with door:
+        _bring_in(memory, found)
+        memory.pool.changes.extend(jobs)
+        memory.version = version
     return _with_news(memory.pool, known)
 
 
@@ -229,8 +251,16 @@ def _with_news(pool: Pool, known: Mapping[int, Lease | None]) -> frozenset[NodeI
     )
 
 
-def load(connection: Connection, pool: PoolId, memory: Memory, wanted: Changed) -> None:
+def load(
+    connection: Connection, pool: PoolId, memory: Memory, wanted: Changed, door: Door = OPEN
+) -> None:
     """Bring in rows by their keys, whether they live or not."""
+    found = _read(connection, pool, wanted)
+    with door:
+        _bring_in(memory, found)
+
+
+def _read(connection: Connection, pool: PoolId, wanted: Changed) -> _Read:
     fences = [array_of([pool] * len(wanted.leases)), array_of(wanted.leases)]
     with connection.pipeline():
         asked = terms.ask_some(connection, pool, wanted.slices, wanted.usage, policy=wanted.policy)
@@ -245,22 +275,30 @@ def load(connection: Connection, pool: PoolId, memory: Memory, wanted: Changed) 
             "lease_parts": connection.execute(BY_KEY["lease_parts"], fences),
             "lease_slots": connection.execute(SLOTS_OF, fences),
         }
-    terms.take(memory.pool, asked)
-    gone = memory.pool.machines.keys() & set(wanted.nodes) - _take(memory, sent)
+    return _Read(wanted, asked, sent)
+
+
+def _bring_in(memory: Memory, found: _Read) -> None:
+    terms.take(memory.pool, found.terms)
+    gone = memory.pool.machines.keys() & set(found.wanted.nodes) - _take(memory, found.sent)
     for node in sorted(gone):
         memory.pool.drop(node)
 
 
 def load_leases(
-    connection: Connection, pool: PoolId, memory: Memory, fences: Iterable[int]
+    connection: Connection,
+    pool: PoolId,
+    memory: Memory,
+    fences: Iterable[int],
+    door: Door = OPEN,
 ) -> None:
     """Bring in leases that are over, and their jobs."""
-    load(connection, pool, memory, Changed(leases=tuple(fences)))
+    load(connection, pool, memory, Changed(leases=tuple(fences)), door)
     known = memory.pool.leases
     jobs = [known[fence].key for fence in fences if fence in known]
     missing = dict.fromkeys(key for key in jobs if key not in memory.pool.jobs)
     if missing:
-        load(connection, pool, memory, Changed(jobs=tuple(missing)))
+        load(connection, pool, memory, Changed(jobs=tuple(missing)), door)
 
 
 def _take(memory: Memory, sent: Mapping[str, Sent]) -> set[NodeId]:
