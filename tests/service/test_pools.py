@@ -447,7 +447,8 @@ def test_who_is_asked_about_is_known_although_a_leader_follows_meanwhile(
         by_lease = Ask(do, leases=(lease.fence,))
         for ask in (by_letter, by_lease):
             [(told, late)] = kept.run(own, [ask])
-            assert told is not None and told == late, ask
+            assert told is not None, ask
+            assert told == late
         keeper.follow(POLICY, clock.now)
         assert {} == keeper.look(lambda known: known.jobs), "then it is forgotten"
 
