@@ -1684,8 +1684,6 @@ class Model:
         meter = self.meter(hold, ask.attempt)
         if meter is None:
             return Code.ATTEMPT_UNKNOWN
-        if hold.closed_at is not None:
-            return Code.HOLD_CLOSED
         if ask.kept_ms >= meter.run_ms:
             return None
         stretch = Stretch(meter, ask.kept_ms, meter.run_ms)
@@ -1715,6 +1713,8 @@ class Model:
             if grant.policy.refundable:
                 self._post(grant, "spent", "held", amount, self.now)
                 draw.open += amount
+                if hold.closed_at is not None:
+                    self._return(hold, {id: amount}, self.now)
             else:
                 self._post(grant, "spent", "forfeited", amount, self.now)
         self._take_from_charges(hold, given, from_debt)

@@ -589,7 +589,8 @@ class Author:
         return EndHold(hold=HoldId(self.known("h", list(self.model.holds))))
 
     def give_back(self) -> Command:
-        running = [h for h in self.open_holds() if any(m.run_ms for m in h.meters.values())]
+        open_or_not = self.model.holds.values() if self.chance(4) else self.open_holds()
+        running = [h for h in open_or_not if any(m.run_ms for m in h.meters.values())]
         hold = self.one(running) if running and not self.chance(4) else self.hold()
         if not hold.meters or self.chance(2):
             return GiveBack(hold=HoldId(hold.id), attempt=9, kept_ms=0)

@@ -117,9 +117,15 @@ async def asked_for(
     made: tuple[str, ...] = (),
 ) -> Answer:
     """What the ledger says to a command."""
+    return await told_by(service, Ask(org, key, command, None, made, caller.id))
+
+
+async def told_by(service: Service, ask: Ask) -> Answer:
+    """What the ledger says to a command with all that is written beside it."""
     awaited = service.arrivals.expected()
-    service.ledger.tell(awaited, Ask(org, key, command, None, made, caller.id))
-    return await awaited.future
+    service.ledger.tell(awaited, ask)
+    answer: Answer = await awaited.future
+    return answer
 
 
 def done_of(org: str, answer: Answer, status: int, told: Callable[[Happened], Shape]) -> Done:

@@ -200,7 +200,7 @@ OF_THE_EDGE: Final[Mapping[str, Kind]] = MappingProxyType(
             "End the machine: whoever needs another one orders it anew, under another name.",
         ),
         "job_not_over": Kind(
-            409, "The job has no result yet", "Ask again when it is over; /events tells when."
+            409, "The job is not over yet", "Ask again when it is over; /events tells when."
         ),
         "method_not_allowed": Kind(
             405, "The method does not apply here", "The Allow header lists those that do."

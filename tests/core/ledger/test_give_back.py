@@ -345,7 +345,7 @@ def test_lost_work_at_the_operators_cost_comes_off_the_budgets_too() -> None:
 
 
 def test_what_can_be_refused() -> None:
-    """A known attempt of an open hold; the attempt is asked first (M3)."""
+    """A known attempt of a known hold (M3)."""
     org = running(("g1", 100), held=50)
     org.reading("h1", 10)
 
@@ -354,9 +354,51 @@ def test_what_can_be_refused() -> None:
     assert Refusal(Code.ATTEMPT_UNKNOWN, {"hold": "h1", "attempt": 2}) == org.refuses(
         ask.give_back("h1", attempt=2, kept_ms=0)
     )
-    assert Refusal(Code.HOLD_CLOSED, {"hold": "h1", "closed_at": T0}) == org.refuses(
-        ask.give_back("h1", kept_ms=0)
-    )
+
+
+def test_a_closed_hold_returns_what_it_is_given_back() -> None:
+    """To the very grants, as if it had never been charged; a late reading takes it again (M3)."""
+    org = running(("g1", 100), ("g2", 100), held=150)
+    org.budget("b1", 1_000, account="team")
+    org.reading("h1", 130, final=True)
+    org.release("h1")
+    org.later(minutes=1)
+
+    events = org.does(ask.give_back("h1", kept_ms=90))
+
+    assert [
+        ("g2", "spent → held", 30, minutes(1)),
+        ("g1", "spent → held", 10, minutes(1)),
+        ("g2", "held → available", 30, minutes(1)),
+        ("g1", "held → available", 10, minutes(1)),
+    ] == moves(events)
+    assert Parts(available=10, spent=90) == org.parts("g1")
+    assert Parts(available=100) == org.parts("g2")
+    assert 90 == charged(org, "b1")
+
+    org.does(ask.late_reading("h1", 130))
+
+    assert Parts(spent=100) == org.parts("g1")
+    assert Parts(available=70, spent=30) == org.parts("g2")
+
+
+def test_what_comes_back_to_a_closed_hold_lands_where_a_refund_would() -> None:
+    """Expired, revoked and non-refundable grants give nobody anything to spend (L9, L10, L11)."""
+    org = Org(prices(h100=PER_MS))
+    org.issue("g1", 50, expires=hours(1))
+    org.issue("g2", 50, kind=Kind.PROMO, expires=hours(2), policy=Policy(refundable=False))
+    org.issue("g3", 50, expires=hours(3))
+    org.reserve("h1", 150, context=gpus("h100"), until=hours(24))
+    org.reading("h1", 150, final=True)
+    org.release("h1")
+    org.does(ask.revoke("g3"))
+    org.later(minutes=61)
+
+    org.does(ask.give_back("h1", kept_ms=0))
+
+    assert Parts(lapsed=50) == org.parts("g1")
+    assert Parts(lapsed=50) == org.parts("g2")
+    assert Parts(revoked=50) == org.parts("g3")
 
 
 def test_lost_work_that_was_reversed_comes_off_the_budgets_once() -> None:

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Query, Request, Response
 from starlette.responses import StreamingResponse
 
 from bursar.api.admitting import Asking, Let
-from bursar.api.doing import done_of, encoded, key_of
+from bursar.api.doing import done_of, encoded, key_of, told_by
 from bursar.api.failing import Failed, Senseless, problem_response
 from bursar.api.operations import Nothing
 from bursar.api.reading_body import StrictRoute
@@ -146,7 +146,7 @@ async def submit(request: Request, body: wire.JobAsk) -> Response:
         routes=let.options,
         sharing=_sharing(body),
     )
-    answer = await _told(service, asked_for_a_job(org, key, submission, making.made, caller.id))
+    answer = await told_by(service, asked_for_a_job(org, key, submission, making.made, caller.id))
     service.posted(org)
     if isinstance(answer.outcome, Refusal) and answer.outcome.code is Code.KEY_REUSED:
         return await _reused(service, org, key, body, answer)
@@ -185,15 +185,6 @@ def _quotas(reader: Connection, org: str) -> tuple[Quota, ...]:
 def _hold_of(answer: Answer) -> str:
     assert isinstance(answer.command, Reserve)
     return answer.command.hold
-
-
-async def _told(service: Service, ask: Ask) -> Answer:
-    """What the ledger says to a command with all that is written beside it."""
-    awaited = service.arrivals.expected()
-    service.ledger.tell(awaited, ask)
-    answer: Answer = await awaited.future
-    service.posted(ask.org)
-    return answer
 
 
 async def _let_in(service: Service, ask: Asking) -> Let:
@@ -601,7 +592,7 @@ async def extend(request: Request, id: Id, body: wire.JobExtension) -> Response:
     job, amount = JobId(id), body.amount_micros
     command = ExtendHold(hold=HoldId(id), amount=amount)
     ask = Ask(org, key, command, Extended(job, amount, 0), (), caller.id)
-    answer = await _told(service, ask)
+    answer = await told_by(service, ask)
     service.posted(org)
     return done_of(
         org, answer, 200, lambda now: HoldChanged.of(only(HoldExtended, now, hold=id))

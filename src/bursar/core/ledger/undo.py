@@ -15,10 +15,10 @@ from bursar.core.ledger.draft import (
     Draft,
     issued,
     move,
+    returned,
 )
 from bursar.core.ledger.due import new_id
 from bursar.core.ledger.events import ChargeReversed, Posting, Shrunk, WorkGivenBack
-from bursar.core.ledger.holds import closed
 from bursar.core.ledger.limits import counted_off
 from bursar.core.ledger.plan import Parts, Source, front, keep
 from bursar.core.ledger.values import ChargeRecord, Compartment, Draw, Grant, GrantTerms, Hold
@@ -117,15 +117,16 @@ def _reissued(
 
 
 def give_back(draft: Draft, ask: GiveBack) -> Refusal | None:
-    """Take lost work off what an attempt was charged: spent → held on the same draws (M3)."""
+    """Take lost work off what an attempt was charged: spent → held on the same draws (M3).
+
+    A hold that is closed keeps nothing: what it is given back it returns to its grants.
+    """
     hold = draft.books.holds.get(ask.hold)
     if hold is None:
         return Refusal(Code.HOLD_UNKNOWN, {"hold": ask.hold})
     meter = meter_of(hold, ask.attempt)
     if isinstance(meter, Refusal):
         return Refusal(Code.ATTEMPT_UNKNOWN, {"hold": ask.hold, "attempt": ask.attempt})
-    if hold.closed_at is not None:
-        return closed(hold)
     back, lost = rewound(meter, ask.kept_ms)
     if back == meter:
         return None
@@ -138,6 +139,8 @@ def give_back(draft: Draft, ask: GiveBack) -> Refusal | None:
     spent = min(lost.amount - forgiven - absorbed, net)
     amount = forgiven + absorbed + spent
     postings = _given_back(draft, drawn, spent, hold.used - amount)
+    if hold.closed_at is not None:
+        postings = (*postings, *_all_returned(draft, postings))
     draft.record(
         WorkGivenBack(
             at=draft.now,
@@ -162,7 +165,7 @@ def _shrunk(
     Credits and debt come off whatever charge they were paid by; usage, and what budgets counted of
     it, off the charges of the attempt.
     """
-    back = {posting.grant: posting.amount for posting in postings}
+    back = {posting.grant: posting.amount for posting in postings if posting.source is SPENT}
     for _, charge_id in books.order(charges_of(ask.hold)).since():
         if not (amount or forgiven or any(back.values())):
             return
@@ -195,3 +198,11 @@ def _given_back(
             target = HELD if source.grant.terms.policy.refundable else LAPSED
             postings.append(move(source.grant.terms.id, SPENT, target, back, draft.now))
     return tuple(postings)
+
+
+def _all_returned(draft: Draft, postings: tuple[Posting, ...]) -> Iterator[Posting]:
+    """What a closed hold does with what it is given back."""
+    for posting in postings:
+        if posting.target is HELD:
+            grant = existing(draft.books.grants, posting.grant)
+            yield returned(grant, posting.amount, draft.now)
