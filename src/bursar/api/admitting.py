@@ -228,7 +228,7 @@ def _nowhere(lacks: tuple[Lack, ...]) -> Failed:
 
 
 def _away(answer: Away, pool: str) -> Failed:
-    """That jobs are turned away: when to come again, if that helps, and how long they would wait."""
+    """That jobs are turned away: when to come again, if ever, and how long they would wait."""
     again_s = None if answer.retry_after is None else _seconds(answer.retry_after)
     told = {name: it for name, it in answer.figures if name not in _MICROSECONDS}
     wait = None if answer.wait >= FAR else _seconds(answer.wait)

@@ -237,8 +237,8 @@ OF_THE_EDGE: Final[Mapping[str, Kind]] = MappingProxyType(
         "queue_full": Kind(
             429,
             "The org has as many jobs waiting as it may",
-            "Wait until some of them have started, or cancel some; an array that is more than that by"
-            " itself needs a smaller at_once.",
+            "Wait until some of them have started, or cancel some; an array that is more than that"
+            " by itself needs a smaller at_once.",
         ),
         "tier_full": Kind(
             429,
