@@ -4,6 +4,8 @@ import pytest
 
 from bursar.store import arrays, routing
 from bursar.store.jobs import (
+    COUNT_LATEST,
+    COUNT_WAITING,
     GLANCE,
     ROLLING,
     STEP,
@@ -24,6 +26,10 @@ ARRAYS: Indexes = {"arrays_pkey": JOB}
 ELEMENTS: Indexes = {"jobs_of_array": ("org_id", "array_id")}
 ALIVE: Indexes = {"jobs_alive": ("org_id", "submitted_at", "job_id")}
 ROUTES: Indexes = {"job_routes_pkey": JOB}
+BELOW: Indexes = {
+    "accounts_pkey": ("org_id", "account_id"),
+    "accounts_below": ("org_id", "parent"),
+}
 # For each statement: which indexes are read, each once, and by which columns.
 PLANS: dict[str, tuple[str, Indexes]] = {
     "as much as changes": (GLANCE, JOBS | HOLDS | LOTS),
@@ -36,6 +42,9 @@ PLANS: dict[str, tuple[str, Indexes]] = {
     "elements that begin": (arrays.BEGUN, ARRAYS),
     "elements that are over": (arrays.ELEMENT_OVER, ARRAYS),
     "how arrays stand": (arrays.STANDING, ARRAYS | ELEMENTS),
+    "elements that are to come": (arrays.TO_COME, {"arrays_going_on": ("org_id",)} | JOBS | BELOW),
+    "jobs that wait": (COUNT_WAITING, {"jobs_alive": ("org_id", "submitted_at")} | BELOW),
+    "the latest jobs": (COUNT_LATEST, {"jobs_latest": ("org_id", "submitted_at")} | BELOW),
     "where it was sent": (routing.ROUTES, ROUTES),
     "that it has arrived": (routing.ARRIVE, {"job_routes_pkey": (*JOB, "n")}),
     "that it is in another pool": (routing.MOVE, JOBS),

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from bursar.core.ids import JobId
 from bursar.store.outbox import PoolId
-from bursar.store.reading import Connection, OrgId
+from bursar.store.reading import Connection, OrgId, below
 from bursar.store.saving import matched
 
 # Together with its row among the jobs, which was written as any job's and is marked here.
@@ -218,19 +218,14 @@ STANDING: Final = """
             where e.org_id = a.org_id and e.array_id = a.job_id and e.ended_at is null) e
      order by a.job_id
 """
-TO_COME: Final = """
-    with recursive below as (
-        select a.org_id, a.account_id from accounts a
-         where a.org_id = %s and a.account_id = %s
-         union all
-        select a.org_id, a.account_id from below b
-          join accounts a on a.org_id = b.org_id and a.parent = b.account_id)
+TO_COME: Final = f"""
+    with recursive below as ({below("%s", "%s")})
     select coalesce(sum(a.count - a.begun), 0)::bigint
       from arrays a
      cross join lateral (
            select * from jobs j where j.org_id = a.org_id and j.job_id = a.job_id offset 0) j
-     where a.org_id = %s and not a.closed and not a.done
-       and (%s::text is null or exists (select from below b where b.account_id = j.account_id))
+     where a.org_id = %s and not a.closed
+       and (%s::text is null or j.account_id in (select b.account_id from below b))
        and (%s::text is null or j.user_id = %s)
 """
 

@@ -17,7 +17,16 @@ from bursar.core.refusal import Refusal
 from bursar.store import arrays
 from bursar.store.caching import FOLLOW, FOLLOWED, LEAD, LEAVE, SHARE
 from bursar.store.outbox import PoolId
-from bursar.store.reading import ENTER, Connection, OrgId, Sent, array_of, looked_up, transposed
+from bursar.store.reading import (
+    ENTER,
+    Connection,
+    OrgId,
+    Sent,
+    array_of,
+    below,
+    looked_up,
+    transposed,
+)
 from bursar.store.routing import FIRST_ROUTE
 from bursar.store.saving import matched, saving
 from bursar.store.shelves import Values
@@ -87,11 +96,19 @@ GO_ON: Final = f"""
      where {matched("org_id", "job_id")}
 """
 TOP_UP: Final = f"""
-    update jobs t
-       set state = case when t.state = 'out_of_credits' then 'queued' else t.state end,
-           why = case when t.state = 'out_of_credits' then 'topped_up' else t.why end
-      from unnest(%s::text[], %s::text[]) as u(org_id, job_id)
-     where {matched("org_id", "job_id")}
+    -- One that is topped up twice at once waits no more, as by once.
+    with said as (
+        select * from unnest(%s::text[], %s::text[]) as g(org_id, job_id)),
+    grown as (
+        update jobs t
+           set state = case when t.state = 'out_of_credits' then 'queued' else t.state end,
+               why = case when t.state = 'out_of_credits' then 'topped_up' else t.why end
+          from (select distinct org_id, job_id from said) u
+         where {matched("org_id", "job_id")}
+        returning t.org_id, t.job_id)
+    select s.job_id
+      from said s join grown g on g.org_id = s.org_id and g.job_id = s.job_id
+     order by s.org_id, s.job_id
 """
 STEP: Final = f"""
     -- As the job stands now; numbers go on from its own count.
@@ -235,25 +252,15 @@ def spent_and_held(connection: Connection, org: OrgId, job: JobId) -> tuple[int,
     return used, open
 
 
-def _below(org: str, account: str) -> str:
-    """An account and all below it, as a recursive part of a statement that is called `below`."""
-    return f"""
-            select a.org_id, a.account_id from accounts a
-             where a.org_id = {org} and a.account_id = {account}
-             union all
-            select a.org_id, a.account_id from below b
-              join accounts a on a.org_id = b.org_id and a.parent = b.account_id"""
-
-
 def _counted(which: str) -> str:
     """The statement that counts jobs of an account and all below it, a user or both, to a bound."""
     return f"""
-        with recursive below as ({_below("%s", "%s")})
+        with recursive below as ({below("%s", "%s")})
         select count(*)
           from (select from jobs j
                  where j.org_id = %s and {which}
                    and (%s::text is null
-                        or exists (select from below b where b.account_id = j.account_id))
+                        or j.account_id in (select b.account_id from below b))
                    and (%s::text is null or j.user_id = %s)
                  limit %s) as found
     """
@@ -364,7 +371,7 @@ SHOWN: Final = f"select {_SHOWN} from jobs j {_HOLD} where j.org_id = %s and j.j
 def _listed(which: str) -> str:
     """The statement that lists jobs, by the index that has a condition."""
     return f"""
-        with recursive below as ({_below("%(org)s", "%(account)s")})
+        with recursive below as ({below("%(org)s", "%(account)s")})
         select {_SHOWN}
           from jobs j
           {_HOLD}
@@ -372,7 +379,7 @@ def _listed(which: str) -> str:
            and (j.submitted_at, j.job_id) < (%(at)s, %(job)s)
            and (%(state)s::text is null or j.state = %(state)s)
            and (%(account)s::text is null
-                or exists (select from below b where b.account_id = j.account_id))
+                or j.account_id in (select b.account_id from below b))
            and (%(user)s::text is null or j.user_id = %(user)s)
            and (%(label)s::text is null
                 or j.labels ->> %(label)s = coalesce(%(value)s, j.labels ->> %(label)s))

@@ -259,6 +259,18 @@ def looked_up(keys: Mapping[str, str], table: str, where: str = "") -> str:
     """
 
 
+def below(org: str, account: str) -> str:
+    """An account and all below it, as the recursive part of a statement that is called `below`."""
+    return f"""
+            select a.org_id, a.account_id from accounts a
+             where a.org_id = {org} and a.account_id = {account}
+             union all
+            select a.org_id, a.account_id from below b
+             cross join lateral (
+                   select * from accounts t
+                    where t.org_id = b.org_id and t.parent = b.account_id offset 0) a"""
+
+
 def _by_key(shelf: Shelf) -> str:
     keys = {"org_id": "text"} | {name: shelf.columns[name] for name in shelf.key}
     return f"select t.org_id, {selected(shelf.columns)} from {looked_up(keys, shelf.table)}"

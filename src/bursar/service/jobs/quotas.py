@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Self
 
 from bursar.core.ids import AccountId
 from bursar.core.instant import MINUTE, Instant
-from bursar.core.ledger.books import Books
+from bursar.core.ledger.books import Books, existing
 from bursar.core.ledger.commands import Reserve
 from bursar.core.ledger.values import MILLI_GPUS_MAX, Setting
 from bursar.core.messages import Spec
@@ -96,14 +96,21 @@ class Room(NamedTuple):
         return None
 
     def _waiting(self, quota: Quota, most: int) -> int:
-        of = Counting(quota.account, quota.user, -1, most)
-        to_come = count_to_come(self.connection, self.org, quota.account, quota.user)
+        of = Counting(self._account(quota), quota.user, -1, most)
+        to_come = count_to_come(self.connection, self.org, of.account, of.user)
         found = count_waiting(self.connection, self.org, of) + to_come
         return found + self._here(quota, self._arrays())
 
     def _latest(self, quota: Quota, most: int) -> int:
-        of = Counting(quota.account, quota.user, self.now - MINUTE, most)
+        of = Counting(self._account(quota), quota.user, self.now - MINUTE, most)
         return count_latest(self.connection, self.org, of) + self._here(quota, {})
+
+    def _account(self, quota: Quota) -> str | None:
+        """The account whose jobs are counted; all jobs are the root's: no tree is walked for it."""
+        if quota.account is None:
+            return None
+        found = existing(self.books.accounts, AccountId(quota.account))
+        return None if found.parent is None else quota.account
 
     def _arrays(self) -> dict[tuple[OrgId, str], int]:
         """How many elements each array has that this very transaction has submitted."""

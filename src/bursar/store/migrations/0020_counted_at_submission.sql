@@ -1,0 +1,7 @@
+-- How many elements have not begun yet is counted at each submission under a quota of jobs that wait: by
+-- the arrays that go on, not by all that an org has ever had.
+create index arrays_going_on on arrays (org_id, job_id) where not closed;
+
+-- An account with all below it is walked down from, at each submission under a quota of it and by whoever lists its
+-- jobs: by who is below whom, not by all accounts of the org at each step. The condition holds for all that are found.
+create index accounts_below on accounts (org_id, parent) where parent is not null;
