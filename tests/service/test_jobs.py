@@ -137,6 +137,20 @@ def test_each_step_is_kept_with_what_was_spent_and_held_then(stage: Stage) -> No
     assert sorted(one.at for one in stage.steps()) == [one.at for one in stage.steps()]
 
 
+def test_a_job_is_extended_twice_in_one_batch(stage: Stage) -> None:
+    """Whoever asks for it: each is told to the pool and kept, and both are one transaction (M5)."""
+    stage.submit()
+    extended = ExtendHold(hold=HoldId("job"), amount=5)
+    asks = [
+        Ask(stage.org, key, extended, Extended(JobId("job"), 5, 0)) for key in ("one", "another")
+    ]
+    answers = stage.ask(asks)
+
+    assert all(isinstance(one, Answer) and one.outcome for one in answers)
+    assert 3 * RUN_MS + 10 == stage.shown().held
+    assert ["submitted", "topped_up", "topped_up"] == [one.why for one in stage.steps()]
+
+
 def test_a_job_withdrawn_before_its_start_was_told_is_stopping(stage: Stage) -> None:
     """Its pool could not know yet; a queued one stays queued until its pool has let it go."""
     stage.submit()
