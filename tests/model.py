@@ -1369,7 +1369,7 @@ class Model:
         if hold.closed_at is not None:
             return Code.HOLD_CLOSED
         if not hold.array:
-            return Code.EXCEEDS_HOLD
+            return None
         if hold.open or hold.taken < hold.lots:
             hold.touched_at = self.now
         hold.lots = hold.taken

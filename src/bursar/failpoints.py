@@ -27,8 +27,7 @@ SERVICE: Final[Mapping[str, str]] = MappingProxyType(
     {
         "ledger.before_commit": "a batch of commands is written, not committed",
         "ledger.after_commit": "it is committed, and nobody is answered",
-        "withdraw.before_commit": "a job is marked as withdrawn, not committed",
-        "withdraw.after_commit": "it is committed, and its pool is not told",
+        "withdraw.after_commit": "a job is marked as withdrawn, and its pool is not told",
         "receive.between_commands": "one command of a message is done, the next is not asked",
         "pool.before_write": "a transaction of a pool is decided, nothing is written",
         "pool.before_commit": "it is written, not committed",

@@ -404,6 +404,21 @@ def test_a_waiting_job_is_cancelled_when_its_pool_lets_it_go(funded: Tenant) -> 
     assert 100 * CREDIT == funded.balance()["spendable_micros"]
 
 
+def test_the_key_of_a_cancel_stands_for_that_job(funded: Tenant) -> None:
+    """Who uses it for another has made a mistake, and is told so; nothing is cancelled (L7)."""
+    first, other = submitted(funded)["id"], submitted(funded)["id"]
+    done = funded.caller.post(f"/jobs/{first}/cancel", key=f"stop-{first}")
+    again = funded.caller.post(f"/jobs/{first}/cancel", key=f"stop-{first}")
+    said = refused(
+        funded.caller.post(f"/jobs/{other}/cancel", key=f"stop-{first}"), 422, "key_reused"
+    )
+
+    assert (202, done.content) == (again.status_code, again.content)
+    assert "id" == said["figures"]["field"]
+    assert not shown(funded, other)["cancelling"]
+    refused(funded.caller.post("/jobs", ask(funded), f"stop-{first}"), 422, "key_reused")
+
+
 def test_a_running_job_that_is_cancelled_is_stopping(funded: Tenant, pool: Pool) -> None:
     job = submitted(funded)["id"]
     told = pool.about(funded.id, job)
@@ -419,6 +434,8 @@ def test_a_running_job_that_is_cancelled_is_stopping(funded: Tenant, pool: Pool)
     )
     steps = funded.caller.get(f"/jobs/{job}/events").json()["items"]
     assert ["submitted", "started", "asked", "cancelled"] == [step["why"] for step in steps]
+    [asked] = [one for one in funded.events() if one["body"].get("why") == "asked"]
+    assert asked["actor_id"] is not None, "who has asked is in the audit trail"
     late = submitted(funded)["id"]
     pool.about(funded.id, late).dropped(Why.HOLD_ENDED, EndClass.LIMIT)
     assert {"id": late, "cancelling": False} == funded.caller.post(f"/jobs/{late}/cancel").json()

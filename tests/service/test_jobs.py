@@ -20,8 +20,9 @@ from bursar.service.batch import Answer, Ask, Batch
 from bursar.service.jobs import Answers, Jobs, Submission
 from bursar.service.jobs.looking import Looking, Shown, Step
 from bursar.service.jobs.quotas import Quota
-from bursar.service.jobs.receiving import Received, steps
+from bursar.service.jobs.receiving import Handling, Received, steps
 from bursar.service.jobs.submitting import Extended, asked_for_a_job
+from bursar.service.jobs.withdrawing import withdrawing
 from bursar.store.outbox import Letter, from_orgs
 from bursar.store.reading import Connection
 from bursar.store.verifying import problems
@@ -99,9 +100,18 @@ class Stage:
 
     def contradictions(self) -> list[str]:
         """What `verify` says of the org's jobs' histories; others' tests use the database too."""
-        [check] = [one for one in MESSAGE_CHECKS if one.name.startswith("a job's history")]
-        found = problems(self.connection, check)
+        names = "a job's history", "each step of a job"
+        checks = [one for one in MESSAGE_CHECKS if one.name.startswith(names)]
+        found = [one for check in checks for one in problems(self.connection, check)]
         return [str(one) for one in found if one.org == self.org]
+
+    def told_steps(self) -> list[tuple[str, str, str | None]]:
+        """The steps of jobs that the org's stream tells of."""
+        sql = """
+            select body ->> 'job', body ->> 'why', body ->> 'state' from events
+             where org_id = %s and kind = 'JobStepped' order by number
+        """
+        return self.connection.execute(sql, [self.org]).fetchall()
 
 
 @pytest.fixture
@@ -135,6 +145,47 @@ def test_each_step_is_kept_with_what_was_spent_and_held_then(stage: Stage) -> No
         for one in stage.steps()
     ]
     assert sorted(one.at for one in stage.steps()) == [one.at for one in stage.steps()]
+
+
+def test_each_step_is_an_event_of_its_org(stage: Stage) -> None:
+    """That somebody wants it to stop, too: whoever watches the stream misses nothing (O1)."""
+    stage.submit()
+    stage.started()
+    stage.jobs.withdraw(stage.org, JobId("job"), "mine", "a key")
+    stage.hear(ended(Why.CANCELLED, 40_000))
+
+    assert [
+        ("job", "submitted", "queued"),
+        ("job", "started", "running"),
+        ("job", "asked", "stopping"),
+        ("job", "cancelled", "cancelled"),
+    ] == stage.told_steps()
+    assert [one.why for one in stage.steps()] == [why for _, why, _ in stage.told_steps()]
+    assert [] == stage.contradictions()
+    sql = "select actor from events where org_id = %s and body ->> 'why' = 'asked'"
+    assert [("a key",)] == stage.connection.execute(sql, [stage.org]).fetchall()
+
+
+def test_a_cancel_and_an_end_in_one_batch_leave_one_of_them(stage: Stage) -> None:
+    """Whichever comes first: who is over is not asked to stop any more."""
+    for first in ("end", "cancel"):
+        job = f"job-{first}"
+        stage.submit(job)
+        stage.started(job=job)
+        handling = Handling([stage.letter(ended(Why.FINISHED, 1_000), job)], [])
+        assert handling.ask is not None
+        asks = [
+            handling.ask,
+            withdrawing(stage.org, JobId(job)),
+            withdrawing(stage.org, JobId(job), "k"),
+        ]
+        stage.ask(asks if first == "end" else [*asks[1:], asks[0]])
+
+        assert "succeeded" == stage.shown(job).state
+        asked = [why for told, why, _ in stage.told_steps() if told == job and why == "asked"]
+        assert (first == "cancel") == bool(asked) == stage.shown(job).withdrawn
+        assert len(asked) <= 1
+    assert [] == stage.contradictions()
 
 
 def test_a_job_is_extended_twice_in_one_batch(stage: Stage) -> None:

@@ -18,7 +18,7 @@ from bursar.store.caching import (
     STEP_DOWN,
     WITHOUT_HOLD,
 )
-from bursar.store.jobs import RESULT, SHOWN, TELL_POOL
+from bursar.store.jobs import JOBS, RESULT, SHOWN, TELL_POOL
 from bursar.store.reading import Connection
 from tests.store.test_plans import check_scan, plan_of, scans
 
@@ -37,6 +37,7 @@ PLANS: dict[str, tuple[str, Indexes]] = {
     "that it follows": (FOLLOW, {"t": JOB}),
     "that it leads": (LEAD, {"t": JOB}),
     "that it is over": (LEAVE, {"t": JOB}),
+    "jobs that messages are about, and their arrays": (JOBS, {"t": JOB, "a": JOB}),
     "a message to its pool": (TELL_POOL, {"t": JOB}),
     "a leader that steps down": (STEP_DOWN, {"jobs": LEADER}),
     "who is due": (DUE, {"f": ("jobs_following", ()), "h": HOLD, "s": RESULTS, "g": HOLD}),

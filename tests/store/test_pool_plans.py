@@ -5,7 +5,7 @@ Whatever is known of the tables: see `tables`.
 
 import pytest
 
-from bursar.store.jobs import GO_ON, JOBS, TELL_POOL, WITHDRAWN
+from bursar.store.jobs import GO_ON, TELL_POOL, WITHDRAW
 from bursar.store.outbox import ACK_ORG, FROM_ORG, FROM_ORGS, FROM_POOL
 from bursar.store.pools.events import EVENTS, OLD, STREAM, WINDOW
 from bursar.store.pools.loading import CHANGES, EVERYTHING, LOCK_POOL, SLOTS_OF
@@ -74,10 +74,9 @@ PLANS: dict[str, tuple[str, Indexes]] = {
         FREE_SLOTS,
         {"lease_slots": ("lease_slots_pkey", (*FENCE, "node_id", "gpu", "slot"))},
     ),
-    "jobs of orgs": (JOBS, {"jobs": ("jobs_pkey", JOB)}),
     "jobs that go on": (GO_ON, {"jobs": ("jobs_pkey", JOB)}),
     "jobs that are told of": (TELL_POOL, {"jobs": ("jobs_pkey", JOB)}),
-    "jobs withdrawn": (WITHDRAWN, {"jobs": ("jobs_pkey", JOB)}),
+    "jobs withdrawn": (WITHDRAW, {"jobs": ("jobs_pkey", JOB)}),
     "messages of orgs": (FROM_ORGS, {"org_outbox": ("org_outbox_unacked", LETTER)}),
     "messages of an org": (FROM_ORG, {"org_outbox": ("org_outbox_unacked", LETTER)}),
     "messages of a pool": (

@@ -324,6 +324,10 @@ SPOILING = {
         "delete from job_steps where job_id = 'done' and n = 2",
         "a job's history",
     ),
+    "a step that nobody was told of": (
+        "update job_steps set why = 'asked' where job_id = 'done' and n = 2",
+        "each step of a job",
+    ),
     "an org that thinks a job waits": (
         "update jobs set state = 'queued' where job_id = 'runs'",
         "a job stands",

@@ -72,33 +72,14 @@ ELEMENT_OVER: Final = f"""
 """
 ELEMENT_STARTS: Final = f"""
     -- The first that starts lets the array run.
-    with said as (
-        select * from unnest(%s::text[], %s::text[], %s::bigint[], %s::bigint[])
-                      as g(org_id, job_id, at, now)),
-    started as (
-        update jobs t
-           set state = case when t.withdrawn then 'stopping' else 'running' end,
-               why = 'started', started_at = u.at, steps = t.steps + 1
-          from (select org_id, job_id, min(at) as at, max(now) as now
-                  from said group by org_id, job_id) u
-         where {matched("org_id", "job_id")} and t.state = 'queued'
-        returning t.*, u.now),
-    stepped as (
-        insert into job_steps (org_id, job_id, n, at, state, why, attempt, spent, held)
-        select s.org_id, s.job_id, s.steps, s.now, s.state, s.why, 0, h.used, h.open
-          from started s
-         cross join lateral (
-               select coalesce(sum(h.used), 0)::bigint as used,
-                      coalesce(sum(h.open), 0)::bigint as open
-                 from (select used, open from holds t
-                        where t.org_id = s.org_id and t.hold_id = s.job_id
-                        union all
-                       select used, open from holds t
-                        where t.org_id = s.org_id and t.lot_of = s.job_id) h) h)
-    select s.at from said s order by s.org_id, s.job_id, s.at
+    update jobs t
+       set state = case when t.withdrawn then 'stopping' else 'running' end,
+           why = 'started', started_at = u.at
+      from unnest(%s::text[], %s::text[], %s::bigint[]) as u(org_id, job_id, at)
+     where {matched("org_id", "job_id")}
 """
 WITHDRAW: Final = f"""
-    -- The array, and all of its elements that are not over; each is told, those that run are asked.
+    -- The array, and all of its elements that are not over; each is told.
     with given as (
         select * from unnest(%s::text[], %s::text[], %s::bigint[], %s::text[])
                       as g(org_id, job_id, at, body)),
@@ -113,7 +94,7 @@ WITHDRAW: Final = f"""
     closed as (
         update arrays t set closed = true from given u where {matched("org_id", "job_id")}),
     asked as (
-        select e.org_id, e.job_id, e.state = 'running' as runs, u.at, u.body
+        select e.org_id, e.job_id, u.at, u.body
           from given u
          cross join lateral (
                select * from jobs t
@@ -122,24 +103,15 @@ WITHDRAW: Final = f"""
                 offset 0) e),
     withdrawn as (
         update jobs t
-           set withdrawn = true, sent = t.sent + 1, steps = t.steps + u.runs::int,
-               state = case when u.runs then 'stopping' else t.state end,
-               why = case when u.runs then 'asked' else t.why end
+           set withdrawn = true, sent = t.sent + 1,
+               state = case when t.state = 'running' then 'stopping' else t.state end,
+               why = case when t.state = 'running' then 'asked' else t.why end
           from asked u
          where {matched("org_id", "job_id")}
-        returning t.*, u.runs, u.at, u.body),
+        returning t.*, u.at, u.body),
     told as (
         insert into org_outbox (org_id, job_id, n, pool_id, body, written_at)
-        select org_id, job_id, sent, pool_id, body::json, at from withdrawn),
-    stepped as (
-        insert into job_steps (org_id, job_id, n, at, state, why, attempt, gpu_type, exit_code,
-                               spent, held)
-        select w.org_id, w.job_id, w.steps, w.at, w.state, w.why, w.attempt, w.gpu_type,
-               w.exit_code, h.used, h.open
-          from withdrawn w
-         cross join lateral (
-               select * from holds h where h.org_id = w.org_id and h.hold_id = w.job_id offset 0) h
-         where w.runs)
+        select org_id, job_id, sent, pool_id, body::json, at from withdrawn)
     select g.job_id
       from given g join marked m on m.org_id = g.org_id and m.job_id = g.job_id
      order by g.org_id, g.job_id
@@ -199,6 +171,30 @@ def arrays_due(
     """Arrays of all orgs, or of one, that something is to be done about, behind one."""
     sql, given = (DUE, after) if org is None else (DUE_OF, (org, *after))
     return [Due(*row) for row in connection.execute(sql, [*given, most])]
+
+
+RUNNING: Final = """
+    select e.job_id, h.used, h.open
+      from jobs e
+     cross join lateral (
+           select * from holds h where h.org_id = e.org_id and h.hold_id = e.job_id offset 0) h
+     where e.org_id = %s and e.array_id = %s and e.ended_at is null and not e.withdrawn
+       and e.state = 'running'
+     order by e.place
+"""
+
+
+class RunningElement(NamedTuple):
+    """An element that runs."""
+
+    job: JobId
+    spent: int
+    held: int
+
+
+def running_elements(connection: Connection, org: OrgId, array: JobId) -> list[RunningElement]:
+    """The elements of an array that run and were not withdrawn, in a transaction of its org."""
+    return [RunningElement(*row) for row in connection.execute(RUNNING, [org, array])]
 
 
 # For those who look

@@ -27,7 +27,7 @@ from bursar.store.reading import (
     looked_up,
     transposed,
 )
-from bursar.store.routing import FIRST_ROUTE
+from bursar.store.routing import FIRST_ROUTE, MOVE
 from bursar.store.saving import matched, saving
 from bursar.store.shelves import Values
 
@@ -110,6 +110,15 @@ TOP_UP: Final = f"""
       from said s join grown g on g.org_id = s.org_id and g.job_id = s.job_id
      order by s.org_id, s.job_id
 """
+WITHDRAW: Final = f"""
+    -- One that runs is stopping from now on.
+    update jobs t
+       set withdrawn = true,
+           state = case when t.state = 'running' then 'stopping' else t.state end,
+           why = case when t.state = 'running' then 'asked' else t.why end
+      from unnest(%s::text[], %s::text[]) as u(org_id, job_id)
+     where {matched("org_id", "job_id")}
+"""
 STEP: Final = f"""
     -- As the job stands now; numbers go on from its own count.
     with said as (
@@ -139,6 +148,7 @@ NOTES: Final[Mapping[str, str]] = MappingProxyType(
         "first letter": FIRST_LETTER,
         "route": FIRST_ROUTE,
         "lead": LEAD,
+        "move": MOVE,
         "tell pool": TELL_POOL,
         "receive": RECEIVE,
         "go on": GO_ON,
@@ -147,6 +157,7 @@ NOTES: Final[Mapping[str, str]] = MappingProxyType(
         "element starts": arrays.ELEMENT_STARTS,
         "element over": arrays.ELEMENT_OVER,
         "array closes": arrays.CLOSED,
+        "withdraw": WITHDRAW,
         "withdraw array": arrays.WITHDRAW,
         "array done": arrays.DONE,
         "step": STEP,
@@ -211,12 +222,16 @@ class JobRow(NamedTuple):
     alike: str | None  # what it shares its result by
     follows: bool  # it waits for another's, and is in no pool
     array: JobId | None  # that it is an element of
+    array_waits: bool  # and none of that has started
     elements: int | None  # how many it has, if it is an array
 
 
 JOBS: Final = f"""
     select t.org_id, t.job_id, t.pool_id, t.state, t.received, t.withdrawn, t.ended_at is not null,
-           t.alike, t.follows, t.array_id, t.elements
+           t.alike, t.follows, t.array_id,
+           t.array_id is not null and (select a.state = 'queued' from jobs a
+                                        where a.org_id = t.org_id and a.job_id = t.array_id),
+           t.elements
       from {looked_up({"org_id": "text", "job_id": "text"}, "jobs")}
 """
 
@@ -229,27 +244,6 @@ def ask_jobs(connection: Connection, keys: Sequence[tuple[OrgId, JobId]]) -> Sen
 def jobs_of(sent: Sent) -> dict[tuple[OrgId, JobId], JobRow]:
     """The jobs that exist of those asked for."""
     return {(row[0], row[1]): JobRow(*row) for row in sent.fetchall()}
-
-
-WITHDRAWN: Final = """
-    update jobs
-       set withdrawn = true,
-           state = case when state = 'running' then 'stopping' else state end,
-           why = case when state = 'running' then 'asked' else why end
-     where org_id = %s and job_id = %s
-"""
-HELD: Final = "select used, open from holds where org_id = %s and hold_id = %s"
-
-
-def mark_withdrawn(connection: Connection, org: OrgId, job: JobId) -> None:
-    """Remember that a job was withdrawn: it is told once; one that runs is stopping from now on."""
-    connection.execute(WITHDRAWN, [org, job])
-
-
-def spent_and_held(connection: Connection, org: OrgId, job: JobId) -> tuple[int, int]:
-    """What a job was charged so far, and what is still set aside for it."""
-    [(used, open)] = connection.execute(HELD, [org, job]).fetchall()
-    return used, open
 
 
 def _counted(which: str) -> str:
@@ -541,6 +535,27 @@ class Glance(NamedTuple):
     over: bool
     spent: int
     held: int
+
+
+class Stands(NamedTuple):
+    """How an array stands, with its lots."""
+
+    state: str
+    withdrawn: bool
+    spent: int
+    held: int
+
+
+STANDS: Final = f"""
+    select j.state, j.withdrawn, h.used, h.open from jobs j {_HOLD}
+     where j.org_id = %s and j.job_id = %s
+"""
+
+
+def stands(connection: Connection, org: OrgId, array: JobId) -> Stands:
+    """How an array stands, inside a transaction of its org."""
+    [row] = connection.execute(STANDS, [org, array]).fetchall()
+    return Stands(*row)
 
 
 def shown_job(connection: Connection, org: OrgId, job: str) -> Shown | None:

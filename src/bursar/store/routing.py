@@ -13,6 +13,7 @@ from bursar.core.messages import Enqueue
 from bursar.core.refusal import invariant
 from bursar.store.outbox import PoolId, message_of
 from bursar.store.reading import Connection, OrgId
+from bursar.store.saving import matched
 
 # Written with the job, in the batch that submits it.
 FIRST_ROUTE: Final = """
@@ -30,14 +31,19 @@ ROUTES: Final = """
 ASK: Final = """
     insert into job_routes (org_id, job_id, n, pool_id, at, told) values (%s, %s, %s, %s, %s, %s)
 """
-ARRIVE: Final = """
-    update job_routes set arrived_at = greatest(at, %s)
-     where org_id = %s and job_id = %s and n = %s
-"""
-# Its messages there have not begun: it was never in that pool.
-MOVE: Final = """
-    update jobs set pool_id = %s, received = 0, why = 'moved'
-     where org_id = %s and job_id = %s
+# Written with what the other pool is told. The job's messages there have not begun: it was never in
+# that pool.
+MOVE: Final = f"""
+    with given as (
+        select * from unnest(%s::text[], %s::text[], %s::bigint[], %s::text[], %s::bigint[])
+                      as g(org_id, job_id, n, pool_id, at)),
+    arrived as (
+        update job_routes t set arrived_at = greatest(t.at, u.at)
+          from given u
+         where {matched("org_id", "job_id", "n")})
+    update jobs t set pool_id = u.pool_id, received = 0, why = 'moved'
+      from given u
+     where {matched("org_id", "job_id")}
 """
 LAST_ENQUEUE: Final = """
     select body::text
@@ -46,7 +52,6 @@ LAST_ENQUEUE: Final = """
      order by n desc
      limit 1
 """
-HOLD: Final = "select used, open, expires_at from holds where org_id = %s and hold_id = %s"
 # Of jobs that have not begun those that the router has sent somewhere, with all their routes.
 MOVABLE: Final = """
     select j.org_id, j.submitted_at, j.job_id, j.pool_id, r.pools, r.arrived_at, r.under_way
@@ -106,19 +111,10 @@ def begin_route(connection: Connection, org: OrgId, job: JobId, route: Route) ->
     connection.execute(ASK, given)
 
 
-def arrive(connection: Connection, org: OrgId, job: JobId, route: Route, now: Instant) -> None:
-    """Let a job be in the pool that it was on its way to."""
-    connection.execute(ARRIVE, [now, org, job, route.n])
-    connection.execute(MOVE, [route.pool, org, job])
-
-
-def enqueue_again(
-    connection: Connection, org: OrgId, job: JobId
-) -> tuple[Enqueue, tuple[int, int, Instant]]:
-    """What the pool before was told first of a job; and how its hold stands: used, open, until."""
+def first_told(connection: Connection, org: OrgId, job: JobId) -> Enqueue:
+    """What the pool before was told first of a job."""
     [(body,)] = connection.execute(LAST_ENQUEUE, [org, job]).fetchall()
-    [(used, open, until)] = connection.execute(HOLD, [org, job]).fetchall()
     message = message_of(body)
     invariant(isinstance(message, Enqueue), "a job was sent by something else", job=job)
     assert isinstance(message, Enqueue)
-    return message, (used, open, until)
+    return message

@@ -249,6 +249,20 @@ MESSAGE_CHECKS: Final[tuple[Check, ...]] = (
         """,
     ),
     Check(
+        name="each step of a job is an event of its org",
+        sql="""
+            with facts as (
+                select s.org_id, s.job_id, s.why, 1 as steps, 0 as events from job_steps s
+                 union all
+                select e.org_id, e.body ->> 'job', e.body ->> 'why', 0, 1
+                  from events e where e.kind = 'JobStepped')
+            select org_id, job_id || ' ' || why, sum(steps)::bigint, sum(events)::bigint
+              from facts
+             group by org_id, job_id, why
+            having sum(steps) <> sum(events)
+        """,
+    ),
+    Check(
         # Run time that becomes known late leaves less than was told.
         name="an attempt may run for what those before it have left",
         sql=f"""

@@ -138,6 +138,15 @@ def test_lots_that_are_dropped_go_back() -> None:
     org.rebuilds()
 
 
+def test_a_hold_that_was_not_divided_has_no_lots_to_drop() -> None:
+    """It stays as it is: somebody runs on it."""
+    org = array()
+    org.reserve("plain", 10)
+
+    assert () == org.does(DropLots(hold=HoldId("plain")))
+    assert (10, None) == (org.hold("plain").open, org.hold("plain").closed_at)
+
+
 def test_lots_that_cost_nothing_are_dropped_too() -> None:
     """There is nothing to give back, and still none is taken any more."""
     org = Org(prices(h100=0))
@@ -154,7 +163,6 @@ def test_lots_that_cost_nothing_are_dropped_too() -> None:
         (taking(hold=HoldId("b")), Code.HOLD_UNKNOWN, {"hold": "b"}),
         (DropLots(hold=HoldId("b")), Code.HOLD_UNKNOWN, {"hold": "b"}),
         (taking(hold=HoldId("plain")), Code.EXCEEDS_HOLD, {"lots": 0, "asked": 1}),
-        (DropLots(hold=HoldId("plain")), Code.EXCEEDS_HOLD, {"lots": 0, "asked": 0}),
         (taking(0), Code.ALREADY_EXISTS, {"lot": 0}),
         (taking(2), Code.EXCEEDS_HOLD, {"lots": 2, "asked": 1}),
         (taking(1, 3), Code.EXCEEDS_HOLD, {"lots": 2, "asked": 3}),

@@ -617,13 +617,19 @@ async def _check_extendable(service: Service, org: str, id: str) -> None:
 async def cancel(request: Request, id: Id, body: Nothing | None = None) -> Response:
     """Let a job run no more: asking again changes nothing."""
     service, caller = _who(request, Scope.SPEND)
-    key_of(request)
+    key = key_of(request)
     org = await _own(service, caller, id)
+
+    def withdraw(connection: Connection) -> Answer:
+        jobs = Jobs(connection, through(service.ledger))
+        return jobs.withdraw(org, JobId(id), key, caller.id)
+
     try:
-        await service.read(lambda one: Jobs(one, through(service.ledger)).withdraw(org, JobId(id)))
-        service.posted(org)
+        answer = await service.read(withdraw)
     except JobUnknown:
         raise unknown("jobs", id) from None
+    if isinstance(answer.outcome, Refusal) and answer.outcome.code is Code.KEY_REUSED:
+        return done_of(org, answer, 202, lambda _: Nothing()).response()
     service.posted(org)
     seen = await service.read(lambda reader: Looking(reader).job(org, id))
     assert seen.value is not None

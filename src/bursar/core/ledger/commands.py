@@ -312,7 +312,10 @@ class TakeLots:
 
 @value
 class DropLots:
-    """Take no more lots out of the hold of an array, and return what is left in it."""
+    """Let nothing more begin on a job's hold: what is left in the hold of an array returns.
+
+    The hold of a single job stays as it is, until it is known how the job ended.
+    """
 
     hold: HoldId
 

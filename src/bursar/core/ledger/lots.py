@@ -46,9 +46,7 @@ def drop_lots(draft: Draft, ask: DropLots) -> Refusal | None:
     hold = open_hold(draft, ask.hold)
     if isinstance(hold, Refusal):
         return hold
-    if hold.lots is None:
-        return Refusal(Code.EXCEEDS_HOLD, {"lots": 0, "asked": 0})
-    if hold.lots.taken < hold.lots.count or hold.open:
+    if hold.lots is not None and (hold.lots.taken < hold.lots.count or hold.open):
         draft.record(
             LotsDropped(at=draft.now, hold=ask.hold, postings=all_back(draft, hold, draft.now))
         )

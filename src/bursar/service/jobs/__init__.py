@@ -10,6 +10,7 @@ over, even one that was withdrawn; until then its hold stays.
     receiving   messages of a pool, and the commands they come to
     routing     which pool a job waits in that names none
     moving      how it goes to another before it has begun
+    withdrawing letting a job run no more
     states      how a job stands after a message
     looking     jobs as they are shown
 
@@ -23,27 +24,17 @@ from collections.abc import Callable, Iterable, Sequence
 from bursar.core.ids import HoldId, JobId
 from bursar.core.instant import Instant
 from bursar.core.ledger.commands import ExtendHold
-from bursar.core.messages import Left, Withdraw
 from bursar.failpoints import reached
 from bursar.service.batch import Answer, Ask
-from bursar.service.jobs.arrays import Arrays, Part, withdrawn
+from bursar.service.jobs.arrays import Arrays, Part
 from bursar.service.jobs.followers import Followers, flights_of
 from bursar.service.jobs.ledgers import Answers, Asked, through
-from bursar.service.jobs.moving import receive_left
 from bursar.service.jobs.receiving import Handling, in_order, key_of
-from bursar.service.jobs.submitting import Extended, Submission, asked_for_a_job, told
-from bursar.store.jobs import (
-    JobRow,
-    Noted,
-    ask_jobs,
-    enter,
-    jobs_of,
-    mark_withdrawn,
-    save_notes,
-    spent_and_held,
-)
+from bursar.service.jobs.submitting import Extended, Submission, asked_for_a_job
+from bursar.service.jobs.withdrawing import withdrawing
+from bursar.store.jobs import JobRow, ask_jobs, enter, jobs_of
 from bursar.store.outbox import Letter, ack_orgs, by_job
-from bursar.store.reading import Connection, OrgId, lock_orgs, money_time
+from bursar.store.reading import Connection, OrgId, money_time
 
 __all__ = ["Answers", "Asked", "JobUnknown", "Jobs", "Submission", "key_of", "through"]
 
@@ -80,34 +71,14 @@ class Jobs:
         command = ExtendHold(hold=HoldId(job), amount=amount, expires_at=until)
         return self._one(Ask(org, key, command, Extended(job, amount, until or 0)))
 
-    def withdraw(self, org: OrgId, job: JobId) -> None:
-        """Ask a job's pool to run it no more; asking again changes nothing."""
-        with self._connection.transaction(), self._connection.pipeline():
-            lock_orgs(self._connection, [org])
-            found = jobs_of(ask_jobs(self._connection, [(org, job)])).get((org, job))
-            if found is None:
-                raise JobUnknown(job)
-            if found.withdrawn or found.over:
-                return
-            if found.elements is None:
-                self._tell_to_stop(found)
-            reached("withdraw.before_commit")
+    def withdraw(self, org: OrgId, job: JobId, key: str = "", actor: str = "") -> Answer:
+        """Ask a job's pool to run it no more; asking again, under any key, changes nothing."""
+        found = self._existing(org, job)
+        answer = self._one(withdrawing(org, job, key, actor))
         reached("withdraw.after_commit")
-        if found.elements is not None:  # what is left of its hold goes back with it
-            self._one(withdrawn(org, job, runs=found.state == "running"))
         if found.follows and found.alike is not None:  # it is in no pool that could let it go
             self._followers.of([(org, found.alike)])
-
-    def _tell_to_stop(self, found: JobRow) -> None:
-        """Tell a job's pool; inside a transaction that has locked its org."""
-        org, job = found.org, found.job
-        now = self._clock(self._connection)
-        mark_withdrawn(self._connection, org, job)
-        noted = [told(org, job, Withdraw(), now)]
-        if found.state == "running":
-            figures = spent_and_held(self._connection, org, job)
-            noted.append(Noted("step", (org, job, now, "asked", *figures)))
-        save_notes(self._connection, noted)
+        return answer
 
     def go_on(self, org: OrgId | None = None) -> None:
         """Let the arrays of all orgs, or of one, go on as far as there is room."""
@@ -129,19 +100,17 @@ class Jobs:
 
         All jobs go side by side: the ledger is asked one command of each at a time.
         """
-        left = [letter for letter in letters if isinstance(letter.message, Left)]
-        handled = receive_left(self._connection, self._clock, left)
-        rest = [letter for letter in letters if not isinstance(letter.message, Left)]
-        jobs = self._of(rest) if rest else {}
+        handled: list[Letter] = []
+        jobs = self._of(letters) if letters else {}
         running: list[Handling] = []
-        for key, come in by_job(rest).items():
+        for key, come in by_job(letters).items():
             job = jobs.get(key)
             if job is None:
                 continue  # nobody of ours has asked for it
             # What another pool says was handled before the job could leave it.
             handled += [one for one in come if one.pool != job.pool or one.n <= job.received]
             due = [one for one in come if one.pool == job.pool and one.n > job.received]
-            part = None if job.array is None else Part(job.array)
+            part = None if job.array is None else Part(job.array, job.array_waits)
             running.append(Handling(in_order(due, job.received), handled, part))
         while running := [one for one in running if one.ask is not None]:
             answers = self._ledger([one.ask for one in running if one.ask is not None])
@@ -165,9 +134,11 @@ class Jobs:
                 sent = ask_jobs(self._connection, keys)
             return jobs_of(sent)
 
-    def _existing(self, org: OrgId, job: JobId) -> None:
-        if not self._known([org], [(org, job)]):
+    def _existing(self, org: OrgId, job: JobId) -> JobRow:
+        found = self._known([org], [(org, job)]).get((org, job))
+        if found is None:
             raise JobUnknown(job)
+        return found
 
     def _one(self, ask: Ask) -> Answer:
         [answer] = self._ledger([ask])

@@ -8,7 +8,7 @@ their pool, and to everything else that knows jobs, there is nothing special abo
     Submitted   (`submitting`) the array is there; nothing has begun
     Arrays      elements begin where there is room; an array whose elements are all over, is over
     Part        what happens to elements is counted
-    withdrawn   the lots that are left are dropped, and all that live are told to stop
+    Withdrawn   (`withdrawing`) the lots that are left are dropped, all that live are told to stop
 
 To go on is asked for again and again, by whoever delivers letters (`relay`), and may be cut short
 anywhere: what was taken out is told by the hold, under the org's lock, and asked for by its number.
@@ -16,6 +16,7 @@ anywhere: what was taken out is told by the hold, under the org's lock, and aske
 
 import logging
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from bursar.core.dispatch.charging import Outcome
@@ -23,9 +24,9 @@ from bursar.core.dispatch.life import State
 from bursar.core.ids import HoldId, JobId
 from bursar.core.instant import Instant
 from bursar.core.ledger.books import Books
-from bursar.core.ledger.commands import DropLots, Release, TakeLots
-from bursar.core.ledger.events import LotTaken
-from bursar.core.messages import EndClass, Enqueue, Message, Started, Why, Withdraw
+from bursar.core.ledger.commands import Release, TakeLots
+from bursar.core.ledger.events import JobStepped, LotTaken
+from bursar.core.messages import EndClass, Enqueue, Message, Started, Why
 from bursar.core.money import Micros
 from bursar.core.refusal import Code, Refusal
 from bursar.core.value import altered
@@ -34,7 +35,7 @@ from bursar.service.jobs.ledgers import Asked
 from bursar.service.jobs.states import Stand
 from bursar.service.jobs.submitting import step_of
 from bursar.store.arrays import Due, arrays_due
-from bursar.store.jobs import Noted
+from bursar.store.jobs import Noted, Stands, stands
 from bursar.store.outbox import message_of, message_text
 from bursar.store.reading import Connection, OrgId
 
@@ -157,37 +158,34 @@ def end_of(array: Due) -> tuple[State, Why, EndClass]:
 # What its elements do
 
 
-class Part(NamedTuple):
+@dataclass(slots=True)
+class Part:
     """Whose element a job is."""
 
     array: JobId
+    waits: bool  # none of the array has started, as far as one knows
+    first: Stands | None = None  # how the array stands if it starts by this element
+
+    def look(self, connection: Connection, org: OrgId, noted: Sequence[Noted]) -> None:
+        """See under the lock whether the array has not started yet; it does so once."""
+        self.first = None
+        starts = ("element starts", (org, self.array))
+        if self.waits and all((one.statement, one.values[:2]) != starts for one in noted):
+            found = stands(connection, org, self.array)
+            self.first = found if found.state == State.QUEUED.value else None
 
     def rows(self, org: OrgId, message: Message, stand: Stand, at: Instant) -> Iterator[Noted]:
         """What is written of the array when a message about the element was handled."""
         if stand.ended_at is not None:
             yield Noted("element over", (org, self.array, stand.state))
-        elif isinstance(message, Started):
-            yield Noted("element starts", (org, self.array, message.at, at))
+        elif isinstance(message, Started) and self.first is not None:
+            yield Noted("element starts", (org, self.array, message.at))
+            yield _starting(org, self.array, self.first, at)
 
 
-# Withdrawing
-
-
-def withdrawn(org: OrgId, array: JobId, *, runs: bool) -> Ask:
-    """The command that ends an array: nothing more begins, all that lives is told to stop."""
-    note = Withdrawn(array, runs)
-    return Ask(org, f"bursar:array/{array}/cancel", DropLots(hold=HoldId(array)), note)
-
-
-class Withdrawn(NamedTuple):
-    """That an array was withdrawn."""
-
-    array: JobId
-    runs: bool
-
-    def rows(self, org: OrgId, books: Books, outcome: Outcome, at: Instant) -> Iterator[Noted]:
-        """What is written, also if there was nothing left to drop."""
-        yield Noted("withdraw array", (org, self.array, at, message_text(Withdraw())))
-        if self.runs:
-            stopping = Stand(state=State.STOPPING.value)
-            yield step_of(org, self.array, books, Why.ASKED.value, at, stopping)
+def _starting(org: OrgId, array: JobId, stands: Stands, at: Instant) -> Noted:
+    """The step of an array whose first element has started."""
+    state = State.STOPPING if stands.withdrawn else State.RUNNING
+    why, spent, held = Why.STARTED.value, stands.spent, stands.held
+    event = JobStepped(at=at, job=array, why=why, state=state.value, spent=spent, held=held)
+    return Noted("step", (org, array, at, why, spent, held), event)

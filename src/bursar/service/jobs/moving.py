@@ -1,7 +1,7 @@
 """Moving a job that has not begun from one pool to another, on its org's side (S10, D4).
 
     ask_to_leave   a route to the other pool, and `Leave` to the one it waits in
-    receive_left   `Left`: the job is in the other pool from now on, which is sent its `Enqueue`
+    Moved          `Left`: the job is in the other pool from now on, which is sent its `Enqueue`
 
 The hold stays all the time. A pool gives back what has not begun, and nothing else: so between the
 two the job is in neither pool, and before and after in one. What was asked and does not come to
@@ -9,19 +9,25 @@ pass because the job has begun, is over or was cancelled is left as it is: a rou
 arrived. Who was cancelled meanwhile is not sent on; its former pool says that it is over.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final
 
-from bursar.core.ids import JobId
+from bursar.core.dispatch.charging import Outcome, Step, Steps
+from bursar.core.ids import HoldId, JobId
 from bursar.core.instant import Instant
-from bursar.core.messages import Enqueue, Leave, Left
+from bursar.core.ledger.books import Books, existing
+from bursar.core.ledger.commands import Lapse
+from bursar.core.messages import Enqueue, Leave, Why
+from bursar.core.refusal import invariant
 from bursar.core.value import altered
 from bursar.service.jobs.states import Stand
-from bursar.service.jobs.submitting import told
+from bursar.service.jobs.submitting import step_of, told
+from bursar.service.jobs.withdrawing import as_noted
 from bursar.store.jobs import JobRow, Noted, ask_jobs, jobs_of, save_notes
 from bursar.store.outbox import Letter, PoolId
 from bursar.store.reading import Connection, OrgId, lock_orgs, locked
-from bursar.store.routing import Route, arrive, begin_route, enqueue_again, routes
+from bursar.store.routing import Route, begin_route, first_told, routes
 
 Clock = Callable[[Connection], Instant]
 
@@ -62,37 +68,47 @@ def _may_move(row: JobRow) -> bool:
     return row.state == QUEUED and row.received == 0 and not (row.withdrawn or row.follows)
 
 
-def receive_left(connection: Connection, clock: Clock, letters: Iterable[Letter]) -> list[Letter]:
-    """Handle what pools say of jobs that they have given back; those that need not come again."""
-    return [one for one in letters if _handled(connection, clock, one)]
+def nothing_but_a_note() -> Steps:
+    """The command for a job that was given back: of its credits nothing changes."""
+    yield Step(Lapse(most=1))
 
 
-def _handled(connection: Connection, clock: Clock, letter: Letter) -> bool:
-    """Send a job on that was given back, unless that was done before; whether it is done."""
-    assert isinstance(letter.message, Left)
-    org, job = letter.org, letter.job
-    with connection.transaction(), connection.pipeline():
-        row = _locked(connection, org, job)
-        if row is None:
-            return False
-        if row.pool != letter.pool or letter.n <= row.received:
-            return True
-        if letter.n != row.received + 1:
-            return False
-        now = clock(connection)
-        noted = [Noted("receive", (org, letter.pool, job, letter.n, now, None))]
+@dataclass(slots=True)
+class Moved:
+    """That a pool has given a job back, and another is told of it; as it stands under the lock.
+
+    Whoever asks has seen that this is the next message. If it was handled since, the key is known.
+    """
+
+    letter: Letter
+    to: Route | None = None  # None if it goes nowhere: its org has withdrawn it
+    first: Enqueue | None = None  # what its former pool was told
+
+    def objection(
+        self, connection: Connection, org: OrgId, books: Books, noted: Sequence[Noted], at: Instant
+    ) -> None:
+        """Nothing stands against it; but this is when to look."""
+        key = org, self.letter.job
+        row = as_noted(jobs_of(ask_jobs(connection, [key]))[key], noted)
+        next = (self.letter.pool, self.letter.n) == (row.pool, row.received + 1)
+        invariant(next, "a message has overtaken another", job=row.job, n=self.letter.n)
+        existing(books.holds, HoldId(row.job))  # it is looked at when nothing may be missing
         if row.withdrawn:  # its pool hears of that, too, and says that it is over
-            noted.append(Noted("go on", (org, job, letter.n, *Stand())))
+            self.to = self.first = None
         else:
-            noted += _sent_on(connection, org, job, now)
-        save_notes(connection, noted)
-        return True
+            self.to = routes(connection, org, row.job)[-1]
+            self.first = first_told(connection, org, row.job)
 
-
-def _sent_on(connection: Connection, org: OrgId, job: JobId, now: Instant) -> list[Noted]:
-    """Let a job be in the pool that it was on its way to; what that is told, and the step."""
-    route = routes(connection, org, job)[-1]
-    message, (used, open, until) = enqueue_again(connection, org, job)
-    arrive(connection, org, job, route, now)
-    again: Enqueue = altered(message, hold_micros=used + open, hold_until=until)
-    return [told(org, job, again, now), Noted("step", (org, job, now, "moved", used, open))]
+    def rows(self, org: OrgId, books: Books, outcome: Outcome, at: Instant) -> Iterator[Noted]:
+        """What is written: that it is in the other pool, and what that is told."""
+        job, n = self.letter.job, self.letter.n
+        yield Noted("receive", (org, self.letter.pool, job, n, at, None))
+        if self.to is None or self.first is None:
+            yield Noted("go on", (org, job, n, *Stand()))
+            return
+        hold = existing(books.holds, HoldId(job))
+        micros = hold.used + hold.open
+        again = altered(self.first, hold_micros=micros, hold_until=hold.expires_at)
+        yield Noted("move", (org, job, self.to.n, self.to.pool, at))
+        yield told(org, job, again, at)
+        yield step_of(org, job, books, Why.MOVED.value, at, Stand(state=QUEUED))

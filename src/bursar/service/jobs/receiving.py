@@ -6,7 +6,7 @@ The rules may object (usage beyond all bounds of lateness); the message is handl
 objection is kept where `verify` finds it.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from bursar.core.dispatch import charging
@@ -14,14 +14,16 @@ from bursar.core.dispatch.charging import Outcome, Step, Steps
 from bursar.core.ids import ChargeId, HoldId, derived_id
 from bursar.core.instant import Instant
 from bursar.core.ledger.books import Books
+from bursar.core.messages import Left, Started
 from bursar.core.refusal import Code, Refusal
 from bursar.service.batch import Answer, Ask
 from bursar.service.jobs.arrays import Part
+from bursar.service.jobs.moving import Moved, nothing_but_a_note
 from bursar.service.jobs.states import stand_after
 from bursar.service.jobs.submitting import step_of
-from bursar.store.jobs import Noted
+from bursar.store.jobs import Note, Noted
 from bursar.store.outbox import Letter
-from bursar.store.reading import OrgId
+from bursar.store.reading import Connection, OrgId
 
 
 def in_order(letters: Iterable[Letter], received: int) -> Iterator[Letter]:
@@ -39,6 +41,13 @@ class Received(NamedTuple):
     letter: Letter
     step: Step
     part: Part | None = None  # of an array
+
+    def objection(
+        self, connection: Connection, org: OrgId, books: Books, noted: Sequence[Noted], at: Instant
+    ) -> None:
+        """Nothing stands against it; but this is when to look how the array stands."""
+        if self.part is not None and isinstance(self.letter.message, Started):
+            self.part.look(connection, org, noted)
 
     def rows(self, org: OrgId, books: Books, outcome: Outcome, at: Instant) -> Iterator[Noted]:
         """What is written; nothing if another command follows."""
@@ -59,6 +68,8 @@ class Received(NamedTuple):
 
 def steps(letter: Letter) -> Steps:
     """The commands that a message comes to; each is sent the outcome of the one before."""
+    if isinstance(letter.message, Left):
+        return nothing_but_a_note()
     return charging.steps(HoldId(letter.job), ChargeId(_id_of(letter, "charge")), letter.message)
 
 
@@ -110,8 +121,12 @@ class Handling:
         letter = self._letter
         self._number += 1
         key = key_of(letter, self._number)
-        note = Received(letter, step, self._part) if step.last else None
-        self.ask = Ask(letter.org, key, step.command, note)
+        self.ask = Ask(letter.org, key, step.command, self._note(letter, step))
+
+    def _note(self, letter: Letter, step: Step) -> Note | None:
+        if isinstance(letter.message, Left):
+            return Moved(letter)
+        return Received(letter, step, self._part) if step.last else None
 
 
 def _key_was_taken(answer: Answer) -> bool:
