@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
@@ -27,7 +28,7 @@ from bursar.core.value import altered
 from bursar.service.pools import scaling
 from bursar.service.pools.keeper import Kept, PoolKeeper, at_once, keeping
 from bursar.service.pools.leader import Leading
-from bursar.service.pools.provisioning import CommandHook, NotDone
+from bursar.service.pools.provisioning import ANSWER_MAX, CommandHook, NotDone
 from bursar.service.pools.scaling import GONE_BY, Scaler
 from bursar.store.pools import orders as store
 from bursar.store.pools.loading import create_pool
@@ -374,6 +375,52 @@ def test_a_provider_has_only_so_long(world: World) -> None:
         hook = process.scaler._provisioner
         with pytest.raises(NotDone, match=r"more than 0\.3 seconds"):
             hook.listed(world.pool)
+
+
+STARTS_ANOTHER = """
+import os, signal, sys, time
+if os.fork() == 0:
+    os.setsid()  # in no group that could be ended, with the program's own outputs
+    with open(sys.argv[1], "w") as file:
+        file.write(str(os.getpid()))
+    time.sleep(600)
+while not os.path.exists(sys.argv[1]) or not os.path.getsize(sys.argv[1]):
+    time.sleep(0.01)
+print('{"orders": ["left behind"]}', flush=True)
+if sys.argv[2] == "hangs":
+    signal.pause()
+"""
+
+
+@pytest.mark.parametrize("how", ["ends", "hangs"])
+def test_what_a_provider_leaves_behind_is_not_waited_for(tmp_path: Path, how: str) -> None:
+    """Such as a node it starts, which has its outputs: its own end is the end of its answer, and
+    whoever asks is never held up for longer than it may take (S12)."""
+    left, limit_s = tmp_path / "left", 600.0 if how == "ends" else 1.0
+    hook = CommandHook((sys.executable, "-ISc", STARTS_ANOTHER, str(left), how), limit_s)
+    try:
+        with ThreadPoolExecutor(1) as beside:
+            answer = beside.submit(hook.listed, "main")
+            try:
+                eventually(answer.done, "it is answered, or has taken too long")
+            finally:
+                os.kill(int(left.read_text()), signal.SIGKILL)
+        if how == "ends":
+            assert {"left behind"} == answer.result()
+        else:
+            with pytest.raises(NotDone, match="more than 1 seconds"):
+                answer.result()
+    finally:
+        hook.close()
+
+
+def test_who_says_too_much_is_heard_up_to_a_point() -> None:
+    """What does not fit is no answer; of what went wrong the last words are told."""
+    with pytest.raises(NotDone, match="no JSON"):
+        CommandHook(("head", "-c", str(2 * ANSWER_MAX), "/dev/zero")).listed("main")
+    talks = "import sys; sys.exit('x' * 100_000 + ' it was the cloud')"
+    with pytest.raises(NotDone, match=r"ended with 1: .*x it was the cloud$"):
+        CommandHook((sys.executable, "-ISc", talks)).listed("main")
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,9 @@ The program is started for each question, reads it from its input, answers with 
 and ends with 0. Anything else is no answer, and it is asked again. It may be asked the same again
 at any time, by several processes at once: an order's id stands for one node, which is provided once
 however often it is ordered, and never again once it was removed.
+
+Its end is the end of its answer, whatever it has started and left behind: that may have its outputs
+for as long as a node lives. So these are files, and not pipes of which somebody waits for the end.
 """
 
 import json
@@ -17,13 +20,15 @@ import subprocess
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Final, NamedTuple, Protocol
+from tempfile import TemporaryFile
+from typing import IO, Any, Final, NamedTuple, Protocol
 
 from bursar.core.dispatch.orders import NodeOrder, Said
 from bursar.store.outbox import PoolId
 
 LIMIT_S: Final = 60.0  # that one question may take
-ANSWER_MAX: Final = 1024 * 1024  # characters
+ANSWER_MAX: Final = 1024 * 1024  # bytes
+LAST_MAX: Final = 4 * 1024  # bytes of what went wrong that are read
 TOLD_MAX: Final = 200  # characters of what people are told
 # What is the service's own business.
 _NOT_PASSED: Final = frozenset({"BURSAR_DATABASE_URL", "BURSAR_SECRET_KEY"})
@@ -68,7 +73,7 @@ class CommandHook:
     def __init__(self, command: Sequence[str], limit_s: float = LIMIT_S) -> None:
         self._command = tuple(command)
         self._limit_s = limit_s
-        self._running: set[subprocess.Popen[str]] = set()
+        self._running: set[subprocess.Popen[bytes]] = set()
         self._closed = False
         self._lock = threading.Lock()
 
@@ -97,21 +102,30 @@ class CommandHook:
             _kill(process)
 
     def _ask(self, question: Mapping[str, Any]) -> dict[str, Any]:
-        process = self._started()
+        with TemporaryFile() as asked, TemporaryFile() as said, TemporaryFile() as errors:
+            asked.write(f"{json.dumps(question)}\n".encode())
+            asked.seek(0)
+            status = self._ended(self._started(asked, said, errors))
+            if status != 0:
+                raise NotDone(f"it ended with {status}: {_short(_last(errors))}")
+            said.seek(0)
+            return _object(said.read(ANSWER_MAX).decode(errors="replace"))
+
+    def _ended(self, process: "subprocess.Popen[bytes]") -> int:
+        """How the program has ended; it is ended if it takes too long."""
         try:
-            said, errors = process.communicate(json.dumps(question) + "\n", timeout=self._limit_s)
+            return process.wait(self._limit_s)
         except subprocess.TimeoutExpired:
             _kill(process)
-            process.communicate()
+            process.wait()
             raise NotDone(f"it took more than {self._limit_s:g} seconds") from None
         finally:
             with self._lock:
                 self._running.discard(process)
-        if process.returncode != 0:
-            raise NotDone(f"it ended with {process.returncode}: {_short(errors)}")
-        return _object(said)
 
-    def _started(self) -> subprocess.Popen[str]:
+    def _started(
+        self, asked: IO[bytes], said: IO[bytes], errors: IO[bytes]
+    ) -> "subprocess.Popen[bytes]":
         """The program, in a group of its own, so that all of it can be ended."""
         environment = {name: one for name, one in os.environ.items() if name not in _NOT_PASSED}
         with self._lock:
@@ -120,13 +134,11 @@ class CommandHook:
             try:
                 process = subprocess.Popen(
                     self._command,
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
+                    stdin=asked,
+                    stdout=said,
+                    stderr=errors,
                     env=environment,
                     start_new_session=True,
-                    encoding="utf8",
-                    errors="replace",
                 )
             except OSError as error:
                 raise NotDone(f"it cannot be started: {error.strerror}") from None
@@ -134,9 +146,15 @@ class CommandHook:
         return process
 
 
-def _kill(process: subprocess.Popen[str]) -> None:
+def _kill(process: "subprocess.Popen[bytes]") -> None:
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
+
+
+def _last(file: IO[bytes]) -> str:
+    """What was written last."""
+    file.seek(max(file.seek(0, os.SEEK_END) - LAST_MAX, 0))
+    return file.read().decode(errors="replace")
 
 
 def _described(pool: PoolId, order: NodeOrder) -> dict[str, Any]:
@@ -158,7 +176,7 @@ def _node(order: NodeOrder) -> dict[str, Any]:
 
 def _object(said: str) -> dict[str, Any]:
     try:
-        found = json.loads(said[:ANSWER_MAX])
+        found = json.loads(said)
     except ValueError:
         raise NotDone(f"its answer is no JSON: {_short(said)!r}") from None
     if not isinstance(found, dict):
