@@ -1,19 +1,34 @@
-"""A leader says that it leads now and then, not at every turn."""
+"""A leader says that it leads now and then, not at every turn; and answers who asks, or cannot."""
 
+import threading
 from itertools import count
 
 import pytest
 
 from bursar.core.dispatch.state import Work
+from bursar.core.instant import Instant
+from bursar.core.refusal import Fault
+from bursar.core.scheduling.cluster import Cluster
+from bursar.service.lanes import Busy, Limits
 from bursar.service.pools import leader
 from bursar.service.pools.keeper import Kept, PoolKeeper, keeping
 from bursar.service.pools.leader import Leading
 from bursar.store.pools.loading import create_pool
 from bursar.store.reading import Connection
 from tests.databases import connected
+from tests.service.proxy import Line, proxy
 from tests.service.test_pools import POLICY, Ears, Node1, begin, come_to_run, queued
+from tests.store.embedded.worlds import eventually
 
 NUMBERS = count(1)
+
+
+@pytest.fixture
+def pool(connection: Connection) -> str:
+    """A pool of the test's own."""
+    name = f"words-{next(NUMBERS)}"
+    create_pool(connection, name)
+    return name
 
 
 class Counting(PoolKeeper):
@@ -30,12 +45,15 @@ class Counting(PoolKeeper):
 
 @pytest.mark.parametrize("another_led", [False, True], ids=["it leads", "another has led since"])
 def test_what_comes_is_placed_without_another_word(
-    another_led: bool, database_url: str, connection: Connection, monkeypatch: pytest.MonkeyPatch
+    another_led: bool,
+    database_url: str,
+    connection: Connection,
+    pool: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Two jobs, one after the other, in a term that lasts; who was denied asks again (S11)."""
     monkeypatch.setattr(leader, "SAYS_SO_S", 600.0)
-    pool, ears, node = f"words-{next(NUMBERS)}", Ears(), Node1()
-    create_pool(connection, pool)
+    ears, node = Ears(), Node1()
     with keeping(lambda: connected(database_url), Kept(pool, ears)) as keeper:
         counting = Counting(keeper)
         begin(keeper, node)
@@ -49,6 +67,59 @@ def test_what_comes_is_placed_without_another_word(
             queued(keeper, connection, "b")
             come_to_run(connection, keeper, node, {"a", "b"}, "it still leads, or again")
             assert (counting.leads > 1) == another_led
+
+
+def test_who_asks_while_nobody_can_lead_is_told_so(
+    database_url: str, pool: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An answer that would not come is no answer: whoever waits for it may wait for ever (S14)."""
+    monkeypatch.setattr(leader, "SAYS_SO_S", 0.01)
+    limits = Limits(lanes=1, unreachable_s=0.2)
+    with (
+        proxy(database_url) as line,
+        keeping(lambda: connected(line.url), Kept(pool, Ears()), limits) as keeper,
+        Leading(keeper, POLICY, "one") as leading,
+    ):
+        assert 0 == leading.ask(_nodes).result(60)
+        line.line = Line.REFUSED
+        line.cut()
+
+        def fails() -> bool:
+            return isinstance(leading.ask(_nodes).exception(60), Fault)
+
+        eventually(fails, "it is told")
+
+
+def test_who_asks_a_leader_that_leaves_is_told_so(database_url: str, pool: str) -> None:
+    """Before it has left, or after: nobody is at work there who could answer."""
+    with keeping(lambda: connected(database_url), Kept(pool, Ears())) as keeper:
+        leaving = Slow(keeper)
+        with Leading(leaving, POLICY, "one") as leading:
+            assert leaving.begun.wait(60)
+            before = leading.ask(_nodes)
+            leading.leave()
+            leaving.goes_on.set()
+        after = leading.ask(_nodes)
+        for one in (before, after):
+            with pytest.raises(Busy, match="led no more"):
+                one.result(60)
+
+
+class Slow(PoolKeeper):
+    """A pool whose leader takes its time to say that it leads, and then cannot."""
+
+    def __init__(self, keeper: PoolKeeper) -> None:
+        super().__init__(keeper._kept, keeper._tell)
+        self.begun, self.goes_on = threading.Event(), threading.Event()
+
+    def lead(self, who: str, *, anyway: bool = True) -> tuple[int | None, int]:
+        self.begun.set()
+        self.goes_on.wait()
+        raise RuntimeError("for a test")
+
+
+def _nodes(cluster: Cluster, now: Instant) -> int:
+    return len(cluster.machines)
 
 
 def _another_leads(work: Work) -> None:

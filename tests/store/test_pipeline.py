@@ -6,6 +6,8 @@ from psycopg import errors
 from psycopg.pq import PipelineStatus, TransactionStatus
 
 from bursar.store.reading import Connection
+from tests.databases import connected
+from tests.store.embedded.worlds import eventually
 
 ROWS = "select k.name, k.number from unnest(%s::text[], %s::bigint[]) as k(name, number)"
 FAILS = "select 1 / %s::int"
@@ -108,6 +110,21 @@ def test_more_is_sent_and_answered_than_fits_at_once(connection: Connection) -> 
 
         assert [4_000] * 3 == [len(many.fetchall()) for many, _ in sent]
         assert [[(len(long),)]] * 3 == [told.fetchall() for _, told in sent]
+
+
+def test_who_was_answered_and_says_nothing_is_idle(
+    connection: Connection, database_url: str
+) -> None:
+    """So that a process which is stopped in the middle loses its locks on any server (F7)."""
+    sql = "select state from pg_stat_activity where pid = %s"
+    with connected(database_url) as other, other.transaction(), other.pipeline():
+        assert (1,) == other.execute("select 1::int").fetchone()
+        pid = other.info.backend_pid
+        eventually(
+            lambda: connection.execute(sql, [pid]).fetchall() == [("idle in transaction",)],
+            "it is idle",
+        )
+        assert (2,) == other.execute("select 2::int").fetchone()
 
 
 def test_a_lost_connection_is_told(connection: Connection, database_url: str) -> None:

@@ -18,6 +18,7 @@ from bursar.core.dispatch.spending import UNTIERED
 from bursar.core.ids import JobId
 from bursar.core.instant import MILLISECOND, MINUTE, SECOND
 from bursar.core.messages import Spec
+from bursar.core.refusal import Fault
 from bursar.core.scheduling.admission import Away, Bucket, Turned, full_bucket
 from bursar.core.scheduling.explain import Prediction, foreseen
 from bursar.core.scheduling.jobs import Job
@@ -186,7 +187,7 @@ class Door:
         asked = leading.ask(lambda cluster, now: foreseen(cluster, job, now).start)
         try:
             return await asyncio.wait_for(asyncio.wrap_future(asked), WAIT_S)
-        except TimeoutError:
+        except (TimeoutError, Fault):
             return None
 
     async def _look(self, *pools: str) -> None:

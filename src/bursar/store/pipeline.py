@@ -8,6 +8,10 @@ pipeline a statement that fails takes those after it along, and whoever asks for
 
 A statement is prepared when it is sent for the first time over a connection. Nothing is sent before
 an answer is needed, or libpq has 64 kB of it.
+
+Whoever waits for an answer ends what was sent so far (a "sync", which ends no transaction that was
+begun): a server that has answered, and hears nothing more, counts the transaction as idle only
+then, and ends it in time if its process was stopped or its machine is gone.
 """
 
 import re
@@ -106,7 +110,8 @@ class Pipeline:
         self._prepared = prepared
         self._encoding = prepared.encoding
         self._failed: psycopg.Error | None = None  # what the first statement that failed met
-        self._sent: deque[Sending | str | None] = deque()  # a text is being prepared, None ends it
+        # A text is being prepared; None: all before it is to be answered.
+        self._sent: deque[Sending | str | None] = deque()
         self._libpq.enter_pipeline_mode()
 
     def send(self, sql: str, given: Sequence[Any]) -> Sending:
@@ -168,8 +173,9 @@ class Pipeline:
     def _received(self, until: Sending | None) -> PQGen[None]:
         """Take answers until that to a statement has come; or to all, if the end was sent."""
         libpq = self._libpq
-        if until is not None:
-            libpq.send_flush_request()
+        if until is not None:  # not only to have it flushed: the server is idle then, and knows it
+            libpq.pipeline_sync()
+            self._sent.append(None)
         while libpq.flush():
             if (yield Wait.RW) & Ready.R:
                 libpq.consume_input()

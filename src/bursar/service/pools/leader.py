@@ -22,7 +22,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self, TypeVar
@@ -36,6 +36,7 @@ from bursar.core.scheduling.decisions import Decision
 from bursar.core.scheduling.plan import carry_out, look_again
 from bursar.core.scheduling.policy import Policy
 from bursar.failpoints import reached
+from bursar.service.lanes import Busy
 from bursar.service.pools.keeper import PoolKeeper
 
 SAYS_SO_S: Final = 1.0  # between two words that it leads, or two tries to
@@ -54,6 +55,10 @@ T = TypeVar("T")
 class _Question(NamedTuple):
     question: Callable[[Cluster, Instant], Any]
     answer: "Future[Any]"
+
+
+def _led_no_more(pool: str) -> Busy:
+    return Busy(f"pool {pool} is led no more by this process")
 
 
 class Leading:
@@ -130,10 +135,15 @@ class Leading:
         return time.monotonic() < self._wanted_until
 
     def ask(self, question: Callable[[Cluster, Instant], T]) -> "Future[T]":
-        """What the scheduler's cluster has to say; it must be left as it is."""
+        """What the scheduler's cluster has to say; it must be left as it is.
+
+        An error if nothing can be said now, or any more.
+        """
         answer: Future[T] = Future()
         self._questions.append(_Question(question, answer))
         self.wake()
+        if self._closed:  # perhaps since a moment ago: whoever is at work there may not see it
+            self._answer_nobody(_led_no_more(self._keeper.id))
         return answer
 
     def _work(self) -> None:
@@ -144,22 +154,39 @@ class Leading:
                 pause = self._turn()
             except Fault as fault:
                 _log.warning("pool %s is not led for now: %s", self._keeper.id, fault)
-                pause = self._anew()
-            except Exception:
+                pause = self._anew(fault)
+            except Exception as error:
                 _log.exception("a round of pool %s has failed", self._keeper.id)
-                pause = self._anew()
+                pause = self._anew(error)
             if pause is None:
                 self._leads_at = 0.0
                 if self._goes_to_rest():
                     return
             elif not self._wake.wait(pause):
                 self._leads_at = 0.0  # it is time that matters: it is asked for
+        self._answer_nobody(_led_no_more(self._keeper.id))
 
-    def _anew(self) -> float:
-        """Forget what may have been carried out and not written."""
+    def _anew(self, error: Exception) -> float:
+        """Forget what may have been carried out and not written; who asks is told why."""
         self._keeper.unfollow()
         self._leads_at = 0.0
+        self._answer_nobody(_led_no_more(self._keeper.id) if self._closed else error)
         return SAYS_SO_S
+
+    def _answer_nobody(self, error: Exception) -> None:
+        """Tell all who have asked that there is no answer."""
+        for asked in self._asked():
+            asked.answer.set_exception(error)
+
+    def _asked(self) -> Iterator[_Question]:
+        """What was asked and is still wanted to be known; whoever takes it has to answer."""
+        while True:
+            try:
+                asked = self._questions.popleft()  # others may take one at the same time
+            except IndexError:
+                return
+            if asked.answer.set_running_or_notify_cancel():
+                yield asked
 
     def _goes_to_rest(self) -> bool:
         """End the thread, unless somebody has called meanwhile."""
@@ -206,13 +233,11 @@ class Leading:
 
     def _explain(self, now: Instant) -> None:
         """Answer what was asked meanwhile."""
-        while self._questions:
-            asked = self._questions.popleft()
-            if asked.answer.set_running_or_notify_cancel():
-                try:
-                    asked.answer.set_result(asked.question(self._followed(now).cluster, now))
-                except Exception as error:
-                    asked.answer.set_exception(error)
+        for asked in self._asked():
+            try:
+                asked.answer.set_result(asked.question(self._followed(now).cluster, now))
+            except Exception as error:
+                asked.answer.set_exception(error)
 
     def _expire(self) -> None:
         if time.monotonic() >= self._expires_at:
