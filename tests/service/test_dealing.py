@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
@@ -24,11 +25,14 @@ from bursar.core.scheduling.policy import PAID, Policy
 from bursar.service.batch import Ask, Batch
 from bursar.service.founding import begin_books
 from bursar.service.keys import DEPLOYMENT
+from bursar.service.lanes import Limits
 from bursar.service.pools.dealing import KIND, Dealer
-from bursar.service.pools.keeper import Deaf, Kept, PoolKeeper, at_once
+from bursar.service.pools.keeper import Deaf, Kept, PoolKeeper, at_once, keeping
+from bursar.store.database import Patience
+from bursar.store.database import connected as limited
 from bursar.store.outbox import Letter
-from bursar.store.pools.loading import create_pool
-from bursar.store.reading import Connection
+from bursar.store.pools.loading import create_pool, lock_pool
+from bursar.store.reading import Connection, lock_orgs
 from bursar.store.verifying import problems
 from bursar.store.verifying_slices import SLICE_CHECKS
 from tests.builders import T0
@@ -339,6 +343,54 @@ def scene(world: World, process: Process) -> None:
     process.rounds()
     world.quota(gpus_max=4)
     process.rounds()
+
+
+def test_an_org_whose_quotas_cannot_be_divided_holds_up_no_other(
+    world: World, database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Somebody else has it locked, say: those behind it are served (B4)."""
+    blocked = new_org(world.plain)
+    world.quota(gpus_max=3)
+    world.set(blocked, "quota", "q", {"account_id": "root", "gpus_max": 3})
+    with (
+        connected(database_url) as other,
+        limited(database_url, Patience(lock_ms=100)) as own,
+    ):
+        one = Process(world, own)
+        with other.transaction():
+            lock_orgs(other, [blocked])
+            one.dealer.divide_all([blocked, world.org])
+        told = [pool.look(lambda known: len(known.counted.slices)) for pool in one.pools.values()]
+    assert [1, 1] == told
+    assert f"the quotas of org {blocked} are not divided" in caplog.text
+
+
+def test_a_pool_that_cannot_be_reached_holds_up_no_other(
+    world: World, database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It has to be told before others can be given more; what it is about to have, they can hear
+    of all the same (B4)."""
+    world.quota(gpus_max=3)
+    limits, hasty = Limits(lanes=1, unreachable_s=0.2), Patience(lock_ms=100)
+    with ExitStack() as stack:
+        pools = {
+            name: stack.enter_context(
+                keeping(
+                    lambda: limited(database_url, hasty), Kept(name, Deaf(), world.clock), limits
+                )
+            )
+            for name in world.pools
+        }
+        dealer = Dealer(world.plain, pools, world.clock)
+        first, second = pools.values()
+        for pool in pools.values():
+            pool.expire()
+        with connected(database_url) as other, other.transaction():
+            lock_pool(other, first.id)
+            dealer.divide(world.org)
+        known = [len(pool.look(lambda seen: seen.counted.slices)) for pool in (first, second)]
+    assert [0, 1] == known
+    assert f"pool {first.id} is not told what it may have" in caplog.text
 
 
 def places(database_url: str) -> Iterator[int]:

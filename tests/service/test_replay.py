@@ -17,7 +17,7 @@ from bursar.core.scheduling.jobs import Shape
 from bursar.core.scheduling.machines import Node, NodeId
 from bursar.core.scheduling.policy import Policy
 from bursar.service import audit
-from bursar.service.pools import leader
+from bursar.service.pools import leader, replaying
 from bursar.service.pools.keeper import PoolKeeper
 from bursar.service.pools.leader import Leading
 from bursar.service.pools.replaying import Replay, replay
@@ -373,6 +373,20 @@ def test_an_operator_replays_and_trims(
     finally:
         connection.execute(sql.format("-1"), [noted])
     assert (1, True) == (told.exit_code, "its pool says" in told.stdout)
+
+
+def test_what_leaders_write_meanwhile_is_no_difference(
+    connection: Connection, noted: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pool at work can be replayed: up to where its stream was when somebody began (S14)."""
+    whole = replay(connection, noted)
+    [half] = events.events(connection, noted, whole.last // 2, 1)
+    then = events.Stream(events.End(half.n, half.digest), 0)
+    monkeypatch.setattr(replaying, "stream_of", lambda *_: then)
+
+    found = replay(connection, noted)
+
+    assert (None, 1, half.n) == (found.difference, found.first, found.last)
 
 
 def test_a_pool_that_is_not_there_has_no_stream(connection: Connection, pool: str) -> None:

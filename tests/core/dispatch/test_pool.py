@@ -34,7 +34,7 @@ from bursar.core.messages import (
 from bursar.core.refusal import InvariantBroken
 from bursar.core.scheduling.decisions import Keep, Preempt, Start
 from bursar.core.scheduling.jobs import Why as Turn
-from bursar.core.scheduling.machines import NodeId, Piece
+from bursar.core.scheduling.machines import NodeId, NodeState, Piece
 from bursar.core.value import altered
 from tests.builders import PER_MS, T0
 from tests.core.dispatch.pools import (
@@ -761,6 +761,19 @@ def test_a_node_with_a_wrong_clock_gets_nothing_more() -> None:
 
     assert machine.wrong_clock
     assert Denied.NODE_SILENT is trial.place()
+
+
+def test_an_operator_lets_a_node_be_believed_again() -> None:
+    """As when it was the pool's clock that had been put right; it is compared anew (IS7)."""
+    trial = waiting()
+    assert _beats(trial, rate=50).wrong_clock
+    work = trial.work()
+    assert rules.use(work, N1, NodeState.READY)
+    work.keep()
+    assert (False, None) == (trial.pool.machines[N1].wrong_clock, trial.pool.machines[N1].mark)
+    assert not _beats(trial, rate=100, boot=2).wrong_clock
+    assert isinstance(trial.place(), Lease)
+    assert _beats(trial, rate=50, boot=3).wrong_clock, "it still has to be right"
 
 
 def test_a_new_start_is_compared_with_itself() -> None:

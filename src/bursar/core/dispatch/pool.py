@@ -100,13 +100,14 @@ def register(work: Work, node: Node) -> Denied | None:
 def use(work: Work, node: NodeId, state: NodeState) -> bool:
     """Drain a node, or let it be used again whatever has gone wrong there; whether there is one.
 
-    One on order is there when it is heard of, and not before.
+    One whose clock was wrong is believed again, and compared anew. One on order is there when it is
+    heard of, and not before.
     """
     machine = work.machine(node)
     if machine is None:
         return False
     if state is NodeState.READY:
-        machine = altered(machine, trouble=NO_TROUBLE)
+        machine = altered(machine, trouble=NO_TROUBLE, wrong_clock=False, mark=None)
     if machine.node.state is not NodeState.ON_ORDER:
         machine = altered(machine, node=altered(machine.node, state=state))
     work.put(machine)

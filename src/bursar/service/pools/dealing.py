@@ -25,6 +25,7 @@ from typing import Final, NamedTuple, Self
 
 from bursar.core.dispatch.state import InForce, Work
 from bursar.core.instant import Instant
+from bursar.core.refusal import Fault
 from bursar.core.scheduling.policy import Policy
 from bursar.core.scheduling.written import Wrong, policy_of
 from bursar.core.slices import Seen, Slice, begun, rebalanced
@@ -63,6 +64,7 @@ class Dealer:
         self._connection = connection
         self._pools = pools
         self._clock = clock
+        self._away: set[PoolId] = set()  # could not be reached, and are asked no more
 
     def policies(self, pools: Iterable[PoolId] | None = None) -> None:
         """Let these pools, or all, know the policies that operators have set."""
@@ -74,7 +76,15 @@ class Dealer:
                 found = _read(name, one.body)
                 if found is not None:
                     given = InForce(n=one.number, policy=found)
-                    self._pools[name].change(partial(_adopt, given=given))
+                    self._tell(name, partial(_adopt, given=given))
+
+    def _tell(self, name: PoolId, do: Callable[[Work], None]) -> None:
+        """Tell a pool something; what one cannot be told now, nobody else waits for."""
+        try:
+            self._pools[name].change(do)
+        except Fault as fault:
+            self._away.add(name)
+            _log.warning("pool %s is not told what it may have: %s", name, fault)
 
     def wanted(self) -> set[OrgId]:
         """Orgs of which more is wanted in a pool than it has."""
@@ -84,6 +94,16 @@ class Dealer:
     def undivided(self) -> set[OrgId]:
         """Orgs whose quotas were changed, or whose slices somebody has left on their way."""
         return set(undivided(self._connection, MOST)) if self._pools else set()
+
+    def divide_all(self, orgs: Iterable[OrgId]) -> None:
+        """Divide the quotas of some orgs; the trouble of one is not the others'."""
+        for org in orgs:
+            try:
+                self.divide(org)
+            except Exception:
+                if self._connection.closed:
+                    raise
+                _log.exception("the quotas of org %s are not divided", org)
 
     def divide(self, org: OrgId) -> None:
         """Divide an org's quotas among the pools, as far as that can be done by now."""
@@ -96,7 +116,7 @@ class Dealer:
             if not untold:
                 return
             for name, slices in sorted(untold.items()):
-                self._pools[name].change(partial(_allot, slices=tuple(slices)))
+                self._tell(name, partial(_allot, slices=tuple(slices)))
 
     def _untold(
         self, kept: Iterable[Kept], seen: Mapping[PoolId, Mapping[str, Seen]]
@@ -105,6 +125,8 @@ class Dealer:
         found: dict[PoolId, list[Slice]] = defaultdict(list)
         for one in kept:
             part, said = one.part, seen.get(one.part.pool)
+            if part.pool in self._away:
+                continue
             if said is not None and said.get(part.slice.quota, Seen()).n < part.slice.n:
                 found[part.pool].append(part.slice)
         return found
@@ -225,8 +247,7 @@ class Dealing:
             self._looks_at = time.monotonic() + LOOK_S
             dealer.policies()
             called |= dealer.undivided()
-        for org in sorted(called | dealer.wanted()):
-            dealer.divide(org)
+        dealer.divide_all(sorted(called | dealer.wanted()))
 
     def _awaited(self) -> set[OrgId] | None:
         """Who has called, and that it is time to look; None if it is over."""

@@ -80,7 +80,7 @@ def replay(
     first = first or stream.trimmed + 1
     try:
         before = _before(connection, pool, first, stream.trimmed)
-        last = _replay(_events(connection, pool, first), before, found)
+        last = _replay(_events(connection, pool, first, stream.end.n), before, found)
         if last != stream.end:
             raise _Differs(f"the stream ends with {found.last}, its pool says {stream.end.n}")
     except _Differs as differs:
@@ -95,9 +95,10 @@ def events_of(connection: Connection, pool: PoolId, after: int, most: int) -> li
         return events(connection, pool, after, most)
 
 
-def _events(connection: Connection, pool: PoolId, first: int) -> Iterator[Event]:
+def _events(connection: Connection, pool: PoolId, first: int, last: int) -> Iterator[Event]:
+    """Events of a stream as it was when it was asked for its last one: leaders go on meanwhile."""
     after = first - 1
-    while page := events(connection, pool, after, PAGE):
+    while page := events(connection, pool, after, min(PAGE, last - after)):
         yield from page
         after = page[-1].n
 
