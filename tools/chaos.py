@@ -18,7 +18,7 @@ from pathlib import Path
 
 from bursar.service.database import URL_VARIABLE
 from tests.chaos.faults import FAULTS
-from tests.chaos.rounds import Invalid, Seen, a_round
+from tests.chaos.rounds import SLOWEST, Invalid, Seen, a_round
 
 FAULTS_EACH = (20, 60)  # the least and the most of a round
 
@@ -34,7 +34,7 @@ def main(minutes: float, seed: int | None) -> int:
     """Go on until the time is over or something is wrong."""
     os.environ.pop(URL_VARIABLE, None)  # this kills servers: never one that is not its own
     end = time.monotonic() + minutes * 60
-    rounds, invalid, counts, faults = 0, 0, Counter[str](), Counter[str]()
+    rounds, invalid, slowest, counts, faults = 0, 0, 0, Counter[str](), Counter[str]()
     while rounds == 0 or (seed is None and time.monotonic() < end):
         rounds += 1
         now = secrets.randbits(32) if seed is None else seed
@@ -52,10 +52,11 @@ def main(minutes: float, seed: int | None) -> int:
             raise
         print(told(seen), flush=True)
         shutil.rmtree(folder)
+        slowest = max(slowest, seen.counts.pop(SLOWEST))
         counts += seen.counts
         faults += seen.faults
     print(f"{rounds} rounds, {invalid} of them invalid, nothing wrong")
-    print(f"{dict(counts)}; {dict(sorted(faults.items()))}")
+    print(f"{dict(counts)}; {dict(sorted(faults.items()))}; {SLOWEST}: {slowest}")
     return 3 if invalid else 0
 
 

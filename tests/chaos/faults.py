@@ -35,22 +35,36 @@ def kill_service(world: World) -> None:
     world.chance.choice(world.services).kill()
 
 
+def _leader(world: World) -> list[Program]:
+    """The service that leads the pool; none if nobody does for a while."""
+
+    def leads() -> list[Program]:
+        _, pid = world.epoch()
+        return [one for one in world.services if one.pid == pid and not one.still_s]
+
+    with suppress(Stuck):
+        return list(eventually(leads, "a service leads", TAKEOVER_S))
+    return []
+
+
 def kill_leader(world: World) -> None:
     """Kill the service that leads the pool."""
-    _, pid = world.epoch()
-    for one in world.services:
-        if one.pid == pid:
-            one.kill()
+    for one in _leader(world):
+        one.kill()
 
 
 def stop_leader(world: World) -> None:
     """Let the leader stand still until another leads; then there are two who believe to."""
-    before, pid = world.epoch()
-    for one in world.services:
-        if one.pid == pid:
-            with _stopped(one), suppress(Stuck):
-                eventually(lambda: world.epoch()[0] > before, "another leads", TAKEOVER_S)
-                world.two_leaders += 1
+    for one in _leader(world):
+        with _stopped(one), suppress(Stuck):
+            _await_another(world, one.pid)
+
+
+def _await_another(world: World, pid: int) -> None:
+    began = time.monotonic()
+    eventually(lambda: world.epoch()[1] != pid, "another leads", TAKEOVER_S)
+    world.takeovers_s.append(time.monotonic() - began)
+    world.two_leaders += 1
 
 
 def stop_service(world: World) -> None:

@@ -5,6 +5,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final, NamedTuple
@@ -19,8 +20,9 @@ from tests.databases import connected
 PROGRESS_S: Final = 1.5  # that a fault waits for somebody to be at work
 ARMED_S: Final = 4.0  # that a process has to come to the points it is armed with
 POINTS_S: Final = 240.0  # that is gone on for until every failpoint has struck
-REST_S: Final = 120.0  # in which everything comes to an end once nothing fails any more
-ENDING_S: Final = 20.0
+REST_S: Final = 240.0  # in which everything comes to an end once nothing fails any more
+ENDING_S: Final = 60.0  # in which everybody stops that is asked to
+SLOWEST: Final = "slowest takeover, ms"
 
 
 class Wrong(AssertionError):
@@ -98,6 +100,8 @@ def _harm(world: World, faults: Sequence[str], *, armed: bool) -> None:
     while (left := world.points.all - world.points.struck) and time.monotonic() < give_up_at:
         time.sleep(ARMED_S)
         _arm_anew(world, left)
+    with suppress(Stuck):  # whoever stands still goes on when it has done its harm
+        eventually(lambda: not any(one.still_s for one in world.programs), "all are at work")
 
 
 def _arm(world: World, programs: Sequence[Program]) -> None:
@@ -114,8 +118,8 @@ def _arm_anew(world: World, left: frozenset[str]) -> None:
     agents = list(world.agents.values()) if not all(_is_service(one) for one in left) else []
     services = world.services if any(map(_is_service, left - world.points.seldom)) else []
     for some in (agents, services):
-        if some:
-            world.chance.choice(some).kill()
+        if moving := [one for one in some if not one.still_s]:
+            world.chance.choice(moving).kill()
 
 
 def _is_service(what: str) -> bool:
@@ -203,6 +207,7 @@ def _seen(world: World, struck: frozenset[str]) -> Seen:
             "connections broken": world.database.broken + world.api.broken,
             "lost commits": world.database.lost_commits,
             "two leaders": world.two_leaders,
+            SLOWEST: int(max(world.takeovers_s, default=0) * 1_000),
             "epochs": world.epoch()[0],
             "failpoints": len(struck),
             "clocks off": world.clocks_off,

@@ -78,13 +78,14 @@ class World:
     tenants: list[Tenant] = field(default_factory=list)
     faults: Counter[str] = field(default_factory=Counter)
     two_leaders: int = 0  # a leader went on after another had taken over
+    takeovers_s: list[float] = field(default_factory=list)  # how long that took
     stopped: threading.Event = field(default_factory=threading.Event)  # no more jobs
     over: threading.Event = field(default_factory=threading.Event)  # no more of anything
     nurseries: dict[str, Nursery] = field(default_factory=dict)
     clocks_off: int = 0  # nodes whose clock is not this machine's
     ports: list[int] = field(default_factory=list)  # of the services
     _looking: threading.Lock = field(default_factory=threading.Lock)
-    _epochs: dict[int, int] = field(default_factory=dict)  # when a leader stood still
+    _still: set[int] = field(default_factory=set)  # leaders that stand still
 
     # Looking
 
@@ -166,20 +167,23 @@ class World:
                         file.write(row)
 
     def _let_go(self, one: Program) -> None:
-        """Let a program that has stopped itself go on: a leader once another leads."""
+        """Let a program that has stopped itself go on: a leader once another leads, also if it has
+        the pool's row."""
         still_s = one.still_s
-        if not still_s:
-            return
-        pid = one.pid
-        if self.points.who("leader.planned.stop") == pid:
-            epoch, _ = self.epoch()
-            taken = epoch > self._epochs.setdefault(pid, epoch)
-            self.two_leaders += taken
-            wait = not taken and still_s < TAKEOVER_S
-        else:
-            wait = still_s < STILL_S
-        if not wait:
+        if still_s and still_s >= (TAKEOVER_S if self._leads(one.pid, still_s) else STILL_S):
             one.signal(signal.SIGCONT)
+
+    def _leads(self, pid: int, still_s: float) -> bool:
+        """Whether nobody leads in the place of a leader that stands still; if somebody does, there
+        are two."""
+        _, leader = self.epoch()
+        if leader == pid:
+            self._still.add(pid)
+        elif pid in self._still:
+            self._still.remove(pid)
+            self.two_leaders += 1
+            self.takeovers_s.append(still_s)
+        return leader == pid
 
     def prepare(self) -> None:
         """Have processes ready to be copied: of services, and of each node by its own clock."""
