@@ -17,16 +17,17 @@ from bursar.core.dispatch import state as core
 from bursar.core.dispatch.notes import Noted
 from bursar.core.dispatch.pool import Written
 from bursar.core.dispatch.reports import Report
-from bursar.core.dispatch.state import TERM, Exit, JobKey, Work
+from bursar.core.dispatch.state import TERM, Exit, JobKey, Work, name_of
 from bursar.core.ids import JobId
 from bursar.core.instant import MINUTE, SECOND, Instant
 from bursar.core.leases import Denied
 from bursar.core.messages import HoldGrew, ToPool, Withdraw
 from bursar.core.refusal import InvariantBroken
-from bursar.core.scheduling.decisions import Decision
-from bursar.core.scheduling.machines import Node, NodeId
+from bursar.core.scheduling.decisions import Decision, Keep, Preempt
+from bursar.core.scheduling.machines import Node, NodeId, Piece
 from bursar.core.scheduling.plan import carry_out
 from bursar.core.scheduling.policy import PAID, Policy
+from bursar.core.value import altered
 from bursar.service.lanes import Busy
 from bursar.service.pools import keeper as keeper_module
 from bursar.service.pools.keeper import Ask, Kept, PoolKeeper, at_once, keeping, sharing
@@ -39,7 +40,7 @@ from bursar.store.pools import loading, saving
 from bursar.store.pools.loading import PoolUnknown, create_pool, enter_pool, lock_pool, locked
 from bursar.store.reading import Connection
 from tests.builders import T0
-from tests.core.dispatch.pools import N1, N2, asking, ran
+from tests.core.dispatch.pools import N1, N2, SPEC, asking, ran
 from tests.databases import connected
 from tests.service.proxy import Proxy, proxy
 from tests.store.embedded.worlds import eventually
@@ -48,6 +49,7 @@ from tests.store.twin import check_same
 POLICY = Policy(tiers=(PAID,))
 NUMBERS = count(1)
 MANY = 20
+WHOLE_NODE = altered(SPEC, shape=altered(SPEC.shape, gpus=2))
 
 
 class Ears:
@@ -652,6 +654,33 @@ def test_a_job_withdrawn_while_its_place_was_decided_gets_none(
 
     assert [key("more")] == [lease.key for lease in written.placed]
     assert (Denied.NOT_QUEUED,) == written.denied
+
+
+def test_whoever_leads_next_knows_for_whom_gpus_were_freed(
+    database_url: str, connection: Connection, pool: str
+) -> None:
+    """Who stands by, and who has just started: it is kept in the job's row (S5, S11)."""
+    with kept_at(database_url, pool) as one, kept_at(database_url, pool) as two:
+        begin(one, Node1())
+        placed(one, "victim")
+        two.follow(POLICY, T0)
+        one.receive([letter(one, "wants", asking(spec=WHOLE_NODE))])
+        victim, wants = name_of(key("victim")), name_of(key("wants"))
+        ask = Preempt(job=victim, wanted_by=wants, right="class", lost=0, stops_at=T0)
+        pieces = (Piece(N1, (0, 1), 1),)
+        keep = Keep(job=wants, gpu_type="H100", pieces=pieces, victims=(victim,))
+        assert () == one.write(led(one), [ask, keep]).denied
+        two.expire()
+        with kept_at(database_url, pool) as new:
+            new.expire()
+            for other in (two, new):
+                follower, _ = other.follow(POLICY, T0)
+                assert {wants: pieces} == {
+                    job: mark.pieces for job, mark in follower.cluster.earmarks.items()
+                }
+        one.receive([letter(one, "wants", Withdraw(), 2)])
+    sql = "select count(*) from queue where pool_id = %s and earmark is not null"
+    assert [(0,)] == connection.execute(sql, [pool]).fetchall()
 
 
 class Stopped(PoolKeeper):

@@ -76,6 +76,10 @@ FORBIDDEN = {
         "update queue set fence = null where state = 'running'",
         "queue_lives_with_a_lease",
     ),
+    "gpus that are kept for a job that does not wait": (
+        "update queue set earmark = '{}' where state <> 'queued'",
+        "queue_keeps_for_who_waits",
+    ),
     "a queue that has counted nothing": ("update queue set received = 0", "queue_counts_messages"),
     "a negative number of requeues": (
         "update queue set requeues_left = -1",

@@ -1,5 +1,6 @@
 """A scheduler's cluster keeps up with its pool, whoever has changed it (S11)."""
 
+from bursar.core.dispatch import pool as rules
 from bursar.core.dispatch.following import Follower, described
 from bursar.core.dispatch.life import State
 from bursar.core.dispatch.state import Exit, Lease, name_of
@@ -7,7 +8,7 @@ from bursar.core.ids import JobId
 from bursar.core.instant import MINUTE, SECOND
 from bursar.core.leases import TTL
 from bursar.core.messages import HoldGrew, Withdraw
-from bursar.core.scheduling.decisions import Start
+from bursar.core.scheduling.decisions import Keep, Preempt, Start
 from bursar.core.scheduling.jobs import Shape
 from bursar.core.scheduling.machines import NodeState, Piece
 from bursar.core.scheduling.plan import carry_out
@@ -46,6 +47,89 @@ def test_a_new_leader_finds_what_waits_and_what_runs() -> None:
         list(cluster.waiting),
     )
     assert 60 * SECOND == cluster.running[NAME].job.run_max
+
+
+BIG = "acme", JobId("big")  # needs both GPUs of a node
+SECOND_JOB = "acme", JobId("second")
+
+
+def making_room() -> Trial:
+    """Two jobs on the GPUs of the first node, which were asked to leave them to a third."""
+    trial = running()
+    trial.post(asking(), 1, SECOND_JOB)
+    trial.place((Piece(N1, (1,), 1),), key=SECOND_JOB)
+    shape = altered(SPEC.shape, gpus=2)
+    trial.post(asking(spec=altered(SPEC, shape=shape)), 1, BIG)
+    work = trial.work()
+    asks = [
+        Preempt(job=victim, wanted_by=name_of(BIG), right="class", lost=0, stops_at=trial.now)
+        for victim in VICTIMS
+    ]
+    written = rules.write(work, trial.epoch, [*asks, KEPT])
+    work.keep()
+    assert () == written.denied
+    return trial
+
+
+VICTIMS = (NAME, name_of(SECOND_JOB))
+KEPT = Keep(
+    job=name_of(BIG), gpu_type="H100", pieces=(Piece(N1, (0, 1), 1),), victims=VICTIMS
+)  # fmt: skip
+
+
+def test_gpus_go_to_whom_they_were_freed_for_whoever_leads_by_then() -> None:
+    """Also if one with a better turn has come, and one of the two has left already (S5, S11)."""
+    trial = making_room()
+    stands_by = follower(trial)
+    trial.post(asking(spec=altered(SPEC, priority_class=10)), 1, ("acme", JobId("small")))
+    for gpu in (0, 1):  # nothing else is free
+        other = "acme", JobId(f"other-{gpu}")
+        trial.post(asking(), 1, other)
+        trial.place((Piece(N2, (gpu,), 1),), key=other)
+    trial.report(ran(0, 1, exit=Exit.STOPPED))
+    for found in (follower(trial), stands_by):
+        found.follow(trial.pool, trial.pool.changes, trial.now)
+        assert [name_of(BIG)] == list(found.cluster.earmarks)
+        assert () == carry_out(found.cluster, trial.now).decisions
+    trial.report(ran(0, 2, exit=Exit.STOPPED))
+    for found in (follower(trial), stands_by):
+        found.follow(trial.pool, trial.pool.changes, trial.now)
+        [start] = carry_out(found.cluster, trial.now).decisions
+        assert isinstance(start, Start)
+        assert (KEPT.job, KEPT.pieces) == (start.job, start.pieces)
+
+
+def test_gpus_that_others_have_by_now_are_kept_for_nobody() -> None:
+    """As those of a node that was away for a while, or that cannot be used."""
+    trial = making_room()
+    trial.report(ran(0, 1, exit=Exit.STOPPED))
+    other = "acme", JobId("other")
+    trial.post(asking(), 1, other)
+    trial.place(key=other)
+    assert {} == follower(trial).cluster.earmarks
+    for wrong in (
+        {"state": NodeState.DRAINING},
+        {"gpus": 1},
+    ):
+        trial = making_room()
+        for fence in (1, 2):
+            trial.report(ran(0, fence, exit=Exit.STOPPED))
+        machine = trial.pool.machines[N1]
+        trial.pool.machines[N1] = altered(machine, node=altered(machine.node, **wrong))
+        assert {} == follower(trial).cluster.earmarks
+    del trial.pool.machines[N1]
+    assert {} == follower(trial).cluster.earmarks
+
+
+def test_what_is_kept_stays_so_when_more_is_set_aside() -> None:
+    """The job is described anew, and waits on for the same GPUs."""
+    trial = making_room()
+    found = follower(trial)
+    trial.post(HoldGrew(added=1_000_000, until=trial.now + 20 * MINUTE), 2, BIG)
+
+    found.follow(trial.pool, trial.pool.changes, trial.now)
+
+    assert [name_of(BIG)] == list(found.cluster.earmarks)
 
 
 def test_nothing_new_is_no_news() -> None:
@@ -188,7 +272,7 @@ def test_late_usage_may_leave_too_little_to_wait_for_a_place() -> None:
     trial = waiting(hold_micros=13_000)
     trial.place()
     trial.pass_by(5 * SECOND).report(ran(2_000))
-    trial.preempt(wanted_by=JOB)
+    trial.preempt(wanted_by=("acme", JobId("another")))
     trial.report(ran(2_000, exit=Exit.KILLED))
     found = follower(trial)
     assert [NAME] == list(found.cluster.waiting)

@@ -805,23 +805,66 @@ def _beats(trial: Trial, rate: int, boot: int = 1) -> Machine:
 def test_a_plan_is_written_as_far_as_nothing_stands_against_it() -> None:
     """Whoever was denied something has decided by a memory that is wrong (S11)."""
     trial = running()
-    other = "rival", JobId("job")
-    trial.post(asking(), 1, other)
-    start = Start(job=name_of(other), gpu_type="H100", pieces=_gpu(1), why=Turn.TURN)
+    other, third = ("rival", JobId("job")), ("rival", JobId("third"))
+    for one in (other, third):
+        trial.post(asking(), 1, one)
+    start = Start(job=name_of(third), gpu_type="H100", pieces=_gpu(1), why=Turn.TURN)
     ask = Preempt(
         job=name_of(JOB), wanted_by=name_of(other), right="share", lost=0, stops_at=trial.now
     )
-    keep = Keep(job=name_of(other), gpu_type="H100", pieces=ON_N1, victims=())
+    keep = Keep(job=name_of(other), gpu_type="H100", pieces=ON_N1, victims=(name_of(JOB),))
     work = trial.work()
     written = rules.write(work, trial.epoch, [start, ask, keep])
     work.keep()
-    assert ([other], [JOB], ()) == (
+    assert ([third], [JOB], ()) == (
         [lease.key for lease in written.placed], list(written.asked), written.denied,
     )  # fmt: skip
     assert Why.PREEMPTED is trial.lease().stop
+    mark = trial.job(other).earmark
+    assert mark is not None
+    assert (name_of(other), ON_N1, (name_of(JOB),)) == (mark.job, mark.pieces, mark.victims)
 
-    again = rules.write(trial.work(), trial.epoch + 1, [start, ask])
-    assert ((), (), (Denied.EPOCH_STALE,) * 2, 0) == again
+    again = rules.write(trial.work(), trial.epoch + 1, [start, ask, keep])
+    assert ((), (), (Denied.EPOCH_STALE,) * 3, 0) == again
+
+
+def test_nobody_makes_room_for_a_job_that_is_gone() -> None:
+    """It was withdrawn while that was decided: nobody is preempted for nothing (S5)."""
+    trial = running()
+    other = "rival", JobId("job")
+    trial.post(asking(), 1, other)
+    trial.post(Withdraw(), 2, other)
+    ask = Preempt(
+        job=name_of(JOB), wanted_by=name_of(other), right="share", lost=0, stops_at=trial.now
+    )
+    keep = Keep(job=name_of(other), gpu_type="H100", pieces=ON_N1, victims=(name_of(JOB),))
+    unknown = altered(keep, job=name_of(("rival", JobId("unknown"))))
+
+    written = rules.write(trial.work(), trial.epoch, [ask, keep, unknown])
+
+    assert ((), (Denied.NOT_QUEUED,) * 3) == (written.asked, written.denied)
+    assert trial.lease().stop is None
+
+
+def test_what_is_kept_for_a_job_is_so_until_it_has_it_or_cannot_have_it() -> None:
+    """Else it would be tried again and again (S5)."""
+    for other_takes_it in (False, True):
+        trial = waiting()
+        mark = Keep(job=name_of(JOB), gpu_type="H100", pieces=ON_N1, victims=())
+        work = trial.work()
+        rules.write(work, trial.epoch, [mark])
+        work.keep()
+        if other_takes_it:
+            trial.post(asking(), 1, OTHER)
+            trial.place(key=OTHER)
+        start = Start(job=name_of(JOB), gpu_type="H100", pieces=ON_N1, why=Turn.FREED)
+        assert trial.job().earmark is not None
+        assert (Denied.EPOCH_STALE,) == rules.write(trial.work(), 0, [start]).denied
+        work = trial.work()
+        written = rules.write(work, trial.epoch, [start])
+        work.keep()
+        assert other_takes_it == (written.denied == (Denied.SLOT_TAKEN,))
+        assert trial.job().earmark is None
 
 
 # Nodes

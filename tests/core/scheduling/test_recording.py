@@ -6,7 +6,8 @@ from bursar.core.ids import JobId
 from bursar.core.instant import MINUTE, SECOND
 from bursar.core.scheduling import recording
 from bursar.core.scheduling.cluster import Cluster
-from bursar.core.scheduling.machines import NodeId, NodeState
+from bursar.core.scheduling.jobs import Earmark
+from bursar.core.scheduling.machines import NodeId, NodeState, Piece
 from bursar.core.scheduling.plan import carry_out
 from bursar.core.scheduling.policy import Share
 from bursar.core.scheduling.recording import (
@@ -54,6 +55,15 @@ def everything(told: Recorder) -> None:
     told.at(T0 + 2 * MINUTE)
     told.stop(OTHERS.running[0].job.id, T0 + 3 * MINUTE)
     told.queue(urgent)
+    told.mark(
+        Earmark(
+            job=urgent.id,
+            gpu_type="H100",
+            pieces=(Piece(NodeId("n1"), (2,), 1),),
+            victims=(OTHERS.running[0].job.id,),
+            since=T0 + 2 * MINUTE,
+        )
+    )
     _round(told)
     told.at(T0 + 3 * MINUTE)
     told.end(OTHERS.running[0].job.id)

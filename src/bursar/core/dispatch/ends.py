@@ -58,7 +58,7 @@ def affords_a_run(job: Queued) -> bool:
 
 def moved(job: Queued, why: Why, fence: int | None = None) -> Queued:
     """The job one step on in its life; with the fence of its lease if it has one then."""
-    return altered(job, state=after(job.state, why), why=why, fence=fence)
+    return altered(job, state=after(job.state, why), why=why, fence=fence, earmark=None)
 
 
 def job_of(work: Work, lease: Lease) -> Queued:

@@ -64,8 +64,11 @@ class Follower:
         for node in nodes:
             if node in pool.machines:
                 changed = self._follow_node(pool.machines[node], now) or changed
-        for key in dict.fromkeys(keys):
+        jobs = dict.fromkeys(keys)
+        for key in jobs:
             changed = self._follow_job(pool, key) or changed
+        for key in jobs:  # once it is known who leaves
+            changed = self._follow_earmark(pool.jobs[key]) or changed
         for node in nodes:
             if node not in pool.machines and node in self._nodes:
                 del self._nodes[node]
@@ -195,6 +198,16 @@ class Follower:
                 promised_on=dated.promised_on,
             )
         )
+        return True
+
+    def _follow_earmark(self, job: Queued) -> bool:
+        """Others leave GPUs to a job: whoever decided it knows, whoever leads next has to."""
+        earmark, cluster = job.earmark, self.cluster
+        if earmark is None or earmark.job in cluster.earmarks:
+            return False
+        if earmark.job not in cluster.waiting or not cluster.could_mark(earmark):
+            return False
+        self.told.mark(earmark)
         return True
 
     def _count(self, job: Queued) -> None:

@@ -62,8 +62,8 @@ from bursar.core.instant import Instant
 from bursar.core.leases import MARGIN, Denied, renewed_until
 from bursar.core.messages import Dropped, Enqueue, HoldGrew, Leave, Left, Why, Withdraw
 from bursar.core.refusal import broken
-from bursar.core.scheduling.decisions import Decision, Preempt, Start
-from bursar.core.scheduling.jobs import slots_of
+from bursar.core.scheduling.decisions import Decision, Keep, Preempt, Start
+from bursar.core.scheduling.jobs import Earmark, slots_of
 from bursar.core.scheduling.machines import Node, NodeId, NodeState, Piece
 from bursar.core.value import altered
 
@@ -299,15 +299,45 @@ def _not_taken(work: Work, piece: Piece, gpu_type: str, machine: Machine | None)
 
 
 def preempt(work: Work, epoch: int, key: JobKey, wanted_by: JobKey) -> Denied | None:
-    """Ask a running job to make room for another; None if it is asked, or was before."""
+    """Ask a running job to make room for another; None if it is asked, or was before.
+
+    Nobody makes room for a job that does not wait for it any more.
+    """
     if epoch != work.epoch:
         return Denied.EPOCH_STALE
-    job = work.job(key)
+    job, other = work.job(key), work.job(wanted_by)
     if job is None or job.state not in LIVE:
         return Denied.FENCE_STALE
+    if other is not None and other.state is not State.QUEUED:
+        return Denied.NOT_QUEUED
     own = wanted_by[0] == job.org
     ask_to_stop(work, lease_of(work, job), Why.MADE_ROOM if own else Why.PREEMPTED)
     return None
+
+
+def keep(work: Work, epoch: int, mark: Keep) -> Denied | None:
+    """Remember for whom others make room: whoever leads by then gives it the GPUs (S5)."""
+    if epoch != work.epoch:
+        return Denied.EPOCH_STALE
+    job = work.job(key_of(mark.job))
+    if job is None or job.state is not State.QUEUED:
+        return Denied.NOT_QUEUED
+    earmark = Earmark(
+        job=mark.job,
+        gpu_type=mark.gpu_type,
+        pieces=mark.pieces,
+        victims=mark.victims,
+        since=work.now,
+    )
+    work.put(altered(job, earmark=earmark))
+    return None
+
+
+def _give_up(work: Work, epoch: int, key: JobKey) -> None:
+    """Keep nothing more for a job that could not be given it: it waits in turn again."""
+    job = work.job(key)
+    if epoch == work.epoch and job is not None and job.earmark is not None:
+        work.put(altered(job, earmark=None))
 
 
 class Written(NamedTuple):
@@ -331,12 +361,15 @@ def write(work: Work, epoch: int, decisions: Iterable[Decision]) -> Written:
                 placed.append(lease)
             else:
                 denied.append(lease)
+                _give_up(work, epoch, key_of(one.job))
         elif isinstance(one, Preempt):
             stale = preempt(work, epoch, key_of(one.job), key_of(one.wanted_by))
             if stale is None:
                 asked.append(key_of(one.job))
             else:
                 denied.append(stale)
+        elif isinstance(one, Keep):
+            denied += filter(None, [keep(work, epoch, one)])
     return Written(tuple(placed), tuple(asked), tuple(denied))
 
 

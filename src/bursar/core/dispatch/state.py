@@ -20,7 +20,7 @@ from bursar.core.messages import Enqueue, ToOrg, ToPool, Why
 from bursar.core.money import Micros
 from bursar.core.ordered import Ordered
 from bursar.core.refusal import invariant
-from bursar.core.scheduling.jobs import Path
+from bursar.core.scheduling.jobs import Earmark, Path
 from bursar.core.scheduling.machines import Node, NodeId, Piece
 from bursar.core.scheduling.policy import Policy
 from bursar.core.scheduling.recording import Step
@@ -86,6 +86,7 @@ class Queued:
     preemptions: int = 0  # how often it had to make room
     stopped_at: Instant = 0  # when an attempt last ended too early
     losses: int = 0  # attempts in a row that were lost as soon as they had begun
+    earmark: Earmark | None = None  # GPUs that others leave to it, while it is queued (S5)
 
     def __post_init__(self) -> None:
         invariant((self.fence is not None) == (self.state in LIVE), "half a lease", job=self.job)

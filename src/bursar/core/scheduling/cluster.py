@@ -86,7 +86,7 @@ class Cluster:
         for job in snapshot.waiting:
             cluster.queue(job)
         for earmark in snapshot.earmarks:
-            cluster._earmark(earmark)
+            cluster.mark(earmark)
         for node in snapshot.nodes:
             if node.state is not NodeState.READY:
                 cluster._unmark_on(node.id)
@@ -256,7 +256,7 @@ class Cluster:
             job=decision.job, gpu_type=decision.gpu_type, pieces=decision.pieces,
             victims=decision.victims, since=self.now,
         )  # fmt: skip
-        self._earmark(earmark)
+        self.mark(earmark)
         self._note(lambda: self._unmark(decision.job))
 
     def promise(self, decision: Promise) -> None:
@@ -286,6 +286,18 @@ class Cluster:
         if any(one is not None and one.stops_at is not None for one in victims):
             return False
         return all(self.machines[piece.node].free_for(piece) for piece in earmark.pieces)
+
+    def could_mark(self, earmark: Earmark) -> bool:
+        """Whether GPUs can be kept for a job: there is nobody on them but those who leave them."""
+        leaving = frozenset(
+            victim
+            for victim in earmark.victims
+            if victim in self.running and self.running[victim].stops_at is not None
+        )
+        return all(
+            piece.node in self.machines and self.machines[piece.node].is_left(piece, leaving)
+            for piece in earmark.pieces
+        )
 
     def free(self) -> dict[str, tuple[int, int]]:
         """By GPU type: the most whole GPUs that are free on one node, and how many on all."""
@@ -415,7 +427,7 @@ class Cluster:
         self.waiting[job.id] = job
         self._enqueue(job)
         if earmark is not None:
-            self._earmark(earmark)
+            self.mark(earmark)
 
     def _unstop(self, before: Running) -> None:
         job = before.job
@@ -472,7 +484,8 @@ class Cluster:
     def _ends_of(self, gpu_type: str) -> Ordered[tuple[Instant, JobId]]:
         return self.ends.setdefault(gpu_type, Ordered())
 
-    def _earmark(self, earmark: Earmark) -> None:
+    def mark(self, earmark: Earmark) -> None:
+        """Keep GPUs for a waiting job, as was decided before."""
         job = self.waiting[earmark.job]
         self.earmarks[job.id] = earmark
         self._dequeue(job)

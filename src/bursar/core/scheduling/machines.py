@@ -180,6 +180,13 @@ class Machine:
         free = all(self.free[gpu] >= 0 for gpu in piece.gpus)
         return free and min(self.cpu_free, self.ram_free) >= 0
 
+    def is_left(self, piece: Piece, leaving: Jobs) -> bool:
+        """Whether a piece could be kept for a job: it is free, or will be when some have left."""
+        free, cpu, ram = self._free_at(-1, leaving)  # whoever else is there stays
+        left = all(gpu < len(free) and free[gpu] >= piece.slots for gpu in piece.gpus)
+        ready = self.node.state is NodeState.READY
+        return ready and left and cpu >= piece.cpu_milli and ram >= piece.ram_mib
+
     def room_at(self, at: Instant, without: Jobs = frozenset()) -> Room:
         """What is free at an instant to come, if nothing new begins; also without some jobs."""
         free, cpu, ram = self._free_at(at, without)

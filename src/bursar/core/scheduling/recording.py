@@ -25,7 +25,7 @@ from bursar.core.instant import Instant
 from bursar.core.scheduling.cluster import Cluster
 from bursar.core.scheduling.decisions import Decision
 from bursar.core.scheduling.fragments import Fragments
-from bursar.core.scheduling.jobs import Job, Running, Shape
+from bursar.core.scheduling.jobs import Earmark, Job, Running, Shape
 from bursar.core.scheduling.machines import Node, NodeId
 from bursar.core.scheduling.plan import carry_out
 from bursar.core.scheduling.policy import Policy, Share
@@ -104,6 +104,17 @@ class JobStops:
 
 
 @value
+class GpusKept:
+    """Others leave GPUs to a job that waits, by an earlier decision."""
+
+    earmark: Earmark
+
+    def tell(self, cluster: Cluster) -> None:
+        """Let a cluster know."""
+        cluster.mark(self.earmark)
+
+
+@value
 class JobEnded:
     """A running job has left its GPUs."""
 
@@ -138,7 +149,16 @@ class Limited:
 
 
 Input: TypeAlias = (
-    NodeIs | NodeGone | JobWaits | WaitsNoMore | JobRuns | JobStops | JobEnded | Typically | Limited
+    NodeIs
+    | NodeGone
+    | JobWaits
+    | WaitsNoMore
+    | JobRuns
+    | JobStops
+    | GpusKept
+    | JobEnded
+    | Typically
+    | Limited
 )
 
 
@@ -224,6 +244,10 @@ class Recorder:
     def stop(self, job: JobId, stops_at: Instant) -> None:
         """A running job was asked to stop."""
         self.tell(JobStops(job=job, stops_at=stops_at))
+
+    def mark(self, earmark: Earmark) -> None:
+        """Others leave GPUs to a job."""
+        self.tell(GpusKept(earmark=earmark))
 
     def end(self, job: JobId) -> None:
         """A running job has left its GPUs."""

@@ -24,6 +24,7 @@ from bursar.core.ids import JobId
 from bursar.core.instant import Instant
 from bursar.core.leases import provable_ms
 from bursar.core.messages import Enqueue, Why
+from bursar.core.scheduling.jobs import Earmark
 from bursar.core.scheduling.machines import Node, NodeId, Piece
 from bursar.store.codec import text_of, value_of
 from bursar.store.outbox import message_of, message_text
@@ -75,7 +76,8 @@ QUEUE: Final = Table(
     _columns("body: json, queued_at: bigint"),
     _columns(
         "state why: text, received sent hold_micros hold_until requeues_left attempt: bigint, "
-        "fence ran_ms used: bigint, withdrawn: boolean, preemptions stopped_at losses: bigint"
+        "fence ran_ms used: bigint, withdrawn: boolean, preemptions stopped_at losses: bigint, "
+        "earmark: json"
     ),
 )
 LEASES: Final = Table(
@@ -199,6 +201,7 @@ def job_values(job: Queued) -> Values:
         *(job.state.value, _text(job.why), job.received, job.sent, job.hold_micros),
         *(job.hold_until, job.requeues_left, job.attempt, job.fence, job.ran_ms, job.used),
         *(job.withdrawn, job.preemptions, job.stopped_at, job.losses),
+        None if job.earmark is None else text_of(job.earmark),
     )
 
 
@@ -210,7 +213,8 @@ def new_job_values(job: Queued) -> Values:
 def job_of(row: Row) -> Queued:
     """The job of a row."""
     org, job, body, queued_at, state, why, received, sent, micros, until, *rest = row
-    requeues, attempt, fence, ran_ms, used, withdrawn, preemptions, stopped_at, losses = rest
+    requeues, attempt, fence, ran_ms, used, withdrawn, preemptions, stopped_at, *last = rest
+    losses, earmark = last
     ask = message_of(body)
     assert isinstance(ask, Enqueue)
     return Queued(
@@ -233,6 +237,7 @@ def job_of(row: Row) -> Queued:
         preemptions=preemptions,
         stopped_at=stopped_at,
         losses=losses,
+        earmark=None if earmark is None else value_of(Earmark, earmark),
     )
 
 
