@@ -284,6 +284,37 @@ def test_what_is_refused_is_given_back_and_gone(world: World) -> None:
     assert process.node(order.node.id) is None
 
 
+def test_what_was_refused_is_ordered_again_after_ever_longer_pauses(world: World) -> None:
+    """A node that never comes is no capacity with a date: nobody is to count on it for ever, and
+    its provider need not be asked every minute (S12)."""
+    with world.process() as process, world.doing("refuse"):
+        process.queue("job")
+        process.comes_to(OrderState.GONE)
+        for times in (1, 2, 3):
+            world.clock.now += (SCALE.every << times) - SECOND
+            process.keeper.expire()
+            assert times == len(process.look()), "not yet"
+            world.clock.now += SCALE.every
+            process.keeper.expire()
+            process.comes_to(*[OrderState.GONE] * (times + 1))
+
+
+def test_what_has_come_after_all_is_ordered_without_a_pause(world: World) -> None:
+    """It was sold out for a while only."""
+    with world.process() as process:
+        process.queue("job")
+        with world.doing("refuse"):
+            process.comes_to(OrderState.GONE)
+        world.clock.now += SCALE.every << 1
+        process.keeper.expire()
+        orders = process.comes_to(OrderState.GONE, OrderState.COMING)
+        assert process.scaler._seen[world.pool].pauses
+        [coming] = [one for one in orders if one.state is OrderState.COMING]
+        process.keeper.report(Node1(coming.node.id).told()).result()
+        process.comes_to(OrderState.GONE, OrderState.THERE)
+        assert {} == process.scaler._seen[world.pool].pauses
+
+
 def test_what_does_not_come_is_given_up_and_given_back(world: World) -> None:
     with world.process() as process:
         process.queue("job")

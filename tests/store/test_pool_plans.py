@@ -9,6 +9,12 @@ from bursar.store.jobs import GO_ON, TELL_POOL, WITHDRAW
 from bursar.store.outbox import ACK_ORG, FROM_ORG, FROM_ORGS, FROM_POOL
 from bursar.store.pools.events import EVENTS, OLD, STREAM, WINDOW
 from bursar.store.pools.loading import CHANGES, EVERYTHING, LOCK_POOL, SLOTS_OF
+from bursar.store.pools.orders import (
+    LATEST_ORDERS,
+    LIVE_ORDERS,
+    ORDER_OF_NODE,
+    ORDERS_BY_ID,
+)
 from bursar.store.pools.rows import BY_KEY, TABLES, UPDATES
 from bursar.store.pools.saving import ACKNOWLEDGE, FREE_SLOTS, MOVE_ON, TIDY_UP
 from bursar.store.reading import Connection
@@ -55,6 +61,19 @@ PLANS: dict[str, tuple[str, Indexes]] = {
     ),
     "the last window that is old": (OLD, {"pool_events": ("pool_events_windows", ("pool_id",))}),
     "where a stream ends": (STREAM, {"pools": ("pools_pkey", ("pool_id",))}),
+    "orders that are not over": (
+        LIVE_ORDERS,
+        {"pool_orders": ("pool_orders_not_gone", ("pool_id",))},
+    ),
+    "the latest orders": (LATEST_ORDERS, {"pool_orders": ("pool_orders_latest", ("pool_id",))}),
+    "the order of a node": (
+        ORDER_OF_NODE,
+        {"pool_orders": ("pool_orders_one_node", ("pool_id", "node_id"))},
+    ),
+    "orders by their ids": (
+        ORDERS_BY_ID,
+        {"pool_orders": ("pool_orders_pkey", ("pool_id", "order_id"))},
+    ),
     "all nodes": (EVERYTHING["nodes"], {"nodes": ("nodes_pkey", ("pool_id",))}),
     "all jobs that are not over": (
         EVERYTHING["queue"],

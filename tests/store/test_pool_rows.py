@@ -136,6 +136,10 @@ FORBIDDEN = {
         "update pool_orders set ready_by = ordered_at - 1",
         "pool_orders_in_time",
     ),
+    "an order from before all time": (
+        "update pool_orders set ordered_at = -1",
+        "pool_orders_have_a_time",
+    ),
     "a node that was ordered twice": (
         'insert into pool_orders select (json_populate_record(o, \'{"order_id": "2"}\')).*'
         " from pool_orders o",

@@ -23,7 +23,7 @@ def nodes(
     ] = None,
     ready: Annotated[
         str | None,
-        typer.Option(metavar="NODE", help="Let jobs start on it again; ends a quarantine, too."),
+        typer.Option(metavar="NODE", help="Let jobs start on it again, whatever was wrong there."),
     ] = None,
     output: Output = Format.TABLE,
 ) -> None:

@@ -79,6 +79,11 @@ class NodeOrder:
         """Whether its node has not come yet, and is to."""
         return self.state in (OrderState.ASKED, OrderState.COMING)
 
+    @property
+    def in_vain(self) -> bool:
+        """Whether it is about to be given back, and its node has never come."""
+        return self.state is OrderState.REMOVING and self.there_at is None
+
     def is_late(self, now: Instant) -> bool:
         """Whether its node should have been here by now."""
         return self.awaited and now > self.ready_by

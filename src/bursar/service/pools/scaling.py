@@ -23,10 +23,10 @@ from uuid import uuid4
 from bursar.core.dispatch import orders as rules
 from bursar.core.dispatch.orders import NodeOrder, OrderState, Said, Scale, is_vanished
 from bursar.core.dispatch.state import Pool, Work
-from bursar.core.instant import MINUTE, SECOND, Instant
+from bursar.core.instant import HOUR, MINUTE, SECOND, Instant
 from bursar.core.leases import Denied
 from bursar.core.refusal import Fault
-from bursar.core.scheduling.autoscale import Advice, Order, advise
+from bursar.core.scheduling.autoscale import Advice, Offer, Order, advise
 from bursar.core.scheduling.cluster import Cluster
 from bursar.core.scheduling.machines import NodeId
 from bursar.core.value import altered
@@ -43,6 +43,7 @@ SOON_S: Final = 1.0  # the same, while one of them is under way
 LISTS_S: Final = 60.0  # between two looks at what the provisioner has
 ADVICE_S: Final = 30.0  # that advice may take
 GONE_BY: Final = 2 * MINUTE  # after it was removed a node is not there any more
+PAUSE_MOST: Final = HOUR  # in which nothing is ordered of an offer of which nothing has come
 AGAIN_FIRST_S: Final = 1.0  # before a question is asked again; then twice as long
 AGAIN_MOST_S: Final = 300.0
 ASKED_AT_ONCE: Final = 4
@@ -78,6 +79,13 @@ class _Listed(NamedTuple):
     missing: set[str]
 
 
+class _Pause(NamedTuple):
+    """Until when nothing is ordered of an offer of which nothing has come, several times by now."""
+
+    until: Instant
+    times: int
+
+
 @dataclass(slots=True)
 class _Seen:
     """What one leader of a pool remembers; all of it may be lost."""
@@ -89,6 +97,25 @@ class _Seen:
     lists_at: float = 0.0  # by a clock that only runs
     missing: set[str] = field(default_factory=set)  # orders that the provisioner does not have
     late: set[str] = field(default_factory=set)  # orders that somebody was told of
+    pauses: dict[str, _Pause] = field(default_factory=dict)  # by offer
+
+    def learn(self, order: NodeOrder, every: int, now: Instant) -> None:
+        """Order nothing more for a while where an order has come to nothing, longer each time."""
+        before = self.pauses.get(order.offer, _Pause(0, 0))
+        if order.state is OrderState.THERE:
+            self.pauses.pop(order.offer, None)
+        elif order.in_vain and now >= before.until:
+            times = before.times + 1
+            span = min(every << min(times, 20), PAUSE_MOST)
+            self.pauses[order.offer] = _Pause(now + span, times)
+
+    def left(self, offers: Iterable[Offer], now: Instant) -> tuple[Offer, ...]:
+        """What can be ordered of these now."""
+        nothing = _Pause(0, 0)
+        return tuple(
+            altered(one, most=0) if now < self.pauses.get(one.node.id, nothing).until else one
+            for one in offers
+        )
 
 
 class Scaler:
@@ -165,7 +192,7 @@ class Scaler:
             self._seen.pop(keeper.id, None)
             return []
         seen = self._seen_of(keeper, epoch)
-        orders = self._carried_on(keeper, seen, orders)
+        orders = self._carried_on(keeper, seen, scale, orders)
         orders = self._advised(keeper, leading, seen, scale, orders)
         self._compare(connection, keeper, seen, orders)
         self._ask_for(keeper, seen, orders)
@@ -181,7 +208,7 @@ class Scaler:
     # What was written down
 
     def _carried_on(
-        self, keeper: PoolKeeper, seen: _Seen, orders: list[NodeOrder]
+        self, keeper: PoolKeeper, seen: _Seen, scale: Scale, orders: list[NodeOrder]
     ) -> list[NodeOrder]:
         """Orders as far as they have got by what was said, and by what the pool knows."""
         if not orders:
@@ -193,8 +220,10 @@ class Scaler:
             return rules.carry_on(work, seen.epoch, seen.since, told, said)
 
         changed = _allowed(keeper.change(do, _writing(keeper.id, told, orders)))
+        now = keeper.look(lambda pool: pool.now)
         for one in changed:
             _log.info("node %s of pool %s is %s", one.node.id, keeper.id, one.state)
+            seen.learn(one, scale.every, now)
         known = {one.id: one for one in (*told, *changed)}
         self._tell_of_late(keeper, seen, known.values())
         return [one for one in known.values() if one.state is not OrderState.GONE]
@@ -235,7 +264,7 @@ class Scaler:
         owned = {one.node.id: one.price for one in orders if one.state is OrderState.THERE}
 
         def question(cluster: Cluster, at: Instant) -> Advice:
-            offers = scale.left(orders)
+            offers = seen.left(scale.left(orders), now)
             return advise(cluster, max(at, cluster.now), offers, seen.quiet, scale.scaling, owned)
 
         advice = leading.ask(question).result(ADVICE_S)

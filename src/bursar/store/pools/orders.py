@@ -31,12 +31,14 @@ LIVE_ORDERS: Final = f"""
 LATEST_ORDERS: Final = f"""
     select {_COLUMNS}
       from pool_orders t
-     where t.pool_id = %s
+     where t.pool_id = %s and t.ordered_at >= 0
      order by t.gone_at desc nulls first, t.ordered_at desc, t.order_id
      limit %s
 """
 ORDER_OF_NODE: Final = f"""
-    select {_COLUMNS} from pool_orders t where t.pool_id = %s and t.node_id = %s
+    select {_COLUMNS}
+      from pool_orders t
+     where t.pool_id = %s and t.node_id = %s and t.price_micros >= 0
 """
 ORDERS_BY_ID: Final = f"""
     select {_COLUMNS}
