@@ -140,11 +140,17 @@ def test_nobody_records_before_it_begins_or_once_it_has_ended() -> None:
 
 
 def test_a_window_ends_when_it_is_long_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many inputs as two snapshots would have rows, or more in a small pool."""
+    """As many inputs as two snapshots would have rows, whatever they are about; or more in a small
+    pool."""
     monkeypatch.setattr(recording, "WINDOW", 1)
     told = recorder()
-    known = len(told.cluster.machines) + len(told.cluster.waiting) + len(told.cluster.running)
-    for _ in range(known):
+    for number in range(5):
+        told.cluster.tree.used_before(("paid", "acme", "root", f"user {number}"), 1)
+    told.begin()
+    whole = told.cluster.snapshot()
+    rows = [whole.nodes, whole.waiting, whole.running, whole.earmarks, whole.usage]
+    assert all(rows)
+    for _ in range(sum(map(len, rows))):
         assert told.begun
         told.queue(OTHERS.waiting[0])
         told.taken()

@@ -43,9 +43,10 @@ def spend(work: Work, job: Queued, lease: Lease) -> None:
 
 
 def grown(usage: Iterable[Usage], half_life: int, now: Instant) -> tuple[tuple[Path, Micros], ...]:
-    """What users had, as a scheduler that begins now adds it up."""
+    """What users had, as a scheduler that begins now adds it up; what has faded away is nothing."""
     fading = Fading(half_life, now)
-    return tuple(sorted((one.path, one.micros * _hour(fading, one.at)) for one in usage))
+    found = ((one.path, one.micros * _hour(fading, one.at)) for one in usage)
+    return tuple(sorted((path, base) for path, base in found if base))
 
 
 def _hour(fading: Fading, at: Instant) -> int:

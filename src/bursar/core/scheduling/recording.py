@@ -199,8 +199,8 @@ class Recorder:
         """Begin a window: all that is known by now is its snapshot, what comes are its steps."""
         self.forget()
         self._on = True
-        self._snapshot = self.cluster.snapshot()
-        known = len(self.cluster.machines) + len(self.cluster.waiting) + len(self.cluster.running)
+        self._snapshot = snapshot = self.cluster.snapshot()
+        known = sum(len(getattr(snapshot, name)) for name in PARTS)
         self._left = max(WINDOW, 2 * known)
 
     def forget(self) -> None:
