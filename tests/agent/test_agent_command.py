@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from bursar.agent.local.processes import Place, Processes
+from bursar.core import leases
 from bursar.core.dispatch.life import State
+from bursar.core.instant import MINUTE
 from bursar.core.messages import Why
 from tests.agent.nodes import eventually, python
 from tests.agent.pools import OverHttp, RealPool
@@ -70,9 +72,10 @@ def state(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.slow
 def test_an_agent_that_is_killed_and_started_again_goes_on(
-    office: OverHttp, state: Path, tmp_path: Path
+    office: OverHttp, state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed with -9: its process runs on, is adopted, ends once, and its log is there."""
+    monkeypatch.setattr(leases, "TTL", 10 * MINUTE)  # however long the second takes to start
     pool, starts = office.pool, tmp_path / "starts"
     key = pool.enqueue("job", *python(APPENDS, str(starts)))
     with agent(office, state) as first:

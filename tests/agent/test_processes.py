@@ -20,6 +20,8 @@ from bursar.core.scheduling.machines import Piece
 from tests.agent.nodes import N1, Bench, eventually, is_running, order, python
 
 SLEEPS = python("import time\nprint('up', flush=True)\ntime.sleep(600)")
+WAITS = python("import os, time\nwhile not os.path.exists('go'): time.sleep(0.02)")
+SOON = 8 * SECOND  # long enough for a guard to be started on a machine with much else to do
 # Saves on SIGUSR1 and on SIGTERM, then ends as its argument says. Handlers of Python can be
 # interrupted by each other: they only take note.
 SAVES = """
@@ -259,7 +261,7 @@ def test_a_checkpoint_is_asked_for_as_often_as_the_job_wants(bench: Bench) -> No
 
 def test_a_process_ends_at_its_instant_although_nobody_asks(bench: Bench) -> None:
     """The guard alone sees to it: no agent is needed (IS7)."""
-    until = running_time() + 3 * SECOND
+    until = running_time() + SOON
     fence = bench.run(order(1, *SLEEPS), until=until)
     one = bench.ended(fence)
 
@@ -276,12 +278,13 @@ def test_its_instant_can_be_moved_on(bench: Bench) -> None:
     eventually(lambda: bench.processes.table()[fence].run_ms > first + 1_000)
 
     assert bench.processes.table()[fence].exit is None
-    brief = bench.run(
-        order(2, *python("import time; time.sleep(5)")), until=running_time() + 4 * SECOND
-    )
+    soon = running_time() + SOON
+    brief = bench.run(order(2, *WAITS), until=soon)
     until = running_time() + 10 * MINUTE
     bench.processes.prolong(brief, until)
     assert until == bench.processes.table()[brief].until
+    eventually(lambda: running_time() > soon + SECOND, "what was its last instant")
+    (bench.begun(brief) / "work" / "go").touch()
     assert Exit.DONE is bench.ended(brief).exit
 
 
@@ -293,9 +296,9 @@ def test_a_full_disk_ends_nothing_that_runs(bench: Bench, monkeypatch: pytest.Mo
 
     stops = bench.run(order(1, *python(SAVES, "75")))
     bench.printed(stops, "up")
-    until = running_time() + 4 * SECOND
-    longer = bench.run(order(2, *python("import time; time.sleep(5)")), until=until)
-    bench.begun(longer)
+    until = running_time() + SOON
+    longer = bench.run(order(2, *WAITS), until=until)
+    folder = bench.begun(longer)
     monkeypatch.setattr(processes, "write", full)
     for _ in range(2):
         with pytest.raises(OSError, match="no space"):
@@ -304,6 +307,8 @@ def test_a_full_disk_ends_nothing_that_runs(bench: Bench, monkeypatch: pytest.Mo
             bench.processes.stop(stops, running_time() + 10 * MINUTE)
 
     assert (Exit.STOPPED, 1) == (bench.ended(stops).exit, bench.log(stops).count("SIGTERM"))
+    eventually(lambda: running_time() > until + SECOND, "what was its last instant")
+    (folder / "work" / "go").touch()
     assert Exit.DONE is bench.ended(longer).exit
 
 
@@ -334,11 +339,8 @@ if os.fork() == 0:
         time.sleep(600)
     os._exit(0)
 os.wait()
-if sys.argv[1] == "stays":
-    time.sleep(600)
-while True:  # until its grandchild has spoken
-    time.sleep(0.5)
-    break
+while sys.argv[1] == "stays" or not os.path.exists("leave"):
+    time.sleep(0.01)
 """
 
 
@@ -348,9 +350,11 @@ def test_nothing_gets_away_by_forking_twice(bench: Bench, stays: str) -> None:
     mark = f"escapes-{os.getpid()}-{stays}"
     fence = bench.run(order(1, *python(ESCAPES, stays, mark)))
     bench.printed(fence, "away")
+    assert is_running(mark)
     if stays == "stays":
-        assert is_running(mark)
         bench.processes.kill(fence)
+    else:
+        (bench.processes.attempts / str(fence) / "work" / "leave").touch()
     bench.ended(fence)
 
     assert not is_running(mark)

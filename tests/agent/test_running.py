@@ -191,17 +191,18 @@ def test_an_agent_that_comes_back_goes_on_with_what_runs(
 ) -> None:
     """One attempt, one start, one end, although two agents saw to it (F5)."""
     starts = tmp_path_factory.mktemp("starts") / "starts"
-    source = APPENDS.replace("0.3", "2")
+    source = APPENDS.replace("time.sleep(0.3)", "while not os.path.exists('go'): time.sleep(0.02)")
     with agent(folder, InMemory(pool)):
         heard(pool)
         key = pool.enqueue("job", *python(source, str(starts)))
-        pool.place(key)
+        fence = pool.place(key)
         until(pool, key, State.RUNNING)
     with agent(folder, InMemory(pool)):
+        eventually(lambda: {1, 2} == {told.boot for told in pool.reports}, "a second agent")
+        (folder / "attempts" / str(fence) / "work" / "go").touch()
         until(pool, key, State.SUCCEEDED)
 
     assert 1 == len(starts.read_text().split())
-    assert {1, 2} == {told.boot for told in pool.reports}
     assert [Why.FINISHED] == [end.why for end in pool.ends(key)]
 
 
