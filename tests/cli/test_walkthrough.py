@@ -1,12 +1,20 @@
 """Walkthroughs on a service that runs: real nodes, real jobs, books that add up (M6)."""
 
+import json
+from io import StringIO
+from pathlib import Path
+
 import pytest
+from rich.console import Console
 
 from bursar.cli.walkthrough import NAMES
+from bursar.cli.walkthrough.stage import begun
+from bursar.client import Client
 from tests.cli.test_client_commands import (  # noqa: F401 (fixtures)
     Running,
     Shell,
     _alone,
+    funded,
     operator,
     running,
 )
@@ -31,6 +39,24 @@ def test_a_walkthrough_shows_what_it_says(
     assert "succeeded (finished)" in page
     assert "adds up" in page
     assert "DIFFERS" not in page
+
+
+def test_nobody_elses_job_comes_to_the_node_of_a_walkthrough(
+    running: Running,  # noqa: F811 (a fixture)
+    funded: Shell,  # noqa: F811 (a fixture)
+    tmp_path: Path,
+) -> None:
+    """A service that runs has tenants, whose jobs go wherever their GPUs are free."""
+    with Client(running.process.url, running.process.admin_key) as client:
+        stage = begun(client, Console(file=StringIO()), tmp_path)
+        stage.start_node()
+        try:
+            ask = ("--account", funded.account, "--gpus", "1xH100", "--max-run", "1m")
+            told = funded.run("submit", *ask, "--dry-run", "-o", "json", "--", "true").stdout
+        finally:
+            stage.end_node()
+
+    assert stage.pool != json.loads(told)["pool"]
 
 
 def test_all_are_there() -> None:

@@ -52,9 +52,8 @@ def preemption(stage: Stage) -> None:
     paid, enterprise = stage.org("paid", "paid"), stage.org("enterprise", "enterprise")
     stage.grant(paid, 1_000, "bought")
     stage.grant(enterprise, 1_000, "contract")
-    both = {"count": 2, "types": ["H100"]}
     job = stage.job(
-        paid, *counting(70), gpus=both, max_run_seconds=80, checkpoint={"interval_seconds": 60}
+        paid, *counting(70), gpus=2, max_run_seconds=80, checkpoint={"interval_seconds": 60}
     )
     stage.say(
         "Two GPUs for at most 80 s and 10 s to stop, a credit a second each: 180 credits are held."

@@ -26,7 +26,6 @@ from bursar.core.money import CREDIT
 PATIENCE_S: Final = 180.0  # for anything that has to happen
 LOOK_S: Final = 0.2
 RATE: Final = 3_600 * CREDIT  # a GPU-hour: a credit for each second of a GPU
-GPU: Final = "H100"
 
 
 class Stuck(Exception):
@@ -50,6 +49,7 @@ class Stage:
     page: Page
     folder: Path
     pool: str
+    gpu: str  # a type that no other pool has: nobody else's jobs are to come here
     node_key: str
     watching: Watching
     _agent: "subprocess.Popen[bytes] | None" = field(default=None)
@@ -70,7 +70,7 @@ class Stage:
     def org(self, name: str, tier: str) -> Org:
         """An org of that tier, with a price of its own."""
         made = self.client.post("/v1/orgs", {"name": name, "tier": tier}).body
-        rates = [{"gpu_type": GPU, "micros_per_gpu_hour": RATE}]
+        rates = [{"gpu_type": self.gpu, "micros_per_gpu_hour": RATE}]
         self.client.post("/v1/prices", {"org_id": made["id"], "rates": rates})
         org = Org(made["id"], made["account_id"], name)
         self.watching.add_org(org.id, org.account, name)
@@ -84,12 +84,14 @@ class Stage:
 
     # Jobs
 
-    def job(self, org: Org, *command: str, key: str | None = None, **more: Any) -> str:
+    def job(
+        self, org: Org, *command: str, gpus: int = 1, key: str | None = None, **more: Any
+    ) -> str:
         """Submit a job."""
         ask = {
             "account_id": org.account,
             "command": list(command),
-            "gpus": {"count": 1, "types": [GPU]},
+            "gpus": {"count": gpus, "types": [self.gpu]},
             "pool": self.pool,
             **more,
         }
@@ -140,7 +142,7 @@ class Stage:
             self._agent = subprocess.Popen(
                 [
                     *(sys.executable, "-P", "-m", "bursar", "agent", "--pool", self.pool),
-                    *("--node", "n1", "--gpus", f"{gpus}x{GPU}"),
+                    *("--node", "n1", "--gpus", f"{gpus}x{self.gpu}"),
                     *("--server", self.client.url, "--state", str(self.folder / "node")),
                 ],
                 env={**os.environ, KEY_VARIABLE: self.node_key},
@@ -181,7 +183,7 @@ def staged(console: Console) -> Iterator[Stage]:
     folder.chmod(0o711)  # whoever runs the database for root has to pass
     try:
         with _service(folder) as (url, key), Client(url, key) as client:
-            stage = _begun(client, console, folder)
+            stage = begun(client, console, folder)
             try:
                 yield stage
             finally:
@@ -225,9 +227,11 @@ def _told(process: "subprocess.Popen[bytes]", told: Path) -> Any:
     return json.loads(told.read_text())
 
 
-def _begun(client: Client, console: Console, folder: Path) -> Stage:
+def begun(client: Client, console: Console, folder: Path) -> Stage:
+    """A stage on a service that runs: a pool of its own, for a node that is to come."""
     pool = f"walk-{uuid4().hex[:8]}"
     client.post("/v1/pools", {"id": pool})
     ask = {"name": f"node of {pool}", "scopes": ["work"], "node": f"{pool}/n1"}
     key = client.post("/v1/keys", ask).body["key"]
-    return Stage(client, Page(console), folder, pool, key, Watching(client, console))
+    gpu, watching = f"H100-{pool}", Watching(client, console)
+    return Stage(client, Page(console), folder, pool, gpu, key, watching)
