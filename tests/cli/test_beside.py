@@ -282,6 +282,27 @@ def test_a_training_saves_when_asked_to_stop_and_goes_on_from_there(tmp_path: Pa
     assert "loss" == json.loads((tmp_path / "result.json").read_text())[0]["name"]
 
 
+def test_a_gang_saves_together(tmp_path: Path) -> None:
+    """All its processes tell of a checkpoint in one folder, at the same time, again and again."""
+    gang = []
+    for rank in range(4):
+        given = {**environment(tmp_path), "BURSAR_NODE_RANK": str(rank)}
+        given["BURSAR_PROGRESS"] += str(rank)
+        gang.append(subprocess.Popen(programs.train(10_000), env=given, stdout=subprocess.DEVNULL))
+    eventually(lambda: 4 == len([*tmp_path.glob("progress?")]), "all have begun")
+    for _ in range(3):
+        (tmp_path / "saved").unlink(missing_ok=True)
+        for one in gang:
+            one.send_signal(signal.SIGUSR1)
+        eventually((tmp_path / "saved").exists, "a checkpoint")
+    assert [None] * 4 == [one.poll() for one in gang]
+    for one in gang:
+        one.terminate()
+
+    assert [1] * 4 == [one.wait(PATIENCE_S) for one in gang], "and they say that they were asked"
+    assert {f"step.{rank}" for rank in range(4)} <= {path.name for path in tmp_path.iterdir()}
+
+
 def test_a_search_keeps_nothing_and_a_broken_program_fails(tmp_path: Path) -> None:
     told = subprocess.run(programs.sweep(1), capture_output=True, text=True, check=True)
     failed = subprocess.run(programs.broken(0), capture_output=True, text=True, check=False)

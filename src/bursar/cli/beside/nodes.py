@@ -2,9 +2,10 @@
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from bursar.cli.beside.children import Program
@@ -17,6 +18,10 @@ POOL: Final = "main"
 FOLDER: Final = "nodes"  # of the state folder
 DEMO: Final = "2x8xH100,2x8xA100"
 NODES_MAX: Final = 32
+# GiB of GPUs that jobs may ask for by their memory, though they are made up.
+MEMORY_GIB: Final[Mapping[str, int]] = MappingProxyType(
+    {"L4": 24, "L40S": 48, "A100": 80, "H100": 80, "H200": 141, "B200": 192}
+)
 _GROUP: Final = re.compile(r"(?:(\d{1,2})x)?(\d{1,2})x([A-Za-z][A-Za-z0-9.+-]{0,31})", re.ASCII)
 
 
@@ -87,6 +92,7 @@ def program_of(node: Node, operator: Client, state: Path, pool: str = POOL) -> P
         arguments=(
             *("-P", "-m", "bursar", "agent", "--pool", pool, "--node", node.name),
             *("--gpus", f"{node.gpus}x{node.gpu_type}", "--state", str(folder / "agent")),
+            *("--memory-gib", str(MEMORY_GIB.get(node.gpu_type, 0))),
             # Nodes of one machine share a disk: a job that goes on elsewhere finds its work there.
             *("--checkpoints", str(checkpoints_in(state))),
         ),

@@ -14,35 +14,42 @@ import sys
 import time
 
 
-def put(path: str, text: str) -> None:
-    """Have a file in place, whole or not at all."""
-    with open(f"{path}.new", "w") as file:
+def put(path: str, text: str, aside: str = "") -> None:
+    """Have a file in place, whole or not at all; it is written aside, where nobody else writes."""
+    aside = aside or f"{path}.new"
+    with open(aside, "w") as file:
         file.write(text)
-    os.replace(f"{path}.new", path)
+    os.replace(aside, path)
 
 
 def main(steps: int) -> None:
     """Train, or go on with it."""
-    folder, stops = os.environ["BURSAR_CHECKPOINT_DIR"], list[int]()
-    own = f"{folder}/step.{os.environ['BURSAR_NODE_RANK']}"
+    folder, rank = os.environ["BURSAR_CHECKPOINT_DIR"], os.environ["BURSAR_NODE_RANK"]
+    asked = set[int]()
+    own = f"{folder}/step.{rank}"
     done = 0
     if os.path.exists(own):
         with open(own) as file:
             done = int(file.read())
 
-    def save(*_: object) -> None:
+    def save() -> None:
         put(own, str(done))
-        put(f"{folder}/saved", f"step {done}")  # tells that a checkpoint is whole
+        # Tells that a checkpoint is whole; the others of a gang may be doing the same.
+        put(f"{folder}/saved", f"step {done}", aside=f"{folder}/saved.{rank}")
 
-    signal.signal(signal.SIGUSR1, save)
-    signal.signal(signal.SIGTERM, lambda number, _: stops.append(number))
+    # Handlers can be interrupted by each other: they only take note.
+    for number in signal.SIGUSR1, signal.SIGTERM:
+        signal.signal(number, lambda number, _: asked.add(number))
     where = f"{os.environ['BURSAR_NODE']}, GPUs {os.environ['CUDA_VISIBLE_DEVICES']}"
     print(f"attempt {os.environ['BURSAR_ATTEMPT']} on {where} from step {done}", flush=True)
-    while done < steps and not stops:
+    while done < steps and signal.SIGTERM not in asked:
         sum(n * n for n in range(20_000))
         time.sleep(0.5)
         done += 1
         put(os.environ["BURSAR_PROGRESS"], str(done / steps))
+        if signal.SIGUSR1 in asked:
+            asked.discard(signal.SIGUSR1)
+            save()
         if done % 10 == 0:
             print(f"step {done} of {steps}, loss {4 * 0.98**done:.3f}", flush=True)
     save()
