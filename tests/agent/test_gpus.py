@@ -13,10 +13,11 @@ from bursar.agent.gpus import Gpus, NoGpus, found, given, type_of
 LIBRARY = """
 #include <string.h>
 typedef struct { unsigned long long total, free, used; } memory;
-static const char *names[] = { NAMES };
+static const char *names[] = { NAMES 0 };
+const char *nvmlErrorString(int status) { return status == 999 ? "Unknown Error" : "?"; }
 int nvmlInit_v2(void) { return STATUS; }
 int nvmlShutdown(void) { return 0; }
-int nvmlDeviceGetCount_v2(unsigned *count) { *count = sizeof names / sizeof *names; return 0; }
+int nvmlDeviceGetCount_v2(unsigned *count) { *count = sizeof names / sizeof *names - 1; return 0; }
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, const char **device)
     { *device = names[index]; return 0; }
 int nvmlDeviceGetName(const char *device, char *name, unsigned size)
@@ -45,7 +46,9 @@ def test_what_names_no_gpus_is_told(text: str) -> None:
     [
         ("NVIDIA H100 80GB HBM3", "H100"),
         ("NVIDIA A100-SXM4-80GB", "A100"),
-        ("NVIDIA A100-PCIE-40GB", "A100-PCIE"),
+        ("NVIDIA A100-PCIE-40GB", "A100"),
+        ("NVIDIA A100 80GB PCIe", "A100"),
+        ("NVIDIA H100 NVL", "H100"),
         ("Tesla V100-SXM2-32GB", "V100"),
         ("NVIDIA GeForce RTX 4090", "RTX-4090"),
         ("NVIDIA L40S", "L40S"),
@@ -61,7 +64,7 @@ def built(folder: Path, *names: str, status: int = 0) -> str:
     if shutil.which("cc") is None:
         pytest.skip("there is no compiler here")
     source, library = folder / "nvml.c", folder / "nvml.so"
-    quoted = ", ".join(f'"{name}"' for name in names)
+    quoted = "".join(f'"{name}", ' for name in names)
     source.write_text(LIBRARY.replace("NAMES", quoted).replace("STATUS", str(status)))
     subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)
     return str(library)
@@ -79,8 +82,13 @@ def test_a_node_has_gpus_of_one_type(tmp_path: Path) -> None:
         found(built(tmp_path, "NVIDIA H100", "NVIDIA L40S"))
 
 
+def test_a_driver_that_knows_no_gpu_is_told(tmp_path: Path) -> None:
+    with pytest.raises(NoGpus, match="knows no GPU"):
+        found(built(tmp_path))
+
+
 def test_a_driver_that_does_not_work_is_told(tmp_path: Path) -> None:
-    with pytest.raises(NoGpus, match="nvmlInit_v2 says 999"):
+    with pytest.raises(NoGpus, match=r"nvmlInit_v2 says 999 \(Unknown Error\)"):
         found(built(tmp_path, "NVIDIA H100", status=999))
 
 

@@ -169,6 +169,23 @@ def test_logs_are_sent_until_told_to_stop(
     thread.join()
 
 
+def test_a_bug_does_not_keep_logs_from_being_sent(
+    tmp_path: Path, shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever sends them goes on: nobody would start it again."""
+    monkeypatch.setattr(shipping, "EVERY_S", 0.01)
+    shelf.wrong = RuntimeError("a bug")
+    logs, stopped = logs_in(tmp_path, shelf), threading.Event()
+    wrote(tmp_path, "attempts", 1, b"text")
+    thread = threading.Thread(target=logs.run, args=(stopped,))
+    thread.start()
+    eventually(lambda: len(shelf.asks) >= 2)
+    shelf.wrong = None
+    eventually(lambda: shelf.texts.get(1) == "text")
+    stopped.set()
+    thread.join()
+
+
 @pytest.mark.parametrize(
     ("data", "whole"),
     [

@@ -565,6 +565,12 @@ def _run_as_nobody(bench: Bench) -> None:
             except PermissionError:
                 continue
             raise AssertionError(name)
+        for name in "order.json", "started.json", "log":  # with the variables of a job in it
+            try:
+                open(os.environ["BURSAR_DIR"] + "/" + name)
+            except PermissionError:
+                continue
+            raise AssertionError(name)
     """
     fence = bench.run(order(1, "python3", "-I", "-S", *python(source)[3:]))
     one = bench.ended(fence)

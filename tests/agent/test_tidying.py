@@ -111,14 +111,15 @@ def test_many_are_asked_about_in_parts(tmp_path: Path, monkeypatch: pytest.Monke
     assert [2, 1] == pool.asked
 
 
+@pytest.mark.parametrize("wrong", [Unheard("nobody there"), RuntimeError("a bug")])
 def test_it_goes_on_after_whatever_went_wrong(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: Exception
 ) -> None:
     for name in ("FIRST_S", "EVERY_S"):
         monkeypatch.setattr(tidying, name, 0.01)
     saved(tmp_path, "over")
     pool = Pool(over=2 * HOUR)
-    pool.wrong = Unheard("nobody there")
+    pool.wrong = wrong
     stopped = threading.Event()
     thread = threading.Thread(
         target=Tidying(tmp_path, pool.over_for_s, Bounds(HOUR)).run, args=(stopped,)

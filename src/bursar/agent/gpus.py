@@ -11,7 +11,9 @@ GIB: Final = 1024**3
 _NAME_MAX: Final = 96  # bytes of a GPU's name
 _GIVEN: Final = re.compile(r"(?:(\d{1,4})x)?([A-Za-z][\w.+-]{0,63})", re.ASCII)
 # What makers put around the name that people use.
-_NOISE: Final = re.compile(r"NVIDIA|GeForce|Tesla|Quadro|Graphics|GPU|PCIe|SXM\d*|NVL|HBM\d\w*")
+_NOISE: Final = re.compile(
+    r"NVIDIA|GeForce|Tesla|Quadro|Graphics|GPU|PCI[eE]|SXM\d*|NVL|HBM\d\w*", re.ASCII
+)
 _SIZE: Final = re.compile(r"-?\b\d+ ?GB\b")
 
 
@@ -52,7 +54,8 @@ def found(library: str = LIBRARY) -> Gpus:
         raise NoGpus(
             "there is no NVIDIA driver here: say which GPUs, such as --gpus 8xH100"
         ) from None
-    _asked(nvml.nvmlInit_v2)
+    nvml.nvmlErrorString.restype = ctypes.c_char_p
+    _asked(nvml, nvml.nvmlInit_v2)
     try:
         return _all_of(nvml)
     finally:
@@ -61,7 +64,9 @@ def found(library: str = LIBRARY) -> Gpus:
 
 def _all_of(nvml: Any) -> Gpus:
     count = ctypes.c_uint()
-    _asked(nvml.nvmlDeviceGetCount_v2, ctypes.byref(count))
+    _asked(nvml, nvml.nvmlDeviceGetCount_v2, ctypes.byref(count))
+    if not count.value:
+        raise NoGpus("the NVIDIA driver knows no GPU here: say which, such as --gpus 8xH100")
     seen = {_one(nvml, index) for index in range(count.value)}
     if len(seen) != 1:
         names = sorted({name for name, _ in seen})
@@ -73,15 +78,18 @@ def _all_of(nvml: Any) -> Gpus:
 def _one(nvml: Any, index: int) -> tuple[str, int]:
     device, memory = ctypes.c_void_p(), _Memory()
     name = ctypes.create_string_buffer(_NAME_MAX)
-    _asked(nvml.nvmlDeviceGetHandleByIndex_v2, ctypes.c_uint(index), ctypes.byref(device))
-    _asked(nvml.nvmlDeviceGetName, device, name, ctypes.c_uint(_NAME_MAX))
-    _asked(nvml.nvmlDeviceGetMemoryInfo, device, ctypes.byref(memory))
+    _asked(nvml, nvml.nvmlDeviceGetHandleByIndex_v2, ctypes.c_uint(index), ctypes.byref(device))
+    _asked(nvml, nvml.nvmlDeviceGetName, device, name, ctypes.c_uint(_NAME_MAX))
+    _asked(nvml, nvml.nvmlDeviceGetMemoryInfo, device, ctypes.byref(memory))
     return name.value.decode(errors="replace"), round(memory.total / GIB)
 
 
-def _asked(function: Any, *arguments: Any) -> None:
+def _asked(nvml: Any, function: Any, *arguments: Any) -> None:
     if (status := function(*arguments)) != 0:
-        raise NoGpus(f"{function.__name__} says {status}: say which GPUs are here with --gpus")
+        why = nvml.nvmlErrorString(status).decode(errors="replace")
+        raise NoGpus(
+            f"{function.__name__} says {status} ({why}): say which GPUs are here with --gpus"
+        )
 
 
 def type_of(name: str) -> str:

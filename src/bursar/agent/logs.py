@@ -47,6 +47,9 @@ class Logs:
             except (Unheard, OSError) as error:
                 _log.debug("logs cannot be sent: %s", error)
                 wait_s = min(wait_s * 2, SLOWEST_S)
+            except Exception:  # a bug in there must not keep all logs from being sent
+                _log.exception("sending logs broke")
+                wait_s = min(wait_s * 2, SLOWEST_S)
 
     def step(self) -> None:
         """Send the new parts of all logs, and remove what is done with."""

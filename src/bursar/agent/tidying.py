@@ -55,6 +55,8 @@ class Tidying:
                 self.step()
             except (Unheard, OSError) as error:
                 _log.debug("checkpoints stay for now: %s", error)
+            except Exception:  # a bug in there must not let the disk fill up
+                _log.exception("looking for old checkpoints broke")
 
     def step(self) -> None:
         """Ask which jobs are over, and remove the checkpoints that nobody needs any more."""

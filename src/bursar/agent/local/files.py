@@ -7,9 +7,12 @@ from typing import Any
 
 
 def write(path: str, told: Any, *, surely: bool = False) -> None:
-    """Put a file in place, whole or not at all; `surely` once it is on disk."""
+    """Put a file in place, whole or not at all; `surely` once it is on disk.
+
+    Nobody else can read it: what a job was given may be secret.
+    """
     aside = f"{path}.new"
-    with open(aside, "w") as file:
+    with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
         json.dump(told, file)
         if surely:
             file.flush()
