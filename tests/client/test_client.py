@@ -203,3 +203,10 @@ def test_what_is_said_on_this_machine_goes_by_no_proxy(monkeypatch: pytest.Monke
         monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
         with client_of(server) as client:
             assert {"ok": True} == client.get("/v1/x").body
+
+
+def test_an_answer_that_cannot_be_unpacked_is_none() -> None:
+    """As one that is cut off: it may be whole the next time."""
+    broken = Reply(200, b"no gzip at all", {"Content-Encoding": "gzip"})
+    with scripted(broken, Reply(200, {"fine": True})) as server, client_of(server) as client:
+        assert {"fine": True} == client.get("/v1/x").body

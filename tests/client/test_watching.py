@@ -3,7 +3,7 @@
 import pytest
 
 from bursar.client import Client, Problem
-from bursar.client.watching import TRIES, Happening, watched
+from bursar.client.watching import PATIENT_TRIES, TRIES, Happening, patiently, watched
 from tests.client.scripted import Reply, Scripted, problem, scripted
 
 PATH = "/v1/jobs/j/events"
@@ -64,3 +64,34 @@ def test_nobody_is_waited_for_for_ever() -> None:
         with pytest.raises(Problem) as error:
             seen(script)
         assert ("busy", TRIES) == (error.value.code, len(script.asked))
+
+
+def test_who_was_heard_once_is_waited_for_much_longer() -> None:
+    """A service that is started again does not end what somebody follows for days."""
+    busy = [Reply(503, problem("busy", 503))] * (TRIES + 1)
+    with scripted(told(step(1)), *busy, told(step(2)), Reply(204, b"")) as script:
+        found, pauses = seen(script)
+
+    assert ["1", "2"] == [one.id for one in found]
+    assert [1] * (TRIES + 1) == pauses[1:-1]
+
+
+def test_a_question_is_asked_patiently() -> None:
+    """Until it is answered, or cannot be, or has been asked very often."""
+    pauses: list[float] = []
+    wrong = [Problem.of(503, problem("busy", 503)), Problem.at_the_edge("no_answer", "gone")]
+
+    def ask() -> str:
+        if wrong:
+            raise wrong.pop()
+        return "told"
+
+    assert "told" == patiently(ask, pauses.append)
+    assert [1, 1] == pauses
+    wrong = [Problem.of(404, problem("job_unknown", 404))]
+    with pytest.raises(Problem, match="job_unknown"):
+        patiently(ask, pauses.append)
+    wrong = [Problem.of(503, problem("busy", 503))] * (PATIENT_TRIES + 1)
+    with pytest.raises(Problem, match="busy"):
+        patiently(ask, pauses.append)
+    assert 1 == len(wrong)

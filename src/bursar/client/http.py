@@ -136,7 +136,7 @@ class Client:
                     id = response.headers.get("request-id")
                     raise Problem.of(response.status_code, _parsed(response), request_id=id)
                 yield response
-        except httpx2.TransportError as error:
+        except httpx2.RequestError as error:
             detail = f"{self.url} does not answer: {str(error) or type(error).__name__}"
             raise Problem.at_the_edge(NO_ANSWER, detail) from None
 
@@ -174,7 +174,7 @@ class Client:
 
         try:
             response = self._http.send(request)
-        except httpx2.TransportError as error:
+        except httpx2.RequestError as error:
             said = str(error) or type(error).__name__
             detail = f"{self.url} does not answer: {said}"
             return Problem.at_the_edge(NO_ANSWER, detail, key=key), 0.0

@@ -1,12 +1,15 @@
 """`bursar logs`."""
 
 import sys
+from functools import partial
 from typing import Annotated, Any, Final
 
 import typer
 
 from bursar.cli.calling import Id, connected
+from bursar.cli.output import note
 from bursar.client import Client
+from bursar.client.watching import patiently
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -28,7 +31,9 @@ def logs(
     with connected() as client:
         attempt, after = 0, None
         while True:
-            told = _told(client, id, node, after, wait_ms=WAIT_MS if follow and after else 0)
+            wait_ms = WAIT_MS if follow and after else 0
+            ask = partial(_told, client, id, node, after, wait_ms=wait_ms)
+            told = patiently(ask) if wait_ms else ask()
             for part in told["data"]:
                 if attempt and part["attempt"] != attempt:
                     print(f"--- attempt {part['attempt']} on {part['node']}", file=sys.stderr)
@@ -37,7 +42,14 @@ def logs(
             sys.stdout.flush()
             after = told["next"]
             if told["over"] or not (follow or told["data"]):
-                return
+                break
+    if not attempt:
+        note(_nothing(node))
+
+
+def _nothing(node: str | None) -> str:
+    where = "" if node is None else f" on {node}"
+    return f"nothing was printed{where}; the elements of an array have logs of their own"
 
 
 def _told(client: Client, id: str, node: str | None, after: str | None, *, wait_ms: int) -> Any:
