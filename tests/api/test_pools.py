@@ -298,7 +298,12 @@ def test_why_a_job_waits_names_no_other_orgs(
         assert "another org" in seen.text
         assert {other.account: "Acme"}.items() <= order_seen.json()["names"].items()
         assert waiting in seen.text
-        assert payer.id in operator.get(f"/jobs/{waiting}/why").text
+        told = operator.get(f"/jobs/{waiting}/why").json()
+        assert payer.id in told["holders"][0]["of"]
+        assert any(f"{running} of " in line and ".Acme" in line for line in told["told"])
+        assert payer.id not in "".join(told["told"]), "operators read names, too"
+        names = operator.get(f"/pools/{pool}/explain").json()["names"]
+        assert {payer.id: "Acme", payer.account: "Acme", other.id: "Acme"}.items() <= names.items()
 
 
 def test_logs_are_kept_in_order_and_once(payer: Tenant, worker: Worker, pool: str) -> None:

@@ -4,6 +4,7 @@ import json
 import os
 import pty
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from bursar.cli.commands.submit import gpus_of, pairs, variables
+from bursar.cli.commands.submit import gpus_of, pairs, told_to_people, variables
 from bursar.cli.following import bar, step_told
 from bursar.core.messages import Why
 from bursar.store.pools.loading import add_pool
@@ -55,8 +56,11 @@ def submitted(shell: Shell, *more: str) -> Any:
     return json.loads(shell.says(*words))
 
 
-def at_a_terminal(shell: Shell, *words: str, typed: str = "") -> tuple[int, str]:
-    """The status and the output of a command whose user sits at a terminal."""
+def at_a_terminal(
+    shell: Shell, *words: str, typed: str = "", enough: str | None = None
+) -> tuple[int, str]:
+    """The status and the output of a command whose user sits at a terminal; who has seen enough
+    interrupts it."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-c", PROGRAM, *words],
@@ -70,6 +74,9 @@ def at_a_terminal(shell: Shell, *words: str, typed: str = "") -> tuple[int, str]
     os.write(ours, typed.encode())
     found = b""
     while True:
+        if enough and enough in found.decode(errors="ignore"):
+            process.send_signal(signal.SIGINT)
+            enough = None
         try:
             part = os.read(ours, 65_536)
         except OSError:  # the other end is closed
@@ -145,6 +152,56 @@ def test_a_job_is_submitted_shown_listed_and_cancelled(shell: Shell) -> None:
     shell.fails(3, "job", RANDOM_ID)
 
 
+def test_a_job_is_shown_by_what_there_is_to_say(shell: Shell) -> None:
+    """What is empty is left out; GPUs, labels and prices read as people write them."""
+    ask = ("--gpus", "16xH100,A100", "--gpu-memory", "40", "--nodes", "2", "--within", "rack")
+    more = ("--label", "name=train legs", "--label", "team=vision")
+    words = ("submit", *ask, *more, "--max-run", "1h", "--pool", POOL, "--yes", "--", "true")
+    made = shell.says(*words)
+    assert "cached from" not in made
+    job = re.search(r"(?m)^id +(\S+)$", made)
+    assert job is not None
+    told = shell.says("job", job[1])
+
+    for line in (
+        r"gpus +16 × H100 or A100 with 40 GiB each on 2 nodes within one rack",
+        r"labels +name=train legs, team=vision",
+        r"a GPU-hour +H100 2\.50 cr",
+        r"dropped gpu types +A100",
+    ):
+        assert re.search(rf"(?m)^{line}$", f"{told}\n{made}"), (line, told, made)
+    for empty in ("exit code", "array", "owed", "cancelling", "ended"):
+        assert not re.search(rf"(?m)^{empty} ", told), told
+
+
+def test_a_refused_quote_names_the_gpus_that_were_asked_for(shell: Shell) -> None:
+    told = shell.run("submit", "--gpus", "2xB200", "--max-run", "1h", "--dry-run", "--", "true")
+
+    assert re.search(r"(?m)^gpus +2 × B200$", told.stdout), told.stdout
+
+
+def test_when_a_job_starts_is_told_once(shell: Shell) -> None:
+    """By the range of the scheduler; the router's guess does not stand beside it."""
+    quote = {
+        "forbidden": [], "rates": [{"gpu_type": "H100"}], "micros_per_hour": 1, "most_micros": 1,
+        "likely_micros": 0, "held_micros": 1, "spendable_micros": 1, "spendable_after_micros": 0,
+        "dropped_gpu_types": [], "cache": None, "pool": "main",
+        "pool_why": "it starts there first, on H100: in about 3m 1s", "expected_wait_seconds": 181,
+        "earliest_at": "2026-11-16T12:00:00Z", "latest_at": "2026-11-16T12:00:30Z",
+    }  # fmt: skip
+    ask = {"gpus": {"types": ["H100"], "count": 1}, "max_run_seconds": 60}
+
+    told = told_to_people(quote, ask)
+    assert "main (it starts there first, on H100)" in told
+    assert "3m" not in told
+    assert re.search(r"(?m)^starts .*:00:00 .* at the earliest\nat the latest .*:00:30 ", told)
+    told = told_to_people({**quote, "earliest_at": None, "latest_at": None}, ask)
+    assert re.search(r"(?m)^starts +in about 3m1s$", told)
+    assert "at once" in told_to_people({**quote, "expected_wait_seconds": 0}, ask)
+    hit = {"outcome": "hit", "price_micros": 0, "job_id": "x"}
+    assert "starts" not in told_to_people({**quote, "cache": hit}, ask)
+
+
 def test_a_job_is_given_the_result_of_one_like_it(shell: Shell, pool: Pool) -> None:
     """The quote says so, the job says whose, and `why` whom it follows (S13)."""
     cached = ("--cache", "1d", "--cache-key", f"data of {shell.account}")
@@ -218,6 +275,7 @@ def test_a_job_is_followed_to_its_end(shell: Shell, pool: Pool) -> None:
     assert lines[-1].endswith("attempt 1  H100  exit code 0  spent 2.50 cr")
     failed = shell.run("watch", bad)
     assert (1, True) == (failed.exit_code, "exit code 1" in failed.stdout)
+    assert f"what it printed: bursar logs {bad}" in failed.stderr
     events = [json.loads(line) for line in shell.says("watch", good, "-o", "json").splitlines()]
     assert {"step", "spent"} == {one["event"] for one in events}
 
@@ -232,6 +290,23 @@ def test_at_a_terminal_a_bar_shows_what_is_spent_and_held(shell: Shell, pool: Po
     assert 0 == status
     assert "░] 0.00 cr of 5.013888 cr" in shown
     assert "\033[1;32msucceeded" in shown
+
+
+def test_who_stops_watching_is_told_that_the_job_goes_on(shell: Shell) -> None:
+    job = submitted(shell)["id"]
+    status, shown = at_a_terminal(shell, "watch", job, enough="░]")
+
+    assert 130 == status
+    assert f"it goes on; watch it with: bursar watch {job}" in shown
+
+
+def test_a_job_that_printed_nothing_says_so(shell: Shell) -> None:
+    job = submitted(shell)["id"]
+    told = shell.run("logs", job)
+
+    assert (0, "") == (told.exit_code, told.stdout)
+    assert "nothing was printed; the elements of an array" in told.stderr
+    assert "nothing was printed on n9;" in shell.run("logs", job, "--node", "n9").stderr
 
 
 def test_a_job_that_is_not_there_cannot_be_watched(shell: Shell) -> None:
@@ -255,7 +330,9 @@ def test_gpus_are_typed_briefly(typed: str, meant: dict[str, Any]) -> None:
     assert meant == gpus_of(typed)
 
 
-@pytest.mark.parametrize("typed", ["", "1.5xH100", "0.0xH100", "xH100", "2xH100,"])
+@pytest.mark.parametrize(
+    "typed", ["", "1.5xH100", "0.0xH100", "xH100", "2xH100,", "2H100", "2", "2xH100,4"]
+)
 def test_gpus_that_make_no_sense_are_told(shell: Shell, typed: str) -> None:
     told = shell.fails(2, "submit", "--gpus", typed, "--max-run", "1h", "--", "true")
 
@@ -268,6 +345,29 @@ def test_variables_and_labels_have_values(monkeypatch: pytest.MonkeyPatch) -> No
     assert {"A": "1", "HERE": "x=y"} == variables(["A=1", "HERE"])
     assert {"a": ""} == pairs(["a="], "--label")
     assert (None, None) == (variables(None), pairs([], "--label"))
+
+
+@pytest.mark.parametrize("typed", ["A B=1", "1A=1", "A-B=1"])
+def test_a_variable_that_can_have_no_such_name_is_told(shell: Shell, typed: str) -> None:
+    told = shell.fails(2, "submit", *ASKED, "--env", typed, "--yes", "--", "true")
+
+    assert "letters, digits and _ alone" in " ".join(told.split())
+
+
+@pytest.mark.parametrize(
+    ("max_run", "said"),
+    [("61d", "max run: Input should be less than or equal to 60d"), ("0s", "or equal to 1s")],
+)
+def test_a_bound_on_a_duration_is_told_as_one(shell: Shell, max_run: str, said: str) -> None:
+    ask = ("submit", "--gpus", "1xH100", "--max-run", max_run, "--pool", POOL, "--yes")
+
+    assert said in shell.fails(2, *ask, "--", "true")
+
+
+def test_a_pool_that_is_not_there_is_told_as_such(shell: Shell) -> None:
+    ask = ("submit", *ASKED[:4], "--pool", "nope", "--yes", "--", "true")
+
+    assert "there is no pool 'nope'" in shell.fails(3, *ask)
 
 
 @pytest.mark.parametrize("more", [("--env", "NOT_HERE"), ("--label", "a"), ("--label", "=b")])

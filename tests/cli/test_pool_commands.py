@@ -1,7 +1,9 @@
 """Pools at the command line: what they have, who comes next, why a job waits, what it printed."""
 
 import json
+import re
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -63,9 +65,33 @@ def test_what_a_pool_has_and_who_comes_next(
     assert "needs 2 GPUs of H100, 0 GPUs free" in why
     line = next(one for one in funded.says("pools").splitlines() if one.startswith(pool))
     assert [pool, "H100", "2", "0", "1", "1", "1"] == line.split()
-    assert waits in funded.says("prio", pool)
-    assert "2 H100" in funded.says("share", pool)
-    assert "n1" in funded.says("nodes", pool)
+    [_, first_in_turn] = funded.says("prio", pool).splitlines()
+    assert re.match(rf" +1  {waits}  \w+ / acme  ", first_in_turn), first_in_turn
+    [_, tier, org, user] = funded.says("share", pool).splitlines()
+    assert "2 H100" in tier
+    assert org.startswith("  acme  ")
+    assert user.startswith("    user ")
+    assert funded.account in funded.says("share", pool, "-o", "csv"), "programs get ids"
+    [heads, node] = funded.says("nodes", pool).splitlines()
+    assert ["HEARD", "REGION", "RACK", "LABELS", "QUARANTINE"] == heads.split()[-5:]
+    assert re.match(r"n1 +ready +H100 +2 +0 +1 +\d+s ago +- +- +- +-$", node), node
+
+
+def test_what_is_of_a_whole_pool_is_said_once(
+    funded: Shell,  # noqa: F811 (a fixture)
+    running: Running,  # noqa: F811 (a fixture)
+    worker: Worker,
+    pool: str,
+) -> None:
+    """It would seem to be of each type otherwise."""
+    with closing(Caller(running.process.url, running.process.admin_key)) as caller:
+        other = Worker(caller, pool, "n2")
+        other.register(gpu_type="A100")
+        other.report()
+        other.caller.close()
+    lines = [one.split() for one in funded.says("pools").splitlines() if pool in one]
+
+    assert [[pool, "A100", "2", "2", "2", "0", "0"], [pool, "H100", "2", "2"]] == lines
 
 
 def test_a_node_is_drained_and_used_again(

@@ -42,10 +42,12 @@ class Following:
         self._live = sys.stdout.isatty()
         self._bar = ""
         self.state = ""
+        self.has_run = False
 
     def step(self, step: Mapping[str, Any]) -> None:
         """Show a step."""
         self.state = step["state"]
+        self.has_run = self.has_run or bool(step["attempt"])
         self._clear()
         print(step_told(step))
         self.spent(step)

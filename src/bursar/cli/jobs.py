@@ -1,9 +1,11 @@
 """What the commands about jobs have in common: columns, following one to its end."""
 
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
+from bursar.cli.amounts import told
 from bursar.cli.following import Following
-from bursar.cli.output import Format
+from bursar.cli.output import NOTHING, Format, at, card, cell, label, note, printable
 from bursar.cli.problems import FAILED_CHECK, OK
 from bursar.client import Client
 from bursar.client.watching import watched
@@ -67,6 +69,49 @@ WHOLE: Final = (
 )
 
 
+def shown_with(columns: Sequence[str]) -> Callable[[Any], str]:
+    """How a job is shown: those of the columns that say something about it."""
+
+    def lines(job: Mapping[str, Any]) -> str:
+        parts = ((_CALLED.get(path, label(path)), _cell(path, at(job, path))) for path in columns)
+        return card([(name, text) for name, text in parts if text != NOTHING])
+
+    return lines
+
+
+_CALLED: Final = {"array_id": "element of", "env_names": "variables", "rates": "a GPU-hour"}
+
+
+def _cell(path: str, value: Any) -> str:
+    match path, value:
+        case "gpus", {}:
+            return gpus_told(value)
+        case "labels", {}:
+            return printable(", ".join(f"{name}={text}" for name, text in value.items())) or NOTHING
+        case "rates", [*rates]:
+            return ", ".join(
+                f"{one['gpu_type']} {told(one['micros_per_gpu_hour'])}" for one in rates
+            )
+        case ("cancelling", False) | ("owed_micros", 0):
+            return NOTHING  # as nearly always
+    return cell(path, value)
+
+
+def gpus_told(gpus: Mapping[str, Any], types: Sequence[str] = ()) -> str:
+    """GPUs as people say it: 16 × H100 on 2 nodes within one rack."""
+    milli = gpus.get("fraction_milli")
+    count = gpus.get("count", 1) if milli is None else f"{milli / 1_000:g}"
+    parts = [f"{count} × {' or '.join(types or gpus['types'])}"]
+    if least := gpus.get("memory_gib_min"):
+        parts.append(f"with {least} GiB each")
+    topology = gpus.get("topology") or {}
+    if (nodes := topology.get("nodes") or 1) > 1:
+        parts.append(f"on {nodes} nodes")
+    if (within := topology.get("within") or "pool") != "pool":
+        parts.append(f"within one {within}")
+    return printable(" ".join(parts))
+
+
 def followed(client: Client, id: str, form: Format) -> int:
     """Show a job until it is over; the status to exit with: 1 unless it succeeded."""
     shown = Following()
@@ -80,9 +125,16 @@ def followed(client: Client, id: str, form: Format) -> int:
                 shown.step(one.body)
             elif one.kind == "spent":
                 shown.spent(one.body)
+    except KeyboardInterrupt:
+        if form is Format.TABLE:
+            shown.end()
+            note(f"it goes on; watch it with: bursar watch {id}; end it with: bursar cancel {id}")
+        raise
     finally:
         if form is Format.TABLE:
             shown.end()
+    if form is Format.TABLE and shown.has_run:
+        note(f"what it printed: bursar logs {id}")
     return OK if shown.state == "succeeded" else FAILED_CHECK
 
 

@@ -221,13 +221,6 @@ def _number(name: str, value: int) -> str:
     return f"{value:,}"
 
 
-def named(text: str, names: Mapping[str, str]) -> str:
-    """A text in which whatever has a name is called by it, not by its id."""
-    for id, name in names.items():
-        text = text.replace(id, name)
-    return text
-
-
 def printable(text: str) -> str:
     """A text that a terminal shows and does not obey."""
     if text.isprintable():

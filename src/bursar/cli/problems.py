@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from bursar.cli.output import card, cell, emphasized, label
+from bursar.cli.ranges import duration_told
 from bursar.client import Problem
 
 OK: Final = 0
@@ -17,7 +18,11 @@ CONFLICT: Final = 5
 UNAVAILABLE: Final = 6
 NOT_ALLOWED: Final = 7
 
-_BY_CODE: Final[Mapping[str, int]] = {"key_reused": CONFLICT, "quota_exceeded": REFUSED}
+_BY_CODE: Final[Mapping[str, int]] = {
+    "key_reused": CONFLICT,
+    "quota_exceeded": REFUSED,
+    "no_pool": NOT_FOUND,
+}
 _BY_STATUS: Final[Mapping[int, int]] = {
     0: UNAVAILABLE,
     401: NOT_ALLOWED,
@@ -43,6 +48,7 @@ _MISSED: Final[Mapping[str, str]] = {
     "account_id": "Say which with --account; `bursar account list` has the ids.",
 }
 _SEE_HELP: Final = "The command's --help says what goes where."
+_BOUND: Final = re.compile(r"((?:greater|less) than (?:or equal to )?)(\d+)$", re.ASCII)
 _FIELD: Final = re.compile(r"/([\w/]+): ", re.ASCII)
 _UNSURE: Final = frozenset({"no_answer", "unreachable", "internal_error", "not_bursar", "timeout"})
 
@@ -109,7 +115,10 @@ def _in_words(detail: str) -> str:
     found = _FIELD.match(detail)
     if found is None:
         return detail
-    return f"{' '.join(map(label, found[1].split('/')))}: {detail[found.end() :]}"
+    told = detail[found.end() :]
+    if found[1].endswith("_seconds"):
+        told = _BOUND.sub(lambda bound: f"{bound[1]}{duration_told(int(bound[2]))}", told)
+    return f"{' '.join(map(label, found[1].split('/')))}: {told}"
 
 
 def _print(what: str, parts: list[tuple[str, str]]) -> None:

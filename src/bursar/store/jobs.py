@@ -606,6 +606,8 @@ NAMES: Final = f"""
 """
 
 
-def account_names(connection: Connection, org: OrgId, ids: Collection[str]) -> dict[str, str]:
-    """What those of some ids are called that are accounts of an org."""
-    return dict(connection.execute(NAMES, transposed([(org, id) for id in sorted(ids)], 2)))
+def account_names(
+    connection: Connection, accounts: Collection[tuple[OrgId, str]]
+) -> dict[str, str]:
+    """What accounts of orgs are called, by their ids."""
+    return dict(connection.execute(NAMES, transposed(sorted(accounts), 2)))

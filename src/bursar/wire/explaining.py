@@ -5,8 +5,8 @@ and of their jobs, accounts and users, are veiled. An operator sees everything.
 """
 
 import re
-from collections.abc import Mapping
-from typing import Annotated, Final, Self
+from collections.abc import Collection, Iterable, Mapping
+from typing import Annotated, Final, NamedTuple, Self
 
 from pydantic import Field
 
@@ -19,7 +19,6 @@ from bursar.wire.shapes import Shape, Time
 from bursar.wire.times import instant_text
 
 _ID: Final = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
-_ANY_ID: Final = re.compile(_ID)
 # An org, and what follows of a job's name or of a place in the tree of shares.
 _NAMED: Final = re.compile(rf"({_ID})(/{_ID})?((?:\.(?:user )?{_ID})*)")
 
@@ -37,9 +36,42 @@ def veiled(text: str, org: str | None) -> str:
     return _NAMED.sub(veil, text)
 
 
+class Place(NamedTuple):
+    """An account that is spoken of, and its org."""
+
+    org: str
+    account: str
+    is_root: bool
+
+
+def places(texts: Iterable[str]) -> set[Place]:
+    """All accounts that texts speak of."""
+    return {
+        Place(found[1], id, n == 0)
+        for text in texts
+        for found in _NAMED.finditer(text)
+        for n, id in enumerate(found[3].split(".")[1:])
+        if not id.startswith("user ")
+    }
+
+
+def with_orgs(names: Mapping[str, str], known: Collection[Place]) -> dict[str, str]:
+    """Names of accounts, and of their orgs: an org is called as its root account is."""
+    roots = {one.org: names[one.account] for one in known if one.is_root and one.account in names}
+    return {**names, **roots}
+
+
 def named(text: str, names: Mapping[str, str]) -> str:
-    """A text in which accounts are called by their names; others keep their ids."""
-    return _ANY_ID.sub(lambda found: names.get(found[0], found[0]), text)
+    """A text in which accounts are called by their names, and jobs by their own ids alone."""
+
+    def called(found: re.Match[str]) -> str:
+        if found[2]:
+            return found[2].removeprefix("/")
+        first, *rest = found[0].split(".")
+        root = rest[:1] if first in names else []  # which is called as its org is
+        return ".".join(names.get(one, one) for one in (first, *rest[len(root) :]))
+
+    return _NAMED.sub(called, text)
 
 
 class FactTold(Shape):
@@ -96,15 +128,14 @@ class WhyTold(Shape):
     holders_more: int = 0
     change: Annotated[list[FactTold], Field(description="the smallest that would start it")]
     complete: bool = True
-    names: Annotated[dict[str, str], Field(description="of the org's accounts, by their ids")] = (
+    names: Annotated[dict[str, str], Field(description="of orgs and accounts, by their ids")] = (
         Field(default_factory=dict)
     )
 
     @property
-    def ids(self) -> set[str]:
-        """All that may have a name."""
-        texts = (*self.told, *(one.of for one in self.holders))
-        return {id for text in texts for id in _ANY_ID.findall(text)}
+    def places(self) -> set[Place]:
+        """All accounts that it speaks of."""
+        return places((*self.told, *(one.of for one in self.holders)))
 
     def with_names(self, names: dict[str, str]) -> Self:
         """The same, with sentences that call accounts by their names."""
@@ -133,7 +164,7 @@ class WhyTold(Shape):
         return cls.model_construct(
             job_id=job,
             state="queued",
-            told=[veiled(line, org) for line in one.told()],
+            told=[veiled(line.removeprefix(f"{one.job}: "), org) for line in one.told()],
             earliest_at=start.earliest,
             latest_at=start.latest,
             start=start.why,
@@ -203,15 +234,14 @@ class ExplainTold(Shape):
     pool: str
     standing: list[StandingTold]
     shares: list[ShareTold]
-    names: Annotated[dict[str, str], Field(description="of the org's accounts, by their ids")] = (
+    names: Annotated[dict[str, str], Field(description="of orgs and accounts, by their ids")] = (
         Field(default_factory=dict)
     )
 
     @property
-    def ids(self) -> set[str]:
-        """All that may have a name."""
-        texts = (*(one.of for one in self.standing), *(one.of for one in self.shares))
-        return {id for text in texts for id in _ANY_ID.findall(text)}
+    def places(self) -> set[Place]:
+        """All accounts that it speaks of."""
+        return places((*(one.of for one in self.standing), *(one.of for one in self.shares)))
 
     def with_names(self, names: dict[str, str]) -> Self:
         """The same, with what accounts are called."""

@@ -20,7 +20,14 @@ from bursar.core.scheduling.standing import LISTED, shares, standing
 from bursar.service.jobs.looking import Looking, Route, Shown
 from bursar.service.keys import Scope
 from bursar.service.pools.leader import Leading
-from bursar.wire.explaining import ExplainTold, ShareTold, StandingTold, WhyTold
+from bursar.wire.explaining import (
+    ExplainTold,
+    Place,
+    ShareTold,
+    StandingTold,
+    WhyTold,
+    with_orgs,
+)
 from bursar.wire.pools import NAME
 from bursar.wire.shapes import Id
 from bursar.wire.times import instant_text
@@ -50,8 +57,9 @@ async def why(request: Request, id: Id) -> Response:
     seen = await service.read(lambda reader: Looking(reader).job(org, id))
     if seen.value is None:
         raise unknown("jobs", id)
-    told = await _why(service, org, seen.value, None if caller.is_operator else org)
-    told = told.with_names(await _names(service, org, told.ids))
+    seen_by = None if caller.is_operator else org
+    told = await _why(service, org, seen.value, seen_by)
+    told = told.with_names(await _names(service, seen_by, told.places))
     ways = await service.read(lambda reader: Looking(reader).routes(org, id))
     told = told.model_copy(update={"told": [*told.told, *map(_way, ways.value)]})
     return Response(encoded(told), media_type="application/json")
@@ -66,11 +74,13 @@ def _way(one: Route) -> str:
     return f"moved to pool {one.pool} at {instant_text(one.arrived_at)}: {one.told}"
 
 
-async def _names(service: Service, org: str, ids: set[str]) -> dict[str, str]:
-    """What accounts of an org are called, of those that are spoken of."""
-    if not ids:
+async def _names(service: Service, org: str | None, spoken: set[Place]) -> dict[str, str]:
+    """What accounts are called that are spoken of: those of one org, or to operators (None) all."""
+    known = {one for one in spoken if org is None or one.org == org}
+    if not known:
         return {}
-    return await service.read(lambda reader: Looking(reader).names(org, ids))
+    pairs = {(one.org, one.account) for one in known}
+    return with_orgs(await service.read(lambda reader: Looking(reader).names(pairs)), known)
 
 
 async def _why(service: Service, org: str, job: Shown, seen_by: str | None) -> WhyTold:
@@ -126,6 +136,5 @@ async def explained(
         )
 
     told = await asyncio.wrap_future((await _explaining(service, pool)).ask(look))
-    if seen_by is not None:
-        told = told.with_names(await _names(service, seen_by, told.ids))
+    told = told.with_names(await _names(service, seen_by, told.places))
     return Response(encoded(told), media_type="application/json")

@@ -5,13 +5,18 @@ from typing import Annotated, Any, Final
 import typer
 
 from bursar.cli.calling import Call, Output, connected
-from bursar.cli.output import Format
+from bursar.cli.output import NOTHING, Format, table
+from bursar.cli.ranges import duration_told
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 COLUMNS: Final = (
     *("id", "state", "gpu_type", "gpus", "free_gpus", "leases", "heard_ms_ago", "region", "rack"),
     *("labels", "quarantine_ms_left"),
+)
+SHOWN: Final = (
+    *("id", "state", "gpu_type", "gpus", "free_gpus", "leases", "heard", "region", "rack"),
+    *("labels", "quarantine"),
 )
 
 
@@ -33,8 +38,19 @@ def nodes(
         if node is not None:
             with connected() as client:
                 client.post(f"/v1/pools/{pool}/nodes/{node}/state", {"state": state}, key=call.key)
-    call.get(f"/v1/pools/{pool}/nodes", COLUMNS, rows=_rows)
+    call.get(f"/v1/pools/{pool}/nodes", COLUMNS, rows=_rows, text=_table)
 
 
 def _rows(body: Any) -> list[dict[str, Any]]:
     return [{**one, "free_gpus": f"{one['free_milli_gpus'] / 1_000:g}"} for one in body["nodes"]]
+
+
+def _table(body: Any) -> str:
+    """The same for people: spans with their units."""
+    return table(SHOWN, [{**one, **_spans(one)} for one in _rows(body)])
+
+
+def _spans(node: Any) -> dict[str, str]:
+    ago, left = node["heard_ms_ago"], node["quarantine_ms_left"]
+    heard = "never" if ago is None else f"{duration_told(ago // 1_000)} ago"
+    return {"heard": heard, "quarantine": duration_told(-(-left // 1_000)) if left else NOTHING}

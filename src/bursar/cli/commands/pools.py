@@ -8,7 +8,7 @@ import typer
 
 from bursar.cli.calling import Call, Key, Output, connected
 from bursar.cli.nouns import Group
-from bursar.cli.output import Format
+from bursar.cli.output import Format, table
 from bursar.cli.policies import policy_words
 
 app = typer.Typer(cls=Group, add_completion=False, rich_markup_mode=None)
@@ -19,6 +19,7 @@ policy = typer.Typer(
 app.add_typer(policy, name="policy")
 
 COLUMNS: Final = ("pool", "gpu_type", "gpus", "free_gpus", "nodes", "queued", "running")
+WHOLE: Final = ("nodes", "queued", "running")  # of a pool, not of one type
 POLICY_COLUMNS: Final = (
     *("of", "weight", "floor", "ceiling", "jobs_max", "start_target", "ages_after"),
     *("queue_max", "rate_per_minute", "preempts"),
@@ -41,7 +42,7 @@ def pools(
     if add is not None:
         with connected() as client:
             client.post("/v1/pools", {"id": add}, key=call.key)
-    call.get("/v1/pools", COLUMNS, rows=_rows)
+    call.get("/v1/pools", COLUMNS, rows=_rows, text=_table)
 
 
 def _rows(body: Any) -> list[dict[str, Any]]:
@@ -58,6 +59,16 @@ def _rows(body: Any) -> list[dict[str, Any]]:
         for one in body["pools"]
         for kind in one["types"] or nothing
     ]
+
+
+def _table(body: Any) -> str:
+    """The same for people: what is of the whole pool stands in its first line alone."""
+    seen: set[str] = set()
+    rows = []
+    for row in _rows(body):
+        rows.append({**row, **dict.fromkeys(WHOLE, " ")} if row["pool"] in seen else row)
+        seen.add(row["pool"])
+    return table(COLUMNS, rows)
 
 
 @policy.command("show")

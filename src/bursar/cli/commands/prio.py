@@ -1,11 +1,12 @@
 """`bursar prio`."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
 import typer
 
 from bursar.cli.calling import Call, Output
-from bursar.cli.output import Format, named
+from bursar.cli.output import Format, table
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -19,8 +20,24 @@ def prio(
     output: Output = Format.TABLE,
 ) -> None:
     """Who comes next in a pool, the first first; others' jobs are not named to tenants."""
-    Call(output).get(f"/v1/pools/{pool}/explain", COLUMNS, params={"limit": limit}, rows=_rows)
+    path = f"/v1/pools/{pool}/explain"
+    Call(output).get(path, COLUMNS, params={"limit": limit}, rows=_rows, text=_order)
 
 
 def _rows(body: Any) -> list[dict[str, Any]]:
-    return [{**one, "of": named(one["of"], body["names"])} for one in body["standing"]]
+    return list(body["standing"])
+
+
+def _order(body: Any) -> str:
+    """The same with names: a job by its own id, whose it is by what accounts are called."""
+    rows = [
+        {**one, "job": one["job"].rpartition("/")[2], "of": _whose(one["of"], body["names"])}
+        for one in _rows(body)
+    ]
+    return table(COLUMNS, rows)
+
+
+def _whose(path: str, names: Mapping[str, str]) -> str:
+    """A path down to the account; an org and its root account are called alike, and once."""
+    parts = [names.get(one, one) for one in path.split(".") if not one.startswith("user ")]
+    return " / ".join(dict.fromkeys(parts))

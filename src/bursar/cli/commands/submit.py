@@ -21,7 +21,7 @@ from bursar.cli.calling import (
     seconds,
     uuid,
 )
-from bursar.cli.jobs import followed
+from bursar.cli.jobs import followed, gpus_told, shown_with
 from bursar.cli.output import Format, card, cell, note
 from bursar.cli.problems import exit_code, told_briefly
 from bursar.cli.ranges import duration_told
@@ -53,7 +53,10 @@ QUOTED: Final = (
     "pool_why",
     "forbidden",
 )
-_GPUS: Final = re.compile(r"(?:(\d{1,6})(?:\.(\d{1,3}))?x)?([^x,][^,]*(?:,[^,]+)*)", re.ASCII)
+# A type begins with a letter, as an agent names it: 2H100 means nothing.
+_TYPE: Final = r" *[A-Za-wyz][^,]*"
+_GPUS: Final = re.compile(rf"(?:(\d{{1,6}})(?:\.(\d{{1,3}}))?x)?({_TYPE}(?:,{_TYPE})*)", re.ASCII)
+_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 
 def gpus_of(text: str) -> dict[str, Any]:
@@ -87,7 +90,11 @@ def pairs(texts: list[str] | None, what: str) -> dict[str, str] | None:
 def variables(texts: list[str] | None) -> dict[str, str] | None:
     """The environment of a job; a name alone has the value that it has here."""
     here = [text if "=" in text else f"{text}={_here(text)}" for text in texts or []]
-    return pairs(here, "--env")
+    found = pairs(here, "--env")
+    for name in found or {}:
+        if not _VARIABLE.fullmatch(name):
+            raise typer.BadParameter(f"{name[:40]!r}: a variable has letters, digits and _ alone")
+    return found
 
 
 def _here(name: str) -> str:
@@ -219,7 +226,7 @@ def submit(
         return
     if not yes:
         _confirm(call, body)
-    made = call.post("/v1/jobs", body, SUBMITTED)
+    made = call.post("/v1/jobs", body, SUBMITTED, text=shown_with(SUBMITTED))
     if follow:
         with connected() as client:
             raise typer.Exit(followed(client, made["id"], output))
@@ -282,12 +289,10 @@ def cache_told(cache: Mapping[str, Any]) -> str:
 
 def told_to_people(quote: Mapping[str, Any], body: Mapping[str, Any]) -> str:
     """A quote, with the verdict first."""
-    gpus = body["gpus"]
-    size = gpus.get("count") or f"{gpus['fraction_milli'] / 1_000:g}"
     lines = [("verdict", "refused" if quote["forbidden"] else "it can be submitted")]
     lines += [("because", told_briefly(problem)) for problem in quote["forbidden"]]
     lines += [
-        ("gpus", f"{size} × {' or '.join(rate['gpu_type'] for rate in quote['rates']) or '?'}"),
+        ("gpus", gpus_told(body["gpus"], [rate["gpu_type"] for rate in quote["rates"]])),
         *([("times", str(body["array"]["count"]))] if "array" in body else []),
         ("rate", f"{told(quote['micros_per_hour'])} an hour"),
         ("runs at most", duration_told(body["max_run_seconds"])),
@@ -308,13 +313,23 @@ def told_to_people(quote: Mapping[str, Any], body: Mapping[str, Any]) -> str:
 
 
 def _where(quote: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The pool that was chosen, why, and when it would start there."""
-    if quote["pool"] is None:
+    """The pool that was chosen, why, and when it would start there.
+
+    The scheduler's range is shown, not the router's estimate, which knows less: a pool is chosen
+    by it, but not whom the job may ask to make room.
+    """
+    if quote["pool"] is None or (quote["cache"] or {}).get("outcome") == "hit":
         return []
-    why, wait_s = quote["pool_why"], quote["expected_wait_seconds"]
+    why, wait_s, first = quote["pool_why"], quote["expected_wait_seconds"], quote["earliest_at"]
+    if first is not None and wait_s != 0:
+        why = (why or "").partition(": in about")[0]
     lines = [("pool", f"{quote['pool']} ({why})" if why else quote["pool"])]
-    if wait_s is not None:
-        lines.append(("starts", "at once" if wait_s == 0 else f"in about {duration_told(wait_s)}"))
-    if wait_s != 0 and quote["latest_at"] is not None:
+    if wait_s == 0:
+        return [*lines, ("starts", "at once")]
+    if first is not None:
+        lines.append(("starts", f"{cell('earliest_at', first)} at the earliest"))
+    elif wait_s is not None:
+        lines.append(("starts", f"in about {duration_told(wait_s)}"))
+    if quote["latest_at"] is not None:
         lines.append(("at the latest", cell("latest_at", quote["latest_at"])))
     return lines

@@ -1,14 +1,17 @@
 """`bursar why`."""
 
+import re
 from typing import Any, Final
 
 import typer
 
 from bursar.cli.calling import Call, Id, Output
-from bursar.cli.output import Format
+from bursar.cli.output import Format, printable
+from bursar.cli.ranges import local_text
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
+_INSTANT: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z", re.ASCII)
 COLUMNS: Final = ("job_id", "state", "number", "earliest_at", "latest_at", "start", "told")
 
 
@@ -19,4 +22,5 @@ def why(id: Id, output: Output = Format.TABLE) -> None:
 
 
 def _lines(body: Any) -> str:
-    return "\n".join([f"{body['job_id']} is {body['state']}", *body["told"]])
+    told = (_INSTANT.sub(lambda found: local_text(found[0]), line) for line in body["told"])
+    return "\n".join([f"{body['job_id']} is {body['state']}", *map(printable, told)])

@@ -113,11 +113,11 @@ class Looking:
             enter(self._connection, [org])
             return glance(self._connection, org, job)
 
-    def names(self, org: OrgId, ids: Collection[str]) -> dict[str, str]:
-        """What those of some ids are called that are accounts of an org."""
+    def names(self, accounts: Collection[tuple[OrgId, str]]) -> dict[str, str]:
+        """What accounts of orgs are called, by their ids; those that there are not are left out."""
         with self._connection.transaction():
-            enter(self._connection, [org])
-            return account_names(self._connection, org, ids)
+            enter(self._connection, sorted({org for org, _ in accounts}))
+            return account_names(self._connection, accounts)
 
     def _seen(self, org: OrgId, ask: Callable[[], T]) -> Seen[T]:
         with self._connection.transaction():
