@@ -56,11 +56,11 @@ def runs(pid: int) -> bool:
 
 def test_nodes_are_written_in_short() -> None:
     assert (
-        Node("h100-1", 8, "H100"),
-        Node("h100-2", 8, "H100"),
-        Node("a100-1", 4, "A100"),
-        Node("h100-3", 1, "H100"),
-    ) == nodes_of("2x8xH100, 4xA100,1xH100")
+        Node("h100-1", 8, "H100", memory_gib=80),
+        Node("h100-2", 8, "H100", memory_gib=80),
+        Node("k80-1", 4, "K80"),
+        Node("h100-3", 1, "H100", memory_gib=80),
+    ) == nodes_of("2x8xH100, 4xK80,1xH100")
     assert "2 with 8 H100 each, 2 with 8 A100 each" == described(nodes_of(DEMO))
     assert "1 with 4 L40S" == described(nodes_of("4xL40S"))
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -137,8 +138,9 @@ def test_nodes_can_be_had_beside_any_service() -> None:
     """One command gives a pool with GPUs that are made up, and jobs that are not; an agent that is
     killed is started again; it all ends with its parent, however that ends."""
     with new_state() as state:
-        with up(state, "--nodes", "2xL4") as one:
+        with up(state, "--nodes", "1xL4") as one:
             eventually(lambda: {"l4-1": "ready"} == one.nodes(), "a node")
+            share_a_gpu(one)
             [agent] = one.children()
             os.kill(agent, signal.SIGKILL)
             eventually(lambda: one.children() not in ([], [agent]), "another agent")
@@ -146,6 +148,26 @@ def test_nodes_can_be_had_beside_any_service() -> None:
             one.process.kill()
             one.process.wait()
         eventually(lambda: not runs(agent), "the agent has ended")
+
+
+def _is_running(client: Client, job: str) -> bool:
+    return bool(client.get(f"/v1/jobs/{job}").body["state"] == "running")
+
+
+def share_a_gpu(one: Up) -> None:
+    """Two jobs run on the only GPU there is, each with the quarter and the memory it asks for."""
+    org = one.client.post("/v1/orgs", {"name": "acme", "tier": "paid"}).body
+    account = {"account_id": org["account_id"]}
+    one.client.post("/v1/grants", {**account, "amount_micros": 10**9, "kind": "paid"})
+    rates = [{"gpu_type": "L4", "micros_per_gpu_hour": 10**6}]
+    one.client.post("/v1/prices", {"org_id": org["id"], "rates": rates})
+    gpus = {"types": ["L4"], "fraction_milli": 250, "memory_gib_min": 24}
+    ask = {**account, "command": ["sleep", "600"], "gpus": gpus, "max_run_seconds": 900}
+    jobs = [one.client.post("/v1/jobs", ask).body["id"] for _ in range(2)]
+    for job in jobs:
+        eventually(partial(_is_running, one.client, job), "it runs")
+    [node] = one.client.get("/v1/pools/main/nodes").body["nodes"]
+    assert 500 == node["free_milli_gpus"]
 
 
 def test_nodes_that_make_no_sense_are_told_before_anything_starts(tmp_path: Path) -> None:

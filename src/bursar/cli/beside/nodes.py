@@ -18,6 +18,7 @@ POOL: Final = "main"
 FOLDER: Final = "nodes"  # of the state folder
 DEMO: Final = "2x8xH100,2x8xA100"
 NODES_MAX: Final = 32
+SLOTS: Final = 4  # so that quarters of a GPU can be had
 # GiB of GPUs that jobs may ask for by their memory, though they are made up.
 MEMORY_GIB: Final[Mapping[str, int]] = MappingProxyType(
     {"L4": 24, "L40S": 48, "A100": 80, "H100": 80, "H200": 141, "B200": 192}
@@ -32,6 +33,8 @@ class Node:
     name: str
     gpus: int
     gpu_type: str
+    slots: int = SLOTS  # of each GPU: parts that are leased apart
+    memory_gib: int = 0  # of each GPU
 
 
 def nodes_of(text: str) -> tuple[Node, ...]:
@@ -45,7 +48,8 @@ def nodes_of(text: str) -> tuple[Node, ...]:
         for _ in range(int(match[1] or 1)):
             plain = re.sub(r"[^a-z0-9]+", "-", match[3].lower()).strip("-")
             numbers[plain] += 1
-            found.append(Node(f"{plain}-{numbers[plain]}", int(match[2]), match[3]))
+            name, memory_gib = f"{plain}-{numbers[plain]}", MEMORY_GIB.get(match[3], 0)
+            found.append(Node(name, int(match[2]), match[3], memory_gib=memory_gib))
     if len(found) > NODES_MAX:
         raise ValueError(f"{len(found)} nodes are more than one machine should be ({NODES_MAX})")
     return tuple(found)
@@ -92,7 +96,7 @@ def program_of(node: Node, operator: Client, state: Path, pool: str = POOL) -> P
         arguments=(
             *("-P", "-m", "bursar", "agent", "--pool", pool, "--node", node.name),
             *("--gpus", f"{node.gpus}x{node.gpu_type}", "--state", str(folder / "agent")),
-            *("--memory-gib", str(MEMORY_GIB.get(node.gpu_type, 0))),
+            *("--slots", str(node.slots), "--memory-gib", str(node.memory_gib)),
             # Nodes of one machine share a disk: a job that goes on elsewhere finds its work there.
             *("--checkpoints", str(checkpoints_in(state))),
         ),

@@ -40,7 +40,8 @@ class MadeUp:
             mine = self._names.setdefault(pool, {})
             if order.id not in mine and sum(map(len, self._names.values())) >= NODES_MAX:
                 return Answer(Said.NO, f"{NODES_MAX} nodes are as many as one machine should be")
-        node = Node(order.node.id, order.node.gpus, order.node.gpu_type)
+        of = order.node
+        node = Node(of.id, of.gpus, of.gpu_type, of.slots, of.memory_gib)
         try:
             with operator() as client:
                 program = program_of(node, client, self._folder, pool)
