@@ -29,9 +29,9 @@ from tests.core.scheduling.cases import CREDIT, PLAIN, T0, Case, after
 from tests.core.scheduling.worlds import indexes
 
 NO_RIGHTS = """\
-- may not ask for a floor: no place of it has one
-- may ask nobody of its org: its class is 0, the lowest that runs and may be asked is 0
-- may ask no other org: no other of its tier has anything that runs
+- may not preempt for a floor: no place of it has one
+- may preempt nobody of its org: its class is 0, the lowest that runs and can be preempted is 0
+- may preempt no other org: no other of its tier has anything that runs
 """
 
 
@@ -72,9 +72,10 @@ CASES = {
         number 1 in turn, 0 GPU-hours at most before it
         - needs 4 GPUs of H100, 5 GPUs free but not together: 5 GPUs in pieces too small
             or too far apart
-        - may not ask for a floor: no place of it has one
-        - may ask nobody of its org: its class is 0, the lowest that runs and may be asked is none
-        - may ask no other org: no other of its tier has anything that runs
+        - may not preempt for a floor: no place of it has one
+        - may preempt nobody of its org: its class is 0, the lowest that runs and can be
+            preempted is none
+        - may preempt no other org: no other of its tier has anything that runs
           a of paid.acme.ml.ann: 6 GPUs on n1, ends in 1h at most
           c of paid.acme.ml.ann: 5 GPUs on n2, ends in 2h at most
         would start with: 1 GPU more free on 1 node of H100
@@ -101,7 +102,7 @@ CASES = {
     "all ceilings and quotas are told, from the user up": asked(
         "b",
         """\
-        b: starts unknown at the earliest, at the latest unknown: a ceiling must be
+        b: nobody can say when it starts: a ceiling must be
             raised or somebody below it must end
         number 1 in turn, 0 GPU-hours at most before it
         - paid.acme.ml may have no more H100: 2 GPUs of 5 GPUs are used, on H100
@@ -120,7 +121,7 @@ CASES = {
     "a ceiling, and no room either": asked(
         "b",
         """\
-        b: starts unknown at the earliest, at the latest unknown: a ceiling must be
+        b: nobody can say when it starts: a ceiling must be
             raised or somebody below it must end
         number 1 in turn, 0 GPU-hours at most before it
         - paid.acme may have no more GPUs: 2 GPUs of 4 GPUs are used, on H100
@@ -168,7 +169,7 @@ CASES = {
     "no node is as it asks": asked(
         "b",
         """\
-        b: starts unknown at the earliest, at the latest unknown: nothing that runs or
+        b: nobody can say when it starts: nothing that runs or
             is on order ends in room for it
         number 1 in turn, 0 GPU-hours at most before it
         - no node of H100 has the label nvme
@@ -184,7 +185,7 @@ CASES = {
     "each label is there, but no node has both": asked(
         "b",
         """\
-        b: starts unknown at the earliest, at the latest unknown: nothing that runs or
+        b: nobody can say when it starts: nothing that runs or
             is on order ends in room for it
         number 1 in turn, 0 GPU-hours at most before it
         - no node of H100 has all at once: ib and nvme
@@ -196,7 +197,7 @@ CASES = {
     "no node stands where it may run": asked(
         "b",
         """\
-        b: starts unknown at the earliest, at the latest unknown: nothing that runs or
+        b: nobody can say when it starts: nothing that runs or
             is on order ends in room for it
         number 1 in turn, 0 GPU-hours at most before it
         - no node of H100 stands in region ap-1 or eu-1
@@ -223,7 +224,7 @@ CASES = {
     "all nodes that would do are away": asked(
         "b",
         """\
-        b: starts unknown at the earliest, at the latest unknown: nothing that runs or
+        b: nobody can say when it starts: nothing that runs or
             is on order ends in room for it
         number 1 in turn, 0 GPU-hours at most before it
         - 0 of 4 tasks would fit on H100 within one pool if nothing ran, 24 if 3 nodes could be
@@ -249,7 +250,7 @@ CASES = {
     "a gang may lie in both regions": asked(
         "b",
         """\
-        b: starts unknown at the earliest, at the latest unknown: nothing that runs or
+        b: nobody can say when it starts: nothing that runs or
             is on order ends in room for it
         number 1 in turn, 0 GPU-hours at most before it
         - 1 of 2 tasks would fit on H100 within one pool if nothing ran
@@ -280,7 +281,7 @@ CASES = {
             turn have no date themselves
         number 2 in turn, 192 GPU-hours at most before it
         - needs 1 GPU of H100, 0 GPUs free (0 GPUs of use to it)
-        - may ask nobody for H100: first was promised what the ceiling of paid.acme still allows
+        - may preempt nobody for H100: first was promised what the ceiling of paid.acme still allows
           v of paid.vic.ml.bob: 8 GPUs on n1, ends in 1h at most
         """,
         nodes="n1=8xH100",
@@ -291,7 +292,7 @@ CASES = {
     "one that would do is away": asked(
         "b",
         """\
-        b: starts unknown at the earliest, at the latest unknown: nothing that runs or
+        b: nobody can say when it starts: nothing that runs or
             is on order ends in room for it
         number 1 in turn, 0 GPU-hours at most before it
         - 1 of 2 tasks would fit on H100 within one rack if nothing ran, 2 if 1 node could be
@@ -304,7 +305,7 @@ CASES = {
     "less memory would do": asked(
         "b",
         """\
-        b: starts unknown at the earliest, at the latest unknown: nothing that runs or
+        b: nobody can say when it starts: nothing that runs or
             is on order ends in room for it
         number 1 in turn, 0 GPU-hours at most before it
         - H100 has 80 GiB at most, it needs 141 GiB
@@ -316,7 +317,7 @@ CASES = {
     "no node is large enough": asked(
         "b",
         """\
-        b: starts unknown at the earliest, at the latest unknown: nothing that runs or
+        b: nobody can say when it starts: nothing that runs or
             is on order ends in room for it
         number 1 in turn, 0 GPU-hours at most before it
         - no node of H100 has room for one of its tasks, even empty: it needs 16 GPUs,
@@ -328,7 +329,7 @@ CASES = {
     "no rack is large enough": asked(
         "b",
         """\
-        b: starts unknown at the earliest, at the latest unknown: nothing that runs or
+        b: nobody can say when it starts: nothing that runs or
             is on order ends in room for it
         number 1 in turn, 0 GPU-hours at most before it
         - 8 of 16 tasks would fit on H100 within one rack if nothing ran
@@ -414,10 +415,11 @@ CASES = {
         u: starts in 11h 55m at the earliest, in 23h 50m at the latest (reserved)
         number 1 in turn, 0 GPU-hours at most before it
         - needs 4 GPUs of H100, 0 GPUs free (0 GPUs of use to it)
-        - may not ask for a floor: paid.acme has 4 GPUs and would have 4 GPUs more, its
+        - may not preempt for a floor: paid.acme has 4 GPUs and would have 4 GPUs more, its
             floor is 6 GPUs (GPUs)
-        - may ask nobody of its org: its class is 0, the lowest that runs and may be asked is 0
-        - may ask no other org: the largest, paid.b, has 4 credits an hour by weight,
+        - may preempt nobody of its org: its class is 0, the lowest that runs and can be
+            preempted is 0
+        - may preempt no other org: the largest, paid.b, has 4 credits an hour by weight,
             its own would have 8 credits
           a of paid.b.c.d: 4 GPUs on n1, ends in 23h 50m at most
           x of paid.acme.ml.bob: 4 GPUs on n1, ends in 23h 50m at most
@@ -872,7 +874,7 @@ OVERDUE = {
     "a date that has passed, and no place any more": (
         Case(want="", nodes="n1=8xH100/state=dead", queued="old:8/promised=0s,1h,n1:8"),
         0,
-        "overdue by 0s, starts unknown at the earliest, at the latest unknown: nothing that runs"
+        "overdue by 0s, nobody can say when it starts: nothing that runs"
         " or is on order ends in room for it",
     ),
     "a date to come whose node is lost": (
@@ -895,7 +897,7 @@ OVERDUE = {
             shares="paid.acme=ceil8",
         ),
         0,
-        "its date in 30m may not be kept, starts unknown at the earliest, at the latest unknown: a"
+        "its date in 30m may not be kept, nobody can say when it starts: a"
         " ceiling must be raised or somebody below it must end",
     ),
 }

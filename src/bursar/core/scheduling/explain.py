@@ -299,8 +299,9 @@ def _when(told: Explanation) -> str:
     start = told.start
     if start.why == "now":
         return "starts now"
-    first = "unknown" if start.earliest is None else f"in {lasting(start.earliest - told.at)}"
-    begins = f"{_missed(told)}starts {first} at the earliest"
+    if start.earliest is None:
+        return f"{_missed(told)}nobody can say when it starts: {start.why}"
+    begins = f"{_missed(told)}starts in {lasting(start.earliest - told.at)} at the earliest"
     if start.latest is None:
         return f"{begins}, at the latest unknown: {start.why}"
     return f"{begins}, in {lasting(start.latest - told.at)} at the latest ({start.why})"

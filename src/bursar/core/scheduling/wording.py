@@ -43,21 +43,21 @@ TEXTS: Final = {
     " places of {by} begin there in {from_us}",
     "crowded": "{gpu_type} is free, but {by} came first and needs what the ceiling of {at} still"
     " allows",
-    "promised_away": "may ask nobody for {gpu_type}: {by} was promised what the ceiling of {at}"
+    "promised_away": "may preempt nobody for {gpu_type}: {by} was promised what the ceiling of {at}"
     " still allows",
-    "no_floor": "may not ask for a floor: no place of it has one",
-    "floor_reached": "may not ask for a floor: {at} has {used_milli_gpus} and would have"
+    "no_floor": "may not preempt for a floor: no place of it has one",
+    "floor_reached": "may not preempt for a floor: {at} has {used_milli_gpus} and would have"
     " {needs_milli_gpus} more, its floor is {floor_milli_gpus} ({of})",
-    "no_lower_class": "may ask nobody of its org: its class is {own}, the lowest that runs and may"
-    " be asked is {lowest}",
+    "no_lower_class": "may preempt nobody of its org: its class is {own}, the lowest that runs and"
+    " can be preempted is {lowest}",
     "no_turn": "may take nobody's turn: of its org and class {up} ran long enough, with at most"
     " {most_micros} of work to do, its own is {own_micros}",
-    "no_other_org": "may ask no other org: no other of its tier has anything that runs",
-    "no_larger_share": "may ask no other org: the largest, {largest}, has"
+    "no_other_org": "may preempt no other org: no other of its tier has anything that runs",
+    "no_larger_share": "may preempt no other org: the largest, {largest}, has"
     " {its_micros_per_hour_by_weight} an hour by weight, its own would have"
     " {ours_micros_per_hour_by_weight}",
-    "no_larger_usage": "may ask no other org: the largest, {largest}, runs more, but with what it"
-    " used before it has {its_micros_by_weight} by weight, its own would have"
+    "no_larger_usage": "may preempt no other org: the largest, {largest}, runs more, but with what"
+    " it used before it has {its_micros_by_weight} by weight, its own would have"
     " {ours_micros_by_weight}",
     "protected": "lacks {lacks_milli_gpus} of {gpu_type} whoever leaves: {free_milli_gpus} free,"
     " {asked_milli_gpus} with jobs that it may ask, {given_milli_gpus} of these to be given;"
