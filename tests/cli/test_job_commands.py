@@ -174,6 +174,25 @@ def test_a_job_is_shown_by_what_there_is_to_say(shell: Shell) -> None:
         assert not re.search(rf"(?m)^{empty} ", told), told
 
 
+def test_what_a_job_has_left_is_shown(shell: Shell, pool: Pool) -> None:
+    """S9: each output on a line; a job that is not over has left nothing yet."""
+    job, other = submitted(shell)["id"], submitted(shell)["id"]
+    assert "job_not_over" in shell.fails(5, "job", job, "--result")
+    manifest = [{"name": "loss", "inline": "0.1"}, {"uri": "s3://m", "sha256": "0" * 64}]
+    for one, left in ((job, json.dumps(manifest)), (other, None)):
+        told = pool.about(shell.org, one)
+        told.started()
+        told.ended(Why.FINISHED, 60, exit_code=0, result=left)
+
+    page = shell.says("job", job, "--result")
+    assert re.search(r"(?m)^exit code +0$", page)
+    assert re.search(
+        r"(?m)^NAME +INLINE +URI +SHA256\nloss +0\.1 +- +-\n- +- +s3://m +0{64}$", page
+    )
+    assert manifest == shell.json("job", job, "--result")["manifest"]
+    assert re.search(r"(?m)^outputs +none$", shell.says("job", other, "--result"))
+
+
 def test_a_refused_quote_names_the_gpus_that_were_asked_for(shell: Shell) -> None:
     told = shell.run("submit", "--gpus", "2xB200", "--max-run", "1h", "--dry-run", "--", "true")
 
@@ -197,6 +216,8 @@ def test_when_a_job_starts_is_told_once(shell: Shell) -> None:
     assert re.search(r"(?m)^starts .*:00:00 .* at the earliest\nat the latest .*:00:30 ", told)
     told = told_to_people({**quote, "earliest_at": None, "latest_at": None}, ask)
     assert re.search(r"(?m)^starts +in about 3m1s$", told)
+    told = told_to_people({**quote, "latest_at": quote["earliest_at"]}, ask)
+    assert told.endswith(told.partition("starts ")[2].lstrip()), "one date is told once"
     assert "at once" in told_to_people({**quote, "expected_wait_seconds": 0}, ask)
     hit = {"outcome": "hit", "price_micros": 0, "job_id": "x"}
     assert "starts" not in told_to_people({**quote, "cache": hit}, ask)

@@ -1,15 +1,38 @@
 """`bursar job`."""
 
+from typing import Annotated, Any, Final
+
 import typer
 
 from bursar.cli.calling import Call, Id, Output
 from bursar.cli.jobs import WHOLE, shown_with
-from bursar.cli.output import Format
+from bursar.cli.output import Format, card, table
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
+RESULT: Final = ("job_id", "state", "ended_at", "exit_code", "cached_from", "manifest")
+OUTPUTS: Final = ("name", "type", "inline", "uri", "sha256")
+
 
 @app.command()
-def job(id: Id, output: Output = Format.TABLE) -> None:
+def job(
+    id: Id,
+    result: Annotated[
+        bool, typer.Option("--result", help="What it has left; only once it is over.")
+    ] = False,
+    output: Output = Format.TABLE,
+) -> None:
     """A job: how far it has got, what it has spent."""
-    Call(output).get(f"/v1/jobs/{id}", WHOLE, text=shown_with(WHOLE))
+    if result:
+        Call(output).get(f"/v1/jobs/{id}/result", RESULT, text=_left)
+    else:
+        Call(output).get(f"/v1/jobs/{id}", WHOLE, text=shown_with(WHOLE))
+
+
+def _left(body: Any) -> str:
+    """A result: how the job ended, and the outputs that its manifest names."""
+    ended, outputs = shown_with(RESULT[:-1])(body), body["manifest"]
+    if not outputs:
+        return f"{ended}\n{card([('outputs', 'none')])}"
+    shown = [one for one in OUTPUTS if any(one in each for each in outputs)]
+    return f"{ended}\n\n{table(shown, outputs)}"

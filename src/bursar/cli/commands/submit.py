@@ -326,10 +326,12 @@ def _where(quote: Mapping[str, Any]) -> list[tuple[str, str]]:
     lines = [("pool", f"{quote['pool']} ({why})" if why else quote["pool"])]
     if wait_s == 0:
         return [*lines, ("starts", "at once")]
+    last = quote["latest_at"]
     if first is not None:
-        lines.append(("starts", f"{cell('earliest_at', first)} at the earliest"))
+        when = cell("earliest_at", first)
+        lines.append(("starts", when if first == last else f"{when} at the earliest"))
     elif wait_s is not None:
         lines.append(("starts", f"in about {duration_told(wait_s)}"))
-    if quote["latest_at"] is not None:
-        lines.append(("at the latest", cell("latest_at", quote["latest_at"])))
+    if last is not None and last != first:
+        lines.append(("at the latest", cell("latest_at", last)))
     return lines
