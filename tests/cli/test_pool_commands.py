@@ -94,6 +94,22 @@ def test_what_is_of_a_whole_pool_is_said_once(
     assert [[pool, "A100", "2", "2", "2", "0", "0"], [pool, "H100", "2", "2"]] == lines
 
 
+def test_a_node_is_given_a_key_of_its_own(
+    funded: Shell,  # noqa: F811 (a fixture)
+    running: Running,  # noqa: F811 (a fixture)
+    pool: str,
+) -> None:
+    """With which it registers, and can do nothing else (N4)."""
+    made = funded.json("key", "create", "n1", "--node", f"{pool}/n1")
+    assert ["work"] == made["scopes"]
+    node = {"gpu_type": "H100", "gpus": 2}
+    with closing(Caller(running.process.url, made["key"])) as caller:
+        assert 200 == caller.ask("PUT", f"/pools/{pool}/nodes/n1", node).status_code
+        assert 403 == caller.ask("PUT", f"/pools/{pool}/nodes/n2", node).status_code
+    assert "say what it may do with --scope" in funded.fails(2, "key", "create", "n1")
+    assert "names its node" in funded.fails(2, "key", "create", "n1", "--scope", "work")
+
+
 def test_a_node_is_drained_and_used_again(
     funded: Shell,  # noqa: F811 (a fixture)
     worker: Worker,

@@ -6,7 +6,7 @@ import typer
 
 from bursar.cli.calling import Call, Id, Output
 from bursar.cli.jobs import WHOLE, shown_with
-from bursar.cli.output import Format, card, table
+from bursar.cli.output import Format, table
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -33,6 +33,6 @@ def _left(body: Any) -> str:
     """A result: how the job ended, and the outputs that its manifest names."""
     ended, outputs = shown_with(RESULT[:-1])(body), body["manifest"]
     if not outputs:
-        return f"{ended}\n{card([('outputs', 'none')])}"
+        return f"{ended}\n\nno outputs"
     shown = [one for one in OUTPUTS if any(one in each for each in outputs)]
     return f"{ended}\n\n{table(shown, outputs)}"

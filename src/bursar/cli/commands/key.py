@@ -9,6 +9,7 @@ from bursar.cli.calling import (
     Call,
     Id,
     Key,
+    Misused,
     NewId,
     Org,
     Output,
@@ -33,12 +34,21 @@ class Scope(StrEnum):
     MANAGE = "manage"
     ISSUE = "issue"
     OPERATOR = "operator"
+    WORK = "work"
 
 
 @app.command()
 def create(
     name: Annotated[str, typer.Argument(metavar="NAME")],
-    scope: Annotated[list[Scope], typer.Option(help="What it may do; may be given several times.")],
+    scope: Annotated[
+        list[Scope] | None, typer.Option(help="What it may do; may be given several times.")
+    ] = None,
+    node: Annotated[
+        str | None,
+        typer.Option(
+            metavar="POOL/NODE", help="For the agent of this node and nothing else; for operators."
+        ),
+    ] = None,
     account: Annotated[
         str | None,
         typer.Option(metavar="ID", parser=uuid, help="It works for this account and all below."),
@@ -58,10 +68,13 @@ def create(
     key: Key = None,
 ) -> None:
     """Make a key; it is shown this once."""
+    if not scope and node is None:
+        raise Misused("say what it may do with --scope, or for which node it is with --node")
     call = Call(output, key)
     body = {
         "name": name,
-        "scopes": [one.value for one in scope],
+        "scopes": [one.value for one in scope or [Scope.WORK]],
+        "node": node,
         "account_id": account,
         "user_id": user,
         "expires_at": call.either(expires_at, expires_in, "--expires-at and --expires-in"),
