@@ -245,7 +245,7 @@ def test_answers_outlive_the_processes_that_gave_them(
             assert (one.status, one.content) == (again.status_code, again.content)
             assert "true" == again.headers["idempotent-replayed"]
         agree(tenant, told)
-    verified(deployment.state)
+    verify(deployment.state, tenant.id)
 
 
 def agree(tenant: Tenant, told: list[Told]) -> None:
