@@ -169,7 +169,7 @@ def test_an_operator_corrects_who_answers_for_an_end(
     told = first.json()
     assert (200, 30, 0) == (first.status_code, told["given_back_micros"], told["charged_micros"])
     assert (first.content, 20) == (again.content, state(payer, job)["spent_micros"])
-    steps = payer.caller.get(f"/jobs/{job}/events").json()["data"]
+    steps = payer.caller.get(f"/jobs/{job}/events").json()["items"]
     assert ("corrected", 20) == (steps[-1]["why"], steps[-1]["spent_micros"])
 
     after_all = operator.post(f"/jobs/{job}/correct", {**ask, "end_class": "user"}).json()
