@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bursar.core.dispatch.reports import Order, Orders, Reading, Report
@@ -25,6 +25,7 @@ from bursar.wire.agents import (
     written,
 )
 
+FEW = settings(max_examples=max(settings().max_examples // 5, 10))  # they take long to make up
 N1 = NodeId("n1")
 WHOLE = st.integers(0, AMOUNT_MAX)
 SOME = st.integers(1, AMOUNT_MAX)
@@ -91,6 +92,7 @@ ANSWERS = st.builds(
 )
 
 
+@FEW
 @given(REPORTS)
 def test_a_report_arrives_as_it_was_sent(report: Report) -> None:
     text = json.dumps(written(ReportAsk.of(report)))
@@ -98,6 +100,7 @@ def test_a_report_arrives_as_it_was_sent(report: Report) -> None:
     assert report == ReportAsk.model_validate(json.loads(text)).to_core(N1)
 
 
+@FEW
 @given(st.none() | ANSWERS)
 def test_orders_arrive_as_they_were_sent(orders: Orders | None) -> None:
     text = json.dumps(written(ReportTold.of(orders)))
