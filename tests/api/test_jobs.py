@@ -150,9 +150,20 @@ def test_a_refusal_is_kept_with_its_key_and_its_request(funded: Tenant) -> None:
     again = funded.caller.post("/jobs", dear, "dear")
     refused(again, 402, "insufficient_credits")
     assert "true" == again.headers["idempotent-replayed"]
-    other = funded.caller.post("/jobs", {**dear, "command": ["x"]}, "dear")
-    assert "command" == refused(other, 422, "key_reused")["figures"]["field"]
+    for field, value in (("command", ["x"]), ("env", {"A": "b"}), ("regions", ["eu"])):
+        other = funded.caller.post("/jobs", {**dear, field: value}, "dear")
+        assert field == refused(other, 422, "key_reused")["figures"]["field"]
     assert [] == funded.caller.get("/jobs").json()["items"]
+
+
+def test_a_key_names_the_user_who_is_another(funded: Tenant) -> None:
+    """The same request of a key that speaks for somebody else is another one (L7)."""
+    user = funded.caller.made("/users", {})["id"]
+    theirs = funded.with_key(["spend", "read"], user_id=user)
+    funded.caller.post("/jobs", ask(funded), "ours")
+
+    other = theirs.post("/jobs", ask(funded), "ours")
+    assert "user_id" == refused(other, 422, "key_reused")["figures"]["field"]
 
 
 def test_an_id_of_ones_own_is_the_jobs(funded: Tenant) -> None:

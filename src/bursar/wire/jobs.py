@@ -8,6 +8,7 @@ import json
 from collections.abc import Mapping
 from hashlib import sha256
 from typing import Annotated, Any, Final, Literal, NamedTuple, Self
+from zlib import crc32
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -34,6 +35,7 @@ RUN_S_MAX: Final = 60 * DAY_S  # the hold of a job lasts no longer
 ROLLING_S: Final = 15 * 60  # run time that a rolling hold covers at first, if nothing is said
 ON_A_NODE: Final = 8  # GPUs of one task, if nothing is said of nodes
 PROGRAM_MAX: Final = 65_536  # bytes of a command and its environment
+FIELD_DIGITS: Final = 4  # at the end of a digest, for each field of the request
 REQUEUES: Final = 10  # starts after ends that were not the job's own, if it does not say
 
 State = Literal[
@@ -47,6 +49,10 @@ State = Literal[
     "cancelled",
     "expired",
 ]
+
+
+# Of what is alike the text is, whatever order its names came in; there is no NUL in it.
+_ENCODE: Final = json.JSONEncoder(sort_keys=True, ensure_ascii=False, separators=(",", ":")).encode
 
 
 def _kept(given: str) -> str:
@@ -195,9 +201,11 @@ class JobAsk(Shape):
 
     @property
     def digest(self) -> str:
-        """A short text that is another for another request."""
-        told = json.dumps(self.kept, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
-        return sha256(told.encode()).hexdigest()
+        """A short text that is another for another request, and tells in which field."""
+        kept = self.kept
+        texts = [_ENCODE(kept.get(name)) for name in JobAsk.model_fields]
+        fields = "".join(f"{crc32(text.encode()) & 0xFFFF:04x}" for text in texts)
+        return f"{sha256(chr(0).join(texts).encode()).hexdigest()}:{fields}"
 
     def to_core(self, making: Making, user: str, asked_by: str | None) -> Reserve:
         """The hold that is asked for; `user` is who asks if the body does not say."""
@@ -272,12 +280,15 @@ class JobExtension(Shape):
     amount_micros: SomeMicros
 
 
-def first_difference(was: dict[str, Any], now: dict[str, Any]) -> str:
-    """The first field in which two requests differ, in the order in which they are described."""
-    for name in JobAsk.model_fields:
-        if was.get(name) != now.get(name):
+def first_difference(was: str, now: str) -> str | None:
+    """The first field in which two requests differ by their digests, in the order of fields."""
+    _, _, before = was.partition(":")
+    _, _, after = now.partition(":")
+    for place, name in enumerate(JobAsk.model_fields):
+        part = slice(place * FIELD_DIGITS, (place + 1) * FIELD_DIGITS)
+        if before[part] != after[part]:
             return name
-    return "command"
+    return None
 
 
 # Answers

@@ -225,10 +225,8 @@ async def _reused(
     field = "operation"
     if isinstance(first, Reserve) and first.about is not None:
         field = _CALLED.get(answer.outcome.figures["field"], "command")
-        job = first.hold
-        seen = await service.read(lambda reader: Looking(reader).job(org, job))
-        if field != "id" and seen.value is not None:
-            field = wire.first_difference(json.loads(seen.value.asked or "{}"), body.kept)
+        if field != "id":
+            field = wire.first_difference(first.about, body.digest) or field
     told = of_refusal(Refusal(Code.KEY_REUSED, {"key": key, "field": field}))
     return problem_response(told, {"Bursar-Event": f"{org}:{answer.number}"})
 
