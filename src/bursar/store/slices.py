@@ -16,6 +16,32 @@ QUOTAS: Final = """
      where org_id = %s and kind = 'quota'
      order by setting_id
 """
+# Those that count what a user does for an account: of that or one above it, or of the user alone.
+QUOTAS_FOR: Final = """
+    with recursive up as (
+        select a.org_id, a.account_id, a.parent from accounts a
+         where a.org_id = %s and a.account_id = %s
+         union all
+        select a.org_id, a.account_id, a.parent from up u
+         cross join lateral (
+               select * from accounts t
+                where t.org_id = u.org_id and t.account_id = u.parent offset 0) a)
+    select s.setting_id, s.body::text
+      from (select q.setting_id, q.body
+              from up u
+             cross join lateral (
+                   select * from settings s
+                    where s.org_id = u.org_id and s.kind = 'quota'
+                      and s.body ->> 'account_id' = u.account_id
+                      and (s.body ->> 'user_id' is null or s.body ->> 'user_id' = %s)
+                    offset 0) q
+             union all
+            select s.setting_id, s.body
+              from settings s
+             where s.org_id = %s and s.kind = 'quota' and s.body ->> 'account_id' is null
+               and s.body ->> 'user_id' = %s) s
+     order by s.setting_id
+"""
 SLICES: Final = """
     select quota_id, pool_id, known, number, body::text, bounds::text
       from quota_slices
@@ -80,6 +106,16 @@ def quotas_of(connection: Connection, org: OrgId) -> list[Asked]:
         Asked(_quota(org, id, json.loads(body or "{}")), number)
         for id, number, body in connection.execute(QUOTAS, [org]).fetchall()
     ]
+
+
+def quotas_for(
+    connection: Connection, org: OrgId, account: str, user: str
+) -> list[tuple[str, dict[str, Any]]]:
+    """The quotas that count what a user does for an account, by id, with what each says."""
+    with connection.transaction():
+        enter(connection, org)
+        found = connection.execute(QUOTAS_FOR, [org, account, user, org, user]).fetchall()
+    return [(id, json.loads(body)) for id, body in found]
 
 
 def _quota(org: OrgId, id: str, body: dict[str, Any]) -> Quota:

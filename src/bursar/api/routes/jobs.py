@@ -17,7 +17,6 @@ from bursar.api.operations import Nothing
 from bursar.api.reading_body import StrictRoute
 from bursar.api.routes.changing import IDEMPOTENCY_KEY, PROBLEM
 from bursar.api.routes.looking import READS, After, Limit, OrgId, Things, seen_response
-from bursar.api.routes.quotas import KIND as QUOTA
 from bursar.api.serving import Caller, Service, unknown
 from bursar.api.streaming import MEDIA_TYPE, event_text
 from bursar.core.ids import HoldId, JobId
@@ -41,12 +40,11 @@ from bursar.service.jobs.looking import (
     Step,
     Wanted,
 )
-from bursar.service.jobs.quotas import Quota
+from bursar.service.jobs.quotas import quotas_of
 from bursar.service.jobs.submitting import Extended, asked_for_a_job
 from bursar.service.keys import Scope
 from bursar.service.listing import Listing
 from bursar.service.looking import Looking as Money
-from bursar.service.settings import kept_page
 from bursar.wire import jobs as wire
 from bursar.wire.answers import HoldChanged, Rate, only
 from bursar.wire.arrays import JobArray
@@ -62,7 +60,6 @@ STREAMED: Final[dict[int | str, dict[str, Any]]] = {
 }
 Standings: TypeAlias = Mapping[JobId, Standing]
 NO_ARRAYS: Final[Standings] = MappingProxyType({})
-QUOTAS_MOST: Final = 1_000  # that are looked at
 PAGE: Final = 100  # steps that a stream reads at once
 _PLACE: Final = re.compile(r"([0-9]{1,18})\.([0-9a-f-]{36})")
 _LABEL: Final = r"^[^=\x00]{1,255}(=[^\x00]{1,255})?$"  # nothing that no label can have
@@ -142,7 +139,7 @@ async def submit(request: Request, body: wire.JobAsk) -> Response:
         json.dumps(body.labels, ensure_ascii=False, separators=(",", ":")),
         body.max_cost_micros,
         body.hold == "rolling",
-        await service.read(lambda reader: _quotas(reader, org)),
+        await service.read(lambda one: quotas_of(one, org, reserve.account, reserve.user)),
         routes=let.options,
         sharing=_sharing(body),
     )
@@ -174,12 +171,6 @@ async def _shares(service: Service, org: str, body: wire.JobAsk, answer: Answer)
         return ALONE
     job = _hold_of(answer)
     return Shares(*await service.read(lambda reader: shared(reader, org, job)))
-
-
-def _quotas(reader: Connection, org: str) -> tuple[Quota, ...]:
-    """The quotas of an org."""
-    kept = kept_page(reader, org, QUOTA, "", QUOTAS_MOST).value.things
-    return tuple(Quota.of(one) for one in kept)
 
 
 def _hold_of(answer: Answer) -> str:

@@ -5,21 +5,20 @@ so none is passed, however many ask at once. What a quota says is read a moment 
 are counted by the pool; a job that alone needs more would wait for ever, and is refused here.
 """
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from bursar.core.ids import AccountId
 from bursar.core.instant import MINUTE, Instant
 from bursar.core.ledger.books import Books, existing
 from bursar.core.ledger.commands import Reserve
-from bursar.core.ledger.values import MILLI_GPUS_MAX, Setting
+from bursar.core.ledger.values import MILLI_GPUS_MAX
 from bursar.core.messages import Spec
 from bursar.core.refusal import Code, Refusal
 from bursar.store.arrays import count_to_come
 from bursar.store.jobs import Counting, Noted, count_latest, count_waiting
 from bursar.store.reading import Connection, OrgId
-from bursar.store.slices import limits_of
+from bursar.store.slices import limits_of, quotas_for
 
 MILLI = 1_000
 
@@ -32,12 +31,6 @@ class Quota(NamedTuple):
     user: str | None
     limits: dict[str, Any]
 
-    @classmethod
-    def of(cls, kept: Setting) -> Self:
-        """A quota as its org keeps it."""
-        body = json.loads(kept.body or "{}")
-        return cls(kept.id, body.get("account_id"), body.get("user_id"), body)
-
     def is_for(self, path: Sequence[str], user: str) -> bool:
         """Whether it counts what a user does for the first account of a path."""
         return self.account in (None, *path) and self.user in (None, user)
@@ -46,6 +39,14 @@ class Quota(NamedTuple):
         """How many GPUs of a type it lets have at once."""
         most: int = self.limits.get("gpus_max_by_type", {}).get(gpu_type, MILLI_GPUS_MAX)
         return most
+
+
+def quotas_of(connection: Connection, org: OrgId, account: str, user: str) -> tuple[Quota, ...]:
+    """The quotas that count what a user does for an account, as they are now."""
+    return tuple(
+        Quota(id, body.get("account_id"), body.get("user_id"), body)
+        for id, body in quotas_for(connection, org, account, user)
+    )
 
 
 def counting(quotas: Iterable[Quota], path: Sequence[str], user: str) -> tuple[str, ...]:

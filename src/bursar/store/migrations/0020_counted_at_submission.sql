@@ -5,3 +5,7 @@ create index arrays_going_on on arrays (org_id, job_id) where not closed;
 -- An account with all below it is walked down from, at each submission under a quota of it and by whoever lists its
 -- jobs: by who is below whom, not by all accounts of the org at each step. The condition holds for all that are found.
 create index accounts_below on accounts (org_id, parent) where parent is not null;
+
+-- Which quotas count a job: by whose they are, however many an org has.
+create index settings_quotas_whose on settings (org_id, (body ->> 'account_id'), (body ->> 'user_id'))
+    where kind = 'quota';
