@@ -256,6 +256,20 @@ def test_one_leads_at_a_time() -> None:
     assert Denied.EPOCH_STALE is trial.preempt()
 
 
+def test_somebody_leads_although_the_clock_was_ahead_for_a_while() -> None:
+    """The pool's time stands still until the clock has caught up; terms go by the clock (N2)."""
+    trial = Trial()
+    work = trial.pass_by(HOUR).work()
+    assert 1 == rules.lead(work, "one")
+    work.keep()
+    work = trial.pass_by(-HOUR).work()
+    assert 2 == rules.lead(work, "two"), "nobody leads for longer than a term without a word"
+    work.keep()
+    assert (trial.now + HOUR, trial.now + TERM) == (trial.pool.now, trial.pool.leads_until)
+    assert rules.lead(trial.pass_by(TERM - 1).work(), "three") is None
+    assert 3 == rules.lead(trial.pass_by(1).work(), "three")
+
+
 def test_a_transaction_that_is_dropped_has_not_been() -> None:
     """S11."""
     trial = waiting()

@@ -124,15 +124,17 @@ def _gpus(node: Node) -> tuple[str, int, int]:
 def lead(work: Work, who: str, *, anyway: bool = True) -> int | None:
     """Lead the pool for another term; the epoch, or None while somebody else does.
 
-    Nobody has to lead a pool that rests, unless for some reason of its own.
+    Nobody has to lead a pool that rests, unless for some reason of its own. Terms go by the clock:
+    if that was ahead once, the pool's own time stands still until it has caught up, and a term that
+    ends later than a term can end is nobody's.
     """
     if work.now < work.due_at and not anyway:
         return None
     if work.leader != who:
-        if work.now < work.leads_until:
+        if work.clock < work.leads_until <= work.clock + TERM:
             return None
         work.leader, work.epoch = who, work.epoch + 1
-    work.leads_until = work.now + TERM
+    work.leads_until = work.clock + TERM
     return work.epoch
 
 

@@ -367,6 +367,7 @@ class Work:
 
     def __init__(self, pool: Pool, now: Instant) -> None:
         self.pool = pool
+        self.clock = now
         self.now = max(now, pool.now)
         self.fence = pool.fence
         self.epoch, self.leader, self.leads_until = pool.epoch, pool.leader, pool.leads_until
