@@ -156,7 +156,7 @@ class Tenant:
         """What it wants next."""
         draw = self.chance
         if self.name == "Alfa":
-            if draw.random() < 0.7:
+            if draw.random() < 0.5:
                 return []
             gang = draw.random() < 0.5
             whole = self._job(
@@ -166,7 +166,8 @@ class Tenant:
         if self.name == "Bravo":
             how = draw.choice(("keeps", "keeps", "skews", "forgets", "forks"))
             gpus = draw.choice((1, 2, 2, 4))
-            return [self._job(gpus, how, draw.uniform(0.5, 4)) for _ in range(draw.randint(1, 3))]
+            # Long enough for nodes to be taken when somebody wants a whole one, also if all is slow.
+            return [self._job(gpus, how, draw.uniform(1, 9)) for _ in range(draw.randint(1, 4))]
         if self.name == "Charlie":
             how = draw.choice(("keeps", "forgets", "fails", "forks"))
             return [self._job(1, how, draw.uniform(0.1, 2))]
