@@ -181,6 +181,8 @@ def test_a_service_that_is_down_is_waited_for(office: OverHttp, state: Path) -> 
     [
         (("--gpus", "8 cards"), "write 8xH100"),
         (("--run-as", "nobody-of-that-name"), "there is no user"),
+        (("--cgroup", "/nowhere"), "/nowhere is no cgroup of version 2"),
+        (("--state", "/proc/nowhere"), "/proc/nowhere cannot be used"),
         (("--server", "http://bursar.example.com"), "the key could be read on its way"),
     ],
 )

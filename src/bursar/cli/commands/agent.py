@@ -120,15 +120,19 @@ def agent(
     )
     known = _access(server, plain_http=plain_http)
     uid, gid = _user(run_as)
+    group = _cgroup(cgroup)
+    folder = state or _usual_state(pool, name)
     try:
-        disk = Disk(state or _usual_state(pool, name), pool, name)
+        disk = Disk(folder, pool, name)
     except Occupied as error:
         raise Unusable(str(error), "Stop the other agent, or say another --state.") from None
+    except OSError as error:
+        raise Unusable(f"{folder} cannot be used: {error}", "Say another --state.") from None
     with disk:
         place = Place(
             folder=disk.folder,
             checkpoints=checkpoints,
-            cgroup=cgroup or own_cgroup(),
+            cgroup=group,
             uid=uid,
             gid=gid,
         )
@@ -184,6 +188,15 @@ def _user(name: str | None) -> tuple[int | None, int | None]:
     if os.geteuid() != 0:
         raise typer.BadParameter("only root can run jobs as somebody else", param_hint="--run-as")
     return found.pw_uid, found.pw_gid
+
+
+def _cgroup(given: Path | None) -> Path | None:
+    """The group in which others are made; whoever names one wants memory to be bounded by it."""
+    if given is None:
+        return own_cgroup()
+    if not (given / "cgroup.procs").exists():
+        raise typer.BadParameter(f"{given} is no cgroup of version 2", param_hint="--cgroup")
+    return given
 
 
 def _usual_state(pool: str, node: str) -> Path:
