@@ -10,6 +10,7 @@ from rich.console import Console
 from bursar.cli.walkthrough import NAMES
 from bursar.cli.walkthrough.stage import begun
 from bursar.client import Client
+from tests.api.calling import within
 from tests.cli.test_client_commands import (  # noqa: F401 (fixtures)
     Running,
     Shell,
@@ -57,6 +58,21 @@ def test_nobody_elses_job_comes_to_the_node_of_a_walkthrough(
             stage.end_node()
 
     assert stage.pool != json.loads(told)["pool"]
+
+
+def test_a_walkthrough_that_breaks_off_leaves_no_job_behind(
+    running: Running,  # noqa: F811 (a fixture)
+    tmp_path: Path,
+) -> None:
+    """It would wait, and hold credits, for ever: its node does not come back."""
+    with Client(running.process.url, running.process.admin_key) as client:
+        stage = begun(client, Console(file=StringIO()), tmp_path)
+        org = stage.org("acme", "paid")
+        stage.grant(org, 100, "bought")
+        job = stage.job(org, "true", max_run_seconds=60)
+        stage.leave_nothing()
+
+        assert within(60, lambda: "cancelled" == stage.state(job)["state"])
 
 
 def test_all_are_there() -> None:

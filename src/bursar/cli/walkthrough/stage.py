@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -20,7 +20,7 @@ from rich.console import Console
 from bursar.cli.connecting import KEY_VARIABLE, URL_VARIABLE
 from bursar.cli.tour.shown import Page
 from bursar.cli.walkthrough.watching import Watching
-from bursar.client import Client
+from bursar.client import Client, Problem
 from bursar.core.money import CREDIT
 
 PATIENCE_S: Final = 180.0  # for anything that has to happen
@@ -170,6 +170,12 @@ class Stage:
 
     # The end
 
+    def leave_nothing(self) -> None:
+        """Cancel jobs that are not over, if the scene broke off: nobody else would."""
+        with suppress(Problem):
+            for job in self.watching.not_over():
+                self.client.post(f"/v1/jobs/{job}/cancel", {})
+
     def check(self) -> bool:
         """Tell how the books stand; whether they add up."""
         self.heading("The books")
@@ -187,6 +193,7 @@ def staged(console: Console) -> Iterator[Stage]:
             try:
                 yield stage
             finally:
+                stage.leave_nothing()
                 stage.end_node()
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -6,6 +6,7 @@ from typing import Any
 
 from rich.console import Console
 
+from bursar.cli.following import OVER
 from bursar.cli.tour.shown import Page
 from bursar.cli.tour.shown import credits as told
 from bursar.client import Client
@@ -53,6 +54,10 @@ class Watching:
     def name(self, id: str, name: str) -> None:
         """Call something by a name."""
         self._names[id] = name
+
+    def not_over(self) -> list[str]:
+        """The jobs that were not over when it looked last."""
+        return [id for id, job in self._jobs.items() if job.state not in OVER]
 
     def look(self) -> None:
         """Tell what is new."""
@@ -110,7 +115,7 @@ class Watching:
             "org|>available|>held|>spent|>lapsed|>in all|granted",
             rows,
         )
-        over = all(job.state in ("succeeded", "failed", "cancelled") for job in self._jobs.values())
+        over = not self.not_over()
         page.say(
             "Every credit that was granted is accounted for, and no job that is over holds any."
             if good and over
