@@ -101,6 +101,10 @@ function shownPool(pool, nodes) {
   return card;
 }
 
+// A pool with something to look at: GPUs, jobs, or nodes that will come.
+const isLively = (pool) =>
+  pool.types.length + pool.queued + pool.running + pool.out_of_credits + pool.nodes_on_order > 0;
+
 function shownTenant(tenant) {
   const of = tenant.balance, alive = tenant.alive;
   const running = alive.filter((job) => ["running", "starting", "stopping"].includes(job.state));
@@ -152,7 +156,8 @@ async function lookAt(tenant) {
 
 async function look() {
   const [pools, orgs] = await Promise.all([ask("/pools"), maybe("/orgs?limit=" + ORGS)]);
-  const nodes = await Promise.all(pools.pools.map((pool) => maybe("/pools/" + pool.id + "/nodes")));
+  const busy = pools.pools.filter(isLively), idle = pools.pools.length - busy.length;
+  const nodes = await Promise.all(busy.map((pool) => maybe("/pools/" + pool.id + "/nodes")));
   const tenants = await Promise.all((await tenantsOf(orgs)).map(lookAt));
   const jobs = tenants.flatMap((one) => one.jobs);
   const order = (one, other) => (one.submitted_at < other.submitted_at ? 1 : -1);
@@ -164,7 +169,9 @@ async function look() {
     const why = await maybe("/jobs/" + job.id + "/why");
     if (why) job.told = reasons(why.told, names);
   }));
-  at("pools").replaceChildren(...pools.pools.map((pool, n) => shownPool(pool, nodes[n]?.nodes)));
+  at("pools").replaceChildren(...busy.map((pool, n) => shownPool(pool, nodes[n]?.nodes)));
+  if (idle) at("pools").append(made("p", idle + (idle > 1 ? " pools have" : " pool has") +
+    " neither nodes that can be used nor jobs", "faint"));
   at("tenants").tBodies[0].replaceChildren(...tenants.map(shownTenant));
   at("states").replaceChildren(...shownStates(jobs));
   at("jobs").tBodies[0].replaceChildren(...listed.map(shownJob));
