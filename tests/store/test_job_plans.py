@@ -26,11 +26,12 @@ ARRAYS: Indexes = {"arrays_pkey": JOB}
 ELEMENTS: Indexes = {"jobs_of_array": ("org_id", "array_id")}
 ALIVE: Indexes = {"jobs_alive": ("org_id", "submitted_at", "job_id")}
 ROUTES: Indexes = {"job_routes_pkey": JOB}
+WHOSE = ("org_id", "account_id", "user_id")
 BELOW: Indexes = {
     "accounts_pkey": ("org_id", "account_id"),
     "accounts_below": ("org_id", "parent"),
 }
-# For each statement: which indexes are read, and by which columns.
+# For each statement: which indexes are read, each once, and by which columns.
 PLANS: dict[str, tuple[str, Indexes]] = {
     "as much as changes": (GLANCE, JOBS | HOLDS | LOTS),
     "its steps": (STEPS, {"job_steps_pkey": (*JOB, "n")}),
@@ -47,10 +48,6 @@ PLANS: dict[str, tuple[str, Indexes]] = {
     "elements that are to come": (arrays.TO_COME, {"arrays_going_on": ("org_id",)} | JOBS | BELOW),
     "jobs that wait": (COUNT_WAITING, {"jobs_alive": ("org_id", "submitted_at")} | BELOW),
     "the latest jobs": (COUNT_LATEST, {"jobs_latest": ("org_id", "submitted_at")} | BELOW),
-    "quotas that count it": (
-        slices.QUOTAS_FOR,
-        {"accounts_pkey": ("org_id", "account_id"), "settings_quotas_whose": ("org_id", "body")},
-    ),
     "where it was sent": (routing.ROUTES, ROUTES),
     "that it is in another pool": (routing.MOVE, JOBS | {"job_routes_pkey": (*JOB, "n")}),
     "what its pool was told first": (routing.LAST_ENQUEUE, {"org_outbox_pkey": JOB}),
@@ -64,6 +61,26 @@ def test_a_table_is_read_by_its_index(tables: Connection, name: str) -> None:
     sql, wanted = PLANS[name]
     found = list(scans(plan_of(tables, sql)))
 
-    assert sorted(wanted) == sorted({scan["Index Name"] for scan in found})
+    assert sorted(wanted) == sorted(scan["Index Name"] for scan in found)
     for scan in found:
         check_scan(scan, scan["Index Name"], wanted[scan["Index Name"]])
+
+
+def test_of_many_quotas_those_are_read_that_count_a_job(tables: Connection) -> None:
+    """By whose they are, and for whom: an org may have one for each of its users (B4)."""
+    tables.execute(
+        """insert into settings (org_id, kind, setting_id, body, number, at)
+           select 'o' || i / 1000, 'quota', 'q' || i,
+                  json_build_object('account_id', 'root', 'user_id', 'u' || i), 1, 0
+             from generate_series(1, 5000) i"""
+    )
+    tables.execute("analyze settings")
+    found = [
+        one
+        for one in scans(plan_of(tables, slices.QUOTAS_FOR))
+        if one["Relation Name"] == "settings"
+    ]
+
+    assert len(found) >= 3
+    for scan in found:
+        check_scan(scan, "settings_quotas_whose", WHOSE)

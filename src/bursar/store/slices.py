@@ -16,8 +16,19 @@ QUOTAS: Final = """
      where org_id = %s and kind = 'quota'
      order by setting_id
 """
+
+
+def _quotas_for(account: str, user: str) -> str:
+    """The part of a statement that finds quotas, by whose they are: of nobody else are they."""
+    return f"""
+                   select * from settings s
+                    where s.org_id = u.org_id and s.kind = 'quota'
+                      and s.account_id {account} and s.user_id {user}
+                    offset 0"""
+
+
 # Those that count what a user does for an account: of that or one above it, or of the user alone.
-QUOTAS_FOR: Final = """
+QUOTAS_FOR: Final = f"""
     with recursive up as (
         select a.org_id, a.account_id, a.parent from accounts a
          where a.org_id = %s and a.account_id = %s
@@ -26,21 +37,15 @@ QUOTAS_FOR: Final = """
          cross join lateral (
                select * from accounts t
                 where t.org_id = u.org_id and t.account_id = u.parent offset 0) a)
-    select s.setting_id, s.body::text
-      from (select q.setting_id, q.body
-              from up u
-             cross join lateral (
-                   select * from settings s
-                    where s.org_id = u.org_id and s.kind = 'quota'
-                      and s.body ->> 'account_id' = u.account_id
-                      and (s.body ->> 'user_id' is null or s.body ->> 'user_id' = %s)
-                    offset 0) q
-             union all
-            select s.setting_id, s.body
-              from settings s
-             where s.org_id = %s and s.kind = 'quota' and s.body ->> 'account_id' is null
-               and s.body ->> 'user_id' = %s) s
-     order by s.setting_id
+    select q.setting_id, q.body::text
+      from up u cross join lateral ({_quotas_for("= u.account_id", "is null")}) q
+     union all
+    select q.setting_id, q.body::text
+      from up u cross join lateral ({_quotas_for("= u.account_id", "= %s")}) q
+     union all
+    select q.setting_id, q.body::text
+      from (select %s::text as org_id) u cross join lateral ({_quotas_for("is null", "= %s")}) q
+     order by 1
 """
 SLICES: Final = """
     select quota_id, pool_id, known, number, body::text, bounds::text
