@@ -166,7 +166,7 @@ class Tenant:
         if self.name == "Bravo":
             how = draw.choice(("keeps", "keeps", "skews", "forgets", "forks"))
             gpus = draw.choice((1, 2, 2, 4))
-            # Long enough for nodes to be taken when somebody wants a whole one, however slow.
+            # So long that nodes are taken when somebody wants a whole one, also if all is slow.
             return [self._job(gpus, how, draw.uniform(1, 9)) for _ in range(draw.randint(1, 4))]
         if self.name == "Charlie":
             how = draw.choice(("keeps", "forgets", "fails", "forks"))

@@ -197,6 +197,7 @@ def test_an_order_that_is_refused_is_given_back() -> None:
     assert OrderState.REMOVING is found.carry_on(Said.NO)
 
     assert (None, Leaves.REFUSED) == (found.machine, found.order.leaves)
+    assert found.order.in_vain
 
 
 def test_a_node_that_is_gone_at_its_providers_is_given_back() -> None:
@@ -204,6 +205,7 @@ def test_a_node_that_is_gone_at_its_providers_is_given_back() -> None:
     assert OrderState.REMOVING is found.carry_on(Said.NO)
 
     assert (NodeState.DRAINING, Leaves.REFUSED) == (found.state(), found.order.leaves)
+    assert not found.order.in_vain, "it had come"
 
 
 def test_a_silent_node_is_asked_for_again_and_then_given_back() -> None:

@@ -32,7 +32,7 @@ from bursar.core.messages import (
     Withdraw,
 )
 from bursar.core.refusal import InvariantBroken
-from bursar.core.scheduling.decisions import Keep, Preempt, Start
+from bursar.core.scheduling.decisions import Keep, Preempt, Promise, Start
 from bursar.core.scheduling.jobs import Why as Turn
 from bursar.core.scheduling.machines import NodeId, NodeState, Piece
 from bursar.core.value import altered
@@ -827,8 +827,9 @@ def test_a_plan_is_written_as_far_as_nothing_stands_against_it() -> None:
         job=name_of(JOB), wanted_by=name_of(other), right="share", lost=0, stops_at=trial.now
     )
     keep = Keep(job=name_of(other), gpu_type="H100", pieces=ON_N1, victims=(name_of(JOB),))
+    promise = Promise(job=name_of(other), at=trial.now + HOUR, since=trial.now, nodes=())
     work = trial.work()
-    written = rules.write(work, trial.epoch, [start, ask, keep])
+    written = rules.write(work, trial.epoch, [start, ask, keep, promise])
     work.keep()
     assert ([third], [JOB], ()) == (
         [lease.key for lease in written.placed], list(written.asked), written.denied,
