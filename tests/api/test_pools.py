@@ -69,7 +69,7 @@ class Worker:
 
     def leases(self, *readings: dict[str, Any]) -> list[dict[str, Any]]:
         """Its leases, once there are any."""
-        assert within(20, lambda: self.report(*readings)["leases"])
+        assert within(60, lambda: self.report(*readings)["leases"])
         found: list[dict[str, Any]] = self.report(*readings)["leases"]
         return found
 
