@@ -67,6 +67,7 @@ WHOLE: Final = (
     "hold_expires_at",
     "rates",
 )
+_CALLED: Final = {"array_id": "element of", "env_names": "variables", "rates": "a GPU-hour"}
 
 
 def shown_with(columns: Sequence[str]) -> Callable[[Any], str]:
@@ -79,9 +80,6 @@ def shown_with(columns: Sequence[str]) -> Callable[[Any], str]:
     return lines
 
 
-_CALLED: Final = {"array_id": "element of", "env_names": "variables", "rates": "a GPU-hour"}
-
-
 def _cell(path: str, value: Any) -> str:
     match path, value:
         case "gpus", {}:
@@ -89,9 +87,8 @@ def _cell(path: str, value: Any) -> str:
         case "labels", {}:
             return printable(", ".join(f"{name}={text}" for name, text in value.items())) or NOTHING
         case "rates", [*rates]:
-            return ", ".join(
-                f"{one['gpu_type']} {told(one['micros_per_gpu_hour'])}" for one in rates
-            )
+            priced = (f"{one['gpu_type']} {told(one['micros_per_gpu_hour'])}" for one in rates)
+            return printable(", ".join(priced)) or NOTHING
         case ("cancelling", False) | ("owed_micros", 0):
             return NOTHING  # as nearly always
     return cell(path, value)
