@@ -683,6 +683,25 @@ def test_whoever_leads_next_knows_for_whom_gpus_were_freed(
     assert [(0,)] == connection.execute(sql, [pool]).fetchall()
 
 
+def test_who_may_be_tried_again_later_is_although_nothing_else_happens(
+    database_url: str, connection: Connection, pool: str
+) -> None:
+    """A job that was lost at its start waits a moment; that moment passes without any news (S10)."""
+    clock, node = Clock(), Node1()
+    with kept_at(database_url, pool, clock) as keeper:
+        leads = Leading(keeper, POLICY, "one")
+        begin(keeper, node)
+        keeper.receive([letter(keeper, "job", asking())])
+        leads._turn()
+        assert {"job"} == runs(connection, pool)
+        keeper.report(node.told(ran(0, 1, exit=Exit.GONE))).result()
+        for seconds, again in ((0, set()), (1, set()), (2, {"job"})):
+            clock.now += seconds * SECOND
+            keeper.report(node.told()).result()
+            leads._turn()
+            assert again == runs(connection, pool), seconds
+
+
 class Stopped(PoolKeeper):
     """A process that is stopped before it writes what it has decided, until somebody lets it."""
 

@@ -76,6 +76,7 @@ class Leading:
         self._wanted_until = 0.0  # does not rest before
         self._epoch: int | None = None  # of the last turn; None while another leads
         self._news = True  # since the last round
+        self._again: Instant | None = None  # when time alone may matter, as of the last round
         self._denials = 0  # rounds in a row of which something could not be written
         self._noted = 0  # the last event of its own
         self._notes_at = 0.0  # when what waits is noted, although nothing is decided
@@ -245,16 +246,20 @@ class Leading:
             self._keeper.expire()
 
     def _round(self, follower: Follower, epoch: int, now: Instant) -> float:
-        """Decide, and write what was decided; how long nothing has to be done."""
+        """Decide, and write what was decided; how long nothing has to be done.
+
+        When to look again was said after the last round: by now the cluster knows what time it is,
+        and would only say what comes next.
+        """
         cluster = follower.cluster
-        again = look_again(cluster)
-        if self._news or (again is not None and again <= now):
+        if self._news or (self._again is not None and self._again <= now):
             self._news = False
             decisions = carry_out(cluster, now).decisions
             follower.told.decided(decisions)
-            again = look_again(cluster)
+            self._again = look_again(cluster)
             if not self._write(follower, epoch, decisions):
                 return min(SAYS_SO_S, AGAIN_S * ((1 << min(self._denials, 10)) - 2))
+        again = self._again
         return SAYS_SO_S if again is None else min(SAYS_SO_S, max(again - now, 0) / SECOND)
 
     def _write(self, follower: Follower, epoch: int, decisions: tuple[Decision, ...]) -> bool:
