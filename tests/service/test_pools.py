@@ -686,7 +686,7 @@ def test_whoever_leads_next_knows_for_whom_gpus_were_freed(
 def test_who_may_be_tried_again_later_is_although_nothing_else_happens(
     database_url: str, connection: Connection, pool: str
 ) -> None:
-    """A job that was lost at its start waits a moment; that moment passes without any news (S10)."""
+    """A job that was lost at its start waits a moment; it passes without any news (S10)."""
     clock, node = Clock(), Node1()
     with kept_at(database_url, pool, clock) as keeper:
         leads = Leading(keeper, POLICY, "one")
