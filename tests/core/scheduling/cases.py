@@ -6,7 +6,8 @@
     running  name@n1:8  name@n1:4+n2:4  name@n1:2of7 (slots of one GPU)
              /ran=10m /ends=60m (from now) /saved=5m (ago) /stops=20s (from now) /aged /fixed
     queued   name:8  name:10x8 (tasks x GPUs)  name:0.5 (a part of one GPU)  name:4x0.5  name:cpu
-             /limit=30m /waited=5m /again=30s (not before) /est=10m /within=node /mem=80 /label=ib
+             /limit=30m /waited=5m /stopped=1m (ago: it waits again since then)
+             /again=30s (not before) /est=10m /within=node /mem=80 /label=ib
              /region=eu-1,us-1 (where it may run)
              /promised=30m,1h,n1:4+n2:4 (its date from now, given so long ago, tasks on nodes)
     both     /on=H100,A100 (types in order)  /any=H100,A100 (as welcome)  /who=paid.acme.ml.ann
@@ -184,6 +185,7 @@ def _job(text: str, types: tuple[str, ...] = ("H100",)) -> Job:
         checkpoint_every=time(every),
         checkpoint_cost=time(cost),
         preemptions=int(given.get("preempted", 0)),
+        stopped_at=T0 - time(given["stopped"]) if "stopped" in given else 0,
         attained=int(given.get("used", 0)) * CREDIT,
         balance=int(given.get("balance", 0)) * CREDIT,
         not_before=T0 + time(given["again"]) if "again" in given else 0,

@@ -25,6 +25,7 @@ TARGETS = Policy(
 
 LONG = "long:4/est=9h/who=paid.beta.x.bob"
 PRESSED = "low@n1:4/ran=10m/ckpt=10m,5s"
+SOON = "low@n1:4/ran=1m"
 PRESSING = "e:4/est=1m/who=enterprise.big.x.u"
 
 CASES = {
@@ -53,11 +54,17 @@ CASES = {
         usage="paid.acme.ml.ann=9",
         want="long -> n1:4; brief waits needs=4 free=0",
     ),
-    "nor if it was stopped before": Case(
+    "whoever was stopped has its target anew": Case(
         nodes="n1=4xH100",
-        queued=f"brief:4/est=5m/preempted=1 {LONG}",
+        queued=f"brief:4/est=5m/preempted=1/used=1/waited=40m/stopped=29m {LONG}",
         usage="paid.acme.ml.ann=9",
-        want="long -> n1:4; brief waits needs=4 free=0 start=24h",
+        want="brief -> n1:4; long waits needs=4 free=0 start=24h",
+    ),
+    "until that has passed, too": Case(
+        nodes="n1=4xH100",
+        queued=f"brief:4/est=5m/preempted=1/used=1/waited=40m/stopped=30m {LONG}",
+        usage="paid.acme.ml.ann=9",
+        want="long -> n1:4; brief waits needs=4 free=0",
     ),
     "nor if its org runs more than its part": Case(
         nodes="n1=8xH100",
@@ -91,6 +98,19 @@ CASES = {
         queued="brief:4/est=5m/who=free.acme.x.u long:4/est=9h",
         shares="paid=floor4",
         want="long -> n1:4; brief waits needs=4 free=0",
+    ),
+    "those of a brief job that is late do not": Case(
+        nodes="n1=4xH100",
+        queued="brief:4/est=5m/who=free.acme.x.u late:4/est=5m/waited=30m",
+        shares="paid=floor4",
+        want="brief -> n1:4; late waits needs=4 free=0",
+    ),
+    "but those of a longer one beside it": Case(
+        nodes="n1=4xH100",
+        queued="brief:4/est=5m/who=free.acme.x.u late:4/est=5m/waited=30m"
+        " long:4/est=9h/who=paid.beta.x.bob",
+        shares="paid=floor4",
+        want="late -> n1:4; brief waits needs=4 free=0; long waits needs=4 free=0 start=24h",
     ),
     "nobody rides along: a higher class of its org takes its turn": Case(
         nodes="n1=4xH100",
@@ -201,6 +221,62 @@ CASES = {
         queued=f"{PRESSING}/waited=15s",
         policy=TARGETS,
         want="e waits needs=4 free=0",
+    ),
+    # ------------------------------------------------------------------ letting others end
+    "for a floor one that is late asks nobody who says that it ends within ten graces": Case(
+        nodes="n1=4xH100",
+        running=f"{SOON}/est=6m",
+        queued=f"{PRESSING}/waited=30s",
+        policy=TARGETS,
+        shares="enterprise=floor4",
+        want="e waits needs=4 free=0",
+    ),
+    "but while it can start in time, at once": Case(
+        nodes="n1=4xH100",
+        running=f"{SOON}/est=6m",
+        queued=PRESSING,
+        policy=TARGETS,
+        shares="enterprise=floor4",
+        want="low preempted for=e by=floor; e waits on=n1:4",
+    ),
+    "and late, too, whoever says that it takes longer": Case(
+        nodes="n1=4xH100",
+        running=f"{SOON}/est=361s",
+        queued=f"{PRESSING}/waited=30s",
+        policy=TARGETS,
+        shares="enterprise=floor4",
+        want="low preempted for=e by=floor; e waits on=n1:4",
+    ),
+    "or says nothing": Case(
+        nodes="n1=4xH100",
+        running=SOON,
+        queued=f"{PRESSING}/waited=30s",
+        policy=TARGETS,
+        shares="enterprise=floor4",
+        want="low preempted for=e by=floor; e waits on=n1:4",
+    ),
+    "or runs longer than it said": Case(
+        nodes="n1=4xH100",
+        running=f"{SOON}/est=1m",
+        queued=f"{PRESSING}/waited=30s",
+        policy=TARGETS,
+        shares="enterprise=floor4",
+        want="low preempted for=e by=floor; e waits on=n1:4",
+    ),
+    "a longer job asks for its floor whoever it is": Case(
+        nodes="n1=4xH100",
+        running=f"{SOON}/est=6m",
+        queued="e:4/est=301s/who=enterprise.big.x.u/waited=30s",
+        policy=TARGETS,
+        shares="enterprise=floor4",
+        want="low preempted for=e by=floor; e waits on=n1:4",
+    ),
+    "one that was stopped presses when half of its target has passed anew": Case(
+        nodes="n1=4xH100",
+        running=PRESSED,
+        queued=f"{PRESSING}/waited=10m/stopped=15s",
+        policy=TARGETS,
+        want="low preempted for=e by=target; e waits on=n1:4",
     ),
     "by share a job of minutes asks nobody who says that it ends within ten graces": Case(
         nodes="n1=8xH100",

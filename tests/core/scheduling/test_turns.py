@@ -224,13 +224,19 @@ CASES = {
         policy=SHIPPED,
         want="late -> n1:4; in-time waits needs=4 free=0 start=24h",
     ),
-    "one that started before is not brief any more": Case(
+    "one that made room is in time if it is by when it was stopped": Case(
         nodes="n1=4xH100",
-        queued="again:4/est=1m/waited=3m/preempted=1 late:4/est=2m/waited=3m",
+        queued="again:4/est=2m/waited=9m/preempted=1/used=1/stopped=1m late:4/est=1m/waited=3m",
         policy=SHIPPED,
-        want="late -> n1:4; again waits needs=4 free=0 start=24h",
+        want="again -> n1:4; late waits needs=4 free=0",
     ),
-    "nor one that ran and lost its node": Case(
+    "and late as others are by that": Case(
+        nodes="n1=4xH100",
+        queued="again:4/est=2m/waited=9m/preempted=1/used=1/stopped=2m late:4/est=1m/waited=3m",
+        policy=SHIPPED,
+        want="late -> n1:4; again waits needs=4 free=0",
+    ),
+    "one that ran and lost its node is not brief any more": Case(
         nodes="n1=4xH100",
         queued="again:4/est=1m/waited=3m/used=1 late:4/est=2m/waited=3m",
         policy=SHIPPED,

@@ -8,15 +8,16 @@ the share tree.
 That must be no way around shares. Whoever sends nothing but brief jobs, thousands of them, comes
 first only while each place of its path below the tier runs no more than its part of what runs
 there, and what it runs counts as usage like everything else. Floors go first: while a place that is
-owed GPUs waits, its siblings that are not owed any take their turn. And nobody rides along: a job
-comes first for itself, and not while its org has one of a higher class waiting.
+owed GPUs waits, its siblings that are not owed any take their turn; unless all that waits there is
+brief and late, and would only make others late. And nobody rides along: a job comes first for
+itself, and not while its org has one of a higher class waiting.
 """
 
 from collections.abc import Callable, Iterator
 
 from bursar.core.scheduling.cluster import Cluster
 from bursar.core.scheduling.jobs import Job
-from bursar.core.scheduling.share import Place
+from bursar.core.scheduling.share import FAIR, Place
 
 
 def express(cluster: Cluster, wanted: Callable[[Job], bool]) -> Iterator[Job]:
@@ -29,12 +30,13 @@ def _below(cluster: Cluster, place: Place, wanted: Callable[[Job], bool]) -> Ite
         return
     if place.queues:
         yield from _first(cluster, place, wanted)
-    first = place.order.first()
+    most = FAIR
     for rank, _, name in place.order:
-        assert first is not None
-        if rank > first[0]:
+        if rank > most:
             break
         child = place.children[name]
+        if rank < most and not child.all_late():
+            most = rank
         if place.parent is None or child.within_part():
             yield from _below(cluster, child, wanted)
 

@@ -139,13 +139,15 @@ class Policy:
     def late_from(self, job: Job) -> Instant:
         """From when on a brief job stands behind those that can still start in time.
 
-        Brief is what lasts a few start targets of its tier, and has not started before: for others
-        a late start is no loss. NEVER if it is not brief.
+        Brief is what lasts a few start targets of its tier, and has not failed before: for others a
+        late start is no loss. NEVER if it is not brief. Whoever made room for others has its target
+        anew from then on: that is no reason to be late.
         """
         target = self.start_target(job.path[0])
         told = self.by_work and job.estimate is not None
-        fresh = not job.preemptions and not job.attained
-        return job.queued_at + target if told and fresh and job.lasts <= BRIEF * target else NEVER
+        failed = job.attained and not job.preemptions
+        brief = told and not failed and job.lasts <= BRIEF * target
+        return job.waits_since + target if brief else NEVER
 
     def express(self, job: Job, now: Instant) -> bool:
         """Whether a brief job can still start in time, and says that it ends within minutes.
@@ -160,7 +162,7 @@ class Policy:
 
     def presses_from(self, job: Job) -> Instant:
         """From when on such a job may ask tiers with longer targets for room: half its target."""
-        return job.queued_at + self.start_target(job.path[0]) // 2
+        return job.waits_since + self.start_target(job.path[0]) // 2
 
     @property
     def by_work(self) -> bool:

@@ -92,7 +92,7 @@ class Asking:
         """Whom to look at together, one group after another."""
         job = rights.job
         alike = gpu_type, job.path, job.priority_class, rights.owed_at(), job.rate(gpu_type)
-        key = *alike, job.work, self._cluster.outlasts_all(job), rights.presses
+        key = *alike, job.work, self._cluster.outlasts_all(job), rights.haste
         found = self._known.get(key)
         if found is None:
             found = self._known[key] = self._found(rights, _asked(self._cluster, rights, gpu_type))
@@ -167,7 +167,9 @@ class Stages(NamedTuple):
     groups: "list[Candidates]"
 
 
-_Key = tuple[str, Path, int, tuple[Path, ...], Micros, Micros, bool, bool]
+_Key = tuple[
+    str, Path, int, tuple[Path, ...], Micros, Micros, bool, tuple[bool, bool, bool]
+]  # fmt: skip
 
 
 class Candidates:

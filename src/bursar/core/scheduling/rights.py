@@ -3,7 +3,8 @@
 A job may ask another to make room by one of six rights:
 
     floor   a place it belongs to has less than its floor, even with the job; whoever belongs to
-            another place gives what is above that one's own floor
+            another place gives what is above that one's own floor; but a job that says it is over
+            within minutes and is late lets those end who say so as well
     class   the other is of the same org and of a lower class
     target  half the job's start target has passed, it is over within minutes (`Policy.express`);
             the other's tier has a longer target, and it can save its work within the grace
@@ -77,7 +78,10 @@ class Rights:
         self._tiers = {job.path[0], *cluster.preempts.get(job.path[0], ())}
         self._org = self._places[-3] if len(self._places) > 2 else self._places[0]
         self._tier = self._places[-2]
-        self._presses = self._pressing()
+        self._soon = ENDING * cluster.policy.grace
+        self._brief = job.estimate is not None and job.lasts <= self._soon
+        self._in_time = cluster.policy.express(job, cluster.now)
+        self._presses = self._in_time and cluster.policy.presses_from(job) <= cluster.now
 
     def of(self, other: Running, now: Instant) -> Right | None:
         """By which right another can be asked, if it can be asked at all."""
@@ -87,7 +91,9 @@ class Rights:
         ending = other.stops_at is not None or other.ends_by <= now
         if not job.preemptible or spent or ending or other.started_at >= now:
             return None
-        if any(self._reaches(place, job) for place in self._owed):
+        lets_end = self._brief and other.ends_soon(now, self._soon)
+        owed = () if lets_end and not self._in_time else self._owed
+        if any(self._reaches(place, job) for place in owed):
             return Right.FLOOR
         if job.path[:2] == self.job.path[:2]:
             if job.priority_class < self.job.priority_class:
@@ -97,8 +103,7 @@ class Rights:
             return Right.TARGET
         if job.path[0] != self.job.path[0] or len(self.job.path) == 1:
             return None
-        soon = ENDING * self._cluster.policy.grace
-        if self.job.estimate is not None and self.job.lasts <= soon and other.ends_soon(now, soon):
+        if lets_end:
             return None
         give = self.to_give(self.org_of(job))
         return Right.SHARE if job.rate(other.gpu_type) * self.weight < give else None
@@ -115,9 +120,9 @@ class Rights:
         return bool(self._owed) or self._presses or near or self._larger_share()
 
     @property
-    def presses(self) -> bool:
-        """Whether the job is about to be late, and worth stopping others for."""
-        return self._presses
+    def haste(self) -> tuple[bool, bool, bool]:
+        """Whether it is over within minutes, can start in time, and is about to be late."""
+        return self._brief, self._in_time, self._presses
 
     def owed_at(self) -> tuple[Path, ...]:
         """The places of this job that are owed GPUs."""
@@ -209,11 +214,6 @@ class Rights:
         outside = other.path[: len(owed.path)] != owed.path
         return outside and other.path[0] in self._tiers
 
-    def _pressing(self) -> bool:
-        """Whether the job is about to be late, and worth stopping others for."""
-        policy, now = self._cluster.policy, self._cluster.now
-        return policy.express(self.job, now) and policy.presses_from(self.job) <= now
-
     def _pressed(self, other: Running) -> bool:
         """Whether another's tier has more time, and its work is safe."""
         policy, its = self._cluster.policy, other.job
@@ -232,7 +232,7 @@ class Rights:
             return False
         if cluster.turn_ends(other) > now:
             return False
-        if other.ends_soon(now, ENDING * cluster.policy.grace):
+        if other.ends_soon(now, self._soon):
             return False
         if cluster.outlasts_all(other.job, now - other.started_at):
             return False

@@ -34,8 +34,8 @@ class Place:
 
     __slots__ = (
         "base", "busy", "busy_below", "ceiling", "children", "express", "floor", "heads",
-        "in_order", "jobs", "jobs_max", "leaving", "longest", "name", "oldest", "order", "outside",
-        "parent", "path", "queues", "rate", "shapes", "since", "used", "weight",
+        "in_order", "jobs", "jobs_max", "late", "leaving", "longest", "name", "oldest", "order",
+        "outside", "parent", "path", "queues", "rate", "shapes", "since", "used", "weight",
     )  # fmt: skip
 
     def __init__(self, path: Path, name: str, parent: "Place | None", share: Share) -> None:
@@ -54,6 +54,7 @@ class Place:
         self.used: dict[str, int] = {ANY: 0}  # milli-GPUs that run, by type
         self.jobs = 0  # that run
         self.express = 0  # jobs that wait and come before longer ones: `Policy.express`
+        self.late = 0  # jobs that wait and would have come before longer ones, but missed that
         self.busy = False  # whether something runs or waits
         self.busy_below = 0  # the weight of all children that are busy
         self.outside = False  # whether it is a limit outside the tree
@@ -83,6 +84,10 @@ class Place:
         parent = self.parent
         assert parent is not None
         return self.used[ANY] * parent.busy_below <= parent.used[ANY] * self.weight
+
+    def all_late(self) -> bool:
+        """Whether nothing waits there but brief jobs that have missed their start target."""
+        return self.late == sum(self.shapes.values())
 
     def above_floor(self) -> int:
         """How many milli-GPUs it has beyond its floor."""
@@ -173,10 +178,11 @@ class ShareTree:
         classes = self.classes.setdefault(job.path[:2], Ordered())
         classes.add((-job.priority_class, job.id))
         self._age(user, job, add=True)
-        express = self.policy.express(job, self.now)
+        express, late = self._in_time(job)
         for place in user.above():
             place.shapes[job.shape] = place.shapes.get(job.shape, 0) + 1
             place.express += express
+            place.late += late
         self._reorder(user)
 
     def unqueue(self, job: Job, *, goes_on: bool = False) -> None:
@@ -191,9 +197,10 @@ class ShareTree:
         if not classes:
             del self.classes[job.path[:2]]
         self._age(user, job, add=False)
-        express = self.policy.express(job, self.now)
+        express, late = self._in_time(job)
         for place in user.above():
             place.express -= express
+            place.late -= late
             left = place.shapes[job.shape] - 1
             if left:
                 place.shapes[job.shape] = left
@@ -201,6 +208,10 @@ class ShareTree:
                 del place.shapes[job.shape]
         if not goes_on:
             self._reorder(user)
+
+    def _in_time(self, job: Job) -> tuple[bool, bool]:
+        """Whether a job comes before longer ones, and whether it is too late for that."""
+        return self.policy.express(job, self.now), self.policy.hurries_until(job) <= self.now
 
     def _head(self, user: Place, queue: Ordered[Any], key: Any, *, add: bool) -> None:
         """Put a key in a queue or take it out, and keep up which comes first there."""
