@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from bursar.core.ids import JobId
-from bursar.core.instant import DAY, HOUR, Instant
+from bursar.core.instant import DAY, HOUR, NEVER, Instant
 from bursar.core.money import Micros
 from bursar.core.ordered import Ordered
 from bursar.core.refusal import invariant
@@ -211,7 +211,8 @@ class ShareTree:
 
     def _in_time(self, job: Job) -> tuple[bool, bool]:
         """Whether a job comes before longer ones, and whether it is too late for that."""
-        return self.policy.express(job, self.now), self.policy.hurries_until(job) <= self.now
+        until = self.policy.hurries_until(job)
+        return self.now < until < NEVER, until <= self.now
 
     def _head(self, user: Place, queue: Ordered[Any], key: Any, *, add: bool) -> None:
         """Put a key in a queue or take it out, and keep up which comes first there."""
