@@ -143,41 +143,6 @@ def test_a_job_runs_from_submission_to_settlement(payer: Tenant, worker: Worker,
     assert [] == worker.report({"fence": fence, "run_ms": 50, "exit": "done"})["leases"]
 
 
-def test_an_operator_corrects_who_answers_for_an_end(
-    operator: Caller, payer: Tenant, worker: Worker, pool: str
-) -> None:
-    """Work that a broken GPU has lost is given back, and charged again if that was wrong (M3)."""
-    job = submit(payer, pool)
-    ask = {"attempt": 1, "end_class": "platform"}
-    worker.report()
-    [order] = worker.leases()
-    fence = order["fence"]
-    worker.report({"fence": fence, "run_ms": 0})
-    refused(operator.post(f"/jobs/{job}/correct", ask), 409, "job_not_over")
-    time.sleep(0.1)  # run time beyond what has passed would be clamped
-    worker.report({"fence": fence, "run_ms": 50, "saved_ms": 20, "exit": "failed", "exit_code": 1})
-    assert within(20, lambda: state(payer, job)["state"] == "failed")
-    assert 50 == state(payer, job)["spent_micros"]
-
-    refused(payer.caller.post(f"/jobs/{job}/correct", ask), 403, "forbidden")
-    refused(operator.post(f"/jobs/{job}/correct", {**ask, "attempt": 2}), 404, "attempt_unknown")
-    refused(
-        operator.post(f"/jobs/{job}/correct", {**ask, "end_class": "x"}), 422, "invalid_request"
-    )
-    first = operator.post(f"/jobs/{job}/correct", ask, "broken")
-    again = operator.post(f"/jobs/{job}/correct", ask, "broken")
-    told = first.json()
-    assert (200, 30, 0) == (first.status_code, told["given_back_micros"], told["charged_micros"])
-    assert (first.content, 20) == (again.content, state(payer, job)["spent_micros"])
-    steps = payer.caller.get(f"/jobs/{job}/events").json()["items"]
-    assert ("corrected", 20) == (steps[-1]["why"], steps[-1]["spent_micros"])
-
-    after_all = operator.post(f"/jobs/{job}/correct", {**ask, "end_class": "user"}).json()
-    assert (30, 50) == (after_all["charged_micros"], state(payer, job)["spent_micros"])
-    balance = payer.caller.get(f"/accounts/{payer.account}/balance").json()
-    assert 10**9 - 50 == balance["spendable_micros"]
-
-
 def test_an_answer_waits_for_news_and_comes_at_once(
     payer: Tenant, worker: Worker, pool: str
 ) -> None:

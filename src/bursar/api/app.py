@@ -24,7 +24,6 @@ from bursar.api.failing import (
 )
 from bursar.api.routes import (
     changing,
-    correcting,
     explaining,
     founding,
     jobs,
@@ -91,7 +90,6 @@ def make_app(service: Service) -> FastAPI:
         webhooks,
         scaling,
         noted,
-        correcting,
     ):
         app.router.routes.extend(part.router.routes)
     _add_open_routes(app)

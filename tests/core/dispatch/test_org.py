@@ -3,7 +3,7 @@
 import pytest
 
 from bursar.core.dispatch import org as rules
-from bursar.core.dispatch.charging import corrected, steps
+from bursar.core.dispatch.charging import steps
 from bursar.core.dispatch.org import Org
 from bursar.core.dispatch.state import Letter
 from bursar.core.ids import AccountId, ChargeId, GrantId, HoldId, JobId, PriceVersionId, UserId
@@ -258,25 +258,6 @@ def test_work_is_given_back_after_the_limit_too() -> None:
 
     assert [] == org.objections
     assert (99_996, 0, 4) == parts(org)
-
-
-@pytest.mark.parametrize("end_class", EndClass)
-def test_an_operator_says_who_answers_for_an_end(end_class: EndClass) -> None:
-    """What was lost since the last checkpoint is given back, or charged; asked twice, once (M3)."""
-    org = submitted()
-    tell(org, STARTED, ended(9, over=True))
-    assert (99_991, 0, 9) == parts(org)
-
-    def correct(to: EndClass, key: str) -> None:
-        what = corrected(HoldId(JOB), ChargeId(key), 1, to, ran_ms=9, saved_ms=4)
-        assert not isinstance(rules.ask(org, key, what, T0 + MINUTE)[0], Refusal)
-
-    correct(end_class, "first")
-    correct(end_class, "again")
-    theirs = end_class in (EndClass.PLATFORM, EndClass.PREEMPTION)
-    assert ((99_996, 0, 4) if theirs else (99_991, 0, 9)) == parts(org)
-    correct(EndClass.USER, "after all")
-    assert (99_991, 0, 9) == parts(org)
 
 
 def test_an_org_handles_no_messages_of_orgs() -> None:

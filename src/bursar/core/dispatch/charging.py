@@ -26,14 +26,10 @@ from bursar.core.ledger.commands import (
     Settle,
 )
 from bursar.core.ledger.events import Event
-from bursar.core.messages import Dropped, EndClass, Ended, Message, RanSoFar, Started
+from bursar.core.messages import Dropped, Ended, Message, RanSoFar, Started
 from bursar.core.refusal import Code, Refusal, broken
 
 Outcome: TypeAlias = tuple[Event, ...] | Refusal
-Correction: TypeAlias = GiveBack | BookLate
-
-# Ends whose lost work nobody pays for.
-_GIVEN_BACK: Final = frozenset({EndClass.PLATFORM, EndClass.PREEMPTION})
 
 # Usage that cannot be charged any more is booked as late.
 _TOO_LATE: Final = frozenset({Code.HOLD_CLOSED, Code.ATTEMPT_SETTLED})
@@ -105,16 +101,3 @@ def _or_late(usage: Charge | Settle, *, last: bool = True) -> Steps:
             charge=usage.charge, hold=usage.hold, attempt=usage.attempt, run_ms=usage.run_ms
         )
         yield Step(late, last=last)
-
-
-def corrected(
-    hold: HoldId, charge: ChargeId, attempt: int, end_class: EndClass, *, ran_ms: int, saved_ms: int
-) -> Correction:
-    """What it comes to that an operator says who answers for an attempt's end (M3).
-
-    What was lost since the last checkpoint is given back, or charged after all; whatever was so
-    already stays as it is.
-    """
-    if end_class in _GIVEN_BACK:
-        return GiveBack(hold=hold, attempt=attempt, kept_ms=saved_ms)
-    return BookLate(charge=charge, hold=hold, attempt=attempt, run_ms=ran_ms)

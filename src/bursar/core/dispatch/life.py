@@ -92,7 +92,6 @@ STEPS: Final = (
     "submitted",
     "follows",
     "took_over",
-    "corrected",
     *(why.value for why in Why if why is not Why.PLACED),
 )
 

@@ -100,7 +100,7 @@ def better_wait(cluster: Cluster, job: Job, reserved: Reserved | None, freed: Fr
     target = cluster.policy.start_target(job.path[0])
     if reserved is None or reserved.at > cluster.now + target:
         return False
-    if cluster.now < job.queued_at + target < reserved.at:
+    if cluster.now < job.waits_since + target < reserved.at:
         return False
     lost = sum(running.lost(cluster.now) for running, _ in freed.victims)
     return job.price_of(reserved.gpu_type, reserved.at - cluster.now) < lost
