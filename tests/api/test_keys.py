@@ -174,11 +174,12 @@ def test_an_old_secret_counts_until_the_overlap_is_over(
 
     first = tenant.caller.made(f"/keys/{key['id']}/rotate", {"overlap_seconds": 3_600})
     for process in (service, other_service):
-        assert opens(process, first["key"]), "a new secret must count at once"
+        # At once, or in a tenth of a second where the key was looked up just before.
+        assert within(KNOWN_S, lambda: opens(process, first["key"])), "a new secret must count"  # noqa: B023
         assert opens(process, key["key"])
     second = tenant.caller.made(f"/keys/{key['id']}/rotate", {"overlap_seconds": 0})
     assert opens(service, second["key"])
-    assert opens(other_service, second["key"])
+    assert within(KNOWN_S, lambda: opens(other_service, second["key"]))
     assert not opens(service, first["key"])
     assert not opens(service, key["key"])
     assert within(KNOWN_S, lambda: not opens(other_service, first["key"]))

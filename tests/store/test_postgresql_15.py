@@ -187,6 +187,7 @@ COLUMNS: Final = """
     select c.relname, a.attname, a.atttypid::regtype::text
       from pg_class c join pg_attribute a on a.attrelid = c.oid and a.attnum > 0
      where c.relnamespace = 'public'::regnamespace and c.relkind = 'r' and not a.attisdropped
+       and a.attgenerated = ''
      order by c.relname, a.attnum
 """
 KEYS: Final = """

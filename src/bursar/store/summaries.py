@@ -221,8 +221,8 @@ PATHS: Final = """
          cross join lateral (
                select parent from accounts t
                 where t.org_id = u.org_id and t.account_id = u.account_id
-                  and t.parent is not null
-               offset 0) as a)
+               offset 0) as a
+         where a.parent is not null)
     select org_id, account_id from up
 """
 
