@@ -22,6 +22,7 @@ from bursar.core.ledger.commands import (
     BookDebt,
     BookLate,
     Charge,
+    CorrectEnd,
     DropBudget,
     EndHold,
     ExtendGrant,
@@ -45,6 +46,7 @@ from bursar.core.ledger.commands import (
     VoidGrant,
 )
 from bursar.core.ledger.values import NO_CONTEXT, NO_POLICY, Context, Kind, OrgPolicy, Policy
+from bursar.core.messages import EndClass
 
 # Grants
 
@@ -233,6 +235,11 @@ def reverse(
 def give_back(hold: str, *, kept_ms: int, attempt: int = 1) -> GiveBack:
     """Give back the work an attempt lost since `kept_ms`."""
     return GiveBack(hold=HoldId(hold), attempt=attempt, kept_ms=kept_ms)
+
+
+def correct_end(hold: str, end_class: EndClass, *, attempt: int = 1) -> CorrectEnd:
+    """Say who answers for the end of an attempt."""
+    return CorrectEnd(hold=HoldId(hold), attempt=attempt, end_class=end_class)
 
 
 # Debts, bounds and budgets

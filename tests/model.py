@@ -29,6 +29,7 @@ from bursar.core.ledger.commands import (
     BookLate,
     Charge,
     Command,
+    CorrectEnd,
     DropBudget,
     DropLots,
     EndHold,
@@ -57,6 +58,7 @@ from bursar.core.ledger.commands import (
     VoidGrant,
 )
 from bursar.core.ledger.values import Context, OrgPolicy, Policy, Target
+from bursar.core.messages import EndClass
 from bursar.core.pricing import PriceBook, PriceVersion
 from bursar.core.refusal import Code
 
@@ -1720,6 +1722,26 @@ class Model:
         self._take_from_charges(hold, given, from_debt)
         self._uncount_usage(meter, lost - rest)
         hold.touched_at = self.now
+        return None
+
+    def _on_CorrectEnd(self, ask: CorrectEnd) -> Code | None:
+        if ask.hold not in self.holds:
+            return Code.HOLD_UNKNOWN
+        hold = self.holds[ask.hold]
+        meter = self.meter(hold, ask.attempt)
+        if meter is None:
+            return Code.ATTEMPT_UNKNOWN
+        charged = ask.end_class in (EndClass.USER, EndClass.LIMIT)
+        began = min(meter.started_at + meter.run_ms * 1000, self.now)
+        if charged and began < max(self.now - self.policy.late_max, hold.opened_at):
+            return Code.TIME_INVALID
+        if hold.closed_at is None:
+            return Code.HOLD_OPEN
+        if hold.absorbed or any(draw.reversed for draw in hold.draws.values()):
+            return Code.CHARGE_REVERSED
+        drawn = [self.grants[id] for id in hold.draws]
+        if charged and any(grant.withdrawn or not grant.policy.refundable for grant in drawn):
+            return Code.CREDITS_GONE
         return None
 
     def _take_from_charges(self, hold: ModelHold, given: dict[str, int], from_debt: int) -> None:

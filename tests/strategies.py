@@ -41,6 +41,7 @@ from bursar.core.ledger.commands import (
     BookLate,
     Charge,
     Command,
+    CorrectEnd,
     DropBudget,
     DropLots,
     EndHold,
@@ -69,6 +70,7 @@ from bursar.core.ledger.commands import (
     VoidGrant,
 )
 from bursar.core.ledger.values import Context, Kind, OrgPolicy, Policy, Target
+from bursar.core.messages import EndClass
 from bursar.core.pricing import PriceBook, PriceVersion, Rate
 from tests.model import (
     LARGEST,
@@ -599,6 +601,15 @@ class Author:
         kept_ms = self.one((run_ms // 2, 0, run_ms * 9 // 10, run_ms - 1, run_ms, run_ms + 1))
         return GiveBack(hold=HoldId(hold.id), attempt=attempt, kept_ms=max(0, kept_ms))
 
+    def correct_end(self) -> Command:
+        holds = list(self.model.holds.values())
+        closed = [one for one in holds if one.closed_at is not None and one.meters]
+        hold = self.one(closed) if closed and not self.chance(10) else self.hold()
+        attempt = 9 if not hold.meters or self.chance(2) else self.one(list(hold.meters))
+        end_class = self.one(list(EndClass))
+        reason = self.one((None, "a broken GPU"))
+        return CorrectEnd(hold=HoldId(hold.id), attempt=attempt, end_class=end_class, reason=reason)
+
     def reverse_charge(self) -> Command:
         id = self.known("c", self.charges())
         charge = self.model.charges.get(id)
@@ -786,7 +797,7 @@ class Author:
             if any(meter.run_ms for h in self.open_holds() for meter in h.meters.values()):
                 found += [self.give_back] * 16
         if model.holds:
-            found += [self.book_late] * 5 + [self.end_hold]
+            found += [self.book_late] * 5 + [self.end_hold] + [self.correct_end] * 2
         if self.charges():
             found += [self.reverse_charge] * 5
         if any(debt.owed for debt in model.debts.values()):

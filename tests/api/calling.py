@@ -255,3 +255,14 @@ def within(seconds: float, true: Any) -> bool:
             return False
         time.sleep(0.05)
     return True
+
+
+def verify(state: Path, org: str) -> None:
+    """Ask `bursar ledger verify`: it must find nothing about an org.
+
+    Others may be in the same database, whose pool was played by a test: it has sent no messages.
+    """
+    command = [sys.executable, "-c", PROGRAM, "ledger", "verify", "--state", str(state)]
+    told = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert " checks, " in told.stdout, told.stdout + told.stderr
+    assert [] == [line for line in told.stdout.splitlines() if org in line]

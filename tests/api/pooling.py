@@ -6,7 +6,7 @@ from typing import Final
 
 from bursar.core.ids import JobId
 from bursar.core.instant import SECOND
-from bursar.core.messages import Dropped, EndClass, Ended, RanSoFar, Started, ToOrg, Why
+from bursar.core.messages import Corrected, Dropped, EndClass, Ended, RanSoFar, Started, ToOrg, Why
 from bursar.service.jobs import Jobs, through
 from bursar.service.ledger import Ledger
 from bursar.store.outbox import Letter
@@ -68,6 +68,18 @@ class Told:
                 why=why,
                 exit_code=exit_code,
                 result=result,
+            )
+        )
+
+    def corrected(self, end_class: EndClass, run_s: int, kept_s: int) -> None:
+        """Somebody else answers for the end of the first attempt, and of the job."""
+        self.say(
+            Corrected(
+                attempt=1,
+                end_class=end_class,
+                run_ms=run_s * 1_000,
+                kept_ms=kept_s * 1_000,
+                over=True,
             )
         )
 

@@ -134,6 +134,9 @@ REQUESTS: Final[Mapping[str, Callable[[Ids], Asked]]] = {
     "top.jobs": lambda ids: get("read", f"/top/jobs?org_id={ids['org']}"),
     "jobs.extend": lambda ids: Asked("spend", f"/jobs/{ids['job']}/extend", {"amount_micros": 1}),
     "jobs.cancel": lambda ids: Asked("spend", f"/jobs/{ids['job']}/cancel"),
+    "jobs.correct": lambda ids: Asked(
+        "operator", f"/jobs/{ids['job']}/correct", {"attempt": 1, "end_class": "platform"}
+    ),
     "jobs.why": lambda ids: get("read", f"/jobs/{ids['job']}/why"),
     "jobs.logs": lambda ids: get("read", f"/jobs/{ids['job']}/logs"),
     # pools and nodes

@@ -3,8 +3,6 @@
 import json
 import random
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -12,13 +10,12 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
 import httpx2
 import pytest
 
-from tests.api.calling import PROGRAM, Caller, Process, Tenant, new_tenant
+from tests.api.calling import Caller, Process, Tenant, new_tenant, verify
 from tests.api.conftest import Deployment
 from tests.store.embedded.worlds import PATIENCE_S, eventually
 
@@ -27,17 +24,6 @@ KILLS: Final = 4
 PAUSE_S_MAX: Final = 0.05  # between two operations of a client
 CLIENTS: Final = 6
 GRANTED: Final = 100_000
-
-
-def verify(state: Path, org: str) -> None:
-    """Ask `bursar ledger verify`: it must find nothing about an org.
-
-    Others may be in the same database, whose pool was played by a test: it has sent no messages.
-    """
-    command = [sys.executable, "-c", PROGRAM, "ledger", "verify", "--state", str(state)]
-    told = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert " checks, " in told.stdout, told.stdout + told.stderr
-    assert [] == [line for line in told.stdout.splitlines() if org in line]
 
 
 def test_twenty_callers_at_two_processes_hold_what_there_is(

@@ -13,7 +13,8 @@ from bursar.api.routes.pools import _is_news
 from bursar.core.dispatch.reports import Report
 from bursar.core.messages import Withdraw
 from bursar.core.value import altered
-from tests.api.calling import Caller, Process, Tenant, new_tenant, refused, within
+from tests.api.calling import Caller, Process, Tenant, new_tenant, refused, verify, within
+from tests.api.conftest import Deployment
 from tests.core.dispatch.pools import N1, ran, running
 
 NODE = {"gpu_type": "H100", "gpus": 2}
@@ -141,6 +142,54 @@ def test_a_job_runs_from_submission_to_settlement(payer: Tenant, worker: Worker,
     told = state(payer, job)
     assert (50, 0, 0) == (told["spent_micros"], told["held_micros"], told["exit_code"])
     assert [] == worker.report({"fence": fence, "run_ms": 50, "exit": "done"})["leases"]
+
+
+def test_an_operator_corrects_who_answers_for_an_end(
+    operator: Caller, payer: Tenant, worker: Worker, pool: str, deployment: Deployment
+) -> None:
+    """Work that a broken GPU has lost is given back, and charged again if that was wrong (M3)."""
+    job = submit(payer, pool)
+    ask = {"attempt": 1, "end_class": "platform", "reason": "its GPU fell off the bus"}
+    worker.report()
+    [order] = worker.leases()
+    fence = order["fence"]
+    worker.report({"fence": fence, "run_ms": 0})
+    refused(operator.post(f"/jobs/{job}/correct", ask), 409, "job_not_over")
+    time.sleep(0.1)  # run time beyond what has passed would be clamped
+    worker.report({"fence": fence, "run_ms": 50, "saved_ms": 20, "exit": "failed", "exit_code": 1})
+    assert within(20, lambda: state(payer, job)["state"] == "failed")
+    assert (50, "user") == (state(payer, job)["spent_micros"], state(payer, job)["end_class"])
+
+    refused(payer.caller.post(f"/jobs/{job}/correct", ask), 403, "forbidden")
+    refused(operator.post(f"/jobs/{job}/correct", {**ask, "attempt": 2}), 404, "attempt_unknown")
+    for wrong in ({"end_class": "x"}, {"attempt": 0}, {"reason": "\0"}):
+        body = {**ask, **wrong}
+        refused(operator.post(f"/jobs/{job}/correct", body), 422, "invalid_request")
+    first = operator.post(f"/jobs/{job}/correct", ask, "broken")
+    again = operator.post(f"/jobs/{job}/correct", ask, "broken")
+    assert (202, first.content) == (first.status_code, again.content)
+    other = {**ask, "end_class": "preemption"}
+    refused(operator.post(f"/jobs/{job}/correct", other, "broken"), 422, "key_reused")
+
+    def corrected(times: int) -> dict[str, Any] | None:
+        steps = payer.caller.get(f"/jobs/{job}/events").json()["items"]
+        found = [one for one in steps if one["why"] == "corrected"]
+        return found[-1] if len(found) == times else None
+
+    assert within(20, lambda: corrected(1) is not None)
+    step = corrected(1)
+    assert step is not None
+    assert ("failed", 1, "platform", 20) == (
+        step["state"], step["attempt"], step["end_class"], step["spent_micros"],
+    )  # fmt: skip
+    assert ("platform", "failed") == (state(payer, job)["end_class"], state(payer, job)["why"])
+
+    operator.post(f"/jobs/{job}/correct", {**ask, "end_class": "user"})
+    assert within(20, lambda: corrected(2) is not None)
+    assert (50, "user") == (state(payer, job)["spent_micros"], state(payer, job)["end_class"])
+    balance = payer.caller.get(f"/accounts/{payer.account}/balance").json()
+    assert 10**9 - 50 == balance["spendable_micros"]
+    verify(deployment.state, payer.id)
 
 
 def test_an_answer_waits_for_news_and_comes_at_once(

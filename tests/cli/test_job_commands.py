@@ -14,7 +14,7 @@ import pytest
 
 from bursar.cli.commands.submit import gpus_of, pairs, told_to_people, variables
 from bursar.cli.following import bar, step_told
-from bursar.core.messages import Why
+from bursar.core.messages import EndClass, Why
 from bursar.store.pools.loading import add_pool
 from tests.api.calling import PROGRAM, RANDOM_ID, within
 from tests.api.pooling import POOL, Pool, pooling
@@ -299,6 +299,22 @@ def test_a_job_is_followed_to_its_end(shell: Shell, pool: Pool) -> None:
     assert f"what it printed: bursar logs {bad}" in failed.stderr
     events = [json.loads(line) for line in shell.says("watch", good, "-o", "json").splitlines()]
     assert {"step", "spent"} == {one["event"] for one in events}
+
+
+def test_an_operator_says_who_answers_for_an_end(shell: Shell, pool: Pool) -> None:
+    """And is told where to see what moves by it (M3)."""
+    job = submitted(shell)["id"]
+    told = pool.about(shell.org, job)
+    told.started()
+    told.ended(Why.FAILED, 1_800, exit_code=1)
+
+    said = shell.run("correct", job, "platform", "--reason", "its GPU fell off the bus")
+    assert (0, True) == (said.exit_code, f"bursar watch {job}" in said.stderr), said.stderr
+    told.corrected(EndClass.PLATFORM, 1_800, 900)
+    line = shell.run("watch", job).stdout.splitlines()[-1]
+    assert "corrected  attempt 1  H100  exit code 1  answers: platform  spent 1.25 cr" in line
+    assert re.search(r"(?m)^end class +platform$", shell.says("job", job))
+    shell.fails(3, "correct", job, "user", "--attempt", "2")
 
 
 def test_at_a_terminal_a_bar_shows_what_is_spent_and_held(shell: Shell, pool: Pool) -> None:

@@ -24,6 +24,7 @@ from bursar.api.failing import (
 )
 from bursar.api.routes import (
     changing,
+    correcting,
     explaining,
     founding,
     jobs,
@@ -90,6 +91,7 @@ def make_app(service: Service) -> FastAPI:
         webhooks,
         scaling,
         noted,
+        correcting,
     ):
         app.router.routes.extend(part.router.routes)
     _add_open_routes(app)

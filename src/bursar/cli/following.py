@@ -29,6 +29,8 @@ def step_told(step: Mapping[str, Any]) -> str:
         parts.append(printable(step["gpu_type"]))
     if step["exit_code"] is not None:
         parts.append(f"exit code {step['exit_code']}")
+    if step.get("end_class"):
+        parts.append(f"answers: {step['end_class']}")
     if step.get("other_job_id"):
         parts.append(f"job {step['other_job_id']}")
     parts.append(f"spent {told(step['spent_micros'])}")

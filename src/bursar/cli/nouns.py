@@ -26,6 +26,7 @@ NOUNS: Final = MappingProxyType(
         "watch": "Follow a job until it is over.",
         "logs": "What a job has printed.",
         "cancel": "Let a job run no more.",
+        "correct": "Say who answers for the end of an attempt.",
         "pools": "What pools have, and what waits for it.",
         "nodes": "The nodes of a pool.",
         "scaling": "Nodes that come and go: what can be ordered, and what was.",

@@ -135,6 +135,17 @@ class HoldGrew:
 
 
 @value
+class Correct:
+    """An operator says who answers for the end of an attempt; the job is over."""
+
+    attempt: int
+    end_class: EndClass
+
+    def __post_init__(self) -> None:
+        whole("attempt", self.attempt, 1, AMOUNT_MAX)
+
+
+@value
 class Started:
     """An attempt has begun to run."""
 
@@ -183,6 +194,28 @@ class Ended:
 
 
 @value
+class Corrected:
+    """Somebody else answers for the end of an attempt: what of it is paid from now on."""
+
+    attempt: int
+    end_class: EndClass
+    run_ms: int
+    kept_ms: int | None  # where the work that was not lost ends; None if all of it is paid
+    over: bool  # whether the job ended with it
+
+    def __post_init__(self) -> None:
+        whole("attempt", self.attempt, 1, AMOUNT_MAX)
+        whole("run_ms", self.run_ms, 0, AMOUNT_MAX)
+        if self.kept_ms is not None:
+            whole("kept_ms", self.kept_ms, 0, self.run_ms)
+
+    @property
+    def paid_ms(self) -> int:
+        """How much run time is paid."""
+        return self.run_ms if self.kept_ms is None else self.kept_ms
+
+
+@value
 class Dropped:
     """The job left the queue while no attempt was running, and will not run any more."""
 
@@ -195,6 +228,6 @@ class Left:
     """The job was given back before it had begun: this pool will not run it."""
 
 
-ToPool: TypeAlias = Enqueue | Withdraw | Leave | HoldGrew
-ToOrg: TypeAlias = Started | RanSoFar | Ended | Dropped | Left
+ToPool: TypeAlias = Enqueue | Withdraw | Leave | HoldGrew | Correct
+ToOrg: TypeAlias = Started | RanSoFar | Ended | Corrected | Dropped | Left
 Message: TypeAlias = ToPool | ToOrg

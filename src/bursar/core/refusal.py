@@ -63,8 +63,11 @@ class Code(StrEnum):
     # what is named is not in a state that allows it
     CHANGED_SINCE = "changed_since"
     HOLD_OF_A_JOB = "hold_of_a_job"
+    HOLD_OPEN = "hold_open"
     HOLD_CLOSED = "hold_closed"
     ATTEMPT_SETTLED = "attempt_settled"
+    CHARGE_REVERSED = "charge_reversed"
+    CREDITS_GONE = "credits_gone"
     GRANT_REVOKED = "grant_revoked"
     GRANT_EXPIRED = "grant_expired"
     GRANT_IN_USE = "grant_in_use"

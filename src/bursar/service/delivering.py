@@ -376,6 +376,8 @@ def subject_of(event: Event) -> tuple[str, str]:
             return "holds", event.hold
         case happened.JobStepped():
             return "holds", event.job
+        case happened.EndCorrected():
+            return "holds", event.hold
         case happened.GrantIssued():
             return "accounts", event.terms.account
         case (

@@ -26,6 +26,7 @@ from bursar.core.ledger.commands import (
     BookLate,
     Charge,
     Command,
+    CorrectEnd,
     DropLots,
     EndHold,
     ExtendHold,
@@ -49,7 +50,7 @@ Missing: TypeAlias = list[Row | Stretch]
 
 _OF_A_HOLD = (
     *(Charge, Settle, Release, Refund, EndHold, ExtendHold, Redraw, GiveBack, BookLate),
-    *(TakeLots, DropLots),
+    *(TakeLots, DropLots, CorrectEnd),
 )
 
 

@@ -237,6 +237,8 @@ class Bookings:
             paid_for = meter.charged - event.amount
             if before is not None and before.charged != paid_for:
                 run_ms = _run_for(meter, paid_for)  # some of it was given back since
+        elif isinstance(event, WorkGivenBack) and event.ran_ms is not None:
+            run_ms = event.ran_ms
         else:
             run_ms = meter.run_ms if before is None else before.run_ms
         return (meter.run_ms - run_ms) * meter.milli_gpus

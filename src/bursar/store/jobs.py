@@ -120,12 +120,15 @@ WITHDRAW: Final = f"""
      where {matched("org_id", "job_id")}
 """
 STEP: Final = f"""
-    -- As the job stands now; numbers go on from its own count.
+    -- As the job stands now, but for the attempt whose end was corrected; numbers go on from its
+    -- own count.
     with said as (
-        select org_id, job_id, at, why, spent, held,
+        select org_id, job_id, at, why, spent, held, attempt, end_class,
                row_number() over (partition by org_id, job_id order by place) as k
-          from unnest(%s::text[], %s::text[], %s::bigint[], %s::text[], %s::bigint[], %s::bigint[])
-               with ordinality as given(org_id, job_id, at, why, spent, held, place)),
+          from unnest(%s::text[], %s::text[], %s::bigint[], %s::text[], %s::bigint[], %s::bigint[],
+                      %s::bigint[], %s::text[])
+               with ordinality
+               as given(org_id, job_id, at, why, spent, held, attempt, end_class, place)),
     counted as (
         update jobs t set steps = t.steps + u.most
           from (select org_id, job_id, max(k) as most from said group by org_id, job_id) u
@@ -133,9 +136,9 @@ STEP: Final = f"""
         returning t.org_id, t.job_id, t.state, t.attempt, t.gpu_type, t.exit_code,
                   t.steps - u.most as before)
     insert into job_steps (org_id, job_id, n, at, state, why, attempt, gpu_type, exit_code, spent,
-                           held)
-    select c.org_id, c.job_id, c.before + s.k, s.at, c.state, s.why, c.attempt, c.gpu_type,
-           c.exit_code, s.spent, s.held
+                           held, end_class)
+    select c.org_id, c.job_id, c.before + s.k, s.at, c.state, s.why,
+           coalesce(s.attempt, c.attempt), c.gpu_type, c.exit_code, s.spent, s.held, s.end_class
       from counted c join said s on s.org_id = c.org_id and s.job_id = c.job_id
 """
 # In the order in which they are written: a step is how a job stands after all else.
@@ -173,6 +176,13 @@ class Noted(NamedTuple):
     statement: str
     values: Values
     event: JobStepped | None = None  # that says the same in the org's stream
+
+
+def stepped(org: OrgId, event: JobStepped) -> Noted:
+    """A step of a job's life, as a row of its history and an event of its org."""
+    attempt = None if event.end_class is None else event.attempt
+    said = event.job, event.at, event.why, event.spent, event.held, attempt, event.end_class
+    return Noted("step", (org, *said), event)
 
 
 class Note(Protocol):
@@ -404,7 +414,7 @@ RESULT: Final = """
      where j.org_id = %s and j.job_id = %s
 """
 STEPS: Final = """
-    select n, at, state, why, attempt, gpu_type, exit_code, spent, held, other
+    select n, at, state, why, attempt, gpu_type, exit_code, spent, held, other, end_class
       from job_steps
      where org_id = %s and job_id = %s and n > %s
      order by n
@@ -516,6 +526,7 @@ class Step(NamedTuple):
     spent: int
     held: int
     other: JobId | None  # whom it follows, or whose result it was given
+    end_class: str | None  # who answers for the attempt's end, if that was corrected
 
 
 class Result(NamedTuple):

@@ -34,9 +34,11 @@ def _whys(*classes: EndClass) -> str:
     return listed(why for why, found in CLASSES.items() if found in classes)
 
 
-# The class of an end, of a lease or of a message.
+# Who answers for the end of a lease: as an operator has said, else by why it ended.
 CLASS_OF: Final = (
-    "case " + " ".join(f"when l.why in ({_whys(one)}) then '{one}'" for one in EndClass) + " end"
+    "coalesce(l.corrected, case "
+    + " ".join(f"when l.why in ({_whys(one)}) then '{one}'" for one in EndClass)
+    + " end)"
 )
 _SHAPE: Final = "q.body -> 1 -> 'spec' -> 'shape'"
 MILLI_GPUS: Final = f"""
@@ -56,6 +58,7 @@ def price(of: str) -> str:
 
 _STARTED: Final = "w.body ->> 0 = 'Started'"
 _ENDED: Final = "w.body ->> 0 = 'Ended'"
+_CORRECTED: Final = "w.body ->> 0 = 'Corrected'"
 _LEFT: Final = "w.body ->> 0 = 'Left'"
 _OVER: Final = "(w.body -> 1 ->> 'over')::boolean"
 _KEPT: Final = f"coalesce({number('w', 'kept_ms')}, {number('w', 'run_ms')})"  # of an end
@@ -213,6 +216,7 @@ MESSAGE_CHECKS: Final[tuple[Check, ...]] = (
                   left join pool_outbox w
                     on w.pool_id = j.pool_id and w.org_id = j.org_id and w.job_id = j.job_id
                    and w.n <= j.received and w.body ->> 0 <> 'RanSoFar'
+                   and not ({_CORRECTED} and not {_OVER})
                  where j.sent > 0
                  group by j.org_id, j.job_id)
             select org_id, job_id || ' is ' || state || ', told ' || after, attempt, last
@@ -263,7 +267,8 @@ MESSAGE_CHECKS: Final[tuple[Check, ...]] = (
         """,
     ),
     Check(
-        # Run time that becomes known late leaves less than was told.
+        # Run time that becomes known late leaves less than was told; what an attempt left that was
+        # corrected once all were over, its end has told.
         name="an attempt may run for what those before it have left",
         sql=f"""
             with facts as (
@@ -273,7 +278,8 @@ MESSAGE_CHECKS: Final[tuple[Check, ...]] = (
                   from queue q
                  union all
                 select l.pool_id, l.org_id, l.job_id, l.attempt, l.run_ms_max, null, 0,
-                       case when l.ended_at is null then 0 else -{_PAID_MS} end
+                       case when l.ended_at is null then 0
+                            when l.corrected is not null then -l.told_ms else -{_PAID_MS} end
                   from leases l
                  union all
                 select w.pool_id, w.org_id, w.job_id, {number("w", "attempt")}, null,
@@ -324,10 +330,14 @@ MESSAGE_CHECKS: Final[tuple[Check, ...]] = (
                        nullif(count(*) filter (where {_ENDED}), 0) as ends,
                        max({number("w", "at")}) as started_at,
                        max({number("w", "run_ms")}) filter (where not {_STARTED}) as run_ms,
-                       max({number("w", "kept_ms")}) as kept_ms,
+                       (array_agg({number("w", "kept_ms")} order by w.n desc)
+                        filter (where {_ENDED} or {_CORRECTED}))[1] as kept_ms,
                        max(w.body -> 1 ->> 'gpu_type') as gpu_type,
                        max(w.body -> 1 ->> 'why') as why,
-                       max({_END_CLASS}) as end_class,
+                       (array_agg({_END_CLASS} order by w.n desc)
+                        filter (where {_ENDED} or {_CORRECTED}))[1] as end_class,
+                       (array_agg({_END_CLASS} order by w.n desc)
+                        filter (where {_CORRECTED}))[1] as corrected,
                        max(w.body -> 1 ->> 'exit_code') as exit_code,
                        max(w.body -> 1 ->> 'result') as result
                   from pool_outbox w
@@ -352,7 +362,7 @@ MESSAGE_CHECKS: Final[tuple[Check, ...]] = (
                               ('told_ms', nullif(l.told_ms, 0)::text),
                               ('kept_ms', l.kept_ms::text),
                               ('why', l.why),
-                              ('end_class', {CLASS_OF}),
+                              ('end_class', {CLASS_OF}), ('corrected', l.corrected),
                               ('exit_code', case when l.ended_at is not null
                                             then p.exit_code::text end),
                               ('result', case when l.ended_at is not null then p.result end),
@@ -366,7 +376,8 @@ MESSAGE_CHECKS: Final[tuple[Check, ...]] = (
                               ('started_at', t.started_at::text),
                               ('told_ms', nullif(t.run_ms, 0)::text),
                               ('kept_ms', t.kept_ms::text), ('why', t.why),
-                              ('end_class', t.end_class), ('exit_code', t.exit_code),
+                              ('end_class', t.end_class), ('corrected', t.corrected),
+                              ('exit_code', t.exit_code),
                               ('result', t.result), ('gpu_type', t.gpu_type)) as f(what, fact))
             select org_id,
                    concat_ws(' ', pool_id, job_id, attempt, what, coalesce(max(kept), 'none')

@@ -201,6 +201,7 @@ SEAM_CHECKS: Final[tuple[Check, ...]] = (
                    select case
                           when l.ended_at is null then 0
                           when l.kept_ms is null
+                           and l.corrected is null
                            and ({CLASS_OF} in ('user', 'limit') or l.why = '{Why.MADE_ROOM}')
                           then least(l.ended_at, p.until)
                           else l.leased_at end as ends_at) w

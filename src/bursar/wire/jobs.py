@@ -19,8 +19,8 @@ from bursar.core.ledger import events
 from bursar.core.ledger import values as core
 from bursar.core.ledger.commands import Reserve
 from bursar.core.ledger.quote import Quote
-from bursar.core.messages import Program, Spec
-from bursar.core.money import usage_price
+from bursar.core.messages import EndClass, Program, Spec
+from bursar.core.money import AMOUNT_MAX, usage_price
 from bursar.core.scheduling.jobs import CLASS_MAX, TASKS_MAX
 from bursar.core.scheduling.jobs import Shape as Needs
 from bursar.core.scheduling.machines import Level
@@ -407,7 +407,7 @@ class Job(Answer):
     submitted_at: Time
     started_at: Time | None  # its last attempt
     ended_at: Time | None
-    end_class: Literal["user", "platform", "preemption", "limit"] | None
+    end_class: EndClass | None  # who answers for its end
     exit_code: int | None
     spent_micros: Micros
     held_micros: Micros
@@ -465,6 +465,30 @@ class JobStep(Answer):
     spent_micros: Micros
     held_micros: Micros
     other_job_id: str | None  # whom it follows, or whose result it was given
+    end_class: EndClass | None  # who answers for the attempt's end, if that was corrected
+
+
+class EndCorrection(Shape):
+    """Who answers for the end of an attempt."""
+
+    attempt: Annotated[int, Field(ge=1, le=AMOUNT_MAX)]
+    end_class: Annotated[
+        EndClass,
+        Field(
+            strict=False,
+            description="`platform`, `preemption`: what was lost since the last checkpoint is given"
+            " back; `user`, `limit`: it is charged",
+        ),
+    ]
+    reason: Annotated[Text | None, Field(description="why; the org's events keep it")] = None
+
+
+class EndCorrected(Answer):
+    """What was said; its pool tells what moves by it, and the step `corrected` follows."""
+
+    id: str
+    attempt: int
+    end_class: EndClass
 
 
 class JobSpent(Answer):

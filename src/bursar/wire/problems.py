@@ -100,12 +100,25 @@ OF_THE_RULES: Final[Mapping[str, Kind]] = MappingProxyType(
             "The hold is a job's",
             "Cancel or extend the job: /v1/jobs/{id}/cancel, /v1/jobs/{id}/extend.",
         ),
+        Code.HOLD_OPEN: Kind(
+            409, "The hold is not closed yet", "Ask again when its job is over; /events tells when."
+        ),
         Code.HOLD_CLOSED: Kind(
             409,
             "The hold is closed",
             "Open a new hold; usage that became known late can be booked with effective_at.",
         ),
         Code.ATTEMPT_SETTLED: Kind(409, "The attempt is settled", "Charge the attempt after it."),
+        Code.CHARGE_REVERSED: Kind(
+            409,
+            "Who pays for the job was settled by hand",
+            "Some of its charges were reversed or absorbed: reverse more, or book a debt.",
+        ),
+        Code.CREDITS_GONE: Kind(
+            409,
+            "What was given back cannot be charged again",
+            "The grant is non-refundable or was revoked: book a debt if it is to be paid.",
+        ),
         Code.GRANT_REVOKED: Kind(409, "The grant was taken back", "Issue a new grant."),
         Code.GRANT_EXPIRED: Kind(409, "The grant has expired", "Issue a new grant."),
         Code.GRANT_IN_USE: Kind(

@@ -9,9 +9,18 @@ from bursar.core.dispatch.state import Letter
 from bursar.core.ids import AccountId, ChargeId, GrantId, HoldId, JobId, PriceVersionId, UserId
 from bursar.core.instant import MINUTE, Instant
 from bursar.core.ledger.books import Books
-from bursar.core.ledger.commands import AddAccount, AddUser, ExtendHold, Issue, Reserve
+from bursar.core.ledger.commands import (
+    AddAccount,
+    AddUser,
+    CorrectEnd,
+    ExtendHold,
+    Issue,
+    Reserve,
+)
 from bursar.core.ledger.values import Context, Hold, Kind
 from bursar.core.messages import (
+    Correct,
+    Corrected,
     Dropped,
     EndClass,
     Ended,
@@ -258,6 +267,35 @@ def test_work_is_given_back_after_the_limit_too() -> None:
 
     assert [] == org.objections
     assert (99_996, 0, 4) == parts(org)
+
+
+@pytest.mark.parametrize("end_class", EndClass)
+def test_an_operator_says_who_answers_for_an_end(end_class: EndClass) -> None:
+    """The pool is told once, and what it says then is given back, or charged after all (M3)."""
+    org = submitted()
+    tell(org, STARTED, ended(9))
+    said = CorrectEnd(hold=HoldId(JOB), attempt=1, end_class=end_class)
+    for _ in range(2):
+        assert not isinstance(rules.correct(org, "first", said, T0 + MINUTE), Refusal)
+    assert [Correct(attempt=1, end_class=end_class)] == list(org.outbox.values())[1:]
+    assert (99_991, 0, 9) == parts(org)
+
+    def corrected(end_class: EndClass, kept_ms: int | None) -> Corrected:
+        return Corrected(attempt=1, end_class=end_class, run_ms=9, kept_ms=kept_ms, over=True)
+
+    tell(org, corrected(EndClass.PLATFORM, 4), corrected(EndClass.PLATFORM, 4), since=3)
+    assert ((99_996, 0, 4), EndClass.PLATFORM) == (parts(org), org.jobs[JOB].ended)
+    tell(org, corrected(end_class, None), since=5)
+    assert ((99_991, 0, 9), end_class) == (parts(org), org.jobs[JOB].ended)
+    assert [] == org.objections
+
+
+def test_what_the_ledger_refuses_to_correct_its_pool_is_not_told() -> None:
+    org = submitted()
+    said = CorrectEnd(hold=HoldId(JOB), attempt=1, end_class=EndClass.USER)
+
+    assert isinstance(rules.correct(org, "first", said, T0 + MINUTE), Refusal)
+    assert 1 == len(org.outbox)
 
 
 def test_an_org_handles_no_messages_of_orgs() -> None:

@@ -22,6 +22,8 @@ from bursar.core.ids import JobId
 from bursar.core.instant import HOUR, MINUTE, SECOND
 from bursar.core.leases import MARGIN, TTL, Denied
 from bursar.core.messages import (
+    Correct,
+    Corrected,
     Dropped,
     EndClass,
     Ended,
@@ -514,6 +516,129 @@ def test_who_makes_room_for_its_own_org_pays_for_what_it_lost(
     )  # fmt: skip
     assert (5_000 if kept_ms is None else kept_ms) == trial.job().ran_ms
     assert (State.QUEUED, 1) == (trial.job().state, trial.job().preemptions)
+
+
+def failed(saved_ms: int = 2_000) -> Trial:
+    """A pool whose only job has failed after five seconds."""
+    trial = running()
+    trial.report(ran(5_000, saved_ms=saved_ms, exit=Exit.FAILED))
+    return trial
+
+
+def corrected(end_class: EndClass, kept_ms: int | None, *, over: bool = True) -> Corrected:
+    return Corrected(attempt=1, end_class=end_class, run_ms=5_000, kept_ms=kept_ms, over=over)
+
+
+def test_whoever_answers_for_an_end_after_all_its_org_is_told_what_is_paid() -> None:
+    """Lost work is given back, and charged again if that was wrong (M3)."""
+    trial = failed()
+    trial.post(Correct(attempt=1, end_class=EndClass.PLATFORM), 2)
+
+    assert corrected(EndClass.PLATFORM, 2_000) == trial.told()[-1]
+    assert (2_000, 2_000, State.FAILED) == (
+        trial.job().ran_ms, trial.job().used, trial.job().state,
+    )  # fmt: skip
+    assert (EndClass.PLATFORM, Why.FAILED) == (trial.lease().corrected, trial.lease().why)
+
+    trial.post(Correct(attempt=1, end_class=EndClass.LIMIT), 3)
+    trial.post(Correct(attempt=1, end_class=EndClass.LIMIT), 4)
+
+    assert [corrected(EndClass.LIMIT, None)] * 2 == trial.told()[-2:]
+    assert (5_000, 5_000) == (trial.job().ran_ms, trial.job().used)
+
+
+def test_a_late_reading_does_not_undo_a_correction() -> None:
+    """Nothing more is reported of an attempt on which somebody has decided."""
+    trial = running(run_ms=15_000)
+    trial.pass_by(TTL + MARGIN)
+    trial.expire()
+    assert Why.TIME_UP is trial.lease().why
+    trial.post(Correct(attempt=1, end_class=EndClass.PLATFORM), 2)
+    sent = trial.job().sent
+    trial.report(ran(9_000))
+    assert (5_000, sent) == (trial.lease().run_ms, trial.job().sent)
+
+    trial.post(Correct(attempt=1, end_class=EndClass.LIMIT), 3)
+    trial.report(ran(9_000))
+
+    assert corrected(EndClass.LIMIT, None) == trial.told()[-1]
+    assert (5_000, 5_000) == (trial.job().ran_ms, trial.job().used)
+
+
+def test_no_more_is_charged_after_all_than_was_set_aside() -> None:
+    """Other attempts may have used of it since: a job never costs more than its hold (IS9)."""
+    trial = running(hold_micros=17_000)
+    trial.report(ran(5_000, saved_ms=1_000, exit=Exit.GONE))
+    trial.pass_by(MINUTE)
+    trial.report()
+    trial.place()
+    trial.pass_by(14 * SECOND)
+    trial.report(ran(14_000, fence=2, exit=Exit.FAILED))
+    assert 15_000 == trial.job().used
+    trial.post(Correct(attempt=1, end_class=EndClass.USER), 2)
+
+    assert corrected(EndClass.USER, 3_000, over=False) == trial.told()[-1]
+    assert (17_000, 17_000) == (trial.job().ran_ms, trial.job().used)
+
+
+def test_what_costs_nothing_is_charged_in_full() -> None:
+    trial = running(rates=(("H100", 0),), hold_micros=0)
+    trial.report(ran(5_000, saved_ms=1_000, exit=Exit.FAILED))
+    trial.post(Correct(attempt=1, end_class=EndClass.LIMIT), 2)
+
+    assert corrected(EndClass.LIMIT, None) == trial.told()[-1]
+
+
+@pytest.mark.parametrize(
+    ("wanted_by", "end_class", "kept_ms"),
+    [
+        (OTHER, EndClass.PREEMPTION, 1_000),
+        (OTHER, EndClass.PLATFORM, 1_000),
+        (OTHER, EndClass.USER, 4_000),  # nobody pays for what came once we had asked
+        (("acme", JobId("x")), EndClass.PREEMPTION, 4_000),  # its own org needed the place
+        (("acme", JobId("x")), EndClass.PLATFORM, 1_000),
+        (("acme", JobId("x")), EndClass.LIMIT, 4_000),
+    ],
+)
+def test_nobody_pays_for_grace_whoever_answers_for_the_end(
+    wanted_by: JobKey, end_class: EndClass, kept_ms: int
+) -> None:
+    """That we had asked is a fact (M2)."""
+    trial = running(spec=altered(SPEC, requeues=0))
+    trial.preempt(wanted_by=wanted_by)
+    trial.report(ran(5_000, saved_ms=1_000, asked_ms=4_000))
+    trial.report(ran(5_000, saved_ms=1_000, exit=Exit.STOPPED))
+    assert (State.FAILED, Why.GIVEN_UP) == (trial.job().state, trial.job().why)
+    trial.post(Correct(attempt=1, end_class=end_class), 2)
+
+    assert corrected(end_class, kept_ms) == trial.told()[-1]
+    assert kept_ms == trial.job().ran_ms
+
+
+def test_what_has_finished_lost_nothing() -> None:
+    trial = running()
+    trial.report(ran(5_000, saved_ms=1_000, exit=Exit.DONE))
+    trial.post(Correct(attempt=1, end_class=EndClass.PLATFORM), 2)
+
+    assert corrected(EndClass.PLATFORM, None) == trial.told()[-1]
+
+
+def test_an_earlier_attempt_is_not_the_end_of_its_job() -> None:
+    """Nor is one after which the job was withdrawn while it waited."""
+    trial = running()
+    trial.report(ran(5_000, saved_ms=1_000, exit=Exit.GONE))
+    trial.post(Withdraw(), 2)
+    trial.post(Correct(attempt=1, end_class=EndClass.USER), 3)
+
+    assert corrected(EndClass.USER, None, over=False) == trial.told()[-1]
+
+
+@pytest.mark.parametrize("attempt", [1, 2])
+def test_only_what_is_over_can_be_corrected(attempt: int) -> None:
+    """Orgs do not ask for anything else."""
+    trial = running() if attempt == 1 else failed()
+    with pytest.raises(InvariantBroken, match="cannot be corrected"):
+        trial.post(Correct(attempt=attempt, end_class=EndClass.USER), 2)
 
 
 def test_a_finish_that_crosses_a_stop_is_a_finish() -> None:

@@ -56,6 +56,7 @@ def test_lost_work_goes_from_spent_to_held() -> None:
             forgiven=0,
             absorbed=0,
             shrunk=(Shrunk(charge=ChargeId("c1"), usage=50, spent=((GrantId("g1"), 50),)),),
+            ran_ms=120,
             postings=events[0].postings,
         ),
     ) == events

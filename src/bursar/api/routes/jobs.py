@@ -547,6 +547,7 @@ def _step(one: Step) -> wire.JobStep:
         spent_micros=one.spent,
         held_micros=one.held,
         other_job_id=one.other,
+        end_class=one.end_class,
     )
 
 

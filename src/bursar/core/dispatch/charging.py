@@ -5,6 +5,7 @@
     Ended       Settle                  the job is over, nothing is given back
                 Charge, final           it waits for another attempt
                 + GiveBack, + Release   lost work is given back, and then the job is over
+    Corrected   GiveBack, BookLate      lost work is given back, or charged after all
     Dropped     Release                 or EndHold, if its limit has come
 
 A message is handled by one to three commands, one after the other; each next one follows from the
@@ -26,7 +27,7 @@ from bursar.core.ledger.commands import (
     Settle,
 )
 from bursar.core.ledger.events import Event
-from bursar.core.messages import Dropped, Ended, Message, RanSoFar, Started
+from bursar.core.messages import Corrected, Dropped, Ended, Message, RanSoFar, Started
 from bursar.core.refusal import Code, Refusal, broken
 
 Outcome: TypeAlias = tuple[Event, ...] | Refusal
@@ -69,6 +70,11 @@ def steps(hold: HoldId, charge: ChargeId, message: Message) -> Steps:
             yield from _or_late(last)
         case Ended() as one:
             yield from _ended(hold, charge, one)
+        case Corrected() as one:
+            back = GiveBack(hold=hold, attempt=one.attempt, kept_ms=one.paid_ms)
+            yield Step(back, last=False)
+            late = BookLate(charge=charge, hold=hold, attempt=one.attempt, run_ms=one.paid_ms)
+            yield Step(late)
         case Dropped():
             yield from _released(hold)
         case other:

@@ -13,7 +13,7 @@ from bursar.core.dispatch.spending import spend
 from bursar.core.dispatch.state import Exit, Lease, Part, Queued, Work
 from bursar.core.instant import MILLISECOND, SECOND, Instant
 from bursar.core.leases import goes_on, is_own, tell_every_ms
-from bursar.core.messages import Dropped, EndClass, Ended, RanSoFar, Started, Why
+from bursar.core.messages import Corrected, Dropped, EndClass, Ended, RanSoFar, Started, Why
 from bursar.core.money import Micros, run_ms_for, usage_price
 from bursar.core.value import altered
 
@@ -186,32 +186,25 @@ def _close(work: Work, lease: Lease, why: Why) -> None:
         lease = altered(lease, started_at=lease.leased_at)
         say_start(work, lease, job)
         job = job_of(work, lease)
-    end_class, own = CLASSES[why], _is_own(why)
-    kept_ms = _kept_ms(lease, why, own=own)
-    ran_ms = lease.run_ms if kept_ms is None else kept_ms
-    price = usage_price(rate_of(job, lease.gpu_type), job.ask.milli_gpus, ran_ms)
-    job = altered(job, ran_ms=job.ran_ms + ran_ms, used=job.used + price)
+    lease = altered(lease, ended_at=work.now, told_ms=lease.run_ms, why=why)
+    pays = _pays(lease, CLASSES[why])
+    kept_ms = _kept_ms(lease, pays=pays)
+    # What the job does not answer for is not reported again; else run time counts up to the end.
+    last = min(work.now, max(part.until for part in lease.parts))
+    ends_at = last if pays and kept_ms is None else lease.leased_at
+    lease = altered(lease, kept_ms=kept_ms, ends_at=ends_at)
+    price = _price(job, lease, lease.paid_ms)
+    job = altered(job, ran_ms=job.ran_ms + lease.paid_ms, used=job.used + price)
     job = _gone_on(job, lease, why, work.now)
     work.put(job)
-    # What the job does not answer for is not reported again; else run time counts up to the end.
-    last = max(part.until for part in lease.parts)
-    work.put(
-        altered(
-            lease,
-            ended_at=work.now,
-            ends_at=min(work.now, last) if own and kept_ms is None else lease.leased_at,
-            told_ms=lease.run_ms,
-            why=why,
-            kept_ms=kept_ms,
-        )
-    )
+    work.put(lease)
     work.tell(
         lease.key,
         Ended(
             attempt=lease.attempt,
-            end_class=end_class,
+            end_class=CLASSES[why],
             run_ms=lease.run_ms,
-            kept_ms=kept_ms,
+            kept_ms=lease.kept_ms,
             over=job.over,
             why=why,
             exit_code=_exit_code(lease),
@@ -220,19 +213,66 @@ def _close(work: Work, lease: Lease, why: Why) -> None:
     )
 
 
-def _is_own(why: Why) -> bool:
-    """Whether a job pays for what an attempt lost: also who made room for its own org (M3)."""
-    return is_own(CLASSES[why]) or why is Why.MADE_ROOM
+def correct(work: Work, lease: Lease, end_class: EndClass) -> None:
+    """Let somebody else answer for the end of an attempt: its org is told what is paid now (M3).
+
+    No more than was set aside for the job, although other attempts have used of that since; and of
+    the attempt nothing more is reported.
+    """
+    job = job_of(work, lease)
+    job = altered(
+        job,
+        ran_ms=job.ran_ms - lease.paid_ms,
+        used=job.used - _price(job, lease, lease.paid_ms),
+    )
+    kept_ms = _kept_ms(lease, pays=_pays(lease, end_class))
+    most = _affordable_ms(job, lease)
+    if most < (lease.run_ms if kept_ms is None else kept_ms):
+        kept_ms = most
+    lease = altered(lease, corrected=end_class, kept_ms=kept_ms, ends_at=lease.leased_at)
+    price = _price(job, lease, lease.paid_ms)
+    work.put(altered(job, ran_ms=job.ran_ms + lease.paid_ms, used=job.used + price))
+    work.put(lease)
+    work.tell(
+        lease.key,
+        Corrected(
+            attempt=lease.attempt,
+            end_class=end_class,
+            run_ms=lease.run_ms,
+            kept_ms=lease.kept_ms,
+            over=job.attempt == lease.attempt and job.why in (lease.why, Why.GIVEN_UP),
+        ),
+    )
 
 
-def _kept_ms(lease: Lease, why: Why, *, own: bool) -> int | None:
+def _affordable_ms(job: Queued, lease: Lease) -> int:
+    """How long an attempt can have run for what is set aside and not used by others."""
+    rate, left = rate_of(job, lease.gpu_type), max(job.hold_micros - job.used, 0)
+    return lease.run_ms if rate == 0 else run_ms_for(rate, job.ask.milli_gpus, left)
+
+
+def _price(job: Queued, lease: Lease, run_ms: int) -> Micros:
+    return usage_price(rate_of(job, lease.gpu_type), job.ask.milli_gpus, run_ms)
+
+
+def _pays(lease: Lease, end_class: EndClass) -> bool:
+    """Whether a job pays for what an attempt lost: also who made room for its own org (M3).
+
+    What has finished lost nothing, whoever answers for it.
+    """
+    own_room = end_class is EndClass.PREEMPTION and lease.why is Why.MADE_ROOM
+    return is_own(end_class) or own_room or lease.why is Why.FINISHED
+
+
+def _kept_ms(lease: Lease, *, pays: bool) -> int | None:
     """How far an attempt's work is paid for; None if all of it is (M3).
 
     Up to its last checkpoint, unless the job pays for what it lost; and not for what it ran once we
     had asked it to make room (M2).
     """
-    kept_ms = lease.run_ms if own else min(part.saved_ms for part in lease.parts)
-    if CLASSES[why] is EndClass.PREEMPTION:
+    assert lease.why is not None
+    kept_ms = lease.run_ms if pays else min(part.saved_ms for part in lease.parts)
+    if CLASSES[lease.why] is EndClass.PREEMPTION:
         asked = (part.asked_ms for part in lease.parts if part.asked_ms is not None)
         kept_ms = min((kept_ms, *asked))
     return kept_ms if kept_ms < lease.run_ms else None

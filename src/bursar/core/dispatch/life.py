@@ -87,11 +87,13 @@ CLASSES: Final[Mapping[Why, EndClass]] = MappingProxyType(
     }
 )
 
+CORRECTED: Final = "corrected"  # an operator has said who answers for an attempt's end
 # The words that an org has for a job's steps; that a job was given a lease it does not hear.
 STEPS: Final = (
     "submitted",
     "follows",
     "took_over",
+    CORRECTED,
     *(why.value for why in Why if why is not Why.PLACED),
 )
 

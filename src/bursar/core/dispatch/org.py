@@ -14,11 +14,13 @@ from bursar.core.dispatch.state import Letter
 from bursar.core.ids import ChargeId, HoldId, JobId
 from bursar.core.instant import Instant
 from bursar.core.ledger.books import Books
-from bursar.core.ledger.commands import Command, ExtendHold, Reserve
+from bursar.core.ledger.commands import Command, CorrectEnd, ExtendHold, Reserve
 from bursar.core.ledger.decide import perform
 from bursar.core.ledger.events import Event, HoldOpened
 from bursar.core.ledger.idempotency import Reply, replay
 from bursar.core.messages import (
+    Correct,
+    Corrected,
     Dropped,
     EndClass,
     Ended,
@@ -112,6 +114,14 @@ def extend(org: Org, key: str, grow: ExtendHold, now: Instant) -> Outcome:
     return outcome
 
 
+def correct(org: Org, key: str, said: CorrectEnd, now: Instant) -> Outcome:
+    """Say who answers for the end of an attempt of a job that is over; its pool is told (M3)."""
+    outcome, new = ask(org, key, said, now)
+    if new and not isinstance(outcome, Refusal):
+        _tell(org, JobId(said.hold), Correct(attempt=said.attempt, end_class=said.end_class))
+    return outcome
+
+
 def withdraw(org: Org, job: JobId) -> None:
     """Ask a job's pool to run it no more; asking again changes nothing."""
     known = org.jobs[job]
@@ -173,7 +183,7 @@ def _after(job: Submitted, message: Message) -> Submitted:
             return altered(job, attempt=message.attempt, running=True)
         case Ended(over=False):
             return altered(job, running=False)
-        case Ended() | Dropped():
+        case Ended() | Dropped() | Corrected(over=True):
             return altered(job, running=False, ended=message.end_class)
         case _:
             return job

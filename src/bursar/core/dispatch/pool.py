@@ -4,11 +4,11 @@ Every function is one event of a transaction (`Work`): it looks, writes rows and
 what the answer is.
 
     org ── Enqueue, Withdraw, Leave,
-                           HoldGrew ────▶ receive
+                  HoldGrew, Correct ────▶ receive
                         the leader only ─▶ place, preempt
     node ── Report ─────────────────────▶ report ──▶ Orders
                   anybody, now and then ─▶ expire, lead
-    org ◀── Started, RanSoFar, Ended, Dropped, Left ──
+    org ◀── Started, RanSoFar, Ended, Corrected, Dropped, Left ──
 
 **Nodes ask.** A node reports every five seconds all that it knows, and is answered with all leases
 it has. Nothing else is said to it, so nothing that was lost, repeated or overtaken can start or
@@ -34,6 +34,7 @@ from bursar.core.dispatch.ends import (
     affords,
     affords_a_run,
     ask_to_stop,
+    correct,
     drop,
     every_ms_of,
     lease_of,
@@ -60,7 +61,16 @@ from bursar.core.dispatch.state import (
 )
 from bursar.core.instant import Instant
 from bursar.core.leases import MARGIN, Denied, renewed_until
-from bursar.core.messages import Dropped, Enqueue, HoldGrew, Leave, Left, Why, Withdraw
+from bursar.core.messages import (
+    Correct,
+    Dropped,
+    Enqueue,
+    HoldGrew,
+    Leave,
+    Left,
+    Why,
+    Withdraw,
+)
 from bursar.core.refusal import broken
 from bursar.core.scheduling.decisions import Decision, Keep, Preempt, Start
 from bursar.core.scheduling.jobs import Earmark, slots_of
@@ -165,6 +175,8 @@ def receive(work: Work, letter: Letter) -> bool:
         _leave(work, job)
     elif isinstance(message, HoldGrew):
         _grow(work, job, message)
+    elif isinstance(message, Correct):
+        _correct(work, job, message)
     else:
         broken("a pool cannot handle this", job=letter.job, message=message)
     return True
@@ -220,6 +232,14 @@ def _grow(work: Work, job: Queued, grew: HoldGrew) -> None:
         work.put(altered(lease, run_ms_max=most, every_ms=every_ms))
     elif job.state is State.OUT_OF_CREDITS and affords_a_run(job):
         work.put(moved(job, Why.TOPPED_UP))
+
+
+def _correct(work: Work, job: Queued, said: Correct) -> None:
+    """Somebody else answers for the end of an attempt; its org has heard of it, so it is over."""
+    lease = work.attempt(job.key, said.attempt)
+    if lease is None or not job.over:
+        broken("this attempt cannot be corrected", job=job.key, attempt=said.attempt)
+    correct(work, lease, said.end_class)
 
 
 # What the leader decides

@@ -16,7 +16,7 @@ from bursar.core.dispatch.life import LIVE, OVER, WAITING, State
 from bursar.core.ids import JobId
 from bursar.core.instant import SECOND, Instant
 from bursar.core.leases import TTL, Denied
-from bursar.core.messages import Enqueue, ToOrg, ToPool, Why
+from bursar.core.messages import EndClass, Enqueue, ToOrg, ToPool, Why
 from bursar.core.money import Micros
 from bursar.core.ordered import Ordered
 from bursar.core.refusal import invariant
@@ -143,11 +143,17 @@ class Lease:
     ends_at: Instant = 0  # once it has ended: up to when run time may still be reported
     why: Why | None = None  # how it ended
     kept_ms: int | None = None  # how far its work was kept, if some was given back
+    corrected: EndClass | None = None  # who answers for its end, if an operator has said so
 
     @property
     def key(self) -> JobKey:
         """Whose it is."""
         return self.org, self.job
+
+    @property
+    def paid_ms(self) -> int:
+        """How much of its run time is paid, once it has ended."""
+        return self.run_ms if self.kept_ms is None else self.kept_ms
 
     @property
     def live(self) -> bool:
@@ -391,6 +397,13 @@ class Work:
     def lease(self, fence: int) -> Lease | None:
         """A lease, live or not."""
         return self.leases_new.get(fence) or self.pool.leases.get(fence)
+
+    def attempt(self, key: JobKey, number: int) -> Lease | None:
+        """The lease of an attempt, live or not."""
+        for lease in (*self.leases_new.values(), *self.pool.leases.values()):
+            if (lease.key, lease.attempt) == (key, number):
+                return lease
+        return None
 
     def machine(self, node: NodeId) -> Machine | None:
         """A node."""

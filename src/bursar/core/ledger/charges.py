@@ -3,7 +3,7 @@
 from typing import Final
 
 from bursar.core.ids import ChargeId
-from bursar.core.instant import DAY, MILLISECOND
+from bursar.core.instant import DAY, MILLISECOND, Instant
 from bursar.core.ledger.books import existing
 from bursar.core.ledger.commands import BookLate, Charge, Settle
 from bursar.core.ledger.draft import Draft
@@ -85,9 +85,20 @@ def _late_usage(draft: Draft, hold: Hold, ask: BookLate) -> Ask | Refusal:
     if isinstance(meter, Refusal):
         return meter
     usage = read(meter, run_ms)
-    began = min(meter.started_at + meter.run_ms * MILLISECOND, draft.now)
+    began, _ = late_since(draft, hold, meter)
     amount = usage.amount if usage else 0
     return Ask(ask.charge, amount, began, usage, ask.attempt, after(meter, run_ms), late=True)
+
+
+def late_since(draft: Draft, hold: Hold, meter: Meter) -> tuple[Instant, Instant]:
+    """When run time that a meter has not seen began, and how early it may have, to be booked."""
+    began = min(meter.started_at + meter.run_ms * MILLISECOND, draft.now)
+    return began, _earliest(draft, hold)
+
+
+def _earliest(draft: Draft, hold: Hold) -> Instant:
+    """How far back late usage of a hold may lie."""
+    return max(draft.now - draft.books.singles.policy.late_max, hold.terms.opened_at)
 
 
 def _not_bookable(
@@ -100,7 +111,7 @@ def _not_bookable(
         return Refusal(Code.ALREADY_EXISTS, {"charge": charge_id})
     if isinstance(usage, Refusal):
         return usage
-    earliest = max(draft.now - draft.books.singles.policy.late_max, hold.terms.opened_at)
+    earliest = _earliest(draft, hold)
     if usage.is_news and not earliest <= usage.effective_at <= draft.now:
         figures = {"effective_at": usage.effective_at, "earliest": earliest, "latest": draft.now}
         return Refusal(Code.TIME_INVALID, figures)

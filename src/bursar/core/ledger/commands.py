@@ -32,6 +32,7 @@ from bursar.core.ledger.values import (
     Policy,
     Target,
 )
+from bursar.core.messages import EndClass
 from bursar.core.money import AMOUNT_MAX, PPM, Micros
 from bursar.core.pricing import PriceVersion
 from bursar.core.value import value
@@ -449,6 +450,24 @@ class GiveBack:
 
 
 @value
+class CorrectEnd:
+    """Say who answers for the end of an attempt after all, once its hold is closed (M3).
+
+    No credits move by it: how much work was lost its pool knows, and tells.
+    """
+
+    hold: HoldId
+    attempt: int
+    end_class: EndClass
+    reason: str | None = None
+
+    def __post_init__(self) -> None:
+        text("hold", self.hold)
+        _run(self.attempt, None)
+        optional_text("reason", self.reason)
+
+
+@value
 class ReverseCharge:
     """Undo a charge, or `amount` of it; the credits go back to their grants (L11).
 
@@ -597,6 +616,7 @@ Command: TypeAlias = (
     | Refund
     | EndHold
     | GiveBack
+    | CorrectEnd
     | ReverseCharge
     | BookLate
     | Lapse

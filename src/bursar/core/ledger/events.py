@@ -31,6 +31,7 @@ from bursar.core.ledger.values import (
     OrgPolicy,
     Recurrence,
 )
+from bursar.core.messages import EndClass
 from bursar.core.metering import Meter
 from bursar.core.money import Micros
 from bursar.core.pricing import PriceVersion
@@ -102,6 +103,7 @@ class JobStepped(Event):
     exit_code: int | None = None
     spent: Micros = 0  # of its hold so far
     held: Micros = 0  # and what is still set aside
+    end_class: str | None = None  # who answers for the attempt's end, if that was corrected
 
 
 @value
@@ -311,6 +313,17 @@ class WorkGivenBack(HoldChanged):
     forgiven: Micros  # of it, debt that is no longer owed
     absorbed: Micros  # of it, no longer at the operator's cost
     shrunk: tuple[Shrunk, ...] = ()
+    ran_ms: int | None = None  # what the meter showed before; None in events of older versions
+
+
+@value
+class EndCorrected(Event):
+    """An operator said who answers for the end of an attempt; others say what moves by it."""
+
+    hold: HoldId
+    attempt: int
+    end_class: EndClass
+    reason: str | None = None
 
 
 @value

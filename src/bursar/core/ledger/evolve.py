@@ -20,6 +20,7 @@ from bursar.core.ledger.events import (
     DebtAbsorbed,
     DebtBooked,
     DebtRepaid,
+    EndCorrected,
     Event,
     GrantExtended,
     GrantIssued,
@@ -137,8 +138,8 @@ def _(event: SettingSet, books: Books) -> None:
     books.settings.put((event.kind, event.id), setting)
 
 
-@_makes_true(JobStepped)
-def _(event: JobStepped, books: Books) -> None:
+@_makes_true(JobStepped, EndCorrected)
+def _(event: JobStepped | EndCorrected, books: Books) -> None:
     """Nothing: it is told for its own sake."""
 
 

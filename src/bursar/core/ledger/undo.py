@@ -1,11 +1,12 @@
-"""Undoing usage: charges reversed, lost work given back (L11, M3)."""
+"""Undoing usage: charges reversed, lost work given back, ends corrected (L11, M3)."""
 
 from collections.abc import Iterator
 
 from bursar.core.ids import GrantId
+from bursar.core.leases import is_own
 from bursar.core.ledger.books import Books, charges_of, existing
-from bursar.core.ledger.charges import meter_of
-from bursar.core.ledger.commands import GiveBack, ReverseCharge
+from bursar.core.ledger.charges import late_since, meter_of
+from bursar.core.ledger.commands import CorrectEnd, GiveBack, ReverseCharge
 from bursar.core.ledger.draft import (
     AVAILABLE,
     HELD,
@@ -18,11 +19,17 @@ from bursar.core.ledger.draft import (
     returned,
 )
 from bursar.core.ledger.due import new_id
-from bursar.core.ledger.events import ChargeReversed, Posting, Shrunk, WorkGivenBack
+from bursar.core.ledger.events import (
+    ChargeReversed,
+    EndCorrected,
+    Posting,
+    Shrunk,
+    WorkGivenBack,
+)
 from bursar.core.ledger.limits import counted_off
 from bursar.core.ledger.plan import Parts, Source, front, keep
 from bursar.core.ledger.values import ChargeRecord, Compartment, Draw, Grant, GrantTerms, Hold
-from bursar.core.metering import rewound
+from bursar.core.metering import Meter, rewound
 from bursar.core.money import AMOUNT_MAX, Micros
 from bursar.core.refusal import Code, Refusal
 from bursar.core.value import altered
@@ -151,6 +158,7 @@ def give_back(draft: Draft, ask: GiveBack) -> Refusal | None:
             forgiven=forgiven,
             absorbed=absorbed,
             shrunk=tuple(_shrunk(draft.books, ask, amount, forgiven, postings)),
+            ran_ms=meter.run_ms,
             postings=postings,
         )
     )
@@ -206,3 +214,51 @@ def _all_returned(draft: Draft, postings: tuple[Posting, ...]) -> Iterator[Posti
         if posting.target is HELD:
             grant = existing(draft.books.grants, posting.grant)
             yield returned(grant, posting.amount, draft.now)
+
+
+def correct_end(draft: Draft, ask: CorrectEnd) -> Refusal | None:
+    """Write down who answers for an end after all; how much moves by it its pool will tell (M3)."""
+    hold = draft.books.holds.get(ask.hold)
+    if hold is None:
+        return Refusal(Code.HOLD_UNKNOWN, {"hold": ask.hold})
+    meter = meter_of(hold, ask.attempt)
+    if isinstance(meter, Refusal):
+        return Refusal(Code.ATTEMPT_UNKNOWN, {"hold": ask.hold, "attempt": ask.attempt})
+    if refusal := _not_correctable(draft, hold, meter, pays=is_own(ask.end_class)):
+        return refusal
+    draft.record(
+        EndCorrected(
+            at=draft.now,
+            hold=ask.hold,
+            attempt=ask.attempt,
+            end_class=ask.end_class,
+            reason=ask.reason,
+        )
+    )
+    return None
+
+
+def _not_correctable(draft: Draft, hold: Hold, meter: Meter, *, pays: bool) -> Refusal | None:
+    """Why an end cannot be corrected, if so; if its job `pays` for it, lost work is charged.
+
+    What was given up by hand nobody is charged for again. Nor is it charged to other grants what
+    could not go back to its own: it is gone, and would be paid twice.
+    """
+    began, earliest = late_since(draft, hold, meter)
+    if pays and began < earliest:
+        figures = {"effective_at": began, "earliest": earliest, "latest": draft.now}
+        return Refusal(Code.TIME_INVALID, figures)
+    if hold.closed_at is None:
+        return Refusal(Code.HOLD_OPEN, {"hold": hold.terms.id})
+    undone = sum(draw.undone for draw in hold.draws)
+    if undone or hold.absorbed:
+        return Refusal(Code.CHARGE_REVERSED, {"reversed": undone, "absorbed": hold.absorbed})
+    gone = [grant.terms.id for _, grant in draft.drawn(hold) if _keeps_nothing(grant)]
+    if pays and gone:
+        return Refusal(Code.CREDITS_GONE, {"grant": gone[0]})
+    return None
+
+
+def _keeps_nothing(grant: Grant) -> bool:
+    """Whether what a grant is given back cannot be spent any more."""
+    return grant.withdrawn or not grant.terms.policy.refundable

@@ -35,7 +35,7 @@ from bursar.service.jobs.ledgers import Asked
 from bursar.service.jobs.states import Stand
 from bursar.service.jobs.submitting import step_of
 from bursar.store.arrays import Due, arrays_due
-from bursar.store.jobs import Noted, Stands, stands
+from bursar.store.jobs import Noted, Stands, stands, stepped
 from bursar.store.outbox import message_of, message_text
 from bursar.store.reading import Connection, OrgId
 
@@ -130,14 +130,13 @@ class Ended(NamedTuple):
         stand = Stand(0, state.value, why.value, at, end_class.value)
         yield Noted("go on", (org, array.job, 0, *stand))
         yield Noted("array done", (org, array.job))
-        yield _with_spent(step_of(org, array.job, books, why.value, at, stand), array.spent)
+        yield _with_spent(org, step_of(org, array.job, books, why.value, at, stand), array.spent)
 
 
-def _with_spent(step: Noted, spent: Micros) -> Noted:
+def _with_spent(org: OrgId, step: Noted, spent: Micros) -> Noted:
     """The step of an array, which spends by its lots alone."""
-    org, job, at, why, _, held = step.values
-    event = None if step.event is None else altered(step.event, spent=spent)
-    return Noted(step.statement, (org, job, at, why, spent, held), event)
+    assert step.event is not None
+    return stepped(org, altered(step.event, spent=spent))
 
 
 def end_of(array: Due) -> tuple[State, Why, EndClass]:
@@ -188,4 +187,4 @@ def _starting(org: OrgId, array: JobId, stands: Stands, at: Instant) -> Noted:
     state = State.STOPPING if stands.withdrawn else State.RUNNING
     why, spent, held = Why.STARTED.value, stands.spent, stands.held
     event = JobStepped(at=at, job=array, why=why, state=state.value, spent=spent, held=held)
-    return Noted("step", (org, array, at, why, spent, held), event)
+    return stepped(org, event)

@@ -38,7 +38,7 @@ from bursar.service.batch import Ask, OrgUnknown
 from bursar.service.prices import prices_now
 from bursar.store.caching import Alike, Shared, alike
 from bursar.store.caching import shared as shared_in
-from bursar.store.jobs import Noted, enter
+from bursar.store.jobs import Noted, enter, stepped
 from bursar.store.reading import Connection, OrgId, money_time, read_org
 
 # Why a job is as it is that shares its result
@@ -174,7 +174,7 @@ def _stepped(job: JobId, why: str, at: Instant, held: Micros) -> JobStepped:
 def took_over(org: OrgId, job: JobId, held: Micros, at: Instant) -> Noted:
     """The step of a job that has followed, and leads."""
     event = _stepped(job, TOOK_OVER, at, held)
-    return Noted("step", (org, job, at, TOOK_OVER, 0, held), event)
+    return stepped(org, event)
 
 
 # For those who look

@@ -11,15 +11,16 @@ from typing import NamedTuple
 
 from bursar.core.dispatch import charging
 from bursar.core.dispatch.charging import Outcome, Step, Steps
+from bursar.core.dispatch.life import CORRECTED
 from bursar.core.ids import ChargeId, HoldId, derived_id
 from bursar.core.instant import Instant
 from bursar.core.ledger.books import Books
-from bursar.core.messages import Left, Started
+from bursar.core.messages import Corrected, Left, Started
 from bursar.core.refusal import Code, Refusal
 from bursar.service.batch import Answer, Ask
 from bursar.service.jobs.arrays import Part
 from bursar.service.jobs.moving import Moved, nothing_but_a_note
-from bursar.service.jobs.states import stand_after
+from bursar.service.jobs.states import Stand, stand_after
 from bursar.service.jobs.submitting import step_of
 from bursar.store.jobs import Note, Noted
 from bursar.store.outbox import Letter
@@ -62,6 +63,9 @@ class Received(NamedTuple):
         yield Noted("go on", (org, job, n, *stand))
         if stand.why is not None:
             yield step_of(org, job, books, stand.why, at, stand)
+        if isinstance(message, Corrected):
+            said = Stand(message.attempt, end_class=message.end_class.value)
+            yield step_of(org, job, books, CORRECTED, at, said)
         if self.part is not None:
             yield from self.part.rows(org, message, stand, at)
 

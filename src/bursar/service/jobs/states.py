@@ -9,7 +9,7 @@ from typing import NamedTuple
 from bursar.core.dispatch import life
 from bursar.core.dispatch.life import State
 from bursar.core.instant import Instant
-from bursar.core.messages import Dropped, EndClass, Ended, Message, Started, Why
+from bursar.core.messages import Corrected, Dropped, EndClass, Ended, Message, Started, Why
 
 
 class Stand(NamedTuple):
@@ -48,6 +48,9 @@ def stand_after(message: Message, at: Instant) -> Stand:
                 exit_code=message.exit_code,
                 result=message.result if message.over else None,
             )
+        case Corrected():
+            end_class = message.end_class.value if message.over else None
+            return Stand(message.attempt, end_class=end_class)
         case Dropped(end_class=end_class):
             state = State.CANCELLED if end_class is EndClass.USER else State.EXPIRED
             return Stand(0, state.value, message.why.value, at, end_class.value)

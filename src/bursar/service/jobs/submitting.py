@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from bursar.core.dispatch.charging import Outcome
-from bursar.core.dispatch.life import State
+from bursar.core.dispatch.life import CORRECTED, State
 from bursar.core.ids import AccountId, HoldId, JobId
 from bursar.core.instant import Instant
 from bursar.core.ledger.books import Books
@@ -17,7 +17,7 @@ from bursar.service.batch import Ask
 from bursar.service.jobs.caching import Sharing
 from bursar.service.jobs.quotas import Quota, Room, counting
 from bursar.service.jobs.states import Stand
-from bursar.store.jobs import Noted
+from bursar.store.jobs import Noted, stepped
 from bursar.store.outbox import PoolId, message_text
 from bursar.store.reading import Connection, OrgId
 
@@ -196,5 +196,6 @@ def step_of(
         exit_code=stand.exit_code,
         spent=spent,
         held=held,
+        end_class=stand.end_class if why == CORRECTED else None,
     )
-    return Noted("step", (org, job, at, why, spent, held), event)
+    return stepped(org, event)

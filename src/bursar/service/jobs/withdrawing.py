@@ -20,7 +20,7 @@ from bursar.service.batch import Ask
 from bursar.service.jobs.states import Stand
 from bursar.service.jobs.submitting import step_of, told
 from bursar.store.arrays import RunningElement, running_elements
-from bursar.store.jobs import JobRow, Noted, ask_jobs, jobs_of
+from bursar.store.jobs import JobRow, Noted, ask_jobs, jobs_of, stepped
 from bursar.store.outbox import message_text
 from bursar.store.reading import Connection, OrgId
 
@@ -75,7 +75,7 @@ def _asked(org: OrgId, one: RunningElement, at: Instant) -> Noted:
     event = JobStepped(
         at=at, job=one.job, why=ASKED, state=STOPPING, spent=one.spent, held=one.held
     )
-    return Noted("step", (org, one.job, at, ASKED, one.spent, one.held), event)
+    return stepped(org, event)
 
 
 def _is_noted(org: OrgId, job: JobId, noted: Sequence[Noted]) -> bool:

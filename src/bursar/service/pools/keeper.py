@@ -8,7 +8,7 @@ Memory. What lives (waiting jobs, live leases, nodes) is kept between transactio
 version that is in the locked row. If it is another one, somebody else has written: the rows of
 `pool_changes` say which are to be read again. What is over is read when somebody asks about it.
 
-    org ── Enqueue, Withdraw, HoldGrew ─▶ receive
+    org ── Enqueue, Withdraw, HoldGrew … ▶ receive
                              the leader ─▶ lead, write
     node ── Report ─────────────────────▶ report, answer ──▶ Orders
                             now and then ─▶ expire
@@ -36,6 +36,7 @@ from bursar.core.dispatch.reports import Orders, Report
 from bursar.core.dispatch.state import JobKey, Pool, Work
 from bursar.core.instant import Instant
 from bursar.core.leases import Denied
+from bursar.core.messages import Correct
 from bursar.core.refusal import InvariantBroken
 from bursar.core.scheduling.decisions import Decision
 from bursar.core.scheduling.machines import Node, NodeId
@@ -46,7 +47,7 @@ from bursar.service.memory import uncollected
 from bursar.service.sharing import Connections, SharingLane
 from bursar.store.outbox import Letter, PoolId, by_job
 from bursar.store.pools import loading, saving
-from bursar.store.pools.loading import Changed, Memory
+from bursar.store.pools.loading import Attempt, Changed, Memory
 from bursar.store.pools.rows import PoolRow
 from bursar.store.reading import Connection, money_time
 
@@ -92,6 +93,7 @@ class Ask(NamedTuple):
     do: Callable[[Work], Any]
     jobs: tuple[JobKey, ...] = ()
     leases: tuple[int, ...] = ()
+    attempts: tuple[Attempt, ...] = ()  # whose leases it may look at as well
     also: Callable[[Connection, Any], None] | None = None  # write this, too, given the answer
 
 
@@ -108,9 +110,10 @@ class PoolKeeper:
         do: Callable[[Work], T],
         jobs: Iterable[JobKey] = (),
         leases: Iterable[int] = (),
+        attempts: Iterable[Attempt] = (),
     ) -> "Future[T]":
         answer: Future[T] = Future()
-        self._tell(answer, Ask(do, tuple(jobs), tuple(leases)))
+        self._tell(answer, Ask(do, tuple(jobs), tuple(leases), tuple(attempts)))
         return answer
 
     # Messages
@@ -121,7 +124,8 @@ class PoolKeeper:
         def do(work: Work) -> list[Letter]:
             return [one for told in by_job(letters).values() for one in told if _take(work, one)]
 
-        return self._asked(do, {(one.org, one.job) for one in letters}).result()
+        jobs = {(one.org, one.job) for one in letters}
+        return self._asked(do, jobs, attempts=_corrected(letters)).result()
 
     def acknowledge(self, letters: Sequence[Letter]) -> None:
         """Remember that orgs have these messages of ours."""
@@ -199,6 +203,13 @@ class PoolKeeper:
     def look(self, at: Callable[[Pool], T]) -> T:
         """Look at the pool as this process knows it; what is found must not be kept."""
         return self._kept.look(at)
+
+
+def _corrected(letters: Iterable[Letter]) -> Iterator[Attempt]:
+    """The attempts whose ends are corrected: they are over, and have to be looked up."""
+    for one in letters:
+        if isinstance(one.message, Correct):
+            yield (one.org, one.job), one.message.attempt
 
 
 def _take(work: Work, letter: Letter) -> bool:
@@ -306,9 +317,10 @@ class Kept:
     def _bring(self, connection: Connection, asks: Sequence[Ask]) -> None:
         """Bring in what is asked about and over; it stays for as long as the transaction lasts."""
         memory, pool = self._memory, self._memory.pool
-        leases = dict.fromkeys(
-            fence for one in asks for fence in one.leases if fence not in pool.leases
-        )
+        attempts = {attempt for one in asks for attempt in one.attempts}
+        found = loading.fences_of(connection, self.id, sorted(attempts)) if attempts else []
+        fences = (*(fence for one in asks for fence in one.leases), *found)
+        leases = dict.fromkeys(fence for fence in fences if fence not in pool.leases)
         with self._lock:
             self._asked = frozenset(key for one in asks for key in one.jobs)
             jobs = tuple(sorted(self._asked - pool.jobs.keys()))

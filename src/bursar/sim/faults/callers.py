@@ -12,9 +12,17 @@ from bursar.core.dispatch.state import Exit, JobKey
 from bursar.core.ids import AccountId, GrantId, HoldId, JobId, PriceVersionId, UserId
 from bursar.core.instant import MILLISECOND, SECOND
 from bursar.core.ledger.books import Books
-from bursar.core.ledger.commands import AddAccount, AddUser, Command, ExtendHold, Issue, Reserve
+from bursar.core.ledger.commands import (
+    AddAccount,
+    AddUser,
+    Command,
+    CorrectEnd,
+    ExtendHold,
+    Issue,
+    Reserve,
+)
 from bursar.core.ledger.values import Context, Kind
-from bursar.core.messages import Program, Spec
+from bursar.core.messages import EndClass, Program, Spec
 from bursar.core.money import Micros
 from bursar.core.pricing import PriceBook, PriceVersion, Rate
 from bursar.core.refusal import Refusal, invariant
@@ -151,6 +159,13 @@ class Callers:
         self._world.after(int(lasts * begins), self._world.callers_ask, submit)
         if random.random() < 0.2:
             self._later(f"withdraw/{job}", org, job, begins + random.random() * 0.4)
+        for _ in range(random.choice((0, 0, 1, 2))):
+            said = CorrectEnd(
+                hold=HoldId(job),
+                attempt=random.choice((1, 1, 2)),
+                end_class=random.choice(list(EndClass)),
+            )
+            self._later(f"correct/{job}", org, said, begins + 0.3 + random.random() * 0.6)
         for _ in range(random.choice((0, 1, 2)) if want.hold_ms < run_ms else 0):
             until = random.choice((None, self._world.at + random.randint(100, 200) * SECOND))
             amount = 15_000 * shape.milli_gpus // MILLI
@@ -200,11 +215,20 @@ class Callers:
         if isinstance(what, ExtendHold):
             known = JobId(what.hold) in org.jobs
             return org_side.extend(org, call.key, what, now) if known else "no job"
+        if isinstance(what, CorrectEnd):
+            job = org.jobs.get(JobId(what.hold))
+            over = job is not None and job.ended is not None and what.attempt <= job.attempt
+            return self._corrected(org, call.key, what, now) if over else "no job"
         if isinstance(what, str):
             if what in org.jobs:
                 org_side.withdraw(org, what)
             return "withdrawn"
         return org_side.ask(org, call.key, what, now)[0]
+
+    def _corrected(self, org: Org, key: str, said: CorrectEnd, now: int) -> Outcome:
+        outcome = org_side.correct(org, key, said, now)
+        self._world.counts["ends corrected"] += not isinstance(outcome, Refusal)
+        return outcome
 
     def hear(self, kind: str, body: tuple[Call, Any]) -> None:
         """An answer arrives; a second one must be the first again (IL16)."""

@@ -22,7 +22,7 @@ from bursar.core.ledger.books import COMPARTMENTS
 from bursar.core.ledger.events import Closing, HoldClosed
 from bursar.core.ledger.journal import rebuilt_from
 from bursar.core.ledger.verify import problems
-from bursar.core.messages import Why
+from bursar.core.messages import EndClass, Why
 from bursar.core.metering import Meter
 from bursar.core.money import usage_price
 from bursar.core.refusal import broken, invariant
@@ -239,8 +239,10 @@ def stale_fences_change_nothing(world: "World", before: Lease | None, lease: Lea
     if before is None:
         return
     if before.ended_at is not None:
-        end, was = ((one.ended_at, one.why, one.kept_ms, one.parts) for one in (lease, before))
+        end, was = ((one.ended_at, one.why, one.parts) for one in (lease, before))
         invariant(end == was, "IM3: an attempt has ended twice", lease=lease)
+        same = lease.kept_ms == before.kept_ms or lease.corrected is not None
+        invariant(same, "IM3: another part of its work is kept", lease=lease)
     for part, was_ in zip(lease.parts, before.parts, strict=True):
         longer = part.until > was_.until
         right = not longer or (was_.exit is None and world.pool.now < was_.until)
@@ -397,9 +399,18 @@ def _ended_by_itself(world: "World", lease: Lease) -> bool:
 
 
 def lost_work_is_free(world: "World") -> None:
-    """IM8: nobody pays for work that was lost by a preemption, or with a node."""
+    """IM8: nobody pays for work that was lost by a preemption, or with a node.
+
+    Unless an operator has said that the job answers for it; or does not, for what was its own.
+    """
+    free = {EndClass.PLATFORM, EndClass.PREEMPTION}
     for lease in world.pool.leases.values():
-        if lease.why in (Why.LOST, Why.PREEMPTED):
+        by_itself = EndClass.PLATFORM if lease.why in (Why.LOST, Why.PREEMPTED) else None
+        whose = lease.corrected or by_itself
+        own = lease.why is Why.FINISHED or (
+            lease.why is Why.MADE_ROOM and whose is EndClass.PREEMPTION
+        )
+        if whose in free and not own:
             saved_ms = min(part.saved_ms for part in lease.parts)
             meter = _meter_of(world, lease)
             right = meter.run_ms <= saved_ms
@@ -443,10 +454,14 @@ def books_follow_from_events(world: "World") -> None:
 
 
 def nothing_is_owed(world: "World") -> None:
-    """IL14: no attempt ran beyond what was set aside for it."""
+    """IL14: no attempt ran beyond what was set aside for it.
+
+    What is charged after all, others may have taken meanwhile.
+    """
+    corrected = {lease.key for lease in world.pool.leases.values() if lease.corrected is not None}
     for org in world.orgs.values():
         for name, hold in org.books.holds.items():
-            right = hold.owed == hold.absorbed == 0
+            right = hold.owed == hold.absorbed == 0 or (org.id, JobId(name)) in corrected
             invariant(right, "IL14: ran into debt", org=org.id, hold=name, owed=hold.owed)
 
 

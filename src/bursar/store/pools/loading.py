@@ -97,6 +97,15 @@ SLOTS_OF: Final = f"""
     select t.fence, t.node_id, t.gpu, t.slot
       from {looked_up({"pool_id": "text", "fence": "bigint"}, "lease_slots")}
 """
+OF_ATTEMPTS: Final = """
+    select t.fence
+      from unnest(%s::text[], %s::text[], %s::text[], %s::bigint[])
+           as u(pool_id, org_id, job_id, attempt)
+     cross join lateral (
+           select l.fence from leases l
+            where l.pool_id = u.pool_id and l.org_id = u.org_id and l.job_id = u.job_id
+              and l.attempt = u.attempt and l.attempt >= 1 offset 0) as t
+"""
 TAKE_TIME: Final = """
     -- Who reads all of a large pool says nothing for longer than a transaction of a pool may.
     select set_config('idle_in_transaction_session_timeout', '60000', true)
@@ -114,6 +123,7 @@ class PoolUnknown(KeyError):
 
 
 SlotName: TypeAlias = tuple[NodeId, int, int]  # node, GPU, slot
+Attempt: TypeAlias = tuple[JobKey, int]  # whose, the how-manyth
 
 
 @dataclass(slots=True)
@@ -283,6 +293,13 @@ def _bring_in(memory: Memory, found: _Read) -> None:
     gone = memory.pool.machines.keys() & set(found.wanted.nodes) - _take(memory, found.sent)
     for node in sorted(gone):
         memory.pool.drop(node)
+
+
+def fences_of(connection: Connection, pool: PoolId, attempts: Iterable[Attempt]) -> list[int]:
+    """The leases of attempts, live or not."""
+    rows = [(pool, *key, attempt) for key, attempt in attempts]
+    sent = connection.execute(OF_ATTEMPTS, transposed(rows, 4))
+    return [fence for (fence,) in sent.fetchall()]
 
 
 def load_leases(

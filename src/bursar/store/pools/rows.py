@@ -23,7 +23,7 @@ from bursar.core.dispatch.state import (
 from bursar.core.ids import JobId
 from bursar.core.instant import Instant
 from bursar.core.leases import provable_ms
-from bursar.core.messages import Enqueue, Why
+from bursar.core.messages import EndClass, Enqueue, Why
 from bursar.core.scheduling.jobs import Earmark
 from bursar.core.scheduling.machines import Node, NodeId, Piece
 from bursar.store.codec import text_of, value_of
@@ -86,7 +86,7 @@ LEASES: Final = Table(
     _columns("org_id job_id: text, attempt: bigint, gpu_type: text, leased_at: bigint"),
     _columns(
         "run_ms_max every_ms started_at told_ms: bigint, clamped: boolean, stop: text, "
-        "ended_at ends_at: bigint, why: text, kept_ms: bigint"
+        "ended_at ends_at: bigint, why: text, kept_ms: bigint, corrected: text"
     ),
 )
 PARTS: Final = Table(
@@ -252,6 +252,7 @@ def lease_values(lease: Lease) -> Values:
     return (
         *(lease.run_ms_max, lease.every_ms, lease.started_at, lease.told_ms, lease.clamped),
         *(_text(lease.stop), lease.ended_at, lease.ends_at, _text(lease.why), lease.kept_ms),
+        _text(lease.corrected),
     )
 
 
@@ -303,7 +304,7 @@ def part_of(row: Row) -> tuple[Part, int]:
 def lease_of(row: Row, parts: list[Row]) -> Lease:
     """The lease of a row, with its parts in their order."""
     fence, org, job, attempt, gpu_type, leased_at, most, every, started_at, told, *rest = row
-    clamped, stop, ended_at, ends_at, why, kept_ms = rest
+    clamped, stop, ended_at, ends_at, why, kept_ms, corrected = rest
     found = [part_of(part) for part in parts]
     return Lease(
         fence=fence,
@@ -324,6 +325,7 @@ def lease_of(row: Row, parts: list[Row]) -> Lease:
         ends_at=ends_at,
         why=None if why is None else Why(why),
         kept_ms=kept_ms,
+        corrected=None if corrected is None else EndClass(corrected),
     )
 
 

@@ -1,0 +1,38 @@
+"""Correcting who answers for the end of an attempt, on its org's side (M3).
+
+Its pool knows how much work was lost, and what can still be reported of the attempt: so it is told,
+and what it tells then moves the credits (`receiving`). Only of jobs that are over: nobody counts on
+what their holds have any more.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from bursar.core.dispatch.charging import Outcome
+from bursar.core.ids import JobId
+from bursar.core.instant import Instant
+from bursar.core.ledger.books import Books
+from bursar.core.ledger.commands import CorrectEnd
+from bursar.core.messages import Correct
+from bursar.core.refusal import Refusal
+from bursar.service.batch import Ask
+from bursar.service.jobs.submitting import told
+from bursar.store.jobs import Noted
+from bursar.store.reading import OrgId
+
+
+def correcting(org: OrgId, key: str, said: CorrectEnd, actor: str) -> Ask:
+    """The command that corrects an end of a job that is over."""
+    return Ask(org, key, said, Correcting(said), (), actor)
+
+
+class Correcting(NamedTuple):
+    """That somebody else answers for an end."""
+
+    said: CorrectEnd
+
+    def rows(self, org: OrgId, books: Books, outcome: Outcome, at: Instant) -> Iterator[Noted]:
+        """What is written: the job's pool is told, unless the ledger refuses."""
+        if not isinstance(outcome, Refusal):
+            message = Correct(attempt=self.said.attempt, end_class=self.said.end_class)
+            yield told(org, JobId(self.said.hold), message, at)
