@@ -604,7 +604,7 @@ class Author:
     def correct_end(self) -> Command:
         holds = list(self.model.holds.values())
         closed = [one for one in holds if one.closed_at is not None and one.meters]
-        hold = self.one(closed) if closed and not self.chance(10) else self.hold()
+        hold = self.one(closed) if closed and not self.chance(10) else self.one(holds)
         attempt = 9 if not hold.meters or self.chance(2) else self.one(list(hold.meters))
         end_class = self.one(list(EndClass))
         reason = self.one((None, "a broken GPU"))

@@ -45,6 +45,14 @@ FORBIDDEN = {
         "update leases set ended_at = 1 where ended_at is null",
         "leases_end_for_a_reason",
     ),
+    "a correction of what has not ended": (
+        "update leases set corrected = 'user' where ended_at is null",
+        "leases_corrected_once_ended",
+    ),
+    "a correction to nobody": (
+        "update leases set corrected = 'somebody' where ended_at is not null",
+        "leases_corrected_to_a_class",
+    ),
     "less than nothing kept": (
         "update leases set kept_ms = -1",
         "leases_keep_no_less_than_nothing",
@@ -214,6 +222,14 @@ FORBIDDEN = {
     "a negative bound of a job": ("update jobs set max_cost = -1", "jobs_bounds_are_amounts"),
     "less than no steps": ("update jobs set steps = -1", "jobs_count_steps"),
     "a step without a number": ("update job_steps set n = 0", "job_steps_numbers_count"),
+    "a correction without a class": (
+        "update job_steps set why = 'corrected'",
+        "job_steps_class_of_a_correction",
+    ),
+    "a step that nobody answers for": (
+        "update job_steps set why = 'corrected', end_class = 'somebody'",
+        "job_steps_class_known",
+    ),
     "less than nothing spent": ("update job_steps set spent = -1", "job_steps_none_negative"),
 }
 

@@ -17,7 +17,7 @@ from tests.core.dispatch.pools import GANG, GANG_SPEC, HALF, JOB, N1, N2, asking
 from tests.store.twin import Twin, TwinTrial, check_same, twins
 
 EVERY = 50  # transactions between two looks
-SEEDS = (5, 20)  # gangs of which a node falls silent, late readings, lost work
+SEEDS = (6, 20)  # gangs of which a node falls silent, late readings, lost work
 CHECKED = 2 * GRACE  # beyond all terms
 
 
