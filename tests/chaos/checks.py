@@ -51,6 +51,8 @@ class Books(NamedTuple):
     """What is stored, as far as it is looked at here."""
 
     jobs: dict[str, str]  # id → state
+    elements: set[str]  # of these, those of arrays
+    nowhere: set[str]  # of these, those that were in no pool: arrays, and who took another's result
     leases: list[Lease]
     slots: list[tuple[Any, ...]]  # node, gpu, slot, fence, from, to
     holds: dict[str, tuple[int, int, bool]]  # used, owed, closed
@@ -82,6 +84,7 @@ _SLOTS = """
     select s.node_id, s.gpu, s.slot, s.fence, l.leased_at, s.freed_at
       from lease_slots s join leases l using (pool_id, fence) order by 1, 2, 3, 5, 4
 """
+_NOWHERE = "select job_id from jobs where sent = 0"
 _UNACKNOWLEDGED = """
     select (select count(*) from org_outbox where acked_at is null)
          + (select count(*) from pool_outbox where acked_at is null)
@@ -100,6 +103,8 @@ def books_of(connection: Any) -> Books:
     [grants] = asked("select coalesce(sum(held), 0)::bigint, sum(spent)::bigint from grants")
     return Books(
         jobs=dict(asked("select job_id, state from jobs order by job_id")),
+        elements={id for (id,) in asked("select job_id from jobs where array_id is not null")},
+        nowhere={id for (id,) in asked(_NOWHERE)},
         leases=[Lease(*row) for row in asked(_LEASES)],
         slots=asked(_SLOTS),
         holds={id: (used, owed, closed) for id, used, owed, closed in holds},
@@ -130,11 +135,12 @@ def _jobs(books: Books, score: Score) -> Iterator[str]:
     for id, state in books.jobs.items():
         if state not in OVER:
             yield f"{id} is {state}: it has no end"
-        elif (1, 1) != (books.ends[id], books.last_steps[id]):
+        elif (int(id not in books.nowhere), 1) != (books.ends[id], books.last_steps[id]):
             yield f"{id} has ended {books.last_steps[id]} times, its pool says {books.ends[id]}"
     there, told = set(books.jobs), score.jobs
     yield from (f"{id} was accepted and is not there" for id in sorted(told - there))
-    yield from (f"{id} is there and nobody has asked for it" for id in sorted(there - told))
+    unasked = there - told - books.elements
+    yield from (f"{id} is there and nobody has asked for it" for id in sorted(unasked))
     for key, ids in score.submitted.items():
         if len(ids) != 1:
             yield f"{key} was told of several jobs: {sorted(ids)}"

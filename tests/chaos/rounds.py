@@ -51,6 +51,8 @@ NEEDED: Final[Mapping[str, int]] = MappingProxyType(
         "lost": 2,
         "cancelled": 2,
         "submitted twice": 5,
+        "arrays": 1,
+        "results shared": 1,
         "killed": 20,
         "unheard": 10,
         "connections broken": 10,
@@ -188,6 +190,7 @@ def _end(world: World) -> None:
 
 def _seen(world: World, struck: frozenset[str]) -> Seen:
     whys: Counter[str] = Counter(dict(world.ask("select why, count(*) from leases group by why")))
+    [(arrays, shared)] = world.ask("select count(elements), count(cached_from) from jobs")
     score = world.score
     ends: Counter[str] = sum((one.ends for one in world.programs), Counter())
     counts = Counter(
@@ -201,6 +204,8 @@ def _seen(world: World, struck: frozenset[str]) -> Seen:
             "cancelled": len(score.cancelled),
             "extended": score.extended,
             "submitted twice": score.twice,
+            "arrays": arrays,
+            "results shared": shared,
             "refused": score.refused.total(),
             "unheard": score.unheard,
             "killed": ends["killed"],

@@ -2,7 +2,8 @@
 
 Alfa     gangs and whole nodes, urgent; its tier may have others make room
 Bravo    fills what is left, with jobs that make checkpoints and jobs that do not
-Charlie  small jobs: some fail, some are cancelled, many are submitted twice under one key
+Charlie  small jobs: some fail, some are cancelled, many are submitted twice under one key; some are
+         arrays, and some take the results of others that are like them
 Delta    a rolling hold and hardly any credits: it runs out, buys some, and goes on
 """
 
@@ -169,6 +170,11 @@ class Tenant:
             # So long that nodes are taken when somebody wants a whole one, also if all is slow.
             return [self._job(gpus, how, draw.uniform(1, 9)) for _ in range(draw.randint(1, 4))]
         if self.name == "Charlie":
+            kind = draw.random()
+            if kind < 0.2:
+                return [{**self._job(1, "forgets", 0.5), "array": {"count": 3, "at_once": 2}}]
+            if kind < 0.45:
+                return [self._alike()] * 2
             how = draw.choice(("keeps", "forgets", "fails", "forks"))
             return [self._job(1, how, draw.uniform(0.1, 2))]
         rolling = {"hold": "rolling", "rolling_seconds": 20, "max_run_seconds": 60}
@@ -189,6 +195,12 @@ class Tenant:
             body["checkpoint"] = {"interval_seconds": 1}
         if self.chance.random() < 0.03:
             body["max_run_seconds"] = 1  # too little time
+        return body
+
+    def _alike(self) -> Body:
+        """A job like others that it has asked for: it is given their result, or follows them."""
+        body = {**self._job(1, "forgets", 1.0), "cache": {"max_age_seconds": 5}}
+        body["gpus"]["types"] = ["H100", "A100"]
         return body
 
     def _submit(self, caller: Caller, body: Body) -> None:

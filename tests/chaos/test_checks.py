@@ -24,6 +24,8 @@ def sound() -> tuple[Books, list[Run], Score]:
     """A job that was preempted, gave back half of what it had run, and then was done."""
     books = Books(
         jobs={"a": "succeeded"},
+        elements=set(),
+        nowhere=set(),
         leases=[lease(1, 1, why="preempted", exit="stopped", kept_ms=500), lease(2, 2)],
         slots=[("n1", 0, 0, 1, 100, 200), ("n1", 0, 0, 2, 200, 300)],
         holds={"a": (1_500, 0, True)},
@@ -50,6 +52,7 @@ BROKEN: dict[str, Break] = {
     "it has no end": lambda b, r, s: (b._replace(jobs={"a": "queued"}), r, s),
     "has ended 2 times": lambda b, r, s: (b._replace(last_steps=Counter({"a": 2})), r, s),
     "its pool says 2": lambda b, r, s: (b._replace(ends=Counter({"a": 2})), r, s),
+    "has ended 1 times, its pool says 1": lambda b, r, s: (b._replace(nowhere={"a"}), r, s),
     "b was accepted and is not there": lambda b, r, s: (
         b, r, Score(submitted={"k": {"a"}, "l": {"b"}})
     ),
