@@ -3,7 +3,7 @@
 # and again when the lock changes.
 
 PYTHON ?= $(firstword $(shell command -v python3.11 || command -v python3))
-JOBS ?= 2
+JOBS ?= 3
 # Where `make run` listens, on this machine.
 PORT ?= 8765
 
