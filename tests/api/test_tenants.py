@@ -11,7 +11,8 @@ from bursar.api.operations import BY_NAME
 from tests.api.calling import TENANT, Caller, Process, Tenant, new_key, new_tenant, refused
 from tests.api.requests import NOBODYS, NOWHERE, REQUESTS
 
-FOR_ALL = {"orgs.create", "orgs.list"}  # they are about no org, and for operators alone
+# They are for operators alone: about no org, or about any.
+FOR_ALL = {"orgs.create", "orgs.list", "jobs.correct"}
 # Machines are nobody's own; what is told of others who use them is veiled (test_pools.py).
 OF_MACHINES = {
     name for name in REQUESTS if name.startswith(("pools.", "nodes.", "scaling.", "orders."))

@@ -12,11 +12,12 @@ from typing import Any
 from bursar.core.dispatch import org as org_side
 from bursar.core.dispatch.org import Org
 from bursar.core.ids import JobId
-from bursar.core.ledger.commands import ExtendHold
+from bursar.core.ledger.commands import CorrectEnd, ExtendHold
 from bursar.core.money import usage_price
 from bursar.core.refusal import Refusal
 from bursar.service.batch import Answer, Ask, Batch
 from bursar.service.jobs import Answers, Jobs, Submission
+from bursar.service.jobs.correcting import correcting
 from bursar.sim.faults.callers import PRICES, RATE, Call
 from bursar.sim.faults.profile import Profile
 from bursar.sim.faults.world import World
@@ -72,6 +73,12 @@ class Orgs:
             if job not in org.jobs:
                 return None
             return self.jobs.extend(org.id, call.key, job, what.amount, what.expires_at).outcome
+        if isinstance(what, CorrectEnd):
+            if call.key not in org.replies:  # it was not over
+                return None
+            [answer] = self.ask([correcting(org.id, call.key, what, "")])
+            assert isinstance(answer, Answer), answer
+            return answer.outcome
         if isinstance(what, str):
             if what in org.jobs:
                 self.jobs.withdraw(org.id, what)

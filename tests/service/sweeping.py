@@ -15,7 +15,7 @@ def main(url: str) -> None:
     """Sweep until killed, a minute at most."""
     with (
         Ledger(lambda: connected(url)) as ledger,
-        Sweeping(lambda: connected(url), through(ledger), interval_s=0.05, term_s=5),
+        Sweeping(lambda: connected(url), through(ledger), interval_s=0.05, term_s=10),
     ):
         time.sleep(60)
 

@@ -402,7 +402,7 @@ def test_a_killed_sweeper_is_relieved(own_url: str, own: Connection) -> None:
         try:
             until(lambda: duties.last_done(own, "sweep") > 0)
             with Sweeping(
-                lambda: connected(own_url), through(ledger), interval_s=0.05, term_s=5
+                lambda: connected(own_url), through(ledger), interval_s=0.05, term_s=10
             ) as second:
                 time.sleep(0.3)
                 assert 0 == second.passes, "it is not its duty"
