@@ -3,16 +3,18 @@
 import pytest
 
 from bursar.core.dispatch.ends import GRACE
-from bursar.core.dispatch.state import Exit
+from bursar.core.dispatch.state import Exit, Lease
 from bursar.core.ids import JobId
 from bursar.core.instant import SECOND
 from bursar.core.leases import Denied
 from bursar.core.messages import Withdraw
 from bursar.core.scheduling.machines import Piece
+from bursar.core.value import altered
 from bursar.sim.faults.world import World
 from bursar.store.pools import saving
 from bursar.store.pools.loading import Memory, PoolUnknown, lock_pool, locked
 from bursar.store.reading import Connection
+from bursar.store.verifying_seam import SEAM_CHECKS
 from tests.core.dispatch.pools import GANG, GANG_SPEC, HALF, JOB, N1, N2, asking, ran
 from tests.store.twin import Twin, TwinTrial, check_same, twins
 
@@ -121,6 +123,19 @@ def test_parts_of_a_gpu_are_slots(connection: Connection) -> None:
     trial.place(half, key=jobs[2])
     assert {2: (2, 3), 3: (0, 1)} == slots_of(trial)
     check_same(trial.pool, trial.twin.afresh())
+
+
+def test_slots_that_are_a_part_are_what_was_asked_for(connection: Connection) -> None:
+    """Two thirds of each of two GPUs are twice 0.666, and `verify` counts as much (S1)."""
+    trial = TwinTrial(connection, "thirds", slots=3)
+    trial.report()
+    thirds = altered(HALF, shape=altered(HALF.shape, tasks=2, milli=666))
+    trial.post(asking(spec=thirds), 1)
+    assert isinstance(trial.place((Piece(N1, (0, 1), 2),)), Lease)
+    [check] = [one for one in SEAM_CHECKS if one.name.startswith("a lease has the slots")]
+
+    told = connection.execute(check.sql).fetchall()
+    assert [] == [row for row in told if "thirds" in row[1]]
 
 
 def slots_of(trial: TwinTrial) -> dict[int, tuple[int, ...]]:

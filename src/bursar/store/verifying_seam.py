@@ -311,8 +311,8 @@ SEAM_CHECKS: Final[tuple[Check, ...]] = (
               left join queue q
                 on q.pool_id = l.pool_id and q.org_id = l.org_id and q.job_id = l.job_id
              cross join lateral (
-                   select sum(cardinality(p.gpus) * p.slots * 1000
-                              / (n.body ->> 'slots')::bigint)::bigint as milli_gpus
+                   select sum(cardinality(p.gpus) * (p.slots * 1000
+                              / (n.body ->> 'slots')::bigint))::bigint as milli_gpus
                      from lease_parts p
                      left join nodes n on n.pool_id = p.pool_id and n.node_id = p.node_id
                     where p.pool_id = l.pool_id and p.fence = l.fence) p

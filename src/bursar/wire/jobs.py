@@ -80,7 +80,8 @@ class Gpus(Shape):
     count: Annotated[int, Field(ge=1, le=GPUS_MAX, description="in all")] = 1
     memory_gib_min: Annotated[int, Field(ge=0, le=100_000, description="of each GPU")] = 0
     fraction_milli: Annotated[
-        int | None, Field(ge=1, le=1_000, description="a part of one GPU, in thousandths")
+        int | None,
+        Field(ge=1, le=1_000, description="a part of one GPU, in thousandths: whole slots of it"),
     ] = None
     topology: Topology | None = None
 

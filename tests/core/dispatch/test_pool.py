@@ -191,18 +191,21 @@ def test_parts_of_a_gpu_are_leased_until_it_is_full() -> None:
     assert Denied.SLOT_TAKEN is trial.place(half, key=keys[2])
 
 
-def test_a_part_of_a_gpu_takes_as_many_slots_as_have_it() -> None:
-    """As the scheduler says: of a GPU that is not divided, all of it (S1)."""
+def test_nobody_has_more_of_a_gpu_than_the_part_that_is_paid_for() -> None:
+    """Half of three slots is no number of them, nor is a GPU divided that has one (S1)."""
     trial = waiting(spec=HALF)
     machine = trial.pool.machines[N1]
     trial.pool.machines[N1] = altered(machine, node=altered(machine.node, slots=3))
 
-    assert Denied.WRONG_SIZE is trial.place((Piece(N1, (0,), 1),))
-    assert Denied.WRONG_SIZE is trial.place((Piece(N1, (0, 1), 2),))
-    assert isinstance(trial.place((Piece(N1, (0,), 2),)), Lease)
+    for slots in (1, 2, 3):
+        assert Denied.WRONG_SIZE is trial.place((Piece(N1, (0,), slots),))
+    assert Denied.WRONG_SIZE is trial.place((Piece(N2, (0,), 1),))
+    third = altered(HALF, shape=altered(HALF.shape, milli=333))
     other = ("acme", JobId("other"))
-    trial.post(asking(spec=HALF), 1, other)
-    assert isinstance(trial.place((Piece(N2, (0,), 1),), key=other), Lease)
+    trial.post(asking(spec=third), 1, other)
+    assert Denied.WRONG_SIZE is trial.place((Piece(N1, (0,), 2),), key=other)
+    assert Denied.WRONG_SIZE is trial.place((Piece(N1, (0, 1), 1),), key=other)
+    assert isinstance(trial.place((Piece(N1, (0,), 1),), key=other), Lease)
 
 
 def test_nothing_is_leased_on_a_node_of_another_type() -> None:

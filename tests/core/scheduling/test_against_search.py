@@ -32,6 +32,7 @@ from tests.core.scheduling.worlds import (
     Free,
     holders,
     lay,
+    parts,
     shares_of,
     used,
     worlds,
@@ -90,7 +91,8 @@ def accepts(free: Free, job: Job, gpu_type: str) -> bool:
     node, shape = free.node, job.shape
     roomy = node.memory_gib >= shape.memory_gib and set(shape.labels) <= set(node.labels)
     near = not shape.regions or node.region in shape.regions
-    return roomy and near and node.gpu_type == gpu_type
+    divided = not shape.milli or shape.milli in parts(node.slots)
+    return roomy and near and divided and node.gpu_type == gpu_type
 
 
 def taken(world: Snapshot, at: Instant, gone: Sequence[JobId]) -> Iterator[Sequence]:  # type: ignore[type-arg]

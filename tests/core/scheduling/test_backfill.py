@@ -184,9 +184,9 @@ CASES = {
     "a part of a GPU is not taken from one that has a place there": Case(
         nodes="n1=1xH100/slots=7",
         running="a@n1:3of7/fixed/who=paid.beta.x.b b@n1:2of7/ends=60m/fixed/who=paid.beta.x.b",
-        queued="r:0.5/waited=1m s:0.25/who=paid.carl.ml.cat",
+        queued="r:0.571/waited=1m s:0.285/who=paid.carl.ml.cat",
         usage="paid.carl.ml.cat=5",
-        want="r waits needs=0.5 free=0 start=1h; s waits needs=0.25 free=0 start=25h",
+        want="r waits needs=0.571 free=0 start=1h; s waits needs=0.285 free=0 start=25h",
     ),
     "strangers of a tier may use its ceiling until somebody needs it": Case(
         nodes="n1=8xH100 n2=7xH100 n3=4xH100",

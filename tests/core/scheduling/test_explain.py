@@ -194,6 +194,33 @@ CASES = {
         nodes="n1=8xH100/labels=ib n2=8xH100/labels=nvme",
         queued="b:1/label=ib,nvme",
     ),
+    "no GPU is divided so that its part would be whole slots": asked(
+        "b",
+        """\
+        b: nobody can say when it starts: nothing that runs or
+            is on order ends in room for it
+        number 1 in turn, 0 GPU-hours at most before it
+        - no H100 is divided so that 0.3 GPUs would be whole slots of it
+            (a GPU there has 1 or 4); what can be had instead: 0.25 GPUs or 0.5 GPUs
+        - no A100 is divided so that 0.3 GPUs would be whole slots of it
+            (a GPU there has 1); what can be had instead: 1 GPU
+        would start with: ask for 0.25 GPUs instead of 0.3 GPUs
+        """,
+        nodes="n1=8xH100 n2=8xH100/slots=4 n3=8xA100",
+        queued="b:0.3/on=H100,A100",
+    ),
+    "the label is here, the slots are there": asked(
+        "b",
+        """\
+        b: nobody can say when it starts: nothing that runs or
+            is on order ends in room for it
+        number 1 in turn, 0 GPU-hours at most before it
+        - no node of H100 has all at once: ib and slots of 0.5 GPU
+        would start with: ask for 1 GPU instead of 0.5 GPUs
+        """,
+        nodes="n1=8xH100/labels=ib n2=8xH100/slots=4",
+        queued="b:0.5/label=ib",
+    ),
     "no node stands where it may run": asked(
         "b",
         """\

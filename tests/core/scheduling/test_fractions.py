@@ -17,20 +17,21 @@ CASES = {
         queued="a:0.25/waited=1m b:0.5",
         want="a -> n1:1; b -> n1:1",
     ),
-    "a part is rounded up to slots": Case(
-        nodes="n1=1xH100/slots=2",
-        queued="a:0.3 b:0.3 c:0.3",
-        want="a -> n1:1; b -> n1:1; c waits needs=0.3 free=0 start=24h",
+    "a part goes where it is whole slots, though more is free elsewhere": Case(
+        nodes="n1=8xH100/slots=2 n2=8xH100 n3=1xH100/slots=10",
+        running="x@n3:5of10",
+        queued="a:0.3 b:0.3/limit=1h",
+        want="a -> n3:1; b waits needs=0.3 free=0 start=1430m",
     ),
     "four and three sevenths share a GPU": Case(
         nodes="n1=1xH100/slots=7",
-        queued="a:0.5 b:0.4 c:0.1",
-        want="a -> n1:1; b -> n1:1; c waits needs=0.1 free=0 start=24h",
+        queued="a:0.571 b:0.428 c:0.142",
+        want="a -> n1:1; b -> n1:1; c waits needs=0.142 free=0 start=24h",
     ),
-    "a GPU that cannot be divided is taken whole": Case(
+    "a GPU that is not divided has no parts": Case(
         nodes="n1=1xH100",
-        queued="a:0.5 b:0.5",
-        want="a -> n1:1; b waits needs=0.5 free=0 start=24h",
+        queued="a:0.5 b:0.001/waited=1m",
+        want="b waits never_fits needs=0.001 free=0; a waits never_fits needs=0.5 free=0",
     ),
     "a GPU taken in part is not a whole one": Case(
         nodes="n1=1xH100/slots=2",
@@ -103,5 +104,5 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_fractions(case: Case) -> None:
-    """Slots, rounding up, packing."""
+    """Slots, what is a part and what is none, packing."""
     check(case)

@@ -3,11 +3,22 @@
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bursar.core.ids import JobId
 from bursar.core.instant import HOUR, MINUTE, NEVER, SECOND
-from bursar.core.scheduling.jobs import CLASS_MAX, TASKS_MAX, Job, Running, Shape, need
-from bursar.core.scheduling.machines import GPUS_MAX, Need, Node, NodeId
+from bursar.core.scheduling.jobs import (
+    CLASS_MAX,
+    TASKS_MAX,
+    Job,
+    Running,
+    Shape,
+    need,
+    parts_near,
+    slots_of,
+)
+from bursar.core.scheduling.machines import GPUS_MAX, MILLI, SLOTS_MAX, Need, Node, NodeId
 from bursar.core.value import altered
 from tests.core.scheduling.cases import CREDIT, T0
 
@@ -96,17 +107,46 @@ def test_what_a_shape_takes_in_all() -> None:
         ({"regions": ("eu-1", "us-1")}, {"region": "us-1"}, Need(4, 0, 0, 0)),
         ({"regions": ("eu-1", "us-1")}, {"region": "eu-2"}, None),
         ({"regions": ("eu-1",)}, {}, None),
-        ({"gpus": 0, "milli": 500}, {"slots": 7}, Need(0, 4, 0, 0)),
         ({"gpus": 0, "milli": 500}, {"slots": 2}, Need(0, 1, 0, 0)),
-        ({"gpus": 0, "milli": 1}, {"slots": 7}, Need(0, 1, 0, 0)),
-        ({"gpus": 0, "milli": 500}, {"slots": 1}, Need(0, 1, 0, 0)),
+        ({"gpus": 0, "milli": 500}, {"slots": 4}, Need(0, 2, 0, 0)),
+        ({"gpus": 0, "milli": 500}, {"slots": 7}, None),
+        ({"gpus": 0, "milli": 571}, {"slots": 7}, Need(0, 4, 0, 0)),
+        ({"gpus": 0, "milli": 572}, {"slots": 7}, None),
+        ({"gpus": 0, "milli": 333}, {"slots": 3}, Need(0, 1, 0, 0)),
+        ({"gpus": 0, "milli": 300}, {"slots": 4}, None),
+        ({"gpus": 0, "milli": 1}, {"slots": 7}, None),
+        ({"gpus": 0, "milli": 1}, {"slots": 1_000}, Need(0, 1, 0, 0)),
+        ({"gpus": 0, "milli": 1}, {"slots": 1}, None),
+        ({"gpus": 0, "milli": 999}, {"slots": 1}, None),
+        ({"gpus": 0, "milli": 1_000}, {"slots": 1}, Need(0, 1, 0, 0)),
     ],
 )
 def test_what_a_task_needs(shape: dict[str, Any], node: dict[str, Any], want: Need | None) -> None:
-    """Parts are rounded up to slots; None if it cannot lie there."""
+    """A part is a whole number of slots, to the thousandth; None if it cannot lie there."""
     kind = altered(Node(id=NodeId("n"), gpu_type="H100", gpus=8, memory_gib=80), **node).kind
 
     assert want == need(altered(SHAPE, **shape), kind)
+
+
+@pytest.mark.property
+@given(st.integers(1, MILLI), st.integers(1, SLOTS_MAX))
+def test_no_part_of_a_gpu_is_more_than_was_paid_for(milli: int, slots: int) -> None:
+    """Nor less, to the thousandth; and whatever slots are can be asked for (S1)."""
+    taken = slots_of(Shape(types=("H100",), gpus=0, milli=milli), slots)
+    sizes = {size * MILLI // slots for size in range(1, slots + 1)}
+
+    assert (taken is not None) == (milli in sizes)
+    assert taken is None or milli * slots <= taken * MILLI < (milli + 1) * slots
+
+
+@pytest.mark.parametrize(
+    ("milli", "slots", "want"),
+    [(1, (1,), (1_000,)), (300, (4,), (250, 500)), (300, (1, 4, 7), (285, 428)),
+     (900, (4,), (750, 1_000)), (100, (1, 4), (250,))],
+)  # fmt: skip
+def test_which_parts_are_near(milli: int, slots: tuple[int, ...], want: tuple[int, ...]) -> None:
+    """What one can ask for instead; none smaller if there is none."""
+    assert want == parts_near(Shape(types=("H100",), gpus=0, milli=milli), slots)
 
 
 def test_what_a_job_costs() -> None:

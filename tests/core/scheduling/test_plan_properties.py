@@ -96,12 +96,11 @@ def test_gangs_are_placed_whole_and_close_enough(before: Snapshot) -> None:
 def tasks_of(piece: Piece, shape: Shape, nodes: dict[NodeId, Node]) -> int:
     """How many tasks lie in a piece that has exactly what they need."""
     node = nodes[piece.node]
-    slots = -(-shape.milli * node.slots // MILLI) or node.slots
     assert tuple(sorted(set(piece.gpus))) == piece.gpus
     assert set(piece.gpus) <= set(range(node.gpus))
     counts = []
     if gpus := shape.gpus or bool(shape.milli):
-        assert slots == piece.slots
+        assert (shape.milli or MILLI) == piece.slots * MILLI // node.slots
         counts.append(len(piece.gpus) / gpus)
     if shape.cpu_milli:
         counts.append(piece.cpu_milli / shape.cpu_milli)

@@ -163,6 +163,9 @@ LACKS = {
     "j:1/mem=141": "H100 has 80 GiB at most, it needs 141 GiB",
     "j:1/label=ib": "no node of H100 has the label ib",
     "j:1/label=fast,ssd": "no node of H100 has all at once: fast,ssd,0 GiB",
+    "j:0.001": "no H100 is divided so that 0.001 GPUs would be whole slots of it (a GPU there has 1"
+    " or 4); what can be had instead: 0.25 GPUs",
+    "j:0.25/label=ssd": "no node of H100 has all at once: ssd,0 GiB,slots of 0.25 GPU",
     "j:1x16": "no node of H100 has room for one of its tasks, even empty: it needs 16 GPUs,"
     " the largest has 8 GPUs (CPU and memory count too: 0 mCPU, 0 MiB)",
     "j:4x8": "2 of 4 tasks would fit on H100 within one pool if nothing ran",
@@ -173,7 +176,7 @@ LACKS = {
 
 @pytest.mark.parametrize("job", LACKS)
 def test_a_pool_that_never_runs_it_says_the_nearest_thing_that_it_lacks(job: str) -> None:
-    nodes = "n1=8xH100/labels=fast/region=us n2=8xH100/labels=ssd/region=us/state=dead"
+    nodes = "n1=8xH100/labels=fast/slots=4/region=us n2=8xH100/labels=ssd/region=us/state=dead"
     found = routed(job_of(job), (pool("p", nodes),))
 
     assert ((), [f"p: {LACKS[job]}"]) == (found.bids, [lack.told for lack in found.lacks])

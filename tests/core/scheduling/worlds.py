@@ -127,7 +127,7 @@ class Author:
         return {
             "gpu_type": gpu_type,
             "gpus": gpus,
-            "slots": self.one((1, 1, 1, 2, 4, 7)),
+            "slots": self.one((1, 1, 2, 4, 7)),
             "memory_gib": self.one(MEMORY[gpu_type]),
             "cpu_milli": gpus * self.one((2_000, 8_000)),
             "ram_mib": gpus * self.one((2_048, 8_192)),
@@ -158,7 +158,7 @@ class Author:
         kind = self.one(self.kinds)
         types = self.some(self.types) if self.chance(30) else (str(kind["gpu_type"]),)
         size, most = self.random.randrange(100), max(int(str(kind["gpus"])) for kind in self.kinds)
-        milli = self.one((100, 250, 500, 501, 900)) if size < 20 else 0
+        milli = self.part(int(str(kind["slots"]))) if size < 20 else 0
         gpus = 0 if milli or size < 23 else self.one((1, 1, 1, 2, 2, 3, 4, 8))
         return Shape(
             types=types,
@@ -173,6 +173,10 @@ class Author:
             regions=self.one((("eu",), ("eu", "us"))) if self.chance(5) else (),
             within=self.one((*Level, Level.POOL)),
         )
+
+    def part(self, slots: int) -> int:
+        """A part of a GPU; mostly one that nodes of a kind have, if they have any."""
+        return self.one((500, 501, 250) if slots == 1 or self.chance(10) else parts(slots)[:-1])
 
     def job(self, name: str) -> Job:
         """A job of one of the shapes and users."""
@@ -304,12 +308,14 @@ class Free:
             and node.memory_gib >= shape.memory_gib
             and all(label in node.labels for label in shape.labels)
             and (not shape.regions or node.region in shape.regions)
+            and (not shape.milli or shape.milli in parts(node.slots))
         )
 
     def slots_of(self, shape: Shape) -> int:
         """What a task takes of each GPU that it has."""
-        part = -(-shape.milli * self.node.slots // MILLI)
-        return part or (self.node.slots if shape.gpus else 0)
+        if shape.milli:
+            return 1 + parts(self.node.slots).index(shape.milli)
+        return self.node.slots if shape.gpus else 0
 
     def gpus_for(self, shape: Shape, busy: Sequence[int] = ()) -> tuple[int, ...] | None:
         """GPUs for one task more, none of those that are busy with its gang; None if too few."""
@@ -336,6 +342,11 @@ class Free:
     def whole(self) -> bool:
         """Whether nothing is taken twice."""
         return min((*self.slots, self.cpu_milli, self.ram_mib)) >= 0
+
+
+def parts(slots: int) -> list[int]:
+    """Every part of a GPU that has so many slots, in thousandths."""
+    return [MILLI * taken // slots for taken in range(1, slots + 1)]
 
 
 def lay(near: Sequence[Free], shape: Shape) -> tuple[Piece, ...]:

@@ -3,8 +3,8 @@
     backing_off                 a start failed, it may not be tried yet
     kept                        its GPUs are kept; somebody is still on them
     ceiling, type_dropped       what a ceiling or quota forbids: all types, or one of them
-    no_type, no_region, no_memory, no_label, no_such_node, node_too_small, pool_too_small
-                                no node is such, or too few are, even if nothing ran
+    no_type, no_region, no_memory, no_label, no_such_part, no_such_node, node_too_small,
+    pool_too_small              no node is such, or too few are, even if nothing ran
     not_ready                   so too, but some that would do cannot be used now
     capacity, fragmented, processors, claimed
                                 too little is free; enough, but not together; GPUs, but not the CPU
@@ -27,18 +27,18 @@ What fits is always judged node by node, never by sums over the pool.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from bursar.core.scheduling.asking import asking
 from bursar.core.scheduling.backfill import Claims
-from bursar.core.scheduling.jobs import Earmark, Shape, need
+from bursar.core.scheduling.jobs import Earmark, Shape, need, parts_near, slots_of
 from bursar.core.scheduling.lacking import free_milli
 from bursar.core.scheduling.machines import MILLI, Kind, Machine, Need, NodeState, Room
 from bursar.core.scheduling.policy import ANY
 from bursar.core.scheduling.share import JOBS, Place
 from bursar.core.scheduling.view import Blocker, View, names
-from bursar.core.scheduling.wording import Figures
+from bursar.core.scheduling.wording import Figures, decimal, figure
 from bursar.core.value import altered
 
 
@@ -152,7 +152,7 @@ def _unusable(view: View, gpu_type: str) -> Iterator[Blocker]:
 
 
 def _unlike(shape: Shape, gpu_type: str, kinds: set[Kind]) -> Iterator[Blocker]:
-    """Regions, memory and labels that a job asks for and no node has, or none has at once."""
+    """Regions, memory, labels, parts that a job asks for and no node has, or none has at once."""
     of, most = ("gpu_type", gpu_type), max(kind.memory_gib for kind in kinds)
     regions = " or ".join(shape.regions)
     labels = [one for one in shape.labels if not any(one in kind.labels for kind in kinds)]
@@ -164,11 +164,28 @@ def _unlike(shape: Shape, gpu_type: str, kinds: set[Kind]) -> Iterator[Blocker]:
         yield Blocker(reason="no_memory", figures=(of, *asked))
     for label in labels:
         yield Blocker(reason="no_label", figures=(of, ("label", label)))
-    if most >= shape.memory_gib and not labels and not elsewhere:
+    part = undivided(shape, kinds)
+    if part:
+        yield Blocker(reason="no_such_part", figures=(of, *part))
+    if most >= shape.memory_gib and not labels and not elsewhere and not part:
         memory = [f"{shape.memory_gib} GiB"] if shape.memory_gib else []
         where = [f"region {regions}"] if regions else []
-        together = " and ".join((*shape.labels, *memory, *where))
+        parts = [f"slots of {decimal(shape.milli, MILLI)} GPU"] if shape.milli else []
+        together = " and ".join((*shape.labels, *memory, *where, *parts))
         yield Blocker(reason="no_such_node", figures=(of, ("asked", together)))
+
+
+def undivided(shape: Shape, kinds: Iterable[Kind]) -> Figures:
+    """That a part is a whole number of slots on no node, and which can be had; else nothing."""
+    slots = sorted({kind.slots for kind in kinds})
+    if any(slots_of(shape, count) is not None for count in slots):
+        return ()
+    nearest = (figure("milli_gpus", part) for part in parts_near(shape, slots))
+    return (
+        ("needs_milli_gpus", shape.milli),
+        ("slots", " or ".join(map(str, slots))),
+        ("nearest", " or ".join(nearest)),
+    )
 
 
 def _too_few(shape: Shape, gpu_type: str, able: list[Machine]) -> Iterator[Blocker]:

@@ -4,6 +4,7 @@ Tried are, in the order in which the smaller one is chosen among changes of as m
 
     limit     run at most so long: it would be over before others need the GPUs
     type      accept another GPU type as well
+    part      ask for more or less of a GPU, as much as slots of one are
     memory    accept GPUs with less memory
     label     ask for a label less
     region    run in another region as well
@@ -22,7 +23,7 @@ from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 from bursar.core.scheduling.backfill import Claims
-from bursar.core.scheduling.jobs import Job, need
+from bursar.core.scheduling.jobs import Job, need, parts_near, slots_of
 from bursar.core.scheduling.machines import MILLI, Kind, Level, Machine, Need, NodeId, Room
 from bursar.core.scheduling.place import find
 from bursar.core.scheduling.preempt import Steps, make_room
@@ -31,7 +32,9 @@ from bursar.core.scheduling.view import View
 from bursar.core.scheduling.wording import Figures
 from bursar.core.value import altered, value
 
-KINDS: Final = ("limit", "type", "memory", "label", "region", "within", "ceiling", "floor", "gpus")
+KINDS: Final = (
+    *("limit", "type", "part", "memory", "label", "region", "within", "ceiling", "floor", "gpus"),
+)
 FLOOR_STEPS: Final = (
     1_000  # sets of victims that are looked at to see whether a floor is in the way
 )
@@ -73,7 +76,7 @@ def starts(view: View, job: Job) -> bool:
 
 def _own(view: View) -> Iterator[Changes]:
     """Changes of the job itself, of each kind the smallest."""
-    for options in (_limits, _types, _memories, _labels, _regions, _levels):
+    for options in (_limits, _types, _parts, _memories, _labels, _regions, _levels):
         for change, job in options(view):
             if starts(view, job):
                 yield (change,)
@@ -102,6 +105,18 @@ def _types(view: View) -> Options:
         wider = altered(shape, types=(*shape.types, gpu_type))
         prices = {gpu_type: max(known.values()), **known} if known else {}
         yield change, altered(job, shape=wider, prices=tuple(prices.items()))
+
+
+def _parts(view: View) -> Options:
+    """Parts that GPUs of its types have, where its own is none: the nearest first."""
+    shape = view.job.shape
+    kinds = (kind for kind in view.cluster.rooms if kind.gpu_type in shape.types)
+    slots = sorted({kind.slots for kind in kinds if slots_of(shape, kind.slots) is None})
+    near = parts_near(shape, slots) if slots else ()
+    for part in sorted(near, key=lambda part: (abs(part - shape.milli), part)):
+        figures = ("part_milli_gpus", part), ("instead_milli_gpus", shape.milli)
+        change = Change(kind="part", amount=abs(part - shape.milli), figures=figures)
+        yield change, altered(view.job, shape=altered(shape, milli=part))
 
 
 def _memories(view: View) -> Options:

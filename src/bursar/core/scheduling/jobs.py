@@ -1,5 +1,6 @@
 """Jobs as the scheduler sees them: what they need, whose they are, what they cost."""
 
+from collections.abc import Iterable
 from enum import StrEnum
 from functools import lru_cache
 from math import isqrt
@@ -83,13 +84,39 @@ def need(shape: Shape, kind: Kind) -> Need | None:
         return None
     if shape.regions and kind.region not in shape.regions:
         return None
-    slots = slots_of(shape, kind.slots) if shape.milli else 0
-    return Need(shape.gpus, slots, shape.cpu_milli, shape.ram_mib)
+    slots = slots_of(shape, kind.slots)
+    if slots is None:
+        return None
+    return Need(shape.gpus, slots if shape.milli else 0, shape.cpu_milli, shape.ram_mib)
 
 
-def slots_of(shape: Shape, slots: int) -> int:
-    """How many slots a task takes of a GPU that has so many: all, or as many as have its part."""
-    return -(-shape.milli * slots // MILLI) or slots
+def slots_of(shape: Shape, slots: int) -> int | None:
+    """How many slots a task takes of a GPU that has so many: all, or those that are its part.
+
+    None if its part is no whole number of them: nobody has more of a GPU than is paid for. A third
+    is 0.333: what some slots are of a GPU is rounded down to a thousandth.
+    """
+    if not shape.milli:
+        return slots
+    taken = -(-shape.milli * slots // MILLI)
+    return taken if part_of(taken, slots) == shape.milli else None
+
+
+def part_of(taken: int, slots: int) -> int:
+    """What so many slots are of a GPU that has so many, in thousandths."""
+    return taken * MILLI // slots
+
+
+def parts_near(shape: Shape, slots: Iterable[int]) -> tuple[int, ...]:
+    """The next smaller part and the next larger one that GPUs with so many slots have.
+
+    For a part that none of them has. The smaller is left out if there is none; the larger may be a
+    whole GPU.
+    """
+    below = [(shape.milli * count // MILLI, count) for count in slots]
+    less = max(part_of(taken, count) for taken, count in below)
+    more = min(part_of(taken + 1, count) for taken, count in below)
+    return (less, more) if less else (more,)
 
 
 @value

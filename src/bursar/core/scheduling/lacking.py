@@ -160,7 +160,8 @@ def _above_floors(rights: Rights, given: Given) -> tuple[int, list[Guard]]:
 def _worth(given: Given, spare: int) -> int:
     """What can become free here if jobs of so many milli-GPUs leave.
 
-    A part of a GPU may take more slots than it asked for, and a gang may lie elsewhere as well.
+    Slots may be a little more than the part that they are called (a third is 0.333), and a gang may
+    lie elsewhere as well.
     """
     sizes = ((milli, running.job.shape.milli_gpus) for running, _, milli in given)
     most = max(spare * milli // size for milli, size in sizes if size)

@@ -23,6 +23,7 @@ from typing import Final, NamedTuple
 from bursar.core.instant import MINUTE, Instant
 from bursar.core.scheduling.admission import Turned, never
 from bursar.core.scheduling.autoscale import Offer
+from bursar.core.scheduling.blockers import undivided
 from bursar.core.scheduling.cluster import Cluster
 from bursar.core.scheduling.jobs import Job, Shape, need
 from bursar.core.scheduling.load import (
@@ -35,7 +36,7 @@ from bursar.core.scheduling.load import (
 )
 from bursar.core.scheduling.machines import MILLI, Kind, Level, Room
 from bursar.core.scheduling.policy import Policy
-from bursar.core.scheduling.wording import Figures, lasting, said
+from bursar.core.scheduling.wording import Figures, decimal, lasting, said
 from bursar.core.value import altered, value
 
 PATIENCE: Final = 2 * MINUTE  # that a job waits before another pool is looked for
@@ -273,8 +274,8 @@ def _rank(job: Job, one: Prospect, bid: Bid) -> tuple[object, ...]:
 # --------------------------------------------------------------------------- what is lacking
 
 _LADDER: Final = (
-    *("no_type", "no_region", "no_memory", "no_label", "no_such_node", "node_too_small"),
-    "pool_too_small",
+    *("no_type", "no_region", "no_memory", "no_label", "no_such_part", "no_such_node"),
+    *("node_too_small", "pool_too_small"),
 )  # the further down, the less is lacking
 
 
@@ -303,6 +304,8 @@ def _lacking(sites: Iterable[Site], shape: Shape, gpu_type: str) -> tuple[str, F
     for label in shape.labels:
         if not any(label in kind.labels for kind in kinds):
             return "no_label", (*of_type, ("label", label))
+    if part := undivided(shape, kinds):
+        return "no_such_part", (*of_type, *part)
     return _too_small([site for site in there if need(shape, site.kind)], shape, gpu_type)
 
 
@@ -310,7 +313,8 @@ def _too_small(there: Sequence[Site], shape: Shape, gpu_type: str) -> tuple[str,
     """That nodes which have all that is asked for are not large enough, or too few."""
     of_type: Figures = (("gpu_type", gpu_type),)
     if not there:
-        asked = (*shape.labels, *shape.regions, f"{shape.memory_gib} GiB")
+        parts = [f"slots of {decimal(shape.milli, MILLI)} GPU"] if shape.milli else []
+        asked = (*shape.labels, *shape.regions, f"{shape.memory_gib} GiB", *parts)
         return "no_such_node", (*of_type, ("asked", ",".join(asked)))
     fit = tasks_if_empty(tuple(there), shape, gpu_type)
     if fit:

@@ -24,6 +24,8 @@ TEXTS: Final = {
     "no_region": "no node of {gpu_type} stands in region {regions}",
     "no_memory": "{gpu_type} has {most_gib} GiB at most, it needs {needs_gib} GiB",
     "no_label": "no node of {gpu_type} has the label {label}",
+    "no_such_part": "no {gpu_type} is divided so that {needs_milli_gpus} would be whole slots of it"
+    " (a GPU there has {slots}); what can be had instead: {nearest}",
     "no_such_node": "no node of {gpu_type} has all at once: {asked}",
     "node_too_small": "no node of {gpu_type} has room for one of its tasks, even empty: it needs"
     " {needs_milli_gpus}, the largest has {most_milli_gpus}"
@@ -76,6 +78,7 @@ TEXTS: Final = {
     # changes
     "limit": "run at most {limit_us} instead of {instead_us}",
     "type": "accept {gpu_type} as well",
+    "part": "ask for {part_milli_gpus} instead of {instead_milli_gpus}",
     "memory": "accept {memory_gib} GiB instead of {instead_gib} GiB",
     "label": "do without the label {label}",
     "region": "run in region {region} too",

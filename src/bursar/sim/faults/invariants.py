@@ -201,10 +201,10 @@ def fences_grow(world: "World", before: Lease | None, lease: Lease) -> None:
 def gangs_are_whole(world: "World", before: Lease | None, lease: Lease) -> None:
     """IS8: a lease has all GPUs that its job needs, and keeps them."""
     if before is None:
-        slots = sum(len(part.piece.gpus) * part.piece.slots for part in lease.parts)
+        given = [part.piece for part in lease.parts]
+        has = sum(len(one.gpus) * (one.slots * MILLI // world.profile.slots) for one in given)
         want = world.pool.jobs[lease.key].ask.milli_gpus
-        right = slots * MILLI == want * world.profile.slots
-        invariant(right, "IS8: half a gang", lease=lease)
+        invariant(has == want, "IS8: half a gang, or more than was paid for", lease=lease)
     else:
         pieces, were = ([part.piece for part in one.parts] for one in (lease, before))
         invariant(pieces == were, "IS8: a lease has moved", lease=lease)
