@@ -463,6 +463,17 @@ class Duty(ABC):
     def _serve(self, connection: Connection) -> None:
         """Do what there is to do, for as long as the duty is ours."""
 
+    def _again(self, connection: Connection, look: Callable[[Callable[[], bool]], object]) -> None:
+        """Look again and again until told to stop; a look is told whether it may go on."""
+
+        def goes_on() -> bool:
+            return not self._stop.is_set() and self._is_ours(connection)
+
+        while not self._stop.is_set():
+            began_s = time.monotonic()
+            look(goes_on)
+            self._stop.wait(self._rest_s(began_s))
+
     def _rest_s(self, began_s: float) -> float:
         """How long to rest after a walk over all orgs: it takes a tenth of the time at most."""
         return max(self._interval_s, min(9 * (time.monotonic() - began_s), REST_MAX_S))
@@ -489,14 +500,7 @@ class Alerting(Duty):
 
     def _serve(self, connection: Connection) -> None:
         alerter = Alerter(connection, self._decided, self._clock)
-
-        def goes_on() -> bool:
-            return not self._stop.is_set() and self._is_ours(connection)
-
-        while not self._stop.is_set():
-            began_s = time.monotonic()
-            alerter.look(goes_on)
-            self._stop.wait(self._rest_s(began_s))
+        self._again(connection, alerter.look)
 
 
 class Delivering(Duty):

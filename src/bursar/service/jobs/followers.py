@@ -15,7 +15,6 @@ them; one process at a time looks after all others. A page is so small that a cr
 keeps nobody of their org waiting: between two pages others have their turn.
 """
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -204,11 +203,4 @@ class Following(Duty):
 
     def _serve(self, connection: Connection) -> None:
         followers = Followers(connection, self._ledger, self._clock)
-
-        def goes_on() -> bool:
-            return not self._stop.is_set() and self._is_ours(connection)
-
-        while not self._stop.is_set():
-            began_s = time.monotonic()
-            followers.round(goes_on)
-            self._stop.wait(self._rest_s(began_s))
+        self._again(connection, followers.round)

@@ -12,7 +12,6 @@ other's answer. A key is good for a while only: what was refused once is asked a
 
 import json
 import logging
-import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -145,11 +144,4 @@ class RollingHolds(Duty):
 
     def _serve(self, connection: Connection) -> None:
         top_ups = TopUps(connection, self._ledger, self._clock)
-
-        def goes_on() -> bool:
-            return not self._stop.is_set() and self._is_ours(connection)
-
-        while not self._stop.is_set():
-            began_s = time.monotonic()
-            top_ups.round(goes_on)
-            self._stop.wait(self._rest_s(began_s))
+        self._again(connection, top_ups.round)

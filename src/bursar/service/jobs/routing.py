@@ -343,11 +343,4 @@ class Mover(Duty):
 
     def _serve(self, connection: Connection) -> None:
         moves = Moves(connection, self._pools, self._router, self._clock)
-
-        def goes_on() -> bool:
-            return not self._stop.is_set() and self._is_ours(connection)
-
-        while not self._stop.is_set():
-            began_s = time.monotonic()
-            moves.round(goes_on)
-            self._stop.wait(self._rest_s(began_s))
+        self._again(connection, moves.round)
