@@ -443,7 +443,7 @@ CASES = {
         number 1 in turn, 0 GPU-hours at most before it
         - needs 4 GPUs of H100, 0 GPUs free (0 GPUs of use to it)
         - may not preempt for a floor: paid.acme has 4 GPUs and would have 4 GPUs more, its
-            floor is 6 GPUs (GPUs)
+            floor is 6 GPUs of any type
         - may preempt nobody of its org: its class is 0, the lowest that runs and can be
             preempted is 0
         - may preempt no other org: the largest, paid.b, has 4 credits an hour by weight,
@@ -1128,6 +1128,20 @@ def test_a_ceiling_that_others_need_is_not_used_up() -> None:
     assert {"gpu_type": "H100", "at": "paid.acme", "by": "first"} == blockers(case, "u")["crowded"]
     assert () == found.change
     assert "crowded" in blockers(case, "v"), "whatever the type"
+
+
+def test_a_floor_is_told_with_the_type_it_is_for() -> None:
+    """GPUs of that type, or of any."""
+    case = Case(
+        want="",
+        nodes="n1=4xH100",
+        running="a@n1:4/who=paid.b.c.d",
+        queued="u:4",
+        shares="paid.acme=floor3,floor2H100",
+    )
+    floors = [line for line in told(case, "u").told() if "its floor is" in line]
+
+    assert ["3 GPUs of any type", "2 GPUs of H100"] == [line.split("is ")[-1] for line in floors]
 
 
 def test_just_enough_but_not_together_is_fragmented() -> None:

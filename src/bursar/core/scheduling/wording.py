@@ -49,7 +49,7 @@ TEXTS: Final = {
     " still allows",
     "no_floor": "may not preempt for a floor: no place of it has one",
     "floor_reached": "may not preempt for a floor: {at} has {used_milli_gpus} and would have"
-    " {needs_milli_gpus} more, its floor is {floor_milli_gpus} ({of})",
+    " {needs_milli_gpus} more, its floor is {floor_milli_gpus} of {of_type}",
     "no_lower_class": "may preempt nobody of its org: its class is {own}, the lowest that runs and"
     " can be preempted is {lowest}",
     "no_turn": "may take nobody's turn: of its org and class {up} ran long enough, with at most"
@@ -107,7 +107,9 @@ def said(word: str, figures: Figures) -> str:
     """The sentence for a word, with its figures in it."""
     told = {name: figure(name, value) for name, value in figures}
     short = {name.removesuffix("_milli_gpus"): text for name, text in told.items()}
-    return TEXTS[word].format_map({**short, **told})
+    of = dict(figures).get("of")
+    types = {"of_type": "any type" if of == ANY else of}
+    return TEXTS[word].format_map({**types, **short, **told})
 
 
 COUNTED: Final = {"nodes": "node", "victims": "job", "tasks": "task"}
