@@ -119,6 +119,20 @@ def test_an_array_is_cancelled_as_a_whole(funded: Tenant, pool: Pool) -> None:
     assert 100 * CREDIT == funded.balance()["spendable_micros"]
 
 
+def test_an_array_is_cancelling_until_its_last_element_is_over(funded: Tenant, pool: Pool) -> None:
+    """Though nothing is left in its own hold; who asks after the end is told so."""
+    array = submitted(funded, array={"count": 3, "at_once": 1})["id"]
+    [one] = begun(funded, pool, array, 1)
+    told = pool.about(funded.id, one["id"])
+    told.started()
+    cancels = [funded.caller.post(f"/jobs/{array}/cancel").json()["cancelling"] for _ in "ab"]
+    told.ended(Why.CANCELLED, 60)
+    assert within(PATIENCE_S, lambda: shown(funded, array)["ended_at"] is not None)
+    cancels.append(funded.caller.post(f"/jobs/{array}/cancel").json()["cancelling"])
+
+    assert [True, True, False] == cancels
+
+
 def test_a_quote_is_for_all_of_an_array(funded: Tenant) -> None:
     """A dry run says what all elements hold, cost and burn together."""
     body = ask(funded, array={"count": 5, "at_once": 2}, likely_run_seconds=60, dry_run=True)

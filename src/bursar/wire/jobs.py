@@ -511,7 +511,7 @@ class JobResult(Answer):
 
 
 class Cancelled(Answer):
-    """That a job is to end; or that it was over before anybody asked."""
+    """That a job is to end; or that it was over when this was asked, cancelled or not."""
 
     id: str
     cancelling: bool

@@ -621,7 +621,10 @@ async def cancel(request: Request, id: Id, body: Nothing | None = None) -> Respo
     if isinstance(answer.outcome, Refusal) and answer.outcome.code is Code.KEY_REUSED:
         return done_of(org, answer, 202, lambda _: Nothing()).response()
     service.posted(org)
-    seen = await service.read(lambda reader: Looking(reader).job(org, id))
-    assert seen.value is not None
-    told = wire.Cancelled(id=id, cancelling=seen.value.withdrawn)
+    told = wire.Cancelled(id=id, cancelling=not _was_over(answer))
     return Response(encoded(told), 202, media_type="application/json")
+
+
+def _was_over(answer: Answer) -> bool:
+    """Whether a job was over when it was asked to end: that stands with the key, and stays so."""
+    return isinstance(answer.outcome, Refusal) and answer.outcome.code is Code.HOLD_CLOSED
