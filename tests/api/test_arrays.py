@@ -176,6 +176,20 @@ def test_an_array_is_not_extended_but_its_elements_are(funded: Tenant, pool: Poo
     assert 2 * FULL + 5 == shown(funded, array)["held_micros"]
 
 
+def test_an_element_may_cost_its_equal_part_of_what_its_array_may(
+    funded: Tenant, pool: Pool
+) -> None:
+    """So the array costs no more, whichever of them are extended (M1)."""
+    most = 2 * FULL + 11
+    array = submitted(funded, array={"count": 2, "at_once": 1}, max_cost_micros=most)["id"]
+    [one] = begun(funded, pool, array, 1)
+
+    answer = funded.caller.post(f"/jobs/{one['id']}/extend", {"amount_micros": 6})
+    figures = refused(answer, 402, "max_cost_exceeded")["figures"]
+    assert {"amount_micros": FULL + 6, "most_micros": FULL + 5} == figures
+    assert 200 == funded.caller.post(f"/jobs/{one['id']}/extend", {"amount_micros": 5}).status_code
+
+
 def test_a_key_with_another_array_is_another_request(funded: Tenant) -> None:
     """How many there are is a part of what was asked (L7)."""
     first = funded.caller.post("/jobs", ask(funded, array={"count": 2}), "array")

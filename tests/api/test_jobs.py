@@ -475,6 +475,22 @@ def test_more_can_be_set_aside_for_a_job(funded: Tenant, pool: Pool) -> None:
     )
 
 
+def test_no_more_is_set_aside_for_a_job_than_it_may_cost(funded: Tenant, pool: Pool) -> None:
+    """What it has spent counts as well; what was refused has told its pool nothing (M1)."""
+    job = submitted(funded, max_cost_micros=FULL + 500)["id"]
+    told = pool.about(funded.id, job)
+    told.started()
+    told.ran(60)
+    assert 200 == funded.caller.post(f"/jobs/{job}/extend", {"amount_micros": 400}).status_code
+    answer = funded.caller.post(f"/jobs/{job}/extend", {"amount_micros": 101})
+
+    figures = refused(answer, 402, "max_cost_exceeded")["figures"]
+    assert {"amount_micros": FULL + 501, "most_micros": FULL + 500} == figures
+    assert 200 == funded.caller.post(f"/jobs/{job}/extend", {"amount_micros": 100}).status_code
+    seen = shown(funded, job)
+    assert FULL + 500 == seen["held_micros"] + seen["spent_micros"]
+
+
 @pytest.mark.parametrize(
     ("what", "body"),
     [

@@ -7,6 +7,7 @@ from bursar.store.jobs import (
     COUNT_LATEST,
     COUNT_WAITING,
     GLANCE,
+    MAX_COST,
     ROLLING,
     STEP,
     STEPS,
@@ -64,6 +65,15 @@ def test_a_table_is_read_by_its_index(tables: Connection, name: str) -> None:
     assert sorted(wanted) == sorted(scan["Index Name"] for scan in found)
     for scan in found:
         check_scan(scan, scan["Index Name"], wanted[scan["Index Name"]])
+
+
+def test_what_a_job_may_cost_is_found_by_its_key_and_that_of_its_array(tables: Connection) -> None:
+    """It is asked for under the org's lock (M1)."""
+    found = list(scans(plan_of(tables, MAX_COST)))
+
+    assert 2 == len(found)
+    for scan in found:
+        check_scan(scan, "jobs_pkey", JOB)
 
 
 def test_of_many_quotas_those_are_read_that_count_a_job(tables: Connection) -> None:

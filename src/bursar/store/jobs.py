@@ -256,6 +256,21 @@ def jobs_of(sent: Sent) -> dict[tuple[OrgId, JobId], JobRow]:
     return {(row[0], row[1]): JobRow(*row) for row in sent.fetchall()}
 
 
+MAX_COST: Final = """
+    -- An element may cost its equal part of what its array may.
+    select coalesce(j.max_cost, (select a.max_cost / a.elements from jobs a
+                                  where a.org_id = j.org_id and a.job_id = j.array_id))
+      from jobs j
+     where j.org_id = %s and j.job_id = %s
+"""
+
+
+def max_cost_of(connection: Connection, org: OrgId, job: JobId) -> int | None:
+    """What may be set aside for a job in all, in micro-credits; None if it does not say."""
+    row = connection.execute(MAX_COST, [org, job]).fetchone()
+    return None if row is None else row[0]
+
+
 def _counted(which: str) -> str:
     """The statement that counts jobs of an account and all below it, a user or both, to a bound."""
     return f"""

@@ -90,7 +90,7 @@ OF_THE_RULES: Final[Mapping[str, Kind]] = MappingProxyType(
             402,
             "It can cost more than it may",
             "Raise max_cost_micros to the amount in the figures, or ask for a shorter run, fewer"
-            " or cheaper GPUs.",
+            " or cheaper GPUs. A job that is there keeps what was said: extend it by less.",
         ),
         Code.CHANGED_SINCE: Kind(
             412, "Somebody else has changed it", "Read it again, and send If-Match with its ETag."

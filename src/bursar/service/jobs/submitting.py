@@ -11,13 +11,13 @@ from bursar.core.ledger.books import Books
 from bursar.core.ledger.commands import Reserve
 from bursar.core.ledger.events import HoldOpened, JobStepped
 from bursar.core.messages import Enqueue, HoldGrew, Spec, ToPool
-from bursar.core.refusal import Refusal
+from bursar.core.refusal import Code, Refusal
 from bursar.core.value import altered
 from bursar.service.batch import Ask
 from bursar.service.jobs.caching import Sharing
 from bursar.service.jobs.quotas import Quota, Room, counting
 from bursar.service.jobs.states import Stand
-from bursar.store.jobs import Noted, stepped
+from bursar.store.jobs import Noted, max_cost_of, stepped
 from bursar.store.outbox import PoolId, message_text
 from bursar.store.reading import Connection, OrgId
 
@@ -165,6 +165,16 @@ class Extended(NamedTuple):
     job: JobId
     amount: int
     until: Instant
+
+    def objection(
+        self, connection: Connection, org: OrgId, books: Books, noted: Sequence[Noted], at: Instant
+    ) -> Refusal | None:
+        """That it could then cost more than whoever submitted it allows (M1)."""
+        hold, most = books.holds.get(HoldId(self.job)), max_cost_of(connection, org, self.job)
+        if hold is None or most is None or hold.used + hold.open + self.amount <= most:
+            return None
+        amount = hold.used + hold.open + self.amount
+        return Refusal(Code.MAX_COST_EXCEEDED, {"amount": amount, "most": most})
 
     def rows(self, org: OrgId, books: Books, outcome: Outcome, at: Instant) -> Iterator[Noted]:
         """What is written; nothing if there are no more credits."""
