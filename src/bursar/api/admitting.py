@@ -3,7 +3,8 @@
 Asked before anything is written, and answered from what this process knows of its pools. Who is
 turned away is told why, when to come again, and how long it would wait if it were let in. Nothing
 of that is stored: the same request with the same key is looked at anew. But a request that was
-answered before is never turned away: it gets its first answer.
+answered before is never turned away: it gets its first answer. And nobody is told never by what may
+have changed: if a pool does not say in time what it has, the answer is to come again.
 """
 
 import asyncio
@@ -89,10 +90,11 @@ class Door:
 
     async def let_in(self, ask: Asking) -> Let:
         """Let jobs in, and say where they go; the call ends if they are turned away."""
+        asked_s = self._router.now_s()
         job = await self._described(ask)
         try:
-            bid, options = await self._bid(ask, job)
-            await self._admit(ask, job, bid)
+            bid, options = await self._bid(ask, job, asked_s)
+            await self._admit(ask, job, bid, asked_s)
         except Failed as turned:
             if ask.dry:
                 return Let(ask.pool or "", problem=turned.body)
@@ -145,7 +147,7 @@ class Door:
 
     # Where it goes
 
-    async def _bid(self, ask: Asking, job: Job) -> tuple[Bid, tuple[Option, ...]]:
+    async def _bid(self, ask: Asking, job: Job, asked_s: float) -> tuple[Bid, tuple[Option, ...]]:
         """The pool that is named, or the one where the job starts first."""
         if ask.pool is not None:
             return await self._named(ask.pool, job), ()
@@ -154,12 +156,15 @@ class Door:
         await self._look()
         found = self._router.routed(job)
         if not found.bids:
+            await self._look(anew=True)
+            found = self._router.routed(job)
+        if not found.bids:
             found = await self._with_offers(job)
         if found.bids:
             best = found.bids[:OPTIONS_MOST]
             return best[0], tuple(Option(bid.pool, bid.types, bid.told) for bid in best)
-        if not all(map(self._router.knows, self._pools.keepers)):
-            raise Failed("busy", "what the pools have is not known", {"Retry-After": "1"})
+        if not self._router.settled(asked_s):
+            raise _not_known()
         raise _nowhere(found.lacks)
 
     async def _with_offers(self, job: Job) -> Routed:
@@ -190,15 +195,15 @@ class Door:
         except (TimeoutError, Fault):
             return None
 
-    async def _look(self, *pools: str) -> None:
+    async def _look(self, *pools: str, anew: bool = False) -> None:
         """Look at pools; if one does not answer in time, what was known of it must do."""
-        asked = [asyncio.wrap_future(one) for one in self._router.look(*pools)]
+        asked = [asyncio.wrap_future(one) for one in self._router.look(*pools, anew=anew)]
         if asked:
             await asyncio.wait(asked, timeout=WAIT_S)
 
     # Whether it is let in
 
-    async def _admit(self, ask: Asking, job: Job, bid: Bid) -> None:
+    async def _admit(self, ask: Asking, job: Job, bid: Bid, asked_s: float) -> None:
         """End the call if its org is too fast, a queue is full, or starts are too late."""
         if not self._router.knows(bid.pool):
             return
@@ -206,7 +211,13 @@ class Door:
         short = 0
         if not ask.dry:
             short = await self._limits.submit(ask.org, tier.rate_per_minute, ask.jobs)
-        answer = self._router.admit(bid.pool, job, _bucket(tier, ask.jobs, short), now, ask.jobs)
+        asked = bid.pool, job, _bucket(tier, ask.jobs, short), now, ask.jobs
+        answer = self._router.admit(*asked)
+        if isinstance(answer, Away) and answer.retry_after is None:
+            await self._look(bid.pool, anew=True)
+            answer = self._router.admit(*asked)
+            if not self._router.settled(asked_s, bid.pool):
+                raise _not_known()
         if isinstance(answer, Away):
             raise _away(answer, bid.pool)
 
@@ -218,6 +229,11 @@ def _bucket(tier: Tier, count: int, short: int) -> Bucket:
         return full
     asked = min(count * MINUTE, full.level)
     return Bucket(level=asked - short * tier.rate_per_minute, at=full.at)
+
+
+def _not_known() -> Failed:
+    """That nobody can say for good what the pools have."""
+    return Failed("busy", "what the pools have is not known", {"Retry-After": "1"})
 
 
 def _nowhere(lacks: tuple[Lack, ...]) -> Failed:

@@ -4,7 +4,8 @@ Each pool's scheduler in this process, leading or not, is asked now and then wha
 when somebody wants to know (`Prospect`): a submission asks no database and no node. What is known
 is half a second old, or older where a look takes long: looks take a small part of a scheduler's
 time, however long its queue is. What was sent meanwhile is counted on top, so that a burst neither
-goes to one pool nor passes a bound. An answer that is too old is waited for.
+goes to one pool nor passes a bound. An answer that is too old is waited for; and nobody is refused
+for good by what was due to be looked at again when they asked.
 
 `Mover` looks at jobs that have not begun and lets some of them wait elsewhere (`core.scheduling.
 routing.move`), while no other process does.
@@ -95,6 +96,7 @@ class _Outlook:
         self._ticks = ticks
         self._known: Prospect | None = None
         self._at = 0.0  # when that was found out
+        self._good_until = 0.0  # when it was due to be found out anew
         self._again_at = 0.0
         self._sent: dict[Path, Queued] = {}  # since then, by tier and org
         self._asked: Future[None] | None = None
@@ -105,8 +107,18 @@ class _Outlook:
         """What is known, with what was sent since."""
         return self._known
 
-    def refreshed(self, explaining: Explaining, keeper: PoolKeeper) -> "Future[None] | None":
-        """Take a look if it is time to; what has to be waited for, if nothing can be relied on."""
+    def settled(self, at_s: float) -> bool:
+        """Whether what is known was as new at an instant as looks are, or was found out since."""
+        with self._lock:
+            return self._known is not None and (at_s < self._good_until or at_s <= self._at)
+
+    def refreshed(
+        self, explaining: Explaining, keeper: PoolKeeper, *, anew: bool
+    ) -> "Future[None] | None":
+        """Take a look if it is time to; what has to be waited for, if nothing can be relied on.
+
+        With `anew` a look that is under way has to be waited for as well.
+        """
         with self._lock:
             now = self._ticks()
             if self._asked is None and now >= self._again_at:
@@ -115,7 +127,7 @@ class _Outlook:
                 answer = explaining.ask(self._look) if seen is None else _there(seen)
                 answer.add_done_callback(partial(self._seen, self._asked))
             old = self._known is None or now > self._at + OLD_S
-            return self._asked if old else None
+            return self._asked if old or anew else None
 
     def _look(self, cluster: Cluster, now: Instant) -> tuple[Prospect, float]:
         began_s = self._ticks()
@@ -138,7 +150,7 @@ class _Outlook:
             else:
                 self._known, took_s = answer.result()
                 self._at = self._ticks()
-                self._again_at = self._at + max(FRESH_S, took_s * PART)
+                self._good_until = self._again_at = self._at + max(FRESH_S, took_s * PART)
                 self._sent.clear()
         asked.set_result(None)
 
@@ -195,18 +207,33 @@ class Router:
         self._outlooks: dict[PoolId, _Outlook] = {}
         self._lock = threading.Lock()
 
-    def look(self, *names: PoolId) -> "list[Future[None]]":
-        """Look at pools, or at all; what has to be waited for before anything can be said."""
+    def look(self, *names: PoolId, anew: bool = False) -> "list[Future[None]]":
+        """Look at pools, or at all; what has to be waited for before anything can be said.
+
+        With `anew` before anything can be said for good.
+        """
         pools = self._pools
         names = names or tuple(pools.keepers)
         found = (
-            self._of(name).refreshed(pools.explaining(name), pools.keepers[name]) for name in names
+            self._of(name).refreshed(pools.explaining(name), pools.keepers[name], anew=anew)
+            for name in names
         )
         return [asked for asked in found if asked is not None]
 
     def knows(self, pool: PoolId) -> bool:
         """Whether anything is known of a pool."""
         return self._of(pool).known is not None
+
+    def now_s(self) -> float:
+        """The present, by the clock that `settled` goes by."""
+        return self._ticks()
+
+    def settled(self, at_s: float, *names: PoolId) -> bool:
+        """Whether somebody who asked at an instant can be refused for good by what is known.
+
+        That is of the pools that are named, or of all.
+        """
+        return all(self._of(name).settled(at_s) for name in names or tuple(self._pools.keepers))
 
     def prospects(self) -> list[Prospect]:
         """What is known of the pools, by their names."""

@@ -1,0 +1,111 @@
+"""The door for jobs, with pools that answer when they are told to (S8, S10)."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+
+from bursar.api import admitting
+from bursar.api.admitting import Asking, Door, Let
+from bursar.api.limiting import Limits
+from bursar.core.messages import Spec
+from bursar.core.scheduling.jobs import Shape
+from bursar.core.scheduling.policy import PAID, Policy
+from bursar.core.value import altered
+from bursar.service.directory import Directory
+from bursar.service.jobs import routing
+from bursar.service.jobs.routing import Router
+from bursar.service.readers import Readers
+from tests.core.scheduling.cases import Case
+from tests.databases import connected, migrated
+from tests.service.test_routing import Pools, Scheduler, Ticks
+
+
+class Stage:
+    """A door, and the scheduler of the only pool behind it."""
+
+    def __init__(self, readers: Readers, runner: asyncio.Runner, nodes: str, **case: Any) -> None:
+        self.clock = Ticks()
+        self._runner = runner
+        self.scheduler = Scheduler(nodes=nodes, **case)
+        pools = Pools({"a": self.scheduler})
+        router = Router(pools, self.clock)
+        limits = Limits(readers)
+        self._door = Door(limits, readers, Directory(), pools, router)  # type: ignore[arg-type]
+
+    def has(self, nodes: str) -> None:
+        """Let the pool have other nodes from now on."""
+        self.scheduler.case = Case(want="", nodes=nodes)
+
+    def asks(self, *types: str, jobs: int = 1, priority_class: int = 0) -> Let:
+        """What a job is told, or so many, that would be submitted."""
+        spec = Spec(shape=Shape(types=types), priority_class=priority_class)
+        who = "acme", "key", "job", "root", "ann", "paid"
+        ask = Asking(*who, None, spec, run_ms=600_000, jobs=jobs, dry=True)
+        return self._runner.run(self._door.let_in(ask))
+
+
+def code(told: Let) -> str | None:
+    """Why a job is turned away, if it is."""
+    return None if told.problem is None else told.problem["code"]
+
+
+@pytest.fixture(scope="module")
+def readers(database_url: str) -> Iterator[Readers]:
+    with migrated(database_url) as address:
+        readers = Readers(lambda: connected(address))
+        yield readers
+        readers.close()
+
+
+Staging = Callable[..., Stage]
+
+
+@pytest.fixture
+def stage(readers: Readers, monkeypatch: pytest.MonkeyPatch) -> Iterator[Staging]:
+    """Makes a stage, at which nobody waits for long."""
+    monkeypatch.setattr(admitting, "WAIT_S", 0.05)
+    with asyncio.Runner() as runner:
+        yield partial(Stage, readers, runner)
+
+
+def test_nobody_is_told_never_by_what_may_have_changed(stage: Staging) -> None:
+    """Who asks when a look is due waits for it, and is told to come again if it takes too long."""
+    one = stage("n1=8xA100")
+    assert "never_fits" == code(one.asks("H100"))
+    one.has("n1=8xA100 n2=8xH100")
+    one.clock.now += routing.FRESH_S
+    assert ("a", None) == (one.asks("H100").pool, code(one.asks("H100"))), "it was looked at anew"
+    one.scheduler.waits = True
+    one.clock.now += routing.FRESH_S
+    assert "busy" == code(one.asks("B200")), "a look is under way"
+    one.scheduler.answer()
+    assert "never_fits" == code(one.asks("B200"))
+
+
+def test_a_scheduler_that_fails_refuses_nobody_for_good(stage: Staging) -> None:
+    """However old what was known is."""
+    one = stage("n1=8xA100")
+    assert "never_fits" == code(one.asks("H100"))
+    one.scheduler.waits = True
+    one.clock.now += routing.OLD_S + 1
+    one.asks("H100")
+    one.scheduler.asked[-1][1].set_exception(RuntimeError("it is led by nobody"))
+
+    assert "busy" == code(one.asks("H100"))
+    assert None is code(one.asks("A100")), "what was known serves who fits there"
+
+
+def test_an_array_that_a_bound_may_have_room_for_is_told_to_come_again(stage: Staging) -> None:
+    """That it is more than a queue is told for good only by what is known now."""
+    short = altered(Policy(), tiers=(altered(PAID, queue_max=3),))
+    one = stage("n1=8xA100", policy=short)
+    [told] = [one.asks("A100", jobs=5).problem]
+    assert told is not None
+    assert ("queue_full", None) == (told["code"], told["figures"]["retry_after_seconds"])
+    one.scheduler.waits = True
+    one.clock.now += routing.FRESH_S
+
+    assert "busy" == code(one.asks("A100", jobs=5))
