@@ -10,6 +10,7 @@ import pytest
 from bursar.api import admitting
 from bursar.api.admitting import Asking, Door, Let
 from bursar.api.limiting import Limits
+from bursar.core.instant import MINUTE
 from bursar.core.messages import Spec
 from bursar.core.scheduling.jobs import Shape
 from bursar.core.scheduling.policy import PAID, Policy
@@ -18,7 +19,7 @@ from bursar.service.directory import Directory
 from bursar.service.jobs import routing
 from bursar.service.jobs.routing import Router
 from bursar.service.readers import Readers
-from tests.core.scheduling.cases import Case
+from tests.core.scheduling.cases import T0, Case
 from tests.databases import connected, migrated
 from tests.service.test_routing import Pools, Scheduler, Ticks
 
@@ -50,6 +51,15 @@ class Stage:
 def code(told: Let) -> str | None:
     """Why a job is turned away, if it is."""
     return None if told.problem is None else told.problem["code"]
+
+
+def when(told: Let) -> tuple[int, int]:
+    """The range in which a job would start."""
+    assert told.start is not None
+    first, last = told.start.earliest, told.start.latest
+    assert first is not None
+    assert last is not None
+    return first, last
 
 
 @pytest.fixture(scope="module")
@@ -96,6 +106,19 @@ def test_a_scheduler_that_fails_refuses_nobody_for_good(stage: Staging) -> None:
 
     assert "busy" == code(one.asks("H100"))
     assert None is code(one.asks("A100")), "what was known serves who fits there"
+
+
+def test_how_long_it_waits_agrees_with_when_it_starts(stage: Staging) -> None:
+    """A job that may ask others to leave does not wait for their end (S8, S14)."""
+    runs = "low@n1:8/batch/ends=60m/who=paid.acme.x"
+    one = stage("n1=8xH100", running=runs)
+    waits, asks = one.asks("H100"), one.asks("H100", priority_class=1_000)
+
+    for told in (waits, asks):
+        first, last = when(told)
+        assert first <= T0 + (told.wait or 0) <= last
+    assert (asks.wait or 0) < MINUTE < (waits.wait or 0)
+    assert "it starts there first, on H100: in about 30s" == asks.told
 
 
 def test_an_array_that_a_bound_may_have_room_for_is_told_to_come_again(stage: Staging) -> None:

@@ -21,11 +21,12 @@ from bursar.core.instant import MILLISECOND, MINUTE, SECOND
 from bursar.core.messages import Spec
 from bursar.core.refusal import Fault
 from bursar.core.scheduling.admission import Away, Bucket, Turned, full_bucket
-from bursar.core.scheduling.explain import Prediction, foreseen
+from bursar.core.scheduling.explain import Explanation, Prediction, foreseen
 from bursar.core.scheduling.jobs import Job
 from bursar.core.scheduling.load import FAR
 from bursar.core.scheduling.policy import Tier
 from bursar.core.scheduling.routing import Bid, Lack, Routed, routed, with_offers
+from bursar.core.value import altered
 from bursar.service.asked import first_asked
 from bursar.service.directory import Directory, Known
 from bursar.service.jobs.routing import WAIT_S, Router
@@ -101,11 +102,10 @@ class Door:
             if await self._was_answered(ask):
                 return Let(ask.pool or "")
             raise
-        start = await self._foreseen(bid.pool, job) if ask.dry else None
-        if not ask.dry:
-            self._router.send(job, bid, ask.jobs)
-        wait = None if bid.wait >= FAR else bid.wait
-        return Let(bid.pool, options, None if ask.pool else bid.told, wait, start=start)
+        if ask.dry:
+            return _quoted(ask, bid, await self._foreseen(bid.pool, job))
+        self._router.send(job, bid, ask.jobs)
+        return Let(bid.pool, options)
 
     # What is asked
 
@@ -186,10 +186,10 @@ class Door:
         anyhow = Bid(pool=pool, wait=FAR, gpu_type=types[0], types=types, away=True)
         return next(iter(routed(job, known).bids), anyhow)
 
-    async def _foreseen(self, pool: str, job: Job) -> Prediction | None:
+    async def _foreseen(self, pool: str, job: Job) -> Explanation | None:
         """When a job would start if it came now; None if its pool does not say so in time."""
         leading = self._pools.explaining(pool)
-        asked = leading.ask(lambda cluster, now: foreseen(cluster, job, now).start)
+        asked = leading.ask(lambda cluster, now: foreseen(cluster, job, now))
         try:
             return await asyncio.wait_for(asyncio.wrap_future(asked), WAIT_S)
         except (TimeoutError, Fault):
@@ -229,6 +229,24 @@ def _bucket(tier: Tier, count: int, short: int) -> Bucket:
         return full
     asked = min(count * MINUTE, full.level)
     return Bucket(level=asked - short * tier.rate_per_minute, at=full.at)
+
+
+def _quoted(ask: Asking, bid: Bid, seen: Explanation | None) -> Let:
+    """Where jobs would go; how long they wait is told as their pool says when they start."""
+    wait = bid.wait if seen is None else seen.expected(bid.wait)
+    return Let(
+        bid.pool,
+        told=None if ask.pool else _why(bid, wait),
+        wait=None if wait >= FAR else wait,
+        start=None if seen is None else seen.start,
+    )
+
+
+def _why(bid: Bid, wait: int) -> str:
+    """Why jobs would go to a pool, in words that agree with how long they wait there."""
+    if bid.away or wait == bid.wait:
+        return bid.told
+    return altered(bid, wait=wait).told if wait else "it starts there at once"
 
 
 def _not_known() -> Failed:

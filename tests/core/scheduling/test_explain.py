@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass, replace
+from functools import partial
 from textwrap import dedent
 
 import pytest
@@ -20,6 +21,7 @@ from bursar.core.scheduling.explain import (
 )
 from bursar.core.scheduling.fragments import WORST
 from bursar.core.scheduling.jobs import Why
+from bursar.core.scheduling.load import FAR
 from bursar.core.scheduling.plan import make_plan
 from bursar.core.scheduling.policy import Tier
 from bursar.core.scheduling.reasons import WHYS, reasons
@@ -1142,6 +1144,23 @@ def test_a_floor_is_told_with_the_type_it_is_for() -> None:
     floors = [line for line in told(case, "u").told() if "its floor is" in line]
 
     assert ["3 GPUs of any type", "2 GPUs of H100"] == [line.split("is ")[-1] for line in floors]
+
+
+def test_a_guess_is_moved_into_the_range_in_which_a_job_starts() -> None:
+    """However long the queues are: who can be asked to leave makes the wait short (S14)."""
+    full = partial(Case, want="", nodes="n1=8xH100")
+    waits = told(full(running="a@n1:8/ends=60m/fixed", queued="u:8"), "u")
+    asks = told(full(running="a@n1:8/ends=60m/batch", queued="u:8/prod"), "u")
+    never = told(full(queued="u:16x1"), "u")
+    behind = told(full(running="a@n1:8/ends=60m/fixed", queued="u:8/used=1 v:8"), "u")
+
+    guesses = (0, 45 * MINUTE, 2 * HOUR, FAR)
+    assert [30 * MINUTE, 45 * MINUTE, HOUR, HOUR] == [waits.expected(one) for one in guesses]
+    assert [0, *[PLAIN.grace] * 3] == [asks.expected(one) for one in guesses]
+    assert [FAR] * 4 == [never.expected(one) for one in guesses]
+    assert (None, 2 * HOUR, FAR) == (
+        *(behind.start.latest, behind.expected(2 * HOUR), behind.expected(FAR)),
+    )
 
 
 def test_just_enough_but_not_together_is_fragmented() -> None:

@@ -28,6 +28,7 @@ from bursar.core.scheduling.changes import Change, smallest
 from bursar.core.scheduling.cluster import Cluster
 from bursar.core.scheduling.decisions import Plan, Wait
 from bursar.core.scheduling.jobs import Job, Path, Running, need
+from bursar.core.scheduling.load import FAR
 from bursar.core.scheduling.machines import NodeId
 from bursar.core.scheduling.plan import make_plan
 from bursar.core.scheduling.reasons import Reason, reasons
@@ -80,6 +81,17 @@ class Explanation:
     def told(self) -> tuple[str, ...]:
         """Lines for people, with units."""
         return tuple(_lines(self))
+
+    def expected(self, wait: int) -> int:
+        """How long the job is likely to wait, in microseconds; FAR if nobody can say.
+
+        Somebody who counts queues only has guessed `wait`. Here it is known who would make room,
+        and who comes before: so the guess is moved into the range in which the job starts.
+        """
+        first, last = self.start.earliest, self.start.latest
+        if first is None:
+            return FAR
+        return min(max(wait, first - self.at), FAR if last is None else last - self.at)
 
 
 def explain(cluster: Cluster, job_id: JobId, now: Instant, plan: Plan | None = None) -> Explanation:
