@@ -129,6 +129,32 @@ def test_a_type_that_cannot_be_paid_does_not_lead_a_job_astray(stage: Stage) -> 
     assert has_cheap == org.caller.get(f"/jobs/{made.json()['id']}").json()["pool"]
 
 
+def test_credits_for_a_type_that_no_pool_has_are_no_credits(stage: Stage) -> None:
+    """It would wait for ever: it is told what the type costs that there is (M1)."""
+    pool, dear, nowhere = stage.pool("a", 1), f"D{stage.gpu_type}", f"N{stage.gpu_type}"
+    stage.node_of(pool).register(gpu_type=dear, gpus=8)
+    stage.node_of(pool).report()
+    org = stage.org()
+    rates = [
+        {"gpu_type": dear, "micros_per_gpu_hour": 10**12},
+        {"gpu_type": nowhere, "micros_per_gpu_hour": HOUR_MICROS},
+    ]
+    stage.operator.made("/prices", {"org_id": org.id, "rates": rates})
+    gpus = {"count": 1, "types": [dear, nowhere]}
+
+    def told() -> Any:
+        return stage.submit(org, gpus=gpus, dry_run=True).json()
+
+    assert within(20, lambda: told()["pool"] == pool)
+    assert ["insufficient_credits"] == [one["code"] for one in told()["forbidden"]]
+    before = org.caller.get("/balance").json()
+    figures = refused(stage.submit(org, gpus=gpus), 402, "insufficient_credits")["figures"]
+    assert figures["asked_micros"] > 10**12 // 6
+    assert before == org.caller.get("/balance").json()
+    named = stage.submit(org, gpus=gpus, pool=pool)
+    assert 202 == named.status_code, "who names a pool knows why"
+
+
 def test_what_no_pool_could_ever_run_is_refused_before_anything_is_held(stage: Stage) -> None:
     """With the nearest thing that each pool lacks; what was let in before is answered as before."""
     pool = stage.pool("a", 2)

@@ -11,8 +11,16 @@ from bursar.core.dispatch.life import State
 from bursar.core.ids import AccountId, GrantId, HoldId, JobId, UserId
 from bursar.core.instant import MINUTE, SECOND, Instant
 from bursar.core.ledger.books import Books
-from bursar.core.ledger.commands import AddAccount, AddUser, Command, ExtendHold, Issue, Reserve
-from bursar.core.ledger.values import Context, Kind
+from bursar.core.ledger.commands import (
+    AddAccount,
+    AddUser,
+    Command,
+    ExtendHold,
+    Issue,
+    Reserve,
+    RevokeGrant,
+)
+from bursar.core.ledger.values import Context, Kind, Policy
 from bursar.core.messages import EndClass, Ended, Spec, Started, ToOrg, Why
 from bursar.core.pricing import PriceBook
 from bursar.core.refusal import Code, Refusal
@@ -22,7 +30,7 @@ from bursar.service.jobs import Answers, Jobs, Submission
 from bursar.service.jobs.looking import Looking, Shown, Step
 from bursar.service.jobs.quotas import Quota, quotas_of
 from bursar.service.jobs.receiving import Handling, Received, steps
-from bursar.service.jobs.submitting import Extended, asked_for_a_job
+from bursar.service.jobs.submitting import Extended, Option, asked_for_a_job
 from bursar.service.jobs.withdrawing import withdrawing
 from bursar.store.outbox import Letter, from_orgs
 from bursar.store.reading import Connection
@@ -215,6 +223,37 @@ def test_the_quotas_of_a_job_are_found_among_any_number(stage: Stage) -> None:
     assert ["q-root", "q-user"] == found("org", "ann")
     assert ["q-others", "q-root", "q-team"] == found("team", "bob")
     assert ["1199", "q-root"] == found("org", "u1199")
+
+
+@pytest.mark.parametrize(
+    ("h100", "a100", "want"),
+    [
+        (3 * RUN_MS, 0, None),
+        (0, RUN_MS, Code.INSUFFICIENT_CREDITS),
+        (3 * RUN_MS, RUN_MS, Code.TYPE_NOT_HELD),  # for both together there are none
+    ],
+)
+def test_a_job_is_taken_for_a_type_that_some_pool_has(
+    stage: Stage, h100: int, a100: int, want: Code | None
+) -> None:
+    """With credits only for one that none has it would wait for ever (M1)."""
+    stage.ask([Ask(stage.org, "none", RevokeGrant(grant=GrantId("g")))])
+    for kind, amount in (("h100", h100), ("a100", a100)):
+        policy = Policy(gpu_types=frozenset({kind}))
+        grant = Issue(
+            grant=GrantId(kind),
+            account=AccountId("org"),
+            amount=amount or 1,
+            kind=Kind.PROMO,
+            policy=policy,
+        )
+        stage.ask([Ask(stage.org, f"issue {kind}", grant)])
+    routes = (Option("pool", ("h100",), "h100 is free"),)
+    [answer] = stage.ask([stage.asked("job", routes=routes)])
+
+    assert isinstance(answer, Answer)
+    outcome = answer.outcome
+    assert want == (outcome.code if isinstance(outcome, Refusal) else None)
 
 
 def test_a_job_is_extended_twice_in_one_batch(stage: Stage) -> None:

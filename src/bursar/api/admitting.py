@@ -103,7 +103,7 @@ class Door:
                 return Let(ask.pool or "")
             raise
         if ask.dry:
-            return _quoted(ask, bid, await self._foreseen(bid.pool, job))
+            return _quoted(ask, bid, options, await self._foreseen(bid.pool, job))
         self._router.send(job, bid, ask.jobs)
         return Let(bid.pool, options)
 
@@ -161,8 +161,7 @@ class Door:
         if not found.bids:
             found = await self._with_offers(job)
         if found.bids:
-            best = found.bids[:OPTIONS_MOST]
-            return best[0], tuple(Option(bid.pool, bid.types, bid.told) for bid in best)
+            return found.bids[0], _options(found.bids)
         if not self._router.settled(asked_s):
             raise _not_known()
         raise _nowhere(found.lacks)
@@ -231,11 +230,21 @@ def _bucket(tier: Tier, count: int, short: int) -> Bucket:
     return Bucket(level=asked - short * tier.rate_per_minute, at=full.at)
 
 
-def _quoted(ask: Asking, bid: Bid, seen: Explanation | None) -> Let:
+def _options(bids: tuple[Bid, ...]) -> tuple[Option, ...]:
+    """The best pools; and for each GPU type that none of them has, the best that has it."""
+    found = list(bids[:OPTIONS_MOST])
+    for bid in bids[OPTIONS_MOST:]:
+        if not {kind for one in found for kind in one.types}.issuperset(bid.types):
+            found.append(bid)
+    return tuple(Option(bid.pool, bid.types, bid.told) for bid in found)
+
+
+def _quoted(ask: Asking, bid: Bid, options: tuple[Option, ...], seen: Explanation | None) -> Let:
     """Where jobs would go; how long they wait is told as their pool says when they start."""
     wait = bid.wait if seen is None else seen.expected(bid.wait)
     return Let(
         bid.pool,
+        options,
         told=None if ask.pool else _why(bid, wait),
         wait=None if wait >= FAR else wait,
         start=None if seen is None else seen.start,

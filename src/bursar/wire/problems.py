@@ -76,7 +76,10 @@ OF_THE_RULES: Final[Mapping[str, Kind]] = MappingProxyType(
             422, "There is no price", "Set a price for one of the GPU types, or ask for an amount."
         ),
         Code.TYPE_NOT_HELD: Kind(
-            422, "The hold is for other GPU types", "The figures list the types it was opened for."
+            422,
+            "The hold is for other GPU types",
+            "The figures list the types it was opened for, or would be. A job that no pool has"
+            " these for: ask for the other types alone.",
         ),
         Code.NOT_METERED: Kind(
             409,

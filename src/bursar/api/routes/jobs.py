@@ -23,6 +23,7 @@ from bursar.core.ids import HoldId, JobId
 from bursar.core.instant import SECOND
 from bursar.core.ledger.commands import ExtendHold, Reserve
 from bursar.core.ledger.events import HoldExtended, HoldOpened
+from bursar.core.ledger.quote import Quote
 from bursar.core.refusal import Code, Refusal
 from bursar.service.asked import first_asked
 from bursar.service.batch import Answer, Ask
@@ -41,10 +42,11 @@ from bursar.service.jobs.looking import (
     Wanted,
 )
 from bursar.service.jobs.quotas import quotas_of
-from bursar.service.jobs.submitting import Extended, asked_for_a_job
+from bursar.service.jobs.submitting import Extended, asked_for_a_job, served
 from bursar.service.keys import Scope
 from bursar.service.listing import Listing
 from bursar.service.looking import Looking as Money
+from bursar.service.looking import Seen
 from bursar.wire import jobs as wire
 from bursar.wire.answers import HoldChanged, Rate, only
 from bursar.wire.arrays import JobArray
@@ -190,7 +192,15 @@ async def _quoted(
 ) -> Response:
     likely = body.likely_run_seconds
     likely_ms = None if likely is None else likely * 1_000
-    seen = await service.read(lambda reader: Money(reader).quote(org, reserve, likely_ms))
+    fewer = served(reserve, let.options)
+
+    def quoted(reader: Connection) -> Seen[Quote]:
+        found = Money(reader).quote(org, reserve, likely_ms)
+        if fewer is None or any(kind in fewer.context.gpu_types for kind, _ in found.value.rates):
+            return found
+        return Money(reader).quote(org, fewer, likely_ms)
+
+    seen = await service.read(quoted)
     cache = await _cache_quoted(service, org, body, seen.value.held)
     quote = wire.JobQuote.of(seen.value, body, let.told_of(), cache)
     return seen_response(request, org, seen.number, encoded(quote))

@@ -9,6 +9,7 @@ from bursar.core.ids import AccountId, HoldId, JobId
 from bursar.core.instant import Instant
 from bursar.core.ledger.books import Books
 from bursar.core.ledger.commands import Reserve
+from bursar.core.ledger.decide import decide
 from bursar.core.ledger.events import HoldOpened, JobStepped
 from bursar.core.messages import Enqueue, HoldGrew, Spec, ToPool
 from bursar.core.refusal import Code, Refusal
@@ -78,9 +79,10 @@ class Submitted(NamedTuple):
     def objection(
         self, connection: Connection, org: OrgId, books: Books, noted: Sequence[Noted], at: Instant
     ) -> Refusal | None:
-        """The first quota that has no room for it (B4)."""
+        """The first quota that has no room for it (B4); or that nothing can be paid for it (M1)."""
         room = Room(connection, org, books, noted, at)
         lacking = room.lacking(self.ask.quotas, self.ask.reserve, self.ask.spec)
+        lacking = lacking or _unserved(self.ask, books, at)
         if lacking is None and self.ask.sharing is not None:
             self.ask.sharing.look(connection, org, noted, at)
         return lacking
@@ -115,6 +117,31 @@ class Submitted(NamedTuple):
         if sharing is None or isinstance(outcome, Refusal):
             return None
         return sharing.then(org, self.ask.job, books, at)
+
+
+def served(reserve: Reserve, routes: Sequence[Option]) -> Reserve | None:
+    """The same for those GPU types only that some pool has; None if it is for no others."""
+    had = {kind for option in routes for kind in option.types}
+    types = tuple(kind for kind in reserve.context.gpu_types if kind in had)
+    if not routes or types == reserve.context.gpu_types:
+        return None
+    return altered(reserve, context=altered(reserve.context, gpu_types=types))
+
+
+def _unserved(ask: Submission, books: Books, at: Instant) -> Refusal | None:
+    """That there would be credits for GPU types only that no pool has: it would wait for ever."""
+    fewer = served(ask.reserve, ask.routes)
+    whole = None if fewer is None else decide(books, ask.reserve, at)
+    if fewer is None or whole is None or isinstance(whole, Refusal):
+        return None
+    funded = {kind for one in whole if isinstance(one, HoldOpened) for kind, _ in one.terms.rates}
+    if not funded.isdisjoint(fewer.context.gpu_types):
+        return None
+    refused = decide(books, fewer, at)
+    if isinstance(refused, Refusal):
+        return refused
+    figures = {"gpu_type": ", ".join(fewer.context.gpu_types), "held": tuple(sorted(funded))}
+    return Refusal(Code.TYPE_NOT_HELD, figures)
 
 
 def _sent_to(ask: Submission, funded: set[str]) -> Submission:
