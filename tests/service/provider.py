@@ -1,6 +1,7 @@
 """A program that provides nodes, as an operator would write one: each is a file in a folder.
 
-What it is to do wrong is said by files in that folder, too: `fail`, `hang`, `refuse`, `babble`.
+What it is to do wrong is said by files in that folder, too: `fail`, `hang`, `refuse`, `babble`; the
+one question that finds `late` makes it `waits`, and goes on when that is gone.
 """
 
 import json
@@ -15,6 +16,10 @@ with (folder / "asked").open("a") as asked:
 if (folder / "hang").exists():
     (folder / "hangs").touch()
     time.sleep(600)
+if question["action"] == "order" and (folder / "late").exists():
+    (folder / "late").rename(folder / "waits")
+    while (folder / "waits").exists():
+        time.sleep(0.01)
 if (folder / "fail").exists():
     sys.exit("there is no cloud today")
 if (folder / "babble").exists():

@@ -347,6 +347,32 @@ def test_who_has_been_replaced_orders_nothing(world: World) -> None:
     assert ([], []) == (process.orders(), world.asked("order"))
 
 
+def test_what_was_said_to_an_earlier_leader_is_not_said_now(world: World) -> None:
+    """Somebody else has led and heard otherwise since: what is there is not given back (S11)."""
+    with world.process() as process:
+        (world.folder / "late").touch()
+        process.queue("job")
+        process.look()
+        eventually((world.folder / "waits").exists, "it was asked")
+        process.pools.leading.leave()
+        world.clock.now += TERM
+        with world.process("two") as other:
+            [order] = other.comes_to(OrderState.COMING)
+        (world.folder / "refuse").touch()
+        (world.folder / "waits").unlink()
+        eventually(lambda: not process.scaler._asked, "it was told that there is none")
+        (world.folder / "refuse").unlink()
+        world.clock.now += TERM
+        with Leading(process.keeper, POLICY, "one") as again:
+            process.pools.leading = again
+            again.wake()
+            process.leads()
+            assert [order] == process.look()
+            assert [order] == process.look()
+
+    assert [order.id] == world.provided
+
+
 ORDER = NodeOrder(
     id="made-up",
     offer="h100",

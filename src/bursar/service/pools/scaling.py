@@ -21,7 +21,7 @@ from typing import Final, NamedTuple, Protocol
 from uuid import uuid4
 
 from bursar.core.dispatch import orders as rules
-from bursar.core.dispatch.orders import NodeOrder, OrderState, Said, Scale, is_vanished
+from bursar.core.dispatch.orders import NodeOrder, OrderState, Scale, is_vanished
 from bursar.core.dispatch.state import Pool, Work
 from bursar.core.instant import HOUR, MINUTE, SECOND, Instant
 from bursar.core.leases import Denied
@@ -72,9 +72,20 @@ class _Asked:
     under_way: bool = False
 
 
+class _Told(NamedTuple):
+    """What was said of an order to whoever led with an epoch: to nobody else does it mean a thing.
+
+    Others may have asked since, and heard otherwise.
+    """
+
+    epoch: int
+    answer: Answer
+
+
 class _Listed(NamedTuple):
     """The orders that the provisioner has, and those it should have as well."""
 
+    epoch: int  # of whoever has asked
     listed: frozenset[str]
     missing: set[str]
 
@@ -134,10 +145,9 @@ class Scaler:
         self._look_s = look_s
         self._seen: dict[PoolId, _Seen] = {}
         self._asked: dict[tuple[PoolId, str], _Asked] = {}
-        self._said: dict[tuple[PoolId, str], Said] = {}
-        self._trouble: dict[tuple[PoolId, str], str] = {}
+        self._told: dict[tuple[PoolId, str], _Told] = {}
         self._listed: dict[PoolId, _Listed] = {}
-        self._lock = threading.Lock()  # of the four above
+        self._lock = threading.Lock()  # of the three above
         self._stopped = threading.Event()
         self._askers = ThreadPoolExecutor(ASKED_AT_ONCE, "provides")
         self._thread = threading.Thread(target=self._work, name="scales", daemon=True)
@@ -213,8 +223,11 @@ class Scaler:
         """Orders as far as they have got by what was said, and by what the pool knows."""
         if not orders:
             return orders
-        said, trouble = self._heard(keeper.id, orders)
-        told = [altered(one, trouble=trouble.get(one.id, one.trouble)) for one in orders]
+        heard = self._heard(keeper.id, seen.epoch)
+        said = {id: one.said for id, one in heard.items() if one.said is not None}
+        told = [
+            altered(one, trouble=heard[one.id].reason) if one.id in heard else one for one in orders
+        ]
 
         def do(work: Work) -> tuple[NodeOrder, ...] | Denied:
             return rules.carry_on(work, seen.epoch, seen.since, told, said)
@@ -228,15 +241,12 @@ class Scaler:
         self._tell_of_late(keeper, seen, known.values())
         return [one for one in known.values() if one.state is not OrderState.GONE]
 
-    def _heard(
-        self, pool: PoolId, orders: Iterable[NodeOrder]
-    ) -> tuple[dict[str, Said], dict[str, str]]:
-        """What was said of orders since the last look."""
+    def _heard(self, pool: PoolId, epoch: int) -> dict[str, Answer]:
+        """What was said of orders since the last look to whoever leads with an epoch."""
         with self._lock:
-            keys = [(pool, one.id) for one in orders]
-            said = {key[1]: self._said.pop(key) for key in keys if key in self._said}
-            trouble = {key[1]: self._trouble.pop(key) for key in keys if key in self._trouble}
-        return said, trouble
+            keys = [key for key in self._told if key[0] == pool]
+            told = {key[1]: self._told.pop(key) for key in keys}
+        return {id: one.answer for id, one in told.items() if one.epoch == epoch}
 
     def _tell_of_late(self, keeper: PoolKeeper, seen: _Seen, orders: Iterable[NodeOrder]) -> None:
         now = keeper.look(lambda pool: pool.now)
@@ -312,10 +322,10 @@ class Scaler:
         if time.monotonic() >= seen.lists_at:
             seen.lists_at = time.monotonic() + LISTS_S
             said_yes = {one.id for one in orders if one.state is not OrderState.ASKED}
-            self._askers.submit(self._list, keeper.id, said_yes)
+            self._askers.submit(self._list, keeper.id, seen.epoch, said_yes)
         with self._lock:
             found = self._listed.pop(keeper.id, None)
-        if found is None:
+        if found is None or found.epoch != seen.epoch:
             return
         listed, seen.missing = found.listed, set(found.missing)
         ours = {one.id for one in orders}
@@ -326,9 +336,9 @@ class Scaler:
         for one in known:
             if one.gone_at is not None and one.gone_at < long_ago:
                 _log.error("node %s was given back and is there: removed again", one.node.id)
-                self._ask(keeper, one)
+                self._ask(keeper, seen, one)
 
-    def _list(self, pool: PoolId, expected: set[str]) -> None:
+    def _list(self, pool: PoolId, epoch: int, expected: set[str]) -> None:
         """On a thread of its own: ask what there is, and remember it until the next look."""
         try:
             found = self._provisioner.listed(pool)
@@ -336,7 +346,7 @@ class Scaler:
             _log.warning("nobody knows which nodes of pool %s there are: %s", pool, error)
             return
         with self._lock:
-            self._listed[pool] = _Listed(found, expected - found)
+            self._listed[pool] = _Listed(epoch, found, expected - found)
 
     def _ask_for(self, keeper: PoolKeeper, seen: _Seen, orders: list[NodeOrder]) -> None:
         """Ask for whatever an order waits for, unless it was just asked."""
@@ -345,22 +355,23 @@ class Scaler:
             lost = one.id in seen.missing and (one.awaited or one.id in vanished)
             if lost or one.state in (OrderState.ASKED, OrderState.REMOVING):
                 seen.missing.discard(one.id)
-                self._ask(keeper, one)
+                self._ask(keeper, seen, one)
 
-    def _ask(self, keeper: PoolKeeper, one: NodeOrder) -> None:
+    def _ask(self, keeper: PoolKeeper, seen: _Seen, one: NodeOrder) -> None:
         """Have a node provided, or taken back; one question about an order at a time."""
         key = keeper.id, one.id
         with self._lock:
             asked = self._asked.get(key)
             if asked is None or (asked.what is not one.state and not asked.under_way):
                 asked = self._asked[key] = _Asked(one.state)
-            unheard = key in self._said  # by the next look
+            told = self._told.get(key)
+            unheard = told is not None and told.answer.said is not None  # by the next look
             if asked.under_way or unheard or time.monotonic() < asked.again_at:
                 return
             asked.under_way = True
-        self._askers.submit(self._answer, key, one)
+        self._askers.submit(self._answer, key, seen.epoch, one)
 
-    def _answer(self, key: tuple[PoolId, str], one: NodeOrder) -> None:
+    def _answer(self, key: tuple[PoolId, str], epoch: int, one: NodeOrder) -> None:
         """On a thread of its own: ask, and remember what was said until the next look."""
         leaves = one.state in (OrderState.REMOVING, OrderState.GONE)
         question = self._provisioner.remove if leaves else self._provisioner.order
@@ -380,9 +391,7 @@ class Scaler:
             else:
                 del self._asked[key]
             if one.state is not OrderState.GONE:  # which nobody looks at again
-                self._trouble[key] = answer.reason
-                if answer.said is not None:
-                    self._said[key] = answer.said
+                self._told[key] = _Told(epoch, answer)
 
 
 def _later(asked: _Asked) -> _Asked:
