@@ -267,12 +267,37 @@ def test_a_drained_node_gets_no_more_jobs(
     job = submit(payer, pool)
     worker.report()
 
-    assert within(20, lambda: state(payer, job)["state"] == "queued")
-    why = payer.caller.get(f"/jobs/{job}/why").json()
-    assert any("draining" in line for line in why["told"]), why
+    def why() -> Any:
+        return payer.caller.get(f"/jobs/{job}/why").json()["told"]
+
+    assert within(20, lambda: any("draining" in line for line in why())), "once it has arrived"
+    assert "queued" == state(payer, job)["state"]
     operator.post(f"{worker.path}/state", {"state": "ready"})
     worker.leases()
     refused(operator.post(f"/pools/{pool}/nodes/n9/state", {"state": "ready"}), 404, "not_found")
+
+
+def test_who_has_begun_where_no_node_is_left_is_told_what_can_be_done(
+    operator: Caller, payer: Tenant, worker: Worker, pool: str
+) -> None:
+    """It goes to no other pool, and ends with its hold (S14)."""
+    job = submit(payer, pool)
+    worker.report()
+    [order] = worker.leases()
+    worker.report({"fence": order["fence"], "run_ms": 0})
+    assert within(20, lambda: state(payer, job)["state"] == "running")
+    operator.post(f"{worker.path}/state", {"state": "draining"})
+    worker.report({"fence": order["fence"], "run_ms": 1, "exit": "gone"})
+    assert within(20, lambda: state(payer, job)["state"] == "queued")
+    assert 200 == worker.register(gpu_type="A100", gpus=2).status_code
+
+    def told() -> Any:
+        return payer.caller.get(f"/jobs/{job}/why").json()["told"]
+
+    assert within(20, lambda: "- no node has H100" in told())
+    [line] = [line for line in told() if line.startswith(f"no node of pool {pool} can run it")]
+    assert "it has begun there, and so goes to no other: an operator can add" in line
+    assert line.endswith(f"else it ends with its hold at {state(payer, job)['hold_expires_at']}")
 
 
 def test_a_node_cannot_get_other_gpus_while_something_runs(

@@ -855,6 +855,23 @@ def test_what_waits_is_dropped_when_its_hold_ends() -> None:
     assert [Dropped(end_class=EndClass.LIMIT, why=Why.HOLD_ENDED)] == trial.told()
 
 
+def test_who_has_begun_and_finds_no_node_any_more_ends_with_its_hold() -> None:
+    """Nothing else would end it: it is in no other pool (M4, S10)."""
+    trial = running()
+    trial.pass_by(TTL + MARGIN)
+    trial.expire()
+    work = trial.work()
+    work.drop(N1)
+    work.drop(N2)
+    work.keep()
+    assert State.QUEUED is trial.job().state
+    trial.pass_by(trial.job().hold_until - trial.now)
+    trial.expire()
+
+    assert State.EXPIRED is trial.job().state
+    assert Dropped(end_class=EndClass.LIMIT, why=Why.HOLD_ENDED) == trial.told()[-1]
+
+
 def test_late_usage_leaves_less_for_the_attempt_that_runs() -> None:
     """Both are paid from one hold (IS9)."""
     trial = running(hold_micros=30_000, run_ms=100_000, spec=altered(SPEC, requeues=9))

@@ -1132,6 +1132,25 @@ def test_a_ceiling_that_others_need_is_not_used_up() -> None:
     assert "crowded" in blockers(case, "v"), "whatever the type"
 
 
+@pytest.mark.parametrize(
+    ("nodes", "job", "stranded"),
+    [
+        ("n1=8xA100", "u:1", True),
+        ("n1=8xH100/state=dead n2=8xH100/state=draining", "u:1", True),
+        ("n1=8xH100/state=dead n2=1xA100", "u:2/on=H100,A100", True),
+        ("n1=8xH100/state=dead n2=2xA100", "u:2/on=H100,A100", False),
+        ("n1=8xH100/ready=2h", "u:1", False),
+        ("n1=8xH100", "u:1", False),
+    ],
+)
+def test_a_job_is_stranded_where_no_node_could_ever_run_it(
+    nodes: str, job: str, stranded: bool
+) -> None:
+    """Of none of its types; one that is on order could (S14)."""
+    busy = "r@n2:2/fixed" if "2xA100" in nodes else ""
+    assert stranded is told(Case(want="", nodes=nodes, running=busy, queued=job), "u").stranded
+
+
 def test_a_floor_is_told_with_the_type_it_is_for() -> None:
     """GPUs of that type, or of any."""
     case = Case(

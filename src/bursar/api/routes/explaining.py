@@ -58,9 +58,9 @@ async def why(request: Request, id: Id) -> Response:
     if seen.value is None:
         raise unknown("jobs", id)
     seen_by = None if caller.is_operator else org
-    told = await _why(service, org, seen.value, seen_by)
-    told = told.with_names(await _names(service, seen_by, told.places))
     ways = await service.read(lambda reader: Looking(reader).routes(org, id))
+    told = await _why(service, org, seen.value, seen_by, routed=bool(ways.value))
+    told = told.with_names(await _names(service, seen_by, told.places))
     told = told.model_copy(update={"told": [*told.told, *map(_way, ways.value)]})
     return Response(encoded(told), media_type="application/json")
 
@@ -83,7 +83,9 @@ async def _names(service: Service, org: str | None, spoken: set[Place]) -> dict[
     return with_orgs(await service.read(lambda reader: Looking(reader).names(pairs)), known)
 
 
-async def _why(service: Service, org: str, job: Shown, seen_by: str | None) -> WhyTold:
+async def _why(
+    service: Service, org: str, job: Shown, seen_by: str | None, *, routed: bool
+) -> WhyTold:
     if job.state in OVER:
         return WhyTold.plain(job.job, job.state, f"it is over: {job.state} ({job.why})")
     if job.state == State.OUT_OF_CREDITS:
@@ -99,12 +101,34 @@ async def _why(service: Service, org: str, job: Shown, seen_by: str | None) -> W
 
     def look(cluster: Cluster, now: Instant) -> WhyTold:
         if name in cluster.waiting:
-            return WhyTold.of(explain(cluster, name, now), seen_by)
+            found = explain(cluster, name, now)
+            told = WhyTold.of(found, seen_by)
+            if found.stranded:
+                told.told.append(_stranded(job, routed=routed))
+            return told
         if name in cluster.running:
             return WhyTold.runs(cluster.running[name], job.state, seen_by)
         return WhyTold.plain(job.job, job.state, f"it is on its way to pool {job.pool}")
 
     return await asyncio.wrap_future((await _explaining(service, job.pool)).ask(look))
+
+
+def _stranded(job: Shown, *, routed: bool) -> str:
+    """That a job's pool has no node for it: what becomes of it, and what can be done."""
+    ends = f"ends with its hold at {instant_text(job.expires_at)}"
+    if job.attempt:
+        stays = "it has begun there, and so goes to no other"
+    elif job.array is not None:
+        stays = "it is an element of an array, and so goes to no other"
+    elif not routed:
+        stays = "it has named that pool, and so goes to no other"
+    else:
+        return f"no node of pool {job.pool} can run it: it goes to another that can, or {ends}"
+    return (
+        f"no node of pool {job.pool} can run it as they are; {stays}: an operator can add such a"
+        " node or bring one back, who submitted it can cancel it and submit it to another pool;"
+        f" else it {ends}"
+    )
 
 
 @router.get(

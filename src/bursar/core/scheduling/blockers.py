@@ -28,7 +28,7 @@ What fits is always judged node by node, never by sums over the pool.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from bursar.core.scheduling.asking import asking
 from bursar.core.scheduling.backfill import Claims
@@ -40,6 +40,12 @@ from bursar.core.scheduling.share import JOBS, Place
 from bursar.core.scheduling.view import Blocker, View, names
 from bursar.core.scheduling.wording import Figures, decimal, figure
 from bursar.core.value import altered
+
+# Why nodes of a type would not do even if nothing ran there.
+UNUSABLE: Final = frozenset(
+    {"no_type", "no_region", "no_memory", "no_label", "no_such_part", "no_such_node"}
+    | {"node_too_small", "pool_too_small", "not_ready"}
+)
 
 
 class Fit(NamedTuple):

@@ -23,7 +23,7 @@ from typing import Final
 
 from bursar.core.ids import JobId
 from bursar.core.instant import HOUR, NEVER, Instant
-from bursar.core.scheduling.blockers import blockers
+from bursar.core.scheduling.blockers import UNUSABLE, blockers
 from bursar.core.scheduling.changes import Change, smallest
 from bursar.core.scheduling.cluster import Cluster
 from bursar.core.scheduling.decisions import Plan, Wait
@@ -77,6 +77,7 @@ class Explanation:
     change: tuple[Change, ...]  # all of these together; none if no change was found
     reasons: tuple[Reason, ...]  # of what the plan decides about it now
     complete: bool  # False if the plan's search ended before it had looked at everything
+    stranded: bool  # whether no node of the pool could run it, even if nothing else ran there
 
     def told(self) -> tuple[str, ...]:
         """Lines for people, with units."""
@@ -121,6 +122,7 @@ def explain(cluster: Cluster, job_id: JobId, now: Instant, plan: Plan | None = N
             change=() if starts or job_id in cluster.earmarks else smallest(view),
             reasons=decided,
             complete=plan.complete,
+            stranded=_is_stranded(job, found),
         )
 
 
@@ -153,6 +155,12 @@ def _blockers(view: View, plan: Plan) -> Iterator[Blocker]:
         yield Blocker(reason="not_looked_at", figures=(("looks", looks),))
     elif not found:
         yield Blocker(reason="behind", figures=(("who", ".".join(view.job.path)),))
+
+
+def _is_stranded(job: Job, found: tuple[Blocker, ...]) -> bool:
+    """Whether nodes of none of its types would do."""
+    lacking = {dict(one.figures)["gpu_type"] for one in found if one.reason in UNUSABLE}
+    return lacking.issuperset(job.shape.types)
 
 
 def _holders(view: View) -> Iterator[Holder]:
