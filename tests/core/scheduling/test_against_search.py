@@ -21,6 +21,7 @@ from bursar.core.scheduling.jobs import Job, Path, Running
 from bursar.core.scheduling.machines import MILLI, NodeState
 from bursar.core.scheduling.plan import make_plan
 from bursar.core.scheduling.policy import ANY, Share
+from bursar.core.scheduling.rights import ENDING
 from bursar.core.scheduling.snapshot import Snapshot
 from bursar.core.scheduling.usage import Fading
 from bursar.core.value import altered
@@ -142,11 +143,24 @@ class Rights:
             or other.gpu_type != self.gpu_type
         ):
             return None
-        if any(theirs[: len(place)] != place for place in self.owed()) and self.reaches(theirs):
+        lets_end = self.lets_end(other)
+        owed = self.owed() if self.in_time or not lets_end else []
+        if any(theirs[: len(place)] != place for place in owed) and self.reaches(theirs):
             return "floor"
         if mine[:2] == theirs[:2]:
             return "class" if other.job.priority_class < self.job.priority_class else None
-        return "share" if mine[0] == theirs[0] else None
+        return "share" if mine[0] == theirs[0] and not lets_end else None
+
+    @property
+    def in_time(self) -> bool:
+        """Whether the job is brief, and not late yet."""
+        return self.world.policy.express(self.job, self.world.at)
+
+    def lets_end(self, other: Running) -> bool:
+        """Whether both say that they are over within minutes."""
+        soon = ENDING * self.world.policy.grace
+        brief = self.job.estimate is not None and self.job.lasts <= soon
+        return brief and other.ends_soon(self.world.at, soon)
 
     def owed(self) -> list[Path]:
         """The places of the job that have less than their floor, even with it."""
