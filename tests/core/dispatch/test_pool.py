@@ -618,6 +618,41 @@ def test_nobody_pays_for_grace_whoever_answers_for_the_end(
     assert kept_ms == trial.job().ran_ms
 
 
+@pytest.mark.parametrize("end_class", [EndClass.PLATFORM, EndClass.PREEMPTION])
+def test_only_who_answers_itself_is_charged_after_all(end_class: EndClass) -> None:
+    """Of other corrections its org does not ask whether what came back is there to be charged."""
+    trial = running(spec=altered(SPEC, requeues=0))
+    trial.preempt(wanted_by=OWN)
+    trial.report(ran(5_000, saved_ms=1_000, exit=Exit.STOPPED))
+    assert 5_000 == trial.job().used
+    trial.post(Correct(attempt=1, end_class=EndClass.PLATFORM), 2)
+    trial.post(Correct(attempt=1, end_class=end_class), 3)
+
+    assert corrected(end_class, 1_000) == trial.told()[-1]
+    assert (1_000, 1_000) == (trial.job().ran_ms, trial.job().used)
+
+    trial.post(Correct(attempt=1, end_class=EndClass.USER), 4)
+
+    assert corrected(EndClass.USER, None) == trial.told()[-1]
+
+
+def test_what_was_charged_beyond_what_was_set_aside_stays_charged() -> None:
+    """Usage that happened is not lost by saying once more who answers for it (L13)."""
+    trial = running(hold_micros=17_000)
+    trial.pass_by(8 * SECOND).report(ran(8_000))
+    trial.pass_by(TTL + MARGIN).expire()
+    assert (Why.OUT_OF_CREDITS, 8_000) == (trial.lease().why, trial.job().used)
+    trial.post(HoldGrew(added=10_000, until=trial.job().hold_until), 2)
+    trial.report()
+    trial.place()
+    trial.pass_by(18 * SECOND).report(ran(18_000, fence=2), ran(12_000))
+    trial.report(ran(18_000, fence=2, exit=Exit.FAILED))
+    assert 30_000 == trial.job().used
+    trial.post(Correct(attempt=2, end_class=EndClass.LIMIT), 3)
+
+    assert (None, 30_000) == (trial.lease(2).kept_ms, trial.job().used)
+
+
 def test_what_has_finished_lost_nothing() -> None:
     trial = running()
     trial.report(ran(5_000, saved_ms=1_000, exit=Exit.DONE))

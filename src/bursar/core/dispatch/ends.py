@@ -216,8 +216,9 @@ def _close(work: Work, lease: Lease, why: Why) -> None:
 def correct(work: Work, lease: Lease, end_class: EndClass) -> None:
     """Let somebody else answer for the end of an attempt: its org is told what is paid now (M3).
 
-    No more than was set aside for the job, although other attempts have used of that since; and of
-    the attempt nothing more is reported.
+    Only if the job answers for it itself is anything charged after all: of others its org has not
+    asked whether that can be. And then no more than was set aside for the job, although other
+    attempts have used of that since. Of the attempt nothing more is reported.
     """
     job = job_of(work, lease)
     job = altered(
@@ -226,7 +227,9 @@ def correct(work: Work, lease: Lease, end_class: EndClass) -> None:
         used=job.used - _price(job, lease, lease.paid_ms),
     )
     kept_ms = _kept_ms(lease, pays=_pays(lease, end_class))
-    most = _affordable_ms(job, lease)
+    most = lease.paid_ms
+    if is_own(end_class):
+        most = max(most, _affordable_ms(job, lease))
     if most < (lease.run_ms if kept_ms is None else kept_ms):
         kept_ms = most
     lease = altered(lease, corrected=end_class, kept_ms=kept_ms, ends_at=lease.leased_at)
