@@ -618,6 +618,19 @@ def test_nobody_pays_for_grace_whoever_answers_for_the_end(
     assert kept_ms == trial.job().ran_ms
 
 
+@pytest.mark.parametrize("wanted_by", [OTHER, OWN])
+def test_nobody_pays_for_grace_in_which_a_node_was_lost(wanted_by: JobKey) -> None:
+    """We had asked, although its end was another (M2)."""
+    trial = running(spec=altered(SPEC, requeues=0))
+    trial.preempt(wanted_by=wanted_by)
+    trial.report(ran(5_000, saved_ms=4_500, asked_ms=4_000))
+    trial.pass_by(TTL + MARGIN).expire()
+    assert (Why.LOST, 4_000) == (trial.lease().why, _ended(trial).kept_ms)
+    trial.post(Correct(attempt=1, end_class=EndClass.USER), 2)
+
+    assert corrected(EndClass.USER, 4_000) == trial.told()[-1]
+
+
 @pytest.mark.parametrize("end_class", [EndClass.PLATFORM, EndClass.PREEMPTION])
 def test_only_who_answers_itself_is_charged_after_all(end_class: EndClass) -> None:
     """Of other corrections its org does not ask whether what came back is there to be charged."""

@@ -19,6 +19,7 @@ from bursar.core.value import altered
 
 GRACE: Final = 10 * SECOND  # to make a checkpoint and end, once asked
 GRACE_MS: Final = GRACE // MILLISECOND
+ROOM: Final = frozenset({Why.PREEMPTED, Why.MADE_ROOM})  # why we ask an attempt to stop for another
 
 
 # How long credits last
@@ -271,11 +272,10 @@ def _kept_ms(lease: Lease, *, pays: bool) -> int | None:
     """How far an attempt's work is paid for; None if all of it is (M3).
 
     Up to its last checkpoint, unless the job pays for what it lost; and not for what it ran once we
-    had asked it to make room (M2).
+    had asked it to make room (M2), also if its node was lost then.
     """
-    assert lease.why is not None
     kept_ms = lease.run_ms if pays else min(part.saved_ms for part in lease.parts)
-    if CLASSES[lease.why] is EndClass.PREEMPTION:
+    if lease.stop in ROOM and lease.why in (lease.stop, Why.LOST):
         asked = (part.asked_ms for part in lease.parts if part.asked_ms is not None)
         kept_ms = min((kept_ms, *asked))
     return kept_ms if kept_ms < lease.run_ms else None
