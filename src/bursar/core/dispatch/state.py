@@ -399,9 +399,10 @@ class Work:
         return self.leases_new.get(fence) or self.pool.leases.get(fence)
 
     def attempt(self, key: JobKey, number: int) -> Lease | None:
-        """The lease of an attempt, live or not."""
-        for lease in (*self.leases_new.values(), *self.pool.leases.values()):
-            if (lease.key, lease.attempt) == (key, number):
+        """The lease of an attempt that has ended."""
+        for fence in (*self.leases_new, *self.pool.ended):
+            lease = self.lease(fence)
+            if lease is not None and (lease.key, lease.attempt) == (key, number):
                 return lease
         return None
 
