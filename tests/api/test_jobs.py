@@ -7,7 +7,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from bursar.core.messages import EndClass, Enqueue, HoldGrew, Why
+from bursar.core.messages import Corrected, EndClass, Enqueue, HoldGrew, Why
 from bursar.store.outbox import message_of
 from tests.api.calling import RANDOM_ID, Process, Tenant, new_id, refused, within
 from tests.api.pooling import POOL, Pool, pooling
@@ -681,6 +681,31 @@ def test_an_org_has_so_many_streams_and_no_more(funded: Tenant) -> None:
             return again.status == 200
 
     assert within(5, is_open)
+
+
+def test_a_corrected_step_says_nothing_of_other_attempts(funded: Tenant, pool: Pool) -> None:
+    """On what the last one ran, and how it ended, is not how the first did (M3, S9)."""
+    job = submitted(funded)["id"]
+    told = pool.about(funded.id, job)
+    told.started()
+    told.ended(Why.LOST, 60, end_class=EndClass.PLATFORM, over=False)
+    told.started(attempt=2)
+    told.ended(Why.FAILED, 90, attempt=2, exit_code=3)
+    for attempt in (1, 2):
+        told.say(
+            Corrected(
+                attempt=attempt,
+                end_class=EndClass.PLATFORM,
+                run_ms=60_000,
+                kept_ms=0,
+                over=attempt == 2,
+            )
+        )
+
+    steps = funded.caller.get(f"/jobs/{job}/events").json()["items"]
+    assert [(1, None, None, "failed"), (2, "H100", 3, "failed")] == [
+        (one["attempt"], one["gpu_type"], one["exit_code"], one["state"]) for one in steps[-2:]
+    ]
 
 
 def test_a_webhook_is_told_of_each_step(funded: Tenant, pool: Pool, there: Receiver) -> None:

@@ -138,7 +138,10 @@ STEP: Final = f"""
     insert into job_steps (org_id, job_id, n, at, state, why, attempt, gpu_type, exit_code, spent,
                            held, end_class)
     select c.org_id, c.job_id, c.before + s.k, s.at, c.state, s.why,
-           coalesce(s.attempt, c.attempt), c.gpu_type, c.exit_code, s.spent, s.held, s.end_class
+           coalesce(s.attempt, c.attempt),
+           case when coalesce(s.attempt, c.attempt) = c.attempt then c.gpu_type end,
+           case when coalesce(s.attempt, c.attempt) = c.attempt then c.exit_code end,
+           s.spent, s.held, s.end_class
       from counted c join said s on s.org_id = c.org_id and s.job_id = c.job_id
 """
 # In the order in which they are written: a step is how a job stands after all else.
