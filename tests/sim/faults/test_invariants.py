@@ -391,7 +391,7 @@ def _fail(world: World) -> None:
 
 def _call_it_lost(world: World) -> None:
     lease = _lease(world)
-    wrong(lease, why=Why.LOST)
+    wrong(lease, why=Why.LOST, corrected=None)
     for part in lease.parts:
         wrong(part, saved_ms=0)
 

@@ -197,6 +197,19 @@ class Callers:
                 self._calls.append(call)
                 self.ask(call)
 
+    def correct_ends(self) -> None:
+        """Say of some attempts who answers for their ends, and then of the same ones once more."""
+        for lease in self._world.pool.leases.values():
+            if not lease.live and self._random.random() < 0.4:
+                for end_class in self._random.choices(list(EndClass), k=2):
+                    said = CorrectEnd(
+                        hold=HoldId(lease.job), attempt=lease.attempt, end_class=end_class
+                    )
+                    name = f"correct/{lease.job}/{lease.org}/{len(self._calls)}"
+                    call = Call(name, lease.org, said)
+                    self._calls.append(call)
+                    self.ask(call)
+
     def ask(self, call: Call) -> None:
         """Ask, and again later unless there was an answer."""
         if call.answer is None:

@@ -33,7 +33,7 @@ NEEDED: Final[dict[str, int]] = {
     "denied: epoch_stale": 5,
     "attempts placed": 200,
     "preemptions": 10,
-    "ends corrected": 20,
+    "ends corrected": 60,
     "leases or waits that ran out": 50,
     "processes ended by their guards": 50,
 }

@@ -381,8 +381,9 @@ class World:
         self.callers.ask(call)
 
     def callers_give_up(self) -> None:
-        """Users withdraw what nobody has credits for."""
+        """Users withdraw what nobody has credits for; operators look at how attempts have ended."""
         self.callers.give_up()
+        self.callers.correct_ends()
 
     def fault(self) -> None:
         """Something fails."""
