@@ -473,6 +473,28 @@ def test_a_reading_goes_on_from_one_before_the_period(desk: Desk) -> None:
     assert [hour, 0, -hour, hour // 2] == [ran(hours(at)) for at in (2, 3, 4, 5)]
 
 
+@pytest.mark.parametrize(
+    ("gpu_type", "kept_ms"),
+    [("h100", 1_800_000), ("h100", 1_800_007), ("l4", 1_800_000)],
+    ids=["a price that is exact", "one that is rounded", "for nothing"],
+)
+def test_work_that_is_charged_after_all_is_run_time_again(
+    desk: Desk, gpu_type: str, kept_ms: int
+) -> None:
+    """As much as was given back in another period, whatever it costs (M3, O3)."""
+    desk.asks(run("a", gpus=1, gpu_type=gpu_type), now=hours(1))
+    desk.asks(ask.read("a", 3_600_000, charge="c1"), ask.release("a"), now=hours(2))
+    desk.asks(ask.give_back("a", kept_ms=kept_ms), now=hours(4))
+    desk.asks(ask.late_reading("a", 3_600_000), now=hours(5))
+
+    def ran(start: Instant) -> int:
+        wanted = Wanted(start, start + hours(1) - T0)
+        return sums(Usage(desk.connection).report(desk.org, wanted, [By.JOB]).value)[2]
+
+    back = (3_600_000 - kept_ms) * 1_000
+    assert [3_600_000_000, -back, back] == [ran(hours(at)) for at in (2, 4, 5)]
+
+
 def test_a_report_has_an_end(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """More rows than anybody reads are refused, not sent."""
     monkeypatch.setattr(usage, "ROWS_MOST", 1)

@@ -23,7 +23,7 @@ from typing import Final, NamedTuple, TypeAlias
 from zoneinfo import ZoneInfo
 
 from bursar.core.budgets.periods import Every, Period, Window, period_at
-from bursar.core.instant import DAY, HOUR, Instant
+from bursar.core.instant import DAY, HOUR, Instant, whole_ms
 from bursar.core.ledger.events import (
     ChargeBooked,
     ChargeReversed,
@@ -233,10 +233,7 @@ class Bookings:
         key = _attempt_in(event)
         before, self._meters[key] = self._meters.get(key), meter
         if isinstance(event, ChargeBooked):
-            run_ms = 0 if before is None else before.run_ms
-            paid_for = meter.charged - event.amount
-            if before is not None and before.charged != paid_for:
-                run_ms = _run_for(meter, paid_for)  # some of it was given back since
+            run_ms = _went_on_from(event, meter, before)
         elif isinstance(event, WorkGivenBack) and event.ran_ms is not None:
             run_ms = event.ran_ms
         else:
@@ -253,6 +250,18 @@ def _attempt_in(event: Event) -> tuple[str, int]:
     assert isinstance(event, (ChargeBooked, WorkGivenBack))
     assert event.attempt is not None
     return event.hold, event.attempt
+
+
+def _went_on_from(event: ChargeBooked, meter: Meter, before: Meter | None) -> int:
+    """What a meter showed before a charge; late usage tells when it began."""
+    if event.late and event.effective_at < event.at:
+        return whole_ms(event.effective_at - meter.started_at)
+    if before is None:
+        return 0
+    paid_for = meter.charged - event.amount
+    if before.charged == paid_for:
+        return before.run_ms
+    return _run_for(meter, paid_for)  # some of it was given back since
 
 
 def _run_for(meter: Meter, amount: Micros) -> int:
