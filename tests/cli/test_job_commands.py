@@ -310,6 +310,7 @@ def test_an_operator_says_who_answers_for_an_end(shell: Shell, pool: Pool) -> No
 
     said = shell.run("correct", job, "platform", "--reason", "its GPU fell off the bus")
     assert (0, True) == (said.exit_code, f"bursar watch {job}" in said.stderr), said.stderr
+    shell.fails(5, "correct", job, "user")  # its pool has not told of the other one yet
     told.corrected(EndClass.PLATFORM, 1_800, 900)
     line = shell.run("watch", job).stdout.splitlines()[-1]
     assert "corrected  attempt 1  H100  exit code 1  answers: platform  spent 1.25 cr" in line

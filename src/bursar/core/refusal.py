@@ -66,6 +66,7 @@ class Code(StrEnum):
     HOLD_OPEN = "hold_open"
     HOLD_CLOSED = "hold_closed"
     ATTEMPT_SETTLED = "attempt_settled"
+    CORRECTION_PENDING = "correction_pending"
     CHARGE_REVERSED = "charge_reversed"
     CREDITS_GONE = "credits_gone"
     GRANT_REVOKED = "grant_revoked"

@@ -259,6 +259,22 @@ def jobs_of(sent: Sent) -> dict[tuple[OrgId, JobId], JobRow]:
     return {(row[0], row[1]): JobRow(*row) for row in sent.fetchall()}
 
 
+UNANSWERED: Final = """
+    -- Corrections of its ends that were sent, less those that its pool has told of.
+    select (select count(*) from org_outbox w
+             where w.org_id = %s and w.job_id = %s and w.body ->> 0 = 'Correct')
+         - (select count(*) from job_steps s
+             where s.org_id = %s and s.job_id = %s and s.why = 'corrected')
+"""
+
+
+def corrections_on_their_way(connection: Connection, org: OrgId, job: JobId) -> int:
+    """How many corrections of a job's ends its pool has not told of yet."""
+    row = connection.execute(UNANSWERED, [org, job, org, job]).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
 MAX_COST: Final = """
     -- An element may cost its equal part of what its array may.
     select coalesce(j.max_cost, (select a.max_cost / a.elements from jobs a

@@ -391,6 +391,9 @@ class JobQuote(Answer):
         )
 
 
+Answers = Literal["user", "platform", "preemption", "limit"]  # who answers for an end
+
+
 class Job(Answer):
     """A job as its org knows it."""
 
@@ -408,7 +411,7 @@ class Job(Answer):
     submitted_at: Time
     started_at: Time | None  # its last attempt
     ended_at: Time | None
-    end_class: EndClass | None  # who answers for its end
+    end_class: Answers | None  # for its end
     exit_code: int | None
     spent_micros: Micros
     held_micros: Micros
@@ -466,7 +469,7 @@ class JobStep(Answer):
     spent_micros: Micros
     held_micros: Micros
     other_job_id: str | None  # whom it follows, or whose result it was given
-    end_class: EndClass | None  # who answers for the attempt's end, if that was corrected
+    end_class: Answers | None  # for the attempt's end, if that was corrected
 
 
 class EndCorrection(Shape):
@@ -489,7 +492,7 @@ class EndCorrected(Answer):
 
     id: str
     attempt: int
-    end_class: EndClass
+    end_class: Answers
 
 
 class JobSpent(Answer):

@@ -112,10 +112,15 @@ OF_THE_RULES: Final[Mapping[str, Kind]] = MappingProxyType(
             "Open a new hold; usage that became known late can be booked with effective_at.",
         ),
         Code.ATTEMPT_SETTLED: Kind(409, "The attempt is settled", "Charge the attempt after it."),
+        Code.CORRECTION_PENDING: Kind(
+            409,
+            "Its pool has not carried out the correction before",
+            "Ask again, with a new key, when the step `corrected` is there; /events tells when.",
+        ),
         Code.CHARGE_REVERSED: Kind(
             409,
-            "Who pays for the job was settled by hand",
-            "Some of its charges were reversed or absorbed: reverse more, or book a debt.",
+            "Some charges of the job were reversed or absorbed",
+            "Who pays was settled otherwise: reverse more, or book a debt.",
         ),
         Code.CREDITS_GONE: Kind(
             409,

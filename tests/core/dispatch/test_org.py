@@ -290,6 +290,23 @@ def test_an_operator_says_who_answers_for_an_end(end_class: EndClass) -> None:
     assert [] == org.objections
 
 
+def test_one_correction_at_a_time() -> None:
+    """A key that was refused is refused again; when the pool has told, another may come."""
+    org = submitted()
+    tell(org, STARTED, ended(9))
+    said = CorrectEnd(hold=HoldId(JOB), attempt=1, end_class=EndClass.PLATFORM)
+    other = CorrectEnd(hold=HoldId(JOB), attempt=1, end_class=EndClass.USER)
+    assert not isinstance(rules.correct(org, "first", said, T0 + MINUTE), Refusal)
+
+    pending = Refusal(Code.CORRECTION_PENDING, {"job": JOB})
+    assert pending == rules.correct(org, "second", other, T0 + MINUTE)
+    told = Corrected(attempt=1, end_class=EndClass.PLATFORM, run_ms=9, kept_ms=4, over=False)
+    tell(org, told, since=3)
+    assert EndClass.USER is org.jobs[JOB].ended
+    assert pending == rules.correct(org, "second", other, T0 + MINUTE)
+    assert not isinstance(rules.correct(org, "third", other, T0 + MINUTE), Refusal)
+
+
 def test_what_the_ledger_refuses_to_correct_its_pool_is_not_told() -> None:
     org = submitted()
     said = CorrectEnd(hold=HoldId(JOB), attempt=1, end_class=EndClass.USER)

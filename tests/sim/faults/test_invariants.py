@@ -410,7 +410,10 @@ def _miscount(world: World) -> None:
 
 
 def _owe(world: World) -> None:
-    wrong(_hold(world), owed=1)
+    org = _org(world)
+    corrected = {one.job for one in world.pool.leases.values() if one.corrected is not None}
+    name = next(name for name, _ in org.books.holds.items() if name not in corrected)
+    wrong(_hold(world, name), owed=1)
 
 
 ENDS: list[tuple[str, str, Spoil]] = [

@@ -43,7 +43,7 @@ async def correct(request: Request, id: Id, body: EndCorrection) -> Response:
     )
     answer = await told_by(service, correcting(org, key, said, caller.id))
     service.posted(org)
-    told = EndCorrected(id=id, attempt=body.attempt, end_class=body.end_class)
+    told = EndCorrected(id=id, attempt=body.attempt, end_class=body.end_class.value)
     return done_of(org, answer, 202, lambda _: told).response()
 
 

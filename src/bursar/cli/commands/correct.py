@@ -1,15 +1,20 @@
 """`bursar correct`."""
 
+import time
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any, Final
 
 import typer
 
-from bursar.cli.calling import Call, Id, Key, Output
+from bursar.cli.calling import Call, Id, Key, Output, connected
+from bursar.cli.following import step_told
 from bursar.cli.output import Format, note
+from bursar.client import Client
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
-SHOWN = ("id", "attempt", "end_class")
+SHOWN: Final = ("id", "attempt", "end_class")
+WAIT_S: Final = 5.0  # for what its pool tells; that takes milliseconds
+PAUSE_S: Final = 0.1
 
 
 class EndClass(StrEnum):
@@ -25,7 +30,10 @@ class EndClass(StrEnum):
 def correct(
     id: Id,
     end_class: Annotated[EndClass, typer.Argument(metavar="CLASS", help=", ".join(EndClass))],
-    attempt: Annotated[int, typer.Option(min=1, help="The attempt whose end it is.")] = 1,
+    attempt: Annotated[
+        int | None,
+        typer.Option(min=1, help="The attempt whose end it is; the last if not given."),
+    ] = None,
     reason: Annotated[str | None, typer.Option(help="Why; the org's events keep it.")] = None,
     output: Output = Format.TABLE,
     key: Key = None,
@@ -35,7 +43,23 @@ def correct(
     If it was the platform, or a preemption, what was lost since the last checkpoint is given back;
     if it was the user, or a limit, it is charged.
     """
-    body = {"attempt": attempt, "end_class": end_class.value, "reason": reason}
-    Call(output, key).post(f"/v1/jobs/{id}/correct", body, SHOWN)
-    if output is Format.TABLE:
-        note(f"its pool tells what moves by it; the step `corrected`: bursar watch {id}")
+    with connected() as client:
+        job: Any = client.get(f"/v1/jobs/{id}", {}).body
+        number = attempt or max(job["attempt"], 1)
+        body = {"attempt": number, "end_class": end_class.value, "reason": reason}
+        Call(output, key).post(f"/v1/jobs/{id}/correct", body, SHOWN)
+        if output is Format.TABLE:
+            step = _step(client, id, job["steps"])
+            note(step or f"its pool tells what moves by it: bursar watch {id}")
+
+
+def _step(client: Client, id: str, seen: int) -> str | None:
+    """The step that follows, as soon as its pool has told what moves; None if that takes long."""
+    ends_at = time.monotonic() + WAIT_S
+    while time.monotonic() < ends_at:
+        told: Any = client.get(f"/v1/jobs/{id}/events", {"after": seen}).body
+        for step in told["items"]:
+            if step["why"] == "corrected":
+                return step_told(step)
+        time.sleep(PAUSE_S)
+    return None

@@ -47,6 +47,7 @@ class Submitted:
     sent: int = 1  # messages to its pool
     received: int = 0  # messages of its pool that were handled
     withdrawn: bool = False
+    correcting: bool = False  # its pool has not told of a correction yet
 
 
 @dataclass(slots=True)
@@ -115,10 +116,19 @@ def extend(org: Org, key: str, grow: ExtendHold, now: Instant) -> Outcome:
 
 
 def correct(org: Org, key: str, said: CorrectEnd, now: Instant) -> Outcome:
-    """Say who answers for the end of an attempt of a job that is over; its pool is told (M3)."""
+    """Say who answers for the end of an attempt of a job that is over; its pool is told (M3).
+
+    One at a time: what the ledger looks at is what will be when its pool has told of it.
+    """
+    job = JobId(said.hold)
+    if org.jobs[job].correcting and key not in org.replies:
+        refusal = Refusal(Code.CORRECTION_PENDING, {"job": job})
+        org.replies[key] = Reply(command=said, outcome=refusal, number=org.books.singles.number)
+        return refusal
     outcome, new = ask(org, key, said, now)
     if new and not isinstance(outcome, Refusal):
-        _tell(org, JobId(said.hold), Correct(attempt=said.attempt, end_class=said.end_class))
+        org.jobs[job] = altered(org.jobs[job], correcting=True)
+        _tell(org, job, Correct(attempt=said.attempt, end_class=said.end_class))
     return outcome
 
 
@@ -183,7 +193,10 @@ def _after(job: Submitted, message: Message) -> Submitted:
             return altered(job, attempt=message.attempt, running=True)
         case Ended(over=False):
             return altered(job, running=False)
-        case Ended() | Dropped() | Corrected(over=True):
+        case Ended() | Dropped():
             return altered(job, running=False, ended=message.end_class)
+        case Corrected():
+            ended = message.end_class if message.over else job.ended
+            return altered(job, ended=ended, correcting=False)
         case _:
             return job

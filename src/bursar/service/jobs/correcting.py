@@ -5,7 +5,7 @@ and what it tells then moves the credits (`receiving`). Only of jobs that are ov
 what their holds have any more.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from bursar.core.dispatch.charging import Outcome
@@ -14,11 +14,11 @@ from bursar.core.instant import Instant
 from bursar.core.ledger.books import Books
 from bursar.core.ledger.commands import CorrectEnd
 from bursar.core.messages import Correct
-from bursar.core.refusal import Refusal
+from bursar.core.refusal import Code, Refusal
 from bursar.service.batch import Ask
 from bursar.service.jobs.submitting import told
-from bursar.store.jobs import Noted
-from bursar.store.reading import OrgId
+from bursar.store.jobs import Noted, corrections_on_their_way
+from bursar.store.reading import Connection, OrgId
 
 
 def correcting(org: OrgId, key: str, said: CorrectEnd, actor: str) -> Ask:
@@ -30,6 +30,17 @@ class Correcting(NamedTuple):
     """That somebody else answers for an end."""
 
     said: CorrectEnd
+
+    def objection(
+        self, connection: Connection, org: OrgId, books: Books, noted: Sequence[Noted], at: Instant
+    ) -> Refusal | None:
+        """That another correction of the job is on its way: its credits have not moved yet."""
+        job = JobId(self.said.hold)
+        about = [one for one in noted if one.values[:2] == (org, job)]
+        sent = sum(one.statement == "tell pool" for one in about)
+        if sent or corrections_on_their_way(connection, org, job):
+            return Refusal(Code.CORRECTION_PENDING, {"job": job})
+        return None
 
     def rows(self, org: OrgId, books: Books, outcome: Outcome, at: Instant) -> Iterator[Noted]:
         """What is written: the job's pool is told, unless the ledger refuses."""

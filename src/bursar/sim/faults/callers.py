@@ -201,14 +201,14 @@ class Callers:
         """Say of some attempts who answers for their ends, and then of the same ones once more."""
         for lease in self._world.pool.leases.values():
             if not lease.live and self._random.random() < 0.4:
-                for end_class in self._random.choices(list(EndClass), k=2):
+                for place, end_class in enumerate(self._random.choices(list(EndClass), k=2)):
                     said = CorrectEnd(
                         hold=HoldId(lease.job), attempt=lease.attempt, end_class=end_class
                     )
                     name = f"correct/{lease.job}/{lease.org}/{len(self._calls)}"
                     call = Call(name, lease.org, said)
                     self._calls.append(call)
-                    self.ask(call)
+                    self._world.after(place * ASK_AGAIN, self._world.callers_ask, call)
 
     def ask(self, call: Call) -> None:
         """Ask, and again later unless there was an answer."""
