@@ -412,7 +412,7 @@ def _miscount(world: World) -> None:
 def _owe(world: World) -> None:
     org = _org(world)
     corrected = {one.job for one in world.pool.leases.values() if one.corrected is not None}
-    name = next(name for name, _ in org.books.holds.items() if name not in corrected)
+    name = next(name for name, _ in org.books.holds.items() if JobId(name) not in corrected)
     wrong(_hold(world, name), owed=1)
 
 
