@@ -27,9 +27,8 @@ def due(cluster: Cluster) -> list[list[Job]]:
             break
         if path in users:
             continue
-        oldest = tree.user(path).oldest
-        patience = at - next(iter(oldest))[0]
-        late = [job for since, job in islice(oldest, OLDEST) if since + patience <= now]
+        oldest = islice(tree.user(path).oldest, OLDEST)
+        late = [job for aged_at, job in oldest if aged_at <= now]
         able = [job for job in map(cluster.waiting.__getitem__, late) if cluster.open_types(job)]
         if able:
             found.append(able)

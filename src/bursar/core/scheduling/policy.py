@@ -12,6 +12,7 @@ from bursar.core.value import value
 ANY: Final = "*"  # all GPU types together
 BRIEF: Final = 10  # start targets that a job lasts at most for which a late start is too late
 EXPRESS: Final = 10  # graces that a brief job lasts at most which comes before longer ones
+BRIEF_AGES: Final = 2 * HOUR  # after which such a job has waited too long, whatever its tier
 PARTS: Final = 1_000_000  # a whole, in parts per million
 
 
@@ -139,9 +140,9 @@ class Policy:
     def late_from(self, job: Job) -> Instant:
         """From when on a brief job stands behind those that can still start in time.
 
-        Brief is what lasts a few start targets of its tier, and has not failed before: for others a
-        late start is no loss. NEVER if it is not brief. Whoever made room for others has its target
-        anew from then on: that is no reason to be late.
+        Brief is what lasts a few start targets of its tier, and has not run before but for having
+        made room: for others a late start is no loss. NEVER if it is not brief. Whoever made room
+        for others has its target anew from then on: that is no reason to be late.
         """
         target = self.start_target(job.path[0])
         told = self.by_work and job.estimate is not None

@@ -19,7 +19,7 @@ from bursar.core.money import Micros
 from bursar.core.ordered import Ordered
 from bursar.core.refusal import invariant
 from bursar.core.scheduling.jobs import Alike, Job, Path, Shape
-from bursar.core.scheduling.policy import ANY, Policy, Share, in_milli
+from bursar.core.scheduling.policy import ANY, BRIEF_AGES, Policy, Share, in_milli
 from bursar.core.scheduling.usage import TICK, Fading, tick_of
 
 _FINE: Final = 1 << 20  # keys are usage by weight; this much finer than whole units
@@ -48,7 +48,7 @@ class Place:
         self.shapes: dict[Shape, int] = {}  # how many jobs of each wait below
         self.queues: dict[Alike, Ordered[Any]] = {}  # of a user: its jobs, by the policy's key
         self.heads: Ordered[Any] = Ordered()  # of a user: the first key of each queue
-        self.oldest: Ordered[tuple[Instant, JobId]] = Ordered()  # of a user: its jobs by age
+        self.oldest: Ordered[tuple[Instant, JobId]] = Ordered()  # of a user: when its jobs are aged
         # Of a user: its jobs that say how long they run, by class, the longest first.
         self.longest: Ordered[tuple[int, int, JobId]] = Ordered()
         self.used: dict[str, int] = {ANY: 0}  # milli-GPUs that run, by type
@@ -230,7 +230,7 @@ class ShareTree:
 
     def _age(self, user: Place, job: Job, *, add: bool) -> None:
         before = user.oldest.first()
-        entry, length = (job.waits_since, job.id), (-job.priority_class, -job.lasts, job.id)
+        entry, length = (self._aged_at(job), job.id), (-job.priority_class, -job.lasts, job.id)
         if add:
             user.oldest.add(entry)
             if job.estimate is not None:
@@ -240,11 +240,20 @@ class ShareTree:
             user.longest.discard(length)
         after = user.oldest.first()
         if before != after:
-            patience = self._ages.get(job.path[0], DAY)
             if before is not None:
-                self.due.discard((before[0] + patience, user.path))
+                self.due.discard((before[0], user.path))
             if after is not None:
-                self.due.add((after[0] + patience, user.path))
+                self.due.add((after[0], user.path))
+
+    def _aged_at(self, job: Job) -> Instant:
+        """When a job has waited too long, if it waits until then.
+
+        One that is over within minutes ages soon: when it is late no future place is kept for it.
+        """
+        patience = self._ages.get(job.path[0], DAY)
+        if self.policy.hurries_until(job) < NEVER:
+            patience = min(patience, BRIEF_AGES)
+        return job.waits_since + patience
 
     # ----------------------------------------------------------------------- what runs
 
