@@ -33,21 +33,21 @@ CASES = {
         want="a1 promised start=1h; b promised start=1h;"
         " a1 waits needs=1 free=0 start=1h; b waits needs=1 free=0 start=1h",
     ),
-    "a job that says it is over within ten graces has waited too long after two hours": Case(
+    "a job that says it is over within ten graces has waited too long after three hours": Case(
         nodes="n1=8xH100",
-        queued="brief:8/est=5m/waited=2h new:8/who=paid.beta.x.bob",
+        queued="brief:8/est=5m/waited=3h new:8/who=paid.beta.x.bob",
         usage="paid.acme.ml.ann=100",
         want="brief -> n1:8 age; new waits needs=8 free=0 start=24h",
     ),
     "not a second before": Case(
         nodes="n1=8xH100",
-        queued="brief:8/est=5m/waited=7199s new:8/who=paid.beta.x.bob",
+        queued="brief:8/est=5m/waited=10799s new:8/who=paid.beta.x.bob",
         usage="paid.acme.ml.ann=100",
         want="new -> n1:8; brief waits needs=8 free=0",
     ),
     "nor does one that takes longer": Case(
         nodes="n1=8xH100",
-        queued="long:8/est=301s/waited=2h new:8/who=paid.beta.x.bob",
+        queued="long:8/est=301s/waited=3h new:8/who=paid.beta.x.bob",
         usage="paid.acme.ml.ann=100",
         want="new -> n1:8; long waits needs=8 free=0 start=24h",
     ),

@@ -239,6 +239,22 @@ CASES = {
         shares="enterprise=floor4",
         want="low preempted for=e by=floor; e waits on=n1:4",
     ),
+    "but not one that had waited too long": Case(
+        nodes="n1=4xH100",
+        running=f"{SOON}/est=6m/aged",
+        queued=PRESSING,
+        policy=TARGETS,
+        shares="enterprise=floor4",
+        want="e waits needs=4 free=0",
+    ),
+    "unless that one takes longer": Case(
+        nodes="n1=4xH100",
+        running=f"{SOON}/est=361s/aged",
+        queued=PRESSING,
+        policy=TARGETS,
+        shares="enterprise=floor4",
+        want="low preempted for=e by=floor; e waits on=n1:4",
+    ),
     "and late, too, whoever says that it takes longer": Case(
         nodes="n1=4xH100",
         running=f"{SOON}/est=361s",

@@ -12,7 +12,7 @@ from bursar.core.value import value
 ANY: Final = "*"  # all GPU types together
 BRIEF: Final = 10  # start targets that a job lasts at most for which a late start is too late
 EXPRESS: Final = 10  # graces that a brief job lasts at most which comes before longer ones
-BRIEF_AGES: Final = 2 * HOUR  # after which such a job has waited too long, whatever its tier
+BRIEF_AGES: Final = 3 * HOUR  # after which such a job has waited too long, whatever its tier
 PARTS: Final = 1_000_000  # a whole, in parts per million
 
 

@@ -30,7 +30,7 @@ from bursar.core.ids import JobId
 from bursar.core.instant import Instant
 from bursar.core.money import Micros
 from bursar.core.scheduling.cluster import Cluster
-from bursar.core.scheduling.jobs import Job, Path, Running
+from bursar.core.scheduling.jobs import Job, Path, Running, Why
 from bursar.core.scheduling.policy import ANY
 from bursar.core.scheduling.share import JOBS, Place
 
@@ -91,6 +91,8 @@ class Rights:
         ending = other.stops_at is not None or other.ends_by <= now
         if not job.preemptible or spent or ending or other.started_at >= now:
             return None
+        if other.why is Why.AGE and other.ends_soon(now, self._soon):
+            return None  # it has waited too long once
         lets_end = self._brief and other.ends_soon(now, self._soon)
         owed = () if lets_end and not self._in_time else self._owed
         if any(self._reaches(place, job) for place in owed):
