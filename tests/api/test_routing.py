@@ -155,6 +155,35 @@ def test_credits_for_a_type_that_no_pool_has_are_no_credits(stage: Stage) -> Non
     assert 202 == named.status_code, "who names a pool knows why"
 
 
+def test_credits_for_a_type_whose_nodes_are_drained_are_credits(stage: Stage) -> None:
+    """They come back: it waits for them, as if it had asked for that type alone (M1, S10)."""
+    pool, dear = stage.pool("a", 1), f"D{stage.gpu_type}"
+    org = stage.org()
+    rates = [
+        {"gpu_type": dear, "micros_per_gpu_hour": 10**12},
+        {"gpu_type": stage.gpu_type, "micros_per_gpu_hour": HOUR_MICROS},
+    ]
+    stage.operator.made("/prices", {"org_id": org.id, "rates": rates})
+    gpus = {"count": 1, "types": [dear, stage.gpu_type]}
+    with working(stage.operator, pool, "n2") as other:
+        other.register(gpu_type=dear, gpus=8)
+        stage.operator.post(f"/pools/{pool}/nodes/n1/state", {"state": "draining"})
+
+        def only_the_dear_one_can_be_used() -> bool:
+            other.report()
+            quote = stage.submit(org, gpus={"count": 1, "types": [stage.gpu_type]}, dry_run=True)
+            both = stage.submit(org, gpus=gpus, dry_run=True)
+            waits = "cannot be used yet" in (quote.json()["pool_why"] or "")
+            return waits and both.json()["pool_why"] == f"{dear} is free"
+
+        assert within(20, only_the_dear_one_can_be_used)
+        made = stage.submit(org, gpus=gpus)
+
+    assert 202 == made.status_code, made.text
+    assert [dear] == made.json()["dropped_gpu_types"]
+    assert pool == org.caller.get(f"/jobs/{made.json()['id']}").json()["pool"]
+
+
 def test_what_no_pool_could_ever_run_is_refused_before_anything_is_held(stage: Stage) -> None:
     """With the nearest thing that each pool lacks; what was let in before is answered as before."""
     pool = stage.pool("a", 2)

@@ -161,10 +161,19 @@ class Door:
         if not found.bids:
             found = await self._with_offers(job)
         if found.bids:
-            return found.bids[0], _options(found.bids)
+            return found.bids[0], _options((*found.bids, *await self._later(job, found.bids)))
         if not self._router.settled(asked_s):
             raise _not_known()
         raise _nowhere(found.lacks)
+
+    async def _later(self, job: Job, bids: tuple[Bid, ...]) -> tuple[Bid, ...]:
+        """Where a job could wait for those of its GPU types that nobody can start it on now."""
+        had = {kind for bid in bids for kind in bid.types}
+        types = tuple(kind for kind in job.shape.types if kind not in had)
+        if not types:
+            return ()
+        alone = altered(job, shape=altered(job.shape, types=types))
+        return self._router.routed(alone).bids or (await self._with_offers(alone)).bids
 
     async def _with_offers(self, job: Job) -> Routed:
         """Where a job could wait for nodes that are not ordered yet."""
