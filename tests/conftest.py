@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
-from bursar.store.reading import Connection
+from bursar.store.ledger.loader import Connection
 from tests import databases
 
 settings.register_profile("ci", derandomize=True, max_examples=500, deadline=None, database=None)

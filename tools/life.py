@@ -7,7 +7,7 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-from bursar.core.dispatch.life import LIVE, OVER, TABLE, State
+from bursar.core.dispatch.job_lifecycle import LIVE, OVER, TABLE, State
 
 PAGE = Path(__file__).parent.parent / "docs" / "jobs.md"
 BEGIN, END = "<!-- life: begin -->\n", "<!-- life: end -->\n"

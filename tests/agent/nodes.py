@@ -15,7 +15,7 @@ from bursar.core.dispatch.reports import Order
 from bursar.core.ids import JobId
 from bursar.core.instant import MINUTE, Instant
 from bursar.core.messages import Program
-from bursar.core.scheduling.machines import NodeId, Piece
+from bursar.core.scheduling.model.nodes import NodeId, Piece
 
 N1 = NodeId("n1")
 PATIENCE_S = 120.0  # of a machine that has much else to do

@@ -11,18 +11,18 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import urlsplit
 
-from bursar.agent.talking import Unheard
+from bursar.agent.transport import Unheard
 from bursar.core.dispatch.reports import Orders, Report, report
 from bursar.core.dispatch.state import JobKey, Queued, Work
 from bursar.core.ids import JobId
 from bursar.core.instant import HOUR
 from bursar.core.leases import Denied
 from bursar.core.messages import Ended, Program, Spec, ToOrg, Withdraw
-from bursar.core.scheduling.jobs import Shape
-from bursar.core.scheduling.machines import Piece
+from bursar.core.scheduling.model.jobs import Shape
+from bursar.core.scheduling.model.nodes import Piece
 from bursar.core.value import altered
 from bursar.wire.agents import LogAsk, LogTold, NodeAsk, ReportAsk, ReportTold, written
-from bursar.wire.strict import parsed
+from bursar.wire.strict_json import parsed
 from tests.builders import T0
 from tests.core.dispatch.pools import N1, Trial, asking
 

@@ -12,7 +12,7 @@ import pytest
 
 from bursar.agent.local.processes import Place, Processes
 from bursar.core import leases
-from bursar.core.dispatch.life import State
+from bursar.core.dispatch.job_lifecycle import State
 from bursar.core.instant import MINUTE
 from bursar.core.messages import Why
 from tests.agent.nodes import eventually, python

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bursar.agent.disk import Disk, Occupied
-from bursar.core.scheduling.machines import NodeId
+from bursar.agent.state_dir import Disk, Occupied
+from bursar.core.scheduling.model.nodes import NodeId
 
 N1 = NodeId("n1")
 
@@ -28,7 +28,7 @@ def test_a_node_never_has_two_agents(tmp_path: Path) -> None:
     with Disk(tmp_path, "p1", N1), pytest.raises(Occupied, match="another agent"):
         Disk(tmp_path, "p1", N1)
     source = (
-        "import sys, time; from pathlib import Path; from bursar.agent.disk import Disk;"
+        "import sys, time; from pathlib import Path; from bursar.agent.state_dir import Disk;"
         "disk = Disk(Path(sys.argv[1]), 'p1', 'n1'); print('mine', flush=True); time.sleep(600)"
     )
     other = subprocess.Popen(

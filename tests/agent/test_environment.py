@@ -6,7 +6,7 @@ import pytest
 
 from bursar.agent.local.environment import checkpoints_of, environment, named
 from bursar.core.ids import JobId
-from bursar.core.scheduling.machines import NodeId
+from bursar.core.scheduling.model.nodes import NodeId
 from bursar.core.value import altered
 from tests.agent.nodes import N1, order
 

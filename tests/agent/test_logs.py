@@ -7,7 +7,7 @@ import pytest
 
 from bursar.agent import logs as shipping
 from bursar.agent.logs import Logs, whole_characters
-from bursar.agent.talking import Refused, Unheard
+from bursar.agent.transport import Refused, Unheard
 from bursar.wire.agents import LOG_MAX, LogAsk
 from tests.agent.nodes import Bench, eventually, order, python
 

@@ -16,7 +16,7 @@ from bursar.agent.local import guard, processes
 from bursar.core.dispatch.agent import Process
 from bursar.core.dispatch.state import Exit
 from bursar.core.instant import MINUTE, SECOND
-from bursar.core.scheduling.machines import Piece
+from bursar.core.scheduling.model.nodes import Piece
 from tests.agent.nodes import N1, Bench, eventually, is_running, order, python
 
 SLEEPS = python("import time\nprint('up', flush=True)\ntime.sleep(600)")

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from bursar.agent.disk import Disk
 from bursar.agent.local.processes import Place, Processes
-from bursar.agent.running import IN_FLIGHT_MAX, RESULTS_MAX, Running, affordable
-from bursar.agent.talking import Transport, Unheard
+from bursar.agent.loop import IN_FLIGHT_MAX, RESULTS_MAX, Running, affordable
+from bursar.agent.state_dir import Disk
+from bursar.agent.transport import Transport, Unheard
 from bursar.core.dispatch.agent import Process
-from bursar.core.dispatch.life import State
+from bursar.core.dispatch.job_lifecycle import State
 from bursar.core.dispatch.reports import Orders, Report
 from bursar.core.dispatch.state import Exit, JobKey
 from bursar.core.instant import HOUR, MILLISECOND
 from bursar.core.messages import Why
-from bursar.core.scheduling.machines import Piece
+from bursar.core.scheduling.model.nodes import Piece
 from tests.agent.nodes import N1, eventually, python
 from tests.agent.pools import InMemory, RealPool, is_news
 

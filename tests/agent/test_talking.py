@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from bursar.agent import registering
-from bursar.agent.registering import registered
-from bursar.agent.talking import Http, Refused, Unheard
+from bursar.agent import registration
+from bursar.agent.registration import registered
+from bursar.agent.transport import Http, Refused, Unheard
 from bursar.client import Problem
 from bursar.core.dispatch.reports import Report
 from bursar.wire.agents import LogAsk, NodeAsk
@@ -109,7 +109,7 @@ def test_a_pool_that_is_not_known_yet_is_waited_for_a_while(
     office: OverHttp, http: Http, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may have been begun at another process a moment ago; what was mistyped is told in time."""
-    monkeypatch.setattr(registering, "WAIT_FIRST_S", 0.01)
+    monkeypatch.setattr(registration, "WAIT_FIRST_S", 0.01)
     elsewhere = Http(office.url, OverHttp.KEY, "p2", N1, 0)
     tried: list[Http] = []
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from bursar.agent import tidying
+from bursar.agent import checkpoint_cleanup
+from bursar.agent.checkpoint_cleanup import Bounds, Tidying
 from bursar.agent.local.files import write
 from bursar.agent.logs import Logs
-from bursar.agent.talking import Owner, Unheard
-from bursar.agent.tidying import Bounds, Tidying
+from bursar.agent.transport import Owner, Unheard
 from bursar.wire.agents import LogAsk
 from tests.agent.nodes import eventually
 
@@ -103,7 +103,7 @@ def test_nothing_goes_while_the_pool_does_not_answer(tmp_path: Path) -> None:
 
 
 def test_many_are_asked_about_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tidying, "OVER_MAX", 2)
+    monkeypatch.setattr(checkpoint_cleanup, "OVER_MAX", 2)
     saved(tmp_path, "a", "b", "c")
     pool = Pool(a=1.0, c=1.0)
 
@@ -116,7 +116,7 @@ def test_it_goes_on_after_whatever_went_wrong(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: Exception
 ) -> None:
     for name in ("FIRST_S", "EVERY_S"):
-        monkeypatch.setattr(tidying, name, 0.01)
+        monkeypatch.setattr(checkpoint_cleanup, name, 0.01)
     saved(tmp_path, "over")
     pool = Pool(over=2 * HOUR)
     pool.wrong = wrong

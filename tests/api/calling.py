@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import httpx2
 
-from bursar.service import outbound
+from bursar.service.webhooks import safe_http
 from bursar.store import database
 from tests.api import described
 from tests.store.embedded.worlds import PATIENCE_S, eventually
@@ -62,7 +62,7 @@ class Process:
                 env={
                     **os.environ,
                     database.URL_VARIABLE: "",
-                    outbound.VARIABLE: "1" if private_webhooks else "0",
+                    safe_http.VARIABLE: "1" if private_webhooks else "0",
                     **(environment or {}),
                 },
             )

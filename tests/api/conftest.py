@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bursar.store.pools.loading import add_pool
+from bursar.store.pools.loader import add_pool
 from tests.api.calling import Caller, Process, Tenant, new_tenant
 from tests.api.pooling import POOL
 from tests.api.telling import there, world  # noqa: F401 (fixtures)

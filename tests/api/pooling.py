@@ -8,9 +8,9 @@ from bursar.core.ids import JobId
 from bursar.core.instant import SECOND
 from bursar.core.messages import Corrected, Dropped, EndClass, Ended, RanSoFar, Started, ToOrg, Why
 from bursar.service.jobs import Jobs, through
-from bursar.service.ledger import Ledger
-from bursar.store.outbox import Letter
-from bursar.store.reading import Connection, money_time
+from bursar.service.ledger.ledger import Ledger
+from bursar.store.jobs.outbox import Letter
+from bursar.store.ledger.loader import Connection, money_time
 from tests.databases import connected
 
 POOL: Final = "jobs"  # a pool without nodes, for all tests

@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
-from bursar.api import admitting
-from bursar.api.admitting import Asking, Door, Let
-from bursar.api.limiting import Limits
+from bursar.api import admission
+from bursar.api.admission import Asking, Door, Let
+from bursar.api.rate_limits import Limits
 from bursar.core.instant import MINUTE
 from bursar.core.messages import Spec
-from bursar.core.scheduling.jobs import Shape
-from bursar.core.scheduling.policy import PAID, Policy
+from bursar.core.scheduling.model.jobs import Shape
+from bursar.core.scheduling.model.policy import PAID, Policy
 from bursar.core.value import altered
-from bursar.service.directory import Directory
+from bursar.service.id_cache import Directory
 from bursar.service.jobs import routing
 from bursar.service.jobs.routing import Router
-from bursar.service.readers import Readers
+from bursar.service.queries.read_pool import Readers
 from tests.core.scheduling.cases import T0, Case
 from tests.databases import connected, migrated
 from tests.service.test_routing import Pools, Scheduler, Ticks
@@ -76,7 +76,7 @@ Staging = Callable[..., Stage]
 @pytest.fixture
 def stage(readers: Readers, monkeypatch: pytest.MonkeyPatch) -> Iterator[Staging]:
     """Makes a stage, at which nobody waits for long."""
-    monkeypatch.setattr(admitting, "WAIT_S", 0.05)
+    monkeypatch.setattr(admission, "WAIT_S", 0.05)
     with asyncio.Runner() as runner:
         yield partial(Stage, readers, runner)
 

@@ -6,8 +6,8 @@ from typing import Any, cast
 
 import pytest
 
-from bursar.api.arriving import Arrivals
-from bursar.service.batch import Answer
+from bursar.api.loop_bridge import Arrivals
+from bursar.service.ledger.batch import Answer
 
 
 def told(number: int) -> Answer:

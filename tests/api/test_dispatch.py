@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from bursar.api.dispatch import TARGETS, found
+from bursar.api.fast_path import TARGETS, found
 from bursar.api.operations import OPERATIONS
 from tests.api.calling import RANDOM_ID, Caller, Tenant, new_key, refused
 

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from bursar.store.writing import freeze
+from bursar.store.ledger.writer import freeze
 from tests.api.calling import EMPTY, RANDOM_ID, TENANT, Caller, Process, Tenant, refused
 from tests.databases import connected
 

@@ -1,8 +1,8 @@
 """Orgs whose beginning was cut short."""
 
-from bursar.service.founding import listed, org_account
 from bursar.service.keys import DEPLOYMENT
-from bursar.service.ledger import Ledger
+from bursar.service.ledger.ledger import Ledger
+from bursar.service.org_setup import listed, org_account
 from tests.api.calling import Caller, Process, new_id, new_key, refused
 from tests.api.conftest import Deployment
 from tests.databases import connected

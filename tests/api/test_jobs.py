@@ -8,7 +8,7 @@ import httpx2
 import pytest
 
 from bursar.core.messages import Corrected, EndClass, Enqueue, HoldGrew, Why
-from bursar.store.outbox import message_of
+from bursar.store.jobs.outbox import message_of
 from tests.api.calling import RANDOM_ID, Process, Tenant, new_id, refused, within
 from tests.api.pooling import POOL, Pool, pooling
 from tests.receiving import Receiver

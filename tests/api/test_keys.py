@@ -13,7 +13,7 @@ from psycopg import sql
 from bursar.core.ids import SettingId, UserId
 from bursar.core.ledger.commands import AddUser, SetSetting
 from bursar.service.keys import DEPLOYMENT, KIND, Key, shown
-from bursar.service.ledger import Ledger
+from bursar.service.ledger.ledger import Ledger
 from bursar.service.secrets import FILE
 from tests.api.calling import TENANT, Caller, Process, Tenant, new_id, new_key, refused, within
 from tests.api.conftest import Deployment

@@ -6,8 +6,8 @@ from uuid import uuid4
 
 import pytest
 
-from bursar.core.scheduling.policy import Policy
-from bursar.core.scheduling.written import policy_of
+from bursar.core.scheduling.model.policy import Policy
+from bursar.core.scheduling.model.policy_file import policy_of
 from tests.api.calling import Caller, Process, Tenant, refused, within
 from tests.api.test_pools import Worker, payer, pool, working  # noqa: F401 (fixtures)
 

@@ -5,14 +5,14 @@ from uuid import uuid4
 
 import pytest
 
-from bursar.core.dispatch.orders import Leaves, NodeOrder, OrderState
+from bursar.core.dispatch.node_orders import Leaves, NodeOrder, OrderState
 from bursar.core.instant import HOUR, MINUTE
 from bursar.core.money import CREDIT
-from bursar.core.scheduling.machines import Node, NodeId
+from bursar.core.scheduling.model.nodes import Node, NodeId
 from bursar.core.value import altered
-from bursar.store.pools.loading import enter_pool
-from bursar.store.pools.orders import write_orders
-from bursar.store.reading import money_time
+from bursar.store.ledger.loader import money_time
+from bursar.store.pools.loader import enter_pool
+from bursar.store.pools.node_orders import write_orders
 from tests.api.calling import Caller, Process, Tenant, refused, within
 from tests.api.test_pools import (  # noqa: F401 (fixtures)
     Worker,

@@ -25,20 +25,20 @@ from fastapi import FastAPI, Request
 from psycopg import errors, sql
 
 import bursar
-from bursar.api import keyring, limiting
+from bursar.api import keyring, rate_limits
 from bursar.api.app import make_app
-from bursar.api.failing import Failed
-from bursar.api.limiting import Limits
+from bursar.api.context import Service
+from bursar.api.errors import Failed
+from bursar.api.rate_limits import Limits
 from bursar.api.server import service_of
-from bursar.api.serving import Service
 from bursar.core.alerts import ALERT
 from bursar.service.database import Database
 from bursar.service.keys import DEPLOYMENT, presented, shown
-from bursar.service.rates import Rate
-from bursar.service.readers import Readers
+from bursar.service.queries.read_pool import Readers
+from bursar.service.rate_limits import Rate
 from bursar.service.secrets import FILE, VARIABLE, secret_of
 from bursar.store import database
-from bursar.store.reading import Connection, lock_orgs
+from bursar.store.ledger.loader import Connection, lock_orgs
 from bursar.wire.problems import problem
 from tests.api.calling import PROGRAM, Caller, Process, Tenant, new_id, new_tenant, refused
 from tests.api.conftest import Deployment
@@ -107,7 +107,7 @@ class Door:
 @pytest.fixture
 def door(deployment: Deployment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Door]:
     """Such a service; an address has few guesses, and what is known is believed for long."""
-    monkeypatch.setattr(limiting, "OF_AN_ADDRESS", Rate(per_s=1, burst=BURST))
+    monkeypatch.setattr(rate_limits, "OF_AN_ADDRESS", Rate(per_s=1, burst=BURST))
     monkeypatch.setattr(keyring, "BELIEVED_S", 600.0)
     shutil.copy(deployment.state / FILE, tmp_path)
     base = Database(deployment.first.database_url, None)
@@ -136,7 +136,7 @@ def test_keys_that_are_made_up_tire_nobody_but_their_address(door: Door) -> None
         statuses = await asked_with(door, [made_up() for _ in range(many)], "192.0.2.1")
         assert {401, 429} == set(statuses)
         assert BURST <= statuses.count(401) < many // 2, "more come with time"
-        assert door.counted.most <= statuses.count(401) + limiting.TURNS
+        assert door.counted.most <= statuses.count(401) + rate_limits.TURNS
         first = door.counted.asked
         broken = [made_up()[:-1] + "!" for _ in range(many)]
         assert {401, 429} == set(await asked_with(door, broken, "192.0.2.2"))
@@ -153,7 +153,7 @@ def test_keys_that_are_made_up_tire_nobody_but_their_address(door: Door) -> None
 @pytest.fixture
 def tired(door: Door, monkeypatch: pytest.MonkeyPatch) -> Door:
     """Such a service, at which no address has a guess left."""
-    monkeypatch.setattr(limiting, "OF_AN_ADDRESS", Rate(per_s=1, burst=0))
+    monkeypatch.setattr(rate_limits, "OF_AN_ADDRESS", Rate(per_s=1, burst=0))
     door.service.limits = Limits(door.counted)
     return door
 
@@ -162,7 +162,7 @@ def test_a_valid_key_gets_through_while_others_guess(
     tired: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Though it is new here and has their address; they are looked up a few at a time (K11)."""
-    monkeypatch.setattr(limiting, "TURN_S", PATIENCE_S)
+    monkeypatch.setattr(rate_limits, "TURN_S", PATIENCE_S)
     guesses = [made_up() for _ in range(10 * BURST)]
 
     async def story() -> None:
@@ -172,26 +172,26 @@ def test_a_valid_key_gets_through_while_others_guess(
         assert [429] * len(guesses) == statuses[len(guesses) + 1 :]
 
     asyncio.run(story())
-    assert tired.counted.most <= limiting.TURNS
+    assert tired.counted.most <= rate_limits.TURNS
 
 
 def test_nobody_waits_long_for_a_turn(tired: Door, monkeypatch: pytest.MonkeyPatch) -> None:
     """If look-ups take long, more of them are not even begun (K11)."""
-    monkeypatch.setattr(limiting, "TURN_S", 0.01)
+    monkeypatch.setattr(rate_limits, "TURN_S", 0.01)
     over = threading.Event()
 
     async def story() -> None:
         held = [tired.counted.ask(lambda _: over.wait(PATIENCE_S)) for _ in range(2)]
-        guesses = [made_up() for _ in range(limiting.TURNS)]
+        guesses = [made_up() for _ in range(rate_limits.TURNS)]
         first = asyncio.create_task(asked_with(tired, guesses, "192.0.2.1"))
-        while tired.counted.asked < len(held) + limiting.TURNS:
+        while tired.counted.asked < len(held) + rate_limits.TURNS:
             assert not first.done()
             await asyncio.sleep(0.01)
         for address in ("192.0.2.1", "192.0.2.2"):
             assert [429] * BURST == await asked_with(tired, [made_up()] * BURST, address)
-        assert len(held) + limiting.TURNS == tired.counted.asked
+        assert len(held) + rate_limits.TURNS == tired.counted.asked
         over.set()
-        assert [429] * limiting.TURNS == await first
+        assert [429] * rate_limits.TURNS == await first
         assert [200] == await asked_with(tired, [tired.key], "192.0.2.1"), "there are turns again"
 
     try:
@@ -267,7 +267,7 @@ def test_an_org_has_a_rate_whatever_number_of_keys(
     deployment: Deployment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More keys do not give more calls (K16)."""
-    monkeypatch.setattr(limiting, "OF_AN_ORG", 5)
+    monkeypatch.setattr(rate_limits, "OF_AN_ORG", 5)
     readers = Readers(lambda: connected(deployment.first.database_url), threads=1)
     limits = Limits(readers)
     org = new_id()
@@ -860,10 +860,10 @@ LEFT_OUT = "S101,S311,S603,S608"
 # asked to run.
 KNOWN = {
     ("agent/local/guard.py", "S606"),
-    ("cli/beside/tether.py", "S606"),
+    ("cli/local_cluster/die_with_parent.py", "S606"),
     ("core/value.py", "S102"),
-    ("service/founding.py", "S105"),
-    ("service/webhooks.py", "S105"),
+    ("service/org_setup.py", "S105"),
+    ("service/webhooks/signatures.py", "S105"),
     ("store/embedded/programs.py", "S103"),
 }
 

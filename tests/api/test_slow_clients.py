@@ -20,7 +20,7 @@ import uvicorn
 from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
 
-from bursar.api import connections
+from bursar.api import http_protocol
 from tests.api.calling import PROGRAM, Process, Tenant, new_key
 from tests.api.conftest import Deployment
 from tests.store.embedded.worlds import PATIENCE_S, eventually
@@ -47,14 +47,14 @@ def beside(deployment: Deployment, variable: str, value: int) -> Iterator[Proces
 @pytest.fixture(scope="module")
 def impatient(deployment: Deployment) -> Iterator[Process]:
     """A process that waits for nobody."""
-    with beside(deployment, connections.REQUEST_S, REQUEST_S) as process:
+    with beside(deployment, http_protocol.REQUEST_S, REQUEST_S) as process:
         yield process
 
 
 @pytest.fixture(scope="module")
 def small(deployment: Deployment) -> Iterator[Process]:
     """A process that has room for few."""
-    with beside(deployment, connections.CONNECTIONS, MOST) as process:
+    with beside(deployment, http_protocol.CONNECTIONS, MOST) as process:
         yield process
 
 
@@ -240,10 +240,10 @@ def test_who_does_not_take_answers_is_let_go(impatient: Process) -> None:
 # Slow ones, in a time that passes when the test says so
 
 
-class Hurried(connections.Connection):
+class Hurried(http_protocol.Connection):
     """A connection that waits for nobody."""
 
-    bounds = connections.Bounds(request_s=REQUEST_S)
+    bounds = http_protocol.Bounds(request_s=REQUEST_S)
 
 
 class Stage:
@@ -515,15 +515,17 @@ def test_a_large_body_before_a_head_is_none_of_it(service: Process, tenant: Tena
     assert 1 == answer.count(b"HTTP/1.1 200 ")
 
 
-@pytest.mark.parametrize("variable", [connections.REQUEST_S, connections.CONNECTIONS])
+@pytest.mark.parametrize("variable", [http_protocol.REQUEST_S, http_protocol.CONNECTIONS])
 @pytest.mark.parametrize("value", ["0", "-1", "soon", "1.5", "9" * 30])
 def test_a_bound_that_cannot_be_kept_is_told(
     variable: str, value: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By its name, with what it may be."""
     monkeypatch.setenv(variable, value)
-    with pytest.raises(connections.BoundUnusable, match=f"{variable} is a whole number from 1 to"):
-        connections.Bounds.of_environment()
+    with pytest.raises(
+        http_protocol.BoundUnusable, match=f"{variable} is a whole number from 1 to"
+    ):
+        http_protocol.Bounds.of_environment()
 
 
 def test_a_process_with_such_a_bound_does_not_start(deployment: Deployment) -> None:
@@ -531,7 +533,7 @@ def test_a_process_with_such_a_bound_does_not_start(deployment: Deployment) -> N
     asked = ["api", "--state", str(deployment.state), "--port", "0"]
     told = subprocess.run(
         [sys.executable, "-c", PROGRAM, *asked],
-        env={connections.REQUEST_S: "soon"},
+        env={http_protocol.REQUEST_S: "soon"},
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,

@@ -16,13 +16,13 @@ from bursar.bench.ledger.figures import Figure, Load
 from bursar.bench.ledger.orgs import make_orgs
 from bursar.bench.ledger.sizes import SPREAD, Sizes
 from bursar.bench.ledger.working import Working
-from bursar.cli import measuring
+from bursar.cli import bench as measuring
 from bursar.cli.app import app
 from bursar.core.ledger.commands import Command
-from bursar.service.audit import orgs_of, rebuild, verify
-from bursar.service.batch import Answer
 from bursar.service.database import Aside, Database, aside
-from bursar.service.lanes import Busy
+from bursar.service.ledger.audit import orgs_of, rebuild, verify
+from bursar.service.ledger.batch import Answer
+from bursar.service.ledger.batcher import Busy
 
 TINY = Sizes(
     seconds=0.3,

@@ -18,12 +18,12 @@ from bursar.bench.schedule.watch import Pool, Watch, starts_of
 from bursar.cli.app import app
 from bursar.core.ids import JobId
 from bursar.core.instant import SECOND, Instant
-from bursar.core.scheduling.cluster import Cluster
 from bursar.core.scheduling.decisions import Plan, Preempt, Start
-from bursar.core.scheduling.jobs import Why
-from bursar.core.scheduling.machines import NodeId, Piece
+from bursar.core.scheduling.model.cluster import Cluster
+from bursar.core.scheduling.model.jobs import Why
+from bursar.core.scheduling.model.nodes import NodeId, Piece
+from bursar.core.scheduling.model.policy import ANY
 from bursar.core.scheduling.plan import make_plan
-from bursar.core.scheduling.policy import ANY
 from bursar.core.value import altered
 
 Planner = Callable[[Cluster, Instant], Plan]

@@ -22,8 +22,8 @@ from bursar.cli.app import app
 from bursar.core.dispatch.reports import Order, Orders
 from bursar.core.ids import JobId
 from bursar.core.messages import Program
-from bursar.core.scheduling.jobs import Job
-from bursar.core.scheduling.machines import NodeId, Piece
+from bursar.core.scheduling.model.jobs import Job
+from bursar.core.scheduling.model.nodes import NodeId, Piece
 from bursar.core.value import altered
 from bursar.service.database import Database
 

@@ -44,8 +44,8 @@ from bursar.bench.traces.packing import (
 )
 from bursar.bench.traces.replay import SECOND, Ask, Rule, Task, queue, rank
 from bursar.cli.app import app
-from bursar.core.scheduling.jobs import Shape
-from bursar.core.scheduling.policy import Policy
+from bursar.core.scheduling.model.jobs import Shape
+from bursar.core.scheduling.model.policy import Policy
 
 SEED = 7
 

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from bursar.core.messages import Dropped, Ended, Message
 from bursar.core.money import usage_price
-from bursar.service.audit import orgs_of, rebuild_one, verify
-from bursar.store.outbox import message_of
+from bursar.service.ledger.audit import orgs_of, rebuild_one, verify
+from bursar.store.jobs.outbox import message_of
 from tests.chaos.tenants import PRICES, Score
 from tests.databases import connected
 

@@ -42,7 +42,7 @@ PATIENCE_S: Final = 120.0  # for anything that has to happen
 TAKEOVER_S: Final = 20.0  # that a process which stands still is left so, for another to lead
 STILL_S: Final = 3.0  # or as long as this, if it is no leader
 SECRET: Final = "chaos" * 8
-SERVICE_MODULES: Final = ("bursar.cli.app", "bursar.cli.serving", "bursar.service.rebuild")
+SERVICE_MODULES: Final = ("bursar.cli.app", "bursar.cli.up", "bursar.service.ledger.rebuild")
 AGENT_MODULES: Final = ("bursar.cli.app", "bursar.cli.commands.agent", "httpx2")
 SETTINGS: Final = {"max_connections": "120"}
 

@@ -14,23 +14,30 @@ from random import Random
 
 import pytest
 
-from bursar.cli.beside.children import Children, Program
-from bursar.cli.beside.company import forget_checkpoints
-from bursar.cli.beside.nodes import DEMO, NODES_MAX, Node, checkpoints_in, described, nodes_of
-from bursar.cli.beside.provisioning import MadeUp
-from bursar.cli.beside.traffic import programs
-from bursar.cli.beside.traffic.mix import HABITS, Habit, Wish
-from bursar.cli.beside.traffic.sending import Keys, keys_in, keys_written
-from bursar.cli.seeding import ORGS, PRICES
+from bursar.cli.local_cluster.children import Children, Program
+from bursar.cli.local_cluster.demo_load import programs
+from bursar.cli.local_cluster.demo_load.mix import HABITS, Habit, Wish
+from bursar.cli.local_cluster.demo_load.sender import Keys, keys_in, keys_written
+from bursar.cli.local_cluster.launcher import forget_checkpoints
+from bursar.cli.local_cluster.nodes import (
+    DEMO,
+    NODES_MAX,
+    Node,
+    checkpoints_in,
+    described,
+    nodes_of,
+)
+from bursar.cli.local_cluster.provisioning import MadeUp
+from bursar.cli.sample_data import ORGS, PRICES
 from bursar.client import Client
 from bursar.core.budgets.tiers import TIERS
-from bursar.core.dispatch.orders import NodeOrder, Said
+from bursar.core.dispatch.node_orders import NodeOrder, Said
 from bursar.core.money import CREDIT, usage_price
-from bursar.core.scheduling.machines import Node as Machine
-from bursar.core.scheduling.machines import NodeId
+from bursar.core.scheduling.model.nodes import Node as Machine
+from bursar.core.scheduling.model.nodes import NodeId
 from bursar.service.pools.provisioning import NotDone
+from bursar.wire.fields import Making
 from bursar.wire.jobs import JobAsk
-from bursar.wire.shapes import Making
 
 PATIENCE_S = 120.0
 
@@ -149,7 +156,7 @@ def test_programs_end_when_we_are_killed(tmp_path: Path) -> None:
     code = (
         "import sys, time\nfrom pathlib import Path\n"
         "from tests.cli.test_beside import program\n"
-        "from bursar.cli.beside.children import Children\n"
+        "from bursar.cli.local_cluster.children import Children\n"
         "Children([program(Path(sys.argv[1]))]).start()\ntime.sleep(600)"
     )
     with subprocess.Popen([sys.executable, "-c", code, str(tmp_path)]) as parent:
@@ -345,7 +352,7 @@ def test_children_come_later_and_go_for_good(tmp_path: Path) -> None:
 
 
 def test_one_who_does_not_go_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bursar.cli.beside.children.END_S", 0.2)
+    monkeypatch.setattr("bursar.cli.local_cluster.children.END_S", 0.2)
     mark = tmp_path / "began"
     deaf = (
         "import signal, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN);"

@@ -26,7 +26,7 @@ from bursar.cli.commands.account import drawn
 from bursar.cli.commands.grant import policy_of
 from bursar.cli.commands.statement import joined
 from bursar.cli.commands.top import fresh
-from bursar.cli.nouns import NOUNS
+from bursar.cli.lazy_groups import NOUNS
 from bursar.cli.problems import exit_code
 from bursar.wire.problems import KINDS
 from tests.api.calling import PROGRAM, RANDOM_ID, Process

@@ -22,10 +22,10 @@ from bursar.cli.demo.counted import stored
 from bursar.cli.demo.crowd import Crowd, Told
 from bursar.cli.tour.shown import Page
 from bursar.core.ledger.commands import Command
-from bursar.service.batch import Answer
 from bursar.service.database import Aside, Database, aside
-from bursar.service.lanes import Unreachable
-from bursar.service.ledger import Ledger
+from bursar.service.ledger.batch import Answer
+from bursar.service.ledger.batcher import Unreachable
+from bursar.service.ledger.ledger import Ledger
 from bursar.store.embedded.folder import StateFolder
 from bursar.store.embedded.locks import is_locked
 from tests.databases import new_state

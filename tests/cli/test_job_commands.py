@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from bursar.cli.commands.submit import gpus_of, pairs, told_to_people, variables
-from bursar.cli.following import bar, step_told
+from bursar.cli.job_progress import bar, step_told
 from bursar.core.messages import EndClass, Why
-from bursar.store.pools.loading import add_pool
+from bursar.store.pools.loader import add_pool
 from tests.api.calling import PROGRAM, RANDOM_ID, within
 from tests.api.pooling import POOL, Pool, pooling
 from tests.cli.test_client_commands import (  # noqa: F401 (fixtures)

@@ -16,17 +16,17 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from typer.testing import CliRunner, Result
 
 from bursar.cli.app import app
-from bursar.cli.serving import hidden_folder
+from bursar.cli.up import hidden_folder
 from bursar.core.ids import AccountId, GrantId, UserId
 from bursar.core.instant import SECOND
 from bursar.core.ledger.commands import AddAccount, AddUser, Issue
 from bursar.core.ledger.values import Kind
 from bursar.core.pricing import PriceBook
-from bursar.service.batch import Ask, Batch
+from bursar.service.ledger.batch import Ask, Batch
 from bursar.store import database
+from bursar.store.ledger.loader import Connection, money_time
+from bursar.store.ledger.writer import freeze
 from bursar.store.migrate import migrations
-from bursar.store.reading import Connection, money_time
-from bursar.store.writing import freeze
 from tests.databases import connected, migrated, new_org, new_state
 from tests.store.embedded.worlds import eventually
 

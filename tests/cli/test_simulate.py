@@ -11,7 +11,7 @@ import yaml  # type: ignore[import-untyped]
 from typer.testing import CliRunner, Result
 
 from bursar.cli.app import app
-from bursar.cli.simulating import OF_A_TENANT, OF_A_TIER, ROWS
+from bursar.cli.simulate import OF_A_TENANT, OF_A_TIER, ROWS
 from bursar.sim.policies import POLICIES
 
 WORLD = """

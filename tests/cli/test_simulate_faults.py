@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from bursar.cli.app import app
-from bursar.sim.faults import running
+from bursar.sim.faults import campaign
 from tests.sim.faults.planted import BUGS, planted
 
 BUG = BUGS["credits do not bound a run"]  # the first seed finds it
@@ -68,8 +68,8 @@ def test_what_the_code_does_not_expect_is_told_as_well() -> None:
 
 
 def test_a_run_in_which_too_little_fails_is_not_valid(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running, "ENOUGH", 1)
-    monkeypatch.setitem(running.NEEDED, "crash", 100_000)
+    monkeypatch.setattr(campaign, "ENOUGH", 1)
+    monkeypatch.setitem(campaign.NEEDED, "crash", 100_000)
     told = simulate_faults("--seeds", 1)
 
     assert 3 == told.exit_code

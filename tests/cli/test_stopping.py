@@ -8,7 +8,7 @@ import pytest
 # The main thread has the lock of the event, as it does for an instant in every wait.
 PROGRAM = """
 import os, signal, time
-from bursar.cli.stopping import told_to_stop
+from bursar.cli.signals import told_to_stop
 
 stopped = told_to_stop()
 with stopped._cond:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from bursar.cli.seeding import ORGS
+from bursar.cli.sample_data import ORGS
 from bursar.client import Client, Problem
 from bursar.service.database import URL_VARIABLE
 from tests.cli.test_beside import PATIENCE_S, eventually, runs

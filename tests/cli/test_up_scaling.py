@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bursar.service.audit import verify
+from bursar.service.ledger.audit import verify
 from tests.api.calling import Caller, Process, Tenant, new_tenant, within
 from tests.databases import connected, new_state
 

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from bursar.cli.walkthrough import NAMES
-from bursar.cli.walkthrough.stage import begun
+from bursar.cli.walkthrough.environment import begun
 from bursar.client import Client
 from tests.api.calling import within
 from tests.cli.test_client_commands import (  # noqa: F401 (fixtures)

@@ -3,7 +3,7 @@
 import pytest
 
 from bursar.client import Client, Problem
-from bursar.client.watching import PATIENT_TRIES, TRIES, Happening, patiently, watched
+from bursar.client.event_stream import PATIENT_TRIES, TRIES, Happening, patiently, watched
 from tests.client.scripted import Reply, Scripted, problem, scripted
 
 PATH = "/v1/jobs/j/events"

@@ -17,7 +17,7 @@ from bursar.core.leases import (
 )
 from bursar.core.messages import EndClass, Ended, Enqueue, HoldGrew, RanSoFar, Spec, Started, Why
 from bursar.core.money import usage_price
-from bursar.core.scheduling.jobs import Shape
+from bursar.core.scheduling.model.jobs import Shape
 from tests.builders import PER_MS, T0
 
 

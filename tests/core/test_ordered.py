@@ -7,8 +7,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from bursar.core import ordered
-from bursar.core.ordered import Ordered
+from bursar.core import sorted_set
+from bursar.core.sorted_set import Ordered
 
 KEYS = st.integers(0, 40)
 
@@ -20,15 +20,15 @@ class AgainstASortedList(RuleBasedStateMachine):
         super().__init__()
         self.order: Ordered[int] = Ordered()
         self.model: list[int] = []
-        self._chunk = ordered.CHUNK
+        self._chunk = sorted_set.CHUNK
 
     @initialize(chunk=st.integers(2, 8))
     def with_small_chunks(self, chunk: int) -> None:
         """Small chunks, so that a few keys are split and joined often."""
-        ordered.CHUNK = chunk  # type: ignore[misc]
+        sorted_set.CHUNK = chunk  # type: ignore[misc]
 
     def teardown(self) -> None:
-        ordered.CHUNK = self._chunk  # type: ignore[misc]
+        sorted_set.CHUNK = self._chunk  # type: ignore[misc]
 
     @rule(key=KEYS)
     def add(self, key: int) -> None:

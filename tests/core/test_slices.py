@@ -9,13 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bursar.core.dispatch.counting import Claims, Counted, Live
+from bursar.core.dispatch.quota_usage import Claims, Counted, Live
 from bursar.core.ids import AccountId, UserId
 from bursar.core.instant import NEVER
 from bursar.core.messages import Enqueue, Spec
-from bursar.core.scheduling.jobs import Shape
-from bursar.core.scheduling.policy import ANY, Share
-from bursar.core.slices import (
+from bursar.core.quota_slices import (
     GPUS,
     JOBS,
     TURN,
@@ -27,6 +25,8 @@ from bursar.core.slices import (
     of_type,
     rebalanced,
 )
+from bursar.core.scheduling.model.jobs import Shape
+from bursar.core.scheduling.model.policy import ANY, Share
 from bursar.core.value import altered
 
 EAST, NORTH, WEST = "east", "north", "west"

@@ -6,8 +6,8 @@ python alerting.py URL
 import sys
 import time
 
-from bursar.service.alerts import Alerter, deciding
-from bursar.service.ledger import Ledger
+from bursar.service.ledger.ledger import Ledger
+from bursar.service.webhooks.alerts import Alerter, deciding
 from bursar.store.database import connected
 
 

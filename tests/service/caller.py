@@ -19,11 +19,11 @@ from bursar.core.ids import AccountId, ChargeId, HoldId, UserId
 from bursar.core.instant import NEVER
 from bursar.core.ledger.commands import Charge, Command, Refund, Release, Reserve, Settle
 from bursar.core.refusal import Refusal
-from bursar.service.batch import Answer
-from bursar.service.lanes import Busy, Limits, Unreachable
-from bursar.service.ledger import Ledger
-from bursar.store.codec import text_of
+from bursar.service.ledger.batch import Answer
+from bursar.service.ledger.batcher import Busy, Limits, Unreachable
+from bursar.service.ledger.ledger import Ledger
 from bursar.store.database import Patience, connected
+from bursar.store.sql.codec import text_of
 
 PAUSE_S_MAX: Final = 0.05  # between two operations, so that a history stays small
 

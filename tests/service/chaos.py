@@ -27,11 +27,11 @@ from bursar.core.instant import NEVER
 from bursar.core.ledger.commands import AddAccount, AddUser, Command, Issue, SetPolicy
 from bursar.core.ledger.values import Kind, OrgPolicy
 from bursar.core.pricing import PriceBook
-from bursar.service.audit import rebuild_one, verify
-from bursar.service.batch import Ask, Batch
-from bursar.store.codec import command_of, refusal_of
+from bursar.service.ledger.audit import rebuild_one, verify
+from bursar.service.ledger.batch import Ask, Batch
 from bursar.store.database import Database
-from bursar.store.reading import Connection
+from bursar.store.ledger.loader import Connection
+from bursar.store.sql.codec import command_of, refusal_of
 from tests.databases import new_org
 from tests.model import Model
 from tests.service.caller import lines

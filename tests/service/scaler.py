@@ -4,8 +4,8 @@ import sys
 from pathlib import Path
 from threading import Event
 
-from bursar.service.pools.keeper import Kept, keeping
 from bursar.service.pools.leader import Leading
+from bursar.service.pools.pool import Kept, keeping
 from bursar.service.pools.provisioning import CommandHook
 from bursar.service.pools.scaling import scaling_pools
 from tests.databases import connected

@@ -15,15 +15,15 @@ from bursar.core.ids import JobId
 from bursar.core.ledger.commands import CorrectEnd, ExtendHold
 from bursar.core.money import usage_price
 from bursar.core.refusal import Refusal
-from bursar.service.batch import Answer, Ask, Batch
 from bursar.service.jobs import Answers, Jobs, Submission
-from bursar.service.jobs.correcting import correcting
-from bursar.sim.faults.callers import PRICES, RATE, Call
+from bursar.service.jobs.corrections import correcting
+from bursar.service.ledger.batch import Answer, Ask, Batch
+from bursar.sim.faults.clients import PRICES, RATE, Call
 from bursar.sim.faults.profile import Profile
 from bursar.sim.faults.world import World
-from bursar.store.outbox import Letter
-from bursar.store.reading import Connection
-from bursar.store.writing import create_org
+from bursar.store.jobs.outbox import Letter
+from bursar.store.ledger.loader import Connection
+from bursar.store.ledger.writer import create_org
 from tests.service.seam_driver import Clock
 from tests.store.twin import Twin, TwinWatch
 

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 import psycopg
 
-from bursar.core.dispatch.notes import Noted
+from bursar.core.dispatch.audit_stream import Noted
 from bursar.core.dispatch.reports import Orders, Reading, Report
 from bursar.core.dispatch.state import Exit, Lease, Pool, name_of
 from bursar.core.ids import AccountId, GrantId, HoldId, JobId, UserId
@@ -27,17 +27,17 @@ from bursar.core.ledger.values import Context, Kind, OrgPolicy
 from bursar.core.messages import Spec
 from bursar.core.pricing import PriceBook
 from bursar.core.scheduling.decisions import Preempt
-from bursar.core.scheduling.jobs import Shape
-from bursar.core.scheduling.machines import Node, NodeId
+from bursar.core.scheduling.model.jobs import Shape
+from bursar.core.scheduling.model.nodes import Node, NodeId
+from bursar.core.scheduling.model.policy import PAID, Policy
 from bursar.core.scheduling.plan import carry_out
-from bursar.core.scheduling.policy import PAID, Policy
-from bursar.service.batch import Ask, Batch
 from bursar.service.jobs import Answers, Asked, Jobs, Submission
-from bursar.service.pools.keeper import Deaf, Kept, PoolKeeper, at_once
-from bursar.service.relay import Relay
-from bursar.store.pools.loading import create_pool
-from bursar.store.reading import Connection, money_time
-from bursar.store.writing import create_org
+from bursar.service.ledger.batch import Ask, Batch
+from bursar.service.pools.pool import Deaf, Kept, PoolKeeper, at_once
+from bursar.service.workers.relay import Relay
+from bursar.store.ledger.loader import Connection, money_time
+from bursar.store.ledger.writer import create_org
+from bursar.store.pools.loader import create_pool
 from tests.builders import PER_MS, T0, prices
 
 # One GPU costs a micro-credit for each millisecond, or three.

@@ -6,8 +6,8 @@ python sweeping.py URL
 import sys
 import time
 
-from bursar.service.ledger import Ledger
-from bursar.service.sweeper import Sweeping, through
+from bursar.service.ledger.ledger import Ledger
+from bursar.service.workers.sweeper import Sweeping, through
 from bursar.store.database import connected
 
 

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from bursar.core.instant import Instant
-from bursar.service.batch import Ask, Batch
-from bursar.service.sweeper import Sweeper, Swept
+from bursar.service.ledger.batch import Ask, Batch
+from bursar.service.workers.sweeper import Sweeper, Swept
 from tests.service.test_batch import Desk
 
 

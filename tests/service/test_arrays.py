@@ -14,21 +14,21 @@ from bursar.core.ledger.commands import Reserve
 from bursar.core.ledger.values import Context
 from bursar.core.messages import Dropped, EndClass, Enqueue, Spec, Why, Withdraw
 from bursar.core.refusal import Code, Refusal
-from bursar.core.scheduling.jobs import Shape
-from bursar.core.scheduling.machines import Node, NodeId
+from bursar.core.scheduling.model.jobs import Shape
+from bursar.core.scheduling.model.nodes import Node, NodeId
 from bursar.core.value import altered
-from bursar.service.audit import Problem, verify
-from bursar.service.batch import Answer, Ask
 from bursar.service.jobs import Submission
 from bursar.service.jobs.arrays import COUNT, INDEX
-from bursar.service.jobs.looking import Looking, Shown
+from bursar.service.jobs.queries import Looking, Shown
 from bursar.service.jobs.quotas import Quota
-from bursar.service.jobs.submitting import asked_for_a_job
-from bursar.store.arrays import Standing
-from bursar.store.outbox import Letter, from_orgs
-from bursar.store.reading import Connection
-from bursar.store.verifying import CHECKS, problems
-from bursar.store.verifying_arrays import ARRAY_CHECKS
+from bursar.service.jobs.submission import asked_for_a_job
+from bursar.service.ledger.audit import Problem, verify
+from bursar.service.ledger.batch import Answer, Ask
+from bursar.store.jobs.arrays import Standing
+from bursar.store.jobs.outbox import Letter, from_orgs
+from bursar.store.ledger.loader import Connection
+from bursar.store.verify.arrays import ARRAY_CHECKS
+from bursar.store.verify.ledger import CHECKS, problems
 from tests.databases import connected, migrated, new_org
 from tests.service.seam_driver import Clock, Driver, Killed, Mortal, Plan, Try, World
 from tests.service.test_jobs import RUN_MS, Stage, ended

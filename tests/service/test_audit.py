@@ -15,15 +15,15 @@ from bursar.core.ledger.commands import AddAccount, AddUser, Command, SetBudget,
 from bursar.core.ledger.values import OrgPolicy, Policy, Target
 from bursar.core.pricing import PriceBook
 from bursar.core.refusal import Refusal
-from bursar.service import rebuild as rebuilding
-from bursar.service.audit import CHECKS, orgs_of, rebuild, rebuild_one, repair, verify
-from bursar.service.batch import Answer, Ask, Batch, OrgFrozen
-from bursar.service.ledger import Ledger
-from bursar.service.repair import DELETES
-from bursar.store.outbox import OVERDUE
-from bursar.store.reading import Connection, money_time
-from bursar.store.verifying import TABLES
-from bursar.store.writing import freeze
+from bursar.service.ledger import rebuild as rebuilding
+from bursar.service.ledger.audit import CHECKS, orgs_of, rebuild, rebuild_one, repair, verify
+from bursar.service.ledger.batch import Answer, Ask, Batch, OrgFrozen
+from bursar.service.ledger.ledger import Ledger
+from bursar.service.ledger.repair import DELETES
+from bursar.store.jobs.outbox import OVERDUE
+from bursar.store.ledger.loader import Connection, money_time
+from bursar.store.ledger.writer import freeze
+from bursar.store.verify.ledger import TABLES
 from tests import asking as ask
 from tests.builders import PER_MS, T0, days, gpus, hours, prices
 from tests.databases import connected, migrated, new_org

@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bursar.core.instant import DAY, HOUR
-from bursar.service import past
-from bursar.service.audit import orgs_of, rebuild, repair, verify
-from bursar.service.sweeper import Sweeper
-from bursar.store.reading import Connection
-from bursar.store.verifying import Problem, problems
-from bursar.store.verifying_summaries import CHECKS_OF_ONE, SUMMARIES, SUMMARY_CHECKS
+from bursar.service.ledger.audit import orgs_of, rebuild, repair, verify
+from bursar.service.queries import history as past
+from bursar.service.workers.sweeper import Sweeper
+from bursar.store.ledger.loader import Connection
+from bursar.store.verify.ledger import Problem, problems
+from bursar.store.verify.summaries import CHECKS_OF_ONE, SUMMARIES, SUMMARY_CHECKS
 from tests import asking as ask
 from tests.builders import T0, days
 from tests.databases import connected, migrated, new_org

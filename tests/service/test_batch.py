@@ -36,10 +36,10 @@ from bursar.core.ledger.journal import Journal
 from bursar.core.ledger.values import Context, Kind, Target
 from bursar.core.pricing import PriceBook
 from bursar.core.refusal import Code, InvariantBroken, Refusal
-from bursar.service.batch import Answer, Ask, Batch, OrgUnknown
-from bursar.store.reading import Connection, lock_orgs, selected
-from bursar.store.shelves import DRAWS, SHELVES, draw_values
-from bursar.store.writing import OrgExists, create_org, freeze
+from bursar.service.ledger.batch import Answer, Ask, Batch, OrgUnknown
+from bursar.store.ledger.loader import Connection, lock_orgs, selected
+from bursar.store.ledger.row_mappers import DRAWS, SHELVES, draw_values
+from bursar.store.ledger.writer import OrgExists, create_org, freeze
 from tests.builders import T0, hours, prices
 from tests.databases import connected, new_org, waits
 from tests.store.embedded.worlds import eventually
@@ -363,13 +363,13 @@ def test_large_books_and_many_orgs_are_let_go(
     desk = Desk(connection)
     desk.opens()
     assert desk.org in desk.cache
-    monkeypatch.setattr("bursar.service.batch.ORGS_MAX", 1)
+    monkeypatch.setattr("bursar.service.ledger.batch.ORGS_MAX", 1)
     other = Desk(connection)
     other.cache = desk.cache
     other.opens()
     assert [other.org] == list(desk.cache)
 
-    monkeypatch.setattr("bursar.service.batch.SIZE_MAX", 5)
+    monkeypatch.setattr("bursar.service.ledger.batch.SIZE_MAX", 5)
     assert isinstance(desk.outcomes(desk.reserve("h1", 10))[0], tuple)
 
     assert desk.org not in desk.cache

@@ -17,16 +17,16 @@ from bursar.core.dispatch.state import Exit
 from bursar.core.ids import JobId, PriceVersionId
 from bursar.core.instant import MINUTE, SECOND, Instant
 from bursar.core.ledger.commands import SetPrice
-from bursar.core.scheduling.machines import Node, NodeId
+from bursar.core.scheduling.model.nodes import Node, NodeId
 from bursar.core.value import altered
-from bursar.service.audit import verify
-from bursar.service.batch import Ask
 from bursar.service.jobs import Submission
-from bursar.service.jobs.caching import Sharing
-from bursar.service.jobs.followers import Followers
-from bursar.store.reading import Connection
-from bursar.store.verifying import problems
-from bursar.store.verifying_seam import SEAM_CHECKS
+from bursar.service.jobs.cache_followers import Followers
+from bursar.service.jobs.result_cache import Sharing
+from bursar.service.ledger.audit import verify
+from bursar.service.ledger.batch import Ask
+from bursar.store.ledger.loader import Connection
+from bursar.store.verify.ledger import problems
+from bursar.store.verify.org_pool_agreement import SEAM_CHECKS
 from tests.builders import PER_MS, prices
 from tests.databases import connected, migrated
 from tests.service.seam_driver import (

@@ -15,11 +15,17 @@ from bursar.core.ids import AccountId, GrantId, HoldId, UserId
 from bursar.core.instant import Instant
 from bursar.core.ledger.commands import AddAccount, AddUser, Command, Issue, Reserve
 from bursar.core.ledger.values import Kind
-from bursar.service.audit import rebuild_one, verify
-from bursar.service.clock import DRIFT_PPM, TOLERANCE, ClockJumped, GuardedClock, running_time
-from bursar.service.lanes import Limits, Unreachable
-from bursar.service.ledger import Ledger
-from bursar.store.reading import Connection, money_time
+from bursar.service.ledger.audit import rebuild_one, verify
+from bursar.service.ledger.batcher import Limits, Unreachable
+from bursar.service.ledger.clock import (
+    DRIFT_PPM,
+    TOLERANCE,
+    ClockJumped,
+    GuardedClock,
+    running_time,
+)
+from bursar.service.ledger.ledger import Ledger
+from bursar.store.ledger.loader import Connection, money_time
 from tests.clusters import Cluster, migrated_cluster
 from tests.databases import connected, new_org
 

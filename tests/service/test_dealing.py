@@ -18,23 +18,23 @@ from bursar.core.leases import Denied
 from bursar.core.ledger.books import Books
 from bursar.core.ledger.commands import SetSetting
 from bursar.core.pricing import PriceBook
-from bursar.core.scheduling.explain import explain
-from bursar.core.scheduling.machines import Node, NodeId
+from bursar.core.scheduling.explain.waiting import explain
+from bursar.core.scheduling.model.nodes import Node, NodeId
+from bursar.core.scheduling.model.policy import PAID, Policy
 from bursar.core.scheduling.plan import carry_out
-from bursar.core.scheduling.policy import PAID, Policy
-from bursar.service.batch import Ask, Batch
-from bursar.service.founding import begin_books
 from bursar.service.keys import DEPLOYMENT
-from bursar.service.lanes import Limits
-from bursar.service.pools.dealing import KIND, Dealer
-from bursar.service.pools.keeper import Deaf, Kept, PoolKeeper, at_once, keeping
+from bursar.service.ledger.batch import Ask, Batch
+from bursar.service.ledger.batcher import Limits
+from bursar.service.org_setup import begin_books
+from bursar.service.pools.pool import Deaf, Kept, PoolKeeper, at_once, keeping
+from bursar.service.pools.quota_distribution import KIND, Dealer
 from bursar.store.database import Patience
 from bursar.store.database import connected as limited
-from bursar.store.outbox import Letter
-from bursar.store.pools.loading import create_pool, lock_pool
-from bursar.store.reading import Connection, lock_orgs
-from bursar.store.verifying import problems
-from bursar.store.verifying_slices import SLICE_CHECKS
+from bursar.store.jobs.outbox import Letter
+from bursar.store.ledger.loader import Connection, lock_orgs
+from bursar.store.pools.loader import create_pool, lock_pool
+from bursar.store.verify.ledger import problems
+from bursar.store.verify.quota_slices import SLICE_CHECKS
 from tests.builders import T0
 from tests.core.dispatch.pools import asking
 from tests.databases import connected, new_org

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from bursar.service.directory import Known
+from bursar.service.id_cache import Known
 
 ROUNDS = 60_000
 

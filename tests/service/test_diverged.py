@@ -11,8 +11,8 @@ from bursar.core.ledger.commands import AddAccount, AddUser, Command, Issue, Res
 from bursar.core.ledger.values import Kind
 from bursar.core.pricing import PriceBook
 from bursar.core.refusal import Code, Refusal
-from bursar.service.batch import Answer, Ask, Batch
-from bursar.store.reading import Connection
+from bursar.service.ledger.batch import Answer, Ask, Batch
+from bursar.store.ledger.loader import Connection
 from tests.builders import T0, hours
 from tests.databases import connected, migrated, new_org
 

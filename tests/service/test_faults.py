@@ -27,12 +27,12 @@ from bursar.core.ledger.commands import (
 from bursar.core.ledger.values import Kind, OrgPolicy
 from bursar.core.refusal import InvariantBroken, Refusal
 from bursar.core.value import altered
-from bursar.service.audit import orgs_of, rebuild, verify
-from bursar.service.batch import OrgFrozen
-from bursar.service.lanes import Limits
-from bursar.service.ledger import Ledger
+from bursar.service.ledger.audit import orgs_of, rebuild, verify
+from bursar.service.ledger.batch import OrgFrozen
+from bursar.service.ledger.batcher import Limits
+from bursar.service.ledger.ledger import Ledger
 from bursar.store.database import URL_VARIABLE, Database, opened
-from bursar.store.writing import create_org
+from bursar.store.ledger.writer import create_org
 from tests import databases
 
 ORG, ANN = AccountId("org"), UserId("ann")

@@ -7,8 +7,10 @@ import pytest
 
 from bursar.core.ids import AccountId, UserId
 from bursar.core.ledger.commands import AddAccount, AddUser
-from bursar.service import founding
-from bursar.service.founding import (
+from bursar.service import org_setup
+from bursar.service.keys import DEPLOYMENT
+from bursar.service.ledger.ledger import Ledger
+from bursar.service.org_setup import (
     ROOT_KEY,
     USER_KEY,
     begin_books,
@@ -18,10 +20,8 @@ from bursar.service.founding import (
     org_account,
     org_user,
 )
-from bursar.service.keys import DEPLOYMENT
-from bursar.service.ledger import Ledger
-from bursar.store.reading import Connection
-from bursar.store.writing import freeze
+from bursar.store.ledger.loader import Connection
+from bursar.store.ledger.writer import freeze
 from tests.databases import connected, migrated
 
 _NUMBERS = count(1)
@@ -115,7 +115,7 @@ def test_what_was_begun_is_left_alone(
     connection: Connection, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a tier or without; only the rest is begun, be there ever so many."""
-    monkeypatch.setattr(founding, "LISTED_AT_ONCE", 2)
+    monkeypatch.setattr(org_setup, "LISTED_AT_ONCE", 2)
     whole = [list_org(ledger, tier) for tier in ("pro", None, None)]
     for org, tier in zip(whole, ("pro", None, None), strict=True):
         begin_books(connection, org)

@@ -13,10 +13,10 @@ import pytest
 
 from bursar.core.ids import AccountId, UserId
 from bursar.core.ledger.commands import AddAccount, AddUser, Command
-from bursar.service.audit import rebuild_one, verify
-from bursar.service.lanes import Limits, Unreachable
-from bursar.service.ledger import Ledger
-from bursar.service.looking import Looking
+from bursar.service.ledger.audit import rebuild_one, verify
+from bursar.service.ledger.batcher import Limits, Unreachable
+from bursar.service.ledger.ledger import Ledger
+from bursar.service.queries.balances import Looking
 from bursar.store.database import RESERVE_BYTES, Database, DatabaseFull, embedded
 from bursar.store.embedded.folder import StateFolder
 from tests.databases import new_org

@@ -8,11 +8,11 @@ import pytest
 
 from bursar.core.ids import UserId
 from bursar.core.ledger.commands import AddUser
-from bursar.service import lanes as module
-from bursar.service.batch import Answer
-from bursar.service.lanes import Limits
-from bursar.service.ledger import Ledger
-from bursar.store.reading import Connection
+from bursar.service.ledger import batcher as module
+from bursar.service.ledger.batch import Answer
+from bursar.service.ledger.batcher import Limits
+from bursar.service.ledger.ledger import Ledger
+from bursar.store.ledger.loader import Connection
 from tests.databases import connected, new_org
 from tests.store.embedded.worlds import eventually
 

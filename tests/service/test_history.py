@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from bursar.service.lanes import Limits
-from bursar.service.ledger import Ledger
+from bursar.service.ledger.batcher import Limits
+from bursar.service.ledger.ledger import Ledger
 from bursar.store.database import URL_VARIABLE, Database, opened
-from bursar.store.reading import Connection
+from bursar.store.ledger.loader import Connection
 from tests import databases
 from tests.service.caller import answer_line, lines, operation
 from tests.service.chaos import FAULTS, Callers, begin, check, round_of_chaos

@@ -11,20 +11,20 @@ import pytest
 from bursar.core.instant import MINUTE, NEVER, Instant
 from bursar.core.messages import Withdraw
 from bursar.core.pricing import PriceBook
-from bursar.core.scheduling.cluster import Cluster
-from bursar.service import sharing as module
-from bursar.service.clock import GuardedClock
+from bursar.core.scheduling.model.cluster import Cluster
 from bursar.service.database import Database
-from bursar.service.lanes import Limits
-from bursar.service.ledger import Ledger
+from bursar.service.ledger.batcher import Limits
+from bursar.service.ledger.clock import GuardedClock
+from bursar.service.ledger.ledger import Ledger
 from bursar.service.pools import leader
-from bursar.service.pools.keeper import Kept, PoolKeeper, at_once, sharing
+from bursar.service.pools import pooled_lane as module
+from bursar.service.pools.host import Pools, serving_pools
 from bursar.service.pools.leader import Leading
-from bursar.service.pools.serving import Pools, serving_pools
-from bursar.service.sharing import Connections
-from bursar.store.pools.loading import create_pool, lock_pool, locked
+from bursar.service.pools.pool import Kept, PoolKeeper, at_once, sharing
+from bursar.service.pools.pooled_lane import Connections
+from bursar.store.ledger.loader import Connection, money_time
+from bursar.store.pools.loader import create_pool, lock_pool, locked
 from bursar.store.pools.rows import PoolRow
-from bursar.store.reading import Connection, money_time
 from tests.core.dispatch.pools import asking
 from tests.databases import connected, migrated
 from tests.service.proxy import proxy

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bursar.core.dispatch.life import State
+from bursar.core.dispatch.job_lifecycle import State
 from bursar.core.ids import AccountId, GrantId, HoldId, JobId, UserId
 from bursar.core.instant import MINUTE, SECOND, Instant
 from bursar.core.ledger.books import Books
@@ -24,18 +24,18 @@ from bursar.core.ledger.values import Context, Kind, Policy
 from bursar.core.messages import EndClass, Ended, Spec, Started, ToOrg, Why
 from bursar.core.pricing import PriceBook
 from bursar.core.refusal import Code, Refusal
-from bursar.core.scheduling.jobs import Shape
-from bursar.service.batch import Answer, Ask, Batch
+from bursar.core.scheduling.model.jobs import Shape
 from bursar.service.jobs import Answers, Jobs, Submission
-from bursar.service.jobs.looking import Looking, Shown, Step
+from bursar.service.jobs.cancellation import withdrawing
+from bursar.service.jobs.pool_messages import Handling, Received, steps
+from bursar.service.jobs.queries import Looking, Shown, Step
 from bursar.service.jobs.quotas import Quota, quotas_of
-from bursar.service.jobs.receiving import Handling, Received, steps
-from bursar.service.jobs.submitting import Extended, Option, asked_for_a_job
-from bursar.service.jobs.withdrawing import withdrawing
-from bursar.store.outbox import Letter, from_orgs
-from bursar.store.reading import Connection
-from bursar.store.verifying import problems
-from bursar.store.verifying_messages import MESSAGE_CHECKS
+from bursar.service.jobs.submission import Extended, Option, asked_for_a_job
+from bursar.service.ledger.batch import Answer, Ask, Batch
+from bursar.store.jobs.outbox import Letter, from_orgs
+from bursar.store.ledger.loader import Connection
+from bursar.store.verify.ledger import problems
+from bursar.store.verify.messages import MESSAGE_CHECKS
 from tests.builders import PER_MS, T0, prices
 from tests.databases import new_org
 

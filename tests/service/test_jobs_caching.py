@@ -12,19 +12,19 @@ from bursar.core.ledger.commands import EndHold, ExtendHold, Lapse, SetPrice
 from bursar.core.messages import Dropped, EndClass, Ended, Enqueue, HoldGrew, Why
 from bursar.core.money import PPM
 from bursar.core.value import altered
-from bursar.service.batch import Answer, Ask, Batch
 from bursar.service.jobs import Answers
-from bursar.service.jobs.caching import Sharing, quoted_now
-from bursar.service.jobs.followers import PAGE, Followers, Following, Righted
-from bursar.service.jobs.looking import Looking
-from bursar.service.jobs.submitting import Extended
-from bursar.service.statements import Line, Statements
-from bursar.service.usage import Wanted
-from bursar.store.caching import FIRST, due
-from bursar.store.outbox import from_orgs
-from bursar.store.reading import Connection
-from bursar.store.verifying import problems
-from bursar.store.verifying_caching import CACHING_CHECKS
+from bursar.service.jobs.cache_followers import PAGE, Followers, Following, Righted
+from bursar.service.jobs.queries import Looking
+from bursar.service.jobs.result_cache import Sharing, quoted_now
+from bursar.service.jobs.submission import Extended
+from bursar.service.ledger.batch import Answer, Ask, Batch
+from bursar.service.queries.statements import Line, Statements
+from bursar.service.queries.usage import Wanted
+from bursar.store.jobs.outbox import from_orgs
+from bursar.store.jobs.result_cache import FIRST, due
+from bursar.store.ledger.loader import Connection
+from bursar.store.verify.ledger import problems
+from bursar.store.verify.result_cache import CACHING_CHECKS
 from tests.builders import PER_MS, prices
 from tests.databases import connected, new_org
 from tests.service.test_jobs import PRICES, RUN_MS, Stage

@@ -11,12 +11,12 @@ from bursar.core.instant import MINUTE
 from bursar.core.ledger.commands import Issue, RevokeGrant, SetBudget
 from bursar.core.ledger.values import Kind, Target
 from bursar.core.messages import EndClass, Ended, HoldGrew, RanSoFar, Started, Why
-from bursar.service.batch import Ask, Batch
 from bursar.service.jobs import Answers
-from bursar.service.jobs.rolling import LOW_MS, STEP_MS, RollingHolds, TopUps, top_up
-from bursar.store.jobs import Rolling
-from bursar.store.outbox import from_orgs
-from bursar.store.reading import Connection
+from bursar.service.jobs.rolling_holds import LOW_MS, STEP_MS, RollingHolds, TopUps, top_up
+from bursar.service.ledger.batch import Ask, Batch
+from bursar.store.jobs.outbox import from_orgs
+from bursar.store.jobs.rows import Rolling
+from bursar.store.ledger.loader import Connection
 from tests.builders import PER_MS
 from tests.databases import connected, new_org
 from tests.service.test_jobs import PRICES, Stage, ended

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from bursar.core.dispatch.life import OVER, TABLE, State
+from bursar.core.dispatch.job_lifecycle import OVER, TABLE, State
 from bursar.core.messages import (
     Dropped,
     EndClass,
@@ -14,7 +14,7 @@ from bursar.core.messages import (
     Started,
     Why,
 )
-from bursar.service.jobs.states import Stand, stand_after
+from bursar.service.jobs.job_state import Stand, stand_after
 
 AT = 1_000
 

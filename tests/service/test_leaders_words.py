@@ -8,13 +8,13 @@ import pytest
 from bursar.core.dispatch.state import Work
 from bursar.core.instant import Instant
 from bursar.core.refusal import Fault
-from bursar.core.scheduling.cluster import Cluster
-from bursar.service.lanes import Busy, Limits
+from bursar.core.scheduling.model.cluster import Cluster
+from bursar.service.ledger.batcher import Busy, Limits
 from bursar.service.pools import leader
-from bursar.service.pools.keeper import Kept, PoolKeeper, keeping
 from bursar.service.pools.leader import Leading
-from bursar.store.pools.loading import create_pool
-from bursar.store.reading import Connection
+from bursar.service.pools.pool import Kept, PoolKeeper, keeping
+from bursar.store.ledger.loader import Connection
+from bursar.store.pools.loader import create_pool
 from tests.databases import connected
 from tests.service.proxy import Line, proxy
 from tests.service.test_pools import POLICY, Ears, Node1, begin, come_to_run, queued

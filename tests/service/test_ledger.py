@@ -24,11 +24,11 @@ from bursar.core.ledger.commands import (
 )
 from bursar.core.ledger.values import Kind, OrgPolicy
 from bursar.core.refusal import Code, InvariantBroken
-from bursar.service.batch import Answer, Ask, Batch, OrgFrozen, OrgUnknown, Told
-from bursar.service.lanes import Busy, Limits, Unreachable
-from bursar.service.ledger import Ledger
+from bursar.service.ledger.batch import Answer, Ask, Batch, OrgFrozen, OrgUnknown, Told
+from bursar.service.ledger.batcher import Busy, Limits, Unreachable
+from bursar.service.ledger.ledger import Ledger
 from bursar.store.database import DatabaseFull
-from bursar.store.reading import Connection
+from bursar.store.ledger.loader import Connection
 from tests.databases import connected, new_org
 
 ORG, ANN = AccountId("org"), UserId("ann")

@@ -10,13 +10,13 @@ from psycopg.conninfo import make_conninfo
 
 from bursar.core.ids import UserId
 from bursar.core.ledger.commands import AddUser
-from bursar.service.clock import GuardedClock
-from bursar.service.lanes import Busy, Limits, Unreachable
-from bursar.service.ledger import Ledger
-from bursar.service.readers import Readers
+from bursar.service.ledger.batcher import Busy, Limits, Unreachable
+from bursar.service.ledger.clock import GuardedClock
+from bursar.service.ledger.ledger import Ledger
+from bursar.service.queries.read_pool import Readers
 from bursar.store.database import Patience, connected
-from bursar.store.embedded.cluster import free_port
-from bursar.store.reading import Connection, lock_orgs
+from bursar.store.embedded.initdb import free_port
+from bursar.store.ledger.loader import Connection, lock_orgs
 from tests.clusters import cluster
 from tests.databases import migrated, new_org
 from tests.service.proxy import Line, proxy

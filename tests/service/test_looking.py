@@ -13,9 +13,9 @@ from bursar.core.ledger.journal import Journal
 from bursar.core.ledger.quote import quote
 from bursar.core.ledger.values import Kind
 from bursar.core.refusal import Code, Refusal
-from bursar.service.batch import OrgUnknown
-from bursar.service.looking import Looking
-from bursar.store.reading import Connection
+from bursar.service.ledger.batch import OrgUnknown
+from bursar.service.queries.balances import Looking
+from bursar.store.ledger.loader import Connection
 from tests import asking as ask
 from tests.builders import T0, days, hours
 from tests.service.test_batch import ANN, FEW, ORG, Desk

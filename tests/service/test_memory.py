@@ -4,7 +4,7 @@ import gc
 
 import pytest
 
-from bursar.service.memory import uncollected
+from bursar.service.gc_pause import uncollected
 
 
 def test_nobody_looks_for_garbage_meanwhile() -> None:

@@ -11,17 +11,17 @@ import pytest
 from bursar.core.ids import JobId
 from bursar.core.instant import SECOND
 from bursar.core.messages import Enqueue, Leave, Left
-from bursar.core.scheduling.machines import Node, NodeId
-from bursar.service.audit import Problem, verify
-from bursar.service.jobs.looking import Looking
-from bursar.service.jobs.moving import ask_to_leave
-from bursar.service.jobs.submitting import Option
-from bursar.service.relay import Relay, Round
-from bursar.store.outbox import from_orgs, from_pool
-from bursar.store.pools.loading import create_pool
-from bursar.store.reading import Connection
-from bursar.store.verifying import problems
-from bursar.store.verifying_seam import SEAM_CHECKS
+from bursar.core.scheduling.model.nodes import Node, NodeId
+from bursar.service.jobs.queries import Looking
+from bursar.service.jobs.relocation import ask_to_leave
+from bursar.service.jobs.submission import Option
+from bursar.service.ledger.audit import Problem, verify
+from bursar.service.workers.relay import Relay, Round
+from bursar.store.jobs.outbox import from_orgs, from_pool
+from bursar.store.ledger.loader import Connection
+from bursar.store.pools.loader import create_pool
+from bursar.store.verify.ledger import problems
+from bursar.store.verify.org_pool_agreement import SEAM_CHECKS
 from tests.builders import T0
 from tests.databases import connected, migrated
 from tests.service.seam_driver import (

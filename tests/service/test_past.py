@@ -16,13 +16,13 @@ from bursar.core.ledger.events import Event
 from bursar.core.ledger.history import View, recorded, view
 from bursar.core.ledger.journal import Journal
 from bursar.core.ledger.values import Compartment
-from bursar.service import past
-from bursar.service.looking import Looking
-from bursar.service.past import add_snapshots, distance
-from bursar.store import snapshots
-from bursar.store.codec import value_of
-from bursar.store.reading import Connection
-from bursar.store.snapshots import Snapshot
+from bursar.service.queries import history as past
+from bursar.service.queries.balances import Looking
+from bursar.service.queries.history import add_snapshots, distance
+from bursar.store.ledger import snapshots
+from bursar.store.ledger.loader import Connection
+from bursar.store.ledger.snapshots import Snapshot
+from bursar.store.sql.codec import value_of
 from tests import asking as ask
 from tests.builders import T0, hours
 from tests.service.test_batch import FEW, Desk

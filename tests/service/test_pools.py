@@ -14,7 +14,7 @@ from psycopg import OperationalError
 
 from bursar.core.dispatch import pool as rules
 from bursar.core.dispatch import state as core
-from bursar.core.dispatch.notes import Noted
+from bursar.core.dispatch.audit_stream import Noted
 from bursar.core.dispatch.pool import Written
 from bursar.core.dispatch.reports import Report
 from bursar.core.dispatch.state import TERM, Exit, JobKey, Work, name_of
@@ -24,21 +24,21 @@ from bursar.core.leases import Denied
 from bursar.core.messages import HoldGrew, ToPool, Withdraw
 from bursar.core.refusal import InvariantBroken
 from bursar.core.scheduling.decisions import Decision, Keep, Preempt
-from bursar.core.scheduling.machines import Node, NodeId, Piece
+from bursar.core.scheduling.model.nodes import Node, NodeId, Piece
+from bursar.core.scheduling.model.policy import PAID, Policy
 from bursar.core.scheduling.plan import carry_out
-from bursar.core.scheduling.policy import PAID, Policy
 from bursar.core.value import altered
-from bursar.service.lanes import Busy
-from bursar.service.pools import keeper as keeper_module
-from bursar.service.pools.keeper import Ask, Kept, PoolKeeper, at_once, keeping, sharing
+from bursar.service.ledger.batcher import Busy
+from bursar.service.pools import pool as keeper_module
 from bursar.service.pools.leader import Leading
-from bursar.service.sharing import PATIENCE, Connections
+from bursar.service.pools.pool import Ask, Kept, PoolKeeper, at_once, keeping, sharing
+from bursar.service.pools.pooled_lane import PATIENCE, Connections
 from bursar.store.database import Patience
 from bursar.store.database import connected as limited
-from bursar.store.outbox import Letter
-from bursar.store.pools import loading, saving
-from bursar.store.pools.loading import PoolUnknown, create_pool, enter_pool, lock_pool, locked
-from bursar.store.reading import Connection
+from bursar.store.jobs.outbox import Letter
+from bursar.store.ledger.loader import Connection
+from bursar.store.pools import loader, writer
+from bursar.store.pools.loader import PoolUnknown, create_pool, enter_pool, lock_pool, locked
 from tests.builders import T0
 from tests.core.dispatch.pools import N1, N2, SPEC, asking, ran
 from tests.databases import connected
@@ -225,12 +225,12 @@ def test_who_had_to_wait_sees_what_it_waited_for(
             told = node.told(ran(0, lease.fence))
             answer = beside.submit(lambda: keeper.report(told).result())
             eventually(lambda: waits(connection, pool), "the report waits for the lock")
-            memory = loading.load_all(connection, pool, row.version)
+            memory = loader.load_all(connection, pool, row.version)
             memory.pool.now, memory.pool.fence = row.now, row.fence
             memory.pool.epoch = row.epoch
             work = Work(memory.pool, T0)
             rules.receive(work, core.Letter(*lease.key, 2, Withdraw()))
-            saving.save(connection, pool, memory, work).saving.check()
+            writer.save(connection, pool, memory, work).saving.check()
         orders = answer.result()
 
     assert orders is not None
@@ -383,7 +383,7 @@ class Two:
             keeper.expire()
             with connection.transaction():
                 enter_pool(connection, pool)
-                fresh = loading.load_all(connection, pool, 0)
+                fresh = loader.load_all(connection, pool, 0)
             keeper.look(lambda known, fresh=fresh: check_same(known, fresh))  # type: ignore[misc]
 
 
@@ -404,8 +404,8 @@ def test_who_is_far_behind_reads_everything(
     database_url: str, connection: Connection, pool: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Which rows have changed is known for so many transactions only."""
-    monkeypatch.setattr(saving, "KEPT", 4)
-    monkeypatch.setattr(saving, "TIDY", 2)
+    monkeypatch.setattr(writer, "KEPT", 4)
+    monkeypatch.setattr(writer, "TIDY", 2)
     node = Node1()
     with kept_at(database_url, pool) as one, kept_at(database_url, pool) as two:
         begin(one, node)

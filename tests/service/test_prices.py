@@ -12,16 +12,16 @@ from bursar.core.ledger.decide import perform
 from bursar.core.ledger.events import HoldOpened, HoldRedrawn
 from bursar.core.pricing import PriceBook
 from bursar.core.refusal import Code, Refusal
-from bursar.service.audit import rebuild_one
-from bursar.service.batch import Answer, Ask, Batch
-from bursar.service.founding import begin_books
 from bursar.service.keys import DEPLOYMENT
-from bursar.service.lanes import Limits
-from bursar.service.ledger import Ledger
-from bursar.service.listing import Listing
-from bursar.service.looking import Looking
-from bursar.service.prices import DeploymentPrices, looks_at_prices
-from bursar.store.reading import Connection, lock_orgs, money_time
+from bursar.service.ledger.audit import rebuild_one
+from bursar.service.ledger.batch import Answer, Ask, Batch
+from bursar.service.ledger.batcher import Limits
+from bursar.service.ledger.ledger import Ledger
+from bursar.service.ledger.prices import DeploymentPrices, looks_at_prices
+from bursar.service.org_setup import begin_books
+from bursar.service.queries.balances import Looking
+from bursar.service.queries.entities import Listing
+from bursar.store.ledger.loader import Connection, lock_orgs, money_time
 from tests import asking as ask
 from tests.builders import T0, gpus, hours, prices
 from tests.databases import connected, migrated

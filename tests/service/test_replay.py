@@ -11,22 +11,23 @@ from bursar.core.dispatch.state import TERM, Exit
 from bursar.core.ids import JobId, UserId
 from bursar.core.instant import MINUTE, SECOND
 from bursar.core.messages import HoldGrew, Spec, Withdraw
-from bursar.core.scheduling import recording
-from bursar.core.scheduling.explain import explain
-from bursar.core.scheduling.jobs import Shape
-from bursar.core.scheduling.machines import Node, NodeId
-from bursar.core.scheduling.policy import Policy
-from bursar.service import audit
-from bursar.service.pools import leader, replaying
-from bursar.service.pools.keeper import PoolKeeper
+from bursar.core.scheduling.explain.waiting import explain
+from bursar.core.scheduling.model import recording
+from bursar.core.scheduling.model.jobs import Shape
+from bursar.core.scheduling.model.nodes import Node, NodeId
+from bursar.core.scheduling.model.policy import Policy
+from bursar.service.ledger import audit
+from bursar.service.pools import leader
+from bursar.service.pools import replay as replaying
 from bursar.service.pools.leader import Leading
-from bursar.service.pools.replaying import Replay, replay
-from bursar.store.outbox import Letter
+from bursar.service.pools.pool import PoolKeeper
+from bursar.service.pools.replay import Replay, replay
+from bursar.store.jobs.outbox import Letter
+from bursar.store.ledger.loader import Connection
 from bursar.store.pools import events
-from bursar.store.pools.loading import PoolUnknown, create_pool
-from bursar.store.reading import Connection
-from bursar.store.verifying import Check, problems
-from bursar.store.verifying_pools import POOL_CHECKS
+from bursar.store.pools.loader import PoolUnknown, create_pool
+from bursar.store.verify.ledger import Check, problems
+from bursar.store.verify.pools import POOL_CHECKS
 from tests.builders import T0
 from tests.cli.test_operating import refused, run
 from tests.core.dispatch.pools import asking, ran
@@ -189,7 +190,7 @@ def test_decisions_are_made_again_byte_for_byte(
 ) -> None:
     """Two leaders in turn, takeovers, other policies, questions, snapshots in many parts (S14)."""
     monkeypatch.setattr(recording, "WINDOW", 40 if seed % 2 else 5_000)
-    monkeypatch.setattr("bursar.core.dispatch.notes.PART", 3 if seed % 2 else 1_000)
+    monkeypatch.setattr("bursar.core.dispatch.audit_stream.PART", 3 if seed % 2 else 1_000)
     played(database_url, pool, f"game {seed}")
 
     found = replay(connection, pool)
@@ -331,7 +332,7 @@ def test_what_other_rules_have_decided_is_not_judged(
     connection: Connection, noted: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its numbers and digests are."""
-    monkeypatch.setattr("bursar.service.pools.replaying.rules_text", lambda: "others")
+    monkeypatch.setattr("bursar.service.pools.replay.rules_text", lambda: "others")
     found = replay(connection, noted)
 
     assert None is found.difference

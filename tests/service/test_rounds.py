@@ -44,7 +44,7 @@ from bursar.core.ledger.events import Event
 from bursar.core.ledger.values import Context, Kind, Target
 from bursar.core.refusal import Code, Refusal
 from bursar.core.value import altered
-from bursar.store.reading import Connection
+from bursar.store.ledger.loader import Connection
 from tests.builders import T0, days, hours
 from tests.service.test_batch import Desk
 

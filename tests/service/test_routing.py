@@ -12,16 +12,16 @@ from bursar.core.dispatch.pool import use
 from bursar.core.dispatch.state import Pool
 from bursar.core.ids import JobId
 from bursar.core.instant import HOUR, MINUTE, SECOND, Instant
-from bursar.core.scheduling.admission import Admitted, Away, Turned, full_bucket
-from bursar.core.scheduling.cluster import Cluster
-from bursar.core.scheduling.jobs import Job
-from bursar.core.scheduling.machines import NodeState
-from bursar.core.scheduling.policy import FREE, PAID, Policy, Tier
-from bursar.core.scheduling.routing import PATIENCE, REST, Prospect, prospect_of
+from bursar.core.scheduling.advice.admission import Admitted, Away, Turned, full_bucket
+from bursar.core.scheduling.advice.routing import PATIENCE, REST, Prospect, prospect_of
+from bursar.core.scheduling.model.cluster import Cluster
+from bursar.core.scheduling.model.jobs import Job
+from bursar.core.scheduling.model.nodes import NodeState
+from bursar.core.scheduling.model.policy import FREE, PAID, Policy, Tier
 from bursar.core.value import altered
 from bursar.service.jobs import JobUnknown, routing
 from bursar.service.jobs.routing import Moves, Router
-from bursar.store.reading import Connection
+from bursar.store.ledger.loader import Connection
 from tests.core.dispatch.pools import N1, Trial, waiting
 from tests.core.scheduling.cases import T0, Case
 from tests.databases import connected, migrated

@@ -16,23 +16,23 @@ from typing import Any
 import pytest
 
 from bursar import failpoints
-from bursar.core.dispatch.orders import Leaves, NodeOrder, OrderState, Scale
+from bursar.core.dispatch.node_orders import Leaves, NodeOrder, OrderState, Scale
 from bursar.core.dispatch.pool import use
 from bursar.core.dispatch.state import NO_TROUBLE, TERM, Exit, Machine, Mishap, Trouble, Work
 from bursar.core.ids import JobId
 from bursar.core.instant import HOUR, MINUTE, SECOND
 from bursar.core.money import CREDIT
-from bursar.core.scheduling.autoscale import Offer, Scaling
-from bursar.core.scheduling.machines import Node, NodeId, NodeState
+from bursar.core.scheduling.advice.autoscale import Offer, Scaling
+from bursar.core.scheduling.model.nodes import Node, NodeId, NodeState
 from bursar.core.value import altered
 from bursar.service.pools import scaling
-from bursar.service.pools.keeper import Kept, PoolKeeper, at_once, keeping
 from bursar.service.pools.leader import Leading
+from bursar.service.pools.pool import Kept, PoolKeeper, at_once, keeping
 from bursar.service.pools.provisioning import ANSWER_MAX, CommandHook, NotDone
 from bursar.service.pools.scaling import GONE_BY, Scaler
-from bursar.store.pools import orders as store
-from bursar.store.pools.loading import create_pool
-from bursar.store.reading import Connection, money_time
+from bursar.store.ledger.loader import Connection, money_time
+from bursar.store.pools import node_orders as store
+from bursar.store.pools.loader import create_pool
 from tests.builders import T0
 from tests.core.dispatch.pools import asking, ran
 from tests.databases import connected

@@ -25,24 +25,24 @@ from bursar.core.ledger.commands import AddUser, EndHold, Reserve, SetPolicy
 from bursar.core.ledger.values import OrgPolicy
 from bursar.core.messages import Withdraw
 from bursar.core.refusal import Code, Refusal
-from bursar.core.scheduling.machines import Node, NodeId
+from bursar.core.scheduling.model.nodes import Node, NodeId
 from bursar.core.value import altered
-from bursar.service import relay
-from bursar.service.audit import Problem, verify
-from bursar.service.batch import Answer, Ask
 from bursar.service.jobs import Jobs, JobUnknown, Submission, key_of, through
-from bursar.service.lanes import Busy, Limits
-from bursar.service.ledger import Ledger
-from bursar.service.pools.keeper import Deaf, Kept, PoolKeeper, keeping
-from bursar.service.relay import Relay
+from bursar.service.ledger.audit import Problem, verify
+from bursar.service.ledger.batch import Answer, Ask
+from bursar.service.ledger.batcher import Busy, Limits
+from bursar.service.ledger.ledger import Ledger
+from bursar.service.pools.pool import Deaf, Kept, PoolKeeper, keeping
+from bursar.service.workers import relay
+from bursar.service.workers.relay import Relay
 from bursar.store.database import Patience
 from bursar.store.database import connected as limited
-from bursar.store.outbox import from_orgs, from_pool, message_text
-from bursar.store.pools.loading import lock_pool
-from bursar.store.reading import Connection, money_time
-from bursar.store.verifying import problems
-from bursar.store.verifying_seam import SEAM_CHECKS
-from bursar.store.writing import freeze
+from bursar.store.jobs.outbox import from_orgs, from_pool, message_text
+from bursar.store.ledger.loader import Connection, money_time
+from bursar.store.ledger.writer import freeze
+from bursar.store.pools.loader import lock_pool
+from bursar.store.verify.ledger import problems
+from bursar.store.verify.org_pool_agreement import SEAM_CHECKS
 from tests.builders import T0, gpus
 from tests.databases import connected, migrated
 from tests.service.seam_chaos import Chaos

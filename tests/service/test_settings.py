@@ -9,8 +9,8 @@ from bursar.core.ledger.commands import SETTING_MAX
 from bursar.core.ledger.events import SettingSet
 from bursar.core.ledger.journal import Journal
 from bursar.core.refusal import Code, Refusal
-from bursar.service.audit import rebuild_one
-from bursar.store.reading import Connection
+from bursar.service.ledger.audit import rebuild_one
+from bursar.store.ledger.loader import Connection
 from tests import asking as ask
 from tests.builders import T0
 from tests.service.test_batch import Desk

@@ -17,11 +17,12 @@ from bursar.core.ledger.evolve import evolve
 from bursar.core.ledger.history import owned_by, recorded
 from bursar.core.ledger.journal import Journal
 from bursar.core.ledger.values import Compartment, Context, Policy
-from bursar.service import past, usage
-from bursar.service.batch import OrgUnknown
-from bursar.service.past import add_snapshots
-from bursar.service.statements import Statement, Statements
-from bursar.service.usage import (
+from bursar.service.ledger.batch import OrgUnknown
+from bursar.service.queries import history as past
+from bursar.service.queries import usage
+from bursar.service.queries.history import add_snapshots
+from bursar.service.queries.statements import Statement, Statements
+from bursar.service.queries.usage import (
     BadRange,
     By,
     Cost,
@@ -33,8 +34,8 @@ from bursar.service.usage import (
     Usage,
     Wanted,
 )
-from bursar.store import snapshots, statements
-from bursar.store.reading import Connection
+from bursar.store.ledger import snapshots, statements
+from bursar.store.ledger.loader import Connection
 from tests import asking as ask
 from tests.builders import T0, days, hours, prices
 from tests.service.test_batch import ANN, FEW, ORG, Desk

@@ -30,18 +30,18 @@ from bursar.core.ledger.commands import (
 from bursar.core.ledger.journal import Journal
 from bursar.core.ledger.values import Policy
 from bursar.core.refusal import Code, Refusal
-from bursar.service.audit import rebuild_one, verify
-from bursar.service.batch import Answer, Ask
-from bursar.service.clock import GuardedClock, running_time
-from bursar.service.ledger import Ledger
-from bursar.service.looking import Looking
-from bursar.service.running import serving
-from bursar.service.sweeper import UNHURRIED, Sweeper, Sweeping, through
-from bursar.store import database, duties
+from bursar.service.ledger.audit import rebuild_one, verify
+from bursar.service.ledger.batch import Answer, Ask
+from bursar.service.ledger.clock import GuardedClock, running_time
+from bursar.service.ledger.ledger import Ledger
+from bursar.service.queries.balances import Looking
+from bursar.service.workers.lifecycle import serving
+from bursar.service.workers.sweeper import UNHURRIED, Sweeper, Sweeping, through
+from bursar.store import database, worker_leases
 from bursar.store.database import Database, Patience
-from bursar.store.reading import Connection, money_time
-from bursar.store.summaries import LAST_DUE, NEXT_DUE
-from bursar.store.writing import freeze
+from bursar.store.ledger.loader import Connection, money_time
+from bursar.store.ledger.summaries import LAST_DUE, NEXT_DUE
+from bursar.store.ledger.writer import freeze
 from tests import asking as ask
 from tests.builders import T0, days, hours
 from tests.databases import connected, migrated, new_org
@@ -222,7 +222,7 @@ def test_many_expiries_are_written_in_several_commands(
     own: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each of bounded length; a pass goes on until all are written."""
-    monkeypatch.setattr("bursar.service.sweeper.LAPSES", 10)
+    monkeypatch.setattr("bursar.service.workers.sweeper.LAPSES", 10)
     desk = Desk(own)
     desk.opens()
     desk.asks(*(ask.issue(f"g{index}", 5, expires=hours(1)) for index in range(25)))
@@ -237,7 +237,7 @@ def test_a_pass_walks_over_more_orgs_than_a_page(
     own: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All of them are swept, those that are frozen left alone."""
-    monkeypatch.setattr("bursar.service.sweeper.PAGE", 3)
+    monkeypatch.setattr("bursar.service.workers.sweeper.PAGE", 3)
     desks = [Desk(own) for _ in range(8)]
     for desk in desks:
         silent(desk)
@@ -260,7 +260,7 @@ def test_a_pass_that_must_stop_says_so(own: Connection) -> None:
     done = sweeper(desk, hours(2)).sweep(lambda: next(answers))
 
     assert not done.finished
-    assert 0 == duties.last_done(own, "sweep")
+    assert 0 == worker_leases.last_done(own, "sweep")
 
 
 def test_what_is_due_is_found_by_index(own: Connection) -> None:
@@ -347,7 +347,7 @@ def test_an_org_that_cannot_be_swept_is_told_and_left(
         done = Sweeper(own, through(ledger)).sweep()
 
     assert (2, 1) == (done.orgs, done.behind)
-    assert 0 == duties.last_done(own, "sweep"), "not all is in the top lists"
+    assert 0 == worker_leases.last_done(own, "sweep"), "not all is in the top lists"
     assert f"{bad.org} could not be swept" in caplog.text
     assert "GrantLapsed" in [kind for kind, _ in events_of(good)]
 
@@ -357,24 +357,24 @@ def test_an_org_that_cannot_be_swept_is_told_and_left(
 
 def test_one_of_two_has_the_duty(own: Connection) -> None:
     """Until it gives it up, or time has passed."""
-    assert duties.take(own, "sweep", "a", T0, 10)
-    assert duties.take(own, "sweep", "a", T0 + 5, 10), "kept"
-    assert not duties.take(own, "sweep", "b", T0 + 14, 10)
-    assert duties.take(own, "sweep", "b", T0 + 15, 10), "taken over"
-    assert not duties.take(own, "sweep", "a", T0 + 16, 10)
-    duties.give_up(own, "sweep", "a")
-    assert not duties.take(own, "sweep", "a", T0 + 16, 10), "it was not a's to give up"
-    duties.give_up(own, "sweep", "b")
-    assert duties.take(own, "sweep", "a", T0 + 16, 10)
+    assert worker_leases.take(own, "sweep", "a", T0, 10)
+    assert worker_leases.take(own, "sweep", "a", T0 + 5, 10), "kept"
+    assert not worker_leases.take(own, "sweep", "b", T0 + 14, 10)
+    assert worker_leases.take(own, "sweep", "b", T0 + 15, 10), "taken over"
+    assert not worker_leases.take(own, "sweep", "a", T0 + 16, 10)
+    worker_leases.give_up(own, "sweep", "a")
+    assert not worker_leases.take(own, "sweep", "a", T0 + 16, 10), "it was not a's to give up"
+    worker_leases.give_up(own, "sweep", "b")
+    assert worker_leases.take(own, "sweep", "a", T0 + 16, 10)
 
 
 def test_a_duty_taken_by_a_clock_that_was_ahead_is_anybodys(own: Connection) -> None:
     """Else nobody would sweep until the clock has caught up; a whole term from now is no reason."""
-    assert duties.take(own, "sweep", "a", T0 + 365 * DAY, 10)
-    assert duties.take(own, "sweep", "b", T0, 10)
-    assert not duties.take(own, "sweep", "a", T0, 10)
-    assert not duties.take(own, "sweep", "a", T0 + 9, 10)
-    assert duties.take(own, "sweep", "a", T0 + 10, 10)
+    assert worker_leases.take(own, "sweep", "a", T0 + 365 * DAY, 10)
+    assert worker_leases.take(own, "sweep", "b", T0, 10)
+    assert not worker_leases.take(own, "sweep", "a", T0, 10)
+    assert not worker_leases.take(own, "sweep", "a", T0 + 9, 10)
+    assert worker_leases.take(own, "sweep", "a", T0 + 10, 10)
 
 
 def test_lists_are_not_told_to_be_of_the_future(own: Connection) -> None:
@@ -383,7 +383,7 @@ def test_lists_are_not_told_to_be_of_the_future(own: Connection) -> None:
     desk.opens()
     for now in (T0 + 365 * DAY, T0):
         sweeper(desk, now).sweep()
-        assert now == duties.last_done(own, "sweep")
+        assert now == worker_leases.last_done(own, "sweep")
 
 
 def until(true: Callable[[], bool], seconds: float = 30) -> None:
@@ -400,7 +400,7 @@ def test_a_killed_sweeper_is_relieved(own_url: str, own: Connection) -> None:
         script = Path(__file__).with_name("sweeping.py")
         first = subprocess.Popen([sys.executable, str(script), own_url])
         try:
-            until(lambda: duties.last_done(own, "sweep") > 0)
+            until(lambda: worker_leases.last_done(own, "sweep") > 0)
             with Sweeping(
                 lambda: connected(own_url), through(ledger), interval_s=0.05, term_s=10
             ) as second:
@@ -524,16 +524,16 @@ def test_a_sweeper_whose_page_is_given_up_leaves_the_duty(own_url: str, own: Con
         assert ends(sweeping.stop)
 
         now = money_time(own)
-        assert duties.take(own, "sweep", "the next", now, 3_600 * SECOND)
+        assert worker_leases.take(own, "sweep", "the next", now, 3_600 * SECOND)
 
 
 def test_a_sweeper_on_a_dead_line_is_left_behind(
     own_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nothing can be cancelled over it, and an answer may be awaited for hours."""
-    monkeypatch.setattr("bursar.service.sweeper.PAGE_S", 0.1)
-    monkeypatch.setattr("bursar.service.sweeper.STOP_S", 0.5)
-    monkeypatch.setattr("bursar.service.sweeper.CANCEL_S", 0.2)
+    monkeypatch.setattr("bursar.service.workers.sweeper.PAGE_S", 0.1)
+    monkeypatch.setattr("bursar.service.workers.sweeper.STOP_S", 0.5)
+    monkeypatch.setattr("bursar.service.workers.sweeper.CANCEL_S", 0.2)
     with proxy(own_url) as line:
         sweeping = Sweeping(
             lambda: database.connected(line.url, UNHURRIED), lambda _: None, interval_s=0.05

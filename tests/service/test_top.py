@@ -15,10 +15,10 @@ from bursar.core.ledger.commands import AddAccount, AddUser
 from bursar.core.ledger.events import ChargeReversed, DebtRepaid, Event, HoldChanged
 from bursar.core.ledger.journal import Journal
 from bursar.core.ledger.values import Compartment, Hold
-from bursar.service.batch import OrgUnknown
-from bursar.service.looking import Looking
-from bursar.service.top import Measure, Subject, Top
-from bursar.store.reading import Connection
+from bursar.service.ledger.batch import OrgUnknown
+from bursar.service.queries.balances import Looking
+from bursar.service.queries.top_lists import Measure, Subject, Top
+from bursar.store.ledger.loader import Connection
 from tests import asking as ask
 from tests.builders import T0, days, hours
 from tests.databases import connected, migrated

@@ -27,15 +27,15 @@ from bursar.core.ledger.events import UserAdded
 from bursar.core.ledger.values import Setting
 from bursar.core.pricing import PriceBook
 from bursar.core.refusal import Refusal
-from bursar.service import alerts
-from bursar.service.alerts import Alerter, deciding, rule_setting
-from bursar.service.audit import rebuild_one, verify
-from bursar.service.batch import Answer, Ask, Batch
-from bursar.service.delivering import JITTER, PAUSES_S, Deliverer, subject_of
-from bursar.service.ledger import Ledger
-from bursar.service.outbound import ANSWER_MAX, Outbound, Unsafe, is_public
+from bursar.service.ledger.audit import rebuild_one, verify
+from bursar.service.ledger.batch import Answer, Ask, Batch
+from bursar.service.ledger.ledger import Ledger
 from bursar.service.secrets import Secret
-from bursar.service.webhooks import (
+from bursar.service.webhooks import alerts
+from bursar.service.webhooks.alerts import Alerter, deciding, rule_setting
+from bursar.service.webhooks.delivery import JITTER, PAUSES_S, Deliverer, subject_of
+from bursar.service.webhooks.safe_http import ANSWER_MAX, Outbound, Unsafe, is_public
+from bursar.service.webhooks.signatures import (
     FIRST,
     WEBHOOK,
     Webhook,
@@ -45,11 +45,11 @@ from bursar.service.webhooks import (
     shown,
     versions,
 )
-from bursar.store import alerts as store_alerts
-from bursar.store import deliveries
-from bursar.store.codec import EVENTS, event_of
-from bursar.store.deliveries import Cursor, Delivery, Stand, page
-from bursar.store.reading import Connection, money_time
+from bursar.store.ledger.loader import Connection, money_time
+from bursar.store.sql.codec import EVENTS, event_of
+from bursar.store.webhooks import alerts as store_alerts
+from bursar.store.webhooks import deliveries
+from bursar.store.webhooks.deliveries import Cursor, Delivery, Stand, page
 from bursar.wire.webhooks import payload_of
 from tests import asking as ask
 from tests.databases import connected, migrated, new_org

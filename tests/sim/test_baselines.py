@@ -3,7 +3,7 @@
 import pytest
 
 from bursar.core.instant import HOUR, MINUTE, SECOND
-from bursar.core.scheduling.policy import Policy, Share
+from bursar.core.scheduling.model.policy import Policy, Share
 from bursar.core.value import altered
 from tests.sim.worlds import ended, fleet, life, lived, work
 

@@ -1,6 +1,6 @@
 """Chance follows from a seed and a name alone."""
 
-from bursar.sim.chance import Chance
+from bursar.sim.rng import Chance
 
 
 def test_a_seed_means_the_same_in_every_process() -> None:

@@ -3,17 +3,17 @@
 import pytest
 
 from bursar.core.instant import DAY, HOUR, MINUTE, SECOND
-from bursar.core.scheduling.policy import ENTERPRISE, FREE, PAID, Policy
+from bursar.core.scheduling.model.policy import ENTERPRISE, FREE, PAID, Policy
 from bursar.core.value import altered
-from bursar.sim.chance import Chance
-from bursar.sim.doors import Admission
+from bursar.sim.admission import Admission
 from bursar.sim.engine import Engine
 from bursar.sim.fleets import Fleet, Group
-from bursar.sim.lives import Fate
+from bursar.sim.job_runs import Fate
 from bursar.sim.loads import T0
 from bursar.sim.policies import POLICIES
 from bursar.sim.provisioning import Offer, Provision
 from bursar.sim.report import report
+from bursar.sim.rng import Chance
 from bursar.sim.world import Clocks, Outage, World
 from tests.sim.worlds import PRICE, ended, fleet, life, lived, mixed, problems, work
 

@@ -7,18 +7,18 @@ import pytest
 
 from bursar.core.ids import JobId
 from bursar.core.instant import DAY, HOUR, MINUTE, SECOND, Instant
-from bursar.core.scheduling.cluster import Cluster
 from bursar.core.scheduling.decisions import Decision, Start
-from bursar.core.scheduling.jobs import Job
+from bursar.core.scheduling.model.cluster import Cluster
+from bursar.core.scheduling.model.jobs import Job
 from bursar.core.value import altered
-from bursar.sim.chance import Chance
 from bursar.sim.compare import Case, run
 from bursar.sim.engine import Engine
 from bursar.sim.fleets import Fleet
-from bursar.sim.lives import Fate
+from bursar.sim.job_runs import Fate
 from bursar.sim.loads import T0
 from bursar.sim.policies import POLICIES, Scheduler
 from bursar.sim.report import report
+from bursar.sim.rng import Chance
 from tests.sim.worlds import ended, fleet, life, lived, mixed, problems, work
 
 ALL = sorted(POLICIES)

@@ -4,8 +4,8 @@ import pytest
 
 from bursar.core.instant import DAY, HOUR, MINUTE
 from bursar.core.value import altered
-from bursar.sim.chance import Chance
 from bursar.sim.loads import T0, Arrivals, Tenant, instants, works
+from bursar.sim.rng import Chance
 from bursar.sim.work import Work, gang
 
 

@@ -6,10 +6,10 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 from bursar.core.instant import SECOND
-from bursar.core.scheduling.policy import Policy
-from bursar.sim.chance import Chance
+from bursar.core.scheduling.model.policy import Policy
 from bursar.sim.compare import Case, run
 from bursar.sim.example import WORLDS
+from bursar.sim.rng import Chance
 from bursar.sim.spec import spec_of
 
 

@@ -1,7 +1,7 @@
 """The money of a made-up world tells what does not add up."""
 
 from bursar.sim.loads import T0
-from bursar.sim.purse import Purse
+from bursar.sim.tenant_ledgers import Purse
 from tests.sim.worlds import PRICE, work
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from bursar.core.instant import HOUR, MINUTE
-from bursar.core.scheduling.policy import ENTERPRISE, FREE, PAID, Policy
+from bursar.core.scheduling.model.policy import ENTERPRISE, FREE, PAID, Policy
 from bursar.core.value import altered
 from bursar.sim.loads import T0
 from bursar.sim.report import report

@@ -6,11 +6,11 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 from bursar.core.instant import DAY, HOUR, MINUTE, SECOND
-from bursar.core.scheduling.policy import Share
-from bursar.sim.chance import Chance
-from bursar.sim.doors import Admission
+from bursar.core.scheduling.model.policy import Share
+from bursar.sim.admission import Admission
 from bursar.sim.example import WORLDS
 from bursar.sim.provisioning import Offer, Provision
+from bursar.sim.rng import Chance
 from bursar.sim.spec import Spec, SpecWrong, micros_of, span_of, spec_of
 from bursar.sim.world import Clocks, Outage
 

@@ -4,13 +4,13 @@ from typing import Any
 
 from bursar.core.ids import JobId
 from bursar.core.instant import DAY, HOUR, MINUTE, SECOND
-from bursar.core.scheduling.policy import Policy
-from bursar.sim.chance import Chance
+from bursar.core.scheduling.model.policy import Policy
 from bursar.sim.engine import Engine
 from bursar.sim.fleets import Fleet, Group
-from bursar.sim.lives import Life
+from bursar.sim.job_runs import Life
 from bursar.sim.loads import T0, Arrivals, Tenant, works
 from bursar.sim.policies import POLICIES
+from bursar.sim.rng import Chance
 from bursar.sim.work import Work, gang
 from bursar.sim.world import World
 

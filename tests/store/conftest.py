@@ -7,8 +7,8 @@ import pytest
 
 from bursar.core.instant import SECOND
 from bursar.service.pools.logs import Part, keep_log
-from bursar.store.reading import Connection
-from bursar.store.verifying import TABLES
+from bursar.store.ledger.loader import Connection
+from bursar.store.verify.ledger import TABLES
 from tests.databases import connected, migrated, new_org
 from tests.service.seam_driver import Clock, Driver, Plan, World
 from tests.service.test_audit import story

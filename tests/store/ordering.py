@@ -1,14 +1,14 @@
 """An order of a node, what was decided about ordering, and a word on progress, as rows."""
 
-from bursar.core.dispatch.orders import NodeOrder, Scale
+from bursar.core.dispatch.node_orders import NodeOrder, Scale
 from bursar.core.instant import MINUTE
 from bursar.core.money import CREDIT
-from bursar.core.scheduling.autoscale import Scaling
-from bursar.core.scheduling.machines import Node, NodeId
-from bursar.store.pools.leftovers import keep_progress
-from bursar.store.pools.loading import enter_pool
-from bursar.store.pools.orders import set_scale, write_orders
-from bursar.store.reading import Connection
+from bursar.core.scheduling.advice.autoscale import Scaling
+from bursar.core.scheduling.model.nodes import Node, NodeId
+from bursar.store.ledger.loader import Connection
+from bursar.store.pools.loader import enter_pool
+from bursar.store.pools.node_cleanup import keep_progress
+from bursar.store.pools.node_orders import set_scale, write_orders
 from tests.builders import T0
 
 ORDER = NodeOrder(

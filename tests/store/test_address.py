@@ -3,8 +3,8 @@
 import psycopg
 import pytest
 
-from bursar.store.address import check_address, said_by, without_password
 from bursar.store.embedded import StateUnusable
+from bursar.store.sql.dsn import check_address, said_by, without_password
 
 GOOD = (
     "postgresql://ann:s3cret@localhost:5432/db",

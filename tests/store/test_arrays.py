@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from bursar.core.ledger.values import Kind
-from bursar.store.reading import Connection, array_of
+from bursar.store.ledger.loader import Connection, array_of
 
 COLUMNS: dict[str, tuple[str, list[Any]]] = {
     "numbers": ("bigint", [1, -(2**63), 0]),

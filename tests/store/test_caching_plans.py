@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from bursar.store.caching import (
+from bursar.store.jobs.result_cache import (
     ALIKE,
     AT_A_LOSS,
     DUE,
@@ -18,8 +18,8 @@ from bursar.store.caching import (
     STEP_DOWN,
     WITHOUT_HOLD,
 )
-from bursar.store.jobs import JOBS, RESULT, SHOWN, TELL_POOL
-from bursar.store.reading import Connection
+from bursar.store.jobs.rows import JOBS, RESULT, SHOWN, TELL_POOL
+from bursar.store.ledger.loader import Connection
 from tests.store.test_plans import check_scan, plan_of, scans
 
 Indexes = dict[str, tuple[str, tuple[str, ...]]]

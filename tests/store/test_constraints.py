@@ -7,8 +7,8 @@ from bursar.core.ids import AccountId, GrantId
 from bursar.core.ledger.commands import AddAccount, Issue
 from bursar.core.ledger.values import Kind
 from bursar.core.pricing import PriceBook
-from bursar.service.batch import Ask, Batch
-from bursar.store.reading import Connection
+from bursar.service.ledger.batch import Ask, Batch
+from bursar.store.ledger.loader import Connection
 from tests.databases import new_org
 
 REFUSED = {

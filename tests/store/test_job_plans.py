@@ -2,8 +2,8 @@
 
 import pytest
 
-from bursar.store import arrays, routing, slices
-from bursar.store.jobs import (
+from bursar.store.jobs import arrays, quota_slices, routing
+from bursar.store.jobs.rows import (
     COUNT_LATEST,
     COUNT_WAITING,
     GLANCE,
@@ -13,7 +13,7 @@ from bursar.store.jobs import (
     STEPS,
     TOP_UP,
 )
-from bursar.store.reading import Connection
+from bursar.store.ledger.loader import Connection
 from tests.store.test_plans import check_scan, plan_of, scans
 
 Indexes = dict[str, tuple[str, ...]]
@@ -87,7 +87,7 @@ def test_of_many_quotas_those_are_read_that_count_a_job(tables: Connection) -> N
     tables.execute("analyze settings")
     found = [
         one
-        for one in scans(plan_of(tables, slices.QUOTAS_FOR))
+        for one in scans(plan_of(tables, quota_slices.QUOTAS_FOR))
         if one["Relation Name"] == "settings"
     ]
 

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from bursar.store.ledger.loader import Connection
 from bursar.store.migrate import Migration, SchemaDiffers, check_schema, migrate, migrations
-from bursar.store.reading import Connection
 from tests.databases import connected, migrated
 
 Look = Callable[[Connection], object]

@@ -5,7 +5,7 @@ import pytest
 from psycopg import errors
 from psycopg.pq import PipelineStatus, TransactionStatus
 
-from bursar.store.reading import Connection
+from bursar.store.ledger.loader import Connection
 from tests.databases import connected
 from tests.store.embedded.worlds import eventually
 

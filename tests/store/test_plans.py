@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from bursar.store.reading import (
+from bursar.store.ledger.loader import (
     BUDGETS_OF,
     BY_KEY,
     DRAWS_BY_HOLD,
@@ -24,8 +24,8 @@ from bursar.store.reading import (
     STRETCHES,
     Connection,
 )
-from bursar.store.shelves import SHELVES
-from bursar.store.writing import UPDATES
+from bursar.store.ledger.row_mappers import SHELVES
+from bursar.store.ledger.writer import UPDATES
 
 Plan = dict[str, Any]
 

@@ -7,7 +7,7 @@ import pytest
 from psycopg import errors
 
 from bursar.service.pools.logs import Part, keep_log
-from bursar.store.reading import Connection
+from bursar.store.ledger.loader import Connection
 from tests.databases import connected, migrated
 from tests.service.seam_driver import Clock, Driver, Plan, Try, World
 from tests.store.ordering import ordering

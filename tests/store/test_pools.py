@@ -2,19 +2,19 @@
 
 import pytest
 
-from bursar.core.dispatch.ends import GRACE
+from bursar.core.dispatch.attempt_end import GRACE
 from bursar.core.dispatch.state import Exit, Lease
 from bursar.core.ids import JobId
 from bursar.core.instant import SECOND
 from bursar.core.leases import Denied
 from bursar.core.messages import Withdraw
-from bursar.core.scheduling.machines import Piece
+from bursar.core.scheduling.model.nodes import Piece
 from bursar.core.value import altered
 from bursar.sim.faults.world import World
-from bursar.store.pools import saving
-from bursar.store.pools.loading import Memory, PoolUnknown, lock_pool, locked
-from bursar.store.reading import Connection
-from bursar.store.verifying_seam import SEAM_CHECKS
+from bursar.store.ledger.loader import Connection
+from bursar.store.pools import writer
+from bursar.store.pools.loader import Memory, PoolUnknown, lock_pool, locked
+from bursar.store.verify.org_pool_agreement import SEAM_CHECKS
 from tests.core.dispatch.pools import GANG, GANG_SPEC, HALF, JOB, N1, N2, asking, ran
 from tests.store.twin import Twin, TwinTrial, check_same, twins
 
@@ -66,8 +66,8 @@ def test_who_is_too_far_behind_is_told_so(
     connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Changes are known for a while; then everything has to be read."""
-    monkeypatch.setattr(saving, "KEPT", 20)
-    monkeypatch.setattr(saving, "TIDY", 10)
+    monkeypatch.setattr(writer, "KEPT", 20)
+    monkeypatch.setattr(writer, "TIDY", 10)
     world, twin = twins(1, connection)
     behind, before = twin.afresh(), twin.afresh()
     while twin.memory.version < 75:

@@ -17,7 +17,7 @@ from typing import Any, Final
 import psycopg
 import pytest
 
-from bursar.store.reading import ENTER
+from bursar.store.ledger.loader import ENTER
 from tests.clusters import DEBIAN_15, cluster, migrated_cluster, needs_postgresql_15
 from tests.databases import connected
 from tests.store.test_sql import STATEMENTS, TENANT

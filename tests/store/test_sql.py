@@ -12,11 +12,11 @@ from sqlglot import exp
 
 import bursar.service
 import bursar.store
+from bursar.store.ledger.loader import LOCK_ORGS, Connection
 from bursar.store.migrate import migrations
-from bursar.store.pools.loading import LOCK_POOL
-from bursar.store.reading import LOCK_ORGS, Connection
-from bursar.store.verifying import CHECKS, Check
-from bursar.store.verifying_seam import SEAM_CHECKS
+from bursar.store.pools.loader import LOCK_POOL
+from bursar.store.verify.ledger import CHECKS, Check
+from bursar.store.verify.org_pool_agreement import SEAM_CHECKS
 
 TENANT = {
     *("orgs", "events", "postings", "requests", "accounts", "users", "settings", "grants"),

@@ -4,8 +4,8 @@ from typing import Final
 
 import pytest
 
-from bursar.store.reading import Connection
-from bursar.store.snapshots import (
+from bursar.store.ledger.loader import Connection
+from bursar.store.ledger.snapshots import (
     EVENTS_AFTER,
     EVENTS_OF,
     LAST_SNAPSHOTS,
@@ -14,7 +14,7 @@ from bursar.store.snapshots import (
     NEWEST,
     RECORDED_AT,
 )
-from bursar.store.summaries import (
+from bursar.store.ledger.summaries import (
     ACCOUNTS_NOW,
     BEHIND,
     BURNING,

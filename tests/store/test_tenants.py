@@ -10,14 +10,14 @@ from bursar.core.dispatch.state import InForce, Work
 from bursar.core.ids import AccountId, UserId
 from bursar.core.ledger.commands import AddAccount, AddUser
 from bursar.core.pricing import PriceBook
-from bursar.core.scheduling.policy import Policy
-from bursar.core.slices import Slice
-from bursar.service.batch import Ask, Batch
-from bursar.service.founding import begin_books
+from bursar.core.quota_slices import Slice
+from bursar.core.scheduling.model.policy import Policy
 from bursar.service.keys import DEPLOYMENT
+from bursar.service.ledger.batch import Ask, Batch
+from bursar.service.org_setup import begin_books
 from bursar.service.pools.logs import Part, keep_log
-from bursar.store.pools.loading import lock_pool
-from bursar.store.reading import Connection, lock_orgs
+from bursar.store.ledger.loader import Connection, lock_orgs
+from bursar.store.pools.loader import lock_pool
 from tests.databases import new_org
 from tests.service.seam_driver import Clock, Driver, Plan, Try, World
 from tests.store.ordering import ordering

@@ -4,8 +4,8 @@ from typing import Final
 
 import pytest
 
-from bursar.store import alerts, deliveries
-from bursar.store.reading import Connection
+from bursar.store.ledger.loader import Connection
+from bursar.store.webhooks import alerts, deliveries
 from tests.store.test_plans import check_scan, plan_of, scans
 
 Scan = tuple[str, tuple[str, ...]]  # an index, and the columns of it that say where

@@ -7,9 +7,9 @@ import pytest
 from bursar.core.dispatch.state import Exit
 from bursar.core.ids import JobId
 from bursar.core.instant import DAY, HOUR, SECOND, Instant
-from bursar.store.reading import Connection
-from bursar.store.verifying import problems
-from bursar.store.verifying_seam import SEAM_CHECKS
+from bursar.store.ledger.loader import Connection
+from bursar.store.verify.ledger import problems
+from bursar.store.verify.org_pool_agreement import SEAM_CHECKS
 from tests.builders import T0
 from tests.databases import connected, migrated
 from tests.service.seam_driver import Clock, Driver, Plan, Try, World

@@ -7,15 +7,15 @@ from bursar.core.dispatch import pool as rules
 from bursar.core.dispatch.state import JobKey, Lease, Pool, Queued, Row, Work
 from bursar.core.instant import Instant
 from bursar.core.messages import ToOrg
-from bursar.core.scheduling.machines import NodeId
+from bursar.core.scheduling.model.nodes import NodeId
+from bursar.sim.faults.checker import Watch
 from bursar.sim.faults.profile import Profile
-from bursar.sim.faults.watch import Watch
 from bursar.sim.faults.world import World
-from bursar.store.outbox import from_pool
-from bursar.store.pools import loading, saving
-from bursar.store.pools.loading import Changed, Memory, create_pool, enter_pool, lock_pool, locked
+from bursar.store.jobs.outbox import from_pool
+from bursar.store.ledger.loader import Connection
+from bursar.store.pools import loader, writer
+from bursar.store.pools.loader import Changed, Memory, create_pool, enter_pool, lock_pool, locked
 from bursar.store.pools.rows import PoolRow
-from bursar.store.reading import Connection
 from tests.core.dispatch.pools import Trial
 
 
@@ -44,9 +44,9 @@ class Twin:
             self._bring(told)
             work = _as(told, Work(self.memory.pool, told.now))
             with self.connection.pipeline():
-                saved = saving.save(self.connection, self.name, self.memory, work)
+                saved = writer.save(self.connection, self.name, self.memory, work)
             saved.saving.check()
-        saving.kept(self.memory, work, saved)
+        writer.kept(self.memory, work, saved)
         self.memory.pool.outbox.clear()
         self.memory.pool.forget_ended()
         self.memory.pool.forget_over()
@@ -56,8 +56,8 @@ class Twin:
         pool = self.memory.pool
         jobs = tuple(key for key in told.jobs_new if key not in pool.jobs)
         leases = tuple(fence for fence in told.leases_new if fence not in pool.leases)
-        loading.load(self.connection, self.name, self.memory, Changed(jobs=jobs))
-        loading.load_leases(self.connection, self.name, self.memory, leases)
+        loader.load(self.connection, self.name, self.memory, Changed(jobs=jobs))
+        loader.load_leases(self.connection, self.name, self.memory, leases)
 
     def row(self) -> PoolRow:
         """The pool's own row."""
@@ -68,21 +68,21 @@ class Twin:
         """What a new process reads."""
         with self.connection.transaction():
             enter_pool(self.connection, self.name)
-            return loading.load_all(self.connection, self.name, self.memory.version)
+            return loader.load_all(self.connection, self.name, self.memory.version)
 
     def caught_up(self, stale: Memory) -> bool:
         """Let a process catch up; False if it is too far behind."""
         with self.connection.transaction():
             enter_pool(self.connection, self.name)
-            found = loading.catch_up(self.connection, self.name, stale, self.memory.version)
+            found = loader.catch_up(self.connection, self.name, stale, self.memory.version)
             return found is not None
 
     def bring_all(self, memory: Memory, pool: Pool) -> None:
         """Bring in everything that another pool knows, over or not."""
         with self.connection.transaction():
             enter_pool(self.connection, self.name)
-            loading.load(self.connection, self.name, memory, Changed(jobs=tuple(pool.jobs)))
-            loading.load_leases(self.connection, self.name, memory, tuple(pool.leases))
+            loader.load(self.connection, self.name, memory, Changed(jobs=tuple(pool.jobs)))
+            loader.load_leases(self.connection, self.name, memory, tuple(pool.leases))
 
     def outbox(self) -> dict[tuple[JobKey, int], ToOrg]:
         """The messages that nobody has acknowledged."""

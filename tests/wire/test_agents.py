@@ -12,7 +12,7 @@ from bursar.core.dispatch.state import Exit
 from bursar.core.ids import JobId
 from bursar.core.messages import Program
 from bursar.core.money import AMOUNT_MAX
-from bursar.core.scheduling.machines import Node, NodeId, Piece
+from bursar.core.scheduling.model.nodes import Node, NodeId, Piece
 from bursar.wire.agents import (
     LOG_MAX,
     RESULT_MAX,

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from bursar.wire.caching import DECIDES, alike
 from bursar.wire.jobs import JobAsk
+from bursar.wire.result_cache import DECIDES, alike
 
 ASK: dict[str, Any] = {
     "account_id": "01890000-0000-7000-8000-000000000001",

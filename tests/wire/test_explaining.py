@@ -1,6 +1,6 @@
 """Sentences about jobs: accounts by their names, jobs by their ids, others' veiled (S14, N4)."""
 
-from bursar.wire.explaining import Place, named, places, veiled, with_orgs
+from bursar.wire.explain import Place, named, places, veiled, with_orgs
 
 ORG, ROOT, TEAM, USER, JOB = (f"{n:08}-0000-7000-8000-000000000000" for n in range(5))
 WHOSE = f"{ORG}/{JOB} of paid.{ORG}.{ROOT}.{TEAM}.user {USER}: 4 GPUs"

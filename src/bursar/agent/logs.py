@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from bursar.agent.local.files import loaded
-from bursar.agent.talking import Refused, Unheard
+from bursar.agent.transport import Refused, Unheard
 from bursar.failpoints import reached
 from bursar.wire.agents import LOG_MAX, LogAsk
 

@@ -12,40 +12,33 @@ from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse
 from starlette.types import Receive, Scope, Send
 
-from bursar.api.dispatch import Call, found
-from bursar.api.envelope import Envelope
-from bursar.api.failing import (
-    Failed,
-    Refused,
-    Senseless,
-    failure,
-    on_failure,
-    on_http,
-)
+from bursar.api.context import Service
+from bursar.api.errors import Failed, Refused, Senseless, failure, on_failure, on_http
+from bursar.api.fast_path import Call, found
+from bursar.api.response_headers import Envelope
 from bursar.api.routes import (
-    changing,
-    correcting,
-    explaining,
-    founding,
+    corrections,
+    explain,
     jobs,
+    ledger_reads,
     logs,
-    looking,
-    noted,
+    operations,
+    orgs,
     policies,
+    pool_events,
     pools,
     quotas,
     scaling,
     statements,
     webhooks,
 )
-from bursar.api.routes.changing import PROBLEM
-from bursar.api.serving import Service
+from bursar.api.routes.operations import PROBLEM
 from bursar.api.status import HEADERS, PAGE
 from bursar.core.refusal import Fault
-from bursar.service.batch import OrgUnknown
-from bursar.service.memory import settle
+from bursar.service.gc_pause import settle
+from bursar.service.ledger.batch import OrgUnknown
 from bursar.wire.problems import KINDS
-from bursar.wire.strict import Malformed
+from bursar.wire.strict_json import Malformed
 
 log = logging.getLogger("bursar.api")
 
@@ -79,19 +72,19 @@ def make_app(service: Service) -> FastAPI:
     # One flat list, the busiest routes first: the framework tries one after the other.
     for part in (
         pools,
-        changing,
+        operations,
         jobs,  # /top/jobs before /top/{subject}
-        looking,
+        ledger_reads,
         logs,
-        explaining,
-        founding,
+        explain,
+        orgs,
         statements,
         quotas,
         policies,
         webhooks,
         scaling,
-        noted,
-        correcting,
+        pool_events,
+        corrections,
     ):
         app.router.routes.extend(part.router.routes)
     _add_open_routes(app)

@@ -15,8 +15,8 @@ from typing import Final, TypeAlias
 from bursar.core.instant import Instant
 from bursar.core.ledger.values import Setting
 from bursar.service.keys import KIND, Key, Presented
-from bursar.service.readers import Readers
-from bursar.service.settings import setting, settings_of
+from bursar.service.queries.read_pool import Readers
+from bursar.service.queries.settings import setting, settings_of
 
 log = logging.getLogger("bursar.api")
 

@@ -12,9 +12,9 @@ from typing import Any, Final
 from bursar.core.ledger import commands, events
 from bursar.core.ledger.commands import Command
 from bursar.service.keys import DEPLOYMENT, Scope
-from bursar.wire import answers, asks
-from bursar.wire.answers import Happened, first, only
-from bursar.wire.shapes import Making, Shape
+from bursar.wire import requests, responses
+from bursar.wire.fields import Making, Shape
+from bursar.wire.responses import Happened, first, only
 
 ORG = "org"  # in `about`: the whole org that the body's org_id, or else the key, names
 BOOK = "book"  # the same; for an operator who names none, the deployment
@@ -56,21 +56,21 @@ class Nothing(Shape):
 def _created_grant(org: str, ask: Any, happened: Happened) -> Shape:
     if isinstance(ask, commands.StartRecurrence):
         started = only(events.RecurrenceStarted, happened)
-        return answers.Recurrence.of(started.recurrence)
-    return answers.Grant.of(only(events.GrantIssued, happened).terms)
+        return responses.Recurrence.of(started.recurrence)
+    return responses.Grant.of(only(events.GrantIssued, happened).terms)
 
 
 def _charged(org: str, ask: Any, happened: Happened) -> Shape:
     booked = first(events.ChargeBooked, happened, charge=ask.charge)
-    return answers.Charge.nothing(ask) if booked is None else answers.Charge.of(booked)
+    return responses.Charge.nothing(ask) if booked is None else responses.Charge.of(booked)
 
 
 def _changed(kind: type[events.HoldChanged]) -> Callable[[str, Any, Happened], Shape]:
-    return lambda org, ask, happened: answers.HoldChanged.of(only(kind, happened, hold=ask.hold))
+    return lambda org, ask, happened: responses.HoldChanged.of(only(kind, happened, hold=ask.hold))
 
 
 def _revoked(org: str, ask: Any, happened: Happened) -> Shape:
-    return answers.GrantTaken.of(only(events.GrantRevoked, happened, grant=ask.grant))
+    return responses.GrantTaken.of(only(events.GrantRevoked, happened, grant=ask.grant))
 
 
 OPERATIONS: Final[tuple[Operation, ...]] = (
@@ -78,24 +78,24 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         name="holds.create",
         path="/holds",
         scope=Scope.SPEND,
-        body=asks.HoldAsk,
+        body=requests.HoldAsk,
         about=(("accounts", "account_id"),),
         command=lambda asked: asked.body.to_core(asked.making, asked.user, asked.asked_by),
-        told=lambda _, ask, happened: answers.Hold.opened(
+        told=lambda _, ask, happened: responses.Hold.opened(
             only(events.HoldOpened, happened, hold=ask.hold)
         ),
-        answer=answers.Hold,
+        answer=responses.Hold,
         summary="Reserve credits before the work starts",
     ),
     Operation(
         name="holds.charge",
         path="/holds/{id}/charge",
         scope=Scope.SPEND,
-        body=asks.ChargeAsk,
+        body=requests.ChargeAsk,
         about=(("holds", "id"),),
         command=lambda asked: asked.body.to_core(asked.id, asked.making),
         told=_charged,
-        answer=answers.Charge,
+        answer=responses.Charge,
         summary="Charge usage: an amount, or the run time so far",
         status=200,
     ),
@@ -103,11 +103,11 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         name="holds.extend",
         path="/holds/{id}/extend",
         scope=Scope.SPEND,
-        body=asks.HoldExtension,
+        body=requests.HoldExtension,
         about=(("holds", "id"),),
         command=lambda asked: asked.body.to_core(asked.id),
         told=_changed(events.HoldExtended),
-        answer=answers.HoldChanged,
+        answer=responses.HoldChanged,
         summary="Hold more, last longer, or both",
         status=200,
     ),
@@ -115,11 +115,11 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         name="holds.settle",
         path="/holds/{id}/settle",
         scope=Scope.SPEND,
-        body=asks.Settlement,
+        body=requests.Settlement,
         about=(("holds", "id"),),
         command=lambda asked: asked.body.to_core(asked.id, asked.making),
-        told=lambda _, ask, happened: answers.Settled.settled(happened, ask.hold),
-        answer=answers.Settled,
+        told=lambda _, ask, happened: responses.Settled.settled(happened, ask.hold),
+        answer=responses.Settled,
         summary="Charge the last of it, refund the rest, close",
         status=200,
     ),
@@ -131,7 +131,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         about=(("holds", "id"),),
         command=lambda asked: commands.Release(hold=asked.id),  # type: ignore[arg-type]
         told=_changed(events.HoldClosed),
-        answer=answers.HoldChanged,
+        answer=responses.HoldChanged,
         summary="Refund all that is open and close",
         status=200,
     ),
@@ -139,11 +139,11 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         name="holds.refund",
         path="/holds/{id}/refund",
         scope=Scope.SPEND,
-        body=asks.RefundAsk,
+        body=requests.RefundAsk,
         about=(("holds", "id"),),
         command=lambda asked: asked.body.to_core(asked.id),
         told=_changed(events.HoldReduced),
-        answer=answers.HoldChanged,
+        answer=responses.HoldChanged,
         summary="Return a part of what is open",
         status=200,
     ),
@@ -151,37 +151,37 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         name="accounts.create",
         path="/accounts",
         scope=Scope.MANAGE,
-        body=asks.AccountAsk,
+        body=requests.AccountAsk,
         about=(("accounts", "parent_id"),),
         command=lambda asked: asked.body.to_core(asked.making),
-        told=lambda org, _, happened: answers.Account.of(
+        told=lambda org, _, happened: responses.Account.of(
             org, only(events.AccountAdded, happened).account
         ),
-        answer=answers.Account,
+        answer=responses.Account,
         summary="Put an account into the tree",
     ),
     Operation(
         name="users.create",
         path="/users",
         scope=Scope.MANAGE,
-        body=asks.UserAsk,
+        body=requests.UserAsk,
         about=((ORG, "org_id"),),
         command=lambda asked: asked.body.to_core(asked.making),
-        told=lambda org, _, happened: answers.User(
+        told=lambda org, _, happened: responses.User(
             id=only(events.UserAdded, happened).user, org_id=org
         ),
-        answer=answers.User,
+        answer=responses.User,
         summary="Let a principal of the org spend credits",
     ),
     Operation(
         name="tiers.set",
         path="/tiers",
         scope=Scope.ISSUE,
-        body=asks.TierAsk,
+        body=requests.TierAsk,
         about=((ORG, "org_id"),),
         command=lambda asked: asked.body.to_core(asked.making),
-        told=lambda org, ask, _: answers.Tier(org_id=org, tier=ask.tier),
-        answer=answers.Tier,
+        told=lambda org, ask, _: responses.Tier(org_id=org, tier=ask.tier),
+        answer=responses.Tier,
         summary="Give an org a tier, with its default budgets",
         status=200,
     ),
@@ -189,11 +189,11 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         name="grants.create",
         path="/grants",
         scope=Scope.ISSUE,
-        body=asks.GrantAsk,
+        body=requests.GrantAsk,
         about=(("accounts", "account_id"),),
         command=lambda asked: asked.body.to_core(asked.making),
         told=_created_grant,
-        answer=answers.Grant | answers.Recurrence,
+        answer=responses.Grant | responses.Recurrence,
         summary="Issue credits, once or again and again",
     ),
     Operation(
@@ -204,7 +204,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         about=(("grants", "id"),),
         command=lambda asked: commands.RevokeGrant(grant=asked.id),  # type: ignore[arg-type]
         told=_revoked,
-        answer=answers.GrantTaken,
+        answer=responses.GrantTaken,
         summary="Take back what is available of a grant",
         status=200,
     ),
@@ -216,7 +216,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         about=(("grants", "id"),),
         command=lambda asked: commands.VoidGrant(grant=asked.id),  # type: ignore[arg-type]
         told=_revoked,
-        answer=answers.GrantTaken,
+        answer=responses.GrantTaken,
         summary="Undo a grant as never issued",
         status=200,
     ),
@@ -224,13 +224,13 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         name="grants.extend",
         path="/grants/{id}/extend",
         scope=Scope.ISSUE,
-        body=asks.GrantExtension,
+        body=requests.GrantExtension,
         about=(("grants", "id"),),
         command=lambda asked: asked.body.to_core(asked.id),
-        told=lambda _, ask, __: answers.GrantExtended.model_construct(
+        told=lambda _, ask, __: responses.GrantExtended.model_construct(
             grant_id=ask.grant, expires_at=ask.expires_at
         ),
-        answer=answers.GrantExtended,
+        answer=responses.GrantExtended,
         summary="Let a grant expire later",
         status=200,
     ),
@@ -241,8 +241,8 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         body=Nothing,
         about=(("recurrences", "id"),),
         command=lambda asked: commands.StopRecurrence(recurrence=asked.id),  # type: ignore[arg-type]
-        told=lambda _, ask, __: answers.Dropped(id=ask.recurrence),
-        answer=answers.Dropped,
+        told=lambda _, ask, __: responses.Dropped(id=ask.recurrence),
+        answer=responses.Dropped,
         summary="Issue a recurring grant no more",
         status=200,
     ),
@@ -250,24 +250,24 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         name="transfers.create",
         path="/transfers",
         scope=Scope.MANAGE,
-        body=asks.TransferAsk,
+        body=requests.TransferAsk,
         about=(("grants", "grant_id"), ("accounts", "account_id")),
         command=lambda asked: asked.body.to_core(asked.making),
-        told=lambda _, __, happened: answers.Grant.of(only(events.CreditsMoved, happened).terms),
-        answer=answers.Grant,
+        told=lambda _, __, happened: responses.Grant.of(only(events.CreditsMoved, happened).terms),
+        answer=responses.Grant,
         summary="Move credits to another account of the org",
     ),
     Operation(
         name="charges.reverse",
         path="/charges/{id}/reverse",
         scope=Scope.ISSUE,
-        body=asks.Reversal,
+        body=requests.Reversal,
         about=(("charges", "id"),),
         command=lambda asked: asked.body.to_core(asked.id),
-        told=lambda _, ask, happened: answers.Reversed.of(
+        told=lambda _, ask, happened: responses.Reversed.of(
             only(events.ChargeReversed, happened, charge=ask.charge)
         ),
-        answer=answers.Reversed,
+        answer=responses.Reversed,
         summary="Undo a charge, or a part of it",
         status=200,
     ),
@@ -275,25 +275,25 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         name="debts.create",
         path="/debts",
         scope=Scope.ISSUE,
-        body=asks.DebtAsk,
+        body=requests.DebtAsk,
         about=(("accounts", "account_id"),),
         command=lambda asked: asked.body.to_core(asked.making),
-        told=lambda _, ask, happened: answers.Debt.of(only(events.DebtBooked, happened).debt),
-        answer=answers.Debt,
+        told=lambda _, ask, happened: responses.Debt.of(only(events.DebtBooked, happened).debt),
+        answer=responses.Debt,
         summary="Owe an amount that no hold covers",
     ),
     Operation(
         name="debts.absorb",
         path="/debts/{id}/absorb",
         scope=Scope.ISSUE,
-        body=asks.Absorption,
+        body=requests.Absorption,
         about=(("debts", "id"),),
         command=lambda asked: asked.body.to_core(asked.id),
-        told=lambda _, ask, happened: answers.DebtAbsorbed(
+        told=lambda _, ask, happened: responses.DebtAbsorbed(
             debt_id=ask.debt,
             absorbed_micros=only(events.DebtAbsorbed, happened, debt=ask.debt).amount,
         ),
-        answer=answers.DebtAbsorbed,
+        answer=responses.DebtAbsorbed,
         summary="Write a debt off at the operator's cost",
         status=200,
     ),
@@ -301,11 +301,11 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         name="budgets.set",
         path="/budgets",
         scope=Scope.MANAGE,
-        body=asks.BudgetAsk,
+        body=requests.BudgetAsk,
         about=(("accounts", "account_id"), ("users", "user_id")),
         command=lambda asked: asked.body.to_core(asked.making),
-        told=lambda _, ask, happened: answers.Budget.of(only(events.BudgetSet, happened).budget),
-        answer=answers.Budget,
+        told=lambda _, ask, happened: responses.Budget.of(only(events.BudgetSet, happened).budget),
+        answer=responses.Budget,
         summary="Set a budget, or change limit, hardness and thresholds of one",
     ),
     Operation(
@@ -316,8 +316,8 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         body=None,
         about=(("budgets", "id"),),
         command=lambda asked: commands.DropBudget(budget=asked.id),  # type: ignore[arg-type]
-        told=lambda _, ask, __: answers.Dropped(id=ask.budget),
-        answer=answers.Dropped,
+        told=lambda _, ask, __: responses.Dropped(id=ask.budget),
+        answer=responses.Dropped,
         summary="Let a budget limit no more",
         status=200,
     ),
@@ -325,13 +325,13 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         name="prices.set",
         path="/prices",
         scope=Scope.ISSUE,
-        body=asks.PriceAsk,
+        body=requests.PriceAsk,
         about=((BOOK, "org_id"),),
         command=lambda asked: asked.body.to_core(asked.making),
-        told=lambda org, _, happened: answers.PriceVersion.of(
+        told=lambda org, _, happened: responses.PriceVersion.of(
             None if org == DEPLOYMENT else org, only(events.PriceSet, happened).version
         ),
-        answer=answers.PriceVersion,
+        answer=responses.PriceVersion,
         summary="Add a version to an org's prices; an operator who names none: to those of all",
     ),
 )

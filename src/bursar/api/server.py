@@ -11,25 +11,25 @@ from typing import Final
 
 import uvicorn
 
-from bursar.api.admitting import Door
+from bursar.api.admission import Door
 from bursar.api.app import make_app
-from bursar.api.connections import SILENT, Bounds, Connection
-from bursar.api.serving import Service
-from bursar.service.clock import GuardedClock
+from bursar.api.context import Service
+from bursar.api.http_protocol import SILENT, Bounds, Connection
 from bursar.service.database import Database
-from bursar.service.founding import begin_books, check_secret, finish_orgs, first_key
 from bursar.service.jobs import through
-from bursar.service.jobs.followers import Following
-from bursar.service.jobs.rolling import RollingHolds
+from bursar.service.jobs.cache_followers import Following
+from bursar.service.jobs.rolling_holds import RollingHolds
 from bursar.service.jobs.routing import Mover, Router
 from bursar.service.keys import DEPLOYMENT
-from bursar.service.outbound import Outbound
+from bursar.service.ledger.clock import GuardedClock
+from bursar.service.org_setup import begin_books, check_secret, finish_orgs, first_key
+from bursar.service.pools.host import serving_pools
 from bursar.service.pools.provisioning import Provisioner
 from bursar.service.pools.scaling import scaling_pools
-from bursar.service.pools.serving import serving_pools
-from bursar.service.readers import Readers
-from bursar.service.running import serving, telling
+from bursar.service.queries.read_pool import Readers
 from bursar.service.secrets import kept, secret_of
+from bursar.service.webhooks.safe_http import Outbound
+from bursar.service.workers.lifecycle import serving, telling
 from bursar.wire.webhooks import payload_of
 
 FIRST_KEY: Final = "admin.key"  # file of the state folder

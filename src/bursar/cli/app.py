@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from bursar.cli.nouns import Nouns
+from bursar.cli.lazy_groups import Nouns
 
 app = typer.Typer(
     name="bursar",
@@ -160,7 +160,7 @@ def simulate(
 
     Exit with 1 if the books of a tenant do not add up.
     """
-    from bursar.cli.simulating import simulate, written
+    from bursar.cli.simulate import simulate, written
 
     if example:
         print(written(file), end="")
@@ -190,7 +190,7 @@ def simulate_faults(
     Also `bursar simulate faults`. Exit with 1 if a promise was broken, with 3 if too little failed
     for that to mean anything.
     """
-    from bursar.cli.simulating_faults import simulate_faults
+    from bursar.cli.simulate_faults import simulate_faults
 
     status = simulate_faults(
         seeds=seeds, first=first, seed=seed, trace=trace, jobs=jobs or cpu_count() or 1, json=json
@@ -259,7 +259,7 @@ def up(
     ] = False,
 ) -> None:
     """Bring up everything: the database, the HTTP interface, the scheduler; stay until stopped."""
-    from bursar.cli.serving import Listening, up
+    from bursar.cli.up import Listening, up
 
     listening = Listening(
         host,
@@ -284,7 +284,7 @@ def api(
     provisioner: Provisioner = None,
 ) -> None:
     """Serve the HTTP interface; any number of processes may, on one database."""
-    from bursar.cli.serving import Listening, up
+    from bursar.cli.up import Listening, up
 
     listening = Listening(
         host,
@@ -301,7 +301,7 @@ def api(
 def ledger_verify(state: State = None) -> None:
     """Check what is stored against itself, while the ledger is at work; exit with 1 if it does not
     add up. Nothing is changed."""
-    from bursar.cli.operating import verify_ledger
+    from bursar.cli.admin import verify_ledger
 
     raise typer.Exit(0 if verify_ledger(state) else 1)
 
@@ -321,7 +321,7 @@ def ledger_rebuild(
 ) -> None:
     """Make all books from their events alone and compare; exit with 1 if something differs, or is
     still wrong after a repair. Without --repair nothing is changed."""
-    from bursar.cli.operating import rebuild_ledger, repair_ledger
+    from bursar.cli.admin import rebuild_ledger, repair_ledger
 
     work = repair_ledger if repair else rebuild_ledger
     raise typer.Exit(0 if work(state, workers) else 1)
@@ -337,7 +337,7 @@ def audit_replay(
 ) -> None:
     """Decide again what a pool's leaders decided, from what they were told, and compare byte for
     byte; exit with 1 at the first difference. Nothing is changed."""
-    from bursar.cli.operating import replay_pool
+    from bursar.cli.admin import replay_pool
 
     raise typer.Exit(0 if replay_pool(state, pool, start) else 1)
 
@@ -349,7 +349,7 @@ def audit_trim(
     state: State = None,
 ) -> None:
     """Take away the oldest part of a pool's audit stream; what is left can be decided again."""
-    from bursar.cli.operating import trim_pool
+    from bursar.cli.admin import trim_pool
 
     trim_pool(state, pool, days)
 
@@ -375,7 +375,7 @@ def bench_ledger(
 
     In databases of its own, which are dropped afterwards.
     """
-    from bursar.cli.measuring import measure_ledger
+    from bursar.cli.bench import measure_ledger
 
     loads = "L-http" if http else only
     raise typer.Exit(measure_ledger(quick=quick, json=json, only=loads, state=state))
@@ -405,7 +405,7 @@ def bench_schedule(
 ) -> None:
     """Measure how fast the scheduler decides on the loads of other schedulers' benchmarks; exit
     with 1 if something was decided wrongly."""
-    from bursar.cli.measuring import measure_schedule, measure_schedule_durably
+    from bursar.cli.bench import measure_schedule, measure_schedule_durably
 
     if core == durable:
         raise typer.BadParameter("say one of --core, --durable", param_hint="--core, --durable")
@@ -451,7 +451,7 @@ def bench_traces(
 ) -> None:
     """Measure how well the scheduler decides on workloads of others; exit with 1 if the rules of
     others do not come to what is known of them."""
-    from bursar.cli.measuring import measure_traces
+    from bursar.cli.bench import measure_traces
 
     status = measure_traces(
         folder, only=only, lists=lists, seeds=seeds, ours=not baselines, others=not ours, json=json,

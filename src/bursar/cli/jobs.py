@@ -4,11 +4,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from bursar.cli.amounts import told
-from bursar.cli.following import Following
+from bursar.cli.job_progress import Following
 from bursar.cli.output import NOTHING, Format, at, card, cell, label, note, printable
 from bursar.cli.problems import FAILED_CHECK, OK
 from bursar.client import Client
-from bursar.client.watching import watched
+from bursar.client.event_stream import watched
 
 LISTED: Final = (
     "id",

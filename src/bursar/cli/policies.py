@@ -6,8 +6,8 @@ from typing import Any
 
 import yaml  # type: ignore[import-untyped]
 
-from bursar.cli.calling import Misused
-from bursar.core.scheduling.written import PARTS_OF_A_POLICY, Wrong, mapping, policy_of
+from bursar.cli.api_command import Misused
+from bursar.core.scheduling.model.policy_file import PARTS_OF_A_POLICY, Wrong, mapping, policy_of
 
 
 def policy_words(file: Path) -> dict[str, Any]:

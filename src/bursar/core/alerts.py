@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, Final, Self
 
-from bursar.core.checks import whole
 from bursar.core.ids import made_id
 from bursar.core.instant import DAY, MILLISECOND, NEVER, Instant
 from bursar.core.ledger.balance import Balance
 from bursar.core.ledger.events import ChargeBooked, DebtBooked, Event, SettingSet, ThresholdCrossed
 from bursar.core.money import AMOUNT_MAX, Micros
+from bursar.core.validation import whole
 from bursar.core.value import value
 
 ALERT: Final = "alert"  # kind of setting: an alert that was raised

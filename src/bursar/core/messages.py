@@ -8,11 +8,11 @@ changed, run times are what was run in all.
 from enum import StrEnum
 from typing import TypeAlias
 
-from bursar.core.checks import optional_text, text, texts, whole
 from bursar.core.ids import AccountId, UserId
 from bursar.core.instant import NEVER, Instant
 from bursar.core.money import AMOUNT_MAX, Micros
-from bursar.core.scheduling.jobs import CLASS_MAX, Shape
+from bursar.core.scheduling.model.jobs import CLASS_MAX, Shape
+from bursar.core.validation import optional_text, text, texts, whole
 from bursar.core.value import value
 
 

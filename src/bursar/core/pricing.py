@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Final, TypeAlias
 
-from bursar.core.checks import optional_text, text, whole
 from bursar.core.ids import PriceVersionId
 from bursar.core.instant import NEVER, Instant
 from bursar.core.money import AMOUNT_MAX, PPM, Micros
+from bursar.core.validation import optional_text, text, whole
 from bursar.core.value import Derived, value
 
 _Key: TypeAlias = tuple[str, str | None, str | None, str | None]

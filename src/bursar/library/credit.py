@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import Final
 
-from bursar.core.ordered import Ordered
+from bursar.core.sorted_set import Ordered
 from bursar.library._checks import MAX_TIME, InsufficientCredits, bad_amount, bad_time
 
 DEFAULT_USER: Final = "default"

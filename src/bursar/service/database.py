@@ -11,11 +11,11 @@ from bursar.store.database import (
     state_of,
 )
 from bursar.store.embedded import DatabaseDown, StateUnusable
+from bursar.store.ledger.loader import Connection, OrgId, money_time
+from bursar.store.ledger.writer import create_org
 from bursar.store.migrate import SchemaDiffers
-from bursar.store.pools.loading import create_pool
-from bursar.store.reading import Connection, OrgId, money_time
-from bursar.store.temporary import Aside, aside, program, temporary
-from bursar.store.writing import create_org
+from bursar.store.pools.loader import create_pool
+from bursar.store.scratch_db import Aside, aside, program, temporary
 
 __all__ = [
     "URL_VARIABLE",

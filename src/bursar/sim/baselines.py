@@ -10,14 +10,14 @@ from typing import Any, Final
 
 from bursar.core.ids import JobId
 from bursar.core.instant import MINUTE, NEVER, Instant
-from bursar.core.ordered import Ordered
-from bursar.core.scheduling.backfill import Claims
-from bursar.core.scheduling.cluster import Cluster
 from bursar.core.scheduling.decisions import Decision, Keep, Preempt, Start
-from bursar.core.scheduling.jobs import Job, Path, Running, Shape, Why, need
-from bursar.core.scheduling.machines import MILLI, NOW, Machine, Need, NodeId
-from bursar.core.scheduling.place import Spot, find, pieces
-from bursar.core.scheduling.policy import PARTS, Policy
+from bursar.core.scheduling.model.cluster import Cluster
+from bursar.core.scheduling.model.jobs import Job, Path, Running, Shape, Why, need
+from bursar.core.scheduling.model.nodes import MILLI, NOW, Machine, Need, NodeId
+from bursar.core.scheduling.model.policy import PARTS, Policy
+from bursar.core.scheduling.placement.backfill import Claims
+from bursar.core.scheduling.placement.search import Spot, find, pieces
+from bursar.core.sorted_set import Ordered
 
 Key = tuple[Any, ...]  # smaller comes first; in a queue it ends in the job's id
 QUANTUM: Final = MINUTE  # how often a policy looks whose keys change with time

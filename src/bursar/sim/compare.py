@@ -4,10 +4,10 @@ from collections.abc import Callable
 from typing import Any
 
 from bursar.core.value import value
-from bursar.sim.chance import Chance
 from bursar.sim.engine import Engine
 from bursar.sim.policies import POLICIES
 from bursar.sim.report import report
+from bursar.sim.rng import Chance
 from bursar.sim.world import World
 
 Telling = Callable[[str, int, int], None]  # which run, jobs that are over, all

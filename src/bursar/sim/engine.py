@@ -18,21 +18,21 @@ from bursar.core.ids import JobId
 from bursar.core.instant import Instant
 from bursar.core.money import PPM
 from bursar.core.refusal import invariant
-from bursar.core.scheduling.admission import Away
-from bursar.core.scheduling.cluster import Cluster
+from bursar.core.scheduling.advice.admission import Away
 from bursar.core.scheduling.decisions import Preempt, Promise, Start
-from bursar.core.scheduling.jobs import Job
-from bursar.core.scheduling.machines import NodeId, Piece
-from bursar.core.scheduling.typical import Typical
+from bursar.core.scheduling.model.cluster import Cluster
+from bursar.core.scheduling.model.job_mix import Typical
+from bursar.core.scheduling.model.jobs import Job
+from bursar.core.scheduling.model.nodes import NodeId, Piece
 from bursar.core.value import altered
-from bursar.sim.area import Area
-from bursar.sim.chance import Chance
-from bursar.sim.doors import Door
-from bursar.sim.lives import Fate, Life
+from bursar.sim.admission import Door
+from bursar.sim.job_runs import Fate, Life
 from bursar.sim.nodes import Nodes
 from bursar.sim.policies import Scheduler
-from bursar.sim.purse import Purse
 from bursar.sim.reports import Reports
+from bursar.sim.rng import Chance
+from bursar.sim.tenant_ledgers import Purse
+from bursar.sim.time_integral import Area
 from bursar.sim.work import Work
 from bursar.sim.world import World
 

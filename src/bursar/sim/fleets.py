@@ -1,9 +1,9 @@
 """Machines of a made-up world, and what their GPUs cost."""
 
-from bursar.core.checks import text, whole
 from bursar.core.instant import HOUR, NEVER
 from bursar.core.money import AMOUNT_MAX, CREDIT, Micros
-from bursar.core.scheduling.machines import GPUS_MAX, SLOTS_MAX, Node, NodeId
+from bursar.core.scheduling.model.nodes import GPUS_MAX, SLOTS_MAX, Node, NodeId
+from bursar.core.validation import text, whole
 from bursar.core.value import altered, value
 
 

@@ -12,7 +12,7 @@ from typing import Final
 from zlib import compress, crc32
 
 from bursar.core.instant import Instant
-from bursar.core.scheduling.machines import NodeId
+from bursar.core.scheduling.model.nodes import NodeId
 from bursar.core.value import value
 from bursar.sim.engine import Engine
 from bursar.sim.timeline import largest_tenants

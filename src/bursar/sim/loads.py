@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator
 from math import cos, tau
 from typing import Final
 
-from bursar.core.checks import text, whole
 from bursar.core.ids import JobId
 from bursar.core.instant import DAY, HOUR, MINUTE, NEVER, SECOND, Instant
-from bursar.core.scheduling.jobs import CLASS_MAX
+from bursar.core.scheduling.model.jobs import CLASS_MAX
+from bursar.core.validation import text, whole
 from bursar.core.value import value
-from bursar.sim.chance import Chance
+from bursar.sim.rng import Chance
 from bursar.sim.work import Size, Work, gang, size_of
 
 T0: Final[Instant] = 20_000 * DAY  # when every made-up world begins: a midnight

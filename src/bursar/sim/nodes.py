@@ -5,14 +5,14 @@ from typing import NamedTuple
 
 from bursar.core.ids import JobId
 from bursar.core.instant import Instant
-from bursar.core.scheduling.cluster import Cluster
-from bursar.core.scheduling.jobs import Shape, need
-from bursar.core.scheduling.machines import Machine, Node, NodeId, NodeState
+from bursar.core.scheduling.model.cluster import Cluster
+from bursar.core.scheduling.model.jobs import Shape, need
+from bursar.core.scheduling.model.nodes import Machine, Node, NodeId, NodeState
 from bursar.core.value import altered
-from bursar.sim.area import Area
-from bursar.sim.chance import Chance
 from bursar.sim.fleets import Group
 from bursar.sim.provisioning import Provisioner
+from bursar.sim.rng import Chance
+from bursar.sim.time_integral import Area
 from bursar.sim.world import World
 
 Later = Callable[[Instant, str, str, int], None]  # when, what, to which node, a figure

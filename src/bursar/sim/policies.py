@@ -4,11 +4,11 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from bursar.core.instant import Instant
-from bursar.core.scheduling.cluster import Cluster
 from bursar.core.scheduling.decisions import Decision
-from bursar.core.scheduling.jobs import Job, Running
+from bursar.core.scheduling.model.cluster import Cluster
+from bursar.core.scheduling.model.jobs import Job, Running
+from bursar.core.scheduling.model.policy import Policy
 from bursar.core.scheduling.plan import carry_out, look_again
-from bursar.core.scheduling.policy import Policy
 from bursar.sim.baselines import (
     DominantShare,
     InOrder,

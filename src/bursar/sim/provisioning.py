@@ -6,13 +6,13 @@ drain goes when nothing runs there. Only nodes that were ordered go: the fleet s
 
 from collections.abc import Iterator
 
-from bursar.core.checks import text, whole
 from bursar.core.instant import HOUR, MINUTE, NEVER, Instant
 from bursar.core.money import AMOUNT_MAX, CREDIT, PPM, Micros
-from bursar.core.scheduling.autoscale import Advice, Scaling, advise
-from bursar.core.scheduling.autoscale import Offer as Ordered
-from bursar.core.scheduling.cluster import Cluster
-from bursar.core.scheduling.machines import GPUS_MAX, Node, NodeId
+from bursar.core.scheduling.advice.autoscale import Advice, Scaling, advise
+from bursar.core.scheduling.advice.autoscale import Offer as Ordered
+from bursar.core.scheduling.model.cluster import Cluster
+from bursar.core.scheduling.model.nodes import GPUS_MAX, Node, NodeId
+from bursar.core.validation import text, whole
 from bursar.core.value import altered, value
 
 LABEL = "ordered"  # tells these nodes from those of the fleet

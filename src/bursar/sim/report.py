@@ -7,13 +7,13 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from bursar.core.instant import HOUR, SECOND, Instant
-from bursar.core.scheduling.policy import Tier
+from bursar.core.scheduling.model.policy import Tier
 from bursar.core.value import value
 from bursar.sim.engine import Engine
-from bursar.sim.floors import Floor, floors
-from bursar.sim.lives import AWAY, OPEN, Fate, Life
+from bursar.sim.floor_metrics import Floor, floors
+from bursar.sim.job_runs import AWAY, OPEN, Fate, Life
 from bursar.sim.metrics import finish_time_fairness, jain, mean, percentile, share_met, slowdown
-from bursar.sim.purse import Account, credits_of
+from bursar.sim.tenant_ledgers import Account, credits_of
 from bursar.sim.timeline import timeline
 
 SHORT_S: Final = 10.0  # runs shorter than this count as so long in slowdowns

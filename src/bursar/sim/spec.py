@@ -11,21 +11,21 @@ from typing import Any, Final, TypeVar
 
 from bursar.core.instant import DAY
 from bursar.core.money import AMOUNT_MAX, CREDIT, PPM, Micros
-from bursar.core.scheduling.jobs import Path
-from bursar.core.scheduling.policy import Policy, Share
-from bursar.core.scheduling.written import Wrong as SpecWrong
-from bursar.core.scheduling.written import checked as _checked
-from bursar.core.scheduling.written import listed as _list
-from bursar.core.scheduling.written import made, policy_of, span_of
-from bursar.core.scheduling.written import mapping as _mapping
-from bursar.core.scheduling.written import only as _only
-from bursar.core.scheduling.written import texts_of as _texts
+from bursar.core.scheduling.model.jobs import Path
+from bursar.core.scheduling.model.policy import Policy, Share
+from bursar.core.scheduling.model.policy_file import Wrong as SpecWrong
+from bursar.core.scheduling.model.policy_file import checked as _checked
+from bursar.core.scheduling.model.policy_file import listed as _list
+from bursar.core.scheduling.model.policy_file import made, policy_of, span_of
+from bursar.core.scheduling.model.policy_file import mapping as _mapping
+from bursar.core.scheduling.model.policy_file import only as _only
+from bursar.core.scheduling.model.policy_file import texts_of as _texts
 from bursar.core.value import altered, value
-from bursar.sim.chance import Chance
-from bursar.sim.doors import Admission
+from bursar.sim.admission import Admission
 from bursar.sim.fleets import Fleet, Group
 from bursar.sim.loads import Arrivals, Tenant, works
 from bursar.sim.provisioning import Offer, Provision
+from bursar.sim.rng import Chance
 from bursar.sim.work import Size, Work, size_of
 from bursar.sim.world import Clocks, Outage, World
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 from bursar.core.ids import JobId
 from bursar.core.instant import SECOND, Instant
 from bursar.sim.engine import Engine
-from bursar.sim.lives import AWAY
+from bursar.sim.job_runs import AWAY
 from bursar.sim.work import Work
 
 STEPS: Final = 240

@@ -3,11 +3,11 @@
 from decimal import Decimal, InvalidOperation
 from typing import Final
 
-from bursar.core.checks import whole
 from bursar.core.ids import JobId
 from bursar.core.instant import NEVER, Instant
-from bursar.core.scheduling.jobs import CLASS_MAX, TASKS_MAX, Path, Shape
-from bursar.core.scheduling.machines import MILLI
+from bursar.core.scheduling.model.jobs import CLASS_MAX, TASKS_MAX, Path, Shape
+from bursar.core.scheduling.model.nodes import MILLI
+from bursar.core.validation import whole
 from bursar.core.value import value
 
 THOUSANDTH: Final = Decimal("0.001")

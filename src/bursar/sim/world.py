@@ -1,11 +1,11 @@
 """A made-up world: machines, jobs to come, rules. All that a run follows from, besides the seed."""
 
-from bursar.core.checks import text, whole
 from bursar.core.instant import DAY, HOUR, NEVER, Instant
 from bursar.core.money import PPM, Micros
-from bursar.core.scheduling.policy import Policy
+from bursar.core.scheduling.model.policy import Policy
+from bursar.core.validation import text, whole
 from bursar.core.value import value
-from bursar.sim.doors import Admission
+from bursar.sim.admission import Admission
 from bursar.sim.fleets import Fleet
 from bursar.sim.loads import T0
 from bursar.sim.provisioning import Provision

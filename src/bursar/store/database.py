@@ -15,13 +15,13 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import PipelineStatus
 
 from bursar.core.refusal import Fault
-from bursar.store.address import check_address, said_by, without_password
 from bursar.store.embedded import DatabaseDown, EmbeddedDatabase, StateUnusable, default_state
 from bursar.store.embedded.database import LINGER_S
 from bursar.store.embedded.folder import StateFolder
+from bursar.store.ledger.loader import Connection
 from bursar.store.migrate import check_schema, migrate
-from bursar.store.pipeline import Pipeline, Prepared
-from bursar.store.reading import Connection
+from bursar.store.sql.dsn import check_address, said_by, without_password
+from bursar.store.sql.pipeline import Pipeline, Prepared
 
 URL_VARIABLE: Final = "BURSAR_DATABASE_URL"
 OLDEST: Final = 150000  # PostgreSQL 15, as the server tells its version

@@ -16,7 +16,7 @@ from typing import Final
 from psycopg import errors
 
 from bursar.core.refusal import Fault
-from bursar.store.reading import Connection
+from bursar.store.ledger.loader import Connection
 
 FIRST: Final = """
     create table if not exists migrations (

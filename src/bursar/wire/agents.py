@@ -14,9 +14,9 @@ from bursar.core.ids import JobId
 from bursar.core.instant import NEVER
 from bursar.core.messages import Program
 from bursar.core.money import AMOUNT_MAX
-from bursar.core.scheduling.machines import GPUS_MAX, SLOTS_MAX, Node, NodeId, NodeState, Piece
-from bursar.wire.shapes import Names, Shape, Text
-from bursar.wire.strict import Malformed, parsed
+from bursar.core.scheduling.model.nodes import GPUS_MAX, SLOTS_MAX, Node, NodeId, NodeState, Piece
+from bursar.wire.fields import Names, Shape, Text
+from bursar.wire.strict_json import Malformed, parsed
 
 READINGS_MAX: Final = 4_096  # of one report
 OUTPUTS_MAX: Final = 1_000  # of one result

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from bursar.core.alerts import DAYS_MAX, Alert, AlertKind, AlertRule
 from bursar.core.instant import Instant
-from bursar.wire.shapes import Id, Shape, SomeMicros, Time
+from bursar.wire.fields import Id, Shape, SomeMicros, Time
 from bursar.wire.times import instant_text
 
 # What figures are called where no type tells their unit.

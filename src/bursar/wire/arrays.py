@@ -4,8 +4,8 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
-from bursar.wire.answers import Answer
-from bursar.wire.shapes import Shape
+from bursar.wire.fields import Shape
+from bursar.wire.responses import Answer
 
 ELEMENTS_MAX: Final = 10_000
 AT_ONCE_MAX: Final = 1_000

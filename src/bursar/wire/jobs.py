@@ -12,7 +12,7 @@ from zlib import crc32
 
 from pydantic import AfterValidator, Field, model_validator
 
-from bursar.core.dispatch.ends import GRACE_MS
+from bursar.core.dispatch.attempt_end import GRACE_MS
 from bursar.core.ids import AccountId, HoldId, JobId, UserId
 from bursar.core.instant import Instant
 from bursar.core.ledger import events
@@ -21,14 +21,14 @@ from bursar.core.ledger.commands import Reserve
 from bursar.core.ledger.quote import Quote
 from bursar.core.messages import EndClass, Program, Spec
 from bursar.core.money import AMOUNT_MAX, usage_price
-from bursar.core.scheduling.jobs import CLASS_MAX, TASKS_MAX
-from bursar.core.scheduling.jobs import Shape as Needs
-from bursar.core.scheduling.machines import Level
-from bursar.wire.answers import Answer, Rate
+from bursar.core.scheduling.model.jobs import CLASS_MAX, TASKS_MAX
+from bursar.core.scheduling.model.jobs import Shape as Needs
+from bursar.core.scheduling.model.nodes import Level
 from bursar.wire.arrays import Array, JobArray
-from bursar.wire.caching import ALONE, Cache, JobCache, Shares, alike
+from bursar.wire.fields import GPUS_MAX, Id, Making, Micros, Shape, SomeMicros, Text, Time
 from bursar.wire.problems import of_refusal
-from bursar.wire.shapes import GPUS_MAX, Id, Making, Micros, Shape, SomeMicros, Text, Time
+from bursar.wire.responses import Answer, Rate
+from bursar.wire.result_cache import ALONE, Cache, JobCache, Shares, alike
 
 DAY_S: Final = 86_400
 RUN_S_MAX: Final = 60 * DAY_S  # the hold of a job lasts no longer

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from bursar.wire.shapes import Shape, Time
+from bursar.wire.fields import Shape, Time
 
 
 class LogPart(Shape):

@@ -5,9 +5,9 @@ from typing import Annotated, Any, Final, Self
 from pydantic import Field, JsonValue
 
 from bursar.core.dispatch.policies import objection
-from bursar.core.scheduling.policy import Policy
-from bursar.core.scheduling.written import BOUNDS, policy_of, words_of
-from bursar.wire.shapes import Shape
+from bursar.core.scheduling.model.policy import Policy
+from bursar.core.scheduling.model.policy_file import BOUNDS, policy_of, words_of
+from bursar.wire.fields import Shape
 
 SHARES_MOST: Final = 1_000
 Span = Annotated[str, Field(examples=["30s", "10m", "2h", "1d"])]

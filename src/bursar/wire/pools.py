@@ -5,12 +5,12 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field
 
-from bursar.core.dispatch.life import LIVE, State
+from bursar.core.dispatch.job_lifecycle import LIVE, State
 from bursar.core.dispatch.quarantine import is_quarantined, standing
 from bursar.core.dispatch.state import Machine, Pool
 from bursar.core.instant import MILLISECOND
-from bursar.core.scheduling.machines import MILLI, NodeState
-from bursar.wire.shapes import Shape
+from bursar.core.scheduling.model.nodes import MILLI, NodeState
+from bursar.wire.fields import Shape
 
 _USED: Final = (NodeState.READY, NodeState.DRAINING)
 NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"

@@ -4,12 +4,12 @@ from typing import Annotated, Final, Self
 
 from pydantic import Field, model_validator
 
-from bursar.core.dispatch.orders import Leaves, NodeOrder, OrderState, Scale
+from bursar.core.dispatch.node_orders import Leaves, NodeOrder, OrderState, Scale
 from bursar.core.instant import DAY, HOUR, MINUTE, SECOND, Instant
 from bursar.core.money import PPM
-from bursar.core.scheduling.autoscale import Offer, Scaling
-from bursar.core.scheduling.machines import GPUS_MAX, SLOTS_MAX, Node, NodeId
-from bursar.wire.shapes import Micros, Names, Shape, Text, Time
+from bursar.core.scheduling.advice.autoscale import Offer, Scaling
+from bursar.core.scheduling.model.nodes import GPUS_MAX, SLOTS_MAX, Node, NodeId
+from bursar.wire.fields import Micros, Names, Shape, Text, Time
 
 NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,47}$"  # a node's name is this and a little more
 OFFERS_MAX: Final = 32

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from bursar.core.money import Micros
-from bursar.wire.shapes import Shape, Time
+from bursar.wire.fields import Shape, Time
 
 From = Annotated[Time, Field(alias="from")]  # a word of the language that this is written in
 CompartmentName = Literal["available", "held", "spent", "lapsed", "revoked", "moved"]

@@ -9,7 +9,7 @@ from bursar.core.alerts import ALERT, Alert
 from bursar.core.instant import Instant
 from bursar.core.ledger.events import JobStepped, SettingSet
 from bursar.wire.alerts import AlertTold
-from bursar.wire.shapes import Id, Shape, Time
+from bursar.wire.fields import Id, Shape, Time
 from bursar.wire.times import instant_text
 
 OVERLAP_MAX_S = 30 * 86_400

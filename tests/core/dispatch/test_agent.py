@@ -19,14 +19,14 @@ from bursar.core.dispatch.agent import (
     Stop,
     safe_span,
 )
-from bursar.core.dispatch.ends import GRACE
+from bursar.core.dispatch.attempt_end import GRACE
 from bursar.core.dispatch.reports import Order, Orders, Reading, Report
 from bursar.core.dispatch.state import Exit
 from bursar.core.ids import JobId
 from bursar.core.instant import MINUTE, SECOND, Instant
 from bursar.core.leases import MARGIN, TTL
 from bursar.core.messages import Program
-from bursar.core.scheduling.machines import NodeId, Piece
+from bursar.core.scheduling.model.nodes import NodeId, Piece
 from bursar.core.value import altered
 
 NODE = NodeId("n1")

@@ -6,9 +6,9 @@ from bursar.core.dispatch.state import Exit, InForce, Lease, Pool, Work
 from bursar.core.ids import AccountId, JobId
 from bursar.core.leases import Denied
 from bursar.core.messages import Withdraw
-from bursar.core.scheduling.machines import Piece
-from bursar.core.scheduling.policy import FREE, PAID, Policy, Share
-from bursar.core.slices import GPUS, JOBS, Seen, Slice, of_type
+from bursar.core.quota_slices import GPUS, JOBS, Seen, Slice, of_type
+from bursar.core.scheduling.model.nodes import Piece
+from bursar.core.scheduling.model.policy import FREE, PAID, Policy, Share
 from bursar.core.value import altered
 from tests.core.dispatch.pools import JOB, N1, N2, Trial, asking, ran, running, waiting
 

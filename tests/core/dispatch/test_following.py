@@ -1,18 +1,18 @@
 """A scheduler's cluster keeps up with its pool, whoever has changed it (S11)."""
 
 from bursar.core.dispatch import pool as rules
-from bursar.core.dispatch.following import Follower, described
-from bursar.core.dispatch.life import State
+from bursar.core.dispatch.cluster_sync import Follower, described
+from bursar.core.dispatch.job_lifecycle import State
 from bursar.core.dispatch.state import Exit, Lease, name_of
 from bursar.core.ids import JobId
 from bursar.core.instant import MINUTE, SECOND
 from bursar.core.leases import TTL
 from bursar.core.messages import HoldGrew, Withdraw
 from bursar.core.scheduling.decisions import Keep, Preempt, Start
-from bursar.core.scheduling.jobs import Shape
-from bursar.core.scheduling.machines import NodeState, Piece
+from bursar.core.scheduling.model.jobs import Shape
+from bursar.core.scheduling.model.nodes import NodeState, Piece
+from bursar.core.scheduling.model.policy import PAID, Policy
 from bursar.core.scheduling.plan import carry_out
-from bursar.core.scheduling.policy import PAID, Policy
 from bursar.core.value import altered
 from tests.builders import PER_MS
 from tests.core.dispatch.pools import (

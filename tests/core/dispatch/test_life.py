@@ -2,7 +2,7 @@
 
 import pytest
 
-from bursar.core.dispatch.life import CLASSES, LIVE, OVER, TABLE, WAITING, State, after
+from bursar.core.dispatch.job_lifecycle import CLASSES, LIVE, OVER, TABLE, WAITING, State, after
 from bursar.core.messages import Why
 from bursar.core.refusal import InvariantBroken
 from tools.life import PAGE, diagram, page_with

@@ -1,6 +1,6 @@
 """A job that has not begun may leave its pool for another; it is queued in one at a time (S10)."""
 
-from bursar.core.dispatch.life import State
+from bursar.core.dispatch.job_lifecycle import State
 from bursar.core.dispatch.state import Exit
 from bursar.core.instant import MINUTE, SECOND
 from bursar.core.messages import (

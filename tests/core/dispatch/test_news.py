@@ -1,12 +1,12 @@
 """What need not be looked at or said twice: following a pool, and telling its orgs."""
 
-from bursar.core.dispatch.following import LOOKS_EVERY, Follower
+from bursar.core.dispatch.cluster_sync import LOOKS_EVERY, Follower
 from bursar.core.dispatch.state import Exit, Work
 from bursar.core.instant import SECOND
 from bursar.core.leases import TTL
 from bursar.core.messages import Ended, Started
-from bursar.core.scheduling.machines import Node, NodeState
-from bursar.core.scheduling.policy import PAID, Policy
+from bursar.core.scheduling.model.nodes import Node, NodeState
+from bursar.core.scheduling.model.policy import PAID, Policy
 from bursar.core.value import altered
 from tests.core.dispatch.pools import GANG, GANG_SPEC, N1, N2, Trial, ran, running, waiting
 

@@ -2,18 +2,18 @@
 
 import pytest
 
-from bursar.core.dispatch import notes, pool
-from bursar.core.dispatch.following import Follower
-from bursar.core.dispatch.notes import Noted, rest, write_down
+from bursar.core.dispatch import audit_stream, pool
+from bursar.core.dispatch.audit_stream import Noted, rest, write_down
+from bursar.core.dispatch.cluster_sync import Follower
 from bursar.core.dispatch.pool import Written
 from bursar.core.dispatch.state import TERM, Exit
 from bursar.core.instant import HOUR, NEVER
 from bursar.core.leases import Denied
 from bursar.core.messages import Withdraw
+from bursar.core.scheduling.model.policy import PAID, Policy
+from bursar.core.scheduling.model.recording import Step
+from bursar.core.scheduling.model.snapshot import Snapshot
 from bursar.core.scheduling.plan import carry_out
-from bursar.core.scheduling.policy import PAID, Policy
-from bursar.core.scheduling.recording import Step
-from bursar.core.scheduling.snapshot import Snapshot
 from tests.core.dispatch.pools import JOB, OTHER, Trial, asking, ran, running, waiting
 
 
@@ -67,7 +67,7 @@ def test_a_round_is_noted_with_what_it_was_told() -> None:
 
 
 def test_a_large_snapshot_is_several_events(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(notes, "PART", 1)
+    monkeypatch.setattr(audit_stream, "PART", 1)
     led = Led(heard(waiting()))
     led.write()
 

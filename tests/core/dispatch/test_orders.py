@@ -2,9 +2,9 @@
 
 import pytest
 
-from bursar.core.dispatch import orders as rules
-from bursar.core.dispatch.following import LOOKS_EVERY, Follower
-from bursar.core.dispatch.orders import (
+from bursar.core.dispatch import node_orders as rules
+from bursar.core.dispatch.cluster_sync import LOOKS_EVERY, Follower
+from bursar.core.dispatch.node_orders import (
     HEARD_BY,
     SILENT,
     Leaves,
@@ -19,9 +19,9 @@ from bursar.core.dispatch.state import Exit, Machine
 from bursar.core.instant import HOUR, MINUTE, SECOND
 from bursar.core.leases import TTL, Denied
 from bursar.core.money import CREDIT
-from bursar.core.scheduling.autoscale import Offer, Scaling
-from bursar.core.scheduling.machines import Node, NodeId, NodeState, Piece
-from bursar.core.scheduling.policy import PAID, Policy
+from bursar.core.scheduling.advice.autoscale import Offer, Scaling
+from bursar.core.scheduling.model.nodes import Node, NodeId, NodeState, Piece
+from bursar.core.scheduling.model.policy import PAID, Policy
 from bursar.core.value import altered
 from tests.builders import T0
 from tests.core.dispatch.pools import Trial, ran, waiting

@@ -3,7 +3,7 @@
 import pytest
 
 from bursar.core.dispatch import org as rules
-from bursar.core.dispatch.charging import steps
+from bursar.core.dispatch.message_commands import steps
 from bursar.core.dispatch.org import Org
 from bursar.core.dispatch.state import Letter
 from bursar.core.ids import AccountId, ChargeId, GrantId, HoldId, JobId, PriceVersionId, UserId

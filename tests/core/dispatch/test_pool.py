@@ -3,7 +3,7 @@
 import pytest
 
 from bursar.core.dispatch import pool as rules
-from bursar.core.dispatch.life import State
+from bursar.core.dispatch.job_lifecycle import State
 from bursar.core.dispatch.pool import Placement
 from bursar.core.dispatch.quarantine import is_usable
 from bursar.core.dispatch.reports import STARTS_WITHIN, Report, clocks_differ, report
@@ -35,8 +35,8 @@ from bursar.core.messages import (
 )
 from bursar.core.refusal import InvariantBroken
 from bursar.core.scheduling.decisions import Keep, Preempt, Promise, Start
-from bursar.core.scheduling.jobs import Why as Turn
-from bursar.core.scheduling.machines import NodeId, NodeState, Piece
+from bursar.core.scheduling.model.jobs import Why as Turn
+from bursar.core.scheduling.model.nodes import NodeId, NodeState, Piece
 from bursar.core.value import altered
 from tests.builders import PER_MS, T0
 from tests.core.dispatch.pools import (

@@ -3,7 +3,7 @@
 import pytest
 
 from bursar.core.dispatch import pool as rules
-from bursar.core.dispatch.following import Follower
+from bursar.core.dispatch.cluster_sync import Follower
 from bursar.core.dispatch.quarantine import (
     BEGUN_MS,
     FIRST,
@@ -19,8 +19,8 @@ from bursar.core.dispatch.state import NO_TROUBLE, Exit, JobKey, Lease, Trouble
 from bursar.core.ids import JobId
 from bursar.core.instant import MINUTE
 from bursar.core.leases import Denied
-from bursar.core.scheduling.machines import Node, NodeId, NodeState, Piece
-from bursar.core.scheduling.policy import PAID, Policy
+from bursar.core.scheduling.model.nodes import Node, NodeId, NodeState, Piece
+from bursar.core.scheduling.model.policy import PAID, Policy
 from bursar.core.value import altered
 from tests.builders import T0
 from tests.core.dispatch.pools import GANG, GANG_SPEC, N1, N2, ON_N1, Trial, asking, ran

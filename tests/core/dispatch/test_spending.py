@@ -1,9 +1,9 @@
 """What users have had, as whoever leads next counts it (S3)."""
 
-from bursar.core.dispatch.spending import grown
+from bursar.core.dispatch.share_usage import grown
 from bursar.core.dispatch.state import Usage
 from bursar.core.instant import MINUTE
-from bursar.core.scheduling.usage import HALVINGS
+from bursar.core.scheduling.model.usage import HALVINGS
 from tests.builders import T0
 
 ANN, BEN = ("paid", "acme", "root", "user ann"), ("paid", "acme", "root", "user ben")

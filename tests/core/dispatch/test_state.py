@@ -2,7 +2,7 @@
 
 import pytest
 
-from bursar.core.dispatch.life import State
+from bursar.core.dispatch.job_lifecycle import State
 from bursar.core.dispatch.state import Exit, key_of, name_of
 from bursar.core.ids import JobId
 from bursar.core.refusal import InvariantBroken

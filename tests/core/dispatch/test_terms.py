@@ -1,14 +1,14 @@
 """A scheduler's cluster under the policy and the slices that its pool was told (B4, S3)."""
 
-from bursar.core.dispatch.following import Follower, carried_over
+from bursar.core.dispatch.cluster_sync import Follower, carried_over
 from bursar.core.dispatch.state import Exit, InForce, Lease, name_of
 from bursar.core.ids import JobId
 from bursar.core.instant import DAY, HOUR, MINUTE
-from bursar.core.scheduling.cluster import Cluster
+from bursar.core.quota_slices import GPUS, NOTHING, Slice
+from bursar.core.scheduling.model.cluster import Cluster
+from bursar.core.scheduling.model.policy import PAID, Policy, Share
+from bursar.core.scheduling.model.recording import decide_again
 from bursar.core.scheduling.plan import carry_out
-from bursar.core.scheduling.policy import PAID, Policy, Share
-from bursar.core.scheduling.recording import decide_again
-from bursar.core.slices import GPUS, NOTHING, Slice
 from bursar.core.value import altered
 from tests.core.dispatch.pools import JOB, Trial, asking, ran, running, waiting
 

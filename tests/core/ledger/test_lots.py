@@ -11,17 +11,17 @@ import pytest
 
 from bursar.core.ids import DebtId, GrantId, HoldId, JobId, derived_beside, derived_id
 from bursar.core.instant import DAY
+from bursar.core.ledger.array_holds import lot_id
 from bursar.core.ledger.commands import DropLots, Reserve, TakeLots
 from bursar.core.ledger.events import HoldDivided, HoldOpened, LotsDropped, LotTaken
 from bursar.core.ledger.evolve import evolve
 from bursar.core.ledger.hold_state import hold_after
-from bursar.core.ledger.lots import lot_id
 from bursar.core.ledger.quote import quote
 from bursar.core.ledger.values import Context, Kind, Lots, Policy
 from bursar.core.ledger.verify import problems
 from bursar.core.refusal import Code, InvariantBroken
 from bursar.core.value import altered
-from bursar.store.codec import text_of
+from bursar.store.sql.codec import text_of
 from tests import asking as ask
 from tests.builders import PER_MS, T0, Org, gpus, hours, minutes, moves, prices
 

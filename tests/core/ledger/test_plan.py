@@ -2,7 +2,7 @@
 
 from bursar.core.ids import AccountId, GrantId
 from bursar.core.instant import NEVER
-from bursar.core.ledger.plan import Source, fill, front, keep
+from bursar.core.ledger.allocation import Source, fill, front, keep
 from bursar.core.ledger.values import Grant, GrantTerms, Kind, Policy
 from bursar.core.money import PPM
 

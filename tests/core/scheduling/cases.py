@@ -30,13 +30,13 @@ from typing import Any
 
 from bursar.core.ids import JobId
 from bursar.core.instant import HOUR, MINUTE, SECOND, Instant
-from bursar.core.scheduling.cluster import Cluster
 from bursar.core.scheduling.decisions import Plan
-from bursar.core.scheduling.jobs import Earmark, Job, Path, Running, Shape, Why
-from bursar.core.scheduling.machines import MILLI, Level, Node, NodeId, NodeState, Piece
-from bursar.core.scheduling.policy import ANY, Policy, Share, Tier
-from bursar.core.scheduling.snapshot import Snapshot
-from bursar.core.scheduling.usage import Fading
+from bursar.core.scheduling.model.cluster import Cluster
+from bursar.core.scheduling.model.jobs import Earmark, Job, Path, Running, Shape, Why
+from bursar.core.scheduling.model.nodes import MILLI, Level, Node, NodeId, NodeState, Piece
+from bursar.core.scheduling.model.policy import ANY, Policy, Share, Tier
+from bursar.core.scheduling.model.snapshot import Snapshot
+from bursar.core.scheduling.model.usage import Fading
 from bursar.core.value import altered
 
 T0: Instant = 20_000 * 24 * HOUR  # a round day, so that spans are round as well

@@ -1,6 +1,6 @@
 """What every case is checked for."""
 
-from bursar.core.scheduling.cluster import Cluster
+from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.plan import make_plan
 from bursar.core.scheduling.telling import told
 from tests.core.scheduling.cases import T0, Case

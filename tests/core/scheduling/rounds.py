@@ -9,9 +9,9 @@ from heapq import heappop, heappush
 
 from bursar.core.ids import JobId
 from bursar.core.instant import Instant
-from bursar.core.scheduling.cluster import Cluster
 from bursar.core.scheduling.decisions import Plan, Preempt, Start
-from bursar.core.scheduling.jobs import Job, Running
+from bursar.core.scheduling.model.cluster import Cluster
+from bursar.core.scheduling.model.jobs import Job, Running
 from bursar.core.scheduling.plan import make_plan
 from bursar.core.value import altered
 from tests.core.scheduling.cases import Case

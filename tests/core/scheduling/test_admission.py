@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bursar.core.instant import HOUR, MINUTE, SECOND
-from bursar.core.scheduling.admission import (
+from bursar.core.scheduling.advice.admission import (
     LOOK_AGAIN,
     SHED_AT,
     TIER_ORGS,
@@ -16,8 +16,7 @@ from bursar.core.scheduling.admission import (
     admit,
     full_bucket,
 )
-from bursar.core.scheduling.jobs import Job, Shape
-from bursar.core.scheduling.load import (
+from bursar.core.scheduling.advice.pool_load import (
     FAR,
     Line,
     Load,
@@ -26,8 +25,9 @@ from bursar.core.scheduling.load import (
     predicted_wait,
     tasks_if_empty,
 )
-from bursar.core.scheduling.machines import Level
-from bursar.core.scheduling.policy import ENTERPRISE, FREE, PAID, Policy, Tier
+from bursar.core.scheduling.model.jobs import Job, Shape
+from bursar.core.scheduling.model.nodes import Level
+from bursar.core.scheduling.model.policy import ENTERPRISE, FREE, PAID, Policy, Tier
 from bursar.core.value import altered
 from tests.core.scheduling.cases import PLAIN, T0, Case, with_shares
 

@@ -15,15 +15,15 @@ from hypothesis import strategies as st
 
 from bursar.core.ids import JobId
 from bursar.core.instant import MINUTE, Instant
-from bursar.core.scheduling.cluster import Cluster
 from bursar.core.scheduling.decisions import Keep, Plan, Preempt, Start, Wait
-from bursar.core.scheduling.jobs import Job, Path, Running
-from bursar.core.scheduling.machines import MILLI, NodeState
+from bursar.core.scheduling.model.cluster import Cluster
+from bursar.core.scheduling.model.jobs import Job, Path, Running
+from bursar.core.scheduling.model.nodes import MILLI, NodeState
+from bursar.core.scheduling.model.policy import ANY, Share
+from bursar.core.scheduling.model.snapshot import Snapshot
+from bursar.core.scheduling.model.usage import Fading
 from bursar.core.scheduling.plan import make_plan
-from bursar.core.scheduling.policy import ANY, Share
-from bursar.core.scheduling.rights import ENDING
-from bursar.core.scheduling.snapshot import Snapshot
-from bursar.core.scheduling.usage import Fading
+from bursar.core.scheduling.preemption.rights import ENDING
 from bursar.core.value import altered
 from tests.core.scheduling.cases import after
 from tests.core.scheduling.worlds import (

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 from bursar.core.ids import JobId
 from bursar.core.instant import HOUR, MINUTE
-from bursar.core.scheduling.autoscale import Advice, Offer, Order, Scaling, advise
-from bursar.core.scheduling.cluster import Cluster
-from bursar.core.scheduling.forecast import forecast
-from bursar.core.scheduling.jobs import Shape
-from bursar.core.scheduling.machines import Node, NodeId, NodeState
+from bursar.core.scheduling.advice.autoscale import Advice, Offer, Order, Scaling, advise
+from bursar.core.scheduling.advice.forecast import forecast
+from bursar.core.scheduling.model.cluster import Cluster
+from bursar.core.scheduling.model.jobs import Shape
+from bursar.core.scheduling.model.nodes import Node, NodeId, NodeState
+from bursar.core.scheduling.model.policy import Policy
 from bursar.core.scheduling.plan import make_plan
-from bursar.core.scheduling.policy import Policy
 from bursar.core.value import altered
 from tests.core.scheduling.cases import CREDIT, T0, Case, after
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bursar.core.scheduling.policy import Policy
+from bursar.core.scheduling.model.policy import Policy
 from bursar.core.value import altered
 from tests.core.scheduling.cases import PLAIN, Case
 from tests.core.scheduling.checking import check

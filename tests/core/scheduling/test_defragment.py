@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from bursar.core.ids import JobId
 from bursar.core.instant import DAY, HOUR, MINUTE
-from bursar.core.scheduling.cluster import Cluster
-from bursar.core.scheduling.defragment import Tidying, defragment, tidy
-from bursar.core.scheduling.jobs import Running
+from bursar.core.scheduling.advice.defragment import Tidying, defragment, tidy
+from bursar.core.scheduling.model.cluster import Cluster
+from bursar.core.scheduling.model.jobs import Running
 from bursar.core.scheduling.plan import make_plan
 from bursar.core.value import altered
 from tests.core.scheduling.cases import CREDIT, PLAIN, T0, Case, after

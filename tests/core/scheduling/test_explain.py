@@ -10,22 +10,22 @@ import pytest
 from bursar.core.ids import JobId
 from bursar.core.instant import HOUR, MINUTE, SECOND
 from bursar.core.refusal import InvariantBroken
-from bursar.core.scheduling.changes import Change
-from bursar.core.scheduling.cluster import Cluster
-from bursar.core.scheduling.explain import (
+from bursar.core.scheduling.advice.pool_load import FAR
+from bursar.core.scheduling.explain.phrases import decimal, lasting
+from bursar.core.scheduling.explain.reasons import WHYS, reasons
+from bursar.core.scheduling.explain.waiting import (
     Explanation,
     Prediction,
     explain,
     foreseen,
     likely_end,
 )
-from bursar.core.scheduling.fragments import WORST
-from bursar.core.scheduling.jobs import Why
-from bursar.core.scheduling.load import FAR
+from bursar.core.scheduling.explain.what_if import Change
+from bursar.core.scheduling.model.cluster import Cluster
+from bursar.core.scheduling.model.jobs import Why
+from bursar.core.scheduling.model.policy import Tier
+from bursar.core.scheduling.placement.fragmentation import WORST
 from bursar.core.scheduling.plan import make_plan
-from bursar.core.scheduling.policy import Tier
-from bursar.core.scheduling.reasons import WHYS, reasons
-from bursar.core.scheduling.wording import decimal, lasting
 from bursar.core.value import altered
 from tests.core.scheduling.cases import CREDIT, PLAIN, T0, Case, after
 from tests.core.scheduling.worlds import indexes

@@ -3,20 +3,20 @@
 import pytest
 from hypothesis import given, settings
 
-from bursar.core.scheduling.admission import Bucket, admit
-from bursar.core.scheduling.autoscale import Offer, Scaling, advise
-from bursar.core.scheduling.backfill import Claims
-from bursar.core.scheduling.cluster import Cluster
+from bursar.core.scheduling.advice.admission import Bucket, admit
+from bursar.core.scheduling.advice.autoscale import Offer, Scaling, advise
+from bursar.core.scheduling.advice.defragment import defragment, tidy
+from bursar.core.scheduling.advice.pool_load import load_of
 from bursar.core.scheduling.decisions import Keep, Start
-from bursar.core.scheduling.defragment import defragment, tidy
-from bursar.core.scheduling.explain import explain, foreseen
-from bursar.core.scheduling.lacking import lacking
-from bursar.core.scheduling.load import load_of
-from bursar.core.scheduling.machines import NodeState
+from bursar.core.scheduling.explain.queue_position import in_turn, shares, standing
+from bursar.core.scheduling.explain.waiting import explain, foreseen
+from bursar.core.scheduling.model.cluster import Cluster
+from bursar.core.scheduling.model.nodes import NodeState
+from bursar.core.scheduling.model.snapshot import Snapshot
+from bursar.core.scheduling.placement.backfill import Claims
 from bursar.core.scheduling.plan import make_plan
-from bursar.core.scheduling.preempt import Steps, make_room
-from bursar.core.scheduling.snapshot import Snapshot
-from bursar.core.scheduling.standing import in_turn, shares, standing
+from bursar.core.scheduling.preemption.shortfall import lacking
+from bursar.core.scheduling.preemption.victims import Steps, make_room
 from bursar.core.value import altered
 from tests.core.scheduling.cases import CREDIT
 from tests.core.scheduling.worlds import SMALL, TINY, indexes, worlds

@@ -4,11 +4,11 @@ import pytest
 
 from bursar.core.ids import JobId
 from bursar.core.instant import HOUR, MINUTE, SECOND
-from bursar.core.scheduling.cluster import Cluster
-from bursar.core.scheduling.explain import explain
+from bursar.core.scheduling.explain.queue_position import Group, standing
+from bursar.core.scheduling.explain.waiting import explain
+from bursar.core.scheduling.model.cluster import Cluster
+from bursar.core.scheduling.model.policy import Policy, Share, Tier
 from bursar.core.scheduling.plan import look_again, make_plan
-from bursar.core.scheduling.policy import Policy, Share, Tier
-from bursar.core.scheduling.standing import Group, standing
 from bursar.core.value import altered
 from tests.core.scheduling.cases import T0, Case
 from tests.core.scheduling.checking import check

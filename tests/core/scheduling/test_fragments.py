@@ -2,10 +2,10 @@
 
 import pytest
 
-from bursar.core.scheduling import fragments
-from bursar.core.scheduling.fragments import WORST, Fragments
-from bursar.core.scheduling.jobs import Shape
-from bursar.core.scheduling.machines import Need, Node, NodeId, Room
+from bursar.core.scheduling.model.jobs import Shape
+from bursar.core.scheduling.model.nodes import Need, Node, NodeId, Room
+from bursar.core.scheduling.placement import fragmentation
+from bursar.core.scheduling.placement.fragmentation import WORST, Fragments
 
 KIND = Node(id=NodeId("n"), gpu_type="H100", gpus=8, slots=2).kind
 ONE = Need(1, 0, 0, 0)
@@ -88,7 +88,7 @@ def test_shapes_count_as_often_as_they_were_seen() -> None:
 
 def test_not_everything_is_remembered_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nodes come and go with ever new rooms: what is remembered has a bound, and stays true."""
-    monkeypatch.setattr(fragments, "KNOWN_MAX", 5)
+    monkeypatch.setattr(fragmentation, "KNOWN_MAX", 5)
     many, each = of(FOUR, PART), [Room(whole, (), ram, 0) for whole in (1, 4) for ram in range(9)]
     costs = []
     for one in each:

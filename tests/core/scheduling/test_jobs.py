@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from bursar.core.ids import JobId
 from bursar.core.instant import HOUR, MINUTE, NEVER, SECOND
-from bursar.core.scheduling.jobs import (
+from bursar.core.scheduling.model.jobs import (
     CLASS_MAX,
     TASKS_MAX,
     Job,
@@ -18,7 +18,7 @@ from bursar.core.scheduling.jobs import (
     parts_near,
     slots_of,
 )
-from bursar.core.scheduling.machines import GPUS_MAX, MILLI, SLOTS_MAX, Need, Node, NodeId
+from bursar.core.scheduling.model.nodes import GPUS_MAX, MILLI, SLOTS_MAX, Need, Node, NodeId
 from bursar.core.value import altered
 from tests.core.scheduling.cases import CREDIT, T0
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from bursar.core.ids import JobId
-from bursar.core.scheduling.machines import (
+from bursar.core.scheduling.model.nodes import (
     GPUS_MAX,
     Kind,
     Level,

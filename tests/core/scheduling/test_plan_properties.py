@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 from bursar.core.ids import JobId
 from bursar.core.instant import HOUR, MINUTE, SECOND
-from bursar.core.scheduling.cluster import Cluster
 from bursar.core.scheduling.decisions import Decision, Keep, Plan, Preempt, Promise, Start
-from bursar.core.scheduling.jobs import Job, Path, Shape, Why
-from bursar.core.scheduling.machines import MILLI, Node, NodeId, NodeState, Piece
+from bursar.core.scheduling.model.cluster import Cluster
+from bursar.core.scheduling.model.jobs import Job, Path, Shape, Why
+from bursar.core.scheduling.model.nodes import MILLI, Node, NodeId, NodeState, Piece
+from bursar.core.scheduling.model.policy import ANY, Policy, Share, Tier
+from bursar.core.scheduling.model.snapshot import Snapshot
 from bursar.core.scheduling.plan import make_plan
-from bursar.core.scheduling.policy import ANY, Policy, Share, Tier
-from bursar.core.scheduling.rights import Right
-from bursar.core.scheduling.snapshot import Snapshot
+from bursar.core.scheduling.preemption.rights import Right
 from bursar.core.value import altered
 from tests.core.scheduling.cases import CREDIT, PLAIN, T0, after
 from tests.core.scheduling.worlds import (

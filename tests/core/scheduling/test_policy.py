@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from bursar.core.scheduling.policy import ANY, FREE, PAID, Policy, Share, Tier, in_milli
+from bursar.core.scheduling.model.policy import ANY, FREE, PAID, Policy, Share, Tier, in_milli
 from bursar.core.value import altered
 from tests.core.scheduling.cases import T0, Case
 

@@ -4,13 +4,12 @@ import pytest
 
 from bursar.core.ids import JobId
 from bursar.core.instant import MINUTE, SECOND
-from bursar.core.scheduling import recording
-from bursar.core.scheduling.cluster import Cluster
-from bursar.core.scheduling.jobs import Earmark
-from bursar.core.scheduling.machines import NodeId, NodeState, Piece
-from bursar.core.scheduling.plan import carry_out
-from bursar.core.scheduling.policy import Share
-from bursar.core.scheduling.recording import (
+from bursar.core.scheduling.model import recording
+from bursar.core.scheduling.model.cluster import Cluster
+from bursar.core.scheduling.model.jobs import Earmark
+from bursar.core.scheduling.model.nodes import NodeId, NodeState, Piece
+from bursar.core.scheduling.model.policy import Share
+from bursar.core.scheduling.model.recording import (
     JobEnded,
     JobWaits,
     Recorder,
@@ -19,6 +18,7 @@ from bursar.core.scheduling.recording import (
     joined,
     split,
 )
+from bursar.core.scheduling.plan import carry_out
 from bursar.core.value import altered
 from tests.core.scheduling.cases import T0, Case
 from tests.core.scheduling.test_cluster import BUSY

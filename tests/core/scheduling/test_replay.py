@@ -6,7 +6,7 @@ import sys
 from hashlib import sha256
 from pathlib import Path
 
-from bursar.core.scheduling.cluster import Cluster
+from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.plan import make_plan
 from tests.core.scheduling import test_backfill, test_order, test_victims
 from tests.core.scheduling.cases import T0, Case

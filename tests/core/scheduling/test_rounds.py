@@ -6,10 +6,10 @@ import pytest
 
 from bursar.core.ids import JobId
 from bursar.core.instant import HOUR, MINUTE, SECOND
-from bursar.core.scheduling.cluster import Cluster
 from bursar.core.scheduling.decisions import Start
-from bursar.core.scheduling.jobs import Job
-from bursar.core.scheduling.machines import NodeState
+from bursar.core.scheduling.model.cluster import Cluster
+from bursar.core.scheduling.model.jobs import Job
+from bursar.core.scheduling.model.nodes import NodeState
 from bursar.core.scheduling.plan import make_plan
 from bursar.core.scheduling.telling import told
 from bursar.core.value import altered

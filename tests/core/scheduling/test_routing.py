@@ -8,13 +8,10 @@ import pytest
 
 from bursar.core.ids import JobId
 from bursar.core.instant import HOUR, MINUTE, SECOND
-from bursar.core.scheduling.admission import Admitted, Away, Turned, admit, full_bucket
-from bursar.core.scheduling.autoscale import Offer
-from bursar.core.scheduling.jobs import Job
-from bursar.core.scheduling.load import FAR, load_of
-from bursar.core.scheduling.plan import carry_out
-from bursar.core.scheduling.policy import FREE, Policy
-from bursar.core.scheduling.routing import (
+from bursar.core.scheduling.advice.admission import Admitted, Away, Turned, admit, full_bucket
+from bursar.core.scheduling.advice.autoscale import Offer
+from bursar.core.scheduling.advice.pool_load import FAR, load_of
+from bursar.core.scheduling.advice.routing import (
     PATIENCE,
     REST,
     WORTH,
@@ -28,6 +25,9 @@ from bursar.core.scheduling.routing import (
     with_job,
     with_offers,
 )
+from bursar.core.scheduling.model.jobs import Job
+from bursar.core.scheduling.model.policy import FREE, Policy
+from bursar.core.scheduling.plan import carry_out
 from bursar.core.value import altered
 from tests.core.scheduling.cases import T0, Case
 

@@ -6,9 +6,9 @@ import pytest
 
 from bursar.core.instant import DAY, HOUR, MINUTE
 from bursar.core.refusal import InvariantBroken
-from bursar.core.scheduling.jobs import Job
-from bursar.core.scheduling.policy import ANY, Policy, Share
-from bursar.core.scheduling.share import FAIR, OWED, OWED_BELOW, Place, ShareTree
+from bursar.core.scheduling.model.jobs import Job
+from bursar.core.scheduling.model.policy import ANY, Policy, Share
+from bursar.core.scheduling.order.share import FAIR, OWED, OWED_BELOW, Place, ShareTree
 from bursar.core.value import altered
 from tests.core.scheduling.cases import CREDIT, PLAIN, T0, Case, with_shares
 

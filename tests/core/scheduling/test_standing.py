@@ -6,12 +6,19 @@ from hypothesis import strategies as st
 
 from bursar.core.ids import JobId
 from bursar.core.instant import HOUR, MINUTE
-from bursar.core.scheduling.cluster import Cluster
 from bursar.core.scheduling.decisions import Start
+from bursar.core.scheduling.explain.queue_position import (
+    Group,
+    Held,
+    divided,
+    in_turn,
+    shares,
+    standing,
+)
+from bursar.core.scheduling.model.cluster import Cluster
+from bursar.core.scheduling.model.policy import ANY, Share
+from bursar.core.scheduling.order.share import Place
 from bursar.core.scheduling.plan import make_plan
-from bursar.core.scheduling.policy import ANY, Share
-from bursar.core.scheduling.share import Place
-from bursar.core.scheduling.standing import Group, Held, divided, in_turn, shares, standing
 from bursar.core.value import altered
 from tests.core.scheduling.cases import CREDIT, PLAIN, T0, Case, after
 

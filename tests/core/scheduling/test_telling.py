@@ -5,8 +5,8 @@ import pytest
 from bursar.core.ids import JobId
 from bursar.core.instant import HOUR, MINUTE, SECOND
 from bursar.core.scheduling.decisions import Keep, Plan, Preempt, Promise, Reserved, Start, Wait
-from bursar.core.scheduling.jobs import Why
-from bursar.core.scheduling.machines import NodeId, Piece
+from bursar.core.scheduling.model.jobs import Why
+from bursar.core.scheduling.model.nodes import NodeId, Piece
 from bursar.core.scheduling.telling import span, told
 from tests.core.scheduling.cases import T0
 

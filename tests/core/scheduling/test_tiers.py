@@ -6,8 +6,8 @@ import pytest
 
 from bursar.core.instant import HOUR, MINUTE, SECOND
 from bursar.core.scheduling.decisions import Start
+from bursar.core.scheduling.model.policy import ENTERPRISE, FREE, PAID, Policy
 from bursar.core.scheduling.plan import make_plan
-from bursar.core.scheduling.policy import ENTERPRISE, FREE, PAID, Policy
 from tests.core.scheduling.cases import T0, Case
 from tests.core.scheduling.checking import check
 

@@ -3,12 +3,12 @@
 import pytest
 
 from bursar.core.instant import NEVER
-from bursar.core.scheduling.backfill import Claims
-from bursar.core.scheduling.cluster import Cluster
-from bursar.core.scheduling.jobs import Shape
-from bursar.core.scheduling.machines import Level
-from bursar.core.scheduling.place import find
-from bursar.core.scheduling.typical import KINDS_MAX, LAST, Typical
+from bursar.core.scheduling.model.cluster import Cluster
+from bursar.core.scheduling.model.job_mix import KINDS_MAX, LAST, Typical
+from bursar.core.scheduling.model.jobs import Shape
+from bursar.core.scheduling.model.nodes import Level
+from bursar.core.scheduling.placement.backfill import Claims
+from bursar.core.scheduling.placement.search import find
 from tests.core.scheduling.cases import Case
 
 ONE, FOUR, EIGHT = (Shape(types=("H100",), gpus=gpus) for gpus in (1, 4, 8))

@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 
 from bursar.core.instant import HOUR, MINUTE, SECOND
-from bursar.core.scheduling.usage import HALVINGS, TICK, Fading, tick_of
+from bursar.core.scheduling.model.usage import HALVINGS, TICK, Fading, tick_of
 from tests.core.scheduling.cases import T0
 
 HALF_LIFE = 1_024 * MINUTE

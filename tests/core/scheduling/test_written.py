@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bursar.core.instant import DAY, HOUR, MINUTE, SECOND
-from bursar.core.scheduling.policy import ENTERPRISE, FREE, INSIDE_A_USER, Policy, Share, Tier
-from bursar.core.scheduling.written import (
+from bursar.core.scheduling.model.policy import ENTERPRISE, FREE, INSIDE_A_USER, Policy, Share, Tier
+from bursar.core.scheduling.model.policy_file import (
     Wrong,
     checked,
     made,

@@ -15,18 +15,18 @@ from hypothesis import strategies as st
 
 from bursar.core.ids import JobId
 from bursar.core.instant import HOUR, MINUTE, SECOND, Instant
-from bursar.core.ordered import Ordered
-from bursar.core.scheduling.backlog import Backlog
-from bursar.core.scheduling.cluster import Cluster
 from bursar.core.scheduling.decisions import Plan, Preempt
-from bursar.core.scheduling.horizon import Horizon
-from bursar.core.scheduling.jobs import Job, Path, Running, Shape, Why
-from bursar.core.scheduling.machines import MILLI, Level, Machine, Node, NodeId, NodeState, Piece
+from bursar.core.scheduling.model.cluster import Cluster
+from bursar.core.scheduling.model.jobs import Job, Path, Running, Shape, Why
+from bursar.core.scheduling.model.nodes import MILLI, Level, Machine, Node, NodeId, NodeState, Piece
+from bursar.core.scheduling.model.policy import ANY, ENTERPRISE, FREE, PAID, Policy, Share, Tier
+from bursar.core.scheduling.model.snapshot import Snapshot
+from bursar.core.scheduling.model.usage import Fading
+from bursar.core.scheduling.order.backlog import Backlog
+from bursar.core.scheduling.order.share import Place, ShareTree
+from bursar.core.scheduling.placement.availability import Horizon
 from bursar.core.scheduling.plan import make_plan
-from bursar.core.scheduling.policy import ANY, ENTERPRISE, FREE, PAID, Policy, Share, Tier
-from bursar.core.scheduling.share import Place, ShareTree
-from bursar.core.scheduling.snapshot import Snapshot
-from bursar.core.scheduling.usage import Fading
+from bursar.core.sorted_set import Ordered
 from bursar.core.value import altered
 from tests.core.scheduling.cases import CREDIT, PLAIN, T0
 

@@ -12,9 +12,9 @@ from typing import Any
 
 from bursar.core.dispatch import (
     agent,
-    charging,
-    ends,
-    following,
+    attempt_end,
+    cluster_sync,
+    message_commands,
     org,
     pool,
     quarantine,
@@ -25,7 +25,18 @@ from bursar.core.instant import SECOND
 from bursar.sim.faults import clocks
 from bursar.sim.faults.profile import Profile
 
-MODULES = (agent, charging, clocks, ends, following, org, pool, quarantine, reports, state)
+MODULES = (
+    agent,
+    message_commands,
+    clocks,
+    attempt_end,
+    cluster_sync,
+    org,
+    pool,
+    quarantine,
+    reports,
+    state,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +109,7 @@ BUGS = {
         reports, "_renewed", "latest(job.hold_until,", "latest(job.hold_until + SECOND,", "IS9"
     ),
     "credits do not bound a run": Bug(
-        ends, "run_ms_max", "return min(job.left_ms,", "return max(job.left_ms,", "IS9"
+        attempt_end, "run_ms_max", "return min(job.left_ms,", "return max(job.left_ms,", "IS9"
     ),
     "a top-up is not counted": Bug(
         pool, "_grow", "job.hold_micros + grew.added", "job.hold_micros", "IS9"
@@ -118,24 +129,27 @@ BUGS = {
         "min(told.run_ms, most)", "IM1",
     ),
     "a gang ends with its first process": Bug(
-        ends, "look_at", "if None not in exits:", "if any(exits):", "IS7"
+        attempt_end, "look_at", "if None not in exits:", "if any(exits):", "IS7"
     ),
     "lost work is charged": Bug(
-        ends, "_kept_ms", "return kept_ms if kept_ms < lease.run_ms else None", "return None", "IM8"
+        attempt_end, "_kept_ms", "return kept_ms if kept_ms < lease.run_ms else None",
+        "return None", "IM8",
     ),
     "a gang that has lost a node has failed": Bug(
-        ends, "_why_ended", "if Exit.FAILED in exits and Exit.GONE not in exits:",
+        attempt_end, "_why_ended", "if Exit.FAILED in exits and Exit.GONE not in exits:",
         "if Exit.FAILED in exits:", "IM3",
     ),
     "what a guard has ended unasked was ended by somebody": Bug(
         agent, "_reading", "Exit.GONE if cut_off else one.exit", "one.exit", "IM3", CUT_OFF
     ),
     "an org is not told of an end": Bug(
-        ends, "_close", "work.tell(\n", "(lambda *_: None)(\n", "IV3"
+        attempt_end, "_close", "work.tell(\n", "(lambda *_: None)(\n", "IV3"
     ),
-    "an org is not told of a drop": Bug(ends, "drop", "work.tell(", "(lambda *_: None)(", "IV3"),
+    "an org is not told of a drop": Bug(
+        attempt_end, "drop", "work.tell(", "(lambda *_: None)(", "IV3"
+    ),
     "an org is not told of a start": Bug(
-        ends, "say_start", "work.tell(", "(lambda *_: None)(", "IL14|IS9"
+        attempt_end, "say_start", "work.tell(", "(lambda *_: None)(", "IL14|IS9"
     ),
     "waiting jobs never expire": Bug(
         pool, "expire", "for job in work.unheld():", "for job in ():", "IV3"
@@ -185,18 +199,19 @@ BUGS = {
         "if letter.n <= org.jobs[letter.job].received:", "IM3|IS9",
     ),
     "a requeued job's hold is closed": Bug(
-        charging, "steps", "case Ended(over=True, kept_ms=None) as one:",
+        message_commands, "steps", "case Ended(over=True, kept_ms=None) as one:",
         "case Ended(kept_ms=None) as one:", "IL11",
     ),
     "usage that comes late is dropped": Bug(
-        charging, "_or_late", "if isinstance(outcome, Refusal) and outcome.code in _TOO_LATE:",
+        message_commands, "_or_late",
+        "if isinstance(outcome, Refusal) and outcome.code in _TOO_LATE:",
         "if False:", "IV3",
     ),
     "more is given back than was lost": Bug(
-        charging, "_ended", "kept_ms=end.kept_ms)", "kept_ms=end.kept_ms // 2)", "IM5|IS9"
+        message_commands, "_ended", "kept_ms=end.kept_ms)", "kept_ms=end.kept_ms // 2)", "IM5|IS9"
     ),
     "a leader does not notice ends": Bug(
-        following, "Follower._follow_job", "self.told.end(name)", "pass",
+        cluster_sync, "Follower._follow_job", "self.told.end(name)", "pass",
         "is there already|KeyError",
     ),
     "a clock is believed whatever it shows": Bug(

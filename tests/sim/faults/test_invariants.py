@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bursar.core.dispatch.life import State
+from bursar.core.dispatch.job_lifecycle import State
 from bursar.core.dispatch.org import Org, Submitted
 from bursar.core.dispatch.state import Exit, Lease, Letter, Queued
 from bursar.core.ids import GrantId, HoldId, JobId
@@ -19,7 +19,7 @@ from bursar.core.messages import RanSoFar, Why
 from bursar.core.refusal import Code, InvariantBroken
 from bursar.core.value import altered
 from bursar.sim.faults import invariants
-from bursar.sim.faults.hosts import Host, Task
+from bursar.sim.faults.node_host import Host, Task
 from bursar.sim.faults.profile import BEGINS, Profile
 from bursar.sim.faults.world import World
 

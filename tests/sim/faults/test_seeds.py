@@ -8,10 +8,10 @@ from collections import Counter
 import pytest
 
 from bursar.core.instant import SECOND
-from bursar.sim.faults import running
-from bursar.sim.faults.failing import FAULTS
+from bursar.sim.faults import campaign
+from bursar.sim.faults.campaign import NEEDED, Summary, run_seeds, story
+from bursar.sim.faults.injection import FAULTS
 from bursar.sim.faults.profile import BEGINS, Profile
-from bursar.sim.faults.running import NEEDED, Summary, run_seeds, story
 from bursar.sim.faults.world import World
 
 pytestmark = pytest.mark.property  # thousands of steps, each checked: not to be measured as well
@@ -91,7 +91,7 @@ def test_a_seed_is_the_same_in_every_process() -> None:
     code = (
         "from hashlib import sha256\n"
         "from bursar.sim.faults.world import World\n"
-        "from bursar.sim.faults.running import story\n"
+        "from bursar.sim.faults.campaign import story\n"
         "world = World(11, keep=10**9)\n"
         "world.run()\n"
         "print(sha256('\\n'.join(story(world)).encode()).hexdigest())\n"
@@ -120,4 +120,4 @@ def test_too_few_faults_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     enough.counts["crash"] -= 1
     assert ["crash: 49 in 100 seeds, at least 50 in 100 are needed"] == enough.too_few
 
-    assert [] == Summary(seeds=running.ENOUGH - 1).too_few, "of a few seeds nothing can be asked"
+    assert [] == Summary(seeds=campaign.ENOUGH - 1).too_few, "of a few seeds nothing can be asked"

@@ -11,7 +11,7 @@ import pytest
 from bursar.store.embedded import DatabaseDown, EmbeddedDatabase
 from bursar.store.embedded.os_user import database_user
 from bursar.store.embedded.programs import HALF_MADE, installed, within_reach
-from bursar.store.embedded.running import published
+from bursar.store.embedded.server_info import published
 from tests.store.embedded.worlds import (
     LINGER_S,
     World,

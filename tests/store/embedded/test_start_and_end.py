@@ -9,10 +9,10 @@ import sys
 import pytest
 
 from bursar.store.embedded import EmbeddedDatabase
-from bursar.store.embedded.cluster import free_port
 from bursar.store.embedded.folder import StateFolder
-from bursar.store.embedded.keeper import LOG_BYTES_MAX, trim
+from bursar.store.embedded.initdb import free_port
 from bursar.store.embedded.os_user import database_user
+from bursar.store.embedded.supervisor import LOG_BYTES_MAX, trim
 from tests.store.embedded.worlds import (
     LINGER_S,
     World,
@@ -145,12 +145,12 @@ def test_a_port_that_is_taken_at_the_last_moment_is_given_up_for_another(world: 
 SERVE = """
 import sys, time
 from pathlib import Path
-from bursar.store.embedded.cluster import Cluster
-from bursar.store.embedded.cluster import free_port
+from bursar.store.embedded.initdb import Cluster
+from bursar.store.embedded.initdb import free_port
 from bursar.store.embedded.folder import StateFolder
 from bursar.store.embedded.os_user import database_user
 from bursar.store.embedded.programs import installed, within_reach
-from bursar.store.embedded.running import published
+from bursar.store.embedded.server_info import published
 from bursar.store.embedded.server import Server
 
 state, ports, user = StateFolder(Path(sys.argv[1])), sys.argv[2:], database_user()

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from bursar.core.dispatch.ends import GRACE_MS
+from bursar.core.dispatch.attempt_end import GRACE_MS
 from bursar.core.dispatch.reports import Order
 
 # What of the agent's own environment a process gets. Nothing else: there may be keys in it.

@@ -22,10 +22,10 @@ from bursar.agent.local import orphans
 from bursar.agent.local.environment import checkpoints_of, environment
 from bursar.agent.local.files import loaded, write
 from bursar.core.dispatch.agent import Process, Run
-from bursar.core.dispatch.ends import GRACE
+from bursar.core.dispatch.attempt_end import GRACE
 from bursar.core.dispatch.state import Exit
 from bursar.core.instant import MILLISECOND, Instant
-from bursar.core.scheduling.machines import NodeId, Piece
+from bursar.core.scheduling.model.nodes import NodeId, Piece
 from bursar.core.value import altered
 from bursar.failpoints import passed_on, reached
 from bursar.wire.agents import complaint_about

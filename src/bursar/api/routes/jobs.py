@@ -10,28 +10,24 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 from fastapi import APIRouter, Query, Request, Response
 from starlette.responses import StreamingResponse
 
-from bursar.api.admitting import Asking, Let
-from bursar.api.doing import done_of, encoded, key_of, told_by
-from bursar.api.failing import Failed, Senseless, problem_response
+from bursar.api.admission import Asking, Let
+from bursar.api.context import Caller, Service, unknown
+from bursar.api.errors import Failed, Senseless, problem_response
+from bursar.api.event_stream import MEDIA_TYPE, event_text
+from bursar.api.execute import done_of, encoded, key_of, told_by
 from bursar.api.operations import Nothing
-from bursar.api.reading_body import StrictRoute
-from bursar.api.routes.changing import IDEMPOTENCY_KEY, PROBLEM
-from bursar.api.routes.looking import READS, After, Limit, OrgId, Things, seen_response
-from bursar.api.serving import Caller, Service, unknown
-from bursar.api.streaming import MEDIA_TYPE, event_text
+from bursar.api.request_body import StrictRoute
+from bursar.api.routes.ledger_reads import READS, After, Limit, OrgId, Things, seen_response
+from bursar.api.routes.operations import IDEMPOTENCY_KEY, PROBLEM
 from bursar.core.ids import HoldId, JobId
 from bursar.core.instant import SECOND
 from bursar.core.ledger.commands import ExtendHold, Reserve
 from bursar.core.ledger.events import HoldExtended, HoldOpened
 from bursar.core.ledger.quote import Quote
 from bursar.core.refusal import Code, Refusal
-from bursar.service.asked import first_asked
-from bursar.service.batch import Answer, Ask
 from bursar.service.database import Connection
-from bursar.service.founding import org_user
 from bursar.service.jobs import Jobs, JobUnknown, Submission, through
-from bursar.service.jobs.caching import Sharing, quoted_now, shared
-from bursar.service.jobs.looking import (
+from bursar.service.jobs.queries import (
     FROM_THE_NEWEST,
     Glance,
     Looking,
@@ -42,17 +38,21 @@ from bursar.service.jobs.looking import (
     Wanted,
 )
 from bursar.service.jobs.quotas import quotas_of
-from bursar.service.jobs.submitting import Extended, asked_for_a_job, served
+from bursar.service.jobs.result_cache import Sharing, quoted_now, shared
+from bursar.service.jobs.submission import Extended, asked_for_a_job, served
 from bursar.service.keys import Scope
-from bursar.service.listing import Listing
-from bursar.service.looking import Looking as Money
-from bursar.service.looking import Seen
+from bursar.service.ledger.batch import Answer, Ask
+from bursar.service.org_setup import org_user
+from bursar.service.queries.balances import Looking as Money
+from bursar.service.queries.balances import Seen
+from bursar.service.queries.entities import Listing
+from bursar.service.queries.request_lookup import first_asked
 from bursar.wire import jobs as wire
-from bursar.wire.answers import HoldChanged, Rate, only
 from bursar.wire.arrays import JobArray
-from bursar.wire.caching import ALONE, JobCache, Shares
+from bursar.wire.fields import Id, Making
 from bursar.wire.problems import of_refusal
-from bursar.wire.shapes import Id, Making
+from bursar.wire.responses import HoldChanged, Rate, only
+from bursar.wire.result_cache import ALONE, JobCache, Shares
 
 router = APIRouter(prefix="/v1", route_class=StrictRoute, responses=PROBLEM)
 SPENDS: Final[dict[str, Any]] = {"parameters": [IDEMPOTENCY_KEY], "x-scope": Scope.SPEND}

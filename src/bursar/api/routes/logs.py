@@ -7,17 +7,17 @@ from typing import Annotated, Final
 
 from fastapi import APIRouter, Query, Request, Response
 
-from bursar.api.doing import encoded
-from bursar.api.failing import Failed
-from bursar.api.reading_body import StrictRoute
-from bursar.api.routes.changing import PROBLEM
-from bursar.api.serving import Caller, Service, unknown
-from bursar.service.jobs.looking import Looking, Shown
+from bursar.api.context import Caller, Service, unknown
+from bursar.api.errors import Failed
+from bursar.api.execute import encoded
+from bursar.api.request_body import StrictRoute
+from bursar.api.routes.operations import PROBLEM
+from bursar.service.jobs.queries import Looking, Shown
 from bursar.service.keys import Scope
-from bursar.service.pools.leftovers import progress_of
 from bursar.service.pools.logs import Chunk, Place, logs_of
+from bursar.service.pools.node_cleanup import progress_of
+from bursar.wire.fields import Id
 from bursar.wire.logs import LogPart, LogsTold
-from bursar.wire.shapes import Id
 
 router = APIRouter(prefix="/v1", route_class=StrictRoute, responses=PROBLEM)
 

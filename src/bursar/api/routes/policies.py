@@ -6,24 +6,24 @@ from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Path, Query, Request, Response
 
-from bursar.api import keeping
-from bursar.api.doing import asked_for, done_of, encoded, key_of
-from bursar.api.failing import Failed, Senseless
-from bursar.api.reading_body import StrictRoute
-from bursar.api.routes.changing import IDEMPOTENCY_KEY, PROBLEM
-from bursar.api.serving import Caller, Service
+from bursar.api import settings
+from bursar.api.context import Caller, Service
+from bursar.api.errors import Failed, Senseless
+from bursar.api.execute import asked_for, done_of, encoded, key_of
+from bursar.api.request_body import StrictRoute
+from bursar.api.routes.operations import IDEMPOTENCY_KEY, PROBLEM
 from bursar.core.ledger.commands import SetSetting
 from bursar.core.ledger.events import SettingSet
 from bursar.core.ledger.values import Setting
-from bursar.core.scheduling.policy import Policy
-from bursar.core.scheduling.written import policy_of
+from bursar.core.scheduling.model.policy import Policy
+from bursar.core.scheduling.model.policy_file import policy_of
 from bursar.service.keys import DEPLOYMENT, Scope
-from bursar.service.pools.dealing import KIND
-from bursar.service.pools.serving import Pools
-from bursar.service.settings import setting
-from bursar.wire.answers import Happened, only
+from bursar.service.pools.host import Pools
+from bursar.service.pools.quota_distribution import KIND
+from bursar.service.queries.settings import setting
 from bursar.wire.policies import PolicyAsk, PolicyTold
 from bursar.wire.pools import NAME
+from bursar.wire.responses import Happened, only
 
 router = APIRouter(prefix="/v1", route_class=StrictRoute, responses=PROBLEM)
 Name = Annotated[str, Path(pattern=NAME)]
@@ -33,7 +33,7 @@ SETS: Final[dict[str, Any]] = {"parameters": [IDEMPOTENCY_KEY], "x-scope": Scope
 
 def _operated(request: Request, pool: str) -> tuple[Service, Caller, Pools]:
     """Who asks, and the pools of this process; the call ends unless the pool is among them."""
-    service, caller = keeping.who(request)
+    service, caller = settings.who(request)
     caller.needs(Scope.OPERATOR)
     if service.pools is None or pool not in service.pools.keepers:
         raise Failed("not_found", f"there is no pool {pool!r}")
@@ -85,7 +85,7 @@ async def set_policy(
         wanted = body.to_core()
     except ValueError as error:
         raise Senseless(str(error)) from error
-    command = keeping.set_setting(KIND, pool, body.words, keeping.if_match(request))
+    command = settings.set_setting(KIND, pool, body.words, settings.if_match(request))
     kept = await _kept(service, pool)
     if dry_run:
         told = _told(pools, pool, 0 if kept is None else kept.number, wanted)
@@ -97,7 +97,7 @@ async def set_policy(
 
 async def _begin(service: Service, caller: Caller, pool: str) -> None:
     """Keep the shipped policy as a pool's own, so that there is one to change."""
-    first = keeping.set_setting(KIND, pool, {}, 0)
+    first = settings.set_setting(KIND, pool, {}, 0)
     await asked_for(service, caller, DEPLOYMENT, f"bursar:policy/{pool}", first)
 
 

@@ -6,20 +6,20 @@ from typing import Annotated, Final
 
 from fastapi import APIRouter, Path, Query, Request, Response
 
-from bursar.api.doing import encoded
-from bursar.api.failing import Failed
-from bursar.api.reading_body import StrictRoute
-from bursar.api.routes.changing import PROBLEM
-from bursar.api.serving import Caller, Service
+from bursar.api.context import Caller, Service
+from bursar.api.errors import Failed
+from bursar.api.execute import encoded
+from bursar.api.request_body import StrictRoute
+from bursar.api.routes.operations import PROBLEM
 from bursar.core.dispatch.pool import use
 from bursar.core.dispatch.reports import Orders, Report
 from bursar.core.dispatch.state import Pool
-from bursar.core.scheduling.machines import NodeId, NodeState
+from bursar.core.scheduling.model.nodes import NodeId, NodeState
 from bursar.service.keys import Scope
-from bursar.service.pools.keeper import PoolKeeper
-from bursar.service.pools.leftovers import keep_progress_now, over_for_ms
 from bursar.service.pools.logs import Part, keep_log
-from bursar.service.pools.ordered import is_given_back
+from bursar.service.pools.node_cleanup import keep_progress_now, over_for_ms
+from bursar.service.pools.node_orders import is_given_back
+from bursar.service.pools.pool import PoolKeeper
 from bursar.wire.agents import (
     LogAsk,
     LogTold,

@@ -6,17 +6,17 @@ from typing import Annotated, Any, Final, Self
 from fastapi import APIRouter, Request, Response
 from pydantic import Field, model_validator
 
-from bursar.api import keeping
-from bursar.api.doing import key_of
-from bursar.api.failing import Refused
-from bursar.api.reading_body import StrictRoute
-from bursar.api.routes.changing import IDEMPOTENCY_KEY, PROBLEM
-from bursar.api.routes.looking import READS, After, Limit, OrgId, Things
-from bursar.service.asked import asker_of
+from bursar.api import settings
+from bursar.api.errors import Refused
+from bursar.api.execute import key_of
+from bursar.api.request_body import StrictRoute
+from bursar.api.routes.ledger_reads import READS, After, Limit, OrgId, Things
+from bursar.api.routes.operations import IDEMPOTENCY_KEY, PROBLEM
 from bursar.service.keys import Scope
-from bursar.service.settings import setting
-from bursar.wire.answers import Dropped
-from bursar.wire.shapes import GPUS_MAX, Id, Shape, Text
+from bursar.service.queries.request_lookup import asker_of
+from bursar.service.queries.settings import setting
+from bursar.wire.fields import GPUS_MAX, Id, Shape, Text
+from bursar.wire.responses import Dropped
 
 KIND: Final = "quota"
 router = APIRouter(prefix="/v1", route_class=StrictRoute, responses=PROBLEM)
@@ -74,7 +74,7 @@ def _told(org: str, id: str, body: dict[str, Any]) -> Shape:
 
 async def _org(request: Request, body: QuotaAsk) -> str:
     """The org of a quota; what it limits must be there, and the caller's to limit."""
-    service, caller = keeping.who(request)
+    service, caller = settings.who(request)
     caller.needs(Scope.MANAGE)
     named = (("accounts", body.account_id), ("users", body.user_id))
     given = [(table, id) for table, id in named if id is not None]
@@ -89,7 +89,7 @@ async def _check_old(request: Request, org: str, id: str) -> None:
 
     Under a key that was seen before nothing is changed any more: the ledger knows the answer.
     """
-    service, caller = keeping.who(request)
+    service, caller = settings.who(request)
     key = key_of(request)
     if await service.read(lambda reader: asker_of(reader, org, key)) is not None:
         return
@@ -100,7 +100,7 @@ async def _check_old(request: Request, org: str, id: str) -> None:
             try:
                 await service.org_of(caller, table, old[name])
             except Refused:
-                raise keeping.missing(KIND) from None
+                raise settings.missing(KIND) from None
 
 
 @router.post(
@@ -115,13 +115,13 @@ async def create(request: Request, body: NewQuota) -> Response:
     """Set a quota."""
     org = await _org(request, body)
     kept = body.model_dump(exclude={"id"}, exclude_none=True)
-    answer = await keeping.create(request, org, KIND, body.id, kept, _told)
+    answer = await settings.create(request, org, KIND, body.id, kept, _told)
     return _let_know(request, org, answer)
 
 
 def _let_know(request: Request, org: str, answer: Response) -> Response:
     """Let the pools know soon what they may have of an org's quotas."""
-    service, _ = keeping.who(request)
+    service, _ = settings.who(request)
     if service.pools is not None:
         service.pools.dealing.call(org)
     return answer
@@ -138,10 +138,10 @@ async def listed(
     request: Request, org_id: OrgId = None, after: After = "", limit: Limit = 100
 ) -> Response:
     """The quotas of an org."""
-    service, caller = keeping.who(request)
+    service, caller = settings.who(request)
     caller.needs(Scope.READ)
     org = await service.whole_org(caller, org_id)
-    return await keeping.page(request, org, KIND, after, limit, _told)
+    return await settings.page(request, org, KIND, after, limit, _told)
 
 
 @router.get(
@@ -153,10 +153,10 @@ async def listed(
 )
 async def get(request: Request, id: Id, org_id: OrgId = None) -> Response:
     """A quota, with an ETag to change it by."""
-    service, caller = keeping.who(request)
+    service, caller = settings.who(request)
     caller.needs(Scope.READ)
     org = await service.whole_org(caller, org_id)
-    return await keeping.look(request, org, KIND, id, _told)
+    return await settings.look(request, org, KIND, id, _told)
 
 
 @router.put(
@@ -171,7 +171,7 @@ async def change(request: Request, id: Id, body: QuotaAsk) -> Response:
     org = await _org(request, body)
     await _check_old(request, org, id)
     kept = body.model_dump(exclude_none=True)
-    return _let_know(request, org, await keeping.change(request, org, KIND, id, kept, _told))
+    return _let_know(request, org, await settings.change(request, org, KIND, id, kept, _told))
 
 
 @router.delete(
@@ -183,7 +183,7 @@ async def change(request: Request, id: Id, body: QuotaAsk) -> Response:
 )
 async def drop(request: Request, id: Id, org_id: OrgId = None) -> Response:
     """Limit no more."""
-    service, caller = keeping.who(request)
+    service, caller = settings.who(request)
     caller.needs(Scope.MANAGE)
     org = await service.whole_org(caller, org_id)
-    return _let_know(request, org, await keeping.drop(request, org, KIND, id))
+    return _let_know(request, org, await settings.drop(request, org, KIND, id))

@@ -4,13 +4,13 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 
-from bursar.api.doing import encoded
-from bursar.api.reading_body import StrictRoute
-from bursar.api.routes.changing import PROBLEM
+from bursar.api.context import Service
+from bursar.api.execute import encoded
+from bursar.api.request_body import StrictRoute
+from bursar.api.routes.operations import PROBLEM
 from bursar.api.routes.pools import Name, kept_pool, operates
-from bursar.api.serving import Service
 from bursar.service.keys import Scope
-from bursar.service.pools.ordered import decide_scale, orders_of, scale_of
+from bursar.service.pools.node_orders import decide_scale, orders_of, scale_of
 from bursar.wire.scaling import OrdersTold, OrderTold, ScalingAsk, ScalingTold
 
 router = APIRouter(prefix="/v1", route_class=StrictRoute, responses=PROBLEM)

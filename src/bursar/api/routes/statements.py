@@ -8,15 +8,15 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
-from bursar.api.failing import Failed
-from bursar.api.reading_body import StrictRoute
-from bursar.api.routes.changing import PROBLEM
-from bursar.api.routes.looking import READS, Limit, OrgId, seen_response
-from bursar.api.serving import Caller, Service, unknown
+from bursar.api.context import Caller, Service, unknown
+from bursar.api.errors import Failed
+from bursar.api.request_body import StrictRoute
+from bursar.api.routes.ledger_reads import READS, Limit, OrgId, seen_response
+from bursar.api.routes.operations import PROBLEM
 from bursar.core.instant import Instant
 from bursar.service.keys import Scope
-from bursar.service.statements import Line, Parts, Statement, Statements
-from bursar.service.usage import (
+from bursar.service.queries.statements import Line, Parts, Statement, Statements
+from bursar.service.queries.usage import (
     BadRange,
     By,
     Cost,
@@ -32,7 +32,7 @@ from bursar.service.usage import (
 )
 from bursar.wire import focus
 from bursar.wire import statements as shapes
-from bursar.wire.shapes import Id
+from bursar.wire.fields import Id
 from bursar.wire.tables import MEDIA_TYPE, Cell, csv_text
 from bursar.wire.times import instant_of, instant_text
 

@@ -7,26 +7,26 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 
 from fastapi import APIRouter, Path, Query, Request, Response
 
-from bursar.api.doing import asked_for, done_of, encoded, key_of, told_of
-from bursar.api.failing import Failed, Senseless
-from bursar.api.reading_body import StrictRoute
-from bursar.api.routes.changing import IDEMPOTENCY_KEY, PROBLEM
-from bursar.api.routes.looking import After, Limit, OrgId, Things, seen_response
-from bursar.api.serving import Caller, Service, unknown
+from bursar.api.context import Caller, Service, unknown
+from bursar.api.errors import Failed, Senseless
+from bursar.api.execute import asked_for, done_of, encoded, key_of, told_of
+from bursar.api.request_body import StrictRoute
+from bursar.api.routes.ledger_reads import After, Limit, OrgId, Things, seen_response
+from bursar.api.routes.operations import IDEMPOTENCY_KEY, PROBLEM
 from bursar.core.alerts import RULE, Alert, AlertRule
 from bursar.core.ids import SettingId
 from bursar.core.ledger.commands import SetSetting
 from bursar.core.ledger.events import SettingSet
 from bursar.core.ledger.values import Setting
 from bursar.core.refusal import Code, Refusal
-from bursar.service.alerts import alerts_of, rule_setting
-from bursar.service.asked import asker_of, first_asked
 from bursar.service.keys import Scope
-from bursar.service.listing import Page
-from bursar.service.looking import Seen
-from bursar.service.outbound import Unsafe
-from bursar.service.settings import kept_one, kept_page, settings
-from bursar.service.webhooks import (
+from bursar.service.queries.balances import Seen
+from bursar.service.queries.entities import Page
+from bursar.service.queries.request_lookup import asker_of, first_asked
+from bursar.service.queries.settings import kept_one, kept_page, settings
+from bursar.service.webhooks.alerts import alerts_of, rule_setting
+from bursar.service.webhooks.safe_http import Unsafe
+from bursar.service.webhooks.signatures import (
     FIRST,
     TYPES,
     WEBHOOK,
@@ -42,8 +42,8 @@ from bursar.service.webhooks import (
     version_of,
 )
 from bursar.wire.alerts import AlertTold, RuleAsk, RuleTold
-from bursar.wire.answers import Dropped, only
-from bursar.wire.shapes import Id, Making, Shape
+from bursar.wire.fields import Id, Making, Shape
+from bursar.wire.responses import Dropped, only
 from bursar.wire.webhooks import (
     DeliveryTold,
     ResendTold,

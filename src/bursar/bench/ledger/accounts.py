@@ -12,8 +12,8 @@ from bursar.bench.ledger.working import CALLERS, Working
 from bursar.bench.ledger.yardsticks import Say
 from bursar.core.refusal import Refusal
 from bursar.service.database import Aside, Database, aside
-from bursar.service.looking import Looking
-from bursar.service.top import Measure, Subject, Top
+from bursar.service.queries.balances import Looking
+from bursar.service.queries.top_lists import Measure, Subject, Top
 
 WITHIN: Final = 1.5  # times as slow, at most
 TOP: Final = 100  # places

@@ -29,9 +29,9 @@ from bursar.core.ids import ChargeId, HoldId
 from bursar.core.ledger.commands import Charge, Command, RepayDebt, Reserve, Settle
 from bursar.core.money import CREDIT
 from bursar.core.refusal import Refusal
-from bursar.service.batch import Answer
 from bursar.service.database import OrgId
-from bursar.service.lanes import Busy
+from bursar.service.ledger.batch import Answer
+from bursar.service.ledger.batcher import Busy
 
 STEPS: Final = 5  # commands in a unit
 HELD: Final = CREDIT

@@ -16,7 +16,7 @@ from bursar.core.ledger.commands import AddAccount, AddUser, Command, Issue, Rel
 from bursar.core.ledger.values import Kind
 from bursar.core.refusal import Refusal
 from bursar.service.database import Aside, Database, OrgId, aside
-from bursar.service.ledger import Ledger
+from bursar.service.ledger.ledger import Ledger
 
 SPANS = (1, 10, 1_000)  # grants that a hold draws from
 EACH = 1_000  # micro-credits of a grant

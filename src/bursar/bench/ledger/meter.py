@@ -35,9 +35,8 @@ from bursar.core.money import CREDIT
 from bursar.core.pricing import PriceBook, PriceVersion, Rate
 from bursar.core.refusal import Refusal
 from bursar.core.scheduling.decisions import Start
-from bursar.core.scheduling.jobs import Shape, Why
-from bursar.core.scheduling.machines import Node, NodeId, Piece
-from bursar.service.batch import Answer, Ask, Batch
+from bursar.core.scheduling.model.jobs import Shape, Why
+from bursar.core.scheduling.model.nodes import Node, NodeId, Piece
 from bursar.service.database import (
     Aside,
     Connection,
@@ -47,9 +46,10 @@ from bursar.service.database import (
     create_pool,
 )
 from bursar.service.jobs import Answers, Jobs, Submission
-from bursar.service.ledger import Ledger
-from bursar.service.pools.keeper import Deaf, Kept, PoolKeeper, at_once
-from bursar.service.relay import Relay, Round
+from bursar.service.ledger.batch import Answer, Ask, Batch
+from bursar.service.ledger.ledger import Ledger
+from bursar.service.pools.pool import Deaf, Kept, PoolKeeper, at_once
+from bursar.service.workers.relay import Relay, Round
 
 POOL: Final = "pool"
 GPU: Final = "h100"

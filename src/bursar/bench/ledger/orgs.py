@@ -23,10 +23,10 @@ from bursar.core.ledger.values import Kind, Target
 from bursar.core.money import AMOUNT_MAX, CREDIT, Micros
 from bursar.core.pricing import PriceBook
 from bursar.core.refusal import Refusal
-from bursar.service.batch import Answer, Ask, Batch
 from bursar.service.database import Aside, Connection, Database, OrgId, create_org, money_time
-from bursar.service.ledger import Ledger
-from bursar.service.sweeper import Sweeper, Swept, through
+from bursar.service.ledger.batch import Answer, Ask, Batch
+from bursar.service.ledger.ledger import Ledger
+from bursar.service.workers.sweeper import Sweeper, Swept, through
 
 ROOT: Final = AccountId("org")
 USER: Final = UserId("ann")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bursar.bench.ledger.callers import Peak, Works, peak
 from bursar.service.database import Database, OrgId
-from bursar.service.ledger import Ledger
+from bursar.service.ledger.ledger import Ledger
 
 if TYPE_CHECKING:
     from multiprocessing.synchronize import Barrier

@@ -9,8 +9,8 @@ from bursar.bench.ledger.orgs import copy_org, make_org, settle_down, tree
 from bursar.bench.ledger.sizes import HOT, Sizes
 from bursar.bench.ledger.yardsticks import Say
 from bursar.core.ledger.commands import Command
-from bursar.service.audit import orgs_of, rebuild, verify
 from bursar.service.database import Database, aside
+from bursar.service.ledger.audit import orgs_of, rebuild, verify
 
 WORKERS = 2
 LEAST = 30_000  # events a second

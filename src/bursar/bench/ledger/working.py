@@ -8,9 +8,9 @@ from bursar.bench.ledger.orgs import MADE, make_orgs
 from bursar.bench.ledger.processes import Share, at_once, peaks
 from bursar.bench.ledger.sizes import HOT, SPREAD, Shape, Sizes
 from bursar.bench.ledger.yardsticks import Say
-from bursar.service.audit import verify
 from bursar.service.database import Aside, Database, aside
-from bursar.service.ledger import Ledger
+from bursar.service.ledger.audit import verify
+from bursar.service.ledger.ledger import Ledger
 
 CALLERS: Final = 64
 CROWD: Final = 256

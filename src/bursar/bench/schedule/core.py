@@ -17,9 +17,9 @@ from bursar.bench.schedule.watch import Pool, Stopwatch, Took, starts_of, victim
 from bursar.core.ids import JobId
 from bursar.core.instant import SECOND
 from bursar.core.scheduling.decisions import Keep
-from bursar.core.scheduling.explain import explain
-from bursar.core.scheduling.jobs import Shape
-from bursar.core.scheduling.snapshot import Snapshot
+from bursar.core.scheduling.explain.waiting import explain
+from bursar.core.scheduling.model.jobs import Shape
+from bursar.core.scheduling.model.snapshot import Snapshot
 
 Say = Callable[[str], None]
 

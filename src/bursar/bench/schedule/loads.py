@@ -7,10 +7,10 @@ from typing import Final
 from bursar.bench.schedule.sizes import SEED, Stream, Streams
 from bursar.core.ids import JobId
 from bursar.core.instant import DAY, HOUR, MINUTE, SECOND, Instant
-from bursar.core.scheduling.jobs import Job, Path, Running, Shape
-from bursar.core.scheduling.machines import Node, NodeId, Piece
-from bursar.core.scheduling.policy import ANY, Policy, Share, Tier
-from bursar.core.scheduling.snapshot import Snapshot
+from bursar.core.scheduling.model.jobs import Job, Path, Running, Shape
+from bursar.core.scheduling.model.nodes import Node, NodeId, Piece
+from bursar.core.scheduling.model.policy import ANY, Policy, Share, Tier
+from bursar.core.scheduling.model.snapshot import Snapshot
 from bursar.core.value import altered
 
 T0: Final[Instant] = 20_000 * DAY

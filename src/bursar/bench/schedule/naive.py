@@ -10,10 +10,10 @@ from collections.abc import Callable
 from time import process_time
 
 from bursar.core.ids import JobId
-from bursar.core.scheduling.jobs import Job, Path
-from bursar.core.scheduling.machines import MILLI
-from bursar.core.scheduling.policy import ANY
-from bursar.core.scheduling.snapshot import Snapshot
+from bursar.core.scheduling.model.jobs import Job, Path
+from bursar.core.scheduling.model.nodes import MILLI
+from bursar.core.scheduling.model.policy import ANY
+from bursar.core.scheduling.model.snapshot import Snapshot
 
 
 class Naive:

@@ -11,7 +11,7 @@ from bursar.bench.schedule.naive import Naive
 from bursar.bench.schedule.watch import Pool, starts_of, victims_of
 from bursar.core.ids import JobId
 from bursar.core.instant import SECOND, Instant
-from bursar.core.scheduling.jobs import Job
+from bursar.core.scheduling.model.jobs import Job
 from bursar.core.value import altered
 
 ENDS, ARRIVES = range(2)  # what comes first of all that happens at one instant

@@ -9,13 +9,13 @@ from typing import NamedTuple
 
 from bursar.core.ids import JobId
 from bursar.core.instant import Instant
-from bursar.core.scheduling.cluster import Cluster
 from bursar.core.scheduling.decisions import Plan, Preempt, Start
-from bursar.core.scheduling.jobs import Job, Path
-from bursar.core.scheduling.machines import MILLI, NodeId, Piece
+from bursar.core.scheduling.model.cluster import Cluster
+from bursar.core.scheduling.model.jobs import Job, Path
+from bursar.core.scheduling.model.nodes import MILLI, NodeId, Piece
+from bursar.core.scheduling.model.policy import ANY
+from bursar.core.scheduling.model.snapshot import Snapshot
 from bursar.core.scheduling.plan import make_plan
-from bursar.core.scheduling.policy import ANY
-from bursar.core.scheduling.snapshot import Snapshot
 
 
 class Took(NamedTuple):

@@ -11,8 +11,8 @@ from typing import Final, NamedTuple
 
 from bursar.bench.traces.driving import GPU, Drive, Told, World
 from bursar.bench.traces.replay import SECOND, Ask, Task
-from bursar.core.scheduling.jobs import Shape
-from bursar.core.scheduling.policy import Policy, Share
+from bursar.core.scheduling.model.jobs import Shape
+from bursar.core.scheduling.model.policy import Policy, Share
 from bursar.core.value import altered
 
 NODE_GPUS: Final = 8

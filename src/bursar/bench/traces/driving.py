@@ -16,11 +16,11 @@ from bursar.bench.traces.replay import Ask, Task
 from bursar.core.ids import JobId
 from bursar.core.instant import HOUR, MILLISECOND, Instant
 from bursar.core.money import CREDIT
-from bursar.core.scheduling.cluster import Cluster
 from bursar.core.scheduling.decisions import Preempt, Start
-from bursar.core.scheduling.jobs import Job, Path, Shape
-from bursar.core.scheduling.machines import Node, NodeId
-from bursar.core.scheduling.policy import Policy
+from bursar.core.scheduling.model.cluster import Cluster
+from bursar.core.scheduling.model.jobs import Job, Path, Shape
+from bursar.core.scheduling.model.nodes import Node, NodeId
+from bursar.core.scheduling.model.policy import Policy
 from bursar.core.value import altered
 from bursar.sim.policies import Bursar
 

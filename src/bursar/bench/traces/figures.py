@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from bursar.core.scheduling.policy import Policy
+from bursar.core.scheduling.model.policy import Policy
 
 OURS: Final = "Bursar"
 Say = Callable[[str], None]

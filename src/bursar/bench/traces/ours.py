@@ -6,13 +6,13 @@ from typing import Final
 from bursar.bench.traces.packing import Curve, Host, Pod, capacity, typical_of
 from bursar.core.ids import JobId
 from bursar.core.instant import HOUR, NEVER, Instant
-from bursar.core.scheduling.backfill import Claims
-from bursar.core.scheduling.cluster import Cluster
-from bursar.core.scheduling.jobs import Job, Running, Shape
-from bursar.core.scheduling.machines import MILLI, Node, NodeId
-from bursar.core.scheduling.place import find, pieces
-from bursar.core.scheduling.policy import Policy
-from bursar.core.scheduling.snapshot import Snapshot
+from bursar.core.scheduling.model.cluster import Cluster
+from bursar.core.scheduling.model.jobs import Job, Running, Shape
+from bursar.core.scheduling.model.nodes import MILLI, Node, NodeId
+from bursar.core.scheduling.model.policy import Policy
+from bursar.core.scheduling.model.snapshot import Snapshot
+from bursar.core.scheduling.placement.backfill import Claims
+from bursar.core.scheduling.placement.search import find, pieces
 
 T0: Final[Instant] = 500_000 * HOUR
 OWNER: Final = ("paid", "org", "account", "user")

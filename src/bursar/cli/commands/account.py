@@ -5,17 +5,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from bursar.cli.calling import (
-    Call,
-    Key,
-    NewId,
-    Org,
-    Output,
-    lists,
-    noun,
-    shows,
-    uuid,
-)
+from bursar.cli.api_command import Call, Key, NewId, Org, Output, lists, noun, shows, uuid
 from bursar.cli.output import Format, card, printable
 
 app = noun("The tree of accounts that credits belong to.")

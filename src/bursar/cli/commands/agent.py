@@ -12,23 +12,23 @@ from typing import Annotated, Final
 import typer
 
 from bursar.agent import gpus as hardware
-from bursar.agent.disk import Disk, Occupied
+from bursar.agent.checkpoint_cleanup import KEEP_S, Bounds, Tidying
 from bursar.agent.local.cgroups import own_cgroup
 from bursar.agent.local.environment import named
 from bursar.agent.local.processes import Place, Processes
 from bursar.agent.logs import Logs
-from bursar.agent.registering import registered
-from bursar.agent.running import Running
-from bursar.agent.talking import Http
-from bursar.agent.tidying import KEEP_S, Bounds, Tidying
-from bursar.cli.calling import seconds
-from bursar.cli.connecting import KEY_VARIABLE, Access, access
+from bursar.agent.loop import Running
+from bursar.agent.registration import registered
+from bursar.agent.state_dir import Disk, Occupied
+from bursar.agent.transport import Http
+from bursar.cli.api_command import seconds
+from bursar.cli.credentials import KEY_VARIABLE, Access, access
 from bursar.cli.problems import Unusable
-from bursar.cli.stopping import told_to_stop
+from bursar.cli.signals import told_to_stop
 from bursar.client.http import is_here
 from bursar.core.dispatch.agent import REPORT_EVERY
 from bursar.core.instant import MILLISECOND
-from bursar.core.scheduling.machines import NodeId
+from bursar.core.scheduling.model.nodes import NodeId
 from bursar.wire.agents import NodeAsk
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)

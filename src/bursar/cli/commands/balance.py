@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from bursar.cli.amounts import told
-from bursar.cli.calling import Account, Call, Output, uuid
+from bursar.cli.api_command import Account, Call, Output, uuid
 from bursar.cli.output import Format, card, cell, label, table
 from bursar.cli.ranges import TIMES
 

@@ -5,7 +5,7 @@ from typing import Annotated, Final
 
 import typer
 
-from bursar.cli.calling import (
+from bursar.cli.api_command import (
     Amount,
     Call,
     Id,

@@ -2,7 +2,7 @@
 
 import typer
 
-from bursar.cli.calling import Call, Id, Key, Output
+from bursar.cli.api_command import Call, Id, Key, Output
 from bursar.cli.output import Format, note
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from bursar.cli.nouns import COMPLETING
+from bursar.cli.lazy_groups import COMPLETING
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 

@@ -6,8 +6,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from bursar.cli.calling import Call, Id, Key, Output, connected
-from bursar.cli.following import step_told
+from bursar.cli.api_command import Call, Id, Key, Output, connected
+from bursar.cli.job_progress import step_told
 from bursar.cli.output import Format, note
 from bursar.client import Client
 

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from bursar.cli.calling import Call, Id, Output
+from bursar.cli.api_command import Call, Id, Output
 from bursar.cli.jobs import WHOLE, shown_with
 from bursar.cli.output import Format, table
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from bursar.cli.calling import After, All, Call, Limit, Misused, Org, Output, uuid
+from bursar.cli.api_command import After, All, Call, Limit, Misused, Org, Output, uuid
 from bursar.cli.jobs import ELEMENTS, LISTED, WHOLE
 from bursar.cli.output import Format
 

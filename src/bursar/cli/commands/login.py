@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import typer
 
-from bursar.cli.connecting import URL_VARIABLE, Access, running_here, save
+from bursar.cli.credentials import URL_VARIABLE, Access, running_here, save
 from bursar.cli.problems import Unusable
 from bursar.client import Client, Problem
 from bursar.client.http import is_here

@@ -6,10 +6,10 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from bursar.cli.calling import Id, connected
+from bursar.cli.api_command import Id, connected
 from bursar.cli.output import note
 from bursar.client import Client
-from bursar.client.watching import patiently
+from bursar.client.event_stream import patiently
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 

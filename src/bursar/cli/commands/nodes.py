@@ -4,7 +4,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from bursar.cli.calling import Call, Output, connected
+from bursar.cli.api_command import Call, Output, connected
 from bursar.cli.output import NOTHING, Format, table
 from bursar.cli.ranges import duration_told
 

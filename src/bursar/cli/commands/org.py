@@ -4,7 +4,7 @@ from typing import Annotated, Final
 
 import typer
 
-from bursar.cli.calling import After, All, Call, Key, Limit, NewId, Output, noun, shows
+from bursar.cli.api_command import After, All, Call, Key, Limit, NewId, Output, noun, shows
 from bursar.cli.output import Format
 
 app = noun("Tenants.")

@@ -6,8 +6,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from bursar.cli.calling import Call, Key, Output, connected
-from bursar.cli.nouns import Group
+from bursar.cli.api_command import Call, Key, Output, connected
+from bursar.cli.lazy_groups import Group
 from bursar.cli.output import Format, table
 from bursar.cli.policies import policy_words
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from bursar.cli.amounts import micros_of
-from bursar.cli.calling import Call, Key, Misused, NewId, Org, Output, given, noun
+from bursar.cli.api_command import Call, Key, Misused, NewId, Org, Output, given, noun
 from bursar.cli.output import Format, note
 from bursar.cli.ranges import TIMES
 

@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 import typer
 
-from bursar.cli.calling import Call, Id, Key, Misused, Org, Output, lists, noun, uuid
+from bursar.cli.api_command import Call, Id, Key, Misused, Org, Output, lists, noun, uuid
 from bursar.cli.output import Format
 
 app = noun("Limits on GPUs and jobs at once.")

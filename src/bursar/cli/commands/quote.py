@@ -2,7 +2,7 @@
 
 import typer
 
-from bursar.cli.calling import Account, Call, Output
+from bursar.cli.api_command import Account, Call, Output
 from bursar.cli.commands.hold import (
     Class,
     GpuCount,

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from bursar.cli.calling import Call, Misused, Output
+from bursar.cli.api_command import Call, Misused, Output
 from bursar.cli.output import Format
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)

@@ -6,7 +6,7 @@ from typing import Any, Final
 import typer
 
 from bursar.cli.amounts import told
-from bursar.cli.calling import Account, After, All, Call, Limit, Output, Range
+from bursar.cli.api_command import Account, After, All, Call, Limit, Output, Range
 from bursar.cli.output import Format, card, cell, grid, table
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)

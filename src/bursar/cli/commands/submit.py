@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from bursar.cli.amounts import told
-from bursar.cli.calling import (
+from bursar.cli.api_command import (
     Call,
     Key,
     Misused,

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from bursar.cli.calling import Call, Limit, Org, Output, noun
+from bursar.cli.api_command import Call, Limit, Org, Output, noun
 from bursar.cli.output import Format, note
 from bursar.cli.ranges import local_text
 

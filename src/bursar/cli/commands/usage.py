@@ -5,7 +5,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from bursar.cli.calling import Call, Org, Output, Range
+from bursar.cli.api_command import Call, Org, Output, Range
 from bursar.cli.output import Format, card, cell, table
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from bursar.cli.calling import Call, Key, NewId, Org, Output, lists, noun
+from bursar.cli.api_command import Call, Key, NewId, Org, Output, lists, noun
 from bursar.cli.output import Format
 
 app = noun("Who spends credits.")

@@ -2,7 +2,7 @@
 
 import typer
 
-from bursar.cli.calling import Id, Output, connected
+from bursar.cli.api_command import Id, Output, connected
 from bursar.cli.jobs import followed
 from bursar.cli.output import Format
 

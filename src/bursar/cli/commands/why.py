@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import typer
 
-from bursar.cli.calling import Call, Id, Output
+from bursar.cli.api_command import Call, Id, Output
 from bursar.cli.output import Format, printable
 from bursar.cli.ranges import local_text
 

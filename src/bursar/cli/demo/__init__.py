@@ -31,7 +31,6 @@ from bursar.core.ids import AccountId, BudgetId
 from bursar.core.ledger.commands import Command, SetBudget
 from bursar.core.ledger.values import Target
 from bursar.core.money import CREDIT
-from bursar.service.audit import CHECKS, verify
 from bursar.service.database import (
     Aside,
     Database,
@@ -42,8 +41,9 @@ from bursar.service.database import (
     embedded,
     temporary,
 )
-from bursar.service.lanes import Limits
-from bursar.service.ledger import Ledger
+from bursar.service.ledger.audit import CHECKS, verify
+from bursar.service.ledger.batcher import Limits
+from bursar.service.ledger.ledger import Ledger
 
 CALLERS: Final = 64
 GRANTED: Final = 1_000_000 * CREDIT

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from bursar.bench.ledger.callers import CHARGED, HELD, STEPS, Asked, Unit, Works
 from bursar.core.money import Micros
 from bursar.core.refusal import Refusal
-from bursar.service.batch import Answer
-from bursar.service.lanes import Busy, Unreachable
+from bursar.service.ledger.batch import Answer
+from bursar.service.ledger.batcher import Busy, Unreachable
 
 
 @dataclass(slots=True)

@@ -11,8 +11,8 @@ import sys
 
 from rich.console import Console
 
+from bursar.cli.walkthrough.environment import Stuck, staged
 from bursar.cli.walkthrough.scenes import SCENES
-from bursar.cli.walkthrough.stage import Stuck, staged
 from bursar.client.problem import Problem
 
 __all__ = ["NAMES", "play"]

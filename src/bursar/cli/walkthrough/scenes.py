@@ -8,7 +8,7 @@ from textwrap import dedent
 from types import MappingProxyType
 from typing import Final
 
-from bursar.cli.walkthrough.stage import Stage
+from bursar.cli.walkthrough.environment import Stage
 from bursar.client.problem import Problem
 
 PYTHON: Final = sys.executable or "python3"

@@ -18,11 +18,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from bursar.core.dispatch.ends import GRACE
+from bursar.core.dispatch.attempt_end import GRACE
 from bursar.core.dispatch.reports import DRIFT_PPM, Order, Orders, Reading, Report
 from bursar.core.dispatch.state import Exit
 from bursar.core.instant import MILLISECOND, SECOND, Instant
-from bursar.core.scheduling.machines import NodeId, Piece
+from bursar.core.scheduling.model.nodes import NodeId, Piece
 from bursar.core.value import value
 
 REPORT_EVERY: Final = 5 * SECOND

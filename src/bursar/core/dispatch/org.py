@@ -9,7 +9,7 @@ short, has its effect once.
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from bursar.core.dispatch.charging import Outcome, Step, steps
+from bursar.core.dispatch.message_commands import Outcome, Step, steps
 from bursar.core.dispatch.state import Letter
 from bursar.core.ids import ChargeId, HoldId, JobId
 from bursar.core.instant import Instant

@@ -2,9 +2,9 @@
 
 from typing import Final
 
-from bursar.core.dispatch.ends import GRACE
-from bursar.core.scheduling.policy import PARTS, Policy
-from bursar.core.scheduling.written import span_text
+from bursar.core.dispatch.attempt_end import GRACE
+from bursar.core.scheduling.model.policy import PARTS, Policy
+from bursar.core.scheduling.model.policy_file import span_text
 
 SHIPPED: Final = Policy()
 

@@ -30,7 +30,7 @@ the transaction that writes them, so what a leader decides who was stopped for a
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from bursar.core.dispatch.ends import (
+from bursar.core.dispatch.attempt_end import (
     affords,
     affords_a_run,
     ask_to_stop,
@@ -43,7 +43,7 @@ from bursar.core.dispatch.ends import (
     run_ms_max,
     with_part,
 )
-from bursar.core.dispatch.life import CLASSES, LIVE, WAITING, State
+from bursar.core.dispatch.job_lifecycle import CLASSES, LIVE, WAITING, State
 from bursar.core.dispatch.quarantine import is_usable, standing
 from bursar.core.dispatch.reports import STARTS_WITHIN
 from bursar.core.dispatch.state import (
@@ -73,8 +73,8 @@ from bursar.core.messages import (
 )
 from bursar.core.refusal import broken
 from bursar.core.scheduling.decisions import Decision, Keep, Preempt, Start
-from bursar.core.scheduling.jobs import Earmark, slots_of
-from bursar.core.scheduling.machines import Node, NodeId, NodeState, Piece
+from bursar.core.scheduling.model.jobs import Earmark, slots_of
+from bursar.core.scheduling.model.nodes import Node, NodeId, NodeState, Piece
 from bursar.core.value import altered
 
 

@@ -18,7 +18,7 @@ from bursar.core.dispatch.state import Exit as How
 from bursar.core.instant import DAY, MINUTE, Instant
 from bursar.core.leases import TTL
 from bursar.core.messages import Why
-from bursar.core.scheduling.machines import NodeState
+from bursar.core.scheduling.model.nodes import NodeState
 from bursar.core.value import altered
 
 BEGUN_MS: Final = 10_000  # who has run so long has got going

@@ -6,7 +6,7 @@ report renews what the node has, and its answer says what that is.
 
 from typing import Final
 
-from bursar.core.dispatch.ends import (
+from bursar.core.dispatch.attempt_end import (
     affords_a_run,
     job_of,
     lease_of,
@@ -18,14 +18,14 @@ from bursar.core.dispatch.ends import (
     tell_run,
     with_part,
 )
-from bursar.core.dispatch.life import LIVE, State
+from bursar.core.dispatch.job_lifecycle import LIVE, State
 from bursar.core.dispatch.state import Exit, Lease, Machine, Mark, Part, Work
 from bursar.core.ids import JobId
 from bursar.core.instant import MILLISECOND, SECOND, Instant
 from bursar.core.leases import latest, provable_ms, renewed_until
 from bursar.core.messages import Program, Why
 from bursar.core.money import usage_price
-from bursar.core.scheduling.machines import NodeId, NodeState, Piece
+from bursar.core.scheduling.model.nodes import NodeId, NodeState, Piece
 from bursar.core.value import altered, value
 
 STARTS_WITHIN: Final = 60 * SECOND  # or the attempt is lost: its node may not hear us

@@ -11,21 +11,21 @@ from enum import StrEnum
 from itertools import chain, takewhile
 from typing import Final, NamedTuple, TypeAlias
 
-from bursar.core.dispatch.counting import Claims, Counted, Live
-from bursar.core.dispatch.life import LIVE, OVER, WAITING, State
+from bursar.core.dispatch.job_lifecycle import LIVE, OVER, WAITING, State
+from bursar.core.dispatch.quota_usage import Claims, Counted, Live
 from bursar.core.ids import JobId
 from bursar.core.instant import SECOND, Instant
 from bursar.core.leases import TTL, Denied
 from bursar.core.messages import EndClass, Enqueue, ToOrg, ToPool, Why
 from bursar.core.money import Micros
-from bursar.core.ordered import Ordered
+from bursar.core.quota_slices import Key, Slice
 from bursar.core.refusal import invariant
-from bursar.core.scheduling.jobs import Earmark, Path
-from bursar.core.scheduling.machines import Node, NodeId, Piece
-from bursar.core.scheduling.policy import Policy
-from bursar.core.scheduling.recording import Step
-from bursar.core.scheduling.snapshot import Snapshot
-from bursar.core.slices import Key, Slice
+from bursar.core.scheduling.model.jobs import Earmark, Path
+from bursar.core.scheduling.model.nodes import Node, NodeId, Piece
+from bursar.core.scheduling.model.policy import Policy
+from bursar.core.scheduling.model.recording import Step
+from bursar.core.scheduling.model.snapshot import Snapshot
+from bursar.core.sorted_set import Ordered
 from bursar.core.value import altered, value
 
 TERM: Final = 3 * SECOND  # how long somebody leads a pool without saying so again

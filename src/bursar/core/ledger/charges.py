@@ -7,7 +7,7 @@ from bursar.core.instant import DAY, MILLISECOND, Instant
 from bursar.core.ledger.books import existing
 from bursar.core.ledger.commands import BookLate, Charge, Settle
 from bursar.core.ledger.draft import Draft
-from bursar.core.ledger.due import close_hold
+from bursar.core.ledger.due_events import close_hold
 from bursar.core.ledger.events import ChargeBooked, Closing
 from bursar.core.ledger.holds import closed
 from bursar.core.ledger.limits import (

@@ -9,7 +9,6 @@ from itertools import pairwise
 from typing import Final, NoReturn, TypeAlias
 
 from bursar.core.budgets.periods import Every
-from bursar.core.checks import long_text, optional_text, text, whole
 from bursar.core.ids import (
     AccountId,
     BudgetId,
@@ -35,6 +34,7 @@ from bursar.core.ledger.values import (
 from bursar.core.messages import EndClass
 from bursar.core.money import AMOUNT_MAX, PPM, Micros
 from bursar.core.pricing import PriceVersion
+from bursar.core.validation import long_text, optional_text, text, whole
 from bursar.core.value import value
 
 RUN_MS_MAX: Final = AMOUNT_MAX  # longest run time that can be asked about

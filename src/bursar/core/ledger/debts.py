@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 from bursar.core.ids import ChargeId, GrantId, HoldId
 from bursar.core.instant import Instant
+from bursar.core.ledger.allocation import Parts, fill, front
 from bursar.core.ledger.books import DEBTS, existing, owing_of
 from bursar.core.ledger.commands import AbsorbDebt, BookDebt, RepayDebt
 from bursar.core.ledger.draft import AVAILABLE, SPENT, Draft, move
 from bursar.core.ledger.events import DebtAbsorbed, DebtBooked, DebtRepaid, Paid
-from bursar.core.ledger.plan import Parts, fill, front
 from bursar.core.ledger.values import NO_CONTEXT, Context, Debt
 from bursar.core.money import AMOUNT_MAX, Micros
 from bursar.core.refusal import Code, Refusal

@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
 from bursar.core.instant import Instant
-from bursar.core.ledger import charges, debts, grants, holds, lots, settings, undo
+from bursar.core.ledger import array_holds, charges, debts, grants, holds, reversals, settings
 from bursar.core.ledger.books import Books
 from bursar.core.ledger.commands import (
     AbsorbDebt,
@@ -45,7 +45,7 @@ from bursar.core.ledger.commands import (
     VoidGrant,
 )
 from bursar.core.ledger.draft import Draft
-from bursar.core.ledger.due import draft_at
+from bursar.core.ledger.due_events import draft_at
 from bursar.core.ledger.events import Event
 from bursar.core.refusal import Refusal
 
@@ -70,8 +70,8 @@ RULES: Final[Mapping[type[Any], Rule]] = MappingProxyType(
         Transfer: grants.transfer,
         Lapse: grants.lapse,
         Reserve: holds.reserve,
-        TakeLots: lots.take_lots,
-        DropLots: lots.drop_lots,
+        TakeLots: array_holds.take_lots,
+        DropLots: array_holds.drop_lots,
         ExtendHold: holds.extend_hold,
         Redraw: holds.redraw,
         Release: holds.release,
@@ -80,9 +80,9 @@ RULES: Final[Mapping[type[Any], Rule]] = MappingProxyType(
         Charge: charges.charge,
         Settle: charges.settle,
         BookLate: charges.book_late,
-        ReverseCharge: undo.reverse_charge,
-        GiveBack: undo.give_back,
-        CorrectEnd: undo.correct_end,
+        ReverseCharge: reversals.reverse_charge,
+        GiveBack: reversals.give_back,
+        CorrectEnd: reversals.correct_end,
         BookDebt: debts.book_debt,
         RepayDebt: debts.repay_debt,
         AbsorbDebt: debts.absorb_debt,

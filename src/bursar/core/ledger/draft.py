@@ -5,6 +5,7 @@ from typing import Final
 
 from bursar.core.ids import AccountId, GrantId, UserId
 from bursar.core.instant import Instant
+from bursar.core.ledger.allocation import Source
 from bursar.core.ledger.books import Applying, Books, existing
 from bursar.core.ledger.events import (
     Event,
@@ -16,7 +17,6 @@ from bursar.core.ledger.events import (
 )
 from bursar.core.ledger.evolve import evolve, make_claims
 from bursar.core.ledger.limits import budgets_on, claim_changes
-from bursar.core.ledger.plan import Source
 from bursar.core.ledger.values import Compartment, Context, Draw, Grant, GrantTerms, Hold
 from bursar.core.money import Micros
 from bursar.core.value import altered

@@ -17,7 +17,7 @@ from bursar.core.ledger.commands import (
     VoidGrant,
 )
 from bursar.core.ledger.draft import AVAILABLE, LAPSED, MOVED, REVOKED, Draft, issued, move
-from bursar.core.ledger.due import turn
+from bursar.core.ledger.due_events import turn
 from bursar.core.ledger.events import (
     CreditsMoved,
     GrantExtended,

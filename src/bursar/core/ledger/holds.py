@@ -6,6 +6,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from bursar.core.ids import AccountId, DebtId, GrantId, HoldId
 from bursar.core.instant import NEVER, Instant
+from bursar.core.ledger.allocation import Parts, Source, fill, keep
 from bursar.core.ledger.books import Books
 from bursar.core.ledger.commands import (
     Charge,
@@ -18,7 +19,7 @@ from bursar.core.ledger.commands import (
     Settle,
 )
 from bursar.core.ledger.draft import AVAILABLE, HELD, Draft, move, returned
-from bursar.core.ledger.due import close_hold
+from bursar.core.ledger.due_events import close_hold
 from bursar.core.ledger.events import (
     Closing,
     HoldClosed,
@@ -30,7 +31,6 @@ from bursar.core.ledger.events import (
     Posting,
 )
 from bursar.core.ledger.limits import all_over, first_over
-from bursar.core.ledger.plan import Parts, Source, fill, keep
 from bursar.core.ledger.spendable import credits_in_lanes, drawable_credits
 from bursar.core.ledger.values import Claimant, Context, Draw, Grant, Hold, HoldTerms, Lots
 from bursar.core.metering import Meter

@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 from bursar.core.ids import ChargeId, GrantId
 from bursar.core.instant import Instant
+from bursar.core.ledger.allocation import Parts, Source, fill
 from bursar.core.ledger.books import Applying, Change, existing, free_of
 from bursar.core.ledger.draft import AVAILABLE, HELD, LAPSED, SPENT, Draft, move
 from bursar.core.ledger.events import Posting
 from bursar.core.ledger.limits import headroom
-from bursar.core.ledger.plan import Parts, Source, fill
 from bursar.core.ledger.tables import Key
 from bursar.core.ledger.values import Grant, Hold
 from bursar.core.metering import Meter, Usage

@@ -4,7 +4,7 @@ from bursar.core.instant import Instant
 from bursar.core.ledger.balance import spendable_for
 from bursar.core.ledger.books import Books
 from bursar.core.ledger.commands import Reserve
-from bursar.core.ledger.due import draft_at
+from bursar.core.ledger.due_events import draft_at
 from bursar.core.ledger.events import Event, HoldOpened
 from bursar.core.ledger.holds import prices_for, refusals, reserve
 from bursar.core.money import Micros, usage_price

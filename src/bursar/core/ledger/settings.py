@@ -16,7 +16,7 @@ from bursar.core.ledger.commands import (
     SetTier,
 )
 from bursar.core.ledger.draft import Draft
-from bursar.core.ledger.due import new_id
+from bursar.core.ledger.due_events import new_id
 from bursar.core.ledger.events import (
     AccountAdded,
     BudgetDropped,

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 
 from bursar.core.ids import AccountId, GrantId
+from bursar.core.ledger.allocation import Source, cap_left
 from bursar.core.ledger.books import Books
-from bursar.core.ledger.plan import Source, cap_left
 from bursar.core.ledger.values import Context, Grant
 from bursar.core.money import PPM, Micros, share_of
 

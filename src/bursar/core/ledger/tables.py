@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterable, Iterator, Sized
 from itertools import islice
 from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
-from bursar.core.ordered import Ordered
+from bursar.core.sorted_set import Ordered
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")

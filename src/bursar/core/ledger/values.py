@@ -5,7 +5,6 @@ from enum import StrEnum
 from typing import Final, NamedTuple, TypeAlias
 
 from bursar.core.budgets.periods import Every, Window
-from bursar.core.checks import optional_text, texts, whole
 from bursar.core.ids import (
     AccountId,
     BudgetId,
@@ -23,6 +22,7 @@ from bursar.core.instant import DAY, MILLISECOND, NEVER, Instant
 from bursar.core.metering import Meter
 from bursar.core.money import AMOUNT_MAX, CREDIT, PPM, Micros
 from bursar.core.refusal import broken, invariant
+from bursar.core.validation import optional_text, texts, whole
 from bursar.core.value import Derived, altered, value
 
 PRIORITY_DEFAULT: Final = 100

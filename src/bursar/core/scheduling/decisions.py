@@ -5,8 +5,8 @@ from typing import NamedTuple, TypeAlias
 from bursar.core.ids import JobId
 from bursar.core.instant import Instant
 from bursar.core.money import Micros
-from bursar.core.scheduling.jobs import Nodes, Why
-from bursar.core.scheduling.machines import Piece
+from bursar.core.scheduling.model.jobs import Nodes, Why
+from bursar.core.scheduling.model.nodes import Piece
 from bursar.core.value import value
 
 

@@ -15,10 +15,6 @@ from typing import Final
 
 from bursar.core.ids import JobId
 from bursar.core.instant import MINUTE, NEVER, Instant
-from bursar.core.scheduling import aging
-from bursar.core.scheduling.backfill import Claims, earliest
-from bursar.core.scheduling.cluster import Cluster
-from bursar.core.scheduling.coming import Coming
 from bursar.core.scheduling.decisions import (
     Decision,
     Keep,
@@ -29,14 +25,18 @@ from bursar.core.scheduling.decisions import (
     Start,
     Wait,
 )
-from bursar.core.scheduling.express import express
-from bursar.core.scheduling.jobs import Alike, Job, Path, Shape, Why
-from bursar.core.scheduling.machines import MILLI
-from bursar.core.scheduling.moving import by_moving, may_move
-from bursar.core.scheduling.place import find, pieces
-from bursar.core.scheduling.preempt import Asking, Freed, Steps, may_ask
-from bursar.core.scheduling.rights import Rights
-from bursar.core.scheduling.share import FAIR, Place
+from bursar.core.scheduling.model.cluster import Cluster
+from bursar.core.scheduling.model.jobs import Alike, Job, Path, Shape, Why
+from bursar.core.scheduling.model.nodes import MILLI
+from bursar.core.scheduling.order import aging
+from bursar.core.scheduling.order.ceiling_claims import Coming
+from bursar.core.scheduling.order.express import express
+from bursar.core.scheduling.order.share import FAIR, Place
+from bursar.core.scheduling.placement.backfill import Claims, earliest
+from bursar.core.scheduling.placement.search import find, pieces
+from bursar.core.scheduling.preemption.migration import by_moving, may_move
+from bursar.core.scheduling.preemption.rights import Rights
+from bursar.core.scheduling.preemption.victims import Asking, Freed, Steps, may_ask
 
 _START: Final = (-1, 0, "")  # before all children of a place
 _END: Final = (FAIR + 1, 0, "")  # behind all

@@ -4,8 +4,8 @@ from collections import Counter
 
 from bursar.core.instant import HOUR, MINUTE, SECOND, Instant
 from bursar.core.scheduling.decisions import Decision, Keep, Plan, Preempt, Start, Wait
-from bursar.core.scheduling.jobs import Why
-from bursar.core.scheduling.machines import Piece
+from bursar.core.scheduling.model.jobs import Why
+from bursar.core.scheduling.model.nodes import Piece
 
 
 def told(plan: Plan) -> str:

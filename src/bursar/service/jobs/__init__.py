@@ -25,16 +25,16 @@ from bursar.core.ids import HoldId, JobId
 from bursar.core.instant import Instant
 from bursar.core.ledger.commands import ExtendHold
 from bursar.failpoints import reached
-from bursar.service.batch import Answer, Ask
 from bursar.service.jobs.arrays import Arrays, Part
-from bursar.service.jobs.followers import Followers, flights_of
-from bursar.service.jobs.ledgers import Answers, Asked, through
-from bursar.service.jobs.receiving import Handling, in_order, key_of
-from bursar.service.jobs.submitting import Extended, Submission, asked_for_a_job
-from bursar.service.jobs.withdrawing import withdrawing
-from bursar.store.jobs import JobRow, ask_jobs, enter, jobs_of
-from bursar.store.outbox import Letter, ack_orgs, by_job
-from bursar.store.reading import Connection, OrgId, money_time
+from bursar.service.jobs.cache_followers import Followers, flights_of
+from bursar.service.jobs.cancellation import withdrawing
+from bursar.service.jobs.ledger_port import Answers, Asked, through
+from bursar.service.jobs.pool_messages import Handling, in_order, key_of
+from bursar.service.jobs.submission import Extended, Submission, asked_for_a_job
+from bursar.service.ledger.batch import Answer, Ask
+from bursar.store.jobs.outbox import Letter, ack_orgs, by_job
+from bursar.store.jobs.rows import JobRow, ask_jobs, enter, jobs_of
+from bursar.store.ledger.loader import Connection, OrgId, money_time
 
 __all__ = ["Answers", "Asked", "JobUnknown", "Jobs", "Submission", "key_of", "through"]
 

@@ -19,8 +19,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from bursar.core.dispatch.charging import Outcome
-from bursar.core.dispatch.life import State
+from bursar.core.dispatch.job_lifecycle import State
+from bursar.core.dispatch.message_commands import Outcome
 from bursar.core.ids import HoldId, JobId
 from bursar.core.instant import Instant
 from bursar.core.ledger.books import Books
@@ -30,14 +30,14 @@ from bursar.core.messages import EndClass, Enqueue, Message, Started, Why
 from bursar.core.money import Micros
 from bursar.core.refusal import Code, Refusal
 from bursar.core.value import altered
-from bursar.service.batch import Answer, Ask
-from bursar.service.jobs.ledgers import Asked
-from bursar.service.jobs.states import Stand
-from bursar.service.jobs.submitting import step_of
-from bursar.store.arrays import Due, arrays_due
-from bursar.store.jobs import Noted, Stands, stands, stepped
-from bursar.store.outbox import message_of, message_text
-from bursar.store.reading import Connection, OrgId
+from bursar.service.jobs.job_state import Stand
+from bursar.service.jobs.ledger_port import Asked
+from bursar.service.jobs.submission import step_of
+from bursar.service.ledger.batch import Answer, Ask
+from bursar.store.jobs.arrays import Due, arrays_due
+from bursar.store.jobs.outbox import message_of, message_text
+from bursar.store.jobs.rows import Noted, Stands, stands, stepped
+from bursar.store.ledger.loader import Connection, OrgId
 
 INDEX: Final = "BURSAR_ARRAY_INDEX"  # what an element finds in its environment
 COUNT: Final = "BURSAR_ARRAY_COUNT"

@@ -15,10 +15,10 @@ from bursar.core.ledger.commands import Reserve
 from bursar.core.ledger.values import MILLI_GPUS_MAX
 from bursar.core.messages import Spec
 from bursar.core.refusal import Code, Refusal
-from bursar.store.arrays import count_to_come
-from bursar.store.jobs import Counting, Noted, count_latest, count_waiting
-from bursar.store.reading import Connection, OrgId
-from bursar.store.slices import limits_of, quotas_for
+from bursar.store.jobs.arrays import count_to_come
+from bursar.store.jobs.quota_slices import limits_of, quotas_for
+from bursar.store.jobs.rows import Counting, Noted, count_latest, count_waiting
+from bursar.store.ledger.loader import Connection, OrgId
 
 MILLI = 1_000
 

@@ -20,16 +20,13 @@ from concurrent.futures import Future, wait
 from functools import partial
 from typing import Final, Protocol
 
-from bursar.core.dispatch.following import Follower, described
-from bursar.core.dispatch.life import State
+from bursar.core.dispatch.cluster_sync import Follower, described
+from bursar.core.dispatch.job_lifecycle import State
 from bursar.core.dispatch.state import JobKey, Pool
 from bursar.core.instant import Instant
-from bursar.core.scheduling.admission import Admitted, Away, Bucket, Turned, admit
-from bursar.core.scheduling.cluster import Cluster
-from bursar.core.scheduling.jobs import Job, Path
-from bursar.core.scheduling.load import Queued
-from bursar.core.scheduling.policy import Policy, Tier
-from bursar.core.scheduling.routing import (
+from bursar.core.scheduling.advice.admission import Admitted, Away, Bucket, Turned, admit
+from bursar.core.scheduling.advice.pool_load import Queued
+from bursar.core.scheduling.advice.routing import (
     Bid,
     Prospect,
     Routed,
@@ -40,13 +37,16 @@ from bursar.core.scheduling.routing import (
     routed,
     with_job,
 )
+from bursar.core.scheduling.model.cluster import Cluster
+from bursar.core.scheduling.model.jobs import Job, Path
+from bursar.core.scheduling.model.policy import Policy, Tier
 from bursar.core.value import altered
-from bursar.service.delivering import Duty
-from bursar.service.jobs.moving import ask_to_leave
-from bursar.service.pools.keeper import PoolKeeper
-from bursar.store.outbox import PoolId
-from bursar.store.reading import Connection, OrgId
-from bursar.store.routing import START, Movable, movable
+from bursar.service.jobs.relocation import ask_to_leave
+from bursar.service.pools.pool import PoolKeeper
+from bursar.service.webhooks.delivery import Duty
+from bursar.store.jobs.outbox import PoolId
+from bursar.store.jobs.routing import START, Movable, movable
+from bursar.store.ledger.loader import Connection, OrgId
 
 FRESH_S: Final = 0.5  # after which a look is taken again
 OLD_S: Final = 5.0  # after which nobody relies on it

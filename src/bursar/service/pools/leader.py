@@ -27,17 +27,17 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
-from bursar.core.dispatch.following import Follower
-from bursar.core.dispatch.notes import Noted
+from bursar.core.dispatch.audit_stream import Noted
+from bursar.core.dispatch.cluster_sync import Follower
 from bursar.core.instant import NEVER, SECOND, Instant
 from bursar.core.refusal import Fault
-from bursar.core.scheduling.cluster import Cluster
 from bursar.core.scheduling.decisions import Decision
+from bursar.core.scheduling.model.cluster import Cluster
+from bursar.core.scheduling.model.policy import Policy
 from bursar.core.scheduling.plan import carry_out, look_again
-from bursar.core.scheduling.policy import Policy
 from bursar.failpoints import reached
-from bursar.service.lanes import Busy
-from bursar.service.pools.keeper import PoolKeeper
+from bursar.service.ledger.batcher import Busy
+from bursar.service.pools.pool import PoolKeeper
 
 SAYS_SO_S: Final = 1.0  # between two words that it leads, or two tries to
 AGAIN_S: Final = 0.01  # after what was denied twice; once may be, if something came meanwhile

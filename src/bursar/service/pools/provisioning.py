@@ -23,8 +23,8 @@ from contextlib import suppress
 from tempfile import TemporaryFile
 from typing import IO, Any, Final, NamedTuple, Protocol
 
-from bursar.core.dispatch.orders import NodeOrder, Said
-from bursar.store.outbox import PoolId
+from bursar.core.dispatch.node_orders import NodeOrder, Said
+from bursar.store.jobs.outbox import PoolId
 
 LIMIT_S: Final = 60.0  # that one question may take
 ANSWER_MAX: Final = 1024 * 1024  # bytes

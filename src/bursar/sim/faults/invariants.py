@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from bursar.core.dispatch.agent import KILL
-from bursar.core.dispatch.life import LIVE, OVER, TABLE, State
+from bursar.core.dispatch.job_lifecycle import LIVE, OVER, TABLE, State
 from bursar.core.dispatch.org import Org
 from bursar.core.dispatch.state import Exit, JobKey, Lease, Queued
 from bursar.core.ids import HoldId, JobId
@@ -26,12 +26,12 @@ from bursar.core.messages import EndClass, Why
 from bursar.core.metering import Meter
 from bursar.core.money import usage_price
 from bursar.core.refusal import broken, invariant
-from bursar.core.scheduling.machines import MILLI, NodeId
-from bursar.sim.faults.callers import PRICES
-from bursar.sim.faults.hosts import Host, Task
+from bursar.core.scheduling.model.nodes import MILLI, NodeId
+from bursar.sim.faults.clients import PRICES
+from bursar.sim.faults.node_host import Host, Task
 
 if TYPE_CHECKING:
-    from bursar.sim.faults.watch import Watch
+    from bursar.sim.faults.checker import Watch
     from bursar.sim.faults.world import World
 
 Check = Callable[["World"], None]

@@ -4,11 +4,11 @@ from typing import TYPE_CHECKING, Any
 
 from bursar.core.dispatch import agent as node_side
 from bursar.core.dispatch.agent import Action, Forget, Kill, Prolong, Remember, Run, Stop
-from bursar.core.dispatch.ends import GRACE
+from bursar.core.dispatch.attempt_end import GRACE
 from bursar.core.dispatch.reports import Orders
 from bursar.core.dispatch.state import Exit
 from bursar.core.instant import MILLISECOND, SECOND, Instant
-from bursar.sim.faults.hosts import Host, Task
+from bursar.sim.faults.node_host import Host, Task
 
 if TYPE_CHECKING:
     from bursar.sim.faults.world import Handler, World

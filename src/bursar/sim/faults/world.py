@@ -13,24 +13,24 @@ from typing import Any, Final
 from bursar.core.dispatch import org as org_side
 from bursar.core.dispatch import pool as pool_side
 from bursar.core.dispatch import reports
-from bursar.core.dispatch.ends import GRACE
-from bursar.core.dispatch.following import Follower
+from bursar.core.dispatch.attempt_end import GRACE
+from bursar.core.dispatch.cluster_sync import Follower
 from bursar.core.dispatch.org import Org
 from bursar.core.dispatch.reports import Report
 from bursar.core.dispatch.state import JobKey, Letter, Machine, Pool, Work
 from bursar.core.instant import MILLISECOND, SECOND, Instant
 from bursar.core.leases import Denied
 from bursar.core.scheduling.decisions import Decision
-from bursar.core.scheduling.machines import Node, NodeId
+from bursar.core.scheduling.model.nodes import Node, NodeId
+from bursar.core.scheduling.model.policy import PAID, Policy
 from bursar.core.scheduling.plan import carry_out
-from bursar.core.scheduling.policy import PAID, Policy
-from bursar.sim.faults.callers import Call, Callers
+from bursar.sim.faults.checker import Watch
+from bursar.sim.faults.clients import Call, Callers
 from bursar.sim.faults.clocks import Clock
-from bursar.sim.faults.failing import Nemesis
-from bursar.sim.faults.hosts import Host, Task
+from bursar.sim.faults.injection import Nemesis
+from bursar.sim.faults.node_host import Host, Task
 from bursar.sim.faults.nodes import Nodes
 from bursar.sim.faults.profile import BEGINS, Profile, drawn
-from bursar.sim.faults.watch import Watch
 
 TICK: Final = 2 * SECOND  # how often a process of the pool looks around
 SEND_AGAIN: Final = 3 * SECOND  # after which an unacknowledged message is sent again

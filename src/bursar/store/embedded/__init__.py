@@ -32,6 +32,6 @@ Linux only: it needs /proc and the signal at a parent's death.
 from bursar.store.embedded.database import EmbeddedDatabase
 from bursar.store.embedded.errors import DatabaseDown, StateUnusable
 from bursar.store.embedded.folder import default_state
-from bursar.store.embedded.running import Running
+from bursar.store.embedded.server_info import Running
 
 __all__ = ["DatabaseDown", "EmbeddedDatabase", "Running", "StateUnusable", "default_state"]

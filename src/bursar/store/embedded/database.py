@@ -13,7 +13,7 @@ from bursar.store.embedded.folder import StateFolder, check_data, default_state,
 from bursar.store.embedded.launch import down, keeper_started
 from bursar.store.embedded.os_user import database_user
 from bursar.store.embedded.programs import installed
-from bursar.store.embedded.running import Running, answering
+from bursar.store.embedded.server_info import Running, answering
 
 TIMEOUT_S: Final = 60.0
 LINGER_S: Final = 3.0

@@ -21,7 +21,14 @@ def keeper_started(state: StateFolder, linger_s: float, deadline: float) -> bool
     log = locks.opened(state.log, os.O_WRONLY | os.O_APPEND)
     try:
         status = subprocess.run(
-            [sys.executable, "-P", "-m", "bursar.store.embedded.keeper", state.path, str(linger_s)],
+            [
+                sys.executable,
+                "-P",
+                "-m",
+                "bursar.store.embedded.supervisor",
+                state.path,
+                str(linger_s),
+            ],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

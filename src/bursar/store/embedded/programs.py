@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from bursar.store.embedded.durable import move_whole
+from bursar.store.embedded.atomic_files import move_whole
 from bursar.store.embedded.errors import StateUnusable
 from bursar.store.embedded.os_user import OsUser
 

@@ -14,10 +14,10 @@ from typing import Final
 import psycopg
 
 from bursar.store.embedded import locks
-from bursar.store.embedded.cluster import Address, Cluster, address_for, free_port
 from bursar.store.embedded.errors import DatabaseDown
+from bursar.store.embedded.initdb import Address, Cluster, address_for, free_port
 from bursar.store.embedded.programs import HALF_MADE
-from bursar.store.embedded.running import CONNECT_TIMEOUT_S, DATABASE, Running, publish
+from bursar.store.embedded.server_info import CONNECT_TIMEOUT_S, DATABASE, Running, publish
 
 FAILURES_MAX: Final = 5  # starts in a row that came to nothing
 FIRST_DELAY_S: Final = 0.1

@@ -18,14 +18,14 @@ import bursar.core
 from bursar.core.dispatch.state import Note
 from bursar.core.instant import Instant
 from bursar.core.scheduling.decisions import Decision
-from bursar.core.scheduling.jobs import Path
-from bursar.core.scheduling.recording import Input, Step
-from bursar.core.scheduling.snapshot import Snapshot
+from bursar.core.scheduling.model.jobs import Path
+from bursar.core.scheduling.model.recording import Input, Step
+from bursar.core.scheduling.model.snapshot import Snapshot
 from bursar.core.value import altered, value
-from bursar.store.codec import text_of, value_of
-from bursar.store.outbox import PoolId
-from bursar.store.reading import Connection
-from bursar.store.shelves import Values
+from bursar.store.jobs.outbox import PoolId
+from bursar.store.ledger.loader import Connection
+from bursar.store.ledger.row_mappers import Values
+from bursar.store.sql.codec import text_of, value_of
 
 ADD: Final = """
     insert into pool_events (pool_id, n, at, written_at, epoch, kind, body, digest)

@@ -3,9 +3,9 @@
 from typing import Final, NamedTuple
 
 from bursar.core.instant import Instant
-from bursar.store.outbox import PoolId
-from bursar.store.pools.loading import enter_pool
-from bursar.store.reading import Connection
+from bursar.store.jobs.outbox import PoolId
+from bursar.store.ledger.loader import Connection
+from bursar.store.pools.loader import enter_pool
 
 KEPT_MAX: Final = 64 * 1024 * 1024  # bytes of one attempt's log on one node; the rest is dropped
 # Only a lease's own node may add to its log.

@@ -9,7 +9,7 @@ from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from bursar.core.dispatch.life import State
+from bursar.core.dispatch.job_lifecycle import State
 from bursar.core.dispatch.state import (
     NO_TROUBLE,
     Exit,
@@ -24,13 +24,13 @@ from bursar.core.ids import JobId
 from bursar.core.instant import Instant
 from bursar.core.leases import provable_ms
 from bursar.core.messages import EndClass, Enqueue, Why
-from bursar.core.scheduling.jobs import Earmark
-from bursar.core.scheduling.machines import Node, NodeId, Piece
-from bursar.store.codec import text_of, value_of
-from bursar.store.outbox import message_of, message_text
-from bursar.store.reading import arrays, looked_up
-from bursar.store.saving import matched
-from bursar.store.shelves import Values
+from bursar.core.scheduling.model.jobs import Earmark
+from bursar.core.scheduling.model.nodes import Node, NodeId, Piece
+from bursar.store.jobs.outbox import message_of, message_text
+from bursar.store.ledger.loader import arrays, looked_up
+from bursar.store.ledger.row_mappers import Values
+from bursar.store.sql.bulk_write import matched
+from bursar.store.sql.codec import text_of, value_of
 
 Row = tuple[Any, ...]
 

@@ -24,9 +24,9 @@ from bursar.bench.schedule.durable.world import POOL, World, deployed, nodes_of
 from bursar.bench.schedule.figures import Figure, Load
 from bursar.bench.schedule.sizes import Sizes
 from bursar.core.instant import MILLISECOND
-from bursar.core.scheduling.jobs import Job
-from bursar.service.audit import verify
+from bursar.core.scheduling.model.jobs import Job
 from bursar.service.database import URL_VARIABLE, Aside, Database, aside
+from bursar.service.ledger.audit import verify
 
 LOOK_S: Final = 0.002  # between two looks whether a job runs
 RUNS_MS: Final = 20

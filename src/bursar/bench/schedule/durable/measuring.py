@@ -17,8 +17,8 @@ from bursar.bench.schedule.figures import Figure, Load
 from bursar.bench.schedule.sizes import Sizes, Streams
 from bursar.core.ids import JobId
 from bursar.core.instant import SECOND
-from bursar.core.scheduling.jobs import Job
-from bursar.core.scheduling.snapshot import Snapshot
+from bursar.core.scheduling.model.jobs import Job
+from bursar.core.scheduling.model.snapshot import Snapshot
 from bursar.service.database import Database
 
 SUBMITTERS = 8

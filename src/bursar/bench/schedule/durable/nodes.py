@@ -21,10 +21,10 @@ from bursar.core.dispatch.reports import Order, Orders, Report
 from bursar.core.dispatch.state import Exit
 from bursar.core.ids import JobId
 from bursar.core.instant import MILLISECOND, Instant
-from bursar.core.scheduling.machines import Node, NodeId
+from bursar.core.scheduling.model.nodes import Node, NodeId
 from bursar.core.value import altered
-from bursar.service.clock import running_time
-from bursar.service.pools.serving import Pools
+from bursar.service.ledger.clock import running_time
+from bursar.service.pools.host import Pools
 
 FOREVER: Final = 10**15  # microseconds that a job runs which ends when it is told to
 LOOK_S: Final = 0.01

@@ -16,7 +16,7 @@ from bursar.bench.ledger.orgs import PLENTY, ROOT, USER, make_org, settle_down
 from bursar.bench.schedule.durable.nodes import Nodes, Runs
 from bursar.bench.schedule.figures import Load
 from bursar.bench.schedule.loads import PRICES
-from bursar.core.dispatch.ends import GRACE_MS
+from bursar.core.dispatch.attempt_end import GRACE_MS
 from bursar.core.dispatch.state import Pool, Queued
 from bursar.core.ids import AccountId, GrantId, HoldId, JobId, PriceVersionId
 from bursar.core.instant import MILLISECOND
@@ -25,18 +25,18 @@ from bursar.core.ledger.values import Context, Kind
 from bursar.core.messages import Spec
 from bursar.core.pricing import PriceBook, PriceVersion, Rate
 from bursar.core.refusal import Refusal
-from bursar.core.scheduling.jobs import Job
-from bursar.core.scheduling.policy import Policy
-from bursar.core.scheduling.snapshot import Snapshot
+from bursar.core.scheduling.model.jobs import Job
+from bursar.core.scheduling.model.policy import Policy
+from bursar.core.scheduling.model.snapshot import Snapshot
 from bursar.core.value import altered
-from bursar.service.audit import verify
-from bursar.service.batch import Answer
-from bursar.service.clock import GuardedClock
 from bursar.service.database import Aside, Connection, Database, aside
 from bursar.service.jobs import Submission
-from bursar.service.jobs.submitting import asked_for_a_job
-from bursar.service.ledger import Ledger
-from bursar.service.pools.serving import Pools, serving_pools
+from bursar.service.jobs.submission import asked_for_a_job
+from bursar.service.ledger.audit import verify
+from bursar.service.ledger.batch import Answer
+from bursar.service.ledger.clock import GuardedClock
+from bursar.service.ledger.ledger import Ledger
+from bursar.service.pools.host import Pools, serving_pools
 
 POOL: Final = "main"
 WINDOW: Final = 512  # submissions of one caller that are on their way at most

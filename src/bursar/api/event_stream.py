@@ -1,0 +1,65 @@
+"""Server-sent events: what happens, told as it happens to those who stay on the line.
+
+A stream looks at the database four times a second, and costs a connection for as long as it lasts.
+So there are so many and no more, of an org a part of them, and each ends after a while: who wants
+to go on says with Last-Event-ID what it has seen.
+"""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from bursar.api.errors import Failed
+
+MOST: Final = 256  # streams of a process
+MOST_OF_AN_ORG: Final = 64
+LOOK_S: Final = 0.25  # between two looks
+LASTS_S: Final = 600.0  # that a stream goes on
+QUIET_S: Final = 15.0  # after so long without anything to tell a sign of life is sent
+RETRY_S: Final = 5  # when to come again if there are too many
+MEDIA_TYPE: Final = "text/event-stream"
+
+
+class Streams:
+    """The streams of a process."""
+
+    def __init__(self) -> None:
+        self._open: Counter[str] = Counter()
+        self._closed = False
+
+    def close(self) -> None:
+        """Let all of them end: the process stops."""
+        self._closed = True
+
+    def check_room(self, org: str) -> None:
+        """End the call if there are too many streams already."""
+        if self._open.total() >= MOST or self._open[org] >= MOST_OF_AN_ORG:
+            raise Failed("busy", "too many streams are open", {"Retry-After": str(RETRY_S)})
+
+    @contextmanager
+    def counted(self, org: str) -> Iterator[None]:
+        """Be one of the streams; from its first word on, for who hears none has gone."""
+        self._open[org] += 1
+        try:
+            yield
+        finally:
+            self._open[org] -= 1
+
+    async def ticks(self) -> AsyncIterator[bool]:
+        """When to look again, until it is time to end; and whether a sign of life is due."""
+        ends_at, signs_at = time.monotonic() + LASTS_S, time.monotonic() + QUIET_S
+        while not self._closed and (now := time.monotonic()) < ends_at:
+            due = now >= signs_at
+            if due:
+                signs_at = now + QUIET_S
+            yield due
+            await asyncio.sleep(LOOK_S)
+
+
+def event_text(kind: str, data: str, id: int | None = None) -> str:
+    """One event as it is sent; `data` is one line."""
+    number = "" if id is None else f"id: {id}\n"
+    return f"{number}event: {kind}\ndata: {data}\n\n"

@@ -1,0 +1,382 @@
+"""Routes for orgs and keys: what must be there before anything else can be asked."""
+
+import asyncio
+import json
+import time
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Request, Response
+from pydantic import Field
+
+from bursar.api import settings
+from bursar.api.context import Caller, Service
+from bursar.api.errors import Failed, Refused, Senseless
+from bursar.api.execute import asked_for, key_of, told_of
+from bursar.api.rate_limits import OF_A_KEY, OF_OPERATORS
+from bursar.api.request_body import StrictRoute
+from bursar.api.routes.ledger_reads import READS, After, Limit, OrgId, Things
+from bursar.api.routes.operations import IDEMPOTENCY_KEY, PROBLEM
+from bursar.core.budgets.periods import is_zone
+from bursar.core.ids import SettingId
+from bursar.core.instant import Instant
+from bursar.core.ledger.commands import SetSetting
+from bursar.core.ledger.events import SettingSet
+from bursar.core.refusal import Code, Refusal
+from bursar.service.database import Connection
+from bursar.service.keys import DEPLOYMENT, KIND, SCOPES, Key, Scope, hash_of, secret_for, shown
+from bursar.service.org_setup import (
+    ORG,
+    Cap,
+    begin_books,
+    begin_cap,
+    begin_org,
+    listed,
+    org_account,
+)
+from bursar.service.queries.request_lookup import first_asked
+from bursar.service.queries.settings import setting
+from bursar.wire.fields import Id, Making, Micros, Shape, Text, Time
+from bursar.wire.requests import OrgAsk
+from bursar.wire.responses import Dropped, Org, only
+from bursar.wire.times import instant_text
+
+router = APIRouter(prefix="/v1", route_class=StrictRoute, responses=PROBLEM)
+MUTATION: dict[str, Any] = {"parameters": [IDEMPOTENCY_KEY]}
+
+ScopeName = Literal["read", "spend", "manage", "issue", "work", "operator"]
+
+
+def _who(request: Request) -> tuple[Service, Caller]:
+    return request.app.state.service, request.state.caller
+
+
+# Orgs
+
+
+@router.post(
+    "/orgs",
+    status_code=201,
+    summary="Begin an org, with its root account",
+    operation_id="orgs.create",
+    response_model=Org,
+    openapi_extra={**MUTATION, "x-scope": Scope.OPERATOR},
+)
+async def create_org(request: Request, body: OrgAsk) -> Response:
+    """Begin an org, with its root account."""
+    service, caller = _who(request)
+    caller.needs(Scope.OPERATOR)
+    key = key_of(request)
+    making = Making(DEPLOYMENT, key, int(time.time() * 1_000))
+    org = making.id("id", body.id)
+    if org == DEPLOYMENT:  # the operators' own, which is no tenant
+        raise Refused(Refusal(Code.ALREADY_EXISTS, {"org": org}))
+    if not is_zone(body.time_zone):
+        raise Failed("invalid_request", "/time_zone: there is no such zone; try Europe/Berlin")
+    try:
+        command = listed(org, body.name, body.time_zone, body.tier)
+    except (ValueError, TypeError) as error:
+        raise Senseless(str(error)) from error
+    answer = await asked_for(service, caller, DEPLOYMENT, key, command, making.made)
+    if isinstance(answer.outcome, Refusal):
+        return told_of(DEPLOYMENT, answer, 201, lambda _: Org(id="", account_id="", name=""))
+    org = str(only(SettingSet, answer.outcome).id)
+    await service.read(lambda reader: begin_books(reader, org))
+    await asyncio.to_thread(begin_org, service.ledger, org, body.name, body.time_zone, body.tier)
+    return told_of(
+        DEPLOYMENT,
+        answer,
+        201,
+        lambda _: Org(id=org, account_id=org_account(org), name=body.name),
+    )
+
+
+@router.get(
+    "/orgs",
+    summary="All orgs",
+    operation_id="orgs.list",
+    response_model=Things[Org],
+    openapi_extra={"x-scope": Scope.OPERATOR},
+)
+async def list_orgs(request: Request, after: After = "", limit: Limit = 100) -> Response:
+    """All orgs, in the order of their ids; for operators."""
+    _, caller = _who(request)
+    caller.needs(Scope.OPERATOR)
+    return await settings.page(request, DEPLOYMENT, ORG, after, limit, _org_told)
+
+
+@router.get(
+    "/orgs/{id}",
+    summary="An org",
+    operation_id="orgs.get",
+    response_model=Org,
+    openapi_extra=READS,
+)
+async def get_org(request: Request, id: Id) -> Response:
+    """An org: one's own, or for operators any."""
+    _, caller = _who(request)
+    caller.needs(Scope.READ)
+    if not caller.is_operator and id != caller.org:
+        raise Failed("org_unknown")
+    return await settings.look(request, DEPLOYMENT, ORG, id, _org_told)
+
+
+def _org_told(_: str, id: str, body: dict[str, Any]) -> Shape:
+    return Org(id=id, account_id=org_account(id), name=body["name"])
+
+
+# Keys
+
+
+class KeyAsk(Shape):
+    """Make a key for an account and all below it."""
+
+    name: Text
+    scopes: Annotated[list[ScopeName], Field(min_length=1, max_length=len(SCOPES))]
+    account_id: Id | None = None
+    user_id: Id | None = None
+    expires_at: Time | None = None
+    spend_cap_micros: Micros | None = None
+    spend_cap_every: Literal["day", "week", "month", "lifetime"] = "lifetime"
+    rate_per_second: Annotated[int, Field(ge=1, le=10_000)] | None = None
+    node: Annotated[
+        str | None,
+        Field(
+            pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}/([A-Za-z0-9][A-Za-z0-9._-]{0,62}|\*)$",
+            description="of a key that may work: which node it speaks for, `pool/node` or `pool/*`",
+        ),
+    ] = None
+    id: Id | None = None
+
+
+class KeyTold(Shape):
+    """A key; its secret is told once, when it is made."""
+
+    id: str
+    org_id: str
+    name: str
+    scopes: list[str]
+    account_id: str | None
+    user_id: str | None
+    expires_at: Time | None
+    spend_capped: bool
+    rate_per_second: int | None
+    node: str | None
+    key: str | None = None
+
+
+class Rotation(Shape):
+    """Give a key a new secret; the old one counts a while longer."""
+
+    overlap_seconds: Annotated[int, Field(ge=0, le=30 * 86_400)] = 86_400
+
+
+def _key_told(org: str, id: str, key: Key, text: str | None = None) -> KeyTold:
+    return KeyTold.model_construct(
+        id=id,
+        org_id=org,
+        name=key.name,
+        scopes=list(key.scopes),
+        account_id=key.account or None,
+        user_id=key.user,
+        expires_at=key.expires_at,
+        spend_capped=key.capped,
+        rate_per_second=key.rate_per_s,
+        node=key.node,
+        key=text,
+    )
+
+
+@router.post(
+    "/keys",
+    status_code=201,
+    summary="Make a key; it is shown this once",
+    operation_id="keys.create",
+    response_model=KeyTold,
+    openapi_extra={**MUTATION, "x-scope": Scope.MANAGE},
+)
+async def create_key(request: Request, body: KeyAsk) -> Response:
+    """Make a key that may do no more than the one that asks for it."""
+    service, caller = _who(request)
+    caller.needs(Scope.MANAGE)
+    _check_work(caller, body)
+    ours = {*body.scopes} & {Scope.OPERATOR, Scope.WORK}
+    if caller.is_operator and body.account_id is None and not ours:
+        raise Failed("invalid_request", "account_id: whose key is it?")
+    org = await _org_of_key(service, caller, body)
+    _check_no_more(caller, body.scopes, body.rate_per_second, body.expires_at)
+    if body.spend_cap_micros is not None and {*body.scopes} & {Scope.OPERATOR, Scope.MANAGE}:
+        raise Failed(
+            "invalid_request", "/spend_cap_micros: a key that can manage could lift its own cap"
+        )
+    request_key = key_of(request)
+    raw = secret_for(service.secret, org, request_key)
+    limit = body.spend_cap_micros
+    cap = None if limit is None else Cap(limit, body.spend_cap_every)
+    key = Key(
+        name=body.name,
+        hash=hash_of(raw),
+        scopes=tuple(sorted(set(body.scopes))),
+        account="" if org == DEPLOYMENT else body.account_id or caller.key.account,
+        user=body.user_id,
+        expires_at=body.expires_at,
+        rate_per_s=body.rate_per_second,
+        cap=None if cap is None else (cap.limit, cap.every),
+        node=body.node,
+    )
+    making = Making(org, request_key, int(time.time() * 1_000))
+    command = _kept(making.id("id", body.id), key.body, 0)
+    answer = await asked_for(service, caller, org, request_key, command, making.made)
+    if cap is not None and not isinstance(answer.outcome, Refusal):
+        id = str(only(SettingSet, answer.outcome).id)
+        await asyncio.to_thread(begin_cap, service.ledger, org, id, cap)
+
+    def told(event: SettingSet) -> Shape:
+        return _key_told(org, event.id, key, shown(org, event.id, raw))
+
+    return told_of(org, answer, 201, lambda happened: told(only(SettingSet, happened)))
+
+
+def _check_work(caller: Caller, body: KeyAsk) -> None:
+    """End the call unless a node's key is an operator's to give, and for nothing else."""
+    if (Scope.WORK in body.scopes) != (body.node is not None):
+        raise Failed("invalid_request", "/node: a key that may work, and no other, names its node")
+    if body.node is None:
+        return
+    caller.needs(Scope.OPERATOR)
+    if body.scopes != [Scope.WORK] or body.account_id or body.user_id or body.spend_cap_micros:
+        raise Failed("invalid_request", "/scopes: a node's key is for its node alone")
+
+
+def _check_no_more(
+    caller: Caller, scopes: Iterable[str], rate_per_s: int | None, expires_at: Instant | None
+) -> None:
+    """End the call if a key could do more than the one that asks for its secret."""
+    for scope in scopes:
+        caller.needs(scope)
+    if caller.key.capped:
+        raise Failed("forbidden", "a key with a spend cap gets no other keys")
+    own = caller.key.rate_per_s or (OF_OPERATORS if caller.is_operator else OF_A_KEY)
+    if (rate_per_s or OF_A_KEY) > own:
+        raise Failed("forbidden", f"the key's own rate is {own} calls a second")
+    end = caller.key.expires_at
+    if end is not None and (expires_at is None or expires_at > end):
+        raise Failed("forbidden", f"the key itself ends at {instant_text(end)}")
+
+
+async def _org_of_key(service: Service, caller: Caller, body: KeyAsk) -> str:
+    """Where a key belongs: to its account's org, or to the deployment."""
+    if {*body.scopes} & {Scope.OPERATOR, Scope.WORK}:
+        caller.needs(Scope.OPERATOR)
+        if body.account_id is not None:
+            raise Failed("invalid_request", "account_id: an operator's key is for no account")
+        return DEPLOYMENT
+    if body.account_id is None:
+        return caller.org
+    org = await service.org_of(caller, "accounts", body.account_id)
+    await service.check_there(org, "accounts", body.account_id)
+    return org
+
+
+def _kept(id: str, body: str | None, before: int | None) -> SetSetting:
+    try:
+        return SetSetting(kind=KIND, id=SettingId(id), body=body, before=before)
+    except (ValueError, TypeError) as error:
+        raise Senseless(str(error)) from error
+
+
+@router.get(
+    "/keys",
+    summary="The keys of an org",
+    operation_id="keys.list",
+    response_model=Things[KeyTold],
+    openapi_extra={"x-scope": Scope.MANAGE},
+)
+async def list_keys(
+    request: Request, org_id: OrgId = None, after: After = "", limit: Limit = 100
+) -> Response:
+    """The keys of an org, or without one the operators' own; never their secrets."""
+    service, caller = _who(request)
+    caller.needs(Scope.MANAGE)
+    org = await _org_of_keys(service, caller, org_id)
+    return await settings.page(request, org, KIND, after, limit, _key_kept)
+
+
+def _key_kept(org: str, id: str, body: dict[str, Any]) -> Shape:
+    return _key_told(org, id, Key.of(json.dumps(body)))
+
+
+async def _org_of_keys(service: Service, caller: Caller, org: str | None) -> str:
+    if caller.is_operator:
+        return org or DEPLOYMENT
+    return await service.whole_org(caller, org)
+
+
+@router.post(
+    "/keys/{id}/rotate",
+    summary="Give a key a new secret; the old one counts a while longer",
+    operation_id="keys.rotate",
+    response_model=KeyTold,
+    openapi_extra={**MUTATION, "x-scope": Scope.MANAGE},
+)
+async def rotate_key(request: Request, id: Id, body: Rotation, org_id: OrgId = None) -> Response:
+    """Give a key a new secret."""
+    service, caller = _who(request)
+    caller.needs(Scope.MANAGE)
+    request_key = key_of(request)
+    org = await _org_of_keys(service, caller, org_id)
+    raw = secret_for(service.secret, org, request_key)
+    command, key = await service.read(
+        lambda reader: _rotation(reader, org, id, request_key, hash_of(raw), body.overlap_seconds)
+    )
+    if id != caller.id:  # who gets the secret of another may do what it may
+        _check_no_more(caller, key.scopes, key.rate_per_s, key.expires_at)
+    answer = await asked_for(service, caller, org, request_key, command)
+    service.keys.forget(org, id)
+    if key.cap is not None and not isinstance(answer.outcome, Refusal):
+        # Whoever made it may have died before it had its budget.
+        await asyncio.to_thread(begin_cap, service.ledger, org, id, Cap(*key.cap))
+
+    def told(event: SettingSet) -> Shape:
+        return _key_told(org, id, Key.of(event.body or ""), shown(org, id, raw))
+
+    return told_of(org, answer, 200, lambda happened: told(only(SettingSet, happened)))
+
+
+def _rotation(
+    reader: Connection, org: str, id: str, request_key: str, hash: str, overlap_s: int
+) -> tuple[SetSetting, Key]:
+    """The command that rotates a key, and that key.
+
+    It has the present secret in it. So a request that was made before is the command that it was
+    then, whatever has become of the key since.
+    """
+    first = first_asked(reader, org, request_key)
+    made = isinstance(first, SetSetting) and first.before == 0  # by a request to make a key
+    if isinstance(first, SetSetting) and not made and (first.kind, first.id) == (KIND, id):
+        key = Key.of(first.body or "")
+        if (key.hash, key.overlap_s) == (hash, overlap_s):
+            return first, key
+        return _kept(id, key.rotated(hash, overlap_s).body, first.before), key  # not the same
+    found = setting(reader, org, KIND, id)
+    if found is None:
+        raise settings.missing(KIND)
+    key = Key.of(found.body or "")
+    return _kept(id, key.rotated(hash, overlap_s).body, found.number), key
+
+
+@router.delete(
+    "/keys/{id}",
+    summary="Revoke a key, at once",
+    operation_id="keys.revoke",
+    response_model=Dropped,
+    openapi_extra={**MUTATION, "x-scope": Scope.MANAGE},
+)
+async def revoke_key(request: Request, id: Id, org_id: OrgId = None) -> Response:
+    """Revoke a key; every process knows it within seconds."""
+    service, caller = _who(request)
+    caller.needs(Scope.MANAGE)
+    org = await _org_of_keys(service, caller, org_id)
+    response = await settings.drop(request, org, KIND, id)
+    service.keys.forget(org, id)
+    return response

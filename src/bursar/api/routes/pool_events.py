@@ -1,0 +1,56 @@
+"""Routes for the audit streams of pools (S14, O1)."""
+
+import json
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
+
+from bursar.api.request_body import StrictRoute
+from bursar.api.routes.operations import PROBLEM
+from bursar.api.routes.pools import Name, kept_pool, operates
+from bursar.service.keys import Scope
+from bursar.service.pools.replay import Event, events_of
+from bursar.wire.pool_events import PoolEventsTold
+from bursar.wire.times import instant_text
+
+router = APIRouter(prefix="/v1", route_class=StrictRoute, responses=PROBLEM)
+
+# A part of a snapshot may be large.
+Most = Annotated[int, Query(ge=1, le=100, description="how many, at most")]
+
+
+@router.get(
+    "/pools/{pool}/events",
+    summary="What a pool's leaders were told and decided, in order; the audit trail",
+    operation_id="pools.events",
+    response_model=PoolEventsTold,
+    openapi_extra={"x-scope": Scope.OPERATOR},
+)
+async def pool_events(
+    request: Request,
+    pool: Name,
+    after: Annotated[int, Query(ge=0, le=2**62)] = 0,
+    limit: Most = 20,
+) -> Response:
+    """What a pool's leaders were told and decided, in order."""
+    service = operates(request)
+    name = (await kept_pool(service, pool)).id
+    found = await service.read(lambda one: events_of(one, name, after, limit))
+    items = ",".join(_told(name, event) for event in found)
+    further = found[-1].n if len(found) == limit else None
+    body = f'{{"items":[{items}],"next":{json.dumps(further)}}}'
+    return Response(body.encode(), media_type="application/json")
+
+
+def _told(pool: str, event: Event) -> str:
+    """An event; its body is told as it was written."""
+    told = {
+        "stream": pool,
+        "number": event.n,
+        "at": instant_text(event.at),
+        "recorded_at": instant_text(event.written_at),
+        "epoch": event.epoch,
+        "kind": event.kind,
+        "digest": event.digest,
+    }
+    return f'{json.dumps(told)[:-1]},"body":{event.body}}}'

@@ -1,0 +1,82 @@
+"""Nodes that come when they are ordered and go when they are given back, on this machine.
+
+Their GPUs are made up and their agents real, as those of other nodes beside a service. A node comes
+as long after its order as the offer says. Nothing is kept here: whoever starts the service again is
+asked again for what there should be.
+"""
+
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from bursar.cli.local_cluster.children import Children
+from bursar.cli.local_cluster.nodes import NODES_MAX, Node, folder_of, program_of
+from bursar.client import Client, Problem
+from bursar.core.dispatch.node_orders import NodeOrder, Said
+from bursar.core.instant import SECOND
+from bursar.service.pools.provisioning import Answer, NotDone
+
+
+class MadeUp:
+    """Provides nodes whose GPUs are made up."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._names: dict[str, dict[str, str]] = {}  # by pool and order: of programs
+        self._children: Children | None = None
+        self._operator: Callable[[], Client] | None = None
+        self._lock = threading.Lock()
+
+    def begin(self, children: Children, operator: Callable[[], Client]) -> None:
+        """From now on nodes can be had, as programs beside others."""
+        with self._lock:
+            self._children, self._operator = children, operator
+
+    def order(self, pool: str, order: NodeOrder) -> Answer:
+        """Have a node come in time."""
+        children, operator = self._begun()
+        with self._lock:
+            mine = self._names.setdefault(pool, {})
+            if order.id not in mine and sum(map(len, self._names.values())) >= NODES_MAX:
+                return Answer(Said.NO, f"{NODES_MAX} nodes are as many as one machine should be")
+        of = order.node
+        node = Node(of.id, of.gpus, of.gpu_type, of.slots, of.memory_gib)
+        try:
+            with operator() as client:
+                program = program_of(node, client, self._folder, pool)
+        except Problem as problem:
+            raise NotDone(str(problem)) from problem
+        # One that was there before has been waited for already.
+        delay = order.ready_by - order.ordered_at if order.there_at is None else 0
+        children.add(program, delay / SECOND)
+        with self._lock:
+            mine[order.id] = program.name
+        return Answer(Said.YES)
+
+    def remove(self, pool: str, order: NodeOrder) -> Answer:
+        """Have a node end, and its folder be removed."""
+        children, _ = self._begun()
+        with self._lock:
+            name = self._names.get(pool, {}).get(order.id)
+        if name is not None and not children.remove(name):
+            return Answer(None)
+        shutil.rmtree(folder_of(order.node.id, self._folder), ignore_errors=True)
+        with self._lock:
+            self._names.get(pool, {}).pop(order.id, None)
+        return Answer(Said.REMOVED)
+
+    def listed(self, pool: str) -> frozenset[str]:
+        """The orders whose nodes run, or will."""
+        self._begun()
+        with self._lock:
+            return frozenset(self._names.get(pool, ()))
+
+    def close(self) -> None:
+        """Nothing takes long here."""
+
+    def _begun(self) -> tuple[Children, Callable[[], Client]]:
+        with self._lock:
+            if self._children is None or self._operator is None:
+                raise NotDone("the service has just been started")
+            return self._children, self._operator

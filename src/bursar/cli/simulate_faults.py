@@ -1,0 +1,108 @@
+"""`bursar simulate faults`: many worlds that fail, and whether every promise was kept in them."""
+
+import os
+import sys
+from json import dumps
+from time import perf_counter
+from typing import Final
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from bursar.sim.faults.campaign import TOGETHER, Broken, Summary, run_in_processes, run_seeds, story
+from bursar.sim.faults.world import KEPT, World
+
+ALL_STEPS: Final = 10**9
+
+
+def simulate_faults(
+    *, seeds: int, first: int, seed: int | None, trace: bool, jobs: int, json: bool
+) -> int:
+    """Run, and show; the status to exit with: 1 if a promise was broken, 3 if too little failed."""
+    asked = range(first, first + seeds) if seed is None else range(seed, seed + 1)
+    began, used = perf_counter(), _used()
+    try:
+        with _bar(shown=sys.stderr.isatty() and not json) as bar:
+            task = bar.add_task("seeds", total=len(asked))
+
+            def progress(summary: Summary, world: World | None = None) -> None:
+                bar.update(task, completed=summary.seeds)
+                if world is not None and trace and not json:
+                    print(*story(world), sep="\n")
+
+            if jobs == 1 or trace or len(asked) <= TOGETHER:
+                summary = run_seeds(asked, progress, keep=ALL_STEPS if trace else KEPT)
+            else:
+                summary = run_in_processes(asked, jobs, progress)
+    except KeyboardInterrupt:
+        return 130
+    if json:
+        print(dumps(_object(summary)))
+    else:
+        _show(summary, perf_counter() - began, _used() - used)
+    if summary.broken:
+        return 1
+    return 3 if summary.too_few else 0
+
+
+def _used() -> float:
+    """The processor time of this process, and of those it has seen end, in seconds."""
+    return sum(os.times()[:4])
+
+
+def _bar(*, shown: bool) -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+        disable=not shown,
+    )
+
+
+def _object(summary: Summary) -> dict[str, object]:
+    """All that follows from the seeds; nothing of how fast the machine was."""
+    return {
+        "seeds": summary.seeds,
+        "steps": summary.steps,
+        "simulated_s": summary.simulated_s,
+        "counts": dict(sorted(summary.counts.items())),
+        "too_few": summary.too_few,
+        "broken": [
+            {"seed": one.seed, "why": one.why, "steps": list(one.steps)} for one in summary.broken
+        ],
+    }
+
+
+def _show(summary: Summary, took: float, used: float) -> None:
+    console = Console(highlight=False, soft_wrap=True)
+    table = Table("what has happened", "times", "a seed", box=None, pad_edge=False)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for what, times in sorted(summary.counts.items()):
+        table.add_row(what, f"{times:,}", f"{times / summary.seeds:.2f}")
+    console.print(table)
+    for one in summary.broken:
+        _show_broken(console, one)
+    for few in summary.too_few:
+        console.print(f"too few: {few}", markup=False)
+    hours = summary.simulated_s / 3_600
+    pace, costs = (summary.seeds / one * 60 if one else 0 for one in (took, used))
+    console.print(
+        f"\n{summary.seeds:,} seeds, {summary.steps:,} steps, {hours:,.1f} hours of their time"
+        f" in {took:,.1f} s: {pace:,.0f} seeds a minute, {costs:,.0f} a minute of processor time"
+    )
+    console.print(f"{len(summary.broken)} broke a promise", style="red" if summary.broken else "")
+    if summary.too_few and not summary.broken:
+        console.print("not valid: too little has failed for that to mean anything", style="yellow")
+
+
+def _show_broken(console: Console, one: Broken) -> None:
+    console.print(f"\nseed {one.seed}: {one.why}", style="red", markup=False)
+    for step in one.steps[-KEPT:]:
+        console.print(f"  {step}", markup=False)
+    again = f"bursar simulate faults --seed {one.seed} --trace"
+    console.print(f"to see it again: {again}", markup=False)

@@ -1,0 +1,307 @@
+"""How jobs wait, stop and end: the steps that messages, reports and the clock all lead to.
+
+An attempt may run as long as its job, as its credits last, and until its hold ends. A grace before
+that it is asked to stop. It is over when its last process is: then it is settled, and its job waits
+again, waits for credits, or is over (M3, M5).
+"""
+
+from typing import Final
+
+from bursar.core.dispatch.job_lifecycle import CLASSES, State, after
+from bursar.core.dispatch.quarantine import learn
+from bursar.core.dispatch.share_usage import spend
+from bursar.core.dispatch.state import Exit, Lease, Part, Queued, Work
+from bursar.core.instant import MILLISECOND, SECOND, Instant
+from bursar.core.leases import goes_on, is_own, tell_every_ms
+from bursar.core.messages import Corrected, Dropped, EndClass, Ended, RanSoFar, Started, Why
+from bursar.core.money import Micros, run_ms_for, usage_price
+from bursar.core.value import altered
+
+GRACE: Final = 10 * SECOND  # to make a checkpoint and end, once asked
+GRACE_MS: Final = GRACE // MILLISECOND
+ROOM: Final = frozenset({Why.PREEMPTED, Why.MADE_ROOM})  # why we ask an attempt to stop for another
+
+
+# How long credits last
+
+
+def rate_of(job: Queued, gpu_type: str) -> Micros:
+    """What a job's GPUs of a type cost, each in an hour."""
+    return dict(job.ask.rates)[gpu_type]
+
+
+def run_ms_max(job: Queued, gpu_type: str) -> int:
+    """How long an attempt may run: as long as the job, and as its credits last."""
+    rate = rate_of(job, gpu_type)
+    if rate == 0:
+        return job.left_ms
+    left = max(job.hold_micros - job.used, 0)
+    return min(job.left_ms, run_ms_for(rate, job.ask.milli_gpus, left))
+
+
+def every_ms_of(job: Queued, gpu_type: str) -> int:
+    """The run time between two messages to the org."""
+    return tell_every_ms(rate_of(job, gpu_type), job.ask.milli_gpus, job.hold_micros)
+
+
+def affords(job: Queued, gpu_type: str) -> bool:
+    """Whether its time and its credits last for longer than it takes to stop."""
+    return run_ms_max(job, gpu_type) > GRACE_MS
+
+
+def affords_a_run(job: Queued) -> bool:
+    """Whether they do on some of its GPU types."""
+    return any(affords(job, gpu_type) for gpu_type, _ in job.ask.rates)
+
+
+# From one state to the next
+
+
+def moved(job: Queued, why: Why, fence: int | None = None) -> Queued:
+    """The job one step on in its life; with the fence of its lease if it has one then."""
+    return altered(job, state=after(job.state, why), why=why, fence=fence, earmark=None)
+
+
+def job_of(work: Work, lease: Lease) -> Queued:
+    """The job of a lease."""
+    job = work.job(lease.key)
+    assert job is not None
+    return job
+
+
+def lease_of(work: Work, job: Queued) -> Lease:
+    """The lease of a live job."""
+    assert job.fence is not None
+    lease = work.lease(job.fence)
+    assert lease is not None
+    return lease
+
+
+def with_part(lease: Lease, part: Part) -> Lease:
+    """The lease with another state of its part on one node."""
+    node = part.piece.node
+    parts = tuple([part if one.piece.node == node else one for one in lease.parts])
+    return altered(lease, parts=parts)
+
+
+def drop(work: Work, job: Queued, why: Why) -> None:
+    """Let a job that waits run no more."""
+    work.put(moved(job, why))
+    work.tell(job.key, Dropped(end_class=CLASSES[why], why=why))
+
+
+def ask_to_stop(work: Work, lease: Lease, why: Why) -> None:
+    """Ask an attempt to stop: its nodes are told when they report next.
+
+    Who was asked for another reason stops for that; but a job that is withdrawn is withdrawn.
+    """
+    if lease.stop is None or why is Why.CANCELLED:
+        work.put(altered(lease, stop=why))
+    job = job_of(work, lease)
+    if job.state is not State.STOPPING:
+        work.put(moved(job, Why.ASKED, lease.fence))
+
+
+def say_start(work: Work, lease: Lease, job: Queued) -> None:
+    """Tell the org that an attempt began; what is set aside is trimmed to what it can need."""
+    assert lease.started_at is not None
+    need = usage_price(rate_of(job, lease.gpu_type), job.ask.milli_gpus, job.left_ms)
+    work.put(altered(job, hold_micros=min(job.hold_micros, job.used + need)))
+    work.tell(
+        lease.key,
+        Started(
+            attempt=lease.attempt,
+            gpu_type=lease.gpu_type,
+            at=lease.started_at,
+            run_ms=job.left_ms,
+        ),
+    )
+
+
+def tell_run(work: Work, lease: Lease) -> Lease:
+    """Tell the org how long an attempt has run."""
+    lease = altered(lease, told_ms=lease.run_ms)
+    work.put(lease)
+    work.tell(lease.key, RanSoFar(attempt=lease.attempt, run_ms=lease.run_ms))
+    return lease
+
+
+# How attempts end
+
+
+def look_at(work: Work, lease: Lease) -> None:
+    """Tell the org, ask to stop, or end a live lease, as its readings ask for.
+
+    Of the last reading its end tells: nothing else need be said of it.
+    """
+    exits = [part.exit for part in lease.parts]
+    if None not in exits:
+        _close(work, lease, _why_ended(work, lease))
+        return
+    if lease.run_ms - lease.told_ms >= lease.every_ms:
+        lease = tell_run(work, lease)
+    if any(one not in (None, Exit.DONE) for one in exits):
+        ask_to_stop(work, lease, _why_ended(work, lease))
+    elif _is_run(lease) or work.now >= job_of(work, lease).hold_until - GRACE:
+        ask_to_stop(work, lease, _limit(work, lease))
+
+
+def _is_run(lease: Lease) -> bool:
+    """Whether an attempt has run as long as it may, but for the time it takes to stop."""
+    return lease.run_ms >= lease.run_ms_max - GRACE_MS
+
+
+def _limit(work: Work, lease: Lease) -> Why:
+    """What an attempt runs into first: its credits' end, its job's longest run, its hold's end."""
+    unpaid = lease.run_ms_max < job_of(work, lease).left_ms
+    return Why.OUT_OF_CREDITS if unpaid and _is_run(lease) else Why.TIME_UP
+
+
+def _why_ended(work: Work, lease: Lease) -> Why:
+    """Why an attempt has ended, from how its processes did.
+
+    A gang that has lost a node is lost, although its other processes fail: they miss that one. What
+    its lease could not be renewed for, because its hold ended, is no loss.
+    """
+    exits = {part.exit for part in lease.parts}
+    if exits == {Exit.DONE}:
+        return Why.FINISHED
+    if lease.stop is Why.CANCELLED:
+        return Why.CANCELLED
+    if Exit.FAILED in exits and Exit.GONE not in exits:
+        return Why.FAILED
+    # Who was asked because another process had ended was not asked by anybody.
+    asked = None if lease.stop in (Why.FAILED, Why.LOST) else lease.stop
+    last = max(part.until for part in lease.parts)
+    if _is_run(lease) or last >= job_of(work, lease).hold_until:
+        return asked or _limit(work, lease)
+    return Why.LOST if Exit.GONE in exits or asked is None else asked
+
+
+def _close(work: Work, lease: Lease, why: Why) -> None:
+    """End a lease whose processes are gone: the job waits again or is over (M3)."""
+    learn(work, lease, why)
+    job = job_of(work, lease)
+    spend(work, job, lease)
+    if lease.started_at is None:
+        lease = altered(lease, started_at=lease.leased_at)
+        say_start(work, lease, job)
+        job = job_of(work, lease)
+    lease = altered(lease, ended_at=work.now, told_ms=lease.run_ms, why=why)
+    pays = _pays(lease, CLASSES[why])
+    kept_ms = _kept_ms(lease, pays=pays)
+    # What the job does not answer for is not reported again; else run time counts up to the end.
+    last = min(work.now, max(part.until for part in lease.parts))
+    ends_at = last if pays and kept_ms is None else lease.leased_at
+    lease = altered(lease, kept_ms=kept_ms, ends_at=ends_at)
+    price = _price(job, lease, lease.paid_ms)
+    job = altered(job, ran_ms=job.ran_ms + lease.paid_ms, used=job.used + price)
+    job = _gone_on(job, lease, why, work.now)
+    work.put(job)
+    work.put(lease)
+    work.tell(
+        lease.key,
+        Ended(
+            attempt=lease.attempt,
+            end_class=CLASSES[why],
+            run_ms=lease.run_ms,
+            kept_ms=lease.kept_ms,
+            over=job.over,
+            why=why,
+            exit_code=_exit_code(lease),
+            result=lease.parts[0].result,
+        ),
+    )
+
+
+def correct(work: Work, lease: Lease, end_class: EndClass) -> None:
+    """Let somebody else answer for the end of an attempt: its org is told what is paid now (M3).
+
+    Only if the job answers for it itself is anything charged after all: of others its org has not
+    asked whether that can be. And then no more than was set aside for the job, although other
+    attempts have used of that since. Of the attempt nothing more is reported.
+    """
+    job = job_of(work, lease)
+    job = altered(
+        job,
+        ran_ms=job.ran_ms - lease.paid_ms,
+        used=job.used - _price(job, lease, lease.paid_ms),
+    )
+    kept_ms = _kept_ms(lease, pays=_pays(lease, end_class))
+    most = lease.paid_ms
+    if is_own(end_class):
+        most = max(most, _affordable_ms(job, lease))
+    if most < (lease.run_ms if kept_ms is None else kept_ms):
+        kept_ms = most
+    lease = altered(lease, corrected=end_class, kept_ms=kept_ms, ends_at=lease.leased_at)
+    price = _price(job, lease, lease.paid_ms)
+    work.put(altered(job, ran_ms=job.ran_ms + lease.paid_ms, used=job.used + price))
+    work.put(lease)
+    work.tell(
+        lease.key,
+        Corrected(
+            attempt=lease.attempt,
+            end_class=end_class,
+            run_ms=lease.run_ms,
+            kept_ms=lease.kept_ms,
+            over=job.attempt == lease.attempt and job.why in (lease.why, Why.GIVEN_UP),
+        ),
+    )
+
+
+def _affordable_ms(job: Queued, lease: Lease) -> int:
+    """How long an attempt can have run for what is set aside and not used by others."""
+    rate, left = rate_of(job, lease.gpu_type), max(job.hold_micros - job.used, 0)
+    return lease.run_ms if rate == 0 else run_ms_for(rate, job.ask.milli_gpus, left)
+
+
+def _price(job: Queued, lease: Lease, run_ms: int) -> Micros:
+    return usage_price(rate_of(job, lease.gpu_type), job.ask.milli_gpus, run_ms)
+
+
+def _pays(lease: Lease, end_class: EndClass) -> bool:
+    """Whether a job pays for what an attempt lost: also who made room for its own org (M3).
+
+    What has finished lost nothing, whoever answers for it.
+    """
+    own_room = end_class is EndClass.PREEMPTION and lease.why is Why.MADE_ROOM
+    return is_own(end_class) or own_room or lease.why is Why.FINISHED
+
+
+def _kept_ms(lease: Lease, *, pays: bool) -> int | None:
+    """How far an attempt's work is paid for; None if all of it is (M3).
+
+    Up to its last checkpoint, unless the job pays for what it lost; and not for what it ran once we
+    had asked it to make room (M2), also if its node was lost then.
+    """
+    kept_ms = lease.run_ms if pays else min(part.saved_ms for part in lease.parts)
+    if lease.stop in ROOM and lease.why in (lease.stop, Why.LOST):
+        asked = (part.asked_ms for part in lease.parts if part.asked_ms is not None)
+        kept_ms = min((kept_ms, *asked))
+    return kept_ms if kept_ms < lease.run_ms else None
+
+
+def _exit_code(lease: Lease) -> int | None:
+    """Of the first process that ended badly, else 0; None if nobody knows."""
+    codes = [part.exit_code for part in lease.parts]
+    return next((code for code in codes if code), None if None in codes else 0)
+
+
+def _gone_on(job: Queued, lease: Lease, why: Why, now: Instant) -> Queued:
+    """The job after an attempt that ended so: it waits, or is over."""
+    if CLASSES[why] in (EndClass.PREEMPTION, EndClass.PLATFORM):
+        left_ms = job.left_ms - GRACE_MS
+        if not goes_on(CLASSES[why], job.requeues_left, left_ms, withdrawn=job.withdrawn):
+            return moved(job, Why.GIVEN_UP)
+        job = altered(
+            job,
+            requeues_left=job.requeues_left - 1,
+            preemptions=job.preemptions + (CLASSES[why] is EndClass.PREEMPTION),
+            stopped_at=now,
+            losses=job.losses + 1 if why is Why.LOST and lease.run_ms < GRACE_MS else 0,
+        )
+        return moved(job, why if affords_a_run(job) else Why.OUT_OF_CREDITS)
+    job = moved(job, why)
+    if job.state is State.OUT_OF_CREDITS and affords_a_run(job):
+        return moved(job, Why.TOPPED_UP)
+    return job

@@ -1,0 +1,66 @@
+"""What a leader leaves behind: its audit stream, and the pool at rest (S11, S14).
+
+**The stream.** Whatever a leader's cluster was told, and whatever it decided, goes to the pool's
+audit stream, in the transaction that carries it out. A window begins with a snapshot of the cluster
+and goes on with its steps; whoever reads a window can decide all of it again (`decide_again`). A
+leader that made its memory anew, or took over from another, begins a window.
+
+Events have numbers without gaps. A leader says after which one its next follows: if another is
+there by then, somebody else has written, or the leader itself, and did not hear of it. Then its
+memory is not what the stream says, and it is denied like any stale leader.
+
+**At rest.** A pool in which nothing waits or runs need not be led. Its leader says so, and until
+when; whoever is next may lead it at once.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+from bursar.core.dispatch.pool import Written, write
+from bursar.core.dispatch.state import Note, Work
+from bursar.core.instant import Instant
+from bursar.core.leases import Denied
+from bursar.core.scheduling.decisions import Decision
+from bursar.core.scheduling.model.recording import Recorded, split
+
+PART: Final = 1_000  # nodes and jobs of a snapshot in one event
+
+
+class Noted(NamedTuple):
+    """What a leader has to write down, and the event after which it goes on."""
+
+    recorded: Recorded
+    after: int  # does not matter where a window begins
+
+
+def write_down(
+    work: Work, epoch: int, decisions: Sequence[Decision], noted: Noted | None
+) -> Written:
+    """Carry out what a leader has decided, and note how it came to that; or nothing of it."""
+    if noted is None:
+        return write(work, epoch, decisions)
+    recorded = noted.recorded
+    if epoch != work.epoch or (recorded.snapshot is None and noted.after != work.noted):
+        return Written((), (), (Denied.EPOCH_STALE,))
+    written = write(work, epoch, decisions)
+    work.notes += _notes(epoch, recorded, written.denied)
+    return written._replace(noted=work.noted)
+
+
+def _notes(epoch: int, recorded: Recorded, denied: tuple[Denied, ...]) -> Iterator[Note]:
+    if recorded.snapshot is not None:
+        parts = split(recorded.snapshot, PART)
+        for number, part in enumerate(parts):
+            yield Note(epoch=epoch, said=part, part=number, parts=len(parts))
+    *before, last = recorded.steps
+    for step in before:
+        yield Note(epoch=epoch, said=step)
+    yield Note(epoch=epoch, said=last, denied=denied)
+
+
+def rest(work: Work, epoch: int, until: Instant) -> bool:
+    """Lead no more until then, unless something waits or runs; whether that is so."""
+    if epoch != work.epoch or work.active:
+        return False
+    work.rests_until, work.leads_until = until, 0
+    return True

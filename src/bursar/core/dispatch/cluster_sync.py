@@ -1,0 +1,333 @@
+"""How a scheduler's cluster keeps up with what its pool keeps.
+
+A cluster is a leader's memory: it may be behind the pool, and is thrown away with its leader. What
+the pool keeps is the truth. Each job that has changed is looked at again: whether it waits, runs or
+is gone, and the cluster is changed where it says otherwise.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+from bursar.core.dispatch.attempt_end import GRACE, affords, run_ms_max
+from bursar.core.dispatch.job_lifecycle import LIVE, WAITING, State
+from bursar.core.dispatch.quarantine import standing
+from bursar.core.dispatch.quota_usage import Counted
+from bursar.core.dispatch.share_usage import grown, share_path
+from bursar.core.dispatch.state import JobKey, Lease, Machine, Pool, Queued, name_of
+from bursar.core.ids import JobId
+from bursar.core.instant import HOUR, MILLISECOND, MINUTE, SECOND, Instant
+from bursar.core.money import Micros
+from bursar.core.quota_slices import NOTHING, Key
+from bursar.core.scheduling.model.cluster import Cluster
+from bursar.core.scheduling.model.job_mix import Typical
+from bursar.core.scheduling.model.jobs import Job, Path, Running, Shape
+from bursar.core.scheduling.model.nodes import Node, NodeId, NodeState
+from bursar.core.scheduling.model.policy import Policy, Share
+from bursar.core.scheduling.model.recording import Recorder
+from bursar.core.scheduling.model.snapshot import Snapshot
+from bursar.core.scheduling.model.usage import Fading
+from bursar.core.value import altered
+
+LOSSES: Final = 10  # that make a pause longer
+PAUSE_MAX: Final = 5 * MINUTE
+LOOKS_EVERY: Final = SECOND  # between two looks at all nodes
+
+
+class Follower:
+    """A cluster that follows a pool."""
+
+    def __init__(self, policy: Policy, now: Instant) -> None:
+        self.told = Recorder(Cluster(policy, now))  # all that the cluster learns goes through this
+        self._shipped = policy  # in force if the pool has none of its own
+        self._policy_n: int | None = None  # of the policy in force; None before the first look
+        self._counted = Counted()
+        self._limited: set[Key] = set()  # quotas that the cluster knows
+        self._nodes: dict[NodeId, Node] = {}  # in the states in which the cluster has them
+        self._looked_at: Instant | None = None  # when all nodes were last looked at
+        self._attempts: dict[JobId, int] = {}  # fences of what runs
+        self._waits: dict[JobId, Job] = {}  # what waits, as it was described
+        self._typical = Typical()
+
+    @property
+    def cluster(self) -> Cluster:
+        """The scheduler's memory; whoever tells it something does so through `told`."""
+        return self.told.cluster
+
+    def follow(self, pool: Pool, keys: Iterable[JobKey], now: Instant) -> bool:
+        """Catch up with what the pool's nodes and these jobs are now; whether there are news.
+
+        A new follower is given all jobs, and then those that have changed.
+        """
+        self.told.at(now)
+        changed = self._follow_terms(pool)
+        nodes = sorted(self._nodes_of(pool, now))
+        for node in nodes:
+            if node in pool.machines:
+                changed = self._follow_node(pool.machines[node], now) or changed
+        jobs = dict.fromkeys(keys)
+        for key in jobs:
+            changed = self._follow_job(pool, key) or changed
+        for key in jobs:  # once it is known who leaves
+            changed = self._follow_earmark(pool.jobs[key]) or changed
+        for node in nodes:
+            if node not in pool.machines and node in self._nodes:
+                del self._nodes[node]
+                self.told.drop_node(node)
+                changed = True
+        return changed
+
+    def _follow_terms(self, pool: Pool) -> bool:
+        """Put the pool's policy and its slices of quotas in force; whether there are others."""
+        self._counted = pool.counted
+        policy_n = 0 if pool.policy is None else pool.policy.n
+        if policy_n != self._policy_n or any(pool.resliced.values()):
+            first, self._policy_n = self._policy_n is None, policy_n
+            self._begin_anew(pool, first=first)
+            return True
+        for key in pool.resliced:
+            self._limit(key)
+        return bool(pool.resliced)
+
+    def _begin_anew(self, pool: Pool, *, first: bool) -> None:
+        """Let the cluster be one under the policy in force, with all that it knows; at first that
+        is what users have had before."""
+        policy = self._shipped if pool.policy is None else pool.policy.policy
+        before, half_life = self.cluster.snapshot(), policy.half_life
+        used = grown(pool.usage.values(), half_life, before.at) if first else None
+        counted = {name_of(key): self._quotas(job) for key, job in pool.jobs.items()}
+        self._waits = {name: _counted(job, counted) for name, job in self._waits.items()}
+        self.told = Recorder(
+            Cluster.of(
+                altered(
+                    before,
+                    policy=altered(policy, limits=(*policy.limits, *self._limits())),
+                    usage=carried_over(before, half_life) if used is None else used,
+                    waiting=tuple(_counted(job, counted) for job in before.waiting),
+                    running=tuple(
+                        altered(one, job=_counted(one.job, counted)) for one in before.running
+                    ),
+                )
+            )
+        )
+
+    def _quotas(self, job: Queued) -> tuple[str, ...]:
+        """The names of the quotas that count a job; the cluster knows all of them."""
+        keys = self._counted.keys(job.org, job.ask)
+        for key in keys:
+            if key not in self._limited:
+                self._limit(key)
+        return tuple(map(_name_of_quota, keys))
+
+    def _limit(self, key: Key) -> None:
+        """Let the cluster know what there is of a quota."""
+        self._limited.add(key)
+        self.told.limit(_name_of_quota(key), self._share(key))
+
+    def _limits(self) -> Iterator[tuple[str, Share]]:
+        self._limited |= {one.key for of in self._counted.slices.values() for one in of.values()}
+        for key in sorted(self._limited):
+            yield _name_of_quota(key), self._share(key)
+
+    def _share(self, key: Key) -> Share:
+        known = self._counted.slice(key)
+        return NOTHING if known is None else known.share
+
+    def _described(self, queued: Queued) -> Job:
+        job, quotas = described(queued), self._quotas(queued)
+        return altered(job, counted=quotas) if quotas else job
+
+    def _nodes_of(self, pool: Pool, now: Instant) -> Iterable[NodeId]:
+        """The nodes that may have changed; of time alone, which silences them, now and then."""
+        if self._looked_at is not None and self._looked_at <= now < self._looked_at + LOOKS_EVERY:
+            return pool.touched
+        self._looked_at = now
+        return pool.machines.keys() | self._nodes.keys()
+
+    def placed(self, leases: Iterable[Lease]) -> None:
+        """What the cluster has started was given leases."""
+        for lease in leases:
+            self._attempts[name_of(lease.key)] = lease.fence
+
+    def _follow_node(self, machine: Machine, now: Instant) -> bool:
+        node, old = _as_it_stands(machine, now), self._nodes.get(machine.id)
+        if old == node:
+            return False
+        self._nodes[node.id] = node
+        if old is not None and old.kind != node.kind:  # nothing runs there
+            self.told.drop_node(node.id)
+        self.told.add_node(node)
+        return True
+
+    def _follow_job(self, pool: Pool, key: JobKey) -> bool:
+        """Let the cluster know of a job what the pool does; whether that is news."""
+        cluster, job, name = self.cluster, pool.jobs[key], name_of(key)
+        changed = False
+        if name in cluster.running and self._attempts[name] != job.fence:
+            del self._attempts[name]
+            self.told.end(name)
+            changed = True
+        if job.state is not State.QUEUED:
+            self._waits.pop(name, None)
+            if name in cluster.waiting:
+                self.told.withdraw(name)
+                changed = True
+        if job.state is State.QUEUED:
+            changed = self._follow_wait(job, name) or changed
+        if job.state in LIVE:
+            changed = self._follow_lease(job, pool.leases[job.fence or 0]) or changed
+        return changed
+
+    def _follow_wait(self, job: Queued, name: JobId) -> bool:
+        """A job waits; more may have been set aside for it since it was described."""
+        cluster, new = self.cluster, self._described(job)
+        old = cluster.waiting.get(name)
+        if old is None:
+            if not job.attempt:
+                self._count(job)
+        elif new == self._waits[name]:
+            return False
+        else:
+            self.told.withdraw(name)
+        self._waits[name] = new
+        dated = old or new
+        self.told.queue(
+            altered(
+                new,
+                promised_since=dated.promised_since,
+                promised_at=dated.promised_at,
+                promised_on=dated.promised_on,
+            )
+        )
+        return True
+
+    def _follow_earmark(self, job: Queued) -> bool:
+        """Others leave GPUs to a job: whoever decided it knows, whoever leads next has to."""
+        earmark, cluster = job.earmark, self.cluster
+        if earmark is None or earmark.job in cluster.earmarks:
+            return False
+        if earmark.job not in cluster.waiting or not cluster.could_mark(earmark):
+            return False
+        self.told.mark(earmark)
+        return True
+
+    def _count(self, job: Queued) -> None:
+        """Count a job that was not known among those typically seen."""
+        self._typical.add(job.ask.spec.shape)
+        self.told.typically(self._typical.fragments.typical)
+
+    def _follow_lease(self, job: Queued, lease: Lease) -> bool:
+        """A job has GPUs, and may have been asked to leave them."""
+        cluster, name = self.cluster, name_of(job.key)
+        changed = name not in cluster.running
+        if changed:
+            self._attempts[name] = lease.fence
+            self.told.run(_running(self._described(job), lease))
+            self._count(job)
+        if job.state is State.STOPPING and cluster.running[name].stops_at is None:
+            self.told.stop(name, cluster.now + GRACE)
+            changed = True
+        return changed
+
+
+def _as_it_stands(machine: Machine, now: Instant) -> Node:
+    """A node as the scheduler is told of it."""
+    node, state = machine.node, standing(machine, now)
+    if state is NodeState.ON_ORDER:
+        return altered(node, ready_at=_expected_at(node.ready_at, now))
+    return node if state is node.state else altered(node, state=state)
+
+
+def _expected_at(ready_at: Instant, now: Instant) -> Instant:
+    """When a node on order will be there: the later it is, the later it is expected.
+
+    It lies behind the next look at all nodes: until then nobody takes it for there.
+    """
+    late = 0
+    while ready_at + late <= now + LOOKS_EVERY:
+        late = 2 * late or MINUTE
+    return ready_at + late
+
+
+def _name_of_quota(key: Key) -> str:
+    """What a quota is called in a cluster: orgs choose ids of their own."""
+    return f"quota {key[0]}/{key[1]}"
+
+
+def _counted(job: Job, counted: Mapping[JobId, tuple[str, ...]]) -> Job:
+    """A job, in other quotas; as it is if nothing is known of it any more."""
+    return altered(job, counted=counted.get(job.id, job.counted))
+
+
+def carried_over(before: Snapshot, half_life: int) -> tuple[tuple[Path, Micros], ...]:
+    """What was used before, as it counts if it fades with another half-life from now on."""
+    if half_life == before.policy.half_life:
+        return before.usage
+    then, now = (
+        fading.growth(before.at) - fading.growth(before.at - HOUR)
+        for fading in (Fading(before.policy.half_life, before.at), Fading(half_life, before.at))
+    )
+    return tuple((path, base * now // then) for path, base in before.usage)
+
+
+def described(queued: Queued) -> Job:
+    """A job as the scheduler is told of it."""
+    ask, spec = queued.ask, queued.ask.spec
+    every = spec.program.checkpoint_every_ms * MILLISECOND
+    return Job(
+        id=name_of(queued.key),
+        shape=_shape(queued),
+        path=share_path(queued),
+        prices=ask.rates,
+        run_max=max(queued.left_ms, 1) * MILLISECOND,
+        queued_at=queued.queued_at,
+        priority_class=spec.priority_class,
+        estimate=_estimate(queued),
+        preemptible=spec.preemptible,
+        checkpoint_every=every,
+        checkpoint_cost=GRACE if every else 0,
+        preemptions=queued.preemptions,
+        stopped_at=queued.stopped_at,
+        not_before=_not_before(queued),
+        attained=queued.used,
+    )
+
+
+def _shape(queued: Queued) -> Shape:
+    """What it needs, on the types on which its credits last for as long as it may still run.
+
+    What is set aside was trimmed when it first started, to what it needs on that type. If they last
+    on none, as when more is set aside from time to time, wherever it can run at all.
+    """
+    shape = queued.ask.spec.shape
+    if queued.state not in WAITING:
+        return shape
+    lasting = tuple(one for one in shape.types if run_ms_max(queued, one) >= queued.left_ms)
+    types = lasting or tuple(one for one in shape.types if affords(queued, one))
+    return altered(shape, types=types)
+
+
+def _not_before(queued: Queued) -> Instant:
+    """When it may be tried again: the more often it was lost at its start, the later."""
+    if not queued.losses:
+        return 0
+    return queued.stopped_at + min(SECOND << min(queued.losses, LOSSES), PAUSE_MAX)
+
+
+def _estimate(queued: Queued) -> int | None:
+    """How long it says that it still runs; who has run for longer than it said says nothing."""
+    told = queued.ask.spec.estimate_ms
+    if told is None or told <= queued.ran_ms:
+        return None
+    return (told - queued.ran_ms) * MILLISECOND
+
+
+def _running(job: Job, lease: Lease) -> Running:
+    saved = min(part.saved_ms for part in lease.parts) * MILLISECOND
+    started_at = lease.leased_at if lease.started_at is None else lease.started_at
+    return Running(
+        job=altered(job, run_max=max(lease.run_ms_max * MILLISECOND, 1)),
+        gpu_type=lease.gpu_type,
+        pieces=tuple(part.piece for part in lease.parts),
+        started_at=lease.leased_at,
+        saved_at=started_at + saved,
+    )

@@ -1,0 +1,228 @@
+"""Nodes that were ordered: from the order that is written down to the node given back (S12).
+
+    asked ─ yes ─▶ coming ─ heard of ─▶ there ─ advised ─▶ draining ─ empty ─▶ removing ─▶ gone
+      └──────────────┴─ refused, too late ┴─ silent, refused ────────────────────▲
+
+An order is written before anybody is asked for its node, and is over when somebody has said that
+the node was given back: whatever is lost between, the same is asked again under the same id. An
+order that came to nothing is given back, too: whoever said no, or nothing, may have meant yes.
+
+From when it is written to when it comes its node is on order: capacity with a date. Nothing starts
+on a node that is draining; it is given back when nothing runs there any more.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from typing import Final
+
+from bursar.core.dispatch.quarantine import is_usable
+from bursar.core.dispatch.state import Machine, Work
+from bursar.core.instant import HOUR, MINUTE, Instant
+from bursar.core.leases import Denied
+from bursar.core.money import Micros
+from bursar.core.scheduling.advice.autoscale import Offer, Scaling
+from bursar.core.scheduling.model.nodes import Node, NodeId, NodeState
+from bursar.core.value import altered, value
+
+SILENT: Final = 10 * MINUTE  # a node that is not heard of for so long is given back
+HEARD_BY: Final = MINUTE  # whoever is there has been heard of so long after somebody listens
+
+
+class OrderState(StrEnum):
+    """How far an order has got."""
+
+    ASKED = "asked"  # nobody has said yes yet
+    COMING = "coming"
+    THERE = "there"
+    DRAINING = "draining"  # leaves when nothing runs there
+    REMOVING = "removing"  # nobody has said yet that it was given back
+    GONE = "gone"
+
+
+class Said(StrEnum):
+    """What whoever provides nodes has said of an order."""
+
+    YES = "yes"  # the node is there, or will be
+    NO = "no"  # it will never be
+    REMOVED = "removed"
+
+
+class Leaves(StrEnum):
+    """Why a node is given back."""
+
+    DRAINED = "drained"
+    LATE = "late"
+    REFUSED = "refused"
+    SILENT = "silent"
+
+
+@value
+class NodeOrder:
+    """One node that was ordered."""
+
+    id: str
+    offer: str  # its name
+    node: Node  # as it was on offer, under the name it will have
+    price: Micros  # of an hour
+    ordered_at: Instant
+    ready_by: Instant
+    give_up_at: Instant  # whoever has not come by then need not come
+    state: OrderState = OrderState.ASKED
+    leaves: Leaves | None = None
+    there_at: Instant | None = None
+    gone_at: Instant | None = None
+    trouble: str = ""  # what was last said against it, for people
+
+    @property
+    def awaited(self) -> bool:
+        """Whether its node has not come yet, and is to."""
+        return self.state in (OrderState.ASKED, OrderState.COMING)
+
+    @property
+    def in_vain(self) -> bool:
+        """Whether it is about to be given back, and its node has never come."""
+        return self.state is OrderState.REMOVING and self.there_at is None
+
+    def is_late(self, now: Instant) -> bool:
+        """Whether its node should have been here by now."""
+        return self.awaited and now > self.ready_by
+
+    def cost(self, now: Instant) -> Micros:
+        """What its node has cost: from when it was there to when it was given back."""
+        if self.there_at is None:
+            return 0
+        return self.price * ((self.gone_at or now) - self.there_at) // HOUR
+
+
+@value
+class Scale:
+    """What operators have decided about a pool's nodes: what can be ordered, and how eagerly."""
+
+    offers: tuple[Offer, ...]  # the ids of their nodes are their names
+    scaling: Scaling
+    every: int = MINUTE  # microseconds from one piece of advice to the next
+    patience: int = 10 * MINUTE  # by which a node may be late, in microseconds
+
+    def left(self, orders: Iterable[NodeOrder]) -> tuple[Offer, ...]:
+        """What can still be ordered beside what was."""
+        taken = Counter(one.offer for one in orders if one.state is not OrderState.GONE)
+        return tuple(
+            [altered(one, most=max(one.most - taken[one.node.id], 0)) for one in self.offers]
+        )
+
+
+def on_order(order: NodeOrder) -> Node:
+    """Its node, until it comes."""
+    return altered(order.node, state=NodeState.ON_ORDER, ready_at=order.ready_by)
+
+
+def order(work: Work, epoch: int, new: Iterable[NodeOrder]) -> Denied | None:
+    """Let the nodes of new orders be on order."""
+    if epoch != work.epoch:
+        return Denied.EPOCH_STALE
+    for one in new:
+        if work.machine(one.node.id) is None:
+            work.put(Machine(node=on_order(one)))
+    return None
+
+
+def drain(
+    work: Work, epoch: int, orders: Iterable[NodeOrder], nodes: Iterable[NodeId]
+) -> tuple[NodeOrder, ...] | Denied:
+    """Let nothing more start on some nodes, of those that were ordered; the orders of these."""
+    if epoch != work.epoch:
+        return Denied.EPOCH_STALE
+    named, drained = frozenset(nodes), []
+    for one in orders:
+        machine = work.machine(one.node.id)
+        named_and_there = one.state is OrderState.THERE and one.node.id in named
+        if named_and_there and machine is not None and _is_wanted(machine):
+            _drain(work, machine)
+            drained.append(altered(one, state=OrderState.DRAINING))
+    return tuple(drained)
+
+
+def _drain(work: Work, machine: Machine) -> None:
+    work.put(altered(machine, node=altered(machine.node, state=NodeState.DRAINING)))
+
+
+def carry_on(
+    work: Work, epoch: int, since: Instant, orders: Iterable[NodeOrder], said: Mapping[str, Said]
+) -> tuple[NodeOrder, ...] | Denied:
+    """Take orders as far as they can go, by what was said of them; those that have changed.
+
+    `since` is from when on somebody has listened: nobody is given up for what was said before.
+    """
+    if epoch != work.epoch:
+        return Denied.EPOCH_STALE
+    changed = []
+    for old in orders:
+        new = _carried_on(work, since, old, said.get(old.id))
+        _tell_pool(work, new)
+        if new is not old:
+            changed.append(new)
+    return tuple(changed)
+
+
+def _carried_on(work: Work, since: Instant, one: NodeOrder, said: Said | None) -> NodeOrder:
+    if one.awaited:
+        give_up = work.now >= max(one.give_up_at, since + HEARD_BY)
+        return _awaited(work, one, said, give_up=give_up)
+    machine = work.machine(one.node.id)
+    if one.state is OrderState.DRAINING and _is_wanted(machine):
+        return altered(one, state=OrderState.THERE)
+    if one.state is OrderState.GONE or any(True for _ in work.live_on(one.node.id)):
+        return one
+    if one.state is OrderState.REMOVING:
+        gone = said is Said.REMOVED
+        return altered(one, state=OrderState.GONE, gone_at=work.now) if gone else one
+    heard_at = since if machine is None else max(machine.heard_at or 0, since)
+    leaves = _leaves(one, said, silent=work.now >= heard_at + SILENT)
+    return one if leaves is None else altered(one, state=OrderState.REMOVING, leaves=leaves)
+
+
+def _awaited(work: Work, one: NodeOrder, said: Said | None, *, give_up: bool) -> NodeOrder:
+    """An order whose node has not come: it does, somebody says no, or it is waited for no more."""
+    machine = work.machine(one.node.id)
+    if machine is not None and machine.heard_at is not None:
+        return altered(one, state=OrderState.THERE, there_at=work.now)
+    if said is Said.NO:
+        return altered(one, state=OrderState.REMOVING, leaves=Leaves.REFUSED)
+    if give_up:
+        return altered(one, state=OrderState.REMOVING, leaves=Leaves.LATE)
+    if said is Said.YES and one.state is OrderState.ASKED:
+        return altered(one, state=OrderState.COMING)
+    return one
+
+
+def _is_wanted(machine: Machine | None) -> bool:
+    """Whether an operator has taken a node back that was draining."""
+    return machine is not None and machine.node.state is NodeState.READY
+
+
+def _leaves(one: NodeOrder, said: Said | None, *, silent: bool) -> Leaves | None:
+    """Why a node that has come, and is empty, is to be given back, if it is."""
+    if one.state is OrderState.DRAINING:
+        return Leaves.DRAINED
+    if said is Said.NO:
+        return Leaves.REFUSED
+    return Leaves.SILENT if silent else None
+
+
+def _tell_pool(work: Work, one: NodeOrder) -> None:
+    """Let the node be in the pool what its order says."""
+    machine = work.machine(one.node.id)
+    if machine is None:
+        return
+    never_came = machine.heard_at is None
+    if one.state is OrderState.GONE or (one.state is OrderState.REMOVING and never_came):
+        work.drop(one.node.id)
+    elif one.state is OrderState.REMOVING and _is_wanted(machine):
+        _drain(work, machine)
+
+
+def is_vanished(one: NodeOrder, machine: Machine | None, now: Instant) -> bool:
+    """Whether a node that should be there is not heard of: it may have to be asked for again."""
+    there = one.state in (OrderState.THERE, OrderState.DRAINING)
+    return there and (machine is None or not is_usable(machine, now))

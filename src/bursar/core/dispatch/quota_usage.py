@@ -1,0 +1,196 @@
+"""What a pool's jobs have and want of their orgs' quotas, kept up row by row (B4).
+
+A job counts in every slice of its org that is about its account or user, and in those quotas that
+it names: what it named at its submission and the pool knows no slice of, it may have nothing of. So
+a pool that has not heard of a quota yet starts nothing that the quota counts.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
+
+from bursar.core.messages import Enqueue
+from bursar.core.quota_slices import Amounts, Key, Seen, Slice, counted_as, unit_of
+
+
+class Live(NamedTuple):
+    """A job that has GPUs, and the lease by which it has them."""
+
+    fence: int
+    org: str
+    ask: Enqueue
+    gpu_type: str
+
+
+Lives: TypeAlias = Callable[[], Iterable[Live]]
+
+
+class Tally(NamedTuple):
+    """What lives and what waits, in thousandths of a GPU and in jobs."""
+
+    used: Counter[str]
+    waits: Counter[str]
+
+
+class Entry(NamedTuple):
+    """What a row counts, and where."""
+
+    keys: tuple[Key, ...]
+    amounts: dict[str, int]
+
+
+@dataclass(slots=True)
+class Counted:
+    """The slices of a pool, and what is counted in each."""
+
+    slices: dict[str, dict[str, Slice]] = field(default_factory=dict)  # by org and quota
+    tallies: dict[Key, Tally] = field(default_factory=dict)
+    _live: dict[int, Entry] = field(default_factory=dict)  # by fence
+    _waiting: dict[tuple[str, str], Entry] = field(default_factory=dict)  # by org and job
+
+    def slice(self, key: Key) -> Slice | None:
+        """A slice that the pool knows."""
+        return self.slices.get(key[0], {}).get(key[1])
+
+    def keys(self, org: str, ask: Enqueue) -> tuple[Key, ...]:
+        """The quotas that count a job, sorted."""
+        known = self.slices.get(org, {})
+        if not known and not ask.quotas:
+            return ()
+        found = {quota for quota, one in known.items() if one.counts(ask)}
+        found |= {quota for quota in ask.quotas if quota not in known}
+        return tuple((org, quota) for quota in sorted(found))
+
+    def put(self, new: Slice) -> bool:
+        """Know a slice; whether it counts other jobs than before."""
+        old = self.slice(new.key)
+        self.slices.setdefault(new.org, {})[new.quota] = new
+        return old is None or old.scope != new.scope
+
+    def waits(self, job: tuple[str, str], ask: Enqueue | None) -> None:
+        """A job waits, or (None) waits no more."""
+        if (old := self._waiting.pop(job, None)) is not None:
+            self._add(old, -1, live=False)
+        if ask is not None and (keys := self.keys(job[0], ask)):
+            shape = ask.spec.shape
+            new = self._waiting[job] = Entry(keys, counted_as(shape.milli_gpus, shape.types))
+            self._add(new, 1, live=False)
+
+    def lives(self, fence: int, org: str, ask: Enqueue, gpu_type: str) -> None:
+        """A job has GPUs."""
+        if fence not in self._live and (keys := self.keys(org, ask)):
+            new = self._live[fence] = Entry(keys, counted_as(ask.milli_gpus, (gpu_type,)))
+            self._add(new, 1, live=True)
+
+    def ends(self, fence: int) -> None:
+        """A lease has ended."""
+        if (old := self._live.pop(fence, None)) is not None:
+            self._add(old, -1, live=True)
+
+    def used(self, key: Key) -> Counter[str]:
+        """What lives and is counted by a quota."""
+        tally = self.tallies.get(key)
+        return Counter() if tally is None else tally.used
+
+    def seen(self, org: str) -> dict[str, Seen]:
+        """What the pool knows of an org's quotas, has and wants of them."""
+        known = dict.fromkeys(quota for of, quota in self.tallies if of == org)
+        known |= dict.fromkeys(self.slices.get(org, {}))
+        return {quota: self._seen((org, quota)) for quota in sorted(known)}
+
+    def wanting(self) -> list[str]:
+        """The orgs whose quotas should be divided anew: more is wanted, or there is too much."""
+        found = {key[0] for key in self.tallies if self._wants(key)}
+        return sorted(found)
+
+    def recounted(self, leases: Iterable[Live]) -> "Counted":
+        """The same slices with what has GPUs counted anew, and nothing that waits yet."""
+        found = Counted(slices=self.slices)
+        for one in leases:
+            found.lives(*one)
+        return found
+
+    def _add(self, entry: Entry, way: int, *, live: bool) -> None:
+        for key in entry.keys:
+            tally = self.tallies.get(key)
+            if tally is None:
+                tally = self.tallies[key] = Tally(Counter(), Counter())
+            counter = tally.used if live else tally.waits
+            for name, amount in entry.amounts.items():
+                counter[name] += way * amount
+
+    def _seen(self, key: Key) -> Seen:
+        known = self.slice(key)
+        used = self.used(key)
+        return Seen(
+            n=0 if known is None else known.n,
+            used=_rounded(used),
+            wanted=_rounded(used + self._waits(key)),
+        )
+
+    def _waits(self, key: Key) -> Counter[str]:
+        tally = self.tallies.get(key)
+        return Counter() if tally is None else tally.waits
+
+    def _wants(self, key: Key) -> bool:
+        known, seen = self.slice(key), self._seen(key)
+        wanted, used = dict(seen.wanted), dict(seen.used)
+        if known is None:
+            return bool(wanted)
+        limits = dict(known.limits)
+        return any(
+            used.get(name, 0) > most or (wanted.get(name, 0) > most and most < limits[name])
+            for name, most in known.granted
+        )
+
+
+def _rounded(counter: Counter[str]) -> Amounts:
+    """In whole GPUs, rounded up, and jobs."""
+    return tuple(
+        (name, -(-amount // unit_of(name))) for name, amount in sorted(counter.items()) if amount
+    )
+
+
+class Claims:
+    """What one transaction changes of what is counted, and whether there is room for more."""
+
+    def __init__(self, counted: Counted) -> None:
+        self._counted = counted
+        self.new: dict[Key, Slice] = {}  # slices that are newer than those the pool knows
+        self._more: dict[Key, Counter[str]] = {}
+
+    def allot(self, given: Slice) -> None:
+        """Know a slice; one that is no newer than what is known is left alone."""
+        known = self.new.get(given.key) or self._counted.slice(given.key)
+        if known is None or known.n < given.n:
+            self.new[given.key] = given
+
+    def count(self, org: str, ask: Enqueue, gpu_type: str, way: int) -> None:
+        """A job has GPUs (1), or has them no more (-1)."""
+        for key in self._counted.keys(org, ask):
+            more = self._more.setdefault(key, Counter())
+            for name, amount in counted_as(ask.milli_gpus, (gpu_type,)).items():
+                more[name] += way * amount
+
+    def over(self, org: str, ask: Enqueue, gpu_type: str, lives: Lives) -> bool:
+        """Whether a job is too much for a quota; `lives` are all that have GPUs."""
+        known = self._known(org) if self.new else self._counted
+        for key in known.keys(org, ask):
+            one = known.slice(key)
+            if one is None:
+                return True
+            used = known.recounted(lives()).used(key) if self.new else self._used(key)
+            if one.over(used, ask.milli_gpus, gpu_type):
+                return True
+        return False
+
+    def _known(self, org: str) -> Counted:
+        """The slices of an org once this transaction is kept, and nothing counted yet."""
+        new = {quota: one for (of, quota), one in self.new.items() if of == org}
+        return Counted(slices={org: {**self._counted.slices.get(org, {}), **new}})
+
+    def _used(self, key: Key) -> Counter[str]:
+        used = Counter(self._counted.used(key))
+        used.update(self._more.get(key, {}))
+        return used

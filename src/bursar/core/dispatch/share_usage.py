@@ -1,0 +1,54 @@
+"""What users have had of a pool, kept beside its rows: whoever leads next takes turns by it (S3).
+
+A scheduler adds up usage in a form that never fades but grows (`core.scheduling.usage`), in memory.
+A pool keeps one amount for each user instead, faded to when the user's last lease has ended. What
+lives counts from its own row.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+from bursar.core.dispatch.state import Lease, Queued, Usage, Work
+from bursar.core.instant import HOUR, Instant
+from bursar.core.money import AMOUNT_MAX, Micros
+from bursar.core.scheduling.model.jobs import Path
+from bursar.core.scheduling.model.nodes import MILLI
+from bursar.core.scheduling.model.policy import Policy
+from bursar.core.scheduling.model.usage import Fading
+
+UNTIERED: Final = "paid"  # the tier of jobs that name none
+SHIPPED: Final = Policy()
+
+
+def share_path(queued: Queued) -> Path:
+    """Whose a job is: tier, org, its accounts from the root on, and the user.
+
+    A user is marked as one: an account may have the same name.
+    """
+    ask = queued.ask
+    return ask.tier or UNTIERED, queued.org, *reversed(ask.shares), f"user {ask.user}"
+
+
+def spend(work: Work, job: Queued, lease: Lease) -> None:
+    """Remember what a lease that ends now has had, for its user."""
+    in_force = SHIPPED if work.pool.policy is None else work.pool.policy.policy
+    fading, path = Fading(in_force.half_life, work.now), share_path(job)
+    rate = dict(job.ask.rates)[lease.gpu_type] * job.ask.milli_gpus // MILLI
+    used = rate * (fading.growth(work.now) - fading.growth(lease.leased_at))
+    before = work.usage(path)
+    if before is not None:
+        used += before.micros * _hour(fading, before.at)
+    micros = min(used // _hour(fading, work.now), AMOUNT_MAX)
+    work.usage_new[path] = Usage(path=path, micros=micros, at=work.now)
+
+
+def grown(usage: Iterable[Usage], half_life: int, now: Instant) -> tuple[tuple[Path, Micros], ...]:
+    """What users had, as a scheduler that begins now adds it up; what has faded away is nothing."""
+    fading = Fading(half_life, now)
+    found = ((one.path, one.micros * _hour(fading, one.at)) for one in usage)
+    return tuple(sorted((path, base) for path, base in found if base))
+
+
+def _hour(fading: Fading, at: Instant) -> int:
+    """What a micro-credit counts that was used in the hour before an instant."""
+    return fading.growth(at) - fading.growth(at - HOUR)

@@ -1,0 +1,104 @@
+"""Lots: the hold of an array is taken out part by part, each for an element of its own (M1).
+
+An array is admitted or refused as one: a single hold covers all of its elements. When an element is
+to begin, its lot is taken out and is a hold like any other from then on: it starts attempts, is
+charged, settled, given back to and extended by the same rules, and bounds what the element can
+spend. What is left of it at its end goes back to the grants, not to the array. The array's own hold
+stays until all of them are over; when no more shall begin, the lots that are left are dropped.
+"""
+
+from bursar.core.ids import DebtId, HoldId, JobId, derived_beside
+from bursar.core.ledger.allocation import Parts, Source, keep
+from bursar.core.ledger.books import Books, existing
+from bursar.core.ledger.commands import DropLots, TakeLots
+from bursar.core.ledger.draft import Draft
+from bursar.core.ledger.due_events import all_back
+from bursar.core.ledger.events import LotsDropped, LotTaken
+from bursar.core.ledger.holds import open_hold
+from bursar.core.ledger.values import Hold, HoldTerms, Lots
+from bursar.core.money import Micros
+from bursar.core.refusal import Code, Refusal, invariant
+from bursar.core.value import altered
+
+
+def take_lots(draft: Draft, ask: TakeLots) -> Refusal | None:
+    """Take the next lots out of the hold of an array."""
+    hold = open_hold(draft, ask.hold)
+    if isinstance(hold, Refusal):
+        return hold
+    lots = hold.lots
+    if lots is None:
+        return Refusal(Code.EXCEEDS_HOLD, {"lots": 0, "asked": ask.count})
+    if ask.first < lots.taken:
+        return Refusal(Code.ALREADY_EXISTS, {"lot": ask.first})
+    left = _left(hold, lots)
+    if ask.first > lots.taken or ask.count > left:
+        return Refusal(Code.EXCEEDS_HOLD, {"lots": left, "asked": ask.count})
+
+    # Nothing below may refuse.
+    for number in range(ask.first, ask.first + ask.count):
+        _take(draft, ask.hold, number, lots.amount)
+    return None
+
+
+def drop_lots(draft: Draft, ask: DropLots) -> Refusal | None:
+    """Return what is left in the hold of an array: no more lots will be taken out of it."""
+    hold = open_hold(draft, ask.hold)
+    if isinstance(hold, Refusal):
+        return hold
+    if hold.lots is not None and (hold.lots.taken < hold.lots.count or hold.open):
+        draft.record(
+            LotsDropped(at=draft.now, hold=ask.hold, postings=all_back(draft, hold, draft.now))
+        )
+    return None
+
+
+def _left(hold: Hold, lots: Lots) -> int:
+    """How many more lots can be had: as many as are left, and as there are credits for."""
+    left = lots.count - lots.taken
+    return min(left, hold.open // lots.amount) if lots.amount else left
+
+
+def _take(draft: Draft, hold_id: HoldId, number: int, amount: Micros) -> None:
+    hold = existing(draft.books.holds, hold_id)
+    terms = _terms(draft, hold.terms, number)
+    draft.record(
+        LotTaken(
+            at=draft.now,
+            hold=terms.id,
+            lot_of=hold_id,
+            number=number,
+            terms=terms,
+            expires_at=hold.expires_at,
+            rate=hold.rate,
+            parts=tuple(_parts(draft, hold, amount).items()),
+        )
+    )
+
+
+def _terms(draft: Draft, whole: HoldTerms, number: int) -> HoldTerms:
+    """What a lot is for: the same as the whole, but for a job of its own."""
+    lot = free_id(draft.books, whole.id, number)
+    context = altered(whole.context, job=JobId(lot))
+    return altered(whole, id=lot, context=context, opened_at=draft.now)
+
+
+def _parts(draft: Draft, hold: Hold, amount: Micros) -> Parts:
+    """What of the open draws goes with a lot: the first in spend order, under its own caps."""
+    sources = [Source(grant, draw.open) for draw, grant in draft.drawn(hold)]
+    parts = keep(sources, amount, amount)
+    invariant(sum(parts.values()) == amount, "a lot is not whole", hold=hold.terms.id)
+    return parts
+
+
+def lot_id(hold: HoldId, number: int) -> HoldId:
+    """The id of a lot, if nobody has taken it for something else."""
+    return HoldId(derived_beside(hold, f"lot/{number}"))
+
+
+def free_id(books: Books, hold: HoldId, number: int) -> HoldId:
+    """The id of a new lot; another one if a caller has taken it, as a hold's debt has its id."""
+    found = lot_id(hold, number)
+    while books.holds.get(found) is not None or books.debts.get(DebtId(found)) is not None:
+        found = HoldId(derived_beside(found, "taken"))
+    return found

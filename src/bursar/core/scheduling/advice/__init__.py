@@ -1,0 +1,1 @@
+"""Advice beside a plan: admission, routing, autoscaling and defragmentation."""

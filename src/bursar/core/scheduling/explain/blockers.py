@@ -1,0 +1,267 @@
+"""What keeps a waiting job from starting: every reason, in the order in which a plan meets them.
+
+    backing_off                 a start failed, it may not be tried yet
+    kept                        its GPUs are kept; somebody is still on them
+    ceiling, type_dropped       what a ceiling or quota forbids: all types, or one of them
+    no_type, no_region, no_memory, no_label, no_such_part, no_such_node, node_too_small,
+    pool_too_small              no node is such, or too few are, even if nothing ran
+    not_ready                   so too, but some that would do cannot be used now
+    capacity, fragmented, processors, claimed
+                                too little is free; enough, but not together; GPUs, but not the CPU
+                                or memory beside them; enough, but others before it in turn, or with
+                                a date, have a claim on it
+    crowded                     it fits, but a ceiling would be used up that others before it need
+    promised_away               it may not ask: with it a ceiling would be used up that was promised
+    no_floor or floor_reached, no_lower_class, no_turn,
+    no_other_org, no_larger_share or no_larger_usage
+                                by none of the rights may it ask others to make room
+    protected, nobody_to_ask    it may ask, and even if all left who may be asked it lacks some:
+                                floors or shares protect others, or too few may be asked
+    not_together, search_ended  enough could leave, but no legal set of them makes room together, or
+                                none was found in as many sets as a plan looks at
+    free_soon, cheaper_to_wait  it could ask, but waiting costs less
+    not_asked                   it could ask and should, but the plan came to others first
+    behind, not_looked_at       nothing of all this, but others before it were looked at first
+
+What fits is always judged node by node, never by sums over the pool.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+from bursar.core.scheduling.explain.phrases import Figures, decimal, figure
+from bursar.core.scheduling.explain.preemption import asking
+from bursar.core.scheduling.explain.waiting_view import Blocker, View, names
+from bursar.core.scheduling.model.jobs import Earmark, Shape, need, parts_near, slots_of
+from bursar.core.scheduling.model.nodes import MILLI, Kind, Machine, Need, NodeState, Room
+from bursar.core.scheduling.model.policy import ANY
+from bursar.core.scheduling.order.share import JOBS, Place
+from bursar.core.scheduling.placement.backfill import Claims
+from bursar.core.scheduling.preemption.shortfall import free_milli
+from bursar.core.value import altered
+
+# Why nodes of a type would not do even if nothing ran there.
+UNUSABLE: Final = frozenset(
+    {"no_type", "no_region", "no_memory", "no_label", "no_such_part", "no_such_node"}
+    | {"node_too_small", "pool_too_small", "not_ready"}
+)
+
+
+class Fit(NamedTuple):
+    """How much of a job fits on GPUs of one type."""
+
+    free: int  # milli-GPUs on nodes that it can use
+    tasks: int  # that fit together, in the best place as close as it must be
+
+
+def blockers(view: View) -> Iterator[Blocker]:
+    """All that keeps a job from starting."""
+    cluster, job = view.cluster, view.job
+    if job.not_before > view.now:
+        yield Blocker(reason="backing_off", figures=(("again_us", job.not_before - view.now),))
+    if earmark := cluster.earmarks.get(job.id):
+        yield _kept(view, earmark)
+        return
+    yield from _ceilings(view)
+    blocked = []
+    for gpu_type in job.shape.types:
+        if lack := list(_unusable(view, gpu_type)):
+            yield from lack
+        elif full := list(_capacity(view, gpu_type)):
+            yield from full
+            blocked.append(gpu_type)
+        elif crowded := view.crowded(job, gpu_type):
+            at = ("gpu_type", gpu_type), ("at", ".".join(crowded[0].path))
+            yield Blocker(reason="crowded", figures=(*at, ("by", names(crowded[1]))))
+            blocked.append(gpu_type)
+        elif gpu_type in view.types:
+            return  # there is room: whatever it waits for, it need not ask for any
+    yield from asking(view, tuple(t for t in view.types if t in blocked))
+
+
+def fit(view: View, shape: Shape, gpu_type: str, claims: Claims) -> Fit:
+    """What is free for a job and how many of its tasks fit together, all claims met."""
+    cluster = view.cluster
+    free, sums = 0, dict[str, int]()
+    for kind, rooms in cluster.rooms.items():
+        if kind.gpu_type != gpu_type or (task := need(shape, kind)) is None:
+            continue
+        for room, nodes in rooms.items():
+            free += free_milli(kind, room) * len(nodes)
+            if not (fits := task.times_in(room)):
+                continue
+            for node in nodes:
+                machine = cluster.machines[node]
+                if node in claims.by_node:
+                    here = claims.tasks(machine, task, view.now, view.until)
+                else:
+                    here = fits
+                name = machine.node.domain(shape.within)
+                sums[name] = sums.get(name, 0) + here
+    return Fit(free, max(sums.values(), default=0))
+
+
+# --------------------------------------------------------------------------- in order
+
+
+def _kept(view: View, earmark: Earmark) -> Blocker:
+    """GPUs are kept for it: who is still on them, and until when at most."""
+    there = [view.cluster.running[v] for v in earmark.victims if v in view.cluster.running]
+    by = max((one.ends_by for one in there), default=view.now)
+    nodes = "+".join(sorted({piece.node for piece in earmark.pieces}))
+    return Blocker(
+        reason="kept",
+        figures=(
+            ("gpu_type", earmark.gpu_type), ("nodes", nodes),
+            ("needs_milli_gpus", view.job.shape.milli_gpus),
+            ("victims", len(there)), ("who", names([one.job.id for one in there])),
+            ("free_us", max(by - view.now, 0)),
+        ),
+    )  # fmt: skip
+
+
+def _ceilings(view: View) -> Iterator[Blocker]:
+    """Every ceiling and quota that the job would pass, type by type."""
+    tree, job = view.cluster.tree, view.job
+    reason = "type_dropped" if view.types else "ceiling"
+    for gpu_type in job.shape.types:
+        for place in (*tree.user(job.path).above(), *tree.limits(job)):
+            at = ("gpu_type", gpu_type), ("at", ".".join(place.path))
+            for figures in _passed(place, job.shape.milli_gpus, gpu_type):
+                yield Blocker(reason=reason, figures=(*at, *figures))
+
+
+def _passed(place: Place, milli: int, gpu_type: str) -> Iterator[Figures]:
+    """What a place has and may have at most, for each ceiling that so much more would pass."""
+    for of in (ANY, gpu_type):
+        used, most = place.there(of), place.ceiling.get(of)
+        if most is not None and used + milli > most:
+            gpus = ("used_milli_gpus", used), ("most_milli_gpus", most)
+            yield ("of", of), *gpus, ("needs_milli_gpus", milli)
+    jobs = place.jobs + place.leaving.get(JOBS, 0)
+    if place.jobs_max is not None and jobs >= place.jobs_max:
+        yield ("of", JOBS), ("used", jobs), ("most", place.jobs_max)
+
+
+def _unusable(view: View, gpu_type: str) -> Iterator[Blocker]:
+    """Why nodes of a type would not do even if nothing ran there."""
+    shape = view.job.shape
+    there = [one for one in view.cluster.machines.values() if one.kind.gpu_type == gpu_type]
+    able = [machine for machine in there if need(shape, machine.kind) is not None]
+    if not there:
+        yield Blocker(reason="no_type", figures=(("gpu_type", gpu_type),))
+    elif not able:
+        yield from _unlike(shape, gpu_type, {machine.kind for machine in there})
+    else:
+        yield from _too_few(shape, gpu_type, able)
+
+
+def _unlike(shape: Shape, gpu_type: str, kinds: set[Kind]) -> Iterator[Blocker]:
+    """Regions, memory, labels, parts that a job asks for and no node has, or none has at once."""
+    of, most = ("gpu_type", gpu_type), max(kind.memory_gib for kind in kinds)
+    regions = " or ".join(shape.regions)
+    labels = [one for one in shape.labels if not any(one in kind.labels for kind in kinds)]
+    elsewhere = bool(regions) and not any(kind.region in shape.regions for kind in kinds)
+    if elsewhere:
+        yield Blocker(reason="no_region", figures=(of, ("regions", regions)))
+    if most < shape.memory_gib:
+        asked = ("needs_gib", shape.memory_gib), ("most_gib", most)
+        yield Blocker(reason="no_memory", figures=(of, *asked))
+    for label in labels:
+        yield Blocker(reason="no_label", figures=(of, ("label", label)))
+    part = undivided(shape, kinds)
+    if part:
+        yield Blocker(reason="no_such_part", figures=(of, *part))
+    if most >= shape.memory_gib and not labels and not elsewhere and not part:
+        memory = [f"{shape.memory_gib} GiB"] if shape.memory_gib else []
+        where = [f"region {regions}"] if regions else []
+        parts = [f"slots of {decimal(shape.milli, MILLI)} GPU"] if shape.milli else []
+        together = " and ".join((*shape.labels, *memory, *where, *parts))
+        yield Blocker(reason="no_such_node", figures=(of, ("asked", together)))
+
+
+def undivided(shape: Shape, kinds: Iterable[Kind]) -> Figures:
+    """That a part is a whole number of slots on no node, and which can be had; else nothing."""
+    slots = sorted({kind.slots for kind in kinds})
+    if any(slots_of(shape, count) is not None for count in slots):
+        return ()
+    nearest = (figure("milli_gpus", part) for part in parts_near(shape, slots))
+    return (
+        ("needs_milli_gpus", shape.milli),
+        ("slots", " or ".join(map(str, slots))),
+        ("nearest", " or ".join(nearest)),
+    )
+
+
+def _too_few(shape: Shape, gpu_type: str, able: list[Machine]) -> Iterator[Blocker]:
+    """Nodes or domains that have too little for a task or for all, even if nothing ran there."""
+    of, each = ("gpu_type", gpu_type), shape.milli_gpus // shape.tasks
+    ready = [one for one in able if one.node.usable_at(one.node.ready_at)]
+    others = (one for one in able if not one.node.usable_at(one.node.ready_at))
+    away = [one.node.state for one in others if _together(shape, [one])]
+    fit, most = _together(shape, ready), _together(shape, able)
+    counts = ("tasks", shape.tasks), ("fit", fit), ("within", str(shape.within))
+    if not most:
+        largest = max(machine.kind.gpus for machine in able) * MILLI
+        size = ("needs_milli_gpus", each), ("most_milli_gpus", largest)
+        beside = ("cpu_milli", shape.cpu_milli), ("ram_mib", shape.ram_mib)
+        yield Blocker(reason="node_too_small", figures=(of, *size, *beside))
+    elif fit < shape.tasks and away:
+        states = Counter(away)
+        told = ", ".join(f"{states[state]} {state}" for state in NodeState if states[state])
+        more = ("most", most), ("nodes", len(away)), ("states", told)
+        yield Blocker(reason="not_ready", figures=(of, *counts, *more))
+    elif fit < shape.tasks:
+        yield Blocker(reason="pool_too_small", figures=(of, *counts))
+
+
+def _together(shape: Shape, machines: list[Machine]) -> int:
+    """How many tasks fit together on nodes that they can use, if nothing else runs there."""
+    sums: dict[str, int] = {}
+    for machine in machines:
+        task = need(shape, machine.kind)
+        assert task is not None
+        name = machine.node.domain(shape.within)
+        sums[name] = sums.get(name, 0) + _empty(task, machine.kind)
+    return max(sums.values(), default=0)
+
+
+def _empty(task: Need, kind: Kind) -> int:
+    """How many tasks fit on such a node when nothing runs there."""
+    return task.times_in(Room(kind.gpus, (), kind.cpu_milli, kind.ram_mib))
+
+
+def _capacity(view: View, gpu_type: str) -> Iterator[Blocker]:
+    """Too little is free, or not together, or others have a claim on it."""
+    shape = view.job.shape
+    each = shape.milli_gpus // shape.tasks
+    bare = fit(view, shape, gpu_type, view.nothing)
+    counts: Figures = (
+        ("gpu_type", gpu_type), ("needs_milli_gpus", shape.milli_gpus),
+        ("free_milli_gpus", bare.free),
+    )  # fmt: skip
+    light = altered(shape, cpu_milli=0, ram_mib=0)
+    if bare.tasks < shape.tasks <= fit(view, light, gpu_type, view.nothing).tasks:
+        more = ("cpu_milli", shape.cpu_milli), ("ram_mib", shape.ram_mib)
+        yield Blocker(reason="processors", figures=(*counts, *more))
+        return
+    if bare.tasks < shape.tasks:
+        reason = "capacity" if bare.free < shape.milli_gpus else "fragmented"
+        usable = bare.tasks * each
+        pieces = ("together_milli_gpus", usable), ("fragmented_milli_gpus", bare.free - usable)
+        yield Blocker(reason=reason, figures=(*counts, *pieces))
+        return
+    left = fit(view, shape, gpu_type, view.claims)
+    if left.tasks < shape.tasks:
+        claimants = sorted(
+            one for one in view.claimants if one[0] < view.until and gpu_type == one[2].gpu_type
+        )
+        yield Blocker(
+            reason="claimed",
+            figures=(
+                *counts, ("unclaimed_milli_gpus", left.tasks * each),
+                ("by", names([job for _, job, _ in claimants])),
+                ("from_us", claimants[0][0] - view.now),
+            ),
+        )  # fmt: skip

@@ -1,0 +1,1 @@
+"""What the scheduler knows: nodes, jobs, the cluster, policies and recorded inputs."""

@@ -1,0 +1,284 @@
+"""Jobs as the scheduler sees them: what they need, whose they are, what they cost."""
+
+from collections.abc import Iterable
+from enum import StrEnum
+from functools import lru_cache
+from math import isqrt
+from typing import Final
+
+from bursar.core.ids import JobId
+from bursar.core.instant import NEVER, Instant
+from bursar.core.money import AMOUNT_MAX, CREDIT, Micros, usage_price_up
+from bursar.core.scheduling.model.nodes import GPUS_MAX, MILLI, Kind, Level, Need, NodeId, Piece
+from bursar.core.validation import text, texts, whole
+from bursar.core.value import Derived, value
+
+TASKS_MAX: Final = 100_000
+CLASS_MAX: Final = 1_000_000
+# Without prices a GPU-hour counts as one credit: at nothing, nobody would have used or lost any,
+# and turns would be taken by name.
+UNPRICED: Final = CREDIT
+
+Nodes = tuple[tuple[NodeId, int], ...]  # tasks on each
+Path = tuple[str, ...]  # whose a job is: tier, org, account ..., user
+
+
+class _Hashed(Derived):
+    """Remembers its hash: shapes are looked up all the time."""
+
+    __slots__ = ("_hash",)
+    _hash: int
+
+
+@value
+class Shape(_Hashed):
+    """All that placement looks at: jobs of one shape are alike to it."""
+
+    types: tuple[str, ...]  # acceptable GPU types, the most welcome first
+    alike: bool = False  # whether all these types are as welcome
+    tasks: int = 1  # parts that lie on one node each; all start together
+    gpus: int = 1  # whole GPUs of each task
+    milli: int = 0  # or a part of one GPU, in thousandths
+    memory_gib: int = 0  # at least so much on each GPU
+    cpu_milli: int = 0  # of each task
+    ram_mib: int = 0  # of each task
+    labels: tuple[str, ...] = ()  # that its nodes must have, sorted
+    regions: tuple[str, ...] = ()  # where its nodes may stand, sorted; anywhere if none
+    within: Level = Level.POOL  # how close together all tasks must lie
+
+    def __post_init__(self) -> None:
+        texts("types", self.types)
+        if not self.types or len(set(self.types)) < len(self.types):
+            raise ValueError(f"types are one or more, each once, not {self.types}")
+        whole("tasks", self.tasks, 1, TASKS_MAX)
+        whole("gpus", self.gpus, 0, GPUS_MAX)
+        whole("milli", self.milli, 0, MILLI)
+        if self.milli and self.gpus:
+            raise ValueError("a task has whole GPUs or a part of one, not both")
+        for name in ("labels", "regions"):
+            names = getattr(self, name)
+            texts(name, names)
+            if names != tuple(sorted(set(names))):
+                raise ValueError(f"{name} are sorted, each once, not {names}")
+        for name in ("memory_gib", "cpu_milli", "ram_mib"):
+            whole(name, getattr(self, name), 0, 2**53)
+        size = self.tasks, self.gpus, self.milli, self.memory_gib, self.cpu_milli, self.ram_mib
+        fields = self.types, self.alike, size, self.labels, self.regions, self.within
+        object.__setattr__(self, "_hash", hash(fields))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @property
+    def milli_gpus(self) -> int:
+        """What it takes in all, in thousandths of a GPU."""
+        return self.tasks * (self.milli or self.gpus * MILLI)
+
+
+@lru_cache(maxsize=65_536)
+def need(shape: Shape, kind: Kind) -> Need | None:
+    """What a task of this shape takes of such a node; None if it cannot lie there at all."""
+    if kind.gpu_type not in shape.types or kind.memory_gib < shape.memory_gib:
+        return None
+    if not set(shape.labels) <= set(kind.labels):
+        return None
+    if shape.regions and kind.region not in shape.regions:
+        return None
+    slots = slots_of(shape, kind.slots)
+    if slots is None:
+        return None
+    return Need(shape.gpus, slots if shape.milli else 0, shape.cpu_milli, shape.ram_mib)
+
+
+def slots_of(shape: Shape, slots: int) -> int | None:
+    """How many slots a task takes of a GPU that has so many: all, or those that are its part.
+
+    None if its part is no whole number of them: nobody has more of a GPU than is paid for. A third
+    is 0.333: what some slots are of a GPU is rounded down to a thousandth.
+    """
+    if not shape.milli:
+        return slots
+    taken = -(-shape.milli * slots // MILLI)
+    return taken if part_of(taken, slots) == shape.milli else None
+
+
+def part_of(taken: int, slots: int) -> int:
+    """What so many slots are of a GPU that has so many, in thousandths."""
+    return taken * MILLI // slots
+
+
+def parts_near(shape: Shape, slots: Iterable[int]) -> tuple[int, ...]:
+    """The next smaller part and the next larger one that GPUs with so many slots have.
+
+    For a part that none of them has. The smaller is left out if there is none; the larger may be a
+    whole GPU.
+    """
+    below = [(shape.milli * count // MILLI, count) for count in slots]
+    less = max(part_of(taken, count) for taken, count in below)
+    more = min(part_of(taken + 1, count) for taken, count in below)
+    return (less, more) if less else (more,)
+
+
+@value
+class Job:
+    """A job that waits or runs: what it needs, whose it is, how far it has got."""
+
+    id: JobId
+    shape: Shape
+    path: Path
+    # GPU type → micro-credits per GPU-hour, list price: all types it accepts, or none at all
+    prices: tuple[tuple[str, Micros], ...]
+    run_max: int  # microseconds it may still run, stop grace included
+    queued_at: Instant
+    priority_class: int = 0  # the higher, the more urgent
+    estimate: int | None = None  # microseconds it says that it still runs, if it says so
+    preemptible: bool = True
+    checkpoint_every: int = 0  # microseconds between checkpoints; 0 if it makes none
+    checkpoint_cost: int = 0  # microseconds to make one when asked
+    preemptions: int = 0  # how often it had to make room
+    stopped_at: Instant = 0  # when an attempt last ended too early: its wait counts from then
+    attained: Micros = 0  # what earlier attempts were charged
+    balance: Micros = 0  # what its account can spend, as told with the job
+    not_before: Instant = 0  # after a start that failed: when it may be tried again
+    counted: tuple[
+        str, ...
+    ] = ()  # limits outside the tree that count it: a user's over all accounts
+    promised_since: Instant | None = None  # when its age first earned it a date
+    promised_at: Instant | None = None  # the date, never moved back but for lost capacity
+    promised_on: Nodes = ()  # where: nodes, and how many of its tasks each has
+
+    def __post_init__(self) -> None:
+        text("job", self.id)
+        texts("path", self.path)
+        if not self.path:
+            raise ValueError("a path names at least one share")
+        for gpu_type, price in self.prices:
+            text("gpu_type", gpu_type)
+            whole("price", price, 0, AMOUNT_MAX)
+        known = {name for name, _ in self.prices}
+        if known and not known.issuperset(self.shape.types):
+            unpriced = ", ".join(name for name in self.shape.types if name not in known)
+            raise ValueError(f"there is no price for {unpriced}")
+        whole("run_max", self.run_max, 1, NEVER)
+        whole("queued_at", self.queued_at, 0, NEVER)
+        whole("not_before", self.not_before, 0, NEVER)
+        whole("priority_class", self.priority_class, 0, CLASS_MAX)
+        whole("preemptions", self.preemptions, 0, AMOUNT_MAX)
+
+    @property
+    def alike(self) -> "Alike":
+        """What jobs of one user have in common that start or wait for the same reasons."""
+        return self.shape, self.counted
+
+    @property
+    def waits_since(self) -> Instant:
+        """Since when it waits, this time."""
+        return max(self.queued_at, self.stopped_at)
+
+    @property
+    def lasts(self) -> int:
+        """Microseconds that it is expected to run yet: as it says, or else by its bound."""
+        return self.run_max if self.estimate is None else min(self.estimate, self.run_max)
+
+    @property
+    def likely(self) -> int:
+        """Microseconds that it is likely to run yet: as it says, or else half of its bound."""
+        return self.run_max // 2 if self.estimate is None else min(self.estimate, self.run_max)
+
+    @property
+    def work(self) -> Micros:
+        """How much there is to do: what it will cost, or if it does not say, what it has cost.
+
+        Whoever has run for long without a word is likely to run as long again.
+        """
+        return (
+            self.attained if self.estimate is None else self.felt(self.shape.types[0], self.lasts)
+        )
+
+    def felt(self, gpu_type: str, span: int) -> Micros:
+        """What so many microseconds cost, divided by the root of its GPUs.
+
+        That is between time, by which gangs would come too early for all others, and GPU-time, by
+        which they would come too late for themselves.
+        """
+        return self.price_of(gpu_type, span) * MILLI // max(isqrt(self.shape.milli_gpus * MILLI), 1)
+
+    def rate(self, gpu_type: str) -> Micros:
+        """What it costs in an hour on GPUs of this type, at list price."""
+        return self._price(gpu_type) * self.shape.milli_gpus // MILLI
+
+    def price_of(self, gpu_type: str, span: int) -> Micros:
+        """What so many microseconds on GPUs of this type cost."""
+        return usage_price_up(self._price(gpu_type), self.shape.milli_gpus, span // 1_000)
+
+    def _price(self, gpu_type: str) -> Micros:
+        for name, price in self.prices:
+            if name == gpu_type:
+                return price
+        return UNPRICED
+
+
+Alike = tuple[Shape, tuple[str, ...]]
+
+
+class Why(StrEnum):
+    """Why a job started when it did."""
+
+    TURN = "turn"  # it came first among those that wait
+    BACKFILL = "backfill"  # later than others in turn, but in nobody's way
+    AGE = "age"  # it had waited longest, and too long
+    FREED = "freed"  # others made room for it
+
+
+@value
+class Running:
+    """An attempt that has its GPUs: where, since when, and what would be lost."""
+
+    job: Job
+    gpu_type: str
+    pieces: tuple[Piece, ...]  # by node
+    started_at: Instant
+    saved_at: Instant  # work until then is safe: the last checkpoint, or the start
+    why: Why = Why.TURN
+    stops_at: Instant | None = None  # it was asked to stop: its GPUs are free by then
+
+    @property
+    def ends_by(self) -> Instant:
+        """When its GPUs are free at the latest."""
+        if self.stops_at is not None:
+            return self.stops_at
+        return min(self.started_at + self.job.run_max, NEVER)
+
+    def work(self, now: Instant) -> Micros:
+        """How much is left to do, as `Job.work`; who runs longer than it said says nothing."""
+        job = self.job
+        if job.estimate is not None and (ends := self.started_at + job.lasts) > now:
+            return job.felt(self.gpu_type, ends - now)
+        return job.attained + job.price_of(self.gpu_type, now - self.started_at)
+
+    def ends_soon(self, now: Instant, within: int) -> bool:
+        """Whether it says that it ends within so many microseconds."""
+        return (
+            self.job.estimate is not None and 0 < self.started_at + self.job.lasts - now <= within
+        )
+
+    def lost(self, now: Instant) -> Micros:
+        """What stopping it now costs: work that no checkpoint keeps, in credits.
+
+        One that makes checkpoints is asked for another before it stops: it loses the making.
+        """
+        span = max(now - self.saved_at, 0)
+        if self.job.checkpoint_every:
+            span = min(span, self.job.checkpoint_cost)
+        return self.job.price_of(self.gpu_type, span)
+
+
+@value
+class Earmark:
+    """GPUs that others leave to a job: it starts when the last of them is free."""
+
+    job: JobId
+    gpu_type: str
+    pieces: tuple[Piece, ...]
+    victims: tuple[JobId, ...]  # who makes room
+    since: Instant

@@ -1,0 +1,286 @@
+"""Nodes and what is free on them.
+
+Placement does not look at names: two nodes of one kind (type, size, labels ...) with as much free
+are the same to it. So nodes are kept by kind and `Room`, and whatever is worked out for a room
+serves all nodes that have it: a thousand empty nodes cost as much as one.
+"""
+
+from enum import StrEnum
+from typing import Final, NamedTuple, NewType
+
+from bursar.core.ids import JobId
+from bursar.core.instant import NEVER, Instant
+from bursar.core.validation import text, texts, whole
+from bursar.core.value import value
+
+NodeId = NewType("NodeId", str)
+Jobs = frozenset[JobId]
+NOW: Final[Instant] = -1  # when nobody has left who is there
+
+GPUS_MAX: Final = 1_000  # of a node
+SLOTS_MAX: Final = 1_000  # of a GPU
+MILLI: Final = 1_000  # a whole GPU, in thousandths
+
+
+class NodeState(StrEnum):
+    """What a node can be used for."""
+
+    READY = "ready"
+    DRAINING = "draining"  # what runs goes on, nothing starts
+    DEAD = "dead"
+    QUARANTINED = "quarantined"  # failed too often; an operator looks at it
+    ON_ORDER = "on_order"  # capacity with a date
+
+
+@value
+class Node:
+    """A machine: GPUs of one type, and where it stands."""
+
+    id: NodeId
+    gpu_type: str
+    gpus: int
+    slots: int = 1  # parts of a GPU that can be leased apart; a whole GPU is all of them
+    memory_gib: int = 0  # of each GPU
+    cpu_milli: int = 0
+    ram_mib: int = 0
+    island: str = ""  # the NVLink domain it shares with others; "" is one of its own
+    rack: str = ""
+    region: str = ""
+    labels: tuple[str, ...] = ()  # sorted
+    state: NodeState = NodeState.READY
+    ready_at: Instant = 0  # of one on order: from when it can be used
+
+    def __post_init__(self) -> None:
+        text("node", self.id)
+        text("gpu_type", self.gpu_type)
+        whole("gpus", self.gpus, 0, GPUS_MAX)
+        whole("slots", self.slots, 1, SLOTS_MAX)
+        texts("labels", self.labels)
+        whole("ready_at", self.ready_at, 0, NEVER)
+        for name in ("memory_gib", "cpu_milli", "ram_mib"):
+            whole(name, getattr(self, name), 0, 2**53)
+        if self.labels != tuple(sorted(set(self.labels))):
+            raise ValueError(f"labels are sorted, each once, not {self.labels}")
+
+    @property
+    def kind(self) -> "Kind":
+        """All that placement looks at and that does not change while the node lives."""
+        return Kind(
+            self.gpu_type, self.gpus, self.slots, self.memory_gib, self.cpu_milli, self.ram_mib,
+            self.labels, self.region,
+        )  # fmt: skip
+
+    def usable_at(self, at: Instant) -> bool:
+        """Whether a job could start there at an instant, as far as its state tells."""
+        ordered = self.state is NodeState.ON_ORDER and self.ready_at <= at
+        return ordered or self.state is NodeState.READY
+
+    def domain(self, level: "Level") -> str:
+        """The name of the place of this level in which the node stands."""
+        if level is Level.RACK:
+            return self.rack
+        if level is Level.ISLAND:
+            return f"{self.rack}/{self.island}" if self.island else f"{self.rack}//{self.id}"
+        return self.id if level is Level.NODE else ""
+
+
+class Level(StrEnum):
+    """How close together the tasks of a gang lie, the closest first."""
+
+    NODE = "node"
+    ISLAND = "island"
+    RACK = "rack"
+    POOL = "pool"
+
+
+class Kind(NamedTuple):
+    """What nodes have in common that differ in nothing but what is free."""
+
+    gpu_type: str
+    gpus: int
+    slots: int
+    memory_gib: int
+    cpu_milli: int
+    ram_mib: int
+    labels: tuple[str, ...]
+    region: str
+
+
+class Room(NamedTuple):
+    """What is free on a node, whichever GPUs it is."""
+
+    whole: int  # GPUs of which no slot is taken
+    parts: tuple[int, ...]  # free slots of the GPUs that are taken in part, ascending
+    cpu_milli: int
+    ram_mib: int
+
+
+class Piece(NamedTuple):
+    """What a job has of one node: slots of named GPUs."""
+
+    node: NodeId
+    gpus: tuple[int, ...]  # ascending; none if the task needs no GPU
+    slots: int  # of each of these GPUs
+    cpu_milli: int = 0
+    ram_mib: int = 0
+
+
+class Taken(NamedTuple):
+    """A piece as its node remembers it."""
+
+    piece: Piece
+    until: Instant  # when it is free again at the latest
+
+
+class Machine:
+    """A node, what is taken of it by whom, and what is free."""
+
+    __slots__ = ("cpu_free", "free", "kind", "node", "ram_free", "room", "taken")
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.kind = node.kind
+        self.taken: dict[JobId, Taken] = {}  # by job
+        # Slots of each GPU; below zero where an earmark waits for somebody to leave.
+        self.free = [node.slots] * node.gpus
+        self.cpu_free = node.cpu_milli
+        self.ram_free = node.ram_mib
+        self.room = self._room()
+
+    def take(self, job: JobId, piece: Piece, until: Instant) -> None:
+        """Give a job its piece, until an instant at the latest."""
+        self._move(piece, -1)
+        self.taken[job] = Taken(piece, until)
+
+    def give(self, job: JobId) -> Taken:
+        """Take the job's piece back."""
+        taken = self.taken.pop(job)
+        self._move(taken.piece, 1)
+        return taken
+
+    def end_by(self, job: JobId, until: Instant) -> None:
+        """Change when the job's piece is free again at the latest."""
+        self.taken[job] = Taken(self.taken[job].piece, until)
+
+    def free_from(self) -> list[Instant]:
+        """From when on each GPU is free as a whole, at the latest; 0 if it is now."""
+        free_at = [0] * self.node.gpus
+        for piece, until in self.taken.values():
+            for gpu in piece.gpus:
+                free_at[gpu] = max(free_at[gpu], until)
+        return free_at
+
+    def next_end(self, after: Instant) -> Instant | None:
+        """When something ends there next, after an instant; None if nothing does."""
+        ends = (until for _, until in self.taken.values() if until > after)
+        return min(ends, default=None)
+
+    def free_for(self, piece: Piece) -> bool:
+        """Whether nobody else is left on a piece that is kept for a job."""
+        free = all(self.free[gpu] >= 0 for gpu in piece.gpus)
+        return free and min(self.cpu_free, self.ram_free) >= 0
+
+    def is_left(self, piece: Piece, leaving: Jobs) -> bool:
+        """Whether a piece could be kept for a job: it is free, or will be when some have left."""
+        free, cpu, ram = self._free_at(-1, leaving)  # whoever else is there stays
+        left = all(gpu < len(free) and free[gpu] >= piece.slots for gpu in piece.gpus)
+        ready = self.node.state is NodeState.READY
+        return ready and left and cpu >= piece.cpu_milli and ram >= piece.ram_mib
+
+    def room_at(self, at: Instant, without: Jobs = frozenset()) -> Room:
+        """What is free at an instant to come, if nothing new begins; also without some jobs."""
+        free, cpu, ram = self._free_at(at, without)
+        return _room_of(free, self.node.slots, cpu, ram)
+
+    def piece(self, need: "Need", tasks: int, at: Instant, without: Jobs = frozenset()) -> Piece:
+        """The piece for so many tasks: whole GPUs by number, parts where they fit best."""
+        free, _, _ = self._free_at(at, without)
+        least = need.slots or self.node.slots
+        able = sorted((slots, gpu) for gpu, slots in enumerate(free) if slots >= least)
+        count = tasks if need.slots else need.gpus * tasks
+        gpus = tuple(sorted(gpu for _, gpu in able[:count]))
+        cpu_milli, ram_mib = need.cpu_milli * tasks, need.ram_mib * tasks
+        return Piece(self.node.id, gpus, least if gpus else 0, cpu_milli, ram_mib)
+
+    def _free_at(self, at: Instant, without: Jobs) -> tuple[list[int], int, int]:
+        free, cpu, ram = list(self.free), self.cpu_free, self.ram_free
+        for job, (piece, until) in self.taken.items():
+            if until <= at or job in without:
+                for gpu in piece.gpus:
+                    free[gpu] += piece.slots
+                cpu += piece.cpu_milli
+                ram += piece.ram_mib
+        return free, cpu, ram
+
+    def _move(self, piece: Piece, way: int) -> None:
+        for gpu in piece.gpus:
+            self.free[gpu] += way * piece.slots
+        self.cpu_free += way * piece.cpu_milli
+        self.ram_free += way * piece.ram_mib
+        self.room = self._room()
+
+    def _room(self) -> Room:
+        return _room_of(self.free, self.node.slots, self.cpu_free, self.ram_free)
+
+
+def _room_of(free: list[int], slots: int, cpu: int, ram: int) -> Room:
+    if slots == 1:
+        return Room(free.count(1), (), cpu, ram)
+    parts = tuple(sorted(one for one in free if 0 < one < slots))
+    return Room(free.count(slots), parts, cpu, ram)
+
+
+class Need(NamedTuple):
+    """What one task takes of a node of some kind."""
+
+    gpus: int  # whole ones
+    slots: int  # or so many slots of one GPU
+    cpu_milli: int
+    ram_mib: int
+
+    def times_in(self, room: Room) -> int:
+        """How many tasks fit; a GPU serves a gang's tasks one part at a time."""
+        if self.slots:
+            fits = max(room.whole, 0) + sum(1 for part in room.parts if part >= self.slots)
+        elif self.gpus:
+            fits = room.whole // self.gpus
+        else:
+            fits = GPUS_MAX
+        if self.cpu_milli:
+            fits = min(fits, room.cpu_milli // self.cpu_milli)
+        if self.ram_mib:
+            fits = min(fits, room.ram_mib // self.ram_mib)
+        return max(fits, 0)
+
+    def room_after(self, room: Room, kind: Kind) -> Room:
+        """What is free once a task more lies there; it must fit."""
+        whole_, parts = room.whole, room.parts
+        if self.slots:
+            able = [part for part in parts if part >= self.slots]
+            rest = list(parts)
+            if able:
+                rest.remove(able[0])
+                left = able[0] - self.slots
+            else:
+                whole_ -= 1
+                left = kind.slots - self.slots
+            parts = tuple(sorted([*rest, left])) if left else tuple(rest)
+        return Room(
+            whole_ - self.gpus, parts, room.cpu_milli - self.cpu_milli, room.ram_mib - self.ram_mib
+        )
+
+    def room_less(self, room: Room, tasks: int) -> Room:
+        """What is left when so many tasks have a claim on it.
+
+        A part of a GPU claims all of what is free on one: the tightest that are enough.
+        """
+        able = [part for part in room.parts if 0 < self.slots <= part][:tasks]
+        parts = list(room.parts)
+        for part in able:
+            parts.remove(part)
+        return Room(
+            room.whole - (tasks - len(able) if self.slots else self.gpus * tasks),
+            tuple(parts),
+            room.cpu_milli - self.cpu_milli * tasks,
+            room.ram_mib - self.ram_mib * tasks,
+        )

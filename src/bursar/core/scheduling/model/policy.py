@@ -1,0 +1,186 @@
+"""What an operator decides: weights, floors and ceilings, tiers, and how far plans look."""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from bursar.core.instant import HOUR, MINUTE, NEVER, SECOND, Instant
+from bursar.core.scheduling.model.jobs import Job, Path
+from bursar.core.scheduling.model.nodes import MILLI
+from bursar.core.validation import text, whole
+from bursar.core.value import value
+
+ANY: Final = "*"  # all GPU types together
+BRIEF: Final = 10  # start targets that a job lasts at most for which a late start is too late
+EXPRESS: Final = 10  # graces that a brief job lasts at most which comes before longer ones
+BRIEF_AGES: Final = 3 * HOUR  # after which such a job has waited too long, whatever its tier
+PARTS: Final = 1_000_000  # a whole, in parts per million
+
+
+@value
+class Share:
+    """What a place in the tree is entitled to, in GPUs by type or of `ANY`."""
+
+    weight: int = 1
+    floor: tuple[tuple[str, int], ...] = ()  # its own when it wants them, lent while it does not
+    ceiling: tuple[tuple[str, int], ...] = ()  # never more at once
+    jobs_max: int | None = None  # never more jobs at once
+
+    def __post_init__(self) -> None:
+        whole("weight", self.weight, 1, PARTS)
+        for gpu_type, gpus in (*self.floor, *self.ceiling):
+            text("gpu_type", gpu_type)
+            whole("gpus", gpus, 0, 2**32)
+
+
+@value
+class Tier:
+    """A customer's level: its part of a pool, how soon its jobs should start, who makes room."""
+
+    name: str
+    weight: int = 1
+    floor_ppm: int = 0  # of the pool's GPUs
+    ceiling_ppm: int = PARTS
+    start_target: int = 30 * MINUTE  # microseconds from submission to start
+    ages_after: int = 24 * HOUR  # microseconds until the oldest job of a user gets a date
+    queue_max: int = 10_000  # jobs that wait, of one org
+    rate_per_minute: int = 600  # submissions, of one org
+    preempts: tuple[str, ...] = ()  # tiers that make room when it is below its floor
+
+    def __post_init__(self) -> None:
+        text("tier", self.name)
+        whole("weight", self.weight, 1, PARTS)
+        whole("floor_ppm", self.floor_ppm, 0, PARTS)
+        whole("ceiling_ppm", self.ceiling_ppm, 0, PARTS)
+        for name in ("start_target", "ages_after", "queue_max", "rate_per_minute"):
+            whole(name, getattr(self, name), 1, 2**53)
+
+
+ENTERPRISE: Final = Tier(
+    name="enterprise", weight=8, floor_ppm=700_000, start_target=30 * SECOND, ages_after=HOUR,
+    queue_max=20_000, rate_per_minute=3_000, preempts=("paid", "free"),
+)  # fmt: skip
+PAID: Final = Tier(
+    name="paid", weight=4, floor_ppm=100_000, start_target=2 * MINUTE, ages_after=4 * HOUR,
+    queue_max=10_000, rate_per_minute=1_200, preempts=("enterprise", "free"),
+)  # fmt: skip
+FREE: Final = Tier(
+    name="free", weight=1, floor_ppm=50_000, ceiling_ppm=500_000, start_target=30 * MINUTE,
+    ages_after=12 * HOUR, queue_max=1_000, rate_per_minute=120, preempts=("enterprise", "paid"),
+)  # fmt: skip
+
+
+def _least_work(job: Job) -> tuple[int, ...]:
+    return (job.work,)
+
+
+def _least_attained(job: Job) -> tuple[int, ...]:
+    return (job.attained,)
+
+
+def _oldest(job: Job) -> tuple[int, ...]:
+    return ()
+
+
+def _smallest_remaining(job: Job) -> tuple[int, ...]:
+    left = job.run_max if job.estimate is None else min(job.estimate, job.run_max)
+    return (left * job.shape.milli_gpus,)
+
+
+def _balance(job: Job) -> tuple[int, ...]:
+    return (-job.balance,)
+
+
+LEAST_WORK: Final = "least-work"
+
+# What comes first among one user's jobs of one class; equal ones by age, then by id.
+INSIDE_A_USER: Final[dict[str, Callable[[Job], tuple[int, ...]]]] = {
+    LEAST_WORK: _least_work,
+    "least-attained": _least_attained,
+    "oldest": _oldest,
+    "smallest-remaining": _smallest_remaining,
+    "balance": _balance,
+}
+
+
+@value
+class Policy:
+    """All that a pool's plans follow besides its jobs and nodes."""
+
+    tiers: tuple[Tier, ...] = (ENTERPRISE, PAID, FREE)
+    shares: tuple[tuple[Path, Share], ...] = ()  # of places below the tiers
+    limits: tuple[tuple[str, Share], ...] = ()  # ceilings outside the tree, by what counts there
+    inside_a_user: str = LEAST_WORK
+    half_life: int = 10  # usage counts half after 2 ** this minutes: 17 hours
+    ahead: int = HOUR  # what runs now counts as if it had run so long already
+    reservations: int = 8  # blocked jobs that get a future place, one of each user
+    looks: int = 32  # blocked jobs that are looked at in a round
+    aged_part: int = 5  # jobs started for their age have at most this part of the GPUs
+    preemptions_max: int = 3  # after so many stops a job gives up its turn or moves, no more
+    turn_after: int = 50  # a job gives up its turn once it ran so many times what that costs it
+    grace: int = 30 * SECOND  # a victim's time to save its work
+    victim_steps: int = 20_000  # sets of victims that are looked at for one job
+
+    def __post_init__(self) -> None:
+        if self.inside_a_user not in INSIDE_A_USER:
+            known = ", ".join(sorted(INSIDE_A_USER))
+            raise ValueError(f"inside_a_user is one of {known}, not {self.inside_a_user!r}")
+        whole("half_life", self.half_life, 1, 30)
+        whole("turn_after", self.turn_after, 0, PARTS)
+
+    def key_of(self, job: Job, now: Instant) -> tuple[Any, ...]:
+        """Where a job stands among its user's: smaller comes first."""
+        inside = INSIDE_A_USER[self.inside_a_user](job)
+        return (-job.priority_class, self._group(job, now), *inside, job.queued_at, job.id)
+
+    def _group(self, job: Job, now: Instant) -> int:
+        """Brief jobs that can still start in time, then those that cannot, then all others."""
+        late_from = self.late_from(job)
+        return 2 if late_from == NEVER else int(late_from <= now)
+
+    def late_from(self, job: Job) -> Instant:
+        """From when on a brief job stands behind those that can still start in time.
+
+        Brief is what lasts a few start targets of its tier, and has not run before but for having
+        made room: for others a late start is no loss. NEVER if it is not brief. Whoever made room
+        for others has its target anew from then on: that is no reason to be late.
+        """
+        target = self.start_target(job.path[0])
+        told = self.by_work and job.estimate is not None
+        failed = job.attained and not job.preemptions
+        brief = told and not failed and job.lasts <= BRIEF * target
+        return job.waits_since + target if brief else NEVER
+
+    def express(self, job: Job, now: Instant) -> bool:
+        """Whether a brief job can still start in time, and says that it ends within minutes.
+
+        Such jobs keep others waiting for little, so they come before them: see `express`.
+        """
+        return now < self.hurries_until(job) < NEVER
+
+    def hurries_until(self, job: Job) -> Instant:
+        """Until when it is worth hurrying for a brief job that is over in minutes; else NEVER."""
+        return self.late_from(job) if job.lasts <= EXPRESS * self.grace else NEVER
+
+    def presses_from(self, job: Job) -> Instant:
+        """From when on such a job may ask tiers with longer targets for room: half its target."""
+        return job.waits_since + self.start_target(job.path[0]) // 2
+
+    @property
+    def by_work(self) -> bool:
+        """Whether the least work comes first inside a user, and turns follow it."""
+        return self.inside_a_user == LEAST_WORK
+
+    def start_target(self, tier: str) -> int:
+        """How soon jobs of a tier should start, in microseconds; 0 of one that is unknown."""
+        return next((one.start_target for one in self.tiers if one.name == tier), 0)
+
+    def tier_share(self, tier: Tier, gpus: int) -> Share:
+        """A tier's entitlement in a pool of so many GPUs."""
+        ceiling = () if tier.ceiling_ppm == PARTS else ((ANY, gpus * tier.ceiling_ppm // PARTS),)
+        floor = ((ANY, gpus * tier.floor_ppm // PARTS),) if tier.floor_ppm else ()
+        return Share(weight=tier.weight, floor=floor, ceiling=ceiling)
+
+
+def in_milli(gpus: tuple[tuple[str, int], ...]) -> dict[str, int]:
+    """GPUs by type, in thousandths."""
+    return {gpu_type: count * MILLI for gpu_type, count in gpus}

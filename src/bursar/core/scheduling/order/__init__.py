@@ -1,0 +1,1 @@
+"""Which waiting job comes next: fair share, aging, express starts and ceilings."""

@@ -1,0 +1,65 @@
+"""How much work waits and runs in a pool, of whom, and who would outlast all of it.
+
+A job that lasts longer than all GPUs of its type together need for everything there is the last to
+end whatever is done; if it also starts late, the pool stands half empty at the end. So, if it takes
+a small part of the GPUs, it comes first inside its user and gives up no turn. In a pool with much
+to do nobody is such a job.
+"""
+
+from typing import Final
+
+from bursar.core.instant import Instant
+from bursar.core.scheduling.model.jobs import Job, Path, Running
+from bursar.core.scheduling.model.nodes import MILLI
+
+SMALL: Final = 8  # it takes at most this part of the GPUs
+
+
+class Backlog:
+    """Work that is still to be done, by GPU type, in milli-GPU-microseconds.
+
+    As told, or else by bounds. What waits counts at the type that it welcomes most.
+    """
+
+    def __init__(self) -> None:
+        self.orgs: dict[Path, tuple[int, int]] = {}  # what waits: jobs, and work as is likely
+        self.ahead: dict[str, int] = {}  # what waits, as is likely
+        self._waits: dict[str, int] = {}
+        self._runs: dict[str, int] = {}  # milli-GPUs
+        self._ends: dict[str, int] = {}  # milli-GPUs times the instant at which each should end
+
+    def wait(self, job: Job, way: int = 1) -> None:
+        """Count what waits; with `way=-1`, no more."""
+        milli, first = way * job.shape.milli_gpus, job.shape.types[0]
+        likely = milli * job.likely
+        _add(self._waits, first, milli * job.lasts)
+        _add(self.ahead, first, likely)
+        org = job.path[:2]
+        jobs, work = self.orgs.get(org, (0, 0))
+        if jobs + way:
+            self.orgs[org] = jobs + way, work + likely
+        else:
+            del self.orgs[org]
+
+    def run(self, running: Running, way: int = 1) -> None:
+        """Count what runs and should not have ended yet; with `way=-1`, no more."""
+        milli = way * running.job.shape.milli_gpus
+        _add(self._runs, running.gpu_type, milli)
+        _add(self._ends, running.gpu_type, milli * (running.started_at + running.job.lasts))
+
+    def outlasted_by(self, job: Job, rest: int, now: Instant, gpus: dict[str, int]) -> bool:
+        """Whether a job that lasts so much longer would be the last of its type to end."""
+        gpu_type = job.shape.types[0]
+        milli = gpus.get(gpu_type, 0) * MILLI
+        if job.shape.milli_gpus * SMALL > milli:
+            return False
+        runs = self._ends.get(gpu_type, 0) - self._runs.get(gpu_type, 0) * now
+        return rest * milli >= self._waits.get(gpu_type, 0) + runs
+
+
+def _add(sums: dict[str, int], gpu_type: str, amount: int) -> None:
+    total = sums.get(gpu_type, 0) + amount
+    if total:
+        sums[gpu_type] = total
+    else:
+        sums.pop(gpu_type, None)

@@ -1,0 +1,51 @@
+"""Brief jobs that can still start in time, before all longer ones.
+
+A request that is over in minutes keeps others waiting for little, and late it is worth little. So,
+while it can still start in time (`Policy.express`), it does not wait for its turn among jobs of
+hours: it comes right after those that have waited too long. Among such jobs the order is that of
+the share tree.
+
+That must be no way around shares. Whoever sends nothing but brief jobs, thousands of them, comes
+first only while each place of its path below the tier runs no more than its part of what runs
+there, and what it runs counts as usage like everything else. Floors go first: while a place that is
+owed GPUs waits, its siblings that are not owed any take their turn; unless all that waits there is
+brief and late, and would only make others late. And nobody rides along: a job comes first for
+itself, and not while its org has one of a higher class waiting.
+"""
+
+from collections.abc import Callable, Iterator
+
+from bursar.core.scheduling.model.cluster import Cluster
+from bursar.core.scheduling.model.jobs import Job
+from bursar.core.scheduling.order.share import FAIR, Place
+
+
+def express(cluster: Cluster, wanted: Callable[[Job], bool]) -> Iterator[Job]:
+    """The first such job of each user, in turn; those alone that are wanted."""
+    return _below(cluster, cluster.tree.root, wanted)
+
+
+def _below(cluster: Cluster, place: Place, wanted: Callable[[Job], bool]) -> Iterator[Job]:
+    if not place.express:
+        return
+    if place.queues:
+        yield from _first(cluster, place, wanted)
+    most = FAIR
+    for rank, _, name in place.order:
+        if rank > most:
+            break
+        child = place.children[name]
+        if rank < most and not child.all_late():
+            most = rank
+        if place.parent is None or child.within_part():
+            yield from _below(cluster, child, wanted)
+
+
+def _first(cluster: Cluster, user: Place, wanted: Callable[[Job], bool]) -> Iterator[Job]:
+    """The first such job of a user, unless its org has a higher class waiting."""
+    for key in user.heads:
+        job = cluster.waiting[key[-1]]
+        if cluster.policy.express(job, cluster.now) and wanted(job):
+            if cluster.tree.highest_class(job.path[:2]) == job.priority_class:
+                yield job
+            return

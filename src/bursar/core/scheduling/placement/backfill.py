@@ -1,0 +1,221 @@
+"""Future places: when a blocked job can start at the latest, and what must stay out of its way.
+
+Everything that runs ends by a bound (its `run_max`), so a blocked job has an earliest sure start:
+going through the ends in order, the first at which enough is free together. Its nodes are claimed
+from then on. A job that comes later in turn may start now if, on every node it takes, all claims
+can still be met when they begin; so it never delays one that has a place.
+"""
+
+from collections.abc import Iterator
+from heapq import heappop, heappush, merge
+from typing import NamedTuple
+
+from bursar.core.ids import JobId
+from bursar.core.instant import NEVER, Instant
+from bursar.core.scheduling.decisions import Reserved
+from bursar.core.scheduling.model.cluster import Cluster
+from bursar.core.scheduling.model.jobs import Job, Shape, need
+from bursar.core.scheduling.model.nodes import Jobs, Kind, Machine, Need, NodeId, Room
+from bursar.core.scheduling.placement.search import fill
+
+_Change = tuple[Instant, NodeId, int | None]  # a node, and how many tasks fit there from then on
+
+
+class Claim(NamedTuple):
+    """Tasks that will lie on a node for a time."""
+
+    at: Instant
+    until: Instant
+    task: Need
+    tasks: int
+    job: JobId
+
+
+class Claims:
+    """All future places of a round."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self.by_node: dict[NodeId, list[Claim]] = {}
+
+    def reserve(self, job: Job, reserved: Reserved) -> None:
+        """Claim a job's future place."""
+        until = min(reserved.at + job.run_max, NEVER)
+        for node, tasks in reserved.nodes:
+            task = need(job.shape, self._cluster.machines[node].kind)
+            assert task is not None
+            claim = Claim(reserved.at, until, task, tasks, job.id)
+            self.by_node.setdefault(node, []).append(claim)
+
+    def copy(self) -> "Claims":
+        """The same claims, to try others beside them."""
+        copy = Claims(self._cluster)
+        copy.by_node = {node: list(claims) for node, claims in self.by_node.items()}
+        return copy
+
+    def release(self, job: Job) -> None:
+        """Give up the place that a job was promised, if it has one."""
+        for node, _ in job.promised_on:
+            left = [one for one in self.by_node.get(node, ()) if one.job != job.id]
+            if left:
+                self.by_node[node] = left
+            else:
+                self.by_node.pop(node, None)
+
+    def can_keep(self, job: Job, reserved: Reserved) -> bool:
+        """Whether a place is still there to be claimed."""
+        until = reserved.at + job.run_max
+        for node, tasks in reserved.nodes:
+            machine = self._cluster.machines.get(node)
+            task = need(job.shape, machine.kind) if machine is not None else None
+            if machine is None or task is None or not machine.node.usable_at(reserved.at):
+                return False
+            if self.tasks(machine, task, reserved.at, until) < tasks:
+                return False
+        return bool(reserved.nodes)
+
+    def tasks(
+        self, machine: Machine, task: Need, at: Instant, until: Instant, without: Jobs = frozenset()
+    ) -> int:
+        """How many tasks fit on a node from one instant to another, all claims met.
+
+        Also if some jobs were not there any more.
+        """
+        fits = task.times_in(self._room(machine, at, without))
+        for claim in self.by_node.get(machine.node.id, ()):
+            if fits and at < claim.at < until:
+                fits = min(fits, task.times_in(self._room(machine, claim.at, without)))
+        return fits
+
+    def _room(self, machine: Machine, at: Instant, without: Jobs) -> Room:
+        """What is free and not claimed at an instant."""
+        now = at <= self._cluster.now and not without
+        room = machine.room if now else machine.room_at(at, without)
+        for claim in self.by_node.get(machine.node.id, ()):
+            if claim.at <= at < claim.until:
+                room = claim.task.room_less(room, claim.tasks)
+        return room
+
+
+def earliest(cluster: Cluster, claims: Claims, job: Job, types: tuple[str, ...]) -> Reserved | None:
+    """The first instant at which a job surely fits, and where; None if never."""
+    found = [
+        reserved
+        for gpu_type in types
+        if (reserved := _Search(cluster, claims, job, gpu_type).first()) is not None
+    ]
+    return min(found, key=lambda reserved: reserved.at, default=None)
+
+
+class _Search:
+    """The earliest place on GPUs of one type."""
+
+    def __init__(self, cluster: Cluster, claims: Claims, job: Job, gpu_type: str) -> None:
+        self._cluster = cluster
+        self._claims = claims
+        self._job = job
+        self._shape: Shape = job.shape
+        self._gpu_type = gpu_type
+        self._tasks: dict[NodeId, int] = {}  # that fit on each node, as far as it was looked at
+        self._sums: dict[str, int] = {}  # the same by domain
+        self._again: list[tuple[Instant, NodeId]] = []  # when to look at nodes once more
+        self._noted: dict[NodeId, Instant] = {}  # and when that was
+
+    def first(self) -> Reserved | None:
+        """Go through all instants at which something becomes free."""
+        for change in self._changes():
+            when = max(change[0], self._cluster.now)
+            if reserved := self._enough(self._look(change, when), when):
+                return reserved
+        return None
+
+    def _changes(self) -> Iterator[_Change]:
+        """What becomes free, in order of time; also where it was looked at too soon.
+
+        What should have ended by now, and is still there, ends soon.
+        """
+        now = self._cluster.now
+        known = self._known() if self._shape.gpus else self._released()
+        for change in merge(known, self._others()):
+            if 0 < change[0] <= now:
+                heappush(self._again, (now + self._cluster.policy.grace, change[1]))
+                continue
+            while self._again and self._again[0] < change[:2]:
+                yield *heappop(self._again), None
+            yield change
+        while self._again:
+            yield *heappop(self._again), None
+
+    def _look(self, change: _Change, when: Instant) -> str:
+        """Note how many tasks fit on a node from an instant on; the domain in which it stands."""
+        at, node, tasks = change
+        machine = self._cluster.machines[node]
+        self._noted[node] = when
+        if tasks is None or self._shape.cpu_milli or self._shape.ram_mib:
+            fits = self._fits(machine, when)
+            if tasks is not None and fits < tasks and (later := machine.next_end(at)):
+                heappush(self._again, (later, node))  # GPUs are free, but not enough else
+            tasks = fits
+        return self._note(machine, tasks)
+
+    def _known(self) -> Iterator[_Change]:
+        """When whole GPUs become free on nodes without claims, as the horizon has it."""
+        kinds = sorted(kind for kind in self._cluster.rooms if self._need(kind) is not None)
+        horizon, claimed = self._cluster.horizon, self._claims.by_node
+        for entry in merge(*(horizon.entries(kind, self._shape.gpus) for kind in kinds)):
+            if entry[1] not in claimed:
+                yield entry
+
+    def _released(self) -> Iterator[_Change]:
+        """What is free now, and where something ends, job by job."""
+        rooms = self._cluster.rooms
+        kinds = (kind for kind in rooms if self._need(kind) is not None)
+        for node in sorted(n for kind in kinds for nodes in rooms[kind].values() for n in nodes):
+            yield 0, node, None
+        running, earmarks = self._cluster.running, self._cluster.earmarks
+        for at, job in self._cluster.ends.get(self._gpu_type, ()):
+            for piece in (running.get(job) or earmarks[job]).pieces:
+                yield at, piece.node, None
+
+    def _others(self) -> Iterator[_Change]:
+        """Nodes with claims, whenever something may change there, and nodes on order."""
+        changes: list[_Change] = [
+            (at, node, None) for at, node in self._cluster.coming if at > self._cluster.now
+        ]  # one that is overdue may come or not
+        for node, claims in self._claims.by_node.items():
+            instants = {0, *self._cluster.machines[node].free_from()}
+            instants |= {claim.until for claim in claims}
+            changes += ((at, node, None) for at in instants)
+        yield from sorted(changes, key=lambda change: change[:2])
+
+    def _need(self, kind: Kind) -> Need | None:
+        return need(self._shape, kind) if kind.gpu_type == self._gpu_type else None
+
+    def _fits(self, machine: Machine, at: Instant) -> int:
+        """How many tasks fit on a node from an instant on."""
+        task = self._need(machine.kind)
+        if task is None or not machine.node.usable_at(at):
+            return 0
+        return self._claims.tasks(machine, task, at, at + self._job.run_max)
+
+    def _note(self, machine: Machine, tasks: int) -> str:
+        domain = machine.node.domain(self._shape.within)
+        more = tasks - self._tasks.get(machine.node.id, 0)
+        self._tasks[machine.node.id] = tasks
+        self._sums[domain] = self._sums.get(domain, 0) + more
+        return domain
+
+    def _enough(self, domain: str, at: Instant) -> Reserved | None:
+        """The place in a domain from an instant on, if there is enough."""
+        if self._sums[domain] < self._shape.tasks:
+            return None
+        level, machines = self._shape.within, self._cluster.machines
+        inside = [n for n in self._tasks if machines[n].node.domain(level) == domain]
+        # Claims may have come near since; and more may become free at the same instant.
+        for node in inside:
+            if node in self._claims.by_node or self._noted[node] == at:
+                self._note(machines[node], self._fits(machines[node], at))
+        if self._sums[domain] < self._shape.tasks:
+            return None
+        able = [(self._tasks[node], node) for node in inside if self._tasks[node]]
+        return Reserved(at, self._gpu_type, fill(able, self._shape.tasks))

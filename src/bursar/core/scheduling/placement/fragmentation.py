@@ -1,0 +1,69 @@
+"""Fragmentation: GPUs that are free, but of no use to the jobs typically seen.
+
+After FGD (Weng et al., "Beware of Fragmentation", USENIX ATC 2023): of a node, a shape can use
+either nothing, and all that is free there is a fragment to it, or the GPUs with enough free. A
+node's fragmentation is the mean over the shapes seen. A task goes where it adds least, by what it
+takes itself, and small differences do not count: the score has fifty steps, so that among nearly
+equal nodes the fullest wins and empty ones stay whole.
+"""
+
+from bisect import bisect_right
+from math import log
+from typing import Final
+
+from bursar.core.scheduling.model.jobs import Shape, need
+from bursar.core.scheduling.model.nodes import MILLI, Kind, Need, Room
+
+STEPS: Final = 50  # FGD has a hundred; why fewer: docs/decisions/0018
+# Where floor(STEPS * sigmoid(x)) steps up, for x in millionths of what a task takes.
+_STEPS: Final = [round(1_000_000 * log(step / (STEPS - step))) for step in range(1, STEPS)]
+
+WORST: Final = len(_STEPS)  # the largest cost that a task can have
+KNOWN_MAX: Final = 65_536  # answers that are remembered; then all are forgotten
+
+
+class Fragments:
+    """How much a task fragments a node, for the shapes typically seen."""
+
+    def __init__(self, typical: tuple[tuple[Shape, int], ...]) -> None:
+        self.typical = typical
+        self._total = sum(times for _, times in typical) or 1
+        self._known: dict[tuple[Kind, Room], int] = {}
+        self._costs: dict[tuple[Kind, Room, Need], int] = {}
+
+    def cost(self, kind: Kind, room: Room, task: Need) -> int:
+        """How badly a task of a shape fits into a room, 0 to 49: the smaller, the better."""
+        if not self.typical:
+            return 0
+        found = self._costs.get((kind, room, task))
+        if found is None:
+            drop = self._of(kind, room) - self._of(kind, task.room_after(room, kind))
+            takes = task.slots * MILLI // kind.slots or task.gpus * MILLI or MILLI
+            found = STEPS - 1 - bisect_right(_STEPS, drop * 1_000_000 // (self._total * takes))
+            if len(self._costs) >= KNOWN_MAX:
+                self._costs.clear()
+            self._costs[kind, room, task] = found
+        return found
+
+    def _of(self, kind: Kind, room: Room) -> int:
+        """Free milli-GPUs that are fragments, summed over the shapes as often as they were seen."""
+        found = self._known.get((kind, room))
+        if found is None:
+            found = sum(times * _unusable(shape, kind, room) for shape, times in self.typical)
+            if len(self._known) >= KNOWN_MAX:
+                self._known.clear()
+            self._known[kind, room] = found
+        return found
+
+
+def _unusable(shape: Shape, kind: Kind, room: Room) -> int:
+    """Free milli-GPUs of a node that a shape cannot use."""
+    free = room.whole * kind.slots + sum(room.parts)
+    task = need(shape, kind)
+    if task is None or not (task.gpus or task.slots) or not task.times_in(room):
+        fragments = free
+    elif task.slots:
+        fragments = sum(part for part in room.parts if part < task.slots)
+    else:
+        fragments = sum(room.parts)
+    return fragments * MILLI // kind.slots

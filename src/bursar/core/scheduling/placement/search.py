@@ -1,0 +1,189 @@
+"""Where a job goes: the most welcome type, then close together, then with little fragmentation."""
+
+from bisect import bisect_right
+from heapq import merge
+from itertools import islice
+from typing import NamedTuple, Protocol
+
+from bursar.core.instant import Instant
+from bursar.core.scheduling.model.cluster import Cluster
+from bursar.core.scheduling.model.jobs import Shape, need
+from bursar.core.scheduling.model.nodes import (
+    MILLI,
+    NOW,
+    Jobs,
+    Kind,
+    Level,
+    Machine,
+    Need,
+    NodeId,
+    Piece,
+    Room,
+)
+from bursar.core.sorted_set import Ordered
+
+_LEVELS = tuple(Level)
+
+
+class Claimed(Protocol):
+    """What others have a claim on: see `backfill.Claims`."""
+
+    by_node: dict[NodeId, list]  # type: ignore[type-arg]
+
+    def tasks(self, machine: Machine, task: Need, at: Instant, until: Instant) -> int:
+        """How many tasks fit on a node from one instant to another."""
+
+
+class Spot(NamedTuple):
+    """The nodes for a job, and how many of its tasks each has."""
+
+    gpu_type: str
+    nodes: tuple[tuple[NodeId, int], ...]
+
+
+def find(
+    cluster: Cluster, claims: Claimed, shape: Shape, types: tuple[str, ...], until: Instant
+) -> Spot | None:
+    """The best place for a job that may run until an instant, in nobody's way; None if none."""
+    if shape.tasks > 1:
+        spots = (_gang(cluster, claims, shape, gpu_type, until) for gpu_type in types)
+        found = [spot for spot in spots if spot is not None]
+        return (min(found) if shape.alike else found[0])[-1] if found else None
+    for welcome in [types] if shape.alike else [(gpu_type,) for gpu_type in types]:
+        if spot := _one(cluster, claims, shape, welcome, until):
+            return spot
+    return None
+
+
+def pieces(
+    cluster: Cluster, shape: Shape, spot: Spot, at: Instant = NOW, without: Jobs = frozenset()
+) -> tuple[Piece, ...]:
+    """The GPUs of a place, by number: as they are free now, or at an instant without some jobs."""
+    found = []
+    for node, tasks in spot.nodes:
+        machine = cluster.machines[node]
+        task = need(shape, machine.kind)
+        assert task is not None
+        found.append(machine.piece(task, tasks, at, without))
+    return tuple(found)
+
+
+def fill(able: list[tuple[int, NodeId]], tasks: int) -> tuple[tuple[NodeId, int], ...]:
+    """Nodes for so many tasks: few, and the last one as tight as possible."""
+    most_first = sorted((-fits, node) for fits, node in able)
+    taken: list[tuple[NodeId, int]] = []
+    while -most_first[len(taken)][0] < tasks:
+        fits, node = most_first[len(taken)]
+        taken.append((node, -fits))
+        tasks += fits
+    # The tightest that takes all the rest; of equal ones the first by name.
+    start = len(taken)
+    last = bisect_right(most_first, -tasks, lo=start, key=lambda one: one[0]) - 1
+    tightest = min(one for one in most_first[start : last + 1] if one[0] == most_first[last][0])
+    return tuple(sorted([*taken, (tightest[1], tasks)]))
+
+
+def _one(
+    cluster: Cluster, claims: Claimed, shape: Shape, types: tuple[str, ...], until: Instant
+) -> Spot | None:
+    """The node with the least fragmentation, and of these where least is left."""
+    best: tuple[int, int, NodeId] | None = None
+    for kind, rooms in cluster.rooms.items():
+        if kind.gpu_type not in types or (task := need(shape, kind)) is None:
+            continue
+        for room, nodes in rooms.items():
+            if room.whole < shape.gpus or not task.times_in(room):
+                continue
+            cost = cluster.fragments.cost(kind, room, task)
+            if best is not None and cost > best[0]:
+                continue
+            score = cost, _left(kind, room, task)
+            if best is not None and score > best[:2]:
+                continue
+            for node in nodes:
+                if node not in claims.by_node or claims.tasks(
+                    cluster.machines[node], task, cluster.now, until
+                ):
+                    best = min(best or (*score, node), (*score, node))
+                    break
+    return best and Spot(cluster.machines[best[2]].node.gpu_type, ((best[2], 1),))
+
+
+def _gang(
+    cluster: Cluster, claims: Claimed, shape: Shape, gpu_type: str, until: Instant
+) -> tuple[int, int, Spot] | None:
+    """The closest place for all tasks: the smallest domain, and of these the tightest."""
+    able = _able(cluster, claims, shape, gpu_type, until)
+    total = sum(fits * len(nodes) for fits, nodes in able)
+    if total < shape.tasks:
+        return None
+    for distance, level in enumerate(_LEVELS[: _LEVELS.index(shape.within) + 1]):
+        if level is Level.POOL or (level is Level.RACK and cluster.one_rack):
+            return distance, total, Spot(gpu_type, _fill_from(able, shape.tasks))
+        domains: dict[str, list[tuple[int, NodeId]]] = {}
+        for fits, nodes in able if cluster.distinct(level) else ():
+            if level is Level.NODE and fits < shape.tasks:
+                continue
+            for node in nodes:
+                name = cluster.machines[node].node.domain(level)
+                domains.setdefault(name, []).append((fits, node))
+        sums = ((sum(fits for fits, _ in inside), name) for name, inside in domains.items())
+        enough = min(((n, name) for n, name in sums if n >= shape.tasks), default=None)
+        if enough is not None:
+            return distance, enough[0], Spot(gpu_type, fill(domains[enough[1]], shape.tasks))
+    return None
+
+
+_Nodes = Ordered[NodeId] | list[NodeId]
+_Able = list[tuple[int, _Nodes]]
+
+
+def _able(cluster: Cluster, claims: Claimed, shape: Shape, gpu_type: str, until: Instant) -> _Able:
+    """How many tasks nodes can take, nodes alike together; those with claims one by one."""
+    able: _Able = []
+    for kind, rooms in cluster.rooms.items():
+        if kind.gpu_type != gpu_type or (task := need(shape, kind)) is None:
+            continue
+        for room, nodes in rooms.items():
+            if room.whole < shape.gpus or not (fits := task.times_in(room)):
+                continue
+            claimed = [node for node in claims.by_node if node in nodes]
+            if claimed:
+                able.append((fits, [node for node in nodes if node not in claims.by_node]))
+            else:
+                able.append((fits, nodes))
+            for node in claimed:
+                here = claims.tasks(cluster.machines[node], task, cluster.now, until)
+                able.append((here, [node]))
+    return [(fits, nodes) for fits, nodes in able if fits and nodes]
+
+
+def _fill_from(able: _Able, tasks: int) -> tuple[tuple[NodeId, int], ...]:
+    """As `fill`, without going through all nodes: as few of each as are needed."""
+    by_fits: dict[int, list[_Nodes]] = {}
+    for fits, nodes in able:
+        by_fits.setdefault(fits, []).append(nodes)
+    few: list[tuple[int, NodeId]] = []
+    for fits, groups in by_fits.items():
+        most = -(-tasks // fits)
+        few += ((fits, node) for node in islice(merge(*groups), most))
+    return fill(few, tasks)
+
+
+def _left(kind: Kind, room: Room, task: Need) -> int:
+    """How loosely a task lies in a room: the smaller, the better.
+
+    A part of a GPU first by what it leaves of that GPU: only another part can use that. Then by how
+    much of the node is free, GPUs and CPU alike, each as a part of what the node has: a small node
+    is not full because it is small, and GPUs without CPU are of no use. Then what fills a node.
+    """
+    beside = 0
+    if task.slots:
+        on = next((part for part in room.parts if part >= task.slots), kind.slots)
+        beside = (on - task.slots) * MILLI // kind.slots
+    slots = room.whole * kind.slots + sum(room.parts)
+    free = slots * MILLI // (kind.gpus * kind.slots or 1)
+    if kind.cpu_milli:
+        free += max(room.cpu_milli, 0) * MILLI // kind.cpu_milli
+    fills = slots == task.slots + task.gpus * kind.slots
+    return (beside * (2 * MILLI + 1) + free) * 2 + (not fills)

@@ -1,0 +1,1 @@
+"""Which running jobs make room: rights, victims, shortfall and migration."""

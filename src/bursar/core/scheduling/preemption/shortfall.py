@@ -1,0 +1,202 @@
+"""A quick and exact no: how much a job lacks even if everybody left who may be asked.
+
+The problem. To show that no set of victims makes room, a search would have to look at all sets. But
+most often a sum shows it: a gang needs 80 GPUs, all that may be asked have 4,000, and the floor of
+their org leaves 79 of these to be given. So for each place where the job could lie, as close
+together as it must, the most that could become free is added up: what is free, and what the
+candidates there have, at every place of the tree no more than is above its floor, and by share no
+more than leaves the larger part larger. Only if that is enough is it worth a search.
+
+The sums are bounds from above. With jobs of one GPU they are exact; with larger ones a job may lack
+more than is said, never less.
+"""
+
+from collections.abc import Iterator
+from math import gcd
+from typing import NamedTuple
+
+from bursar.core.ids import JobId
+from bursar.core.instant import Instant
+from bursar.core.scheduling.model.cluster import Cluster
+from bursar.core.scheduling.model.jobs import Job, Running, need
+from bursar.core.scheduling.model.nodes import MILLI, Kind, Level, Machine, Room
+from bursar.core.scheduling.model.policy import ANY
+from bursar.core.scheduling.order.share import Place
+from bursar.core.scheduling.preemption.rights import Right, Rights
+
+Asked = dict[JobId, tuple[Running, Right]]  # who may be asked, by job
+
+
+class Guard(NamedTuple):
+    """Why a place does not give more."""
+
+    right: str  # floor, or share: it would not have the larger part any more
+    place: Place
+    has: int  # milli-GPUs
+    keeps: int  # milli-GPUs that nobody may ask of it
+
+    @property
+    def path(self) -> str:
+        """Its name."""
+        return ".".join(self.place.path)
+
+
+class Lack(NamedTuple):
+    """How much a job lacks in the best place, in milli-GPUs."""
+
+    lacks: int
+    free: int
+    asked: int  # of jobs that may be asked, each by itself
+    given: int  # the most that they may give together
+    fixed: int  # of jobs that may not be asked at all
+    guards: tuple[Guard, ...]  # whose floors or shares protect the rest, the most first
+
+
+def lacking(cluster: Cluster, job: Job, gpu_type: str) -> Lack | None:
+    """What a job lacks on GPUs of one type whoever makes room; None if it may be enough."""
+    rights = Rights(cluster, job, gpu_type)
+    asked: Asked = {}
+    for _, job_id in cluster.ends.get(gpu_type, ()):
+        running = cluster.running.get(job_id)
+        if running is not None and (right := rights.of(running, cluster.now)) is not None:
+            asked[job_id] = running, right
+    domains = by_domain(cluster, job, gpu_type)
+    lacks = [_lack(rights, cluster, asked, domains[name]) for name in sorted(domains)]
+    found = min(lacks, key=lambda lack: lack.lacks, default=None)
+    return None if found is None or found.lacks <= 0 else found
+
+
+def free_milli(kind: Kind, room: Room) -> int:
+    """Free milli-GPUs of a node."""
+    return (room.whole * kind.slots + sum(room.parts)) * MILLI // kind.slots
+
+
+def free_milli_up(kind: Kind, room: Room) -> int:
+    """The same rounded up, as a bound needs it: three and four sevenths are a whole GPU."""
+    return -(-(room.whole * kind.slots + sum(room.parts)) * MILLI // kind.slots)
+
+
+def by_domain(cluster: Cluster, job: Job, gpu_type: str) -> dict[str, list[Machine]]:
+    """The nodes that a job can use, by the place in which all of its tasks must lie."""
+    level = Level.NODE if job.shape.tasks == 1 else job.shape.within
+    domains: dict[str, list[Machine]] = {}
+    for kind, rooms in cluster.rooms.items():
+        if kind.gpu_type == gpu_type and need(job.shape, kind) is not None:
+            for node in (node for nodes in rooms.values() for node in nodes):
+                machine = cluster.machines[node]
+                domains.setdefault(machine.node.domain(level), []).append(machine)
+    return domains
+
+
+def _lack(rights: Rights, cluster: Cluster, asked: Asked, machines: list[Machine]) -> Lack:
+    """What is lacking in one place."""
+    shape = rights.job.shape
+    each = shape.milli_gpus // shape.tasks
+    soon = cluster.now + cluster.policy.grace
+    tasks = free = all_asked = fixed = 0
+    given: dict[JobId, int] = {}  # milli-GPUs by job, on nodes where tasks could lie
+    missing: list[int] = []  # milli-GPUs for one task more, on each node
+    for machine in machines:
+        there = _there(machine, soon)
+        mine = {job: milli for job, milli in there.items() if job in asked}
+        all_asked += sum(mine.values())
+        fixed += sum(there.values()) - sum(mine.values())
+        task = need(shape, machine.kind)
+        assert task is not None
+        room = machine.room_at(soon, frozenset(mine))
+        fits = task.times_in(room)
+        missing.append(each - (free_milli(machine.kind, room) - fits * each) % max(each, 1))
+        if fits:
+            tasks += fits
+            free += free_milli_up(machine.kind, machine.room_at(soon))
+            for job, milli in mine.items():
+                given[job] = given.get(job, 0) + milli
+    leaving = [(*asked[job], milli) for job, milli in given.items() if milli]
+    most, guards = _most_given(rights, leaving)
+    short = max(shape.tasks - tasks, 0)
+    by_fit = sum(sorted(missing)[:short]) + max(short - len(missing), 0) * each
+    unfree = max((shape.tasks - short) * each - free - most, 0)
+    return Lack(by_fit + unfree, free, all_asked, most, fixed, guards if unfree else ())
+
+
+def _there(machine: Machine, soon: Instant) -> dict[JobId, int]:
+    """Who has how many milli-GPUs of a node, those left out who have gone by then."""
+    return {
+        job: -(-len(piece.gpus) * piece.slots * MILLI // machine.kind.slots)
+        for job, (piece, until) in machine.taken.items()
+        if until > soon
+    }
+
+
+Given = list[tuple[Running, Right, int]]
+
+
+def _most_given(rights: Rights, given: Given) -> tuple[int, tuple[Guard, ...]]:
+    """The most that some jobs may give together, and who protects the rest."""
+    floors, guards = _above_floors(rights, given)
+    shares, others = _by_share(rights, given)
+    guarding = guards if floors <= shares else others
+    return min(floors, shares), tuple(sorted(guarding, key=lambda one: (-one.keeps, one.path)))
+
+
+def _above_floors(rights: Rights, given: Given) -> tuple[int, list[Guard]]:
+    """What is given if no place goes below its floor, added up from the users to the tiers."""
+    chains: dict[tuple[Place, ...], int] = {}
+    for running, _, milli in given:
+        chain = tuple(rights.protected(running.job))
+        chains[chain] = chains.get(chain, 0) + milli
+    guards = []
+    while longest := max((chain for chain in chains if chain), key=len, default=()):
+        milli, place = chains.pop(longest), longest[0]
+        spares = list(_spare(place, given[0][0].gpu_type))
+        spare = _worth(given, min(spares)) if spares else milli
+        if spare < milli:
+            has = place.used[ANY]
+            guards.append(Guard("floor", place, has, has - spare))
+        chains[longest[1:]] = chains.get(longest[1:], 0) + min(milli, spare)
+    return chains.get((), 0), guards
+
+
+def _worth(given: Given, spare: int) -> int:
+    """What can become free here if jobs of so many milli-GPUs leave.
+
+    Slots may be a little more than the part that they are called (a third is 0.333), and a gang may
+    lie elsewhere as well.
+    """
+    sizes = ((milli, running.job.shape.milli_gpus) for running, _, milli in given)
+    most = max(spare * milli // size for milli, size in sizes if size)
+    return most // _unit(given) * _unit(given)
+
+
+def _unit(given: Given) -> int:
+    """What all amounts that can be given are multiples of: jobs leave whole."""
+    return gcd(*(milli for _, _, milli in given)) or 1
+
+
+def _spare(place: Place, gpu_type: str) -> Iterator[int]:
+    """How much a place has above each of its floors that count here."""
+    for of in (ANY, gpu_type):
+        if of in place.floor:
+            yield max(place.used.get(of, 0) - place.floor[of], 0)
+
+
+def _by_share(rights: Rights, given: Given) -> tuple[int, list[Guard]]:
+    """What is given if every org that is asked by share keeps the larger part."""
+    total = 0
+    by_org: dict[Place, Given] = {}
+    for one in given:
+        if one[1] is Right.SHARE and one[0].job.rate(one[0].gpu_type):
+            by_org.setdefault(rights.org_of(one[0].job), []).append(one)
+        else:
+            total += one[2]
+    guards = []
+    for org, jobs in by_org.items():
+        milli = sum(one[2] for one in jobs)
+        most = max(rights.to_give(org) - 1, 0) // rights.weight  # of its rate
+        worth = max(most * one[2] // one[0].job.rate(one[0].gpu_type) for one in jobs)
+        spare = worth // _unit(jobs) * _unit(jobs)
+        if spare < milli:
+            has = org.used[ANY]
+            guards.append(Guard("share", org, has, has - spare))
+        total += min(milli, spare)
+    return total, guards

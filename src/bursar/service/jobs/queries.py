@@ -1,0 +1,129 @@
+"""Jobs as they are shown: one, a page, their history, what they have left; each in one snapshot."""
+
+from collections.abc import Callable, Collection, Sequence
+from typing import TypeVar
+
+from bursar.core.ids import JobId
+from bursar.core.instant import NEVER, Instant
+from bursar.service.ledger.batch import OrgUnknown
+from bursar.service.queries.balances import SNAPSHOT, Seen
+from bursar.service.queries.entities import Page
+from bursar.store.jobs.arrays import Standing, standings
+from bursar.store.jobs.routing import Route, routes
+from bursar.store.jobs.rows import (
+    Costly,
+    Glance,
+    Result,
+    Shown,
+    Step,
+    Wanted,
+    account_names,
+    elements_of,
+    enter,
+    glance,
+    listed_jobs,
+    result_of,
+    shown_job,
+    steps_of,
+    top_jobs,
+)
+from bursar.store.ledger.loader import Connection, OrgId, money_time, read_org
+
+__all__ = [
+    "FROM_THE_NEWEST",
+    "Glance",
+    "Looking",
+    "Result",
+    "Route",
+    "Shown",
+    "Standing",
+    "Step",
+    "Wanted",
+]
+
+T = TypeVar("T")
+
+FROM_THE_NEWEST = (NEVER, "")
+
+
+class Looking:
+    """Questions about jobs."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def job(self, org: OrgId, job: str) -> Seen[Shown | None]:
+        """A job as it is now."""
+        return self._seen(org, lambda: shown_job(self._connection, org, job))
+
+    def page(
+        self, org: OrgId, wanted: Wanted, after: tuple[Instant, str], most: int
+    ) -> Seen[Page[Shown]]:
+        """Jobs of an org, the newest first."""
+
+        def ask() -> Page[Shown]:
+            found = listed_jobs(self._connection, org, wanted, after, most + 1)
+            last = found[most - 1] if len(found) > most else None
+            next = None if last is None else f"{last.submitted_at}.{last.job}"
+            return Page(tuple(found[:most]), next)
+
+        return self._seen(org, ask)
+
+    def elements(
+        self, org: OrgId, array: str, state: str | None, after: int, most: int
+    ) -> Seen[Page[Shown]]:
+        """The elements of an array that have begun, by their numbers."""
+
+        def ask() -> Page[Shown]:
+            found = elements_of(self._connection, org, array, state, after, most + 1)
+            next = str(found[most - 1].place) if len(found) > most else None
+            return Page(tuple(found[:most]), next)
+
+        return self._seen(org, ask)
+
+    def standings(self, org: OrgId, arrays: Sequence[JobId]) -> Seen[dict[JobId, Standing]]:
+        """How many elements of arrays are in which state."""
+        return self._seen(org, lambda: standings(self._connection, org, arrays))
+
+    def result(self, org: OrgId, job: str) -> Seen[Result | None]:
+        """What a job has left."""
+        return self._seen(org, lambda: result_of(self._connection, org, job))
+
+    def steps(self, org: OrgId, job: str, after: int, most: int) -> Seen[Page[Step]]:
+        """The steps of a job's life."""
+
+        def ask() -> Page[Step]:
+            found = steps_of(self._connection, org, job, after, most + 1)
+            next = str(found[most - 1].n) if len(found) > most else None
+            return Page(tuple(found[:most]), next)
+
+        return self._seen(org, ask)
+
+    def routes(self, org: OrgId, job: str) -> Seen[tuple[Route, ...]]:
+        """Where the router has sent a job, and why; nothing if it names its pool."""
+        return self._seen(org, lambda: tuple(routes(self._connection, org, JobId(job))))
+
+    def top(self, org: OrgId, by: str, most: int) -> Seen[tuple[Costly, ...]]:
+        """The jobs that are not over and have spent, hold or burn the most."""
+        return self._seen(org, lambda: tuple(top_jobs(self._connection, org, by, most)))
+
+    def glance(self, org: OrgId, job: str) -> Glance | None:
+        """Whether something about a job has changed: as little as can be asked."""
+        with self._connection.transaction():
+            enter(self._connection, [org])
+            return glance(self._connection, org, job)
+
+    def names(self, accounts: Collection[tuple[OrgId, str]]) -> dict[str, str]:
+        """What accounts of orgs are called, by their ids; those that there are not are left out."""
+        with self._connection.transaction():
+            enter(self._connection, sorted({org for org, _ in accounts}))
+            return account_names(self._connection, accounts)
+
+    def _seen(self, org: OrgId, ask: Callable[[], T]) -> Seen[T]:
+        with self._connection.transaction():
+            self._connection.execute(SNAPSHOT)
+            found = read_org(self._connection, org)
+            if found is None:
+                raise OrgUnknown(org)
+            at = money_time(self._connection)
+            return Seen(value=ask(), number=found.number, at=at)

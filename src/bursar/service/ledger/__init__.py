@@ -1,0 +1,1 @@
+"""The ledger as a service: batches of commands, one transaction each."""

@@ -1,0 +1,74 @@
+"""Looking at whole ledgers: whether what is stored adds up, and whether it follows from its events.
+
+`verify` runs the checks of `bursar.store.verify.ledger` and decides each pool's latest decisions
+again (`bursar.service.pools.replay`). `rebuild` makes each org's books from its events alone and
+compares them row by row; `repair` rewrites the rows that differ.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from bursar.core.instant import Instant
+from bursar.service.ledger.rebuild import Difference, Rebuilt, rebuild, rebuild_one
+from bursar.service.ledger.repair import Repaired, repair
+from bursar.service.pools.replay import replay
+from bursar.store.ledger.loader import Connection, OrgId, money_time
+from bursar.store.pools.loader import pools_now
+from bursar.store.verify.ledger import CHECKS as LEDGER_CHECKS
+from bursar.store.verify.ledger import SNAPSHOT, STRAY_ORGS, Check, Problem, problems
+from bursar.store.verify.org_pool_agreement import SEAM_CHECKS
+from bursar.store.verify.pools import POOL_CHECKS
+from bursar.store.verify.summaries import STRAY_SUMMARIES, SUMMARY_CHECKS
+
+CHECKS: Final = (*LEDGER_CHECKS, *SEAM_CHECKS, *SUMMARY_CHECKS, *POOL_CHECKS)
+DECIDED_AGAIN: Final = "what leaders decided follows from what they were told"
+ORG_IDS: Final = "select org_id, number from orgs order by org_id"
+
+__all__ = [
+    "CHECKS",
+    "Difference",
+    "Problem",
+    "Rebuilt",
+    "Repaired",
+    "orgs_of",
+    "rebuild",
+    "rebuild_one",
+    "repair",
+    "verify",
+]
+
+Told = Callable[[Check, int], None]  # a check, and how many problems it found
+
+
+def verify(
+    connection: Connection,
+    told: Told | None = None,
+    clock: Callable[[Connection], Instant] = money_time,
+) -> tuple[Problem, ...]:
+    """Every contradiction in the tables, in one snapshot; on a connection without limits."""
+    found: list[Problem] = []
+    with connection.transaction():
+        connection.execute(SNAPSHOT)
+        now = clock(connection)
+        for check in CHECKS:
+            here = list(problems(connection, check, [now] if check.timed else ()))
+            found += here
+            if told is not None:
+                told(check, len(here))
+        found += _decided_otherwise(connection)
+    return tuple(found)
+
+
+def _decided_otherwise(connection: Connection) -> Iterator[Problem]:
+    """Let the last window of each pool's stream be decided again."""
+    for pool in pools_now(connection):
+        difference = replay(connection, pool.id, last_only=True).difference
+        if difference is not None:
+            what = f"{pool.id}: {difference}"
+            yield Problem(check=DECIDED_AGAIN, org="", what=what, kept=None, wanted=None)
+
+
+def orgs_of(connection: Connection) -> dict[OrgId, int]:
+    """All orgs, and how many events each has; also those of which only rows are left."""
+    strays = {org: 0 for sql in (STRAY_ORGS, STRAY_SUMMARIES) for (org,) in connection.execute(sql)}
+    return {**strays, **dict(connection.execute(ORG_IDS).fetchall())}

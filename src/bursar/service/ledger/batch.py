@@ -1,0 +1,377 @@
+"""One transaction for many ledger commands: lock, load, decide, write, commit (D3).
+
+Commands are applied in the order in which they came, each org's to its own books. What the books
+lack is loaded in rounds, for all orgs at once; each round brings twice as many keys of an order as
+the one before. Books stay in memory between batches and are used again if the org's number is
+still theirs: every change has an event, so nothing has happened since. Books that others have left
+a few events behind follow by these events, as a rebuild would; it costs less than to load them.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, Protocol, TypeAlias, cast
+
+from bursar.core.instant import Instant
+from bursar.core.ledger.books import Books
+from bursar.core.ledger.commands import Command
+from bursar.core.ledger.decide import caught_up, decide, perform
+from bursar.core.ledger.events import ChargeBooked, Event, HoldOpened, LotTaken
+from bursar.core.ledger.evolve import evolve
+from bursar.core.ledger.holds import left_to_its_job
+from bursar.core.ledger.idempotency import Reply, replay
+from bursar.core.ledger.tables import NotLoaded
+from bursar.core.pricing import PriceBook
+from bursar.core.refusal import Fault, InvariantBroken, Refusal
+from bursar.core.value import value
+from bursar.failpoints import reached
+from bursar.service.gc_pause import uncollected
+from bursar.service.ledger.prefetch import Prefetch, new_names
+from bursar.service.ledger.prices import DeploymentPrices, looks_at_prices
+from bursar.store.jobs.rows import Guard, Note, Noted, save_notes
+from bursar.store.ledger.loader import (
+    Connection,
+    OrgId,
+    OrgRow,
+    Wanted,
+    ask_replies,
+    events_between,
+    load,
+    lock_orgs,
+    locked,
+    money_time,
+    replies,
+)
+from bursar.store.ledger.writer import Answered, Written
+
+FIRST_KEYS: Final = 4  # keys of an order that the first round brings
+SIZE_MAX: Final = 200_000  # rows and orders of one org that stay in memory
+ORGS_MAX: Final = 10_000  # orgs that stay in memory
+MOST_KEYS: Final = 4_096  # and that any round brings
+FOLLOWED_MOST: Final = 12  # events by which books may be behind; more cost more than loading
+SENT_AT_ONCE: Final = 64  # answers that are written in one go
+
+
+class OrgUnknown(KeyError):
+    """There is no such org."""
+
+
+class OrgFrozen(Fault):
+    """An org's books contradict themselves: nothing more is written until somebody has looked."""
+
+
+class Ask(NamedTuple):
+    """A command to one org, under the caller's key for it."""
+
+    org: OrgId
+    key: str
+    command: Command
+    note: Note | None = None  # what is written together with it
+    made: tuple[str, ...] = ()  # fields of the command whose ids were left to us
+    actor: str = ""  # whose key it is that asks; empty when Bursar itself does
+
+
+class Leads(Protocol):
+    """A note whose command may have another in its train, in the same transaction."""
+
+    def then(
+        self, org: OrgId, books: Books, outcome: tuple[Event, ...] | Refusal, at: Instant
+    ) -> Ask | None:
+        """What is asked right after its command was decided; never after a replay."""
+
+
+@value
+class Answer:
+    """What became of a command."""
+
+    command: Command  # as it was asked the first time
+    outcome: tuple[Event, ...] | Refusal
+    number: int  # of the org's last event when it was decided
+    replayed: bool  # whether it is the first answer to the same key again
+
+
+Told: TypeAlias = Answer | OrgUnknown | OrgFrozen
+
+
+@dataclass(slots=True)
+class Batch:
+    """Commands on their way through one transaction."""
+
+    connection: Connection
+    prices: PriceBook  # of a deployment that keeps none
+    cache: dict[OrgId, Books]
+    clock: Callable[[Connection], Instant] = money_time
+    deployment: DeploymentPrices = field(default_factory=DeploymentPrices)
+    rounds: int = 0  # how often something had to be loaded
+    _known: dict[tuple[OrgId, str], Reply] = field(default_factory=dict)
+    _answers: list[tuple[OrgId, Books, Answered]] = field(default_factory=list)
+    _written: Written = field(default_factory=Written)
+    _noted: list[Noted] = field(default_factory=list)
+
+    def run(self, asks: Sequence[Ask]) -> list[Told]:
+        """The answers to all commands; none of them has an effect if this raises."""
+        orgs = {ask.org for ask in asks}
+        self._noted.clear()
+        try:
+            with uncollected(), self.connection.transaction(), self.connection.pipeline():
+                answers = self._decided(asks, orgs)
+                reached("ledger.before_commit")
+            reached("ledger.after_commit")
+            self._let_go(orgs)
+            return answers
+        except BaseException:
+            for org in orgs:  # what is in memory may be more than what is stored
+                self.cache.pop(org, None)
+            raise
+
+    def _let_go(self, orgs: set[OrgId]) -> None:
+        """Forget books that have grown large, and those used longest ago if there are many."""
+        for org in orgs:
+            books = self.cache.pop(org, None)
+            if books is not None and books.size <= SIZE_MAX:
+                self.cache[org] = books
+        while len(self.cache) > ORGS_MAX:
+            del self.cache[next(iter(self.cache))]
+
+    def _decided(self, asks: Sequence[Ask], orgs: set[OrgId]) -> list[Told]:
+        locking = lock_orgs(self.connection, orgs)
+        asking = ask_replies(self.connection, [(ask.org, ask.key) for ask in asks])
+        priced = any(looks_at_prices(ask.command) for ask in asks)
+        pricing = self.deployment.ask(self.connection) if priced else None
+        now = self.clock(self.connection)  # the first answer that is awaited
+        if pricing is not None:
+            self.deployment.take(pricing)
+        rows = locked(locking)
+        self._known = replies(self.connection, asking)
+        self._follow(rows)
+        heard = [ask for ask in asks if ask.org in rows and rows[ask.org].frozen is None]
+        answers = iter(self._performed(heard, {ask.org: rows[ask.org] for ask in heard}, now))
+        return [
+            self._not_heard(ask, rows.get(ask.org))
+            if ask.org not in rows or rows[ask.org].frozen is not None
+            else next(answers)
+            for ask in asks
+        ]
+
+    def _not_heard(self, ask: Ask, row: OrgRow | None) -> Told:
+        """What is said of an org that takes no commands; what was answered before, still is."""
+        if row is None:
+            return OrgUnknown(ask.org)
+        again = replay(ask.key, self._known.get((ask.org, ask.key)), ask.command, ask.made)
+        if again is not None:
+            return _again(ask, again, row.number)
+        return OrgFrozen(f"{ask.org}: {row.frozen}")
+
+    def _performed(
+        self, asks: Sequence[Ask], rows: dict[OrgId, OrgRow], now: Instant
+    ) -> list[Answer]:
+        """The answers to commands, once what they change is written."""
+        books = {org: self._books(org, row) for org, row in rows.items()}
+        trials = {org: found.trial() for org, found in books.items()}
+        for trial in trials.values():
+            trial.__enter__()
+            trial.keep()
+        self._prefetch(asks, books, now)
+        answers = self._answered(asks, books, now)
+        self._send_answers()
+        for org, trial in trials.items():
+            self._written.rows(org, books[org], trial)
+            trial.__exit__()
+        self._written.save(self.connection)
+        save_notes(self.connection, self._noted)
+        return answers
+
+    def _follow(self, rows: dict[OrgId, OrgRow]) -> None:
+        """Let books that are a few events behind catch up, or be forgotten.
+
+        The last event that they have must be there as they know it, or they are of another history;
+        whether they have come to where their org is, is looked at as always.
+        """
+        behind = {
+            org: books
+            for org, row in rows.items()
+            if (books := self.cache.get(org)) is not None
+            and 0 < books.singles.number < row.number <= books.singles.number + FOLLOWED_MOST
+        }
+        spans = [(org, one.singles.number, rows[org].number) for org, one in behind.items()]
+        happened = events_between(self.connection, spans)
+        for (org, books), events in zip(behind.items(), happened, strict=True):
+            if not events or events[0].at != books.singles.now or not _followed(books, events[1:]):
+                del self.cache[org]
+
+    def _books(self, org: OrgId, row: OrgRow) -> Books:
+        """The books of an org that is locked: those in memory, if they are of today."""
+        books = self.cache.get(org)
+        if books is None or not row.is_of(books):
+            books = Books(complete=False)
+            row.fill(books)
+            self.cache[org] = books
+        books.deployment = self.deployment.book_or(self.prices)
+        return books
+
+    def _send_answers(self) -> None:
+        """Let the database write what has been answered while others are being decided."""
+        for org, books, answered in self._answers:
+            self._written.answer(org, books, answered)
+        self._written.send(self.connection)
+        self._answers.clear()
+
+    def _prefetch(self, asks: Sequence[Ask], books: dict[OrgId, Books], now: Instant) -> None:
+        """Load what the commands will look at, as far as can be told."""
+        asks = [ask for ask in asks if (ask.org, ask.key) not in self._known]
+        wanted = {
+            Wanted(ask.org, what): None
+            for ask in asks
+            for what in new_names(books[ask.org], ask.command)
+        }
+        while True:
+            ahead = {org: Prefetch(books[org], now) for org in {ask.org for ask in asks}}
+            again: list[Ask] = []  # when this is loaded, more can be told of these
+            for ask in asks:
+                missing = [
+                    Wanted(ask.org, what) for what in ahead[ask.org].missing_for(ask.command)
+                ]
+                if missing:
+                    again.append(ask)
+                    wanted |= dict.fromkeys(missing)
+            if not wanted:
+                return
+            self.rounds += 1
+            load(self.connection, books, wanted, FIRST_KEYS)
+            asks, wanted = again, {}
+
+    def _answered(
+        self, asks: Sequence[Ask], books: dict[OrgId, Books], now: Instant
+    ) -> list[Answer]:
+        """Decide each org's commands one by one, all orgs side by side, loading what is missing."""
+        waiting: dict[OrgId, list[int]] = defaultdict(list)
+        for place in reversed(range(len(asks))):
+            waiting[asks[place].org].append(place)
+        answers: dict[int, Answer] = {}
+        number, asks = len(asks), list(asks)  # what follows from others comes behind them
+        most = FIRST_KEYS
+        while any(waiting.values()):
+            missing = [
+                wanted
+                for org, places in waiting.items()
+                for wanted in self._go_on(org, places, asks, books[org], now, answers)
+            ]
+            if missing:
+                self.rounds += 1
+                load(self.connection, books, dict.fromkeys(missing), most)
+                most = min(2 * most, MOST_KEYS)
+        return [answers[place] for place in range(number)]
+
+    def _go_on(
+        self,
+        org: OrgId,
+        places: list[int],
+        asks: list[Ask],
+        books: Books,
+        now: Instant,
+        answers: dict[int, Answer],
+    ) -> list[Wanted]:
+        """Decide an org's next commands until there are no more, or something is missing.
+
+        Then those that follow are asked what they lack, too: so a round serves them all.
+        """
+        while places:
+            ask = asks[places[-1]]
+            try:
+                answers[places[-1]] = self._one(ask, books, max(now, books.singles.now))
+            except NotLoaded as missing:
+                behind = (asks[place] for place in places[-2::-1])
+                return [Wanted(org, missing.what), *self._lacking(behind, books, now)]
+            more = _train(ask, answers[places.pop()], books, max(now, books.singles.now))
+            if more is not None:
+                places.append(len(asks))
+                asks.append(more)
+        return []
+
+    def _lacking(self, asks: Iterable[Ask], books: Books, now: Instant) -> Iterator[Wanted]:
+        """The first thing that each command lacks, were it the next one."""
+        for ask in asks:
+            if (ask.org, ask.key) not in self._known:
+                try:
+                    decide(books, ask.command, max(now, books.singles.now))
+                except NotLoaded as missing:
+                    yield Wanted(ask.org, missing.what)
+                except InvariantBroken:
+                    return  # it says so again when its turn comes
+
+    def _one(self, ask: Ask, books: Books, now: Instant) -> Answer:
+        first = self._known.get((ask.org, ask.key))
+        again = replay(ask.key, first, ask.command, ask.made)
+        if again is not None:
+            return _again(ask, again, books.singles.number)
+        outcome = self._objection(ask, books, now) or perform(books, ask.command, now)
+        steps = self._note(ask, books, outcome, now)
+        if not isinstance(outcome, Refusal):
+            outcome, steps = (*outcome, *steps), ()
+        number = books.singles.number
+        self._known[ask.org, ask.key] = Reply(command=ask.command, outcome=outcome, number=number)
+        answered = Answered(ask.key, ask.command, outcome, number, now, ask.actor, steps)
+        self._answers.append((ask.org, books, answered))
+        if len(self._answers) == SENT_AT_ONCE:
+            self._send_answers()
+        return Answer(command=ask.command, outcome=outcome, number=number, replayed=False)
+
+    def _note(
+        self, ask: Ask, books: Books, outcome: tuple[Event, ...] | Refusal, now: Instant
+    ) -> tuple[Event, ...]:
+        """Gather what is written beside a command; the events that say so follow its own.
+
+        If it was refused nothing has happened yet, and what was due by then comes before them.
+        """
+        if ask.note is None:
+            return ()
+        noted = tuple(ask.note.rows(ask.org, books, outcome, now))
+        self._noted += noted
+        steps = tuple(one.event for one in noted if one.event is not None)
+        due = caught_up(books, now) if steps and isinstance(outcome, Refusal) else ()
+        for event in steps:
+            evolve(books, event)
+        return (*due, *steps)
+
+    def _objection(self, ask: Ask, books: Books, now: Instant) -> Refusal | None:
+        """What stands against a command that the rules of money do not know of."""
+        if ask.note is None:
+            return _left_alone(ask, books)
+        if not hasattr(ask.note, "objection"):  # to ask whether it is a `Guard` takes much longer
+            return None
+        guard = cast("Guard", ask.note)
+        return guard.objection(self.connection, ask.org, books, self._noted, now)
+
+
+def _train(ask: Ask, answer: Answer, books: Books, now: Instant) -> Ask | None:
+    """The command that follows right after one, if there is any."""
+    if answer.replayed or not hasattr(ask.note, "then"):
+        return None
+    return cast("Leads", ask.note).then(ask.org, books, answer.outcome, now)
+
+
+def _left_alone(ask: Ask, books: Books) -> Refusal | None:
+    """That a caller has no business with what it asks to change: a job's hold is the job's."""
+    return left_to_its_job(books, ask.command) if ask.actor else None
+
+
+def _followed(books: Books, events: Sequence[Event]) -> bool:
+    """Let books be as they are after more events; false if they lack what these change."""
+    try:
+        for event in events:
+            if isinstance(event, (HoldOpened, LotTaken)):  # it was not there before
+                books.holds.mark_absent(event.hold)
+            elif isinstance(event, ChargeBooked):
+                books.charges.mark_absent(event.charge)
+            evolve(books, event)
+    except (NotLoaded, InvariantBroken):
+        return False
+    return True
+
+
+def _again(ask: Ask, again: Reply | Refusal, number: int) -> Answer:
+    """The first answer once more; or that the key stands for something else."""
+    if isinstance(again, Reply):
+        first = again.command
+        return Answer(command=first, outcome=again.outcome, number=again.number, replayed=True)
+    return Answer(command=ask.command, outcome=again, number=number, replayed=False)

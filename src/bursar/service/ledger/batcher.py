@@ -1,0 +1,310 @@
+"""Lanes: many callers at once, few transactions (D3).
+
+A lane is a thread with a connection of its own: it takes all that was asked while its last
+transaction was on its way, runs it as one batch, and answers. So whatever is asked of one org or
+pool is done as fast as one transaction after another can go, whatever the number of callers.
+
+Callers who have been answered often ask again at once. So a lane waits a moment for as many as it
+knows of: a transaction costs much the same for one question as for thirty. Whoever is alone never
+waits.
+
+A batch whose outcome is unknown (the connection broke; it may have been committed) is run again:
+whatever is asked of a lane must be safe to ask twice.
+"""
+
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
+
+import psycopg
+from psycopg import errors
+
+from bursar.core.refusal import Fault
+from bursar.service.ledger.clock import ClockJumped
+from bursar.store.database import DatabaseFull
+from bursar.store.embedded import DatabaseDown
+from bursar.store.ledger.loader import Connection
+
+MOST: Final = 256  # commands in a batch
+TRIES: Final = 8  # of one batch that others got in the way of
+PAUSE_MAX: Final = 0.5  # seconds between two tries
+QUIET_S: Final = 0.002  # no command for so long: nobody else is about to ask
+GATHERING_S: Final = 0.02  # that a lane waits for more at most
+
+_IN_THE_WAY: Final = (
+    errors.SerializationFailure,
+    errors.DeadlockDetected,
+    errors.LockNotAvailable,
+    errors.QueryCanceled,
+)
+# Classes of SQLSTATE that mean: this server, or this connection, cannot go on. So do some single
+# ones: a transaction was idle or open for too long; the server takes no writes, being a standby.
+_LOST: Final = ("08", "53", "57")
+_LOST_TOO: Final = ("25P03", "25P04", "25006")
+_CONNECTION: Final = (
+    psycopg.OperationalError,
+    psycopg.InterfaceError,
+    errors.IdleInTransactionSessionTimeout,
+    errors.TransactionTimeout,
+    errors.ReadOnlySqlTransaction,
+)
+
+
+class Busy(Fault):
+    """More is asked than can be done: ask again later."""
+
+
+class Unreachable(Fault):
+    """The database cannot be reached; what was asked may have happened. Ask again, same key."""
+
+
+_NOT_NOW: Final = (Busy, Unreachable, ClockJumped, DatabaseFull)  # nobody's own fault
+
+
+A = TypeVar("A", contravariant=True)
+
+
+class Hearer(Protocol):
+    """Whoever is told the answer, by a lane's thread: a `Future`, or something like it."""
+
+    def set_running_or_notify_cancel(self) -> bool:
+        """Whether the answer is still wanted; from then on it will come."""
+
+    def set_result(self, told: Any, /) -> None:
+        """Hear the answer."""
+
+    def set_exception(self, error: Exception, /) -> None:
+        """Hear that there is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How much a ledger takes on."""
+
+    lanes: int = 2
+    waiting: int = 4_096  # commands in a lane's queue; more are turned away
+    unreachable_s: float = 30.0  # how long to try to reach the database
+    idle_s: float | None = None  # a lane that nobody has asked for so long has no thread meanwhile
+
+
+class _Waiting(NamedTuple):
+    ask: Any
+    answer: Hearer
+
+
+class Worker(Protocol[A]):
+    """What a lane is for: running batches."""
+
+    def run(self, connection: Connection, asks: Sequence[A]) -> Sequence[object]:
+        """Run a batch as one transaction; the answers in their places, an error for its own."""
+
+    def forget(self) -> None:
+        """Read everything anew: another server may have another history."""
+
+    def spoiled(self, connection: Connection, ask: A, error: Exception) -> None:
+        """Something asked for cannot be done, alone as well as among others."""
+
+
+class Lane(Generic[A]):
+    """One thread, one connection, one batch at a time."""
+
+    def __init__(
+        self,
+        connect: Callable[[], Connection],
+        worker: Worker[A],
+        limits: Limits,
+        admit: Callable[[], None] | None = None,
+        name: str = "lane",
+    ) -> None:
+        """`admit` is asked before each batch and may raise a `Fault` to turn it away."""
+        self._connect = connect
+        self._worker = worker
+        self._limits = limits
+        self._admit = admit
+        self._waiting: deque[_Waiting] = deque()
+        self._door = threading.Condition(threading.Lock())
+        self._expected = 0  # callers that are likely to ask now
+        self._closed = False
+        self._connection: Connection | None = None
+        self._unknown = False  # whether a try of the present batch may have been committed
+        self._name = name
+        self._thread: threading.Thread | None = None
+        if limits.idle_s is None:
+            self._start()
+
+    def _start(self) -> None:
+        self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
+        self._thread.start()
+
+    def tell(self, answer: Hearer, ask: A) -> None:
+        """Ask; it is `answer` that is told. `Busy` when too many wait: nothing has happened."""
+        with self._door:
+            if self._closed:
+                raise Busy("the ledger is closed")
+            if len(self._waiting) >= self._limits.waiting:
+                raise Busy(f"{self._limits.waiting} commands are waiting already")
+            self._waiting.append(_Waiting(ask, answer))
+            if self._thread is None:
+                self._start()
+            elif len(self._waiting) in (1, self._expected):  # the lane may have been waiting for it
+                self._door.notify()
+
+    def close(self) -> None:
+        """Answer what is waiting, then stop."""
+        with self._door:
+            self._closed = True
+            self._door.notify()
+            thread = self._thread
+        if thread is not None:
+            thread.join()
+
+    def _work(self) -> None:
+        while gathered := self._gathered():
+            # From here on a caller cannot take its command back: it is on its way.
+            self._answer([one for one in gathered if one.answer.set_running_or_notify_cancel()])
+            self._let_go()
+        if self._closed and self._connection is not None:
+            self._connection.close()
+
+    def _gathered(self) -> list[_Waiting]:
+        """The commands that have come meanwhile; none when there will be no more."""
+        with self._door:
+            while not self._waiting and not self._closed:
+                in_vain = not self._door.wait(self._limits.idle_s)
+                if in_vain and not self._waiting and not self._closed:  # nor at the last moment
+                    self._rest()
+                    return []
+            self._gather()
+            return [self._waiting.popleft() for _ in range(min(len(self._waiting), MOST))]
+
+    def _gather(self) -> None:
+        """Wait for as many commands as are expected, while they keep coming."""
+        until = time.monotonic() + GATHERING_S
+        came = 0
+        while came < len(self._waiting) < self._expected and not self._closed:
+            came = len(self._waiting)
+            self._door.wait(min(QUIET_S, max(until - time.monotonic(), 0)))
+
+    def _answer(self, gathered: Sequence[_Waiting]) -> None:
+        """Run a batch; if something of one org spoils it, run its commands one by one."""
+        if not gathered:
+            return
+        try:
+            answers = self._run([one.ask for one in gathered])
+        except _NOT_NOW as error:
+            self._expect(len(gathered))
+            for one in gathered:
+                one.answer.set_exception(error)
+        except Exception:
+            self._expect(len(gathered))
+            self._answer_each(gathered)
+        else:
+            self._expect(len(gathered))
+            for one, told in zip(gathered, answers, strict=True):
+                _tell(one, told)
+
+    def _expect(self, answered: int) -> None:
+        """Count who is likely to ask next, before the answers are told: whoever has one may be back
+        at once, and must not be counted twice."""
+        with self._door:
+            self._expected = min(answered + len(self._waiting), MOST)
+
+    def _answer_each(self, gathered: Sequence[_Waiting]) -> None:
+        """Run commands one by one, with everything read anew: each can spoil only its own."""
+        for place, one in enumerate(gathered):
+            try:
+                _tell(one, self._run([one.ask])[0])
+            except _NOT_NOW as error:
+                for left in gathered[place:]:
+                    left.answer.set_exception(error)
+                return
+            except Exception as error:
+                self._fail(one, error)
+
+    def _fail(self, one: _Waiting, error: Exception) -> None:
+        """Tell one caller, and let the worker do what is to be done about it."""
+        try:
+            self._worker.spoiled(self._connected(), one.ask, error)
+        except Exception:  # of any kind: this thread must not end, others wait for it
+            self._disconnect()  # whoever asks next meets the same again
+        finally:
+            one.answer.set_exception(error)
+
+    def _run(self, asks: Sequence[A]) -> Sequence[object]:
+        """Run a batch until its outcome is known.
+
+        Once a connection was lost on the way, a try may have been committed. Then nothing is said
+        that means "nothing has happened", whatever the following tries meet.
+        """
+        self._unknown = False
+        try:
+            return self._tried(asks)
+        except Unreachable:
+            raise
+        except Exception as error:
+            if self._unknown:
+                raise Unreachable(f"the connection was lost, and then: {error}") from error
+            raise
+
+    def _tried(self, asks: Sequence[A]) -> Sequence[object]:
+        """Run a batch, again and again while that may help."""
+        deadline = time.monotonic() + self._limits.unreachable_s
+        tries = 0
+        while True:
+            tries += 1
+            try:
+                if self._admit is not None:
+                    self._admit()
+                return self._worker.run(self._connected(), asks)
+            except _IN_THE_WAY as error:
+                if tries >= TRIES or time.monotonic() > deadline:
+                    raise Busy(f"others were in the way {tries} times: {error}") from error
+            except errors.DiskFull as error:
+                raise DatabaseFull(f"the database's disk is full: {error}") from error
+            except (*_CONNECTION, DatabaseDown) as error:
+                if not _is_lost(error):
+                    raise
+                self._unknown = True
+                self._disconnect()
+                if time.monotonic() > deadline:
+                    raise Unreachable(str(error)) from error
+            time.sleep(random.uniform(0, min(0.01 * 2 ** min(tries, 6), PAUSE_MAX)))
+
+    def _connected(self) -> Connection:
+        if self._connection is None or self._connection.closed:
+            self._worker.forget()
+            self._connection = self._connect()
+        return self._connection
+
+    def _rest(self) -> None:
+        """Have neither thread nor connection: whoever asks next begins anew."""
+        self._thread = None
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _let_go(self) -> None:
+        """A batch is answered: whoever shares its connection lets others have it."""
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = None
+        self._worker.forget()
+
+
+def _tell(one: _Waiting, told: object) -> None:
+    if isinstance(told, Exception):
+        one.answer.set_exception(told)
+    else:
+        one.answer.set_result(told)
+
+
+def _is_lost(error: Exception) -> bool:
+    """Whether an error is the connection's or the server's, and not of what was asked."""
+    state = getattr(error, "sqlstate", None)
+    return state is None or state[:2] in _LOST or state in _LOST_TOO

@@ -1,0 +1,124 @@
+"""The ledger as a service: many callers at once, few transactions (D3).
+
+Each org belongs to one lane (by a hash of its id). So one hot org is served as fast as one
+transaction after another can go, and other processes may do the same on the same orgs: the locks
+of the rows are the authority.
+"""
+
+import zlib
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Self
+
+import psycopg
+
+from bursar.core.ledger.books import Books
+from bursar.core.ledger.commands import Command
+from bursar.core.pricing import PriceBook
+from bursar.core.refusal import InvariantBroken
+from bursar.core.validation import text
+from bursar.service.ledger.batch import Answer, Ask, Batch, Told
+from bursar.service.ledger.batcher import Hearer, Lane, Limits
+from bursar.service.ledger.clock import GuardedClock
+from bursar.service.ledger.prices import DeploymentPrices
+from bursar.store.jobs.rows import Note
+from bursar.store.ledger.loader import Connection, OrgId
+from bursar.store.ledger.writer import freeze
+
+
+class Ledger:
+    """Orgs' books in a database, to be asked by any number of threads."""
+
+    def __init__(
+        self,
+        connect: Callable[[], Connection],
+        prices: PriceBook | None = None,
+        limits: Limits | None = None,
+        admit: Callable[[], None] | None = None,
+        clock: GuardedClock | None = None,
+    ) -> None:
+        """`admit` is asked before each batch and may raise a `Fault` to turn it away.
+
+        `prices` are those of a deployment that keeps none in the database.
+        One `clock` serves a whole process: what one part of it has learned, all should know.
+        """
+        self._limits = limits or Limits()
+        self._clock = clock or GuardedClock()
+        self._lanes = [
+            Lane(connect, _Books(prices or PriceBook(), self._clock), self._limits, admit)
+            for _ in range(self._limits.lanes)
+        ]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def submit(
+        self,
+        org: OrgId,
+        key: str,
+        command: Command,
+        note: Note | None = None,
+        made: tuple[str, ...] = (),
+        actor: str = "",
+    ) -> "Future[Answer]":
+        """Ask for a command under a key; the answer comes when it is durable. See `Ask`.
+
+        `Busy` when too many are waiting: nothing has happened then.
+        """
+        answer: Future[Answer] = Future()
+        self.tell(answer, Ask(org, key, command, note, made, actor))
+        return answer
+
+    def tell(self, answer: Hearer, ask: Ask) -> None:
+        """The same; it is `answer` that is told."""
+        text("org", ask.org)
+        text("key", ask.key)
+        lane = self._lanes[zlib.crc32(ask.org.encode()) % len(self._lanes)]
+        lane.tell(answer, ask)
+
+    def ask(self, org: OrgId, key: str, command: Command) -> Answer:
+        """Ask, and wait for the answer."""
+        return self.submit(org, key, command).result()
+
+    def accept_clock(self) -> None:
+        """Believe the database's clock from its next reading on: it has been put right (D5)."""
+        self._clock.accept()
+
+    def close(self) -> None:
+        """Answer what is waiting, then stop."""
+        for lane in self._lanes:
+            lane.close()
+
+
+class _Books:
+    """What a lane of the ledger knows, and how it runs a batch."""
+
+    def __init__(self, prices: PriceBook, clock: GuardedClock) -> None:
+        self._prices = prices
+        self._clock = clock
+        self._books: dict[OrgId, Books] = {}
+        self._deployment = DeploymentPrices()
+
+    def run(self, connection: Connection, asks: Sequence[Ask]) -> Sequence[Told]:
+        """Run commands as one transaction."""
+        books, deployment = self._books, self._deployment
+        return Batch(connection, self._prices, books, self._clock, deployment).run(asks)
+
+    def forget(self) -> None:
+        """Read everything anew."""
+        self._books.clear()
+        self._deployment.forget()
+
+    def spoiled(self, connection: Connection, ask: Ask, error: Exception) -> None:
+        """An org whose own books contradict themselves takes no more commands."""
+        if isinstance(error, (InvariantBroken, psycopg.IntegrityError)):
+            freeze(connection, ask.org, str(error))

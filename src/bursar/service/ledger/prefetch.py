@@ -1,0 +1,209 @@
+"""What commands will look at, told before they do: so that a batch loads in few rounds.
+
+Only a guess: what is forgotten here costs a round of its own (`NotLoaded`), what is named in vain
+costs a little reading. Each round names what is missing for all commands at once, as far as it
+can be told from what is there: a hold names its account, an account its budgets, and so on.
+"""
+
+from collections.abc import Iterable
+from typing import Any, TypeAlias
+
+from bursar.core.budgets.periods import slots_inside
+from bursar.core.ids import AccountId, BudgetId, DebtId, HoldId, UserId
+from bursar.core.instant import Instant
+from bursar.core.ledger.array_holds import lot_id
+from bursar.core.ledger.books import (
+    BURN_SLOT,
+    DEBTS,
+    ENDING,
+    LIMITS,
+    TURNS,
+    WAITING,
+    Books,
+    Lane,
+    order_of,
+)
+from bursar.core.ledger.commands import (
+    BookLate,
+    Charge,
+    Command,
+    CorrectEnd,
+    DropLots,
+    EndHold,
+    ExtendHold,
+    GiveBack,
+    Issue,
+    Redraw,
+    Refund,
+    Release,
+    Reserve,
+    ReverseCharge,
+    SetSetting,
+    Settle,
+    TakeLots,
+    Transfer,
+)
+from bursar.core.ledger.tables import FIRST, Row, Stretch, Table
+from bursar.core.ledger.values import Kind, TargetKey
+
+Missing: TypeAlias = list[Row | Stretch]
+
+_OF_A_HOLD = (
+    *(Charge, Settle, Release, Refund, EndHold, ExtendHold, Redraw, GiveBack, BookLate),
+    *(TakeLots, DropLots, CorrectEnd),
+)
+
+
+class Prefetch:
+    """One round of looking ahead, over one org's commands.
+
+    Commands of one batch have much in common: an account and a user are looked at once.
+    """
+
+    def __init__(self, books: Books, now: Instant) -> None:
+        self._books = books
+        self._now = now
+        self._spenders: set[tuple[AccountId, UserId, UserId | None, Instant]] = set()
+        self._lanes: set[AccountId] = set()
+        self._orders_seen = False
+
+    def missing_for(self, command: Command) -> Missing:
+        """What a command will look at and the books do not know yet, as far as one can tell."""
+        books = self._books
+        missing = self._orders()
+        if isinstance(command, _OF_A_HOLD):
+            missing += self._hold(command.hold)
+        elif isinstance(command, Reserve):
+            missing += _rows(books.users, (command.user,))
+            missing += self._spender(command.account, command.user, command.asked_by)
+            missing += self._lanes_of(command.account)
+        elif isinstance(command, ReverseCharge):
+            missing += _rows(books.charges, (command.charge,))
+            if books.charges.knows(command.charge):
+                record = books.charges.get(command.charge)
+                missing += self._hold(record.hold) if record else ()
+        elif isinstance(command, (Issue, Transfer)):
+            missing += _path(books, command.account)
+        elif isinstance(command, SetSetting):
+            missing += _rows(books.settings, ((command.kind, command.id),))
+        return missing
+
+    def _orders(self) -> Missing:
+        """What may be due, and what may have started or expired."""
+        if self._orders_seen:
+            return []
+        self._orders_seen = True
+        names = (TURNS, LIMITS, WAITING, ENDING, DEBTS)
+        return [Stretch(name, FIRST) for name in names if self._books.order(name).untouched]
+
+    def _hold(self, hold_id: HoldId) -> Missing:
+        books = self._books
+        if not books.holds.knows(hold_id):
+            return [Row("holds", hold_id)]
+        hold = books.holds.get(hold_id)
+        if hold is None:
+            return []
+        terms = hold.terms
+        missing = self._spender(terms.account, terms.user, terms.asked_by)
+        for draw in hold.draws:
+            if not books.grants.knows(draw.grant):
+                missing.append(Row("grants", draw.grant))
+            elif grant := books.grants.get(draw.grant):
+                missing += _rows(books.totals, ((grant.terms.account, grant.terms.kind),))
+        return missing
+
+    def _spender(self, account: AccountId, user: UserId, asked_by: UserId | None) -> Missing:
+        """What is counted of an account's and a user's usage, at every level, and of a key's.
+
+        Once nothing of it is missing, nothing will be before the next slot of time begins.
+        """
+        books = self._books
+        slot = self._now - self._now % BURN_SLOT
+        found = (account, user, asked_by, slot)
+        if found in books.looked_up or found in self._spenders:
+            return []
+        self._spenders.add(found)
+        missing = self._counters(account, user, asked_by, slot)
+        if not missing and books.accounts.get(account) is not None:
+            books.looked_up.add(found)
+        return missing
+
+    def _counters(
+        self, account: AccountId, user: UserId, asked_by: UserId | None, slot: Instant
+    ) -> Missing:
+        books = self._books
+        missing = _path(books, account)
+        if missing or books.accounts.get(account) is None:
+            return missing
+        path = books.path(account)
+        targets = _targets(path, user)
+        missing = _rows(books.burn, ((one, slot) for one in path))
+        if asked_by is not None:
+            targets.append((None, asked_by, False))
+            missing += _rows(books.users, (asked_by,))
+        missing += _rows(books.budgets_of, targets)
+        for target in targets:
+            if books.budgets_of.knows(target):
+                for budget in books.budgets_of.get(target) or ():
+                    missing += self._budget(budget, user if target[2] else None)
+        return missing
+
+    def _budget(self, budget_id: BudgetId, user: UserId | None) -> Missing:
+        books = self._books
+        missing = _rows(books.budgets, (budget_id,))
+        missing += _rows(books.claims, ((budget_id, user),))
+        if books.budgets.knows(budget_id) and (budget := books.budgets.get(budget_id)):
+            slots = slots_inside(budget.window, self._now)
+            missing += _rows(books.tallies, ((budget_id, user, start) for start in slots))
+        return missing
+
+    def _lanes_of(self, account: AccountId) -> Missing:
+        """The credits an account may spend: its lanes, the front of each, what they count in."""
+        books = self._books
+        if account in self._lanes or _path(books, account):
+            return []
+        self._lanes.add(account)
+        if books.accounts.get(account) is None:
+            return []
+        path = books.path(account)
+        missing = _rows(books.lanes_of, path)
+        for one in path:
+            if books.lanes_of.knows(one) and (lanes := books.lanes_of.get(one)):
+                missing += self._fronts(lanes)
+                missing += _rows(books.totals, ((one, kind) for kind in Kind))
+        return missing
+
+    def _fronts(self, lanes: tuple[Lane, ...]) -> Missing:
+        orders = [self._books.order(order_of(lane)) for lane in lanes]
+        return [Stretch(order.name, FIRST) for order in orders if order.untouched]
+
+
+def new_names(books: Books, command: Command) -> Missing:
+    """The names that a command gives to something new: it will look whether they are taken."""
+    if isinstance(command, (Charge, Settle, BookLate)):
+        return _rows(books.charges, (command.charge,))
+    if isinstance(command, Reserve):
+        taken = _rows(books.holds, (command.hold,))
+        return taken + _rows(books.debts, (DebtId(command.hold),))
+    if isinstance(command, TakeLots):
+        numbers = range(command.first, command.first + command.count)
+        lots = [lot_id(command.hold, number) for number in numbers]
+        return _rows(books.holds, lots) + _rows(books.debts, map(DebtId, lots))
+    return []
+
+
+def _rows(table: Table[Any, Any], keys: Iterable[Any]) -> Missing:
+    return [Row(table.name, key) for key in table.unknown(keys)]
+
+
+def _path(books: Books, account: AccountId) -> Missing:
+    """The account and all above it, one round for each step up."""
+    return _rows(books.accounts, books.known_path(account))
+
+
+def _targets(path: tuple[AccountId, ...], user: UserId) -> list[TargetKey]:
+    """Whose budgets apply to usage of `user` in the first account of `path`."""
+    targets: list[TargetKey] = []
+    for one in path:
+        targets += [(one, None, False), (one, None, True), (one, user, False)]
+    return [*targets, (None, user, False)]

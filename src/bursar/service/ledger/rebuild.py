@@ -1,0 +1,391 @@
+"""Each org's books made from its events alone, and compared with what is stored (L1).
+
+The events are read a stretch at a time and made true one by one, by the very code that made them
+first. What they wrote besides, their own columns and postings, is compared stretch by stretch; the
+rows of the books when the last event is done. So there must be room for an org's books and not for
+all its events, and a row costs nothing but its comparison unless it differs.
+
+What is read may have been changed by hand in any way. An event that cannot be read, or that the
+rules do not follow, is a difference like others: that org is left there, the next one is looked at.
+"""
+
+import multiprocessing
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+from bursar.core.instant import Instant
+from bursar.core.ledger.books import Books, existing
+from bursar.core.ledger.events import AccountAdded, Event, HoldChanged
+from bursar.core.ledger.evolve import evolve
+from bursar.core.ledger.verify import problems as contradictions
+from bursar.core.pricing import PriceBook
+from bursar.core.refusal import InvariantBroken, invariant
+from bursar.service.gc_pause import uncollected
+from bursar.store.database import connected
+from bursar.store.ledger.loader import Connection, OrgId, selected
+from bursar.store.ledger.row_mappers import DRAWS, SHELVES, Shelf, Values, draw_values
+from bursar.store.ledger.writer import EVENTS, FORFEITS, ORGS, POSTINGS, Written, singles_values
+from bursar.store.sql.codec import EVENTS as KINDS
+from bursar.store.sql.codec import event_of, says, text_of, text_then, value_of
+from bursar.store.verify.ledger import REQUEST_CHECKS, SNAPSHOT, problems
+
+STRETCH: Final = 2_000  # events that are read at once
+SHARE: Final = 20_000  # events that a worker takes at once, of one org or of several
+FIRST, LAST = -(2**63), 2**63 - 1  # whatever numbers there are lie between
+FOR_EVER: Final = ("events", "requests")  # what is only ever compared
+
+CLOCK_AHEAD_MAX: Final = 1_000  # microseconds by which repairs may have moved an org's clock
+
+# What the rules raise when they are shown something that never was decided.
+NOT_SOUND: Final = (InvariantBroken, ValueError, TypeError, KeyError, AttributeError)
+
+OWN_ROW: Final = "select clock, frozen from orgs where org_id = %s"
+CLOCK_OF: Final = "select clock from orgs where org_id = %s"
+EVENTS_AFTER: Final = f"""
+    select t.org_id, {selected(EVENTS)}
+      from events t
+     where t.org_id = %s and t.number > %s
+     order by t.number
+     limit %s
+"""
+POSTINGS_BETWEEN: Final = f"""
+    select t.org_id, {selected(POSTINGS)}
+      from postings t
+     where t.org_id = %s and t.number > %s and t.number <= %s
+     order by t.number, t.place
+"""
+LAST_ASKED_FOR: Final = "select max(number) from requests where org_id = %s"
+ROWS_OF: Final[Mapping[str, str]] = {
+    table: f"select {selected(columns)} from {table} t where t.org_id = %s"
+    for table, columns in (
+        *((shelf.table, shelf.columns) for shelf in SHELVES),
+        ("draws", DRAWS),
+        ("forfeits", FORFEITS),
+        ("orgs", ORGS),
+    )
+}
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """A row that is not what the events make of it, or something that nothing can be made of."""
+
+    org: OrgId
+    table: str
+    key: Values  # of the row within its org
+    stored: Values | None = None
+    rebuilt: Values | None = None
+    wrong: str | None = None  # what is wrong, if not that the two differ
+
+    def __str__(self) -> str:
+        what = " ".join((self.table, *(str(part) for part in self.key)))
+        if self.wrong is not None:
+            return f"{self.org}: {what}: {self.wrong}"
+        return f"{self.org}: {what}: stored {_told(self.stored)}, rebuilt {_told(self.rebuilt)}"
+
+    @property
+    def can_be_mended(self) -> bool:
+        """Whether the row can be written anew: it follows from events that can be followed."""
+        return self.wrong is None and self.table not in FOR_EVER
+
+
+def _told(row: Values | None) -> str:
+    return "nothing" if row is None else ", ".join(str(value) for value in row)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rebuilt:
+    """What came of making one org's books anew."""
+
+    org: OrgId
+    events: int  # that were made true
+    differences: tuple[Difference, ...]
+    frozen: str | None = None  # why the org takes no commands, if it does not
+
+
+def rebuild(url: str, orgs: Mapping[OrgId, int], workers: int = 2) -> Iterator[Rebuilt]:
+    """Each org's books from its events, compared with what is stored, as they are done.
+
+    `orgs` tells about how many events each has: the largest come first, so that no worker is left
+    alone with one at the end.
+    """
+    yield from spread(rebuild_some, url, orgs, workers)
+
+
+def spread(
+    work: Callable[[str, tuple[OrgId, ...]], list[T]],
+    url: str,
+    orgs: Mapping[OrgId, int],
+    workers: int,
+) -> Iterator[T]:
+    """What comes of working on all orgs, a share after the other, in several processes."""
+    shares = shared(orgs)
+    if workers == 1 or len(shares) < 2:
+        for share in shares:
+            yield from work(url, share)
+        return
+    # Not forked: whoever calls this may have threads.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(min(workers, len(shares)), context) as pool:
+        for done in as_completed([pool.submit(work, url, share) for share in shares]):
+            yield from done.result()
+
+
+def shared(orgs: Mapping[OrgId, int]) -> list[tuple[OrgId, ...]]:
+    """Orgs in shares of about as many events, the largest orgs first and each in one share."""
+    shares: list[tuple[OrgId, ...]] = []
+    share: list[OrgId] = []
+    events = 0
+    for org in sorted(orgs, key=lambda one: (-orgs[one], one)):
+        share.append(org)
+        events += orgs[org] + 1  # one without events takes its time too
+        if events >= SHARE:
+            shares.append(tuple(share))
+            share, events = [], 0
+    return [*shares, tuple(share)] if share else shares
+
+
+def rebuild_some(url: str, orgs: Iterable[OrgId]) -> list[Rebuilt]:
+    """Some orgs' books from their events, each compared in a snapshot of its own."""
+    with connected(url, patience=None) as connection:
+        return [in_snapshot(connection, org) for org in orgs]
+
+
+def rebuild_one(url: str, org: OrgId) -> Rebuilt:
+    """One org's books from its events, compared with what is stored."""
+    [found] = rebuild_some(url, [org])
+    return found
+
+
+def in_snapshot(connection: Connection, org: OrgId) -> Rebuilt:
+    """One org's books from its events, compared with what is stored, at one instant."""
+    with connection.transaction(), uncollected():
+        connection.execute(SNAPSHOT)
+        return Replay(connection, org).rebuilt()
+
+
+@dataclass(slots=True)
+class Replay:
+    """One org's books on their way through its events; to be used in one transaction.
+
+    What is stored must not change meanwhile: a snapshot sees to that, or the lock of the org.
+    """
+
+    connection: Connection
+    org: OrgId
+    books: Books = field(default_factory=Books)
+    found: list[Difference] = field(default_factory=list)  # so far
+    exists: bool = True  # whether there is, or was, such an org
+    _forfeits: list[Values] = field(default_factory=list)
+
+    def rebuilt(self) -> Rebuilt:
+        """Make all events true, and compare."""
+        own = self.connection.execute(OWN_ROW, [self.org]).fetchone()
+        clock, frozen = own or (0, None)
+        [(asked,)] = self.connection.execute(LAST_ASKED_FOR, [self.org]).fetchall()
+        if self._replayed(asked or 0):
+            self.exists = own is not None or asked is not None or self.books.singles.number > 0
+            self._stand_at(clock)
+            self.found += self.differing()
+            for why in contradictions(self.books):
+                told = f"books made from them contradict themselves: {why}"
+                self.found.append(self._difference("events", (), wrong=told))
+        for check in REQUEST_CHECKS:
+            for one in problems(self.connection, check, [self.org]):
+                self.found.append(self._difference("requests", (), wrong=one.told))
+        return Rebuilt(
+            org=self.org,
+            events=self.books.singles.number,
+            differences=tuple(sorted(self.found, key=lambda one: (one.table, one.key))),
+            frozen=frozen,
+        )
+
+    def _stand_at(self, clock: Instant) -> None:
+        """Let the orders stand where the stored ones do: at the last event, or moved by a repair.
+
+        Anywhere else is a clock that is wrong itself.
+        """
+        now = self.books.singles.now
+        ahead = now < clock <= now + CLOCK_AHEAD_MAX
+        self.books.advance(clock if ahead else now)
+
+    def move_clock(self) -> None:
+        """Let the orders stand a little later than the stored ones.
+
+        Books that a process keeps in memory are then not taken for those that are stored.
+        """
+        [(clock,)] = self.connection.execute(CLOCK_OF, [self.org]).fetchall()
+        now = self.books.singles.now
+        self.books.advance(clock + 1 if now <= clock < now + CLOCK_AHEAD_MAX else now + 1)
+
+    # Events
+
+    def _replayed(self, asked: int) -> bool:
+        """Make every event true; whether that could be done, up to the last that was asked for."""
+        after = FIRST
+        while True:
+            stretch = self._fetched(EVENTS_AFTER, after, STRETCH)
+            written = Written()
+            whole = self._made_true(stretch, written)
+            made = len(written.new["events"])
+            ended = len(stretch) < STRETCH
+            last = LAST if whole and ended else stretch[made - 1][1] if made else after
+            self._compare_written(stretch[:made], written, (after, last))
+            if ended or not whole:
+                break
+            after = last
+        number = self.books.singles.number
+        if whole and number < asked:
+            told = f"there is none, though requests were answered with events up to {asked}"
+            self.found.append(self._difference("events", (number + 1,), wrong=told))
+            return False
+        return whole
+
+    def _made_true(self, stretch: list[Values], written: Written) -> bool:
+        """Let events happen again, one by one; false if one cannot."""
+        org, books = self.org, self.books
+        number: Any = None
+        kind: Any = None
+        try:
+            for _, number, _, kind, body, actor in stretch:
+                event = event_of(kind, body)
+                _check_fits(books, number, event)
+                evolve(books, event)
+                _check_told(books, event, body)
+                written.event(org, books, number, event, actor)
+        except Exception as error:  # no less: a text may have been changed in any way
+            told = f"{type(error).__name__}: {error}" if kind in KINDS else f"what is a {kind}?"
+            self.found.append(self._difference("events", (number,), wrong=told))
+            return False
+        return True
+
+    def _compare_written(
+        self, stretch: list[Values], written: Written, between: tuple[int, int]
+    ) -> None:
+        """Compare what events of a stretch wrote with what is stored."""
+        self._forfeits += written.new["forfeits"]
+        postings = self._fetched(POSTINGS_BETWEEN, *between)
+        for table, width, stored in (("events", 1, stretch), ("postings", 2, postings)):
+            rows = written.new[table]
+            if stored != rows:
+                if table == "events":
+                    rows = _as_of_then(rows, stored)
+                wanted = {row[1 : width + 1]: row[1:] for row in rows}
+                without_org = (row[1:] for row in stored)
+                self.found += self._compared(table, width, without_org, wanted, _itself)
+
+    # Rows
+
+    def differing(self) -> Iterator[Difference]:
+        """Where the stored rows of the books are not what its events make of them."""
+        for shelf in SHELVES:
+            try:
+                yield from self._of_shelf(shelf)
+            except NOT_SOUND as error:  # the books have what cannot even be written down
+                yield self._difference(shelf.table, (), wrong=f"{type(error).__name__}: {error}")
+        draws = {
+            (hold.terms.id, draw.grant): (hold, place)
+            for _, hold in self.books.holds.items()
+            for place, draw in enumerate(hold.draws)
+        }
+        yield from self._compared(
+            "draws", 2, self._stored("draws"), draws, lambda found: draw_values(*found)
+        )
+        forfeits = {row[1:4]: row[1:] for row in self._forfeits}
+        yield from self._compared("forfeits", 3, self._stored("forfeits"), forfeits, _itself)
+        own = {(): singles_values(self.books)} if self.exists else {}
+        stored = (_as_of_today(row) for row in self._stored("orgs"))
+        yield from self._compared("orgs", 0, stored, own, _itself)
+
+    def _of_shelf(self, shelf: Shelf) -> Iterator[Difference]:
+        books = self.books
+        wanted = {
+            shelf.key_of(key): key for name in shelf.keeps for key, _ in _table(books, name).items()
+        }
+        stored = self._stored(shelf.table)
+        if shelf.table == "lanes" and self.exists:  # an empty one may be there or not
+            stored = (row for row in stored if row[-1])
+            wanted = {lane: key for lane, key in wanted.items() if books.lane_totals.get(key)}
+        return self._compared(
+            shelf.table, len(shelf.key), stored, wanted, lambda key: shelf.pack(books, key)
+        )
+
+    def _fetched(self, sql: str, *bounds: int) -> list[Values]:
+        return self.connection.execute(sql.encode(), [self.org, *bounds]).fetchall()
+
+    def _stored(self, table: str) -> Iterable[Values]:
+        return self.connection.execute(ROWS_OF[table].encode(), [self.org])
+
+    def _compared(
+        self,
+        table: str,
+        width: int,
+        stored: Iterable[Values],
+        wanted: dict[Values, T],
+        pack: Callable[[T], Values],
+    ) -> Iterator[Difference]:
+        """Rows against what they should be, by the key that is their first columns."""
+        for row in stored:
+            key = row[:width]
+            found = wanted.pop(key, None)
+            should = None if found is None else pack(found)
+            if row != should:
+                yield self._difference(table, key, stored=row, rebuilt=should)
+        for key, found in wanted.items():
+            yield self._difference(table, key, rebuilt=pack(found))
+
+    def _difference(self, table: str, key: Values, **what: Any) -> Difference:
+        return Difference(org=self.org, table=table, key=key, **what)
+
+
+def _itself(row: Values) -> Values:
+    return row
+
+
+def _table(books: Books, name: str) -> Any:
+    return getattr(books, name)
+
+
+def _check_fits(books: Books, number: int, event: Event) -> None:
+    """Refuse what would never have been decided, and what following it would not end."""
+    expected = books.singles.number + 1
+    invariant(number == expected, "events are missing before this one", expected=expected)
+    if type(event) is AccountAdded:
+        account = event.account
+        invariant(books.accounts.get(account.id) is None, "there are two", account=account.id)
+        root = books.singles.root if account.parent is None else None
+        invariant(root is None, "there is a root already", root=root)
+        known = account.parent is None or books.accounts.get(account.parent) is not None
+        invariant(known, "the account above is not there", parent=account.parent)
+
+
+def _check_told(books: Books, event: Event, body: str) -> None:
+    """Refuse an event that tells of its hold what it did not make of it."""
+    if isinstance(event, HoldChanged):
+        hold = existing(books.holds, event.hold)
+        told, is_now = (event.open, event.used), (hold.open, hold.used)
+        fine = told == is_now or not any(
+            says(body, name) and one != other
+            for name, one, other in zip(("open", "used"), told, is_now, strict=True)
+        )
+        invariant(fine, "told open and used", hold=event.hold, told=told, is_now=is_now)
+
+
+def _as_of_today(row: Values) -> Values:
+    """An org's own row with its prices, the last column, as they would be written now."""
+    try:
+        return (*row[:-1], text_of(value_of(PriceBook, row[-1])))
+    except NOT_SOUND:  # what cannot be read differs from whatever it should be
+        return row
+
+
+def _as_of_then(rows: list[Values], stored: list[Values]) -> list[Values]:
+    """Events with their texts in the versions that wrote them."""
+    return [
+        (*row[:4], text_then(event_of(row[3], was[4]), was[4]), *row[5:])
+        for row, was in zip(rows, stored, strict=True)
+    ]

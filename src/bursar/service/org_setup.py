@@ -1,0 +1,167 @@
+"""Beginning things that the ledger's commands need to be there: orgs, and the operators' own.
+
+An org is listed as a setting of the deployment's org, under the caller's key: so it is begun once
+however often it is asked for. Then its books are begun and its root account put into them; killed
+in between, the next try goes on where this one ended, or the next process that starts.
+"""
+
+import json
+import logging
+from functools import lru_cache
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from bursar.core.budgets.periods import Every
+from bursar.core.ids import AccountId, BudgetId, SettingId, UserId, made_id
+from bursar.core.ledger.commands import AddAccount, AddUser, SetBudget, SetSetting, SetTier
+from bursar.core.ledger.values import Target
+from bursar.core.money import Micros
+from bursar.core.refusal import Code, Refusal, invariant
+from bursar.service.keys import DEPLOYMENT, KIND, Key, Scope, hash_of, shown
+from bursar.service.ledger.ledger import Ledger
+from bursar.service.secrets import FILE, VARIABLE, Secret, SecretUnusable
+from bursar.store.ledger.id_lookup import standing
+from bursar.store.ledger.loader import Connection, OrgId
+from bursar.store.ledger.settings import settings
+from bursar.store.ledger.writer import OrgExists, create_org
+
+_log = logging.getLogger(__name__)
+
+ORG: Final = "org"  # kind of setting: an org that was begun
+SECRET: Final = "secret"  # kind of setting: what the deployment's secret is known by
+ROOT_KEY: Final = "bursar:root"
+USER_KEY: Final = "bursar:user"
+TIER_KEY: Final = "bursar:tier"
+LISTED_AT_ONCE: Final = 1_000  # orgs whose beginnings are looked at together
+
+
+def begin_books(connection: Connection, org: OrgId) -> None:
+    """Have books for an org; nothing happens if it has them."""
+    try:
+        create_org(connection, org)
+    except OrgExists:
+        return
+
+
+def listed(org: OrgId, name: str, time_zone: str, tier: str | None) -> SetSetting:
+    """The command that puts an org on the deployment's list."""
+    told = {"name": name, "time_zone": time_zone, "tier": tier}
+    return SetSetting(kind=ORG, id=SettingId(org), body=json.dumps(told), before=0)
+
+
+def org_account(org: OrgId) -> str:
+    """The id of an org's root account."""
+    return _own_id(org, "account")
+
+
+@lru_cache(maxsize=10_000)
+def org_user(org: OrgId) -> str:
+    """The id of the user who spends for those that name none."""
+    return _own_id(org, "user")
+
+
+def _own_id(org: OrgId, label: str) -> str:
+    """The id of what every org has one of: made of the org's own, and of the same time."""
+    return made_id(org, "bursar", label, UUID(org).int >> 80)
+
+
+def begin_org(ledger: Ledger, org: OrgId, name: str, time_zone: str, tier: str | None) -> None:
+    """Put the root account, and a user for those who name none, into an org's new books."""
+    account = AccountId(org_account(org))
+    root = AddAccount(account=account, parent=None, name=name, time_zone=time_zone)
+    asked = [
+        ledger.submit(org, ROOT_KEY, root),
+        ledger.submit(org, USER_KEY, AddUser(user=UserId(org_user(org)))),
+    ]
+    if tier is not None:
+        asked.append(ledger.submit(org, TIER_KEY, SetTier(tier=tier)))
+    for answer in [one.result() for one in asked]:
+        refused = isinstance(answer.outcome, Refusal)
+        invariant(not refused, "an org cannot be begun", org=org, outcome=answer.outcome)
+
+
+def finish_orgs(connection: Connection, ledger: Ledger) -> list[OrgId]:
+    """Begin what was listed and, because a process died, not begun; which orgs these were.
+
+    One that cannot be begun, because it is frozen perhaps, keeps nobody else from working.
+    """
+    finished: list[OrgId] = []
+    after = ""
+    while page := settings(connection, DEPLOYMENT, ORG, after, LISTED_AT_ONCE):
+        after = page[-1].id
+        known = standing(connection, [(one.id, org_user(one.id)) for one in page])
+        for one in page:
+            told = json.loads(one.body or "{}")
+            root, tier = known.get(one.id, (False, False))
+            if root and (tier or told["tier"] is None):
+                continue
+            try:
+                begin_books(connection, one.id)
+                begin_org(ledger, one.id, **told)
+                finished.append(one.id)
+            except Exception as error:  # whatever it is, it is this org's own
+                _log.error("the org %s is listed and cannot be begun: %s", one.id, error)
+    return finished
+
+
+class Cap(NamedTuple):
+    """The most that a key may spend."""
+
+    limit: Micros
+    every: str  # a period, as budgets have them
+
+
+def begin_cap(ledger: Ledger, org: OrgId, key: str, cap: Cap) -> None:
+    """Let a key be a principal of its org, with a hard budget of its own.
+
+    Two commands, and a process may die between them: so a secret of the key is shown to nobody,
+    whether it was made or rotated, before this is done.
+    """
+    budget = made_id(org, f"bursar:cap:{key}", "budget", UUID(key).int >> 80)
+    limit = SetBudget(
+        budget=BudgetId(budget),
+        target=Target(user=UserId(key)),
+        every=Every(cap.every),
+        limit=cap.limit,
+        hard=True,
+    )
+    asked = [
+        ledger.submit(org, f"bursar:cap:{key}:user", AddUser(user=UserId(key))),
+        ledger.submit(org, f"bursar:cap:{key}:budget", limit),
+    ]
+    for answer in [one.result() for one in asked]:
+        # A user may have been given the key's id before, for reasons of the org's own.
+        told = answer.outcome
+        fine = not isinstance(told, Refusal) or told.code is Code.ALREADY_EXISTS
+        invariant(fine, "a key cannot be capped", key=key, outcome=told)
+
+
+def check_secret(ledger: Ledger, secret: Secret) -> None:
+    """Keep what the deployment's secret is known by; refuse any other secret from then on.
+
+    With another one all would seem well, but webhooks would be signed so that nobody believes them,
+    and a request for a key that is repeated would get another key.
+    """
+    body = json.dumps({"fingerprint": secret.fingerprint})
+    command = SetSetting(kind=SECRET, id=SettingId(SECRET), body=body, before=0)
+    answer = ledger.ask(DEPLOYMENT, f"bursar:secret:{secret.fingerprint}", command)
+    if isinstance(answer.outcome, Refusal):
+        known = answer.outcome.code is Code.ALREADY_EXISTS
+        invariant(known, "the secret cannot be kept", outcome=answer.outcome)
+        raise SecretUnusable(
+            "this database belongs to a deployment with another secret. Give this process the"
+            f" deployment's own: set {VARIABLE}, or copy {FILE} from the state folder of a process"
+            " that serves it over the one in this process's state folder."
+        )
+
+
+def first_key(ledger: Ledger, secret: Secret) -> str:
+    """The operators' first key, in full: the same as long as the deployment's secret is."""
+    raw = secret.derived("first operator key")
+    id = str(UUID(bytes=secret.derived("id of the first operator key")[:16], version=4))
+    key = Key(name="first", hash=hash_of(raw), scopes=(Scope.OPERATOR,), account="")
+    command = SetSetting(kind=KIND, id=SettingId(id), body=key.body, before=0)
+    answer = ledger.ask(DEPLOYMENT, f"bursar:first-key:{id}", command)
+    known = not isinstance(answer.outcome, Refusal) or answer.outcome.code is Code.ALREADY_EXISTS
+    invariant(known, "the first key cannot be kept", outcome=answer.outcome)
+    return shown(DEPLOYMENT, id, raw)

@@ -1,0 +1,243 @@
+"""The pools that a process serves: each kept, led or stood by for, and its post carried.
+
+    a job is submitted ─▶ sent     ─▶ the post goes to its pool ─▶ changed ─▶ a round
+    a round            ─▶ leases   ─▶ ordered: whoever waits for news of a node is woken
+    a node reports     ─▶ told     ─▶ the post goes to the orgs
+
+All of it follows at once, in this process. What another process has to do it finds by looking: each
+part looks now and then although nobody has called.
+
+A pool in which nothing waits or runs costs nothing but its line in that look: it is not led, and it
+has neither a thread nor a connection (`leader`, `sharing`).
+"""
+
+import logging
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from types import MappingProxyType
+from typing import Final
+from uuid import uuid4
+
+from bursar.core.instant import Instant
+from bursar.core.scheduling.model.nodes import NodeId
+from bursar.core.scheduling.model.policy import Policy
+from bursar.service.database import Database
+from bursar.service.jobs import Jobs, through
+from bursar.service.ledger.clock import GuardedClock
+from bursar.service.ledger.ledger import Ledger
+from bursar.service.pools.leader import Leading
+from bursar.service.pools.pool import Kept, PoolKeeper, sharing
+from bursar.service.pools.pooled_lane import PATIENCE, Connections
+from bursar.service.pools.quota_distribution import Dealing
+from bursar.service.workers.relay import Relaying
+from bursar.store.jobs.outbox import PoolId
+from bursar.store.ledger.loader import Connection, OrgId
+from bursar.store.pools.loader import Standing, add_pool, pools_now
+
+LOOK_S: Final = 1.0  # between two looks at what others have begun or done
+
+_log = logging.getLogger(__name__)
+
+Call = Callable[[], object]  # when there is something new for a node; must do little
+
+
+class Waiting:
+    """Somebody who waits for news of a node."""
+
+    def __init__(self, call: Call) -> None:
+        self.call = call
+        self.in_vain = False  # another waits in its place, or the process stops
+
+
+class Pools:
+    """All pools that this process knows; to be asked by any thread."""
+
+    def __init__(
+        self, database: Database, ledger: Ledger, clock: GuardedClock, policy: Policy
+    ) -> None:
+        self._database = database
+        self._clock = clock
+        self._policy = policy
+        self._who: Final = f"{socket.gethostname()}/{os.getpid()}/{uuid4().hex[:8]}"
+        self._keepers: dict[PoolId, PoolKeeper] = {}
+        self._leading: dict[PoolId, Leading] = {}
+        self._waiting: dict[tuple[PoolId, NodeId], Waiting] = {}  # the last to come
+        self._leaving = False
+        self._lock = threading.RLock()
+        self._connections = Connections(partial(database.connect, PATIENCE))
+        self._open = ExitStack()
+        self._carried = ExitStack()
+        self._stopped = threading.Event()
+        asked = through(ledger)
+        self._relaying = Relaying(
+            database.connect, lambda one: Jobs(one, asked, clock), self.keepers, clock
+        )
+        self.dealing = Dealing(database.connect, self.keepers, clock)
+        self._looking = threading.Thread(target=self._look_now_and_then, daemon=True)
+
+    @property
+    def keepers(self) -> Mapping[PoolId, PoolKeeper]:
+        """The pools by their names, as they come."""
+        return MappingProxyType(self._keepers)
+
+    def start(self) -> None:
+        """Serve the pools that there are."""
+        self._carried.enter_context(self._relaying)
+        self.look()
+        self._carried.enter_context(self.dealing)
+        self._looking.start()
+
+    def stop(self) -> None:
+        """Serve no more; what is under way is finished."""
+        self._stopped.set()
+        if self._looking.ident is not None:
+            self._looking.join()
+        for leading in self._leading.values():
+            leading.leave()  # all of them at once, and not one after the other
+        self._carried.close()  # the post first: it asks the pools
+        self._open.close()
+        self._connections.tidy(0.0)
+
+    def add(self, pool: PoolId) -> bool:
+        """Begin a pool; False if there is one of that name."""
+        with self._database.connect() as connection:
+            new = add_pool(connection, pool)
+        self.look()
+        return new
+
+    def look(self) -> None:
+        """Serve pools that have come, and see to those where others have done something."""
+        with self._database.connect() as connection:
+            self._look(connection)
+
+    def _look(self, connection: Connection) -> None:
+        now = self._clock(connection)
+        for found in pools_now(connection):
+            with self._lock:
+                if found.id not in self._keepers:
+                    self._serve(found.id)
+            self._call(found, now)
+        self._connections.tidy()
+
+    def _call(self, found: Standing, now: Instant) -> None:
+        """Let a pool that rests here be led if somebody has to, or else know what has changed."""
+        if self._leading[found.id].rests:
+            keeper = self._keepers[found.id]
+            if found.due_at <= now:
+                self._leading[found.id].wake()
+            elif found.version != keeper.version:
+                keeper.catch_up()
+
+    def _look_now_and_then(self) -> None:
+        connection: Connection | None = None
+        while not self._stopped.wait(LOOK_S):
+            try:
+                if connection is None or connection.closed:
+                    connection = self._database.connect()
+                self._look(connection)
+            except Exception as error:  # of any kind: the next look may find more
+                _log.warning("there was no looking at the pools: %s", error)
+                if connection is not None:
+                    connection.close()
+        if connection is not None:
+            connection.close()
+
+    def _serve(self, pool: PoolId) -> None:
+        heard = _Heard(self, pool)
+        kept = Kept(pool, heard, self._clock)
+        keeper = self._open.enter_context(sharing(self._connections, kept))
+        self._keepers[pool] = keeper
+        heard.leading = self._leading[pool] = Leading(keeper, self._policy, self._who)
+        self._open.enter_context(heard.leading)
+
+    def explaining(self, pool: PoolId) -> Leading:
+        """Who can say why jobs of a pool wait."""
+        return self._leading[pool]
+
+    def sent(self, org: OrgId) -> None:
+        """An org has something for a pool."""
+        self._relaying.from_org(org)
+
+    def told(self, pool: PoolId) -> None:
+        """A pool has something for orgs."""
+        self._relaying.from_pool(pool)
+
+    @contextmanager
+    def news(self, pool: PoolId, node: NodeId, call: Call) -> Iterator[Waiting]:
+        """Let somebody be called, for as long as this lasts, when there are news for a node.
+
+        Whoever came before waits in vain: what it would be told is known by then.
+        """
+        waiting = Waiting(call)
+        with self._lock:
+            before = self._waiting.get((pool, node))
+            self._waiting[pool, node] = waiting
+            waiting.in_vain = self._leaving
+        if before is not None:
+            _let_go(before)
+        try:
+            yield waiting
+        finally:
+            with self._lock:
+                if self._waiting.get((pool, node)) is waiting:
+                    del self._waiting[pool, node]
+
+    def ordered(self, pool: PoolId, nodes: frozenset[NodeId]) -> None:
+        """There are news for nodes."""
+        with self._lock:
+            found = [self._waiting[pool, node] for node in nodes if (pool, node) in self._waiting]
+        for one in found:
+            one.call()
+
+    def let_go(self) -> None:
+        """The process is about to stop: nobody is to wait any more."""
+        with self._lock:
+            self._leaving = True
+            found = list(self._waiting.values())
+        for one in found:
+            _let_go(one)
+
+
+def _let_go(waiting: Waiting) -> None:
+    waiting.in_vain = True
+    waiting.call()
+
+
+class _Heard:
+    """Passes on what happens in a pool."""
+
+    def __init__(self, pools: Pools, pool: PoolId) -> None:
+        self._pools = pools
+        self._pool = pool
+        self.leading: Leading | None = None  # a moment later
+
+    def changed(self) -> None:
+        """There may be something to decide."""
+        if self.leading is not None:
+            self.leading.wake()
+        self._pools.dealing.call()
+
+    def told(self) -> None:
+        """There are messages for orgs."""
+        self._pools.told(self._pool)
+
+    def ordered(self, nodes: frozenset[NodeId]) -> None:
+        """Nodes are to be told something new."""
+        self._pools.ordered(self._pool, nodes)
+
+
+@contextmanager
+def serving_pools(
+    database: Database, ledger: Ledger, clock: GuardedClock, policy: Policy | None = None
+) -> Iterator[Pools]:
+    """Pools that are kept, led and told of, for as long as this lasts."""
+    pools = Pools(database, ledger, clock, policy or Policy())
+    try:
+        pools.start()
+        yield pools
+    finally:
+        pools.stop()

@@ -1,0 +1,26 @@
+"""What nodes may forget, and how far jobs say that they are: to be asked and told."""
+
+from collections.abc import Sequence
+
+from bursar.core.instant import MILLISECOND
+from bursar.store.jobs.outbox import PoolId
+from bursar.store.ledger.loader import Connection, money_time
+from bursar.store.pools.node_cleanup import keep_progress, over_jobs, progress_of
+
+__all__ = ["keep_progress_now", "over_for_ms", "progress_of"]
+
+
+def over_for_ms(
+    connection: Connection, pool: PoolId, node: str, jobs: Sequence[tuple[str, str]]
+) -> list[tuple[str, str, int]]:
+    """Which of some jobs are over, of those that a node has had, and for how long."""
+    now = money_time(connection)
+    found = over_jobs(connection, pool, node, jobs)
+    return [(org, job, max(now - at, 0) // MILLISECOND) for org, job, at in found]
+
+
+def keep_progress_now(
+    connection: Connection, pool: PoolId, node: str, fence: int, ppm: int
+) -> None:
+    """Keep how far a node says that a lease's process is."""
+    keep_progress(connection, pool, node, fence, ppm, money_time(connection))

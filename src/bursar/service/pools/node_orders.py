@@ -1,0 +1,33 @@
+"""What operators decide about a pool's nodes, and what became of it: to be asked and told."""
+
+from bursar.core.dispatch.node_orders import NodeOrder, OrderState, Scale
+from bursar.core.instant import Instant
+from bursar.core.scheduling.advice.autoscale import Scaling
+from bursar.store.jobs.outbox import PoolId
+from bursar.store.ledger.loader import Connection, money_time
+from bursar.store.pools import node_orders as store
+
+NOTHING = Scale(offers=(), scaling=Scaling())
+
+
+def scale_of(connection: Connection, pool: PoolId) -> Scale:
+    """What was decided about a pool; that nothing is to be ordered, if nobody has."""
+    return store.scale_of(connection, pool) or NOTHING
+
+
+def decide_scale(connection: Connection, pool: PoolId, scale: Scale) -> None:
+    """Decide about a pool anew."""
+    store.set_scale(connection, pool, scale, money_time(connection))
+
+
+def orders_of(
+    connection: Connection, pool: PoolId, most: int = store.ORDERS_MAX
+) -> tuple[list[NodeOrder], Instant]:
+    """What was ordered for a pool, and the time."""
+    return store.latest_orders(connection, pool, most), money_time(connection)
+
+
+def is_given_back(connection: Connection, pool: PoolId, node: str) -> bool:
+    """Whether a node was ordered and need not come any more."""
+    order = store.order_of_node(connection, pool, node)
+    return order is not None and order.state in (OrderState.REMOVING, OrderState.GONE)

@@ -1,0 +1,434 @@
+"""One pool, kept: messages of orgs, reports of nodes, decisions of its leader (D4, M4).
+
+Whatever is asked is a function of `core.dispatch` on one transaction (`Work`). What is asked at the
+same time goes together: lock the pool's row, ask the time, catch up with what other processes have
+written, apply all of it, write what has changed set-wise, commit, answer.
+
+Memory. What lives (waiting jobs, live leases, nodes) is kept between transactions, under the
+version that is in the locked row. If it is another one, somebody else has written: the rows of
+`pool_changes` say which are to be read again. What is over is read when somebody asks about it.
+
+    org ── Enqueue, Withdraw, HoldGrew … ▶ receive
+                             the leader ─▶ lead, write
+    node ── Report ─────────────────────▶ report, answer ──▶ Orders
+                            now and then ─▶ expire
+    org ◀── Started, RanSoFar, Ended, Dropped ──    told to `Heard`
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
+
+import psycopg
+
+from bursar.core.dispatch import pool as rules
+from bursar.core.dispatch import reports
+from bursar.core.dispatch import state as core
+from bursar.core.dispatch.audit_stream import Noted, rest, write_down
+from bursar.core.dispatch.cluster_sync import Follower
+from bursar.core.dispatch.job_lifecycle import State
+from bursar.core.dispatch.pool import Written
+from bursar.core.dispatch.reports import Orders, Report
+from bursar.core.dispatch.state import JobKey, Pool, Work
+from bursar.core.instant import Instant
+from bursar.core.leases import Denied
+from bursar.core.messages import Correct
+from bursar.core.refusal import InvariantBroken
+from bursar.core.scheduling.decisions import Decision
+from bursar.core.scheduling.model.nodes import Node, NodeId
+from bursar.core.scheduling.model.policy import Policy
+from bursar.failpoints import reached
+from bursar.service.gc_pause import uncollected
+from bursar.service.ledger.batcher import Hearer, Lane, Limits
+from bursar.service.pools.pooled_lane import Connections, SharingLane
+from bursar.store.jobs.outbox import Letter, PoolId, by_job
+from bursar.store.ledger.loader import Connection, money_time
+from bursar.store.pools import loader, writer
+from bursar.store.pools.loader import Attempt, Changed, Memory
+from bursar.store.pools.rows import PoolRow
+
+# A node reports again in five seconds, and a leader a second later: nobody waits for longer.
+LIMITS: Final = Limits(lanes=1, unreachable_s=5.0)
+SHARED: Final = Limits(lanes=1, unreachable_s=5.0, idle_s=2.0)
+BELIEVED_S: Final = 60.0  # what was read so lately is right, whatever cannot be written
+_KNOWN: Final = (State.STARTING, State.RUNNING)
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+
+
+class Heard(Protocol):
+    """Who wants to know what a transaction has come to, at once; what it does must be little."""
+
+    def changed(self) -> None:
+        """Jobs or nodes have changed: there may be something to decide."""
+
+    def told(self) -> None:
+        """There are messages for orgs."""
+
+    def ordered(self, nodes: frozenset[NodeId]) -> None:
+        """These nodes are to be told something new."""
+
+
+class Deaf:
+    """Nobody waits for anything."""
+
+    def changed(self) -> None:
+        """No matter."""
+
+    def told(self) -> None:
+        """No matter."""
+
+    def ordered(self, nodes: frozenset[NodeId]) -> None:
+        """No matter."""
+
+
+class Ask(NamedTuple):
+    """A step of a transaction, and the rows that it may look at although they are over."""
+
+    do: Callable[[Work], Any]
+    jobs: tuple[JobKey, ...] = ()
+    leases: tuple[int, ...] = ()
+    attempts: tuple[Attempt, ...] = ()  # whose leases it may look at as well
+    also: Callable[[Connection, Any], None] | None = None  # write this, too, given the answer
+
+
+class PoolKeeper:
+    """A pool, to be asked by any number of threads."""
+
+    def __init__(self, kept: "Kept", asked: Callable[[Hearer, Ask], None]) -> None:
+        self.id = kept.id
+        self._kept = kept
+        self._tell = asked
+
+    def _asked(
+        self,
+        do: Callable[[Work], T],
+        jobs: Iterable[JobKey] = (),
+        leases: Iterable[int] = (),
+        attempts: Iterable[Attempt] = (),
+    ) -> "Future[T]":
+        answer: Future[T] = Future()
+        self._tell(answer, Ask(do, tuple(jobs), tuple(leases), tuple(attempts)))
+        return answer
+
+    # Messages
+
+    def receive(self, letters: Sequence[Letter]) -> list[Letter]:
+        """Handle messages of orgs, each once and in order; those that need not come again."""
+
+        def do(work: Work) -> list[Letter]:
+            return [one for told in by_job(letters).values() for one in told if _take(work, one)]
+
+        jobs = {(one.org, one.job) for one in letters}
+        return self._asked(do, jobs, attempts=_corrected(letters)).result()
+
+    def acknowledge(self, letters: Sequence[Letter]) -> None:
+        """Remember that orgs have these messages of ours."""
+
+        def do(work: Work) -> None:
+            for one in letters:
+                work.acknowledge((one.org, one.job), one.n)
+
+        self._asked(do).result()
+
+    # Nodes
+
+    def register(self, node: Node) -> Denied | None:
+        """Put a machine into the pool, or describe it anew."""
+        return self._asked(lambda work: rules.register(work, node)).result()
+
+    def report(self, told: Report) -> "Future[Orders | None]":
+        """Take a node's report; its answer is all leases that it has. None if it is no news."""
+        fences = (one.fence for one in told.readings)
+        return self._asked(lambda work: reports.report(work, told), leases=fences)
+
+    def answer(self, told: Report) -> "Future[Orders]":
+        """Answer a report once more: there is something new."""
+        return self._asked(lambda work: reports.answer(work, told))
+
+    # The leader
+
+    def lead(self, who: str, *, anyway: bool = True) -> tuple[int | None, Instant]:
+        """Lead the pool for another term: the epoch, or None while somebody else does; the time.
+
+        One that rests is led by whoever wants to anyway.
+        """
+        return self._asked(lambda work: (rules.lead(work, who, anyway=anyway), work.now)).result()
+
+    def write(
+        self, epoch: int, decisions: Sequence[Decision], noted: Noted | None = None
+    ) -> Written:
+        """Carry out what the leader has decided, as far as nothing stands against it by now, and
+        note how it came to that."""
+        return self._asked(lambda work: write_down(work, epoch, decisions, noted)).result()
+
+    def rest(self, epoch: int, until: Instant) -> bool:
+        """Lead no more until then, unless something waits or runs; whether that is so."""
+        return self._asked(lambda work: rest(work, epoch, until)).result()
+
+    def expire(self) -> int:
+        """End what nobody has reported of in time, and what waits without credits; how many."""
+        return self._asked(rules.expire).result()
+
+    @property
+    def version(self) -> int:
+        """How many changes of the pool are known here."""
+        return self._kept.version
+
+    def catch_up(self) -> None:
+        """Let memory be what the database has, soon."""
+        self._asked(lambda work: None)
+
+    def change(
+        self, do: Callable[[Work], T], also: Callable[[Connection, T], None] | None = None
+    ) -> T:
+        """Change the pool by a rule, and `also` write rows that follow, in the same transaction."""
+        answer: Future[T] = Future()
+        self._tell(answer, Ask(do, also=also))
+        return answer.result()
+
+    def follow(self, policy: Policy, now: Instant) -> tuple[Follower, bool]:
+        """A cluster that has caught up with the pool; whether there are news."""
+        return self._kept.follow(policy, now)
+
+    def unfollow(self) -> None:
+        """Throw the cluster away: it has carried out what did not happen, or is no more needed."""
+        self._kept.unfollow()
+
+    def look(self, at: Callable[[Pool], T]) -> T:
+        """Look at the pool as this process knows it; what is found must not be kept."""
+        return self._kept.look(at)
+
+
+def _corrected(letters: Iterable[Letter]) -> Iterator[Attempt]:
+    """The attempts whose ends are corrected: they are over, and have to be looked up."""
+    for one in letters:
+        if isinstance(one.message, Correct):
+            yield (one.org, one.job), one.message.attempt
+
+
+def _take(work: Work, letter: Letter) -> bool:
+    """Handle a message; whether it need not come again."""
+    return rules.receive(work, core.Letter(letter.org, letter.job, letter.n, letter.message))
+
+
+def _ordered(work: Work) -> frozenset[NodeId]:
+    """The nodes that are to be told something new: before the work is kept."""
+    known = work.pool.leases
+    return frozenset(
+        part.piece.node
+        for fence, lease in work.leases_new.items()
+        if lease.live and (fence not in known or known[fence].stop != lease.stop)
+        for part in lease.parts
+    )
+
+
+def _is_news(work: Work) -> bool:
+    """Whether there may be something to decide: before the work is kept.
+
+    That a job was placed is known to whoever decided it; that it has begun, and that a node was
+    heard of again, changes no plan.
+    """
+    jobs, machines = work.pool.jobs, work.pool.machines
+    if work.quotas.new or work.policy_new is not None:
+        return True
+    return any(
+        key not in jobs or (jobs[key].state is not job.state and job.state not in _KNOWN)
+        for key, job in work.jobs_new.items()
+    ) or any(core.is_other(machines.get(name), one) for name, one in work.machines_new.items())
+
+
+class Kept:
+    """What a process knows of a pool, and how it runs a transaction of many."""
+
+    def __init__(
+        self, pool: PoolId, heard: Heard, clock: Callable[[Connection], Instant] = money_time
+    ) -> None:
+        self.id = pool
+        self._heard = heard
+        self._clock = clock
+        self._memory = Memory()
+        self._lock = threading.Lock()  # of the memory: the leader looks at it, too
+        self._follower: Follower | None = None  # of this memory
+        self._read_at = 0.0  # when all of it was read
+        self._asked: frozenset[JobKey] = frozenset()  # jobs that the transaction under way is about
+        self._untold: frozenset[NodeId] = frozenset()  # for which others have something new
+
+    @property
+    def version(self) -> int:
+        """How many changes are known."""
+        return self._memory.version
+
+    def run(self, connection: Connection, asks: Sequence[Ask]) -> list[Any]:
+        """One transaction."""
+        with uncollected(), connection.transaction():
+            with connection.pipeline():
+                sent = loader.lock_pool(connection, self.id)
+                now = self._clock(connection)  # the first answer that is awaited
+                row = loader.locked(sent, self.id)
+            self._be_current(connection, row)
+            self._bring(connection, asks)
+            memory = self._memory
+            work = Work(memory.pool, now)
+            answers = [one.do(work) for one in asks]
+            reached("pool.before_write")
+            with self._as_known():
+                with connection.pipeline():
+                    saved = writer.save(connection, self.id, memory, work)
+                    for one, told in zip(asks, answers, strict=True):
+                        if one.also is not None:
+                            one.also(connection, told)
+                saved.saving.check()
+            reached("pool.before_commit")
+        reached("pool.after_commit")
+        nodes, news = _ordered(work) | self._untold, _is_news(work)
+        with self._lock:
+            writer.kept(memory, work, saved)
+            self._tidy()
+        self._untold = frozenset()
+        self._let_know(work, nodes, news=news)
+        return answers
+
+    def _be_current(self, connection: Connection, row: PoolRow) -> None:
+        """Let memory be what the database has."""
+        memory = self._memory
+        if memory.version != row.version:
+            nodes = None
+            if memory.version >= 0:
+                nodes = loader.catch_up(connection, self.id, memory, row.version, self._lock)
+            if nodes is None:
+                memory = loader.load_all(connection, self.id, row.version)
+                nodes = frozenset(memory.pool.machines)
+                self._read_at = time.monotonic()
+            self._untold |= nodes
+        with self._lock:
+            if memory is not self._memory:
+                self._memory, self._follower = memory, None
+            pool = memory.pool
+            pool.now, pool.fence = row.now, row.fence
+            pool.epoch, pool.leader, pool.leads_until = row.epoch, row.leader, row.leads_until
+            pool.noted, pool.due_at, memory.digest = row.noted, row.due_at, row.digest
+
+    def _bring(self, connection: Connection, asks: Sequence[Ask]) -> None:
+        """Bring in what is asked about and over; it stays for as long as the transaction lasts."""
+        memory, pool = self._memory, self._memory.pool
+        attempts = {attempt for one in asks for attempt in one.attempts}
+        found = loader.fences_of(connection, self.id, sorted(attempts)) if attempts else []
+        fences = (*(fence for one in asks for fence in one.leases), *found)
+        leases = dict.fromkeys(fence for fence in fences if fence not in pool.leases)
+        with self._lock:
+            self._asked = frozenset(key for one in asks for key in one.jobs)
+            jobs = tuple(sorted(self._asked - pool.jobs.keys()))
+        if jobs:
+            loader.load(connection, self.id, memory, Changed(jobs=jobs), self._lock)
+        if leases:
+            loader.load_leases(connection, self.id, memory, tuple(leases), self._lock)
+
+    def _asked_about(self) -> set[JobKey]:
+        """The jobs that the transaction under way may look at although they are over."""
+        pool = self._memory.pool
+        return {*self._asked, *(pool.leases[fence].key for fence in pool.ended)}
+
+    @contextmanager
+    def _as_known(self) -> Iterator[None]:
+        """Write what follows from memory; if that cannot be, memory may be wrong, and is read anew.
+
+        What was read a moment ago is not: then it is what is written that makes no sense.
+        """
+        try:
+            yield
+        except (InvariantBroken, psycopg.IntegrityError):
+            if time.monotonic() >= self._read_at + BELIEVED_S:
+                _log.exception("what is known of pool %s is read anew", self.id)
+                self.forget()
+            raise
+
+    def _tidy(self) -> None:
+        """Forget what is over, once whoever follows knows it."""
+        pool = self._memory.pool
+        self._asked = frozenset()
+        pool.outbox.clear()  # the database has them
+        pool.forget_ended()
+        if self._follower is None:
+            pool.forget_over()
+
+    def _let_know(self, work: Work, nodes: frozenset[NodeId], *, news: bool) -> None:
+        """Let those know who wait for it."""
+        if work.letters_new:
+            self._heard.told()
+        if news:
+            self._heard.changed()
+        if nodes:
+            self._heard.ordered(nodes)
+
+    def forget(self) -> None:
+        """Read everything anew."""
+        with self._lock:
+            self._memory, self._follower = Memory(), None
+
+    def spoiled(self, connection: Connection, ask: Ask, error: Exception) -> None:
+        """Whoever has asked is told; what others ask goes on."""
+
+    def follow(self, policy: Policy, now: Instant) -> tuple[Follower, bool]:
+        """A cluster that has caught up with the pool; whether there are news."""
+        with self._lock:
+            pool, follower = self._memory.pool, self._follower
+            if follower is None:
+                follower = self._follower = Follower(policy, now)
+                follower.follow(pool, pool.jobs, now)
+                news = True
+            else:
+                news = follower.follow(pool, pool.changes, now)
+            pool.forget_over(self._asked_about())
+            return follower, news
+
+    def unfollow(self) -> None:
+        """Throw the cluster away."""
+        with self._lock:
+            self._follower = None
+
+    def look(self, at: Callable[[Pool], T]) -> T:
+        """Look at the pool."""
+        with self._lock:
+            return at(self._memory.pool)
+
+
+@contextmanager
+def keeping(
+    connect: Callable[[], Connection], kept: Kept, limits: Limits = LIMITS
+) -> Iterator[PoolKeeper]:
+    """A pool that is kept by a thread of its own, with a connection of its own."""
+    lane = Lane(connect, kept, limits, name=f"pool-{kept.id}")
+    try:
+        yield PoolKeeper(kept, lane.tell)
+    finally:
+        lane.close()
+
+
+@contextmanager
+def sharing(connections: Connections, kept: Kept, limits: Limits = SHARED) -> Iterator[PoolKeeper]:
+    """A pool that has a thread and a connection only while something is asked of it."""
+    lane = SharingLane(connections, kept, limits, name=f"pool-{kept.id}")
+    try:
+        yield PoolKeeper(kept, lane.tell)
+    finally:
+        lane.close()
+
+
+def at_once(connection: Connection, kept: Kept) -> PoolKeeper:
+    """A pool that is kept on one connection, by whoever asks: for programs with one thread."""
+
+    def tell(answer: Hearer, ask: Ask) -> None:
+        try:
+            [told] = kept.run(connection, [ask])
+        except Exception as error:
+            answer.set_exception(error)
+        else:
+            answer.set_result(told)
+
+    return PoolKeeper(kept, tell)

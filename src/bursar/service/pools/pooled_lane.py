@@ -1,0 +1,132 @@
+"""Lanes that share a few connections: many pools, of which few have anything to do (S11).
+
+A lane borrows a connection for one batch. So a pool that nobody asks anything of has no connection,
+and no thread; and however many pools there are, a process has only so many connections.
+
+What a lane remembers is true of one server. Each connection says which server it leads to: if that
+is another one than before, everything is read anew.
+
+A transaction of a pool has the pool's row, for which all others wait: reports of its nodes, and who
+would lead next. A process that is stopped in the middle of one, or whose machine is gone, must not
+keep it for longer than a leader's term lasts.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from bursar.service.ledger.batcher import A, Lane, Limits, Worker
+from bursar.store.database import Patience
+from bursar.store.ledger.loader import Connection
+
+PATIENCE: Final = Patience(idle_in_transaction_ms=3_500, transaction_ms=60_000)
+MOST: Final = 8  # connections for all pools of a process
+UNUSED_S: Final = 10.0  # after which a connection that nobody borrows is closed
+SERVER: Final = """
+    -- Another server, or the same after a crash, has another beginning.
+    select coalesce(inet_server_addr()::text, '') || ' ' || pg_postmaster_start_time()::text
+"""
+
+
+class Lent(NamedTuple):
+    """A connection, and the server that it leads to."""
+
+    connection: Connection
+    server: str
+
+
+class Connections:
+    """Connections that are lent, so many at once at most; the others wait."""
+
+    def __init__(self, connect: Callable[[], Connection], most: int = MOST) -> None:
+        self.connect = connect
+        self._most = most
+        self._free: list[tuple[Lent, float]] = []  # and since when, the last first to be lent
+        self._open = 0
+        self._door = threading.Condition()
+
+    def borrow(self) -> Lent:
+        """A connection for one batch; `give_back` or `lose` it."""
+        with self._door:
+            while not self._free and self._open >= self._most:
+                self._door.wait()
+            if self._free:
+                return self._free.pop()[0]
+            self._open += 1
+        try:
+            return self._opened()
+        except BaseException:
+            self._closed(1)
+            raise
+
+    def _opened(self) -> Lent:
+        connection = self.connect()
+        try:
+            [(server,)] = connection.execute(SERVER).fetchall()
+        except BaseException:
+            connection.close()
+            raise
+        return Lent(connection, server)
+
+    def give_back(self, lent: Lent) -> None:
+        """Let others have it."""
+        if lent.connection.closed:
+            self._closed(1)
+            return
+        with self._door:
+            self._free.append((lent, time.monotonic()))
+            self._door.notify()
+
+    def lose(self, lent: Lent) -> None:
+        """It is of no more use; so are those that nobody has, most likely."""
+        lent.connection.close()
+        self._closed(1)
+        self.tidy(0.0)
+
+    def tidy(self, unused_s: float | None = None) -> None:
+        """Close the connections that nobody has borrowed for so long."""
+        until = time.monotonic() - (UNUSED_S if unused_s is None else unused_s)
+        with self._door:
+            old = [lent for lent, since in self._free if since <= until]
+            self._free = [one for one in self._free if one[1] > until]
+        for lent in old:
+            lent.connection.close()
+        self._closed(len(old))
+
+    def _closed(self, many: int) -> None:
+        with self._door:
+            self._open -= many
+            self._door.notify_all()
+
+
+class SharingLane(Lane[A]):
+    """A lane that borrows its connection, and has a thread only while there is something to do."""
+
+    def __init__(
+        self, connections: Connections, worker: Worker[A], limits: Limits, name: str
+    ) -> None:
+        self._connections = connections
+        self._lent: Lent | None = None
+        self._server = ""
+        super().__init__(connections.connect, worker, limits, name=name)
+
+    def _connected(self) -> Connection:
+        if self._lent is None or self._lent.connection.closed:
+            self._let_go()
+            self._lent = self._connections.borrow()
+            if self._lent.server != self._server:
+                self._worker.forget()
+                self._server = self._lent.server
+        return self._lent.connection
+
+    def _let_go(self) -> None:
+        if self._lent is not None:
+            self._connections.give_back(self._lent)
+            self._lent = None
+
+    def _disconnect(self) -> None:
+        if self._lent is not None:
+            self._connections.lose(self._lent)
+            self._lent = None
+        self._worker.forget()

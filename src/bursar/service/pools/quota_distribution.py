@@ -1,0 +1,259 @@
+"""What pools are told besides their jobs: the policy that is in force, and slices of quotas (B4).
+
+Both are settings: a policy one of the deployment's own org, a quota one of its org. A pool has a
+copy of what concerns it, with a number; it takes what is newer than what it knows. So whoever comes
+may carry either at any time, more than once, and be killed at any time: three transactions, none of
+which touches both worlds (D4).
+
+    org     ── look at quotas and slices, divide anew, write ─▶   (by what the pools know and use)
+    pool    ── take the slices ─▶  a round
+    org     ── write what the pools know now ─▶  more may be given elsewhere
+
+What a pool knows and uses is read from memory, which may be behind: it was so once, and that is
+enough (`core.slices`).
+"""
+
+import json
+import logging
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from types import TracebackType
+from typing import Final, NamedTuple, Self
+
+from bursar.core.dispatch.state import InForce, Work
+from bursar.core.instant import Instant
+from bursar.core.quota_slices import Seen, Slice, begun, rebalanced
+from bursar.core.refusal import Fault
+from bursar.core.scheduling.model.policy import Policy
+from bursar.core.scheduling.model.policy_file import Wrong, policy_of
+from bursar.service.keys import DEPLOYMENT
+from bursar.service.pools.pool import PoolKeeper
+from bursar.service.queries.settings import settings_of
+from bursar.store.jobs.outbox import PoolId
+from bursar.store.jobs.quota_slices import Kept, enter, quotas_of, save_slices, slices_of, undivided
+from bursar.store.ledger.loader import Connection, OrgId, lock_orgs, money_time
+
+KIND: Final = "pool_policy"  # of setting; its id is the pool's name
+LOOK_S: Final = 3.0  # between two looks for what others have set
+REST_S: Final = 0.1  # between two rounds, however often somebody calls
+MOST: Final = 1_000  # orgs that one look finds
+ROUNDS: Final = 6  # to and fro in a row: others want to be served, too
+
+_log = logging.getLogger(__name__)
+
+
+class _Plan(NamedTuple):
+    """The parts of an org's quotas, and which of them are others than they were."""
+
+    kept: dict[tuple[str, PoolId], Kept]
+    changed: list[Kept]
+
+
+class Dealer:
+    """Carries policies and slices to pools, on one connection."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        pools: Mapping[PoolId, PoolKeeper],
+        clock: Callable[[Connection], Instant] = money_time,
+    ) -> None:
+        self._connection = connection
+        self._pools = pools
+        self._clock = clock
+        self._away: set[PoolId] = set()  # could not be reached, and are asked no more
+
+    def policies(self, pools: Iterable[PoolId] | None = None) -> None:
+        """Let these pools, or all, know the policies that operators have set."""
+        names = [name for name in (pools or list(self._pools)) if name in self._pools]
+        kept = settings_of(self._connection, KIND, [(DEPLOYMENT, name) for name in names])
+        for (_, name), one in sorted(kept.items()):
+            known = self._pools[name].look(lambda pool: pool.policy)
+            if known is None or known.n < one.number:
+                found = _read(name, one.body)
+                if found is not None:
+                    given = InForce(n=one.number, policy=found)
+                    self._tell(name, partial(_adopt, given=given))
+
+    def _tell(self, name: PoolId, do: Callable[[Work], None]) -> None:
+        """Tell a pool something; what one cannot be told now, nobody else waits for."""
+        try:
+            self._pools[name].change(do)
+        except Fault as fault:
+            self._away.add(name)
+            _log.warning("pool %s is not told what it may have: %s", name, fault)
+
+    def wanted(self) -> set[OrgId]:
+        """Orgs of which more is wanted in a pool than it has."""
+        keepers = list(self._pools.values())
+        return {org for one in keepers for org in one.look(lambda pool: pool.counted.wanting())}
+
+    def undivided(self) -> set[OrgId]:
+        """Orgs whose quotas were changed, or whose slices somebody has left on their way."""
+        return set(undivided(self._connection, MOST)) if self._pools else set()
+
+    def divide_all(self, orgs: Iterable[OrgId]) -> None:
+        """Divide the quotas of some orgs; the trouble of one is not the others'."""
+        for org in orgs:
+            try:
+                self.divide(org)
+            except Exception:
+                if self._connection.closed:
+                    raise
+                _log.exception("the quotas of org %s are not divided", org)
+
+    def divide(self, org: OrgId) -> None:
+        """Divide an org's quotas among the pools, as far as that can be done by now."""
+        for _ in range(ROUNDS):
+            seen = {
+                name: keeper.look(lambda pool: pool.counted.seen(org))
+                for name, keeper in list(self._pools.items())
+            }
+            untold = self._untold(self._divided(org, seen), seen)
+            if not untold:
+                return
+            for name, slices in sorted(untold.items()):
+                self._tell(name, partial(_allot, slices=tuple(slices)))
+
+    def _untold(
+        self, kept: Iterable[Kept], seen: Mapping[PoolId, Mapping[str, Seen]]
+    ) -> dict[PoolId, list[Slice]]:
+        """What pools do not know yet."""
+        found: dict[PoolId, list[Slice]] = defaultdict(list)
+        for one in kept:
+            part, said = one.part, seen.get(one.part.pool)
+            if part.pool in self._away:
+                continue
+            if said is not None and said.get(part.slice.quota, Seen()).n < part.slice.n:
+                found[part.pool].append(part.slice)
+        return found
+
+    def _divided(self, org: OrgId, seen: Mapping[PoolId, Mapping[str, Seen]]) -> list[Kept]:
+        """The parts of an org's quotas, divided anew; the org is locked only if they are others."""
+        now = self._clock(self._connection)
+        with self._connection.transaction():
+            enter(self._connection, org)
+            plan = self._planned(org, seen, now)
+        if plan.changed:
+            with self._connection.transaction():
+                lock_orgs(self._connection, [org])
+                plan = self._planned(org, seen, now)
+                save_slices(self._connection, plan.changed)
+        return list(plan.kept.values())
+
+    def _planned(
+        self, org: OrgId, seen: Mapping[PoolId, Mapping[str, Seen]], now: Instant
+    ) -> _Plan:
+        known = slices_of(self._connection, org)
+        plan = _Plan({}, [])
+        for quota, number in quotas_of(self._connection, org):
+            pools = sorted({*seen, *(pool for of, pool in known if of == quota.id)})
+            old = [known.get((quota.id, pool), Kept(begun(quota, pool))) for pool in pools]
+            said = {name: told[quota.id] for name, told in seen.items() if quota.id in told}
+            new = rebalanced(quota, [one.part for one in old], said, now)
+            for before, part in zip(old, new, strict=True):
+                heard = said.get(part.pool, Seen()).n
+                kept = Kept(part, max(before.known, min(heard, part.slice.n)), number)
+                plan.kept[quota.id, part.pool] = kept
+                if kept != before:
+                    plan.changed.append(kept)
+        return plan
+
+
+def _read(pool: PoolId, body: str | None) -> Policy | None:
+    """The policy that was set; None, and told, if this version does not understand it."""
+    try:
+        return policy_of(json.loads(body or "{}"))
+    except Wrong as error:
+        _log.error("the policy of pool %s is not understood: %s", pool, error)
+        return None
+
+
+def _adopt(work: Work, given: InForce) -> None:
+    work.adopt(given)
+
+
+def _allot(work: Work, slices: tuple[Slice, ...]) -> None:
+    for one in slices:
+        work.quotas.allot(one)
+
+
+class Dealing:
+    """A thread that carries: at once when it is called, and what others have set now and then."""
+
+    def __init__(
+        self,
+        connect: Callable[[], Connection],
+        pools: Mapping[PoolId, PoolKeeper],
+        clock: Callable[[Connection], Instant] = money_time,
+    ) -> None:
+        self._connect = connect
+        self._pools = pools
+        self._clock = clock
+        self._called: set[OrgId] = set()
+        self._awake = False
+        self._closed = False
+        self._door = threading.Condition()
+        self._looks_at = 0.0
+        self._thread = threading.Thread(target=self._work, name="deals", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        with self._door:
+            self._closed = True
+            self._door.notify()
+        self._thread.join()
+
+    def call(self, org: OrgId | None = None) -> None:
+        """A pool has changed, or the quotas of an org have."""
+        with self._door:
+            self._awake = True
+            if org is not None:
+                self._called.add(org)
+            self._door.notify()
+
+    def put_in_force(self, pool: PoolId) -> None:
+        """Let a pool know its policy, now."""
+        with self._connect() as connection:
+            Dealer(connection, self._pools, self._clock).policies([pool])
+
+    def _work(self) -> None:
+        connection: Connection | None = None
+        while (called := self._awaited()) is not None:
+            try:
+                if connection is None or connection.closed:
+                    connection = self._connect()
+                self._round(Dealer(connection, self._pools, self._clock), called)
+            except Exception as error:  # of any kind: the next look finds what is left
+                _log.warning("pools are not told what they may have: %s", error)
+                if connection is not None:
+                    connection.close()
+        if connection is not None:
+            connection.close()
+
+    def _round(self, dealer: Dealer, called: set[OrgId]) -> None:
+        if time.monotonic() >= self._looks_at:
+            self._looks_at = time.monotonic() + LOOK_S
+            dealer.policies()
+            called |= dealer.undivided()
+        dealer.divide_all(sorted(called | dealer.wanted()))
+
+    def _awaited(self) -> set[OrgId] | None:
+        """Who has called, and that it is time to look; None if it is over."""
+        with self._door:
+            self._door.wait_for(lambda: self._closed, REST_S)
+            left = max(self._looks_at - time.monotonic(), 0.0)
+            self._door.wait_for(lambda: self._closed or self._awake, left)
+            called, self._called, self._awake = self._called, set(), False
+            return None if self._closed else called

@@ -1,0 +1,180 @@
+"""Deciding again: what a pool's leaders decided, from what they were told, byte for byte (S14).
+
+A window of the stream begins with a snapshot of its leader's cluster. The same rules are given that
+snapshot, then all that the leader was told, and what they decide is compared with what was written.
+Windows that other rules have decided (another version of the core) are told, and not judged.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from bursar.core.refusal import InvariantBroken
+from bursar.core.scheduling.model.cluster import Cluster
+from bursar.core.scheduling.model.recording import decide_again, joined
+from bursar.core.scheduling.model.snapshot import Snapshot
+from bursar.store.jobs.outbox import PoolId
+from bursar.store.ledger.loader import Connection
+from bursar.store.pools.events import (
+    End,
+    Event,
+    began_of,
+    decisions_text,
+    digest_of,
+    events,
+    rules_text,
+    step_of,
+    stream_of,
+    trim,
+    window_of,
+)
+from bursar.store.pools.loader import PoolUnknown, enter_pool
+
+__all__ = ["Event", "PoolUnknown", "Replay", "events_of", "replay", "trim"]
+
+PAGE: Final = 200  # events that are read at once
+
+
+@dataclass(slots=True)
+class Replay:
+    """What came of deciding again."""
+
+    first: int = 0  # the events that were looked at
+    last: int = 0
+    windows: int = 0
+    rounds: int = 0  # that decided something, or could have
+    decisions: int = 0
+    others: int = 0  # windows that other rules have decided
+    difference: str | None = None  # the first one
+
+    @property
+    def told(self) -> str:
+        """All of it in a line."""
+        if not self.first:
+            return self.difference or "there are no events"
+        figures = (
+            f"events {self.first} to {self.last}: {self.windows} windows, {self.rounds} rounds,"
+            f" {self.decisions} decisions"
+        )
+        if self.others:
+            figures += f", {self.others} windows of other rules"
+        return f"{figures}: {self.difference or 'decided again, the same'}"
+
+
+class _Differs(Exception):
+    """Something is not as it was written."""
+
+
+def replay(
+    connection: Connection, pool: PoolId, start: int = 0, *, last_only: bool = False
+) -> Replay:
+    """Decide again from the window of an event on, or only the last window.
+
+    `PoolUnknown` if there is no such pool.
+    """
+    stream = stream_of(connection, pool)
+    if stream is None:
+        raise PoolUnknown(pool)
+    found = Replay()
+    first = window_of(connection, pool, stream.end.n if last_only else start)
+    first = first or stream.trimmed + 1
+    try:
+        before = _before(connection, pool, first, stream.trimmed)
+        last = _replay(_events(connection, pool, first, stream.end.n), before, found)
+        if last != stream.end:
+            raise _Differs(f"the stream ends with {found.last}, its pool says {stream.end.n}")
+    except _Differs as differs:
+        found.difference = str(differs)
+    return found
+
+
+def events_of(connection: Connection, pool: PoolId, after: int, most: int) -> list[Event]:
+    """Events of a pool behind a number, in order."""
+    with connection.transaction():
+        enter_pool(connection, pool)
+        return events(connection, pool, after, most)
+
+
+def _events(connection: Connection, pool: PoolId, first: int, last: int) -> Iterator[Event]:
+    """Events of a stream as it was when it was asked for its last one: leaders go on meanwhile."""
+    after = first - 1
+    while page := events(connection, pool, after, min(PAGE, last - after)):
+        yield from page
+        after = page[-1].n
+
+
+def _before(connection: Connection, pool: PoolId, first: int, trimmed: int) -> End | None:
+    """What the first event follows on; None if that was taken away."""
+    if first == 1:
+        return End(0, "")
+    if first <= trimmed + 1:
+        return None
+    return next((End(one.n, one.digest) for one in events(connection, pool, first - 2, 1)), None)
+
+
+def _replay(stream: Iterator[Event], end: End | None, found: Replay) -> End | None:
+    """Decide a stream again that follows on an event; where it ends."""
+    window = _Window(found)
+    for event in stream:
+        if end is not None:
+            _check_follows(event, end)
+        end = End(event.n, event.digest)
+        found.first, found.last = found.first or event.n, event.n
+        try:
+            window.take(event)
+        except (ValueError, KeyError, TypeError, InvariantBroken) as error:
+            said = " ".join(str(error).split())
+            raise _Differs(f"event {event.n} contradicts those before it: {said}") from error
+    return end
+
+
+def _check_follows(event: Event, end: End) -> None:
+    """Whether an event is the one that followed on the last when it was written."""
+    if event.n != end.n + 1:
+        raise _Differs(f"event {end.n + 1} is missing")
+    digest = digest_of(end.digest, event.n, event.at, event.epoch, event.kind, event.body)
+    if digest != event.digest:
+        raise _Differs(f"event {event.n} is not what was written")
+
+
+class _Window:
+    """A snapshot and the steps from there on."""
+
+    def __init__(self, found: Replay) -> None:
+        self._found = found
+        self._parts: list[Snapshot] = []
+        self._cluster: Cluster | None = None
+        self._ours = False
+
+    def take(self, event: Event) -> None:
+        """Go on with the next event."""
+        if event.kind == "round":
+            self._step(event)
+        else:
+            self._begin(event)
+
+    def _begin(self, event: Event) -> None:
+        began = began_of(event)
+        if began.part == 0:
+            self._parts, self._cluster = [], None
+            self._ours = began.rules == rules_text()
+            self._found.windows += 1
+            self._found.others += not self._ours
+        if began.part != len(self._parts):
+            raise _Differs(f"event {event.n} is part {began.part}, not {len(self._parts)}")
+        self._parts.append(began.whole)
+        if self._ours and began.parts == len(self._parts):
+            self._cluster = Cluster.of(joined(self._parts))
+
+    def _step(self, event: Event) -> None:
+        if not self._ours:
+            return
+        if self._cluster is None:
+            raise _Differs(f"event {event.n} has no snapshot before it")
+        step, written = step_of(event)
+        again = decisions_text(decide_again(self._cluster, step))
+        if again != written:
+            raise _Differs(f"event {event.n}: {again} is decided now, {written} was")
+        if step.decisions is not None:
+            self._found.rounds += 1
+            self._found.decisions += len(step.decisions)

@@ -1,0 +1,1 @@
+"""Reads of orgs: balances, entities, history, statements, usage and top lists."""

@@ -1,0 +1,177 @@
+"""Reading an org's books without locking them: balances, quotes, expiries, the past (L8, L12).
+
+A question is put to a part of the books, in one snapshot, and what the part lacks is loaded until
+the core can answer. Every answer names the event it knows up to. Nothing is written, not even what
+has fallen due: the core lets it happen for as long as it looks.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final, Generic, NamedTuple, TypeVar
+
+from bursar.core.ids import AccountId, GrantId, UserId
+from bursar.core.instant import NEVER, Instant
+from bursar.core.ledger import balance as core
+from bursar.core.ledger.balance import Balance, Expiring, Owned
+from bursar.core.ledger.books import BURN_SLOT, BURN_SLOTS, Books
+from bursar.core.ledger.commands import Reserve
+from bursar.core.ledger.history import View
+from bursar.core.ledger.quote import Quote, quote
+from bursar.core.ledger.tables import NotLoaded, Row, Stretch
+from bursar.core.ledger.values import NO_CONTEXT, Context, GrantTerms, Kind
+from bursar.core.pricing import PriceBook
+from bursar.core.refusal import Code, Refusal
+from bursar.service.ledger.batch import FIRST_KEYS, MOST_KEYS, OrgUnknown
+from bursar.service.ledger.prefetch import Prefetch
+from bursar.service.ledger.prices import prices_now
+from bursar.service.queries.history import past_view
+from bursar.store.ledger.loader import Connection, OrgId, Wanted, load, money_time, read_org
+
+T = TypeVar("T")
+
+SNAPSHOT: Final = "set transaction isolation level repeatable read, read only"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen(Generic[T]):
+    """An answer, and what it knew."""
+
+    value: T
+    number: int  # of the last event that was known
+    at: Instant  # the instant it is about
+
+
+class Standing(NamedTuple):
+    """What an account has, and of what it is made."""
+
+    balance: Balance
+    grants: tuple[tuple[GrantTerms, Owned], ...]  # the oldest first
+    expiring: tuple[Expiring, ...]  # the next first
+
+
+class Looking:
+    """Questions about orgs, each in a snapshot of its own."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        prices: PriceBook | None = None,
+        clock: Callable[[Connection], Instant] = money_time,
+    ) -> None:
+        """`prices` are those of a deployment that keeps none in the database."""
+        self._connection = connection
+        self._prices = prices or PriceBook()
+        self._clock = clock
+        self.rounds = 0  # how often something had to be loaded for the last question
+
+    def balance(
+        self,
+        org: OrgId,
+        account: AccountId,
+        *,
+        context: Context = NO_CONTEXT,
+        user: UserId | None = None,
+    ) -> Seen[Balance | Refusal]:
+        """What an account owns, can spend, has used and owes."""
+
+        def ask(books: Books, now: Instant) -> Balance | Refusal:
+            if books.accounts.get(account) is None:
+                return Refusal(Code.ACCOUNT_UNKNOWN, {"account": account})
+            return core.balance(books, account, now, context=context, user=user)
+
+        return self._asked(org, ask, lambda now: _of_balance(account, now))
+
+    def standing(
+        self, org: OrgId, account: AccountId, context: Context, user: UserId | None, most: int
+    ) -> Seen["Standing | Refusal"]:
+        """A balance with the first of the account's grants and of its expirations, all at once."""
+
+        def ask(books: Books, now: Instant) -> Standing | Refusal:
+            if books.accounts.get(account) is None:
+                return Refusal(Code.ACCOUNT_UNKNOWN, {"account": account})
+            return Standing(
+                core.balance(books, account, now, context=context, user=user),
+                core.by_grant(books, account, now, most),
+                core.expiring(books, account, now, NEVER - 1 - now, most),
+            )
+
+        return self._asked(org, ask, lambda now: _of_balance(account, now))
+
+    def expiring(self, org: OrgId, account: AccountId, within: int) -> Seen[tuple[Expiring, ...]]:
+        """The credits of an account that lapse within so many microseconds, the next first."""
+        return self._asked(org, lambda books, now: core.expiring(books, account, now, within))
+
+    def quote(self, org: OrgId, ask: Reserve, likely_ms: int | None = None) -> Seen[Quote]:
+        """What a hold would take, and what forbids it."""
+
+        def ahead(now: Instant) -> Iterable[Row | Stretch]:
+            return Prefetch(Books(complete=False), now).missing_for(ask)
+
+        def told(books: Books, now: Instant) -> Quote:
+            return quote(books, ask, now, likely_ms)
+
+        return self._asked(org, told, ahead, priced=True)
+
+    def past(
+        self, org: OrgId, at: Instant, known_at: Instant, account: AccountId | None = None
+    ) -> Seen[dict[GrantId, View]]:
+        """Every grant, or those of an account, as of one instant, as known at another."""
+        with self._connection.transaction():
+            self._connection.execute(SNAPSHOT)
+            number = self._org(org, Books(complete=False))
+            found = past_view(self._connection, org, number, at, known_at, account)
+            return Seen(value=found, number=number, at=at)
+
+    def _asked(
+        self,
+        org: OrgId,
+        ask: Callable[[Books, Instant], T],
+        ahead: Callable[[Instant], Iterable[Row | Stretch]] = lambda _: (),
+        *,
+        priced: bool = False,
+    ) -> Seen[T]:
+        """Put a question to as much of the books as it takes; to prices too, if it is `priced`."""
+        books = Books(complete=False)
+        self.rounds = 0
+        with self._connection.transaction():
+            self._connection.execute(SNAPSHOT)
+            number = self._org(org, books)
+            if priced:
+                books.deployment = prices_now(self._connection, self._prices)
+            now = max(self._clock(self._connection), books.singles.now)
+            wanted = [Wanted(org, what) for what in ahead(now)]
+            most = FIRST_KEYS
+            while True:
+                if wanted:
+                    self.rounds += 1
+                    load(self._connection, {org: books}, wanted, most)
+                    most = min(2 * most, MOST_KEYS)
+                try:
+                    return Seen(value=ask(books, now), number=number, at=now)
+                except NotLoaded as missing:
+                    wanted = [Wanted(org, missing.what)]
+
+    def _org(self, org: OrgId, books: Books) -> int:
+        found = read_org(self._connection, org)
+        if found is None:
+            raise OrgUnknown(org)
+        found.fill(books)
+        return found.number
+
+
+def _of_balance(account: AccountId, now: Instant) -> Iterable[Row]:
+    """What a balance looks at, but for what follows from it."""
+    yield Row("accounts", account)
+    yield Row("lanes_of", account)
+    for kind in Kind:
+        yield Row("totals", (account, kind))
+    last = now - now % BURN_SLOT
+    for index in range(BURN_SLOTS + 1):
+        yield Row("burn", (account, last - index * BURN_SLOT))
+
+
+def tier_of(connection: Connection, org: OrgId) -> str | None:
+    """An org's own tier, if it has one; None also if there is no such org."""
+    with connection.transaction():
+        found = read_org(connection, org)
+        return None if found is None else found.tier

@@ -1,0 +1,97 @@
+"""The past of an org without reading all of it: from the newest snapshot that is old enough (L12).
+
+A view is *as of* one instant, *as known at* another. No posting takes effect after it is recorded,
+so of what was recorded up to `at` everything had taken effect by `at`: a snapshot from before `at`
+needs no history inside it. Three steps lead from there:
+
+    snapshot ─ all events ─▶ recorded by `at` ─ those with an effect by `at` ─▶ known at `known_at`
+
+The first stretch is no longer than the distance of two snapshots; in the second only corrections
+and late usage are read, found by their postings.
+
+Roads not taken. Snapshots of whole books: they hold every charge there ever was, so they would
+grow as fast as the events and lie ever further apart. A snapshot for each period: empty ones for
+quiet orgs, too few for busy ones.
+"""
+
+from collections.abc import Iterator
+from itertools import chain
+from typing import Final
+
+from bursar.core.ids import AccountId, GrantId
+from bursar.core.instant import NEVER, Instant
+from bursar.core.ledger.events import Event
+from bursar.core.ledger.history import NO_VIEWS, View, recorded, view
+from bursar.store.ledger.loader import ENTER, Connection, OrgId, array_of
+from bursar.store.ledger.snapshots import (
+    Snapshot,
+    events_after,
+    keep,
+    last_recorded,
+    late_events,
+    newest,
+    recorded_at,
+)
+
+EVERY: Final = 2_000  # events between two snapshots, at least
+
+
+def past_view(
+    connection: Connection,
+    org: OrgId,
+    number: int,
+    at: Instant,
+    known_at: Instant,
+    account: AccountId | None = None,
+) -> dict[GrantId, View]:
+    """Every grant as of `at`, as known at `known_at`; `number` is that of the org's last event.
+
+    With an account, its own grants alone: then no more is made of the rest than finding it.
+    """
+    start = newest(connection, org, min(at, known_at), account)
+    after, grants = (start.number, start.grants) if start else (0, NO_VIEWS)
+    known = last_recorded(connection, org, known_at, after, number)
+    present = last_recorded(connection, org, at, after, known)
+    events: Iterator[Event] = chain(
+        events_after(connection, org, after, present, account),
+        late_events(connection, org, present, known, at, account),
+    )
+    return view(events, at, known_at, grants, account)
+
+
+def distance(grants: int) -> int:
+    """How many events after a snapshot of so many grants the next one is made.
+
+    So all snapshots of an org but the last hold at most two grants for each of its events.
+    """
+    return max(EVERY, (grants + 1) // 2)
+
+
+def add_snapshots(connection: Connection, org: OrgId, number: int) -> int:
+    """Make the snapshots that an org with so many events lacks; how many these were.
+
+    From the events alone, at numbers that follow from them: two that do it at once make the same.
+    """
+    made = 0
+    last = _last(connection, org)
+    while (until := last.number + distance(len(last.grants))) <= number:
+        last = _next(connection, org, last, until)
+        made += 1
+    return made
+
+
+def _last(connection: Connection, org: OrgId) -> Snapshot:
+    with connection.transaction():
+        connection.execute(ENTER, [array_of([org])])
+        found = newest(connection, org, NEVER)
+        return found or Snapshot(number=0, at=0, grants=NO_VIEWS)
+
+
+def _next(connection: Connection, org: OrgId, last: Snapshot, until: int) -> Snapshot:
+    """The snapshot at a number, made from the one before and the events since; kept."""
+    with connection.transaction():
+        connection.execute(ENTER, [array_of([org])])
+        grants = recorded(events_after(connection, org, last.number, until), last.grants)
+        found = Snapshot(number=until, at=recorded_at(connection, org, until), grants=grants)
+        keep(connection, org, found)
+        return found

@@ -1,0 +1,84 @@
+"""Connections for those who only look: a few threads, each with one of its own.
+
+Reads never queue behind writes. A connection that breaks is made anew and the question asked
+again: a question has no effect, so asking twice is safe.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Final, TypeVar
+
+import psycopg
+from psycopg import errors
+
+from bursar.service.ledger.batcher import Busy, Unreachable
+from bursar.store.embedded import DatabaseDown
+from bursar.store.ledger.loader import Connection
+
+T = TypeVar("T")
+
+TRIES_S: Final = 10.0  # how long a question is asked again
+WAITING_MAX: Final = 1_024  # questions that wait; more are turned away
+
+# The connection is of no more use: also if the server has ended it because a question, or this
+# process, has stood still for too long.
+_LOST: Final = (
+    psycopg.OperationalError,
+    psycopg.InterfaceError,
+    errors.IdleInTransactionSessionTimeout,
+    errors.TransactionTimeout,
+)
+
+
+class Readers:
+    """Questions to the database, answered by a few threads."""
+
+    def __init__(self, connect: Callable[[], Connection], threads: int = 4) -> None:
+        self._connect = connect
+        self._own = threading.local()
+        self._open: list[Connection] = []
+        self._waiting = threading.Semaphore(WAITING_MAX)
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="reader")
+
+    def ask(self, question: Callable[[Connection], T]) -> "Future[T]":
+        """The answer to a question, when it has come."""
+        if not self._waiting.acquire(blocking=False):
+            raise Busy(f"{WAITING_MAX} questions are waiting already")
+        asked = self._threads.submit(self._asked, question)
+        asked.add_done_callback(lambda _: self._waiting.release())
+        return asked
+
+    def close(self) -> None:
+        """Answer what was asked, then stop."""
+        self._threads.shutdown(wait=True, cancel_futures=True)
+        for connection in self._open:
+            connection.close()
+
+    def _asked(self, question: Callable[[Connection], T]) -> T:
+        deadline = time.monotonic() + TRIES_S
+        while True:
+            try:
+                return question(self._connection())
+            except errors.QueryCanceled as error:
+                raise Busy(f"the question took too long: {error}") from error
+            except (*_LOST, DatabaseDown) as error:
+                self._forget()
+                if time.monotonic() > deadline:
+                    raise Unreachable(str(error)) from error
+            time.sleep(0.1)
+
+    def _connection(self) -> Connection:
+        connection: Connection | None = getattr(self._own, "connection", None)
+        if connection is None or connection.closed:
+            connection = self._own.connection = self._connect()
+            self._open.append(connection)
+        return connection
+
+    def _forget(self) -> None:
+        connection: Connection | None = getattr(self._own, "connection", None)
+        if connection is not None:
+            connection.close()
+            self._open.remove(connection)
+            self._own.connection = None

@@ -1,0 +1,182 @@
+"""The statement of an account: what its grants had, what moved, what they have then (O3).
+
+Lines are postings, in the order in which they were recorded; the opening is what had been recorded
+before the first of them. So opening and lines always come to the closing, compartment by
+compartment, and a statement that was given once never reads otherwise. A line tells when it was
+recorded, which is why it stands here, and when it took effect, which may be before the period.
+
+The opening goes out from the newest snapshot from before (L12), and adds what was posted since.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple, TypeAlias
+
+from bursar.core.budgets.periods import Period
+from bursar.core.ids import AccountId
+from bursar.core.instant import Instant
+from bursar.core.ledger.events import (
+    ChargeBooked,
+    ChargeReversed,
+    DebtRepaid,
+    Event,
+    HoldChanged,
+    HoldClosed,
+)
+from bursar.core.ledger.history import owned_by
+from bursar.core.ledger.values import Compartment
+from bursar.core.money import Micros
+from bursar.service.queries.balances import Seen
+from bursar.service.queries.usage import Facts, Wanted, enter, facts_of, numbers_in
+from bursar.store.ledger import statements as store
+from bursar.store.ledger import usage
+from bursar.store.ledger.loader import Connection, OrgId
+from bursar.store.ledger.snapshots import newest, recorded_at
+from bursar.store.ledger.statements import LAST_PLACE, Place, PostingRow, Told
+
+Parts: TypeAlias = Mapping[Compartment, Micros]
+MOST: Final = 1_000  # lines on a page
+_ENDS: Final = (ChargeBooked, ChargeReversed, HoldClosed)  # written when a job had its result
+
+
+class Line(NamedTuple):
+    """One posting, and whose it is."""
+
+    at: Instant  # recorded
+    effective_at: Instant
+    number: int  # of its event
+    kind: str  # of its event
+    grant: str
+    grant_kind: str
+    source: str | None  # compartments; from nowhere when it was issued
+    target: str
+    amount: Micros
+    hold: str | None
+    charge: str | None
+    user: str | None
+    job: str | None
+    actor: str | None  # whose key asked; None when it happened by itself
+    cached_from: str | None  # the job whose result this was the price of, or the end for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statement:
+    """A page of a statement; `opening` and `closing` are those of its lines."""
+
+    period: Period
+    opening: Parts
+    lines: tuple[Line, ...]
+    closing: Parts
+    next: Place | None  # behind which the next page begins; None if there is none
+
+
+class Statements:
+    """Questions for statements."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def page(
+        self, org: OrgId, account: str, wanted: Wanted, after: Place | None, most: int
+    ) -> Seen[Statement | None]:
+        """The lines of a period behind a place; None if there is no such account."""
+        with self._connection.transaction():
+            here = enter(self._connection, org)
+            facts = usage.accounts(self._connection, org, [account]).get(account)
+            if facts is None:
+                return Seen(value=None, number=here.number, at=here.now)
+            period = wanted.found(facts.time_zone, here.now)
+            first, last = numbers_in(self._connection, org, period, here.number)
+            behind = (first, LAST_PLACE)
+            if after is not None:
+                behind = min(max(after, behind), (last, LAST_PLACE))
+            found = store.lines(self._connection, org, account, behind, last, most + 1)
+            lines = self._told(org, found[:most])
+            opening = self._recorded(org, account, behind)
+            statement = Statement(
+                period=period,
+                opening=opening,
+                lines=lines,
+                closing=moved(opening, lines),
+                next=(found[most - 1].number, found[most - 1].place) if len(found) > most else None,
+            )
+            return Seen(value=statement, number=here.number, at=here.now)
+
+    def _recorded(self, org: OrgId, account: str, upto: Place) -> Parts:
+        """What an account's grants had once all up to and with a posting was recorded."""
+        parts, after = dict.fromkeys(Compartment, 0), 0
+        number = upto[0]
+        start = None
+        if number:
+            at = recorded_at(self._connection, org, number) - 1
+            start = newest(self._connection, org, at, AccountId(account))
+        if start is not None:
+            parts, after = owned_by(start.grants, AccountId(account)), start.number
+        for source, target, amount in store.sums(self._connection, org, account, after, upto):
+            _move(parts, source, target, amount)
+        return parts
+
+    def _told(self, org: OrgId, found: Sequence[PostingRow]) -> tuple[Line, ...]:
+        events = store.events(self._connection, org, {one.number for one in found})
+        happened = [told.event for told in events.values()]
+        facts = facts_of(self._connection, org, happened)
+        ended = {_hold_in(event, facts) for event in happened if isinstance(event, _ENDS)}
+        results = store.results(self._connection, org, {hold for hold in ended if hold})
+        return tuple(_line(one, events[one.number], facts, results) for one in found)
+
+
+def moved(opening: Parts, lines: Sequence[Line]) -> Parts:
+    """What there is after lines."""
+    parts = dict(opening)
+    for one in lines:
+        _move(parts, one.source, one.target, one.amount)
+    return parts
+
+
+def _move(parts: dict[Compartment, Micros], source: str | None, target: str, by: Micros) -> None:
+    if source is not None:
+        parts[Compartment(source)] -= by
+    parts[Compartment(target)] += by
+
+
+def _line(one: PostingRow, told: Told, facts: Facts, results: Mapping[str, str]) -> Line:
+    event = told.event
+    hold_id = _hold_in(event, facts)
+    hold = None if hold_id is None else facts.holds[hold_id]
+    return Line(
+        at=event.at,
+        effective_at=one.effective_at,
+        number=one.number,
+        kind=type(event).__name__,
+        grant=one.grant,
+        grant_kind=one.grant_kind,
+        source=one.source,
+        target=one.target,
+        amount=one.amount,
+        hold=hold_id,
+        charge=_charge_in(event),
+        user=hold.user if hold else None,
+        job=hold.context.job if hold else None,
+        actor=told.actor or None,
+        cached_from=results.get(hold_id or "") if isinstance(event, _ENDS) else None,
+    )
+
+
+def _hold_in(event: Event, facts: Facts) -> str | None:
+    """The hold that an event is about, if it is about one."""
+    if isinstance(event, HoldChanged):
+        return event.hold
+    if isinstance(event, ChargeReversed):
+        return facts.charges[event.charge].hold
+    if isinstance(event, DebtRepaid):
+        return facts.debts[event.debt].hold
+    return None
+
+
+def _charge_in(event: Event) -> str | None:
+    """The charge that an event is about, if it is about one."""
+    if isinstance(event, (ChargeBooked, ChargeReversed)):
+        return event.charge
+    if isinstance(event, DebtRepaid) and len(event.paid) == 1:
+        return event.paid[0].charge
+    return None

@@ -1,0 +1,132 @@
+"""How fast a caller may call: a rate, and a burst on top (the generic cell rate algorithm).
+
+An allowance is one number, the instant at which it will be whole again. Taking moves that instant
+on, waiting lets it come nearer; a call is turned away if it would lie more than a burst ahead. All
+processes share it by a row of the database. So that not every call costs a statement, a process
+takes a slice at a time and hands it out by itself for a moment; and a caller who uses less than a
+twentieth of its rate in a process is not looked at. So two processes together let at most a tenth
+too much through.
+"""
+
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from bursar.core.instant import MINUTE, SECOND, Instant
+from bursar.service.id_cache import Known
+from bursar.store.rate_limits import take
+
+SLICE_S: Final = 0.1  # of a rate that a process takes at once
+FREE: Final = 20  # a process lets one in so many through without asking
+KEPT_S: Final = 1.0  # for so long a slice is handed out
+
+# Asks the database, in a thread of its own; see `store.rates.take`.
+Taking: TypeAlias = Callable[[str, str, Instant, int, int], Awaitable[tuple[bool, Instant]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """So many calls per second, and so many at once after a rest."""
+
+    per_s: int
+    burst: int
+
+    @property
+    def cost(self) -> int:
+        """How long the allowance for one call takes to come back, in microseconds."""
+        return SECOND // self.per_s
+
+    @property
+    def most(self) -> int:
+        """How long the whole allowance does."""
+        return self.cost * self.burst
+
+
+class Minutely(Rate):
+    """As many calls a minute as may come at once."""
+
+    @property
+    def cost(self) -> int:
+        """How long the allowance for one call takes to come back, in microseconds."""
+        return max(MINUTE // self.burst, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """Whether a call may be made, and what is left for more."""
+
+    yes: bool
+    left: int  # calls that could be made at once now
+    wait_s: int  # until the whole allowance is there again; if not allowed, until a call is
+
+
+__all__ = ["Allowed", "LocalRate", "Minutely", "Rate", "Rates", "take"]
+
+
+@dataclass(slots=True)
+class _Slice:
+    left: int
+    until: float
+    full_at: Instant
+
+
+class LocalRate:
+    """A rate that this process keeps by itself, such as of those that show no key."""
+
+    def __init__(self, rate: Rate) -> None:
+        self._rate = rate
+        self._full_at: Known[str, float] = Known(10_000)
+
+    def allow(self, subject: str) -> bool:
+        """Let one call be made, or not."""
+        now = time.monotonic() * SECOND
+        full_at = max(self._full_at.get(subject) or 0, now) + self._rate.cost
+        if full_at > now + self._rate.most:
+            return False
+        self._full_at.put(subject, full_at)
+        return True
+
+    def give_back(self, subject: str) -> None:
+        """One call that was let be made shall not count."""
+        self._full_at.put(subject, (self._full_at.get(subject) or 0) - self._rate.cost)
+
+
+class Rates:
+    """What this process may hand out of callers' allowances."""
+
+    def __init__(self, taking: Taking) -> None:
+        self._taking = taking
+        self._slices: Known[tuple[str, str], _Slice] = Known(10_000)
+        self._free: Known[tuple[str, str], float] = Known(50_000)
+
+    async def allow(self, org: str, subject: str, rate: Rate, calls: int = 1) -> Allowed:
+        """Let some calls be made, or not."""
+        if self._is_slow((org, subject), rate, calls):
+            return Allowed(True, rate.burst, 0)
+        own = self._slices.get((org, subject))
+        now = int(time.time() * SECOND)
+        if own is None or own.left < calls or own.until < time.monotonic():
+            wanted = max(calls, min(int(rate.per_s * SLICE_S), rate.burst // 2))
+            yes, full_at = await self._taking(org, subject, now, wanted * rate.cost, rate.most)
+            if not yes and wanted > calls:
+                wanted = calls
+                yes, full_at = await self._taking(org, subject, now, calls * rate.cost, rate.most)
+            if not yes:
+                wait = full_at + calls * rate.cost - now - rate.most
+                return Allowed(False, 0, max(-(-wait // SECOND), 1))
+            own = _Slice(wanted, time.monotonic() + KEPT_S, full_at)
+            self._slices.put((org, subject), own)
+        own.left -= calls
+        ahead = max(own.full_at - now, 0)
+        left = own.left + max(rate.most - ahead, 0) // rate.cost
+        return Allowed(True, left, -(-ahead // SECOND))
+
+    def _is_slow(self, subject: tuple[str, str], rate: Rate, calls: int) -> bool:
+        """Whether a caller uses so little of its rate here that nobody need be asked."""
+        now = time.monotonic() * SECOND
+        full_at = max(self._free.get(subject) or 0, now) + calls * rate.cost * FREE
+        if full_at > now + rate.most:
+            return False
+        self._free.put(subject, full_at)
+        return True

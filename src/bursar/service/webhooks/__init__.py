@@ -1,0 +1,1 @@
+"""Alerts and webhooks: raising, signing and delivering them."""

@@ -1,0 +1,187 @@
+"""Webhooks: what is kept of one, and how what it is told is signed (Standard Webhooks 1.0).
+
+A webhook is a setting of its org. Its secrets are worked out from the deployment's own; only that
+there is one, and since when, is kept. A new secret takes the place of the one before after a
+while, in which both sign.
+"""
+
+import json
+from base64 import b64encode
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from hmac import digest
+from typing import Any, Final, Self
+
+from bursar.core.alerts import PREFIX, AlertKind, type_of
+from bursar.core.dispatch.job_lifecycle import STEPS
+from bursar.core.ids import SettingId
+from bursar.core.instant import SECOND, Instant
+from bursar.core.ledger.commands import SetSetting
+from bursar.core.ledger.events import JobStepped, SettingSet
+from bursar.core.ledger.values import Setting
+from bursar.service.queries.balances import Seen
+from bursar.service.queries.entities import Page
+from bursar.service.queries.settings import begun
+from bursar.service.secrets import Secret
+from bursar.store.ledger.loader import Connection, OrgId
+from bursar.store.ledger.pages import Recorded
+from bursar.store.sql.codec import EVENTS, event_of
+from bursar.store.webhooks.deliveries import Delivery as Delivery  # for those without the store
+from bursar.store.webhooks.deliveries import page
+
+WEBHOOK: Final = "webhook"  # kind of setting
+SECRET: Final = "webhook_secret"  # kind of setting: that a webhook was given another secret
+RESEND: Final = "webhook_resend"  # kind of setting: that something is to be delivered again
+
+EVERYTHING: Final = "*"
+ALL_ALERTS: Final = f"{PREFIX}*"
+JOB_PREFIX: Final = "job."  # of the types that steps of jobs have
+ALL_STEPS: Final = f"{JOB_PREFIX}*"
+STEP: Final = JobStepped.__name__
+FIRST: Final = "first"  # version of the secret that a webhook begins with
+SETTING: Final = SettingSet.__name__
+
+# What one can ask to be told.
+TYPES: Final = (
+    EVERYTHING,
+    ALL_ALERTS,
+    *(f"{PREFIX}{kind}" for kind in AlertKind),
+    ALL_STEPS,
+    *(f"{JOB_PREFIX}{why}" for why in STEPS),
+    *sorted(EVENTS.keys() - {SETTING, STEP}),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Webhook:
+    """Where an org wants to be told what."""
+
+    url: str
+    types: tuple[str, ...]
+    account: str | None = None  # only what happens to this account and below; None: everything
+
+    @property
+    def body(self) -> str:
+        """The setting that it is."""
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+    @classmethod
+    def of(cls, body: str) -> Self:
+        """The webhook that a setting is."""
+        told: dict[str, Any] = json.loads(body)
+        return cls(**{**told, "types": tuple(told["types"])})
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of events among which those it wants are; none if they are all."""
+        if EVERYTHING in self.types:
+            return ()
+        return tuple(sorted({_kind_of(one) for one in self.types}))
+
+    def wants(self, type: str) -> bool:
+        """Whether it is told of events of a type."""
+        return (
+            EVERYTHING in self.types
+            or type in self.types
+            or (ALL_ALERTS in self.types and type.startswith(PREFIX))
+            or (ALL_STEPS in self.types and type.startswith(JOB_PREFIX))
+        )
+
+
+def _kind_of(type: str) -> str:
+    """The kind of events among which those of a type are."""
+    if type.startswith(PREFIX):
+        return SETTING
+    return STEP if type.startswith(JOB_PREFIX) else type
+
+
+def type_of_recorded(event: Recorded) -> str | None:
+    """What an event is called when it is told; None if it is told to nobody."""
+    if event.kind == STEP:
+        return f"{JOB_PREFIX}{json.loads(event.body)['why']}"
+    is_setting = event.kind == SETTING
+    return type_of(event.kind, event_of(event.kind, event.body) if is_setting else None)
+
+
+# Secrets and signatures
+
+
+def version_of(request: str) -> str:
+    """The version that a request for another secret makes, however often it is sent."""
+    return sha256(request.encode()).hexdigest()[:32]
+
+
+def secret_for(secret: Secret, org: OrgId, webhook: str, version: str) -> bytes:
+    """A secret of a webhook."""
+    return secret.derived("webhook", org, webhook, version)
+
+
+def shown(secret: bytes) -> str:
+    """A secret as it is told to whoever asked for it."""
+    return "whsec_" + b64encode(secret).decode()
+
+
+def rotation(webhook: str, request: str, overlap_s: int) -> SetSetting:
+    """The command that gives a webhook another secret: the same for the same request."""
+    id = SettingId(f"{webhook}/{version_of(request)}")
+    return SetSetting(kind=SECRET, id=id, body=json.dumps({"overlap_s": overlap_s}), before=0)
+
+
+def versions(given: Sequence[Setting], now: Instant) -> list[str]:
+    """The versions of the secret that sign now, the newest first.
+
+    `given` are those after the first, the oldest first: each lets the one before it sign a while
+    longer.
+    """
+    names = [FIRST, *(one.id.partition("/")[2] for one in given)]
+    signing = [names[-1]]
+    for name, after in zip(names[:-1], given, strict=True):
+        overlap_s: int = json.loads(after.body or "{}").get("overlap_s", 0)
+        if now < after.at + overlap_s * SECOND:
+            signing.append(name)
+    return signing
+
+
+def message_id(webhook: str, number: int) -> str:
+    """What a delivery is called: the same at each try, so that a receiver can tell."""
+    return f"msg_{webhook.replace('-', '')}_{number}"
+
+
+def signed(id: str, at_s: int, payload: bytes, secrets: Sequence[bytes]) -> dict[str, str]:
+    """The headers of a delivery."""
+    text = f"{id}.{at_s}.".encode() + payload
+    signatures = [f"v1,{b64encode(digest(one, text, sha256)).decode()}" for one in secrets]
+    return {
+        "content-type": "application/json",
+        "user-agent": "Bursar-Webhooks/1",
+        "webhook-id": id,
+        "webhook-timestamp": str(at_s),
+        "webhook-signature": " ".join(signatures),
+    }
+
+
+# Delivering again
+
+
+def resend(id: str, webhook: str, number: int) -> SetSetting:
+    """The command that lets something be delivered again."""
+    body = json.dumps({"webhook": webhook, "number": number}, separators=(",", ":"))
+    return SetSetting(kind=RESEND, id=SettingId(id), body=body, before=0)
+
+
+def resend_of(body: str) -> tuple[str, int]:
+    """Which webhook is to be told which event again."""
+    told: dict[str, Any] = json.loads(body)
+    return told["webhook"], told["number"]
+
+
+def deliveries_of(
+    connection: Connection, org: OrgId, webhook: str, after: int, status: str, most: int
+) -> Seen[Page[Delivery]]:
+    """A webhook's deliveries in the order of their events; of one status, if that is not empty."""
+    with connection.transaction():
+        number = begun(connection, org)
+        found = page(connection, org, webhook, after, status, most + 1)
+        last = str(found[most - 1].number) if len(found) > most else None
+        return Seen(value=Page(tuple(found[:most]), last), number=number, at=0)

@@ -1,0 +1,1 @@
+"""Background work of a process: the relay, the sweeper and their life cycle."""

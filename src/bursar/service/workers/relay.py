@@ -1,0 +1,293 @@
+"""Carrying messages between orgs and pools (D4).
+
+A round reads what is not acknowledged, hands it to the other side, and marks what that side has
+handled: three transactions, none of which touches both worlds. Killed between any two of them, the
+next round delivers again, and the receiver knows by the numbers what it has. Two relays at once
+only do some work twice.
+
+In one process whoever has written a message starts a round at once, for its own org or pool. A
+round over everything, now and then and however much is called for meanwhile, brings what nobody
+came to deliver; what has been waiting for 30 s is told as late.
+
+Nobody's trouble is another's: a message that cannot be handled holds up its own job, a pool that
+cannot be reached its own post.
+"""
+
+import logging
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Final, Protocol, Self
+
+import psycopg
+
+from bursar.core.instant import Instant
+from bursar.core.refusal import Fault
+from bursar.failpoints import reached
+from bursar.service.jobs import Jobs
+from bursar.store.jobs.outbox import LATE, Letter, PoolId, by_job, from_orgs, from_pool, with_post
+from bursar.store.ledger.loader import Connection, OrgId, money_time
+
+MOST: Final = 500  # messages that are delivered together
+LOOK_S: Final = 2.0  # between two looks for what nobody has called for
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Round:
+    """What a round has done."""
+
+    sent: int = 0
+    acknowledged: int = 0
+    late: list[Letter] = field(default_factory=list)  # had waited for too long
+
+    def look_at(self, letters: Sequence[Letter], now: Instant) -> None:
+        """Tell of messages that have waited for long, also if it is not for us to deliver them."""
+        late = [letter for letter in letters if letter.written_at + LATE <= now]
+        self.late += late
+        if late:  # one line: where much is late, a line for each would make it later
+            first = min(late, key=lambda letter: letter.written_at)
+            where = (first.org, first.pool, first.job, first.n)
+            waited_s = (now - first.written_at) // 1_000_000
+            _log.warning("%d messages are late, the first by %d s: %s", len(late), waited_s, where)
+
+
+class Receiver(Protocol):
+    """A pool, as far as its post goes."""
+
+    def receive(self, letters: Sequence[Letter]) -> list[Letter]:
+        """Handle messages of orgs; those that need not come again."""
+
+    def acknowledge(self, letters: Sequence[Letter]) -> None:
+        """Remember that orgs have these messages."""
+
+
+class Relay:
+    """Delivers between the orgs and the pools that it knows."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        jobs: Jobs,
+        pools: Mapping[PoolId, Receiver],
+        clock: Callable[[Connection], Instant] = money_time,
+    ) -> None:
+        self._connection = connection
+        self._jobs = jobs
+        self.pools = pools
+        self._clock = clock
+
+    def round(self) -> Round:
+        """Deliver all that is waiting, once, both ways."""
+        done = Round()
+        self.from_orgs(done)
+        for pool in self.pools:
+            self.from_pool(pool, done)
+        return done
+
+    @property
+    def with_room(self) -> set[OrgId]:
+        """Orgs whose arrays may go on, by what was delivered to them."""
+        return self._jobs.with_room
+
+    def pools_with_post(self) -> list[PoolId]:
+        """The pools that it knows and that have something for orgs."""
+        return [pool for pool in with_post(self._connection) if pool in self.pools]
+
+    def from_orgs(self, done: Round, org: OrgId | None = None) -> None:
+        """Deliver what all orgs, or one, have for pools; first, let their arrays go on."""
+        self._jobs.go_on(org)
+        away: set[PoolId] = set()  # cannot be reached now
+        for letters in self._pages(lambda after: from_orgs(self._connection, after, MOST, org)):
+            done.look_at(letters, self._clock(self._connection))
+            by_pool: dict[PoolId, list[Letter]] = defaultdict(list)
+            for letter in letters:
+                by_pool[letter.pool].append(letter)
+            for pool in sorted((self.pools.keys() - away) & by_pool.keys()):  # or it is for others
+                with _alone(pool, away):
+                    self._to_pool(pool, by_pool[pool], done)
+
+    def _to_pool(self, pool: PoolId, letters: Sequence[Letter], done: Round) -> None:
+        done.sent += len(letters)
+        reached("post.to_pool.read")
+        handled = _handled(self.pools[pool].receive, letters)
+        reached("post.to_pool.handled")
+        self._jobs.acknowledge(handled)
+        reached("post.to_pool.acknowledged")
+        done.acknowledged += len(handled)
+
+    def from_pool(self, pool: PoolId, done: Round) -> None:
+        """Deliver what a pool has for orgs."""
+        for letters in self._pages(lambda after: from_pool(self._connection, pool, after, MOST)):
+            done.look_at(letters, self._clock(self._connection))
+            done.sent += len(letters)
+            reached("post.to_org.read")
+            handled = _handled(self._jobs.receive, letters)
+            reached("post.to_org.handled")
+            self.pools[pool].acknowledge(handled)
+            reached("post.to_org.acknowledged")
+            done.acknowledged += len(handled)
+
+    def _pages(self, read: Callable[[Letter | None], list[Letter]]) -> Iterator[list[Letter]]:
+        """All that is waiting, some at a time; what cannot be delivered holds up nothing else."""
+        after: Letter | None = None
+        while letters := read(after):
+            yield letters
+            if len(letters) < MOST:
+                return
+            after = letters[-1]
+
+
+def _handled(
+    receive: Callable[[Sequence[Letter]], list[Letter]], letters: Sequence[Letter]
+) -> list[Letter]:
+    """What a receiver has handled; what contradicts what it knows holds up its own job only."""
+    try:
+        return receive(letters)
+    except (Fault, psycopg.OperationalError, psycopg.InterfaceError):  # of the world, of no message
+        raise
+    except Exception:
+        jobs = list(by_job(letters).values())
+        if len(jobs) > 1:
+            return [letter for told in jobs for letter in _handled(receive, told)]
+        _log.exception("a message cannot be handled: %s", letters[0])
+        return []
+
+
+@contextmanager
+def _alone(pool: PoolId, away: set[PoolId]) -> Iterator[None]:
+    """Let the post of other pools go on if this one cannot be reached; it is among those then."""
+    try:
+        yield
+    except Fault as fault:
+        away.add(pool)
+        _log.warning("the post of pool %s waits: %s", pool, fault)
+
+
+class Relaying:
+    """Two threads that deliver, one each way: at once what they are called for, the rest in time.
+
+    Each has a connection of its own; what fails is tried again at the next look.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], Connection],
+        jobs: Callable[[Connection], Jobs],
+        pools: Mapping[PoolId, Receiver],
+        clock: Callable[[Connection], Instant] = money_time,
+    ) -> None:
+        def relay(connection: Connection) -> Relay:
+            return Relay(connection, jobs(connection), pools, clock)
+
+        self._to_pools = _Carrier("to-pools", connect, relay, _to_pools)
+        self._to_orgs = _Carrier("to-orgs", connect, relay, self._to_orgs_and_on)
+
+    def __enter__(self) -> Self:
+        self._to_pools.start()
+        self._to_orgs.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._to_pools.stop()
+        self._to_orgs.stop()
+
+    def _to_orgs_and_on(self, relay: Relay, of: str | None) -> None:
+        """Deliver; where an element of an array is over, the next may begin."""
+        _to_orgs(relay, of)
+        for org in sorted(relay.with_room):
+            self._to_pools.call(org)
+
+    def from_org(self, org: OrgId) -> None:
+        """An org has written to a pool."""
+        self._to_pools.call(org)
+
+    def from_pool(self, pool: PoolId) -> None:
+        """A pool has written to orgs."""
+        self._to_orgs.call(pool)
+
+
+def _to_pools(relay: Relay, of: str | None) -> None:
+    relay.from_orgs(Round(), of)
+
+
+def _to_orgs(relay: Relay, of: str | None) -> None:
+    for pool in relay.pools_with_post() if of is None else [of]:
+        with _alone(pool, set()):
+            relay.from_pool(pool, Round())
+
+
+class _Carrier:
+    """A thread that delivers one way."""
+
+    def __init__(
+        self,
+        name: str,
+        connect: Callable[[], Connection],
+        relay: Callable[[Connection], Relay],
+        carry: Callable[[Relay, str | None], None],
+    ) -> None:
+        self._connect = connect
+        self._relay = relay
+        self._carry = carry
+        self._called: dict[str, None] = {}  # who has written, in this process
+        self._door = threading.Condition()
+        self._closed = False
+        self._looks_at = 0.0
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        with self._door:
+            self._closed = True
+            self._door.notify()
+        self._thread.join()
+
+    def call(self, who: str) -> None:
+        with self._door:
+            self._called[who] = None
+            self._door.notify()
+
+    def _work(self) -> None:
+        connection: Connection | None = None
+        while (called := self._awaited()) is not None:
+            try:
+                if connection is None or connection.closed:
+                    connection = self._connect()
+                relay = self._relay(connection)
+                for who in called:
+                    self._carry(relay, who)
+            except Exception as error:  # of any kind: whoever has written waits for this thread
+                _log.warning("%s: the post waits: %s", self._thread.name, error)
+                if connection is not None:
+                    connection.close()
+        if connection is not None:
+            connection.close()
+
+    def _awaited(self) -> list[str | None] | None:
+        """Who has written, and None for a look at everything if it is time to; None if all is over.
+
+        It is looked in time although many write: what failed, or another has left, waits for it.
+        """
+        with self._door:
+            left = self._looks_at - time.monotonic()
+            if not self._called and not self._closed and left > 0:
+                self._door.wait(left)
+            called: list[str | None] = [*self._called]
+            self._called = {}
+            if not called or time.monotonic() >= self._looks_at:
+                called.append(None)
+                self._looks_at = time.monotonic() + LOOK_S
+            return None if self._closed else called

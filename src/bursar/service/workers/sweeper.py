@@ -1,0 +1,248 @@
+"""Writing down what has fallen due in orgs that nobody touches, and keeping what is summed up.
+
+Nothing hangs on it: what is due happens before the next command anyhow, and every balance is shown
+as if it had (L3). The sweeper only lets the first command after a long silence be a short one, and
+lets events, webhooks and top lists tell in time what has happened. So it may run late, twice at
+once, or not at all.
+
+A pass walks over all orgs in order of their ids and looks at those whose number is not the one it
+saw last, or whose next instant (`sweeps.due_at`) has come. What is due is found at the ends of the
+orders' indexes, and written by the command `Lapse`, which catches up like any command. Its key is
+made of the org's number and of the last instant that was due: two sweepers ask for the same, and
+one of them gets the other's answer.
+"""
+
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, Self
+from uuid import uuid4
+
+import psycopg
+from psycopg import errors
+
+from bursar.core.instant import SECOND, Instant
+from bursar.core.ledger.commands import Lapse
+from bursar.core.refusal import Fault
+from bursar.service.ledger.batch import Ask
+from bursar.service.ledger.clock import GuardedClock
+from bursar.service.ledger.ledger import Ledger
+from bursar.service.queries.history import add_snapshots, distance
+from bursar.service.queries.top_lists import SWEEP, refresh
+from bursar.store import worker_leases
+from bursar.store.database import Patience
+from bursar.store.ledger import snapshots, summaries
+from bursar.store.ledger.loader import Connection, OrgId, money_time
+
+PAGE: Final = 256  # orgs that are looked at together
+LAPSES: Final = 1_000  # expiries that one command writes
+ROUNDS: Final = 1_000  # of one page: so a pass ends, whatever comes in meanwhile
+
+# An org's first sweep reads all its events, in one transaction. All else has the usual limits.
+_LONG_MS: Final = 6 * 3_600 * 1_000
+UNHURRIED: Final = Patience(
+    statement_ms=_LONG_MS, transaction_ms=_LONG_MS, answer_s=_LONG_MS / 1_000 + 15
+)
+
+PAGE_S: Final = 2.0  # that a page may take to be finished when the sweeper must stop
+CANCEL_S: Final = 1.0  # that a statement may take to be cancelled; then it is tried again
+STOP_S: Final = 8.0  # after which a thread that does not stop is left behind
+
+_log = logging.getLogger(__name__)
+
+Asks = Callable[[Sequence[Ask]], None]  # lets commands be decided; what fails is told, and left
+
+
+def through(ledger: Ledger) -> Asks:
+    """Let a ledger decide the sweeper's commands; an org that cannot is told in the log."""
+
+    def asks(commands: Sequence[Ask]) -> None:
+        waiting = [(one.org, ledger.submit(one.org, one.key, one.command)) for one in commands]
+        for org, answer in waiting:
+            if (error := answer.exception()) is not None:
+                _log.warning("%s could not be swept: %s", org, error)
+
+    return asks
+
+
+@dataclass(slots=True)
+class Swept:
+    """What a pass has done."""
+
+    at: Instant  # when it began: what was recorded before is in it
+    orgs: int = 0  # that were looked at
+    asked: int = 0  # commands for what was due
+    behind: int = 0  # orgs that could not be finished
+    snapshots: int = 0
+    finished: bool = False  # whether all orgs were come to
+
+
+class Sweeper:
+    """Passes over all orgs, on a connection of its own."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        asks: Asks,
+        clock: Callable[[Connection], Instant] = money_time,
+    ) -> None:
+        self._connection = connection
+        self._asks = asks
+        self._clock = clock
+
+    def sweep(self, goes_on: Callable[[], bool] = lambda: True) -> Swept:
+        """One pass over all orgs; `goes_on` is asked between pages."""
+        done = Swept(at=self._clock(self._connection))
+        after = ""
+        while goes_on():
+            page = summaries.to_look_at(self._connection, after, done.at, PAGE)
+            if not page:
+                done.finished = True
+                if not done.behind:
+                    worker_leases.done(self._connection, SWEEP, done.at)
+                break
+            self.sweep_orgs([one.org for one in page], done)
+            after = page[-1].org
+        return done
+
+    def sweep_orgs(self, orgs: Sequence[OrgId], done: Swept | None = None) -> Swept:
+        """Write what is due in these orgs, and bring what is summed up to date."""
+        done = done or Swept(at=self._clock(self._connection))
+        done.orgs += len(orgs)
+        self._write_due(orgs, done)
+        try:
+            now = self._clock(self._connection)
+            done.behind += refresh(self._connection, sorted(orgs), now)
+        except (errors.SerializationFailure, errors.DeadlockDetected):
+            done.behind += len(orgs)  # another sweeper is at them, and has written what we would
+        self._add_snapshots(orgs, done)
+        return done
+
+    def _write_due(self, orgs: Sequence[OrgId], done: Swept) -> None:
+        asked: set[str] = set()
+        for _ in range(ROUNDS):
+            now = self._clock(self._connection)
+            asks = [
+                Ask(one.org, f"sweep/{one.number}/{one.at}", Lapse(most=LAPSES))
+                for one in summaries.due(self._connection, orgs, now)
+            ]
+            new = [one for one in asks if f"{one.org} {one.key}" not in asked]
+            if not new:  # what is left cannot be written now
+                return
+            asked |= {f"{one.org} {one.key}" for one in new}
+            done.asked += len(new)
+            self._asks(new)
+
+    def _add_snapshots(self, orgs: Sequence[OrgId], done: Swept) -> None:
+        last = snapshots.last_ones(self._connection, orgs)
+        for one in summaries.behind(self._connection, orgs):
+            number, grants = last.get(one.org, (0, 0))
+            if one.number >= number + distance(grants):
+                done.snapshots += add_snapshots(self._connection, one.org, one.number)
+
+
+class Sweeping:
+    """A thread that sweeps again and again, while no other process does.
+
+    A row says who has the duty, and until when. Whoever is killed is relieved when that has
+    passed; one that was only slow and goes on beside its successor does no harm.
+
+    `connect` should leave statements their time (`UNHURRIED`). While the database's clock cannot be
+    believed nothing is swept (D5).
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], Connection],
+        asks: Asks,
+        *,
+        interval_s: float = 5.0,
+        term_s: float = 30.0,
+        clock: Callable[[Connection], Instant] | None = None,
+    ) -> None:
+        self.name: Final = f"{socket.gethostname()}/{os.getpid()}/{uuid4().hex[:8]}"
+        self.passes = 0  # that were made to their end
+        self._connect = connect
+        self._asks = asks
+        self._interval_s = interval_s
+        self._term = int(term_s * SECOND)
+        self._clock = clock or GuardedClock()
+        self._connection: Connection | None = None  # that is swept on now
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="sweeper", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Stop after the page that is being swept, and leave the duty to others.
+
+        A page that takes long is given up: its statement is cancelled. Over a line that is dead
+        that cannot be done, so the thread is left behind; it keeps no process alive.
+        """
+        self._stop.set()
+        ends = time.monotonic() + STOP_S
+        self._thread.join(PAGE_S)
+        while self._thread.is_alive() and time.monotonic() < ends:
+            self._cancel()
+            self._thread.join(CANCEL_S)
+        if self._thread.is_alive():
+            _log.warning("the sweeper does not stop, and is left behind")
+
+    def _cancel(self) -> None:
+        """End the statement that is running, if there is one."""
+        connection = self._connection
+        if connection is None:
+            return
+        try:
+            connection.cancel_safe(timeout=CANCEL_S)
+        except psycopg.Error as error:  # it may have been closed meanwhile
+            _log.warning("the sweeper's statement cannot be cancelled: %s", error)
+
+    def _work(self) -> None:
+        while not self._stop.is_set():
+            try:
+                with self._connect() as self._connection:
+                    self._sweep(self._connection)
+            except (psycopg.Error, Fault) as error:
+                _log.warning("cannot sweep now: %s", error)
+            except Exception:
+                _log.exception("sweeping failed")
+            self._stop.wait(self._interval_s)
+
+    def _sweep(self, connection: Connection) -> None:
+        """Sweep again and again on one connection, until told to stop."""
+        try:
+            self._pass_on_pass(connection)
+        except errors.QueryCanceled:
+            if not self._stop.is_set():
+                raise
+        worker_leases.give_up(connection, SWEEP, self.name)
+
+    def _pass_on_pass(self, connection: Connection) -> None:
+        sweeper = Sweeper(connection, self._asks, self._clock)
+
+        def goes_on() -> bool:
+            return not self._stop.is_set() and self._takes_duty(connection)
+
+        while not self._stop.is_set():
+            if self._takes_duty(connection):
+                self.passes += sweeper.sweep(goes_on).finished
+            self._stop.wait(self._interval_s)
+
+    def _takes_duty(self, connection: Connection) -> bool:
+        return worker_leases.take(connection, SWEEP, self.name, self._clock(connection), self._term)

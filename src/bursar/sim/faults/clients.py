@@ -1,0 +1,269 @@
+"""Who uses the orgs: they submit jobs, withdraw some, add credits, and ask again until answered."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from bursar.core.dispatch import org as org_side
+from bursar.core.dispatch.attempt_end import GRACE
+from bursar.core.dispatch.job_lifecycle import State
+from bursar.core.dispatch.message_commands import Outcome
+from bursar.core.dispatch.org import Org
+from bursar.core.dispatch.state import Exit, JobKey
+from bursar.core.ids import AccountId, GrantId, HoldId, JobId, PriceVersionId, UserId
+from bursar.core.instant import MILLISECOND, SECOND
+from bursar.core.ledger.books import Books
+from bursar.core.ledger.commands import (
+    AddAccount,
+    AddUser,
+    Command,
+    CorrectEnd,
+    ExtendHold,
+    Issue,
+    Reserve,
+)
+from bursar.core.ledger.values import Context, Kind
+from bursar.core.messages import EndClass, Program, Spec
+from bursar.core.money import Micros
+from bursar.core.pricing import PriceBook, PriceVersion, Rate
+from bursar.core.refusal import Refusal, invariant
+from bursar.core.scheduling.model.jobs import Shape
+from bursar.core.scheduling.model.nodes import MILLI
+from bursar.core.value import altered
+from bursar.sim.faults.clocks import Clock
+from bursar.sim.faults.node_host import Task
+
+if TYPE_CHECKING:
+    from bursar.sim.faults.world import World
+
+RATE: Final[Micros] = 3_600_000  # of a GPU-hour: a micro-credit is a GPU's millisecond
+PRICES: Final = PriceBook(
+    versions=(
+        PriceVersion(
+            id=PriceVersionId("list"),
+            effective_at=0,
+            rates=(Rate(gpu_type="H100", micros_per_gpu_hour=RATE),),
+        ),
+    )
+)
+ROOT: Final = AccountId("root")
+USER: Final = UserId("user")
+ASK_AGAIN: Final = 4 * SECOND
+
+
+@dataclass(slots=True)
+class Want:
+    """A job, and the truth about it."""
+
+    org: str
+    job: JobId
+    spec: Spec
+    needs_ms: int  # of work in all
+    fails: bool
+    run_ms: int  # it may run so long
+    hold_ms: int  # and has credits for so long
+    ttl: int  # of its hold
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """Something that a user wants done once."""
+
+    key: str
+    org: str
+    what: Command | JobId  # a command, or a job to withdraw
+    want: Want | None = None
+    answer: Any = None
+
+    def __repr__(self) -> str:
+        return self.key
+
+
+class Callers:
+    """All users, and what they know of their jobs."""
+
+    def __init__(self, world: "World") -> None:
+        self._world = world
+        self._random = world.random
+        self._wants: dict[JobKey, Want] = {}
+        self._calls: list[Call] = []
+        self.accepted: set[JobKey] = set()  # jobs that somebody was told to have
+
+    # ----------------------------------------------------------------------- what they ask
+
+    @property
+    def answered(self) -> bool:
+        """Whether nobody waits for an answer."""
+        return all(call.answer is not None for call in self._calls)
+
+    def found(self, orgs: int) -> None:
+        """Found the orgs, and plan what their users will ask for."""
+        world, random = self._world, self._random
+        for number in range(orgs):
+            org = Org(id=f"o{number + 1}", books=Books(PRICES))
+            world.orgs[org.id] = org
+            world.org_clocks[org.id] = Clock(world.at, world.at, random.randint(-500, 500))
+            amount = random.choice((10**9, 10**9, 200_000))
+            issue = Issue(grant=GrantId("first"), account=ROOT, amount=amount, kind=Kind.PAID)
+            gift = altered(
+                _issue("gift", 50_000), kind=Kind.PROMO, expires_at=world.at + self._moment()
+            )
+            account = AddAccount(account=ROOT, parent=None, name="root")
+            founding: list[Command] = [account, AddUser(user=USER), issue, gift]
+            for place, command in enumerate(founding):
+                org_side.ask(org, f"found/{place}", command, world.at)
+            world.after(random.randrange(2 * SECOND), world.relay, org.id)
+            self._later("top up", org.id, _issue(f"top-up-{org.id}", 300_000), 0.9)
+        for number in range(world.profile.jobs):
+            self._plan_job(JobId(f"j{number + 1}"), random.choice(sorted(world.orgs)))
+
+    def _moment(self) -> int:
+        """A span that ends while jobs run."""
+        return self._random.randrange(5 * SECOND, self._world.profile.lasts)
+
+    def _later(self, name: str, org: str, what: Command | JobId, part: float) -> None:
+        """Let something be asked when a part of the time has passed in which things fail."""
+        call = Call(f"{name}/{org}/{len(self._calls)}", org, what)
+        self._calls.append(call)
+        self._world.after(int(self._world.profile.lasts * part), self._world.callers_ask, call)
+
+    def _plan_job(self, job: JobId, org: str) -> None:
+        random, lasts = self._random, self._world.profile.lasts
+        tasks, gpus = random.choice(((1, 1), (1, 1), (1, 2), (2, 2), (3, 1)))
+        shape = Shape(types=("H100",), tasks=tasks, gpus=gpus)
+        if self._world.profile.slots > 1 and random.random() < 0.5:
+            shape = Shape(types=("H100",), tasks=tasks, gpus=0, milli=MILLI // 2)
+        needs_ms = random.randint(3_000, 60_000)
+        run_ms = int(needs_ms * random.choice((0.6, 1.5, 2.0))) + GRACE // MILLISECOND
+        hold_ms = run_ms if random.random() < 0.6 else max(run_ms // 2, 12_000)
+        priority_class = random.choice((0, 0, 1))
+        fails = random.random() < 0.1
+        ttl = random.randint(40, 150) * SECOND
+        requeues = random.randint(1, 4)
+        program = Program(checkpoint_every_ms=random.choice((0, 2_000, 10_000)))
+        want = Want(
+            org=org,
+            job=job,
+            spec=Spec(
+                shape=shape, program=program, priority_class=priority_class, requeues=requeues
+            ),
+            needs_ms=needs_ms,
+            fails=fails,
+            run_ms=run_ms,
+            hold_ms=min(hold_ms, run_ms),
+            ttl=ttl,
+        )
+        self._wants[org, job] = want
+        begins = random.random() * 0.6
+        submit = Call(f"submit/{job}", org, self._reserve(want), want)
+        self._calls.append(submit)
+        self._world.after(int(lasts * begins), self._world.callers_ask, submit)
+        if random.random() < 0.2:
+            self._later(f"withdraw/{job}", org, job, begins + random.random() * 0.4)
+        for _ in range(random.choice((0, 0, 1, 2))):
+            said = CorrectEnd(
+                hold=HoldId(job),
+                attempt=random.choice((1, 1, 2)),
+                end_class=random.choice(list(EndClass)),
+            )
+            self._later(f"correct/{job}", org, said, begins + 0.3 + random.random() * 0.6)
+        for _ in range(random.choice((0, 1, 2)) if want.hold_ms < run_ms else 0):
+            until = random.choice((None, self._world.at + random.randint(100, 200) * SECOND))
+            amount = 15_000 * shape.milli_gpus // MILLI
+            more = ExtendHold(hold=HoldId(job), amount=amount, expires_at=until)
+            self._later(f"extend/{job}", org, more, begins + random.random() * 0.4)
+
+    def _reserve(self, want: Want) -> Reserve:
+        context = Context(
+            gpu_types=want.spec.shape.types,
+            milli_gpus=want.spec.shape.milli_gpus,
+            job=want.job,
+            tier="paid",
+        )
+        return Reserve(
+            hold=HoldId(want.job),
+            account=ROOT,
+            user=USER,
+            ttl=want.ttl,
+            run_ms=want.hold_ms,
+            context=context,
+            for_job=True,
+        )
+
+    def give_up(self) -> None:
+        """Withdraw the jobs that are out of credits."""
+        for (org, job), known in sorted(self._world.pool.jobs.items()):
+            if known.state is State.OUT_OF_CREDITS:
+                call = Call(f"give-up/{job}", org, job)
+                self._calls.append(call)
+                self.ask(call)
+
+    def correct_ends(self) -> None:
+        """Say of some attempts who answers for their ends, and then of the same ones once more."""
+        for lease in self._world.pool.leases.values():
+            if not lease.live and self._random.random() < 0.4:
+                for place, end_class in enumerate(self._random.choices(list(EndClass), k=2)):
+                    said = CorrectEnd(
+                        hold=HoldId(lease.job), attempt=lease.attempt, end_class=end_class
+                    )
+                    name = f"correct/{lease.job}/{lease.org}/{len(self._calls)}"
+                    call = Call(name, lease.org, said)
+                    self._calls.append(call)
+                    self._world.after(place * ASK_AGAIN, self._world.callers_ask, call)
+
+    def ask(self, call: Call) -> None:
+        """Ask, and again later unless there was an answer."""
+        if call.answer is None:
+            self._world.after(ASK_AGAIN, self._world.callers_ask, call)
+            self._world.send("user", call.org, "call", call)
+
+    # ----------------------------------------------------------------------- what they are told
+
+    def do(self, org: Org, call: Call, now: int) -> Outcome | str:
+        """What a call comes to at its org."""
+        what = call.what
+        if call.want is not None:
+            want = call.want
+            assert isinstance(what, Reserve)
+            return org_side.submit(org, call.key, what, want.run_ms, want.spec, now)
+        if isinstance(what, ExtendHold):
+            known = JobId(what.hold) in org.jobs
+            return org_side.extend(org, call.key, what, now) if known else "no job"
+        if isinstance(what, CorrectEnd):
+            job = org.jobs.get(JobId(what.hold))
+            over = job is not None and job.ended is not None and what.attempt <= job.attempt
+            return self._corrected(org, call.key, what, now) if over else "no job"
+        if isinstance(what, str):
+            if what in org.jobs:
+                org_side.withdraw(org, what)
+            return "withdrawn"
+        return org_side.ask(org, call.key, what, now)[0]
+
+    def _corrected(self, org: Org, key: str, said: CorrectEnd, now: int) -> Outcome:
+        outcome = org_side.correct(org, key, said, now)
+        self._world.counts["ends corrected"] += not isinstance(outcome, Refusal)
+        return outcome
+
+    def hear(self, kind: str, body: tuple[Call, Any]) -> None:
+        """An answer arrives; a second one must be the first again (IL16)."""
+        call, answer = body
+        if call.answer is None:
+            call.answer = answer
+            if call.want is not None and not isinstance(answer, Refusal):
+                self.accepted.add((call.org, call.want.job))
+        same = answer == call.answer or "no job" in (answer, call.answer)
+        invariant(same, "IL16: a key was answered in two ways", key=call.key)
+
+    # ----------------------------------------------------------------------- the truth
+
+    def fate(self, task: Task) -> None:
+        """Let a process be what its job is: how long it runs, and how it ends."""
+        want, done = self._wants[task.key], self._world.pool.jobs[task.key].ran_ms
+        task.ends_ms = max(want.needs_ms - done, 1)
+        task.checkpoint_ms = want.spec.program.checkpoint_every_ms
+        if want.fails and self._random.random() < 0.5:
+            task.ends_ms = self._random.randint(1, task.ends_ms)
+            task.ends_as = Exit.FAILED
+
+
+def _issue(name: str, amount: Micros) -> Issue:
+    return Issue(grant=GrantId(name), account=ROOT, amount=amount, kind=Kind.PAID)

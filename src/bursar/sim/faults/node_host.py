@@ -1,0 +1,101 @@
+"""A node: its processes under their guards, its disk, and an agent that comes and goes."""
+
+from bursar.core.dispatch.agent import Agent, Process, Run
+from bursar.core.dispatch.state import Exit, JobKey
+from bursar.core.instant import MILLISECOND, Instant
+from bursar.core.scheduling.model.nodes import NodeId, Piece
+from bursar.sim.faults.clocks import Clock
+
+
+class Task:
+    """A process that really runs, or did; what its node has in its table of it."""
+
+    def __init__(self, run: Run, started_at: Instant, begun: Instant) -> None:
+        self.fence = run.order.fence
+        self.key: JobKey = run.order.org, run.order.job
+        self.attempt = run.order.attempt
+        self.piece: Piece = run.order.piece
+        self.started_at = started_at  # by the node's clock
+        self.begun = begun  # truly
+        self.ended: Instant | None = None  # truly
+        self.until = run.until
+        self.ends_ms = 0  # it ends by itself when it has run so long
+        self.ends_as = Exit.DONE
+        self.checkpoint_ms = 0  # it makes one so often
+        self.asked_ms: int | None = None  # when it had run so long it was asked to stop
+        self.stops_ms = 0  # and has done so when it has run so long
+        self.misses = False  # it fails because another process of its gang is gone
+        self.exit: Exit | None = None
+        self.run_ms = 0  # once it has ended
+        self.saved_ms = 0
+        self.outlived_at: Instant | None = None  # its node thawed after its time was over
+
+    def __repr__(self) -> str:
+        return f"{self.key[1]}.{self.attempt}/{self.fence}"
+
+    @property
+    def alive(self) -> bool:
+        """Whether it runs."""
+        return self.exit is None
+
+    def ran_ms(self, now: Instant) -> int:
+        """How long it has run, by the node's clock."""
+        return self.run_ms if self.exit is not None else (now - self.started_at) // MILLISECOND
+
+    def end(self, exit: Exit, now: Instant, at: Instant) -> None:
+        """Let it end, at an instant of the node's clock and of the world's."""
+        self.run_ms = self.ran_ms(now)
+        self.saved_ms = self.saved(self.run_ms)
+        if exit is Exit.DONE:
+            self.saved_ms = self.run_ms
+        elif exit is Exit.STOPPED and self.asked_ms is not None:
+            self.saved_ms = self.asked_ms
+        self.exit, self.ended = exit, at
+
+    def saved(self, run_ms: int) -> int:
+        """Where its last checkpoint was."""
+        return run_ms - run_ms % self.checkpoint_ms if self.checkpoint_ms else 0
+
+    def seen(self, now: Instant) -> Process:
+        """Its entry in the node's table."""
+        run_ms = self.ran_ms(now)
+        return Process(
+            fence=self.fence,
+            piece=self.piece,
+            started_at=self.started_at,
+            until=self.until,
+            run_ms=run_ms,
+            saved_ms=self.saved_ms if self.exit is not None else self.saved(run_ms),
+            stopping=self.asked_ms is not None,
+            asked_ms=self.asked_ms,
+            exit=self.exit,
+        )
+
+
+class Host:
+    """One node of the world."""
+
+    def __init__(self, name: NodeId, slots: int, clock: Clock) -> None:
+        self.id = name
+        self.slots = slots  # of each GPU
+        self.clock = clock
+        self.tasks: dict[int, Task] = {}  # by fence; ends when the agent forgets it
+        self.boot = 0  # on its disk
+        self.fence = 0  # on its disk
+        self.agent: Agent | None = None  # none while it is down
+        self.on = True  # the machine
+        self.frozen_until = 0  # the machine, guards and all
+        self.paused_until = 0  # the agent
+
+    def __repr__(self) -> str:
+        return self.id
+
+    def start_agent(self) -> None:
+        """Start the agent, or start it again."""
+        self.boot += 1
+        self.agent = Agent(node=self.id, boot=self.boot, fence=self.fence)
+
+    def table(self, at: Instant) -> dict[int, Process]:
+        """The node's table of processes, at a true instant."""
+        now = self.clock.now(at)
+        return {fence: task.seen(now) for fence, task in self.tasks.items()}

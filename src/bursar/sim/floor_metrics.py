@@ -1,0 +1,98 @@
+"""Whether floors were kept: for how long a tier had less than its floor and could have had more.
+
+A tier is below its floor while a job of it waits that would still be within the floor if it ran. A
+larger one has no right to it: it would go beyond. What is found is counted from who had what and
+who waited when, not from what the scheduler says of itself.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Final
+
+from bursar.core.instant import Instant
+from bursar.core.scheduling.model.policy import PARTS
+from bursar.core.value import value
+from bursar.sim.engine import Engine
+from bursar.sim.timeline import waits
+
+_THERE, _ENDS, _STARTS, _QUEUES = range(4)  # of what happens at once, in this order
+_Change = tuple[Instant, int, str, int, int]  # when, what, whose tier, milli-GPUs, one more or less
+MILLI: Final = 1_000
+
+
+@value
+class Floor:
+    """How well a tier's floor was kept."""
+
+    gpus: float  # that it is, of all of the fleet
+    below: int  # microseconds in all
+    longest: int  # microseconds at a stretch
+
+
+def floors(engine: Engine) -> dict[str, Floor]:
+    """How well each tier's floor was kept, by name."""
+    parts = {tier.name: tier.floor_ppm for tier in engine.world.policy.tiers if tier.floor_ppm}
+    watches = {name: _Watch(part) for name, part in parts.items()}
+    there, before = 0, engine.world.begins_at
+    for at, what, tier, milli, more in sorted(_changes(engine)):
+        if at > before:
+            for watch in watches.values():
+                watch.look(before, there)
+            before = at
+        if what == _THERE:
+            there += milli * more
+        elif tier in watches:
+            watches[tier].change(what, milli, more)
+    gpus = engine.world.fleet.gpus
+    return {name: watch.found(engine.now, gpus) for name, watch in watches.items()}
+
+
+class _Watch:
+    """One tier as time goes on."""
+
+    def __init__(self, part: int) -> None:
+        self._part = part
+        self._used = 0
+        self._waiting: Counter[int] = Counter()  # jobs by milli-GPUs
+        self._since: Instant | None = None  # it is below its floor
+        self._spans: list[int] = []
+
+    def change(self, what: int, milli: int, more: int) -> None:
+        """A job of the tier starts, ends, or waits from now on or no more."""
+        if what == _QUEUES:
+            self._waiting[milli] += more
+            if not self._waiting[milli]:
+                del self._waiting[milli]
+        else:
+            self._used += milli * more
+
+    def look(self, at: Instant, there: int) -> None:
+        """How it is from an instant on, when all that happens then has happened."""
+        floor = there * self._part // PARTS // MILLI * MILLI
+        below = bool(self._waiting) and self._used + min(self._waiting) <= floor
+        if below and self._since is None:
+            self._since = at
+        elif not below and self._since is not None:
+            self._spans.append(at - self._since)
+            self._since = None
+
+    def found(self, now: Instant, gpus: int) -> Floor:
+        """What it comes to at the end."""
+        spans = [*self._spans, *([now - self._since] if self._since is not None else [])]
+        floor = float(gpus * self._part // PARTS)
+        return Floor(gpus=floor, below=sum(spans), longest=max(spans, default=0))
+
+
+def _changes(engine: Engine) -> Iterator[_Change]:
+    """All that changes what a tier has, wants or may have."""
+    for stay in engine.nodes.stays:
+        milli = engine.nodes.gpus[stay.node] * MILLI
+        yield stay.since, _THERE, "", milli, 1
+        yield stay.until, _THERE, "", milli, -1
+    for one in engine.stretches:
+        work = engine.lives[one.job].work
+        yield one.since, _STARTS, work.tier, work.milli_gpus, 1
+        yield one.until, _ENDS, work.tier, work.milli_gpus, -1
+    for work, since, until in waits(engine):
+        yield since, _QUEUES, work.tier, work.milli_gpus, 1
+        yield until, _QUEUES, work.tier, work.milli_gpus, -1

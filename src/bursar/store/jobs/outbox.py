@@ -1,0 +1,135 @@
+"""Messages on their way between orgs and pools: rows of an outbox until the other side has them.
+
+A message is written in the transaction of what it tells of, so neither is there without the other.
+Whoever delivers reads what is not acknowledged, in order, and marks it once it was received.
+Anybody may do so at any time, and be killed at any time: what comes twice is known by its number.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias, get_args
+
+import msgspec
+
+from bursar.core.ids import JobId
+from bursar.core.instant import HOUR, SECOND, Instant
+from bursar.core.messages import Message
+from bursar.store.ledger.loader import Connection, OrgId, transposed
+from bursar.store.sql.bulk_write import matched
+from bursar.store.sql.codec import text_of, value_of
+
+PoolId: TypeAlias = str
+
+LATE: Final = 30 * SECOND  # after so long an unacknowledged message is told to the operator
+OVERDUE: Final = HOUR  # after so long `verify` tells it too: nobody delivers it
+_KINDS: Final[Mapping[str, type[Any]]] = {kind.__name__: kind for kind in get_args(Message)}
+
+
+class Letter(NamedTuple):
+    """A message with its address: whose job it is about, in which pool, the how-manyth."""
+
+    org: OrgId
+    pool: PoolId
+    job: JobId
+    n: int
+    message: Message
+    written_at: Instant
+
+
+def message_text(message: Message) -> str:
+    """A message with the name of its class, as it is kept."""
+    return text_of([type(message).__name__, message])
+
+
+def message_of(text: str) -> Message:
+    """The message that has this text."""
+    name, fields = value_of(list[msgspec.Raw], text)
+    found: Message = value_of(_KINDS[value_of(str, str(name, "utf8"))], str(fields, "utf8"))
+    return found
+
+
+def by_job(letters: Iterable[Letter]) -> dict[tuple[OrgId, JobId], list[Letter]]:
+    """The letters about each job, in the order of their numbers, each number once."""
+    found: dict[tuple[OrgId, JobId], dict[int, Letter]] = defaultdict(dict)
+    for letter in letters:
+        found[letter.org, letter.job][letter.n] = letter
+    return {job: [numbered[n] for n in sorted(numbered)] for job, numbered in found.items()}
+
+
+# From orgs
+
+FROM_ORGS: Final = """
+    select org_id, pool_id, job_id, n, body::text, written_at
+      from org_outbox
+     where acked_at is null
+       and (org_id, job_id, n) > (%s, %s, %s)
+     order by org_id, job_id, n
+     limit %s
+"""
+FROM_ORG: Final = """
+    select org_id, pool_id, job_id, n, body::text, written_at
+      from org_outbox
+     where acked_at is null and org_id = %s
+       and (org_id, job_id, n) > (%s, %s, %s)
+     order by org_id, job_id, n
+     limit %s
+"""
+ACK_ORG: Final = f"""
+    update org_outbox t set acked_at = coalesce(t.acked_at, greatest(t.written_at, %s))
+      from unnest(%s::text[], %s::text[], %s::bigint[]) as u(org_id, job_id, n)
+     where {matched("org_id", "job_id", "n")}
+"""
+
+
+def from_orgs(
+    connection: Connection, after: Letter | None, most: int, org: OrgId | None = None
+) -> list[Letter]:
+    """Messages of all orgs, or of one, that nobody has acknowledged, behind `after`."""
+    last = ("", "", 0) if after is None else (after.org, after.job, after.n)
+    if org is None:
+        return _letters(connection.execute(FROM_ORGS, [*last, most]).fetchall())
+    return _letters(connection.execute(FROM_ORG, [org, *last, most]).fetchall())
+
+
+def ack_orgs(connection: Connection, letters: Collection[Letter], now: Instant) -> None:
+    """Mark what pools have received; inside a transaction that works for the orgs.
+
+    In order, so that two who do so at once cannot wait for each other.
+    """
+    rows = sorted((letter.org, letter.job, letter.n) for letter in letters)
+    connection.execute(ACK_ORG, [now, *transposed(rows, 3)])
+
+
+# From a pool
+
+FROM_POOL: Final = """
+    select org_id, pool_id, job_id, n, body::text, written_at
+      from pool_outbox
+     where pool_id = %s and acked_at is null
+       and (org_id, job_id, n) > (%s, %s, %s)
+     order by org_id, job_id, n
+     limit %s
+"""
+WITH_POST: Final = """
+    select distinct pool_id from pool_outbox where acked_at is null order by pool_id
+"""
+
+
+def with_post(connection: Connection) -> list[PoolId]:
+    """The pools with messages that nobody has acknowledged."""
+    return [pool for (pool,) in connection.execute(WITH_POST).fetchall()]
+
+
+def from_pool(
+    connection: Connection, pool: PoolId, after: Letter | None, most: int
+) -> list[Letter]:
+    """Messages of a pool that nobody has acknowledged, behind `after`."""
+    last = ("", "", 0) if after is None else (after.org, after.job, after.n)
+    return _letters(connection.execute(FROM_POOL, [pool, *last, most]).fetchall())
+
+
+def _letters(rows: Sequence[tuple[Any, ...]]) -> list[Letter]:
+    return [
+        Letter(org, pool, job, n, message_of(body), written_at)
+        for org, pool, job, n, body, written_at in rows
+    ]

@@ -1,0 +1,169 @@
+"""Quotas of orgs as they are divided among pools: what each was given, what each can have (B4)."""
+
+import json
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
+
+from bursar.core.quota_slices import GPUS as ALL
+from bursar.core.quota_slices import JOBS, Amounts, Part, Quota, Slice, of_type
+from bursar.store.jobs.outbox import PoolId
+from bursar.store.ledger.loader import ENTER, Connection, OrgId, array_of, transposed
+from bursar.store.sql.codec import text_of, value_of
+
+QUOTAS: Final = """
+    select setting_id, number, body::text
+      from settings
+     where org_id = %s and kind = 'quota'
+     order by setting_id
+"""
+
+
+def _quotas_for(account: str, user: str) -> str:
+    """The part of a statement that finds quotas, by whose they are: of nobody else are they."""
+    return f"""
+                   select * from settings s
+                    where s.org_id = u.org_id and s.kind = 'quota'
+                      and s.account_id {account} and s.user_id {user}
+                    offset 0"""
+
+
+# Those that count what a user does for an account: of that or one above it, or of the user alone.
+QUOTAS_FOR: Final = f"""
+    with recursive up as (
+        select a.org_id, a.account_id, a.parent from accounts a
+         where a.org_id = %s and a.account_id = %s
+         union all
+        select a.org_id, a.account_id, a.parent from up u
+         cross join lateral (
+               select * from accounts t
+                where t.org_id = u.org_id and t.account_id = u.parent offset 0) a)
+    select q.setting_id, q.body::text
+      from up u cross join lateral ({_quotas_for("= u.account_id", "is null")}) q
+     union all
+    select q.setting_id, q.body::text
+      from up u cross join lateral ({_quotas_for("= u.account_id", "= %s")}) q
+     union all
+    select q.setting_id, q.body::text
+      from (select %s::text as org_id) u cross join lateral ({_quotas_for("is null", "= %s")}) q
+     order by 1
+"""
+SLICES: Final = """
+    select quota_id, pool_id, known, number, body::text, bounds::text
+      from quota_slices
+     where org_id = %s
+     order by quota_id, pool_id
+"""
+SAVE: Final = """
+    insert into quota_slices (org_id, quota_id, pool_id, n, known, number, body, bounds)
+    select u.org_id, u.quota_id, u.pool_id, u.n, u.known, u.number, u.body::json, u.bounds::json
+      from unnest(%s::text[], %s::text[], %s::text[], %s::bigint[], %s::bigint[], %s::bigint[],
+                  %s::text[], %s::text[])
+           as u(org_id, quota_id, pool_id, n, known, number, body, bounds)
+    on conflict (org_id, quota_id, pool_id) do update
+       set n = excluded.n, known = excluded.known, number = excluded.number,
+           body = excluded.body, bounds = excluded.bounds
+"""
+# Whose quotas are others than the slices were made of, and whose slices are not known to a pool.
+UNDIVIDED: Final = """
+    select s.org_id
+      from settings s
+     where s.kind = 'quota'
+       and not exists (select from quota_slices q
+                        where q.org_id = s.org_id and q.quota_id = s.setting_id
+                          and q.number >= s.number)
+     group by s.org_id
+     order by s.org_id
+     limit %s
+"""
+UNTOLD: Final = """
+    select t.org_id
+      from quota_slices t
+     where t.known < t.n
+     group by t.org_id
+     order by t.org_id
+     limit %s
+"""
+
+
+class Kept(NamedTuple):
+    """A part as it is kept."""
+
+    part: Part
+    known: int = 0  # the last number that the pool has said it knows
+    number: int = 0  # of the event that has set the quota
+
+
+class Asked(NamedTuple):
+    """A quota, and the event that has set it."""
+
+    quota: Quota
+    number: int
+
+
+def enter(connection: Connection, org: OrgId) -> None:
+    """Work for an org until the transaction ends, without a lock: to look only."""
+    connection.execute(ENTER, [array_of([org])])
+
+
+def quotas_of(connection: Connection, org: OrgId) -> list[Asked]:
+    """All quotas of an org, by id; those that were dropped limit nothing."""
+    return [
+        Asked(_quota(org, id, json.loads(body or "{}")), number)
+        for id, number, body in connection.execute(QUOTAS, [org]).fetchall()
+    ]
+
+
+def quotas_for(
+    connection: Connection, org: OrgId, account: str, user: str
+) -> list[tuple[str, dict[str, Any]]]:
+    """The quotas that count what a user does for an account, by id, with what each says."""
+    with connection.transaction():
+        enter(connection, org)
+        found = connection.execute(QUOTAS_FOR, [org, account, user, org, user]).fetchall()
+    return [(id, json.loads(body)) for id, body in found]
+
+
+def _quota(org: OrgId, id: str, body: dict[str, Any]) -> Quota:
+    return Quota(
+        org=org, id=id, account=body.get("account_id"), user=body.get("user_id"),
+        limits=limits_of(body),
+    )  # fmt: skip
+
+
+def limits_of(body: dict[str, Any]) -> Amounts:
+    """What a quota says of GPUs and jobs at once."""
+    limits = {of_type(name): most for name, most in body.get("gpus_max_by_type", {}).items()}
+    for name, of in ((ALL, "gpus_max"), (JOBS, "jobs_running_max")):
+        if of in body:
+            limits[name] = body[of]
+    return tuple(sorted(limits.items()))
+
+
+def slices_of(connection: Connection, org: OrgId) -> dict[tuple[str, PoolId], Kept]:
+    """What pools were given of an org's quotas, by quota and pool."""
+    return {
+        (quota, pool): Kept(
+            Part(
+                pool=pool, slice=value_of(Slice, body), bounds=tuple(map(tuple, json.loads(bounds)))
+            ),
+            known,
+            number,
+        )
+        for quota, pool, known, number, body, bounds in connection.execute(SLICES, [org]).fetchall()
+    }
+
+
+def save_slices(connection: Connection, kept: Iterable[Kept]) -> None:
+    """Write parts in place of those that have their keys."""
+    rows = [
+        (*one.part.slice.key, one.part.pool, one.part.slice.n, one.known, one.number,
+         text_of(one.part.slice), text_of(one.part.bounds))
+        for one in kept
+    ]  # fmt: skip
+    connection.execute(SAVE, transposed(rows, 8))
+
+
+def undivided(connection: Connection, most: int) -> list[OrgId]:
+    """Orgs whose quotas were changed, or whose pools do not know what they may have."""
+    found = [row for sql in (UNDIVIDED, UNTOLD) for row in connection.execute(sql, [most])]
+    return sorted({org for (org,) in found})

@@ -1,0 +1,278 @@
+"""Jobs that share results: who leads, who follows, whose result is there (S13).
+
+Jobs of one org are alike if they have the same digest of what decides their result. One of them at
+most leads: it is in a pool, or on its way there. The others follow; what they wait for is the first
+success since they were submitted, whoever brings it. So nobody is told of a change at the top: if a
+leader fails, the first of its followers leads, and the rest follow that one without being touched.
+A leader that waits for credits steps down, and shares nothing any more.
+"""
+
+from typing import Final, NamedTuple
+
+from bursar.core.ids import JobId
+from bursar.core.instant import Instant
+from bursar.store.ledger.loader import Connection, OrgId
+from bursar.store.sql.bulk_write import matched
+
+# What is written with a command; `store.jobs` has the others
+
+SHARE: Final = f"""
+    update jobs t
+       set alike = u.alike, hit_ppm = u.hit_ppm, leads = u.source is null,
+           follows = u.source is not null, source = u.source, hit = u.hit, letter = u.letter::json,
+           sent = case when u.source is null then t.sent else 0 end,
+           why = case when u.source is null then t.why else 'follows' end
+      from unnest(%s::text[], %s::text[], %s::text[], %s::bigint[], %s::text[], %s::boolean[],
+                  %s::text[]) as u(org_id, job_id, alike, hit_ppm, source, hit, letter)
+     where {matched("org_id", "job_id")}
+"""
+FOLLOW: Final = f"""
+    -- The step of a job that comes to follow another; behind that of its submission.
+    with counted as (
+        update jobs t set steps = t.steps + 1
+          from unnest(%s::text[], %s::text[], %s::bigint[], %s::text[], %s::bigint[])
+               as u(org_id, job_id, at, source, held)
+         where {matched("org_id", "job_id")}
+        returning t.org_id, t.job_id, t.steps, t.state, u.at, u.source, u.held)
+    insert into job_steps (org_id, job_id, n, at, state, why, attempt, spent, held, other)
+    select org_id, job_id, steps, at, state, 'follows', 0, 0, held, source from counted
+"""
+LEAD: Final = f"""
+    -- The condition is written so that it finds no index of its own.
+    update jobs t set leads = true, follows = false, letter = null, why = 'took_over'
+      from unnest(%s::text[], %s::text[]) as u(org_id, job_id)
+     where {matched("org_id", "job_id")} and t.follows::int = 1
+"""
+LEAVE: Final = f"""
+    -- The end of a job that has followed, and its step: with another's result, or with none.
+    with counted as (
+        update jobs t
+           set state = u.state, why = u.why, ended_at = u.at, end_class = u.end_class,
+               cached_from = u.source, exit_code = u.exit_code, follows = false, letter = null,
+               steps = t.steps + 1
+          from unnest(%s::text[], %s::text[], %s::bigint[], %s::text[], %s::text[], %s::text[],
+                      %s::text[], %s::bigint[], %s::bigint[])
+               as u(org_id, job_id, at, state, why, end_class, source, exit_code, spent)
+         where {matched("org_id", "job_id")} and t.follows::int = 1
+        returning t.org_id, t.job_id, t.steps, t.state, t.why, t.exit_code, u.at, u.source, u.spent)
+    insert into job_steps (org_id, job_id, n, at, state, why, attempt, exit_code, spent, held,
+                           other)
+    select org_id, job_id, steps, at, state, why, 0, exit_code, spent, 0, source from counted
+"""
+
+# Who is alike
+
+
+def _success(of: str, what: str = "s.job_id") -> str:
+    """The part of a statement that finds the first success of a job's like since it is there."""
+    return f"""
+    select {what} from jobs s
+     where s.org_id = {of}.org_id and s.alike = {of}.alike and s.alike is not null
+       and s.ended_at is not null and s.ended_at >= {of}.submitted_at and s.cached_from is null
+       and s.state = 'succeeded'
+     order by s.ended_at, s.job_id
+     limit 1"""
+
+
+_SUCCESS: Final = _success("f", "s.org_id, s.job_id, s.exit_code")
+_SUCCEEDED: Final = _success("f")
+
+
+def _leader(of: str) -> str:
+    """The part of a statement that finds who leads a job's like."""
+    return f"""
+    select l.job_id from jobs l
+     where l.org_id = {of}.org_id and l.alike = {of}.alike and l.leads"""
+
+
+_LEADER: Final = _leader("f")
+_ABLE: Final = f"{_LEADER} and l.state <> 'out_of_credits'"  # who waits for credits leads nobody
+_HOLD: Final = """
+     cross join lateral (
+           select * from holds h where h.org_id = f.org_id and h.hold_id = f.job_id offset 0) h
+"""
+# Whom a job that follows is shown to follow: whoever leads now, else whom it came to follow.
+FOLLOWED: Final = f"case when j.follows then coalesce(({_leader('j')}), j.source) end"
+
+ALIKE: Final = f"""
+    with f as (select %s::text as org_id, %s::text as alike, %s::bigint as since)
+    select r.job_id, r.exit_code, r.used, ({_LEADER}),
+           case when ({_success("w")}) is null then w.job_id end
+      from f
+      left join lateral (
+           select s.job_id, s.exit_code, h.used
+             from jobs s
+            cross join lateral (
+                  select * from holds h where h.org_id = s.org_id and h.hold_id = s.job_id
+                  offset 0) h
+            where s.org_id = f.org_id and s.alike = f.alike and s.alike is not null
+              and s.ended_at is not null and s.ended_at > f.since and s.cached_from is null
+              and s.state = 'succeeded'
+            order by s.ended_at desc, s.job_id desc
+            limit 1) r on true
+      left join lateral (
+           select o.* from jobs o
+            where o.org_id = f.org_id and o.alike = f.alike and o.follows and not o.withdrawn
+            order by o.submitted_at desc, o.job_id desc
+            limit 1) w on true
+"""
+
+
+class Alike(NamedTuple):
+    """The jobs that one like them meets."""
+
+    result: JobId | None  # the newest success that is not too old
+    exit_code: int | None
+    used: int | None  # what that has cost
+    leader: JobId | None  # who runs, or is to
+    waiting: JobId | None  # the last of those that follow, if they are not about to be served
+
+
+def alike(connection: Connection, org: OrgId, digest: str, since: Instant) -> Alike:
+    """Who is like a job, in a transaction of its org; a result must be from after an instant."""
+    [row] = connection.execute(ALIKE, [org, digest, since]).fetchall()
+    return Alike(*row)
+
+
+class Shared(NamedTuple):
+    """How a job was submitted: whom it followed, or whose result was there."""
+
+    source: JobId | None
+    hit: bool
+
+
+SHARED: Final = "select source, hit from jobs where org_id = %s and job_id = %s"
+
+
+def shared(connection: Connection, org: OrgId, job: str) -> Shared:
+    """How a job of an org was submitted: that is never changed."""
+    [row] = connection.execute(SHARED, [org, job]).fetchall()
+    return Shared(*row)
+
+
+# Who is to be served, let go, or to lead
+
+Flight = tuple[OrgId, str]  # jobs that are alike: their org, and their digest
+
+
+def _due(which: str) -> str:
+    """The statement that finds followers who can be given a result, or were withdrawn."""
+    return f"""
+        select f.org_id, f.alike, f.submitted_at, f.job_id, f.withdrawn, f.hit_ppm, h.open,
+               s.job_id, s.exit_code, s.used
+          from jobs f {_HOLD}
+          left join lateral (
+               select o.job_id, o.exit_code, g.used
+                 from ({_SUCCESS}) o
+                cross join lateral (
+                      select * from holds g
+                       where g.org_id = o.org_id and g.hold_id = o.job_id offset 0) g) s on true
+         where f.follows and {which} and h.closed_at is null
+           and (f.withdrawn or s.job_id is not null)
+         order by f.org_id, f.alike, f.submitted_at, f.job_id
+         limit %s
+    """
+
+
+DUE: Final = _due("(f.org_id, f.alike, f.submitted_at, f.job_id) > (%s, %s, %s, %s)")
+DUE_ALIKE: Final = _due("f.org_id = %s and f.alike = %s")
+
+
+class Due(NamedTuple):
+    """A follower that is to be over."""
+
+    org: OrgId
+    alike: str
+    submitted_at: Instant
+    job: JobId
+    withdrawn: bool
+    hit_ppm: int
+    open: int  # of its hold
+    source: JobId | None  # whose result it is given
+    exit_code: int | None
+    used: int | None  # what that has cost
+
+    @property
+    def place(self) -> "Place":
+        """Where it stands among all."""
+        return self.org, self.alike, self.submitted_at, self.job
+
+
+Place = tuple[OrgId, str, Instant, str]  # of a follower among all
+FIRST: Final[Place] = ("", "", -1, "")
+
+
+def due(connection: Connection, after: Place, most: int) -> list[Due]:
+    """Followers of all orgs that are to be over, behind one."""
+    return [Due(*row) for row in connection.execute(DUE, [*after, most])]
+
+
+def due_alike(connection: Connection, flight: Flight, most: int) -> list[Due]:
+    """The first followers of a flight that are to be over."""
+    return [Due(*row) for row in connection.execute(DUE_ALIKE, [*flight, most])]
+
+
+AT_A_LOSS: Final = f"""
+    select f.org_id, f.alike, bool_or(h.closed_at is not null)
+      from jobs f {_HOLD}
+     where f.follows and (f.org_id, f.alike) > (%s, %s)
+       and (h.closed_at is not null
+            or (not f.withdrawn and ({_ABLE}) is null and ({_SUCCEEDED}) is null))
+     group by f.org_id, f.alike
+     order by f.org_id, f.alike
+     limit %s
+"""
+WITHOUT_HOLD: Final = f"""
+    select f.job_id, h.used
+      from jobs f {_HOLD}
+     where f.org_id = %s and f.alike = %s and f.follows and h.closed_at is not null
+     order by f.submitted_at, f.job_id
+     limit %s
+"""
+HEIR: Final = f"""
+    select f.job_id, f.letter::text, h.open, h.expires_at
+      from jobs f {_HOLD}
+     where f.org_id = %s and f.alike = %s and f.follows and not f.withdrawn
+       and h.closed_at is null and h.expires_at > %s
+       and ({_ABLE}) is null and ({_SUCCEEDED}) is null
+     order by f.submitted_at, f.job_id
+     limit 1
+"""
+STEP_DOWN: Final = """
+    -- Who waits for credits goes on alone, once there are some: others run before that.
+    update jobs set alike = null, leads = false where org_id = %s and alike = %s and leads
+"""
+
+
+class Heir(NamedTuple):
+    """A follower that is to lead, and how far its hold reaches."""
+
+    job: JobId
+    letter: str
+    open: int
+    expires_at: Instant
+
+
+def at_a_loss(connection: Connection, after: Flight, most: int) -> list[tuple[Flight, bool]]:
+    """Flights of all orgs in which somebody follows nobody, or has no hold; whether one has none.
+
+    Whoever asks has no lock: all followers are looked at.
+    """
+    rows = connection.execute(AT_A_LOSS, [*after, most])
+    return [((org, digest), unheld) for org, digest, unheld in rows]
+
+
+def without_hold(connection: Connection, flight: Flight, most: int) -> list[tuple[JobId, int]]:
+    """Followers whose holds have come to their limits, and what they have spent."""
+    return [(job, used) for job, used in connection.execute(WITHOUT_HOLD, [*flight, most])]
+
+
+def heir(connection: Connection, flight: Flight, now: Instant) -> Heir | None:
+    """Who is to lead, if nobody does and nobody has succeeded."""
+    row = connection.execute(HEIR, [*flight, now]).fetchone()
+    return None if row is None else Heir(*row)
+
+
+def step_down(connection: Connection, flight: Flight) -> None:
+    """Let nobody lead; under the org's lock, when there is an heir."""
+    connection.execute(STEP_DOWN, flight)

@@ -1,0 +1,1 @@
+"""An org's books as rows: loading, writing, pages, statements and usage."""

@@ -1,0 +1,118 @@
+"""Where things are: the org of an id, the account it belongs to, the accounts above that.
+
+For the edge, which must know whose an id is before it asks for anything. Facts that never change,
+so what was found may be remembered.
+"""
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Final
+
+from bursar.store.ledger.loader import ENTER, Connection, OrgId, array_of, transposed
+
+# Table → its id's column, and the column of the account that a row belongs to.
+_TABLES: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
+    {
+        "accounts": ("account_id", "account_id"),
+        "users": ("user_id", "''"),
+        "grants": ("grant_id", "account_id"),
+        "holds": ("hold_id", "account_id"),
+        "debts": ("debt_id", "account_id"),
+        "budgets": ("budget_id", "target_account"),
+        "recurrences": ("recurrence_id", "(t.body ->> 'account')"),
+        "charges": ("charge_id", "hold_id"),
+        "jobs": ("job_id", "account_id"),
+    }
+)
+
+# An id that was made for an org ends as the org's does: there is one candidate, or few.
+BY_ENDING: Final = MappingProxyType(
+    {
+        table: f"""
+            select o.org_id
+              from orgs o
+             where right(o.org_id, 8) = right(%(id)s, 8)
+               and exists (select from {table} t where t.org_id = o.org_id and t.{column} = %(id)s)
+             order by o.org_id
+        """
+        for table, (column, _) in _TABLES.items()
+    }
+)
+
+# An id that a caller chose may be anybody's: each org is asked, by its key.
+ANYWHERE: Final = MappingProxyType(
+    {
+        table: f"""
+            select o.org_id
+              from orgs o
+             where exists (select from {table} t where t.org_id = o.org_id and t.{column} = %(id)s)
+             order by o.org_id
+        """
+        for table, (column, _) in _TABLES.items()
+    }
+)
+
+ACCOUNT_OF: Final = MappingProxyType(
+    {
+        table: f"select {account} from {table} t where t.org_id = %s and t.{column} = %s"
+        for table, (column, account) in _TABLES.items()
+    }
+)
+
+ASKER: Final = "select actor from requests where org_id = %s and key = %s"
+
+STANDING: Final = """
+    select k.org_id, o.root is not null, o.tier is not null
+      from unnest(%s::text[], %s::text[]) as k(org_id, user_id)
+     cross join lateral (select * from orgs t where t.org_id = k.org_id offset 0) as o
+     cross join lateral (
+           select * from users t
+            where t.org_id = k.org_id and t.user_id = k.user_id offset 0) as u
+     order by k.org_id
+"""
+
+PARENT: Final = "select parent from accounts where org_id = %s and account_id = %s"
+
+
+def orgs_with(connection: Connection, table: str, id: str) -> list[OrgId]:
+    """The orgs in which an id stands for something of that kind; for operators."""
+    for statements in (BY_ENDING, ANYWHERE):
+        found = connection.execute(statements[table], {"id": id}).fetchall()
+        if found:
+            break
+    return [org for (org,) in found]
+
+
+def account_of(connection: Connection, org: OrgId, table: str, id: str) -> str | None:
+    """The account that something belongs to; empty if it belongs to the whole org."""
+    with connection.transaction():
+        connection.execute(ENTER, [array_of([org])])
+        found = connection.execute(ACCOUNT_OF[table], [org, id]).fetchone()
+        if found is not None and table == "charges":
+            found = connection.execute(ACCOUNT_OF["holds"], [org, found[0]]).fetchone()
+    return None if found is None else found[0]
+
+
+def asker_of(connection: Connection, org: OrgId, key: str) -> str | None:
+    """Who was the first to ask something under a request's key; None if nobody has."""
+    with connection.transaction():
+        connection.execute(ENTER, [array_of([org])])
+        found = connection.execute(ASKER, [org, key]).fetchone()
+    return None if found is None else found[0]
+
+
+def standing(
+    connection: Connection, users: Sequence[tuple[OrgId, str]]
+) -> dict[OrgId, tuple[bool, bool]]:
+    """Of orgs that have books, and a certain user in them: whether they have a root, and a tier."""
+    with connection.transaction():
+        connection.execute(ENTER, [array_of([org for org, _ in users])])
+        found = connection.execute(STANDING, transposed(users, 2)).fetchall()
+    return {org: (root, tier) for org, root, tier in found}
+
+
+def parent_of(connection: Connection, org: OrgId, account: str) -> tuple[str | None] | None:
+    """The account above one, in a tuple; None if there is no such account."""
+    with connection.transaction():
+        connection.execute(ENTER, [array_of([org])])
+        return connection.execute(PARENT, [org, account]).fetchone()

@@ -1,0 +1,634 @@
+"""Bringing parts of orgs' books into memory: rows by key, stretches of orders, set-wise.
+
+What is asked for comes from `NotLoaded` (D2), many orgs and keys at once; each kind of thing costs
+one statement, however many are asked for. Keys are joined as `unnest(arrays)`, never as
+`= any(array)`: plans must not hang on fresh statistics (D3).
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import psycopg
+from psycopg.pq import PipelineStatus
+
+from bursar.core.ledger.books import AFTER_POSTINGS, Books, Change, Lane, order_of
+from bursar.core.ledger.events import Event
+from bursar.core.ledger.idempotency import Reply
+from bursar.core.ledger.tables import FIRST, Key, Row, Stretch
+from bursar.core.ledger.values import Budget, Draw, OrgPolicy
+from bursar.core.pricing import PriceBook
+from bursar.core.value import value
+from bursar.store.ledger.row_mappers import (
+    DRAWS,
+    SHELF_OF,
+    SHELVES,
+    Shelf,
+    Values,
+    draw_of,
+    hold_of,
+    lane_id,
+    policy_of,
+    target_values,
+)
+from bursar.store.sql.codec import command_of, event_of, refusal_of, value_of
+
+OrgId: TypeAlias = str
+Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
+Parts: TypeAlias = Mapping[OrgId, Books]  # the orgs that are loaded, in part
+Sent: TypeAlias = psycopg.Cursor[tuple[Any, ...]]  # a statement on its way, in a pipeline
+
+ENTER: Final = """
+    -- For this transaction only: the service's rights, and the orgs it works for (D9).
+    select set_config('role', 'bursar_service', true), set_config('bursar.orgs', %s, true)
+"""
+
+LOCK_ORGS: Final = """
+    -- Always before any other table. Ordered, so that two batches cannot deadlock; nothing is
+    -- joined to it: a locking select that has waited sees other tables as they were before.
+    select org_id, number, now, clock, issued, root, tier, policy::text, prices::text, frozen
+      from orgs
+     where org_id = any(%s)
+     order by org_id
+       for update
+"""
+
+FRONT: Final = 4  # grants of a lane that come with it
+
+# Asked after the locks, on purpose: now() is when the transaction began, and a clock read inside
+# the locking statement is from before the wait.
+MONEY_TIME: Final = "select (extract(epoch from clock_timestamp()) * 1000000)::bigint"
+
+
+class Wanted(NamedTuple):
+    """Something of one org that is not loaded yet."""
+
+    org: OrgId
+    what: Row | Stretch
+
+
+@value
+class OrgRow:
+    """An org's own row."""
+
+    org: OrgId
+    number: int
+    frozen: str | None
+    values: Values
+
+    @property
+    def tier(self) -> str | None:
+        """The org's own tier."""
+        tier: str | None = self.values[5]
+        return tier
+
+    def is_of(self, books: Books) -> bool:
+        """Whether books in memory are of the same history.
+
+        The number alone would not tell: a server that a fail-over led to may lack the last
+        commits and have others by now, under the same numbers.
+        """
+        one = books.singles
+        return (one.number, one.now, books.clock, one.issued) == self.values[:4]
+
+    def fill(self, books: Books) -> None:
+        """Let books have what there is one of."""
+        number, now, clock, issued, root, tier, policy, prices = self.values
+        singles = books.singles
+        singles.number, singles.now, singles.issued = number, now, issued
+        singles.root, singles.tier = root, tier
+        singles.policy = value_of(OrgPolicy, policy)
+        singles.prices = value_of(PriceBook, prices)
+        books.clock = clock
+
+
+def lock_orgs(connection: Connection, orgs: Collection[OrgId]) -> Sent:
+    """Work for orgs, and lock them, until the transaction ends; `locked` takes the answer."""
+    connection.execute(ENTER, [array_of(sorted(orgs))])
+    return connection.execute(LOCK_ORGS, [sorted(orgs)])
+
+
+def locked(sent: Sent) -> dict[OrgId, OrgRow]:
+    """The orgs that are locked now; unknown ones are left out."""
+    return {row[0]: _org_of(row) for row in sent}
+
+
+READ_ORG: Final = """
+    select org_id, number, now, clock, issued, root, tier, policy::text, prices::text, frozen
+      from orgs
+     where org_id = %s
+"""
+
+
+def read_org(connection: Connection, org: OrgId) -> OrgRow | None:
+    """An org's own row as it is in this snapshot, for those who only look."""
+    connection.execute(ENTER, [array_of([org])])
+    row = connection.execute(READ_ORG, [org]).fetchone()
+    return None if row is None else _org_of(row)
+
+
+READ_PRICES: Final = """
+    -- What is known already, up to an event, is not sent again.
+    select number, now,
+           case when (number, now) = (%s::bigint, %s::bigint) then null else prices::text end
+      from orgs
+     where org_id = %s
+"""
+
+
+def ask_prices(connection: Connection, org: OrgId, known: tuple[int, int]) -> Sent:
+    """Ask for an org's price book: number and time of its last event, and the book as text.
+
+    The text is left out if `known` is that number and time: what the caller has is still right.
+    """
+    return connection.execute(READ_PRICES, [*known, org])
+
+
+def _org_of(row: Values) -> OrgRow:
+    return OrgRow(org=row[0], number=row[1], frozen=row[-1], values=row[1:-1])
+
+
+def money_time(connection: Connection) -> int:
+    """The database's clock, in microseconds since 1970; ask it once the locks are held (D5)."""
+    row = connection.execute(MONEY_TIME).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def load(connection: Connection, parts: Parts, wanted: Iterable[Wanted], most: int) -> None:
+    """Bring in what is wanted; of orders at most that many keys each.
+
+    All questions are sent before the first answer is awaited.
+    """
+    rows: dict[str, list[tuple[OrgId, Any]]] = defaultdict(list)
+    stretches: dict[str, list[tuple[OrgId, Stretch]]] = defaultdict(list)
+    for org, what in wanted:
+        if isinstance(what, Row):
+            rows[what.table].append((org, what.key))
+        else:
+            stretches[str(what.order[0])].append((org, what))
+    loading = [
+        *(
+            _FINDERS.get(table, _load_rows)(connection, parts, table, keys)
+            for table, keys in rows.items()
+        ),
+        *(
+            _load_stretches(connection, parts, order, asked, most)
+            for order, asked in stretches.items()
+        ),
+    ]
+    with _pipelined(connection):
+        while loading:
+            loading = [one for one in loading if next(one, _DONE) is not _DONE]
+
+
+def _pipelined(connection: Connection) -> AbstractContextManager[object]:
+    """A pipeline, if there is none: one within another would only wait once more at its end."""
+    off = connection.info.pipeline_status is PipelineStatus.OFF
+    return connection.pipeline() if off else nullcontext()
+
+
+# A load sends a question and yields; when it goes on, it takes the answer. It may ask again.
+Loading: TypeAlias = Iterator[None]
+_DONE: Final = object()
+
+
+# Rows
+
+
+def arrays(columns: Mapping[str, str]) -> str:
+    """Parameters that are arrays, one for each column."""
+    return ", ".join(f"%s::{_as_text(kind)}[]" for kind in columns.values())
+
+
+def _as_text(kind: str) -> str:
+    return "text" if kind == "json" else kind
+
+
+def selected(columns: Mapping[str, str], of: str = "t") -> str:
+    """Columns to select; JSON as the text that was written."""
+    return ", ".join(
+        f"{of}.{name}::text" if kind == "json" else f"{of}.{name}" for name, kind in columns.items()
+    )
+
+
+def transposed(rows: Sequence[Values], width: int) -> list[str]:
+    """Rows as one array for each column, in PostgreSQL's own notation.
+
+    The driver would do the same, value by value and ten times as slowly.
+    """
+    return [array_of(column) for column in zip(*rows, strict=True)] if rows else ["{}"] * width
+
+
+def array_of(values: Sequence[Any]) -> str:
+    """An array as text: `{1,NULL,"two"}`. Columns of one type take a short cut."""
+    kinds = {*map(type, values)}
+    if kinds <= _PLAIN:
+        return "{" + ",".join(map(str, values)).replace("None", "NULL") + "}"
+    if kinds == {str}:
+        joined = "\0".join(values)
+        if joined.count("\0") != len(values) - 1:
+            raise ValueError("text with a NUL in it cannot be kept")
+        escaped = joined.replace("\\", "\\\\").replace('"', '\\"')
+        return '{"' + escaped.replace("\0", '","') + '"}'
+    return "{" + ",".join([_element(value) for value in values]) + "}"
+
+
+_PLAIN: Final = {int, bool, type(None)}  # what needs no quotes
+
+
+def _element(value: Any) -> str:
+    if isinstance(value, str):
+        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return "NULL" if value is None else str(value)
+
+
+def looked_up(keys: Mapping[str, str], table: str, where: str = "") -> str:
+    """The rows of a table with these keys, each looked up for itself.
+
+    A plain join could be run from the other end, reading the whole table, while it has few rows
+    or is thought to; `offset 0` keeps the planner from making one of this.
+    """
+    matches = " and ".join(f"t.{name} = k.{name}" for name in keys)
+    return f"""
+        unnest({arrays(keys)}) as k({", ".join(keys)})
+          cross join lateral (
+                select * from {table} t where {matches} {where} offset 0) as t
+    """
+
+
+def below(org: str, account: str) -> str:
+    """An account and all below it, as the recursive part of a statement that is called `below`."""
+    return f"""
+            select a.org_id, a.account_id from accounts a
+             where a.org_id = {org} and a.account_id = {account}
+             union all
+            select a.org_id, a.account_id from below b
+             cross join lateral (
+                   select * from accounts t
+                    where t.org_id = b.org_id and t.parent = b.account_id offset 0) a"""
+
+
+def _by_key(shelf: Shelf) -> str:
+    keys = {"org_id": "text"} | {name: shelf.columns[name] for name in shelf.key}
+    return f"select t.org_id, {selected(shelf.columns)} from {looked_up(keys, shelf.table)}"
+
+
+BY_KEY: Final = MappingProxyType({shelf.table: _by_key(shelf) for shelf in SHELVES})
+
+DRAWS_BY_HOLD: Final = f"""
+    select t.org_id, {selected(DRAWS)}
+      from {looked_up({"org_id": "text", "hold_id": "text"}, "draws")}
+     order by t.org_id, t.hold_id, t.place
+"""
+
+
+def _send(connection: Connection, sql: str, columns: Sequence[Any]) -> Sent:
+    # The statements are put together from our own names; values are always parameters.
+    return connection.execute(sql, list(columns))
+
+
+def _load_rows(
+    connection: Connection, parts: Parts, table: str, keys: list[tuple[OrgId, Any]]
+) -> Loading:
+    """Load rows by their keys, and know those that do not exist."""
+    shelf = SHELF_OF[table]
+    asked = {(org, *shelf.key_of(key)): (org, key) for org, key in keys}
+    columns = transposed(list(asked), len(shelf.key) + 1)
+    sent = _send(connection, BY_KEY[shelf.table], columns)
+    draws = _send(connection, DRAWS_BY_HOLD, columns) if shelf.unpack is None else None
+    yield
+    found = sent.fetchall()
+    if shelf.unpack is None:
+        assert draws is not None
+        _unpack_holds(parts, found, draws.fetchall())
+    else:
+        for row in found:
+            shelf.unpack(parts[row[0]], row[1:])
+    there = {row[: len(shelf.key) + 1] for row in found}
+    for values, (org, key) in asked.items():
+        if values not in there:
+            for name in shelf.keeps:
+                _table(parts[org], name).mark_absent(key)
+
+
+def _table(books: Books, name: str) -> Any:
+    return getattr(books, name)
+
+
+def _unpack_holds(parts: Parts, found: list[Values], drawn: list[Values]) -> None:
+    draws: dict[tuple[OrgId, str], list[Draw]] = defaultdict(list)
+    for org, *row in drawn:
+        draws[org, row[0]].append(draw_of(tuple(row)))
+    for org, *row in found:
+        hold = hold_of(tuple(row), tuple(draws[org, row[0]]))
+        parts[org].holds.load(hold.terms.id, hold)
+
+
+# What follows from rows of other tables
+
+LANES_OF: Final = f"""
+    select k.org_id, k.account_id, t.priority, t.policy::text, t.total
+      from {looked_up({"org_id": "text", "account_id": "text"}, "lanes", "and t.total > 0")}
+     order by k.org_id, k.account_id, t.lane_id
+"""
+
+_TARGET: Final = {
+    "org_id": "text",
+    "target_account": "text",
+    "target_user": "text",
+    "each_user": "boolean",
+}
+BUDGETS_OF: Final = f"""
+    select k.org_id, k.target_account, k.target_user, k.each_user, t.budget_id, t.body::text
+      from {looked_up(_TARGET, "budgets", "and not t.dropped")}
+     order by k.org_id, t.budget_id
+"""
+
+_REF: Final = {"org_id": "text", "external_ref": "text"}
+REFS: Final = f"""
+    select k.org_id, k.external_ref, t.grant_id
+      from {looked_up(_REF, "grants", "and t.external_ref is not null")}
+"""
+
+
+def _load_lanes_of(
+    connection: Connection, parts: Parts, table: str, keys: list[tuple[OrgId, Any]]
+) -> Loading:
+    lanes: dict[tuple[OrgId, Any], list[Lane]] = {key: [] for key in keys}
+    sent = _send(connection, LANES_OF, transposed(keys, 2))
+    yield
+    for org, account, priority, policy, total in sent:
+        lane = Lane(account, priority, policy_of(policy))
+        lanes[org, account].append(lane)
+        parts[org].lane_totals.load(lane, total)
+    fronts: list[tuple[OrgId, Stretch]] = []
+    for (org, account), found in lanes.items():
+        parts[org].lanes_of.load(account, tuple(found))
+        fronts += [(org, Stretch(order_of(lane), FIRST)) for lane in found]
+    fronts = [(org, front) for org, front in fronts if parts[org].order(front.order).untouched]
+    if fronts:  # what is in the lanes is looked at next
+        yield from _load_stretches(connection, parts, "lane", fronts, FRONT)
+
+
+def _load_accounts(
+    connection: Connection, parts: Parts, table: str, keys: list[tuple[OrgId, Any]]
+) -> Loading:
+    """Accounts, and all above them: they are looked at next."""
+    while keys:
+        yield from _load_rows(connection, parts, table, keys)
+        found = [(org, parts[org].accounts.get(account)) for org, account in keys]
+        above = dict.fromkeys((org, one.parent) for org, one in found if one and one.parent)
+        keys = [(org, key) for org, key in above if not parts[org].accounts.knows(key)]
+
+
+def _load_budgets_of(
+    connection: Connection, parts: Parts, table: str, keys: list[tuple[OrgId, Any]]
+) -> Loading:
+    budgets: dict[Values, list[Any]] = {(org, *target_values(key)): [] for org, key in keys}
+    sent = _send(connection, BUDGETS_OF, transposed(list(budgets), 4))
+    yield
+    for *target, budget, body in sent:
+        budgets[tuple(target)].append(budget)
+        known = parts[target[0]].budgets
+        if not known.knows(budget):  # or a command of this batch may have changed it
+            known.load(budget, value_of(Budget, body))
+    for org, key in keys:
+        parts[org].budgets_of.load(key, tuple(budgets[(org, *target_values(key))]))
+
+
+def _load_refs(
+    connection: Connection, parts: Parts, table: str, keys: list[tuple[OrgId, Any]]
+) -> Loading:
+    missing = set(keys)
+    sent = _send(connection, REFS, transposed(keys, 2))
+    yield
+    for org, ref, grant in sent:
+        parts[org].refs.load(ref, grant)
+        missing.discard((org, ref))
+    for org, ref in missing:
+        parts[org].refs.mark_absent(ref)
+
+
+_Finder = Callable[[Connection, Parts, str, list[tuple[OrgId, Any]]], Loading]
+_FINDERS: Final[Mapping[str, _Finder]] = MappingProxyType(
+    {
+        "accounts": _load_accounts,
+        "lanes_of": _load_lanes_of,
+        "budgets_of": _load_budgets_of,
+        "refs": _load_refs,
+    }
+)
+
+
+# Orders
+
+
+class _Order(NamedTuple):
+    """How an order is read from an index: the keys after one, as many as are asked for."""
+
+    table: str
+    whose: tuple[str, ...]  # columns that are fixed by the order's name
+    key: tuple[str, ...]  # columns, or expressions, whose values are the order's key
+    types: tuple[str, ...]
+    where: str
+    names: str = ""  # the table of the books whose rows the last part of its keys names
+
+
+_VALID_FROM: Final = "greatest(t.starts_at, t.issued_at)"
+_GRANT: Final = ("t.expires_at", "t.grant_id")
+_AT: Final = ("bigint", "text")
+
+ORDERS: Final[Mapping[str, _Order]] = MappingProxyType(
+    {
+        "waiting": _Order(
+            "grants", (), (_VALID_FROM, "t.grant_id"), _AT, "t.place = 'waiting'", "grants"
+        ),
+        "ending": _Order("grants", (), _GRANT, _AT, "t.place = 'listed'", "grants"),
+        "expired": _Order("grants", (), _GRANT, _AT, "t.place = 'expired'", "grants"),
+        "limits": _Order(
+            "holds", (), ("t.expires_at", "t.hold_id"), _AT, "t.closed_at is null", "holds"
+        ),
+        "turns": _Order(
+            "recurrences",
+            (),
+            ("t.next_at", "t.recurrence_id"),
+            _AT,
+            "t.next_at >= 0",
+            "recurrences",
+        ),
+        "debts": _Order("debts", (), ("t.booked_at", "t.debt_id"), _AT, "t.owed > 0", "debts"),
+        "grants": _Order(
+            "grants",
+            ("account_id",),
+            ("t.issued_at", "t.grant_id"),
+            _AT,
+            "t.issued_at >= 0",
+            "grants",
+        ),
+        "free": _Order("grants", ("account_id",), _GRANT, _AT, "t.has_free", "grants"),
+        "charges": _Order(
+            "charges", ("hold_id",), ("-t.number", "t.charge_id"), _AT, "t.number >= 1", "charges"
+        ),
+        "owing": _Order(
+            "charges", ("hold_id",), ("t.number", "t.charge_id"), _AT, "t.owed > 0", "charges"
+        ),
+        "lane": _Order(
+            "grants",
+            ("account_id", "lane_id"),
+            ("t.expires_at", "t.kind_rank", "t.issued_at", "t.grant_id"),
+            ("bigint", "smallint", "bigint", "text"),
+            "t.place = 'listed'",
+            "grants",
+        ),
+        "history": _Order(
+            "postings",  # and forfeits: it has a statement of its own
+            ("grant_id",),
+            ("t.effective_at", "t.number", "t.place", "t.freed"),
+            ("bigint", "bigint", "bigint", "bigint"),
+            "true",
+        ),
+    }
+)
+
+
+def _stretch_sql(order: _Order) -> str:
+    fixed = ("org_id", *order.whose)
+    after = tuple(f"a{place}" for place in range(len(order.key)))
+    columns = dict.fromkeys(fixed, "text") | dict(zip(after, order.types, strict=True))
+    names = ", ".join(columns)
+    matches = " and ".join(f"t.{name} = k.{name}" for name in fixed)
+    keys, bounds = ", ".join(order.key), ", ".join(f"k.{name}" for name in after)
+    return f"""
+        select k.asked, found.*
+          from unnest({arrays(columns)}) with ordinality as k({names}, asked)
+         cross join lateral (
+               select {keys}
+                 from {order.table} t
+                where {matches} and {order.where}
+                  and ({keys}) > ({bounds})
+                order by {keys}
+                limit %s) as found
+    """
+
+
+# All that changed what a grant has free: postings, and what their event forfeits after them. Each
+# is read in the order of its own index, no farther than is asked for.
+_HISTORY: Final = f"""
+    select k.asked, found.*
+      from unnest(%s::text[], %s::text[], %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[])
+           with ordinality as k(org_id, grant_id, a0, a1, a2, a3, asked)
+     cross join lateral (
+           select * from (
+                  (select t.effective_at as at, t.number, t.place::bigint, t.freed as amount
+                     from postings t
+                    where t.org_id = k.org_id and t.grant_id = k.grant_id and t.freed <> 0
+                      and (t.effective_at, t.number, t.place, t.freed) > (k.a0, k.a1, k.a2, k.a3)
+                    order by t.effective_at, t.number, t.place, t.freed
+                    limit %s)
+                   union all
+                  (select f.at, f.number, {AFTER_POSTINGS}::bigint, -f.amount
+                     from forfeits f
+                    where f.org_id = k.org_id and f.grant_id = k.grant_id
+                      and (f.at, f.number, {AFTER_POSTINGS}::bigint, -f.amount)
+                          > (k.a0, k.a1, k.a2, k.a3)
+                    order by f.at, f.number
+                    limit %s)) as changes(at, number, place, amount)
+            order by at, number, place, amount
+            limit %s) as found
+"""
+
+STRETCHES: Final = MappingProxyType(
+    {name: _stretch_sql(order) for name, order in ORDERS.items()} | {"history": _HISTORY}
+)
+
+_LEAST: Final = {"bigint": -(2**63), "smallint": -(2**15), "text": ""}
+
+
+def _load_stretches(
+    connection: Connection,
+    parts: Parts,
+    order: str,
+    asked: list[tuple[OrgId, Stretch]],
+    most: int,
+) -> Loading:
+    kind = ORDERS[order]
+    keys = [_bounds(org, stretch, kind) for org, stretch in asked]
+    found: list[list[Key]] = [[] for _ in asked]
+    sql = STRETCHES[order]
+    limits = [most] * sql.count("limit %s")
+    sent = _send(connection, sql, [*transposed(keys, len(keys[0])), *limits])
+    yield
+    for index, *key in sent:
+        found[index - 1].append(Change(*key) if order == "history" else tuple(key))
+    named: list[tuple[OrgId, Any]] = []
+    for (org, stretch), loaded in zip(asked, found, strict=True):
+        through = loaded[-1] if len(loaded) == most else None
+        parts[org].order(stretch.order).load(loaded, through)
+        named += [(org, key[-1]) for key in loaded]
+    if kind.names:  # the rows that it names are looked at next
+        table = kind.names
+        unknown = [(org, key) for org, key in named if not _table(parts[org], table).knows(key)]
+        if unknown:
+            yield from _load_rows(connection, parts, table, unknown)
+
+
+def _bounds(org: OrgId, stretch: Stretch, kind: _Order) -> Values:
+    """The fixed columns and the key after which to go on; the least there is at the beginning."""
+    whose = stretch.order[1:]
+    if stretch.order[0] == "lane":
+        lane: Any = stretch.order[1]
+        whose = (lane.account, lane_id(lane.priority, lane.policy))
+    after = stretch.after or tuple(_LEAST[one] for one in kind.types)
+    return (org, *whose, *after)
+
+
+# Requests that were answered before
+
+REPLIES: Final = f"""
+    select t.org_id, t.key, t.command::text, t.refusal::text, t.first, t.number
+      from {looked_up({"org_id": "text", "key": "text"}, "requests")}
+"""
+
+EVENTS_BETWEEN: Final = """
+    select k.asked, t.kind, t.body::text
+      from unnest(%s::text[], %s::bigint[], %s::bigint[])
+           with ordinality as k(org_id, first, last, asked)
+     cross join lateral (
+           select * from events t
+            where t.org_id = k.org_id and t.number between k.first and k.last offset 0) as t
+     order by k.asked, t.number
+"""
+
+
+def events_between(
+    connection: Connection, spans: Sequence[tuple[OrgId, int, int]]
+) -> list[list[Event]]:
+    """The events of orgs from one number to another, both included."""
+    events: list[list[Event]] = [[] for _ in spans]
+    if spans:
+        for asked, kind, body in _send(connection, EVENTS_BETWEEN, transposed(spans, 3)):
+            events[asked - 1].append(event_of(kind, body))
+    return events
+
+
+def ask_replies(connection: Connection, keys: Sequence[tuple[OrgId, str]]) -> Sent:
+    """Ask for the first answers to keys; `replies` takes what is known of them."""
+    return _send(connection, REPLIES, transposed(list(dict.fromkeys(keys)), 2))
+
+
+def replies(connection: Connection, sent: Sent) -> dict[tuple[OrgId, str], Reply]:
+    """The first answers to keys that were seen before."""
+    found = sent.fetchall()
+    spans = [(org, first, number) for org, _, _, _, first, number in found]
+    events = events_between(connection, spans)
+    return {
+        (org, key): Reply(
+            command=command_of(command),
+            outcome=tuple(told) if refusal is None else refusal_of(refusal),
+            number=number,
+        )
+        for (org, key, command, refusal, _, number), told in zip(found, events, strict=True)
+    }

@@ -1,0 +1,108 @@
+"""Pages of things, by index: the ids after one, as many as are asked for.
+
+Ids alone: what they stand for is loaded like everything else, so that there is one way to make a
+value of a row.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+from bursar.store.ledger.loader import Connection, OrgId
+
+
+class Recorded(NamedTuple):
+    """An event as it stands in its stream."""
+
+    number: int
+    at: int
+    kind: str
+    body: str  # canonical JSON, as it was written
+    actor: str  # whose key asked; empty when it happened by itself, or Bursar asked
+
+
+IDS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "accounts": """
+            select account_id from accounts
+             where org_id = %(org)s and account_id > %(after)s
+             order by account_id limit %(most)s
+        """,
+        "users": """
+            select user_id from users
+             where org_id = %(org)s and user_id > %(after)s
+             order by user_id limit %(most)s
+        """,
+        "holds": """
+            select hold_id from holds
+             where org_id = %(org)s and hold_id > %(after)s
+             order by hold_id limit %(most)s
+        """,
+        "budgets": """
+            select budget_id from budgets
+             where org_id = %(org)s and budget_id > %(after)s and not dropped
+             order by budget_id limit %(most)s
+        """,
+        "debts": """
+            select debt_id from debts
+             where org_id = %(org)s and debt_id > %(after)s and owed > 0
+             order by debt_id limit %(most)s
+        """,
+        "recurrences": """
+            select recurrence_id from recurrences
+             where org_id = %(org)s and recurrence_id > %(after)s
+             order by recurrence_id limit %(most)s
+        """,
+    }
+)
+
+# By issue: the key of a page is the instant and the id of the grant it follows.
+GRANTS: Final = """
+    select t.issued_at, t.grant_id from grants t
+     where t.org_id = %(org)s and t.account_id = %(account)s and t.issued_at >= 0
+       and (t.issued_at, t.grant_id) > (%(issued_at)s, %(after)s)
+     order by t.issued_at, t.grant_id limit %(most)s
+"""
+
+CHARGES: Final = """
+    select t.number, t.charge_id from charges t
+     where t.org_id = %(org)s and t.hold_id = %(hold)s and t.number >= 1
+       and (-t.number) > %(before)s
+     order by (-t.number), t.charge_id limit %(most)s
+"""
+
+EVENTS: Final = """
+    select e.number, e.at, e.kind, e.body::text, e.actor
+      from events e
+     where e.org_id = %(org)s and e.number > %(after)s
+     order by e.number limit %(most)s
+"""
+
+
+def ids(connection: Connection, org: OrgId, table: str, after: str, most: int) -> list[str]:
+    """The ids of an org's things of a kind that follow one."""
+    found = connection.execute(IDS[table], {"org": org, "after": after, "most": most})
+    return [id for (id,) in found]
+
+
+def grants_of(
+    connection: Connection, org: OrgId, account: str, after: tuple[int, str], most: int
+) -> list[tuple[int, str]]:
+    """The grants that an account was issued after one: when, and their ids."""
+    asked = {"org": org, "account": account, "issued_at": after[0], "after": after[1], "most": most}
+    return [(at, id) for at, id in connection.execute(GRANTS, asked)]
+
+
+def charges_of(
+    connection: Connection, org: OrgId, hold: str, before: int, most: int
+) -> list[tuple[int, str]]:
+    """A hold's charges, the latest first, from before an event's number on; 0 from the latest."""
+    limit = -(2**62) if before == 0 else -before
+    asked = {"org": org, "hold": hold, "before": limit, "most": most}
+    return [(number, id) for number, id in connection.execute(CHARGES, asked)]
+
+
+def events(connection: Connection, org: OrgId, after: int, most: int) -> list[Recorded]:
+    """What happened to an org after an event's number."""
+    asked: dict[str, Any] = {"org": org, "after": after, "most": most}
+    return [Recorded(*row) for row in connection.execute(EVENTS, asked)]

@@ -1,0 +1,63 @@
+"""Reading what orgs keep besides money."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from bursar.core.ledger.values import Setting
+from bursar.store.ledger.loader import ENTER, Connection, OrgId, array_of, looked_up, transposed
+from bursar.store.ledger.row_mappers import Values
+
+ONE: Final = """
+    select kind, setting_id, body::text, number, at
+      from settings
+     where org_id = %s and kind = %s and setting_id = %s
+"""
+
+PAGE: Final = """
+    select kind, setting_id, body::text, number, at
+      from settings
+     where org_id = %s and kind = %s and setting_id > %s and body is not null
+     order by setting_id
+     limit %s
+"""
+
+
+OF_MANY: Final = f"""
+    select t.org_id, t.kind, t.setting_id, t.body::text, t.number, t.at
+      from {looked_up({"org_id": "text", "kind": "text", "setting_id": "text"}, "settings")}
+     order by t.org_id, t.setting_id
+"""
+
+
+def settings_of(
+    connection: Connection, kind: str, where: Sequence[tuple[OrgId, str]]
+) -> dict[tuple[OrgId, str], Setting]:
+    """What several orgs keep of a kind, by org and id; those that have none are left out."""
+    columns = [(org, kind, id) for org, id in where]
+    with connection.transaction():
+        connection.execute(ENTER, [array_of(sorted({org for org, _ in where}))])
+        rows = connection.execute(OF_MANY, transposed(columns, 3)).fetchall()
+    return {(row[0], row[2]): _setting(row[1:]) for row in rows}
+
+
+def setting(connection: Connection, org: OrgId, kind: str, id: str) -> Setting | None:
+    """What an org keeps under a kind and an id; None if that was never, or is no more."""
+    with connection.transaction():
+        connection.execute(ENTER, [array_of([org])])
+        row = connection.execute(ONE, [org, kind, id]).fetchone()
+    if row is None or row[2] is None:
+        return None
+    return _setting(row)
+
+
+def settings(connection: Connection, org: OrgId, kind: str, after: str, most: int) -> list[Setting]:
+    """What an org keeps of a kind, in the order of ids, from after one."""
+    with connection.transaction():
+        connection.execute(ENTER, [array_of([org])])
+        rows = connection.execute(PAGE, [org, kind, after, most]).fetchall()
+    return [_setting(row) for row in rows]
+
+
+def _setting(row: Values) -> Setting:
+    kind, id, body, number, at = row
+    return Setting(kind=kind, id=id, body=body, number=number, at=at)

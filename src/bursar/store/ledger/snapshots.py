@@ -1,0 +1,246 @@
+"""Snapshots of an org's grants at a number of its events, and the events from there on (L12).
+
+A snapshot is a shorter way to what the events say, never a second truth: it carries a checksum,
+each of its values checks itself when it is read, and one that cannot be read is as good as none.
+"""
+
+import logging
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Final
+
+import msgspec
+
+from bursar.core.ids import AccountId, GrantId
+from bursar.core.instant import Instant
+from bursar.core.ledger.events import Event
+from bursar.core.ledger.history import View
+from bursar.core.refusal import InvariantBroken
+from bursar.store.ledger.loader import Connection, OrgId, transposed
+from bursar.store.sql.codec import event_of, text_of, value_of
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """Every grant as an org's events up to a number left it."""
+
+    number: int  # of the last event in it
+    at: Instant  # when that was recorded
+    grants: Mapping[GrantId, View]
+
+
+NEWEST: Final = """
+    select number, at, grants, checksum, body
+      from snapshots
+     where org_id = %s and number < %s and at <= %s
+     order by number desc
+     limit 1
+"""
+NO_NUMBER: Final = 2**63 - 1  # greater than that of any event
+
+
+def newest(
+    connection: Connection, org: OrgId, at: Instant, account: AccountId | None = None
+) -> Snapshot | None:
+    """The last snapshot of what was recorded up to an instant that can be read.
+
+    With an account, only the grants of that are taken out of it.
+    """
+    before = NO_NUMBER
+    while row := connection.execute(NEWEST, [org, before, at]).fetchone():
+        before, recorded_at, count, checksum, body = row
+        try:
+            if _checksum(org, before, recorded_at, count, bytes(body)) != checksum:
+                raise ValueError("its checksum is another")
+            grants = _unpacked(bytes(body), account)
+            return Snapshot(number=before, at=recorded_at, grants=grants)
+        except (zlib.error, msgspec.DecodeError, ValueError, TypeError, InvariantBroken) as error:
+            _log.warning("snapshot %s of %s cannot be read, not used: %s", before, org, error)
+    return None
+
+
+INSERT: Final = """
+    -- Whoever comes second has made the same one.
+    insert into snapshots (org_id, number, at, grants, checksum, body)
+    values (%s, %s, %s, %s, %s, %s)
+    on conflict (org_id, number) do nothing
+"""
+
+
+def keep(connection: Connection, org: OrgId, snapshot: Snapshot) -> None:
+    """Write a snapshot."""
+    body = zlib.compress(text_of(list(snapshot.grants.values())).encode())
+    number, at, count = snapshot.number, snapshot.at, len(snapshot.grants)
+    checksum = _checksum(org, number, at, count, body)
+    connection.execute(INSERT, [org, number, at, count, checksum, body])
+
+
+def _checksum(org: OrgId, number: int, at: Instant, count: int, body: bytes) -> str:
+    """Of the whole row: a sound body under another number, or another org, would be wrong."""
+    return sha256(f"{number} {at} {count} {org}\0".encode() + body).hexdigest()
+
+
+# The same, said by the database of a row `s`; no text of an org has a zero byte in it.
+CHECKSUM: Final = r"""encode(sha256(
+        convert_to(s.number || ' ' || s.at || ' ' || s.grants || ' ' || s.org_id, 'UTF8')
+        || '\x00'::bytea || s.body), 'hex')"""
+
+
+def _unpacked(body: bytes, account: AccountId | None) -> dict[GrantId, View]:
+    text = zlib.decompress(body)
+    if account is None:
+        found = value_of(tuple[View, ...], text.decode())
+    else:
+        found = tuple(
+            value_of(View, bytes(one).decode())
+            for one in _EACH.decode(text)
+            if _OWNER.decode(one).terms.account == account
+        )
+    return {one.terms.id: one for one in found}
+
+
+class _Terms(msgspec.Struct):
+    account: str
+
+
+class _Owned(msgspec.Struct):
+    """As much of a view as tells whose it is."""
+
+    terms: _Terms
+
+
+_EACH: Final = msgspec.json.Decoder(list[msgspec.Raw])
+_OWNER: Final = msgspec.json.Decoder(_Owned)
+
+
+LAST_SNAPSHOTS: Final = """
+    select k.org_id, s.number, s.grants
+      from unnest(%s::text[]) as k(org_id)
+     cross join lateral (
+           select number, grants from snapshots t
+            where t.org_id = k.org_id order by number desc limit 1) as s
+"""
+
+
+def last_ones(connection: Connection, orgs: Sequence[OrgId]) -> dict[OrgId, tuple[int, int]]:
+    """The number of each org's last snapshot, and how many grants it has."""
+    rows = connection.execute(LAST_SNAPSHOTS, transposed([(org,) for org in orgs], 1))
+    return {org: (number, grants) for org, number, grants in rows}
+
+
+# Events
+
+
+EVENTS_AFTER: Final = """
+    select kind, body::text from events
+     where org_id = %s and number > %s and number <= %s
+     order by number
+"""
+
+LATE_EVENTS: Final = """
+    -- Of later events those that say something about an instant before them.
+    select e.kind, e.body::text
+      from (select distinct org_id, number from postings
+             where org_id = %s and number > %s and number <= %s and effective_at <= %s) p
+     cross join lateral (
+           select * from events t
+            where t.org_id = p.org_id and t.number = p.number
+           offset 0) as e
+     order by e.number
+"""
+
+_OF_ACCOUNT: Final = """
+       cross join lateral (
+             select from grants t
+              where t.org_id = p.org_id and t.grant_id = p.grant_id and t.account_id = %s
+             offset 0) as g
+"""
+_OF_NUMBERS: Final = """
+     cross join lateral (
+           select * from events t
+            where t.org_id = n.org_id and t.number = n.number
+           offset 0) as e
+     order by e.number
+"""
+
+EVENTS_OF: Final = f"""
+    -- Those that move credits of an account's own grants; and the few that move an end.
+    select e.kind, e.body::text
+      from (select p.org_id, p.number
+              from postings p {_OF_ACCOUNT}
+             where p.org_id = %s and p.number > %s and p.number <= %s
+             union
+            select e.org_id, e.number
+              from events e
+             where e.org_id = %s and e.number > %s and e.number <= %s
+               and e.kind = 'GrantExtended') n {_OF_NUMBERS}
+"""
+
+LATE_EVENTS_OF: Final = f"""
+    select e.kind, e.body::text
+      from (select distinct p.org_id, p.number
+              from postings p {_OF_ACCOUNT}
+             where p.org_id = %s and p.number > %s and p.number <= %s
+               and p.effective_at <= %s) n {_OF_NUMBERS}
+"""
+
+RECORDED_AT: Final = "select at from events where org_id = %s and number = %s"
+
+
+def events_after(
+    connection: Connection, org: OrgId, after: int, last: int, account: AccountId | None = None
+) -> Iterator[Event]:
+    """An org's events with numbers in (after, last], in order; or those about an account's grants.
+
+    Of these, some may be about others' too.
+    """
+    span = [org, after, last]
+    if account is None:
+        return _events(connection, EVENTS_AFTER, span)
+    return _events(connection, EVENTS_OF, [account, *span, *span])
+
+
+def late_events(
+    connection: Connection,
+    org: OrgId,
+    after: int,
+    last: int,
+    at: Instant,
+    account: AccountId | None = None,
+) -> Iterator[Event]:
+    """Of the events in (after, last] those with an effect at or before an instant, in order."""
+    span = [org, after, last, at]
+    if account is None:
+        return _events(connection, LATE_EVENTS, span)
+    return _events(connection, LATE_EVENTS_OF, [account, *span])
+
+
+def _events(connection: Connection, sql: str, values: Iterable[object]) -> Iterator[Event]:
+    with connection.cursor(name="events_of_an_org") as cursor:
+        cursor.itersize = 2_000
+        for kind, body in cursor.execute(sql, list(values)):
+            yield event_of(kind, body)
+
+
+def recorded_at(connection: Connection, org: OrgId, number: int) -> Instant:
+    """When the event of that number was recorded."""
+    row = connection.execute(RECORDED_AT, [org, number]).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def last_recorded(connection: Connection, org: OrgId, at: Instant, low: int, high: int) -> int:
+    """The number of the last event recorded at or before an instant; at least `low`.
+
+    Times never go back within an org, so halving finds it: no index on them is needed, which every
+    command would have to pay for.
+    """
+    while low < high:
+        middle = (low + high + 1) // 2
+        known = recorded_at(connection, org, middle) <= at
+        low, high = (middle, high) if known else (low, middle - 1)
+    return low

@@ -1,0 +1,466 @@
+"""What the sweeper keeps beside the ledger: how far it has come, and who stands where (L3, L15).
+
+Statements here go over many orgs at once, joined as `unnest(arrays)`, each row looked up for itself
+whatever the statistics say (`looked_up`). Two are about all orgs: they ask which of them to look
+at, and for the operator's top lists.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from bursar.core.instant import Instant
+from bursar.core.ledger.books import BURN_SLOT, BURN_SLOTS
+from bursar.core.ledger.events import Event
+from bursar.store.ledger.loader import Connection, OrgId, looked_up, transposed
+from bursar.store.sql.codec import event_of
+
+DAY_SLOTS: Final = 4  # slots that cover 24 hours, as BURN_SLOTS cover a week
+
+
+class Behind(NamedTuple):
+    """An org that has moved on since it was last swept, or has something due."""
+
+    org: OrgId
+    number: int  # of its last event
+    swept: int  # of the last event that a sweep has seen
+    swept_at: Instant  # when that was
+
+
+TO_LOOK_AT: Final = """
+    -- A walk along a primary key, and for each org a look into another: nothing else is read of an
+    -- org to which nothing has happened.
+    select o.org_id, o.number, coalesce(s.number, 0), coalesce(s.at, 0)
+      from orgs o
+      left join lateral (select * from sweeps t where t.org_id = o.org_id offset 0) as s on true
+     where o.org_id > %s and o.frozen is null
+       and (s.org_id is null or s.number <> o.number or s.due_at <= %s)
+     order by o.org_id
+     limit %s
+"""
+
+
+def to_look_at(connection: Connection, after: OrgId, now: Instant, most: int) -> list[Behind]:
+    """The next orgs, by id, that a sweep must look at."""
+    rows = connection.execute(TO_LOOK_AT, [after, now, most]).fetchall()
+    return [Behind(*row) for row in rows]
+
+
+BEHIND: Final = f"""
+    select t.org_id, t.number, coalesce(s.number, 0), coalesce(s.at, 0)
+      from {looked_up({"org_id": "text"}, "orgs", "and t.frozen is null")}
+      left join lateral (select * from sweeps u where u.org_id = t.org_id offset 0) as s on true
+     order by t.org_id
+"""
+
+
+def behind(connection: Connection, orgs: Iterable[OrgId]) -> list[Behind]:
+    """How far these orgs are, and their sweeps, in id order; frozen ones are left out."""
+    rows = connection.execute(BEHIND, transposed([(org,) for org in orgs], 1)).fetchall()
+    return [Behind(*row) for row in rows]
+
+
+# What is due
+
+_VALID_FROM: Final = "greatest(g.starts_at, g.issued_at)"
+
+LAST_DUE: Final = f"""
+    -- The end of each order up to now: one look into one index each, whatever the org has.
+    select k.org_id, t.number, greatest(
+           (select r.next_at from recurrences r
+             where r.org_id = k.org_id and r.next_at >= 0 and r.next_at <= n.now
+             order by r.next_at desc limit 1),
+           (select h.expires_at from holds h
+             where h.org_id = k.org_id and h.closed_at is null and h.expires_at <= n.now
+             order by h.expires_at desc limit 1),
+           (select g.expires_at from grants g
+             where g.org_id = k.org_id and g.place = 'listed' and g.expires_at <= n.now
+             order by g.expires_at desc limit 1),
+           (select g.expires_at from grants g
+             where g.org_id = k.org_id and g.place = 'expired'
+             order by g.expires_at desc limit 1),
+           (select {_VALID_FROM} from grants g
+             where g.org_id = k.org_id and g.place = 'waiting' and {_VALID_FROM} <= n.now
+               and (g.expires_at <= n.now
+                    or {_VALID_FROM} > t.now
+                       and exists (select from debts d where d.org_id = k.org_id and d.owed > 0))
+             order by {_VALID_FROM} desc limit 1))
+      from {looked_up({"org_id": "text"}, "orgs")}
+     cross join (select %s::bigint as now) as n
+     order by k.org_id
+"""
+
+NEXT_DUE: Final = f"""
+    -- The beginning of each order. A grant that has started and is not listed yet has its end to
+    -- come; one that will start may repay debt then.
+    select k.org_id, least(
+           (select r.next_at from recurrences r
+             where r.org_id = k.org_id and r.next_at >= 0
+             order by r.next_at limit 1),
+           (select h.expires_at from holds h
+             where h.org_id = k.org_id and h.closed_at is null
+             order by h.expires_at limit 1),
+           (select g.expires_at from grants g
+             where g.org_id = k.org_id and g.place = 'listed'
+             order by g.expires_at limit 1),
+           (select g.expires_at from grants g
+             where g.org_id = k.org_id and g.place = 'expired'
+             order by g.expires_at limit 1),
+           (select {_VALID_FROM} from grants g
+             where g.org_id = k.org_id and g.place = 'waiting' and {_VALID_FROM} > n.now
+             order by {_VALID_FROM} limit 1),
+           (select min(g.expires_at) from grants g
+             where g.org_id = k.org_id and g.place = 'waiting' and {_VALID_FROM} <= n.now))
+      from unnest(%s::text[]) as k(org_id)
+     cross join (select %s::bigint as now) as n
+     order by k.org_id
+"""
+
+
+class Due(NamedTuple):
+    """Something that has fallen due and is not written yet."""
+
+    org: OrgId
+    number: int  # of the org's last event
+    at: Instant  # the last instant at which something fell due
+
+
+def due(connection: Connection, orgs: Sequence[OrgId], now: Instant) -> list[Due]:
+    """The orgs in which something has fallen due by now."""
+    rows = connection.execute(LAST_DUE, [*_orgs(orgs), now]).fetchall()
+    return [Due(*row) for row in rows if row[2] is not None]
+
+
+def next_due(
+    connection: Connection, orgs: Sequence[OrgId], now: Instant
+) -> dict[OrgId, Instant | None]:
+    """When something will fall due in each org, if ever; at or before now if something has."""
+    return dict(connection.execute(NEXT_DUE, [*_orgs(orgs), now]).fetchall())
+
+
+def _orgs(orgs: Iterable[OrgId]) -> list[str]:
+    return transposed([(org,) for org in orgs], 1)
+
+
+# How far a sweep has come
+
+NOTE_SWEEP: Final = """
+    -- Two sweeps of one snapshot cannot both write a row here: what each adds is added once.
+    insert into sweeps (org_id, number, at, due_at)
+    select u.org_id, u.number, u.at, u.due_at
+      from unnest(%s::text[], %s::bigint[], %s::bigint[], %s::bigint[])
+           as u(org_id, number, at, due_at)
+     order by u.org_id
+    on conflict (org_id) do update
+       set number = excluded.number, at = excluded.at, due_at = excluded.due_at
+"""
+
+
+class Noted(NamedTuple):
+    """How far a sweep has come with an org."""
+
+    org: OrgId
+    number: int
+    at: Instant
+    due_at: Instant
+
+
+def note_sweeps(connection: Connection, noted: Sequence[Noted]) -> None:
+    """Write down how far a sweep has come; an error if another one has since."""
+    connection.execute(NOTE_SWEEP, transposed(noted, 4))
+
+
+EVENTS_SINCE: Final = """
+    select k.org_id, t.kind, t.body::text
+      from unnest(%s::text[], %s::bigint[], %s::bigint[]) as k(org_id, after, last)
+     cross join lateral (
+           select * from events e
+            where e.org_id = k.org_id and e.number > k.after and e.number <= k.last
+           offset 0) as t
+"""
+
+
+def events_since(connection: Connection, orgs: Sequence[Behind]) -> Iterator[tuple[OrgId, Event]]:
+    """What happened to orgs since they were swept, in no particular order."""
+    spans = [(one.org, one.swept, one.number) for one in orgs]
+    with connection.cursor(name="events_since") as cursor:
+        cursor.itersize = 2_000
+        for org, kind, body in cursor.execute(EVENTS_SINCE, transposed(spans, 3)):
+            yield org, event_of(kind, body)
+
+
+# Who spent
+
+Named = tuple[OrgId, str]  # an id within an org
+
+HOLDS_OF_CHARGES: Final = f"""
+    select t.org_id, t.charge_id, t.hold_id
+      from {looked_up({"org_id": "text", "charge_id": "text"}, "charges")}
+"""
+
+SPENDERS: Final = f"""
+    select t.org_id, t.hold_id, t.account_id, t.user_id
+      from {looked_up({"org_id": "text", "hold_id": "text"}, "holds")}
+     union all
+    select t.org_id, t.debt_id, t.account_id, null
+      from {looked_up({"org_id": "text", "debt_id": "text"}, "debts", "and t.hold_id is null")}
+"""
+
+OWNERS: Final = f"""
+    select distinct t.org_id, t.account_id
+      from {looked_up({"org_id": "text", "grant_id": "text"}, "grants")}
+"""
+
+PATHS: Final = """
+    with recursive up as (
+        select k.org_id collate "C" as org_id, k.account_id collate "C" as account_id
+          from unnest(%s::text[], %s::text[]) as k(org_id, account_id)
+         union
+        select u.org_id, a.parent
+          from up u
+         cross join lateral (
+               select parent from accounts t
+                where t.org_id = u.org_id and t.account_id = u.account_id
+               offset 0) as a
+         where a.parent is not null)
+    select org_id, account_id from up
+"""
+
+
+def holds_of_charges(connection: Connection, charges: Collection[Named]) -> dict[Named, Named]:
+    """The holds that charges were booked on."""
+    rows = connection.execute(HOLDS_OF_CHARGES, transposed([*charges], 2))
+    return {(org, charge): (org, hold) for org, charge, hold in rows}
+
+
+def spenders(
+    connection: Connection, holds: Collection[Named]
+) -> dict[Named, tuple[str, str | None]]:
+    """Account and user of holds, and the account of debts that belong to no hold."""
+    keys = transposed([*holds], 2)
+    rows = connection.execute(SPENDERS, [*keys, *keys])
+    return {(org, hold): (account, user) for org, hold, account, user in rows}
+
+
+def owners(connection: Connection, grants: Collection[Named]) -> set[Named]:
+    """The accounts that own grants."""
+    return {(row[0], row[1]) for row in connection.execute(OWNERS, transposed([*grants], 2))}
+
+
+def paths(connection: Connection, accounts: Collection[Named]) -> set[Named]:
+    """Accounts and all above them."""
+    return {(row[0], row[1]) for row in connection.execute(PATHS, transposed([*accounts], 2))}
+
+
+ADD_SPENDING: Final = """
+    insert into spending (org_id, user_id, slot, amount)
+    select u.org_id, u.user_id, u.slot, u.amount
+      from unnest(%s::text[], %s::text[], %s::bigint[], %s::bigint[])
+           as u(org_id, user_id, slot, amount)
+    on conflict (org_id, user_id, slot) do update
+       set amount = spending.amount + excluded.amount
+"""
+
+
+def add_spending(connection: Connection, amounts: Sequence[tuple[OrgId, str, int, int]]) -> None:
+    """Add what users spent in slots: org, user, slot, amount."""
+    connection.execute(ADD_SPENDING, transposed(amounts, 4))
+
+
+# Who stands where
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """What one account or user has of each measure."""
+
+    org: OrgId
+    subject_id: str
+    available: int
+    used: int
+    day: int  # spent in the last 24 hours, by slots
+    week: int  # and in the last seven days
+
+
+_SPENT: Final = """coalesce((select sum(b.amount)::bigint from {table} b
+             where b.org_id = k.org_id and b.{key} = k.{key} and b.slot >= n.{since}
+               and b.slot <= n.now), 0)"""
+
+
+def _spent(table: str, key: str) -> str:
+    """Two figures: what was spent since two instants, by slots."""
+    return ",\n           ".join(
+        _SPENT.format(table=table, key=key, since=since) for since in ("day", "week")
+    )
+
+
+_SINCE: Final = "cross join (select %s::bigint as now, %s::bigint as day, %s::bigint as week) as n"
+
+ACCOUNTS_NOW: Final = f"""
+    select k.org_id, k.account_id,
+           coalesce((select sum(o.available - o.overdue)::bigint from totals o
+             where o.org_id = k.org_id and o.account_id = k.account_id), 0),
+           t.used,
+           {_spent("burn", "account_id")}
+      from {looked_up({"org_id": "text", "account_id": "text"}, "accounts")}
+     {_SINCE}
+"""
+
+USERS_NOW: Final = f"""
+    -- What a user has used is what it had, and what was added: slots of years are not summed again.
+    select k.org_id, k.user_id, 0,
+           k.added + coalesce((select s.value from standings s
+             where s.org_id = k.org_id and s.subject = 'user' and s.measure = 'used'
+               and s.subject_id = k.user_id), 0),
+           {_spent("spending", "user_id")}
+      from unnest(%s::text[], %s::text[], %s::bigint[]) as k(org_id, user_id, added)
+     {_SINCE}
+"""
+
+
+def _since(now: Instant) -> list[int]:
+    """The last slot, and the first of a day and of a week: one counts while any part is inside."""
+    last = now - now % BURN_SLOT
+    return [last, last - DAY_SLOTS * BURN_SLOT, last - BURN_SLOTS * BURN_SLOT]
+
+
+def accounts_now(
+    connection: Connection, accounts: Collection[Named], now: Instant
+) -> list[Figures]:
+    """The figures of accounts."""
+    rows = connection.execute(ACCOUNTS_NOW, [*transposed([*accounts], 2), *_since(now)])
+    return [_figures(*row) for row in rows]
+
+
+def users_now(
+    connection: Connection, added: Sequence[tuple[OrgId, str, int]], now: Instant
+) -> list[Figures]:
+    """The figures of users, with what each used more."""
+    rows = connection.execute(USERS_NOW, [*transposed(added, 3), *_since(now)])
+    return [_figures(*row) for row in rows]
+
+
+def _figures(
+    org: OrgId, subject_id: str, available: int, used: int, day: int, week: int
+) -> Figures:
+    return Figures(
+        org=org, subject_id=subject_id, available=available, used=used, day=day, week=week
+    )
+
+
+BURNING: Final = """
+    -- By both rates: a small amount is something in a day, and rounds to nothing in a week. In the
+    -- order of a list: without statistics the index over all orgs looks as good as that of one.
+    select distinct t.org_id, t.subject, t.subject_id
+      from unnest(%s::text[]) as k(org_id)
+     cross join (values ('account', 'day'), ('account', 'week'), ('user', 'day'), ('user', 'week'))
+           as s(subject, measure)
+     cross join lateral (
+           select * from standings u
+            where u.org_id = k.org_id and u.subject = s.subject and u.measure = s.measure
+              and u.value > 0
+            order by u.value desc
+           offset 0) as t
+"""
+
+
+def burning(connection: Connection, orgs: Collection[OrgId]) -> list[tuple[OrgId, str, str]]:
+    """Who burned something as of the last sweep: org, subject, id."""
+    rows = connection.execute(BURNING, _orgs(orgs)).fetchall()
+    return [(org, subject, subject_id) for org, subject, subject_id in rows]
+
+
+BURNING_ORGS: Final = """
+    -- One look at the front of each list; as `exists` it was planned as a walk over all of them.
+    select distinct k.org_id
+      from unnest(%s::text[]) as k(org_id)
+     cross join (values ('account', 'day'), ('account', 'week'), ('user', 'day'), ('user', 'week'))
+           as s(subject, measure)
+     cross join lateral (
+           select from standings t
+            where t.org_id = k.org_id and t.subject = s.subject and t.measure = s.measure
+              and t.value > 0
+            order by t.value desc
+            limit 1) as first
+"""
+
+
+def burning_orgs(connection: Connection, orgs: Collection[OrgId]) -> set[OrgId]:
+    """The orgs in which somebody burns something now."""
+    return {row[0] for row in connection.execute(BURNING_ORGS, _orgs(orgs))}
+
+
+SET_STANDINGS: Final = """
+    -- Nobody stands anywhere with nothing, unless they had something before.
+    insert into standings (org_id, subject, measure, subject_id, value)
+    select u.org_id, u.subject, u.measure, u.subject_id, u.value
+      from unnest(%s::text[], %s::text[], %s::text[], %s::text[], %s::bigint[])
+           as u(org_id, subject, measure, subject_id, value)
+      left join lateral (
+           select value from standings t
+            where t.org_id = u.org_id and t.subject = u.subject and t.measure = u.measure
+              and t.subject_id = u.subject_id
+           offset 0) as s on true
+     where u.value <> coalesce(s.value, 0)
+    on conflict (org_id, subject, measure, subject_id) do update set value = excluded.value
+"""
+
+
+def set_standings(
+    connection: Connection, standings: Sequence[tuple[OrgId, str, str, str, int]]
+) -> None:
+    """Let subjects stand where they stand now: org, subject, measure, id, value."""
+    connection.execute(SET_STANDINGS, transposed(standings, 5))
+
+
+class Standing(NamedTuple):
+    """One place in a top list, and what was known of its org."""
+
+    org: OrgId
+    subject_id: str
+    value: int
+    number: int  # of the last event that is in it
+    at: Instant
+
+
+TOP_OF_ORG: Final = """
+    select t.org_id, t.subject_id, t.value, s.number, s.at
+      from standings t
+     cross join lateral (select * from sweeps u where u.org_id = t.org_id offset 0) as s
+     where t.org_id = %s and t.subject = %s and t.measure = %s and t.value > 0
+     order by t.value desc, t.subject_id
+     limit %s
+"""
+
+TOP_OF_ALL: Final = """
+    -- About all orgs, for the operator: each server gives its best, and the best of these are told.
+    select t.org_id, t.subject_id, t.value, s.number, s.at
+      from (select org_id, subject_id, value from standings
+             where subject || '/' || measure = %s and value > 0
+             order by -value, org_id, subject_id
+             limit %s) t
+     cross join lateral (select * from sweeps u where u.org_id = t.org_id offset 0) as s
+     order by t.value desc, t.org_id, t.subject_id
+"""
+
+SWEPT: Final = "select number, at from sweeps where org_id = %s"
+
+
+def top_of_org(
+    connection: Connection, org: OrgId, subject: str, measure: str, most: int
+) -> list[Standing]:
+    """The first places in one org."""
+    rows = connection.execute(TOP_OF_ORG, [org, subject, measure, most]).fetchall()
+    return [Standing(*row) for row in rows]
+
+
+def top_of_all(connection: Connection, subject: str, measure: str, most: int) -> list[Standing]:
+    """The first places over all orgs."""
+    rows = connection.execute(TOP_OF_ALL, [f"{subject}/{measure}", most]).fetchall()
+    return [Standing(*row) for row in rows]
+
+
+def swept(connection: Connection, org: OrgId) -> tuple[int, Instant]:
+    """How far the last sweep of an org has come; nothing if there was none."""
+    row = connection.execute(SWEPT, [org]).fetchone()
+    return (0, 0) if row is None else (row[0], row[1])

@@ -1,0 +1,354 @@
+"""What a transaction of a pool reads: its own row, what has changed, or all that lives.
+
+What is asked is sent by `ask_…` and taken by another function, so that in a pipeline many questions
+travel together.
+
+Others may look at a memory while rows are on their way. So whoever brings some in names a door, and
+memory is changed behind it, all at once: nobody who looks waits for the database.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from itertools import chain
+from types import MappingProxyType
+from typing import Final, NamedTuple, TypeAlias
+
+from psycopg import errors
+
+from bursar.core.dispatch.state import JobKey, Lease, Machine, Pool, Queued
+from bursar.core.instant import Instant
+from bursar.core.quota_slices import Key
+from bursar.core.scheduling.model.jobs import Path
+from bursar.core.scheduling.model.nodes import NodeId
+from bursar.store.jobs.outbox import PoolId
+from bursar.store.ledger.loader import Connection, Sent, array_of, looked_up, transposed
+from bursar.store.pools import policy_and_quotas
+from bursar.store.pools.rows import (
+    BY_KEY,
+    LEASES,
+    NODES,
+    PARTS,
+    QUEUE,
+    PoolRow,
+    Row,
+    job_of,
+    lease_of,
+    machine_of,
+    selected,
+)
+from bursar.store.sql.codec import value_of
+
+ENTER_POOL: Final = """
+    -- For this transaction only: the service's rights, and the pool it works for (D9).
+    select set_config('role', 'bursar_service', true), set_config('bursar.pools', %s, true)
+"""
+LOCK_POOL: Final = """
+    -- Always before any other table of the pool; nothing is joined to it.
+    select now, fence, version, epoch, leader, leads_until, noted, digest, due_at
+      from pools
+     where pool_id = %s
+       for update
+"""
+ADD_POOL: Final = """
+    insert into pools (pool_id, now, fence, version, epoch, leader, leads_until)
+    values (%s, 0, 0, 0, 0, '', 0)
+"""
+POOLS: Final = "select pool_id, version, due_at from pools order by pool_id"
+# Nothing is in memory yet: all nodes, the jobs that are not over, the leases that live.
+EVERYTHING: Final = MappingProxyType(
+    {
+        "nodes": f"""
+            select {selected(NODES)} from nodes t where t.pool_id = %s order by t.node_id
+        """,
+        "queue": f"""
+            select {selected(QUEUE)}
+              from queue t
+             where t.pool_id = %s
+               and t.state in ('queued', 'starting', 'running', 'stopping', 'out_of_credits')
+             order by t.org_id, t.job_id
+        """,
+        "leases": f"""
+            select {selected(LEASES)}
+              from leases t
+             where t.pool_id = %s and t.ended_at is null
+             order by t.fence
+        """,
+        "lease_parts": f"""
+            select {selected(PARTS)}
+              from leases l
+             cross join lateral (
+                   select * from lease_parts t
+                    where t.pool_id = l.pool_id and t.fence = l.fence offset 0) as t
+             where l.pool_id = %s and l.ended_at is null
+        """,
+        "lease_slots": """
+            select t.fence, t.node_id, t.gpu, t.slot
+              from leases l
+             cross join lateral (
+                   select * from lease_slots t
+                    where t.pool_id = l.pool_id and t.fence = l.fence offset 0) as t
+             where l.pool_id = %s and l.ended_at is null
+        """,
+    }
+)
+SLOTS_OF: Final = f"""
+    select t.fence, t.node_id, t.gpu, t.slot
+      from {looked_up({"pool_id": "text", "fence": "bigint"}, "lease_slots")}
+"""
+OF_ATTEMPTS: Final = """
+    select t.fence
+      from unnest(%s::text[], %s::text[], %s::text[], %s::bigint[])
+           as u(pool_id, org_id, job_id, attempt)
+     cross join lateral (
+           select l.fence from leases l
+            where l.pool_id = u.pool_id and l.org_id = u.org_id and l.job_id = u.job_id
+              and l.attempt = u.attempt and l.attempt >= 1 offset 0) as t
+"""
+TAKE_TIME: Final = """
+    -- Who reads all of a large pool says nothing for longer than a transaction of a pool may.
+    select set_config('idle_in_transaction_session_timeout', '60000', true)
+"""
+CHANGES: Final = """
+    select version, body::text
+      from pool_changes
+     where pool_id = %s and version > %s
+     order by version
+"""
+
+
+class PoolUnknown(KeyError):
+    """There is no such pool."""
+
+
+SlotName: TypeAlias = tuple[NodeId, int, int]  # node, GPU, slot
+Attempt: TypeAlias = tuple[JobKey, int]  # whose, the how-manyth
+
+
+@dataclass(slots=True)
+class Memory:
+    """A pool as a process knows it: what lives, as of a version; and which slots leases have."""
+
+    pool: Pool = field(default_factory=Pool)
+    version: int = -1
+    slots: dict[int, tuple[SlotName, ...]] = field(default_factory=dict)  # of live leases
+    digest: str = ""  # of the last event of its stream
+
+
+Door: TypeAlias = AbstractContextManager[object]
+OPEN: Final[Door] = nullcontext()  # nobody else looks
+
+
+class Changed(NamedTuple):
+    """Which rows transactions have written."""
+
+    jobs: tuple[JobKey, ...] = ()
+    leases: tuple[int, ...] = ()
+    nodes: tuple[NodeId, ...] = ()
+    slices: tuple[Key, ...] = ()
+    policy: bool = False
+    usage: tuple[Path, ...] = ()
+
+
+class _Read(NamedTuple):
+    """Rows that were asked for, and have come."""
+
+    wanted: Changed
+    terms: policy_and_quotas.Terms
+    sent: Mapping[str, Sent]
+
+
+def create_pool(connection: Connection, pool: PoolId) -> None:
+    """Begin a pool, with nothing in it."""
+    connection.execute(ADD_POOL, [pool])
+
+
+def add_pool(connection: Connection, pool: PoolId) -> bool:
+    """Begin a pool; False if there is one of that name."""
+    try:
+        create_pool(connection, pool)
+    except errors.UniqueViolation:
+        return False
+    return True
+
+
+class Standing(NamedTuple):
+    """How a pool stands: how many changes it has had, and from when on somebody has to lead it."""
+
+    id: PoolId
+    version: int
+    due_at: Instant
+
+
+def pools_now(connection: Connection) -> list[Standing]:
+    """How all pools stand."""
+    return [Standing(*row) for row in connection.execute(POOLS).fetchall()]
+
+
+def enter_pool(connection: Connection, pool: PoolId) -> None:
+    """Work for a pool until the transaction ends, without a lock: to look only."""
+    connection.execute(ENTER_POOL, [array_of([pool])])
+
+
+def lock_pool(connection: Connection, pool: PoolId) -> Sent:
+    """Work for a pool, and lock it, until the transaction ends; `locked` takes the answer."""
+    enter_pool(connection, pool)
+    return connection.execute(LOCK_POOL, [pool])
+
+
+def locked(sent: Sent, pool: PoolId) -> PoolRow:
+    """The pool that is locked now."""
+    row = sent.fetchone()
+    if row is None:
+        raise PoolUnknown(pool)
+    return PoolRow(*row)
+
+
+def load_all(connection: Connection, pool: PoolId, version: int) -> Memory:
+    """All of a pool that lives."""
+    with connection.pipeline():
+        connection.execute(TAKE_TIME)
+        asked = policy_and_quotas.ask_all(connection, pool)
+        sent = {name: connection.execute(sql, [pool]) for name, sql in EVERYTHING.items()}
+    memory = Memory(version=version)
+    policy_and_quotas.take(memory.pool, asked)
+    _take(memory, sent)
+    memory.pool.changes.extend(memory.pool.jobs)
+    return memory
+
+
+def catch_up(
+    connection: Connection, pool: PoolId, memory: Memory, version: int, door: Door = OPEN
+) -> frozenset[NodeId] | None:
+    """Bring in what others have written since; None if that is not known any more.
+
+    Who is told are the nodes that have got leases from others, or shall end some.
+    """
+    rows = connection.execute(CHANGES, [pool, memory.version]).fetchall()
+    if [number for number, _ in rows] != list(range(memory.version + 1, version + 1)):
+        return None
+    changed = [value_of(Changed, body) for _, body in rows]
+    jobs = dict.fromkeys(key for one in changed for key in one.jobs)
+    known = {fence: memory.pool.leases.get(fence) for one in changed for fence in one.leases}
+    found = _read(
+        connection,
+        pool,
+        Changed(
+            tuple(jobs),
+            tuple(known),
+            tuple(dict.fromkeys(node for one in changed for node in one.nodes)),
+            tuple(dict.fromkeys(key for one in changed for key in one.slices)),
+            any(one.policy for one in changed),
+            tuple(dict.fromkeys(path for one in changed for path in one.usage)),
+        ),
+    )
+    with door:
+        _bring_in(memory, found)
+        memory.pool.changes.extend(jobs)
+        memory.version = version
+    return _with_news(memory.pool, known)
+
+
+def _with_news(pool: Pool, known: Mapping[int, Lease | None]) -> frozenset[NodeId]:
+    """The nodes of leases that are new, or are to end, beside what was known of them."""
+    found = [(was, pool.leases[fence]) for fence, was in known.items() if fence in pool.leases]
+    return frozenset(
+        part.piece.node
+        for was, lease in found
+        if lease.live and (was is None or was.stop != lease.stop)
+        for part in lease.parts
+    )
+
+
+def load(
+    connection: Connection, pool: PoolId, memory: Memory, wanted: Changed, door: Door = OPEN
+) -> None:
+    """Bring in rows by their keys, whether they live or not."""
+    found = _read(connection, pool, wanted)
+    with door:
+        _bring_in(memory, found)
+
+
+def _read(connection: Connection, pool: PoolId, wanted: Changed) -> _Read:
+    fences = [array_of([pool] * len(wanted.leases)), array_of(wanted.leases)]
+    with connection.pipeline():
+        asked = policy_and_quotas.ask_some(
+            connection, pool, wanted.slices, wanted.usage, policy=wanted.policy
+        )
+        sent = {
+            "nodes": connection.execute(
+                BY_KEY["nodes"], transposed([(pool, node) for node in wanted.nodes], 2)
+            ),
+            "queue": connection.execute(
+                BY_KEY["queue"], transposed([(pool, *key) for key in wanted.jobs], 3)
+            ),
+            "leases": connection.execute(BY_KEY["leases"], fences),
+            "lease_parts": connection.execute(BY_KEY["lease_parts"], fences),
+            "lease_slots": connection.execute(SLOTS_OF, fences),
+        }
+    return _Read(wanted, asked, sent)
+
+
+def _bring_in(memory: Memory, found: _Read) -> None:
+    policy_and_quotas.take(memory.pool, found.terms)
+    gone = memory.pool.machines.keys() & set(found.wanted.nodes) - _take(memory, found.sent)
+    for node in sorted(gone):
+        memory.pool.drop(node)
+
+
+def fences_of(connection: Connection, pool: PoolId, attempts: Iterable[Attempt]) -> list[int]:
+    """The leases of attempts, live or not."""
+    rows = [(pool, *key, attempt) for key, attempt in attempts]
+    sent = connection.execute(OF_ATTEMPTS, transposed(rows, 4))
+    return [fence for (fence,) in sent.fetchall()]
+
+
+def load_leases(
+    connection: Connection,
+    pool: PoolId,
+    memory: Memory,
+    fences: Iterable[int],
+    door: Door = OPEN,
+) -> None:
+    """Bring in leases that are over, and their jobs."""
+    load(connection, pool, memory, Changed(leases=tuple(fences)), door)
+    known = memory.pool.leases
+    jobs = [known[fence].key for fence in fences if fence in known]
+    missing = dict.fromkeys(key for key in jobs if key not in memory.pool.jobs)
+    if missing:
+        load(connection, pool, memory, Changed(jobs=tuple(missing)), door)
+
+
+def _take(memory: Memory, sent: Mapping[str, Sent]) -> set[NodeId]:
+    """Take rows into memory; the nodes among them."""
+    pool = memory.pool
+    machines = list(_machines(sent["nodes"]))
+    for row in chain[Machine | Queued](machines, _jobs(sent["queue"])):
+        pool.take(row)
+    slots: dict[int, list[SlotName]] = defaultdict(list)
+    for fence, *slot in sent["lease_slots"].fetchall():
+        slots[fence].append((slot[0], slot[1], slot[2]))
+    for lease in _leases(sent["leases"], sent["lease_parts"]):
+        pool.take(lease)
+        if lease.live:
+            memory.slots[lease.fence] = tuple(slots[lease.fence])
+        else:
+            memory.slots.pop(lease.fence, None)
+    return {one.id for one in machines}
+
+
+def _machines(sent: Sent) -> Iterator[Machine]:
+    return map(machine_of, sent.fetchall())
+
+
+def _jobs(sent: Sent) -> Iterator[Queued]:
+    return map(job_of, sent.fetchall())
+
+
+def _leases(sent: Sent, sent_parts: Sent) -> Iterator[Lease]:
+    parts: dict[int, list[Row]] = defaultdict(list)
+    for row in sorted(sent_parts.fetchall(), key=lambda one: (one[0], one[2])):  # by place
+        parts[row[0]].append(row)
+    for row in sorted(sent.fetchall()):
+        yield lease_of(row, parts[row[0]])

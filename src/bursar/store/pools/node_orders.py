@@ -1,0 +1,152 @@
+"""Nodes that were ordered, and what operators have decided about ordering them (S12).
+
+Orders are written in the pool's own transactions, by whoever leads it, together with the nodes that
+they are about. What operators have decided is theirs alone to write.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from bursar.core.dispatch.node_orders import Leaves, NodeOrder, OrderState, Scale
+from bursar.core.instant import Instant
+from bursar.core.scheduling.model.nodes import Node
+from bursar.store.jobs.outbox import PoolId
+from bursar.store.ledger.loader import Connection, looked_up, transposed
+from bursar.store.ledger.row_mappers import Values
+from bursar.store.pools.loader import enter_pool
+from bursar.store.sql.codec import text_of, value_of
+
+ORDERS_MAX: Final = 1_000  # of those that are over, the latest that are told
+
+_COLUMNS: Final = (
+    "t.order_id, t.offer, t.body::text, t.price_micros, t.ordered_at, t.ready_by, t.give_up_at, "
+    "t.state, t.leaves, t.there_at, t.gone_at, t.trouble"
+)
+LIVE_ORDERS: Final = f"""
+    select {_COLUMNS}
+      from pool_orders t
+     where t.pool_id = %s and t.gone_at is null
+     order by t.ordered_at, t.order_id
+"""
+LATEST_ORDERS: Final = f"""
+    select {_COLUMNS}
+      from pool_orders t
+     where t.pool_id = %s and t.ordered_at >= 0
+     order by t.gone_at desc nulls first, t.ordered_at desc, t.order_id
+     limit %s
+"""
+ORDER_OF_NODE: Final = f"""
+    select {_COLUMNS}
+      from pool_orders t
+     where t.pool_id = %s and t.node_id = %s and t.price_micros >= 0
+"""
+ORDERS_BY_ID: Final = f"""
+    select {_COLUMNS}
+      from {looked_up({"pool_id": "text", "order_id": "text"}, "pool_orders")}
+"""
+WRITE_ORDERS: Final = """
+    -- Of what was written before only how far it is changes.
+    insert into pool_orders (pool_id, order_id, offer, node_id, body, price_micros, ordered_at,
+                             ready_by, give_up_at, state, leaves, there_at, gone_at, trouble)
+    select u.pool_id, u.order_id, u.offer, u.node_id, u.body::json, u.price_micros, u.ordered_at,
+           u.ready_by, u.give_up_at, u.state, u.leaves, u.there_at, u.gone_at, u.trouble
+      from unnest(%s::text[], %s::text[], %s::text[], %s::text[], %s::text[], %s::bigint[],
+                  %s::bigint[], %s::bigint[], %s::bigint[], %s::text[], %s::text[], %s::bigint[],
+                  %s::bigint[], %s::text[])
+           as u(pool_id, order_id, offer, node_id, body, price_micros, ordered_at, ready_by,
+                give_up_at, state, leaves, there_at, gone_at, trouble)
+        on conflict (pool_id, order_id) do update
+       set state = excluded.state, leaves = excluded.leaves, there_at = excluded.there_at,
+           gone_at = excluded.gone_at, trouble = excluded.trouble
+"""
+SCALE_OF: Final = "select body::text from pool_scaling where pool_id = %s"
+SET_SCALE: Final = """
+    insert into pool_scaling (pool_id, body, changed_at) values (%s, %s::json, %s)
+        on conflict (pool_id) do update
+       set body = excluded.body, changed_at = excluded.changed_at
+"""
+SCALES: Final = "select pool_id, body::text from pool_scaling order by pool_id"
+
+
+def _values(pool: PoolId, one: NodeOrder) -> Values:
+    return (
+        *(pool, one.id, one.offer, one.node.id, text_of(one.node), one.price, one.ordered_at),
+        *(one.ready_by, one.give_up_at, one.state.value),
+        *(None if one.leaves is None else one.leaves.value, one.there_at, one.gone_at, one.trouble),
+    )
+
+
+def _order_of(row: tuple[Any, ...]) -> NodeOrder:
+    id, offer, body, price, ordered_at, ready_by, give_up_at, state, leaves, *rest = row
+    there_at, gone_at, trouble = rest
+    return NodeOrder(
+        id=id,
+        offer=offer,
+        node=value_of(Node, body),
+        price=price,
+        ordered_at=ordered_at,
+        ready_by=ready_by,
+        give_up_at=give_up_at,
+        state=OrderState(state),
+        leaves=None if leaves is None else Leaves(leaves),
+        there_at=there_at,
+        gone_at=gone_at,
+        trouble=trouble,
+    )
+
+
+def write_orders(connection: Connection, pool: PoolId, orders: Iterable[NodeOrder]) -> None:
+    """Keep orders as they are now, in a transaction of their pool."""
+    rows = [_values(pool, one) for one in orders]
+    if rows:
+        connection.execute(WRITE_ORDERS, transposed(rows, 0))
+
+
+def live_orders(connection: Connection, pool: PoolId) -> list[NodeOrder]:
+    """The orders of a pool that are not over, the oldest first."""
+    return _found(connection, pool, LIVE_ORDERS, [pool])
+
+
+def latest_orders(connection: Connection, pool: PoolId, most: int = ORDERS_MAX) -> list[NodeOrder]:
+    """The orders of a pool, those that are not over first, then the last to be over."""
+    return _found(connection, pool, LATEST_ORDERS, [pool, most])
+
+
+def order_of_node(connection: Connection, pool: PoolId, node: str) -> NodeOrder | None:
+    """The order that a node was ordered with, if it was."""
+    return next(iter(_found(connection, pool, ORDER_OF_NODE, [pool, node])), None)
+
+
+def orders_by_id(connection: Connection, pool: PoolId, ids: Iterable[str]) -> list[NodeOrder]:
+    """Orders of a pool, over or not."""
+    return _found(connection, pool, ORDERS_BY_ID, transposed([(pool, id) for id in ids], 2))
+
+
+def _found(connection: Connection, pool: PoolId, sql: str, given: list[Any]) -> list[NodeOrder]:
+    with connection.transaction():
+        enter_pool(connection, pool)
+        return [_order_of(row) for row in connection.execute(sql, given).fetchall()]
+
+
+# What operators have decided
+
+
+def scale_of(connection: Connection, pool: PoolId) -> Scale | None:
+    """What operators have decided about a pool's nodes, if they have."""
+    with connection.transaction():
+        enter_pool(connection, pool)
+        row = connection.execute(SCALE_OF, [pool]).fetchone()
+    return None if row is None else value_of(Scale, row[0])
+
+
+def set_scale(connection: Connection, pool: PoolId, scale: Scale, at: Instant) -> None:
+    """Keep what operators have decided."""
+    with connection.transaction():
+        enter_pool(connection, pool)
+        connection.execute(SET_SCALE, [pool, text_of(scale), at])
+
+
+def scales(connection: Connection) -> Mapping[PoolId, Scale]:
+    """What operators have decided about all pools."""
+    rows = connection.execute(SCALES).fetchall()
+    return {pool: value_of(Scale, body) for pool, body in rows}

@@ -1,0 +1,114 @@
+"""What a pool knows besides its jobs: the policy in force, slices of orgs' quotas, past usage."""
+
+import json
+from collections.abc import Iterable
+from hashlib import sha256
+from typing import Final, NamedTuple
+
+from bursar.core.dispatch.state import InForce, Pool, Usage, Work
+from bursar.core.quota_slices import Key, Slice
+from bursar.core.scheduling.model.jobs import Path
+from bursar.core.scheduling.model.policy_file import policy_of, words_of
+from bursar.store.jobs.outbox import PoolId
+from bursar.store.ledger.loader import Connection, Sent, looked_up, transposed
+from bursar.store.ledger.row_mappers import Values
+from bursar.store.sql.bulk_write import Saving
+from bursar.store.sql.codec import text_of, value_of
+
+SLICES: Final = """
+    select body::text from pool_slices where pool_id = %s order by org_id, quota_id
+"""
+SOME_SLICES: Final = f"""
+    select t.body::text
+      from {looked_up({"pool_id": "text", "org_id": "text", "quota_id": "text"}, "pool_slices")}
+     order by t.org_id, t.quota_id
+"""
+POLICY: Final = "select n, body::text from pool_policies where pool_id = %s"
+USAGE: Final = """
+    select path::text, micros, at from pool_usage where pool_id = %s order by digest
+"""
+SOME_USAGE: Final = f"""
+    select t.path::text, t.micros, t.at
+      from {looked_up({"pool_id": "text", "digest": "text"}, "pool_usage")}
+     order by t.digest
+"""
+SAVE_USAGE: Final = """
+    insert into pool_usage (pool_id, digest, path, micros, at)
+    select u.pool_id, u.digest, u.path::json, u.micros, u.at
+      from unnest(%s::text[], %s::text[], %s::text[], %s::bigint[], %s::bigint[])
+           as u(pool_id, digest, path, micros, at)
+    on conflict (pool_id, digest) do update set micros = excluded.micros, at = excluded.at
+"""
+SAVE_SLICES: Final = """
+    insert into pool_slices (pool_id, org_id, quota_id, n, body)
+    select u.pool_id, u.org_id, u.quota_id, u.n, u.body::json
+      from unnest(%s::text[], %s::text[], %s::text[], %s::bigint[], %s::text[])
+           as u(pool_id, org_id, quota_id, n, body)
+    on conflict (pool_id, org_id, quota_id) do update set n = excluded.n, body = excluded.body
+"""
+SAVE_POLICY: Final = """
+    insert into pool_policies (pool_id, n, body)
+    select u.pool_id, u.n, u.body::json
+      from unnest(%s::text[], %s::bigint[], %s::text[]) as u(pool_id, n, body)
+    on conflict (pool_id) do update set n = excluded.n, body = excluded.body
+"""
+
+
+class Terms(NamedTuple):
+    """What was asked for."""
+
+    slices: Sent | None
+    policy: Sent | None
+    usage: Sent | None
+
+
+def ask_all(connection: Connection, pool: PoolId) -> Terms:
+    """Ask for everything; `take` takes the answers."""
+    return Terms(*(connection.execute(sql, [pool]) for sql in (SLICES, POLICY, USAGE)))
+
+
+def ask_some(
+    connection: Connection,
+    pool: PoolId,
+    slices: Iterable[Key],
+    usage: Iterable[Path],
+    *,
+    policy: bool,
+) -> Terms:
+    """Ask for these slices, what these users have had, and for the policy if it is another."""
+    rows: list[Values] = [(pool, *key) for key in slices]
+    users: list[Values] = [(pool, _digest(text_of(path))) for path in usage]
+    return Terms(
+        connection.execute(SOME_SLICES, transposed(rows, 3)) if rows else None,
+        connection.execute(POLICY, [pool]) if policy else None,
+        connection.execute(SOME_USAGE, transposed(users, 2)) if users else None,
+    )
+
+
+def _digest(path: str) -> str:
+    return sha256(path.encode()).hexdigest()
+
+
+def take(pool: Pool, asked: Terms) -> None:
+    """Take what was asked for into memory: before the jobs, which are counted by it."""
+    if asked.slices is not None:
+        pool.take_slices(value_of(Slice, body) for (body,) in asked.slices.fetchall())
+    row = None if asked.policy is None else asked.policy.fetchone()
+    if row is not None:
+        pool.policy = InForce(n=row[0], policy=policy_of(json.loads(row[1])))
+    for text, micros, at in () if asked.usage is None else asked.usage.fetchall():
+        path = value_of(tuple[str, ...], text)
+        pool.usage[path] = Usage(path=path, micros=micros, at=at)
+
+
+def save_terms(saving: Saving, pool: PoolId, work: Work) -> None:
+    """Write what a transaction has learned."""
+    new = work.quotas.new.values()
+    slices = [(pool, *one.key, one.n, text_of(one)) for one in new]
+    saving.rows("slices", SAVE_SLICES, slices)
+    used = [(text_of(one.path), one.micros, one.at) for one in work.usage_new.values()]
+    rows = [(pool, _digest(path), path, *rest) for path, *rest in used]
+    saving.rows("usage", SAVE_USAGE, rows)
+    given = work.policy_new
+    if given is not None:
+        saving.rows("policy", SAVE_POLICY, [(pool, given.n, text_of(words_of(given.policy)))])

@@ -1,0 +1,33 @@
+"""What callers have used up of their rates, shared by all processes."""
+
+from typing import Final
+
+from bursar.store.ledger.loader import ENTER, Connection, OrgId, array_of
+
+TAKE: Final = """
+    insert into rates as t (org_id, subject, full_at)
+    values (%(org)s, %(subject)s, %(now)s + %(cost)s)
+    on conflict (org_id, subject) do update
+       set full_at = greatest(t.full_at, %(now)s) + %(cost)s
+     where greatest(t.full_at, %(now)s) + %(cost)s <= %(now)s + %(most)s
+    returning full_at
+"""
+FULL_AT: Final = "select full_at from rates where org_id = %s and subject = %s"
+
+
+def take(
+    connection: Connection, org: OrgId, subject: str, now: int, cost: int, most: int
+) -> tuple[bool, int]:
+    """Take from an allowance, if it has that much: whether, and when it will be whole again.
+
+    Times in microseconds: `cost` is how long what is taken needs to come back, `most` how long the
+    whole allowance does.
+    """
+    with connection.transaction():
+        connection.execute(ENTER, [array_of([org])])
+        asked = {"org": org, "subject": subject, "now": now, "cost": cost, "most": most}
+        taken = connection.execute(TAKE, asked).fetchone()
+        if taken is not None:
+            return True, taken[0]
+        [(full_at,)] = connection.execute(FULL_AT, [org, subject]).fetchall()
+        return False, full_at

@@ -1,0 +1,1 @@
+"""What every SQL module uses: connections, pipelines, bulk writes and encodings."""

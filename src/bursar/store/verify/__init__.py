@@ -1,0 +1,1 @@
+"""Queries that find stored rows which contradict each other."""

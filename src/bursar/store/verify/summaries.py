@@ -1,0 +1,236 @@
+"""Whether what the sweeper keeps beside the ledger is what it should be.
+
+What is summed up may lag behind: it is as of the org's last sweep, and a row says up to which event
+(`sweeps.number`) and as of which instant that is. What users spent is compared with the events up
+to there. What accounts have is kept as of now alone, so standings of accounts are compared where
+the sweep has seen the last event.
+"""
+
+from typing import Final
+
+from bursar.core.instant import DAY
+from bursar.core.ledger.books import BURN_SLOT, BURN_SLOTS
+from bursar.store.ledger.snapshots import CHECKSUM
+from bursar.store.ledger.summaries import DAY_SLOTS
+from bursar.store.verify.ledger import Check
+
+# `sweeps` comes first: who changes any of them for an org begins there.
+SUMMARIES: Final = ("sweeps", "spending", "standings", "snapshots")
+
+STRAY_SUMMARIES: Final = "\nunion\n".join(
+    f"""
+    select t.org_id
+      from {table} t
+      left join orgs o on o.org_id = t.org_id
+     where o.org_id is null"""
+    for table in SUMMARIES
+)
+
+_ALL: Final = "\nunion\n".join(f"select org_id from {table}" for table in SUMMARIES)
+_ONE: Final = f"select a.org_id from ({_ALL}) a where a.org_id = %s"
+
+# The first slot of a rate as of a sweep `w`, and the rate: micro-credits per day, never negative.
+_SINCE: Final = f"w.slot - {{slots}} * {BURN_SLOT}::bigint"
+_PER_DAY: Final = (
+    f"div(greatest({{spent}}, 0) * {DAY}::numeric, {{slots}} * {BURN_SLOT}::numeric)::bigint"
+)
+
+
+def _rates(table: str, key: str) -> str:
+    """What rates come to, for each key of a table of slots, as of the org's sweep."""
+    return "\n union all\n".join(
+        f"""
+        select b.org_id, '{measure}' as measure, b.{key} as subject_id,
+               {_PER_DAY.format(spent="sum(b.amount)", slots=slots)} as value
+          from whose w
+          join {table} b on b.org_id = w.org_id
+           and b.slot >= {_SINCE.format(slots=slots)} and b.slot <= w.slot
+         group by b.org_id, b.{key}"""
+        for measure, slots in (("day", DAY_SLOTS), ("week", BURN_SLOTS))
+    )
+
+
+# What users should stand with, of all of `whose`, and accounts.
+_OF_USERS: Final = f"""
+        select p.org_id, 'used' as measure, p.user_id as subject_id,
+               sum(p.amount)::bigint as value
+          from whose w
+          join spending p on p.org_id = w.org_id
+         group by p.org_id, p.user_id
+         union all
+        {_rates("spending", "user_id")}
+"""
+_OF_ACCOUNTS: Final = f"""
+        select t.org_id, 'available' as measure, t.account_id as subject_id,
+               sum(t.available - t.overdue)::bigint as value
+          from whose w
+          join totals t on t.org_id = w.org_id
+         group by t.org_id, t.account_id
+         union all
+        select a.org_id, 'used', a.account_id, a.used
+          from whose w
+          join accounts a on a.org_id = w.org_id
+         union all
+        {_rates("burn", "account_id")}
+"""
+
+
+def _standings(subject: str, figures: str, which: str) -> str:
+    """Where standings are not the figures they should be, in those of `whose` that are named."""
+    return f"""
+        select coalesce(t.org_id, f.org_id),
+               concat_ws(' ', coalesce(t.subject_id, f.subject_id),
+                         coalesce(t.measure, f.measure)),
+               t.value, f.value
+          from (select s.org_id, s.measure, s.subject_id, s.value
+                  from whose w
+                  join standings s on s.org_id = w.org_id and s.subject = '{subject}'
+                 where {which}) t
+          full join (select f.* from ({figures}) f join whose w on w.org_id = f.org_id
+                      where {which}) f
+            on f.org_id = t.org_id and f.measure = t.measure and f.subject_id = t.subject_id
+         where coalesce(t.value, 0) <> coalesce(f.value, 0)
+    """
+
+
+def _checks(orgs: str) -> tuple[Check, ...]:
+    """What must be so of what sweeps keep, of all orgs or of one."""
+    whose = f"""
+        with whose as materialized (
+            -- Those that were never swept have nothing yet.
+            select k.org_id, coalesce(s.number, 0) as number, coalesce(s.at, 0) as at, s.due_at,
+                   coalesce(s.at - mod(s.at, {BURN_SLOT}), 0) as slot,
+                   o.number as last, coalesce(s.number = o.number, false) as is_now
+              from ({orgs}) k
+              left join sweeps s on s.org_id = k.org_id
+              left join orgs o on o.org_id = k.org_id)
+    """
+    return (
+        Check(
+            name="what sweeps keep is of orgs that exist",
+            sql=f"""
+                {whose}
+                select w.org_id, 'swept and no org', w.number, null::bigint
+                  from whose w
+                 where w.last is null
+            """,
+        ),
+        Check(
+            name="a sweep has seen no more than there is",
+            sql=f"""
+                {whose}
+                select w.org_id, 'events', w.number, w.last
+                  from whose w
+                 where w.number > w.last
+            """,
+        ),
+        Check(
+            name="a sweep comes back when something falls due",
+            sql=f"""
+                {whose},
+                dues as (
+                    select r.org_id, r.next_at as at from recurrences r
+                     union all
+                    select h.org_id, h.expires_at from holds h where h.closed_at is null
+                     union all
+                    select g.org_id,
+                           case when g.place <> 'waiting' then g.expires_at
+                                when greatest(g.starts_at, g.issued_at) <= w.at then g.expires_at
+                                else greatest(g.starts_at, g.issued_at) end
+                      from grants g join whose w on w.org_id = g.org_id
+                     where g.place in ('listed', 'expired', 'waiting')
+                     union all
+                    select t.org_id, w.slot + {BURN_SLOT}
+                      from standings t join whose w on w.org_id = t.org_id
+                     where t.measure in ('day', 'week') and t.value > 0)
+                select w.org_id, 'comes back at', w.due_at, min(d.at)
+                  from whose w
+                  join dues d on d.org_id = w.org_id
+                 where w.is_now
+                 group by w.org_id, w.due_at
+                having w.due_at > min(d.at)
+            """,
+        ),
+        Check(
+            name="what users spent is what events up to the sweep say",
+            sql=f"""
+                {whose},
+                spent as (
+                    select p.org_id, p.number,
+                           sum(case 'spent' when p.target then p.amount
+                                            when p.source then -p.amount else 0 end) as amount
+                      from whose w
+                      join postings p on p.org_id = w.org_id and p.number <= w.number
+                     group by p.org_id, p.number),
+                told as (
+                    select e.org_id, h.user_id, e.at - mod(e.at, {BURN_SLOT}) as slot,
+                           sum(s.amount)::bigint as amount
+                      from spent s
+                      join events e on e.org_id = s.org_id and e.number = s.number
+                      left join charges c on c.org_id = e.org_id
+                       and e.kind = 'ChargeReversed' and c.charge_id = e.body ->> 'charge'
+                      left join debts d on d.org_id = e.org_id
+                       and e.kind = 'DebtRepaid' and d.debt_id = e.body ->> 'debt'
+                      join holds h on h.org_id = e.org_id
+                       and h.hold_id = case e.kind when 'ChargeReversed' then c.hold_id
+                                                   when 'DebtRepaid' then d.hold_id
+                                                   else e.body ->> 'hold' end
+                     where s.amount <> 0
+                     group by 1, 2, 3)
+                select coalesce(k.org_id, t.org_id),
+                       concat_ws(' ', coalesce(k.user_id, t.user_id),
+                                 'from', coalesce(k.slot, t.slot)),
+                       k.amount, t.amount
+                  from (select p.* from whose w join spending p on p.org_id = w.org_id) k
+                  full join told t
+                    on t.org_id = k.org_id and t.user_id = k.user_id and t.slot = k.slot
+                 where coalesce(k.amount, 0) <> coalesce(t.amount, 0)
+            """,
+        ),
+        Check(
+            name="standings of users are what they spent",
+            sql=whose + _standings("user", _OF_USERS, "true"),
+        ),
+        Check(
+            name="standings of accounts are what they have and used",
+            sql=whose + _standings("account", _OF_ACCOUNTS, "w.is_now"),
+        ),
+        Check(
+            name="a standing is of a sweep, and of something that is ranked",
+            sql=f"""
+                {whose}
+                select t.org_id, concat_ws(' ', t.subject, t.subject_id, t.measure),
+                       t.value, 0::bigint
+                  from whose w
+                  join standings t on t.org_id = w.org_id
+                 where w.number = 0 and t.value <> 0 or t.subject not in ('account', 'user')
+                    or t.measure not in ('available', 'used', 'day', 'week')
+            """,
+        ),
+        Check(
+            name="a snapshot is of an event, and whole",
+            sql=f"""
+                {whose}
+                select s.org_id, 'snapshot ' || s.number, s.at, e.at
+                  from whose w
+                  join snapshots s on s.org_id = w.org_id
+                  left join events e on e.org_id = s.org_id and e.number = s.number
+                 where e.at is distinct from s.at or s.checksum <> {CHECKSUM}
+            """,
+        ),
+    )
+
+
+CHECKS_OF_ONE: Final = _checks(_ONE)
+SUMMARY_CHECKS: Final[tuple[Check, ...]] = (
+    *_checks(_ALL),
+    Check(
+        name="somebody can have the duty to sweep",
+        sql="""
+            select '', 'duty of sweeping', count(*), 1::bigint
+              from duties
+             where duty = 'sweep'
+            having count(*) <> 1
+        """,
+    ),
+)

@@ -1,0 +1,1 @@
+"""Rows of alerts and webhook deliveries."""

@@ -1,0 +1,337 @@
+"""How far webhooks have come, what is to be told to them next, and what became of it.
+
+Several walks go over all orgs: they ask which webhooks have something to be told, and cost the
+number of webhooks.
+"""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from bursar.core.instant import NEVER, Instant
+from bursar.core.ledger.values import Setting
+from bursar.store.ledger.loader import ENTER, Connection, OrgId, array_of, looked_up, transposed
+from bursar.store.ledger.pages import Recorded
+from bursar.store.sql.bulk_write import matched
+
+SPAN: Final = 20_000  # events of one org that are gone over at once for one webhook
+
+Named = tuple[OrgId, str]  # a webhook
+
+
+class Cursor(NamedTuple):
+    """Where a webhook stands."""
+
+    org: OrgId
+    webhook: str
+    number: int  # of the last event that it is done with
+    tries: int  # of the event that is next
+    failing_at: Instant | None  # since when nothing has arrived
+    last: int  # of the org's last event
+
+    @property
+    def named(self) -> Named:
+        """Which webhook it is."""
+        return self.org, self.webhook
+
+    @property
+    def upto(self) -> int:
+        """The last event to be gone over now."""
+        return min(self.last, self.number + SPAN)
+
+
+ADD: Final = """
+    insert into cursors (org_id, webhook_id, number, tries, failing_at, due_at)
+    select u.org_id, u.webhook_id, u.number, 0, null, 0
+      from unnest(%s::text[], %s::text[], %s::bigint[]) as u(org_id, webhook_id, number)
+     order by u.org_id, u.webhook_id
+    on conflict (org_id, webhook_id) do nothing
+"""
+
+
+def add_cursors(connection: Connection, added: Sequence[tuple[OrgId, str, int]]) -> None:
+    """Let webhooks be told what happens after an event; nothing happens if they stand somewhere."""
+    with connection.transaction():
+        connection.execute(ENTER, [array_of([one[0] for one in added])])
+        connection.execute(ADD, transposed(added, 3))
+
+
+DUE: Final = """
+    select c.org_id, c.webhook_id, c.number, c.tries, c.failing_at, o.number
+      from cursors c
+     cross join lateral (select * from orgs t where t.org_id = c.org_id offset 0) as o
+     where (c.org_id, c.webhook_id) > (%s, %s) and c.due_at <= %s and c.number < o.number
+     order by c.org_id, c.webhook_id
+     limit %s
+"""
+
+
+def due(connection: Connection, after: Named, now: Instant, most: int) -> list[Cursor]:
+    """The next webhooks, by id, to which something may have to be told now."""
+    return [Cursor(*row) for row in connection.execute(DUE, [*after, now, most])]
+
+
+NEXT: Final = """
+    select k.org_id, k.webhook_id, t.number, t.at, t.kind, t.body::text, t.actor
+      from unnest(%s::text[], %s::text[], %s::bigint[], %s::bigint[], %s::text[])
+           as k(org_id, webhook_id, after, last, kinds)
+     cross join lateral (
+           select * from events e
+            where e.org_id = k.org_id and e.number > k.after and e.number <= k.last
+              and (k.kinds = '' or strpos(k.kinds, ',' || e.kind || ',') > 0)
+            order by e.number
+            limit %s) as t
+     order by k.org_id, k.webhook_id, t.number
+"""
+
+
+def next_events(
+    connection: Connection, wanted: Sequence[tuple[Cursor, Sequence[str]]], most: int
+) -> dict[Named, list[Recorded]]:
+    """The first events for each webhook, of the kinds that it names; of all if it names none."""
+    rows = [
+        (one.org, one.webhook, one.number, one.upto, f",{','.join(kinds)}," if kinds else "")
+        for one, kinds in wanted
+    ]
+    found: dict[Named, list[Recorded]] = {one.named: [] for one, _ in wanted}
+    with connection.transaction():
+        connection.execute(ENTER, [array_of([row[0] for row in rows])])
+        for org, webhook, *event in connection.execute(NEXT, [*transposed(rows, 5), most]):
+            found[org, webhook].append(Recorded(*event))
+    return found
+
+
+SECRETS: Final = """
+    -- The ids of a webhook's secrets begin with its own id and a slash, which comes before 0.
+    select t.org_id, t.setting_id, t.body::text, t.number, t.at
+      from unnest(%s::text[], %s::text[]) as k(org_id, webhook_id)
+     cross join lateral (
+           select * from settings s
+            where s.org_id = k.org_id and s.kind = 'webhook_secret'
+              and s.setting_id > k.webhook_id || '/' and s.setting_id < k.webhook_id || '0'
+           offset 0) as t
+     order by t.org_id, t.number
+"""
+
+
+def secrets(connection: Connection, webhooks: Sequence[Named]) -> dict[Named, list[Setting]]:
+    """The secrets that webhooks were given after their first, the oldest first."""
+    found: dict[Named, list[Setting]] = {one: [] for one in webhooks}
+    with connection.transaction():
+        connection.execute(ENTER, [array_of([org for org, _ in webhooks])])
+        for org, id, body, number, at in connection.execute(SECRETS, transposed(webhooks, 2)):
+            kept = Setting(kind="webhook_secret", id=id, body=body, number=number, at=at)
+            found[org, id.partition("/")[0]].append(kept)
+    return found
+
+
+# What became of it
+
+
+class Tried(NamedTuple):
+    """What became of one try."""
+
+    org: OrgId
+    webhook: str
+    number: int  # of the event
+    status: str
+    at: Instant
+    code: int | None  # what the receiver answered
+    why: str | None  # why it did not arrive
+    next_at: Instant | None
+
+
+TRIED: Final = """
+    insert into deliveries (org_id, webhook_id, number, status, attempts, last_at, code, why,
+                            next_at, asked, tries)
+    select u.org_id, u.webhook_id, u.number, u.status, 1, u.at, u.code, u.why, u.next_at, false, 0
+      from unnest(%s::text[], %s::text[], %s::bigint[], %s::text[], %s::bigint[], %s::integer[],
+                  %s::text[], %s::bigint[])
+           as u(org_id, webhook_id, number, status, at, code, why, next_at)
+     order by u.org_id, u.webhook_id, u.number
+    on conflict (org_id, webhook_id, number) do update
+       set status = excluded.status, attempts = deliveries.attempts + 1,
+           last_at = excluded.last_at, code = excluded.code, why = excluded.why,
+           next_at = excluded.next_at, tries = deliveries.tries + 1,
+           asked = deliveries.asked and excluded.status = 'pending'
+"""
+
+
+class Stand(NamedTuple):
+    """Where a webhook stands after a try."""
+
+    org: OrgId
+    webhook: str
+    number: int
+    tries: int
+    failing_at: Instant | None
+    due_at: Instant
+
+
+STAND: Final = f"""
+    -- Never back: two who deliver at once agree on the further one. What was dropped stays so.
+    update cursors t
+       set number = u.number, tries = u.tries, failing_at = u.failing_at, due_at = u.due_at
+      from unnest(%s::text[], %s::text[], %s::bigint[], %s::integer[], %s::bigint[], %s::bigint[])
+           as u(org_id, webhook_id, number, tries, failing_at, due_at)
+     where {matched("org_id", "webhook_id")}
+       and t.number <= u.number and t.due_at < {NEVER}
+"""
+
+
+def note(connection: Connection, tried: Sequence[Tried], stands: Sequence[Stand]) -> None:
+    """Write down what became of tries, and where webhooks stand then; all or nothing."""
+    orgs = sorted({one.org for one in tried} | {one.org for one in stands})
+    if not orgs:
+        return
+    with connection.transaction():
+        connection.execute(ENTER, [array_of(orgs)])
+        for part in _one_each(tried):
+            connection.execute(TRIED, transposed(part, 8))
+        if stands:
+            connection.execute(STAND, transposed(stands, 6))
+
+
+def _one_each(tried: Sequence[Tried]) -> list[list[Tried]]:
+    """Tries in groups in which no delivery occurs twice: a statement changes a row once."""
+    groups: list[dict[tuple[OrgId, str, int], Tried]] = []
+    for one in tried:
+        key = (one.org, one.webhook, one.number)
+        group = next((group for group in groups if key not in group), None)
+        if group is None:
+            groups.append(group := {})
+        group[key] = one
+    return [list(group.values()) for group in groups]
+
+
+DROP: Final = f"""
+    update cursors t
+       set due_at = {NEVER}
+      from unnest(%s::text[], %s::text[]) as u(org_id, webhook_id)
+     where {matched("org_id", "webhook_id")}
+"""
+DROP_ASKED: Final = f"""
+    update deliveries t
+       set asked = false, next_at = null
+      from unnest(%s::text[], %s::text[]) as u(org_id, webhook_id)
+     where {matched("org_id", "webhook_id")} and t.asked
+"""
+
+
+def drop(connection: Connection, webhooks: Sequence[Named]) -> None:
+    """Tell these webhooks nothing more."""
+    with connection.transaction():
+        connection.execute(ENTER, [array_of([org for org, _ in webhooks])])
+        connection.execute(DROP, transposed(webhooks, 2))
+        connection.execute(DROP_ASKED, transposed(webhooks, 2))
+
+
+# What somebody wants to be told again
+
+HURRY: Final = f"""
+    -- What has not come to its turn is tried now, if it is the next; later ones keep their turn.
+    update cursors t
+       set due_at = least(t.due_at, u.at)
+      from unnest(%s::text[], %s::text[], %s::bigint[], %s::bigint[])
+           as u(org_id, webhook_id, number, at)
+     where {matched("org_id", "webhook_id")}
+       and u.number > t.number and t.due_at < {NEVER}
+"""
+ASK: Final = """
+    insert into deliveries (org_id, webhook_id, number, status, attempts, next_at, asked, asked_at,
+                            tries)
+    select u.org_id, u.webhook_id, u.number, 'pending', 0, u.at, true, u.at, 0
+      from unnest(%s::text[], %s::text[], %s::bigint[], %s::bigint[])
+           as u(org_id, webhook_id, number, at)
+     cross join lateral (
+           select * from cursors c
+            where c.org_id = u.org_id and c.webhook_id = u.webhook_id and c.number >= u.number
+           offset 0) as c
+     order by u.org_id, u.webhook_id, u.number
+    on conflict (org_id, webhook_id, number) do update
+       set status = 'pending', next_at = excluded.next_at, asked = true,
+           asked_at = excluded.asked_at, tries = 0
+"""
+
+
+def ask_again(connection: Connection, asked: Sequence[tuple[OrgId, str, int, Instant]]) -> None:
+    """Let deliveries (org, webhook, event, since when) be tried again at once."""
+    once = list({one[:3]: one for one in asked}.values())
+    with connection.transaction():
+        connection.execute(ENTER, [array_of([one[0] for one in once])])
+        connection.execute(HURRY, transposed(once, 4))
+        connection.execute(ASK, transposed(once, 4))
+
+
+class Asked(NamedTuple):
+    """A delivery that somebody has asked for again."""
+
+    org: OrgId
+    webhook: str
+    number: int
+    tries: int
+    asked_at: Instant
+
+
+ASKED: Final = """
+    select d.org_id, d.webhook_id, d.number, d.tries, d.asked_at
+      from deliveries d
+     where d.asked and d.next_at <= %s
+     order by d.org_id, d.webhook_id, d.number
+     limit %s
+"""
+
+
+def asked_for(connection: Connection, now: Instant, most: int) -> list[Asked]:
+    """Deliveries that were asked for again, and are due."""
+    return [Asked(*row) for row in connection.execute(ASKED, [now, most])]
+
+
+EVENT: Final = f"""
+    select t.org_id, t.number, t.at, t.kind, t.body::text, t.actor
+      from {looked_up({"org_id": "text", "number": "bigint"}, "events")}
+     order by t.org_id, t.number
+"""
+
+
+def events_at(
+    connection: Connection, numbers: Sequence[tuple[OrgId, int]]
+) -> dict[tuple[OrgId, int], Recorded]:
+    """Events by their numbers."""
+    with connection.transaction():
+        connection.execute(ENTER, [array_of([org for org, _ in numbers])])
+        rows = connection.execute(EVENT, transposed(numbers, 2)).fetchall()
+    return {(org, event[0]): Recorded(*event) for org, *event in rows}
+
+
+# Looking at them
+
+
+class Delivery(NamedTuple):
+    """What became of an event that was told to a webhook."""
+
+    number: int
+    status: str
+    attempts: int
+    last_at: Instant | None
+    code: int | None
+    why: str | None
+    next_at: Instant | None
+
+
+PAGE: Final = """
+    select number, status, attempts, last_at, code, why, next_at
+      from deliveries
+     where org_id = %s and webhook_id = %s and number > %s and (%s = '' or status = %s)
+     order by number
+     limit %s
+"""
+
+
+def page(
+    connection: Connection, org: OrgId, webhook: str, after: int, status: str, most: int
+) -> list[Delivery]:
+    """A webhook's deliveries in the order of their events; of one status, if that is not empty."""
+    with connection.transaction():
+        connection.execute(ENTER, [array_of([org])])
+        rows = connection.execute(PAGE, [org, webhook, after, status, status, most]).fetchall()
+    return [Delivery(*row) for row in rows]

@@ -1,0 +1,157 @@
+"""The words that requests and answers are made of: ids, amounts, times, contexts, policies."""
+
+from typing import Annotated, Any, Final, Self
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    WithJsonSchema,
+)
+
+from bursar.core.ids import AccountId, JobId, made_id
+from bursar.core.instant import Instant
+from bursar.core.ledger import values as core
+from bursar.core.money import AMOUNT_MAX, PPM
+from bursar.core.validation import TEXT_MAX
+from bursar.wire.times import instant_of, instant_text
+
+UUID_PATTERN: Final = r"^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$"
+GPUS_MAX: Final = core.MILLI_GPUS_MAX // 1_000
+
+Id = Annotated[
+    str,
+    Field(pattern=UUID_PATTERN, examples=["01930f3c-7a10-7c3e-9b5e-0d2f4c6a8b1d"]),
+]
+Micros = Annotated[int, Field(ge=0, le=AMOUNT_MAX, description="micro-credits")]
+SomeMicros = Annotated[int, Field(ge=1, le=AMOUNT_MAX, description="micro-credits, at least one")]
+
+
+def _kept(given: str) -> str:
+    """A text that a database can keep; JSON Schema cannot say it all."""
+    if "\0" in given:
+        raise ValueError("it has a character that cannot be kept")
+    if len(given.encode()) > TEXT_MAX:
+        raise ValueError(f"it is longer than {TEXT_MAX} bytes")
+    return given
+
+
+Text = Annotated[str, Field(min_length=1, max_length=TEXT_MAX), AfterValidator(_kept)]
+
+
+Names = Annotated[list[Text], Field(max_length=64)]
+
+
+def _instant(given: Any) -> Any:
+    return given if given is None else instant_of(given)
+
+
+Time = Annotated[
+    Instant,
+    BeforeValidator(_instant),
+    PlainSerializer(instant_text, when_used="json"),
+    WithJsonSchema({"type": "string", "format": "date-time"}),
+]
+
+
+class Shape(BaseModel):
+    """Something with named parts: no others, none of another type, none changed afterwards."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class Making:
+    """Ids for what a request leaves unnamed: the same for the same key but for their time."""
+
+    def __init__(self, org: str, key: str, at_ms: int) -> None:
+        self._org = org
+        self._key = key
+        self._at_ms = at_ms
+        self.made: tuple[str, ...] = ()  # the fields of the command that were made up
+
+    def id(self, field: str, given: str | None) -> str:
+        """The id that was given, or one that is made; `field` is the command's."""
+        if given is not None:
+            return given
+        self.made = (*self.made, field)
+        return made_id(self._org, self._key, field, self._at_ms)
+
+
+class Context(Shape):
+    """What a hold is for; prices and the policies of grants look at it."""
+
+    gpu_type: Text | None = None
+    gpu_count: Annotated[int, Field(ge=0, le=GPUS_MAX)] = 0
+    region: Text | None = None
+    job_kind: Text | None = None
+    priority_class: Text | None = None
+    tier: Text | None = None
+    job_id: Text | None = None
+
+    def to_core(self) -> core.Context:
+        """The same, for the rules."""
+        return core.Context(
+            gpu_types=() if self.gpu_type is None else (self.gpu_type,),
+            milli_gpus=self.gpu_count * 1_000,
+            region=self.region,
+            job_kind=self.job_kind,
+            priority_class=self.priority_class,
+            tier=self.tier,
+            job=None if self.job_id is None else JobId(self.job_id),
+        )
+
+    @classmethod
+    def of(cls, context: core.Context) -> Self:
+        """A context of the rules, told."""
+        return cls(
+            gpu_type=context.gpu_types[0] if context.gpu_types else None,
+            gpu_count=context.milli_gpus // 1_000,
+            region=context.region,
+            job_kind=context.job_kind,
+            priority_class=context.priority_class,
+            tier=context.tier,
+            job_id=context.job,
+        )
+
+
+class Policy(Shape):
+    """What a grant may be spent on; an empty list does not restrict."""
+
+    gpu_types: Names = []
+    regions: Names = []
+    account_ids: Names = []
+    job_kinds: Names = []
+    priority_classes: Names = []
+    max_share_ppm: Annotated[
+        int,
+        Field(ge=1, le=PPM, description="most of a hold that the grant may pay, parts per million"),
+    ] = PPM
+    refundable: bool = True
+
+    def to_core(self) -> core.Policy:
+        """The same, for the rules."""
+        return core.Policy(
+            gpu_types=frozenset(self.gpu_types),
+            regions=frozenset(self.regions),
+            accounts=frozenset(map(AccountId, self.account_ids)),
+            job_kinds=frozenset(self.job_kinds),
+            priority_classes=frozenset(self.priority_classes),
+            max_share_ppm=self.max_share_ppm,
+            refundable=self.refundable,
+        )
+
+    @classmethod
+    def of(cls, policy: core.Policy) -> Self:
+        """A policy of the rules, told."""
+        return cls(
+            gpu_types=sorted(policy.gpu_types),
+            regions=sorted(policy.regions),
+            account_ids=sorted(policy.accounts),
+            job_kinds=sorted(policy.job_kinds),
+            priority_classes=sorted(policy.priority_classes),
+            max_share_ppm=policy.max_share_ppm,
+            refundable=policy.refundable,
+        )

@@ -1,0 +1,27 @@
+"""The audit stream of a pool as it is told."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from bursar.wire.fields import Shape, Time
+
+
+class PoolEventTold(Shape):
+    """What a leader of a pool was told and decided, or what it began with."""
+
+    stream: Annotated[str, Field(description="the pool")]
+    number: int
+    at: Time
+    recorded_at: Time
+    epoch: Annotated[int, Field(description="of the leader")]
+    kind: Literal["snapshot", "part", "round"]
+    body: dict[str, Any]
+    digest: Annotated[str, Field(description="of the event and the digest before it")]
+
+
+class PoolEventsTold(Shape):
+    """A page of a stream."""
+
+    items: list[PoolEventTold]
+    next: Annotated[int | None, Field(description="`after` of the next page, if there is one")]

@@ -1,0 +1,473 @@
+"""What can be asked over HTTP: the bodies of requests, and the commands they mean.
+
+A body says what it is about in the caller's words; the id of what it creates may be left out, and
+is then made from the request's key (`Making`), so that a retry means the very same command.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Annotated, Final, Literal
+
+from pydantic import Field, model_validator
+
+from bursar.core.budgets.periods import Every
+from bursar.core.ids import (
+    AccountId,
+    BudgetId,
+    ChargeId,
+    DebtId,
+    GrantId,
+    HoldId,
+    PriceVersionId,
+    RecurrenceId,
+    UserId,
+)
+from bursar.core.instant import NEVER, SECOND
+from bursar.core.ledger import commands
+from bursar.core.ledger import values as core
+from bursar.core.money import AMOUNT_MAX, PPM
+from bursar.core.pricing import PriceVersion, Rate
+from bursar.wire.fields import Context, Id, Making, Micros, Policy, Shape, SomeMicros, Text, Time
+
+RUN_MS_MAX = commands.RUN_MS_MAX
+Seconds = Annotated[int, Field(ge=1, le=10 * 366 * 86_400, description="seconds")]
+RunMs = Annotated[int, Field(ge=0, le=RUN_MS_MAX, description="milliseconds of run time so far")]
+Attempt = Annotated[int, Field(ge=1, le=AMOUNT_MAX)]
+Priority = Annotated[
+    int,
+    Field(ge=-commands.PRIORITY_MAX, le=commands.PRIORITY_MAX, description="lower is spent first"),
+]
+Kind = Literal["paid", "grant", "promo"]
+
+
+def _exactly_one(shape: Shape, *names: str) -> None:
+    if sum(getattr(shape, name) is not None for name in names) != 1:
+        raise ValueError(f"exactly one of {' and '.join(names)} is given")
+
+
+# The org
+
+
+class OrgAsk(Shape):
+    """Begin an org, with its root account."""
+
+    name: Text
+    id: Id | None = None
+    time_zone: Text = "UTC"
+    tier: Text | None = None
+
+
+class AccountAsk(Shape):
+    """Put an account into the tree."""
+
+    org_id: Id | None = None
+    parent_id: Id
+    name: Text
+    id: Id | None = None
+    time_zone: Text | None = None
+
+    def to_core(self, making: Making) -> commands.AddAccount:
+        """The command that is meant."""
+        return commands.AddAccount(
+            account=AccountId(making.id("account", self.id)),
+            parent=AccountId(self.parent_id),
+            name=self.name,
+            time_zone=self.time_zone,
+        )
+
+
+class UserAsk(Shape):
+    """Let a principal of the org spend credits."""
+
+    org_id: Id | None = None
+    id: Id | None = None
+
+    def to_core(self, making: Making) -> commands.AddUser:
+        """The command that is meant."""
+        return commands.AddUser(user=UserId(making.id("user", self.id)))
+
+
+class TierAsk(Shape):
+    """Give an org a tier."""
+
+    org_id: Id
+    tier: Text
+
+    def to_core(self, making: Making) -> commands.SetTier:
+        """The command that is meant."""
+        return commands.SetTier(tier=self.tier)
+
+
+# Credits
+
+
+class Monthly(Shape):
+    """How a grant is issued again and again."""
+
+    every: Literal["day", "week", "month"]
+    roll_over_max_micros: Micros = 0
+
+
+class GrantAsk(Shape):
+    """Issue credits, once or again and again."""
+
+    account_id: Id
+    amount_micros: SomeMicros
+    kind: Kind
+    starts_at: Time | None = None
+    expires_at: Time | None = None
+    priority: Priority = core.PRIORITY_DEFAULT
+    policy: Policy = Policy()
+    external_ref: Text | None = None
+    source: Annotated[str, Field(max_length=255)] = ""
+    recurring: Monthly | None = None
+    id: Id | None = None
+
+    @model_validator(mode="after")
+    def _recurring_ones_say_less(self) -> "GrantAsk":
+        if self.recurring is not None and (self.expires_at or self.external_ref or self.source):
+            raise ValueError("a recurring grant has no expires_at, external_ref or source")
+        return self
+
+    def to_core(self, making: Making) -> commands.Issue | commands.StartRecurrence:
+        """The command that is meant."""
+        if self.recurring is not None:
+            return commands.StartRecurrence(
+                recurrence=RecurrenceId(making.id("recurrence", self.id)),
+                account=AccountId(self.account_id),
+                amount=self.amount_micros,
+                kind=core.Kind(self.kind),
+                every=Every(self.recurring.every),
+                roll_over_max=self.recurring.roll_over_max_micros,
+                starts_at=self.starts_at,
+                priority=self.priority,
+                policy=self.policy.to_core(),
+            )
+        return commands.Issue(
+            grant=GrantId(making.id("grant", self.id)),
+            account=AccountId(self.account_id),
+            amount=self.amount_micros,
+            kind=core.Kind(self.kind),
+            source=self.source,
+            starts_at=self.starts_at,
+            expires_at=NEVER if self.expires_at is None else self.expires_at,
+            priority=self.priority,
+            policy=self.policy.to_core(),
+            external_ref=self.external_ref,
+        )
+
+
+class GrantExtension(Shape):
+    """Let a grant expire later."""
+
+    expires_at: Time | None
+
+    def to_core(self, grant: str) -> commands.ExtendGrant:
+        """The command that is meant."""
+        until = NEVER if self.expires_at is None else self.expires_at
+        return commands.ExtendGrant(grant=GrantId(grant), expires_at=until)
+
+
+class TransferAsk(Shape):
+    """Move credits of a grant to another account of the org."""
+
+    grant_id: Id
+    account_id: Id
+    amount_micros: SomeMicros
+    id: Id | None = None
+
+    def to_core(self, making: Making) -> commands.Transfer:
+        """The command that is meant."""
+        return commands.Transfer(
+            grant=GrantId(self.grant_id),
+            to_grant=GrantId(making.id("to_grant", self.id)),
+            account=AccountId(self.account_id),
+            amount=self.amount_micros,
+        )
+
+
+class DebtAsk(Shape):
+    """Owe an amount that no hold covers, such as a payment charged back."""
+
+    account_id: Id
+    amount_micros: SomeMicros
+    id: Id | None = None
+
+    def to_core(self, making: Making) -> commands.BookDebt:
+        """The command that is meant."""
+        return commands.BookDebt(
+            debt=DebtId(making.id("debt", self.id)),
+            account=AccountId(self.account_id),
+            amount=self.amount_micros,
+        )
+
+
+class Absorption(Shape):
+    """Write a debt off at the operator's cost: an amount of it, or all."""
+
+    amount_micros: SomeMicros | None = None
+
+    def to_core(self, debt: str) -> commands.AbsorbDebt:
+        """The command that is meant."""
+        return commands.AbsorbDebt(debt=DebtId(debt), amount=self.amount_micros)
+
+
+# Holds
+
+
+class HoldAsk(Shape):
+    """Reserve an amount, or what running for so long can cost; all of it or nothing."""
+
+    account_id: Id
+    amount_micros: SomeMicros | None = None
+    run_ms_max: RunMs | None = None
+    user_id: Id | None = None
+    ttl_seconds: Seconds | None = None
+    context: Context = Context()
+    id: Id | None = None
+
+    @model_validator(mode="after")
+    def _sized_by_one(self) -> "HoldAsk":
+        _exactly_one(self, "amount_micros", "run_ms_max")
+        return self
+
+    def to_core(self, making: Making, user: str, asked_by: str | None = None) -> commands.Reserve:
+        """The command that is meant; `user` is who asks if the body does not say.
+
+        `asked_by` is the key that asks, if it has a cap of its own.
+        """
+        return commands.Reserve(
+            hold=HoldId(making.id("hold", self.id)),
+            account=AccountId(self.account_id),
+            user=UserId(self.user_id or user),
+            ttl=None if self.ttl_seconds is None else self.ttl_seconds * SECOND,
+            amount=self.amount_micros,
+            run_ms=self.run_ms_max,
+            context=self.context.to_core(),
+            asked_by=None if asked_by is None else UserId(asked_by),
+        )
+
+
+class QuoteAsk(HoldAsk):
+    """What a hold would cost, and what forbids it."""
+
+    likely_run_ms: RunMs | None = None
+
+
+class HoldExtension(Shape):
+    """Hold more, last longer, or both."""
+
+    amount_micros: Micros = 0
+    expires_at: Time | None = None
+
+    def to_core(self, hold: str) -> commands.ExtendHold:
+        """The command that is meant."""
+        return commands.ExtendHold(
+            hold=HoldId(hold), amount=self.amount_micros, expires_at=self.expires_at
+        )
+
+
+class ChargeAsk(Shape):
+    """Charge an amount, or an attempt's run time so far.
+
+    With `effective_at` an amount of usage is booked that became known late, on a closed hold too.
+    """
+
+    amount_micros: SomeMicros | None = None
+    run_ms_total: RunMs | None = None
+    attempt: Attempt = 1
+    effective_at: Time | None = None
+    id: Id | None = None
+
+    @model_validator(mode="after")
+    def _sized_by_one(self) -> "ChargeAsk":
+        _exactly_one(self, "amount_micros", "run_ms_total")
+        if self.effective_at is not None and self.amount_micros is None:
+            raise ValueError("effective_at is given with an amount_micros")
+        return self
+
+    def to_core(self, hold: str, making: Making) -> commands.Charge | commands.BookLate:
+        """The command that is meant."""
+        charge = ChargeId(making.id("charge", self.id))
+        if self.effective_at is not None:
+            return commands.BookLate(
+                charge=charge,
+                hold=HoldId(hold),
+                amount=self.amount_micros,
+                effective_at=self.effective_at,
+            )
+        return commands.Charge(
+            charge=charge,
+            hold=HoldId(hold),
+            amount=self.amount_micros,
+            attempt=self.attempt,
+            run_ms=self.run_ms_total,
+        )
+
+
+class Settlement(Shape):
+    """Charge up to a total or a last reading, or nothing more; the rest is refunded."""
+
+    total_micros: Micros | None = None
+    run_ms_total: RunMs | None = None
+    attempt: Attempt = 1
+    id: Id | None = None
+
+    @model_validator(mode="after")
+    def _sized_by_at_most_one(self) -> "Settlement":
+        if self.total_micros is not None and self.run_ms_total is not None:
+            raise ValueError("at most one of total_micros and run_ms_total is given")
+        return self
+
+    def to_core(self, hold: str, making: Making) -> commands.Settle:
+        """The command that is meant."""
+        return commands.Settle(
+            charge=ChargeId(making.id("charge", self.id)),
+            hold=HoldId(hold),
+            total=self.total_micros,
+            attempt=self.attempt,
+            run_ms=self.run_ms_total,
+        )
+
+
+class RefundAsk(Shape):
+    """Return a part of what is open."""
+
+    amount_micros: SomeMicros
+
+    def to_core(self, hold: str) -> commands.Refund:
+        """The command that is meant."""
+        return commands.Refund(hold=HoldId(hold), amount=self.amount_micros)
+
+
+class Reversal(Shape):
+    """Undo a charge, or an amount of it.
+
+    What would lapse because its grant has expired is issued again until `reissue_until`, if given.
+    """
+
+    amount_micros: SomeMicros | None = None
+    reissue_until: Time | None = None
+
+    def to_core(self, charge: str) -> commands.ReverseCharge:
+        """The command that is meant."""
+        return commands.ReverseCharge(
+            charge=ChargeId(charge), amount=self.amount_micros, reissue_until=self.reissue_until
+        )
+
+
+# Limits and prices
+
+
+class BudgetAsk(Shape):
+    """Limit what an account, a user, the pair, or each user below an account spends in a period."""
+
+    account_id: Id | None = None
+    user_id: Id | None = None
+    each_user: bool = False
+    every: Literal["day", "week", "month", "rolling", "lifetime"]
+    rolling_seconds: Seconds | None = None
+    limit_micros: Micros
+    hard: bool = True
+    thresholds_ppm: Annotated[list[int], Field(max_length=16)] = Field(
+        default_factory=lambda: [500_000, 800_000, PPM]
+    )
+    id: Id | None = None
+
+    def to_core(self, making: Making) -> commands.SetBudget:
+        """The command that is meant."""
+        return commands.SetBudget(
+            budget=BudgetId(making.id("budget", self.id)),
+            target=core.Target(
+                account=None if self.account_id is None else AccountId(self.account_id),
+                user=None if self.user_id is None else UserId(self.user_id),
+                each_user=self.each_user,
+            ),
+            every=Every(self.every),
+            limit=self.limit_micros,
+            hard=self.hard,
+            rolling=(self.rolling_seconds or 0) * SECOND,
+            thresholds_ppm=tuple(self.thresholds_ppm),
+        )
+
+
+class RateAsk(Shape):
+    """The price of one GPU-hour."""
+
+    gpu_type: Text
+    micros_per_gpu_hour: Micros
+    region: Text | None = None
+    tier: Text | None = None
+    priority_class: Text | None = None
+
+
+class PriceAsk(Shape):
+    """Add a version to an org's prices; or to the deployment's, for orgs that have none."""
+
+    org_id: Id | None = None
+    rates: Annotated[list[RateAsk], Field(min_length=1, max_length=1_000)]
+    effective_at: Time | None = None
+    cache_hit_ppm: Annotated[
+        int | None,
+        Field(ge=0, le=PPM, description="of what a run has cost: what its result costs another"),
+    ] = None
+    id: Id | None = None
+
+    def to_core(self, making: Making) -> commands.SetPrice:
+        """The command that is meant; in force from now on if it does not say from when."""
+        rates = tuple(
+            Rate(
+                gpu_type=rate.gpu_type,
+                region=rate.region,
+                tier=rate.tier,
+                priority_class=rate.priority_class,
+                micros_per_gpu_hour=rate.micros_per_gpu_hour,
+            )
+            for rate in self.rates
+        )
+        return commands.SetPrice(
+            version=PriceVersion(
+                id=PriceVersionId(making.id("version", self.id)),
+                effective_at=self.effective_at or 0,
+                rates=rates,
+                cache_hit_ppm=self.cache_hit_ppm,
+            ),
+            from_now=self.effective_at is None,
+        )
+
+
+# What callers call the fields of commands; what a command is about is `id`, in path or body.
+_CALLED: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        **dict.fromkeys(("grant", "hold", "charge", "debt", "budget", "recurrence"), "id"),
+        "account": "account_id",
+        "amount": "amount_micros",
+        "command": "operation",
+        "from_now": "effective_at",
+        "limit": "limit_micros",
+        "parent": "parent_id",
+        "roll_over_max": "recurring",
+        "rolling": "rolling_seconds",
+        "run_ms": "run_ms_total",
+        "target": "account_id",
+        "to_grant": "id",
+        "total": "total_micros",
+        "ttl": "ttl_seconds",
+        "user": "user_id",
+        "version": "rates",
+    }
+)
+_CALLED_OTHERWISE: Final[Mapping[tuple[type[commands.Command], str], str]] = MappingProxyType(
+    {
+        (commands.AddAccount, "account"): "id",
+        (commands.AddUser, "user"): "id",
+        (commands.Reserve, "run_ms"): "run_ms_max",
+        (commands.StartRecurrence, "every"): "recurring",
+        (commands.Transfer, "grant"): "grant_id",
+    }
+)
+
+
+def called(command: commands.Command, field: str) -> str:
+    """What a caller calls a field of a command."""
+    return _CALLED_OTHERWISE.get((type(command), field)) or _CALLED.get(field, field)

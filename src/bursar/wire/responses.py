@@ -1,0 +1,656 @@
+"""What is answered over HTTP, made from what happened.
+
+An answer to a command is a function of the command and its events, nothing else: so the same key
+gets the same bytes again, whatever has happened since. An answer to a question is made from what
+was read.
+"""
+
+from collections.abc import Iterable
+from typing import Any, Literal, Self, TypeVar
+
+from bursar.core.ledger import balance as reading
+from bursar.core.ledger import commands, events
+from bursar.core.ledger import values as core
+from bursar.core.ledger.quote import Quote
+from bursar.core.money import Micros
+from bursar.wire.fields import Context, Policy, Shape, Time
+from bursar.wire.problems import of_refusal
+
+E = TypeVar("E", bound=events.Event)
+Happened = tuple[events.Event, ...]
+
+
+def first(kind: type[E], happened: Happened, **which: object) -> E | None:
+    """The first event of a kind with these fields: others may have fallen due before it."""
+    for event in happened:
+        if isinstance(event, kind) and all(
+            getattr(event, name) == value for name, value in which.items()
+        ):
+            return event
+    return None
+
+
+def only(kind: type[E], happened: Happened, **which: object) -> E:
+    """The event of a kind with these fields, which must have happened."""
+    found = first(kind, happened, **which)
+    assert found is not None, f"no {kind.__name__} among what happened"
+    return found
+
+
+class Answer(Shape):
+    """Something that is told."""
+
+
+class Part(Answer):
+    """An amount that a grant gave or got."""
+
+    grant_id: str
+    amount_micros: Micros
+
+
+def _parts(postings: Iterable[events.Posting], target: core.Compartment) -> list[Part]:
+    amounts: dict[str, Micros] = {}
+    for posting in postings:
+        if posting.target is target:
+            amounts[posting.grant] = amounts.get(posting.grant, 0) + posting.amount
+    return [Part(grant_id=grant, amount_micros=amount) for grant, amount in amounts.items()]
+
+
+# The org
+
+
+class Org(Answer):
+    """A tenant."""
+
+    id: str
+    account_id: str
+    name: str
+
+
+class Account(Answer):
+    """A place in the tree."""
+
+    id: str
+    org_id: str
+    parent_id: str | None
+    name: str
+    time_zone: str
+
+    @classmethod
+    def of(cls, org: str, account: core.Account) -> Self:
+        """An account, told."""
+        return cls(
+            id=account.id,
+            org_id=org,
+            parent_id=account.parent,
+            name=account.name,
+            time_zone=account.time_zone,
+        )
+
+
+class User(Answer):
+    """A principal of the org."""
+
+    id: str
+    org_id: str
+
+
+class Tier(Answer):
+    """The tier of an org."""
+
+    org_id: str
+    tier: str
+
+
+# Credits
+
+
+class Grant(Answer):
+    """Credits issued once; each of them is in one compartment."""
+
+    id: str
+    account_id: str
+    kind: Literal["paid", "grant", "promo"]
+    source: str
+    priority: int
+    issued_at: Time
+    starts_at: Time
+    expires_at: Time | None
+    amount_micros: Micros
+    policy: Policy
+    external_ref: str | None
+    parent_id: str | None
+    recurrence_id: str | None
+
+    @classmethod
+    def of(cls, terms: core.GrantTerms) -> Self:
+        """A grant as it was issued."""
+        return cls.model_construct(**_grant(terms))
+
+
+def _grant(terms: core.GrantTerms) -> dict[str, Any]:
+    return {
+        "id": terms.id,
+        "account_id": terms.account,
+        "kind": terms.kind.value,
+        "source": terms.source,
+        "priority": terms.priority,
+        "issued_at": terms.issued_at,
+        "starts_at": terms.starts_at,
+        "expires_at": terms.expires_at,
+        "amount_micros": terms.amount,
+        "policy": Policy.of(terms.policy),
+        "external_ref": terms.external_ref,
+        "parent_id": terms.parent,
+        "recurrence_id": terms.recurrence,
+    }
+
+
+class Owned(Answer):
+    """The compartments of grants."""
+
+    available_micros: Micros
+    held_micros: Micros
+    spent_micros: Micros
+    lapsed_micros: Micros
+    revoked_micros: Micros
+    moved_micros: Micros
+
+    @classmethod
+    def of(cls, owned: reading.Owned) -> Self:
+        """Compartments, told."""
+        return cls(
+            available_micros=owned.available,
+            held_micros=owned.held,
+            spent_micros=owned.spent,
+            lapsed_micros=owned.lapsed,
+            revoked_micros=owned.revoked,
+            moved_micros=owned.moved,
+        )
+
+
+class GrantNow(Grant):
+    """A grant, and what is in it now."""
+
+    owned: Owned
+
+    @classmethod
+    def seen(cls, terms: core.GrantTerms, owned: reading.Owned) -> Self:
+        """A grant as it is now."""
+        return cls.model_construct(**_grant(terms), owned=Owned.of(owned))
+
+
+class Recurrence(Answer):
+    """A grant that is issued again every period."""
+
+    id: str
+    account_id: str
+    amount_micros: Micros
+    kind: Literal["paid", "grant", "promo"]
+    every: str
+    roll_over_max_micros: Micros
+    next_at: Time | None
+
+    @classmethod
+    def of(cls, one: core.Recurrence) -> Self:
+        """A recurrence, told."""
+        return cls.model_construct(
+            id=one.id,
+            account_id=one.account,
+            amount_micros=one.amount,
+            kind=one.kind.value,
+            every=one.window.every.value,
+            roll_over_max_micros=one.roll_over_max,
+            next_at=one.next_at,
+        )
+
+
+class GrantTaken(Answer):
+    """Credits that were taken back."""
+
+    grant_id: str
+    revoked_micros: Micros
+    voided: bool
+
+    @classmethod
+    def of(cls, event: events.GrantRevoked) -> Self:
+        """A revocation, told."""
+        taken = sum(
+            posting.amount
+            for posting in event.postings
+            if posting.target is core.Compartment.REVOKED
+        )
+        return cls(grant_id=event.grant, revoked_micros=taken, voided=event.voided)
+
+
+class GrantExtended(Answer):
+    """A grant that expires later."""
+
+    grant_id: str
+    expires_at: Time | None
+
+
+class Debt(Answer):
+    """What is owed."""
+
+    id: str
+    account_id: str
+    hold_id: str | None
+    owed_micros: Micros
+    booked_at: Time
+
+    @classmethod
+    def of(cls, debt: core.Debt) -> Self:
+        """A debt, told."""
+        return cls.model_construct(
+            id=debt.id,
+            account_id=debt.account,
+            hold_id=debt.hold,
+            owed_micros=debt.owed,
+            booked_at=debt.booked_at,
+        )
+
+
+class DebtAbsorbed(Answer):
+    """Debt that the operator pays."""
+
+    debt_id: str
+    absorbed_micros: Micros
+
+
+# Holds
+
+
+class Rate(Answer):
+    """What a GPU-hour of a type costs in a hold."""
+
+    gpu_type: str
+    micros_per_gpu_hour: Micros
+    price_version: str | None = None
+
+
+class Draw(Answer):
+    """The part of a hold that came from one grant."""
+
+    grant_id: str
+    drawn_micros: Micros
+    charged_micros: Micros
+    returned_micros: Micros
+    open_micros: Micros
+
+
+class Hold(Answer):
+    """Credits set aside."""
+
+    id: str
+    account_id: str
+    user_id: str
+    state: Literal["open", "closed"]
+    open_micros: Micros
+    charged_micros: Micros
+    owed_micros: Micros
+    absorbed_micros: Micros
+    opened_at: Time
+    expires_at: Time
+    closed_at: Time | None
+    context: Context
+    rates: list[Rate]
+    draws: list[Draw]
+
+    @classmethod
+    def of(cls, hold: core.Hold) -> Self:
+        """A hold as it is now."""
+        return cls.model_construct(
+            **_terms(hold.terms),
+            state="open" if hold.closed_at is None else "closed",
+            open_micros=hold.open,
+            charged_micros=hold.used,
+            owed_micros=hold.owed,
+            absorbed_micros=hold.absorbed,
+            expires_at=hold.expires_at,
+            closed_at=hold.closed_at,
+            draws=[
+                Draw(
+                    grant_id=draw.grant,
+                    drawn_micros=draw.drawn,
+                    charged_micros=draw.charged,
+                    returned_micros=draw.returned,
+                    open_micros=draw.open,
+                )
+                for draw in hold.draws
+            ],
+        )
+
+    @classmethod
+    def opened(cls, event: events.HoldOpened) -> Self:
+        """A hold as it was opened."""
+        return cls.model_construct(
+            **_terms(event.terms),
+            state="open",
+            open_micros=event.open,
+            charged_micros=0,
+            owed_micros=0,
+            absorbed_micros=0,
+            expires_at=event.expires_at,
+            closed_at=None,
+            draws=[
+                Draw(
+                    grant_id=part.grant_id,
+                    drawn_micros=part.amount_micros,
+                    charged_micros=0,
+                    returned_micros=0,
+                    open_micros=part.amount_micros,
+                )
+                for part in _parts(event.postings, core.Compartment.HELD)
+            ],
+        )
+
+
+def _terms(terms: core.HoldTerms) -> dict[str, Any]:
+    versions = terms.price_versions
+    return {
+        "id": terms.id,
+        "account_id": terms.account,
+        "user_id": terms.user,
+        "opened_at": terms.opened_at,
+        "context": Context.of(terms.context),
+        "rates": [
+            Rate(gpu_type=gpu_type, micros_per_gpu_hour=rate, price_version=version)
+            for (gpu_type, rate), version in zip(terms.rates, versions, strict=True)
+        ],
+    }
+
+
+class HoldChanged(Answer):
+    """How a hold stands after a change."""
+
+    hold_id: str
+    state: Literal["open", "closed"]
+    open_micros: Micros
+    charged_micros: Micros
+    refunded_micros: Micros
+    expires_at: Time | None = None
+
+    @classmethod
+    def of(cls, event: events.HoldChanged) -> Self:
+        """A change of a hold, told; what went back is told even where it lapsed."""
+        held = core.Compartment.HELD
+        refunded = sum(one.amount for one in event.postings if one.source is held)
+        return cls.model_construct(
+            hold_id=event.hold,
+            state="closed" if isinstance(event, events.HoldClosed) else "open",
+            open_micros=event.open,
+            charged_micros=event.used,
+            refunded_micros=refunded,
+            expires_at=event.expires_at if isinstance(event, events.HoldExtended) else None,
+        )
+
+
+class Charge(Answer):
+    """Usage that was charged, and how the hold stands then."""
+
+    id: str
+    hold_id: str
+    amount_micros: Micros
+    spent: list[Part]
+    owed_micros: Micros
+    absorbed_micros: Micros
+    effective_at: Time | None
+    attempt: int | None
+    run_ms_total: int | None
+    late: bool
+    budgets_over: list[str]
+    hold_open_micros: Micros | None
+    hold_charged_micros: Micros | None
+
+    @classmethod
+    def of(cls, event: events.ChargeBooked) -> Self:
+        """A charge, told."""
+        return cls.model_construct(
+            id=event.charge,
+            hold_id=event.hold,
+            amount_micros=event.amount,
+            spent=_parts(event.postings, core.Compartment.SPENT),
+            owed_micros=event.owed,
+            absorbed_micros=event.absorbed,
+            effective_at=event.effective_at,
+            attempt=event.attempt,
+            run_ms_total=None if event.meter is None else event.meter.run_ms,
+            late=event.late,
+            budgets_over=list(event.over),
+            hold_open_micros=event.open,
+            hold_charged_micros=event.used,
+        )
+
+    @classmethod
+    def nothing(cls, ask: commands.Charge | commands.BookLate) -> Self:
+        """A reading that brought nothing new."""
+        return cls.model_construct(
+            id=ask.charge,
+            hold_id=ask.hold,
+            amount_micros=0,
+            spent=[],
+            owed_micros=0,
+            absorbed_micros=0,
+            effective_at=None,
+            attempt=ask.attempt,
+            run_ms_total=ask.run_ms,
+            late=False,
+            budgets_over=[],
+            hold_open_micros=None,
+            hold_charged_micros=None,
+        )
+
+
+class Settled(HoldChanged):
+    """A hold that was settled, and its last charge if there was one."""
+
+    charge: Charge | None
+
+    @classmethod
+    def settled(cls, happened: Happened, hold: str) -> Self:
+        """A settlement, told."""
+        closed = only(events.HoldClosed, happened, hold=hold)
+        booked = first(events.ChargeBooked, happened, hold=hold)
+        told = HoldChanged.of(closed)
+        return cls.model_construct(
+            **{name: getattr(told, name) for name in HoldChanged.model_fields},
+            charge=None if booked is None else Charge.of(booked),
+        )
+
+
+class Reversed(Answer):
+    """A charge that was undone, or a part of it."""
+
+    charge_id: str
+    amount_micros: Micros
+    forgiven_micros: Micros
+    returned: list[Part]
+    lapsed: list[Part]
+    issued: list[Grant]
+
+    @classmethod
+    def of(cls, event: events.ChargeReversed) -> Self:
+        """A reversal, told."""
+        spent = core.Compartment.SPENT
+        back = [posting for posting in event.postings if posting.source is spent]
+        return cls.model_construct(
+            charge_id=event.charge,
+            amount_micros=event.amount,
+            forgiven_micros=event.forgiven,
+            returned=_parts(back, core.Compartment.AVAILABLE),
+            lapsed=_parts(back, core.Compartment.LAPSED),
+            issued=[Grant.of(terms) for terms in event.issued],
+        )
+
+
+class Quoted(Answer):
+    """What a hold would take, and everything that stands against it."""
+
+    held_micros: Micros
+    likely_micros: Micros
+    spendable_micros: Micros
+    rates: list[Rate]
+    dropped_gpu_types: list[str]
+    forbidden: list[dict[str, Any]]
+
+    @classmethod
+    def of(cls, quote: Quote) -> Self:
+        """A quote, told."""
+        return cls(
+            held_micros=quote.held,
+            likely_micros=quote.likely,
+            spendable_micros=quote.spendable,
+            rates=[
+                Rate(gpu_type=gpu_type, micros_per_gpu_hour=rate) for gpu_type, rate in quote.rates
+            ],
+            dropped_gpu_types=list(quote.dropped),
+            forbidden=[of_refusal(refusal) for refusal in quote.forbidden],
+        )
+
+
+# Limits and prices
+
+
+class Budget(Answer):
+    """Credits per period."""
+
+    id: str
+    account_id: str | None
+    user_id: str | None
+    each_user: bool
+    every: str
+    rolling_seconds: int | None
+    time_zone: str
+    limit_micros: Micros
+    hard: bool
+    thresholds_ppm: list[int]
+    tier: str | None
+    dropped: bool
+
+    @classmethod
+    def of(cls, budget: core.Budget) -> Self:
+        """A budget, told."""
+        return cls(
+            id=budget.id,
+            account_id=budget.target.account,
+            user_id=budget.target.user,
+            each_user=budget.target.each_user,
+            every=budget.window.every.value,
+            rolling_seconds=budget.window.length // 1_000_000 or None,
+            time_zone=budget.window.time_zone,
+            limit_micros=budget.limit,
+            hard=budget.hard,
+            thresholds_ppm=list(budget.thresholds_ppm),
+            tier=budget.tier,
+            dropped=budget.dropped,
+        )
+
+
+class Dropped(Answer):
+    """Something that is no more."""
+
+    id: str
+
+
+class PriceVersion(Answer):
+    """Rates that come into force together."""
+
+    id: str
+    org_id: str | None  # whose price book it is in; None if it is the deployment's
+    effective_at: Time
+    cache_hit_ppm: int | None  # of what a run has cost: what its result costs another job
+    rates: list[dict[str, Any]]
+
+    @classmethod
+    def of(cls, org: str | None, version: Any) -> Self:
+        """A price version, told."""
+        return cls.model_construct(
+            id=version.id,
+            org_id=org,
+            effective_at=version.effective_at,
+            cache_hit_ppm=version.cache_hit_ppm,
+            rates=[
+                {
+                    "gpu_type": rate.gpu_type,
+                    "region": rate.region,
+                    "tier": rate.tier,
+                    "priority_class": rate.priority_class,
+                    "micros_per_gpu_hour": rate.micros_per_gpu_hour,
+                }
+                for rate in version.rates
+            ],
+        )
+
+
+# Balances
+
+
+class Expiring(Answer):
+    """Credits that lapse if they are not spent before."""
+
+    grant_id: str
+    expires_at: Time
+    amount_micros: Micros
+
+
+class Expirations(Answer):
+    """What will lapse within a day, a week, a month, and all of it by date."""
+
+    within_24h_micros: Micros | None  # None beyond a list that is cut
+    within_7d_micros: Micros | None
+    within_30d_micros: Micros | None
+    timeline: list[Expiring]  # the first thousand
+    more: bool
+
+
+class Burn(Answer):
+    """How fast the subtree spends, over the last seven days."""
+
+    micros_per_day: Micros
+    runs_out_at: Time | None
+
+
+class Balance(Answer):
+    """What an account owns, can spend, has used and owes.
+
+    Of the past it is known what was owned; what could be spent then is not worked out.
+    """
+
+    account_id: str
+    at: Time
+    known_at: Time | None
+    owned: Owned
+    spendable_micros: Micros | None
+    used_micros: Micros | None
+    debt_micros: Micros | None
+    by_kind: dict[str, Owned]
+    grants: list[GrantNow]  # the first thousand that were issued
+    grants_more: bool
+    expiring: Expirations | None
+    burn: Burn | None
+    stream: str
+    event: int
+
+
+# What happened
+
+
+class Recorded(Answer):
+    """An event as it stands in its stream."""
+
+    stream: str
+    number: int
+    at: Time
+    kind: str
+    actor_id: str | None
+    body: dict[str, Any]
+
+
+class Standing(Answer):
+    """A place in a top list."""
+
+    org_id: str
+    id: str
+    value_micros: Micros
+    event: int
