@@ -27,7 +27,7 @@ from bursar.core.ids import (
     UserId,
 )
 from bursar.core.instant import DAY, HOUR, MINUTE, NEVER, SECOND, Instant
-from bursar.core.ledger.books import Applying
+from bursar.core.ledger.books import ApplicableBudget
 from bursar.core.ledger.commands import (
     AddAccount,
     AddUser,
@@ -367,7 +367,7 @@ class Org:
         with seen_at(self.journal.books, self.now) as books:
             found = books.budgets.get(BudgetId(budget))
             assert found is not None, budget
-            return counted_in(books, Applying(found, whose), self.now)
+            return counted_in(books, ApplicableBudget(found, whose), self.now)
 
     def rebuilds(self) -> None:
         """The events alone give the same books (L1)."""

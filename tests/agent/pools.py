@@ -20,7 +20,7 @@ from bursar.core.leases import Denied
 from bursar.core.messages import Ended, Program, Spec, ToOrg, Withdraw
 from bursar.core.scheduling.model.jobs import Shape
 from bursar.core.scheduling.model.nodes import Piece
-from bursar.core.value import altered
+from bursar.core.value import replace
 from bursar.wire.agents import LogAsk, LogTold, NodeAsk, ReportAsk, ReportTold, written
 from bursar.wire.strict_json import parsed
 from tests.builders import T0
@@ -86,7 +86,7 @@ class RealPool:
             with self.now() as trial:
                 machine = trial.pool.machines[told.node]
                 if (machine.boot, machine.n) == (told.boot, told.n):  # it has said nothing since
-                    trial.pool.machines[told.node] = altered(machine, n=told.n - 1)
+                    trial.pool.machines[told.node] = replace(machine, n=told.n - 1)
                     return self._heard(told)
         return orders
 

@@ -7,14 +7,14 @@ import pytest
 from bursar.agent.local.environment import checkpoints_of, environment, named
 from bursar.core.ids import JobId
 from bursar.core.scheduling.model.nodes import NodeId
-from bursar.core.value import altered
+from bursar.core.value import replace
 from tests.agent.nodes import N1, order
 
 
 @pytest.mark.parametrize("job", ["..", ".", "../../etc", "a/b", "-x", "", "~", "é", "a" * 200])
 def test_a_job_s_name_leads_nowhere_else(tmp_path: Path, job: str) -> None:
     """Orgs choose names of their own (K33)."""
-    found = checkpoints_of(tmp_path, altered(order(1), job=JobId(job)))
+    found = checkpoints_of(tmp_path, replace(order(1), job=JobId(job)))
 
     assert tmp_path / "acme" == found.parent
     assert found.resolve() == found
@@ -32,7 +32,7 @@ def test_names_stay_apart() -> None:
 
 def test_who_is_of_a_gang_knows_the_others() -> None:
     """The first leads."""
-    gang = altered(order(1, gpus=()), nodes=(NodeId("n0"), N1))
+    gang = replace(order(1, gpus=()), nodes=(NodeId("n0"), N1))
     found = environment(gang, Path("/f"), Path("/c"), {"PATH": "/bin", "KEY": "x"})
 
     assert ("n0,n1", "1", "") == (

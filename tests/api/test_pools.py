@@ -12,7 +12,7 @@ import pytest
 from bursar.api.routes.pools import _is_news
 from bursar.core.dispatch.reports import Report
 from bursar.core.messages import Withdraw
-from bursar.core.value import altered
+from bursar.core.value import replace
 from tests.api.calling import Caller, Process, Tenant, new_tenant, refused, verify, within
 from tests.api.conftest import Deployment
 from tests.core.dispatch.pools import N1, ran, running
@@ -215,8 +215,8 @@ def test_who_does_not_know_that_it_is_to_stop_is_told_at_once() -> None:
     assert orders is not None
 
     assert _is_news(answer, orders)
-    assert not _is_news(altered(answer, readings=(ran(6_000, asked_ms=5_000),)), orders)
-    assert _is_news(altered(answer, readings=()), orders)
+    assert not _is_news(replace(answer, readings=(ran(6_000, asked_ms=5_000),)), orders)
+    assert _is_news(replace(answer, readings=()), orders)
 
 
 def test_a_report_that_is_no_newer_is_left_alone(worker: Worker) -> None:

@@ -9,7 +9,7 @@ from bursar.core.dispatch.node_orders import Leaves, NodeOrder, OrderState
 from bursar.core.instant import HOUR, MINUTE
 from bursar.core.money import CREDIT
 from bursar.core.scheduling.model.nodes import Node, NodeId
-from bursar.core.value import altered
+from bursar.core.value import replace
 from bursar.store.ledger.loader import money_time
 from bursar.store.pools.loader import enter_pool
 from bursar.store.pools.node_orders import write_orders
@@ -98,7 +98,7 @@ def ordered(service: Process, pool: str, node: str, **changes: Any) -> NodeOrder
     """An order, as the pool's leader would have written it."""
     with connected(service.database_url) as connection:
         now = money_time(connection)
-        order = altered(
+        order = replace(
             NodeOrder(
                 id=uuid4().hex,
                 offer="h100-spot",

@@ -24,7 +24,7 @@ from bursar.core.scheduling.model.jobs import Why
 from bursar.core.scheduling.model.nodes import NodeId, Piece
 from bursar.core.scheduling.model.policy import ANY
 from bursar.core.scheduling.plan import make_plan
-from bursar.core.value import altered
+from bursar.core.value import replace
 
 Planner = Callable[[Cluster, Instant], Plan]
 
@@ -110,7 +110,7 @@ def with_decisions(change: Callable[[Any], Any]) -> Planner:
 
     def plan(cluster: Cluster, now: Instant) -> Plan:
         right = make_plan(cluster, now)
-        return altered(right, decisions=tuple(change(list(right.decisions))))
+        return replace(right, decisions=tuple(change(list(right.decisions))))
 
     return plan
 
@@ -148,7 +148,7 @@ def test_starts_where_nothing_should_start_are_seen(monkeypatch: pytest.MonkeyPa
         def made(*given: Any, **more: Any) -> Any:
             snapshot = make(*given, **more)
             waiting = snapshot.waiting or (job("w", path("queue0"), shape()),)
-            return altered(snapshot, running=snapshot.running[1:], waiting=waiting)
+            return replace(snapshot, running=snapshot.running[1:], waiting=waiting)
 
         return made
 
@@ -210,8 +210,8 @@ def test_victims_that_left_for_nobody_are_seen(monkeypatch: pytest.MonkeyPatch) 
 def test_whoever_makes_room_in_the_streams_runs_again_from_the_beginning() -> None:
     """At once, and the one it was asked for starts in its place."""
     load = loads.reclaiming(1, 0, shape())
-    pool = Pool(altered(load, running=()))
-    borrowers = [(T0, altered(one.job, queued_at=T0), 10 * SECOND) for one in load.running]
+    pool = Pool(replace(load, running=()))
+    borrowers = [(T0, replace(one.job, queued_at=T0), 10 * SECOND) for one in load.running]
     owner = job("ask", path("entitled"), shape(), queued_at=T0 + SECOND)
 
     went = drive(Ours(pool), [*borrowers, (T0 + SECOND, owner, 2 * SECOND)])
@@ -274,8 +274,8 @@ def test_what_the_planner_starts_is_what_the_watch_counts() -> None:
 def test_the_yardstick_starts_what_fits_by_class_and_age() -> None:
     """The first nodes that take all tasks; whoever does not fit waits."""
     snapshot = loads.pods(1, 16)
-    urgent = altered(job("urgent", path("team"), shape(9)), priority_class=1)
-    naive = Naive(altered(snapshot, waiting=(*snapshot.waiting, urgent)))
+    urgent = replace(job("urgent", path("team"), shape(9)), priority_class=1)
+    naive = Naive(replace(snapshot, waiting=(*snapshot.waiting, urgent)))
     naive.waiting.append(job("small", path("team"), shape(1, 8), queued_at=T0 + SECOND))
 
     assert ["urgent"] == [one.id for one in naive.round()]

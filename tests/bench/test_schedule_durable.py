@@ -24,7 +24,7 @@ from bursar.core.ids import JobId
 from bursar.core.messages import Program
 from bursar.core.scheduling.model.jobs import Job
 from bursar.core.scheduling.model.nodes import NodeId, Piece
-from bursar.core.value import altered
+from bursar.core.value import replace
 from bursar.service.database import Database
 
 N0 = NodeId("n00000")
@@ -187,7 +187,7 @@ def _order(fence: int, gpus: tuple[int, ...]) -> Order:
 def test_whoever_makes_room_runs_again(server: Database) -> None:
     """A lender's GPU is given back, and the borrower's job ends once all the same (M3)."""
     lent = loads.reclaiming(1, 1, shape())
-    borrowers = [altered(one.job, queued_at=0) for one in lent.running]
+    borrowers = [replace(one.job, queued_at=0) for one in lent.running]
     setting = setting_of(lent, [*borrowers, *lent.waiting])
     with deployed(server, setting) as world, nodes_of(world, setting, lambda _: FOREVER) as nodes:
         world.submit([(0.0, one) for one in borrowers], 0.0)

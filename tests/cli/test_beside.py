@@ -16,7 +16,7 @@ import pytest
 
 from bursar.cli.local_cluster.children import Children, Program
 from bursar.cli.local_cluster.demo_load import programs
-from bursar.cli.local_cluster.demo_load.mix import HABITS, Habit, Wish
+from bursar.cli.local_cluster.demo_load.mix import HABITS, DemoJob, Habit
 from bursar.cli.local_cluster.demo_load.sender import Keys, keys_in, keys_written
 from bursar.cli.local_cluster.launcher import forget_checkpoints
 from bursar.cli.local_cluster.nodes import (
@@ -36,7 +36,7 @@ from bursar.core.money import CREDIT, usage_price
 from bursar.core.scheduling.model.nodes import Node as Machine
 from bursar.core.scheduling.model.nodes import NodeId
 from bursar.service.pools.provisioning import NotDone
-from bursar.wire.fields import Making
+from bursar.wire.fields import IdFactory
 from bursar.wire.jobs import JobAsk
 
 PATIENCE_S = 120.0
@@ -172,7 +172,7 @@ def test_programs_end_when_we_are_killed(tmp_path: Path) -> None:
 # Jobs
 
 
-def draws(habit: Habit, seed: str, count: int = 500) -> list[Wish]:
+def draws(habit: Habit, seed: str, count: int = 500) -> list[DemoJob]:
     chance = Random(seed)
     return [habit.draw(chance) for _ in range(count)]
 
@@ -191,7 +191,7 @@ def test_every_job_makes_sense_and_fits_a_node(habit: Habit) -> None:
     for wish in draws(habit, "1"):
         assert wish.project in projects
         ask = JobAsk.model_validate(wish.body(org.account(wish.project), org.users[0]))
-        ask.to_core(Making(org.id, "key", 0), org.users[0], None)
+        ask.to_core(IdFactory(org.id, "key", 0), org.users[0], None)
         assert ask.spec().shape.tasks == wish.nodes
         assert wish.gpus // wish.nodes <= 8
         assert set(wish.types) <= set(PRICES)

@@ -28,7 +28,7 @@ from bursar.cli.tour.story import (
 )
 from bursar.core.instant import MINUTE, NEVER
 from bursar.core.ledger.balance import balance
-from bursar.core.ledger.books import Applying
+from bursar.core.ledger.books import ApplicableBudget
 from bursar.core.ledger.events import (
     ChargeBooked,
     DebtRepaid,
@@ -129,7 +129,7 @@ def _counts_around(story: Story, opened: Event) -> Iterator[int]:
         books = rebuilt_from(journal.events[:end], journal.books.deployment)
         budget = books.budgets.get(DAILY)
         assert budget is not None
-        counts.append(counted_in(books, Applying(budget, None), opened.at))
+        counts.append(counted_in(books, ApplicableBudget(budget, None), opened.at))
     yield from (*counts, counts[1] - counts[0])
 
 

@@ -27,7 +27,7 @@ from bursar.core.quota_slices import (
 )
 from bursar.core.scheduling.model.jobs import Shape
 from bursar.core.scheduling.model.policy import ANY, Share
-from bursar.core.value import altered
+from bursar.core.value import replace
 
 EAST, NORTH, WEST = "east", "north", "west"
 POOLS: Final = (EAST, NORTH, WEST)
@@ -206,9 +206,9 @@ def step(world: World, chance: Random, sizes: tuple[int, ...]) -> None:
 def other(quota: Quota, chance: Random) -> Quota:
     """A quota as its org may change it."""
     if chance.random() < 0.3:
-        return altered(quota, user=chance.choice((None, "u")))
+        return replace(quota, user=chance.choice((None, "u")))
     names = [name for name, _ in EVERYTHING if chance.random() < 0.8]
-    return altered(quota, limits=tuple((name, chance.randrange(10)) for name in names))
+    return replace(quota, limits=tuple((name, chance.randrange(10)) for name in names))
 
 
 @SOME
@@ -230,7 +230,7 @@ def test_all_of_a_quota_can_be_used_where_it_is_wanted(seed: int) -> None:
     for _ in range(60):
         step(world, chance, (1_000, 2_000, 4_000))
     limits = (GPUS, chance.randint(1, 12)), (JOBS, chance.randint(1, 8))
-    world.set(altered(world.quota, account="root", user=None, limits=limits))
+    world.set(replace(world.quota, account="root", user=None, limits=limits))
 
     world.settle()
 
@@ -347,7 +347,7 @@ def test_a_quota_that_was_dropped_limits_nothing() -> None:
     east = world.pools[EAST]
     east.submit(asking(4_000))
     assert not east.start(H100)
-    world.set(altered(world.quota, limits=()))
+    world.set(replace(world.quota, limits=()))
 
     balanced(world, 0)
 
@@ -370,9 +370,9 @@ def test_what_a_pool_wants_is_told_until_it_has_it() -> None:
     some = Slice(org="org", quota="q", n=1, granted=((GPUS, 2),), limits=((GPUS, 8),))
     pool.hear(some)
     assert ["org"] == pool.counted.wanting()
-    pool.hear(altered(some, n=2, granted=((GPUS, 3),)))
+    pool.hear(replace(some, n=2, granted=((GPUS, 3),)))
     assert [] == pool.counted.wanting()
-    pool.hear(altered(some, n=3, granted=((GPUS, 2),), limits=((GPUS, 2),)))
+    pool.hear(replace(some, n=3, granted=((GPUS, 2),), limits=((GPUS, 2),)))
     assert [] == pool.counted.wanting(), "there is no more to be had"
     assert {"q": Seen(n=3, wanted=((GPUS, 3), (of_type(A100), 3), (of_type(H100), 3), (JOBS, 1)))} \
         == pool.counted.seen("org")  # fmt: skip
@@ -392,7 +392,7 @@ def test_an_older_slice_changes_nothing() -> None:
     pool = PoolSide()
     new = Slice(org="org", quota="q", n=2, granted=((GPUS, 1),), limits=((GPUS, 8),))
     pool.hear(new)
-    pool.hear(altered(new, n=1, granted=((GPUS, 8),)))
+    pool.hear(replace(new, n=1, granted=((GPUS, 8),)))
 
     assert new == pool.counted.slice(("org", "q"))
 

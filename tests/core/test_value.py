@@ -1,8 +1,8 @@
 """Values: equal by their fields, never changed, copied with some fields changed."""
 
+import dataclasses
 import pickle
 from copy import copy, deepcopy
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,7 +12,7 @@ from bursar.core.ids import GrantId, PriceVersionId
 from bursar.core.ledger.values import Draw, Policy
 from bursar.core.pricing import PriceVersion, Rate
 from bursar.core.refusal import InvariantBroken
-from bursar.core.value import altered
+from bursar.core.value import replace
 
 if TYPE_CHECKING:
     # Without an error to be ignored here, the type checker would complain of that.
@@ -32,15 +32,15 @@ def test_only_the_named_fields_change() -> None:
     draw = Draw(grant=GrantId("g"), drawn=10, charged=4)
 
     for charged in (5, 6):
-        after = altered(draw, charged=charged)
-        assert replace(draw, charged=charged) == after
-        assert draw == altered(after, charged=4)
-    assert draw == altered(draw)
+        after = replace(draw, charged=charged)
+        assert dataclasses.replace(draw, charged=charged) == after
+        assert draw == replace(after, charged=4)
+    assert draw == replace(draw)
 
 
 def test_what_follows_from_the_fields_is_worked_out_anew() -> None:
     """It is not copied."""
-    narrow = altered(Policy(), regions=frozenset({"eu"}))
+    narrow = replace(Policy(), regions=frozenset({"eu"}))
 
     assert Policy(regions=frozenset({"eu"})) == narrow
     assert hash(Policy(regions=frozenset({"eu"}))) == hash(narrow)
@@ -51,9 +51,9 @@ def test_a_wrong_value_refuses_to_exist() -> None:
     draw = Draw(grant=GrantId("g"), drawn=10)
 
     with pytest.raises(InvariantBroken):
-        altered(draw, charged=11)
+        replace(draw, charged=11)
     with pytest.raises(TypeError):
-        altered(draw, unknown=1)
+        replace(draw, unknown=1)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 from threading import Event
 
-from bursar.service.pools.leader import Leading
+from bursar.service.pools.leader import PoolLeader
 from bursar.service.pools.pool import Kept, keeping
 from bursar.service.pools.provisioning import CommandHook
 from bursar.service.pools.scaling import scaling_pools
@@ -19,7 +19,7 @@ def main(url: str, pool: str, folder: Path, who: str) -> None:
     hook = CommandHook((sys.executable, "-I", "-S", str(PROVIDER), str(folder)))
     with (
         keeping(lambda: connected(url), Kept(pool, ears)) as keeper,
-        Leading(keeper, POLICY, who) as leading,
+        PoolLeader(keeper, POLICY, who) as leading,
     ):
         ears.leading = leading
         with scaling_pools(Pools(keeper, leading), lambda: connected(url), hook, 0.1):

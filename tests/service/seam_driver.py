@@ -33,7 +33,7 @@ from bursar.core.scheduling.model.policy import PAID, Policy
 from bursar.core.scheduling.plan import carry_out
 from bursar.service.jobs import Answers, Asked, Jobs, Submission
 from bursar.service.ledger.batch import Ask, Batch
-from bursar.service.pools.pool import Deaf, Kept, PoolKeeper, at_once
+from bursar.service.pools.pool import Kept, NullListener, PoolHandle, at_once
 from bursar.service.workers.relay import Relay
 from bursar.store.ledger.loader import Connection, money_time
 from bursar.store.ledger.writer import create_org
@@ -152,9 +152,9 @@ class World:
     began_at: Instant = T0
     clock: Callable[[Connection], Instant] = field(default_factory=Clock)
 
-    def kept(self, connection: Any) -> PoolKeeper:
+    def kept(self, connection: Any) -> PoolHandle:
         """The pool, kept on a connection."""
-        return at_once(connection, Kept(self.pool, Deaf(), self.clock))
+        return at_once(connection, Kept(self.pool, NullListener(), self.clock))
 
     def found(self, connection: Connection) -> None:
         """Begin the org and the pool."""

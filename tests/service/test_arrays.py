@@ -16,7 +16,7 @@ from bursar.core.messages import Dropped, EndClass, Enqueue, Spec, Why, Withdraw
 from bursar.core.refusal import Code, Refusal
 from bursar.core.scheduling.model.jobs import Shape
 from bursar.core.scheduling.model.nodes import Node, NodeId
-from bursar.core.value import altered
+from bursar.core.value import replace
 from bursar.service.jobs import Submission
 from bursar.service.jobs.arrays import COUNT, INDEX
 from bursar.service.jobs.queries import Looking, Shown
@@ -332,7 +332,7 @@ class ArrayWorld(World):
     def submission(self, job: str) -> Submission:
         """The array."""
         found = super().submission(job)
-        reserve = altered(found.reserve, for_job=True, lots=len(TRIES), at_once=2)
+        reserve = replace(found.reserve, for_job=True, lots=len(TRIES), at_once=2)
         return found._replace(reserve=reserve)
 
 

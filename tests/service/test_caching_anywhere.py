@@ -18,7 +18,7 @@ from bursar.core.ids import JobId, PriceVersionId
 from bursar.core.instant import MINUTE, SECOND, Instant
 from bursar.core.ledger.commands import SetPrice
 from bursar.core.scheduling.model.nodes import Node, NodeId
-from bursar.core.value import altered
+from bursar.core.value import replace
 from bursar.service.jobs import Submission
 from bursar.service.jobs.cache_followers import Followers
 from bursar.service.jobs.result_cache import Sharing
@@ -83,7 +83,7 @@ def world(
         alike={job: (alike, max_age) for job, (_, alike, max_age) in jobs.items()},
     )
     new.found(connection)
-    version = altered(
+    version = replace(
         prices(h100=3 * PER_MS, a100=PER_MS),
         id=PriceVersionId("own"),
         cache_hit_ppm=PRICE_PPM,

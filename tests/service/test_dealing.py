@@ -26,8 +26,8 @@ from bursar.service.keys import DEPLOYMENT
 from bursar.service.ledger.batch import Ask, Batch
 from bursar.service.ledger.batcher import Limits
 from bursar.service.org_setup import begin_books
-from bursar.service.pools.pool import Deaf, Kept, PoolKeeper, at_once, keeping
-from bursar.service.pools.quota_distribution import KIND, Dealer
+from bursar.service.pools.pool import Kept, NullListener, PoolHandle, at_once, keeping
+from bursar.service.pools.quota_distribution import KIND, QuotaDistributor
 from bursar.store.database import Patience
 from bursar.store.database import connected as limited
 from bursar.store.jobs.outbox import Letter
@@ -54,10 +54,10 @@ class Process:
 
     def __post_init__(self) -> None:
         self.pools = {
-            name: at_once(self.connection, Kept(name, Deaf(), self.world.clock))
+            name: at_once(self.connection, Kept(name, NullListener(), self.world.clock))
             for name in self.world.pools
         }
-        self.dealer = Dealer(self.connection, self.pools, self.world.clock)
+        self.dealer = QuotaDistributor(self.connection, self.pools, self.world.clock)
 
     def deal(self) -> None:
         """Carry what is to be carried."""
@@ -108,7 +108,7 @@ class World:
             assert pool.register(Node(id=N1, gpu_type="H100", gpus=4)) is None
             self.report(pool)
 
-    def report(self, pool: PoolKeeper, *readings: Reading) -> None:
+    def report(self, pool: PoolHandle, *readings: Reading) -> None:
         """The node of a pool reports."""
         pool.expire()  # so that the pool is known
         n = pool.look(lambda kept: kept.machines[N1].n) + 1
@@ -134,7 +134,7 @@ class World:
         """Set the quota of all that the org's root account has."""
         self.set(self.org, "quota", "q", {"account_id": "root", **limits})
 
-    def submit(self, pool: PoolKeeper, *jobs: str, quotas: tuple[str, ...] = ("q",)) -> None:
+    def submit(self, pool: PoolHandle, *jobs: str, quotas: tuple[str, ...] = ("q",)) -> None:
         """Jobs of one GPU come to a pool."""
         letters = [
             Letter(self.org, pool.id, JobId(job), 1, asking(quotas=quotas), T0) for job in jobs
@@ -283,7 +283,7 @@ def test_another_process_knows_slices_and_policies_as_soon_as_it_looks(
     assert (f"quota {world.org}/q", ((("*", 2),))) == (quota, share.ceiling)
 
 
-def granted(pool: PoolKeeper, org: str) -> dict[str, int]:
+def granted(pool: PoolHandle, org: str) -> dict[str, int]:
     return pool.look(lambda kept: dict(kept.counted.slices[org]["q"].granted))
 
 
@@ -376,12 +376,14 @@ def test_a_pool_that_cannot_be_reached_holds_up_no_other(
         pools = {
             name: stack.enter_context(
                 keeping(
-                    lambda: limited(database_url, hasty), Kept(name, Deaf(), world.clock), limits
+                    lambda: limited(database_url, hasty),
+                    Kept(name, NullListener(), world.clock),
+                    limits,
                 )
             )
             for name in world.pools
         }
-        dealer = Dealer(world.plain, pools, world.clock)
+        dealer = QuotaDistributor(world.plain, pools, world.clock)
         first, second = pools.values()
         for pool in pools.values():
             pool.expire()

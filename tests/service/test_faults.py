@@ -26,7 +26,7 @@ from bursar.core.ledger.commands import (
 )
 from bursar.core.ledger.values import Kind, OrgPolicy
 from bursar.core.refusal import InvariantBroken, Refusal
-from bursar.core.value import altered
+from bursar.core.value import replace
 from bursar.service.ledger.audit import orgs_of, rebuild, verify
 from bursar.service.ledger.batch import OrgFrozen
 from bursar.service.ledger.batcher import Limits
@@ -138,7 +138,7 @@ def test_an_org_that_cannot_even_be_frozen_stops_nobody(database_url: str) -> No
         for turn in range(2):
             with pytest.raises(InvariantBroken, match="not the sum of its draws"):
                 ledger.submit("broken", f"c-{turn}", charge).result(60)
-            beside = altered(held, hold=HoldId(f"h-{turn}"))
+            beside = replace(held, hold=HoldId(f"h-{turn}"))
             assert isinstance(ledger.submit("sound", f"h-{turn}", beside).result(60).outcome, tuple)
         connection.execute("alter table orgs drop constraint orgs_none_is_frozen")
         with pytest.raises(InvariantBroken):

@@ -19,8 +19,8 @@ from bursar.service.ledger.ledger import Ledger
 from bursar.service.pools import leader
 from bursar.service.pools import pooled_lane as module
 from bursar.service.pools.host import Pools, serving_pools
-from bursar.service.pools.leader import Leading
-from bursar.service.pools.pool import Kept, PoolKeeper, at_once, sharing
+from bursar.service.pools.leader import PoolLeader
+from bursar.service.pools.pool import Kept, PoolHandle, at_once, sharing
 from bursar.service.pools.pooled_lane import Connections
 from bursar.store.ledger.loader import Connection, money_time
 from bursar.store.pools.loader import create_pool, lock_pool, locked
@@ -74,7 +74,7 @@ def row_of(connection: Connection, pool: str) -> PoolRow:
         return locked(lock_pool(connection, pool), pool)
 
 
-def submit(keeper: PoolKeeper, connection: Connection, job: str) -> None:
+def submit(keeper: PoolHandle, connection: Connection, job: str) -> None:
     """A job that has come just now."""
     ask = asking(hold_until=money_time(connection) + 10 * MINUTE)
     keeper.receive([letter(keeper, job, ask)])
@@ -153,8 +153,8 @@ class Resting:
         [self.pool] = made(connection, 1)
         self.clock = Clock()
         self.keeper = at_once(connection, Kept(self.pool, Ears(), self.clock))
-        self.leading = Leading(self.keeper, POLICY, "one")
-        self.other = Leading(at_once(other, Kept(self.pool, Ears(), self.clock)), POLICY, "two")
+        self.leading = PoolLeader(self.keeper, POLICY, "one")
+        self.other = PoolLeader(at_once(other, Kept(self.pool, Ears(), self.clock)), POLICY, "two")
         begin(self.keeper, Node1())
 
 
@@ -165,7 +165,7 @@ def resting(
     """A pool that may rest at once."""
     monkeypatch.setattr(leader, "RESTS_AFTER_S", 0.0)
     monkeypatch.setattr(leader, "SAYS_SO_S", 0.0)
-    monkeypatch.setattr(Leading, "wake", lambda self: None)
+    monkeypatch.setattr(PoolLeader, "wake", lambda self: None)
     with connected(database_url) as other:
         yield Resting(connection, other)
 
@@ -245,7 +245,7 @@ def test_lanes_share_a_few_connections(database_url: str, connection: Connection
         ]
         with ThreadPoolExecutor(len(names)) as callers:
             for _ in range(5):
-                assert {0} == set(callers.map(PoolKeeper.expire, keepers))
+                assert {0} == set(callers.map(PoolHandle.expire, keepers))
         assert len(opened) <= 2
         eventually(lambda: _threads() == [], "nobody works when nobody asks")
         connections.tidy(0.0)

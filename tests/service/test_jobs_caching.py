@@ -11,7 +11,7 @@ from bursar.core.instant import DAY, HOUR, SECOND
 from bursar.core.ledger.commands import EndHold, ExtendHold, Lapse, SetPrice
 from bursar.core.messages import Dropped, EndClass, Ended, Enqueue, HoldGrew, Why
 from bursar.core.money import PPM
-from bursar.core.value import altered
+from bursar.core.value import replace
 from bursar.service.jobs import Answers
 from bursar.service.jobs.cache_followers import PAGE, Followers, Following, Righted
 from bursar.service.jobs.queries import Looking
@@ -97,7 +97,7 @@ class Sharers(Stage):
     def price(self, hit_ppm: int) -> None:
         """Let a result of another cost such a part of what it has cost that one."""
         id = PriceVersionId(f"own {hit_ppm}")
-        version = altered(prices(h100=3 * PER_MS, a100=PER_MS), id=id, cache_hit_ppm=hit_ppm)
+        version = replace(prices(h100=3 * PER_MS, a100=PER_MS), id=id, cache_hit_ppm=hit_ppm)
         [answer] = self.ask([Ask(self.org, id, SetPrice(version=version, from_now=True))])
         assert isinstance(answer, Answer)
         assert isinstance(answer.outcome, tuple), answer
@@ -327,7 +327,7 @@ def test_a_follower_whose_hold_comes_to_its_limit_has_expired(stage: Sharers) ->
     """It neither takes over nor waits for ever; those behind it are not held up."""
     stage.share("a")
     ask = stage.sharing("b")
-    ask = ask._replace(command=altered(ask.command, expires_at=stage.now + 100 * SECOND))
+    ask = ask._replace(command=replace(ask.command, expires_at=stage.now + 100 * SECOND))
     stage.ask([ask])
     stage.share("c")
     stage.now += 200 * SECOND

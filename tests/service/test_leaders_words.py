@@ -11,8 +11,8 @@ from bursar.core.refusal import Fault
 from bursar.core.scheduling.model.cluster import Cluster
 from bursar.service.ledger.batcher import Busy, Limits
 from bursar.service.pools import leader
-from bursar.service.pools.leader import Leading
-from bursar.service.pools.pool import Kept, PoolKeeper, keeping
+from bursar.service.pools.leader import PoolLeader
+from bursar.service.pools.pool import Kept, PoolHandle, keeping
 from bursar.store.ledger.loader import Connection
 from bursar.store.pools.loader import create_pool
 from tests.databases import connected
@@ -31,10 +31,10 @@ def pool(connection: Connection) -> str:
     return name
 
 
-class Counting(PoolKeeper):
+class Counting(PoolHandle):
     """A pool that counts how often somebody says that it leads."""
 
-    def __init__(self, keeper: PoolKeeper) -> None:
+    def __init__(self, keeper: PoolHandle) -> None:
         super().__init__(keeper._kept, keeper._tell)
         self.leads = 0
 
@@ -57,7 +57,7 @@ def test_what_comes_is_placed_without_another_word(
     with keeping(lambda: connected(database_url), Kept(pool, ears)) as keeper:
         counting = Counting(keeper)
         begin(keeper, node)
-        with Leading(counting, POLICY, "one") as leading:
+        with PoolLeader(counting, POLICY, "one") as leading:
             ears.leading = leading
             queued(keeper, connection, "a")
             come_to_run(connection, keeper, node, {"a"}, "it leads")
@@ -78,7 +78,7 @@ def test_who_asks_while_nobody_can_lead_is_told_so(
     with (
         proxy(database_url) as line,
         keeping(lambda: connected(line.url), Kept(pool, Ears()), limits) as keeper,
-        Leading(keeper, POLICY, "one") as leading,
+        PoolLeader(keeper, POLICY, "one") as leading,
     ):
         assert 0 == leading.ask(_nodes).result(60)
         line.line = Line.REFUSED
@@ -94,7 +94,7 @@ def test_who_asks_a_leader_that_leaves_is_told_so(database_url: str, pool: str) 
     """Before it has left, or after: nobody is at work there who could answer."""
     with keeping(lambda: connected(database_url), Kept(pool, Ears())) as keeper:
         leaving = Slow(keeper)
-        with Leading(leaving, POLICY, "one") as leading:
+        with PoolLeader(leaving, POLICY, "one") as leading:
             assert leaving.begun.wait(60)
             before = leading.ask(_nodes)
             leading.leave()
@@ -105,10 +105,10 @@ def test_who_asks_a_leader_that_leaves_is_told_so(database_url: str, pool: str) 
                 one.result(60)
 
 
-class Slow(PoolKeeper):
+class Slow(PoolHandle):
     """A pool whose leader takes its time to say that it leads, and then cannot."""
 
-    def __init__(self, keeper: PoolKeeper) -> None:
+    def __init__(self, keeper: PoolHandle) -> None:
         super().__init__(keeper._kept, keeper._tell)
         self.begun, self.goes_on = threading.Event(), threading.Event()
 

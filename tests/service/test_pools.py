@@ -27,11 +27,11 @@ from bursar.core.scheduling.decisions import Decision, Keep, Preempt
 from bursar.core.scheduling.model.nodes import Node, NodeId, Piece
 from bursar.core.scheduling.model.policy import PAID, Policy
 from bursar.core.scheduling.plan import carry_out
-from bursar.core.value import altered
+from bursar.core.value import replace
 from bursar.service.ledger.batcher import Busy
 from bursar.service.pools import pool as keeper_module
-from bursar.service.pools.leader import Leading
-from bursar.service.pools.pool import Ask, Kept, PoolKeeper, at_once, keeping, sharing
+from bursar.service.pools.leader import PoolLeader
+from bursar.service.pools.pool import Ask, Kept, PoolHandle, at_once, keeping, sharing
 from bursar.service.pools.pooled_lane import PATIENCE, Connections
 from bursar.store.database import Patience
 from bursar.store.database import connected as limited
@@ -49,7 +49,7 @@ from tests.store.twin import check_same
 POLICY = Policy(tiers=(PAID,))
 NUMBERS = count(1)
 MANY = 20
-WHOLE_NODE = altered(SPEC, shape=altered(SPEC.shape, gpus=2))
+WHOLE_NODE = replace(SPEC, shape=replace(SPEC.shape, gpus=2))
 
 
 class Ears:
@@ -58,7 +58,7 @@ class Ears:
     def __init__(self) -> None:
         self.heard: list[str] = []
         self.nodes: set[NodeId] = set()
-        self.leading: Leading | None = None
+        self.leading: PoolLeader | None = None
 
     def changed(self) -> None:
         self.heard.append("changed")
@@ -96,7 +96,7 @@ class Node1:
         return Report(node=self.node, boot=1, n=self._n, at=0, heard=None, readings=readings)
 
 
-def letter(keeper: PoolKeeper, job: str, message: ToPool, n: int = 1) -> Letter:
+def letter(keeper: PoolHandle, job: str, message: ToPool, n: int = 1) -> Letter:
     """A message about a job."""
     return Letter("acme", keeper.id, JobId(job), n, message, T0)
 
@@ -115,34 +115,34 @@ def pool(connection: Connection) -> str:
 
 
 @contextmanager
-def kept_at(url: str, pool: str, clock: Clock | None = None) -> Iterator[PoolKeeper]:
+def kept_at(url: str, pool: str, clock: Clock | None = None) -> Iterator[PoolHandle]:
     """A pool kept on a connection of its own."""
     with connected(url) as connection:
         yield at_once(connection, Kept(pool, Ears(), clock or Clock()))
 
 
-def begin(keeper: PoolKeeper, *nodes: Node1) -> None:
+def begin(keeper: PoolHandle, *nodes: Node1) -> None:
     """Machines of two GPUs that were heard of."""
     for one in nodes:
         assert keeper.register(Node(id=one.node, gpu_type="H100", gpus=2)) is None
         assert keeper.report(one.told()).result() is not None
 
 
-def decided(keeper: PoolKeeper, now: Instant = T0) -> Sequence[Decision]:
+def decided(keeper: PoolHandle, now: Instant = T0) -> Sequence[Decision]:
     """What a leader would write."""
     follower, _ = keeper.follow(POLICY, now)
     keeper.unfollow()
     return carry_out(follower.cluster, now).decisions
 
 
-def led(keeper: PoolKeeper, who: str = "one") -> int:
+def led(keeper: PoolHandle, who: str = "one") -> int:
     """The epoch of whoever leads."""
     epoch, _ = keeper.lead(who)
     assert epoch is not None
     return epoch
 
 
-def placed(keeper: PoolKeeper, job: str = "job") -> Written:
+def placed(keeper: PoolHandle, job: str = "job") -> Written:
     """A job that has come, and was given GPUs."""
     epoch = led(keeper)
     keeper.receive([letter(keeper, job, asking())])
@@ -343,13 +343,13 @@ class Two:
             self._again(keeper)
         keeper.expire()
 
-    def _submit(self, keeper: PoolKeeper) -> None:
+    def _submit(self, keeper: PoolHandle) -> None:
         name = f"j{len(self.jobs)}"
         self.jobs[name] = 1
         ask = asking(hold_until=self.clock.now + MINUTE)
         assert 1 == len(keeper.receive([letter(keeper, name, ask)]))
 
-    def _again(self, keeper: PoolKeeper) -> None:
+    def _again(self, keeper: PoolHandle) -> None:
         if self.jobs:
             name = self.random.choice(sorted(self.jobs))
             self.jobs[name] += 1
@@ -357,7 +357,7 @@ class Two:
             message = self.random.choice((Withdraw(), grew))
             assert 1 == len(keeper.receive([letter(keeper, name, message, self.jobs[name])]))
 
-    def _report(self, keeper: PoolKeeper) -> None:
+    def _report(self, keeper: PoolHandle) -> None:
         node = self.random.choice(self.nodes)
         orders = keeper.report(node.told()).result()
         assert orders is not None
@@ -372,7 +372,7 @@ class Two:
         other = self.random.choice(self.keepers)
         assert other.report(node.told(*readings)).result() is not None
 
-    def _decide(self, keeper: PoolKeeper) -> None:
+    def _decide(self, keeper: PoolHandle) -> None:
         self.epoch = led(keeper)
         written = keeper.write(self.epoch, decided(keeper, self.clock.now))
         assert () == written.denied
@@ -519,7 +519,7 @@ def test_news_for_nodes_are_not_lost_with_the_transaction_that_found_them(
 
 
 @contextmanager
-def through(line: Proxy, pool: str) -> Iterator[PoolKeeper]:
+def through(line: Proxy, pool: str) -> Iterator[PoolHandle]:
     """A pool kept by a thread, over a line that may fail."""
     with keeping(lambda: connected(line.url), Kept(pool, Ears(), Clock())) as keeper:
         yield keeper
@@ -689,7 +689,7 @@ def test_who_may_be_tried_again_later_is_although_nothing_else_happens(
     """A job that was lost at its start waits a moment; it passes without any news (S10)."""
     clock, node = Clock(), Node1()
     with kept_at(database_url, pool, clock) as keeper:
-        leads = Leading(keeper, POLICY, "one")
+        leads = PoolLeader(keeper, POLICY, "one")
         begin(keeper, node)
         keeper.receive([letter(keeper, "job", asking())])
         leads._turn()
@@ -702,10 +702,10 @@ def test_who_may_be_tried_again_later_is_although_nothing_else_happens(
             assert again == runs(connection, pool), seconds
 
 
-class Stopped(PoolKeeper):
+class Stopped(PoolHandle):
     """A process that is stopped before it writes what it has decided, until somebody lets it."""
 
-    def __init__(self, keeper: PoolKeeper) -> None:
+    def __init__(self, keeper: PoolHandle) -> None:
         self.__dict__.update(keeper.__dict__)
         self.decided = threading.Event()
         self.may_write = threading.Event()
@@ -731,12 +731,12 @@ class Stopped(PoolKeeper):
 
 
 @contextmanager
-def leading(url: str, pool: str, who: str) -> Iterator[PoolKeeper]:
+def leading(url: str, pool: str, who: str) -> Iterator[PoolHandle]:
     """A process that leads a pool, or stands by."""
     ears = Ears()
     with (
         keeping(lambda: connected(url), Kept(pool, ears)) as keeper,
-        Leading(keeper, POLICY, who) as leader,
+        PoolLeader(keeper, POLICY, who) as leader,
     ):
         ears.leading = leader
         yield keeper
@@ -756,7 +756,7 @@ def runs(connection: Connection, pool: str) -> set[str]:
 
 
 def come_to_run(
-    connection: Connection, keeper: PoolKeeper, node: Node1, jobs: set[str], what: str
+    connection: Connection, keeper: PoolHandle, node: Node1, jobs: set[str], what: str
 ) -> None:
     """Wait until these jobs run; meanwhile their node is heard of."""
 
@@ -767,7 +767,7 @@ def come_to_run(
     eventually(run, what)
 
 
-def queued(keeper: PoolKeeper, connection: Connection, *jobs: str) -> None:
+def queued(keeper: PoolHandle, connection: Connection, *jobs: str) -> None:
     """Jobs that have come just now, by the database's clock."""
     [(now,)] = connection.execute(
         "select (extract(epoch from clock_timestamp()) * 1000000)::bigint"
@@ -809,7 +809,7 @@ def test_a_leader_that_was_stopped_writes_nothing_when_it_goes_on(
         stopped = Stopped(keeper)
         begin(keeper, node)
         queued(keeper, connection, "a")
-        with Leading(stopped, POLICY, "one"), stopped.going_on():
+        with PoolLeader(stopped, POLICY, "one"), stopped.going_on():
             assert stopped.decided.wait(60)
             with leading(database_url, pool, "two"):
                 come_to_run(connection, keeper, node, {"a"}, "another has taken over")
@@ -820,10 +820,10 @@ def test_a_leader_that_was_stopped_writes_nothing_when_it_goes_on(
     assert (2, "two") == leads(connection, pool)
 
 
-class Refusing(PoolKeeper):
+class Refusing(PoolHandle):
     """A pool that cannot write the first decision."""
 
-    def __init__(self, keeper: PoolKeeper) -> None:
+    def __init__(self, keeper: PoolHandle) -> None:
         self.__dict__.update(keeper.__dict__)
         self.refused = 0
 
@@ -846,7 +846,7 @@ def test_what_could_not_be_written_is_decided_again(
         begin(keeper, node)
         queued(keeper, connection, "a")
         refusing = Refusing(keeper)
-        with Leading(refusing, POLICY, "one"):
+        with PoolLeader(refusing, POLICY, "one"):
             come_to_run(connection, keeper, node, {"a"}, "it is written in the end")
 
     assert 1 == refusing.refused

@@ -19,8 +19,8 @@ from bursar.core.scheduling.model.policy import Policy
 from bursar.service.ledger import audit
 from bursar.service.pools import leader
 from bursar.service.pools import replay as replaying
-from bursar.service.pools.leader import Leading
-from bursar.service.pools.pool import PoolKeeper
+from bursar.service.pools.leader import PoolLeader
+from bursar.service.pools.pool import PoolHandle
 from bursar.service.pools.replay import Replay, replay
 from bursar.store.jobs.outbox import Letter
 from bursar.store.ledger.loader import Connection
@@ -42,8 +42,8 @@ POLICIES = (Policy(), Policy(grace=10 * SECOND, aged_part=1), Policy(inside_a_us
 class Process(NamedTuple):
     """A process that keeps a pool, and leads it or stands by."""
 
-    keeper: PoolKeeper
-    leading: Leading
+    keeper: PoolHandle
+    leading: PoolLeader
 
 
 class Game:
@@ -54,7 +54,7 @@ class Game:
         self.clock = Clock()
         keepers = [stack.enter_context(kept_at(url, pool, self.clock)) for _ in range(2)]
         self.processes = [
-            Process(keeper, Leading(keeper, POLICIES[0], f"process {number}"))
+            Process(keeper, PoolLeader(keeper, POLICIES[0], f"process {number}"))
             for number, keeper in enumerate(keepers)
         ]
         self.pool = pool
@@ -173,7 +173,7 @@ def hastily(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leader, "EXPIRES_S", 0.0)
     monkeypatch.setattr(leader, "RESTS_AFTER_S", 0.0)
     monkeypatch.setattr(leader, "NOTES_MOST", 20)
-    monkeypatch.setattr(Leading, "wake", lambda self: None)
+    monkeypatch.setattr(PoolLeader, "wake", lambda self: None)
 
 
 def played(url: str, pool: str, seed: str, acts: int = 200) -> None:

@@ -43,7 +43,7 @@ from bursar.core.ledger.commands import (
 from bursar.core.ledger.events import Event
 from bursar.core.ledger.values import Context, Kind, Target
 from bursar.core.refusal import Code, Refusal
-from bursar.core.value import altered
+from bursar.core.value import replace
 from bursar.store.ledger.loader import Connection
 from tests.builders import T0, days, hours
 from tests.service.test_batch import Desk
@@ -199,7 +199,7 @@ def test_accounts_that_do_not_exist_are_looked_for_in_one_round(
     furnish(desk, 1)
     desk.cache.clear()
     nowhere = (
-        altered(reserve(0, f"new{n}"), account=AccountId(f"no{n % accounts}")) for n in range(MANY)
+        replace(reserve(0, f"new{n}"), account=AccountId(f"no{n % accounts}")) for n in range(MANY)
     )
     outcomes = desk.outcomes(*nowhere, now=T0 + 1)
 
@@ -217,11 +217,11 @@ def test_an_account_that_did_not_exist_is_looked_ahead_for_when_it_does(
         desk = Desk(connection)
         furnish(desk, 1)
         if asked_before:
-            refused = altered(reserve(0, "early"), account=late)
+            refused = replace(reserve(0, "early"), account=late)
             for _ in range(2):  # the second time it is known that there is none
                 assert [Code.ACCOUNT_UNKNOWN] == [_code(one) for one in desk.outcomes(refused)]
         desk.asks(AddAccount(account=late, parent=account(0), name="late"))
-        [outcome] = desk.outcomes(altered(reserve(0, "new"), account=late))
+        [outcome] = desk.outcomes(replace(reserve(0, "new"), account=late))
         assert isinstance(outcome, tuple)
         rounds.append(desk.rounds)
 

@@ -18,7 +18,7 @@ from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.model.jobs import Job
 from bursar.core.scheduling.model.nodes import NodeState
 from bursar.core.scheduling.model.policy import FREE, PAID, Policy, Tier
-from bursar.core.value import altered
+from bursar.core.value import replace
 from bursar.service.jobs import JobUnknown, routing
 from bursar.service.jobs.routing import Moves, Router
 from bursar.store.ledger.loader import Connection
@@ -208,7 +208,7 @@ def admitted(router: Router, text: str, jobs: int = 1) -> Turned | None:
     return None
 
 
-BOUNDED = Policy(tiers=(PAID, altered(FREE, queue_max=3)))
+BOUNDED = Policy(tiers=(PAID, replace(FREE, queue_max=3)))
 
 
 def test_an_org_meets_its_own_bound_and_others_do_not(clock: Ticks) -> None:

@@ -24,10 +24,10 @@ from bursar.core.instant import HOUR, MINUTE, SECOND
 from bursar.core.money import CREDIT
 from bursar.core.scheduling.advice.autoscale import Offer, Scaling
 from bursar.core.scheduling.model.nodes import Node, NodeId, NodeState
-from bursar.core.value import altered
+from bursar.core.value import replace
 from bursar.service.pools import scaling
-from bursar.service.pools.leader import Leading
-from bursar.service.pools.pool import Kept, PoolKeeper, at_once, keeping
+from bursar.service.pools.leader import PoolLeader
+from bursar.service.pools.pool import Kept, PoolHandle, at_once, keeping
 from bursar.service.pools.provisioning import ANSWER_MAX, CommandHook, NotDone
 from bursar.service.pools.scaling import GONE_BY, Scaler
 from bursar.store.ledger.loader import Connection, money_time
@@ -57,14 +57,14 @@ PROVIDER = Path(__file__).with_name("provider.py")
 class Pools:
     """The one pool that a process serves."""
 
-    keeper: PoolKeeper
-    leading: Leading
+    keeper: PoolHandle
+    leading: PoolLeader
 
     @property
-    def keepers(self) -> dict[str, PoolKeeper]:
+    def keepers(self) -> dict[str, PoolHandle]:
         return {self.keeper.id: self.keeper}
 
-    def explaining(self, pool: str) -> Leading:
+    def explaining(self, pool: str) -> PoolLeader:
         return self.leading
 
 
@@ -126,7 +126,7 @@ class World:
         hook = CommandHook((sys.executable, "-I", "-S", str(PROVIDER), str(self.folder)), limit_s)
         with (
             keeping(lambda: connected(self.url), Kept(self.pool, ears, self.clock)) as keeper,
-            Leading(keeper, POLICY, who) as leading,
+            PoolLeader(keeper, POLICY, who) as leading,
         ):
             ears.leading = leading
             process = Process(self._connection, Pools(keeper, leading), hook)
@@ -176,7 +176,7 @@ def test_a_node_is_ordered_comes_works_is_drained_and_given_back(world: World) -
     own = Node1(NodeId("own"))
     with world.process() as process:
         begin(process.keeper, own)
-        process.queue("gang", spec=altered(asking().spec, shape=_gang(2)), hold_micros=240_000)
+        process.queue("gang", spec=replace(asking().spec, shape=_gang(2)), hold_micros=240_000)
         [order] = process.comes_to(OrderState.COMING)
         assert NodeState.ON_ORDER is process.node(order.node.id)
         [asked] = world.asked("order")
@@ -219,7 +219,7 @@ def _pass(world: World, process: Process, *nodes: Node1) -> None:
 
 
 def _gang(tasks: int) -> Any:
-    return altered(asking().spec.shape, gpus=2, tasks=tasks)
+    return replace(asking().spec.shape, gpus=2, tasks=tasks)
 
 
 def _lease(process: Process) -> int:
@@ -321,7 +321,7 @@ def test_what_does_not_come_is_given_up_and_given_back(world: World) -> None:
         [order] = process.comes_to(OrderState.COMING)
         world.clock.now += 2 * DELAY - SECOND
         assert [OrderState.COMING] == [one.state for one in process.look()]
-        store.set_scale(process.connection, world.pool, altered(SCALE, offers=()), T0)
+        store.set_scale(process.connection, world.pool, replace(SCALE, offers=()), T0)
         world.clock.now += SECOND
         [order] = process.comes_to(OrderState.GONE)
 
@@ -363,7 +363,7 @@ def test_what_was_said_to_an_earlier_leader_is_not_said_now(world: World) -> Non
         eventually(lambda: not process.scaler._asked, "it was told that there is none")
         (world.folder / "refuse").unlink()
         world.clock.now += TERM
-        with Leading(process.keeper, POLICY, "one") as again:
+        with PoolLeader(process.keeper, POLICY, "one") as again:
             process.pools.leading = again
             again.wake()
             process.leads()
@@ -376,7 +376,7 @@ def test_what_was_said_to_an_earlier_leader_is_not_said_now(world: World) -> Non
 ORDER = NodeOrder(
     id="made-up",
     offer="h100",
-    node=altered(OFFER.node, id=NodeId("h100-made-up")),
+    node=replace(OFFER.node, id=NodeId("h100-made-up")),
     price=CREDIT,
     ordered_at=T0,
     ready_by=T0 + DELAY,
@@ -390,7 +390,7 @@ def test_what_was_given_back_and_is_there_is_given_back_again(world: World) -> N
     with world.process() as process, world.doing("refuse"):
         process.queue("job")
         [order] = process.comes_to(OrderState.GONE)
-        store.set_scale(process.connection, world.pool, altered(SCALE, offers=()), T0)
+        store.set_scale(process.connection, world.pool, replace(SCALE, offers=()), T0)
         (world.folder / "nodes" / order.id).touch()
         (world.folder / "nodes" / "a stranger's").touch()
         world.clock.now += GONE_BY + SECOND
@@ -536,7 +536,7 @@ def test_whoever_is_killed_is_followed_by_one_who_goes_on(
     connection: Connection, world: World, point: str, state: OrderState
 ) -> None:
     """Between advice and order, order and question, answer and note: one order, one node."""
-    store.set_scale(connection, world.pool, altered(SCALE, every=SECOND), T0)
+    store.set_scale(connection, world.pool, replace(SCALE, every=SECOND), T0)
     keeper = at_once(connection, Kept(world.pool, Ears()))
     until = money_time(connection) + HOUR
     keeper.receive([letter(keeper, "job", asking(hold_until=until))])
@@ -547,7 +547,7 @@ def test_whoever_is_killed_is_followed_by_one_who_goes_on(
     written = store.latest_orders(connection, world.pool)
     assert len(written) == ("advised" not in point)
     if state is OrderState.GONE:
-        store.set_scale(connection, world.pool, altered(SCALE, offers=()), T0)
+        store.set_scale(connection, world.pool, replace(SCALE, offers=()), T0)
 
     def orders() -> list[NodeOrder]:
         return store.latest_orders(connection, world.pool)
@@ -572,7 +572,7 @@ def test_others_hear_that_a_node_has_gone_and_what_went_wrong_on_one(
     ):
         begin(one, Node1(NodeId("stays")))
         one.register(node)
-        one.change(lambda work: work.put(altered(_machine(work, "stays"), trouble=trouble)))
+        one.change(lambda work: work.put(replace(_machine(work, "stays"), trouble=trouble)))
         other.expire()
         assert {"goes", "stays"} == other.look(lambda pool: {*pool.machines})
         one.change(lambda work: work.drop(node.id))

@@ -26,13 +26,13 @@ from bursar.core.ledger.values import OrgPolicy
 from bursar.core.messages import Withdraw
 from bursar.core.refusal import Code, Refusal
 from bursar.core.scheduling.model.nodes import Node, NodeId
-from bursar.core.value import altered
+from bursar.core.value import replace
 from bursar.service.jobs import Jobs, JobUnknown, Submission, key_of, through
 from bursar.service.ledger.audit import Problem, verify
 from bursar.service.ledger.batch import Answer, Ask
 from bursar.service.ledger.batcher import Busy, Limits
 from bursar.service.ledger.ledger import Ledger
-from bursar.service.pools.pool import Deaf, Kept, PoolKeeper, keeping
+from bursar.service.pools.pool import Kept, NullListener, PoolHandle, keeping
 from bursar.service.workers import relay
 from bursar.service.workers.relay import Relay
 from bursar.store.database import Patience
@@ -141,7 +141,7 @@ def letters(connection: Connection, pool: str) -> list[str]:
     return [kind for (kind,) in connection.execute(sql, [pool])]
 
 
-def waiting(pool: PoolKeeper) -> int:
+def waiting(pool: PoolHandle) -> int:
     """How many jobs wait there."""
     return pool.look(lambda known: len(known.waits))
 
@@ -216,7 +216,7 @@ def test_only_a_submitted_job_has_a_hold_that_lasts_as_long_as_jobs_may(
     org, jobs = stage.world.org, stage.jobs
     ask = ledger(connection, stage.clock)
     ask([Ask(org, "usual bounds", SetPolicy(policy=OrgPolicy()))])
-    reserve = altered(
+    reserve = replace(
         stage.world.submission("job").reserve,
         hold=HoldId("other"),
         context=gpus("a100", job="other"),
@@ -554,8 +554,8 @@ def test_a_submission_is_by_run_time_and_names_its_job(connection: Connection) -
     stage = Stage(connection)
     ask = stage.world.submission("job")
     for wrong in (
-        altered(ask.reserve, run_ms=None, amount=5),
-        altered(ask.reserve, hold=HoldId("another")),
+        replace(ask.reserve, run_ms=None, amount=5),
+        replace(ask.reserve, hold=HoldId("another")),
     ):
         with pytest.raises(ValueError, match="a job's hold"):
             stage.jobs.submit(stage.world.org, "k", ask._replace(reserve=wrong))
@@ -612,7 +612,7 @@ def test_a_pool_that_cannot_be_reached_holds_up_no_others_post(
     with ExitStack() as stack:
         pools = {
             one.pool: stack.enter_context(
-                keeping(lambda: limited(url, hasty), Kept(one.pool, Deaf(), clock), limits)
+                keeping(lambda: limited(url, hasty), Kept(one.pool, NullListener(), clock), limits)
             )
             for one in (first, second)
         }

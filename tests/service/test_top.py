@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from bursar.core.ids import AccountId, DebtId, UserId
 from bursar.core.instant import DAY, HOUR, Instant
 from bursar.core.ledger import balance as core
-from bursar.core.ledger.books import BURN_SLOT, existing
+from bursar.core.ledger.books import BURN_SLOT, require
 from bursar.core.ledger.commands import AddAccount, AddUser
 from bursar.core.ledger.events import ChargeReversed, DebtRepaid, Event, HoldChanged
 from bursar.core.ledger.journal import Journal
@@ -128,15 +128,15 @@ def payer(journal: Journal, event: Event) -> tuple[Hold | None, AccountId]:
     """The hold whose usage it is, if there is one, and the account."""
     books = journal.books
     if isinstance(event, DebtRepaid):
-        debt = existing(books.debts, DebtId(event.debt))
+        debt = require(books.debts, DebtId(event.debt))
         if debt.hold is None:
             return None, debt.account
-        hold = existing(books.holds, debt.hold)
+        hold = require(books.holds, debt.hold)
     elif isinstance(event, ChargeReversed):
-        hold = existing(books.holds, existing(books.charges, event.charge).hold)
+        hold = require(books.holds, require(books.charges, event.charge).hold)
     else:
         assert isinstance(event, HoldChanged)
-        hold = existing(books.holds, event.hold)
+        hold = require(books.holds, event.hold)
     return hold, hold.terms.account
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from bursar.core.instant import DAY, HOUR, MINUTE, SECOND
 from bursar.core.scheduling.model.policy import ENTERPRISE, FREE, PAID, Policy
-from bursar.core.value import altered
+from bursar.core.value import replace
 from bursar.sim.admission import Admission
 from bursar.sim.engine import Engine
 from bursar.sim.fleets import Fleet, Group
@@ -88,7 +88,7 @@ def test_work_that_was_kept_is_work_wherever_it_goes_on() -> None:
 def test_readings_change_nothing_but_when_it_is_charged(policy: str) -> None:
     """The same jobs end at the same instants for the same credits, read often or never (L14)."""
     world = mixed(3, span=2 * HOUR)
-    seldom, often = run(world, policy), run(altered(world, readings=47 * SECOND), policy)
+    seldom, often = run(world, policy), run(replace(world, readings=47 * SECOND), policy)
 
     assert (spent(seldom), ended(seldom)) == (spent(often), ended(often))
     assert 500 < sum(one.readings for one in often.purse.accounts.values())
@@ -134,7 +134,7 @@ def test_a_clock_that_is_fast_or_slow_is_believed_and_the_books_add_up() -> None
 def test_reports_that_are_late_lost_and_wrong_lose_and_create_nothing(policy: str) -> None:
     """Readings overtake each other and the ends of their attempts; nodes fail as well (N2)."""
     clocks = Clocks(late=2 * MINUTE, lost=0.2, drift_ppm=500)
-    world = altered(mixed(5, span=2 * HOUR), readings=30 * SECOND, clocks=clocks)
+    world = replace(mixed(5, span=2 * HOUR), readings=30 * SECOND, clocks=clocks)
     engine = run(world, policy)
 
     assert {Fate.DONE, Fate.CUT} >= {one.fate for one in engine.lives.values()}
@@ -147,7 +147,7 @@ def test_reports_that_are_late_lost_and_wrong_lose_and_create_nothing(policy: st
 
 
 def tiers(**changes: int) -> Policy:
-    return Policy(tiers=(ENTERPRISE, altered(PAID, **changes), FREE))
+    return Policy(tiers=(ENTERPRISE, replace(PAID, **changes), FREE))
 
 
 def test_an_org_with_a_full_queue_is_turned_away_and_others_are_not() -> None:
@@ -235,7 +235,7 @@ def test_nodes_are_ordered_when_jobs_are_late_and_go_when_they_are_not_needed() 
 
 def test_nobody_orders_more_than_there_is() -> None:
     jobs = [work(f"j{n}", gpus=8, runs=2 * HOUR, at=n * MINUTE) for n in range(30)]
-    provision = Provision(offers=(altered(OFFER, most=2),), every=5 * MINUTE)
+    provision = Provision(offers=(replace(OFFER, most=2),), every=5 * MINUTE)
     engine = lived(*jobs, provision=provision)
 
     most = max(report(engine)["timeline"]["gpus_there"])
@@ -269,7 +269,7 @@ def test_a_node_that_is_still_used_a_little_goes_when_it_is_empty() -> None:
 
 
 def test_the_price_of_a_type_that_can_only_be_ordered_is_what_it_costs() -> None:
-    provision = Provision(offers=(altered(OFFER, gpu_type="B200", price=3 * PRICE),))
+    provision = Provision(offers=(replace(OFFER, gpu_type="B200", price=3 * PRICE),))
     engine = lived(work("one", types=("B200",)), provision=provision)
 
     assert {"one": 20 * 60 + 3_600} == ended(engine)
@@ -306,7 +306,7 @@ def test_a_node_that_fails_while_it_is_drained_stays_drained() -> None:
 
 def test_a_node_that_is_on_order_can_be_drained_before_it_is_there() -> None:
     [group] = fleet().groups
-    on = Fleet(groups=(altered(group, joins=HOUR),))
+    on = Fleet(groups=(replace(group, joins=HOUR),))
     engine = lived(work("a"), on=on, outages=(Outage(gpu_type="H100", lasts=2 * HOUR),))
 
     assert {"a": 3 * 3_600} == ended(engine)

@@ -10,7 +10,7 @@ from bursar.core.instant import DAY, HOUR, MINUTE, SECOND, Instant
 from bursar.core.scheduling.decisions import Decision, Start
 from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.model.jobs import Job
-from bursar.core.value import altered
+from bursar.core.value import replace
 from bursar.sim.compare import Case, run
 from bursar.sim.engine import Engine
 from bursar.sim.fleets import Fleet
@@ -150,7 +150,7 @@ def test_a_node_takes_its_jobs_with_it_and_comes_back() -> None:
 def test_nodes_on_order_are_there_from_their_date(policy: str) -> None:
     """A gang that needs them waits for them, and they count as capacity from then on."""
     [there] = fleet().groups
-    on = Fleet(groups=(there, altered(there, joins=HOUR)))
+    on = Fleet(groups=(there, replace(there, joins=HOUR)))
     engine = lived(work("gang", gpus=16), work("one", at=1), policy=policy, on=on)
 
     assert 7_200 == ended(engine)["gang"]
@@ -159,7 +159,7 @@ def test_nodes_on_order_are_there_from_their_date(policy: str) -> None:
 
 
 def test_work_that_lasts_longer_than_the_world_is_left_unfinished() -> None:
-    world = altered(lived(work("one", runs=3 * DAY)).world, drain=DAY)
+    world = replace(lived(work("one", runs=3 * DAY)).world, drain=DAY)
     told = run(Case(policy="fifo", world=world), seed=1)
 
     assert 1 == told["jobs"]["unfinished"]
@@ -234,7 +234,7 @@ def test_a_lie_in_the_books_is_told() -> None:
 def test_waiting_alone_makes_a_job_due() -> None:
     """Nothing happens for hours, and the oldest job gets its date all the same (S7)."""
     jobs = work("long", gpus=8, runs=10 * HOUR), work("gang", gpus=8, at=1, org="beta")
-    world = altered(lived(*jobs).world, drain=5 * HOUR)
+    world = replace(lived(*jobs).world, drain=5 * HOUR)
     engine = Engine(world, POLICIES["bursar"][1](world.policy), Chance(1))
     engine.run()
 
@@ -245,8 +245,8 @@ def test_who_was_asked_to_stop_and_lost_its_node_is_not_stopped_again() -> None:
     """A stop is meant for one attempt; with a long grace and short-lived nodes many miss it."""
     world = mixed(2, span=2 * HOUR, fails_every=HOUR)
     slow = {"checkpoint_every": 5 * MINUTE, "checkpoint_cost": 15 * MINUTE}
-    works = tuple(altered(one, **slow) for one in world.works)
-    world = altered(world, works=works, policy=altered(world.policy, grace=20 * MINUTE))
+    works = tuple(replace(one, **slow) for one in world.works)
+    world = replace(world, works=works, policy=replace(world.policy, grace=20 * MINUTE))
     engine = Engine(world, POLICIES["strict-priority"][1](world.policy), Chance(2))
     engine.run()
 

@@ -3,7 +3,7 @@
 import pytest
 
 from bursar.core.instant import DAY, HOUR, MINUTE
-from bursar.core.value import altered
+from bursar.core.value import replace
 from bursar.sim.loads import T0, Arrivals, Tenant, instants, works
 from bursar.sim.rng import Chance
 from bursar.sim.work import Work, gang
@@ -35,10 +35,10 @@ def test_a_tenant_more_changes_nobody_elses_jobs() -> None:
 
 
 def test_telling_estimates_changes_nothing_but_the_estimates() -> None:
-    silent, telling = drawn(ACME), drawn(altered(ACME, known=0.3))
+    silent, telling = drawn(ACME), drawn(replace(ACME, known=0.3))
 
     assert any(work.estimate not in (None, work.runs) for work in telling)
-    assert silent == tuple(altered(work, estimate=None) for work in telling)
+    assert silent == tuple(replace(work, estimate=None) for work in telling)
 
 
 @pytest.mark.parametrize("kind", ["poisson", "bursty", "diurnal", "flood"])
@@ -57,10 +57,10 @@ def test_bursts_are_bursts_and_days_have_a_peak() -> None:
         return max(slots.values()) / (sum(slots.values()) / (DAY // slot))
 
     even = Arrivals(per_hour=60)
-    bursty = altered(even, kind="bursty", burst=10.0, burst_lasts=5 * MINUTE)
+    bursty = replace(even, kind="bursty", burst=10.0, burst_lasts=5 * MINUTE)
     assert busiest(bursty, DAY, MINUTE) > 2 * busiest(even, DAY, MINUTE)
 
-    peak = altered(even, kind="diurnal", burst=2.0, peak_at=14 * HOUR)
+    peak = replace(even, kind="diurnal", burst=2.0, peak_at=14 * HOUR)
     at_two = [at for at in instants(peak, 30 * DAY, Chance(3)) if at % DAY // HOUR == 14]
     at_night = [at for at in instants(peak, 30 * DAY, Chance(3)) if at % DAY // HOUR == 2]
     assert len(at_two) > 20 * len(at_night)

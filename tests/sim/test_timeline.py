@@ -4,7 +4,7 @@ from itertools import pairwise
 from zlib import decompress
 
 from bursar.core.instant import HOUR, MINUTE
-from bursar.core.value import altered
+from bursar.core.value import replace
 from bursar.sim.fleets import Fleet
 from bursar.sim.gantt import COLUMNS, ROWS, gantt
 from bursar.sim.timeline import OTHERS, STEPS, TENANTS, Steps, timeline
@@ -75,7 +75,7 @@ def test_a_gpu_is_a_row_and_a_tenant_a_colour() -> None:
 
 def test_a_node_that_is_not_there_is_clear() -> None:
     [group] = fleet().groups
-    on = Fleet(groups=(group, altered(group, joins=30 * MINUTE)))
+    on = Fleet(groups=(group, replace(group, joins=30 * MINUTE)))
     rows = rows_of(gantt(lived(work("one"), on=on)).png)
 
     assert 16 == len(rows)

@@ -9,7 +9,7 @@ from bursar.core.instant import SECOND
 from bursar.core.leases import Denied
 from bursar.core.messages import Withdraw
 from bursar.core.scheduling.model.nodes import Piece
-from bursar.core.value import altered
+from bursar.core.value import replace
 from bursar.sim.faults.world import World
 from bursar.store.ledger.loader import Connection
 from bursar.store.pools import writer
@@ -129,7 +129,7 @@ def test_slots_that_are_a_part_are_what_was_asked_for(connection: Connection) ->
     """Two thirds of each of two GPUs are twice 0.666, and `verify` counts as much (S1)."""
     trial = TwinTrial(connection, "thirds", slots=3)
     trial.report()
-    thirds = altered(HALF, shape=altered(HALF.shape, tasks=2, milli=666))
+    thirds = replace(HALF, shape=replace(HALF.shape, tasks=2, milli=666))
     trial.post(asking(spec=thirds), 1)
     assert isinstance(trial.place((Piece(N1, (0, 1), 2),)), Lease)
     [check] = [one for one in SEAM_CHECKS if one.name.startswith("a lease has the slots")]

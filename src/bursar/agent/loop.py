@@ -21,7 +21,7 @@ from bursar.core.dispatch.agent import REPORT_EVERY, Agent, Process, Remember, h
 from bursar.core.dispatch.reports import Orders, Report
 from bursar.core.instant import MILLISECOND, SECOND
 from bursar.core.scheduling.model.nodes import NodeId
-from bursar.core.value import altered
+from bursar.core.value import replace
 from bursar.failpoints import reached
 
 LOOK_EVERY_S: Final = 0.2
@@ -189,6 +189,6 @@ def affordable(table: dict[int, Process]) -> dict[int, Process]:
         one = table[fence]
         left -= len((one.result or "").encode())
         if left < 0 and one.exit is not None and one.result:
-            one = altered(one, exit=None, exit_code=None, result=None)
+            one = replace(one, exit=None, exit_code=None, result=None)
         told[fence] = one
     return told

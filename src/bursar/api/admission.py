@@ -26,8 +26,8 @@ from bursar.core.scheduling.advice.routing import Bid, Lack, Routed, routed, wit
 from bursar.core.scheduling.explain.waiting import Explanation, Prediction, foreseen
 from bursar.core.scheduling.model.jobs import Job
 from bursar.core.scheduling.model.policy import Tier
-from bursar.core.value import altered
-from bursar.service.id_cache import Directory, Known
+from bursar.core.value import replace
+from bursar.service.id_cache import Directory, LruCache
 from bursar.service.jobs.routing import WAIT_S, Router
 from bursar.service.jobs.submission import Option
 from bursar.service.pools.host import Pools
@@ -87,7 +87,7 @@ class Door:
         self._directory = directory
         self._pools = pools
         self._router = router
-        self._tiers: Known[str, tuple[float, str | None]] = Known()
+        self._tiers: LruCache[str, tuple[float, str | None]] = LruCache()
 
     async def let_in(self, ask: Asking) -> Let:
         """Let jobs in, and say where they go; the call ends if they are turned away."""
@@ -172,7 +172,7 @@ class Door:
         types = tuple(kind for kind in job.shape.types if kind not in had)
         if not types:
             return ()
-        alone = altered(job, shape=altered(job.shape, types=types))
+        alone = replace(job, shape=replace(job.shape, types=types))
         return self._router.routed(alone).bids or (await self._with_offers(alone)).bids
 
     async def _with_offers(self, job: Job) -> Routed:
@@ -264,7 +264,7 @@ def _why(bid: Bid, wait: int) -> str:
     """Why jobs would go to a pool, in words that agree with how long they wait there."""
     if bid.away or wait == bid.wait:
         return bid.told
-    return altered(bid, wait=wait).told if wait else "it starts there at once"
+    return replace(bid, wait=wait).told if wait else "it starts there at once"
 
 
 def _not_known() -> Failed:

@@ -13,7 +13,7 @@ from starlette.responses import HTMLResponse
 from starlette.types import Receive, Scope, Send
 
 from bursar.api.context import Service
-from bursar.api.errors import Failed, Refused, Senseless, failure, on_failure, on_http
+from bursar.api.errors import Failed, InvalidCommand, Refused, failure, on_failure, on_http
 from bursar.api.fast_path import Call, found
 from bursar.api.response_headers import Envelope
 from bursar.api.routes import (
@@ -88,7 +88,7 @@ def make_app(service: Service) -> FastAPI:
     ):
         app.router.routes.extend(part.router.routes)
     _add_open_routes(app)
-    for kind in (Failed, Refused, Malformed, Senseless, Fault, OrgUnknown, Exception):
+    for kind in (Failed, Refused, Malformed, InvalidCommand, Fault, OrgUnknown, Exception):
         app.add_exception_handler(kind, on_failure)
     app.add_exception_handler(RequestValidationError, on_failure)
     app.add_exception_handler(HTTPException, on_http)

@@ -11,7 +11,7 @@ from fastapi import Request
 from bursar.api.admission import Door
 from bursar.api.errors import Failed, Refused
 from bursar.api.event_stream import Streams
-from bursar.api.keyring import Keyring, Known
+from bursar.api.keyring import Keyring, LruCache
 from bursar.api.loop_bridge import Arrivals
 from bursar.api.rate_limits import Limits
 from bursar.core.instant import SECOND, Instant
@@ -217,7 +217,7 @@ def _nobody() -> Failed:
     return Failed("unauthenticated", headers={"WWW-Authenticate": "Bearer"})
 
 
-def _opened(shown: Presented, found: Known | None) -> Key | None:
+def _opened(shown: Presented, found: LruCache | None) -> Key | None:
     """The key that was found, if it opens with what is shown."""
     if found is None or not found[0].opens_with(shown.hash, _now(), found[1]):
         return None

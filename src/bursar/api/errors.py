@@ -91,12 +91,12 @@ def failure(error: Exception) -> Response:
     return problem_response(problem("internal_error"))
 
 
-class Senseless(ValueError):
+class InvalidCommand(ValueError):
     """A request that the core's values refuse to be made of."""
 
 
 def _is_callers(error: Exception) -> bool:
-    return isinstance(error, Senseless)
+    return isinstance(error, InvalidCommand)
 
 
 async def on_failure(_: Request, error: Exception) -> Response:

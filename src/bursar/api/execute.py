@@ -9,7 +9,7 @@ from typing import Any, Final
 from fastapi import Request, Response
 
 from bursar.api.context import Caller, Service, unknown
-from bursar.api.errors import Failed, Senseless, problem_response
+from bursar.api.errors import Failed, InvalidCommand, problem_response
 from bursar.api.operations import BOOK, ORG, Asked, Operation
 from bursar.api.response_headers import RawHeaders
 from bursar.core.ledger.commands import Command
@@ -18,7 +18,7 @@ from bursar.service.keys import DEPLOYMENT
 from bursar.service.ledger.batch import Answer, Ask
 from bursar.service.org_setup import org_user
 from bursar.service.queries.entities import Listing
-from bursar.wire.fields import Making, Shape
+from bursar.wire.fields import IdFactory, Shape
 from bursar.wire.problems import MEDIA_TYPE, of_refusal
 from bursar.wire.requests import called
 from bursar.wire.responses import Happened
@@ -86,7 +86,7 @@ async def do(
     """Carry an operation out."""
     caller.needs(operation.scope)
     org = await _org(service, caller, operation, id, body)
-    making = Making(org, key, int(time.time() * 1_000))
+    making = IdFactory(org, key, int(time.time() * 1_000))
     asked = Asked(
         org=org,
         id=id,
@@ -98,7 +98,7 @@ async def do(
     try:
         command = operation.command(asked)
     except (ValueError, TypeError) as error:
-        raise Senseless(str(error)) from error
+        raise InvalidCommand(str(error)) from error
     answer = await asked_for(service, caller, org, key, command, making.made)
     return done_of(
         org,

@@ -13,7 +13,7 @@ from bursar.core.ledger import commands, events
 from bursar.core.ledger.commands import Command
 from bursar.service.keys import DEPLOYMENT, Scope
 from bursar.wire import requests, responses
-from bursar.wire.fields import Making, Shape
+from bursar.wire.fields import IdFactory, Shape
 from bursar.wire.responses import Happened, first, only
 
 ORG = "org"  # in `about`: the whole org that the body's org_id, or else the key, names
@@ -27,7 +27,7 @@ class Asked:
     org: str
     id: str  # in the path; empty if there is none
     body: Any
-    making: Making
+    making: IdFactory
     user: str  # who spends, if the body does not say
     asked_by: str | None  # the key that asks, if it has a cap of its own
 

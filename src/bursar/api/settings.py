@@ -13,7 +13,7 @@ from typing import Any, Final
 from fastapi import Request, Response
 
 from bursar.api.context import Caller, Service
-from bursar.api.errors import Failed, Senseless
+from bursar.api.errors import Failed, InvalidCommand
 from bursar.api.execute import Done, asked_for, done_of, key_of
 from bursar.core.ids import SettingId
 from bursar.core.ledger.commands import SetSetting
@@ -21,7 +21,7 @@ from bursar.core.ledger.events import SettingSet
 from bursar.core.ledger.values import Setting
 from bursar.core.refusal import Code, Refusal
 from bursar.service.queries.settings import kept_one, kept_page
-from bursar.wire.fields import Making, Shape
+from bursar.wire.fields import IdFactory, Shape
 from bursar.wire.responses import Dropped, only
 
 Told = Callable[[str, str, dict[str, Any]], Shape]  # org, id, body → what is answered
@@ -34,7 +34,7 @@ def set_setting(kind: str, id: str, body: dict[str, Any] | None, before: int | N
     try:
         return SetSetting(kind=kind, id=SettingId(id), body=text, before=before)
     except (ValueError, TypeError) as error:
-        raise Senseless(str(error)) from error
+        raise InvalidCommand(str(error)) from error
 
 
 async def create(
@@ -43,7 +43,7 @@ async def create(
     """Keep something new."""
     service, caller = who(request)
     key = key_of(request)
-    making = Making(org, key, int(time.time() * 1_000))
+    making = IdFactory(org, key, int(time.time() * 1_000))
     command = set_setting(kind, making.id("id", id), body, 0)
     answer = await asked_for(service, caller, org, key, command, making.made)
     return _response(done_of(org, answer, 201, lambda now: _told(org, only(SettingSet, now), told)))

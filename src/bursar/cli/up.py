@@ -18,7 +18,7 @@ from bursar.api.http_protocol import BoundUnusable
 from bursar.api.server import FIRST_KEY, address_of, bound, serve, service_of
 from bursar.cli.admin import database_of
 from bursar.cli.credentials import announce, withdraw
-from bursar.cli.local_cluster.launcher import Company, Setting
+from bursar.cli.local_cluster.launcher import LocalCluster, Setting
 from bursar.cli.local_cluster.nodes import DEMO, FOLDER, Node, described, nodes_of
 from bursar.cli.local_cluster.provisioning import MadeUp
 from bursar.service.database import Database, money_time, state_of
@@ -63,7 +63,7 @@ def up(
                 told = Told(database, address_of(listening), key, folder, wanted)
                 made_up = provisioner if isinstance(provisioner, MadeUp) else None
                 setting = Setting(told.url, key, folder)
-                company = Company(setting, wanted, demo=demo, provisioner=made_up)
+                company = LocalCluster(setting, wanted, demo=demo, provisioner=made_up)
                 try:
                     serve(
                         service,

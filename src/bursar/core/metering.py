@@ -9,7 +9,7 @@ from bursar.core.budgets.periods import Window, split
 from bursar.core.instant import Instant, whole_ms
 from bursar.core.money import Micros, usage_price
 from bursar.core.refusal import invariant
-from bursar.core.value import altered, value
+from bursar.core.value import replace, value
 
 
 @value
@@ -95,7 +95,7 @@ def rewound(meter: Meter, kept_ms: int) -> tuple[Meter, Usage]:
 
 def _showing(meter: Meter, run_ms: int) -> Meter:
     charged = usage_price(meter.rate, meter.milli_gpus, run_ms)
-    return altered(meter, run_ms=run_ms, charged=charged)
+    return replace(meter, run_ms=run_ms, charged=charged)
 
 
 def _stretch(meter: Meter, from_ms: int, to_ms: int) -> Usage:

@@ -33,7 +33,7 @@ from bursar.core.instant import SECOND, Instant
 from bursar.core.messages import Enqueue
 from bursar.core.scheduling.model.nodes import MILLI
 from bursar.core.scheduling.model.policy import ANY, Share
-from bursar.core.value import altered, value
+from bursar.core.value import replace, value
 
 GPUS: Final = "gpus"  # of all types together
 JOBS: Final = "jobs"
@@ -161,14 +161,14 @@ def _heard(quota: Quota, part: Part, said: Seen | None) -> Part:
     Of other jobs than it was told to count it has said nothing.
     """
     if part.slice.scope != (quota.account, quota.user):
-        return altered(part, slice=altered(part.slice, granted=()), bounds=())
+        return replace(part, slice=replace(part.slice, granted=()), bounds=())
     if said is None or said.n != part.slice.n:
         return part
     used, bounds = dict(said.used), dict(part.bounds)
     for name, most in part.slice.granted:
         can = max(most, used.get(name, 0))
         bounds[name] = min(bounds.get(name, can), can)
-    return altered(part, bounds=tuple(sorted(bounds.items())))
+    return replace(part, bounds=tuple(sorted(bounds.items())))
 
 
 class _Dividing:
@@ -219,11 +219,11 @@ class _Dividing:
         """What is written for a pool: a new number if it is told anything new."""
         pool, old = before.pool, before.slice
         granted = tuple(sorted(self._granted[pool].items()))
-        new = altered(
+        new = replace(
             old, account=quota.account, user=quota.user, granted=granted, limits=quota.limits
         )
         if new != old or not old.n:
-            new = altered(new, n=old.n + 1)
+            new = replace(new, n=old.n + 1)
         limited = dict(quota.limits)
         bounds = ((name, most) for name, most in self._bounds[pool].items() if name in limited)
         return Part(pool=pool, slice=new, bounds=tuple(sorted(bounds)))

@@ -37,7 +37,7 @@ _Copy = Callable[[Any, dict[str, Any]], Any]
 _COPIES: Final[dict[type[Any], _Copy]] = {}
 
 
-def altered(given: T, **changes: Any) -> T:
+def replace(given: T, **changes: Any) -> T:
     """A copy of a value with these fields changed; it checks itself as a new one does."""
     kind = type(given)
     copy = _COPIES.get(kind)

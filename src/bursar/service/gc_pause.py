@@ -12,7 +12,7 @@ def settle() -> None:
 
 
 @contextmanager
-def uncollected() -> Iterator[None]:
+def gc_paused() -> Iterator[None]:
     """Let nobody look for garbage in circles: books, and what is decided on them, have none.
 
     Looking through them again and again would take a quarter to a third of the time. What others

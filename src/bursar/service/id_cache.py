@@ -14,7 +14,7 @@ V = TypeVar("V")
 KNOWN_MAX: Final = 100_000  # facts of each sort that are remembered
 
 
-class Known(Generic[K, V]):
+class LruCache(Generic[K, V]):
     """The facts that were asked for last; to be shared by threads."""
 
     def __init__(self, most: int = KNOWN_MAX) -> None:
@@ -46,9 +46,9 @@ class Directory:
     """
 
     def __init__(self) -> None:
-        self._orgs: Known[tuple[str, str], OrgId] = Known()
-        self._accounts: Known[tuple[OrgId, str, str], str] = Known()
-        self._paths: Known[tuple[OrgId, str], tuple[str, ...]] = Known()
+        self._orgs: LruCache[tuple[str, str], OrgId] = LruCache()
+        self._accounts: LruCache[tuple[OrgId, str, str], str] = LruCache()
+        self._paths: LruCache[tuple[OrgId, str], tuple[str, ...]] = LruCache()
 
     def org_known(self, table: str, id: str) -> OrgId | None:
         """The org of an id, if it is remembered."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from bursar.core.instant import MINUTE, SECOND, Instant
-from bursar.service.id_cache import Known
+from bursar.service.id_cache import LruCache
 from bursar.store.rate_limits import take
 
 SLICE_S: Final = 0.1  # of a rate that a process takes at once
@@ -76,7 +76,7 @@ class LocalRate:
 
     def __init__(self, rate: Rate) -> None:
         self._rate = rate
-        self._full_at: Known[str, float] = Known(10_000)
+        self._full_at: LruCache[str, float] = LruCache(10_000)
 
     def allow(self, subject: str) -> bool:
         """Let one call be made, or not."""
@@ -97,8 +97,8 @@ class Rates:
 
     def __init__(self, taking: Taking) -> None:
         self._taking = taking
-        self._slices: Known[tuple[str, str], _Slice] = Known(10_000)
-        self._free: Known[tuple[str, str], float] = Known(50_000)
+        self._slices: LruCache[tuple[str, str], _Slice] = LruCache(10_000)
+        self._free: LruCache[tuple[str, str], float] = LruCache(50_000)
 
     async def allow(self, org: str, subject: str, rate: Rate, calls: int = 1) -> Allowed:
         """Let some calls be made, or not."""

@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 
 from bursar.core.ids import JobId
 from bursar.core.instant import SECOND
-from bursar.core.value import altered, value
+from bursar.core.value import replace, value
 from bursar.sim.loads import T0
 from bursar.sim.work import Work, gang, size_of
 
@@ -77,7 +77,7 @@ def works_from(rows: Iterable[Mapping[str, str]], reading: Reading) -> tuple[Wor
     if not found:
         raise TraceWrong("there is no job in it")
     first = min(at for at, _ in found)
-    moved = (altered(work, arrives_at=T0 + at - first) for at, work in found)
+    moved = (replace(work, arrives_at=T0 + at - first) for at, work in found)
     return tuple(sorted(moved, key=lambda work: (work.arrives_at, work.id)))
 
 

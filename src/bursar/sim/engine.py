@@ -24,7 +24,7 @@ from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.model.job_mix import Typical
 from bursar.core.scheduling.model.jobs import Job
 from bursar.core.scheduling.model.nodes import NodeId, Piece
-from bursar.core.value import altered
+from bursar.core.value import replace
 from bursar.sim.admission import Door
 from bursar.sim.job_runs import Fate, Life
 from bursar.sim.nodes import Nodes
@@ -143,7 +143,7 @@ class Engine:
         if not types:
             return self._turn_away(life, Fate.UNPAID)
         if types != work.shape.types:
-            life.job = altered(life.job, shape=altered(work.shape, types=types))
+            life.job = replace(life.job, shape=replace(work.shape, types=types))
         self.wanted.change(work.milli_gpus, self.now)
         self._typical.add(life.job.shape)
         self.cluster.fragments = self._typical.fragments

@@ -4,7 +4,7 @@ from bursar.core.instant import HOUR, NEVER
 from bursar.core.money import AMOUNT_MAX, CREDIT, Micros
 from bursar.core.scheduling.model.nodes import GPUS_MAX, SLOTS_MAX, Node, NodeId
 from bursar.core.validation import text, whole
-from bursar.core.value import altered, value
+from bursar.core.value import replace, value
 
 
 @value
@@ -87,7 +87,7 @@ class Fleet:
                 if rest:
                     told = f"nodes of {gpu_type} have {group.gpus} GPUs: {gpus:+} are no whole ones"
                     raise ValueError(told)
-                more = altered(group, nodes=group.nodes + nodes)
+                more = replace(group, nodes=group.nodes + nodes)
                 return Fleet(groups=(*self.groups[:place], more, *self.groups[place + 1 :]))
         node = min(self.node_gpus, abs(gpus))
         if gpus <= 0 or gpus % node:

@@ -7,7 +7,7 @@ from typing import Final
 from bursar.core.instant import Instant
 from bursar.core.money import PPM, Micros
 from bursar.core.scheduling.model.jobs import Job
-from bursar.core.value import altered
+from bursar.core.value import replace
 from bursar.sim.work import Work
 
 
@@ -131,7 +131,7 @@ class Life:
         estimate = None
         if work.estimate is not None:
             estimate = max(work.estimate - self.kept, 1) + self.restart_cost
-        self.job = altered(
+        self.job = replace(
             self.job,
             run_max=work.run_max - self.kept_run + self.restart_cost,
             estimate=estimate,

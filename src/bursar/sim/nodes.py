@@ -8,7 +8,7 @@ from bursar.core.instant import Instant
 from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.model.jobs import Shape, need
 from bursar.core.scheduling.model.nodes import Machine, Node, NodeId, NodeState
-from bursar.core.value import altered
+from bursar.core.value import replace
 from bursar.sim.fleets import Group
 from bursar.sim.provisioning import Provisioner
 from bursar.sim.rng import Chance
@@ -87,7 +87,7 @@ class Nodes:
 
     def join(self, name: NodeId, now: Instant) -> None:
         """A node that was on order, or failed, is there."""
-        self._ready(altered(self._node(name), state=NodeState.READY), now)
+        self._ready(replace(self._node(name), state=NodeState.READY), now)
 
     def taken_on(self, name: NodeId) -> list[JobId]:
         """Jobs that have GPUs of a node, or have them kept there."""
@@ -97,19 +97,19 @@ class Nodes:
         """A node is gone; whatever ran there has been stopped."""
         self.failures += 1
         node = self._node(name)
-        self._cluster.add_node(altered(node, state=NodeState.DEAD))
+        self._cluster.add_node(replace(node, state=NodeState.DEAD))
         self._gone(node, now)
         self._later(now + self._groups[name].repaired_in, "join", name, 0)
 
     def _order(self, node: Node, delay: int, now: Instant) -> None:
         ready_at = now + delay
-        self._cluster.add_node(altered(node, state=NodeState.ON_ORDER, ready_at=ready_at))
+        self._cluster.add_node(replace(node, state=NodeState.ON_ORDER, ready_at=ready_at))
         self._later(ready_at, "join", node.id, 0)
 
     def _ready(self, node: Node, now: Instant) -> None:
         """A node can be used, until it fails."""
         drained = self._drained.get(node.id, now) > now
-        self._cluster.add_node(altered(node, state=NodeState.DRAINING) if drained else node)
+        self._cluster.add_node(replace(node, state=NodeState.DRAINING) if drained else node)
         self.capacity.change(node.gpus, now)
         self._since[node.id], self.gpus[node.id] = now, node.gpus
         group = self._groups.get(node.id)
@@ -143,13 +143,13 @@ class Nodes:
         node = self._node(name)
         self._drained[name] = max(self._drained.get(name, 0), now + lasts)
         if node.state is NodeState.READY:
-            self._cluster.add_node(altered(node, state=NodeState.DRAINING))
+            self._cluster.add_node(replace(node, state=NodeState.DRAINING))
 
     def undrain(self, name: NodeId, now: Instant) -> None:
         """It can be used again, if it is there and nobody else drained it."""
         node = self._node(name)
         if self._drained[name] <= now and node.state is NodeState.DRAINING:
-            self._cluster.add_node(altered(node, state=NodeState.READY))
+            self._cluster.add_node(replace(node, state=NodeState.READY))
 
     # ----------------------------------------------------------------------- ordered on advice
 
@@ -161,7 +161,7 @@ class Nodes:
         for node, delay in ordered:
             self._order(node, delay, now)
         for going in drained:
-            self._cluster.add_node(altered(self._node(going), state=NodeState.DRAINING))
+            self._cluster.add_node(replace(self._node(going), state=NodeState.DRAINING))
             self._leaving.add(going)
         self._later(now + self._world.provision.every, "advise", "", 0)
         return bool(ordered or drained)

@@ -13,7 +13,7 @@ from bursar.core.scheduling.advice.autoscale import Offer as Ordered
 from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.model.nodes import GPUS_MAX, Node, NodeId
 from bursar.core.validation import text, whole
-from bursar.core.value import altered, value
+from bursar.core.value import replace, value
 
 LABEL = "ordered"  # tells these nodes from those of the fleet
 
@@ -106,6 +106,6 @@ class Provisioner:
         offer = next(one for one in self._provision.offers if one.node.id == order.offer.node.id)
         for _ in range(order.nodes):
             self._number += 1
-            node = altered(offer.node, id=NodeId(f"{offer.node.id}-{self._number:04}"))
+            node = replace(offer.node, id=NodeId(f"{offer.node.id}-{self._number:04}"))
             self._offers[node.id] = offer
             yield node, offer.delay

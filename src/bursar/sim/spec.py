@@ -20,7 +20,7 @@ from bursar.core.scheduling.model.policy_file import made, policy_of, span_of
 from bursar.core.scheduling.model.policy_file import mapping as _mapping
 from bursar.core.scheduling.model.policy_file import only as _only
 from bursar.core.scheduling.model.policy_file import texts_of as _texts
-from bursar.core.value import altered, value
+from bursar.core.value import replace, value
 from bursar.sim.admission import Admission
 from bursar.sim.fleets import Fleet, Group
 from bursar.sim.loads import Arrivals, Tenant, works
@@ -75,14 +75,14 @@ class Spec:
     def with_gpus(self, gpu_type: str, gpus: int) -> "Spec":
         """The same with so many GPUs more, or fewer."""
         fleet = _checked(f"{gpu_type}={gpus}", lambda: self.fleet.with_gpus(gpu_type, gpus))
-        return altered(self, fleet=fleet)
+        return replace(self, fleet=fleet)
 
     def with_weight(self, path: Path, weight: int) -> "Spec":
         """The same with another weight of a place in the tree of shares."""
         if len(path) == 1 and path[0] not in {tier.name for tier in self.policy.tiers}:
             raise SpecWrong(f"there is no tier {path[0]}")
         weighed = partial(_weighed, self.policy, path, weight)
-        return altered(self, policy=_checked(f"{'/'.join(path)}={weight}", weighed))
+        return replace(self, policy=_checked(f"{'/'.join(path)}={weight}", weighed))
 
     def _known(self, works: tuple[Work, ...]) -> None:
         """Refuse names of nobody: they are written wrong, and would change nothing."""
@@ -117,12 +117,12 @@ def _weighed(policy: Policy, path: Path, weight: int) -> Policy:
     """The policy with another weight of a tier, or of a place below."""
     if len(path) == 1:
         tiers = (
-            altered(tier, weight=weight) if tier.name == path[0] else tier for tier in policy.tiers
+            replace(tier, weight=weight) if tier.name == path[0] else tier for tier in policy.tiers
         )
-        return altered(policy, tiers=tuple(tiers))
+        return replace(policy, tiers=tuple(tiers))
     shares = dict(policy.shares)
-    shares[path] = altered(shares.get(path, Share()), weight=weight)
-    return altered(policy, shares=tuple(sorted(shares.items())))
+    shares[path] = replace(shares.get(path, Share()), weight=weight)
+    return replace(policy, shares=tuple(sorted(shares.items())))
 
 
 def spec_of(given: object) -> Spec:
@@ -184,7 +184,7 @@ def micros_of(given: object, where: str) -> Micros:
 def _tenant(given: object, where: str) -> Tenant:
     words = dict(_mapping(given, where))
     arrivals = _made(Arrivals, words.pop("arrivals", {}), f"{where}.arrivals")
-    return altered(_made(Tenant, words, where), arrivals=arrivals)
+    return replace(_made(Tenant, words, where), arrivals=arrivals)
 
 
 def _provision(given: object, where: str) -> Provision:

@@ -63,7 +63,7 @@ class Shape(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
-class Making:
+class IdFactory:
     """Ids for what a request leaves unnamed: the same for the same key but for their time."""
 
     def __init__(self, org: str, key: str, at_ms: int) -> None:

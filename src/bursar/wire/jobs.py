@@ -25,7 +25,7 @@ from bursar.core.scheduling.model.jobs import CLASS_MAX, TASKS_MAX
 from bursar.core.scheduling.model.jobs import Shape as Needs
 from bursar.core.scheduling.model.nodes import Level
 from bursar.wire.arrays import Array, JobArray
-from bursar.wire.fields import GPUS_MAX, Id, Making, Micros, Shape, SomeMicros, Text, Time
+from bursar.wire.fields import GPUS_MAX, Id, IdFactory, Micros, Shape, SomeMicros, Text, Time
 from bursar.wire.problems import of_refusal
 from bursar.wire.responses import Answer, Rate
 from bursar.wire.result_cache import ALONE, Cache, JobCache, Shares, alike
@@ -208,7 +208,7 @@ class JobAsk(Shape):
         fields = "".join(f"{crc32(text.encode()) & 0xFFFF:04x}" for text in texts)
         return f"{sha256(chr(0).join(texts).encode()).hexdigest()}:{fields}"
 
-    def to_core(self, making: Making, user: str, asked_by: str | None) -> Reserve:
+    def to_core(self, making: IdFactory, user: str, asked_by: str | None) -> Reserve:
         """The hold that is asked for; `user` is who asks if the body does not say."""
         job = making.id("hold", self.id)
         if self.id is None:

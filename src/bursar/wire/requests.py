@@ -1,7 +1,7 @@
 """What can be asked over HTTP: the bodies of requests, and the commands they mean.
 
 A body says what it is about in the caller's words; the id of what it creates may be left out, and
-is then made from the request's key (`Making`), so that a retry means the very same command.
+is then made from the request's key (`IdFactory`), so that a retry means the very same command.
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ from bursar.core.ledger import commands
 from bursar.core.ledger import values as core
 from bursar.core.money import AMOUNT_MAX, PPM
 from bursar.core.pricing import PriceVersion, Rate
-from bursar.wire.fields import Context, Id, Making, Micros, Policy, Shape, SomeMicros, Text, Time
+from bursar.wire.fields import Context, Id, IdFactory, Micros, Policy, Shape, SomeMicros, Text, Time
 
 RUN_MS_MAX = commands.RUN_MS_MAX
 Seconds = Annotated[int, Field(ge=1, le=10 * 366 * 86_400, description="seconds")]
@@ -66,7 +66,7 @@ class AccountAsk(Shape):
     id: Id | None = None
     time_zone: Text | None = None
 
-    def to_core(self, making: Making) -> commands.AddAccount:
+    def to_core(self, making: IdFactory) -> commands.AddAccount:
         """The command that is meant."""
         return commands.AddAccount(
             account=AccountId(making.id("account", self.id)),
@@ -82,7 +82,7 @@ class UserAsk(Shape):
     org_id: Id | None = None
     id: Id | None = None
 
-    def to_core(self, making: Making) -> commands.AddUser:
+    def to_core(self, making: IdFactory) -> commands.AddUser:
         """The command that is meant."""
         return commands.AddUser(user=UserId(making.id("user", self.id)))
 
@@ -93,7 +93,7 @@ class TierAsk(Shape):
     org_id: Id
     tier: Text
 
-    def to_core(self, making: Making) -> commands.SetTier:
+    def to_core(self, making: IdFactory) -> commands.SetTier:
         """The command that is meant."""
         return commands.SetTier(tier=self.tier)
 
@@ -129,7 +129,7 @@ class GrantAsk(Shape):
             raise ValueError("a recurring grant has no expires_at, external_ref or source")
         return self
 
-    def to_core(self, making: Making) -> commands.Issue | commands.StartRecurrence:
+    def to_core(self, making: IdFactory) -> commands.Issue | commands.StartRecurrence:
         """The command that is meant."""
         if self.recurring is not None:
             return commands.StartRecurrence(
@@ -176,7 +176,7 @@ class TransferAsk(Shape):
     amount_micros: SomeMicros
     id: Id | None = None
 
-    def to_core(self, making: Making) -> commands.Transfer:
+    def to_core(self, making: IdFactory) -> commands.Transfer:
         """The command that is meant."""
         return commands.Transfer(
             grant=GrantId(self.grant_id),
@@ -193,7 +193,7 @@ class DebtAsk(Shape):
     amount_micros: SomeMicros
     id: Id | None = None
 
-    def to_core(self, making: Making) -> commands.BookDebt:
+    def to_core(self, making: IdFactory) -> commands.BookDebt:
         """The command that is meant."""
         return commands.BookDebt(
             debt=DebtId(making.id("debt", self.id)),
@@ -231,7 +231,9 @@ class HoldAsk(Shape):
         _exactly_one(self, "amount_micros", "run_ms_max")
         return self
 
-    def to_core(self, making: Making, user: str, asked_by: str | None = None) -> commands.Reserve:
+    def to_core(
+        self, making: IdFactory, user: str, asked_by: str | None = None
+    ) -> commands.Reserve:
         """The command that is meant; `user` is who asks if the body does not say.
 
         `asked_by` is the key that asks, if it has a cap of its own.
@@ -286,7 +288,7 @@ class ChargeAsk(Shape):
             raise ValueError("effective_at is given with an amount_micros")
         return self
 
-    def to_core(self, hold: str, making: Making) -> commands.Charge | commands.BookLate:
+    def to_core(self, hold: str, making: IdFactory) -> commands.Charge | commands.BookLate:
         """The command that is meant."""
         charge = ChargeId(making.id("charge", self.id))
         if self.effective_at is not None:
@@ -319,7 +321,7 @@ class Settlement(Shape):
             raise ValueError("at most one of total_micros and run_ms_total is given")
         return self
 
-    def to_core(self, hold: str, making: Making) -> commands.Settle:
+    def to_core(self, hold: str, making: IdFactory) -> commands.Settle:
         """The command that is meant."""
         return commands.Settle(
             charge=ChargeId(making.id("charge", self.id)),
@@ -374,7 +376,7 @@ class BudgetAsk(Shape):
     )
     id: Id | None = None
 
-    def to_core(self, making: Making) -> commands.SetBudget:
+    def to_core(self, making: IdFactory) -> commands.SetBudget:
         """The command that is meant."""
         return commands.SetBudget(
             budget=BudgetId(making.id("budget", self.id)),
@@ -413,7 +415,7 @@ class PriceAsk(Shape):
     ] = None
     id: Id | None = None
 
-    def to_core(self, making: Making) -> commands.SetPrice:
+    def to_core(self, making: IdFactory) -> commands.SetPrice:
         """The command that is meant; in force from now on if it does not say from when."""
         rates = tuple(
             Rate(

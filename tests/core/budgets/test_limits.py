@@ -7,7 +7,7 @@ import pytest
 from bursar.core.budgets.periods import Every, Window, period_at, slots_inside
 from bursar.core.ids import AccountId, BudgetId, UserId
 from bursar.core.instant import DAY, HOUR, MILLISECOND, NEVER, Instant
-from bursar.core.ledger.books import Applying, Books
+from bursar.core.ledger.books import ApplicableBudget, Books
 from bursar.core.ledger.events import ThresholdCrossed
 from bursar.core.ledger.limits import (
     Claim,
@@ -24,7 +24,7 @@ from bursar.core.ledger.limits import (
     headroom,
     over_limit,
 )
-from bursar.core.ledger.values import Account, Budget, Claimant, Counted, Tally, Target
+from bursar.core.ledger.values import Account, Budget, Counted, HoldClaim, Tally, Target
 from bursar.core.metering import Usage
 from bursar.core.refusal import Code, InvariantBroken, Refusal
 from tests.builders import T0, Org, days, hours
@@ -66,17 +66,17 @@ def holding(
     gpus: int = 1,
     at: Instant = T0,
     until: Instant = NEVER,
-) -> Claimant:
+) -> HoldClaim:
     """A hold as budgets see it, last changed at `at`."""
-    return Claimant(amount, rate, gpus * 1_000, at, until, at)
+    return HoldClaim(amount, rate, gpus * 1_000, at, until, at)
 
 
-def claim(budget: Budget, hold: Claimant) -> Claim:
+def claim(budget: Budget, hold: HoldClaim) -> Claim:
     """What a hold claims in the period in which it changed."""
     return claim_of(budget, hold, period_at(budget.window, hold.touched_at))
 
 
-def spendable(budget: Budget, hold: Claimant) -> int:
+def spendable(budget: Budget, hold: HoldClaim) -> int:
     """What a hold can spend before the period in which it changed ends."""
     full, relief = claim(budget, hold)
     return full - relief
@@ -149,7 +149,7 @@ def test_a_hold_claims_no_more_than_it_has_open(window: Window) -> None:
 @pytest.mark.parametrize("window", [DAILY, WEEKLY, MONTHLY, TEN_HOURS, LIFETIME])
 def test_a_hold_that_is_not_metered_claims_all_it_has(window: Window) -> None:
     """Nobody knows how fast it spends (B5)."""
-    hold = Claimant(777, 0, 0, days(1) - 1, days(1), days(1) - 1)
+    hold = HoldClaim(777, 0, 0, days(1) - 1, days(1), days(1) - 1)
 
     assert 777 == claim(limit_of(window), hold).full
     assert 0 == claim(limit_of(window), hold).relief
@@ -233,9 +233,9 @@ def test_usage_counts_where_its_milliseconds_fell() -> None:
     )
     user = UserId("ann")
     applying = [
-        Applying(limit_of(DAILY, name="day"), None),
-        Applying(limit_of(LIFETIME, name="ever"), user),
-        Applying(limit_of(TEN_HOURS, name="ten"), None),
+        ApplicableBudget(limit_of(DAILY, name="day"), None),
+        ApplicableBudget(limit_of(LIFETIME, name="ever"), user),
+        ApplicableBudget(limit_of(TEN_HOURS, name="ten"), None),
     ]
 
     found = count_usage(applying, usage, now=hours(26))
@@ -266,21 +266,21 @@ def test_what_fell_before_a_rolling_window_is_not_counted() -> None:
     rolling = limit_of(TEN_HOURS)
     now = days(30) - 1
 
-    found = count_usage([Applying(rolling, None)], month, now)
+    found = count_usage([ApplicableBudget(rolling, None)], month, now)
 
     inside = slots_inside(TEN_HOURS, now)
     assert list(inside) == [one.start for one in found]
     fell_before = (inside[0] - T0) * 1_000 // HOUR
     assert 30 * 24_000 - fell_before == sum(one.amount for one in found)
-    assert 30 == len(count_usage([Applying(limit_of(DAILY), None)], month, now))
+    assert 30 == len(count_usage([ApplicableBudget(limit_of(DAILY), None)], month, now))
 
 
 def test_an_amount_counts_where_it_is_effective() -> None:
     """Whole in one period of each budget; nothing is counted of nothing (B5)."""
     user = UserId("ann")
     applying = [
-        Applying(limit_of(DAILY, name="day"), None),
-        Applying(limit_of(LIFETIME, name="ever"), user),
+        ApplicableBudget(limit_of(DAILY, name="day"), None),
+        ApplicableBudget(limit_of(LIFETIME, name="ever"), user),
     ]
 
     assert (
@@ -292,12 +292,12 @@ def test_an_amount_counts_where_it_is_effective() -> None:
 
 def test_an_amount_of_the_first_day_of_all_is_counted() -> None:
     """A day that begins with time itself is a day (B5)."""
-    assert (counted(7, 0),) == count_amount([Applying(limit_of(DAILY), None)], 7, 0, now=0)
+    assert (counted(7, 0),) == count_amount([ApplicableBudget(limit_of(DAILY), None)], 7, 0, now=0)
 
 
 def test_an_amount_from_before_a_rolling_window_is_not_counted() -> None:
     """Nothing of it will ever be looked at (B5)."""
-    applying = [Applying(limit_of(TEN_HOURS), None)]
+    applying = [ApplicableBudget(limit_of(TEN_HOURS), None)]
     slot = 10 * HOUR // 24
     oldest = slots_inside(TEN_HOURS, days(2))[0]
 
@@ -361,7 +361,7 @@ def test_a_budget_is_over_when_more_than_its_limit_is_charged_in_a_period() -> N
     """To the micro-credit, in the period that the charge touches (B5)."""
     budget = limit_of(DAILY, 100)
     books = tallied((budget, T0, Tally(charged=60)), (budget, days(1), Tally(charged=90)))
-    applying = [Applying(budget, None)]
+    applying = [ApplicableBudget(budget, None)]
 
     def over(*more: Counted) -> tuple[str, ...]:
         return over_limit(books, by_budget(applying, more), days(1))
@@ -383,7 +383,7 @@ def test_a_rolling_budget_is_over_by_what_its_window_has() -> None:
         (budget, hours(1), Tally(charged=30)),
         (budget, hours(20), Tally(charged=30)),
     )
-    applying = [Applying(budget, None)]
+    applying = [ApplicableBudget(budget, None)]
     now = hours(25)
 
     assert 60 == charged_in(books, applying[0], now)
@@ -405,10 +405,14 @@ def test_only_hard_budgets_are_over() -> None:
         counted(11, budget="hard"),
         Counted(budget=each.id, user=user, start=T0, amount=11),
     )
-    applying = [Applying(soft, None), Applying(each, user), Applying(hard, None)]
+    applying = [
+        ApplicableBudget(soft, None),
+        ApplicableBudget(each, user),
+        ApplicableBudget(hard, None),
+    ]
 
     assert ("each", "hard") == over_limit(tallied(), by_budget(applying, more), T0)
-    assert () == over_limit(tallied(), by_budget([Applying(each, UserId("bob"))], more), T0)
+    assert () == over_limit(tallied(), by_budget([ApplicableBudget(each, UserId("bob"))], more), T0)
 
 
 # What a hold would exceed
@@ -418,9 +422,9 @@ def test_all_hard_budgets_that_a_hold_would_exceed_are_told_in_order() -> None:
     """With the figures of each; one that is kept to the micro-credit is not exceeded (B1, B3)."""
     one, soft = limit_of(DAILY, 99, name="one"), limit_of(DAILY, 0, name="soft", hard=False)
     kept, two = limit_of(DAILY, 130, name="kept"), limit_of(LIFETIME, 20, name="two")
-    applying = [Applying(budget, None) for budget in (one, soft, kept, two)]
+    applying = [ApplicableBudget(budget, None) for budget in (one, soft, kept, two)]
     books = tallied((one, T0, Tally(charged=30)), (kept, T0, Tally(charged=30)))
-    hold = Claimant(100, 0, 0, hours(3), hours(5), hours(3))
+    hold = HoldClaim(100, 0, 0, hours(3), hours(5), hours(3))
 
     first = Refusal(
         Code.BUDGET_EXCEEDED,
@@ -456,11 +460,11 @@ def test_a_hold_that_changes_asks_for_the_difference() -> None:
     budget = limit_of(DAILY, 1_000)
     books = tallied()
     books.claims.put((budget.id, None), 600)
-    before = Claimant(600, 0, 0, T0, hours(5), T0)
+    before = HoldClaim(600, 0, 0, T0, hours(5), T0)
 
     def asked(amount: int) -> Refusal | None:
         after = before._replace(open=amount, touched_at=hours(1))
-        return first_over(books, [Applying(budget, None)], before, after)
+        return first_over(books, [ApplicableBudget(budget, None)], before, after)
 
     assert asked(1_000) is None
     refusal = asked(1_001)
@@ -481,7 +485,7 @@ def test_a_hold_not_yet_changed_in_the_period_gives_up_its_full_claim(
     after = before._replace(touched_at=days(1))
     books.claims.put((budget.id, None), 100_000)
 
-    refusal = first_over(books, [Applying(budget, None)], before, after)
+    refusal = first_over(books, [ApplicableBudget(budget, None)], before, after)
 
     assert refusal is not None
     assert asked == refusal.figures["asked"]
@@ -495,7 +499,7 @@ def test_headroom_is_the_least_that_hard_budgets_allow() -> None:
     books = tallied((wide, T0, Tally(charged=30)), (spent, T0, Tally(charged=9)))
 
     def room(*budgets: Budget) -> int | None:
-        return headroom(books, [Applying(budget, None) for budget in budgets], T0)
+        return headroom(books, [ApplicableBudget(budget, None) for budget in budgets], T0)
 
     assert room() is None
     assert room(soft) is None
@@ -518,7 +522,7 @@ def test_a_threshold_is_reached_to_the_micro_credit(
     budget = limit_of(DAILY, 200)
     books = tallied((budget, T0, Tally(charged=charged, crossed=crossed)))
 
-    found = crossings(books, by_budget([Applying(budget, None)], (counted(1),)), hours(1))
+    found = crossings(books, by_budget([ApplicableBudget(budget, None)], (counted(1),)), hours(1))
 
     want = (
         []
@@ -557,7 +561,9 @@ def test_each_period_that_a_charge_touches_has_its_own_thresholds() -> None:
     )
 
     found = crossings(
-        books, by_budget([Applying(each, user), Applying(budget, None)], more), days(2)
+        books,
+        by_budget([ApplicableBudget(each, user), ApplicableBudget(budget, None)], more),
+        days(2),
     )
 
     assert [("each", "ann", T0, 3), ("b", None, T0, 1), ("b", None, days(1), 2)] == [
@@ -575,7 +581,9 @@ def test_a_rolling_window_tells_a_threshold_once_while_a_slot_that_told_it_count
             (budget, hours(20), Tally(charged=30)),
             (budget, hours(24), Tally(charged=30)),
         )
-        return crossings(books, by_budget([Applying(budget, None)], (counted(30, hours(20)),)), now)
+        return crossings(
+            books, by_budget([ApplicableBudget(budget, None)], (counted(30, hours(20)),)), now
+        )
 
     assert [] == told(hours(25) - 2)
     assert [

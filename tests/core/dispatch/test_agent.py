@@ -27,7 +27,7 @@ from bursar.core.instant import MINUTE, SECOND, Instant
 from bursar.core.leases import MARGIN, TTL
 from bursar.core.messages import Program
 from bursar.core.scheduling.model.nodes import NodeId, Piece
-from bursar.core.value import altered
+from bursar.core.value import replace
 
 NODE = NodeId("n1")
 SAFE = safe_span(TTL)
@@ -68,7 +68,7 @@ class Node:
     def runs(self, fence: int, *gpus: int, until: Instant = SAFE, **changes: object) -> "Node":
         """A process is in the table."""
         one = Process(fence=fence, piece=Piece(NODE, gpus or (0,), 1), started_at=0, until=until)
-        self.table[fence] = altered(one, **changes)
+        self.table[fence] = replace(one, **changes)
         self.agent.fence = max(self.agent.fence, fence)
         return self
 

@@ -9,7 +9,7 @@ from bursar.core.messages import Withdraw
 from bursar.core.quota_slices import GPUS, JOBS, Seen, Slice, of_type
 from bursar.core.scheduling.model.nodes import Piece
 from bursar.core.scheduling.model.policy import FREE, PAID, Policy, Share
-from bursar.core.value import altered
+from bursar.core.value import replace
 from tests.core.dispatch.pools import JOB, N1, N2, Trial, asking, ran, running, waiting
 
 SECOND_JOB = "acme", JobId("second")
@@ -96,7 +96,7 @@ def test_who_waits_no_more_wants_nothing() -> None:
 
 def test_a_quota_of_others_counts_nothing() -> None:
     trial = running()
-    told(trial, altered(ONE, account="elsewhere"), altered(ONE, quota="r", org="other"))
+    told(trial, replace(ONE, account="elsewhere"), replace(ONE, quota="r", org="other"))
 
     assert Seen(n=1) == seen(trial)
     assert {} == trial.pool.counted.seen("nobody")
@@ -106,11 +106,11 @@ def test_a_slice_that_counts_others_counts_anew() -> None:
     trial = running()
     trial.post(asking(), 1, SECOND_JOB)
     told(trial, ONE)
-    told(trial, altered(ONE, n=2, account=None, user="bob"))
+    told(trial, replace(ONE, n=2, account=None, user="bob"))
     assert Seen(n=2) == seen(trial)
-    told(trial, altered(ONE, n=3, account=None, user="ann"))
+    told(trial, replace(ONE, n=3, account=None, user="ann"))
     assert HAS_ONE == seen(trial).used
-    told(trial, altered(ONE, n=4, account=None, user="ann", granted=((GPUS, 2),)))
+    told(trial, replace(ONE, n=4, account=None, user="ann", granted=((GPUS, 2),)))
     assert HAS_ONE == seen(trial).used
 
 
@@ -124,8 +124,8 @@ def test_a_newer_policy_takes_the_place_of_an_older_one() -> None:
 
     assert new == pool.policy
     work = Work(pool, 0)
-    work.adopt(altered(new, n=4))
-    work.adopt(altered(new, n=3))
+    work.adopt(replace(new, n=4))
+    work.adopt(replace(new, n=3))
     assert work.policy_new is not None
     assert 4 == work.policy_new.n
 
@@ -133,15 +133,15 @@ def test_a_newer_policy_takes_the_place_of_an_older_one() -> None:
 def test_a_service_cannot_do_all_that_a_simulation_can() -> None:
     assert objection(Policy()) is None
     assert "only a simulation" in str(objection(Policy(grace=1)))
-    tiers = (altered(PAID, floor_ppm=600_000), altered(FREE, floor_ppm=500_000))
+    tiers = (replace(PAID, floor_ppm=600_000), replace(FREE, floor_ppm=500_000))
     assert "1100000 ppm" in str(objection(Policy(tiers=tiers)))
     shares = ((("paid", "acme"), Share(weight=2)), (("gold", "acme"), Share()))
     assert "no tier gold" in str(objection(Policy(shares=shares)))
-    assert objection(altered(SHIPPED, shares=shares[:1])) is None
+    assert objection(replace(SHIPPED, shares=shares[:1])) is None
 
 
 def test_accounts_above_a_jobs_own_are_counted() -> None:
     trial = waiting(shares=(AccountId("team"), AccountId("root")))
-    told(trial, ONE, altered(ONE, quota="t", account="team"))
+    told(trial, ONE, replace(ONE, quota="t", account="team"))
 
     assert HAS_ONE == seen(trial).wanted == seen(trial, "t").wanted

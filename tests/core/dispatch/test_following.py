@@ -1,7 +1,7 @@
 """A scheduler's cluster keeps up with its pool, whoever has changed it (S11)."""
 
 from bursar.core.dispatch import pool as rules
-from bursar.core.dispatch.cluster_sync import Follower, described
+from bursar.core.dispatch.cluster_sync import ClusterMirror, described
 from bursar.core.dispatch.job_lifecycle import State
 from bursar.core.dispatch.state import Exit, Lease, name_of
 from bursar.core.ids import JobId
@@ -13,7 +13,7 @@ from bursar.core.scheduling.model.jobs import Shape
 from bursar.core.scheduling.model.nodes import NodeState, Piece
 from bursar.core.scheduling.model.policy import PAID, Policy
 from bursar.core.scheduling.plan import carry_out
-from bursar.core.value import altered
+from bursar.core.value import replace
 from tests.builders import PER_MS
 from tests.core.dispatch.pools import (
     GANG_SPEC,
@@ -31,8 +31,8 @@ from tests.core.dispatch.pools import (
 NAME = name_of(JOB)
 
 
-def follower(trial: Trial) -> Follower:
-    found = Follower(Policy(tiers=(PAID,)), trial.now)
+def follower(trial: Trial) -> ClusterMirror:
+    found = ClusterMirror(Policy(tiers=(PAID,)), trial.now)
     found.follow(trial.pool, trial.pool.changes, trial.now)
     return found
 
@@ -58,8 +58,8 @@ def making_room() -> Trial:
     trial = running()
     trial.post(asking(), 1, SECOND_JOB)
     trial.place((Piece(N1, (1,), 1),), key=SECOND_JOB)
-    shape = altered(SPEC.shape, gpus=2)
-    trial.post(asking(spec=altered(SPEC, shape=shape)), 1, BIG)
+    shape = replace(SPEC.shape, gpus=2)
+    trial.post(asking(spec=replace(SPEC, shape=shape)), 1, BIG)
     work = trial.work()
     asks = [
         Preempt(job=victim, wanted_by=name_of(BIG), right="class", lost=0, stops_at=trial.now)
@@ -81,7 +81,7 @@ def test_gpus_go_to_whom_they_were_freed_for_whoever_leads_by_then() -> None:
     """Also if one with a better turn has come, and one of the two has left already (S5, S11)."""
     trial = making_room()
     stands_by = follower(trial)
-    trial.post(asking(spec=altered(SPEC, priority_class=10)), 1, ("acme", JobId("small")))
+    trial.post(asking(spec=replace(SPEC, priority_class=10)), 1, ("acme", JobId("small")))
     for gpu in (0, 1):  # nothing else is free
         other = "acme", JobId(f"other-{gpu}")
         trial.post(asking(), 1, other)
@@ -115,7 +115,7 @@ def test_gpus_that_others_have_by_now_are_kept_for_nobody() -> None:
         for fence in (1, 2):
             trial.report(ran(0, fence, exit=Exit.STOPPED))
         machine = trial.pool.machines[N1]
-        trial.pool.machines[N1] = altered(machine, node=altered(machine.node, **wrong))
+        trial.pool.machines[N1] = replace(machine, node=replace(machine.node, **wrong))
         assert {} == follower(trial).cluster.earmarks
     del trial.pool.machines[N1]
     assert {} == follower(trial).cluster.earmarks
@@ -230,10 +230,10 @@ def test_what_is_typical_is_what_was_submitted_lately() -> None:
 
 
 def test_who_has_run_for_longer_than_it_said_says_nothing() -> None:
-    trial = running(spec=altered(SPEC, estimate_ms=20_000))
+    trial = running(spec=replace(SPEC, estimate_ms=20_000))
     trial.report(ran(5_000, saved_ms=5_000, exit=Exit.GONE))
     left = follower(trial).cluster.waiting[NAME].estimate
-    late = running(spec=altered(SPEC, estimate_ms=5_000))
+    late = running(spec=replace(SPEC, estimate_ms=5_000))
     late.report(ran(5_000, saved_ms=5_000, exit=Exit.GONE))
 
     assert (15 * SECOND, None) == (left, follower(late).cluster.waiting[NAME].estimate)
@@ -242,12 +242,12 @@ def test_who_has_run_for_longer_than_it_said_says_nothing() -> None:
 def test_a_job_starts_again_where_its_credits_last() -> None:
     """What is set aside was trimmed to the type it first ran on; more of it opens the others."""
     types = ("A100", "H100")
-    spec = altered(SPEC, shape=Shape(types=types))
+    spec = replace(SPEC, shape=Shape(types=types))
     rates = (("A100", PER_MS), ("H100", 2 * PER_MS))
     trial = waiting(spec=spec, rates=rates, hold_micros=60_000)
     found = follower(trial)
     assert ("A100",) == found.cluster.waiting[NAME].shape.types
-    promised = altered(found.cluster.waiting[NAME], promised_at=trial.now + SECOND)
+    promised = replace(found.cluster.waiting[NAME], promised_at=trial.now + SECOND)
     found.cluster.withdraw(NAME)
     found.cluster.queue(promised)
     trial.post(HoldGrew(added=60_000, until=0), 2)
@@ -260,7 +260,7 @@ def test_a_job_starts_again_where_its_credits_last() -> None:
 
 def test_who_has_credits_for_a_while_runs_wherever_that_is_long_enough() -> None:
     rates = (("A100", PER_MS), ("H100", 10 * PER_MS))
-    spec = altered(SPEC, shape=Shape(types=("A100", "H100")))
+    spec = replace(SPEC, shape=Shape(types=("A100", "H100")))
 
     assert ("A100",) == described(
         waiting(spec=spec, rates=rates, hold_micros=30_000).job()
@@ -287,7 +287,7 @@ def test_late_usage_may_leave_too_little_to_wait_for_a_place() -> None:
 
 def test_who_is_lost_at_its_start_is_tried_again_later_and_later() -> None:
     """A node that cannot start anything must not use a job's attempts up in a moment."""
-    trial = waiting(spec=altered(SPEC, requeues=20))
+    trial = waiting(spec=replace(SPEC, requeues=20))
     pauses = []
     for number in range(1, 13):
         trial.report()

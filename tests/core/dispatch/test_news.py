@@ -1,25 +1,25 @@
 """What need not be looked at or said twice: following a pool, and telling its orgs."""
 
-from bursar.core.dispatch.cluster_sync import LOOKS_EVERY, Follower
+from bursar.core.dispatch.cluster_sync import LOOKS_EVERY, ClusterMirror
 from bursar.core.dispatch.state import Exit, Work
 from bursar.core.instant import SECOND
 from bursar.core.leases import TTL
 from bursar.core.messages import Ended, Started
 from bursar.core.scheduling.model.nodes import Node, NodeState
 from bursar.core.scheduling.model.policy import PAID, Policy
-from bursar.core.value import altered
+from bursar.core.value import replace
 from tests.core.dispatch.pools import GANG, GANG_SPEC, N1, N2, Trial, ran, running, waiting
 
 
-def follower(trial: Trial) -> Follower:
+def follower(trial: Trial) -> ClusterMirror:
     """One that knows all that there is; what has changed before is forgotten."""
-    found = Follower(Policy(tiers=(PAID,)), trial.now)
+    found = ClusterMirror(Policy(tiers=(PAID,)), trial.now)
     found.follow(trial.pool, trial.pool.changes, trial.now)
     trial.pool.forget_over()
     return found
 
 
-def state(found: Follower) -> NodeState:
+def state(found: ClusterMirror) -> NodeState:
     return found.cluster.machines[N1].node.state
 
 
@@ -45,8 +45,8 @@ def test_a_node_that_is_described_anew_or_whose_clock_is_wrong_is_news() -> None
     trial.pool.forget_over()
     known = trial.pool.machines[N1]
     for other in (
-        altered(known, node=Node(id=N1, gpu_type="H100", gpus=2, labels=("new",))),
-        altered(known, wrong_clock=True),
+        replace(known, node=Node(id=N1, gpu_type="H100", gpus=2, labels=("new",))),
+        replace(known, wrong_clock=True),
     ):
         trial.pool.forget_over()
         work = Work(trial.pool, trial.now)
@@ -98,10 +98,10 @@ def test_leases_that_a_transaction_gives_are_found_on_their_nodes() -> None:
     trial = running(GANG, spec=GANG_SPEC)
     old = trial.lease()
     work = trial.work()
-    new = altered(old, fence=2, parts=old.parts[1:])
+    new = replace(old, fence=2, parts=old.parts[1:])
     work.put(new)
-    work.put(altered(new, run_ms=1))
-    work.put(altered(old, run_ms=6_000))
+    work.put(replace(new, run_ms=1))
+    work.put(replace(old, run_ms=6_000))
 
     assert [(1, 6_000)] == [(one.fence, one.run_ms) for one in work.live_on(N1)]
     assert [(1, 6_000), (2, 1)] == [(one.fence, one.run_ms) for one in work.live_on(N2)]

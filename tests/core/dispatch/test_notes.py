@@ -4,7 +4,7 @@ import pytest
 
 from bursar.core.dispatch import audit_stream, pool
 from bursar.core.dispatch.audit_stream import Noted, rest, write_down
-from bursar.core.dispatch.cluster_sync import Follower
+from bursar.core.dispatch.cluster_sync import ClusterMirror
 from bursar.core.dispatch.pool import Written
 from bursar.core.dispatch.state import TERM, Exit
 from bursar.core.instant import HOUR, NEVER
@@ -22,7 +22,7 @@ class Led:
 
     def __init__(self, trial: Trial) -> None:
         self.trial = trial
-        self.follower = Follower(Policy(tiers=(PAID,)), trial.now)
+        self.follower = ClusterMirror(Policy(tiers=(PAID,)), trial.now)
         self.noted = 0
         self.follower.follow(trial.pool, trial.pool.jobs, trial.now)
         self.follower.told.begin()

@@ -3,7 +3,7 @@
 import pytest
 
 from bursar.core.dispatch import node_orders as rules
-from bursar.core.dispatch.cluster_sync import LOOKS_EVERY, Follower
+from bursar.core.dispatch.cluster_sync import LOOKS_EVERY, ClusterMirror
 from bursar.core.dispatch.node_orders import (
     HEARD_BY,
     SILENT,
@@ -22,7 +22,7 @@ from bursar.core.money import CREDIT
 from bursar.core.scheduling.advice.autoscale import Offer, Scaling
 from bursar.core.scheduling.model.nodes import Node, NodeId, NodeState, Piece
 from bursar.core.scheduling.model.policy import PAID, Policy
-from bursar.core.value import altered
+from bursar.core.value import replace
 from tests.builders import T0
 from tests.core.dispatch.pools import Trial, ran, waiting
 
@@ -72,7 +72,7 @@ class Ordered:
     def comes(self) -> "Ordered":
         """Its agent registers and reports."""
         work = self.trial.work()
-        register(work, altered(ORDER.node, cpu_milli=8_000))
+        register(work, replace(ORDER.node, cpu_milli=8_000))
         work.keep()
         self.trial.report(node=NEW)
         return self
@@ -144,7 +144,7 @@ def test_a_node_on_order_is_capacity_with_a_date_which_moves_on_when_it_is_late(
     """Nobody takes it for there before it is heard of, however late it is."""
     found = ordered()
     trial = found.trial
-    follower = Follower(Policy(tiers=(PAID,)), trial.now)
+    follower = ClusterMirror(Policy(tiers=(PAID,)), trial.now)
     dates = []
     for _ in range(12):
         follower.follow(trial.pool, trial.pool.changes, trial.now)
@@ -305,7 +305,7 @@ def operator_says_ready(found: Ordered) -> None:
 def test_a_node_that_is_gone_leaves_the_cluster() -> None:
     found = there()
     trial = found.trial
-    follower = Follower(Policy(tiers=(PAID,)), trial.now)
+    follower = ClusterMirror(Policy(tiers=(PAID,)), trial.now)
     follower.follow(trial.pool, trial.pool.jobs, trial.now)
     found.drain()
     found.carry_on()
@@ -337,11 +337,11 @@ def test_a_node_that_is_dropped_and_put_again_is_there() -> None:
 
 def test_what_was_ordered_is_not_on_offer_any_more() -> None:
     """Until it was given back; an offer that was made smaller meanwhile is used up."""
-    offer = Offer(node=altered(ORDER.node, id=NodeId("h100")), price=1, delay=DELAY, most=2)
-    scale = Scale(offers=(offer, altered(offer, most=0)), scaling=Scaling())
-    gone = altered(ORDER, state=OrderState.GONE)
-    orders = [ORDER, altered(ORDER, state=OrderState.REMOVING), gone]
+    offer = Offer(node=replace(ORDER.node, id=NodeId("h100")), price=1, delay=DELAY, most=2)
+    scale = Scale(offers=(offer, replace(offer, most=0)), scaling=Scaling())
+    gone = replace(ORDER, state=OrderState.GONE)
+    orders = [ORDER, replace(ORDER, state=OrderState.REMOVING), gone]
 
     assert [1, 0] == [one.most for one in scale.left([ORDER, gone])]
     assert [0, 0] == [one.most for one in scale.left(orders)]
-    assert [2, 0] == [one.most for one in scale.left([altered(ORDER, offer="a100")])]
+    assert [2, 0] == [one.most for one in scale.left([replace(ORDER, offer="a100")])]

@@ -37,7 +37,7 @@ from bursar.core.refusal import InvariantBroken
 from bursar.core.scheduling.decisions import Keep, Preempt, Promise, Start
 from bursar.core.scheduling.model.jobs import Why as Turn
 from bursar.core.scheduling.model.nodes import NodeId, NodeState, Piece
-from bursar.core.value import altered
+from bursar.core.value import replace
 from tests.builders import PER_MS, T0
 from tests.core.dispatch.pools import (
     GANG,
@@ -179,7 +179,7 @@ def test_parts_of_a_gpu_are_leased_until_it_is_full() -> None:
     """A GPU is a set of slots (S1, IS1)."""
     trial = waiting(spec=HALF)
     machine = trial.pool.machines[N1]
-    trial.pool.machines[N1] = altered(machine, node=altered(machine.node, slots=4))
+    trial.pool.machines[N1] = replace(machine, node=replace(machine.node, slots=4))
     keys = [("acme", JobId(f"part{number}")) for number in range(3)]
     for key in keys:
         trial.post(asking(spec=HALF), 1, key)
@@ -195,12 +195,12 @@ def test_nobody_has_more_of_a_gpu_than_the_part_that_is_paid_for() -> None:
     """Half of three slots is no number of them, nor is a GPU divided that has one (S1)."""
     trial = waiting(spec=HALF)
     machine = trial.pool.machines[N1]
-    trial.pool.machines[N1] = altered(machine, node=altered(machine.node, slots=3))
+    trial.pool.machines[N1] = replace(machine, node=replace(machine.node, slots=3))
 
     for slots in (1, 2, 3):
         assert Denied.WRONG_SIZE is trial.place((Piece(N1, (0,), slots),))
     assert Denied.WRONG_SIZE is trial.place((Piece(N2, (0,), 1),))
-    third = altered(HALF, shape=altered(HALF.shape, milli=333))
+    third = replace(HALF, shape=replace(HALF.shape, milli=333))
     other = ("acme", JobId("other"))
     trial.post(asking(spec=third), 1, other)
     assert Denied.WRONG_SIZE is trial.place((Piece(N1, (0,), 2),), key=other)
@@ -454,7 +454,7 @@ def test_run_time_that_becomes_known_after_the_end_is_told() -> None:
 
 
 def test_a_job_is_given_up_after_its_requeues() -> None:
-    trial = running(spec=altered(SPEC, requeues=0))
+    trial = running(spec=replace(SPEC, requeues=0))
     trial.report(ran(5_000, exit=Exit.GONE))
 
     assert (State.FAILED, Why.GIVEN_UP) == (trial.job().state, trial.job().why)
@@ -607,7 +607,7 @@ def test_nobody_pays_for_grace_whoever_answers_for_the_end(
     wanted_by: JobKey, end_class: EndClass, kept_ms: int
 ) -> None:
     """That we had asked is a fact (M2)."""
-    trial = running(spec=altered(SPEC, requeues=0))
+    trial = running(spec=replace(SPEC, requeues=0))
     trial.preempt(wanted_by=wanted_by)
     trial.report(ran(5_000, saved_ms=1_000, asked_ms=4_000))
     trial.report(ran(5_000, saved_ms=1_000, exit=Exit.STOPPED))
@@ -621,7 +621,7 @@ def test_nobody_pays_for_grace_whoever_answers_for_the_end(
 @pytest.mark.parametrize("wanted_by", [OTHER, OWN])
 def test_nobody_pays_for_grace_in_which_a_node_was_lost(wanted_by: JobKey) -> None:
     """We had asked, although its end was another (M2)."""
-    trial = running(spec=altered(SPEC, requeues=0))
+    trial = running(spec=replace(SPEC, requeues=0))
     trial.preempt(wanted_by=wanted_by)
     trial.report(ran(5_000, saved_ms=4_500, asked_ms=4_000))
     trial.pass_by(TTL + MARGIN).expire()
@@ -634,7 +634,7 @@ def test_nobody_pays_for_grace_in_which_a_node_was_lost(wanted_by: JobKey) -> No
 @pytest.mark.parametrize("end_class", [EndClass.PLATFORM, EndClass.PREEMPTION])
 def test_only_who_answers_itself_is_charged_after_all(end_class: EndClass) -> None:
     """Of other corrections its org does not ask whether what came back is there to be charged."""
-    trial = running(spec=altered(SPEC, requeues=0))
+    trial = running(spec=replace(SPEC, requeues=0))
     trial.preempt(wanted_by=OWN)
     trial.report(ran(5_000, saved_ms=1_000, exit=Exit.STOPPED))
     assert 5_000 == trial.job().used
@@ -786,7 +786,7 @@ def test_the_exit_code_is_that_of_the_first_process_that_ended_badly(
 ) -> None:
     trial = running(GANG, spec=GANG_SPEC, hold_micros=120_000)
     for node, code in zip((N1, N2), codes, strict=True):
-        trial.report(altered(ran(5_000, exit=Exit.DONE), exit_code=code), node=node)
+        trial.report(replace(ran(5_000, exit=Exit.DONE), exit_code=code), node=node)
 
     assert told == _ended(trial).exit_code
 
@@ -922,7 +922,7 @@ def test_who_has_begun_and_finds_no_node_any_more_ends_with_its_hold() -> None:
 
 def test_late_usage_leaves_less_for_the_attempt_that_runs() -> None:
     """Both are paid from one hold (IS9)."""
-    trial = running(hold_micros=30_000, run_ms=100_000, spec=altered(SPEC, requeues=9))
+    trial = running(hold_micros=30_000, run_ms=100_000, spec=replace(SPEC, requeues=9))
     trial.pass_by(16 * SECOND)
     trial.report(ran(21_000))
     assert State.STOPPING is trial.job().state
@@ -1046,7 +1046,7 @@ def test_nobody_makes_room_for_a_job_that_is_gone() -> None:
         job=name_of(JOB), wanted_by=name_of(other), right="share", lost=0, stops_at=trial.now
     )
     keep = Keep(job=name_of(other), gpu_type="H100", pieces=ON_N1, victims=(name_of(JOB),))
-    unknown = altered(keep, job=name_of(("rival", JobId("unknown"))))
+    unknown = replace(keep, job=name_of(("rival", JobId("unknown"))))
 
     written = rules.write(trial.work(), trial.epoch, [ask, keep, unknown])
 
@@ -1085,9 +1085,9 @@ def test_a_node_is_described_anew_but_for_gpus_that_are_in_use() -> None:
 
     assert rules.register(work, node) is None
     assert {} == work.machines_new
-    assert Denied.NODE_BUSY is rules.register(work, altered(node, gpus=4))
-    assert rules.register(work, altered(node, labels=("nvme",))) is None
-    assert rules.register(work, altered(node, id=NodeId("n3"))) is None
+    assert Denied.NODE_BUSY is rules.register(work, replace(node, gpus=4))
+    assert rules.register(work, replace(node, labels=("nvme",))) is None
+    assert rules.register(work, replace(node, id=NodeId("n3"))) is None
     work.keep()
     assert (("nvme",), 2) == (trial.pool.machines[N1].node.labels, node.gpus)
     assert NodeId("n3") in trial.pool.machines

@@ -3,7 +3,7 @@
 import pytest
 
 from bursar.core.dispatch import pool as rules
-from bursar.core.dispatch.cluster_sync import Follower
+from bursar.core.dispatch.cluster_sync import ClusterMirror
 from bursar.core.dispatch.quarantine import (
     BEGUN_MS,
     FIRST,
@@ -21,7 +21,7 @@ from bursar.core.instant import MINUTE
 from bursar.core.leases import Denied
 from bursar.core.scheduling.model.nodes import Node, NodeId, NodeState, Piece
 from bursar.core.scheduling.model.policy import PAID, Policy
-from bursar.core.value import altered
+from bursar.core.value import replace
 from tests.builders import T0
 from tests.core.dispatch.pools import GANG, GANG_SPEC, N1, N2, ON_N1, Trial, asking, ran
 
@@ -236,7 +236,7 @@ def test_an_operator_ends_it() -> None:
 
 def test_the_scheduler_places_nothing_there_and_hears_when_it_ends() -> None:
     trial = Troubled()
-    follower = Follower(Policy(tiers=(PAID,)), trial.now)
+    follower = ClusterMirror(Policy(tiers=(PAID,)), trial.now)
     for _ in range(JOBS):
         trial.attempt(Exit.GONE)
     trial.hear()
@@ -253,11 +253,11 @@ def test_what_a_node_can_be_used_for() -> None:
     """Whatever was said of it: a silent one is dead, one on order is not there yet."""
     trial = Troubled()
     machine = trial.pool.machines[N1]
-    away = altered(machine, trouble=Trouble(until=T0 + MINUTE))
-    ordered = altered(machine, node=altered(machine.node, state=NodeState.ON_ORDER, ready_at=1))
-    draining = altered(away, node=altered(machine.node, state=NodeState.DRAINING))
+    away = replace(machine, trouble=Trouble(until=T0 + MINUTE))
+    ordered = replace(machine, node=replace(machine.node, state=NodeState.ON_ORDER, ready_at=1))
+    draining = replace(away, node=replace(machine.node, state=NodeState.DRAINING))
 
     assert NodeState.QUARANTINED is standing(away, T0)
-    assert NodeState.ON_ORDER is standing(altered(ordered, heard_at=None), T0)
-    assert NodeState.DEAD is standing(altered(draining, heard_at=None), T0)
-    assert NodeState.DRAINING is standing(altered(draining, trouble=NO_TROUBLE), T0)
+    assert NodeState.ON_ORDER is standing(replace(ordered, heard_at=None), T0)
+    assert NodeState.DEAD is standing(replace(draining, heard_at=None), T0)
+    assert NodeState.DRAINING is standing(replace(draining, trouble=NO_TROUBLE), T0)

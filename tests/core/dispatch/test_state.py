@@ -6,7 +6,7 @@ from bursar.core.dispatch.job_lifecycle import State
 from bursar.core.dispatch.state import Exit, key_of, name_of
 from bursar.core.ids import JobId
 from bursar.core.refusal import InvariantBroken
-from bursar.core.value import altered
+from bursar.core.value import replace
 from tests.core.dispatch.pools import JOB, OTHER, asking, ran, running, waiting
 
 
@@ -44,7 +44,7 @@ def test_a_name_in_a_cluster_is_a_job_of_an_org() -> None:
 def test_what_a_transaction_has_written_it_reads() -> None:
     trial = waiting()
     work = trial.work()
-    work.put(altered(trial.job(), requeues_left=7))
+    work.put(replace(trial.job(), requeues_left=7))
 
     assert [7] == [job.requeues_left for job in [work.job(JOB)] if job]
     assert 2 == trial.job().requeues_left
@@ -57,8 +57,8 @@ def test_half_a_lease_is_a_bug() -> None:
     job = waiting().job()
 
     with pytest.raises(InvariantBroken, match="half a lease"):
-        altered(job, state=State.RUNNING)
+        replace(job, state=State.RUNNING)
     with pytest.raises(InvariantBroken, match="half a lease"):
-        altered(job, fence=1)
+        replace(job, fence=1)
     with pytest.raises(InvariantBroken, match="negative"):
-        altered(job, hold_micros=-1)
+        replace(job, hold_micros=-1)

@@ -1,6 +1,6 @@
 """A scheduler's cluster under the policy and the slices that its pool was told (B4, S3)."""
 
-from bursar.core.dispatch.cluster_sync import Follower, carried_over
+from bursar.core.dispatch.cluster_sync import ClusterMirror, carried_over
 from bursar.core.dispatch.state import Exit, InForce, Lease, name_of
 from bursar.core.ids import JobId
 from bursar.core.instant import DAY, HOUR, MINUTE
@@ -9,7 +9,7 @@ from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.model.policy import PAID, Policy, Share
 from bursar.core.scheduling.model.recording import decide_again
 from bursar.core.scheduling.plan import carry_out
-from bursar.core.value import altered
+from bursar.core.value import replace
 from tests.core.dispatch.pools import JOB, Trial, asking, ran, running, waiting
 
 NAME = name_of(JOB)
@@ -17,17 +17,17 @@ SECOND_JOB = "acme", JobId("second")
 QUOTA = "quota acme/q"
 SHIPPED = Policy(tiers=(PAID,))
 ONE = Slice(org="acme", quota="q", n=1, granted=((GPUS, 1),), limits=((GPUS, 8),))
-HEAVY = InForce(n=7, policy=Policy(tiers=(altered(PAID, weight=9),)))
+HEAVY = InForce(n=7, policy=Policy(tiers=(replace(PAID, weight=9),)))
 
 
-def follower(trial: Trial) -> Follower:
-    found = Follower(SHIPPED, trial.now)
+def follower(trial: Trial) -> ClusterMirror:
+    found = ClusterMirror(SHIPPED, trial.now)
     found.follow(trial.pool, trial.pool.jobs, trial.now)
     trial.pool.forget_over()
     return found
 
 
-def followed(found: Follower, trial: Trial) -> bool:
+def followed(found: ClusterMirror, trial: Trial) -> bool:
     news = found.follow(trial.pool, trial.pool.changes, trial.now)
     trial.pool.forget_over()
     return news
@@ -71,7 +71,7 @@ def test_a_policy_is_put_in_force_at_once_and_nothing_that_is_known_is_lost() ->
 
     assert followed(found, trial)
 
-    assert altered(before, policy=HEAVY.policy) == found.cluster.snapshot()
+    assert replace(before, policy=HEAVY.policy) == found.cluster.snapshot()
     assert not followed(found, trial)
 
 
@@ -84,7 +84,7 @@ def test_another_half_life_leaves_what_was_used_as_it_is_now() -> None:
     followed(found, trial)
     tree = found.cluster.tree
     before = tree.faded(tree.root, trial.now)
-    told(trial, policy=InForce(n=1, policy=altered(SHIPPED, half_life=5)))
+    told(trial, policy=InForce(n=1, policy=replace(SHIPPED, half_life=5)))
     followed(found, trial)
 
     tree = found.cluster.tree
@@ -103,7 +103,7 @@ def test_a_slice_that_grows_lets_the_next_job_start() -> None:
     told_before = found.told
     assert () == carry_out(found.cluster, trial.now).decisions
 
-    told(trial, altered(ONE, n=2, granted=((GPUS, 2),)))
+    told(trial, replace(ONE, n=2, granted=((GPUS, 2),)))
     assert followed(found, trial)
 
     assert told_before is found.told, "a ceiling changes in place"
@@ -149,7 +149,7 @@ def test_ceilings_that_change_are_replayed() -> None:
     told(trial, ONE)
     found = follower(trial)
     found.told.begin()
-    told(trial, altered(ONE, n=2, granted=((GPUS, 2),)))
+    told(trial, replace(ONE, n=2, granted=((GPUS, 2),)))
     followed(found, trial)
     found.told.decided(carry_out(found.cluster, trial.now).decisions)
     recorded = found.told.taken()
@@ -175,7 +175,7 @@ def test_a_job_that_is_over_leaves_before_the_policy_changes() -> None:
     assert () == found.cluster.running[NAME].job.counted
 
 
-def faded(found: Follower, trial: Trial) -> int:
+def faded(found: ClusterMirror, trial: Trial) -> int:
     tree = found.cluster.tree
     return tree.faded(tree.root, trial.now)
 

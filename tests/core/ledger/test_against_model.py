@@ -44,7 +44,7 @@ from bursar.core.ids import (
 )
 from bursar.core.instant import HOUR, NEVER, Instant
 from bursar.core.ledger.balance import balance
-from bursar.core.ledger.books import Applying, Books, SettingKey
+from bursar.core.ledger.books import ApplicableBudget, Books, SettingKey
 from bursar.core.ledger.commands import (
     AddAccount,
     AddUser,
@@ -178,7 +178,10 @@ def _told(books: Books, now: Instant) -> Snapshot:
             for id in budgets
         },
         "counts": {
-            id: {user: counted_in(books, Applying(budget, user), now) for user in counting[id]}
+            id: {
+                user: counted_in(books, ApplicableBudget(budget, user), now)
+                for user in counting[id]
+            }
             for id, budget in budgets.items()
         },
         "crossed": {

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from copy import deepcopy
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -20,11 +19,11 @@ from bursar.core.ledger.books import (
     Books,
     Change,
     Lane,
-    existing,
     free_of,
     history_of,
     lane_key,
     order_of,
+    require,
 )
 from bursar.core.ledger.commands import AddAccount, AddUser, Issue, Reserve
 from bursar.core.ledger.decide import decide
@@ -44,7 +43,7 @@ from bursar.core.ledger.values import (
 )
 from bursar.core.ledger.verify import problems
 from bursar.core.refusal import InvariantBroken, Refusal
-from bursar.core.value import altered
+from bursar.core.value import replace
 from tests import asking as ask
 from tests.builders import T0, Org, days, hours
 from tests.loading import Loader
@@ -339,7 +338,7 @@ def test_what_is_tried_is_put_back() -> None:
         try_changes(books)
         with books.trial():
             books.singles.number += 1
-            books.put_grant(replace(existing(books.grants, "g2"), available=0, revoked=10))
+            books.put_grant(replace(require(books.grants, "g2"), available=0, revoked=10))
         assert 4 == books.lane_totals.get(Lane(ORG, 100, Policy()))
 
     assert (before, clock) == (books.facts(), books.clock)
@@ -350,7 +349,7 @@ def test_what_is_tried_is_put_back() -> None:
 def try_changes(books: Books) -> None:
     """Change something of each kind."""
     books.advance(hours(2))
-    books.put_grant(replace(existing(books.grants, "g2"), available=4, revoked=6))
+    books.put_grant(replace(require(books.grants, "g2"), available=4, revoked=6))
     books.singles.number += 1
     books.singles.issued = 7
     assert ["g2"] == [grant.terms.id for grant in books.spendable((ORG,), Context())]
@@ -407,7 +406,7 @@ def test_what_is_tried_can_be_kept() -> None:
         trial.keep()
 
     assert (hours(2), 7) == (books.clock, books.singles.issued)
-    assert 4 == existing(books.grants, "g2").available
+    assert 4 == require(books.grants, "g2").available
     with books.trial():
         books.singles.issued = 8
     assert (hours(2), 7) == (books.clock, books.singles.issued)
@@ -419,7 +418,7 @@ def test_what_is_tried_can_be_kept() -> None:
 def test_a_row_that_must_exist_and_does_not_is_a_bug() -> None:
     """It is told with the table and the key (D7)."""
     with pytest.raises(InvariantBroken, match=r"a row is missing \(table='grants', key='g'\)"):
-        existing(Books().grants, GrantId("g"))
+        require(Books().grants, GrantId("g"))
 
 
 def test_open_holds_stand_in_the_order_of_their_limits() -> None:
@@ -467,7 +466,7 @@ def test_recurrences_stand_in_the_order_of_their_turns() -> None:
 
     org.does(ask.stop("r"))
     assert [(NEVER, "r")] == keys(org, TURNS)
-    assert NEVER == existing(org.journal.books.recurrences, RecurrenceId("r")).next_at
+    assert NEVER == require(org.journal.books.recurrences, RecurrenceId("r")).next_at
 
 
 def test_a_posting_moves_something() -> None:
@@ -556,7 +555,7 @@ def test_what_was_free_agrees_with_following_every_change(
     books.put_grant(Grant(terms=terms, available=100))
     changes: list[Key] = []
     for number, (at, target, amount) in enumerate(moves):
-        grant = existing(books.grants, GrantId("g"))
+        grant = require(books.grants, GrantId("g"))
         source = max(PARTS, key=lambda part: int(getattr(grant, part.value)))
         if source in (target, LAPSED):  # what was forfeited cannot come back
             continue
@@ -564,14 +563,14 @@ def test_what_was_free_agrees_with_following_every_change(
         most = min(amount, int(getattr(grant, source.value)))
         moved = Posting(grant=terms.id, source=source, target=target, amount=most, effective_at=at)
         books.post(moved, 0)
-        changes.append((at, number, 0, existing(books.grants, terms.id).free - grant.free))
+        changes.append((at, number, 0, require(books.grants, terms.id).free - grant.free))
     taken = [Change(at, 99, index, -amount) for index, (at, amount) in enumerate(takes)]
 
     free = [100]
     for at, _, _, change in sorted([*changes, *taken]):
         free = [*(free if at > since else []), free[-1] + change]
 
-    assert min(free) == books.least_free_since(existing(books.grants, terms.id), since, taken)
+    assert min(free) == books.least_free_since(require(books.grants, terms.id), since, taken)
 
 
 # Many grants
@@ -720,7 +719,7 @@ def test_a_budget_that_was_only_tried_applies_to_nobody() -> None:
     [applying] = before
 
     with books.trial():
-        books.put_budget(altered(applying.budget, limit=5))
+        books.put_budget(replace(applying.budget, limit=5))
         assert [5] == [one.budget.limit for one in budgets_on(books, project, ann)]
 
     assert before == budgets_on(books, project, ann)

@@ -20,7 +20,7 @@ from bursar.core.ledger.quote import quote
 from bursar.core.ledger.values import Context, Kind, Lots, Policy
 from bursar.core.ledger.verify import problems
 from bursar.core.refusal import Code, InvariantBroken
-from bursar.core.value import altered
+from bursar.core.value import replace
 from bursar.store.sql.codec import text_of
 from tests import asking as ask
 from tests.builders import PER_MS, T0, Org, gpus, hours, minutes, moves, prices
@@ -34,7 +34,7 @@ LOT = 5_000  # a second on the dearer type
 def asking(org: Org, lots: int | None = None, at_once: int | None = None, **more: Any) -> Reserve:
     """An array of a second for each element, if not told otherwise."""
     words = {"run_ms": 1_000, "context": gpus("h100", "a100", job="a"), **more}
-    return altered(org.asking("a", **words), lots=lots, at_once=at_once)
+    return replace(org.asking("a", **words), lots=lots, at_once=at_once)
 
 
 def array(lots: int = 3, **more: Any) -> Org:
@@ -362,7 +362,7 @@ def test_lots_that_are_not_there_are_told() -> None:
     [event] = org.does(taking(1))
     assert isinstance(event, LotTaken)
     lost = hold_after(event, None)
-    books.holds.put(lost.terms.id, altered(lost, lot_of=None))
+    books.holds.put(lost.terms.id, replace(lost, lot_of=None))
     assert ["hold a: 2 lots taken, but 1 holds are lots of it"] == [
         one for one in problems(books) if "lots" in one
     ]

@@ -1,7 +1,5 @@
 """What a hold may take at most, what else a key stands for, whose a hold is (M1, L7)."""
 
-from dataclasses import replace
-
 import pytest
 
 from bursar.core.ids import HoldId, JobId, made_id
@@ -11,7 +9,7 @@ from bursar.core.ledger.holds import left_to_its_job
 from bursar.core.ledger.idempotency import Reply, replay
 from bursar.core.ledger.quote import quote
 from bursar.core.refusal import Code, Refusal
-from bursar.core.value import altered
+from bursar.core.value import replace
 from tests import asking as ask
 from tests.builders import PER_MS, T0, Org, gpus, prices
 
@@ -50,7 +48,7 @@ def test_a_bound_and_a_digest_make_sense(field: str, value: object) -> None:
     asked = org.asking("h1", run_ms=1, context=gpus("h100"))
 
     with pytest.raises(ValueError, match=field):
-        altered(asked, **{field: value})
+        replace(asked, **{field: value})
 
 
 def job(at_ms: int, about: str = "one", key: str = "k") -> Reserve:

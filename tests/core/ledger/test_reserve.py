@@ -16,10 +16,10 @@ from bursar.core.ledger.events import HoldExtended, HoldOpened
 from bursar.core.ledger.quote import Quote, quote
 from bursar.core.ledger.values import (
     NO_CONTEXT,
-    Claimant,
     Context,
     Draw,
     Hold,
+    HoldClaim,
     HoldTerms,
     OrgPolicy,
     Policy,
@@ -77,7 +77,7 @@ def test_a_hold_sets_credits_aside() -> None:
     assert Hold(terms=terms, expires_at=hours(3), draws=draws, open=130, touched_at=T0) == org.hold(
         "h1"
     )
-    assert Claimant(130, 0, 0, T0, hours(3), T0) == org.hold("h1").claimant
+    assert HoldClaim(130, 0, 0, T0, hours(3), T0) == org.hold("h1").claimant
     assert Parts(held=100) == org.parts("g1")
     assert Parts(available=70, held=30) == org.parts("g2")
     org.rebuilds()
@@ -235,7 +235,7 @@ def test_a_hold_by_run_time_covers_the_price_of_running_that_long() -> None:
         opened.rate,
         opened.dropped,
     )
-    assert Claimant(6_000, 3 * PER_MS, 2_000, T0, hours(12), T0) == org.hold("h1").claimant
+    assert HoldClaim(6_000, 3 * PER_MS, 2_000, T0, hours(12), T0) == org.hold("h1").claimant
 
 
 def test_a_hold_is_sized_by_the_dearest_of_its_types() -> None:
@@ -431,7 +431,7 @@ def test_a_hold_without_prices_or_gpus_is_not_metered(context: Context) -> None:
     org.reserve("h1", 10, context=context)
 
     assert not org.hold("h1").terms.metered
-    assert Claimant(10, org.hold("h1").rate, 0, T0, hours(12), T0) == org.hold("h1").claimant
+    assert HoldClaim(10, org.hold("h1").rate, 0, T0, hours(12), T0) == org.hold("h1").claimant
     assert Refusal(Code.NOT_METERED, {"hold": "h1"}) == org.refuses(ask.read("h1", 5))
 
 

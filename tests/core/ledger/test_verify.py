@@ -14,11 +14,11 @@ from bursar.core.ledger.books import (
     WAITING,
     Books,
     Lane,
-    existing,
     free_of,
     history_of,
     lane_key,
     order_of,
+    require,
 )
 from bursar.core.ledger.values import Draw, Grant, Kind, Policy
 from bursar.core.ledger.verify import problems
@@ -55,7 +55,7 @@ def right() -> Books:
 
 def grant(books: Books, name: str) -> Grant:
     """A grant."""
-    return existing(books.grants, GrantId(name))
+    return require(books.grants, GrantId(name))
 
 
 def put_grant(books: Books, changed: Grant) -> None:
@@ -72,12 +72,12 @@ def spend_what_is_held(books: Books) -> None:
 
 
 def charge_a_draw_more(books: Books) -> None:
-    debt = existing(books.debts, DebtId("d"))
+    debt = require(books.debts, DebtId("d"))
     books.debts.put(debt.id, replace(debt, draws=(Draw(grant=GrantId("paid"), drawn=3),)))
 
 
 def change_a_sum(books: Books) -> None:
-    available, *rest = existing(books.totals, (ORG, Kind.PROMO))
+    available, *rest = require(books.totals, (ORG, Kind.PROMO))
     books.totals.put((ORG, Kind.PROMO), (available + 1, *rest))
 
 
@@ -101,7 +101,7 @@ def count_more_issued(books: Books) -> None:
 
 
 def use_more(books: Books) -> None:
-    books.used.put(TEAM, existing(books.used, TEAM) + 1)
+    books.used.put(TEAM, require(books.used, TEAM) + 1)
 
 
 def forget_what_was_used(books: Books) -> None:
@@ -113,13 +113,13 @@ def owe_more(books: Books) -> None:
 
 
 def let_a_hold_owe(books: Books) -> None:
-    hold = existing(books.holds, HoldId("h1"))
+    hold = require(books.holds, HoldId("h1"))
     books.holds.put(hold.terms.id, replace(hold, owed=2, used=hold.used + 2))
 
 
 def claim_more(books: Books) -> None:
     key = (BudgetId("all"), None)
-    books.claims.put(key, existing(books.claims, key) + 1)
+    books.claims.put(key, require(books.claims, key) + 1)
 
 
 def claim_for_nobody(books: Books) -> None:
@@ -127,11 +127,11 @@ def claim_for_nobody(books: Books) -> None:
 
 
 def forget_a_limit(books: Books) -> None:
-    books.order(LIMITS).discard((existing(books.holds, HoldId("h1")).expires_at, "h1"))
+    books.order(LIMITS).discard((require(books.holds, HoldId("h1")).expires_at, "h1"))
 
 
 def end_a_closed_hold(books: Books) -> None:
-    books.order(LIMITS).add((existing(books.holds, HoldId("h3")).expires_at, "h3"))
+    books.order(LIMITS).add((require(books.holds, HoldId("h3")).expires_at, "h3"))
 
 
 def turn_twice(books: Books) -> None:
@@ -161,7 +161,7 @@ def free_a_spent_grant(books: Books) -> None:
 
 
 def change_the_sum_of_a_lane(books: Books) -> None:
-    books.lane_totals.put(LANE, existing(books.lane_totals, LANE) + 1)
+    books.lane_totals.put(LANE, require(books.lane_totals, LANE) + 1)
 
 
 def lose_a_place_in_a_lane(books: Books) -> None:
@@ -256,7 +256,7 @@ CORRUPTIONS: dict[str, tuple[Plant, list[str]]] = {
 
 def relieve_more(books: Books) -> None:
     key = (BudgetId("all"), None, T0)
-    tally = existing(books.tallies, key)
+    tally = require(books.tallies, key)
     books.tallies.put(key, replace(tally, relief=tally.relief + 1))
 
 

@@ -37,7 +37,7 @@ from bursar.core.scheduling.model.nodes import MILLI, Level, Node, NodeId, NodeS
 from bursar.core.scheduling.model.policy import ANY, Policy, Share, Tier
 from bursar.core.scheduling.model.snapshot import Snapshot
 from bursar.core.scheduling.model.usage import Fading
-from bursar.core.value import altered
+from bursar.core.value import replace
 
 T0: Instant = 20_000 * 24 * HOUR  # a round day, so that spans are round as well
 
@@ -110,7 +110,7 @@ def with_shares(policy: Policy, shares: str) -> Policy:
             limits.append((name[1:], _share(share)))
         else:
             places.append((tuple(name.split(".")), _share(share)))
-    return altered(policy, shares=tuple(places), limits=tuple(limits))
+    return replace(policy, shares=tuple(places), limits=tuple(limits))
 
 
 def time(text: str) -> int:
@@ -249,9 +249,9 @@ def _running(text: str, nodes: dict[NodeId, Node]) -> Running:
     size = f"{count}" if milli == count * MILLI else f"{milli / MILLI}"
     job = _job("/".join([f"{job_id}:{size}", *parts]), (gpu_type,))
     if "ends" in given:
-        job = altered(job, run_max=ran + time(given["ends"]))
+        job = replace(job, run_max=ran + time(given["ends"]))
     return Running(
-        job=altered(job, queued_at=T0 - ran),
+        job=replace(job, queued_at=T0 - ran),
         gpu_type=gpu_type,
         pieces=pieces,
         started_at=T0 - ran,

@@ -13,7 +13,7 @@ from bursar.core.scheduling.decisions import Plan, Preempt, Start
 from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.model.jobs import Job, Running
 from bursar.core.scheduling.plan import make_plan
-from bursar.core.value import altered
+from bursar.core.value import replace
 from tests.core.scheduling.cases import Case
 
 
@@ -39,7 +39,7 @@ class Rounds:
 
     def arrive(self, at: Instant, job: Job) -> None:
         """Let a job be submitted at an instant."""
-        self._arrivals[job.id] = altered(job, queued_at=at)
+        self._arrivals[job.id] = replace(job, queued_at=at)
         self._at(at, "arrive", job.id)
 
     def run_until(self, end: Instant, every: int = 0) -> None:
@@ -82,7 +82,7 @@ class Rounds:
         elif what == "stop":
             self.cluster.end(job_id)
             job = running.job
-            self.cluster.queue(altered(job, preemptions=job.preemptions + 1))
+            self.cluster.queue(replace(job, preemptions=job.preemptions + 1))
         elif running.stops_at is None and self._is_over(running):
             self.cluster.end(job_id)
             self.done[job_id] = self.cluster.now

@@ -28,7 +28,7 @@ from bursar.core.scheduling.advice.pool_load import (
 from bursar.core.scheduling.model.jobs import Job, Shape
 from bursar.core.scheduling.model.nodes import Level
 from bursar.core.scheduling.model.policy import ENTERPRISE, FREE, PAID, Policy, Tier
-from bursar.core.value import altered
+from bursar.core.value import replace
 from tests.core.scheduling.cases import PLAIN, T0, Case, with_shares
 
 POLICY = Policy()  # enterprise, paid, free as shipped
@@ -69,7 +69,7 @@ def figures(answer: Admitted | Away) -> dict[str, int | str]:
 def test_a_minute_of_submissions_at_once_then_at_the_rate() -> None:
     """The bucket is exact: the wait that is told is enough and not a microsecond too long."""
     tier = Tier(name="paid", rate_per_minute=7)
-    policy, load, job = altered(PLAIN, tiers=(tier,)), pool(), job_of("a:1")
+    policy, load, job = replace(PLAIN, tiers=(tier,)), pool(), job_of("a:1")
     bucket = full_bucket(tier, T0)
     for _ in range(7):
         answer = admit(job, policy, (load,), bucket, T0)
@@ -90,7 +90,7 @@ def test_a_minute_of_submissions_at_once_then_at_the_rate() -> None:
 def test_an_array_larger_than_the_bucket_goes_when_it_is_full() -> None:
     """It leaves a debt, so that in the long run the rate holds."""
     tier = Tier(name="paid", rate_per_minute=10)
-    policy, load, job = altered(PLAIN, tiers=(tier,)), pool(), job_of("a:1")
+    policy, load, job = replace(PLAIN, tiers=(tier,)), pool(), job_of("a:1")
     answer = admit(job, policy, (load,), full_bucket(tier, T0), T0, count=25)
 
     assert isinstance(answer, Admitted)
@@ -103,7 +103,7 @@ def test_an_array_larger_than_the_bucket_goes_when_it_is_full() -> None:
 def test_a_clock_that_stands_still_gives_nothing() -> None:
     """An instant before the last one counts as that one."""
     tier = Tier(name="paid", rate_per_minute=10)
-    policy = altered(PLAIN, tiers=(tier,))
+    policy = replace(PLAIN, tiers=(tier,))
     answer = admit(job_of("a:1"), policy, (pool(),), Bucket(level=0, at=T0 + HOUR), T0)
 
     assert "too_fast" == code(answer)
@@ -117,7 +117,7 @@ def test_a_clock_that_stands_still_gives_nothing() -> None:
 def test_no_more_than_the_rate_is_let_in(rate: int, asks: list[tuple[int, int]]) -> None:
     """In any span from the start: at most the rate for its length, a full bucket and one array."""
     tier = Tier(name="paid", rate_per_minute=rate)
-    policy, load, job = altered(PLAIN, tiers=(tier,)), pool(), job_of("a:1")
+    policy, load, job = replace(PLAIN, tiers=(tier,)), pool(), job_of("a:1")
     bucket, now, let_in, last = full_bucket(tier, T0), T0, 0, 0
     for span, count in asks:
         now += span
@@ -268,12 +268,12 @@ def test_tasks_lie_as_close_as_they_must() -> None:
 def waiting(**jobs: int) -> Load:
     """A pool in which orgs of the tier paid have so many jobs waiting, an hour each."""
     orgs = {("paid", org): Queued(1, count, count * HOUR * 1_000) for org, count in jobs.items()}
-    return altered(pool(), orgs=orgs, lines={"paid": Line.of(8_000, list(orgs.values()))}, free=0)
+    return replace(pool(), orgs=orgs, lines={"paid": Line.of(8_000, list(orgs.values()))}, free=0)
 
 
 def test_a_flooder_meets_its_own_bound_first() -> None:
     """An org with a full queue is refused; its neighbour with nothing is let in at once (S8)."""
-    policy = altered(PLAIN, tiers=(Tier(name="paid", queue_max=100, start_target=HOUR),))
+    policy = replace(PLAIN, tiers=(Tier(name="paid", queue_max=100, start_target=HOUR),))
     load = waiting(flood=100, mild=3)
     flooder = asked("a:1/who=paid.flood.x.y", load, policy)
     neighbour = asked("a:1/who=paid.mild.x.y", load, policy)
@@ -290,7 +290,7 @@ def test_a_flooder_meets_its_own_bound_first() -> None:
 
 def test_an_array_counts_as_many() -> None:
     """All of it fits into the queue or none."""
-    policy = altered(PLAIN, tiers=(Tier(name="paid", queue_max=10),))
+    policy = replace(PLAIN, tiers=(Tier(name="paid", queue_max=10),))
 
     assert isinstance(asked("a:1", pool(), policy, count=10), Admitted)
     answer = asked("a:1/who=paid.x.y.z", waiting(x=4), policy, count=9)
@@ -302,7 +302,7 @@ def test_an_array_counts_as_many() -> None:
 
 def test_an_array_that_is_more_than_the_queue_is_not_told_to_come_again() -> None:
     """However long it waits there is no room for it: what would be let in is told (S8)."""
-    policy = altered(PLAIN, tiers=(Tier(name="paid", queue_max=10),))
+    policy = replace(PLAIN, tiers=(Tier(name="paid", queue_max=10),))
     answer = asked("a:1", pool(), policy, count=11)
 
     assert isinstance(answer, Away)
@@ -312,7 +312,7 @@ def test_an_array_that_is_more_than_the_queue_is_not_told_to_come_again() -> Non
 
 def test_a_full_tier_refuses_those_with_their_equal_part() -> None:
     """Who has less than an equal part of the tier's queue is let in even then."""
-    policy = altered(PLAIN, tiers=(Tier(name="paid", queue_max=10, start_target=BIG),))
+    policy = replace(PLAIN, tiers=(Tier(name="paid", queue_max=10, start_target=BIG),))
     most = 10 * TIER_ORGS
     load = waiting(**{f"o{at}": 9 for at in range(11)}, small=2)
     answer = asked("a:1/who=paid.o1.x.y", load, policy)
@@ -333,7 +333,7 @@ def late(**hours: int) -> Load:
         tier: Line.of(1_000, [Queued(1, 1, count * HOUR * 500)] * 2)
         for tier, count in hours.items()
     }
-    return altered(pool(), lines=lines)
+    return replace(pool(), lines=lines)
 
 
 @pytest.mark.parametrize(
@@ -362,7 +362,7 @@ def test_the_lowest_tier_is_turned_away_first(hours: dict[str, int], shed: list[
 def test_a_higher_tier_may_be_twice_as_late(minutes: int, shed: list[str]) -> None:
     """Jobs of the tier paid should start in 2 minutes: four times that sheds those below it."""
     line = Line.of(1_000, [Queued(1, 1, minutes * MINUTE * 500)] * 2)
-    load = altered(pool(), lines={"paid": line})
+    load = replace(pool(), lines={"paid": line})
     answers = {t.name: asked(f"a:1/who={t.name}.new.x.y", load, POLICY) for t in (FREE, PAID)}
 
     assert shed == [name for name, answer in answers.items() if code(answer) == "overloaded"]
@@ -430,7 +430,7 @@ def test_a_tier_that_is_not_known_has_its_part_all_the_same() -> None:
         want="",
         nodes="n1=8xH100",
         queued="a:1 b:1/who=gold.x.y.z/limit=2h",
-        policy=altered(PLAIN, tiers=(altered(PAID, weight=3, floor_ppm=0),)),
+        policy=replace(PLAIN, tiers=(replace(PAID, weight=3, floor_ppm=0),)),
     )
     load = load_of(case.cluster(), T0)
 
@@ -457,7 +457,7 @@ def test_predicted_waits() -> None:
     assert (
         FAR
         == stuck.wait(Queued(1, 1, 5))
-        == predicted_wait(altered(waiting(acme=5), lines={"paid": stuck}), job)
+        == predicted_wait(replace(waiting(acme=5), lines={"paid": stuck}), job)
     )
 
 

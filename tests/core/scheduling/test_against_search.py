@@ -24,7 +24,7 @@ from bursar.core.scheduling.model.snapshot import Snapshot
 from bursar.core.scheduling.model.usage import Fading
 from bursar.core.scheduling.plan import make_plan
 from bursar.core.scheduling.preemption.rights import ENDING
-from bursar.core.value import altered
+from bursar.core.value import replace
 from tests.core.scheduling.cases import after
 from tests.core.scheduling.worlds import (
     CROWD,
@@ -48,16 +48,16 @@ Cost = tuple[int, int, int, list[JobId]]
 def unlimited(world: Snapshot) -> Snapshot:
     """The pool without ceilings, and without jobs that should have ended by now: when their GPUs
     are free is anybody's guess."""
-    shares = [(p, altered(s, ceiling=(), jobs_max=None)) for p, s in world.policy.shares]
-    tiers = tuple(altered(tier, ceiling_ppm=1_000_000) for tier in world.policy.tiers)
-    policy = altered(world.policy, shares=tuple(shares), tiers=tiers, limits=())
+    shares = [(p, replace(s, ceiling=(), jobs_max=None)) for p, s in world.policy.shares]
+    tiers = tuple(replace(tier, ceiling_ppm=1_000_000) for tier in world.policy.tiers)
+    policy = replace(world.policy, shares=tuple(shares), tiers=tiers, limits=())
     running = tuple(one for one in world.running if one.ends_by > world.at)
-    return altered(world, policy=policy, running=running)
+    return replace(world, policy=policy, running=running)
 
 
 def with_one_job(world: Snapshot) -> Snapshot:
     """The pool with the first job that waits, which may be tried now."""
-    return altered(world, waiting=tuple(altered(job, not_before=0) for job in world.waiting[:1]))
+    return replace(world, waiting=tuple(replace(job, not_before=0) for job in world.waiting[:1]))
 
 
 POOLS = st.one_of(worlds(TINY), worlds(CROWD)).map(unlimited)
@@ -282,7 +282,7 @@ def cost(victims: Set, now: Instant) -> Cost:
 def ready(world: Snapshot) -> Snapshot:
     """The pool without the nodes on which nothing can start."""
     nodes = tuple(node for node in world.nodes if node.state is NodeState.READY)
-    return altered(world, nodes=nodes)
+    return replace(world, nodes=nodes)
 
 
 def best_set(world: Snapshot, job: Job) -> Set | None:
@@ -377,7 +377,7 @@ def unclaimed(world: Snapshot, job: Job) -> bool:
     alone = tuple(one for one in world.waiting if one.id == job.id or one.id in kept)
     asks = any(
         one.wanted_by == job.id
-        for one in planned(altered(world, waiting=alone)).decisions
+        for one in planned(replace(world, waiting=alone)).decisions
         if isinstance(one, Preempt)
     )
     return asks and all(one.promised_at is None for one in world.waiting)

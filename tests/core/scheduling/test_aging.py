@@ -2,7 +2,7 @@
 
 import pytest
 
-from bursar.core.value import altered
+from bursar.core.value import replace
 from tests.core.scheduling.cases import PLAIN, Case
 from tests.core.scheduling.checking import check
 
@@ -83,7 +83,7 @@ CASES = {
         running="x@n1:2/aged",
         queued="old:1/waited=25h new:8/who=paid.beta.x.bob",
         usage="paid.acme.ml.ann=100",
-        policy=altered(PLAIN, aged_part=2),
+        policy=replace(PLAIN, aged_part=2),
         want="old -> n1:1 age; new waits needs=8 free=7 start=1430m",
     ),
     # ------------------------------------------------------------------ dates
@@ -92,7 +92,7 @@ CASES = {
         running="x@n1:8/ends=60m/who=paid.beta.x.bob",
         queued="old:1/waited=25h",
         usage="paid.acme.ml.ann=100",
-        policy=altered(PLAIN, preemptions_max=0),
+        policy=replace(PLAIN, preemptions_max=0),
         want="old promised start=1h; old waits needs=1 free=0 start=1h",
     ),
     "a date is not given twice": Case(
@@ -193,7 +193,7 @@ CASES = {
         running="a@n1:4/ends=60m/fixed b@n2:4/ends=2h/fixed",
         queued="one:1x4/waited=25h/promised=2h,9m,n2:1 two:1x4/waited=30h/promised=60m,5m,n1:1"
         "/who=paid.beta.x.bob",
-        policy=altered(PLAIN, aged_part=1),
+        policy=replace(PLAIN, aged_part=1),
         want="one waits needs=4 free=0 start=2h; two waits needs=4 free=0 start=1h",
     ),
     "those who wait at a ceiling hide nobody": Case(
@@ -202,7 +202,7 @@ CASES = {
         queued="old:1x8/waited=25h "
         + " ".join(f"z{n}:1/waited=30h/who=paid.zed.m.u{n}" for n in range(10)),
         shares="paid.zed=jobs0",
-        policy=altered(PLAIN, looks=4),
+        policy=replace(PLAIN, looks=4),
         want="old promised start=1h; old waits needs=8 free=0 start=1h; "
         + "; ".join(f"z{n} waits ceiling at=paid/zed of=jobs used=0 most=0" for n in range(10)),
     ),
@@ -230,14 +230,14 @@ CASES = {
         running="x@n1:6/ran=1h/ends=30m/who=enterprise.e.e.e",
         queued="d1:4/promised=30m,1h,n1:4/waited=26h d2:1/waited=25h/who=paid.acme.ml.bob",
         shares="paid.acme=ceil4",
-        policy=altered(PLAIN, aged_part=1),
+        policy=replace(PLAIN, aged_part=1),
         want="d1 waits needs=4 free=2 start=30m; d2 waits crowded needs=1 free=2",
     ),
     "nor is its own place in the way of one that may start before": Case(
         nodes="n1=4xH100",
         queued="a:2/waited=30h/promised=1h,9m,n1:2 b:2/waited=30h/promised=26h,5m,n1:2"
         "/who=paid.b.x.bob/limit=10m",
-        policy=altered(PLAIN, looks=1, aged_part=1),
+        policy=replace(PLAIN, looks=1, aged_part=1),
         shares="paid.b=ceil2",
         want="a -> n1:2 age; b -> n1:2 backfill",
     ),
@@ -246,7 +246,7 @@ CASES = {
         running="x@n1:1/ends=10m/fixed y@n1:1@1/ends=20m/fixed",
         queued="a:1/waited=30h/promised=1h,9m,n1:1"
         " b:1/waited=30h/promised=2h,5m,n1:1/who=paid.b.x.bob",
-        policy=altered(PLAIN, looks=1, aged_part=1),
+        policy=replace(PLAIN, looks=1, aged_part=1),
         want="a promised start=10m; a waits needs=1 free=0 start=10m;"
         " b waits needs=1 free=0 start=2h",
     ),
@@ -255,7 +255,7 @@ CASES = {
         running="y@n1:1/ends=20m/fixed",
         queued="a:2/waited=30h/promised=1h,9m,n1:1 b:1/waited=30h/promised=26h,5m,n1:1/limit=10m"
         "/who=paid.b.x.bob",
-        policy=altered(PLAIN, looks=1, aged_part=1),
+        policy=replace(PLAIN, looks=1, aged_part=1),
         want="a promised start=20m; b -> n1:1 backfill; a waits needs=2 free=0 start=20m",
     ),
 }

@@ -1,7 +1,5 @@
 """Advice to order and to drain nodes: what it costs, what it buys, and no flapping (S12)."""
 
-from dataclasses import replace
-
 from bursar.core.ids import JobId
 from bursar.core.instant import HOUR, MINUTE
 from bursar.core.scheduling.advice.autoscale import Advice, Offer, Order, Scaling, advise
@@ -11,7 +9,7 @@ from bursar.core.scheduling.model.jobs import Shape
 from bursar.core.scheduling.model.nodes import Node, NodeId, NodeState
 from bursar.core.scheduling.model.policy import Policy
 from bursar.core.scheduling.plan import make_plan
-from bursar.core.value import altered
+from bursar.core.value import replace
 from tests.core.scheduling.cases import CREDIT, T0, Case, after
 
 H100 = Offer(
@@ -20,7 +18,7 @@ H100 = Offer(
     delay=10 * MINUTE,
     most=16,
 )
-A100 = altered(H100, node=altered(H100.node, id=NodeId("old"), gpu_type="A100"), price=4 * CREDIT)
+A100 = replace(H100, node=replace(H100.node, id=NodeId("old"), gpu_type="A100"), price=4 * CREDIT)
 QUIET = {NodeId(f"n{at}"): T0 - HOUR for at in range(1, 9)}
 
 
@@ -85,7 +83,7 @@ def test_what_does_not_pay_is_not_ordered() -> None:
 def test_provisioning_delay_counts() -> None:
     """Nobody is late who starts before a node could be there."""
     case = Case(want="", nodes="n1=8xH100", running="x@n1:8/ends=2h", queued="a:8/price=99")
-    slow = altered(H100, delay=3 * HOUR)
+    slow = replace(H100, delay=3 * HOUR)
 
     assert order(case).nodes == 1
     assert advice(case, slow).order is None
@@ -123,8 +121,8 @@ def test_nodes_in_a_region_that_the_job_may_not_use_are_not_ordered() -> None:
         running="x@n1:8/ends=9h",
         queued="a:8/region=eu-1",
     )
-    us = altered(H100, node=altered(H100.node, id=NodeId("us"), region="us-1"), price=CREDIT)
-    eu = altered(H100, node=altered(H100.node, id=NodeId("eu"), region="eu-1"))
+    us = replace(H100, node=replace(H100.node, id=NodeId("us"), region="us-1"), price=CREDIT)
+    eu = replace(H100, node=replace(H100.node, id=NodeId("eu"), region="eu-1"))
 
     assert "eu" == order(case, us, eu).offer.node.id
     assert advice(case, us, H100).order is None
@@ -139,7 +137,7 @@ def test_no_more_than_can_be_had() -> None:
         queued=" ".join(f"a{at}:8/who=paid.o{at}.x.y" for at in range(12)),
     )
     assert order(case).nodes == 8, "for the first eight that are late"
-    assert order(case, altered(H100, most=3)).nodes == 3
+    assert order(case, replace(H100, most=3)).nodes == 3
 
 
 def test_small_jobs_share_a_node() -> None:
@@ -263,7 +261,7 @@ def test_whoever_would_start_later_keeps_its_node() -> None:
         running="x@n1:8/ends=1h y@n2:1/ends=2h/fixed",
         queued="a:1x8 b:1x4/used=1",
     )
-    small = altered(H100, node=altered(H100.node, gpus=4))
+    small = replace(H100, node=replace(H100.node, gpus=4))
     free = Scaling(used_ppm=500_000)
 
     assert () == advice(case, small, scaling=free).drains

@@ -3,7 +3,7 @@
 import pytest
 
 from bursar.core.scheduling.model.policy import Policy
-from bursar.core.value import altered
+from bursar.core.value import replace
 from tests.core.scheduling.cases import PLAIN, Case
 from tests.core.scheduling.checking import check
 
@@ -160,14 +160,14 @@ CASES = {
         nodes="n1=8xH100 n2=8xH100",
         running="a@n1:8/ends=60m/fixed b@n2:8/ends=2h/fixed",
         queued="g:8 h:8/who=paid.beta.x.bob",
-        policy=altered(PLAIN, reservations=1),
+        policy=replace(PLAIN, reservations=1),
         want="h waits needs=8 free=0 start=1h; g waits needs=8 free=0",
     ),
     "without future places nobody is in the way": Case(
         nodes="n1=8xH100 n2=8xH100",
         running="long@n1:8/ends=60m",
         queued="gang:16/waited=1m late:4",
-        policy=altered(PLAIN, reservations=0),
+        policy=replace(PLAIN, reservations=0),
         want="late -> n2:4 backfill; gang waits needs=16 free=4",
     ),
     "a job that never fits keeps nothing from others": Case(

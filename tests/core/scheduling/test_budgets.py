@@ -2,7 +2,7 @@
 
 from bursar.core.scheduling.plan import SEEN, make_plan
 from bursar.core.scheduling.telling import told
-from bursar.core.value import altered
+from bursar.core.value import replace
 from tests.core.scheduling.cases import PLAIN, T0, Case
 from tests.core.scheduling.checking import check
 
@@ -28,7 +28,7 @@ def test_when_steps_run_out_and_nobody_was_found_the_plan_says_so() -> None:
         nodes="n1=8xH100",
         running="a@n1:2/batch b@n1:2@2/batch c@n1:4@4/fixed",
         queued="u:1x4/prod",
-        policy=altered(PLAIN, victim_steps=1),
+        policy=replace(PLAIN, victim_steps=1),
         want="u waits needs=4 free=0 start=1430m",
     )
 
@@ -40,7 +40,7 @@ def test_a_gang_has_good_victims_though_they_are_not_proven_the_best() -> None:
         nodes="n1=4xH100 n2=4xH100",
         running="a@n1:4/batch b@n2:4/batch",
         queued="u:2x4/prod",
-        policy=altered(PLAIN, victim_steps=0),
+        policy=replace(PLAIN, victim_steps=0),
         want="a preempted for=u by=class; b preempted for=u by=class; u waits on=n1:4+n2:4",
     )
 
@@ -55,7 +55,7 @@ def test_after_so_many_looks_only_those_are_seen_that_may_fit() -> None:
         nodes="n1=8xH100",
         running="x@n1:6/fixed",
         queued=f"{blocked} {small}",
-        policy=altered(PLAIN, looks=2, reservations=1),
+        policy=replace(PLAIN, looks=2, reservations=1),
         want="s0 -> n1:1 backfill; s1 -> n1:1 backfill;"
         " b0 waits needs=3 free=0 start=1430m; b1 waits needs=4 free=0",
     )
@@ -70,7 +70,7 @@ def test_the_most_urgent_job_of_an_org_is_seen_however_many_wait() -> None:
         running="x@n1:6/fixed/who=paid.b0.x.u low@n1:2@6/batch",
         queued="b:3/who=paid.beta.x.u c:4/who=paid.cora.x.u urgent:2/prod",
         usage="paid.acme.ml.ann=100",
-        policy=altered(PLAIN, looks=1, reservations=0),
+        policy=replace(PLAIN, looks=1, reservations=0),
         want="low preempted for=urgent by=class; urgent waits on=n1:2; b waits needs=3 free=0",
     )
 

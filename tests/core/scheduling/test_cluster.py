@@ -11,7 +11,7 @@ from bursar.core.scheduling.model.jobs import Why
 from bursar.core.scheduling.model.nodes import NodeId, NodeState, Piece
 from bursar.core.scheduling.plan import make_plan
 from bursar.core.scheduling.telling import told
-from bursar.core.value import altered
+from bursar.core.value import replace
 from tests.core.scheduling.cases import PLAIN, T0, Case
 
 N1 = NodeId("n1")
@@ -51,11 +51,11 @@ def test_a_user_has_nobody_below_it(there: str, comes: str) -> None:
         want="", nodes="n1=8xH100", running=f"y@n1:1@1/who={comes}", queued=f"z:1/who={comes}"
     ).snapshot()
     with pytest.raises(InvariantBroken, match="a user has others below it"):
-        cluster.queue(altered(other.waiting[0], not_before=T0 + HOUR))
+        cluster.queue(replace(other.waiting[0], not_before=T0 + HOUR))
     with pytest.raises(InvariantBroken, match="a user has others below it"):
         cluster.run(other.running[0])
     with pytest.raises(InvariantBroken, match="a user has others below it"):
-        Cluster.of(altered(before, waiting=other.waiting))
+        Cluster.of(replace(before, waiting=other.waiting))
     assert before == cluster.snapshot()
 
 
@@ -113,10 +113,10 @@ def test_a_node_does_not_become_another() -> None:
     """It can change its state and its place, not what it is."""
     cluster = BUSY.cluster()
     node = cluster.machines[N1].node
-    cluster.add_node(altered(node, rack="r2"))
+    cluster.add_node(replace(node, rack="r2"))
 
     with pytest.raises(InvariantBroken, match="a node became another"):
-        cluster.add_node(altered(node, gpus=4))
+        cluster.add_node(replace(node, gpus=4))
 
 
 def test_a_node_on_which_something_runs_does_not_leave() -> None:
@@ -145,7 +145,7 @@ def test_a_node_on_order_arrives() -> None:
     cluster = Case(nodes="n1=8xH100/ready=30m", queued="a:8", want="").cluster()
     assert "a waits needs=8 free=0 start=30m" == told(make_plan(cluster, T0))
     cluster.at(T0 + 20 * MINUTE)
-    cluster.add_node(altered(cluster.machines[N1].node, state=NodeState.READY))
+    cluster.add_node(replace(cluster.machines[N1].node, state=NodeState.READY))
 
     assert "a -> n1:8" == told(make_plan(cluster, T0 + 20 * MINUTE))
     assert {"H100": 8} == cluster.gpus
@@ -156,7 +156,7 @@ def test_gpus_kept_on_a_node_that_cannot_be_used_are_given_up() -> None:
     case = Case(nodes="n1=4xH100 n2=4xH100", queued="u:4", kept="u@n1:4", want="")
     for state in (NodeState.DEAD, NodeState.DRAINING, NodeState.QUARANTINED):
         cluster = case.cluster()
-        cluster.add_node(altered(cluster.machines[N1].node, state=state))
+        cluster.add_node(replace(cluster.machines[N1].node, state=state))
         assert "u -> n2:4" == told(make_plan(cluster, T0))
         same(cluster)
     cluster = case.cluster()

@@ -10,7 +10,7 @@ from bursar.core.scheduling.advice.defragment import Tidying, defragment, tidy
 from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.model.jobs import Running
 from bursar.core.scheduling.plan import make_plan
-from bursar.core.value import altered
+from bursar.core.value import replace
 from tests.core.scheduling.cases import CREDIT, PLAIN, T0, Case, after
 
 
@@ -252,7 +252,7 @@ def test_moves_can_be_made(taken: list[int], size: int) -> None:
         nodes=" ".join(f"n{at}=8xH100" for at in range(len(taken))),
         running=running,
         queued=f"g1:1x{size} g2:2x{size}/used=1",
-        policy=altered(PLAIN, preemptions_max=1),
+        policy=replace(PLAIN, preemptions_max=1),
     )
     free = {f"n{at}": 8 - count for at, count in enumerate(taken)}
     for one in tidy(case.cluster(), T0, 100 * CREDIT):

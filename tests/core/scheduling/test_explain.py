@@ -1,7 +1,7 @@
 """Why a job waits, case by case: every blocker, who is in the way, what would help, when (S14)."""
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from textwrap import dedent
 
@@ -26,7 +26,7 @@ from bursar.core.scheduling.model.jobs import Why
 from bursar.core.scheduling.model.policy import Tier
 from bursar.core.scheduling.placement.fragmentation import WORST
 from bursar.core.scheduling.plan import make_plan
-from bursar.core.value import altered
+from bursar.core.value import replace
 from tests.core.scheduling.cases import CREDIT, PLAIN, T0, Case, after
 from tests.core.scheduling.worlds import indexes
 
@@ -704,7 +704,7 @@ def test_whom_it_could_ask_is_told_if_the_plan_did_not_come_to_it() -> None:
         running=" ".join(f"v{at}@n1:1@{at}/who=paid.vic.ml.bob/price=9" for at in range(8)),
         queued="a:8/who=paid.a.a.a b:1/who=paid.b.b.b",
         usage="paid.b.b.b=1",
-        policy=altered(PLAIN, looks=1),
+        policy=replace(PLAIN, looks=1),
     )
     found = told(case, "b")
 
@@ -737,7 +737,7 @@ def test_a_search_that_ended_found_nobody() -> None:
         nodes="n1=8xH100",
         running="a@n1:4/batch b@n1:4@4/batch",
         queued="u:1x8/prod",
-        policy=altered(PLAIN, victim_steps=1),
+        policy=replace(PLAIN, victim_steps=1),
     )
     found = blockers(case, "u")
 
@@ -832,7 +832,7 @@ def test_a_gang_larger_than_its_nodes_lacks_whole_tasks() -> None:
 def start(case: Case, job: str) -> Prediction:
     """When a job is likely to start, from now."""
     found = told(case, job).start
-    return altered(
+    return replace(
         found,
         earliest=None if found.earliest is None else found.earliest - T0,
         latest=None if found.latest is None else found.latest - T0,
@@ -880,10 +880,10 @@ def test_a_promise_holds_as_long_as_there_is_a_place_by_then() -> None:
     assert expected == start(case, "old"), "a sooner place is promised at once"
     for promised, earliest in ((2 * HOUR, 30 * MINUTE), (20 * MINUTE, 20 * MINUTE)):
         cluster = case.cluster()
-        old = altered(cluster.waiting[JobId("old")], promised_at=T0 + promised)
+        old = replace(cluster.waiting[JobId("old")], promised_at=T0 + promised)
         cluster.withdraw(JobId("old"))
         cluster.queue(old)
-        unseen = altered(make_plan(cluster, T0), decisions=(), waits=())
+        unseen = replace(make_plan(cluster, T0), decisions=(), waits=())
         kept = Prediction(earliest=T0 + earliest, latest=T0 + promised, why="promised")
 
         assert kept == explain(cluster, JobId("old"), T0, unseen).start
@@ -953,7 +953,7 @@ def test_kept_gpus_whose_victims_have_left_start_now() -> None:
     assert "now" == starts.start.why
     assert "others made room for it" in starts.told()[2]
     quick = explain(
-        cluster, JobId("u"), T0 + SECOND, altered(make_plan(cluster, T0 + SECOND), decisions=())
+        cluster, JobId("u"), T0 + SECOND, replace(make_plan(cluster, T0 + SECOND), decisions=())
     )
     assert Prediction(earliest=T0 + SECOND, latest=T0 + SECOND, why="kept") == quick.start
 
@@ -984,7 +984,7 @@ def test_position_counts_all_before_it_in_turn() -> None:
 
 def test_a_round_that_ended_early_says_so() -> None:
     """Whoever was not looked at is told; nothing is made up."""
-    policy = altered(PLAIN, looks=1, reservations=1)
+    policy = replace(PLAIN, looks=1, reservations=1)
     case = Case(
         want="",
         nodes="n1=8xH100",
@@ -1007,7 +1007,7 @@ def test_one_may_stand_behind_others_like_it() -> None:
     """With room and without a blocker of its own: the plan says nothing of it, and it is told."""
     case = Case(want="", nodes="n1=8xH100", queued="a:1 b:1")
     cluster = case.cluster()
-    unseen = altered(make_plan(cluster, T0), decisions=(), waits=())
+    unseen = replace(make_plan(cluster, T0), decisions=(), waits=())
     found = explain(cluster, JobId("b"), T0, unseen)
 
     assert "- others of paid.acme.ml.ann that are alike stand before it and wait" in found.told()
@@ -1264,7 +1264,7 @@ def test_one_that_waited_too_long_is_told_so() -> None:
     """Started for its age."""
     tiers = (Tier(name="paid", ages_after=HOUR),)
     case = Case(
-        want="", nodes="n1=8xH100", queued="u:1/waited=2h", policy=altered(PLAIN, tiers=tiers)
+        want="", nodes="n1=8xH100", queued="u:1/waited=2h", policy=replace(PLAIN, tiers=tiers)
     )
     assert "it waited longest, and too long" in reasons_of(case, "u")[0]
 
@@ -1291,11 +1291,11 @@ def test_of_a_job_that_is_not_there_is_told_what_would_be() -> None:
     case = Case(want="", nodes="n1=8xH100", running="a@n1:8/ends=1h", queued="b:4")
     [job] = case.snapshot().waiting
     told = explain(Cluster.of(case.snapshot()), job.id, T0)
-    cluster = Cluster.of(altered(case.snapshot(), waiting=()))
+    cluster = Cluster.of(replace(case.snapshot(), waiting=()))
     cluster.at(T0)
     before = cluster.snapshot(), indexes(cluster)
 
     assert told == foreseen(cluster, job, T0)
     with pytest.raises(InvariantBroken):
-        foreseen(cluster, altered(job, id=JobId("a")), T0)
+        foreseen(cluster, replace(job, id=JobId("a")), T0)
     assert before == (cluster.snapshot(), indexes(cluster))

@@ -17,7 +17,7 @@ from bursar.core.scheduling.placement.backfill import Claims
 from bursar.core.scheduling.plan import make_plan
 from bursar.core.scheduling.preemption.shortfall import lacking
 from bursar.core.scheduling.preemption.victims import Steps, make_room
-from bursar.core.value import altered
+from bursar.core.value import replace
 from tests.core.scheduling.cases import CREDIT
 from tests.core.scheduling.worlds import SMALL, TINY, indexes, worlds
 
@@ -59,7 +59,7 @@ def test_what_is_foreseen_is_what_would_be_told(before: Snapshot) -> None:
         told = explain(Cluster.of(before), job.id, before.at)
         without = tuple(one for one in before.waiting if one.id != job.id)
         earmarks = tuple(one for one in before.earmarks if one.job != job.id)
-        cluster = Cluster.of(altered(before, waiting=without, earmarks=earmarks))
+        cluster = Cluster.of(replace(before, waiting=without, earmarks=earmarks))
         cluster.at(before.at)
         then, snapshot = indexes(cluster), cluster.snapshot()
 
@@ -92,7 +92,7 @@ def test_looking_changes_nothing(before: Snapshot) -> None:
     then = indexes(cluster)
     kinds = {node.kind: node for node in before.nodes}
     offers = tuple(
-        Offer(node=altered(node, state=NodeState.READY, ready_at=0), price=CREDIT, delay=60, most=4)
+        Offer(node=replace(node, state=NodeState.READY, ready_at=0), price=CREDIT, delay=60, most=4)
         for node in kinds.values()
     )
     quiet = {node.id: 0 for node in before.nodes}

@@ -9,7 +9,7 @@ from bursar.core.scheduling.explain.waiting import explain
 from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.model.policy import Policy, Share, Tier
 from bursar.core.scheduling.plan import look_again, make_plan
-from bursar.core.value import altered
+from bursar.core.value import replace
 from tests.core.scheduling.cases import T0, Case
 from tests.core.scheduling.checking import check
 from tests.core.scheduling.rounds import Rounds
@@ -421,7 +421,7 @@ def test_when_all_looks_are_used_up_brief_jobs_are_not_looked_for_either() -> No
         running="x@n1:4/ends=1h",
         queued=" ".join(f"brief{n}:{n}/est=5m/who=paid.o{n}.x.u" for n in range(1, 5)),
         want="",
-        policy=altered(TARGETS, looks=1),
+        policy=replace(TARGETS, looks=1),
     )
     plan = make_plan(Cluster.of(case.snapshot()), T0)
 

@@ -19,7 +19,7 @@ from bursar.core.scheduling.model.jobs import (
     slots_of,
 )
 from bursar.core.scheduling.model.nodes import GPUS_MAX, MILLI, SLOTS_MAX, Need, Node, NodeId
-from bursar.core.value import altered
+from bursar.core.value import replace
 from tests.core.scheduling.cases import CREDIT, T0
 
 SHAPE = Shape(types=("H100", "A100"), tasks=2, gpus=4)
@@ -51,7 +51,7 @@ JOB = Job(
 )
 def test_a_shape_that_makes_no_sense_is_refused(wrong: dict[str, Any], why: str) -> None:
     with pytest.raises(ValueError, match=why):
-        altered(SHAPE, **wrong)
+        replace(SHAPE, **wrong)
 
 
 @pytest.mark.parametrize(
@@ -73,18 +73,18 @@ def test_a_shape_that_makes_no_sense_is_refused(wrong: dict[str, Any], why: str)
 )
 def test_a_job_that_makes_no_sense_is_refused(wrong: dict[str, Any], why: str) -> None:
     with pytest.raises(ValueError, match=why):
-        altered(JOB, **wrong)
+        replace(JOB, **wrong)
 
 
 def test_shapes_alike_are_equal_and_found_by_it() -> None:
     """Whatever placement looks at makes them differ."""
-    assert SHAPE == altered(SHAPE)
-    assert hash(SHAPE) == hash(altered(SHAPE))
+    assert SHAPE == replace(SHAPE)
+    assert hash(SHAPE) == hash(replace(SHAPE))
     changed = ({"types": ("A100", "H100")}, {"tasks": 3}, {"gpus": 2}, {"memory_gib": 1},
                {"labels": ("ib",)}, {"regions": ("eu-1",)}, {"cpu_milli": 1},
                {"ram_mib": 1})  # fmt: skip
-    assert all(altered(SHAPE, **change) != SHAPE for change in changed)
-    assert len({hash(altered(SHAPE, **change)) for change in ({}, *changed)}) == len(changed) + 1
+    assert all(replace(SHAPE, **change) != SHAPE for change in changed)
+    assert len({hash(replace(SHAPE, **change)) for change in ({}, *changed)}) == len(changed) + 1
 
 
 def test_what_a_shape_takes_in_all() -> None:
@@ -123,9 +123,9 @@ def test_what_a_shape_takes_in_all() -> None:
 )
 def test_what_a_task_needs(shape: dict[str, Any], node: dict[str, Any], want: Need | None) -> None:
     """A part is a whole number of slots, to the thousandth; None if it cannot lie there."""
-    kind = altered(Node(id=NodeId("n"), gpu_type="H100", gpus=8, memory_gib=80), **node).kind
+    kind = replace(Node(id=NodeId("n"), gpu_type="H100", gpus=8, memory_gib=80), **node).kind
 
-    assert want == need(altered(SHAPE, **shape), kind)
+    assert want == need(replace(SHAPE, **shape), kind)
 
 
 @pytest.mark.property
@@ -153,29 +153,29 @@ def test_what_a_job_costs() -> None:
     """At list price, by type; without prices a credit an hour for each GPU."""
     assert [24 * CREDIT, 8 * CREDIT] == [JOB.rate(t) for t in ("H100", "A100")]
     assert 12 * CREDIT == JOB.price_of("H100", 30 * MINUTE)
-    unpriced = altered(JOB, prices=())
+    unpriced = replace(JOB, prices=())
     assert [8 * CREDIT, 8 * CREDIT] == [unpriced.rate(t) for t in ("H100", "A100")]
     assert 4 * CREDIT == unpriced.price_of("A100", 30 * MINUTE)
-    free = altered(JOB, prices=(("A100", 0), ("H100", 0)))
+    free = replace(JOB, prices=(("A100", 0), ("H100", 0)))
     assert (0, 0) == (free.rate("H100"), free.price_of("A100", HOUR)), "what is free is free"
 
 
 def running(**changes: Any) -> Running:
     """The job, running since T0 on H100."""
     one = Running(job=JOB, gpu_type="H100", pieces=(), started_at=T0, saved_at=T0)
-    return altered(one, **changes)
+    return replace(one, **changes)
 
 
 def test_when_a_job_has_left_at_the_latest() -> None:
     assert T0 + HOUR == running().ends_by
     assert T0 + 5 * SECOND == running(stops_at=T0 + 5 * SECOND).ends_by
-    assert NEVER == running(job=altered(JOB, run_max=NEVER)).ends_by
+    assert NEVER == running(job=replace(JOB, run_max=NEVER)).ends_by
 
 
 def test_what_stopping_a_job_loses() -> None:
     """What came after its last checkpoint; the making of one, if it can make one in time (S5)."""
     half = T0 + 30 * MINUTE
-    able = altered(JOB, checkpoint_every=10 * MINUTE, checkpoint_cost=MINUTE)
+    able = replace(JOB, checkpoint_every=10 * MINUTE, checkpoint_cost=MINUTE)
 
     assert 12 * CREDIT == running().lost(half)
     assert 2 * CREDIT == running(saved_at=half - 5 * MINUTE).lost(half)

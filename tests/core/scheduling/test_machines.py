@@ -17,7 +17,7 @@ from bursar.core.scheduling.model.nodes import (
     Piece,
     Room,
 )
-from bursar.core.value import altered
+from bursar.core.value import replace
 
 NODE = Node(
     id=NodeId("n1"), gpu_type="H100", gpus=4, slots=4, memory_gib=80, cpu_milli=8_000, ram_mib=64,
@@ -45,16 +45,16 @@ JOB, OTHER = JobId("a"), JobId("b")
 )
 def test_a_node_that_makes_no_sense_is_refused(wrong: dict[str, Any], why: str) -> None:
     with pytest.raises(ValueError, match=why):
-        altered(NODE, **wrong)
+        replace(NODE, **wrong)
 
 
 def test_a_kind_is_all_that_nodes_have_in_common() -> None:
     """Name, place and state are no part of it."""
-    moved = altered(NODE, id=NodeId("n2"), island="i", rack="r", state=NodeState.DEAD, ready_at=9)
+    moved = replace(NODE, id=NodeId("n2"), island="i", rack="r", state=NodeState.DEAD, ready_at=9)
 
     assert Kind("H100", 4, 4, 80, 8_000, 64, ("ib", "nvme"), "") == NODE.kind == moved.kind
-    assert NODE.kind != altered(NODE, memory_gib=40).kind
-    assert NODE.kind != altered(NODE, region="eu-1").kind
+    assert NODE.kind != replace(NODE, memory_gib=40).kind
+    assert NODE.kind != replace(NODE, region="eu-1").kind
 
 
 @pytest.mark.parametrize(
@@ -69,12 +69,12 @@ def test_a_kind_is_all_that_nodes_have_in_common() -> None:
     ],
 )
 def test_when_a_node_is_usable(state: NodeState, ready_at: int, usable: bool) -> None:
-    assert usable == altered(NODE, state=state, ready_at=ready_at).usable_at(10)
+    assert usable == replace(NODE, state=state, ready_at=ready_at).usable_at(10)
 
 
 def test_where_a_node_stands() -> None:
     """An island belongs to its rack; a node without one is an island of its own."""
-    placed = altered(NODE, rack="r1", island="i1")
+    placed = replace(NODE, rack="r1", island="i1")
 
     assert ["n1", "r1/i1", "r1", ""] == [placed.domain(level) for level in Level]
     assert ["n1", "//n1", "", ""] == [NODE.domain(level) for level in Level]

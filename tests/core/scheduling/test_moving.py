@@ -4,7 +4,7 @@ import pytest
 
 from bursar.core.scheduling.decisions import Start
 from bursar.core.scheduling.plan import carry_out
-from bursar.core.value import altered
+from bursar.core.value import replace
 from tests.core.scheduling.cases import PLAIN, T0, Case
 from tests.core.scheduling.checking import check
 
@@ -82,14 +82,14 @@ CASES = {
         nodes="n1=4xH100 n2=4xH100",
         running=f"x@n1:1/ran=2h/ckpt=10m,30s/who=paid.beta.x.bob {OTHERS}",
         queued="big:1x4",
-        policy=altered(PLAIN, turn_after=0),
+        policy=replace(PLAIN, turn_after=0),
         want="big waits needs=4 free=5 start=22h",
     ),
     "nor if the policy is another": Case(
         nodes="n1=4xH100 n2=4xH100",
         running=f"x@n1:1/ran=2h/ckpt=10m,30s/who=paid.beta.x.bob {OTHERS}",
         queued="big:1x4",
-        policy=altered(PLAIN, inside_a_user="oldest"),
+        policy=replace(PLAIN, inside_a_user="oldest"),
         want="big waits needs=4 free=5 start=22h",
     ),
     "the fewest GPUs move that make room": Case(
@@ -134,7 +134,7 @@ def test_whoever_moved_goes_on_at_once() -> None:
     cluster = case.cluster()
     carry_out(cluster, T0)
     stopped = cluster.end(next(job for job in cluster.running if job == "x"))
-    cluster.queue(altered(stopped.job, preemptions=1, stopped_at=T0))
+    cluster.queue(replace(stopped.job, preemptions=1, stopped_at=T0))
     starts = [one for one in carry_out(cluster, T0).decisions if isinstance(one, Start)]
 
     assert {"big": "n1", "x": "n2"} == {one.job: one.pieces[0].node for one in starts}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bursar.core.value import altered
+from bursar.core.value import replace
 from tests.core.scheduling.cases import PLAIN, Case
 from tests.core.scheduling.checking import check
 
@@ -49,43 +49,43 @@ CASES = {
     "by the policy of age, what was charged does not matter": Case(
         nodes="n1=1xH100",
         queued="had-much:1/used=9/waited=9m had-little:1/used=1",
-        policy=altered(PLAIN, inside_a_user="oldest"),
+        policy=replace(PLAIN, inside_a_user="oldest"),
         want="had-much -> n1:1; had-little waits needs=1 free=0 start=24h",
     ),
     "by the policy of age, class still goes first": Case(
         nodes="n1=1xH100",
         queued="old:1/waited=9m urgent:1/prod",
-        policy=altered(PLAIN, inside_a_user="oldest"),
+        policy=replace(PLAIN, inside_a_user="oldest"),
         want="urgent -> n1:1; old waits needs=1 free=0 start=24h",
     ),
     "by the policy of the smallest, the shortest estimate goes first": Case(
         nodes="n1=1xH100",
         queued="a:1/est=2h/waited=9m b:1/est=1h",
-        policy=altered(PLAIN, inside_a_user="smallest-remaining"),
+        policy=replace(PLAIN, inside_a_user="smallest-remaining"),
         want="b -> n1:1; a waits needs=1 free=0 start=24h",
     ),
     "the smallest is measured in GPU-hours": Case(
         nodes="n1=2xH100",
         queued="a:2/est=1h b:1/est=90m",
-        policy=altered(PLAIN, inside_a_user="smallest-remaining"),
+        policy=replace(PLAIN, inside_a_user="smallest-remaining"),
         want="b -> n1:1; a waits needs=2 free=1 start=24h",
     ),
     "an estimate beyond the limit counts as the limit": Case(
         nodes="n1=1xH100",
         queued="a:1/est=2h/limit=2h b:1/est=5h/limit=1h",
-        policy=altered(PLAIN, inside_a_user="smallest-remaining"),
+        policy=replace(PLAIN, inside_a_user="smallest-remaining"),
         want="b -> n1:1; a waits needs=1 free=0 start=1h",
     ),
     "without an estimate the limit counts": Case(
         nodes="n1=1xH100",
         queued="a:1/limit=3h b:1/est=2h",
-        policy=altered(PLAIN, inside_a_user="smallest-remaining"),
+        policy=replace(PLAIN, inside_a_user="smallest-remaining"),
         want="b -> n1:1; a waits needs=1 free=0 start=24h",
     ),
     "by the policy of balance, the account that can spend most goes first": Case(
         nodes="n1=1xH100",
         queued="poor:1/balance=1/waited=9m rich:1/balance=5",
-        policy=altered(PLAIN, inside_a_user="balance"),
+        policy=replace(PLAIN, inside_a_user="balance"),
         want="rich -> n1:1; poor waits needs=1 free=0 start=24h",
     ),
     # ------------------------------------------------------------------ down the tree

@@ -20,7 +20,7 @@ from bursar.core.scheduling.model.policy import ANY, Policy, Share, Tier
 from bursar.core.scheduling.model.snapshot import Snapshot
 from bursar.core.scheduling.plan import make_plan
 from bursar.core.scheduling.preemption.rights import Right
-from bursar.core.value import altered
+from bursar.core.value import replace
 from tests.core.scheduling.cases import CREDIT, PLAIN, T0, after
 from tests.core.scheduling.worlds import (
     CROWD,
@@ -256,13 +256,13 @@ def test_planning_changes_nothing(before: Snapshot) -> None:
 def test_a_plan_does_not_depend_on_the_order_of_facts(before: Snapshot, seed: int) -> None:
     """The same facts, learned in any order, make the same plan (S3, S14)."""
     shuffled = Random(seed).sample
-    turned = altered(
+    turned = replace(
         before,
         nodes=tuple(shuffled(before.nodes, len(before.nodes))),
         running=tuple(shuffled(before.running, len(before.running))),
         waiting=tuple(shuffled(before.waiting, len(before.waiting))),
         usage=tuple(shuffled(before.usage, len(before.usage))),
-        policy=altered(
+        policy=replace(
             before.policy, shares=tuple(shuffled(before.policy.shares, len(before.policy.shares)))
         ),
     )
@@ -310,7 +310,7 @@ def happen(game: Game, random: Random) -> None:
     elif what == 3 and cluster.machines:
         machine = cluster.machines[random.choice(sorted(cluster.machines))]
         state = random.choice((NodeState.READY, NodeState.READY, NodeState.DRAINING))
-        cluster.add_node(altered(machine.node, state=state, ready_at=0))
+        cluster.add_node(replace(machine.node, state=state, ready_at=0))
     elif what == 4:
         game.go_to(game.now + random.choice((1, SECOND, MINUTE, HOUR, 60 * HOUR)))
     elif what == 5 and (change := game.next_change()) is not None:
@@ -374,13 +374,13 @@ def at_a_ceiling(then: Snapshot, kept: Keep, victim: JobId) -> bool:
 def test_nobody_is_asked_to_and_fro(before: Snapshot) -> None:
     """When nothing new comes and nothing ends, rounds settle: nobody is preempted for one that was
     preempted for it by the same right, and nobody often (S5)."""
-    endless = altered(
+    endless = replace(
         before,
-        policy=altered(before.policy, preemptions_max=1_000),
+        policy=replace(before.policy, preemptions_max=1_000),
         running=tuple(
-            altered(one, job=altered(one.job, run_max=10_000 * HOUR)) for one in before.running
+            replace(one, job=replace(one.job, run_max=10_000 * HOUR)) for one in before.running
         ),
-        waiting=tuple(altered(job, run_max=10_000 * HOUR) for job in before.waiting),
+        waiting=tuple(replace(job, run_max=10_000 * HOUR) for job in before.waiting),
     )
     game = Game(endless)
     for _ in range(12):
@@ -403,14 +403,14 @@ def quiet(world: Snapshot) -> Snapshot:
 
     def still(job: Job) -> Job:
         prices = tuple((gpu_type, 0) for gpu_type, _ in job.prices)
-        return altered(job, prices=prices, not_before=0, preemptible=False)
+        return replace(job, prices=prices, not_before=0, preemptible=False)
 
     running = [one for one in world.running if one.stops_at is None]
     tiers = tuple(Tier(name=tier.name, ages_after=2**53) for tier in world.policy.tiers)
-    return altered(
+    return replace(
         world,
-        policy=altered(world.policy, tiers=tiers, shares=(), limits=()),
-        running=tuple(altered(one, job=still(one.job)) for one in running),
+        policy=replace(world.policy, tiers=tiers, shares=(), limits=()),
+        running=tuple(replace(one, job=still(one.job)) for one in running),
         waiting=tuple(still(job) for job in world.waiting),
     )
 
@@ -456,24 +456,24 @@ def test_who_was_promised_a_date_starts_by_then(before: Snapshot) -> None:
 def patient(world: Snapshot) -> Snapshot:
     """The pool with jobs that age soon, without preemption and ceilings, which may hold them up."""
     tiers = tuple(
-        altered(tier, ages_after=HOUR, ceiling_ppm=1_000_000) for tier in world.policy.tiers
+        replace(tier, ages_after=HOUR, ceiling_ppm=1_000_000) for tier in world.policy.tiers
     )
     shares = tuple(
-        (path, altered(share, ceiling=(), jobs_max=None)) for path, share in world.policy.shares
+        (path, replace(share, ceiling=(), jobs_max=None)) for path, share in world.policy.shares
     )
     running = [one for one in world.running if one.stops_at is None]
-    return altered(
+    return replace(
         world,
-        policy=altered(world.policy, tiers=tiers, shares=shares, limits=()),
-        running=tuple(altered(r, job=altered(r.job, preemptible=False)) for r in running),
-        waiting=tuple(altered(job, preemptible=False) for job in world.waiting),
+        policy=replace(world.policy, tiers=tiers, shares=shares, limits=()),
+        running=tuple(replace(r, job=replace(r.job, preemptible=False)) for r in running),
+        waiting=tuple(replace(job, preemptible=False) for job in world.waiting),
     )
 
 
 def more_come(game: Game, before: Snapshot, coming: int) -> None:
     """Somebody else wants the same again."""
     for job in before.waiting[:2]:
-        again = altered(
+        again = replace(
             job, id=JobId(f"{job.id}.{coming}"), path=(*job.path[:-1], "zoe"), queued_at=game.now,
             preemptible=False, not_before=0,
         )  # fmt: skip
@@ -508,7 +508,7 @@ def test_shares_follow_the_weights(name: str) -> None:
     tiers = tuple(Tier(name=t.name, weight=weights.get((t.name,), 1)) for t in PLAIN.tiers)
     below = {path: weight for path, weight in weights.items() if len(path) > 1}
     shares = tuple((path, Share(weight=weight)) for path, weight in below.items())
-    had = saturated(altered(PLAIN, tiers=tiers, shares=shares, half_life=12), users)
+    had = saturated(replace(PLAIN, tiers=tiers, shares=shares, half_life=12), users)
 
     for user in users:
         part = 1.0
@@ -522,7 +522,7 @@ def test_shares_follow_the_weights(name: str) -> None:
 def saturated(policy: Policy, users: list[Path]) -> Counter[Path]:
     """How long each user had GPUs of a full pool in which all want more, after it has settled."""
     nodes = tuple(Node(id=NodeId(f"n{n}"), gpu_type="H100", gpus=8) for n in range(3))
-    cluster = Cluster.of(Snapshot(at=T0, policy=altered(policy, reservations=0), nodes=nodes))
+    cluster = Cluster.of(Snapshot(at=T0, policy=replace(policy, reservations=0), nodes=nodes))
     had, number = Counter[Path](), 0
     while cluster.now < T0 + 110 * HOUR:
         for user in users:

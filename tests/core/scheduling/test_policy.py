@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from bursar.core.scheduling.model.policy import ANY, FREE, PAID, Policy, Share, Tier, in_milli
-from bursar.core.value import altered
+from bursar.core.value import replace
 from tests.core.scheduling.cases import T0, Case
 
 
@@ -38,7 +38,7 @@ def test_a_share_that_makes_no_sense_is_refused(wrong: dict[str, Any], why: str)
 )
 def test_a_tier_that_makes_no_sense_is_refused(wrong: dict[str, Any], why: str) -> None:
     with pytest.raises(ValueError, match=why):
-        altered(PAID, **wrong)
+        replace(PAID, **wrong)
 
 
 def test_a_policy_that_makes_no_sense_is_refused() -> None:

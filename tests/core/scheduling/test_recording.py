@@ -19,7 +19,7 @@ from bursar.core.scheduling.model.recording import (
     split,
 )
 from bursar.core.scheduling.plan import carry_out
-from bursar.core.value import altered
+from bursar.core.value import replace
 from tests.core.scheduling.cases import T0, Case
 from tests.core.scheduling.test_cluster import BUSY
 
@@ -70,7 +70,7 @@ def everything(told: Recorder) -> None:
     told.withdraw(large.id)
     told.end(JobId("leaving"))
     told.drop_node(NodeId("n2"))
-    told.add_node(altered(OTHERS.nodes[0], state=NodeState.DRAINING))
+    told.add_node(replace(OTHERS.nodes[0], state=NodeState.DRAINING))
     _round(told)
 
 
@@ -170,5 +170,5 @@ def test_a_snapshot_in_parts_is_the_same(most: int) -> None:
 
     assert whole == joined(parts)
     assert all(sum(len(getattr(one, name)) for name in recording.PARTS) <= most for one in parts)
-    nothing = altered(whole, **dict.fromkeys(recording.PARTS, ()))
+    nothing = replace(whole, **dict.fromkeys(recording.PARTS, ()))
     assert [nothing] == split(nothing, most)

@@ -12,7 +12,7 @@ from bursar.core.scheduling.model.jobs import Job
 from bursar.core.scheduling.model.nodes import NodeState
 from bursar.core.scheduling.plan import make_plan
 from bursar.core.scheduling.telling import told
-from bursar.core.value import altered
+from bursar.core.value import replace
 from tests.core.scheduling.cases import T0, Case
 from tests.core.scheduling.rounds import Rounds
 
@@ -109,7 +109,7 @@ def p95_of_others(flood: int) -> int:
     rounds = Rounds.of(Case(nodes="n1=24xH100", want=""))
     (one,) = jobs("a:1/est=20m")
     for n in range(flood):
-        rounds.cluster.queue(altered(one, id=JobId(f"a{n:05}")))
+        rounds.cluster.queue(replace(one, id=JobId(f"a{n:05}")))
     arrived = {}
     for org in ("beta", "cora", "dino"):
         names = (f"{org}{n:02}:1/est=20m/who=paid.{org}.x.u" for n in range(40))
@@ -142,14 +142,14 @@ def test_a_node_dies_under_a_gang() -> None:
     cluster.at(T0 + 10 * MINUTE)
 
     gang = cluster.end(JobId("gang"))
-    cluster.add_node(altered(cluster.machines[gang.pieces[0].node].node, state=NodeState.DEAD))
-    cluster.queue(altered(gang.job, queued_at=gang.job.queued_at))
+    cluster.add_node(replace(cluster.machines[gang.pieces[0].node].node, state=NodeState.DEAD))
+    cluster.queue(replace(gang.job, queued_at=gang.job.queued_at))
 
     lost = make_plan(cluster, T0 + 10 * MINUTE)
     assert "gang waits never_fits needs=16 free=8" == told(lost)
     assert ["small"] == sorted(cluster.running), "somebody else was hurt"
 
-    cluster.add_node(altered(cluster.machines[gang.pieces[0].node].node, state=NodeState.READY))
+    cluster.add_node(replace(cluster.machines[gang.pieces[0].node].node, state=NodeState.READY))
     assert "gang -> n1:8+n2:8" == told(make_plan(cluster, T0 + 11 * MINUTE))
 
 
@@ -163,7 +163,7 @@ def test_a_gang_starts_again_before_new_jobs_after_a_death() -> None:
     gang = cluster.end(JobId("gang"))
     cluster.queue(gang.job)
     for job in jobs("new:16"):
-        cluster.queue(altered(job, queued_at=T0 + MINUTE))
+        cluster.queue(replace(job, queued_at=T0 + MINUTE))
 
     first = make_plan(cluster, T0 + MINUTE).decisions[0]
 
@@ -188,7 +188,7 @@ def test_freed_gpus_go_to_the_job_they_were_freed_for() -> None:
         cluster.apply(decision)
     cluster.at(T0 + 5 * SECOND)
     low = cluster.end(JobId("low"))
-    cluster.queue(altered(low.job, preemptions=1))
+    cluster.queue(replace(low.job, preemptions=1))
     for job in jobs("better:4/who=enterprise.big.x.eve"):
         cluster.queue(job)
 

@@ -28,7 +28,7 @@ from bursar.core.scheduling.advice.routing import (
 from bursar.core.scheduling.model.jobs import Job
 from bursar.core.scheduling.model.policy import FREE, Policy
 from bursar.core.scheduling.plan import carry_out
-from bursar.core.value import altered
+from bursar.core.value import replace
 from tests.core.scheduling.cases import T0, Case
 
 
@@ -208,7 +208,7 @@ def test_what_can_be_ordered_is_waited_for() -> None:
     node = Case(want="", nodes="n=8xH100").snapshot().nodes[0]
     offers = (
         Offer(node=node, price=1, delay=MINUTE, most=2),
-        Offer(node=altered(node, gpu_type="B200"), price=1, delay=MINUTE, most=0),
+        Offer(node=replace(node, gpu_type="B200"), price=1, delay=MINUTE, most=0),
     )
     plain = pool("a", "n1=8xA100")
     offering = with_offers(plain, offers)

@@ -9,7 +9,7 @@ from bursar.core.refusal import InvariantBroken
 from bursar.core.scheduling.model.jobs import Job
 from bursar.core.scheduling.model.policy import ANY, Policy, Share
 from bursar.core.scheduling.order.share import FAIR, OWED, OWED_BELOW, Place, ShareTree
-from bursar.core.value import altered
+from bursar.core.value import replace
 from tests.core.scheduling.cases import CREDIT, PLAIN, T0, Case, with_shares
 
 ACME, ML = ("paid", "acme"), ("paid", "acme", "ml")
@@ -24,7 +24,7 @@ def job(text: str) -> Job:
 
 def tree(shares: str = "", **policy: Any) -> ShareTree:
     """A tree in which nothing happened yet."""
-    return ShareTree(altered(with_shares(PLAIN, shares), **policy), T0)
+    return ShareTree(replace(with_shares(PLAIN, shares), **policy), T0)
 
 
 def order(tree: ShareTree, path: tuple[str, ...] = ()) -> list[str]:

@@ -19,7 +19,7 @@ from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.model.policy import ANY, Share
 from bursar.core.scheduling.order.share import Place
 from bursar.core.scheduling.plan import make_plan
-from bursar.core.value import altered
+from bursar.core.value import replace
 from tests.core.scheduling.cases import CREDIT, PLAIN, T0, Case, after
 
 
@@ -73,7 +73,7 @@ def test_those_with_a_date_come_first_among_the_aged() -> None:
         queued="a:1/waited=50h/who=paid.a.a.a b:1/waited=49h/who=paid.b.b.b c:1/who=paid.c.c.c",
     )
     cluster = case.cluster()
-    dated = altered(cluster.waiting[JobId("b")], promised_at=T0 + HOUR, promised_since=T0 - HOUR)
+    dated = replace(cluster.waiting[JobId("b")], promised_at=T0 + HOUR, promised_since=T0 - HOUR)
     cluster.withdraw(JobId("b"))
     cluster.queue(dated)
 
@@ -90,7 +90,7 @@ def test_the_oldest_that_can_start_is_the_one_that_is_aged() -> None:
         " z:1/waited=25h/who=paid.z.z.z"
         " kept:8/waited=60h/promised=1h,1h,n1:8/who=paid.b.b.b next:8/waited=50h/who=paid.b.b.b",
         shares="paid.acme=ceil1A100",
-        policy=altered(PLAIN, looks=2),
+        policy=replace(PLAIN, looks=2),
     )
     found = standing(case.cluster(), T0)
 

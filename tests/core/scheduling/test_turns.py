@@ -10,7 +10,7 @@ from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.model.policy import Policy
 from bursar.core.scheduling.order.aging import due
 from bursar.core.scheduling.plan import look_again, make_plan
-from bursar.core.value import altered
+from bursar.core.value import replace
 from tests.core.scheduling.cases import PLAIN, T0, Case
 from tests.core.scheduling.checking import check
 
@@ -66,7 +66,7 @@ CASES = {
     "not if the policy is another": Case(
         nodes="n1=8xH100",
         queued="short:4/est=1h/waited=1m next:4/est=2h/waited=1m pole:1/est=9h",
-        policy=altered(PLAIN, inside_a_user="oldest"),
+        policy=replace(PLAIN, inside_a_user="oldest"),
         want="next -> n1:4; short -> n1:4; pole waits needs=1 free=0 start=24h",
     ),
     "what should have ended counts no more, and not the other way either": Case(
@@ -188,14 +188,14 @@ CASES = {
         nodes="n1=4xH100",
         running="big@n1:4/ran=2h/ckpt=10m,30s",
         queued="small:4",
-        policy=altered(PLAIN, inside_a_user="oldest"),
+        policy=replace(PLAIN, inside_a_user="oldest"),
         want="small waits needs=4 free=0 start=22h",
     ),
     "not if nobody gives up turns": Case(
         nodes="n1=4xH100",
         running="big@n1:4/ran=2h/ckpt=10m,30s",
         queued="small:4",
-        policy=altered(PLAIN, turn_after=0),
+        policy=replace(PLAIN, turn_after=0),
         want="small waits needs=4 free=0 start=22h",
     ),
     "nobody's floor is cut into": Case(
@@ -329,7 +329,7 @@ def test_whoever_was_stopped_waits_from_then_on() -> None:
     """A job that ran for days has not waited for days when it makes room (S4)."""
     case = Case(nodes="n1=1xH100", running="x@n1:1", queued="old:1/waited=30h", want="")
     before = case.snapshot()
-    stopped = altered(before.waiting[0], stopped_at=T0 - HOUR)
+    stopped = replace(before.waiting[0], stopped_at=T0 - HOUR)
 
-    assert [] == due(Cluster.of(altered(before, waiting=(stopped,))))
+    assert [] == due(Cluster.of(replace(before, waiting=(stopped,))))
     assert 1 == len(due(Cluster.of(before)))

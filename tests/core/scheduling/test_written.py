@@ -18,7 +18,7 @@ from bursar.core.scheduling.model.policy_file import (
     span_text,
     words_of,
 )
-from bursar.core.value import altered
+from bursar.core.value import replace
 
 SHARES: Any = st.builds(
     Share,
@@ -122,7 +122,7 @@ def test_what_makes_no_sense_is_refused_with_the_place(words: dict[str, Any], to
 def test_a_ceiling_of_jobs_may_be_left_out_by_name() -> None:
     [(path, share)] = policy_of({"shares": {"paid / acme": {"jobs_max": None}}}).shares
 
-    assert (("paid", "acme"), altered(Share(), jobs_max=None)) == (path, share)
+    assert (("paid", "acme"), replace(Share(), jobs_max=None)) == (path, share)
 
 
 def test_what_a_value_needs_must_be_named() -> None:

@@ -27,7 +27,7 @@ from bursar.core.scheduling.order.share import Place, ShareTree
 from bursar.core.scheduling.placement.availability import Horizon
 from bursar.core.scheduling.plan import make_plan
 from bursar.core.sorted_set import Ordered
-from bursar.core.value import altered
+from bursar.core.value import replace
 from tests.core.scheduling.cases import CREDIT, PLAIN, T0
 
 T = TypeVar("T")
@@ -204,8 +204,8 @@ class Author:
         for at in range(self.one((self.size.running, self.size.running // 2))):
             job = self.job(f"r{at:02}")
             if self.size.crowded:
-                small = altered(job.shape, tasks=self.one((1, 1, 2)), gpus=1, milli=0)
-                job = altered(job, shape=small, priority_class=self.one((0, 10, 50)))
+                small = replace(job.shape, tasks=self.one((1, 1, 2)), gpus=1, milli=0)
+                job = replace(job, shape=small, priority_class=self.one((0, 10, 50)))
             gpu_type = self.one(job.shape.types)
             if pieces := self.laid(job.shape, gpu_type):
                 yield self.attempt(job, gpu_type, pieces)
@@ -216,7 +216,7 @@ class Author:
         left = 0 if self.chance(3) else self.one(SPANS[3:])
         started_at = T0 - ran
         return Running(
-            job=altered(job, run_max=max(ran + left, 1), queued_at=started_at),
+            job=replace(job, run_max=max(ran + left, 1), queued_at=started_at),
             gpu_type=gpu_type,
             pieces=pieces,
             started_at=started_at,
@@ -230,10 +230,10 @@ class Author:
         for at in range(self.random.randint(1, self.size.waiting)):
             job = self.job(f"{self.one('wjq')}{at:02}")
             if self.size.crowded:
-                large = altered(job.shape, gpus=self.one((1, 2, 2, 3)), milli=0)
-                job = altered(job, shape=large, priority_class=self.one((0, 50, 100, 100)))
+                large = replace(job.shape, gpus=self.one((1, 2, 2, 3)), milli=0)
+                job = replace(job, shape=large, priority_class=self.one((0, 50, 100, 100)))
             later = T0 + self.one(SPANS) if self.chance(5) else 0
-            yield altered(job, not_before=later)
+            yield replace(job, not_before=later)
 
     def typical(self) -> tuple[Shape, ...]:
         """Shapes seen before; in half of the pools none."""
@@ -256,12 +256,12 @@ class Author:
         """Weights, floors and ceilings around what is used."""
         policy = self.one(POLICIES)
         if self.chance(20):
-            policy = altered(policy, tiers=TIERS)
+            policy = replace(policy, tiers=TIERS)
         places = sorted({path[:n] for path in self.paths for n in range(1, len(path) + 1)})
         self.random.shuffle(places)
         shares = [(path, self.share(path, running)) for path in places[:5] if next(left)]
         person = Share(ceiling=((ANY, self.one((2, 4, 8, 99))),))
-        return altered(
+        return replace(
             policy,
             shares=tuple(shares),
             limits=(("person", person),) if next(left) else (),
@@ -410,7 +410,7 @@ class Game:
                 self.end(JobId(change[1]))
             else:
                 node = self.cluster.machines[NodeId(change[1])].node
-                self.cluster.add_node(altered(node, state=NodeState.READY))
+                self.cluster.add_node(replace(node, state=NodeState.READY))
         self.cluster.at(max(at, self.now))
 
     def next_change(self) -> tuple[Instant, str] | None:
@@ -425,7 +425,7 @@ class Game:
         """A job is over, or waits again if it was asked to stop."""
         one = self.cluster.end(job_id)
         if one.stops_at is not None:
-            self.cluster.queue(altered(one.job, preemptions=one.job.preemptions + 1))
+            self.cluster.queue(replace(one.job, preemptions=one.job.preemptions + 1))
 
 
 # --------------------------------------------------------------------------- plain recounting

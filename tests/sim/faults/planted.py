@@ -211,7 +211,7 @@ BUGS = {
         message_commands, "_ended", "kept_ms=end.kept_ms)", "kept_ms=end.kept_ms // 2)", "IM5|IS9"
     ),
     "a leader does not notice ends": Bug(
-        cluster_sync, "Follower._follow_job", "self.told.end(name)", "pass",
+        cluster_sync, "ClusterMirror._follow_job", "self.told.end(name)", "pass",
         "is there already|KeyError",
     ),
     "a clock is believed whatever it shows": Bug(

@@ -17,7 +17,7 @@ from bursar.core.instant import SECOND
 from bursar.core.ledger.values import Grant, Hold
 from bursar.core.messages import RanSoFar, Why
 from bursar.core.refusal import Code, InvariantBroken
-from bursar.core.value import altered
+from bursar.core.value import replace
 from bursar.sim.faults import invariants
 from bursar.sim.faults.node_host import Host, Task
 from bursar.sim.faults.profile import BEGINS, Profile
@@ -169,19 +169,19 @@ def test_a_wrong_org_is_told(told: str, spoil: Spoil) -> None:
 
 
 def _jump_state(before: Queued) -> Queued:
-    return altered(before, state=State.OUT_OF_CREDITS, fence=None)
+    return replace(before, state=State.OUT_OF_CREDITS, fence=None)
 
 
 def _skip_attempt(before: Queued) -> Queued:
-    return altered(before, attempt=before.attempt + 2)
+    return replace(before, attempt=before.attempt + 2)
 
 
 def _overuse(before: Queued) -> Queued:
-    return altered(before, used=before.hold_micros + 1)
+    return replace(before, used=before.hold_micros + 1)
 
 
 def _of_nobody(before: Queued) -> Queued:
-    return altered(before, job=JobId("nobody's"))
+    return replace(before, job=JobId("nobody's"))
 
 
 JOBS: list[tuple[str, State, Callable[[Queued], Queued]]] = [
@@ -207,7 +207,7 @@ def test_a_job_with_two_leases_is_told() -> None:
     world = busy()
     job = _job(world)
     lease = world.pool.leases[job.fence or 0]
-    world.pool.leases[99] = altered(lease, fence=99)
+    world.pool.leases[99] = replace(lease, fence=99)
     world.pool.live[99] = None
 
     with pytest.raises(InvariantBroken, match="IS2: not one lease"):
@@ -215,29 +215,29 @@ def test_a_job_with_two_leases_is_told() -> None:
 
 
 def _without_part(lease: Lease) -> Lease:
-    return altered(lease, parts=lease.parts[1:])
+    return replace(lease, parts=lease.parts[1:])
 
 
 def _elsewhere(lease: Lease) -> Lease:
     piece = lease.parts[0].piece._replace(gpus=(7,))
-    return altered(lease, parts=(altered(lease.parts[0], piece=piece), *lease.parts[1:]))
+    return replace(lease, parts=(replace(lease.parts[0], piece=piece), *lease.parts[1:]))
 
 
 def _longer(lease: Lease) -> Lease:
-    return altered(lease, parts=tuple(altered(one, until=one.until + 1) for one in lease.parts))
+    return replace(lease, parts=tuple(replace(one, until=one.until + 1) for one in lease.parts))
 
 
 def _finished(lease: Lease) -> Lease:
-    return altered(lease, parts=tuple(altered(one, exit=Exit.DONE) for one in lease.parts))
+    return replace(lease, parts=tuple(replace(one, exit=Exit.DONE) for one in lease.parts))
 
 
 def _ended_again(lease: Lease) -> Lease:
-    return altered(lease, ended_at=(lease.ended_at or 0) + 1)
+    return replace(lease, ended_at=(lease.ended_at or 0) + 1)
 
 
 def _for_ever(lease: Lease) -> Lease:
     until = lease.leased_at + 1_000 * SECOND
-    return altered(lease, parts=tuple(altered(one, until=until) for one in lease.parts))
+    return replace(lease, parts=tuple(replace(one, until=until) for one in lease.parts))
 
 
 # What is told, whether the lease is a new one, whether it has run out, and what is wrong with it.
@@ -245,12 +245,12 @@ LEASES: list[tuple[str, bool, bool, Callable[[Lease], Lease]]] = [
     ("IS4", True, False, lambda lease: lease),
     ("IS8: half a gang", True, False, _without_part),
     ("IS8: a lease has moved", False, False, _elsewhere),
-    ("IM1: a reading went back", False, False, lambda lease: altered(lease, run_ms=0)),
-    ("IM1: longer than its lease", False, False, lambda lease: altered(lease, run_ms=10**9)),
+    ("IM1: a reading went back", False, False, lambda lease: replace(lease, run_ms=0)),
+    ("IM1: longer than its lease", False, False, lambda lease: replace(lease, run_ms=10**9)),
     ("IM2: renewed after its end", False, True, _longer),
     ("IM2: a late result counts", False, True, _finished),
     ("IS9: a lease outlives", False, False, _for_ever),
-    ("IS9: runs without credits", False, False, lambda lease: altered(lease, run_ms_max=10**9)),
+    ("IS9: runs without credits", False, False, lambda lease: replace(lease, run_ms_max=10**9)),
 ]
 
 
@@ -299,7 +299,7 @@ def test_a_withdrawn_job_that_is_started_is_told() -> None:
 
 def _lease_twice(world: World) -> None:
     lease = world.pool.leases[_job(world).fence or 0]
-    world.pool.leases[99] = altered(lease, fence=99)
+    world.pool.leases[99] = replace(lease, fence=99)
     world.pool.live[99] = None
 
 
@@ -381,7 +381,7 @@ def _forget_charge(world: World) -> None:
 
 def _unsettle(world: World) -> None:
     hold = _hold(world, _lease(world).job)
-    meters = ((attempt, altered(one, settled=False)) for attempt, one in hold.meters)
+    meters = ((attempt, replace(one, settled=False)) for attempt, one in hold.meters)
     wrong(hold, meters=tuple(meters))
 
 

@@ -26,7 +26,7 @@ from bursar.core.dispatch.attempt_end import GRACE
 from bursar.core.dispatch.state import Exit
 from bursar.core.instant import MILLISECOND, Instant
 from bursar.core.scheduling.model.nodes import NodeId, Piece
-from bursar.core.value import altered
+from bursar.core.value import replace
 from bursar.failpoints import passed_on, reached
 from bursar.wire.agents import complaint_about
 
@@ -105,7 +105,7 @@ class Processes:
             return one
         ran = running_time() - one.started_at if begun else 0
         notes = loaded(self._path(fence, "notes.json")) or {}
-        return altered(one, run_ms=ran // MILLISECOND, saved_ms=notes.get("saved_ms", 0))
+        return replace(one, run_ms=ran // MILLISECOND, saved_ms=notes.get("saved_ms", 0))
 
     def _order(self, fence: int) -> dict[str, Any] | None:
         if fence not in self._orders:
@@ -294,7 +294,7 @@ def _spawn(folder: Path, lock: int) -> int:
 
 def _ended(one: Process, outcome: dict[str, Any]) -> Process:
     """The entry of a process that has ended."""
-    return altered(
+    return replace(
         one,
         run_ms=outcome["run_ms"],
         saved_ms=outcome["saved_ms"],

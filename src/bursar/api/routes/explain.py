@@ -19,7 +19,7 @@ from bursar.core.scheduling.explain.waiting import explain
 from bursar.core.scheduling.model.cluster import Cluster
 from bursar.service.jobs.queries import Looking, Route, Shown
 from bursar.service.keys import Scope
-from bursar.service.pools.leader import Leading
+from bursar.service.pools.leader import PoolLeader
 from bursar.wire.explain import ExplainTold, Place, ShareTold, StandingTold, WhyTold, with_orgs
 from bursar.wire.fields import Id
 from bursar.wire.pools import NAME
@@ -28,7 +28,7 @@ from bursar.wire.times import instant_text
 router = APIRouter(prefix="/v1", route_class=StrictRoute, responses=PROBLEM)
 
 
-async def _explaining(service: Service, pool: str) -> Leading:
+async def _explaining(service: Service, pool: str) -> PoolLeader:
     keeper = await kept_pool(service, pool)
     assert service.pools is not None
     return service.pools.explaining(keeper.id)

@@ -12,7 +12,7 @@ from starlette.responses import StreamingResponse
 
 from bursar.api.admission import Asking, Let
 from bursar.api.context import Caller, Service, unknown
-from bursar.api.errors import Failed, Senseless, problem_response
+from bursar.api.errors import Failed, InvalidCommand, problem_response
 from bursar.api.event_stream import MEDIA_TYPE, event_text
 from bursar.api.execute import done_of, encoded, key_of, told_by
 from bursar.api.operations import Nothing
@@ -49,7 +49,7 @@ from bursar.service.queries.entities import Listing
 from bursar.service.queries.request_lookup import first_asked
 from bursar.wire import jobs as wire
 from bursar.wire.arrays import JobArray
-from bursar.wire.fields import Id, Making
+from bursar.wire.fields import Id, IdFactory
 from bursar.wire.problems import of_refusal
 from bursar.wire.responses import HoldChanged, Rate, only
 from bursar.wire.result_cache import ALONE, JobCache, Shares
@@ -107,13 +107,13 @@ async def submit(request: Request, body: wire.JobAsk) -> Response:
     service, caller = _who(request, Scope.SPEND)
     key = key_of(request)
     org = await service.org_of(caller, "accounts", body.account_id)
-    making = Making(org, key, int(time.time() * 1_000))
+    making = IdFactory(org, key, int(time.time() * 1_000))
     try:
         asked_by = caller.id if caller.key.capped else None
         reserve = body.to_core(making, caller.key.user or org_user(org), asked_by)
         spec = body.spec()
     except (ValueError, TypeError) as error:
-        raise Senseless(str(error)) from error
+        raise InvalidCommand(str(error)) from error
     let = await _let_in(
         service,
         Asking(

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Query, Request, Response
 from pydantic import ValidationError
 
 from bursar.api.context import Caller, Service, unknown
-from bursar.api.errors import Failed, Refused, Senseless
+from bursar.api.errors import Failed, InvalidCommand, Refused
 from bursar.api.execute import encoded
 from bursar.api.request_body import StrictRoute
 from bursar.api.routes.operations import PROBLEM
@@ -29,7 +29,7 @@ from bursar.service.queries.balances import Looking, Seen
 from bursar.service.queries.entities import Listing, Page
 from bursar.service.queries.top_lists import Measure, Subject, Top
 from bursar.wire import requests, responses
-from bursar.wire.fields import Context, Id, Making, Shape, Time
+from bursar.wire.fields import Context, Id, IdFactory, Shape, Time
 from bursar.wire.strict_json import parsed
 from bursar.wire.times import instant_of, instant_text
 
@@ -378,7 +378,7 @@ def _present(
     try:
         asked = context.to_core()
     except (ValueError, TypeError) as error:
-        raise Senseless(str(error)) from error
+        raise InvalidCommand(str(error)) from error
     whose = None if user is None else UserId(user)
     seen = Looking(reader).standing(org, AccountId(account), asked, whose, LISTED_MOST + 1)
     if isinstance(seen.value, Refusal):
@@ -471,12 +471,12 @@ async def quote(request: Request, body: requests.QuoteAsk) -> Response:
     """What a hold would cost and what forbids it."""
     service, caller = _service(request)
     org = await service.org_of(caller, "accounts", body.account_id)
-    making = Making(org, "quote", 0)
+    making = IdFactory(org, "quote", 0)
     try:
         asked_by = caller.id if caller.key.capped else None
         ask = body.to_core(making, caller.key.user or org_user(org), asked_by)
     except (ValueError, TypeError) as error:
-        raise Senseless(str(error)) from error
+        raise InvalidCommand(str(error)) from error
     seen = await service.read(lambda reader: Looking(reader).quote(org, ask, body.likely_run_ms))
     return seen_response(request, org, seen.number, encoded(responses.Quoted.of(seen.value)))
 

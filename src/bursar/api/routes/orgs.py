@@ -11,7 +11,7 @@ from pydantic import Field
 
 from bursar.api import settings
 from bursar.api.context import Caller, Service
-from bursar.api.errors import Failed, Refused, Senseless
+from bursar.api.errors import Failed, InvalidCommand, Refused
 from bursar.api.execute import asked_for, key_of, told_of
 from bursar.api.rate_limits import OF_A_KEY, OF_OPERATORS
 from bursar.api.request_body import StrictRoute
@@ -36,7 +36,7 @@ from bursar.service.org_setup import (
 )
 from bursar.service.queries.request_lookup import first_asked
 from bursar.service.queries.settings import setting
-from bursar.wire.fields import Id, Making, Micros, Shape, Text, Time
+from bursar.wire.fields import Id, IdFactory, Micros, Shape, Text, Time
 from bursar.wire.requests import OrgAsk
 from bursar.wire.responses import Dropped, Org, only
 from bursar.wire.times import instant_text
@@ -67,7 +67,7 @@ async def create_org(request: Request, body: OrgAsk) -> Response:
     service, caller = _who(request)
     caller.needs(Scope.OPERATOR)
     key = key_of(request)
-    making = Making(DEPLOYMENT, key, int(time.time() * 1_000))
+    making = IdFactory(DEPLOYMENT, key, int(time.time() * 1_000))
     org = making.id("id", body.id)
     if org == DEPLOYMENT:  # the operators' own, which is no tenant
         raise Refused(Refusal(Code.ALREADY_EXISTS, {"org": org}))
@@ -76,7 +76,7 @@ async def create_org(request: Request, body: OrgAsk) -> Response:
     try:
         command = listed(org, body.name, body.time_zone, body.tier)
     except (ValueError, TypeError) as error:
-        raise Senseless(str(error)) from error
+        raise InvalidCommand(str(error)) from error
     answer = await asked_for(service, caller, DEPLOYMENT, key, command, making.made)
     if isinstance(answer.outcome, Refusal):
         return told_of(DEPLOYMENT, answer, 201, lambda _: Org(id="", account_id="", name=""))
@@ -224,7 +224,7 @@ async def create_key(request: Request, body: KeyAsk) -> Response:
         cap=None if cap is None else (cap.limit, cap.every),
         node=body.node,
     )
-    making = Making(org, request_key, int(time.time() * 1_000))
+    making = IdFactory(org, request_key, int(time.time() * 1_000))
     command = _kept(making.id("id", body.id), key.body, 0)
     answer = await asked_for(service, caller, org, request_key, command, making.made)
     if cap is not None and not isinstance(answer.outcome, Refusal):
@@ -282,7 +282,7 @@ def _kept(id: str, body: str | None, before: int | None) -> SetSetting:
     try:
         return SetSetting(kind=KIND, id=SettingId(id), body=body, before=before)
     except (ValueError, TypeError) as error:
-        raise Senseless(str(error)) from error
+        raise InvalidCommand(str(error)) from error
 
 
 @router.get(

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Path, Query, Request, Response
 
 from bursar.api import settings
 from bursar.api.context import Caller, Service
-from bursar.api.errors import Failed, Senseless
+from bursar.api.errors import Failed, InvalidCommand
 from bursar.api.execute import asked_for, done_of, encoded, key_of
 from bursar.api.request_body import StrictRoute
 from bursar.api.routes.operations import IDEMPOTENCY_KEY, PROBLEM
@@ -84,7 +84,7 @@ async def set_policy(
     try:
         wanted = body.to_core()
     except ValueError as error:
-        raise Senseless(str(error)) from error
+        raise InvalidCommand(str(error)) from error
     command = settings.set_setting(KIND, pool, body.words, settings.if_match(request))
     kept = await _kept(service, pool)
     if dry_run:

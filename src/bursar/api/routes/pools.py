@@ -19,7 +19,7 @@ from bursar.service.keys import Scope
 from bursar.service.pools.logs import Part, keep_log
 from bursar.service.pools.node_cleanup import keep_progress_now, over_for_ms
 from bursar.service.pools.node_orders import is_given_back
-from bursar.service.pools.pool import PoolKeeper
+from bursar.service.pools.pool import PoolHandle
 from bursar.wire.agents import (
     LogAsk,
     LogTold,
@@ -45,7 +45,7 @@ def _who(request: Request) -> tuple[Service, Caller]:
     return request.app.state.service, request.state.caller
 
 
-async def kept_pool(service: Service, pool: str) -> PoolKeeper:
+async def kept_pool(service: Service, pool: str) -> PoolHandle:
     """A pool that is served here; one that another process has begun a moment ago is looked for."""
     pools = service.pools
     if pools is not None and pool not in pools.keepers:
@@ -62,7 +62,7 @@ def operates(request: Request) -> Service:
     return service
 
 
-async def _works(request: Request, pool: str, node: str) -> tuple[Service, PoolKeeper]:
+async def _works(request: Request, pool: str, node: str) -> tuple[Service, PoolHandle]:
     """What a node's own key may do, in its pool."""
     service, caller = _who(request)
     caller.needs_node(pool, node)
@@ -91,7 +91,7 @@ async def create_pool(request: Request, body: PoolAsk) -> Response:
     return Response(encoded(told), 201 if new else 200, media_type="application/json")
 
 
-def _told(keeper: PoolKeeper) -> PoolTold:
+def _told(keeper: PoolHandle) -> PoolTold:
     return keeper.look(lambda pool: PoolTold.of(keeper.id, pool))
 
 
@@ -168,7 +168,7 @@ async def set_state(request: Request, pool: Name, node: Name, body: StateAsk) ->
     return _told_of(keeper, node)
 
 
-def _told_of(keeper: PoolKeeper, node: str) -> Response:
+def _told_of(keeper: PoolHandle, node: str) -> Response:
     told = keeper.look(lambda seen: NodeTold.of(seen, seen.machines[NodeId(node)]))
     return Response(encoded(told), media_type="application/json")
 
@@ -190,7 +190,7 @@ async def report(
 
 
 async def _answered(
-    service: Service, keeper: PoolKeeper, told: Report, wait_ms: int
+    service: Service, keeper: PoolHandle, told: Report, wait_ms: int
 ) -> Orders | None:
     """The answer to a report; it waits for news of the node, unless it brings some itself."""
     loop, news = asyncio.get_running_loop(), asyncio.Event()

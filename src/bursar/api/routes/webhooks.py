@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 from fastapi import APIRouter, Path, Query, Request, Response
 
 from bursar.api.context import Caller, Service, unknown
-from bursar.api.errors import Failed, Senseless
+from bursar.api.errors import Failed, InvalidCommand
 from bursar.api.execute import asked_for, done_of, encoded, key_of, told_of
 from bursar.api.request_body import StrictRoute
 from bursar.api.routes.ledger_reads import After, Limit, OrgId, Things, seen_response
@@ -42,7 +42,7 @@ from bursar.service.webhooks.signatures import (
     version_of,
 )
 from bursar.wire.alerts import AlertTold, RuleAsk, RuleTold
-from bursar.wire.fields import Id, Making, Shape
+from bursar.wire.fields import Id, IdFactory, Shape
 from bursar.wire.responses import Dropped, only
 from bursar.wire.webhooks import (
     DeliveryTold,
@@ -190,7 +190,7 @@ async def create_webhook(request: Request, body: WebhookAsk) -> Response:
         await _check_room(service, org, WEBHOOK)
     types = tuple(dict.fromkeys(body.events))
     webhook = Webhook(url=body.url, types=types, account=body.account_id)
-    making = Making(org, key, int(time.time() * 1_000))
+    making = IdFactory(org, key, int(time.time() * 1_000))
     id = making.id("id", body.id)
     command = _setting(
         lambda: SetSetting(kind=WEBHOOK, id=SettingId(id), body=webhook.body, before=0)
@@ -216,7 +216,7 @@ def _setting(made: Callable[[], SetSetting]) -> SetSetting:
     try:
         return made()
     except (ValueError, TypeError) as error:
-        raise Senseless(str(error)) from error
+        raise InvalidCommand(str(error)) from error
 
 
 @router.get(
@@ -367,7 +367,7 @@ async def resend_delivery(
     org, new = await _changed(service, caller, WEBHOOK, id, org_id, key)
     if new:
         await _check_told(service, org, id, number)
-    making = Making(org, key, int(time.time() * 1_000))
+    making = IdFactory(org, key, int(time.time() * 1_000))
     command = resend(making.id("id", None), id, number)
     answer = await asked_for(service, caller, org, key, command, making.made)
 
@@ -427,10 +427,10 @@ async def create_rule(request: Request, body: RuleAsk) -> Response:
     try:
         rule = body.to_core()
     except (ValueError, TypeError) as error:
-        raise Senseless(str(error)) from error
+        raise InvalidCommand(str(error)) from error
     if await service.read(lambda reader: first_asked(reader, org, key)) is None:
         await _check_room(service, org, RULE)
-    making = Making(org, key, int(time.time() * 1_000))
+    making = IdFactory(org, key, int(time.time() * 1_000))
     id = making.id("id", body.id)
     answer = await asked_for(
         service, caller, org, key, _setting(lambda: rule_setting(id, rule)), making.made

@@ -48,7 +48,7 @@ from bursar.service.database import (
 from bursar.service.jobs import Answers, Jobs, Submission
 from bursar.service.ledger.batch import Answer, Ask, Batch
 from bursar.service.ledger.ledger import Ledger
-from bursar.service.pools.pool import Deaf, Kept, PoolKeeper, at_once
+from bursar.service.pools.pool import Kept, NullListener, PoolHandle, at_once
 from bursar.service.workers.relay import Relay, Round
 
 POOL: Final = "pool"
@@ -75,7 +75,7 @@ def measure_meter(server: Database, sizes: Sizes, _: dict[str, float], say: Say)
             Ledger(database.connect) as ledger,
         ):
             jobs = Jobs(connection, lambda asks: _answers(ledger, asks))
-            pool = at_once(connection, Kept(POOL, Deaf(), hands))
+            pool = at_once(connection, Kept(POOL, NullListener(), hands))
             # For the relay no time passes: here messages wait for their turn on purpose.
             relay = Relay(connection, jobs, {POOL: pool}, Hands(hands.now))
             create_pool(connection, POOL)
@@ -107,7 +107,7 @@ class Hands:
 class Fleet:
     """Nodes that report how long their attempts have run, all of them one after the other."""
 
-    def __init__(self, load: Load, pool: PoolKeeper, hands: Hands) -> None:
+    def __init__(self, load: Load, pool: PoolHandle, hands: Hands) -> None:
         self._load = load
         self._pool = pool
         self._hands = hands

@@ -11,7 +11,7 @@ from bursar.core.scheduling.model.jobs import Job, Path, Running, Shape
 from bursar.core.scheduling.model.nodes import Node, NodeId, Piece
 from bursar.core.scheduling.model.policy import ANY, Policy, Share, Tier
 from bursar.core.scheduling.model.snapshot import Snapshot
-from bursar.core.value import altered
+from bursar.core.value import replace
 
 T0: Final[Instant] = 20_000 * DAY
 TIER: Final = Tier(name="paid")
@@ -197,4 +197,4 @@ def _arriving(stream: Stream, name: str, owner: Path) -> Iterable[tuple[Instant,
     for number in range(stream.jobs):
         at = T0 + number * stream.every
         ask = job(f"{name}n{number:03}", owner, of, run_max=LIMIT, queued_at=at)
-        yield at, altered(ask, priority_class=stream.priority_class), stream.runs
+        yield at, replace(ask, priority_class=stream.priority_class), stream.runs

@@ -12,7 +12,7 @@ from bursar.bench.schedule.watch import Pool, starts_of, victims_of
 from bursar.core.ids import JobId
 from bursar.core.instant import SECOND, Instant
 from bursar.core.scheduling.model.jobs import Job
-from bursar.core.value import altered
+from bursar.core.value import replace
 
 ENDS, ARRIVES = range(2)  # what comes first of all that happens at one instant
 
@@ -61,7 +61,7 @@ class Ours:
         for job_id in stopped:
             job = self._pool.cluster.running[job_id].job
             self._pool.end(job_id)
-            self.queue(altered(job, preemptions=job.preemptions + 1))
+            self.queue(replace(job, preemptions=job.preemptions + 1))
         return Decided([start.job for start in starts_of(plan)], stopped)
 
 

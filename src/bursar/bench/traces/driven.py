@@ -13,7 +13,7 @@ from bursar.bench.traces.driving import GPU, Drive, Told, World
 from bursar.bench.traces.replay import SECOND, Ask, Task
 from bursar.core.scheduling.model.jobs import Shape
 from bursar.core.scheduling.model.policy import Policy, Share
-from bursar.core.value import altered
+from bursar.core.value import replace
 
 NODE_GPUS: Final = 8
 MINUTE: Final = 60 * SECOND
@@ -98,7 +98,7 @@ def drive_month(
         return Told(path, shape_of(ask.gpus), _bound(estimate, track, MONTHS), estimate)
 
     world = World(nodes=nodes, node_gpus=NODE_GPUS, restart_cost=30 * SECOND, every=every)
-    return Drive(asks, world, altered(policy, shares=(*policy.shares, *shares)), tell).run()
+    return Drive(asks, world, replace(policy, shares=(*policy.shares, *shares)), tell).run()
 
 
 def parts(asks: Sequence[Ask]) -> dict[str, int]:

@@ -21,7 +21,7 @@ from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.model.jobs import Job, Path, Shape
 from bursar.core.scheduling.model.nodes import Node, NodeId
 from bursar.core.scheduling.model.policy import Policy
-from bursar.core.value import altered
+from bursar.core.value import replace
 from bursar.sim.policies import Bursar
 
 T0: Final[Instant] = 500_000 * HOUR
@@ -149,7 +149,7 @@ class Drive:
         kept = (had - task.left) * MILLISECOND
         worked = task.ask.runs - task.left
         estimate = None if told.estimate is None else max(told.estimate - worked, 1)
-        job = self._jobs[name] = altered(
+        job = self._jobs[name] = replace(
             job,
             run_max=max(told.run_max - worked + world.restart_cost, 1) * MILLISECOND,
             estimate=None if estimate is None else (estimate + world.restart_cost) * MILLISECOND,

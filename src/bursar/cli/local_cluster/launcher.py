@@ -33,7 +33,7 @@ class Setting:
     folder: Path
 
 
-class Company:
+class LocalCluster:
     """Nodes, and with `demo` jobs for them."""
 
     def __init__(

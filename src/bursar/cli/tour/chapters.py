@@ -28,7 +28,7 @@ from bursar.cli.tour.story import (
 from bursar.core.ids import GrantId
 from bursar.core.instant import Instant
 from bursar.core.ledger.balance import balance
-from bursar.core.ledger.books import Books, existing
+from bursar.core.ledger.books import Books, require
 from bursar.core.ledger.events import (
     ChargeBooked,
     DebtRepaid,
@@ -108,7 +108,7 @@ def _hold(story: Story, page: Page) -> None:
     opened = only(HoldOpened, story.does(story.reserve(EPOCH_7, minutes=90)))
     hold = story.hold(EPOCH_7)
     page.heading("A job holds credits before it runs")
-    budget = existing(story.journal.books.budgets, DAILY)
+    budget = require(story.journal.books.budgets, DAILY)
     page.say(
         f"""First, {TRAINING} gets a hard budget: {credits(budget.limit)} a {budget.window.every}.
         At {when(story.now, ZONE)} a job asks for {_gpus(hold)} at
@@ -240,7 +240,7 @@ def _late(story: Story, page: Page) -> None:
 
 def _budget(story: Story, page: Page) -> None:
     page.heading("A budget says no, then yes")
-    budget = existing(story.journal.books.budgets, DAILY)
+    budget = require(story.journal.books.budgets, DAILY)
     story.now = clock(15)
     refusal = story.asks(story.reserve(EPOCH_8, minutes=120))
     if not isinstance(refusal, Refusal):
@@ -309,7 +309,7 @@ def _debt(story: Story, page: Page) -> None:
     repaid = story.tops_up()
     bought, payment = only(GrantIssued, repaid), only(DebtRepaid, repaid)
     _postings(page, f"a purchase on {when(story.now, ZONE)}", repaid)
-    still = existing(story.journal.books.debts, debt.id).owed
+    still = require(story.journal.books.debts, debt.id).owed
     page.say(
         f"""Of the {credits(bought.terms.amount)} bought, {credits(payment.amount)} repaid the debt
         before anybody could ask for them. {TRAINING.capitalize()} owes {credits(still)} and can
@@ -481,7 +481,7 @@ def _thresholds(books: Books, told: list[ThresholdCrossed]) -> str:
     """Each reported threshold, with the day it was reached in."""
     reports: list[str] = []
     for event in told:
-        budget = existing(books.budgets, event.budget)
+        budget = require(books.budgets, event.budget)
         reached = share(budget.thresholds_ppm[event.crossed - 1])
         reports.append(f"{reached} on {_date(event.start)}")
     return ", ".join(reports) or "none"

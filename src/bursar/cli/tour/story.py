@@ -13,7 +13,7 @@ from bursar.core.ids import (
     UserId,
 )
 from bursar.core.instant import DAY, HOUR, MINUTE, NEVER, Instant
-from bursar.core.ledger.books import Applying, existing
+from bursar.core.ledger.books import ApplicableBudget, require
 from bursar.core.ledger.commands import (
     AddAccount,
     AddUser,
@@ -178,12 +178,12 @@ class Story:
     def grant(self, grant: GrantId) -> Grant:
         """A grant as it is now."""
         with seen_at(self.journal.books, self.now) as books:
-            return existing(books.grants, grant)
+            return require(books.grants, grant)
 
     def hold(self, hold: HoldId) -> Hold:
         """A hold as it is now."""
         with seen_at(self.journal.books, self.now) as books:
-            return existing(books.holds, hold)
+            return require(books.holds, hold)
 
     def spendable(self, account: AccountId, context: Context) -> list[Grant]:
         """The grants that an account may spend on something now, in spend order."""
@@ -193,7 +193,9 @@ class Story:
     def counted(self, budget: BudgetId) -> Micros:
         """What a budget counts now."""
         with seen_at(self.journal.books, self.now) as books:
-            return counted_in(books, Applying(existing(books.budgets, budget), None), self.now)
+            return counted_in(
+                books, ApplicableBudget(require(books.budgets, budget), None), self.now
+            )
 
     def debt(self) -> Debt | None:
         """The oldest debt, if something is owed."""

@@ -15,7 +15,7 @@ from bursar.core.instant import MILLISECOND, SECOND, Instant
 from bursar.core.leases import goes_on, is_own, tell_every_ms
 from bursar.core.messages import Corrected, Dropped, EndClass, Ended, RanSoFar, Started, Why
 from bursar.core.money import Micros, run_ms_for, usage_price
-from bursar.core.value import altered
+from bursar.core.value import replace
 
 GRACE: Final = 10 * SECOND  # to make a checkpoint and end, once asked
 GRACE_MS: Final = GRACE // MILLISECOND
@@ -59,7 +59,7 @@ def affords_a_run(job: Queued) -> bool:
 
 def moved(job: Queued, why: Why, fence: int | None = None) -> Queued:
     """The job one step on in its life; with the fence of its lease if it has one then."""
-    return altered(job, state=after(job.state, why), why=why, fence=fence, earmark=None)
+    return replace(job, state=after(job.state, why), why=why, fence=fence, earmark=None)
 
 
 def job_of(work: Work, lease: Lease) -> Queued:
@@ -81,7 +81,7 @@ def with_part(lease: Lease, part: Part) -> Lease:
     """The lease with another state of its part on one node."""
     node = part.piece.node
     parts = tuple([part if one.piece.node == node else one for one in lease.parts])
-    return altered(lease, parts=parts)
+    return replace(lease, parts=parts)
 
 
 def drop(work: Work, job: Queued, why: Why) -> None:
@@ -96,7 +96,7 @@ def ask_to_stop(work: Work, lease: Lease, why: Why) -> None:
     Who was asked for another reason stops for that; but a job that is withdrawn is withdrawn.
     """
     if lease.stop is None or why is Why.CANCELLED:
-        work.put(altered(lease, stop=why))
+        work.put(replace(lease, stop=why))
     job = job_of(work, lease)
     if job.state is not State.STOPPING:
         work.put(moved(job, Why.ASKED, lease.fence))
@@ -106,7 +106,7 @@ def say_start(work: Work, lease: Lease, job: Queued) -> None:
     """Tell the org that an attempt began; what is set aside is trimmed to what it can need."""
     assert lease.started_at is not None
     need = usage_price(rate_of(job, lease.gpu_type), job.ask.milli_gpus, job.left_ms)
-    work.put(altered(job, hold_micros=min(job.hold_micros, job.used + need)))
+    work.put(replace(job, hold_micros=min(job.hold_micros, job.used + need)))
     work.tell(
         lease.key,
         Started(
@@ -120,7 +120,7 @@ def say_start(work: Work, lease: Lease, job: Queued) -> None:
 
 def tell_run(work: Work, lease: Lease) -> Lease:
     """Tell the org how long an attempt has run."""
-    lease = altered(lease, told_ms=lease.run_ms)
+    lease = replace(lease, told_ms=lease.run_ms)
     work.put(lease)
     work.tell(lease.key, RanSoFar(attempt=lease.attempt, run_ms=lease.run_ms))
     return lease
@@ -184,18 +184,18 @@ def _close(work: Work, lease: Lease, why: Why) -> None:
     job = job_of(work, lease)
     spend(work, job, lease)
     if lease.started_at is None:
-        lease = altered(lease, started_at=lease.leased_at)
+        lease = replace(lease, started_at=lease.leased_at)
         say_start(work, lease, job)
         job = job_of(work, lease)
-    lease = altered(lease, ended_at=work.now, told_ms=lease.run_ms, why=why)
+    lease = replace(lease, ended_at=work.now, told_ms=lease.run_ms, why=why)
     pays = _pays(lease, CLASSES[why])
     kept_ms = _kept_ms(lease, pays=pays)
     # What the job does not answer for is not reported again; else run time counts up to the end.
     last = min(work.now, max(part.until for part in lease.parts))
     ends_at = last if pays and kept_ms is None else lease.leased_at
-    lease = altered(lease, kept_ms=kept_ms, ends_at=ends_at)
+    lease = replace(lease, kept_ms=kept_ms, ends_at=ends_at)
     price = _price(job, lease, lease.paid_ms)
-    job = altered(job, ran_ms=job.ran_ms + lease.paid_ms, used=job.used + price)
+    job = replace(job, ran_ms=job.ran_ms + lease.paid_ms, used=job.used + price)
     job = _gone_on(job, lease, why, work.now)
     work.put(job)
     work.put(lease)
@@ -222,7 +222,7 @@ def correct(work: Work, lease: Lease, end_class: EndClass) -> None:
     attempts have used of that since. Of the attempt nothing more is reported.
     """
     job = job_of(work, lease)
-    job = altered(
+    job = replace(
         job,
         ran_ms=job.ran_ms - lease.paid_ms,
         used=job.used - _price(job, lease, lease.paid_ms),
@@ -233,9 +233,9 @@ def correct(work: Work, lease: Lease, end_class: EndClass) -> None:
         most = max(most, _affordable_ms(job, lease))
     if most < (lease.run_ms if kept_ms is None else kept_ms):
         kept_ms = most
-    lease = altered(lease, corrected=end_class, kept_ms=kept_ms, ends_at=lease.leased_at)
+    lease = replace(lease, corrected=end_class, kept_ms=kept_ms, ends_at=lease.leased_at)
     price = _price(job, lease, lease.paid_ms)
-    work.put(altered(job, ran_ms=job.ran_ms + lease.paid_ms, used=job.used + price))
+    work.put(replace(job, ran_ms=job.ran_ms + lease.paid_ms, used=job.used + price))
     work.put(lease)
     work.tell(
         lease.key,
@@ -293,7 +293,7 @@ def _gone_on(job: Queued, lease: Lease, why: Why, now: Instant) -> Queued:
         left_ms = job.left_ms - GRACE_MS
         if not goes_on(CLASSES[why], job.requeues_left, left_ms, withdrawn=job.withdrawn):
             return moved(job, Why.GIVEN_UP)
-        job = altered(
+        job = replace(
             job,
             requeues_left=job.requeues_left - 1,
             preemptions=job.preemptions + (CLASSES[why] is EndClass.PREEMPTION),

@@ -26,14 +26,14 @@ from bursar.core.scheduling.model.policy import Policy, Share
 from bursar.core.scheduling.model.recording import Recorder
 from bursar.core.scheduling.model.snapshot import Snapshot
 from bursar.core.scheduling.model.usage import Fading
-from bursar.core.value import altered
+from bursar.core.value import replace
 
 LOSSES: Final = 10  # that make a pause longer
 PAUSE_MAX: Final = 5 * MINUTE
 LOOKS_EVERY: Final = SECOND  # between two looks at all nodes
 
 
-class Follower:
+class ClusterMirror:
     """A cluster that follows a pool."""
 
     def __init__(self, policy: Policy, now: Instant) -> None:
@@ -98,13 +98,13 @@ class Follower:
         self._waits = {name: _counted(job, counted) for name, job in self._waits.items()}
         self.told = Recorder(
             Cluster.of(
-                altered(
+                replace(
                     before,
-                    policy=altered(policy, limits=(*policy.limits, *self._limits())),
+                    policy=replace(policy, limits=(*policy.limits, *self._limits())),
                     usage=carried_over(before, half_life) if used is None else used,
                     waiting=tuple(_counted(job, counted) for job in before.waiting),
                     running=tuple(
-                        altered(one, job=_counted(one.job, counted)) for one in before.running
+                        replace(one, job=_counted(one.job, counted)) for one in before.running
                     ),
                 )
             )
@@ -134,7 +134,7 @@ class Follower:
 
     def _described(self, queued: Queued) -> Job:
         job, quotas = described(queued), self._quotas(queued)
-        return altered(job, counted=quotas) if quotas else job
+        return replace(job, counted=quotas) if quotas else job
 
     def _nodes_of(self, pool: Pool, now: Instant) -> Iterable[NodeId]:
         """The nodes that may have changed; of time alone, which silences them, now and then."""
@@ -191,7 +191,7 @@ class Follower:
         self._waits[name] = new
         dated = old or new
         self.told.queue(
-            altered(
+            replace(
                 new,
                 promised_since=dated.promised_since,
                 promised_at=dated.promised_at,
@@ -233,8 +233,8 @@ def _as_it_stands(machine: Machine, now: Instant) -> Node:
     """A node as the scheduler is told of it."""
     node, state = machine.node, standing(machine, now)
     if state is NodeState.ON_ORDER:
-        return altered(node, ready_at=_expected_at(node.ready_at, now))
-    return node if state is node.state else altered(node, state=state)
+        return replace(node, ready_at=_expected_at(node.ready_at, now))
+    return node if state is node.state else replace(node, state=state)
 
 
 def _expected_at(ready_at: Instant, now: Instant) -> Instant:
@@ -255,7 +255,7 @@ def _name_of_quota(key: Key) -> str:
 
 def _counted(job: Job, counted: Mapping[JobId, tuple[str, ...]]) -> Job:
     """A job, in other quotas; as it is if nothing is known of it any more."""
-    return altered(job, counted=counted.get(job.id, job.counted))
+    return replace(job, counted=counted.get(job.id, job.counted))
 
 
 def carried_over(before: Snapshot, half_life: int) -> tuple[tuple[Path, Micros], ...]:
@@ -303,7 +303,7 @@ def _shape(queued: Queued) -> Shape:
         return shape
     lasting = tuple(one for one in shape.types if run_ms_max(queued, one) >= queued.left_ms)
     types = lasting or tuple(one for one in shape.types if affords(queued, one))
-    return altered(shape, types=types)
+    return replace(shape, types=types)
 
 
 def _not_before(queued: Queued) -> Instant:
@@ -325,7 +325,7 @@ def _running(job: Job, lease: Lease) -> Running:
     saved = min(part.saved_ms for part in lease.parts) * MILLISECOND
     started_at = lease.leased_at if lease.started_at is None else lease.started_at
     return Running(
-        job=altered(job, run_max=max(lease.run_ms_max * MILLISECOND, 1)),
+        job=replace(job, run_max=max(lease.run_ms_max * MILLISECOND, 1)),
         gpu_type=lease.gpu_type,
         pieces=tuple(part.piece for part in lease.parts),
         started_at=lease.leased_at,

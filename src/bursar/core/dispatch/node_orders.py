@@ -23,7 +23,7 @@ from bursar.core.leases import Denied
 from bursar.core.money import Micros
 from bursar.core.scheduling.advice.autoscale import Offer, Scaling
 from bursar.core.scheduling.model.nodes import Node, NodeId, NodeState
-from bursar.core.value import altered, value
+from bursar.core.value import replace, value
 
 SILENT: Final = 10 * MINUTE  # a node that is not heard of for so long is given back
 HEARD_BY: Final = MINUTE  # whoever is there has been heard of so long after somebody listens
@@ -108,13 +108,13 @@ class Scale:
         """What can still be ordered beside what was."""
         taken = Counter(one.offer for one in orders if one.state is not OrderState.GONE)
         return tuple(
-            [altered(one, most=max(one.most - taken[one.node.id], 0)) for one in self.offers]
+            [replace(one, most=max(one.most - taken[one.node.id], 0)) for one in self.offers]
         )
 
 
 def on_order(order: NodeOrder) -> Node:
     """Its node, until it comes."""
-    return altered(order.node, state=NodeState.ON_ORDER, ready_at=order.ready_by)
+    return replace(order.node, state=NodeState.ON_ORDER, ready_at=order.ready_by)
 
 
 def order(work: Work, epoch: int, new: Iterable[NodeOrder]) -> Denied | None:
@@ -139,12 +139,12 @@ def drain(
         named_and_there = one.state is OrderState.THERE and one.node.id in named
         if named_and_there and machine is not None and _is_wanted(machine):
             _drain(work, machine)
-            drained.append(altered(one, state=OrderState.DRAINING))
+            drained.append(replace(one, state=OrderState.DRAINING))
     return tuple(drained)
 
 
 def _drain(work: Work, machine: Machine) -> None:
-    work.put(altered(machine, node=altered(machine.node, state=NodeState.DRAINING)))
+    work.put(replace(machine, node=replace(machine.node, state=NodeState.DRAINING)))
 
 
 def carry_on(
@@ -171,28 +171,28 @@ def _carried_on(work: Work, since: Instant, one: NodeOrder, said: Said | None) -
         return _awaited(work, one, said, give_up=give_up)
     machine = work.machine(one.node.id)
     if one.state is OrderState.DRAINING and _is_wanted(machine):
-        return altered(one, state=OrderState.THERE)
+        return replace(one, state=OrderState.THERE)
     if one.state is OrderState.GONE or any(True for _ in work.live_on(one.node.id)):
         return one
     if one.state is OrderState.REMOVING:
         gone = said is Said.REMOVED
-        return altered(one, state=OrderState.GONE, gone_at=work.now) if gone else one
+        return replace(one, state=OrderState.GONE, gone_at=work.now) if gone else one
     heard_at = since if machine is None else max(machine.heard_at or 0, since)
     leaves = _leaves(one, said, silent=work.now >= heard_at + SILENT)
-    return one if leaves is None else altered(one, state=OrderState.REMOVING, leaves=leaves)
+    return one if leaves is None else replace(one, state=OrderState.REMOVING, leaves=leaves)
 
 
 def _awaited(work: Work, one: NodeOrder, said: Said | None, *, give_up: bool) -> NodeOrder:
     """An order whose node has not come: it does, somebody says no, or it is waited for no more."""
     machine = work.machine(one.node.id)
     if machine is not None and machine.heard_at is not None:
-        return altered(one, state=OrderState.THERE, there_at=work.now)
+        return replace(one, state=OrderState.THERE, there_at=work.now)
     if said is Said.NO:
-        return altered(one, state=OrderState.REMOVING, leaves=Leaves.REFUSED)
+        return replace(one, state=OrderState.REMOVING, leaves=Leaves.REFUSED)
     if give_up:
-        return altered(one, state=OrderState.REMOVING, leaves=Leaves.LATE)
+        return replace(one, state=OrderState.REMOVING, leaves=Leaves.LATE)
     if said is Said.YES and one.state is OrderState.ASKED:
-        return altered(one, state=OrderState.COMING)
+        return replace(one, state=OrderState.COMING)
     return one
 
 

@@ -33,7 +33,7 @@ from bursar.core.messages import (
     Withdraw,
 )
 from bursar.core.refusal import Code, Refusal
-from bursar.core.value import altered, value
+from bursar.core.value import replace, value
 
 
 @value
@@ -127,7 +127,7 @@ def correct(org: Org, key: str, said: CorrectEnd, now: Instant) -> Outcome:
         return refusal
     outcome, new = ask(org, key, said, now)
     if new and not isinstance(outcome, Refusal):
-        org.jobs[job] = altered(org.jobs[job], correcting=True)
+        org.jobs[job] = replace(org.jobs[job], correcting=True)
         _tell(org, job, Correct(attempt=said.attempt, end_class=said.end_class))
     return outcome
 
@@ -136,13 +136,13 @@ def withdraw(org: Org, job: JobId) -> None:
     """Ask a job's pool to run it no more; asking again changes nothing."""
     known = org.jobs[job]
     if not known.withdrawn and known.ended is None:
-        org.jobs[job] = altered(known, withdrawn=True)
+        org.jobs[job] = replace(known, withdrawn=True)
         _tell(org, job, Withdraw())
 
 
 def _tell(org: Org, job: JobId, message: ToPool) -> None:
     known = org.jobs[job]
-    org.jobs[job] = altered(known, sent=known.sent + 1)
+    org.jobs[job] = replace(known, sent=known.sent + 1)
     org.outbox[job, known.sent + 1] = message
 
 
@@ -183,20 +183,20 @@ def _handled(org: Org, letter: Letter, step: Step, code: Code | None) -> None:
     """With the last of its commands a message is handled; what the rules object to is kept."""
     if code is not None and code not in step.anyway:
         org.objections.append((letter, code))
-    job = altered(org.jobs[letter.job], received=letter.n)
+    job = replace(org.jobs[letter.job], received=letter.n)
     org.jobs[letter.job] = _after(job, letter.message)
 
 
 def _after(job: Submitted, message: Message) -> Submitted:
     match message:
         case Started():
-            return altered(job, attempt=message.attempt, running=True)
+            return replace(job, attempt=message.attempt, running=True)
         case Ended(over=False):
-            return altered(job, running=False)
+            return replace(job, running=False)
         case Ended() | Dropped():
-            return altered(job, running=False, ended=message.end_class)
+            return replace(job, running=False, ended=message.end_class)
         case Corrected():
             ended = message.end_class if message.over else job.ended
-            return altered(job, ended=ended, correcting=False)
+            return replace(job, ended=ended, correcting=False)
         case _:
             return job

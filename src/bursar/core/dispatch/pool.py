@@ -75,7 +75,7 @@ from bursar.core.refusal import broken
 from bursar.core.scheduling.decisions import Decision, Keep, Preempt, Start
 from bursar.core.scheduling.model.jobs import Earmark, slots_of
 from bursar.core.scheduling.model.nodes import Node, NodeId, NodeState, Piece
-from bursar.core.value import altered
+from bursar.core.value import replace
 
 
 class Placement(NamedTuple):
@@ -99,11 +99,11 @@ def register(work: Work, node: Node) -> Denied | None:
     if known is None:
         work.put(Machine(node=node))
         return None
-    node = altered(node, state=known.node.state, ready_at=known.node.ready_at)
+    node = replace(node, state=known.node.state, ready_at=known.node.ready_at)
     if known.node != node:
         if _gpus(known.node) != _gpus(node) and any(True for _ in work.live_on(node.id)):
             return Denied.NODE_BUSY
-        work.put(altered(known, node=node))
+        work.put(replace(known, node=node))
     return None
 
 
@@ -117,9 +117,9 @@ def use(work: Work, node: NodeId, state: NodeState) -> bool:
     if machine is None:
         return False
     if state is NodeState.READY:
-        machine = altered(machine, trouble=NO_TROUBLE, wrong_clock=False, mark=None)
+        machine = replace(machine, trouble=NO_TROUBLE, wrong_clock=False, mark=None)
     if machine.node.state is not NodeState.ON_ORDER:
-        machine = altered(machine, node=altered(machine.node, state=state))
+        machine = replace(machine, node=replace(machine.node, state=state))
     work.put(machine)
     return True
 
@@ -167,7 +167,7 @@ def receive(work: Work, letter: Letter) -> bool:
         return False
     if letter.n != job.received + 1:
         return letter.n <= job.received
-    job = altered(job, received=letter.n)
+    job = replace(job, received=letter.n)
     work.put(job)
     if isinstance(message, Withdraw):
         _withdraw(work, job)
@@ -194,13 +194,13 @@ def _enqueue(work: Work, letter: Letter, ask: Enqueue) -> None:
         received=letter.n,
     )
     if not affords_a_run(job):
-        job = altered(job, state=State.OUT_OF_CREDITS, why=Why.OUT_OF_CREDITS)
+        job = replace(job, state=State.OUT_OF_CREDITS, why=Why.OUT_OF_CREDITS)
     work.put(job)
 
 
 def _withdraw(work: Work, job: Queued) -> None:
     first = not job.withdrawn
-    job = altered(job, withdrawn=True)
+    job = replace(job, withdrawn=True)
     work.put(job)
     if job.state in WAITING:
         drop(work, job, Why.CANCELLED)
@@ -223,13 +223,13 @@ def _leave(work: Work, job: Queued) -> None:
 def _grow(work: Work, job: Queued, grew: HoldGrew) -> None:
     """More is set aside: a running attempt may go on for longer, a waiting job may run again."""
     until = max(job.hold_until, grew.until)
-    job = altered(job, hold_micros=job.hold_micros + grew.added, hold_until=until)
+    job = replace(job, hold_micros=job.hold_micros + grew.added, hold_until=until)
     work.put(job)
     if job.state in LIVE:
         lease = lease_of(work, job)
         most = run_ms_max(job, lease.gpu_type)
         every_ms = every_ms_of(job, lease.gpu_type)
-        work.put(altered(lease, run_ms_max=most, every_ms=every_ms))
+        work.put(replace(lease, run_ms_max=most, every_ms=every_ms))
     elif job.state is State.OUT_OF_CREDITS and affords_a_run(job):
         work.put(moved(job, Why.TOPPED_UP))
 
@@ -253,7 +253,7 @@ def place(work: Work, epoch: int, where: Placement) -> Lease | Denied:
         return denied
     assert job is not None
     work.fence += 1
-    job = altered(moved(job, Why.PLACED, work.fence), attempt=job.attempt + 1)
+    job = replace(moved(job, Why.PLACED, work.fence), attempt=job.attempt + 1)
     until = renewed_until(work.now, min(job.hold_until, work.now + STARTS_WITHIN))
     lease = Lease(
         fence=work.fence,
@@ -351,7 +351,7 @@ def keep(work: Work, epoch: int, mark: Keep) -> Denied | None:
         victims=mark.victims,
         since=work.now,
     )
-    work.put(altered(job, earmark=earmark))
+    work.put(replace(job, earmark=earmark))
     return None
 
 
@@ -359,7 +359,7 @@ def _give_up(work: Work, epoch: int, key: JobKey) -> None:
     """Keep nothing more for a job that could not be given it: it waits in turn again."""
     job = work.job(key)
     if epoch == work.epoch and job is not None and job.earmark is not None:
-        work.put(altered(job, earmark=None))
+        work.put(replace(job, earmark=None))
 
 
 class Written(NamedTuple):
@@ -410,7 +410,7 @@ def expire(work: Work) -> int:
         if silent:
             ended += 1
             for part in silent:
-                lease = with_part(lease, altered(part, exit=Exit.GONE))
+                lease = with_part(lease, replace(part, exit=Exit.GONE))
             work.put(lease)
             look_at(work, lease)
     for job in work.unheld():

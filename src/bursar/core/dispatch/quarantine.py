@@ -19,7 +19,7 @@ from bursar.core.instant import DAY, MINUTE, Instant
 from bursar.core.leases import TTL
 from bursar.core.messages import Why
 from bursar.core.scheduling.model.nodes import NodeState
-from bursar.core.value import altered
+from bursar.core.value import replace
 
 BEGUN_MS: Final = 10_000  # who has run so long has got going
 JOBS: Final = 3  # different ones that had a mishap
@@ -71,7 +71,7 @@ def _ran_well(work: Work, machine: Machine) -> None:
     """Programs that failed before did so for reasons of their own."""
     kept = tuple([one for one in machine.trouble.mishaps if one.lost])
     if kept != machine.trouble.mishaps:
-        work.put(altered(machine, trouble=altered(machine.trouble, mishaps=kept)))
+        work.put(replace(machine, trouble=replace(machine.trouble, mishaps=kept)))
 
 
 def _went_wrong(work: Work, machine: Machine, lease: Lease, *, lost: bool) -> None:
@@ -79,10 +79,10 @@ def _went_wrong(work: Work, machine: Machine, lease: Lease, *, lost: bool) -> No
     lately = (one for one in before.mishaps if one.at > work.now - WITHIN)
     others = (one for one in lately if (one.org, one.job) != lease.key)
     mishaps = (*others, Mishap(work.now, lease.org, lease.job, lost))
-    trouble = altered(before, mishaps=mishaps)
+    trouble = replace(before, mishaps=mishaps)
     if _is_enough(mishaps):
         trouble = _quarantined(trouble, work.now) if _can_be_spared(work, machine) else NO_TROUBLE
-    work.put(altered(machine, trouble=trouble))
+    work.put(replace(machine, trouble=trouble))
 
 
 def _is_enough(mishaps: tuple[Mishap, ...]) -> bool:

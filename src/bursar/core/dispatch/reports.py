@@ -26,7 +26,7 @@ from bursar.core.leases import latest, provable_ms, renewed_until
 from bursar.core.messages import Program, Why
 from bursar.core.money import usage_price
 from bursar.core.scheduling.model.nodes import NodeId, NodeState, Piece
-from bursar.core.value import altered, value
+from bursar.core.value import replace, value
 
 STARTS_WITHIN: Final = 60 * SECOND  # or the attempt is lost: its node may not hear us
 DRIFT_PPM: Final = 10_000  # by how much a node's clock may run faster or slower
@@ -119,11 +119,11 @@ def _heard(work: Work, machine: Machine, told: Report) -> Machine:
             mark = this
         else:
             wrong = wrong or clocks_differ(mark, this)
-    machine = altered(
+    machine = replace(
         machine, boot=told.boot, n=told.n, heard_at=work.now, mark=mark, wrong_clock=wrong
     )
     if machine.node.state is NodeState.ON_ORDER:  # it has come
-        machine = altered(machine, node=altered(machine.node, state=NodeState.READY, ready_at=0))
+        machine = replace(machine, node=replace(machine.node, state=NodeState.READY, ready_at=0))
     return machine
 
 
@@ -152,7 +152,7 @@ def _read(work: Work, lease: Lease, part: Part, told: Reading) -> None:
         said = _said(part, told, most, in_time=in_time)
         if said is not part:
             lease = with_part(lease, said)
-    lease = altered(lease, run_ms=proven, clamped=clamped)
+    lease = replace(lease, run_ms=proven, clamped=clamped)
     if told.exit is not Exit.GONE or told.run_ms:
         lease = _started(work, lease, end)
     work.put(lease)
@@ -165,13 +165,13 @@ def _read(work: Work, lease: Lease, part: Part, told: Reading) -> None:
 def _said(part: Part, told: Reading, most: int, *, in_time: bool) -> Part:
     """A part as its node says it is; the very same if there is nothing new, as mostly."""
     if not in_time:  # whoever has no right any more can only be gone
-        return part if told.exit is None else altered(part, exit=Exit.GONE)
+        return part if told.exit is None else replace(part, exit=Exit.GONE)
     saved_ms = max(min(told.saved_ms, most), part.saved_ms)
     asked_ms = told.asked_ms if part.asked_ms is None else part.asked_ms
     news = saved_ms, asked_ms, told.exit, told.exit_code, told.result
     if news == (part.saved_ms, part.asked_ms, part.exit, part.exit_code, part.result):
         return part
-    return altered(  # a result counts with the right to it only (S9)
+    return replace(  # a result counts with the right to it only (S9)
         part,
         saved_ms=saved_ms,
         asked_ms=asked_ms,
@@ -191,14 +191,14 @@ def _count_late(work: Work, lease: Lease) -> None:
     rate, milli_gpus = rate_of(job, lease.gpu_type), job.ask.milli_gpus
     before, now = (usage_price(rate, milli_gpus, ms) for ms in (lease.told_ms, lease.run_ms))
     ran_ms = job.ran_ms + lease.run_ms - lease.told_ms
-    job = altered(job, ran_ms=ran_ms, used=job.used + now - before)
+    job = replace(job, ran_ms=ran_ms, used=job.used + now - before)
     if job.state is State.QUEUED and not affords_a_run(job):
         job = moved(job, Why.OUT_OF_CREDITS)
     work.put(job)
     if job.state in LIVE:
         other = lease_of(work, job)
         most = max(run_ms_max(job, other.gpu_type), other.run_ms)
-        work.put(altered(other, run_ms_max=most))
+        work.put(replace(other, run_ms_max=most))
     tell_run(work, lease)
 
 
@@ -206,7 +206,7 @@ def _started(work: Work, lease: Lease, end: Instant) -> Lease:
     """Its first reading is the start: the org is told."""
     if lease.started_at is not None:
         return lease
-    lease = altered(lease, started_at=end - lease.run_ms * MILLISECOND)
+    lease = replace(lease, started_at=end - lease.run_ms * MILLISECOND)
     job = job_of(work, lease)
     if job.state is State.STARTING:
         job = moved(job, Why.STARTED, lease.fence)
@@ -222,7 +222,7 @@ def _renewed(work: Work, lease: Lease, part: Part) -> Order:
     else:
         bound = latest(job.hold_until, lease.started_at, lease.run_ms_max)
     until = max(renewed_until(work.now, bound), part.until)
-    work.put(with_part(lease, altered(part, until=until)))
+    work.put(with_part(lease, replace(part, until=until)))
     return Order(
         fence=lease.fence,
         org=lease.org,

@@ -26,7 +26,7 @@ from bursar.core.scheduling.model.policy import Policy
 from bursar.core.scheduling.model.recording import Step
 from bursar.core.scheduling.model.snapshot import Snapshot
 from bursar.core.sorted_set import Ordered
-from bursar.core.value import altered, value
+from bursar.core.value import replace, value
 
 TERM: Final = 3 * SECOND  # how long somebody leads a pool without saying so again
 
@@ -512,7 +512,7 @@ class Work:
         """Write a message to a job's org."""
         job = self.job(key)
         assert job is not None
-        self.put(altered(job, sent=job.sent + 1))
+        self.put(replace(job, sent=job.sent + 1))
         self.letters_new[key, job.sent + 1] = message
 
     def acknowledge(self, key: JobKey, n: int) -> None:

@@ -9,7 +9,7 @@ stays until all of them are over; when no more shall begin, the lots that are le
 
 from bursar.core.ids import DebtId, HoldId, JobId, derived_beside
 from bursar.core.ledger.allocation import Parts, Source, keep
-from bursar.core.ledger.books import Books, existing
+from bursar.core.ledger.books import Books, require
 from bursar.core.ledger.commands import DropLots, TakeLots
 from bursar.core.ledger.draft import Draft
 from bursar.core.ledger.due_events import all_back
@@ -18,7 +18,7 @@ from bursar.core.ledger.holds import open_hold
 from bursar.core.ledger.values import Hold, HoldTerms, Lots
 from bursar.core.money import Micros
 from bursar.core.refusal import Code, Refusal, invariant
-from bursar.core.value import altered
+from bursar.core.value import replace
 
 
 def take_lots(draft: Draft, ask: TakeLots) -> Refusal | None:
@@ -60,7 +60,7 @@ def _left(hold: Hold, lots: Lots) -> int:
 
 
 def _take(draft: Draft, hold_id: HoldId, number: int, amount: Micros) -> None:
-    hold = existing(draft.books.holds, hold_id)
+    hold = require(draft.books.holds, hold_id)
     terms = _terms(draft, hold.terms, number)
     draft.record(
         LotTaken(
@@ -79,8 +79,8 @@ def _take(draft: Draft, hold_id: HoldId, number: int, amount: Micros) -> None:
 def _terms(draft: Draft, whole: HoldTerms, number: int) -> HoldTerms:
     """What a lot is for: the same as the whole, but for a job of its own."""
     lot = free_id(draft.books, whole.id, number)
-    context = altered(whole.context, job=JobId(lot))
-    return altered(whole, id=lot, context=context, opened_at=draft.now)
+    context = replace(whole.context, job=JobId(lot))
+    return replace(whole, id=lot, context=context, opened_at=draft.now)
 
 
 def _parts(draft: Draft, hold: Hold, amount: Micros) -> Parts:

@@ -14,9 +14,9 @@ from bursar.core.ledger.books import (
     COMPARTMENTS,
     NOTHING,
     Books,
-    existing,
     free_of,
     grants_of,
+    require,
 )
 from bursar.core.ledger.decide import seen_at
 from bursar.core.ledger.limits import budgets_on, headroom
@@ -115,7 +115,7 @@ def expiring(
             Expiring(
                 grant=grant,
                 expires_at=expires_at,
-                amount=existing(view.grants, grant).available,
+                amount=require(view.grants, grant).available,
             )
             for expires_at, grant in islice(
                 view.order(free_of(account)).since((now + 1,), bound=(bound + 1,)), most
@@ -129,7 +129,7 @@ def by_grant(
     """What is in each grant the account was ever issued, the oldest first; or in the first."""
     with seen_at(books, now) as view:
         issued = islice(view.order(grants_of(account)).since(), most)
-        grants = [existing(view.grants, grant) for _, grant in issued]
+        grants = [require(view.grants, grant) for _, grant in issued]
         return tuple((grant.terms, shown(grant, now)) for grant in grants)
 
 

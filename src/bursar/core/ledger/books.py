@@ -60,7 +60,7 @@ from bursar.core.ledger.values import (
 from bursar.core.money import Micros
 from bursar.core.pricing import PriceBook
 from bursar.core.refusal import broken, invariant
-from bursar.core.value import altered
+from bursar.core.value import replace
 
 COMPARTMENTS: Final = tuple(Compartment)
 NOTHING: Final[tuple[Micros, ...]] = (0,) * len(COMPARTMENTS)
@@ -105,7 +105,7 @@ class Place(StrEnum):
     EXPIRED = "expired"
 
 
-class Applying(NamedTuple):
+class ApplicableBudget(NamedTuple):
     """A budget that applies, and the user it counts apart if it counts each."""
 
     budget: Budget
@@ -121,7 +121,7 @@ N = TypeVar("N")
 
 
 @dataclass(slots=True)
-class Singles:
+class OrgHeader:
     """What there is one of in an org."""
 
     number: int = 0  # of the last event
@@ -133,7 +133,7 @@ class Singles:
     prices: PriceBook = field(default_factory=PriceBook)  # the org's own
 
 
-_SINGLES: Final = attrgetter(*Singles.__slots__)
+_SINGLES: Final = attrgetter(*OrgHeader.__slots__)
 
 
 class Books:
@@ -147,12 +147,14 @@ class Books:
     ) -> None:
         self.deployment = prices or PriceBook()  # where the org has no price; no fact of its own
         self.complete: Final = complete
-        self.singles: Final = Singles()
+        self.singles: Final = OrgHeader()
         self.clock: Instant = 0
         self.quiet_until: Instant = 0  # before that, nothing happens by itself
         self._undo: Final = Undo()
         self._paths: Final[dict[AccountId, tuple[AccountId, ...]]] = {}  # a tree only grows
-        self.applying: Final[dict[SpenderKey, list[Applying]]] = {}  # budgets, as they are now
+        self.applying: Final[
+            dict[SpenderKey, list[ApplicableBudget]]
+        ] = {}  # budgets, as they are now
         self.looked_up: Final[set[object]] = set()  # what a shell knows to be loaded, in its words
         self._orders: Final[dict[Name, Order]] = {}
         self._tables: Final[dict[str, Table[Any, Any]]] = {}
@@ -224,7 +226,7 @@ class Books:
         path = self._paths.get(account)
         if path is None:
             path = self.known_path(account)
-            existing(self.accounts, path[-1])
+            require(self.accounts, path[-1])
             self._paths[account] = path
         return path
 
@@ -260,7 +262,7 @@ class Books:
 
     def post(self, posting: Posting, index: int) -> None:
         """Move an amount between two compartments; `index` is the posting's place in its event."""
-        old = existing(self.grants, posting.grant)
+        old = require(self.grants, posting.grant)
         if posting.amount <= 0:
             broken("a posting moves nothing", grant=posting.grant)
         if posting.source is None:
@@ -279,8 +281,8 @@ class Books:
 
     def forfeit(self, grant_id: GrantId, amount: Micros, at: Instant) -> None:
         """Let lapsed credits of a grant never be usable again from `at` on."""
-        grant = existing(self.grants, grant_id)
-        self.put_grant(altered(grant, forfeited=grant.forfeited + amount))
+        grant = require(self.grants, grant_id)
+        self.put_grant(replace(grant, forfeited=grant.forfeited + amount))
         key = Change(at, self.singles.number, AFTER_POSTINGS, -amount)
         self.order(history_of(grant_id)).add(key)
 
@@ -319,12 +321,12 @@ class Books:
             if lane.policy.admits(context, path)
         ]
         for key in lanes[0] if len(lanes) == 1 else merge(*lanes):
-            yield existing(self.grants, key[-1])
+            yield require(self.grants, key[-1])
 
     def listed(self, lane: Lane) -> Iterator[Grant]:
         """The grants of one lane, in its order, lazily."""
         for key in self.order(order_of(lane)).since():
-            yield existing(self.grants, key[-1])
+            yield require(self.grants, key[-1])
 
     def _lane(self, lane: Lane, distance: int) -> Iterator[Key]:
         """The keys of a lane in the spend order of an account that far below its owner."""
@@ -359,7 +361,7 @@ class Books:
             self.clock = to
             return
         passed = [key[-1] for order in orders for key in order.since(bound=bound)]
-        grants = [existing(self.grants, grant) for grant in passed]
+        grants = [require(self.grants, grant) for grant in passed]
         for grant in grants:
             self._unlist(grant)
         self.clock = to
@@ -519,14 +521,14 @@ class Trial:
                 books._paths.clear()
                 books.applying.clear()
                 books.quiet_until = 0
-            for name, old in zip(Singles.__slots__, self._singles, strict=True):
+            for name, old in zip(OrgHeader.__slots__, self._singles, strict=True):
                 setattr(books.singles, name, old)
             books.clock = self._clock
         if self._outermost:
             books._undo.end()
 
 
-def existing(table: Table[Any, N], key: Any) -> N:
+def require(table: Table[Any, N], key: Any) -> N:
     """The row, which must exist."""
     row = table.get(key)
     if row is None:

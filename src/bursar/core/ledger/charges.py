@@ -4,7 +4,7 @@ from typing import Final
 
 from bursar.core.ids import ChargeId
 from bursar.core.instant import DAY, MILLISECOND, Instant
-from bursar.core.ledger.books import existing
+from bursar.core.ledger.books import require
 from bursar.core.ledger.commands import BookLate, Charge, Settle
 from bursar.core.ledger.draft import Draft
 from bursar.core.ledger.due_events import close_hold
@@ -22,7 +22,7 @@ from bursar.core.ledger.values import Hold
 from bursar.core.metering import Meter, after, read
 from bursar.core.money import AMOUNT_MAX, Micros
 from bursar.core.refusal import Code, Refusal
-from bursar.core.value import altered
+from bursar.core.value import replace
 
 AHEAD_MAX: Final = DAY  # how far a reading may be ahead of our clock; beyond it, it is wrong
 
@@ -59,7 +59,7 @@ def settle(draft: Draft, ask: Settle) -> Refusal | None:
     assert isinstance(usage, Ask)
     if usage.is_news:
         _book(draft, hold, usage)
-    close_hold(draft, existing(draft.books.holds, ask.hold), Closing.SETTLED, draft.now)
+    close_hold(draft, require(draft.books.holds, ask.hold), Closing.SETTLED, draft.now)
     return None
 
 
@@ -158,7 +158,7 @@ def _reading(
         draft.now,
         usage,
         attempt,
-        altered(shown, settled=shown.settled or final),
+        replace(shown, settled=shown.settled or final),
     )
 
 

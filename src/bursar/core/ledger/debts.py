@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from bursar.core.ids import ChargeId, GrantId, HoldId
 from bursar.core.instant import Instant
 from bursar.core.ledger.allocation import Parts, fill, front
-from bursar.core.ledger.books import DEBTS, existing, owing_of
+from bursar.core.ledger.books import DEBTS, owing_of, require
 from bursar.core.ledger.commands import AbsorbDebt, BookDebt, RepayDebt
 from bursar.core.ledger.draft import AVAILABLE, SPENT, Draft, move
 from bursar.core.ledger.events import DebtAbsorbed, DebtBooked, DebtRepaid, Paid
@@ -58,7 +58,7 @@ def absorb_debt(draft: Draft, ask: AbsorbDebt) -> Refusal | None:
 def repay(draft: Draft, at: Instant) -> None:
     """Repay debts, the oldest first, from what their accounts can spend; effective at `at`."""
     for _, debt in list(draft.books.order(DEBTS).since()):
-        _repay_one(draft, existing(draft.books.debts, debt), at)
+        _repay_one(draft, require(draft.books.debts, debt), at)
 
 
 def repay_if_credited(draft: Draft, at: Instant) -> None:
@@ -96,7 +96,7 @@ def _owed_for(draft: Draft, debt: Debt, amount: Micros) -> list[tuple[ChargeId, 
     for _, charge in draft.books.order(owing_of(debt.hold)).since():
         if amount == 0:
             break
-        part = min(amount, existing(draft.books.charges, charge).owed)
+        part = min(amount, require(draft.books.charges, charge).owed)
         owed.append((charge, part))
         amount -= part
     return owed
@@ -116,6 +116,6 @@ def _terms_of(draft: Draft, debt: Debt) -> tuple[Context, Micros, dict[GrantId, 
     if debt.hold is None:
         charged = {draw.grant: draw.charged for draw in debt.draws}
         return NO_CONTEXT, debt.total, charged
-    hold = existing(draft.books.holds, debt.hold)
+    hold = require(draft.books.holds, debt.hold)
     counted = {draw.grant: draw.charged for draw in hold.draws}
     return hold.context, hold.used, counted

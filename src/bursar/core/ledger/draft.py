@@ -6,7 +6,7 @@ from typing import Final
 from bursar.core.ids import AccountId, GrantId, UserId
 from bursar.core.instant import Instant
 from bursar.core.ledger.allocation import Source
-from bursar.core.ledger.books import Applying, Books, existing
+from bursar.core.ledger.books import ApplicableBudget, Books, require
 from bursar.core.ledger.events import (
     Event,
     GrantLapsed,
@@ -19,7 +19,7 @@ from bursar.core.ledger.evolve import evolve, make_claims
 from bursar.core.ledger.limits import budgets_on, claim_changes
 from bursar.core.ledger.values import Compartment, Context, Draw, Grant, GrantTerms, Hold
 from bursar.core.money import Micros
-from bursar.core.value import altered
+from bursar.core.value import replace
 
 AVAILABLE: Final = Compartment.AVAILABLE
 HELD: Final = Compartment.HELD
@@ -47,7 +47,7 @@ class Draft:
             for grant in sorted(grants) if len(grants) > 1 else grants:
                 self.lapse(grant)
         if books.clock < self.now:
-            event = altered(event, due_at=books.clock)
+            event = replace(event, due_at=books.clock)
         if isinstance(event, HoldChanged):
             old = books.holds.get(event.hold)
             whole = books.holds.get(event.lot_of) if isinstance(event, LotTaken) else None
@@ -66,23 +66,25 @@ class Draft:
 
         A lot changes what is claimed by the whole, too. Nobody has seen the event yet.
         """
-        new = existing(self.books.holds, event.hold)
+        new = require(self.books.holds, event.hold)
         object.__setattr__(event, "open", new.open)
         object.__setattr__(event, "used", new.used)
         applying = self.applying_to(new)
         changes = claim_changes(applying, old, new)
         if whole is not None:
-            rest = existing(self.books.holds, whole.terms.id)
+            rest = require(self.books.holds, whole.terms.id)
             changes += claim_changes(applying, whole, rest)
         if changes:
             object.__setattr__(event, "claims", changes)
             make_claims(self.books, changes)
 
-    def applying(self, account: AccountId, user: UserId, asked_by: UserId | None) -> list[Applying]:
+    def applying(
+        self, account: AccountId, user: UserId, asked_by: UserId | None
+    ) -> list[ApplicableBudget]:
         """The budgets that apply to usage of `user` in `account`, asked for by a key."""
         return budgets_on(self.books, account, user, asked_by)
 
-    def applying_to(self, hold: Hold) -> list[Applying]:
+    def applying_to(self, hold: Hold) -> list[ApplicableBudget]:
         """The budgets that apply to a hold."""
         return self.applying(hold.terms.account, hold.terms.user, hold.terms.asked_by)
 
@@ -96,7 +98,7 @@ class Draft:
 
     def drawn(self, hold: Hold) -> list[tuple[Draw, Grant]]:
         """The draws of a hold with their grants, in spend order as it is now."""
-        pairs = [(draw, existing(self.books.grants, draw.grant)) for draw in hold.draws]
+        pairs = [(draw, require(self.books.grants, draw.grant)) for draw in hold.draws]
         if len(pairs) < 2:
             return pairs
         path = self.books.path(hold.terms.account)

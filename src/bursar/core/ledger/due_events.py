@@ -11,7 +11,7 @@ from bursar.core.budgets.periods import period_at
 from bursar.core.ids import GrantId, derived_id
 from bursar.core.instant import NEVER, Instant
 from bursar.core.ledger.allocation import front
-from bursar.core.ledger.books import DEBTS, ENDING, LIMITS, TURNS, WAITING, Books, existing
+from bursar.core.ledger.books import DEBTS, ENDING, LIMITS, TURNS, WAITING, Books, require
 from bursar.core.ledger.debts import repay_if_credited
 from bursar.core.ledger.draft import AVAILABLE, LAPSED, Draft, issued, move, returned
 from bursar.core.ledger.events import Closing, HoldClosed, Posting, RecurrenceTurned
@@ -46,9 +46,9 @@ def catch_up(draft: Draft) -> None:
     while (due := _next_due(draft, starts)) is not None:
         books.advance(due.at)
         if due.rank == 0:
-            turn(draft, existing(books.recurrences, due.id), due.at)
+            turn(draft, require(books.recurrences, due.id), due.at)
         elif due.rank == 1:
-            close_hold(draft, existing(books.holds, due.id), Closing.ENDED, due.at)
+            close_hold(draft, require(books.holds, due.id), Closing.ENDED, due.at)
         else:
             starts.popleft()
             draft.credited = True
@@ -110,7 +110,7 @@ def turn(draft: Draft, recurrence: Recurrence, at: Instant) -> None:
     """End a period: what is left lapses, the next period's credits are issued (L20)."""
     ended = [
         grant
-        for grant in (existing(draft.books.grants, grant) for grant in recurrence.grants)
+        for grant in (require(draft.books.grants, grant) for grant in recurrence.grants)
         if grant.terms.expires_at <= at and grant.available
     ]
     left = sum(grant.available for grant in ended)

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 
 from bursar.core.ids import AccountId, DebtId, GrantId
 from bursar.core.instant import NEVER, Instant
-from bursar.core.ledger.books import BURN_SLOT, Books, existing, grants_of
+from bursar.core.ledger.books import BURN_SLOT, Books, grants_of, require
 from bursar.core.ledger.events import (
     AccountAdded,
     BudgetDropped,
@@ -66,7 +66,7 @@ from bursar.core.ledger.values import (
 )
 from bursar.core.money import Micros
 from bursar.core.refusal import broken, invariant
-from bursar.core.value import altered
+from bursar.core.value import replace
 
 SPENT = Compartment.SPENT
 
@@ -173,13 +173,13 @@ def _(event: Event, books: Books) -> None:
 
 @_makes_true(GrantExtended)
 def _(event: GrantExtended, books: Books) -> None:
-    grant = existing(books.grants, event.grant)
-    books.put_grant(altered(grant, terms=altered(grant.terms, expires_at=event.expires_at)))
+    grant = require(books.grants, event.grant)
+    books.put_grant(replace(grant, terms=replace(grant.terms, expires_at=event.expires_at)))
 
 
 @_makes_true(GrantRevoked)
 def _(event: GrantRevoked, books: Books) -> None:
-    books.put_grant(altered(existing(books.grants, event.grant), withdrawn=True))
+    books.put_grant(replace(require(books.grants, event.grant), withdrawn=True))
 
 
 @_makes_true(RecurrenceStarted)
@@ -190,17 +190,17 @@ def _(event: RecurrenceStarted, books: Books) -> None:
 @_makes_true(RecurrenceTurned)
 def _(event: RecurrenceTurned, books: Books) -> None:
     books.singles.issued += sum(terms.amount for terms in event.issued)
-    recurrence = existing(books.recurrences, event.recurrence)
+    recurrence = require(books.recurrences, event.recurrence)
     grants = tuple(terms.id for terms in event.issued)
-    books.put_recurrence(altered(recurrence, next_at=event.next_at, grants=grants))
+    books.put_recurrence(replace(recurrence, next_at=event.next_at, grants=grants))
     for grant, amount in event.rolled:
         books.forfeit(grant, amount, event.turned_at)
 
 
 @_makes_true(RecurrenceStopped)
 def _(event: RecurrenceStopped, books: Books) -> None:
-    recurrence = existing(books.recurrences, event.recurrence)
-    books.put_recurrence(altered(recurrence, next_at=NEVER))
+    recurrence = require(books.recurrences, event.recurrence)
+    books.put_recurrence(replace(recurrence, next_at=NEVER))
 
 
 # Holds
@@ -214,7 +214,7 @@ def _(event: HoldChanged, books: Books) -> None:
 
 @_makes_true(LotTaken)
 def _(event: LotTaken, books: Books) -> None:
-    books.put_hold(without_lot(existing(books.holds, event.lot_of), event))
+    books.put_hold(without_lot(require(books.holds, event.lot_of), event))
     _change_hold(event, books)
 
 
@@ -252,8 +252,8 @@ def _(event: ChargeBooked, books: Books) -> None:
 
 @_makes_true(ChargeReversed)
 def _(event: ChargeReversed, books: Books) -> None:
-    record = existing(books.charges, event.charge)
-    hold = existing(books.holds, record.hold)
+    record = require(books.charges, event.charge)
+    hold = require(books.holds, record.hold)
     undone = {
         posting.grant: posting.amount for posting in event.postings if posting.source is SPENT
     }
@@ -266,7 +266,7 @@ def _(event: ChargeReversed, books: Books) -> None:
     _spend(books, hold.terms.account, event.postings, event.at)
     _tally(books, event.counted, -1)
     books.put_charge(
-        altered(
+        replace(
             record,
             usage=max(record.usage - event.amount, 0),  # some of it may have been given back
             spent=_without(record.spent, undone),
@@ -284,9 +284,9 @@ def _(event: WorkGivenBack, books: Books) -> None:
     _spend(books, hold.terms.account, event.postings, event.at)
     for less in event.shrunk:
         _tally(books, less.counted, -1)
-        record = existing(books.charges, less.charge)
+        record = require(books.charges, less.charge)
         books.put_charge(
-            altered(
+            replace(
                 record,
                 usage=record.usage - less.usage,
                 spent=_without(record.spent, dict(less.spent)),
@@ -306,26 +306,26 @@ def _(event: DebtBooked, books: Books) -> None:
 
 @_makes_true(DebtRepaid)
 def _(event: DebtRepaid, books: Books) -> None:
-    debt = existing(books.debts, event.debt)
+    debt = require(books.debts, event.debt)
     _spend(books, debt.account, event.postings, event.at)
     if debt.hold is None:
         draws = moved_draws(debt.draws, event.postings)
-        books.put_debt(altered(debt, owed=debt.owed - event.amount, draws=draws))
+        books.put_debt(replace(debt, owed=debt.owed - event.amount, draws=draws))
         return
-    books.put_debt(altered(debt, owed=debt.owed - event.amount))
-    hold = existing(books.holds, debt.hold)
+    books.put_debt(replace(debt, owed=debt.owed - event.amount))
+    hold = require(books.holds, debt.hold)
     draws = moved_draws(hold.draws, event.postings)
-    books.put_hold(altered(hold, draws=draws, owed=hold.owed - event.amount))
+    books.put_hold(replace(hold, draws=draws, owed=hold.owed - event.amount))
     _pay(books, event.paid)
 
 
 @_makes_true(DebtAbsorbed)
 def _(event: DebtAbsorbed, books: Books) -> None:
-    debt = existing(books.debts, event.debt)
-    books.put_debt(altered(debt, owed=debt.owed - event.amount))
+    debt = require(books.debts, event.debt)
+    books.put_debt(replace(debt, owed=debt.owed - event.amount))
     if debt.hold is not None:
-        hold = existing(books.holds, debt.hold)
-        after = altered(hold, owed=hold.owed - event.amount, absorbed=hold.absorbed + event.amount)
+        hold = require(books.holds, debt.hold)
+        after = replace(hold, owed=hold.owed - event.amount, absorbed=hold.absorbed + event.amount)
         books.put_hold(after)
         _pay(books, event.paid)
 
@@ -333,11 +333,11 @@ def _(event: DebtAbsorbed, books: Books) -> None:
 def _pay(books: Books, paid: tuple[Paid, ...]) -> None:
     """Let charges owe less, and have been paid by what paid it."""
     for one in paid:
-        record = existing(books.charges, one.charge)
+        record = require(books.charges, one.charge)
         spent = dict(record.spent)
         for grant, amount in one.spent:
             spent[grant] = spent.get(grant, 0) + amount
-        after = altered(record, owed=record.owed - one.owed, spent=tuple(spent.items()))
+        after = replace(record, owed=record.owed - one.owed, spent=tuple(spent.items()))
         books.put_charge(after)
 
 
@@ -356,17 +356,17 @@ def _(event: BudgetSet, books: Books) -> None:
 
 @_makes_true(BudgetDropped)
 def _(event: BudgetDropped, books: Books) -> None:
-    budget = existing(books.budgets, event.budget)
-    others = existing(books.budgets_of, budget.target.key)
+    budget = require(books.budgets, event.budget)
+    others = require(books.budgets_of, budget.target.key)
     books.budgets_of.put(budget.target.key, tuple(one for one in others if one != budget.id))
-    books.put_budget(altered(budget, dropped=True))
+    books.put_budget(replace(budget, dropped=True))
 
 
 @_makes_true(ThresholdCrossed)
 def _(event: ThresholdCrossed, books: Books) -> None:
     key = (event.budget, event.user, event.start)
     tally = books.tallies.get(key) or NO_TALLY
-    books.tallies.put(key, altered(tally, crossed=event.crossed, revision=event.revision))
+    books.tallies.put(key, replace(tally, crossed=event.crossed, revision=event.revision))
 
 
 # What several events share
@@ -379,7 +379,7 @@ def make_claims(books: Books, claims: tuple[Claimed, ...]) -> None:
         books.claims.put(counter, (books.claims.get(counter) or 0) + one.full)
         if one.relief:
             tally = books.tallies.get((*counter, one.start)) or NO_TALLY
-            after = altered(tally, relief=tally.relief + one.relief)
+            after = replace(tally, relief=tally.relief + one.relief)
             books.tallies.put((*counter, one.start), after)
 
 
@@ -393,7 +393,7 @@ def _owe(books: Books, hold: Hold, amount: Micros, at: Instant) -> None:
             owed=0,
             booked_at=at,
         )
-    books.put_debt(altered(debt, owed=debt.owed + amount))
+    books.put_debt(replace(debt, owed=debt.owed + amount))
 
 
 def _spent_by(postings: tuple[Posting, ...]) -> tuple[tuple[GrantId, Micros], ...]:
@@ -445,7 +445,7 @@ def _without(
 def _less(counted: tuple[Counted, ...], taken: tuple[Counted, ...]) -> tuple[Counted, ...]:
     off = {(one.budget, one.user, one.start): one.amount for one in taken}
     left = (
-        altered(one, amount=one.amount - off.get((one.budget, one.user, one.start), 0))
+        replace(one, amount=one.amount - off.get((one.budget, one.user, one.start), 0))
         for one in counted
     )
     return tuple(one for one in left if one.amount > 0)

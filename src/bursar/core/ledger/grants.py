@@ -5,7 +5,7 @@ from itertools import islice
 from bursar.core.budgets.periods import Every, Window
 from bursar.core.ids import AccountId
 from bursar.core.instant import NEVER
-from bursar.core.ledger.books import EXPIRED, existing
+from bursar.core.ledger.books import EXPIRED, require
 from bursar.core.ledger.commands import (
     ExtendGrant,
     Issue,
@@ -29,7 +29,7 @@ from bursar.core.ledger.events import (
 from bursar.core.ledger.values import Grant, GrantTerms, Policy, Recurrence
 from bursar.core.money import AMOUNT_MAX, Micros
 from bursar.core.refusal import Code, Refusal
-from bursar.core.value import altered
+from bursar.core.value import replace
 
 
 def issue(draft: Draft, ask: Issue) -> Refusal | None:
@@ -78,7 +78,7 @@ def start_recurrence(draft: Draft, ask: StartRecurrence) -> Refusal | None:
         return refusal
 
     # Nothing below may refuse.
-    zone = existing(draft.books.accounts, ask.account).time_zone
+    zone = require(draft.books.accounts, ask.account).time_zone
     recurrence = Recurrence(
         id=ask.recurrence,
         account=ask.account,
@@ -130,7 +130,7 @@ def revoke_grant(draft: Draft, ask: RevokeGrant) -> Refusal | None:
     if grant.withdrawn:
         return Refusal(Code.GRANT_REVOKED, {"grant": ask.grant})
     draft.lapse(ask.grant)
-    available = existing(draft.books.grants, ask.grant).available
+    available = require(draft.books.grants, ask.grant).available
     taken = (move(ask.grant, AVAILABLE, REVOKED, available, draft.now),) if available else ()
     draft.record(GrantRevoked(at=draft.now, grant=ask.grant, voided=False, postings=taken))
     return None
@@ -147,7 +147,7 @@ def void_grant(draft: Draft, ask: VoidGrant) -> Refusal | None:
         used = {"held": grant.held, "spent": grant.spent, "moved": grant.moved}
         return Refusal(Code.GRANT_IN_USE, {"grant": ask.grant, **used})
     draft.lapse(ask.grant)
-    grant = existing(draft.books.grants, ask.grant)
+    grant = require(draft.books.grants, ask.grant)
     lapsed = grant.lapsed - grant.forfeited
     parts = ((AVAILABLE, grant.available), (LAPSED, lapsed))
     taken = tuple(
@@ -173,7 +173,7 @@ def transfer(draft: Draft, ask: Transfer) -> Refusal | None:
         return Refusal(Code.EXCEEDS_GRANT, {"available": grant.available, "asked": ask.amount})
 
     # Nothing below may refuse.
-    terms = altered(
+    terms = replace(
         grant.terms,
         id=ask.to_grant,
         account=ask.account,

@@ -15,7 +15,7 @@ from bursar.core.ledger.events import Event, GrantExtended, Posting, issued_by
 from bursar.core.ledger.values import Compartment, GrantTerms
 from bursar.core.money import Micros
 from bursar.core.refusal import invariant
-from bursar.core.value import altered, value
+from bursar.core.value import replace, value
 
 
 @value
@@ -85,7 +85,7 @@ def _folded(
                 terms[new.id] = new
                 parts[new.id] = dict.fromkeys(Compartment, 0)
         if isinstance(event, GrantExtended) and event.at <= at and is_told(event.grant):
-            terms[event.grant] = altered(terms[event.grant], expires_at=event.expires_at)
+            terms[event.grant] = replace(terms[event.grant], expires_at=event.expires_at)
         for posting in event.postings:
             if posting.effective_at <= at and is_told(posting.grant):
                 _post(parts[posting.grant], posting)

@@ -26,7 +26,7 @@ from bursar.core.ledger.values import Compartment, Draw, Hold, Lots
 from bursar.core.metering import Meter
 from bursar.core.money import Micros
 from bursar.core.refusal import broken, invariant
-from bursar.core.value import altered
+from bursar.core.value import replace
 
 AVAILABLE, HELD, SPENT = Compartment.AVAILABLE, Compartment.HELD, Compartment.SPENT
 
@@ -47,7 +47,7 @@ def hold_after(event: HoldChanged, hold: Hold | None) -> Hold:
     changes["draws"] = draws
     changes["open"] = sum([draw.open for draw in draws])
     changes["touched_at"] = event.at
-    return altered(hold, **changes)
+    return replace(hold, **changes)
 
 
 def _changes(event: HoldChanged, hold: Hold) -> dict[str, Any]:
@@ -96,7 +96,7 @@ def _no_more(hold: Hold) -> Lots:
     """The lots of an array's hold when those that are out are all that there will be."""
     if hold.lots is None:
         broken("a hold has no lots", hold=hold.terms.id)
-    return altered(hold.lots, count=hold.lots.taken)
+    return replace(hold.lots, count=hold.lots.taken)
 
 
 def without_lot(hold: Hold, event: LotTaken) -> Hold:
@@ -105,13 +105,13 @@ def without_lot(hold: Hold, event: LotTaken) -> Hold:
     if lots is None or lots.taken != event.number:
         broken("another lot is next", hold=hold.terms.id, number=event.number)
     parts = dict(event.parts)
-    return altered(
+    return replace(
         hold,
         draws=tuple(
-            altered(draw, drawn=draw.drawn - parts.get(draw.grant, 0)) for draw in hold.draws
+            replace(draw, drawn=draw.drawn - parts.get(draw.grant, 0)) for draw in hold.draws
         ),
         open=hold.open - sum(parts.values()),
-        lots=altered(lots, taken=lots.taken + 1),
+        lots=replace(lots, taken=lots.taken + 1),
         touched_at=event.at,
     )
 
@@ -126,9 +126,9 @@ def _metered(hold: Hold, attempt: int | None, meter: Meter | None) -> tuple[tupl
 def reversed_on(hold: Hold, undone: dict[GrantId, Micros], forgiven: Micros) -> Hold:
     """The hold once so much of its charges was undone; the operator absorbs what is forgiven."""
     draws = tuple(
-        altered(draw, undone=draw.undone + undone.get(draw.grant, 0)) for draw in hold.draws
+        replace(draw, undone=draw.undone + undone.get(draw.grant, 0)) for draw in hold.draws
     )
-    return altered(hold, draws=draws, owed=hold.owed - forgiven, absorbed=hold.absorbed + forgiven)
+    return replace(hold, draws=draws, owed=hold.owed - forgiven, absorbed=hold.absorbed + forgiven)
 
 
 def moved_draws(
@@ -145,7 +145,7 @@ def moved_draws(
             after[posting.grant] = move(draw, posting.amount, posting.effective_at)
     for grant, amount in own:
         draw = after[grant]
-        after[grant] = altered(draw, drawn=draw.drawn - amount, returned=draw.returned - amount)
+        after[grant] = replace(draw, drawn=draw.drawn - amount, returned=draw.returned - amount)
     return tuple(after.values())
 
 
@@ -153,27 +153,27 @@ _Move = Callable[[Draw, Micros, Instant], Draw]
 
 
 def _take(draw: Draw, amount: Micros, _: Instant) -> Draw:
-    return altered(draw, drawn=draw.drawn + amount)
+    return replace(draw, drawn=draw.drawn + amount)
 
 
 def _charge(draw: Draw, amount: Micros, _: Instant) -> Draw:
-    return altered(draw, charged=draw.charged + amount)
+    return replace(draw, charged=draw.charged + amount)
 
 
 def _take_and_charge(draw: Draw, amount: Micros, _: Instant) -> Draw:
-    return altered(draw, drawn=draw.drawn + amount, charged=draw.charged + amount)
+    return replace(draw, drawn=draw.drawn + amount, charged=draw.charged + amount)
 
 
 def _return(draw: Draw, amount: Micros, at: Instant) -> Draw:
-    return altered(draw, returned=draw.returned + amount, returned_at=at)
+    return replace(draw, returned=draw.returned + amount, returned_at=at)
 
 
 def _give_back(draw: Draw, amount: Micros, _: Instant) -> Draw:
-    return altered(draw, charged=draw.charged - amount)
+    return replace(draw, charged=draw.charged - amount)
 
 
 def _forfeit(draw: Draw, amount: Micros, _: Instant) -> Draw:
-    return altered(draw, drawn=draw.drawn - amount, charged=draw.charged - amount)
+    return replace(draw, drawn=draw.drawn - amount, charged=draw.charged - amount)
 
 
 _MOVES: Final[dict[tuple[Compartment | None, Compartment], _Move]] = {

@@ -32,12 +32,12 @@ from bursar.core.ledger.events import (
 )
 from bursar.core.ledger.limits import all_over, first_over
 from bursar.core.ledger.spendable import credits_in_lanes, drawable_credits
-from bursar.core.ledger.values import Claimant, Context, Draw, Grant, Hold, HoldTerms, Lots
+from bursar.core.ledger.values import Context, Draw, Grant, Hold, HoldClaim, HoldTerms, Lots
 from bursar.core.metering import Meter
 from bursar.core.money import AMOUNT_MAX, Micros, usage_price
 from bursar.core.pricing import Priced, Terms, attempt_rate, price_of
 from bursar.core.refusal import Code, Refusal
-from bursar.core.value import altered
+from bursar.core.value import replace
 
 _CHANGING: Final = (Charge, ExtendHold, Redraw, Refund, Release, Settle)
 Rates: TypeAlias = tuple[tuple[str, Micros], ...]  # GPU type → micro-credits per GPU-hour
@@ -178,7 +178,7 @@ def _fund(draft: Draft, ask: Reserve, rates: dict[str, Micros]) -> Funding | Ref
 
 def _fund_set(draft: Draft, ask: Reserve, rates: dict[str, Micros]) -> Funding | Refusal:
     return _fund_types(
-        draft, ask, altered(ask.context, gpu_types=tuple(rates)), tuple(rates.items())
+        draft, ask, replace(ask.context, gpu_types=tuple(rates)), tuple(rates.items())
     )
 
 
@@ -193,7 +193,7 @@ def _fund_types(draft: Draft, ask: Reserve, context: Context, rates: Rates) -> F
     return Funding(context, rates, claimant.rate, parts)
 
 
-def _objections(draft: Draft, ask: Reserve, claimant: Claimant) -> Iterator[Refusal]:
+def _objections(draft: Draft, ask: Reserve, claimant: HoldClaim) -> Iterator[Refusal]:
     """What stands against a hold of that size besides credits, in order of precedence."""
     if claimant.open > AMOUNT_MAX:
         yield Refusal(Code.AMOUNT_TOO_LARGE, {"amount": claimant.open, "most": AMOUNT_MAX})
@@ -210,7 +210,7 @@ def _all_drawn(draft: Draft, ask: Reserve, context: Context, amount: Micros) -> 
     return _drawn(draft, path, context, amount, total=amount, counted={})
 
 
-def _claimant(draft: Draft, ask: Reserve, context: Context, rates: Rates) -> Claimant:
+def _claimant(draft: Draft, ask: Reserve, context: Context, rates: Rates) -> HoldClaim:
     """The hold as budgets would see it."""
     rate = max((rate for _, rate in rates), default=0)
     milli_gpus, amount = 0, ask.amount
@@ -218,7 +218,7 @@ def _claimant(draft: Draft, ask: Reserve, context: Context, rates: Rates) -> Cla
         count = ask.lots or 1
         amount = usage_price(rate, context.milli_gpus, ask.run_ms or 0) * count
         milli_gpus = context.milli_gpus * (ask.at_once or count)
-    return Claimant(amount, rate, milli_gpus, draft.now, _until(draft, ask), draft.now)
+    return HoldClaim(amount, rate, milli_gpus, draft.now, _until(draft, ask), draft.now)
 
 
 def _in_debt(draft: Draft, path: tuple[AccountId, ...]) -> Refusal | None:
@@ -270,7 +270,7 @@ def refusals(draft: Draft, ask: Reserve) -> tuple[Refusal, ...]:
     context = ask.context
     if ask.run_ms is not None:
         cheapest = min(rates, key=lambda kind: rates[kind])
-        context, rates = altered(context, gpu_types=(cheapest,)), {cheapest: rates[cheapest]}
+        context, rates = replace(context, gpu_types=(cheapest,)), {cheapest: rates[cheapest]}
     claimant = _claimant(draft, ask, context, tuple(rates.items()))
     parts = _all_drawn(draft, ask, context, claimant.open)
     short = (parts,) if isinstance(parts, Refusal) else ()
@@ -372,7 +372,7 @@ def redraw(draft: Draft, ask: Redraw) -> Refusal | None:
 
     # Nothing below may refuse.
     started_at = _started_at(draft, hold, ask)
-    context = altered(hold.terms.context, gpu_types=(ask.gpu_type,))
+    context = replace(hold.terms.context, gpu_types=(ask.gpu_type,))
     in_force = prices_for(draft.books, context, started_at).get(ask.gpu_type)
     rate = attempt_rate(rates[ask.gpu_type], in_force.rate if in_force else None)
     milli_gpus = context.milli_gpus

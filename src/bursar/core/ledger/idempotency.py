@@ -12,7 +12,7 @@ from bursar.core.ledger.events import Event
 from bursar.core.ledger.values import Context
 from bursar.core.pricing import PriceVersion
 from bursar.core.refusal import Code, Refusal
-from bursar.core.value import altered, value
+from bursar.core.value import replace, value
 
 
 @value
@@ -53,7 +53,7 @@ def first_difference(first: Command, second: Command, made: tuple[str, ...] = ()
 def _same_making(was: object, now: object) -> bool:
     """Whether two ids, or two values with an id, differ in the time of their making alone."""
     if isinstance(was, PriceVersion) and isinstance(now, PriceVersion):
-        return same_making(was.id, now.id) and was == altered(now, id=was.id)
+        return same_making(was.id, now.id) and was == replace(now, id=was.id)
     if isinstance(was, Context) and isinstance(now, Context):
-        return same_making(was.job or "", now.job or "") and was == altered(now, job=was.job)
+        return same_making(was.job or "", now.job or "") and was == replace(now, job=was.job)
     return isinstance(was, str) and isinstance(now, str) and same_making(was, now)

@@ -19,15 +19,15 @@ from typing import Final, NamedTuple, TypeAlias
 from bursar.core.budgets.periods import Period, claim_horizon, period_at, slots_inside
 from bursar.core.ids import AccountId, BudgetId, UserId
 from bursar.core.instant import NEVER, Instant, whole_ms
-from bursar.core.ledger.books import Applying, Books, TallyKey, existing
+from bursar.core.ledger.books import ApplicableBudget, Books, TallyKey, require
 from bursar.core.ledger.events import ThresholdCrossed
 from bursar.core.ledger.values import (
     NO_TALLY,
     Budget,
-    Claimant,
     Claimed,
     Counted,
     Hold,
+    HoldClaim,
     Tally,
     TargetKey,
 )
@@ -38,7 +38,7 @@ from bursar.core.refusal import Code, Refusal
 
 def budgets_on(
     books: Books, account: AccountId, user: UserId, asked_by: UserId | None = None
-) -> list[Applying]:
+) -> list[ApplicableBudget]:
     """The budgets that apply to usage of `user` in `account`, in the order they are checked.
 
     Of the key that asked for it, if it has limits of its own, its own budgets apply as well.
@@ -52,8 +52,8 @@ def budgets_on(
 
 def _found_on(
     books: Books, account: AccountId, user: UserId, asked_by: UserId | None
-) -> list[Applying]:
-    applying: list[Applying] = []
+) -> list[ApplicableBudget]:
+    applying: list[ApplicableBudget] = []
     for one in books.path(account):
         _gather(books, (one, None, False), None, applying)
         _gather(books, (one, None, True), user, applying)
@@ -64,9 +64,11 @@ def _found_on(
     return applying
 
 
-def _gather(books: Books, target: TargetKey, user: UserId | None, applying: list[Applying]) -> None:
+def _gather(
+    books: Books, target: TargetKey, user: UserId | None, applying: list[ApplicableBudget]
+) -> None:
     for budget in books.budgets_of.get(target) or ():
-        applying.append(Applying(existing(books.budgets, budget), user))
+        applying.append(ApplicableBudget(require(books.budgets, budget), user))
 
 
 class Claim(NamedTuple):
@@ -79,7 +81,7 @@ class Claim(NamedTuple):
 NO_CLAIM: Final = Claim(0, 0)
 
 
-def claim_of(budget: Budget, hold: Claimant, period: Period) -> Claim:
+def claim_of(budget: Budget, hold: HoldClaim, period: Period) -> Claim:
     """The claim of a hold, with its relief in `period`, the present one.
 
     There is none before the hold has changed in it. Run time that is not paid yet counts from
@@ -95,7 +97,9 @@ def claim_of(budget: Budget, hold: Claimant, period: Period) -> Claim:
     return Claim(full, full - _spendable_within(hold, span))
 
 
-def claim_changes(applying: list[Applying], old: Hold | None, new: Hold) -> tuple[Claimed, ...]:
+def claim_changes(
+    applying: list[ApplicableBudget], old: Hold | None, new: Hold
+) -> tuple[Claimed, ...]:
     """By how much the claims on the budgets above a hold change when it does, now."""
     if not applying:
         return ()
@@ -117,7 +121,9 @@ def claim_changes(applying: list[Applying], old: Hold | None, new: Hold) -> tupl
     return tuple(changes)
 
 
-def _claimed_anytime(applying: list[Applying], more: Micros, now: Instant) -> tuple[Claimed, ...]:
+def _claimed_anytime(
+    applying: list[ApplicableBudget], more: Micros, now: Instant
+) -> tuple[Claimed, ...]:
     """The changes when a hold that can be spent at any speed has more open, or less."""
     return tuple(
         [
@@ -133,11 +139,11 @@ def _claimed_anytime(applying: list[Applying], more: Micros, now: Instant) -> tu
     )
 
 
-def _spendable_within(hold: Claimant, span: int) -> Micros:
+def _spendable_within(hold: HoldClaim, span: int) -> Micros:
     return min(hold.open, usage_price_up(hold.rate, hold.milli_gpus, whole_ms(span)))
 
 
-def counted_in(books: Books, applying: Applying, now: Instant) -> Micros:
+def counted_in(books: Books, applying: ApplicableBudget, now: Instant) -> Micros:
     """What a budget counts at `now`: charged in its period, and claimed by open holds."""
     budget, user = applying
     claims = books.claims.get((budget.id, user)) or 0
@@ -148,7 +154,7 @@ def counted_in(books: Books, applying: Applying, now: Instant) -> Micros:
     return charged_in(books, applying, now) + claims - relief
 
 
-def charged_in(books: Books, applying: Applying, now: Instant) -> Micros:
+def charged_in(books: Books, applying: ApplicableBudget, now: Instant) -> Micros:
     """What was charged in the period, or in the slots of the rolling window, at `now`."""
     budget, user = applying
     charged = 0
@@ -159,9 +165,9 @@ def charged_in(books: Books, applying: Applying, now: Instant) -> Micros:
 
 def first_over(
     books: Books,
-    applying: list[Applying],
-    before: Claimant | None,
-    after: Claimant,
+    applying: list[ApplicableBudget],
+    before: HoldClaim | None,
+    after: HoldClaim,
 ) -> Refusal | None:
     """The first hard budget that a hold would exceed at the instant it changes, if any."""
     return next(all_over(books, applying, before, after), None)
@@ -169,9 +175,9 @@ def first_over(
 
 def all_over(
     books: Books,
-    applying: list[Applying],
-    before: Claimant | None,
-    after: Claimant,
+    applying: list[ApplicableBudget],
+    before: HoldClaim | None,
+    after: HoldClaim,
 ) -> Iterator[Refusal]:
     """All hard budgets that a hold would exceed at the instant it changes, in order."""
     now = after.touched_at
@@ -186,7 +192,7 @@ def all_over(
                 yield Refusal(Code.BUDGET_EXCEEDED, _figures(one.budget, counted, asked, period))
 
 
-def _claims_at(budget: Budget, hold: Claimant, period: Period) -> Micros:
+def _claims_at(budget: Budget, hold: HoldClaim, period: Period) -> Micros:
     """What `counted_in` counts of a hold in the present period."""
     full, relief = claim_of(budget, hold, period)
     return full - relief
@@ -204,7 +210,7 @@ def _figures(budget: Budget, counted: Micros, asked: Micros, period: Period) -> 
     }
 
 
-def headroom(books: Books, applying: list[Applying], now: Instant) -> Micros | None:
+def headroom(books: Books, applying: list[ApplicableBudget], now: Instant) -> Micros | None:
     """The least that the hard budgets still allow; None if none applies."""
     rooms = [
         max(one.budget.limit - counted_in(books, one, now), 0)
@@ -214,7 +220,9 @@ def headroom(books: Books, applying: list[Applying], now: Instant) -> Micros | N
     return min(rooms, default=None)
 
 
-def count_usage(applying: list[Applying], usage: Usage, now: Instant) -> tuple[Counted, ...]:
+def count_usage(
+    applying: list[ApplicableBudget], usage: Usage, now: Instant
+) -> tuple[Counted, ...]:
     """How the budgets count metered usage: where its milliseconds fell.
 
     What fell before a rolling window will never be looked at, and is not counted. What a reading
@@ -237,7 +245,7 @@ def _oldest(budget: Budget, now: Instant) -> Instant:
 
 
 def count_amount(
-    applying: list[Applying], amount: Micros, at: Instant, now: Instant
+    applying: list[ApplicableBudget], amount: Micros, at: Instant, now: Instant
 ) -> tuple[Counted, ...]:
     """How the budgets count an amount: where it is effective, unless that is past counting."""
     if amount == 0:
@@ -259,7 +267,7 @@ def counted_off(books: Books, counted: tuple[Counted, ...], amount: Micros) -> t
     left: dict[tuple[BudgetId, UserId | None], Micros] = {}
     off: list[Counted] = []
     for one in sorted(counted, key=lambda one: -one.start):
-        if existing(books.budgets, one.budget).dropped:
+        if require(books.budgets, one.budget).dropped:
             continue
         key = (one.budget, one.user)
         part = min(left.get(key, amount), one.amount)
@@ -269,7 +277,7 @@ def counted_off(books: Books, counted: tuple[Counted, ...], amount: Micros) -> t
     return tuple(off)
 
 
-CountedIn: TypeAlias = list[tuple[Applying, list[Counted]]]
+CountedIn: TypeAlias = list[tuple[ApplicableBudget, list[Counted]]]
 
 
 def over_limit(books: Books, counted_in: CountedIn, now: Instant) -> tuple[BudgetId, ...]:
@@ -283,7 +291,7 @@ def over_limit(books: Books, counted_in: CountedIn, now: Instant) -> tuple[Budge
     )
 
 
-def by_budget(applying: list[Applying], counted: tuple[Counted, ...]) -> CountedIn:
+def by_budget(applying: list[ApplicableBudget], counted: tuple[Counted, ...]) -> CountedIn:
     """The budgets that a charge counts in, each with its own parts of the charge."""
     parts: dict[tuple[BudgetId, UserId | None], list[Counted]] = {}
     for part in counted:
@@ -291,7 +299,7 @@ def by_budget(applying: list[Applying], counted: tuple[Counted, ...]) -> Counted
     return [(one, parts[key]) for one in applying if (key := (one.budget.id, one.user)) in parts]
 
 
-def _is_over(books: Books, applying: Applying, parts: list[Counted], now: Instant) -> bool:
+def _is_over(books: Books, applying: ApplicableBudget, parts: list[Counted], now: Instant) -> bool:
     """Whether what is charged in a period the charge touches exceeds the limit."""
     budget, user = applying
     if not budget.calendar:
@@ -323,7 +331,7 @@ def _starts(budget: Budget, parts: list[Counted], now: Instant) -> list[Instant]
 
 
 def _crossing(
-    books: Books, applying: Applying, start: Instant, now: Instant
+    books: Books, applying: ApplicableBudget, start: Instant, now: Instant
 ) -> ThresholdCrossed | None:
     budget, user = applying
     starts = (start,) if budget.calendar else slots_inside(budget.window, now)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from bursar.core.ids import ChargeId, GrantId
 from bursar.core.instant import Instant
 from bursar.core.ledger.allocation import Parts, Source, fill
-from bursar.core.ledger.books import Applying, Change, existing, free_of
+from bursar.core.ledger.books import ApplicableBudget, Change, free_of, require
 from bursar.core.ledger.draft import AVAILABLE, HELD, LAPSED, SPENT, Draft, move
 from bursar.core.ledger.events import Posting
 from bursar.core.ledger.limits import headroom
@@ -79,7 +79,7 @@ class Payment:
             if self.missing == 0:
                 return
 
-    def from_available(self, applying: list[Applying]) -> None:
+    def from_available(self, applying: list[ApplicableBudget]) -> None:
         """An extension: what is available now, as far as debts and hard budgets allow (L13)."""
         if self.missing == 0 or self.books.owed_on(self.path):
             return
@@ -133,7 +133,7 @@ class Payment:
         for account in self.path:
             order = self.books.order(free_of(account))
             for _, grant in order.since((at + 1,), bound=(self.books.clock + 1,)):
-                yield existing(self.books.grants, grant)
+                yield require(self.books.grants, grant)
 
     def _key(self, grant: Grant) -> Key:
         return self.books.spend_key(grant.terms, self.path)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from bursar.core.ids import GrantId
 from bursar.core.leases import is_own
 from bursar.core.ledger.allocation import Parts, Source, front, keep
-from bursar.core.ledger.books import Books, charges_of, existing
+from bursar.core.ledger.books import Books, charges_of, require
 from bursar.core.ledger.charges import late_since, meter_of
 from bursar.core.ledger.commands import CorrectEnd, GiveBack, ReverseCharge
 from bursar.core.ledger.draft import (
@@ -32,7 +32,7 @@ from bursar.core.ledger.values import ChargeRecord, Compartment, Draw, Grant, Gr
 from bursar.core.metering import Meter, rewound
 from bursar.core.money import AMOUNT_MAX, Micros
 from bursar.core.refusal import Code, Refusal
-from bursar.core.value import altered
+from bursar.core.value import replace
 
 
 def reverse_charge(draft: Draft, ask: ReverseCharge) -> Refusal | None:
@@ -43,7 +43,7 @@ def reverse_charge(draft: Draft, ask: ReverseCharge) -> Refusal | None:
     if ask.reissue_until is not None and ask.reissue_until <= draft.now:
         figures = {"reissue_until": ask.reissue_until, "now": draft.now}
         return Refusal(Code.TIME_INVALID, figures)
-    hold = existing(draft.books.holds, record.hold)
+    hold = require(draft.books.holds, record.hold)
     reversible = _in_spend_order(draft.books, hold, dict(record.spent))
     debt = min(record.owed, hold.owed)
     most = debt + sum(reversible.values())
@@ -73,14 +73,14 @@ def reverse_charge(draft: Draft, ask: ReverseCharge) -> Refusal | None:
 
 def _in_spend_order(books: Books, hold: Hold, parts: Parts) -> Parts:
     path = books.path(hold.terms.account)
-    terms = {grant: existing(books.grants, grant).terms for grant in parts}
+    terms = {grant: require(books.grants, grant).terms for grant in parts}
     order = sorted(parts, key=lambda grant: books.spend_key(terms[grant], path))
     return {grant: parts[grant] for grant in order}
 
 
 def _undone(draft: Draft, grant_id: GrantId, amount: Micros) -> Posting:
     """Where spent credits land that are reversed now (L9, L11)."""
-    grant = existing(draft.books.grants, grant_id)
+    grant = require(draft.books.grants, grant_id)
     if grant.withdrawn:
         target: Compartment = REVOKED
     elif not grant.terms.policy.refundable or draft.now >= grant.terms.expires_at:
@@ -100,13 +100,13 @@ def _reissued(
     new: list[GrantTerms] = []
     room = AMOUNT_MAX - draft.books.singles.issued
     for posting in postings:
-        terms = existing(draft.books.grants, posting.grant).terms
+        terms = require(draft.books.grants, posting.grant).terms
         amount = min(posting.amount, room)
         if posting.target is not LAPSED or not terms.policy.refundable or amount == 0:
             continue
         label = f"reissued/{terms.id}/{left[terms.id]}"
         new.append(
-            altered(
+            replace(
                 terms,
                 id=GrantId(new_id(draft.books.grants, ask.charge, label)),
                 source="re-issue",
@@ -177,7 +177,7 @@ def _shrunk(
     for _, charge_id in books.order(charges_of(ask.hold)).since():
         if not (amount or forgiven or any(back.values())):
             return
-        record = existing(books.charges, charge_id)
+        record = require(books.charges, charge_id)
         usage = min(amount, record.usage) if record.attempt == ask.attempt else 0
         owed = min(forgiven, record.owed)
         spent = {grant: min(back.get(grant, 0), most) for grant, most in record.spent}
@@ -212,7 +212,7 @@ def _all_returned(draft: Draft, postings: tuple[Posting, ...]) -> Iterator[Posti
     """What a closed hold does with what it is given back."""
     for posting in postings:
         if posting.target is HELD:
-            grant = existing(draft.books.grants, posting.grant)
+            grant = require(draft.books.grants, posting.grant)
             yield returned(grant, posting.amount, draft.now)
 
 

@@ -4,7 +4,7 @@ from bursar.core.budgets.periods import SLOTS, Every, Window, is_zone, period_at
 from bursar.core.budgets.tiers import TIERS
 from bursar.core.ids import BudgetId, UserId
 from bursar.core.instant import MINUTE
-from bursar.core.ledger.books import LIMITS, existing
+from bursar.core.ledger.books import LIMITS, require
 from bursar.core.ledger.commands import (
     AddAccount,
     AddUser,
@@ -30,7 +30,7 @@ from bursar.core.ledger.events import (
 from bursar.core.ledger.limits import NO_CLAIM, Claim, claim_of
 from bursar.core.ledger.values import Account, Budget, Claimed, Hold, Target
 from bursar.core.refusal import Code, Refusal
-from bursar.core.value import altered
+from bursar.core.value import replace
 
 
 def add_account(draft: Draft, ask: AddAccount) -> Refusal | None:
@@ -84,7 +84,7 @@ def set_price(draft: Draft, ask: SetPrice) -> Refusal | None:
     books = (draft.books.singles.prices, draft.books.deployment)
     if any(book.version(ask.version.id) is not None for book in books):
         return Refusal(Code.ALREADY_EXISTS, {"version": ask.version.id})
-    version = altered(ask.version, effective_at=draft.now) if ask.from_now else ask.version
+    version = replace(ask.version, effective_at=draft.now) if ask.from_now else ask.version
     draft.record(PriceSet(at=draft.now, version=version))
     return None
 
@@ -98,10 +98,10 @@ def set_tier(draft: Draft, ask: SetTier) -> Refusal | None:
         return None  # its budgets go on counting
     target = Target(account=root, each_user=True)
     for old in draft.books.budgets_of.get(target.key) or ():
-        if existing(draft.books.budgets, old).tier is not None:
+        if require(draft.books.budgets, old).tier is not None:
             draft.record(BudgetDropped(at=draft.now, budget=old))
     draft.record(TierSet(at=draft.now, tier=ask.tier))
-    zone = existing(draft.books.accounts, root).time_zone
+    zone = require(draft.books.accounts, root).time_zone
     for default in TIERS.get(ask.tier, ()):
         label = f"{ask.tier}/{default.every}/{draft.now}"
         budget = Budget(
@@ -178,7 +178,7 @@ def _unknown_target(draft: Draft, target: Target) -> Refusal | None:
 def _zone(draft: Draft, target: Target) -> str:
     """The time zone of the account it limits; of the root for a user's own budget."""
     account = draft.books.singles.root if target.account is None else target.account
-    return existing(draft.books.accounts, account).time_zone
+    return require(draft.books.accounts, account).time_zone
 
 
 def _set_new(draft: Draft, budget: Budget) -> None:
@@ -186,7 +186,7 @@ def _set_new(draft: Draft, budget: Budget) -> None:
     period = period_at(budget.window, draft.now)
     claims: dict[UserId | None, Claim] = {}
     for _, hold_id in draft.books.order(LIMITS).since():
-        hold = existing(draft.books.holds, hold_id)
+        hold = require(draft.books.holds, hold_id)
         if _concerns(draft, budget.target, hold):
             user = hold.terms.user if budget.target.each_user else None
             full, relief = claims.get(user, NO_CLAIM)

@@ -23,7 +23,7 @@ from bursar.core.metering import Meter
 from bursar.core.money import AMOUNT_MAX, CREDIT, PPM, Micros
 from bursar.core.refusal import broken, invariant
 from bursar.core.validation import optional_text, texts, whole
-from bursar.core.value import Derived, altered, value
+from bursar.core.value import Derived, replace, value
 
 PRIORITY_DEFAULT: Final = 100
 MILLI_GPUS_MAX: Final = 10**9  # a million GPUs
@@ -283,7 +283,7 @@ class HoldTerms:
         return bool(self.rates) and self.context.milli_gpus > 0
 
 
-class Claimant(NamedTuple):
+class HoldClaim(NamedTuple):
     """What budgets look at in a hold."""
 
     open: Micros
@@ -345,10 +345,10 @@ class Hold:
             broken("a closed hold keeps credits", hold=self.terms.id)
 
     @property
-    def claimant(self) -> Claimant:
+    def claimant(self) -> HoldClaim:
         """What budgets look at; of lots as many as may be spent at once."""
         milli_gpus = self.terms.context.milli_gpus if self.terms.by_time else 0
-        return Claimant(
+        return HoldClaim(
             self.open,
             self.rate,
             milli_gpus if self.lots is None else milli_gpus * self.lots.at_once,
@@ -380,9 +380,9 @@ class Hold:
         """
         terms = self.terms
         if self.meters:
-            return altered(terms.context, gpu_types=(self.meters[-1][1].gpu_type,))
+            return replace(terms.context, gpu_types=(self.meters[-1][1].gpu_type,))
         if terms.metered and len(terms.rates) == 1:
-            return altered(terms.context, gpu_types=(terms.rates[0][0],))
+            return replace(terms.context, gpu_types=(terms.rates[0][0],))
         return terms.context
 
     def meter(self, attempt: int) -> Meter | None:

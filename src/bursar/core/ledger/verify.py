@@ -24,13 +24,13 @@ from bursar.core.ledger.books import (
     Lane,
     TallyKey,
     charges_of,
-    existing,
     free_of,
     grants_of,
     history_of,
     lane_key,
     order_of,
     owing_of,
+    require,
 )
 from bursar.core.ledger.limits import budgets_on, claim_of
 from bursar.core.ledger.tables import Key, Name
@@ -148,10 +148,10 @@ def _claims(books: Books) -> Iterator[str]:
             reliefs[(budget.id, user, period.start)] += claim.relief
     for key in {*claims, *(key for key, _ in books.claims.items())}:
         kept, wanted = books.claims.get(key) or 0, claims[key]
-        if not existing(books.budgets, key[0]).dropped and kept != wanted:
+        if not require(books.budgets, key[0]).dropped and kept != wanted:
             yield f"budget {key[0]}, user {key[1]}: {kept} claimed, but holds claim {wanted}"
     for (budget_id, user, start), tally in books.tallies.items():
-        budget = existing(books.budgets, budget_id)
+        budget = require(books.budgets, budget_id)
         present = period_at(budget.window, books.singles.now).start == start
         wanted = reliefs[(budget_id, user, start)]
         if present and not budget.dropped and tally.relief != wanted:

@@ -29,7 +29,7 @@ from bursar.core.ledger.events import JobStepped, LotTaken
 from bursar.core.messages import EndClass, Enqueue, Message, Started, Why
 from bursar.core.money import Micros
 from bursar.core.refusal import Code, Refusal
-from bursar.core.value import altered
+from bursar.core.value import replace
 from bursar.service.jobs.job_state import Stand
 from bursar.service.jobs.ledger_port import Asked
 from bursar.service.jobs.submission import step_of
@@ -52,7 +52,7 @@ def element(template: Enqueue, number: int, count: int) -> Enqueue:
     own = {INDEX: str(number), COUNT: str(count)}
     program = template.spec.program
     env = tuple(sorted({**dict(program.env), **own}.items()))
-    return altered(template, spec=altered(template.spec, program=altered(program, env=env)))
+    return replace(template, spec=replace(template.spec, program=replace(program, env=env)))
 
 
 # Going on
@@ -136,7 +136,7 @@ class Ended(NamedTuple):
 def _with_spent(org: OrgId, step: Noted, spent: Micros) -> Noted:
     """The step of an array, which spends by its lots alone."""
     assert step.event is not None
-    return stepped(org, altered(step.event, spent=spent))
+    return stepped(org, replace(step.event, spent=spent))
 
 
 def end_of(array: Due) -> tuple[State, Why, EndClass]:

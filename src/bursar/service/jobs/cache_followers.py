@@ -27,7 +27,7 @@ from bursar.core.ledger.commands import Lapse, Release
 from bursar.core.messages import Dropped, Ended, Enqueue
 from bursar.core.money import Micros
 from bursar.core.refusal import Refusal
-from bursar.core.value import altered
+from bursar.core.value import replace
 from bursar.service.jobs.ledger_port import Asked
 from bursar.service.jobs.result_cache import KEY, Left, giving, price_of, took_over
 from bursar.service.jobs.submission import told
@@ -169,7 +169,7 @@ def _succession(org: OrgId, heir: Heir, at: Instant) -> Iterator[Noted]:
     """A follower leads: its pool is told what it would have been, with its hold as it is now."""
     first = message_of(heir.letter)
     assert isinstance(first, Enqueue)
-    first = altered(first, hold_micros=heir.open, hold_until=heir.expires_at)
+    first = replace(first, hold_micros=heir.open, hold_until=heir.expires_at)
     yield Noted("lead", (org, heir.job))
     yield told(org, heir.job, first, at)
     yield took_over(org, heir.job, heir.open, at)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from bursar.core.ids import AccountId
 from bursar.core.instant import MINUTE, Instant
-from bursar.core.ledger.books import Books, existing
+from bursar.core.ledger.books import Books, require
 from bursar.core.ledger.commands import Reserve
 from bursar.core.ledger.values import MILLI_GPUS_MAX
 from bursar.core.messages import Spec
@@ -110,7 +110,7 @@ class Room(NamedTuple):
         """The account whose jobs are counted; all jobs are the root's: no tree is walked for it."""
         if quota.account is None:
             return None
-        found = existing(self.books.accounts, AccountId(quota.account))
+        found = require(self.books.accounts, AccountId(quota.account))
         return None if found.parent is None else quota.account
 
     def _arrays(self) -> dict[tuple[OrgId, str], int]:

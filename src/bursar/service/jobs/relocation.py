@@ -16,11 +16,11 @@ from typing import Final
 from bursar.core.dispatch.message_commands import Outcome, Step, Steps
 from bursar.core.ids import HoldId, JobId
 from bursar.core.instant import Instant
-from bursar.core.ledger.books import Books, existing
+from bursar.core.ledger.books import Books, require
 from bursar.core.ledger.commands import Lapse
 from bursar.core.messages import Enqueue, Leave, Why
 from bursar.core.refusal import invariant
-from bursar.core.value import altered
+from bursar.core.value import replace
 from bursar.service.jobs.cancellation import as_noted
 from bursar.service.jobs.job_state import Stand
 from bursar.service.jobs.submission import step_of, told
@@ -92,7 +92,7 @@ class Moved:
         row = as_noted(jobs_of(ask_jobs(connection, [key]))[key], noted)
         next = (self.letter.pool, self.letter.n) == (row.pool, row.received + 1)
         invariant(next, "a message has overtaken another", job=row.job, n=self.letter.n)
-        existing(books.holds, HoldId(row.job))  # it is looked at when nothing may be missing
+        require(books.holds, HoldId(row.job))  # it is looked at when nothing may be missing
         if row.withdrawn:  # its pool hears of that, too, and says that it is over
             self.to = self.first = None
         else:
@@ -106,9 +106,9 @@ class Moved:
         if self.to is None or self.first is None:
             yield Noted("go on", (org, job, n, *Stand()))
             return
-        hold = existing(books.holds, HoldId(job))
+        hold = require(books.holds, HoldId(job))
         micros = hold.used + hold.open
-        again = altered(self.first, hold_micros=micros, hold_until=hold.expires_at)
+        again = replace(self.first, hold_micros=micros, hold_until=hold.expires_at)
         yield Noted("move", (org, job, self.to.n, self.to.pool, at))
         yield told(org, job, again, at)
         yield step_of(org, job, books, Why.MOVED.value, at, Stand(state=QUEUED))

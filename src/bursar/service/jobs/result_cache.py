@@ -27,7 +27,7 @@ from bursar.core.dispatch.job_lifecycle import State, after
 from bursar.core.dispatch.message_commands import Outcome
 from bursar.core.ids import ChargeId, HoldId, JobId, derived_id
 from bursar.core.instant import Instant
-from bursar.core.ledger.books import Books, existing
+from bursar.core.ledger.books import Books, require
 from bursar.core.ledger.commands import Settle
 from bursar.core.ledger.events import JobStepped
 from bursar.core.messages import EndClass, Why
@@ -103,7 +103,7 @@ class Sharing:
         if source is None:
             yield first
         elif not self.met.hit:
-            held = existing(books.holds, HoldId(job)).open
+            held = require(books.holds, HoldId(job)).open
             yield Noted("follow", (org, job, at, source, held), _stepped(job, FOLLOWS, at, held))
 
     def then(self, org: OrgId, job: JobId, books: Books, at: Instant) -> Ask | None:
@@ -111,7 +111,7 @@ class Sharing:
         source, hit, exit_code, used = self.met
         if source is None or not hit:
             return None
-        price = price_of(used, _ppm(books, at), existing(books.holds, HoldId(job)).open)
+        price = price_of(used, _ppm(books, at), require(books.holds, HoldId(job)).open)
         return giving(org, Left.served(job, source, exit_code), price, "at once")
 
 
@@ -146,7 +146,7 @@ class Left(NamedTuple):
     def rows(self, org: OrgId, books: Books, outcome: Outcome, at: Instant) -> Iterator[Noted]:
         """What is written; nothing if its hold was closed before, by another's word."""
         if not isinstance(outcome, Refusal):
-            yield self.row(org, existing(books.holds, HoldId(self.job)).used, at)
+            yield self.row(org, require(books.holds, HoldId(self.job)).used, at)
 
     def row(self, org: OrgId, spent: Micros, at: Instant) -> Noted:
         """The end and its step."""

@@ -20,7 +20,7 @@ from concurrent.futures import Future, wait
 from functools import partial
 from typing import Final, Protocol
 
-from bursar.core.dispatch.cluster_sync import Follower, described
+from bursar.core.dispatch.cluster_sync import ClusterMirror, described
 from bursar.core.dispatch.job_lifecycle import State
 from bursar.core.dispatch.state import JobKey, Pool
 from bursar.core.instant import Instant
@@ -40,9 +40,9 @@ from bursar.core.scheduling.advice.routing import (
 from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.model.jobs import Job, Path
 from bursar.core.scheduling.model.policy import Policy, Tier
-from bursar.core.value import altered
+from bursar.core.value import replace
 from bursar.service.jobs.relocation import ask_to_leave
-from bursar.service.pools.pool import PoolKeeper
+from bursar.service.pools.pool import PoolHandle
 from bursar.service.webhooks.delivery import Duty
 from bursar.store.jobs.outbox import PoolId
 from bursar.store.jobs.routing import START, Movable, movable
@@ -78,7 +78,7 @@ class Served(Protocol):
     """The pools of this process."""
 
     @property
-    def keepers(self) -> Mapping[PoolId, PoolKeeper]:
+    def keepers(self) -> Mapping[PoolId, PoolHandle]:
         """By their names."""
 
     def explaining(self, pool: PoolId) -> Explaining:
@@ -113,7 +113,7 @@ class _Outlook:
             return self._known is not None and (at_s < self._good_until or at_s <= self._at)
 
     def refreshed(
-        self, explaining: Explaining, keeper: PoolKeeper, *, anew: bool
+        self, explaining: Explaining, keeper: PoolHandle, *, anew: bool
     ) -> "Future[None] | None":
         """Take a look if it is time to; what has to be waited for, if nothing can be relied on.
 
@@ -137,7 +137,7 @@ class _Outlook:
         """What a pool has that rests: its nodes are all there is to it, and memory has them."""
         if not pool.machines or pool.jobs.keys() - pool.over.keys():
             return None
-        follower = Follower(Policy(), pool.now)
+        follower = ClusterMirror(Policy(), pool.now)
         follower.follow(pool, (), pool.now)
         return self._look(follower.cluster, pool.now)
 
@@ -172,7 +172,7 @@ class _Outlook:
         if more is not None:
             own = load.orgs.get(job.path[:2], Queued(1, 0, 0))
             own = Queued(own.weight, own.jobs + more.jobs, own.work + more.work)
-            load = altered(load, orgs=ChainMap({job.path[:2]: own}, dict(load.orgs)))
+            load = replace(load, orgs=ChainMap({job.path[:2]: own}, dict(load.orgs)))
         policy = with_tier(known.policy, job.path[0])
         answer = admit(job, policy, (load,), bucket, now, count, anyhow=True)
         late = isinstance(answer, Away) and answer.code is Turned.OVERLOADED
@@ -195,7 +195,7 @@ def with_tier(policy: Policy, name: str) -> Policy:
     """A policy that knows a tier: one that it does not is the lowest, with the usual bounds."""
     if any(tier.name == name for tier in policy.tiers):
         return policy
-    return altered(policy, tiers=(*policy.tiers, Tier(name=name)))
+    return replace(policy, tiers=(*policy.tiers, Tier(name=name)))
 
 
 class Router:

@@ -13,7 +13,7 @@ from bursar.core.ledger.decide import decide
 from bursar.core.ledger.events import HoldOpened, JobStepped
 from bursar.core.messages import Enqueue, HoldGrew, Spec, ToPool
 from bursar.core.refusal import Code, Refusal
-from bursar.core.value import altered
+from bursar.core.value import replace
 from bursar.service.jobs.job_state import Stand
 from bursar.service.jobs.quotas import Quota, Room, counting
 from bursar.service.jobs.result_cache import Sharing
@@ -67,7 +67,7 @@ def asked_for_a_job(
     """
     if ask.reserve.run_ms is None or ask.reserve.context.job != ask.job:
         raise ValueError("a job's hold is asked by run time, and has the job's id")
-    reserve = altered(ask.reserve, for_job=True)
+    reserve = replace(ask.reserve, for_job=True)
     return Ask(org, key, reserve, Submitted(ask), made, actor)
 
 
@@ -125,7 +125,7 @@ def served(reserve: Reserve, routes: Sequence[Option]) -> Reserve | None:
     types = tuple(kind for kind in reserve.context.gpu_types if kind in had)
     if not routes or types == reserve.context.gpu_types:
         return None
-    return altered(reserve, context=altered(reserve.context, gpu_types=types))
+    return replace(reserve, context=replace(reserve.context, gpu_types=types))
 
 
 def _unserved(ask: Submission, books: Books, at: Instant) -> Refusal | None:
@@ -174,7 +174,7 @@ def _enqueue(
 def _array(org: OrgId, job: JobId, reserve: Reserve, whole: Enqueue) -> Noted:
     """What makes a job an array, with what its pool is told of each of its elements (`arrays`)."""
     count = reserve.lots or 1
-    template = altered(whole, hold_micros=whole.hold_micros // count)
+    template = replace(whole, hold_micros=whole.hold_micros // count)
     return Noted("array", (org, job, count, reserve.at_once or count, message_text(template)))
 
 
@@ -183,7 +183,7 @@ def _funded(spec: Spec, rates: dict[str, int]) -> Spec:
     types = tuple(kind for kind in spec.shape.types if kind in rates)
     if types == spec.shape.types:
         return spec
-    return altered(spec, shape=altered(spec.shape, types=types))
+    return replace(spec, shape=replace(spec.shape, types=types))
 
 
 class Extended(NamedTuple):

@@ -25,7 +25,7 @@ from bursar.core.pricing import PriceBook
 from bursar.core.refusal import Fault, InvariantBroken, Refusal
 from bursar.core.value import value
 from bursar.failpoints import reached
-from bursar.service.gc_pause import uncollected
+from bursar.service.gc_pause import gc_paused
 from bursar.service.ledger.prefetch import Prefetch, new_names
 from bursar.service.ledger.prices import DeploymentPrices, looks_at_prices
 from bursar.store.jobs.rows import Guard, Note, Noted, save_notes
@@ -113,7 +113,7 @@ class Batch:
         orgs = {ask.org for ask in asks}
         self._noted.clear()
         try:
-            with uncollected(), self.connection.transaction(), self.connection.pipeline():
+            with gc_paused(), self.connection.transaction(), self.connection.pipeline():
                 answers = self._decided(asks, orgs)
                 reached("ledger.before_commit")
             reached("ledger.after_commit")

@@ -68,7 +68,7 @@ _NOT_NOW: Final = (Busy, Unreachable, ClockJumped, DatabaseFull)  # nobody's own
 A = TypeVar("A", contravariant=True)
 
 
-class Hearer(Protocol):
+class ResultSink(Protocol):
     """Whoever is told the answer, by a lane's thread: a `Future`, or something like it."""
 
     def set_running_or_notify_cancel(self) -> bool:
@@ -93,7 +93,7 @@ class Limits:
 
 class _Waiting(NamedTuple):
     ask: Any
-    answer: Hearer
+    answer: ResultSink
 
 
 class Worker(Protocol[A]):
@@ -140,7 +140,7 @@ class Lane(Generic[A]):
         self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
         self._thread.start()
 
-    def tell(self, answer: Hearer, ask: A) -> None:
+    def tell(self, answer: ResultSink, ask: A) -> None:
         """Ask; it is `answer` that is told. `Busy` when too many wait: nothing has happened."""
         with self._door:
             if self._closed:

@@ -19,7 +19,7 @@ from bursar.core.pricing import PriceBook
 from bursar.core.refusal import InvariantBroken
 from bursar.core.validation import text
 from bursar.service.ledger.batch import Answer, Ask, Batch, Told
-from bursar.service.ledger.batcher import Hearer, Lane, Limits
+from bursar.service.ledger.batcher import Lane, Limits, ResultSink
 from bursar.service.ledger.clock import GuardedClock
 from bursar.service.ledger.prices import DeploymentPrices
 from bursar.store.jobs.rows import Note
@@ -78,7 +78,7 @@ class Ledger:
         self.tell(answer, Ask(org, key, command, note, made, actor))
         return answer
 
-    def tell(self, answer: Hearer, ask: Ask) -> None:
+    def tell(self, answer: ResultSink, ask: Ask) -> None:
         """The same; it is `answer` that is told."""
         text("org", ask.org)
         text("key", ask.key)

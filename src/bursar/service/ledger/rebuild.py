@@ -16,13 +16,13 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from bursar.core.instant import Instant
-from bursar.core.ledger.books import Books, existing
+from bursar.core.ledger.books import Books, require
 from bursar.core.ledger.events import AccountAdded, Event, HoldChanged
 from bursar.core.ledger.evolve import evolve
 from bursar.core.ledger.verify import problems as contradictions
 from bursar.core.pricing import PriceBook
 from bursar.core.refusal import InvariantBroken, invariant
-from bursar.service.gc_pause import uncollected
+from bursar.service.gc_pause import gc_paused
 from bursar.store.database import connected
 from bursar.store.ledger.loader import Connection, OrgId, selected
 from bursar.store.ledger.row_mappers import DRAWS, SHELVES, Shelf, Values, draw_values
@@ -163,7 +163,7 @@ def rebuild_one(url: str, org: OrgId) -> Rebuilt:
 
 def in_snapshot(connection: Connection, org: OrgId) -> Rebuilt:
     """One org's books from its events, compared with what is stored, at one instant."""
-    with connection.transaction(), uncollected():
+    with connection.transaction(), gc_paused():
         connection.execute(SNAPSHOT)
         return Replay(connection, org).rebuilt()
 
@@ -366,7 +366,7 @@ def _check_fits(books: Books, number: int, event: Event) -> None:
 def _check_told(books: Books, event: Event, body: str) -> None:
     """Refuse an event that tells of its hold what it did not make of it."""
     if isinstance(event, HoldChanged):
-        hold = existing(books.holds, event.hold)
+        hold = require(books.holds, event.hold)
         told, is_now = (event.open, event.used), (hold.open, hold.used)
         fine = told == is_now or not any(
             says(body, name) and one != other

@@ -16,7 +16,7 @@ from typing import Final
 import psycopg
 
 from bursar.core.refusal import InvariantBroken, broken
-from bursar.service.gc_pause import uncollected
+from bursar.service.gc_pause import gc_paused
 from bursar.service.ledger.rebuild import Difference, Rebuilt, Replay, in_snapshot, spread
 from bursar.store.database import connected
 from bursar.store.ledger.loader import LOCK_ORGS, Connection, OrgId, arrays, transposed
@@ -84,7 +84,7 @@ def _looked_at(connection: Connection, org: OrgId) -> Repaired:
     if found.frozen is None and not found.differences and not _wrong_summaries(connection, org):
         return _untouched(found)
     try:
-        with connection.transaction(), uncollected():
+        with connection.transaction(), gc_paused():
             return repair_one(connection, org)
     except (psycopg.IntegrityError, InvariantBroken) as error:
         return _untouched(found, f"it cannot be repaired: {error}")

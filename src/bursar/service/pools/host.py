@@ -29,10 +29,10 @@ from bursar.service.database import Database
 from bursar.service.jobs import Jobs, through
 from bursar.service.ledger.clock import GuardedClock
 from bursar.service.ledger.ledger import Ledger
-from bursar.service.pools.leader import Leading
-from bursar.service.pools.pool import Kept, PoolKeeper, sharing
+from bursar.service.pools.leader import PoolLeader
+from bursar.service.pools.pool import Kept, PoolHandle, sharing
 from bursar.service.pools.pooled_lane import PATIENCE, Connections
-from bursar.service.pools.quota_distribution import Dealing
+from bursar.service.pools.quota_distribution import QuotaDistributorThread
 from bursar.service.workers.relay import Relaying
 from bursar.store.jobs.outbox import PoolId
 from bursar.store.ledger.loader import Connection, OrgId
@@ -63,8 +63,8 @@ class Pools:
         self._clock = clock
         self._policy = policy
         self._who: Final = f"{socket.gethostname()}/{os.getpid()}/{uuid4().hex[:8]}"
-        self._keepers: dict[PoolId, PoolKeeper] = {}
-        self._leading: dict[PoolId, Leading] = {}
+        self._keepers: dict[PoolId, PoolHandle] = {}
+        self._leading: dict[PoolId, PoolLeader] = {}
         self._waiting: dict[tuple[PoolId, NodeId], Waiting] = {}  # the last to come
         self._leaving = False
         self._lock = threading.RLock()
@@ -76,11 +76,11 @@ class Pools:
         self._relaying = Relaying(
             database.connect, lambda one: Jobs(one, asked, clock), self.keepers, clock
         )
-        self.dealing = Dealing(database.connect, self.keepers, clock)
+        self.dealing = QuotaDistributorThread(database.connect, self.keepers, clock)
         self._looking = threading.Thread(target=self._look_now_and_then, daemon=True)
 
     @property
-    def keepers(self) -> Mapping[PoolId, PoolKeeper]:
+    def keepers(self) -> Mapping[PoolId, PoolHandle]:
         """The pools by their names, as they come."""
         return MappingProxyType(self._keepers)
 
@@ -151,10 +151,10 @@ class Pools:
         kept = Kept(pool, heard, self._clock)
         keeper = self._open.enter_context(sharing(self._connections, kept))
         self._keepers[pool] = keeper
-        heard.leading = self._leading[pool] = Leading(keeper, self._policy, self._who)
+        heard.leading = self._leading[pool] = PoolLeader(keeper, self._policy, self._who)
         self._open.enter_context(heard.leading)
 
-    def explaining(self, pool: PoolId) -> Leading:
+    def explaining(self, pool: PoolId) -> PoolLeader:
         """Who can say why jobs of a pool wait."""
         return self._leading[pool]
 
@@ -213,7 +213,7 @@ class _Heard:
     def __init__(self, pools: Pools, pool: PoolId) -> None:
         self._pools = pools
         self._pool = pool
-        self.leading: Leading | None = None  # a moment later
+        self.leading: PoolLeader | None = None  # a moment later
 
     def changed(self) -> None:
         """There may be something to decide."""

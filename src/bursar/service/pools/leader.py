@@ -28,7 +28,7 @@ from types import TracebackType
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from bursar.core.dispatch.audit_stream import Noted
-from bursar.core.dispatch.cluster_sync import Follower
+from bursar.core.dispatch.cluster_sync import ClusterMirror
 from bursar.core.instant import NEVER, SECOND, Instant
 from bursar.core.refusal import Fault
 from bursar.core.scheduling.decisions import Decision
@@ -37,7 +37,7 @@ from bursar.core.scheduling.model.policy import Policy
 from bursar.core.scheduling.plan import carry_out, look_again
 from bursar.failpoints import reached
 from bursar.service.ledger.batcher import Busy
-from bursar.service.pools.pool import PoolKeeper
+from bursar.service.pools.pool import PoolHandle
 
 SAYS_SO_S: Final = 1.0  # between two words that it leads, or two tries to
 AGAIN_S: Final = 0.01  # after what was denied twice; once may be, if something came meanwhile
@@ -61,10 +61,10 @@ def _led_no_more(pool: str) -> Busy:
     return Busy(f"pool {pool} is led no more by this process")
 
 
-class Leading:
+class PoolLeader:
     """Leads a pool, or stands by, with a thread of its own unless there is nothing to do."""
 
-    def __init__(self, keeper: PoolKeeper, policy: Policy, who: str) -> None:
+    def __init__(self, keeper: PoolHandle, policy: Policy, who: str) -> None:
         self._keeper = keeper
         self._policy = policy
         self._who = who
@@ -226,7 +226,7 @@ class Leading:
         self._explain(now)
         return None if self._may_rest(epoch, now) else pause
 
-    def _followed(self, now: Instant) -> Follower:
+    def _followed(self, now: Instant) -> ClusterMirror:
         """A cluster that has caught up with the pool."""
         follower, news = self._keeper.follow(self._policy, now)
         self._news = self._news or news
@@ -245,7 +245,7 @@ class Leading:
             self._expires_at = time.monotonic() + EXPIRES_S
             self._keeper.expire()
 
-    def _round(self, follower: Follower, epoch: int, now: Instant) -> float:
+    def _round(self, follower: ClusterMirror, epoch: int, now: Instant) -> float:
         """Decide, and write what was decided; how long nothing has to be done.
 
         When to look again was said after the last round: by now the cluster knows what time it is,
@@ -262,7 +262,7 @@ class Leading:
         again = self._again
         return SAYS_SO_S if again is None else min(SAYS_SO_S, max(again - now, 0) / SECOND)
 
-    def _write(self, follower: Follower, epoch: int, decisions: tuple[Decision, ...]) -> bool:
+    def _write(self, follower: ClusterMirror, epoch: int, decisions: tuple[Decision, ...]) -> bool:
         """Write what was decided, and note it; False if the memory was wrong."""
         told = follower.told
         waited = told.size >= NOTES_MOST or time.monotonic() >= self._notes_at

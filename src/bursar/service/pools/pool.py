@@ -12,7 +12,7 @@ version that is in the locked row. If it is another one, somebody else has writt
                              the leader ─▶ lead, write
     node ── Report ─────────────────────▶ report, answer ──▶ Orders
                             now and then ─▶ expire
-    org ◀── Started, RanSoFar, Ended, Dropped ──    told to `Heard`
+    org ◀── Started, RanSoFar, Ended, Dropped ──    told to `PoolListener`
 """
 
 import logging
@@ -29,7 +29,7 @@ from bursar.core.dispatch import pool as rules
 from bursar.core.dispatch import reports
 from bursar.core.dispatch import state as core
 from bursar.core.dispatch.audit_stream import Noted, rest, write_down
-from bursar.core.dispatch.cluster_sync import Follower
+from bursar.core.dispatch.cluster_sync import ClusterMirror
 from bursar.core.dispatch.job_lifecycle import State
 from bursar.core.dispatch.pool import Written
 from bursar.core.dispatch.reports import Orders, Report
@@ -42,8 +42,8 @@ from bursar.core.scheduling.decisions import Decision
 from bursar.core.scheduling.model.nodes import Node, NodeId
 from bursar.core.scheduling.model.policy import Policy
 from bursar.failpoints import reached
-from bursar.service.gc_pause import uncollected
-from bursar.service.ledger.batcher import Hearer, Lane, Limits
+from bursar.service.gc_pause import gc_paused
+from bursar.service.ledger.batcher import Lane, Limits, ResultSink
 from bursar.service.pools.pooled_lane import Connections, SharingLane
 from bursar.store.jobs.outbox import Letter, PoolId, by_job
 from bursar.store.ledger.loader import Connection, money_time
@@ -61,7 +61,7 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 
-class Heard(Protocol):
+class PoolListener(Protocol):
     """Who wants to know what a transaction has come to, at once; what it does must be little."""
 
     def changed(self) -> None:
@@ -74,7 +74,7 @@ class Heard(Protocol):
         """These nodes are to be told something new."""
 
 
-class Deaf:
+class NullListener:
     """Nobody waits for anything."""
 
     def changed(self) -> None:
@@ -97,10 +97,10 @@ class Ask(NamedTuple):
     also: Callable[[Connection, Any], None] | None = None  # write this, too, given the answer
 
 
-class PoolKeeper:
+class PoolHandle:
     """A pool, to be asked by any number of threads."""
 
-    def __init__(self, kept: "Kept", asked: Callable[[Hearer, Ask], None]) -> None:
+    def __init__(self, kept: "Kept", asked: Callable[[ResultSink, Ask], None]) -> None:
         self.id = kept.id
         self._kept = kept
         self._tell = asked
@@ -192,7 +192,7 @@ class PoolKeeper:
         self._tell(answer, Ask(do, also=also))
         return answer.result()
 
-    def follow(self, policy: Policy, now: Instant) -> tuple[Follower, bool]:
+    def follow(self, policy: Policy, now: Instant) -> tuple[ClusterMirror, bool]:
         """A cluster that has caught up with the pool; whether there are news."""
         return self._kept.follow(policy, now)
 
@@ -247,14 +247,14 @@ class Kept:
     """What a process knows of a pool, and how it runs a transaction of many."""
 
     def __init__(
-        self, pool: PoolId, heard: Heard, clock: Callable[[Connection], Instant] = money_time
+        self, pool: PoolId, heard: PoolListener, clock: Callable[[Connection], Instant] = money_time
     ) -> None:
         self.id = pool
         self._heard = heard
         self._clock = clock
         self._memory = Memory()
         self._lock = threading.Lock()  # of the memory: the leader looks at it, too
-        self._follower: Follower | None = None  # of this memory
+        self._follower: ClusterMirror | None = None  # of this memory
         self._read_at = 0.0  # when all of it was read
         self._asked: frozenset[JobKey] = frozenset()  # jobs that the transaction under way is about
         self._untold: frozenset[NodeId] = frozenset()  # for which others have something new
@@ -266,7 +266,7 @@ class Kept:
 
     def run(self, connection: Connection, asks: Sequence[Ask]) -> list[Any]:
         """One transaction."""
-        with uncollected(), connection.transaction():
+        with gc_paused(), connection.transaction():
             with connection.pipeline():
                 sent = loader.lock_pool(connection, self.id)
                 now = self._clock(connection)  # the first answer that is awaited
@@ -374,12 +374,12 @@ class Kept:
     def spoiled(self, connection: Connection, ask: Ask, error: Exception) -> None:
         """Whoever has asked is told; what others ask goes on."""
 
-    def follow(self, policy: Policy, now: Instant) -> tuple[Follower, bool]:
+    def follow(self, policy: Policy, now: Instant) -> tuple[ClusterMirror, bool]:
         """A cluster that has caught up with the pool; whether there are news."""
         with self._lock:
             pool, follower = self._memory.pool, self._follower
             if follower is None:
-                follower = self._follower = Follower(policy, now)
+                follower = self._follower = ClusterMirror(policy, now)
                 follower.follow(pool, pool.jobs, now)
                 news = True
             else:
@@ -401,29 +401,29 @@ class Kept:
 @contextmanager
 def keeping(
     connect: Callable[[], Connection], kept: Kept, limits: Limits = LIMITS
-) -> Iterator[PoolKeeper]:
+) -> Iterator[PoolHandle]:
     """A pool that is kept by a thread of its own, with a connection of its own."""
     lane = Lane(connect, kept, limits, name=f"pool-{kept.id}")
     try:
-        yield PoolKeeper(kept, lane.tell)
+        yield PoolHandle(kept, lane.tell)
     finally:
         lane.close()
 
 
 @contextmanager
-def sharing(connections: Connections, kept: Kept, limits: Limits = SHARED) -> Iterator[PoolKeeper]:
+def sharing(connections: Connections, kept: Kept, limits: Limits = SHARED) -> Iterator[PoolHandle]:
     """A pool that has a thread and a connection only while something is asked of it."""
     lane = SharingLane(connections, kept, limits, name=f"pool-{kept.id}")
     try:
-        yield PoolKeeper(kept, lane.tell)
+        yield PoolHandle(kept, lane.tell)
     finally:
         lane.close()
 
 
-def at_once(connection: Connection, kept: Kept) -> PoolKeeper:
+def at_once(connection: Connection, kept: Kept) -> PoolHandle:
     """A pool that is kept on one connection, by whoever asks: for programs with one thread."""
 
-    def tell(answer: Hearer, ask: Ask) -> None:
+    def tell(answer: ResultSink, ask: Ask) -> None:
         try:
             [told] = kept.run(connection, [ask])
         except Exception as error:
@@ -431,4 +431,4 @@ def at_once(connection: Connection, kept: Kept) -> PoolKeeper:
         else:
             answer.set_result(told)
 
-    return PoolKeeper(kept, tell)
+    return PoolHandle(kept, tell)

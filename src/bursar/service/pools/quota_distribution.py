@@ -30,7 +30,7 @@ from bursar.core.refusal import Fault
 from bursar.core.scheduling.model.policy import Policy
 from bursar.core.scheduling.model.policy_file import Wrong, policy_of
 from bursar.service.keys import DEPLOYMENT
-from bursar.service.pools.pool import PoolKeeper
+from bursar.service.pools.pool import PoolHandle
 from bursar.service.queries.settings import settings_of
 from bursar.store.jobs.outbox import PoolId
 from bursar.store.jobs.quota_slices import Kept, enter, quotas_of, save_slices, slices_of, undivided
@@ -52,13 +52,13 @@ class _Plan(NamedTuple):
     changed: list[Kept]
 
 
-class Dealer:
+class QuotaDistributor:
     """Carries policies and slices to pools, on one connection."""
 
     def __init__(
         self,
         connection: Connection,
-        pools: Mapping[PoolId, PoolKeeper],
+        pools: Mapping[PoolId, PoolHandle],
         clock: Callable[[Connection], Instant] = money_time,
     ) -> None:
         self._connection = connection
@@ -181,13 +181,13 @@ def _allot(work: Work, slices: tuple[Slice, ...]) -> None:
         work.quotas.allot(one)
 
 
-class Dealing:
+class QuotaDistributorThread:
     """A thread that carries: at once when it is called, and what others have set now and then."""
 
     def __init__(
         self,
         connect: Callable[[], Connection],
-        pools: Mapping[PoolId, PoolKeeper],
+        pools: Mapping[PoolId, PoolHandle],
         clock: Callable[[Connection], Instant] = money_time,
     ) -> None:
         self._connect = connect
@@ -226,7 +226,7 @@ class Dealing:
     def put_in_force(self, pool: PoolId) -> None:
         """Let a pool know its policy, now."""
         with self._connect() as connection:
-            Dealer(connection, self._pools, self._clock).policies([pool])
+            QuotaDistributor(connection, self._pools, self._clock).policies([pool])
 
     def _work(self) -> None:
         connection: Connection | None = None
@@ -234,7 +234,7 @@ class Dealing:
             try:
                 if connection is None or connection.closed:
                     connection = self._connect()
-                self._round(Dealer(connection, self._pools, self._clock), called)
+                self._round(QuotaDistributor(connection, self._pools, self._clock), called)
             except Exception as error:  # of any kind: the next look finds what is left
                 _log.warning("pools are not told what they may have: %s", error)
                 if connection is not None:
@@ -242,7 +242,7 @@ class Dealing:
         if connection is not None:
             connection.close()
 
-    def _round(self, dealer: Dealer, called: set[OrgId]) -> None:
+    def _round(self, dealer: QuotaDistributor, called: set[OrgId]) -> None:
         if time.monotonic() >= self._looks_at:
             self._looks_at = time.monotonic() + LOOK_S
             dealer.policies()

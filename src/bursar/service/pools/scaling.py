@@ -29,10 +29,10 @@ from bursar.core.refusal import Fault
 from bursar.core.scheduling.advice.autoscale import Advice, Offer, Order, advise
 from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.model.nodes import NodeId
-from bursar.core.value import altered
+from bursar.core.value import replace
 from bursar.failpoints import reached
-from bursar.service.pools.leader import Leading
-from bursar.service.pools.pool import PoolKeeper
+from bursar.service.pools.leader import PoolLeader
+from bursar.service.pools.pool import PoolHandle
 from bursar.service.pools.provisioning import Answer, NotDone, Provisioner
 from bursar.store.jobs.outbox import PoolId
 from bursar.store.ledger.loader import Connection
@@ -55,10 +55,10 @@ class Led(Protocol):
     """The pools that a process serves."""
 
     @property
-    def keepers(self) -> Mapping[PoolId, PoolKeeper]:
+    def keepers(self) -> Mapping[PoolId, PoolHandle]:
         """Each of them."""
 
-    def explaining(self, pool: PoolId) -> Leading:
+    def explaining(self, pool: PoolId) -> PoolLeader:
         """Who leads it, or stands by."""
 
 
@@ -124,7 +124,7 @@ class _Seen:
         """What can be ordered of these now."""
         nothing = _Pause(0, 0)
         return tuple(
-            altered(one, most=0) if now < self.pauses.get(one.node.id, nothing).until else one
+            replace(one, most=0) if now < self.pauses.get(one.node.id, nothing).until else one
             for one in offers
         )
 
@@ -191,7 +191,7 @@ class Scaler:
                 _log.exception("a look at the orders of pool %s has failed", pool)
         return moving
 
-    def _look_at(self, connection: Connection, keeper: PoolKeeper, scale: Scale) -> list[NodeOrder]:
+    def _look_at(self, connection: Connection, keeper: PoolHandle, scale: Scale) -> list[NodeOrder]:
         """Look at one pool; its orders that are not over."""
         leading = self._pools.explaining(keeper.id)
         epoch = leading.epoch  # before orders are read: who leads by then wrote the last of them
@@ -208,7 +208,7 @@ class Scaler:
         self._ask_for(keeper, seen, orders)
         return orders
 
-    def _seen_of(self, keeper: PoolKeeper, epoch: int) -> _Seen:
+    def _seen_of(self, keeper: PoolHandle, epoch: int) -> _Seen:
         seen = self._seen.get(keeper.id)
         if seen is None or seen.epoch != epoch:
             now = keeper.look(lambda pool: pool.now)
@@ -218,7 +218,7 @@ class Scaler:
     # What was written down
 
     def _carried_on(
-        self, keeper: PoolKeeper, seen: _Seen, scale: Scale, orders: list[NodeOrder]
+        self, keeper: PoolHandle, seen: _Seen, scale: Scale, orders: list[NodeOrder]
     ) -> list[NodeOrder]:
         """Orders as far as they have got by what was said, and by what the pool knows."""
         if not orders:
@@ -226,7 +226,7 @@ class Scaler:
         heard = self._heard(keeper.id, seen.epoch)
         said = {id: one.said for id, one in heard.items() if one.said is not None}
         told = [
-            altered(one, trouble=heard[one.id].reason) if one.id in heard else one for one in orders
+            replace(one, trouble=heard[one.id].reason) if one.id in heard else one for one in orders
         ]
 
         def do(work: Work) -> tuple[NodeOrder, ...] | Denied:
@@ -248,7 +248,7 @@ class Scaler:
             told = {key[1]: self._told.pop(key) for key in keys}
         return {id: one.answer for id, one in told.items() if one.epoch == epoch}
 
-    def _tell_of_late(self, keeper: PoolKeeper, seen: _Seen, orders: Iterable[NodeOrder]) -> None:
+    def _tell_of_late(self, keeper: PoolHandle, seen: _Seen, orders: Iterable[NodeOrder]) -> None:
         now = keeper.look(lambda pool: pool.now)
         late = {one.id: one for one in orders if one.is_late(now)}
         for id in sorted(late.keys() - seen.late):
@@ -260,8 +260,8 @@ class Scaler:
 
     def _advised(
         self,
-        keeper: PoolKeeper,
-        leading: Leading,
+        keeper: PoolHandle,
+        leading: PoolLeader,
         seen: _Seen,
         scale: Scale,
         orders: list[NodeOrder],
@@ -284,7 +284,7 @@ class Scaler:
         return self._ordered(keeper, seen, self._drained(keeper, seen, orders, drains), new)
 
     def _drained(
-        self, keeper: PoolKeeper, seen: _Seen, orders: list[NodeOrder], nodes: list[NodeId]
+        self, keeper: PoolHandle, seen: _Seen, orders: list[NodeOrder], nodes: list[NodeId]
     ) -> list[NodeOrder]:
         if not nodes:
             return orders
@@ -298,7 +298,7 @@ class Scaler:
         return [changed.get(one.id, one) for one in orders]
 
     def _ordered(
-        self, keeper: PoolKeeper, seen: _Seen, orders: list[NodeOrder], new: list[NodeOrder]
+        self, keeper: PoolHandle, seen: _Seen, orders: list[NodeOrder], new: list[NodeOrder]
     ) -> list[NodeOrder]:
         if not new:
             return orders
@@ -316,7 +316,7 @@ class Scaler:
     # Questions
 
     def _compare(
-        self, connection: Connection, keeper: PoolKeeper, seen: _Seen, orders: list[NodeOrder]
+        self, connection: Connection, keeper: PoolHandle, seen: _Seen, orders: list[NodeOrder]
     ) -> None:
         """Compare what was ordered with what there is: neither may have anything beside."""
         if time.monotonic() >= seen.lists_at:
@@ -348,7 +348,7 @@ class Scaler:
         with self._lock:
             self._listed[pool] = _Listed(epoch, found, expected - found)
 
-    def _ask_for(self, keeper: PoolKeeper, seen: _Seen, orders: list[NodeOrder]) -> None:
+    def _ask_for(self, keeper: PoolHandle, seen: _Seen, orders: list[NodeOrder]) -> None:
         """Ask for whatever an order waits for, unless it was just asked."""
         vanished = keeper.look(lambda pool: set(_vanished(pool, orders)))
         for one in orders:
@@ -357,7 +357,7 @@ class Scaler:
                 seen.missing.discard(one.id)
                 self._ask(keeper, seen, one)
 
-    def _ask(self, keeper: PoolKeeper, seen: _Seen, one: NodeOrder) -> None:
+    def _ask(self, keeper: PoolHandle, seen: _Seen, one: NodeOrder) -> None:
         """Have a node provided, or taken back; one question about an order at a time."""
         key = keeper.id, one.id
         with self._lock:
@@ -428,7 +428,7 @@ def _new_orders(advised: Order, scale: Scale, now: Instant) -> Iterator[NodeOrde
         yield NodeOrder(
             id=id,
             offer=offer.node.id,
-            node=altered(offer.node, id=NodeId(f"{offer.node.id}-{id[:8]}")),
+            node=replace(offer.node, id=NodeId(f"{offer.node.id}-{id[:8]}")),
             price=offer.price,
             ordered_at=now,
             ready_by=ready_by,

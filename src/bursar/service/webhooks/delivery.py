@@ -117,7 +117,7 @@ class Flight:
         return at.tries, now if at.failing_at is None else at.failing_at, at.number
 
 
-class Postman:
+class WebhookSender:
     """A thread that sends, whatever is slow; results are put into a queue."""
 
     def __init__(self, outbound: Outbound, done: "queue.SimpleQueue[Outcome]") -> None:
@@ -184,12 +184,12 @@ class Deliverer:
     pauses_s: Sequence[float] = PAUSES_S
     give_up: int = GIVE_UP
     done: "queue.SimpleQueue[Outcome]" = field(default_factory=queue.SimpleQueue)
-    postman: Postman = field(init=False)
+    postman: WebhookSender = field(init=False)
     _flights: dict[tuple[OrgId, str, int], Flight] = field(default_factory=dict)
     _directory: Directory = field(default_factory=Directory)
 
     def __post_init__(self) -> None:
-        self.postman = Postman(self.outbound, self.done)
+        self.postman = WebhookSender(self.outbound, self.done)
 
     def close(self) -> None:
         """Note what has arrived, and drop the rest."""

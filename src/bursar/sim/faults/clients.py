@@ -28,7 +28,7 @@ from bursar.core.pricing import PriceBook, PriceVersion, Rate
 from bursar.core.refusal import Refusal, invariant
 from bursar.core.scheduling.model.jobs import Shape
 from bursar.core.scheduling.model.nodes import MILLI
-from bursar.core.value import altered
+from bursar.core.value import replace
 from bursar.sim.faults.clocks import Clock
 from bursar.sim.faults.node_host import Task
 
@@ -104,7 +104,7 @@ class Callers:
             world.org_clocks[org.id] = Clock(world.at, world.at, random.randint(-500, 500))
             amount = random.choice((10**9, 10**9, 200_000))
             issue = Issue(grant=GrantId("first"), account=ROOT, amount=amount, kind=Kind.PAID)
-            gift = altered(
+            gift = replace(
                 _issue("gift", 50_000), kind=Kind.PROMO, expires_at=world.at + self._moment()
             )
             account = AddAccount(account=ROOT, parent=None, name="root")

@@ -14,7 +14,7 @@ from bursar.core.dispatch import org as org_side
 from bursar.core.dispatch import pool as pool_side
 from bursar.core.dispatch import reports
 from bursar.core.dispatch.attempt_end import GRACE
-from bursar.core.dispatch.cluster_sync import Follower
+from bursar.core.dispatch.cluster_sync import ClusterMirror
 from bursar.core.dispatch.org import Org
 from bursar.core.dispatch.reports import Report
 from bursar.core.dispatch.state import JobKey, Letter, Machine, Pool, Work
@@ -59,7 +59,7 @@ class Desk:
     def forget(self) -> None:
         """All that is in its memory is gone."""
         self.epoch: int | None = None  # as far as it knows
-        self.follower: Follower | None = None
+        self.follower: ClusterMirror | None = None
         self.deciding = False  # decided, and not written yet
         self.seen = 0  # changes of the pool
 
@@ -306,7 +306,7 @@ class World:
     def _decide(self, desk: Desk) -> None:
         """The leader catches up with what has happened and plans; it writes a moment later."""
         fresh = desk.follower is None
-        follower = desk.follower = desk.follower or Follower(self.policy, self.pool.now)
+        follower = desk.follower = desk.follower or ClusterMirror(self.policy, self.pool.now)
         desk.seen = 0 if fresh else desk.seen
         news, desk.seen = self.pool.changes[desk.seen :], len(self.pool.changes)
         if not follower.follow(self.pool, news, self.pool.now) and not fresh:

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
 from bursar.core.ids import AccountId
-from bursar.core.ledger.books import NOTHING, Books, Lane, existing
+from bursar.core.ledger.books import NOTHING, Books, Lane, require
 from bursar.core.ledger.values import (
     KIND_RANK,
     Account,
@@ -69,7 +69,7 @@ def _same(key: Hashable) -> Values:
 
 
 def _pack_account(books: Books, key: AccountId) -> Values:
-    account = existing(books.accounts, key)
+    account = require(books.accounts, key)
     used, owed = books.used.get(key) or 0, books.owed.get(key) or 0
     return key, account.parent, account.name, account.time_zone, used, owed
 
@@ -87,7 +87,7 @@ def _unpack_account(books: Books, row: Values) -> None:
 
 
 def _pack_user(books: Books, key: Any) -> Values:
-    return (existing(books.users, key),)
+    return (require(books.users, key),)
 
 
 def _unpack_user(books: Books, row: Values) -> None:
@@ -95,7 +95,7 @@ def _unpack_user(books: Books, row: Values) -> None:
 
 
 def _pack_setting(books: Books, key: Any) -> Values:
-    setting = existing(books.settings, key)
+    setting = require(books.settings, key)
     return (*key, setting.body, setting.number, setting.at)
 
 
@@ -127,7 +127,7 @@ def lane_id(priority: int, policy: Policy) -> str:
 
 
 def _pack_grant(books: Books, key: Any) -> Values:
-    grant = existing(books.grants, key)
+    grant = require(books.grants, key)
     terms = grant.terms
     return (
         key,
@@ -150,7 +150,7 @@ def _pack_grant(books: Books, key: Any) -> Values:
 
 
 def _repack_grant(books: Books, key: Any) -> Values:
-    grant = existing(books.grants, key)
+    grant = require(books.grants, key)
     return (key, grant.terms.expires_at, *_grant_figures(books, grant))
 
 
@@ -238,7 +238,7 @@ def _unpack_totals(books: Books, row: Values) -> None:
 
 
 def _pack_hold(books: Books, key: Any) -> Values:
-    hold = existing(books.holds, key)
+    hold = require(books.holds, key)
     terms = hold.terms
     return (
         key,
@@ -257,7 +257,7 @@ def _pack_hold(books: Books, key: Any) -> Values:
 
 
 def _repack_hold(books: Books, key: Any) -> Values:
-    return (key, *_hold_figures(existing(books.holds, key)))
+    return (key, *_hold_figures(require(books.holds, key)))
 
 
 def _hold_figures(hold: Hold) -> Values:
@@ -330,7 +330,7 @@ def draw_of(row: Values) -> Draw:
 
 
 def _pack_charge(books: Books, key: Any) -> Values:
-    record = existing(books.charges, key)
+    record = require(books.charges, key)
     spent, counted = text_of(record.spent), text_of(record.counted)
     figures = (record.number, record.usage, record.attempt)
     return (key, record.hold, *figures, spent, record.owed, counted)
@@ -352,7 +352,7 @@ def _unpack_charge(books: Books, row: Values) -> None:
 
 
 def _pack_debt(books: Books, key: Any) -> Values:
-    debt = existing(books.debts, key)
+    debt = require(books.debts, key)
     figures = (debt.owed, debt.booked_at, debt.total)
     return (key, debt.account, debt.hold, *figures, text_of(debt.draws))
 
@@ -375,7 +375,7 @@ def _unpack_debt(books: Books, row: Values) -> None:
 
 
 def _pack_recurrence(books: Books, key: Any) -> Values:
-    recurrence = existing(books.recurrences, key)
+    recurrence = require(books.recurrences, key)
     return key, recurrence.next_at, text_of(recurrence)
 
 
@@ -390,7 +390,7 @@ def target_values(target: Any) -> Values:
 
 
 def _pack_budget(books: Books, key: Any) -> Values:
-    budget = existing(books.budgets, key)
+    budget = require(books.budgets, key)
     return (key, *target_values(budget.target.key), text_of(budget), budget.dropped)
 
 
@@ -400,7 +400,7 @@ def _unpack_budget(books: Books, row: Values) -> None:
 
 def _pack_tally(books: Books, key: Any) -> Values:
     budget, user, start = key
-    tally = existing(books.tallies, key)
+    tally = require(books.tallies, key)
     figures = (tally.charged, tally.relief, tally.crossed, tally.revision)
     return (budget, user or "", start, *figures)
 
@@ -413,7 +413,7 @@ def _unpack_tally(books: Books, row: Values) -> None:
 
 def _pack_claim(books: Books, key: Any) -> Values:
     budget, user = key
-    return budget, user or "", existing(books.claims, key)
+    return budget, user or "", require(books.claims, key)
 
 
 def _unpack_claim(books: Books, row: Values) -> None:
@@ -422,7 +422,7 @@ def _unpack_claim(books: Books, row: Values) -> None:
 
 
 def _pack_burn(books: Books, key: Any) -> Values:
-    return (*key, existing(books.burn, key))
+    return (*key, require(books.burn, key))
 
 
 def _unpack_burn(books: Books, row: Values) -> None:

@@ -14,7 +14,7 @@ from psycopg import errors
 
 from bursar.core.ids import GrantId
 from bursar.core.instant import Instant
-from bursar.core.ledger.books import Books, Trial, existing
+from bursar.core.ledger.books import Books, Trial, require
 from bursar.core.ledger.commands import Command
 from bursar.core.ledger.events import ChargeReversed, Event, Posting, RecurrenceTurned
 from bursar.core.ledger.values import Compartment, Hold
@@ -256,7 +256,7 @@ def _freed(books: Books, posting: Posting) -> int:
     if source is None:
         return 0
     if source is Compartment.SPENT and target is Compartment.LAPSED:
-        refundable = existing(books.grants, posting.grant).terms.policy.refundable
+        refundable = require(books.grants, posting.grant).terms.policy.refundable
         return posting.amount if refundable else 0
     return posting.amount * ((target in _FREE) - (source in _FREE))
 

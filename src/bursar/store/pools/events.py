@@ -21,7 +21,7 @@ from bursar.core.scheduling.decisions import Decision
 from bursar.core.scheduling.model.jobs import Path
 from bursar.core.scheduling.model.recording import Input, Step
 from bursar.core.scheduling.model.snapshot import Snapshot
-from bursar.core.value import altered, value
+from bursar.core.value import replace, value
 from bursar.store.jobs.outbox import PoolId
 from bursar.store.ledger.loader import Connection
 from bursar.store.ledger.row_mappers import Values
@@ -103,7 +103,7 @@ class Began:
     def whole(self) -> Snapshot:
         """The snapshot, or the part of it, with all its numbers."""
         usage = tuple((path, int(base)) for path, base in self.usage)
-        return altered(self.snapshot, usage=usage)
+        return replace(self.snapshot, usage=usage)
 
 
 @value
@@ -166,7 +166,7 @@ def _body(note: Note) -> str:
         rules=rules_text(),
         part=note.part,
         parts=note.parts,
-        snapshot=altered(said, usage=()),
+        snapshot=replace(said, usage=()),
         usage=usage,
     )
     return text_of(began)

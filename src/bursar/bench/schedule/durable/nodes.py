@@ -22,7 +22,7 @@ from bursar.core.dispatch.state import Exit
 from bursar.core.ids import JobId
 from bursar.core.instant import MILLISECOND, Instant
 from bursar.core.scheduling.model.nodes import Node, NodeId
-from bursar.core.value import altered
+from bursar.core.value import replace
 from bursar.service.ledger.clock import running_time
 from bursar.service.pools.host import Pools
 
@@ -190,7 +190,7 @@ class Nodes:
         for fence, one in machine.table.items():
             if one.exit is None:
                 ran = (now - one.started_at) // MILLISECOND
-                machine.table[fence] = altered(one, run_ms=ran)
+                machine.table[fence] = replace(one, run_ms=ran)
         return rules.report(machine.agent, machine.table, now)
 
     def _hear(self, machine: _Machine, answer: Future[Any]) -> None:
@@ -229,12 +229,12 @@ class Nodes:
                 self._begin(machine, action.order, action.until, now)
             case Prolong():
                 one = machine.table[action.fence]
-                machine.table[action.fence] = altered(one, until=action.until)
+                machine.table[action.fence] = replace(one, until=action.until)
             case Stop():
                 self.stopped += 1
                 self._free(machine, action.fence)
                 one = machine.table[action.fence]
-                machine.table[action.fence] = altered(one, stopping=True, exit=Exit.STOPPED)
+                machine.table[action.fence] = replace(one, stopping=True, exit=Exit.STOPPED)
             case Kill():
                 self.problems.append(f"lease {action.fence} was lost while its job ran")
                 self._free(machine, action.fence)
@@ -270,7 +270,7 @@ class Nodes:
         if late:
             self.problems.append(f"lease {fence} was not renewed in time")
         self._free(machine, fence)
-        machine.table[fence] = altered(
+        machine.table[fence] = replace(
             one,
             run_ms=(now - one.started_at) // MILLISECOND,
             exit=Exit.KILLED if late else Exit.DONE,

@@ -28,7 +28,7 @@ from bursar.core.refusal import Refusal
 from bursar.core.scheduling.model.jobs import Job
 from bursar.core.scheduling.model.policy import Policy
 from bursar.core.scheduling.model.snapshot import Snapshot
-from bursar.core.value import altered
+from bursar.core.value import replace
 from bursar.service.database import Aside, Connection, Database, aside
 from bursar.service.jobs import Submission
 from bursar.service.jobs.submission import asked_for_a_job
@@ -84,7 +84,7 @@ def placed_in(policy: Policy) -> Policy:
         ((*path[:2], ROOT, *path[2:]) if len(path) > 2 else path, share)
         for path, share in policy.shares
     )
-    return altered(policy, shares=shares)
+    return replace(policy, shares=shares)
 
 
 class World:

@@ -18,7 +18,7 @@ ANY: Final = ("A100", "H100")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class DemoJob:
     """A job that somebody would like to run."""
 
     name: str
@@ -60,16 +60,16 @@ class Habit:
     """How a tenant behaves."""
 
     org: str  # name of one of the demonstration's
-    draw: Callable[[Random], Wish]
+    draw: Callable[[Random], DemoJob]
     alive_max: int  # asks for nothing more while it has so many that are not over
     pause_s: tuple[int, int]  # between two jobs, from and to
     burst: int = 1  # jobs at once
 
 
-def _training(chance: Random, project: str, gpus: int, seconds: int, **more: Any) -> Wish:
+def _training(chance: Random, project: str, gpus: int, seconds: int, **more: Any) -> DemoJob:
     """A training with checkpoints; one of twenty has been given too little time."""
     short = chance.random() < 0.05
-    return Wish(
+    return DemoJob(
         name=f"train {project}",
         project=project,
         command=programs.train(2 * seconds),
@@ -81,14 +81,14 @@ def _training(chance: Random, project: str, gpus: int, seconds: int, **more: Any
     )
 
 
-def _alfa(chance: Random) -> Wish:
+def _alfa(chance: Random) -> DemoJob:
     kind = chance.random()
     if kind < 0.2:
         return _training(chance, "language", 16, chance.randint(15, 25), types=H100, nodes=2)
     if kind < 0.55:
         return _training(chance, "vision", 8, chance.randint(15, 30))
     seconds = chance.randint(5, 12)
-    return Wish(
+    return DemoJob(
         name="answer questions",
         project="serving",
         command=programs.sweep(seconds),
@@ -100,13 +100,13 @@ def _alfa(chance: Random) -> Wish:
     )
 
 
-def _bravo(chance: Random) -> Wish:
+def _bravo(chance: Random) -> DemoJob:
     project = chance.choice(("arms", "legs", "tiles"))
     seconds, gpus = chance.randint(25, 80), chance.choice((2, 2, 4, 4, 4, 8))
     cancel = chance.randint(5, 40) if chance.random() < 0.1 else None
     if chance.random() < 0.6:
         return _training(chance, project, gpus, seconds, cancel_after_s=cancel)
-    return Wish(
+    return DemoJob(
         name=f"search {project}",
         project=project,
         command=programs.sweep(seconds),
@@ -117,17 +117,17 @@ def _bravo(chance: Random) -> Wish:
     )
 
 
-def _charlie(chance: Random) -> Wish:
+def _charlie(chance: Random) -> DemoJob:
     if chance.random() < 0.06:  # its team's budget says no
         night = 8 * 3_600
         command = programs.train(2 * night)
-        return Wish(
+        return DemoJob(
             name="all night", project="toy-model", command=command, gpus=8, likely_s=night,
             most_s=night,
         )  # fmt: skip
     seconds = chance.randint(8, 30)
     fails = chance.random() < 0.3
-    return Wish(
+    return DemoJob(
         name="notebook" if fails else "toy model",
         project="toy-model",
         command=programs.broken(seconds // 2) if fails else programs.train(2 * seconds),

@@ -30,7 +30,7 @@ from bursar.core.scheduling.model.jobs import Shape, need
 from bursar.core.scheduling.model.nodes import MILLI, Machine, Node, NodeId, NodeState, Room
 from bursar.core.scheduling.placement.backfill import Claims
 from bursar.core.scheduling.preemption.shortfall import free_milli
-from bursar.core.value import altered, value
+from bursar.core.value import replace, value
 
 LATE: Final = 8  # late jobs for which sizes of orders are tried
 
@@ -196,7 +196,7 @@ def _on_order(cluster: Cluster, offer: Offer, nodes: int) -> Iterator[None]:
     names = list(islice((name for name in all_names if name not in cluster.machines), nodes))
     ready_at = cluster.now + offer.delay
     for name in names:
-        cluster.add_node(altered(offer.node, id=name, state=NodeState.ON_ORDER, ready_at=ready_at))
+        cluster.add_node(replace(offer.node, id=name, state=NodeState.ON_ORDER, ready_at=ready_at))
     try:
         yield
     finally:
@@ -239,7 +239,7 @@ def _drains(
         if len(found) == scaling.drains:
             break
         node = machine.node
-        cluster.add_node(altered(node, state=NodeState.DRAINING))
+        cluster.add_node(replace(node, state=NodeState.DRAINING))
         cluster.at(cluster.now)  # tiers have their parts of less
         enough = _spare(cluster, node.gpu_type) >= scaling.spare
         if enough and _dates(forecast(cluster)) == _dates(before):

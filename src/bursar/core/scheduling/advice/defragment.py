@@ -28,7 +28,7 @@ from bursar.core.scheduling.model.nodes import MILLI, Machine, NodeId, NodeState
 from bursar.core.scheduling.placement.backfill import Claims, earliest
 from bursar.core.scheduling.placement.search import Spot, fill, find, pieces
 from bursar.core.scheduling.preemption.shortfall import by_domain, free_milli
-from bursar.core.value import altered, value
+from bursar.core.value import replace, value
 
 LOOKS: Final = 16  # blocked jobs in turn for which moves are looked for
 
@@ -217,7 +217,7 @@ def _moved(cluster: Cluster, before: list[Running]) -> tuple[Move, ...] | None:
     """Place jobs anew, the largest first; none of them if one has no place."""
     moves: list[Move] = []
     for one in sorted(before, key=lambda one: (-one.job.shape.milli_gpus, one.job.id)):
-        job = altered(one.job, run_max=max(one.ends_by - cluster.now, 1))
+        job = replace(one.job, run_max=max(one.ends_by - cluster.now, 1))
         spot = find(cluster, Claims(cluster), job.shape, (one.gpu_type,), NEVER)
         if spot is None:
             for move in moves:
@@ -247,7 +247,7 @@ def _cleared(cluster: Cluster, machine: Machine, lost_max: Micros) -> Tidying | 
     empty = _empty(cluster)
     for one in before:
         cluster.end(one.job.id)
-    cluster.add_node(altered(node, state=NodeState.DRAINING))
+    cluster.add_node(replace(node, state=NodeState.DRAINING))
     moves = _moved(cluster, before)
     cluster.add_node(node)
     if moves is not None and _empty(cluster) <= empty:

@@ -37,7 +37,7 @@ from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.model.jobs import Job, Shape, need
 from bursar.core.scheduling.model.nodes import MILLI, Kind, Level, Room
 from bursar.core.scheduling.model.policy import Policy
-from bursar.core.value import altered, value
+from bursar.core.value import replace, value
 
 PATIENCE: Final = 2 * MINUTE  # that a job waits before another pool is looked for
 WORTH: Final = 5 * MINUTE  # of waiting that a move must save
@@ -168,7 +168,7 @@ def with_offers(one: Prospect, offers: Iterable[Offer]) -> Prospect:
     offered = [(offer.node, offer.most) for offer in offers if offer.most]
     sites = (Site(node.kind, node.rack, node.island, nodes) for node, nodes in offered)
     gpus = load.gpus + sum(node.gpus * nodes for node, nodes in offered)
-    return altered(one, load=altered(load, gpus=gpus, away=(*load.away, *sites)))
+    return replace(one, load=replace(load, gpus=gpus, away=(*load.away, *sites)))
 
 
 def fits_now(rooms: Iterable[Free], shape: Shape, gpu_type: str) -> bool:
@@ -263,7 +263,7 @@ def with_job(one: Prospect, job: Job, bid: Bid) -> Prospect:
         stock = stock._replace(free=stock.free - milli, left=stock.left + _work(job))
     else:
         stock = stock._replace(ahead=stock.ahead + _work(job))
-    return altered(one, stocks={**one.stocks, bid.gpu_type: stock})
+    return replace(one, stocks={**one.stocks, bid.gpu_type: stock})
 
 
 def _rank(job: Job, one: Prospect, bid: Bid) -> tuple[object, ...]:

@@ -39,7 +39,7 @@ from bursar.core.scheduling.model.policy import ANY
 from bursar.core.scheduling.order.share import JOBS, Place
 from bursar.core.scheduling.placement.backfill import Claims
 from bursar.core.scheduling.preemption.shortfall import free_milli
-from bursar.core.value import altered
+from bursar.core.value import replace
 
 # Why nodes of a type would not do even if nothing ran there.
 UNUSABLE: Final = frozenset(
@@ -241,7 +241,7 @@ def _capacity(view: View, gpu_type: str) -> Iterator[Blocker]:
         ("gpu_type", gpu_type), ("needs_milli_gpus", shape.milli_gpus),
         ("free_milli_gpus", bare.free),
     )  # fmt: skip
-    light = altered(shape, cpu_milli=0, ram_mib=0)
+    light = replace(shape, cpu_milli=0, ram_mib=0)
     if bare.tasks < shape.tasks <= fit(view, light, gpu_type, view.nothing).tasks:
         more = ("cpu_milli", shape.cpu_milli), ("ram_mib", shape.ram_mib)
         yield Blocker(reason="processors", figures=(*counts, *more))

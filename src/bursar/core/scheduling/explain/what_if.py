@@ -30,7 +30,7 @@ from bursar.core.scheduling.order.share import Place
 from bursar.core.scheduling.placement.backfill import Claims
 from bursar.core.scheduling.placement.search import find
 from bursar.core.scheduling.preemption.victims import Steps, make_room
-from bursar.core.value import altered, value
+from bursar.core.value import replace, value
 
 KINDS: Final = (
     *("limit", "type", "part", "memory", "label", "region", "within", "ceiling", "floor", "gpus"),
@@ -93,7 +93,7 @@ def _limits(view: View) -> Options:
     spans = (at - view.now for at in sorted(claims, reverse=True))
     for span in (span for span in spans if 0 < span < job.run_max):
         figures = ("limit_us", span), ("instead_us", job.run_max)
-        yield Change(kind="limit", amount=-span, figures=figures), altered(job, run_max=span)
+        yield Change(kind="limit", amount=-span, figures=figures), replace(job, run_max=span)
 
 
 def _types(view: View) -> Options:
@@ -102,9 +102,9 @@ def _types(view: View) -> Options:
     known = dict(job.prices)
     for gpu_type in sorted(set(view.cluster.gpus) - set(shape.types)):
         change = Change(kind="type", amount=1, figures=(("gpu_type", gpu_type),))
-        wider = altered(shape, types=(*shape.types, gpu_type))
+        wider = replace(shape, types=(*shape.types, gpu_type))
         prices = {gpu_type: max(known.values()), **known} if known else {}
-        yield change, altered(job, shape=wider, prices=tuple(prices.items()))
+        yield change, replace(job, shape=wider, prices=tuple(prices.items()))
 
 
 def _parts(view: View) -> Options:
@@ -116,7 +116,7 @@ def _parts(view: View) -> Options:
     for part in sorted(near, key=lambda part: (abs(part - shape.milli), part)):
         figures = ("part_milli_gpus", part), ("instead_milli_gpus", shape.milli)
         change = Change(kind="part", amount=abs(part - shape.milli), figures=figures)
-        yield change, altered(view.job, shape=altered(shape, milli=part))
+        yield change, replace(view.job, shape=replace(shape, milli=part))
 
 
 def _memories(view: View) -> Options:
@@ -125,7 +125,7 @@ def _memories(view: View) -> Options:
     for gib in sorted(less, reverse=True):
         figures = ("memory_gib", gib), ("instead_gib", shape.memory_gib)
         change = Change(kind="memory", amount=shape.memory_gib - gib, figures=figures)
-        yield change, altered(view.job, shape=altered(shape, memory_gib=gib))
+        yield change, replace(view.job, shape=replace(shape, memory_gib=gib))
 
 
 def _labels(view: View) -> Options:
@@ -133,7 +133,7 @@ def _labels(view: View) -> Options:
     for label in shape.labels:
         rest = tuple(one for one in shape.labels if one != label)
         change = Change(kind="label", amount=1, figures=(("label", label),))
-        yield change, altered(view.job, shape=altered(shape, labels=rest))
+        yield change, replace(view.job, shape=replace(shape, labels=rest))
 
 
 def _regions(view: View) -> Options:
@@ -142,7 +142,7 @@ def _regions(view: View) -> Options:
     for region in sorted(others) if shape.regions else ():
         wider = tuple(sorted((*shape.regions, region)))
         change = Change(kind="region", amount=1, figures=(("region", region),))
-        yield change, altered(view.job, shape=altered(shape, regions=wider))
+        yield change, replace(view.job, shape=replace(shape, regions=wider))
 
 
 def _levels(view: View) -> Options:
@@ -150,7 +150,7 @@ def _levels(view: View) -> Options:
     for steps, level in enumerate(levels[levels.index(shape.within) + 1 :], 1):
         figures = ("within", str(level)), ("instead", str(shape.within))
         change = Change(kind="within", amount=steps, figures=figures)
-        yield change, altered(view.job, shape=altered(shape, within=level))
+        yield change, replace(view.job, shape=replace(shape, within=level))
 
 
 # --------------------------------------------------------------------------- what others must do
@@ -160,7 +160,7 @@ def _of_others(view: View) -> Iterator[Changes]:
     """Ceilings raised and GPUs freed, type by type; or a floor lowered."""
     for gpu_type in view.job.shape.types:
         with _raised(view, gpu_type) as raised:
-            alone = altered(view.job, shape=altered(view.job.shape, types=(gpu_type,)))
+            alone = replace(view.job, shape=replace(view.job.shape, types=(gpu_type,)))
             if starts(view, alone):
                 yield raised
             elif view.crowded(view.job, gpu_type):

@@ -32,7 +32,7 @@ from bursar.core.scheduling.order.share import Place, ShareTree
 from bursar.core.scheduling.placement.availability import Horizon
 from bursar.core.scheduling.placement.fragmentation import Fragments
 from bursar.core.sorted_set import Ordered
-from bursar.core.value import altered
+from bursar.core.value import replace
 
 POLES: Final = 16  # jobs of a user that are looked at for one that would outlast all
 LATE: Final = 10  # graces after its bound that a job is still expected to end any moment
@@ -206,12 +206,12 @@ class Cluster:
     def limit(self, name: str, share: Share) -> None:
         """A ceiling outside the tree is another from now on."""
         limits = {**dict(self.policy.limits), name: share}
-        self.policy = altered(self.policy, limits=tuple(sorted(limits.items())))
+        self.policy = replace(self.policy, limits=tuple(sorted(limits.items())))
         self.tree.limit(name, share)
 
     def saved(self, job_id: JobId, at: Instant) -> None:
         """A running job has made a checkpoint."""
-        self.running[job_id] = altered(self.running[job_id], saved_at=at)
+        self.running[job_id] = replace(self.running[job_id], saved_at=at)
 
     def apply(self, decision: Decision) -> None:
         """Carry a decision out."""
@@ -245,7 +245,7 @@ class Cluster:
         """Ask a running job to make room: it counts no more, its GPUs are free by then."""
         before = self.running[job_id]
         self._uncount(before)
-        self._place(altered(before, stops_at=stops_at))
+        self._place(replace(before, stops_at=stops_at))
         self.tree.rest(before.job, before.gpu_type, before.started_at, self.now)
         self.tree.leave(before.job, before.gpu_type)
         self._note(lambda: self._unstop(before))
@@ -263,7 +263,7 @@ class Cluster:
         """Give a waiting job a date."""
         before = self.waiting[decision.job]
         at, since, on = decision.at, decision.since, decision.nodes
-        self._requeue(altered(before, promised_at=at, promised_since=since, promised_on=on))
+        self._requeue(replace(before, promised_at=at, promised_since=since, promised_on=on))
         self._note(lambda: self._requeue(before))
 
     @contextmanager

@@ -18,7 +18,7 @@ from typing import Final
 from bursar.core.scheduling.model.jobs import Shape
 from bursar.core.scheduling.model.nodes import Level
 from bursar.core.scheduling.placement.fragmentation import Fragments
-from bursar.core.value import altered
+from bursar.core.value import replace
 
 LAST: Final = 1_000  # jobs that are remembered
 KINDS_MAX: Final = 32  # of shapes; rarer ones are left out
@@ -36,7 +36,7 @@ class Typical:
 
     def add(self, shape: Shape) -> None:
         """A job was submitted."""
-        task = altered(shape, tasks=1, within=Level.POOL)
+        task = replace(shape, tasks=1, within=Level.POOL)
         self._last.append(task)
         self._times[task] += 1
         if len(self._last) > LAST:

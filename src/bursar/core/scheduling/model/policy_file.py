@@ -22,7 +22,7 @@ from bursar.core.instant import DAY, HOUR, MINUTE, NEVER, SECOND
 from bursar.core.scheduling.model.jobs import Path
 from bursar.core.scheduling.model.policy import Policy, Share, Tier
 from bursar.core.validation import whole
-from bursar.core.value import altered
+from bursar.core.value import replace
 
 T = TypeVar("T")
 Words = Mapping[str, Any]
@@ -64,7 +64,7 @@ def policy_of(words: Words) -> Policy:
         for path, share in shares.items()
     ]
     found.sort(key=lambda one: one[0])
-    return altered(policy, tiers=tiers, shares=_each_once(found))
+    return replace(policy, tiers=tiers, shares=_each_once(found))
 
 
 def words_of(policy: Policy) -> dict[str, Any]:
@@ -139,7 +139,7 @@ def _changed(tier: Tier, given: object, where: str) -> Tier:
     words = mapping(given, where)
     only(words, TIER_FIELDS[1:], where)
     read = {name: _read(name, one, f"{where}.{name}") for name, one in words.items()}
-    return checked(where, lambda: altered(tier, **read))
+    return checked(where, lambda: replace(tier, **read))
 
 
 def _share(given: object, where: str) -> Share:

@@ -30,7 +30,7 @@ from bursar.core.scheduling.model.policy import Policy, Share
 from bursar.core.scheduling.model.snapshot import Snapshot
 from bursar.core.scheduling.placement.fragmentation import Fragments
 from bursar.core.scheduling.plan import carry_out
-from bursar.core.value import altered, value
+from bursar.core.value import replace, value
 
 WINDOW: Final = 5_000  # a window has at least so many inputs and decisions, if nobody else begins
 PARTS: Final = ("nodes", "waiting", "running", "earmarks", "usage")  # of a snapshot, that are many
@@ -297,14 +297,14 @@ def split(snapshot: Snapshot, most: int) -> list[Snapshot]:
     """The same in parts, each with so many nodes and jobs at most: `joined` makes it whole."""
     left = {name: getattr(snapshot, name) for name in PARTS}
     parts: list[Snapshot] = []
-    rest = altered(snapshot, **dict.fromkeys(PARTS, ()))
+    rest = replace(snapshot, **dict.fromkeys(PARTS, ()))
     while not parts or any(left.values()):
         free, given = most, {}
         for name, rows in left.items():
             given[name], left[name] = rows[:free], rows[free:]
             free -= len(given[name])
-        parts.append(altered(rest, **given))
-        rest = altered(rest, policy=Policy(), typical=())
+        parts.append(replace(rest, **given))
+        rest = replace(rest, policy=Policy(), typical=())
     return parts
 
 
@@ -314,4 +314,4 @@ def joined(parts: Iterable[Snapshot]) -> Snapshot:
     whole = {
         name: tuple(chain.from_iterable(getattr(one, name) for one in given)) for name in PARTS
     }
-    return altered(given[0], **whole)
+    return replace(given[0], **whole)
