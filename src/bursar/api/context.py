@@ -8,7 +8,6 @@ from typing import Final, TypeVar
 
 from fastapi import Request
 
-from bursar.api.admission import Door
 from bursar.api.errors import Failed, Refused
 from bursar.api.event_stream import Streams
 from bursar.api.keyring import Keyring, LruCache
@@ -18,6 +17,7 @@ from bursar.core.instant import SECOND, Instant
 from bursar.core.refusal import Code, Refusal
 from bursar.service.database import Connection
 from bursar.service.id_cache import Directory
+from bursar.service.jobs.admission import JobAdmission
 from bursar.service.keys import DEPLOYMENT, Key, Presented, Scope, presented
 from bursar.service.ledger.ledger import Ledger
 from bursar.service.pools.host import Pools
@@ -79,7 +79,7 @@ class Service:
     outbound: Outbound = field(default_factory=Outbound)
     pools: Pools | None = None  # those that this process serves
     provided: bool = False  # whether somebody provides nodes for them
-    door: Door | None = None  # by which jobs come in to them
+    admission: JobAdmission | None = None  # of jobs to the pools
     limits: Limits = field(init=False)
     keys: Keyring = field(init=False)
     arrivals: Arrivals = field(default_factory=Arrivals)

@@ -11,12 +11,12 @@ from typing import Final
 
 import uvicorn
 
-from bursar.api.admission import Door
 from bursar.api.app import make_app
 from bursar.api.context import Service
 from bursar.api.http_protocol import SILENT, Bounds, Connection
 from bursar.service.database import Database
 from bursar.service.jobs import through
+from bursar.service.jobs.admission import JobAdmission
 from bursar.service.jobs.cache_followers import Following
 from bursar.service.jobs.rolling_holds import RollingHolds
 from bursar.service.jobs.routing import Mover, Router
@@ -89,7 +89,9 @@ def service_of(
                     service = Service(ledger, readers, doorkeepers, secret, outbound=outbound)
                     router = Router(pools)
                     service.pools = pools
-                    service.door = Door(service.limits, readers, service.directory, pools, router)
+                    service.admission = JobAdmission(
+                        service.limits, readers, service.directory, pools, router
+                    )
                     service.provided = provisioner is not None
                     with (
                         Mover(database.connect, pools, router, clock=clock),

@@ -10,7 +10,6 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 from fastapi import APIRouter, Query, Request, Response
 from starlette.responses import StreamingResponse
 
-from bursar.api.admission import Asking, Let
 from bursar.api.context import Caller, Service, unknown
 from bursar.api.errors import Failed, InvalidCommand, problem_response
 from bursar.api.event_stream import MEDIA_TYPE, event_text
@@ -27,6 +26,7 @@ from bursar.core.ledger.quote import Quote
 from bursar.core.refusal import Code, Refusal
 from bursar.service.database import Connection
 from bursar.service.jobs import Jobs, JobUnknown, Submission, through
+from bursar.service.jobs.admission import AdmissionRefused, AdmissionRequest, AdmissionResult
 from bursar.service.jobs.queries import (
     FROM_THE_NEWEST,
     Glance,
@@ -114,9 +114,9 @@ async def submit(request: Request, body: wire.JobAsk) -> Response:
         spec = body.spec()
     except (ValueError, TypeError) as error:
         raise InvalidCommand(str(error)) from error
-    let = await _let_in(
+    admission = await _admit(
         service,
-        Asking(
+        AdmissionRequest(
             org,
             key,
             reserve.hold,
@@ -131,9 +131,9 @@ async def submit(request: Request, body: wire.JobAsk) -> Response:
         ),
     )
     if body.dry_run:
-        return await _quoted(request, service, org, body, reserve, let)
+        return await _quoted(request, service, org, body, reserve, admission)
     submission = Submission(
-        let.pool,
+        admission.pool,
         reserve,
         spec,
         body.run_ms,
@@ -142,7 +142,7 @@ async def submit(request: Request, body: wire.JobAsk) -> Response:
         body.max_cost_micros,
         body.hold == "rolling",
         await service.read(lambda one: quotas_of(one, org, reserve.account, reserve.user)),
-        routes=let.options,
+        routes=admission.options,
         sharing=_sharing(body),
     )
     answer = await told_by(service, asked_for_a_job(org, key, submission, making.made, caller.id))
@@ -180,19 +180,44 @@ def _hold_of(answer: Answer) -> str:
     return answer.command.hold
 
 
-async def _let_in(service: Service, ask: Asking) -> Let:
-    """Where a job goes; the call ends if it is turned away."""
-    if service.door is None:
+async def _admit(service: Service, request: AdmissionRequest) -> AdmissionResult:
+    """The pool that a job goes to; the call ends with a problem if the job is refused."""
+    if service.admission is None:
         raise Failed("no_pool", "this process serves no pools")
-    return await service.door.let_in(ask)
+    try:
+        return await service.admission.admit(request)
+    except AdmissionRefused as refusal:
+        raise _problem_of(refusal) from refusal
+
+
+def _problem_of(refusal: AdmissionRefused) -> Failed:
+    """A refusal of admission as a problem, with its Retry-After header."""
+    again_s = refusal.retry_after_s
+    headers = None if again_s is None else {"Retry-After": str(again_s)}
+    if refusal.figures is None:
+        return Failed(refusal.code, refusal.detail, headers)
+    return Failed(refusal.code, refusal.detail, headers, figures=refusal.figures)
+
+
+def _place_of(admission: AdmissionResult) -> wire.Place:
+    """Where a job would wait, for a quote."""
+    problem = None if admission.refusal is None else _problem_of(admission.refusal).body
+    start = admission.start
+    when = (None, None) if start is None else (start.earliest, start.latest)
+    return wire.Place(admission.pool, admission.why, admission.wait_s, problem, *when)
 
 
 async def _quoted(
-    request: Request, service: Service, org: str, body: wire.JobAsk, reserve: Reserve, let: Let
+    request: Request,
+    service: Service,
+    org: str,
+    body: wire.JobAsk,
+    reserve: Reserve,
+    admission: AdmissionResult,
 ) -> Response:
     likely = body.likely_run_seconds
     likely_ms = None if likely is None else likely * 1_000
-    fewer = served(reserve, let.options)
+    fewer = served(reserve, admission.options)
 
     def quoted(reader: Connection) -> Seen[Quote]:
         found = Money(reader).quote(org, reserve, likely_ms)
@@ -202,7 +227,7 @@ async def _quoted(
 
     seen = await service.read(quoted)
     cache = await _cache_quoted(service, org, body, seen.value.held)
-    quote = wire.JobQuote.of(seen.value, body, let.told_of(), cache)
+    quote = wire.JobQuote.of(seen.value, body, _place_of(admission), cache)
     return seen_response(request, org, seen.number, encoded(quote))
 
 

@@ -1,4 +1,4 @@
-"""The door for jobs, with pools that answer when they are told to (S8, S10)."""
+"""Job admission, with a pool that answers when the test says so (S8, S10)."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -7,16 +7,14 @@ from typing import Any
 
 import pytest
 
-from bursar.api import admission
-from bursar.api.admission import Asking, Door, Let
-from bursar.api.rate_limits import Limits
 from bursar.core.instant import MINUTE
 from bursar.core.messages import Spec
 from bursar.core.scheduling.model.jobs import Shape
 from bursar.core.scheduling.model.policy import PAID, Policy
 from bursar.core.value import replace
 from bursar.service.id_cache import Directory
-from bursar.service.jobs import routing
+from bursar.service.jobs import admission, routing
+from bursar.service.jobs.admission import AdmissionRequest, AdmissionResult, JobAdmission
 from bursar.service.jobs.routing import Router
 from bursar.service.queries.read_pool import Readers
 from tests.core.scheduling.cases import T0, Case
@@ -24,8 +22,16 @@ from tests.databases import connected, migrated
 from tests.service.test_routing import Pools, Scheduler, Ticks
 
 
+class NoRate:
+    """A submission rate that no dry run may count in."""
+
+    async def submit(self, org: str, per_minute: int, jobs: int) -> int:
+        """Fail: a dry run is not counted."""
+        raise AssertionError(f"{org} was counted {jobs}")
+
+
 class Stage:
-    """A door, and the scheduler of the only pool behind it."""
+    """The admission of one pool, and the scheduler of that pool."""
 
     def __init__(self, readers: Readers, runner: asyncio.Runner, nodes: str, **case: Any) -> None:
         self.clock = Ticks()
@@ -33,30 +39,30 @@ class Stage:
         self.scheduler = Scheduler(nodes=nodes, **case)
         pools = Pools({"a": self.scheduler})
         router = Router(pools, self.clock)
-        limits = Limits(readers)
-        self._door = Door(limits, readers, Directory(), pools, router)  # type: ignore[arg-type]
+        parts = readers, Directory(), pools, router
+        self._admission = JobAdmission(NoRate(), *parts)  # type: ignore[arg-type]
 
     def has(self, nodes: str) -> None:
-        """Let the pool have other nodes from now on."""
+        """Give the pool other nodes."""
         self.scheduler.case = Case(want="", nodes=nodes)
 
-    def asks(self, *types: str, jobs: int = 1, priority_class: int = 0) -> Let:
-        """What a job is told, or so many, that would be submitted."""
+    def asks(self, *types: str, jobs: int = 1, priority_class: int = 0) -> AdmissionResult:
+        """A dry run of so many jobs."""
         spec = Spec(shape=Shape(types=types), priority_class=priority_class)
         who = "acme", "key", "job", "root", "ann", "paid"
-        ask = Asking(*who, None, spec, run_ms=600_000, jobs=jobs, dry=True)
-        return self._runner.run(self._door.let_in(ask))
+        request = AdmissionRequest(*who, None, spec, run_ms=600_000, jobs=jobs, dry=True)
+        return self._runner.run(self._admission.admit(request))
 
 
-def code(told: Let) -> str | None:
-    """Why a job is turned away, if it is."""
-    return None if told.problem is None else told.problem["code"]
+def code(result: AdmissionResult) -> str | None:
+    """Why a job is refused, if it is."""
+    return None if result.refusal is None else result.refusal.code
 
 
-def when(told: Let) -> tuple[int, int]:
+def when(result: AdmissionResult) -> tuple[int, int]:
     """The range in which a job would start."""
-    assert told.start is not None
-    first, last = told.start.earliest, told.start.latest
+    assert result.start is not None
+    first, last = result.start.earliest, result.start.latest
     assert first is not None
     assert last is not None
     return first, last
@@ -114,20 +120,21 @@ def test_how_long_it_waits_agrees_with_when_it_starts(stage: Staging) -> None:
     one = stage("n1=8xH100", running=runs)
     waits, asks = one.asks("H100"), one.asks("H100", priority_class=1_000)
 
-    for told in (waits, asks):
-        first, last = when(told)
-        assert first <= T0 + (told.wait or 0) <= last
+    for result in (waits, asks):
+        first, last = when(result)
+        assert first <= T0 + (result.wait or 0) <= last
     assert (asks.wait or 0) < MINUTE < (waits.wait or 0)
-    assert "it starts there first, on H100: in about 30s" == asks.told
+    assert "it starts there first, on H100: in about 30s" == asks.why
 
 
 def test_an_array_that_a_bound_may_have_room_for_is_told_to_come_again(stage: Staging) -> None:
     """That it is more than a queue is told for good only by what is known now."""
     short = replace(Policy(), tiers=(replace(PAID, queue_max=3),))
     one = stage("n1=8xA100", policy=short)
-    [told] = [one.asks("A100", jobs=5).problem]
-    assert told is not None
-    assert ("queue_full", None) == (told["code"], told["figures"]["retry_after_seconds"])
+    refusal = one.asks("A100", jobs=5).refusal
+    assert refusal is not None
+    assert refusal.figures is not None
+    assert ("queue_full", None) == (refusal.code, refusal.figures["retry_after_seconds"])
     one.scheduler.waits = True
     one.clock.now += routing.FRESH_S
 

@@ -1,0 +1,327 @@
+"""Job admission: which pool a job goes to, and whether it may be submitted now (S8, S10).
+
+Admission runs before anything is written. It answers from what this process knows of its pools. A
+refusal says why, when to try again, and how long the job would wait if it were admitted. Refusals
+are not stored: the same request with the same key is examined again. A request that was answered
+before is never refused here: it gets its first answer. A refusal for good needs current knowledge:
+if a pool does not say in time what it has, the client is asked to try again.
+"""
+
+import asyncio
+import time
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, Final, NamedTuple, Protocol
+
+from bursar.core.dispatch.share_usage import UNTIERED
+from bursar.core.ids import JobId
+from bursar.core.instant import MILLISECOND, MINUTE, SECOND
+from bursar.core.messages import Spec
+from bursar.core.refusal import Fault
+from bursar.core.scheduling.advice.admission import Away, Bucket, Turned, full_bucket
+from bursar.core.scheduling.advice.pool_load import FAR
+from bursar.core.scheduling.advice.routing import Bid, Lack, Routed, routed, with_offers
+from bursar.core.scheduling.explain.waiting import Explanation, Prediction, foreseen
+from bursar.core.scheduling.model.jobs import Job
+from bursar.core.scheduling.model.policy import Tier
+from bursar.core.value import replace
+from bursar.service.id_cache import Directory, LruCache
+from bursar.service.jobs.routing import WAIT_S, Router
+from bursar.service.jobs.submission import Option
+from bursar.service.pools.host import Pools
+from bursar.service.pools.node_orders import scale_of
+from bursar.service.queries.balances import tier_of
+from bursar.service.queries.read_pool import Readers
+from bursar.service.queries.request_lookup import first_asked
+
+OPTIONS_MAX: Final = 8  # pools that a job may go to, once it is known which types it can pay
+LACKS_MAX: Final = 20  # pools whose reasons a refusal lists
+TIER_TTL_S: Final = 10.0  # an org's tier is cached for so long
+_MICROSECONDS: Final = ("wait_us",)
+
+
+class AdmissionRequest(NamedTuple):
+    """Jobs that a client wants to submit."""
+
+    org: str
+    key: str
+    job: str
+    account: str
+    user: str
+    tier: str | None  # for an org that has no tier of its own
+    pool: str | None  # if the request names one
+    spec: Spec
+    run_ms: int
+    jobs: int = 1
+    dry: bool = False  # a quote: nothing is counted
+
+
+class AdmissionRefused(Exception):
+    """Jobs may not be submitted, or not now."""
+
+    def __init__(
+        self,
+        code: str,
+        detail: str = "",
+        retry_after_s: int | None = None,
+        figures: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(code)
+        self.code = code
+        self.detail = detail
+        self.retry_after_s = retry_after_s  # None if trying again is no use, or at any time
+        self.figures = figures
+
+
+class AdmissionResult(NamedTuple):
+    """The pool that jobs go to, the reason, and the expected wait."""
+
+    pool: str
+    options: tuple[Option, ...] = ()  # empty if the request names the pool
+    why: str | None = None  # the reason for the pool; None if the request names it
+    wait: int | None = None  # microseconds; None if unknown
+    refusal: AdmissionRefused | None = None  # a dry run: why the jobs would be refused
+    start: Prediction | None = None  # a dry run: when the first would start
+
+    @property
+    def wait_s(self) -> int | None:
+        """The expected wait in whole seconds, rounded up."""
+        return None if self.wait is None else _seconds(self.wait)
+
+
+class SubmissionRate(Protocol):
+    """How many jobs an org may submit per minute, counted over all processes."""
+
+    async def submit(self, org: str, per_minute: int, jobs: int) -> int:
+        """Count jobs: how many microseconds the org must wait, 0 if it need not."""
+        ...
+
+
+class JobAdmission:
+    """Admits jobs to the pools of this process, or refuses them."""
+
+    def __init__(
+        self,
+        rate: SubmissionRate,
+        readers: Readers,
+        directory: Directory,
+        pools: Pools,
+        router: Router,
+    ) -> None:
+        self._rate = rate
+        self._readers = readers
+        self._directory = directory
+        self._pools = pools
+        self._router = router
+        self._tiers: LruCache[str, tuple[float, str | None]] = LruCache()
+
+    async def admit(self, request: AdmissionRequest) -> AdmissionResult:
+        """Choose a pool for jobs; raises `AdmissionRefused`, except for a dry run."""
+        asked_s = self._router.now_s()
+        job = await self._describe(request)
+        try:
+            bid, options = await self._choose(request, job, asked_s)
+            await self._check(request, job, bid, asked_s)
+        except AdmissionRefused as refusal:
+            if request.dry:
+                return AdmissionResult(request.pool or "", refusal=refusal)
+            if await self._was_answered(request):
+                return AdmissionResult(request.pool or "")
+            raise
+        if request.dry:
+            return _quote(request, bid, options, await self._predict(bid.pool, job))
+        self._router.send(job, bid, request.jobs)
+        return AdmissionResult(bid.pool, options)
+
+    # The job
+
+    async def _describe(self, request: AdmissionRequest) -> Job:
+        """The job as the scheduler would see it."""
+        tier = await self._tier(request.org) or request.tier or UNTIERED
+        accounts = self._directory.path_known(request.org, request.account)
+        if accounts is None:
+            accounts = await self._read(
+                lambda reader: self._directory.path_of(reader, request.org, request.account)
+            )
+        estimate_ms = request.spec.estimate_ms
+        return Job(
+            id=JobId(request.job),
+            shape=request.spec.shape,
+            path=(tier, request.org, *reversed(accounts), f"user {request.user}"),
+            prices=(),
+            run_max=max(request.run_ms, 1) * MILLISECOND,
+            queued_at=_now(),
+            estimate=None if estimate_ms is None else estimate_ms * MILLISECOND,
+            priority_class=request.spec.priority_class,
+        )
+
+    async def _tier(self, org: str) -> str | None:
+        """The org's own tier, at most `TIER_TTL_S` old."""
+        cached = self._tiers.get(org)
+        if cached is None or cached[0] < time.monotonic():
+            tier = await self._read(lambda reader: tier_of(reader, org))
+            cached = time.monotonic() + TIER_TTL_S, tier
+            self._tiers.put(org, cached)
+        return cached[1]
+
+    async def _was_answered(self, request: AdmissionRequest) -> bool:
+        first = await self._read(lambda reader: first_asked(reader, request.org, request.key))
+        return first is not None
+
+    async def _read(self, question: Any) -> Any:
+        return await asyncio.wrap_future(self._readers.ask(question))
+
+    # The pool
+
+    async def _choose(
+        self, request: AdmissionRequest, job: Job, asked_s: float
+    ) -> tuple[Bid, tuple[Option, ...]]:
+        """The pool that the request names, or the one where the job starts first."""
+        if request.pool is not None:
+            return await self._named(request.pool, job), ()
+        if not self._pools.keepers:
+            raise AdmissionRefused("no_pool")
+        await self._refresh()
+        routes = self._router.routed(job)
+        if not routes.bids:
+            await self._refresh(anew=True)
+            routes = self._router.routed(job)
+        if not routes.bids:
+            routes = await self._with_offers(job)
+        if routes.bids:
+            return routes.bids[0], _options((*routes.bids, *await self._later(job, routes.bids)))
+        if not self._router.settled(asked_s):
+            raise _not_known()
+        raise _nowhere(routes.lacks)
+
+    async def _later(self, job: Job, bids: tuple[Bid, ...]) -> tuple[Bid, ...]:
+        """Pools where a job could wait for those of its GPU types that no pool has now."""
+        available = {kind for bid in bids for kind in bid.types}
+        types = tuple(kind for kind in job.shape.types if kind not in available)
+        if not types:
+            return ()
+        rest = replace(job, shape=replace(job.shape, types=types))
+        return self._router.routed(rest).bids or (await self._with_offers(rest)).bids
+
+    async def _with_offers(self, job: Job) -> Routed:
+        """Pools where a job could wait for nodes that are not ordered yet."""
+        prospects = self._router.prospects()
+        scales = [await self._read(partial(scale_of, pool=each.pool)) for each in prospects]
+        both = zip(prospects, scales, strict=True)
+        return routed(job, [with_offers(each, scale.offers) for each, scale in both])
+
+    async def _named(self, pool: str, job: Job) -> Bid:
+        """The pool that the request names, whatever that pool has."""
+        if pool not in self._pools.keepers:
+            await asyncio.to_thread(self._pools.look)  # another process may have begun it
+        if pool not in self._pools.keepers:
+            raise AdmissionRefused("no_pool", f"there is no pool {pool[:100]!r}")
+        await self._refresh(pool)
+        prospects = [each for each in self._router.prospects() if each.pool == pool]
+        types = job.shape.types
+        unknown = Bid(pool=pool, wait=FAR, gpu_type=types[0], types=types, away=True)
+        return next(iter(routed(job, prospects).bids), unknown)
+
+    async def _predict(self, pool: str, job: Job) -> Explanation | None:
+        """When a job would start if it came now; None if its pool does not answer in time."""
+        leader = self._pools.explaining(pool)
+        question = leader.ask(lambda cluster, now: foreseen(cluster, job, now))
+        try:
+            return await asyncio.wait_for(asyncio.wrap_future(question), WAIT_S)
+        except (TimeoutError, Fault):
+            return None
+
+    async def _refresh(self, *pools: str, anew: bool = False) -> None:
+        """Read the state of pools; of a pool that does not answer in time, older state is used."""
+        questions = [asyncio.wrap_future(each) for each in self._router.look(*pools, anew=anew)]
+        if questions:
+            await asyncio.wait(questions, timeout=WAIT_S)
+
+    # The limits
+
+    async def _check(self, request: AdmissionRequest, job: Job, bid: Bid, asked_s: float) -> None:
+        """Refuse jobs if their org is too fast, a queue is full, or they would start too late."""
+        if not self._router.knows(bid.pool):
+            return
+        tier, now = self._router.tier(bid.pool, job.path[0]), _now()
+        short = 0
+        if not request.dry:
+            short = await self._rate.submit(request.org, tier.rate_per_minute, request.jobs)
+        case = bid.pool, job, _bucket(tier, request.jobs, short), now, request.jobs
+        answer = self._router.admit(*case)
+        if isinstance(answer, Away) and answer.retry_after is None:
+            await self._refresh(bid.pool, anew=True)
+            answer = self._router.admit(*case)
+            if not self._router.settled(asked_s, bid.pool):
+                raise _not_known()
+        if isinstance(answer, Away):
+            raise _away(answer, bid.pool)
+
+
+def _bucket(tier: Tier, count: int, short: int) -> Bucket:
+    """An org's rate bucket, from how long it is too empty: all processes share the bucket."""
+    full = full_bucket(tier, _now())
+    if not short:
+        return full
+    cost = min(count * MINUTE, full.level)
+    return Bucket(level=cost - short * tier.rate_per_minute, at=full.at)
+
+
+def _options(bids: tuple[Bid, ...]) -> tuple[Option, ...]:
+    """The best pools; and for each GPU type that none of them has, the best that has it."""
+    best = list(bids[:OPTIONS_MAX])
+    for bid in bids[OPTIONS_MAX:]:
+        if not {kind for each in best for kind in each.types}.issuperset(bid.types):
+            best.append(bid)
+    return tuple(Option(bid.pool, bid.types, bid.told) for bid in best)
+
+
+def _quote(
+    request: AdmissionRequest, bid: Bid, options: tuple[Option, ...], seen: Explanation | None
+) -> AdmissionResult:
+    """The pool of a dry run; the expected wait is that of the pool's own prediction."""
+    wait = bid.wait if seen is None else seen.expected(bid.wait)
+    return AdmissionResult(
+        bid.pool,
+        options,
+        why=None if request.pool else _why(bid, wait),
+        wait=None if wait >= FAR else wait,
+        start=None if seen is None else seen.start,
+    )
+
+
+def _why(bid: Bid, wait: int) -> str:
+    """Why jobs would go to a pool, in words that agree with the expected wait."""
+    if bid.away or wait == bid.wait:
+        return bid.told
+    return replace(bid, wait=wait).told if wait else "it starts there at once"
+
+
+def _not_known() -> AdmissionRefused:
+    """The pools did not say in time what they have."""
+    return AdmissionRefused("busy", "what the pools have is not known", retry_after_s=1)
+
+
+def _nowhere(lacks: tuple[Lack, ...]) -> AdmissionRefused:
+    """No pool can ever run the job; each pool's reason."""
+    ceilings = all(lack.code is Turned.EXCEEDS_CEILING for lack in lacks)
+    code = Turned.EXCEEDS_CEILING if ceilings else Turned.NEVER_FITS
+    reasons = [lack.told for lack in lacks[:LACKS_MAX]]
+    return AdmissionRefused(code.value, "; ".join(reasons), figures={"pools": reasons})
+
+
+def _away(answer: Away, pool: str) -> AdmissionRefused:
+    """The pool refuses the jobs: when to try again, if ever, and how long they would wait."""
+    again_s = None if answer.retry_after is None else _seconds(answer.retry_after)
+    figures = {name: it for name, it in answer.figures if name not in _MICROSECONDS}
+    wait_s = None if answer.wait >= FAR else _seconds(answer.wait)
+    more = {"pool": pool, "retry_after_seconds": again_s, "expected_wait_seconds": wait_s}
+    return AdmissionRefused(answer.code.value, retry_after_s=again_s, figures={**figures, **more})
+
+
+def _seconds(span: int) -> int:
+    return -(-span // SECOND)
+
+
+def _now() -> int:
+    return int(time.time() * SECOND)
