@@ -4,9 +4,11 @@ import json
 import os
 import pty
 import re
+import select
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -27,6 +29,7 @@ from tests.cli.test_client_commands import (  # noqa: F401 (fixtures)
     running,
 )
 from tests.databases import connected
+from tests.store.embedded.worlds import PATIENCE_S
 
 HELD = "5.013888 cr"  # two H100 at 2.5 for an hour and ten seconds
 LEFT = "94.986112 cr"
@@ -59,8 +62,10 @@ def submitted(shell: Shell, *more: str) -> Any:
 def at_a_terminal(
     shell: Shell, *words: str, typed: str = "", enough: str | None = None
 ) -> tuple[int, str]:
-    """The status and the output of a command whose user sits at a terminal; who has seen enough
-    interrupts it."""
+    """Run a command at a terminal and return its status and its output.
+
+    Ctrl-C is pressed as soon as the output contains `enough`.
+    """
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-c", PROGRAM, *words],
@@ -69,23 +74,34 @@ def at_a_terminal(
         stderr=theirs,
         env={**os.environ, **shell.environment, "TERM": "xterm"},
         close_fds=True,
+        preexec_fn=listen_to_interrupts,
     )
     os.close(theirs)
     os.write(ours, typed.encode())
-    found = b""
-    while True:
-        if enough and enough in found.decode(errors="ignore"):
-            process.send_signal(signal.SIGINT)
-            enough = None
-        try:
-            part = os.read(ours, 65_536)
-        except OSError:  # the other end is closed
-            break
-        if not part:
-            break
-        found += part
-    os.close(ours)
-    return process.wait(), found.decode()
+    output = b""
+    deadline = time.monotonic() + PATIENCE_S
+    try:
+        while select.select([ours], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            try:
+                part = os.read(ours, 65_536)
+            except OSError:  # the other end is closed
+                break
+            output += part
+            if enough and enough in output.decode(errors="ignore"):
+                process.send_signal(signal.SIGINT)
+                enough = None
+        else:
+            pytest.fail(f"{words} does not end; it printed {output.decode(errors='replace')}")
+        return process.wait(PATIENCE_S), output.decode()
+    finally:
+        process.kill()
+        process.wait(PATIENCE_S)
+        os.close(ours)
+
+
+def listen_to_interrupts() -> None:
+    """Let Ctrl-C reach a command even if the tests run as a background job, which ignore it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 # Submitting
@@ -336,6 +352,14 @@ def test_who_stops_watching_is_told_that_the_job_goes_on(shell: Shell) -> None:
 
     assert 130 == status
     assert f"it goes on; watch it with: bursar watch {job}" in shown
+
+
+def test_ctrl_c_at_a_question_exits_as_it_does_elsewhere(shell: Shell) -> None:
+    words = ("submit", *ASKED, "--", "true")
+    status, shown = at_a_terminal(shell, *words, enough="Submit it?")
+
+    assert (130, False) == (status, "Traceback" in shown)
+    assert "none" in shell.says("jobs")
 
 
 def test_a_job_that_printed_nothing_says_so(shell: Shell) -> None:

@@ -1,5 +1,6 @@
 """Running the application: one process, one socket, until it is told to stop."""
 
+import os
 import resource
 import signal
 import socket
@@ -36,6 +37,7 @@ FIRST_KEY: Final = "admin.key"  # file of the state folder
 STOP_S: Final = 10  # how long calls that are under way may take when we stop
 IDLE_S: Final = 60  # a connection that says nothing for so long after an answer is closed
 FILES: Final = 256  # that a process has open besides connections
+INTERRUPTED: Final = 130  # exit status of a process that the second SIGINT ended
 
 
 def bound(host: str, port: int, *, share: bool = False) -> socket.socket:
@@ -110,7 +112,7 @@ def serve(
     stopping: Callable[[], None] = lambda: None,
 ) -> None:
     """Answer calls until SIGTERM or SIGINT; `ready` is called when the first can be answered,
-    `stopping` as soon as we are told to stop."""
+    `stopping` as soon as we are told to stop. The next SIGINT ends the process at once."""
     bounds = Bounds.of_environment()
     _make_room(bounds)
 
@@ -136,6 +138,7 @@ def serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, server.handle_exit)
     server.run(sockets=[listening])
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _make_room(bounds: Bounds) -> None:
@@ -161,9 +164,12 @@ class _Server(uvicorn.Server):
         self._ready = ready
         self._service = service
         self._stopping = stopping
+        self._is_down = False
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Stop; who watches, or waits for news, is not waited for."""
+        if self.should_exit and sig == signal.SIGINT and not self._is_down:
+            os._exit(INTERRUPTED)
         self._service.streams.close()
         if self._service.pools is not None:
             self._service.pools.let_go()
@@ -173,3 +179,7 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self._ready()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().shutdown(sockets)
+        self._is_down = True  # a signal after this is the one that the server raises again

@@ -3,6 +3,8 @@
 import sys
 from typing import Final
 
+from bursar.cli.interrupts import INTERRUPTED, watch_interrupts
+
 _NEEDED: Final = frozenset({"rich", "typer"})
 
 
@@ -11,6 +13,14 @@ def main() -> None:
 
     The library comes without them, but the script `bursar` is installed with it.
     """
+    with watch_interrupts():
+        try:
+            _run()
+        except KeyboardInterrupt:  # while the commands are being imported
+            raise SystemExit(INTERRUPTED) from None
+
+
+def _run() -> None:
     try:
         from bursar.cli.app import app
     except ModuleNotFoundError as error:

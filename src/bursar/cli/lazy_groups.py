@@ -91,6 +91,7 @@ class Nouns(Group):
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; what a service says no to is told in sentences, not in a traceback."""
+        from bursar.cli.interrupts import INTERRUPTED
         from bursar.cli.problems import Unusable, tell
         from bursar.client import Problem
 
@@ -98,3 +99,7 @@ class Nouns(Group):
             return super().invoke(ctx)
         except (Problem, Unusable) as error:
             raise typer.Exit(tell(error)) from None
+        except typer.Abort as error:  # at a question, where the end of the input means it too
+            if isinstance(error.__context__, KeyboardInterrupt):
+                raise typer.Exit(INTERRUPTED) from None
+            raise

@@ -25,6 +25,7 @@ from bursar.bench.ledger.sizes import HOT
 from bursar.cli.demo.counted import Stored, stored
 from bursar.cli.demo.crowd import Crowd, Told
 from bursar.cli.demo.moving import Line
+from bursar.cli.interrupts import INTERRUPTED
 from bursar.cli.tour.shown import Page, column, count, credits
 from bursar.core.budgets.periods import Every
 from bursar.core.ids import AccountId, BudgetId
@@ -57,8 +58,6 @@ SHOWN_MOST: Final = 5  # problems that are told one by one
 # asking again is safe. In service the ledger itself would try again first.
 LIMITS: Final = Limits(unreachable_s=0)
 
-INTERRUPTED: Final = 130  # the status of programs that were stopped by hand
-
 
 class Stuck(Exception):
     """The show could not go on."""
@@ -72,7 +71,7 @@ def play(state: Path | None, seconds: float) -> int:
     # It tells of every connection that breaks, and here they are broken on purpose.
     logging.getLogger("psycopg").setLevel(logging.CRITICAL)
     try:
-        with _one_interrupt():
+        with _end_on_request():
             return 0 if _played(console, state, seconds) else 1
     except KeyboardInterrupt:
         console.print("stopped; the database is shut down")
@@ -83,23 +82,16 @@ def play(state: Path | None, seconds: float) -> int:
 
 
 @contextmanager
-def _one_interrupt() -> Iterator[None]:
-    """Let the first Ctrl-C, or the first request to end, count; what follows is tidying up.
-
-    Once it has come no other is heard any more: the process is about to end.
-    """
+def _end_on_request() -> Iterator[None]:
+    """Let SIGTERM do what the first Ctrl-C does: shut the database down, then end."""
 
     def interrupt(_: int, __: FrameType | None) -> None:
-        for number in before:
-            signal.signal(number, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         raise KeyboardInterrupt
 
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    for number in before:
-        signal.signal(number, interrupt)
+    before = signal.signal(signal.SIGTERM, interrupt)
     yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
+    signal.signal(signal.SIGTERM, before)
 
 
 def _played(console: Console, state: Path | None, seconds: float) -> bool:
