@@ -96,7 +96,7 @@ class Cluster:
                 self.process.wait(PATIENCE_S)
             finally:
                 self.process.kill()
-                self.process.wait()
+                self.process.wait(PATIENCE_S)
                 self.process = None
 
     def _as_user(self) -> dict[str, Any]:

@@ -131,3 +131,13 @@ def test_the_library_needs_no_other_package() -> None:
     assert [] == [
         requirement for requirement in asked if not re.search(r";.*\bextra ==", requirement)
     ]
+
+
+def test_every_test_has_a_time_limit(pytestconfig: pytest.Config) -> None:
+    """A hang is a failure that names its test. A process that ignores the limit is ended."""
+    limit = float(pytestconfig.getini("timeout"))
+
+    assert 0 < limit <= 600
+    assert limit < float(pytestconfig.getini("faulthandler_timeout"))
+    assert pytestconfig.getini("faulthandler_exit_on_timeout") is True
+    assert pytestconfig.pluginmanager.hasplugin("timeout")

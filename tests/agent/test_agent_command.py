@@ -50,7 +50,7 @@ def agent(
         finally:
             if program.poll() is None:
                 program.terminate()
-            program.communicate()
+            program.communicate(timeout=120)
 
 
 @pytest.fixture
@@ -138,7 +138,7 @@ def test_an_agent_that_was_stopped_for_too_long_has_lost_what_ran(
 
 def test_a_second_agent_is_told_that_there_is_one(office: OverHttp, state: Path) -> None:
     with agent(office, state), agent(office, state) as second:
-        _, said = second.communicate()
+        _, said = second.communicate(timeout=120)
 
     assert 2 == second.returncode
     assert "another agent works in" in said
@@ -147,7 +147,7 @@ def test_a_second_agent_is_told_that_there_is_one(office: OverHttp, state: Path)
 def test_a_wrong_key_is_told(office: OverHttp, state: Path) -> None:
     """And not tried for ever: waiting does not help."""
     with agent(office, state, key="another") as program:
-        _, said = program.communicate()
+        _, said = program.communicate(timeout=120)
 
     assert 7 == program.returncode, said
     assert "nope" in said
@@ -170,7 +170,7 @@ def test_a_service_that_is_down_is_waited_for(office: OverHttp, state: Path) -> 
         assert program.stdout is not None
         assert "ready: n1 has 2 H100" in program.stdout.readline()
         program.send_signal(signal.SIGTERM)
-        said, _ = program.communicate()
+        said, _ = program.communicate(timeout=120)
 
     assert 0 == program.returncode
     assert "what runs goes on" in said
@@ -190,7 +190,7 @@ def test_what_makes_no_sense_is_told(
     office: OverHttp, state: Path, options: tuple[str, ...], said: str
 ) -> None:
     with agent(office, state, *options) as program:
-        _, errors = program.communicate()
+        _, errors = program.communicate(timeout=120)
 
     assert 2 == program.returncode
     assert said in " ".join(errors.split())

@@ -93,7 +93,7 @@ class Process:
     def kill(self) -> None:
         """End it between any two instructions."""
         self._process.kill()
-        self._process.wait()
+        self._process.wait(PATIENCE_S)
 
     def stop(self) -> None:
         """End it in peace."""

@@ -114,7 +114,7 @@ def kill_database(world: World) -> None:
     server = world.server
     assert server.process is not None
     server.process.kill()
-    server.process.wait()
+    server.process.wait(timeout=120)
 
     def started() -> bool:
         with suppress(AssertionError):  # others of it are still there

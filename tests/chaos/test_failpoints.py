@@ -49,12 +49,12 @@ def thrice(armed: str, marks: Path) -> "subprocess.Popen[str]":
 def test_a_point_kills_at_its_time_and_once_in_all_processes(tmp_path: Path) -> None:
     """Who comes there for the second time is gone; the next process goes on."""
     with thrice("leader.planned=kill@2", tmp_path) as first:
-        told, _ = first.communicate()
+        told, _ = first.communicate(timeout=120)
     assert ("0\n1\n", -signal.SIGKILL) == (told, first.returncode)
     assert f"{first.pid}\n" == (tmp_path / "leader.planned.kill").read_text()
 
     with thrice("leader.planned=kill@2", tmp_path) as second:
-        told, _ = second.communicate()
+        told, _ = second.communicate(timeout=120)
     assert ("0\n1\n2\n", 0) == (told, second.returncode)
 
 
@@ -63,7 +63,7 @@ def test_a_point_lets_stand_still(tmp_path: Path) -> None:
         eventually(lambda: state_of(process.pid) == "T", "it stands still")
         assert ["leader.planned.stop"] == os.listdir(tmp_path)
         process.send_signal(signal.SIGCONT)
-        assert ("0\n1\n2\n", "") == process.communicate()
+        assert ("0\n1\n2\n", "") == process.communicate(timeout=120)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_a_point_lets_stand_still(tmp_path: Path) -> None:
 )
 def test_what_makes_no_sense_is_told(armed: str, tmp_path: Path) -> None:
     with thrice(armed, tmp_path) as process:
-        _, told = process.communicate()
+        _, told = process.communicate(timeout=120)
 
     assert 1 == process.returncode
     assert "is not POINT=kill@N or POINT=stop@N" in told

@@ -146,7 +146,7 @@ def test_nodes_can_be_had_beside_any_service() -> None:
             eventually(lambda: one.children() not in ([], [agent]), "another agent")
             [agent] = one.children()
             one.process.kill()
-            one.process.wait()
+            one.process.wait(PATIENCE_S)
         eventually(lambda: not runs(agent), "the agent has ended")
 
 

@@ -82,7 +82,7 @@ class Callers:
     def kill(self, name: str) -> None:
         """Kill a caller, wherever it is, and start it again."""
         self.running[name].kill()
-        self.running[name].wait()
+        self.running[name].wait(timeout=120)
         self.start(name)
 
     def last_words(self, name: str) -> str:
@@ -103,7 +103,7 @@ class Callers:
         finally:
             for process in self.running.values():
                 process.kill()
-                process.wait()
+                process.wait(timeout=120)
 
 
 @dataclass(kw_only=True)

@@ -520,7 +520,7 @@ def scaler(world: World, who: str, armed: str = "") -> Iterator["subprocess.Pope
         yield process
     finally:
         process.kill()
-        process.wait()
+        process.wait(timeout=120)
 
 
 @pytest.mark.parametrize(

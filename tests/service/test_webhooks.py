@@ -808,7 +808,7 @@ def test_an_alert_is_raised_once_by_any_number_of_processes(url: str, world: Wor
             world.asks(ask.issue(f"g{number}", 5, expires=now + DAY + number))
             if number in (10, 25):
                 running[0].kill()
-                running[0].wait()
+                running[0].wait(timeout=120)
                 running = [*running[1:], start()]
         deadline = time.monotonic() + 60
         while len(world.alerts()) < 41:
@@ -818,7 +818,7 @@ def test_an_alert_is_raised_once_by_any_number_of_processes(url: str, world: Wor
     finally:
         for one in running:
             one.kill()
-            one.wait()
+            one.wait(timeout=120)
 
     sql = "select body::text from events where org_id = %s and kind = 'SettingSet'"
     told = [json.loads(body) for (body,) in world.connection.execute(sql, [world.org])]

@@ -91,4 +91,4 @@ def test_a_server_that_somebody_started_by_hand_is_respected(world: World) -> No
 
     assert None is hand.poll()
     hand.send_signal(signal.SIGINT)
-    assert 0 == hand.wait()
+    assert 0 == hand.wait(timeout=120)

@@ -83,7 +83,7 @@ class Guest:
 
     def killed(self) -> None:
         self.process.kill()
-        self.process.wait()
+        self.process.wait(PATIENCE_S)
 
 
 @dataclass
@@ -130,7 +130,7 @@ class World:
         """End every process by its id, then remove the room."""
         for process in self.processes:
             process.kill()
-            process.wait()
+            process.wait(PATIENCE_S)
             for pipe in (process.stdin, process.stdout, process.stderr):
                 if pipe is not None:
                     with suppress(BrokenPipeError):
