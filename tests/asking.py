@@ -4,7 +4,7 @@ org.does(ask.revoke("g1"))
 assert Refusal(Code.GRANT_REVOKED, {"grant": "g1"}) == org.refuses(ask.revoke("g1"))
 """
 
-from bursar.core.budgets.periods import Every
+from bursar.core.budgets.periods import PeriodKind
 from bursar.core.ids import (
     AccountId,
     BudgetId,
@@ -45,7 +45,14 @@ from bursar.core.ledger.commands import (
     Transfer,
     VoidGrant,
 )
-from bursar.core.ledger.values import NO_CONTEXT, NO_POLICY, Context, Kind, OrgPolicy, Policy
+from bursar.core.ledger.values import (
+    NO_CONTEXT,
+    NO_POLICY,
+    Context,
+    CreditKind,
+    GrantPolicy,
+    OrgPolicy,
+)
 from bursar.core.messages import EndClass
 
 # Grants
@@ -58,7 +65,7 @@ def issue(
     to: str = "org",
     starts: Instant | None = None,
     expires: Instant = NEVER,
-    policy: Policy = NO_POLICY,
+    policy: GrantPolicy = NO_POLICY,
     external_ref: str | None = None,
     source: str = "",
 ) -> Issue:
@@ -67,7 +74,7 @@ def issue(
         grant=GrantId(grant),
         account=AccountId(to),
         amount=amount,
-        kind=Kind.PAID,
+        kind=CreditKind.PAID,
         source=source,
         starts_at=starts,
         expires_at=expires,
@@ -106,14 +113,14 @@ def lapse(most: int = 1_000) -> Lapse:
 def recur(
     recurrence: str,
     amount: int,
-    every: Every = Every.MONTH,
+    every: PeriodKind = PeriodKind.MONTH,
     *,
     to: str = "org",
     roll_over: int = 0,
     starts: Instant | None = None,
-    kind: Kind = Kind.GRANT,
+    kind: CreditKind = CreditKind.GRANT,
     priority: int = 100,
-    policy: Policy = NO_POLICY,
+    policy: GrantPolicy = NO_POLICY,
 ) -> StartRecurrence:
     """Issue again every period."""
     return StartRecurrence(

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from bursar.core.budgets.periods import Every
+from bursar.core.budgets.periods import PeriodKind
 from bursar.core.ids import (
     AccountId,
     BudgetId,
@@ -43,12 +43,12 @@ from bursar.core.ledger.commands import (
     SetPrice,
     Settle,
 )
-from bursar.core.ledger.decide import seen_at
+from bursar.core.ledger.decide import view_at
 from bursar.core.ledger.events import Event
-from bursar.core.ledger.journal import Journal, rebuilt_from
+from bursar.core.ledger.journal import Journal, rebuild
 from bursar.core.ledger.limits import counted_in
-from bursar.core.ledger.values import Context, Grant, Hold, Kind, Policy, Target
-from bursar.core.ledger.verify import problems
+from bursar.core.ledger.values import BudgetTarget, Context, CreditKind, Grant, GrantPolicy, Hold
+from bursar.core.ledger.verify import find_problems
 from bursar.core.pricing import PriceBook, PriceVersion, Rate
 from bursar.core.refusal import Refusal
 
@@ -164,7 +164,7 @@ class Org:
         outcome = self.journal.do(command, self.now)
         if isinstance(outcome, Refusal):
             assert before == self.journal.books.facts(), "a refusal changed something (IL18)"
-        assert [] == problems(self.journal.books), "the books do not add up"
+        assert [] == find_problems(self.journal.books), "the books do not add up"
         return outcome
 
     def does(self, command: Command) -> tuple[Event, ...]:
@@ -185,11 +185,11 @@ class Org:
         amount: int,
         *,
         to: str = "org",
-        kind: Kind = Kind.PAID,
+        kind: CreditKind = CreditKind.PAID,
         starts: Instant | None = None,
         expires: Instant = NEVER,
         priority: int = 100,
-        policy: Policy = Policy(),  # noqa: B008  # frozen
+        policy: GrantPolicy = GrantPolicy(),  # noqa: B008  # frozen
     ) -> tuple[Event, ...]:
         """Issue credits to an account."""
         return self.does(
@@ -291,7 +291,7 @@ class Org:
         self,
         budget: str,
         limit: int,
-        every: Every = Every.DAY,
+        every: PeriodKind = PeriodKind.DAY,
         *,
         account: str | None = None,
         user: str | None = None,
@@ -301,7 +301,7 @@ class Org:
         thresholds: tuple[int, ...] = (500_000, 800_000, 1_000_000),
     ) -> tuple[Event, ...]:
         """Set a budget, or change one."""
-        target = Target(
+        target = BudgetTarget(
             account=None if account is None else AccountId(account),
             user=None if user is None else UserId(user),
             each_user=each_user,
@@ -339,14 +339,14 @@ class Org:
 
     def grant(self, grant: str) -> Grant:
         """A grant as it is now, with what has fallen due."""
-        with seen_at(self.journal.books, self.now) as books:
+        with view_at(self.journal.books, self.now) as books:
             found = books.grants.get(GrantId(grant))
         assert found is not None, grant
         return found
 
     def hold(self, hold: str) -> Hold:
         """A hold as it is now, with what has fallen due."""
-        with seen_at(self.journal.books, self.now) as books:
+        with view_at(self.journal.books, self.now) as books:
             found = books.holds.get(HoldId(hold))
         assert found is not None, hold
         return found
@@ -357,21 +357,21 @@ class Org:
 
     def owed(self, debt: str) -> int:
         """What is left of a debt (a hold's debt has the hold's id)."""
-        with seen_at(self.journal.books, self.now) as books:
+        with view_at(self.journal.books, self.now) as books:
             found = books.debts.get(DebtId(debt))
         return 0 if found is None else found.owed
 
     def counted(self, budget: str, user: str | None = None) -> int:
         """What a budget counts now; of one user if it counts each."""
         whose = None if user is None else UserId(user)
-        with seen_at(self.journal.books, self.now) as books:
+        with view_at(self.journal.books, self.now) as books:
             found = books.budgets.get(BudgetId(budget))
             assert found is not None, budget
             return counted_in(books, ApplicableBudget(found, whose), self.now)
 
     def rebuilds(self) -> None:
         """The events alone give the same books (L1)."""
-        rebuilt = rebuilt_from(self.journal.events, self.prices)
+        rebuilt = rebuild(self.journal.events, self.prices)
         assert self.journal.books == rebuilt
         assert self.prices is rebuilt.deployment
 

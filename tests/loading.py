@@ -8,7 +8,7 @@ from bursar.core.ledger.books import Books
 from bursar.core.ledger.commands import Command
 from bursar.core.ledger.decide import decide
 from bursar.core.ledger.events import Event
-from bursar.core.ledger.tables import NotLoaded, Row, Stretch
+from bursar.core.ledger.tables import MissingRange, MissingRow, NotLoaded
 from bursar.core.refusal import Refusal
 
 
@@ -33,17 +33,17 @@ class Loader:
                 self._load(missing.what)
 
     def _copy_singles(self) -> None:
-        for name in self.whole.singles.__slots__:
-            setattr(self.part.singles, name, getattr(self.whole.singles, name))
+        for name in self.whole.header.__slots__:
+            setattr(self.part.header, name, getattr(self.whole.header, name))
         self.part.clock = self.whole.clock
 
-    def _load(self, what: Row | Stretch) -> None:
-        if isinstance(what, Row):
+    def _load(self, what: MissingRow | MissingRange) -> None:
+        if isinstance(what, MissingRow):
             self._load_row(what)
         else:
             self._load_stretch(what)
 
-    def _load_row(self, what: Row) -> None:
+    def _load_row(self, what: MissingRow) -> None:
         table: Any = getattr(self.part, what.table)
         row = getattr(self.whole, what.table).get(what.key)
         self.rows += 1
@@ -52,10 +52,10 @@ class Loader:
         else:
             table.load(what.key, row)
 
-    def _load_stretch(self, what: Stretch) -> None:
-        beyond = (key for key in self.whole.order(what.order).since(what.after) if key > what.after)
+    def _load_stretch(self, what: MissingRange) -> None:
+        beyond = (key for key in self.whole.index(what.order).since(what.after) if key > what.after)
         keys = list(islice(beyond, self._next))
         self.rows += len(keys)
         through = keys[-1] if len(keys) == self._next else None
-        self.part.order(what.order).load(keys, through)
+        self.part.index(what.order).load(keys, through)
         self._next *= 2

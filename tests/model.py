@@ -18,7 +18,7 @@ from functools import lru_cache
 from typing import Any, Final, TypeAlias
 from zoneinfo import ZoneInfo
 
-from bursar.core.budgets.periods import Every
+from bursar.core.budgets.periods import PeriodKind
 from bursar.core.ids import AccountId, BudgetId
 from bursar.core.instant import NEVER, Instant
 from bursar.core.ledger.commands import (
@@ -57,7 +57,7 @@ from bursar.core.ledger.commands import (
     Transfer,
     VoidGrant,
 )
-from bursar.core.ledger.values import Context, OrgPolicy, Policy, Target
+from bursar.core.ledger.values import BudgetTarget, Context, GrantPolicy, OrgPolicy
 from bursar.core.messages import EndClass
 from bursar.core.pricing import PriceBook, PriceVersion
 from bursar.core.refusal import Code
@@ -71,11 +71,11 @@ DAY: Final = 24 * HOUR
 PLACES: Final = ("free", "held", "spent", "forfeited", "revoked", "moved")
 SHOWN: Final = ("available", "held", "spent", "lapsed", "revoked", "moved")
 KINDS: Final = ("promo", "grant", "paid")
-TIER_BUDGETS: Final = {"free": ((Every.DAY, 5 * MILLION),)}  # B3: five credits a day
+TIER_BUDGETS: Final = {"free": ((PeriodKind.DAY, 5 * MILLION),)}  # B3: five credits a day
 LONGEST: Final = {
-    Every.DAY: 31 * HOUR,
-    Every.WEEK: 7 * DAY + 7 * HOUR,
-    Every.MONTH: 31 * DAY + 7 * HOUR,
+    PeriodKind.DAY: 31 * HOUR,
+    PeriodKind.WEEK: 7 * DAY + 7 * HOUR,
+    PeriodKind.MONTH: 31 * DAY + 7 * HOUR,
 }
 
 Shown: TypeAlias = dict[str, int]
@@ -103,7 +103,7 @@ class ModelGrant:
     amount: int
     kind: str
     priority: int
-    policy: Policy
+    policy: GrantPolicy
     issued_at: Instant
     starts_at: Instant
     expires_at: Instant
@@ -317,13 +317,13 @@ def midnight(zone: str, day: date) -> Instant:
 
 
 @lru_cache(maxsize=1000)
-def calendar_period(every: Every, zone: str, at: Instant) -> tuple[Instant, Instant]:
+def calendar_period(every: PeriodKind, zone: str, at: Instant) -> tuple[Instant, Instant]:
     """Start and end of the day, ISO week or month in which `at` lies."""
     moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=at)
     first = moment.astimezone(ZoneInfo(zone)).date()
-    if every == Every.DAY:
+    if every == PeriodKind.DAY:
         after = first + timedelta(days=1)
-    elif every == Every.WEEK:
+    elif every == PeriodKind.WEEK:
         first = first - timedelta(days=first.isoweekday() - 1)
         after = first + timedelta(days=7)
     else:
@@ -601,7 +601,7 @@ class Model:
                     posting.recorded = now
 
     # ── §3: who may spend what, in which order ───────────────────────────────────────────────────
-    def _restricted(self, policy: Policy) -> int:
+    def _restricted(self, policy: GrantPolicy) -> int:
         lists: Sequence[Iterable[str]] = (
             policy.gpu_types,
             policy.regions,
@@ -611,7 +611,7 @@ class Model:
         )
         return len([1 for allowed in lists if list(allowed)])
 
-    def _admits(self, policy: Policy, context: Context, account: str) -> bool:
+    def _admits(self, policy: GrantPolicy, context: Context, account: str) -> bool:
         if policy.gpu_types:
             if len(context.gpu_types) == 0:
                 return False
@@ -865,7 +865,7 @@ class Model:
         recurrence.next_at = end
 
     # ── §10: budgets ─────────────────────────────────────────────────────────────────────────────
-    def _applies(self, target: Target, account: str, user: str) -> bool:
+    def _applies(self, target: BudgetTarget, account: str, user: str) -> bool:
         if target.account is not None and target.account not in self.path(account):
             return False
         return target.user is None or target.user == user
@@ -873,9 +873,9 @@ class Model:
     def period(self, budget: ModelBudget, at: Instant) -> tuple[Instant, Instant]:
         """The period, or slot, of a budget in which `at` lies."""
         every = budget.ask.every
-        if every == Every.LIFETIME:
+        if every == PeriodKind.LIFETIME:
             return 0, NEVER
-        if every == Every.ROLLING:
+        if every == PeriodKind.ROLLING:
             slot = budget.ask.rolling // 24
             return at // slot * slot, at // slot * slot + slot
         return calendar_period(every, budget.zone, at)
@@ -889,7 +889,7 @@ class Model:
         return total
 
     def _counts(self, budget: ModelBudget, start: Instant, now: Instant) -> bool:
-        if budget.ask.every == Every.ROLLING:
+        if budget.ask.every == PeriodKind.ROLLING:
             last = start + budget.ask.rolling // 24 - 1
             return start <= now and last > now - budget.ask.rolling
         return start == self.period(budget, now)[0]
@@ -901,9 +901,9 @@ class Model:
         every = budget.ask.every
         since = self._unpaid_since(hold)
         span = hold.limit - since
-        if every == Every.ROLLING:
+        if every == PeriodKind.ROLLING:
             span = min(span, budget.ask.rolling)
-        elif every != Every.LIFETIME:
+        elif every != PeriodKind.LIFETIME:
             start, end = self.period(budget, now)
             if start <= hold.touched_at:
                 span = min(hold.limit, end) - max(since, start)
@@ -986,7 +986,7 @@ class Model:
                 parts = [(self.period(budget, effective)[0], amount)]
             else:
                 parts = self._by_period(budget, stretch)
-                if budget.ask.every == Every.ROLLING:  # what is ahead of the clock counts now
+                if budget.ask.every == PeriodKind.ROLLING:  # what is ahead of the clock counts now
                     parts = [
                         (min(start, self.period(budget, self.now)[0]), part)
                         for start, part in parts
@@ -1001,14 +1001,14 @@ class Model:
 
     def _gone(self, budget: ModelBudget, start: Instant, now: Instant) -> bool:
         """Whether a slot has left its rolling window, so that nothing more is counted in it."""
-        rolling = budget.ask.every == Every.ROLLING
+        rolling = budget.ask.every == PeriodKind.ROLLING
         return rolling and start <= now and not self._counts(budget, start, now)
 
     def _report(self, budget: ModelBudget, user: str | None, starts: list[Instant]) -> None:
         """Remember how many thresholds are reached: in each period, or in the slot of now."""
         for start in starts:
             charged = budget.charged[user, start]
-            if budget.ask.every == Every.ROLLING:
+            if budget.ask.every == PeriodKind.ROLLING:
                 start = self.period(budget, self.now)[0]
                 charged = self.charged_in(budget, user, self.now)
             passed = 0
@@ -1016,7 +1016,7 @@ class Model:
                 if charged * MILLION >= ppm * budget.ask.limit:
                     passed += 1
             reported = budget.crossed.get((user, start), 0)
-            if budget.ask.every == Every.ROLLING:
+            if budget.ask.every == PeriodKind.ROLLING:
                 reported = self.thresholds(budget, user, self.now)
             if passed > reported:
                 budget.crossed[user, start] = passed
@@ -1091,7 +1091,7 @@ class Model:
         root = self._root()
         for every, limit in TIER_BUDGETS.get(ask.tier, ()):
             id = self.names.tier_budget(self.tier_budgets)
-            target = Target(account=AccountId(root), each_user=True)
+            target = BudgetTarget(account=AccountId(root), each_user=True)
             brought = SetBudget(
                 budget=BudgetId(id), target=target, every=every, limit=limit, hard=True
             )
@@ -1918,7 +1918,7 @@ class Model:
             return Code.USER_UNKNOWN
         if ask.budget in self.dropped:
             return Code.ALREADY_EXISTS
-        rolling = ask.every == Every.ROLLING
+        rolling = ask.every == PeriodKind.ROLLING
         if ask.rolling and (not rolling or ask.rolling < 24 * MINUTE or ask.rolling % 24):
             return Code.TIME_INVALID
         if rolling and not ask.rolling:

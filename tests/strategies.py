@@ -18,7 +18,7 @@ from typing import Final, TypeVar
 
 from hypothesis import strategies as st
 
-from bursar.core.budgets.periods import Every
+from bursar.core.budgets.periods import PeriodKind
 from bursar.core.ids import (
     AccountId,
     BudgetId,
@@ -69,7 +69,7 @@ from bursar.core.ledger.commands import (
     Transfer,
     VoidGrant,
 )
-from bursar.core.ledger.values import Context, Kind, OrgPolicy, Policy, Target
+from bursar.core.ledger.values import BudgetTarget, Context, CreditKind, GrantPolicy, OrgPolicy
 from bursar.core.messages import EndClass
 from bursar.core.pricing import PriceBook, PriceVersion, Rate
 from tests.model import (
@@ -184,7 +184,7 @@ class Author:
                 found.add(hold.limit)
         found |= {recurrence.next_at for recurrence in self.model.recurrences.values()}
         found |= {self.model.period(b, self.now)[1] for b in self.model.budgets.values()}
-        found.add(calendar_period(Every.DAY, "Europe/Berlin", self.now)[1])
+        found.add(calendar_period(PeriodKind.DAY, "Europe/Berlin", self.now)[1])
         return sorted(at for at in found if self.now < at < NEVER)
 
     def later(self) -> Instant:
@@ -295,10 +295,10 @@ class Author:
             )
         return PriceBook(versions=tuple(versions))
 
-    def policy(self) -> Policy:
+    def policy(self) -> GrantPolicy:
         """Mostly none; else some dimensions, a cap, or credits that do not come back."""
         if not self.chance(40):
-            return Policy()
+            return GrantPolicy()
         gpu_types: frozenset[str] = frozenset()
         regions: frozenset[str] = frozenset()
         accounts: frozenset[AccountId] = frozenset()
@@ -314,7 +314,7 @@ class Author:
             job_kinds = frozenset({"train"})
         if self.chance(15):
             priority_classes = frozenset({"batch"})
-        return Policy(
+        return GrantPolicy(
             gpu_types=gpu_types,
             regions=regions,
             accounts=accounts,
@@ -324,10 +324,10 @@ class Author:
             refundable=not self.chance(35),
         )
 
-    def context(self, policy: Policy) -> Context:
+    def context(self, policy: GrantPolicy) -> Context:
         """Nothing, or GPUs with or without the rest; as a rule what `policy` admits."""
         if self.chance(8):
-            policy = Policy()
+            policy = GrantPolicy()
         needed = policy.gpu_types or policy.regions or policy.job_kinds or policy.priority_classes
         if not needed and not self.chance(65):
             return Context()
@@ -372,7 +372,7 @@ class Author:
             grant=GrantId(self.fresh("g", list(self.model.grants))),
             account=self.account(),
             amount=amount,
-            kind=self.one((Kind.PAID, Kind.PROMO, Kind.GRANT)),
+            kind=self.one((CreditKind.PAID, CreditKind.PROMO, CreditKind.GRANT)),
             starts_at=starts_at,
             expires_at=expires_at,
             priority=self.one((100, 50, 200)) if self.chance(30) else 100,
@@ -386,8 +386,8 @@ class Author:
             recurrence=RecurrenceId(self.fresh("r", list(self.model.recurrences))),
             account=self.account(),
             amount=amount,
-            kind=self.one((Kind.GRANT, Kind.PROMO, Kind.PAID)),
-            every=self.one((Every.DAY, Every.WEEK, Every.MONTH)),
+            kind=self.one((CreditKind.GRANT, CreditKind.PROMO, CreditKind.PAID)),
+            every=self.one((PeriodKind.DAY, PeriodKind.WEEK, PeriodKind.MONTH)),
             roll_over_max=self.one((0, amount // 2, 2 * amount)),
             starts_at=self.later() if self.chance(25) else None,
             priority=self.one((100, 50)),
@@ -437,7 +437,7 @@ class Author:
             account = AccountId(self.known("a", within or self.model.below(grant.account)))
             context = self.context(grant.policy)
         else:
-            account, context = self.account(), self.context(Policy())
+            account, context = self.account(), self.context(GrantPolicy())
         spendable = self.spendable(account, context)
         amount = self.amount(spendable)
         if not self.chance(10):
@@ -705,7 +705,7 @@ class Author:
         hard = not self.chance(25)
         if budgets and self.chance(30):
             ask = self.one(budgets).ask
-            every = self.one(tuple(Every)) if self.chance(4) else ask.every
+            every = self.one(tuple(PeriodKind)) if self.chance(4) else ask.every
             rolling = ask.rolling if every == ask.every else 24 * HOUR
             return SetBudget(
                 budget=ask.budget,
@@ -713,27 +713,27 @@ class Author:
                 every=every,
                 limit=limit,
                 hard=hard,
-                rolling=rolling if every == Every.ROLLING else 0,
+                rolling=rolling if every == PeriodKind.ROLLING else 0,
             )
-        every = self.one(tuple(Every))
+        every = self.one(tuple(PeriodKind))
         return SetBudget(
             budget=BudgetId(self.new("b")),
             target=self.target(),
             every=every,
             limit=limit,
             hard=hard,
-            rolling=self.one((DAY, 7 * DAY, 24 * MINUTE)) if every == Every.ROLLING else 0,
+            rolling=self.one((DAY, 7 * DAY, 24 * MINUTE)) if every == PeriodKind.ROLLING else 0,
         )
 
-    def target(self) -> Target:
+    def target(self) -> BudgetTarget:
         which = self.random.randrange(4)
         if which == 0:
-            return Target(account=self.account())
+            return BudgetTarget(account=self.account())
         if which == 1:
-            return Target(account=self.account(), each_user=True)
+            return BudgetTarget(account=self.account(), each_user=True)
         if which == 2:
-            return Target(account=self.account(), user=self.user())
-        return Target(user=self.user())
+            return BudgetTarget(account=self.account(), user=self.user())
+        return BudgetTarget(user=self.user())
 
     def drop_budget(self) -> Command:
         return DropBudget(budget=BudgetId(self.known("b", list(self.model.budgets))))

@@ -103,7 +103,7 @@ def arm() -> None:
         _ARMED[name] = _Armed(action, int(at), count(1))
 
 
-def reached(name: str) -> None:
+def failpoint(name: str) -> None:
     """This process has come to a point."""
     if _ARMED:
         _strike(name)

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from bursar.agent.clock import running_time
 from bursar.agent.local.processes import Place, Processes
 from bursar.core.dispatch.agent import Process, Run
-from bursar.core.dispatch.reports import Order
+from bursar.core.dispatch.reports import LeaseOrder
 from bursar.core.ids import JobId
 from bursar.core.instant import MINUTE, Instant
 from bursar.core.messages import Program
@@ -37,9 +37,9 @@ def python(source: str, *arguments: str) -> tuple[str, ...]:
     return sys.executable, "-I", "-S", "-c", textwrap.dedent(source), *arguments
 
 
-def order(fence: int, *command: str, gpus: tuple[int, ...] = (0,), **program: Any) -> Order:
+def order(fence: int, *command: str, gpus: tuple[int, ...] = (0,), **program: Any) -> LeaseOrder:
     """A lease of a job that runs a command."""
-    return Order(
+    return LeaseOrder(
         fence=fence, org="acme", job=JobId("job"), attempt=fence, piece=Piece(N1, gpus, 1),
         lasts=MINUTE, run_ms_max=600_000, nodes=(N1,),
         program=Program(command=command, **program),
@@ -57,7 +57,7 @@ class Bench:
         """The same node, looked after by somebody who knows nothing of it yet."""
         return Bench(self.place.folder)
 
-    def run(self, order: Order, *, until: Instant | None = None) -> int:
+    def run(self, order: LeaseOrder, *, until: Instant | None = None) -> int:
         """Start something; its fence."""
         self.processes.run(Run(order=order, until=until or running_time() + 10 * MINUTE))
         return order.fence

@@ -12,8 +12,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from bursar.agent.transport import Unheard
-from bursar.core.dispatch.reports import Orders, Report, report
-from bursar.core.dispatch.state import JobKey, Queued, Work
+from bursar.core.dispatch.reports import LeaseOrders, NodeReport, report
+from bursar.core.dispatch.state import JobKey, PoolJob, PoolTransaction
 from bursar.core.ids import JobId
 from bursar.core.instant import HOUR
 from bursar.core.leases import Denied
@@ -35,7 +35,7 @@ class RealPool:
         self._news = threading.Condition(self._lock)
         self._began = time.monotonic_ns()
         self._trial = Trial()
-        self.reports: list[Report] = []
+        self.reports: list[NodeReport] = []
 
     @contextmanager
     def now(self) -> Iterator[Trial]:
@@ -75,7 +75,7 @@ class RealPool:
         with self.now() as trial:
             assert trial.post(Withdraw(), 2, key)
 
-    def take(self, told: Report, wait_ms: int = 0) -> Orders | None:
+    def take(self, told: NodeReport, wait_ms: int = 0) -> LeaseOrders | None:
         """Hear a report, and answer it: at once if there is news, or when some comes."""
         with self.now():
             self.reports.append(told)
@@ -90,15 +90,15 @@ class RealPool:
                     return self._heard(told)
         return orders
 
-    def _heard(self, told: Report) -> Orders | None:
+    def _heard(self, told: NodeReport) -> LeaseOrders | None:
         with self.now() as trial:
-            work = Work(trial.pool, trial.now)
+            work = PoolTransaction(trial.pool, trial.now)
             orders = report(work, told)
             work.keep()
             trial.expire()
             return orders
 
-    def job(self, key: JobKey) -> Queued:
+    def job(self, key: JobKey) -> PoolJob:
         with self.now() as trial:
             return trial.job(key)
 
@@ -111,7 +111,7 @@ class RealPool:
         return [one for one in self.told(key) if isinstance(one, Ended)]
 
 
-def is_news(orders: Orders, told: Report) -> bool:
+def is_news(orders: LeaseOrders, told: NodeReport) -> bool:
     """Whether there is something in an answer that its node did not say itself."""
     known = {one.fence for one in told.readings if one.exit is None}
     return any(one.stop or one.fence not in known for one in orders.leases)
@@ -125,7 +125,7 @@ class InMemory:
         self._lost = lost
         self._random = random.Random(seed)
 
-    def exchange(self, told: Report, wait_ms: int) -> Orders | None:
+    def exchange(self, told: NodeReport, wait_ms: int) -> LeaseOrders | None:
         if self._random.random() < self._lost:
             raise Unheard("the report was lost")
         orders = self._pool.take(told)

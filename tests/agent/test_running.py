@@ -14,7 +14,7 @@ from bursar.agent.state_dir import Disk
 from bursar.agent.transport import Transport, Unheard
 from bursar.core.dispatch.agent import Process
 from bursar.core.dispatch.job_lifecycle import State
-from bursar.core.dispatch.reports import Orders, Report
+from bursar.core.dispatch.reports import LeaseOrders, NodeReport
 from bursar.core.dispatch.state import Exit, JobKey
 from bursar.core.instant import HOUR, MILLISECOND
 from bursar.core.messages import Why
@@ -223,7 +223,7 @@ def test_an_older_fence_is_not_started(pool: RealPool, folder: Path) -> None:
 def test_a_start_and_an_end_are_told_at_once(pool: RealPool, folder: Path) -> None:
     """However long it is until the next report would go out by itself."""
     with Disk(folder, "p1", N1) as disk:
-        pool.take(Report(node=N1, boot=disk.begin(), n=1, at=0, heard=None))
+        pool.take(NodeReport(node=N1, boot=disk.begin(), n=1, at=0, heard=None))
     key = pool.enqueue("job", *python("pass"))
     pool.place(key)
     with agent(folder, InMemory(pool), every=HOUR):
@@ -233,11 +233,11 @@ def test_a_start_and_an_end_are_told_at_once(pool: RealPool, folder: Path) -> No
 class Scripted:
     """A way to the pool that does as it is told."""
 
-    def __init__(self, does: Callable[[Report, int], Orders | None]) -> None:
+    def __init__(self, does: Callable[[NodeReport, int], LeaseOrders | None]) -> None:
         self.does = does
         self.waits: list[int] = []
 
-    def exchange(self, told: Report, wait_ms: int) -> Orders | None:
+    def exchange(self, told: NodeReport, wait_ms: int) -> LeaseOrders | None:
         self.waits.append(wait_ms)
         return self.does(told, wait_ms)
 
@@ -246,7 +246,7 @@ def test_reports_go_on_while_nobody_answers(pool: RealPool, folder: Path) -> Non
     """However it fails; and the pool is not asked to wait until it answers again."""
     failures = [*[RuntimeError("a bug")] * IN_FLIGHT_MAX, Unheard("gone"), Unheard("gone")]
 
-    def fails_first(told: Report, wait_ms: int) -> Orders | None:
+    def fails_first(told: NodeReport, wait_ms: int) -> LeaseOrders | None:
         if failures:
             raise failures.pop()
         return pool.take(told)
@@ -264,7 +264,7 @@ def test_an_answer_that_never_comes_holds_nothing_up(pool: RealPool, folder: Pat
     """Later reports go out beside it; what comes late is not followed."""
     silent = threading.Event()
 
-    def first_hangs(told: Report, wait_ms: int) -> Orders | None:
+    def first_hangs(told: NodeReport, wait_ms: int) -> LeaseOrders | None:
         orders = pool.take(told)
         if told.n == 1:
             silent.wait(60)
@@ -284,7 +284,7 @@ def test_answers_that_are_held_back_hold_nothing_up(pool: RealPool, folder: Path
     """A pool may keep every answer that it may keep: starts and ends are told nevertheless."""
     over = threading.Event()
 
-    def keeps(told: Report, wait_ms: int) -> Orders | None:
+    def keeps(told: NodeReport, wait_ms: int) -> LeaseOrders | None:
         orders = pool.take(told)
         if wait_ms and (orders is None or not is_news(orders, told)):
             over.wait(60)

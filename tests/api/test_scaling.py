@@ -5,7 +5,7 @@ from uuid import uuid4
 
 import pytest
 
-from bursar.core.dispatch.node_orders import Leaves, NodeOrder, OrderState
+from bursar.core.dispatch.node_orders import NodeOrder, OrderState, RemovalReason
 from bursar.core.instant import HOUR, MINUTE
 from bursar.core.money import CREDIT
 from bursar.core.scheduling.model.nodes import Node, NodeId
@@ -122,7 +122,9 @@ def test_what_was_ordered_is_told(
     pool: str,  # noqa: F811
 ) -> None:
     late = ordered(service, pool, "late", trouble="sold out")
-    gone = ordered(service, pool, "gone", state=OrderState.GONE, leaves=Leaves.DRAINED, gone_at=1)
+    gone = ordered(
+        service, pool, "gone", state=OrderState.GONE, leaves=RemovalReason.DRAINED, gone_at=1
+    )
     there = ordered(service, pool, "there", state=OrderState.THERE, there_at=late.ordered_at)
     told = operator.get(f"/pools/{pool}/orders").json()["orders"]
 
@@ -143,7 +145,7 @@ def test_a_node_that_was_given_back_cannot_come(
     pool: str,  # noqa: F811
 ) -> None:
     """Somebody may have ordered it once more after it was removed: it is not used."""
-    ordered(service, pool, "n1", state=OrderState.REMOVING, leaves=Leaves.LATE)
+    ordered(service, pool, "n1", state=OrderState.REMOVING, leaves=RemovalReason.LATE)
     node = Worker(operator, pool)
     try:
         refused(node.register(), 409, "node_given_back")

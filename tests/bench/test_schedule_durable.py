@@ -19,7 +19,7 @@ from bursar.bench.schedule.figures import Figure, Load
 from bursar.bench.schedule.loads import job, path, shape
 from bursar.bench.schedule.sizes import SMALL
 from bursar.cli.app import app
-from bursar.core.dispatch.reports import Order, Orders
+from bursar.core.dispatch.reports import LeaseOrder, LeaseOrders
 from bursar.core.ids import JobId
 from bursar.core.messages import Program
 from bursar.core.scheduling.model.jobs import Job
@@ -171,14 +171,14 @@ def test_a_lease_that_is_lost_is_seen(world: World) -> None:
 
     nodes._begin(machine, _order(2, (1,)), FOREVER, 5)
     machine.waiting = nodes._told(machine, 6)
-    nodes._answered(machine, Orders(node=N0, boot=1, n=1, at=6))
+    nodes._answered(machine, LeaseOrders(node=N0, boot=1, n=1, at=6))
     assert "lease 2 was lost while its job ran" == nodes.problems[-1]
     nodes._answered(machine, None)
     assert "a report of n00000 was not taken" == nodes.problems[-1]
 
 
-def _order(fence: int, gpus: tuple[int, ...]) -> Order:
-    return Order(
+def _order(fence: int, gpus: tuple[int, ...]) -> LeaseOrder:
+    return LeaseOrder(
         fence=fence, org="team", job=JobId(f"j{fence}"), attempt=1, piece=Piece(N0, gpus, 1),
         lasts=FOREVER, run_ms_max=FOREVER, program=Program(), nodes=(N0,),
     )  # fmt: skip

@@ -31,7 +31,7 @@ from bursar.cli.local_cluster.provisioning import MadeUp
 from bursar.cli.sample_data import ORGS, PRICES
 from bursar.client import Client
 from bursar.core.budgets.tiers import TIERS
-from bursar.core.dispatch.node_orders import NodeOrder, Said
+from bursar.core.dispatch.node_orders import NodeOrder, ProviderReply
 from bursar.core.money import CREDIT, usage_price
 from bursar.core.scheduling.model.nodes import Node as Machine
 from bursar.core.scheduling.model.nodes import NodeId
@@ -388,4 +388,4 @@ def test_made_up_nodes_can_be_had_once_the_service_answers(tmp_path: Path) -> No
     with pytest.raises(NotDone):
         made_up.order("main", order)
     assert frozenset() == made_up.listed("main")
-    assert (Said.REMOVED, "") == made_up.remove("main", order)
+    assert (ProviderReply.REMOVED, "") == made_up.remove("main", order)

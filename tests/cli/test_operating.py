@@ -20,7 +20,7 @@ from bursar.cli.up import hidden_folder
 from bursar.core.ids import AccountId, GrantId, UserId
 from bursar.core.instant import SECOND
 from bursar.core.ledger.commands import AddAccount, AddUser, Issue
-from bursar.core.ledger.values import Kind
+from bursar.core.ledger.values import CreditKind
 from bursar.core.pricing import PriceBook
 from bursar.service.ledger.batch import Ask, Batch
 from bursar.store import database
@@ -346,7 +346,7 @@ def test_what_falls_due_is_written_though_nobody_asks(database_url: str) -> None
             grant=GrantId("g"),
             account=AccountId("org"),
             amount=5,
-            kind=Kind.PROMO,
+            kind=CreditKind.PROMO,
             expires_at=soon,
         )
         Batch(connection, PriceBook(), {}).run([Ask(org, "k3", grant)])

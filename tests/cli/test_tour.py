@@ -36,11 +36,11 @@ from bursar.core.ledger.events import (
     HoldClosed,
     HoldOpened,
 )
-from bursar.core.ledger.history import view
-from bursar.core.ledger.journal import rebuilt_from
+from bursar.core.ledger.history import view_grants
+from bursar.core.ledger.journal import rebuild
 from bursar.core.ledger.limits import counted_in
 from bursar.core.ledger.values import NO_CONTEXT, Compartment
-from bursar.core.ledger.verify import problems
+from bursar.core.ledger.verify import find_problems
 from bursar.core.money import CREDIT
 
 AMOUNT = re.compile(r"(-?\d[\d,]*(?:\.\d+)?) cr\b")
@@ -94,9 +94,9 @@ def test_every_amount_in_the_sentences_is_known_to_the_ledger() -> None:
     at some step, or a sum of one event's postings."""
     story, text = told()
     journal = story.journal
-    known = {0, journal.books.singles.issued, *numbers_in(journal.events)}
+    known = {0, journal.books.header.issued, *numbers_in(journal.events)}
     for steps in range(len(journal.events)):
-        books = rebuilt_from(journal.events[: steps + 1], journal.books.deployment)
+        books = rebuild(journal.events[: steps + 1], journal.books.deployment)
         for table in (books.grants, books.holds, books.debts):
             for _, row in table.items():
                 known |= set(numbers_in(row))
@@ -126,7 +126,7 @@ def _counts_around(story: Story, opened: Event) -> Iterator[int]:
     place = journal.events.index(opened)
     counts = []
     for end in (place, place + 1):
-        books = rebuilt_from(journal.events[:end], journal.books.deployment)
+        books = rebuild(journal.events[:end], journal.books.deployment)
         budget = books.budgets.get(DAILY)
         assert budget is not None
         counts.append(counted_in(books, ApplicableBudget(budget, None), opened.at))
@@ -220,7 +220,7 @@ def test_the_two_looks_at_the_past_are_those_of_the_history() -> None:
     settled_at = events_of(story, HoldClosed, EPOCH_7)[0].at
     wanted = []
     for known_at in (settled_at, story.now):
-        parts = view(story.journal.events, looked_at, known_at)[SPRING].parts
+        parts = view_grants(story.journal.events, looked_at, known_at)[SPRING].parts
         wanted.append([parts[Compartment.SPENT], parts[Compartment.LAPSED], sum(parts.values())])
 
     assert wanted == shown
@@ -238,9 +238,9 @@ def test_the_last_table_is_the_books() -> None:
         assert [grant.available, grant.spent, grant.lapsed, amount, amount] == shown
         assert 0 == grant.held == grant.revoked == grant.moved
     last = [micros(cell) for cell in rows(table, "all together")[0][1:]]
-    assert story.journal.books.singles.issued == last[-1] == last[-2] == sum(last[:-2])
+    assert story.journal.books.header.issued == last[-1] == last[-2] == sum(last[:-2])
     assert "0 problems found" in " ".join(table.split())
-    assert [] == problems(story.journal.books)
+    assert [] == find_problems(story.journal.books)
 
 
 @pytest.mark.parametrize("width", [80, 120])
@@ -269,7 +269,7 @@ def test_a_lost_event_is_found() -> None:
 def test_a_made_up_credit_is_found() -> None:
     """Nor can credits appear from nowhere: the compartments no longer add up to what was issued."""
     story, _ = told()
-    story.journal.books.singles.issued -= 1
+    story.journal.books.header.issued -= 1
     page = io.StringIO()
 
     assert not chapters.check(story.journal, story.now, Page(Console(file=page, width=80)))

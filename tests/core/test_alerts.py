@@ -12,11 +12,11 @@ from bursar.core.alerts import (
     AlertKind,
     AlertRule,
     alert_id,
-    expiring,
-    found_in,
-    over,
-    standing,
-    type_of,
+    alerts_for_event,
+    find_standing_alert,
+    make_expiry_alert,
+    mark_recovered,
+    public_event_type,
 )
 from bursar.core.ids import AccountId, BudgetId, ChargeId, DebtId, HoldId, SettingId
 from bursar.core.instant import DAY, NEVER, Instant
@@ -82,12 +82,12 @@ def charged(owed: Micros, absorbed: Micros, at: Instant = NOW) -> ChargeBooked:
 
 def kinds(event: Event) -> list[AlertKind]:
     """What an event calls for."""
-    return [found.alert.kind for found in found_in(ORG, event)]
+    return [found.alert.kind for found in alerts_for_event(ORG, event)]
 
 
 def test_a_threshold_is_told_once_each() -> None:
     """The same crossing is the same alert, the next one another."""
-    [one], [same], [next] = (found_in(ORG, crossed(count)) for count in (1, 1, 2))
+    [one], [same], [next] = (alerts_for_event(ORG, crossed(count)) for count in (1, 1, 2))
 
     assert AlertKind.BUDGET_THRESHOLD is one.alert.kind
     assert ("budgets", "b") == (one.table, one.row)
@@ -96,8 +96,8 @@ def test_a_threshold_is_told_once_each() -> None:
 
 def test_debt_is_told_once_for_a_hold() -> None:
     """However often its meter is read afterwards; absorbed usage is an alert of its own."""
-    [first] = found_in(ORG, charged(5, 0))
-    [later] = found_in(ORG, charged(6, 0, NOW + DAY))
+    [first] = alerts_for_event(ORG, charged(5, 0))
+    [later] = alerts_for_event(ORG, charged(6, 0, NOW + DAY))
 
     assert AlertKind.DEBT is first.alert.kind
     assert first.id == later.id
@@ -111,7 +111,7 @@ def test_a_debt_that_was_booked_is_told() -> None:
         id=DebtId("d"), account=AccountId("team"), hold=None, owed=5, booked_at=NOW, total=5
     )
 
-    [found] = found_in(ORG, DebtBooked(at=NOW, debt=debt))
+    [found] = alerts_for_event(ORG, DebtBooked(at=NOW, debt=debt))
 
     assert ("debts", "d") == (found.table, found.row)
     assert {"debt": "d", "owed": 5} == found.alert.figures
@@ -123,7 +123,7 @@ def test_most_events_call_for_nothing() -> None:
 
 @pytest.mark.parametrize(("spendable", "told"), [(99, True), (100, False), (101, False)])
 def test_a_balance_is_low_below_the_bound(spendable: Micros, told: bool) -> None:
-    found = standing(LOW, "rule", balance(spendable))
+    found = find_standing_alert(LOW, "rule", balance(spendable))
 
     assert told == (found is not None)
     if found is not None:
@@ -138,7 +138,7 @@ def test_a_balance_is_low_below_the_bound(spendable: Micros, told: bool) -> None
     ("runs_out_at", "told"), [(NEVER, False), (NOW + 3 * DAY, False), (NOW + 3 * DAY - 1, True)]
 )
 def test_a_runway_is_short_below_its_days(runs_out_at: Instant, told: bool) -> None:
-    found = standing(RUNWAY, "rule", balance(500, runs_out_at))
+    found = find_standing_alert(RUNWAY, "rule", balance(500, runs_out_at))
 
     assert told == (found is not None)
     if found is not None:
@@ -148,22 +148,22 @@ def test_a_runway_is_short_below_its_days(runs_out_at: Instant, told: bool) -> N
 
 
 def test_an_alert_that_is_over_says_since_when_it_was() -> None:
-    alert = standing(LOW, "rule", balance(1))
+    alert = find_standing_alert(LOW, "rule", balance(1))
     assert alert is not None
 
-    after = over(alert, NOW)
+    after = mark_recovered(alert, NOW)
 
-    assert (False, True) == (alert.is_over, after.is_over)
+    assert (False, True) == (alert.is_recovered, after.is_recovered)
     assert (alert.figures, NOW) == (after.figures, after.raised_at)
 
 
 def test_alerts_and_rules_are_kept_as_text_and_read_back() -> None:
     """A setting is what they are."""
-    told = expiring(EXPIRY, None, "g", "team", NOW + DAY, 5)
+    told = make_expiry_alert(EXPIRY, None, "g", "team", NOW + DAY, 5)
 
-    assert told == Alert.of(told.body)
+    assert told == Alert.from_body(told.body)
     for rule in (LOW, RUNWAY, EXPIRY):
-        assert rule == AlertRule.of(rule.body)
+        assert rule == AlertRule.from_body(rule.body)
     assert (0, 3 * DAY, 7 * DAY) == (LOW.horizon, RUNWAY.horizon, EXPIRY.horizon)
 
 
@@ -196,13 +196,13 @@ def test_an_occasion_has_one_id() -> None:
 
 def test_what_an_org_keeps_is_told_to_nobody_but_its_alerts() -> None:
     """Keys and the like are its own affair."""
-    body = expiring(EXPIRY, None, "g", "team", NOW + DAY, 5).body
+    body = make_expiry_alert(EXPIRY, None, "g", "team", NOW + DAY, 5).body
 
     def kept(kind: str, body: str | None) -> SettingSet:
         return SettingSet(at=NOW, kind=kind, id=SettingId("s"), body=body)
 
-    assert "HoldOpened" == type_of("HoldOpened", None)
-    assert "alert.credits_expiring" == type_of("SettingSet", kept(ALERT, body))
-    assert type_of("SettingSet", kept(ALERT, None)) is None
-    assert type_of("SettingSet", kept("key", json.dumps({}))) is None
-    assert type_of("SettingSet", None) is None
+    assert "HoldOpened" == public_event_type("HoldOpened", None)
+    assert "alert.credits_expiring" == public_event_type("SettingSet", kept(ALERT, body))
+    assert public_event_type("SettingSet", kept(ALERT, None)) is None
+    assert public_event_type("SettingSet", kept("key", json.dumps({}))) is None
+    assert public_event_type("SettingSet", None) is None

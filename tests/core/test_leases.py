@@ -6,14 +6,14 @@ from hypothesis import strategies as st
 
 from bursar.core.instant import MINUTE, SECOND
 from bursar.core.leases import (
-    MARGIN,
-    TELL_EVERY_MS,
-    TTL,
-    goes_on,
-    is_own,
+    LEASE_MARGIN,
+    LEASE_TTL,
+    REPORT_INTERVAL_MS,
+    is_job_responsible,
+    lease_end,
     provable_ms,
-    renewed_until,
-    tell_every_ms,
+    report_interval_ms,
+    requeues,
 )
 from bursar.core.messages import EndClass, Ended, Enqueue, HoldGrew, RanSoFar, Spec, Started, Why
 from bursar.core.money import usage_price
@@ -22,9 +22,9 @@ from tests.builders import PER_MS, T0
 
 
 def test_a_lease_lasts_twenty_seconds_and_never_beyond_its_hold() -> None:
-    assert (20 * SECOND, 10 * SECOND) == (TTL, MARGIN)
-    assert T0 + 20 * SECOND == renewed_until(T0, T0 + MINUTE)
-    assert T0 + 5 * SECOND == renewed_until(T0, T0 + 5 * SECOND)
+    assert (20 * SECOND, 10 * SECOND) == (LEASE_TTL, LEASE_MARGIN)
+    assert T0 + 20 * SECOND == lease_end(T0, T0 + MINUTE)
+    assert T0 + 5 * SECOND == lease_end(T0, T0 + 5 * SECOND)
 
 
 def test_a_reading_proves_no_more_than_the_lease_has_lasted() -> None:
@@ -48,7 +48,7 @@ def test_an_org_is_told_every_five_minutes_or_hundredth_of_the_hold(
     rate: int, hold: int, want: int
 ) -> None:
     """Whichever comes first (D4)."""
-    assert want == tell_every_ms(rate, 1_000, hold)
+    assert want == report_interval_ms(rate, 1_000, hold)
 
 
 @given(
@@ -60,10 +60,10 @@ def test_an_org_is_told_at_most_a_hundred_times_for_a_hold(
     rate: int, milli_gpus: int, hold: int
 ) -> None:
     """Besides every five minutes: each message before that is for a hundredth at least (D4)."""
-    every_ms = tell_every_ms(rate, milli_gpus, hold)
+    every_ms = report_interval_ms(rate, milli_gpus, hold)
 
-    assert 1 <= every_ms <= TELL_EVERY_MS
-    if every_ms < TELL_EVERY_MS:
+    assert 1 <= every_ms <= REPORT_INTERVAL_MS
+    if every_ms < REPORT_INTERVAL_MS:
         assert 100 * (usage_price(rate, milli_gpus, every_ms) + 1) >= hold
 
 
@@ -72,11 +72,11 @@ def test_only_an_end_that_was_not_its_own_lets_a_job_go_on(end_class: EndClass) 
     """And only if it may start again, is wanted, and has time left (M3)."""
     own = end_class in (EndClass.USER, EndClass.LIMIT)
 
-    assert own == is_own(end_class)
-    assert (not own) == goes_on(end_class, 1, 1, withdrawn=False)
-    assert not goes_on(end_class, 0, 1, withdrawn=False)
-    assert not goes_on(end_class, 1, 0, withdrawn=False)
-    assert not goes_on(end_class, 1, 1, withdrawn=True)
+    assert own == is_job_responsible(end_class)
+    assert (not own) == requeues(end_class, 1, 1, withdrawn=False)
+    assert not requeues(end_class, 0, 1, withdrawn=False)
+    assert not requeues(end_class, 1, 0, withdrawn=False)
+    assert not requeues(end_class, 1, 1, withdrawn=True)
 
 
 def _enqueue(**given: object) -> Enqueue:

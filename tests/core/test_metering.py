@@ -6,20 +6,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bursar.core.budgets.periods import Every, Window, period_at
+from bursar.core.budgets.periods import PeriodKind, Window, period_at
 from bursar.core.instant import DAY, HOUR, NEVER, Instant
-from bursar.core.metering import Meter, Usage, after, read, rewound
+from bursar.core.metering import Meter, Usage, advance, rewind, usage_since
 from bursar.core.money import CREDIT, Micros, usage_price
 from bursar.core.refusal import InvariantBroken
 
 T0: Instant = 20_000 * DAY  # a midnight in UTC
 WINDOWS = st.sampled_from(
     [
-        Window(every=Every.DAY, time_zone="Europe/Berlin"),
-        Window(every=Every.WEEK, time_zone="America/St_Johns"),
-        Window(every=Every.MONTH, time_zone="Pacific/Apia"),
-        Window(every=Every.ROLLING, length=24 * HOUR),
-        Window(every=Every.LIFETIME),
+        Window(every=PeriodKind.DAY, time_zone="Europe/Berlin"),
+        Window(every=PeriodKind.WEEK, time_zone="America/St_Johns"),
+        Window(every=PeriodKind.MONTH, time_zone="Pacific/Apia"),
+        Window(every=PeriodKind.ROLLING, length=24 * HOUR),
+        Window(every=PeriodKind.LIFETIME),
     ]
 )
 READINGS_MS = st.integers(0, 400_000_000)
@@ -49,9 +49,9 @@ def charged_by(start: Meter, readings: list[int]) -> tuple[Meter, Micros]:
     """The meter after `readings` in that order, and the sum of what they charged."""
     total = 0
     for run_ms in readings:
-        usage = read(start, run_ms)
+        usage = usage_since(start, run_ms)
         total += usage.amount if usage else 0
-        start = after(start, run_ms)
+        start = advance(start, run_ms)
     return start, total
 
 
@@ -60,9 +60,9 @@ def test_a_reading_charges_what_was_not_charged_yet() -> None:
     running = meter(run_ms=30_000)
     want = Usage(started_at=T0, rate=1_800_000, milli_gpus=2_000, from_ms=30_000, to_ms=30_001)
 
-    assert want == read(running, 30_001)
+    assert want == usage_since(running, 30_001)
     assert 1 == want.amount
-    assert meter(run_ms=30_001) == after(running, 30_001)
+    assert meter(run_ms=30_001) == advance(running, 30_001)
 
 
 @pytest.mark.parametrize("run_ms", [0, 29_999, 30_000])
@@ -70,20 +70,20 @@ def test_a_repeated_or_overtaken_reading_brings_nothing_new(run_ms: int) -> None
     """Duplicates and late readings are harmless, and the meter never goes back (M2)."""
     running = meter(run_ms=30_000)
 
-    assert None is read(running, run_ms)
-    assert running is after(running, run_ms)
+    assert None is usage_since(running, run_ms)
+    assert running is advance(running, run_ms)
 
 
 def test_time_that_costs_less_than_a_micro_credit_is_still_new() -> None:
     """The amount may round to nothing; the time is kept, and is charged with what follows (L14)."""
     cheap = Meter(gpu_type="L4", started_at=T0, rate=1_800_000, milli_gpus=1_000)
-    first = read(cheap, 1)
-    second = read(after(cheap, 1), 2)
+    first = usage_since(cheap, 1)
+    second = usage_since(advance(cheap, 1), 2)
 
     assert first is not None
     assert second is not None
     assert (0, 1) == (first.amount, second.amount)
-    assert 1 == after(after(cheap, 1), 2).charged
+    assert 1 == advance(advance(cheap, 1), 2).charged
 
 
 @given(start=NEW_METERS, data=st.data())
@@ -105,14 +105,14 @@ def test_charging_on_the_way_is_charging_at_the_end(
 ) -> None:
     """A charge at a and then at b is the charge at b, in each period as in the sum (IL13)."""
     a, b = sorted((one, other))
-    halfway = after(start, a)
+    halfway = advance(start, a)
     by_period: dict[Instant, Micros] = {}
-    for usage in (read(start, a), read(halfway, b)):
+    for usage in (usage_since(start, a), usage_since(halfway, b)):
         for period, part in usage.by_period(window) if usage else ():
             by_period[period] = by_period.get(period, 0) + part
-    whole = read(start, b)
+    whole = usage_since(start, b)
 
-    assert after(start, b) == after(halfway, b)
+    assert advance(start, b) == advance(halfway, b)
     assert dict(whole.by_period(window) if whole else ()) == by_period
     assert usage_price(start.rate, start.milli_gpus, b) == sum(by_period.values())
 
@@ -141,25 +141,25 @@ def test_the_parts_by_period_add_up_to_the_amount(
 
 def test_usage_over_midnight_counts_where_its_milliseconds_fell() -> None:
     """Each day gets its own milliseconds, whichever reading brought them (B5)."""
-    window = Window(every=Every.DAY)
-    usage = read(meter(run_ms=10, started_at=T0 - 30_000), 30 + 86_400_000 + 5)
+    window = Window(every=PeriodKind.DAY)
+    usage = usage_since(meter(run_ms=10, started_at=T0 - 30_000), 30 + 86_400_000 + 5)
 
     assert usage is not None
     assert ((T0 - DAY, 20), (T0, 86_400_000), (T0 + DAY, 5)) == usage.by_period(window)
-    assert ((0, usage.amount),) == usage.by_period(Window(every=Every.LIFETIME))
+    assert ((0, usage.amount),) == usage.by_period(Window(every=PeriodKind.LIFETIME))
 
 
 def test_usage_of_the_first_instant_of_all_counts() -> None:
     """Time begins with 1970, and not a millisecond of it is left out (B5)."""
-    usage = read(meter(started_at=0), 7)
+    usage = usage_since(meter(started_at=0), 7)
 
     assert usage is not None
-    assert ((0, 7),) == usage.by_period(Window(every=Every.DAY))
+    assert ((0, 7),) == usage.by_period(Window(every=PeriodKind.DAY))
 
 
 def test_a_period_whose_part_is_zero_is_left_out() -> None:
     """A millisecond too cheap to charge leaves no trace in its period, and no empty line (B5)."""
-    window = Window(every=Every.DAY)
+    window = Window(every=PeriodKind.DAY)
     usage = Usage(started_at=T0 - 1_000, rate=1_800_000, milli_gpus=1_000, from_ms=0, to_ms=2)
 
     assert 1 == usage.amount
@@ -169,7 +169,7 @@ def test_a_period_whose_part_is_zero_is_left_out() -> None:
 
 def test_work_lost_since_the_last_checkpoint_is_given_back() -> None:
     """The meter stands as if only the kept time had run; the rest is the usage undone (M3)."""
-    kept, undone = rewound(meter(run_ms=90_000, settled=True), 60_000)
+    kept, undone = rewind(meter(run_ms=90_000, settled=True), 60_000)
 
     assert meter(run_ms=60_000, settled=True) == kept
     assert Usage(started_at=T0, rate=1_800_000, milli_gpus=2_000, from_ms=60_000, to_ms=90_000) == (
@@ -182,7 +182,7 @@ def test_work_lost_since_the_last_checkpoint_is_given_back() -> None:
 def test_a_checkpoint_at_or_after_the_last_reading_loses_nothing(kept_ms: int) -> None:
     """What was never charged is not given back (M3)."""
     running = meter(run_ms=90_000)
-    kept, undone = rewound(running, kept_ms)
+    kept, undone = rewind(running, kept_ms)
 
     assert running == kept
     assert (90_000, 90_000, 0) == (undone.from_ms, undone.to_ms, undone.amount)
@@ -193,17 +193,17 @@ def test_giving_back_undoes_exactly_what_was_charged(
     start: Meter, window: Window, run_ms: int, kept_ms: int
 ) -> None:
     """What stays charged and what is given back are the whole, in each period too (M3, B5)."""
-    full = after(start, run_ms)
-    kept, undone = rewound(full, kept_ms)
-    charged = read(start, run_ms)
-    stays = read(start, kept.run_ms)
+    full = advance(start, run_ms)
+    kept, undone = rewind(full, kept_ms)
+    charged = usage_since(start, run_ms)
+    stays = usage_since(start, kept.run_ms)
     left = dict(charged.by_period(window) if charged else ())
     for period, part in undone.by_period(window):
         left[period] -= part
 
     assert full.charged == kept.charged + undone.amount
     assert dict(stays.by_period(window) if stays else ()) == {p: a for p, a in left.items() if a}
-    assert full == after(kept, run_ms)
+    assert full == advance(kept, run_ms)
 
 
 @pytest.mark.parametrize("charged", [29_999, 30_001])
@@ -229,7 +229,7 @@ def test_usage_does_not_run_backwards(from_ms: int, to_ms: int) -> None:
 def test_a_negative_checkpoint_is_a_bug() -> None:
     """Nobody can give back more than has run (M3)."""
     with pytest.raises(InvariantBroken):
-        rewound(meter(run_ms=90_000), -1)
+        rewind(meter(run_ms=90_000), -1)
 
 
 def test_a_new_meter_has_not_run() -> None:
@@ -237,4 +237,4 @@ def test_a_new_meter_has_not_run() -> None:
     new = Meter(gpu_type="H100", started_at=T0, rate=3_600_000_000, milli_gpus=1)
 
     assert (0, 0, False) == (new.run_ms, new.charged, new.settled)
-    assert NEVER == after(new, NEVER).charged
+    assert NEVER == advance(new, NEVER).charged

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from bursar.core import sorted_set
-from bursar.core.sorted_set import Ordered
+from bursar.core.sorted_set import SortedSet
 
 KEYS = st.integers(0, 40)
 
@@ -18,17 +18,17 @@ class AgainstASortedList(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.order: Ordered[int] = Ordered()
+        self.order: SortedSet[int] = SortedSet()
         self.model: list[int] = []
-        self._chunk = sorted_set.CHUNK
+        self._chunk = sorted_set.CHUNK_SIZE
 
     @initialize(chunk=st.integers(2, 8))
     def with_small_chunks(self, chunk: int) -> None:
         """Small chunks, so that a few keys are split and joined often."""
-        sorted_set.CHUNK = chunk  # type: ignore[misc]
+        sorted_set.CHUNK_SIZE = chunk  # type: ignore[misc]
 
     def teardown(self) -> None:
-        sorted_set.CHUNK = self._chunk  # type: ignore[misc]
+        sorted_set.CHUNK_SIZE = self._chunk  # type: ignore[misc]
 
     @rule(key=KEYS)
     def add(self, key: int) -> None:
@@ -72,8 +72,8 @@ TestAgainstASortedList.settings = settings(stateful_step_count=20)
 
 
 @pytest.fixture
-def ten_thousand() -> Iterator[Ordered[tuple[int, str]]]:
-    order: Ordered[tuple[int, str]] = Ordered()
+def ten_thousand() -> Iterator[SortedSet[tuple[int, str]]]:
+    order: SortedSet[tuple[int, str]] = SortedSet()
     for number in range(10_000):
         order.add((number * 7_919 % 10_000, "x"))
     yield order
@@ -81,14 +81,14 @@ def ten_thousand() -> Iterator[Ordered[tuple[int, str]]]:
 
 
 def test_keys_are_read_in_order_whatever_the_order_of_adding(
-    ten_thousand: Ordered[tuple[int, str]],
+    ten_thousand: SortedSet[tuple[int, str]],
 ) -> None:
     """Full chunks of the real size split right (L16)."""
     assert [(number, "x") for number in range(10_000)] == list(ten_thousand)
 
 
 def test_discarding_here_and_there_leaves_no_crowd_of_tiny_chunks(
-    ten_thousand: Ordered[tuple[int, str]],
+    ten_thousand: SortedSet[tuple[int, str]],
 ) -> None:
     """What one million discarded keys leave behind is as small as what is left (L16)."""
     for number in range(10_000):
@@ -100,7 +100,7 @@ def test_discarding_here_and_there_leaves_no_crowd_of_tiny_chunks(
 
 
 def test_popping_from_the_front_empties_the_set_in_order(
-    ten_thousand: Ordered[tuple[int, str]],
+    ten_thousand: SortedSet[tuple[int, str]],
 ) -> None:
     """Keys leave smallest first, and the set is usable again when it is empty (L16)."""
     popped = [ten_thousand.pop_first() for _ in range(10_000)]

@@ -12,16 +12,16 @@ from bursar.core.money import AMOUNT_MAX, CREDIT, Micros
 from bursar.core.pricing import (
     PriceBook,
     Priced,
+    PriceTerms,
     PriceVersion,
     Rate,
-    Terms,
     attempt_rate,
     hit_ppm_of,
     price_of,
     rate_in,
 )
 
-HERE = Terms(region="eu", tier="pro", priority_class="batch")
+HERE = PriceTerms(region="eu", tier="pro", priority_class="batch")
 NO_OVERRIDES = PriceBook()
 
 
@@ -75,14 +75,14 @@ def test_of_any_rates_that_match_the_most_specific_applies(rates: set[Rate]) -> 
 @pytest.mark.parametrize(
     "terms",
     [
-        Terms(region="us", tier="pro", priority_class="batch"),
-        Terms(region="eu", tier="free", priority_class="batch"),
-        Terms(region="eu", tier="pro", priority_class="prod"),
-        Terms(region=None, tier="pro", priority_class="batch"),
-        Terms(),
+        PriceTerms(region="us", tier="pro", priority_class="batch"),
+        PriceTerms(region="eu", tier="free", priority_class="batch"),
+        PriceTerms(region="eu", tier="pro", priority_class="prod"),
+        PriceTerms(region=None, tier="pro", priority_class="batch"),
+        PriceTerms(),
     ],
 )
-def test_a_rate_that_names_something_else_does_not_apply(terms: Terms) -> None:
+def test_a_rate_that_names_something_else_does_not_apply(terms: PriceTerms) -> None:
     """A rate matches only when all it names is so, and unknown terms match open rates only (B1)."""
     narrow = rate(1, region="eu", tier="pro", priority_class="batch")
 
@@ -255,7 +255,7 @@ def test_a_price_depends_on_every_term() -> None:
     ]
     deployment = book(version("v", 0, *every))
     for each in every:
-        terms = Terms(region=each.region, tier=each.tier, priority_class=each.priority_class)
+        terms = PriceTerms(region=each.region, tier=each.tier, priority_class=each.priority_class)
         want = Priced(version=PriceVersionId("v"), rate=each.micros_per_gpu_hour)
 
         assert want == price_of(deployment, NO_OVERRIDES, "H100", terms, 0)

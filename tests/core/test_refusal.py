@@ -2,7 +2,7 @@
 
 import pytest
 
-from bursar.core.refusal import Code, Fault, InvariantBroken, Refusal, broken, invariant
+from bursar.core.refusal import Code, Fault, InvariantBroken, Refusal, fail_invariant, invariant
 
 
 def test_an_invariant_that_holds_says_nothing() -> None:
@@ -21,9 +21,9 @@ def test_a_broken_invariant_tells_its_figures() -> None:
 def test_a_contradiction_is_told_without_figures_too() -> None:
     """Where there are no figures, there are no empty brackets."""
     with pytest.raises(InvariantBroken, match=r"^a state that cannot be$"):
-        broken("a state that cannot be")
+        fail_invariant("a state that cannot be")
     with pytest.raises(InvariantBroken, match=r"^a state that cannot be \(at=5\)$"):
-        broken("a state that cannot be", at=5)
+        fail_invariant("a state that cannot be", at=5)
 
 
 def test_a_bug_is_not_a_fault() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bursar.core.dispatch.quota_usage import Claims, Counted, Live
+from bursar.core.dispatch.quota_usage import Live, QuotaClaims, QuotaUsage
 from bursar.core.ids import AccountId, UserId
 from bursar.core.instant import NEVER
 from bursar.core.messages import Enqueue, Spec
@@ -17,10 +17,10 @@ from bursar.core.quota_slices import (
     GPUS,
     JOBS,
     TURN,
-    Part,
+    PoolSlice,
     Quota,
-    Seen,
     Slice,
+    SliceReport,
     begun,
     of_type,
     rebalanced,
@@ -51,7 +51,7 @@ def asking(milli: int, user: str = "u", *, quotas: tuple[str, ...] = ("q",)) -> 
 class PoolSide:
     """A pool, as far as quotas go."""
 
-    counted: Counted = field(default_factory=Counted)
+    counted: QuotaUsage = field(default_factory=QuotaUsage)
     waiting: dict[str, Enqueue] = field(default_factory=dict)
     running: dict[int, tuple[Enqueue, str]] = field(default_factory=dict)
     numbers: "count[int]" = field(default_factory=lambda: count(1))
@@ -64,7 +64,7 @@ class PoolSide:
     def start(self, gpu_type: str) -> bool:
         """Start the first job that no slice is against."""
         for name, ask in self.waiting.items():
-            if not Claims(self.counted).over("org", ask, gpu_type, self._lives):
+            if not QuotaClaims(self.counted).over("org", ask, gpu_type, self._lives):
                 del self.waiting[name]
                 self.counted.waits(("org", name), None)
                 fence = next(self.numbers)
@@ -82,7 +82,7 @@ class PoolSide:
 
     def hear(self, given: Slice) -> None:
         """Take a slice, as a transaction does."""
-        claims = Claims(self.counted)
+        claims = QuotaClaims(self.counted)
         claims.allot(given)
         for new in claims.new.values():
             if self.counted.put(new):
@@ -107,9 +107,9 @@ class World:
         default_factory=lambda: Quota(org="org", id="q", account="root", limits=EVERYTHING)
     )
     pools: dict[str, PoolSide] = field(default_factory=lambda: {one: PoolSide() for one in POOLS})
-    parts: tuple[Part, ...] = ()
+    parts: tuple[PoolSlice, ...] = ()
     written: list[tuple[str, Slice]] = field(default_factory=list)
-    said: dict[str, list[Seen]] = field(default_factory=lambda: {one: [] for one in POOLS})
+    said: dict[str, list[SliceReport]] = field(default_factory=lambda: {one: [] for one in POOLS})
     most: dict[str, int] = field(default_factory=dict)  # what may run at all, by name
     now: int = 0
 
@@ -124,9 +124,9 @@ class World:
 
     def say(self, pool: str) -> None:
         """A pool says what it knows and has."""
-        self.said[pool].append(self.pools[pool].counted.seen("org").get("q", Seen()))
+        self.said[pool].append(self.pools[pool].counted.report("org").get("q", SliceReport()))
 
-    def balance(self, heard: dict[str, Seen], pools: tuple[str, ...] = POOLS) -> None:
+    def balance(self, heard: dict[str, SliceReport], pools: tuple[str, ...] = POOLS) -> None:
         """The org divides anew, by what it has heard: the newest, or something long ago."""
         known = {part.pool for part in self.parts}
         parts = (*self.parts, *(begun(self.quota, one) for one in pools if one not in known))
@@ -374,8 +374,8 @@ def test_what_a_pool_wants_is_told_until_it_has_it() -> None:
     assert [] == pool.counted.wanting()
     pool.hear(replace(some, n=3, granted=((GPUS, 2),), limits=((GPUS, 2),)))
     assert [] == pool.counted.wanting(), "there is no more to be had"
-    assert {"q": Seen(n=3, wanted=((GPUS, 3), (of_type(A100), 3), (of_type(H100), 3), (JOBS, 1)))} \
-        == pool.counted.seen("org")  # fmt: skip
+    wanted = ((GPUS, 3), (of_type(A100), 3), (of_type(H100), 3), (JOBS, 1))
+    assert {"q": SliceReport(n=3, wanted=wanted)} == pool.counted.report("org")
 
 
 def test_too_much_is_told_until_it_is_gone() -> None:
@@ -425,7 +425,7 @@ def test_a_transaction_counts_what_it_has_changed_itself() -> None:
     """Of what was there before, and of slices that come in it, too."""
     pool, ask = PoolSide(), asking(1_000)
     pool.hear(Slice(org="org", quota="q", n=1, granted=((GPUS, 2),), limits=((GPUS, 2),)))
-    claims = Claims(pool.counted)
+    claims = QuotaClaims(pool.counted)
     claims.count("org", ask, H100, 1)
     assert not claims.over("org", ask, H100, list)
     claims.count("org", ask, H100, 1)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bursar.core.budgets.periods import Every, Window, period_at
+from bursar.core.budgets.periods import PeriodKind, Window, period_at
 from bursar.core.ids import GrantId, PriceVersionId
-from bursar.core.ledger.values import Draw, Policy
+from bursar.core.ledger.values import Draw, GrantPolicy
 from bursar.core.pricing import PriceVersion, Rate
 from bursar.core.refusal import InvariantBroken
 from bursar.core.value import replace
@@ -40,10 +40,10 @@ def test_only_the_named_fields_change() -> None:
 
 def test_what_follows_from_the_fields_is_worked_out_anew() -> None:
     """It is not copied."""
-    narrow = replace(Policy(), regions=frozenset({"eu"}))
+    narrow = replace(GrantPolicy(), regions=frozenset({"eu"}))
 
-    assert Policy(regions=frozenset({"eu"})) == narrow
-    assert hash(Policy(regions=frozenset({"eu"}))) == hash(narrow)
+    assert GrantPolicy(regions=frozenset({"eu"})) == narrow
+    assert hash(GrantPolicy(regions=frozenset({"eu"}))) == hash(narrow)
 
 
 def test_a_wrong_value_refuses_to_exist() -> None:
@@ -59,8 +59,8 @@ def test_a_wrong_value_refuses_to_exist() -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        Policy(regions=frozenset({"eu"})),
-        Window(every=Every.DAY, time_zone="Asia/Tokyo"),
+        GrantPolicy(regions=frozenset({"eu"})),
+        Window(every=PeriodKind.DAY, time_zone="Asia/Tokyo"),
         PriceVersion(
             id=PriceVersionId("v"),
             effective_at=5,

@@ -20,7 +20,7 @@ from bursar.core.ledger.commands import (
     Settle,
 )
 from bursar.core.ledger.journal import Journal
-from bursar.core.ledger.values import Kind
+from bursar.core.ledger.values import CreditKind
 from bursar.core.refusal import Code, Refusal
 
 pytestmark = pytest.mark.property
@@ -77,7 +77,7 @@ class Both:
                 grant=GrantId(f"g{self.count:03}"),
                 account=ACCOUNT,
                 amount=step.amount,
-                kind=Kind.PAID,
+                kind=CreditKind.PAID,
                 expires_at=expiry + 1,
             ),
             self.now,

@@ -25,7 +25,7 @@ import psycopg
 from bursar.core.ids import AccountId, GrantId, UserId
 from bursar.core.instant import NEVER
 from bursar.core.ledger.commands import AddAccount, AddUser, Command, Issue, SetPolicy
-from bursar.core.ledger.values import Kind, OrgPolicy
+from bursar.core.ledger.values import CreditKind, OrgPolicy
 from bursar.core.pricing import PriceBook
 from bursar.service.ledger.audit import rebuild_one, verify
 from bursar.service.ledger.batch import Ask, Batch
@@ -52,7 +52,7 @@ def begin(connection: Connection, org: str) -> None:
         SetPolicy(policy=OrgPolicy(raw_hold_max=NEVER, debt_max=50)),
         *(
             Issue(grant=GrantId(f"g{one}"), account=AccountId("org"), amount=2_000, kind=kind)
-            for one, kind in enumerate((Kind.PROMO, Kind.GRANT, Kind.PAID))
+            for one, kind in enumerate((CreditKind.PROMO, CreditKind.GRANT, CreditKind.PAID))
         ),
     ]
     asks = [Ask(org, f"begin-{place}", command) for place, command in enumerate(commands)]

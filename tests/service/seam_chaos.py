@@ -47,7 +47,7 @@ class Orgs:
         """Let an org be as it is in memory, where it has just been founded."""
         create_org(self._connection, org.id)
         for key, reply in org.replies.items():
-            self._clock.now = org.books.singles.now
+            self._clock.now = org.books.header.now
             self._ask(org.id, key, reply.command)
 
     def _ask(self, org: str, key: str, command: Any) -> Answer:
@@ -57,7 +57,7 @@ class Orgs:
 
     def call(self, org: Org, call: Call, answer: Any, now: int) -> None:
         """A call that was answered in memory; here it is answered alike."""
-        self._clock.now = max(now, org.books.singles.now)
+        self._clock.now = max(now, org.books.header.now)
         outcome = self._called(org, call)
         assert isinstance(outcome, Refusal) == isinstance(answer, Refusal), (outcome, answer)
 
@@ -87,13 +87,13 @@ class Orgs:
 
     def letter(self, org: Org, body: Any, now: int) -> None:
         """A message of the pool, once it was handled in memory; here it is handled as well."""
-        self._clock.now = max(now, org.books.singles.now)
+        self._clock.now = max(now, org.books.header.now)
         letter = Letter(org.id, POOL, body.job, body.n, body.message, now)
         assert [letter] == self.jobs.receive([letter])
 
     def acknowledged(self, org: Org, job: JobId, n: int, now: int) -> None:
         """The pool has a message."""
-        self._clock.now = max(now, org.books.singles.now)
+        self._clock.now = max(now, org.books.header.now)
         self.jobs.acknowledge([Letter(org.id, POOL, job, n, None, 0)])  # type: ignore[arg-type]
 
 

@@ -16,14 +16,14 @@ from typing import Any, Final, NamedTuple
 
 import psycopg
 
-from bursar.core.dispatch.audit_stream import Noted
-from bursar.core.dispatch.reports import Orders, Reading, Report
+from bursar.core.dispatch.audit_stream import AuditRecord
+from bursar.core.dispatch.reports import LeaseOrders, NodeReport, Reading
 from bursar.core.dispatch.state import Exit, Lease, Pool, name_of
 from bursar.core.ids import AccountId, GrantId, HoldId, JobId, UserId
 from bursar.core.instant import DAY, NEVER, SECOND, Instant
 from bursar.core.ledger.books import Books
 from bursar.core.ledger.commands import AddAccount, AddUser, Command, Issue, Reserve, SetPolicy
-from bursar.core.ledger.values import Context, Kind, OrgPolicy
+from bursar.core.ledger.values import Context, CreditKind, OrgPolicy
 from bursar.core.messages import Spec
 from bursar.core.pricing import PriceBook
 from bursar.core.scheduling.decisions import Preempt
@@ -168,7 +168,9 @@ class World:
             AddAccount(account=AccountId("team"), parent=AccountId("org"), name="t"),
             AddUser(user=UserId("ann")),
             SetPolicy(policy=FOR_EVER),
-            Issue(grant=GrantId("g"), account=AccountId("org"), amount=ISSUED, kind=Kind.PAID),
+            Issue(
+                grant=GrantId("g"), account=AccountId("org"), amount=ISSUED, kind=CreditKind.PAID
+            ),
         ]
         asks = [Ask(self.org, f"first-{place}", command) for place, command in enumerate(first)]
         for answer in ledger(connection, self.clock)(asks):
@@ -245,7 +247,7 @@ class Driver:
         decisions = carry_out(follower.cluster, now).decisions
         follower.told.decided(decisions)
         if decisions:
-            noted = Noted(follower.told.taken(), self._noted)
+            noted = AuditRecord(follower.told.taken(), self._noted)
             written = self.pool.write(epoch, decisions, noted)
             self._noted = written.noted
             follower.placed(written.placed)
@@ -269,10 +271,10 @@ class Driver:
             self.pool.write(epoch, room)
         return working
 
-    def report(self, node: NodeId, *readings: Reading) -> Orders:
+    def report(self, node: NodeId, *readings: Reading) -> LeaseOrders:
         """A node's next report, and its answer."""
         n = self.pool.look(lambda pool: pool.machines[node].n) + 1
-        told = Report(node=node, boot=1, n=n, at=0, heard=None, readings=readings)
+        told = NodeReport(node=node, boot=1, n=n, at=0, heard=None, readings=readings)
         orders = self.pool.report(told).result()
         assert orders is not None
         return orders

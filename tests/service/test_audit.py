@@ -8,11 +8,11 @@ import psycopg
 import pytest
 from psycopg import errors
 
-from bursar.core.budgets.periods import Every
+from bursar.core.budgets.periods import PeriodKind
 from bursar.core.ids import AccountId, BudgetId, UserId
 from bursar.core.instant import DAY, SECOND
 from bursar.core.ledger.commands import AddAccount, AddUser, Command, SetBudget, SetPrice
-from bursar.core.ledger.values import OrgPolicy, Policy, Target
+from bursar.core.ledger.values import BudgetTarget, GrantPolicy, OrgPolicy
 from bursar.core.pricing import PriceBook
 from bursar.core.refusal import Refusal
 from bursar.service.ledger import rebuild as rebuilding
@@ -33,7 +33,7 @@ PRICES = PriceBook().with_version(prices(h100=PER_MS))
 
 def story(connection: Connection, org: str) -> None:
     """A life of one org in which every table gets rows."""
-    promo = Policy(max_share_ppm=500_000, refundable=False)
+    promo = GrantPolicy(max_share_ppm=500_000, refundable=False)
     first: list[Command] = [
         AddAccount(account=AccountId("org"), parent=None, name="o"),
         AddAccount(account=AccountId("team"), parent=AccountId("org"), name="t"),
@@ -41,8 +41,8 @@ def story(connection: Connection, org: str) -> None:
         ask.bounds(OrgPolicy(raw_hold_max=90 * DAY, debt_max=10**9)),
         SetBudget(
             budget=BudgetId("b"),
-            target=Target(account=AccountId("org"), each_user=True),
-            every=Every.MONTH,
+            target=BudgetTarget(account=AccountId("org"), each_user=True),
+            every=PeriodKind.MONTH,
             limit=10**9,
             hard=True,
         ),
@@ -50,7 +50,7 @@ def story(connection: Connection, org: str) -> None:
         ask.issue("short", 400, expires=hours(2)),
         ask.issue("later", 300, starts=days(60)),
         ask.issue("paid", 1_000, external_ref="invoice 1"),
-        ask.recur("r", 100, roll_over=50, policy=Policy(regions=frozenset({"nowhere"}))),
+        ask.recur("r", 100, roll_over=50, policy=GrantPolicy(regions=frozenset({"nowhere"}))),
         ask.reserve("h1", run_ms=600, context=gpus("h100"), until=days(60)),
         ask.read("h1", 250, charge="c1"),
         ask.reserve("h2", 200, until=days(2)),

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bursar.core.budgets.periods import Every
+from bursar.core.budgets.periods import PeriodKind
 from bursar.core.ids import (
     AccountId,
     BudgetId,
     GrantId,
     HoldId,
     UserId,
-    made_id,
+    make_id,
 )
 from bursar.core.instant import Instant
 from bursar.core.ledger.books import Books
@@ -33,7 +33,7 @@ from bursar.core.ledger.commands import (
 )
 from bursar.core.ledger.events import Event
 from bursar.core.ledger.journal import Journal
-from bursar.core.ledger.values import Context, Kind, Target
+from bursar.core.ledger.values import BudgetTarget, Context, CreditKind
 from bursar.core.pricing import PriceBook
 from bursar.core.refusal import Code, InvariantBroken, Refusal
 from bursar.service.ledger.batch import Answer, Ask, Batch, OrgUnknown
@@ -106,7 +106,7 @@ class Desk:
         self.asks(
             AddAccount(account=ORG, parent=None, name="o"),
             AddUser(user=ANN),
-            Issue(grant=GrantId("g"), account=ORG, amount=credits, kind=Kind.PAID),
+            Issue(grant=GrantId("g"), account=ORG, amount=credits, kind=CreditKind.PAID),
         )
 
     def reserve(self, hold: str, amount: int) -> Reserve:
@@ -146,7 +146,7 @@ def test_the_database_keeps_what_the_core_decides(
 
         [answer] = desk.asks(command, now=now)
 
-        assert (want, journal.books.singles.number) == (answer.outcome, answer.number)
+        assert (want, journal.books.header.number) == (answer.outcome, answer.number)
     desk.holds(journal.books)
 
 
@@ -231,7 +231,7 @@ def test_a_refusal_is_remembered_as_well(connection: Connection) -> None:
     ask = desk.reserve("h1", 100)
     [first] = desk.asks(ask, key="k")
     assert isinstance(first.outcome, Refusal)
-    desk.asks(Issue(grant=GrantId("more"), account=ORG, amount=500, kind=Kind.PAID))
+    desk.asks(Issue(grant=GrantId("more"), account=ORG, amount=500, kind=CreditKind.PAID))
 
     [second] = desk.asks(ask, key="k")
 
@@ -412,7 +412,11 @@ def test_what_a_batch_has_changed_is_not_loaded_over_it(
 
 def _budget(limit: int) -> SetBudget:
     return SetBudget(
-        budget=BudgetId("b"), target=Target(account=ORG), every=Every.MONTH, limit=limit, hard=True
+        budget=BudgetId("b"),
+        target=BudgetTarget(account=ORG),
+        every=PeriodKind.MONTH,
+        limit=limit,
+        hard=True,
     )
 
 
@@ -431,7 +435,7 @@ def test_an_org_that_exists_is_not_begun_again(connection: Connection) -> None:
 
 def _made(desk: Desk, at_ms: int, amount: int = 100, label: str = "hold") -> Ask:
     """A hold whose id is made for the key `k` at a time."""
-    hold = made_id(desk.org, "k", label, at_ms)
+    hold = make_id(desk.org, "k", label, at_ms)
     return Ask(desk.org, "k", desk.reserve(hold, amount), made=("hold",))
 
 
@@ -456,7 +460,7 @@ def test_an_id_that_was_left_to_us_is_that_of_the_first_time(connection: Connect
     assert (False, True) == (first.replayed, second.replayed)
     assert (first.outcome, first.number) == (second.outcome, second.number)
     assert _made(desk, 1_000).command == first.command == second.command
-    assert [(made_id(desk.org, "k", "hold", 1_000),)] == _holds(desk)
+    assert [(make_id(desk.org, "k", "hold", 1_000),)] == _holds(desk)
 
 
 def test_two_equal_requests_in_one_batch_have_one_effect(connection: Connection) -> None:
@@ -468,7 +472,7 @@ def test_two_equal_requests_in_one_batch_have_one_effect(connection: Connection)
 
     assert (False, True) == (first.replayed, second.replayed)
     assert (first.command, first.outcome) == (second.command, second.outcome)
-    assert [(made_id(desk.org, "k", "hold", 2_000),)] == _holds(desk)
+    assert [(make_id(desk.org, "k", "hold", 2_000),)] == _holds(desk)
 
 
 def test_an_id_of_the_callers_is_not_one_of_ours(connection: Connection) -> None:
@@ -512,7 +516,7 @@ def test_a_price_with_an_id_of_ours_is_set_once(connection: Connection) -> None:
     desk.opens()
 
     def ask(at_ms: int) -> Ask:
-        version = prices(made_id(desk.org, "k", "version", at_ms), h100=5)
+        version = prices(make_id(desk.org, "k", "version", at_ms), h100=5)
         return Ask(desk.org, "k", SetPrice(version=version, from_now=True), made=("version",))
 
     [first], [second] = _run(desk, ask(1)), _run(desk, ask(2))
@@ -522,7 +526,7 @@ def test_a_price_with_an_id_of_ours_is_set_once(connection: Connection) -> None:
         "select prices -> 'versions' from orgs where org_id = %s", [desk.org]
     ).fetchall()
     [version] = stored
-    assert (made_id(desk.org, "k", "version", 1), T0) == (version["id"], version["effective_at"])
+    assert (make_id(desk.org, "k", "version", 1), T0) == (version["id"], version["effective_at"])
 
 
 def test_an_org_that_is_frozen_still_tells_what_it_made(connection: Connection) -> None:

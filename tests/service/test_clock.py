@@ -14,7 +14,7 @@ import pytest
 from bursar.core.ids import AccountId, GrantId, HoldId, UserId
 from bursar.core.instant import Instant
 from bursar.core.ledger.commands import AddAccount, AddUser, Command, Issue, Reserve
-from bursar.core.ledger.values import Kind
+from bursar.core.ledger.values import CreditKind
 from bursar.service.ledger.audit import rebuild_one, verify
 from bursar.service.ledger.batcher import Limits, Unreachable
 from bursar.service.ledger.clock import (
@@ -314,7 +314,7 @@ def test_a_database_whose_clock_is_put_wrong_decides_nothing() -> None:
             grant=GrantId("soon"),
             account=ORG,
             amount=100,
-            kind=Kind.PROMO,
+            kind=CreditKind.PROMO,
             expires_at=now + HOUR,
         )
         desk.asks(soon)
@@ -341,7 +341,7 @@ def test_a_restarted_database_with_another_clock_is_not_believed_either() -> Non
     """The ledger's memory outlives its connections, as in a fail-over (F31)."""
     with faked() as desk:
         now = desk.now()
-        desk.asks(Issue(grant=GrantId("g"), account=ORG, amount=100, kind=Kind.PAID))
+        desk.asks(Issue(grant=GrantId("g"), account=ORG, amount=100, kind=CreditKind.PAID))
         desk.server.stop()
         desk.jumps("+1d")
         desk.server.start()

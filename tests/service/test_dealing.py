@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from bursar.core.dispatch.pool import Written
-from bursar.core.dispatch.reports import Reading, Report
+from bursar.core.dispatch.pool import PlanOutcome
+from bursar.core.dispatch.reports import NodeReport, Reading
 from bursar.core.dispatch.state import Exit
 from bursar.core.ids import JobId, SettingId
 from bursar.core.instant import MINUTE, SECOND
@@ -65,7 +65,7 @@ class Process:
         for org in sorted((self.dealer.undivided() | self.dealer.wanted()) & {self.world.org}):
             self.dealer.divide(org)
 
-    def schedule(self, name: str) -> Written | None:
+    def schedule(self, name: str) -> PlanOutcome | None:
         """A round of a pool."""
         pool = self.pools[name]
         epoch, now = pool.lead("one")
@@ -112,7 +112,7 @@ class World:
         """The node of a pool reports."""
         pool.expire()  # so that the pool is known
         n = pool.look(lambda kept: kept.machines[N1].n) + 1
-        told = Report(node=N1, boot=1, n=n, at=0, heard=None, readings=readings)
+        told = NodeReport(node=N1, boot=1, n=n, at=0, heard=None, readings=readings)
         assert pool.report(told).result() is not None
 
     def set(self, org: str, kind: str, id: str, body: dict[str, Any] | None) -> None:

@@ -8,7 +8,7 @@ from bursar.core.ids import AccountId, GrantId, HoldId, UserId
 from bursar.core.instant import Instant
 from bursar.core.ledger.books import Books
 from bursar.core.ledger.commands import AddAccount, AddUser, Command, Issue, Reserve
-from bursar.core.ledger.values import Kind
+from bursar.core.ledger.values import CreditKind
 from bursar.core.pricing import PriceBook
 from bursar.core.refusal import Code, Refusal
 from bursar.service.ledger.batch import Answer, Ask, Batch
@@ -39,7 +39,7 @@ class Process:
 
 def issue(grant: str, amount: int) -> Issue:
     """Some credits."""
-    return Issue(grant=GrantId(grant), account=ORG, amount=amount, kind=Kind.PAID)
+    return Issue(grant=GrantId(grant), account=ORG, amount=amount, kind=CreditKind.PAID)
 
 
 def reserve(hold: str, amount: int) -> Reserve:
@@ -94,7 +94,7 @@ def test_refusals_do_not_cost_the_memory(connection: Connection) -> None:
             grant=GrantId("g1"),
             account=ORG,
             amount=100,
-            kind=Kind.PROMO,
+            kind=CreditKind.PROMO,
             expires_at=hours(5),
         ),
         reserve("h0", 10),

@@ -24,7 +24,7 @@ from bursar.core.ledger.commands import (
     SetPolicy,
     Settle,
 )
-from bursar.core.ledger.values import Kind, OrgPolicy
+from bursar.core.ledger.values import CreditKind, OrgPolicy
 from bursar.core.refusal import InvariantBroken, Refusal
 from bursar.core.value import replace
 from bursar.service.ledger.audit import orgs_of, rebuild, verify
@@ -53,7 +53,7 @@ def begin(ledger: Ledger, org: str) -> None:
         AddAccount(account=ORG, parent=None, name="o"),
         AddUser(user=ANN),
         SetPolicy(policy=OrgPolicy(raw_hold_max=NEVER)),
-        Issue(grant=GrantId("g"), account=ORG, amount=10**9, kind=Kind.PAID),
+        Issue(grant=GrantId("g"), account=ORG, amount=10**9, kind=CreditKind.PAID),
     ]
     for place, command in enumerate(commands):
         assert isinstance(ledger.ask(org, f"begin-{place}", command).outcome, tuple)

@@ -20,7 +20,7 @@ from bursar.core.ledger.commands import (
     Reserve,
     RevokeGrant,
 )
-from bursar.core.ledger.values import Context, Kind, Policy
+from bursar.core.ledger.values import Context, CreditKind, GrantPolicy
 from bursar.core.messages import EndClass, Ended, Spec, Started, ToOrg, Why
 from bursar.core.pricing import PriceBook
 from bursar.core.refusal import Code, Refusal
@@ -58,7 +58,7 @@ class Stage:
         first: list[Command] = [
             AddAccount(account=AccountId("org"), parent=None, name="o"),
             AddUser(user=UserId("ann")),
-            Issue(grant=GrantId("g"), account=AccountId("org"), amount=10**9, kind=Kind.PAID),
+            Issue(grant=GrantId("g"), account=AccountId("org"), amount=10**9, kind=CreditKind.PAID),
         ]
         self.ask([Ask(self.org, f"first-{n}", command) for n, command in enumerate(first)])
 
@@ -239,12 +239,12 @@ def test_a_job_is_taken_for_a_type_that_some_pool_has(
     """With credits only for one that none has it would wait for ever (M1)."""
     stage.ask([Ask(stage.org, "none", RevokeGrant(grant=GrantId("g")))])
     for kind, amount in (("h100", h100), ("a100", a100)):
-        policy = Policy(gpu_types=frozenset({kind}))
+        policy = GrantPolicy(gpu_types=frozenset({kind}))
         grant = Issue(
             grant=GrantId(kind),
             account=AccountId("org"),
             amount=amount or 1,
-            kind=Kind.PROMO,
+            kind=CreditKind.PROMO,
             policy=policy,
         )
         stage.ask([Ask(stage.org, f"issue {kind}", grant)])

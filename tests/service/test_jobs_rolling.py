@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from bursar.core.budgets.periods import Every
+from bursar.core.budgets.periods import PeriodKind
 from bursar.core.ids import AccountId, BudgetId, GrantId, JobId
 from bursar.core.instant import MINUTE
 from bursar.core.ledger.commands import Issue, RevokeGrant, SetBudget
-from bursar.core.ledger.values import Kind, Target
+from bursar.core.ledger.values import BudgetTarget, CreditKind
 from bursar.core.messages import EndClass, Ended, HoldGrew, RanSoFar, Started, Why
 from bursar.service.jobs import Answers
 from bursar.service.jobs.rolling_holds import LOW_MS, STEP_MS, RollingHolds, TopUps, top_up
@@ -100,7 +100,7 @@ def poor(stage: Stage, left: int) -> None:
 
 def issue(stage: Stage, amount: int, grant: str) -> None:
     account = AccountId("org")
-    command = Issue(grant=GrantId(grant), account=account, amount=amount, kind=Kind.PAID)
+    command = Issue(grant=GrantId(grant), account=account, amount=amount, kind=CreditKind.PAID)
     stage.ask([Ask(stage.org, f"issue {grant}", command)])
 
 
@@ -122,10 +122,10 @@ def test_what_a_budget_has_left_is_used_before_a_job_must_stop(stage: Stage) -> 
     """As with credits: less than a whole step is better than none (B5, M5)."""
     top_ups = rolls(stage)
     start = held_ms(stage)
-    target = Target(account=AccountId("org"))
+    target = BudgetTarget(account=AccountId("org"))
     limit = start + 2 * MS
     budget = SetBudget(
-        budget=BudgetId("b"), target=target, every=Every.LIFETIME, limit=limit, hard=True
+        budget=BudgetId("b"), target=target, every=PeriodKind.LIFETIME, limit=limit, hard=True
     )
     stage.ask([Ask(stage.org, "budget", budget)])
     ran(stage, start - MS)

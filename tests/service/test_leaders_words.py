@@ -5,7 +5,7 @@ from itertools import count
 
 import pytest
 
-from bursar.core.dispatch.state import Work
+from bursar.core.dispatch.state import PoolTransaction
 from bursar.core.instant import Instant
 from bursar.core.refusal import Fault
 from bursar.core.scheduling.model.cluster import Cluster
@@ -122,7 +122,7 @@ def _nodes(cluster: Cluster, now: Instant) -> int:
     return len(cluster.machines)
 
 
-def _another_leads(work: Work) -> None:
+def _another_leads(work: PoolTransaction) -> None:
     """Somebody has led and is gone again, without a word to the first."""
     work.epoch += 1
     work.leads_until += 1

@@ -22,7 +22,7 @@ from bursar.core.ledger.commands import (
     SetPolicy,
     Settle,
 )
-from bursar.core.ledger.values import Kind, OrgPolicy
+from bursar.core.ledger.values import CreditKind, OrgPolicy
 from bursar.core.refusal import Code, InvariantBroken
 from bursar.service.ledger.batch import Answer, Ask, Batch, OrgFrozen, OrgUnknown, Told
 from bursar.service.ledger.batcher import Busy, Limits, Unreachable
@@ -49,7 +49,7 @@ class Office:
             AddAccount(account=ORG, parent=None, name="o"),
             AddUser(user=ANN),
             SetPolicy(policy=FOREVER),
-            Issue(grant=GrantId("g"), account=ORG, amount=credits, kind=Kind.PAID),
+            Issue(grant=GrantId("g"), account=ORG, amount=credits, kind=CreditKind.PAID),
         ):
             assert isinstance(self.asks(command).outcome, tuple)
 

@@ -8,10 +8,10 @@ from bursar.core.ids import AccountId, HoldId
 from bursar.core.instant import DAY, HOUR
 from bursar.core.ledger import balance as core
 from bursar.core.ledger.commands import Reserve
-from bursar.core.ledger.history import view
+from bursar.core.ledger.history import view_grants
 from bursar.core.ledger.journal import Journal
 from bursar.core.ledger.quote import quote
-from bursar.core.ledger.values import Kind
+from bursar.core.ledger.values import CreditKind
 from bursar.core.refusal import Code, Refusal
 from bursar.service.ledger.batch import OrgUnknown
 from bursar.service.queries.balances import Looking
@@ -40,7 +40,7 @@ def test_a_balance_is_what_the_core_says(
     for account in list(dict(journal.books.accounts.items()))[:2]:
         seen = looking.balance(desk.org, account)
         assert core.balance(journal.books, account, now) == seen.value
-        assert (journal.books.singles.number, now) == (seen.number, seen.at)
+        assert (journal.books.header.number, now) == (seen.number, seen.at)
         expiring = looking.expiring(desk.org, account, 30 * DAY)
         assert core.expiring(journal.books, account, now, 30 * DAY) == expiring.value
     desk.holds(journal.books)
@@ -78,7 +78,7 @@ def test_the_past_is_what_the_events_say(
 
     seen = Looking(connection, history.prices).past(desk.org, as_of, known_at)
 
-    assert view(journal.events, as_of, known_at) == seen.value
+    assert view_grants(journal.events, as_of, known_at) == seen.value
 
 
 def test_looking_takes_few_rounds(connection: Connection) -> None:
@@ -91,7 +91,7 @@ def test_looking_takes_few_rounds(connection: Connection) -> None:
     seen = looking.balance(desk.org, ORG)
 
     assert not isinstance(seen.value, Refusal)
-    assert 2_000 == seen.value.spendable == seen.value.by_kind[Kind.PAID].available
+    assert 2_000 == seen.value.spendable == seen.value.by_kind[CreditKind.PAID].available
     assert looking.rounds < 12
 
 

@@ -13,7 +13,7 @@ from bursar.core.ids import AccountId, GrantId
 from bursar.core.instant import NEVER, Instant
 from bursar.core.ledger.commands import AddAccount
 from bursar.core.ledger.events import Event
-from bursar.core.ledger.history import View, recorded, view
+from bursar.core.ledger.history import GrantView, fold_grants, view_grants
 from bursar.core.ledger.journal import Journal
 from bursar.core.ledger.values import Compartment
 from bursar.service.queries import history as past
@@ -56,12 +56,12 @@ def test_every_snapshot_and_the_rest_are_all_events(history: History) -> None:
         journal.do(command, now)
     events = journal.events
     at = max((event.at for event in events), default=T0)
-    whole = recorded(events)
+    whole = fold_grants(events)
 
     for number in range(len(events) + 1):
-        first = recorded(events[:number])
-        assert whole == recorded(events[number:], first)
-        assert view(events, at, NEVER) == view(events[number:], at, NEVER, first)
+        first = fold_grants(events[:number])
+        assert whole == fold_grants(events[number:], first)
+        assert view_grants(events, at, NEVER) == view_grants(events[number:], at, NEVER, first)
 
     assert {id: _parts(found) for id, found in whole.items()} == {
         id: (one.available, one.held, one.spent, one.lapsed, one.revoked, one.moved)
@@ -72,7 +72,7 @@ def test_every_snapshot_and_the_rest_are_all_events(history: History) -> None:
     }
 
 
-def _parts(found: View) -> tuple[int, ...]:
+def _parts(found: GrantView) -> tuple[int, ...]:
     return tuple(found.parts.values())
 
 
@@ -85,7 +85,7 @@ def test_the_past_from_snapshots_is_what_the_events_say(
 ) -> None:
     """As of any instant, as known at any other, with a snapshot every few events (L12)."""
     desk, journal, marks = told(history, connection)
-    add_snapshots(connection, desk.org, journal.books.singles.number)
+    add_snapshots(connection, desk.org, journal.books.header.number)
     looking = Looking(connection, history.prices)
 
     for _ in range(6):
@@ -94,7 +94,7 @@ def test_the_past_from_snapshots_is_what_the_events_say(
             for _ in range(2)
         )
         seen = looking.past(desk.org, at, known_at)
-        assert view(journal.events, at, known_at) == seen.value
+        assert view_grants(journal.events, at, known_at) == seen.value
         for account, _ in journal.books.accounts.items():
             own = looking.past(desk.org, at, known_at, account).value
             assert own == {
@@ -118,7 +118,7 @@ def issued(connection: Connection, count: int = 12) -> Desk:
     return desk
 
 
-def amounts(found: dict[GrantId, View]) -> list[int]:
+def amounts(found: dict[GrantId, GrantView]) -> list[int]:
     """How much was issued by then."""
     return sorted(one.terms.amount for one in found.values())
 
@@ -193,7 +193,7 @@ def test_an_accounts_past_is_made_of_its_own_events(
     assert {"own": hours(30), "own2": NEVER} == {
         id: one.terms.expires_at for id, one in found.items()
     }
-    assert [View] == unpacked
+    assert [GrantView] == unpacked
     assert ["GrantExtended", "GrantIssued"] == [type(one).__name__ for one in read]
 
 

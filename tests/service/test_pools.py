@@ -14,10 +14,10 @@ from psycopg import OperationalError
 
 from bursar.core.dispatch import pool as rules
 from bursar.core.dispatch import state as core
-from bursar.core.dispatch.audit_stream import Noted
-from bursar.core.dispatch.pool import Written
-from bursar.core.dispatch.reports import Report
-from bursar.core.dispatch.state import TERM, Exit, JobKey, Work, name_of
+from bursar.core.dispatch.audit_stream import AuditRecord
+from bursar.core.dispatch.pool import PlanOutcome
+from bursar.core.dispatch.reports import NodeReport
+from bursar.core.dispatch.state import TERM, Exit, JobKey, PoolTransaction, name_of
 from bursar.core.ids import JobId
 from bursar.core.instant import MINUTE, SECOND, Instant
 from bursar.core.leases import Denied
@@ -90,10 +90,10 @@ class Node1:
         self.node = node
         self._n = 0
 
-    def told(self, *readings: Any) -> Report:
+    def told(self, *readings: Any) -> NodeReport:
         """Its next report."""
         self._n += 1
-        return Report(node=self.node, boot=1, n=self._n, at=0, heard=None, readings=readings)
+        return NodeReport(node=self.node, boot=1, n=self._n, at=0, heard=None, readings=readings)
 
 
 def letter(keeper: PoolHandle, job: str, message: ToPool, n: int = 1) -> Letter:
@@ -142,7 +142,7 @@ def led(keeper: PoolHandle, who: str = "one") -> int:
     return epoch
 
 
-def placed(keeper: PoolHandle, job: str = "job") -> Written:
+def placed(keeper: PoolHandle, job: str = "job") -> PlanOutcome:
     """A job that has come, and was given GPUs."""
     epoch = led(keeper)
     keeper.receive([letter(keeper, job, asking())])
@@ -228,8 +228,8 @@ def test_who_had_to_wait_sees_what_it_waited_for(
             memory = loader.load_all(connection, pool, row.version)
             memory.pool.now, memory.pool.fence = row.now, row.fence
             memory.pool.epoch = row.epoch
-            work = Work(memory.pool, T0)
-            rules.receive(work, core.Letter(*lease.key, 2, Withdraw()))
+            work = PoolTransaction(memory.pool, T0)
+            rules.receive(work, core.JobMessage(*lease.key, 2, Withdraw()))
             writer.save(connection, pool, memory, work).saving.check()
         orders = answer.result()
 
@@ -441,7 +441,7 @@ def test_who_is_asked_about_is_known_although_a_leader_follows_meanwhile(
         clock.now += 5 * SECOND
         keeper.report(node.told(ran(5_000, lease.fence, exit=Exit.DONE))).result()
 
-        def do(work: Work) -> tuple[core.Queued | None, core.Queued | None]:
+        def do(work: PoolTransaction) -> tuple[core.PoolJob | None, core.PoolJob | None]:
             keeper.follow(POLICY, clock.now)
             return work.job(key("job")), work.job(lease.key)
 
@@ -580,7 +580,7 @@ def test_who_stands_still_in_the_middle_of_a_transaction_holds_up_nobody_for_lon
     assert TERM // 1_000 < PATIENCE.idle_in_transaction_ms < (TERM + SECOND) // 1_000
     still, goes_on, node = threading.Event(), threading.Event(), Node1()
 
-    def stand_still(work: Work) -> int:
+    def stand_still(work: PoolTransaction) -> int:
         still.set()
         goes_on.wait()
         return work.epoch
@@ -709,7 +709,7 @@ class Stopped(PoolHandle):
         self.__dict__.update(keeper.__dict__)
         self.decided = threading.Event()
         self.may_write = threading.Event()
-        self.written: Future[Written] = Future()
+        self.written: Future[PlanOutcome] = Future()
 
     @contextmanager
     def going_on(self) -> Iterator[None]:
@@ -720,8 +720,8 @@ class Stopped(PoolHandle):
             self.may_write.set()
 
     def write(
-        self, epoch: int, decisions: Sequence[Decision], noted: Noted | None = None
-    ) -> Written:
+        self, epoch: int, decisions: Sequence[Decision], noted: AuditRecord | None = None
+    ) -> PlanOutcome:
         self.decided.set()
         self.may_write.wait()
         written = super().write(epoch, decisions, noted)
@@ -828,8 +828,8 @@ class Refusing(PoolHandle):
         self.refused = 0
 
     def write(
-        self, epoch: int, decisions: Sequence[Decision], noted: Noted | None = None
-    ) -> Written:
+        self, epoch: int, decisions: Sequence[Decision], noted: AuditRecord | None = None
+    ) -> PlanOutcome:
         if not self.refused:
             self.refused += 1
             raise Busy("others are in the way")

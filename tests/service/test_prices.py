@@ -234,5 +234,5 @@ def test_who_looks_at_prices_is_known_before(history: History) -> None:
     books = Watched(history.prices)
     for now, command in history.steps:
         Watched.looked = False
-        perform(books, command, max(now, books.singles.now))
+        perform(books, command, max(now, books.header.now))
         assert looks_at_prices(command) or not Watched.looked, command

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from bursar.core.budgets.periods import Every
+from bursar.core.budgets.periods import PeriodKind
 from bursar.core.ids import (
     AccountId,
     BudgetId,
@@ -41,7 +41,7 @@ from bursar.core.ledger.commands import (
     VoidGrant,
 )
 from bursar.core.ledger.events import Event
-from bursar.core.ledger.values import Context, Kind, Target
+from bursar.core.ledger.values import BudgetTarget, Context, CreditKind
 from bursar.core.refusal import Code, Refusal
 from bursar.core.value import replace
 from bursar.store.ledger.loader import Connection
@@ -83,7 +83,7 @@ def issue(n: int, grant: str, amount: int) -> Issue:
         grant=GrantId(grant),
         account=account(n),
         amount=amount,
-        kind=Kind.PAID,
+        kind=CreditKind.PAID,
         expires_at=days(10),
         external_ref=f"paid-{grant}",
     )
@@ -105,8 +105,8 @@ def budget(n: int, name: str = "b") -> SetBudget:
     """A budget of the n-th account."""
     return SetBudget(
         budget=BudgetId(f"{name}{n}"),
-        target=Target(account=account(n)),
-        every=Every.DAY,
+        target=BudgetTarget(account=account(n)),
+        every=PeriodKind.DAY,
         limit=10**9,
         hard=True,
     )
@@ -118,8 +118,8 @@ def recurrence(n: int, name: str) -> StartRecurrence:
         recurrence=RecurrenceId(name),
         account=account(n),
         amount=5,
-        kind=Kind.GRANT,
-        every=Every.MONTH,
+        kind=CreditKind.GRANT,
+        every=PeriodKind.MONTH,
     )
 
 

@@ -16,9 +16,17 @@ from typing import Any
 import pytest
 
 from bursar import failpoints
-from bursar.core.dispatch.node_orders import Leaves, NodeOrder, OrderState, Scale
+from bursar.core.dispatch.node_orders import NodeOrder, OrderState, RemovalReason, Scale
 from bursar.core.dispatch.pool import use
-from bursar.core.dispatch.state import NO_TROUBLE, TERM, Exit, Machine, Mishap, Trouble, Work
+from bursar.core.dispatch.state import (
+    NO_TROUBLE,
+    TERM,
+    Exit,
+    Mishap,
+    PoolNode,
+    PoolTransaction,
+    Trouble,
+)
 from bursar.core.ids import JobId
 from bursar.core.instant import HOUR, MINUTE, SECOND
 from bursar.core.money import CREDIT
@@ -200,7 +208,7 @@ def test_a_node_is_ordered_comes_works_is_drained_and_given_back(world: World) -
 
         _pass(world, process, own, agent)
         [order] = process.comes_to(OrderState.GONE)
-        assert Leaves.DRAINED is order.leaves
+        assert RemovalReason.DRAINED is order.leaves
         assert order.cost(0) > 0
         assert (None, NodeState.READY) == (process.node(order.node.id), process.node("own"))
         assert [] == process.keeper.look(lambda pool: list(pool.live))
@@ -279,7 +287,7 @@ def test_what_is_refused_is_given_back_and_gone(world: World) -> None:
         process.queue("job")
         [order] = process.comes_to(OrderState.GONE)
 
-    assert (Leaves.REFUSED, 0) == (order.leaves, order.cost(0))
+    assert (RemovalReason.REFUSED, 0) == (order.leaves, order.cost(0))
     assert [order.id] == [one["order"] for one in world.asked("remove")]
     assert process.node(order.node.id) is None
 
@@ -325,7 +333,7 @@ def test_what_does_not_come_is_given_up_and_given_back(world: World) -> None:
         world.clock.now += SECOND
         [order] = process.comes_to(OrderState.GONE)
 
-    assert (Leaves.LATE, []) == (order.leaves, world.provided)
+    assert (RemovalReason.LATE, []) == (order.leaves, world.provided)
 
 
 def test_who_has_been_replaced_orders_nothing(world: World) -> None:
@@ -591,7 +599,7 @@ def test_others_hear_that_a_node_has_gone_and_what_went_wrong_on_one(
     ]
 
 
-def _machine(work: Work, name: str) -> Machine:
+def _machine(work: PoolTransaction, name: str) -> PoolNode:
     machine = work.machine(NodeId(name))
     assert machine is not None
     return machine

@@ -17,7 +17,7 @@ from itertools import count
 
 import pytest
 
-from bursar.core.dispatch.reports import Orders, Reading
+from bursar.core.dispatch.reports import LeaseOrders, Reading
 from bursar.core.dispatch.state import Exit, Lease
 from bursar.core.ids import AccountId, HoldId, JobId, UserId
 from bursar.core.instant import DAY, SECOND
@@ -174,7 +174,9 @@ class Stage:
         """Let time pass."""
         self.clock.now += seconds * SECOND
 
-    def reports(self, fence: int, run_ms: int, exit: Exit | None = None, saved: int = 0) -> Orders:
+    def reports(
+        self, fence: int, run_ms: int, exit: Exit | None = None, saved: int = 0
+    ) -> LeaseOrders:
         """The node reports."""
         reading = Reading(fence=fence, run_ms=run_ms, exit=exit, saved_ms=saved)
         return self.driver.report(N1, reading)

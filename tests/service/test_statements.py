@@ -14,9 +14,9 @@ from bursar.core.ledger.books import Books
 from bursar.core.ledger.commands import AddAccount, AddUser, Reserve, SetPrice
 from bursar.core.ledger.events import ChargeBooked, ChargeReversed, Event, WorkGivenBack
 from bursar.core.ledger.evolve import evolve
-from bursar.core.ledger.history import owned_by, recorded
+from bursar.core.ledger.history import fold_grants, sum_owned
 from bursar.core.ledger.journal import Journal
-from bursar.core.ledger.values import Compartment, Context, Policy
+from bursar.core.ledger.values import Compartment, Context, GrantPolicy
 from bursar.service.ledger.batch import OrgUnknown
 from bursar.service.queries import history as past
 from bursar.service.queries import usage
@@ -103,10 +103,10 @@ def test_opening_and_lines_come_to_the_closing(
     """In every compartment, on every page, for every account; with snapshots or without (O3)."""
     desk, journal, marks = told(history, connection)
     if kept:
-        add_snapshots(connection, desk.org, journal.books.singles.number)
+        add_snapshots(connection, desk.org, journal.books.header.number)
     wanted = period_of(marks, shares)
-    opened = recorded(before(journal, wanted.start))
-    closed = recorded(before(journal, wanted.end))
+    opened = fold_grants(before(journal, wanted.start))
+    closed = fold_grants(before(journal, wanted.end))
     moved: dict[str, int] = defaultdict(int)
     for event in inside(journal, wanted):
         for posting in event.postings:
@@ -114,8 +114,8 @@ def test_opening_and_lines_come_to_the_closing(
 
     for account, _ in journal.books.accounts.items():
         found = pages(desk, account, wanted, most)
-        assert owned_by(opened, account) == found[0].opening
-        assert owned_by(closed, account) == found[-1].closing
+        assert sum_owned(opened, account) == found[0].opening
+        assert sum_owned(closed, account) == found[-1].closing
         assert moved[account] == sum(len(page.lines) for page in found)
         for page in found:
             assert page.closing == _added(page)
@@ -554,14 +554,14 @@ def spendable(events: list[Event]) -> int:
     """What was available or held after events, in all grants."""
     return sum(
         view.parts[Compartment.AVAILABLE] + view.parts[Compartment.HELD]
-        for view in recorded(events).values()
+        for view in fold_grants(events).values()
     )
 
 
 def test_costs_tell_credits_from_usage(desk: Desk) -> None:
     """Issued, moved, lapsed, revoked, reversed and given back, each on its own row (O3)."""
     desk.asks(
-        ask.issue("short", 70, expires=hours(4), policy=Policy(regions=frozenset({"us"}))),
+        ask.issue("short", 70, expires=hours(4), policy=GrantPolicy(regions=frozenset({"us"}))),
         ask.issue("gone", 30),
         ask.transfer("g", 10, to="team"),
         now=hours(1),

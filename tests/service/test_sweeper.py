@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bursar.core.budgets.periods import Every
+from bursar.core.budgets.periods import PeriodKind
 from bursar.core.ids import AccountId
 from bursar.core.instant import DAY, SECOND
 from bursar.core.ledger.balance import Balance
@@ -28,7 +28,7 @@ from bursar.core.ledger.commands import (
     SetTier,
 )
 from bursar.core.ledger.journal import Journal
-from bursar.core.ledger.values import Policy
+from bursar.core.ledger.values import GrantPolicy
 from bursar.core.refusal import Code, Refusal
 from bursar.service.ledger.audit import rebuild_one, verify
 from bursar.service.ledger.batch import Answer, Ask
@@ -110,7 +110,7 @@ def test_a_sweeper_changes_nothing_that_is_seen(
 
         if not isinstance(command, EndHold):  # to a hold that the sweeper has ended it says so
             assert alike(want, got, by_id=tiers)
-        root = [journal.books.singles.root or AccountId("none")]
+        root = [journal.books.header.root or AccountId("none")]
         assert plain.balances(root, now) == swept.balances(root, now)
 
     for side in (plain, swept):
@@ -145,7 +145,9 @@ def silent(desk: Desk) -> None:
         desk.reserve("h1", 100),
         ask.issue("short", 40, expires=hours(2)),
         ask.issue("later", 30, starts=hours(3), expires=hours(5)),
-        ask.recur("r", 100, Every.DAY, roll_over=10, policy=Policy(regions=frozenset({"x"}))),
+        ask.recur(
+            "r", 100, PeriodKind.DAY, roll_over=10, policy=GrantPolicy(regions=frozenset({"x"}))
+        ),
         ask.book_debt("d", 20),
     )
 
@@ -207,7 +209,7 @@ def test_a_start_that_repays_nothing_is_asked_for_once(own: Connection) -> None:
     desk = Desk(own)
     desk.opens(credits=1)
     desk.asks(ask.reserve("h", 1, until=hours(20), by="org"), ask.book_debt("d", 20))
-    nowhere = Policy(regions=frozenset({"nowhere"}))
+    nowhere = GrantPolicy(regions=frozenset({"nowhere"}))
     desk.asks(ask.issue("later", 30, starts=hours(3), policy=nowhere))
     sweeper(desk, T0).sweep()
     before = len(events_of(desk))

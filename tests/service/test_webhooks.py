@@ -130,7 +130,7 @@ class World:
     def alerts(self, kind: AlertKind | None = None) -> list[Alert]:
         """The org's alerts."""
         found = store_alerts.alerts(self.connection, self.org, 0, 1_000)
-        told = [Alert.of(one.body or "") for one in found]
+        told = [Alert.from_body(one.body or "") for one in found]
         return [one for one in told if kind in (None, one.kind)]
 
     def close(self) -> None:
@@ -840,7 +840,7 @@ def test_a_low_balance_comes_and_goes_without_what_was_noted(world: World) -> No
     world.alerter.look()
     world.alerter.look()
 
-    assert [True, True, True, False] == [one.is_over for one in world.alerts()]
+    assert [True, True, True, False] == [one.is_recovered for one in world.alerts()]
 
 
 def test_books_stay_sound_whatever_was_told(world: World, there: Receiver) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from bursar.core.ledger.values import Kind
+from bursar.core.ledger.values import CreditKind
 from bursar.store.ledger.loader import Connection, array_of
 
 COLUMNS: dict[str, tuple[str, list[Any]]] = {
@@ -15,7 +15,7 @@ COLUMNS: dict[str, tuple[str, list[Any]]] = {
     "yes, no and unknown": ("boolean", [True, None, False]),
     "texts": ("text", ["a", "", 'say "no"', "back\\slash", "a,b", "{}", "None", "NULL", "ä€"]),
     "texts, not all known": ("text", ["None", None, 'a"\\b', "NULL", ""]),
-    "names": ("text", [Kind.PAID, "x"]),
+    "names": ("text", [CreditKind.PAID, "x"]),
 }
 
 

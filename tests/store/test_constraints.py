@@ -5,7 +5,7 @@ from psycopg import errors
 
 from bursar.core.ids import AccountId, GrantId
 from bursar.core.ledger.commands import AddAccount, Issue
-from bursar.core.ledger.values import Kind
+from bursar.core.ledger.values import CreditKind
 from bursar.core.pricing import PriceBook
 from bursar.service.ledger.batch import Ask, Batch
 from bursar.store.ledger.loader import Connection
@@ -86,7 +86,7 @@ def issued(connection: Connection) -> str:
     """An org with one grant, for a payment."""
     org, account = new_org(connection), AccountId("org")
     grant = Issue(
-        grant=GrantId("g"), account=account, amount=5, kind=Kind.PAID, external_ref="payment"
+        grant=GrantId("g"), account=account, amount=5, kind=CreditKind.PAID, external_ref="payment"
     )
     asked = [Ask(org, "k1", AddAccount(account=account, parent=None, name="o"))]
     Batch(connection, PriceBook(), {}).run([*asked, Ask(org, "k2", grant)])

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import pytest
 from psycopg import errors
 
-from bursar.core.dispatch.state import InForce, Work
+from bursar.core.dispatch.state import PolicyInForce, PoolTransaction
 from bursar.core.ids import AccountId, UserId
 from bursar.core.ledger.commands import AddAccount, AddUser
 from bursar.core.pricing import PriceBook
@@ -198,9 +198,9 @@ def filled(connection: Connection) -> World:
     return world
 
 
-def _told(work: Work) -> None:
+def _told(work: PoolTransaction) -> None:
     """The pool has a policy, and a slice of a quota."""
-    work.adopt(InForce(n=1, policy=Policy()))
+    work.adopt(PolicyInForce(n=1, policy=Policy()))
     work.quotas.allot(Slice(org="else", quota="q", n=1))
 
 

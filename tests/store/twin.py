@@ -4,7 +4,7 @@ from collections import Counter
 from typing import cast
 
 from bursar.core.dispatch import pool as rules
-from bursar.core.dispatch.state import JobKey, Lease, Pool, Queued, Row, Work
+from bursar.core.dispatch.state import JobKey, Lease, Pool, PoolJob, PoolTransaction, Row
 from bursar.core.instant import Instant
 from bursar.core.messages import ToOrg
 from bursar.core.scheduling.model.nodes import NodeId
@@ -31,18 +31,18 @@ class Twin:
 
     def register(self, known: Pool) -> None:
         """Take in the machines of a pool."""
-        work = Work(Pool(), known.now)
+        work = PoolTransaction(Pool(), known.now)
         for machine in known.machines.values():
             rules.register(work, machine.node)
         self.write(work)
 
-    def write(self, told: Work) -> None:
+    def write(self, told: PoolTransaction) -> None:
         """Write what another transaction is about to write."""
         with self.connection.transaction():
             row = locked(lock_pool(self.connection, self.name), self.name)
             assert row.version == self.memory.version
             self._bring(told)
-            work = _as(told, Work(self.memory.pool, told.now))
+            work = _as(told, PoolTransaction(self.memory.pool, told.now))
             with self.connection.pipeline():
                 saved = writer.save(self.connection, self.name, self.memory, work)
             saved.saving.check()
@@ -52,7 +52,7 @@ class Twin:
         self.memory.pool.forget_over()
         self.written += 1
 
-    def _bring(self, told: Work) -> None:
+    def _bring(self, told: PoolTransaction) -> None:
         pool = self.memory.pool
         jobs = tuple(key for key in told.jobs_new if key not in pool.jobs)
         leases = tuple(fence for fence in told.leases_new if fence not in pool.leases)
@@ -93,7 +93,7 @@ class Twin:
         return cast(dict[tuple[JobKey, int], ToOrg], messages)
 
 
-def _as(told: Work, work: Work) -> Work:
+def _as(told: PoolTransaction, work: PoolTransaction) -> PoolTransaction:
     """The same transaction on another memory."""
     work.fence = told.fence
     work.epoch, work.leader, work.leads_until = told.epoch, told.leader, told.leads_until
@@ -115,12 +115,12 @@ class TwinWatch(Watch):
         super().__init__(world)
         self._twin = twin
 
-    def writing(self, work: Work) -> None:
+    def writing(self, work: PoolTransaction) -> None:
         super().writing(work)
         self._twin.write(work)
 
 
-class TwinWork(Work):
+class TwinWork(PoolTransaction):
     """A transaction that is kept twice."""
 
     def __init__(self, pool: Pool, now: Instant, twin: Twin) -> None:
@@ -139,7 +139,7 @@ class TwinTrial(Trial):
         self.twin = Twin(connection, name)
         super().__init__(slots)
 
-    def work(self) -> Work:
+    def work(self) -> PoolTransaction:
         if not self.twin.memory.version:
             self.twin.register(self.pool)
         return TwinWork(self.pool, self.now, self.twin)
@@ -157,7 +157,7 @@ def twins(seed: int, connection: Connection, profile: Profile | None = None) -> 
 # Whether two know the same
 
 
-def by_name(pool: Pool) -> dict[tuple[str, str], Queued]:
+def by_name(pool: Pool) -> dict[tuple[str, str], PoolJob]:
     return {key: job for key, job in sorted(pool.jobs.items()) if not job.over}
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bursar.core.dispatch.reports import Order, Orders, Reading, Report
+from bursar.core.dispatch.reports import LeaseOrder, LeaseOrders, NodeReport, Reading
 from bursar.core.dispatch.state import Exit
 from bursar.core.ids import JobId
 from bursar.core.messages import Program
@@ -44,7 +44,7 @@ READINGS = st.builds(
     result=RESULTS,
 )
 REPORTS = st.builds(
-    Report,
+    NodeReport,
     node=st.just(N1),
     boot=SOME,
     n=SOME,
@@ -70,7 +70,7 @@ PROGRAMS = st.builds(
     checkpoint_every_ms=WHOLE,
 )
 ORDERS = st.builds(
-    Order,
+    LeaseOrder,
     fence=SOME,
     org=TEXT,
     job=TEXT.map(JobId),
@@ -83,7 +83,7 @@ ORDERS = st.builds(
     stop=st.booleans(),
 )
 ANSWERS = st.builds(
-    Orders,
+    LeaseOrders,
     node=st.just(N1),
     boot=SOME,
     n=SOME,
@@ -94,7 +94,7 @@ ANSWERS = st.builds(
 
 @FEW
 @given(REPORTS)
-def test_a_report_arrives_as_it_was_sent(report: Report) -> None:
+def test_a_report_arrives_as_it_was_sent(report: NodeReport) -> None:
     text = json.dumps(written(ReportAsk.of(report)))
 
     assert report == ReportAsk.model_validate(json.loads(text)).to_core(N1)
@@ -102,7 +102,7 @@ def test_a_report_arrives_as_it_was_sent(report: Report) -> None:
 
 @FEW
 @given(st.none() | ANSWERS)
-def test_orders_arrive_as_they_were_sent(orders: Orders | None) -> None:
+def test_orders_arrive_as_they_were_sent(orders: LeaseOrders | None) -> None:
     text = json.dumps(written(ReportTold.of(orders)))
 
     assert orders == orders_of(text, N1)

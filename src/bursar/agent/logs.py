@@ -13,7 +13,7 @@ from typing import Final
 
 from bursar.agent.local.files import loaded
 from bursar.agent.transport import Refused, Unheard
-from bursar.failpoints import reached
+from bursar.failpoints import failpoint
 from bursar.wire.agents import LOG_MAX, LogAsk
 
 EVERY_S: Final = 2.0
@@ -83,7 +83,7 @@ class Logs:
                 _log.warning("the log of %s is not taken: %s", fence, error)
                 self._refused.add(fence)
                 return
-            reached("agent.log_sent")
+            failpoint("agent.log_sent")
             self._progress[fence] = progress
             if data and self._offsets[fence] <= offset:
                 self._refused.add(fence)  # it has all that it wants

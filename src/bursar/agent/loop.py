@@ -18,11 +18,11 @@ from bursar.agent.clock import running_time
 from bursar.agent.state_dir import Disk
 from bursar.agent.transport import Transport, Unheard
 from bursar.core.dispatch.agent import REPORT_EVERY, Agent, Process, Remember, hear, report
-from bursar.core.dispatch.reports import Orders, Report
+from bursar.core.dispatch.reports import LeaseOrders, NodeReport
 from bursar.core.instant import MILLISECOND, SECOND
 from bursar.core.scheduling.model.nodes import NodeId
 from bursar.core.value import replace
-from bursar.failpoints import reached
+from bursar.failpoints import failpoint
 
 LOOK_EVERY_S: Final = 0.2
 IN_FLIGHT_MAX: Final = 8
@@ -32,7 +32,7 @@ UNWANTED_MAX: Final = 3  # reports in a row that the pool had no answer to
 RESULTS_MAX: Final = 512 * 1024  # bytes of results in one report; the rest comes with the next
 
 _log = logging.getLogger("bursar.agent")
-_Answer: TypeAlias = Orders | Unheard | None
+_Answer: TypeAlias = LeaseOrders | Unheard | None
 
 
 class _Sent(NamedTuple):
@@ -108,11 +108,11 @@ class Running:
         sent = _Sent(told.n, waits)
         threading.Thread(target=self._exchange, args=(told, sent), daemon=True).start()
 
-    def _exchange(self, told: Report, sent: _Sent) -> None:
+    def _exchange(self, told: NodeReport, sent: _Sent) -> None:
         """In a thread of its own: it may take long, or for ever."""
         wait_ms = self._every // MILLISECOND if sent.waits else 0
         try:
-            reached("agent.before_report")
+            failpoint("agent.before_report")
             answer: _Answer = self._transport.exchange(told, wait_ms)
         except Unheard as error:
             answer = error
@@ -156,16 +156,16 @@ class Running:
         span = int(span * (1 + self._chance()) / 2)
         self._next_at = min(self._next_at, running_time() + span)
 
-    def _follow(self, orders: Orders) -> None:
+    def _follow(self, orders: LeaseOrders) -> None:
         """Do what an answer asks for; what cannot be done is asked for again."""
-        reached("agent.answered")
+        failpoint("agent.answered")
         now = running_time()
         for action in hear(self._agent, orders, self._backend.table(), now):
             _log.debug("%s", action)
             try:
                 if isinstance(action, Remember):
                     self._disk.remember(action.fence)
-                    reached("agent.remembered")
+                    failpoint("agent.remembered")
                 else:
                     act(self._backend, action)
             except OSError:

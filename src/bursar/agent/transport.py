@@ -5,7 +5,7 @@ from typing import Final, NamedTuple, Protocol
 from urllib.parse import quote
 
 from bursar.client import Client, Problem
-from bursar.core.dispatch.reports import Orders, Report
+from bursar.core.dispatch.reports import LeaseOrders, NodeReport
 from bursar.core.scheduling.model.nodes import NodeId
 from bursar.wire.agents import (
     JobName,
@@ -41,7 +41,7 @@ class Refused(Exception):
 class Transport(Protocol):
     """A way to the pool."""
 
-    def exchange(self, told: Report, wait_ms: int) -> Orders | None:
+    def exchange(self, told: NodeReport, wait_ms: int) -> LeaseOrders | None:
         """Send a report and wait for its answer, which may take so long if there is no news; None
         if the pool has heard a later one. Raises `Unheard`."""
         ...
@@ -65,7 +65,7 @@ class Http:
         """Tell the pool what this node is. Raises `Problem`."""
         self._client.put(self._path, written(ask))
 
-    def exchange(self, told: Report, wait_ms: int) -> Orders | None:
+    def exchange(self, told: NodeReport, wait_ms: int) -> LeaseOrders | None:
         """Report, and be answered."""
         body = written(ReportAsk.of(told))
         try:

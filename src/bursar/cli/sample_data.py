@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from bursar.core.budgets.periods import Every
+from bursar.core.budgets.periods import PeriodKind
 from bursar.core.ids import (
     AccountId,
     BudgetId,
@@ -17,7 +17,7 @@ from bursar.core.ids import (
     PriceVersionId,
     RecurrenceId,
     UserId,
-    made_id,
+    make_id,
 )
 from bursar.core.instant import DAY, HOUR, Instant
 from bursar.core.ledger.commands import (
@@ -32,7 +32,7 @@ from bursar.core.ledger.commands import (
     Settle,
     StartRecurrence,
 )
-from bursar.core.ledger.values import Context, Kind, Policy, Target
+from bursar.core.ledger.values import BudgetTarget, Context, CreditKind, GrantPolicy
 from bursar.core.money import CREDIT, PPM, Micros
 from bursar.core.pricing import PriceVersion, Rate
 from bursar.core.refusal import Code, Refusal
@@ -75,7 +75,7 @@ class Org:
         return self.paid * CREDIT
 
     def _id(self, what: str, name: str) -> str:
-        return made_id(self.id, f"bursar:demo:{name}", what, BORN_MS)
+        return make_id(self.id, f"bursar:demo:{name}", what, BORN_MS)
 
     def commands(self, now: Instant) -> Iterator[tuple[str, Command]]:
         """What makes the org what it is, each under a key of its own."""
@@ -101,7 +101,7 @@ class Org:
                 grant=GrantId(self._id("grant", "paid")),
                 account=self.account(""),
                 amount=self.bought,
-                kind=Kind.PAID,
+                kind=CreditKind.PAID,
                 source="invoice 1001",
                 external_ref="invoice-1001",
                 expires_at=day + 365 * DAY,
@@ -114,10 +114,10 @@ class Org:
                 grant=GrantId(self._id("grant", "promo")),
                 account=self.account(team),
                 amount=self.bought // 20,
-                kind=Kind.PROMO,
+                kind=CreditKind.PROMO,
                 source="try the H100",
                 expires_at=day + 5 * DAY,
-                policy=Policy(gpu_types=frozenset({"H100"}), max_share_ppm=PPM // 2),
+                policy=GrantPolicy(gpu_types=frozenset({"H100"}), max_share_ppm=PPM // 2),
             ),
         )
         yield (
@@ -126,8 +126,8 @@ class Org:
                 recurrence=RecurrenceId(self._id("recurrence", "monthly")),
                 account=self.account(team),
                 amount=self.bought // 50,
-                kind=Kind.GRANT,
-                every=Every.MONTH,
+                kind=CreditKind.GRANT,
+                every=PeriodKind.MONTH,
                 roll_over_max=self.bought // 100,
             ),
         )
@@ -135,15 +135,15 @@ class Org:
     def _budgets(self) -> Iterator[tuple[str, Command]]:
         team = next(iter(self.teams))
         limits = (
-            ("month", "", Every.MONTH, self.budget, True),
-            ("week", team, Every.WEEK, self.budget // 3, False),
+            ("month", "", PeriodKind.MONTH, self.budget, True),
+            ("week", team, PeriodKind.WEEK, self.budget // 3, False),
         )
         for name, account, every, limit, hard in limits:
             yield (
                 f"budget-{name}",
                 SetBudget(
                     budget=BudgetId(self._id("budget", name)),
-                    target=Target(account=self.account(account)),
+                    target=BudgetTarget(account=self.account(account)),
                     every=every,
                     limit=limit * CREDIT,
                     hard=hard,
@@ -154,8 +154,8 @@ class Org:
                 "budget-rolling",
                 SetBudget(
                     budget=BudgetId(self._id("budget", "rolling")),
-                    target=Target(account=self.account(team)),
-                    every=Every.ROLLING,
+                    target=BudgetTarget(account=self.account(team)),
+                    every=PeriodKind.ROLLING,
                     rolling=HOUR,
                     limit=self.rolling,
                     hard=True,
@@ -231,7 +231,7 @@ ORGS: Final = (
 
 def seed(connection: Connection, ledger: Ledger, now: Instant) -> None:
     """Have the orgs of the demonstration, and prices for all of them."""
-    prices = _prices(made_id(DEPLOYMENT, "bursar:demo", "price", BORN_MS), PRICES)
+    prices = _prices(make_id(DEPLOYMENT, "bursar:demo", "price", BORN_MS), PRICES)
     ledger.ask(DEPLOYMENT, "bursar:demo:prices", prices)
     for org in ORGS:
         command = listed(org.id, org.name, org.time_zone, org.tier)

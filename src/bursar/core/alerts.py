@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, Final, Self
 
-from bursar.core.ids import made_id
+from bursar.core.ids import make_id
 from bursar.core.instant import DAY, MILLISECOND, NEVER, Instant
 from bursar.core.ledger.balance import Balance
 from bursar.core.ledger.events import ChargeBooked, DebtBooked, Event, SettingSet, ThresholdCrossed
 from bursar.core.money import AMOUNT_MAX, Micros
-from bursar.core.validation import whole
+from bursar.core.validation import check_int
 from bursar.core.value import value
 
 ALERT: Final = "alert"  # kind of setting: an alert that was raised
@@ -63,9 +63,9 @@ class AlertRule:
         if self.account is None and self.kind in STANDING:
             raise ValueError("a balance is an account's: which one?")
         if self.below is not None:
-            whole("below", self.below, 1, AMOUNT_MAX)
+            check_int("below", self.below, 1, AMOUNT_MAX)
         if self.days is not None:
-            whole("days", self.days, 1, DAYS_MAX)
+            check_int("days", self.days, 1, DAYS_MAX)
 
     @property
     def body(self) -> str:
@@ -74,7 +74,7 @@ class AlertRule:
         return json.dumps(told, separators=(",", ":"))
 
     @classmethod
-    def of(cls, body: str) -> Self:
+    def from_body(cls, body: str) -> Self:
         """The rule that a setting is."""
         told: dict[str, Any] = json.loads(body)
         return cls(**{**told, "kind": AlertKind(told["kind"])})
@@ -99,7 +99,7 @@ class Alert:
     raised_at: Instant | None = None  # of one that is over: when it was raised
 
     @property
-    def is_over(self) -> bool:
+    def is_recovered(self) -> bool:
         """Whether what it told of has recovered."""
         return self.raised_at is not None
 
@@ -116,7 +116,7 @@ class Alert:
         return json.dumps(told, separators=(",", ":"))
 
     @classmethod
-    def of(cls, body: str) -> Self:
+    def from_body(cls, body: str) -> Self:
         """The alert that a setting is."""
         told: dict[str, Any] = json.loads(body)
         return cls(**{**told, "kind": AlertKind(told["kind"])})
@@ -124,11 +124,11 @@ class Alert:
 
 def alert_id(org: str, kind: AlertKind, occasion: str, at: Instant) -> str:
     """The id of an alert: the same for the same occasion, whoever finds it."""
-    return made_id(org, f"alert/{kind}/{occasion}", ALERT, max(at, 0) // MILLISECOND)
+    return make_id(org, f"alert/{kind}/{occasion}", ALERT, max(at, 0) // MILLISECOND)
 
 
 @value
-class Found:
+class EventAlert:
     """An alert that an event calls for; whose account it is stands in a row that it names."""
 
     alert: Alert
@@ -137,7 +137,7 @@ class Found:
     row: str
 
 
-def found_in(org: str, event: Event) -> tuple[Found, ...]:
+def alerts_for_event(org: str, event: Event) -> tuple[EventAlert, ...]:
     """The alerts that one event calls for by itself."""
     if isinstance(event, ThresholdCrossed):
         return (_threshold(org, event),)
@@ -149,7 +149,7 @@ def found_in(org: str, event: Event) -> tuple[Found, ...]:
     return ()
 
 
-def _threshold(org: str, event: ThresholdCrossed) -> Found:
+def _threshold(org: str, event: ThresholdCrossed) -> EventAlert:
     figures = {
         "budget": event.budget,
         "user": event.user,
@@ -164,9 +164,9 @@ def _threshold(org: str, event: ThresholdCrossed) -> Found:
     )
 
 
-def _of_charge(org: str, event: ChargeBooked) -> tuple[Found, ...]:
+def _of_charge(org: str, event: ChargeBooked) -> tuple[EventAlert, ...]:
     """Debt and absorbed usage are told once for a hold: its meter may be read each half minute."""
-    found: list[Found] = []
+    found: list[EventAlert] = []
     if event.owed:
         found.append(_debt(org, "holds", event.hold, event.owed, event.at))
     if event.absorbed:
@@ -176,7 +176,7 @@ def _of_charge(org: str, event: ChargeBooked) -> tuple[Found, ...]:
     return tuple(found)
 
 
-def _debt(org: str, table: str, id: str, owed: Micros, at: Instant) -> Found:
+def _debt(org: str, table: str, id: str, owed: Micros, at: Instant) -> EventAlert:
     name = "hold" if table == "holds" else "debt"
     return _found(org, AlertKind.DEBT, id, at, {name: id, "owed": owed}, table, id)
 
@@ -189,14 +189,14 @@ def _found(
     figures: Mapping[str, Any],
     table: str,
     row: str,
-) -> Found:
+) -> EventAlert:
     # Told once for an occasion, though several events may call for it: no instant in the id.
     once = 0 if kind in (AlertKind.DEBT, AlertKind.USAGE_ABSORBED) else at
     alert = Alert(kind=kind, account=None, figures=figures)
-    return Found(alert=alert, id=alert_id(org, kind, occasion, once), table=table, row=row)
+    return EventAlert(alert=alert, id=alert_id(org, kind, occasion, once), table=table, row=row)
 
 
-def standing(rule: AlertRule, id: str, balance: Balance) -> Alert | None:
+def find_standing_alert(rule: AlertRule, id: str, balance: Balance) -> Alert | None:
     """The alert that a balance calls for now by a rule; None if all is well."""
     figures: dict[str, Any] = {"spendable": balance.spendable}
     if rule.kind is AlertKind.LOW_BALANCE:
@@ -215,7 +215,7 @@ def standing(rule: AlertRule, id: str, balance: Balance) -> Alert | None:
     return Alert(kind=rule.kind, account=rule.account, figures=figures, rule=id)
 
 
-def over(alert: Alert, raised_at: Instant) -> Alert:
+def mark_recovered(alert: Alert, raised_at: Instant) -> Alert:
     """The alert, when what it told of has recovered."""
     return Alert(
         kind=alert.kind,
@@ -226,7 +226,7 @@ def over(alert: Alert, raised_at: Instant) -> Alert:
     )
 
 
-def expiring(
+def make_expiry_alert(
     rule: AlertRule, id: str | None, grant: str, account: str, expires_at: Instant, amount: Micros
 ) -> Alert:
     """That credits will lapse."""
@@ -234,7 +234,7 @@ def expiring(
     return Alert(kind=AlertKind.CREDITS_EXPIRING, account=account, figures=figures, rule=id)
 
 
-def type_of(kind: str, event: Event | None) -> str | None:
+def public_event_type(kind: str, event: Event | None) -> str | None:
     """What an event is called among those that are told to others; None if it is told to nobody.
 
     What an org keeps (keys and the like) is its own affair, but for its alerts.
@@ -242,5 +242,5 @@ def type_of(kind: str, event: Event | None) -> str | None:
     if kind != SettingSet.__name__:
         return kind
     if isinstance(event, SettingSet) and event.kind == ALERT and event.body is not None:
-        return PREFIX + Alert.of(event.body).kind
+        return PREFIX + Alert.from_body(event.body).kind
     return None

@@ -21,7 +21,7 @@ _UUID_TEXT: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _TIME: Final = len("xxxxxxxx-xxxx")  # of a UUIDv7: the milliseconds
 
 
-def made_id(org: str, key: str, label: str, at_ms: int) -> str:
+def make_id(org: str, key: str, label: str, at_ms: int) -> str:
     """A UUIDv7 for what a caller's key asks for in an org: another time gives another id, but one
     that `same_making` knows for the same.
 
@@ -37,17 +37,17 @@ def made_id(org: str, key: str, label: str, at_ms: int) -> str:
     return str(UUID(int=(at_ms & 0xFFFFFFFFFFFF) << 80 | 0x7 << 76 | rand_a << 64 | low))
 
 
-def same_making(one: str, other: str) -> bool:
+def differ_only_in_time(one: str, other: str) -> bool:
     """Whether two made ids differ in nothing but their time."""
     return one[_TIME:] == other[_TIME:]
 
 
-def derived_id(parent: str, label: str) -> str:
+def derive_id(parent: str, label: str) -> str:
     """The id of what follows from `parent` without being asked for: the same on every replay."""
     return str(uuid5(NAMESPACE_OID, f"{parent}/{label}"))
 
 
-def derived_beside(parent: str, label: str) -> str:
+def derive_id_in_org(parent: str, label: str) -> str:
     """A derived id that ends as its parent does, if that is a UUID: its org is found as easily."""
-    found = derived_id(parent, label)
+    found = derive_id(parent, label)
     return found[:-8] + parent[-8:] if _UUID_TEXT.fullmatch(parent) else found

@@ -12,10 +12,12 @@ from bursar.core.instant import MILLISECOND, SECOND, Instant
 from bursar.core.messages import EndClass
 from bursar.core.money import Micros, usage_price_up
 
-TTL: Final = 20 * SECOND  # how long a lease lasts without being renewed
-MARGIN: Final = 10 * SECOND  # how long its slots rest after that: workers' clocks may run slower
-TELL_EVERY_MS: Final = 5 * 60 * 1_000  # run time after which the org is told
-TELL_PARTS: Final = 100  # or after this part of the hold was used
+LEASE_TTL: Final = 20 * SECOND  # how long a lease lasts without being renewed
+LEASE_MARGIN: Final = (
+    10 * SECOND
+)  # how long its slots rest after that: workers' clocks may run slower
+REPORT_INTERVAL_MS: Final = 5 * 60 * 1_000  # run time after which the org is told
+REPORTS_PER_HOLD: Final = 100  # or after this part of the hold was used
 
 
 class Denied(StrEnum):
@@ -39,12 +41,12 @@ class Denied(StrEnum):
     EPOCH_STALE = "epoch_stale"  # somebody else leads the pool by now
 
 
-def renewed_until(now: Instant, latest: Instant) -> Instant:
+def lease_end(now: Instant, latest: Instant) -> Instant:
     """Until when a lease lasts that is given or renewed now; never beyond its hold."""
-    return min(now + TTL, latest)
+    return min(now + LEASE_TTL, latest)
 
 
-def latest(hold_until: Instant, started_at: Instant, run_ms_max: int) -> Instant:
+def latest_lease_end(hold_until: Instant, started_at: Instant, run_ms_max: int) -> Instant:
     """Until when a lease can be renewed: to the end of its hold, or of the longest run (M1)."""
     return min(hold_until, started_at + run_ms_max * MILLISECOND)
 
@@ -54,23 +56,23 @@ def provable_ms(leased_at: Instant, until: Instant) -> int:
     return (until - leased_at) // MILLISECOND
 
 
-def tell_every_ms(rate: Micros, milli_gpus: int, hold: Micros) -> int:
+def report_interval_ms(rate: Micros, milli_gpus: int, hold: Micros) -> int:
     """The run time between two messages to the org: five minutes, or one part of the hold (D4).
 
     At least a part of the hold has been used when a message is due for it.
     """
-    part = -(-hold // TELL_PARTS)
-    in_five_minutes = usage_price_up(rate, milli_gpus, TELL_EVERY_MS)
+    part = -(-hold // REPORTS_PER_HOLD)
+    in_five_minutes = usage_price_up(rate, milli_gpus, REPORT_INTERVAL_MS)
     if in_five_minutes <= part:
-        return TELL_EVERY_MS
-    return max(-(-part * TELL_EVERY_MS // in_five_minutes), 1)
+        return REPORT_INTERVAL_MS
+    return max(-(-part * REPORT_INTERVAL_MS // in_five_minutes), 1)
 
 
-def goes_on(end_class: EndClass, requeues_left: int, left_ms: int, *, withdrawn: bool) -> bool:
+def requeues(end_class: EndClass, requeues_left: int, left_ms: int, *, withdrawn: bool) -> bool:
     """Whether a job waits for another attempt: after an end that was not its own (M3)."""
-    return not is_own(end_class) and not withdrawn and requeues_left > 0 and left_ms > 0
+    return not is_job_responsible(end_class) and not withdrawn and requeues_left > 0 and left_ms > 0
 
 
-def is_own(end_class: EndClass) -> bool:
+def is_job_responsible(end_class: EndClass) -> bool:
     """Whether the job answers for an end itself: then lost work is not given back (M3)."""
     return end_class in (EndClass.USER, EndClass.LIMIT)

@@ -12,7 +12,7 @@ from bursar.core.ids import AccountId, UserId
 from bursar.core.instant import NEVER, Instant
 from bursar.core.money import AMOUNT_MAX, Micros
 from bursar.core.scheduling.model.jobs import CLASS_MAX, Shape
-from bursar.core.validation import optional_text, text, texts, whole
+from bursar.core.validation import check_int, check_optional_text, check_text, check_texts
 from bursar.core.value import value
 
 
@@ -56,8 +56,8 @@ class Program:
     checkpoint_every_ms: int = 0  # it makes a checkpoint so often; 0 if it makes none
 
     def __post_init__(self) -> None:
-        whole("memory_mib", self.memory_mib, 0, AMOUNT_MAX)
-        whole("checkpoint_every_ms", self.checkpoint_every_ms, 0, AMOUNT_MAX)
+        check_int("memory_mib", self.memory_mib, 0, AMOUNT_MAX)
+        check_int("checkpoint_every_ms", self.checkpoint_every_ms, 0, AMOUNT_MAX)
 
 
 @value
@@ -72,10 +72,10 @@ class Spec:
     requeues: int = 0  # how often it may start again after an end that was not its own
 
     def __post_init__(self) -> None:
-        whole("priority_class", self.priority_class, 0, CLASS_MAX)
-        whole("requeues", self.requeues, 0, AMOUNT_MAX)
+        check_int("priority_class", self.priority_class, 0, CLASS_MAX)
+        check_int("requeues", self.requeues, 0, AMOUNT_MAX)
         if self.estimate_ms is not None:
-            whole("estimate_ms", self.estimate_ms, 0, AMOUNT_MAX)
+            check_int("estimate_ms", self.estimate_ms, 0, AMOUNT_MAX)
 
 
 @value
@@ -94,17 +94,17 @@ class Enqueue:
     quotas: tuple[str, ...] = ()  # of GPUs or jobs at once that counted it at its submission
 
     def __post_init__(self) -> None:
-        text("account", self.account)
-        text("user", self.user)
-        texts("shares", self.shares)
-        optional_text("tier", self.tier)
-        texts("quotas", self.quotas)
+        check_text("account", self.account)
+        check_text("user", self.user)
+        check_texts("shares", self.shares)
+        check_optional_text("tier", self.tier)
+        check_texts("quotas", self.quotas)
         for gpu_type, rate in self.rates:
-            text("gpu_type", gpu_type)
-            whole("rate", rate, 0, AMOUNT_MAX)
-        whole("run_ms", self.run_ms, 0, AMOUNT_MAX)
-        whole("hold_micros", self.hold_micros, 0, AMOUNT_MAX)
-        whole("hold_until", self.hold_until, 0, NEVER)
+            check_text("gpu_type", gpu_type)
+            check_int("rate", rate, 0, AMOUNT_MAX)
+        check_int("run_ms", self.run_ms, 0, AMOUNT_MAX)
+        check_int("hold_micros", self.hold_micros, 0, AMOUNT_MAX)
+        check_int("hold_until", self.hold_until, 0, NEVER)
 
     @property
     def milli_gpus(self) -> int:
@@ -130,8 +130,8 @@ class HoldGrew:
     until: Instant
 
     def __post_init__(self) -> None:
-        whole("added", self.added, 0, AMOUNT_MAX)
-        whole("until", self.until, 0, NEVER)
+        check_int("added", self.added, 0, AMOUNT_MAX)
+        check_int("until", self.until, 0, NEVER)
 
 
 @value
@@ -142,7 +142,7 @@ class Correct:
     end_class: EndClass
 
     def __post_init__(self) -> None:
-        whole("attempt", self.attempt, 1, AMOUNT_MAX)
+        check_int("attempt", self.attempt, 1, AMOUNT_MAX)
 
 
 @value
@@ -155,10 +155,10 @@ class Started:
     run_ms: int  # what it may run at most, stop grace included
 
     def __post_init__(self) -> None:
-        whole("attempt", self.attempt, 1, AMOUNT_MAX)
-        text("gpu_type", self.gpu_type)
-        whole("at", self.at, 0, NEVER)
-        whole("run_ms", self.run_ms, 0, AMOUNT_MAX)
+        check_int("attempt", self.attempt, 1, AMOUNT_MAX)
+        check_text("gpu_type", self.gpu_type)
+        check_int("at", self.at, 0, NEVER)
+        check_int("run_ms", self.run_ms, 0, AMOUNT_MAX)
 
 
 @value
@@ -169,8 +169,8 @@ class RanSoFar:
     run_ms: int
 
     def __post_init__(self) -> None:
-        whole("attempt", self.attempt, 1, AMOUNT_MAX)
-        whole("run_ms", self.run_ms, 0, AMOUNT_MAX)
+        check_int("attempt", self.attempt, 1, AMOUNT_MAX)
+        check_int("run_ms", self.run_ms, 0, AMOUNT_MAX)
 
 
 @value
@@ -187,10 +187,10 @@ class Ended:
     result: str | None = None  # what it has left, as JSON
 
     def __post_init__(self) -> None:
-        whole("attempt", self.attempt, 1, AMOUNT_MAX)
-        whole("run_ms", self.run_ms, 0, AMOUNT_MAX)
+        check_int("attempt", self.attempt, 1, AMOUNT_MAX)
+        check_int("run_ms", self.run_ms, 0, AMOUNT_MAX)
         if self.kept_ms is not None:
-            whole("kept_ms", self.kept_ms, 0, self.run_ms)
+            check_int("kept_ms", self.kept_ms, 0, self.run_ms)
 
 
 @value
@@ -204,10 +204,10 @@ class Corrected:
     over: bool  # whether the job ended with it
 
     def __post_init__(self) -> None:
-        whole("attempt", self.attempt, 1, AMOUNT_MAX)
-        whole("run_ms", self.run_ms, 0, AMOUNT_MAX)
+        check_int("attempt", self.attempt, 1, AMOUNT_MAX)
+        check_int("run_ms", self.run_ms, 0, AMOUNT_MAX)
         if self.kept_ms is not None:
-            whole("kept_ms", self.kept_ms, 0, self.run_ms)
+            check_int("kept_ms", self.kept_ms, 0, self.run_ms)
 
     @property
     def paid_ms(self) -> int:

@@ -74,17 +74,17 @@ class Meter:
         )
 
 
-def read(meter: Meter, run_ms: int) -> Usage | None:
+def usage_since(meter: Meter, run_ms: int) -> Usage | None:
     """The usage that a reading of `run_ms` in all adds; None if it brings nothing new."""
     return _stretch(meter, meter.run_ms, run_ms) if run_ms > meter.run_ms else None
 
 
-def after(meter: Meter, run_ms: int) -> Meter:
+def advance(meter: Meter, run_ms: int) -> Meter:
     """The meter once it has seen a reading of `run_ms` in all; it never goes back."""
     return _showing(meter, run_ms) if run_ms > meter.run_ms else meter
 
 
-def rewound(meter: Meter, kept_ms: int) -> tuple[Meter, Usage]:
+def rewind(meter: Meter, kept_ms: int) -> tuple[Meter, Usage]:
     """The meter as if the attempt had run only `kept_ms`, and the usage that this undoes (M3).
 
     `kept_ms` is where the last checkpoint was; one beyond the last reading undoes nothing.

@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 from bursar.core.ids import PriceVersionId
 from bursar.core.instant import NEVER, Instant
 from bursar.core.money import AMOUNT_MAX, PPM, Micros
-from bursar.core.validation import optional_text, text, whole
+from bursar.core.validation import check_int, check_optional_text, check_text
 from bursar.core.value import Derived, value
 
 _Key: TypeAlias = tuple[str, str | None, str | None, str | None]
@@ -33,7 +33,7 @@ _SPECIFIC_FIRST: Final = (
 
 
 @value
-class Terms:
+class PriceTerms:
     """What a price depends on besides the GPU type; None is matched by open rates only."""
 
     region: str | None = None
@@ -52,10 +52,10 @@ class Rate:
     micros_per_gpu_hour: Micros  # 0 to AMOUNT_MAX
 
     def __post_init__(self) -> None:
-        text("gpu_type", self.gpu_type)
+        check_text("gpu_type", self.gpu_type)
         for name in ("region", "tier", "priority_class"):
-            optional_text(name, getattr(self, name))
-        whole("micros_per_gpu_hour", self.micros_per_gpu_hour, 0, AMOUNT_MAX)
+            check_optional_text(name, getattr(self, name))
+        check_int("micros_per_gpu_hour", self.micros_per_gpu_hour, 0, AMOUNT_MAX)
 
     @property
     def key(self) -> _Key:
@@ -85,10 +85,10 @@ class PriceVersion(_Indexed):
     cache_hit_ppm: int | None = None  # of what a run has cost, for its result to another job (S13)
 
     def __post_init__(self) -> None:
-        text("id", self.id)
-        whole("effective_at", self.effective_at, 0, NEVER)
+        check_text("id", self.id)
+        check_int("effective_at", self.effective_at, 0, NEVER)
         if self.cache_hit_ppm is not None:
-            whole("cache_hit_ppm", self.cache_hit_ppm, 0, PPM)
+            check_int("cache_hit_ppm", self.cache_hit_ppm, 0, PPM)
         by_key: dict[_Key, Micros] = {}
         for rate in self.rates:
             if rate.key in by_key:
@@ -136,7 +136,7 @@ class Priced:
     rate: Micros  # per GPU-hour
 
 
-def rate_in(version: PriceVersion, gpu_type: str, terms: Terms) -> Micros | None:
+def rate_in(version: PriceVersion, gpu_type: str, terms: PriceTerms) -> Micros | None:
     """The rate of the most specific match in `version`; None if no rate matches.
 
     A rate matches when each field it names equals that of `terms`. The one that names more fields
@@ -157,7 +157,7 @@ def rate_in(version: PriceVersion, gpu_type: str, terms: Terms) -> Micros | None
 
 
 def price_of(
-    deployment: PriceBook, overrides: PriceBook, gpu_type: str, terms: Terms, at: Instant
+    deployment: PriceBook, overrides: PriceBook, gpu_type: str, terms: PriceTerms, at: Instant
 ) -> Priced | None:
     """The price at `at`: the organisation's override if one matches, else the deployment's."""
     for book in (overrides, deployment):

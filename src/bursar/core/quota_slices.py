@@ -106,7 +106,7 @@ NOTHING: Final = Share(ceiling=((ANY, 0),), jobs_max=0)  # of a quota whose slic
 
 
 @value
-class Seen:
+class SliceReport:
     """What a pool knows of a quota, and what it has and wants of it."""
 
     n: int = 0  # of the slice that it knows
@@ -115,7 +115,7 @@ class Seen:
 
 
 @value
-class Part:
+class PoolSlice:
     """What an org has given a pool, and the most that the pool can have."""
 
     pool: str
@@ -134,14 +134,14 @@ class Quota:
     limits: Amounts = ()
 
 
-def begun(quota: Quota, pool: str) -> Part:
+def begun(quota: Quota, pool: str) -> PoolSlice:
     """What is known of a pool that was told nothing yet: nothing."""
-    return Part(pool=pool, slice=Slice(org=quota.org, quota=quota.id))
+    return PoolSlice(pool=pool, slice=Slice(org=quota.org, quota=quota.id))
 
 
 def rebalanced(
-    quota: Quota, parts: Sequence[Part], seen: Mapping[str, Seen], now: Instant
-) -> tuple[Part, ...]:
+    quota: Quota, parts: Sequence[PoolSlice], seen: Mapping[str, SliceReport], now: Instant
+) -> tuple[PoolSlice, ...]:
     """The parts of a quota as they shall be from now on, by what pools have said."""
     names = sorted(part.pool for part in parts)
     turn = now // TURN % max(len(names), 1)
@@ -155,7 +155,7 @@ def rebalanced(
     return tuple(dividing.told(quota, part) for part in parts)
 
 
-def _heard(quota: Quota, part: Part, said: Seen | None) -> Part:
+def _heard(quota: Quota, part: PoolSlice, said: SliceReport | None) -> PoolSlice:
     """What is known of a pool by what it has said.
 
     Of other jobs than it was told to count it has said nothing.
@@ -175,7 +175,7 @@ class _Dividing:
     """One quota, on its way from the parts as they are to those that shall be."""
 
     def __init__(
-        self, parts: Mapping[str, Part], seen: Mapping[str, Seen], turns: Sequence[str]
+        self, parts: Mapping[str, PoolSlice], seen: Mapping[str, SliceReport], turns: Sequence[str]
     ) -> None:
         self._parts = parts
         self._turns = turns  # pools, the one whose turn it is first
@@ -215,7 +215,7 @@ class _Dividing:
             targets[min(targets)] += limit
         return targets
 
-    def told(self, quota: Quota, before: Part) -> Part:
+    def told(self, quota: Quota, before: PoolSlice) -> PoolSlice:
         """What is written for a pool: a new number if it is told anything new."""
         pool, old = before.pool, before.slice
         granted = tuple(sorted(self._granted[pool].items()))
@@ -226,4 +226,4 @@ class _Dividing:
             new = replace(new, n=old.n + 1)
         limited = dict(quota.limits)
         bounds = ((name, most) for name, most in self._bounds[pool].items() if name in limited)
-        return Part(pool=pool, slice=new, bounds=tuple(sorted(bounds)))
+        return PoolSlice(pool=pool, slice=new, bounds=tuple(sorted(bounds)))

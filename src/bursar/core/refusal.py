@@ -22,10 +22,10 @@ class InvariantBroken(Exception):
 def invariant(holds: bool, what: str, **figures: object) -> None:
     """Raise `InvariantBroken` unless `holds`; cannot be switched off."""
     if not holds:
-        broken(what, **figures)
+        fail_invariant(what, **figures)
 
 
-def broken(what: str, **figures: object) -> NoReturn:
+def fail_invariant(what: str, **figures: object) -> NoReturn:
     """Raise `InvariantBroken` with the figures that show it."""
     told = ", ".join(f"{name}={value!r}" for name, value in figures.items())
     raise InvariantBroken(f"{what} ({told})" if told else what)

@@ -26,7 +26,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any, Final, Generic, Protocol, TypeVar
 
-CHUNK: Final = 512  # most keys in a chunk; 128 to 1,024 measure alike
+CHUNK_SIZE: Final = 512  # most keys in a chunk; 128 to 1,024 measure alike
 
 
 class Comparable(Protocol):
@@ -38,7 +38,7 @@ class Comparable(Protocol):
 K = TypeVar("K", bound=Comparable)
 
 
-class Ordered(Generic[K]):
+class SortedSet(Generic[K]):
     """Unique keys in ascending order; must not be changed while it is being iterated over."""
 
     __slots__ = ("_chunks", "_lasts", "_len")
@@ -61,7 +61,7 @@ class Ordered(Generic[K]):
             return False
         chunk.insert(place, key)
         self._len += 1
-        if len(chunk) > CHUNK:
+        if len(chunk) > CHUNK_SIZE:
             self._split(at)
         return True
 
@@ -133,7 +133,7 @@ class Ordered(Generic[K]):
         chunk = self._chunks[-1]
         chunk.append(key)
         self._lasts[-1] = key
-        if len(chunk) > CHUNK:
+        if len(chunk) > CHUNK_SIZE:
             self._split(len(self._chunks) - 1)
 
     def _split(self, at: int) -> None:
@@ -155,7 +155,7 @@ class Ordered(Generic[K]):
             del self._lasts[at]
             return
         self._lasts[at] = chunk[-1]
-        if at > 0 and len(chunk) + len(self._chunks[at - 1]) <= CHUNK // 2:
+        if at > 0 and len(chunk) + len(self._chunks[at - 1]) <= CHUNK_SIZE // 2:
             self._chunks[at - 1] += chunk
             self._lasts[at - 1] = chunk[-1]
             del self._chunks[at]
@@ -167,5 +167,5 @@ class Ordered(Generic[K]):
         assert len(keys) == self._len, "the count is off"
         assert all(one < two for one, two in pairwise(keys)), "out of order"
         assert all(self._chunks), "a chunk is empty"
-        assert all(len(chunk) <= CHUNK for chunk in self._chunks), "a chunk is too long"
+        assert all(len(chunk) <= CHUNK_SIZE for chunk in self._chunks), "a chunk is too long"
         assert [chunk[-1] for chunk in self._chunks] == self._lasts, "the index is off"

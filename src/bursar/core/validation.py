@@ -10,7 +10,7 @@ from typing import Final
 TEXT_MAX: Final = 255  # bytes of UTF-8; longer ones would not fit into a database's index
 
 
-def whole(name: str, value: object, least: int, most: int) -> None:
+def check_int(name: str, value: object, least: int, most: int) -> None:
     """Refuse what is not a whole number from `least` to `most`."""
     if type(value) is not int:
         raise TypeError(f"{name} is a whole number, not {value!r}")
@@ -18,7 +18,7 @@ def whole(name: str, value: object, least: int, most: int) -> None:
         raise ValueError(f"{name} is {least} to {most}, not {value}")
 
 
-def text(name: str, value: object, least: int = 1) -> None:
+def check_text(name: str, value: object, least: int = 1) -> None:
     """Refuse what is not text of up to 255 bytes, or has a NUL or half a character in it."""
     if not isinstance(value, str):
         raise TypeError(f"{name} is text, not {value!r}")
@@ -29,13 +29,13 @@ def text(name: str, value: object, least: int = 1) -> None:
         raise ValueError(f"{name} is {least} to {TEXT_MAX} bytes long, not {size}")
 
 
-def texts(name: str, values: Iterable[object]) -> None:
+def check_texts(name: str, values: Iterable[object]) -> None:
     """Refuse unless each of the values is text."""
     for value in values:
-        text(name, value)
+        check_text(name, value)
 
 
-def long_text(name: str, value: object, most: int) -> None:
+def check_long_text(name: str, value: object, most: int) -> None:
     """Refuse what is not text of up to `most` bytes, or has a NUL or half a character in it."""
     if not isinstance(value, str):
         raise TypeError(f"{name} is text, not {type(value).__name__}")
@@ -46,10 +46,10 @@ def long_text(name: str, value: object, most: int) -> None:
         raise ValueError(f"{name} is at most {most} bytes long, not {size}")
 
 
-def optional_text(name: str, value: object) -> None:
+def check_optional_text(name: str, value: object) -> None:
     """Refuse what is neither None nor text."""
     if value is not None:
-        text(name, value)
+        check_text(name, value)
 
 
 def _size(value: str) -> int | None:

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import Final
 
-from bursar.core.sorted_set import Ordered
+from bursar.core.sorted_set import SortedSet
 from bursar.library._checks import MAX_TIME, InsufficientCredits, bad_amount, bad_time
 
 DEFAULT_USER: Final = "default"
@@ -51,7 +51,7 @@ class _Account:
     def __init__(self, user: str) -> None:
         self.user = user
         self.packs: dict[int, int] = {}
-        self.order: Ordered[int] = Ordered()
+        self.order: SortedSet[int] = SortedSet()
         self.total = 0
         self.touched = False  # changed since it was ranked last
         self.rank: tuple[int, str] | None = None  # its key in the ranking
@@ -131,8 +131,8 @@ class CreditLedger:
         self._open: dict[int, _Open] = {}
         self._answers: dict[str, tuple[_Asked, Reservation | int | None]] = {}
         self._touched: list[_Account] = []  # changed since the ranking was made
-        self._ranking: Ordered[tuple[int, str]] = Ordered()  # (-balance, user)
-        self._alarms: Ordered[tuple[int, str]] = Ordered()  # (first expiry, user), ranked users
+        self._ranking: SortedSet[tuple[int, str]] = SortedSet()  # (-balance, user)
+        self._alarms: SortedSet[tuple[int, str]] = SortedSet()  # (first expiry, user), ranked users
 
     def add_credits(self, amount: int, expiry_time: int, *, user: str = DEFAULT_USER) -> None:
         """Give the user credits that are valid up to and including `expiry_time`.

@@ -11,10 +11,10 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from bursar.core.budgets.periods import Every
-from bursar.core.ids import AccountId, BudgetId, SettingId, UserId, made_id
+from bursar.core.budgets.periods import PeriodKind
+from bursar.core.ids import AccountId, BudgetId, SettingId, UserId, make_id
 from bursar.core.ledger.commands import AddAccount, AddUser, SetBudget, SetSetting, SetTier
-from bursar.core.ledger.values import Target
+from bursar.core.ledger.values import BudgetTarget
 from bursar.core.money import Micros
 from bursar.core.refusal import Code, Refusal, invariant
 from bursar.service.keys import DEPLOYMENT, KIND, Key, Scope, hash_of, shown
@@ -62,7 +62,7 @@ def org_user(org: OrgId) -> str:
 
 def _own_id(org: OrgId, label: str) -> str:
     """The id of what every org has one of: made of the org's own, and of the same time."""
-    return made_id(org, "bursar", label, UUID(org).int >> 80)
+    return make_id(org, "bursar", label, UUID(org).int >> 80)
 
 
 def begin_org(ledger: Ledger, org: OrgId, name: str, time_zone: str, tier: str | None) -> None:
@@ -117,11 +117,11 @@ def begin_cap(ledger: Ledger, org: OrgId, key: str, cap: Cap) -> None:
     Two commands, and a process may die between them: so a secret of the key is shown to nobody,
     whether it was made or rotated, before this is done.
     """
-    budget = made_id(org, f"bursar:cap:{key}", "budget", UUID(key).int >> 80)
+    budget = make_id(org, f"bursar:cap:{key}", "budget", UUID(key).int >> 80)
     limit = SetBudget(
         budget=BudgetId(budget),
-        target=Target(user=UserId(key)),
-        every=Every(cap.every),
+        target=BudgetTarget(user=UserId(key)),
+        every=PeriodKind(cap.every),
         limit=cap.limit,
         hard=True,
     )

@@ -6,7 +6,7 @@ from bursar.core.scheduling.advice.pool_load import Load, load_of
 from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.model.jobs import Job
 from bursar.core.scheduling.model.policy import Policy
-from bursar.core.validation import whole
+from bursar.core.validation import check_int
 from bursar.core.value import value
 
 
@@ -18,8 +18,8 @@ class Admission:
     retries: int = 0  # how often a job comes again when it is told to come later
 
     def __post_init__(self) -> None:
-        whole("every", self.every, 0, NEVER)
-        whole("retries", self.retries, 0, 1_000)
+        check_int("every", self.every, 0, NEVER)
+        check_int("retries", self.retries, 0, 1_000)
 
 
 class Door:

@@ -17,7 +17,7 @@ from bursar.core.scheduling.model.nodes import MILLI, NOW, Machine, Need, NodeId
 from bursar.core.scheduling.model.policy import PARTS, Policy
 from bursar.core.scheduling.placement.backfill import Claims
 from bursar.core.scheduling.placement.search import Spot, find, pieces
-from bursar.core.sorted_set import Ordered
+from bursar.core.sorted_set import SortedSet
 
 Key = tuple[Any, ...]  # smaller comes first; in a queue it ends in the job's id
 QUANTUM: Final = MINUTE  # how often a policy looks whose keys change with time
@@ -29,12 +29,12 @@ class InOrder:
     def __init__(self, key: Callable[[Job], Key], *, backfill: bool) -> None:
         self._key = key
         self._backfill = backfill  # or else the first that does not fit keeps all others waiting
-        self._queues: dict[Shape, Ordered[Key]] = {}
+        self._queues: dict[Shape, SortedSet[Key]] = {}
         self._keys: dict[JobId, Key] = {}
 
     def queued(self, job: Job) -> None:
         """Jobs of one shape stand in one queue: if the first does not fit, no other does."""
-        queue = self._queues.setdefault(job.shape, Ordered())
+        queue = self._queues.setdefault(job.shape, SortedSet())
         if job.id in self._keys:
             queue.discard(self._keys[job.id])
         self._keys[job.id] = (*self._key(job), job.id)
@@ -75,7 +75,7 @@ class InOrder:
                 heappush(heads, (following, number))
 
 
-def _next(cluster: Cluster, queue: Ordered[Key], after: Key) -> Key | None:
+def _next(cluster: Cluster, queue: SortedSet[Key], after: Key) -> Key | None:
     """The first that waits, behind a key; those for whom GPUs are kept need no turn."""
     gone: list[Key] = []
     found = None

@@ -3,7 +3,7 @@
 from bursar.core.instant import HOUR, NEVER
 from bursar.core.money import AMOUNT_MAX, CREDIT, Micros
 from bursar.core.scheduling.model.nodes import GPUS_MAX, SLOTS_MAX, Node, NodeId
-from bursar.core.validation import text, whole
+from bursar.core.validation import check_int, check_text
 from bursar.core.value import replace, value
 
 
@@ -22,15 +22,15 @@ class Group:
     repaired_in: int = HOUR  # microseconds until a node that failed is there again
 
     def __post_init__(self) -> None:
-        text("gpu_type", self.gpu_type)
-        whole("nodes", self.nodes, 0, 100_000)
-        whole("gpus", self.gpus, 1, GPUS_MAX)
-        whole("slots", self.slots, 1, SLOTS_MAX)
-        whole("price", self.price, 0, AMOUNT_MAX)
-        whole("racks", self.racks, 1, 100_000)
-        whole("joins", self.joins, 0, NEVER)
-        whole("fails_every", self.fails_every, 0, NEVER)
-        whole("repaired_in", self.repaired_in, 1, NEVER)
+        check_text("gpu_type", self.gpu_type)
+        check_int("nodes", self.nodes, 0, 100_000)
+        check_int("gpus", self.gpus, 1, GPUS_MAX)
+        check_int("slots", self.slots, 1, SLOTS_MAX)
+        check_int("price", self.price, 0, AMOUNT_MAX)
+        check_int("racks", self.racks, 1, 100_000)
+        check_int("joins", self.joins, 0, NEVER)
+        check_int("fails_every", self.fails_every, 0, NEVER)
+        check_int("repaired_in", self.repaired_in, 1, NEVER)
 
 
 @value

@@ -12,7 +12,7 @@ from typing import Final
 from bursar.core.ids import JobId
 from bursar.core.instant import DAY, HOUR, MINUTE, NEVER, SECOND, Instant
 from bursar.core.scheduling.model.jobs import CLASS_MAX
-from bursar.core.validation import text, whole
+from bursar.core.validation import check_int, check_text
 from bursar.core.value import value
 from bursar.sim.rng import Chance
 from bursar.sim.work import Size, Work, gang, size_of
@@ -51,9 +51,9 @@ class Arrivals:
         number("per_hour", self.per_hour, 1e-6, 1e6)
         number("burst", self.burst, 1, 1e6)
         for name in ("burst_every", "burst_lasts"):
-            whole(name, getattr(self, name), 1, NEVER)
+            check_int(name, getattr(self, name), 1, NEVER)
         for name in ("peak_at", "begins", "ends"):
-            whole(name, getattr(self, name), 0, NEVER)
+            check_int(name, getattr(self, name), 0, NEVER)
 
 
 @value
@@ -79,21 +79,21 @@ class Tenant:
     checkpoint_cost: int = 0
 
     def __post_init__(self) -> None:
-        text("org", self.org)
-        text("tier", self.tier)
-        whole("users", self.users, 1, 1_000_000)
+        check_text("org", self.org)
+        check_text("tier", self.tier)
+        check_int("users", self.users, 1, 1_000_000)
         if not self.gpus:
             raise ValueError("gpus name at least one size")
         for gpus, weight in self.gpus:
             size_of(gpus)
-            whole(f"the weight of {gpus} GPUs", weight, 1, 1_000_000)
+            check_int(f"the weight of {gpus} GPUs", weight, 1, 1_000_000)
         number("run_sigma", self.run_sigma, 0, 10)
         number("slack", self.slack, 1, 1_000)
         number("known", self.known or 0, 0, 10)
         for name in ("run_median", "checkpoint_every", "checkpoint_cost"):
-            whole(name, getattr(self, name), 0, SPAN_MAX)
-        whole("run_most", self.run_most, RUN_LEAST, SPAN_MAX)
-        whole("priority_class", self.priority_class, 0, CLASS_MAX)
+            check_int(name, getattr(self, name), 0, SPAN_MAX)
+        check_int("run_most", self.run_most, RUN_LEAST, SPAN_MAX)
+        check_int("priority_class", self.priority_class, 0, CLASS_MAX)
         if type(self.preemptible) is not bool:
             raise TypeError(f"preemptible is true or false, not {self.preemptible!r}")
 

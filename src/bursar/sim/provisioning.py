@@ -12,7 +12,7 @@ from bursar.core.scheduling.advice.autoscale import Advice, Scaling, advise
 from bursar.core.scheduling.advice.autoscale import Offer as Ordered
 from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.model.nodes import GPUS_MAX, Node, NodeId
-from bursar.core.validation import text, whole
+from bursar.core.validation import check_int, check_text
 from bursar.core.value import replace, value
 
 LABEL = "ordered"  # tells these nodes from those of the fleet
@@ -29,11 +29,11 @@ class Offer:
     most: int = 1  # nodes at once
 
     def __post_init__(self) -> None:
-        text("gpu_type", self.gpu_type)
-        whole("gpus", self.gpus, 1, GPUS_MAX)
-        whole("price", self.price, 0, AMOUNT_MAX)
-        whole("delay", self.delay, 1, NEVER)
-        whole("most", self.most, 1, 100_000)
+        check_text("gpu_type", self.gpu_type)
+        check_int("gpus", self.gpus, 1, GPUS_MAX)
+        check_int("price", self.price, 0, AMOUNT_MAX)
+        check_int("delay", self.delay, 1, NEVER)
+        check_int("most", self.most, 1, 100_000)
 
     @property
     def node(self) -> Node:
@@ -53,9 +53,9 @@ class Provision:
     used: float = 0.0  # what counts as little: this part of its GPUs
 
     def __post_init__(self) -> None:
-        whole("every", self.every, 1, NEVER)
-        whole("keep", self.keep, 0, NEVER)
-        whole("quiet", self.quiet, 0, NEVER)
+        check_int("every", self.every, 1, NEVER)
+        check_int("keep", self.keep, 0, NEVER)
+        check_int("quiet", self.quiet, 0, NEVER)
         if not 0 <= self.used <= 1:
             raise ValueError(f"used is a part, from 0 to 1, not {self.used}")
         if not self.offers:

@@ -24,11 +24,11 @@ from bursar.core.ledger.commands import (
 )
 from bursar.core.ledger.decide import perform
 from bursar.core.ledger.events import Event, HoldClosed, HoldOpened, WorkGivenBack
-from bursar.core.ledger.values import Compartment, Context, Kind, OrgPolicy
-from bursar.core.ledger.verify import problems
+from bursar.core.ledger.values import Compartment, Context, CreditKind, OrgPolicy
+from bursar.core.ledger.verify import find_problems
 from bursar.core.money import AMOUNT_MAX, CREDIT, Micros, usage_price
 from bursar.core.pricing import PriceBook, PriceVersion, Rate
-from bursar.core.refusal import Code, Refusal, broken, invariant
+from bursar.core.refusal import Code, Refusal, fail_invariant, invariant
 from bursar.sim.work import Work
 
 ROOT = AccountId("org")
@@ -52,13 +52,13 @@ class Account:
         self.must(SetPolicy(policy=OrgPolicy(job_hold_max=WAITS_MAX)), now)
         if credits:
             grant = GrantId("grant")
-            self.must(Issue(grant=grant, account=ROOT, amount=credits, kind=Kind.PAID), now)
+            self.must(Issue(grant=grant, account=ROOT, amount=credits, kind=CreditKind.PAID), now)
 
     def must(self, command: Command, now: Instant) -> None:
         """Do what cannot be refused."""
         outcome = self.do(command, now)
         if isinstance(outcome, Refusal):
-            raise broken("the ledger refused", command=command, refusal=outcome)
+            raise fail_invariant("the ledger refused", command=command, refusal=outcome)
 
     def do(self, command: Command, now: Instant) -> tuple[Event, ...] | Refusal:
         """Let the ledger decide, and count what comes back."""
@@ -83,9 +83,9 @@ class Account:
 
     def problems(self, *, over: bool) -> list[str]:
         """What does not add up; `over`: no job is left that could hold anything."""
-        found, sums = problems(self.books), self.sums()
-        if sum(sums.values()) != self.books.singles.issued:
-            found.append(f"{self.books.singles.issued} issued, but {sums} are there")
+        found, sums = find_problems(self.books), self.sums()
+        if sum(sums.values()) != self.books.header.issued:
+            found.append(f"{self.books.header.issued} issued, but {sums} are there")
         if over and sums["held"]:
             found.append(f"{sums['held']} held, but nothing is left to run")
         owed = sum(debt.owed for _, debt in self.books.debts.items())

@@ -7,7 +7,7 @@ from bursar.core.ids import JobId
 from bursar.core.instant import NEVER, Instant
 from bursar.core.scheduling.model.jobs import CLASS_MAX, TASKS_MAX, Path, Shape
 from bursar.core.scheduling.model.nodes import MILLI
-from bursar.core.validation import whole
+from bursar.core.validation import check_int
 from bursar.core.value import value
 
 THOUSANDTH: Final = Decimal("0.001")
@@ -30,10 +30,10 @@ class Work:
     checkpoint_cost: int = 0  # microseconds to make one when asked to stop
 
     def __post_init__(self) -> None:
-        whole("arrives_at", self.arrives_at, 0, NEVER)
-        whole("runs", self.runs, 1, NEVER)
-        whole("run_max", self.run_max, 1, NEVER)
-        whole("class", self.priority_class, 0, CLASS_MAX)
+        check_int("arrives_at", self.arrives_at, 0, NEVER)
+        check_int("runs", self.runs, 1, NEVER)
+        check_int("run_max", self.run_max, 1, NEVER)
+        check_int("class", self.priority_class, 0, CLASS_MAX)
         if len(self.path) != 4:
             raise ValueError(f"a path is tier, org, account and user, not {self.path}")
 

@@ -3,7 +3,7 @@
 from bursar.core.instant import DAY, HOUR, NEVER, Instant
 from bursar.core.money import PPM, Micros
 from bursar.core.scheduling.model.policy import Policy
-from bursar.core.validation import text, whole
+from bursar.core.validation import check_int, check_text
 from bursar.core.value import value
 from bursar.sim.admission import Admission
 from bursar.sim.fleets import Fleet
@@ -21,8 +21,8 @@ class Clocks:
     drift_ppm: int = 0  # how wrong the clock of a machine is at most, fast or slow
 
     def __post_init__(self) -> None:
-        whole("late", self.late, 0, NEVER)
-        whole("drift_ppm", self.drift_ppm, 0, PPM // 10)
+        check_int("late", self.late, 0, NEVER)
+        check_int("drift_ppm", self.drift_ppm, 0, PPM // 10)
         if not 0 <= self.lost <= 1:
             raise ValueError(f"lost is a part, from 0 to 1, not {self.lost}")
 
@@ -37,10 +37,10 @@ class Outage:
     lasts: int = HOUR
 
     def __post_init__(self) -> None:
-        text("gpu_type", self.gpu_type)
-        whole("nodes", self.nodes, 1, 100_000)
-        whole("begins", self.begins, 0, NEVER)
-        whole("lasts", self.lasts, 1, NEVER)
+        check_text("gpu_type", self.gpu_type)
+        check_int("nodes", self.nodes, 1, 100_000)
+        check_int("begins", self.begins, 0, NEVER)
+        check_int("lasts", self.lasts, 1, NEVER)
 
 
 @value
@@ -62,11 +62,11 @@ class World:
     outages: tuple[Outage, ...] = ()
 
     def __post_init__(self) -> None:
-        whole("restart_cost", self.restart_cost, 0, NEVER)
-        whole("drain", self.drain, 0, NEVER)
-        whole("readings", self.readings, 0, NEVER)
+        check_int("restart_cost", self.restart_cost, 0, NEVER)
+        check_int("drain", self.drain, 0, NEVER)
+        check_int("readings", self.readings, 0, NEVER)
         for gpu_type, speed in self.speeds:
-            whole(f"the speed of {gpu_type}", speed, 1, 1_000 * PPM)
+            check_int(f"the speed of {gpu_type}", speed, 1, 1_000 * PPM)
         if any(work.arrives_at < self.begins_at for work in self.works):
             raise ValueError("a job arrives before the world begins")
         if len({work.id for work in self.works}) < len(self.works):

@@ -148,9 +148,9 @@ class ReportAsk(Shape):
     heard_us: Micros | None = None
     readings: Annotated[list[ReadingAsk], Field(max_length=READINGS_MAX)]
 
-    def to_core(self, node: str) -> core.Report:
+    def to_core(self, node: str) -> core.NodeReport:
         """The same, for the rules."""
-        return core.Report(
+        return core.NodeReport(
             node=NodeId(node),
             boot=self.boot,
             n=self.n,
@@ -160,7 +160,7 @@ class ReportAsk(Shape):
         )
 
     @classmethod
-    def of(cls, report: core.Report) -> Self:
+    def of(cls, report: core.NodeReport) -> Self:
         """A report of the rules, told."""
         return cls(
             boot=report.boot,
@@ -239,9 +239,9 @@ class OrderTold(Shape):
     nodes: list[Text]
     stop: bool = False
 
-    def to_core(self, node: NodeId) -> core.Order:
+    def to_core(self, node: NodeId) -> core.LeaseOrder:
         """The same, for the rules."""
-        return core.Order(
+        return core.LeaseOrder(
             fence=self.fence,
             org=self.org,
             job=JobId(self.job),
@@ -255,7 +255,7 @@ class OrderTold(Shape):
         )
 
     @classmethod
-    def of(cls, order: core.Order) -> Self:
+    def of(cls, order: core.LeaseOrder) -> Self:
         """An order of the rules, told."""
         return cls(
             fence=order.fence,
@@ -279,9 +279,9 @@ class OrdersTold(Shape):
     at_us: Micros
     leases: list[OrderTold]
 
-    def to_core(self, node: NodeId) -> core.Orders:
+    def to_core(self, node: NodeId) -> core.LeaseOrders:
         """The same, for the rules."""
-        return core.Orders(
+        return core.LeaseOrders(
             node=node,
             boot=self.boot,
             n=self.n,
@@ -290,7 +290,7 @@ class OrdersTold(Shape):
         )
 
     @classmethod
-    def of(cls, orders: core.Orders) -> Self:
+    def of(cls, orders: core.LeaseOrders) -> Self:
         """Orders of the rules, told."""
         return cls(
             boot=orders.boot,
@@ -306,7 +306,7 @@ class ReportTold(Shape):
     orders: OrdersTold | None
 
     @classmethod
-    def of(cls, orders: core.Orders | None) -> Self:
+    def of(cls, orders: core.LeaseOrders | None) -> Self:
         """What the rules answer, told."""
         return cls(orders=None if orders is None else OrdersTold.of(orders))
 
@@ -404,7 +404,7 @@ def written(told: Shape) -> dict[str, Any]:
     return told.model_dump(mode="json", exclude_defaults=True)
 
 
-def orders_of(body: str, node: str) -> core.Orders | None:
+def orders_of(body: str, node: str) -> core.LeaseOrders | None:
     """The orders that an answer brings to a node; `ValueError` if it is no such answer."""
     told = ReportTold.model_validate(parsed(body.encode()))
     return None if told.orders is None else told.orders.to_core(NodeId(node))

@@ -12,7 +12,7 @@ from pydantic import (
     WithJsonSchema,
 )
 
-from bursar.core.ids import AccountId, JobId, made_id
+from bursar.core.ids import AccountId, JobId, make_id
 from bursar.core.instant import Instant
 from bursar.core.ledger import values as core
 from bursar.core.money import AMOUNT_MAX, PPM
@@ -77,7 +77,7 @@ class IdFactory:
         if given is not None:
             return given
         self.made = (*self.made, field)
-        return made_id(self._org, self._key, field, self._at_ms)
+        return make_id(self._org, self._key, field, self._at_ms)
 
 
 class Context(Shape):
@@ -131,9 +131,9 @@ class Policy(Shape):
     ] = PPM
     refundable: bool = True
 
-    def to_core(self) -> core.Policy:
+    def to_core(self) -> core.GrantPolicy:
         """The same, for the rules."""
-        return core.Policy(
+        return core.GrantPolicy(
             gpu_types=frozenset(self.gpu_types),
             regions=frozenset(self.regions),
             accounts=frozenset(map(AccountId, self.account_ids)),
@@ -144,7 +144,7 @@ class Policy(Shape):
         )
 
     @classmethod
-    def of(cls, policy: core.Policy) -> Self:
+    def of(cls, policy: core.GrantPolicy) -> Self:
         """A policy of the rules, told."""
         return cls(
             gpu_types=sorted(policy.gpu_types),

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from bursar.core.dispatch.job_lifecycle import LIVE, State
 from bursar.core.dispatch.quarantine import is_quarantined, standing
-from bursar.core.dispatch.state import Machine, Pool
+from bursar.core.dispatch.state import Pool, PoolNode
 from bursar.core.instant import MILLISECOND
 from bursar.core.scheduling.model.nodes import MILLI, NodeState
 from bursar.wire.fields import Shape
@@ -66,7 +66,7 @@ class PoolTold(Shape):
         )
 
 
-def _free(pool: Pool, machine: Machine) -> int:
+def _free(pool: Pool, machine: PoolNode) -> int:
     """What is free of a node, in thousandths of a GPU."""
     node = machine.node
     taken = 0
@@ -103,7 +103,7 @@ class NodeTold(Shape):
     labels: list[str]
 
     @classmethod
-    def of(cls, pool: Pool, machine: Machine) -> Self:
+    def of(cls, pool: Pool, machine: PoolNode) -> Self:
         """A node of the rules, told."""
         node, heard_at = machine.node, machine.heard_at
         left = machine.trouble.until - pool.now if is_quarantined(machine, pool.now) else 0

@@ -10,7 +10,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field, model_validator
 
-from bursar.core.budgets.periods import Every
+from bursar.core.budgets.periods import PeriodKind
 from bursar.core.ids import (
     AccountId,
     BudgetId,
@@ -136,8 +136,8 @@ class GrantAsk(Shape):
                 recurrence=RecurrenceId(making.id("recurrence", self.id)),
                 account=AccountId(self.account_id),
                 amount=self.amount_micros,
-                kind=core.Kind(self.kind),
-                every=Every(self.recurring.every),
+                kind=core.CreditKind(self.kind),
+                every=PeriodKind(self.recurring.every),
                 roll_over_max=self.recurring.roll_over_max_micros,
                 starts_at=self.starts_at,
                 priority=self.priority,
@@ -147,7 +147,7 @@ class GrantAsk(Shape):
             grant=GrantId(making.id("grant", self.id)),
             account=AccountId(self.account_id),
             amount=self.amount_micros,
-            kind=core.Kind(self.kind),
+            kind=core.CreditKind(self.kind),
             source=self.source,
             starts_at=self.starts_at,
             expires_at=NEVER if self.expires_at is None else self.expires_at,
@@ -380,12 +380,12 @@ class BudgetAsk(Shape):
         """The command that is meant."""
         return commands.SetBudget(
             budget=BudgetId(making.id("budget", self.id)),
-            target=core.Target(
+            target=core.BudgetTarget(
                 account=None if self.account_id is None else AccountId(self.account_id),
                 user=None if self.user_id is None else UserId(self.user_id),
                 each_user=self.each_user,
             ),
-            every=Every(self.every),
+            every=PeriodKind(self.every),
             limit=self.limit_micros,
             hard=self.hard,
             rolling=(self.rolling_seconds or 0) * SECOND,

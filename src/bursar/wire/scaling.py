@@ -4,7 +4,7 @@ from typing import Annotated, Final, Self
 
 from pydantic import Field, model_validator
 
-from bursar.core.dispatch.node_orders import Leaves, NodeOrder, OrderState, Scale
+from bursar.core.dispatch.node_orders import NodeOrder, OrderState, RemovalReason, Scale
 from bursar.core.instant import DAY, HOUR, MINUTE, SECOND, Instant
 from bursar.core.money import PPM
 from bursar.core.scheduling.advice.autoscale import Offer, Scaling
@@ -166,7 +166,7 @@ class OrderTold(Shape):
     gpus: int
     state: OrderState
     late: Annotated[bool, Field(description="it should have been there by now")]
-    leaves: Annotated[Leaves | None, Field(description="why it is given back")]
+    leaves: Annotated[RemovalReason | None, Field(description="why it is given back")]
     trouble: Annotated[str, Field(description="what was last said against it")]
     ordered_at: Time
     ready_by: Time

@@ -106,7 +106,7 @@ def payload_of(org: str, event: Recorded) -> bytes:
     number, at, kind = event.number, event.at, event.kind
     told = json.loads(event.body)
     if kind == SettingSet.__name__ and told["kind"] == ALERT:
-        alert = AlertTold.of(org, told["id"], Alert.of(told["body"]), number, at)
+        alert = AlertTold.of(org, told["id"], Alert.from_body(told["body"]), number, at)
         type, data = alert.type, json.loads(alert.model_dump_json())
     else:
         type = f"job.{told['why']}" if kind == JobStepped.__name__ else kind

@@ -6,9 +6,9 @@ from typing import TypeVar
 import pytest
 
 from bursar.core.budgets import periods
-from bursar.core.budgets.periods import Every, Period
+from bursar.core.budgets.periods import Period, PeriodKind
 from bursar.core.budgets.tiers import TIERS, DefaultBudget
-from bursar.core.ids import AccountId, BudgetId, UserId, derived_id
+from bursar.core.ids import AccountId, BudgetId, UserId, derive_id
 from bursar.core.instant import DAY, HOUR, MINUTE, NEVER, Instant
 from bursar.core.ledger.commands import AddAccount, AddUser, SetBudget, SetTier
 from bursar.core.ledger.events import (
@@ -19,7 +19,7 @@ from bursar.core.ledger.events import (
     ThresholdCrossed,
     TierSet,
 )
-from bursar.core.ledger.values import Counted, Target
+from bursar.core.ledger.values import BudgetTarget, BudgetUsage
 from bursar.core.money import CREDIT
 from bursar.core.refusal import Code, Refusal
 from tests import asking as ask
@@ -125,13 +125,13 @@ def test_a_limit_of_zero_allows_nothing() -> None:
 @pytest.mark.parametrize(
     ("every", "start", "end"),
     [
-        (Every.DAY, "2026-03-28T23:00", "2026-03-29T22:00"),  # of 23 hours
-        (Every.DAY, "2026-10-24T22:00", "2026-10-25T23:00"),  # of 25 hours
-        (Every.WEEK, "2026-03-22T23:00", "2026-03-29T22:00"),
-        (Every.MONTH, "2026-02-28T23:00", "2026-03-31T22:00"),
+        (PeriodKind.DAY, "2026-03-28T23:00", "2026-03-29T22:00"),  # of 23 hours
+        (PeriodKind.DAY, "2026-10-24T22:00", "2026-10-25T23:00"),  # of 25 hours
+        (PeriodKind.WEEK, "2026-03-22T23:00", "2026-03-29T22:00"),
+        (PeriodKind.MONTH, "2026-02-28T23:00", "2026-03-31T22:00"),
     ],
 )
-def test_a_period_ends_in_the_zone_of_its_account(every: Every, start: str, end: str) -> None:
+def test_a_period_ends_in_the_zone_of_its_account(every: PeriodKind, start: str, end: str) -> None:
     """Usage counts until the last microsecond of the period, and not in the next one (B3)."""
     org = rich()
     berlin = AddAccount(
@@ -158,7 +158,7 @@ def test_a_period_ends_in_the_zone_of_its_account(every: Every, start: str, end:
 def test_a_lifetime_never_ends() -> None:
     """What was used once is used for ever (B3)."""
     org = rich()
-    org.budget("b", 100, Every.LIFETIME, account="org")
+    org.budget("b", 100, PeriodKind.LIFETIME, account="org")
     org.reserve("h1", 100)
     org.settle("h1", 100)
     org.later(days=20_000)
@@ -172,7 +172,7 @@ def test_a_lifetime_never_ends() -> None:
 def test_a_rolling_window_counts_whole_slots() -> None:
     """A slot of an hour counts while any part of it is in the last day, then no more (B5)."""
     org = rich()
-    org.budget("b", 100, Every.ROLLING, account="org", rolling=DAY)
+    org.budget("b", 100, PeriodKind.ROLLING, account="org", rolling=DAY)
     org.later(minutes=30)
     org.reserve("h1", 60)
     org.settle("h1", 60)
@@ -197,21 +197,21 @@ def test_a_rolling_window_counts_whole_slots() -> None:
 @pytest.mark.parametrize(
     ("every", "rolling"),
     [
-        (Every.ROLLING, 0),
-        (Every.ROLLING, 24 * MINUTE - 24),
-        (Every.ROLLING, 24 * MINUTE + 1),
-        (Every.DAY, DAY),
-        (Every.LIFETIME, 1),
+        (PeriodKind.ROLLING, 0),
+        (PeriodKind.ROLLING, 24 * MINUTE - 24),
+        (PeriodKind.ROLLING, 24 * MINUTE + 1),
+        (PeriodKind.DAY, DAY),
+        (PeriodKind.LIFETIME, 1),
     ],
 )
 def test_a_rolling_window_divides_into_slots_of_a_minute_or_more(
-    every: Every, rolling: int
+    every: PeriodKind, rolling: int
 ) -> None:
     """And no other window has a length (B5)."""
     org = rich()
     asked = SetBudget(
         budget=BudgetId("b"),
-        target=Target(account=AccountId("org")),
+        target=BudgetTarget(account=AccountId("org")),
         every=every,
         limit=1,
         hard=True,
@@ -220,7 +220,7 @@ def test_a_rolling_window_divides_into_slots_of_a_minute_or_more(
 
     invalid = Refusal(Code.TIME_INVALID, {"every": every, "rolling": rolling})
     assert invalid == org.refuses(asked)
-    org.budget("b", 1, Every.ROLLING, account="org", rolling=24 * MINUTE)
+    org.budget("b", 1, PeriodKind.ROLLING, account="org", rolling=24 * MINUTE)
 
 
 # Whose usage
@@ -308,7 +308,7 @@ def test_every_limit_on_the_path_is_checked() -> None:
     org = rich()
     org.budget("project", 100, account="project")
     org.budget("team", 60, account="team")
-    org.budget("org", 1_000, Every.MONTH, account="org")
+    org.budget("org", 1_000, PeriodKind.MONTH, account="org")
     org.budget("user", 100, user="ann")
     org.reserve("h1", 30, by="team", user="bob")
 
@@ -381,9 +381,9 @@ def test_a_hold_that_is_not_metered_claims_all_of_it_every_day() -> None:
 def test_a_claim_changes_with_the_hold() -> None:
     """Extended, reduced, charged, closed: each time it is worked out anew (B5)."""
     org = rich()
-    org.budget("b", 10**6, Every.DAY, account="org")
-    org.budget("ten", 10**6, Every.ROLLING, account="org", rolling=12 * HOUR)
-    org.budget("ever", 10**6, Every.LIFETIME, account="org")
+    org.budget("b", 10**6, PeriodKind.DAY, account="org")
+    org.budget("ten", 10**6, PeriodKind.ROLLING, account="org", rolling=12 * HOUR)
+    org.budget("ever", 10**6, PeriodKind.LIFETIME, account="org")
 
     def counts() -> tuple[int, int, int]:
         return org.counted("b"), org.counted("ten"), org.counted("ever")
@@ -505,7 +505,7 @@ def test_what_a_reading_puts_after_now_counts_in_a_rolling_window_now() -> None:
     """Or it would lie in slots that nobody looks at, while its claim is gone (B5)."""
     org = Org(prices(h100=3_600_000))
     org.issue("g", 10**12)
-    org.budget("b", 10**12, Every.ROLLING, account="org", rolling=DAY)
+    org.budget("b", 10**12, PeriodKind.ROLLING, account="org", rolling=DAY)
     org.reserve("h1", run_ms=20 * HOUR_MS, context=JOB, until=days(3))
 
     org.reading("h1", 20 * HOUR_MS)
@@ -551,7 +551,7 @@ def test_holds_that_are_open_claim_their_part_of_a_new_budget() -> None:
     [of_team] = only(org.budget("team", 10**6, account="team"), BudgetSet)
     [of_ann] = only(org.budget("ann", 10**6, user="ann"), BudgetSet)
     [of_carl] = only(org.budget("carl", 10**6, account="org", user="carl"), BudgetSet)
-    [of_ever] = only(org.budget("ever", 10**6, Every.LIFETIME, account="team"), BudgetSet)
+    [of_ever] = only(org.budget("ever", 10**6, PeriodKind.LIFETIME, account="team"), BudgetSet)
 
     assert ((None, 62_400, 13_000),) == claims(of_all)
     assert (
@@ -648,16 +648,18 @@ def test_a_budget_keeps_its_target_and_its_window() -> None:
     org.budget("b", 100, account="org")
     differs = Refusal(Code.BUDGET_DIFFERS, {"budget": "b"})
 
-    def again(target: Target, every: Every = Every.DAY, rolling: int = 0) -> SetBudget:
+    def again(
+        target: BudgetTarget, every: PeriodKind = PeriodKind.DAY, rolling: int = 0
+    ) -> SetBudget:
         return SetBudget(
             budget=BudgetId("b"), target=target, every=every, limit=1, hard=True, rolling=rolling
         )
 
-    root = Target(account=AccountId("org"))
-    assert differs == org.refuses(again(Target(account=AccountId("team"))))
-    assert differs == org.refuses(again(Target(account=AccountId("org"), each_user=True)))
-    assert differs == org.refuses(again(root, Every.WEEK))
-    assert differs == org.refuses(again(root, Every.ROLLING, DAY))
+    root = BudgetTarget(account=AccountId("org"))
+    assert differs == org.refuses(again(BudgetTarget(account=AccountId("team"))))
+    assert differs == org.refuses(again(BudgetTarget(account=AccountId("org"), each_user=True)))
+    assert differs == org.refuses(again(root, PeriodKind.WEEK))
+    assert differs == org.refuses(again(root, PeriodKind.ROLLING, DAY))
     org.does(again(root))
 
 
@@ -678,8 +680,8 @@ def test_a_dropped_budget_limits_no_more() -> None:
     assert unknown == org.refuses(ask.drop_budget("b"))
     again = SetBudget(
         budget=BudgetId("b"),
-        target=Target(account=AccountId("org")),
-        every=Every.DAY,
+        target=BudgetTarget(account=AccountId("org")),
+        every=PeriodKind.DAY,
         limit=1,
         hard=True,
     )
@@ -701,7 +703,7 @@ def test_a_charge_over_midnight_is_split_exactly() -> None:
     org = Org(prices(h100=1_000_003))
     org.issue("g", 10**9)
     org.budget("day", 10**9, account="org")
-    org.budget("ever", 10**9, Every.LIFETIME, account="org")
+    org.budget("ever", 10**9, PeriodKind.LIFETIME, account="org")
     org.at(days(1) - 1_234_567)  # µs before midnight
     org.reserve("h1", run_ms=HOUR_MS, context=gpus("h100"))
     org.later(seconds=3)
@@ -716,9 +718,9 @@ def test_a_charge_over_midnight_is_split_exactly() -> None:
     # Millisecond 1,234 begins half a millisecond before midnight, so 1,235 of them fell before.
     before, after = price(1_235) - price(500), price(10_007) - price(1_235)
     assert (
-        Counted(budget=BudgetId("day"), user=None, start=T0, amount=before),
-        Counted(budget=BudgetId("day"), user=None, start=days(1), amount=after),
-        Counted(budget=BudgetId("ever"), user=None, start=0, amount=before + after),
+        BudgetUsage(budget=BudgetId("day"), user=None, start=T0, amount=before),
+        BudgetUsage(budget=BudgetId("day"), user=None, start=days(1), amount=after),
+        BudgetUsage(budget=BudgetId("ever"), user=None, start=0, amount=before + after),
     ) == charged.counted
     assert before + after == charged.amount
     assert {T0: price(1_235), days(1): after} == tally(org, "day")
@@ -783,10 +785,10 @@ def test_late_usage_counts_where_it_was_effective() -> None:
 
 @pytest.mark.parametrize(
     ("every", "rolling", "over"),
-    [(Every.ROLLING, DAY, ("b",)), (Every.LIFETIME, 0, ("b",)), (Every.DAY, 0, ())],
+    [(PeriodKind.ROLLING, DAY, ("b",)), (PeriodKind.LIFETIME, 0, ("b",)), (PeriodKind.DAY, 0, ())],
 )
 def test_a_charge_is_flagged_by_all_that_its_budget_counts(
-    every: Every, rolling: int, over: tuple[str, ...]
+    every: PeriodKind, rolling: int, over: tuple[str, ...]
 ) -> None:
     """A rolling window and a lifetime reach back over midnight; a day does not (B5)."""
     org = rich()
@@ -867,7 +869,7 @@ def test_a_rolling_window_tells_a_threshold_again_when_the_slot_that_told_it_has
     """Once while a slot in which it was reported counts (B3)."""
     org = rich()
     org.budget(
-        "b", 100, Every.ROLLING, account="org", rolling=DAY, hard=False, thresholds=(500_000,)
+        "b", 100, PeriodKind.ROLLING, account="org", rolling=DAY, hard=False, thresholds=(500_000,)
     )
 
     def use(name: str, amount: int) -> list[tuple[Instant, int, int]]:
@@ -986,14 +988,14 @@ def test_the_free_tier_allows_five_credits_a_day_for_each_user() -> None:
 
     [brought] = only(events, BudgetSet)
     assert [TierSet(at=T0, tier="free")] == only(events, TierSet)
-    assert derived_id("org", f"free/day/{org.now}") == brought.budget.id
+    assert derive_id("org", f"free/day/{org.now}") == brought.budget.id
     assert ("free", True, 5 * CREDIT) == (
         brought.budget.tier,
         brought.budget.hard,
         brought.budget.limit,
     )
-    assert Target(account=AccountId("org"), each_user=True) == brought.budget.target
-    assert "free" == org.journal.books.singles.tier
+    assert BudgetTarget(account=AccountId("org"), each_user=True) == brought.budget.target
+    assert "free" == org.journal.books.header.tier
     org.reserve("h1", 5 * CREDIT, by="project", user="ann")
     refusal = org.refuses(org.asking("h2", 1, by="team", user="ann"))
     assert (brought.budget.id, hours(23)) == (named(refusal), refusal.figures["period_end"])
@@ -1029,7 +1031,7 @@ def test_a_tier_taken_again_is_a_new_budget_that_sees_open_holds() -> None:
 
     [second] = only(org.does(SetTier(tier="free")), BudgetSet)
 
-    assert derived_id(first.budget.id, "taken") == second.budget.id
+    assert derive_id(first.budget.id, "taken") == second.budget.id
     assert (("ann", CREDIT - 100, 0),) == claims(second)
     assert CREDIT - 100 == org.counted(second.budget.id, "ann")
 
@@ -1070,7 +1072,7 @@ def test_a_tier_nobody_knows_brings_nothing() -> None:
 def test_the_tiers_there_are() -> None:
     """Only the free tier has a default budget: five credits a day for each user (B3)."""
     assert {
-        "free": (DefaultBudget(every=Every.DAY, limit=5_000_000),),
+        "free": (DefaultBudget(every=PeriodKind.DAY, limit=5_000_000),),
         "paid": (),
         "enterprise": (),
     } == dict(TIERS)
@@ -1080,7 +1082,7 @@ def test_a_rolling_threshold_is_told_once_however_many_slots_a_charge_touches() 
     """It is the window that reached it, not each of its slots (B3, IB6)."""
     org = Org(prices(h100=1_000))
     org.issue("g", 10**6)
-    org.budget("b", 4_000, Every.ROLLING, account="org", rolling=DAY)
+    org.budget("b", 4_000, PeriodKind.ROLLING, account="org", rolling=DAY)
     org.reserve("h", 3_500, context=gpus("h100"))
     org.later(hours=3)
 
@@ -1094,7 +1096,7 @@ def test_late_usage_outside_the_window_is_not_flagged() -> None:
     org = Org()
     org.issue("g", 1_000)
     org.reserve("h", 100, until=hours(20))
-    org.budget("b", 50, Every.ROLLING, account="org", rolling=DAY, hard=True)
+    org.budget("b", 50, PeriodKind.ROLLING, account="org", rolling=DAY, hard=True)
     org.settle("h")
     org.at(days(3))
     event = org.late("h", 80, when=hours(1))[0]
@@ -1126,7 +1128,7 @@ def test_rebuilding_asks_no_calendar(monkeypatch: pytest.MonkeyPatch) -> None:
     """What holds claim is in the events: other zone data make no other ledger (L1, D2)."""
     org = rich("Europe/Berlin")
     org.budget("day", 10**6, account="org")
-    org.budget("each", 10**6, Every.MONTH, account="org", each_user=True)
+    org.budget("each", 10**6, PeriodKind.MONTH, account="org", each_user=True)
     org.reserve("h1", run_ms=50 * HOUR_MS, context=JOB, until=days(5))
     org.at(hours(2))
     org.reading("h1", HOUR_MS)

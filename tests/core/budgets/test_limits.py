@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from bursar.core.budgets.periods import Every, Window, period_at, slots_inside
+from bursar.core.budgets.periods import PeriodKind, Window, period_at, slots_inside
 from bursar.core.ids import AccountId, BudgetId, UserId
 from bursar.core.instant import DAY, HOUR, MILLISECOND, NEVER, Instant
 from bursar.core.ledger.books import ApplicableBudget, Books
 from bursar.core.ledger.events import ThresholdCrossed
 from bursar.core.ledger.limits import (
-    Claim,
+    BudgetClaim,
     all_over,
     budgets_on,
     by_budget,
@@ -18,23 +18,30 @@ from bursar.core.ledger.limits import (
     claim_of,
     count_amount,
     count_usage,
-    counted_off,
     crossings,
     first_over,
     headroom,
     over_limit,
+    uncount,
 )
-from bursar.core.ledger.values import Account, Budget, Counted, HoldClaim, Tally, Target
+from bursar.core.ledger.values import (
+    Account,
+    Budget,
+    BudgetCounter,
+    BudgetTarget,
+    BudgetUsage,
+    HoldClaim,
+)
 from bursar.core.metering import Usage
 from bursar.core.refusal import Code, InvariantBroken, Refusal
 from tests.builders import T0, Org, days, hours
 
-ROOT = Target(account=AccountId("org"))
-DAILY = Window(every=Every.DAY)
-WEEKLY = Window(every=Every.WEEK)
-MONTHLY = Window(every=Every.MONTH)
-LIFETIME = Window(every=Every.LIFETIME)
-TEN_HOURS = Window(every=Every.ROLLING, length=10 * HOUR)
+ROOT = BudgetTarget(account=AccountId("org"))
+DAILY = Window(every=PeriodKind.DAY)
+WEEKLY = Window(every=PeriodKind.WEEK)
+MONTHLY = Window(every=PeriodKind.MONTH)
+LIFETIME = Window(every=PeriodKind.LIFETIME)
+TEN_HOURS = Window(every=PeriodKind.ROLLING, length=10 * HOUR)
 
 A_MICRO_A_MS = 3_600_000  # the rate at which one GPU costs one micro-credit a millisecond
 
@@ -44,7 +51,7 @@ def limit_of(
     limit: int = 100,
     *,
     name: str = "b",
-    target: Target = ROOT,
+    target: BudgetTarget = ROOT,
     hard: bool = True,
     thresholds: tuple[int, ...] = (500_000, 800_000, 1_000_000),
 ) -> Budget:
@@ -71,7 +78,7 @@ def holding(
     return HoldClaim(amount, rate, gpus * 1_000, at, until, at)
 
 
-def claim(budget: Budget, hold: HoldClaim) -> Claim:
+def claim(budget: Budget, hold: HoldClaim) -> BudgetClaim:
     """What a hold claims in the period in which it changed."""
     return claim_of(budget, hold, period_at(budget.window, hold.touched_at))
 
@@ -82,7 +89,7 @@ def spendable(budget: Budget, hold: HoldClaim) -> int:
     return full - relief
 
 
-def tallied(*tallies: tuple[Budget, Instant, Tally]) -> Books:
+def tallied(*tallies: tuple[Budget, Instant, BudgetCounter]) -> Books:
     """Books of a lone account in which budgets have counted that."""
     books = Books()
     root = AccountId("org")
@@ -93,9 +100,9 @@ def tallied(*tallies: tuple[Budget, Instant, Tally]) -> Books:
     return books
 
 
-def counted(amount: int, start: Instant = T0, *, budget: str = "b") -> Counted:
+def counted(amount: int, start: Instant = T0, *, budget: str = "b") -> BudgetUsage:
     """An amount as a budget counts it."""
-    return Counted(budget=BudgetId(budget), user=None, start=start, amount=amount)
+    return BudgetUsage(budget=BudgetId(budget), user=None, start=start, amount=amount)
 
 
 # Claims
@@ -189,7 +196,7 @@ def test_a_millisecond_that_has_begun_is_claimed() -> None:
 )
 def test_a_day_of_a_zone_may_have_23_or_25_hours(began: Instant, long: int) -> None:
     """What can be spent in a day hangs on how long the account's day is (B3, B5)."""
-    budget = limit_of(Window(every=Every.DAY, time_zone="Europe/Berlin"))
+    budget = limit_of(Window(every=PeriodKind.DAY, time_zone="Europe/Berlin"))
     hold = holding(10_000_000, at=began)
 
     assert long * 1_000 == spendable(budget, hold)
@@ -250,11 +257,11 @@ def test_usage_counts_where_its_milliseconds_fell() -> None:
         for start, end in zip(starts, ends, strict=True)
     ]
     assert (
-        Counted(budget=BudgetId("day"), user=None, start=T0, amount=500),
-        Counted(budget=BudgetId("day"), user=None, start=days(1), amount=1_500),
-        Counted(budget=BudgetId("ever"), user=user, start=0, amount=2_000),
+        BudgetUsage(budget=BudgetId("day"), user=None, start=T0, amount=500),
+        BudgetUsage(budget=BudgetId("day"), user=None, start=days(1), amount=1_500),
+        BudgetUsage(budget=BudgetId("ever"), user=user, start=0, amount=2_000),
         *(
-            Counted(budget=BudgetId("ten"), user=None, start=start, amount=part)
+            BudgetUsage(budget=BudgetId("ten"), user=None, start=start, amount=part)
             for start, part in zip(starts, price, strict=True)
         ),
     ) == found
@@ -284,8 +291,8 @@ def test_an_amount_counts_where_it_is_effective() -> None:
     ]
 
     assert (
-        Counted(budget=BudgetId("day"), user=None, start=days(2), amount=7),
-        Counted(budget=BudgetId("ever"), user=user, start=0, amount=7),
+        BudgetUsage(budget=BudgetId("day"), user=None, start=days(2), amount=7),
+        BudgetUsage(budget=BudgetId("ever"), user=user, start=0, amount=7),
     ) == count_amount(applying, 7, days(3) - 1, now=days(9))
     assert () == count_amount(applying, 0, T0, now=T0)
 
@@ -311,25 +318,25 @@ def test_an_amount_from_before_a_rolling_window_is_not_counted() -> None:
 def test_undone_usage_comes_off_the_latest_period_first() -> None:
     """Off each budget on its own, never more than was counted there (L11)."""
     budget, other = limit_of(DAILY), limit_of(DAILY, name="other")
-    books = tallied((budget, T0, Tally()), (other, T0, Tally()))
+    books = tallied((budget, T0, BudgetCounter()), (other, T0, BudgetCounter()))
     was = (counted(40), counted(20, days(1)), counted(60, budget="other"))
 
-    assert (counted(20, days(1)), counted(30), counted(50, budget="other")) == counted_off(
+    assert (counted(20, days(1)), counted(30), counted(50, budget="other")) == uncount(
         books, was, 50
     )
-    assert (counted(5, days(1)), counted(5, budget="other")) == counted_off(books, was, 5)
-    assert (counted(20, days(1)), counted(40), counted(60, budget="other")) == counted_off(
+    assert (counted(5, days(1)), counted(5, budget="other")) == uncount(books, was, 5)
+    assert (counted(20, days(1)), counted(40), counted(60, budget="other")) == uncount(
         books, was, 1_000
     )
-    assert () == counted_off(books, was, 0)
+    assert () == uncount(books, was, 0)
 
 
 def test_undone_usage_leaves_a_dropped_budget_alone() -> None:
     """Its counters are forgotten (B3)."""
     dropped, other = replace(limit_of(DAILY), dropped=True), limit_of(DAILY, name="other")
-    books = tallied((dropped, T0, Tally()), (other, T0, Tally()))
+    books = tallied((dropped, T0, BudgetCounter()), (other, T0, BudgetCounter()))
 
-    off = counted_off(books, (counted(40), counted(60, budget="other")), 50)
+    off = uncount(books, (counted(40), counted(60, budget="other")), 50)
 
     assert (counted(50, budget="other"),) == off
 
@@ -337,13 +344,13 @@ def test_undone_usage_leaves_a_dropped_budget_alone() -> None:
 def test_undone_usage_of_one_user_comes_off_period_by_period() -> None:
     """What a later period took is not taken from the earlier ones again (L11)."""
     user = UserId("ann")
-    books = tallied((limit_of(DAILY), T0, Tally()))
+    books = tallied((limit_of(DAILY), T0, BudgetCounter()))
     was = [
-        Counted(budget=BudgetId("b"), user=user, start=start, amount=20)
+        BudgetUsage(budget=BudgetId("b"), user=user, start=start, amount=20)
         for start in (T0, days(1), days(2))
     ]
 
-    off = counted_off(books, tuple(was), 50)
+    off = uncount(books, tuple(was), 50)
 
     assert (was[2], was[1], replace(was[0], amount=10)) == off
 
@@ -351,7 +358,7 @@ def test_undone_usage_of_one_user_comes_off_period_by_period() -> None:
 def test_a_counter_cannot_be_negative() -> None:
     """What was not counted cannot come off (IB1)."""
     with pytest.raises(InvariantBroken, match="a counter is negative"):
-        Tally(charged=-1)
+        BudgetCounter(charged=-1)
 
 
 # Over the limit
@@ -360,10 +367,12 @@ def test_a_counter_cannot_be_negative() -> None:
 def test_a_budget_is_over_when_more_than_its_limit_is_charged_in_a_period() -> None:
     """To the micro-credit, in the period that the charge touches (B5)."""
     budget = limit_of(DAILY, 100)
-    books = tallied((budget, T0, Tally(charged=60)), (budget, days(1), Tally(charged=90)))
+    books = tallied(
+        (budget, T0, BudgetCounter(charged=60)), (budget, days(1), BudgetCounter(charged=90))
+    )
     applying = [ApplicableBudget(budget, None)]
 
-    def over(*more: Counted) -> tuple[str, ...]:
+    def over(*more: BudgetUsage) -> tuple[str, ...]:
         return over_limit(books, by_budget(applying, more), days(1))
 
     assert () == over()
@@ -377,11 +386,11 @@ def test_a_budget_is_over_when_more_than_its_limit_is_charged_in_a_period() -> N
 
 def test_a_rolling_budget_is_over_by_what_its_window_has() -> None:
     """All slots inside count together; a slot that has left does not (B5)."""
-    budget = limit_of(Window(every=Every.ROLLING, length=DAY), 100)
+    budget = limit_of(Window(every=PeriodKind.ROLLING, length=DAY), 100)
     books = tallied(
-        (budget, T0, Tally(charged=1_000)),
-        (budget, hours(1), Tally(charged=30)),
-        (budget, hours(20), Tally(charged=30)),
+        (budget, T0, BudgetCounter(charged=1_000)),
+        (budget, hours(1), BudgetCounter(charged=30)),
+        (budget, hours(20), BudgetCounter(charged=30)),
     )
     applying = [ApplicableBudget(budget, None)]
     now = hours(25)
@@ -399,11 +408,13 @@ def test_only_hard_budgets_are_over() -> None:
     soft = limit_of(DAILY, 10, hard=False)
     hard = limit_of(DAILY, 10, name="hard")
     user = UserId("ann")
-    each = limit_of(DAILY, 10, name="each", target=Target(account=AccountId("org"), each_user=True))
+    each = limit_of(
+        DAILY, 10, name="each", target=BudgetTarget(account=AccountId("org"), each_user=True)
+    )
     more = (
         counted(11),
         counted(11, budget="hard"),
-        Counted(budget=each.id, user=user, start=T0, amount=11),
+        BudgetUsage(budget=each.id, user=user, start=T0, amount=11),
     )
     applying = [
         ApplicableBudget(soft, None),
@@ -423,7 +434,7 @@ def test_all_hard_budgets_that_a_hold_would_exceed_are_told_in_order() -> None:
     one, soft = limit_of(DAILY, 99, name="one"), limit_of(DAILY, 0, name="soft", hard=False)
     kept, two = limit_of(DAILY, 130, name="kept"), limit_of(LIFETIME, 20, name="two")
     applying = [ApplicableBudget(budget, None) for budget in (one, soft, kept, two)]
-    books = tallied((one, T0, Tally(charged=30)), (kept, T0, Tally(charged=30)))
+    books = tallied((one, T0, BudgetCounter(charged=30)), (kept, T0, BudgetCounter(charged=30)))
     hold = HoldClaim(100, 0, 0, hours(3), hours(5), hours(3))
 
     first = Refusal(
@@ -496,7 +507,7 @@ def test_headroom_is_the_least_that_hard_budgets_allow() -> None:
     """Never below zero; soft budgets do not count; None where no hard one applies (B3)."""
     wide, narrow = limit_of(DAILY, 100, name="wide"), limit_of(DAILY, 60, name="narrow")
     soft, spent = limit_of(DAILY, 1, name="soft", hard=False), limit_of(DAILY, 5, name="spent")
-    books = tallied((wide, T0, Tally(charged=30)), (spent, T0, Tally(charged=9)))
+    books = tallied((wide, T0, BudgetCounter(charged=30)), (spent, T0, BudgetCounter(charged=9)))
 
     def room(*budgets: Budget) -> int | None:
         return headroom(books, [ApplicableBudget(budget, None) for budget in budgets], T0)
@@ -520,7 +531,7 @@ def test_a_threshold_is_reached_to_the_micro_credit(
 ) -> None:
     """Half, four fifths and all of a limit of 200; what was told is not told again (B3)."""
     budget = limit_of(DAILY, 200)
-    books = tallied((budget, T0, Tally(charged=charged, crossed=crossed)))
+    books = tallied((budget, T0, BudgetCounter(charged=charged, crossed=crossed)))
 
     found = crossings(books, by_budget([ApplicableBudget(budget, None)], (counted(1),)), hours(1))
 
@@ -547,17 +558,19 @@ def test_each_period_that_a_charge_touches_has_its_own_thresholds() -> None:
     """The earlier period is told first; a period that is not touched is not looked at (B3)."""
     budget = limit_of(DAILY, 100)
     user = UserId("ann")
-    each = limit_of(DAILY, 10, name="each", target=Target(account=AccountId("org"), each_user=True))
-    books = tallied(
-        (budget, T0, Tally(charged=50)),
-        (budget, days(1), Tally(charged=80, crossed=1)),
-        (budget, days(2), Tally(charged=100)),
+    each = limit_of(
+        DAILY, 10, name="each", target=BudgetTarget(account=AccountId("org"), each_user=True)
     )
-    books.tallies.put((each.id, user, T0), Tally(charged=10, crossed=2))
+    books = tallied(
+        (budget, T0, BudgetCounter(charged=50)),
+        (budget, days(1), BudgetCounter(charged=80, crossed=1)),
+        (budget, days(2), BudgetCounter(charged=100)),
+    )
+    books.tallies.put((each.id, user, T0), BudgetCounter(charged=10, crossed=2))
     more = (
         counted(10, days(1)),
         counted(10),
-        Counted(budget=each.id, user=user, start=T0, amount=1),
+        BudgetUsage(budget=each.id, user=user, start=T0, amount=1),
     )
 
     found = crossings(
@@ -573,13 +586,13 @@ def test_each_period_that_a_charge_touches_has_its_own_thresholds() -> None:
 
 def test_a_rolling_window_tells_a_threshold_once_while_a_slot_that_told_it_counts() -> None:
     """What was told in a slot that has left the window is told again (B3)."""
-    budget = limit_of(Window(every=Every.ROLLING, length=DAY), 100, thresholds=(500_000,))
+    budget = limit_of(Window(every=PeriodKind.ROLLING, length=DAY), 100, thresholds=(500_000,))
 
     def told(now: Instant) -> list[ThresholdCrossed]:
         books = tallied(
-            (budget, T0, Tally(crossed=1)),
-            (budget, hours(20), Tally(charged=30)),
-            (budget, hours(24), Tally(charged=30)),
+            (budget, T0, BudgetCounter(crossed=1)),
+            (budget, hours(20), BudgetCounter(charged=30)),
+            (budget, hours(24), BudgetCounter(charged=30)),
         )
         return crossings(
             books, by_budget([ApplicableBudget(budget, None)], (counted(30, hours(20)),)), now

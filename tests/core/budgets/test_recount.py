@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bursar.core.budgets.periods import Every
+from bursar.core.budgets.periods import PeriodKind
 from bursar.core.instant import DAY, HOUR, MILLISECOND, MINUTE, SECOND, Instant
 from bursar.core.ledger.events import Event
 from bursar.core.ledger.values import Context, Hold
@@ -24,9 +24,9 @@ from tests.builders import Org, gpus, prices
 BERLIN: Final = ZoneInfo("Europe/Berlin")
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 LONGEST: Final = {
-    Every.DAY: 31 * HOUR,
-    Every.WEEK: 7 * DAY + 7 * HOUR,
-    Every.MONTH: 31 * DAY + 7 * HOUR,
+    PeriodKind.DAY: 31 * HOUR,
+    PeriodKind.WEEK: 7 * DAY + 7 * HOUR,
+    PeriodKind.MONTH: 31 * DAY + 7 * HOUR,
 }
 ROLLING: Final = 12 * HOUR
 SLOT: Final = ROLLING // 24
@@ -52,7 +52,7 @@ class Limit:
     """A budget of the story, in the order in which budgets are checked."""
 
     name: str
-    every: Every
+    every: PeriodKind
     account: str | None
     user: str | None
     each_user: bool = False
@@ -64,12 +64,12 @@ class Limit:
 
 
 LIMITS: Final = (
-    Limit("project", Every.ROLLING, "project", None),
-    Limit("team", Every.DAY, "team", None),
-    Limit("each", Every.WEEK, "team", None, each_user=True),
-    Limit("pair", Every.MONTH, "team", "ann"),
-    Limit("org", Every.LIFETIME, "org", None),
-    Limit("user", Every.DAY, None, "bob"),
+    Limit("project", PeriodKind.ROLLING, "project", None),
+    Limit("team", PeriodKind.DAY, "team", None),
+    Limit("each", PeriodKind.WEEK, "team", None, each_user=True),
+    Limit("pair", PeriodKind.MONTH, "team", "ann"),
+    Limit("org", PeriodKind.LIFETIME, "org", None),
+    Limit("user", PeriodKind.DAY, None, "bob"),
 )
 
 
@@ -106,13 +106,13 @@ class Held:
         )
 
 
-def period(every: Every, now: Instant) -> tuple[Instant, Instant]:
+def period(every: PeriodKind, now: Instant) -> tuple[Instant, Instant]:
     """The period of Berlin's calendar that `now` is in."""
     day = (EPOCH + timedelta(microseconds=now)).astimezone(BERLIN).date()
-    if every is Every.WEEK:
+    if every is PeriodKind.WEEK:
         first = day - timedelta(days=day.weekday())
         following = first + timedelta(days=7)
-    elif every is Every.MONTH:
+    elif every is PeriodKind.MONTH:
         first = day.replace(day=1)
         following = (first + timedelta(days=32)).replace(day=1)
     else:
@@ -196,7 +196,7 @@ class Story:
                 account=limit.account,
                 user=limit.user,
                 each_user=limit.each_user,
-                rolling=ROLLING if limit.every is Every.ROLLING else 0,
+                rolling=ROLLING if limit.every is PeriodKind.ROLLING else 0,
             )
             self.set.append(limit)
 
@@ -216,9 +216,9 @@ class Story:
 
     def charged(self, limit: Limit, held: Held) -> int:
         """What was used of a hold in the budget's period, or slots, of now."""
-        if limit.every is Every.LIFETIME:
+        if limit.every is PeriodKind.LIFETIME:
             start, end = 0, self.now + 1
-        elif limit.every is Every.ROLLING:
+        elif limit.every is PeriodKind.ROLLING:
             start, end = (self.now - ROLLING + 1) // SLOT * SLOT, self.now + 1
         else:
             start, end = period(limit.every, self.now)
@@ -229,9 +229,9 @@ class Story:
         if not held.metered:
             return available
         left = held.limit - held.touched_at
-        if limit.every is Every.LIFETIME:
+        if limit.every is PeriodKind.LIFETIME:
             span = left
-        elif limit.every is Every.ROLLING:
+        elif limit.every is PeriodKind.ROLLING:
             span = min(left, ROLLING)
         else:
             start, end = period(limit.every, self.now)

@@ -2,8 +2,17 @@
 
 from bursar.core.dispatch import pool as rules
 from bursar.core.dispatch.pool import Placement
-from bursar.core.dispatch.reports import Order, Orders, Reading, Report, report
-from bursar.core.dispatch.state import Exit, JobKey, Lease, Letter, Machine, Pool, Queued, Work
+from bursar.core.dispatch.reports import LeaseOrder, LeaseOrders, NodeReport, Reading, report
+from bursar.core.dispatch.state import (
+    Exit,
+    JobKey,
+    JobMessage,
+    Lease,
+    Pool,
+    PoolJob,
+    PoolNode,
+    PoolTransaction,
+)
 from bursar.core.ids import AccountId, JobId, UserId
 from bursar.core.instant import MINUTE, SECOND, Instant
 from bursar.core.leases import Denied
@@ -47,13 +56,13 @@ class Trial:
         self._n = 0
         for name in (N1, N2):
             node = Node(id=name, gpu_type="H100", gpus=2, slots=slots)
-            self.pool.machines[name] = Machine(node=node)
+            self.pool.machines[name] = PoolNode(node=node)
         work = self.work()
         self.epoch = rules.lead(work, "one") or 0
         work.keep()
 
-    def work(self) -> Work:
-        return Work(self.pool, self.now)
+    def work(self) -> PoolTransaction:
+        return PoolTransaction(self.pool, self.now)
 
     def pass_by(self, span: int) -> "Trial":
         """Let time pass."""
@@ -63,7 +72,7 @@ class Trial:
     def post(self, message: ToPool, n: int, key: JobKey = JOB) -> bool:
         """A message of an org; whether it need not come again."""
         work = self.work()
-        done = rules.receive(work, Letter(*key, n, message))
+        done = rules.receive(work, JobMessage(*key, n, message))
         work.keep()
         return done
 
@@ -92,17 +101,19 @@ class Trial:
 
     def report(
         self, *readings: Reading, node: NodeId = N1, boot: int = 1, n: int | None = None
-    ) -> Orders | None:
+    ) -> LeaseOrders | None:
         """A node reports, and hears."""
         self._n += 1
         number = self._n if n is None else n
-        told = Report(node=node, boot=boot, n=number, at=self.now, heard=None, readings=readings)
+        told = NodeReport(
+            node=node, boot=boot, n=number, at=self.now, heard=None, readings=readings
+        )
         work = self.work()
         orders = report(work, told)
         work.keep()
         return orders
 
-    def orders(self, *readings: Reading, node: NodeId = N1) -> tuple[Order, ...]:
+    def orders(self, *readings: Reading, node: NodeId = N1) -> tuple[LeaseOrder, ...]:
         """What a node is told when it reports."""
         orders = self.report(*readings, node=node)
         assert orders is not None
@@ -114,7 +125,7 @@ class Trial:
         work.keep()
         return ended
 
-    def job(self, key: JobKey = JOB) -> Queued:
+    def job(self, key: JobKey = JOB) -> PoolJob:
         return self.pool.jobs[key]
 
     def lease(self, fence: int = 1) -> Lease:

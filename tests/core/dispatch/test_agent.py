@@ -20,23 +20,23 @@ from bursar.core.dispatch.agent import (
     safe_span,
 )
 from bursar.core.dispatch.attempt_end import GRACE
-from bursar.core.dispatch.reports import Order, Orders, Reading, Report
+from bursar.core.dispatch.reports import LeaseOrder, LeaseOrders, NodeReport, Reading
 from bursar.core.dispatch.state import Exit
 from bursar.core.ids import JobId
 from bursar.core.instant import MINUTE, SECOND, Instant
-from bursar.core.leases import MARGIN, TTL
+from bursar.core.leases import LEASE_MARGIN, LEASE_TTL
 from bursar.core.messages import Program
 from bursar.core.scheduling.model.nodes import NodeId, Piece
 from bursar.core.value import replace
 
 NODE = NodeId("n1")
-SAFE = safe_span(TTL)
+SAFE = safe_span(LEASE_TTL)
 
 
 def order(
-    fence: int, *gpus: int, lasts: int = TTL, stop: bool = False, run_ms: int = 60_000
-) -> Order:
-    return Order(
+    fence: int, *gpus: int, lasts: int = LEASE_TTL, stop: bool = False, run_ms: int = 60_000
+) -> LeaseOrder:
+    return LeaseOrder(
         fence=fence, org="acme", job=JobId(f"job{fence}"), attempt=1,
         piece=Piece(NODE, gpus or (0,), 1), lasts=lasts, run_ms_max=run_ms, stop=stop,
         program=Program(), nodes=(NODE,),
@@ -51,15 +51,15 @@ class Node:
     table: dict[int, Process] = field(default_factory=dict)
     now: Instant = 0
 
-    def report(self) -> Report:
+    def report(self) -> NodeReport:
         return rules.report(self.agent, self.table, self.now)
 
-    def hear(self, *leases: Order, n: int | None = None, boot: int = 1) -> list[Action]:
+    def hear(self, *leases: LeaseOrder, n: int | None = None, boot: int = 1) -> list[Action]:
         answered = self.agent.n if n is None else n
-        orders = Orders(node=NODE, boot=boot, n=answered, at=10**15 + answered, leases=leases)
+        orders = LeaseOrders(node=NODE, boot=boot, n=answered, at=10**15 + answered, leases=leases)
         return rules.hear(self.agent, orders, self.table, self.now)
 
-    def told(self, *leases: Order, takes: int = 0) -> list[Action]:
+    def told(self, *leases: LeaseOrder, takes: int = 0) -> list[Action]:
         """What comes of a report whose answer takes a while."""
         self.report()
         self.now += takes
@@ -115,9 +115,11 @@ def test_a_lease_is_started_once_it_is_on_disk() -> None:
 
 def test_an_agent_relies_on_less_than_the_pool_grants() -> None:
     """A clock that is a hundredth slow, and the time that ending takes, are left off (IS7)."""
-    assert TTL - TTL // 100 - KILL == SAFE
+    assert LEASE_TTL - LEASE_TTL // 100 - KILL == SAFE
     slow = SAFE * 100 // 99
-    assert slow + KILL < TTL + MARGIN - 9 * SECOND, "even if the pool's clock was put by 9 s"
+    assert slow + KILL < LEASE_TTL + LEASE_MARGIN - 9 * SECOND, (
+        "even if the pool's clock was put by 9 s"
+    )
 
 
 def test_an_answer_that_comes_too_late_starts_nothing() -> None:

@@ -2,11 +2,11 @@
 
 from bursar.core.dispatch import pool as rules
 from bursar.core.dispatch.policies import SHIPPED, objection
-from bursar.core.dispatch.state import Exit, InForce, Lease, Pool, Work
+from bursar.core.dispatch.state import Exit, Lease, PolicyInForce, Pool, PoolTransaction
 from bursar.core.ids import AccountId, JobId
 from bursar.core.leases import Denied
 from bursar.core.messages import Withdraw
-from bursar.core.quota_slices import GPUS, JOBS, Seen, Slice, of_type
+from bursar.core.quota_slices import GPUS, JOBS, Slice, SliceReport, of_type
 from bursar.core.scheduling.model.nodes import Piece
 from bursar.core.scheduling.model.policy import FREE, PAID, Policy, Share
 from bursar.core.value import replace
@@ -28,8 +28,8 @@ def told(pool: Trial, *slices: Slice) -> None:
     work.keep()
 
 
-def seen(trial: Trial, quota: str = "q") -> Seen:
-    return trial.pool.counted.seen("acme")[quota]
+def seen(trial: Trial, quota: str = "q") -> SliceReport:
+    return trial.pool.counted.report("acme")[quota]
 
 
 def test_what_waits_and_what_runs_is_counted_from_when_a_slice_is_there() -> None:
@@ -38,7 +38,7 @@ def test_what_waits_and_what_runs_is_counted_from_when_a_slice_is_there() -> Non
     told(trial, ONE)
 
     two = ((GPUS, 2), (of_type("H100"), 2), (JOBS, 2))
-    assert Seen(n=1, used=HAS_ONE, wanted=two) == seen(trial)
+    assert SliceReport(n=1, used=HAS_ONE, wanted=two) == seen(trial)
 
 
 def test_a_job_beyond_its_slice_is_not_placed() -> None:
@@ -49,7 +49,7 @@ def test_a_job_beyond_its_slice_is_not_placed() -> None:
     assert Denied.OVER_QUOTA is trial.place(ON_N2, key=SECOND_JOB)
     trial.report(ran(5_000, exit=Exit.DONE))
     assert isinstance(trial.place(ON_N2, key=SECOND_JOB), Lease)
-    assert Seen(n=1, used=HAS_ONE, wanted=HAS_ONE) == seen(trial)
+    assert SliceReport(n=1, used=HAS_ONE, wanted=HAS_ONE) == seen(trial)
 
 
 def test_what_one_transaction_places_counts_in_it() -> None:
@@ -91,15 +91,15 @@ def test_who_waits_no_more_wants_nothing() -> None:
     assert HAS_ONE == seen(trial).wanted
     trial.post(Withdraw(), 2)
 
-    assert Seen(n=1) == seen(trial)
+    assert SliceReport(n=1) == seen(trial)
 
 
 def test_a_quota_of_others_counts_nothing() -> None:
     trial = running()
     told(trial, replace(ONE, account="elsewhere"), replace(ONE, quota="r", org="other"))
 
-    assert Seen(n=1) == seen(trial)
-    assert {} == trial.pool.counted.seen("nobody")
+    assert SliceReport(n=1) == seen(trial)
+    assert {} == trial.pool.counted.report("nobody")
 
 
 def test_a_slice_that_counts_others_counts_anew() -> None:
@@ -107,7 +107,7 @@ def test_a_slice_that_counts_others_counts_anew() -> None:
     trial.post(asking(), 1, SECOND_JOB)
     told(trial, ONE)
     told(trial, replace(ONE, n=2, account=None, user="bob"))
-    assert Seen(n=2) == seen(trial)
+    assert SliceReport(n=2) == seen(trial)
     told(trial, replace(ONE, n=3, account=None, user="ann"))
     assert HAS_ONE == seen(trial).used
     told(trial, replace(ONE, n=4, account=None, user="ann", granted=((GPUS, 2),)))
@@ -116,14 +116,14 @@ def test_a_slice_that_counts_others_counts_anew() -> None:
 
 def test_a_newer_policy_takes_the_place_of_an_older_one() -> None:
     pool = Pool()
-    new, old = InForce(n=2, policy=Policy(half_life=9)), InForce(n=1, policy=Policy())
+    new, old = PolicyInForce(n=2, policy=Policy(half_life=9)), PolicyInForce(n=1, policy=Policy())
     for given in (new, old):
-        work = Work(pool, 0)
+        work = PoolTransaction(pool, 0)
         work.adopt(given)
         work.keep()
 
     assert new == pool.policy
-    work = Work(pool, 0)
+    work = PoolTransaction(pool, 0)
     work.adopt(replace(new, n=4))
     work.adopt(replace(new, n=3))
     assert work.policy_new is not None

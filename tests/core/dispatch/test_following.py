@@ -6,7 +6,7 @@ from bursar.core.dispatch.job_lifecycle import State
 from bursar.core.dispatch.state import Exit, Lease, name_of
 from bursar.core.ids import JobId
 from bursar.core.instant import MINUTE, SECOND
-from bursar.core.leases import TTL
+from bursar.core.leases import LEASE_TTL
 from bursar.core.messages import HoldGrew, Withdraw
 from bursar.core.scheduling.decisions import Keep, Preempt, Start
 from bursar.core.scheduling.model.jobs import Shape
@@ -194,7 +194,7 @@ def test_a_silent_node_is_dead_until_it_is_heard_of() -> None:
     """IS15."""
     trial = waiting()
     found = follower(trial)
-    trial.pass_by(TTL)
+    trial.pass_by(LEASE_TTL)
     trial.report(node=N2)
     assert found.follow(trial.pool, trial.pool.changes, trial.now)
     states = {node: one.node.state for node, one in found.cluster.machines.items()}

@@ -1,9 +1,9 @@
 """What need not be looked at or said twice: following a pool, and telling its orgs."""
 
 from bursar.core.dispatch.cluster_sync import LOOKS_EVERY, ClusterMirror
-from bursar.core.dispatch.state import Exit, Work
+from bursar.core.dispatch.state import Exit, PoolTransaction
 from bursar.core.instant import SECOND
-from bursar.core.leases import TTL
+from bursar.core.leases import LEASE_TTL
 from bursar.core.messages import Ended, Started
 from bursar.core.scheduling.model.nodes import Node, NodeState
 from bursar.core.scheduling.model.policy import PAID, Policy
@@ -35,7 +35,7 @@ def test_a_node_that_is_heard_of_again_is_no_news_but_one_that_was_silent_is() -
     trial.pool.forget_over()
     trial.pass_by(5 * SECOND).report(node=N1)
     assert {} == trial.pool.touched
-    trial.pass_by(TTL).report(node=N1)
+    trial.pass_by(LEASE_TTL).report(node=N1)
     assert {N1: None} == trial.pool.touched
 
 
@@ -49,7 +49,7 @@ def test_a_node_that_is_described_anew_or_whose_clock_is_wrong_is_news() -> None
         replace(known, wrong_clock=True),
     ):
         trial.pool.forget_over()
-        work = Work(trial.pool, trial.now)
+        work = PoolTransaction(trial.pool, trial.now)
         work.put(other)
         work.keep()
         assert {N1: None} == trial.pool.touched
@@ -61,7 +61,7 @@ def test_silence_is_noticed_within_a_second() -> None:
     trial.report(node=N1)
     found = follower(trial)
     assert NodeState.READY == state(found)
-    trial.pass_by(TTL - 1)
+    trial.pass_by(LEASE_TTL - 1)
     found.follow(trial.pool, (), trial.now)
     assert NodeState.READY == state(found)
     trial.pass_by(LOOKS_EVERY - 1)

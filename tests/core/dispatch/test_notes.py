@@ -3,9 +3,9 @@
 import pytest
 
 from bursar.core.dispatch import audit_stream, pool
-from bursar.core.dispatch.audit_stream import Noted, rest, write_down
+from bursar.core.dispatch.audit_stream import AuditRecord, rest, write_down
 from bursar.core.dispatch.cluster_sync import ClusterMirror
-from bursar.core.dispatch.pool import Written
+from bursar.core.dispatch.pool import PlanOutcome
 from bursar.core.dispatch.state import TERM, Exit
 from bursar.core.instant import HOUR, NEVER
 from bursar.core.leases import Denied
@@ -32,12 +32,12 @@ class Led:
         self.follower.follow(known, known.changes, self.trial.now)
         known.changes.clear()
 
-    def write(self, epoch: int | None = None, after: int | None = None) -> Written:
+    def write(self, epoch: int | None = None, after: int | None = None) -> PlanOutcome:
         """Decide, and write it."""
         self.follow()
         decisions = carry_out(self.follower.cluster, self.trial.now).decisions
         self.follower.told.decided(decisions)
-        told = Noted(self.follower.told.taken(), self.noted if after is None else after)
+        told = AuditRecord(self.follower.told.taken(), self.noted if after is None else after)
         work = self.trial.work()
         written = write_down(work, epoch or self.trial.epoch, decisions, told)
         self.events = work.notes
@@ -58,12 +58,12 @@ def test_a_round_is_noted_with_what_it_was_told() -> None:
     led = Led(heard(waiting()))
     first = led.write()
     assert [JOB] == [lease.key for lease in first.placed]
-    assert [Snapshot, Step] == [type(one.said) for one in led.events]
+    assert [Snapshot, Step] == [type(one.record) for one in led.events]
     assert [True, False] == [one.begins for one in led.events]
     assert (2, 2) == (first.noted, led.trial.pool.noted)
     led.trial.post(asking(), 1, OTHER)
     assert 3 == led.write().noted
-    assert [(Step, led.trial.epoch)] == [(type(one.said), one.epoch) for one in led.events]
+    assert [(Step, led.trial.epoch)] == [(type(one.record), one.epoch) for one in led.events]
 
 
 def test_a_large_snapshot_is_several_events(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,7 +80,7 @@ def test_who_does_not_know_the_last_event_writes_nothing() -> None:
     led = Led(heard(waiting()))
     led.write()
     led.trial.post(asking(), 1, OTHER)
-    stale = Written((), (), (Denied.EPOCH_STALE,))
+    stale = PlanOutcome((), (), (Denied.EPOCH_STALE,))
 
     assert stale == led.write(after=1)
     assert [] == led.events
@@ -102,7 +102,7 @@ def test_what_stood_against_a_decision_is_noted_with_it() -> None:
     decisions = carry_out(led.follower.cluster, led.trial.now).decisions
     led.follower.told.decided(decisions)
     led.trial.post(Withdraw(), 2)
-    told = Noted(led.follower.told.taken(), 0)
+    told = AuditRecord(led.follower.told.taken(), 0)
     assert 2 == len(told.recorded.steps)
     work = led.trial.work()
     denied = write_down(work, led.trial.epoch, decisions, told).denied
@@ -114,7 +114,7 @@ def test_who_notes_nothing_writes_as_ever() -> None:
     trial = heard(waiting())
     work = trial.work()
 
-    assert Written((), (), ()) == write_down(work, trial.epoch, (), None)
+    assert PlanOutcome((), (), ()) == write_down(work, trial.epoch, (), None)
     assert [] == work.notes
 
 

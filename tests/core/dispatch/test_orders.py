@@ -7,17 +7,17 @@ from bursar.core.dispatch.cluster_sync import LOOKS_EVERY, ClusterMirror
 from bursar.core.dispatch.node_orders import (
     HEARD_BY,
     SILENT,
-    Leaves,
     NodeOrder,
     OrderState,
-    Said,
+    ProviderReply,
+    RemovalReason,
     Scale,
     is_vanished,
 )
 from bursar.core.dispatch.pool import register, use
-from bursar.core.dispatch.state import Exit, Machine
+from bursar.core.dispatch.state import Exit, PoolNode
 from bursar.core.instant import HOUR, MINUTE, SECOND
-from bursar.core.leases import TTL, Denied
+from bursar.core.leases import LEASE_TTL, Denied
 from bursar.core.money import CREDIT
 from bursar.core.scheduling.advice.autoscale import Offer, Scaling
 from bursar.core.scheduling.model.nodes import Node, NodeId, NodeState, Piece
@@ -49,7 +49,7 @@ class Ordered:
         assert rules.order(work, trial.epoch, [ORDER]) is None
         work.keep()
 
-    def carry_on(self, said: Said | None = None, since: int = 0) -> OrderState:
+    def carry_on(self, said: ProviderReply | None = None, since: int = 0) -> OrderState:
         work = self.trial.work()
         found = rules.carry_on(
             work, self.trial.epoch, since, [self.order], {ORDER.id: said} if said else {}
@@ -78,7 +78,7 @@ class Ordered:
         return self
 
     @property
-    def machine(self) -> Machine | None:
+    def machine(self) -> PoolNode | None:
         return self.trial.pool.machines.get(NEW)
 
     def state(self) -> NodeState | None:
@@ -99,8 +99,8 @@ def test_an_order_goes_all_the_way() -> None:
     """Asked for, said yes to, heard of, used, drained when empty, given back."""
     found = ordered()
     assert NodeState.ON_ORDER is found.state()
-    assert OrderState.COMING is found.carry_on(Said.YES)
-    assert OrderState.COMING is found.carry_on(Said.YES)
+    assert OrderState.COMING is found.carry_on(ProviderReply.YES)
+    assert OrderState.COMING is found.carry_on(ProviderReply.YES)
     found.comes()
     assert OrderState.THERE is found.carry_on()
     assert NodeState.READY is found.state()
@@ -109,13 +109,15 @@ def test_an_order_goes_all_the_way() -> None:
     assert OrderState.DRAINING is found.carry_on(), "something runs there"
     found.trial.report(ran(5_000, exit=Exit.DONE), node=NEW)
     assert OrderState.REMOVING is found.carry_on()
-    assert OrderState.REMOVING is found.carry_on(Said.YES), "nobody has said that it is gone"
+    assert OrderState.REMOVING is found.carry_on(ProviderReply.YES), (
+        "nobody has said that it is gone"
+    )
     assert NodeState.DRAINING is found.state()
     found.trial.pass_by(HOUR)
-    assert OrderState.GONE is found.carry_on(Said.REMOVED)
+    assert OrderState.GONE is found.carry_on(ProviderReply.REMOVED)
 
-    assert (None, Leaves.DRAINED) == (found.machine, found.order.leaves)
-    assert OrderState.GONE is found.carry_on(Said.REMOVED)
+    assert (None, RemovalReason.DRAINED) == (found.machine, found.order.leaves)
+    assert OrderState.GONE is found.carry_on(ProviderReply.REMOVED)
     assert 16 * CREDIT == found.order.cost(found.trial.now + HOUR)
 
 
@@ -174,8 +176,8 @@ def test_who_has_registered_and_said_nothing_is_still_on_order() -> None:
     assert Denied.NODE_SILENT is found.trial.place((Piece(NEW, (0,), 1),))
 
 
-@pytest.mark.parametrize("said", [None, Said.YES])
-def test_a_late_order_is_given_up_and_given_back(said: Said | None) -> None:
+@pytest.mark.parametrize("said", [None, ProviderReply.YES])
+def test_a_late_order_is_given_up_and_given_back(said: ProviderReply | None) -> None:
     """Whoever has said nothing may have meant yes: nothing that is paid for is forgotten."""
     found = ordered()
     assert not ORDER.is_late(ORDER.ready_by)
@@ -185,42 +187,42 @@ def test_a_late_order_is_given_up_and_given_back(said: Said | None) -> None:
     found.trial.pass_by(1)
     assert OrderState.REMOVING is found.carry_on(said)
 
-    assert (None, Leaves.LATE) == (found.machine, found.order.leaves)
+    assert (None, RemovalReason.LATE) == (found.machine, found.order.leaves)
     assert OrderState.REMOVING is found.carry_on()
-    assert OrderState.GONE is found.carry_on(Said.REMOVED)
+    assert OrderState.GONE is found.carry_on(ProviderReply.REMOVED)
     assert 0 == found.order.cost(found.trial.now)
     assert not found.order.is_late(found.trial.now)
 
 
 def test_an_order_that_is_refused_is_given_back() -> None:
     found = ordered()
-    assert OrderState.REMOVING is found.carry_on(Said.NO)
+    assert OrderState.REMOVING is found.carry_on(ProviderReply.NO)
 
-    assert (None, Leaves.REFUSED) == (found.machine, found.order.leaves)
+    assert (None, RemovalReason.REFUSED) == (found.machine, found.order.leaves)
     assert found.order.in_vain
 
 
 def test_a_node_that_is_gone_at_its_providers_is_given_back() -> None:
     found = there()
-    assert OrderState.REMOVING is found.carry_on(Said.NO)
+    assert OrderState.REMOVING is found.carry_on(ProviderReply.NO)
 
-    assert (NodeState.DRAINING, Leaves.REFUSED) == (found.state(), found.order.leaves)
+    assert (NodeState.DRAINING, RemovalReason.REFUSED) == (found.state(), found.order.leaves)
     assert not found.order.in_vain, "it had come"
 
 
 def test_a_silent_node_is_asked_for_again_and_then_given_back() -> None:
     found = there()
     assert not is_vanished(found.order, found.machine, found.trial.now)
-    found.trial.pass_by(TTL)
+    found.trial.pass_by(LEASE_TTL)
     assert is_vanished(found.order, found.machine, found.trial.now)
     assert is_vanished(found.order, None, found.trial.now)
     assert not is_vanished(ORDER, None, found.trial.now)
-    found.trial.pass_by(SILENT - TTL - 1)
+    found.trial.pass_by(SILENT - LEASE_TTL - 1)
     assert OrderState.THERE is found.carry_on()
     found.trial.pass_by(1)
     assert OrderState.REMOVING is found.carry_on()
 
-    assert Leaves.SILENT is found.order.leaves
+    assert RemovalReason.SILENT is found.order.leaves
 
 
 def test_nobody_is_given_up_for_what_was_said_while_nobody_listened() -> None:
@@ -289,11 +291,11 @@ def test_a_node_is_not_gone_while_something_may_run_there() -> None:
     found.carry_on()
     operator_says_ready(found)
     found.trial.place((Piece(NEW, (0,), 1),))
-    assert OrderState.REMOVING is found.carry_on(Said.REMOVED)
+    assert OrderState.REMOVING is found.carry_on(ProviderReply.REMOVED)
     found.trial.pass_by(5 * SECOND)
     found.trial.report(ran(1_000, exit=Exit.DONE), node=NEW)
 
-    assert OrderState.GONE is found.carry_on(Said.REMOVED)
+    assert OrderState.GONE is found.carry_on(ProviderReply.REMOVED)
 
 
 def operator_says_ready(found: Ordered) -> None:
@@ -309,7 +311,7 @@ def test_a_node_that_is_gone_leaves_the_cluster() -> None:
     follower.follow(trial.pool, trial.pool.jobs, trial.now)
     found.drain()
     found.carry_on()
-    found.carry_on(Said.REMOVED)
+    found.carry_on(ProviderReply.REMOVED)
     assert follower.follow(trial.pool, (), trial.now)
     assert NEW not in follower.cluster.machines
 
@@ -319,7 +321,7 @@ def test_a_node_that_is_gone_leaves_the_cluster() -> None:
 def test_a_node_that_is_dropped_and_put_again_is_there() -> None:
     trial = waiting()
     work = trial.work()
-    machine = Machine(node=ORDER.node)
+    machine = PoolNode(node=ORDER.node)
     work.put(machine)
     work.drop(NEW)
     assert (None, {}) == (work.machine(NEW), work.machines_gone)
@@ -342,6 +344,6 @@ def test_what_was_ordered_is_not_on_offer_any_more() -> None:
     gone = replace(ORDER, state=OrderState.GONE)
     orders = [ORDER, replace(ORDER, state=OrderState.REMOVING), gone]
 
-    assert [1, 0] == [one.most for one in scale.left([ORDER, gone])]
-    assert [0, 0] == [one.most for one in scale.left(orders)]
-    assert [2, 0] == [one.most for one in scale.left([replace(ORDER, offer="a100")])]
+    assert [1, 0] == [one.most for one in scale.remaining_offers([ORDER, gone])]
+    assert [0, 0] == [one.most for one in scale.remaining_offers(orders)]
+    assert [2, 0] == [one.most for one in scale.remaining_offers([replace(ORDER, offer="a100")])]

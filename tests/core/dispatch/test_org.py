@@ -5,7 +5,7 @@ import pytest
 from bursar.core.dispatch import org as rules
 from bursar.core.dispatch.message_commands import steps
 from bursar.core.dispatch.org import Org
-from bursar.core.dispatch.state import Letter
+from bursar.core.dispatch.state import JobMessage
 from bursar.core.ids import AccountId, ChargeId, GrantId, HoldId, JobId, PriceVersionId, UserId
 from bursar.core.instant import MINUTE, Instant
 from bursar.core.ledger.books import Books
@@ -17,7 +17,7 @@ from bursar.core.ledger.commands import (
     Issue,
     Reserve,
 )
-from bursar.core.ledger.values import Context, Hold, Kind
+from bursar.core.ledger.values import Context, CreditKind, Hold
 from bursar.core.messages import (
     Correct,
     Corrected,
@@ -63,7 +63,7 @@ STARTED = Started(attempt=1, gpu_type="H100", at=T0, run_ms=60_000)
 
 def founded(credits: int = 100_000) -> Org:
     org = Org(id="acme", books=Books(PRICES))
-    issue = Issue(grant=GrantId("grant"), account=ROOT, amount=credits, kind=Kind.PAID)
+    issue = Issue(grant=GrantId("grant"), account=ROOT, amount=credits, kind=CreditKind.PAID)
     for command in (AddAccount(account=ROOT, parent=None, name="root"), AddUser(user=ANN), issue):
         rules.ask(org, type(command).__name__, command, T0)
     return org
@@ -78,7 +78,7 @@ def submitted() -> Org:
 def tell(org: Org, *messages: ToOrg, at: Instant = T0 + MINUTE, since: int = 1) -> None:
     """The pool's messages arrive, one after the other."""
     for n, message in enumerate(messages, since):
-        letter = Letter(org.id, JOB, n, message)
+        letter = JobMessage(org.id, JOB, n, message)
         for _ in rules.handle(org, letter, at):
             pass
         assert rules.need_not_come_again(org, letter)
@@ -202,11 +202,11 @@ def test_a_message_is_handled_once_and_in_order() -> None:
     org = submitted()
     tell(org, STARTED, RanSoFar(attempt=1, run_ms=7))
     before = len(org.events)
-    early = Letter(org.id, JOB, 4, ended(9))
+    early = JobMessage(org.id, JOB, 4, ended(9))
 
     assert [] == list(rules.handle(org, early, T0 + MINUTE))
     assert not rules.need_not_come_again(org, early)
-    assert [] == list(rules.handle(org, Letter(org.id, JOB, 1, STARTED), T0 + MINUTE))
+    assert [] == list(rules.handle(org, JobMessage(org.id, JOB, 1, STARTED), T0 + MINUTE))
     assert before == len(org.events)
 
 
@@ -215,7 +215,7 @@ def test_handling_that_was_cut_short_is_taken_up_again(done: int) -> None:
     """After any of its commands, with the same effect (L7)."""
     org = submitted()
     tell(org, STARTED)
-    letter = Letter(org.id, JOB, 2, ended(9, kept_ms=4))
+    letter = JobMessage(org.id, JOB, 2, ended(9, kept_ms=4))
     handling = rules.handle(org, letter, T0 + MINUTE)
     for _ in range(done):
         next(handling)

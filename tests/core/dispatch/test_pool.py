@@ -6,21 +6,21 @@ from bursar.core.dispatch import pool as rules
 from bursar.core.dispatch.job_lifecycle import State
 from bursar.core.dispatch.pool import Placement
 from bursar.core.dispatch.quarantine import is_usable
-from bursar.core.dispatch.reports import STARTS_WITHIN, Report, clocks_differ, report
+from bursar.core.dispatch.reports import STARTS_WITHIN, NodeReport, clocks_differ, report
 from bursar.core.dispatch.state import (
     TERM,
+    ClockMark,
     Exit,
     JobKey,
+    JobMessage,
     Lease,
-    Letter,
-    Machine,
-    Mark,
-    Work,
+    PoolNode,
+    PoolTransaction,
     name_of,
 )
 from bursar.core.ids import JobId
 from bursar.core.instant import HOUR, MINUTE, SECOND
-from bursar.core.leases import MARGIN, TTL, Denied
+from bursar.core.leases import LEASE_MARGIN, LEASE_TTL, Denied
 from bursar.core.messages import (
     Correct,
     Corrected,
@@ -106,7 +106,7 @@ def test_a_job_that_is_over_hears_no_more() -> None:
 )
 def test_what_cannot_be_is_a_bug(message: object, n: int) -> None:
     trial = waiting()
-    letter = Letter("acme", JobId("other" if n == 1 else "job"), n, message)  # type: ignore[arg-type]
+    letter = JobMessage("acme", JobId("other" if n == 1 else "job"), n, message)  # type: ignore[arg-type]
 
     with pytest.raises(InvariantBroken):
         rules.receive(trial.work(), letter)
@@ -120,7 +120,7 @@ def test_a_lease_has_a_fence_and_lasts_twenty_seconds() -> None:
     lease = trial.place()
 
     assert isinstance(lease, Lease)
-    assert (1, 1, T0 + TTL, 60_000) == (
+    assert (1, 1, T0 + LEASE_TTL, 60_000) == (
         lease.fence, lease.attempt, lease.parts[0].until, lease.run_ms_max,
     )  # fmt: skip
     assert (State.STARTING, 1) == (trial.job().state, trial.job().fence)
@@ -217,7 +217,7 @@ def test_nothing_is_leased_on_a_node_of_another_type() -> None:
 def test_nothing_is_leased_on_a_silent_node() -> None:
     """Nor on one that was never heard of (IS15)."""
     trial = waiting()
-    trial.pass_by(TTL - 1)
+    trial.pass_by(LEASE_TTL - 1)
     assert is_usable(trial.pool.machines[N1], trial.now)
     trial.pass_by(1)
 
@@ -282,7 +282,7 @@ def test_a_transaction_that_is_dropped_has_not_been() -> None:
     rules.place(trial.work(), trial.epoch, Placement(JOB, "H100", ON_N1))
 
     assert (before, 0, {}) == (trial.job(), trial.pool.fence, trial.pool.leases)
-    assert trial.now == Work(trial.pool, 0).now, "a pool's time never goes back"
+    assert trial.now == PoolTransaction(trial.pool, 0).now, "a pool's time never goes back"
 
 
 # Reports
@@ -294,8 +294,8 @@ def test_a_report_renews_and_is_answered_with_all_leases() -> None:
     trial.pass_by(5 * SECOND)
     [order] = trial.orders()
 
-    assert (1, TTL, 60_000, False) == (order.fence, order.lasts, order.run_ms_max, order.stop)
-    assert trial.now + TTL == trial.lease().parts[0].until
+    assert (1, LEASE_TTL, 60_000, False) == (order.fence, order.lasts, order.run_ms_max, order.stop)
+    assert trial.now + LEASE_TTL == trial.lease().parts[0].until
     assert () == trial.orders(node=N2)
 
 
@@ -339,7 +339,7 @@ def test_a_lease_that_has_run_out_is_not_renewed() -> None:
     """What it says it has run counts up to its end; its process is gone, whatever it says (M4)."""
     trial = running()
     until = trial.lease().parts[0].until
-    trial.pass_by(TTL)
+    trial.pass_by(LEASE_TTL)
 
     assert () == trial.orders(ran(24_000))
     assert (until, 24_000) == (trial.lease().parts[0].until, trial.lease().run_ms)
@@ -372,7 +372,7 @@ def test_what_is_not_started_in_time_is_lost() -> None:
     trial.place()
     while trial.now < T0 + STARTS_WITHIN:
         trial.pass_by(5 * SECOND).report()
-    trial.pass_by(MARGIN)
+    trial.pass_by(LEASE_MARGIN)
 
     assert 1 == trial.expire()
     assert (Why.LOST, State.QUEUED) == (trial.lease().why, trial.job().state)
@@ -429,7 +429,7 @@ def test_lost_work_is_given_back_and_the_job_s_own_is_not() -> None:
 def test_a_dead_node_s_job_waits_again_after_a_margin() -> None:
     """And its GPUs are not given away before (M4, S10)."""
     trial = running()
-    trial.pass_by(TTL + MARGIN - 1)
+    trial.pass_by(LEASE_TTL + LEASE_MARGIN - 1)
     assert 0 == trial.expire()
     trial.pass_by(1)
 
@@ -442,7 +442,7 @@ def test_run_time_that_becomes_known_after_the_end_is_told() -> None:
     """Of a job's own end up to the lease's; of what was given back nothing (M4, IM5)."""
     lost, own = running(), running(run_ms=15_000)
     for trial in (lost, own):
-        trial.pass_by(TTL + MARGIN)
+        trial.pass_by(LEASE_TTL + LEASE_MARGIN)
         trial.expire()
         trial.report(ran(14_000, exit=Exit.KILLED))
         trial.report(ran(14_000, exit=Exit.KILLED))
@@ -553,7 +553,7 @@ def test_whoever_answers_for_an_end_after_all_its_org_is_told_what_is_paid() -> 
 def test_a_late_reading_does_not_undo_a_correction() -> None:
     """Nothing more is reported of an attempt on which somebody has decided."""
     trial = running(run_ms=15_000)
-    trial.pass_by(TTL + MARGIN)
+    trial.pass_by(LEASE_TTL + LEASE_MARGIN)
     trial.expire()
     assert Why.TIME_UP is trial.lease().why
     trial.post(Correct(attempt=1, end_class=EndClass.PLATFORM), 2)
@@ -624,7 +624,7 @@ def test_nobody_pays_for_grace_in_which_a_node_was_lost(wanted_by: JobKey) -> No
     trial = running(spec=replace(SPEC, requeues=0))
     trial.preempt(wanted_by=wanted_by)
     trial.report(ran(5_000, saved_ms=4_500, asked_ms=4_000))
-    trial.pass_by(TTL + MARGIN).expire()
+    trial.pass_by(LEASE_TTL + LEASE_MARGIN).expire()
     assert (Why.LOST, 4_000) == (trial.lease().why, _ended(trial).kept_ms)
     trial.post(Correct(attempt=1, end_class=EndClass.USER), 2)
 
@@ -653,7 +653,7 @@ def test_what_was_charged_beyond_what_was_set_aside_stays_charged() -> None:
     """Usage that happened is not lost by saying once more who answers for it (L13)."""
     trial = running(hold_micros=17_000)
     trial.pass_by(8 * SECOND).report(ran(8_000))
-    trial.pass_by(TTL + MARGIN).expire()
+    trial.pass_by(LEASE_TTL + LEASE_MARGIN).expire()
     assert (Why.OUT_OF_CREDITS, 8_000) == (trial.lease().why, trial.job().used)
     trial.post(HoldGrew(added=10_000, until=trial.job().hold_until), 2)
     trial.report()
@@ -739,7 +739,7 @@ def test_a_gang_ends_when_its_last_process_has() -> None:
 def test_a_gang_that_has_lost_a_node_is_stopped() -> None:
     """Its GPUs on other nodes are its own until their processes are gone (IS8)."""
     trial = running(GANG, spec=GANG_SPEC, hold_micros=120_000)
-    while trial.now < T0 + TTL + MARGIN + 5 * SECOND:
+    while trial.now < T0 + LEASE_TTL + LEASE_MARGIN + 5 * SECOND:
         trial.pass_by(5 * SECOND).report(ran(5_000), node=N2)
     assert 1 == trial.expire()
     assert (State.STOPPING, True) == (trial.job().state, trial.lease().live)
@@ -758,7 +758,7 @@ def test_a_gang_that_fails_because_it_has_lost_a_node_is_lost(failed_first: bool
     if failed_first:
         trial.report(ran(5_000, exit=Exit.FAILED), node=N2)
         assert Why.FAILED is trial.lease().stop
-    while trial.now < T0 + TTL + MARGIN + 5 * SECOND:
+    while trial.now < T0 + LEASE_TTL + LEASE_MARGIN + 5 * SECOND:
         reading = () if failed_first else (ran(5_000),)
         trial.pass_by(5 * SECOND).report(*reading, node=N2)
     trial.expire()
@@ -773,7 +773,7 @@ def test_a_gang_that_loses_a_node_as_its_hold_ends_has_not_failed() -> None:
     trial = running(GANG, spec=GANG_SPEC, hold_micros=120_000, hold_until=T0 + 24 * SECOND)
     trial.report(ran(5_000, exit=Exit.FAILED), node=N2)
     trial.report(ran(5_000), node=N1)
-    trial.pass_by(20 * SECOND + MARGIN).expire()
+    trial.pass_by(20 * SECOND + LEASE_MARGIN).expire()
 
     assert (Why.TIME_UP, State.EXPIRED) == (trial.lease().why, trial.job().state)
 
@@ -829,7 +829,7 @@ def test_what_ends_with_its_hold_is_not_lost(exit: Exit | None) -> None:
     trial.pass_by(10 * SECOND)
     if exit is not None:
         trial.report(ran(15_000, exit=exit))
-    trial.pass_by(SECOND + MARGIN)
+    trial.pass_by(SECOND + LEASE_MARGIN)
     trial.expire()
 
     assert (State.EXPIRED, Why.TIME_UP) == (trial.job().state, trial.job().why)
@@ -837,7 +837,7 @@ def test_what_ends_with_its_hold_is_not_lost(exit: Exit | None) -> None:
 
 def test_a_node_that_is_lost_long_before_the_hold_ends_is_lost() -> None:
     trial = running(hold_until=T0 + 26 * SECOND)
-    trial.pass_by(TTL + MARGIN).expire()
+    trial.pass_by(LEASE_TTL + LEASE_MARGIN).expire()
 
     assert (State.QUEUED, Why.LOST) == (trial.job().state, trial.job().why)
 
@@ -906,7 +906,7 @@ def test_what_waits_is_dropped_when_its_hold_ends() -> None:
 def test_who_has_begun_and_finds_no_node_any_more_ends_with_its_hold() -> None:
     """Nothing else would end it: it is in no other pool (M4, S10)."""
     trial = running()
-    trial.pass_by(TTL + MARGIN)
+    trial.pass_by(LEASE_TTL + LEASE_MARGIN)
     trial.expire()
     work = trial.work()
     work.drop(N1)
@@ -926,7 +926,7 @@ def test_late_usage_leaves_less_for_the_attempt_that_runs() -> None:
     trial.pass_by(16 * SECOND)
     trial.report(ran(21_000))
     assert State.STOPPING is trial.job().state
-    trial.pass_by(TTL + MARGIN)
+    trial.pass_by(LEASE_TTL + LEASE_MARGIN)
     trial.expire()
     assert (State.OUT_OF_CREDITS, 21_000) == (trial.job().state, trial.job().used)
     trial.report()
@@ -956,8 +956,8 @@ def test_late_usage_leaves_less_for_the_attempt_that_runs() -> None:
 )
 def test_a_clock_at_the_wrong_rate_is_noticed(rate: int, span: int, differ: bool) -> None:
     """Whatever messages took: only what is certain is told (IS7, N2)."""
-    first = Mark(at=0, heard=T0 - SECOND, came=T0 + SECOND)
-    second = Mark(at=span * rate // 100, heard=T0 + span - SECOND, came=T0 + span + SECOND)
+    first = ClockMark(at=0, heard=T0 - SECOND, came=T0 + SECOND)
+    second = ClockMark(at=span * rate // 100, heard=T0 + span - SECOND, came=T0 + span + SECOND)
 
     assert differ is clocks_differ(first, second)
 
@@ -994,11 +994,11 @@ def test_a_new_start_is_compared_with_itself() -> None:
     assert 0 == machine.mark.at
 
 
-def _beats(trial: Trial, rate: int, boot: int = 1) -> Machine:
+def _beats(trial: Trial, rate: int, boot: int = 1) -> PoolNode:
     began = trial.now
     for n in range(100, 120):
         at = (trial.now - began) * rate // 100
-        told = Report(node=N1, boot=boot, n=n, at=at, heard=trial.now)
+        told = NodeReport(node=N1, boot=boot, n=n, at=at, heard=trial.now)
         work = trial.work()
         report(work, told)
         work.keep()
@@ -1118,6 +1118,6 @@ def test_a_hold_that_grows_as_it_ends_has_not_ended() -> None:
     trial = waiting()
     trial.pass_by(10 * MINUTE)
     work = trial.work()
-    rules.receive(work, Letter(*JOB, 2, HoldGrew(added=0, until=T0 + HOUR)))
+    rules.receive(work, JobMessage(*JOB, 2, HoldGrew(added=0, until=T0 + HOUR)))
 
     assert 0 == rules.expire(work)

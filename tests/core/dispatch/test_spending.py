@@ -1,7 +1,7 @@
 """What users have had, as whoever leads next counts it (S3)."""
 
 from bursar.core.dispatch.share_usage import grown
-from bursar.core.dispatch.state import Usage
+from bursar.core.dispatch.state import UserUsage
 from bursar.core.instant import MINUTE
 from bursar.core.scheduling.model.usage import HALVINGS
 from tests.builders import T0
@@ -12,6 +12,6 @@ ANN, BEN = ("paid", "acme", "root", "user ann"), ("paid", "acme", "root", "user 
 def test_what_has_faded_away_is_not_counted() -> None:
     """Else a leader would know everybody who ever ran something, and note it in each snapshot."""
     long_ago = T0 - 3 * HALVINGS * MINUTE  # a half-life is a minute here
-    usage = [Usage(path=BEN, micros=10**9, at=long_ago), Usage(path=ANN, micros=1, at=T0)]
+    usage = [UserUsage(path=BEN, micros=10**9, at=long_ago), UserUsage(path=ANN, micros=1, at=T0)]
 
     assert [ANN] == [path for path, _ in grown(usage, 0, T0)]

@@ -1,7 +1,7 @@
 """A scheduler's cluster under the policy and the slices that its pool was told (B4, S3)."""
 
 from bursar.core.dispatch.cluster_sync import ClusterMirror, carried_over
-from bursar.core.dispatch.state import Exit, InForce, Lease, name_of
+from bursar.core.dispatch.state import Exit, Lease, PolicyInForce, name_of
 from bursar.core.ids import JobId
 from bursar.core.instant import DAY, HOUR, MINUTE
 from bursar.core.quota_slices import GPUS, NOTHING, Slice
@@ -17,7 +17,7 @@ SECOND_JOB = "acme", JobId("second")
 QUOTA = "quota acme/q"
 SHIPPED = Policy(tiers=(PAID,))
 ONE = Slice(org="acme", quota="q", n=1, granted=((GPUS, 1),), limits=((GPUS, 8),))
-HEAVY = InForce(n=7, policy=Policy(tiers=(replace(PAID, weight=9),)))
+HEAVY = PolicyInForce(n=7, policy=Policy(tiers=(replace(PAID, weight=9),)))
 
 
 def follower(trial: Trial) -> ClusterMirror:
@@ -33,7 +33,7 @@ def followed(found: ClusterMirror, trial: Trial) -> bool:
     return news
 
 
-def told(trial: Trial, *slices: Slice, policy: InForce | None = None) -> None:
+def told(trial: Trial, *slices: Slice, policy: PolicyInForce | None = None) -> None:
     work = trial.work()
     for one in slices:
         work.quotas.allot(one)
@@ -84,7 +84,7 @@ def test_another_half_life_leaves_what_was_used_as_it_is_now() -> None:
     followed(found, trial)
     tree = found.cluster.tree
     before = tree.faded(tree.root, trial.now)
-    told(trial, policy=InForce(n=1, policy=replace(SHIPPED, half_life=5)))
+    told(trial, policy=PolicyInForce(n=1, policy=replace(SHIPPED, half_life=5)))
     followed(found, trial)
 
     tree = found.cluster.tree

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from bursar.core.budgets.periods import Every
+from bursar.core.budgets.periods import PeriodKind
 from bursar.core.ids import AccountId, BudgetId, PriceVersionId, UserId
 from bursar.core.instant import DAY, HOUR
 from bursar.core.ledger.commands import (
@@ -17,7 +17,7 @@ from bursar.core.ledger.commands import (
 )
 from bursar.core.ledger.events import AccountAdded, PolicySet, PriceSet, UserAdded
 from bursar.core.ledger.journal import Journal
-from bursar.core.ledger.values import Account, OrgPolicy, Target
+from bursar.core.ledger.values import Account, BudgetTarget, OrgPolicy
 from bursar.core.refusal import Code, Refusal
 from tests.builders import PER_MS, T0, Org, gpus, hours, minutes, prices
 
@@ -34,9 +34,9 @@ def add(account: str, parent: str | None, time_zone: str | None = None) -> AddAc
     )
 
 
-def limit(target: Target) -> SetBudget:
+def limit(target: BudgetTarget) -> SetBudget:
     """A budget to be set."""
-    return SetBudget(budget=BudgetId("b"), target=target, every=Every.DAY, limit=1, hard=True)
+    return SetBudget(budget=BudgetId("b"), target=target, every=PeriodKind.DAY, limit=1, hard=True)
 
 
 def test_the_first_account_is_the_root() -> None:
@@ -47,7 +47,7 @@ def test_the_first_account_is_the_root() -> None:
 
     account = Account(id=ORG, parent=None, name="Org", time_zone="UTC")
     assert (AccountAdded(at=T0, account=account),) == outcome
-    assert ORG == journal.books.singles.root
+    assert ORG == journal.books.header.root
     assert account == journal.books.accounts.get(ORG)
 
 
@@ -61,7 +61,7 @@ def test_accounts_form_a_tree_of_any_depth() -> None:
 
     assert (*(f"a{depth}" for depth in range(19, -1, -1)), "project", "team", "org") == path
     assert (ORG,) == org.journal.books.path(ORG)
-    assert ORG == org.journal.books.singles.root
+    assert ORG == org.journal.books.header.root
 
 
 def test_an_account_without_a_parent_is_refused_once_there_is_a_root() -> None:
@@ -141,11 +141,11 @@ def test_a_budget_needs_a_known_account_and_user() -> None:
     account, user = AccountId("nowhere"), UserId("nobody")
 
     unknown = Refusal(Code.ACCOUNT_UNKNOWN, {"account": "nowhere"})
-    assert unknown == org.refuses(limit(Target(account=account, user=user)))
-    assert unknown == org.refuses(limit(Target(account=account, each_user=True)))
+    assert unknown == org.refuses(limit(BudgetTarget(account=account, user=user)))
+    assert unknown == org.refuses(limit(BudgetTarget(account=account, each_user=True)))
     stranger = Refusal(Code.USER_UNKNOWN, {"user": "nobody"})
-    assert stranger == org.refuses(limit(Target(account=ORG, user=user)))
-    assert stranger == org.refuses(limit(Target(user=user)))
+    assert stranger == org.refuses(limit(BudgetTarget(account=ORG, user=user)))
+    assert stranger == org.refuses(limit(BudgetTarget(user=user)))
 
 
 def test_an_org_without_accounts_has_no_budgets_and_no_tier() -> None:
@@ -154,7 +154,7 @@ def test_an_org_without_accounts_has_no_budgets_and_no_tier() -> None:
     journal.do(AddUser(user=UserId("ann")), T0)
     unknown = Refusal(Code.ACCOUNT_UNKNOWN, {"account": None})
 
-    assert unknown == journal.do(limit(Target(user=UserId("ann"))), T0)
+    assert unknown == journal.do(limit(BudgetTarget(user=UserId("ann"))), T0)
     assert unknown == journal.do(SetTier(tier="free"), T0)
 
 
@@ -172,7 +172,7 @@ def test_an_org_without_accounts_has_no_budgets_and_no_tier() -> None:
 def test_a_budget_limits_somebody(target: dict[str, object], why: str) -> None:
     """An account, a user, the pair, or each user below an account (B3)."""
     with pytest.raises(ValueError, match=why):
-        Target(**target)  # type: ignore[arg-type]  # wrong on purpose
+        BudgetTarget(**target)  # type: ignore[arg-type]  # wrong on purpose
 
 
 def test_an_operator_sets_the_bounds_of_an_org() -> None:
@@ -183,7 +183,7 @@ def test_an_operator_sets_the_bounds_of_an_org() -> None:
 
     assert (PolicySet(at=T0, policy=policy),) == org.does(SetPolicy(policy=policy))
 
-    assert policy == org.journal.books.singles.policy
+    assert policy == org.journal.books.header.policy
     assert Refusal(
         Code.HOLD_TOO_LONG, {"expires_at": T0 + DAY, "latest": T0 + HOUR}
     ) == org.refuses(org.asking("h", 1, until=T0 + DAY))
@@ -196,7 +196,7 @@ def test_a_price_version_of_an_org_is_set_once() -> None:
 
     assert (PriceSet(at=T0, version=mine),) == org.price(mine)
 
-    assert mine == org.journal.books.singles.prices.version(PriceVersionId("mine"))
+    assert mine == org.journal.books.header.prices.version(PriceVersionId("mine"))
     for known in ("mine", "v1"):  # a hold names versions, whoever's they are
         assert Refusal(Code.ALREADY_EXISTS, {"version": known}) == org.refuses(
             SetPrice(version=prices(known, h100=4))
@@ -216,7 +216,7 @@ def test_a_price_may_be_in_force_from_when_it_is_set() -> None:
     org.reserve("after", run_ms=1_000, context=gpus("h100"))
 
     assert (PriceSet(at=minutes(5), version=replace(mine, effective_at=minutes(5))),) == events
-    assert soon == org.journal.books.singles.prices.version(PriceVersionId("soon"))
+    assert soon == org.journal.books.header.prices.version(PriceVersionId("soon"))
     assert (1_000, 2_000) == (org.hold("before").open, org.hold("after").open)
     again = SetPrice(version=mine, from_now=True)
     assert Refusal(Code.ALREADY_EXISTS, {"version": "mine"}) == org.refuses(again)

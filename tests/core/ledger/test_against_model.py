@@ -30,7 +30,7 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from bursar.core.budgets.periods import Every, slots_inside
+from bursar.core.budgets.periods import PeriodKind, slots_inside
 from bursar.core.ids import (
     AccountId,
     BudgetId,
@@ -39,8 +39,8 @@ from bursar.core.ids import (
     HoldId,
     PriceVersionId,
     UserId,
-    derived_beside,
-    derived_id,
+    derive_id,
+    derive_id_in_org,
 )
 from bursar.core.instant import HOUR, NEVER, Instant
 from bursar.core.ledger.balance import balance
@@ -62,7 +62,7 @@ from bursar.core.ledger.commands import (
     SetSetting,
     SetTier,
 )
-from bursar.core.ledger.decide import seen_at
+from bursar.core.ledger.decide import view_at
 from bursar.core.ledger.events import (
     BudgetSet,
     Event,
@@ -73,12 +73,20 @@ from bursar.core.ledger.events import (
     issued_by,
 )
 from bursar.core.ledger.evolve import evolve
-from bursar.core.ledger.history import view
-from bursar.core.ledger.journal import Journal, rebuilt_from
+from bursar.core.ledger.history import view_grants
+from bursar.core.ledger.journal import Journal, rebuild
 from bursar.core.ledger.limits import counted_in
 from bursar.core.ledger.quote import Quote, quote
-from bursar.core.ledger.values import NO_POLICY, Budget, Compartment, Context, Grant, Kind, Policy
-from bursar.core.ledger.verify import problems
+from bursar.core.ledger.values import (
+    NO_POLICY,
+    Budget,
+    Compartment,
+    Context,
+    CreditKind,
+    Grant,
+    GrantPolicy,
+)
+from bursar.core.ledger.verify import find_problems
 from bursar.core.pricing import PriceBook, PriceVersion, Rate
 from bursar.core.refusal import Code, Refusal
 from tests.model import LARGEST, SHOWN, Model, ModelHold, Names, Shown, Snapshot
@@ -88,10 +96,10 @@ pytestmark = pytest.mark.property
 
 T0 = BEGINNINGS[0]
 NAMES = Names(
-    period_grant=lambda recurrence, at: derived_id(recurrence, f"period/{at}"),
-    rolled_grant=lambda recurrence, at: derived_id(recurrence, f"rolled/{at}"),
-    reissued_grant=lambda charge, grant, left: derived_id(charge, f"reissued/{grant}/{left}"),
-    lot=lambda hold, number: derived_beside(hold, f"lot/{number}"),
+    period_grant=lambda recurrence, at: derive_id(recurrence, f"period/{at}"),
+    rolled_grant=lambda recurrence, at: derive_id(recurrence, f"rolled/{at}"),
+    reissued_grant=lambda charge, grant, left: derive_id(charge, f"reissued/{grant}/{left}"),
+    lot=lambda hold, number: derive_id_in_org(hold, f"lot/{number}"),
 )
 
 
@@ -106,12 +114,12 @@ def shown(grant: Grant, now: Instant) -> Shown:
 
 def oldest(budget: Budget, now: Instant) -> Instant:
     """The first slot of a rolling window; what is before it is not looked at ever again."""
-    return slots_inside(budget.window, now)[0] if budget.window.every is Every.ROLLING else 0
+    return slots_inside(budget.window, now)[0] if budget.window.every is PeriodKind.ROLLING else 0
 
 
 def snapshot(kept: Books, now: Instant) -> Snapshot:
     """What the core's books say at `now`, in the words of the model."""
-    with seen_at(kept, now) as books:
+    with view_at(kept, now) as books:
         return _told(books, now)
 
 
@@ -226,7 +234,7 @@ class Beside(Journal):
         outcome = super().do(command, now)
         if isinstance(outcome, Refusal):
             return self.by_name(outcome)
-        first = self.books.singles.number - len(outcome) + 1
+        first = self.books.header.number - len(outcome) + 1
         for number, fact in enumerate(outcome, first):
             if isinstance(fact, SettingSet):
                 self.set_at.setdefault((fact.kind, fact.id), []).append(number)
@@ -288,8 +296,8 @@ def test_the_core_does_what_the_model_does(history: History) -> None:
             event(f"accepted: {type(command).__name__}")
             check_told(outcome, model)
 
-    assert journal.books == rebuilt_from(journal.events, history.prices), "IL4"
-    assert problems(journal.books) == []
+    assert journal.books == rebuild(journal.events, history.prices), "IL4"
+    assert find_problems(journal.books) == []
 
 
 @given(questions(NAMES))
@@ -421,7 +429,7 @@ def test_late_usage_is_usage_on_time(
     held: int, used: int, expires: Instant, refundable: bool
 ) -> None:
     """IL21: if nothing else wanted the credits, it makes no difference when we hear of it (L12)."""
-    policy = Policy(refundable=refundable)
+    policy = GrantPolicy(refundable=refundable)
     until = NEVER if expires == NEVER else T0 + expires
     on_time, late = org(until, policy), org(until, policy)
     for journal in (on_time, late):
@@ -476,7 +484,7 @@ def test_a_refund_at_the_very_expiry(shift: int) -> None:
 # ── what the properties are made of ──────────────────────────────────────────────────────────────
 def told(books: Books) -> dict[str, object]:
     """All that the books say, in a form that does not change with them."""
-    return books.facts() | {"singles": copy(books.singles)}
+    return books.facts() | {"singles": copy(books.header)}
 
 
 def check_spendable(books: Books, model: Model, step: int, now: Instant) -> None:
@@ -503,7 +511,7 @@ def past(events: list[Event], at: Instant, known_at: Instant) -> dict[str, Shown
     """A past view in the words of the model."""
     return {
         id: {part.value: amount for part, amount in found.parts.items()}
-        for id, found in view(events, at, known_at).items()
+        for id, found in view_grants(events, at, known_at).items()
     }
 
 
@@ -575,7 +583,7 @@ def check_totals(books: Books) -> None:
     assert issued <= LARGEST, "IL22: the org has more than the largest amount"
 
 
-def org(expires_at: Instant = NEVER, policy: Policy = NO_POLICY) -> Journal:
+def org(expires_at: Instant = NEVER, policy: GrantPolicy = NO_POLICY) -> Journal:
     """One account `a` with 1,000 in the grant `g`, and one user `u`."""
     price = Rate(gpu_type="a100", micros_per_gpu_hour=3_600)
     version = PriceVersion(id=PriceVersionId("d"), effective_at=0, rates=(price,))
@@ -589,7 +597,7 @@ def org(expires_at: Instant = NEVER, policy: Policy = NO_POLICY) -> Journal:
 def issue(amount: int, **more: Any) -> Command:
     """Credits `g` for the account `a`."""
     grant, account = GrantId("g"), AccountId("a")
-    return Issue(grant=grant, account=account, amount=amount, kind=Kind.PAID, **more)
+    return Issue(grant=grant, account=account, amount=amount, kind=CreditKind.PAID, **more)
 
 
 def reserve(limit: Instant = T0 + HOUR, **more: Any) -> Command:

@@ -1,10 +1,10 @@
 """A key with a cap of its own: its budgets count beside those of the user it asks for (N1)."""
 
-from bursar.core.budgets.periods import Every
+from bursar.core.budgets.periods import PeriodKind
 from bursar.core.ids import AccountId, BudgetId, ChargeId, HoldId, UserId
 from bursar.core.instant import HOUR
 from bursar.core.ledger.commands import AddUser, Charge, Reserve, SetBudget
-from bursar.core.ledger.values import Target
+from bursar.core.ledger.values import BudgetTarget
 from bursar.core.refusal import Code, Refusal
 from tests import asking as ask
 from tests.builders import Org
@@ -28,8 +28,8 @@ def cap(limit: int) -> SetBudget:
     """What the key may spend in all."""
     return SetBudget(
         budget=BudgetId("cap"),
-        target=Target(user=KEY),
-        every=Every.LIFETIME,
+        target=BudgetTarget(user=KEY),
+        every=PeriodKind.LIFETIME,
         limit=limit,
         hard=True,
     )

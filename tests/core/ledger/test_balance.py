@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from bursar.core.budgets.periods import Every
+from bursar.core.budgets.periods import PeriodKind
 from bursar.core.ids import AccountId, GrantId, UserId
 from bursar.core.instant import DAY, HOUR, NEVER, SECOND, Instant
 from bursar.core.ledger.balance import (
@@ -19,11 +19,11 @@ from bursar.core.ledger.balance import (
     expiring,
 )
 from bursar.core.ledger.books import BURN_SLOT
-from bursar.core.ledger.decide import decide, seen_at
+from bursar.core.ledger.decide import decide, view_at
 from bursar.core.ledger.evolve import evolve
 from bursar.core.ledger.spendable import spendable_credits
 from bursar.core.ledger.tables import NotLoaded
-from bursar.core.ledger.values import Context, Kind, Policy
+from bursar.core.ledger.values import Context, CreditKind, GrantPolicy
 from bursar.core.refusal import Refusal
 from tests import asking as ask
 from tests.builders import T0, Org, Parts, days, gpus, hours
@@ -59,8 +59,8 @@ def test_what_is_owned_is_the_sum_of_the_accounts_own_grants() -> None:
     """Each micro-credit in one compartment, by kind and in all; not those above or below (L8)."""
     org = Org()
     org.issue("paid", 100)
-    org.issue("promo", 50, kind=Kind.PROMO, expires=days(9))
-    org.issue("grant", 30, kind=Kind.GRANT)
+    org.issue("promo", 50, kind=CreditKind.PROMO, expires=days(9))
+    org.issue("grant", 30, kind=CreditKind.GRANT)
     org.issue("below", 1_000, to="team")
     org.reserve("h1", 70, by="org")
     org.charge("h1", 60)
@@ -71,9 +71,9 @@ def test_what_is_owned_is_the_sum_of_the_accounts_own_grants() -> None:
 
     assert ("org", T0) == (found.account, found.at)
     assert {
-        Kind.PROMO: Parts(spent=50),
-        Kind.GRANT: Parts(spent=10, held=10, revoked=10),
-        Kind.PAID: Parts(available=95, moved=5),
+        CreditKind.PROMO: Parts(spent=50),
+        CreditKind.GRANT: Parts(spent=10, held=10, revoked=10),
+        CreditKind.PAID: Parts(available=95, moved=5),
     } == {kind: owned(parts) for kind, parts in found.by_kind.items()}
     assert Parts(available=95, spent=60, held=10, revoked=10, moved=5) == owned(found.owned)
     assert Parts(available=1_005) == owned(seen(org, "team").owned)
@@ -84,7 +84,7 @@ def test_what_has_expired_is_shown_as_lapsed_before_that_is_written() -> None:
     """From the very instant; a sweep changes nothing of what is shown (L8, L10, IL10)."""
     org = Org()
     org.issue("g1", 100, expires=hours(1))
-    org.issue("g2", 7, kind=Kind.PROMO, expires=hours(1))
+    org.issue("g2", 7, kind=CreditKind.PROMO, expires=hours(1))
     org.reserve("h1", 30, by="org")
 
     org.at(hours(1) - 1)
@@ -92,7 +92,7 @@ def test_what_has_expired_is_shown_as_lapsed_before_that_is_written() -> None:
     org.at(hours(1))
     unswept = seen(org)
     assert Parts(held=30, lapsed=77) == owned(unswept.owned)
-    assert Parts(held=23, lapsed=77) == owned(unswept.by_kind[Kind.PAID])
+    assert Parts(held=23, lapsed=77) == owned(unswept.by_kind[CreditKind.PAID])
     assert 0 == unswept.spendable
     org.does(ask.lapse())
     assert unswept == seen(org)
@@ -120,7 +120,7 @@ def test_a_balance_sees_what_has_fallen_due() -> None:
 
     assert Parts(available=100) == owned(seen(org).owned)
     assert 100 == spendable(org)
-    assert org.journal.books.singles.now < org.now
+    assert org.journal.books.header.now < org.now
 
 
 def test_each_grant_is_told_with_what_is_in_it() -> None:
@@ -185,7 +185,7 @@ def test_what_is_spendable_is_at_most_the_headroom_of_hard_budgets() -> None:
 def test_nothing_is_spendable_while_the_account_or_one_above_owes() -> None:
     """A debt refuses every hold below it (L8, L13)."""
     org = Org()
-    org.issue("g", 1_000, policy=Policy(regions=frozenset({"eu"})))
+    org.issue("g", 1_000, policy=GrantPolicy(regions=frozenset({"eu"})))
     org.does(ask.book_debt("d", 3, of="team"))
     context = Context(region="eu")
 
@@ -200,9 +200,9 @@ def test_what_is_spendable_for_a_job_hangs_on_the_policies_of_grants() -> None:
     """Credits that do not admit it are not counted; those for it are (L8, L9)."""
     org = Org()
     org.issue("any", 1)
-    org.issue("h100", 10, policy=Policy(gpu_types=frozenset({"h100"})))
-    org.issue("both", 100, policy=Policy(gpu_types=frozenset({"h100", "l4"})))
-    org.issue("eu", 1_000, policy=Policy(regions=frozenset({"eu"})))
+    org.issue("h100", 10, policy=GrantPolicy(gpu_types=frozenset({"h100"})))
+    org.issue("both", 100, policy=GrantPolicy(gpu_types=frozenset({"h100", "l4"})))
+    org.issue("eu", 1_000, policy=GrantPolicy(regions=frozenset({"eu"})))
 
     assert 1 == spendable(org)
     assert 111 == spendable(org, context=gpus("h100"))
@@ -234,7 +234,7 @@ def test_a_capped_grant_carries_its_share_of_what_is_sought(
     if free:
         org.issue("free", free)
     for index, (amount, ppm) in enumerate(capped):
-        org.issue(f"g{index}", amount, policy=Policy(max_share_ppm=ppm))
+        org.issue(f"g{index}", amount, policy=GrantPolicy(max_share_ppm=ppm))
 
     found = spendable(org)
 
@@ -270,7 +270,7 @@ def test_what_is_spendable_is_the_largest_amount_that_would_be_held(
     org = Org()
     for index, (amount, ppm, account, where, priority) in enumerate(grants):
         scope = frozenset({where} if where else ())
-        policy = Policy(max_share_ppm=ppm, regions=scope)
+        policy = GrantPolicy(max_share_ppm=ppm, regions=scope)
         org.issue(f"g{index}", amount, to=account, policy=policy, priority=priority)
     context = Context(region=region)
     books = org.journal.books
@@ -279,7 +279,7 @@ def test_what_is_spendable_is_the_largest_amount_that_would_be_held(
     largest = max((one for one in range(1, most) if accepted(org, one, context)), default=0)
 
     path = books.path(AccountId("project"))
-    with seen_at(books, org.now) as view:
+    with view_at(books, org.now) as view:
         assert largest == spendable_credits(view, path, context)
     assert largest == spendable(org, context=context, user=UserId("ann"))
     if room is not None:
@@ -488,7 +488,7 @@ def test_a_rolling_budget_frees_what_leaves_its_window() -> None:
     """Headroom comes back with time alone, and a balance sees it (L8, B5)."""
     org = Org()
     org.issue("g", 1_000)
-    org.budget("b", 100, Every.ROLLING, account="org", rolling=DAY)
+    org.budget("b", 100, PeriodKind.ROLLING, account="org", rolling=DAY)
     org.reserve("h1", 80)
     org.settle("h1", 80)
 

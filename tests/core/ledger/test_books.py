@@ -17,8 +17,8 @@ from bursar.core.ledger.books import (
     TURNS,
     WAITING,
     Books,
-    Change,
-    Lane,
+    FreeChange,
+    GrantLane,
     free_of,
     history_of,
     lane_key,
@@ -28,20 +28,20 @@ from bursar.core.ledger.books import (
 from bursar.core.ledger.commands import AddAccount, AddUser, Issue, Reserve
 from bursar.core.ledger.decide import decide
 from bursar.core.ledger.events import HoldOpened, Posting
-from bursar.core.ledger.journal import Journal, rebuilt_from
+from bursar.core.ledger.journal import Journal, rebuild
 from bursar.core.ledger.limits import budgets_on
-from bursar.core.ledger.tables import Key, Name, NotLoaded, Order, Row
+from bursar.core.ledger.tables import Index, Key, MissingRow, Name, NotLoaded
 from bursar.core.ledger.values import (
     Account,
+    BudgetCounter,
     Compartment,
     Context,
+    CreditKind,
     Grant,
+    GrantPolicy,
     GrantTerms,
-    Kind,
-    Policy,
-    Tally,
 )
-from bursar.core.ledger.verify import problems
+from bursar.core.ledger.verify import find_problems
 from bursar.core.refusal import InvariantBroken, Refusal
 from bursar.core.value import replace
 from tests import asking as ask
@@ -62,7 +62,7 @@ def listed(org: Org, by: str = "project", context: Context | None = None) -> lis
 
 def keys(org: Org, name: Name) -> list[Key]:
     """What one of the orders holds."""
-    return list(org.journal.books.order(name).since())
+    return list(org.journal.books.index(name).since())
 
 
 # Spend order
@@ -71,9 +71,9 @@ def keys(org: Org, name: Name) -> list[Key]:
 def test_the_first_difference_decides_who_pays_first() -> None:
     """Priority, expiry, policy, kind, nearness, issue, id: each counts before the next (L4)."""
     org = Org()
-    eu = Policy(regions=frozenset({"eu"}))
-    eu_job = Policy(regions=frozenset({"eu"}), job_kinds=frozenset({"train"}))
-    paid, soon = Kind.PAID, days(10)
+    eu = GrantPolicy(regions=frozenset({"eu"}))
+    eu_job = GrantPolicy(regions=frozenset({"eu"}), job_kinds=frozenset({"train"}))
+    paid, soon = CreditKind.PAID, days(10)
 
     org.issue("last: by id", 1, priority=9)
     org.issue("last: a", 1, priority=9)
@@ -82,8 +82,8 @@ def test_the_first_difference_decides_who_pays_first() -> None:
     org.issue("g expiry", 1, priority=2, expires=soon - 1)
     org.issue("f narrow", 1, priority=2, expires=soon, policy=eu_job)
     org.issue("e less narrow", 1, priority=2, expires=soon, policy=eu)
-    org.issue("d promo", 1, priority=2, expires=soon, kind=Kind.PROMO)
-    org.issue("c granted", 1, priority=2, expires=soon, kind=Kind.GRANT)
+    org.issue("d promo", 1, priority=2, expires=soon, kind=CreditKind.PROMO)
+    org.issue("c granted", 1, priority=2, expires=soon, kind=CreditKind.GRANT)
     org.issue("b near", 1, priority=2, expires=soon, kind=paid, to="project")
     org.issue("a team", 1, priority=2, expires=soon, kind=paid, to="team")
     org.issue("a org", 1, priority=2, expires=soon, kind=paid)
@@ -114,8 +114,8 @@ def test_only_lanes_whose_policy_admits_the_context_are_looked_at() -> None:
     org.issue("own", 1, to="team")
     org.issue("above", 1)
     org.issue("below", 1, to="project")
-    org.issue("eu", 1, policy=Policy(regions=frozenset({"eu"})))
-    org.issue("elsewhere", 1, policy=Policy(accounts=frozenset({AccountId("project")})))
+    org.issue("eu", 1, policy=GrantPolicy(regions=frozenset({"eu"})))
+    org.issue("elsewhere", 1, policy=GrantPolicy(accounts=frozenset({AccountId("project")})))
 
     assert ["own", "above"] == listed(org, by="team")
     assert ["eu", "own", "above"] == listed(org, by="team", context=Context(region="eu"))
@@ -126,22 +126,26 @@ def test_only_lanes_whose_policy_admits_the_context_are_looked_at() -> None:
 def test_grants_of_equal_priority_and_policy_share_a_lane() -> None:
     """One lane for each owner, priority and policy, with the sum of what it has (L16)."""
     org = Org()
-    capped = Policy(max_share_ppm=500_000)
+    capped = GrantPolicy(max_share_ppm=500_000)
     org.issue("g1", 10, expires=days(2))
-    org.issue("g2", 20, expires=days(1), kind=Kind.PROMO)
+    org.issue("g2", 20, expires=days(1), kind=CreditKind.PROMO)
     org.issue("g3", 40, priority=1)
     org.issue("g4", 80, policy=capped)
     org.issue("g5", 160, to="team")
     books = org.journal.books
-    lane = Lane(ORG, 100, Policy())
+    lane = GrantLane(ORG, 100, GrantPolicy())
 
-    assert (lane, Lane(ORG, 1, Policy()), Lane(ORG, 100, capped)) == books.lanes_of.get(ORG)
+    assert (
+        lane,
+        GrantLane(ORG, 1, GrantPolicy()),
+        GrantLane(ORG, 100, capped),
+    ) == books.lanes_of.get(ORG)
     assert 30 == books.lane_totals.get(lane)
-    assert 40 == books.lane_totals.get(Lane(ORG, 1, Policy()))
-    assert 80 == books.lane_totals.get(Lane(ORG, 100, capped))
-    assert 160 == books.lane_totals.get(Lane(AccountId("team"), 100, Policy()))
+    assert 40 == books.lane_totals.get(GrantLane(ORG, 1, GrantPolicy()))
+    assert 80 == books.lane_totals.get(GrantLane(ORG, 100, capped))
+    assert 160 == books.lane_totals.get(GrantLane(AccountId("team"), 100, GrantPolicy()))
     assert [(days(1), 0, T0, "g2"), (days(2), 2, T0, "g1")] == list(
-        books.order(order_of(lane)).since()
+        books.index(order_of(lane)).since()
     )
 
 
@@ -154,12 +158,12 @@ def test_a_lane_follows_what_its_grants_have_available() -> None:
 
     org.reserve("h1", 15)
     assert ["g2", "g3"] == listed(org)
-    assert 45 == org.journal.books.lane_totals.get(Lane(ORG, 100, Policy()))
+    assert 45 == org.journal.books.lane_totals.get(GrantLane(ORG, 100, GrantPolicy()))
     org.release("h1")
     assert ["g1", "g2", "g3"] == listed(org)
     org.does(ask.extend_grant("g1", until=NEVER))
     assert ["g2", "g3", "g1"] == listed(org)
-    assert 60 == org.journal.books.lane_totals.get(Lane(ORG, 100, Policy()))
+    assert 60 == org.journal.books.lane_totals.get(GrantLane(ORG, 100, GrantPolicy()))
     assert [(days(2), "g2"), (days(3), "g3"), (NEVER, "g1")] == keys(org, ENDING)
     org.does(ask.revoke("g2"))
     assert ["g3", "g1"] == listed(org)
@@ -168,8 +172,8 @@ def test_a_lane_follows_what_its_grants_have_available() -> None:
 def test_a_grant_stands_in_a_lane_as_in_the_whole_order() -> None:
     """The key of a lane is the part of the spend key that can differ within it (L4)."""
     org = Org()
-    policy = Policy(regions=frozenset({"eu"}), gpu_types=frozenset({"h100"}))
-    org.issue("g", 1, kind=Kind.GRANT, expires=days(3), priority=7, policy=policy)
+    policy = GrantPolicy(regions=frozenset({"eu"}), gpu_types=frozenset({"h100"}))
+    org.issue("g", 1, kind=CreditKind.GRANT, expires=days(3), priority=7, policy=policy)
     books = org.journal.books
     terms = org.grant("g").terms
 
@@ -186,9 +190,9 @@ def test_the_clock_lists_grants_that_start_and_takes_out_those_that_end() -> Non
     org = Org()
     org.issue("now", 1, expires=hours(3))
     org.issue("later", 2, starts=hours(2), expires=hours(4))
-    org.issue("between", 4, starts=hours(1), expires=hours(2), kind=Kind.PROMO)
+    org.issue("between", 4, starts=hours(1), expires=hours(2), kind=CreditKind.PROMO)
     books = org.journal.books
-    lane = Lane(ORG, 100, Policy())
+    lane = GrantLane(ORG, 100, GrantPolicy())
     assert ["now"] == listed(org)
     assert [(hours(1), "between"), (hours(2), "later")] == keys(org, WAITING)
     assert [(hours(3), "now")] == keys(org, ENDING)
@@ -200,7 +204,7 @@ def test_the_clock_lists_grants_that_start_and_takes_out_those_that_end() -> Non
     org.at(hours(2))
     assert ["now", "later"] == listed(org)
     assert [(hours(2), "between")] == keys(org, EXPIRED)
-    assert 4 == books.overdue.get((ORG, Kind.PROMO))
+    assert 4 == books.overdue.get((ORG, CreditKind.PROMO))
     org.at(hours(3) - 1)
     assert ["now", "later"] == listed(org)
     assert 3 == books.lane_totals.get(lane)
@@ -212,7 +216,10 @@ def test_the_clock_lists_grants_that_start_and_takes_out_those_that_end() -> Non
     assert [] == keys(org, WAITING)
     assert [] == keys(org, ENDING)
     assert [(hours(2), "between"), (hours(3), "now"), (hours(4), "later")] == keys(org, EXPIRED)
-    assert (3, 4) == (books.overdue.get((ORG, Kind.PAID)), books.overdue.get((ORG, Kind.PROMO)))
+    assert (3, 4) == (
+        books.overdue.get((ORG, CreditKind.PAID)),
+        books.overdue.get((ORG, CreditKind.PROMO)),
+    )
     assert 0 == books.lane_totals.get(lane)
 
 
@@ -224,7 +231,7 @@ def test_a_written_lapse_is_no_longer_overdue() -> None:
     org.does(ask.lapse())
 
     assert [] == keys(org, EXPIRED)
-    assert not org.journal.books.overdue.get((ORG, Kind.PAID))
+    assert not org.journal.books.overdue.get((ORG, CreditKind.PAID))
     assert [(hours(1), "g")] == keys(org, free_of(ORG))
 
 
@@ -278,13 +285,13 @@ def test_a_sum_of_nothing_is_as_good_as_none() -> None:
     one, two = Books(), Books()
     one.used.put(ORG, 0)
     one.claims.put(("b", None), 0)  # type: ignore[arg-type]  # a plain id will do
-    one.tallies.put(("b", None, T0), Tally())  # type: ignore[arg-type]
+    one.tallies.put(("b", None, T0), BudgetCounter())  # type: ignore[arg-type]
 
     assert one == two
     one.used.put(ORG, 1)
     assert one != two
     two.used.put(ORG, 1)
-    two.singles.number += 1
+    two.header.number += 1
     assert one != two
 
 
@@ -306,12 +313,12 @@ def test_books_made_from_events_stand_where_those_stand_that_made_them() -> None
 
     org.does(ask.end("h1"))
 
-    rebuilt = rebuilt_from(org.journal.events)
+    rebuilt = rebuild(org.journal.events)
     books = org.journal.books
     assert hours(3) == books.clock == rebuilt.clock
     for one in (books, rebuilt):
-        assert 50 == one.overdue.get((ORG, Kind.PAID))
-        assert [] == problems(one)
+        assert 50 == one.overdue.get((ORG, CreditKind.PAID))
+        assert [] == find_problems(one)
 
 
 def test_a_tree_may_be_deep() -> None:
@@ -337,21 +344,21 @@ def test_what_is_tried_is_put_back() -> None:
     with books.trial():
         try_changes(books)
         with books.trial():
-            books.singles.number += 1
+            books.header.number += 1
             books.put_grant(replace(require(books.grants, "g2"), available=0, revoked=10))
-        assert 4 == books.lane_totals.get(Lane(ORG, 100, Policy()))
+        assert 4 == books.lane_totals.get(GrantLane(ORG, 100, GrantPolicy()))
 
     assert (before, clock) == (books.facts(), books.clock)
     assert ["g1"] == listed(org)
-    assert [] == problems(books)
+    assert [] == find_problems(books)
 
 
 def try_changes(books: Books) -> None:
     """Change something of each kind."""
     books.advance(hours(2))
     books.put_grant(replace(require(books.grants, "g2"), available=4, revoked=6))
-    books.singles.number += 1
-    books.singles.issued = 7
+    books.header.number += 1
+    books.header.issued = 7
     assert ["g2"] == [grant.terms.id for grant in books.spendable((ORG,), Context())]
 
 
@@ -372,7 +379,7 @@ def test_what_is_tried_tells_the_rows_it_replaced() -> None:
 
     assert {"g1", "g2"} == set(replaced["grants"])
     assert org.grant("g1").terms == replaced["grants"]["g1"].terms
-    assert 10 == replaced["lane_totals"][Lane(ORG, 100, Policy())]
+    assert 10 == replaced["lane_totals"][GrantLane(ORG, 100, GrantPolicy())]
     assert {} == trial.replaced()
 
 
@@ -387,7 +394,7 @@ def test_what_is_tried_and_fails_is_put_back() -> None:
         with books.trial(), books.trial() as inner:
             try_changes(books)
             inner.keep()
-            raise NotLoaded(Row("grants", "g9"))
+            raise NotLoaded(MissingRow("grants", "g9"))
 
     with pytest.raises(NotLoaded):
         fail()
@@ -405,11 +412,11 @@ def test_what_is_tried_can_be_kept() -> None:
         try_changes(books)
         trial.keep()
 
-    assert (hours(2), 7) == (books.clock, books.singles.issued)
+    assert (hours(2), 7) == (books.clock, books.header.issued)
     assert 4 == require(books.grants, "g2").available
     with books.trial():
-        books.singles.issued = 8
-    assert (hours(2), 7) == (books.clock, books.singles.issued)
+        books.header.issued = 8
+    assert (hours(2), 7) == (books.clock, books.header.issued)
 
 
 # Rows with an order beside them
@@ -515,7 +522,7 @@ def test_what_has_been_decided_but_not_posted_is_not_free() -> None:
     org.at(hours(4))
     org.release("h1")
     books, grant = org.journal.books, org.grant("g")
-    taken = [Change(hours(1), 99, 0, -20), Change(hours(3), 99, 1, -5)]
+    taken = [FreeChange(hours(1), 99, 0, -20), FreeChange(hours(3), 99, 1, -5)]
 
     def since(at: Instant) -> int:
         return books.least_free_since(grant, at, taken)
@@ -543,14 +550,14 @@ def test_what_was_free_agrees_with_following_every_change(
     terms = GrantTerms(
         id=GrantId("g"),
         account=ORG,
-        kind=Kind.PAID,
+        kind=CreditKind.PAID,
         source="",
         priority=1,
         issued_at=0,
         starts_at=0,
         expires_at=NEVER,
         amount=100,
-        policy=Policy(refundable=refundable),
+        policy=GrantPolicy(refundable=refundable),
     )
     books.put_grant(Grant(terms=terms, available=100))
     changes: list[Key] = []
@@ -559,12 +566,12 @@ def test_what_was_free_agrees_with_following_every_change(
         source = max(PARTS, key=lambda part: int(getattr(grant, part.value)))
         if source in (target, LAPSED):  # what was forfeited cannot come back
             continue
-        books.singles.number = number
+        books.header.number = number
         most = min(amount, int(getattr(grant, source.value)))
         moved = Posting(grant=terms.id, source=source, target=target, amount=most, effective_at=at)
         books.post(moved, 0)
         changes.append((at, number, 0, require(books.grants, terms.id).free - grant.free))
-    taken = [Change(at, 99, index, -amount) for index, (at, amount) in enumerate(takes)]
+    taken = [FreeChange(at, 99, index, -amount) for index, (at, amount) in enumerate(takes)]
 
     free = [100]
     for at, _, _, change in sorted([*changes, *taken]):
@@ -576,7 +583,7 @@ def test_what_was_free_agrees_with_following_every_change(
 # Many grants
 
 
-class Counting(Order):
+class Counting(Index):
     """An order that counts the keys it tells."""
 
     told = 0
@@ -597,7 +604,7 @@ def owning(grants: int) -> Journal:
             grant=GrantId(f"g{index:06}"),
             account=ORG,
             amount=10,
-            kind=Kind.PAID,
+            kind=CreditKind.PAID,
             priority=index % 3,
             expires_at=hours(1) + index % 3 * HOUR + index,
         )
@@ -616,7 +623,7 @@ def test_a_hold_looks_at_the_grants_it_draws_and_not_at_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The number of keys looked at is the same with thirty grants and with three thousand (L16)."""
-    monkeypatch.setattr("bursar.core.ledger.books.Order", Counting)
+    monkeypatch.setattr("bursar.core.ledger.books.Index", Counting)
     looked = []
     for grants in (30, 3_000):
         journal = owning(grants)
@@ -638,7 +645,7 @@ def test_late_usage_looks_at_what_has_expired_since_and_not_at_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Neither at what had expired before nor at all that is still alive (L12, L16)."""
-    monkeypatch.setattr("bursar.core.ledger.books.Order", Counting)
+    monkeypatch.setattr("bursar.core.ledger.books.Index", Counting)
     then = hours(2) + HOUR // 2  # two thirds of the grants had expired then
     looked = []
     for grants in (30, 300):
@@ -699,7 +706,7 @@ def test_nothing_is_noted_outside_a_trial() -> None:
 
 def test_a_key_put_back_before_it_was_loaded_is_added_again() -> None:
     """Taken out and added again before anything was loaded, it is there, once (D2)."""
-    order = Order(("limits",), complete=False)
+    order = Index(("limits",), complete=False)
     order.discard((5, "a"))
     order.add((5, "a"))
 

@@ -22,18 +22,18 @@ from bursar.core.ledger.events import (
 from bursar.core.ledger.evolve import evolve
 from bursar.core.ledger.hold_state import hold_after
 from bursar.core.ledger.values import (
+    BudgetCounter,
+    BudgetTarget,
     Compartment,
     Context,
+    CreditKind,
     Debt,
     Draw,
     Grant,
     GrantTerms,
     Hold,
     HoldTerms,
-    Kind,
     OrgPolicy,
-    Tally,
-    Target,
 )
 from bursar.core.money import AMOUNT_MAX
 from bursar.core.refusal import Code, InvariantBroken, Refusal
@@ -70,7 +70,7 @@ def test_a_transfer_creates_nothing_and_is_always_possible() -> None:
     org.does(ask.transfer("g1", AMOUNT_MAX, to="team"))
 
     assert Parts(available=AMOUNT_MAX) == org.parts("moved")
-    assert AMOUNT_MAX == org.journal.books.singles.issued
+    assert AMOUNT_MAX == org.journal.books.header.issued
 
 
 def test_the_largest_amount_goes_through_a_whole_life() -> None:
@@ -141,7 +141,7 @@ def test_a_reversal_issues_again_only_what_the_bound_leaves() -> None:
 
     assert isinstance(event, ChargeReversed)
     assert [50, 20] == [terms.amount for terms in event.issued]
-    assert AMOUNT_MAX == org.journal.books.singles.issued
+    assert AMOUNT_MAX == org.journal.books.header.issued
     org.rebuilds()
 
 
@@ -173,7 +173,7 @@ def test_what_an_account_owes_has_a_bound() -> None:
 TERMS = GrantTerms(
     id=GrantId("g1"),
     account=AccountId("org"),
-    kind=Kind.PAID,
+    kind=CreditKind.PAID,
     source="",
     priority=1,
     issued_at=T0,
@@ -270,15 +270,15 @@ def test_a_debt_is_not_negative() -> None:
 def test_a_budget_limits_somebody() -> None:
     """An account, a user, both, or each user of an account (B3)."""
     org, ann = AccountId("org"), UserId("ann")
-    assert (org, ann, False) == Target(account=org, user=ann).key
-    assert (None, ann, False) == Target(user=ann).key
-    assert (org, None, True) == Target(account=org, each_user=True).key
+    assert (org, ann, False) == BudgetTarget(account=org, user=ann).key
+    assert (None, ann, False) == BudgetTarget(user=ann).key
+    assert (org, None, True) == BudgetTarget(account=org, each_user=True).key
     for account, user, each_user in ((None, None, False), (None, ann, True), (None, None, True)):
         told = "^a budget limits somebody: an account, a user, or both$"
         with pytest.raises(ValueError, match=told):
-            Target(account=account, user=user, each_user=each_user)
+            BudgetTarget(account=account, user=user, each_user=each_user)
     with pytest.raises(ValueError, match=r"^a budget limits one user or each, not both$"):
-        Target(account=org, user=ann, each_user=True)
+        BudgetTarget(account=org, user=ann, each_user=True)
 
 
 @pytest.mark.parametrize("field", ["raw_hold_max", "job_hold_max", "late_max", "debt_max"])
@@ -381,9 +381,9 @@ def test_a_hold_changes_after_it_was_opened_and_is_opened_once() -> None:
 
 def test_a_counter_is_not_negative() -> None:
     """What comes off it was counted before (D7)."""
-    assert -5 == Tally(relief=-5).relief
+    assert -5 == BudgetCounter(relief=-5).relief
     with pytest.raises(InvariantBroken, match=r"^a counter is negative \(charged=-1\)$"):
-        Tally(charged=-1)
+        BudgetCounter(charged=-1)
 
 
 def test_time_does_not_go_back() -> None:

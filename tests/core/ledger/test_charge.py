@@ -12,7 +12,7 @@ import pytest
 from bursar.core.ids import ChargeId, GrantId, HoldId
 from bursar.core.ledger.commands import Command
 from bursar.core.ledger.events import ChargeBooked, Closing, HoldClosed
-from bursar.core.ledger.values import Draw, Kind, Policy
+from bursar.core.ledger.values import CreditKind, Draw, GrantPolicy
 from bursar.core.metering import Meter
 from bursar.core.money import AMOUNT_MAX
 from bursar.core.refusal import Code, Refusal
@@ -63,7 +63,7 @@ def test_a_charge_moves_what_is_held_to_spent() -> None:
 def test_charges_are_spread_over_the_draws_in_spend_order() -> None:
     """The first is emptied before the second is touched (L4)."""
     org = Org()
-    org.issue("g1", 50, kind=Kind.PROMO)
+    org.issue("g1", 50, kind=CreditKind.PROMO)
     org.issue("g2", 100)
     org.reserve("h1", 120)
 
@@ -487,7 +487,7 @@ def test_a_hold_with_one_priced_type_is_for_that_type() -> None:
     """It may run on it, unread, since it was opened: credits for that type pay an overrun (L13)."""
     org = Org(prices(a100=PER_MS))
     org.issue("any", 10)
-    org.issue("only-a100", 90, policy=Policy(gpu_types=frozenset({"a100"})))
+    org.issue("only-a100", 90, policy=GrantPolicy(gpu_types=frozenset({"a100"})))
 
     org.reserve("h1", 10, context=gpus("h100", "a100"))
     org.charge("h1", 15)

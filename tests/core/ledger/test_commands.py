@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from bursar.core.budgets.periods import Every
+from bursar.core.budgets.periods import PeriodKind
 from bursar.core.ids import (
     AccountId,
     BudgetId,
@@ -50,7 +50,7 @@ from bursar.core.ledger.commands import (
     Transfer,
     VoidGrant,
 )
-from bursar.core.ledger.values import Context, Kind, Target
+from bursar.core.ledger.values import BudgetTarget, Context, CreditKind
 from bursar.core.money import AMOUNT_MAX
 from tests.builders import T0, days
 
@@ -61,14 +61,14 @@ Make = Callable[..., Command]
 
 def issue(**fields: Any) -> Command:
     """A grant of one micro-credit, but for `fields`."""
-    usual: Any = {"grant": GrantId("g"), "account": ORG, "amount": 1, "kind": Kind.PAID}
+    usual: Any = {"grant": GrantId("g"), "account": ORG, "amount": 1, "kind": CreditKind.PAID}
     return Issue(**{**usual, **fields})
 
 
 def recur(**fields: Any) -> Command:
     """A micro-credit a day, but for `fields`."""
-    usual: Any = {"recurrence": "r", "account": ORG, "amount": 1, "kind": Kind.PAID}
-    return StartRecurrence(**{**usual, "every": Every.DAY, **fields})
+    usual: Any = {"recurrence": "r", "account": ORG, "amount": 1, "kind": CreditKind.PAID}
+    return StartRecurrence(**{**usual, "every": PeriodKind.DAY, **fields})
 
 
 def reserve(**fields: Any) -> Command:
@@ -79,7 +79,11 @@ def reserve(**fields: Any) -> Command:
 
 def budget(**fields: Any) -> Command:
     """A budget of nothing, but for `fields`."""
-    usual: Any = {"budget": BudgetId("b"), "target": Target(account=ORG), "every": Every.DAY}
+    usual: Any = {
+        "budget": BudgetId("b"),
+        "target": BudgetTarget(account=ORG),
+        "every": PeriodKind.DAY,
+    }
     return SetBudget(**{**usual, "limit": 0, "hard": True, **fields})
 
 

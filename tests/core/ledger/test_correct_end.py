@@ -8,7 +8,7 @@ import pytest
 
 from bursar.core.ids import HoldId
 from bursar.core.ledger.events import EndCorrected
-from bursar.core.ledger.values import Kind, OrgPolicy, Policy
+from bursar.core.ledger.values import CreditKind, GrantPolicy, OrgPolicy
 from bursar.core.messages import EndClass
 from bursar.core.refusal import Code, Refusal
 from tests import asking as ask
@@ -81,7 +81,9 @@ def test_what_the_operator_has_paid_stays_so(end_class: EndClass) -> None:
 def test_what_is_gone_when_it_is_given_back_is_not_charged_to_others(end_class: EndClass) -> None:
     """Of grants that are non-refundable or were revoked nothing comes back (L9, L11)."""
     org = Org(prices(h100=PER_MS))
-    org.issue("g1", 50, kind=Kind.PROMO, expires=hours(1), policy=Policy(refundable=False))
+    org.issue(
+        "g1", 50, kind=CreditKind.PROMO, expires=hours(1), policy=GrantPolicy(refundable=False)
+    )
     org.issue("g2", 100)
     org.reserve("h1", 100, context=gpus("h100"), until=hours(24))
     org.reading("h1", 100, final=True)

@@ -9,8 +9,8 @@ reverse    undo a charge, or a part of it
 
 from dataclasses import replace
 
-from bursar.core.budgets.periods import Every
-from bursar.core.ids import AccountId, BudgetId, ChargeId, GrantId, derived_id
+from bursar.core.budgets.periods import PeriodKind
+from bursar.core.ids import AccountId, BudgetId, ChargeId, GrantId, derive_id
 from bursar.core.instant import NEVER
 from bursar.core.ledger.events import (
     ChargeReversed,
@@ -19,7 +19,7 @@ from bursar.core.ledger.events import (
     GrantRevoked,
     RecurrenceTurned,
 )
-from bursar.core.ledger.values import Counted, GrantTerms, Kind, Policy
+from bursar.core.ledger.values import BudgetUsage, CreditKind, GrantPolicy, GrantTerms
 from bursar.core.refusal import Code, Refusal
 from tests import asking as ask
 from tests.builders import PER_MS, T0, Org, Parts, days, gpus, hours, minutes, moves, prices
@@ -90,7 +90,7 @@ def test_a_grant_is_revoked_once() -> None:
 
 def test_a_reversal_of_a_charge_on_a_revoked_grant_is_revoked() -> None:
     """Whatever else the grant is: non-refundable, expired (L11)."""
-    for policy in (Policy(), Policy(refundable=False)):
+    for policy in (GrantPolicy(), GrantPolicy(refundable=False)):
         org = Org()
         org.issue("g1", 100, expires=hours(1), policy=policy)
         org.reserve("h1", 60)
@@ -161,7 +161,7 @@ def test_an_expired_grant_can_be_undone_too() -> None:
 def test_what_was_forfeited_stays_lapsed() -> None:
     """It was used once; only the rest is undone (L9, L11)."""
     org = Org()
-    org.issue("g1", 100, policy=Policy(refundable=False))
+    org.issue("g1", 100, policy=GrantPolicy(refundable=False))
     org.reserve("h1", 60)
     org.charge("h1", 20, "c")
     org.does(ask.reverse("c"))
@@ -243,11 +243,11 @@ def test_the_dead_are_not_revived() -> None:
 def test_a_transfer_is_a_new_grant_on_the_same_terms() -> None:
     """It names its parent and keeps kind, priority, start, expiry and policy (L11)."""
     org = Org()
-    policy = Policy(regions=frozenset({"eu"}), max_share_ppm=500_000, refundable=False)
+    policy = GrantPolicy(regions=frozenset({"eu"}), max_share_ppm=500_000, refundable=False)
     org.issue(
         "g1",
         100,
-        kind=Kind.PROMO,
+        kind=CreditKind.PROMO,
         priority=7,
         starts=minutes(5),
         expires=hours(9),
@@ -260,7 +260,7 @@ def test_a_transfer_is_a_new_grant_on_the_same_terms() -> None:
     terms = GrantTerms(
         id=GrantId("g2"),
         account=AccountId("team"),
-        kind=Kind.PROMO,
+        kind=CreditKind.PROMO,
         source="transfer",
         priority=7,
         issued_at=minutes(1),
@@ -309,7 +309,7 @@ def test_a_transfer_creates_and_destroys_nothing() -> None:
 
     assert Parts(moved=100) == org.parts("g1")
     assert Parts(available=60, moved=40) == org.parts("g2")
-    assert 100 == org.journal.books.singles.issued
+    assert 100 == org.journal.books.header.issued
     org.reserve("h1", 60, by="org")
     org.reserve("h2", 40, by="team")
 
@@ -376,7 +376,7 @@ def test_a_reversed_charge_goes_back_to_its_grants() -> None:
 def test_a_reversal_is_not_un_usage() -> None:
     """Running total, meters and shares stay; the hold gets nothing back (L11)."""
     org = Org(prices(h100=PER_MS))
-    org.issue("promo", 100, kind=Kind.PROMO, policy=Policy(max_share_ppm=500_000))
+    org.issue("promo", 100, kind=CreditKind.PROMO, policy=GrantPolicy(max_share_ppm=500_000))
     org.issue("paid", 100)
     org.reserve("h1", 100, context=gpus("h100"))
     org.does(ask.read("h1", 40, "c"))
@@ -451,8 +451,10 @@ def test_a_reversal_lapses_where_the_grant_has_expired() -> None:
 def test_what_lapses_only_for_its_expiry_can_be_issued_again() -> None:
     """A new grant with the same owner, kind, priority and policy, for each expired one (L11)."""
     org = Org()
-    policy = Policy(regions=frozenset({"eu"}))
-    org.issue("old", 50, to="team", kind=Kind.PROMO, priority=3, expires=hours(1), policy=policy)
+    policy = GrantPolicy(regions=frozenset({"eu"}))
+    org.issue(
+        "old", 50, to="team", kind=CreditKind.PROMO, priority=3, expires=hours(1), policy=policy
+    )
     org.issue("alive", 100, expires=hours(9))
     org.reserve("h1", 80, context=gpus(region="eu"))
     org.charge("h1", 80, "c")
@@ -483,7 +485,7 @@ def test_what_lapses_only_for_its_expiry_can_be_issued_again() -> None:
         == new
     )
     assert Parts(available=30) == org.parts(new.id)
-    assert 180 == org.journal.books.singles.issued
+    assert 180 == org.journal.books.header.issued
 
     again = org.does(ask.reverse("c", 20, reissue_until=hours(20)))[-1]
     assert isinstance(again, ChargeReversed)
@@ -496,7 +498,7 @@ def test_what_is_issued_again_keeps_neither_the_reference_nor_the_recurrence() -
     """Those belong to the grant that was issued (L2, L11, L20)."""
     org = Org()
     org.does(ask.issue("g1", 30, expires=hours(1), external_ref="invoice 7"))
-    org.does(ask.recur("r1", 50, Every.DAY))
+    org.does(ask.recur("r1", 50, PeriodKind.DAY))
     org.reserve("h1", 80)
     org.charge("h1", 80, "c")
     org.at(days(2))
@@ -521,7 +523,7 @@ def test_the_id_of_what_is_issued_again_follows_from_the_charge() -> None:
     event = org.does(ask.reverse("c", reissue_until=hours(9)))[-1]
 
     assert isinstance(event, ChargeReversed)
-    assert [derived_id("c", "reissued/g1/60")] == [terms.id for terms in event.issued]
+    assert [derive_id("c", "reissued/g1/60")] == [terms.id for terms in event.issued]
 
 
 def test_credits_are_issued_again_until_some_time_after_now() -> None:
@@ -599,19 +601,19 @@ def test_reversing_takes_usage_off_the_budgets_the_latest_period_first() -> None
     """A charge over midnight counted on two days; what is undone leaves the second first (L11)."""
     org = Org(prices(h100=PER_MS))
     org.issue("g1", 10 * HOUR_MS)
-    org.budget("b1", 10 * HOUR_MS, Every.DAY, account="team")
+    org.budget("b1", 10 * HOUR_MS, PeriodKind.DAY, account="team")
     org.at(hours(23))
     org.reserve("h1", 3 * HOUR_MS, context=gpus("h100"))
     org.at(hours(25))
     org.does(ask.read("h1", 2 * HOUR_MS, "c"))
 
-    def off(amount: int) -> tuple[Counted, ...]:
+    def off(amount: int) -> tuple[BudgetUsage, ...]:
         event = org.does(ask.reverse("c", amount))[0]
         assert isinstance(event, ChargeReversed)
         return event.counted
 
-    def on(start: int, amount: int) -> Counted:
-        return Counted(budget=BudgetId("b1"), user=None, start=start, amount=amount)
+    def on(start: int, amount: int) -> BudgetUsage:
+        return BudgetUsage(budget=BudgetId("b1"), user=None, start=start, amount=amount)
 
     assert (on(days(1), HOUR_MS), on(T0, 400_000)) == off(HOUR_MS + 400_000)
     assert (on(T0, HOUR_MS - 400_000),) == off(HOUR_MS - 400_000)

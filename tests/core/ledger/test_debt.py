@@ -5,7 +5,7 @@ operator. Debt blocks its account and all below until it is repaid, the oldest f
 eligible credits become available.
 """
 
-from bursar.core.budgets.periods import Every
+from bursar.core.budgets.periods import PeriodKind
 from bursar.core.ids import AccountId, BudgetId, ChargeId, DebtId, GrantId, HoldId
 from bursar.core.instant import DAY
 from bursar.core.ledger.commands import AddAccount
@@ -17,13 +17,13 @@ from bursar.core.ledger.events import (
     Event,
     Paid,
 )
-from bursar.core.ledger.values import Context, Debt, Draw, Kind, OrgPolicy, Policy
+from bursar.core.ledger.values import Context, CreditKind, Debt, Draw, GrantPolicy, OrgPolicy
 from bursar.core.money import AMOUNT_MAX
 from bursar.core.refusal import Code, Refusal
 from tests import asking as ask
 from tests.builders import T0, Org, Parts, hours, minutes, moves
 
-EU = Policy(regions=frozenset({"eu"}))
+EU = GrantPolicy(regions=frozenset({"eu"}))
 
 
 def owing(
@@ -61,7 +61,7 @@ def repaid(events: tuple[Event, ...]) -> list[tuple[str, int]]:
 def test_an_overrun_is_paid_by_what_is_available() -> None:
     """In spend order, spent at once: nobody's job is stopped for it (L13)."""
     org = Org()
-    org.issue("g1", 50, kind=Kind.PROMO)
+    org.issue("g1", 50, kind=CreditKind.PROMO)
     org.reserve("h1", 50)
     org.issue("g2", 30, expires=hours(5))
     org.issue("g3", 100)
@@ -133,7 +133,7 @@ def test_a_budget_without_headroom_allows_no_extension() -> None:
     org = Org()
     org.issue("g1", 1_000)
     org.reserve("h1", 60)
-    org.budget("b1", 10, Every.LIFETIME, account="team")
+    org.budget("b1", 10, PeriodKind.LIFETIME, account="team")
 
     events = org.charge("h1", 100)
 
@@ -380,7 +380,7 @@ def test_debt_is_repaid_from_credits_that_admit_its_context() -> None:
 def test_shares_count_when_debt_is_repaid() -> None:
     """Of the hold's running total, and what it was charged from the grant before (L9, L13)."""
     org = Org()
-    org.issue("promo", 500, kind=Kind.PROMO, policy=Policy(max_share_ppm=500_000))
+    org.issue("promo", 500, kind=CreditKind.PROMO, policy=GrantPolicy(max_share_ppm=500_000))
     org.issue("paid", 10)
     org.reserve("h1", 20)
     org.does(ask.book_debt("block", 1, of="team"))
@@ -570,7 +570,7 @@ def test_a_debt_without_a_hold_has_no_context() -> None:
     org.does(ask.book_debt("d1", 40))
 
     assert [] == repaid(org.issue("eu", 100, policy=EU))
-    assert [("d1", 20)] == repaid(org.issue("half", 100, policy=Policy(max_share_ppm=500_000)))
+    assert [("d1", 20)] == repaid(org.issue("half", 100, policy=GrantPolicy(max_share_ppm=500_000)))
 
 
 def test_what_a_debt_is_refused_for() -> None:

@@ -6,13 +6,13 @@ in the order of its instants, and is effective then.
 
 import pytest
 
-from bursar.core.budgets.periods import Every
+from bursar.core.budgets.periods import PeriodKind
 from bursar.core.ids import AccountId, GrantId, HoldId
 from bursar.core.ledger.balance import Owned, balance
 from bursar.core.ledger.books import DEBTS, Books
 from bursar.core.ledger.decide import decide
 from bursar.core.ledger.events import Closing, GrantLapsed, HoldClosed, RecurrenceTurned
-from bursar.core.ledger.tables import NotLoaded, Stretch
+from bursar.core.ledger.tables import MissingRange, NotLoaded
 from bursar.core.refusal import Code, InvariantBroken, Refusal
 from tests import asking as ask
 from tests.builders import T0, Org, Parts, days, hours, minutes, moves
@@ -307,7 +307,7 @@ def test_a_hold_that_ends_when_its_grant_expires_brings_nothing_back() -> None:
 def test_at_one_instant_recurrences_turn_before_holds_end() -> None:
     """And each repays debt from what it made available, before the next thing happens (L3, L13)."""
     org = Org()
-    org.does(ask.recur("r1", 50, Every.DAY, roll_over=50))
+    org.does(ask.recur("r1", 50, PeriodKind.DAY, roll_over=50))
     org.issue("g0", 30, priority=1)
     org.reserve("h1", 30, until=days(1))
     org.issue("g1", 10, starts=days(1))
@@ -371,4 +371,4 @@ def test_partly_loaded_books_say_what_they_must_know_of_time() -> None:
     with pytest.raises(NotLoaded) as missing:
         decide(Books(complete=False), ask.lapse(), T0)
 
-    assert Stretch(DEBTS, ()) == missing.value.what
+    assert MissingRange(DEBTS, ()) == missing.value.what

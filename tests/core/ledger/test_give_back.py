@@ -5,16 +5,16 @@ attempt's meter goes back to what was kept, and what it was charged beyond goes 
 the same draws. The job can use it again.
 """
 
-from bursar.core.budgets.periods import Every
+from bursar.core.budgets.periods import PeriodKind
 from bursar.core.ids import BudgetId, ChargeId, GrantId, HoldId
 from bursar.core.ledger.events import Shrunk, WorkGivenBack
-from bursar.core.ledger.values import Counted, Kind, OrgPolicy, Policy
+from bursar.core.ledger.values import BudgetUsage, CreditKind, GrantPolicy, OrgPolicy
 from bursar.core.metering import Meter
 from bursar.core.refusal import Code, Refusal
 from tests import asking as ask
 from tests.builders import PER_MS, T0, Org, Parts, gpus, hours, minutes, moves, prices
 
-HALF = Policy(max_share_ppm=500_000)
+HALF = GrantPolicy(max_share_ppm=500_000)
 
 
 def running(*grants: tuple[str, int], held: int) -> Org:
@@ -256,7 +256,7 @@ def test_a_charge_keeps_what_was_not_given_back() -> None:
 def test_shares_are_taken_of_the_smaller_total() -> None:
     """Half of 60 (L9)."""
     org = Org(prices(h100=PER_MS))
-    org.issue("promo", 100, kind=Kind.PROMO, policy=HALF)
+    org.issue("promo", 100, kind=CreditKind.PROMO, policy=HALF)
     org.issue("paid", 100)
     org.reserve("h1", 120, context=gpus("h100"))
     org.reading("h1", 100)
@@ -282,7 +282,7 @@ def test_what_shares_leave_missing_is_kept_without_them() -> None:
 def test_what_was_reversed_still_counts_against_a_share() -> None:
     """Half of 140 less the 20 that were reversed: 50 of the promotion stay charged (L9, L11)."""
     org = Org(prices(h100=PER_MS))
-    org.issue("promo", 200, kind=Kind.PROMO, policy=HALF)
+    org.issue("promo", 200, kind=CreditKind.PROMO, policy=HALF)
     org.issue("paid", 200)
     org.reserve("h1", 240, context=gpus("h100"))
     org.does(ask.read("h1", 100, "c1"))
@@ -318,7 +318,7 @@ def test_work_of_an_expired_grant_goes_back_to_the_hold() -> None:
 def test_lost_work_leaves_the_budgets_where_it_was_counted() -> None:
     """By where its milliseconds fell (B5)."""
     org = running(("g1", 20_000_000), held=18_000_000)
-    org.budget("b1", 90_000_000, Every.DAY, account="team")
+    org.budget("b1", 90_000_000, PeriodKind.DAY, account="team")
     org.at(hours(23))
     org.starts("h1", "h100", run_ms=18_000_000, attempt=2)
     org.does(ask.extend("h1", until=hours(24)))
@@ -329,7 +329,7 @@ def test_lost_work_leaves_the_budgets_where_it_was_counted() -> None:
 
     assert isinstance(event, WorkGivenBack)
     counted = [one for shrunk in event.shrunk for one in shrunk.counted]
-    assert [Counted(budget=BudgetId("b1"), user=None, start=T0, amount=600_000)] == counted
+    assert [BudgetUsage(budget=BudgetId("b1"), user=None, start=T0, amount=600_000)] == counted
     org.rebuilds()
 
 
@@ -387,7 +387,9 @@ def test_what_comes_back_to_a_closed_hold_lands_where_a_refund_would() -> None:
     """Expired, revoked and non-refundable grants give nobody anything to spend (L9, L10, L11)."""
     org = Org(prices(h100=PER_MS))
     org.issue("g1", 50, expires=hours(1))
-    org.issue("g2", 50, kind=Kind.PROMO, expires=hours(2), policy=Policy(refundable=False))
+    org.issue(
+        "g2", 50, kind=CreditKind.PROMO, expires=hours(2), policy=GrantPolicy(refundable=False)
+    )
     org.issue("g3", 50, expires=hours(3))
     org.reserve("h1", 150, context=gpus("h100"), until=hours(24))
     org.reading("h1", 150, final=True)

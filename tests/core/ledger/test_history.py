@@ -8,9 +8,9 @@ from bursar.core.ids import AccountId, GrantId
 from bursar.core.instant import HOUR, NEVER, Instant
 from bursar.core.ledger.balance import balance
 from bursar.core.ledger.events import CreditsMoved, issued_by
-from bursar.core.ledger.history import View, owned_by, view
+from bursar.core.ledger.history import GrantView, sum_owned, view_grants
 from bursar.core.ledger.journal import Journal
-from bursar.core.ledger.values import Compartment, Kind, Policy
+from bursar.core.ledger.values import Compartment, CreditKind, GrantPolicy
 from bursar.core.refusal import InvariantBroken, Refusal
 from tests import asking as ask
 from tests.builders import T0, Org, Parts, days, gpus, hours, minutes, prices
@@ -19,14 +19,14 @@ from tests.strategies import History, histories
 AVAILABLE, HELD, SPENT, LAPSED, REVOKED, MOVED = tuple(Compartment)
 
 
-def parts(found: View) -> Parts:
+def parts(found: GrantView) -> Parts:
     """Compartments in the words of the tests."""
     return Parts(**{part.value: amount for part, amount in found.parts.items()})
 
 
 def as_of(org: Org, at: Instant, known_at: Instant = NEVER) -> dict[str, Parts]:
     """What was in every grant at an instant, as known at another."""
-    found = view(org.journal.events, at, known_at)
+    found = view_grants(org.journal.events, at, known_at)
     assert all(grant == one.terms.id for grant, one in found.items())
     return {grant: parts(one) for grant, one in found.items()}
 
@@ -119,7 +119,7 @@ def test_an_extension_counts_from_when_it_was_made() -> None:
     org.does(ask.extend_grant("g", until=hours(4)))
 
     def expires(at: Instant, known_at: Instant = NEVER) -> Instant:
-        found = view(org.journal.events, at, known_at)
+        found = view_grants(org.journal.events, at, known_at)
         return found[GrantId("g")].terms.expires_at
 
     assert (hours(2), hours(4)) == (expires(hours(1) - 1), expires(hours(1)))
@@ -138,20 +138,20 @@ def test_a_transfer_is_seen_in_both_accounts_at_once() -> None:
     org.does(ask.transfer("g", 30, to="team"))
 
     assert {"g": Parts(available=100), "other": Parts(available=5)} == as_of(org, hours(1) - 1)
-    found = view(org.journal.events, hours(1), NEVER)
+    found = view_grants(org.journal.events, hours(1), NEVER)
     assert {
         "g": Parts(available=70, moved=30),
         "other": Parts(available=5),
         "moved": Parts(available=30),
     } == {grant: parts(one) for grant, one in found.items()}
     for account in ("org", "team", "project"):
-        own = view(org.journal.events, org.now, org.now, account=AccountId(account))
+        own = view_grants(org.journal.events, org.now, org.now, account=AccountId(account))
         assert own == {grant: one for grant, one in found.items() if one.terms.account == account}
-    team = owned_by(found, AccountId("team"))
+    team = sum_owned(found, AccountId("team"))
     assert {AVAILABLE: 35, HELD: 0, SPENT: 0, LAPSED: 0, REVOKED: 0, MOVED: 0} == team
-    assert 70 == owned_by(found, AccountId("org"))[AVAILABLE]
-    assert 30 == owned_by(found, AccountId("org"))[MOVED]
-    assert dict.fromkeys(Compartment, 0) == owned_by(found, AccountId("project"))
+    assert 70 == sum_owned(found, AccountId("org"))[AVAILABLE]
+    assert 30 == sum_owned(found, AccountId("org"))[MOVED]
+    assert dict.fromkeys(Compartment, 0) == sum_owned(found, AccountId("project"))
 
 
 def test_a_recurrence_is_seen_turning_when_it_was_due() -> None:
@@ -188,7 +188,7 @@ def test_the_present_view_is_the_balance() -> None:
     """As of now, as known now (L8, L12)."""
     org = Org(prices(h100=1_000))
     org.issue("g1", 10_000, expires=hours(5))
-    org.issue("g2", 500, kind=Kind.PROMO, policy=Policy(refundable=False))
+    org.issue("g2", 500, kind=CreditKind.PROMO, policy=GrantPolicy(refundable=False))
     org.reserve("h1", run_ms=3_600_000, context=gpus("h100"), by="org")
     org.later(minutes=30)
     org.reading("h1", 1_800_000)
@@ -197,7 +197,7 @@ def test_the_present_view_is_the_balance() -> None:
     org.at(hours(5))
     org.settle("h1")
 
-    found = owned_by(view(org.journal.events, org.now, org.now), AccountId("org"))
+    found = sum_owned(view_grants(org.journal.events, org.now, org.now), AccountId("org"))
 
     shown = balance(org.journal.books, AccountId("org"), org.now).owned
     assert {part.value: amount for part, amount in found.items()} == {
@@ -235,11 +235,11 @@ def test_every_past_view_adds_up_and_stays_as_it_was(history: History, data: st.
             )
             assert created == sum(
                 amount
-                for one in view(journal.events, at, known).values()
+                for one in view_grants(journal.events, at, known).values()
                 for part, amount in one.parts.items()
                 if part is not MOVED
             )
-        assert view(before, at, known_at) == view([*before, *later], at, known_at)
+        assert view_grants(before, at, known_at) == view_grants([*before, *later], at, known_at)
 
 
 def test_views_follow_each_other_without_a_gap() -> None:
@@ -268,15 +268,15 @@ def test_a_view_that_does_not_add_up_is_a_bug() -> None:
     terms = org.grant("g").terms
     nothing = dict.fromkeys(Compartment, 0)
 
-    View(terms=terms, parts={**nothing, SPENT: 100})
+    GrantView(terms=terms, parts={**nothing, SPENT: 100})
     with pytest.raises(
         InvariantBroken, match=r"^a past view does not add up \(grant='g', parts=\{"
     ):
-        View(terms=terms, parts={**nothing, SPENT: 99})
+        GrantView(terms=terms, parts={**nothing, SPENT: 99})
     with pytest.raises(
         InvariantBroken, match=r"^a past compartment is negative \(grant='g', parts=\{"
     ):
-        View(terms=terms, parts={**nothing, SPENT: 101, AVAILABLE: -1})
+        GrantView(terms=terms, parts={**nothing, SPENT: 101, AVAILABLE: -1})
 
 
 def test_a_refused_command_leaves_no_trace_in_the_past() -> None:

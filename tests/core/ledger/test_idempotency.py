@@ -4,10 +4,10 @@ from dataclasses import fields, replace
 
 import pytest
 
-from bursar.core.ids import AccountId, GrantId, HoldId, PriceVersionId, UserId, made_id
+from bursar.core.ids import AccountId, GrantId, HoldId, PriceVersionId, UserId, make_id
 from bursar.core.ledger.commands import Command, Issue, Release, Reserve, SetPrice, Transfer
 from bursar.core.ledger.idempotency import Reply, first_difference, replay
-from bursar.core.ledger.values import Context, Kind, Policy
+from bursar.core.ledger.values import Context, CreditKind, GrantPolicy
 from bursar.core.refusal import Code, Refusal
 from tests import asking as ask
 from tests.builders import T0, Org, days, hours, prices
@@ -33,7 +33,7 @@ def test_the_same_request_gets_the_first_answer_again() -> None:
     org = Org()
     org.issue("g", 100)
     events = org.reserve("h", 60)
-    first = reply(org.asking("h", 60), events, org.journal.books.singles.number)
+    first = reply(org.asking("h", 60), events, org.journal.books.header.number)
     org.later(hours=1)
     org.issue("more", 100)
 
@@ -110,8 +110,8 @@ def test_equal_requests_do_not_differ() -> None:
             grant=GrantId("g"),
             account=AccountId("org"),
             amount=1,
-            kind=Kind.PROMO,
-            policy=Policy(gpu_types=frozenset(types)),
+            kind=CreditKind.PROMO,
+            policy=GrantPolicy(gpu_types=frozenset(types)),
         )
 
     assert first_difference(issue("a", "b"), issue("b", "a")) is None
@@ -125,7 +125,7 @@ NOW, LATER = T0 // 1_000, T0 // 1_000 + 5
 
 def made(at_ms: int, label: str = "hold", key: str = "k") -> str:
     """An id as it is made for a request under a key at a time."""
-    return made_id("acme", key, label, at_ms)
+    return make_id("acme", key, label, at_ms)
 
 
 def holding(hold: str, amount: int = 5) -> Reserve:

@@ -8,7 +8,7 @@ from bursar.core.ids import AccountId, GrantId
 from bursar.core.instant import NEVER
 from bursar.core.ledger.commands import Issue
 from bursar.core.ledger.events import GrantIssued
-from bursar.core.ledger.values import Grant, GrantTerms, Kind, Policy
+from bursar.core.ledger.values import CreditKind, Grant, GrantPolicy, GrantTerms
 from bursar.core.refusal import Code, Refusal
 from tests import asking as ask
 from tests.builders import T0, Org, Parts, hours, minutes, moves
@@ -23,21 +23,21 @@ def test_a_grant_is_what_was_asked_for_and_all_of_it_is_available() -> None:
         to="team",
         starts=minutes(5),
         expires=hours(1),
-        policy=Policy(regions=frozenset({"eu"})),
+        policy=GrantPolicy(regions=frozenset({"eu"})),
         external_ref="invoice 7",
         source="card",
     )
     terms = GrantTerms(
         id=GrantId("g1"),
         account=AccountId("team"),
-        kind=Kind.PAID,
+        kind=CreditKind.PAID,
         source="card",
         priority=100,
         issued_at=T0,
         starts_at=minutes(5),
         expires_at=hours(1),
         amount=100,
-        policy=Policy(regions=frozenset({"eu"})),
+        policy=GrantPolicy(regions=frozenset({"eu"})),
         external_ref="invoice 7",
     )
 
@@ -62,11 +62,11 @@ def test_a_grant_starts_now_and_never_ends_if_nothing_else_is_said() -> None:
 def test_kind_and_priority_are_kept() -> None:
     """They decide when the grant is spent (L2, L4)."""
     org = Org()
-    org.issue("g1", 100, kind=Kind.PROMO, priority=7)
+    org.issue("g1", 100, kind=CreditKind.PROMO, priority=7)
 
     terms = org.grant("g1").terms
 
-    assert (Kind.PROMO, 7) == (terms.kind, terms.priority)
+    assert (CreditKind.PROMO, 7) == (terms.kind, terms.priority)
 
 
 def test_a_grant_that_starts_in_the_future_is_there_but_cannot_be_spent_yet() -> None:
@@ -139,7 +139,7 @@ def test_a_policy_can_only_name_known_accounts() -> None:
     org = Org()
     accounts = frozenset(AccountId(name) for name in ("zoe", "team", "max"))
 
-    refusal = org.refuses(ask.issue("g1", 100, policy=Policy(accounts=accounts)))
+    refusal = org.refuses(ask.issue("g1", 100, policy=GrantPolicy(accounts=accounts)))
 
     assert Refusal(Code.ACCOUNT_UNKNOWN, {"account": "max"}) == refusal
 

@@ -12,26 +12,26 @@ from collections.abc import Callable
 
 import pytest
 
-from bursar.core.budgets.periods import Every
+from bursar.core.budgets.periods import PeriodKind
 from bursar.core.ids import AccountId, BudgetId, ChargeId, GrantId, HoldId
 from bursar.core.instant import HOUR, Instant
 from bursar.core.ledger.balance import balance
 from bursar.core.ledger.commands import Command
 from bursar.core.ledger.events import ChargeBooked, Event
-from bursar.core.ledger.history import view
-from bursar.core.ledger.values import Context, Counted, Draw, Kind, OrgPolicy, Policy
+from bursar.core.ledger.history import view_grants
+from bursar.core.ledger.values import BudgetUsage, Context, CreditKind, Draw, GrantPolicy, OrgPolicy
 from bursar.core.metering import Meter
 from bursar.core.money import AMOUNT_MAX
 from bursar.core.refusal import Code, Refusal
 from tests import asking as ask
 from tests.builders import PER_MS, T0, Org, Parts, days, gpus, hours, minutes, moves, prices
 
-HALF = Policy(max_share_ppm=500_000)
+HALF = GrantPolicy(max_share_ppm=500_000)
 
 
 def seen(org: Org, grant: str, at: Instant, known_at: Instant | None = None) -> Parts:
     """A grant as of an instant, as known at another (now, if not told)."""
-    views = view(org.journal.events, at, org.now if known_at is None else known_at)
+    views = view_grants(org.journal.events, at, org.now if known_at is None else known_at)
     return Parts(**{part.value: found for part, found in views[GrantId(grant)].parts.items()})
 
 
@@ -43,8 +43,8 @@ def history_holds(org: Org) -> None:
     )
     for at in instants:
         for known_at in instants:
-            view(org.journal.events, at, known_at)
-            view(org.journal.events, at - 1, known_at)
+            view_grants(org.journal.events, at, known_at)
+            view_grants(org.journal.events, at - 1, known_at)
     org.rebuilds()
 
 
@@ -290,7 +290,7 @@ def test_an_expired_grant_of_named_accounts_pays_for_those_below_them() -> None:
     org = Org()
     org.issue("own", 10, priority=1)
     for name in ("team", "project"):
-        policy = Policy(accounts=frozenset({AccountId(name)}))
+        policy = GrantPolicy(accounts=frozenset({AccountId(name)}))
         org.issue(name, 50, expires=hours(2), policy=policy)
     org.reserve("h1", 10, by="team")
     org.charge("h1", 10)
@@ -372,7 +372,7 @@ def test_three_steps_on_one_grant_never_take_more_than_it_has() -> None:
 def test_policies_count_for_late_usage_too() -> None:
     """A grant that does not admit the hold's context pays nothing, expired or not (L9, L12)."""
     org = Org()
-    eu = Policy(regions=frozenset({"eu"}))
+    eu = GrantPolicy(regions=frozenset({"eu"}))
     org.issue("gone", 100, expires=minutes(45), policy=eu)
     org.issue("alive", 100, policy=eu)
     org.issue("base", 10)
@@ -389,7 +389,7 @@ def test_policies_count_for_late_usage_too() -> None:
 def test_shares_hold_in_every_step() -> None:
     """At the new running total: half of 100 (L9, L12)."""
     org = Org()
-    org.issue("promo", 500, kind=Kind.PROMO, policy=HALF)
+    org.issue("promo", 500, kind=CreditKind.PROMO, policy=HALF)
     org.issue("paid", 500)
     org.reserve("h1", 80)
     org.at(hours(1))
@@ -555,7 +555,7 @@ def test_late_usage_counts_in_the_budgets_where_it_was_effective() -> None:
     """Not where it became known (B5, L12)."""
     org = Org()
     org.issue("g1", 1_000)
-    org.budget("b1", 100, Every.DAY, account="team")
+    org.budget("b1", 100, PeriodKind.DAY, account="team")
     org.reserve("h1", 50)
     org.release("h1")
     org.at(days(2))
@@ -563,7 +563,7 @@ def test_late_usage_counts_in_the_budgets_where_it_was_effective() -> None:
     events = org.late("h1", 120, when=hours(5))
 
     charge = booked(events)
-    assert (Counted(budget=BudgetId("b1"), user=None, start=T0, amount=120),) == charge.counted
+    assert (BudgetUsage(budget=BudgetId("b1"), user=None, start=T0, amount=120),) == charge.counted
     assert (BudgetId("b1"),) == charge.over
     org.reserve("h2", 100)
     org.rebuilds()
@@ -573,7 +573,7 @@ def test_a_late_reading_counts_where_its_milliseconds_fell() -> None:
     """An hour on each side of midnight, as if it had come in time (B5, L12)."""
     org = Org(prices(h100=1_000))
     org.issue("g1", 10_000)
-    org.budget("b1", 10_000, Every.DAY, account="team")
+    org.budget("b1", 10_000, PeriodKind.DAY, account="team")
     org.at(hours(23))
     org.reserve("h1", run_ms=10_800_000, context=gpus("h100"))
     org.at(hours(30))
@@ -712,7 +712,7 @@ def test_own_draws_and_the_rest_of_the_same_grant_pay_each_since_their_instant()
 def test_forfeited_work_is_not_what_the_hold_returned() -> None:
     """Late usage takes grants in spend order; what was forfeited gives no claim to the rest."""
     org = Org(prices(h100=PER_MS))
-    org.issue("kept", 100, expires=hours(30), policy=Policy(refundable=False))
+    org.issue("kept", 100, expires=hours(30), policy=GrantPolicy(refundable=False))
     org.reserve("h1", 40, context=gpus("h100"))
     org.reading("h1", 40)
     org.does(ask.give_back("h1", kept_ms=0))
@@ -726,7 +726,7 @@ def test_forfeited_work_is_not_what_the_hold_returned() -> None:
 def test_rolled_over_credits_are_not_spent_by_late_usage_too() -> None:
     """What was issued again is gone from where it was: credits exist once (L12, L20)."""
     org = Org()
-    org.does(ask.recur("r1", 1_000, Every.DAY, roll_over=1_000))
+    org.does(ask.recur("r1", 1_000, PeriodKind.DAY, roll_over=1_000))
     org.at(hours(1))
     org.reserve("h1", 500)
     org.release("h1")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bursar.core.ids import DebtId, GrantId, HoldId, JobId, derived_beside, derived_id
+from bursar.core.ids import DebtId, GrantId, HoldId, JobId, derive_id, derive_id_in_org
 from bursar.core.instant import DAY
 from bursar.core.ledger.array_holds import lot_id
 from bursar.core.ledger.commands import DropLots, Reserve, TakeLots
@@ -17,8 +17,8 @@ from bursar.core.ledger.events import HoldDivided, HoldOpened, LotsDropped, LotT
 from bursar.core.ledger.evolve import evolve
 from bursar.core.ledger.hold_state import hold_after
 from bursar.core.ledger.quote import quote
-from bursar.core.ledger.values import Context, Kind, Lots, Policy
-from bursar.core.ledger.verify import problems
+from bursar.core.ledger.values import Context, CreditKind, GrantPolicy, Lots
+from bursar.core.ledger.verify import find_problems
 from bursar.core.refusal import Code, InvariantBroken
 from bursar.core.value import replace
 from bursar.store.sql.codec import text_of
@@ -26,7 +26,7 @@ from tests import asking as ask
 from tests.builders import PER_MS, T0, Org, gpus, hours, minutes, moves, prices
 
 RATES = prices(h100=5 * PER_MS, a100=2 * PER_MS)
-HALF = Policy(max_share_ppm=500_000)
+HALF = GrantPolicy(max_share_ppm=500_000)
 A = HoldId("a")
 LOT = 5_000  # a second on the dearer type
 
@@ -82,7 +82,7 @@ def test_a_lot_is_a_hold_of_its_own_with_what_was_held_for_it() -> None:
         *(whole.open, whole.lots and whole.lots.taken, first.expires_at),
     )
     assert 3 * LOT == org.grant("g").held
-    assert [] == problems(org.journal.books)
+    assert [] == find_problems(org.journal.books)
     org.rebuilds()
 
 
@@ -105,7 +105,7 @@ def test_a_lot_starts_is_charged_and_settled_by_itself() -> None:
 def test_capped_credits_are_spread_over_the_lots() -> None:
     """Each lot gets its own share of them: so each can spend what it was given (L9)."""
     org = Org(RATES)
-    org.issue("promo", 100_000, kind=Kind.PROMO, policy=HALF)
+    org.issue("promo", 100_000, kind=CreditKind.PROMO, policy=HALF)
     org.issue("g", 100_000)
     org.does(asking(org, 2, context=gpus("h100", job="a")))
     org.does(taking(count=2))
@@ -205,15 +205,15 @@ def test_a_lot_whose_id_is_taken_gets_another() -> None:
     events = org.does(taking(count=2))
 
     named = [event.hold for event in events if isinstance(event, LotTaken)]
-    assert [HoldId(derived_beside(lot(n), "taken")) for n in (0, 1)] == named
+    assert [HoldId(derive_id_in_org(lot(n), "taken")) for n in (0, 1)] == named
     assert org.journal.books.debts.get(DebtId(lot(1))) is not None
 
 
 def test_a_lot_ends_as_its_array_does_in_its_id() -> None:
     """By the ending of an id its org is found."""
     made = "01a1e5ae-404e-7548-8c30-d301392e826c"
-    assert "392e826c" == derived_beside(made, "lot/0")[-8:]
-    assert derived_id("mine", "lot/0") == derived_beside("mine", "lot/0")
+    assert "392e826c" == derive_id_in_org(made, "lot/0")[-8:]
+    assert derive_id("mine", "lot/0") == derive_id_in_org("mine", "lot/0")
 
 
 def test_budgets_count_as_many_lots_as_run_at_once() -> None:
@@ -228,7 +228,7 @@ def test_budgets_count_as_many_lots_as_run_at_once() -> None:
     # A lot that is out runs by itself; what is left counts as before, never too little.
     org.does(taking())
     assert 3 * 5 * day_ms == org.counted("day")
-    assert [] == problems(org.journal.books)
+    assert [] == find_problems(org.journal.books)
 
 
 def test_what_a_lot_claims_the_array_claims_no_more() -> None:
@@ -364,5 +364,5 @@ def test_lots_that_are_not_there_are_told() -> None:
     lost = hold_after(event, None)
     books.holds.put(lost.terms.id, replace(lost, lot_of=None))
     assert ["hold a: 2 lots taken, but 1 holds are lots of it"] == [
-        one for one in problems(books) if "lots" in one
+        one for one in find_problems(books) if "lots" in one
     ]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bursar.core.budgets.periods import Every
+from bursar.core.budgets.periods import PeriodKind
 from bursar.core.ids import (
     AccountId,
     BudgetId,
@@ -51,7 +51,7 @@ from bursar.core.ledger.commands import (
     Transfer,
     VoidGrant,
 )
-from bursar.core.ledger.values import Context, Kind, OrgPolicy, Policy, Target
+from bursar.core.ledger.values import BudgetTarget, Context, CreditKind, GrantPolicy, OrgPolicy
 from bursar.core.pricing import PriceBook, PriceVersion, Rate
 from bursar.core.refusal import Code
 from tests.model import Model, calendar_period, largest_carried
@@ -106,7 +106,7 @@ class Org:
         assert self.ask(command, at) is None
 
     def issue(self, id: str, amount: int, *, account: str = "r", **more: Any) -> None:
-        more.setdefault("kind", Kind.PAID)
+        more.setdefault("kind", CreditKind.PAID)
         self.do(Issue(grant=GrantId(id), account=AccountId(account), amount=amount, **more))
 
     def reserve(self, id: str, amount: int | None = None, **more: Any) -> Code | None:
@@ -160,10 +160,10 @@ def test_spend_order_takes_the_first_difference() -> None:
     org.issue("never", 10)
     org.issue("late", 10, expires_at=T0 + 2 * DAY)
     org.issue("paid", 10, expires_at=T0 + DAY)
-    org.issue("promo", 10, expires_at=T0 + DAY, kind=Kind.PROMO)
+    org.issue("promo", 10, expires_at=T0 + DAY, kind=CreditKind.PROMO)
     org.issue("near", 10, expires_at=T0 + DAY, account="t")
     org.issue(
-        "narrow", 10, expires_at=T0 + DAY, policy=Policy(accounts=frozenset({AccountId("t")}))
+        "narrow", 10, expires_at=T0 + DAY, policy=GrantPolicy(accounts=frozenset({AccountId("t")}))
     )
     org.issue("first", 10, priority=1)
     order = ["first", "narrow", "promo", "near", "paid", "late", "never"]
@@ -176,7 +176,7 @@ def test_spend_order_takes_the_first_difference() -> None:
 def test_a_capped_grant_pays_its_share_of_the_running_total() -> None:
     """§3: a hold of 100 draws at most 50 from a grant capped at a half."""
     org = Org()
-    org.issue("promo", 100, expires_at=T0 + DAY, policy=Policy(max_share_ppm=500_000))
+    org.issue("promo", 100, expires_at=T0 + DAY, policy=GrantPolicy(max_share_ppm=500_000))
     org.issue("paid", 100)
     assert org.reserve("h", 100) is None
     assert org.draws("h") == {"promo": (50, 0, 0), "paid": (50, 0, 0)}
@@ -206,7 +206,7 @@ def test_an_attempt_pays_the_lower_of_two_prices_and_draws_for_its_type_alone() 
     """§4, §11."""
     org = Org()
     org.issue("any", 1_000)
-    org.issue("slow", 1_000, policy=Policy(gpu_types=frozenset({"a100"})))
+    org.issue("slow", 1_000, policy=GrantPolicy(gpu_types=frozenset({"a100"})))
     assert org.reserve("h", run_ms=100_000, context=EITHER, limit=DAY) is None
     assert org.draws("h") == {"any": (200, 0, 0)}
     redraw = Redraw(hold=HoldId("h"), attempt=1, gpu_type="a100", run_ms=50_000)
@@ -277,7 +277,7 @@ def test_a_reversal_lands_by_the_grant() -> None:
     org = Org()
     org.issue("dead", 10, expires_at=T0 + 10)
     org.issue("gone", 10, expires_at=T0 + 20)
-    org.issue("promo", 10, expires_at=T0 + 30, policy=Policy(refundable=False))
+    org.issue("promo", 10, expires_at=T0 + 30, policy=GrantPolicy(refundable=False))
     org.issue("good", 10)
     assert org.reserve("h", 40) is None
     org.charge("h", 40)
@@ -298,7 +298,7 @@ def test_a_reversal_lands_by_the_grant() -> None:
 def test_lost_work_comes_back_to_the_hold() -> None:
     """§6: to the same draws, or forfeited."""
     org = Org()
-    org.issue("promo", 10, kind=Kind.PROMO, policy=Policy(refundable=False))
+    org.issue("promo", 10, kind=CreditKind.PROMO, policy=GrantPolicy(refundable=False))
     org.issue("paid", 90)
     assert org.reserve("h", run_ms=50_000, context=A100) is None
     org.charge("h", run_ms=30_000, final=True)
@@ -317,8 +317,8 @@ def test_a_recurrence_rolls_over_what_is_left() -> None:
             recurrence=RecurrenceId("m"),
             account=AccountId("r"),
             amount=1_000,
-            kind=Kind.GRANT,
-            every=Every.MONTH,
+            kind=CreditKind.GRANT,
+            every=PeriodKind.MONTH,
             roll_over_max=500,
         )
     )
@@ -340,8 +340,8 @@ def test_a_budget_counts_charges_and_what_holds_can_spend_in_the_period() -> Non
     org.issue("g", 1_000_000)
     day = SetBudget(
         budget=BudgetId("b"),
-        target=Target(account=AccountId("t")),
-        every=Every.DAY,
+        target=BudgetTarget(account=AccountId("t")),
+        every=PeriodKind.DAY,
         limit=3 * 3_600 + 100,
         hard=True,
     )
@@ -420,9 +420,11 @@ def test_what_is_spendable_ends_at_debt_and_at_hard_budgets() -> None:
     """§12: the headroom of those that apply; of each user's budget, that of the user named."""
     org = Org()
     org.issue("g", 1_000)
-    org.issue("eu", 50, account="p", policy=Policy(regions=frozenset({"eu"})))
-    target = Target(account=AccountId("t"), each_user=True)
-    limit = SetBudget(budget=BudgetId("b"), target=target, every=Every.DAY, limit=400, hard=True)
+    org.issue("eu", 50, account="p", policy=GrantPolicy(regions=frozenset({"eu"})))
+    target = BudgetTarget(account=AccountId("t"), each_user=True)
+    limit = SetBudget(
+        budget=BudgetId("b"), target=target, every=PeriodKind.DAY, limit=400, hard=True
+    )
     org.do(limit)
     assert org.reserve("h", 100) is None
 
@@ -441,9 +443,11 @@ def test_everything_that_forbids_a_hold_is_told() -> None:
     org = Org()
     org.issue("g", 10)
     for id in ("b", "c"):
-        target = Target(account=AccountId("t"))
+        target = BudgetTarget(account=AccountId("t"))
         org.do(
-            SetBudget(budget=BudgetId(id), target=target, every=Every.DAY, limit=3_599, hard=True)
+            SetBudget(
+                budget=BudgetId(id), target=target, every=PeriodKind.DAY, limit=3_599, hard=True
+            )
         )
     org.do(BookDebt(debt=DebtId("d"), account=AccountId("t"), amount=5))
     ask = Reserve(
@@ -469,8 +473,10 @@ def test_everything_that_forbids_a_hold_is_told() -> None:
 def test_given_back_work_and_reversals_do_not_take_the_same_count_twice() -> None:
     """§6: a charge that lost its usage is reversed in full; ten lost milliseconds count as ten."""
     org = Org()
-    target = Target(account=AccountId("t"))
-    org.do(SetBudget(budget=BudgetId("b"), target=target, every=Every.DAY, limit=1, hard=False))
+    target = BudgetTarget(account=AccountId("t"))
+    org.do(
+        SetBudget(budget=BudgetId("b"), target=target, every=PeriodKind.DAY, limit=1, hard=False)
+    )
     org.issue("last", 100)
     assert org.reserve("h", 100, context=A100) is None
     org.charge("h", run_ms=100_000)
@@ -493,8 +499,8 @@ def test_usage_before_a_rolling_window_is_not_counted_in_it() -> None:
     org = Org()
     org.issue("g", 1_000)
     assert org.reserve("h", 500, context=A100, limit=DAY) is None
-    target = Target(account=AccountId("t"))
-    every, rolling = Every.ROLLING, 24 * HOUR // 60
+    target = BudgetTarget(account=AccountId("t"))
+    every, rolling = PeriodKind.ROLLING, 24 * HOUR // 60
     budget = BudgetId("b")
     org.do(
         SetBudget(budget=budget, target=target, every=every, rolling=rolling, limit=100, hard=False)
@@ -507,8 +513,8 @@ def test_usage_before_a_rolling_window_is_not_counted_in_it() -> None:
 
 def test_days_with_a_clock_change_last_23_and_25_hours() -> None:
     """§10."""
-    spring = calendar_period(Every.DAY, "Europe/Berlin", instant("2026-03-29T12:00"))
-    autumn = calendar_period(Every.DAY, "Europe/Berlin", instant("2026-10-25T12:00"))
+    spring = calendar_period(PeriodKind.DAY, "Europe/Berlin", instant("2026-03-29T12:00"))
+    autumn = calendar_period(PeriodKind.DAY, "Europe/Berlin", instant("2026-10-25T12:00"))
     assert (23 * HOUR, 25 * HOUR) == (spring[1] - spring[0], autumn[1] - autumn[0])
 
 

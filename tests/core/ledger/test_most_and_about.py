@@ -2,10 +2,10 @@
 
 import pytest
 
-from bursar.core.ids import HoldId, JobId, made_id
+from bursar.core.ids import HoldId, JobId, make_id
 from bursar.core.ledger.commands import Reserve
 from bursar.core.ledger.events import HoldOpened
-from bursar.core.ledger.holds import left_to_its_job
+from bursar.core.ledger.holds import refuse_change_of_job_hold
 from bursar.core.ledger.idempotency import Reply, replay
 from bursar.core.ledger.quote import quote
 from bursar.core.refusal import Code, Refusal
@@ -53,7 +53,7 @@ def test_a_bound_and_a_digest_make_sense(field: str, value: object) -> None:
 
 def job(at_ms: int, about: str = "one", key: str = "k") -> Reserve:
     """A job's hold, whose id is made for a key at a time."""
-    id = made_id("acme", key, "hold", at_ms)
+    id = make_id("acme", key, "hold", at_ms)
     asked = Org(prices(h100=PER_MS)).asking(id, run_ms=5, context=gpus("h100"))
     context = replace(asked.context, job=JobId(id))
     return replace(asked, context=context, for_job=True, about=about)
@@ -90,8 +90,8 @@ def test_a_hold_of_a_job_is_left_to_it_while_it_is_open() -> None:
         *(ask.release("job"), ask.extend("job"), ask.refund("job", 1), ask.settle("job")),
         *(ask.charge("job", 1), ask.start("job", "h100", run_ms=1)),
     ):
-        assert refusal == left_to_its_job(books, change)
+        assert refusal == refuse_change_of_job_hold(books, change)
     for other in (ask.release("raw"), ask.release("none"), ask.revoke("g1")):
-        assert left_to_its_job(books, other) is None
+        assert refuse_change_of_job_hold(books, other) is None
     org.does(ask.release("job"))
-    assert left_to_its_job(books, ask.release("job")) is None
+    assert refuse_change_of_job_hold(books, ask.release("job")) is None

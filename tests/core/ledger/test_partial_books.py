@@ -11,7 +11,7 @@ from bursar.core.ledger.decide import decide
 from bursar.core.ledger.events import HoldOpened
 from bursar.core.ledger.evolve import evolve
 from bursar.core.ledger.journal import Journal
-from bursar.core.ledger.values import Kind
+from bursar.core.ledger.values import CreditKind
 from bursar.core.refusal import Refusal
 from tests.loading import Loader
 from tests.strategies import History, histories
@@ -66,7 +66,7 @@ def org_with(grants: int) -> Journal:
             grant=GrantId(f"g{index:06}"),
             account=AccountId("org"),
             amount=10,
-            kind=Kind.PAID,
+            kind=CreditKind.PAID,
             expires_at=T0 + DAY + index,
         )
         journal.do(issue, T0)

@@ -2,8 +2,8 @@
 
 from bursar.core.ids import AccountId, GrantId
 from bursar.core.instant import NEVER
-from bursar.core.ledger.allocation import Source, fill, front, keep
-from bursar.core.ledger.values import Grant, GrantTerms, Kind, Policy
+from bursar.core.ledger.allocation import Source, fill, fill_beyond_caps, take_first
+from bursar.core.ledger.values import CreditKind, Grant, GrantPolicy, GrantTerms
 from bursar.core.money import PPM
 
 
@@ -12,14 +12,14 @@ def source(grant: str, room: int, *, counted: int = 0, share: int = PPM) -> Sour
     terms = GrantTerms(
         id=GrantId(grant),
         account=AccountId("org"),
-        kind=Kind.PROMO,
+        kind=CreditKind.PROMO,
         source="",
         priority=1,
         issued_at=0,
         starts_at=0,
         expires_at=NEVER,
         amount=1_000,
-        policy=Policy(max_share_ppm=share),
+        policy=GrantPolicy(max_share_ppm=share),
     )
     return Source(Grant(terms=terms, available=1_000), room, counted)
 
@@ -55,22 +55,22 @@ def test_a_cap_is_a_share_of_the_total_less_what_counts_already() -> None:
 def test_what_caps_leave_missing_is_kept_all_the_same() -> None:
     """In order, as far as there is room beyond what was given already (L6)."""
     halves = [source("a", 10, share=HALF), source("b", 10, share=HALF)]
-    assert {"a": 4, "b": 3} == keep(halves, 7, total=7)
+    assert {"a": 4, "b": 3} == fill_beyond_caps(halves, 7, total=7)
 
     small = [source("a", 3, share=HALF), source("b", 10, share=HALF)]
-    assert {"a": 3, "b": 4} == keep(small, 7, total=7)
+    assert {"a": 3, "b": 4} == fill_beyond_caps(small, 7, total=7)
 
     tiny = [source("a", 10, share=1), source("b", 2, share=1), source("c", 1, share=HALF)]
-    assert {"a": 9, "c": 1} == keep(tiny, 10, total=10)
-    assert {"a": 10, "b": 2, "c": 1} == keep(tiny, 13, total=13)
-    assert ["c", "a"] == list(keep(tiny, 11, total=11)), "none with nothing"
+    assert {"a": 9, "c": 1} == fill_beyond_caps(tiny, 10, total=10)
+    assert {"a": 10, "b": 2, "c": 1} == fill_beyond_caps(tiny, 13, total=13)
+    assert ["c", "a"] == list(fill_beyond_caps(tiny, 11, total=11)), "none with nothing"
 
 
 def test_the_front_of_parts_makes_up_an_amount() -> None:
     """The first parts, the last of them perhaps cut; none that is nothing."""
     parts = {GrantId("a"): 3, GrantId("none"): 0, GrantId("b"): 4, GrantId("c"): 5}
 
-    assert {"a": 3, "b": 2} == front(parts, 5)
-    assert {"a": 3, "b": 4} == front(parts, 7)
-    assert {} == front(parts, 0)
-    assert {"a": 3, "b": 4, "c": 5} == front(parts, 99)
+    assert {"a": 3, "b": 2} == take_first(parts, 5)
+    assert {"a": 3, "b": 4} == take_first(parts, 7)
+    assert {} == take_first(parts, 0)
+    assert {"a": 3, "b": 4, "c": 5} == take_first(parts, 99)

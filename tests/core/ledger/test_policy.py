@@ -9,7 +9,7 @@ import pytest
 from bursar.core.ids import AccountId
 from bursar.core.ledger.balance import balance
 from bursar.core.ledger.quote import quote
-from bursar.core.ledger.values import Context, Kind, Policy
+from bursar.core.ledger.values import Context, CreditKind, GrantPolicy
 from bursar.core.refusal import Code, Refusal
 from tests import asking as ask
 from tests.builders import PER_MS, Org, Parts, gpus, hours, moves, prices
@@ -18,12 +18,12 @@ NAMED = Context(
     gpu_types=("h100",), region="eu", job_kind="train", priority_class="batch", tier="gold"
 )
 CASES = {
-    "gpu types": (Policy(gpu_types=frozenset({"h100", "a100"})), Context(gpu_types=("l4",))),
-    "regions": (Policy(regions=frozenset({"eu"})), Context(region="us")),
-    "job kinds": (Policy(job_kinds=frozenset({"train"})), Context(job_kind="serve")),
-    "classes": (Policy(priority_classes=frozenset({"batch"})), Context(priority_class="prod")),
+    "gpu types": (GrantPolicy(gpu_types=frozenset({"h100", "a100"})), Context(gpu_types=("l4",))),
+    "regions": (GrantPolicy(regions=frozenset({"eu"})), Context(region="us")),
+    "job kinds": (GrantPolicy(job_kinds=frozenset({"train"})), Context(job_kind="serve")),
+    "classes": (GrantPolicy(priority_classes=frozenset({"batch"})), Context(priority_class="prod")),
 }
-HALF = Policy(max_share_ppm=500_000)
+HALF = GrantPolicy(max_share_ppm=500_000)
 
 
 def spendable(org: Org, context: Context, *, by: str = "project") -> int:
@@ -33,11 +33,11 @@ def spendable(org: Org, context: Context, *, by: str = "project") -> int:
 
 @pytest.mark.parametrize(("policy", "other"), CASES.values(), ids=CASES)
 def test_a_restricted_dimension_must_contain_what_is_asked_for(
-    policy: Policy, other: Context
+    policy: GrantPolicy, other: Context
 ) -> None:
     """Named and admitted: held. Named otherwise, or not named at all: refused (L9)."""
     org = Org()
-    org.issue("promo", 100, kind=Kind.PROMO, policy=policy)
+    org.issue("promo", 100, kind=CreditKind.PROMO, policy=policy)
     none = Refusal(Code.INSUFFICIENT_CREDITS, {"asked": 60, "spendable": 0, "short": 60})
 
     assert none == org.refuses(org.asking("h1", 60, context=other))
@@ -54,14 +54,14 @@ def test_a_restricted_dimension_must_contain_what_is_asked_for(
 
 @pytest.mark.parametrize(("policy", "other"), CASES.values(), ids=CASES)
 def test_a_charge_beyond_its_hold_extends_into_admitted_grants_only(
-    policy: Policy, other: Context
+    policy: GrantPolicy, other: Context
 ) -> None:
     """An overrun is paid by a grant that admits the hold's context, else owed (L9, L13)."""
     for context, owed in ((NAMED, 0), (other, 20)):
         org = Org()
         org.issue("base", 60)
         org.reserve("h1", 60, context=context)
-        org.issue("promo", 100, kind=Kind.PROMO, policy=policy)
+        org.issue("promo", 100, kind=CreditKind.PROMO, policy=policy)
 
         org.charge("h1", 80)
 
@@ -72,7 +72,7 @@ def test_a_charge_beyond_its_hold_extends_into_admitted_grants_only(
 def test_all_acceptable_gpu_types_must_be_admitted() -> None:
     """A hold that may run on any of its types draws grants that admit every one (L9, M1)."""
     org = Org()
-    org.issue("promo", 100, policy=Policy(gpu_types=frozenset({"h100", "a100"})))
+    org.issue("promo", 100, policy=GrantPolicy(gpu_types=frozenset({"h100", "a100"})))
 
     org.reserve("h1", 10, context=gpus("a100", "h100"))
     org.reserve("h2", 10, context=gpus("a100"))
@@ -84,7 +84,7 @@ def test_all_acceptable_gpu_types_must_be_admitted() -> None:
 def test_a_policy_for_accounts_admits_them_and_all_below() -> None:
     """A promotion of the org for one team serves its projects, not the org itself (L9)."""
     org = Org()
-    org.issue("promo", 100, policy=Policy(accounts=frozenset({AccountId("team")})))
+    org.issue("promo", 100, policy=GrantPolicy(accounts=frozenset({AccountId("team")})))
 
     org.reserve("h1", 10, by="project")
     org.reserve("h2", 10, by="team")
@@ -99,7 +99,9 @@ def test_a_policy_for_accounts_admits_them_and_all_below() -> None:
 def test_all_restricted_dimensions_must_admit() -> None:
     """One that does not is enough to refuse (L9)."""
     org = Org()
-    org.issue("promo", 100, policy=Policy(gpu_types=frozenset({"h100"}), regions=frozenset({"eu"})))
+    org.issue(
+        "promo", 100, policy=GrantPolicy(gpu_types=frozenset({"h100"}), regions=frozenset({"eu"}))
+    )
 
     assert 100 == spendable(org, gpus("h100", region="eu"))
     assert 0 == spendable(org, gpus("h100", region="us"))
@@ -112,7 +114,7 @@ def test_all_restricted_dimensions_must_admit() -> None:
 def test_a_hold_of_100_draws_at_most_50_from_a_grant_capped_at_half() -> None:
     """Planning follows the share at the hold's total (L9)."""
     org = Org()
-    org.issue("promo", 1_000, kind=Kind.PROMO, policy=HALF)
+    org.issue("promo", 1_000, kind=CreditKind.PROMO, policy=HALF)
     org.issue("paid", 1_000)
 
     org.reserve("h1", 100)
@@ -123,7 +125,7 @@ def test_a_hold_of_100_draws_at_most_50_from_a_grant_capped_at_half() -> None:
 def test_after_each_charge_the_share_holds() -> None:
     """Charged from the grant is at most floor(share × running total), each time (L9)."""
     org = Org()
-    org.issue("promo", 1_000, kind=Kind.PROMO, policy=HALF)
+    org.issue("promo", 1_000, kind=CreditKind.PROMO, policy=HALF)
     org.issue("paid", 1_000)
     org.reserve("h1", 100)
 
@@ -145,7 +147,7 @@ def test_after_each_charge_the_share_holds() -> None:
 def test_a_share_is_rounded_down() -> None:
     """A third of 100 is 33 (L9)."""
     org = Org()
-    org.issue("promo", 1_000, kind=Kind.PROMO, policy=Policy(max_share_ppm=333_333))
+    org.issue("promo", 1_000, kind=CreditKind.PROMO, policy=GrantPolicy(max_share_ppm=333_333))
     org.issue("paid", 1_000)
 
     org.reserve("h1", 100)
@@ -156,7 +158,7 @@ def test_a_share_is_rounded_down() -> None:
 def test_what_is_spendable_counts_a_capped_grant_by_its_share() -> None:
     """With 30 free, half of the hold can come from the promotion: 60 in all (L8, L9)."""
     org = Org()
-    org.issue("promo", 1_000, kind=Kind.PROMO, policy=HALF)
+    org.issue("promo", 1_000, kind=CreditKind.PROMO, policy=HALF)
     assert 0 == spendable(org, Context())
     org.issue("paid", 30)
 
@@ -170,7 +172,7 @@ def test_what_is_spendable_counts_a_capped_grant_by_its_share() -> None:
 def test_a_capped_grant_that_is_small_gives_what_it_has() -> None:
     """The cap is a bound, not a claim (L9)."""
     org = Org()
-    org.issue("promo", 10, kind=Kind.PROMO, policy=HALF)
+    org.issue("promo", 10, kind=CreditKind.PROMO, policy=HALF)
     org.issue("paid", 100)
 
     assert 110 == spendable(org, Context())
@@ -212,7 +214,7 @@ def test_what_rounding_leaves_between_two_capped_grants_is_an_overrun() -> None:
 def test_an_extension_of_a_hold_counts_what_it_has_against_the_share() -> None:
     """The cap looks at the hold's new total, and at all that came from the grant (L9)."""
     org = Org()
-    org.issue("promo", 1_000, kind=Kind.PROMO, policy=HALF)
+    org.issue("promo", 1_000, kind=CreditKind.PROMO, policy=HALF)
     org.issue("paid", 1_000)
     org.reserve("h1", 100)
     org.charge("h1", 40)
@@ -230,7 +232,7 @@ def test_an_overrun_pays_from_a_capped_grant_up_to_its_share() -> None:
     org = Org()
     org.issue("paid", 60)
     org.reserve("h1", 60)
-    org.issue("promo", 1_000, kind=Kind.PROMO, policy=Policy(max_share_ppm=250_000))
+    org.issue("promo", 1_000, kind=CreditKind.PROMO, policy=GrantPolicy(max_share_ppm=250_000))
 
     org.charge("h1", 100)
 
@@ -240,13 +242,13 @@ def test_an_overrun_pays_from_a_capped_grant_up_to_its_share() -> None:
 
 def test_a_share_is_more_than_nothing_and_at_most_all() -> None:
     """A policy refuses to exist with a share out of range (D7)."""
-    assert not Policy(max_share_ppm=1_000_000).capped
-    assert Policy(max_share_ppm=1).capped
+    assert not GrantPolicy(max_share_ppm=1_000_000).capped
+    assert GrantPolicy(max_share_ppm=1).capped
     for ppm in (0, 1_000_001):
         with pytest.raises(ValueError, match=f"^max_share_ppm is 1 to 1000000, not {ppm}$"):
-            Policy(max_share_ppm=ppm)
+            GrantPolicy(max_share_ppm=ppm)
     with pytest.raises(TypeError, match=r"^max_share_ppm is a whole number"):
-        Policy(max_share_ppm=0.5)  # type: ignore[arg-type]
+        GrantPolicy(max_share_ppm=0.5)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -255,16 +257,18 @@ def test_a_share_is_more_than_nothing_and_at_most_all() -> None:
 def test_a_policy_names_what_it_admits(field: str) -> None:
     """Empty text is no name (L9)."""
     with pytest.raises(ValueError, match=f"^{field} is 1 to 255 bytes long, not 0$"):
-        Policy(**{field: frozenset({""})})  # type: ignore[arg-type]
+        GrantPolicy(**{field: frozenset({""})})  # type: ignore[arg-type]
 
 
 def test_policies_are_equal_by_what_they_say() -> None:
     """And have equal hashes then: lanes of grants go by them (L16)."""
-    one, two = Policy(regions=frozenset({"eu"})), Policy(regions=frozenset({"eu"}))
+    one, two = GrantPolicy(regions=frozenset({"eu"})), GrantPolicy(regions=frozenset({"eu"}))
 
     assert one == two
     assert hash(one) == hash(two)
-    assert 5 == len({one, two, HALF, Policy(), Policy(refundable=False), Policy(max_share_ppm=1)})
+    assert 5 == len(
+        {one, two, HALF, GrantPolicy(), GrantPolicy(refundable=False), GrantPolicy(max_share_ppm=1)}
+    )
 
 
 # Non-refundable
@@ -273,7 +277,7 @@ def test_policies_are_equal_by_what_they_say() -> None:
 def test_the_never_charged_part_of_a_non_refundable_grant_always_returns() -> None:
     """Setting aside is not spending (L9, IL7)."""
     org = Org()
-    org.issue("promo", 100, policy=Policy(refundable=False))
+    org.issue("promo", 100, policy=GrantPolicy(refundable=False))
     org.reserve("h1", 80)
     org.charge("h1", 30)
     org.refund("h1", 10)
@@ -285,7 +289,7 @@ def test_the_never_charged_part_of_a_non_refundable_grant_always_returns() -> No
 def test_a_reversal_of_a_non_refundable_grant_lapses() -> None:
     """What was spent once is never available again (L9, L11, IL7)."""
     org = Org()
-    org.issue("promo", 100, policy=Policy(refundable=False))
+    org.issue("promo", 100, policy=GrantPolicy(refundable=False))
     org.reserve("h1", 80)
     org.charge("h1", 30, "c")
 
@@ -300,7 +304,7 @@ def test_a_reversal_of_a_non_refundable_grant_lapses() -> None:
 def test_given_back_work_of_a_non_refundable_grant_lapses() -> None:
     """The hold does not get it back either (L9, M3)."""
     org = Org(prices(h100=PER_MS))
-    org.issue("promo", 100, kind=Kind.PROMO, policy=Policy(refundable=False))
+    org.issue("promo", 100, kind=CreditKind.PROMO, policy=GrantPolicy(refundable=False))
     org.issue("paid", 100)
     org.reserve("h1", run_ms=150, context=gpus("h100"))
     org.reading("h1", 120)
@@ -319,7 +323,7 @@ def test_given_back_work_of_a_non_refundable_grant_lapses() -> None:
 def test_what_was_forfeited_pays_no_late_usage() -> None:
     """It is not free: never usable again (L9, L12)."""
     org = Org()
-    org.issue("promo", 100, policy=Policy(refundable=False))
+    org.issue("promo", 100, policy=GrantPolicy(refundable=False))
     org.reserve("h1", 100)
     org.charge("h1", 60, "c")
     org.does(ask.reverse("c"))
@@ -336,7 +340,7 @@ def test_what_was_forfeited_pays_no_late_usage() -> None:
 def test_a_refusal_under_caps_tells_what_is_missing_for_that_very_amount() -> None:
     """Two halves of three are one each: 200 could be held, three cannot (L9)."""
     org = Org()
-    half = Policy(max_share_ppm=500_000)
+    half = GrantPolicy(max_share_ppm=500_000)
     org.issue("a", 100, policy=half)
     org.issue("b", 100, policy=half)
 

@@ -8,9 +8,9 @@ from bursar.core.ids import HoldId
 from bursar.core.instant import HOUR
 from bursar.core.ledger.commands import Reserve
 from bursar.core.ledger.events import ChargeBooked, HoldOpened
-from bursar.core.ledger.journal import rebuilt_from
+from bursar.core.ledger.journal import rebuild
 from bursar.core.ledger.quote import Quote, quote
-from bursar.core.ledger.values import Policy
+from bursar.core.ledger.values import GrantPolicy
 from bursar.core.money import AMOUNT_MAX
 from bursar.core.pricing import PriceBook, PriceVersion, Rate
 from bursar.core.refusal import Code, Refusal
@@ -92,7 +92,7 @@ def test_what_is_spendable_is_told_for_the_very_job() -> None:
     """Its policies, its user's budgets (B1, L8)."""
     org = Org(prices(h100=1_000))
     org.issue("any", 5_000)
-    org.issue("eu", 50_000, policy=Policy(regions=frozenset({"eu"})))
+    org.issue("eu", 50_000, policy=GrantPolicy(regions=frozenset({"eu"})))
     org.budget("ann", 20_000, user="ann")
 
     def spendable(region: str, user: str) -> int:
@@ -207,7 +207,7 @@ def test_a_change_of_the_deployments_prices_is_no_event_of_the_org() -> None:
     assert [("list",), ("next",)] == [
         org.hold(name).terms.price_versions for name in ("before", "after")
     ]
-    assert facts != org.journal.books.facts() == rebuilt_from(org.journal.events).facts()
+    assert facts != org.journal.books.facts() == rebuild(org.journal.events).facts()
 
 
 def test_prices_of_the_org_go_before_those_of_the_deployment() -> None:
@@ -244,7 +244,7 @@ def test_prices_of_the_org_go_before_those_of_the_deployment() -> None:
 def test_everything_that_forbids_a_hold_is_told_at_once_in_order() -> None:
     """Debt, each hard budget on the path, credits: with the figures of each (B1)."""
     org = Org(prices(h100=1_000))
-    org.issue("g", 600, policy=Policy(regions=frozenset({"eu"})))
+    org.issue("g", 600, policy=GrantPolicy(regions=frozenset({"eu"})))
     org.budget("team", 900, account="team")
     org.budget("fine", 5_000, account="team")
     org.budget("soft", 1, account="team", hard=False)
@@ -336,8 +336,8 @@ def test_of_several_types_the_cheapest_tells_what_forbids() -> None:
     """The first in preference among equals; what the dearer lack as well is not told (B1, M1)."""
     org = Org(prices(h100=9_000, l4=1_000, t4=1_000))
     org.issue("g", 500)
-    org.issue("l4", 100, policy=Policy(gpu_types=frozenset({"l4"})))
-    org.issue("t4", 200, policy=Policy(gpu_types=frozenset({"t4"})))
+    org.issue("l4", 100, policy=GrantPolicy(gpu_types=frozenset({"l4"})))
+    org.issue("t4", 200, policy=GrantPolicy(gpu_types=frozenset({"t4"})))
     asked = org.asking("h", run_ms=HOUR_MS, context=gpus("h100", "l4", "t4"))
 
     found = quoted(org, asked)

@@ -5,8 +5,8 @@ again, and the new period's credits are issued; both expire at the next boundary
 awake for it: what was not asked for three months turns three times when next asked.
 """
 
-from bursar.core.budgets.periods import Every, Window
-from bursar.core.ids import AccountId, RecurrenceId, derived_id
+from bursar.core.budgets.periods import PeriodKind, Window
+from bursar.core.ids import AccountId, RecurrenceId, derive_id
 from bursar.core.instant import DAY, HOUR, NEVER, Instant
 from bursar.core.ledger.balance import balance
 from bursar.core.ledger.events import (
@@ -15,7 +15,7 @@ from bursar.core.ledger.events import (
     RecurrenceStopped,
     RecurrenceTurned,
 )
-from bursar.core.ledger.values import GrantTerms, Kind, Policy, Recurrence
+from bursar.core.ledger.values import CreditKind, GrantPolicy, GrantTerms, Recurrence
 from bursar.core.money import AMOUNT_MAX, CREDIT
 from bursar.core.refusal import Code, Refusal
 from tests import asking as ask
@@ -66,7 +66,7 @@ def test_the_worked_example() -> None:
     ] == moves(events)
     assert [("recurrence", 1_000, FEB, MAR), ("roll-over", 500, FEB, MAR)] == told(events)
     assert Parts(spent=300, lapsed=700) == org.parts(january.id)
-    assert 2_500 == org.journal.books.singles.issued
+    assert 2_500 == org.journal.books.header.issued
     org.rebuilds()
 
 
@@ -74,7 +74,7 @@ def test_what_is_rolled_over_is_gone_where_it_lapsed_whatever_its_share_cap() ->
     """A cap limits what a hold may take, not what is carried over (L9, L20)."""
     org = Org()
     much = 20_000 * CREDIT
-    smallest = Policy(max_share_ppm=1)
+    smallest = GrantPolicy(max_share_ppm=1)
     (january,) = issued(org.does(ask.recur("r1", much, roll_over=much, policy=smallest)))
     org.at(FEB)
 
@@ -92,27 +92,34 @@ def test_the_grants_of_a_recurrence_have_ids_that_follow_from_it() -> None:
     org.at(FEB)
     february, rolled = issued(org.does(ask.lapse()))
 
-    assert derived_id("r1", f"period/{T0}") == january.id
-    assert derived_id("r1", f"period/{FEB}") == february.id
-    assert derived_id("r1", f"rolled/{FEB}") == rolled.id
+    assert derive_id("r1", f"period/{T0}") == january.id
+    assert derive_id("r1", f"period/{FEB}") == february.id
+    assert derive_id("r1", f"rolled/{FEB}") == rolled.id
 
 
 def test_a_recurrence_is_what_was_asked_for() -> None:
     """Its grants have its owner, kind, priority and policy (L20)."""
     org = Org()
-    policy = Policy(regions=frozenset({"eu"}))
+    policy = GrantPolicy(regions=frozenset({"eu"}))
     command = ask.recur(
-        "r1", 50, Every.WEEK, to="team", roll_over=20, kind=Kind.PROMO, priority=3, policy=policy
+        "r1",
+        50,
+        PeriodKind.WEEK,
+        to="team",
+        roll_over=20,
+        kind=CreditKind.PROMO,
+        priority=3,
+        policy=policy,
     )
 
     started, turned = org.does(command)
 
-    window = Window(every=Every.WEEK, time_zone="UTC")
+    window = Window(every=PeriodKind.WEEK, time_zone="UTC")
     recurrence = Recurrence(
         id=RecurrenceId("r1"),
         account=AccountId("team"),
         amount=50,
-        kind=Kind.PROMO,
+        kind=CreditKind.PROMO,
         window=window,
         roll_over_max=20,
         priority=3,
@@ -127,7 +134,7 @@ def test_a_recurrence_is_what_was_asked_for() -> None:
         GrantTerms(
             id=grant.id,
             account=AccountId("team"),
-            kind=Kind.PROMO,
+            kind=CreditKind.PROMO,
             source="recurrence",
             priority=3,
             issued_at=T0,
@@ -146,7 +153,7 @@ def test_the_ids_of_its_grants_are_the_same_on_every_replay() -> None:
 
     def ids() -> list[str]:
         org = Org()
-        first = issued(org.does(ask.recur("r1", 50, Every.DAY, roll_over=20)))
+        first = issued(org.does(ask.recur("r1", 50, PeriodKind.DAY, roll_over=20)))
         org.at(days(2))
         return [grant.id for grant in (*first, *issued(org.does(ask.lapse())))]
 
@@ -264,7 +271,7 @@ def test_a_recurrence_may_start_within_a_period_or_later() -> None:
 def test_a_new_period_repays_debt() -> None:
     """At its boundary (L13, L20)."""
     org = Org()
-    org.does(ask.recur("r1", 100, Every.DAY, starts=days(1)))
+    org.does(ask.recur("r1", 100, PeriodKind.DAY, starts=days(1)))
     org.does(ask.book_debt("d1", 130))
     org.at(days(3))
 
@@ -297,8 +304,8 @@ def test_months_follow_the_clocks_of_the_account() -> None:
 def test_days_and_weeks_turn_too() -> None:
     """A week begins on Monday (L20)."""
     org = Org()
-    org.does(ask.recur("daily", 10, Every.DAY))
-    org.does(ask.recur("weekly", 70, Every.WEEK))
+    org.does(ask.recur("daily", 10, PeriodKind.DAY))
+    org.does(ask.recur("weekly", 70, PeriodKind.WEEK))
     org.at(days(4))
 
     assert [
@@ -347,18 +354,18 @@ def test_what_a_recurrence_is_refused_for() -> None:
     """Accounts, id, times, amount: in that order (L20)."""
     org = Org()
     org.does(ask.recur("r1", 100))
-    unknown = Policy(accounts=frozenset({AccountId("nobody")}))
+    unknown = GrantPolicy(accounts=frozenset({AccountId("nobody")}))
 
     for command in (ask.recur("r1", 1, to="nobody"), ask.recur("r1", 1, policy=unknown)):
         assert Refusal(Code.ACCOUNT_UNKNOWN, {"account": "nobody"}) == org.refuses(command)
     assert Refusal(Code.ALREADY_EXISTS, {"recurrence": "r1"}) == org.refuses(
         ask.recur("r1", 1, starts=T0 - 1)
     )
-    figures: dict[str, object] = {"starts_at": T0 - 1, "every": Every.DAY}
+    figures: dict[str, object] = {"starts_at": T0 - 1, "every": PeriodKind.DAY}
     assert Refusal(Code.TIME_INVALID, figures) == org.refuses(
-        ask.recur("r2", AMOUNT_MAX, Every.DAY, starts=T0 - 1)
+        ask.recur("r2", AMOUNT_MAX, PeriodKind.DAY, starts=T0 - 1)
     )
-    for every in (Every.ROLLING, Every.LIFETIME):
+    for every in (PeriodKind.ROLLING, PeriodKind.LIFETIME):
         figures = {"starts_at": T0, "every": every}
         assert Refusal(Code.TIME_INVALID, figures) == org.refuses(ask.recur("r2", 1, every))
     figures = {"amount": AMOUNT_MAX - 99, "most": AMOUNT_MAX - 100}
@@ -371,7 +378,7 @@ def test_what_a_recurrence_is_refused_for() -> None:
 def test_what_would_be_too_much_for_the_org_is_not_issued() -> None:
     """The period's amount goes first, then the roll-over; both are cut (L14, L20)."""
     org = Org()
-    org.does(ask.recur("r1", 100, Every.DAY, roll_over=60))
+    org.does(ask.recur("r1", 100, PeriodKind.DAY, roll_over=60))
     org.issue("rest", AMOUNT_MAX - 100 - 200, starts=days(90))
     org.at(days(1))
     assert [("recurrence", 100, days(1), days(2)), ("roll-over", 60, days(1), days(2))] == told(
@@ -381,14 +388,14 @@ def test_what_would_be_too_much_for_the_org_is_not_issued() -> None:
     assert [("recurrence", 40, days(2), days(3))] == told(org.does(ask.lapse()))
     org.at(days(3))
     assert [] == told(org.does(ask.lapse()))
-    assert AMOUNT_MAX == org.journal.books.singles.issued
+    assert AMOUNT_MAX == org.journal.books.header.issued
     org.rebuilds()
 
 
 def test_a_roll_over_is_cut_to_what_is_left_of_the_bound() -> None:
     """After the period's own amount (L14, L20)."""
     org = Org()
-    org.does(ask.recur("r1", 100, Every.DAY, roll_over=60))
+    org.does(ask.recur("r1", 100, PeriodKind.DAY, roll_over=60))
     org.issue("rest", AMOUNT_MAX - 100 - 125, starts=days(90))
     org.at(days(1))
 
@@ -400,7 +407,7 @@ def test_a_roll_over_is_cut_to_what_is_left_of_the_bound() -> None:
 def test_a_hold_that_ends_at_the_boundary_does_not_cost_the_roll_over() -> None:
     """What was never held is rolled over; what was held lapses when it returns (L20, L10)."""
     org = Org()
-    org.does(ask.recur("r1", 50, Every.DAY, roll_over=50))
+    org.does(ask.recur("r1", 50, PeriodKind.DAY, roll_over=50))
     org.reserve("h1", 30, until=days(1))
     org.at(days(1))
 
@@ -413,12 +420,12 @@ def test_a_hold_that_ends_at_the_boundary_does_not_cost_the_roll_over() -> None:
 def test_an_id_that_a_caller_has_taken_does_not_stop_the_recurrence() -> None:
     """The next period's grant then has another id, the same on every replay (L20)."""
     org = Org()
-    taken = derived_id("r1", f"period/{days(1)}")
+    taken = derive_id("r1", f"period/{days(1)}")
     org.issue(taken, 7)
-    org.does(ask.recur("r1", 50, Every.DAY))
+    org.does(ask.recur("r1", 50, PeriodKind.DAY))
     org.at(days(1))
 
     (turned,) = (e for e in org.does(ask.lapse()) if isinstance(e, RecurrenceTurned))
 
-    assert [(derived_id(taken, "taken"), 50)] == [(one.id, one.amount) for one in turned.issued]
+    assert [(derive_id(taken, "taken"), 50)] == [(one.id, one.amount) for one in turned.issued]
     org.rebuilds()

@@ -13,22 +13,22 @@ from bursar.core.ids import HoldId
 from bursar.core.instant import Instant
 from bursar.core.ledger.commands import Command, Redraw
 from bursar.core.ledger.events import HoldRedrawn
-from bursar.core.ledger.values import Context, Kind, Policy
+from bursar.core.ledger.values import Context, CreditKind, GrantPolicy
 from bursar.core.metering import Meter
 from bursar.core.pricing import PriceVersion
 from bursar.core.refusal import Code, Refusal
 from tests import asking as ask
 from tests.builders import PER_MS, T0, Org, Parts, gpus, hours, minutes, moves, prices
 
-H100 = Policy(gpu_types=frozenset({"h100"}))
-HALF = Policy(max_share_ppm=500_000)
+H100 = GrantPolicy(gpu_types=frozenset({"h100"}))
+HALF = GrantPolicy(max_share_ppm=500_000)
 RATES = prices(h100=5 * PER_MS, a100=2 * PER_MS)
 
 
 def test_a_hold_is_drawn_again_for_the_type_it_runs_on() -> None:
     """The promotion for H100 could not be drawn before; now it goes first (M1, L4)."""
     org = Org(RATES)
-    org.issue("promo", 3_000, kind=Kind.PROMO, policy=H100)
+    org.issue("promo", 3_000, kind=CreditKind.PROMO, policy=H100)
     org.issue("paid", 9_000)
     org.reserve("h1", run_ms=1_000, context=gpus("h100", "a100"))
     assert {"paid": 5_000} == org.draws("h1")
@@ -169,7 +169,7 @@ def test_what_is_available_of_an_expired_grant_is_not_drawn() -> None:
 def test_shares_are_taken_of_the_new_total() -> None:
     """Used and newly open together; what was charged counts against the share (L9, M1)."""
     org = Org(prices(h100=PER_MS))
-    org.issue("promo", 1_000, kind=Kind.PROMO, policy=HALF)
+    org.issue("promo", 1_000, kind=CreditKind.PROMO, policy=HALF)
     org.issue("paid", 1_000)
     org.reserve("h1", run_ms=200, context=gpus("h100"))
     org.starts("h1", "h100", run_ms=200)
@@ -201,8 +201,8 @@ def test_no_draw_fills_more_than_it_has() -> None:
     """45 % of 99 is 44, twice; the first has nothing left, so the next one fills (L9, M1)."""
     org = Org(prices(h100=PER_MS))
     org.issue("a", 10)
-    org.issue("b", 100, policy=Policy(max_share_ppm=450_000))
-    org.issue("c", 100, policy=Policy(max_share_ppm=450_000))
+    org.issue("b", 100, policy=GrantPolicy(max_share_ppm=450_000))
+    org.issue("c", 100, policy=GrantPolicy(max_share_ppm=450_000))
     org.reserve("h1", run_ms=100, context=gpus("h100"))
 
     org.starts("h1", "h100", run_ms=99)
@@ -228,7 +228,7 @@ def test_a_grant_that_came_meanwhile_is_drawn_to_the_last_micro_credit() -> None
     org.issue("paid", 100)
     org.reserve("h1", run_ms=100, context=gpus("h100"))
     org.issue("one", 1, expires=hours(5))
-    org.issue("promo", 100, kind=Kind.PROMO, policy=HALF)
+    org.issue("promo", 100, kind=CreditKind.PROMO, policy=HALF)
 
     org.starts("h1", "h100", run_ms=100)
 
@@ -241,7 +241,7 @@ def test_afterwards_the_hold_is_for_the_actual_type_only() -> None:
     org.issue("paid", 5_000)
     org.reserve("h1", run_ms=1_000, context=gpus("h100", "a100"))
     org.starts("h1", "h100", run_ms=1_000)
-    org.issue("for a100", 100, policy=Policy(gpu_types=frozenset({"a100"})))
+    org.issue("for a100", 100, policy=GrantPolicy(gpu_types=frozenset({"a100"})))
     org.issue("for h100", 100, policy=H100)
 
     assert [("for h100", "available → held", 30, T0)] == moves(org.does(ask.extend("h1", 30)))

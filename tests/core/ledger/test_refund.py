@@ -8,12 +8,12 @@ import pytest
 
 from bursar.core.ids import GrantId, HoldId
 from bursar.core.ledger.events import Closing, HoldClosed, HoldReduced
-from bursar.core.ledger.values import Draw, Kind, Policy
+from bursar.core.ledger.values import CreditKind, Draw, GrantPolicy
 from bursar.core.refusal import Code, Refusal
 from tests import asking as ask
 from tests.builders import T0, Org, Parts, hours, minutes, moves
 
-HALF = Policy(max_share_ppm=500_000)
+HALF = GrantPolicy(max_share_ppm=500_000)
 
 
 def test_a_release_returns_everything_to_the_very_grants_it_came_from() -> None:
@@ -132,7 +132,7 @@ def test_a_hold_must_exist_and_be_open_and_that_is_asked_first() -> None:
 def test_a_smaller_hold_keeps_what_it_would_have_drawn() -> None:
     """Its share of the smaller total is smaller too: half of 80 (L9)."""
     org = Org()
-    org.issue("promo", 1_000, kind=Kind.PROMO, policy=HALF)
+    org.issue("promo", 1_000, kind=CreditKind.PROMO, policy=HALF)
     org.issue("paid", 1_000)
     org.reserve("h1", 100)
 
@@ -147,7 +147,7 @@ def test_a_smaller_hold_keeps_what_it_would_have_drawn() -> None:
 def test_what_was_charged_counts_against_the_share() -> None:
     """20 charged, 40 to stay open: half of 60, less the 10 it was charged (L9)."""
     org = Org()
-    org.issue("promo", 1_000, kind=Kind.PROMO, policy=HALF)
+    org.issue("promo", 1_000, kind=CreditKind.PROMO, policy=HALF)
     org.issue("paid", 1_000)
     org.reserve("h1", 100)
     org.charge("h1", 20)

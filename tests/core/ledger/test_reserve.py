@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from bursar.core.budgets.periods import Every
+from bursar.core.budgets.periods import PeriodKind
 from bursar.core.ids import AccountId, GrantId, HoldId, JobId, PriceVersionId, UserId
 from bursar.core.instant import DAY, HOUR, NEVER
 from bursar.core.ledger.commands import Command, Reserve, SetTier
@@ -18,11 +18,11 @@ from bursar.core.ledger.values import (
     NO_CONTEXT,
     Context,
     Draw,
+    GrantPolicy,
     Hold,
     HoldClaim,
     HoldTerms,
     OrgPolicy,
-    Policy,
 )
 from bursar.core.money import AMOUNT_MAX, CREDIT
 from bursar.core.pricing import PriceVersion, Rate
@@ -77,7 +77,7 @@ def test_a_hold_sets_credits_aside() -> None:
     assert Hold(terms=terms, expires_at=hours(3), draws=draws, open=130, touched_at=T0) == org.hold(
         "h1"
     )
-    assert HoldClaim(130, 0, 0, T0, hours(3), T0) == org.hold("h1").claimant
+    assert HoldClaim(130, 0, 0, T0, hours(3), T0) == org.hold("h1").claim
     assert Parts(held=100) == org.parts("g1")
     assert Parts(available=70, held=30) == org.parts("g2")
     org.rebuilds()
@@ -235,7 +235,7 @@ def test_a_hold_by_run_time_covers_the_price_of_running_that_long() -> None:
         opened.rate,
         opened.dropped,
     )
-    assert HoldClaim(6_000, 3 * PER_MS, 2_000, T0, hours(12), T0) == org.hold("h1").claimant
+    assert HoldClaim(6_000, 3 * PER_MS, 2_000, T0, hours(12), T0) == org.hold("h1").claim
 
 
 def test_a_hold_is_sized_by_the_dearest_of_its_types() -> None:
@@ -293,8 +293,8 @@ def test_types_that_cannot_be_funded_alone_are_dropped_and_named() -> None:
 def test_types_that_no_grant_admits_together_are_dropped_dearest_first() -> None:
     """The hold draws grants that admit every remaining type (M1)."""
     org = Org(prices(a100=2 * PER_MS, h100=5 * PER_MS, l4=PER_MS))
-    org.issue("for h100", 5_000, policy=Policy(gpu_types=frozenset({"h100"})))
-    org.issue("for the rest", 2_000, policy=Policy(gpu_types=frozenset({"a100", "l4"})))
+    org.issue("for h100", 5_000, policy=GrantPolicy(gpu_types=frozenset({"h100"})))
+    org.issue("for the rest", 2_000, policy=GrantPolicy(gpu_types=frozenset({"a100", "l4"})))
 
     events = org.reserve("h1", run_ms=1_000, context=gpus("h100", "a100", "l4"))
 
@@ -306,8 +306,8 @@ def test_types_that_no_grant_admits_together_are_dropped_dearest_first() -> None
 def test_of_equally_dear_types_the_least_preferred_is_dropped() -> None:
     """The caller's order of preference breaks the tie (M1)."""
     org = Org(prices(a=PER_MS, b=PER_MS))
-    org.issue("for a", 1_000, policy=Policy(gpu_types=frozenset({"a"})))
-    org.issue("for b", 1_000, policy=Policy(gpu_types=frozenset({"b"})))
+    org.issue("for a", 1_000, policy=GrantPolicy(gpu_types=frozenset({"a"})))
+    org.issue("for b", 1_000, policy=GrantPolicy(gpu_types=frozenset({"b"})))
 
     first = org.reserve("h1", run_ms=100, context=gpus("a", "b"))
     second = org.reserve("h2", run_ms=100, context=gpus("b", "a"))
@@ -322,8 +322,8 @@ def test_of_equally_dear_types_the_least_preferred_is_dropped() -> None:
 def test_if_no_type_can_be_funded_the_refusal_is_that_of_the_cheapest() -> None:
     """Of equally cheap ones the first in preference (M1)."""
     org = Org(prices(a100=2 * PER_MS, h100=5 * PER_MS, b=2 * PER_MS))
-    org.issue("for a100", 700, policy=Policy(gpu_types=frozenset({"a100"})))
-    org.issue("for b", 900, policy=Policy(gpu_types=frozenset({"b"})))
+    org.issue("for a100", 700, policy=GrantPolicy(gpu_types=frozenset({"a100"})))
+    org.issue("for b", 900, policy=GrantPolicy(gpu_types=frozenset({"b"})))
 
     assert short(2_000, 700) == org.refuses(
         org.asking("h1", run_ms=1_000, context=gpus("h100", "a100", "b"))
@@ -431,7 +431,7 @@ def test_a_hold_without_prices_or_gpus_is_not_metered(context: Context) -> None:
     org.reserve("h1", 10, context=context)
 
     assert not org.hold("h1").terms.metered
-    assert HoldClaim(10, org.hold("h1").rate, 0, T0, hours(12), T0) == org.hold("h1").claimant
+    assert HoldClaim(10, org.hold("h1").rate, 0, T0, hours(12), T0) == org.hold("h1").claim
     assert Refusal(Code.NOT_METERED, {"hold": "h1"}) == org.refuses(ask.read("h1", 5))
 
 
@@ -532,7 +532,7 @@ def test_how_long_a_hold_lasts_bounds_what_it_claims(ttl: int | None) -> None:
     """As a limit does: it can run no longer than that (B3)."""
     org = Org(prices(h100=PER_MS))
     org.issue("g1", 10**12)
-    org.budget("b", 10**12, Every.LIFETIME, account="org")
+    org.budget("b", 10**12, PeriodKind.LIFETIME, account="org")
     org.does(ask.bounds(OrgPolicy(raw_hold_max=6 * HOUR)))
     run_ms = 7 * 3_600_000
 
@@ -836,7 +836,7 @@ def test_a_quote_does_not_tell_what_stands_in_nobodys_way() -> None:
 def test_a_quote_of_an_amount_looks_at_all_types() -> None:
     """A grant must admit every one of them (L9, B1)."""
     org = Org(prices(a100=2 * PER_MS, h100=5 * PER_MS))
-    org.issue("g1", 300, policy=Policy(gpu_types=frozenset({"a100"})))
+    org.issue("g1", 300, policy=GrantPolicy(gpu_types=frozenset({"a100"})))
 
     answer = quote(org.journal.books, org.asking("h1", 10, context=gpus("h100", "a100")), org.now)
 
@@ -905,12 +905,12 @@ def too_large_in_debt(org: Org) -> Command:
 
 def in_debt_over_budget(org: Org) -> Command:
     in_debt(org)
-    org.budget("b1", 0, account="org", every=Every.LIFETIME)
+    org.budget("b1", 0, account="org", every=PeriodKind.LIFETIME)
     return org.asking("h1", 1)
 
 
 def over_budget_without_credits(org: Org) -> Command:
-    org.budget("b1", 0, account="org", every=Every.LIFETIME)
+    org.budget("b1", 0, account="org", every=PeriodKind.LIFETIME)
     return org.asking("h1", 101)
 
 

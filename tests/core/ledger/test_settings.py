@@ -27,7 +27,7 @@ def setting(body: str | None, number: int, at: Instant = T0) -> Setting:
 
 def number(org: Org) -> int:
     """The number of the org's last event."""
-    return org.journal.books.singles.number
+    return org.journal.books.header.number
 
 
 def test_what_is_new_is_kept_with_the_number_of_its_event() -> None:

@@ -11,7 +11,7 @@ from itertools import permutations
 from bursar.core.ids import AccountId, GrantId
 from bursar.core.instant import NEVER
 from bursar.core.ledger.commands import Issue
-from bursar.core.ledger.values import Kind, Policy
+from bursar.core.ledger.values import CreditKind, GrantPolicy
 from tests import asking as ask
 from tests.builders import Org, Parts, gpus, hours, moves
 
@@ -22,8 +22,8 @@ H100 = frozenset({"h100"})
 def test_the_lower_priority_number_goes_first() -> None:
     """Priority decides before anything else (L4)."""
     org = Org()
-    org.issue("first", 100, priority=1, kind=Kind.PAID)
-    org.issue("a", 100, priority=2, kind=Kind.PROMO, expires=hours(1), to="project")
+    org.issue("first", 100, priority=1, kind=CreditKind.PAID)
+    org.issue("a", 100, priority=2, kind=CreditKind.PROMO, expires=hours(1), to="project")
 
     org.reserve("h1", 130)
 
@@ -33,8 +33,8 @@ def test_the_lower_priority_number_goes_first() -> None:
 def test_what_expires_sooner_goes_first() -> None:
     """Among equal priorities the nearer expiry decides; what never expires is last (L4)."""
     org = Org()
-    org.issue("never", 100, kind=Kind.PROMO, to="project", policy=Policy(regions=EU))
-    org.issue("later", 100, expires=hours(3), policy=Policy(regions=EU))
+    org.issue("never", 100, kind=CreditKind.PROMO, to="project", policy=GrantPolicy(regions=EU))
+    org.issue("later", 100, expires=hours(3), policy=GrantPolicy(regions=EU))
     org.issue("sooner", 100, expires=hours(2))
 
     org.reserve("h1", 250, context=gpus(region="eu"))
@@ -45,9 +45,9 @@ def test_what_expires_sooner_goes_first() -> None:
 def test_the_more_restricted_goes_first() -> None:
     """Among equal expiries the grant that can be spent on less decides (L4, L9)."""
     org = Org()
-    org.issue("open", 100, kind=Kind.PROMO, to="project")
-    org.issue("one", 100, kind=Kind.GRANT, policy=Policy(regions=EU))
-    org.issue("two", 100, kind=Kind.PAID, policy=Policy(regions=EU, gpu_types=H100))
+    org.issue("open", 100, kind=CreditKind.PROMO, to="project")
+    org.issue("one", 100, kind=CreditKind.GRANT, policy=GrantPolicy(regions=EU))
+    org.issue("two", 100, kind=CreditKind.PAID, policy=GrantPolicy(regions=EU, gpu_types=H100))
 
     org.reserve("h1", 250, context=gpus("h100", region="eu"))
 
@@ -59,17 +59,17 @@ def test_all_five_dimensions_count_as_restrictions() -> None:
     org = Org()
     context = gpus("h100", region="eu", job_kind="train", priority_class="batch")
     policies = {
-        "0": Policy(max_share_ppm=900_000, refundable=False),
-        "1": Policy(gpu_types=H100),
-        "2": Policy(gpu_types=H100, regions=EU),
-        "3": Policy(gpu_types=H100, regions=EU, accounts=frozenset({AccountId("org")})),
-        "4": Policy(
+        "0": GrantPolicy(max_share_ppm=900_000, refundable=False),
+        "1": GrantPolicy(gpu_types=H100),
+        "2": GrantPolicy(gpu_types=H100, regions=EU),
+        "3": GrantPolicy(gpu_types=H100, regions=EU, accounts=frozenset({AccountId("org")})),
+        "4": GrantPolicy(
             gpu_types=H100,
             regions=EU,
             accounts=frozenset({AccountId("org")}),
             job_kinds=frozenset({"train"}),
         ),
-        "5": Policy(
+        "5": GrantPolicy(
             gpu_types=H100,
             regions=EU,
             accounts=frozenset({AccountId("org")}),
@@ -89,9 +89,9 @@ def test_all_five_dimensions_count_as_restrictions() -> None:
 def test_promotions_go_before_grants_and_grants_before_what_was_paid() -> None:
     """Among equally restricted ones the kind decides (L4)."""
     org = Org()
-    org.issue("paid", 100, kind=Kind.PAID, to="project")
-    org.issue("grant", 100, kind=Kind.GRANT, to="team")
-    org.issue("promo", 100, kind=Kind.PROMO, to="org")
+    org.issue("paid", 100, kind=CreditKind.PAID, to="project")
+    org.issue("grant", 100, kind=CreditKind.GRANT, to="team")
+    org.issue("promo", 100, kind=CreditKind.PROMO, to="org")
 
     org.reserve("h1", 250)
 
@@ -151,10 +151,10 @@ def test_the_id_decides_when_nothing_else_does() -> None:
 def test_the_order_in_which_grants_came_does_not_matter() -> None:
     """Equal inputs give equal draws, in whatever order they were put in (IL8)."""
     grants = (
-        ("by priority", 1, NEVER, Kind.PAID),
-        ("by expiry", 100, hours(3), Kind.PAID),
-        ("by kind", 100, NEVER, Kind.PROMO),
-        ("by id", 100, NEVER, Kind.PAID),
+        ("by priority", 1, NEVER, CreditKind.PAID),
+        ("by expiry", 100, hours(3), CreditKind.PAID),
+        ("by kind", 100, NEVER, CreditKind.PROMO),
+        ("by id", 100, NEVER, CreditKind.PAID),
     )
     for shuffled in permutations(grants):
         org = Org()
@@ -237,7 +237,7 @@ def test_many_grants_are_drawn_one_after_the_other_until_it_is_enough() -> None:
                 grant=GrantId(f"g{number:02}"),
                 account=AccountId("org"),
                 amount=10,
-                kind=Kind.PAID,
+                kind=CreditKind.PAID,
                 expires_at=hours(100 - number),
             )
         )

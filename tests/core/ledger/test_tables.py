@@ -9,7 +9,16 @@ from hypothesis import strategies as st
 
 from bursar.core.ids import AccountId
 from bursar.core.ledger.books import Books
-from bursar.core.ledger.tables import FIRST, Key, NotLoaded, Order, Row, Stretch, Table, Undo
+from bursar.core.ledger.tables import (
+    FIRST,
+    Index,
+    Key,
+    MissingRange,
+    MissingRow,
+    NotLoaded,
+    Table,
+    Undo,
+)
 
 NUMBERS = ("numbers",)
 
@@ -22,31 +31,31 @@ def table(**rows: int) -> Table[str, int]:
     return made
 
 
-def order(*keys: int, complete: bool = True, through: Key = FIRST) -> Order:
+def order(*keys: int, complete: bool = True, through: Key = FIRST) -> Index:
     """An order of one-part keys."""
-    made = Order(NUMBERS, complete=complete)
+    made = Index(NUMBERS, complete=complete)
     made.through = through
     for key in keys:
         made.add((key,))
     return made
 
 
-def told(found: Order, since: Key = FIRST, bound: Key | None = None) -> list[int]:
+def told(found: Index, since: Key = FIRST, bound: Key | None = None) -> list[int]:
     """The keys that an order tells, as numbers."""
     return [key[0] for key in found.since(since, bound)]
 
 
-def lacking(found: Order, since: Key = FIRST, bound: Key | None = None) -> tuple[list[int], Key]:
+def lacking(found: Index, since: Key = FIRST, bound: Key | None = None) -> tuple[list[int], Key]:
     """The keys that an order tells before it lacks some, and after which key it does."""
     seen: list[int] = []
     with pytest.raises(NotLoaded) as missing:
         note(found, since, bound, seen)
-    assert isinstance(missing.value.what, Stretch)
+    assert isinstance(missing.value.what, MissingRange)
     assert NUMBERS == missing.value.what.order
     return seen, missing.value.what.after
 
 
-def note(found: Order, since: Key, bound: Key | None, seen: list[int]) -> None:
+def note(found: Index, since: Key, bound: Key | None, seen: list[int]) -> None:
     """Go over an order and note each key as it comes."""
     for key in found.since(since, bound):
         seen.append(key[0])
@@ -71,8 +80,8 @@ def test_a_part_names_the_row_that_it_lacks() -> None:
 
     with pytest.raises(NotLoaded) as missing:
         part.get("a")
-    assert Row("numbers", "a") == missing.value.what
-    assert (Row("numbers", "a"),) == missing.value.args
+    assert MissingRow("numbers", "a") == missing.value.what
+    assert (MissingRow("numbers", "a"),) == missing.value.args
 
     part.mark_absent("a")
     assert part.get("a") is None
@@ -142,7 +151,7 @@ def test_a_table_tells_how_much_it_keeps() -> None:
     books = Books()
     before = books.size
     books.used.put(AccountId("a"), 5)
-    books.order(("limits",))
+    books.index(("limits",))
     assert before + 2 == books.size
 
 
@@ -151,7 +160,7 @@ def test_each_replaced_row_is_told_once_as_it_was_at_the_mark() -> None:
     undo = Undo()
     rows: Table[str, int] = Table("numbers", undo=undo)
     other: Table[str, int] = Table("others", undo=undo)
-    keys = Order(NUMBERS, undo=undo)
+    keys = Index(NUMBERS, undo=undo)
     rows.put("old", 1)
     undo.mark()
     rows.put("before", 1)
@@ -221,10 +230,10 @@ def test_a_part_of_an_order_ends_where_nothing_more_is_loaded() -> None:
 
 def test_an_order_is_untouched_until_something_is_loaded() -> None:
     """What was added here does not count: it may have unknown keys before it (D2)."""
-    part = Order(NUMBERS, complete=False)
+    part = Index(NUMBERS, complete=False)
     part.add((5,))
     assert part.untouched
-    assert not Order(NUMBERS).untouched
+    assert not Index(NUMBERS).untouched
 
     part.load([(1,)], through=(1,))
     assert not part.untouched
@@ -267,7 +276,7 @@ def test_an_order_is_put_back_as_it_was_at_a_mark(
 ) -> None:
     """Whatever is added and taken out, in whatever order (D2)."""
     undo = Undo()
-    found = Order(NUMBERS, undo=undo)
+    found = Index(NUMBERS, undo=undo)
     for key in keys:
         found.add((key,))
     want = set(keys)
@@ -283,7 +292,7 @@ def test_an_order_is_put_back_as_it_was_at_a_mark(
     assert sorted(keys) == told(found)
 
 
-def change(found: Order, changes: list[tuple[bool, int]], want: set[int]) -> None:
+def change(found: Index, changes: list[tuple[bool, int]], want: set[int]) -> None:
     """Add keys to an order and take some out; also in a plain set."""
     for adds, key in changes:
         (found.add if adds else found.discard)((key,))
@@ -298,7 +307,7 @@ def test_a_part_of_an_order_loads_the_same_after_it_was_put_back(
     second: list[tuple[bool, int]],
 ) -> None:
     """What was tried and put back leaves no trace in what is loaded later (D2)."""
-    orders = [Order(NUMBERS, complete=False, undo=Undo()) for _ in range(2)]
+    orders = [Index(NUMBERS, complete=False, undo=Undo()) for _ in range(2)]
     want = set(stored)
     for one in orders:
         one.load([(key,) for key in sorted(stored) if key <= through], (through,))
@@ -337,7 +346,7 @@ def test_a_part_tells_nothing_else_than_the_whole(
 
 def test_what_was_taken_out_before_it_was_loaded_stays_out_when_put_back() -> None:
     """Added on trial and put back, it is as gone as before; taken out on trial, it comes (D2)."""
-    part = Order(NUMBERS, complete=False, undo=Undo())
+    part = Index(NUMBERS, complete=False, undo=Undo())
     part.load([(1,)], through=(1,))
     part.discard((5,))
     mark = part._undo.mark()
@@ -352,7 +361,7 @@ def test_what_was_taken_out_before_it_was_loaded_stays_out_when_put_back() -> No
 
 def test_what_is_taken_out_twice_stays_out_when_the_second_time_is_put_back() -> None:
     """It was gone before that (D2)."""
-    part = Order(NUMBERS, complete=False, undo=Undo())
+    part = Index(NUMBERS, complete=False, undo=Undo())
     part.discard((5,))
     mark = part._undo.mark()
     part.discard((5,))
@@ -365,7 +374,7 @@ def test_what_is_taken_out_twice_stays_out_when_the_second_time_is_put_back() ->
 
 def test_what_was_taken_out_is_not_loaded_again() -> None:
     """What is stored is older than what is known here (D2)."""
-    order = Order(("limits",), complete=False)
+    order = Index(("limits",), complete=False)
     order.load([(1, "a")], through=(1, "a"))
     order.discard((1, "a"))
     order.discard((3, "c"))
@@ -379,7 +388,7 @@ def test_what_was_taken_out_is_not_loaded_again() -> None:
     assert [(2, "b"), (4, "d"), (5, "e")] == list(order.since())
 
 
-def _taken(order: Order, count: int) -> list[Key]:
+def _taken(order: Index, count: int) -> list[Key]:
     """The first keys of an order that is not all loaded."""
     return list(islice(order.since(), count))
 
@@ -399,7 +408,7 @@ def test_the_first_key_is_what_reading_would_begin_with(
     assert outcome(lambda: next(found.since(bound=end), None)) == outcome(lambda: found.first(end))
 
 
-def outcome(asked: Callable[[], Key | None]) -> Key | Row | Stretch | None:
+def outcome(asked: Callable[[], Key | None]) -> Key | MissingRow | MissingRange | None:
     """What is told, or what is lacking."""
     try:
         return asked()

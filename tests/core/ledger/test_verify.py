@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from bursar.core.budgets.periods import Every
+from bursar.core.budgets.periods import PeriodKind
 from bursar.core.ids import AccountId, BudgetId, DebtId, GrantId, HoldId, UserId
 from bursar.core.ledger.books import (
     DEBTS,
@@ -13,30 +13,30 @@ from bursar.core.ledger.books import (
     TURNS,
     WAITING,
     Books,
-    Lane,
+    GrantLane,
     free_of,
     history_of,
     lane_key,
     order_of,
     require,
 )
-from bursar.core.ledger.values import Draw, Grant, Kind, Policy
-from bursar.core.ledger.verify import problems
+from bursar.core.ledger.values import CreditKind, Draw, Grant, GrantPolicy
+from bursar.core.ledger.verify import find_problems
 from tests import asking as ask
 from tests.builders import T0, Org, days, gpus, hours, prices
 
 ORG, TEAM, PROJECT = AccountId("org"), AccountId("team"), AccountId("project")
-LANE = Lane(ORG, 100, Policy())
+LANE = GrantLane(ORG, 100, GrantPolicy())
 
 
 def right() -> Books:
     """Books with something of everything in them, all of it right."""
     org = Org(prices(h100=1_000))
     org.issue("paid", 1_000)
-    org.issue("promo", 200, kind=Kind.PROMO, expires=hours(2))
+    org.issue("promo", 200, kind=CreditKind.PROMO, expires=hours(2))
     org.issue("later", 50, to="team", starts=days(2))
     org.issue("gone", 7, to="team", expires=hours(1))
-    org.does(ask.recur("r", 10, Every.DAY, to="team"))
+    org.does(ask.recur("r", 10, PeriodKind.DAY, to="team"))
     org.budget("all", 10_000, account="org")
     org.budget("each", 10_000, account="team", each_user=True)
     org.budget("dropped", 10_000, account="org")
@@ -49,7 +49,7 @@ def right() -> Books:
     org.does(ask.transfer("paid", 30, to="project"))
     org.at(hours(3))
     org.does(ask.book_debt("d", 5_000, of="org"))
-    assert [] == problems(org.journal.books)
+    assert [] == find_problems(org.journal.books)
     return org.journal.books
 
 
@@ -77,12 +77,12 @@ def charge_a_draw_more(books: Books) -> None:
 
 
 def change_a_sum(books: Books) -> None:
-    available, *rest = require(books.totals, (ORG, Kind.PROMO))
-    books.totals.put((ORG, Kind.PROMO), (available + 1, *rest))
+    available, *rest = require(books.totals, (ORG, CreditKind.PROMO))
+    books.totals.put((ORG, CreditKind.PROMO), (available + 1, *rest))
 
 
 def sum_up_nothing(books: Books) -> None:
-    books.totals.put((PROJECT, Kind.PROMO), (1, 0, 0, 0, 0, 0))
+    books.totals.put((PROJECT, CreditKind.PROMO), (1, 0, 0, 0, 0, 0))
 
 
 def create_credits(books: Books) -> None:
@@ -90,14 +90,14 @@ def create_credits(books: Books) -> None:
         grant(books, "paid").terms,
         id=GrantId("forged"),
         account=PROJECT,
-        kind=Kind.GRANT,
+        kind=CreditKind.GRANT,
         amount=5,
     )
     books.put_grant(Grant(terms=terms, available=5))
 
 
 def count_more_issued(books: Books) -> None:
-    books.singles.issued += 1
+    books.header.issued += 1
 
 
 def use_more(books: Books) -> None:
@@ -127,37 +127,37 @@ def claim_for_nobody(books: Books) -> None:
 
 
 def forget_a_limit(books: Books) -> None:
-    books.order(LIMITS).discard((require(books.holds, HoldId("h1")).expires_at, "h1"))
+    books.index(LIMITS).discard((require(books.holds, HoldId("h1")).expires_at, "h1"))
 
 
 def end_a_closed_hold(books: Books) -> None:
-    books.order(LIMITS).add((require(books.holds, HoldId("h3")).expires_at, "h3"))
+    books.index(LIMITS).add((require(books.holds, HoldId("h3")).expires_at, "h3"))
 
 
 def turn_twice(books: Books) -> None:
-    books.order(TURNS).add((T0, "r"))
+    books.index(TURNS).add((T0, "r"))
 
 
 def forget_a_turn(books: Books) -> None:
-    books.order(TURNS).discard((days(1), "r"))
+    books.index(TURNS).discard((days(1), "r"))
 
 
 def forget_a_debt(books: Books) -> None:
-    [key] = books.order(DEBTS).since()
-    books.order(DEBTS).discard(key)
+    [key] = books.index(DEBTS).since()
+    books.index(DEBTS).discard(key)
 
 
 def repay_a_debt_twice(books: Books) -> None:
-    books.order(DEBTS).add((T0, "d"))
+    books.index(DEBTS).add((T0, "d"))
 
 
 def hide_a_free_grant(books: Books) -> None:
     found = grant(books, "later").terms
-    books.order(free_of(TEAM)).discard((found.expires_at, "later"))
+    books.index(free_of(TEAM)).discard((found.expires_at, "later"))
 
 
 def free_a_spent_grant(books: Books) -> None:
-    books.order(free_of(PROJECT)).add((T0, "paid"))
+    books.index(free_of(PROJECT)).add((T0, "paid"))
 
 
 def change_the_sum_of_a_lane(books: Books) -> None:
@@ -165,12 +165,12 @@ def change_the_sum_of_a_lane(books: Books) -> None:
 
 
 def lose_a_place_in_a_lane(books: Books) -> None:
-    books.order(order_of(LANE)).discard(lane_key(grant(books, "paid").terms))
+    books.index(order_of(LANE)).discard(lane_key(grant(books, "paid").terms))
 
 
 def list_what_does_not_exist(books: Books) -> None:
-    books.order(order_of(LANE)).add((T0, 0, T0, "nothing"))
-    books.order(order_of(LANE)).discard(lane_key(grant(books, "paid").terms))
+    books.index(order_of(LANE)).add((T0, 0, T0, "nothing"))
+    books.index(order_of(LANE)).discard(lane_key(grant(books, "paid").terms))
 
 
 CORRUPTIONS: dict[str, tuple[Plant, list[str]]] = {
@@ -261,7 +261,7 @@ def relieve_more(books: Books) -> None:
 
 
 def forge_the_past(books: Books) -> None:
-    books.order(history_of(GrantId("paid"))).add((T0, 0, 0, 5))
+    books.index(history_of(GrantId("paid"))).add((T0, 0, 0, 5))
 
 
 def forget_a_reference(books: Books) -> None:
@@ -270,11 +270,11 @@ def forget_a_reference(books: Books) -> None:
 
 
 def forget_what_is_overdue(books: Books) -> None:
-    books.overdue.put((TEAM, Kind.PAID), 1)
+    books.overdue.put((TEAM, CreditKind.PAID), 1)
 
 
 def wait_for_nothing(books: Books) -> None:
-    books.order(WAITING).add((days(9), "nobody"))
+    books.index(WAITING).add((days(9), "nobody"))
 
 
 CORRUPTIONS |= {
@@ -308,12 +308,12 @@ def test_a_corruption_is_named(plant: Plant, want: list[str]) -> None:
 
     plant(books)
 
-    assert want == problems(books)
+    assert want == find_problems(books)
 
 
 def test_empty_books_are_right() -> None:
     """There is nothing that could be wrong (L1)."""
-    assert [] == problems(Books())
+    assert [] == find_problems(Books())
 
 
 def test_a_dropped_budget_is_not_looked_at() -> None:
@@ -321,7 +321,7 @@ def test_a_dropped_budget_is_not_looked_at() -> None:
     books = right()
     books.claims.put((BudgetId("dropped"), None), 12_345)
 
-    assert [] == problems(books)
+    assert [] == find_problems(books)
 
 
 def test_books_stay_right_when_time_passes() -> None:
@@ -330,4 +330,4 @@ def test_books_stay_right_when_time_passes() -> None:
 
     for at in (hours(1), hours(2), days(2), days(99)):
         books.advance(at)
-        assert [] == problems(books)
+        assert [] == find_problems(books)

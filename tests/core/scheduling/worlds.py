@@ -26,7 +26,7 @@ from bursar.core.scheduling.order.backlog import Backlog
 from bursar.core.scheduling.order.share import Place, ShareTree
 from bursar.core.scheduling.placement.availability import Horizon
 from bursar.core.scheduling.plan import make_plan
-from bursar.core.sorted_set import Ordered
+from bursar.core.sorted_set import SortedSet
 from bursar.core.value import replace
 from tests.core.scheduling.cases import CREDIT, PLAIN, T0
 
@@ -474,7 +474,7 @@ _PLAIN: Final = (Backlog, Cluster, ShareTree, Place, Machine, Fading)
 
 
 def _plain(thing: Any) -> Any:
-    if isinstance(thing, Ordered):
+    if isinstance(thing, SortedSet):
         return list(thing)
     if isinstance(thing, dict):
         plain = {key: _plain(one) for key, one in thing.items()}

@@ -11,7 +11,7 @@ import pytest
 
 from bursar.core.dispatch.job_lifecycle import State
 from bursar.core.dispatch.org import Org, Submitted
-from bursar.core.dispatch.state import Exit, Lease, Letter, Queued
+from bursar.core.dispatch.state import Exit, JobMessage, Lease, PoolJob
 from bursar.core.ids import GrantId, HoldId, JobId
 from bursar.core.instant import SECOND
 from bursar.core.ledger.values import Grant, Hold
@@ -67,7 +67,7 @@ def _hold(world: World, job: str = "j3") -> Hold:
     return hold
 
 
-def _job(world: World, state: State = State.RUNNING) -> Queued:
+def _job(world: World, state: State = State.RUNNING) -> PoolJob:
     return next(job for job in world.pool.jobs.values() if job.state is state)
 
 
@@ -84,7 +84,7 @@ def _mint(world: World) -> None:
 
 
 def _issue_unseen(world: World) -> None:
-    wrong(_org(world).books.singles, issued=_org(world).books.singles.issued + 1)
+    wrong(_org(world).books.header, issued=_org(world).books.header.issued + 1)
 
 
 def _hold_more(world: World) -> None:
@@ -117,11 +117,11 @@ def _drop_event(world: World) -> None:
 
 def _turn_back(world: World) -> None:
     invariants.numbers_have_no_gap(world, _org(world))
-    wrong(_org(world).books.singles, now=0)
+    wrong(_org(world).books.header, now=0)
 
 
 def _object(world: World) -> None:
-    letter = Letter("o2", JobId("j3"), 9, RanSoFar(attempt=1, run_ms=1))
+    letter = JobMessage("o2", JobId("j3"), 9, RanSoFar(attempt=1, run_ms=1))
     _org(world).objections.append((letter, Code.HOLD_CLOSED))
 
 
@@ -168,23 +168,23 @@ def test_a_wrong_org_is_told(told: str, spoil: Spoil) -> None:
         check(world, _org(world))
 
 
-def _jump_state(before: Queued) -> Queued:
+def _jump_state(before: PoolJob) -> PoolJob:
     return replace(before, state=State.OUT_OF_CREDITS, fence=None)
 
 
-def _skip_attempt(before: Queued) -> Queued:
+def _skip_attempt(before: PoolJob) -> PoolJob:
     return replace(before, attempt=before.attempt + 2)
 
 
-def _overuse(before: Queued) -> Queued:
+def _overuse(before: PoolJob) -> PoolJob:
     return replace(before, used=before.hold_micros + 1)
 
 
-def _of_nobody(before: Queued) -> Queued:
+def _of_nobody(before: PoolJob) -> PoolJob:
     return replace(before, job=JobId("nobody's"))
 
 
-JOBS: list[tuple[str, State, Callable[[Queued], Queued]]] = [
+JOBS: list[tuple[str, State, Callable[[PoolJob], PoolJob]]] = [
     ("IM6: no such step", State.SUCCEEDED, _jump_state),
     ("IS2: attempts are not numbered", State.RUNNING, _skip_attempt),
     ("IS9: used more", State.RUNNING, _overuse),
@@ -193,7 +193,7 @@ JOBS: list[tuple[str, State, Callable[[Queued], Queued]]] = [
 
 
 @pytest.mark.parametrize(("told", "state", "spoil"), JOBS, ids=[one[0] for one in JOBS])
-def test_a_wrong_job_is_told(told: str, state: State, spoil: Callable[[Queued], Queued]) -> None:
+def test_a_wrong_job_is_told(told: str, state: State, spoil: Callable[[PoolJob], PoolJob]) -> None:
     check = invariants.OF_JOBS[told.partition(":")[0]]
     world = busy()
     before = _job(world, state)
@@ -406,7 +406,7 @@ def _forget_event(world: World) -> None:
 
 def _miscount(world: World) -> None:
     books = _org(world).books
-    wrong(books.singles, issued=books.singles.issued + 1)
+    wrong(books.header, issued=books.header.issued + 1)
 
 
 def _owe(world: World) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from bursar.core.dispatch.attempt_end import GRACE_MS
-from bursar.core.dispatch.reports import Order
+from bursar.core.dispatch.reports import LeaseOrder
 
 # What of the agent's own environment a process gets. Nothing else: there may be keys in it.
 PASSED: Final = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "TZ")
@@ -16,7 +16,7 @@ _PLAIN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", re.ASCII)
 
 
 def environment(
-    order: Order, folder: Path, checkpoints: Path, own: Mapping[str, str] = os.environ
+    order: LeaseOrder, folder: Path, checkpoints: Path, own: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
     """The variables of a process; what the job says comes before the rest, and after who it is."""
     usual = {name: own[name] for name in PASSED if name in own}
@@ -47,7 +47,7 @@ def environment(
     }
 
 
-def checkpoints_of(root: Path, order: Order) -> Path:
+def checkpoints_of(root: Path, order: LeaseOrder) -> Path:
     """The folder of a job's checkpoints: the same for all its attempts."""
     return root / named(order.org) / named(order.job)
 

@@ -46,7 +46,7 @@ from bursar.agent.local.kernel import (
     prctl,
     send,
 )
-from bursar.failpoints import reached
+from bursar.failpoints import failpoint
 
 TICK_US: Final = 500_000  # how often it looks around by itself
 NOTE_EVERY_US: Final = 5_000_000
@@ -156,7 +156,7 @@ class Guard:
         if now() >= self.until:
             self._tell(KILLED_LATE)
             return
-        reached("guard.begun")
+        failpoint("guard.begun")
         self._start()
         try:
             self._watch()
@@ -165,9 +165,9 @@ class Guard:
             status = self._end_all()
         if self.why is not None:
             ended_at = now()
-        reached("guard.ended")
+        failpoint("guard.ended")
         self._tell(self._outcome(status, ended_at))
-        reached("guard.told")
+        failpoint("guard.told")
 
     def _start(self) -> None:
         with suppress(OSError):  # only root may
@@ -181,7 +181,7 @@ class Guard:
         self.leader = os.fork()
         if self.leader == 0:
             self._become(me)
-        reached("guard.forked")
+        failpoint("guard.forked")
         os.close(self.log.sink)
         for one in (self.wake, self.log.source, os.pidfd_open(self.leader)):
             self.poll.register(one, select.POLLIN)

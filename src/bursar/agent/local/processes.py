@@ -27,7 +27,7 @@ from bursar.core.dispatch.state import Exit
 from bursar.core.instant import MILLISECOND, Instant
 from bursar.core.scheduling.model.nodes import NodeId, Piece
 from bursar.core.value import replace
-from bursar.failpoints import passed_on, reached
+from bursar.failpoints import failpoint, passed_on
 from bursar.wire.agents import complaint_about
 
 LOG_BYTES: Final = 64 * 1024 * 1024
@@ -179,9 +179,9 @@ class Processes:
             # The guard inherits it locked: at no time does it seem to be dead.
             fcntl.flock(lock, fcntl.LOCK_EX)
             aside.rename(folder)
-            reached("agent.made")
+            failpoint("agent.made")
             guard = _spawn(folder, lock)
-            reached("agent.spawned")
+            failpoint("agent.spawned")
             self._guards.add(guard)
         finally:
             os.close(lock)
@@ -247,12 +247,12 @@ class Processes:
                 os.write(wake, json.dumps(asked).encode() + b"\n")
             finally:
                 os.close(wake)
-        reached("agent.asked")
+        failpoint("agent.asked")
         write(path, asked)
 
     def forget(self, fence: int) -> None:
         """Put its folder aside: what is left in it is its log."""
-        reached("agent.before_forget")
+        failpoint("agent.before_forget")
         (self.attempts / str(fence)).rename(self.ended / str(fence))
         self._orders.pop(fence, None)
         self._over.pop(fence, None)

@@ -19,8 +19,8 @@ from bursar.core.instant import DAY, NEVER, Instant
 from bursar.core.ledger.balance import Expiring
 from bursar.core.ledger.balance import Owned as CoreOwned
 from bursar.core.ledger.events import SettingSet
-from bursar.core.ledger.history import View
-from bursar.core.ledger.values import Compartment, Kind
+from bursar.core.ledger.history import GrantView
+from bursar.core.ledger.values import Compartment, CreditKind
 from bursar.core.refusal import Refusal
 from bursar.service.keys import DEPLOYMENT, Scope
 from bursar.service.keys import KIND as KEY
@@ -432,7 +432,9 @@ def _expirations(expiring: Sequence[Expiring], now: Instant) -> responses.Expira
 def _past(reader: Any, org: str, account: str, at: Instant, known_at: Instant) -> responses.Balance:
     seen = Looking(reader).past(org, at, known_at, AccountId(account))
     own = list(seen.value.values())
-    by_kind = {kind: _summed(view for view in own if view.terms.kind is kind) for kind in Kind}
+    by_kind = {
+        kind: _summed(view for view in own if view.terms.kind is kind) for kind in CreditKind
+    }
     return responses.Balance.model_construct(
         account_id=account,
         at=at,
@@ -453,7 +455,7 @@ def _past(reader: Any, org: str, account: str, at: Instant, known_at: Instant) -
 
 def _summed(views: Any) -> CoreOwned:
     parts = dict.fromkeys(Compartment, 0)
-    view: View
+    view: GrantView
     for view in views:
         for part, amount in view.parts.items():
             parts[part] += amount

@@ -12,7 +12,7 @@ from bursar.api.execute import encoded
 from bursar.api.request_body import StrictRoute
 from bursar.api.routes.operations import PROBLEM
 from bursar.core.dispatch.pool import use
-from bursar.core.dispatch.reports import Orders, Report
+from bursar.core.dispatch.reports import LeaseOrders, NodeReport
 from bursar.core.dispatch.state import Pool
 from bursar.core.scheduling.model.nodes import NodeId, NodeState
 from bursar.service.keys import Scope
@@ -190,8 +190,8 @@ async def report(
 
 
 async def _answered(
-    service: Service, keeper: PoolHandle, told: Report, wait_ms: int
-) -> Orders | None:
+    service: Service, keeper: PoolHandle, told: NodeReport, wait_ms: int
+) -> LeaseOrders | None:
     """The answer to a report; it waits for news of the node, unless it brings some itself."""
     loop, news = asyncio.get_running_loop(), asyncio.Event()
     assert service.pools is not None
@@ -209,7 +209,7 @@ async def _answered(
         return await asyncio.wrap_future(keeper.answer(told))
 
 
-def _is_news(told: Report, orders: Orders) -> bool:
+def _is_news(told: NodeReport, orders: LeaseOrders) -> bool:
     """Whether the node does not know all that its answer says: an answer before may be lost."""
     asked = {one.fence: one.asked_ms is not None for one in told.readings if one.exit is None}
     if asked.keys() != {one.fence for one in orders.leases}:

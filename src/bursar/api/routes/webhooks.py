@@ -406,7 +406,7 @@ async def list_alerts(
     seen = await service.read(lambda reader: alerts_of(reader, org, after, limit))
 
     def told(one: Setting) -> Shape:
-        return AlertTold.of(org, one.id, Alert.of(one.body or ""), one.number, one.at)
+        return AlertTold.of(org, one.id, Alert.from_body(one.body or ""), one.number, one.at)
 
     return _page(request, org, seen, told)
 
@@ -437,7 +437,7 @@ async def create_rule(request: Request, body: RuleAsk) -> Response:
     )
 
     def told(event: SettingSet) -> Shape:
-        return RuleTold.of(org, event.id, AlertRule.of(event.body or ""))
+        return RuleTold.of(org, event.id, AlertRule.from_body(event.body or ""))
 
     return told_of(org, answer, 201, lambda happened: told(only(SettingSet, happened)))
 
@@ -458,7 +458,7 @@ async def list_rules(
     seen = await service.read(lambda reader: kept_page(reader, org, RULE, after, limit))
 
     def told(one: Setting) -> Shape:
-        return RuleTold.of(org, one.id, AlertRule.of(one.body or ""))
+        return RuleTold.of(org, one.id, AlertRule.from_body(one.body or ""))
 
     return _page(request, org, seen, told)
 

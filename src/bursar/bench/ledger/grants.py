@@ -13,7 +13,7 @@ from bursar.bench.ledger.yardsticks import Say
 from bursar.core.ids import GrantId, HoldId
 from bursar.core.instant import DAY
 from bursar.core.ledger.commands import AddAccount, AddUser, Command, Issue, Release, Reserve
-from bursar.core.ledger.values import Kind
+from bursar.core.ledger.values import CreditKind
 from bursar.core.refusal import Refusal
 from bursar.service.database import Aside, Database, OrgId, aside
 from bursar.service.ledger.ledger import Ledger
@@ -56,7 +56,7 @@ def _issued(number: int) -> Iterator[Command]:
             grant=GrantId(f"grant-{one:07d}"),
             account=ROOT,
             amount=EACH,
-            kind=Kind.PAID,
+            kind=CreditKind.PAID,
             expires_at=first + one,
         )
 

@@ -24,7 +24,7 @@ from bursar.bench.ledger.orgs import (
 from bursar.bench.ledger.sizes import SPREAD, Sizes
 from bursar.bench.ledger.working import verify_after
 from bursar.bench.ledger.yardsticks import Say
-from bursar.core.dispatch.reports import Reading, Report
+from bursar.core.dispatch.reports import NodeReport, Reading
 from bursar.core.dispatch.state import name_of
 from bursar.core.ids import HoldId, JobId, PriceVersionId
 from bursar.core.instant import HOUR, MILLISECOND, SECOND, Instant
@@ -154,7 +154,7 @@ class Fleet:
     def _told(self, node: NodeId, readings: tuple[Reading, ...]) -> int:
         """Let a node report; how many leases it is told to have."""
         self._n += 1
-        told = Report(node=node, boot=1, n=self._n, at=0, heard=None, readings=readings)
+        told = NodeReport(node=node, boot=1, n=self._n, at=0, heard=None, readings=readings)
         orders = self._pool.report(told).result()
         return -1 if orders is None else len(orders.leases)
 

@@ -14,12 +14,12 @@ import psycopg
 from psycopg import errors
 
 from bursar.bench.ledger.sizes import Shape
-from bursar.core.budgets.periods import Every
+from bursar.core.budgets.periods import PeriodKind
 from bursar.core.ids import AccountId, BudgetId, GrantId, UserId
 from bursar.core.instant import HOUR, Instant
 from bursar.core.ledger.books import Books
 from bursar.core.ledger.commands import AddAccount, AddUser, Command, Issue, SetBudget
-from bursar.core.ledger.values import Kind, Target
+from bursar.core.ledger.values import BudgetTarget, CreditKind
 from bursar.core.money import AMOUNT_MAX, CREDIT, Micros
 from bursar.core.pricing import PriceBook
 from bursar.core.refusal import Refusal
@@ -54,24 +54,24 @@ def tree(shape: Shape, granted: Micros = PLENTY) -> Iterator[Command]:
     """An org with one large grant and a budget on every account, hence at three levels."""
     yield AddAccount(account=ROOT, parent=None, name="org")
     yield AddUser(user=USER)
-    yield _budget(ROOT, Every.MONTH)
+    yield _budget(ROOT, PeriodKind.MONTH)
     for number in range(shape.teams):
         team = AccountId(f"team-{number}")
         yield AddAccount(account=team, parent=ROOT, name=team)
-        yield _budget(team, Every.WEEK)
+        yield _budget(team, PeriodKind.WEEK)
     for number in range(shape.projects):
         account = project(number)
         parent = AccountId(f"team-{number % shape.teams}")
         yield AddAccount(account=account, parent=parent, name=account)
-        yield _budget(account, Every.DAY)
-    yield Issue(grant=GrantId("plenty"), account=ROOT, amount=granted, kind=Kind.PAID)
+        yield _budget(account, PeriodKind.DAY)
+    yield Issue(grant=GrantId("plenty"), account=ROOT, amount=granted, kind=CreditKind.PAID)
 
 
-def _budget(account: AccountId, every: Every) -> Command:
+def _budget(account: AccountId, every: PeriodKind) -> Command:
     """A hard limit that must be looked at each time, and is never reached."""
     return SetBudget(
         budget=BudgetId(f"of-{account}"),
-        target=Target(account=account),
+        target=BudgetTarget(account=account),
         every=every,
         limit=AMOUNT_MAX,
         hard=True,

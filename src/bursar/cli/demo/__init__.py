@@ -27,10 +27,10 @@ from bursar.cli.demo.crowd import Crowd, Told
 from bursar.cli.demo.moving import Line
 from bursar.cli.interrupts import INTERRUPTED
 from bursar.cli.tour.shown import Page, column, count, credits
-from bursar.core.budgets.periods import Every
+from bursar.core.budgets.periods import PeriodKind
 from bursar.core.ids import AccountId, BudgetId
 from bursar.core.ledger.commands import Command, SetBudget
-from bursar.core.ledger.values import Target
+from bursar.core.ledger.values import BudgetTarget
 from bursar.core.money import CREDIT
 from bursar.service.database import (
     Aside,
@@ -121,8 +121,8 @@ def _made_org(database: Database) -> OrgId:
     team = AccountId("team-0")
     tight: Command = SetBudget(
         budget=BudgetId(f"of-{team}"),
-        target=Target(account=team),
-        every=Every.WEEK,
+        target=BudgetTarget(account=team),
+        every=PeriodKind.WEEK,
         limit=TIGHT,
         hard=True,
     )

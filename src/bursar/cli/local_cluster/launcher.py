@@ -15,7 +15,7 @@ from bursar.cli.local_cluster.nodes import Node, begin_pool, checkpoints_in, pro
 from bursar.cli.local_cluster.provisioning import MadeUp
 from bursar.cli.sample_data import ORGS, Org
 from bursar.client import Client, Problem
-from bursar.core.ids import made_id
+from bursar.core.ids import make_id
 from bursar.service.secrets import kept
 
 KEYS: Final = "demo-keys.json"  # of the tenants who send jobs; file of the state folder
@@ -132,7 +132,7 @@ def _key(operator: Client, org: Org, name: str, scopes: list[str]) -> str:
     """A key of an org, the same however often it is asked for."""
     request = f"up:demo:key:{name}"
     ask = {
-        "id": made_id(org.id, request, "key", 0),
+        "id": make_id(org.id, request, "key", 0),
         "name": name,
         "scopes": scopes,
         "account_id": org.account(""),

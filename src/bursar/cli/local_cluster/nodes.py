@@ -10,7 +10,7 @@ from typing import Final
 
 from bursar.cli.local_cluster.children import Program
 from bursar.client import Client
-from bursar.core.ids import made_id
+from bursar.core.ids import make_id
 from bursar.service.keys import DEPLOYMENT
 from bursar.service.secrets import kept
 
@@ -85,7 +85,7 @@ def program_of(node: Node, operator: Client, state: Path, pool: str = POOL) -> P
     place = f"{pool}/{node.name}"
     request = f"up:node:{place}"
     ask = {
-        "id": made_id(DEPLOYMENT, request, "key", 0),
+        "id": make_id(DEPLOYMENT, request, "key", 0),
         "name": f"node {place}",
         "scopes": ["work"],
         "node": place,

@@ -13,7 +13,7 @@ from pathlib import Path
 from bursar.cli.local_cluster.children import Children
 from bursar.cli.local_cluster.nodes import NODES_MAX, Node, folder_of, program_of
 from bursar.client import Client, Problem
-from bursar.core.dispatch.node_orders import NodeOrder, Said
+from bursar.core.dispatch.node_orders import NodeOrder, ProviderReply
 from bursar.core.instant import SECOND
 from bursar.service.pools.provisioning import Answer, NotDone
 
@@ -39,7 +39,9 @@ class MadeUp:
         with self._lock:
             mine = self._names.setdefault(pool, {})
             if order.id not in mine and sum(map(len, self._names.values())) >= NODES_MAX:
-                return Answer(Said.NO, f"{NODES_MAX} nodes are as many as one machine should be")
+                return Answer(
+                    ProviderReply.NO, f"{NODES_MAX} nodes are as many as one machine should be"
+                )
         of = order.node
         node = Node(of.id, of.gpus, of.gpu_type, of.slots, of.memory_gib)
         try:
@@ -52,7 +54,7 @@ class MadeUp:
         children.add(program, delay / SECOND)
         with self._lock:
             mine[order.id] = program.name
-        return Answer(Said.YES)
+        return Answer(ProviderReply.YES)
 
     def remove(self, pool: str, order: NodeOrder) -> Answer:
         """Have a node end, and its folder be removed."""
@@ -64,7 +66,7 @@ class MadeUp:
         shutil.rmtree(folder_of(order.node.id, self._folder), ignore_errors=True)
         with self._lock:
             self._names.get(pool, {}).pop(order.id, None)
-        return Answer(Said.REMOVED)
+        return Answer(ProviderReply.REMOVED)
 
     def listed(self, pool: str) -> frozenset[str]:
         """The orders whose nodes run, or will."""

@@ -39,10 +39,10 @@ from bursar.core.ledger.events import (
     Posting,
     ThresholdCrossed,
 )
-from bursar.core.ledger.history import view
-from bursar.core.ledger.journal import Journal, rebuilt_from
+from bursar.core.ledger.history import view_grants
+from bursar.core.ledger.journal import Journal, rebuild
 from bursar.core.ledger.values import NO_CONTEXT, Compartment, Context, Grant, Hold
-from bursar.core.ledger.verify import problems
+from bursar.core.ledger.verify import find_problems
 from bursar.core.money import Micros, share_of
 from bursar.core.refusal import InvariantBroken, Refusal
 
@@ -222,7 +222,7 @@ def _late(story: Story, page: Page) -> None:
         {when(looked_at, ZONE)} can still be had."""
     )
     rows = [
-        (known_at, view(story.journal.events, looked_at, known_at)[SPRING].parts)
+        (known_at, view_grants(story.journal.events, looked_at, known_at)[SPRING].parts)
         for known_at in (known_before, story.now)
     ]
     page.table(
@@ -336,19 +336,19 @@ def check(journal: Journal, now: Instant, page: Page) -> bool:
             [*(grant.terms.id for grant in grants), "all together"],
             *(column([*column_, sum(column_)]) for column_ in amounts.values()),
             column([*sums, total]),
-            column([*(grant.terms.amount for grant in grants), journal.books.singles.issued]),
+            column([*(grant.terms.amount for grant in grants), journal.books.header.issued]),
             strict=True,
         ),
     )
-    found = list(problems(journal.books))
-    if total != journal.books.singles.issued:
+    found = list(find_problems(journal.books))
+    if total != journal.books.header.issued:
         found.append("the compartments do not add up to what was issued")
-    if rebuilt_from(journal.events, journal.books.deployment) != journal.books:
+    if rebuild(journal.events, journal.books.deployment) != journal.books:
         found.append("the events alone give other books")
     looks = sorted({event.at for event in journal.events})
     for at in looks:
         try:
-            view(journal.events, at, now)
+            view_grants(journal.events, at, now)
         except InvariantBroken as error:
             found.append(f"as of {when(at, ZONE)}: {error}")
     postings = sum(len(event.postings) for event in journal.events)
@@ -356,7 +356,7 @@ def check(journal: Journal, now: Instant, page: Page) -> bool:
         f"""{count(len(journal.events), "event")} with {count(postings, "posting")}. All sums worked
         out anew, the books rebuilt from the events alone, the past looked at as of
         {count(len(looks), "instant")}: {count(len(found), "problem")} found.
-        {credits(total)} in compartments, {credits(journal.books.singles.issued)} issued."""
+        {credits(total)} in compartments, {credits(journal.books.header.issued)} issued."""
     )
     for problem in found:
         page.say(f"- {problem}")

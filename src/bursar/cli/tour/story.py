@@ -2,7 +2,7 @@
 
 from typing import Final, TypeVar
 
-from bursar.core.budgets.periods import Every
+from bursar.core.budgets.periods import PeriodKind
 from bursar.core.ids import (
     AccountId,
     BudgetId,
@@ -25,11 +25,19 @@ from bursar.core.ledger.commands import (
     SetBudget,
     Settle,
 )
-from bursar.core.ledger.decide import seen_at
+from bursar.core.ledger.decide import view_at
 from bursar.core.ledger.events import Event
 from bursar.core.ledger.journal import Journal
 from bursar.core.ledger.limits import counted_in
-from bursar.core.ledger.values import Context, Debt, Grant, Hold, Kind, Policy, Target
+from bursar.core.ledger.values import (
+    BudgetTarget,
+    Context,
+    CreditKind,
+    Debt,
+    Grant,
+    GrantPolicy,
+    Hold,
+)
 from bursar.core.money import CREDIT, Micros
 from bursar.core.pricing import PriceBook, PriceVersion, Rate
 from bursar.core.refusal import Refusal
@@ -100,14 +108,14 @@ class Story:
 
     def issues_three_grants(self) -> None:
         """Paid credits of the lab, a promotion of the team, and one of the project for H100s."""
-        trial = Policy(gpu_types=frozenset(H100.gpu_types), max_share_ppm=250_000)
-        self.does(Issue(grant=BOUGHT, account=LAB, amount=50 * CREDIT, kind=Kind.PAID))
+        trial = GrantPolicy(gpu_types=frozenset(H100.gpu_types), max_share_ppm=250_000)
+        self.does(Issue(grant=BOUGHT, account=LAB, amount=50 * CREDIT, kind=CreditKind.PAID))
         self.does(
             Issue(
                 grant=SPRING,
                 account=VISION,
                 amount=20 * CREDIT,
-                kind=Kind.PROMO,
+                kind=CreditKind.PROMO,
                 expires_at=clock(12),
             )
         )
@@ -116,7 +124,7 @@ class Story:
                 grant=TRIAL,
                 account=TRAINING,
                 amount=30 * CREDIT,
-                kind=Kind.PROMO,
+                kind=CreditKind.PROMO,
                 expires_at=clock(12) + 7 * DAY,
                 policy=trial,
             )
@@ -127,8 +135,8 @@ class Story:
         self.does(
             SetBudget(
                 budget=DAILY,
-                target=Target(account=TRAINING),
-                every=Every.DAY,
+                target=BudgetTarget(account=TRAINING),
+                every=PeriodKind.DAY,
                 limit=60 * CREDIT,
                 hard=True,
             )
@@ -164,7 +172,7 @@ class Story:
                 grant=TOP_UP,
                 account=LAB,
                 amount=40 * CREDIT,
-                kind=Kind.PAID,
+                kind=CreditKind.PAID,
                 expires_at=NEVER,
             )
         )
@@ -177,29 +185,29 @@ class Story:
 
     def grant(self, grant: GrantId) -> Grant:
         """A grant as it is now."""
-        with seen_at(self.journal.books, self.now) as books:
+        with view_at(self.journal.books, self.now) as books:
             return require(books.grants, grant)
 
     def hold(self, hold: HoldId) -> Hold:
         """A hold as it is now."""
-        with seen_at(self.journal.books, self.now) as books:
+        with view_at(self.journal.books, self.now) as books:
             return require(books.holds, hold)
 
     def spendable(self, account: AccountId, context: Context) -> list[Grant]:
         """The grants that an account may spend on something now, in spend order."""
-        with seen_at(self.journal.books, self.now) as books:
+        with view_at(self.journal.books, self.now) as books:
             return list(books.spendable(books.path(account), context))
 
     def counted(self, budget: BudgetId) -> Micros:
         """What a budget counts now."""
-        with seen_at(self.journal.books, self.now) as books:
+        with view_at(self.journal.books, self.now) as books:
             return counted_in(
                 books, ApplicableBudget(require(books.budgets, budget), None), self.now
             )
 
     def debt(self) -> Debt | None:
         """The oldest debt, if something is owed."""
-        with seen_at(self.journal.books, self.now) as books:
+        with view_at(self.journal.books, self.now) as books:
             return next((debt for _, debt in books.debts.items() if debt.owed), None)
 
 

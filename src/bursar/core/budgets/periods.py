@@ -29,7 +29,7 @@ from zoneinfo import ZoneInfo, available_timezones
 from bursar.core.instant import DAY, HOUR, MILLISECOND, NEVER, Instant, whole_ms
 from bursar.core.value import Derived, value
 
-SLOTS: Final = 24  # fixed slots to the length of a rolling window
+SLOTS_PER_WINDOW: Final = 24  # fixed slots to the length of a rolling window
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
@@ -44,7 +44,7 @@ _KNOWN_MAX: Final = 64  # periods remembered for one window
 _WINDOWS_MAX: Final = 4096  # windows for which periods are remembered
 
 
-class Every(StrEnum):
+class PeriodKind(StrEnum):
     """How often a budget begins anew."""
 
     DAY = "day"
@@ -58,11 +58,11 @@ class Every(StrEnum):
 # Casey since, by 1 or 2 nearly everywhere else. A test asks every zone from 1970 to 2100.
 _PUT_BACK_MAX: Final = 7 * HOUR
 
-_LONGEST: Final[Mapping[Every, int]] = {
-    Every.DAY: DAY + _PUT_BACK_MAX,
-    Every.WEEK: 7 * DAY + _PUT_BACK_MAX,
-    Every.MONTH: 31 * DAY + _PUT_BACK_MAX,
-    Every.LIFETIME: NEVER,
+_LONGEST: Final[Mapping[PeriodKind, int]] = {
+    PeriodKind.DAY: DAY + _PUT_BACK_MAX,
+    PeriodKind.WEEK: 7 * DAY + _PUT_BACK_MAX,
+    PeriodKind.MONTH: 31 * DAY + _PUT_BACK_MAX,
+    PeriodKind.LIFETIME: NEVER,
 }
 
 
@@ -89,14 +89,18 @@ class _Remembering(Derived):
 class Window(_Remembering):
     """The recurring shape of a budget; what is counted in it starts at zero in each period."""
 
-    every: Every
+    every: PeriodKind
     time_zone: str = "UTC"  # IANA name; whose midnights count, where midnights count
     length: int = 0  # microseconds, divisible by 24, when ROLLING; else 0
 
     def __post_init__(self) -> None:
-        if self.every is Every.ROLLING and (self.length <= 0 or self.length % SLOTS):
-            raise ValueError(f"a rolling window is a multiple of {SLOTS} µs long: {self.length}")
-        if self.every is not Every.ROLLING and self.length != 0:
+        if self.every is PeriodKind.ROLLING and (
+            self.length <= 0 or self.length % SLOTS_PER_WINDOW
+        ):
+            raise ValueError(
+                f"a rolling window is a multiple of {SLOTS_PER_WINDOW} µs long: {self.length}"
+            )
+        if self.every is not PeriodKind.ROLLING and self.length != 0:
             raise ValueError(f"only a rolling window has a length: {self.length}")
         if not is_zone(self.time_zone):
             raise ValueError(f"unknown time zone: {self.time_zone!r}")
@@ -122,9 +126,9 @@ def slots_inside(window: Window, at: Instant) -> tuple[Instant, ...]:
     For a rolling window all slots with an instant in (at - length, at]: 25, or 24 when `at` is the
     last instant of a slot. For any other window the one period that contains `at`.
     """
-    if window.every is not Every.ROLLING:
+    if window.every is not PeriodKind.ROLLING:
         return (period_at(window, at).start,)
-    slot = window.length // SLOTS
+    slot = window.length // SLOTS_PER_WINDOW
     oldest = (at - window.length + 1) // slot * slot
     return tuple(range(oldest, at + 1, slot))
 
@@ -134,7 +138,7 @@ def claim_horizon(window: Window) -> int:
 
     For a rolling window its whole length; for a lifetime NEVER.
     """
-    return window.length if window.every is Every.ROLLING else _LONGEST[window.every]
+    return window.length if window.every is PeriodKind.ROLLING else _LONGEST[window.every]
 
 
 def split(
@@ -178,7 +182,7 @@ class _Known:
 
 
 @lru_cache(maxsize=_WINDOWS_MAX)
-def _known_of(every: Every, time_zone: str, length: int) -> _Known:
+def _known_of(every: PeriodKind, time_zone: str, length: int) -> _Known:
     """The memory that equal windows share."""
     return _Known()
 
@@ -186,10 +190,10 @@ def _known_of(every: Every, time_zone: str, length: int) -> _Known:
 def _found(window: Window, at: Instant) -> Period:
     """The period that contains `at`, worked out from nothing."""
     match window.every:
-        case Every.LIFETIME:
+        case PeriodKind.LIFETIME:
             return Period(start=0, end=NEVER)
-        case Every.ROLLING:
-            slot = window.length // SLOTS
+        case PeriodKind.ROLLING:
+            slot = window.length // SLOTS_PER_WINDOW
             start = at // slot * slot
             return Period(start=start, end=min(start + slot, NEVER))
         case every:
@@ -198,7 +202,7 @@ def _found(window: Window, at: Instant) -> Period:
             return Period(start=start + skipped, end=min(end + skipped, NEVER))
 
 
-def _calendar_bounds(every: Every, zone: ZoneInfo, at: Instant) -> tuple[Instant, Instant]:
+def _calendar_bounds(every: PeriodKind, zone: ZoneInfo, at: Instant) -> tuple[Instant, Instant]:
     """Start and end of the day, week or month of `zone` that contains `at`."""
     first = _first_date(every, _local(zone, at).date())
     following = _next_first_date(every, first)
@@ -209,23 +213,23 @@ def _calendar_bounds(every: Every, zone: ZoneInfo, at: Instant) -> tuple[Instant
     return start, end
 
 
-def _first_date(every: Every, day: date) -> date:
+def _first_date(every: PeriodKind, day: date) -> date:
     """The first date of the day, week or month that `day` is in."""
     match every:
-        case Every.WEEK:
+        case PeriodKind.WEEK:
             return day - timedelta(days=day.weekday())
-        case Every.MONTH:
+        case PeriodKind.MONTH:
             return day.replace(day=1)
         case _:
             return day
 
 
-def _next_first_date(every: Every, first: date) -> date:
+def _next_first_date(every: PeriodKind, first: date) -> date:
     """The first date of the day, week or month after the one that begins with `first`."""
     match every:
-        case Every.WEEK:
+        case PeriodKind.WEEK:
             return first + timedelta(days=7)
-        case Every.MONTH:
+        case PeriodKind.MONTH:
             return (first + timedelta(days=31)).replace(day=1)
         case _:
             return first + timedelta(days=1)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from bursar.core.budgets.periods import Every
+from bursar.core.budgets.periods import PeriodKind
 from bursar.core.money import CREDIT, Micros
 from bursar.core.value import value
 
@@ -13,13 +13,13 @@ from bursar.core.value import value
 class DefaultBudget:
     """A hard budget for each user of the org."""
 
-    every: Every
+    every: PeriodKind
     limit: Micros
 
 
 TIERS: Final[Mapping[str, tuple[DefaultBudget, ...]]] = MappingProxyType(
     {
-        "free": (DefaultBudget(every=Every.DAY, limit=5 * CREDIT),),
+        "free": (DefaultBudget(every=PeriodKind.DAY, limit=5 * CREDIT),),
         "paid": (),
         "enterprise": (),
     }

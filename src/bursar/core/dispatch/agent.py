@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from bursar.core.dispatch.attempt_end import GRACE
-from bursar.core.dispatch.reports import DRIFT_PPM, Order, Orders, Reading, Report
+from bursar.core.dispatch.reports import DRIFT_PPM, LeaseOrder, LeaseOrders, NodeReport, Reading
 from bursar.core.dispatch.state import Exit
 from bursar.core.instant import MILLISECOND, SECOND, Instant
 from bursar.core.scheduling.model.nodes import NodeId, Piece
@@ -61,7 +61,7 @@ class Remember:
 class Run:
     """Start a process under a guard."""
 
-    order: Order
+    order: LeaseOrder
     until: Instant
 
 
@@ -112,7 +112,7 @@ class Agent:
     absent: dict[int, Exit] = field(default_factory=dict)  # leased, and not to be started any more
 
 
-def report(agent: Agent, table: Table, now: Instant) -> Report:
+def report(agent: Agent, table: Table, now: Instant) -> NodeReport:
     """Say all that the node knows; `now` is its running time."""
     agent.n += 1
     ended = frozenset(fence for fence, one in table.items() if one.exit is not None)
@@ -120,7 +120,7 @@ def report(agent: Agent, table: Table, now: Instant) -> Report:
     agent.sent.pop(agent.n - REMEMBERED, None)
     absent = (Reading(fence=fence, run_ms=0, exit=how) for fence, how in agent.absent.items())
     readings = tuple(_reading(table[fence]) for fence in sorted(table))
-    return Report(
+    return NodeReport(
         node=agent.node,
         boot=agent.boot,
         n=agent.n,
@@ -144,7 +144,7 @@ def _reading(one: Process) -> Reading:
     )
 
 
-def hear(agent: Agent, orders: Orders, table: Table, now: Instant) -> list[Action]:
+def hear(agent: Agent, orders: LeaseOrders, table: Table, now: Instant) -> list[Action]:
     """Follow the answer to a report, unless it is an old one; what is to be done, in order."""
     if orders.boot != agent.boot or orders.n <= agent.heard or orders.n not in agent.sent:
         return []
@@ -190,7 +190,7 @@ def _without_right(table: Table, leased: set[int], told: frozenset[int]) -> list
     return actions
 
 
-def _kept(one: Process, order: Order, until: Instant, now: Instant) -> list[Action]:
+def _kept(one: Process, order: LeaseOrder, until: Instant, now: Instant) -> list[Action]:
     """What becomes of a process that is there: it goes on for longer, or is asked to stop."""
     if one.exit is not None or one.stopping or one.until <= now:
         return []
@@ -200,7 +200,7 @@ def _kept(one: Process, order: Order, until: Instant, now: Instant) -> list[Acti
     return [Prolong(fence=one.fence, until=until)] if until > one.until else []
 
 
-def _bounded(until: Instant, started_at: Instant, order: Order) -> Instant:
+def _bounded(until: Instant, started_at: Instant, order: LeaseOrder) -> Instant:
     """Not beyond the longest run, by the node's own clock."""
     return min(until, started_at + order.run_ms_max * MILLISECOND - KILL)
 

@@ -10,9 +10,9 @@ from typing import Final
 from bursar.core.dispatch.job_lifecycle import CLASSES, State, after
 from bursar.core.dispatch.quarantine import learn
 from bursar.core.dispatch.share_usage import spend
-from bursar.core.dispatch.state import Exit, Lease, Part, Queued, Work
+from bursar.core.dispatch.state import Exit, Lease, LeasePart, PoolJob, PoolTransaction
 from bursar.core.instant import MILLISECOND, SECOND, Instant
-from bursar.core.leases import goes_on, is_own, tell_every_ms
+from bursar.core.leases import is_job_responsible, report_interval_ms, requeues
 from bursar.core.messages import Corrected, Dropped, EndClass, Ended, RanSoFar, Started, Why
 from bursar.core.money import Micros, run_ms_for, usage_price
 from bursar.core.value import replace
@@ -25,12 +25,12 @@ ROOM: Final = frozenset({Why.PREEMPTED, Why.MADE_ROOM})  # why we ask an attempt
 # How long credits last
 
 
-def rate_of(job: Queued, gpu_type: str) -> Micros:
+def rate_of(job: PoolJob, gpu_type: str) -> Micros:
     """What a job's GPUs of a type cost, each in an hour."""
     return dict(job.ask.rates)[gpu_type]
 
 
-def run_ms_max(job: Queued, gpu_type: str) -> int:
+def run_ms_max(job: PoolJob, gpu_type: str) -> int:
     """How long an attempt may run: as long as the job, and as its credits last."""
     rate = rate_of(job, gpu_type)
     if rate == 0:
@@ -39,17 +39,17 @@ def run_ms_max(job: Queued, gpu_type: str) -> int:
     return min(job.left_ms, run_ms_for(rate, job.ask.milli_gpus, left))
 
 
-def every_ms_of(job: Queued, gpu_type: str) -> int:
+def every_ms_of(job: PoolJob, gpu_type: str) -> int:
     """The run time between two messages to the org."""
-    return tell_every_ms(rate_of(job, gpu_type), job.ask.milli_gpus, job.hold_micros)
+    return report_interval_ms(rate_of(job, gpu_type), job.ask.milli_gpus, job.hold_micros)
 
 
-def affords(job: Queued, gpu_type: str) -> bool:
+def affords(job: PoolJob, gpu_type: str) -> bool:
     """Whether its time and its credits last for longer than it takes to stop."""
     return run_ms_max(job, gpu_type) > GRACE_MS
 
 
-def affords_a_run(job: Queued) -> bool:
+def affords_a_run(job: PoolJob) -> bool:
     """Whether they do on some of its GPU types."""
     return any(affords(job, gpu_type) for gpu_type, _ in job.ask.rates)
 
@@ -57,19 +57,19 @@ def affords_a_run(job: Queued) -> bool:
 # From one state to the next
 
 
-def moved(job: Queued, why: Why, fence: int | None = None) -> Queued:
+def moved(job: PoolJob, why: Why, fence: int | None = None) -> PoolJob:
     """The job one step on in its life; with the fence of its lease if it has one then."""
     return replace(job, state=after(job.state, why), why=why, fence=fence, earmark=None)
 
 
-def job_of(work: Work, lease: Lease) -> Queued:
+def job_of(work: PoolTransaction, lease: Lease) -> PoolJob:
     """The job of a lease."""
     job = work.job(lease.key)
     assert job is not None
     return job
 
 
-def lease_of(work: Work, job: Queued) -> Lease:
+def lease_of(work: PoolTransaction, job: PoolJob) -> Lease:
     """The lease of a live job."""
     assert job.fence is not None
     lease = work.lease(job.fence)
@@ -77,20 +77,20 @@ def lease_of(work: Work, job: Queued) -> Lease:
     return lease
 
 
-def with_part(lease: Lease, part: Part) -> Lease:
+def with_part(lease: Lease, part: LeasePart) -> Lease:
     """The lease with another state of its part on one node."""
     node = part.piece.node
     parts = tuple([part if one.piece.node == node else one for one in lease.parts])
     return replace(lease, parts=parts)
 
 
-def drop(work: Work, job: Queued, why: Why) -> None:
+def drop(work: PoolTransaction, job: PoolJob, why: Why) -> None:
     """Let a job that waits run no more."""
     work.put(moved(job, why))
     work.tell(job.key, Dropped(end_class=CLASSES[why], why=why))
 
 
-def ask_to_stop(work: Work, lease: Lease, why: Why) -> None:
+def ask_to_stop(work: PoolTransaction, lease: Lease, why: Why) -> None:
     """Ask an attempt to stop: its nodes are told when they report next.
 
     Who was asked for another reason stops for that; but a job that is withdrawn is withdrawn.
@@ -102,7 +102,7 @@ def ask_to_stop(work: Work, lease: Lease, why: Why) -> None:
         work.put(moved(job, Why.ASKED, lease.fence))
 
 
-def say_start(work: Work, lease: Lease, job: Queued) -> None:
+def say_start(work: PoolTransaction, lease: Lease, job: PoolJob) -> None:
     """Tell the org that an attempt began; what is set aside is trimmed to what it can need."""
     assert lease.started_at is not None
     need = usage_price(rate_of(job, lease.gpu_type), job.ask.milli_gpus, job.left_ms)
@@ -118,7 +118,7 @@ def say_start(work: Work, lease: Lease, job: Queued) -> None:
     )
 
 
-def tell_run(work: Work, lease: Lease) -> Lease:
+def tell_run(work: PoolTransaction, lease: Lease) -> Lease:
     """Tell the org how long an attempt has run."""
     lease = replace(lease, told_ms=lease.run_ms)
     work.put(lease)
@@ -129,7 +129,7 @@ def tell_run(work: Work, lease: Lease) -> Lease:
 # How attempts end
 
 
-def look_at(work: Work, lease: Lease) -> None:
+def look_at(work: PoolTransaction, lease: Lease) -> None:
     """Tell the org, ask to stop, or end a live lease, as its readings ask for.
 
     Of the last reading its end tells: nothing else need be said of it.
@@ -151,13 +151,13 @@ def _is_run(lease: Lease) -> bool:
     return lease.run_ms >= lease.run_ms_max - GRACE_MS
 
 
-def _limit(work: Work, lease: Lease) -> Why:
+def _limit(work: PoolTransaction, lease: Lease) -> Why:
     """What an attempt runs into first: its credits' end, its job's longest run, its hold's end."""
     unpaid = lease.run_ms_max < job_of(work, lease).left_ms
     return Why.OUT_OF_CREDITS if unpaid and _is_run(lease) else Why.TIME_UP
 
 
-def _why_ended(work: Work, lease: Lease) -> Why:
+def _why_ended(work: PoolTransaction, lease: Lease) -> Why:
     """Why an attempt has ended, from how its processes did.
 
     A gang that has lost a node is lost, although its other processes fail: they miss that one. What
@@ -178,7 +178,7 @@ def _why_ended(work: Work, lease: Lease) -> Why:
     return Why.LOST if Exit.GONE in exits or asked is None else asked
 
 
-def _close(work: Work, lease: Lease, why: Why) -> None:
+def _close(work: PoolTransaction, lease: Lease, why: Why) -> None:
     """End a lease whose processes are gone: the job waits again or is over (M3)."""
     learn(work, lease, why)
     job = job_of(work, lease)
@@ -214,7 +214,7 @@ def _close(work: Work, lease: Lease, why: Why) -> None:
     )
 
 
-def correct(work: Work, lease: Lease, end_class: EndClass) -> None:
+def correct(work: PoolTransaction, lease: Lease, end_class: EndClass) -> None:
     """Let somebody else answer for the end of an attempt: its org is told what is paid now (M3).
 
     Only if the job answers for it itself is anything charged after all: of others its org has not
@@ -229,7 +229,7 @@ def correct(work: Work, lease: Lease, end_class: EndClass) -> None:
     )
     kept_ms = _kept_ms(lease, pays=_pays(lease, end_class))
     most = lease.paid_ms
-    if is_own(end_class):
+    if is_job_responsible(end_class):
         most = max(most, _affordable_ms(job, lease))
     if most < (lease.run_ms if kept_ms is None else kept_ms):
         kept_ms = most
@@ -249,13 +249,13 @@ def correct(work: Work, lease: Lease, end_class: EndClass) -> None:
     )
 
 
-def _affordable_ms(job: Queued, lease: Lease) -> int:
+def _affordable_ms(job: PoolJob, lease: Lease) -> int:
     """How long an attempt can have run for what is set aside and not used by others."""
     rate, left = rate_of(job, lease.gpu_type), max(job.hold_micros - job.used, 0)
     return lease.run_ms if rate == 0 else run_ms_for(rate, job.ask.milli_gpus, left)
 
 
-def _price(job: Queued, lease: Lease, run_ms: int) -> Micros:
+def _price(job: PoolJob, lease: Lease, run_ms: int) -> Micros:
     return usage_price(rate_of(job, lease.gpu_type), job.ask.milli_gpus, run_ms)
 
 
@@ -265,7 +265,7 @@ def _pays(lease: Lease, end_class: EndClass) -> bool:
     What has finished lost nothing, whoever answers for it.
     """
     own_room = end_class is EndClass.PREEMPTION and lease.why is Why.MADE_ROOM
-    return is_own(end_class) or own_room or lease.why is Why.FINISHED
+    return is_job_responsible(end_class) or own_room or lease.why is Why.FINISHED
 
 
 def _kept_ms(lease: Lease, *, pays: bool) -> int | None:
@@ -287,11 +287,11 @@ def _exit_code(lease: Lease) -> int | None:
     return next((code for code in codes if code), None if None in codes else 0)
 
 
-def _gone_on(job: Queued, lease: Lease, why: Why, now: Instant) -> Queued:
+def _gone_on(job: PoolJob, lease: Lease, why: Why, now: Instant) -> PoolJob:
     """The job after an attempt that ended so: it waits, or is over."""
     if CLASSES[why] in (EndClass.PREEMPTION, EndClass.PLATFORM):
         left_ms = job.left_ms - GRACE_MS
-        if not goes_on(CLASSES[why], job.requeues_left, left_ms, withdrawn=job.withdrawn):
+        if not requeues(CLASSES[why], job.requeues_left, left_ms, withdrawn=job.withdrawn):
             return moved(job, Why.GIVEN_UP)
         job = replace(
             job,

@@ -16,8 +16,8 @@ when; whoever is next may lead it at once.
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from bursar.core.dispatch.pool import Written, write
-from bursar.core.dispatch.state import Note, Work
+from bursar.core.dispatch.pool import PlanOutcome, write
+from bursar.core.dispatch.state import AuditEvent, PoolTransaction
 from bursar.core.instant import Instant
 from bursar.core.leases import Denied
 from bursar.core.scheduling.decisions import Decision
@@ -26,7 +26,7 @@ from bursar.core.scheduling.model.recording import Recorded, split
 PART: Final = 1_000  # nodes and jobs of a snapshot in one event
 
 
-class Noted(NamedTuple):
+class AuditRecord(NamedTuple):
     """What a leader has to write down, and the event after which it goes on."""
 
     recorded: Recorded
@@ -34,31 +34,31 @@ class Noted(NamedTuple):
 
 
 def write_down(
-    work: Work, epoch: int, decisions: Sequence[Decision], noted: Noted | None
-) -> Written:
+    work: PoolTransaction, epoch: int, decisions: Sequence[Decision], noted: AuditRecord | None
+) -> PlanOutcome:
     """Carry out what a leader has decided, and note how it came to that; or nothing of it."""
     if noted is None:
         return write(work, epoch, decisions)
     recorded = noted.recorded
     if epoch != work.epoch or (recorded.snapshot is None and noted.after != work.noted):
-        return Written((), (), (Denied.EPOCH_STALE,))
+        return PlanOutcome((), (), (Denied.EPOCH_STALE,))
     written = write(work, epoch, decisions)
     work.notes += _notes(epoch, recorded, written.denied)
     return written._replace(noted=work.noted)
 
 
-def _notes(epoch: int, recorded: Recorded, denied: tuple[Denied, ...]) -> Iterator[Note]:
+def _notes(epoch: int, recorded: Recorded, denied: tuple[Denied, ...]) -> Iterator[AuditEvent]:
     if recorded.snapshot is not None:
         parts = split(recorded.snapshot, PART)
         for number, part in enumerate(parts):
-            yield Note(epoch=epoch, said=part, part=number, parts=len(parts))
+            yield AuditEvent(epoch=epoch, record=part, part=number, parts=len(parts))
     *before, last = recorded.steps
     for step in before:
-        yield Note(epoch=epoch, said=step)
-    yield Note(epoch=epoch, said=last, denied=denied)
+        yield AuditEvent(epoch=epoch, record=step)
+    yield AuditEvent(epoch=epoch, record=last, denied=denied)
 
 
-def rest(work: Work, epoch: int, until: Instant) -> bool:
+def rest(work: PoolTransaction, epoch: int, until: Instant) -> bool:
     """Lead no more until then, unless something waits or runs; whether that is so."""
     if epoch != work.epoch or work.active:
         return False

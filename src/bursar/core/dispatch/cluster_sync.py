@@ -11,9 +11,9 @@ from typing import Final
 from bursar.core.dispatch.attempt_end import GRACE, affords, run_ms_max
 from bursar.core.dispatch.job_lifecycle import LIVE, WAITING, State
 from bursar.core.dispatch.quarantine import standing
-from bursar.core.dispatch.quota_usage import Counted
+from bursar.core.dispatch.quota_usage import QuotaUsage
 from bursar.core.dispatch.share_usage import grown, share_path
-from bursar.core.dispatch.state import JobKey, Lease, Machine, Pool, Queued, name_of
+from bursar.core.dispatch.state import JobKey, Lease, Pool, PoolJob, PoolNode, name_of
 from bursar.core.ids import JobId
 from bursar.core.instant import HOUR, MILLISECOND, MINUTE, SECOND, Instant
 from bursar.core.money import Micros
@@ -40,7 +40,7 @@ class ClusterMirror:
         self.told = Recorder(Cluster(policy, now))  # all that the cluster learns goes through this
         self._shipped = policy  # in force if the pool has none of its own
         self._policy_n: int | None = None  # of the policy in force; None before the first look
-        self._counted = Counted()
+        self._counted = QuotaUsage()
         self._limited: set[Key] = set()  # quotas that the cluster knows
         self._nodes: dict[NodeId, Node] = {}  # in the states in which the cluster has them
         self._looked_at: Instant | None = None  # when all nodes were last looked at
@@ -110,7 +110,7 @@ class ClusterMirror:
             )
         )
 
-    def _quotas(self, job: Queued) -> tuple[str, ...]:
+    def _quotas(self, job: PoolJob) -> tuple[str, ...]:
         """The names of the quotas that count a job; the cluster knows all of them."""
         keys = self._counted.keys(job.org, job.ask)
         for key in keys:
@@ -132,7 +132,7 @@ class ClusterMirror:
         known = self._counted.slice(key)
         return NOTHING if known is None else known.share
 
-    def _described(self, queued: Queued) -> Job:
+    def _described(self, queued: PoolJob) -> Job:
         job, quotas = described(queued), self._quotas(queued)
         return replace(job, counted=quotas) if quotas else job
 
@@ -148,7 +148,7 @@ class ClusterMirror:
         for lease in leases:
             self._attempts[name_of(lease.key)] = lease.fence
 
-    def _follow_node(self, machine: Machine, now: Instant) -> bool:
+    def _follow_node(self, machine: PoolNode, now: Instant) -> bool:
         node, old = _as_it_stands(machine, now), self._nodes.get(machine.id)
         if old == node:
             return False
@@ -177,7 +177,7 @@ class ClusterMirror:
             changed = self._follow_lease(job, pool.leases[job.fence or 0]) or changed
         return changed
 
-    def _follow_wait(self, job: Queued, name: JobId) -> bool:
+    def _follow_wait(self, job: PoolJob, name: JobId) -> bool:
         """A job waits; more may have been set aside for it since it was described."""
         cluster, new = self.cluster, self._described(job)
         old = cluster.waiting.get(name)
@@ -200,7 +200,7 @@ class ClusterMirror:
         )
         return True
 
-    def _follow_earmark(self, job: Queued) -> bool:
+    def _follow_earmark(self, job: PoolJob) -> bool:
         """Others leave GPUs to a job: whoever decided it knows, whoever leads next has to."""
         earmark, cluster = job.earmark, self.cluster
         if earmark is None or earmark.job in cluster.earmarks:
@@ -210,12 +210,12 @@ class ClusterMirror:
         self.told.mark(earmark)
         return True
 
-    def _count(self, job: Queued) -> None:
+    def _count(self, job: PoolJob) -> None:
         """Count a job that was not known among those typically seen."""
         self._typical.add(job.ask.spec.shape)
         self.told.typically(self._typical.fragments.typical)
 
-    def _follow_lease(self, job: Queued, lease: Lease) -> bool:
+    def _follow_lease(self, job: PoolJob, lease: Lease) -> bool:
         """A job has GPUs, and may have been asked to leave them."""
         cluster, name = self.cluster, name_of(job.key)
         changed = name not in cluster.running
@@ -229,7 +229,7 @@ class ClusterMirror:
         return changed
 
 
-def _as_it_stands(machine: Machine, now: Instant) -> Node:
+def _as_it_stands(machine: PoolNode, now: Instant) -> Node:
     """A node as the scheduler is told of it."""
     node, state = machine.node, standing(machine, now)
     if state is NodeState.ON_ORDER:
@@ -269,7 +269,7 @@ def carried_over(before: Snapshot, half_life: int) -> tuple[tuple[Path, Micros],
     return tuple((path, base * now // then) for path, base in before.usage)
 
 
-def described(queued: Queued) -> Job:
+def described(queued: PoolJob) -> Job:
     """A job as the scheduler is told of it."""
     ask, spec = queued.ask, queued.ask.spec
     every = spec.program.checkpoint_every_ms * MILLISECOND
@@ -292,7 +292,7 @@ def described(queued: Queued) -> Job:
     )
 
 
-def _shape(queued: Queued) -> Shape:
+def _shape(queued: PoolJob) -> Shape:
     """What it needs, on the types on which its credits last for as long as it may still run.
 
     What is set aside was trimmed when it first started, to what it needs on that type. If they last
@@ -306,14 +306,14 @@ def _shape(queued: Queued) -> Shape:
     return replace(shape, types=types)
 
 
-def _not_before(queued: Queued) -> Instant:
+def _not_before(queued: PoolJob) -> Instant:
     """When it may be tried again: the more often it was lost at its start, the later."""
     if not queued.losses:
         return 0
     return queued.stopped_at + min(SECOND << min(queued.losses, LOSSES), PAUSE_MAX)
 
 
-def _estimate(queued: Queued) -> int | None:
+def _estimate(queued: PoolJob) -> int | None:
     """How long it says that it still runs; who has run for longer than it said says nothing."""
     told = queued.ask.spec.estimate_ms
     if told is None or told <= queued.ran_ms:

@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import Final
 
 from bursar.core.messages import EndClass, Why
-from bursar.core.refusal import broken
+from bursar.core.refusal import fail_invariant
 
 
 class State(StrEnum):
@@ -102,5 +102,5 @@ def after(state: State, why: Why) -> State:
     """The state that a job comes to; a step that is not in the table is a bug (IM6)."""
     to = TABLE.get((state, why))
     if to is None:
-        broken("a job cannot take this step", state=state, why=why)
+        fail_invariant("a job cannot take this step", state=state, why=why)
     return to

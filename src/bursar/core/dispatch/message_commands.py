@@ -28,7 +28,7 @@ from bursar.core.ledger.commands import (
 )
 from bursar.core.ledger.events import Event
 from bursar.core.messages import Corrected, Dropped, Ended, Message, RanSoFar, Started
-from bursar.core.refusal import Code, Refusal, broken
+from bursar.core.refusal import Code, Refusal, fail_invariant
 
 Outcome: TypeAlias = tuple[Event, ...] | Refusal
 
@@ -37,7 +37,7 @@ _TOO_LATE: Final = frozenset({Code.HOLD_CLOSED, Code.ATTEMPT_SETTLED})
 _CLOSED: Final = frozenset({Code.HOLD_CLOSED})
 
 
-class Step(NamedTuple):
+class CommandStep(NamedTuple):
     """A command for a message; with the last one the message is handled."""
 
     command: Command
@@ -46,14 +46,14 @@ class Step(NamedTuple):
     last: bool = True
 
 
-Steps: TypeAlias = Generator[Step, Outcome, None]
+Steps: TypeAlias = Generator[CommandStep, Outcome, None]
 
 
 def steps(hold: HoldId, charge: ChargeId, message: Message) -> Steps:
     """The commands that a message comes to; each is sent the outcome of the one before."""
     match message:
         case Started() as one:
-            yield Step(
+            yield CommandStep(
                 Redraw(
                     hold=hold,
                     attempt=one.attempt,
@@ -72,13 +72,13 @@ def steps(hold: HoldId, charge: ChargeId, message: Message) -> Steps:
             yield from _ended(hold, charge, one)
         case Corrected() as one:
             back = GiveBack(hold=hold, attempt=one.attempt, kept_ms=one.paid_ms)
-            yield Step(back, last=False)
+            yield CommandStep(back, last=False)
             late = BookLate(charge=charge, hold=hold, attempt=one.attempt, run_ms=one.paid_ms)
-            yield Step(late)
+            yield CommandStep(late)
         case Dropped():
             yield from _released(hold)
         case other:
-            broken("an org cannot handle this", hold=hold, message=other)
+            fail_invariant("an org cannot handle this", hold=hold, message=other)
 
 
 def _ended(hold: HoldId, charge: ChargeId, end: Ended) -> Steps:
@@ -87,23 +87,23 @@ def _ended(hold: HoldId, charge: ChargeId, end: Ended) -> Steps:
     yield from _or_late(last, last=end.kept_ms is None)
     if end.kept_ms is not None:
         lost = GiveBack(hold=hold, attempt=end.attempt, kept_ms=end.kept_ms)
-        yield Step(lost, last=not end.over)
+        yield CommandStep(lost, last=not end.over)
         if end.over:
             yield from _released(hold)
 
 
 def _released(hold: HoldId) -> Steps:
     """Release a hold; one that has come to its limit has ended by itself: that is written."""
-    outcome = yield Step(Release(hold=hold), unless=_CLOSED)
+    outcome = yield CommandStep(Release(hold=hold), unless=_CLOSED)
     if isinstance(outcome, Refusal) and outcome.code in _CLOSED:
-        yield Step(EndHold(hold=hold), anyway=_CLOSED)
+        yield CommandStep(EndHold(hold=hold), anyway=_CLOSED)
 
 
 def _or_late(usage: Charge | Settle, *, last: bool = True) -> Steps:
     """Charge usage, as late usage if its hold is closed or its attempt settled (L12, L13)."""
-    outcome = yield Step(usage, unless=_TOO_LATE, last=last)
+    outcome = yield CommandStep(usage, unless=_TOO_LATE, last=last)
     if isinstance(outcome, Refusal) and outcome.code in _TOO_LATE:
         late = BookLate(
             charge=usage.charge, hold=usage.hold, attempt=usage.attempt, run_ms=usage.run_ms
         )
-        yield Step(late, last=last)
+        yield CommandStep(late, last=last)

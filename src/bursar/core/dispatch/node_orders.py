@@ -17,7 +17,7 @@ from enum import StrEnum
 from typing import Final
 
 from bursar.core.dispatch.quarantine import is_usable
-from bursar.core.dispatch.state import Machine, Work
+from bursar.core.dispatch.state import PoolNode, PoolTransaction
 from bursar.core.instant import HOUR, MINUTE, Instant
 from bursar.core.leases import Denied
 from bursar.core.money import Micros
@@ -40,7 +40,7 @@ class OrderState(StrEnum):
     GONE = "gone"
 
 
-class Said(StrEnum):
+class ProviderReply(StrEnum):
     """What whoever provides nodes has said of an order."""
 
     YES = "yes"  # the node is there, or will be
@@ -48,7 +48,7 @@ class Said(StrEnum):
     REMOVED = "removed"
 
 
-class Leaves(StrEnum):
+class RemovalReason(StrEnum):
     """Why a node is given back."""
 
     DRAINED = "drained"
@@ -69,7 +69,7 @@ class NodeOrder:
     ready_by: Instant
     give_up_at: Instant  # whoever has not come by then need not come
     state: OrderState = OrderState.ASKED
-    leaves: Leaves | None = None
+    leaves: RemovalReason | None = None
     there_at: Instant | None = None
     gone_at: Instant | None = None
     trouble: str = ""  # what was last said against it, for people
@@ -104,7 +104,7 @@ class Scale:
     every: int = MINUTE  # microseconds from one piece of advice to the next
     patience: int = 10 * MINUTE  # by which a node may be late, in microseconds
 
-    def left(self, orders: Iterable[NodeOrder]) -> tuple[Offer, ...]:
+    def remaining_offers(self, orders: Iterable[NodeOrder]) -> tuple[Offer, ...]:
         """What can still be ordered beside what was."""
         taken = Counter(one.offer for one in orders if one.state is not OrderState.GONE)
         return tuple(
@@ -117,18 +117,18 @@ def on_order(order: NodeOrder) -> Node:
     return replace(order.node, state=NodeState.ON_ORDER, ready_at=order.ready_by)
 
 
-def order(work: Work, epoch: int, new: Iterable[NodeOrder]) -> Denied | None:
+def order(work: PoolTransaction, epoch: int, new: Iterable[NodeOrder]) -> Denied | None:
     """Let the nodes of new orders be on order."""
     if epoch != work.epoch:
         return Denied.EPOCH_STALE
     for one in new:
         if work.machine(one.node.id) is None:
-            work.put(Machine(node=on_order(one)))
+            work.put(PoolNode(node=on_order(one)))
     return None
 
 
 def drain(
-    work: Work, epoch: int, orders: Iterable[NodeOrder], nodes: Iterable[NodeId]
+    work: PoolTransaction, epoch: int, orders: Iterable[NodeOrder], nodes: Iterable[NodeId]
 ) -> tuple[NodeOrder, ...] | Denied:
     """Let nothing more start on some nodes, of those that were ordered; the orders of these."""
     if epoch != work.epoch:
@@ -143,12 +143,16 @@ def drain(
     return tuple(drained)
 
 
-def _drain(work: Work, machine: Machine) -> None:
+def _drain(work: PoolTransaction, machine: PoolNode) -> None:
     work.put(replace(machine, node=replace(machine.node, state=NodeState.DRAINING)))
 
 
 def carry_on(
-    work: Work, epoch: int, since: Instant, orders: Iterable[NodeOrder], said: Mapping[str, Said]
+    work: PoolTransaction,
+    epoch: int,
+    since: Instant,
+    orders: Iterable[NodeOrder],
+    said: Mapping[str, ProviderReply],
 ) -> tuple[NodeOrder, ...] | Denied:
     """Take orders as far as they can go, by what was said of them; those that have changed.
 
@@ -165,7 +169,9 @@ def carry_on(
     return tuple(changed)
 
 
-def _carried_on(work: Work, since: Instant, one: NodeOrder, said: Said | None) -> NodeOrder:
+def _carried_on(
+    work: PoolTransaction, since: Instant, one: NodeOrder, said: ProviderReply | None
+) -> NodeOrder:
     if one.awaited:
         give_up = work.now >= max(one.give_up_at, since + HEARD_BY)
         return _awaited(work, one, said, give_up=give_up)
@@ -175,42 +181,44 @@ def _carried_on(work: Work, since: Instant, one: NodeOrder, said: Said | None) -
     if one.state is OrderState.GONE or any(True for _ in work.live_on(one.node.id)):
         return one
     if one.state is OrderState.REMOVING:
-        gone = said is Said.REMOVED
+        gone = said is ProviderReply.REMOVED
         return replace(one, state=OrderState.GONE, gone_at=work.now) if gone else one
     heard_at = since if machine is None else max(machine.heard_at or 0, since)
     leaves = _leaves(one, said, silent=work.now >= heard_at + SILENT)
     return one if leaves is None else replace(one, state=OrderState.REMOVING, leaves=leaves)
 
 
-def _awaited(work: Work, one: NodeOrder, said: Said | None, *, give_up: bool) -> NodeOrder:
+def _awaited(
+    work: PoolTransaction, one: NodeOrder, said: ProviderReply | None, *, give_up: bool
+) -> NodeOrder:
     """An order whose node has not come: it does, somebody says no, or it is waited for no more."""
     machine = work.machine(one.node.id)
     if machine is not None and machine.heard_at is not None:
         return replace(one, state=OrderState.THERE, there_at=work.now)
-    if said is Said.NO:
-        return replace(one, state=OrderState.REMOVING, leaves=Leaves.REFUSED)
+    if said is ProviderReply.NO:
+        return replace(one, state=OrderState.REMOVING, leaves=RemovalReason.REFUSED)
     if give_up:
-        return replace(one, state=OrderState.REMOVING, leaves=Leaves.LATE)
-    if said is Said.YES and one.state is OrderState.ASKED:
+        return replace(one, state=OrderState.REMOVING, leaves=RemovalReason.LATE)
+    if said is ProviderReply.YES and one.state is OrderState.ASKED:
         return replace(one, state=OrderState.COMING)
     return one
 
 
-def _is_wanted(machine: Machine | None) -> bool:
+def _is_wanted(machine: PoolNode | None) -> bool:
     """Whether an operator has taken a node back that was draining."""
     return machine is not None and machine.node.state is NodeState.READY
 
 
-def _leaves(one: NodeOrder, said: Said | None, *, silent: bool) -> Leaves | None:
+def _leaves(one: NodeOrder, said: ProviderReply | None, *, silent: bool) -> RemovalReason | None:
     """Why a node that has come, and is empty, is to be given back, if it is."""
     if one.state is OrderState.DRAINING:
-        return Leaves.DRAINED
-    if said is Said.NO:
-        return Leaves.REFUSED
-    return Leaves.SILENT if silent else None
+        return RemovalReason.DRAINED
+    if said is ProviderReply.NO:
+        return RemovalReason.REFUSED
+    return RemovalReason.SILENT if silent else None
 
 
-def _tell_pool(work: Work, one: NodeOrder) -> None:
+def _tell_pool(work: PoolTransaction, one: NodeOrder) -> None:
     """Let the node be in the pool what its order says."""
     machine = work.machine(one.node.id)
     if machine is None:
@@ -222,7 +230,7 @@ def _tell_pool(work: Work, one: NodeOrder) -> None:
         _drain(work, machine)
 
 
-def is_vanished(one: NodeOrder, machine: Machine | None, now: Instant) -> bool:
+def is_vanished(one: NodeOrder, machine: PoolNode | None, now: Instant) -> bool:
     """Whether a node that should be there is not heard of: it may have to be asked for again."""
     there = one.state in (OrderState.THERE, OrderState.DRAINING)
     return there and (machine is None or not is_usable(machine, now))

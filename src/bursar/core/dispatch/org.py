@@ -9,8 +9,8 @@ short, has its effect once.
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from bursar.core.dispatch.message_commands import Outcome, Step, steps
-from bursar.core.dispatch.state import Letter
+from bursar.core.dispatch.message_commands import CommandStep, Outcome, steps
+from bursar.core.dispatch.state import JobMessage
 from bursar.core.ids import ChargeId, HoldId, JobId
 from bursar.core.instant import Instant
 from bursar.core.ledger.books import Books
@@ -60,7 +60,9 @@ class Org:
     jobs: dict[JobId, Submitted] = field(default_factory=dict)
     replies: dict[str, Reply] = field(default_factory=dict)
     outbox: dict[tuple[JobId, int], ToPool] = field(default_factory=dict)
-    objections: list[tuple[Letter, Code]] = field(default_factory=list)  # for an operator to see
+    objections: list[tuple[JobMessage, Code]] = field(
+        default_factory=list
+    )  # for an operator to see
 
 
 def ask(org: Org, key: str, command: Command, now: Instant) -> tuple[Outcome, bool]:
@@ -68,11 +70,11 @@ def ask(org: Org, key: str, command: Command, now: Instant) -> tuple[Outcome, bo
     first = replay(key, org.replies.get(key), command)
     if first is not None:
         return (first if isinstance(first, Refusal) else first.outcome), False
-    now = max(now, org.books.singles.now)
+    now = max(now, org.books.header.now)
     outcome = perform(org.books, command, now)
     if not isinstance(outcome, Refusal):
         org.events.extend(outcome)
-    org.replies[key] = Reply(command=command, outcome=outcome, number=org.books.singles.number)
+    org.replies[key] = Reply(command=command, outcome=outcome, number=org.books.header.number)
     return outcome, True
 
 
@@ -93,7 +95,7 @@ def submit(org: Org, key: str, reserve: Reserve, run_ms: int, spec: Spec, now: I
 def _enqueue(books: Books, opened: HoldOpened, run_ms: int, spec: Spec) -> Enqueue:
     """What the pool is told, from what the ledger has promised."""
     terms = opened.terms
-    tier = books.singles.tier
+    tier = books.header.tier
     return Enqueue(
         account=terms.account,
         user=terms.user,
@@ -123,7 +125,7 @@ def correct(org: Org, key: str, said: CorrectEnd, now: Instant) -> Outcome:
     job = JobId(said.hold)
     if org.jobs[job].correcting and key not in org.replies:
         refusal = Refusal(Code.CORRECTION_PENDING, {"job": job})
-        org.replies[key] = Reply(command=said, outcome=refusal, number=org.books.singles.number)
+        org.replies[key] = Reply(command=said, outcome=refusal, number=org.books.header.number)
         return refusal
     outcome, new = ask(org, key, said, now)
     if new and not isinstance(outcome, Refusal):
@@ -151,12 +153,12 @@ def acknowledge(org: Org, job: JobId, n: int) -> None:
     org.outbox.pop((job, n), None)
 
 
-def need_not_come_again(org: Org, letter: Letter) -> bool:
+def need_not_come_again(org: Org, letter: JobMessage) -> bool:
     """Whether a message of the pool was handled."""
     return letter.n <= org.jobs[letter.job].received
 
 
-def handle(org: Org, letter: Letter, now: Instant) -> Iterator[None]:
+def handle(org: Org, letter: JobMessage, now: Instant) -> Iterator[None]:
     """Handle the next message of a job's pool, one transaction at a time.
 
     It may be cut short after any of them; when the message comes again, the first are answered as
@@ -179,7 +181,7 @@ def handle(org: Org, letter: Letter, now: Instant) -> Iterator[None]:
             return
 
 
-def _handled(org: Org, letter: Letter, step: Step, code: Code | None) -> None:
+def _handled(org: Org, letter: JobMessage, step: CommandStep, code: Code | None) -> None:
     """With the last of its commands a message is handled; what the rules object to is kept."""
     if code is not None and code not in step.anyway:
         org.objections.append((letter, code))

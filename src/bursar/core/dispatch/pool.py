@@ -51,16 +51,16 @@ from bursar.core.dispatch.state import (
     TERM,
     Exit,
     JobKey,
+    JobMessage,
     Lease,
-    Letter,
-    Machine,
-    Part,
-    Queued,
-    Work,
+    LeasePart,
+    PoolJob,
+    PoolNode,
+    PoolTransaction,
     key_of,
 )
 from bursar.core.instant import Instant
-from bursar.core.leases import MARGIN, Denied, renewed_until
+from bursar.core.leases import LEASE_MARGIN, Denied, lease_end
 from bursar.core.messages import (
     Correct,
     Dropped,
@@ -71,7 +71,7 @@ from bursar.core.messages import (
     Why,
     Withdraw,
 )
-from bursar.core.refusal import broken
+from bursar.core.refusal import fail_invariant
 from bursar.core.scheduling.decisions import Decision, Keep, Preempt, Start
 from bursar.core.scheduling.model.jobs import Earmark, slots_of
 from bursar.core.scheduling.model.nodes import Node, NodeId, NodeState, Piece
@@ -89,7 +89,7 @@ class Placement(NamedTuple):
 # Nodes
 
 
-def register(work: Work, node: Node) -> Denied | None:
+def register(work: PoolTransaction, node: Node) -> Denied | None:
     """Take a node into the pool, or describe it anew; its GPUs stay while anything runs there.
 
     What was said of it before stays: what is draining drains, and one on order is there when it is
@@ -97,7 +97,7 @@ def register(work: Work, node: Node) -> Denied | None:
     """
     known = work.machine(node.id)
     if known is None:
-        work.put(Machine(node=node))
+        work.put(PoolNode(node=node))
         return None
     node = replace(node, state=known.node.state, ready_at=known.node.ready_at)
     if known.node != node:
@@ -107,7 +107,7 @@ def register(work: Work, node: Node) -> Denied | None:
     return None
 
 
-def use(work: Work, node: NodeId, state: NodeState) -> bool:
+def use(work: PoolTransaction, node: NodeId, state: NodeState) -> bool:
     """Drain a node, or let it be used again whatever has gone wrong there; whether there is one.
 
     One whose clock was wrong is believed again, and compared anew. One on order is there when it is
@@ -131,7 +131,7 @@ def _gpus(node: Node) -> tuple[str, int, int]:
 # Leading
 
 
-def lead(work: Work, who: str, *, anyway: bool = True) -> int | None:
+def lead(work: PoolTransaction, who: str, *, anyway: bool = True) -> int | None:
     """Lead the pool for another term; the epoch, or None while somebody else does.
 
     Nobody has to lead a pool that rests, unless for some reason of its own. Terms go by the clock:
@@ -151,7 +151,7 @@ def lead(work: Work, who: str, *, anyway: bool = True) -> int | None:
 # Messages of orgs
 
 
-def receive(work: Work, letter: Letter) -> bool:
+def receive(work: PoolTransaction, letter: JobMessage) -> bool:
     """Handle a message of an org; whether it need not come again.
 
     One that has overtaken another is left alone: it will come again. A job comes with an enqueue,
@@ -163,7 +163,7 @@ def receive(work: Work, letter: Letter) -> bool:
             _enqueue(work, letter, message)
             return True
         if letter.n == 1:
-            broken("a job begins with something else", job=letter.job, message=message)
+            fail_invariant("a job begins with something else", job=letter.job, message=message)
         return False
     if letter.n != job.received + 1:
         return letter.n <= job.received
@@ -178,12 +178,12 @@ def receive(work: Work, letter: Letter) -> bool:
     elif isinstance(message, Correct):
         _correct(work, job, message)
     else:
-        broken("a pool cannot handle this", job=letter.job, message=message)
+        fail_invariant("a pool cannot handle this", job=letter.job, message=message)
     return True
 
 
-def _enqueue(work: Work, letter: Letter, ask: Enqueue) -> None:
-    job = Queued(
+def _enqueue(work: PoolTransaction, letter: JobMessage, ask: Enqueue) -> None:
+    job = PoolJob(
         org=letter.org,
         job=letter.job,
         ask=ask,
@@ -198,7 +198,7 @@ def _enqueue(work: Work, letter: Letter, ask: Enqueue) -> None:
     work.put(job)
 
 
-def _withdraw(work: Work, job: Queued) -> None:
+def _withdraw(work: PoolTransaction, job: PoolJob) -> None:
     first = not job.withdrawn
     job = replace(job, withdrawn=True)
     work.put(job)
@@ -210,7 +210,7 @@ def _withdraw(work: Work, job: Queued) -> None:
         work.tell(job.key, Dropped(end_class=CLASSES[Why.CANCELLED], why=Why.CANCELLED))
 
 
-def _leave(work: Work, job: Queued) -> None:
+def _leave(work: PoolTransaction, job: PoolJob) -> None:
     """Give a job back. One that has begun stays: its checkpoints and its readings are here.
 
     Its org hears of that by the start, or of the end that came before it had asked.
@@ -220,7 +220,7 @@ def _leave(work: Work, job: Queued) -> None:
         work.tell(job.key, Left())
 
 
-def _grow(work: Work, job: Queued, grew: HoldGrew) -> None:
+def _grow(work: PoolTransaction, job: PoolJob, grew: HoldGrew) -> None:
     """More is set aside: a running attempt may go on for longer, a waiting job may run again."""
     until = max(job.hold_until, grew.until)
     job = replace(job, hold_micros=job.hold_micros + grew.added, hold_until=until)
@@ -234,18 +234,18 @@ def _grow(work: Work, job: Queued, grew: HoldGrew) -> None:
         work.put(moved(job, Why.TOPPED_UP))
 
 
-def _correct(work: Work, job: Queued, said: Correct) -> None:
+def _correct(work: PoolTransaction, job: PoolJob, said: Correct) -> None:
     """Somebody else answers for the end of an attempt; its org has heard of it, so it is over."""
     lease = work.attempt(job.key, said.attempt)
     if lease is None or not job.over:
-        broken("this attempt cannot be corrected", job=job.key, attempt=said.attempt)
+        fail_invariant("this attempt cannot be corrected", job=job.key, attempt=said.attempt)
     correct(work, lease, said.end_class)
 
 
 # What the leader decides
 
 
-def place(work: Work, epoch: int, where: Placement) -> Lease | Denied:
+def place(work: PoolTransaction, epoch: int, where: Placement) -> Lease | Denied:
     """Give a waiting job a lease, if nothing stands against it."""
     job = work.job(where.key)
     denied = _not_placed(work, epoch, where, job)
@@ -254,7 +254,7 @@ def place(work: Work, epoch: int, where: Placement) -> Lease | Denied:
     assert job is not None
     work.fence += 1
     job = replace(moved(job, Why.PLACED, work.fence), attempt=job.attempt + 1)
-    until = renewed_until(work.now, min(job.hold_until, work.now + STARTS_WITHIN))
+    until = lease_end(work.now, min(job.hold_until, work.now + STARTS_WITHIN))
     lease = Lease(
         fence=work.fence,
         org=job.org,
@@ -262,7 +262,7 @@ def place(work: Work, epoch: int, where: Placement) -> Lease | Denied:
         attempt=job.attempt,
         gpu_type=where.gpu_type,
         leased_at=work.now,
-        parts=tuple(Part(piece=piece, until=until) for piece in where.pieces),
+        parts=tuple(LeasePart(piece=piece, until=until) for piece in where.pieces),
         run_ms_max=run_ms_max(job, where.gpu_type),
         every_ms=every_ms_of(job, where.gpu_type),
     )
@@ -271,7 +271,9 @@ def place(work: Work, epoch: int, where: Placement) -> Lease | Denied:
     return lease
 
 
-def _not_placed(work: Work, epoch: int, where: Placement, job: Queued | None) -> Denied | None:
+def _not_placed(
+    work: PoolTransaction, epoch: int, where: Placement, job: PoolJob | None
+) -> Denied | None:
     """What stands against a placement, if something does."""
     if epoch != work.epoch:
         return Denied.EPOCH_STALE
@@ -298,7 +300,9 @@ def _not_placed(work: Work, epoch: int, where: Placement, job: Queued | None) ->
     return None if gpus == shape.tasks * (shape.gpus or 1) else Denied.WRONG_SIZE
 
 
-def _not_taken(work: Work, piece: Piece, gpu_type: str, machine: Machine | None) -> Denied | None:
+def _not_taken(
+    work: PoolTransaction, piece: Piece, gpu_type: str, machine: PoolNode | None
+) -> Denied | None:
     """Why a piece of a node cannot be had, if so."""
     if machine is None:
         return Denied.NODE_UNKNOWN
@@ -320,7 +324,7 @@ def _not_taken(work: Work, piece: Piece, gpu_type: str, machine: Machine | None)
     return Denied.SLOT_TAKEN if max(taken.values()) > machine.node.slots else None
 
 
-def preempt(work: Work, epoch: int, key: JobKey, wanted_by: JobKey) -> Denied | None:
+def preempt(work: PoolTransaction, epoch: int, key: JobKey, wanted_by: JobKey) -> Denied | None:
     """Ask a running job to make room for another; None if it is asked, or was before.
 
     Nobody makes room for a job that does not wait for it any more.
@@ -337,7 +341,7 @@ def preempt(work: Work, epoch: int, key: JobKey, wanted_by: JobKey) -> Denied | 
     return None
 
 
-def keep(work: Work, epoch: int, mark: Keep) -> Denied | None:
+def keep(work: PoolTransaction, epoch: int, mark: Keep) -> Denied | None:
     """Remember for whom others make room: whoever leads by then gives it the GPUs (S5)."""
     if epoch != work.epoch:
         return Denied.EPOCH_STALE
@@ -355,14 +359,14 @@ def keep(work: Work, epoch: int, mark: Keep) -> Denied | None:
     return None
 
 
-def _give_up(work: Work, epoch: int, key: JobKey) -> None:
+def _give_up(work: PoolTransaction, epoch: int, key: JobKey) -> None:
     """Keep nothing more for a job that could not be given it: it waits in turn again."""
     job = work.job(key)
     if epoch == work.epoch and job is not None and job.earmark is not None:
         work.put(replace(job, earmark=None))
 
 
-class Written(NamedTuple):
+class PlanOutcome(NamedTuple):
     """What has become of a plan."""
 
     placed: tuple[Lease, ...]
@@ -371,7 +375,7 @@ class Written(NamedTuple):
     noted: int = 0  # events of the pool's audit stream by then
 
 
-def write(work: Work, epoch: int, decisions: Iterable[Decision]) -> Written:
+def write(work: PoolTransaction, epoch: int, decisions: Iterable[Decision]) -> PlanOutcome:
     """Carry out what the leader has decided, each as far as nothing stands against it by now."""
     placed: list[Lease] = []
     asked: list[JobKey] = []
@@ -392,13 +396,13 @@ def write(work: Work, epoch: int, decisions: Iterable[Decision]) -> Written:
                 denied.append(stale)
         elif isinstance(one, Keep):
             denied += filter(None, [keep(work, epoch, one)])
-    return Written(tuple(placed), tuple(asked), tuple(denied))
+    return PlanOutcome(tuple(placed), tuple(asked), tuple(denied))
 
 
 # What nobody reports
 
 
-def expire(work: Work) -> int:
+def expire(work: PoolTransaction) -> int:
     """End what has run out, and what waits without credits; how many of them.
 
     The GPUs of a silent node's lease come free only now: it has ended the process by itself before
@@ -419,5 +423,5 @@ def expire(work: Work) -> int:
     return ended
 
 
-def _has_run_out(part: Part, now: Instant) -> bool:
-    return part.exit is None and part.until + MARGIN <= now
+def _has_run_out(part: LeasePart, now: Instant) -> bool:
+    return part.exit is None and part.until + LEASE_MARGIN <= now

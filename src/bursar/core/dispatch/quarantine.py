@@ -13,10 +13,18 @@ It ends by itself, or when an operator says that the node is ready.
 
 from typing import Final
 
-from bursar.core.dispatch.state import NO_TROUBLE, Lease, Machine, Mishap, Part, Trouble, Work
+from bursar.core.dispatch.state import (
+    NO_TROUBLE,
+    Lease,
+    LeasePart,
+    Mishap,
+    PoolNode,
+    PoolTransaction,
+    Trouble,
+)
 from bursar.core.dispatch.state import Exit as How
 from bursar.core.instant import DAY, MINUTE, Instant
-from bursar.core.leases import TTL
+from bursar.core.leases import LEASE_TTL
 from bursar.core.messages import Why
 from bursar.core.scheduling.model.nodes import NodeState
 from bursar.core.value import replace
@@ -30,18 +38,18 @@ FORGIVEN: Final = DAY  # after so long without another, the next one is a first 
 PART: Final = 4  # a quarter of a type's nodes at most
 
 
-def is_quarantined(machine: Machine, now: Instant) -> bool:
+def is_quarantined(machine: PoolNode, now: Instant) -> bool:
     """Whether a node gets no new jobs because of what happened there."""
     return now < machine.trouble.until
 
 
-def is_usable(machine: Machine, now: Instant) -> bool:
+def is_usable(machine: PoolNode, now: Instant) -> bool:
     """Whether a node was heard of lately, and its clock can be relied on (IS15)."""
-    heard = machine.heard_at is not None and now < machine.heard_at + TTL
+    heard = machine.heard_at is not None and now < machine.heard_at + LEASE_TTL
     return heard and not machine.wrong_clock
 
 
-def standing(machine: Machine, now: Instant) -> NodeState:
+def standing(machine: PoolNode, now: Instant) -> NodeState:
     """What a node can be used for now, whatever was said of it."""
     if machine.node.state is NodeState.ON_ORDER:
         return NodeState.ON_ORDER
@@ -50,7 +58,7 @@ def standing(machine: Machine, now: Instant) -> NodeState:
     return NodeState.QUARANTINED if is_quarantined(machine, now) else machine.node.state
 
 
-def learn(work: Work, lease: Lease, why: Why) -> None:
+def learn(work: PoolTransaction, lease: Lease, why: Why) -> None:
     """Remember of an attempt that has ended so whether it speaks for or against its nodes."""
     begun = lease.run_ms >= BEGUN_MS or why is Why.FINISHED
     for part in lease.parts:
@@ -62,19 +70,19 @@ def learn(work: Work, lease: Lease, why: Why) -> None:
             _went_wrong(work, machine, lease, lost=why is Why.LOST)
 
 
-def _is_to_blame(part: Part, why: Why) -> bool:
+def _is_to_blame(part: LeasePart, why: Why) -> bool:
     """Whether an attempt ended because of what happened on this node."""
     return (why, part.exit) in ((Why.LOST, How.GONE), (Why.FAILED, How.FAILED))
 
 
-def _ran_well(work: Work, machine: Machine) -> None:
+def _ran_well(work: PoolTransaction, machine: PoolNode) -> None:
     """Programs that failed before did so for reasons of their own."""
     kept = tuple([one for one in machine.trouble.mishaps if one.lost])
     if kept != machine.trouble.mishaps:
         work.put(replace(machine, trouble=replace(machine.trouble, mishaps=kept)))
 
 
-def _went_wrong(work: Work, machine: Machine, lease: Lease, *, lost: bool) -> None:
+def _went_wrong(work: PoolTransaction, machine: PoolNode, lease: Lease, *, lost: bool) -> None:
     before = machine.trouble
     lately = (one for one in before.mishaps if one.at > work.now - WITHIN)
     others = (one for one in lately if (one.org, one.job) != lease.key)
@@ -97,7 +105,7 @@ def _quarantined(trouble: Trouble, now: Instant) -> Trouble:
     return Trouble(until=now + min(FIRST << min(times, 10), MOST), times=times + 1)
 
 
-def _can_be_spared(work: Work, machine: Machine) -> bool:
+def _can_be_spared(work: PoolTransaction, machine: PoolNode) -> bool:
     """Whether enough nodes of its type are left."""
     states = [
         standing(one, work.now)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 from bursar.core.messages import Enqueue
-from bursar.core.quota_slices import Amounts, Key, Seen, Slice, counted_as, unit_of
+from bursar.core.quota_slices import Amounts, Key, Slice, SliceReport, counted_as, unit_of
 
 
 class Live(NamedTuple):
@@ -26,7 +26,7 @@ class Live(NamedTuple):
 Lives: TypeAlias = Callable[[], Iterable[Live]]
 
 
-class Tally(NamedTuple):
+class QuotaTally(NamedTuple):
     """What lives and what waits, in thousandths of a GPU and in jobs."""
 
     used: Counter[str]
@@ -41,11 +41,11 @@ class Entry(NamedTuple):
 
 
 @dataclass(slots=True)
-class Counted:
+class QuotaUsage:
     """The slices of a pool, and what is counted in each."""
 
     slices: dict[str, dict[str, Slice]] = field(default_factory=dict)  # by org and quota
-    tallies: dict[Key, Tally] = field(default_factory=dict)
+    tallies: dict[Key, QuotaTally] = field(default_factory=dict)
     _live: dict[int, Entry] = field(default_factory=dict)  # by fence
     _waiting: dict[tuple[str, str], Entry] = field(default_factory=dict)  # by org and job
 
@@ -93,7 +93,7 @@ class Counted:
         tally = self.tallies.get(key)
         return Counter() if tally is None else tally.used
 
-    def seen(self, org: str) -> dict[str, Seen]:
+    def report(self, org: str) -> dict[str, SliceReport]:
         """What the pool knows of an org's quotas, has and wants of them."""
         known = dict.fromkeys(quota for of, quota in self.tallies if of == org)
         known |= dict.fromkeys(self.slices.get(org, {}))
@@ -104,9 +104,9 @@ class Counted:
         found = {key[0] for key in self.tallies if self._wants(key)}
         return sorted(found)
 
-    def recounted(self, leases: Iterable[Live]) -> "Counted":
+    def recounted(self, leases: Iterable[Live]) -> "QuotaUsage":
         """The same slices with what has GPUs counted anew, and nothing that waits yet."""
-        found = Counted(slices=self.slices)
+        found = QuotaUsage(slices=self.slices)
         for one in leases:
             found.lives(*one)
         return found
@@ -115,15 +115,15 @@ class Counted:
         for key in entry.keys:
             tally = self.tallies.get(key)
             if tally is None:
-                tally = self.tallies[key] = Tally(Counter(), Counter())
+                tally = self.tallies[key] = QuotaTally(Counter(), Counter())
             counter = tally.used if live else tally.waits
             for name, amount in entry.amounts.items():
                 counter[name] += way * amount
 
-    def _seen(self, key: Key) -> Seen:
+    def _seen(self, key: Key) -> SliceReport:
         known = self.slice(key)
         used = self.used(key)
-        return Seen(
+        return SliceReport(
             n=0 if known is None else known.n,
             used=_rounded(used),
             wanted=_rounded(used + self._waits(key)),
@@ -152,10 +152,10 @@ def _rounded(counter: Counter[str]) -> Amounts:
     )
 
 
-class Claims:
+class QuotaClaims:
     """What one transaction changes of what is counted, and whether there is room for more."""
 
-    def __init__(self, counted: Counted) -> None:
+    def __init__(self, counted: QuotaUsage) -> None:
         self._counted = counted
         self.new: dict[Key, Slice] = {}  # slices that are newer than those the pool knows
         self._more: dict[Key, Counter[str]] = {}
@@ -185,10 +185,10 @@ class Claims:
                 return True
         return False
 
-    def _known(self, org: str) -> Counted:
+    def _known(self, org: str) -> QuotaUsage:
         """The slices of an org once this transaction is kept, and nothing counted yet."""
         new = {quota: one for (of, quota), one in self.new.items() if of == org}
-        return Counted(slices={org: {**self._counted.slices.get(org, {}), **new}})
+        return QuotaUsage(slices={org: {**self._counted.slices.get(org, {}), **new}})
 
     def _used(self, key: Key) -> Counter[str]:
         used = Counter(self._counted.used(key))

@@ -19,10 +19,10 @@ from bursar.core.dispatch.attempt_end import (
     with_part,
 )
 from bursar.core.dispatch.job_lifecycle import LIVE, State
-from bursar.core.dispatch.state import Exit, Lease, Machine, Mark, Part, Work
+from bursar.core.dispatch.state import ClockMark, Exit, Lease, LeasePart, PoolNode, PoolTransaction
 from bursar.core.ids import JobId
 from bursar.core.instant import MILLISECOND, SECOND, Instant
-from bursar.core.leases import latest, provable_ms, renewed_until
+from bursar.core.leases import latest_lease_end, lease_end, provable_ms
 from bursar.core.messages import Program, Why
 from bursar.core.money import usage_price
 from bursar.core.scheduling.model.nodes import NodeId, NodeState, Piece
@@ -48,7 +48,7 @@ class Reading:
 
 
 @value
-class Report:
+class NodeReport:
     """All that a node knows, at one instant of its own clock."""
 
     node: NodeId
@@ -60,7 +60,7 @@ class Report:
 
 
 @value
-class Order:
+class LeaseOrder:
     """A lease that a node has."""
 
     fence: int
@@ -76,17 +76,17 @@ class Order:
 
 
 @value
-class Orders:
+class LeaseOrders:
     """The answer to a report: all leases of the node. What is not among them has no right."""
 
     node: NodeId
     boot: int
     n: int  # of the report
     at: Instant  # by the pool's clock
-    leases: tuple[Order, ...] = ()
+    leases: tuple[LeaseOrder, ...] = ()
 
 
-def report(work: Work, told: Report) -> Orders | None:
+def report(work: PoolTransaction, told: NodeReport) -> LeaseOrders | None:
     """Take a node's readings, renew its leases, and say which these are; None if it is no news."""
     machine = work.machine(told.node)
     if machine is None or (told.boot, told.n) <= (machine.boot, machine.n):
@@ -100,21 +100,21 @@ def report(work: Work, told: Report) -> Orders | None:
     return answer(work, told)
 
 
-def answer(work: Work, told: Report) -> Orders:
+def answer(work: PoolTransaction, told: NodeReport) -> LeaseOrders:
     """All leases of a node, renewed: what is said to a report, or once more when there are news."""
     orders = []
     for lease in work.live_on(told.node):
         part = lease.on(told.node)
         if part is not None and part.exit is None and work.now < part.until:
             orders.append(_renewed(work, lease, part))
-    return Orders(node=told.node, boot=told.boot, n=told.n, at=work.now, leases=tuple(orders))
+    return LeaseOrders(node=told.node, boot=told.boot, n=told.n, at=work.now, leases=tuple(orders))
 
 
-def _heard(work: Work, machine: Machine, told: Report) -> Machine:
+def _heard(work: PoolTransaction, machine: PoolNode, told: NodeReport) -> PoolNode:
     """The node as it is once a report has come; its clock is compared with the pool's."""
     mark, wrong = machine.mark, machine.wrong_clock
     if told.heard is not None:
-        this = Mark(told.at, told.heard, work.now)
+        this = ClockMark(told.at, told.heard, work.now)
         if mark is None or told.boot != machine.boot:
             mark = this
         else:
@@ -127,7 +127,7 @@ def _heard(work: Work, machine: Machine, told: Report) -> Machine:
     return machine
 
 
-def clocks_differ(one: Mark, two: Mark) -> bool:
+def clocks_differ(one: ClockMark, two: ClockMark) -> bool:
     """Whether a node's clock cannot have run as the pool's did, whatever messages took.
 
     Each report was sent after its node was answered and before it came, so the span between two
@@ -141,7 +141,7 @@ def clocks_differ(one: Mark, two: Mark) -> bool:
     return span < least - drift or span > most + drift
 
 
-def _read(work: Work, lease: Lease, part: Part, told: Reading) -> None:
+def _read(work: PoolTransaction, lease: Lease, part: LeasePart, told: Reading) -> None:
     """Take what a node says of a process: how long it ran, and whether it has ended."""
     in_time = lease.live and part.exit is None and work.now < part.until
     end = work.now if in_time else part.until if lease.live else lease.ends_at
@@ -162,7 +162,7 @@ def _read(work: Work, lease: Lease, part: Part, told: Reading) -> None:
         _count_late(work, lease)
 
 
-def _said(part: Part, told: Reading, most: int, *, in_time: bool) -> Part:
+def _said(part: LeasePart, told: Reading, most: int, *, in_time: bool) -> LeasePart:
     """A part as its node says it is; the very same if there is nothing new, as mostly."""
     if not in_time:  # whoever has no right any more can only be gone
         return part if told.exit is None else replace(part, exit=Exit.GONE)
@@ -181,7 +181,7 @@ def _said(part: Part, told: Reading, most: int, *, in_time: bool) -> Part:
     )
 
 
-def _count_late(work: Work, lease: Lease) -> None:
+def _count_late(work: PoolTransaction, lease: Lease) -> None:
     """Run time that became known after the end counts as well: the org is told at once.
 
     If another attempt runs by now, that much less is left for it; a job that waits may have to
@@ -202,7 +202,7 @@ def _count_late(work: Work, lease: Lease) -> None:
     tell_run(work, lease)
 
 
-def _started(work: Work, lease: Lease, end: Instant) -> Lease:
+def _started(work: PoolTransaction, lease: Lease, end: Instant) -> Lease:
     """Its first reading is the start: the org is told."""
     if lease.started_at is not None:
         return lease
@@ -214,16 +214,16 @@ def _started(work: Work, lease: Lease, end: Instant) -> Lease:
     return lease
 
 
-def _renewed(work: Work, lease: Lease, part: Part) -> Order:
+def _renewed(work: PoolTransaction, lease: Lease, part: LeasePart) -> LeaseOrder:
     """Let a part last for longer, and say so."""
     job = job_of(work, lease)
     if lease.started_at is None:
         bound = min(job.hold_until, lease.leased_at + STARTS_WITHIN)
     else:
-        bound = latest(job.hold_until, lease.started_at, lease.run_ms_max)
-    until = max(renewed_until(work.now, bound), part.until)
+        bound = latest_lease_end(job.hold_until, lease.started_at, lease.run_ms_max)
+    until = max(lease_end(work.now, bound), part.until)
     work.put(with_part(lease, replace(part, until=until)))
-    return Order(
+    return LeaseOrder(
         fence=lease.fence,
         org=lease.org,
         job=lease.job,

@@ -8,7 +8,7 @@ lives counts from its own row.
 from collections.abc import Iterable
 from typing import Final
 
-from bursar.core.dispatch.state import Lease, Queued, Usage, Work
+from bursar.core.dispatch.state import Lease, PoolJob, PoolTransaction, UserUsage
 from bursar.core.instant import HOUR, Instant
 from bursar.core.money import AMOUNT_MAX, Micros
 from bursar.core.scheduling.model.jobs import Path
@@ -20,7 +20,7 @@ UNTIERED: Final = "paid"  # the tier of jobs that name none
 SHIPPED: Final = Policy()
 
 
-def share_path(queued: Queued) -> Path:
+def share_path(queued: PoolJob) -> Path:
     """Whose a job is: tier, org, its accounts from the root on, and the user.
 
     A user is marked as one: an account may have the same name.
@@ -29,7 +29,7 @@ def share_path(queued: Queued) -> Path:
     return ask.tier or UNTIERED, queued.org, *reversed(ask.shares), f"user {ask.user}"
 
 
-def spend(work: Work, job: Queued, lease: Lease) -> None:
+def spend(work: PoolTransaction, job: PoolJob, lease: Lease) -> None:
     """Remember what a lease that ends now has had, for its user."""
     in_force = SHIPPED if work.pool.policy is None else work.pool.policy.policy
     fading, path = Fading(in_force.half_life, work.now), share_path(job)
@@ -39,10 +39,12 @@ def spend(work: Work, job: Queued, lease: Lease) -> None:
     if before is not None:
         used += before.micros * _hour(fading, before.at)
     micros = min(used // _hour(fading, work.now), AMOUNT_MAX)
-    work.usage_new[path] = Usage(path=path, micros=micros, at=work.now)
+    work.usage_new[path] = UserUsage(path=path, micros=micros, at=work.now)
 
 
-def grown(usage: Iterable[Usage], half_life: int, now: Instant) -> tuple[tuple[Path, Micros], ...]:
+def grown(
+    usage: Iterable[UserUsage], half_life: int, now: Instant
+) -> tuple[tuple[Path, Micros], ...]:
     """What users had, as a scheduler that begins now adds it up; what has faded away is nothing."""
     fading = Fading(half_life, now)
     found = ((one.path, one.micros * _hour(fading, one.at)) for one in usage)

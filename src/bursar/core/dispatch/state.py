@@ -12,10 +12,10 @@ from itertools import chain, takewhile
 from typing import Final, NamedTuple, TypeAlias
 
 from bursar.core.dispatch.job_lifecycle import LIVE, OVER, WAITING, State
-from bursar.core.dispatch.quota_usage import Claims, Counted, Live
+from bursar.core.dispatch.quota_usage import Live, QuotaClaims, QuotaUsage
 from bursar.core.ids import JobId
 from bursar.core.instant import SECOND, Instant
-from bursar.core.leases import TTL, Denied
+from bursar.core.leases import LEASE_TTL, Denied
 from bursar.core.messages import EndClass, Enqueue, ToOrg, ToPool, Why
 from bursar.core.money import Micros
 from bursar.core.quota_slices import Key, Slice
@@ -25,7 +25,7 @@ from bursar.core.scheduling.model.nodes import Node, NodeId, Piece
 from bursar.core.scheduling.model.policy import Policy
 from bursar.core.scheduling.model.recording import Step
 from bursar.core.scheduling.model.snapshot import Snapshot
-from bursar.core.sorted_set import Ordered
+from bursar.core.sorted_set import SortedSet
 from bursar.core.value import replace, value
 
 TERM: Final = 3 * SECOND  # how long somebody leads a pool without saying so again
@@ -44,7 +44,7 @@ def key_of(name: JobId) -> JobKey:
     return org, JobId(job)
 
 
-class Letter(NamedTuple):
+class JobMessage(NamedTuple):
     """A message about a job, the how-manyth in its direction."""
 
     org: str
@@ -64,7 +64,7 @@ class Exit(StrEnum):
 
 
 @value
-class Queued:
+class PoolJob:
     """A job as its pool knows it."""
 
     org: str
@@ -109,7 +109,7 @@ class Queued:
 
 
 @value
-class Part:
+class LeasePart:
     """What a lease has of one node, until when, and what that node has reported."""
 
     piece: Piece
@@ -131,7 +131,7 @@ class Lease:
     attempt: int
     gpu_type: str
     leased_at: Instant
-    parts: tuple[Part, ...]  # by node
+    parts: tuple[LeasePart, ...]  # by node
     run_ms_max: int  # what it may run at most, stop grace included
     every_ms: int  # run time between two messages to the org
     started_at: Instant | None = None
@@ -160,7 +160,7 @@ class Lease:
         """Whether it has not ended."""
         return self.ended_at is None
 
-    def on(self, node: NodeId) -> Part | None:
+    def on(self, node: NodeId) -> LeasePart | None:
         """What it has of a node."""
         for part in self.parts:
             if part.piece.node == node:
@@ -168,7 +168,7 @@ class Lease:
         return None
 
 
-class Mark(NamedTuple):
+class ClockMark(NamedTuple):
     """One report, by three clocks: it was sent at `at`, some time between the other two."""
 
     at: Instant  # by the node's running time
@@ -198,14 +198,14 @@ NO_TROUBLE: Final = Trouble()
 
 
 @value
-class Machine:
+class PoolNode:
     """A node as its pool knows it."""
 
     node: Node
     boot: int = 0  # of the agent that reported last
     n: int = 0  # its last report
     heard_at: Instant | None = None  # when that came
-    mark: Mark | None = None  # an early report of this boot, to compare clocks with
+    mark: ClockMark | None = None  # an early report of this boot, to compare clocks with
     wrong_clock: bool = False  # its clock does not run as the pool's does: an operator looks at it
     trouble: Trouble = NO_TROUBLE
 
@@ -215,19 +215,19 @@ class Machine:
         return self.node.id
 
 
-def is_other(old: Machine | None, new: Machine) -> bool:
+def is_other(old: PoolNode | None, new: PoolNode) -> bool:
     """Whether more can be done with a node than before, or less; that it is silent, time tells."""
     return (
         old is None
         or old.heard_at is None
-        or (new.heard_at or 0) >= old.heard_at + TTL
+        or (new.heard_at or 0) >= old.heard_at + LEASE_TTL
         or (old.node, old.wrong_clock) != (new.node, new.wrong_clock)
         or old.trouble.until != new.trouble.until
     )
 
 
 @value
-class InForce:
+class PolicyInForce:
     """The policy of a pool, as its operators have set it."""
 
     n: int  # only grows
@@ -235,7 +235,7 @@ class InForce:
 
 
 @value
-class Usage:
+class UserUsage:
     """What a user has had of a pool with leases that have ended, faded to an instant."""
 
     path: Path
@@ -243,7 +243,7 @@ class Usage:
     at: Instant
 
 
-Row: TypeAlias = Queued | Lease | Machine
+Row: TypeAlias = PoolJob | Lease | PoolNode
 
 
 @dataclass(slots=True)
@@ -260,25 +260,25 @@ class Pool:
     leads_until: Instant = 0
     noted: int = 0  # events in its audit stream
     due_at: Instant = 0  # from when on somebody has to lead it
-    jobs: dict[JobKey, Queued] = field(default_factory=dict)
+    jobs: dict[JobKey, PoolJob] = field(default_factory=dict)
     leases: dict[int, Lease] = field(default_factory=dict)
     live: dict[int, None] = field(default_factory=dict)  # fences of leases that have not ended
-    machines: dict[NodeId, Machine] = field(default_factory=dict)
+    machines: dict[NodeId, PoolNode] = field(default_factory=dict)
     outbox: dict[tuple[JobKey, int], ToOrg] = field(default_factory=dict)
     changes: list[JobKey] = field(default_factory=list)  # which jobs have changed, in order
     touched: dict[NodeId, None] = field(default_factory=dict)  # which nodes, other than by time
     on_node: dict[NodeId, dict[int, None]] = field(default_factory=dict)  # live leases of each
-    waits: Ordered[tuple[Instant, JobKey]] = field(default_factory=Ordered)  # ends of holds
+    waits: SortedSet[tuple[Instant, JobKey]] = field(default_factory=SortedSet)  # ends of holds
     over: dict[JobKey, None] = field(default_factory=dict)  # jobs to which nothing happens
     ended: dict[int, None] = field(default_factory=dict)  # leases that do not live
-    counted: Counted = field(default_factory=Counted)  # in quotas
+    counted: QuotaUsage = field(default_factory=QuotaUsage)  # in quotas
     resliced: dict[Key, bool] = field(default_factory=dict)  # and whether others are counted
-    policy: InForce | None = None  # as it is shipped if there is none
-    usage: dict[Path, Usage] = field(default_factory=dict)  # by user
+    policy: PolicyInForce | None = None  # as it is shipped if there is none
+    usage: dict[Path, UserUsage] = field(default_factory=dict)  # by user
 
     def take(self, row: Row) -> None:
         """Keep a row in place of the one that has its key."""
-        if isinstance(row, Queued):
+        if isinstance(row, PoolJob):
             old = self.jobs.get(row.key)
             if old is not None and old.state in WAITING:
                 self.waits.discard((old.hold_until, old.key))
@@ -353,11 +353,11 @@ class Pool:
 
 
 @value
-class Note:
+class AuditEvent:
     """An event of a pool's audit stream: a step of its leader, or a part of what it began with."""
 
     epoch: int
-    said: Step | Snapshot
+    record: Step | Snapshot
     part: int = 0  # of a snapshot: the how-manyth
     parts: int = 1
     denied: tuple[Denied, ...] = ()  # of a step: what stood against its decisions
@@ -365,10 +365,10 @@ class Note:
     @property
     def begins(self) -> bool:
         """Whether a replay can begin with it."""
-        return self.part == 0 and isinstance(self.said, Snapshot)
+        return self.part == 0 and isinstance(self.record, Snapshot)
 
 
-class Work:
+class PoolTransaction:
     """One transaction of a pool: what it reads, and what it will write."""
 
     def __init__(self, pool: Pool, now: Instant) -> None:
@@ -378,19 +378,19 @@ class Work:
         self.fence = pool.fence
         self.epoch, self.leader, self.leads_until = pool.epoch, pool.leader, pool.leads_until
         self.rests_until = pool.due_at  # if nothing waits or runs
-        self.notes: list[Note] = []
-        self.jobs_new: dict[JobKey, Queued] = {}
+        self.notes: list[AuditEvent] = []
+        self.jobs_new: dict[JobKey, PoolJob] = {}
         self.leases_new: dict[int, Lease] = {}
         self._given: dict[NodeId, dict[int, None]] = {}  # of these, those that are new, by node
-        self.machines_new: dict[NodeId, Machine] = {}
+        self.machines_new: dict[NodeId, PoolNode] = {}
         self.machines_gone: dict[NodeId, None] = {}
         self.letters_new: dict[tuple[JobKey, int], ToOrg] = {}
         self.acknowledged: list[tuple[JobKey, int]] = []
-        self.quotas = Claims(pool.counted)
-        self.policy_new: InForce | None = None
-        self.usage_new: dict[Path, Usage] = {}
+        self.quotas = QuotaClaims(pool.counted)
+        self.policy_new: PolicyInForce | None = None
+        self.usage_new: dict[Path, UserUsage] = {}
 
-    def job(self, key: JobKey) -> Queued | None:
+    def job(self, key: JobKey) -> PoolJob | None:
         """A job, as this transaction has left it."""
         return self.jobs_new.get(key) or self.pool.jobs.get(key)
 
@@ -406,20 +406,20 @@ class Work:
                 return lease
         return None
 
-    def machine(self, node: NodeId) -> Machine | None:
+    def machine(self, node: NodeId) -> PoolNode | None:
         """A node."""
         if node in self.machines_gone:
             return None
         return self.machines_new.get(node) or self.pool.machines.get(node)
 
-    def machines(self) -> Iterator[Machine]:
+    def machines(self) -> Iterator[PoolNode]:
         """All nodes."""
         for name in dict.fromkeys((*self.pool.machines, *self.machines_new)):
             machine = self.machine(name)
             if machine is not None:
                 yield machine
 
-    def unheld(self) -> Iterator[Queued]:
+    def unheld(self) -> Iterator[PoolJob]:
         """The jobs that wait and whose holds have ended, the first to end first."""
         for until, key in [*takewhile(lambda one: one[0] <= self.now, self.pool.waits)]:
             job = self.job(key)
@@ -463,7 +463,7 @@ class Work:
 
     def put(self, row: Row) -> None:
         """Write a row, in place of the one that has its key."""
-        if isinstance(row, Queued):
+        if isinstance(row, PoolJob):
             self.jobs_new[row.key] = row
         elif isinstance(row, Lease):
             self._count(row)
@@ -488,7 +488,7 @@ class Work:
         if job is not None and (old is not None and old.live) != new.live:
             self.quotas.count(new.org, job.ask, new.gpu_type, 1 if new.live else -1)
 
-    def over_quota(self, job: Queued, gpu_type: str) -> bool:
+    def over_quota(self, job: PoolJob, gpu_type: str) -> bool:
         """Whether a job would have more than its org's quotas leave for this pool."""
         return self.quotas.over(job.org, job.ask, gpu_type, self._lives)
 
@@ -498,11 +498,11 @@ class Work:
             assert job is not None
             yield Live(lease.fence, lease.org, job.ask, lease.gpu_type)
 
-    def usage(self, path: Path) -> Usage | None:
+    def usage(self, path: Path) -> UserUsage | None:
         """What a user has had."""
         return self.usage_new.get(path) or self.pool.usage.get(path)
 
-    def adopt(self, given: InForce) -> None:
+    def adopt(self, given: PolicyInForce) -> None:
         """Put a policy in force; one that is no newer than what is in force is left alone."""
         known = self.policy_new or self.pool.policy
         if known is None or known.n < given.n:

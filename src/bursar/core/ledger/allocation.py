@@ -50,7 +50,7 @@ def fill(sources: Iterable[Source], amount: Micros, total: Micros) -> tuple[Part
     return parts, missing
 
 
-def front(parts: Parts, amount: Micros) -> Parts:
+def take_first(parts: Parts, amount: Micros) -> Parts:
     """The first of the parts, as many as make up an amount."""
     taken: Parts = {}
     for grant, part in parts.items():
@@ -61,7 +61,7 @@ def front(parts: Parts, amount: Micros) -> Parts:
     return taken
 
 
-def keep(sources: list[Source], amount: Micros, total: Micros) -> Parts:
+def fill_beyond_caps(sources: list[Source], amount: Micros, total: Micros) -> Parts:
     """Like `fill`, but never short: what the caps leave missing is filled without them."""
     parts, missing = fill(sources, amount, total)
     for source in sources:

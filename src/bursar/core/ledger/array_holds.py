@@ -7,12 +7,12 @@ spend. What is left of it at its end goes back to the grants, not to the array. 
 stays until all of them are over; when no more shall begin, the lots that are left are dropped.
 """
 
-from bursar.core.ids import DebtId, HoldId, JobId, derived_beside
-from bursar.core.ledger.allocation import Parts, Source, keep
+from bursar.core.ids import DebtId, HoldId, JobId, derive_id_in_org
+from bursar.core.ledger.allocation import Parts, Source, fill_beyond_caps
 from bursar.core.ledger.books import Books, require
 from bursar.core.ledger.commands import DropLots, TakeLots
 from bursar.core.ledger.draft import Draft
-from bursar.core.ledger.due_events import all_back
+from bursar.core.ledger.due_events import return_postings
 from bursar.core.ledger.events import LotsDropped, LotTaken
 from bursar.core.ledger.holds import open_hold
 from bursar.core.ledger.values import Hold, HoldTerms, Lots
@@ -48,7 +48,9 @@ def drop_lots(draft: Draft, ask: DropLots) -> Refusal | None:
         return hold
     if hold.lots is not None and (hold.lots.taken < hold.lots.count or hold.open):
         draft.record(
-            LotsDropped(at=draft.now, hold=ask.hold, postings=all_back(draft, hold, draft.now))
+            LotsDropped(
+                at=draft.now, hold=ask.hold, postings=return_postings(draft, hold, draft.now)
+            )
         )
     return None
 
@@ -86,19 +88,19 @@ def _terms(draft: Draft, whole: HoldTerms, number: int) -> HoldTerms:
 def _parts(draft: Draft, hold: Hold, amount: Micros) -> Parts:
     """What of the open draws goes with a lot: the first in spend order, under its own caps."""
     sources = [Source(grant, draw.open) for draw, grant in draft.drawn(hold)]
-    parts = keep(sources, amount, amount)
+    parts = fill_beyond_caps(sources, amount, amount)
     invariant(sum(parts.values()) == amount, "a lot is not whole", hold=hold.terms.id)
     return parts
 
 
 def lot_id(hold: HoldId, number: int) -> HoldId:
     """The id of a lot, if nobody has taken it for something else."""
-    return HoldId(derived_beside(hold, f"lot/{number}"))
+    return HoldId(derive_id_in_org(hold, f"lot/{number}"))
 
 
 def free_id(books: Books, hold: HoldId, number: int) -> HoldId:
     """The id of a new lot; another one if a caller has taken it, as a hold's debt has its id."""
     found = lot_id(hold, number)
     while books.holds.get(found) is not None or books.debts.get(DebtId(found)) is not None:
-        found = HoldId(derived_beside(found, "taken"))
+        found = HoldId(derive_id_in_org(found, "taken"))
     return found

@@ -18,10 +18,17 @@ from bursar.core.ledger.books import (
     grants_of,
     require,
 )
-from bursar.core.ledger.decide import seen_at
+from bursar.core.ledger.decide import view_at
 from bursar.core.ledger.limits import budgets_on, headroom
 from bursar.core.ledger.spendable import spendable_credits
-from bursar.core.ledger.values import NO_CONTEXT, Compartment, Context, Grant, GrantTerms, Kind
+from bursar.core.ledger.values import (
+    NO_CONTEXT,
+    Compartment,
+    Context,
+    CreditKind,
+    Grant,
+    GrantTerms,
+)
 from bursar.core.money import Micros
 from bursar.core.value import value
 
@@ -62,7 +69,7 @@ class Balance:
     account: AccountId
     at: Instant
     owned: Owned
-    by_kind: dict[Kind, Owned]
+    by_kind: dict[CreditKind, Owned]
     spendable: Micros  # of its own and its ancestors' credits, within hard budgets
     used: Micros  # charged by this subtree, whoever owned the credits
     debt: Micros
@@ -78,8 +85,8 @@ def balance(
     user: UserId | None = None,
 ) -> Balance:
     """What a known account has at `now`; `spendable` for a context (and user) if one is given."""
-    with seen_at(books, now) as view:
-        by_kind = {kind: _owned(view, account, kind) for kind in Kind}
+    with view_at(books, now) as view:
+        by_kind = {kind: _owned(view, account, kind) for kind in CreditKind}
         spendable = spendable_for(view, account, context, now, user)
         return Balance(
             account=account,
@@ -110,7 +117,7 @@ def expiring(
 ) -> tuple[Expiring, ...]:
     """The account's credits that lapse within a span from `now`, the next first; or the first."""
     bound = min(now + within, NEVER - 1)
-    with seen_at(books, now) as view:
+    with view_at(books, now) as view:
         return tuple(
             Expiring(
                 grant=grant,
@@ -118,7 +125,7 @@ def expiring(
                 amount=require(view.grants, grant).available,
             )
             for expires_at, grant in islice(
-                view.order(free_of(account)).since((now + 1,), bound=(bound + 1,)), most
+                view.index(free_of(account)).since((now + 1,), bound=(bound + 1,)), most
             )
         )
 
@@ -127,13 +134,13 @@ def by_grant(
     books: Books, account: AccountId, now: Instant, most: int | None = None
 ) -> tuple[tuple[GrantTerms, Owned], ...]:
     """What is in each grant the account was ever issued, the oldest first; or in the first."""
-    with seen_at(books, now) as view:
-        issued = islice(view.order(grants_of(account)).since(), most)
+    with view_at(books, now) as view:
+        issued = islice(view.index(grants_of(account)).since(), most)
         grants = [require(view.grants, grant) for _, grant in issued]
-        return tuple((grant.terms, shown(grant, now)) for grant in grants)
+        return tuple((grant.terms, compartments_at(grant, now)) for grant in grants)
 
 
-def shown(grant: Grant, now: Instant) -> Owned:
+def compartments_at(grant: Grant, now: Instant) -> Owned:
     """What is in a grant, with what has expired as lapsed."""
     gone = grant.available if now >= grant.terms.expires_at else 0
     return Owned(
@@ -146,7 +153,7 @@ def shown(grant: Grant, now: Instant) -> Owned:
     )
 
 
-def _owned(view: Books, account: AccountId, kind: Kind) -> Owned:
+def _owned(view: Books, account: AccountId, kind: CreditKind) -> Owned:
     totals = view.totals.get((account, kind)) or NOTHING
     overdue = view.overdue.get((account, kind)) or 0
     parts = {part.value: amount for part, amount in zip(COMPARTMENTS, totals, strict=True)}
@@ -155,7 +162,7 @@ def _owned(view: Books, account: AccountId, kind: Kind) -> Owned:
     return Owned(**parts)
 
 
-def _sum(by_kind: dict[Kind, Owned]) -> Owned:
+def _sum(by_kind: dict[CreditKind, Owned]) -> Owned:
     return Owned(
         **{
             part.value: sum(getattr(owned, part.value) for owned in by_kind.values())

@@ -37,29 +37,29 @@ from bursar.core.ids import (
 )
 from bursar.core.instant import DAY, Instant
 from bursar.core.ledger.events import Posting
-from bursar.core.ledger.tables import Key, Name, Order, Replaced, Table, Undo
+from bursar.core.ledger.tables import Index, Key, Name, Replaced, Table, Undo
 from bursar.core.ledger.values import (
     KIND_RANK,
     Account,
     Budget,
+    BudgetCounter,
     ChargeRecord,
     Compartment,
     Context,
+    CreditKind,
     Debt,
     Grant,
+    GrantPolicy,
     GrantTerms,
     Hold,
-    Kind,
     OrgPolicy,
-    Policy,
     Recurrence,
     Setting,
-    Tally,
     TargetKey,
 )
 from bursar.core.money import Micros
 from bursar.core.pricing import PriceBook
-from bursar.core.refusal import broken, invariant
+from bursar.core.refusal import fail_invariant, invariant
 from bursar.core.value import replace
 
 COMPARTMENTS: Final = tuple(Compartment)
@@ -79,15 +79,15 @@ AFTER_POSTINGS: Final = 2**31  # in the order of a grant's changes: after all of
 _INDEX_OF: Final = {compartment: index for index, compartment in enumerate(COMPARTMENTS)}
 
 
-class Lane(NamedTuple):
+class GrantLane(NamedTuple):
     """Grants of one owner that stand next to each other in spend order but for their expiry."""
 
     account: AccountId
     priority: int
-    policy: Policy
+    policy: GrantPolicy
 
 
-class Change(NamedTuple):
+class FreeChange(NamedTuple):
     """A change of what a grant has free; changes sort by when they took effect."""
 
     at: Instant
@@ -96,7 +96,7 @@ class Change(NamedTuple):
     amount: Micros
 
 
-class Place(StrEnum):
+class GrantPlace(StrEnum):
     """Where the orders keep a grant."""
 
     NOWHERE = "nowhere"  # nothing of it is available
@@ -116,7 +116,7 @@ SettingKey: TypeAlias = tuple[str, SettingId]  # kind, id
 SpenderKey: TypeAlias = tuple[AccountId, UserId, UserId | None]  # the last: a key that asked
 CounterKey: TypeAlias = tuple[BudgetId, UserId | None]
 TallyKey: TypeAlias = tuple[BudgetId, UserId | None, Instant]
-KindKey: TypeAlias = tuple[AccountId, Kind]
+KindKey: TypeAlias = tuple[AccountId, CreditKind]
 N = TypeVar("N")
 
 
@@ -147,7 +147,7 @@ class Books:
     ) -> None:
         self.deployment = prices or PriceBook()  # where the org has no price; no fact of its own
         self.complete: Final = complete
-        self.singles: Final = OrgHeader()
+        self.header: Final = OrgHeader()
         self.clock: Instant = 0
         self.quiet_until: Instant = 0  # before that, nothing happens by itself
         self._undo: Final = Undo()
@@ -156,7 +156,7 @@ class Books:
             dict[SpenderKey, list[ApplicableBudget]]
         ] = {}  # budgets, as they are now
         self.looked_up: Final[set[object]] = set()  # what a shell knows to be loaded, in its words
-        self._orders: Final[dict[Name, Order]] = {}
+        self._orders: Final[dict[Name, Index]] = {}
         self._tables: Final[dict[str, Table[Any, Any]]] = {}
         self._kept: Final[list[Sized]] = [
             *(self._orders, self._paths, self.applying, self.looked_up)
@@ -172,7 +172,7 @@ class Books:
         self.recurrences: Final[Table[RecurrenceId, Recurrence]] = self._table("recurrences")
         self.budgets: Final[Table[BudgetId, Budget]] = self._table("budgets")
         self.budgets_of: Final[Table[TargetKey, tuple[BudgetId, ...]]] = self._table("budgets_of")
-        self.tallies: Final[Table[TallyKey, Tally]] = self._table("tallies")
+        self.tallies: Final[Table[TallyKey, BudgetCounter]] = self._table("tallies")
         self.claims: Final[Table[CounterKey, Micros]] = self._table("claims")
         self.refs: Final[Table[str, GrantId]] = self._table("refs")
         self.totals: Final[Table[KindKey, tuple[Micros, ...]]] = self._table("totals")
@@ -180,8 +180,8 @@ class Books:
         self.used: Final[Table[AccountId, Micros]] = self._table("used")
         self.owed: Final[Table[AccountId, Micros]] = self._table("owed")
         self.burn: Final[Table[tuple[AccountId, Instant], Micros]] = self._table("burn")
-        self.lanes_of: Final[Table[AccountId, tuple[Lane, ...]]] = self._table("lanes_of")
-        self.lane_totals: Final[Table[Lane, Micros]] = self._table("lane_totals")
+        self.lanes_of: Final[Table[AccountId, tuple[GrantLane, ...]]] = self._table("lanes_of")
+        self.lane_totals: Final[Table[GrantLane, Micros]] = self._table("lane_totals")
 
     def _table(self, name: str) -> Table[Any, Any]:
         table: Table[Any, Any] = Table(name, complete=self.complete, undo=self._undo)
@@ -193,11 +193,11 @@ class Books:
         """Changes that are put back when it ends, unless they are kept."""
         return Trial(self)
 
-    def order(self, name: Name) -> Order:
+    def index(self, name: Name) -> Index:
         """The order of that name."""
         order = self._orders.get(name)
         if order is None:
-            order = Order(name, complete=self.complete, undo=self._undo)
+            order = Index(name, complete=self.complete, undo=self._undo)
             self._orders[name] = order
         return order
 
@@ -208,10 +208,12 @@ class Books:
 
     def facts(self) -> dict[str, object]:
         """All that is true, in a form that compares: no sums that are zero, no orders."""
-        told: dict[str, object] = {"singles": self.singles}
+        told: dict[str, object] = {"singles": self.header}
         for name, table in self._tables.items():
             if name not in ("overdue", "lanes_of", "lane_totals"):  # these hang on the clock
-                told[name] = {key: row for key, row in table.items() if row not in (0, Tally())}
+                told[name] = {
+                    key: row for key, row in table.items() if row not in (0, BudgetCounter())
+                }
         return told
 
     def __eq__(self, other: object) -> bool:
@@ -264,7 +266,7 @@ class Books:
         """Move an amount between two compartments; `index` is the posting's place in its event."""
         old = require(self.grants, posting.grant)
         if posting.amount <= 0:
-            broken("a posting moves nothing", grant=posting.grant)
+            fail_invariant("a posting moves nothing", grant=posting.grant)
         if posting.source is None:
             self._count(old.terms, None, posting.target, posting.amount)
             return
@@ -276,15 +278,15 @@ class Books:
             return
         self.put_grant(grant)
         if change:
-            key = Change(posting.effective_at, self.singles.number, index, change)
-            self.order(history_of(posting.grant)).add(key)
+            key = FreeChange(posting.effective_at, self.header.number, index, change)
+            self.index(history_of(posting.grant)).add(key)
 
     def forfeit(self, grant_id: GrantId, amount: Micros, at: Instant) -> None:
         """Let lapsed credits of a grant never be usable again from `at` on."""
         grant = require(self.grants, grant_id)
         self.put_grant(replace(grant, forfeited=grant.forfeited + amount))
-        key = Change(at, self.singles.number, AFTER_POSTINGS, -amount)
-        self.order(history_of(grant_id)).add(key)
+        key = FreeChange(at, self.header.number, AFTER_POSTINGS, -amount)
+        self.index(history_of(grant_id)).add(key)
 
     def _count(
         self, terms: GrantTerms, source: Compartment | None, target: Compartment, amount: Micros
@@ -296,12 +298,12 @@ class Books:
             totals[_INDEX_OF[source]] -= amount
         self.totals.put(key, tuple(totals))
 
-    def least_free_since(self, grant: Grant, since: Instant, taken: list[Change]) -> Micros:
+    def least_free_since(self, grant: Grant, since: Instant, taken: list[FreeChange]) -> Micros:
         """The least of the grant that was free at any instant from `since` to now.
 
         `taken` are changes that have been decided but not posted.
         """
-        history = map(Change._make, self.order(history_of(grant.terms.id)).since((since + 1,)))
+        history = map(FreeChange._make, self.index(history_of(grant.terms.id)).since((since + 1,)))
         changes = sorted([*history, *(change for change in taken if change.at > since)])
         present = grant.free + sum(change.amount for change in taken)
         least = present
@@ -323,15 +325,15 @@ class Books:
         for key in lanes[0] if len(lanes) == 1 else merge(*lanes):
             yield require(self.grants, key[-1])
 
-    def listed(self, lane: Lane) -> Iterator[Grant]:
+    def listed(self, lane: GrantLane) -> Iterator[Grant]:
         """The grants of one lane, in its order, lazily."""
-        for key in self.order(order_of(lane)).since():
+        for key in self.index(order_of(lane)).since():
             yield require(self.grants, key[-1])
 
-    def _lane(self, lane: Lane, distance: int) -> Iterator[Key]:
+    def _lane(self, lane: GrantLane, distance: int) -> Iterator[Key]:
         """The keys of a lane in the spend order of an account that far below its owner."""
         scopes = -lane.policy.scopes
-        for expires_at, kind, issued_at, grant in self.order(order_of(lane)).since():
+        for expires_at, kind, issued_at, grant in self.index(order_of(lane)).since():
             yield (lane.priority, expires_at, scopes, kind, distance, issued_at, grant)
 
     def spend_key(self, terms: GrantTerms, path: tuple[AccountId, ...]) -> Key:
@@ -356,7 +358,7 @@ class Books:
             self.clock = to
             return
         bound = (to + 1,)
-        orders = [self.order(WAITING), self.order(ENDING)]
+        orders = [self.index(WAITING), self.index(ENDING)]
         if orders[0].first(bound) is None and orders[1].first(bound) is None:
             self.clock = to
             return
@@ -373,13 +375,13 @@ class Books:
         """Know that something happens by itself at that instant."""
         self.quiet_until = min(self.quiet_until, at)
 
-    def place(self, grant: Grant) -> Place:
+    def place(self, grant: Grant) -> GrantPlace:
         """Where the orders keep a grant at the clock's instant."""
         if grant.available == 0:
-            return Place.NOWHERE
+            return GrantPlace.NOWHERE
         if self.clock < grant.terms.valid_from:
-            return Place.WAITING
-        return Place.LISTED if self.clock < grant.terms.expires_at else Place.EXPIRED
+            return GrantPlace.WAITING
+        return GrantPlace.LISTED if self.clock < grant.terms.expires_at else GrantPlace.EXPIRED
 
     def _list(self, grant: Grant) -> None:
         """Put a grant where it belongs at the clock's instant."""
@@ -388,7 +390,7 @@ class Books:
             order.add(key)
         self._add_to(place, terms, grant.available)
         if grant.free:
-            self.order(free_of(terms.account)).add((terms.expires_at, terms.id))
+            self.index(free_of(terms.account)).add((terms.expires_at, terms.id))
 
     def _unlist(self, grant: Grant) -> None:
         """Take a grant from where it stands at the clock's instant."""
@@ -396,36 +398,36 @@ class Books:
         for order, key in self._orders_for(terms, place):
             order.discard(key)
         self._add_to(place, terms, -grant.available)
-        self.order(free_of(terms.account)).discard((terms.expires_at, terms.id))
+        self.index(free_of(terms.account)).discard((terms.expires_at, terms.id))
 
-    def _orders_for(self, terms: GrantTerms, place: Place) -> list[tuple[Order, Key]]:
+    def _orders_for(self, terms: GrantTerms, place: GrantPlace) -> list[tuple[Index, Key]]:
         """The orders that keep a grant in that place, and its keys in them."""
-        if place is Place.WAITING:
+        if place is GrantPlace.WAITING:
             self._stirs_at(terms.valid_from)
-            return [(self.order(WAITING), (terms.valid_from, terms.id))]
-        if place is Place.EXPIRED:
-            return [(self.order(EXPIRED), (terms.expires_at, terms.id))]
-        if place is Place.LISTED:
+            return [(self.index(WAITING), (terms.valid_from, terms.id))]
+        if place is GrantPlace.EXPIRED:
+            return [(self.index(EXPIRED), (terms.expires_at, terms.id))]
+        if place is GrantPlace.LISTED:
             self._stirs_at(terms.expires_at)
-            ending = (self.order(ENDING), (terms.expires_at, terms.id))
-            return [(self.order(order_of(self._lane_for(terms))), lane_key(terms)), ending]
+            ending = (self.index(ENDING), (terms.expires_at, terms.id))
+            return [(self.index(order_of(self._lane_for(terms))), lane_key(terms)), ending]
         return []
 
-    def _add_to(self, place: Place, terms: GrantTerms, amount: Micros) -> None:
+    def _add_to(self, place: GrantPlace, terms: GrantTerms, amount: Micros) -> None:
         """Add to the sum of what is available in that place."""
-        if place is Place.LISTED:
+        if place is GrantPlace.LISTED:
             lane = self._lane_for(terms)
             total = (self.lane_totals.get(lane) or 0) + amount
             self.lane_totals.put(lane, total)
             if total == 0:  # nothing is listed in it
                 lanes = self.lanes_of.get(terms.account) or ()
                 self.lanes_of.put(terms.account, tuple(one for one in lanes if one != lane))
-        elif place is Place.EXPIRED:
+        elif place is GrantPlace.EXPIRED:
             key = (terms.account, terms.kind)
             self.overdue.put(key, (self.overdue.get(key) or 0) + amount)
 
-    def _lane_for(self, terms: GrantTerms) -> Lane:
-        lane = Lane(terms.account, terms.priority, terms.policy)
+    def _lane_for(self, terms: GrantTerms) -> GrantLane:
+        lane = GrantLane(terms.account, terms.priority, terms.policy)
         lanes = self.lanes_of.get(terms.account) or ()
         if lane not in lanes:
             self.lanes_of.put(terms.account, (*lanes, lane))
@@ -440,7 +442,7 @@ class Books:
         before = None if old is None or old.closed_at is not None else old.expires_at
         after = None if hold.closed_at is not None else hold.expires_at
         if before != after:
-            limits = self.order(LIMITS)
+            limits = self.index(LIMITS)
             if before is not None:
                 limits.discard((before, terms.id))
             if after is not None:
@@ -453,11 +455,11 @@ class Books:
         old = self.charges.get(record.id)
         self.charges.put(record.id, record)
         if old is None:
-            self.order(charges_of(record.hold)).add((-record.number, record.id))
+            self.index(charges_of(record.hold)).add((-record.number, record.id))
         if record.owed:
-            self.order(owing_of(record.hold)).add((record.number, record.id))
+            self.index(owing_of(record.hold)).add((record.number, record.id))
         elif old is not None and old.owed:
-            self.order(owing_of(record.hold)).discard((record.number, record.id))
+            self.index(owing_of(record.hold)).discard((record.number, record.id))
 
     # Budgets
 
@@ -473,9 +475,9 @@ class Books:
         old = self.debts.get(debt.id)
         before = old.owed if old else 0
         if old is not None and before:
-            self.order(DEBTS).discard((old.booked_at, old.id))
+            self.index(DEBTS).discard((old.booked_at, old.id))
         if debt.owed:
-            self.order(DEBTS).add((debt.booked_at, debt.id))
+            self.index(DEBTS).add((debt.booked_at, debt.id))
         self.debts.put(debt.id, debt)
         self.owed.put(debt.account, (self.owed.get(debt.account) or 0) + debt.owed - before)
 
@@ -483,8 +485,8 @@ class Books:
         """Keep a new state of a recurrence and when it turns next."""
         old = self.recurrences.get(recurrence.id)
         if old is not None:
-            self.order(TURNS).discard((old.next_at, old.id))
-        self.order(TURNS).add((recurrence.next_at, recurrence.id))
+            self.index(TURNS).discard((old.next_at, old.id))
+        self.index(TURNS).add((recurrence.next_at, recurrence.id))
         self._stirs_at(recurrence.next_at)
         self.recurrences.put(recurrence.id, recurrence)
 
@@ -502,7 +504,7 @@ class Trial:
         books = self._books
         self._outermost = books._undo.steps is None
         self._mark = books._undo.mark()
-        self._singles = _SINGLES(books.singles)
+        self._singles = _SINGLES(books.header)
         self._clock = books.clock
         return self
 
@@ -522,7 +524,7 @@ class Trial:
                 books.applying.clear()
                 books.quiet_until = 0
             for name, old in zip(OrgHeader.__slots__, self._singles, strict=True):
-                setattr(books.singles, name, old)
+                setattr(books.header, name, old)
             books.clock = self._clock
         if self._outermost:
             books._undo.end()
@@ -532,11 +534,11 @@ def require(table: Table[Any, N], key: Any) -> N:
     """The row, which must exist."""
     row = table.get(key)
     if row is None:
-        broken("a row is missing", table=table.name, key=key)
+        fail_invariant("a row is missing", table=table.name, key=key)
     return row
 
 
-def order_of(lane: Lane) -> Name:
+def order_of(lane: GrantLane) -> Name:
     """The name of a lane's order."""
     return ("lane", lane)
 

@@ -9,7 +9,7 @@ from bursar.core.ledger.commands import BookLate, Charge, Settle
 from bursar.core.ledger.draft import Draft
 from bursar.core.ledger.due_events import close_hold
 from bursar.core.ledger.events import ChargeBooked, Closing
-from bursar.core.ledger.holds import closed
+from bursar.core.ledger.holds import closed_refusal
 from bursar.core.ledger.limits import (
     by_budget,
     count_amount,
@@ -17,9 +17,9 @@ from bursar.core.ledger.limits import (
     crossings,
     over_limit,
 )
-from bursar.core.ledger.payment import Ask, Payment
+from bursar.core.ledger.payment import Booking, Payment
 from bursar.core.ledger.values import Hold
-from bursar.core.metering import Meter, after, read
+from bursar.core.metering import Meter, advance, usage_since
 from bursar.core.money import AMOUNT_MAX, Micros
 from bursar.core.refusal import Code, Refusal
 from bursar.core.value import replace
@@ -33,13 +33,13 @@ def charge(draft: Draft, ask: Charge) -> Refusal | None:
     if hold is None:
         return Refusal(Code.HOLD_UNKNOWN, {"hold": ask.hold})
     if ask.amount is not None:
-        usage: Ask | Refusal = Ask(ask.charge, ask.amount, draft.now)
+        usage: Booking | Refusal = Booking(ask.charge, ask.amount, draft.now)
     else:
         usage = _reading(draft, hold, ask.charge, ask.attempt, ask.run_ms or 0, final=ask.final)
     if refusal := _not_chargeable(draft, hold, ask.charge, usage):
         return refusal
-    assert isinstance(usage, Ask)
-    if usage.is_news:
+    assert isinstance(usage, Booking)
+    if usage.has_effect:
         _book(draft, hold, usage)
     return None
 
@@ -53,11 +53,11 @@ def settle(draft: Draft, ask: Settle) -> Refusal | None:
         usage = _reading(draft, hold, ask.charge, ask.attempt, ask.run_ms, final=True)
     else:
         rest = 0 if ask.total is None else max(ask.total - hold.used, 0)
-        usage = Ask(ask.charge, rest, draft.now)
+        usage = Booking(ask.charge, rest, draft.now)
     if refusal := _not_chargeable(draft, hold, ask.charge, usage):
         return refusal
-    assert isinstance(usage, Ask)
-    if usage.is_news:
+    assert isinstance(usage, Booking)
+    if usage.has_effect:
         _book(draft, hold, usage)
     close_hold(draft, require(draft.books.holds, ask.hold), Closing.SETTLED, draft.now)
     return None
@@ -71,23 +71,23 @@ def book_late(draft: Draft, ask: BookLate) -> Refusal | None:
     usage = _late_usage(draft, hold, ask)
     if refusal := _not_bookable(draft, hold, ask.charge, usage):
         return refusal
-    assert isinstance(usage, Ask)
-    if usage.is_news:
+    assert isinstance(usage, Booking)
+    if usage.has_effect:
         _book(draft, hold, usage)
     return None
 
 
-def _late_usage(draft: Draft, hold: Hold, ask: BookLate) -> Ask | Refusal:
+def _late_usage(draft: Draft, hold: Hold, ask: BookLate) -> Booking | Refusal:
     if ask.amount is not None and ask.effective_at is not None:
-        return Ask(ask.charge, ask.amount, ask.effective_at, late=True)
+        return Booking(ask.charge, ask.amount, ask.effective_at, late=True)
     run_ms = ask.run_ms or 0
     meter = _read_meter(draft, hold, ask.attempt, run_ms)
     if isinstance(meter, Refusal):
         return meter
-    usage = read(meter, run_ms)
+    usage = usage_since(meter, run_ms)
     began, _ = late_since(draft, hold, meter)
     amount = usage.amount if usage else 0
-    return Ask(ask.charge, amount, began, usage, ask.attempt, after(meter, run_ms), late=True)
+    return Booking(ask.charge, amount, began, usage, ask.attempt, advance(meter, run_ms), late=True)
 
 
 def late_since(draft: Draft, hold: Hold, meter: Meter) -> tuple[Instant, Instant]:
@@ -98,11 +98,11 @@ def late_since(draft: Draft, hold: Hold, meter: Meter) -> tuple[Instant, Instant
 
 def _earliest(draft: Draft, hold: Hold) -> Instant:
     """How far back late usage of a hold may lie."""
-    return max(draft.now - draft.books.singles.policy.late_max, hold.terms.opened_at)
+    return max(draft.now - draft.books.header.policy.late_max, hold.terms.opened_at)
 
 
 def _not_bookable(
-    draft: Draft, hold: Hold, charge_id: ChargeId, usage: Ask | Refusal
+    draft: Draft, hold: Hold, charge_id: ChargeId, usage: Booking | Refusal
 ) -> Refusal | None:
     """Why late usage cannot be booked, if so, in the order of precedence."""
     if isinstance(usage, Refusal) and usage.code is Code.ATTEMPT_UNKNOWN:
@@ -112,14 +112,14 @@ def _not_bookable(
     if isinstance(usage, Refusal):
         return usage
     earliest = _earliest(draft, hold)
-    if usage.is_news and not earliest <= usage.effective_at <= draft.now:
+    if usage.has_effect and not earliest <= usage.effective_at <= draft.now:
         figures = {"effective_at": usage.effective_at, "earliest": earliest, "latest": draft.now}
         return Refusal(Code.TIME_INVALID, figures)
     return _too_large(hold, usage)
 
 
 def _not_chargeable(
-    draft: Draft, hold: Hold, charge_id: ChargeId, usage: Ask | Refusal
+    draft: Draft, hold: Hold, charge_id: ChargeId, usage: Booking | Refusal
 ) -> Refusal | None:
     """Why an open hold cannot be charged, if so, in the order of precedence."""
     if isinstance(usage, Refusal) and usage.code is Code.ATTEMPT_UNKNOWN:
@@ -131,14 +131,14 @@ def _not_chargeable(
     if refusal := _too_large(hold, usage):
         return refusal
     if hold.closed_at is not None:
-        return closed(hold)
+        return closed_refusal(hold)
     meter = None if usage.attempt is None else hold.meter(usage.attempt)
     if meter is not None and meter.settled:
         return Refusal(Code.ATTEMPT_SETTLED, {"attempt": usage.attempt, "run_ms": meter.run_ms})
     return None
 
 
-def _too_large(hold: Hold, usage: Ask) -> Refusal | None:
+def _too_large(hold: Hold, usage: Booking) -> Refusal | None:
     if hold.used + usage.amount <= AMOUNT_MAX:
         return None
     return Refusal(Code.AMOUNT_TOO_LARGE, {"amount": usage.amount, "most": AMOUNT_MAX - hold.used})
@@ -146,13 +146,13 @@ def _too_large(hold: Hold, usage: Ask) -> Refusal | None:
 
 def _reading(
     draft: Draft, hold: Hold, charge_id: ChargeId, attempt: int, run_ms: int, *, final: bool
-) -> Ask | Refusal:
+) -> Booking | Refusal:
     meter = _read_meter(draft, hold, attempt, run_ms)
     if isinstance(meter, Refusal):
         return meter
-    usage = read(meter, run_ms)
-    shown = after(meter, run_ms)
-    return Ask(
+    usage = usage_since(meter, run_ms)
+    shown = advance(meter, run_ms)
+    return Booking(
         charge_id,
         usage.amount if usage else 0,
         draft.now,
@@ -195,7 +195,7 @@ def meter_of(hold: Hold, attempt: int) -> Meter | Refusal:
 # Booking
 
 
-def _book(draft: Draft, hold: Hold, ask: Ask) -> None:
+def _book(draft: Draft, hold: Hold, ask: Booking) -> None:
     """Book usage: from what the hold has, then as an overrun. Nothing here may refuse."""
     applying = draft.applying_to(hold)
     payment = Payment(draft, hold, ask)
@@ -236,4 +236,4 @@ def _book(draft: Draft, hold: Hold, ask: Ask) -> None:
 def _can_owe(draft: Draft, hold: Hold) -> Micros:
     """How much more debt a hold may make: by policy, and as much as can be counted."""
     owed = draft.books.owed.get(hold.terms.account) or 0
-    return max(min(draft.books.singles.policy.debt_max - hold.owed, AMOUNT_MAX - owed), 0)
+    return max(min(draft.books.header.policy.debt_max - hold.owed, AMOUNT_MAX - owed), 0)

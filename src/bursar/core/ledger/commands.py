@@ -8,7 +8,7 @@ import json
 from itertools import pairwise
 from typing import Final, NoReturn, TypeAlias
 
-from bursar.core.budgets.periods import Every
+from bursar.core.budgets.periods import PeriodKind
 from bursar.core.ids import (
     AccountId,
     BudgetId,
@@ -25,16 +25,16 @@ from bursar.core.ledger.values import (
     NO_CONTEXT,
     NO_POLICY,
     PRIORITY_DEFAULT,
+    BudgetTarget,
     Context,
-    Kind,
+    CreditKind,
+    GrantPolicy,
     OrgPolicy,
-    Policy,
-    Target,
 )
 from bursar.core.messages import EndClass
 from bursar.core.money import AMOUNT_MAX, PPM, Micros
 from bursar.core.pricing import PriceVersion
-from bursar.core.validation import long_text, optional_text, text, whole
+from bursar.core.validation import check_int, check_long_text, check_optional_text, check_text
 from bursar.core.value import value
 
 RUN_MS_MAX: Final = AMOUNT_MAX  # longest run time that can be asked about
@@ -47,7 +47,7 @@ THRESHOLD_MAX: Final = 1_000 * PPM  # a thousand times the limit
 def _within(name: str, value: int | None, least: int, most: int) -> None:
     """Refuse a value that is out of bounds; None was not given."""
     if value is not None:
-        whole(name, value, least, most)
+        check_int(name, value, least, most)
 
 
 def _amount(name: str, value: Micros | None, least: Micros = 1) -> None:
@@ -83,10 +83,10 @@ class AddAccount:
     time_zone: str | None = None  # the parent's, or UTC at the root
 
     def __post_init__(self) -> None:
-        text("account", self.account)
-        optional_text("parent", self.parent)
-        text("name", self.name, least=0)
-        optional_text("time_zone", self.time_zone)
+        check_text("account", self.account)
+        check_optional_text("parent", self.parent)
+        check_text("name", self.name, least=0)
+        check_optional_text("time_zone", self.time_zone)
 
 
 @value
@@ -96,7 +96,7 @@ class AddUser:
     user: UserId
 
     def __post_init__(self) -> None:
-        text("user", self.user)
+        check_text("user", self.user)
 
 
 @value
@@ -113,10 +113,10 @@ class SetSetting:
     before: int | None = None
 
     def __post_init__(self) -> None:
-        text("kind", self.kind)
-        text("id", self.id)
+        check_text("kind", self.kind)
+        check_text("id", self.id)
         if self.body is not None:
-            long_text("body", self.body, SETTING_MAX)
+            check_long_text("body", self.body, SETTING_MAX)
             json.loads(self.body, parse_constant=_no_json)
         _within("before", self.before, 0, AMOUNT_MAX)
         if self.before == 0 and self.body is None:
@@ -137,7 +137,7 @@ class SetTier:
     tier: str
 
     def __post_init__(self) -> None:
-        text("tier", self.tier)
+        check_text("tier", self.tier)
 
 
 @value
@@ -147,20 +147,20 @@ class Issue:
     grant: GrantId
     account: AccountId
     amount: Micros
-    kind: Kind
+    kind: CreditKind
     source: str = ""
     starts_at: Instant | None = None  # now, if not given
     expires_at: Instant = NEVER
     priority: int = PRIORITY_DEFAULT
-    policy: Policy = NO_POLICY
+    policy: GrantPolicy = NO_POLICY
     external_ref: str | None = None
 
     def __post_init__(self) -> None:
-        text("grant", self.grant)
-        text("account", self.account)
-        text("source", self.source, least=0)
-        optional_text("external_ref", self.external_ref)
-        whole("priority", self.priority, -PRIORITY_MAX, PRIORITY_MAX)
+        check_text("grant", self.grant)
+        check_text("account", self.account)
+        check_text("source", self.source, least=0)
+        check_optional_text("external_ref", self.external_ref)
+        check_int("priority", self.priority, -PRIORITY_MAX, PRIORITY_MAX)
         _amount("amount", self.amount)
         _instant("starts_at", self.starts_at)
         _instant("expires_at", self.expires_at)
@@ -173,17 +173,17 @@ class StartRecurrence:
     recurrence: RecurrenceId
     account: AccountId
     amount: Micros
-    kind: Kind
-    every: Every  # DAY, WEEK or MONTH, in the account's time zone
+    kind: CreditKind
+    every: PeriodKind  # DAY, WEEK or MONTH, in the account's time zone
     roll_over_max: Micros = 0
     starts_at: Instant | None = None
     priority: int = PRIORITY_DEFAULT
-    policy: Policy = NO_POLICY
+    policy: GrantPolicy = NO_POLICY
 
     def __post_init__(self) -> None:
-        text("recurrence", self.recurrence)
-        text("account", self.account)
-        whole("priority", self.priority, -PRIORITY_MAX, PRIORITY_MAX)
+        check_text("recurrence", self.recurrence)
+        check_text("account", self.account)
+        check_int("priority", self.priority, -PRIORITY_MAX, PRIORITY_MAX)
         _amount("amount", self.amount)
         _amount("roll_over_max", self.roll_over_max, 0)
         _instant("starts_at", self.starts_at)
@@ -196,7 +196,7 @@ class StopRecurrence:
     recurrence: RecurrenceId
 
     def __post_init__(self) -> None:
-        text("recurrence", self.recurrence)
+        check_text("recurrence", self.recurrence)
 
 
 @value
@@ -207,7 +207,7 @@ class ExtendGrant:
     expires_at: Instant
 
     def __post_init__(self) -> None:
-        text("grant", self.grant)
+        check_text("grant", self.grant)
         _instant("expires_at", self.expires_at)
 
 
@@ -218,7 +218,7 @@ class RevokeGrant:
     grant: GrantId
 
     def __post_init__(self) -> None:
-        text("grant", self.grant)
+        check_text("grant", self.grant)
 
 
 @value
@@ -228,7 +228,7 @@ class VoidGrant:
     grant: GrantId
 
     def __post_init__(self) -> None:
-        text("grant", self.grant)
+        check_text("grant", self.grant)
 
 
 @value
@@ -241,9 +241,9 @@ class Transfer:
     amount: Micros
 
     def __post_init__(self) -> None:
-        text("grant", self.grant)
-        text("to_grant", self.to_grant)
-        text("account", self.account)
+        check_text("grant", self.grant)
+        check_text("to_grant", self.to_grant)
+        check_text("account", self.account)
         _amount("amount", self.amount)
 
 
@@ -271,11 +271,11 @@ class Reserve:
     at_once: int | None = None  # of them, so many are spent at the same time; all if not given
 
     def __post_init__(self) -> None:
-        text("hold", self.hold)
-        text("account", self.account)
-        text("user", self.user)
-        optional_text("asked_by", self.asked_by)
-        optional_text("about", self.about)
+        check_text("hold", self.hold)
+        check_text("account", self.account)
+        check_text("user", self.user)
+        check_optional_text("asked_by", self.asked_by)
+        check_optional_text("about", self.about)
         _one_of(amount=self.amount, run_ms=self.run_ms)
         _amount("amount", self.amount)
         _amount("most", self.most, 0)
@@ -306,7 +306,7 @@ class TakeLots:
     count: int = 1
 
     def __post_init__(self) -> None:
-        text("hold", self.hold)
+        check_text("hold", self.hold)
         _within("first", self.first, 0, LOTS_MAX)
         _within("count", self.count, 1, LOTS_MAX)
 
@@ -321,7 +321,7 @@ class DropLots:
     hold: HoldId
 
     def __post_init__(self) -> None:
-        text("hold", self.hold)
+        check_text("hold", self.hold)
 
 
 @value
@@ -333,7 +333,7 @@ class ExtendHold:
     expires_at: Instant | None = None
 
     def __post_init__(self) -> None:
-        text("hold", self.hold)
+        check_text("hold", self.hold)
         _amount("amount", self.amount, 0)
         _instant("expires_at", self.expires_at)
 
@@ -353,8 +353,8 @@ class Redraw:
     started_at: Instant | None = None  # now, if not given
 
     def __post_init__(self) -> None:
-        text("hold", self.hold)
-        text("gpu_type", self.gpu_type)
+        check_text("hold", self.hold)
+        check_text("gpu_type", self.gpu_type)
         _run(self.attempt, self.run_ms)
         _instant("started_at", self.started_at)
 
@@ -374,8 +374,8 @@ class Charge:
     final: bool = False
 
     def __post_init__(self) -> None:
-        text("charge", self.charge)
-        text("hold", self.hold)
+        check_text("charge", self.charge)
+        check_text("hold", self.hold)
         _one_of(amount=self.amount, run_ms=self.run_ms)
         _amount("amount", self.amount)
         _run(self.attempt, self.run_ms)
@@ -395,8 +395,8 @@ class Settle:
     run_ms: int | None = None
 
     def __post_init__(self) -> None:
-        text("charge", self.charge)
-        text("hold", self.hold)
+        check_text("charge", self.charge)
+        check_text("hold", self.hold)
         if self.total is not None:
             _one_of(total=self.total, run_ms=self.run_ms)
         _amount("total", self.total, 0)
@@ -410,7 +410,7 @@ class Release:
     hold: HoldId
 
     def __post_init__(self) -> None:
-        text("hold", self.hold)
+        check_text("hold", self.hold)
 
 
 @value
@@ -421,7 +421,7 @@ class Refund:
     amount: Micros
 
     def __post_init__(self) -> None:
-        text("hold", self.hold)
+        check_text("hold", self.hold)
         _amount("amount", self.amount)
 
 
@@ -432,7 +432,7 @@ class EndHold:
     hold: HoldId
 
     def __post_init__(self) -> None:
-        text("hold", self.hold)
+        check_text("hold", self.hold)
 
 
 @value
@@ -444,7 +444,7 @@ class GiveBack:
     kept_ms: int
 
     def __post_init__(self) -> None:
-        text("hold", self.hold)
+        check_text("hold", self.hold)
         _run(self.attempt, None)
         _within("kept_ms", self.kept_ms, 0, RUN_MS_MAX)
 
@@ -462,9 +462,9 @@ class CorrectEnd:
     reason: str | None = None
 
     def __post_init__(self) -> None:
-        text("hold", self.hold)
+        check_text("hold", self.hold)
         _run(self.attempt, None)
-        optional_text("reason", self.reason)
+        check_optional_text("reason", self.reason)
 
 
 @value
@@ -479,7 +479,7 @@ class ReverseCharge:
     reissue_until: Instant | None = None
 
     def __post_init__(self) -> None:
-        text("charge", self.charge)
+        check_text("charge", self.charge)
         _amount("amount", self.amount)
         _instant("reissue_until", self.reissue_until)
 
@@ -500,8 +500,8 @@ class BookLate:
     run_ms: int | None = None
 
     def __post_init__(self) -> None:
-        text("charge", self.charge)
-        text("hold", self.hold)
+        check_text("charge", self.charge)
+        check_text("hold", self.hold)
         _one_of(amount=self.amount, run_ms=self.run_ms)
         if (self.amount is None) != (self.effective_at is None):
             raise ValueError("an amount is given with its effective_at, a reading without")
@@ -529,8 +529,8 @@ class BookDebt:
     amount: Micros
 
     def __post_init__(self) -> None:
-        text("debt", self.debt)
-        text("account", self.account)
+        check_text("debt", self.debt)
+        check_text("account", self.account)
         _amount("amount", self.amount)
 
 
@@ -547,7 +547,7 @@ class AbsorbDebt:
     amount: Micros | None = None
 
     def __post_init__(self) -> None:
-        text("debt", self.debt)
+        check_text("debt", self.debt)
         _amount("amount", self.amount)
 
 
@@ -564,19 +564,19 @@ class SetBudget:
     """Set a budget, or change limit, hardness and thresholds of one; counters are kept (B3)."""
 
     budget: BudgetId
-    target: Target
-    every: Every
+    target: BudgetTarget
+    every: PeriodKind
     limit: Micros  # zero allows nothing
     hard: bool
     rolling: int = 0  # length of a rolling window, microseconds
     thresholds_ppm: tuple[int, ...] = (500_000, 800_000, 1_000_000)
 
     def __post_init__(self) -> None:
-        text("budget", self.budget)
+        check_text("budget", self.budget)
         _amount("limit", self.limit, 0)
         _within("rolling", self.rolling, 0, NEVER)
         for ppm in self.thresholds_ppm:
-            whole("threshold", ppm, 1, THRESHOLD_MAX)
+            check_int("threshold", ppm, 1, THRESHOLD_MAX)
         rising = (0, *self.thresholds_ppm)
         if any(one >= other for one, other in pairwise(rising)):
             raise ValueError(f"thresholds rise: {self.thresholds_ppm}")
@@ -589,7 +589,7 @@ class DropBudget:
     budget: BudgetId
 
     def __post_init__(self) -> None:
-        text("budget", self.budget)
+        check_text("budget", self.budget)
 
 
 Command: TypeAlias = (

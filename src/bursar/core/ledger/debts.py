@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from bursar.core.ids import ChargeId, GrantId, HoldId
 from bursar.core.instant import Instant
-from bursar.core.ledger.allocation import Parts, fill, front
+from bursar.core.ledger.allocation import Parts, fill, take_first
 from bursar.core.ledger.books import DEBTS, owing_of, require
 from bursar.core.ledger.commands import AbsorbDebt, BookDebt, RepayDebt
 from bursar.core.ledger.draft import AVAILABLE, SPENT, Draft, move
@@ -57,7 +57,7 @@ def absorb_debt(draft: Draft, ask: AbsorbDebt) -> Refusal | None:
 
 def repay(draft: Draft, at: Instant) -> None:
     """Repay debts, the oldest first, from what their accounts can spend; effective at `at`."""
-    for _, debt in list(draft.books.order(DEBTS).since()):
+    for _, debt in list(draft.books.index(DEBTS).since()):
         _repay_one(draft, require(draft.books.debts, debt), at)
 
 
@@ -93,7 +93,7 @@ def _owed_for(draft: Draft, debt: Debt, amount: Micros) -> list[tuple[ChargeId, 
     if debt.hold is None:
         return []
     owed: list[tuple[ChargeId, Micros]] = []
-    for _, charge in draft.books.order(owing_of(debt.hold)).since():
+    for _, charge in draft.books.index(owing_of(debt.hold)).since():
         if amount == 0:
             break
         part = min(amount, require(draft.books.charges, charge).owed)
@@ -106,7 +106,7 @@ def _paid(owed: list[tuple[ChargeId, Micros]], parts: Parts) -> Iterator[Paid]:
     """Which grants pay for which charge, in order."""
     left = dict(parts)
     for charge, amount in owed:
-        spent = front(left, amount)
+        spent = take_first(left, amount)
         yield Paid(charge=charge, owed=amount, spent=tuple(spent.items()))
         left = {grant: part - spent.get(grant, 0) for grant, part in left.items()}
 

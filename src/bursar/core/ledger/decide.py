@@ -111,7 +111,7 @@ def perform(books: Books, command: Command, now: Instant) -> tuple[Event, ...] |
         return outcome
 
 
-def caught_up(books: Books, now: Instant) -> tuple[Event, ...]:
+def catch_up_books(books: Books, now: Instant) -> tuple[Event, ...]:
     """Let all that is due by `now` be true: what is recorded at an instant comes after it."""
     with books.trial() as trial:
         events = tuple(draft_at(books, now).events)
@@ -129,7 +129,7 @@ def _decided(books: Books, command: Command, now: Instant) -> tuple[Event, ...] 
 
 
 @contextmanager
-def seen_at(books: Books, now: Instant) -> Iterator[Books]:
+def view_at(books: Books, now: Instant) -> Iterator[Books]:
     """The books as they are at `now`, with all that has fallen due, for as long as one looks."""
     with books.trial():
         yield draft_at(books, now).books

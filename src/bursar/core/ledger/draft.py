@@ -35,7 +35,7 @@ class Draft:
     def __init__(self, books: Books, now: Instant) -> None:
         self.books: Final = books
         self.now: Final = now
-        self.since: Final = books.singles.now  # what was due until then has happened
+        self.since: Final = books.header.now  # what was due until then has happened
         self.events: Final[list[Event]] = []
         self.credited = False  # whether credits became available since debts were last repaid
 
@@ -122,7 +122,7 @@ def move(
     return Posting(grant=grant, source=source, target=target, amount=amount, effective_at=at)
 
 
-def issued(terms: GrantTerms) -> Posting:
+def issue_posting(terms: GrantTerms) -> Posting:
     """The posting that creates a grant's credits."""
     return Posting(
         grant=terms.id,
@@ -133,7 +133,7 @@ def issued(terms: GrantTerms) -> Posting:
     )
 
 
-def returned(grant: Grant, amount: Micros, at: Instant) -> Posting:
+def return_posting(grant: Grant, amount: Micros, at: Instant) -> Posting:
     """Where held credits land that come back unused at `at` (L10, L11)."""
     if grant.withdrawn:
         target = REVOKED

@@ -8,17 +8,17 @@ from collections import deque
 from typing import Any, NamedTuple
 
 from bursar.core.budgets.periods import period_at
-from bursar.core.ids import GrantId, derived_id
+from bursar.core.ids import GrantId, derive_id
 from bursar.core.instant import NEVER, Instant
-from bursar.core.ledger.allocation import front
+from bursar.core.ledger.allocation import take_first
 from bursar.core.ledger.books import DEBTS, ENDING, LIMITS, TURNS, WAITING, Books, require
 from bursar.core.ledger.debts import repay_if_credited
-from bursar.core.ledger.draft import AVAILABLE, LAPSED, Draft, issued, move, returned
+from bursar.core.ledger.draft import AVAILABLE, LAPSED, Draft, issue_posting, move, return_posting
 from bursar.core.ledger.events import Closing, HoldClosed, Posting, RecurrenceTurned
 from bursar.core.ledger.tables import Table
 from bursar.core.ledger.values import GrantTerms, Hold, Recurrence
 from bursar.core.money import AMOUNT_MAX, Micros
-from bursar.core.refusal import broken
+from bursar.core.refusal import fail_invariant
 
 
 class _Due(NamedTuple):
@@ -29,8 +29,8 @@ class _Due(NamedTuple):
 
 def draft_at(books: Books, now: Instant) -> Draft:
     """A draft in whose books all that is due by `now` has happened."""
-    if now < books.singles.now:
-        broken("time went back", now=now, last=books.singles.now)
+    if now < books.header.now:
+        fail_invariant("time went back", now=now, last=books.header.now)
     draft = Draft(books, now)
     catch_up(draft)
     return draft
@@ -46,7 +46,7 @@ def catch_up(draft: Draft) -> None:
     while (due := _next_due(draft, starts)) is not None:
         books.advance(due.at)
         if due.rank == 0:
-            turn(draft, require(books.recurrences, due.id), due.at)
+            turn_recurrence(draft, require(books.recurrences, due.id), due.at)
         elif due.rank == 1:
             close_hold(draft, require(books.holds, due.id), Closing.ENDED, due.at)
         else:
@@ -59,16 +59,16 @@ def catch_up(draft: Draft) -> None:
 
 def _next_at(books: Books) -> Instant:
     """When something happens by itself next, as the books are now."""
-    firsts = [books.order(name).first() for name in (TURNS, LIMITS, WAITING, ENDING)]
+    firsts = [books.index(name).first() for name in (TURNS, LIMITS, WAITING, ENDING)]
     return min([key[0] for key in firsts if key is not None], default=NEVER)
 
 
 def _starts(draft: Draft) -> deque[_Due]:
     """The grants that have started since the last event and may repay debt, the earliest first."""
     books = draft.books
-    if books.order(DEBTS).first() is None:
+    if books.index(DEBTS).first() is None:
         return deque()
-    waiting = books.order(WAITING).since((draft.since + 1,), bound=(draft.now + 1,))
+    waiting = books.index(WAITING).since((draft.since + 1,), bound=(draft.now + 1,))
     return deque(_Due(at, 2, grant) for at, grant in waiting)
 
 
@@ -77,22 +77,24 @@ def _next_due(draft: Draft, starts: deque[_Due]) -> _Due | None:
     books, bound = draft.books, (draft.now + 1,)
     found = [starts[0]] if starts else []
     for rank, name in enumerate((TURNS, LIMITS)):
-        key = books.order(name).first(bound)
+        key = books.index(name).first(bound)
         if key is not None:
             found.append(_Due(key[0], rank, key[1]))
     return min(found) if found else None
 
 
-def all_back(draft: Draft, hold: Hold, at: Instant) -> tuple[Posting, ...]:
+def return_postings(draft: Draft, hold: Hold, at: Instant) -> tuple[Posting, ...]:
     """The postings that return all that is open, the last in spend order first."""
     return tuple(
-        returned(grant, draw.open, at) for draw, grant in reversed(draft.drawn(hold)) if draw.open
+        return_posting(grant, draw.open, at)
+        for draw, grant in reversed(draft.drawn(hold))
+        if draw.open
     )
 
 
 def close_hold(draft: Draft, hold: Hold, why: Closing, at: Instant) -> None:
     """Return all that is open and close the hold."""
-    postings = all_back(draft, hold, at)
+    postings = return_postings(draft, hold, at)
     draft.record(
         HoldClosed(at=draft.now, hold=hold.terms.id, why=why, closed_at=at, postings=postings)
     )
@@ -100,13 +102,13 @@ def close_hold(draft: Draft, hold: Hold, why: Closing, at: Instant) -> None:
 
 def new_id(table: Table[Any, Any], parent: str, label: str) -> str:
     """The id of something that follows from `parent`; another one if a caller has taken it."""
-    found = derived_id(parent, label)
+    found = derive_id(parent, label)
     while table.get(found) is not None:
-        found = derived_id(found, "taken")
+        found = derive_id(found, "taken")
     return found
 
 
-def turn(draft: Draft, recurrence: Recurrence, at: Instant) -> None:
+def turn_recurrence(draft: Draft, recurrence: Recurrence, at: Instant) -> None:
     """End a period: what is left lapses, the next period's credits are issued (L20)."""
     ended = [
         grant
@@ -115,7 +117,7 @@ def turn(draft: Draft, recurrence: Recurrence, at: Instant) -> None:
     ]
     left = sum(grant.available for grant in ended)
     next_at = period_at(recurrence.window, at).end
-    creatable = AMOUNT_MAX - draft.books.singles.issued
+    creatable = AMOUNT_MAX - draft.books.header.issued
     own = min(recurrence.amount, creatable)
     rolled = min(recurrence.roll_over_max, left, creatable - own)
     new = [
@@ -123,7 +125,7 @@ def turn(draft: Draft, recurrence: Recurrence, at: Instant) -> None:
         for amount, label in ((own, "period"), (rolled, "rolled"))
         if amount
     ]
-    again = front({grant.terms.id: grant.available for grant in ended}, rolled)
+    again = take_first({grant.terms.id: grant.available for grant in ended}, rolled)
     lapses = [
         move(grant.terms.id, AVAILABLE, LAPSED, grant.available, grant.terms.expires_at)
         for grant in ended
@@ -136,7 +138,7 @@ def turn(draft: Draft, recurrence: Recurrence, at: Instant) -> None:
             next_at=next_at,
             issued=tuple(new),
             rolled=tuple(again.items()),
-            postings=(*lapses, *(issued(terms) for terms in new)),
+            postings=(*lapses, *(issue_posting(terms) for terms in new)),
         )
     )
 

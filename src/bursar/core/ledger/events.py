@@ -21,9 +21,9 @@ from bursar.core.instant import Instant
 from bursar.core.ledger.values import (
     Account,
     Budget,
-    Claimed,
+    BudgetUsage,
+    ClaimChange,
     Compartment,
-    Counted,
     Debt,
     GrantTerms,
     HoldTerms,
@@ -63,7 +63,7 @@ class HoldChanged(Event):
     """What a hold can spend changed, and with it what it claims of the budgets above it."""
 
     hold: HoldId
-    claims: tuple[Claimed, ...] = ()
+    claims: tuple[ClaimChange, ...] = ()
     open: Micros = 0  # of the hold afterwards
     used: Micros = 0  # of the hold afterwards: all usage charged to it so far
 
@@ -275,7 +275,7 @@ class ChargeBooked(HoldChanged):
     owed: Micros = 0
     absorbed: Micros = 0
     own: tuple[tuple[GrantId, Micros], ...] = ()  # of what was spent, from draws once returned
-    counted: tuple[Counted, ...] = ()
+    counted: tuple[BudgetUsage, ...] = ()
     over: tuple[BudgetId, ...] = ()  # hard budgets that are now over their limit
     late: bool = False
 
@@ -289,7 +289,7 @@ class ChargeReversed(Event):
     forgiven: Micros  # of it, debt that is no longer owed
     issued: tuple[GrantTerms, ...] = ()
     reissued: tuple[tuple[GrantId, Micros], ...] = ()  # of what lapsed, issued again
-    counted: tuple[Counted, ...] = ()  # taken off the counters
+    counted: tuple[BudgetUsage, ...] = ()  # taken off the counters
 
 
 @value
@@ -300,7 +300,7 @@ class Shrunk:
     usage: Micros = 0
     spent: tuple[tuple[GrantId, Micros], ...] = ()
     owed: Micros = 0
-    counted: tuple[Counted, ...] = ()  # taken off the counters
+    counted: tuple[BudgetUsage, ...] = ()  # taken off the counters
 
 
 @value
@@ -365,7 +365,7 @@ class BudgetSet(Event):
     """A budget is new, or has a new limit."""
 
     budget: Budget
-    claims: tuple[Claimed, ...] = ()  # of the open holds; empty when the budget existed before
+    claims: tuple[ClaimChange, ...] = ()  # of the open holds; empty when the budget existed before
 
 
 @value

@@ -50,22 +50,22 @@ from bursar.core.ledger.events import (
     WorkGivenBack,
     issued_by,
 )
-from bursar.core.ledger.hold_state import hold_after, moved_draws, reversed_on, without_lot
+from bursar.core.ledger.hold_state import apply_postings, hold_after, reverse_on, without_lot
 from bursar.core.ledger.values import (
-    NO_TALLY,
+    NO_COUNT,
+    BudgetCounter,
+    BudgetUsage,
     ChargeRecord,
-    Claimed,
+    ClaimChange,
     Compartment,
-    Counted,
     Debt,
     Grant,
     GrantTerms,
     Hold,
     Setting,
-    Tally,
 )
 from bursar.core.money import Micros
-from bursar.core.refusal import broken, invariant
+from bursar.core.refusal import fail_invariant, invariant
 from bursar.core.value import replace
 
 SPENT = Compartment.SPENT
@@ -74,14 +74,14 @@ SPENT = Compartment.SPENT
 def evolve(books: Books, event: Event) -> None:
     """Change `books` by what happened, with their orders standing where time was then."""
     books.advance(event.at if event.due_at is None else event.due_at)
-    singles = books.singles
-    if event.at < singles.now:
-        broken("time went back", at=event.at, now=singles.now)
-    singles.now = event.at
-    singles.number += 1
+    header = books.header
+    if event.at < header.now:
+        fail_invariant("time went back", at=event.at, now=header.now)
+    header.now = event.at
+    header.number += 1
     make_true = _MADE_TRUE.get(type(event))
     if make_true is None:
-        broken("nobody knows this event", event=type(event).__name__)
+        fail_invariant("nobody knows this event", event=type(event).__name__)
     for terms in issued_by(event):
         _create(books, terms)
     for index, posting in enumerate(event.postings):
@@ -92,7 +92,7 @@ def evolve(books: Books, event: Event) -> None:
 def _create(books: Books, terms: GrantTerms) -> None:
     invariant(books.grants.get(terms.id) is None, "a grant exists already", grant=terms.id)
     books.put_grant(Grant(terms=terms, available=terms.amount))
-    books.order(grants_of(terms.account)).add((terms.issued_at, terms.id))
+    books.index(grants_of(terms.account)).add((terms.issued_at, terms.id))
     if terms.external_ref is not None:
         books.refs.put(terms.external_ref, terms.id)
 
@@ -118,7 +118,7 @@ def _makes_true(*kinds: type[Event]) -> Callable[[_Making], _Making]:
 def _(event: AccountAdded, books: Books) -> None:
     books.accounts.put(event.account.id, event.account)
     if event.account.parent is None:
-        books.singles.root = event.account.id
+        books.header.root = event.account.id
 
 
 @_makes_true(UserAdded)
@@ -132,7 +132,7 @@ def _(event: SettingSet, books: Books) -> None:
         kind=event.kind,
         id=event.id,
         body=event.body,
-        number=books.singles.number,
+        number=books.header.number,
         at=event.at,
     )
     books.settings.put((event.kind, event.id), setting)
@@ -145,17 +145,17 @@ def _(event: JobStepped | EndCorrected, books: Books) -> None:
 
 @_makes_true(PolicySet)
 def _(event: PolicySet, books: Books) -> None:
-    books.singles.policy = event.policy
+    books.header.policy = event.policy
 
 
 @_makes_true(TierSet)
 def _(event: TierSet, books: Books) -> None:
-    books.singles.tier = event.tier
+    books.header.tier = event.tier
 
 
 @_makes_true(PriceSet)
 def _(event: PriceSet, books: Books) -> None:
-    books.singles.prices = books.singles.prices.with_version(event.version)
+    books.header.prices = books.header.prices.with_version(event.version)
 
 
 # Grants
@@ -163,7 +163,7 @@ def _(event: PriceSet, books: Books) -> None:
 
 @_makes_true(GrantIssued)
 def _(event: GrantIssued, books: Books) -> None:
-    books.singles.issued += event.terms.amount
+    books.header.issued += event.terms.amount
 
 
 @_makes_true(GrantLapsed, CreditsMoved)
@@ -189,7 +189,7 @@ def _(event: RecurrenceStarted, books: Books) -> None:
 
 @_makes_true(RecurrenceTurned)
 def _(event: RecurrenceTurned, books: Books) -> None:
-    books.singles.issued += sum(terms.amount for terms in event.issued)
+    books.header.issued += sum(terms.amount for terms in event.issued)
     recurrence = require(books.recurrences, event.recurrence)
     grants = tuple(terms.id for terms in event.issued)
     books.put_recurrence(replace(recurrence, next_at=event.next_at, grants=grants))
@@ -240,7 +240,7 @@ def _(event: ChargeBooked, books: Books) -> None:
     record = ChargeRecord(
         id=event.charge,
         hold=event.hold,
-        number=books.singles.number,
+        number=books.header.number,
         usage=event.amount,
         attempt=event.attempt,
         spent=_spent_by(event.postings),
@@ -257,10 +257,10 @@ def _(event: ChargeReversed, books: Books) -> None:
     undone = {
         posting.grant: posting.amount for posting in event.postings if posting.source is SPENT
     }
-    books.put_hold(reversed_on(hold, undone, event.forgiven))
+    books.put_hold(reverse_on(hold, undone, event.forgiven))
     if event.forgiven:
         _owe(books, hold, -event.forgiven, event.at)
-    books.singles.issued += sum(terms.amount for terms in event.issued)
+    books.header.issued += sum(terms.amount for terms in event.issued)
     for grant, amount in event.reissued:
         books.forfeit(grant, amount, event.at)
     _spend(books, hold.terms.account, event.postings, event.at)
@@ -309,12 +309,12 @@ def _(event: DebtRepaid, books: Books) -> None:
     debt = require(books.debts, event.debt)
     _spend(books, debt.account, event.postings, event.at)
     if debt.hold is None:
-        draws = moved_draws(debt.draws, event.postings)
+        draws = apply_postings(debt.draws, event.postings)
         books.put_debt(replace(debt, owed=debt.owed - event.amount, draws=draws))
         return
     books.put_debt(replace(debt, owed=debt.owed - event.amount))
     hold = require(books.holds, debt.hold)
-    draws = moved_draws(hold.draws, event.postings)
+    draws = apply_postings(hold.draws, event.postings)
     books.put_hold(replace(hold, draws=draws, owed=hold.owed - event.amount))
     _pay(books, event.paid)
 
@@ -365,20 +365,20 @@ def _(event: BudgetDropped, books: Books) -> None:
 @_makes_true(ThresholdCrossed)
 def _(event: ThresholdCrossed, books: Books) -> None:
     key = (event.budget, event.user, event.start)
-    tally = books.tallies.get(key) or NO_TALLY
+    tally = books.tallies.get(key) or NO_COUNT
     books.tallies.put(key, replace(tally, crossed=event.crossed, revision=event.revision))
 
 
 # What several events share
 
 
-def make_claims(books: Books, claims: tuple[Claimed, ...]) -> None:
+def make_claims(books: Books, claims: tuple[ClaimChange, ...]) -> None:
     """Let open holds claim more or less of budgets."""
     for one in claims:
         counter = (one.budget, one.user)
         books.claims.put(counter, (books.claims.get(counter) or 0) + one.full)
         if one.relief:
-            tally = books.tallies.get((*counter, one.start)) or NO_TALLY
+            tally = books.tallies.get((*counter, one.start)) or NO_COUNT
             after = replace(tally, relief=tally.relief + one.relief)
             books.tallies.put((*counter, one.start), after)
 
@@ -422,11 +422,11 @@ def _spend(books: Books, account: AccountId, postings: tuple[Posting, ...], at: 
         burn.put(key, (burn.get(key) or 0) + amount)
 
 
-def _tally(books: Books, counted: tuple[Counted, ...], sign: int) -> None:
+def _tally(books: Books, counted: tuple[BudgetUsage, ...], sign: int) -> None:
     for one in counted:
         key = (one.budget, one.user, one.start)
-        tally = books.tallies.get(key) or NO_TALLY
-        after = Tally(
+        tally = books.tallies.get(key) or NO_COUNT
+        after = BudgetCounter(
             charged=tally.charged + sign * one.amount,
             relief=tally.relief,
             crossed=tally.crossed,
@@ -442,7 +442,9 @@ def _without(
     return tuple((grant, amount) for grant, amount in left if amount)
 
 
-def _less(counted: tuple[Counted, ...], taken: tuple[Counted, ...]) -> tuple[Counted, ...]:
+def _less(
+    counted: tuple[BudgetUsage, ...], taken: tuple[BudgetUsage, ...]
+) -> tuple[BudgetUsage, ...]:
     off = {(one.budget, one.user, one.start): one.amount for one in taken}
     left = (
         replace(one, amount=one.amount - off.get((one.budget, one.user, one.start), 0))

@@ -2,7 +2,7 @@
 
 from itertools import islice
 
-from bursar.core.budgets.periods import Every, Window
+from bursar.core.budgets.periods import PeriodKind, Window
 from bursar.core.ids import AccountId
 from bursar.core.instant import NEVER
 from bursar.core.ledger.books import EXPIRED, require
@@ -16,8 +16,8 @@ from bursar.core.ledger.commands import (
     Transfer,
     VoidGrant,
 )
-from bursar.core.ledger.draft import AVAILABLE, LAPSED, MOVED, REVOKED, Draft, issued, move
-from bursar.core.ledger.due_events import turn
+from bursar.core.ledger.draft import AVAILABLE, LAPSED, MOVED, REVOKED, Draft, issue_posting, move
+from bursar.core.ledger.due_events import turn_recurrence
 from bursar.core.ledger.events import (
     CreditsMoved,
     GrantExtended,
@@ -26,7 +26,7 @@ from bursar.core.ledger.events import (
     RecurrenceStarted,
     RecurrenceStopped,
 )
-from bursar.core.ledger.values import Grant, GrantTerms, Policy, Recurrence
+from bursar.core.ledger.values import Grant, GrantPolicy, GrantTerms, Recurrence
 from bursar.core.money import AMOUNT_MAX, Micros
 from bursar.core.refusal import Code, Refusal
 from bursar.core.value import replace
@@ -61,7 +61,7 @@ def issue(draft: Draft, ask: Issue) -> Refusal | None:
         policy=ask.policy,
         external_ref=ask.external_ref,
     )
-    draft.record(GrantIssued(at=now, terms=terms, postings=(issued(terms),)))
+    draft.record(GrantIssued(at=now, terms=terms, postings=(issue_posting(terms),)))
     return None
 
 
@@ -72,7 +72,11 @@ def start_recurrence(draft: Draft, ask: StartRecurrence) -> Refusal | None:
         return refusal
     if draft.books.recurrences.get(ask.recurrence) is not None:
         return Refusal(Code.ALREADY_EXISTS, {"recurrence": ask.recurrence})
-    if starts_at < draft.now or ask.every not in (Every.DAY, Every.WEEK, Every.MONTH):
+    if starts_at < draft.now or ask.every not in (
+        PeriodKind.DAY,
+        PeriodKind.WEEK,
+        PeriodKind.MONTH,
+    ):
         return Refusal(Code.TIME_INVALID, {"starts_at": starts_at, "every": ask.every})
     if refusal := _too_much(draft, ask.amount):
         return refusal
@@ -92,7 +96,7 @@ def start_recurrence(draft: Draft, ask: StartRecurrence) -> Refusal | None:
     )
     draft.record(RecurrenceStarted(at=draft.now, recurrence=recurrence))
     if starts_at == draft.now:
-        turn(draft, recurrence, draft.now)
+        turn_recurrence(draft, recurrence, draft.now)
     return None
 
 
@@ -186,7 +190,7 @@ def transfer(draft: Draft, ask: Transfer) -> Refusal | None:
     )
     taken = move(ask.grant, AVAILABLE, MOVED, ask.amount, draft.now)
     moved = CreditsMoved(
-        at=draft.now, grant=ask.grant, terms=terms, postings=(taken, issued(terms))
+        at=draft.now, grant=ask.grant, terms=terms, postings=(taken, issue_posting(terms))
     )
     draft.record(moved)
     return None
@@ -194,12 +198,12 @@ def transfer(draft: Draft, ask: Transfer) -> Refusal | None:
 
 def lapse(draft: Draft, ask: Lapse) -> Refusal | None:
     """Write expiries down, the earliest first."""
-    for _, grant in list(islice(draft.books.order(EXPIRED).since(), ask.most)):
+    for _, grant in list(islice(draft.books.index(EXPIRED).since(), ask.most)):
         draft.lapse(grant)
     return None
 
 
-def _unknown_account(draft: Draft, account: AccountId, policy: Policy) -> Refusal | None:
+def _unknown_account(draft: Draft, account: AccountId, policy: GrantPolicy) -> Refusal | None:
     for one in (account, *sorted(policy.accounts)):
         if draft.books.accounts.get(one) is None:
             return Refusal(Code.ACCOUNT_UNKNOWN, {"account": one})
@@ -207,7 +211,7 @@ def _unknown_account(draft: Draft, account: AccountId, policy: Policy) -> Refusa
 
 
 def _too_much(draft: Draft, amount: Micros) -> Refusal | None:
-    most = AMOUNT_MAX - draft.books.singles.issued
+    most = AMOUNT_MAX - draft.books.header.issued
     return (
         Refusal(Code.AMOUNT_TOO_LARGE, {"amount": amount, "most": most}) if amount > most else None
     )

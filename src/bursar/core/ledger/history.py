@@ -19,7 +19,7 @@ from bursar.core.value import replace, value
 
 
 @value
-class View:
+class GrantView:
     """What was in a grant's compartments, at the instant looked at."""
 
     terms: GrantTerms
@@ -32,16 +32,16 @@ class View:
         invariant(total == self.terms.amount, "a past view does not add up", **figures)
 
 
-NO_VIEWS: Final[Mapping[GrantId, View]] = MappingProxyType({})
+NO_VIEWS: Final[Mapping[GrantId, GrantView]] = MappingProxyType({})
 
 
-def view(
+def view_grants(
     events: Iterable[Event],
     at: Instant,
     known_at: Instant,
-    start: Mapping[GrantId, View] = NO_VIEWS,
+    start: Mapping[GrantId, GrantView] = NO_VIEWS,
     account: AccountId | None = None,
-) -> dict[GrantId, View]:
+) -> dict[GrantId, GrantView]:
     """Every grant that existed at `at`, as of `at`, as known at `known_at`.
 
     `events` may begin after a number if `start` is what was recorded up to it, no later than `at`.
@@ -49,25 +49,25 @@ def view(
     """
     terms, parts = _folded(events, at, known_at, start, account)
     return {
-        grant: View(terms=terms[grant], parts=_expired(terms[grant], found, at))
+        grant: GrantView(terms=terms[grant], parts=_expired(terms[grant], found, at))
         for grant, found in parts.items()
         if terms[grant].issued_at <= at
     }
 
 
-def recorded(
-    events: Iterable[Event], start: Mapping[GrantId, View] = NO_VIEWS
-) -> dict[GrantId, View]:
+def fold_grants(
+    events: Iterable[Event], start: Mapping[GrantId, GrantView] = NO_VIEWS
+) -> dict[GrantId, GrantView]:
     """Every grant as events left it, going on from `start`: what has expired unnoticed included."""
     terms, parts = _folded(events, NEVER, NEVER, start)
-    return {grant: View(terms=terms[grant], parts=found) for grant, found in parts.items()}
+    return {grant: GrantView(terms=terms[grant], parts=found) for grant, found in parts.items()}
 
 
 def _folded(
     events: Iterable[Event],
     at: Instant,
     known_at: Instant,
-    start: Mapping[GrantId, View],
+    start: Mapping[GrantId, GrantView],
     account: AccountId | None = None,
 ) -> tuple[dict[GrantId, GrantTerms], dict[GrantId, dict[Compartment, Micros]]]:
     """The terms and compartments of grants after what was known and had taken effect."""
@@ -92,7 +92,7 @@ def _folded(
     return terms, parts
 
 
-def owned_by(views: Mapping[GrantId, View], account: AccountId) -> dict[Compartment, Micros]:
+def sum_owned(views: Mapping[GrantId, GrantView], account: AccountId) -> dict[Compartment, Micros]:
     """The compartments of one account's grants in a view, summed."""
     mine = [found.parts for found in views.values() if found.terms.account == account]
     return {part: sum(parts[part] for parts in mine) for part in Compartment}

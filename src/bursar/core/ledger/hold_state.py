@@ -25,7 +25,7 @@ from bursar.core.ledger.events import (
 from bursar.core.ledger.values import Compartment, Draw, Hold, Lots
 from bursar.core.metering import Meter
 from bursar.core.money import Micros
-from bursar.core.refusal import broken, invariant
+from bursar.core.refusal import fail_invariant, invariant
 from bursar.core.value import replace
 
 AVAILABLE, HELD, SPENT = Compartment.AVAILABLE, Compartment.HELD, Compartment.SPENT
@@ -40,10 +40,10 @@ def hold_after(event: HoldChanged, hold: Hold | None) -> Hold:
         invariant(hold is None, "a hold exists already", hold=event.hold)
         hold = _lot(event)
     if hold is None:
-        broken("a hold is missing", hold=event.hold)
+        fail_invariant("a hold is missing", hold=event.hold)
     changes = _changes(event, hold)
     own = event.own if isinstance(event, ChargeBooked) else ()
-    draws = moved_draws(hold.draws, event.postings, own)
+    draws = apply_postings(hold.draws, event.postings, own)
     changes["draws"] = draws
     changes["open"] = sum([draw.open for draw in draws])
     changes["touched_at"] = event.at
@@ -95,7 +95,7 @@ def _lot(event: LotTaken) -> Hold:
 def _no_more(hold: Hold) -> Lots:
     """The lots of an array's hold when those that are out are all that there will be."""
     if hold.lots is None:
-        broken("a hold has no lots", hold=hold.terms.id)
+        fail_invariant("a hold has no lots", hold=hold.terms.id)
     return replace(hold.lots, count=hold.lots.taken)
 
 
@@ -103,7 +103,7 @@ def without_lot(hold: Hold, event: LotTaken) -> Hold:
     """The hold of an array once a lot was taken out of it."""
     lots = hold.lots
     if lots is None or lots.taken != event.number:
-        broken("another lot is next", hold=hold.terms.id, number=event.number)
+        fail_invariant("another lot is next", hold=hold.terms.id, number=event.number)
     parts = dict(event.parts)
     return replace(
         hold,
@@ -123,7 +123,7 @@ def _metered(hold: Hold, attempt: int | None, meter: Meter | None) -> tuple[tupl
     return tuple({**dict(hold.meters), attempt: meter}.items())
 
 
-def reversed_on(hold: Hold, undone: dict[GrantId, Micros], forgiven: Micros) -> Hold:
+def reverse_on(hold: Hold, undone: dict[GrantId, Micros], forgiven: Micros) -> Hold:
     """The hold once so much of its charges was undone; the operator absorbs what is forgiven."""
     draws = tuple(
         replace(draw, undone=draw.undone + undone.get(draw.grant, 0)) for draw in hold.draws
@@ -131,7 +131,7 @@ def reversed_on(hold: Hold, undone: dict[GrantId, Micros], forgiven: Micros) -> 
     return replace(hold, draws=draws, owed=hold.owed - forgiven, absorbed=hold.absorbed + forgiven)
 
 
-def moved_draws(
+def apply_postings(
     draws: tuple[Draw, ...],
     postings: tuple[Posting, ...],
     own: tuple[tuple[GrantId, Micros], ...] = (),

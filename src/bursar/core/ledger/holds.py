@@ -6,7 +6,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from bursar.core.ids import AccountId, DebtId, GrantId, HoldId
 from bursar.core.instant import NEVER, Instant
-from bursar.core.ledger.allocation import Parts, Source, fill, keep
+from bursar.core.ledger.allocation import Parts, Source, fill, fill_beyond_caps
 from bursar.core.ledger.books import Books
 from bursar.core.ledger.commands import (
     Charge,
@@ -18,7 +18,7 @@ from bursar.core.ledger.commands import (
     Reserve,
     Settle,
 )
-from bursar.core.ledger.draft import AVAILABLE, HELD, Draft, move, returned
+from bursar.core.ledger.draft import AVAILABLE, HELD, Draft, move, return_posting
 from bursar.core.ledger.due_events import close_hold
 from bursar.core.ledger.events import (
     Closing,
@@ -35,7 +35,7 @@ from bursar.core.ledger.spendable import credits_in_lanes, drawable_credits
 from bursar.core.ledger.values import Context, Draw, Grant, Hold, HoldClaim, HoldTerms, Lots
 from bursar.core.metering import Meter
 from bursar.core.money import AMOUNT_MAX, Micros, usage_price
-from bursar.core.pricing import Priced, Terms, attempt_rate, price_of
+from bursar.core.pricing import Priced, PriceTerms, attempt_rate, price_of
 from bursar.core.refusal import Code, Refusal
 from bursar.core.value import replace
 
@@ -56,7 +56,7 @@ def reserve(draft: Draft, ask: Reserve) -> Refusal | None:
     """Hold all that is asked or nothing."""
     if refusal := next(_faults(draft, ask), None):
         return refusal
-    priced = prices_for(draft.books, ask.context, draft.now)
+    priced = find_prices(draft.books, ask.context, draft.now)
     if ask.run_ms is not None and not priced:
         return Refusal(Code.PRICE_UNKNOWN, {"gpu_types": ask.context.gpu_types})
     funding = _fund(draft, ask, {kind: found.rate for kind, found in priced.items()})
@@ -131,7 +131,7 @@ def _longest(books: Books, whose: Reserve | HoldTerms) -> int:
 
     The job that a context names counts for nothing here: anybody can name one (L10).
     """
-    policy = books.singles.policy
+    policy = books.header.policy
     return policy.job_hold_max if whose.for_job else policy.raw_hold_max
 
 
@@ -144,16 +144,16 @@ def _too_long(
     return Refusal(Code.HOLD_TOO_LONG, {"expires_at": until, "latest": since + most})
 
 
-def prices_for(books: Books, context: Context, at: Instant) -> dict[str, Priced]:
+def find_prices(books: Books, context: Context, at: Instant) -> dict[str, Priced]:
     """The prices of a context's GPU types that are known, in order of preference.
 
     The tier is the org's own; only where none is set does what the context says count.
     """
-    own = books.singles.tier
+    own = books.header.tier
     tier = context.tier if own is None else own
-    terms = Terms(region=context.region, tier=tier, priority_class=context.priority_class)
+    terms = PriceTerms(region=context.region, tier=tier, priority_class=context.priority_class)
     found = (
-        (kind, price_of(books.deployment, books.singles.prices, kind, terms, at))
+        (kind, price_of(books.deployment, books.header.prices, kind, terms, at))
         for kind in context.gpu_types
     )
     return {kind: priced for kind, priced in found if priced is not None}
@@ -263,7 +263,7 @@ def refusals(draft: Draft, ask: Reserve) -> tuple[Refusal, ...]:
     Of several acceptable GPU types the cheapest is looked at.
     """
     faults = tuple(_faults(draft, ask))
-    priced = prices_for(draft.books, ask.context, draft.now)
+    priced = find_prices(draft.books, ask.context, draft.now)
     rates = {kind: one.rate for kind, one in priced.items()}
     if ask.run_ms is not None and not rates:
         return (*faults, Refusal(Code.PRICE_UNKNOWN, {"gpu_types": ask.context.gpu_types}))
@@ -286,16 +286,16 @@ def open_hold(draft: Draft, hold_id: HoldId) -> Hold | Refusal:
     if hold is None:
         return Refusal(Code.HOLD_UNKNOWN, {"hold": hold_id})
     if hold.closed_at is not None:
-        return closed(hold)
+        return closed_refusal(hold)
     return hold
 
 
-def closed(hold: Hold) -> Refusal:
+def closed_refusal(hold: Hold) -> Refusal:
     """That a hold is closed."""
     return Refusal(Code.HOLD_CLOSED, {"hold": hold.terms.id, "closed_at": hold.closed_at})
 
 
-def left_to_its_job(books: Books, ask: object) -> Refusal | None:
+def refuse_change_of_job_hold(books: Books, ask: object) -> Refusal | None:
     """That a hold is a job's, which runs on it: nobody else changes it while it is open (M1).
 
     For whoever asks in the name of a caller; who works for jobs does not ask this.
@@ -341,11 +341,11 @@ def _not_extendable(draft: Draft, hold: Hold, amount: Micros, until: Instant) ->
     if amount > most:
         return Refusal(Code.AMOUNT_TOO_LARGE, {"amount": amount, "most": most})
     if hold.closed_at is not None:
-        return closed(hold)
+        return closed_refusal(hold)
     if refusal := _in_debt(draft, books.path(hold.terms.account)):
         return refusal
     applying = draft.applying_to(hold)
-    before = hold.claimant
+    before = hold.claim
     after = before._replace(
         open=before.open + amount,
         touched_at=draft.now,
@@ -368,12 +368,12 @@ def redraw(draft: Draft, ask: Redraw) -> Refusal | None:
     if not hold.terms.metered:
         return Refusal(Code.NOT_METERED, {"hold": ask.hold})
     if hold.closed_at is not None and ask.started_at is None:
-        return closed(hold)
+        return closed_refusal(hold)
 
     # Nothing below may refuse.
     started_at = _started_at(draft, hold, ask)
     context = replace(hold.terms.context, gpu_types=(ask.gpu_type,))
-    in_force = prices_for(draft.books, context, started_at).get(ask.gpu_type)
+    in_force = find_prices(draft.books, context, started_at).get(ask.gpu_type)
     rate = attempt_rate(rates[ask.gpu_type], in_force.rate if in_force else None)
     milli_gpus = context.milli_gpus
     amount = min(hold.open, usage_price(rate, milli_gpus, ask.run_ms))
@@ -409,7 +409,7 @@ def _redrawn(draft: Draft, hold: Hold, context: Context, amount: Micros) -> tupl
         parts[grant_id] = parts.get(grant_id, 0) + more
         missing -= more
     postings = [
-        returned(grant, draw.open - parts[draw.grant], draft.now)
+        return_posting(grant, draw.open - parts[draw.grant], draft.now)
         for draw, grant in reversed(own)
         if draw.open > parts[draw.grant]
     ]
@@ -459,7 +459,7 @@ def end_hold(draft: Draft, ask: EndHold) -> Refusal | None:
     if hold.closed_at is None:  # or it would have ended just now
         return Refusal(Code.TIME_INVALID, {"expires_at": hold.expires_at, "now": draft.now})
     ended = any(isinstance(one, HoldClosed) and one.hold == ask.hold for one in draft.events)
-    return None if ended else closed(hold)
+    return None if ended else closed_refusal(hold)
 
 
 def refund(draft: Draft, ask: Refund) -> Refusal | None:
@@ -472,9 +472,9 @@ def refund(draft: Draft, ask: Refund) -> Refusal | None:
     drawn = draft.drawn(hold)
     sources = [Source(grant, draw.open, draw.charged) for draw, grant in drawn]
     left = hold.open - ask.amount
-    kept = keep(sources, left, hold.used + left)
+    kept = fill_beyond_caps(sources, left, hold.used + left)
     postings = tuple(
-        returned(grant, draw.open - kept.get(draw.grant, 0), draft.now)
+        return_posting(grant, draw.open - kept.get(draw.grant, 0), draft.now)
         for draw, grant in reversed(drawn)
         if draw.open > kept.get(draw.grant, 0)
     )

@@ -6,7 +6,7 @@ refusals decided under the org's lock included.
 
 from dataclasses import fields
 
-from bursar.core.ids import same_making
+from bursar.core.ids import differ_only_in_time
 from bursar.core.ledger.commands import Command
 from bursar.core.ledger.events import Event
 from bursar.core.ledger.values import Context
@@ -53,7 +53,9 @@ def first_difference(first: Command, second: Command, made: tuple[str, ...] = ()
 def _same_making(was: object, now: object) -> bool:
     """Whether two ids, or two values with an id, differ in the time of their making alone."""
     if isinstance(was, PriceVersion) and isinstance(now, PriceVersion):
-        return same_making(was.id, now.id) and was == replace(now, id=was.id)
+        return differ_only_in_time(was.id, now.id) and was == replace(now, id=was.id)
     if isinstance(was, Context) and isinstance(now, Context):
-        return same_making(was.job or "", now.job or "") and was == replace(now, job=was.job)
-    return isinstance(was, str) and isinstance(now, str) and same_making(was, now)
+        return differ_only_in_time(was.job or "", now.job or "") and was == replace(
+            now, job=was.job
+        )
+    return isinstance(was, str) and isinstance(now, str) and differ_only_in_time(was, now)

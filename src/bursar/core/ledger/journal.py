@@ -27,10 +27,10 @@ class Journal:
         return outcome
 
 
-def rebuilt_from(events: Iterable[Event], prices: PriceBook | None = None) -> Books:
+def rebuild(events: Iterable[Event], prices: PriceBook | None = None) -> Books:
     """Books made from the events alone (L1)."""
     books = Books(prices)
     for event in events:
         evolve(books, event)
-    books.advance(books.singles.now)  # the last events may have been due before they were recorded
+    books.advance(books.header.now)  # the last events may have been due before they were recorded
     return books

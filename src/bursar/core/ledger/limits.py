@@ -22,13 +22,13 @@ from bursar.core.instant import NEVER, Instant, whole_ms
 from bursar.core.ledger.books import ApplicableBudget, Books, TallyKey, require
 from bursar.core.ledger.events import ThresholdCrossed
 from bursar.core.ledger.values import (
-    NO_TALLY,
+    NO_COUNT,
     Budget,
-    Claimed,
-    Counted,
+    BudgetCounter,
+    BudgetUsage,
+    ClaimChange,
     Hold,
     HoldClaim,
-    Tally,
     TargetKey,
 )
 from bursar.core.metering import Usage
@@ -71,43 +71,43 @@ def _gather(
         applying.append(ApplicableBudget(require(books.budgets, budget), user))
 
 
-class Claim(NamedTuple):
+class BudgetClaim(NamedTuple):
     """What a hold can spend of a budget: in a longest period, and how much less in a given one."""
 
     full: Micros
     relief: Micros
 
 
-NO_CLAIM: Final = Claim(0, 0)
+NO_CLAIM: Final = BudgetClaim(0, 0)
 
 
-def claim_of(budget: Budget, hold: HoldClaim, period: Period) -> Claim:
+def claim_of(budget: Budget, hold: HoldClaim, period: Period) -> BudgetClaim:
     """The claim of a hold, with its relief in `period`, the present one.
 
     There is none before the hold has changed in it. Run time that is not paid yet counts from
     where it began, within the period.
     """
     if hold.milli_gpus == 0:
-        return Claim(hold.open, 0)
+        return BudgetClaim(hold.open, 0)
     horizon = min(claim_horizon(budget.window), hold.expires_at - hold.since)
     full = _spendable_within(hold, horizon)
     if not budget.calendar or hold.touched_at < period.start:
-        return Claim(full, 0)
+        return BudgetClaim(full, 0)
     span = min(period.end, hold.expires_at) - max(hold.since, period.start)
-    return Claim(full, full - _spendable_within(hold, span))
+    return BudgetClaim(full, full - _spendable_within(hold, span))
 
 
 def claim_changes(
     applying: list[ApplicableBudget], old: Hold | None, new: Hold
-) -> tuple[Claimed, ...]:
+) -> tuple[ClaimChange, ...]:
     """By how much the claims on the budgets above a hold change when it does, now."""
     if not applying:
         return ()
     if not new.terms.by_time:
         more = new.open - (0 if old is None else old.open)
         return _claimed_anytime(applying, more, new.touched_at) if more else ()
-    was, now = None if old is None else old.claimant, new.claimant
-    changes: list[Claimed] = []
+    was, now = None if old is None else old.claim, new.claim
+    changes: list[ClaimChange] = []
     for budget, user in applying:
         period = period_at(budget.window, now.touched_at)
         after = claim_of(budget, now, period)
@@ -116,18 +116,18 @@ def claim_changes(
             full, relief = after.full - before.full, after.relief - before.relief
             start = period.start
             changes.append(
-                Claimed(budget=budget.id, user=user, start=start, full=full, relief=relief)
+                ClaimChange(budget=budget.id, user=user, start=start, full=full, relief=relief)
             )
     return tuple(changes)
 
 
 def _claimed_anytime(
     applying: list[ApplicableBudget], more: Micros, now: Instant
-) -> tuple[Claimed, ...]:
+) -> tuple[ClaimChange, ...]:
     """The changes when a hold that can be spent at any speed has more open, or less."""
     return tuple(
         [
-            Claimed(
+            ClaimChange(
                 budget=budget.id,
                 user=user,
                 start=period_at(budget.window, now).start,
@@ -150,7 +150,7 @@ def counted_in(books: Books, applying: ApplicableBudget, now: Instant) -> Micros
     relief = 0
     if budget.calendar:
         start = period_at(budget.window, now).start
-        relief = (books.tallies.get((budget.id, user, start)) or NO_TALLY).relief
+        relief = (books.tallies.get((budget.id, user, start)) or NO_COUNT).relief
     return charged_in(books, applying, now) + claims - relief
 
 
@@ -159,7 +159,7 @@ def charged_in(books: Books, applying: ApplicableBudget, now: Instant) -> Micros
     budget, user = applying
     charged = 0
     for start in slots_inside(budget.window, now):
-        charged += (books.tallies.get((budget.id, user, start)) or NO_TALLY).charged
+        charged += (books.tallies.get((budget.id, user, start)) or NO_COUNT).charged
     return charged
 
 
@@ -222,7 +222,7 @@ def headroom(books: Books, applying: list[ApplicableBudget], now: Instant) -> Mi
 
 def count_usage(
     applying: list[ApplicableBudget], usage: Usage, now: Instant
-) -> tuple[Counted, ...]:
+) -> tuple[BudgetUsage, ...]:
     """How the budgets count metered usage: where its milliseconds fell.
 
     What fell before a rolling window will never be looked at, and is not counted. What a reading
@@ -235,7 +235,7 @@ def count_usage(
             key = (budget.id, user, min(start, newest))
             counted[key] = counted.get(key, 0) + amount
     return tuple(
-        Counted(budget=budget, user=user, start=start, amount=amount)
+        BudgetUsage(budget=budget, user=user, start=start, amount=amount)
         for (budget, user, start), amount in counted.items()
     )
 
@@ -246,26 +246,28 @@ def _oldest(budget: Budget, now: Instant) -> Instant:
 
 def count_amount(
     applying: list[ApplicableBudget], amount: Micros, at: Instant, now: Instant
-) -> tuple[Counted, ...]:
+) -> tuple[BudgetUsage, ...]:
     """How the budgets count an amount: where it is effective, unless that is past counting."""
     if amount == 0:
         return ()
     return tuple(
         [
-            Counted(budget=budget.id, user=user, start=start, amount=amount)
+            BudgetUsage(budget=budget.id, user=user, start=start, amount=amount)
             for budget, user in applying
             if (start := period_at(budget.window, at).start) >= _oldest(budget, now)
         ]
     )
 
 
-def counted_off(books: Books, counted: tuple[Counted, ...], amount: Micros) -> tuple[Counted, ...]:
+def uncount(
+    books: Books, counted: tuple[BudgetUsage, ...], amount: Micros
+) -> tuple[BudgetUsage, ...]:
     """What to take off the counters when `amount` of usage is undone: the latest period first.
 
     Nothing comes off a budget that was dropped.
     """
     left: dict[tuple[BudgetId, UserId | None], Micros] = {}
-    off: list[Counted] = []
+    off: list[BudgetUsage] = []
     for one in sorted(counted, key=lambda one: -one.start):
         if require(books.budgets, one.budget).dropped:
             continue
@@ -273,11 +275,11 @@ def counted_off(books: Books, counted: tuple[Counted, ...], amount: Micros) -> t
         part = min(left.get(key, amount), one.amount)
         left[key] = left.get(key, amount) - part
         if part:
-            off.append(Counted(budget=one.budget, user=one.user, start=one.start, amount=part))
+            off.append(BudgetUsage(budget=one.budget, user=one.user, start=one.start, amount=part))
     return tuple(off)
 
 
-CountedIn: TypeAlias = list[tuple[ApplicableBudget, list[Counted]]]
+CountedIn: TypeAlias = list[tuple[ApplicableBudget, list[BudgetUsage]]]
 
 
 def over_limit(books: Books, counted_in: CountedIn, now: Instant) -> tuple[BudgetId, ...]:
@@ -291,15 +293,17 @@ def over_limit(books: Books, counted_in: CountedIn, now: Instant) -> tuple[Budge
     )
 
 
-def by_budget(applying: list[ApplicableBudget], counted: tuple[Counted, ...]) -> CountedIn:
+def by_budget(applying: list[ApplicableBudget], counted: tuple[BudgetUsage, ...]) -> CountedIn:
     """The budgets that a charge counts in, each with its own parts of the charge."""
-    parts: dict[tuple[BudgetId, UserId | None], list[Counted]] = {}
+    parts: dict[tuple[BudgetId, UserId | None], list[BudgetUsage]] = {}
     for part in counted:
         parts.setdefault((part.budget, part.user), []).append(part)
     return [(one, parts[key]) for one in applying if (key := (one.budget.id, one.user)) in parts]
 
 
-def _is_over(books: Books, applying: ApplicableBudget, parts: list[Counted], now: Instant) -> bool:
+def _is_over(
+    books: Books, applying: ApplicableBudget, parts: list[BudgetUsage], now: Instant
+) -> bool:
     """Whether what is charged in a period the charge touches exceeds the limit."""
     budget, user = applying
     if not budget.calendar:
@@ -307,7 +311,7 @@ def _is_over(books: Books, applying: ApplicableBudget, parts: list[Counted], now
         added = sum(part.amount for part in parts if part.start in inside)
         return added > 0 and charged_in(books, applying, now) + added > budget.limit
     for part in parts:
-        tally = books.tallies.get((budget.id, user, part.start)) or NO_TALLY
+        tally = books.tallies.get((budget.id, user, part.start)) or NO_COUNT
         if tally.charged + part.amount > budget.limit:
             return True
     return False
@@ -323,7 +327,7 @@ def crossings(books: Books, counted_in: CountedIn, now: Instant) -> list[Thresho
     ]
 
 
-def _starts(budget: Budget, parts: list[Counted], now: Instant) -> list[Instant]:
+def _starts(budget: Budget, parts: list[BudgetUsage], now: Instant) -> list[Instant]:
     """The periods in which a charge may have reached a threshold; of a rolling window the slot."""
     if not budget.calendar:
         return [period_at(budget.window, now).start]
@@ -337,7 +341,7 @@ def _crossing(
     starts = (start,) if budget.calendar else slots_inside(budget.window, now)
     charged = told = 0
     for one in starts:
-        tally = books.tallies.get((budget.id, user, one)) or NO_TALLY
+        tally = books.tallies.get((budget.id, user, one)) or NO_COUNT
         charged += tally.charged
         told = max(told, _told(budget, tally))
     reached = told
@@ -359,6 +363,6 @@ def _crossing(
     )
 
 
-def _told(budget: Budget, tally: Tally) -> int:
+def _told(budget: Budget, tally: BudgetCounter) -> int:
     """How many thresholds have been reported of a budget as it is now."""
     return tally.crossed if tally.revision == budget.revision else 0

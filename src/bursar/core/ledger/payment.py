@@ -7,7 +7,7 @@ from typing import NamedTuple
 from bursar.core.ids import ChargeId, GrantId
 from bursar.core.instant import Instant
 from bursar.core.ledger.allocation import Parts, Source, fill
-from bursar.core.ledger.books import ApplicableBudget, Change, free_of, require
+from bursar.core.ledger.books import ApplicableBudget, FreeChange, free_of, require
 from bursar.core.ledger.draft import AVAILABLE, HELD, LAPSED, SPENT, Draft, move
 from bursar.core.ledger.events import Posting
 from bursar.core.ledger.limits import headroom
@@ -17,7 +17,7 @@ from bursar.core.metering import Meter, Usage
 from bursar.core.money import Micros
 
 
-class Ask(NamedTuple):
+class Booking(NamedTuple):
     """Usage to be booked on a hold."""
 
     charge: ChargeId
@@ -29,7 +29,7 @@ class Ask(NamedTuple):
     late: bool = False
 
     @property
-    def is_news(self) -> bool:
+    def has_effect(self) -> bool:
         """Whether it changes anything: a repeated or overtaken reading does not."""
         settles = self.meter is not None and self.meter.settled and not self.late
         return self.amount > 0 or self.usage is not None or settles
@@ -38,7 +38,7 @@ class Ask(NamedTuple):
 class Payment:
     """Where the credits for a charge come from, found step by step (docs/ledger.md §7)."""
 
-    def __init__(self, draft: Draft, hold: Hold, ask: Ask) -> None:
+    def __init__(self, draft: Draft, hold: Hold, ask: Booking) -> None:
         self.draft = draft
         self.books = draft.books
         self.hold = hold
@@ -50,7 +50,9 @@ class Payment:
         self.postings: list[Posting] = []
         self.own: Parts = {}
         self._charged: Parts = {draw.grant: draw.charged for draw in hold.draws}
-        self._taken: dict[GrantId, list[Change]] = {}  # decided changes of what grants have free
+        self._taken: dict[
+            GrantId, list[FreeChange]
+        ] = {}  # decided changes of what grants have free
 
     def from_open(self) -> None:
         """What the hold has set aside, in spend order."""
@@ -118,7 +120,7 @@ class Payment:
         self.postings.append(move(grant_id, AVAILABLE, SPENT, amount, at))
         taken = self._taken.setdefault(grant_id, [])
         # As late in the order of its instant as the event that will record it.
-        taken.append(Change(at, self.books.singles.number + 1, len(taken), -amount))
+        taken.append(FreeChange(at, self.books.header.number + 1, len(taken), -amount))
 
     def _valid_then(self) -> Iterator[Grant]:
         """The admitted grants that were valid at the effective instant, in spend order."""
@@ -131,7 +133,7 @@ class Payment:
 
     def _expired_since(self, at: Instant) -> Iterator[Grant]:
         for account in self.path:
-            order = self.books.order(free_of(account))
+            order = self.books.index(free_of(account))
             for _, grant in order.since((at + 1,), bound=(self.books.clock + 1,)):
                 yield require(self.books.grants, grant)
 

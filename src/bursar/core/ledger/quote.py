@@ -6,7 +6,7 @@ from bursar.core.ledger.books import Books
 from bursar.core.ledger.commands import Reserve
 from bursar.core.ledger.due_events import draft_at
 from bursar.core.ledger.events import Event, HoldOpened
-from bursar.core.ledger.holds import prices_for, refusals, reserve
+from bursar.core.ledger.holds import find_prices, refusals, reserve
 from bursar.core.money import Micros, usage_price
 from bursar.core.refusal import Refusal
 from bursar.core.value import value
@@ -37,7 +37,7 @@ def quote(books: Books, ask: Reserve, now: Instant, likely_ms: int | None = None
         refusal = reserve(draft, ask)
         if refusal is None:
             return _granted(draft.events, spendable, likely_ms, ask.lots or 1)
-        rates = prices_for(draft.books, ask.context, now)
+        rates = find_prices(draft.books, ask.context, now)
         return Quote(
             held=0,
             likely=0,

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from bursar.core.ids import GrantId
-from bursar.core.leases import is_own
-from bursar.core.ledger.allocation import Parts, Source, front, keep
+from bursar.core.leases import is_job_responsible
+from bursar.core.ledger.allocation import Parts, Source, fill_beyond_caps, take_first
 from bursar.core.ledger.books import Books, charges_of, require
 from bursar.core.ledger.charges import late_since, meter_of
 from bursar.core.ledger.commands import CorrectEnd, GiveBack, ReverseCharge
@@ -15,9 +15,9 @@ from bursar.core.ledger.draft import (
     REVOKED,
     SPENT,
     Draft,
-    issued,
+    issue_posting,
     move,
-    returned,
+    return_posting,
 )
 from bursar.core.ledger.due_events import new_id
 from bursar.core.ledger.events import (
@@ -27,9 +27,9 @@ from bursar.core.ledger.events import (
     Shrunk,
     WorkGivenBack,
 )
-from bursar.core.ledger.limits import counted_off
+from bursar.core.ledger.limits import uncount
 from bursar.core.ledger.values import ChargeRecord, Compartment, Draw, Grant, GrantTerms, Hold
-from bursar.core.metering import Meter, rewound
+from bursar.core.metering import Meter, rewind
 from bursar.core.money import AMOUNT_MAX, Micros
 from bursar.core.refusal import Code, Refusal
 from bursar.core.value import replace
@@ -53,7 +53,7 @@ def reverse_charge(draft: Draft, ask: ReverseCharge) -> Refusal | None:
 
     # Nothing below may refuse.
     forgiven = min(amount, debt)
-    parts = front(dict(reversed(reversible.items())), amount - forgiven)
+    parts = take_first(dict(reversed(reversible.items())), amount - forgiven)
     postings = [_undone(draft, grant, part) for grant, part in parts.items()]
     new = _reissued(draft, ask, record, postings)
     draft.record(
@@ -64,8 +64,8 @@ def reverse_charge(draft: Draft, ask: ReverseCharge) -> Refusal | None:
             forgiven=forgiven,
             issued=new,
             reissued=tuple((terms.parent, terms.amount) for terms in new if terms.parent),
-            counted=counted_off(draft.books, record.counted, amount),
-            postings=(*postings, *(issued(terms) for terms in new)),
+            counted=uncount(draft.books, record.counted, amount),
+            postings=(*postings, *(issue_posting(terms) for terms in new)),
         )
     )
     return None
@@ -98,7 +98,7 @@ def _reissued(
         return ()
     left = dict(record.spent)
     new: list[GrantTerms] = []
-    room = AMOUNT_MAX - draft.books.singles.issued
+    room = AMOUNT_MAX - draft.books.header.issued
     for posting in postings:
         terms = require(draft.books.grants, posting.grant).terms
         amount = min(posting.amount, room)
@@ -134,7 +134,7 @@ def give_back(draft: Draft, ask: GiveBack) -> Refusal | None:
     meter = meter_of(hold, ask.attempt)
     if isinstance(meter, Refusal):
         return Refusal(Code.ATTEMPT_UNKNOWN, {"hold": ask.hold, "attempt": ask.attempt})
-    back, lost = rewound(meter, ask.kept_ms)
+    back, lost = rewind(meter, ask.kept_ms)
     if back == meter:
         return None
 
@@ -174,7 +174,7 @@ def _shrunk(
     it, off the charges of the attempt.
     """
     back = {posting.grant: posting.amount for posting in postings if posting.source is SPENT}
-    for _, charge_id in books.order(charges_of(ask.hold)).since():
+    for _, charge_id in books.index(charges_of(ask.hold)).since():
         if not (amount or forgiven or any(back.values())):
             return
         record = require(books.charges, charge_id)
@@ -186,7 +186,7 @@ def _shrunk(
             usage=usage,
             spent=tuple((grant, taken) for grant, taken in spent.items() if taken),
             owed=owed,
-            counted=counted_off(books, record.counted, usage),
+            counted=uncount(books, record.counted, usage),
         )
         amount -= usage
         forgiven -= owed
@@ -198,7 +198,7 @@ def _given_back(
 ) -> tuple[Posting, ...]:
     """The postings that give back `amount` of what the draws were charged."""
     sources = [Source(grant, draw.charged - draw.undone, draw.undone) for draw, grant in drawn]
-    kept = keep(sources, sum(source.room for source in sources) - amount, total)
+    kept = fill_beyond_caps(sources, sum(source.room for source in sources) - amount, total)
     postings: list[Posting] = []
     for source in reversed(sources):
         back = source.room - kept.get(source.grant.terms.id, 0)
@@ -213,7 +213,7 @@ def _all_returned(draft: Draft, postings: tuple[Posting, ...]) -> Iterator[Posti
     for posting in postings:
         if posting.target is HELD:
             grant = require(draft.books.grants, posting.grant)
-            yield returned(grant, posting.amount, draft.now)
+            yield return_posting(grant, posting.amount, draft.now)
 
 
 def correct_end(draft: Draft, ask: CorrectEnd) -> Refusal | None:
@@ -224,7 +224,7 @@ def correct_end(draft: Draft, ask: CorrectEnd) -> Refusal | None:
     meter = meter_of(hold, ask.attempt)
     if isinstance(meter, Refusal):
         return Refusal(Code.ATTEMPT_UNKNOWN, {"hold": ask.hold, "attempt": ask.attempt})
-    if refusal := _not_correctable(draft, hold, meter, pays=is_own(ask.end_class)):
+    if refusal := _not_correctable(draft, hold, meter, pays=is_job_responsible(ask.end_class)):
         return refusal
     draft.record(
         EndCorrected(

@@ -1,6 +1,6 @@
 """Accounts, users, bounds, prices and budgets: what the other commands are measured by."""
 
-from bursar.core.budgets.periods import SLOTS, Every, Window, is_zone, period_at
+from bursar.core.budgets.periods import SLOTS_PER_WINDOW, PeriodKind, Window, is_zone, period_at
 from bursar.core.budgets.tiers import TIERS
 from bursar.core.ids import BudgetId, UserId
 from bursar.core.instant import MINUTE
@@ -27,8 +27,8 @@ from bursar.core.ledger.events import (
     TierSet,
     UserAdded,
 )
-from bursar.core.ledger.limits import NO_CLAIM, Claim, claim_of
-from bursar.core.ledger.values import Account, Budget, Claimed, Hold, Target
+from bursar.core.ledger.limits import NO_CLAIM, BudgetClaim, claim_of
+from bursar.core.ledger.values import Account, Budget, BudgetTarget, ClaimChange, Hold
 from bursar.core.refusal import Code, Refusal
 from bursar.core.value import replace
 
@@ -41,8 +41,8 @@ def add_account(draft: Draft, ask: AddAccount) -> Refusal | None:
         return Refusal(Code.ACCOUNT_UNKNOWN, {"account": ask.parent})
     if books.accounts.get(ask.account) is not None:
         return Refusal(Code.ALREADY_EXISTS, {"account": ask.account})
-    if parent is None and books.singles.root is not None:
-        return Refusal(Code.ALREADY_EXISTS, {"root": books.singles.root})
+    if parent is None and books.header.root is not None:
+        return Refusal(Code.ALREADY_EXISTS, {"root": books.header.root})
     zone = ask.time_zone or (parent.time_zone if parent else "UTC")
     if not is_zone(zone):
         return Refusal(Code.TIME_INVALID, {"time_zone": zone})
@@ -81,7 +81,7 @@ def set_policy(draft: Draft, ask: SetPolicy) -> Refusal | None:
 
 def set_price(draft: Draft, ask: SetPrice) -> Refusal | None:
     """Add a version to the org's own prices."""
-    books = (draft.books.singles.prices, draft.books.deployment)
+    books = (draft.books.header.prices, draft.books.deployment)
     if any(book.version(ask.version.id) is not None for book in books):
         return Refusal(Code.ALREADY_EXISTS, {"version": ask.version.id})
     version = replace(ask.version, effective_at=draft.now) if ask.from_now else ask.version
@@ -91,12 +91,12 @@ def set_price(draft: Draft, ask: SetPrice) -> Refusal | None:
 
 def set_tier(draft: Draft, ask: SetTier) -> Refusal | None:
     """Give the org a tier and its default budgets, in place of those of the tier before."""
-    root = draft.books.singles.root
+    root = draft.books.header.root
     if root is None:
         return Refusal(Code.ACCOUNT_UNKNOWN, {"account": None})
-    if ask.tier == draft.books.singles.tier:
+    if ask.tier == draft.books.header.tier:
         return None  # its budgets go on counting
-    target = Target(account=root, each_user=True)
+    target = BudgetTarget(account=root, each_user=True)
     for old in draft.books.budgets_of.get(target.key) or ():
         if require(draft.books.budgets, old).tier is not None:
             draft.record(BudgetDropped(at=draft.now, budget=old))
@@ -152,9 +152,9 @@ def _revision(old: Budget, ask: SetBudget) -> int:
 
 def _is_window(ask: SetBudget) -> bool:
     """A rolling window divides into slots of a minute or more; no other has a length."""
-    if ask.every is not Every.ROLLING:
+    if ask.every is not PeriodKind.ROLLING:
         return ask.rolling == 0
-    return ask.rolling >= SLOTS * MINUTE and ask.rolling % SLOTS == 0
+    return ask.rolling >= SLOTS_PER_WINDOW * MINUTE and ask.rolling % SLOTS_PER_WINDOW == 0
 
 
 def drop_budget(draft: Draft, ask: DropBudget) -> Refusal | None:
@@ -166,8 +166,8 @@ def drop_budget(draft: Draft, ask: DropBudget) -> Refusal | None:
     return None
 
 
-def _unknown_target(draft: Draft, target: Target) -> Refusal | None:
-    account = draft.books.singles.root if target.account is None else target.account
+def _unknown_target(draft: Draft, target: BudgetTarget) -> Refusal | None:
+    account = draft.books.header.root if target.account is None else target.account
     if account is None or draft.books.accounts.get(account) is None:
         return Refusal(Code.ACCOUNT_UNKNOWN, {"account": account})
     if target.user is not None and draft.books.users.get(target.user) is None:
@@ -175,31 +175,31 @@ def _unknown_target(draft: Draft, target: Target) -> Refusal | None:
     return None
 
 
-def _zone(draft: Draft, target: Target) -> str:
+def _zone(draft: Draft, target: BudgetTarget) -> str:
     """The time zone of the account it limits; of the root for a user's own budget."""
-    account = draft.books.singles.root if target.account is None else target.account
+    account = draft.books.header.root if target.account is None else target.account
     return require(draft.books.accounts, account).time_zone
 
 
 def _set_new(draft: Draft, budget: Budget) -> None:
     """Set a budget that did not exist; open holds claim their part of it from now on."""
     period = period_at(budget.window, draft.now)
-    claims: dict[UserId | None, Claim] = {}
-    for _, hold_id in draft.books.order(LIMITS).since():
+    claims: dict[UserId | None, BudgetClaim] = {}
+    for _, hold_id in draft.books.index(LIMITS).since():
         hold = require(draft.books.holds, hold_id)
         if _concerns(draft, budget.target, hold):
             user = hold.terms.user if budget.target.each_user else None
             full, relief = claims.get(user, NO_CLAIM)
-            more = claim_of(budget, hold.claimant, period)
-            claims[user] = Claim(full + more.full, relief + more.relief)
+            more = claim_of(budget, hold.claim, period)
+            claims[user] = BudgetClaim(full + more.full, relief + more.relief)
     told = tuple(
-        Claimed(budget=budget.id, user=user, start=period.start, full=full, relief=relief)
+        ClaimChange(budget=budget.id, user=user, start=period.start, full=full, relief=relief)
         for user, (full, relief) in sorted(claims.items(), key=lambda claim: claim[0] or "")
     )
     draft.record(BudgetSet(at=draft.now, budget=budget, claims=told))
 
 
-def _concerns(draft: Draft, target: Target, hold: Hold) -> bool:
+def _concerns(draft: Draft, target: BudgetTarget, hold: Hold) -> bool:
     if target.account is None:
         return target.user in (hold.terms.user, hold.terms.asked_by)
     above = target.account in draft.books.path(hold.terms.account)

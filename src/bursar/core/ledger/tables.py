@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterable, Iterator, Sized
 from itertools import islice
 from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
-from bursar.core.sorted_set import Ordered
+from bursar.core.sorted_set import SortedSet
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -21,14 +21,14 @@ Name: TypeAlias = tuple[Hashable, ...]  # of an order, such as ("limits",) or ("
 FIRST: Final[Key] = ()  # stands before every key
 
 
-class Row(NamedTuple):
+class MissingRow(NamedTuple):
     """A row that is not loaded."""
 
     table: str
     key: Hashable
 
 
-class Stretch(NamedTuple):
+class MissingRange(NamedTuple):
     """The keys of an order after `after`, of which nothing is known yet; `FIRST` for all of it."""
 
     order: Name
@@ -38,7 +38,7 @@ class Stretch(NamedTuple):
 class NotLoaded(Exception):
     """The books do not have what a decision must look at; load it and ask again."""
 
-    def __init__(self, what: Row | Stretch) -> None:
+    def __init__(self, what: MissingRow | MissingRange) -> None:
         super().__init__(what)
         self.what: Final = what
 
@@ -49,7 +49,7 @@ class Undo:
     __slots__ = ("steps",)
 
     def __init__(self) -> None:
-        self.steps: list[tuple[Table[Any, Any] | Order, Any, Any]] | None = None
+        self.steps: list[tuple[Table[Any, Any] | Index, Any, Any]] | None = None
 
     def mark(self) -> int:
         """Note what is replaced from here on."""
@@ -95,7 +95,7 @@ class Table(Generic[K, V]):
         """The row, or None if there is none."""
         row = self._rows.get(key)
         if row is None and not self.complete and key not in self._absent:
-            raise NotLoaded(Row(self.name, key))
+            raise NotLoaded(MissingRow(self.name, key))
         return row
 
     def knows(self, key: K) -> bool:
@@ -142,7 +142,7 @@ class Table(Generic[K, V]):
 Replaced: TypeAlias = dict[Table[Any, Any], dict[Any, Any]]  # table → key → row; None if new
 
 
-class Order:
+class Index:
     """Keys in ascending order; when partly loaded, all keys up to `through` are here."""
 
     __slots__ = ("_gone", "_keys", "_undo", "complete", "name", "through")
@@ -151,7 +151,7 @@ class Order:
         self.name = name
         self.complete = complete
         self.through: Key = FIRST
-        self._keys: Ordered[Key] = Ordered()
+        self._keys: SortedSet[Key] = SortedSet()
         self._gone: set[Key] = set()  # taken out before they were loaded
         self._undo = undo or Undo()
 
@@ -198,7 +198,7 @@ class Order:
         if self.complete or (key is not None and key <= self.through):
             return key if key is None or bound is None or key < bound else None
         if bound is None or self.through < bound:
-            raise NotLoaded(Stretch(self.name, self.through))
+            raise NotLoaded(MissingRange(self.name, self.through))
         return None
 
     def since(self, key: Key = FIRST, bound: Key | None = None) -> Iterator[Key]:
@@ -213,4 +213,4 @@ class Order:
                 return
             yield found
         if not self.complete and (bound is None or self.through < bound):
-            raise NotLoaded(Stretch(self.name, self.through))
+            raise NotLoaded(MissingRange(self.name, self.through))

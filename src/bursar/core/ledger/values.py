@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Final, NamedTuple, TypeAlias
 
-from bursar.core.budgets.periods import Every, Window
+from bursar.core.budgets.periods import PeriodKind, Window
 from bursar.core.ids import (
     AccountId,
     BudgetId,
@@ -21,15 +21,15 @@ from bursar.core.ids import (
 from bursar.core.instant import DAY, MILLISECOND, NEVER, Instant
 from bursar.core.metering import Meter
 from bursar.core.money import AMOUNT_MAX, CREDIT, PPM, Micros
-from bursar.core.refusal import broken, invariant
-from bursar.core.validation import optional_text, texts, whole
+from bursar.core.refusal import fail_invariant, invariant
+from bursar.core.validation import check_int, check_optional_text, check_texts
 from bursar.core.value import Derived, replace, value
 
 PRIORITY_DEFAULT: Final = 100
 MILLI_GPUS_MAX: Final = 10**9  # a million GPUs
 
 
-class Kind(StrEnum):
+class CreditKind(StrEnum):
     """Where credits come from; among equals they are spent in this order."""
 
     PROMO = "promo"
@@ -39,7 +39,7 @@ class Kind(StrEnum):
     __hash__ = str.__hash__  # Enum's own is written in Python, and kinds are parts of keys
 
 
-KIND_RANK: Final = {kind: rank for rank, kind in enumerate(Kind)}
+KIND_RANK: Final = {kind: rank for rank, kind in enumerate(CreditKind)}
 
 
 class Compartment(StrEnum):
@@ -87,11 +87,11 @@ class OrgPolicy:
 
     def __post_init__(self) -> None:
         for name in ("raw_hold_max", "job_hold_max", "late_max"):
-            whole(name, getattr(self, name), 0, NEVER)
-        whole("debt_max", self.debt_max, 0, AMOUNT_MAX)
+            check_int(name, getattr(self, name), 0, NEVER)
+        check_int("debt_max", self.debt_max, 0, AMOUNT_MAX)
 
 
-class _Hashed(Derived):
+class _CachedHash(Derived):
     """Remembers its hash."""
 
     __slots__ = ("_hash",)
@@ -99,7 +99,7 @@ class _Hashed(Derived):
 
 
 @value
-class Policy(_Hashed):
+class GrantPolicy(_CachedHash):
     """What a grant may be spent on (L9); an empty set does not restrict."""
 
     gpu_types: frozenset[str] = frozenset()
@@ -111,9 +111,9 @@ class Policy(_Hashed):
     refundable: bool = True  # false: reversed charges and given-back work lapse
 
     def __post_init__(self) -> None:
-        whole("max_share_ppm", self.max_share_ppm, 1, PPM)
+        check_int("max_share_ppm", self.max_share_ppm, 1, PPM)
         for name in ("gpu_types", "regions", "accounts", "job_kinds", "priority_classes"):
-            texts(name, getattr(self, name))
+            check_texts(name, getattr(self, name))
         facts = (self.gpu_types, self.regions, self.accounts, self.job_kinds, self.priority_classes)
         object.__setattr__(self, "_hash", hash((facts, self.max_share_ppm, self.refundable)))
 
@@ -173,12 +173,12 @@ class Context:
     job: JobId | None = None
 
     def __post_init__(self) -> None:
-        whole("milli_gpus", self.milli_gpus, 0, MILLI_GPUS_MAX)
-        texts("gpu_types", self.gpu_types)
+        check_int("milli_gpus", self.milli_gpus, 0, MILLI_GPUS_MAX)
+        check_texts("gpu_types", self.gpu_types)
         if len(set(self.gpu_types)) < len(self.gpu_types):
             raise ValueError(f"a GPU type is named twice: {self.gpu_types}")
         for name in ("region", "job_kind", "priority_class", "tier", "job"):
-            optional_text(name, getattr(self, name))
+            check_optional_text(name, getattr(self, name))
 
 
 @value
@@ -187,14 +187,14 @@ class GrantTerms:
 
     id: GrantId
     account: AccountId  # the owner; its descendants may spend too
-    kind: Kind
+    kind: CreditKind
     source: str  # where the credits came from, in the issuer's words
     priority: int  # lower is spent first
     issued_at: Instant
     starts_at: Instant  # spendable in [starts_at, expires_at)
     expires_at: Instant  # NEVER when it has no end
     amount: Micros  # as issued; never changes
-    policy: Policy = Policy()
+    policy: GrantPolicy = GrantPolicy()
     external_ref: str | None = None  # unique in the org: a payment reported twice is one grant
     parent: GrantId | None = None  # the grant these credits were moved, rolled or re-issued from
     recurrence: RecurrenceId | None = None
@@ -228,11 +228,11 @@ class Grant:
     def __post_init__(self) -> None:
         parts = (self.available, self.held, self.spent, self.lapsed, self.revoked, self.moved)
         if min(parts) < 0:
-            broken("a compartment is negative", grant=self.terms.id, parts=parts)
+            fail_invariant("a compartment is negative", grant=self.terms.id, parts=parts)
         if not 0 <= self.forfeited <= self.lapsed:
-            broken("more forfeited than lapsed", grant=self.terms.id)
+            fail_invariant("more forfeited than lapsed", grant=self.terms.id)
         if sum(parts) != self.terms.amount:
-            broken("compartments do not add up", grant=self.terms.id)
+            fail_invariant("compartments do not add up", grant=self.terms.id)
 
     @property
     def free(self) -> Micros:
@@ -254,7 +254,7 @@ class Draw:
     def __post_init__(self) -> None:
         parts = (self.charged - self.undone, self.undone, self.returned, self.open)
         if min(parts) < 0:
-            broken("a draw is negative", grant=self.grant, parts=parts)
+            fail_invariant("a draw is negative", grant=self.grant, parts=parts)
 
     @property
     def open(self) -> Micros:
@@ -308,7 +308,7 @@ class Lots:
 
     def __post_init__(self) -> None:
         if not 0 <= self.taken <= self.count:
-            broken("more lots are taken than there are", count=self.count, taken=self.taken)
+            fail_invariant("more lots are taken than there are", count=self.count, taken=self.taken)
 
 
 @value
@@ -335,17 +335,17 @@ class Hold:
             charged += draw.charged
             open += draw.open
         if self.open != open:
-            broken("a hold is not the sum of its draws", hold=self.terms.id)
+            fail_invariant("a hold is not the sum of its draws", hold=self.terms.id)
         if self.used != charged + self.owed + self.absorbed:
             figures = (self.used, charged, self.owed, self.absorbed)
-            broken("usage is not accounted for", hold=self.terms.id, figures=figures)
+            fail_invariant("usage is not accounted for", hold=self.terms.id, figures=figures)
         if min(self.owed, self.absorbed) < 0:
-            broken("a debt is negative", hold=self.terms.id)
+            fail_invariant("a debt is negative", hold=self.terms.id)
         if self.closed_at is not None and self.open:
-            broken("a closed hold keeps credits", hold=self.terms.id)
+            fail_invariant("a closed hold keeps credits", hold=self.terms.id)
 
     @property
-    def claimant(self) -> HoldClaim:
+    def claim(self) -> HoldClaim:
         """What budgets look at; of lots as many as may be spent at once."""
         milli_gpus = self.terms.context.milli_gpus if self.terms.by_time else 0
         return HoldClaim(
@@ -391,7 +391,7 @@ class Hold:
 
 
 @value
-class Counted:
+class BudgetUsage:
     """An amount of usage as one budget counts it: in the period or slot that begins at `start`."""
 
     budget: BudgetId
@@ -401,7 +401,7 @@ class Counted:
 
 
 @value
-class Claimed:
+class ClaimChange:
     """By how much a change of a hold changes its claim on one budget (docs/ledger.md §10)."""
 
     budget: BudgetId
@@ -422,7 +422,7 @@ class ChargeRecord:
     spent: tuple[tuple[GrantId, Micros], ...]
     attempt: int | None = None  # whose run time it was, if it was metered
     owed: Micros = 0  # the part that became debt when it was booked
-    counted: tuple[Counted, ...] = ()
+    counted: tuple[BudgetUsage, ...] = ()
 
 
 @value
@@ -448,11 +448,11 @@ class Recurrence:
     id: RecurrenceId
     account: AccountId
     amount: Micros
-    kind: Kind
+    kind: CreditKind
     window: Window
     roll_over_max: Micros
     priority: int
-    policy: Policy
+    policy: GrantPolicy
     next_at: Instant  # when the next period's grant is issued; NEVER once stopped
     grants: tuple[GrantId, ...] = ()  # the present period's: its own, and what was rolled over
 
@@ -461,7 +461,7 @@ TargetKey: TypeAlias = tuple[AccountId | None, UserId | None, bool]
 
 
 @value
-class Target:
+class BudgetTarget:
     """Whose usage a budget limits: an account's subtree, a user, the pair, or each user below."""
 
     account: AccountId | None = None
@@ -469,8 +469,8 @@ class Target:
     each_user: bool = False  # counts every user below `account` apart
 
     def __post_init__(self) -> None:
-        optional_text("account", self.account)
-        optional_text("user", self.user)
+        check_optional_text("account", self.account)
+        check_optional_text("user", self.user)
         if self.account is None and (self.user is None or self.each_user):
             raise ValueError("a budget limits somebody: an account, a user, or both")
         if self.each_user and self.user is not None:
@@ -487,7 +487,7 @@ class Budget:
     """Credits per period, hard or soft."""
 
     id: BudgetId
-    target: Target
+    target: BudgetTarget
     window: Window
     limit: Micros
     hard: bool
@@ -500,11 +500,11 @@ class Budget:
     def calendar(self) -> bool:
         """Whether its periods end on a calendar boundary."""
         every = self.window.every
-        return every is not Every.ROLLING and every is not Every.LIFETIME
+        return every is not PeriodKind.ROLLING and every is not PeriodKind.LIFETIME
 
 
 @value
-class Tally:
+class BudgetCounter:
     """What one budget counts in one period or slot."""
 
     charged: Micros = 0
@@ -514,9 +514,9 @@ class Tally:
 
     def __post_init__(self) -> None:
         if self.charged < 0:
-            broken("a counter is negative", charged=self.charged)
+            fail_invariant("a counter is negative", charged=self.charged)
 
 
-NO_TALLY: Final = Tally()
-NO_POLICY: Final = Policy()
+NO_COUNT: Final = BudgetCounter()
+NO_POLICY: Final = GrantPolicy()
 NO_CONTEXT: Final = Context()

@@ -20,8 +20,8 @@ from bursar.core.ledger.books import (
     WAITING,
     Books,
     CounterKey,
+    GrantLane,
     KindKey,
-    Lane,
     TallyKey,
     charges_of,
     free_of,
@@ -34,10 +34,10 @@ from bursar.core.ledger.books import (
 )
 from bursar.core.ledger.limits import budgets_on, claim_of
 from bursar.core.ledger.tables import Key, Name
-from bursar.core.ledger.values import Draw, Kind
+from bursar.core.ledger.values import CreditKind, Draw
 
 
-def problems(books: Books) -> list[str]:
+def find_problems(books: Books) -> list[str]:
     """What does not add up in the books; empty when they are right."""
     return [
         *_grants(books),
@@ -74,7 +74,7 @@ def _grants(books: Books) -> Iterator[str]:
 
 def _totals(books: Books) -> Iterator[str]:
     """What accounts own is the sum of their grants; nothing is created but by issue (IL2)."""
-    totals: dict[tuple[AccountId, Kind], tuple[int, ...]] = {}
+    totals: dict[tuple[AccountId, CreditKind], tuple[int, ...]] = {}
     issued = 0
     for _, grant in books.grants.items():
         key = (grant.terms.account, grant.terms.kind)
@@ -89,8 +89,8 @@ def _totals(books: Books) -> Iterator[str]:
     for key in totals:
         if books.totals.get(key) is None:
             yield f"account {key[0]}, {key[1]}: grants but no sum"
-    if issued != books.singles.issued:
-        yield f"{books.singles.issued} issued, but grants have {issued}"
+    if issued != books.header.issued:
+        yield f"{books.header.issued} issued, but grants have {issued}"
 
 
 def _used(books: Books) -> Iterator[str]:
@@ -143,7 +143,7 @@ def _claims(books: Books) -> Iterator[str]:
             books, hold.terms.account, hold.terms.user, hold.terms.asked_by
         ):
             period = period_at(budget.window, hold.touched_at)
-            claim = claim_of(budget, hold.claimant, period)
+            claim = claim_of(budget, hold.claim, period)
             claims[(budget.id, user)] += claim.full
             reliefs[(budget.id, user, period.start)] += claim.relief
     for key in {*claims, *(key for key, _ in books.claims.items())}:
@@ -152,7 +152,7 @@ def _claims(books: Books) -> Iterator[str]:
             yield f"budget {key[0]}, user {key[1]}: {kept} claimed, but holds claim {wanted}"
     for (budget_id, user, start), tally in books.tallies.items():
         budget = require(books.budgets, budget_id)
-        present = period_at(budget.window, books.singles.now).start == start
+        present = period_at(budget.window, books.header.now).start == start
         wanted = reliefs[(budget_id, user, start)]
         if present and not budget.dropped and tally.relief != wanted:
             yield f"budget {budget_id}, user {user}: relief {tally.relief}, but holds have {wanted}"
@@ -161,8 +161,10 @@ def _claims(books: Books) -> Iterator[str]:
 def _orders(books: Books) -> Iterator[str]:
     """What is kept in order is what should be in it."""
     for name, wanted in _wanted(books).items():
-        if set(books.order(name).since()) != wanted:
-            whose = "".join(f" of {one[0] if isinstance(one, Lane) else one}" for one in name[1:])
+        if set(books.index(name).since()) != wanted:
+            whose = "".join(
+                f" of {one[0] if isinstance(one, GrantLane) else one}" for one in name[1:]
+            )
             yield f"order {name[0]}{whose}: not what it should be"
 
 
@@ -193,7 +195,7 @@ def _wanted(books: Books) -> dict[Name, set[Key]]:
         elif books.clock >= terms.expires_at:
             orders[EXPIRED].add((terms.expires_at, key))
         else:
-            lane = Lane(terms.account, terms.priority, terms.policy)
+            lane = GrantLane(terms.account, terms.priority, terms.policy)
             orders[order_of(lane)].add(lane_key(terms))
             orders[ENDING].add((terms.expires_at, key))
     return orders
@@ -201,15 +203,15 @@ def _wanted(books: Books) -> dict[Name, set[Key]]:
 
 def _sums(books: Books) -> Iterator[str]:
     """What is kept of lanes, of expiries not yet written, and of the past, follows from grants."""
-    lanes: Counter[Lane] = Counter()
+    lanes: Counter[GrantLane] = Counter()
     overdue: Counter[KindKey] = Counter()
     for key, grant in books.grants.items():
         terms = grant.terms
         if books.clock >= terms.expires_at:
             overdue[(terms.account, terms.kind)] += grant.available
         elif books.clock >= terms.valid_from:
-            lanes[Lane(terms.account, terms.priority, terms.policy)] += grant.available
-        changed = sum(change[-1] for change in books.order(history_of(key)).since())
+            lanes[GrantLane(terms.account, terms.priority, terms.policy)] += grant.available
+        changed = sum(change[-1] for change in books.index(history_of(key)).since())
         if changed != grant.free - terms.amount:
             yield f"grant {key}: its history changed it by {changed}, not to {grant.free}"
         if terms.external_ref is not None and books.refs.get(terms.external_ref) != key:

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Sequence
 from bursar.core.ids import HoldId, JobId
 from bursar.core.instant import Instant
 from bursar.core.ledger.commands import ExtendHold
-from bursar.failpoints import reached
+from bursar.failpoints import failpoint
 from bursar.service.jobs.arrays import Arrays, Part
 from bursar.service.jobs.cache_followers import Followers, flights_of
 from bursar.service.jobs.cancellation import withdrawing
@@ -75,7 +75,7 @@ class Jobs:
         """Ask a job's pool to run it no more; asking again, under any key, changes nothing."""
         found = self._existing(org, job)
         answer = self._one(withdrawing(org, job, key, actor))
-        reached("withdraw.after_commit")
+        failpoint("withdraw.after_commit")
         if found.follows and found.alike is not None:  # it is in no pool that could let it go
             self._followers.of([(org, found.alike)])
         return answer
@@ -117,7 +117,7 @@ class Jobs:
             for one, answer in zip(running, answers, strict=True):
                 one.go_on(answer)
             if any(one.ask is not None for one in running):
-                reached("receive.between_commands")
+                failpoint("receive.between_commands")
         self._followers.of(flights_of(handled, jobs))
         self.with_room |= {job.org for job in jobs.values() if job.array is not None}
         return handled

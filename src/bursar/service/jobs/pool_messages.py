@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from bursar.core.dispatch import message_commands
 from bursar.core.dispatch.job_lifecycle import CORRECTED
-from bursar.core.dispatch.message_commands import Outcome, Step, Steps
-from bursar.core.ids import ChargeId, HoldId, derived_id
+from bursar.core.dispatch.message_commands import CommandStep, Outcome, Steps
+from bursar.core.ids import ChargeId, HoldId, derive_id
 from bursar.core.instant import Instant
 from bursar.core.ledger.books import Books
 from bursar.core.messages import Corrected, Left, Started
@@ -40,7 +40,7 @@ class Received(NamedTuple):
     """That a message was handled, with the last of its commands."""
 
     letter: Letter
-    step: Step
+    step: CommandStep
     part: Part | None = None  # of an array
 
     def objection(
@@ -86,7 +86,7 @@ def key_of(letter: Letter, number: int) -> str:
 
 def _id_of(letter: Letter, what: str) -> str:
     """A name for something of a message: the same whenever it comes."""
-    return derived_id(f"{len(letter.pool)}:{letter.pool}/{letter.job}", f"{letter.n}/{what}")
+    return derive_id(f"{len(letter.pool)}:{letter.pool}/{letter.job}", f"{letter.n}/{what}")
 
 
 class Handling:
@@ -123,13 +123,13 @@ class Handling:
         self._letter, self._steps, self._number = letter, steps(letter), 0
         self._ask(next(self._steps))
 
-    def _ask(self, step: Step) -> None:
+    def _ask(self, step: CommandStep) -> None:
         letter = self._letter
         self._number += 1
         key = key_of(letter, self._number)
         self.ask = Ask(letter.org, key, step.command, self._note(letter, step))
 
-    def _note(self, letter: Letter, step: Step) -> Note | None:
+    def _note(self, letter: Letter, step: CommandStep) -> Note | None:
         if isinstance(letter.message, Left):
             return Moved(letter)
         return Received(letter, step, self._part) if step.last else None

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from bursar.core.dispatch.message_commands import Outcome, Step, Steps
+from bursar.core.dispatch.message_commands import CommandStep, Outcome, Steps
 from bursar.core.ids import HoldId, JobId
 from bursar.core.instant import Instant
 from bursar.core.ledger.books import Books, require
@@ -70,7 +70,7 @@ def _may_move(row: JobRow) -> bool:
 
 def nothing_but_a_note() -> Steps:
     """The command for a job that was given back: of its credits nothing changes."""
-    yield Step(Lapse(most=1))
+    yield CommandStep(Lapse(most=1))
 
 
 @dataclass(slots=True)

@@ -25,7 +25,7 @@ from typing import Final, Literal, NamedTuple
 
 from bursar.core.dispatch.job_lifecycle import State, after
 from bursar.core.dispatch.message_commands import Outcome
-from bursar.core.ids import ChargeId, HoldId, JobId, derived_id
+from bursar.core.ids import ChargeId, HoldId, JobId, derive_id
 from bursar.core.instant import Instant
 from bursar.core.ledger.books import Books, require
 from bursar.core.ledger.commands import Settle
@@ -116,7 +116,7 @@ class Sharing:
 
 
 def _ppm(books: Books, at: Instant) -> int:
-    return hit_ppm_of(books.deployment, books.singles.prices, at)
+    return hit_ppm_of(books.deployment, books.header.prices, at)
 
 
 class Left(NamedTuple):
@@ -161,7 +161,7 @@ class Left(NamedTuple):
 
 def giving(org: OrgId, end: Left, price: Micros, when: str) -> Ask:
     """The command that gives a job another's result, for a price."""
-    charge = ChargeId(derived_id(end.job, end.why.value))
+    charge = ChargeId(derive_id(end.job, end.why.value))
     command = Settle(charge=charge, hold=HoldId(end.job), total=price)
     return Ask(org, f"{KEY}/{end.job}/{when}", command, end)
 

@@ -20,7 +20,7 @@ from bursar.core.instant import MINUTE, SECOND, Instant
 from bursar.core.ledger.commands import ExtendHold
 from bursar.core.money import Micros, run_ms_for, usage_price
 from bursar.core.refusal import Code, Refusal
-from bursar.failpoints import reached
+from bursar.failpoints import failpoint
 from bursar.service.jobs.ledger_port import Asked
 from bursar.service.jobs.submission import Extended
 from bursar.service.ledger.batch import Answer, Ask
@@ -97,7 +97,7 @@ class TopUps:
             now = self._clock(self._connection)
             wanted = [(job, amount) for job in page if (amount := top_up(job)) > 0]
             if wanted:
-                reached("rolling.looked")
+                failpoint("rolling.looked")
             grown += self._grown(wanted, now)
         return grown
 

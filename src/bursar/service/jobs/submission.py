@@ -96,7 +96,7 @@ class Submitted(NamedTuple):
             one for one in outcome if isinstance(one, HoldOpened) and one.hold == reserve.hold
         )
         ask = _sent_to(ask, {kind for kind, _ in opened.terms.rates})
-        message = _enqueue(opened, ask, books.path(reserve.account), books.singles.tier)
+        message = _enqueue(opened, ask, books.path(reserve.account), books.header.tier)
         more = (ask.asked, ask.labels, ask.run_ms_max, ask.max_cost, ask.rolling)
         yield Noted("submit", (org, job, reserve.account, reserve.user, ask.pool, at, *more))
         if ask.routes and not reserve.lots:  # the elements of an array are moved by nobody

@@ -15,16 +15,16 @@ from typing import Final, NamedTuple, Protocol, TypeAlias, cast
 from bursar.core.instant import Instant
 from bursar.core.ledger.books import Books
 from bursar.core.ledger.commands import Command
-from bursar.core.ledger.decide import caught_up, decide, perform
+from bursar.core.ledger.decide import catch_up_books, decide, perform
 from bursar.core.ledger.events import ChargeBooked, Event, HoldOpened, LotTaken
 from bursar.core.ledger.evolve import evolve
-from bursar.core.ledger.holds import left_to_its_job
+from bursar.core.ledger.holds import refuse_change_of_job_hold
 from bursar.core.ledger.idempotency import Reply, replay
 from bursar.core.ledger.tables import NotLoaded
 from bursar.core.pricing import PriceBook
 from bursar.core.refusal import Fault, InvariantBroken, Refusal
 from bursar.core.value import value
-from bursar.failpoints import reached
+from bursar.failpoints import failpoint
 from bursar.service.gc_pause import gc_paused
 from bursar.service.ledger.prefetch import Prefetch, new_names
 from bursar.service.ledger.prices import DeploymentPrices, looks_at_prices
@@ -115,8 +115,8 @@ class Batch:
         try:
             with gc_paused(), self.connection.transaction(), self.connection.pipeline():
                 answers = self._decided(asks, orgs)
-                reached("ledger.before_commit")
-            reached("ledger.after_commit")
+                failpoint("ledger.before_commit")
+            failpoint("ledger.after_commit")
             self._let_go(orgs)
             return answers
         except BaseException:
@@ -191,12 +191,12 @@ class Batch:
             org: books
             for org, row in rows.items()
             if (books := self.cache.get(org)) is not None
-            and 0 < books.singles.number < row.number <= books.singles.number + FOLLOWED_MOST
+            and 0 < books.header.number < row.number <= books.header.number + FOLLOWED_MOST
         }
-        spans = [(org, one.singles.number, rows[org].number) for org, one in behind.items()]
+        spans = [(org, one.header.number, rows[org].number) for org, one in behind.items()]
         happened = events_between(self.connection, spans)
         for (org, books), events in zip(behind.items(), happened, strict=True):
-            if not events or events[0].at != books.singles.now or not _followed(books, events[1:]):
+            if not events or events[0].at != books.header.now or not _followed(books, events[1:]):
                 del self.cache[org]
 
     def _books(self, org: OrgId, row: OrgRow) -> Books:
@@ -278,11 +278,11 @@ class Batch:
         while places:
             ask = asks[places[-1]]
             try:
-                answers[places[-1]] = self._one(ask, books, max(now, books.singles.now))
+                answers[places[-1]] = self._one(ask, books, max(now, books.header.now))
             except NotLoaded as missing:
                 behind = (asks[place] for place in places[-2::-1])
                 return [Wanted(org, missing.what), *self._lacking(behind, books, now)]
-            more = _train(ask, answers[places.pop()], books, max(now, books.singles.now))
+            more = _train(ask, answers[places.pop()], books, max(now, books.header.now))
             if more is not None:
                 places.append(len(asks))
                 asks.append(more)
@@ -293,7 +293,7 @@ class Batch:
         for ask in asks:
             if (ask.org, ask.key) not in self._known:
                 try:
-                    decide(books, ask.command, max(now, books.singles.now))
+                    decide(books, ask.command, max(now, books.header.now))
                 except NotLoaded as missing:
                     yield Wanted(ask.org, missing.what)
                 except InvariantBroken:
@@ -303,12 +303,12 @@ class Batch:
         first = self._known.get((ask.org, ask.key))
         again = replay(ask.key, first, ask.command, ask.made)
         if again is not None:
-            return _again(ask, again, books.singles.number)
+            return _again(ask, again, books.header.number)
         outcome = self._objection(ask, books, now) or perform(books, ask.command, now)
         steps = self._note(ask, books, outcome, now)
         if not isinstance(outcome, Refusal):
             outcome, steps = (*outcome, *steps), ()
-        number = books.singles.number
+        number = books.header.number
         self._known[ask.org, ask.key] = Reply(command=ask.command, outcome=outcome, number=number)
         answered = Answered(ask.key, ask.command, outcome, number, now, ask.actor, steps)
         self._answers.append((ask.org, books, answered))
@@ -328,7 +328,7 @@ class Batch:
         noted = tuple(ask.note.rows(ask.org, books, outcome, now))
         self._noted += noted
         steps = tuple(one.event for one in noted if one.event is not None)
-        due = caught_up(books, now) if steps and isinstance(outcome, Refusal) else ()
+        due = catch_up_books(books, now) if steps and isinstance(outcome, Refusal) else ()
         for event in steps:
             evolve(books, event)
         return (*due, *steps)
@@ -352,7 +352,7 @@ def _train(ask: Ask, answer: Answer, books: Books, now: Instant) -> Ask | None:
 
 def _left_alone(ask: Ask, books: Books) -> Refusal | None:
     """That a caller has no business with what it asks to change: a job's hold is the job's."""
-    return left_to_its_job(books, ask.command) if ask.actor else None
+    return refuse_change_of_job_hold(books, ask.command) if ask.actor else None
 
 
 def _followed(books: Books, events: Sequence[Event]) -> bool:

@@ -17,7 +17,7 @@ from bursar.core.ledger.books import Books
 from bursar.core.ledger.commands import Command
 from bursar.core.pricing import PriceBook
 from bursar.core.refusal import InvariantBroken
-from bursar.core.validation import text
+from bursar.core.validation import check_text
 from bursar.service.ledger.batch import Answer, Ask, Batch, Told
 from bursar.service.ledger.batcher import Lane, Limits, ResultSink
 from bursar.service.ledger.clock import GuardedClock
@@ -80,8 +80,8 @@ class Ledger:
 
     def tell(self, answer: ResultSink, ask: Ask) -> None:
         """The same; it is `answer` that is told."""
-        text("org", ask.org)
-        text("key", ask.key)
+        check_text("org", ask.org)
+        check_text("key", ask.key)
         lane = self._lanes[zlib.crc32(ask.org.encode()) % len(self._lanes)]
         lane.tell(answer, ask)
 

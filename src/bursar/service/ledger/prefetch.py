@@ -20,7 +20,7 @@ from bursar.core.ledger.books import (
     TURNS,
     WAITING,
     Books,
-    Lane,
+    GrantLane,
     order_of,
 )
 from bursar.core.ledger.commands import (
@@ -43,10 +43,10 @@ from bursar.core.ledger.commands import (
     TakeLots,
     Transfer,
 )
-from bursar.core.ledger.tables import FIRST, Row, Stretch, Table
-from bursar.core.ledger.values import Kind, TargetKey
+from bursar.core.ledger.tables import FIRST, MissingRange, MissingRow, Table
+from bursar.core.ledger.values import CreditKind, TargetKey
 
-Missing: TypeAlias = list[Row | Stretch]
+Missing: TypeAlias = list[MissingRow | MissingRange]
 
 _OF_A_HOLD = (
     *(Charge, Settle, Release, Refund, EndHold, ExtendHold, Redraw, GiveBack, BookLate),
@@ -94,12 +94,12 @@ class Prefetch:
             return []
         self._orders_seen = True
         names = (TURNS, LIMITS, WAITING, ENDING, DEBTS)
-        return [Stretch(name, FIRST) for name in names if self._books.order(name).untouched]
+        return [MissingRange(name, FIRST) for name in names if self._books.index(name).untouched]
 
     def _hold(self, hold_id: HoldId) -> Missing:
         books = self._books
         if not books.holds.knows(hold_id):
-            return [Row("holds", hold_id)]
+            return [MissingRow("holds", hold_id)]
         hold = books.holds.get(hold_id)
         if hold is None:
             return []
@@ -107,7 +107,7 @@ class Prefetch:
         missing = self._spender(terms.account, terms.user, terms.asked_by)
         for draw in hold.draws:
             if not books.grants.knows(draw.grant):
-                missing.append(Row("grants", draw.grant))
+                missing.append(MissingRow("grants", draw.grant))
             elif grant := books.grants.get(draw.grant):
                 missing += _rows(books.totals, ((grant.terms.account, grant.terms.kind),))
         return missing
@@ -170,12 +170,12 @@ class Prefetch:
         for one in path:
             if books.lanes_of.knows(one) and (lanes := books.lanes_of.get(one)):
                 missing += self._fronts(lanes)
-                missing += _rows(books.totals, ((one, kind) for kind in Kind))
+                missing += _rows(books.totals, ((one, kind) for kind in CreditKind))
         return missing
 
-    def _fronts(self, lanes: tuple[Lane, ...]) -> Missing:
-        orders = [self._books.order(order_of(lane)) for lane in lanes]
-        return [Stretch(order.name, FIRST) for order in orders if order.untouched]
+    def _fronts(self, lanes: tuple[GrantLane, ...]) -> Missing:
+        orders = [self._books.index(order_of(lane)) for lane in lanes]
+        return [MissingRange(order.name, FIRST) for order in orders if order.untouched]
 
 
 def new_names(books: Books, command: Command) -> Missing:
@@ -193,7 +193,7 @@ def new_names(books: Books, command: Command) -> Missing:
 
 
 def _rows(table: Table[Any, Any], keys: Iterable[Any]) -> Missing:
-    return [Row(table.name, key) for key in table.unknown(keys)]
+    return [MissingRow(table.name, key) for key in table.unknown(keys)]
 
 
 def _path(books: Books, account: AccountId) -> Missing:

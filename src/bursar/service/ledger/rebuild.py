@@ -19,7 +19,7 @@ from bursar.core.instant import Instant
 from bursar.core.ledger.books import Books, require
 from bursar.core.ledger.events import AccountAdded, Event, HoldChanged
 from bursar.core.ledger.evolve import evolve
-from bursar.core.ledger.verify import problems as contradictions
+from bursar.core.ledger.verify import find_problems as contradictions
 from bursar.core.pricing import PriceBook
 from bursar.core.refusal import InvariantBroken, invariant
 from bursar.service.gc_pause import gc_paused
@@ -188,7 +188,7 @@ class Replay:
         clock, frozen = own or (0, None)
         [(asked,)] = self.connection.execute(LAST_ASKED_FOR, [self.org]).fetchall()
         if self._replayed(asked or 0):
-            self.exists = own is not None or asked is not None or self.books.singles.number > 0
+            self.exists = own is not None or asked is not None or self.books.header.number > 0
             self._stand_at(clock)
             self.found += self.differing()
             for why in contradictions(self.books):
@@ -199,7 +199,7 @@ class Replay:
                 self.found.append(self._difference("requests", (), wrong=one.told))
         return Rebuilt(
             org=self.org,
-            events=self.books.singles.number,
+            events=self.books.header.number,
             differences=tuple(sorted(self.found, key=lambda one: (one.table, one.key))),
             frozen=frozen,
         )
@@ -209,7 +209,7 @@ class Replay:
 
         Anywhere else is a clock that is wrong itself.
         """
-        now = self.books.singles.now
+        now = self.books.header.now
         ahead = now < clock <= now + CLOCK_AHEAD_MAX
         self.books.advance(clock if ahead else now)
 
@@ -219,7 +219,7 @@ class Replay:
         Books that a process keeps in memory are then not taken for those that are stored.
         """
         [(clock,)] = self.connection.execute(CLOCK_OF, [self.org]).fetchall()
-        now = self.books.singles.now
+        now = self.books.header.now
         self.books.advance(clock + 1 if now <= clock < now + CLOCK_AHEAD_MAX else now + 1)
 
     # Events
@@ -238,7 +238,7 @@ class Replay:
             if ended or not whole:
                 break
             after = last
-        number = self.books.singles.number
+        number = self.books.header.number
         if whole and number < asked:
             told = f"there is none, though requests were answered with events up to {asked}"
             self.found.append(self._difference("events", (number + 1,), wrong=told))
@@ -352,12 +352,12 @@ def _table(books: Books, name: str) -> Any:
 
 def _check_fits(books: Books, number: int, event: Event) -> None:
     """Refuse what would never have been decided, and what following it would not end."""
-    expected = books.singles.number + 1
+    expected = books.header.number + 1
     invariant(number == expected, "events are missing before this one", expected=expected)
     if type(event) is AccountAdded:
         account = event.account
         invariant(books.accounts.get(account.id) is None, "there are two", account=account.id)
-        root = books.singles.root if account.parent is None else None
+        root = books.header.root if account.parent is None else None
         invariant(root is None, "there is a root already", root=root)
         known = account.parent is None or books.accounts.get(account.parent) is not None
         invariant(known, "the account above is not there", parent=account.parent)

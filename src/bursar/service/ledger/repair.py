@@ -15,7 +15,7 @@ from typing import Final
 
 import psycopg
 
-from bursar.core.refusal import InvariantBroken, broken
+from bursar.core.refusal import InvariantBroken, fail_invariant
 from bursar.service.gc_pause import gc_paused
 from bursar.service.ledger.rebuild import Difference, Rebuilt, Replay, in_snapshot, spread
 from bursar.store.database import connected
@@ -152,7 +152,7 @@ def _mend(replay: Replay, found: Iterable[Difference], *, is_there: bool) -> Non
     rows += replay.differing()  # the clock has moved since they were found
     _write(connection, org, rows)
     for one in replay.differing():
-        broken("what was written is not what was meant", row=str(one))
+        fail_invariant("what was written is not what was meant", row=str(one))
 
 
 def _write(connection: Connection, org: OrgId, rows: Iterable[Difference]) -> None:

@@ -27,7 +27,7 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
-from bursar.core.dispatch.audit_stream import Noted
+from bursar.core.dispatch.audit_stream import AuditRecord
 from bursar.core.dispatch.cluster_sync import ClusterMirror
 from bursar.core.instant import NEVER, SECOND, Instant
 from bursar.core.refusal import Fault
@@ -35,7 +35,7 @@ from bursar.core.scheduling.decisions import Decision
 from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.model.policy import Policy
 from bursar.core.scheduling.plan import carry_out, look_again
-from bursar.failpoints import reached
+from bursar.failpoints import failpoint
 from bursar.service.ledger.batcher import Busy
 from bursar.service.pools.pool import PoolHandle
 
@@ -213,7 +213,7 @@ class PoolLeader:
         """Lead for another moment; how long nothing has to be done, in seconds, or None: at all."""
         epoch, now = self._led()
         if epoch is not None:
-            reached("leader.leads")
+            failpoint("leader.leads")
             self._expire()
         follower = self._followed(now)
         if epoch is None:
@@ -269,9 +269,9 @@ class PoolLeader:
         if not decisions and not (told.size and waited):
             return True
         self._notes_at = time.monotonic() + NOTES_S
-        reached("leader.planned")
-        written = self._keeper.write(epoch, decisions, Noted(told.taken(), self._noted))
-        reached("leader.written")
+        failpoint("leader.planned")
+        written = self._keeper.write(epoch, decisions, AuditRecord(told.taken(), self._noted))
+        failpoint("leader.written")
         self._noted = written.noted
         follower.placed(written.placed)
         self._denials = self._denials + 1 if written.denied else 0

@@ -28,12 +28,12 @@ import psycopg
 from bursar.core.dispatch import pool as rules
 from bursar.core.dispatch import reports
 from bursar.core.dispatch import state as core
-from bursar.core.dispatch.audit_stream import Noted, rest, write_down
+from bursar.core.dispatch.audit_stream import AuditRecord, rest, write_down
 from bursar.core.dispatch.cluster_sync import ClusterMirror
 from bursar.core.dispatch.job_lifecycle import State
-from bursar.core.dispatch.pool import Written
-from bursar.core.dispatch.reports import Orders, Report
-from bursar.core.dispatch.state import JobKey, Pool, Work
+from bursar.core.dispatch.pool import PlanOutcome
+from bursar.core.dispatch.reports import LeaseOrders, NodeReport
+from bursar.core.dispatch.state import JobKey, Pool, PoolTransaction
 from bursar.core.instant import Instant
 from bursar.core.leases import Denied
 from bursar.core.messages import Correct
@@ -41,7 +41,7 @@ from bursar.core.refusal import InvariantBroken
 from bursar.core.scheduling.decisions import Decision
 from bursar.core.scheduling.model.nodes import Node, NodeId
 from bursar.core.scheduling.model.policy import Policy
-from bursar.failpoints import reached
+from bursar.failpoints import failpoint
 from bursar.service.gc_pause import gc_paused
 from bursar.service.ledger.batcher import Lane, Limits, ResultSink
 from bursar.service.pools.pooled_lane import Connections, SharingLane
@@ -90,7 +90,7 @@ class NullListener:
 class Ask(NamedTuple):
     """A step of a transaction, and the rows that it may look at although they are over."""
 
-    do: Callable[[Work], Any]
+    do: Callable[[PoolTransaction], Any]
     jobs: tuple[JobKey, ...] = ()
     leases: tuple[int, ...] = ()
     attempts: tuple[Attempt, ...] = ()  # whose leases it may look at as well
@@ -107,7 +107,7 @@ class PoolHandle:
 
     def _asked(
         self,
-        do: Callable[[Work], T],
+        do: Callable[[PoolTransaction], T],
         jobs: Iterable[JobKey] = (),
         leases: Iterable[int] = (),
         attempts: Iterable[Attempt] = (),
@@ -121,7 +121,7 @@ class PoolHandle:
     def receive(self, letters: Sequence[Letter]) -> list[Letter]:
         """Handle messages of orgs, each once and in order; those that need not come again."""
 
-        def do(work: Work) -> list[Letter]:
+        def do(work: PoolTransaction) -> list[Letter]:
             return [one for told in by_job(letters).values() for one in told if _take(work, one)]
 
         jobs = {(one.org, one.job) for one in letters}
@@ -130,7 +130,7 @@ class PoolHandle:
     def acknowledge(self, letters: Sequence[Letter]) -> None:
         """Remember that orgs have these messages of ours."""
 
-        def do(work: Work) -> None:
+        def do(work: PoolTransaction) -> None:
             for one in letters:
                 work.acknowledge((one.org, one.job), one.n)
 
@@ -142,12 +142,12 @@ class PoolHandle:
         """Put a machine into the pool, or describe it anew."""
         return self._asked(lambda work: rules.register(work, node)).result()
 
-    def report(self, told: Report) -> "Future[Orders | None]":
+    def report(self, told: NodeReport) -> "Future[LeaseOrders | None]":
         """Take a node's report; its answer is all leases that it has. None if it is no news."""
         fences = (one.fence for one in told.readings)
         return self._asked(lambda work: reports.report(work, told), leases=fences)
 
-    def answer(self, told: Report) -> "Future[Orders]":
+    def answer(self, told: NodeReport) -> "Future[LeaseOrders]":
         """Answer a report once more: there is something new."""
         return self._asked(lambda work: reports.answer(work, told))
 
@@ -161,8 +161,8 @@ class PoolHandle:
         return self._asked(lambda work: (rules.lead(work, who, anyway=anyway), work.now)).result()
 
     def write(
-        self, epoch: int, decisions: Sequence[Decision], noted: Noted | None = None
-    ) -> Written:
+        self, epoch: int, decisions: Sequence[Decision], noted: AuditRecord | None = None
+    ) -> PlanOutcome:
         """Carry out what the leader has decided, as far as nothing stands against it by now, and
         note how it came to that."""
         return self._asked(lambda work: write_down(work, epoch, decisions, noted)).result()
@@ -185,7 +185,9 @@ class PoolHandle:
         self._asked(lambda work: None)
 
     def change(
-        self, do: Callable[[Work], T], also: Callable[[Connection, T], None] | None = None
+        self,
+        do: Callable[[PoolTransaction], T],
+        also: Callable[[Connection, T], None] | None = None,
     ) -> T:
         """Change the pool by a rule, and `also` write rows that follow, in the same transaction."""
         answer: Future[T] = Future()
@@ -212,12 +214,12 @@ def _corrected(letters: Iterable[Letter]) -> Iterator[Attempt]:
             yield (one.org, one.job), one.message.attempt
 
 
-def _take(work: Work, letter: Letter) -> bool:
+def _take(work: PoolTransaction, letter: Letter) -> bool:
     """Handle a message; whether it need not come again."""
-    return rules.receive(work, core.Letter(letter.org, letter.job, letter.n, letter.message))
+    return rules.receive(work, core.JobMessage(letter.org, letter.job, letter.n, letter.message))
 
 
-def _ordered(work: Work) -> frozenset[NodeId]:
+def _ordered(work: PoolTransaction) -> frozenset[NodeId]:
     """The nodes that are to be told something new: before the work is kept."""
     known = work.pool.leases
     return frozenset(
@@ -228,7 +230,7 @@ def _ordered(work: Work) -> frozenset[NodeId]:
     )
 
 
-def _is_news(work: Work) -> bool:
+def _is_news(work: PoolTransaction) -> bool:
     """Whether there may be something to decide: before the work is kept.
 
     That a job was placed is known to whoever decided it; that it has begun, and that a node was
@@ -274,9 +276,9 @@ class Kept:
             self._be_current(connection, row)
             self._bring(connection, asks)
             memory = self._memory
-            work = Work(memory.pool, now)
+            work = PoolTransaction(memory.pool, now)
             answers = [one.do(work) for one in asks]
-            reached("pool.before_write")
+            failpoint("pool.before_write")
             with self._as_known():
                 with connection.pipeline():
                     saved = writer.save(connection, self.id, memory, work)
@@ -284,8 +286,8 @@ class Kept:
                         if one.also is not None:
                             one.also(connection, told)
                 saved.saving.check()
-            reached("pool.before_commit")
-        reached("pool.after_commit")
+            failpoint("pool.before_commit")
+        failpoint("pool.after_commit")
         nodes, news = _ordered(work) | self._untold, _is_news(work)
         with self._lock:
             writer.kept(memory, work, saved)
@@ -357,7 +359,7 @@ class Kept:
         if self._follower is None:
             pool.forget_over()
 
-    def _let_know(self, work: Work, nodes: frozenset[NodeId], *, news: bool) -> None:
+    def _let_know(self, work: PoolTransaction, nodes: frozenset[NodeId], *, news: bool) -> None:
         """Let those know who wait for it."""
         if work.letters_new:
             self._heard.told()

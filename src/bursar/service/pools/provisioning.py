@@ -23,7 +23,7 @@ from contextlib import suppress
 from tempfile import TemporaryFile
 from typing import IO, Any, Final, NamedTuple, Protocol
 
-from bursar.core.dispatch.node_orders import NodeOrder, Said
+from bursar.core.dispatch.node_orders import NodeOrder, ProviderReply
 from bursar.store.jobs.outbox import PoolId
 
 LIMIT_S: Final = 60.0  # that one question may take
@@ -32,14 +32,20 @@ LAST_MAX: Final = 4 * 1024  # bytes of what went wrong that are read
 TOLD_MAX: Final = 200  # characters of what people are told
 # What is the service's own business.
 _NOT_PASSED: Final = frozenset({"BURSAR_DATABASE_URL", "BURSAR_SECRET_KEY"})
-_ORDERED: Final[Mapping[str, Said | None]] = {"coming": Said.YES, "refused": Said.NO}
-_REMOVED: Final[Mapping[str, Said | None]] = {"removed": Said.REMOVED, "removing": None}
+_ORDERED: Final[Mapping[str, ProviderReply | None]] = {
+    "coming": ProviderReply.YES,
+    "refused": ProviderReply.NO,
+}
+_REMOVED: Final[Mapping[str, ProviderReply | None]] = {
+    "removed": ProviderReply.REMOVED,
+    "removing": None,
+}
 
 
 class Answer(NamedTuple):
     """What was said of an order; None if it is not done yet and has to be asked again."""
 
-    said: Said | None
+    said: ProviderReply | None
     reason: str = ""  # for people
 
 
@@ -184,7 +190,7 @@ def _object(said: str) -> dict[str, Any]:
     return found
 
 
-def _meant(answer: Mapping[str, Any], meanings: Mapping[str, Said | None]) -> Answer:
+def _meant(answer: Mapping[str, Any], meanings: Mapping[str, ProviderReply | None]) -> Answer:
     state = str(answer.get("state"))
     if state not in meanings:
         raise NotDone(f'"state" is none of {", ".join(meanings)}: {_short(state)!r}')

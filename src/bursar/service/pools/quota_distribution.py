@@ -23,9 +23,9 @@ from functools import partial
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
-from bursar.core.dispatch.state import InForce, Work
+from bursar.core.dispatch.state import PolicyInForce, PoolTransaction
 from bursar.core.instant import Instant
-from bursar.core.quota_slices import Seen, Slice, begun, rebalanced
+from bursar.core.quota_slices import Slice, SliceReport, begun, rebalanced
 from bursar.core.refusal import Fault
 from bursar.core.scheduling.model.policy import Policy
 from bursar.core.scheduling.model.policy_file import Wrong, policy_of
@@ -75,10 +75,10 @@ class QuotaDistributor:
             if known is None or known.n < one.number:
                 found = _read(name, one.body)
                 if found is not None:
-                    given = InForce(n=one.number, policy=found)
+                    given = PolicyInForce(n=one.number, policy=found)
                     self._tell(name, partial(_adopt, given=given))
 
-    def _tell(self, name: PoolId, do: Callable[[Work], None]) -> None:
+    def _tell(self, name: PoolId, do: Callable[[PoolTransaction], None]) -> None:
         """Tell a pool something; what one cannot be told now, nobody else waits for."""
         try:
             self._pools[name].change(do)
@@ -109,7 +109,7 @@ class QuotaDistributor:
         """Divide an org's quotas among the pools, as far as that can be done by now."""
         for _ in range(ROUNDS):
             seen = {
-                name: keeper.look(lambda pool: pool.counted.seen(org))
+                name: keeper.look(lambda pool: pool.counted.report(org))
                 for name, keeper in list(self._pools.items())
             }
             untold = self._untold(self._divided(org, seen), seen)
@@ -119,7 +119,7 @@ class QuotaDistributor:
                 self._tell(name, partial(_allot, slices=tuple(slices)))
 
     def _untold(
-        self, kept: Iterable[Kept], seen: Mapping[PoolId, Mapping[str, Seen]]
+        self, kept: Iterable[Kept], seen: Mapping[PoolId, Mapping[str, SliceReport]]
     ) -> dict[PoolId, list[Slice]]:
         """What pools do not know yet."""
         found: dict[PoolId, list[Slice]] = defaultdict(list)
@@ -127,11 +127,11 @@ class QuotaDistributor:
             part, said = one.part, seen.get(one.part.pool)
             if part.pool in self._away:
                 continue
-            if said is not None and said.get(part.slice.quota, Seen()).n < part.slice.n:
+            if said is not None and said.get(part.slice.quota, SliceReport()).n < part.slice.n:
                 found[part.pool].append(part.slice)
         return found
 
-    def _divided(self, org: OrgId, seen: Mapping[PoolId, Mapping[str, Seen]]) -> list[Kept]:
+    def _divided(self, org: OrgId, seen: Mapping[PoolId, Mapping[str, SliceReport]]) -> list[Kept]:
         """The parts of an org's quotas, divided anew; the org is locked only if they are others."""
         now = self._clock(self._connection)
         with self._connection.transaction():
@@ -145,7 +145,7 @@ class QuotaDistributor:
         return list(plan.kept.values())
 
     def _planned(
-        self, org: OrgId, seen: Mapping[PoolId, Mapping[str, Seen]], now: Instant
+        self, org: OrgId, seen: Mapping[PoolId, Mapping[str, SliceReport]], now: Instant
     ) -> _Plan:
         known = slices_of(self._connection, org)
         plan = _Plan({}, [])
@@ -155,7 +155,7 @@ class QuotaDistributor:
             said = {name: told[quota.id] for name, told in seen.items() if quota.id in told}
             new = rebalanced(quota, [one.part for one in old], said, now)
             for before, part in zip(old, new, strict=True):
-                heard = said.get(part.pool, Seen()).n
+                heard = said.get(part.pool, SliceReport()).n
                 kept = Kept(part, max(before.known, min(heard, part.slice.n)), number)
                 plan.kept[quota.id, part.pool] = kept
                 if kept != before:
@@ -172,11 +172,11 @@ def _read(pool: PoolId, body: str | None) -> Policy | None:
         return None
 
 
-def _adopt(work: Work, given: InForce) -> None:
+def _adopt(work: PoolTransaction, given: PolicyInForce) -> None:
     work.adopt(given)
 
 
-def _allot(work: Work, slices: tuple[Slice, ...]) -> None:
+def _allot(work: PoolTransaction, slices: tuple[Slice, ...]) -> None:
     for one in slices:
         work.quotas.allot(one)
 

@@ -22,7 +22,7 @@ from uuid import uuid4
 
 from bursar.core.dispatch import node_orders as rules
 from bursar.core.dispatch.node_orders import NodeOrder, OrderState, Scale, is_vanished
-from bursar.core.dispatch.state import Pool, Work
+from bursar.core.dispatch.state import Pool, PoolTransaction
 from bursar.core.instant import HOUR, MINUTE, SECOND, Instant
 from bursar.core.leases import Denied
 from bursar.core.refusal import Fault
@@ -30,7 +30,7 @@ from bursar.core.scheduling.advice.autoscale import Advice, Offer, Order, advise
 from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.model.nodes import NodeId
 from bursar.core.value import replace
-from bursar.failpoints import reached
+from bursar.failpoints import failpoint
 from bursar.service.pools.leader import PoolLeader
 from bursar.service.pools.pool import PoolHandle
 from bursar.service.pools.provisioning import Answer, NotDone, Provisioner
@@ -229,7 +229,7 @@ class Scaler:
             replace(one, trouble=heard[one.id].reason) if one.id in heard else one for one in orders
         ]
 
-        def do(work: Work) -> tuple[NodeOrder, ...] | Denied:
+        def do(work: PoolTransaction) -> tuple[NodeOrder, ...] | Denied:
             return rules.carry_on(work, seen.epoch, seen.since, told, said)
 
         changed = _allowed(keeper.change(do, _writing(keeper.id, told, orders)))
@@ -274,7 +274,7 @@ class Scaler:
         owned = {one.node.id: one.price for one in orders if one.state is OrderState.THERE}
 
         def question(cluster: Cluster, at: Instant) -> Advice:
-            offers = seen.left(scale.left(orders), now)
+            offers = seen.left(scale.remaining_offers(orders), now)
             return advise(cluster, max(at, cluster.now), offers, seen.quiet, scale.scaling, owned)
 
         advice = leading.ask(question).result(ADVICE_S)
@@ -289,7 +289,7 @@ class Scaler:
         if not nodes:
             return orders
 
-        def do(work: Work) -> tuple[NodeOrder, ...] | Denied:
+        def do(work: PoolTransaction) -> tuple[NodeOrder, ...] | Denied:
             return rules.drain(work, seen.epoch, orders, nodes)
 
         changed = {one.id: one for one in _allowed(keeper.change(do, _writing(keeper.id, (), ())))}
@@ -303,12 +303,12 @@ class Scaler:
         if not new:
             return orders
 
-        def do(work: Work) -> tuple[NodeOrder, ...] | Denied:
+        def do(work: PoolTransaction) -> tuple[NodeOrder, ...] | Denied:
             return rules.order(work, seen.epoch, new) or tuple(new)
 
-        reached("scaling.advised")
+        failpoint("scaling.advised")
         _allowed(keeper.change(do, _writing(keeper.id, (), ())))
-        reached("scaling.written")
+        failpoint("scaling.written")
         for one in new:
             _log.info("node %s of pool %s is ordered", one.node.id, keeper.id)
         return [*orders, *new]
@@ -382,7 +382,7 @@ class Scaler:
         except Exception as error:  # a bug in there must not leave an order unanswered for ever
             _log.exception("a question about node %s broke", one.node.id)
             answer = Answer(None, str(error))
-        reached("scaling.answered")
+        failpoint("scaling.answered")
         if answer.reason:
             _log.warning("node %s of pool %s: %s", one.node.id, key[0], answer.reason)
         with self._lock:

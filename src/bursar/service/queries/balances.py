@@ -15,10 +15,10 @@ from bursar.core.ledger import balance as core
 from bursar.core.ledger.balance import Balance, Expiring, Owned
 from bursar.core.ledger.books import BURN_SLOT, BURN_SLOTS, Books
 from bursar.core.ledger.commands import Reserve
-from bursar.core.ledger.history import View
+from bursar.core.ledger.history import GrantView
 from bursar.core.ledger.quote import Quote, quote
-from bursar.core.ledger.tables import NotLoaded, Row, Stretch
-from bursar.core.ledger.values import NO_CONTEXT, Context, GrantTerms, Kind
+from bursar.core.ledger.tables import MissingRange, MissingRow, NotLoaded
+from bursar.core.ledger.values import NO_CONTEXT, Context, CreditKind, GrantTerms
 from bursar.core.pricing import PriceBook
 from bursar.core.refusal import Code, Refusal
 from bursar.service.ledger.batch import FIRST_KEYS, MOST_KEYS, OrgUnknown
@@ -104,7 +104,7 @@ class Looking:
     def quote(self, org: OrgId, ask: Reserve, likely_ms: int | None = None) -> Seen[Quote]:
         """What a hold would take, and what forbids it."""
 
-        def ahead(now: Instant) -> Iterable[Row | Stretch]:
+        def ahead(now: Instant) -> Iterable[MissingRow | MissingRange]:
             return Prefetch(Books(complete=False), now).missing_for(ask)
 
         def told(books: Books, now: Instant) -> Quote:
@@ -114,7 +114,7 @@ class Looking:
 
     def past(
         self, org: OrgId, at: Instant, known_at: Instant, account: AccountId | None = None
-    ) -> Seen[dict[GrantId, View]]:
+    ) -> Seen[dict[GrantId, GrantView]]:
         """Every grant, or those of an account, as of one instant, as known at another."""
         with self._connection.transaction():
             self._connection.execute(SNAPSHOT)
@@ -126,7 +126,7 @@ class Looking:
         self,
         org: OrgId,
         ask: Callable[[Books, Instant], T],
-        ahead: Callable[[Instant], Iterable[Row | Stretch]] = lambda _: (),
+        ahead: Callable[[Instant], Iterable[MissingRow | MissingRange]] = lambda _: (),
         *,
         priced: bool = False,
     ) -> Seen[T]:
@@ -138,7 +138,7 @@ class Looking:
             number = self._org(org, books)
             if priced:
                 books.deployment = prices_now(self._connection, self._prices)
-            now = max(self._clock(self._connection), books.singles.now)
+            now = max(self._clock(self._connection), books.header.now)
             wanted = [Wanted(org, what) for what in ahead(now)]
             most = FIRST_KEYS
             while True:
@@ -159,15 +159,15 @@ class Looking:
         return found.number
 
 
-def _of_balance(account: AccountId, now: Instant) -> Iterable[Row]:
+def _of_balance(account: AccountId, now: Instant) -> Iterable[MissingRow]:
     """What a balance looks at, but for what follows from it."""
-    yield Row("accounts", account)
-    yield Row("lanes_of", account)
-    for kind in Kind:
-        yield Row("totals", (account, kind))
+    yield MissingRow("accounts", account)
+    yield MissingRow("lanes_of", account)
+    for kind in CreditKind:
+        yield MissingRow("totals", (account, kind))
     last = now - now % BURN_SLOT
     for index in range(BURN_SLOTS + 1):
-        yield Row("burn", (account, last - index * BURN_SLOT))
+        yield MissingRow("burn", (account, last - index * BURN_SLOT))
 
 
 def tier_of(connection: Connection, org: OrgId) -> str | None:

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
 from bursar.core.instant import Instant
-from bursar.core.ledger.balance import Owned, shown
+from bursar.core.ledger.balance import Owned, compartments_at
 from bursar.core.ledger.books import Books
-from bursar.core.ledger.tables import Row
+from bursar.core.ledger.tables import MissingRow
 from bursar.core.ledger.values import GrantTerms
 from bursar.core.pricing import PriceBook, PriceVersion
 from bursar.service.keys import DEPLOYMENT
@@ -61,7 +61,9 @@ class Listing:
         if seen.value is None:
             return seen
         grant = seen.value
-        return Seen(value=(grant.terms, shown(grant, seen.at)), number=seen.number, at=seen.at)
+        return Seen(
+            value=(grant.terms, compartments_at(grant, seen.at)), number=seen.number, at=seen.at
+        )
 
     def grants(
         self, org: OrgId, account: str, after: tuple[Instant, str], most: int
@@ -73,7 +75,9 @@ class Listing:
             ids = [id for _, id in found[:most]]
             self._load(org, books, "grants", ids)
             grants = [books.grants.get(id) for id in ids]  # type: ignore[arg-type]
-            things = tuple((one.terms, shown(one, now)) for one in grants if one is not None)
+            things = tuple(
+                (one.terms, compartments_at(one, now)) for one in grants if one is not None
+            )
             last = f"{found[most - 1][0]}.{found[most - 1][1]}" if len(found) > most else None
             return Seen(value=Page(things, last), number=number, at=now)
 
@@ -103,7 +107,7 @@ class Listing:
         """
         with self._connection.transaction():
             books, number, now = self._begun(org)
-            own = () if org == DEPLOYMENT else books.singles.prices.versions
+            own = () if org == DEPLOYMENT else books.header.prices.versions
             deployment = prices_now(self._connection, PriceBook()).versions
             both = [(None, version) for version in deployment] + [(org, one) for one in own]
             both.sort(key=lambda one: one[1].effective_at)  # a stable sort: each book in its order
@@ -116,9 +120,9 @@ class Listing:
         if found is None:
             raise OrgUnknown(org)
         found.fill(books)
-        return books, found.number, max(money_time(self._connection), books.singles.now)
+        return books, found.number, max(money_time(self._connection), books.header.now)
 
     def _load(self, org: OrgId, books: Books, table: str, ids: Sequence[str]) -> None:
-        wanted = [Wanted(org, Row(table, id)) for id in ids]
+        wanted = [Wanted(org, MissingRow(table, id)) for id in ids]
         if wanted:
             load(self._connection, {org: books}, wanted, ROWS)

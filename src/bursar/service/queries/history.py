@@ -21,7 +21,7 @@ from typing import Final
 from bursar.core.ids import AccountId, GrantId
 from bursar.core.instant import NEVER, Instant
 from bursar.core.ledger.events import Event
-from bursar.core.ledger.history import NO_VIEWS, View, recorded, view
+from bursar.core.ledger.history import NO_VIEWS, GrantView, fold_grants, view_grants
 from bursar.store.ledger.loader import ENTER, Connection, OrgId, array_of
 from bursar.store.ledger.snapshots import (
     Snapshot,
@@ -43,7 +43,7 @@ def past_view(
     at: Instant,
     known_at: Instant,
     account: AccountId | None = None,
-) -> dict[GrantId, View]:
+) -> dict[GrantId, GrantView]:
     """Every grant as of `at`, as known at `known_at`; `number` is that of the org's last event.
 
     With an account, its own grants alone: then no more is made of the rest than finding it.
@@ -56,7 +56,7 @@ def past_view(
         events_after(connection, org, after, present, account),
         late_events(connection, org, present, known, at, account),
     )
-    return view(events, at, known_at, grants, account)
+    return view_grants(events, at, known_at, grants, account)
 
 
 def distance(grants: int) -> int:
@@ -91,7 +91,7 @@ def _next(connection: Connection, org: OrgId, last: Snapshot, until: int) -> Sna
     """The snapshot at a number, made from the one before and the events since; kept."""
     with connection.transaction():
         connection.execute(ENTER, [array_of([org])])
-        grants = recorded(events_after(connection, org, last.number, until), last.grants)
+        grants = fold_grants(events_after(connection, org, last.number, until), last.grants)
         found = Snapshot(number=until, at=recorded_at(connection, org, until), grants=grants)
         keep(connection, org, found)
         return found

@@ -23,7 +23,7 @@ from bursar.core.ledger.events import (
     HoldChanged,
     HoldClosed,
 )
-from bursar.core.ledger.history import owned_by
+from bursar.core.ledger.history import sum_owned
 from bursar.core.ledger.values import Compartment
 from bursar.core.money import Micros
 from bursar.service.queries.balances import Seen
@@ -111,7 +111,7 @@ class Statements:
             at = recorded_at(self._connection, org, number) - 1
             start = newest(self._connection, org, at, AccountId(account))
         if start is not None:
-            parts, after = owned_by(start.grants, AccountId(account)), start.number
+            parts, after = sum_owned(start.grants, AccountId(account)), start.number
         for source, target, amount in store.sums(self._connection, org, account, after, upto):
             _move(parts, source, target, amount)
         return parts

@@ -22,7 +22,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple, TypeAlias
 from zoneinfo import ZoneInfo
 
-from bursar.core.budgets.periods import Every, Period, Window, period_at
+from bursar.core.budgets.periods import Period, PeriodKind, Window, period_at
 from bursar.core.instant import DAY, HOUR, Instant, whole_ms
 from bursar.core.ledger.events import (
     ChargeBooked,
@@ -82,7 +82,7 @@ class Wanted:
             raise BadRange("to", "nothing is that old")
         start = self.start
         if start is None:
-            start = period_at(Window(every=Every.MONTH, time_zone=time_zone), end - 1).start
+            start = period_at(Window(every=PeriodKind.MONTH, time_zone=time_zone), end - 1).start
         if start >= end:
             why = "it is not before `to`" if self.end is not None else "it has not come yet"
             raise BadRange("from", why)
@@ -527,7 +527,7 @@ class _Counting:
                 return one.job
 
     def _day(self, at: Instant) -> str:
-        start = period_at(Window(every=Every.DAY, time_zone=self.tree.time_zone), at).start
+        start = period_at(Window(every=PeriodKind.DAY, time_zone=self.tree.time_zone), at).start
         if start not in self.days:
             moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=start)
             local = moment.astimezone(ZoneInfo(self.tree.time_zone))
@@ -584,7 +584,7 @@ class Cost:
     milli_gpu_ms: int
 
 
-_MONTH: Final = Window(every=Every.MONTH)
+_MONTH: Final = Window(every=PeriodKind.MONTH)
 # Where credits that left a compartment can no longer be spent.
 _LOST: Final = {"lapsed": Sort.LAPSED, "revoked": Sort.REVOKED, "moved": Sort.MOVED}
 

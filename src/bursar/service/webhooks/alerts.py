@@ -69,7 +69,7 @@ def raising(org: OrgId, id: str, alert: Alert) -> Ask:
 
 def ending(org: OrgId, kept: Setting) -> Ask:
     """The command that says what an alert told of is over."""
-    over = core.over(Alert.of(kept.body or ""), kept.at)
+    over = core.mark_recovered(Alert.from_body(kept.body or ""), kept.at)
     command = SetSetting(kind=ALERT, id=kept.id, body=over.body, before=kept.number)
     return Ask(org, f"bursar:alert/{kept.id}/over", command)
 
@@ -175,7 +175,7 @@ class Alerter:
             page.events = alerts.events(self._connection, page.looks)
             page.rules = [_Rule(org, None, EXPIRY) for org in page.orgs]
             for org, kept in alerts.rules(self._connection, page.orgs):
-                rule = AlertRule.of(kept.body or "")
+                rule = AlertRule.from_body(kept.body or "")
                 page.rules.append(_Rule(org, kept.id, rule, kept.number, kept.at))
             self._read_windows(page)
 
@@ -212,7 +212,7 @@ class Alerter:
 
     def _of_events(self, page: _Page) -> None:
         for org, _, event in page.events:
-            for found in core.found_in(org, event):
+            for found in core.alerts_for_event(org, event):
                 account = self._directory.account_known(
                     org, found.table, found.row
                 ) or self._directory.account_of(self._connection, org, found.table, found.row)
@@ -252,7 +252,7 @@ class Alerter:
         occasion = f"{one.id}/{grant.grant}/{grant.expires_at}"
         since = grant.expires_at - one.rule.horizon
         id = core.alert_id(grant.org, EXPIRY.kind, occasion, since)
-        alert = core.expiring(
+        alert = core.make_expiry_alert(
             one.rule, one.id, grant.grant, grant.account, grant.expires_at, grant.available
         )
         page.asks.setdefault(id, raising(grant.org, id, alert))
@@ -277,7 +277,7 @@ class Alerter:
             balance = balances[where]
             if isinstance(balance, Refusal):
                 continue
-            alert = core.standing(one.rule, one.id or "", balance)
+            alert = core.find_standing_alert(one.rule, one.id or "", balance)
             if alert is not None and kept is None:
                 page.asks[id] = raising(one.org, id, alert)
             elif alert is None and kept is not None:
@@ -306,7 +306,7 @@ class Alerter:
             for name in list(behind):
                 kept[name] = found.get((name[0], ids[name]))
                 there = kept[name]
-                if there is not None and Alert.of(there.body or "").is_over:
+                if there is not None and Alert.from_body(there.body or "").is_recovered:
                     numbers[name] = there.number
                 else:
                     del behind[name]

@@ -370,7 +370,7 @@ def subject_of(event: Event) -> tuple[str, str]:
     """The table and the id of what an event is about; empty if that is the whole org."""
     match event:
         case happened.SettingSet():
-            return "accounts", (Alert.of(event.body).account or "") if event.body else ""
+            return "accounts", (Alert.from_body(event.body).account or "") if event.body else ""
         case happened.AccountAdded():
             return "accounts", event.account.id
         case happened.HoldChanged():

@@ -13,7 +13,7 @@ from hashlib import sha256
 from hmac import digest
 from typing import Any, Final, Self
 
-from bursar.core.alerts import PREFIX, AlertKind, type_of
+from bursar.core.alerts import PREFIX, AlertKind, public_event_type
 from bursar.core.dispatch.job_lifecycle import STEPS
 from bursar.core.ids import SettingId
 from bursar.core.instant import SECOND, Instant
@@ -101,7 +101,7 @@ def type_of_recorded(event: Recorded) -> str | None:
     if event.kind == STEP:
         return f"{JOB_PREFIX}{json.loads(event.body)['why']}"
     is_setting = event.kind == SETTING
-    return type_of(event.kind, event_of(event.kind, event.body) if is_setting else None)
+    return public_event_type(event.kind, event_of(event.kind, event.body) if is_setting else None)
 
 
 # Secrets and signatures

@@ -27,7 +27,7 @@ import psycopg
 
 from bursar.core.instant import Instant
 from bursar.core.refusal import Fault
-from bursar.failpoints import reached
+from bursar.failpoints import failpoint
 from bursar.service.jobs import Jobs
 from bursar.store.jobs.outbox import LATE, Letter, PoolId, by_job, from_orgs, from_pool, with_post
 from bursar.store.ledger.loader import Connection, OrgId, money_time
@@ -114,11 +114,11 @@ class Relay:
 
     def _to_pool(self, pool: PoolId, letters: Sequence[Letter], done: Round) -> None:
         done.sent += len(letters)
-        reached("post.to_pool.read")
+        failpoint("post.to_pool.read")
         handled = _handled(self.pools[pool].receive, letters)
-        reached("post.to_pool.handled")
+        failpoint("post.to_pool.handled")
         self._jobs.acknowledge(handled)
-        reached("post.to_pool.acknowledged")
+        failpoint("post.to_pool.acknowledged")
         done.acknowledged += len(handled)
 
     def from_pool(self, pool: PoolId, done: Round) -> None:
@@ -126,11 +126,11 @@ class Relay:
         for letters in self._pages(lambda after: from_pool(self._connection, pool, after, MOST)):
             done.look_at(letters, self._clock(self._connection))
             done.sent += len(letters)
-            reached("post.to_org.read")
+            failpoint("post.to_org.read")
             handled = _handled(self._jobs.receive, letters)
-            reached("post.to_org.handled")
+            failpoint("post.to_org.handled")
             self.pools[pool].acknowledge(handled)
-            reached("post.to_org.acknowledged")
+            failpoint("post.to_org.acknowledged")
             done.acknowledged += len(handled)
 
     def _pages(self, read: Callable[[Letter | None], list[Letter]]) -> Iterator[list[Letter]]:

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from bursar.core.dispatch.org import Org
-from bursar.core.dispatch.state import Lease, Queued, Work
+from bursar.core.dispatch.state import Lease, PoolJob, PoolTransaction
 from bursar.core.instant import Instant
 from bursar.core.refusal import InvariantBroken
 from bursar.core.scheduling.model.nodes import NodeId
@@ -31,7 +31,7 @@ class Watch:
         self._world = world
         self.moved = False  # a process has started or ended
         self._orgs: dict[str, Org] = {}  # touched in this step
-        self._written: list[tuple[Queued | None, Queued]] = []
+        self._written: list[tuple[PoolJob | None, PoolJob]] = []
         self._leases: list[tuple[Lease | None, Lease]] = []
         self._epoch_used: int | None = None
         self.epoch = 0  # the largest seen
@@ -45,7 +45,7 @@ class Watch:
         """An org may have changed."""
         self._orgs[org.id] = org
 
-    def writing(self, work: Work) -> None:
+    def writing(self, work: PoolTransaction) -> None:
         """A transaction of the pool is about to be kept."""
         pool = work.pool
         self._written += [(pool.jobs.get(key), new) for key, new in work.jobs_new.items()]

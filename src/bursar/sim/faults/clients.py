@@ -21,7 +21,7 @@ from bursar.core.ledger.commands import (
     Issue,
     Reserve,
 )
-from bursar.core.ledger.values import Context, Kind
+from bursar.core.ledger.values import Context, CreditKind
 from bursar.core.messages import EndClass, Program, Spec
 from bursar.core.money import Micros
 from bursar.core.pricing import PriceBook, PriceVersion, Rate
@@ -103,9 +103,9 @@ class Callers:
             world.orgs[org.id] = org
             world.org_clocks[org.id] = Clock(world.at, world.at, random.randint(-500, 500))
             amount = random.choice((10**9, 10**9, 200_000))
-            issue = Issue(grant=GrantId("first"), account=ROOT, amount=amount, kind=Kind.PAID)
+            issue = Issue(grant=GrantId("first"), account=ROOT, amount=amount, kind=CreditKind.PAID)
             gift = replace(
-                _issue("gift", 50_000), kind=Kind.PROMO, expires_at=world.at + self._moment()
+                _issue("gift", 50_000), kind=CreditKind.PROMO, expires_at=world.at + self._moment()
             )
             account = AddAccount(account=ROOT, parent=None, name="root")
             founding: list[Command] = [account, AddUser(user=USER), issue, gift]
@@ -266,4 +266,4 @@ class Callers:
 
 
 def _issue(name: str, amount: Micros) -> Issue:
-    return Issue(grant=GrantId(name), account=ROOT, amount=amount, kind=Kind.PAID)
+    return Issue(grant=GrantId(name), account=ROOT, amount=amount, kind=CreditKind.PAID)

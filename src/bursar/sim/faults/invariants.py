@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, Final
 from bursar.core.dispatch.agent import KILL
 from bursar.core.dispatch.job_lifecycle import LIVE, OVER, TABLE, State
 from bursar.core.dispatch.org import Org
-from bursar.core.dispatch.state import Exit, JobKey, Lease, Queued
+from bursar.core.dispatch.state import Exit, JobKey, Lease, PoolJob
 from bursar.core.ids import HoldId, JobId
 from bursar.core.instant import MILLISECOND
-from bursar.core.leases import TTL
+from bursar.core.leases import LEASE_TTL
 from bursar.core.ledger.books import COMPARTMENTS
 from bursar.core.ledger.events import Closing, HoldClosed
-from bursar.core.ledger.journal import rebuilt_from
-from bursar.core.ledger.verify import problems
+from bursar.core.ledger.journal import rebuild
+from bursar.core.ledger.verify import find_problems
 from bursar.core.messages import EndClass, Why
 from bursar.core.metering import Meter
 from bursar.core.money import usage_price
-from bursar.core.refusal import broken, invariant
+from bursar.core.refusal import fail_invariant, invariant
 from bursar.core.scheduling.model.nodes import MILLI, NodeId
 from bursar.sim.faults.clients import PRICES
 from bursar.sim.faults.node_host import Host, Task
@@ -48,7 +48,7 @@ def conservation(world: "World", org: Org) -> None:
         right = sum(parts) == grant.terms.amount and min(parts) >= 0
         invariant(right, "IL1: a grant does not add up", org=org.id, grant=name, parts=parts)
         issued += grant.terms.amount
-    invariant(issued == org.books.singles.issued, "IL2: credits from nowhere", org=org.id)
+    invariant(issued == org.books.header.issued, "IL2: credits from nowhere", org=org.id)
 
 
 def holds_are_draws(world: "World", org: Org) -> None:
@@ -114,18 +114,18 @@ def both_know_what_is_held(world: "World", org: Org) -> None:
 
 def numbers_have_no_gap(world: "World", org: Org) -> None:
     """IL19: events are numbered without a gap, and recorded time never goes back."""
-    singles = org.books.singles
+    header = org.books.header
     count, at = world.watch.recorded.get(org.id, (0, 0))
-    invariant(singles.number == len(org.events), "IL19: a gap in the events", org=org.id)
-    right = singles.number >= count and singles.now >= at
+    invariant(header.number == len(org.events), "IL19: a gap in the events", org=org.id)
+    right = header.number >= count and header.now >= at
     invariant(right, "IL19: time or numbers run backwards", org=org.id)
-    world.watch.recorded[org.id] = singles.number, singles.now
+    world.watch.recorded[org.id] = header.number, header.now
 
 
 def nothing_is_objected(world: "World", org: Org) -> None:
     """IL14, IM5: whatever a pool tells can be booked."""
     for letter, code in org.objections:
-        broken("IL14: usage was refused", org=org.id, letter=letter, code=code)
+        fail_invariant("IL14: usage was refused", org=org.id, letter=letter, code=code)
 
 
 def accepted_jobs_are_there(world: "World", org: Org) -> None:
@@ -164,14 +164,14 @@ def _reachable() -> frozenset[tuple[State | None, State]]:
 REACHABLE: Final = _reachable()
 
 
-def life_follows_the_table(world: "World", before: Queued | None, job: Queued) -> None:
+def life_follows_the_table(world: "World", before: PoolJob | None, job: PoolJob) -> None:
     """IM6: each change of state is an edge of the table; what is over stays over."""
     source = State.QUEUED if before is None else before.state
     right = (source, job.state) in REACHABLE and (source not in OVER or source is job.state)
     invariant(right, "IM6: no such step", job=job.job, before=source, now=job.state)
 
 
-def attempts_are_numbered(world: "World", before: Queued | None, job: Queued) -> None:
+def attempts_are_numbered(world: "World", before: PoolJob | None, job: PoolJob) -> None:
     """IS2: attempts follow each other; a job has one lease or none."""
     last = 0 if before is None else before.attempt
     invariant(job.attempt - last in (0, 1), "IS2: attempts are not numbered", job=job.job)
@@ -181,12 +181,12 @@ def attempts_are_numbered(world: "World", before: Queued | None, job: Queued) ->
         invariant(live == want, "IS2: not one lease", job=job.job, live=live, fence=job.fence)
 
 
-def _is_corrected(world: "World", job: Queued) -> bool:
+def _is_corrected(world: "World", job: PoolJob) -> bool:
     leases = world.pool.leases.values()
     return any(one.key == job.key and one.corrected is not None for one in leases)
 
 
-def credits_cover_what_runs(world: "World", before: Queued | None, job: Queued) -> None:
+def credits_cover_what_runs(world: "World", before: PoolJob | None, job: PoolJob) -> None:
     """IS9: what a job has used was set aside for it, and by its org.
 
     When work was charged after all, what another attempt has run may still become known (L13).
@@ -224,7 +224,7 @@ def silent_nodes_get_nothing(world: "World", before: Lease | None, lease: Lease)
     if before is None:
         for part in lease.parts:
             heard_at = world.pool.machines[part.piece.node].heard_at
-            right = heard_at is not None and lease.leased_at < heard_at + TTL
+            right = heard_at is not None and lease.leased_at < heard_at + LEASE_TTL
             invariant(right, "IS15: leased on a silent node", node=part.piece.node)
 
 
@@ -456,9 +456,9 @@ def usage_was_real(world: "World") -> None:
 def books_follow_from_events(world: "World") -> None:
     """IL4: the books that the events give are the books; all sums and orders are right."""
     for org in world.orgs.values():
-        again = rebuilt_from(org.events, PRICES)
+        again = rebuild(org.events, PRICES)
         invariant(again == org.books, "IL4: rebuilt books differ", org=org.id)
-        found = problems(org.books)
+        found = find_problems(org.books)
         invariant(not found, "IL4: the books do not add up", org=org.id, found=found)
 
 
@@ -485,7 +485,7 @@ OF_ORGS: Final[dict[str, Callable[["World", Org], None]]] = {
     "IM7": accepted_jobs_are_there,
     "IA7": messages_in_order,
 }
-OF_JOBS: Final[dict[str, Callable[["World", Queued | None, Queued], None]]] = {
+OF_JOBS: Final[dict[str, Callable[["World", PoolJob | None, PoolJob], None]]] = {
     "IM6": life_follows_the_table,
     "IS2": attempts_are_numbered,
     "IS9": credits_cover_what_runs,

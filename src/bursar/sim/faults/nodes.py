@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 from bursar.core.dispatch import agent as node_side
 from bursar.core.dispatch.agent import Action, Forget, Kill, Prolong, Remember, Run, Stop
 from bursar.core.dispatch.attempt_end import GRACE
-from bursar.core.dispatch.reports import Orders
+from bursar.core.dispatch.reports import LeaseOrders
 from bursar.core.dispatch.state import Exit
 from bursar.core.instant import MILLISECOND, SECOND, Instant
 from bursar.sim.faults.node_host import Host, Task
@@ -41,7 +41,7 @@ class Nodes:
             host.clock.when(now + node_side.REPORT_EVERY) - self._world.at, self.beat, host, boot
         )
 
-    def hear(self, host: Host, orders: Orders) -> None:
+    def hear(self, host: Host, orders: LeaseOrders) -> None:
         """An agent is answered, and acts."""
         assert host.agent is not None
         now = host.clock.now(self._world.at)

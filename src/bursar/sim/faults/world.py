@@ -16,8 +16,8 @@ from bursar.core.dispatch import reports
 from bursar.core.dispatch.attempt_end import GRACE
 from bursar.core.dispatch.cluster_sync import ClusterMirror
 from bursar.core.dispatch.org import Org
-from bursar.core.dispatch.reports import Report
-from bursar.core.dispatch.state import JobKey, Letter, Machine, Pool, Work
+from bursar.core.dispatch.reports import NodeReport
+from bursar.core.dispatch.state import JobKey, JobMessage, Pool, PoolNode, PoolTransaction
 from bursar.core.instant import MILLISECOND, SECOND, Instant
 from bursar.core.leases import Denied
 from bursar.core.scheduling.decisions import Decision
@@ -104,7 +104,7 @@ class World:
             ppm = self.random.randint(-profile.node_ppm, profile.node_ppm)
             shows = self.random.randrange(10**9)
             self.hosts[name] = Host(name, profile.slots, Clock(BEGINS, shows, ppm))
-            self.pool.machines[name] = Machine(
+            self.pool.machines[name] = PoolNode(
                 node=Node(id=name, gpu_type="H100", gpus=profile.gpus, slots=profile.slots)
             )
             self.nodes.start_agent(self.hosts[name])
@@ -258,15 +258,15 @@ class World:
         desk.forget()
         self.after(self.random.randrange(TICK), self.tick, desk, desk.boot)
 
-    def _work(self) -> Work | None:
+    def _work(self) -> PoolTransaction | None:
         """A transaction of the pool; none while its clock cannot be believed (D5)."""
         now = self.pool_clock.believed(self.at)
         if now is None:
             self.counts["clock not believed"] += 1
             return None
-        return Work(self.pool, now)
+        return PoolTransaction(self.pool, now)
 
-    def _keep(self, desk: Desk, work: Work) -> None:
+    def _keep(self, desk: Desk, work: PoolTransaction) -> None:
         """Write, and send what was written for orgs; a process may die before each."""
         self.may_crash(desk.name)
         self.watch.writing(work)
@@ -277,7 +277,7 @@ class World:
 
     def _post(self, desk: Desk, key: JobKey, n: int, message: Any) -> None:
         self._sent_at[desk.name, key, n] = self.at
-        self.send(desk.name, key[0], "letter", Letter(*key, n, message))
+        self.send(desk.name, key[0], "letter", JobMessage(*key, n, message))
 
     def tick(self, desk: Desk, boot: int) -> None:
         """A process of the pool looks around: who leads, what has run out, what is to be sent."""
@@ -335,7 +335,7 @@ class World:
             desk.follower = None  # it has carried out what did not happen
 
     def _write(
-        self, desk: Desk, work: Work, epoch: int, decisions: tuple[Decision, ...]
+        self, desk: Desk, work: PoolTransaction, epoch: int, decisions: tuple[Decision, ...]
     ) -> list[Denied]:
         written = pool_side.write(work, epoch, decisions)
         if written.placed or written.asked:
@@ -347,7 +347,7 @@ class World:
             desk.follower.placed(written.placed)
         return list(written.denied)
 
-    def _report(self, desk: Desk, told: Report) -> None:
+    def _report(self, desk: Desk, told: NodeReport) -> None:
         work = self._work()
         if work is None:
             return
@@ -366,7 +366,7 @@ class World:
             if self._sent_at.get((org.id, job, n), 0) + SEND_AGAIN <= self.at:
                 self._sent_at[org.id, job, n] = self.at
                 target = self.random.choice(("p1", "p2"))
-                self.send(org.id, target, "letter", Letter(org.id, job, n, message))
+                self.send(org.id, target, "letter", JobMessage(org.id, job, n, message))
 
     def relay(self, name: str) -> None:
         """An org looks now and then for messages that nobody has acknowledged."""

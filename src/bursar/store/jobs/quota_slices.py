@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 from bursar.core.quota_slices import GPUS as ALL
-from bursar.core.quota_slices import JOBS, Amounts, Part, Quota, Slice, of_type
+from bursar.core.quota_slices import JOBS, Amounts, PoolSlice, Quota, Slice, of_type
 from bursar.store.jobs.outbox import PoolId
 from bursar.store.ledger.loader import ENTER, Connection, OrgId, array_of, transposed
 from bursar.store.sql.codec import text_of, value_of
@@ -88,7 +88,7 @@ UNTOLD: Final = """
 class Kept(NamedTuple):
     """A part as it is kept."""
 
-    part: Part
+    part: PoolSlice
     known: int = 0  # the last number that the pool has said it knows
     number: int = 0  # of the event that has set the quota
 
@@ -143,7 +143,7 @@ def slices_of(connection: Connection, org: OrgId) -> dict[tuple[str, PoolId], Ke
     """What pools were given of an org's quotas, by quota and pool."""
     return {
         (quota, pool): Kept(
-            Part(
+            PoolSlice(
                 pool=pool, slice=value_of(Slice, body), bounds=tuple(map(tuple, json.loads(bounds)))
             ),
             known,

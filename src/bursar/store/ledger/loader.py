@@ -14,10 +14,10 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import psycopg
 from psycopg.pq import PipelineStatus
 
-from bursar.core.ledger.books import AFTER_POSTINGS, Books, Change, Lane, order_of
+from bursar.core.ledger.books import AFTER_POSTINGS, Books, FreeChange, GrantLane, order_of
 from bursar.core.ledger.events import Event
 from bursar.core.ledger.idempotency import Reply
-from bursar.core.ledger.tables import FIRST, Key, Row, Stretch
+from bursar.core.ledger.tables import FIRST, Key, MissingRange, MissingRow
 from bursar.core.ledger.values import Budget, Draw, OrgPolicy
 from bursar.core.pricing import PriceBook
 from bursar.core.value import value
@@ -66,7 +66,7 @@ class Wanted(NamedTuple):
     """Something of one org that is not loaded yet."""
 
     org: OrgId
-    what: Row | Stretch
+    what: MissingRow | MissingRange
 
 
 @value
@@ -90,17 +90,17 @@ class OrgRow:
         The number alone would not tell: a server that a fail-over led to may lack the last
         commits and have others by now, under the same numbers.
         """
-        one = books.singles
+        one = books.header
         return (one.number, one.now, books.clock, one.issued) == self.values[:4]
 
     def fill(self, books: Books) -> None:
         """Let books have what there is one of."""
         number, now, clock, issued, root, tier, policy, prices = self.values
-        singles = books.singles
-        singles.number, singles.now, singles.issued = number, now, issued
-        singles.root, singles.tier = root, tier
-        singles.policy = value_of(OrgPolicy, policy)
-        singles.prices = value_of(PriceBook, prices)
+        header = books.header
+        header.number, header.now, header.issued = number, now, issued
+        header.root, header.tier = root, tier
+        header.policy = value_of(OrgPolicy, policy)
+        header.prices = value_of(PriceBook, prices)
         books.clock = clock
 
 
@@ -163,9 +163,9 @@ def load(connection: Connection, parts: Parts, wanted: Iterable[Wanted], most: i
     All questions are sent before the first answer is awaited.
     """
     rows: dict[str, list[tuple[OrgId, Any]]] = defaultdict(list)
-    stretches: dict[str, list[tuple[OrgId, Stretch]]] = defaultdict(list)
+    stretches: dict[str, list[tuple[OrgId, MissingRange]]] = defaultdict(list)
     for org, what in wanted:
-        if isinstance(what, Row):
+        if isinstance(what, MissingRow):
             rows[what.table].append((org, what.key))
         else:
             stretches[str(what.order[0])].append((org, what))
@@ -357,18 +357,18 @@ REFS: Final = f"""
 def _load_lanes_of(
     connection: Connection, parts: Parts, table: str, keys: list[tuple[OrgId, Any]]
 ) -> Loading:
-    lanes: dict[tuple[OrgId, Any], list[Lane]] = {key: [] for key in keys}
+    lanes: dict[tuple[OrgId, Any], list[GrantLane]] = {key: [] for key in keys}
     sent = _send(connection, LANES_OF, transposed(keys, 2))
     yield
     for org, account, priority, policy, total in sent:
-        lane = Lane(account, priority, policy_of(policy))
+        lane = GrantLane(account, priority, policy_of(policy))
         lanes[org, account].append(lane)
         parts[org].lane_totals.load(lane, total)
-    fronts: list[tuple[OrgId, Stretch]] = []
+    fronts: list[tuple[OrgId, MissingRange]] = []
     for (org, account), found in lanes.items():
         parts[org].lanes_of.load(account, tuple(found))
-        fronts += [(org, Stretch(order_of(lane), FIRST)) for lane in found]
-    fronts = [(org, front) for org, front in fronts if parts[org].order(front.order).untouched]
+        fronts += [(org, MissingRange(order_of(lane), FIRST)) for lane in found]
+    fronts = [(org, front) for org, front in fronts if parts[org].index(front.order).untouched]
     if fronts:  # what is in the lanes is looked at next
         yield from _load_stretches(connection, parts, "lane", fronts, FRONT)
 
@@ -551,7 +551,7 @@ def _load_stretches(
     connection: Connection,
     parts: Parts,
     order: str,
-    asked: list[tuple[OrgId, Stretch]],
+    asked: list[tuple[OrgId, MissingRange]],
     most: int,
 ) -> Loading:
     kind = ORDERS[order]
@@ -562,11 +562,11 @@ def _load_stretches(
     sent = _send(connection, sql, [*transposed(keys, len(keys[0])), *limits])
     yield
     for index, *key in sent:
-        found[index - 1].append(Change(*key) if order == "history" else tuple(key))
+        found[index - 1].append(FreeChange(*key) if order == "history" else tuple(key))
     named: list[tuple[OrgId, Any]] = []
     for (org, stretch), loaded in zip(asked, found, strict=True):
         through = loaded[-1] if len(loaded) == most else None
-        parts[org].order(stretch.order).load(loaded, through)
+        parts[org].index(stretch.order).load(loaded, through)
         named += [(org, key[-1]) for key in loaded]
     if kind.names:  # the rows that it names are looked at next
         table = kind.names
@@ -575,7 +575,7 @@ def _load_stretches(
             yield from _load_rows(connection, parts, table, unknown)
 
 
-def _bounds(org: OrgId, stretch: Stretch, kind: _Order) -> Values:
+def _bounds(org: OrgId, stretch: MissingRange, kind: _Order) -> Values:
     """The fixed columns and the key after which to go on; the least there is at the beginning."""
     whose = stretch.order[1:]
     if stretch.order[0] == "lane":

@@ -13,26 +13,26 @@ from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
 from bursar.core.ids import AccountId
-from bursar.core.ledger.books import NOTHING, Books, Lane, require
+from bursar.core.ledger.books import NOTHING, Books, GrantLane, require
 from bursar.core.ledger.values import (
     KIND_RANK,
     Account,
     Budget,
+    BudgetCounter,
+    BudgetUsage,
     ChargeRecord,
     Context,
-    Counted,
+    CreditKind,
     Debt,
     Draw,
     Grant,
+    GrantPolicy,
     GrantTerms,
     Hold,
     HoldTerms,
-    Kind,
     Lots,
-    Policy,
     Recurrence,
     Setting,
-    Tally,
 )
 from bursar.core.metering import Meter
 from bursar.store.sql.codec import text_of, value_of
@@ -109,19 +109,19 @@ def _unpack_setting(books: Books, row: Values) -> None:
 
 
 @lru_cache(maxsize=4096)
-def policy_text(policy: Policy) -> str:
+def policy_text(policy: GrantPolicy) -> str:
     """The text of a policy; there are few of them."""
     return text_of(policy)
 
 
 @lru_cache(maxsize=4096)
-def policy_of(text: str) -> Policy:
+def policy_of(text: str) -> GrantPolicy:
     """The policy of a text."""
-    return value_of(Policy, text)
+    return value_of(GrantPolicy, text)
 
 
 @lru_cache(maxsize=4096)
-def lane_id(priority: int, policy: Policy) -> str:
+def lane_id(priority: int, policy: GrantPolicy) -> str:
     """A short name for a lane within its account."""
     return sha256(f"{priority} {policy_text(policy)}".encode()).hexdigest()[:24]
 
@@ -176,7 +176,7 @@ def _unpack_grant(books: Books, row: Values) -> None:
     terms = GrantTerms(
         id=key,
         account=account,
-        kind=Kind(kind),
+        kind=CreditKind(kind),
         source=source,
         priority=priority,
         issued_at=issued_at,
@@ -204,22 +204,22 @@ def _unpack_grant(books: Books, row: Values) -> None:
         books.refs.load(external_ref, key)
 
 
-def _lane_key(lane: Lane) -> Values:
+def _lane_key(lane: GrantLane) -> Values:
     return lane.account, lane_id(lane.priority, lane.policy)
 
 
-def _pack_lane(books: Books, lane: Lane) -> Values:
+def _pack_lane(books: Books, lane: GrantLane) -> Values:
     total = books.lane_totals.get(lane)
     return (*_lane_key(lane), lane.priority, policy_text(lane.policy), total)
 
 
-def _repack_lane(books: Books, lane: Lane) -> Values:
+def _repack_lane(books: Books, lane: GrantLane) -> Values:
     return (*_lane_key(lane), books.lane_totals.get(lane))
 
 
 def _unpack_lane(books: Books, row: Values) -> None:
     account, _, priority, policy, total = row
-    books.lane_totals.load(Lane(account, priority, policy_of(policy)), total)
+    books.lane_totals.load(GrantLane(account, priority, policy_of(policy)), total)
 
 
 def _pack_totals(books: Books, key: Any) -> Values:
@@ -230,8 +230,8 @@ def _pack_totals(books: Books, key: Any) -> Values:
 
 def _unpack_totals(books: Books, row: Values) -> None:
     account, kind, *parts, overdue = row
-    books.totals.load((account, Kind(kind)), tuple(parts))
-    books.overdue.load((account, Kind(kind)), overdue)
+    books.totals.load((account, CreditKind(kind)), tuple(parts))
+    books.overdue.load((account, CreditKind(kind)), overdue)
 
 
 # Holds, charges, debts
@@ -346,7 +346,7 @@ def _unpack_charge(books: Books, row: Values) -> None:
         attempt=attempt,
         spent=value_of(tuple[tuple[str, int], ...], spent),  # type: ignore[arg-type]
         owed=owed,
-        counted=value_of(tuple[Counted, ...], counted),
+        counted=value_of(tuple[BudgetUsage, ...], counted),
     )
     books.charges.load(key, record)
 
@@ -407,7 +407,7 @@ def _pack_tally(books: Books, key: Any) -> Values:
 
 def _unpack_tally(books: Books, row: Values) -> None:
     budget, user, start, charged, relief, crossed, revision = row
-    tally = Tally(charged=charged, relief=relief, crossed=crossed, revision=revision)
+    tally = BudgetCounter(charged=charged, relief=relief, crossed=crossed, revision=revision)
     books.tallies.load((budget, user or None, start), tally)
 
 

@@ -16,7 +16,7 @@ import msgspec
 from bursar.core.ids import AccountId, GrantId
 from bursar.core.instant import Instant
 from bursar.core.ledger.events import Event
-from bursar.core.ledger.history import View
+from bursar.core.ledger.history import GrantView
 from bursar.core.refusal import InvariantBroken
 from bursar.store.ledger.loader import Connection, OrgId, transposed
 from bursar.store.sql.codec import event_of, text_of, value_of
@@ -30,7 +30,7 @@ class Snapshot:
 
     number: int  # of the last event in it
     at: Instant  # when that was recorded
-    grants: Mapping[GrantId, View]
+    grants: Mapping[GrantId, GrantView]
 
 
 NEWEST: Final = """
@@ -90,13 +90,13 @@ CHECKSUM: Final = r"""encode(sha256(
         || '\x00'::bytea || s.body), 'hex')"""
 
 
-def _unpacked(body: bytes, account: AccountId | None) -> dict[GrantId, View]:
+def _unpacked(body: bytes, account: AccountId | None) -> dict[GrantId, GrantView]:
     text = zlib.decompress(body)
     if account is None:
-        found = value_of(tuple[View, ...], text.decode())
+        found = value_of(tuple[GrantView, ...], text.decode())
     else:
         found = tuple(
-            value_of(View, bytes(one).decode())
+            value_of(GrantView, bytes(one).decode())
             for one in _EACH.decode(text)
             if _OWNER.decode(one).terms.account == account
         )

@@ -19,7 +19,7 @@ from bursar.core.ledger.commands import Command
 from bursar.core.ledger.events import ChargeReversed, Event, Posting, RecurrenceTurned
 from bursar.core.ledger.values import Compartment, Hold
 from bursar.core.refusal import Refusal, invariant
-from bursar.core.validation import text
+from bursar.core.validation import check_text
 from bursar.store.ledger.loader import Connection, OrgId, Sent, arrays, transposed
 from bursar.store.ledger.row_mappers import DRAWS, SHELF_OF, SHELVES, Shelf, Values, draw_values
 from bursar.store.sql.bulk_write import matched
@@ -239,7 +239,7 @@ _SHELF: Final[Mapping[str, Shelf]] = MappingProxyType({shelf.table: shelf for sh
 
 def singles_values(books: Books) -> Values:
     """What there is one of in an org, as its own row has it."""
-    one = books.singles
+    one = books.header
     figures = (one.number, one.now, books.clock, one.issued, one.root, one.tier)
     return (*figures, text_of(one.policy), text_of(one.prices))
 
@@ -293,7 +293,7 @@ REFUSED: Final[Mapping[str, type[Exception]]] = MappingProxyType({"orgs_pkey": O
 
 def create_org(connection: Connection, org: OrgId) -> None:
     """Begin the books of an org, with nothing in them."""
-    text("org", org)
+    check_text("org", org)
     try:
         connection.execute(CREATE_ORG, transposed([(org, *singles_values(Books()))], 0))
     except errors.IntegrityError as error:

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, get_args
 import msgspec
 
 import bursar.core
-from bursar.core.dispatch.state import Note
+from bursar.core.dispatch.state import AuditEvent
 from bursar.core.instant import Instant
 from bursar.core.scheduling.decisions import Decision
 from bursar.core.scheduling.model.jobs import Path
@@ -136,14 +136,16 @@ def _sources(folder: Traversable, above: str) -> Iterator[tuple[str, str]]:
 
 
 def rows_of(
-    pool: PoolId, notes: Iterable[Note], end: End, now: Instant
+    pool: PoolId, notes: Iterable[AuditEvent], end: End, now: Instant
 ) -> tuple[list[Values], End]:
     """New events as rows that follow on the last one, and where the stream ends then."""
     rows: list[Values] = []
     for note in notes:
-        kind = "snapshot" if note.begins else "part" if isinstance(note.said, Snapshot) else "round"
+        kind = (
+            "snapshot" if note.begins else "part" if isinstance(note.record, Snapshot) else "round"
+        )
         body = _body(note)
-        n, at = end.n + 1, note.said.at
+        n, at = end.n + 1, note.record.at
         end = End(n, digest_of(end.digest, n, at, note.epoch, kind, body))
         rows.append((pool, n, at, max(now, at), note.epoch, kind, body, end.digest))
     return rows, end
@@ -154,8 +156,8 @@ def digest_of(before: str, n: int, at: Instant, epoch: int, kind: str, body: str
     return sha256(f"{before} {n} {at} {epoch} {kind} {body}".encode()).hexdigest()
 
 
-def _body(note: Note) -> str:
-    said = note.said
+def _body(note: AuditEvent) -> str:
+    said = note.record
     if isinstance(said, Step):
         inputs = [_named(one) for one in said.inputs]
         return text_of(

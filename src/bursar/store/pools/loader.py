@@ -17,7 +17,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from psycopg import errors
 
-from bursar.core.dispatch.state import JobKey, Lease, Machine, Pool, Queued
+from bursar.core.dispatch.state import JobKey, Lease, Pool, PoolJob, PoolNode
 from bursar.core.instant import Instant
 from bursar.core.quota_slices import Key
 from bursar.core.scheduling.model.jobs import Path
@@ -324,7 +324,7 @@ def _take(memory: Memory, sent: Mapping[str, Sent]) -> set[NodeId]:
     """Take rows into memory; the nodes among them."""
     pool = memory.pool
     machines = list(_machines(sent["nodes"]))
-    for row in chain[Machine | Queued](machines, _jobs(sent["queue"])):
+    for row in chain[PoolNode | PoolJob](machines, _jobs(sent["queue"])):
         pool.take(row)
     slots: dict[int, list[SlotName]] = defaultdict(list)
     for fence, *slot in sent["lease_slots"].fetchall():
@@ -338,11 +338,11 @@ def _take(memory: Memory, sent: Mapping[str, Sent]) -> set[NodeId]:
     return {one.id for one in machines}
 
 
-def _machines(sent: Sent) -> Iterator[Machine]:
+def _machines(sent: Sent) -> Iterator[PoolNode]:
     return map(machine_of, sent.fetchall())
 
 
-def _jobs(sent: Sent) -> Iterator[Queued]:
+def _jobs(sent: Sent) -> Iterator[PoolJob]:
     return map(job_of, sent.fetchall())
 
 

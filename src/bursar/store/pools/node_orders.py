@@ -7,7 +7,7 @@ they are about. What operators have decided is theirs alone to write.
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from bursar.core.dispatch.node_orders import Leaves, NodeOrder, OrderState, Scale
+from bursar.core.dispatch.node_orders import NodeOrder, OrderState, RemovalReason, Scale
 from bursar.core.instant import Instant
 from bursar.core.scheduling.model.nodes import Node
 from bursar.store.jobs.outbox import PoolId
@@ -88,7 +88,7 @@ def _order_of(row: tuple[Any, ...]) -> NodeOrder:
         ready_by=ready_by,
         give_up_at=give_up_at,
         state=OrderState(state),
-        leaves=None if leaves is None else Leaves(leaves),
+        leaves=None if leaves is None else RemovalReason(leaves),
         there_at=there_at,
         gone_at=gone_at,
         trouble=trouble,

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from hashlib import sha256
 from typing import Final, NamedTuple
 
-from bursar.core.dispatch.state import InForce, Pool, Usage, Work
+from bursar.core.dispatch.state import PolicyInForce, Pool, PoolTransaction, UserUsage
 from bursar.core.quota_slices import Key, Slice
 from bursar.core.scheduling.model.jobs import Path
 from bursar.core.scheduling.model.policy_file import policy_of, words_of
@@ -95,13 +95,13 @@ def take(pool: Pool, asked: Terms) -> None:
         pool.take_slices(value_of(Slice, body) for (body,) in asked.slices.fetchall())
     row = None if asked.policy is None else asked.policy.fetchone()
     if row is not None:
-        pool.policy = InForce(n=row[0], policy=policy_of(json.loads(row[1])))
+        pool.policy = PolicyInForce(n=row[0], policy=policy_of(json.loads(row[1])))
     for text, micros, at in () if asked.usage is None else asked.usage.fetchall():
         path = value_of(tuple[str, ...], text)
-        pool.usage[path] = Usage(path=path, micros=micros, at=at)
+        pool.usage[path] = UserUsage(path=path, micros=micros, at=at)
 
 
-def save_terms(saving: Saving, pool: PoolId, work: Work) -> None:
+def save_terms(saving: Saving, pool: PoolId, work: PoolTransaction) -> None:
     """Write what a transaction has learned."""
     new = work.quotas.new.values()
     slices = [(pool, *one.key, one.n, text_of(one)) for one in new]

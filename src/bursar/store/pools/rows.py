@@ -12,12 +12,12 @@ from typing import Any, Final, NamedTuple
 from bursar.core.dispatch.job_lifecycle import State
 from bursar.core.dispatch.state import (
     NO_TROUBLE,
+    ClockMark,
     Exit,
     Lease,
-    Machine,
-    Mark,
-    Part,
-    Queued,
+    LeasePart,
+    PoolJob,
+    PoolNode,
     Trouble,
 )
 from bursar.core.ids import JobId
@@ -165,28 +165,28 @@ def _text(given: str | None) -> str | None:
 # Nodes
 
 
-def heard_values(machine: Machine) -> Values:
+def heard_values(machine: PoolNode) -> Values:
     """What was heard of a node."""
     mark = None if machine.mark is None else "{" + ",".join(map(str, machine.mark)) + "}"
     return machine.id, machine.boot, machine.n, machine.heard_at, mark, machine.wrong_clock
 
 
-def node_values(machine: Machine) -> Values:
+def node_values(machine: PoolNode) -> Values:
     """All that is kept of a node."""
     name, *heard = heard_values(machine)
     trouble = None if machine.trouble == NO_TROUBLE else text_of(machine.trouble)
     return name, text_of(machine.node), trouble, *heard
 
 
-def machine_of(row: Row) -> Machine:
+def machine_of(row: Row) -> PoolNode:
     """The node of a row."""
     _, body, trouble, boot, n, heard_at, mark, wrong_clock = row
-    return Machine(
+    return PoolNode(
         node=value_of(Node, body),
         boot=boot,
         n=n,
         heard_at=heard_at,
-        mark=None if mark is None else Mark(*mark),
+        mark=None if mark is None else ClockMark(*mark),
         wrong_clock=wrong_clock,
         trouble=NO_TROUBLE if trouble is None else value_of(Trouble, trouble),
     )
@@ -195,7 +195,7 @@ def machine_of(row: Row) -> Machine:
 # Jobs
 
 
-def job_values(job: Queued) -> Values:
+def job_values(job: PoolJob) -> Values:
     """What changes of a job."""
     return (
         *(job.state.value, _text(job.why), job.received, job.sent, job.hold_micros),
@@ -205,19 +205,19 @@ def job_values(job: Queued) -> Values:
     )
 
 
-def new_job_values(job: Queued) -> Values:
+def new_job_values(job: PoolJob) -> Values:
     """All of a job."""
     return job.org, job.job, message_text(job.ask), job.queued_at, *job_values(job)
 
 
-def job_of(row: Row) -> Queued:
+def job_of(row: Row) -> PoolJob:
     """The job of a row."""
     org, job, body, queued_at, state, why, received, sent, micros, until, *rest = row
     requeues, attempt, fence, ran_ms, used, withdrawn, preemptions, stopped_at, *last = rest
     losses, earmark = last
     ask = message_of(body)
     assert isinstance(ask, Enqueue)
-    return Queued(
+    return PoolJob(
         org=org,
         job=JobId(job),
         ask=ask,
@@ -267,7 +267,7 @@ def new_lease_values(lease: Lease) -> Values:
     return lease.fence, *fixed, *lease_values(lease)
 
 
-def part_values(lease: Lease, part: Part) -> Values:
+def part_values(lease: Lease, part: LeasePart) -> Values:
     """What changes of a part. Run time is the lease's, as far as this part has lasted.
 
     So the largest of the parts' is the lease's: it was proven by one of them.
@@ -286,11 +286,11 @@ def new_part_values(lease: Lease, place: int) -> Values:
     return lease.fence, piece.node, place, *size, *part_values(lease, part)
 
 
-def part_of(row: Row) -> tuple[Part, int]:
+def part_of(row: Row) -> tuple[LeasePart, int]:
     """The part of a row, and the run time that is proven."""
     _, node, _, gpus, slots, cpu_milli, ram_mib, _, until, run_ms, saved_ms, *rest = row
     asked_ms, exited, exit_code, result = rest
-    return Part(
+    return LeasePart(
         piece=Piece(NodeId(node), tuple(gpus), slots, cpu_milli, ram_mib),
         until=until,
         saved_ms=saved_ms,

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Final, NamedTuple
 
-from bursar.core.dispatch.state import Lease, Work
+from bursar.core.dispatch.state import Lease, PoolTransaction
 from bursar.core.scheduling.model.nodes import NodeId
 from bursar.store.jobs.outbox import PoolId, message_text
 from bursar.store.ledger.loader import Connection
@@ -79,7 +79,7 @@ class Saved(NamedTuple):
     digest: str
 
 
-def save(connection: Connection, pool: PoolId, memory: Memory, work: Work) -> Saved:
+def save(connection: Connection, pool: PoolId, memory: Memory, work: PoolTransaction) -> Saved:
     """Write what a transaction has changed; the caller awaits the answers, and checks them."""
     saving = Saving(connection)
     nodes = (*work.machines_new, *work.machines_gone)
@@ -106,12 +106,12 @@ def save(connection: Connection, pool: PoolId, memory: Memory, work: Work) -> Sa
     return Saved(saving, version, slots, end.digest)
 
 
-def _leads_otherwise(work: Work) -> bool:
+def _leads_otherwise(work: PoolTransaction) -> bool:
     """Whether somebody leads, or leads no more, who did not say so before."""
     return (work.leads_until, work.due_at) != (work.pool.leads_until, work.pool.due_at)
 
 
-def kept(memory: Memory, work: Work, saved: Saved) -> None:
+def kept(memory: Memory, work: PoolTransaction, saved: Saved) -> None:
     """What was written is true: let memory know."""
     work.keep()
     memory.version, memory.digest = saved.version, saved.digest
@@ -125,7 +125,7 @@ def _of(pool: PoolId, rows: Iterable[Values]) -> list[Values]:
     return [(pool, *row) for row in rows]
 
 
-def _save_nodes(saving: Saving, pool: PoolId, work: Work) -> None:
+def _save_nodes(saving: Saving, pool: PoolId, work: PoolTransaction) -> None:
     known = work.pool.machines
     new, other, heard = [], [], []
     for name, one in work.machines_new.items():
@@ -141,7 +141,7 @@ def _save_nodes(saving: Saving, pool: PoolId, work: Work) -> None:
     saving.rows("nodes that are gone", DROP_NODES, _of(pool, ((n,) for n in work.machines_gone)))
 
 
-def _save_jobs(saving: Saving, pool: PoolId, work: Work) -> None:
+def _save_jobs(saving: Saving, pool: PoolId, work: PoolTransaction) -> None:
     known = work.pool.jobs
     new = [new_job_values(job) for key, job in work.jobs_new.items() if key not in known]
     old = [(*key, *job_values(job)) for key, job in work.jobs_new.items() if key in known]
@@ -149,7 +149,7 @@ def _save_jobs(saving: Saving, pool: PoolId, work: Work) -> None:
     saving.rows("jobs", UPDATES["queue"], _of(pool, old))
 
 
-def _save_leases(saving: Saving, pool: PoolId, work: Work) -> None:
+def _save_leases(saving: Saving, pool: PoolId, work: PoolTransaction) -> None:
     known = work.pool.leases
     given = [lease for fence, lease in work.leases_new.items() if fence not in known]
     changed = [(known[fence], new) for fence, new in work.leases_new.items() if fence in known]
@@ -176,7 +176,7 @@ def _changed_parts(changed: Iterable[tuple[Lease, Lease]]) -> Iterator[Values]:
 
 
 def _save_slots(
-    saving: Saving, pool: PoolId, memory: Memory, work: Work
+    saving: Saving, pool: PoolId, memory: Memory, work: PoolTransaction
 ) -> dict[int, tuple[SlotName, ...]]:
     """Free the slots of leases that have ended, and take those of new ones."""
     live = memory.slots
@@ -197,7 +197,7 @@ def _save_slots(
 class _Taken:
     """Which slots of each node have somebody, as far as somebody has asked."""
 
-    def __init__(self, memory: Memory, work: Work, ended: frozenset[int]) -> None:
+    def __init__(self, memory: Memory, work: PoolTransaction, ended: frozenset[int]) -> None:
         self._memory = memory
         self._work = work
         self._ended = ended
@@ -226,7 +226,7 @@ class _Taken:
         return taken
 
 
-def _save_letters(saving: Saving, pool: PoolId, work: Work) -> None:
+def _save_letters(saving: Saving, pool: PoolId, work: PoolTransaction) -> None:
     told = (
         (*key, n, message_text(message), work.now) for (key, n), message in work.letters_new.items()
     )

@@ -17,7 +17,7 @@ from typing import Any, Final, Self
 
 from bursar.core.dispatch import agent as rules
 from bursar.core.dispatch.agent import Agent, Forget, Kill, Process, Prolong, Run, Stop
-from bursar.core.dispatch.reports import Order, Orders, Report
+from bursar.core.dispatch.reports import LeaseOrder, LeaseOrders, NodeReport
 from bursar.core.dispatch.state import Exit
 from bursar.core.ids import JobId
 from bursar.core.instant import MILLISECOND, Instant
@@ -41,8 +41,8 @@ class _Machine:
         self.agent = Agent(node=node.id, boot=1, fence=0)
         self.table: dict[int, Process] = {}
         self.gpus: dict[int, int] = {}  # GPU → fence of who has it
-        self.waiting: Report | None = None  # a report that waits for news
-        self.held: Orders | None = None  # its answer, if there are none in time
+        self.waiting: NodeReport | None = None  # a report that waits for news
+        self.held: LeaseOrders | None = None  # its answer, if there are none in time
         self.on_its_way = False  # a report, or a question for news
         self.news = False  # there were some meanwhile
         self.changed = False  # something has begun or ended since the last report
@@ -184,7 +184,7 @@ class Nodes:
         machine.on_its_way = True
         asked.add_done_callback(lambda answer: self._hear(machine, answer))
 
-    def _told(self, machine: _Machine, now: Instant) -> Report:
+    def _told(self, machine: _Machine, now: Instant) -> NodeReport:
         """What a node says now."""
         self.reports += 1
         for fence, one in machine.table.items():
@@ -203,7 +203,7 @@ class Nodes:
 
     # Orders
 
-    def _answered(self, machine: _Machine, orders: Orders | None) -> None:
+    def _answered(self, machine: _Machine, orders: LeaseOrders | None) -> None:
         """Follow an answer; one that says nothing new is kept back, as the service does."""
         machine.on_its_way = False
         told = machine.waiting
@@ -218,7 +218,7 @@ class Nodes:
         machine.changed = True  # a report is open at all times: news are waited for
         self._follow(machine, orders, running_time())
 
-    def _follow(self, machine: _Machine, orders: Orders | None, now: Instant) -> None:
+    def _follow(self, machine: _Machine, orders: LeaseOrders | None, now: Instant) -> None:
         if orders is not None:
             for action in rules.hear(machine.agent, orders, machine.table, now):
                 self._act(machine, action, now)
@@ -244,7 +244,7 @@ class Nodes:
             case _:
                 pass  # what an agent has on disk
 
-    def _begin(self, machine: _Machine, order: Order, until: Instant, now: Instant) -> None:
+    def _begin(self, machine: _Machine, order: LeaseOrder, until: Instant, now: Instant) -> None:
         for gpu in order.piece.gpus:
             if gpu in machine.gpus:
                 self.problems.append(f"GPU {gpu} of {machine.node.id} was given away twice")
@@ -284,5 +284,5 @@ class Nodes:
             del machine.gpus[gpu]
 
 
-def _stops(orders: Orders) -> bool:
+def _stops(orders: LeaseOrders) -> bool:
     return any(one.stop for one in orders.leases)

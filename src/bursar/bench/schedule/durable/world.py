@@ -17,11 +17,11 @@ from bursar.bench.schedule.durable.nodes import Nodes, Runs
 from bursar.bench.schedule.figures import Load
 from bursar.bench.schedule.loads import PRICES
 from bursar.core.dispatch.attempt_end import GRACE_MS
-from bursar.core.dispatch.state import Pool, Queued
+from bursar.core.dispatch.state import Pool, PoolJob
 from bursar.core.ids import AccountId, GrantId, HoldId, JobId, PriceVersionId
 from bursar.core.instant import MILLISECOND
 from bursar.core.ledger.commands import AddAccount, AddUser, Command, Issue, Reserve
-from bursar.core.ledger.values import Context, Kind
+from bursar.core.ledger.values import Context, CreditKind
 from bursar.core.messages import Spec
 from bursar.core.pricing import PriceBook, PriceVersion, Rate
 from bursar.core.refusal import Refusal
@@ -193,7 +193,7 @@ class World:
             load.problems += [str(problem) for problem in verify(connection)]
 
 
-def _state(job: Queued) -> str:
+def _state(job: PoolJob) -> str:
     return job.state.value
 
 
@@ -275,7 +275,7 @@ def _commands(accounts: Iterable[str]) -> Iterator[Command]:
     yield AddUser(user=USER)
     for name in accounts:
         yield AddAccount(account=AccountId(name), parent=ROOT, name=name)
-    yield Issue(grant=GrantId("plenty"), account=ROOT, amount=PLENTY, kind=Kind.PAID)
+    yield Issue(grant=GrantId("plenty"), account=ROOT, amount=PLENTY, kind=CreditKind.PAID)
 
 
 def nodes_of(world: World, setting: Setting, runs: Runs) -> Nodes:

@@ -31,7 +31,7 @@ from bursar.core.scheduling.order.backlog import Backlog
 from bursar.core.scheduling.order.share import Place, ShareTree
 from bursar.core.scheduling.placement.availability import Horizon
 from bursar.core.scheduling.placement.fragmentation import Fragments
-from bursar.core.sorted_set import Ordered
+from bursar.core.sorted_set import SortedSet
 from bursar.core.value import replace
 
 POLES: Final = 16  # jobs of a user that are looked at for one that would outlast all
@@ -46,27 +46,29 @@ class Cluster:
         self.now = at
         self.tree = ShareTree(policy, at)
         self.machines: dict[NodeId, Machine] = {}
-        self.rooms: dict[Kind, dict[Room, Ordered[NodeId]]] = {}  # of nodes where jobs can start
+        self.rooms: dict[Kind, dict[Room, SortedSet[NodeId]]] = {}  # of nodes where jobs can start
         self.horizon = Horizon(self.machines)
         self.gpus: dict[str, int] = {}  # of these nodes, by type
-        self.coming: Ordered[tuple[Instant, NodeId]] = Ordered()  # nodes on order
+        self.coming: SortedSet[tuple[Instant, NodeId]] = SortedSet()  # nodes on order
         self.waiting: dict[JobId, Job] = {}
         self.running: dict[JobId, Running] = {}
         self.earmarks: dict[JobId, Earmark] = {}
-        self.ends: dict[str, Ordered[tuple[Instant, JobId]]] = {}  # of what runs, by GPU type
+        self.ends: dict[str, SortedSet[tuple[Instant, JobId]]] = {}  # of what runs, by GPU type
         self._of_org: dict[Path, set[JobId]] = {}  # what runs
         self.urgent: set[Path] = set()  # orgs where a higher class waits than one that runs
-        self.promised: Ordered[tuple[Instant, JobId]] = Ordered()  # who has a date, since when
+        self.promised: SortedSet[tuple[Instant, JobId]] = SortedSet()  # who has a date, since when
         self.preempts = {tier.name: tier.preempts for tier in policy.tiers}
         self.aged = 0  # milli-GPUs of what runs for its age
-        self._classes: dict[Path, Ordered[tuple[int, JobId]]] = {}  # of what may be asked, by org
+        self._classes: dict[Path, SortedSet[tuple[int, JobId]]] = {}  # of what may be asked, by org
         self.fragments = Fragments(())
-        self._later: Ordered[tuple[Instant, JobId]] = Ordered()  # who may not be tried yet
-        self._in_time: Ordered[tuple[Instant, JobId]] = Ordered()  # who waits, until it is late
-        self._pressing: Ordered[tuple[Instant, JobId]] = Ordered()  # who waits, until it may press
+        self._later: SortedSet[tuple[Instant, JobId]] = SortedSet()  # who may not be tried yet
+        self._in_time: SortedSet[tuple[Instant, JobId]] = SortedSet()  # who waits, until it is late
+        self._pressing: SortedSet[tuple[Instant, JobId]] = (
+            SortedSet()
+        )  # who waits, until it may press
         self.backlog = Backlog()  # of those that may be tried
-        self._expected: Ordered[tuple[Instant, JobId]] = Ordered()  # when what runs should end
-        self._turns: dict[Path, Ordered[tuple[Instant, JobId]]] = {}  # who gives up its turn when
+        self._expected: SortedSet[tuple[Instant, JobId]] = SortedSet()  # when what runs should end
+        self._turns: dict[Path, SortedSet[tuple[Instant, JobId]]] = {}  # who gives up its turn when
         self._journal: list[Callable[[], None]] | None = None
         self._tiers_stale = True
         self.one_rack = True  # whether all nodes stand in one rack
@@ -455,9 +457,9 @@ class Cluster:
             self._expected.add((ends, job.id))
             self.backlog.run(running)
         if job.preemptible and running.stops_at is None:
-            classes = self._classes.setdefault(job.path[:2], Ordered())
+            classes = self._classes.setdefault(job.path[:2], SortedSet())
             classes.add((job.priority_class, job.id))
-            self._turns.setdefault(job.path[:2], Ordered()).add((self.turn_ends(running), job.id))
+            self._turns.setdefault(job.path[:2], SortedSet()).add((self.turn_ends(running), job.id))
             self._weigh(job.path[:2])
 
     def _uncount(self, running: Running) -> None:
@@ -481,8 +483,8 @@ class Cluster:
         else:
             self.urgent.discard(org)
 
-    def _ends_of(self, gpu_type: str) -> Ordered[tuple[Instant, JobId]]:
-        return self.ends.setdefault(gpu_type, Ordered())
+    def _ends_of(self, gpu_type: str) -> SortedSet[tuple[Instant, JobId]]:
+        return self.ends.setdefault(gpu_type, SortedSet())
 
     def mark(self, earmark: Earmark) -> None:
         """Keep GPUs for a waiting job, as was decided before."""
@@ -561,7 +563,7 @@ class Cluster:
         rooms = self.rooms.setdefault(machine.kind, {})
         nodes = rooms.get(machine.room)
         if nodes is None:
-            nodes = rooms[machine.room] = Ordered()
+            nodes = rooms[machine.room] = SortedSet()
         nodes.add(machine.node.id)
 
     def _leave(self, machine: Machine, room: Room) -> None:

@@ -10,7 +10,7 @@ from bursar.core.ids import JobId
 from bursar.core.instant import NEVER, Instant
 from bursar.core.money import AMOUNT_MAX, CREDIT, Micros, usage_price_up
 from bursar.core.scheduling.model.nodes import GPUS_MAX, MILLI, Kind, Level, Need, NodeId, Piece
-from bursar.core.validation import text, texts, whole
+from bursar.core.validation import check_int, check_text, check_texts
 from bursar.core.value import Derived, value
 
 TASKS_MAX: Final = 100_000
@@ -47,21 +47,21 @@ class Shape(_Hashed):
     within: Level = Level.POOL  # how close together all tasks must lie
 
     def __post_init__(self) -> None:
-        texts("types", self.types)
+        check_texts("types", self.types)
         if not self.types or len(set(self.types)) < len(self.types):
             raise ValueError(f"types are one or more, each once, not {self.types}")
-        whole("tasks", self.tasks, 1, TASKS_MAX)
-        whole("gpus", self.gpus, 0, GPUS_MAX)
-        whole("milli", self.milli, 0, MILLI)
+        check_int("tasks", self.tasks, 1, TASKS_MAX)
+        check_int("gpus", self.gpus, 0, GPUS_MAX)
+        check_int("milli", self.milli, 0, MILLI)
         if self.milli and self.gpus:
             raise ValueError("a task has whole GPUs or a part of one, not both")
         for name in ("labels", "regions"):
             names = getattr(self, name)
-            texts(name, names)
+            check_texts(name, names)
             if names != tuple(sorted(set(names))):
                 raise ValueError(f"{name} are sorted, each once, not {names}")
         for name in ("memory_gib", "cpu_milli", "ram_mib"):
-            whole(name, getattr(self, name), 0, 2**53)
+            check_int(name, getattr(self, name), 0, 2**53)
         size = self.tasks, self.gpus, self.milli, self.memory_gib, self.cpu_milli, self.ram_mib
         fields = self.types, self.alike, size, self.labels, self.regions, self.within
         object.__setattr__(self, "_hash", hash(fields))
@@ -148,22 +148,22 @@ class Job:
     promised_on: Nodes = ()  # where: nodes, and how many of its tasks each has
 
     def __post_init__(self) -> None:
-        text("job", self.id)
-        texts("path", self.path)
+        check_text("job", self.id)
+        check_texts("path", self.path)
         if not self.path:
             raise ValueError("a path names at least one share")
         for gpu_type, price in self.prices:
-            text("gpu_type", gpu_type)
-            whole("price", price, 0, AMOUNT_MAX)
+            check_text("gpu_type", gpu_type)
+            check_int("price", price, 0, AMOUNT_MAX)
         known = {name for name, _ in self.prices}
         if known and not known.issuperset(self.shape.types):
             unpriced = ", ".join(name for name in self.shape.types if name not in known)
             raise ValueError(f"there is no price for {unpriced}")
-        whole("run_max", self.run_max, 1, NEVER)
-        whole("queued_at", self.queued_at, 0, NEVER)
-        whole("not_before", self.not_before, 0, NEVER)
-        whole("priority_class", self.priority_class, 0, CLASS_MAX)
-        whole("preemptions", self.preemptions, 0, AMOUNT_MAX)
+        check_int("run_max", self.run_max, 1, NEVER)
+        check_int("queued_at", self.queued_at, 0, NEVER)
+        check_int("not_before", self.not_before, 0, NEVER)
+        check_int("priority_class", self.priority_class, 0, CLASS_MAX)
+        check_int("preemptions", self.preemptions, 0, AMOUNT_MAX)
 
     @property
     def alike(self) -> "Alike":

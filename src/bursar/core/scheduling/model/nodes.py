@@ -10,7 +10,7 @@ from typing import Final, NamedTuple, NewType
 
 from bursar.core.ids import JobId
 from bursar.core.instant import NEVER, Instant
-from bursar.core.validation import text, texts, whole
+from bursar.core.validation import check_int, check_text, check_texts
 from bursar.core.value import value
 
 NodeId = NewType("NodeId", str)
@@ -51,14 +51,14 @@ class Node:
     ready_at: Instant = 0  # of one on order: from when it can be used
 
     def __post_init__(self) -> None:
-        text("node", self.id)
-        text("gpu_type", self.gpu_type)
-        whole("gpus", self.gpus, 0, GPUS_MAX)
-        whole("slots", self.slots, 1, SLOTS_MAX)
-        texts("labels", self.labels)
-        whole("ready_at", self.ready_at, 0, NEVER)
+        check_text("node", self.id)
+        check_text("gpu_type", self.gpu_type)
+        check_int("gpus", self.gpus, 0, GPUS_MAX)
+        check_int("slots", self.slots, 1, SLOTS_MAX)
+        check_texts("labels", self.labels)
+        check_int("ready_at", self.ready_at, 0, NEVER)
         for name in ("memory_gib", "cpu_milli", "ram_mib"):
-            whole(name, getattr(self, name), 0, 2**53)
+            check_int(name, getattr(self, name), 0, 2**53)
         if self.labels != tuple(sorted(set(self.labels))):
             raise ValueError(f"labels are sorted, each once, not {self.labels}")
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 from bursar.core.instant import HOUR, MINUTE, NEVER, SECOND, Instant
 from bursar.core.scheduling.model.jobs import Job, Path
 from bursar.core.scheduling.model.nodes import MILLI
-from bursar.core.validation import text, whole
+from bursar.core.validation import check_int, check_text
 from bursar.core.value import value
 
 ANY: Final = "*"  # all GPU types together
@@ -26,10 +26,10 @@ class Share:
     jobs_max: int | None = None  # never more jobs at once
 
     def __post_init__(self) -> None:
-        whole("weight", self.weight, 1, PARTS)
+        check_int("weight", self.weight, 1, PARTS)
         for gpu_type, gpus in (*self.floor, *self.ceiling):
-            text("gpu_type", gpu_type)
-            whole("gpus", gpus, 0, 2**32)
+            check_text("gpu_type", gpu_type)
+            check_int("gpus", gpus, 0, 2**32)
 
 
 @value
@@ -47,12 +47,12 @@ class Tier:
     preempts: tuple[str, ...] = ()  # tiers that make room when it is below its floor
 
     def __post_init__(self) -> None:
-        text("tier", self.name)
-        whole("weight", self.weight, 1, PARTS)
-        whole("floor_ppm", self.floor_ppm, 0, PARTS)
-        whole("ceiling_ppm", self.ceiling_ppm, 0, PARTS)
+        check_text("tier", self.name)
+        check_int("weight", self.weight, 1, PARTS)
+        check_int("floor_ppm", self.floor_ppm, 0, PARTS)
+        check_int("ceiling_ppm", self.ceiling_ppm, 0, PARTS)
         for name in ("start_target", "ages_after", "queue_max", "rate_per_minute"):
-            whole(name, getattr(self, name), 1, 2**53)
+            check_int(name, getattr(self, name), 1, 2**53)
 
 
 ENTERPRISE: Final = Tier(
@@ -124,8 +124,8 @@ class Policy:
         if self.inside_a_user not in INSIDE_A_USER:
             known = ", ".join(sorted(INSIDE_A_USER))
             raise ValueError(f"inside_a_user is one of {known}, not {self.inside_a_user!r}")
-        whole("half_life", self.half_life, 1, 30)
-        whole("turn_after", self.turn_after, 0, PARTS)
+        check_int("half_life", self.half_life, 1, 30)
+        check_int("turn_after", self.turn_after, 0, PARTS)
 
     def key_of(self, job: Job, now: Instant) -> tuple[Any, ...]:
         """Where a job stands among its user's: smaller comes first."""

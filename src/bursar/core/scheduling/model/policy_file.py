@@ -21,7 +21,7 @@ from typing import Any, Final, TypeVar
 from bursar.core.instant import DAY, HOUR, MINUTE, NEVER, SECOND
 from bursar.core.scheduling.model.jobs import Path
 from bursar.core.scheduling.model.policy import Policy, Share, Tier
-from bursar.core.validation import whole
+from bursar.core.validation import check_int
 from bursar.core.value import replace
 
 T = TypeVar("T")
@@ -102,7 +102,7 @@ def _word(name: str, value: Any) -> Any:
 def _bounded(policy: Policy) -> Policy:
     for name, bounds in BOUNDS.items():
         if bounds is not None:
-            whole(name, getattr(policy, name), *bounds)
+            check_int(name, getattr(policy, name), *bounds)
     return policy
 
 
@@ -169,7 +169,7 @@ def _each_once(found: list[tuple[Path, Share]]) -> tuple[tuple[Path, Share], ...
 
 def _jobs(given: object, where: str) -> object:
     if given is not None:
-        checked(where, lambda: whole("jobs_max", given, 0, 2**32))
+        checked(where, lambda: check_int("jobs_max", given, 0, 2**32))
     return given
 
 

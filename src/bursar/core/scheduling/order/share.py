@@ -20,7 +20,7 @@ from bursar.core.refusal import invariant
 from bursar.core.scheduling.model.jobs import Alike, Job, Path, Shape
 from bursar.core.scheduling.model.policy import ANY, BRIEF_AGES, Policy, Share, in_milli
 from bursar.core.scheduling.model.usage import TICK, Fading, tick_of
-from bursar.core.sorted_set import Ordered
+from bursar.core.sorted_set import SortedSet
 
 _FINE: Final = 1 << 20  # keys are usage by weight; this much finer than whole units
 
@@ -43,14 +43,18 @@ class Place:
         self.name = name  # among its siblings; places that have children end in "/"
         self.parent = parent
         self.children: dict[str, Place] = {}
-        self.order: Ordered[tuple[int, int, str]] = Ordered()  # of children with something waiting
+        self.order: SortedSet[tuple[int, int, str]] = (
+            SortedSet()
+        )  # of children with something waiting
         self.in_order: tuple[int, int, str] | None = None  # its own entry in its parent's
         self.shapes: dict[Shape, int] = {}  # how many jobs of each wait below
-        self.queues: dict[Alike, Ordered[Any]] = {}  # of a user: its jobs, by the policy's key
-        self.heads: Ordered[Any] = Ordered()  # of a user: the first key of each queue
-        self.oldest: Ordered[tuple[Instant, JobId]] = Ordered()  # of a user: when its jobs are aged
+        self.queues: dict[Alike, SortedSet[Any]] = {}  # of a user: its jobs, by the policy's key
+        self.heads: SortedSet[Any] = SortedSet()  # of a user: the first key of each queue
+        self.oldest: SortedSet[tuple[Instant, JobId]] = (
+            SortedSet()
+        )  # of a user: when its jobs are aged
         # Of a user: its jobs that say how long they run, by class, the longest first.
-        self.longest: Ordered[tuple[int, int, JobId]] = Ordered()
+        self.longest: SortedSet[tuple[int, int, JobId]] = SortedSet()
         self.used: dict[str, int] = {ANY: 0}  # milli-GPUs that run, by type
         self.jobs = 0  # that run
         self.express = 0  # jobs that wait and come before longer ones: `Policy.express`
@@ -160,10 +164,14 @@ class ShareTree:
         self.root = Place((), "", None, Share())
         self.counted: dict[str, Place] = {}  # ceilings outside the tree
         self._users: dict[Path, Place] = {}
-        self.due: Ordered[tuple[Instant, Path]] = Ordered()  # when each user's oldest job is aged
+        self.due: SortedSet[tuple[Instant, Path]] = (
+            SortedSet()
+        )  # when each user's oldest job is aged
         self._ages = {tier.name: tier.ages_after for tier in policy.tiers}
-        self.classes: dict[Path, Ordered[tuple[int, JobId]]] = {}  # of what waits, by org
-        self._by_rate: dict[Path, Ordered[tuple[int, str]]] = {}  # a tier's orgs, the largest first
+        self.classes: dict[Path, SortedSet[tuple[int, JobId]]] = {}  # of what waits, by org
+        self._by_rate: dict[
+            Path, SortedSet[tuple[int, str]]
+        ] = {}  # a tier's orgs, the largest first
         self._ran: dict[JobId, tuple[Job, str, Instant]] = {}  # what runs, and since when
 
     # ----------------------------------------------------------------------- what waits
@@ -173,9 +181,9 @@ class ShareTree:
         user = self.user(job.path)
         queue = user.queues.get(job.alike)
         if queue is None:
-            queue = user.queues[job.alike] = Ordered()
+            queue = user.queues[job.alike] = SortedSet()
         self._head(user, queue, self.policy.key_of(job, self.now), add=True)
-        classes = self.classes.setdefault(job.path[:2], Ordered())
+        classes = self.classes.setdefault(job.path[:2], SortedSet())
         classes.add((-job.priority_class, job.id))
         self._age(user, job, add=True)
         express, late = self._in_time(job)
@@ -214,7 +222,7 @@ class ShareTree:
         until = self.policy.hurries_until(job)
         return self.now < until < NEVER, until <= self.now
 
-    def _head(self, user: Place, queue: Ordered[Any], key: Any, *, add: bool) -> None:
+    def _head(self, user: Place, queue: SortedSet[Any], key: Any, *, add: bool) -> None:
         """Put a key in a queue or take it out, and keep up which comes first there."""
         before = queue.first()
         if add:
@@ -306,12 +314,12 @@ class ShareTree:
     def uneven(self, user: Place) -> bool:
         """Whether some org of a user's tier has a larger part than the user's, by weight."""
         org = self.place(user.path[:2]) or user
-        first = self._by_rate.get(user.path[:1], Ordered()).first()
+        first = self._by_rate.get(user.path[:1], SortedSet()).first()
         return first is not None and -first[0] > org.rate * _FINE // org.weight
 
     def _rerate(self, org: Place, more: Micros) -> None:
         """Put an org where it belongs among its tier's once its rate has grown."""
-        orgs = self._by_rate.setdefault(org.path[:1], Ordered())
+        orgs = self._by_rate.setdefault(org.path[:1], SortedSet())
         orgs.discard((-org.rate * _FINE // org.weight, org.name))
         if rate := org.rate + more:
             orgs.add((-rate * _FINE // org.weight, org.name))
@@ -459,7 +467,7 @@ class ShareTree:
             self._refresh(child)
             child.in_order = (child.rank(), self.key(child), name)
             entries.append(child.in_order)
-        place.order = Ordered()
+        place.order = SortedSet()
         for entry in sorted(entries):
             place.order.add(entry)
 

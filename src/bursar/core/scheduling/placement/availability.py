@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from bursar.core.instant import Instant
 from bursar.core.scheduling.model.nodes import Kind, Machine, NodeId
-from bursar.core.sorted_set import Ordered
+from bursar.core.sorted_set import SortedSet
 
 Entry = tuple[Instant, NodeId, int]  # from then on so many tasks fit on the node
 
@@ -21,7 +21,7 @@ class _Index:
     __slots__ = ("changed", "entries", "of_node")
 
     def __init__(self) -> None:
-        self.entries: Ordered[Entry] = Ordered()
+        self.entries: SortedSet[Entry] = SortedSet()
         self.of_node: dict[NodeId, list[Entry]] = {}
         self.changed: set[NodeId] = set()
 

@@ -20,7 +20,7 @@ from bursar.core.scheduling.model.nodes import (
     Piece,
     Room,
 )
-from bursar.core.sorted_set import Ordered
+from bursar.core.sorted_set import SortedSet
 
 _LEVELS = tuple(Level)
 
@@ -134,7 +134,7 @@ def _gang(
     return None
 
 
-_Nodes = Ordered[NodeId] | list[NodeId]
+_Nodes = SortedSet[NodeId] | list[NodeId]
 _Able = list[tuple[int, _Nodes]]
 
 
