@@ -56,12 +56,13 @@ def test_a_row_that_makes_no_sense_is_not_kept(connection: Connection, name: str
 # The same once more, in all but what makes it another row.
 TWICE = {
     "requests_pkey": (
-        "insert into requests"
+        "insert into requests (org_id, key, at, command, refusal, first, number, actor)"
         " select org_id, key, at + 1, command, refusal, first, number, actor from requests"
         " where org_id = %s"
     ),
     "events_pkey": (
-        "insert into events select org_id, number, at + 1, kind, body, actor from events"
+        "insert into events (org_id, number, at, kind, body, actor)"
+        " select org_id, number, at + 1, kind, body, actor from events"
         " where org_id = %s"
     ),
     "grants_external_ref_once": (

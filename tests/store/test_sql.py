@@ -13,8 +13,8 @@ from sqlglot import exp
 import bursar.service
 import bursar.store
 from bursar.store.ledger.loader import LOCK_ORGS, Connection
-from bursar.store.migrate import migrations
 from bursar.store.pools.loader import LOCK_POOL
+from bursar.store.schema.migrator import schema_versions
 from bursar.store.verify.ledger import CHECKS, Check
 from bursar.store.verify.org_pool_agreement import SEAM_CHECKS
 
@@ -105,7 +105,7 @@ def _texts(name: str, value: object) -> Iterator[tuple[str, str]]:
 
 
 STATEMENTS = statements()
-MIGRATIONS = {one.name: one.sql for one in migrations()}
+SCHEMA = {version.name: version.sql for version in schema_versions()}
 
 
 def parsed(sql: str) -> exp.Expr:
@@ -153,10 +153,10 @@ def test_no_statement_touches_orgs_and_a_pool() -> None:
     assert {f"{of}[{name}]" for of in lists for name in names} >= both
 
 
-@pytest.mark.parametrize("name", [*STATEMENTS, *MIGRATIONS])
+@pytest.mark.parametrize("name", [*STATEMENTS, *SCHEMA])
 def test_a_statement_asks_nobody_for_time_chance_or_numbers(name: str) -> None:
     """Times and ids are parameters; no locks, signals or triggers of one server (D3, D4)."""
-    sql = re.sub(r"--[^\n]*", "", STATEMENTS.get(name) or MIGRATIONS[name])
+    sql = re.sub(r"--[^\n]*", "", STATEMENTS.get(name) or SCHEMA[name])
     sql = re.sub(r"'[^']*'", "''", sql)
 
     found = {one.group(1) for one in FORBIDDEN.finditer(sql) if one.group(0).endswith("(")}

@@ -13,8 +13,8 @@ from bursar.store.database import (
 from bursar.store.embedded import DatabaseDown, StateUnusable
 from bursar.store.ledger.loader import Connection, OrgId, money_time
 from bursar.store.ledger.writer import create_org
-from bursar.store.migrate import SchemaDiffers
 from bursar.store.pools.loader import create_pool
+from bursar.store.schema.migrator import SchemaDiffers
 from bursar.store.scratch_db import Aside, aside, program, temporary
 
 __all__ = [

@@ -19,7 +19,7 @@ from bursar.store.embedded import DatabaseDown, EmbeddedDatabase, StateUnusable,
 from bursar.store.embedded.database import LINGER_S
 from bursar.store.embedded.folder import StateFolder
 from bursar.store.ledger.loader import Connection
-from bursar.store.migrate import check_schema, migrate
+from bursar.store.schema.migrator import check_schema, migrate
 from bursar.store.sql.dsn import check_address, said_by, without_password
 from bursar.store.sql.pipeline import Pipeline, Prepared
 

@@ -6,7 +6,7 @@ from bursar.store.ledger.loader import ENTER, Connection, OrgId, array_of
 
 TAKE: Final = """
     insert into rates as t (org_id, subject, full_at)
-    values (%(org)s, %(subject)s, %(now)s + %(cost)s)
+    values (%(org)s, %(subject)s, %(now)s::bigint + %(cost)s::bigint)
     on conflict (org_id, subject) do update
        set full_at = greatest(t.full_at, %(now)s) + %(cost)s
      where greatest(t.full_at, %(now)s) + %(cost)s <= %(now)s + %(most)s

@@ -18,7 +18,7 @@ from bursar.store.embedded import locks
 from bursar.store.embedded.folder import StateFolder
 from bursar.store.embedded.programs import installed
 from bursar.store.ledger.loader import Connection
-from bursar.store.migrate import migrate
+from bursar.store.schema.migrator import migrate
 
 ENDING_S: Final = 90.0  # the most that a server may take to shut down
 PAUSE_S: Final = 0.05
