@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 from bursar.store.ledger.loader import Connection
-from tests import databases
+from tests.support import databases
 
 settings.register_profile("ci", derandomize=True, max_examples=500, deadline=None, database=None)
 settings.register_profile("quick", settings.get_profile("ci"), max_examples=50)

@@ -15,8 +15,8 @@ from collections import Counter
 from pathlib import Path
 
 from bursar.store.database import URL_VARIABLE, opened
-from tests.databases import new_state
 from tests.service.chaos import FAULTS, Seen, round_of_chaos
+from tests.support.databases import new_state
 
 FAULTS_EACH = (6, 20)  # the least and the most of a round
 

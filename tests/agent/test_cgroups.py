@@ -9,8 +9,8 @@ import pytest
 
 from bursar.agent.local import cgroups
 from bursar.core.dispatch.state import Exit
-from tests.agent.nodes import Bench, is_running, order, python
 from tests.agent.test_processes import ESCAPES, guard_of
+from tests.support.agent_node import Bench, is_running, order, python
 
 MOUNTS = """\
 36 35 0:31 / {root}/memory rw,relatime - cgroup cgroup rw,memory

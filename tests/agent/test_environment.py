@@ -8,7 +8,7 @@ from bursar.agent.local.environment import checkpoints_of, environment, named
 from bursar.core.ids import JobId
 from bursar.core.scheduling.model.nodes import NodeId
 from bursar.core.value import replace
-from tests.agent.nodes import N1, order
+from tests.support.agent_node import N1, order
 
 
 @pytest.mark.parametrize("job", ["..", ".", "../../etc", "a/b", "-x", "", "~", "é", "a" * 200])

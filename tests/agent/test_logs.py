@@ -9,7 +9,7 @@ from bursar.agent import logs as shipping
 from bursar.agent.logs import Logs, whole_characters
 from bursar.agent.transport import Refused, Unheard
 from bursar.wire.agents import LOG_MAX, LogAsk
-from tests.agent.nodes import Bench, eventually, order, python
+from tests.support.agent_node import Bench, eventually, order, python
 
 
 class Shelf:

@@ -11,8 +11,8 @@ from bursar.agent.transport import Http, Refused, Unheard
 from bursar.client import Problem
 from bursar.core.dispatch.reports import NodeReport
 from bursar.wire.agents import LogAsk, NodeAsk
-from tests.agent.nodes import N1
-from tests.agent.pools import OverHttp, RealPool
+from tests.support.agent_node import N1
+from tests.support.agent_pool import OverHttp, RealPool
 
 HELLO = NodeReport(node=N1, boot=1, n=1, at=5, heard=None)
 NODE = NodeAsk(gpu_type="H100", gpus=2, labels=["fast"])

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from bursar.store.pools.loader import add_pool
-from tests.api.calling import Caller, Process, Tenant, new_tenant
-from tests.api.pooling import POOL
-from tests.api.telling import there, world  # noqa: F401 (fixtures)
-from tests.databases import connected, new_state
+from tests.support.api_service import Caller, Process, Tenant, new_tenant
+from tests.support.databases import connected, new_state
+from tests.support.pool_messages import POOL
+from tests.support.webhook_orgs import there, world  # noqa: F401 (fixtures)
 
 
 @dataclass

@@ -3,10 +3,10 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from tests.api.calling import Process, Tenant, new_key, new_tenant, refused
-from tests.api.telling import World
-from tests.receiving import Receiver
-from tests.store.embedded.worlds import eventually
+from tests.support.api_service import Process, Tenant, new_key, new_tenant, refused
+from tests.support.embedded_guests import eventually
+from tests.support.webhook_orgs import World
+from tests.support.webhook_receiver import Receiver
 
 
 def alerts(tenant: Tenant) -> list[Any]:

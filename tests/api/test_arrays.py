@@ -7,8 +7,6 @@ from typing import Any
 import pytest
 
 from bursar.core.messages import Why
-from tests.api.calling import Caller, Process, Tenant, new_tenant, refused, within
-from tests.api.pooling import Pool, pooling
 from tests.api.test_jobs import (
     CREDIT,
     FULL,
@@ -20,7 +18,9 @@ from tests.api.test_jobs import (
     submitted,
 )
 from tests.api.test_jobs import funded as funded  # a fixture
-from tests.store.embedded.worlds import PATIENCE_S
+from tests.support.api_service import Caller, Process, Tenant, new_tenant, refused, within
+from tests.support.embedded_guests import PATIENCE_S
+from tests.support.pool_messages import Pool, pooling
 
 
 @pytest.fixture(scope="module")

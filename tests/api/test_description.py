@@ -12,11 +12,11 @@ from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi import checks
 
 from bursar.wire.pools import NAME
-from tests.api.calling import Caller, Process, Tenant, new_key, new_tenant
-from tests.api.described import DESCRIPTION, new_schema
-from tests.api.pooling import POOL
 from tests.api.test_tenants import inhabited
-from tests.store.embedded.worlds import PATIENCE_S
+from tests.support.api_service import Caller, Process, Tenant, new_key, new_tenant
+from tests.support.embedded_guests import PATIENCE_S
+from tests.support.openapi_checks import DESCRIPTION, new_schema
+from tests.support.pool_messages import POOL
 
 EXAMPLES: Final = 8  # random requests for each route and caller, after those for each rule
 UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")

@@ -6,7 +6,7 @@ import pytest
 
 from bursar.api.fast_path import TARGETS, found
 from bursar.api.operations import OPERATIONS
-from tests.api.calling import RANDOM_ID, Caller, Tenant, new_key, refused
+from tests.support.api_service import RANDOM_ID, Caller, Tenant, new_key, refused
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda one: one.name)

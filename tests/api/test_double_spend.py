@@ -15,9 +15,9 @@ from typing import Any, Final
 import httpx2
 import pytest
 
-from tests.api.calling import Caller, Process, Tenant, new_tenant, verify
 from tests.api.conftest import Deployment
-from tests.store.embedded.worlds import PATIENCE_S, eventually
+from tests.support.api_service import Caller, Process, Tenant, new_tenant, verify
+from tests.support.embedded_guests import PATIENCE_S, eventually
 
 SEED: Final = 20_261_116
 KILLS: Final = 4

@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from bursar.store.ledger.writer import freeze
-from tests.api.calling import EMPTY, RANDOM_ID, TENANT, Caller, Process, Tenant, refused
-from tests.databases import connected
+from tests.support.api_service import EMPTY, RANDOM_ID, TENANT, Caller, Process, Tenant, refused
+from tests.support.databases import connected
 
 HOUR_MS = 3_600_000
 H100 = {"gpu_type": "H100", "gpu_count": 1}

@@ -3,9 +3,9 @@
 from bursar.service.keys import DEPLOYMENT
 from bursar.service.ledger.ledger import Ledger
 from bursar.service.org_setup import listed, org_account
-from tests.api.calling import Caller, Process, new_id, new_key, refused
 from tests.api.conftest import Deployment
-from tests.databases import connected
+from tests.support.api_service import Caller, Process, new_id, new_key, refused
+from tests.support.databases import connected
 
 
 def test_a_process_that_starts_begins_what_was_listed(

@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 
-from tests.api.calling import Tenant, refused
+from tests.support.api_service import Tenant, refused
 
 DAY_S = 24 * 3_600
 

@@ -9,7 +9,7 @@ import httpx2
 import pytest
 
 from bursar.api.operations import BY_NAME
-from tests.api.calling import (
+from tests.support.api_service import (
     RANDOM_ID,
     TENANT,
     Caller,

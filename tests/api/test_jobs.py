@@ -9,10 +9,10 @@ import pytest
 
 from bursar.core.messages import Corrected, EndClass, Enqueue, HoldGrew, Why
 from bursar.store.jobs.outbox import message_of
-from tests.api.calling import RANDOM_ID, Process, Tenant, new_id, refused, within
-from tests.api.pooling import POOL, Pool, pooling
-from tests.receiving import Receiver
-from tests.store.embedded.worlds import PATIENCE_S
+from tests.support.api_service import RANDOM_ID, Process, Tenant, new_id, refused, within
+from tests.support.embedded_guests import PATIENCE_S
+from tests.support.pool_messages import POOL, Pool, pooling
+from tests.support.webhook_receiver import Receiver
 
 HOUR = 3_600
 H100 = 2_500_000  # micro-credits for a GPU-hour

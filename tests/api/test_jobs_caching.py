@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from bursar.core.messages import Why
-from tests.api.calling import Process, Tenant, new_tenant, refused
-from tests.api.pooling import Pool, pooling
 from tests.api.test_jobs import CREDIT, FULL, H100, HOUR, Watcher, ask, price, shown, submitted
+from tests.support.api_service import Process, Tenant, new_tenant, refused
+from tests.support.pool_messages import Pool, pooling
 
 CACHE = {"max_age_seconds": 3_600}
 RUN_S = 600

@@ -15,9 +15,18 @@ from bursar.core.ledger.commands import AddUser, SetSetting
 from bursar.service.keys import DEPLOYMENT, KIND, Key, shown
 from bursar.service.ledger.ledger import Ledger
 from bursar.service.secrets import FILE
-from tests.api.calling import TENANT, Caller, Process, Tenant, new_id, new_key, refused, within
 from tests.api.conftest import Deployment
-from tests.databases import connected
+from tests.support.api_service import (
+    TENANT,
+    Caller,
+    Process,
+    Tenant,
+    new_id,
+    new_key,
+    refused,
+    within,
+)
+from tests.support.databases import connected
 
 KNOWN_S = 5.0  # within so long every process knows what became of a key
 

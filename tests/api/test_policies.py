@@ -8,8 +8,8 @@ import pytest
 
 from bursar.core.scheduling.model.policy import Policy
 from bursar.core.scheduling.model.policy_file import policy_of
-from tests.api.calling import Caller, Process, Tenant, refused, within
 from tests.api.test_pools import Worker, payer, pool, working  # noqa: F401 (fixtures)
+from tests.support.api_service import Caller, Process, Tenant, refused, within
 
 JOB = {"command": ["true"], "gpus": {"count": 1, "types": ["H100"]}, "max_run_seconds": 60}
 

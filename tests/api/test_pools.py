@@ -13,9 +13,9 @@ from bursar.api.routes.pools import _is_news
 from bursar.core.dispatch.reports import NodeReport
 from bursar.core.messages import Withdraw
 from bursar.core.value import replace
-from tests.api.calling import Caller, Process, Tenant, new_tenant, refused, verify, within
 from tests.api.conftest import Deployment
-from tests.core.dispatch.pools import N1, ran, running
+from tests.support.api_service import Caller, Process, Tenant, new_tenant, refused, verify, within
+from tests.support.dispatch_pool import N1, ran, running
 
 NODE = {"gpu_type": "H100", "gpus": 2}
 

@@ -12,8 +12,8 @@ import pytest
 import bursar
 from bursar.core.refusal import Code
 from bursar.wire.problems import KINDS, OF_THE_EDGE, OF_THE_RULES
-from tests.api.calling import RANDOM_ID, Caller, Process, Tenant, refused
-from tests.store.embedded.worlds import PATIENCE_S
+from tests.support.api_service import RANDOM_ID, Caller, Process, Tenant, refused
+from tests.support.embedded_guests import PATIENCE_S
 
 SOURCE = Path(bursar.__file__).parent
 MEMBERS = {"type", "title", "status", "code", "detail", "remedy"}

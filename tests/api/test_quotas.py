@@ -1,6 +1,6 @@
 """Quotas over HTTP: kept, changed by whoever has seen the last form, dropped (B4)."""
 
-from tests.api.calling import RANDOM_ID, Tenant, refused
+from tests.support.api_service import RANDOM_ID, Tenant, refused
 
 
 def test_a_quota_is_kept_as_it_was_set(tenant: Tenant) -> None:

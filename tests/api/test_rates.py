@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import httpx2
 
-from tests.api.calling import Process, Tenant, new_key, refused
 from tests.api.conftest import Deployment
+from tests.support.api_service import Process, Tenant, new_key, refused
 
 SLOW = 5  # calls a second of the keys of these tests
 TRIES = 2_000  # calls after which somebody should have been turned away

@@ -7,8 +7,8 @@ from uuid import uuid4
 
 import pytest
 
-from tests.api.calling import Caller, Tenant, new_tenant, refused, within
 from tests.api.test_pools import Worker, working
+from tests.support.api_service import Caller, Tenant, new_tenant, refused, within
 
 HOUR_MICROS = 3_600_000
 

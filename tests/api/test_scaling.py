@@ -13,7 +13,6 @@ from bursar.core.value import replace
 from bursar.store.ledger.loader import money_time
 from bursar.store.pools.loader import enter_pool
 from bursar.store.pools.node_orders import write_orders
-from tests.api.calling import Caller, Process, Tenant, refused, within
 from tests.api.test_pools import (  # noqa: F401 (fixtures)
     Worker,
     other,
@@ -24,7 +23,8 @@ from tests.api.test_pools import (  # noqa: F401 (fixtures)
     worker,
     working,
 )
-from tests.databases import connected
+from tests.support.api_service import Caller, Process, Tenant, refused, within
+from tests.support.databases import connected
 
 OFFER = {
     "name": "h100-spot",

@@ -40,14 +40,14 @@ from bursar.service.secrets import FILE, VARIABLE, secret_of
 from bursar.store import database
 from bursar.store.ledger.loader import Connection, lock_orgs
 from bursar.wire.problems import problem
-from tests.api.calling import PROGRAM, Caller, Process, Tenant, new_id, new_tenant, refused
 from tests.api.conftest import Deployment
-from tests.api.described import DESCRIPTION
-from tests.api.pooling import POOL
-from tests.api.requests import NOBODYS, REQUESTS
 from tests.api.test_tenants import inhabited
-from tests.databases import connected
-from tests.store.embedded.worlds import PATIENCE_S
+from tests.support.api_requests import NOBODYS, REQUESTS
+from tests.support.api_service import PROGRAM, Caller, Process, Tenant, new_id, new_tenant, refused
+from tests.support.databases import connected
+from tests.support.embedded_guests import PATIENCE_S
+from tests.support.openapi_checks import DESCRIPTION
+from tests.support.pool_messages import POOL
 
 T = TypeVar("T")
 BURST = 10  # guesses that an address has at once in some of these tests

@@ -13,8 +13,8 @@ import pytest
 
 from bursar.wire import focus
 from bursar.wire.tables import Cell, csv_text
-from tests.api.calling import EMPTY, Tenant, new_tenant, refused
-from tests.api.calling import Caller as HttpCaller
+from tests.support.api_service import EMPTY, Tenant, new_tenant, refused
+from tests.support.api_service import Caller as HttpCaller
 
 PARTS = tuple(EMPTY)
 FAR = "from=2020-01-01T00:00:00Z&to=2020-12-31T00:00:00Z"

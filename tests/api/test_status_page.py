@@ -7,7 +7,7 @@ from hashlib import sha256
 import httpx2
 import pytest
 
-from tests.api.calling import Caller, Process
+from tests.support.api_service import Caller, Process
 
 
 @pytest.fixture(scope="module")

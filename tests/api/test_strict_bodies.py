@@ -8,7 +8,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.api.calling import Caller, Tenant, new_key, new_tenant, refused
+from tests.support.api_service import Caller, Tenant, new_key, new_tenant, refused
 
 JSON = "application/json"
 

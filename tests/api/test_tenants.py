@@ -8,8 +8,8 @@ import httpx2
 import pytest
 
 from bursar.api.operations import BY_NAME
-from tests.api.calling import TENANT, Caller, Process, Tenant, new_key, new_tenant, refused
-from tests.api.requests import NOBODYS, NOWHERE, REQUESTS
+from tests.support.api_requests import NOBODYS, NOWHERE, REQUESTS
+from tests.support.api_service import TENANT, Caller, Process, Tenant, new_key, new_tenant, refused
 
 # They are for operators alone: about no org, or about any.
 FOR_ALL = {"orgs.create", "orgs.list", "jobs.correct"}

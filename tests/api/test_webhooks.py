@@ -7,11 +7,19 @@ from pathlib import Path
 import pytest
 from standardwebhooks import WebhookVerificationError
 
-from tests.api.calling import RANDOM_ID, Caller, Process, Tenant, new_key, new_tenant, refused
-from tests.api.telling import World
-from tests.databases import new_state
-from tests.receiving import Receiver
-from tests.store.embedded.worlds import eventually
+from tests.support.api_service import (
+    RANDOM_ID,
+    Caller,
+    Process,
+    Tenant,
+    new_key,
+    new_tenant,
+    refused,
+)
+from tests.support.databases import new_state
+from tests.support.embedded_guests import eventually
+from tests.support.webhook_orgs import World
+from tests.support.webhook_receiver import Receiver
 
 
 def test_an_event_is_told_signed_and_in_order(world: World, there: Receiver) -> None:

@@ -14,7 +14,7 @@ from bursar.core.money import usage_price
 from bursar.service.ledger.audit import orgs_of, rebuild_one, verify
 from bursar.store.jobs.outbox import message_of
 from tests.chaos.tenants import PRICES, Score
-from tests.databases import connected
+from tests.support.databases import connected
 
 OVER = ("succeeded", "failed", "cancelled", "expired")
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 from enum import Enum
 from typing import Final
 
-from tests.service.proxy import CHUNK, LOOPBACK, Messages, is_commit
+from tests.support.database_proxy import CHUNK, LOOPBACK, Messages, is_commit
 
 
 class Way(Enum):

@@ -15,7 +15,7 @@ from tests.chaos.faults import FAULTS
 from tests.chaos.programs import Program
 from tests.chaos.tenants import POOL
 from tests.chaos.world import Stuck, World, deployed, eventually
-from tests.databases import connected
+from tests.support.databases import connected
 
 PROGRESS_S: Final = 1.5  # that a fault waits for somebody to be at work
 ARMED_S: Final = 4.0  # that a process has to come to the points it is armed with

@@ -30,8 +30,8 @@ from tests.chaos.line import Line
 from tests.chaos.nursery import Nursery
 from tests.chaos.programs import FAKETIME, Clock, Points, Program, end_all_in
 from tests.chaos.tenants import POOL, POOR, PRICES, RICH, TIERS, Score, Tenant
-from tests.clusters import Cluster, migrated_cluster
-from tests.service.proxy import LOOPBACK
+from tests.support.database_proxy import LOOPBACK
+from tests.support.postgres import Cluster, migrated_cluster
 
 SERVICES: Final = 2
 NODES: Final = {"n1": "8xH100", "n2": "8xH100", "n3": "8xA100"}

@@ -29,10 +29,10 @@ from bursar.cli.commands.top import fresh
 from bursar.cli.lazy_groups import NOUNS
 from bursar.cli.problems import exit_code
 from bursar.wire.problems import KINDS
-from tests.api.calling import PROGRAM, RANDOM_ID, Process
-from tests.client.scripted import Reply, problem, scripted
-from tests.databases import new_state
-from tests.store.embedded.worlds import eventually
+from tests.support.api_service import PROGRAM, RANDOM_ID, Process
+from tests.support.databases import new_state
+from tests.support.embedded_guests import eventually
+from tests.support.scripted_server import Reply, problem, scripted
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "cli.md"
 VARIABLES = ("BURSAR_URL", "BURSAR_KEY", "BURSAR_ORG", "BURSAR_STATE", "NO_COLOR", "TERM")

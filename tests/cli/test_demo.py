@@ -30,8 +30,8 @@ from bursar.service.ledger.batcher import Unreachable
 from bursar.service.ledger.ledger import Ledger
 from bursar.store.embedded.folder import StateFolder
 from bursar.store.embedded.locks import is_locked
-from tests.databases import new_state
-from tests.store.embedded.worlds import PATIENCE_S, eventually
+from tests.support.databases import new_state
+from tests.support.embedded_guests import PATIENCE_S, eventually
 
 PROGRAM = "from bursar.cli import main; main()"
 

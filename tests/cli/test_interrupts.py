@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from bursar.cli.interrupts import INTERRUPTED
-from tests.store.embedded.worlds import PATIENCE_S
+from tests.support.embedded_guests import PATIENCE_S
 
 BEGINNING = """
 import ctypes, os, operator, signal, sys, time
@@ -124,7 +124,7 @@ def work():
             pass
 """
 OWN_HANDLER = """
-from bursar.cli.stopping import told_to_stop
+from bursar.cli.signals import told_to_stop
 
 def work():
     stopped = told_to_stop()

@@ -18,8 +18,6 @@ from bursar.cli.commands.submit import gpus_of, pairs, told_to_people, variables
 from bursar.cli.job_progress import bar, step_told
 from bursar.core.messages import EndClass, Why
 from bursar.store.pools.loader import add_pool
-from tests.api.calling import PROGRAM, RANDOM_ID, within
-from tests.api.pooling import POOL, Pool, pooling
 from tests.cli.test_client_commands import (  # noqa: F401 (fixtures)
     Running,
     Shell,
@@ -28,8 +26,10 @@ from tests.cli.test_client_commands import (  # noqa: F401 (fixtures)
     operator,
     running,
 )
-from tests.databases import connected
-from tests.store.embedded.worlds import PATIENCE_S
+from tests.support.api_service import PROGRAM, RANDOM_ID, within
+from tests.support.databases import connected
+from tests.support.embedded_guests import PATIENCE_S
+from tests.support.pool_messages import POOL, Pool, pooling
 
 HELD = "5.013888 cr"  # two H100 at 2.5 for an hour and ten seconds
 LEFT = "94.986112 cr"

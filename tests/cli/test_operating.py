@@ -26,8 +26,8 @@ from bursar.service.ledger.batch import Ask, Batch
 from bursar.store import database
 from bursar.store.ledger.loader import Connection, money_time
 from bursar.store.ledger.writer import freeze
-from tests.databases import connected, migrated, new_org, new_state
-from tests.store.embedded.worlds import eventually
+from tests.support.databases import connected, migrated, new_org, new_state
+from tests.support.embedded_guests import eventually
 
 SECRET = "s3cret-of-nobody"
 LOOKING = (["ledger", "verify"], ["ledger", "rebuild"], ["ledger", "rebuild", "--repair"])

@@ -10,7 +10,6 @@ from uuid import uuid4
 
 import pytest
 
-from tests.api.calling import Caller, within
 from tests.api.test_pools import Worker
 from tests.cli.test_client_commands import (  # noqa: F401 (fixtures)
     Running,
@@ -20,6 +19,7 @@ from tests.cli.test_client_commands import (  # noqa: F401 (fixtures)
     operator,
     running,
 )
+from tests.support.api_service import Caller, within
 
 
 @pytest.fixture

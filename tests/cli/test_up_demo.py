@@ -17,7 +17,7 @@ from bursar.cli.sample_data import ORGS
 from bursar.client import Client, Problem
 from bursar.service.database import URL_VARIABLE
 from tests.cli.test_beside import PATIENCE_S, eventually, runs
-from tests.databases import new_state
+from tests.support.databases import new_state
 
 pytestmark = pytest.mark.slow
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from bursar.service.ledger.audit import verify
-from tests.api.calling import Caller, Process, Tenant, new_tenant, within
-from tests.databases import connected, new_state
+from tests.support.api_service import Caller, Process, Tenant, new_tenant, within
+from tests.support.databases import connected, new_state
 
 OFFER = {
     "name": "h100",

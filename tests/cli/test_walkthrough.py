@@ -10,7 +10,6 @@ from rich.console import Console
 from bursar.cli.walkthrough import NAMES
 from bursar.cli.walkthrough.environment import begun
 from bursar.client import Client
-from tests.api.calling import within
 from tests.cli.test_client_commands import (  # noqa: F401 (fixtures)
     Running,
     Shell,
@@ -19,6 +18,7 @@ from tests.cli.test_client_commands import (  # noqa: F401 (fixtures)
     operator,
     running,
 )
+from tests.support.api_service import within
 
 
 @pytest.mark.parametrize(

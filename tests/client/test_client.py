@@ -9,7 +9,7 @@ import pytest
 
 from bursar.client import Client, Problem
 from bursar.client.http import TRIES, WAIT_MOST_S, is_here
-from tests.client.scripted import Reply, Scripted, problem, scripted
+from tests.support.scripted_server import Reply, Scripted, problem, scripted
 
 BUSY = Reply(503, problem("busy", 503), {"Retry-After": "1"})
 OK = Reply(200, {"ok": True})

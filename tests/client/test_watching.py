@@ -4,7 +4,7 @@ import pytest
 
 from bursar.client import Client, Problem
 from bursar.client.event_stream import PATIENT_TRIES, TRIES, Happening, patiently, watched
-from tests.client.scripted import Reply, Scripted, problem, scripted
+from tests.support.scripted_server import Reply, Scripted, problem, scripted
 
 PATH = "/v1/jobs/j/events"
 STREAM = {"Content-Type": "text/event-stream"}

@@ -18,7 +18,7 @@ from bursar.core.leases import (
 from bursar.core.messages import EndClass, Ended, Enqueue, HoldGrew, RanSoFar, Spec, Started, Why
 from bursar.core.money import usage_price
 from bursar.core.scheduling.model.jobs import Shape
-from tests.builders import PER_MS, T0
+from tests.support.builders import PER_MS, T0
 
 
 def test_a_lease_lasts_twenty_seconds_and_never_beyond_its_hold() -> None:

@@ -1,8 +1,8 @@
 """A round of chaos: callers at work, faults from a seed, and what must be true afterwards.
 
-Processes call through a line (`proxy.py`) that is cut, dies for a while and loses the answers of
-commits; they are killed with -9 and stopped, and so is PostgreSQL. Each answer names the event it
-was decided at. Sorted by that, all requests are put to the naive model of `tests/model.py`: each
+Processes call through a proxy (`tests.support.database_proxy`) that is cut, dies for a while and
+loses the answers of commits; they are killed with -9 and stopped, and so is PostgreSQL. Each answer
+names the event it was decided at. Sorted by that, all requests are put to the naive model: each
 answer and each balance must be the model's (L5, L7, IL16, IL17, IL18). And the order must be one
 that the callers can believe: who asked after another was answered comes after it.
 """
@@ -32,10 +32,10 @@ from bursar.service.ledger.batch import Ask, Batch
 from bursar.store.database import Database
 from bursar.store.ledger.loader import Connection
 from bursar.store.sql.codec import command_of, refusal_of
-from tests.databases import new_org
-from tests.model import Model
 from tests.service.caller import lines
-from tests.service.proxy import Line, Proxy, proxy
+from tests.support.database_proxy import Line, Proxy, proxy
+from tests.support.databases import new_org
+from tests.support.model import Model
 
 ROOT: Final = Path(__file__).parents[2]
 CALLERS: Final = 4

@@ -8,9 +8,9 @@ from bursar.service.pools.leader import PoolLeader
 from bursar.service.pools.pool import Kept, keeping
 from bursar.service.pools.provisioning import CommandHook
 from bursar.service.pools.scaling import scaling_pools
-from tests.databases import connected
 from tests.service.test_pools import POLICY, Ears
 from tests.service.test_scaling import PROVIDER, Pools
+from tests.support.databases import connected
 
 
 def main(url: str, pool: str, folder: Path, who: str) -> None:

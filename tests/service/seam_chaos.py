@@ -24,8 +24,8 @@ from bursar.sim.faults.world import World
 from bursar.store.jobs.outbox import Letter
 from bursar.store.ledger.loader import Connection
 from bursar.store.ledger.writer import create_org
-from tests.service.seam_driver import Clock
-from tests.store.twin import Twin, TwinWatch
+from tests.support.pool_driver import Clock
+from tests.support.pool_twin import Twin, TwinWatch
 
 POOL = "twin"
 

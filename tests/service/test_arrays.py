@@ -29,9 +29,9 @@ from bursar.store.jobs.outbox import Letter, from_orgs
 from bursar.store.ledger.loader import Connection
 from bursar.store.verify.arrays import ARRAY_CHECKS
 from bursar.store.verify.ledger import CHECKS, problems
-from tests.databases import connected, migrated, new_org
-from tests.service.seam_driver import Clock, Driver, Killed, Mortal, Plan, Try, World
 from tests.service.test_jobs import RUN_MS, Stage, ended
+from tests.support.databases import connected, migrated, new_org
+from tests.support.pool_driver import Clock, Driver, Killed, Mortal, Plan, Try, World
 
 LOT = 3 * RUN_MS  # what an element may cost at most: the dearest of its types
 HAS = 10**9

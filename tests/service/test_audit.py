@@ -24,9 +24,9 @@ from bursar.store.jobs.outbox import OVERDUE
 from bursar.store.ledger.loader import Connection, money_time
 from bursar.store.ledger.writer import freeze
 from bursar.store.verify.ledger import TABLES
-from tests import asking as ask
-from tests.builders import PER_MS, T0, days, gpus, hours, prices
-from tests.databases import connected, migrated, new_org
+from tests.support import commands as ask
+from tests.support.builders import PER_MS, T0, days, gpus, hours, prices
+from tests.support.databases import connected, migrated, new_org
 
 PRICES = PriceBook().with_version(prices(h100=PER_MS))
 

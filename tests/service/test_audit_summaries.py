@@ -13,13 +13,13 @@ from bursar.service.workers.sweeper import Sweeper
 from bursar.store.ledger.loader import Connection
 from bursar.store.verify.ledger import Problem, problems
 from bursar.store.verify.summaries import CHECKS_OF_ONE, SUMMARIES, SUMMARY_CHECKS
-from tests import asking as ask
-from tests.builders import T0, days
-from tests.databases import connected, migrated, new_org
-from tests.service.sweeps import sweep
 from tests.service.test_audit import spoilt, story
 from tests.service.test_batch import FEW, Desk
-from tests.strategies import History, histories
+from tests.support import commands as ask
+from tests.support.builders import T0, days
+from tests.support.databases import connected, migrated, new_org
+from tests.support.strategies import History, histories
+from tests.support.sweeps import sweep
 
 SWEPT_AT = days(40) + HOUR  # an hour after the story has ended
 

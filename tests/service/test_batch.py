@@ -40,10 +40,10 @@ from bursar.service.ledger.batch import Answer, Ask, Batch, OrgUnknown
 from bursar.store.ledger.loader import Connection, lock_orgs, selected
 from bursar.store.ledger.row_mappers import DRAWS, SHELVES, draw_values
 from bursar.store.ledger.writer import OrgExists, create_org, freeze
-from tests.builders import T0, hours, prices
-from tests.databases import connected, new_org, waits
-from tests.store.embedded.worlds import eventually
-from tests.strategies import History, histories
+from tests.support.builders import T0, hours, prices
+from tests.support.databases import connected, new_org, waits
+from tests.support.embedded_guests import eventually
+from tests.support.strategies import History, histories
 
 # Each step is a transaction: a tenth of the usual examples is much already.
 FEW = settings(

@@ -27,9 +27,9 @@ from bursar.service.ledger.batch import Ask
 from bursar.store.ledger.loader import Connection
 from bursar.store.verify.ledger import problems
 from bursar.store.verify.org_pool_agreement import SEAM_CHECKS
-from tests.builders import PER_MS, prices
-from tests.databases import connected, migrated
-from tests.service.seam_driver import (
+from tests.support.builders import PER_MS, prices
+from tests.support.databases import connected, migrated
+from tests.support.pool_driver import (
     ISSUED,
     Clock,
     Driver,

@@ -26,8 +26,8 @@ from bursar.service.ledger.clock import (
 )
 from bursar.service.ledger.ledger import Ledger
 from bursar.store.ledger.loader import Connection, money_time
-from tests.clusters import Cluster, migrated_cluster
-from tests.databases import connected, new_org
+from tests.support.databases import connected, new_org
+from tests.support.postgres import Cluster, migrated_cluster
 
 SECOND = 1_000_000
 MINUTE, HOUR, DAY = 60 * SECOND, 3_600 * SECOND, 86_400 * SECOND

@@ -35,10 +35,10 @@ from bursar.store.ledger.loader import Connection, lock_orgs
 from bursar.store.pools.loader import create_pool, lock_pool
 from bursar.store.verify.ledger import problems
 from bursar.store.verify.quota_slices import SLICE_CHECKS
-from tests.builders import T0
-from tests.core.dispatch.pools import asking
-from tests.databases import connected, new_org
-from tests.service.seam_driver import Clock, Killed, Mortal
+from tests.support.builders import T0
+from tests.support.databases import connected, new_org
+from tests.support.dispatch_pool import asking
+from tests.support.pool_driver import Clock, Killed, Mortal
 
 NUMBERS = count(1)
 POLICY = Policy(tiers=(PAID,))

@@ -13,8 +13,8 @@ from bursar.core.pricing import PriceBook
 from bursar.core.refusal import Code, Refusal
 from bursar.service.ledger.batch import Answer, Ask, Batch
 from bursar.store.ledger.loader import Connection
-from tests.builders import T0, hours
-from tests.databases import connected, migrated, new_org
+from tests.support.builders import T0, hours
+from tests.support.databases import connected, migrated, new_org
 
 ORG, ANN = AccountId("org"), UserId("ann")
 KEYS = count(1)

@@ -33,7 +33,7 @@ from bursar.service.ledger.batcher import Limits
 from bursar.service.ledger.ledger import Ledger
 from bursar.store.database import URL_VARIABLE, Database, opened
 from bursar.store.ledger.writer import create_org
-from tests import databases
+from tests.support import databases
 
 ORG, ANN = AccountId("org"), UserId("ann")
 CALLERS, TURNS = 8, 12  # each caller's holds, each with three commands

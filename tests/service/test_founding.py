@@ -22,7 +22,7 @@ from bursar.service.org_setup import (
 )
 from bursar.store.ledger.loader import Connection
 from bursar.store.ledger.writer import freeze
-from tests.databases import connected, migrated
+from tests.support.databases import connected, migrated
 
 _NUMBERS = count(1)
 

@@ -19,8 +19,8 @@ from bursar.service.ledger.ledger import Ledger
 from bursar.service.queries.balances import Looking
 from bursar.store.database import RESERVE_BYTES, Database, DatabaseFull, embedded
 from bursar.store.embedded.folder import StateFolder
-from tests.databases import new_org
-from tests.store.embedded.worlds import end_servers, new_room
+from tests.support.databases import new_org
+from tests.support.embedded_guests import end_servers, new_room
 
 ORG = AccountId("org")
 DISK_BYTES = 3 * RESERVE_BYTES

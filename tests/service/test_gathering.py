@@ -13,8 +13,8 @@ from bursar.service.ledger.batch import Answer
 from bursar.service.ledger.batcher import Limits
 from bursar.service.ledger.ledger import Ledger
 from bursar.store.ledger.loader import Connection
-from tests.databases import connected, new_org
-from tests.store.embedded.worlds import eventually
+from tests.support.databases import connected, new_org
+from tests.support.embedded_guests import eventually
 
 LONG_S = 3_600.0  # nobody waits so long: what is waited for has to come
 SOON_S = 60.0

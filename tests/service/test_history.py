@@ -16,9 +16,9 @@ from bursar.service.ledger.batcher import Limits
 from bursar.service.ledger.ledger import Ledger
 from bursar.store.database import URL_VARIABLE, Database, opened
 from bursar.store.ledger.loader import Connection
-from tests import databases
 from tests.service.caller import answer_line, lines, operation
 from tests.service.chaos import FAULTS, Callers, begin, check, round_of_chaos
+from tests.support import databases
 
 ROUNDS = {
     "callers": ["kill_caller"] * 3 + ["stop_caller", "end_backend"],

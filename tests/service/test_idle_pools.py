@@ -25,11 +25,11 @@ from bursar.service.pools.pooled_lane import Connections
 from bursar.store.ledger.loader import Connection, money_time
 from bursar.store.pools.loader import create_pool, lock_pool, locked
 from bursar.store.pools.rows import PoolRow
-from tests.core.dispatch.pools import asking
-from tests.databases import connected, migrated
-from tests.service.proxy import proxy
 from tests.service.test_pools import POLICY, Clock, Ears, Node1, begin, letter, runs
-from tests.store.embedded.worlds import eventually
+from tests.support.database_proxy import proxy
+from tests.support.databases import connected, migrated
+from tests.support.dispatch_pool import asking
+from tests.support.embedded_guests import eventually
 
 NUMBERS = count(1)
 MANY = 100

@@ -17,9 +17,9 @@ from bursar.service.jobs import admission, routing
 from bursar.service.jobs.admission import AdmissionRequest, AdmissionResult, JobAdmission
 from bursar.service.jobs.routing import Router
 from bursar.service.queries.read_pool import Readers
-from tests.core.scheduling.cases import T0, Case
-from tests.databases import connected, migrated
 from tests.service.test_routing import Pools, Scheduler, Ticks
+from tests.support.databases import connected, migrated
+from tests.support.scheduling_cases import T0, Case
 
 
 class NoRate:

@@ -36,8 +36,8 @@ from bursar.store.jobs.outbox import Letter, from_orgs
 from bursar.store.ledger.loader import Connection
 from bursar.store.verify.ledger import problems
 from bursar.store.verify.messages import MESSAGE_CHECKS
-from tests.builders import PER_MS, T0, prices
-from tests.databases import new_org
+from tests.support.builders import PER_MS, T0, prices
+from tests.support.databases import new_org
 
 PRICES = PriceBook().with_version(prices(h100=3 * PER_MS, a100=PER_MS))
 RUN_MS = 100_000

@@ -25,10 +25,10 @@ from bursar.store.jobs.result_cache import FIRST, due
 from bursar.store.ledger.loader import Connection
 from bursar.store.verify.ledger import problems
 from bursar.store.verify.result_cache import CACHING_CHECKS
-from tests.builders import PER_MS, prices
-from tests.databases import connected, new_org
 from tests.service.test_jobs import PRICES, RUN_MS, Stage
-from tests.store.embedded.worlds import eventually
+from tests.support.builders import PER_MS, prices
+from tests.support.databases import connected, new_org
+from tests.support.embedded_guests import eventually
 
 HELD = 3 * RUN_MS  # for the dearest of its types
 ALIKE = "same"

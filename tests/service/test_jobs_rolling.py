@@ -17,10 +17,10 @@ from bursar.service.ledger.batch import Ask, Batch
 from bursar.store.jobs.outbox import from_orgs
 from bursar.store.jobs.rows import Rolling
 from bursar.store.ledger.loader import Connection
-from tests.builders import PER_MS
-from tests.databases import connected, new_org
 from tests.service.test_jobs import PRICES, Stage, ended
-from tests.store.embedded.worlds import eventually
+from tests.support.builders import PER_MS
+from tests.support.databases import connected, new_org
+from tests.support.embedded_guests import eventually
 
 MS = 60_000  # a minute, in milliseconds: on an a100 so many micro-credits, too
 LONGEST = 60 * MS

@@ -4,7 +4,7 @@ import pytest
 
 from bursar.core.instant import SECOND
 from bursar.service.keys import Key, Presented, Scope, hash_of, presented, shown
-from tests.builders import T0
+from tests.support.builders import T0
 
 ORG, ID = "01930f3c-7a10-7c3e-9b5e-0d2f4c6a8b1d", "01930f3c-7a10-7c3e-9b5e-0d2f4c6a8b1e"
 FIRST, SECOND_ONE = bytes(range(32)), bytes(range(1, 33))

@@ -15,10 +15,10 @@ from bursar.service.pools.leader import PoolLeader
 from bursar.service.pools.pool import Kept, PoolHandle, keeping
 from bursar.store.ledger.loader import Connection
 from bursar.store.pools.loader import create_pool
-from tests.databases import connected
-from tests.service.proxy import Line, proxy
 from tests.service.test_pools import POLICY, Ears, Node1, begin, come_to_run, queued
-from tests.store.embedded.worlds import eventually
+from tests.support.database_proxy import Line, proxy
+from tests.support.databases import connected
+from tests.support.embedded_guests import eventually
 
 NUMBERS = count(1)
 

@@ -29,7 +29,7 @@ from bursar.service.ledger.batcher import Busy, Limits, Unreachable
 from bursar.service.ledger.ledger import Ledger
 from bursar.store.database import DatabaseFull
 from bursar.store.ledger.loader import Connection
-from tests.databases import connected, new_org
+from tests.support.databases import connected, new_org
 
 ORG, ANN = AccountId("org"), UserId("ann")
 FOREVER = OrgPolicy(raw_hold_max=NEVER)

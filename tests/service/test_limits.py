@@ -17,9 +17,9 @@ from bursar.service.queries.read_pool import Readers
 from bursar.store.database import Patience, connected
 from bursar.store.embedded.initdb import free_port
 from bursar.store.ledger.loader import Connection, lock_orgs
-from tests.clusters import cluster
-from tests.databases import migrated, new_org
-from tests.service.proxy import Line, proxy
+from tests.support.database_proxy import Line, proxy
+from tests.support.databases import migrated, new_org
+from tests.support.postgres import cluster
 
 BOB = AddUser(user=UserId("bob"))
 

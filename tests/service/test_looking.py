@@ -16,10 +16,10 @@ from bursar.core.refusal import Code, Refusal
 from bursar.service.ledger.batch import OrgUnknown
 from bursar.service.queries.balances import Looking
 from bursar.store.ledger.loader import Connection
-from tests import asking as ask
-from tests.builders import T0, days, hours
 from tests.service.test_batch import ANN, FEW, ORG, Desk
-from tests.strategies import History, Questions, histories, questions
+from tests.support import commands as ask
+from tests.support.builders import T0, days, hours
+from tests.support.strategies import History, Questions, histories, questions
 
 
 @pytest.mark.property

@@ -22,18 +22,9 @@ from bursar.store.ledger.loader import Connection
 from bursar.store.pools.loader import create_pool
 from bursar.store.verify.ledger import problems
 from bursar.store.verify.org_pool_agreement import SEAM_CHECKS
-from tests.builders import T0
-from tests.databases import connected, migrated
-from tests.service.seam_driver import (
-    ISSUED,
-    Clock,
-    Driver,
-    Killed,
-    Mortal,
-    Plan,
-    Try,
-    World,
-)
+from tests.support.builders import T0
+from tests.support.databases import connected, migrated
+from tests.support.pool_driver import ISSUED, Clock, Driver, Killed, Mortal, Plan, Try, World
 
 _NUMBERS = count(1)
 HERE = (Node(id=NodeId("h1"), gpu_type="a100", gpus=2),)

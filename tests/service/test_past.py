@@ -23,10 +23,10 @@ from bursar.store.ledger import snapshots
 from bursar.store.ledger.loader import Connection
 from bursar.store.ledger.snapshots import Snapshot
 from bursar.store.sql.codec import value_of
-from tests import asking as ask
-from tests.builders import T0, hours
 from tests.service.test_batch import FEW, Desk
-from tests.strategies import History, histories
+from tests.support import commands as ask
+from tests.support.builders import T0, hours
+from tests.support.strategies import History, histories
 
 
 @pytest.fixture

@@ -39,12 +39,12 @@ from bursar.store.jobs.outbox import Letter
 from bursar.store.ledger.loader import Connection
 from bursar.store.pools import loader, writer
 from bursar.store.pools.loader import PoolUnknown, create_pool, enter_pool, lock_pool, locked
-from tests.builders import T0
-from tests.core.dispatch.pools import N1, N2, SPEC, asking, ran
-from tests.databases import connected
-from tests.service.proxy import Proxy, proxy
-from tests.store.embedded.worlds import eventually
-from tests.store.twin import check_same
+from tests.support.builders import T0
+from tests.support.database_proxy import Proxy, proxy
+from tests.support.databases import connected
+from tests.support.dispatch_pool import N1, N2, SPEC, asking, ran
+from tests.support.embedded_guests import eventually
+from tests.support.pool_twin import check_same
 
 POLICY = Policy(tiers=(PAID,))
 NUMBERS = count(1)

@@ -22,11 +22,11 @@ from bursar.service.org_setup import begin_books
 from bursar.service.queries.balances import Looking
 from bursar.service.queries.entities import Listing
 from bursar.store.ledger.loader import Connection, lock_orgs, money_time
-from tests import asking as ask
-from tests.builders import T0, gpus, hours, prices
-from tests.databases import connected, migrated
 from tests.service.test_batch import FEW, Desk
-from tests.strategies import History, histories
+from tests.support import commands as ask
+from tests.support.builders import T0, gpus, hours, prices
+from tests.support.databases import connected, migrated
+from tests.support.strategies import History, histories
 
 PER_MS = 3_600_000
 

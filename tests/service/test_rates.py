@@ -3,8 +3,8 @@
 from bursar.core.instant import DAY, SECOND
 from bursar.store.ledger.loader import Connection
 from bursar.store.rate_limits import take
-from tests.builders import T0
-from tests.databases import new_org
+from tests.support.builders import T0
+from tests.support.databases import new_org
 
 COST = SECOND // 10  # ten calls a second
 MOST = 5 * COST  # five of them at once

@@ -28,11 +28,11 @@ from bursar.store.pools import events
 from bursar.store.pools.loader import PoolUnknown, create_pool
 from bursar.store.verify.ledger import Check, problems
 from bursar.store.verify.pools import POOL_CHECKS
-from tests.builders import T0
 from tests.cli.test_operating import refused, run
-from tests.core.dispatch.pools import asking, ran
-from tests.databases import connected
 from tests.service.test_pools import Clock, Node1, kept_at
+from tests.support.builders import T0
+from tests.support.databases import connected
+from tests.support.dispatch_pool import asking, ran
 
 NUMBERS = count(1)
 ORGS = {"acme": "enterprise", "labs": "paid", "uni": "free"}

@@ -22,11 +22,11 @@ from bursar.core.value import replace
 from bursar.service.jobs import JobUnknown, routing
 from bursar.service.jobs.routing import Moves, Router
 from bursar.store.ledger.loader import Connection
-from tests.core.dispatch.pools import N1, Trial, waiting
-from tests.core.scheduling.cases import T0, Case
-from tests.databases import connected, migrated
-from tests.service.seam_driver import LEADER, POLICY, Plan, Try
 from tests.service.test_moving import HERE, RUN_MS, THERE, Pair, disagreements, pair
+from tests.support.databases import connected, migrated
+from tests.support.dispatch_pool import N1, Trial, waiting
+from tests.support.pool_driver import LEADER, POLICY, Plan, Try
+from tests.support.scheduling_cases import T0, Case
 
 Question = Callable[[Cluster, Instant], tuple[Prospect, float]]
 

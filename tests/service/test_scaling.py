@@ -41,11 +41,11 @@ from bursar.service.pools.scaling import GONE_BY, Scaler
 from bursar.store.ledger.loader import Connection, money_time
 from bursar.store.pools import node_orders as store
 from bursar.store.pools.loader import create_pool
-from tests.builders import T0
-from tests.core.dispatch.pools import asking, ran
-from tests.databases import connected
 from tests.service.test_pools import POLICY, Clock, Ears, Node1, begin, kept_at, letter
-from tests.store.embedded.worlds import eventually
+from tests.support.builders import T0
+from tests.support.databases import connected
+from tests.support.dispatch_pool import asking, ran
+from tests.support.embedded_guests import eventually
 
 DELAY = 5 * MINUTE
 OFFER = Offer(

@@ -43,10 +43,11 @@ from bursar.store.ledger.writer import freeze
 from bursar.store.pools.loader import lock_pool
 from bursar.store.verify.ledger import problems
 from bursar.store.verify.org_pool_agreement import SEAM_CHECKS
-from tests.builders import T0, gpus
-from tests.databases import connected, migrated
 from tests.service.seam_chaos import Chaos
-from tests.service.seam_driver import (
+from tests.support.builders import T0, gpus
+from tests.support.databases import connected, migrated
+from tests.support.embedded_guests import eventually
+from tests.support.pool_driver import (
     ISSUED,
     PRICES,
     Clock,
@@ -59,7 +60,6 @@ from tests.service.seam_driver import (
     ledger,
     short_jobs,
 )
-from tests.store.embedded.worlds import eventually
 
 N1 = NodeId("n1")
 NODES = (
@@ -824,7 +824,7 @@ def test_processes_killed_at_any_time(url: str, connection: Connection) -> None:
 
     def started(node: str) -> "subprocess.Popen[bytes]":
         given = [url, here.org, here.pool, node, str(jobs), str(began_at)]
-        return subprocess.Popen([sys.executable, "-m", "tests.service.seam_driver", *given])
+        return subprocess.Popen([sys.executable, "-m", "tests.support.pool_driver", *given])
 
     for _ in range(4):
         both = [started(node) for node in ("n1", "n2")]

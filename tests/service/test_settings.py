@@ -11,9 +11,9 @@ from bursar.core.ledger.journal import Journal
 from bursar.core.refusal import Code, Refusal
 from bursar.service.ledger.audit import rebuild_one
 from bursar.store.ledger.loader import Connection
-from tests import asking as ask
-from tests.builders import T0
 from tests.service.test_batch import Desk
+from tests.support import commands as ask
+from tests.support.builders import T0
 
 MANY = 300
 COLUMNS = {"kind": "text", "setting_id": "text", "body": "json", "number": "bigint"}

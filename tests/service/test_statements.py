@@ -36,12 +36,12 @@ from bursar.service.queries.usage import (
 )
 from bursar.store.ledger import snapshots, statements
 from bursar.store.ledger.loader import Connection
-from tests import asking as ask
-from tests.builders import T0, days, hours, prices
 from tests.service.test_batch import ANN, FEW, ORG, Desk
 from tests.service.test_past import told
 from tests.service.test_top import payer
-from tests.strategies import History, histories
+from tests.support import commands as ask
+from tests.support.builders import T0, days, hours, prices
+from tests.support.strategies import History, histories
 
 
 @pytest.fixture

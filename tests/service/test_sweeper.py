@@ -42,13 +42,13 @@ from bursar.store.database import Database, Patience
 from bursar.store.ledger.loader import Connection, money_time
 from bursar.store.ledger.summaries import LAST_DUE, NEXT_DUE
 from bursar.store.ledger.writer import freeze
-from tests import asking as ask
-from tests.builders import T0, days, hours
-from tests.databases import connected, migrated, new_org
-from tests.service.proxy import proxy
-from tests.service.sweeps import sweep, sweeper
 from tests.service.test_batch import ANN, FEW, ORG, Desk
-from tests.strategies import History, histories
+from tests.support import commands as ask
+from tests.support.builders import T0, days, hours
+from tests.support.database_proxy import proxy
+from tests.support.databases import connected, migrated, new_org
+from tests.support.strategies import History, histories
+from tests.support.sweeps import sweep, sweeper
 
 
 @pytest.fixture

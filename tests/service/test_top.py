@@ -19,12 +19,12 @@ from bursar.service.ledger.batch import OrgUnknown
 from bursar.service.queries.balances import Looking
 from bursar.service.queries.top_lists import Measure, Subject, Top
 from bursar.store.ledger.loader import Connection
-from tests import asking as ask
-from tests.builders import T0, days, hours
-from tests.databases import connected, migrated
-from tests.service.sweeps import sweep, sweeper
 from tests.service.test_batch import FEW, ORG, Desk
-from tests.strategies import History, histories
+from tests.support import commands as ask
+from tests.support.builders import T0, days, hours
+from tests.support.databases import connected, migrated
+from tests.support.strategies import History, histories
+from tests.support.sweeps import sweep, sweeper
 
 Figure = tuple[Subject, Measure, str]
 

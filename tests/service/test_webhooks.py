@@ -51,10 +51,10 @@ from bursar.store.webhooks import alerts as store_alerts
 from bursar.store.webhooks import deliveries
 from bursar.store.webhooks.deliveries import Cursor, Delivery, Stand, page
 from bursar.wire.webhooks import payload_of
-from tests import asking as ask
-from tests.databases import connected, migrated, new_org
-from tests.receiving import Receiver, receiver
 from tests.service.test_audit import story
+from tests.support import commands as ask
+from tests.support.databases import connected, migrated, new_org
+from tests.support.webhook_receiver import Receiver, receiver
 
 SECRET = Secret("for tests, and nothing else, of course")
 

@@ -5,7 +5,7 @@ import pytest
 from bursar.core.instant import HOUR, MINUTE, SECOND
 from bursar.core.scheduling.model.policy import Policy, Share
 from bursar.core.value import replace
-from tests.sim.worlds import ended, fleet, life, lived, work
+from tests.support.sim_worlds import ended, fleet, life, lived, work
 
 NO_GRACE = replace(Policy(), grace=0)
 A_QUEUE = (

@@ -15,7 +15,7 @@ from bursar.sim.provisioning import Offer, Provision
 from bursar.sim.report import report
 from bursar.sim.rng import Chance
 from bursar.sim.world import Clocks, Outage, World
-from tests.sim.worlds import PRICE, ended, fleet, life, lived, mixed, problems, work
+from tests.support.sim_worlds import PRICE, ended, fleet, life, lived, mixed, problems, work
 
 TWO_TYPES = Fleet(
     groups=(

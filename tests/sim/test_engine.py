@@ -19,7 +19,7 @@ from bursar.sim.loads import T0
 from bursar.sim.policies import POLICIES, Scheduler
 from bursar.sim.report import report
 from bursar.sim.rng import Chance
-from tests.sim.worlds import ended, fleet, life, lived, mixed, problems, work
+from tests.support.sim_worlds import ended, fleet, life, lived, mixed, problems, work
 
 ALL = sorted(POLICIES)
 

@@ -2,7 +2,7 @@
 
 from bursar.sim.loads import T0
 from bursar.sim.tenant_ledgers import Purse
-from tests.sim.worlds import PRICE, work
+from tests.support.sim_worlds import PRICE, work
 
 
 def test_a_hold_that_nobody_needs_any_more_is_told() -> None:

@@ -7,7 +7,7 @@ from bursar.core.scheduling.model.policy import ENTERPRISE, FREE, PAID, Policy
 from bursar.core.value import replace
 from bursar.sim.loads import T0
 from bursar.sim.report import report
-from tests.sim.worlds import fleet, life, lived, work
+from tests.support.sim_worlds import fleet, life, lived, work
 
 NONE = dict.fromkeys(("cut", "unpaid", "unfit", "turned", "unfinished"), 0)
 

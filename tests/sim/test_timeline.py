@@ -8,7 +8,7 @@ from bursar.core.value import replace
 from bursar.sim.fleets import Fleet
 from bursar.sim.gantt import COLUMNS, ROWS, gantt
 from bursar.sim.timeline import OTHERS, STEPS, TENANTS, Steps, timeline
-from tests.sim.worlds import fleet, lived, work
+from tests.support.sim_worlds import fleet, lived, work
 
 
 def test_steps_have_the_mean_of_what_lay_in_them() -> None:

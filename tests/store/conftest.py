@@ -9,9 +9,9 @@ from bursar.core.instant import SECOND
 from bursar.service.pools.logs import Part, keep_log
 from bursar.store.ledger.loader import Connection
 from bursar.store.verify.ledger import TABLES
-from tests.databases import connected, migrated, new_org
-from tests.service.seam_driver import Clock, Driver, Plan, World
 from tests.service.test_audit import story
+from tests.support.databases import connected, migrated, new_org
+from tests.support.pool_driver import Clock, Driver, Plan, World
 
 OF_JOBS: Final = (
     *("jobs", "job_steps", "org_outbox", "org_inbox", "pools", "pool_changes", "nodes", "queue"),

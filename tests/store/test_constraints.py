@@ -9,7 +9,7 @@ from bursar.core.ledger.values import CreditKind
 from bursar.core.pricing import PriceBook
 from bursar.service.ledger.batch import Ask, Batch
 from bursar.store.ledger.loader import Connection
-from tests.databases import new_org
+from tests.support.databases import new_org
 
 REFUSED = {
     "claims_not_negative": "insert into claims values (%s, 'b', '', {})",

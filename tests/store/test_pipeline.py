@@ -6,8 +6,8 @@ from psycopg import errors
 from psycopg.pq import PipelineStatus, TransactionStatus
 
 from bursar.store.ledger.loader import Connection
-from tests.databases import connected
-from tests.store.embedded.worlds import eventually
+from tests.support.databases import connected
+from tests.support.embedded_guests import eventually
 
 ROWS = "select k.name, k.number from unnest(%s::text[], %s::bigint[]) as k(name, number)"
 FAILS = "select 1 / %s::int"

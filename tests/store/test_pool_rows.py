@@ -8,9 +8,9 @@ from psycopg import errors
 
 from bursar.service.pools.logs import Part, keep_log
 from bursar.store.ledger.loader import Connection
-from tests.databases import connected, migrated
-from tests.service.seam_driver import Clock, Driver, Plan, Try, World
-from tests.store.ordering import ordering
+from tests.support.databases import connected, migrated
+from tests.support.node_order_rows import ordering
+from tests.support.pool_driver import Clock, Driver, Plan, Try, World
 
 
 def _leases(**changes: int) -> str:

@@ -15,8 +15,8 @@ from bursar.store.ledger.loader import Connection
 from bursar.store.pools import writer
 from bursar.store.pools.loader import Memory, PoolUnknown, lock_pool, locked
 from bursar.store.verify.org_pool_agreement import SEAM_CHECKS
-from tests.core.dispatch.pools import GANG, GANG_SPEC, HALF, JOB, N1, N2, asking, ran
-from tests.store.twin import Twin, TwinTrial, check_same, twins
+from tests.support.dispatch_pool import GANG, GANG_SPEC, HALF, JOB, N1, N2, asking, ran
+from tests.support.pool_twin import Twin, TwinTrial, check_same, twins
 
 EVERY = 50  # transactions between two looks
 SEEDS = (6, 20)  # gangs of which a node falls silent, late readings, lost work

@@ -18,9 +18,9 @@ import psycopg
 import pytest
 
 from bursar.store.ledger.loader import ENTER
-from tests.clusters import DEBIAN_15, cluster, migrated_cluster, needs_postgresql_15
-from tests.databases import connected
 from tests.store.test_sql import STATEMENTS, TENANT
+from tests.support.databases import connected
+from tests.support.postgres import DEBIAN_15, cluster, migrated_cluster, needs_postgresql_15
 
 ROOT: Final = Path(__file__).parents[2]
 Plan = dict[str, Any]

@@ -15,8 +15,8 @@ from bursar.store.schema.migrator import (
     migrate,
     schema_versions,
 )
-from tests.databases import connected, migrated, new_org
 from tests.service.test_audit import story
+from tests.support.databases import connected, migrated, new_org
 
 CheckOrMigrate = Callable[[Connection], object]
 

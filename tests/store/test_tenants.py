@@ -18,9 +18,9 @@ from bursar.service.org_setup import begin_books
 from bursar.service.pools.logs import Part, keep_log
 from bursar.store.ledger.loader import Connection, lock_orgs
 from bursar.store.pools.loader import lock_pool
-from tests.databases import new_org
-from tests.service.seam_driver import Clock, Driver, Plan, Try, World
-from tests.store.ordering import ordering
+from tests.support.databases import new_org
+from tests.support.node_order_rows import ordering
+from tests.support.pool_driver import Clock, Driver, Plan, Try, World
 
 FOR_EVER = ("events", "postings", "requests", "forfeits", "snapshots", "org_inbox", "job_steps")
 CHANGING = (

@@ -10,9 +10,9 @@ from bursar.core.instant import DAY, HOUR, SECOND, Instant
 from bursar.store.ledger.loader import Connection
 from bursar.store.verify.ledger import problems
 from bursar.store.verify.org_pool_agreement import SEAM_CHECKS
-from tests.builders import T0
-from tests.databases import connected, migrated
-from tests.service.seam_driver import Clock, Driver, Plan, Try, World
+from tests.support.builders import T0
+from tests.support.databases import connected, migrated
+from tests.support.pool_driver import Clock, Driver, Plan, Try, World
 
 # Something done by hand, and the first words of the check that must tell.
 SPOILING = {

@@ -22,8 +22,8 @@ from bursar.core.ledger.events import (
 from bursar.core.ledger.values import BudgetTarget, BudgetUsage
 from bursar.core.money import CREDIT
 from bursar.core.refusal import Code, Refusal
-from tests import asking as ask
-from tests.builders import T0, Org, days, gpus, hours, prices
+from tests.support import commands as ask
+from tests.support.builders import T0, Org, days, gpus, hours, prices
 
 E = TypeVar("E", bound=Event)
 

@@ -34,7 +34,7 @@ from bursar.core.ledger.values import (
 )
 from bursar.core.metering import Usage
 from bursar.core.refusal import Code, InvariantBroken, Refusal
-from tests.builders import T0, Org, days, hours
+from tests.support.builders import T0, Org, days, hours
 
 ROOT = BudgetTarget(account=AccountId("org"))
 DAILY = Window(every=PeriodKind.DAY)

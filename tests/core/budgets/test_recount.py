@@ -18,8 +18,8 @@ from bursar.core.instant import DAY, HOUR, MILLISECOND, MINUTE, SECOND, Instant
 from bursar.core.ledger.events import Event
 from bursar.core.ledger.values import Context, Hold
 from bursar.core.refusal import Code, Refusal
-from tests import asking as ask
-from tests.builders import Org, gpus, prices
+from tests.support import commands as ask
+from tests.support.builders import Org, gpus, prices
 
 BERLIN: Final = ZoneInfo("Europe/Berlin")
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)

@@ -10,7 +10,7 @@ from bursar.core.quota_slices import GPUS, JOBS, Slice, SliceReport, of_type
 from bursar.core.scheduling.model.nodes import Piece
 from bursar.core.scheduling.model.policy import FREE, PAID, Policy, Share
 from bursar.core.value import replace
-from tests.core.dispatch.pools import JOB, N1, N2, Trial, asking, ran, running, waiting
+from tests.support.dispatch_pool import JOB, N1, N2, Trial, asking, ran, running, waiting
 
 SECOND_JOB = "acme", JobId("second")
 ON_N2 = (Piece(N2, (0,), 1),)

@@ -14,8 +14,8 @@ from bursar.core.scheduling.model.nodes import NodeState, Piece
 from bursar.core.scheduling.model.policy import PAID, Policy
 from bursar.core.scheduling.plan import carry_out
 from bursar.core.value import replace
-from tests.builders import PER_MS
-from tests.core.dispatch.pools import (
+from tests.support.builders import PER_MS
+from tests.support.dispatch_pool import (
     GANG_SPEC,
     JOB,
     N1,

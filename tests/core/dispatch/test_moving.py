@@ -14,8 +14,8 @@ from bursar.core.messages import (
     Why,
     Withdraw,
 )
-from tests.builders import T0
-from tests.core.dispatch.pools import JOB, N1, N2, Trial, asking, ran, running, waiting
+from tests.support.builders import T0
+from tests.support.dispatch_pool import JOB, N1, N2, Trial, asking, ran, running, waiting
 
 GROWN = HoldGrew(added=30_000, until=T0 + 20 * MINUTE)
 CANCELLED = Dropped(end_class=EndClass.USER, why=Why.CANCELLED)

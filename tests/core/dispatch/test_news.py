@@ -8,7 +8,7 @@ from bursar.core.messages import Ended, Started
 from bursar.core.scheduling.model.nodes import Node, NodeState
 from bursar.core.scheduling.model.policy import PAID, Policy
 from bursar.core.value import replace
-from tests.core.dispatch.pools import GANG, GANG_SPEC, N1, N2, Trial, ran, running, waiting
+from tests.support.dispatch_pool import GANG, GANG_SPEC, N1, N2, Trial, ran, running, waiting
 
 
 def follower(trial: Trial) -> ClusterMirror:

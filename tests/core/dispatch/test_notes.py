@@ -14,7 +14,7 @@ from bursar.core.scheduling.model.policy import PAID, Policy
 from bursar.core.scheduling.model.recording import Step
 from bursar.core.scheduling.model.snapshot import Snapshot
 from bursar.core.scheduling.plan import carry_out
-from tests.core.dispatch.pools import JOB, OTHER, Trial, asking, ran, running, waiting
+from tests.support.dispatch_pool import JOB, OTHER, Trial, asking, ran, running, waiting
 
 
 class Led:

@@ -23,8 +23,8 @@ from bursar.core.scheduling.advice.autoscale import Offer, Scaling
 from bursar.core.scheduling.model.nodes import Node, NodeId, NodeState, Piece
 from bursar.core.scheduling.model.policy import PAID, Policy
 from bursar.core.value import replace
-from tests.builders import T0
-from tests.core.dispatch.pools import Trial, ran, waiting
+from tests.support.builders import T0
+from tests.support.dispatch_pool import Trial, ran, waiting
 
 NEW = NodeId("h100-1")
 DELAY = 5 * MINUTE

@@ -38,8 +38,8 @@ from bursar.core.scheduling.decisions import Keep, Preempt, Promise, Start
 from bursar.core.scheduling.model.jobs import Why as Turn
 from bursar.core.scheduling.model.nodes import NodeId, NodeState, Piece
 from bursar.core.value import replace
-from tests.builders import PER_MS, T0
-from tests.core.dispatch.pools import (
+from tests.support.builders import PER_MS, T0
+from tests.support.dispatch_pool import (
     GANG,
     GANG_SPEC,
     HALF,

@@ -22,8 +22,8 @@ from bursar.core.leases import Denied
 from bursar.core.scheduling.model.nodes import Node, NodeId, NodeState, Piece
 from bursar.core.scheduling.model.policy import PAID, Policy
 from bursar.core.value import replace
-from tests.builders import T0
-from tests.core.dispatch.pools import GANG, GANG_SPEC, N1, N2, ON_N1, Trial, asking, ran
+from tests.support.builders import T0
+from tests.support.dispatch_pool import GANG, GANG_SPEC, N1, N2, ON_N1, Trial, asking, ran
 
 N3 = NodeId("n3")
 ON_N2 = (Piece(N2, (0,), 1),)

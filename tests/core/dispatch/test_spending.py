@@ -4,7 +4,7 @@ from bursar.core.dispatch.share_usage import grown
 from bursar.core.dispatch.state import UserUsage
 from bursar.core.instant import MINUTE
 from bursar.core.scheduling.model.usage import HALVINGS
-from tests.builders import T0
+from tests.support.builders import T0
 
 ANN, BEN = ("paid", "acme", "root", "user ann"), ("paid", "acme", "root", "user ben")
 

@@ -7,7 +7,7 @@ from bursar.core.dispatch.state import Exit, key_of, name_of
 from bursar.core.ids import JobId
 from bursar.core.refusal import InvariantBroken
 from bursar.core.value import replace
-from tests.core.dispatch.pools import JOB, OTHER, asking, ran, running, waiting
+from tests.support.dispatch_pool import JOB, OTHER, asking, ran, running, waiting
 
 
 def test_messages_wait_until_they_are_acknowledged() -> None:

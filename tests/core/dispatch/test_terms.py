@@ -10,7 +10,7 @@ from bursar.core.scheduling.model.policy import PAID, Policy, Share
 from bursar.core.scheduling.model.recording import decide_again
 from bursar.core.scheduling.plan import carry_out
 from bursar.core.value import replace
-from tests.core.dispatch.pools import JOB, Trial, asking, ran, running, waiting
+from tests.support.dispatch_pool import JOB, Trial, asking, ran, running, waiting
 
 NAME = name_of(JOB)
 SECOND_JOB = "acme", JobId("second")

@@ -19,7 +19,7 @@ from bursar.core.ledger.events import AccountAdded, PolicySet, PriceSet, UserAdd
 from bursar.core.ledger.journal import Journal
 from bursar.core.ledger.values import Account, BudgetTarget, OrgPolicy
 from bursar.core.refusal import Code, Refusal
-from tests.builders import PER_MS, T0, Org, gpus, hours, minutes, prices
+from tests.support.builders import PER_MS, T0, Org, gpus, hours, minutes, prices
 
 ORG, TEAM, PROJECT = AccountId("org"), AccountId("team"), AccountId("project")
 

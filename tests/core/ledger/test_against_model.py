@@ -89,8 +89,8 @@ from bursar.core.ledger.values import (
 from bursar.core.ledger.verify import find_problems
 from bursar.core.pricing import PriceBook, PriceVersion, Rate
 from bursar.core.refusal import Code, Refusal
-from tests.model import LARGEST, SHOWN, Model, ModelHold, Names, Shown, Snapshot
-from tests.strategies import BEGINNINGS, History, Questions, histories, questions
+from tests.support.model import LARGEST, SHOWN, Model, ModelHold, Names, Shown, Snapshot
+from tests.support.strategies import BEGINNINGS, History, Questions, histories, questions
 
 pytestmark = pytest.mark.property
 

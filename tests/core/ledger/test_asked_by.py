@@ -6,8 +6,8 @@ from bursar.core.instant import HOUR
 from bursar.core.ledger.commands import AddUser, Charge, Reserve, SetBudget
 from bursar.core.ledger.values import BudgetTarget
 from bursar.core.refusal import Code, Refusal
-from tests import asking as ask
-from tests.builders import Org
+from tests.support import commands as ask
+from tests.support.builders import Org
 
 KEY = UserId("key")
 

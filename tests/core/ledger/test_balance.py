@@ -25,9 +25,9 @@ from bursar.core.ledger.spendable import spendable_credits
 from bursar.core.ledger.tables import NotLoaded
 from bursar.core.ledger.values import Context, CreditKind, GrantPolicy
 from bursar.core.refusal import Refusal
-from tests import asking as ask
-from tests.builders import T0, Org, Parts, days, gpus, hours
-from tests.loading import Loader
+from tests.support import commands as ask
+from tests.support.builders import T0, Org, Parts, days, gpus, hours
+from tests.support.partial_books import Loader
 
 ORG = AccountId("org")
 

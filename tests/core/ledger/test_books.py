@@ -44,9 +44,9 @@ from bursar.core.ledger.values import (
 from bursar.core.ledger.verify import find_problems
 from bursar.core.refusal import InvariantBroken, Refusal
 from bursar.core.value import replace
-from tests import asking as ask
-from tests.builders import T0, Org, days, hours
-from tests.loading import Loader
+from tests.support import commands as ask
+from tests.support.builders import T0, Org, days, hours
+from tests.support.partial_books import Loader
 
 AVAILABLE, HELD, SPENT, LAPSED, REVOKED, MOVED = tuple(Compartment)
 ORG = AccountId("org")

@@ -38,8 +38,8 @@ from bursar.core.ledger.values import (
 from bursar.core.money import AMOUNT_MAX
 from bursar.core.refusal import Code, InvariantBroken, Refusal
 from bursar.core.value import value
-from tests import asking as ask
-from tests.builders import PER_MS, T0, Org, Parts, gpus, hours, moves, prices
+from tests.support import commands as ask
+from tests.support.builders import PER_MS, T0, Org, Parts, gpus, hours, moves, prices
 
 
 def too_large(amount: int, most: int) -> Refusal:

@@ -16,8 +16,8 @@ from bursar.core.ledger.values import CreditKind, Draw, GrantPolicy
 from bursar.core.metering import Meter
 from bursar.core.money import AMOUNT_MAX
 from bursar.core.refusal import Code, Refusal
-from tests import asking as ask
-from tests.builders import PER_MS, T0, Org, Parts, gpus, hours, minutes, moves, prices
+from tests.support import commands as ask
+from tests.support.builders import PER_MS, T0, Org, Parts, gpus, hours, minutes, moves, prices
 
 
 def metered(rate: int = PER_MS, credits: int = 1_000, held: int = 600) -> Org:

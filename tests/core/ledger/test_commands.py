@@ -52,7 +52,7 @@ from bursar.core.ledger.commands import (
 )
 from bursar.core.ledger.values import BudgetTarget, Context, CreditKind
 from bursar.core.money import AMOUNT_MAX
-from tests.builders import T0, days
+from tests.support.builders import T0, days
 
 ORG, ANN = AccountId("org"), UserId("ann")
 GPU = Context(gpu_types=("h100",), milli_gpus=1_000)

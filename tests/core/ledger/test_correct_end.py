@@ -11,8 +11,8 @@ from bursar.core.ledger.events import EndCorrected
 from bursar.core.ledger.values import CreditKind, GrantPolicy, OrgPolicy
 from bursar.core.messages import EndClass
 from bursar.core.refusal import Code, Refusal
-from tests import asking as ask
-from tests.builders import PER_MS, T0, Org, days, gpus, hours, minutes, prices
+from tests.support import commands as ask
+from tests.support.builders import PER_MS, T0, Org, days, gpus, hours, minutes, prices
 
 PAYS = (EndClass.USER, EndClass.LIMIT)
 GIVEN_BACK = (EndClass.PLATFORM, EndClass.PREEMPTION)

@@ -21,8 +21,8 @@ from bursar.core.ledger.events import (
 )
 from bursar.core.ledger.values import BudgetUsage, CreditKind, GrantPolicy, GrantTerms
 from bursar.core.refusal import Code, Refusal
-from tests import asking as ask
-from tests.builders import PER_MS, T0, Org, Parts, days, gpus, hours, minutes, moves, prices
+from tests.support import commands as ask
+from tests.support.builders import PER_MS, T0, Org, Parts, days, gpus, hours, minutes, moves, prices
 
 HOUR_MS = 3_600_000
 

@@ -20,8 +20,8 @@ from bursar.core.ledger.events import (
 from bursar.core.ledger.values import Context, CreditKind, Debt, Draw, GrantPolicy, OrgPolicy
 from bursar.core.money import AMOUNT_MAX
 from bursar.core.refusal import Code, Refusal
-from tests import asking as ask
-from tests.builders import T0, Org, Parts, hours, minutes, moves
+from tests.support import commands as ask
+from tests.support.builders import T0, Org, Parts, hours, minutes, moves
 
 EU = GrantPolicy(regions=frozenset({"eu"}))
 

@@ -14,8 +14,8 @@ from bursar.core.ledger.decide import decide
 from bursar.core.ledger.events import Closing, GrantLapsed, HoldClosed, RecurrenceTurned
 from bursar.core.ledger.tables import MissingRange, NotLoaded
 from bursar.core.refusal import Code, InvariantBroken, Refusal
-from tests import asking as ask
-from tests.builders import T0, Org, Parts, days, hours, minutes, moves
+from tests.support import commands as ask
+from tests.support.builders import T0, Org, Parts, days, hours, minutes, moves
 
 
 def spendable(org: Org) -> int:

@@ -11,8 +11,8 @@ from bursar.core.ledger.events import Shrunk, WorkGivenBack
 from bursar.core.ledger.values import BudgetUsage, CreditKind, GrantPolicy, OrgPolicy
 from bursar.core.metering import Meter
 from bursar.core.refusal import Code, Refusal
-from tests import asking as ask
-from tests.builders import PER_MS, T0, Org, Parts, gpus, hours, minutes, moves, prices
+from tests.support import commands as ask
+from tests.support.builders import PER_MS, T0, Org, Parts, gpus, hours, minutes, moves, prices
 
 HALF = GrantPolicy(max_share_ppm=500_000)
 

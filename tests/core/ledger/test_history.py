@@ -12,9 +12,9 @@ from bursar.core.ledger.history import GrantView, sum_owned, view_grants
 from bursar.core.ledger.journal import Journal
 from bursar.core.ledger.values import Compartment, CreditKind, GrantPolicy
 from bursar.core.refusal import InvariantBroken, Refusal
-from tests import asking as ask
-from tests.builders import T0, Org, Parts, days, gpus, hours, minutes, prices
-from tests.strategies import History, histories
+from tests.support import commands as ask
+from tests.support.builders import T0, Org, Parts, days, gpus, hours, minutes, prices
+from tests.support.strategies import History, histories
 
 AVAILABLE, HELD, SPENT, LAPSED, REVOKED, MOVED = tuple(Compartment)
 

@@ -9,8 +9,8 @@ from bursar.core.ledger.commands import Command, Issue, Release, Reserve, SetPri
 from bursar.core.ledger.idempotency import Reply, first_difference, replay
 from bursar.core.ledger.values import Context, CreditKind, GrantPolicy
 from bursar.core.refusal import Code, Refusal
-from tests import asking as ask
-from tests.builders import T0, Org, days, hours, prices
+from tests.support import commands as ask
+from tests.support.builders import T0, Org, days, hours, prices
 
 RESERVE = Reserve(
     hold=HoldId("h"), account=AccountId("org"), user=UserId("ann"), amount=5, expires_at=days(1)

@@ -10,8 +10,8 @@ from bursar.core.ledger.commands import Issue
 from bursar.core.ledger.events import GrantIssued
 from bursar.core.ledger.values import CreditKind, Grant, GrantPolicy, GrantTerms
 from bursar.core.refusal import Code, Refusal
-from tests import asking as ask
-from tests.builders import T0, Org, Parts, hours, minutes, moves
+from tests.support import commands as ask
+from tests.support.builders import T0, Org, Parts, hours, minutes, moves
 
 
 def test_a_grant_is_what_was_asked_for_and_all_of_it_is_available() -> None:

@@ -23,8 +23,8 @@ from bursar.core.ledger.values import BudgetUsage, Context, CreditKind, Draw, Gr
 from bursar.core.metering import Meter
 from bursar.core.money import AMOUNT_MAX
 from bursar.core.refusal import Code, Refusal
-from tests import asking as ask
-from tests.builders import PER_MS, T0, Org, Parts, days, gpus, hours, minutes, moves, prices
+from tests.support import commands as ask
+from tests.support.builders import PER_MS, T0, Org, Parts, days, gpus, hours, minutes, moves, prices
 
 HALF = GrantPolicy(max_share_ppm=500_000)
 

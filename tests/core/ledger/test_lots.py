@@ -22,8 +22,8 @@ from bursar.core.ledger.verify import find_problems
 from bursar.core.refusal import Code, InvariantBroken
 from bursar.core.value import replace
 from bursar.store.sql.codec import text_of
-from tests import asking as ask
-from tests.builders import PER_MS, T0, Org, gpus, hours, minutes, moves, prices
+from tests.support import commands as ask
+from tests.support.builders import PER_MS, T0, Org, gpus, hours, minutes, moves, prices
 
 RATES = prices(h100=5 * PER_MS, a100=2 * PER_MS)
 HALF = GrantPolicy(max_share_ppm=500_000)

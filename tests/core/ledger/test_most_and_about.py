@@ -10,8 +10,8 @@ from bursar.core.ledger.idempotency import Reply, replay
 from bursar.core.ledger.quote import quote
 from bursar.core.refusal import Code, Refusal
 from bursar.core.value import replace
-from tests import asking as ask
-from tests.builders import PER_MS, T0, Org, gpus, prices
+from tests.support import commands as ask
+from tests.support.builders import PER_MS, T0, Org, gpus, prices
 
 
 def test_a_hold_takes_no_more_than_it_may() -> None:

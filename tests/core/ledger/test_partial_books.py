@@ -13,8 +13,8 @@ from bursar.core.ledger.evolve import evolve
 from bursar.core.ledger.journal import Journal
 from bursar.core.ledger.values import CreditKind
 from bursar.core.refusal import Refusal
-from tests.loading import Loader
-from tests.strategies import History, histories
+from tests.support.partial_books import Loader
+from tests.support.strategies import History, histories
 
 pytestmark = pytest.mark.property
 

@@ -11,8 +11,8 @@ from bursar.core.ledger.balance import balance
 from bursar.core.ledger.quote import quote
 from bursar.core.ledger.values import Context, CreditKind, GrantPolicy
 from bursar.core.refusal import Code, Refusal
-from tests import asking as ask
-from tests.builders import PER_MS, Org, Parts, gpus, hours, moves, prices
+from tests.support import commands as ask
+from tests.support.builders import PER_MS, Org, Parts, gpus, hours, moves, prices
 
 NAMED = Context(
     gpu_types=("h100",), region="eu", job_kind="train", priority_class="batch", tier="gold"

@@ -14,8 +14,8 @@ from bursar.core.ledger.values import GrantPolicy
 from bursar.core.money import AMOUNT_MAX
 from bursar.core.pricing import PriceBook, PriceVersion, Rate
 from bursar.core.refusal import Code, Refusal
-from tests import asking as ask
-from tests.builders import T0, Org, days, gpus, hours, prices
+from tests.support import commands as ask
+from tests.support.builders import T0, Org, days, gpus, hours, prices
 
 HOUR_MS = 3_600_000
 

@@ -18,9 +18,9 @@ from bursar.core.ledger.events import (
 from bursar.core.ledger.values import CreditKind, GrantPolicy, GrantTerms, Recurrence
 from bursar.core.money import AMOUNT_MAX, CREDIT
 from bursar.core.refusal import Code, Refusal
-from tests import asking as ask
-from tests.builders import T0, Org, Parts, days, moves
-from tests.strategies import instant
+from tests.support import commands as ask
+from tests.support.builders import T0, Org, Parts, days, moves
+from tests.support.strategies import instant
 
 JAN, FEB, MAR, APR, MAY = (instant(f"2026-{month:02}-01T00:00") for month in range(1, 6))
 

@@ -17,8 +17,8 @@ from bursar.core.ledger.values import Context, CreditKind, GrantPolicy
 from bursar.core.metering import Meter
 from bursar.core.pricing import PriceVersion
 from bursar.core.refusal import Code, Refusal
-from tests import asking as ask
-from tests.builders import PER_MS, T0, Org, Parts, gpus, hours, minutes, moves, prices
+from tests.support import commands as ask
+from tests.support.builders import PER_MS, T0, Org, Parts, gpus, hours, minutes, moves, prices
 
 H100 = GrantPolicy(gpu_types=frozenset({"h100"}))
 HALF = GrantPolicy(max_share_ppm=500_000)

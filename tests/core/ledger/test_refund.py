@@ -10,8 +10,8 @@ from bursar.core.ids import GrantId, HoldId
 from bursar.core.ledger.events import Closing, HoldClosed, HoldReduced
 from bursar.core.ledger.values import CreditKind, Draw, GrantPolicy
 from bursar.core.refusal import Code, Refusal
-from tests import asking as ask
-from tests.builders import T0, Org, Parts, hours, minutes, moves
+from tests.support import commands as ask
+from tests.support.builders import T0, Org, Parts, hours, minutes, moves
 
 HALF = GrantPolicy(max_share_ppm=500_000)
 

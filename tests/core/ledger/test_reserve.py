@@ -27,8 +27,8 @@ from bursar.core.ledger.values import (
 from bursar.core.money import AMOUNT_MAX, CREDIT
 from bursar.core.pricing import PriceVersion, Rate
 from bursar.core.refusal import Code, Refusal
-from tests import asking as ask
-from tests.builders import PER_MS, T0, Org, Parts, days, gpus, hours, moves, prices
+from tests.support import commands as ask
+from tests.support.builders import PER_MS, T0, Org, Parts, days, gpus, hours, moves, prices
 
 JOB = Context(job=JobId("j1"))
 

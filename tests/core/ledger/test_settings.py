@@ -8,8 +8,8 @@ from bursar.core.ledger.commands import SETTING_MAX
 from bursar.core.ledger.events import SettingSet
 from bursar.core.ledger.values import Setting
 from bursar.core.refusal import Code, Refusal
-from tests import asking as ask
-from tests.builders import T0, Org, minutes
+from tests.support import commands as ask
+from tests.support.builders import T0, Org, minutes
 
 UNKNOWN = Refusal(Code.SETTING_UNKNOWN, {"kind": "webhook", "id": "w"})
 TAKEN = Refusal(Code.ALREADY_EXISTS, {"kind": "webhook", "id": "w"})

@@ -12,8 +12,8 @@ from bursar.core.ids import AccountId, GrantId
 from bursar.core.instant import NEVER
 from bursar.core.ledger.commands import Issue
 from bursar.core.ledger.values import CreditKind, GrantPolicy
-from tests import asking as ask
-from tests.builders import Org, Parts, gpus, hours, moves
+from tests.support import commands as ask
+from tests.support.builders import Org, Parts, gpus, hours, moves
 
 EU = frozenset({"eu"})
 H100 = frozenset({"h100"})

@@ -22,8 +22,8 @@ from bursar.core.ledger.books import (
 )
 from bursar.core.ledger.values import CreditKind, Draw, Grant, GrantPolicy
 from bursar.core.ledger.verify import find_problems
-from tests import asking as ask
-from tests.builders import T0, Org, days, gpus, hours, prices
+from tests.support import commands as ask
+from tests.support.builders import T0, Org, days, gpus, hours, prices
 
 ORG, TEAM, PROJECT = AccountId("org"), AccountId("team"), AccountId("project")
 LANE = GrantLane(ORG, 100, GrantPolicy())

@@ -29,7 +29,7 @@ from bursar.core.scheduling.model.jobs import Job, Shape
 from bursar.core.scheduling.model.nodes import Level
 from bursar.core.scheduling.model.policy import ENTERPRISE, FREE, PAID, Policy, Tier
 from bursar.core.value import replace
-from tests.core.scheduling.cases import PLAIN, T0, Case, with_shares
+from tests.support.scheduling_cases import PLAIN, T0, Case, with_shares
 
 POLICY = Policy()  # enterprise, paid, free as shipped
 BIG = 2**40

@@ -25,8 +25,7 @@ from bursar.core.scheduling.model.usage import Fading
 from bursar.core.scheduling.plan import make_plan
 from bursar.core.scheduling.preemption.rights import ENDING
 from bursar.core.value import replace
-from tests.core.scheduling.cases import after
-from tests.core.scheduling.worlds import (
+from tests.support.random_clusters import (
     CROWD,
     SMALL,
     TINY,
@@ -38,6 +37,7 @@ from tests.core.scheduling.worlds import (
     used,
     worlds,
 )
+from tests.support.scheduling_cases import after
 
 pytestmark = pytest.mark.property
 

@@ -10,7 +10,7 @@ from bursar.core.scheduling.model.nodes import Node, NodeId, NodeState
 from bursar.core.scheduling.model.policy import Policy
 from bursar.core.scheduling.plan import make_plan
 from bursar.core.value import replace
-from tests.core.scheduling.cases import CREDIT, T0, Case, after
+from tests.support.scheduling_cases import CREDIT, T0, Case, after
 
 H100 = Offer(
     node=Node(id=NodeId("new"), gpu_type="H100", gpus=8, memory_gib=80),

@@ -4,8 +4,8 @@ import pytest
 
 from bursar.core.scheduling.model.policy import Policy
 from bursar.core.value import replace
-from tests.core.scheduling.cases import PLAIN, Case
-from tests.core.scheduling.checking import check
+from tests.support.scheduling_cases import PLAIN, Case
+from tests.support.scheduling_checks import check
 
 CASES = {
     # ------------------------------------------------------------------ who may slip in

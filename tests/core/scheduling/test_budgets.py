@@ -3,8 +3,8 @@
 from bursar.core.scheduling.plan import SEEN, make_plan
 from bursar.core.scheduling.telling import told
 from bursar.core.value import replace
-from tests.core.scheduling.cases import PLAIN, T0, Case
-from tests.core.scheduling.checking import check
+from tests.support.scheduling_cases import PLAIN, T0, Case
+from tests.support.scheduling_checks import check
 
 
 def complete(case: Case) -> bool:

@@ -12,7 +12,7 @@ from bursar.core.scheduling.model.nodes import NodeId, NodeState, Piece
 from bursar.core.scheduling.plan import make_plan
 from bursar.core.scheduling.telling import told
 from bursar.core.value import replace
-from tests.core.scheduling.cases import PLAIN, T0, Case
+from tests.support.scheduling_cases import PLAIN, T0, Case
 
 N1 = NodeId("n1")
 BUSY = Case(

@@ -11,7 +11,7 @@ from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.model.jobs import Running
 from bursar.core.scheduling.plan import make_plan
 from bursar.core.value import replace
-from tests.core.scheduling.cases import CREDIT, PLAIN, T0, Case, after
+from tests.support.scheduling_cases import CREDIT, PLAIN, T0, Case, after
 
 
 def advice(case: Case, **bounds: int) -> tuple[Tidying, ...]:

@@ -27,8 +27,8 @@ from bursar.core.scheduling.model.policy import Tier
 from bursar.core.scheduling.placement.fragmentation import WORST
 from bursar.core.scheduling.plan import make_plan
 from bursar.core.value import replace
-from tests.core.scheduling.cases import CREDIT, PLAIN, T0, Case, after
-from tests.core.scheduling.worlds import indexes
+from tests.support.random_clusters import indexes
+from tests.support.scheduling_cases import CREDIT, PLAIN, T0, Case, after
 
 NO_RIGHTS = """\
 - may not preempt for a floor: no place of it has one

@@ -18,8 +18,8 @@ from bursar.core.scheduling.plan import make_plan
 from bursar.core.scheduling.preemption.shortfall import lacking
 from bursar.core.scheduling.preemption.victims import Steps, make_room
 from bursar.core.value import replace
-from tests.core.scheduling.cases import CREDIT
-from tests.core.scheduling.worlds import SMALL, TINY, indexes, worlds
+from tests.support.random_clusters import SMALL, TINY, indexes, worlds
+from tests.support.scheduling_cases import CREDIT
 
 pytestmark = pytest.mark.property
 

@@ -10,9 +10,9 @@ from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.model.policy import Policy, Share, Tier
 from bursar.core.scheduling.plan import look_again, make_plan
 from bursar.core.value import replace
-from tests.core.scheduling.cases import T0, Case
-from tests.core.scheduling.checking import check
-from tests.core.scheduling.rounds import Rounds
+from tests.support.scheduling_cases import T0, Case
+from tests.support.scheduling_checks import check
+from tests.support.scheduling_rounds import Rounds
 
 TARGETS = Policy(
     tiers=(

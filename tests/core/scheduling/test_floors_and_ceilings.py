@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.core.scheduling.cases import PLAIN, RECLAIMING, Case
-from tests.core.scheduling.checking import check
+from tests.support.scheduling_cases import PLAIN, RECLAIMING, Case
+from tests.support.scheduling_checks import check
 
 FLOORS = {
     # ------------------------------------------------------------------ order

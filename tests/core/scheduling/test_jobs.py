@@ -20,7 +20,7 @@ from bursar.core.scheduling.model.jobs import (
 )
 from bursar.core.scheduling.model.nodes import GPUS_MAX, MILLI, SLOTS_MAX, Need, Node, NodeId
 from bursar.core.value import replace
-from tests.core.scheduling.cases import CREDIT, T0
+from tests.support.scheduling_cases import CREDIT, T0
 
 SHAPE = Shape(types=("H100", "A100"), tasks=2, gpus=4)
 JOB = Job(

@@ -5,8 +5,8 @@ import pytest
 from bursar.core.scheduling.decisions import Start
 from bursar.core.scheduling.plan import carry_out
 from bursar.core.value import replace
-from tests.core.scheduling.cases import PLAIN, T0, Case
-from tests.core.scheduling.checking import check
+from tests.support.scheduling_cases import PLAIN, T0, Case
+from tests.support.scheduling_checks import check
 
 OTHERS = "y@n2:2/fixed"  # whoever cannot be moved, beside two free GPUs
 

@@ -5,8 +5,8 @@ A first look; each topic has a table of its own beside this one.
 
 import pytest
 
-from tests.core.scheduling.cases import Case
-from tests.core.scheduling.checking import check
+from tests.support.scheduling_cases import Case
+from tests.support.scheduling_checks import check
 
 CASES = {
     "a gang waits whole while a short job runs in the hole": Case(

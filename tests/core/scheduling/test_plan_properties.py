@@ -21,8 +21,7 @@ from bursar.core.scheduling.model.snapshot import Snapshot
 from bursar.core.scheduling.plan import make_plan
 from bursar.core.scheduling.preemption.rights import Right
 from bursar.core.value import replace
-from tests.core.scheduling.cases import CREDIT, PLAIN, T0, after
-from tests.core.scheduling.worlds import (
+from tests.support.random_clusters import (
     CROWD,
     MIDDLE,
     SMALL,
@@ -34,6 +33,7 @@ from tests.core.scheduling.worlds import (
     used,
     worlds,
 )
+from tests.support.scheduling_cases import CREDIT, PLAIN, T0, after
 
 pytestmark = pytest.mark.property
 

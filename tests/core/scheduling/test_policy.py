@@ -6,7 +6,7 @@ import pytest
 
 from bursar.core.scheduling.model.policy import ANY, FREE, PAID, Policy, Share, Tier, in_milli
 from bursar.core.value import replace
-from tests.core.scheduling.cases import T0, Case
+from tests.support.scheduling_cases import T0, Case
 
 
 @pytest.mark.parametrize(

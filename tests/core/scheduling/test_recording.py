@@ -20,8 +20,8 @@ from bursar.core.scheduling.model.recording import (
 )
 from bursar.core.scheduling.plan import carry_out
 from bursar.core.value import replace
-from tests.core.scheduling.cases import T0, Case
 from tests.core.scheduling.test_cluster import BUSY
+from tests.support.scheduling_cases import T0, Case
 
 OTHERS = Case(
     nodes="n1=8xH100 n4=4xH100",

@@ -9,7 +9,7 @@ from pathlib import Path
 from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.plan import make_plan
 from tests.core.scheduling import test_backfill, test_order, test_victims
-from tests.core.scheduling.cases import T0, Case
+from tests.support.scheduling_cases import T0, Case
 
 ROOT = Path(__file__).parent.parent.parent.parent
 CASES: list[Case] = [

@@ -13,8 +13,8 @@ from bursar.core.scheduling.model.nodes import NodeState
 from bursar.core.scheduling.plan import make_plan
 from bursar.core.scheduling.telling import told
 from bursar.core.value import replace
-from tests.core.scheduling.cases import T0, Case
-from tests.core.scheduling.rounds import Rounds
+from tests.support.scheduling_cases import T0, Case
+from tests.support.scheduling_rounds import Rounds
 
 
 def jobs(text: str) -> list[Job]:

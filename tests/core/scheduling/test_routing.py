@@ -29,7 +29,7 @@ from bursar.core.scheduling.model.jobs import Job
 from bursar.core.scheduling.model.policy import FREE, Policy
 from bursar.core.scheduling.plan import carry_out
 from bursar.core.value import replace
-from tests.core.scheduling.cases import T0, Case
+from tests.support.scheduling_cases import T0, Case
 
 
 def job_of(text: str) -> Job:

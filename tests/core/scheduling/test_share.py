@@ -10,7 +10,7 @@ from bursar.core.scheduling.model.jobs import Job
 from bursar.core.scheduling.model.policy import ANY, Policy, Share
 from bursar.core.scheduling.order.share import FAIR, OWED, OWED_BELOW, Place, ShareTree
 from bursar.core.value import replace
-from tests.core.scheduling.cases import CREDIT, PLAIN, T0, Case, with_shares
+from tests.support.scheduling_cases import CREDIT, PLAIN, T0, Case, with_shares
 
 ACME, ML = ("paid", "acme"), ("paid", "acme", "ml")
 ANN = (*ML, "ann")

@@ -20,7 +20,7 @@ from bursar.core.scheduling.model.policy import ANY, Share
 from bursar.core.scheduling.order.share import Place
 from bursar.core.scheduling.plan import make_plan
 from bursar.core.value import replace
-from tests.core.scheduling.cases import CREDIT, PLAIN, T0, Case, after
+from tests.support.scheduling_cases import CREDIT, PLAIN, T0, Case, after
 
 
 def near(expected: int, actual: int) -> bool:

@@ -8,7 +8,7 @@ from bursar.core.scheduling.decisions import Keep, Plan, Preempt, Promise, Reser
 from bursar.core.scheduling.model.jobs import Why
 from bursar.core.scheduling.model.nodes import NodeId, Piece
 from bursar.core.scheduling.telling import span, told
-from tests.core.scheduling.cases import T0
+from tests.support.scheduling_cases import T0
 
 A, B = JobId("a"), JobId("b")
 PIECES = (Piece(NodeId("n2"), (0, 1), 1), Piece(NodeId("n1"), (3,), 1))

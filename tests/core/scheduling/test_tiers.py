@@ -8,8 +8,8 @@ from bursar.core.instant import HOUR, MINUTE, SECOND
 from bursar.core.scheduling.decisions import Start
 from bursar.core.scheduling.model.policy import ENTERPRISE, FREE, PAID, Policy
 from bursar.core.scheduling.plan import make_plan
-from tests.core.scheduling.cases import T0, Case
-from tests.core.scheduling.checking import check
+from tests.support.scheduling_cases import T0, Case
+from tests.support.scheduling_checks import check
 
 SHIPPED = Policy()
 

@@ -11,8 +11,8 @@ from bursar.core.scheduling.model.policy import Policy
 from bursar.core.scheduling.order.aging import due
 from bursar.core.scheduling.plan import look_again, make_plan
 from bursar.core.value import replace
-from tests.core.scheduling.cases import PLAIN, T0, Case
-from tests.core.scheduling.checking import check
+from tests.support.scheduling_cases import PLAIN, T0, Case
+from tests.support.scheduling_checks import check
 
 SHIPPED = Policy()
 

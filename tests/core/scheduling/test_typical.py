@@ -9,7 +9,7 @@ from bursar.core.scheduling.model.jobs import Shape
 from bursar.core.scheduling.model.nodes import Level
 from bursar.core.scheduling.placement.backfill import Claims
 from bursar.core.scheduling.placement.search import find
-from tests.core.scheduling.cases import Case
+from tests.support.scheduling_cases import Case
 
 ONE, FOUR, EIGHT = (Shape(types=("H100",), gpus=gpus) for gpus in (1, 4, 8))
 

@@ -6,7 +6,7 @@ import pytest
 
 from bursar.core.instant import HOUR, MINUTE, SECOND
 from bursar.core.scheduling.model.usage import HALVINGS, TICK, Fading, tick_of
-from tests.core.scheduling.cases import T0
+from tests.support.scheduling_cases import T0
 
 HALF_LIFE = 1_024 * MINUTE
 

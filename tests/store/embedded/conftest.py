@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from bursar.store.embedded.folder import StateFolder
-from tests.store.embedded.worlds import World, new_template, new_world
+from tests.support.embedded_guests import World, new_template, new_world
 
 
 @pytest.fixture(scope="session")

@@ -9,14 +9,7 @@ import pytest
 from bursar.store.embedded import DatabaseDown, EmbeddedDatabase, StateUnusable
 from bursar.store.embedded.locks import holders, is_locked, kill_holders
 from bursar.store.embedded.programs import HALF_MADE
-from tests.store.embedded.worlds import (
-    LINGER_S,
-    World,
-    eventually,
-    execute,
-    is_over,
-    kill,
-)
+from tests.support.embedded_guests import LINGER_S, World, eventually, execute, is_over, kill
 
 WRITE = "update kept set figure = 8"
 READ = "select figure from kept"

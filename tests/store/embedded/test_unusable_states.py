@@ -11,7 +11,7 @@ import pytest
 
 from bursar.store.embedded import EmbeddedDatabase, StateUnusable, default_state
 from bursar.store.embedded.os_user import SETTING, OsUser, database_user
-from tests.store.embedded.worlds import (
+from tests.support.embedded_guests import (
     ROOT,
     World,
     environment_for,

@@ -11,7 +11,7 @@ import pytest
 from bursar.store.embedded import EmbeddedDatabase
 from bursar.store.embedded.os_user import SETTING, database_user
 from bursar.store.embedded.programs import COPIES, HALF_MADE, PACKAGE, TREE, installed
-from tests.store.embedded.worlds import (
+from tests.support.embedded_guests import (
     LINGER_S,
     World,
     environment_for,

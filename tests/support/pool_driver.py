@@ -38,7 +38,7 @@ from bursar.service.workers.relay import Relay
 from bursar.store.ledger.loader import Connection, money_time
 from bursar.store.ledger.writer import create_org
 from bursar.store.pools.loader import create_pool
-from tests.builders import PER_MS, T0, prices
+from tests.support.builders import PER_MS, T0, prices
 
 # One GPU costs a micro-credit for each millisecond, or three.
 PRICES: Final = PriceBook().with_version(prices(h100=3 * PER_MS, a100=PER_MS))

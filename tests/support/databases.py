@@ -22,7 +22,7 @@ from bursar.store.embedded.folder import StateFolder
 from bursar.store.ledger.loader import Connection
 from bursar.store.ledger.writer import create_org
 from bursar.store.schema.migrator import migrate
-from tests.store.embedded.worlds import end_servers, new_room
+from tests.support.embedded_guests import end_servers, new_room
 
 _NUMBERS = count(1)
 

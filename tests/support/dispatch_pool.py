@@ -19,7 +19,7 @@ from bursar.core.leases import Denied
 from bursar.core.messages import Enqueue, Spec, ToOrg, ToPool
 from bursar.core.scheduling.model.jobs import Shape
 from bursar.core.scheduling.model.nodes import Node, NodeId, Piece
-from tests.builders import PER_MS, T0
+from tests.support.builders import PER_MS, T0
 
 N1, N2 = NodeId("n1"), NodeId("n2")
 JOB: JobKey = "acme", JobId("job")

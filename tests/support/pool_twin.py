@@ -16,7 +16,7 @@ from bursar.store.ledger.loader import Connection
 from bursar.store.pools import loader, writer
 from bursar.store.pools.loader import Changed, Memory, create_pool, enter_pool, lock_pool, locked
 from bursar.store.pools.rows import PoolRow
-from tests.core.dispatch.pools import Trial
+from tests.support.dispatch_pool import Trial
 
 
 class Twin:

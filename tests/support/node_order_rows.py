@@ -9,7 +9,7 @@ from bursar.store.ledger.loader import Connection
 from bursar.store.pools.loader import enter_pool
 from bursar.store.pools.node_cleanup import keep_progress
 from bursar.store.pools.node_orders import set_scale, write_orders
-from tests.builders import T0
+from tests.support.builders import T0
 
 ORDER = NodeOrder(
     id="order-1",

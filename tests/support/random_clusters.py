@@ -3,7 +3,7 @@
 Blind pools would be empty or impossible: nothing would wait, nobody would have a right. So what
 runs is laid where it really fits, by a simple hand that shares no code with placement, and floors
 and ceilings lie around what is used. Hypothesis chooses a seed, from which a pool is written, and
-then which parts are left out, so that a failure is made small: see tests/strategies.py.
+then which parts are left out, so that a failure is made small: see tests/support/strategies.py.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,7 +28,7 @@ from bursar.core.scheduling.placement.availability import Horizon
 from bursar.core.scheduling.plan import make_plan
 from bursar.core.sorted_set import SortedSet
 from bursar.core.value import replace
-from tests.core.scheduling.cases import CREDIT, PLAIN, T0
+from tests.support.scheduling_cases import CREDIT, PLAIN, T0
 
 T = TypeVar("T")
 

@@ -3,7 +3,7 @@
 from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.plan import make_plan
 from bursar.core.scheduling.telling import told
-from tests.core.scheduling.cases import T0, Case
+from tests.support.scheduling_cases import T0, Case
 
 
 def check(case: Case) -> None:

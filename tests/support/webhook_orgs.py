@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.api.calling import Caller, Tenant, new_tenant
-from tests.receiving import Receiver, receiver
+from tests.support.api_service import Caller, Tenant, new_tenant
+from tests.support.webhook_receiver import Receiver, receiver
 
 
 @dataclass

@@ -17,8 +17,8 @@ import httpx2
 
 from bursar.service.webhooks import safe_http
 from bursar.store import database
-from tests.api import described
-from tests.store.embedded.worlds import PATIENCE_S, eventually
+from tests.support import openapi_checks
+from tests.support.embedded_guests import PATIENCE_S, eventually
 
 NUMBERS = count(1)
 PROGRAM: Final = "from bursar.cli import main; main()"
@@ -112,7 +112,7 @@ class Caller:
             base_url=url,
             headers=headers,
             timeout=PATIENCE_S,
-            event_hooks={"response": [described.check]},
+            event_hooks={"response": [openapi_checks.check]},
         )
 
     def at(self, process: Process) -> "Caller":

@@ -11,7 +11,7 @@ from bursar.service.jobs import Jobs, through
 from bursar.service.ledger.ledger import Ledger
 from bursar.store.jobs.outbox import Letter
 from bursar.store.ledger.loader import Connection, money_time
-from tests.databases import connected
+from tests.support.databases import connected
 
 POOL: Final = "jobs"  # a pool without nodes, for all tests
 

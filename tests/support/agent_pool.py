@@ -23,8 +23,8 @@ from bursar.core.scheduling.model.nodes import Piece
 from bursar.core.value import replace
 from bursar.wire.agents import LogAsk, LogTold, NodeAsk, ReportAsk, ReportTold, written
 from bursar.wire.strict_json import parsed
-from tests.builders import T0
-from tests.core.dispatch.pools import N1, Trial, asking
+from tests.support.builders import T0
+from tests.support.dispatch_pool import N1, Trial, asking
 
 
 class RealPool:

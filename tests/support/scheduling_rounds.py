@@ -14,7 +14,7 @@ from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.model.jobs import Job, Running
 from bursar.core.scheduling.plan import make_plan
 from bursar.core.value import replace
-from tests.core.scheduling.cases import Case
+from tests.support.scheduling_cases import Case
 
 
 @dataclass

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tests.api.calling import RANDOM_ID
-from tests.api.pooling import POOL
+from tests.support.api_service import RANDOM_ID
+from tests.support.pool_messages import POOL
 
 KINDS: Final = (
     "org",

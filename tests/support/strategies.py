@@ -72,7 +72,7 @@ from bursar.core.ledger.commands import (
 from bursar.core.ledger.values import BudgetTarget, Context, CreditKind, GrantPolicy, OrgPolicy
 from bursar.core.messages import EndClass
 from bursar.core.pricing import PriceBook, PriceVersion, Rate
-from tests.model import (
+from tests.support.model import (
     LARGEST,
     Model,
     ModelGrant,
