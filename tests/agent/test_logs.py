@@ -8,7 +8,7 @@ import pytest
 from bursar.agent import logs as shipping
 from bursar.agent.logs import Logs, whole_characters
 from bursar.agent.transport import Refused, Unheard
-from bursar.wire.agents import LOG_MAX, LogAsk
+from bursar.wire.agents import LOG_MAX, LogRequest
 from tests.support.agent_node import Bench, eventually, order, python
 
 
@@ -19,10 +19,10 @@ class Shelf:
         self.texts: dict[int, str] = {}
         self.sizes: dict[int, int] = {}
         self.progress: dict[int, int | None] = {}
-        self.asks: list[LogAsk] = []
+        self.asks: list[LogRequest] = []
         self.wrong: Exception | None = None
 
-    def take(self, ask: LogAsk) -> int:
+    def take(self, ask: LogRequest) -> int:
         self.asks.append(ask)
         if self.wrong is not None:
             raise self.wrong

@@ -10,12 +10,12 @@ from bursar.agent.registration import registered
 from bursar.agent.transport import Http, Refused, Unheard
 from bursar.client import Problem
 from bursar.core.dispatch.reports import NodeReport
-from bursar.wire.agents import LogAsk, NodeAsk
+from bursar.wire.agents import LogRequest, NodeRequest
 from tests.support.agent_node import N1
 from tests.support.agent_pool import OverHttp, RealPool
 
 HELLO = NodeReport(node=N1, boot=1, n=1, at=5, heard=None)
-NODE = NodeAsk(gpu_type="H100", gpus=2, labels=["fast"])
+NODE = NodeRequest(gpu_type="H100", gpus=2, labels=["fast"])
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def test_whatever_fails_is_unheard(office: OverHttp, http: Http) -> None:
     with pytest.raises(Unheard, match="nope"):
         http.exchange(HELLO, 0)
     with pytest.raises(Unheard):
-        http.send_log(LogAsk(fence=1, offset=0, size=1, text="x"))
+        http.send_log(LogRequest(fence=1, offset=0, size=1, text="x"))
     wrong = Http(office.url, "another", "p1", N1, 0)
     with pytest.raises(Unheard):
         wrong.exchange(HELLO, 0)
@@ -72,16 +72,16 @@ def test_an_answer_that_is_none_is_unheard(
     with pytest.raises(Unheard, match="orders"):
         http.exchange(HELLO, 0)
     with pytest.raises(Unheard, match="offset"):
-        http.send_log(LogAsk(fence=1, offset=0, size=1, text="x"))
+        http.send_log(LogRequest(fence=1, offset=0, size=1, text="x"))
 
 
 def test_a_log_arrives(office: OverHttp, http: Http) -> None:
     """And one that the pool does not know is told apart from a pool that does not answer."""
-    assert 1 == http.send_log(LogAsk(fence=1, offset=0, size=1, text="x", progress_ppm=5))
+    assert 1 == http.send_log(LogRequest(fence=1, offset=0, size=1, text="x", progress_ppm=5))
     assert ({1: "x"}, {1: 5}) == (office.logs, office.progress)
     elsewhere = Http(office.url, OverHttp.KEY, "p/2", N1, 0)
     with pytest.raises(Refused):
-        elsewhere.send_log(LogAsk(fence=1, offset=0, size=1, text="x"))
+        elsewhere.send_log(LogRequest(fence=1, offset=0, size=1, text="x"))
     elsewhere.close()
 
 

@@ -12,7 +12,7 @@ from bursar.agent.checkpoint_cleanup import Bounds, Tidying
 from bursar.agent.local.files import write
 from bursar.agent.logs import Logs
 from bursar.agent.transport import Owner, Unheard
-from bursar.wire.agents import LogAsk
+from bursar.wire.agents import LogRequest
 from tests.support.agent_node import eventually
 
 HOUR = 3_600.0
@@ -149,7 +149,7 @@ def test_what_another_node_has_removed_is_no_trouble(tmp_path: Path) -> None:
 def test_the_folders_of_a_process_that_is_forgotten_go_before_its_log(tmp_path: Path) -> None:
     """Whatever becomes of the log: they may be large."""
 
-    def nobody(ask: LogAsk) -> int:
+    def nobody(ask: LogRequest) -> int:
         raise Unheard("nobody there")
 
     folder = tmp_path / "ended" / "7"

@@ -343,7 +343,7 @@ def test_a_job_runs_spends_and_leaves_a_result(funded: Tenant, pool: Pool) -> No
     """Each step is kept with its reason and figures; what is over holds nothing (M2, M3, S9)."""
     job = submitted(funded)["id"]
     told = pool.about(funded.id, job)
-    refused(funded.caller.get(f"/jobs/{job}/result"), 409, "job_not_over")
+    refused(funded.caller.get(f"/jobs/{job}/result"), 409, "job_not_finished")
 
     told.started()
     running = shown(funded, job)

@@ -154,7 +154,7 @@ def test_an_operator_corrects_who_answers_for_an_end(
     [order] = worker.leases()
     fence = order["fence"]
     worker.report({"fence": fence, "run_ms": 0})
-    refused(operator.post(f"/jobs/{job}/correct", ask), 409, "job_not_over")
+    refused(operator.post(f"/jobs/{job}/correct", ask), 409, "job_not_finished")
     time.sleep(0.1)  # run time beyond what has passed would be clamped
     worker.report({"fence": fence, "run_ms": 50, "saved_ms": 20, "exit": "failed", "exit_code": 1})
     assert within(20, lambda: state(payer, job)["state"] == "failed")

@@ -11,7 +11,7 @@ import pytest
 
 import bursar
 from bursar.core.refusal import Code
-from bursar.wire.problems import KINDS, OF_THE_EDGE, OF_THE_RULES
+from bursar.wire.problems import HTTP_PROBLEMS, PROBLEMS, RULE_PROBLEMS
 from tests.support.api_service import RANDOM_ID, Caller, Process, Tenant, refused
 from tests.support.embedded_guests import PATIENCE_S
 
@@ -21,8 +21,8 @@ MEMBERS = {"type", "title", "status", "code", "detail", "remedy"}
 
 def test_every_refusal_of_the_rules_has_its_entry() -> None:
     """A code without one would break the answer that tells it."""
-    assert set(Code) == set(OF_THE_RULES)
-    assert not set(OF_THE_RULES) & set(OF_THE_EDGE)
+    assert set(Code) == set(RULE_PROBLEMS)
+    assert not set(RULE_PROBLEMS) & set(HTTP_PROBLEMS)
 
 
 def codes_in(source: str) -> set[str]:
@@ -49,26 +49,26 @@ def test_every_code_that_is_used_is_in_the_table() -> None:
     }
 
     assert len(used) > 20, "nothing was found: are codes told in another way now?"
-    assert [] == [one for one in sorted(used) if one[0] not in KINDS]
+    assert [] == [one for one in sorted(used) if one[0] not in PROBLEMS]
     assert {"nowhere"} == codes_in('raise Failed("nowhere", "at all")')
 
 
-@pytest.mark.parametrize("code", sorted(KINDS))
+@pytest.mark.parametrize("code", sorted(PROBLEMS))
 def test_every_code_has_a_page(service: Process, code: str) -> None:
     """`type` leads there; no key is needed to read it."""
     page = httpx2.get(f"{service.url}/problems/{code}")
 
     assert 200 == page.status_code
     assert page.text.startswith(f"# {code}\n")
-    assert KINDS[code].title in page.text
-    assert KINDS[code].remedy in page.text
-    assert str(KINDS[code].status) in page.text
+    assert PROBLEMS[code].title in page.text
+    assert PROBLEMS[code].remedy in page.text
+    assert str(PROBLEMS[code].status) in page.text
 
 
-@pytest.mark.parametrize("code", sorted(KINDS))
+@pytest.mark.parametrize("code", sorted(PROBLEMS))
 def test_an_entry_is_told_in_sentences(code: str) -> None:
     """A status that fits, a title, and what to do about it."""
-    kind = KINDS[code]
+    kind = PROBLEMS[code]
 
     assert kind.status in range(400, 600)
     assert re.fullmatch(r"[A-Z].*[^.]", kind.title)

@@ -37,7 +37,7 @@ from bursar.core.scheduling.model.nodes import Node as Machine
 from bursar.core.scheduling.model.nodes import NodeId
 from bursar.service.pools.provisioning import NotDone
 from bursar.wire.fields import IdFactory
-from bursar.wire.jobs import JobAsk
+from bursar.wire.jobs import JobRequest
 
 PATIENCE_S = 120.0
 
@@ -190,8 +190,8 @@ def test_every_job_makes_sense_and_fits_a_node(habit: Habit) -> None:
     projects = {project for projects in org.teams.values() for project in projects}
     for wish in draws(habit, "1"):
         assert wish.project in projects
-        ask = JobAsk.model_validate(wish.body(org.account(wish.project), org.users[0]))
-        ask.to_core(IdFactory(org.id, "key", 0), org.users[0], None)
+        ask = JobRequest.model_validate(wish.body(org.account(wish.project), org.users[0]))
+        ask.to_command(IdFactory(org.id, "key", 0), org.users[0], None)
         assert ask.spec().shape.tasks == wish.nodes
         assert wish.gpus // wish.nodes <= 8
         assert set(wish.types) <= set(PRICES)

@@ -28,7 +28,7 @@ from bursar.cli.commands.statement import joined
 from bursar.cli.commands.top import fresh
 from bursar.cli.lazy_groups import NOUNS
 from bursar.cli.problems import exit_code
-from bursar.wire.problems import KINDS
+from bursar.wire.problems import PROBLEMS
 from tests.support.api_service import PROGRAM, RANDOM_ID, Process
 from tests.support.databases import new_state
 from tests.support.embedded_guests import eventually
@@ -581,7 +581,7 @@ def test_an_operator_who_names_no_org_sets_prices_for_all(operator: Shell) -> No
 def test_a_refusal_says_what_is_wrong_what_helps_and_where_to_look(funded: Shell) -> None:
     said = funded.fails(4, "hold", "open", funded.account, "250.5")
 
-    assert said.startswith("bursar: There are not enough credits\n")
+    assert said.startswith("bursar: Not enough credits\n")
     found = dict(line.split(maxsplit=1) for line in said.splitlines()[1:])
     assert ("250.50 cr", "100.00 cr", "150.50 cr") == (
         found["asked"],
@@ -666,7 +666,7 @@ def test_nobody_there_is_told_with_the_key_to_try_again_with() -> None:
 
 def test_every_problem_has_a_status_to_exit_with() -> None:
     """Of those that are documented; and none is mistaken for success or a failed check."""
-    codes = {code: exit_code(code, kind.status) for code, kind in KINDS.items()}
+    codes = {code: exit_code(code, kind.status) for code, kind in PROBLEMS.items()}
 
     assert {2, 3, 4, 5, 6, 7} >= set(codes.values())
     assert (

@@ -193,7 +193,7 @@ def test_a_job_is_shown_by_what_there_is_to_say(shell: Shell) -> None:
 def test_what_a_job_has_left_is_shown(shell: Shell, pool: Pool) -> None:
     """S9: each output on a line; a job that is not over has left nothing yet."""
     job, other = submitted(shell)["id"], submitted(shell)["id"]
-    assert "job_not_over" in shell.fails(5, "job", job, "--result")
+    assert "job_not_finished" in shell.fails(5, "job", job, "--result")
     manifest = [{"name": "loss", "inline": "0.1"}, {"uri": "s3://m", "sha256": "0" * 64}]
     for one, left in ((job, json.dumps(manifest)), (other, None)):
         told = pool.about(shell.org, one)
@@ -372,7 +372,7 @@ def test_a_job_that_printed_nothing_says_so(shell: Shell) -> None:
 
 
 def test_a_job_that_is_not_there_cannot_be_watched(shell: Shell) -> None:
-    assert "There is no such job" in shell.fails(3, "watch", RANDOM_ID)
+    assert "The job does not exist" in shell.fails(3, "watch", RANDOM_ID)
 
 
 # What is typed and shown

@@ -21,7 +21,14 @@ from bursar.core.messages import Ended, Program, Spec, ToOrg, Withdraw
 from bursar.core.scheduling.model.jobs import Shape
 from bursar.core.scheduling.model.nodes import Piece
 from bursar.core.value import replace
-from bursar.wire.agents import LogAsk, LogTold, NodeAsk, ReportAsk, ReportTold, written
+from bursar.wire.agents import (
+    LogRequest,
+    LogResponse,
+    NodeRequest,
+    ReportRequest,
+    ReportResponse,
+    written,
+)
 from bursar.wire.strict_json import parsed
 from tests.support.builders import T0
 from tests.support.dispatch_pool import N1, Trial, asking
@@ -141,7 +148,7 @@ class OverHttp:
 
     def __init__(self, pool: RealPool) -> None:
         self.pool = pool
-        self.nodes: dict[str, NodeAsk] = {}
+        self.nodes: dict[str, NodeRequest] = {}
         self.logs: dict[int, str] = {}
         self.sizes: dict[int, int] = {}  # bytes of each log
         self.progress: dict[int, int | None] = {}
@@ -194,22 +201,22 @@ class OverHttp:
             return (404, PROBLEM) if found is None else (503, PROBLEM)
         told = parsed(body)
         if found[2] is None:
-            self.nodes[found[1]] = NodeAsk.model_validate(told)
+            self.nodes[found[1]] = NodeRequest.model_validate(told)
             return 200, {}
         if found[2] == "/logs":
-            return 200, self._log(LogAsk.model_validate(told))
+            return 200, self._log(LogRequest.model_validate(told))
         self.waits.append(parts.query)
         wait_ms = int(parts.query.removeprefix("wait_ms="))
-        orders = self.pool.take(ReportAsk.model_validate(told).to_core(found[1]), wait_ms)
-        return 200, written(ReportTold.of(orders)) or {"orders": None}
+        orders = self.pool.take(ReportRequest.model_validate(told).to_core(found[1]), wait_ms)
+        return 200, written(ReportResponse.from_core(orders)) or {"orders": None}
 
-    def _log(self, ask: LogAsk) -> dict[str, Any]:
+    def _log(self, ask: LogRequest) -> dict[str, Any]:
         has = self.sizes.setdefault(ask.fence, 0)
         if ask.offset == has:
             self.logs[ask.fence] = self.logs.get(ask.fence, "") + ask.text
             self.sizes[ask.fence] = has + ask.size
             self.progress[ask.fence] = ask.progress_ppm
-        return written(LogTold(offset=self.sizes[ask.fence]))
+        return written(LogResponse(offset=self.sizes[ask.fence]))
 
 
 PROBLEM = {"code": "nope", "title": "no", "detail": "no", "remedy": ""}

@@ -16,10 +16,10 @@ from bursar.core.scheduling.model.nodes import Node, NodeId, Piece
 from bursar.wire.agents import (
     LOG_MAX,
     RESULT_MAX,
-    LogAsk,
-    NodeAsk,
-    ReportAsk,
-    ReportTold,
+    LogRequest,
+    NodeRequest,
+    ReportRequest,
+    ReportResponse,
     complaint_about,
     orders_of,
     written,
@@ -95,22 +95,22 @@ ANSWERS = st.builds(
 @FEW
 @given(REPORTS)
 def test_a_report_arrives_as_it_was_sent(report: NodeReport) -> None:
-    text = json.dumps(written(ReportAsk.of(report)))
+    text = json.dumps(written(ReportRequest.from_core(report)))
 
-    assert report == ReportAsk.model_validate(json.loads(text)).to_core(N1)
+    assert report == ReportRequest.model_validate(json.loads(text)).to_core(N1)
 
 
 @FEW
 @given(st.none() | ANSWERS)
 def test_orders_arrive_as_they_were_sent(orders: LeaseOrders | None) -> None:
-    text = json.dumps(written(ReportTold.of(orders)))
+    text = json.dumps(written(ReportResponse.from_core(orders)))
 
     assert orders == orders_of(text, N1)
 
 
 def test_a_node_arrives_as_it_registered() -> None:
-    ask = NodeAsk(gpu_type="H100", gpus=8, memory_gib=80, region="eu", labels=["b", "a", "b"])
-    told = NodeAsk.model_validate(json.loads(json.dumps(written(ask))))
+    ask = NodeRequest(gpu_type="H100", gpus=8, memory_gib=80, region="eu", labels=["b", "a", "b"])
+    told = NodeRequest.model_validate(json.loads(json.dumps(written(ask))))
 
     assert (
         Node(id=N1, gpu_type="H100", gpus=8, memory_gib=80, region="eu", labels=("a", "b"))
@@ -138,10 +138,10 @@ def test_a_node_arrives_as_it_registered() -> None:
 def test_what_is_no_report_is_refused(change: dict[str, Any]) -> None:
     """Strictly: a compromised node may send anything (K35, K36)."""
     good = {"boot": 1, "n": 1, "at_us": 0, "readings": [{"fence": 1, "run_ms": 1}]}
-    ReportAsk.model_validate(good)
+    ReportRequest.model_validate(good)
 
     with pytest.raises(ValueError, match="validation error"):
-        ReportAsk.model_validate({**good, **change})
+        ReportRequest.model_validate({**good, **change})
 
 
 @pytest.mark.parametrize("text", ["", "null", "[]", '{"orders": 1}', '{"orders": null, "x": 1}'])
@@ -186,7 +186,7 @@ def test_a_result_is_a_list_of_outputs(result: str, wrong: str | None) -> None:
 
 
 def test_a_log_has_no_character_that_cannot_be_kept() -> None:
-    LogAsk(fence=1, offset=0, size=1, text="x")
+    LogRequest(fence=1, offset=0, size=1, text="x")
     for text in ("\0", "x" * (LOG_MAX + 1)):
         with pytest.raises(ValueError, match="text"):
-            LogAsk(fence=1, offset=0, size=1, text=text)
+            LogRequest(fence=1, offset=0, size=1, text=text)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from bursar.wire.jobs import JobAsk
+from bursar.wire.jobs import JobRequest
 from bursar.wire.result_cache import DECIDES, alike
 
 ASK: dict[str, Any] = {
@@ -17,7 +17,7 @@ ASK: dict[str, Any] = {
 
 
 def digest(**more: Any) -> str | None:
-    return JobAsk.model_validate({**ASK, **more}).alike
+    return JobRequest.model_validate({**ASK, **more}).alike
 
 
 def test_every_field_decides_the_result_or_is_known_not_to() -> None:
@@ -27,7 +27,7 @@ def test_every_field_decides_the_result_or_is_known_not_to() -> None:
         *("priority_class", "preemptible", "requeues_max", "checkpoint", "job_kind", "labels"),
         *("max_cost_micros", "hold", "rolling_seconds", "cache", "array", "id", "dry_run"),
     }
-    assert set() == set(JobAsk.model_fields) - set(DECIDES) - indifferent
+    assert set() == set(JobRequest.model_fields) - set(DECIDES) - indifferent
     assert set() == indifferent & set(DECIDES)
 
 
@@ -48,7 +48,7 @@ def test_the_key_is_no_part_of_anything_else() -> None:
 
 def test_who_does_not_share_has_none() -> None:
     """And is kept as before there was such a word: a key from then stands for the same."""
-    ask = JobAsk.model_validate({**ASK, "cache": None})
+    ask = JobRequest.model_validate({**ASK, "cache": None})
     assert ask.alike is None
     assert "cache" not in ask.kept
 

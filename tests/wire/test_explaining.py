@@ -1,6 +1,6 @@
 """Sentences about jobs: accounts by their names, jobs by their ids, others' veiled (S14, N4)."""
 
-from bursar.wire.explain import Place, named, places, veiled, with_orgs
+from bursar.wire.explain import AccountRef, named, places, veiled, with_orgs
 
 ORG, ROOT, TEAM, USER, JOB = (f"{n:08}-0000-7000-8000-000000000000" for n in range(5))
 WHOSE = f"{ORG}/{JOB} of paid.{ORG}.{ROOT}.{TEAM}.user {USER}: 4 GPUs"
@@ -8,7 +8,9 @@ NAMES = {ROOT: "Acme", TEAM: "vision"}
 
 
 def test_accounts_that_are_spoken_of_are_found_with_their_org() -> None:
-    assert {Place(ORG, ROOT, True), Place(ORG, TEAM, False)} == places([WHOSE, "4 GPUs", JOB])
+    assert {AccountRef(ORG, ROOT, True), AccountRef(ORG, TEAM, False)} == places(
+        [WHOSE, "4 GPUs", JOB]
+    )
 
 
 def test_an_org_is_called_as_its_root_account_is_and_once() -> None:

@@ -3,25 +3,25 @@
 from pathlib import Path
 
 from bursar.core.refusal import Code
-from bursar.wire.problems import KINDS, OF_THE_EDGE, OF_THE_RULES, page
+from bursar.wire.problems import HTTP_PROBLEMS, PROBLEMS, RULE_PROBLEMS, render_reference
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "problems.md"
 
 
 def test_every_refusal_of_the_rules_is_a_problem() -> None:
     """No refusal can be met that the interface has no words for, and none is told in vain."""
-    assert {str(code) for code in Code} == {str(code) for code in OF_THE_RULES}
-    assert not set(OF_THE_RULES) & set(OF_THE_EDGE)
+    assert {str(code) for code in Code} == {str(code) for code in RULE_PROBLEMS}
+    assert not set(RULE_PROBLEMS) & set(HTTP_PROBLEMS)
 
 
 def test_every_problem_says_what_to_do() -> None:
     """A status that means failure, a sentence for what it is and one for how to mend it."""
-    for code, kind in KINDS.items():
+    for code, kind in PROBLEMS.items():
         assert 400 <= kind.status < 600, code
         assert kind.title[:1].isupper(), code
         assert kind.remedy.endswith("."), code
 
 
 def test_the_page_is_the_table() -> None:
-    """docs/problems.md is made by `bursar.wire.problems.page`."""
-    assert page() == PAGE.read_text()
+    """docs/problems.md is made by `bursar.wire.problems.render_reference`."""
+    assert render_reference() == PAGE.read_text()

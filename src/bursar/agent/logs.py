@@ -14,7 +14,7 @@ from typing import Final
 from bursar.agent.local.files import loaded
 from bursar.agent.transport import Refused, Unheard
 from bursar.failpoints import failpoint
-from bursar.wire.agents import LOG_MAX, LogAsk
+from bursar.wire.agents import LOG_MAX, LogRequest
 
 EVERY_S: Final = 2.0
 SLOWEST_S: Final = 60.0
@@ -28,7 +28,7 @@ _log = logging.getLogger("bursar.agent")
 class Logs:
     """The logs of a node."""
 
-    def __init__(self, attempts: Path, ended: Path, send: Callable[[LogAsk], int]) -> None:
+    def __init__(self, attempts: Path, ended: Path, send: Callable[[LogRequest], int]) -> None:
         """`send` says up to where the pool has a log."""
         self._attempts = attempts
         self._ended = ended
@@ -71,7 +71,7 @@ class Logs:
             text = data.decode(errors="replace").replace("\0", "\ufffd")
             try:
                 self._offsets[fence] = self._send(
-                    LogAsk(
+                    LogRequest(
                         fence=fence,
                         offset=offset,
                         size=len(data),

@@ -8,13 +8,13 @@ from bursar.client import Client, Problem
 from bursar.core.dispatch.reports import LeaseOrders, NodeReport
 from bursar.core.scheduling.model.nodes import NodeId
 from bursar.wire.agents import (
-    JobName,
-    LogAsk,
-    LogTold,
-    NodeAsk,
-    OverAsk,
-    OverTold,
-    ReportAsk,
+    FinishedJobsRequest,
+    FinishedJobsResponse,
+    JobRef,
+    LogRequest,
+    LogResponse,
+    NodeRequest,
+    ReportRequest,
     orders_of,
     written,
 )
@@ -61,13 +61,13 @@ class Http:
         """Give the connections back."""
         self._client.close()
 
-    def register(self, ask: NodeAsk) -> None:
+    def register(self, ask: NodeRequest) -> None:
         """Tell the pool what this node is. Raises `Problem`."""
         self._client.put(self._path, written(ask))
 
     def exchange(self, told: NodeReport, wait_ms: int) -> LeaseOrders | None:
         """Report, and be answered."""
-        body = written(ReportAsk.of(told))
+        body = written(ReportRequest.from_core(told))
         try:
             params = {"wait_ms": wait_ms}
             answer = self._client.post(f"{self._path}/reports", body, params=params)
@@ -75,11 +75,11 @@ class Http:
         except (Problem, ValueError) as error:
             raise Unheard(str(error)) from error
 
-    def send_log(self, ask: LogAsk) -> int:
+    def send_log(self, ask: LogRequest) -> int:
         """Send a part of a log; up to where the pool has it. Raises `Unheard` or `Refused`."""
         try:
             answer = self._client.post(f"{self._path}/logs", written(ask))
-            return LogTold.model_validate(parsed(answer.text.encode())).offset
+            return LogResponse.model_validate(parsed(answer.text.encode())).offset
         except Problem as error:
             if error.status in (400, 404, 409, 410, 413, 422):
                 raise Refused(str(error)) from error
@@ -92,10 +92,10 @@ class Http:
 
         Raises `Unheard`.
         """
-        asked = OverAsk(jobs=[JobName(org=one.org, job=one.job) for one in owners])
+        asked = FinishedJobsRequest(jobs=[JobRef(org=one.org, job=one.job) for one in owners])
         try:
             answer = self._client.post(f"{self._path}/over", written(asked))
-            told = OverTold.model_validate(parsed(answer.text.encode()))
+            told = FinishedJobsResponse.model_validate(parsed(answer.text.encode()))
         except (Problem, ValueError) as error:
             raise Unheard(str(error)) from error
         return {Owner(one.org, one.job): one.over_ms / 1_000 for one in told.jobs}

@@ -37,7 +37,7 @@ from bursar.api.status import HEADERS, PAGE
 from bursar.core.refusal import Fault
 from bursar.service.gc_pause import settle
 from bursar.service.ledger.batch import OrgUnknown
-from bursar.wire.problems import KINDS
+from bursar.wire.problems import PROBLEMS
 from bursar.wire.strict_json import Malformed
 
 log = logging.getLogger("bursar.api")
@@ -166,7 +166,7 @@ def _add_open_routes(app: FastAPI) -> None:
         openapi_extra=anybody,
     )
     async def problem_page(code: str) -> Response:
-        kind = KINDS.get(code)
+        kind = PROBLEMS.get(code)
         if kind is None:
             raise Failed("not_found")
         text = f"# {code}\n\n{kind.title} (status {kind.status}).\n\n{kind.remedy}\n"
@@ -198,7 +198,7 @@ _PROBLEM: Final[dict[str, Any]] = {
         "type": {"type": "string"},
         "title": {"type": "string"},
         "status": {"type": "integer"},
-        "code": {"type": "string", "enum": sorted(KINDS)},
+        "code": {"type": "string", "enum": sorted(PROBLEMS)},
         "detail": {"type": "string"},
         "remedy": {"type": "string"},
         "figures": {"type": "object"},

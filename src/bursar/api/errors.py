@@ -15,7 +15,7 @@ from bursar.service.database import DatabaseFull
 from bursar.service.ledger.batch import OrgFrozen, OrgUnknown
 from bursar.service.ledger.batcher import Busy, Unreachable
 from bursar.service.ledger.clock import ClockJumped
-from bursar.wire.problems import MEDIA_TYPE, of_refusal, problem
+from bursar.wire.problems import MEDIA_TYPE, problem, problem_from_refusal
 from bursar.wire.strict_json import Malformed
 
 log = logging.getLogger("bursar.api")
@@ -60,7 +60,7 @@ class Refused(Exception):
 
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(refusal.code)
-        self.body = of_refusal(refusal)
+        self.body = problem_from_refusal(refusal)
 
 
 def problem_response(body: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> Response:

@@ -18,8 +18,8 @@ from bursar.service.keys import DEPLOYMENT
 from bursar.service.ledger.batch import Answer, Ask
 from bursar.service.org_setup import org_user
 from bursar.service.queries.entities import Listing
-from bursar.wire.fields import IdFactory, Shape
-from bursar.wire.problems import MEDIA_TYPE, of_refusal
+from bursar.wire.fields import IdFactory, WireModel
+from bursar.wire.problems import MEDIA_TYPE, problem_from_refusal
 from bursar.wire.requests import called
 from bursar.wire.responses import Happened
 
@@ -128,11 +128,13 @@ async def told_by(service: Service, ask: Ask) -> Answer:
     return answer
 
 
-def done_of(org: str, answer: Answer, status: int, told: Callable[[Happened], Shape]) -> Done:
+def done_of(org: str, answer: Answer, status: int, told: Callable[[Happened], WireModel]) -> Done:
     """What is answered: made of the command and its events alone, so the same each time."""
     event = f"{org}:{answer.number}"
     if isinstance(answer.outcome, Refusal):
-        refused = problem_response(of_refusal(_said_to_callers(answer.outcome, answer.command)))
+        refused = problem_response(
+            problem_from_refusal(_said_to_callers(answer.outcome, answer.command))
+        )
         return Done(refused.status_code, bytes(refused.body), event, answer.replayed, True)
     return Done(status, encoded(told(answer.outcome)), event, answer.replayed, False)
 
@@ -145,12 +147,14 @@ def _said_to_callers(refusal: Refusal, command: Command) -> Refusal:
     return Refusal(refusal.code, {**refusal.figures, "field": field})
 
 
-def told_of(org: str, answer: Answer, status: int, told: Callable[[Happened], Shape]) -> Response:
+def told_of(
+    org: str, answer: Answer, status: int, told: Callable[[Happened], WireModel]
+) -> Response:
     """The response to a command that is no operation of the table."""
     return done_of(org, answer, status, told).response()
 
 
-def encoded(shape: Shape) -> bytes:
+def encoded(shape: WireModel) -> bytes:
     """A shape as JSON."""
     return shape.model_dump_json().encode()
 

@@ -13,7 +13,7 @@ from bursar.core.ledger import commands, events
 from bursar.core.ledger.commands import Command
 from bursar.service.keys import DEPLOYMENT, Scope
 from bursar.wire import requests, responses
-from bursar.wire.fields import IdFactory, Shape
+from bursar.wire.fields import IdFactory, WireModel
 from bursar.wire.responses import Happened, first, only
 
 ORG = "org"  # in `about`: the whole org that the body's org_id, or else the key, names
@@ -39,38 +39,40 @@ class Operation:
     name: str
     path: str
     scope: str
-    body: type[Shape] | None
+    body: type[WireModel] | None
     about: tuple[tuple[str, str], ...]  # table, and the body's field; `id` in the path
     command: Callable[[Asked], Command]
-    told: Callable[[str, Any, Happened], Shape]  # org, command, what happened
-    answer: type[Shape] | UnionType
+    told: Callable[[str, Any, Happened], WireModel]  # org, command, what happened
+    answer: type[WireModel] | UnionType
     summary: str
     method: str = "POST"
     status: int = 201
 
 
-class Nothing(Shape):
+class Nothing(WireModel):
     """An empty body, which may be left out."""
 
 
-def _created_grant(org: str, ask: Any, happened: Happened) -> Shape:
+def _created_grant(org: str, ask: Any, happened: Happened) -> WireModel:
     if isinstance(ask, commands.StartRecurrence):
         started = only(events.RecurrenceStarted, happened)
-        return responses.Recurrence.of(started.recurrence)
-    return responses.Grant.of(only(events.GrantIssued, happened).terms)
+        return responses.Recurrence.from_core(started.recurrence)
+    return responses.Grant.from_core(only(events.GrantIssued, happened).terms)
 
 
-def _charged(org: str, ask: Any, happened: Happened) -> Shape:
+def _charged(org: str, ask: Any, happened: Happened) -> WireModel:
     booked = first(events.ChargeBooked, happened, charge=ask.charge)
-    return responses.Charge.nothing(ask) if booked is None else responses.Charge.of(booked)
+    return responses.Charge.nothing(ask) if booked is None else responses.Charge.from_core(booked)
 
 
-def _changed(kind: type[events.HoldChanged]) -> Callable[[str, Any, Happened], Shape]:
-    return lambda org, ask, happened: responses.HoldChanged.of(only(kind, happened, hold=ask.hold))
+def _changed(kind: type[events.HoldChanged]) -> Callable[[str, Any, Happened], WireModel]:
+    return lambda org, ask, happened: responses.HoldUpdate.from_core(
+        only(kind, happened, hold=ask.hold)
+    )
 
 
-def _revoked(org: str, ask: Any, happened: Happened) -> Shape:
-    return responses.GrantTaken.of(only(events.GrantRevoked, happened, grant=ask.grant))
+def _revoked(org: str, ask: Any, happened: Happened) -> WireModel:
+    return responses.GrantRevocation.from_core(only(events.GrantRevoked, happened, grant=ask.grant))
 
 
 OPERATIONS: Final[tuple[Operation, ...]] = (
@@ -78,9 +80,9 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         name="holds.create",
         path="/holds",
         scope=Scope.SPEND,
-        body=requests.HoldAsk,
+        body=requests.HoldRequest,
         about=(("accounts", "account_id"),),
-        command=lambda asked: asked.body.to_core(asked.making, asked.user, asked.asked_by),
+        command=lambda asked: asked.body.to_command(asked.making, asked.user, asked.asked_by),
         told=lambda _, ask, happened: responses.Hold.opened(
             only(events.HoldOpened, happened, hold=ask.hold)
         ),
@@ -91,9 +93,9 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         name="holds.charge",
         path="/holds/{id}/charge",
         scope=Scope.SPEND,
-        body=requests.ChargeAsk,
+        body=requests.ChargeRequest,
         about=(("holds", "id"),),
-        command=lambda asked: asked.body.to_core(asked.id, asked.making),
+        command=lambda asked: asked.body.to_command(asked.id, asked.making),
         told=_charged,
         answer=responses.Charge,
         summary="Charge usage: an amount, or the run time so far",
@@ -103,11 +105,11 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         name="holds.extend",
         path="/holds/{id}/extend",
         scope=Scope.SPEND,
-        body=requests.HoldExtension,
+        body=requests.HoldExtensionRequest,
         about=(("holds", "id"),),
-        command=lambda asked: asked.body.to_core(asked.id),
+        command=lambda asked: asked.body.to_command(asked.id),
         told=_changed(events.HoldExtended),
-        answer=responses.HoldChanged,
+        answer=responses.HoldUpdate,
         summary="Hold more, last longer, or both",
         status=200,
     ),
@@ -115,11 +117,11 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         name="holds.settle",
         path="/holds/{id}/settle",
         scope=Scope.SPEND,
-        body=requests.Settlement,
+        body=requests.SettlementRequest,
         about=(("holds", "id"),),
-        command=lambda asked: asked.body.to_core(asked.id, asked.making),
-        told=lambda _, ask, happened: responses.Settled.settled(happened, ask.hold),
-        answer=responses.Settled,
+        command=lambda asked: asked.body.to_command(asked.id, asked.making),
+        told=lambda _, ask, happened: responses.Settlement.settled(happened, ask.hold),
+        answer=responses.Settlement,
         summary="Charge the last of it, refund the rest, close",
         status=200,
     ),
@@ -131,7 +133,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         about=(("holds", "id"),),
         command=lambda asked: commands.Release(hold=asked.id),  # type: ignore[arg-type]
         told=_changed(events.HoldClosed),
-        answer=responses.HoldChanged,
+        answer=responses.HoldUpdate,
         summary="Refund all that is open and close",
         status=200,
     ),
@@ -139,11 +141,11 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         name="holds.refund",
         path="/holds/{id}/refund",
         scope=Scope.SPEND,
-        body=requests.RefundAsk,
+        body=requests.RefundRequest,
         about=(("holds", "id"),),
-        command=lambda asked: asked.body.to_core(asked.id),
+        command=lambda asked: asked.body.to_command(asked.id),
         told=_changed(events.HoldReduced),
-        answer=responses.HoldChanged,
+        answer=responses.HoldUpdate,
         summary="Return a part of what is open",
         status=200,
     ),
@@ -151,10 +153,10 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         name="accounts.create",
         path="/accounts",
         scope=Scope.MANAGE,
-        body=requests.AccountAsk,
+        body=requests.AccountRequest,
         about=(("accounts", "parent_id"),),
-        command=lambda asked: asked.body.to_core(asked.making),
-        told=lambda org, _, happened: responses.Account.of(
+        command=lambda asked: asked.body.to_command(asked.making),
+        told=lambda org, _, happened: responses.Account.from_core(
             org, only(events.AccountAdded, happened).account
         ),
         answer=responses.Account,
@@ -164,9 +166,9 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         name="users.create",
         path="/users",
         scope=Scope.MANAGE,
-        body=requests.UserAsk,
+        body=requests.UserRequest,
         about=((ORG, "org_id"),),
-        command=lambda asked: asked.body.to_core(asked.making),
+        command=lambda asked: asked.body.to_command(asked.making),
         told=lambda org, _, happened: responses.User(
             id=only(events.UserAdded, happened).user, org_id=org
         ),
@@ -177,9 +179,9 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         name="tiers.set",
         path="/tiers",
         scope=Scope.ISSUE,
-        body=requests.TierAsk,
+        body=requests.TierRequest,
         about=((ORG, "org_id"),),
-        command=lambda asked: asked.body.to_core(asked.making),
+        command=lambda asked: asked.body.to_command(asked.making),
         told=lambda org, ask, _: responses.Tier(org_id=org, tier=ask.tier),
         answer=responses.Tier,
         summary="Give an org a tier, with its default budgets",
@@ -189,9 +191,9 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         name="grants.create",
         path="/grants",
         scope=Scope.ISSUE,
-        body=requests.GrantAsk,
+        body=requests.GrantRequest,
         about=(("accounts", "account_id"),),
-        command=lambda asked: asked.body.to_core(asked.making),
+        command=lambda asked: asked.body.to_command(asked.making),
         told=_created_grant,
         answer=responses.Grant | responses.Recurrence,
         summary="Issue credits, once or again and again",
@@ -204,7 +206,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         about=(("grants", "id"),),
         command=lambda asked: commands.RevokeGrant(grant=asked.id),  # type: ignore[arg-type]
         told=_revoked,
-        answer=responses.GrantTaken,
+        answer=responses.GrantRevocation,
         summary="Take back what is available of a grant",
         status=200,
     ),
@@ -216,7 +218,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         about=(("grants", "id"),),
         command=lambda asked: commands.VoidGrant(grant=asked.id),  # type: ignore[arg-type]
         told=_revoked,
-        answer=responses.GrantTaken,
+        answer=responses.GrantRevocation,
         summary="Undo a grant as never issued",
         status=200,
     ),
@@ -224,13 +226,13 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         name="grants.extend",
         path="/grants/{id}/extend",
         scope=Scope.ISSUE,
-        body=requests.GrantExtension,
+        body=requests.GrantExtensionRequest,
         about=(("grants", "id"),),
-        command=lambda asked: asked.body.to_core(asked.id),
-        told=lambda _, ask, __: responses.GrantExtended.model_construct(
+        command=lambda asked: asked.body.to_command(asked.id),
+        told=lambda _, ask, __: responses.GrantExtension.model_construct(
             grant_id=ask.grant, expires_at=ask.expires_at
         ),
-        answer=responses.GrantExtended,
+        answer=responses.GrantExtension,
         summary="Let a grant expire later",
         status=200,
     ),
@@ -241,8 +243,8 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         body=Nothing,
         about=(("recurrences", "id"),),
         command=lambda asked: commands.StopRecurrence(recurrence=asked.id),  # type: ignore[arg-type]
-        told=lambda _, ask, __: responses.Dropped(id=ask.recurrence),
-        answer=responses.Dropped,
+        told=lambda _, ask, __: responses.Deleted(id=ask.recurrence),
+        answer=responses.Deleted,
         summary="Issue a recurring grant no more",
         status=200,
     ),
@@ -250,10 +252,12 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         name="transfers.create",
         path="/transfers",
         scope=Scope.MANAGE,
-        body=requests.TransferAsk,
+        body=requests.TransferRequest,
         about=(("grants", "grant_id"), ("accounts", "account_id")),
-        command=lambda asked: asked.body.to_core(asked.making),
-        told=lambda _, __, happened: responses.Grant.of(only(events.CreditsMoved, happened).terms),
+        command=lambda asked: asked.body.to_command(asked.making),
+        told=lambda _, __, happened: responses.Grant.from_core(
+            only(events.CreditsMoved, happened).terms
+        ),
         answer=responses.Grant,
         summary="Move credits to another account of the org",
     ),
@@ -261,13 +265,13 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         name="charges.reverse",
         path="/charges/{id}/reverse",
         scope=Scope.ISSUE,
-        body=requests.Reversal,
+        body=requests.ReversalRequest,
         about=(("charges", "id"),),
-        command=lambda asked: asked.body.to_core(asked.id),
-        told=lambda _, ask, happened: responses.Reversed.of(
+        command=lambda asked: asked.body.to_command(asked.id),
+        told=lambda _, ask, happened: responses.Reversal.from_core(
             only(events.ChargeReversed, happened, charge=ask.charge)
         ),
-        answer=responses.Reversed,
+        answer=responses.Reversal,
         summary="Undo a charge, or a part of it",
         status=200,
     ),
@@ -275,10 +279,12 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         name="debts.create",
         path="/debts",
         scope=Scope.ISSUE,
-        body=requests.DebtAsk,
+        body=requests.DebtRequest,
         about=(("accounts", "account_id"),),
-        command=lambda asked: asked.body.to_core(asked.making),
-        told=lambda _, ask, happened: responses.Debt.of(only(events.DebtBooked, happened).debt),
+        command=lambda asked: asked.body.to_command(asked.making),
+        told=lambda _, ask, happened: responses.Debt.from_core(
+            only(events.DebtBooked, happened).debt
+        ),
         answer=responses.Debt,
         summary="Owe an amount that no hold covers",
     ),
@@ -286,14 +292,14 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         name="debts.absorb",
         path="/debts/{id}/absorb",
         scope=Scope.ISSUE,
-        body=requests.Absorption,
+        body=requests.AbsorptionRequest,
         about=(("debts", "id"),),
-        command=lambda asked: asked.body.to_core(asked.id),
-        told=lambda _, ask, happened: responses.DebtAbsorbed(
+        command=lambda asked: asked.body.to_command(asked.id),
+        told=lambda _, ask, happened: responses.DebtAbsorption(
             debt_id=ask.debt,
             absorbed_micros=only(events.DebtAbsorbed, happened, debt=ask.debt).amount,
         ),
-        answer=responses.DebtAbsorbed,
+        answer=responses.DebtAbsorption,
         summary="Write a debt off at the operator's cost",
         status=200,
     ),
@@ -301,10 +307,12 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         name="budgets.set",
         path="/budgets",
         scope=Scope.MANAGE,
-        body=requests.BudgetAsk,
+        body=requests.BudgetRequest,
         about=(("accounts", "account_id"), ("users", "user_id")),
-        command=lambda asked: asked.body.to_core(asked.making),
-        told=lambda _, ask, happened: responses.Budget.of(only(events.BudgetSet, happened).budget),
+        command=lambda asked: asked.body.to_command(asked.making),
+        told=lambda _, ask, happened: responses.Budget.from_core(
+            only(events.BudgetSet, happened).budget
+        ),
         answer=responses.Budget,
         summary="Set a budget, or change limit, hardness and thresholds of one",
     ),
@@ -316,8 +324,8 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         body=None,
         about=(("budgets", "id"),),
         command=lambda asked: commands.DropBudget(budget=asked.id),  # type: ignore[arg-type]
-        told=lambda _, ask, __: responses.Dropped(id=ask.budget),
-        answer=responses.Dropped,
+        told=lambda _, ask, __: responses.Deleted(id=ask.budget),
+        answer=responses.Deleted,
         summary="Let a budget limit no more",
         status=200,
     ),
@@ -325,10 +333,10 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         name="prices.set",
         path="/prices",
         scope=Scope.ISSUE,
-        body=requests.PriceAsk,
+        body=requests.PriceRequest,
         about=((BOOK, "org_id"),),
-        command=lambda asked: asked.body.to_core(asked.making),
-        told=lambda org, _, happened: responses.PriceVersion.of(
+        command=lambda asked: asked.body.to_command(asked.making),
+        told=lambda org, _, happened: responses.PriceVersion.from_core(
             None if org == DEPLOYMENT else org, only(events.PriceSet, happened).version
         ),
         answer=responses.PriceVersion,

@@ -21,10 +21,10 @@ from bursar.core.ledger.events import SettingSet
 from bursar.core.ledger.values import Setting
 from bursar.core.refusal import Code, Refusal
 from bursar.service.queries.settings import kept_one, kept_page
-from bursar.wire.fields import IdFactory, Shape
-from bursar.wire.responses import Dropped, only
+from bursar.wire.fields import IdFactory, WireModel
+from bursar.wire.responses import Deleted, only
 
-Told = Callable[[str, str, dict[str, Any]], Shape]  # org, id, body → what is answered
+Told = Callable[[str, str, dict[str, Any]], WireModel]  # org, id, body → what is answered
 _ETAG: Final = re.compile(r'"(\d{1,18})"')
 
 
@@ -59,7 +59,7 @@ async def change(
 async def drop(request: Request, org: str, kind: str, id: str) -> Response:
     """Keep something no longer."""
     command = set_setting(kind, id, None, if_match(request))
-    return await _set(request, org, command, lambda _, id, __: Dropped(id=id))
+    return await _set(request, org, command, lambda _, id, __: Deleted(id=id))
 
 
 async def _set(request: Request, org: str, command: SetSetting, told: Told) -> Response:
@@ -124,7 +124,7 @@ def missing(kind: str) -> Failed:
     return Failed("not_found", f"there is no such {kind.replace('_', ' ')}")
 
 
-def _told(org: str, event: SettingSet, told: Told) -> Shape:
+def _told(org: str, event: SettingSet, told: Told) -> WireModel:
     return told(org, event.id, json.loads(event.body or "{}"))
 
 

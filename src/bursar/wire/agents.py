@@ -15,7 +15,7 @@ from bursar.core.instant import NEVER
 from bursar.core.messages import Program
 from bursar.core.money import AMOUNT_MAX
 from bursar.core.scheduling.model.nodes import GPUS_MAX, SLOTS_MAX, Node, NodeId, NodeState, Piece
-from bursar.wire.fields import Names, Shape, Text
+from bursar.wire.fields import Names, Text, WireModel
 from bursar.wire.strict_json import Malformed, parsed
 
 READINGS_MAX: Final = 4_096  # of one report
@@ -50,7 +50,7 @@ Variable = Annotated[str, Field(min_length=1, max_length=255), AfterValidator(_v
 # What a process leaves
 
 
-class Output(Shape):
+class Output(WireModel):
     """One thing that a job has made: where it is, or the thing itself if it is small."""
 
     name: Text | None = None
@@ -68,7 +68,7 @@ class Output(Shape):
         return self
 
 
-class Result(Shape):
+class JobOutputs(WireModel):
     """What a job has made."""
 
     outputs: Annotated[list[Output], Field(max_length=OUTPUTS_MAX)]
@@ -79,7 +79,7 @@ def complaint_about(result: str) -> str | None:
     if len(result.encode(errors="replace")) > RESULT_MAX:
         return f"it has more than {RESULT_MAX} bytes"
     try:
-        Result.model_validate({"outputs": parsed(result.encode())})
+        JobOutputs.model_validate({"outputs": parsed(result.encode())})
     except (Malformed, UnicodeEncodeError) as error:
         return str(error)
     except ValidationError as error:
@@ -100,7 +100,7 @@ ResultText = Annotated[str, Field(max_length=RESULT_MAX), AfterValidator(_result
 # Reports
 
 
-class ReadingAsk(Shape):
+class NodeReading(WireModel):
     """What a node says of one process."""
 
     fence: Annotated[int, Field(ge=1, le=AMOUNT_MAX)]
@@ -126,7 +126,7 @@ class ReadingAsk(Shape):
         )
 
     @classmethod
-    def of(cls, reading: core.Reading) -> Self:
+    def from_core(cls, reading: core.Reading) -> Self:
         """A reading of the rules, told."""
         return cls(
             fence=reading.fence,
@@ -139,14 +139,14 @@ class ReadingAsk(Shape):
         )
 
 
-class ReportAsk(Shape):
+class ReportRequest(WireModel):
     """All that a node knows; whose report it is, its address says."""
 
     boot: Annotated[int, Field(ge=1, le=AMOUNT_MAX)]
     n: Annotated[int, Field(ge=1, le=AMOUNT_MAX)]
     at_us: Micros
     heard_us: Micros | None = None
-    readings: Annotated[list[ReadingAsk], Field(max_length=READINGS_MAX)]
+    readings: Annotated[list[NodeReading], Field(max_length=READINGS_MAX)]
 
     def to_core(self, node: str) -> core.NodeReport:
         """The same, for the rules."""
@@ -160,21 +160,21 @@ class ReportAsk(Shape):
         )
 
     @classmethod
-    def of(cls, report: core.NodeReport) -> Self:
+    def from_core(cls, report: core.NodeReport) -> Self:
         """A report of the rules, told."""
         return cls(
             boot=report.boot,
             n=report.n,
             at_us=report.at,
             heard_us=report.heard,
-            readings=[ReadingAsk.of(one) for one in report.readings],
+            readings=[NodeReading.from_core(one) for one in report.readings],
         )
 
 
 # Orders
 
 
-class PieceTold(Shape):
+class LeasePiece(WireModel):
     """What a lease has of this node."""
 
     gpus: Annotated[list[Gpu], Field(max_length=GPUS_MAX)]
@@ -187,7 +187,7 @@ class PieceTold(Shape):
         return Piece(node, tuple(self.gpus), self.slots, self.cpu_milli, self.ram_mib)
 
     @classmethod
-    def of(cls, piece: Piece) -> Self:
+    def from_core(cls, piece: Piece) -> Self:
         """A piece of the rules, told."""
         return cls(
             gpus=list(piece.gpus),
@@ -197,7 +197,7 @@ class PieceTold(Shape):
         )
 
 
-class ProgramTold(Shape):
+class LeaseProgram(WireModel):
     """What a node runs, and what it lets it have."""
 
     command: Annotated[list[Argument], Field(max_length=ARGUMENTS_MAX)]
@@ -215,7 +215,7 @@ class ProgramTold(Shape):
         )
 
     @classmethod
-    def of(cls, program: Program) -> Self:
+    def from_core(cls, program: Program) -> Self:
         """A program of the rules, told."""
         return cls(
             command=list(program.command),
@@ -225,17 +225,17 @@ class ProgramTold(Shape):
         )
 
 
-class OrderTold(Shape):
+class LeaseOrder(WireModel):
     """A lease that a node has."""
 
     fence: Annotated[int, Field(ge=1, le=AMOUNT_MAX)]
     org: Text
     job: Text
     attempt: Annotated[int, Field(ge=1, le=AMOUNT_MAX)]
-    piece: PieceTold
+    piece: LeasePiece
     lasts_us: Annotated[Micros, Field(description="from when the report was sent")]
     run_ms_max: Whole
-    program: ProgramTold
+    program: LeaseProgram
     nodes: list[Text]
     stop: bool = False
 
@@ -255,29 +255,29 @@ class OrderTold(Shape):
         )
 
     @classmethod
-    def of(cls, order: core.LeaseOrder) -> Self:
+    def from_core(cls, order: core.LeaseOrder) -> Self:
         """An order of the rules, told."""
         return cls(
             fence=order.fence,
             org=order.org,
             job=order.job,
             attempt=order.attempt,
-            piece=PieceTold.of(order.piece),
+            piece=LeasePiece.from_core(order.piece),
             lasts_us=order.lasts,
             run_ms_max=order.run_ms_max,
-            program=ProgramTold.of(order.program),
+            program=LeaseProgram.from_core(order.program),
             nodes=list(order.nodes),
             stop=order.stop,
         )
 
 
-class OrdersTold(Shape):
+class LeaseOrders(WireModel):
     """All leases of a node; what is not among them has no right."""
 
     boot: Whole
     n: Whole
     at_us: Micros
-    leases: list[OrderTold]
+    leases: list[LeaseOrder]
 
     def to_core(self, node: NodeId) -> core.LeaseOrders:
         """The same, for the rules."""
@@ -290,31 +290,31 @@ class OrdersTold(Shape):
         )
 
     @classmethod
-    def of(cls, orders: core.LeaseOrders) -> Self:
+    def from_core(cls, orders: core.LeaseOrders) -> Self:
         """Orders of the rules, told."""
         return cls(
             boot=orders.boot,
             n=orders.n,
             at_us=orders.at,
-            leases=[OrderTold.of(one) for one in orders.leases],
+            leases=[LeaseOrder.from_core(one) for one in orders.leases],
         )
 
 
-class ReportTold(Shape):
+class ReportResponse(WireModel):
     """The answer to a report: no orders if a later one was heard, or nobody knows the node."""
 
-    orders: OrdersTold | None
+    orders: LeaseOrders | None
 
     @classmethod
-    def of(cls, orders: core.LeaseOrders | None) -> Self:
+    def from_core(cls, orders: core.LeaseOrders | None) -> Self:
         """What the rules answer, told."""
-        return cls(orders=None if orders is None else OrdersTold.of(orders))
+        return cls(orders=None if orders is None else LeaseOrders.from_core(orders))
 
 
 # Nodes
 
 
-class NodeAsk(Shape):
+class NodeRequest(WireModel):
     """A node as it registers itself."""
 
     gpu_type: Text
@@ -349,7 +349,7 @@ class NodeAsk(Shape):
 # Logs
 
 
-class LogAsk(Shape):
+class LogRequest(WireModel):
     """A part of what a process has printed, and how far it says that it is.
 
     Positions are bytes as they were printed: the text is what can be read of `size` of them.
@@ -362,7 +362,7 @@ class LogAsk(Shape):
     progress_ppm: Annotated[int | None, Field(ge=0, le=1_000_000)] = None
 
 
-class LogTold(Shape):
+class LogResponse(WireModel):
     """Up to where the pool has a log: whatever was sent, the next part begins there."""
 
     offset: Whole
@@ -371,40 +371,40 @@ class LogTold(Shape):
 # What is over
 
 
-class JobName(Shape):
+class JobRef(WireModel):
     """A job, and whose it is."""
 
     org: Text
     job: Text
 
 
-class OverAsk(Shape):
+class FinishedJobsRequest(WireModel):
     """Jobs of which a node has something left."""
 
-    jobs: Annotated[list[JobName], Field(max_length=OVER_MAX)]
+    jobs: Annotated[list[JobRef], Field(max_length=OVER_MAX)]
 
 
-class OverJobTold(JobName):
+class FinishedJob(JobRef):
     """A job that is over: nothing can become of it any more."""
 
     over_ms: Annotated[int, Field(ge=0, description="for how long")]
 
 
-class OverTold(Shape):
+class FinishedJobsResponse(WireModel):
     """Those of the jobs that are over, and that the node has had; the others may go on."""
 
-    jobs: list[OverJobTold]
+    jobs: list[FinishedJob]
 
 
 # As text
 
 
-def written(told: Shape) -> dict[str, Any]:
+def written(told: WireModel) -> dict[str, Any]:
     """A shape as JSON values, without what has its usual value."""
     return told.model_dump(mode="json", exclude_defaults=True)
 
 
 def orders_of(body: str, node: str) -> core.LeaseOrders | None:
     """The orders that an answer brings to a node; `ValueError` if it is no such answer."""
-    told = ReportTold.model_validate(parsed(body.encode()))
+    told = ReportResponse.model_validate(parsed(body.encode()))
     return None if told.orders is None else told.orders.to_core(NodeId(node))

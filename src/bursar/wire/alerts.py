@@ -6,7 +6,7 @@ from pydantic import Field
 
 from bursar.core.alerts import DAYS_MAX, Alert, AlertKind, AlertRule
 from bursar.core.instant import Instant
-from bursar.wire.fields import Id, Shape, SomeMicros, Time
+from bursar.wire.fields import Id, SomeMicros, Time, WireModel
 from bursar.wire.times import instant_text
 
 # What figures are called where no type tells their unit.
@@ -14,7 +14,7 @@ _MICROS = ("charged", "limit", "owed", "absorbed", "available", "spendable", "be
 _IDS = ("budget", "user", "debt", "hold", "grant", "webhook")
 
 
-class RuleAsk(Shape):
+class AlertRuleRequest(WireModel):
     """What to be told of, beyond thresholds, debt, absorbed usage and credits near their end."""
 
     kind: Literal["low_balance", "runway_short", "credits_expiring"]
@@ -42,7 +42,7 @@ class RuleAsk(Shape):
         )
 
 
-class RuleTold(Shape):
+class AlertRuleResponse(WireModel):
     """A rule."""
 
     id: str
@@ -53,7 +53,7 @@ class RuleTold(Shape):
     days: int | None
 
     @classmethod
-    def of(cls, org: str, id: str, rule: AlertRule) -> Self:
+    def from_core(cls, org: str, id: str, rule: AlertRule) -> Self:
         """A rule, told."""
         return cls(
             id=id,
@@ -65,7 +65,7 @@ class RuleTold(Shape):
         )
 
 
-class AlertTold(Shape):
+class AlertResponse(WireModel):
     """An alert that was raised; `resolved` once what it told of has recovered."""
 
     id: str
@@ -80,7 +80,7 @@ class AlertTold(Shape):
     number: int
 
     @classmethod
-    def of(cls, org: str, id: str, alert: Alert, number: int, at: Instant) -> Self:
+    def from_core(cls, org: str, id: str, alert: Alert, number: int, at: Instant) -> Self:
         """An alert, told; the event that it was last changed by has that number and instant."""
         over = alert.raised_at is not None
         return cls.model_construct(

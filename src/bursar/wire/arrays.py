@@ -4,14 +4,13 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
-from bursar.wire.fields import Shape
-from bursar.wire.responses import Answer
+from bursar.wire.fields import WireModel
 
 ELEMENTS_MAX: Final = 10_000
 AT_ONCE_MAX: Final = 1_000
 
 
-class Array(Shape):
+class Array(WireModel):
     """That a job is run many times, each time with another BURSAR_ARRAY_INDEX, from 0 on."""
 
     count: Annotated[int, Field(ge=1, le=ELEMENTS_MAX, description="how many times")]
@@ -30,7 +29,7 @@ class Array(Shape):
         return min(self.count, self.at_once or AT_ONCE_MAX)
 
 
-class JobArray(Answer):
+class JobArray(WireModel):
     """How many elements an array has, and in which states they are."""
 
     count: int

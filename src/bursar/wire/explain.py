@@ -15,7 +15,7 @@ from bursar.core.scheduling.explain.phrases import Figures
 from bursar.core.scheduling.explain.queue_position import Held, Standing
 from bursar.core.scheduling.explain.waiting import Explanation, Holder
 from bursar.core.scheduling.model.jobs import Running
-from bursar.wire.fields import Shape, Time
+from bursar.wire.fields import Time, WireModel
 from bursar.wire.times import instant_text
 
 _ID: Final = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
@@ -36,7 +36,7 @@ def veiled(text: str, org: str | None) -> str:
     return _NAMED.sub(veil, text)
 
 
-class Place(NamedTuple):
+class AccountRef(NamedTuple):
     """An account that is spoken of, and its org."""
 
     org: str
@@ -44,10 +44,10 @@ class Place(NamedTuple):
     is_root: bool
 
 
-def places(texts: Iterable[str]) -> set[Place]:
+def places(texts: Iterable[str]) -> set[AccountRef]:
     """All accounts that texts speak of."""
     return {
-        Place(found[1], id, n == 0)
+        AccountRef(found[1], id, n == 0)
         for text in texts
         for found in _NAMED.finditer(text)
         for n, id in enumerate(found[3].split(".")[1:])
@@ -55,7 +55,7 @@ def places(texts: Iterable[str]) -> set[Place]:
     }
 
 
-def with_orgs(names: Mapping[str, str], known: Collection[Place]) -> dict[str, str]:
+def with_orgs(names: Mapping[str, str], known: Collection[AccountRef]) -> dict[str, str]:
     """Names of accounts, and of their orgs: an org is called as its root account is."""
     roots = {one.org: names[one.account] for one in known if one.is_root and one.account in names}
     return {**names, **roots}
@@ -74,14 +74,14 @@ def named(text: str, names: Mapping[str, str]) -> str:
     return _NAMED.sub(called, text)
 
 
-class FactTold(Shape):
+class ExplanationFact(WireModel):
     """A reason, with its figures; units are the ends of their names."""
 
     reason: str
     figures: dict[str, int | str]
 
     @classmethod
-    def of(cls, reason: str, figures: Figures, org: str | None) -> Self:
+    def from_core(cls, reason: str, figures: Figures, org: str | None) -> Self:
         """A reason of the rules, told."""
         told = {
             name: veiled(value, org) if isinstance(value, str) else value for name, value in figures
@@ -89,7 +89,7 @@ class FactTold(Shape):
         return cls(reason=reason, figures=told)
 
 
-class HolderTold(Shape):
+class GpuHolder(WireModel):
     """A running job that has GPUs which the waiting one could use."""
 
     job: str
@@ -100,7 +100,7 @@ class HolderTold(Shape):
     ends_by: Time
 
     @classmethod
-    def of_core(cls, one: Holder, org: str | None) -> Self:
+    def from_core(cls, one: Holder, org: str | None) -> Self:
         """A holder of the rules, told."""
         return cls.model_construct(
             job=veiled(one.job, org),
@@ -112,7 +112,7 @@ class HolderTold(Shape):
         )
 
 
-class WhyTold(Shape):
+class JobExplanation(WireModel):
     """Why a job is where it is, and when it is likely to start."""
 
     job_id: str
@@ -123,17 +123,17 @@ class WhyTold(Shape):
     start: Annotated[str | None, Field(description="on what the latest start rests")] = None
     number: Annotated[int | None, Field(description="in turn; 1 comes next")] = None
     ahead_milli_gpu_hours: int | None = None
-    blockers: list[FactTold]
-    holders: list[HolderTold]
+    blockers: list[ExplanationFact]
+    holders: list[GpuHolder]
     holders_more: int = 0
-    change: Annotated[list[FactTold], Field(description="the smallest that would start it")]
+    change: Annotated[list[ExplanationFact], Field(description="the smallest that would start it")]
     complete: bool = True
     names: Annotated[dict[str, str], Field(description="of orgs and accounts, by their ids")] = (
         Field(default_factory=dict)
     )
 
     @property
-    def places(self) -> set[Place]:
+    def places(self) -> set[AccountRef]:
         """All accounts that it speaks of."""
         return places((*self.told, *(one.of for one in self.holders)))
 
@@ -158,7 +158,7 @@ class WhyTold(Shape):
         return cls.plain(job, state, where, stops or f"ends by {ends} at the latest")
 
     @classmethod
-    def of(cls, one: Explanation, org: str | None) -> Self:
+    def from_core(cls, one: Explanation, org: str | None) -> Self:
         """An explanation of the rules, told."""
         start, (_, job) = one.start, key_of(one.job)
         return cls.model_construct(
@@ -170,15 +170,17 @@ class WhyTold(Shape):
             start=start.why,
             number=one.number,
             ahead_milli_gpu_hours=one.ahead_milli_gpu_hours,
-            blockers=[FactTold.of(each.reason, each.figures, org) for each in one.blockers],
-            holders=[HolderTold.of_core(each, org) for each in one.holders],
+            blockers=[
+                ExplanationFact.from_core(each.reason, each.figures, org) for each in one.blockers
+            ],
+            holders=[GpuHolder.from_core(each, org) for each in one.holders],
             holders_more=one.holders_more,
-            change=[FactTold.of(each.kind, each.figures, org) for each in one.change],
+            change=[ExplanationFact.from_core(each.kind, each.figures, org) for each in one.change],
             complete=one.complete,
         )
 
 
-class StandingTold(Shape):
+class QueueEntry(WireModel):
     """A waiting job's number in turn."""
 
     number: int
@@ -189,7 +191,7 @@ class StandingTold(Shape):
     queued_at: Time
 
     @classmethod
-    def of_core(cls, one: Standing, org: str | None) -> Self:
+    def from_core(cls, one: Standing, org: str | None) -> Self:
         """A standing of the rules, told."""
         return cls.model_construct(
             number=one.number,
@@ -201,7 +203,7 @@ class StandingTold(Shape):
         )
 
 
-class ShareTold(Shape):
+class ShareEntry(WireModel):
     """What a place in the tree of shares is entitled to, and has."""
 
     of: str
@@ -214,7 +216,7 @@ class ShareTold(Shape):
     entitled_ppm: Annotated[int, Field(description="if all who want something took theirs")]
 
     @classmethod
-    def of_core(cls, one: Held, org: str | None) -> Self:
+    def from_core(cls, one: Held, org: str | None) -> Self:
         """A share of the rules, told."""
         return cls(
             of=veiled(".".join(one.path), org),
@@ -228,18 +230,18 @@ class ShareTold(Shape):
         )
 
 
-class ExplainTold(Shape):
+class PoolExplanation(WireModel):
     """A pool's order and shares."""
 
     pool: str
-    standing: list[StandingTold]
-    shares: list[ShareTold]
+    standing: list[QueueEntry]
+    shares: list[ShareEntry]
     names: Annotated[dict[str, str], Field(description="of orgs and accounts, by their ids")] = (
         Field(default_factory=dict)
     )
 
     @property
-    def places(self) -> set[Place]:
+    def places(self) -> set[AccountRef]:
         """All accounts that it speaks of."""
         return places((*(one.of for one in self.standing), *(one.of for one in self.shares)))
 

@@ -57,7 +57,7 @@ Time = Annotated[
 ]
 
 
-class Shape(BaseModel):
+class WireModel(BaseModel):
     """Something with named parts: no others, none of another type, none changed afterwards."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
@@ -80,7 +80,7 @@ class IdFactory:
         return make_id(self._org, self._key, field, self._at_ms)
 
 
-class Context(Shape):
+class Context(WireModel):
     """What a hold is for; prices and the policies of grants look at it."""
 
     gpu_type: Text | None = None
@@ -104,7 +104,7 @@ class Context(Shape):
         )
 
     @classmethod
-    def of(cls, context: core.Context) -> Self:
+    def from_core(cls, context: core.Context) -> Self:
         """A context of the rules, told."""
         return cls(
             gpu_type=context.gpu_types[0] if context.gpu_types else None,
@@ -117,7 +117,7 @@ class Context(Shape):
         )
 
 
-class Policy(Shape):
+class Policy(WireModel):
     """What a grant may be spent on; an empty list does not restrict."""
 
     gpu_types: Names = []
@@ -144,7 +144,7 @@ class Policy(Shape):
         )
 
     @classmethod
-    def of(cls, policy: core.GrantPolicy) -> Self:
+    def from_core(cls, policy: core.GrantPolicy) -> Self:
         """A policy of the rules, told."""
         return cls(
             gpu_types=sorted(policy.gpu_types),

@@ -25,9 +25,9 @@ from bursar.core.scheduling.model.jobs import CLASS_MAX, TASKS_MAX
 from bursar.core.scheduling.model.jobs import Shape as Needs
 from bursar.core.scheduling.model.nodes import Level
 from bursar.wire.arrays import Array, JobArray
-from bursar.wire.fields import GPUS_MAX, Id, IdFactory, Micros, Shape, SomeMicros, Text, Time
-from bursar.wire.problems import of_refusal
-from bursar.wire.responses import Answer, Rate
+from bursar.wire.fields import GPUS_MAX, Id, IdFactory, Micros, SomeMicros, Text, Time, WireModel
+from bursar.wire.problems import problem_from_refusal
+from bursar.wire.responses import Rate
 from bursar.wire.result_cache import ALONE, Cache, JobCache, Shares, alike
 
 DAY_S: Final = 86_400
@@ -66,14 +66,14 @@ Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,254}$")]
 Names = Annotated[list[Text], Field(max_length=16)]
 
 
-class Topology(Shape):
+class Topology(WireModel):
     """How a job's GPUs lie: on so many nodes, this close together."""
 
     nodes: Annotated[int, Field(ge=1, le=TASKS_MAX)] = 1
     within: Literal["node", "island", "rack", "pool"] = "pool"
 
 
-class Gpus(Shape):
+class Gpus(WireModel):
     """The GPUs that a job needs at once."""
 
     types: Annotated[list[Text], Field(min_length=1, max_length=16)]
@@ -111,13 +111,13 @@ class Gpus(Shape):
         return self.fraction_milli or self.count * 1_000
 
 
-class Checkpoint(Shape):
+class Checkpoint(WireModel):
     """That a job makes checkpoints, and how often."""
 
     interval_seconds: Annotated[int, Field(ge=1, le=RUN_S_MAX)]
 
 
-class JobAsk(Shape):
+class JobRequest(WireModel):
     """Run a command on GPUs, for at most so long."""
 
     account_id: Id
@@ -204,11 +204,11 @@ class JobAsk(Shape):
     def digest(self) -> str:
         """A short text that is another for another request, and tells in which field."""
         kept = self.kept
-        texts = [_ENCODE(kept.get(name)) for name in JobAsk.model_fields]
+        texts = [_ENCODE(kept.get(name)) for name in JobRequest.model_fields]
         fields = "".join(f"{crc32(text.encode()) & 0xFFFF:04x}" for text in texts)
         return f"{sha256(chr(0).join(texts).encode()).hexdigest()}:{fields}"
 
-    def to_core(self, making: IdFactory, user: str, asked_by: str | None) -> Reserve:
+    def to_command(self, making: IdFactory, user: str, asked_by: str | None) -> Reserve:
         """The hold that is asked for; `user` is who asks if the body does not say."""
         job = making.id("hold", self.id)
         if self.id is None:
@@ -275,7 +275,7 @@ class JobAsk(Shape):
         )
 
 
-class JobExtension(Shape):
+class JobExtensionRequest(WireModel):
     """Set more aside for a job."""
 
     amount_micros: SomeMicros
@@ -285,7 +285,7 @@ def first_difference(was: str, now: str) -> str | None:
     """The first field in which two requests differ by their digests, in the order of fields."""
     _, _, before = was.partition(":")
     _, _, after = now.partition(":")
-    for place, name in enumerate(JobAsk.model_fields):
+    for place, name in enumerate(JobRequest.model_fields):
         part = slice(place * FIELD_DIGITS, (place + 1) * FIELD_DIGITS)
         if before[part] != after[part]:
             return name
@@ -295,7 +295,7 @@ def first_difference(was: str, now: str) -> str | None:
 # Answers
 
 
-class JobSubmitted(Answer):
+class SubmittedJob(WireModel):
     """A job that is there now, and what is set aside for it."""
 
     id: str
@@ -311,7 +311,7 @@ class JobSubmitted(Answer):
     dropped_gpu_types: list[str]
 
     @classmethod
-    def of(cls, opened: events.HoldOpened, shares: Shares = ALONE) -> Self:
+    def from_core(cls, opened: events.HoldOpened, shares: Shares = ALONE) -> Self:
         """A job, told by the hold that was opened for it."""
         terms = opened.terms
         return cls.model_construct(
@@ -332,7 +332,7 @@ class JobSubmitted(Answer):
         )
 
 
-class Place(NamedTuple):
+class QuotedPlace(NamedTuple):
     """Where a job would wait, why, and for how long; or why it would be turned away."""
 
     pool: str
@@ -343,7 +343,7 @@ class Place(NamedTuple):
     latest: Instant | None = None
 
 
-class JobQuote(Answer):
+class JobQuote(WireModel):
     """What a job would take, and everything that stands against it; nothing was changed."""
 
     held_micros: Micros
@@ -365,7 +365,9 @@ class JobQuote(Answer):
     forbidden: list[dict[str, Any]]
 
     @classmethod
-    def of(cls, quote: Quote, ask: JobAsk, place: Place, cache: JobCache | None = None) -> Self:
+    def from_core(
+        cls, quote: Quote, ask: JobRequest, place: QuotedPlace, cache: JobCache | None = None
+    ) -> Self:
         """A quote, told."""
         milli, rates = ask.gpus.milli, [rate for _, rate in quote.rates]
         times, at_once = (ask.array.count, ask.array.together) if ask.array else (1, 1)
@@ -386,7 +388,7 @@ class JobQuote(Answer):
             cache=cache,
             forbidden=[
                 *([] if place.problem is None else [dict(place.problem)]),
-                *(of_refusal(refusal) for refusal in quote.forbidden),
+                *(problem_from_refusal(refusal) for refusal in quote.forbidden),
             ],
         )
 
@@ -394,7 +396,7 @@ class JobQuote(Answer):
 Answers = Literal["user", "platform", "preemption", "limit"]  # who answers for an end
 
 
-class Job(Answer):
+class Job(WireModel):
     """A job as its org knows it."""
 
     id: str
@@ -434,7 +436,7 @@ class Job(Answer):
     steps: int  # of its history
 
 
-class JobRoute(Answer):
+class JobRoute(WireModel):
     """That a job was sent to a pool, and why."""
 
     number: int
@@ -444,7 +446,7 @@ class JobRoute(Answer):
     told: str
 
 
-class CostlyJob(Answer):
+class CostlyJob(WireModel):
     """A place in a top list of jobs."""
 
     id: str
@@ -456,7 +458,7 @@ class CostlyJob(Answer):
     micros_per_hour: Micros  # while it runs
 
 
-class JobStep(Answer):
+class JobStep(WireModel):
     """A step of a job's life."""
 
     number: int
@@ -472,7 +474,7 @@ class JobStep(Answer):
     end_class: Answers | None  # for the attempt's end, if that was corrected
 
 
-class EndCorrection(Shape):
+class EndCorrectionRequest(WireModel):
     """Who answers for the end of an attempt."""
 
     attempt: Annotated[int, Field(ge=1, le=AMOUNT_MAX)]
@@ -487,7 +489,7 @@ class EndCorrection(Shape):
     reason: Annotated[Text | None, Field(description="why; the org's events keep it")] = None
 
 
-class EndCorrected(Answer):
+class EndCorrectionResponse(WireModel):
     """What was said; its pool tells what moves by it, and the step `corrected` follows."""
 
     id: str
@@ -495,14 +497,14 @@ class EndCorrected(Answer):
     end_class: Answers
 
 
-class JobSpent(Answer):
+class JobSpent(WireModel):
     """What a job was charged so far; told to those who watch, between two steps."""
 
     spent_micros: Micros
     held_micros: Micros
 
 
-class JobResult(Answer):
+class JobResult(WireModel):
     """What a job has left: the manifest that it wrote, if it wrote one."""
 
     job_id: str
@@ -513,7 +515,7 @@ class JobResult(Answer):
     manifest: Any | None
 
 
-class Cancelled(Answer):
+class JobCancellation(WireModel):
     """That a job is to end; or that it was over when this was asked, cancelled or not."""
 
     id: str

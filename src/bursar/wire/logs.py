@@ -4,10 +4,10 @@ from typing import Annotated
 
 from pydantic import Field
 
-from bursar.wire.fields import Shape, Time
+from bursar.wire.fields import Time, WireModel
 
 
-class LogPart(Shape):
+class LogPart(WireModel):
     """A part of what a process has printed."""
 
     attempt: int
@@ -17,7 +17,7 @@ class LogPart(Shape):
     text: str
 
 
-class LogsTold(Shape):
+class LogsResponse(WireModel):
     """Parts of a job's logs, by attempt and node; `next` asks for what follows, now or later."""
 
     data: list[LogPart]

@@ -7,7 +7,7 @@ from pydantic import Field, JsonValue
 from bursar.core.dispatch.policies import objection
 from bursar.core.scheduling.model.policy import Policy
 from bursar.core.scheduling.model.policy_file import BOUNDS, policy_of, words_of
-from bursar.wire.fields import Shape
+from bursar.wire.fields import WireModel
 
 SHARES_MOST: Final = 1_000
 Span = Annotated[str, Field(examples=["30s", "10m", "2h", "1d"])]
@@ -16,7 +16,7 @@ Gpus = Annotated[
 ]
 
 
-class PolicyAsk(Shape):
+class PolicyRequest(WireModel):
     """A policy; what is not named is as it is shipped."""
 
     policy: Annotated[
@@ -59,7 +59,7 @@ class PolicyAsk(Shape):
         return policy
 
 
-class RulesTold(Shape):
+class PolicyRules(WireModel):
     """What holds for all jobs of a pool."""
 
     inside_a_user: Annotated[str, Field(description="whose turn it is among a user's own jobs")]
@@ -74,7 +74,7 @@ class RulesTold(Shape):
     grace: Annotated[Span, Field(description="to save its work, of a job that is asked to stop")]
 
 
-class TierTold(Shape):
+class PolicyTier(WireModel):
     """A tier."""
 
     name: str
@@ -88,7 +88,7 @@ class TierTold(Shape):
     preempts: Annotated[list[str], Field(description="who makes room when it is below its floor")]
 
 
-class PlaceTold(Shape):
+class PolicyShare(WireModel):
     """What a place in the tree of shares is entitled to."""
 
     weight: int
@@ -97,7 +97,7 @@ class PlaceTold(Shape):
     jobs_max: int | None = None
 
 
-class PolicyTold(Shape):
+class PolicyResponse(WireModel):
     """The policy of a pool, with all that can be set."""
 
     pool: str
@@ -105,19 +105,19 @@ class PolicyTold(Shape):
         int, Field(description="that grows with each change; 0 as long as none was made")
     ]
     in_force: Annotated[bool, Field(description="whether the pool decides by it already")]
-    policy: RulesTold
-    tiers: list[TierTold]
-    shares: dict[str, PlaceTold]
+    policy: PolicyRules
+    tiers: list[PolicyTier]
+    shares: dict[str, PolicyShare]
 
     @classmethod
-    def of(cls, pool: str, version: int, policy: Policy, *, in_force: bool) -> Self:
+    def from_core(cls, pool: str, version: int, policy: Policy, *, in_force: bool) -> Self:
         """A policy of the rules, told."""
         words = words_of(policy)
         return cls(
             pool=pool,
             version=version,
             in_force=in_force,
-            policy=RulesTold(**words["policy"]),
-            tiers=[TierTold(**tier) for tier in words["tiers"]],
-            shares={path: PlaceTold(**share) for path, share in words["shares"].items()},
+            policy=PolicyRules(**words["policy"]),
+            tiers=[PolicyTier(**tier) for tier in words["tiers"]],
+            shares={path: PolicyShare(**share) for path, share in words["shares"].items()},
         )

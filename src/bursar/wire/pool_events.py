@@ -4,10 +4,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from bursar.wire.fields import Shape, Time
+from bursar.wire.fields import Time, WireModel
 
 
-class PoolEventTold(Shape):
+class PoolEventResponse(WireModel):
     """What a leader of a pool was told and decided, or what it began with."""
 
     stream: Annotated[str, Field(description="the pool")]
@@ -20,8 +20,8 @@ class PoolEventTold(Shape):
     digest: Annotated[str, Field(description="of the event and the digest before it")]
 
 
-class PoolEventsTold(Shape):
+class PoolEventsResponse(WireModel):
     """A page of a stream."""
 
-    items: list[PoolEventTold]
+    items: list[PoolEventResponse]
     next: Annotated[int | None, Field(description="`after` of the next page, if there is one")]

@@ -10,19 +10,19 @@ from bursar.core.dispatch.quarantine import is_quarantined, standing
 from bursar.core.dispatch.state import Pool, PoolNode
 from bursar.core.instant import MILLISECOND
 from bursar.core.scheduling.model.nodes import MILLI, NodeState
-from bursar.wire.fields import Shape
+from bursar.wire.fields import WireModel
 
 _USED: Final = (NodeState.READY, NodeState.DRAINING)
 NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
 
 
-class PoolAsk(Shape):
+class PoolRequest(WireModel):
     """A pool to begin."""
 
     id: Annotated[str, Field(pattern=NAME, examples=["main"])]
 
 
-class TypeTold(Shape):
+class PoolGpuType(WireModel):
     """What a pool has of one GPU type."""
 
     gpu_type: str
@@ -30,19 +30,19 @@ class TypeTold(Shape):
     free_milli_gpus: int
 
 
-class PoolTold(Shape):
+class PoolResponse(WireModel):
     """A pool: what it has, and what waits for it."""
 
     id: str
     nodes: int
     nodes_on_order: Annotated[int, Field(description="that were ordered and have not come yet")]
-    types: list[TypeTold]
+    types: list[PoolGpuType]
     queued: int
     running: int
     out_of_credits: int
 
     @classmethod
-    def of(cls, id: str, pool: Pool) -> Self:
+    def from_core(cls, id: str, pool: Pool) -> Self:
         """A pool of the rules, told."""
         found = [(one, standing(one, pool.now)) for one in pool.machines.values()]
         usable = [one for one, state in found if state in _USED]
@@ -57,7 +57,7 @@ class PoolTold(Shape):
             nodes=len(usable),
             nodes_on_order=sum(state is NodeState.ON_ORDER for _, state in found),
             types=[
-                TypeTold(gpu_type=name, gpus=gpus[name], free_milli_gpus=free[name])
+                PoolGpuType(gpu_type=name, gpus=gpus[name], free_milli_gpus=free[name])
                 for name in sorted(gpus)
             ],
             queued=states[State.QUEUED],
@@ -77,13 +77,13 @@ def _free(pool: Pool, machine: PoolNode) -> int:
     return (node.gpus * node.slots - taken) * MILLI // node.slots
 
 
-class PoolsTold(Shape):
+class PoolsResponse(WireModel):
     """All pools."""
 
-    pools: list[PoolTold]
+    pools: list[PoolResponse]
 
 
-class NodeTold(Shape):
+class NodeResponse(WireModel):
     """A node, and what is taken of it."""
 
     id: str
@@ -103,7 +103,7 @@ class NodeTold(Shape):
     labels: list[str]
 
     @classmethod
-    def of(cls, pool: Pool, machine: PoolNode) -> Self:
+    def from_core(cls, pool: Pool, machine: PoolNode) -> Self:
         """A node of the rules, told."""
         node, heard_at = machine.node, machine.heard_at
         left = machine.trouble.until - pool.now if is_quarantined(machine, pool.now) else 0
@@ -124,13 +124,13 @@ class NodeTold(Shape):
         )
 
 
-class NodesTold(Shape):
+class NodesResponse(WireModel):
     """The nodes of a pool."""
 
-    nodes: list[NodeTold]
+    nodes: list[NodeResponse]
 
 
-class StateAsk(Shape):
+class NodeStateRequest(WireModel):
     """What a node shall be used for."""
 
     state: Literal["ready", "draining"]

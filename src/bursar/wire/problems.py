@@ -1,7 +1,7 @@
-"""Every way a call can fail, in one table: code, status, what it means, how to mend it (RFC 9457).
+"""Every problem code in one table: status, title and remedy (RFC 9457).
 
-Codes of the rules (`bursar.core.refusal.Code`) and codes of the edge stand side by side; a caller
-need not care who said no. A code never changes its meaning.
+The table holds the codes of the rules (`bursar.core.refusal.Code`) and the codes of the HTTP layer.
+A client handles both alike. A code never changes its meaning.
 """
 
 from collections.abc import Mapping
@@ -14,24 +14,24 @@ from bursar.wire.times import instant_text
 MEDIA_TYPE: Final = "application/problem+json"
 
 
-class Kind(NamedTuple):
-    """What one code means."""
+class ProblemType(NamedTuple):
+    """What one problem code means."""
 
     status: int
     title: str
     remedy: str
 
 
-def _unknown(what: str) -> Kind:
-    return Kind(
+def _unknown(noun: str) -> ProblemType:
+    return ProblemType(
         404,
-        f"There is no such {what}",
-        f"Check the id, and that your key may see that {what}.",
+        f"The {noun} does not exist",
+        f"Check the id, and that your key may see the {noun}.",
     )
 
 
-# Said by the rules, under the org's lock: stored, and given again to the same key.
-OF_THE_RULES: Final[Mapping[str, Kind]] = MappingProxyType(
+# Decided by the rules under the org's lock. Stored: the same Idempotency-Key gets the same refusal.
+RULE_PROBLEMS: Final[Mapping[str, ProblemType]] = MappingProxyType(
     {
         Code.ACCOUNT_UNKNOWN: _unknown("account"),
         Code.USER_UNKNOWN: _unknown("user"),
@@ -42,280 +42,321 @@ OF_THE_RULES: Final[Mapping[str, Kind]] = MappingProxyType(
         Code.BUDGET_UNKNOWN: _unknown("budget"),
         Code.RECURRENCE_UNKNOWN: _unknown("recurring grant"),
         Code.SETTING_UNKNOWN: _unknown("object"),
-        Code.ATTEMPT_UNKNOWN: _unknown("attempt of this hold"),
-        Code.ALREADY_EXISTS: Kind(
-            409,
-            "The id is taken",
-            "Choose another id, or leave it out. If this was a retry, send the first"
-            " Idempotency-Key again: the first answer comes back.",
+        Code.ATTEMPT_UNKNOWN: ProblemType(
+            404, "The hold has no such attempt", "Check the attempt number of the job."
         ),
-        Code.EXTERNAL_REF_EXISTS: Kind(
+        Code.ALREADY_EXISTS: ProblemType(
             409,
-            "This payment was reported before",
-            "Nothing to do if it is the same payment: the figures name its grant.",
+            "The id is already in use",
+            "Choose another id, or omit it. If this is a retry, send the original Idempotency-Key"
+            " to get the original response.",
         ),
-        Code.KEY_REUSED: Kind(
+        Code.EXTERNAL_REF_EXISTS: ProblemType(
+            409,
+            "A grant with this external_ref already exists",
+            "If it is the same payment, there is nothing to do: the figures name its grant.",
+        ),
+        Code.KEY_REUSED: ProblemType(
             422,
-            "The Idempotency-Key stands for another request",
+            "The Idempotency-Key was used for a different request",
             "Use a new key for a new request. The figures name the first field that differs.",
         ),
-        Code.TIME_INVALID: Kind(
-            422, "A time is out of bounds", "The figures tell which times are possible."
+        Code.TIME_INVALID: ProblemType(
+            422, "A time is out of range", "The figures give the allowed range."
         ),
-        Code.HOLD_TOO_LONG: Kind(
+        Code.HOLD_TOO_LONG: ProblemType(
             422,
             "The hold would last too long",
-            "Ask for a shorter ttl_seconds; the figures tell the latest end.",
+            "Send a shorter ttl_seconds. The figures give the latest possible end.",
         ),
-        Code.BUDGET_DIFFERS: Kind(
+        Code.BUDGET_DIFFERS: ProblemType(
             409,
-            "The budget is for something else",
-            "Target and period of a budget never change: drop it and set a new one.",
+            "The budget has another target or period",
+            "The target and period of a budget never change. Delete it and create a new one.",
         ),
-        Code.PRICE_UNKNOWN: Kind(
-            422, "There is no price", "Set a price for one of the GPU types, or ask for an amount."
-        ),
-        Code.TYPE_NOT_HELD: Kind(
+        Code.PRICE_UNKNOWN: ProblemType(
             422,
-            "The hold is for other GPU types",
-            "The figures list the types it was opened for, or would be. A job that no pool has"
-            " these for: ask for the other types alone.",
+            "No price is set for these GPU types",
+            "Set a price for one of the GPU types, or reserve an amount.",
         ),
-        Code.NOT_METERED: Kind(
+        Code.TYPE_NOT_HELD: ProblemType(
+            422,
+            "The hold does not cover this GPU type",
+            "The figures list the GPU types the hold covers. If no pool has the requested types,"
+            " request only the others.",
+        ),
+        Code.NOT_METERED: ProblemType(
             409,
-            "The hold has no price to charge run time at",
+            "The hold has no rate for run time",
             "Charge an amount_micros, or open the hold with gpu_type and gpu_count.",
         ),
-        Code.AMOUNT_TOO_LARGE: Kind(
-            422, "The amount is too large", "No amount, and no total, goes beyond 2^53−1."
+        Code.AMOUNT_TOO_LARGE: ProblemType(
+            422, "The amount is too large", "Amounts and totals are at most 2^53−1."
         ),
-        Code.MAX_COST_EXCEEDED: Kind(
+        Code.MAX_COST_EXCEEDED: ProblemType(
             402,
-            "It can cost more than it may",
-            "Raise max_cost_micros to the amount in the figures, or ask for a shorter run, fewer"
-            " or cheaper GPUs. A job that is there keeps what was said: extend it by less.",
+            "Maximum cost exceeded",
+            "Raise max_cost_micros to the amount in the figures, or request a shorter run, fewer"
+            " GPUs or cheaper ones. A submitted job keeps its max_cost_micros: extend it by a"
+            " smaller amount.",
         ),
-        Code.CHANGED_SINCE: Kind(
-            412, "Somebody else has changed it", "Read it again, and send If-Match with its ETag."
+        Code.CHANGED_SINCE: ProblemType(
+            412,
+            "The object has changed since you read it",
+            "Read it again, and send its new ETag in If-Match.",
         ),
-        Code.HOLD_OF_A_JOB: Kind(
+        Code.HOLD_OF_A_JOB: ProblemType(
             409,
-            "The hold is a job's",
-            "Cancel or extend the job: /v1/jobs/{id}/cancel, /v1/jobs/{id}/extend.",
+            "The hold belongs to a job",
+            "Cancel or extend the job instead: /v1/jobs/{id}/cancel, /v1/jobs/{id}/extend.",
         ),
-        Code.HOLD_OPEN: Kind(
-            409, "The hold is not closed yet", "Ask again when its job is over; /events tells when."
+        Code.HOLD_OPEN: ProblemType(
+            409,
+            "The hold is still open",
+            "Retry when the job has finished. Follow /v1/jobs/{id}/events to know when.",
         ),
-        Code.HOLD_CLOSED: Kind(
+        Code.HOLD_CLOSED: ProblemType(
             409,
             "The hold is closed",
-            "Open a new hold; usage that became known late can be booked with effective_at.",
+            "Open a new hold. To book late usage on a closed hold, send effective_at.",
         ),
-        Code.ATTEMPT_SETTLED: Kind(409, "The attempt is settled", "Charge the attempt after it."),
-        Code.CORRECTION_PENDING: Kind(
+        Code.ATTEMPT_SETTLED: ProblemType(
+            409, "The attempt is settled", "Charge the next attempt instead."
+        ),
+        Code.CORRECTION_PENDING: ProblemType(
             409,
-            "Its pool has not carried out the correction before",
-            "Ask again, with a new key, when the step `corrected` is there; /events tells when.",
+            "An earlier correction is still in progress",
+            "Retry with a new Idempotency-Key after the step `corrected`. Follow"
+            " /v1/jobs/{id}/events to know when.",
         ),
-        Code.CHARGE_REVERSED: Kind(
+        Code.CHARGE_REVERSED: ProblemType(
             409,
             "Some charges of the job were reversed or absorbed",
-            "Who pays was settled otherwise: reverse more, or book a debt.",
+            "The job can no longer be corrected automatically. Reverse more charges, or book a"
+            " debt.",
         ),
-        Code.CREDITS_GONE: Kind(
+        Code.CREDITS_GONE: ProblemType(
             409,
-            "What was given back cannot be charged again",
-            "The grant is non-refundable or was revoked: book a debt if it is to be paid.",
+            "The refunded credits are no longer available",
+            "The grant is non-refundable or was revoked. Book a debt for the amount instead.",
         ),
-        Code.GRANT_REVOKED: Kind(409, "The grant was taken back", "Issue a new grant."),
-        Code.GRANT_EXPIRED: Kind(409, "The grant has expired", "Issue a new grant."),
-        Code.GRANT_IN_USE: Kind(
+        Code.GRANT_REVOKED: ProblemType(409, "The grant was revoked", "Issue a new grant."),
+        Code.GRANT_EXPIRED: ProblemType(409, "The grant has expired", "Issue a new grant."),
+        Code.GRANT_IN_USE: ProblemType(
             409,
-            "Something of the grant is held, spent or moved",
-            "Revoke it instead; what a charge-back leaves open is booked as a debt.",
+            "Some credits of the grant are held, spent or moved",
+            "Revoke the grant instead. Book a debt for what a charge-back leaves unpaid.",
         ),
-        Code.EXCEEDS_HOLD: Kind(
-            409, "The hold has less than that", "The figures tell what is open."
-        ),
-        Code.EXCEEDS_GRANT: Kind(
-            409, "The grant has less than that available", "The figures tell what is available."
-        ),
-        Code.EXCEEDS_CHARGE: Kind(
-            409, "The charge was less than that", "The figures tell what is left of it."
-        ),
-        Code.EXCEEDS_DEBT: Kind(
-            409, "The debt is less than that", "The figures tell what is owed."
-        ),
-        Code.QUOTA_EXCEEDED: Kind(
+        Code.EXCEEDS_HOLD: ProblemType(
             409,
-            "A quota has no room for it",
-            "Wait until jobs have started or are over, ask for fewer GPUs, or raise the quota that"
-            " the figures name.",
+            "The amount exceeds what the hold has open",
+            "Send a smaller amount. The figures give what is open.",
         ),
-        Code.DEBT_OUTSTANDING: Kind(
+        Code.EXCEEDS_GRANT: ProblemType(
+            409,
+            "The amount exceeds what the grant has available",
+            "Send a smaller amount. The figures give what is available.",
+        ),
+        Code.EXCEEDS_CHARGE: ProblemType(
+            409,
+            "The amount exceeds the charge",
+            "Send a smaller amount. The figures give what can still be reversed.",
+        ),
+        Code.EXCEEDS_DEBT: ProblemType(
+            409,
+            "The amount exceeds the debt",
+            "Send a smaller amount. The figures give what is owed.",
+        ),
+        Code.QUOTA_EXCEEDED: ProblemType(
+            409,
+            "Quota exceeded",
+            "Wait until other jobs have started or finished, request fewer GPUs, or raise the"
+            " quota that the figures name.",
+        ),
+        Code.DEBT_OUTSTANDING: ProblemType(
             402,
             "The account is in debt",
-            "Issue credits: debts are repaid from them first, then holds are possible again.",
+            "Issue credits. They repay debts first; after that, holds can be opened again.",
         ),
-        Code.BUDGET_EXCEEDED: Kind(
+        Code.BUDGET_EXCEEDED: ProblemType(
             402,
-            "A hard budget has no room for it",
-            "Wait for the next period, ask for less, or raise the budget in the figures.",
+            "Hard budget exceeded",
+            "Wait for the next period, request less, or raise the budget that the figures name.",
         ),
-        Code.INSUFFICIENT_CREDITS: Kind(
+        Code.INSUFFICIENT_CREDITS: ProblemType(
             402,
-            "There are not enough credits",
-            "Ask for at most what is spendable, or issue credits to the account or one above it.",
+            "Not enough credits",
+            "Request at most the spendable amount, or issue credits to the account or to an"
+            " account above it.",
         ),
     }
 )
 
-# Said at the edge: never stored. Those with a `Retry-After` may be sent again as they are.
-OF_THE_EDGE: Final[Mapping[str, Kind]] = MappingProxyType(
+# Decided by the HTTP layer. Never stored. Problems with a `Retry-After` may be retried unchanged.
+HTTP_PROBLEMS: Final[Mapping[str, ProblemType]] = MappingProxyType(
     {
-        "malformed": Kind(400, "The body is not what JSON should be", "Send one JSON object."),
-        "not_http": Kind(
-            400, "That is not HTTP", "Send a request as RFC 9112 has it, with headers in ASCII."
+        "malformed": ProblemType(
+            400, "The body is not valid JSON", "Send one JSON object, without duplicate names."
         ),
-        "invalid_request": Kind(
-            422, "The request makes no sense", "Each entry of errors points at a field."
-        ),
-        "idempotency_key_missing": Kind(
+        "not_http": ProblemType(
             400,
-            "The Idempotency-Key is missing",
-            "Send a header Idempotency-Key with a new random text for each new request, and the"
-            " same one when you try again.",
+            "The request is not valid HTTP",
+            "Send a request as defined by RFC 9112, with ASCII headers.",
         ),
-        "idempotency_key_invalid": Kind(
+        "invalid_request": ProblemType(
+            422,
+            "The request is invalid",
+            "Correct the fields that the detail and the entries of errors point at.",
+        ),
+        "idempotency_key_missing": ProblemType(
             400,
-            "The Idempotency-Key cannot be used",
-            "1 to 255 visible ASCII characters, not beginning with `bursar:`, `pool:` or `sweep/`.",
+            "The Idempotency-Key header is missing",
+            "Send an Idempotency-Key header: a new random text for each new request, the same"
+            " text for a retry.",
         ),
-        "unauthenticated": Kind(
+        "idempotency_key_invalid": ProblemType(
+            400,
+            "The Idempotency-Key is invalid",
+            "Use 1 to 255 visible ASCII characters that do not start with `bursar:`, `pool:` or"
+            " `sweep/`.",
+        ),
+        "unauthenticated": ProblemType(
             401,
-            "No valid key",
-            "Send a header Authorization: Bearer bsr_… with a key that is neither expired nor"
+            "The API key is missing or invalid",
+            "Send the header Authorization: Bearer bsr_… with a key that is neither expired nor"
             " revoked.",
         ),
-        "forbidden": Kind(
-            403, "The key may not do this", "Use a key with the scope that the detail names."
+        "forbidden": ProblemType(
+            403,
+            "The key does not have the required scope",
+            "Use a key with the scope that the detail names.",
         ),
-        "not_found": Kind(
-            404, "There is no such thing", "Check the path against /v1/openapi.json."
+        "not_found": ProblemType(
+            404, "Not found", "Check the path against /openapi.json, and the id."
         ),
         "org_unknown": _unknown("org"),
         "job_unknown": _unknown("job"),
-        "no_pool": Kind(
+        "no_pool": ProblemType(
             409,
-            "There is no pool to run jobs in",
-            "An operator adds one. If the detail names several, say which in `pool`.",
+            "No pool can take the job",
+            "An operator adds a pool. If the detail names several, choose one in `pool`.",
         ),
-        "node_busy": Kind(
+        "node_busy": ProblemType(
             409,
-            "The node cannot be described so while jobs run on it",
-            "Drain it and wait until it is empty, or register it under another name.",
+            "The node cannot be redefined while jobs run on it",
+            "Drain the node and wait until it is empty, or register it under another name.",
         ),
-        "node_given_back": Kind(
+        "node_given_back": ProblemType(
             409,
-            "The node was ordered and has been given back",
-            "End the machine: whoever needs another one orders it anew, under another name.",
+            "The ordered node has been returned",
+            "Shut the machine down. A new node is ordered under a new name when one is needed.",
         ),
-        "job_not_over": Kind(
-            409, "The job is not over yet", "Ask again when it is over; /events tells when."
-        ),
-        "method_not_allowed": Kind(
-            405, "The method does not apply here", "The Allow header lists those that do."
-        ),
-        "timeout": Kind(408, "The request came too slowly", "Send it again, in one go."),
-        "behind": Kind(
+        "job_not_finished": ProblemType(
             409,
-            "This server has not seen that event",
-            "If it persists, the database has lost events that were told: tell the operator.",
+            "The job has not finished",
+            "Retry when the job has finished. Follow /v1/jobs/{id}/events to know when.",
         ),
-        "too_large": Kind(413, "The request is too large", "Send fewer commands at a time."),
-        "address_too_long": Kind(
-            414, "The request's address is too long", "Use shorter parameters, at most 8 KiB."
+        "method_not_allowed": ProblemType(
+            405, "Method not allowed", "Use one of the methods in the Allow header."
         ),
-        "unsupported_media_type": Kind(
+        "timeout": ProblemType(
+            408, "The request arrived too slowly", "Send the request again, without pauses."
+        ),
+        "behind": ProblemType(
+            409,
+            "This server has not seen that event yet",
+            "Retry. If the problem persists, the database has lost acknowledged events: contact"
+            " the operator.",
+        ),
+        "too_large": ProblemType(
+            413, "The request is too large", "Send fewer operations in one request."
+        ),
+        "address_too_long": ProblemType(
+            414, "The URL is too long", "Use shorter parameters. The URL has at most 8 KiB."
+        ),
+        "unsupported_media_type": ProblemType(
             415, "The body is not JSON", "Send Content-Type: application/json."
         ),
-        "never_fits": Kind(
+        "never_fits": ProblemType(
             422,
-            "No pool could ever run it",
-            "Ask for what one of the pools has: the figures tell what each lacks. Or name a pool,"
-            " and the job waits there until it has it.",
+            "No pool can ever run this job",
+            "Request what one of the pools has: the figures give what each pool lacks. Or name a"
+            " pool, and the job waits there until the pool has grown.",
         ),
-        "exceeds_ceiling": Kind(
+        "exceeds_ceiling": ProblemType(
             422,
-            "It needs more GPUs at once than it may have",
-            "Ask for no more GPUs than the figures allow, or have the ceiling raised.",
+            "The job needs more GPUs at once than its ceiling allows",
+            "Request at most the number of GPUs in the figures, or have the ceiling raised.",
         ),
-        "too_fast": Kind(
+        "too_fast": ProblemType(
             429,
             "The org submits jobs too fast",
-            "Wait as long as Retry-After says, in seconds; the figures tell the rate.",
+            "Wait for the number of seconds in Retry-After. The figures give the allowed rate.",
         ),
-        "queue_full": Kind(
+        "queue_full": ProblemType(
             429,
-            "The org has as many jobs waiting as it may",
-            "Wait until some of them have started, or cancel some; an array that is more than that"
-            " by itself needs a smaller at_once.",
+            "The org has reached its maximum of waiting jobs",
+            "Wait until some jobs have started, or cancel some. If a single array exceeds the"
+            " maximum, submit it with a smaller at_once.",
         ),
-        "tier_full": Kind(
+        "tier_full": ProblemType(
             429,
-            "The tier's queue is full, and the org has its part of it",
+            "The tier's queue is full and the org uses its share of it",
             "Wait until some jobs have started, or cancel some.",
         ),
-        "overloaded": Kind(
+        "overloaded": ProblemType(
             503,
-            "Starts are so late that this tier is turned away",
-            "Wait as long as Retry-After says, in seconds; the figures tell how late starts are.",
+            "Jobs of this tier start too late; new ones are rejected",
+            "Wait for the number of seconds in Retry-After. The figures give the current delay.",
         ),
-        "rate_limited": Kind(
-            429, "Too many requests", "Wait as long as Retry-After says, in seconds."
+        "rate_limited": ProblemType(
+            429, "Too many requests", "Wait for the number of seconds in Retry-After."
         ),
-        "head_too_large": Kind(
+        "head_too_large": ProblemType(
             431,
-            "The request's headers are too large",
-            "Send fewer or shorter ones: a header has at most 8 KiB, all together 32 KiB.",
+            "The request headers are too large",
+            "Send fewer or shorter headers: 8 KiB for one header, 32 KiB for all of them.",
         ),
-        "internal_error": Kind(
+        "internal_error": ProblemType(
             500,
-            "Something broke on our side",
-            "Send the same request with the same Idempotency-Key again; it has one effect.",
+            "Internal error",
+            "Retry with the same Idempotency-Key. The request takes effect at most once.",
         ),
-        "busy": Kind(
-            503, "Too much is asked at once", "Nothing has happened. Send it again, same key."
+        "busy": ProblemType(
+            503,
+            "The server is overloaded",
+            "Nothing was changed. Retry with the same Idempotency-Key.",
         ),
-        "unreachable": Kind(
+        "unreachable": ProblemType(
             503,
             "The database cannot be reached",
-            "It may have happened or not. Send it again with the same Idempotency-Key.",
+            "The request may have taken effect. Retry with the same Idempotency-Key.",
         ),
-        "clock_jumped": Kind(
+        "clock_jumped": ProblemType(
             503,
-            "The database's clock has jumped",
-            "Nothing has happened. An operator must look at the clock.",
+            "The database clock has jumped",
+            "Nothing was changed. An operator must check the clock.",
         ),
-        "database_full": Kind(
+        "database_full": ProblemType(
             503,
-            "The database has no room left",
-            "Nothing has happened. An operator must make room.",
+            "The database has no space left",
+            "Nothing was changed. An operator must free space.",
         ),
-        "org_frozen": Kind(
+        "org_frozen": ProblemType(
             503,
-            "The org takes no commands",
-            "Its books contradict themselves. An operator runs `bursar ledger rebuild`.",
+            "The org is frozen",
+            "Its books are inconsistent, so it accepts no commands. An operator runs"
+            " `bursar ledger rebuild`.",
         ),
     }
 )
 
-KINDS: Final[Mapping[str, Kind]] = MappingProxyType({**OF_THE_RULES, **OF_THE_EDGE})
+PROBLEMS: Final[Mapping[str, ProblemType]] = MappingProxyType({**RULE_PROBLEMS, **HTTP_PROBLEMS})
 
 
 def problem(code: str, detail: str = "", **more: Any) -> dict[str, Any]:
-    """A problem document; `more` are members of its own, such as figures."""
-    kind = KINDS[code]
+    """Build a problem document; `more` adds members, such as `figures`."""
+    kind = PROBLEMS[code]
     return {
         "type": f"/problems/{code}",
         "title": kind.title,
@@ -327,15 +368,15 @@ def problem(code: str, detail: str = "", **more: Any) -> dict[str, Any]:
     }
 
 
-def of_refusal(refusal: Refusal) -> dict[str, Any]:
-    """The problem that a refusal is."""
-    # Sorted: a refusal that comes back from the database has its figures in another order.
-    told = sorted(refusal.figures.items())
-    figures = {_NAMES.get(name, name): _figure(name, it) for name, it in told}
-    return problem(refusal.code, _told(refusal.code, figures), figures=figures)
+def problem_from_refusal(refusal: Refusal) -> dict[str, Any]:
+    """Build the problem document for a refusal."""
+    # Sorted: the database returns the figures of a stored refusal in another order.
+    ordered = sorted(refusal.figures.items())
+    figures = {_NAMES.get(name, name): _figure(name, value) for name, value in ordered}
+    return problem(refusal.code, _detail(refusal.code, figures), figures=figures)
 
 
-# What figures are called where no type tells their unit.
+# JSON has no types for units, so a figure carries its unit in its name.
 _NAMES: Final[Mapping[str, str]] = MappingProxyType(
     {
         **{
@@ -362,23 +403,26 @@ def _figure(name: str, value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _told(code: str, figures: Mapping[str, Any]) -> str:
-    """The title with the figures behind it, for people."""
-    told = ", ".join(f"{name} {value}" for name, value in figures.items() if value is not None)
-    title = KINDS[code].title
-    return f"{title}: {told}" if told else title
+def _detail(code: str, figures: Mapping[str, Any]) -> str:
+    """Join the title and the figures to one readable line."""
+    text = ", ".join(f"{name} {value}" for name, value in figures.items() if value is not None)
+    title = PROBLEMS[code].title
+    return f"{title}: {text}" if text else title
 
 
-def page() -> str:
-    """All codes for people to read; docs/problems.md is this text."""
+def render_reference() -> str:
+    """Render all codes as Markdown; docs/problems.md is this text."""
     lines = [
         "# Problems",
         "",
-        "Every code that a call can be answered with. A code never changes its meaning. Those of",
-        "the rules are stored and come again with the same `Idempotency-Key`; those of the edge",
-        "are not.",
+        "The API reports every error as a problem document (RFC 9457). This page lists all codes.",
+        "A code never changes its meaning. Refusals of the ledger are stored: the same",
+        "`Idempotency-Key` returns the same refusal. Errors of the HTTP layer are not stored.",
     ]
-    for title, kinds in (("Said by the rules", OF_THE_RULES), ("Said at the edge", OF_THE_EDGE)):
+    for title, kinds in (
+        ("Refusals of the ledger", RULE_PROBLEMS),
+        ("Errors of the HTTP layer", HTTP_PROBLEMS),
+    ):
         lines += [
             "",
             f"## {title}",

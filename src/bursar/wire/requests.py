@@ -27,7 +27,17 @@ from bursar.core.ledger import commands
 from bursar.core.ledger import values as core
 from bursar.core.money import AMOUNT_MAX, PPM
 from bursar.core.pricing import PriceVersion, Rate
-from bursar.wire.fields import Context, Id, IdFactory, Micros, Policy, Shape, SomeMicros, Text, Time
+from bursar.wire.fields import (
+    Context,
+    Id,
+    IdFactory,
+    Micros,
+    Policy,
+    SomeMicros,
+    Text,
+    Time,
+    WireModel,
+)
 
 RUN_MS_MAX = commands.RUN_MS_MAX
 Seconds = Annotated[int, Field(ge=1, le=10 * 366 * 86_400, description="seconds")]
@@ -40,7 +50,7 @@ Priority = Annotated[
 Kind = Literal["paid", "grant", "promo"]
 
 
-def _exactly_one(shape: Shape, *names: str) -> None:
+def _exactly_one(shape: WireModel, *names: str) -> None:
     if sum(getattr(shape, name) is not None for name in names) != 1:
         raise ValueError(f"exactly one of {' and '.join(names)} is given")
 
@@ -48,7 +58,7 @@ def _exactly_one(shape: Shape, *names: str) -> None:
 # The org
 
 
-class OrgAsk(Shape):
+class OrgRequest(WireModel):
     """Begin an org, with its root account."""
 
     name: Text
@@ -57,7 +67,7 @@ class OrgAsk(Shape):
     tier: Text | None = None
 
 
-class AccountAsk(Shape):
+class AccountRequest(WireModel):
     """Put an account into the tree."""
 
     org_id: Id | None = None
@@ -66,7 +76,7 @@ class AccountAsk(Shape):
     id: Id | None = None
     time_zone: Text | None = None
 
-    def to_core(self, making: IdFactory) -> commands.AddAccount:
+    def to_command(self, making: IdFactory) -> commands.AddAccount:
         """The command that is meant."""
         return commands.AddAccount(
             account=AccountId(making.id("account", self.id)),
@@ -76,24 +86,24 @@ class AccountAsk(Shape):
         )
 
 
-class UserAsk(Shape):
+class UserRequest(WireModel):
     """Let a principal of the org spend credits."""
 
     org_id: Id | None = None
     id: Id | None = None
 
-    def to_core(self, making: IdFactory) -> commands.AddUser:
+    def to_command(self, making: IdFactory) -> commands.AddUser:
         """The command that is meant."""
         return commands.AddUser(user=UserId(making.id("user", self.id)))
 
 
-class TierAsk(Shape):
+class TierRequest(WireModel):
     """Give an org a tier."""
 
     org_id: Id
     tier: Text
 
-    def to_core(self, making: IdFactory) -> commands.SetTier:
+    def to_command(self, making: IdFactory) -> commands.SetTier:
         """The command that is meant."""
         return commands.SetTier(tier=self.tier)
 
@@ -101,14 +111,14 @@ class TierAsk(Shape):
 # Credits
 
 
-class Monthly(Shape):
+class Monthly(WireModel):
     """How a grant is issued again and again."""
 
     every: Literal["day", "week", "month"]
     roll_over_max_micros: Micros = 0
 
 
-class GrantAsk(Shape):
+class GrantRequest(WireModel):
     """Issue credits, once or again and again."""
 
     account_id: Id
@@ -124,12 +134,12 @@ class GrantAsk(Shape):
     id: Id | None = None
 
     @model_validator(mode="after")
-    def _recurring_ones_say_less(self) -> "GrantAsk":
+    def _recurring_ones_say_less(self) -> "GrantRequest":
         if self.recurring is not None and (self.expires_at or self.external_ref or self.source):
             raise ValueError("a recurring grant has no expires_at, external_ref or source")
         return self
 
-    def to_core(self, making: IdFactory) -> commands.Issue | commands.StartRecurrence:
+    def to_command(self, making: IdFactory) -> commands.Issue | commands.StartRecurrence:
         """The command that is meant."""
         if self.recurring is not None:
             return commands.StartRecurrence(
@@ -157,18 +167,18 @@ class GrantAsk(Shape):
         )
 
 
-class GrantExtension(Shape):
+class GrantExtensionRequest(WireModel):
     """Let a grant expire later."""
 
     expires_at: Time | None
 
-    def to_core(self, grant: str) -> commands.ExtendGrant:
+    def to_command(self, grant: str) -> commands.ExtendGrant:
         """The command that is meant."""
         until = NEVER if self.expires_at is None else self.expires_at
         return commands.ExtendGrant(grant=GrantId(grant), expires_at=until)
 
 
-class TransferAsk(Shape):
+class TransferRequest(WireModel):
     """Move credits of a grant to another account of the org."""
 
     grant_id: Id
@@ -176,7 +186,7 @@ class TransferAsk(Shape):
     amount_micros: SomeMicros
     id: Id | None = None
 
-    def to_core(self, making: IdFactory) -> commands.Transfer:
+    def to_command(self, making: IdFactory) -> commands.Transfer:
         """The command that is meant."""
         return commands.Transfer(
             grant=GrantId(self.grant_id),
@@ -186,14 +196,14 @@ class TransferAsk(Shape):
         )
 
 
-class DebtAsk(Shape):
+class DebtRequest(WireModel):
     """Owe an amount that no hold covers, such as a payment charged back."""
 
     account_id: Id
     amount_micros: SomeMicros
     id: Id | None = None
 
-    def to_core(self, making: IdFactory) -> commands.BookDebt:
+    def to_command(self, making: IdFactory) -> commands.BookDebt:
         """The command that is meant."""
         return commands.BookDebt(
             debt=DebtId(making.id("debt", self.id)),
@@ -202,12 +212,12 @@ class DebtAsk(Shape):
         )
 
 
-class Absorption(Shape):
+class AbsorptionRequest(WireModel):
     """Write a debt off at the operator's cost: an amount of it, or all."""
 
     amount_micros: SomeMicros | None = None
 
-    def to_core(self, debt: str) -> commands.AbsorbDebt:
+    def to_command(self, debt: str) -> commands.AbsorbDebt:
         """The command that is meant."""
         return commands.AbsorbDebt(debt=DebtId(debt), amount=self.amount_micros)
 
@@ -215,7 +225,7 @@ class Absorption(Shape):
 # Holds
 
 
-class HoldAsk(Shape):
+class HoldRequest(WireModel):
     """Reserve an amount, or what running for so long can cost; all of it or nothing."""
 
     account_id: Id
@@ -227,11 +237,11 @@ class HoldAsk(Shape):
     id: Id | None = None
 
     @model_validator(mode="after")
-    def _sized_by_one(self) -> "HoldAsk":
+    def _sized_by_one(self) -> "HoldRequest":
         _exactly_one(self, "amount_micros", "run_ms_max")
         return self
 
-    def to_core(
+    def to_command(
         self, making: IdFactory, user: str, asked_by: str | None = None
     ) -> commands.Reserve:
         """The command that is meant; `user` is who asks if the body does not say.
@@ -250,26 +260,26 @@ class HoldAsk(Shape):
         )
 
 
-class QuoteAsk(HoldAsk):
+class QuoteRequest(HoldRequest):
     """What a hold would cost, and what forbids it."""
 
     likely_run_ms: RunMs | None = None
 
 
-class HoldExtension(Shape):
+class HoldExtensionRequest(WireModel):
     """Hold more, last longer, or both."""
 
     amount_micros: Micros = 0
     expires_at: Time | None = None
 
-    def to_core(self, hold: str) -> commands.ExtendHold:
+    def to_command(self, hold: str) -> commands.ExtendHold:
         """The command that is meant."""
         return commands.ExtendHold(
             hold=HoldId(hold), amount=self.amount_micros, expires_at=self.expires_at
         )
 
 
-class ChargeAsk(Shape):
+class ChargeRequest(WireModel):
     """Charge an amount, or an attempt's run time so far.
 
     With `effective_at` an amount of usage is booked that became known late, on a closed hold too.
@@ -282,13 +292,13 @@ class ChargeAsk(Shape):
     id: Id | None = None
 
     @model_validator(mode="after")
-    def _sized_by_one(self) -> "ChargeAsk":
+    def _sized_by_one(self) -> "ChargeRequest":
         _exactly_one(self, "amount_micros", "run_ms_total")
         if self.effective_at is not None and self.amount_micros is None:
             raise ValueError("effective_at is given with an amount_micros")
         return self
 
-    def to_core(self, hold: str, making: IdFactory) -> commands.Charge | commands.BookLate:
+    def to_command(self, hold: str, making: IdFactory) -> commands.Charge | commands.BookLate:
         """The command that is meant."""
         charge = ChargeId(making.id("charge", self.id))
         if self.effective_at is not None:
@@ -307,7 +317,7 @@ class ChargeAsk(Shape):
         )
 
 
-class Settlement(Shape):
+class SettlementRequest(WireModel):
     """Charge up to a total or a last reading, or nothing more; the rest is refunded."""
 
     total_micros: Micros | None = None
@@ -316,12 +326,12 @@ class Settlement(Shape):
     id: Id | None = None
 
     @model_validator(mode="after")
-    def _sized_by_at_most_one(self) -> "Settlement":
+    def _sized_by_at_most_one(self) -> "SettlementRequest":
         if self.total_micros is not None and self.run_ms_total is not None:
             raise ValueError("at most one of total_micros and run_ms_total is given")
         return self
 
-    def to_core(self, hold: str, making: IdFactory) -> commands.Settle:
+    def to_command(self, hold: str, making: IdFactory) -> commands.Settle:
         """The command that is meant."""
         return commands.Settle(
             charge=ChargeId(making.id("charge", self.id)),
@@ -332,17 +342,17 @@ class Settlement(Shape):
         )
 
 
-class RefundAsk(Shape):
+class RefundRequest(WireModel):
     """Return a part of what is open."""
 
     amount_micros: SomeMicros
 
-    def to_core(self, hold: str) -> commands.Refund:
+    def to_command(self, hold: str) -> commands.Refund:
         """The command that is meant."""
         return commands.Refund(hold=HoldId(hold), amount=self.amount_micros)
 
 
-class Reversal(Shape):
+class ReversalRequest(WireModel):
     """Undo a charge, or an amount of it.
 
     What would lapse because its grant has expired is issued again until `reissue_until`, if given.
@@ -351,7 +361,7 @@ class Reversal(Shape):
     amount_micros: SomeMicros | None = None
     reissue_until: Time | None = None
 
-    def to_core(self, charge: str) -> commands.ReverseCharge:
+    def to_command(self, charge: str) -> commands.ReverseCharge:
         """The command that is meant."""
         return commands.ReverseCharge(
             charge=ChargeId(charge), amount=self.amount_micros, reissue_until=self.reissue_until
@@ -361,7 +371,7 @@ class Reversal(Shape):
 # Limits and prices
 
 
-class BudgetAsk(Shape):
+class BudgetRequest(WireModel):
     """Limit what an account, a user, the pair, or each user below an account spends in a period."""
 
     account_id: Id | None = None
@@ -376,7 +386,7 @@ class BudgetAsk(Shape):
     )
     id: Id | None = None
 
-    def to_core(self, making: IdFactory) -> commands.SetBudget:
+    def to_command(self, making: IdFactory) -> commands.SetBudget:
         """The command that is meant."""
         return commands.SetBudget(
             budget=BudgetId(making.id("budget", self.id)),
@@ -393,7 +403,7 @@ class BudgetAsk(Shape):
         )
 
 
-class RateAsk(Shape):
+class RateRequest(WireModel):
     """The price of one GPU-hour."""
 
     gpu_type: Text
@@ -403,11 +413,11 @@ class RateAsk(Shape):
     priority_class: Text | None = None
 
 
-class PriceAsk(Shape):
+class PriceRequest(WireModel):
     """Add a version to an org's prices; or to the deployment's, for orgs that have none."""
 
     org_id: Id | None = None
-    rates: Annotated[list[RateAsk], Field(min_length=1, max_length=1_000)]
+    rates: Annotated[list[RateRequest], Field(min_length=1, max_length=1_000)]
     effective_at: Time | None = None
     cache_hit_ppm: Annotated[
         int | None,
@@ -415,7 +425,7 @@ class PriceAsk(Shape):
     ] = None
     id: Id | None = None
 
-    def to_core(self, making: IdFactory) -> commands.SetPrice:
+    def to_command(self, making: IdFactory) -> commands.SetPrice:
         """The command that is meant; in force from now on if it does not say from when."""
         rates = tuple(
             Rate(

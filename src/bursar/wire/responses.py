@@ -13,8 +13,8 @@ from bursar.core.ledger import commands, events
 from bursar.core.ledger import values as core
 from bursar.core.ledger.quote import Quote
 from bursar.core.money import Micros
-from bursar.wire.fields import Context, Policy, Shape, Time
-from bursar.wire.problems import of_refusal
+from bursar.wire.fields import Context, Policy, Time, WireModel
+from bursar.wire.problems import problem_from_refusal
 
 E = TypeVar("E", bound=events.Event)
 Happened = tuple[events.Event, ...]
@@ -37,29 +37,25 @@ def only(kind: type[E], happened: Happened, **which: object) -> E:
     return found
 
 
-class Answer(Shape):
-    """Something that is told."""
-
-
-class Part(Answer):
+class GrantAmount(WireModel):
     """An amount that a grant gave or got."""
 
     grant_id: str
     amount_micros: Micros
 
 
-def _parts(postings: Iterable[events.Posting], target: core.Compartment) -> list[Part]:
+def _parts(postings: Iterable[events.Posting], target: core.Compartment) -> list[GrantAmount]:
     amounts: dict[str, Micros] = {}
     for posting in postings:
         if posting.target is target:
             amounts[posting.grant] = amounts.get(posting.grant, 0) + posting.amount
-    return [Part(grant_id=grant, amount_micros=amount) for grant, amount in amounts.items()]
+    return [GrantAmount(grant_id=grant, amount_micros=amount) for grant, amount in amounts.items()]
 
 
 # The org
 
 
-class Org(Answer):
+class Org(WireModel):
     """A tenant."""
 
     id: str
@@ -67,7 +63,7 @@ class Org(Answer):
     name: str
 
 
-class Account(Answer):
+class Account(WireModel):
     """A place in the tree."""
 
     id: str
@@ -77,7 +73,7 @@ class Account(Answer):
     time_zone: str
 
     @classmethod
-    def of(cls, org: str, account: core.Account) -> Self:
+    def from_core(cls, org: str, account: core.Account) -> Self:
         """An account, told."""
         return cls(
             id=account.id,
@@ -88,14 +84,14 @@ class Account(Answer):
         )
 
 
-class User(Answer):
+class User(WireModel):
     """A principal of the org."""
 
     id: str
     org_id: str
 
 
-class Tier(Answer):
+class Tier(WireModel):
     """The tier of an org."""
 
     org_id: str
@@ -105,7 +101,7 @@ class Tier(Answer):
 # Credits
 
 
-class Grant(Answer):
+class Grant(WireModel):
     """Credits issued once; each of them is in one compartment."""
 
     id: str
@@ -123,7 +119,7 @@ class Grant(Answer):
     recurrence_id: str | None
 
     @classmethod
-    def of(cls, terms: core.GrantTerms) -> Self:
+    def from_core(cls, terms: core.GrantTerms) -> Self:
         """A grant as it was issued."""
         return cls.model_construct(**_grant(terms))
 
@@ -139,14 +135,14 @@ def _grant(terms: core.GrantTerms) -> dict[str, Any]:
         "starts_at": terms.starts_at,
         "expires_at": terms.expires_at,
         "amount_micros": terms.amount,
-        "policy": Policy.of(terms.policy),
+        "policy": Policy.from_core(terms.policy),
         "external_ref": terms.external_ref,
         "parent_id": terms.parent,
         "recurrence_id": terms.recurrence,
     }
 
 
-class Owned(Answer):
+class Compartments(WireModel):
     """The compartments of grants."""
 
     available_micros: Micros
@@ -157,7 +153,7 @@ class Owned(Answer):
     moved_micros: Micros
 
     @classmethod
-    def of(cls, owned: reading.Owned) -> Self:
+    def from_core(cls, owned: reading.Owned) -> Self:
         """Compartments, told."""
         return cls(
             available_micros=owned.available,
@@ -169,18 +165,18 @@ class Owned(Answer):
         )
 
 
-class GrantNow(Grant):
+class GrantDetail(Grant):
     """A grant, and what is in it now."""
 
-    owned: Owned
+    owned: Compartments
 
     @classmethod
-    def seen(cls, terms: core.GrantTerms, owned: reading.Owned) -> Self:
+    def with_compartments(cls, terms: core.GrantTerms, owned: reading.Owned) -> Self:
         """A grant as it is now."""
-        return cls.model_construct(**_grant(terms), owned=Owned.of(owned))
+        return cls.model_construct(**_grant(terms), owned=Compartments.from_core(owned))
 
 
-class Recurrence(Answer):
+class Recurrence(WireModel):
     """A grant that is issued again every period."""
 
     id: str
@@ -192,7 +188,7 @@ class Recurrence(Answer):
     next_at: Time | None
 
     @classmethod
-    def of(cls, one: core.Recurrence) -> Self:
+    def from_core(cls, one: core.Recurrence) -> Self:
         """A recurrence, told."""
         return cls.model_construct(
             id=one.id,
@@ -205,7 +201,7 @@ class Recurrence(Answer):
         )
 
 
-class GrantTaken(Answer):
+class GrantRevocation(WireModel):
     """Credits that were taken back."""
 
     grant_id: str
@@ -213,7 +209,7 @@ class GrantTaken(Answer):
     voided: bool
 
     @classmethod
-    def of(cls, event: events.GrantRevoked) -> Self:
+    def from_core(cls, event: events.GrantRevoked) -> Self:
         """A revocation, told."""
         taken = sum(
             posting.amount
@@ -223,14 +219,14 @@ class GrantTaken(Answer):
         return cls(grant_id=event.grant, revoked_micros=taken, voided=event.voided)
 
 
-class GrantExtended(Answer):
+class GrantExtension(WireModel):
     """A grant that expires later."""
 
     grant_id: str
     expires_at: Time | None
 
 
-class Debt(Answer):
+class Debt(WireModel):
     """What is owed."""
 
     id: str
@@ -240,7 +236,7 @@ class Debt(Answer):
     booked_at: Time
 
     @classmethod
-    def of(cls, debt: core.Debt) -> Self:
+    def from_core(cls, debt: core.Debt) -> Self:
         """A debt, told."""
         return cls.model_construct(
             id=debt.id,
@@ -251,7 +247,7 @@ class Debt(Answer):
         )
 
 
-class DebtAbsorbed(Answer):
+class DebtAbsorption(WireModel):
     """Debt that the operator pays."""
 
     debt_id: str
@@ -261,7 +257,7 @@ class DebtAbsorbed(Answer):
 # Holds
 
 
-class Rate(Answer):
+class Rate(WireModel):
     """What a GPU-hour of a type costs in a hold."""
 
     gpu_type: str
@@ -269,7 +265,7 @@ class Rate(Answer):
     price_version: str | None = None
 
 
-class Draw(Answer):
+class Draw(WireModel):
     """The part of a hold that came from one grant."""
 
     grant_id: str
@@ -279,7 +275,7 @@ class Draw(Answer):
     open_micros: Micros
 
 
-class Hold(Answer):
+class Hold(WireModel):
     """Credits set aside."""
 
     id: str
@@ -298,7 +294,7 @@ class Hold(Answer):
     draws: list[Draw]
 
     @classmethod
-    def of(cls, hold: core.Hold) -> Self:
+    def from_core(cls, hold: core.Hold) -> Self:
         """A hold as it is now."""
         return cls.model_construct(
             **_terms(hold.terms),
@@ -353,7 +349,7 @@ def _terms(terms: core.HoldTerms) -> dict[str, Any]:
         "account_id": terms.account,
         "user_id": terms.user,
         "opened_at": terms.opened_at,
-        "context": Context.of(terms.context),
+        "context": Context.from_core(terms.context),
         "rates": [
             Rate(gpu_type=gpu_type, micros_per_gpu_hour=rate, price_version=version)
             for (gpu_type, rate), version in zip(terms.rates, versions, strict=True)
@@ -361,7 +357,7 @@ def _terms(terms: core.HoldTerms) -> dict[str, Any]:
     }
 
 
-class HoldChanged(Answer):
+class HoldUpdate(WireModel):
     """How a hold stands after a change."""
 
     hold_id: str
@@ -372,7 +368,7 @@ class HoldChanged(Answer):
     expires_at: Time | None = None
 
     @classmethod
-    def of(cls, event: events.HoldChanged) -> Self:
+    def from_core(cls, event: events.HoldChanged) -> Self:
         """A change of a hold, told; what went back is told even where it lapsed."""
         held = core.Compartment.HELD
         refunded = sum(one.amount for one in event.postings if one.source is held)
@@ -386,13 +382,13 @@ class HoldChanged(Answer):
         )
 
 
-class Charge(Answer):
+class Charge(WireModel):
     """Usage that was charged, and how the hold stands then."""
 
     id: str
     hold_id: str
     amount_micros: Micros
-    spent: list[Part]
+    spent: list[GrantAmount]
     owed_micros: Micros
     absorbed_micros: Micros
     effective_at: Time | None
@@ -404,7 +400,7 @@ class Charge(Answer):
     hold_charged_micros: Micros | None
 
     @classmethod
-    def of(cls, event: events.ChargeBooked) -> Self:
+    def from_core(cls, event: events.ChargeBooked) -> Self:
         """A charge, told."""
         return cls.model_construct(
             id=event.charge,
@@ -442,7 +438,7 @@ class Charge(Answer):
         )
 
 
-class Settled(HoldChanged):
+class Settlement(HoldUpdate):
     """A hold that was settled, and its last charge if there was one."""
 
     charge: Charge | None
@@ -452,25 +448,25 @@ class Settled(HoldChanged):
         """A settlement, told."""
         closed = only(events.HoldClosed, happened, hold=hold)
         booked = first(events.ChargeBooked, happened, hold=hold)
-        told = HoldChanged.of(closed)
+        told = HoldUpdate.from_core(closed)
         return cls.model_construct(
-            **{name: getattr(told, name) for name in HoldChanged.model_fields},
-            charge=None if booked is None else Charge.of(booked),
+            **{name: getattr(told, name) for name in HoldUpdate.model_fields},
+            charge=None if booked is None else Charge.from_core(booked),
         )
 
 
-class Reversed(Answer):
+class Reversal(WireModel):
     """A charge that was undone, or a part of it."""
 
     charge_id: str
     amount_micros: Micros
     forgiven_micros: Micros
-    returned: list[Part]
-    lapsed: list[Part]
+    returned: list[GrantAmount]
+    lapsed: list[GrantAmount]
     issued: list[Grant]
 
     @classmethod
-    def of(cls, event: events.ChargeReversed) -> Self:
+    def from_core(cls, event: events.ChargeReversed) -> Self:
         """A reversal, told."""
         spent = core.Compartment.SPENT
         back = [posting for posting in event.postings if posting.source is spent]
@@ -480,11 +476,11 @@ class Reversed(Answer):
             forgiven_micros=event.forgiven,
             returned=_parts(back, core.Compartment.AVAILABLE),
             lapsed=_parts(back, core.Compartment.LAPSED),
-            issued=[Grant.of(terms) for terms in event.issued],
+            issued=[Grant.from_core(terms) for terms in event.issued],
         )
 
 
-class Quoted(Answer):
+class HoldQuote(WireModel):
     """What a hold would take, and everything that stands against it."""
 
     held_micros: Micros
@@ -495,7 +491,7 @@ class Quoted(Answer):
     forbidden: list[dict[str, Any]]
 
     @classmethod
-    def of(cls, quote: Quote) -> Self:
+    def from_core(cls, quote: Quote) -> Self:
         """A quote, told."""
         return cls(
             held_micros=quote.held,
@@ -505,14 +501,14 @@ class Quoted(Answer):
                 Rate(gpu_type=gpu_type, micros_per_gpu_hour=rate) for gpu_type, rate in quote.rates
             ],
             dropped_gpu_types=list(quote.dropped),
-            forbidden=[of_refusal(refusal) for refusal in quote.forbidden],
+            forbidden=[problem_from_refusal(refusal) for refusal in quote.forbidden],
         )
 
 
 # Limits and prices
 
 
-class Budget(Answer):
+class Budget(WireModel):
     """Credits per period."""
 
     id: str
@@ -529,7 +525,7 @@ class Budget(Answer):
     dropped: bool
 
     @classmethod
-    def of(cls, budget: core.Budget) -> Self:
+    def from_core(cls, budget: core.Budget) -> Self:
         """A budget, told."""
         return cls(
             id=budget.id,
@@ -547,13 +543,13 @@ class Budget(Answer):
         )
 
 
-class Dropped(Answer):
+class Deleted(WireModel):
     """Something that is no more."""
 
     id: str
 
 
-class PriceVersion(Answer):
+class PriceVersion(WireModel):
     """Rates that come into force together."""
 
     id: str
@@ -563,7 +559,7 @@ class PriceVersion(Answer):
     rates: list[dict[str, Any]]
 
     @classmethod
-    def of(cls, org: str | None, version: Any) -> Self:
+    def from_core(cls, org: str | None, version: Any) -> Self:
         """A price version, told."""
         return cls.model_construct(
             id=version.id,
@@ -586,7 +582,7 @@ class PriceVersion(Answer):
 # Balances
 
 
-class Expiring(Answer):
+class ExpiringAmount(WireModel):
     """Credits that lapse if they are not spent before."""
 
     grant_id: str
@@ -594,24 +590,24 @@ class Expiring(Answer):
     amount_micros: Micros
 
 
-class Expirations(Answer):
+class Expirations(WireModel):
     """What will lapse within a day, a week, a month, and all of it by date."""
 
     within_24h_micros: Micros | None  # None beyond a list that is cut
     within_7d_micros: Micros | None
     within_30d_micros: Micros | None
-    timeline: list[Expiring]  # the first thousand
+    timeline: list[ExpiringAmount]  # the first thousand
     more: bool
 
 
-class Burn(Answer):
+class BurnRate(WireModel):
     """How fast the subtree spends, over the last seven days."""
 
     micros_per_day: Micros
     runs_out_at: Time | None
 
 
-class Balance(Answer):
+class Balance(WireModel):
     """What an account owns, can spend, has used and owes.
 
     Of the past it is known what was owned; what could be spent then is not worked out.
@@ -620,15 +616,15 @@ class Balance(Answer):
     account_id: str
     at: Time
     known_at: Time | None
-    owned: Owned
+    owned: Compartments
     spendable_micros: Micros | None
     used_micros: Micros | None
     debt_micros: Micros | None
-    by_kind: dict[str, Owned]
-    grants: list[GrantNow]  # the first thousand that were issued
+    by_kind: dict[str, Compartments]
+    grants: list[GrantDetail]  # the first thousand that were issued
     grants_more: bool
     expiring: Expirations | None
-    burn: Burn | None
+    burn: BurnRate | None
     stream: str
     event: int
 
@@ -636,7 +632,7 @@ class Balance(Answer):
 # What happened
 
 
-class Recorded(Answer):
+class EventRecord(WireModel):
     """An event as it stands in its stream."""
 
     stream: str
@@ -647,7 +643,7 @@ class Recorded(Answer):
     body: dict[str, Any]
 
 
-class Standing(Answer):
+class TopEntry(WireModel):
     """A place in a top list."""
 
     org_id: str

@@ -7,8 +7,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple
 
 from pydantic import Field
 
-from bursar.wire.fields import Micros, Shape, Text
-from bursar.wire.responses import Answer
+from bursar.wire.fields import Micros, Text, WireModel
 
 AGE_S_MAX: Final = 366 * 86_400
 FORM: Final = 1  # of the digest: another one when more or less is in it
@@ -28,7 +27,7 @@ DECIDES: Final = (
 _SETS: Final = frozenset({"regions", "node_labels", "types"})  # whose order decides nothing
 
 
-class Cache(Shape):
+class Cache(WireModel):
     """That a job may be given the result of one that is like it, and others its own."""
 
     max_age_seconds: Annotated[
@@ -39,7 +38,7 @@ class Cache(Shape):
     ] = None
 
 
-class JobCache(Answer):
+class JobCache(WireModel):
     """What the cache would do for a job now."""
 
     outcome: Literal["hit", "follow", "run"]
@@ -58,7 +57,7 @@ ALONE: Final = Shares()
 
 
 def alike(asked: Mapping[str, Any], key: str | None) -> str:
-    """A digest of what decides the result of a request; its form is that of `JobAsk.kept`."""
+    """A digest of what decides the result of a request; its form is that of `JobRequest.kept`."""
     told = {name: _plain(name, asked.get(name)) for name in DECIDES}
     text = json.dumps([FORM, told, key], sort_keys=True, separators=(",", ":"))
     return sha256(text.encode()).hexdigest()

@@ -9,7 +9,7 @@ from bursar.core.instant import DAY, HOUR, MINUTE, SECOND, Instant
 from bursar.core.money import PPM
 from bursar.core.scheduling.advice.autoscale import Offer, Scaling
 from bursar.core.scheduling.model.nodes import GPUS_MAX, SLOTS_MAX, Node, NodeId
-from bursar.wire.fields import Micros, Names, Shape, Text, Time
+from bursar.wire.fields import Micros, Names, Text, Time, WireModel
 
 NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,47}$"  # a node's name is this and a little more
 OFFERS_MAX: Final = 32
@@ -21,7 +21,7 @@ Whole = Annotated[int, Field(ge=0, le=2**53)]
 Place = Annotated[str, Field(max_length=255)]
 
 
-class OfferShape(Shape):
+class NodeOffer(WireModel):
     """Nodes that can be had."""
 
     name: Annotated[str, Field(pattern=NAME, examples=["h100-spot"])]
@@ -60,7 +60,7 @@ class OfferShape(Shape):
         )
 
     @classmethod
-    def of(cls, offer: Offer) -> Self:
+    def from_core(cls, offer: Offer) -> Self:
         """An offer of the rules, told."""
         node = offer.node
         return cls(
@@ -80,10 +80,10 @@ class OfferShape(Shape):
         )
 
 
-class ScalingAsk(Shape):
+class ScalingRequest(WireModel):
     """What can be ordered, and how eagerly; without offers nothing is."""
 
-    offers: Annotated[list[OfferShape], Field(max_length=OFFERS_MAX)]
+    offers: Annotated[list[NodeOffer], Field(max_length=OFFERS_MAX)]
     every_seconds: Annotated[
         int, Field(ge=1, le=SECONDS_MAX, description="from one piece of advice to the next")
     ] = MINUTE // SECOND
@@ -131,7 +131,7 @@ class ScalingAsk(Shape):
         )
 
 
-class ScalingTold(ScalingAsk):
+class ScalingResponse(ScalingRequest):
     """What was decided about a pool's nodes."""
 
     provided: Annotated[
@@ -139,11 +139,11 @@ class ScalingTold(ScalingAsk):
     ]
 
     @classmethod
-    def of(cls, scale: Scale, *, provided: bool) -> Self:
+    def from_core(cls, scale: Scale, *, provided: bool) -> Self:
         """What is kept, told."""
         scaling = scale.scaling
         return cls(
-            offers=[OfferShape.of(one) for one in scale.offers],
+            offers=[NodeOffer.from_core(one) for one in scale.offers],
             every_seconds=scale.every // SECOND,
             patience_seconds=scale.patience // SECOND,
             keep_seconds=scaling.keep // SECOND,
@@ -156,7 +156,7 @@ class ScalingTold(ScalingAsk):
         )
 
 
-class OrderTold(Shape):
+class NodeOrderResponse(WireModel):
     """A node that was ordered."""
 
     id: str
@@ -176,7 +176,7 @@ class OrderTold(Shape):
     cost_micros: Annotated[int, Field(description="from when it was there, so far")]
 
     @classmethod
-    def of(cls, order: NodeOrder, now: Instant) -> Self:
+    def from_core(cls, order: NodeOrder, now: Instant) -> Self:
         """An order of the rules, told."""
         return cls.model_construct(
             id=order.id,
@@ -197,7 +197,7 @@ class OrderTold(Shape):
         )
 
 
-class OrdersTold(Shape):
+class NodeOrdersResponse(WireModel):
     """What was ordered: first what is not over, then the last that was given back."""
 
-    orders: list[OrderTold]
+    orders: list[NodeOrderResponse]

@@ -5,24 +5,14 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from bursar.core.money import Micros
-from bursar.wire.fields import Shape, Time
+from bursar.wire.fields import Time, WireModel
+from bursar.wire.responses import Compartments
 
 From = Annotated[Time, Field(alias="from")]  # a word of the language that this is written in
 CompartmentName = Literal["available", "held", "spent", "lapsed", "revoked", "moved"]
 
 
-class Compartments(Shape):
-    """What is in the compartments of an account's own grants."""
-
-    available_micros: Micros
-    held_micros: Micros
-    spent_micros: Micros
-    lapsed_micros: Micros
-    revoked_micros: Micros
-    moved_micros: Micros
-
-
-class StatementLine(Shape):
+class StatementLine(WireModel):
     """An amount that moved from one compartment to another; from none when it was issued."""
 
     at: Time
@@ -42,7 +32,7 @@ class StatementLine(Shape):
     cached_from: str | None  # the job whose result was given for it
 
 
-class Statement(Shape):
+class Statement(WireModel):
     """A page of a statement: opening and lines come to the closing, in every compartment."""
 
     account_id: str
@@ -54,7 +44,7 @@ class Statement(Shape):
     next: str | None
 
 
-class UsageRow(Shape):
+class UsageRow(WireModel):
     """What was used by one value of each dimension; those that were not asked for are left out."""
 
     account_id: str | None = None
@@ -69,7 +59,7 @@ class UsageRow(Shape):
     gpu_ms: int | None
 
 
-class UsageReport(Shape):
+class UsageReport(WireModel):
     """Usage by dimensions, and all of it."""
 
     org_id: str

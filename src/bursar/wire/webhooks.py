@@ -8,14 +8,14 @@ from pydantic import Field
 from bursar.core.alerts import ALERT, Alert
 from bursar.core.instant import Instant
 from bursar.core.ledger.events import JobStepped, SettingSet
-from bursar.wire.alerts import AlertTold
-from bursar.wire.fields import Id, Shape, Time
+from bursar.wire.alerts import AlertResponse
+from bursar.wire.fields import Id, Time, WireModel
 from bursar.wire.times import instant_text
 
 OVERLAP_MAX_S = 30 * 86_400
 
 
-class WebhookAsk(Shape):
+class WebhookRequest(WireModel):
     """Be told what happens."""
 
     url: Annotated[str, Field(min_length=1, max_length=2_048, examples=["https://example.com/in"])]
@@ -36,7 +36,7 @@ class WebhookAsk(Shape):
     id: Id | None = None
 
 
-class WebhookTold(Shape):
+class WebhookResponse(WireModel):
     """A webhook; its secret is told when it is made, and when it gets another."""
 
     id: str
@@ -47,13 +47,13 @@ class WebhookTold(Shape):
     secret: str | None = None
 
 
-class RotationAsk(Shape):
+class WebhookRotationRequest(WireModel):
     """Give a webhook another secret; the old one signs beside it a while longer."""
 
     overlap_seconds: Annotated[int, Field(ge=0, le=OVERLAP_MAX_S)] = 86_400
 
 
-class RotationTold(Shape):
+class WebhookRotationResponse(WireModel):
     """A webhook's new secret."""
 
     id: str
@@ -62,7 +62,7 @@ class RotationTold(Shape):
     overlap_seconds: int
 
 
-class DeliveryTold(Shape):
+class DeliveryResponse(WireModel):
     """What became of an event that was told to a webhook."""
 
     webhook_id: str
@@ -77,7 +77,7 @@ class DeliveryTold(Shape):
     next_at: Time | None
 
 
-class ResendTold(Shape):
+class ResendResponse(WireModel):
     """That something will be delivered again, under the same id."""
 
     webhook_id: str
@@ -86,7 +86,7 @@ class ResendTold(Shape):
     number: int
 
 
-class Recorded(Protocol):
+class RecordedEvent(Protocol):
     """An event as it stands in its stream."""
 
     @property
@@ -101,12 +101,12 @@ class Recorded(Protocol):
     def actor(self) -> str: ...
 
 
-def payload_of(org: str, event: Recorded) -> bytes:
+def payload_of(org: str, event: RecordedEvent) -> bytes:
     """What a webhook is sent of an event: the same bytes at each try."""
     number, at, kind = event.number, event.at, event.kind
     told = json.loads(event.body)
     if kind == SettingSet.__name__ and told["kind"] == ALERT:
-        alert = AlertTold.of(org, told["id"], Alert.from_body(told["body"]), number, at)
+        alert = AlertResponse.from_core(org, told["id"], Alert.from_body(told["body"]), number, at)
         type, data = alert.type, json.loads(alert.model_dump_json())
     else:
         type = f"job.{told['why']}" if kind == JobStepped.__name__ else kind

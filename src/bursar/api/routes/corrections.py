@@ -17,7 +17,7 @@ from bursar.service.jobs.corrections import correcting
 from bursar.service.jobs.queries import Looking
 from bursar.service.keys import Scope
 from bursar.wire.fields import Id
-from bursar.wire.jobs import EndCorrected, EndCorrection
+from bursar.wire.jobs import EndCorrectionRequest, EndCorrectionResponse
 
 router = APIRouter(prefix="/v1", route_class=StrictRoute, responses=PROBLEM)
 CORRECTS: Final[dict[str, Any]] = {"parameters": [IDEMPOTENCY_KEY], "x-scope": Scope.OPERATOR}
@@ -28,10 +28,10 @@ CORRECTS: Final[dict[str, Any]] = {"parameters": [IDEMPOTENCY_KEY], "x-scope": S
     status_code=202,
     operation_id="jobs.correct",
     summary="Say who answers for the end of an attempt: its lost work is given back, or charged",
-    response_model=EndCorrected,
+    response_model=EndCorrectionResponse,
     openapi_extra=CORRECTS,
 )
-async def correct(request: Request, id: Id, body: EndCorrection) -> Response:
+async def correct(request: Request, id: Id, body: EndCorrectionRequest) -> Response:
     """Let somebody else answer for the end of an attempt of a job that is over."""
     service, caller = settings.who(request)
     caller.needs(Scope.OPERATOR)
@@ -43,7 +43,7 @@ async def correct(request: Request, id: Id, body: EndCorrection) -> Response:
     )
     answer = await told_by(service, correcting(org, key, said, caller.id))
     service.posted(org)
-    told = EndCorrected(id=id, attempt=body.attempt, end_class=body.end_class.value)
+    told = EndCorrectionResponse(id=id, attempt=body.attempt, end_class=body.end_class.value)
     return done_of(org, answer, 202, lambda _: told).response()
 
 
@@ -53,7 +53,9 @@ async def _check_over(service: Service, org: str, id: str, attempt: int) -> None
     if job is None:
         raise unknown("jobs", id)
     if job.ended_at is None:
-        raise Failed("job_not_over", "the ends of its attempts can be corrected once it is over")
+        raise Failed(
+            "job_not_finished", "the ends of its attempts can be corrected once it is over"
+        )
     if attempt > job.attempt:
         figures = {"hold": id, "attempt": attempt, "attempts": job.attempt}
         raise Refused(Refusal(Code.ATTEMPT_UNKNOWN, figures))

@@ -20,7 +20,14 @@ from bursar.core.scheduling.model.cluster import Cluster
 from bursar.service.jobs.queries import Looking, Route, Shown
 from bursar.service.keys import Scope
 from bursar.service.pools.leader import PoolLeader
-from bursar.wire.explain import ExplainTold, Place, ShareTold, StandingTold, WhyTold, with_orgs
+from bursar.wire.explain import (
+    AccountRef,
+    JobExplanation,
+    PoolExplanation,
+    QueueEntry,
+    ShareEntry,
+    with_orgs,
+)
 from bursar.wire.fields import Id
 from bursar.wire.pools import NAME
 from bursar.wire.times import instant_text
@@ -38,7 +45,7 @@ async def _explaining(service: Service, pool: str) -> PoolLeader:
     "/jobs/{id}/why",
     summary="Why a job waits, for whom, and when it is likely to start",
     operation_id="jobs.why",
-    response_model=WhyTold,
+    response_model=JobExplanation,
     openapi_extra={"x-scope": Scope.READ},
 )
 async def why(request: Request, id: Id) -> Response:
@@ -67,7 +74,7 @@ def _way(one: Route) -> str:
     return f"moved to pool {one.pool} at {instant_text(one.arrived_at)}: {one.told}"
 
 
-async def _names(service: Service, org: str | None, spoken: set[Place]) -> dict[str, str]:
+async def _names(service: Service, org: str | None, spoken: set[AccountRef]) -> dict[str, str]:
     """What accounts are called that are spoken of: those of one org, or to operators (None) all."""
     known = {one for one in spoken if org is None or one.org == org}
     if not known:
@@ -78,30 +85,32 @@ async def _names(service: Service, org: str | None, spoken: set[Place]) -> dict[
 
 async def _why(
     service: Service, org: str, job: Shown, seen_by: str | None, *, routed: bool
-) -> WhyTold:
+) -> JobExplanation:
     if job.state in OVER:
-        return WhyTold.plain(job.job, job.state, f"it is over: {job.state} ({job.why})")
+        return JobExplanation.plain(job.job, job.state, f"it is over: {job.state} ({job.why})")
     if job.state == State.OUT_OF_CREDITS:
         more = "it starts again when more is set aside for it"
-        return WhyTold.plain(job.job, job.state, f"its credits are used up; {more}")
+        return JobExplanation.plain(job.job, job.state, f"its credits are used up; {more}")
     if job.elements is not None:
         told = f"it is an array of {job.elements:,} jobs: ask about one of its elements"
-        return WhyTold.plain(job.job, job.state, told)
+        return JobExplanation.plain(job.job, job.state, told)
     if job.follows is not None:
         more = "it is given that job's result, or runs itself if there is none"
-        return WhyTold.plain(job.job, job.state, f"it follows job {job.follows}, like it; {more}")
+        return JobExplanation.plain(
+            job.job, job.state, f"it follows job {job.follows}, like it; {more}"
+        )
     name = name_of((org, JobId(job.job)))
 
-    def look(cluster: Cluster, now: Instant) -> WhyTold:
+    def look(cluster: Cluster, now: Instant) -> JobExplanation:
         if name in cluster.waiting:
             found = explain(cluster, name, now)
-            told = WhyTold.of(found, seen_by)
+            told = JobExplanation.from_core(found, seen_by)
             if found.stranded:
                 told.told.append(_stranded(job, routed=routed))
             return told
         if name in cluster.running:
-            return WhyTold.runs(cluster.running[name], job.state, seen_by)
-        return WhyTold.plain(job.job, job.state, f"it is on its way to pool {job.pool}")
+            return JobExplanation.runs(cluster.running[name], job.state, seen_by)
+        return JobExplanation.plain(job.job, job.state, f"it is on its way to pool {job.pool}")
 
     return await asyncio.wrap_future((await _explaining(service, job.pool)).ask(look))
 
@@ -128,7 +137,7 @@ def _stranded(job: Shown, *, routed: bool) -> str:
     "/pools/{pool}/explain",
     summary="Who comes next in a pool, and who has what",
     operation_id="pools.explain",
-    response_model=ExplainTold,
+    response_model=PoolExplanation,
     openapi_extra={"x-scope": Scope.READ},
 )
 async def explained(
@@ -142,14 +151,14 @@ async def explained(
     caller.needs(Scope.READ)
     seen_by = None if caller.is_operator else caller.org
 
-    def look(cluster: Cluster, now: Instant) -> ExplainTold:
+    def look(cluster: Cluster, now: Instant) -> PoolExplanation:
         held = shares(cluster, now)
         if seen_by is not None:  # the tiers, and what is its own
             held = tuple(one for one in held if len(one.path) < 2 or one.path[1] == seen_by)
-        return ExplainTold(
+        return PoolExplanation(
             pool=pool,
-            standing=[StandingTold.of_core(one, seen_by) for one in standing(cluster, now, limit)],
-            shares=[ShareTold.of_core(one, seen_by) for one in held],
+            standing=[QueueEntry.from_core(one, seen_by) for one in standing(cluster, now, limit)],
+            shares=[ShareEntry.from_core(one, seen_by) for one in held],
         )
 
     told = await asyncio.wrap_future((await _explaining(service, pool)).ask(look))

@@ -50,8 +50,8 @@ from bursar.service.queries.request_lookup import first_asked
 from bursar.wire import jobs as wire
 from bursar.wire.arrays import JobArray
 from bursar.wire.fields import Id, IdFactory
-from bursar.wire.problems import of_refusal
-from bursar.wire.responses import HoldChanged, Rate, only
+from bursar.wire.problems import problem_from_refusal
+from bursar.wire.responses import HoldUpdate, Rate, only
 from bursar.wire.result_cache import ALONE, JobCache, Shares
 
 router = APIRouter(prefix="/v1", route_class=StrictRoute, responses=PROBLEM)
@@ -98,11 +98,11 @@ def _who(request: Request, scope: str) -> tuple[Service, Caller]:
     name="jobs.create",
     operation_id="jobs.create",
     summary="Submit a job: reserve its credits, and send it to its pool",
-    response_model=wire.JobSubmitted,
+    response_model=wire.SubmittedJob,
     responses={200: {"model": wire.JobQuote, "description": "A dry run: what it would take"}},
     openapi_extra=SPENDS,
 )
-async def submit(request: Request, body: wire.JobAsk) -> Response:
+async def submit(request: Request, body: wire.JobRequest) -> Response:
     """Submit a job, or say what it would take."""
     service, caller = _who(request, Scope.SPEND)
     key = key_of(request)
@@ -110,7 +110,7 @@ async def submit(request: Request, body: wire.JobAsk) -> Response:
     making = IdFactory(org, key, int(time.time() * 1_000))
     try:
         asked_by = caller.id if caller.key.capped else None
-        reserve = body.to_core(making, caller.key.user or org_user(org), asked_by)
+        reserve = body.to_command(making, caller.key.user or org_user(org), asked_by)
         spec = body.spec()
     except (ValueError, TypeError) as error:
         raise InvalidCommand(str(error)) from error
@@ -154,20 +154,20 @@ async def submit(request: Request, body: wire.JobAsk) -> Response:
         org,
         answer,
         202,
-        lambda happened: wire.JobSubmitted.of(
+        lambda happened: wire.SubmittedJob.from_core(
             only(HoldOpened, happened, hold=_hold_of(answer)), shares
         ),
     ).response()
 
 
-def _sharing(body: wire.JobAsk) -> Sharing | None:
+def _sharing(body: wire.JobRequest) -> Sharing | None:
     """How a job shares its result, if it does."""
     if body.cache is None or body.alike is None:
         return None
     return Sharing(body.alike, body.cache.max_age_seconds * SECOND)
 
 
-async def _shares(service: Service, org: str, body: wire.JobAsk, answer: Answer) -> Shares:
+async def _shares(service: Service, org: str, body: wire.JobRequest, answer: Answer) -> Shares:
     """Whom a job that was submitted has met: the same whenever it is asked."""
     if body.cache is None or isinstance(answer.outcome, Refusal):
         return ALONE
@@ -199,19 +199,19 @@ def _problem_of(refusal: AdmissionRefused) -> Failed:
     return Failed(refusal.code, refusal.detail, headers, figures=refusal.figures)
 
 
-def _place_of(admission: AdmissionResult) -> wire.Place:
+def _place_of(admission: AdmissionResult) -> wire.QuotedPlace:
     """Where a job would wait, for a quote."""
     problem = None if admission.refusal is None else _problem_of(admission.refusal).body
     start = admission.start
     when = (None, None) if start is None else (start.earliest, start.latest)
-    return wire.Place(admission.pool, admission.why, admission.wait_s, problem, *when)
+    return wire.QuotedPlace(admission.pool, admission.why, admission.wait_s, problem, *when)
 
 
 async def _quoted(
     request: Request,
     service: Service,
     org: str,
-    body: wire.JobAsk,
+    body: wire.JobRequest,
     reserve: Reserve,
     admission: AdmissionResult,
 ) -> Response:
@@ -227,12 +227,12 @@ async def _quoted(
 
     seen = await service.read(quoted)
     cache = await _cache_quoted(service, org, body, seen.value.held)
-    quote = wire.JobQuote.of(seen.value, body, _place_of(admission), cache)
+    quote = wire.JobQuote.from_core(seen.value, body, _place_of(admission), cache)
     return seen_response(request, org, seen.number, encoded(quote))
 
 
 async def _cache_quoted(
-    service: Service, org: str, body: wire.JobAsk, held: int
+    service: Service, org: str, body: wire.JobRequest, held: int
 ) -> JobCache | None:
     """What the cache would do for a job."""
     sharing = _sharing(body)
@@ -243,7 +243,7 @@ async def _cache_quoted(
 
 
 async def _reused(
-    service: Service, org: str, key: str, body: wire.JobAsk, answer: Answer
+    service: Service, org: str, key: str, body: wire.JobRequest, answer: Answer
 ) -> Response:
     """That a key stands for another request, and which field of the job differs."""
     assert isinstance(answer.outcome, Refusal)
@@ -253,7 +253,7 @@ async def _reused(
         field = _CALLED.get(answer.outcome.figures["field"], "command")
         if field != "id":
             field = wire.first_difference(first.about, body.digest) or field
-    told = of_refusal(Refusal(Code.KEY_REUSED, {"key": key, "field": field}))
+    told = problem_from_refusal(Refusal(Code.KEY_REUSED, {"key": key, "field": field}))
     return problem_response(told, {"Bursar-Event": f"{org}:{answer.number}"})
 
 
@@ -459,7 +459,7 @@ async def result(request: Request, id: Id) -> Response:
     if found is None:
         raise unknown("jobs", id)
     if found.ended_at is None:
-        raise Failed("job_not_over", f"the job is {found.state}")
+        raise Failed("job_not_finished", f"the job is {found.state}")
     told = wire.JobResult.model_construct(
         job_id=id,
         state=found.state,
@@ -605,10 +605,10 @@ async def _own(service: Service, caller: Caller, id: str) -> str:
     status_code=200,
     operation_id="jobs.extend",
     summary="Set more aside for a job; one that is out of credits may run again",
-    response_model=HoldChanged,
+    response_model=HoldUpdate,
     openapi_extra=SPENDS,
 )
-async def extend(request: Request, id: Id, body: wire.JobExtension) -> Response:
+async def extend(request: Request, id: Id, body: wire.JobExtensionRequest) -> Response:
     """Set more aside for a job; its pool is told."""
     service, caller = _who(request, Scope.SPEND)
     key = key_of(request)
@@ -620,7 +620,7 @@ async def extend(request: Request, id: Id, body: wire.JobExtension) -> Response:
     answer = await told_by(service, ask)
     service.posted(org)
     return done_of(
-        org, answer, 200, lambda now: HoldChanged.of(only(HoldExtended, now, hold=id))
+        org, answer, 200, lambda now: HoldUpdate.from_core(only(HoldExtended, now, hold=id))
     ).response()
 
 
@@ -636,7 +636,7 @@ async def _check_extendable(service: Service, org: str, id: str) -> None:
     status_code=202,
     operation_id="jobs.cancel",
     summary="Let a job run no more; a running one is asked to stop",
-    response_model=wire.Cancelled,
+    response_model=wire.JobCancellation,
     openapi_extra=SPENDS,
 )
 async def cancel(request: Request, id: Id, body: Nothing | None = None) -> Response:
@@ -656,7 +656,7 @@ async def cancel(request: Request, id: Id, body: Nothing | None = None) -> Respo
     if isinstance(answer.outcome, Refusal) and answer.outcome.code is Code.KEY_REUSED:
         return done_of(org, answer, 202, lambda _: Nothing()).response()
     service.posted(org)
-    told = wire.Cancelled(id=id, cancelling=not _was_over(answer))
+    told = wire.JobCancellation(id=id, cancelling=not _was_over(answer))
     return Response(encoded(told), 202, media_type="application/json")
 
 

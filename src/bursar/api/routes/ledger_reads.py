@@ -29,7 +29,7 @@ from bursar.service.queries.balances import Looking, Seen
 from bursar.service.queries.entities import Listing, Page
 from bursar.service.queries.top_lists import Measure, Subject, Top
 from bursar.wire import requests, responses
-from bursar.wire.fields import Context, Id, IdFactory, Shape, Time
+from bursar.wire.fields import Context, Id, IdFactory, Time, WireModel
 from bursar.wire.strict_json import parsed
 from bursar.wire.times import instant_of, instant_text
 
@@ -49,14 +49,14 @@ READS: Final = {"x-scope": Scope.READ}
 router = APIRouter(prefix="/v1", route_class=StrictRoute, responses=PROBLEM)
 
 
-class Things(Shape, Generic[T]):
+class Things(WireModel, Generic[T]):
     """A page."""
 
     items: list[T]
     next: str | None
 
 
-class Standings(Things[responses.Standing]):
+class Standings(Things[responses.TopEntry]):
     """Who has the most, and as of when that is so."""
 
     as_of: Time
@@ -100,7 +100,9 @@ def _check_seen(request: Request, org: str, number: int) -> None:
             raise Failed("behind", f"the last event here is {org}:{number}")
 
 
-def _page(request: Request, org: str, seen: Seen[Page[T]], told: Callable[[T], Shape]) -> Response:
+def _page(
+    request: Request, org: str, seen: Seen[Page[T]], told: Callable[[T], WireModel]
+) -> Response:
     items = [json.loads(encoded(told(thing))) for thing in seen.value.things]
     body = json.dumps({"items": items, "next": seen.value.next}, separators=(",", ":"))
     return seen_response(request, org, seen.number, body.encode())
@@ -110,7 +112,11 @@ def _page(request: Request, org: str, seen: Seen[Page[T]], told: Callable[[T], S
 
 
 def _one(
-    path: str, table: str, answer: type[Shape], told: Callable[[str, Any], Shape], summary: str
+    path: str,
+    table: str,
+    answer: type[WireModel],
+    told: Callable[[str, Any], WireModel],
+    summary: str,
 ) -> None:
     """A route for a thing that the books have a row of."""
 
@@ -133,26 +139,34 @@ def _one(
 
 
 _one(
-    "/accounts/{id}", "accounts", responses.Account, responses.Account.of, "An account of the tree"
+    "/accounts/{id}",
+    "accounts",
+    responses.Account,
+    responses.Account.from_core,
+    "An account of the tree",
 )
 _one(
-    "/holds/{id}", "holds", responses.Hold, lambda _, one: responses.Hold.of(one), "A hold as it is"
+    "/holds/{id}",
+    "holds",
+    responses.Hold,
+    lambda _, one: responses.Hold.from_core(one),
+    "A hold as it is",
 )
 _one(
     "/budgets/{id}",
     "budgets",
     responses.Budget,
-    lambda _, one: responses.Budget.of(one),
+    lambda _, one: responses.Budget.from_core(one),
     "A budget",
 )
-_one("/debts/{id}", "debts", responses.Debt, lambda _, one: responses.Debt.of(one), "A debt")
+_one("/debts/{id}", "debts", responses.Debt, lambda _, one: responses.Debt.from_core(one), "A debt")
 
 
 @router.get(
     "/grants/{id}",
     summary="A grant, and what is in it now",
     operation_id="grants.get",
-    response_model=responses.GrantNow,
+    response_model=responses.GrantDetail,
     openapi_extra=READS,
 )
 async def grant(request: Request, id: Id) -> Response:
@@ -162,14 +176,20 @@ async def grant(request: Request, id: Id) -> Response:
     seen = await service.read(lambda reader: Listing(reader).grant(org, id))
     if seen.value is None:
         raise unknown("grants", id)
-    return seen_response(request, org, seen.number, encoded(responses.GrantNow.seen(*seen.value)))
+    return seen_response(
+        request, org, seen.number, encoded(responses.GrantDetail.with_compartments(*seen.value))
+    )
 
 
 # Pages
 
 
 def _list(
-    path: str, table: str, answer: type[Shape], told: Callable[[str, Any], Shape], summary: str
+    path: str,
+    table: str,
+    answer: type[WireModel],
+    told: Callable[[str, Any], WireModel],
+    summary: str,
 ) -> None:
     """A route for the things of an org, in the order of their ids."""
 
@@ -191,7 +211,13 @@ def _list(
     )
 
 
-_list("/accounts", "accounts", responses.Account, responses.Account.of, "The accounts of an org")
+_list(
+    "/accounts",
+    "accounts",
+    responses.Account,
+    responses.Account.from_core,
+    "The accounts of an org",
+)
 _list(
     "/users",
     "users",
@@ -200,23 +226,33 @@ _list(
     "The users of an org",
 )
 _list(
-    "/holds", "holds", responses.Hold, lambda _, one: responses.Hold.of(one), "The holds of an org"
+    "/holds",
+    "holds",
+    responses.Hold,
+    lambda _, one: responses.Hold.from_core(one),
+    "The holds of an org",
 )
 _list(
     "/budgets",
     "budgets",
     responses.Budget,
-    lambda _, one: responses.Budget.of(one),
+    lambda _, one: responses.Budget.from_core(one),
     "The budgets of an org",
 )
-_list("/debts", "debts", responses.Debt, lambda _, one: responses.Debt.of(one), "What an org owes")
+_list(
+    "/debts",
+    "debts",
+    responses.Debt,
+    lambda _, one: responses.Debt.from_core(one),
+    "What an org owes",
+)
 
 
 @router.get(
     "/grants",
     summary="The grants an account was issued, the oldest first",
     operation_id="grants.list",
-    response_model=Things[responses.GrantNow],
+    response_model=Things[responses.GrantDetail],
     openapi_extra=READS,
 )
 async def grants(
@@ -230,7 +266,7 @@ async def grants(
     org = await service.org_of(caller, "accounts", account_id)
     place = _place(after)
     seen = await service.read(lambda reader: Listing(reader).grants(org, account_id, place, limit))
-    return _page(request, org, seen, lambda one: responses.GrantNow.seen(*one))
+    return _page(request, org, seen, lambda one: responses.GrantDetail.with_compartments(*one))
 
 
 def _place(after: str) -> tuple[Instant, str]:
@@ -254,7 +290,7 @@ def _without_hashes(kind: str, body: dict[str, Any]) -> dict[str, Any]:
     "/events",
     summary="What happened to an org, in order; the audit trail",
     operation_id="events.list",
-    response_model=Things[responses.Recorded],
+    response_model=Things[responses.EventRecord],
     openapi_extra=READS,
 )
 async def events(
@@ -296,7 +332,7 @@ async def prices(request: Request, org_id: OrgId = None) -> Response:
     org = await service.whole_org(caller, named)
     seen = await service.read(lambda reader: Listing(reader).prices(org))
     page = Seen(value=Page(seen.value, None), number=seen.number, at=seen.at)
-    return _page(request, org, page, lambda one: responses.PriceVersion.of(*one))
+    return _page(request, org, page, lambda one: responses.PriceVersion.from_core(*one))
 
 
 # Balances and quotes
@@ -388,15 +424,18 @@ def _present(
         account_id=account,
         at=found.at,
         known_at=None,
-        owned=responses.Owned.of(found.owned),
+        owned=responses.Compartments.from_core(found.owned),
         spendable_micros=found.spendable,
         used_micros=found.used,
         debt_micros=found.debt,
-        by_kind={kind.value: responses.Owned.of(owned) for kind, owned in found.by_kind.items()},
-        grants=[responses.GrantNow.seen(*one) for one in grants[:LISTED_MOST]],
+        by_kind={
+            kind.value: responses.Compartments.from_core(owned)
+            for kind, owned in found.by_kind.items()
+        },
+        grants=[responses.GrantDetail.with_compartments(*one) for one in grants[:LISTED_MOST]],
         grants_more=len(grants) > LISTED_MOST,
         expiring=_expirations(expiring, seen.at),
-        burn=responses.Burn.model_construct(
+        burn=responses.BurnRate.model_construct(
             micros_per_day=found.burn.per_day, runs_out_at=found.burn.runs_out_at
         ),
         stream=org,
@@ -420,7 +459,7 @@ def _expirations(expiring: Sequence[Expiring], now: Instant) -> responses.Expira
         within_7d_micros=within(7),
         within_30d_micros=within(30),
         timeline=[
-            responses.Expiring.model_construct(
+            responses.ExpiringAmount.model_construct(
                 grant_id=one.grant, expires_at=one.expires_at, amount_micros=one.amount
             )
             for one in listed
@@ -439,12 +478,17 @@ def _past(reader: Any, org: str, account: str, at: Instant, known_at: Instant) -
         account_id=account,
         at=at,
         known_at=known_at,
-        owned=responses.Owned.of(_summed(own)),
+        owned=responses.Compartments.from_core(_summed(own)),
         spendable_micros=None,
         used_micros=None,
         debt_micros=None,
-        by_kind={kind.value: responses.Owned.of(owned) for kind, owned in by_kind.items()},
-        grants=[responses.GrantNow.seen(view.terms, _summed([view])) for view in own[:LISTED_MOST]],
+        by_kind={
+            kind.value: responses.Compartments.from_core(owned) for kind, owned in by_kind.items()
+        },
+        grants=[
+            responses.GrantDetail.with_compartments(view.terms, _summed([view]))
+            for view in own[:LISTED_MOST]
+        ],
         grants_more=len(own) > LISTED_MOST,
         expiring=None,
         burn=None,
@@ -466,21 +510,23 @@ def _summed(views: Any) -> CoreOwned:
     "/quotes",
     summary="What a hold would cost and what forbids it; nothing is changed",
     operation_id="quotes.create",
-    response_model=responses.Quoted,
+    response_model=responses.HoldQuote,
     openapi_extra=READS,
 )
-async def quote(request: Request, body: requests.QuoteAsk) -> Response:
+async def quote(request: Request, body: requests.QuoteRequest) -> Response:
     """What a hold would cost and what forbids it."""
     service, caller = _service(request)
     org = await service.org_of(caller, "accounts", body.account_id)
     making = IdFactory(org, "quote", 0)
     try:
         asked_by = caller.id if caller.key.capped else None
-        ask = body.to_core(making, caller.key.user or org_user(org), asked_by)
+        ask = body.to_command(making, caller.key.user or org_user(org), asked_by)
     except (ValueError, TypeError) as error:
         raise InvalidCommand(str(error)) from error
     seen = await service.read(lambda reader: Looking(reader).quote(org, ask, body.likely_run_ms))
-    return seen_response(request, org, seen.number, encoded(responses.Quoted.of(seen.value)))
+    return seen_response(
+        request, org, seen.number, encoded(responses.HoldQuote.from_core(seen.value))
+    )
 
 
 def _top(places: Sequence[Any], at: Instant) -> bytes:

@@ -17,7 +17,7 @@ from bursar.service.keys import Scope
 from bursar.service.pools.logs import Chunk, Place, logs_of
 from bursar.service.pools.node_cleanup import progress_of
 from bursar.wire.fields import Id
-from bursar.wire.logs import LogPart, LogsTold
+from bursar.wire.logs import LogPart, LogsResponse
 
 router = APIRouter(prefix="/v1", route_class=StrictRoute, responses=PROBLEM)
 
@@ -29,7 +29,7 @@ _AFTER: Final = re.compile(r"(\d{1,12})\.(-?\d{1,15})")
     "/jobs/{id}/logs",
     summary="What a job has printed",
     operation_id="jobs.logs",
-    response_model=LogsTold,
+    response_model=LogsResponse,
     openapi_extra={"x-scope": Scope.READ},
 )
 async def logs(
@@ -58,7 +58,7 @@ async def logs(
         if found or over or time.monotonic() >= ends:
             break
         await asyncio.sleep(LOOK_S)
-    told = LogsTold.model_construct(
+    told = LogsResponse.model_construct(
         data=[_told(one) for one in found],
         next=_next(found[-1]) if found else after or _next_of(place),
         over=over and len(found) < limit,

@@ -14,7 +14,7 @@ from bursar.api.errors import Failed, failure
 from bursar.api.execute import checked_key, do, key_of
 from bursar.api.operations import BY_NAME, OPERATIONS, Nothing, Operation
 from bursar.api.request_body import StrictRoute
-from bursar.wire.fields import Id, Shape
+from bursar.wire.fields import Id, WireModel
 
 MOST: Final = 256  # operations in a batch
 KEY_MAX: Final = 255  # characters of an Idempotency-Key
@@ -91,7 +91,7 @@ def _route(operation: Operation) -> Callable[..., Awaitable[Response]]:
 
 
 def _typed(
-    function: Callable[..., Awaitable[Response]], body: type[Shape], *, optional: bool
+    function: Callable[..., Awaitable[Response]], body: type[WireModel], *, optional: bool
 ) -> Callable[..., Awaitable[Response]]:
     """Tell the framework the type of the body, which only the table knows."""
     function.__annotations__["body"] = body | None if optional else body
@@ -100,7 +100,7 @@ def _typed(
     return function
 
 
-class Line(Shape):
+class BatchLine(WireModel):
     """One operation of a batch."""
 
     operation: Literal[tuple(sorted(BY_NAME))]  # type: ignore[valid-type]
@@ -109,13 +109,13 @@ class Line(Shape):
     body: dict[str, Any] = Field(default_factory=dict)
 
 
-class BatchAsk(Shape):
+class BatchRequest(WireModel):
     """Any operations, each with its own key and its own result."""
 
-    operations: Annotated[list[Line], Field(min_length=1, max_length=MOST)]
+    operations: Annotated[list[BatchLine], Field(min_length=1, max_length=MOST)]
 
 
-class Result(Shape):
+class BatchResult(WireModel):
     """What became of one operation of a batch; what a call by itself is told in headers, too."""
 
     status: int
@@ -125,10 +125,10 @@ class Result(Shape):
     body: dict[str, Any]
 
 
-class BatchAnswer(Shape):
+class BatchResponse(WireModel):
     """The results, in the order of the operations."""
 
-    results: list[Result]
+    results: list[BatchResult]
 
 
 _BODIES: Final = {one.name: TypeAdapter(one.body) for one in OPERATIONS if one.body is not None}
@@ -139,11 +139,11 @@ _BODIES: Final = {one.name: TypeAdapter(one.body) for one in OPERATIONS if one.b
     name="batch",
     operation_id="batch",
     summary="Carry out up to 256 operations, each with its own result",
-    response_model=BatchAnswer,
+    response_model=BatchResponse,
     responses=PROBLEM,
     openapi_extra={"x-scope": "of each operation"},
 )
-async def batch(request: Request, body: BatchAsk) -> Response:
+async def batch(request: Request, body: BatchRequest) -> Response:
     service: Service = request.app.state.service
     caller: Caller = request.state.caller
     keys = _keys(request, body.operations)
@@ -162,7 +162,7 @@ async def batch(request: Request, body: BatchAsk) -> Response:
     )
 
 
-def _keys(request: Request, lines: list[Line]) -> list[str]:
+def _keys(request: Request, lines: list[BatchLine]) -> list[str]:
     """The key of each line: its own, or that of the whole call with the line's place."""
     if all(line.idempotency_key for line in lines):
         return [line.idempotency_key or "" for line in lines]
@@ -176,7 +176,7 @@ def _placed(whole: str, place: int) -> str:
     return key if len(key) <= KEY_MAX else f"{sha256(whole.encode()).hexdigest()}:{place}"
 
 
-async def _line(service: Service, caller: Caller, line: Line, key: str) -> dict[str, Any]:
+async def _line(service: Service, caller: Caller, line: BatchLine, key: str) -> dict[str, Any]:
     """The result of one operation; what fails, fails alone."""
     try:
         operation = BY_NAME[line.operation]

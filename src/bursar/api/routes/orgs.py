@@ -36,9 +36,9 @@ from bursar.service.org_setup import (
 )
 from bursar.service.queries.request_lookup import first_asked
 from bursar.service.queries.settings import setting
-from bursar.wire.fields import Id, IdFactory, Micros, Shape, Text, Time
-from bursar.wire.requests import OrgAsk
-from bursar.wire.responses import Dropped, Org, only
+from bursar.wire.fields import Id, IdFactory, Micros, Text, Time, WireModel
+from bursar.wire.requests import OrgRequest
+from bursar.wire.responses import Deleted, Org, only
 from bursar.wire.times import instant_text
 
 router = APIRouter(prefix="/v1", route_class=StrictRoute, responses=PROBLEM)
@@ -62,7 +62,7 @@ def _who(request: Request) -> tuple[Service, Caller]:
     response_model=Org,
     openapi_extra={**MUTATION, "x-scope": Scope.OPERATOR},
 )
-async def create_org(request: Request, body: OrgAsk) -> Response:
+async def create_org(request: Request, body: OrgRequest) -> Response:
     """Begin an org, with its root account."""
     service, caller = _who(request)
     caller.needs(Scope.OPERATOR)
@@ -121,14 +121,14 @@ async def get_org(request: Request, id: Id) -> Response:
     return await settings.look(request, DEPLOYMENT, ORG, id, _org_told)
 
 
-def _org_told(_: str, id: str, body: dict[str, Any]) -> Shape:
+def _org_told(_: str, id: str, body: dict[str, Any]) -> WireModel:
     return Org(id=id, account_id=org_account(id), name=body["name"])
 
 
 # Keys
 
 
-class KeyAsk(Shape):
+class KeyRequest(WireModel):
     """Make a key for an account and all below it."""
 
     name: Text
@@ -149,7 +149,7 @@ class KeyAsk(Shape):
     id: Id | None = None
 
 
-class KeyTold(Shape):
+class KeyResponse(WireModel):
     """A key; its secret is told once, when it is made."""
 
     id: str
@@ -165,14 +165,14 @@ class KeyTold(Shape):
     key: str | None = None
 
 
-class Rotation(Shape):
+class KeyRotationRequest(WireModel):
     """Give a key a new secret; the old one counts a while longer."""
 
     overlap_seconds: Annotated[int, Field(ge=0, le=30 * 86_400)] = 86_400
 
 
-def _key_told(org: str, id: str, key: Key, text: str | None = None) -> KeyTold:
-    return KeyTold.model_construct(
+def _key_told(org: str, id: str, key: Key, text: str | None = None) -> KeyResponse:
+    return KeyResponse.model_construct(
         id=id,
         org_id=org,
         name=key.name,
@@ -192,10 +192,10 @@ def _key_told(org: str, id: str, key: Key, text: str | None = None) -> KeyTold:
     status_code=201,
     summary="Make a key; it is shown this once",
     operation_id="keys.create",
-    response_model=KeyTold,
+    response_model=KeyResponse,
     openapi_extra={**MUTATION, "x-scope": Scope.MANAGE},
 )
-async def create_key(request: Request, body: KeyAsk) -> Response:
+async def create_key(request: Request, body: KeyRequest) -> Response:
     """Make a key that may do no more than the one that asks for it."""
     service, caller = _who(request)
     caller.needs(Scope.MANAGE)
@@ -231,13 +231,13 @@ async def create_key(request: Request, body: KeyAsk) -> Response:
         id = str(only(SettingSet, answer.outcome).id)
         await asyncio.to_thread(begin_cap, service.ledger, org, id, cap)
 
-    def told(event: SettingSet) -> Shape:
+    def told(event: SettingSet) -> WireModel:
         return _key_told(org, event.id, key, shown(org, event.id, raw))
 
     return told_of(org, answer, 201, lambda happened: told(only(SettingSet, happened)))
 
 
-def _check_work(caller: Caller, body: KeyAsk) -> None:
+def _check_work(caller: Caller, body: KeyRequest) -> None:
     """End the call unless a node's key is an operator's to give, and for nothing else."""
     if (Scope.WORK in body.scopes) != (body.node is not None):
         raise Failed("invalid_request", "/node: a key that may work, and no other, names its node")
@@ -264,7 +264,7 @@ def _check_no_more(
         raise Failed("forbidden", f"the key itself ends at {instant_text(end)}")
 
 
-async def _org_of_key(service: Service, caller: Caller, body: KeyAsk) -> str:
+async def _org_of_key(service: Service, caller: Caller, body: KeyRequest) -> str:
     """Where a key belongs: to its account's org, or to the deployment."""
     if {*body.scopes} & {Scope.OPERATOR, Scope.WORK}:
         caller.needs(Scope.OPERATOR)
@@ -289,7 +289,7 @@ def _kept(id: str, body: str | None, before: int | None) -> SetSetting:
     "/keys",
     summary="The keys of an org",
     operation_id="keys.list",
-    response_model=Things[KeyTold],
+    response_model=Things[KeyResponse],
     openapi_extra={"x-scope": Scope.MANAGE},
 )
 async def list_keys(
@@ -302,7 +302,7 @@ async def list_keys(
     return await settings.page(request, org, KIND, after, limit, _key_kept)
 
 
-def _key_kept(org: str, id: str, body: dict[str, Any]) -> Shape:
+def _key_kept(org: str, id: str, body: dict[str, Any]) -> WireModel:
     return _key_told(org, id, Key.of(json.dumps(body)))
 
 
@@ -316,10 +316,12 @@ async def _org_of_keys(service: Service, caller: Caller, org: str | None) -> str
     "/keys/{id}/rotate",
     summary="Give a key a new secret; the old one counts a while longer",
     operation_id="keys.rotate",
-    response_model=KeyTold,
+    response_model=KeyResponse,
     openapi_extra={**MUTATION, "x-scope": Scope.MANAGE},
 )
-async def rotate_key(request: Request, id: Id, body: Rotation, org_id: OrgId = None) -> Response:
+async def rotate_key(
+    request: Request, id: Id, body: KeyRotationRequest, org_id: OrgId = None
+) -> Response:
     """Give a key a new secret."""
     service, caller = _who(request)
     caller.needs(Scope.MANAGE)
@@ -337,7 +339,7 @@ async def rotate_key(request: Request, id: Id, body: Rotation, org_id: OrgId = N
         # Whoever made it may have died before it had its budget.
         await asyncio.to_thread(begin_cap, service.ledger, org, id, Cap(*key.cap))
 
-    def told(event: SettingSet) -> Shape:
+    def told(event: SettingSet) -> WireModel:
         return _key_told(org, id, Key.of(event.body or ""), shown(org, id, raw))
 
     return told_of(org, answer, 200, lambda happened: told(only(SettingSet, happened)))
@@ -369,7 +371,7 @@ def _rotation(
     "/keys/{id}",
     summary="Revoke a key, at once",
     operation_id="keys.revoke",
-    response_model=Dropped,
+    response_model=Deleted,
     openapi_extra={**MUTATION, "x-scope": Scope.MANAGE},
 )
 async def revoke_key(request: Request, id: Id, org_id: OrgId = None) -> Response:

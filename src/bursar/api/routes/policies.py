@@ -21,7 +21,7 @@ from bursar.service.keys import DEPLOYMENT, Scope
 from bursar.service.pools.host import Pools
 from bursar.service.pools.quota_distribution import KIND
 from bursar.service.queries.settings import setting
-from bursar.wire.policies import PolicyAsk, PolicyTold
+from bursar.wire.policies import PolicyRequest, PolicyResponse
 from bursar.wire.pools import NAME
 from bursar.wire.responses import Happened, only
 
@@ -44,17 +44,17 @@ async def _kept(service: Service, pool: str) -> Setting | None:
     return await service.read(lambda reader: setting(reader, DEPLOYMENT, KIND, pool))
 
 
-def _told(pools: Pools, pool: str, version: int, policy: Policy) -> PolicyTold:
+def _told(pools: Pools, pool: str, version: int, policy: Policy) -> PolicyResponse:
     known = pools.keepers[pool].look(lambda seen: seen.policy)
     in_force = (0 if known is None else known.n) >= version
-    return PolicyTold.of(pool, version, policy, in_force=in_force)
+    return PolicyResponse.from_core(pool, version, policy, in_force=in_force)
 
 
 @router.get(
     "/pools/{pool}/policy",
     summary="The policy of a pool: tiers, shares, and how it decides",
     operation_id="pools.policy",
-    response_model=PolicyTold,
+    response_model=PolicyResponse,
     openapi_extra={"x-scope": Scope.OPERATOR},
 )
 async def policy(request: Request, pool: Name) -> Response:
@@ -72,11 +72,11 @@ async def policy(request: Request, pool: Name) -> Response:
     "/pools/{pool}/policy",
     summary="Put a policy in force in a pool; with If-Match only if nobody else has",
     operation_id="pools.set_policy",
-    response_model=PolicyTold,
+    response_model=PolicyResponse,
     openapi_extra=SETS,
 )
 async def set_policy(
-    request: Request, pool: Name, body: PolicyAsk, dry_run: DryRun = False
+    request: Request, pool: Name, body: PolicyRequest, dry_run: DryRun = False
 ) -> Response:
     """Put a policy in force: the pool's next round decides by it."""
     service, caller, pools = _operated(request, pool)
@@ -106,10 +106,10 @@ async def _set(
 ) -> Response:
     answer = await asked_for(service, caller, DEPLOYMENT, key, command)
 
-    def told(happened: Happened) -> PolicyTold:
+    def told(happened: Happened) -> PolicyResponse:
         body = only(SettingSet, happened).body
         found = policy_of(json.loads(body or "{}"))
-        return PolicyTold.of(command.id, answer.number, found, in_force=True)
+        return PolicyResponse.from_core(command.id, answer.number, found, in_force=True)
 
     done = done_of(DEPLOYMENT, answer, 200, told)
     response = done.response()

@@ -10,7 +10,7 @@ from bursar.api.routes.operations import PROBLEM
 from bursar.api.routes.pools import Name, kept_pool, operates
 from bursar.service.keys import Scope
 from bursar.service.pools.replay import Event, events_of
-from bursar.wire.pool_events import PoolEventsTold
+from bursar.wire.pool_events import PoolEventsResponse
 from bursar.wire.times import instant_text
 
 router = APIRouter(prefix="/v1", route_class=StrictRoute, responses=PROBLEM)
@@ -23,7 +23,7 @@ Most = Annotated[int, Query(ge=1, le=100, description="how many, at most")]
     "/pools/{pool}/events",
     summary="What a pool's leaders were told and decided, in order; the audit trail",
     operation_id="pools.events",
-    response_model=PoolEventsTold,
+    response_model=PoolEventsResponse,
     openapi_extra={"x-scope": Scope.OPERATOR},
 )
 async def pool_events(

@@ -21,16 +21,24 @@ from bursar.service.pools.node_cleanup import keep_progress_now, over_for_ms
 from bursar.service.pools.node_orders import is_given_back
 from bursar.service.pools.pool import PoolHandle
 from bursar.wire.agents import (
-    LogAsk,
-    LogTold,
-    NodeAsk,
-    OverAsk,
-    OverJobTold,
-    OverTold,
-    ReportAsk,
-    ReportTold,
+    FinishedJob,
+    FinishedJobsRequest,
+    FinishedJobsResponse,
+    LogRequest,
+    LogResponse,
+    NodeRequest,
+    ReportRequest,
+    ReportResponse,
 )
-from bursar.wire.pools import NAME, NodesTold, NodeTold, PoolAsk, PoolsTold, PoolTold, StateAsk
+from bursar.wire.pools import (
+    NAME,
+    NodeResponse,
+    NodesResponse,
+    NodeStateRequest,
+    PoolRequest,
+    PoolResponse,
+    PoolsResponse,
+)
 
 router = APIRouter(prefix="/v1", route_class=StrictRoute, responses=PROBLEM)
 
@@ -77,11 +85,11 @@ async def _works(request: Request, pool: str, node: str) -> tuple[Service, PoolH
     status_code=201,
     summary="Begin a pool of nodes; asking again changes nothing",
     operation_id="pools.create",
-    response_model=PoolTold,
-    responses={200: {"model": PoolTold, "description": "It was there"}},
+    response_model=PoolResponse,
+    responses={200: {"model": PoolResponse, "description": "It was there"}},
     openapi_extra={"x-scope": Scope.OPERATOR},
 )
-async def create_pool(request: Request, body: PoolAsk) -> Response:
+async def create_pool(request: Request, body: PoolRequest) -> Response:
     """Begin a pool of nodes."""
     service = operates(request)
     if service.pools is None:
@@ -91,15 +99,15 @@ async def create_pool(request: Request, body: PoolAsk) -> Response:
     return Response(encoded(told), 201 if new else 200, media_type="application/json")
 
 
-def _told(keeper: PoolHandle) -> PoolTold:
-    return keeper.look(lambda pool: PoolTold.of(keeper.id, pool))
+def _told(keeper: PoolHandle) -> PoolResponse:
+    return keeper.look(lambda pool: PoolResponse.from_core(keeper.id, pool))
 
 
 @router.get(
     "/pools",
     summary="The pools, what they have and what waits for it",
     operation_id="pools.list",
-    response_model=PoolsTold,
+    response_model=PoolsResponse,
     openapi_extra={"x-scope": Scope.READ},
 )
 async def list_pools(request: Request) -> Response:
@@ -107,7 +115,7 @@ async def list_pools(request: Request) -> Response:
     service, caller = _who(request)
     caller.needs(Scope.READ)
     keepers = {} if service.pools is None else dict(service.pools.keepers)
-    told = PoolsTold(pools=[_told(keepers[name]) for name in sorted(keepers)])
+    told = PoolsResponse(pools=[_told(keepers[name]) for name in sorted(keepers)])
     return Response(encoded(told), media_type="application/json")
 
 
@@ -118,27 +126,27 @@ async def list_pools(request: Request) -> Response:
     "/pools/{pool}/nodes",
     summary="The nodes of a pool, and what is taken of them",
     operation_id="nodes.list",
-    response_model=NodesTold,
+    response_model=NodesResponse,
     openapi_extra={"x-scope": Scope.OPERATOR},
 )
 async def list_nodes(request: Request, pool: Name) -> Response:
     """The nodes of a pool, and what is taken of them."""
     keeper = await kept_pool(operates(request), pool)
 
-    def look(seen: Pool) -> list[NodeTold]:
-        return [NodeTold.of(seen, seen.machines[name]) for name in sorted(seen.machines)]
+    def look(seen: Pool) -> list[NodeResponse]:
+        return [NodeResponse.from_core(seen, seen.machines[name]) for name in sorted(seen.machines)]
 
-    return Response(encoded(NodesTold(nodes=keeper.look(look))), media_type="application/json")
+    return Response(encoded(NodesResponse(nodes=keeper.look(look))), media_type="application/json")
 
 
 @router.put(
     "/pools/{pool}/nodes/{node}",
     summary="Register a node, or describe it anew",
     operation_id="nodes.register",
-    response_model=NodeTold,
+    response_model=NodeResponse,
     openapi_extra={"x-scope": Scope.WORK},
 )
-async def register_node(request: Request, pool: Name, node: Name, body: NodeAsk) -> Response:
+async def register_node(request: Request, pool: Name, node: Name, body: NodeRequest) -> Response:
     """Register a node, or describe it anew; what an operator has said of it stays."""
     service, keeper = await _works(request, pool, node)
     known = keeper.look(lambda seen: seen.machines.get(NodeId(node)))
@@ -155,10 +163,10 @@ async def register_node(request: Request, pool: Name, node: Name, body: NodeAsk)
     "/pools/{pool}/nodes/{node}/state",
     summary="Let a node start nothing more (draining), or start jobs again (ready)",
     operation_id="nodes.set_state",
-    response_model=NodeTold,
+    response_model=NodeResponse,
     openapi_extra={"x-scope": Scope.OPERATOR},
 )
-async def set_state(request: Request, pool: Name, node: Name, body: StateAsk) -> Response:
+async def set_state(request: Request, pool: Name, node: Name, body: NodeStateRequest) -> Response:
     """Drain a node, or let it be used again; that ends a quarantine, too."""
     keeper = await kept_pool(operates(request), pool)
     state = NodeState(body.state)
@@ -169,7 +177,7 @@ async def set_state(request: Request, pool: Name, node: Name, body: StateAsk) ->
 
 
 def _told_of(keeper: PoolHandle, node: str) -> Response:
-    told = keeper.look(lambda seen: NodeTold.of(seen, seen.machines[NodeId(node)]))
+    told = keeper.look(lambda seen: NodeResponse.from_core(seen, seen.machines[NodeId(node)]))
     return Response(encoded(told), media_type="application/json")
 
 
@@ -177,16 +185,16 @@ def _told_of(keeper: PoolHandle, node: str) -> Response:
     "/pools/{pool}/nodes/{node}/reports",
     summary="Report what runs on a node; the answer is all leases that it has",
     operation_id="nodes.report",
-    response_model=ReportTold,
+    response_model=ReportResponse,
     openapi_extra={"x-scope": Scope.WORK},
 )
 async def report(
-    request: Request, pool: Name, node: Name, body: ReportAsk, wait_ms: WaitMs = 0
+    request: Request, pool: Name, node: Name, body: ReportRequest, wait_ms: WaitMs = 0
 ) -> Response:
     """Take a report, and answer at once if there are news, or a while later."""
     service, keeper = await _works(request, pool, node)
     orders = await _answered(service, keeper, body.to_core(node), wait_ms)
-    return Response(encoded(ReportTold.of(orders)), media_type="application/json")
+    return Response(encoded(ReportResponse.from_core(orders)), media_type="application/json")
 
 
 async def _answered(
@@ -221,10 +229,10 @@ def _is_news(told: NodeReport, orders: LeaseOrders) -> bool:
     "/pools/{pool}/nodes/{node}/logs",
     summary="Keep a part of what a process has printed",
     operation_id="nodes.log",
-    response_model=LogTold,
+    response_model=LogResponse,
     openapi_extra={"x-scope": Scope.WORK},
 )
-async def log(request: Request, pool: Name, node: Name, body: LogAsk) -> Response:
+async def log(request: Request, pool: Name, node: Name, body: LogRequest) -> Response:
     """Keep a part of a log that follows on what is there; the answer says where that ends."""
     service, keeper = await _works(request, pool, node)
     part = Part(body.fence, body.offset, body.size, body.text)
@@ -235,20 +243,20 @@ async def log(request: Request, pool: Name, node: Name, body: LogAsk) -> Respons
     if ppm is not None:
         fence = body.fence
         await service.read(lambda one: keep_progress_now(one, keeper.id, node, fence, ppm))
-    return Response(encoded(LogTold(offset=end)), media_type="application/json")
+    return Response(encoded(LogResponse(offset=end)), media_type="application/json")
 
 
 @router.post(
     "/pools/{pool}/nodes/{node}/over",
     summary="Ask which jobs are over, of those that a node has had",
     operation_id="nodes.over",
-    response_model=OverTold,
+    response_model=FinishedJobsResponse,
     openapi_extra={"x-scope": Scope.WORK},
 )
-async def over(request: Request, pool: Name, node: Name, body: OverAsk) -> Response:
+async def over(request: Request, pool: Name, node: Name, body: FinishedJobsRequest) -> Response:
     """Which jobs are over: what a node has of them it may remove."""
     service, keeper = await _works(request, pool, node)
     jobs = [(one.org, one.job) for one in body.jobs]
     found = await service.read(lambda one: over_for_ms(one, keeper.id, node, jobs))
-    told = [OverJobTold(org=org, job=job, over_ms=span) for org, job, span in found]
-    return Response(encoded(OverTold(jobs=told)), media_type="application/json")
+    told = [FinishedJob(org=org, job=job, over_ms=span) for org, job, span in found]
+    return Response(encoded(FinishedJobsResponse(jobs=told)), media_type="application/json")

@@ -15,8 +15,8 @@ from bursar.api.routes.operations import IDEMPOTENCY_KEY, PROBLEM
 from bursar.service.keys import Scope
 from bursar.service.queries.request_lookup import asker_of
 from bursar.service.queries.settings import setting
-from bursar.wire.fields import GPUS_MAX, Id, Shape, Text
-from bursar.wire.responses import Dropped
+from bursar.wire.fields import GPUS_MAX, Id, Text, WireModel
+from bursar.wire.responses import Deleted
 
 KIND: Final = "quota"
 router = APIRouter(prefix="/v1", route_class=StrictRoute, responses=PROBLEM)
@@ -33,7 +33,7 @@ LIMITS: Final = (
 )
 
 
-class QuotaAsk(Shape):
+class QuotaTerms(WireModel):
     """Limit what an account with all below it, a user, or the pair may have at once."""
 
     account_id: Id | None = None
@@ -53,26 +53,26 @@ class QuotaAsk(Shape):
         return self
 
 
-class NewQuota(QuotaAsk):
+class QuotaRequest(QuotaTerms):
     """A quota that is to be set, under an id of one's own if one likes."""
 
     id: Id | None = None
 
 
-class Quota(QuotaAsk):
+class QuotaResponse(QuotaTerms):
     """A quota as it is kept; once dropped it limits nothing."""
 
     id: str
     org_id: str
 
 
-def _told(org: str, id: str, body: dict[str, Any]) -> Shape:
-    return Quota.model_construct(
-        **{**dict.fromkeys(QuotaAsk.model_fields), **body}, id=id, org_id=org
+def _told(org: str, id: str, body: dict[str, Any]) -> WireModel:
+    return QuotaResponse.model_construct(
+        **{**dict.fromkeys(QuotaTerms.model_fields), **body}, id=id, org_id=org
     )
 
 
-async def _org(request: Request, body: QuotaAsk) -> str:
+async def _org(request: Request, body: QuotaTerms) -> str:
     """The org of a quota; what it limits must be there, and the caller's to limit."""
     service, caller = settings.who(request)
     caller.needs(Scope.MANAGE)
@@ -108,10 +108,10 @@ async def _check_old(request: Request, org: str, id: str) -> None:
     status_code=201,
     summary="Set a quota: GPUs or jobs at once",
     operation_id="quotas.create",
-    response_model=Quota,
+    response_model=QuotaResponse,
     openapi_extra=MUTATION,
 )
-async def create(request: Request, body: NewQuota) -> Response:
+async def create(request: Request, body: QuotaRequest) -> Response:
     """Set a quota."""
     org = await _org(request, body)
     kept = body.model_dump(exclude={"id"}, exclude_none=True)
@@ -131,7 +131,7 @@ def _let_know(request: Request, org: str, answer: Response) -> Response:
     "/quotas",
     summary="The quotas of an org",
     operation_id="quotas.list",
-    response_model=Things[Quota],
+    response_model=Things[QuotaResponse],
     openapi_extra=READS,
 )
 async def listed(
@@ -148,7 +148,7 @@ async def listed(
     "/quotas/{id}",
     summary="A quota",
     operation_id="quotas.get",
-    response_model=Quota,
+    response_model=QuotaResponse,
     openapi_extra=READS,
 )
 async def get(request: Request, id: Id, org_id: OrgId = None) -> Response:
@@ -163,10 +163,10 @@ async def get(request: Request, id: Id, org_id: OrgId = None) -> Response:
     "/quotas/{id}",
     summary="Change a quota; with If-Match only if nobody else has",
     operation_id="quotas.change",
-    response_model=Quota,
+    response_model=QuotaResponse,
     openapi_extra=MUTATION,
 )
-async def change(request: Request, id: Id, body: QuotaAsk) -> Response:
+async def change(request: Request, id: Id, body: QuotaTerms) -> Response:
     """Change a quota."""
     org = await _org(request, body)
     await _check_old(request, org, id)
@@ -178,7 +178,7 @@ async def change(request: Request, id: Id, body: QuotaAsk) -> Response:
     "/quotas/{id}",
     summary="Limit no more",
     operation_id="quotas.drop",
-    response_model=Dropped,
+    response_model=Deleted,
     openapi_extra=MUTATION,
 )
 async def drop(request: Request, id: Id, org_id: OrgId = None) -> Response:

@@ -11,7 +11,12 @@ from bursar.api.routes.operations import PROBLEM
 from bursar.api.routes.pools import Name, kept_pool, operates
 from bursar.service.keys import Scope
 from bursar.service.pools.node_orders import decide_scale, orders_of, scale_of
-from bursar.wire.scaling import OrdersTold, OrderTold, ScalingAsk, ScalingTold
+from bursar.wire.scaling import (
+    NodeOrderResponse,
+    NodeOrdersResponse,
+    ScalingRequest,
+    ScalingResponse,
+)
 
 router = APIRouter(prefix="/v1", route_class=StrictRoute, responses=PROBLEM)
 
@@ -22,7 +27,7 @@ Most = Annotated[int, Query(ge=1, le=1_000, description="how many, at most")]
     "/pools/{pool}/scaling",
     summary="What nodes of a pool can be ordered, and how eagerly",
     operation_id="scaling.get",
-    response_model=ScalingTold,
+    response_model=ScalingResponse,
     openapi_extra={"x-scope": Scope.OPERATOR},
 )
 async def get_scaling(request: Request, pool: Name) -> Response:
@@ -35,10 +40,10 @@ async def get_scaling(request: Request, pool: Name) -> Response:
     "/pools/{pool}/scaling",
     summary="Decide what nodes of a pool can be ordered, and how eagerly",
     operation_id="scaling.set",
-    response_model=ScalingTold,
+    response_model=ScalingResponse,
     openapi_extra={"x-scope": Scope.OPERATOR},
 )
-async def set_scaling(request: Request, pool: Name, body: ScalingAsk) -> Response:
+async def set_scaling(request: Request, pool: Name, body: ScalingRequest) -> Response:
     """Decide about a pool's nodes anew; what was ordered goes when nobody needs it any more."""
     service = operates(request)
     name, scale = (await kept_pool(service, pool)).id, body.to_core()
@@ -48,7 +53,7 @@ async def set_scaling(request: Request, pool: Name, body: ScalingAsk) -> Respons
 
 async def _told(service: Service, pool: str) -> Response:
     scale = await service.read(lambda one: scale_of(one, pool))
-    told = ScalingTold.of(scale, provided=service.provided)
+    told = ScalingResponse.from_core(scale, provided=service.provided)
     return Response(encoded(told), media_type="application/json")
 
 
@@ -56,7 +61,7 @@ async def _told(service: Service, pool: str) -> Response:
     "/pools/{pool}/orders",
     summary="The nodes of a pool that were ordered, and what they cost",
     operation_id="orders.list",
-    response_model=OrdersTold,
+    response_model=NodeOrdersResponse,
     openapi_extra={"x-scope": Scope.OPERATOR},
 )
 async def list_orders(request: Request, pool: Name, limit: Most = 100) -> Response:
@@ -64,5 +69,7 @@ async def list_orders(request: Request, pool: Name, limit: Most = 100) -> Respon
     service = operates(request)
     name = (await kept_pool(service, pool)).id
     orders, now = await service.read(lambda one: orders_of(one, name, limit))
-    told = OrdersTold.model_construct(orders=[OrderTold.of(one, now) for one in orders])
+    told = NodeOrdersResponse.model_construct(
+        orders=[NodeOrderResponse.from_core(one, now) for one in orders]
+    )
     return Response(encoded(told), media_type="application/json")

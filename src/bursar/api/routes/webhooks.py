@@ -41,16 +41,16 @@ from bursar.service.webhooks.signatures import (
     shown,
     version_of,
 )
-from bursar.wire.alerts import AlertTold, RuleAsk, RuleTold
-from bursar.wire.fields import Id, IdFactory, Shape
-from bursar.wire.responses import Dropped, only
+from bursar.wire.alerts import AlertResponse, AlertRuleRequest, AlertRuleResponse
+from bursar.wire.fields import Id, IdFactory, WireModel
+from bursar.wire.responses import Deleted, only
 from bursar.wire.webhooks import (
-    DeliveryTold,
-    ResendTold,
-    RotationAsk,
-    RotationTold,
-    WebhookAsk,
-    WebhookTold,
+    DeliveryResponse,
+    ResendResponse,
+    WebhookRequest,
+    WebhookResponse,
+    WebhookRotationRequest,
+    WebhookRotationResponse,
 )
 
 T = TypeVar("T")
@@ -149,7 +149,9 @@ async def _check_room(service: Service, org: str, kind: str) -> None:
         raise Failed("invalid_request", f"an org has at most {MOST:,} of them")
 
 
-def _page(request: Request, org: str, seen: Seen[Page[T]], told: Callable[[T], Shape]) -> Response:
+def _page(
+    request: Request, org: str, seen: Seen[Page[T]], told: Callable[[T], WireModel]
+) -> Response:
     items = [json.loads(encoded(told(one))) for one in seen.value.things]
     body = json.dumps({"items": items, "next": seen.value.next}, separators=(",", ":"))
     return seen_response(request, org, seen.number, body.encode())
@@ -158,8 +160,8 @@ def _page(request: Request, org: str, seen: Seen[Page[T]], told: Callable[[T], S
 # Webhooks
 
 
-def _told(org: str, id: str, webhook: Webhook, secret: str | None = None) -> WebhookTold:
-    return WebhookTold(
+def _told(org: str, id: str, webhook: Webhook, secret: str | None = None) -> WebhookResponse:
+    return WebhookResponse(
         id=id,
         org_id=org,
         url=webhook.url,
@@ -174,10 +176,10 @@ def _told(org: str, id: str, webhook: Webhook, secret: str | None = None) -> Web
     status_code=201,
     summary="Be told what happens; the secret that signs is shown",
     operation_id="webhooks.create",
-    response_model=WebhookTold,
+    response_model=WebhookResponse,
     openapi_extra=MUTATION,
 )
-async def create_webhook(request: Request, body: WebhookAsk) -> Response:
+async def create_webhook(request: Request, body: WebhookRequest) -> Response:
     """Be told what happens from now on."""
     service, caller = _who(request, Scope.MANAGE)
     key = key_of(request)
@@ -197,7 +199,7 @@ async def create_webhook(request: Request, body: WebhookAsk) -> Response:
     )
     answer = await asked_for(service, caller, org, key, command, making.made)
 
-    def told(event: SettingSet) -> Shape:
+    def told(event: SettingSet) -> WireModel:
         secret = shown(secret_for(service.secret, org, event.id, FIRST))
         return _told(org, event.id, Webhook.of(event.body or ""), secret)
 
@@ -223,7 +225,7 @@ def _setting(made: Callable[[], SetSetting]) -> SetSetting:
     "/webhooks",
     summary="The webhooks of an org",
     operation_id="webhooks.list",
-    response_model=Things[WebhookTold],
+    response_model=Things[WebhookResponse],
     openapi_extra={"x-scope": Scope.READ},
 )
 async def list_webhooks(
@@ -240,7 +242,7 @@ async def list_webhooks(
     "/webhooks/{id}",
     summary="A webhook",
     operation_id="webhooks.get",
-    response_model=WebhookTold,
+    response_model=WebhookResponse,
     openapi_extra={"x-scope": Scope.READ},
 )
 async def get_webhook(request: Request, id: Id, org_id: OrgId = None) -> Response:
@@ -256,7 +258,7 @@ async def get_webhook(request: Request, id: Id, org_id: OrgId = None) -> Respons
     "/webhooks/{id}",
     summary="Tell a webhook nothing more",
     operation_id="webhooks.delete",
-    response_model=Dropped,
+    response_model=Deleted,
     openapi_extra=MUTATION,
 )
 async def delete_webhook(request: Request, id: Id, org_id: OrgId = None) -> Response:
@@ -276,7 +278,7 @@ async def _dropped(
         # A key for an account may drop what is for that account or below.
         org, _ = await _changed(service, caller, command.kind, command.id, org, key)
     answer = await asked_for(service, caller, org, key, command)
-    done = done_of(org, answer, 200, lambda _: Dropped(id=command.id))
+    done = done_of(org, answer, 200, lambda _: Deleted(id=command.id))
     if isinstance(answer.outcome, Refusal) and answer.outcome.code is Code.SETTING_UNKNOWN:
         raise Failed("not_found", no_such(command.kind), done.headers)
     return done.response()
@@ -286,11 +288,11 @@ async def _dropped(
     "/webhooks/{id}/rotate",
     summary="Give a webhook another secret; the old one signs a while longer",
     operation_id="webhooks.rotate",
-    response_model=RotationTold,
+    response_model=WebhookRotationResponse,
     openapi_extra=MUTATION,
 )
 async def rotate_webhook(
-    request: Request, id: Id, body: RotationAsk, org_id: OrgId = None
+    request: Request, id: Id, body: WebhookRotationRequest, org_id: OrgId = None
 ) -> Response:
     """Give a webhook another secret."""
     service, caller = _who(request, Scope.MANAGE)
@@ -302,7 +304,7 @@ async def rotate_webhook(
         org,
         answer,
         200,
-        lambda _: RotationTold(
+        lambda _: WebhookRotationResponse(
             id=id, org_id=org, secret=secret, overlap_seconds=body.overlap_seconds
         ),
     )
@@ -315,7 +317,7 @@ async def rotate_webhook(
     "/webhooks/{id}/deliveries",
     summary="What a webhook was told, and what came of it",
     operation_id="webhooks.deliveries",
-    response_model=Things[DeliveryTold],
+    response_model=Things[DeliveryResponse],
     openapi_extra={"x-scope": Scope.READ},
 )
 async def list_deliveries(
@@ -335,8 +337,8 @@ async def list_deliveries(
     return _page(request, org, seen, lambda one: _delivery(org, id, one))
 
 
-def _delivery(org: str, id: str, one: Delivery) -> DeliveryTold:
-    return DeliveryTold.model_construct(
+def _delivery(org: str, id: str, one: Delivery) -> DeliveryResponse:
+    return DeliveryResponse.model_construct(
         webhook_id=id,
         message_id=message_id(id, one.number),
         stream=org,
@@ -355,7 +357,7 @@ def _delivery(org: str, id: str, one: Delivery) -> DeliveryTold:
     status_code=202,
     summary="Deliver something again, under the same id",
     operation_id="webhooks.resend",
-    response_model=ResendTold,
+    response_model=ResendResponse,
     openapi_extra=MUTATION,
 )
 async def resend_delivery(
@@ -371,9 +373,9 @@ async def resend_delivery(
     command = resend(making.id("id", None), id, number)
     answer = await asked_for(service, caller, org, key, command, making.made)
 
-    def told(event: SettingSet) -> Shape:
+    def told(event: SettingSet) -> WireModel:
         webhook, again = resend_of(event.body or "")
-        return ResendTold(
+        return ResendResponse(
             webhook_id=webhook, message_id=message_id(webhook, again), stream=org, number=again
         )
 
@@ -394,7 +396,7 @@ async def _check_told(service: Service, org: str, id: str, number: int) -> None:
     "/alerts",
     summary="The alerts of an org, the newest last",
     operation_id="alerts.list",
-    response_model=Things[AlertTold],
+    response_model=Things[AlertResponse],
     openapi_extra={"x-scope": Scope.READ},
 )
 async def list_alerts(
@@ -405,8 +407,10 @@ async def list_alerts(
     org = await service.whole_org(caller, org_id)
     seen = await service.read(lambda reader: alerts_of(reader, org, after, limit))
 
-    def told(one: Setting) -> Shape:
-        return AlertTold.of(org, one.id, Alert.from_body(one.body or ""), one.number, one.at)
+    def told(one: Setting) -> WireModel:
+        return AlertResponse.from_core(
+            org, one.id, Alert.from_body(one.body or ""), one.number, one.at
+        )
 
     return _page(request, org, seen, told)
 
@@ -416,10 +420,10 @@ async def list_alerts(
     status_code=201,
     summary="Be alerted of a low balance, a short runway, or credits near their end",
     operation_id="alerts.rules.create",
-    response_model=RuleTold,
+    response_model=AlertRuleResponse,
     openapi_extra=MUTATION,
 )
-async def create_rule(request: Request, body: RuleAsk) -> Response:
+async def create_rule(request: Request, body: AlertRuleRequest) -> Response:
     """Be alerted of more than everybody is."""
     service, caller = _who(request, Scope.MANAGE)
     key = key_of(request)
@@ -436,8 +440,8 @@ async def create_rule(request: Request, body: RuleAsk) -> Response:
         service, caller, org, key, _setting(lambda: rule_setting(id, rule)), making.made
     )
 
-    def told(event: SettingSet) -> Shape:
-        return RuleTold.of(org, event.id, AlertRule.from_body(event.body or ""))
+    def told(event: SettingSet) -> WireModel:
+        return AlertRuleResponse.from_core(org, event.id, AlertRule.from_body(event.body or ""))
 
     return told_of(org, answer, 201, lambda happened: told(only(SettingSet, happened)))
 
@@ -446,7 +450,7 @@ async def create_rule(request: Request, body: RuleAsk) -> Response:
     "/alerts/rules",
     summary="The rules by which an org is alerted",
     operation_id="alerts.rules.list",
-    response_model=Things[RuleTold],
+    response_model=Things[AlertRuleResponse],
     openapi_extra={"x-scope": Scope.READ},
 )
 async def list_rules(
@@ -457,8 +461,8 @@ async def list_rules(
     org = await service.whole_org(caller, org_id)
     seen = await service.read(lambda reader: kept_page(reader, org, RULE, after, limit))
 
-    def told(one: Setting) -> Shape:
-        return RuleTold.of(org, one.id, AlertRule.from_body(one.body or ""))
+    def told(one: Setting) -> WireModel:
+        return AlertRuleResponse.from_core(org, one.id, AlertRule.from_body(one.body or ""))
 
     return _page(request, org, seen, told)
 
@@ -467,7 +471,7 @@ async def list_rules(
     "/alerts/rules/{id}",
     summary="Drop a rule",
     operation_id="alerts.rules.delete",
-    response_model=Dropped,
+    response_model=Deleted,
     openapi_extra=MUTATION,
 )
 async def delete_rule(request: Request, id: Id, org_id: OrgId = None) -> Response:

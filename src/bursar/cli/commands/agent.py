@@ -29,7 +29,7 @@ from bursar.client.http import is_here
 from bursar.core.dispatch.agent import REPORT_EVERY
 from bursar.core.instant import MILLISECOND
 from bursar.core.scheduling.model.nodes import NodeId
-from bursar.wire.agents import NodeAsk
+from bursar.wire.agents import NodeRequest
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 CHECKPOINTS_GIB: Final = 100
@@ -106,7 +106,7 @@ def agent(
         logging.getLogger(chatty).setLevel(logging.WARNING)
     name = NodeId(node or platform.node())
     here = _gpus(gpus)
-    ask = NodeAsk(
+    ask = NodeRequest(
         gpu_type=here.type,
         gpus=here.count,
         slots=slots,
@@ -142,7 +142,9 @@ def agent(
         _work(name, disk, place, http, ask, bounds)
 
 
-def _work(node: NodeId, disk: Disk, place: Place, http: Http, ask: NodeAsk, bounds: Bounds) -> None:
+def _work(
+    node: NodeId, disk: Disk, place: Place, http: Http, ask: NodeRequest, bounds: Bounds
+) -> None:
     """Register, and look after the node until a signal comes."""
     stopped = told_to_stop()
     if not registered(lambda: http.register(ask), stopped):
