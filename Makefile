@@ -14,6 +14,8 @@ FUZZ_MINUTES ?= 5
 FUZZ_EXAMPLES ?= 1000
 # How long `make soak` goes on.
 SOAK_MINUTES ?= 60
+# What `make bench` runs; `make bench ARGS=--help` lists the benchmarks.
+ARGS ?= library
 # How long `make chaos` goes on.
 CHAOS_MINUTES ?= 60
 # Least share of mutants, in per cent, that the tests must notice.
@@ -95,8 +97,8 @@ mutated: .venv/.installed
 	@$(BIN)/python tools/mutation_score.py --gate $(MUTANTS_GATE)
 
 .PHONY: bench
-bench: .venv/.installed ## measure the library against its yardsticks
-	@$(BIN)/bursar bench library
+bench: .venv/.installed ## run a benchmark: ARGS="library", "ledger --quick", "schedule --core"
+	@$(BIN)/python -m benchmarks $(ARGS)
 
 # Keeps the versions that are there unless UPGRADE=1. The lock names no registry: pip finds the
 # files wherever the machine's own settings say, and their hashes decide.
@@ -114,7 +116,7 @@ lock: ## make requirements/dev.lock anew from pyproject.toml
 clean: ## remove all that can be made again
 	@rm -rf .venv .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache \
 	    build dist mutants
-	@find src tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
+	@find benchmarks src tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The lock is the whole list, so pip looks for nothing more: older ones would take the newest release
 # of a package that is asked for with an extra, and refuse it as it is not in the lock.

@@ -25,11 +25,8 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "client": frozenset({"core", "wire"}),
     "agent": frozenset({"core", "wire", "client", "failpoints"}),
     "web": frozenset({"core", "wire"}),
-    "bench": frozenset({"client", "wire", "sim", "service", "core", "library"}),
-    # `bursar bench` starts the benchmarks, `bursar up` the HTTP interface, `bursar agent` a node's
-    "cli": frozenset(
-        {"client", "wire", "sim", "service", "core", "library", "bench", "api", "agent"}
-    ),
+    # `bursar up` starts the HTTP interface, `bursar agent` the agent of a node
+    "cli": frozenset({"client", "wire", "sim", "service", "core", "library", "api", "agent"}),
 }
 
 # `pip install bursar` must be able to run these with nothing else installed.
@@ -138,6 +135,18 @@ def test_imports_follow_the_table() -> None:
     ]
 
 
+def test_the_package_does_not_import_the_benchmarks() -> None:
+    """They are not installed."""
+    benchmarks_import = [
+        f"{module_name(path)}:{found.line}"
+        for path in sorted(SOURCE.rglob("*.py"))
+        for found in imports_of(ast.parse(path.read_text()), "")
+        if found.module.partition(".")[0] in {"benchmarks", "tests", "tools"}
+    ]
+
+    assert [] == benchmarks_import
+
+
 @pytest.mark.parametrize(
     ("module", "source", "want"),
     [
@@ -182,7 +191,6 @@ def test_a_forbidden_import_is_found(module: str, source: str, want: str) -> Non
         ("bursar.core.money", "def f(books, now):\n    return books.now() + now"),
         ("bursar.library.credit", "import threading\nfrom bursar.core.money import CREDIT"),
         ("bursar", "from bursar.library import CreditLedger\nfrom bursar.library.x import Y"),
-        ("bursar.bench.library", "import time\nfrom bursar import CreditLedger"),
         ("bursar.agent.lease", "import httpx\nfrom bursar.client import Client"),
     ],
 )

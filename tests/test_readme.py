@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bursar.cli.tour import Story, tell
+from bursar.cli.walkthrough.ledger import Story, tell
 
 README = (Path(__file__).parent.parent / "README.md").read_text()
 

@@ -11,8 +11,8 @@ import sys
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from bursar.bench.traces.ours import pack_ours
-from bursar.bench.traces.packing import (
+from benchmarks.traces.bursar_placement import pack_ours
+from benchmarks.traces.packing import (
     MILLI,
     BestFit,
     Curve,

@@ -24,8 +24,8 @@ def test_help_names_every_command() -> None:
     told = CliRunner().invoke(app, ["--help"])
 
     assert 0 == told.exit_code
-    assert "tour" in told.output
-    assert "bench" in told.output
+    assert "walkthrough" in told.output
+    assert "submit" in told.output
 
 
 def test_without_its_packages_the_command_line_says_what_to_install() -> None:
@@ -58,14 +58,14 @@ def test_the_tree_of_commands_is_cheap_to_load() -> None:
     """
     told = run_python(
         "import sys, bursar.cli.app\n"
-        "print([m for m in ('bursar.core.ledger', 'bursar.bench', 'pydantic', 'rich.table')"
+        "print([m for m in ('bursar.core.ledger', 'bursar.sim', 'pydantic', 'rich.table')"
         " if m in sys.modules])"
     )
 
     assert "[]\n" == told.stdout, told.stderr
 
 
-def test_the_tour_plays_to_its_end() -> None:
-    told = CliRunner().invoke(app, ["tour"])
+def test_the_ledger_walkthrough_plays_to_its_end() -> None:
+    told = CliRunner().invoke(app, ["walkthrough", "ledger"])
 
     assert 0 == told.exit_code, told.output

@@ -28,7 +28,7 @@ from bursar.store.pools import events
 from bursar.store.pools.loader import PoolUnknown, create_pool
 from bursar.store.verify.ledger import Check, problems
 from bursar.store.verify.pools import POOL_CHECKS
-from tests.cli.test_operating import refused, run
+from tests.cli.test_admin import refused, run
 from tests.service.test_pools import Clock, Node1, kept_at
 from tests.support.builders import T0
 from tests.support.databases import connected

@@ -20,8 +20,6 @@ app = typer.Typer(
     # Plain tracebacks: they can be searched for and pasted, and printing one needs nothing more.
     pretty_exceptions_enable=False,
 )
-bench = typer.Typer(help="Measure Bursar on this machine.", no_args_is_help=True)
-app.add_typer(bench, name="bench")
 ledger = typer.Typer(help="Look at whole ledgers.", no_args_is_help=True)
 app.add_typer(ledger, name="ledger")
 
@@ -58,17 +56,10 @@ def bursar(
     """Credit ledger and scheduler for shared GPUs."""
 
 
-@app.command()
-def tour() -> None:
-    """Walk through the ledger with real calls."""
-    from bursar.cli.tour import play
-
-    play()
-
-
 class Walk(StrEnum):
-    """What can be walked through."""
+    """The walkthroughs."""
 
+    LEDGER = "ledger"
     PREEMPTION = "preemption"
     LOST_FINISH = "lost-finish"
     PROMO_EXPIRY = "promo-expiry"
@@ -80,29 +71,18 @@ class Walk(StrEnum):
 def walkthrough(
     name: Annotated[Walk, typer.Argument(metavar="NAME", help=", ".join(Walk))],
 ) -> None:
-    """See what becomes of a job and its credits, live, with every posting.
+    """Show what happens to jobs and their credits, live, with every posting.
 
-    On the service that BURSAR_URL names, with an operator's key; else on one of its own.
+    `ledger` runs in memory. The others need a service: the one that BURSAR_URL names, with an
+    operator's key, or else a temporary one.
     """
+    if name is Walk.LEDGER:
+        from bursar.cli.walkthrough.ledger import play_ledger
+
+        raise typer.Exit(play_ledger())
     from bursar.cli.walkthrough import play
 
     raise typer.Exit(play(name))
-
-
-@app.command()
-def demo(
-    state: Annotated[
-        Path | None,
-        typer.Option(
-            "--state", help="Folder of the embedded database; if not given, a temporary one."
-        ),
-    ] = None,
-    seconds: Annotated[float, typer.Option(min=1, max=600, help="How long the load goes on.")] = 18,
-) -> None:
-    """Show the ledger under load, and what becomes of it when its database is killed."""
-    from bursar.cli.demo import play
-
-    raise typer.Exit(play(state, seconds))
 
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")]
@@ -352,125 +332,3 @@ def audit_trim(
     from bursar.cli.admin import trim_pool
 
     trim_pool(state, pool, days)
-
-
-@bench.command("ledger")
-def bench_ledger(
-    quick: Annotated[bool, typer.Option("--quick", help="Smaller and shorter.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
-    only: Annotated[
-        str, typer.Option("--only", help="Loads to run, such as L-hot,L-spread; all if not given.")
-    ] = "",
-    http: Annotated[
-        bool, typer.Option("--http", help="The load over HTTP alone: --only L-http.")
-    ] = False,
-    state: Annotated[
-        Path | None,
-        typer.Option(
-            "--state", help="Folder of the embedded database; if not given, a temporary one."
-        ),
-    ] = None,
-) -> None:
-    """Measure the ledger on PostgreSQL beside its yardsticks; exit with 1 if books do not add up.
-
-    In databases of its own, which are dropped afterwards.
-    """
-    from bursar.cli.bench import measure_ledger
-
-    loads = "L-http" if http else only
-    raise typer.Exit(measure_ledger(quick=quick, json=json, only=loads, state=state))
-
-
-@bench.command("schedule")
-def bench_schedule(
-    core: Annotated[bool, typer.Option("--core", help="Decisions in memory.")] = False,
-    durable: Annotated[
-        bool, typer.Option("--durable", help="Through the database, with nodes that run nothing.")
-    ] = False,
-    small: Annotated[
-        bool, typer.Option("--small", "--quick", help="Tiny: shows that it works.")
-    ] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
-    only: Annotated[
-        str,
-        typer.Option("--only", help="Loads to run, such as kai-fill,volcano-4; all if not given."),
-    ] = "",
-    state: Annotated[
-        Path | None,
-        typer.Option(
-            "--state",
-            help="For --durable: folder of the embedded database; if not given, a temporary one.",
-        ),
-    ] = None,
-) -> None:
-    """Measure how fast the scheduler decides on the loads of other schedulers' benchmarks; exit
-    with 1 if something was decided wrongly."""
-    from bursar.cli.bench import measure_schedule, measure_schedule_durably
-
-    if core == durable:
-        raise typer.BadParameter("say one of --core, --durable", param_hint="--core, --durable")
-    if core:
-        raise typer.Exit(measure_schedule(small=small, json=json, only=only))
-    raise typer.Exit(measure_schedule_durably(quick=small, json=json, only=only, state=state))
-
-
-@bench.command("traces")
-def bench_traces(
-    folder: Annotated[
-        Path,
-        typer.Argument(
-            metavar="DIR",
-            help="Folder of the traces: openb, shockwave, gentd26, philly.",
-            exists=True,
-            file_okay=False,
-        ),
-    ],
-    only: Annotated[
-        str,
-        typer.Option(
-            "--only", help="Of A,C,D,philly-oct: the experiments to run; all if not given."
-        ),
-    ] = "",
-    lists: Annotated[
-        str,
-        typer.Option(
-            "--lists", help="Of A: lists of pods, such as default,cpu200; all if not given."
-        ),
-    ] = "",
-    seeds: Annotated[int, typer.Option(min=1, help="Of A: random orders to run.")] = 10,
-    baselines: Annotated[
-        bool, typer.Option("--baselines", help="The rules of others only, without Bursar.")
-    ] = False,
-    ours: Annotated[
-        bool, typer.Option("--ours", help="Bursar only, without the rules of others.")
-    ] = False,
-    plots: Annotated[
-        Path | None, typer.Option("--plots", metavar="DIR", help="Write two pictures there.")
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
-) -> None:
-    """Measure how well the scheduler decides on workloads of others; exit with 1 if the rules of
-    others do not come to what is known of them."""
-    from bursar.cli.bench import measure_traces
-
-    status = measure_traces(
-        folder, only=only, lists=lists, seeds=seeds, ours=not baselines, others=not ours, json=json,
-        pictures=plots,
-    )  # fmt: skip
-    raise typer.Exit(status)
-
-
-@bench.command("library")
-def bench_library(
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
-    operations: Annotated[
-        int, typer.Option(min=1, help="Calls of CreditLedger to measure.")
-    ] = 1_000_000,
-    timeline_operations: Annotated[
-        int, typer.Option(min=1, help="Calls of TimelineLedger to measure, in each load.")
-    ] = 100_000,
-) -> None:
-    """Measure the library beside its yardsticks (about three minutes)."""
-    from bursar.bench.library import main
-
-    main(json=json, operations=operations, timeline_operations=timeline_operations)

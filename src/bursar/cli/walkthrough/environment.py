@@ -18,8 +18,8 @@ from uuid import uuid4
 from rich.console import Console
 
 from bursar.cli.credentials import KEY_VARIABLE, URL_VARIABLE
-from bursar.cli.tour.shown import Page
 from bursar.cli.walkthrough.event_log import Watching
+from bursar.cli.walkthrough.format import Page
 from bursar.client import Client, Problem
 from bursar.core.money import CREDIT
 

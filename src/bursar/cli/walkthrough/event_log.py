@@ -7,8 +7,8 @@ from typing import Any
 from rich.console import Console
 
 from bursar.cli.job_progress import OVER
-from bursar.cli.tour.shown import Page
-from bursar.cli.tour.shown import credits as told
+from bursar.cli.walkthrough.format import Page
+from bursar.cli.walkthrough.format import credits as told
 from bursar.client import Client
 
 _COMPARTMENTS = ("available", "held", "spent", "lapsed", "revoked", "moved")

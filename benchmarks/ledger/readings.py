@@ -1,0 +1,240 @@
+"""L-meter: readings of many running attempts, kept in their pool and charged in the ledger.
+
+The pool's clock is moved by hand, from an hour in the past on: so nodes report as they would every
+ten seconds, while the pool is asked as fast as it can answer. Jobs differ in how long they may run,
+and so in how often their orgs are told.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from benchmarks.ledger.figures import Figure, Load
+from benchmarks.ledger.orgs import (
+    MADE,
+    USER,
+    copy_org,
+    later,
+    make_org,
+    project,
+    settle_down,
+    tree,
+)
+from benchmarks.ledger.sizes import SPREAD, Sizes
+from benchmarks.ledger.throughput import verify_after
+from benchmarks.ledger.yardsticks import Say
+from bursar.core.dispatch.reports import NodeReport, Reading
+from bursar.core.dispatch.state import name_of
+from bursar.core.ids import HoldId, JobId, PriceVersionId
+from bursar.core.instant import HOUR, MILLISECOND, SECOND, Instant
+from bursar.core.ledger.commands import Command, Reserve, SetPrice
+from bursar.core.ledger.values import Context
+from bursar.core.messages import Spec
+from bursar.core.money import CREDIT
+from bursar.core.pricing import PriceBook, PriceVersion, Rate
+from bursar.core.refusal import Refusal
+from bursar.core.scheduling.decisions import Start
+from bursar.core.scheduling.model.jobs import Shape, Why
+from bursar.core.scheduling.model.nodes import Node, NodeId, Piece
+from bursar.service.database import (
+    Aside,
+    Connection,
+    Database,
+    OrgId,
+    aside,
+    create_pool,
+)
+from bursar.service.jobs import Answers, Jobs, Submission
+from bursar.service.ledger.batch import Answer, Ask, Batch
+from bursar.service.ledger.ledger import Ledger
+from bursar.service.pools.pool import Kept, NullListener, PoolHandle, at_once
+from bursar.service.workers.relay import Relay, Round
+
+POOL: Final = "pool"
+GPU: Final = "h100"
+RUN_HOURS: Final = (1, 2, 4, 8)  # that jobs may run at most, in turn
+BETWEEN: Final = 10 * SECOND  # two reports of a node; half of what a lease lasts without one
+TOLD: Final = 75 * SECOND  # after that every second job has told its org of usage
+READINGS_LEAST: Final = 30_000  # a second
+CHARGES_LEAST: Final = 5_000
+
+
+def measure_meter(server: Database, sizes: Sizes, _: dict[str, float], say: Say) -> Load:
+    """Report run times until it is clear how fast that goes, then charge what orgs were told."""
+    load = Load(
+        name="L-meter",
+        what=f"readings of {sizes.attempts:,} running attempts, {sizes.per_call:,} per call",
+    )
+    with aside(server, "bursar_bench_meter") as database:
+        say(f"L-meter: making {sizes.attempts:,} jobs and letting them run")
+        hands = Hands(later() - 13 * HOUR)
+        orgs = _make_jobs(database, sizes, hands)
+        with (
+            database.connect(patience=None) as connection,
+            Ledger(database.connect) as ledger,
+        ):
+            jobs = Jobs(connection, lambda asks: _answers(ledger, asks))
+            pool = at_once(connection, Kept(POOL, NullListener(), hands))
+            # For the relay no time passes: here messages wait for their turn on purpose.
+            relay = Relay(connection, jobs, {POOL: pool}, Hands(hands.now))
+            create_pool(connection, POOL)
+            fleet = Fleet(load, pool, hands)
+            relay.from_orgs(Round())
+            for number, org in enumerate(orgs):
+                fleet.lease(org, NodeId(f"node-{number:04d}"), sizes.per_call)
+            fleet.report()
+            relay.from_pool(POOL, Round())  # that they have started
+            settle_down(database)
+            say("L-meter: readings")
+            load.figures.append(_readings(fleet, sizes))
+            say("L-meter: charges")
+            load.figures.append(_charges(load, fleet, relay))
+        verify_after(load, database, say)
+    return load
+
+
+@dataclass(slots=True)
+class Hands:
+    """A clock that stands where it was put."""
+
+    now: Instant
+
+    def __call__(self, _: Connection) -> Instant:
+        return self.now
+
+
+class Fleet:
+    """Nodes that report how long their attempts have run, all of them one after the other."""
+
+    def __init__(self, load: Load, pool: PoolHandle, hands: Hands) -> None:
+        self._load = load
+        self._pool = pool
+        self._hands = hands
+        self._fences: dict[NodeId, tuple[int, ...]] = {}
+        self._n = 0
+        self._since = hands.now
+
+    @property
+    def lasted(self) -> Instant:
+        """For how long the attempts have run by the pool's clock."""
+        return self._hands.now - self._since
+
+    def lease(self, org: OrgId, node: NodeId, gpus: int) -> None:
+        """Put a machine into the pool, with a GPU for each of an org's jobs."""
+        self._pool.register(Node(id=node, gpu_type=GPU, gpus=gpus))
+        self._told(node, ())
+        epoch, _ = self._pool.lead("bench")
+        starts = [
+            Start(
+                job=name_of((org, _job(gpu))),
+                gpu_type=GPU,
+                pieces=(Piece(node, (gpu,), 1),),
+                why=Why.TURN,
+            )
+            for gpu in range(gpus)
+        ]
+        written = self._pool.write(epoch or 0, starts)
+        if written.denied:
+            raise RuntimeError(f"{node}: leases were denied: {written.denied}")
+        self._fences[node] = tuple(lease.fence for lease in written.placed)
+
+    def report(self) -> int:
+        """Let some time pass and every node report; how many readings that was."""
+        self._hands.now += BETWEEN
+        run_ms = self.lasted // MILLISECOND
+        count = 0
+        for node, fences in self._fences.items():
+            readings = tuple(Reading(fence=fence, run_ms=run_ms) for fence in fences)
+            count += len(fences)
+            if self._told(node, readings) < len(fences):
+                self._load.problems.append(f"{node}: a lease was not renewed")
+        return count
+
+    def _told(self, node: NodeId, readings: tuple[Reading, ...]) -> int:
+        """Let a node report; how many leases it is told to have."""
+        self._n += 1
+        told = NodeReport(node=node, boot=1, n=self._n, at=0, heard=None, readings=readings)
+        orders = self._pool.report(told).result()
+        return -1 if orders is None else len(orders.leases)
+
+
+def _readings(fleet: Fleet, sizes: Sizes) -> Figure:
+    began, count = time.perf_counter(), 0
+    while time.perf_counter() - began < sizes.seconds:
+        count += fleet.report()
+    per_second = count / (time.perf_counter() - began)
+    return Figure(
+        what="durable in the pool", value=per_second, unit="readings/s", least=READINGS_LEAST
+    )
+
+
+def _charges(load: Load, fleet: Fleet, relay: Relay) -> Figure:
+    while fleet.lasted < TOLD:
+        fleet.report()
+    done = Round()
+    began = time.perf_counter()
+    relay.from_pool(POOL, done)
+    lasted = time.perf_counter() - began
+    if done.acknowledged != done.sent:
+        load.problems.append(f"{done.sent - done.acknowledged:,} messages were not handled")
+    return Figure(
+        what="charged in the ledger",
+        value=done.acknowledged / lasted,
+        unit="charges/s",
+        least=CHARGES_LEAST,
+    )
+
+
+# Setting it up.
+
+
+def _make_jobs(database: Aside, sizes: Sizes, hands: Hands) -> list[OrgId]:
+    """As many orgs as nodes, each with the jobs of one."""
+    orgs = [f"org-{number:06d}" for number in range(sizes.attempts // sizes.per_call)]
+    make_org(database, orgs[0], _priced(), hands)
+    with database.connect(patience=None) as connection:
+        batch = Batch(connection, PriceBook(), {}, hands)
+        jobs = Jobs(connection, batch.run, hands)
+        for number in range(sizes.per_call):
+            told = jobs.submit(orgs[0], f"{MADE}{_job(number)}", _submission(number))
+            if isinstance(told.outcome, Refusal):
+                raise RuntimeError(f"a job could not be made: {told.outcome}")
+        copy_org(connection, orgs[0], orgs[1:])
+    return orgs
+
+
+def _priced() -> Iterator[Command]:
+    yield from tree(SPREAD)
+    rate = Rate(gpu_type=GPU, micros_per_gpu_hour=4 * CREDIT)
+    yield SetPrice(version=PriceVersion(id=PriceVersionId("prices"), effective_at=0, rates=(rate,)))
+
+
+def _job(number: int) -> JobId:
+    return JobId(f"job-{number:04d}")
+
+
+def _submission(number: int) -> Submission:
+    job = _job(number)
+    hours = RUN_HOURS[number % len(RUN_HOURS)]
+    reserve = Reserve(
+        hold=HoldId(job),
+        account=project(number % SPREAD.projects),
+        user=USER,
+        run_ms=hours * HOUR // MILLISECOND,
+        expires_at=later(),
+        context=Context(gpu_types=(GPU,), milli_gpus=1_000, job=job),
+    )
+    return Submission(pool=POOL, reserve=reserve, spec=Spec(shape=Shape(types=(GPU,))))
+
+
+def _answers(ledger: Ledger, asks: Sequence[Ask]) -> Answers:
+    """Ask a ledger for many commands, and wait for all of them."""
+    waiting = [ledger.submit(*ask) for ask in asks]
+    answers: list[Answer | Exception] = []
+    for one in waiting:
+        try:
+            answers.append(one.result())
+        except Exception as error:
+            answers.append(error)
+    return answers

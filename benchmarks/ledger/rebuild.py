@@ -1,0 +1,58 @@
+"""L-rebuild: all books from their events, and the tables held against themselves."""
+
+import time
+from collections.abc import Iterator
+
+from benchmarks.ledger.callers import STEPS, Works
+from benchmarks.ledger.figures import Figure, Load
+from benchmarks.ledger.orgs import copy_org, make_org, settle_down, tree
+from benchmarks.ledger.sizes import HOT, Sizes
+from benchmarks.ledger.yardsticks import Say
+from bursar.core.ledger.commands import Command
+from bursar.service.database import Database, aside
+from bursar.service.ledger.audit import orgs_of, rebuild, verify
+
+WORKERS = 2
+LEAST = 30_000  # events a second
+
+
+def measure_rebuild(server: Database, sizes: Sizes, _: dict[str, float], say: Say) -> Load:
+    """Rebuild everything, then verify everything."""
+    with aside(server, "bursar_bench_rebuild") as database:
+        say(f"L-rebuild: making {sizes.rebuild_orgs:,} orgs with a history")
+        names = [f"org-{number:06d}" for number in range(sizes.rebuild_orgs)]
+        make_org(database, names[0], _history(names[0], sizes.rebuild_events))
+        with database.connect(patience=None) as connection:
+            copy_org(connection, names[0], names[1:])
+            orgs = orgs_of(connection)
+        settle_down(database)
+        events = sum(orgs.values())
+        load = Load(name="L-rebuild", what=f"{events:,} events of {len(orgs):,} orgs")
+
+        say(f"L-rebuild: rebuilding from {events:,} events with {WORKERS} workers")
+        began = time.perf_counter()
+        for one in rebuild(database.url, orgs, WORKERS):
+            load.problems += [str(difference) for difference in one.differences]
+        rebuilding = time.perf_counter() - began
+
+        say("L-rebuild: verify")
+        began = time.perf_counter()
+        with database.connect(patience=None) as connection:
+            load.problems += [str(problem) for problem in verify(connection)]
+        verifying = time.perf_counter() - began
+    for what, seconds in (
+        (f"rebuild and compare, {WORKERS} workers", rebuilding),
+        ("verify, one connection", verifying),
+    ):
+        load.figures.append(Figure(what=what, value=events / seconds, unit="events/s", least=LEAST))
+    return load
+
+
+def _history(org: str, events: int) -> Iterator[Command]:
+    """An org in which about so many events happen: one for each command, nearly."""
+    yield from tree(HOT)
+    works = Works("history", [org], HOT.projects)
+    for _ in range(events // STEPS):
+        unit = works.next()
+        for step in range(STEPS):
+            yield unit.command(step)

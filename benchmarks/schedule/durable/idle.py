@@ -1,0 +1,234 @@
+"""How long it takes from submitting a job until it runs, where nothing is in its way (S1).
+
+Jobs come one after another, each when the one before is over, from one caller who looks every few
+milliseconds whether the job runs: what is measured is what a user would see.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from benchmarks.schedule import loads
+from benchmarks.schedule.core import Say
+from benchmarks.schedule.durable.deployment import POOL, World, deployed, nodes_of
+from benchmarks.schedule.durable.measurements import setting_of
+from benchmarks.schedule.figures import Figure, Load
+from benchmarks.schedule.sizes import Sizes
+from bursar.core.instant import MILLISECOND
+from bursar.core.scheduling.model.jobs import Job
+from bursar.service.database import URL_VARIABLE, Aside, Database, aside
+from bursar.service.ledger.audit import verify
+
+LOOK_S: Final = 0.002  # between two looks whether a job runs
+RUNS_MS: Final = 20
+P99_MOST_MS: Final = 300.0
+WAITS_S: Final = 30.0
+ENDS_S: Final = 30.0
+
+STARTED: Final = "select started_at is not null from jobs where org_id = %s and job_id = %s"
+OVER: Final = "select ended_at is not null from jobs where org_id = %s and job_id = %s"
+NOT_SUCCEEDED: Final = "select count(*) from jobs where state <> 'succeeded'"
+
+
+def figures(spans: list[float], most: float = P99_MOST_MS) -> list[Figure]:
+    """The middle and the slow end of some spans, in seconds."""
+    spans = sorted(spans)
+    return [
+        Figure(what="submit to running, p50", value=spans[len(spans) // 2] * 1_000, unit="ms"),
+        Figure(
+            what="submit to running, p99", value=spans[len(spans) * 99 // 100] * 1_000, unit="ms",
+            most=most,
+        ),
+    ]  # fmt: skip
+
+
+def in_process(server: Database, sizes: Sizes, say: Say) -> Load:
+    """Asked in the process that serves, with a node that runs nothing."""
+    count = sizes.idle_jobs
+    say(f"idle: {count:,} jobs, one after another")
+    told = Load(name="idle", what=f"{count:,} jobs one after another, all in one process")
+    snapshot = loads.pods(count, 1)
+    setting = setting_of(snapshot, snapshot.waiting)
+    setting = setting._replace(snapshot=loads.pods(8, 1))
+    with (
+        deployed(server, setting) as world,
+        nodes_of(world, setting, lambda _: RUNS_MS * MILLISECOND) as nodes,
+    ):
+        world.await_nodes()
+        spans = [_asked(world, job) for job in snapshot.waiting]
+        world.await_all("succeeded", count)
+        world.check(told)
+        told.problems += nodes.problems
+    told.figures = figures(spans)
+    return told
+
+
+def _asked(world: World, job: Job) -> float:
+    """The seconds that a job waits."""
+    began = time.perf_counter()
+    world.submit_one_by_one([job], 1)
+    key = [job.path[1], job.id]
+    _until(lambda: world.connection.execute(STARTED, key).fetchone() == (True,))
+    span = time.perf_counter() - began
+    _until(lambda: world.connection.execute(OVER, key).fetchone() == (True,))
+    return span
+
+
+def _until(reached: Callable[[], bool]) -> None:
+    until = time.monotonic() + WAITS_S
+    while not reached():
+        if time.monotonic() > until:
+            raise TimeoutError(f"a job did not get on in {WAITS_S:g} s")
+        time.sleep(LOOK_S)
+
+
+# ----------------------------------------------------------------------- over HTTP
+
+
+def over_http(server: Database, sizes: Sizes, say: Say) -> Load:
+    """Asked over HTTP of a process that serves, with a node's agent in another."""
+    count = sizes.idle_http_jobs
+    say(f"idle-http: {count:,} jobs, one after another")
+    told = Load(
+        name="idle-http", what=f"{count:,} jobs one after another, over HTTP, `bursar agent`"
+    )
+    with aside(server, "bursar_bench_schedule") as database:
+        with _served(database) as (client, url):
+            account = _founded(client)
+            with _agent(client, url):
+                client.until_there_is_a_node()
+                spans = [_span(client, account, number) for number in range(count)]
+        with database.connect(patience=None) as connection:
+            [(left,)] = connection.execute(NOT_SUCCEEDED).fetchall()
+            told.problems += [str(problem) for problem in verify(connection)]
+        if left:
+            told.problems.append(f"{left:,} jobs have not come to their end")
+    told.figures = figures(spans)
+    return told
+
+
+class _Client:
+    """One connection that stays open."""
+
+    def __init__(self, url: str, key: str) -> None:
+        where = urlsplit(url)
+        assert where.hostname is not None
+        self._connection = HTTPConnection(where.hostname, where.port, timeout=WAITS_S)
+        self._key = key
+        self._count = 0
+
+    def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        """What the service says to a request of its own name."""
+        self._count += 1
+        headers = {
+            "Authorization": f"Bearer {self._key}",
+            "Idempotency-Key": f"idle-{self._count}",
+            "Content-Type": "application/json",
+        }
+        text = None if body is None else json.dumps(body)
+        self._connection.request(method, f"/v1{path}", text, headers)
+        answer = self._connection.getresponse()
+        found = answer.read()
+        if answer.status >= 300:
+            raise RuntimeError(f"{method} {path}: {answer.status} {found[:300]!r}")
+        told: dict[str, Any] = json.loads(found)
+        return told
+
+    def until_there_is_a_node(self) -> None:
+        """Wait until the agent was heard of."""
+
+        def heard() -> bool:
+            nodes = self.ask("GET", f"/pools/{POOL}/nodes")["nodes"]
+            return any(one["heard_ms_ago"] is not None for one in nodes)
+
+        _until(heard)
+
+    def close(self) -> None:
+        """End the connection."""
+        self._connection.close()
+
+
+def _founded(client: _Client) -> str:
+    """A pool, prices, and an org with credits; its account."""
+    client.ask("POST", "/pools", {"id": POOL})
+    rates = [{"gpu_type": loads.TYPE, "micros_per_gpu_hour": dict(loads.PRICES)[loads.TYPE]}]
+    client.ask("POST", "/prices", {"effective_at": "2020-01-01T00:00:00Z", "rates": rates})
+    account = str(client.ask("POST", "/orgs", {"name": "idle", "tier": "paid"})["account_id"])
+    grant = {"account_id": account, "amount_micros": 10**12, "kind": "paid"}
+    client.ask("POST", "/grants", grant)
+    return account
+
+
+def _span(client: _Client, account: str, number: int) -> float:
+    """The seconds that a job waits until it is told to run."""
+    gpus = {"count": 1, "types": [loads.TYPE]}
+    ask = {"account_id": account, "command": ["true"], "gpus": gpus, "max_run_seconds": 600}
+    began = time.perf_counter()
+    job = client.ask("POST", "/jobs", ask)["id"]
+    _until(lambda: client.ask("GET", f"/jobs/{job}")["started_at"] is not None)
+    span = time.perf_counter() - began
+    _until(lambda: client.ask("GET", f"/jobs/{job}")["ended_at"] is not None)
+    return span
+
+
+@contextmanager
+def _served(database: Aside) -> Iterator[tuple[_Client, str]]:
+    """A process that serves a database, and a connection to it."""
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="bursar-"))
+        process = _started(
+            stack,
+            ["up", "--state", folder, "--port", "0", "--json"],
+            {URL_VARIABLE: database.url},
+        )
+        assert process.stdout is not None
+        told = json.loads(process.stdout.readline())
+        client = _Client(told["url"], told["admin_key"])
+        stack.callback(client.close)
+        yield client, str(told["url"])
+
+
+@contextmanager
+def _agent(client: _Client, url: str) -> Iterator[None]:
+    """A node's agent, in a process of its own."""
+    asked = {"name": "node", "scopes": ["work"], "node": f"{POOL}/*"}
+    key = str(client.ask("POST", "/keys", asked)["key"])
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bursar-")))
+        named = ["--pool", POOL, "--server", url, "--node", "n1", "--gpus", f"8x{loads.TYPE}"]
+        _started(stack, ["agent", *named, "--state", str(folder / "node")], {"BURSAR_KEY": key})
+        yield
+
+
+def _started(
+    stack: ExitStack, arguments: list[str], environment: dict[str, str]
+) -> "subprocess.Popen[str]":
+    """A program of ours that is ended with the stack."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "bursar", *arguments],
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+    def end() -> None:
+        process.terminate()
+        try:
+            process.wait(ENDS_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+
+    stack.callback(end)
+    return process

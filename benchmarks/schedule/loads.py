@@ -1,0 +1,200 @@
+"""The loads of the table in docs/scheduling.md as snapshots: what is there at the beginning."""
+
+import random
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from benchmarks.schedule.sizes import SEED, Stream, Streams
+from bursar.core.ids import JobId
+from bursar.core.instant import DAY, HOUR, MINUTE, SECOND, Instant
+from bursar.core.scheduling.model.jobs import Job, Path, Running, Shape
+from bursar.core.scheduling.model.nodes import Node, NodeId, Piece
+from bursar.core.scheduling.model.policy import ANY, Policy, Share, Tier
+from bursar.core.scheduling.model.snapshot import Snapshot
+from bursar.core.value import replace
+
+T0: Final[Instant] = 20_000 * DAY
+TIER: Final = Tier(name="paid")
+TYPE: Final = "H100"
+PRICES: Final = ((TYPE, 2_000_000),)
+SHAPES: Final = tuple(  # tasks, GPUs of each, CPUs of each: 200 that placement tells apart
+    (tasks, gpus, cpus)
+    for cpus in range(1, 26)
+    for tasks, gpus in ((1, 1), (1, 2), (1, 4), (1, 8), (2, 8), (4, 8), (8, 8), (16, 8))
+)
+LIMIT: Final = 10 * SECOND  # what a job of the streams says that it may run
+
+
+def shape(tasks: int = 1, gpus: int = 1, cpus: int = 0) -> Shape:
+    """So many tasks, each with so many whole GPUs."""
+    return Shape(types=(TYPE,), tasks=tasks, gpus=gpus, cpu_milli=1_000 * cpus)
+
+
+def job(name: str, path: Path, of: Shape, *, run_max: int = DAY, queued_at: Instant = T0) -> Job:
+    """A job that waits."""
+    return Job(
+        id=JobId(name), shape=of, path=path, prices=PRICES, run_max=run_max, queued_at=queued_at
+    )
+
+
+def path(org: str, account: str = "team", user: str = "user") -> Path:
+    """Whose a job is."""
+    return TIER.name, org, account, user
+
+
+def nodes(count: int, gpus: int, cpus: int = 0) -> tuple[Node, ...]:
+    """Nodes that are all alike."""
+    return tuple(
+        Node(id=NodeId(f"n{number:05}"), gpu_type=TYPE, gpus=gpus, cpu_milli=1_000 * cpus)
+        for number in range(count)
+    )
+
+
+def policy(*shares: tuple[Path, Share], looks: int = Policy().looks) -> Policy:
+    """The shipped policy for a pool with one tier, and these shares."""
+    return Policy(tiers=(TIER,), shares=shares, looks=looks)
+
+
+def filled(
+    all_nodes: tuple[Node, ...], owner: Callable[[int], Path], run_max: int = DAY
+) -> tuple[Running, ...]:
+    """One-GPU jobs on all GPUs, which began at different times."""
+    one, running = shape(), []
+    places = [(node.id, gpu) for node in all_nodes for gpu in range(node.gpus)]
+    for number, (node, gpu) in enumerate(places):
+        began = T0 - 10 * MINUTE - number * 7_919 % 3_600 * SECOND
+        ask = job(f"r{number:06}", owner(number), one, run_max=run_max, queued_at=began)
+        piece = Piece(node, (gpu,), 1)
+        running.append(
+            Running(job=ask, gpu_type=TYPE, pieces=(piece,), started_at=began, saved_at=began)
+        )
+    return tuple(running)
+
+
+def filling(count: int, hopeless: int) -> Snapshot:
+    """KAI's fill: an empty pool, a one-GPU job for each GPU, hopeless jobs of others behind."""
+    one, gpus = shape(), 8 * count
+    team, none = path("team"), path("zero")
+    return Snapshot(
+        at=T0,
+        policy=policy(
+            (team[:2], Share(floor=((ANY, gpus),))), (none[:2], Share(ceiling=((ANY, 0),)))
+        ),
+        nodes=nodes(count, 8),
+        waiting=(
+            *(job(f"j{number:06}", team, one) for number in range(gpus)),
+            *(job(f"z{number:06}", none, one) for number in range(hopeless)),
+        ),
+    )
+
+
+def reclaiming(count: int, asks: int, of: Shape, *, kept: int = 0) -> Snapshot:
+    """KAI's reclaim: all GPUs are lent, and those whose they are ask for some.
+
+    The borrower has a claim to `kept` of them.
+    """
+    all_nodes, owner, borrower = nodes(count, 8), path("entitled"), path("borrower")
+    floors = [(owner[:2], Share(floor=((ANY, 8 * count - kept),)))]
+    if kept:
+        floors.append((borrower[:2], Share(floor=((ANY, kept),))))
+    return Snapshot(
+        at=T0,
+        policy=policy(*floors),
+        nodes=all_nodes,
+        waiting=tuple(job(f"ask{number:05}", owner, of) for number in range(asks)),
+        running=filled(all_nodes, lambda _: borrower),
+    )
+
+
+def pods(jobs: int, tasks: int) -> Snapshot:
+    """Volcano's four: as many tasks as there are GPUs, in jobs of different sizes."""
+    of = shape(tasks)
+    return Snapshot(
+        at=T0,
+        policy=policy(),
+        nodes=nodes(-(-jobs * tasks // 8), 8),
+        waiting=tuple(job(f"j{number:05}", path("team"), of) for number in range(jobs)),
+    )
+
+
+def steady(count: int, gpus: int) -> Snapshot:
+    """Armada's steady round: everything runs and nothing waits."""
+    all_nodes = nodes(count, gpus)
+    running = filled(all_nodes, lambda number: path(f"queue{number % 10}"))
+    return Snapshot(at=T0, policy=policy(), nodes=all_nodes, running=running)
+
+
+def deep(count: int, tenants: int, queued: int, looks: int = Policy().looks) -> Snapshot:
+    """A full pool and a long queue: 200 shapes, many tenants."""
+    chance = random.Random(SEED)
+    all_nodes = nodes(count, 8, cpus=400)
+    orgs = [path(f"org{number:04}") for number in range(tenants)]
+    shapes = [shape(*one) for one in SHAPES]
+    waiting = (
+        job(
+            f"w{number:07}",
+            orgs[chance.randrange(tenants)],
+            shapes[number % len(shapes)],
+            run_max=chance.randrange(1, 48) * HOUR,
+            queued_at=T0 - chance.randrange(10 * HOUR),
+        )
+        for number in range(queued)
+    )
+    return Snapshot(
+        at=T0,
+        policy=policy(looks=looks),
+        nodes=all_nodes,
+        waiting=tuple(waiting),
+        running=filled(all_nodes, lambda number: orgs[number % tenants], 48 * HOUR),
+    )
+
+
+def array(count: int, jobs: int, *, full: bool) -> Snapshot:
+    """Slurm's array: one-GPU jobs of one user on nodes of six GPUs."""
+    one, all_nodes = shape(), nodes(count, 6)
+    return Snapshot(
+        at=T0,
+        policy=policy(),
+        nodes=all_nodes,
+        waiting=tuple(job(f"j{number:05}", path("team"), one) for number in range(jobs)),
+        running=filled(all_nodes, lambda _: path("team")) if full else (),
+    )
+
+
+def groups(load: Streams) -> Snapshot:
+    """Kueue's groups of queues, before the first job arrives.
+
+    Each group is an org that cannot have more than the floors of its queues add up to.
+    """
+    together = load.queues * load.floor
+    shares: list[tuple[Path, Share]] = []
+    for group in range(load.groups):
+        org = path(f"group{group:02}")[:2]
+        shares.append((org, Share(floor=((ANY, together),), ceiling=((ANY, together),))))
+        queue = Share(floor=((ANY, load.floor),), ceiling=((ANY, load.ceiling),))
+        shares += [((*org, f"queue{number:03}"), queue) for number in range(load.queues)]
+    return Snapshot(at=T0, policy=policy(*shares), nodes=nodes(-(-load.gpus // 8), 8))
+
+
+def arrivals(load: Streams) -> list[tuple[Instant, Job, int]]:
+    """All jobs of the streams, in the order in which they arrive, and how long each runs."""
+    arriving = [
+        one
+        for group in range(load.groups)
+        for queue in range(load.queues)
+        for number, stream in enumerate(load.streams)
+        for one in _arriving(stream, f"g{group:02}q{queue:03}s{number}", _owner(group, queue))
+    ]
+    return sorted(arriving, key=lambda one: (one[0], one[1].id))
+
+
+def _owner(group: int, queue: int) -> Path:
+    return path(f"group{group:02}", f"queue{queue:03}")
+
+
+def _arriving(stream: Stream, name: str, owner: Path) -> Iterable[tuple[Instant, Job, int]]:
+    of = shape(stream.gpus)
+    for number in range(stream.jobs):
+        at = T0 + number * stream.every
+        ask = job(f"{name}n{number:03}", owner, of, run_max=LIMIT, queued_at=at)
+        yield at, replace(ask, priority_class=stream.priority_class), stream.runs

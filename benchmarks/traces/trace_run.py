@@ -1,0 +1,186 @@
+"""Bursar's own scheduler on the jobs of a trace: experiments C, D and Philly-Oct.
+
+The rounds are those of the service, `carry_out` on a `Cluster`, and what a job tells is what its
+user could have told. Around them is only what a world needs: arrivals, ends, stops. There is no
+ledger (nobody runs out of credits here), which is why this is not the simulator: it is quicker.
+
+A job that is asked to stop saves its work and goes when that is done, not at the end of the grace.
+What it did up to then is kept; the time it takes to save, and to begin anew, is lost.
+"""
+
+from collections.abc import Callable, Sequence
+from heapq import heapify, heappop, heappush
+from typing import Final, NamedTuple
+
+from benchmarks.traces.replay import Ask, Task
+from bursar.core.ids import JobId
+from bursar.core.instant import HOUR, MILLISECOND, Instant
+from bursar.core.money import CREDIT
+from bursar.core.scheduling.decisions import Preempt, Start
+from bursar.core.scheduling.model.cluster import Cluster
+from bursar.core.scheduling.model.jobs import Job, Path, Shape
+from bursar.core.scheduling.model.nodes import Node, NodeId
+from bursar.core.scheduling.model.policy import Policy
+from bursar.core.value import replace
+from bursar.sim.policies import Bursar
+
+T0: Final[Instant] = 500_000 * HOUR
+GPU: Final = "gpu"
+PRICES: Final = ((GPU, CREDIT),)  # a GPU-hour is a credit
+END, STOP, ARRIVE, LOOK = range(4)  # what happens first of what happens at once
+
+
+class Told(NamedTuple):
+    """What a user says of a job: whose it is, what it needs, how long it runs; in milliseconds."""
+
+    path: Path
+    shape: Shape
+    run_max: int  # that it is sure not to need more than
+    estimate: int | None = None  # what it expects to need, if it says so
+
+
+class World(NamedTuple):
+    """Where a trace is run: nodes, and what starting and stopping costs, in milliseconds."""
+
+    nodes: int
+    node_gpus: int
+    start_cost: int = 0  # before a job does any work for the first time
+    restart_cost: int = 0  # the same, after it was stopped
+    stop_cost: int = 0  # until its work is saved when it is asked to stop
+    every: int = 1  # rounds are at multiples of this
+
+
+class Drive:
+    """One run of a trace."""
+
+    def __init__(
+        self, asks: Sequence[Ask], world: World, policy: Policy, tell: Callable[[Ask], Told]
+    ) -> None:
+        self.world = world
+        self.cluster = Cluster(policy, T0)
+        self.done: list[Task] = []
+        self.rounds = 0
+        self._scheduler = Bursar()
+        self._tell = tell
+        self._told: dict[str, Told] = {}
+        self._jobs: dict[str, Job] = {}
+        self._tasks = {ask.name: Task(ask, ask.runs, delay=world.start_cost) for ask in asks}
+        self._attempts = dict.fromkeys(self._tasks, 0)
+        self._asked: dict[str, int] = {}  # when a job was asked to stop
+        self._heap = [(ask.arrives, ARRIVE, ask.name, 0) for ask in asks]
+        self._round_at: int | None = None
+        heapify(self._heap)
+        for place in range(world.nodes):
+            name = NodeId(f"n{place:04}")
+            self.cluster.add_node(Node(id=name, gpu_type=GPU, gpus=world.node_gpus))
+
+    def run(self) -> list[Task]:
+        """Live through everything; the jobs in the order in which they ended."""
+        while len(self.done) < len(self._tasks):
+            now = self._heap[0][0]
+            self.cluster.at(_instant(now))
+            due = False
+            while self._heap and self._heap[0][0] == now:
+                _, what, name, attempt = heappop(self._heap)
+                due = self._happen(what, name, attempt, now) or due
+            if due:
+                self._round(now)
+        return self.done
+
+    # ----------------------------------------------------------------------- events
+
+    def _happen(self, what: int, name: str, attempt: int, now: int) -> bool:
+        """Let an event happen; whether there is a round at once."""
+        if what == LOOK:
+            due = self._round_at == now
+            self._round_at = None if due else self._round_at
+            return due
+        if what == ARRIVE:
+            self._arrive(self._tasks[name].ask, now)
+        elif attempt != self._attempts[name]:
+            return False
+        elif what == STOP:
+            self._stop(self._tasks[name], now)
+            return True
+        else:
+            self._end(self._tasks[name], now)
+        return self._look_at(now, now)
+
+    def _look_at(self, at: int, now: int) -> bool:
+        """See to a round at that time or the next possible one; whether that is now."""
+        at = -(-at // self.world.every) * self.world.every
+        if at <= now:
+            return True
+        if self._round_at is None or at < self._round_at:
+            self._round_at = at
+            heappush(self._heap, (at, LOOK, "", 0))
+        return False
+
+    def _arrive(self, ask: Ask, now: int) -> None:
+        told = self._told[ask.name] = self._tell(ask)
+        cost = self.world.start_cost
+        job = self._jobs[ask.name] = Job(
+            id=JobId(ask.name), shape=told.shape, path=told.path, prices=PRICES,
+            run_max=(told.run_max + cost) * MILLISECOND, queued_at=_instant(now),
+            estimate=None if told.estimate is None else (told.estimate + cost) * MILLISECOND,
+            checkpoint_every=MILLISECOND,
+            checkpoint_cost=(self.world.stop_cost + self.world.restart_cost) * MILLISECOND,
+        )  # fmt: skip
+        self.cluster.queue(job)
+
+    def _end(self, task: Task, now: int) -> None:
+        self.cluster.end(JobId(task.ask.name))
+        task.advance(now)
+        task.ended = now
+        self._attempts[task.ask.name] += 1
+        self.done.append(task)
+
+    def _stop(self, task: Task, now: int) -> None:
+        """A job has saved its work, leaves its GPUs and waits again."""
+        name, world = task.ask.name, self.world
+        self.cluster.end(JobId(name))
+        self._attempts[name] += 1
+        had, asked = task.left, self._asked.pop(name)
+        task.advance(asked)
+        task.attained += now - asked
+        task.stops += 1
+        task.delay = world.restart_cost
+        job, told = self._jobs[name], self._told[name]
+        kept = (had - task.left) * MILLISECOND
+        worked = task.ask.runs - task.left
+        estimate = None if told.estimate is None else max(told.estimate - worked, 1)
+        job = self._jobs[name] = replace(
+            job,
+            run_max=max(told.run_max - worked + world.restart_cost, 1) * MILLISECOND,
+            estimate=None if estimate is None else (estimate + world.restart_cost) * MILLISECOND,
+            preemptions=task.stops, stopped_at=_instant(now),
+            attained=job.attained + job.price_of(GPU, kept),
+        )  # fmt: skip
+        self.cluster.queue(job)
+
+    # ----------------------------------------------------------------------- rounds
+
+    def _round(self, now: int) -> None:
+        self.rounds += 1
+        at = _instant(now)
+        for decision in self._scheduler.round(self.cluster, at):
+            if isinstance(decision, Start):
+                self._start(self._tasks[decision.job], now)
+            elif isinstance(decision, Preempt):
+                self._asked[decision.job] = now
+                stops = min(now + self.world.stop_cost, _ms(decision.stops_at))
+                heappush(self._heap, (stops, STOP, decision.job, self._attempts[decision.job]))
+        if (look := self._scheduler.look_again(self.cluster, at)) is not None:
+            self._look_at(max(_ms(look), now + 1), now)
+
+    def _start(self, task: Task, now: int) -> None:
+        task.since = now
+        heappush(self._heap, (task.ends, END, task.ask.name, self._attempts[task.ask.name]))
+
+
+def _instant(ms: int) -> Instant:
+    return T0 + ms * MILLISECOND
+
+
+def _ms(at: Instant) -> int:
+    return -(-(at - T0) // MILLISECOND)

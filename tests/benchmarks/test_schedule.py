@@ -1,0 +1,384 @@
+"""The scheduler's benchmark, made tiny: each load runs and adds up. No word about speed."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from benchmarks import schedule as bench
+from benchmarks.__main__ import app
+from benchmarks.schedule import LOADS, core, loads, measure, report
+from benchmarks.schedule.checker import Pool, Watch, starts_of
+from benchmarks.schedule.figures import Figure, Load
+from benchmarks.schedule.loads import T0, job, path, shape
+from benchmarks.schedule.naive import Naive
+from benchmarks.schedule.sizes import FULL, SMALL
+from benchmarks.schedule.streams import Ours, Theirs, drive
+from bursar.core.ids import JobId
+from bursar.core.instant import SECOND, Instant
+from bursar.core.scheduling.decisions import Plan, Preempt, Start
+from bursar.core.scheduling.model.cluster import Cluster
+from bursar.core.scheduling.model.jobs import Why
+from bursar.core.scheduling.model.nodes import NodeId, Piece
+from bursar.core.scheduling.model.policy import ANY
+from bursar.core.scheduling.plan import make_plan
+from bursar.core.value import replace
+
+Planner = Callable[[Cluster, Instant], Plan]
+
+
+def say(_: str) -> None:
+    """Nobody listens."""
+
+
+@pytest.fixture(scope="module")
+def measured() -> list[Load]:
+    """One tiny run of everything."""
+    return measure(SMALL, list(LOADS), say)
+
+
+@pytest.mark.parametrize("name", LOADS)
+def test_every_load_runs_and_adds_up(name: str, measured: list[Load]) -> None:
+    """No GPU is given away twice, no ceiling is passed, everything starts that should (S2)."""
+    [load] = [one for one in measured if one.name == name]
+
+    assert [] == load.problems
+    assert load.figures
+    assert all(one.value > 0 for one in load.figures if one.unit != "%")
+
+
+def test_the_jobs_that_lack_a_victim_are_told_why(measured: list[Load]) -> None:
+    """With the very number of GPUs that are missing (S14)."""
+    [load] = [one for one in measured if one.name == "kai-negative"]
+
+    assert any("lacks 1 GPU" in note and "paid.borrower" in note for note in load.notes)
+
+
+def test_machines_get_every_load(measured: list[Load]) -> None:
+    """As plain JSON: figures with units, yardsticks, peers and goals."""
+    told = json.loads(json.dumps(report.as_object(measured, small=True)))
+
+    assert list(LOADS) == [load["load"] for load in told["loads"]]
+    assert told["clean"]
+    [first, *_] = told["loads"][2]["figures"]
+    assert ("s", "KAI 398 s", "≤ 0.5 s") == (first["unit"], first["peer"], first["goal"])
+    assert isinstance(first["goal_met"], bool)
+    assert first["ratio"] > 0
+
+
+def test_people_get_a_table(measured: list[Load], capsys: pytest.CaptureFixture[str]) -> None:
+    """With units, yardsticks and the peers' figures."""
+    report.print_table(measured, small=True)
+
+    told = capsys.readouterr().out
+    for word in ("deep-queue", "starts/s", "KAI 398 s", "≤ 0.5 s", "naive", "nothing wrong"):
+        assert word in told
+
+
+def test_some_loads_can_be_had_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    """Progress goes to the other stream."""
+    assert bench.main(small=True, json=True, only=["volcano-4"])
+
+    told = capsys.readouterr()
+    assert ["volcano-4"] == [load["load"] for load in json.loads(told.out)["loads"]]
+    assert "volcano-4: 80 x 1" in told.err
+
+
+def test_people_get_the_table_of_what_was_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench.main(small=True, only=["kai-negative"])
+
+    assert "KAI 249 s" in capsys.readouterr().out
+
+
+def test_a_slow_planner_need_not_decide_as_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How often it did is told."""
+    monkeypatch.setattr(core, "DEEP_S", 0.0)
+    monkeypatch.setattr(core, "EACH_LEAST", 2)
+
+    [load] = measure(SMALL, ["deep-queue"], say)
+
+    assert all("2 GPUs became free" in note for note in load.notes)
+
+
+# ----------------------------------------------------------------------- wrong decisions
+
+
+def with_decisions(change: Callable[[Any], Any]) -> Planner:
+    """A planner whose decisions are changed before anybody sees them."""
+
+    def plan(cluster: Cluster, now: Instant) -> Plan:
+        right = make_plan(cluster, now)
+        return replace(right, decisions=tuple(change(list(right.decisions))))
+
+    return plan
+
+
+WRONG: dict[str, tuple[str, Planner]] = {
+    "one job is forgotten": ("kai-fill", with_decisions(lambda all_of: all_of[:-1])),
+    "one pod is forgotten": ("volcano-4", with_decisions(lambda all_of: all_of[:-1])),
+    "nothing is decided": ("slurm-throughput", with_decisions(lambda _: [])),
+    "nothing is decided for those that arrive": ("armada-steady", with_decisions(lambda _: [])),
+    "nobody leaves": (
+        "kai-reclaim",
+        with_decisions(lambda all_of: [one for one in all_of if isinstance(one, Start)]),
+    ),
+    "the streams stand still": ("kueue-baseline", with_decisions(lambda _: [])),
+}
+
+
+@pytest.mark.parametrize(("name", "planner"), WRONG.values(), ids=WRONG)
+def test_a_load_that_was_decided_wrongly_has_failed(
+    name: str, planner: Planner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fast wrong answer counts as zero."""
+    monkeypatch.setattr("benchmarks.schedule.checker.make_plan", planner)
+
+    [load] = measure(SMALL, [name], say)
+
+    assert load.problems
+
+
+def test_starts_where_nothing_should_start_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a pool that is not as full as it should be."""
+    deep, array, steady = loads.deep, loads.array, loads.steady
+
+    def with_room(make: Callable[..., Any]) -> Callable[..., Any]:
+        def made(*given: Any, **more: Any) -> Any:
+            snapshot = make(*given, **more)
+            waiting = snapshot.waiting or (job("w", path("queue0"), shape()),)
+            return replace(snapshot, running=snapshot.running[1:], waiting=waiting)
+
+        return made
+
+    monkeypatch.setattr(loads, "deep", with_room(deep))
+    monkeypatch.setattr(loads, "array", with_room(array))
+    monkeypatch.setattr(loads, "steady", with_room(steady))
+    for load in measure(SMALL, ["armada-steady", "slurm-throughput", "deep-queue"], say):
+        assert load.problems, load.name
+
+
+def test_a_gang_that_gets_what_it_may_not_ask_for_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    reclaiming = loads.reclaiming
+    monkeypatch.setattr(
+        loads,
+        "reclaiming",
+        lambda count, asks, of, kept: reclaiming(count, asks, of, kept=kept - 1),
+    )
+    [load] = measure(SMALL, ["kai-negative"], say)
+
+    assert any("decisions where none is right" in problem for problem in load.problems)
+
+
+def test_a_second_look_that_decides_something_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the jobs that were left out at first."""
+    plans = iter((lambda all_of: all_of[:-1], lambda all_of: all_of))
+    monkeypatch.setattr(
+        "benchmarks.schedule.checker.make_plan",
+        lambda cluster, now: with_decisions(next(plans))(cluster, now),
+    )
+    told = Load(name="kai-fill", what="")
+    core._fill(loads.filling(2, 0), told)
+
+    assert ["15 of 16 jobs start", "a second look decides something"] == told.problems
+
+
+def test_one_victim_too_many_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody leaves for nothing."""
+    more = Preempt(
+        job=JobId("r000015"), wanted_by=JobId("ask00000"), right="floor", lost=0, stops_at=T0
+    )
+    changed = with_decisions(lambda all_of: [more, *all_of] if len(all_of) > 1 else all_of)
+    monkeypatch.setattr("benchmarks.schedule.checker.make_plan", changed)
+    told = Load(name="kai-reclaim", what="")
+    core._reclaim(loads.reclaiming(2, 1, shape()), told)
+
+    assert ["2 leave for 1 of 1 jobs"] == told.problems
+
+
+def test_victims_that_left_for_nobody_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one who asked has to start once they have left."""
+    kept = with_decisions(lambda all_of: [one for one in all_of if not isinstance(one, Start)])
+    monkeypatch.setattr("benchmarks.schedule.checker.make_plan", kept)
+    told = Load(name="kai-reclaim", what="")
+    core._reclaim(loads.reclaiming(2, 1, shape()), told)
+
+    assert ["0 of 1 jobs start once the victims have left"] == told.problems
+
+
+def test_whoever_makes_room_in_the_streams_runs_again_from_the_beginning() -> None:
+    """At once, and the one it was asked for starts in its place."""
+    load = loads.reclaiming(1, 0, shape())
+    pool = Pool(replace(load, running=()))
+    borrowers = [(T0, replace(one.job, queued_at=T0), 10 * SECOND) for one in load.running]
+    owner = job("ask", path("entitled"), shape(), queued_at=T0 + SECOND)
+
+    went = drive(Ours(pool), [*borrowers, (T0 + SECOND, owner, 2 * SECOND)])
+
+    assert (9, 1, 13.0) == (went.ended, went.stopped, went.makespan_s)
+    assert {0: 0.0} == went.waits_s
+    assert [] == pool.watch.problems
+
+
+# ----------------------------------------------------------------------- those who look on
+
+
+def test_the_watch_sees_a_gpu_that_is_given_away_twice() -> None:
+    snapshot = loads.filling(1, 0)
+    watch = Watch(snapshot)
+    first, second, *_ = snapshot.waiting
+    piece = Piece(NodeId("n00000"), (3,), 1)
+
+    watch.start(first, (piece,))
+    assert [] == watch.problems
+    watch.start(second, (piece,))
+    assert ["j000001 was given 1 GPUs of others: ('n00000', 3)"] == watch.problems
+
+
+def test_the_watch_sees_a_job_that_runs_twice_or_lacks_gpus() -> None:
+    watch = Watch(loads.filling(1, 0))
+    gang = job("gang", path("team"), shape(2))
+
+    watch.start(gang, (Piece(NodeId("n00000"), (0,), 1),))
+    watch.start(gang, (Piece(NodeId("n00000"), (1, 2), 1),))
+
+    assert ["gang has 1 GPUs, not what it asked for", "gang runs twice"] == watch.problems
+
+
+def test_the_watch_sees_a_ceiling_that_is_passed() -> None:
+    watch = Watch(loads.filling(1, 1))
+    hopeless = job("z", path("zero"), shape())
+
+    watch.start(hopeless, (Piece(NodeId("n00000"), (0,), 1),))
+    watch.look()
+    assert ["paid/zero has 1 GPUs of 0"] == watch.problems
+
+    watch.end(hopeless.id)
+    watch.look()
+    assert (1, 0) == (len(watch.problems), watch.gpus)
+
+
+def test_what_the_planner_starts_is_what_the_watch_counts() -> None:
+    pool = Pool(loads.filling(2, 3))
+    plan = pool.round(T0)
+
+    assert 16 == len(starts_of(plan)) == pool.watch.gpus
+    pool.end(starts_of(plan)[0].job)
+    assert 15 == pool.watch.gpus
+
+
+# ----------------------------------------------------------------------- the yardstick
+
+
+def test_the_yardstick_starts_what_fits_by_class_and_age() -> None:
+    """The first nodes that take all tasks; whoever does not fit waits."""
+    snapshot = loads.pods(1, 16)
+    urgent = replace(job("urgent", path("team"), shape(9)), priority_class=1)
+    naive = Naive(replace(snapshot, waiting=(*snapshot.waiting, urgent)))
+    naive.waiting.append(job("small", path("team"), shape(1, 8), queued_at=T0 + SECOND))
+
+    assert ["urgent"] == [one.id for one in naive.round()]
+    assert [0, 7] == naive.free
+    naive.end(JobId("urgent"))
+    assert ["j00000"] == [one.id for one in naive.round()]
+    assert ["small"] == [one.id for one in naive.waiting]
+
+
+def test_the_yardstick_knows_ceilings_and_what_is_lent() -> None:
+    naive = Naive(loads.filling(1, 2))
+    assert 8 == len(naive.round())
+    assert ["z000000", "z000001"] == [one.id for one in naive.waiting]
+
+    taken = Naive(loads.filling(1, 1))
+    taken.waiting.reverse()
+    assert "z000000" not in {one.id for one in taken.round()}
+
+    lent = loads.reclaiming(2, 1, shape(2, 8))
+    assert 0 == len(Naive(lent).round())
+    assert 1 == len(Naive(lent, core.LENT).round())
+
+
+def test_the_yardstick_runs_the_streams_to_their_end() -> None:
+    load = SMALL.baseline
+    went = drive(Theirs(Naive(loads.groups(load))), loads.arrivals(load))
+
+    assert load.jobs == went.ended
+    assert went.makespan_s >= load.ideal_s
+
+
+# ----------------------------------------------------------------------- sizes and figures
+
+
+def test_the_loads_are_as_large_as_published() -> None:
+    """Jobs, GPUs, and how long they take at the least."""
+    told = [(one.jobs, one.gpus, round(one.ideal_s)) for one in (FULL.baseline, FULL.large)]
+
+    assert [(15_000, 600, 66), (50_000, 20_000, 4)] == told
+    shares = dict(loads.groups(FULL.baseline).policy.shares)
+    group, queue = shares["paid", "group04"], shares["paid", "group04", "queue005"]
+    assert (((ANY, 120),), ((ANY, 120),)) == (group.floor, group.ceiling)
+    assert (((ANY, 20),), ((ANY, 100),)) == (queue.floor, queue.ceiling)
+    assert {10_000} == {jobs * tasks for jobs, tasks in FULL.pods}
+    assert 200 == len(set(loads.SHAPES))
+
+
+def test_figures_tell_their_goal_and_whether_it_is_met() -> None:
+    def met(*, most: float | None = None, least: float | None = None) -> bool | None:
+        return Figure(what="", value=2.0, unit="s", most=most, least=least).met
+
+    assert [None, True, False] == [met(), met(most=2), met(most=1.9)]
+    assert [True, False, False] == [met(least=2), met(least=2.1), met(least=1, most=1)]
+    assert "≤ 2 s, ≥ 1,000 s" == Figure(what="", value=0, unit="s", most=2, least=1_000).goal
+    assert "elsewhere" == Figure(what="", value=0, unit="s", elsewhere="elsewhere").goal
+    assert 0.5 == Figure(what="", value=2, unit="s", naive=4).ratio
+
+
+def test_wrong_decisions_are_no_figures(capsys: pytest.CaptureFixture[str]) -> None:
+    figure = Figure(what="all", value=200, unit="s", most=500)
+    broken = Load(name="kai-fill", what="", figures=[figure], problems=["twice"])
+    report.print_table([broken], small=False)
+
+    told = capsys.readouterr().out
+    assert "WRONG" in told
+    assert "twice" in told
+
+
+# ----------------------------------------------------------------------- the command
+
+
+@pytest.mark.parametrize(("clean", "status"), [(True, 0), (False, 1)])
+def test_the_exit_status_says_whether_all_was_decided_rightly(
+    clean: bool, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench, "main", lambda **_: clean)
+
+    told = CliRunner().invoke(app, ["schedule", "--core", "--only", "kai-fill, volcano-4"])
+
+    assert status == told.exit_code
+
+
+def test_a_measurement_can_be_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(**_: object) -> bool:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(bench, "main", interrupted)
+
+    assert 130 == CliRunner().invoke(app, ["schedule", "--core"]).exit_code
+
+
+@pytest.mark.parametrize("given", [["--core", "--only", "kai-fill,kai-full"], []])
+def test_what_is_not_there_is_refused(given: list[str]) -> None:
+    told = CliRunner().invoke(app, ["schedule", *given])
+
+    assert 2 == told.exit_code
+    assert ("kai-negative" if given else "--core") in told.output
+
+
+def test_a_start_is_a_start() -> None:
+    """Starts are told from the decisions that make room."""
+    start = Start(job=JobId("a"), gpu_type="H100", pieces=(), why=Why.TURN)
+    leave = Preempt(job=JobId("b"), wanted_by=JobId("a"), right="floor", lost=0, stops_at=T0)
+
+    plan = Plan(at=T0, decisions=(leave, start), waits=(), complete=True, steps=0)
+    assert [start] == starts_of(plan)

@@ -1,0 +1,300 @@
+"""The scheduler's benchmark through the database, made tiny: each load runs, and what is wrong is
+seen. No word about speed."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from benchmarks.__main__ import app
+from benchmarks.schedule import durable as bench
+from benchmarks.schedule import loads, report
+from benchmarks.schedule.durable import LOADS, idle, measure
+from benchmarks.schedule.durable import deployment as worlds
+from benchmarks.schedule.durable.deployment import (
+    Late,
+    Setting,
+    World,
+    deployed,
+    nodes_of,
+    placed_in,
+)
+from benchmarks.schedule.durable.measurements import setting_of
+from benchmarks.schedule.durable.nodes import FOREVER, Nodes
+from benchmarks.schedule.figures import Figure, Load
+from benchmarks.schedule.loads import job, path, shape
+from benchmarks.schedule.sizes import SMALL
+from bursar.core.dispatch.reports import LeaseOrder, LeaseOrders
+from bursar.core.ids import JobId
+from bursar.core.messages import Program
+from bursar.core.scheduling.model.jobs import Job
+from bursar.core.scheduling.model.nodes import NodeId, Piece
+from bursar.core.value import replace
+from bursar.service.database import Database
+
+N0 = NodeId("n00000")
+
+
+def say(_: str) -> None:
+    """Nobody listens."""
+
+
+@pytest.fixture(scope="module")
+def server(database_url: str) -> Database:
+    """The server that the loads make databases on."""
+    return Database(database_url, None)
+
+
+@pytest.fixture(scope="module")
+def measured(server: Database) -> list[Load]:
+    """One tiny run of everything."""
+    return measure(server, SMALL, list(LOADS), say)
+
+
+@pytest.mark.slow
+def test_every_load_runs_and_adds_up(measured: list[Load]) -> None:
+    """Each job ends once, in its pool and in its org's books, and nothing is left over (D4)."""
+    assert list(LOADS) == [load.name for load in measured]
+    for load in measured:
+        assert [] == load.problems, load.name
+        assert load.figures, load.name
+        assert 0 < min(one.value for one in load.figures)
+
+
+@pytest.mark.slow
+def test_machines_and_people_get_every_load(
+    measured: list[Load], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With peers, goals, and our figures as multiples of the peers'."""
+    told = json.loads(json.dumps(report.as_object(measured, small=True, durable=True)))
+    assert ("schedule-durable", True) == (told["benchmark"], told["clean"])
+    assert "yardstick" not in told
+    [first, *_] = told["loads"][2]["figures"]
+    assert ("s", "KAI 398 s", "≤ 10 s") == (first["unit"], first["peer"], first["goal"])
+    assert first["of_theirs"] > 0
+
+    report.print_table(measured, small=True, durable=True)
+    shown = capsys.readouterr().out
+    for word in ("--durable --quick", "of it", "Slurm 230/s", "p99", "nothing wrong"):
+        assert word in shown
+    assert "naive" not in shown
+
+
+# ----------------------------------------------------------------------- what is wrong is seen
+
+
+TWO = tuple(job(f"j{number}", path("team"), shape()) for number in range(2))
+SETTING = setting_of(loads.pods(8, 1), TWO)
+
+
+@pytest.fixture
+def world(server: Database) -> Iterator[World]:
+    """A deployment with one node of eight GPUs, which is silent."""
+    with deployed(server, SETTING) as found:
+        yield found
+
+
+def run(world: World, *jobs: Job) -> Nodes:
+    """Nodes that have run these jobs to their end."""
+    world.submit([(0.0, one) for one in jobs], 0.0)
+    with nodes_of(world, SETTING, lambda _: 0) as nodes:
+        world.await_all("succeeded", len(jobs))
+    return nodes
+
+
+def problems(world: World) -> list[str]:
+    """What a check finds."""
+    load = Load(name="", what="")
+    world.check(load)
+    return load.problems
+
+
+def test_a_job_that_has_not_run_is_seen(world: World) -> None:
+    """Unless it is one that cannot."""
+    run(world, TWO[0])
+    assert [] == problems(world)
+
+    world.submit_one_by_one(TWO[1:], 1)
+    assert ["team j1: queued, 0 ends"] == problems(world)
+    load = Load(name="", what="")
+    world.check(load, [TWO[1].id])
+    assert [] == load.problems
+
+
+def test_a_job_that_has_ended_twice_is_seen(world: World) -> None:
+    """Two attempts cannot both have come to the job's own end."""
+    run(world, TWO[0])
+    world.connection.execute(
+        """
+        insert into leases (pool_id, fence, org_id, job_id, attempt, gpu_type, leased_at,
+                            run_ms_max, every_ms, told_ms, clamped, ended_at, ends_at, why)
+        select pool_id, fence + 1, org_id, job_id, attempt + 1, gpu_type, leased_at,
+               run_ms_max, every_ms, told_ms, clamped, ended_at, ends_at, why
+          from leases
+        """
+    )
+    assert "team j0: succeeded, 2 ends" in problems(world)
+
+
+def test_books_that_do_not_add_up_are_seen(world: World) -> None:
+    """Although all jobs have run."""
+    run(world, *TWO)
+    world.connection.execute("update grants set available = available - 1, held = held + 1")
+
+    assert problems(world)
+
+
+def test_a_submission_that_was_refused_is_seen(world: World) -> None:
+    """Whether the rules say no or the ledger fails."""
+    world.submit_one_by_one([job("j9", path("team", "nobody"), shape())], 1)
+    world.submit_one_by_one([job("j8", path("strangers"), shape())], 1)
+
+    refused, failed = problems(world)
+    assert refused.startswith("refused: ")
+    assert failed.startswith("failed: OrgUnknown")
+
+
+def test_a_gpu_that_is_given_away_twice_is_seen(world: World) -> None:
+    """By the node itself."""
+    nodes = nodes_of(world, SETTING, lambda _: FOREVER)
+    machine = nodes._machines[N0]
+    first, second = (_order(fence, gpus) for fence, gpus in ((1, (0, 1)), (2, (1, 2))))
+    nodes._begin(machine, first, FOREVER, 0)
+    assert [] == nodes.problems
+
+    nodes._begin(machine, second, FOREVER, 0)
+    assert ["GPU 1 of n00000 was given away twice"] == nodes.problems
+
+
+def test_a_lease_that_is_lost_is_seen(world: World) -> None:
+    """Because it was not renewed, or because another answer came without it."""
+    nodes = nodes_of(world, SETTING, lambda _: FOREVER)
+    machine = nodes._machines[N0]
+    nodes._begin(machine, _order(1, (0,)), 5, 0)
+    nodes._end(machine, 1, 5)
+    assert ["lease 1 was not renewed in time"] == nodes.problems
+
+    nodes._begin(machine, _order(2, (1,)), FOREVER, 5)
+    machine.waiting = nodes._told(machine, 6)
+    nodes._answered(machine, LeaseOrders(node=N0, boot=1, n=1, at=6))
+    assert "lease 2 was lost while its job ran" == nodes.problems[-1]
+    nodes._answered(machine, None)
+    assert "a report of n00000 was not taken" == nodes.problems[-1]
+
+
+def _order(fence: int, gpus: tuple[int, ...]) -> LeaseOrder:
+    return LeaseOrder(
+        fence=fence, org="team", job=JobId(f"j{fence}"), attempt=1, piece=Piece(N0, gpus, 1),
+        lasts=FOREVER, run_ms_max=FOREVER, program=Program(), nodes=(N0,),
+    )  # fmt: skip
+
+
+def test_whoever_makes_room_runs_again(server: Database) -> None:
+    """A lender's GPU is given back, and the borrower's job ends once all the same (M3)."""
+    lent = loads.reclaiming(1, 1, shape())
+    borrowers = [replace(one.job, queued_at=0) for one in lent.running]
+    setting = setting_of(lent, [*borrowers, *lent.waiting])
+    with deployed(server, setting) as world, nodes_of(world, setting, lambda _: FOREVER) as nodes:
+        world.submit([(0.0, one) for one in borrowers], 0.0)
+        world.await_all("running", 8)
+        world.submit([(0.0, one) for one in lent.waiting], 0.0)
+        nodes.await_begun(9)
+        nodes.end_all()
+        world.await_all("succeeded", 9)
+        assert [] == problems(world)
+    assert (1, []) == (nodes.stopped, nodes.problems)
+
+
+def test_a_load_that_does_not_come_to_its_end_says_how_far_it_got(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worlds, "PATIENCE_S", 0.0)
+    world.submit([(0.0, one) for one in TWO], 0.0)
+
+    with pytest.raises(Late, match=r"2 jobs running; \{'queued': 2\}"):
+        world.await_all("running", 2)
+
+
+# ----------------------------------------------------------------------- settings and figures
+
+
+def test_shares_stand_where_pools_look_for_them() -> None:
+    """The account of a queue is below its org's own."""
+    snapshot = loads.groups(SMALL.baseline)
+    found = [path for path, _ in placed_in(snapshot.policy).shares]
+
+    assert [("paid", "group00"), ("paid", "group00", "org", "queue000")] == found[:2]
+    assert len(snapshot.policy.shares) == len(found)
+
+
+def test_orgs_have_the_accounts_of_their_jobs() -> None:
+    jobs = [job("a", path("x", "one"), shape()), job("b", path("y", "two"), shape())]
+    jobs.append(job("c", path("x", "three"), shape()))
+
+    told = setting_of(loads.pods(1, 1), jobs)
+    assert Setting(loads.pods(1, 1), {"x": ("one", "three"), "y": ("two",)}) == told
+
+
+def test_the_slow_end_of_some_spans() -> None:
+    """The middle one, and the one that one in a hundred is slower than."""
+    middle, slow = idle.figures([number / 1_000 for number in range(200, 0, -1)])
+
+    assert (101, 199) == (round(middle.value), round(slow.value))
+    assert (None, True) == (middle.met, slow.met)
+    assert 2.0 == Figure(what="", value=4, unit="s", theirs=2).of_theirs
+    assert Figure(what="", value=4, unit="s").of_theirs is None
+
+
+# ----------------------------------------------------------------------- the command
+
+
+@pytest.mark.parametrize(("clean", "status"), [(True, 0), (False, 1)])
+def test_the_exit_status_says_whether_all_came_out_right(
+    clean: bool, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, Any] = {}
+
+    def main(**given: object) -> bool:
+        asked.update(given)
+        return clean
+
+    monkeypatch.setattr(bench, "main", main)
+    told = CliRunner().invoke(app, ["schedule", "--durable", "--quick", "--only", "kai-fill, idle"])
+
+    assert status == told.exit_code
+    assert {"quick": True, "json": False, "only": ["kai-fill", "idle"], "state": None} == asked
+
+
+@pytest.mark.parametrize(
+    ("error", "status"), [(KeyboardInterrupt(), 130), (Late("not reached"), 2)]
+)
+def test_a_measurement_may_not_come_to_its_end(
+    error: BaseException, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def main(**_: object) -> bool:
+        raise error
+
+    monkeypatch.setattr(bench, "main", main)
+    assert status == CliRunner().invoke(app, ["schedule", "--durable"]).exit_code
+
+
+@pytest.mark.parametrize("given", [["--durable", "--core"], ["--durable", "--only", "kai-full"]])
+def test_what_is_not_there_is_refused(given: list[str]) -> None:
+    assert 2 == CliRunner().invoke(app, ["schedule", *given]).exit_code
+
+
+@pytest.mark.slow
+def test_the_command_prints_a_table_or_one_object(
+    database_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Progress goes to the other stream."""
+    monkeypatch.setenv("BURSAR_DATABASE_URL", database_url)
+    assert bench.main(quick=True, json=True, only=["idle"])
+    told = capsys.readouterr()
+    assert ["idle"] == [load["load"] for load in json.loads(told.out)["loads"]]
+    assert "idle: 5 jobs" in told.err
+
+    assert bench.main(quick=True, only=["idle"])
+    assert "submit to running, p50" in capsys.readouterr().out
