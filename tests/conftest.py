@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
-from bursar.store.ledger.loader import Connection
+from bursar.store.sql.connection import Connection
 from tests.support import databases
 
 settings.register_profile("ci", derandomize=True, max_examples=500, deadline=None, database=None)

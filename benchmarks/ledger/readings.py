@@ -26,7 +26,7 @@ from benchmarks.ledger.throughput import verify_after
 from benchmarks.ledger.yardsticks import Say
 from bursar.core.dispatch.reports import NodeReport, Reading
 from bursar.core.dispatch.state import name_of
-from bursar.core.ids import HoldId, JobId, PriceVersionId
+from bursar.core.ids import HoldId, JobId, NodeId, PriceVersionId
 from bursar.core.instant import HOUR, MILLISECOND, SECOND, Instant
 from bursar.core.ledger.commands import Command, Reserve, SetPrice
 from bursar.core.ledger.values import Context
@@ -36,7 +36,7 @@ from bursar.core.pricing import PriceBook, PriceVersion, Rate
 from bursar.core.refusal import Refusal
 from bursar.core.scheduling.decisions import Start
 from bursar.core.scheduling.model.jobs import Shape, Why
-from bursar.core.scheduling.model.nodes import Node, NodeId, Piece
+from bursar.core.scheduling.model.nodes import Node, Piece
 from bursar.service.database import (
     Aside,
     Connection,

@@ -7,12 +7,12 @@ each place of the tree has. It would see a planner that gives a GPU away twice.
 from time import perf_counter, process_time
 from typing import NamedTuple
 
-from bursar.core.ids import JobId
+from bursar.core.ids import JobId, NodeId
 from bursar.core.instant import Instant
 from bursar.core.scheduling.decisions import Plan, Preempt, Start
 from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.model.jobs import Job, Path
-from bursar.core.scheduling.model.nodes import MILLI, NodeId, Piece
+from bursar.core.scheduling.model.nodes import MILLI, Piece
 from bursar.core.scheduling.model.policy import ANY
 from bursar.core.scheduling.model.snapshot import Snapshot
 from bursar.core.scheduling.plan import make_plan

@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from benchmarks.schedule.sizes import SEED, Stream, Streams
-from bursar.core.ids import JobId
+from bursar.core.ids import JobId, NodeId
 from bursar.core.instant import DAY, HOUR, MINUTE, SECOND, Instant
 from bursar.core.scheduling.model.jobs import Job, Path, Running, Shape
-from bursar.core.scheduling.model.nodes import Node, NodeId, Piece
+from bursar.core.scheduling.model.nodes import Node, Piece
 from bursar.core.scheduling.model.policy import ANY, Policy, Share, Tier
 from bursar.core.scheduling.model.snapshot import Snapshot
 from bursar.core.value import replace

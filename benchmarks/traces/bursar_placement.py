@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from typing import Final
 
 from benchmarks.traces.packing import Curve, Host, Pod, capacity, typical_of
-from bursar.core.ids import JobId
+from bursar.core.ids import JobId, NodeId
 from bursar.core.instant import HOUR, NEVER, Instant
 from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.model.jobs import Job, Running, Shape
-from bursar.core.scheduling.model.nodes import MILLI, Node, NodeId
+from bursar.core.scheduling.model.nodes import MILLI, Node
 from bursar.core.scheduling.model.policy import Policy
 from bursar.core.scheduling.model.snapshot import Snapshot
 from bursar.core.scheduling.placement.backfill import Claims

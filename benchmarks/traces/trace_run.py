@@ -13,13 +13,13 @@ from heapq import heapify, heappop, heappush
 from typing import Final, NamedTuple
 
 from benchmarks.traces.replay import Ask, Task
-from bursar.core.ids import JobId
+from bursar.core.ids import JobId, NodeId
 from bursar.core.instant import HOUR, MILLISECOND, Instant
 from bursar.core.money import CREDIT
 from bursar.core.scheduling.decisions import Preempt, Start
 from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.model.jobs import Job, Path, Shape
-from bursar.core.scheduling.model.nodes import Node, NodeId
+from bursar.core.scheduling.model.nodes import Node
 from bursar.core.scheduling.model.policy import Policy
 from bursar.core.value import replace
 from bursar.sim.policies import Bursar

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from bursar.agent.local.environment import checkpoints_of, environment, named
-from bursar.core.ids import JobId
-from bursar.core.scheduling.model.nodes import NodeId
+from bursar.core.ids import JobId, NodeId
 from bursar.core.value import replace
 from tests.support.agent_node import N1, order
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bursar.agent.state_dir import Disk, Occupied
-from bursar.core.scheduling.model.nodes import NodeId
+from bursar.core.ids import NodeId
 
 N1 = NodeId("n1")
 

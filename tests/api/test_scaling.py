@@ -6,13 +6,14 @@ from uuid import uuid4
 import pytest
 
 from bursar.core.dispatch.node_orders import NodeOrder, OrderState, RemovalReason
+from bursar.core.ids import NodeId
 from bursar.core.instant import HOUR, MINUTE
 from bursar.core.money import CREDIT
-from bursar.core.scheduling.model.nodes import Node, NodeId
+from bursar.core.scheduling.model.nodes import Node
 from bursar.core.value import replace
-from bursar.store.ledger.loader import money_time
 from bursar.store.pools.loader import enter_pool
 from bursar.store.pools.node_orders import write_orders
+from bursar.store.sql.connection import money_time
 from tests.api.test_pools import (  # noqa: F401 (fixtures)
     Worker,
     other,

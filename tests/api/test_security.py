@@ -38,7 +38,8 @@ from bursar.service.queries.read_pool import Readers
 from bursar.service.rate_limits import Rate
 from bursar.service.secrets import FILE, VARIABLE, secret_of
 from bursar.store import database
-from bursar.store.ledger.loader import Connection, lock_orgs
+from bursar.store.ledger.loader import lock_orgs
+from bursar.store.sql.connection import Connection
 from bursar.wire.problems import problem
 from tests.api.conftest import Deployment
 from tests.api.test_tenants import inhabited

@@ -16,12 +16,12 @@ from benchmarks.schedule.loads import T0, job, path, shape
 from benchmarks.schedule.naive import Naive
 from benchmarks.schedule.sizes import FULL, SMALL
 from benchmarks.schedule.streams import Ours, Theirs, drive
-from bursar.core.ids import JobId
+from bursar.core.ids import JobId, NodeId
 from bursar.core.instant import SECOND, Instant
 from bursar.core.scheduling.decisions import Plan, Preempt, Start
 from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.model.jobs import Why
-from bursar.core.scheduling.model.nodes import NodeId, Piece
+from bursar.core.scheduling.model.nodes import Piece
 from bursar.core.scheduling.model.policy import ANY
 from bursar.core.scheduling.plan import make_plan
 from bursar.core.value import replace

@@ -27,10 +27,10 @@ from benchmarks.schedule.figures import Figure, Load
 from benchmarks.schedule.loads import job, path, shape
 from benchmarks.schedule.sizes import SMALL
 from bursar.core.dispatch.reports import LeaseOrder, LeaseOrders
-from bursar.core.ids import JobId
+from bursar.core.ids import JobId, NodeId
 from bursar.core.messages import Program
 from bursar.core.scheduling.model.jobs import Job
-from bursar.core.scheduling.model.nodes import NodeId, Piece
+from bursar.core.scheduling.model.nodes import Piece
 from bursar.core.value import replace
 from bursar.service.database import Database
 

@@ -24,8 +24,8 @@ from bursar.core.ledger.values import CreditKind
 from bursar.core.pricing import PriceBook
 from bursar.service.ledger.batch import Ask, Batch
 from bursar.store import database
-from bursar.store.ledger.loader import Connection, money_time
 from bursar.store.ledger.writer import freeze
+from bursar.store.sql.connection import Connection, money_time
 from tests.support.databases import connected, migrated, new_org, new_state
 from tests.support.embedded_guests import eventually
 

@@ -32,9 +32,9 @@ from bursar.cli.sample_data import ORGS, PRICES
 from bursar.client import Client
 from bursar.core.budgets.tiers import TIERS
 from bursar.core.dispatch.node_orders import NodeOrder, ProviderReply
+from bursar.core.ids import NodeId
 from bursar.core.money import CREDIT, usage_price
 from bursar.core.scheduling.model.nodes import Node as Machine
-from bursar.core.scheduling.model.nodes import NodeId
 from bursar.service.pools.provisioning import NotDone
 from bursar.wire.fields import IdFactory
 from bursar.wire.jobs import JobRequest

@@ -30,8 +30,8 @@ from bursar.core.pricing import PriceBook
 from bursar.service.ledger.audit import rebuild_one, verify
 from bursar.service.ledger.batch import Ask, Batch
 from bursar.store.database import Database
-from bursar.store.ledger.loader import Connection
 from bursar.store.sql.codec import command_of, refusal_of
+from bursar.store.sql.connection import Connection
 from tests.service.caller import lines
 from tests.support.database_proxy import Line, Proxy, proxy
 from tests.support.databases import new_org

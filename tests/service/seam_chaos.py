@@ -22,8 +22,8 @@ from bursar.sim.faults.clients import PRICES, RATE, Call
 from bursar.sim.faults.profile import Profile
 from bursar.sim.faults.world import World
 from bursar.store.jobs.outbox import Letter
-from bursar.store.ledger.loader import Connection
 from bursar.store.ledger.writer import create_org
+from bursar.store.sql.connection import Connection
 from tests.support.pool_driver import Clock
 from tests.support.pool_twin import Twin, TwinWatch
 

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from bursar.core.dispatch.state import Lease
-from bursar.core.ids import AccountId, HoldId, JobId, UserId
+from bursar.core.ids import AccountId, HoldId, JobId, NodeId, UserId
 from bursar.core.instant import DAY, SECOND
 from bursar.core.ledger.commands import Reserve
 from bursar.core.ledger.values import Context
 from bursar.core.messages import Dropped, EndClass, Enqueue, Spec, Why, Withdraw
 from bursar.core.refusal import Code, Refusal
 from bursar.core.scheduling.model.jobs import Shape
-from bursar.core.scheduling.model.nodes import Node, NodeId
+from bursar.core.scheduling.model.nodes import Node
 from bursar.core.value import replace
 from bursar.service.jobs import Submission
 from bursar.service.jobs.arrays import COUNT, INDEX
@@ -26,7 +26,7 @@ from bursar.service.ledger.audit import Problem, verify
 from bursar.service.ledger.batch import Answer, Ask
 from bursar.store.jobs.arrays import Standing
 from bursar.store.jobs.outbox import Letter, from_orgs
-from bursar.store.ledger.loader import Connection
+from bursar.store.sql.connection import Connection
 from bursar.store.verify.arrays import ARRAY_CHECKS
 from bursar.store.verify.ledger import CHECKS, problems
 from tests.service.test_jobs import RUN_MS, Stage, ended

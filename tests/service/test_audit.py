@@ -21,8 +21,8 @@ from bursar.service.ledger.batch import Answer, Ask, Batch, OrgFrozen
 from bursar.service.ledger.ledger import Ledger
 from bursar.service.ledger.repair import DELETES
 from bursar.store.jobs.outbox import OVERDUE
-from bursar.store.ledger.loader import Connection, money_time
 from bursar.store.ledger.writer import freeze
+from bursar.store.sql.connection import Connection, money_time
 from bursar.store.verify.ledger import TABLES
 from tests.support import commands as ask
 from tests.support.builders import PER_MS, T0, days, gpus, hours, prices

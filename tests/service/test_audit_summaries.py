@@ -10,7 +10,7 @@ from bursar.core.instant import DAY, HOUR
 from bursar.service.ledger.audit import orgs_of, rebuild, repair, verify
 from bursar.service.queries import history as past
 from bursar.service.workers.sweeper import Sweeper
-from bursar.store.ledger.loader import Connection
+from bursar.store.sql.connection import Connection
 from bursar.store.verify.ledger import Problem, problems
 from bursar.store.verify.summaries import CHECKS_OF_ONE, SUMMARIES, SUMMARY_CHECKS
 from tests.service.test_audit import spoilt, story

@@ -37,9 +37,11 @@ from bursar.core.ledger.values import BudgetTarget, Context, CreditKind
 from bursar.core.pricing import PriceBook
 from bursar.core.refusal import Code, InvariantBroken, Refusal
 from bursar.service.ledger.batch import Answer, Ask, Batch, OrgUnknown
-from bursar.store.ledger.loader import Connection, lock_orgs, selected
+from bursar.store.ledger.loader import lock_orgs
 from bursar.store.ledger.row_mappers import DRAWS, SHELVES, draw_values
 from bursar.store.ledger.writer import OrgExists, create_org, freeze
+from bursar.store.sql.connection import Connection
+from bursar.store.sql.fragments import select_list
 from tests.support.builders import T0, hours, prices
 from tests.support.databases import connected, new_org, waits
 from tests.support.embedded_guests import eventually
@@ -115,7 +117,7 @@ class Desk:
 
     def stored(self, table: str, columns: Any) -> list[tuple[Any, ...]]:
         """The rows of the org in a table."""
-        sql = f"select {selected(columns)} from {table} t where org_id = %s"
+        sql = f"select {select_list(columns)} from {table} t where org_id = %s"
         return sorted(self.connection.execute(sql, [self.org]).fetchall(), key=repr)
 
     def holds(self, books: Books) -> None:

@@ -14,17 +14,17 @@ from typing import Any
 import pytest
 
 from bursar.core.dispatch.state import Exit
-from bursar.core.ids import JobId, PriceVersionId
+from bursar.core.ids import JobId, NodeId, PriceVersionId
 from bursar.core.instant import MINUTE, SECOND, Instant
 from bursar.core.ledger.commands import SetPrice
-from bursar.core.scheduling.model.nodes import Node, NodeId
+from bursar.core.scheduling.model.nodes import Node
 from bursar.core.value import replace
 from bursar.service.jobs import Submission
 from bursar.service.jobs.cache_followers import Followers
 from bursar.service.jobs.result_cache import Sharing
 from bursar.service.ledger.audit import verify
 from bursar.service.ledger.batch import Ask
-from bursar.store.ledger.loader import Connection
+from bursar.store.sql.connection import Connection
 from bursar.store.verify.ledger import problems
 from bursar.store.verify.org_pool_agreement import SEAM_CHECKS
 from tests.support.builders import PER_MS, prices

@@ -25,7 +25,7 @@ from bursar.service.ledger.clock import (
     running_time,
 )
 from bursar.service.ledger.ledger import Ledger
-from bursar.store.ledger.loader import Connection, money_time
+from bursar.store.sql.connection import Connection, money_time
 from tests.support.databases import connected, new_org
 from tests.support.postgres import Cluster, migrated_cluster
 

@@ -12,14 +12,14 @@ import pytest
 from bursar.core.dispatch.pool import PlanOutcome
 from bursar.core.dispatch.reports import NodeReport, Reading
 from bursar.core.dispatch.state import Exit
-from bursar.core.ids import JobId, SettingId
+from bursar.core.ids import JobId, NodeId, SettingId
 from bursar.core.instant import MINUTE, SECOND
 from bursar.core.leases import Denied
 from bursar.core.ledger.books import Books
 from bursar.core.ledger.commands import SetSetting
 from bursar.core.pricing import PriceBook
 from bursar.core.scheduling.explain.waiting import explain
-from bursar.core.scheduling.model.nodes import Node, NodeId
+from bursar.core.scheduling.model.nodes import Node
 from bursar.core.scheduling.model.policy import PAID, Policy
 from bursar.core.scheduling.plan import carry_out
 from bursar.service.keys import DEPLOYMENT
@@ -31,8 +31,9 @@ from bursar.service.pools.quota_distribution import KIND, QuotaDistributor
 from bursar.store.database import Patience
 from bursar.store.database import connected as limited
 from bursar.store.jobs.outbox import Letter
-from bursar.store.ledger.loader import Connection, lock_orgs
+from bursar.store.ledger.loader import lock_orgs
 from bursar.store.pools.loader import create_pool, lock_pool
+from bursar.store.sql.connection import Connection
 from bursar.store.verify.ledger import problems
 from bursar.store.verify.quota_slices import SLICE_CHECKS
 from tests.support.builders import T0

@@ -12,7 +12,7 @@ from bursar.core.ledger.values import CreditKind
 from bursar.core.pricing import PriceBook
 from bursar.core.refusal import Code, Refusal
 from bursar.service.ledger.batch import Answer, Ask, Batch
-from bursar.store.ledger.loader import Connection
+from bursar.store.sql.connection import Connection
 from tests.support.builders import T0, hours
 from tests.support.databases import connected, migrated, new_org
 

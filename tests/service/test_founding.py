@@ -20,8 +20,8 @@ from bursar.service.org_setup import (
     org_account,
     org_user,
 )
-from bursar.store.ledger.loader import Connection
 from bursar.store.ledger.writer import freeze
+from bursar.store.sql.connection import Connection
 from tests.support.databases import connected, migrated
 
 _NUMBERS = count(1)

@@ -12,7 +12,7 @@ from bursar.service.ledger import batcher as module
 from bursar.service.ledger.batch import Answer
 from bursar.service.ledger.batcher import Limits
 from bursar.service.ledger.ledger import Ledger
-from bursar.store.ledger.loader import Connection
+from bursar.store.sql.connection import Connection
 from tests.support.databases import connected, new_org
 from tests.support.embedded_guests import eventually
 

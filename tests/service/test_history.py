@@ -15,7 +15,7 @@ import pytest
 from bursar.service.ledger.batcher import Limits
 from bursar.service.ledger.ledger import Ledger
 from bursar.store.database import URL_VARIABLE, Database, opened
-from bursar.store.ledger.loader import Connection
+from bursar.store.sql.connection import Connection
 from tests.service.caller import answer_line, lines, operation
 from tests.service.chaos import FAULTS, Callers, begin, check, round_of_chaos
 from tests.support import databases

@@ -22,9 +22,9 @@ from bursar.service.pools.host import Pools, serving_pools
 from bursar.service.pools.leader import PoolLeader
 from bursar.service.pools.pool import Kept, PoolHandle, at_once, sharing
 from bursar.service.pools.pooled_lane import Connections
-from bursar.store.ledger.loader import Connection, money_time
 from bursar.store.pools.loader import create_pool, lock_pool, locked
 from bursar.store.pools.rows import PoolRow
+from bursar.store.sql.connection import Connection, money_time
 from tests.service.test_pools import POLICY, Clock, Ears, Node1, begin, letter, runs
 from tests.support.database_proxy import proxy
 from tests.support.databases import connected, migrated

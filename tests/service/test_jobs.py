@@ -33,7 +33,7 @@ from bursar.service.jobs.quotas import Quota, quotas_of
 from bursar.service.jobs.submission import Extended, Option, asked_for_a_job
 from bursar.service.ledger.batch import Answer, Ask, Batch
 from bursar.store.jobs.outbox import Letter, from_orgs
-from bursar.store.ledger.loader import Connection
+from bursar.store.sql.connection import Connection
 from bursar.store.verify.ledger import problems
 from bursar.store.verify.messages import MESSAGE_CHECKS
 from tests.support.builders import PER_MS, T0, prices

@@ -22,7 +22,7 @@ from bursar.service.queries.statements import Line, Statements
 from bursar.service.queries.usage import Wanted
 from bursar.store.jobs.outbox import from_orgs
 from bursar.store.jobs.result_cache import FIRST, due
-from bursar.store.ledger.loader import Connection
+from bursar.store.sql.connection import Connection
 from bursar.store.verify.ledger import problems
 from bursar.store.verify.result_cache import CACHING_CHECKS
 from tests.service.test_jobs import PRICES, RUN_MS, Stage

@@ -16,7 +16,7 @@ from bursar.service.jobs.rolling_holds import LOW_MS, STEP_MS, RollingHolds, Top
 from bursar.service.ledger.batch import Ask, Batch
 from bursar.store.jobs.outbox import from_orgs
 from bursar.store.jobs.rows import Rolling
-from bursar.store.ledger.loader import Connection
+from bursar.store.sql.connection import Connection
 from tests.service.test_jobs import PRICES, Stage, ended
 from tests.support.builders import PER_MS
 from tests.support.databases import connected, new_org

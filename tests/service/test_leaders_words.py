@@ -13,8 +13,8 @@ from bursar.service.ledger.batcher import Busy, Limits
 from bursar.service.pools import leader
 from bursar.service.pools.leader import PoolLeader
 from bursar.service.pools.pool import Kept, PoolHandle, keeping
-from bursar.store.ledger.loader import Connection
 from bursar.store.pools.loader import create_pool
+from bursar.store.sql.connection import Connection
 from tests.service.test_pools import POLICY, Ears, Node1, begin, come_to_run, queued
 from tests.support.database_proxy import Line, proxy
 from tests.support.databases import connected

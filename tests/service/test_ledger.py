@@ -28,7 +28,7 @@ from bursar.service.ledger.batch import Answer, Ask, Batch, OrgFrozen, OrgUnknow
 from bursar.service.ledger.batcher import Busy, Limits, Unreachable
 from bursar.service.ledger.ledger import Ledger
 from bursar.store.database import DatabaseFull
-from bursar.store.ledger.loader import Connection
+from bursar.store.sql.connection import Connection
 from tests.support.databases import connected, new_org
 
 ORG, ANN = AccountId("org"), UserId("ann")

@@ -16,7 +16,8 @@ from bursar.service.ledger.ledger import Ledger
 from bursar.service.queries.read_pool import Readers
 from bursar.store.database import Patience, connected
 from bursar.store.embedded.initdb import free_port
-from bursar.store.ledger.loader import Connection, lock_orgs
+from bursar.store.ledger.loader import lock_orgs
+from bursar.store.sql.connection import Connection
 from tests.support.database_proxy import Line, proxy
 from tests.support.databases import migrated, new_org
 from tests.support.postgres import cluster

@@ -15,7 +15,7 @@ from bursar.core.ledger.values import CreditKind
 from bursar.core.refusal import Code, Refusal
 from bursar.service.ledger.batch import OrgUnknown
 from bursar.service.queries.balances import Looking
-from bursar.store.ledger.loader import Connection
+from bursar.store.sql.connection import Connection
 from tests.service.test_batch import ANN, FEW, ORG, Desk
 from tests.support import commands as ask
 from tests.support.builders import T0, days, hours

@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-from bursar.core.ids import JobId
+from bursar.core.ids import JobId, NodeId
 from bursar.core.instant import SECOND
 from bursar.core.messages import Enqueue, Leave, Left
-from bursar.core.scheduling.model.nodes import Node, NodeId
+from bursar.core.scheduling.model.nodes import Node
 from bursar.service.jobs.queries import Looking
 from bursar.service.jobs.relocation import ask_to_leave
 from bursar.service.jobs.submission import Option
 from bursar.service.ledger.audit import Problem, verify
 from bursar.service.workers.relay import Relay, Round
 from bursar.store.jobs.outbox import from_orgs, from_pool
-from bursar.store.ledger.loader import Connection
 from bursar.store.pools.loader import create_pool
+from bursar.store.sql.connection import Connection
 from bursar.store.verify.ledger import problems
 from bursar.store.verify.org_pool_agreement import SEAM_CHECKS
 from tests.support.builders import T0

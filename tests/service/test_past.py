@@ -20,9 +20,9 @@ from bursar.service.queries import history as past
 from bursar.service.queries.balances import Looking
 from bursar.service.queries.history import add_snapshots, distance
 from bursar.store.ledger import snapshots
-from bursar.store.ledger.loader import Connection
 from bursar.store.ledger.snapshots import Snapshot
 from bursar.store.sql.codec import value_of
+from bursar.store.sql.connection import Connection
 from tests.service.test_batch import FEW, Desk
 from tests.support import commands as ask
 from tests.support.builders import T0, hours

@@ -18,13 +18,13 @@ from bursar.core.dispatch.audit_stream import AuditRecord
 from bursar.core.dispatch.pool import PlanOutcome
 from bursar.core.dispatch.reports import NodeReport
 from bursar.core.dispatch.state import TERM, Exit, JobKey, PoolTransaction, name_of
-from bursar.core.ids import JobId
+from bursar.core.ids import JobId, NodeId
 from bursar.core.instant import MINUTE, SECOND, Instant
 from bursar.core.leases import Denied
 from bursar.core.messages import HoldGrew, ToPool, Withdraw
 from bursar.core.refusal import InvariantBroken
 from bursar.core.scheduling.decisions import Decision, Keep, Preempt
-from bursar.core.scheduling.model.nodes import Node, NodeId, Piece
+from bursar.core.scheduling.model.nodes import Node, Piece
 from bursar.core.scheduling.model.policy import PAID, Policy
 from bursar.core.scheduling.plan import carry_out
 from bursar.core.value import replace
@@ -36,9 +36,9 @@ from bursar.service.pools.pooled_lane import PATIENCE, Connections
 from bursar.store.database import Patience
 from bursar.store.database import connected as limited
 from bursar.store.jobs.outbox import Letter
-from bursar.store.ledger.loader import Connection
 from bursar.store.pools import loader, writer
 from bursar.store.pools.loader import PoolUnknown, create_pool, enter_pool, lock_pool, locked
+from bursar.store.sql.connection import Connection
 from tests.support.builders import T0
 from tests.support.database_proxy import Proxy, proxy
 from tests.support.databases import connected

@@ -21,7 +21,8 @@ from bursar.service.ledger.prices import DeploymentPrices, looks_at_prices
 from bursar.service.org_setup import begin_books
 from bursar.service.queries.balances import Looking
 from bursar.service.queries.entities import Listing
-from bursar.store.ledger.loader import Connection, lock_orgs, money_time
+from bursar.store.ledger.loader import lock_orgs
+from bursar.store.sql.connection import Connection, money_time
 from tests.service.test_batch import FEW, Desk
 from tests.support import commands as ask
 from tests.support.builders import T0, gpus, hours, prices

@@ -1,8 +1,8 @@
 """What callers share of their rates, whichever process they call (N1)."""
 
 from bursar.core.instant import DAY, SECOND
-from bursar.store.ledger.loader import Connection
 from bursar.store.rate_limits import take
+from bursar.store.sql.connection import Connection
 from tests.support.builders import T0
 from tests.support.databases import new_org
 

@@ -8,13 +8,13 @@ from typing import NamedTuple
 import pytest
 
 from bursar.core.dispatch.state import TERM, Exit
-from bursar.core.ids import JobId, UserId
+from bursar.core.ids import JobId, NodeId, UserId
 from bursar.core.instant import MINUTE, SECOND
 from bursar.core.messages import HoldGrew, Spec, Withdraw
 from bursar.core.scheduling.explain.waiting import explain
 from bursar.core.scheduling.model import recording
 from bursar.core.scheduling.model.jobs import Shape
-from bursar.core.scheduling.model.nodes import Node, NodeId
+from bursar.core.scheduling.model.nodes import Node
 from bursar.core.scheduling.model.policy import Policy
 from bursar.service.ledger import audit
 from bursar.service.pools import leader
@@ -23,9 +23,9 @@ from bursar.service.pools.leader import PoolLeader
 from bursar.service.pools.pool import PoolHandle
 from bursar.service.pools.replay import Replay, replay
 from bursar.store.jobs.outbox import Letter
-from bursar.store.ledger.loader import Connection
 from bursar.store.pools import events
 from bursar.store.pools.loader import PoolUnknown, create_pool
+from bursar.store.sql.connection import Connection
 from bursar.store.verify.ledger import Check, problems
 from bursar.store.verify.pools import POOL_CHECKS
 from tests.cli.test_admin import refused, run

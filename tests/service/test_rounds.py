@@ -44,7 +44,7 @@ from bursar.core.ledger.events import Event
 from bursar.core.ledger.values import BudgetTarget, Context, CreditKind
 from bursar.core.refusal import Code, Refusal
 from bursar.core.value import replace
-from bursar.store.ledger.loader import Connection
+from bursar.store.sql.connection import Connection
 from tests.service.test_batch import Desk
 from tests.support.builders import T0, days, hours
 

@@ -27,20 +27,20 @@ from bursar.core.dispatch.state import (
     PoolTransaction,
     Trouble,
 )
-from bursar.core.ids import JobId
+from bursar.core.ids import JobId, NodeId
 from bursar.core.instant import HOUR, MINUTE, SECOND
 from bursar.core.money import CREDIT
 from bursar.core.scheduling.advice.autoscale import Offer, Scaling
-from bursar.core.scheduling.model.nodes import Node, NodeId, NodeState
+from bursar.core.scheduling.model.nodes import Node, NodeState
 from bursar.core.value import replace
 from bursar.service.pools import scaling
 from bursar.service.pools.leader import PoolLeader
 from bursar.service.pools.pool import Kept, PoolHandle, at_once, keeping
 from bursar.service.pools.provisioning import ANSWER_MAX, CommandHook, NotDone
 from bursar.service.pools.scaling import GONE_BY, Scaler
-from bursar.store.ledger.loader import Connection, money_time
 from bursar.store.pools import node_orders as store
 from bursar.store.pools.loader import create_pool
+from bursar.store.sql.connection import Connection, money_time
 from tests.service.test_pools import POLICY, Clock, Ears, Node1, begin, kept_at, letter
 from tests.support.builders import T0
 from tests.support.databases import connected

@@ -19,13 +19,13 @@ import pytest
 
 from bursar.core.dispatch.reports import LeaseOrders, Reading
 from bursar.core.dispatch.state import Exit, Lease
-from bursar.core.ids import AccountId, HoldId, JobId, UserId
+from bursar.core.ids import AccountId, HoldId, JobId, NodeId, UserId
 from bursar.core.instant import DAY, SECOND
 from bursar.core.ledger.commands import AddUser, EndHold, Reserve, SetPolicy
 from bursar.core.ledger.values import OrgPolicy
 from bursar.core.messages import Withdraw
 from bursar.core.refusal import Code, Refusal
-from bursar.core.scheduling.model.nodes import Node, NodeId
+from bursar.core.scheduling.model.nodes import Node
 from bursar.core.value import replace
 from bursar.service.jobs import Jobs, JobUnknown, Submission, key_of, through
 from bursar.service.ledger.audit import Problem, verify
@@ -38,9 +38,9 @@ from bursar.service.workers.relay import Relay
 from bursar.store.database import Patience
 from bursar.store.database import connected as limited
 from bursar.store.jobs.outbox import from_orgs, from_pool, message_text
-from bursar.store.ledger.loader import Connection, money_time
 from bursar.store.ledger.writer import freeze
 from bursar.store.pools.loader import lock_pool
+from bursar.store.sql.connection import Connection, money_time
 from bursar.store.verify.ledger import problems
 from bursar.store.verify.org_pool_agreement import SEAM_CHECKS
 from tests.service.seam_chaos import Chaos

@@ -10,7 +10,7 @@ from bursar.core.ledger.events import SettingSet
 from bursar.core.ledger.journal import Journal
 from bursar.core.refusal import Code, Refusal
 from bursar.service.ledger.audit import rebuild_one
-from bursar.store.ledger.loader import Connection
+from bursar.store.sql.connection import Connection
 from tests.service.test_batch import Desk
 from tests.support import commands as ask
 from tests.support.builders import T0

@@ -35,7 +35,7 @@ from bursar.service.queries.usage import (
     Wanted,
 )
 from bursar.store.ledger import snapshots, statements
-from bursar.store.ledger.loader import Connection
+from bursar.store.sql.connection import Connection
 from tests.service.test_batch import ANN, FEW, ORG, Desk
 from tests.service.test_past import told
 from tests.service.test_top import payer

@@ -39,9 +39,9 @@ from bursar.service.workers.lifecycle import serving
 from bursar.service.workers.sweeper import UNHURRIED, Sweeper, Sweeping, through
 from bursar.store import database, worker_leases
 from bursar.store.database import Database, Patience
-from bursar.store.ledger.loader import Connection, money_time
 from bursar.store.ledger.summaries import LAST_DUE, NEXT_DUE
 from bursar.store.ledger.writer import freeze
+from bursar.store.sql.connection import Connection, money_time
 from tests.service.test_batch import ANN, FEW, ORG, Desk
 from tests.support import commands as ask
 from tests.support.builders import T0, days, hours

@@ -18,7 +18,7 @@ from bursar.core.ledger.values import Compartment, Hold
 from bursar.service.ledger.batch import OrgUnknown
 from bursar.service.queries.balances import Looking
 from bursar.service.queries.top_lists import Measure, Subject, Top
-from bursar.store.ledger.loader import Connection
+from bursar.store.sql.connection import Connection
 from tests.service.test_batch import FEW, ORG, Desk
 from tests.support import commands as ask
 from tests.support.builders import T0, days, hours

@@ -45,8 +45,8 @@ from bursar.service.webhooks.signatures import (
     shown,
     versions,
 )
-from bursar.store.ledger.loader import Connection, money_time
 from bursar.store.sql.codec import EVENTS, event_of
+from bursar.store.sql.connection import Connection, money_time
 from bursar.store.webhooks import alerts as store_alerts
 from bursar.store.webhooks import deliveries
 from bursar.store.webhooks.deliveries import Cursor, Delivery, Stand, page

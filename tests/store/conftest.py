@@ -7,7 +7,7 @@ import pytest
 
 from bursar.core.instant import SECOND
 from bursar.service.pools.logs import Part, keep_log
-from bursar.store.ledger.loader import Connection
+from bursar.store.sql.connection import Connection
 from bursar.store.verify.ledger import TABLES
 from tests.service.test_audit import story
 from tests.support.databases import connected, migrated, new_org

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from bursar.core.ledger.values import CreditKind
-from bursar.store.ledger.loader import Connection, array_of
+from bursar.store.sql.arrays import array_literal
+from bursar.store.sql.connection import Connection
 
 COLUMNS: dict[str, tuple[str, list[Any]]] = {
     "numbers": ("bigint", [1, -(2**63), 0]),
@@ -24,7 +25,7 @@ def test_a_column_arrives_as_it_was(connection: Connection, name: str) -> None:
     """Whatever it is made of."""
     kind, values = COLUMNS[name]
     sql = f"select %s::{kind}[]"
-    arrived: Any = connection.execute(sql.encode(), [array_of(values)]).fetchone()
+    arrived: Any = connection.execute(sql.encode(), [array_literal(values)]).fetchone()
 
     assert (values,) == arrived
 
@@ -32,4 +33,4 @@ def test_a_column_arrives_as_it_was(connection: Connection, name: str) -> None:
 def test_text_that_cannot_be_kept_is_refused() -> None:
     """PostgreSQL knows no NUL in a text."""
     with pytest.raises(ValueError, match="NUL"):
-        array_of(["a", "b\0c"])
+        array_literal(["a", "b\0c"])

@@ -19,7 +19,7 @@ from bursar.store.jobs.result_cache import (
     WITHOUT_HOLD,
 )
 from bursar.store.jobs.rows import JOBS, RESULT, SHOWN, TELL_POOL
-from bursar.store.ledger.loader import Connection
+from bursar.store.sql.connection import Connection
 from tests.store.test_plans import check_scan, plan_of, scans
 
 Indexes = dict[str, tuple[str, tuple[str, ...]]]

@@ -8,7 +8,7 @@ from bursar.core.ledger.commands import AddAccount, Issue
 from bursar.core.ledger.values import CreditKind
 from bursar.core.pricing import PriceBook
 from bursar.service.ledger.batch import Ask, Batch
-from bursar.store.ledger.loader import Connection
+from bursar.store.sql.connection import Connection
 from tests.support.databases import new_org
 
 REFUSED = {

@@ -13,7 +13,7 @@ from bursar.store.jobs.rows import (
     STEPS,
     TOP_UP,
 )
-from bursar.store.ledger.loader import Connection
+from bursar.store.sql.connection import Connection
 from tests.store.test_plans import check_scan, plan_of, scans
 
 Indexes = dict[str, tuple[str, ...]]

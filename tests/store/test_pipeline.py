@@ -5,7 +5,7 @@ import pytest
 from psycopg import errors
 from psycopg.pq import PipelineStatus, TransactionStatus
 
-from bursar.store.ledger.loader import Connection
+from bursar.store.sql.connection import Connection
 from tests.support.databases import connected
 from tests.support.embedded_guests import eventually
 

@@ -15,17 +15,16 @@ from bursar.store.ledger.loader import (
     BUDGETS_OF,
     BY_KEY,
     DRAWS_BY_HOLD,
-    ENTER,
     EVENTS_BETWEEN,
     LANES_OF,
     ORDERS,
     REFS,
     REPLIES,
     STRETCHES,
-    Connection,
 )
 from bursar.store.ledger.row_mappers import SHELVES
 from bursar.store.ledger.writer import UPDATES
+from bursar.store.sql.connection import ENTER_ORGS, Connection
 
 Plan = dict[str, Any]
 
@@ -74,7 +73,7 @@ def nodes(plan: Plan) -> Iterator[str]:
 def plan_of(connection: Connection, sql: str) -> Plan:
     """How the service would run a statement, whatever its parameters are."""
     with connection.transaction(force_rollback=True):
-        connection.execute(ENTER, ["{o}"])
+        connection.execute(ENTER_ORGS, ["{o}"])
         wanted = sql.count("%s")
         for place in range(wanted):
             sql = sql.replace("%s", f"${place + 1}", 1)

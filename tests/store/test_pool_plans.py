@@ -7,12 +7,12 @@ import pytest
 
 from bursar.store.jobs.outbox import ACK_ORG, FROM_ORG, FROM_ORGS, FROM_POOL
 from bursar.store.jobs.rows import GO_ON, TELL_POOL, WITHDRAW
-from bursar.store.ledger.loader import Connection
 from bursar.store.pools.events import EVENTS, OLD, STREAM, WINDOW
 from bursar.store.pools.loader import CHANGES, EVERYTHING, LOCK_POOL, SLOTS_OF
 from bursar.store.pools.node_orders import LATEST_ORDERS, LIVE_ORDERS, ORDER_OF_NODE, ORDERS_BY_ID
 from bursar.store.pools.rows import BY_KEY, TABLES, UPDATES
 from bursar.store.pools.writer import ACKNOWLEDGE, FREE_SLOTS, MOVE_ON, TIDY_UP
+from bursar.store.sql.connection import Connection
 from tests.store.test_plans import check_scan, nodes, plan_of, scans
 
 Indexes = dict[str, tuple[str, tuple[str, ...]]]

@@ -7,7 +7,7 @@ import pytest
 from psycopg import errors
 
 from bursar.service.pools.logs import Part, keep_log
-from bursar.store.ledger.loader import Connection
+from bursar.store.sql.connection import Connection
 from tests.support.databases import connected, migrated
 from tests.support.node_order_rows import ordering
 from tests.support.pool_driver import Clock, Driver, Plan, Try, World

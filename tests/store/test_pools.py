@@ -11,9 +11,9 @@ from bursar.core.messages import Withdraw
 from bursar.core.scheduling.model.nodes import Piece
 from bursar.core.value import replace
 from bursar.sim.faults.world import World
-from bursar.store.ledger.loader import Connection
 from bursar.store.pools import writer
 from bursar.store.pools.loader import Memory, PoolUnknown, lock_pool, locked
+from bursar.store.sql.connection import Connection
 from bursar.store.verify.org_pool_agreement import SEAM_CHECKS
 from tests.support.dispatch_pool import GANG, GANG_SPEC, HALF, JOB, N1, N2, asking, ran
 from tests.support.pool_twin import Twin, TwinTrial, check_same, twins

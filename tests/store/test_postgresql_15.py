@@ -17,7 +17,7 @@ from typing import Any, Final
 import psycopg
 import pytest
 
-from bursar.store.ledger.loader import ENTER
+from bursar.store.sql.connection import ENTER_ORGS
 from tests.store.test_sql import STATEMENTS, TENANT
 from tests.support.databases import connected
 from tests.support.postgres import DEBIAN_15, cluster, migrated_cluster, needs_postgresql_15
@@ -150,7 +150,7 @@ def plan_of(connection: psycopg.Connection[Any], sql: str) -> Plan:
     numbered = "".join(f"{part}${place}" for place, part in enumerate(parts[:-1], 1)) + parts[-1]
     nulls = ", ".join(["null"] * (len(parts) - 1))
     with connection.transaction(force_rollback=True):
-        connection.execute(ENTER, ["{org1,org2}"])
+        connection.execute(ENTER_ORGS, ["{org1,org2}"])
         connection.execute(f"prepare looked_at as {numbered}")
         [[[told]]] = connection.execute(f"explain (format json) execute looked_at({nulls})")
         connection.execute("deallocate looked_at")

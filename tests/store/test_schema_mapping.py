@@ -13,9 +13,9 @@ from typing import Final
 import pytest
 from sqlglot import exp
 
-from bursar.store.ledger.loader import Connection
 from bursar.store.ledger.row_mappers import DRAWS, SHELVES
 from bursar.store.pools.rows import TABLES
+from bursar.store.sql.connection import Connection
 from tests.store.test_sql import STATEMENTS, parsed
 
 COLUMNS: Final = """

@@ -7,7 +7,6 @@ import pytest
 from psycopg import errors
 
 from bursar.service.ledger.audit import verify
-from bursar.store.ledger.loader import Connection
 from bursar.store.schema.migrator import (
     SchemaDiffers,
     SchemaVersion,
@@ -15,6 +14,7 @@ from bursar.store.schema.migrator import (
     migrate,
     schema_versions,
 )
+from bursar.store.sql.connection import Connection
 from tests.service.test_audit import story
 from tests.support.databases import connected, migrated, new_org
 

@@ -12,9 +12,10 @@ from sqlglot import exp
 
 import bursar.service
 import bursar.store
-from bursar.store.ledger.loader import LOCK_ORGS, Connection
+from bursar.store.ledger.loader import LOCK_ORGS
 from bursar.store.pools.loader import LOCK_POOL
 from bursar.store.schema.migrator import schema_versions
+from bursar.store.sql.connection import Connection
 from bursar.store.verify.ledger import CHECKS, Check
 from bursar.store.verify.org_pool_agreement import SEAM_CHECKS
 

@@ -4,7 +4,6 @@ from typing import Final
 
 import pytest
 
-from bursar.store.ledger.loader import Connection
 from bursar.store.ledger.snapshots import (
     EVENTS_AFTER,
     EVENTS_OF,
@@ -33,6 +32,7 @@ from bursar.store.ledger.summaries import (
     TOP_OF_ORG,
     USERS_NOW,
 )
+from bursar.store.sql.connection import Connection
 from tests.store.test_plans import check_scan, nodes, plan_of, scans
 
 Scan = tuple[str, tuple[str, ...]]  # an index, and the columns of it that say where

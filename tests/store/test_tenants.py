@@ -16,8 +16,9 @@ from bursar.service.keys import DEPLOYMENT
 from bursar.service.ledger.batch import Ask, Batch
 from bursar.service.org_setup import begin_books
 from bursar.service.pools.logs import Part, keep_log
-from bursar.store.ledger.loader import Connection, lock_orgs
+from bursar.store.ledger.loader import lock_orgs
 from bursar.store.pools.loader import lock_pool
+from bursar.store.sql.connection import Connection
 from tests.support.databases import new_org
 from tests.support.node_order_rows import ordering
 from tests.support.pool_driver import Clock, Driver, Plan, Try, World

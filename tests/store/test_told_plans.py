@@ -4,7 +4,7 @@ from typing import Final
 
 import pytest
 
-from bursar.store.ledger.loader import Connection
+from bursar.store.sql.connection import Connection
 from bursar.store.webhooks import alerts, deliveries
 from tests.store.test_plans import check_scan, plan_of, scans
 

@@ -7,7 +7,7 @@ import pytest
 from bursar.core.dispatch.state import Exit
 from bursar.core.ids import JobId
 from bursar.core.instant import DAY, HOUR, SECOND, Instant
-from bursar.store.ledger.loader import Connection
+from bursar.store.sql.connection import Connection
 from bursar.store.verify.ledger import problems
 from bursar.store.verify.org_pool_agreement import SEAM_CHECKS
 from tests.support.builders import T0

@@ -12,10 +12,10 @@ from bursar.agent.clock import running_time
 from bursar.agent.local.processes import Place, Processes
 from bursar.core.dispatch.agent import Process, Run
 from bursar.core.dispatch.reports import LeaseOrder
-from bursar.core.ids import JobId
+from bursar.core.ids import JobId, NodeId
 from bursar.core.instant import MINUTE, Instant
 from bursar.core.messages import Program
-from bursar.core.scheduling.model.nodes import NodeId, Piece
+from bursar.core.scheduling.model.nodes import Piece
 
 N1 = NodeId("n1")
 PATIENCE_S = 120.0  # of a machine that has much else to do

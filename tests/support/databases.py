@@ -19,9 +19,9 @@ from psycopg.conninfo import make_conninfo
 from bursar.store import database
 from bursar.store.embedded import EmbeddedDatabase
 from bursar.store.embedded.folder import StateFolder
-from bursar.store.ledger.loader import Connection
 from bursar.store.ledger.writer import create_org
 from bursar.store.schema.migrator import migrate
+from bursar.store.sql.connection import Connection
 from tests.support.embedded_guests import end_servers, new_room
 
 _NUMBERS = count(1)

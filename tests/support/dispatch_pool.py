@@ -13,12 +13,12 @@ from bursar.core.dispatch.state import (
     PoolNode,
     PoolTransaction,
 )
-from bursar.core.ids import AccountId, JobId, UserId
+from bursar.core.ids import AccountId, JobId, NodeId, UserId
 from bursar.core.instant import MINUTE, SECOND, Instant
 from bursar.core.leases import Denied
 from bursar.core.messages import Enqueue, Spec, ToOrg, ToPool
 from bursar.core.scheduling.model.jobs import Shape
-from bursar.core.scheduling.model.nodes import Node, NodeId, Piece
+from bursar.core.scheduling.model.nodes import Node, Piece
 from tests.support.builders import PER_MS, T0
 
 N1, N2 = NodeId("n1"), NodeId("n2")

@@ -1,14 +1,15 @@
 """An order of a node, what was decided about ordering, and a word on progress, as rows."""
 
 from bursar.core.dispatch.node_orders import NodeOrder, Scale
+from bursar.core.ids import NodeId
 from bursar.core.instant import MINUTE
 from bursar.core.money import CREDIT
 from bursar.core.scheduling.advice.autoscale import Scaling
-from bursar.core.scheduling.model.nodes import Node, NodeId
-from bursar.store.ledger.loader import Connection
+from bursar.core.scheduling.model.nodes import Node
 from bursar.store.pools.loader import enter_pool
 from bursar.store.pools.node_cleanup import keep_progress
 from bursar.store.pools.node_orders import set_scale, write_orders
+from bursar.store.sql.connection import Connection
 from tests.support.builders import T0
 
 ORDER = NodeOrder(

@@ -19,7 +19,7 @@ import psycopg
 from bursar.core.dispatch.audit_stream import AuditRecord
 from bursar.core.dispatch.reports import LeaseOrders, NodeReport, Reading
 from bursar.core.dispatch.state import Exit, Lease, Pool, name_of
-from bursar.core.ids import AccountId, GrantId, HoldId, JobId, UserId
+from bursar.core.ids import AccountId, GrantId, HoldId, JobId, NodeId, UserId
 from bursar.core.instant import DAY, NEVER, SECOND, Instant
 from bursar.core.ledger.books import Books
 from bursar.core.ledger.commands import AddAccount, AddUser, Command, Issue, Reserve, SetPolicy
@@ -28,16 +28,16 @@ from bursar.core.messages import Spec
 from bursar.core.pricing import PriceBook
 from bursar.core.scheduling.decisions import Preempt
 from bursar.core.scheduling.model.jobs import Shape
-from bursar.core.scheduling.model.nodes import Node, NodeId
+from bursar.core.scheduling.model.nodes import Node
 from bursar.core.scheduling.model.policy import PAID, Policy
 from bursar.core.scheduling.plan import carry_out
 from bursar.service.jobs import Answers, Asked, Jobs, Submission
 from bursar.service.ledger.batch import Ask, Batch
 from bursar.service.pools.pool import Kept, NullListener, PoolHandle, at_once
 from bursar.service.workers.relay import Relay
-from bursar.store.ledger.loader import Connection, money_time
 from bursar.store.ledger.writer import create_org
 from bursar.store.pools.loader import create_pool
+from bursar.store.sql.connection import Connection, money_time
 from tests.support.builders import PER_MS, T0, prices
 
 # One GPU costs a micro-credit for each millisecond, or three.

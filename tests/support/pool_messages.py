@@ -10,7 +10,7 @@ from bursar.core.messages import Corrected, Dropped, EndClass, Ended, RanSoFar, 
 from bursar.service.jobs import Jobs, through
 from bursar.service.ledger.ledger import Ledger
 from bursar.store.jobs.outbox import Letter
-from bursar.store.ledger.loader import Connection, money_time
+from bursar.store.sql.connection import Connection, money_time
 from tests.support.databases import connected
 
 POOL: Final = "jobs"  # a pool without nodes, for all tests

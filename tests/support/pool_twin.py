@@ -5,17 +5,17 @@ from typing import cast
 
 from bursar.core.dispatch import pool as rules
 from bursar.core.dispatch.state import JobKey, Lease, Pool, PoolJob, PoolTransaction, Row
+from bursar.core.ids import NodeId
 from bursar.core.instant import Instant
 from bursar.core.messages import ToOrg
-from bursar.core.scheduling.model.nodes import NodeId
 from bursar.sim.faults.checker import Watch
 from bursar.sim.faults.profile import Profile
 from bursar.sim.faults.world import World
 from bursar.store.jobs.outbox import from_pool
-from bursar.store.ledger.loader import Connection
 from bursar.store.pools import loader, writer
 from bursar.store.pools.loader import Changed, Memory, create_pool, enter_pool, lock_pool, locked
 from bursar.store.pools.rows import PoolRow
+from bursar.store.sql.connection import Connection
 from tests.support.dispatch_pool import Trial
 
 

@@ -13,12 +13,12 @@ from typing import Any, Final, TypeVar
 
 from hypothesis import strategies as st
 
-from bursar.core.ids import JobId
+from bursar.core.ids import JobId, NodeId
 from bursar.core.instant import HOUR, MINUTE, SECOND, Instant
 from bursar.core.scheduling.decisions import Plan, Preempt
 from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.model.jobs import Job, Path, Running, Shape, Why
-from bursar.core.scheduling.model.nodes import MILLI, Level, Machine, Node, NodeId, NodeState, Piece
+from bursar.core.scheduling.model.nodes import MILLI, Level, Machine, Node, NodeState, Piece
 from bursar.core.scheduling.model.policy import ANY, ENTERPRISE, FREE, PAID, Policy, Share, Tier
 from bursar.core.scheduling.model.snapshot import Snapshot
 from bursar.core.scheduling.model.usage import Fading

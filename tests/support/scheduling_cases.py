@@ -28,12 +28,12 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from bursar.core.ids import JobId
+from bursar.core.ids import JobId, NodeId
 from bursar.core.instant import HOUR, MINUTE, SECOND, Instant
 from bursar.core.scheduling.decisions import Plan
 from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.model.jobs import Earmark, Job, Path, Running, Shape, Why
-from bursar.core.scheduling.model.nodes import MILLI, Level, Node, NodeId, NodeState, Piece
+from bursar.core.scheduling.model.nodes import MILLI, Level, Node, NodeState, Piece
 from bursar.core.scheduling.model.policy import ANY, Policy, Share, Tier
 from bursar.core.scheduling.model.snapshot import Snapshot
 from bursar.core.scheduling.model.usage import Fading

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from bursar.core.dispatch.reports import LeaseOrder, LeaseOrders, NodeReport, Reading
 from bursar.core.dispatch.state import Exit
-from bursar.core.ids import JobId
+from bursar.core.ids import JobId, NodeId
 from bursar.core.messages import Program
 from bursar.core.money import AMOUNT_MAX
-from bursar.core.scheduling.model.nodes import Node, NodeId, Piece
+from bursar.core.scheduling.model.nodes import Node, Piece
 from bursar.wire.agents import (
     LOG_MAX,
     RESULT_MAX,

@@ -19,9 +19,9 @@ from bursar.core.dispatch import agent as rules
 from bursar.core.dispatch.agent import Agent, Forget, Kill, Process, Prolong, Run, Stop
 from bursar.core.dispatch.reports import LeaseOrder, LeaseOrders, NodeReport
 from bursar.core.dispatch.state import Exit
-from bursar.core.ids import JobId
+from bursar.core.ids import JobId, NodeId
 from bursar.core.instant import MILLISECOND, Instant
-from bursar.core.scheduling.model.nodes import Node, NodeId
+from bursar.core.scheduling.model.nodes import Node
 from bursar.core.value import replace
 from bursar.service.ledger.clock import running_time
 from bursar.service.pools.host import Pools

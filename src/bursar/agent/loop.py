@@ -19,8 +19,8 @@ from bursar.agent.state_dir import Disk
 from bursar.agent.transport import Transport, Unheard
 from bursar.core.dispatch.agent import REPORT_EVERY, Agent, Process, Remember, hear, report
 from bursar.core.dispatch.reports import LeaseOrders, NodeReport
+from bursar.core.ids import NodeId
 from bursar.core.instant import MILLISECOND, SECOND
-from bursar.core.scheduling.model.nodes import NodeId
 from bursar.core.value import replace
 from bursar.failpoints import failpoint
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from bursar.agent.local.files import loaded, write
-from bursar.core.scheduling.model.nodes import NodeId
+from bursar.core.ids import NodeId
 
 _FILE: Final = "node.json"
 _LOCK: Final = "lock"

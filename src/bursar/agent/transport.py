@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 from bursar.client import Client, Problem
 from bursar.core.dispatch.reports import LeaseOrders, NodeReport
-from bursar.core.scheduling.model.nodes import NodeId
+from bursar.core.ids import NodeId
 from bursar.wire.agents import (
     FinishedJobsRequest,
     FinishedJobsResponse,

@@ -2,9 +2,12 @@
 
 import re
 from hashlib import sha256
-from typing import Final, NewType
+from typing import Final, NewType, TypeAlias
 from uuid import NAMESPACE_OID, UUID, uuid5
 
+OrgId: TypeAlias = str
+PoolId: TypeAlias = str
+NodeId = NewType("NodeId", str)
 AccountId = NewType("AccountId", str)
 UserId = NewType("UserId", str)
 GrantId = NewType("GrantId", str)

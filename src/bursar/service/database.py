@@ -2,6 +2,7 @@
 
 from psycopg import OperationalError as DatabaseLost
 
+from bursar.core.ids import OrgId
 from bursar.store.database import (
     URL_VARIABLE,
     Database,
@@ -11,13 +12,14 @@ from bursar.store.database import (
     state_of,
 )
 from bursar.store.embedded import DatabaseDown, StateUnusable
-from bursar.store.ledger.loader import Connection, OrgId, money_time
 from bursar.store.ledger.writer import create_org
 from bursar.store.pools.loader import create_pool
 from bursar.store.schema.migrator import SchemaDiffers
 from bursar.store.scratch_db import Aside, aside, program, temporary
+from bursar.store.sql.connection import SNAPSHOT, Connection, money_time
 
 __all__ = [
+    "SNAPSHOT",
     "URL_VARIABLE",
     "Aside",
     "Connection",

@@ -5,8 +5,9 @@ from collections import OrderedDict
 from collections.abc import Hashable
 from typing import Final, Generic, TypeVar
 
+from bursar.core.ids import OrgId
 from bursar.store.ledger.id_lookup import account_of, orgs_with, parent_of
-from bursar.store.ledger.loader import Connection, OrgId
+from bursar.store.sql.connection import Connection
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")

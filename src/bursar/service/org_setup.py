@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from bursar.core.budgets.periods import PeriodKind
-from bursar.core.ids import AccountId, BudgetId, SettingId, UserId, make_id
+from bursar.core.ids import AccountId, BudgetId, OrgId, SettingId, UserId, make_id
 from bursar.core.ledger.commands import AddAccount, AddUser, SetBudget, SetSetting, SetTier
 from bursar.core.ledger.values import BudgetTarget
 from bursar.core.money import Micros
@@ -21,9 +21,9 @@ from bursar.service.keys import DEPLOYMENT, KIND, Key, Scope, hash_of, shown
 from bursar.service.ledger.ledger import Ledger
 from bursar.service.secrets import FILE, VARIABLE, Secret, SecretUnusable
 from bursar.store.ledger.id_lookup import standing
-from bursar.store.ledger.loader import Connection, OrgId
 from bursar.store.ledger.settings import settings
 from bursar.store.ledger.writer import OrgExists, create_org
+from bursar.store.sql.connection import Connection
 
 _log = logging.getLogger(__name__)
 

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from typing import Any, Final
 
-from bursar.core.ids import JobId
+from bursar.core.ids import JobId, NodeId
 from bursar.core.instant import MINUTE, NEVER, Instant
 from bursar.core.scheduling.decisions import Decision, Keep, Preempt, Start
 from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.model.jobs import Job, Path, Running, Shape, Why, need
-from bursar.core.scheduling.model.nodes import MILLI, NOW, Machine, Need, NodeId
+from bursar.core.scheduling.model.nodes import MILLI, NOW, Machine, Need
 from bursar.core.scheduling.model.policy import PARTS, Policy
 from bursar.core.scheduling.placement.backfill import Claims
 from bursar.core.scheduling.placement.search import Spot, find, pieces

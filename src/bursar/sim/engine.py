@@ -14,7 +14,7 @@ from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
-from bursar.core.ids import JobId
+from bursar.core.ids import JobId, NodeId
 from bursar.core.instant import Instant
 from bursar.core.money import PPM
 from bursar.core.refusal import invariant
@@ -23,7 +23,7 @@ from bursar.core.scheduling.decisions import Preempt, Promise, Start
 from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.model.job_mix import Typical
 from bursar.core.scheduling.model.jobs import Job
-from bursar.core.scheduling.model.nodes import NodeId, Piece
+from bursar.core.scheduling.model.nodes import Piece
 from bursar.core.value import replace
 from bursar.sim.admission import Door
 from bursar.sim.job_runs import Fate, Life

@@ -1,8 +1,9 @@
 """Machines of a made-up world, and what their GPUs cost."""
 
+from bursar.core.ids import NodeId
 from bursar.core.instant import HOUR, NEVER
 from bursar.core.money import AMOUNT_MAX, CREDIT, Micros
-from bursar.core.scheduling.model.nodes import GPUS_MAX, SLOTS_MAX, Node, NodeId
+from bursar.core.scheduling.model.nodes import GPUS_MAX, SLOTS_MAX, Node
 from bursar.core.validation import check_int, check_text
 from bursar.core.value import replace, value
 

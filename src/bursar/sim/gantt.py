@@ -11,8 +11,8 @@ from struct import pack
 from typing import Final
 from zlib import compress, crc32
 
+from bursar.core.ids import NodeId
 from bursar.core.instant import Instant
-from bursar.core.scheduling.model.nodes import NodeId
 from bursar.core.value import value
 from bursar.sim.engine import Engine
 from bursar.sim.timeline import largest_tenants

@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from bursar.core.ids import JobId
+from bursar.core.ids import JobId, NodeId
 from bursar.core.instant import Instant
 from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.model.jobs import Shape, need
-from bursar.core.scheduling.model.nodes import Machine, Node, NodeId, NodeState
+from bursar.core.scheduling.model.nodes import Machine, Node, NodeState
 from bursar.core.value import replace
 from bursar.sim.fleets import Group
 from bursar.sim.provisioning import Provisioner

@@ -6,12 +6,13 @@ drain goes when nothing runs there. Only nodes that were ordered go: the fleet s
 
 from collections.abc import Iterator
 
+from bursar.core.ids import NodeId
 from bursar.core.instant import HOUR, MINUTE, NEVER, Instant
 from bursar.core.money import AMOUNT_MAX, CREDIT, PPM, Micros
 from bursar.core.scheduling.advice.autoscale import Advice, Scaling, advise
 from bursar.core.scheduling.advice.autoscale import Offer as Ordered
 from bursar.core.scheduling.model.cluster import Cluster
-from bursar.core.scheduling.model.nodes import GPUS_MAX, Node, NodeId
+from bursar.core.scheduling.model.nodes import GPUS_MAX, Node
 from bursar.core.validation import check_int, check_text
 from bursar.core.value import replace, value
 

@@ -1,7 +1,6 @@
 """The reports of machines in a made-up world: late, lost, and by clocks that are fast or slow."""
 
-from bursar.core.ids import JobId
-from bursar.core.scheduling.model.nodes import NodeId
+from bursar.core.ids import JobId, NodeId
 from bursar.sim.rng import Chance
 from bursar.sim.world import Clocks
 

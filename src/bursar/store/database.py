@@ -18,8 +18,8 @@ from bursar.core.refusal import Fault
 from bursar.store.embedded import DatabaseDown, EmbeddedDatabase, StateUnusable, default_state
 from bursar.store.embedded.database import LINGER_S
 from bursar.store.embedded.folder import StateFolder
-from bursar.store.ledger.loader import Connection
 from bursar.store.schema.migrator import check_schema, migrate
+from bursar.store.sql.connection import Connection
 from bursar.store.sql.dsn import check_address, said_by, without_password
 from bursar.store.sql.pipeline import Pipeline, Prepared
 

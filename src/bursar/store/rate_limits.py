@@ -2,7 +2,8 @@
 
 from typing import Final
 
-from bursar.store.ledger.loader import ENTER, Connection, OrgId, array_of
+from bursar.core.ids import OrgId
+from bursar.store.sql.connection import Connection, restrict_to_orgs
 
 TAKE: Final = """
     insert into rates as t (org_id, subject, full_at)
@@ -24,7 +25,7 @@ def take(
     whole allowance does.
     """
     with connection.transaction():
-        connection.execute(ENTER, [array_of([org])])
+        restrict_to_orgs(connection, [org])
         asked = {"org": org, "subject": subject, "now": now, "cost": cost, "most": most}
         taken = connection.execute(TAKE, asked).fetchone()
         if taken is not None:

@@ -17,8 +17,8 @@ from bursar.store.database import USUAL, Database, Patience, connected, embedded
 from bursar.store.embedded import locks
 from bursar.store.embedded.folder import StateFolder
 from bursar.store.embedded.programs import installed
-from bursar.store.ledger.loader import Connection
 from bursar.store.schema.migrator import migrate
+from bursar.store.sql.connection import Connection
 
 ENDING_S: Final = 90.0  # the most that a server may take to shut down
 PAUSE_S: Final = 0.05

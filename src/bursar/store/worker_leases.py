@@ -10,7 +10,7 @@ nothing once the clock is right.
 from typing import Final
 
 from bursar.core.instant import Instant
-from bursar.store.ledger.loader import Connection
+from bursar.store.sql.connection import Connection
 
 TAKE: Final = """
     update duties set holder = %s, until = %s

@@ -10,11 +10,11 @@ from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from bursar.core.dispatch import reports as core
 from bursar.core.dispatch.state import Exit
-from bursar.core.ids import JobId
+from bursar.core.ids import JobId, NodeId
 from bursar.core.instant import NEVER
 from bursar.core.messages import Program
 from bursar.core.money import AMOUNT_MAX
-from bursar.core.scheduling.model.nodes import GPUS_MAX, SLOTS_MAX, Node, NodeId, NodeState, Piece
+from bursar.core.scheduling.model.nodes import GPUS_MAX, SLOTS_MAX, Node, NodeState, Piece
 from bursar.wire.fields import Names, Text, WireModel
 from bursar.wire.strict_json import Malformed, parsed
 

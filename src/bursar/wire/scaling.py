@@ -5,10 +5,11 @@ from typing import Annotated, Final, Self
 from pydantic import Field, model_validator
 
 from bursar.core.dispatch.node_orders import NodeOrder, OrderState, RemovalReason, Scale
+from bursar.core.ids import NodeId
 from bursar.core.instant import DAY, HOUR, MINUTE, SECOND, Instant
 from bursar.core.money import PPM
 from bursar.core.scheduling.advice.autoscale import Offer, Scaling
-from bursar.core.scheduling.model.nodes import GPUS_MAX, SLOTS_MAX, Node, NodeId
+from bursar.core.scheduling.model.nodes import GPUS_MAX, SLOTS_MAX, Node
 from bursar.wire.fields import Micros, Names, Text, Time, WireModel
 
 NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,47}$"  # a node's name is this and a little more

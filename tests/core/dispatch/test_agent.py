@@ -22,11 +22,11 @@ from bursar.core.dispatch.agent import (
 from bursar.core.dispatch.attempt_end import GRACE
 from bursar.core.dispatch.reports import LeaseOrder, LeaseOrders, NodeReport, Reading
 from bursar.core.dispatch.state import Exit
-from bursar.core.ids import JobId
+from bursar.core.ids import JobId, NodeId
 from bursar.core.instant import MINUTE, SECOND, Instant
 from bursar.core.leases import LEASE_MARGIN, LEASE_TTL
 from bursar.core.messages import Program
-from bursar.core.scheduling.model.nodes import NodeId, Piece
+from bursar.core.scheduling.model.nodes import Piece
 from bursar.core.value import replace
 
 NODE = NodeId("n1")

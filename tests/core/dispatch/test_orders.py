@@ -16,11 +16,12 @@ from bursar.core.dispatch.node_orders import (
 )
 from bursar.core.dispatch.pool import register, use
 from bursar.core.dispatch.state import Exit, PoolNode
+from bursar.core.ids import NodeId
 from bursar.core.instant import HOUR, MINUTE, SECOND
 from bursar.core.leases import LEASE_TTL, Denied
 from bursar.core.money import CREDIT
 from bursar.core.scheduling.advice.autoscale import Offer, Scaling
-from bursar.core.scheduling.model.nodes import Node, NodeId, NodeState, Piece
+from bursar.core.scheduling.model.nodes import Node, NodeState, Piece
 from bursar.core.scheduling.model.policy import PAID, Policy
 from bursar.core.value import replace
 from tests.support.builders import T0

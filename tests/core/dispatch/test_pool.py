@@ -18,7 +18,7 @@ from bursar.core.dispatch.state import (
     PoolTransaction,
     name_of,
 )
-from bursar.core.ids import JobId
+from bursar.core.ids import JobId, NodeId
 from bursar.core.instant import HOUR, MINUTE, SECOND
 from bursar.core.leases import LEASE_MARGIN, LEASE_TTL, Denied
 from bursar.core.messages import (
@@ -36,7 +36,7 @@ from bursar.core.messages import (
 from bursar.core.refusal import InvariantBroken
 from bursar.core.scheduling.decisions import Keep, Preempt, Promise, Start
 from bursar.core.scheduling.model.jobs import Why as Turn
-from bursar.core.scheduling.model.nodes import NodeId, NodeState, Piece
+from bursar.core.scheduling.model.nodes import NodeState, Piece
 from bursar.core.value import replace
 from tests.support.builders import PER_MS, T0
 from tests.support.dispatch_pool import (

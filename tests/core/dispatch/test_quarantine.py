@@ -16,10 +16,10 @@ from bursar.core.dispatch.quarantine import (
 )
 from bursar.core.dispatch.reports import Reading
 from bursar.core.dispatch.state import NO_TROUBLE, Exit, JobKey, Lease, Trouble
-from bursar.core.ids import JobId
+from bursar.core.ids import JobId, NodeId
 from bursar.core.instant import MINUTE
 from bursar.core.leases import Denied
-from bursar.core.scheduling.model.nodes import Node, NodeId, NodeState, Piece
+from bursar.core.scheduling.model.nodes import Node, NodeState, Piece
 from bursar.core.scheduling.model.policy import PAID, Policy
 from bursar.core.value import replace
 from tests.support.builders import T0

@@ -1,12 +1,12 @@
 """Advice to order and to drain nodes: what it costs, what it buys, and no flapping (S12)."""
 
-from bursar.core.ids import JobId
+from bursar.core.ids import JobId, NodeId
 from bursar.core.instant import HOUR, MINUTE
 from bursar.core.scheduling.advice.autoscale import Advice, Offer, Order, Scaling, advise
 from bursar.core.scheduling.advice.forecast import forecast
 from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.model.jobs import Shape
-from bursar.core.scheduling.model.nodes import Node, NodeId, NodeState
+from bursar.core.scheduling.model.nodes import Node, NodeState
 from bursar.core.scheduling.model.policy import Policy
 from bursar.core.scheduling.plan import make_plan
 from bursar.core.value import replace

@@ -2,13 +2,13 @@
 
 import pytest
 
-from bursar.core.ids import JobId
+from bursar.core.ids import JobId, NodeId
 from bursar.core.instant import HOUR, MINUTE, SECOND
 from bursar.core.refusal import InvariantBroken
 from bursar.core.scheduling.decisions import Keep, Preempt, Promise, Start
 from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.model.jobs import Why
-from bursar.core.scheduling.model.nodes import NodeId, NodeState, Piece
+from bursar.core.scheduling.model.nodes import NodeState, Piece
 from bursar.core.scheduling.plan import make_plan
 from bursar.core.scheduling.telling import told
 from bursar.core.value import replace

@@ -2,8 +2,9 @@
 
 import pytest
 
+from bursar.core.ids import NodeId
 from bursar.core.scheduling.model.jobs import Shape
-from bursar.core.scheduling.model.nodes import Need, Node, NodeId, Room
+from bursar.core.scheduling.model.nodes import Need, Node, Room
 from bursar.core.scheduling.placement import fragmentation
 from bursar.core.scheduling.placement.fragmentation import WORST, Fragments
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bursar.core.ids import JobId
+from bursar.core.ids import JobId, NodeId
 from bursar.core.instant import HOUR, MINUTE, NEVER, SECOND
 from bursar.core.scheduling.model.jobs import (
     CLASS_MAX,
@@ -18,7 +18,7 @@ from bursar.core.scheduling.model.jobs import (
     parts_near,
     slots_of,
 )
-from bursar.core.scheduling.model.nodes import GPUS_MAX, MILLI, SLOTS_MAX, Need, Node, NodeId
+from bursar.core.scheduling.model.nodes import GPUS_MAX, MILLI, SLOTS_MAX, Need, Node
 from bursar.core.value import replace
 from tests.support.scheduling_cases import CREDIT, T0
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from bursar.core.ids import JobId
+from bursar.core.ids import JobId, NodeId
 from bursar.core.scheduling.model.nodes import (
     GPUS_MAX,
     Kind,
@@ -12,7 +12,6 @@ from bursar.core.scheduling.model.nodes import (
     Machine,
     Need,
     Node,
-    NodeId,
     NodeState,
     Piece,
     Room,

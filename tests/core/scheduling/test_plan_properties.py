@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bursar.core.ids import JobId
+from bursar.core.ids import JobId, NodeId
 from bursar.core.instant import HOUR, MINUTE, SECOND
 from bursar.core.scheduling.decisions import Decision, Keep, Plan, Preempt, Promise, Start
 from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.model.jobs import Job, Path, Shape, Why
-from bursar.core.scheduling.model.nodes import MILLI, Node, NodeId, NodeState, Piece
+from bursar.core.scheduling.model.nodes import MILLI, Node, NodeState, Piece
 from bursar.core.scheduling.model.policy import ANY, Policy, Share, Tier
 from bursar.core.scheduling.model.snapshot import Snapshot
 from bursar.core.scheduling.plan import make_plan

@@ -2,12 +2,12 @@
 
 import pytest
 
-from bursar.core.ids import JobId
+from bursar.core.ids import JobId, NodeId
 from bursar.core.instant import MINUTE, SECOND
 from bursar.core.scheduling.model import recording
 from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.model.jobs import Earmark
-from bursar.core.scheduling.model.nodes import NodeId, NodeState, Piece
+from bursar.core.scheduling.model.nodes import NodeState, Piece
 from bursar.core.scheduling.model.policy import Share
 from bursar.core.scheduling.model.recording import (
     JobEnded,

@@ -2,11 +2,11 @@
 
 import pytest
 
-from bursar.core.ids import JobId
+from bursar.core.ids import JobId, NodeId
 from bursar.core.instant import HOUR, MINUTE, SECOND
 from bursar.core.scheduling.decisions import Keep, Plan, Preempt, Promise, Reserved, Start, Wait
 from bursar.core.scheduling.model.jobs import Why
-from bursar.core.scheduling.model.nodes import NodeId, Piece
+from bursar.core.scheduling.model.nodes import Piece
 from bursar.core.scheduling.telling import span, told
 from tests.support.scheduling_cases import T0
 

@@ -24,8 +24,9 @@ from bursar.agent.local.files import loaded, write
 from bursar.core.dispatch.agent import Process, Run
 from bursar.core.dispatch.attempt_end import GRACE
 from bursar.core.dispatch.state import Exit
+from bursar.core.ids import NodeId
 from bursar.core.instant import MILLISECOND, Instant
-from bursar.core.scheduling.model.nodes import NodeId, Piece
+from bursar.core.scheduling.model.nodes import Piece
 from bursar.core.value import replace
 from bursar.failpoints import failpoint, passed_on
 from bursar.wire.agents import complaint_about

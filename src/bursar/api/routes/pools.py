@@ -14,7 +14,8 @@ from bursar.api.routes.operations import PROBLEM
 from bursar.core.dispatch.pool import use
 from bursar.core.dispatch.reports import LeaseOrders, NodeReport
 from bursar.core.dispatch.state import Pool
-from bursar.core.scheduling.model.nodes import NodeId, NodeState
+from bursar.core.ids import NodeId
+from bursar.core.scheduling.model.nodes import NodeState
 from bursar.service.keys import Scope
 from bursar.service.pools.logs import Part, keep_log
 from bursar.service.pools.node_cleanup import keep_progress_now, over_for_ms

@@ -27,8 +27,8 @@ from bursar.cli.problems import Unusable
 from bursar.cli.signals import told_to_stop
 from bursar.client.http import is_here
 from bursar.core.dispatch.agent import REPORT_EVERY
+from bursar.core.ids import NodeId
 from bursar.core.instant import MILLISECOND
-from bursar.core.scheduling.model.nodes import NodeId
 from bursar.wire.agents import NodeRequest
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)

@@ -21,8 +21,9 @@ from typing import Final, TypeAlias
 from bursar.core.dispatch.attempt_end import GRACE
 from bursar.core.dispatch.reports import DRIFT_PPM, LeaseOrder, LeaseOrders, NodeReport, Reading
 from bursar.core.dispatch.state import Exit
+from bursar.core.ids import NodeId
 from bursar.core.instant import MILLISECOND, SECOND, Instant
-from bursar.core.scheduling.model.nodes import NodeId, Piece
+from bursar.core.scheduling.model.nodes import Piece
 from bursar.core.value import value
 
 REPORT_EVERY: Final = 5 * SECOND

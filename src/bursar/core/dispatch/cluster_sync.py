@@ -14,14 +14,14 @@ from bursar.core.dispatch.quarantine import standing
 from bursar.core.dispatch.quota_usage import QuotaUsage
 from bursar.core.dispatch.share_usage import grown, share_path
 from bursar.core.dispatch.state import JobKey, Lease, Pool, PoolJob, PoolNode, name_of
-from bursar.core.ids import JobId
+from bursar.core.ids import JobId, NodeId
 from bursar.core.instant import HOUR, MILLISECOND, MINUTE, SECOND, Instant
 from bursar.core.money import Micros
 from bursar.core.quota_slices import NOTHING, Key
 from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.model.job_mix import Typical
 from bursar.core.scheduling.model.jobs import Job, Path, Running, Shape
-from bursar.core.scheduling.model.nodes import Node, NodeId, NodeState
+from bursar.core.scheduling.model.nodes import Node, NodeState
 from bursar.core.scheduling.model.policy import Policy, Share
 from bursar.core.scheduling.model.recording import Recorder
 from bursar.core.scheduling.model.snapshot import Snapshot

@@ -18,11 +18,12 @@ from typing import Final
 
 from bursar.core.dispatch.quarantine import is_usable
 from bursar.core.dispatch.state import PoolNode, PoolTransaction
+from bursar.core.ids import NodeId
 from bursar.core.instant import HOUR, MINUTE, Instant
 from bursar.core.leases import Denied
 from bursar.core.money import Micros
 from bursar.core.scheduling.advice.autoscale import Offer, Scaling
-from bursar.core.scheduling.model.nodes import Node, NodeId, NodeState
+from bursar.core.scheduling.model.nodes import Node, NodeState
 from bursar.core.value import replace, value
 
 SILENT: Final = 10 * MINUTE  # a node that is not heard of for so long is given back

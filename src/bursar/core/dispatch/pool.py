@@ -59,6 +59,7 @@ from bursar.core.dispatch.state import (
     PoolTransaction,
     key_of,
 )
+from bursar.core.ids import NodeId
 from bursar.core.instant import Instant
 from bursar.core.leases import LEASE_MARGIN, Denied, lease_end
 from bursar.core.messages import (
@@ -74,7 +75,7 @@ from bursar.core.messages import (
 from bursar.core.refusal import fail_invariant
 from bursar.core.scheduling.decisions import Decision, Keep, Preempt, Start
 from bursar.core.scheduling.model.jobs import Earmark, slots_of
-from bursar.core.scheduling.model.nodes import Node, NodeId, NodeState, Piece
+from bursar.core.scheduling.model.nodes import Node, NodeState, Piece
 from bursar.core.value import replace
 
 

@@ -20,12 +20,12 @@ from bursar.core.dispatch.attempt_end import (
 )
 from bursar.core.dispatch.job_lifecycle import LIVE, State
 from bursar.core.dispatch.state import ClockMark, Exit, Lease, LeasePart, PoolNode, PoolTransaction
-from bursar.core.ids import JobId
+from bursar.core.ids import JobId, NodeId
 from bursar.core.instant import MILLISECOND, SECOND, Instant
 from bursar.core.leases import latest_lease_end, lease_end, provable_ms
 from bursar.core.messages import Program, Why
 from bursar.core.money import usage_price
-from bursar.core.scheduling.model.nodes import NodeId, NodeState, Piece
+from bursar.core.scheduling.model.nodes import NodeState, Piece
 from bursar.core.value import replace, value
 
 STARTS_WITHIN: Final = 60 * SECOND  # or the attempt is lost: its node may not hear us

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from bursar.core.dispatch.job_lifecycle import LIVE, OVER, WAITING, State
 from bursar.core.dispatch.quota_usage import Live, QuotaClaims, QuotaUsage
-from bursar.core.ids import JobId
+from bursar.core.ids import JobId, NodeId
 from bursar.core.instant import SECOND, Instant
 from bursar.core.leases import LEASE_TTL, Denied
 from bursar.core.messages import EndClass, Enqueue, ToOrg, ToPool, Why
@@ -21,7 +21,7 @@ from bursar.core.money import Micros
 from bursar.core.quota_slices import Key, Slice
 from bursar.core.refusal import invariant
 from bursar.core.scheduling.model.jobs import Earmark, Path
-from bursar.core.scheduling.model.nodes import Node, NodeId, Piece
+from bursar.core.scheduling.model.nodes import Node, Piece
 from bursar.core.scheduling.model.policy import Policy
 from bursar.core.scheduling.model.recording import Step
 from bursar.core.scheduling.model.snapshot import Snapshot

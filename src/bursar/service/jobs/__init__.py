@@ -21,7 +21,7 @@ that is over. A message that has overtaken another waits instead until it is sen
 
 from collections.abc import Callable, Iterable, Sequence
 
-from bursar.core.ids import HoldId, JobId
+from bursar.core.ids import HoldId, JobId, OrgId
 from bursar.core.instant import Instant
 from bursar.core.ledger.commands import ExtendHold
 from bursar.failpoints import failpoint
@@ -34,7 +34,7 @@ from bursar.service.jobs.submission import Extended, Submission, asked_for_a_job
 from bursar.service.ledger.batch import Answer, Ask
 from bursar.store.jobs.outbox import Letter, ack_orgs, by_job
 from bursar.store.jobs.rows import JobRow, ask_jobs, enter, jobs_of
-from bursar.store.ledger.loader import Connection, OrgId, money_time
+from bursar.store.sql.connection import Connection, money_time
 
 __all__ = ["Answers", "Asked", "JobUnknown", "Jobs", "Submission", "key_of", "through"]
 

@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 
 from bursar.core.dispatch.job_lifecycle import State
 from bursar.core.dispatch.message_commands import Outcome
-from bursar.core.ids import HoldId, JobId
+from bursar.core.ids import HoldId, JobId, OrgId
 from bursar.core.instant import Instant
 from bursar.core.ledger.books import Books
 from bursar.core.ledger.commands import Release, TakeLots
@@ -37,7 +37,7 @@ from bursar.service.ledger.batch import Answer, Ask
 from bursar.store.jobs.arrays import Due, arrays_due
 from bursar.store.jobs.outbox import message_of, message_text
 from bursar.store.jobs.rows import Noted, Stands, stands, stepped
-from bursar.store.ledger.loader import Connection, OrgId
+from bursar.store.sql.connection import Connection
 
 INDEX: Final = "BURSAR_ARRAY_INDEX"  # what an element finds in its environment
 COUNT: Final = "BURSAR_ARRAY_COUNT"

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from bursar.core.dispatch.message_commands import Outcome
-from bursar.core.ids import HoldId, JobId
+from bursar.core.ids import HoldId, JobId, OrgId
 from bursar.core.instant import MINUTE, Instant
 from bursar.core.ledger.books import Books
 from bursar.core.ledger.commands import Lapse, Release
@@ -47,7 +47,7 @@ from bursar.store.jobs.result_cache import (
     without_hold,
 )
 from bursar.store.jobs.rows import JobRow, Noted, enter
-from bursar.store.ledger.loader import Connection, OrgId
+from bursar.store.sql.connection import Connection
 
 DUTY: Final = "followers"
 PAGE: Final = 100  # followers that are asked for together

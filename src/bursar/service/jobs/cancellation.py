@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from bursar.core.dispatch.job_lifecycle import State
 from bursar.core.dispatch.message_commands import Outcome
-from bursar.core.ids import HoldId, JobId
+from bursar.core.ids import HoldId, JobId, OrgId
 from bursar.core.instant import Instant
 from bursar.core.ledger.books import Books
 from bursar.core.ledger.commands import DropLots
@@ -22,7 +22,7 @@ from bursar.service.ledger.batch import Ask
 from bursar.store.jobs.arrays import RunningElement, running_elements
 from bursar.store.jobs.outbox import message_text
 from bursar.store.jobs.rows import JobRow, Noted, ask_jobs, jobs_of, stepped
-from bursar.store.ledger.loader import Connection, OrgId
+from bursar.store.sql.connection import Connection
 
 ASKED = Why.ASKED.value
 STOPPING = State.STOPPING.value

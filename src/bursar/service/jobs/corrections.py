@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from bursar.core.dispatch.message_commands import Outcome
-from bursar.core.ids import JobId
+from bursar.core.ids import JobId, OrgId
 from bursar.core.instant import Instant
 from bursar.core.ledger.books import Books
 from bursar.core.ledger.commands import CorrectEnd
@@ -18,7 +18,7 @@ from bursar.core.refusal import Code, Refusal
 from bursar.service.jobs.submission import told
 from bursar.service.ledger.batch import Ask
 from bursar.store.jobs.rows import Noted, corrections_on_their_way
-from bursar.store.ledger.loader import Connection, OrgId
+from bursar.store.sql.connection import Connection
 
 
 def correcting(org: OrgId, key: str, said: CorrectEnd, actor: str) -> Ask:

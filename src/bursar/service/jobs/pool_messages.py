@@ -12,7 +12,7 @@ from typing import NamedTuple
 from bursar.core.dispatch import message_commands
 from bursar.core.dispatch.job_lifecycle import CORRECTED
 from bursar.core.dispatch.message_commands import CommandStep, Outcome, Steps
-from bursar.core.ids import ChargeId, HoldId, derive_id
+from bursar.core.ids import ChargeId, HoldId, OrgId, derive_id
 from bursar.core.instant import Instant
 from bursar.core.ledger.books import Books
 from bursar.core.messages import Corrected, Left, Started
@@ -24,7 +24,7 @@ from bursar.service.jobs.submission import step_of
 from bursar.service.ledger.batch import Answer, Ask
 from bursar.store.jobs.outbox import Letter
 from bursar.store.jobs.rows import Note, Noted
-from bursar.store.ledger.loader import Connection, OrgId
+from bursar.store.sql.connection import Connection
 
 
 def in_order(letters: Iterable[Letter], received: int) -> Iterator[Letter]:

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Collection, Sequence
 from typing import TypeVar
 
-from bursar.core.ids import JobId
+from bursar.core.ids import JobId, OrgId
 from bursar.core.instant import NEVER, Instant
 from bursar.service.ledger.batch import OrgUnknown
-from bursar.service.queries.balances import SNAPSHOT, Seen
+from bursar.service.queries.balances import Seen
 from bursar.service.queries.entities import Page
 from bursar.store.jobs.arrays import Standing, standings
 from bursar.store.jobs.routing import Route, routes
@@ -27,7 +27,8 @@ from bursar.store.jobs.rows import (
     steps_of,
     top_jobs,
 )
-from bursar.store.ledger.loader import Connection, OrgId, money_time, read_org
+from bursar.store.ledger.loader import read_org
+from bursar.store.sql.connection import SNAPSHOT, Connection, money_time
 
 __all__ = [
     "FROM_THE_NEWEST",

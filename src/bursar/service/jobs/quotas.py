@@ -8,7 +8,7 @@ are counted by the pool; a job that alone needs more would wait for ever, and is
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from bursar.core.ids import AccountId
+from bursar.core.ids import AccountId, OrgId
 from bursar.core.instant import MINUTE, Instant
 from bursar.core.ledger.books import Books, require
 from bursar.core.ledger.commands import Reserve
@@ -18,7 +18,7 @@ from bursar.core.refusal import Code, Refusal
 from bursar.store.jobs.arrays import count_to_come
 from bursar.store.jobs.quota_slices import limits_of, quotas_for
 from bursar.store.jobs.rows import Counting, Noted, count_latest, count_waiting
-from bursar.store.ledger.loader import Connection, OrgId
+from bursar.store.sql.connection import Connection
 
 MILLI = 1_000
 

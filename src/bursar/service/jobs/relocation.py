@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from bursar.core.dispatch.message_commands import CommandStep, Outcome, Steps
-from bursar.core.ids import HoldId, JobId
+from bursar.core.ids import HoldId, JobId, OrgId, PoolId
 from bursar.core.instant import Instant
 from bursar.core.ledger.books import Books, require
 from bursar.core.ledger.commands import Lapse
@@ -24,10 +24,11 @@ from bursar.core.value import replace
 from bursar.service.jobs.cancellation import as_noted
 from bursar.service.jobs.job_state import Stand
 from bursar.service.jobs.submission import step_of, told
-from bursar.store.jobs.outbox import Letter, PoolId
+from bursar.store.jobs.outbox import Letter
 from bursar.store.jobs.routing import Route, begin_route, first_told, routes
 from bursar.store.jobs.rows import JobRow, Noted, ask_jobs, jobs_of, save_notes
-from bursar.store.ledger.loader import Connection, OrgId, lock_orgs, locked
+from bursar.store.ledger.loader import lock_orgs, locked
+from bursar.store.sql.connection import Connection
 
 Clock = Callable[[Connection], Instant]
 

@@ -25,7 +25,7 @@ from typing import Final, Literal, NamedTuple
 
 from bursar.core.dispatch.job_lifecycle import State, after
 from bursar.core.dispatch.message_commands import Outcome
-from bursar.core.ids import ChargeId, HoldId, JobId, derive_id
+from bursar.core.ids import ChargeId, HoldId, JobId, OrgId, derive_id
 from bursar.core.instant import Instant
 from bursar.core.ledger.books import Books, require
 from bursar.core.ledger.commands import Settle
@@ -39,7 +39,8 @@ from bursar.service.ledger.prices import prices_now
 from bursar.store.jobs.result_cache import Alike, Shared, alike
 from bursar.store.jobs.result_cache import shared as shared_in
 from bursar.store.jobs.rows import Noted, enter, stepped
-from bursar.store.ledger.loader import Connection, OrgId, money_time, read_org
+from bursar.store.ledger.loader import read_org
+from bursar.store.sql.connection import Connection, money_time
 
 # Why a job is as it is that shares its result
 FOLLOWS: Final = "follows"  # another is under way

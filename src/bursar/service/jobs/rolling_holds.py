@@ -26,7 +26,7 @@ from bursar.service.jobs.submission import Extended
 from bursar.service.ledger.batch import Answer, Ask
 from bursar.service.webhooks.delivery import Duty
 from bursar.store.jobs.rows import Rolling, rolling_jobs
-from bursar.store.ledger.loader import Connection
+from bursar.store.sql.connection import Connection
 
 DUTY: Final = "rolling holds"
 LOW_MS: Final = 5 * 60_000  # a hold that covers less is topped up

@@ -23,6 +23,7 @@ from typing import Final, Protocol
 from bursar.core.dispatch.cluster_sync import ClusterMirror, described
 from bursar.core.dispatch.job_lifecycle import State
 from bursar.core.dispatch.state import JobKey, Pool
+from bursar.core.ids import OrgId, PoolId
 from bursar.core.instant import Instant
 from bursar.core.scheduling.advice.admission import Admitted, Away, Bucket, Turned, admit
 from bursar.core.scheduling.advice.pool_load import Queued
@@ -44,9 +45,8 @@ from bursar.core.value import replace
 from bursar.service.jobs.relocation import ask_to_leave
 from bursar.service.pools.pool import PoolHandle
 from bursar.service.webhooks.delivery import Duty
-from bursar.store.jobs.outbox import PoolId
 from bursar.store.jobs.routing import START, Movable, movable
-from bursar.store.ledger.loader import Connection, OrgId
+from bursar.store.sql.connection import Connection
 
 FRESH_S: Final = 0.5  # after which a look is taken again
 OLD_S: Final = 5.0  # after which nobody relies on it

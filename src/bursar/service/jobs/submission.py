@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from bursar.core.dispatch.job_lifecycle import CORRECTED, State
 from bursar.core.dispatch.message_commands import Outcome
-from bursar.core.ids import AccountId, HoldId, JobId
+from bursar.core.ids import AccountId, HoldId, JobId, OrgId, PoolId
 from bursar.core.instant import Instant
 from bursar.core.ledger.books import Books
 from bursar.core.ledger.commands import Reserve
@@ -18,9 +18,9 @@ from bursar.service.jobs.job_state import Stand
 from bursar.service.jobs.quotas import Quota, Room, counting
 from bursar.service.jobs.result_cache import Sharing
 from bursar.service.ledger.batch import Ask
-from bursar.store.jobs.outbox import PoolId, message_text
+from bursar.store.jobs.outbox import message_text
 from bursar.store.jobs.rows import Noted, max_cost_of, stepped
-from bursar.store.ledger.loader import Connection, OrgId
+from bursar.store.sql.connection import Connection
 
 
 class Option(NamedTuple):

@@ -8,14 +8,15 @@ compares them row by row; `repair` rewrites the rows that differ.
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from bursar.core.ids import OrgId
 from bursar.core.instant import Instant
 from bursar.service.ledger.rebuild import Difference, Rebuilt, rebuild, rebuild_one
 from bursar.service.ledger.repair import Repaired, repair
 from bursar.service.pools.replay import replay
-from bursar.store.ledger.loader import Connection, OrgId, money_time
 from bursar.store.pools.loader import pools_now
+from bursar.store.sql.connection import SNAPSHOT, Connection, money_time
 from bursar.store.verify.ledger import CHECKS as LEDGER_CHECKS
-from bursar.store.verify.ledger import SNAPSHOT, STRAY_ORGS, Check, Problem, problems
+from bursar.store.verify.ledger import STRAY_ORGS, Check, Problem, problems
 from bursar.store.verify.org_pool_agreement import SEAM_CHECKS
 from bursar.store.verify.pools import POOL_CHECKS
 from bursar.store.verify.summaries import STRAY_SUMMARIES, SUMMARY_CHECKS

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol, TypeAlias, cast
 
+from bursar.core.ids import OrgId
 from bursar.core.instant import Instant
 from bursar.core.ledger.books import Books
 from bursar.core.ledger.commands import Command
@@ -30,8 +31,6 @@ from bursar.service.ledger.prefetch import Prefetch, new_names
 from bursar.service.ledger.prices import DeploymentPrices, looks_at_prices
 from bursar.store.jobs.rows import Guard, Note, Noted, save_notes
 from bursar.store.ledger.loader import (
-    Connection,
-    OrgId,
     OrgRow,
     Wanted,
     ask_replies,
@@ -39,10 +38,10 @@ from bursar.store.ledger.loader import (
     load,
     lock_orgs,
     locked,
-    money_time,
     replies,
 )
 from bursar.store.ledger.writer import Answered, Written
+from bursar.store.sql.connection import Connection, money_time
 
 FIRST_KEYS: Final = 4  # keys of an order that the first round brings
 SIZE_MAX: Final = 200_000  # rows and orders of one org that stay in memory

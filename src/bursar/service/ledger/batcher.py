@@ -27,7 +27,7 @@ from bursar.core.refusal import Fault
 from bursar.service.ledger.clock import ClockJumped
 from bursar.store.database import DatabaseFull
 from bursar.store.embedded import DatabaseDown
-from bursar.store.ledger.loader import Connection
+from bursar.store.sql.connection import Connection
 
 MOST: Final = 256  # commands in a batch
 TRIES: Final = 8  # of one batch that others got in the way of

@@ -36,7 +36,7 @@ from typing import Final
 
 from bursar.core.instant import Instant
 from bursar.core.refusal import Fault
-from bursar.store.ledger.loader import Connection, money_time
+from bursar.store.sql.connection import Connection, money_time
 
 TOLERANCE: Final = 5_000_000  # microseconds that the two clocks may be apart
 DRIFT_PPM: Final = 500  # of elapsed time; what NTP slews at most, ten times a bad crystal

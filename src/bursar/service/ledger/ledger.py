@@ -13,6 +13,7 @@ from typing import Self
 
 import psycopg
 
+from bursar.core.ids import OrgId
 from bursar.core.ledger.books import Books
 from bursar.core.ledger.commands import Command
 from bursar.core.pricing import PriceBook
@@ -23,8 +24,8 @@ from bursar.service.ledger.batcher import Lane, Limits, ResultSink
 from bursar.service.ledger.clock import GuardedClock
 from bursar.service.ledger.prices import DeploymentPrices
 from bursar.store.jobs.rows import Note
-from bursar.store.ledger.loader import Connection, OrgId
 from bursar.store.ledger.writer import freeze
+from bursar.store.sql.connection import Connection
 
 
 class Ledger:

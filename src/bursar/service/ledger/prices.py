@@ -12,8 +12,9 @@ from typing import Final
 from bursar.core.ledger.commands import Command, Redraw, Reserve, SetPrice
 from bursar.core.pricing import PriceBook
 from bursar.service.keys import DEPLOYMENT
-from bursar.store.ledger.loader import Connection, Sent, ask_prices
+from bursar.store.ledger.loader import ask_prices
 from bursar.store.sql.codec import value_of
+from bursar.store.sql.connection import Connection, SentStatement
 
 _LOOK: Final = (Redraw, SetPrice)
 _NOTHING: Final = (-1, -1)
@@ -33,11 +34,11 @@ class DeploymentPrices:
     _book: PriceBook = field(default_factory=PriceBook)
     _known: tuple[int, int] = _NOTHING  # number and time of the last event that is in it
 
-    def ask(self, connection: Connection) -> Sent:
+    def ask(self, connection: Connection) -> SentStatement:
         """Ask for the book, if it is another by now; `take` takes the answer."""
         return ask_prices(connection, DEPLOYMENT, self._known)
 
-    def take(self, sent: Sent) -> None:
+    def take(self, sent: SentStatement) -> None:
         """Know the book as it is in this transaction."""
         found = sent.fetchone()
         if found is not None and found[2] is not None:

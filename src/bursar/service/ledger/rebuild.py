@@ -15,6 +15,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
+from bursar.core.ids import OrgId
 from bursar.core.instant import Instant
 from bursar.core.ledger.books import Books, require
 from bursar.core.ledger.events import AccountAdded, Event, HoldChanged
@@ -24,12 +25,14 @@ from bursar.core.pricing import PriceBook
 from bursar.core.refusal import InvariantBroken, invariant
 from bursar.service.gc_pause import gc_paused
 from bursar.store.database import connected
-from bursar.store.ledger.loader import Connection, OrgId, selected
-from bursar.store.ledger.row_mappers import DRAWS, SHELVES, Shelf, Values, draw_values
+from bursar.store.ledger.row_mappers import DRAWS, SHELVES, Shelf, draw_values
 from bursar.store.ledger.writer import EVENTS, FORFEITS, ORGS, POSTINGS, Written, singles_values
+from bursar.store.sql.arrays import Values
 from bursar.store.sql.codec import EVENTS as KINDS
 from bursar.store.sql.codec import event_of, says, text_of, text_then, value_of
-from bursar.store.verify.ledger import REQUEST_CHECKS, SNAPSHOT, problems
+from bursar.store.sql.connection import SNAPSHOT, Connection
+from bursar.store.sql.fragments import select_list
+from bursar.store.verify.ledger import REQUEST_CHECKS, problems
 
 STRETCH: Final = 2_000  # events that are read at once
 SHARE: Final = 20_000  # events that a worker takes at once, of one org or of several
@@ -44,21 +47,21 @@ NOT_SOUND: Final = (InvariantBroken, ValueError, TypeError, KeyError, AttributeE
 OWN_ROW: Final = "select clock, frozen from orgs where org_id = %s"
 CLOCK_OF: Final = "select clock from orgs where org_id = %s"
 EVENTS_AFTER: Final = f"""
-    select t.org_id, {selected(EVENTS)}
+    select t.org_id, {select_list(EVENTS)}
       from events t
      where t.org_id = %s and t.number > %s
      order by t.number
      limit %s
 """
 POSTINGS_BETWEEN: Final = f"""
-    select t.org_id, {selected(POSTINGS)}
+    select t.org_id, {select_list(POSTINGS)}
       from postings t
      where t.org_id = %s and t.number > %s and t.number <= %s
      order by t.number, t.place
 """
 LAST_ASKED_FOR: Final = "select max(number) from requests where org_id = %s"
 ROWS_OF: Final[Mapping[str, str]] = {
-    table: f"select {selected(columns)} from {table} t where t.org_id = %s"
+    table: f"select {select_list(columns)} from {table} t where t.org_id = %s"
     for table, columns in (
         *((shelf.table, shelf.columns) for shelf in SHELVES),
         ("draws", DRAWS),

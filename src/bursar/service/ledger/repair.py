@@ -15,13 +15,17 @@ from typing import Final
 
 import psycopg
 
+from bursar.core.ids import OrgId
 from bursar.core.refusal import InvariantBroken, fail_invariant
 from bursar.service.gc_pause import gc_paused
 from bursar.service.ledger.rebuild import Difference, Rebuilt, Replay, in_snapshot, spread
 from bursar.store.database import connected
-from bursar.store.ledger.loader import LOCK_ORGS, Connection, OrgId, arrays, transposed
+from bursar.store.ledger.loader import LOCK_ORGS
 from bursar.store.ledger.row_mappers import DRAWS, SHELVES
 from bursar.store.ledger.writer import FORFEITS, INSERTS, POSTINGS, UPDATES, create_org
+from bursar.store.sql.arrays import column_arrays
+from bursar.store.sql.connection import Connection
+from bursar.store.sql.fragments import array_parameters
 from bursar.store.verify.ledger import Problem, problems
 from bursar.store.verify.summaries import CHECKS_OF_ONE, SUMMARIES
 
@@ -34,7 +38,7 @@ def delete_sql(table: str, key: Mapping[str, str]) -> str:
     matches = " and ".join(f"t.{name} = k.{name}" for name in with_org)
     return f"""
         delete from {table} t
-         using unnest({arrays(with_org)}) as k({", ".join(with_org)})
+         using unnest({array_parameters(with_org)}) as k({", ".join(with_org)})
          where {matches}
     """
 
@@ -162,10 +166,10 @@ def _write(connection: Connection, org: OrgId, rows: Iterable[Difference]) -> No
     for table, found in by_table.items():
         new = [(org, *one.rebuilt) for one in found if one.rebuilt is not None]
         if table == "orgs":
-            connection.execute(UPDATES[table], transposed(new, 0))
+            connection.execute(UPDATES[table], column_arrays(new, 0))
             continue
         # An empty lane that is stored is no difference, but it is in the way of a full one.
         keys = [(org, *one.key) for one in found]
-        connection.execute(DELETES[table].encode(), transposed(keys, 0))
+        connection.execute(DELETES[table].encode(), column_arrays(keys, 0))
         if new:
-            connection.execute(INSERTS[table], transposed(new, 0))
+            connection.execute(INSERTS[table], column_arrays(new, 0))

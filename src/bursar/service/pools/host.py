@@ -22,8 +22,8 @@ from types import MappingProxyType
 from typing import Final
 from uuid import uuid4
 
+from bursar.core.ids import NodeId, OrgId, PoolId
 from bursar.core.instant import Instant
-from bursar.core.scheduling.model.nodes import NodeId
 from bursar.core.scheduling.model.policy import Policy
 from bursar.service.database import Database
 from bursar.service.jobs import Jobs, through
@@ -34,9 +34,8 @@ from bursar.service.pools.pool import Kept, PoolHandle, sharing
 from bursar.service.pools.pooled_lane import PATIENCE, Connections
 from bursar.service.pools.quota_distribution import QuotaDistributorThread
 from bursar.service.workers.relay import Relaying
-from bursar.store.jobs.outbox import PoolId
-from bursar.store.ledger.loader import Connection, OrgId
 from bursar.store.pools.loader import Standing, add_pool, pools_now
+from bursar.store.sql.connection import Connection
 
 LOOK_S: Final = 1.0  # between two looks at what others have begun or done
 

@@ -2,9 +2,9 @@
 
 from typing import NamedTuple
 
-from bursar.store.jobs.outbox import PoolId
-from bursar.store.ledger.loader import Connection, money_time
+from bursar.core.ids import PoolId
 from bursar.store.pools.logs import Chunk, Place, add_log, logs_of
+from bursar.store.sql.connection import Connection, money_time
 
 __all__ = ["Chunk", "Part", "Place", "keep_log", "logs_of"]
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
+from bursar.core.ids import PoolId
 from bursar.core.instant import MILLISECOND
-from bursar.store.jobs.outbox import PoolId
-from bursar.store.ledger.loader import Connection, money_time
 from bursar.store.pools.node_cleanup import keep_progress, over_jobs, progress_of
+from bursar.store.sql.connection import Connection, money_time
 
 __all__ = ["keep_progress_now", "over_for_ms", "progress_of"]
 

@@ -1,11 +1,11 @@
 """What operators decide about a pool's nodes, and what became of it: to be asked and told."""
 
 from bursar.core.dispatch.node_orders import NodeOrder, OrderState, Scale
+from bursar.core.ids import PoolId
 from bursar.core.instant import Instant
 from bursar.core.scheduling.advice.autoscale import Scaling
-from bursar.store.jobs.outbox import PoolId
-from bursar.store.ledger.loader import Connection, money_time
 from bursar.store.pools import node_orders as store
+from bursar.store.sql.connection import Connection, money_time
 
 NOTHING = Scale(offers=(), scaling=Scaling())
 

@@ -34,22 +34,23 @@ from bursar.core.dispatch.job_lifecycle import State
 from bursar.core.dispatch.pool import PlanOutcome
 from bursar.core.dispatch.reports import LeaseOrders, NodeReport
 from bursar.core.dispatch.state import JobKey, Pool, PoolTransaction
+from bursar.core.ids import NodeId, PoolId
 from bursar.core.instant import Instant
 from bursar.core.leases import Denied
 from bursar.core.messages import Correct
 from bursar.core.refusal import InvariantBroken
 from bursar.core.scheduling.decisions import Decision
-from bursar.core.scheduling.model.nodes import Node, NodeId
+from bursar.core.scheduling.model.nodes import Node
 from bursar.core.scheduling.model.policy import Policy
 from bursar.failpoints import failpoint
 from bursar.service.gc_pause import gc_paused
 from bursar.service.ledger.batcher import Lane, Limits, ResultSink
 from bursar.service.pools.pooled_lane import Connections, SharingLane
-from bursar.store.jobs.outbox import Letter, PoolId, by_job
-from bursar.store.ledger.loader import Connection, money_time
+from bursar.store.jobs.outbox import Letter, by_job
 from bursar.store.pools import loader, writer
 from bursar.store.pools.loader import Attempt, Changed, Memory
 from bursar.store.pools.rows import PoolRow
+from bursar.store.sql.connection import Connection, money_time
 
 # A node reports again in five seconds, and a leader a second later: nobody waits for longer.
 LIMITS: Final = Limits(lanes=1, unreachable_s=5.0)

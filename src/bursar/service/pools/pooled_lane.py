@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from bursar.service.ledger.batcher import A, Lane, Limits, Worker
 from bursar.store.database import Patience
-from bursar.store.ledger.loader import Connection
+from bursar.store.sql.connection import Connection
 
 PATIENCE: Final = Patience(idle_in_transaction_ms=3_500, transaction_ms=60_000)
 MOST: Final = 8  # connections for all pools of a process

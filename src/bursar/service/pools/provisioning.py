@@ -24,7 +24,7 @@ from tempfile import TemporaryFile
 from typing import IO, Any, Final, NamedTuple, Protocol
 
 from bursar.core.dispatch.node_orders import NodeOrder, ProviderReply
-from bursar.store.jobs.outbox import PoolId
+from bursar.core.ids import PoolId
 
 LIMIT_S: Final = 60.0  # that one question may take
 ANSWER_MAX: Final = 1024 * 1024  # bytes

@@ -24,6 +24,7 @@ from types import TracebackType
 from typing import Final, NamedTuple, Self
 
 from bursar.core.dispatch.state import PolicyInForce, PoolTransaction
+from bursar.core.ids import OrgId, PoolId
 from bursar.core.instant import Instant
 from bursar.core.quota_slices import Slice, SliceReport, begun, rebalanced
 from bursar.core.refusal import Fault
@@ -32,9 +33,9 @@ from bursar.core.scheduling.model.policy_file import Wrong, policy_of
 from bursar.service.keys import DEPLOYMENT
 from bursar.service.pools.pool import PoolHandle
 from bursar.service.queries.settings import settings_of
-from bursar.store.jobs.outbox import PoolId
 from bursar.store.jobs.quota_slices import Kept, enter, quotas_of, save_slices, slices_of, undivided
-from bursar.store.ledger.loader import Connection, OrgId, lock_orgs, money_time
+from bursar.store.ledger.loader import lock_orgs
+from bursar.store.sql.connection import Connection, money_time
 
 KIND: Final = "pool_policy"  # of setting; its id is the pool's name
 LOOK_S: Final = 3.0  # between two looks for what others have set

@@ -9,12 +9,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from bursar.core.ids import PoolId
 from bursar.core.refusal import InvariantBroken
 from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.model.recording import decide_again, joined
 from bursar.core.scheduling.model.snapshot import Snapshot
-from bursar.store.jobs.outbox import PoolId
-from bursar.store.ledger.loader import Connection
 from bursar.store.pools.events import (
     End,
     Event,
@@ -29,6 +28,7 @@ from bursar.store.pools.events import (
     window_of,
 )
 from bursar.store.pools.loader import PoolUnknown, enter_pool
+from bursar.store.sql.connection import Connection
 
 __all__ = ["Event", "PoolUnknown", "Replay", "events_of", "replay", "trim"]
 

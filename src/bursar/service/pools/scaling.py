@@ -23,20 +23,19 @@ from uuid import uuid4
 from bursar.core.dispatch import node_orders as rules
 from bursar.core.dispatch.node_orders import NodeOrder, OrderState, Scale, is_vanished
 from bursar.core.dispatch.state import Pool, PoolTransaction
+from bursar.core.ids import NodeId, PoolId
 from bursar.core.instant import HOUR, MINUTE, SECOND, Instant
 from bursar.core.leases import Denied
 from bursar.core.refusal import Fault
 from bursar.core.scheduling.advice.autoscale import Advice, Offer, Order, advise
 from bursar.core.scheduling.model.cluster import Cluster
-from bursar.core.scheduling.model.nodes import NodeId
 from bursar.core.value import replace
 from bursar.failpoints import failpoint
 from bursar.service.pools.leader import PoolLeader
 from bursar.service.pools.pool import PoolHandle
 from bursar.service.pools.provisioning import Answer, NotDone, Provisioner
-from bursar.store.jobs.outbox import PoolId
-from bursar.store.ledger.loader import Connection
 from bursar.store.pools import node_orders as store
+from bursar.store.sql.connection import Connection
 
 LOOK_S: Final = 5.0  # between two looks at all orders
 SOON_S: Final = 1.0  # the same, while one of them is under way

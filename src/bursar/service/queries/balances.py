@@ -7,9 +7,9 @@ has fallen due: the core lets it happen for as long as it looks.
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
-from bursar.core.ids import AccountId, GrantId, UserId
+from bursar.core.ids import AccountId, GrantId, OrgId, UserId
 from bursar.core.instant import NEVER, Instant
 from bursar.core.ledger import balance as core
 from bursar.core.ledger.balance import Balance, Expiring, Owned
@@ -25,11 +25,10 @@ from bursar.service.ledger.batch import FIRST_KEYS, MOST_KEYS, OrgUnknown
 from bursar.service.ledger.prefetch import Prefetch
 from bursar.service.ledger.prices import prices_now
 from bursar.service.queries.history import past_view
-from bursar.store.ledger.loader import Connection, OrgId, Wanted, load, money_time, read_org
+from bursar.store.ledger.loader import Wanted, load, read_org
+from bursar.store.sql.connection import SNAPSHOT, Connection, money_time
 
 T = TypeVar("T")
-
-SNAPSHOT: Final = "set transaction isolation level repeatable read, read only"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

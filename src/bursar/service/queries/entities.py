@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
+from bursar.core.ids import OrgId
 from bursar.core.instant import Instant
 from bursar.core.ledger.balance import Owned, compartments_at
 from bursar.core.ledger.books import Books
@@ -13,10 +14,11 @@ from bursar.core.pricing import PriceBook, PriceVersion
 from bursar.service.keys import DEPLOYMENT
 from bursar.service.ledger.batch import OrgUnknown
 from bursar.service.ledger.prices import prices_now
-from bursar.service.queries.balances import SNAPSHOT, Seen
+from bursar.service.queries.balances import Seen
 from bursar.store.ledger import pages
-from bursar.store.ledger.loader import Connection, OrgId, Wanted, load, money_time, read_org
+from bursar.store.ledger.loader import Wanted, load, read_org
 from bursar.store.ledger.pages import Recorded
+from bursar.store.sql.connection import SNAPSHOT, Connection, money_time
 
 T = TypeVar("T")
 

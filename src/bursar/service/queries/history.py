@@ -18,11 +18,10 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import Final
 
-from bursar.core.ids import AccountId, GrantId
+from bursar.core.ids import AccountId, GrantId, OrgId
 from bursar.core.instant import NEVER, Instant
 from bursar.core.ledger.events import Event
 from bursar.core.ledger.history import NO_VIEWS, GrantView, fold_grants, view_grants
-from bursar.store.ledger.loader import ENTER, Connection, OrgId, array_of
 from bursar.store.ledger.snapshots import (
     Snapshot,
     events_after,
@@ -32,6 +31,7 @@ from bursar.store.ledger.snapshots import (
     newest,
     recorded_at,
 )
+from bursar.store.sql.connection import Connection, restrict_to_orgs
 
 EVERY: Final = 2_000  # events between two snapshots, at least
 
@@ -82,7 +82,7 @@ def add_snapshots(connection: Connection, org: OrgId, number: int) -> int:
 
 def _last(connection: Connection, org: OrgId) -> Snapshot:
     with connection.transaction():
-        connection.execute(ENTER, [array_of([org])])
+        restrict_to_orgs(connection, [org])
         found = newest(connection, org, NEVER)
         return found or Snapshot(number=0, at=0, grants=NO_VIEWS)
 
@@ -90,7 +90,7 @@ def _last(connection: Connection, org: OrgId) -> Snapshot:
 def _next(connection: Connection, org: OrgId, last: Snapshot, until: int) -> Snapshot:
     """The snapshot at a number, made from the one before and the events since; kept."""
     with connection.transaction():
-        connection.execute(ENTER, [array_of([org])])
+        restrict_to_orgs(connection, [org])
         grants = fold_grants(events_after(connection, org, last.number, until), last.grants)
         found = Snapshot(number=until, at=recorded_at(connection, org, until), grants=grants)
         keep(connection, org, found)

@@ -15,7 +15,7 @@ from psycopg import errors
 
 from bursar.service.ledger.batcher import Busy, Unreachable
 from bursar.store.embedded import DatabaseDown
-from bursar.store.ledger.loader import Connection
+from bursar.store.sql.connection import Connection
 
 T = TypeVar("T")
 

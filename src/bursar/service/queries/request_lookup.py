@@ -1,8 +1,10 @@
 """What a caller's key stands for, for those who must know before they ask again."""
 
+from bursar.core.ids import OrgId
 from bursar.core.ledger.commands import Command
 from bursar.store.ledger.id_lookup import asker_of
-from bursar.store.ledger.loader import ENTER, Connection, OrgId, array_of, ask_replies, replies
+from bursar.store.ledger.loader import ask_replies, replies
+from bursar.store.sql.connection import Connection, restrict_to_orgs
 
 __all__ = ["asker_of", "first_asked"]
 
@@ -10,6 +12,6 @@ __all__ = ["asker_of", "first_asked"]
 def first_asked(connection: Connection, org: OrgId, key: str) -> Command | None:
     """The command that was asked under a key; None if the key is new."""
     with connection.transaction():
-        connection.execute(ENTER, [array_of([org])])
+        restrict_to_orgs(connection, [org])
         first = replies(connection, ask_replies(connection, [(org, key)])).get((org, key))
     return None if first is None else first.command

@@ -1,11 +1,13 @@
 """What orgs keep besides money, for those who have no business with the store."""
 
+from bursar.core.ids import OrgId
 from bursar.core.ledger.values import Setting
 from bursar.service.ledger.batch import OrgUnknown
-from bursar.service.queries.balances import SNAPSHOT, Seen
+from bursar.service.queries.balances import Seen
 from bursar.service.queries.entities import Page
-from bursar.store.ledger.loader import Connection, OrgId, read_org
+from bursar.store.ledger.loader import read_org
 from bursar.store.ledger.settings import setting, settings, settings_of
+from bursar.store.sql.connection import SNAPSHOT, Connection
 
 __all__ = ["kept_one", "kept_page", "setting", "settings", "settings_of"]
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
 from bursar.core.budgets.periods import Period
-from bursar.core.ids import AccountId
+from bursar.core.ids import AccountId, OrgId
 from bursar.core.instant import Instant
 from bursar.core.ledger.events import (
     ChargeBooked,
@@ -30,9 +30,9 @@ from bursar.service.queries.balances import Seen
 from bursar.service.queries.usage import Facts, Wanted, enter, facts_of, numbers_in
 from bursar.store.ledger import statements as store
 from bursar.store.ledger import usage
-from bursar.store.ledger.loader import Connection, OrgId
 from bursar.store.ledger.snapshots import newest, recorded_at
 from bursar.store.ledger.statements import LAST_PLACE, Place, PostingRow, Told
+from bursar.store.sql.connection import Connection
 
 Parts: TypeAlias = Mapping[Compartment, Micros]
 MOST: Final = 1_000  # lines on a page

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, TypeVar
 
+from bursar.core.ids import OrgId
 from bursar.core.instant import DAY, NEVER, Instant
 from bursar.core.ledger.books import BURN_SLOT, BURN_SLOTS
 from bursar.core.ledger.events import (
@@ -25,10 +26,11 @@ from bursar.core.ledger.events import (
 )
 from bursar.core.ledger.values import Compartment
 from bursar.service.ledger.batch import OrgUnknown
-from bursar.service.queries.balances import SNAPSHOT, Seen
+from bursar.service.queries.balances import Seen
 from bursar.store.ledger import summaries
-from bursar.store.ledger.loader import ENTER, Connection, OrgId, array_of, read_org
+from bursar.store.ledger.loader import read_org
 from bursar.store.ledger.summaries import Behind, Figures, Named, Noted, Standing
+from bursar.store.sql.connection import SNAPSHOT, Connection, restrict_to_orgs
 from bursar.store.worker_leases import last_done
 
 SWEEP: Final = "sweep"  # the duty under which standings are kept
@@ -106,7 +108,7 @@ def refresh(connection: Connection, orgs: Sequence[OrgId], now: Instant) -> int:
     """
     with connection.transaction():
         connection.execute(REFRESH)
-        connection.execute(ENTER, [array_of(orgs)])
+        restrict_to_orgs(connection, orgs)
         dues = summaries.next_due(connection, orgs, now)
         here = [one for one in summaries.behind(connection, orgs) if (dues[one.org] or NEVER) > now]
         if here:

@@ -23,6 +23,7 @@ from typing import Final, NamedTuple, TypeAlias
 from zoneinfo import ZoneInfo
 
 from bursar.core.budgets.periods import Period, PeriodKind, Window, period_at
+from bursar.core.ids import OrgId
 from bursar.core.instant import DAY, HOUR, Instant, whole_ms
 from bursar.core.ledger.events import (
     ChargeBooked,
@@ -36,9 +37,9 @@ from bursar.core.ledger.values import Compartment
 from bursar.core.metering import Meter
 from bursar.core.money import Micros
 from bursar.service.ledger.batch import OrgUnknown
-from bursar.service.queries.balances import SNAPSHOT, Seen
+from bursar.service.queries.balances import Seen
 from bursar.store.ledger import usage as store
-from bursar.store.ledger.loader import ENTER, Connection, OrgId, array_of, money_time, read_org
+from bursar.store.ledger.loader import read_org
 from bursar.store.ledger.snapshots import last_recorded
 from bursar.store.ledger.usage import (
     AccountFacts,
@@ -48,6 +49,7 @@ from bursar.store.ledger.usage import (
     Moved,
     Numbered,
 )
+from bursar.store.sql.connection import SNAPSHOT, Connection, money_time, restrict_to_orgs
 
 CHUNK: Final = 5_000  # numbers of events that are looked at at once
 ROWS_MOST: Final = 50_000  # rows of a report
@@ -629,7 +631,7 @@ class Costs:
         upto = min(self._number + CHUNK, self.last)
         with connection.transaction():
             connection.execute(SNAPSHOT)
-            connection.execute(ENTER, [array_of([self._org])])
+            restrict_to_orgs(connection, [self._org])
             stretch = self._bookings.read(connection, self._number, upto)
             moved = store.moves(connection, self._org, self._number, upto)
             met = stretch.facts.accounts | {one.account for one in moved}

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from bursar.core import alerts as core
 from bursar.core.alerts import ALERT, EXPIRY, RULE, STANDING, Alert, AlertRule
-from bursar.core.ids import AccountId, SettingId
+from bursar.core.ids import AccountId, OrgId, SettingId
 from bursar.core.instant import HOUR, NEVER, Instant
 from bursar.core.ledger.commands import SetSetting
 from bursar.core.ledger.events import Event, GrantExtended, SettingSet
@@ -26,13 +26,13 @@ from bursar.core.refusal import Refusal
 from bursar.service.id_cache import Directory
 from bursar.service.ledger.batch import Ask
 from bursar.service.ledger.ledger import Ledger
-from bursar.service.queries.balances import SNAPSHOT, Looking, Seen
+from bursar.service.queries.balances import Looking, Seen
 from bursar.service.queries.entities import Page
 from bursar.service.queries.settings import begun
 from bursar.service.webhooks.signatures import RESEND, WEBHOOK, resend_of
 from bursar.store import worker_leases
-from bursar.store.ledger.loader import ENTER, Connection, OrgId, array_of, money_time
 from bursar.store.ledger.settings import settings_of
+from bursar.store.sql.connection import SNAPSHOT, Connection, money_time, restrict_to_orgs
 from bursar.store.webhooks import alerts, deliveries
 from bursar.store.webhooks.alerts import Ending, Look, Window
 
@@ -171,7 +171,7 @@ class Alerter:
         """Everything that is read of many orgs at once, in one snapshot."""
         with self._connection.transaction():
             self._connection.execute(SNAPSHOT)
-            self._connection.execute(ENTER, [array_of(page.orgs)])
+            restrict_to_orgs(self._connection, page.orgs)
             page.events = alerts.events(self._connection, page.looks)
             page.rules = [_Rule(org, None, EXPIRY) for org in page.orgs]
             for org, kept in alerts.rules(self._connection, page.orgs):
@@ -237,7 +237,7 @@ class Alerter:
             (org, event.grant) for org, _, event in page.events if isinstance(event, GrantExtended)
         }
         with self._connection.transaction():
-            self._connection.execute(ENTER, [array_of(page.orgs)])
+            restrict_to_orgs(self._connection, page.orgs)
             found = alerts.returned(self._connection, page.looks, page.now, within)
             if extended:
                 found += alerts.grants(self._connection, sorted(extended))
@@ -290,7 +290,7 @@ class Alerter:
         """
         named = [(one.org, one.id or "") for one in rules]
         with self._connection.transaction():
-            self._connection.execute(ENTER, [array_of([org for org, _ in named])])
+            restrict_to_orgs(self._connection, [org for org, _ in named])
             noted = alerts.episodes(self._connection, named)
         numbers = {
             name: noted.get(name, one.number) for name, one in zip(named, rules, strict=True)

@@ -29,6 +29,7 @@ from uuid import uuid4
 import psycopg
 
 from bursar.core.alerts import Alert, AlertKind, alert_id
+from bursar.core.ids import OrgId
 from bursar.core.instant import DAY, SECOND, Instant
 from bursar.core.ledger import events as happened
 from bursar.core.ledger.events import Event
@@ -49,10 +50,10 @@ from bursar.service.webhooks.signatures import (
     versions,
 )
 from bursar.store import worker_leases
-from bursar.store.ledger.loader import Connection, OrgId
 from bursar.store.ledger.pages import Recorded
 from bursar.store.ledger.settings import settings_of
 from bursar.store.sql.codec import event_of
+from bursar.store.sql.connection import Connection
 from bursar.store.webhooks import deliveries
 from bursar.store.webhooks.deliveries import Asked, Cursor, Named, Stand, Tried
 

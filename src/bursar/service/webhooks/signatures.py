@@ -15,7 +15,7 @@ from typing import Any, Final, Self
 
 from bursar.core.alerts import PREFIX, AlertKind, public_event_type
 from bursar.core.dispatch.job_lifecycle import STEPS
-from bursar.core.ids import SettingId
+from bursar.core.ids import OrgId, SettingId
 from bursar.core.instant import SECOND, Instant
 from bursar.core.ledger.commands import SetSetting
 from bursar.core.ledger.events import JobStepped, SettingSet
@@ -24,9 +24,9 @@ from bursar.service.queries.balances import Seen
 from bursar.service.queries.entities import Page
 from bursar.service.queries.settings import begun
 from bursar.service.secrets import Secret
-from bursar.store.ledger.loader import Connection, OrgId
 from bursar.store.ledger.pages import Recorded
 from bursar.store.sql.codec import EVENTS, event_of
+from bursar.store.sql.connection import Connection
 from bursar.store.webhooks.deliveries import Delivery as Delivery  # for those without the store
 from bursar.store.webhooks.deliveries import page
 

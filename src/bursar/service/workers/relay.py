@@ -25,12 +25,13 @@ from typing import Final, Protocol, Self
 
 import psycopg
 
+from bursar.core.ids import OrgId, PoolId
 from bursar.core.instant import Instant
 from bursar.core.refusal import Fault
 from bursar.failpoints import failpoint
 from bursar.service.jobs import Jobs
-from bursar.store.jobs.outbox import LATE, Letter, PoolId, by_job, from_orgs, from_pool, with_post
-from bursar.store.ledger.loader import Connection, OrgId, money_time
+from bursar.store.jobs.outbox import LATE, Letter, by_job, from_orgs, from_pool, with_post
+from bursar.store.sql.connection import Connection, money_time
 
 MOST: Final = 500  # messages that are delivered together
 LOOK_S: Final = 2.0  # between two looks for what nobody has called for

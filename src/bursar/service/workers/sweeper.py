@@ -26,6 +26,7 @@ from uuid import uuid4
 import psycopg
 from psycopg import errors
 
+from bursar.core.ids import OrgId
 from bursar.core.instant import SECOND, Instant
 from bursar.core.ledger.commands import Lapse
 from bursar.core.refusal import Fault
@@ -37,7 +38,7 @@ from bursar.service.queries.top_lists import SWEEP, refresh
 from bursar.store import worker_leases
 from bursar.store.database import Patience
 from bursar.store.ledger import snapshots, summaries
-from bursar.store.ledger.loader import Connection, OrgId, money_time
+from bursar.store.sql.connection import Connection, money_time
 
 PAGE: Final = 256  # orgs that are looked at together
 LAPSES: Final = 1_000  # expiries that one command writes

@@ -4,9 +4,9 @@ from typing import TYPE_CHECKING
 
 from bursar.core.dispatch.org import Org
 from bursar.core.dispatch.state import Lease, PoolJob, PoolTransaction
+from bursar.core.ids import NodeId
 from bursar.core.instant import Instant
 from bursar.core.refusal import InvariantBroken
-from bursar.core.scheduling.model.nodes import NodeId
 from bursar.sim.faults.invariants import (
     AT_THE_END,
     OF_JOBS,

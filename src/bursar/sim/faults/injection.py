@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from bursar.core.ids import NodeId
 from bursar.core.instant import HOUR, SECOND
-from bursar.core.scheduling.model.nodes import NodeId
 
 if TYPE_CHECKING:
     from bursar.sim.faults.world import World

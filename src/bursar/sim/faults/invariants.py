@@ -15,7 +15,7 @@ from bursar.core.dispatch.agent import KILL
 from bursar.core.dispatch.job_lifecycle import LIVE, OVER, TABLE, State
 from bursar.core.dispatch.org import Org
 from bursar.core.dispatch.state import Exit, JobKey, Lease, PoolJob
-from bursar.core.ids import HoldId, JobId
+from bursar.core.ids import HoldId, JobId, NodeId
 from bursar.core.instant import MILLISECOND
 from bursar.core.leases import LEASE_TTL
 from bursar.core.ledger.books import COMPARTMENTS
@@ -26,7 +26,7 @@ from bursar.core.messages import EndClass, Why
 from bursar.core.metering import Meter
 from bursar.core.money import usage_price
 from bursar.core.refusal import fail_invariant, invariant
-from bursar.core.scheduling.model.nodes import MILLI, NodeId
+from bursar.core.scheduling.model.nodes import MILLI
 from bursar.sim.faults.clients import PRICES
 from bursar.sim.faults.node_host import Host, Task
 

@@ -2,8 +2,9 @@
 
 from bursar.core.dispatch.agent import Agent, Process, Run
 from bursar.core.dispatch.state import Exit, JobKey
+from bursar.core.ids import NodeId
 from bursar.core.instant import MILLISECOND, Instant
-from bursar.core.scheduling.model.nodes import NodeId, Piece
+from bursar.core.scheduling.model.nodes import Piece
 from bursar.sim.faults.clocks import Clock
 
 

@@ -18,10 +18,11 @@ from bursar.core.dispatch.cluster_sync import ClusterMirror
 from bursar.core.dispatch.org import Org
 from bursar.core.dispatch.reports import NodeReport
 from bursar.core.dispatch.state import JobKey, JobMessage, Pool, PoolNode, PoolTransaction
+from bursar.core.ids import NodeId
 from bursar.core.instant import MILLISECOND, SECOND, Instant
 from bursar.core.leases import Denied
 from bursar.core.scheduling.decisions import Decision
-from bursar.core.scheduling.model.nodes import Node, NodeId
+from bursar.core.scheduling.model.nodes import Node
 from bursar.core.scheduling.model.policy import PAID, Policy
 from bursar.core.scheduling.plan import carry_out
 from bursar.sim.faults.checker import Watch

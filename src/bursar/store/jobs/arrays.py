@@ -8,10 +8,9 @@ statements say of each row that they were given that it was taken.
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-from bursar.core.ids import JobId
-from bursar.store.jobs.outbox import PoolId
-from bursar.store.ledger.loader import Connection, OrgId, below
-from bursar.store.sql.bulk_write import matched
+from bursar.core.ids import JobId, OrgId, PoolId
+from bursar.store.sql.connection import Connection
+from bursar.store.sql.fragments import accounts_below, match_keys
 
 # Together with its row among the jobs, which was written as any job's and is marked here.
 ARRAY: Final = f"""
@@ -21,7 +20,7 @@ ARRAY: Final = f"""
     marked as (
         update jobs t set elements = u.count, sent = 0
           from given u
-         where {matched("org_id", "job_id")}
+         where {match_keys("org_id", "job_id")}
         returning t.org_id, t.job_id)
     insert into arrays (org_id, job_id, count, at_once, body)
     select g.org_id, g.job_id, g.count, g.at_once, g.body::json
@@ -43,12 +42,12 @@ BEGUN: Final = f"""
        set begun = t.begun + u.many, live = t.live + u.many,
            closed = t.begun + u.many >= t.count
       from unnest(%s::text[], %s::text[], %s::bigint[]) as u(org_id, job_id, many)
-     where {matched("org_id", "job_id")}
+     where {match_keys("org_id", "job_id")}
 """
 CLOSED: Final = f"""
     update arrays t set closed = true
       from unnest(%s::text[], %s::text[]) as u(org_id, job_id)
-     where {matched("org_id", "job_id")}
+     where {match_keys("org_id", "job_id")}
 """
 _COUNTED: Final = ", ".join(
     f"count(*) filter (where state = '{state}') as {state}"
@@ -64,7 +63,7 @@ ELEMENT_OVER: Final = f"""
                expired = t.expired + u.expired
           from (select org_id, job_id, count(*) as many, {_COUNTED}
                   from said group by org_id, job_id) u
-         where {matched("org_id", "job_id")}
+         where {match_keys("org_id", "job_id")}
         returning t.org_id, t.job_id)
     select s.state
       from said s join counted c on c.org_id = s.org_id and c.job_id = s.job_id
@@ -76,7 +75,7 @@ ELEMENT_STARTS: Final = f"""
        set state = case when t.withdrawn then 'stopping' else 'running' end,
            why = 'started', started_at = u.at
       from unnest(%s::text[], %s::text[], %s::bigint[]) as u(org_id, job_id, at)
-     where {matched("org_id", "job_id")}
+     where {match_keys("org_id", "job_id")}
 """
 WITHDRAW: Final = f"""
     -- The array, and all of its elements that are not over; each is told.
@@ -89,10 +88,10 @@ WITHDRAW: Final = f"""
                state = case when t.state = 'running' then 'stopping' else t.state end,
                why = case when t.state = 'running' then 'asked' else t.why end
           from given u
-         where {matched("org_id", "job_id")}
+         where {match_keys("org_id", "job_id")}
         returning t.org_id, t.job_id),
     closed as (
-        update arrays t set closed = true from given u where {matched("org_id", "job_id")}),
+        update arrays t set closed = true from given u where {match_keys("org_id", "job_id")}),
     asked as (
         select e.org_id, e.job_id, u.at, u.body
           from given u
@@ -107,7 +106,7 @@ WITHDRAW: Final = f"""
                state = case when t.state = 'running' then 'stopping' else t.state end,
                why = case when t.state = 'running' then 'asked' else t.why end
           from asked u
-         where {matched("org_id", "job_id")}
+         where {match_keys("org_id", "job_id")}
         returning t.*, u.at, u.body),
     told as (
         insert into org_outbox (org_id, job_id, n, pool_id, body, written_at)
@@ -119,7 +118,7 @@ WITHDRAW: Final = f"""
 DONE: Final = f"""
     update arrays t set done = true
       from unnest(%s::text[], %s::text[]) as u(org_id, job_id)
-     where {matched("org_id", "job_id")}
+     where {match_keys("org_id", "job_id")}
 """
 
 
@@ -215,7 +214,7 @@ STANDING: Final = """
      order by a.job_id
 """
 TO_COME: Final = f"""
-    with recursive below as ({below("%s", "%s")})
+    with recursive below as ({accounts_below("%s", "%s")})
     select coalesce(sum(a.count - a.begun), 0)::bigint
       from arrays a
      cross join lateral (

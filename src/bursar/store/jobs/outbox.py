@@ -7,18 +7,17 @@ Anybody may do so at any time, and be killed at any time: what comes twice is kn
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, TypeAlias, get_args
+from typing import Any, Final, NamedTuple, get_args
 
 import msgspec
 
-from bursar.core.ids import JobId
+from bursar.core.ids import JobId, OrgId, PoolId
 from bursar.core.instant import HOUR, SECOND, Instant
 from bursar.core.messages import Message
-from bursar.store.ledger.loader import Connection, OrgId, transposed
-from bursar.store.sql.bulk_write import matched
+from bursar.store.sql.arrays import column_arrays
 from bursar.store.sql.codec import text_of, value_of
-
-PoolId: TypeAlias = str
+from bursar.store.sql.connection import Connection
+from bursar.store.sql.fragments import match_keys
 
 LATE: Final = 30 * SECOND  # after so long an unacknowledged message is told to the operator
 OVERDUE: Final = HOUR  # after so long `verify` tells it too: nobody delivers it
@@ -77,7 +76,7 @@ FROM_ORG: Final = """
 ACK_ORG: Final = f"""
     update org_outbox t set acked_at = coalesce(t.acked_at, greatest(t.written_at, %s))
       from unnest(%s::text[], %s::text[], %s::bigint[]) as u(org_id, job_id, n)
-     where {matched("org_id", "job_id", "n")}
+     where {match_keys("org_id", "job_id", "n")}
 """
 
 
@@ -97,7 +96,7 @@ def ack_orgs(connection: Connection, letters: Collection[Letter], now: Instant) 
     In order, so that two who do so at once cannot wait for each other.
     """
     rows = sorted((letter.org, letter.job, letter.n) for letter in letters)
-    connection.execute(ACK_ORG, [now, *transposed(rows, 3)])
+    connection.execute(ACK_ORG, [now, *column_arrays(rows, 3)])
 
 
 # From a pool

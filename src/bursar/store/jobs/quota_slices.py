@@ -4,11 +4,12 @@ import json
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
+from bursar.core.ids import OrgId, PoolId
 from bursar.core.quota_slices import GPUS as ALL
 from bursar.core.quota_slices import JOBS, Amounts, PoolSlice, Quota, Slice, of_type
-from bursar.store.jobs.outbox import PoolId
-from bursar.store.ledger.loader import ENTER, Connection, OrgId, array_of, transposed
+from bursar.store.sql.arrays import column_arrays
 from bursar.store.sql.codec import text_of, value_of
+from bursar.store.sql.connection import Connection, restrict_to_orgs
 
 QUOTAS: Final = """
     select setting_id, number, body::text
@@ -102,7 +103,7 @@ class Asked(NamedTuple):
 
 def enter(connection: Connection, org: OrgId) -> None:
     """Work for an org until the transaction ends, without a lock: to look only."""
-    connection.execute(ENTER, [array_of([org])])
+    restrict_to_orgs(connection, [org])
 
 
 def quotas_of(connection: Connection, org: OrgId) -> list[Asked]:
@@ -160,7 +161,7 @@ def save_slices(connection: Connection, kept: Iterable[Kept]) -> None:
          text_of(one.part.slice), text_of(one.part.bounds))
         for one in kept
     ]  # fmt: skip
-    connection.execute(SAVE, transposed(rows, 8))
+    connection.execute(SAVE, column_arrays(rows, 8))
 
 
 def undivided(connection: Connection, most: int) -> list[OrgId]:

@@ -9,10 +9,10 @@ A leader that waits for credits steps down, and shares nothing any more.
 
 from typing import Final, NamedTuple
 
-from bursar.core.ids import JobId
+from bursar.core.ids import JobId, OrgId
 from bursar.core.instant import Instant
-from bursar.store.ledger.loader import Connection, OrgId
-from bursar.store.sql.bulk_write import matched
+from bursar.store.sql.connection import Connection
+from bursar.store.sql.fragments import match_keys
 
 # What is written with a command; `store.jobs` has the others
 
@@ -24,7 +24,7 @@ SHARE: Final = f"""
            why = case when u.source is null then t.why else 'follows' end
       from unnest(%s::text[], %s::text[], %s::text[], %s::bigint[], %s::text[], %s::boolean[],
                   %s::text[]) as u(org_id, job_id, alike, hit_ppm, source, hit, letter)
-     where {matched("org_id", "job_id")}
+     where {match_keys("org_id", "job_id")}
 """
 FOLLOW: Final = f"""
     -- The step of a job that comes to follow another; behind that of its submission.
@@ -32,7 +32,7 @@ FOLLOW: Final = f"""
         update jobs t set steps = t.steps + 1
           from unnest(%s::text[], %s::text[], %s::bigint[], %s::text[], %s::bigint[])
                as u(org_id, job_id, at, source, held)
-         where {matched("org_id", "job_id")}
+         where {match_keys("org_id", "job_id")}
         returning t.org_id, t.job_id, t.steps, t.state, u.at, u.source, u.held)
     insert into job_steps (org_id, job_id, n, at, state, why, attempt, spent, held, other)
     select org_id, job_id, steps, at, state, 'follows', 0, 0, held, source from counted
@@ -41,7 +41,7 @@ LEAD: Final = f"""
     -- The condition is written so that it finds no index of its own.
     update jobs t set leads = true, follows = false, letter = null, why = 'took_over'
       from unnest(%s::text[], %s::text[]) as u(org_id, job_id)
-     where {matched("org_id", "job_id")} and t.follows::int = 1
+     where {match_keys("org_id", "job_id")} and t.follows::int = 1
 """
 LEAVE: Final = f"""
     -- The end of a job that has followed, and its step: with another's result, or with none.
@@ -53,7 +53,7 @@ LEAVE: Final = f"""
           from unnest(%s::text[], %s::text[], %s::bigint[], %s::text[], %s::text[], %s::text[],
                       %s::text[], %s::bigint[], %s::bigint[])
                as u(org_id, job_id, at, state, why, end_class, source, exit_code, spent)
-         where {matched("org_id", "job_id")} and t.follows::int = 1
+         where {match_keys("org_id", "job_id")} and t.follows::int = 1
         returning t.org_id, t.job_id, t.steps, t.state, t.why, t.exit_code, u.at, u.source, u.spent)
     insert into job_steps (org_id, job_id, n, at, state, why, attempt, exit_code, spent, held,
                            other)

@@ -7,13 +7,13 @@ them the next one is still to come, and each is known by what it has written.
 
 from typing import Final, NamedTuple
 
-from bursar.core.ids import JobId
+from bursar.core.ids import JobId, OrgId, PoolId
 from bursar.core.instant import Instant
 from bursar.core.messages import Enqueue
 from bursar.core.refusal import invariant
-from bursar.store.jobs.outbox import PoolId, message_of
-from bursar.store.ledger.loader import Connection, OrgId
-from bursar.store.sql.bulk_write import matched
+from bursar.store.jobs.outbox import message_of
+from bursar.store.sql.connection import Connection
+from bursar.store.sql.fragments import match_keys
 
 # Written with the job, in the batch that submits it.
 FIRST_ROUTE: Final = """
@@ -40,10 +40,10 @@ MOVE: Final = f"""
     arrived as (
         update job_routes t set arrived_at = greatest(t.at, u.at)
           from given u
-         where {matched("org_id", "job_id", "n")})
+         where {match_keys("org_id", "job_id", "n")})
     update jobs t set pool_id = u.pool_id, received = 0, why = 'moved'
       from given u
-     where {matched("org_id", "job_id")}
+     where {match_keys("org_id", "job_id")}
 """
 LAST_ENQUEUE: Final = """
     select body::text

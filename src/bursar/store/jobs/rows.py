@@ -9,27 +9,18 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Protocol
 
-from bursar.core.ids import JobId
+from bursar.core.ids import JobId, OrgId, PoolId
 from bursar.core.instant import Instant
 from bursar.core.ledger.books import Books
 from bursar.core.ledger.events import Event, JobStepped
 from bursar.core.refusal import Refusal
 from bursar.store.jobs import arrays
-from bursar.store.jobs.outbox import PoolId
 from bursar.store.jobs.result_cache import FOLLOW, FOLLOWED, LEAD, LEAVE, SHARE
 from bursar.store.jobs.routing import FIRST_ROUTE, MOVE
-from bursar.store.ledger.loader import (
-    ENTER,
-    Connection,
-    OrgId,
-    Sent,
-    array_of,
-    below,
-    looked_up,
-    transposed,
-)
-from bursar.store.ledger.row_mappers import Values
-from bursar.store.sql.bulk_write import matched, saving
+from bursar.store.sql.arrays import Values, column_arrays
+from bursar.store.sql.bulk_write import saving
+from bursar.store.sql.connection import Connection, SentStatement, restrict_to_orgs
+from bursar.store.sql.fragments import accounts_below, lookup, match_keys
 
 SUBMIT: Final = """
     insert into jobs (org_id, job_id, account_id, user_id, pool_id, state, attempt, sent, received,
@@ -58,7 +49,7 @@ TELL_POOL: Final = f"""
     counted as (
         update jobs t set sent = t.sent + case when t.follows then 0 else u.most end
           from (select org_id, job_id, max(k) as most from said group by org_id, job_id) u
-         where {matched("org_id", "job_id")}
+         where {match_keys("org_id", "job_id")}
         returning t.org_id, t.job_id, t.pool_id, t.follows, t.sent - u.most as before),
     told as (
         insert into org_outbox (org_id, job_id, n, pool_id, body, written_at)
@@ -93,7 +84,7 @@ GO_ON: Final = f"""
                   %s::bigint[], %s::text[], %s::bigint[], %s::text[], %s::bigint[], %s::text[])
            as u(org_id, job_id, n, attempt, state, why, ended_at, end_class, started_at, gpu_type,
                 exit_code, result)
-     where {matched("org_id", "job_id")}
+     where {match_keys("org_id", "job_id")}
 """
 TOP_UP: Final = f"""
     -- One that is topped up twice at once waits no more, as by once.
@@ -104,7 +95,7 @@ TOP_UP: Final = f"""
            set state = case when t.state = 'out_of_credits' then 'queued' else t.state end,
                why = case when t.state = 'out_of_credits' then 'topped_up' else t.why end
           from (select distinct org_id, job_id from said) u
-         where {matched("org_id", "job_id")}
+         where {match_keys("org_id", "job_id")}
         returning t.org_id, t.job_id)
     select s.job_id
       from said s join grown g on g.org_id = s.org_id and g.job_id = s.job_id
@@ -117,7 +108,7 @@ WITHDRAW: Final = f"""
            state = case when t.state = 'running' then 'stopping' else t.state end,
            why = case when t.state = 'running' then 'asked' else t.why end
       from unnest(%s::text[], %s::text[]) as u(org_id, job_id)
-     where {matched("org_id", "job_id")}
+     where {match_keys("org_id", "job_id")}
 """
 STEP: Final = f"""
     -- As the job stands now, but for the attempt whose end was corrected; numbers go on from its
@@ -132,7 +123,7 @@ STEP: Final = f"""
     counted as (
         update jobs t set steps = t.steps + u.most
           from (select org_id, job_id, max(k) as most from said group by org_id, job_id) u
-         where {matched("org_id", "job_id")}
+         where {match_keys("org_id", "job_id")}
         returning t.org_id, t.job_id, t.state, t.attempt, t.gpu_type, t.exit_code,
                   t.steps - u.most as before)
     insert into job_steps (org_id, job_id, n, at, state, why, attempt, gpu_type, exit_code, spent,
@@ -219,7 +210,7 @@ def save_notes(connection: Connection, noted: Iterable[Noted]) -> None:
 
 def enter(connection: Connection, orgs: Iterable[OrgId]) -> None:
     """Work for orgs until the transaction ends, without a lock: to look only."""
-    connection.execute(ENTER, [array_of(sorted(orgs))])
+    restrict_to_orgs(connection, sorted(orgs))
 
 
 class JobRow(NamedTuple):
@@ -245,16 +236,16 @@ JOBS: Final = f"""
            t.array_id is not null and (select a.state = 'queued' from jobs a
                                         where a.org_id = t.org_id and a.job_id = t.array_id),
            t.elements
-      from {looked_up({"org_id": "text", "job_id": "text"}, "jobs")}
+      from {lookup({"org_id": "text", "job_id": "text"}, "jobs")}
 """
 
 
-def ask_jobs(connection: Connection, keys: Sequence[tuple[OrgId, JobId]]) -> Sent:
+def ask_jobs(connection: Connection, keys: Sequence[tuple[OrgId, JobId]]) -> SentStatement:
     """Ask which of these jobs exist; `jobs_of` takes the answer."""
-    return connection.execute(JOBS, transposed(keys, 2))
+    return connection.execute(JOBS, column_arrays(keys, 2))
 
 
-def jobs_of(sent: Sent) -> dict[tuple[OrgId, JobId], JobRow]:
+def jobs_of(sent: SentStatement) -> dict[tuple[OrgId, JobId], JobRow]:
     """The jobs that exist of those asked for."""
     return {(row[0], row[1]): JobRow(*row) for row in sent.fetchall()}
 
@@ -293,7 +284,7 @@ def max_cost_of(connection: Connection, org: OrgId, job: JobId) -> int | None:
 def _counted(which: str) -> str:
     """The statement that counts jobs of an account and all below it, a user or both, to a bound."""
     return f"""
-        with recursive below as ({below("%s", "%s")})
+        with recursive below as ({accounts_below("%s", "%s")})
         select count(*)
           from (select from jobs j
                  where j.org_id = %s and {which}
@@ -409,7 +400,7 @@ SHOWN: Final = f"select {_SHOWN} from jobs j {_HOLD} where j.org_id = %s and j.j
 def _listed(which: str) -> str:
     """The statement that lists jobs, by the index that has a condition."""
     return f"""
-        with recursive below as ({below("%(org)s", "%(account)s")})
+        with recursive below as ({accounts_below("%(org)s", "%(account)s")})
         select {_SHOWN}
           from jobs j
           {_HOLD}
@@ -647,7 +638,7 @@ def glance(connection: Connection, org: OrgId, job: str) -> Glance | None:
 
 NAMES: Final = f"""
     select t.account_id, t.name
-      from {looked_up({"org_id": "text", "account_id": "text"}, "accounts")}
+      from {lookup({"org_id": "text", "account_id": "text"}, "accounts")}
 """
 
 
@@ -655,4 +646,4 @@ def account_names(
     connection: Connection, accounts: Collection[tuple[OrgId, str]]
 ) -> dict[str, str]:
     """What accounts of orgs are called, by their ids."""
-    return dict(connection.execute(NAMES, transposed(sorted(accounts), 2)))
+    return dict(connection.execute(NAMES, column_arrays(sorted(accounts), 2)))

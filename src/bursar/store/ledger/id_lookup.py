@@ -8,7 +8,9 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
-from bursar.store.ledger.loader import ENTER, Connection, OrgId, array_of, transposed
+from bursar.core.ids import OrgId
+from bursar.store.sql.arrays import column_arrays
+from bursar.store.sql.connection import Connection, restrict_to_orgs
 
 # Table → its id's column, and the column of the account that a row belongs to.
 _TABLES: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
@@ -86,7 +88,7 @@ def orgs_with(connection: Connection, table: str, id: str) -> list[OrgId]:
 def account_of(connection: Connection, org: OrgId, table: str, id: str) -> str | None:
     """The account that something belongs to; empty if it belongs to the whole org."""
     with connection.transaction():
-        connection.execute(ENTER, [array_of([org])])
+        restrict_to_orgs(connection, [org])
         found = connection.execute(ACCOUNT_OF[table], [org, id]).fetchone()
         if found is not None and table == "charges":
             found = connection.execute(ACCOUNT_OF["holds"], [org, found[0]]).fetchone()
@@ -96,7 +98,7 @@ def account_of(connection: Connection, org: OrgId, table: str, id: str) -> str |
 def asker_of(connection: Connection, org: OrgId, key: str) -> str | None:
     """Who was the first to ask something under a request's key; None if nobody has."""
     with connection.transaction():
-        connection.execute(ENTER, [array_of([org])])
+        restrict_to_orgs(connection, [org])
         found = connection.execute(ASKER, [org, key]).fetchone()
     return None if found is None else found[0]
 
@@ -106,13 +108,13 @@ def standing(
 ) -> dict[OrgId, tuple[bool, bool]]:
     """Of orgs that have books, and a certain user in them: whether they have a root, and a tier."""
     with connection.transaction():
-        connection.execute(ENTER, [array_of([org for org, _ in users])])
-        found = connection.execute(STANDING, transposed(users, 2)).fetchall()
+        restrict_to_orgs(connection, [org for org, _ in users])
+        found = connection.execute(STANDING, column_arrays(users, 2)).fetchall()
     return {org: (root, tier) for org, root, tier in found}
 
 
 def parent_of(connection: Connection, org: OrgId, account: str) -> tuple[str | None] | None:
     """The account above one, in a tuple; None if there is no such account."""
     with connection.transaction():
-        connection.execute(ENTER, [array_of([org])])
+        restrict_to_orgs(connection, [org])
         return connection.execute(PARENT, [org, account]).fetchone()

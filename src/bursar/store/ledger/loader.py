@@ -11,9 +11,9 @@ from contextlib import AbstractContextManager, nullcontext
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeAlias
 
-import psycopg
 from psycopg.pq import PipelineStatus
 
+from bursar.core.ids import OrgId
 from bursar.core.ledger.books import AFTER_POSTINGS, Books, FreeChange, GrantLane, order_of
 from bursar.core.ledger.events import Event
 from bursar.core.ledger.idempotency import Reply
@@ -26,24 +26,18 @@ from bursar.store.ledger.row_mappers import (
     SHELF_OF,
     SHELVES,
     Shelf,
-    Values,
     draw_of,
     hold_of,
     lane_id,
     policy_of,
     target_values,
 )
+from bursar.store.sql.arrays import Values, column_arrays
 from bursar.store.sql.codec import command_of, event_of, refusal_of, value_of
+from bursar.store.sql.connection import Connection, SentStatement, restrict_to_orgs
+from bursar.store.sql.fragments import array_parameters, lookup, select_list
 
-OrgId: TypeAlias = str
-Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
 Parts: TypeAlias = Mapping[OrgId, Books]  # the orgs that are loaded, in part
-Sent: TypeAlias = psycopg.Cursor[tuple[Any, ...]]  # a statement on its way, in a pipeline
-
-ENTER: Final = """
-    -- For this transaction only: the service's rights, and the orgs it works for (D9).
-    select set_config('role', 'bursar_service', true), set_config('bursar.orgs', %s, true)
-"""
 
 LOCK_ORGS: Final = """
     -- Always before any other table. Ordered, so that two batches cannot deadlock; nothing is
@@ -56,10 +50,6 @@ LOCK_ORGS: Final = """
 """
 
 FRONT: Final = 4  # grants of a lane that come with it
-
-# Asked after the locks, on purpose: now() is when the transaction began, and a clock read inside
-# the locking statement is from before the wait.
-MONEY_TIME: Final = "select (extract(epoch from clock_timestamp()) * 1000000)::bigint"
 
 
 class Wanted(NamedTuple):
@@ -104,13 +94,13 @@ class OrgRow:
         books.clock = clock
 
 
-def lock_orgs(connection: Connection, orgs: Collection[OrgId]) -> Sent:
+def lock_orgs(connection: Connection, orgs: Collection[OrgId]) -> SentStatement:
     """Work for orgs, and lock them, until the transaction ends; `locked` takes the answer."""
-    connection.execute(ENTER, [array_of(sorted(orgs))])
+    restrict_to_orgs(connection, sorted(orgs))
     return connection.execute(LOCK_ORGS, [sorted(orgs)])
 
 
-def locked(sent: Sent) -> dict[OrgId, OrgRow]:
+def locked(sent: SentStatement) -> dict[OrgId, OrgRow]:
     """The orgs that are locked now; unknown ones are left out."""
     return {row[0]: _org_of(row) for row in sent}
 
@@ -124,7 +114,7 @@ READ_ORG: Final = """
 
 def read_org(connection: Connection, org: OrgId) -> OrgRow | None:
     """An org's own row as it is in this snapshot, for those who only look."""
-    connection.execute(ENTER, [array_of([org])])
+    restrict_to_orgs(connection, [org])
     row = connection.execute(READ_ORG, [org]).fetchone()
     return None if row is None else _org_of(row)
 
@@ -138,7 +128,7 @@ READ_PRICES: Final = """
 """
 
 
-def ask_prices(connection: Connection, org: OrgId, known: tuple[int, int]) -> Sent:
+def ask_prices(connection: Connection, org: OrgId, known: tuple[int, int]) -> SentStatement:
     """Ask for an org's price book: number and time of its last event, and the book as text.
 
     The text is left out if `known` is that number and time: what the caller has is still right.
@@ -148,13 +138,6 @@ def ask_prices(connection: Connection, org: OrgId, known: tuple[int, int]) -> Se
 
 def _org_of(row: Values) -> OrgRow:
     return OrgRow(org=row[0], number=row[1], frozen=row[-1], values=row[1:-1])
-
-
-def money_time(connection: Connection) -> int:
-    """The database's clock, in microseconds since 1970; ask it once the locks are held (D5)."""
-    row = connection.execute(MONEY_TIME).fetchone()
-    assert row is not None
-    return int(row[0])
 
 
 def load(connection: Connection, parts: Parts, wanted: Iterable[Wanted], most: int) -> None:
@@ -198,94 +181,21 @@ _DONE: Final = object()
 # Rows
 
 
-def arrays(columns: Mapping[str, str]) -> str:
-    """Parameters that are arrays, one for each column."""
-    return ", ".join(f"%s::{_as_text(kind)}[]" for kind in columns.values())
-
-
-def _as_text(kind: str) -> str:
-    return "text" if kind == "json" else kind
-
-
-def selected(columns: Mapping[str, str], of: str = "t") -> str:
-    """Columns to select; JSON as the text that was written."""
-    return ", ".join(
-        f"{of}.{name}::text" if kind == "json" else f"{of}.{name}" for name, kind in columns.items()
-    )
-
-
-def transposed(rows: Sequence[Values], width: int) -> list[str]:
-    """Rows as one array for each column, in PostgreSQL's own notation.
-
-    The driver would do the same, value by value and ten times as slowly.
-    """
-    return [array_of(column) for column in zip(*rows, strict=True)] if rows else ["{}"] * width
-
-
-def array_of(values: Sequence[Any]) -> str:
-    """An array as text: `{1,NULL,"two"}`. Columns of one type take a short cut."""
-    kinds = {*map(type, values)}
-    if kinds <= _PLAIN:
-        return "{" + ",".join(map(str, values)).replace("None", "NULL") + "}"
-    if kinds == {str}:
-        joined = "\0".join(values)
-        if joined.count("\0") != len(values) - 1:
-            raise ValueError("text with a NUL in it cannot be kept")
-        escaped = joined.replace("\\", "\\\\").replace('"', '\\"')
-        return '{"' + escaped.replace("\0", '","') + '"}'
-    return "{" + ",".join([_element(value) for value in values]) + "}"
-
-
-_PLAIN: Final = {int, bool, type(None)}  # what needs no quotes
-
-
-def _element(value: Any) -> str:
-    if isinstance(value, str):
-        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
-    return "NULL" if value is None else str(value)
-
-
-def looked_up(keys: Mapping[str, str], table: str, where: str = "") -> str:
-    """The rows of a table with these keys, each looked up for itself.
-
-    A plain join could be run from the other end, reading the whole table, while it has few rows
-    or is thought to; `offset 0` keeps the planner from making one of this.
-    """
-    matches = " and ".join(f"t.{name} = k.{name}" for name in keys)
-    return f"""
-        unnest({arrays(keys)}) as k({", ".join(keys)})
-          cross join lateral (
-                select * from {table} t where {matches} {where} offset 0) as t
-    """
-
-
-def below(org: str, account: str) -> str:
-    """An account and all below it, as the recursive part of a statement that is called `below`."""
-    return f"""
-            select a.org_id, a.account_id from accounts a
-             where a.org_id = {org} and a.account_id = {account}
-             union all
-            select a.org_id, a.account_id from below b
-             cross join lateral (
-                   select * from accounts t
-                    where t.org_id = b.org_id and t.parent = b.account_id offset 0) a"""
-
-
 def _by_key(shelf: Shelf) -> str:
     keys = {"org_id": "text"} | {name: shelf.columns[name] for name in shelf.key}
-    return f"select t.org_id, {selected(shelf.columns)} from {looked_up(keys, shelf.table)}"
+    return f"select t.org_id, {select_list(shelf.columns)} from {lookup(keys, shelf.table)}"
 
 
 BY_KEY: Final = MappingProxyType({shelf.table: _by_key(shelf) for shelf in SHELVES})
 
 DRAWS_BY_HOLD: Final = f"""
-    select t.org_id, {selected(DRAWS)}
-      from {looked_up({"org_id": "text", "hold_id": "text"}, "draws")}
+    select t.org_id, {select_list(DRAWS)}
+      from {lookup({"org_id": "text", "hold_id": "text"}, "draws")}
      order by t.org_id, t.hold_id, t.place
 """
 
 
-def _send(connection: Connection, sql: str, columns: Sequence[Any]) -> Sent:
+def _send(connection: Connection, sql: str, columns: Sequence[Any]) -> SentStatement:
     # The statements are put together from our own names; values are always parameters.
     return connection.execute(sql, list(columns))
 
@@ -296,7 +206,7 @@ def _load_rows(
     """Load rows by their keys, and know those that do not exist."""
     shelf = SHELF_OF[table]
     asked = {(org, *shelf.key_of(key)): (org, key) for org, key in keys}
-    columns = transposed(list(asked), len(shelf.key) + 1)
+    columns = column_arrays(list(asked), len(shelf.key) + 1)
     sent = _send(connection, BY_KEY[shelf.table], columns)
     draws = _send(connection, DRAWS_BY_HOLD, columns) if shelf.unpack is None else None
     yield
@@ -331,7 +241,7 @@ def _unpack_holds(parts: Parts, found: list[Values], drawn: list[Values]) -> Non
 
 LANES_OF: Final = f"""
     select k.org_id, k.account_id, t.priority, t.policy::text, t.total
-      from {looked_up({"org_id": "text", "account_id": "text"}, "lanes", "and t.total > 0")}
+      from {lookup({"org_id": "text", "account_id": "text"}, "lanes", "and t.total > 0")}
      order by k.org_id, k.account_id, t.lane_id
 """
 
@@ -343,14 +253,14 @@ _TARGET: Final = {
 }
 BUDGETS_OF: Final = f"""
     select k.org_id, k.target_account, k.target_user, k.each_user, t.budget_id, t.body::text
-      from {looked_up(_TARGET, "budgets", "and not t.dropped")}
+      from {lookup(_TARGET, "budgets", "and not t.dropped")}
      order by k.org_id, t.budget_id
 """
 
 _REF: Final = {"org_id": "text", "external_ref": "text"}
 REFS: Final = f"""
     select k.org_id, k.external_ref, t.grant_id
-      from {looked_up(_REF, "grants", "and t.external_ref is not null")}
+      from {lookup(_REF, "grants", "and t.external_ref is not null")}
 """
 
 
@@ -358,7 +268,7 @@ def _load_lanes_of(
     connection: Connection, parts: Parts, table: str, keys: list[tuple[OrgId, Any]]
 ) -> Loading:
     lanes: dict[tuple[OrgId, Any], list[GrantLane]] = {key: [] for key in keys}
-    sent = _send(connection, LANES_OF, transposed(keys, 2))
+    sent = _send(connection, LANES_OF, column_arrays(keys, 2))
     yield
     for org, account, priority, policy, total in sent:
         lane = GrantLane(account, priority, policy_of(policy))
@@ -388,7 +298,7 @@ def _load_budgets_of(
     connection: Connection, parts: Parts, table: str, keys: list[tuple[OrgId, Any]]
 ) -> Loading:
     budgets: dict[Values, list[Any]] = {(org, *target_values(key)): [] for org, key in keys}
-    sent = _send(connection, BUDGETS_OF, transposed(list(budgets), 4))
+    sent = _send(connection, BUDGETS_OF, column_arrays(list(budgets), 4))
     yield
     for *target, budget, body in sent:
         budgets[tuple(target)].append(budget)
@@ -403,7 +313,7 @@ def _load_refs(
     connection: Connection, parts: Parts, table: str, keys: list[tuple[OrgId, Any]]
 ) -> Loading:
     missing = set(keys)
-    sent = _send(connection, REFS, transposed(keys, 2))
+    sent = _send(connection, REFS, column_arrays(keys, 2))
     yield
     for org, ref, grant in sent:
         parts[org].refs.load(ref, grant)
@@ -503,7 +413,7 @@ def _stretch_sql(order: _Order) -> str:
     keys, bounds = ", ".join(order.key), ", ".join(f"k.{name}" for name in after)
     return f"""
         select k.asked, found.*
-          from unnest({arrays(columns)}) with ordinality as k({names}, asked)
+          from unnest({array_parameters(columns)}) with ordinality as k({names}, asked)
          cross join lateral (
                select {keys}
                  from {order.table} t
@@ -559,7 +469,7 @@ def _load_stretches(
     found: list[list[Key]] = [[] for _ in asked]
     sql = STRETCHES[order]
     limits = [most] * sql.count("limit %s")
-    sent = _send(connection, sql, [*transposed(keys, len(keys[0])), *limits])
+    sent = _send(connection, sql, [*column_arrays(keys, len(keys[0])), *limits])
     yield
     for index, *key in sent:
         found[index - 1].append(FreeChange(*key) if order == "history" else tuple(key))
@@ -589,7 +499,7 @@ def _bounds(org: OrgId, stretch: MissingRange, kind: _Order) -> Values:
 
 REPLIES: Final = f"""
     select t.org_id, t.key, t.command::text, t.refusal::text, t.first, t.number
-      from {looked_up({"org_id": "text", "key": "text"}, "requests")}
+      from {lookup({"org_id": "text", "key": "text"}, "requests")}
 """
 
 EVENTS_BETWEEN: Final = """
@@ -609,17 +519,17 @@ def events_between(
     """The events of orgs from one number to another, both included."""
     events: list[list[Event]] = [[] for _ in spans]
     if spans:
-        for asked, kind, body in _send(connection, EVENTS_BETWEEN, transposed(spans, 3)):
+        for asked, kind, body in _send(connection, EVENTS_BETWEEN, column_arrays(spans, 3)):
             events[asked - 1].append(event_of(kind, body))
     return events
 
 
-def ask_replies(connection: Connection, keys: Sequence[tuple[OrgId, str]]) -> Sent:
+def ask_replies(connection: Connection, keys: Sequence[tuple[OrgId, str]]) -> SentStatement:
     """Ask for the first answers to keys; `replies` takes what is known of them."""
-    return _send(connection, REPLIES, transposed(list(dict.fromkeys(keys)), 2))
+    return _send(connection, REPLIES, column_arrays(list(dict.fromkeys(keys)), 2))
 
 
-def replies(connection: Connection, sent: Sent) -> dict[tuple[OrgId, str], Reply]:
+def replies(connection: Connection, sent: SentStatement) -> dict[tuple[OrgId, str], Reply]:
     """The first answers to keys that were seen before."""
     found = sent.fetchall()
     spans = [(org, first, number) for org, _, _, _, first, number in found]

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from bursar.store.ledger.loader import Connection, OrgId
+from bursar.core.ids import OrgId
+from bursar.store.sql.connection import Connection
 
 
 class Recorded(NamedTuple):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
 from types import MappingProxyType
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from bursar.core.ids import AccountId
 from bursar.core.ledger.books import NOTHING, Books, GrantLane, require
@@ -35,9 +35,8 @@ from bursar.core.ledger.values import (
     Setting,
 )
 from bursar.core.metering import Meter
+from bursar.store.sql.arrays import Values
 from bursar.store.sql.codec import text_of, value_of
-
-Values: TypeAlias = tuple[Any, ...]  # of one row, in the order of its shelf's columns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,9 +3,11 @@
 from collections.abc import Sequence
 from typing import Final
 
+from bursar.core.ids import OrgId
 from bursar.core.ledger.values import Setting
-from bursar.store.ledger.loader import ENTER, Connection, OrgId, array_of, looked_up, transposed
-from bursar.store.ledger.row_mappers import Values
+from bursar.store.sql.arrays import Values, column_arrays
+from bursar.store.sql.connection import Connection, restrict_to_orgs
+from bursar.store.sql.fragments import lookup
 
 ONE: Final = """
     select kind, setting_id, body::text, number, at
@@ -24,7 +26,7 @@ PAGE: Final = """
 
 OF_MANY: Final = f"""
     select t.org_id, t.kind, t.setting_id, t.body::text, t.number, t.at
-      from {looked_up({"org_id": "text", "kind": "text", "setting_id": "text"}, "settings")}
+      from {lookup({"org_id": "text", "kind": "text", "setting_id": "text"}, "settings")}
      order by t.org_id, t.setting_id
 """
 
@@ -35,15 +37,15 @@ def settings_of(
     """What several orgs keep of a kind, by org and id; those that have none are left out."""
     columns = [(org, kind, id) for org, id in where]
     with connection.transaction():
-        connection.execute(ENTER, [array_of(sorted({org for org, _ in where}))])
-        rows = connection.execute(OF_MANY, transposed(columns, 3)).fetchall()
+        restrict_to_orgs(connection, sorted({org for org, _ in where}))
+        rows = connection.execute(OF_MANY, column_arrays(columns, 3)).fetchall()
     return {(row[0], row[2]): _setting(row[1:]) for row in rows}
 
 
 def setting(connection: Connection, org: OrgId, kind: str, id: str) -> Setting | None:
     """What an org keeps under a kind and an id; None if that was never, or is no more."""
     with connection.transaction():
-        connection.execute(ENTER, [array_of([org])])
+        restrict_to_orgs(connection, [org])
         row = connection.execute(ONE, [org, kind, id]).fetchone()
     if row is None or row[2] is None:
         return None
@@ -53,7 +55,7 @@ def setting(connection: Connection, org: OrgId, kind: str, id: str) -> Setting |
 def settings(connection: Connection, org: OrgId, kind: str, after: str, most: int) -> list[Setting]:
     """What an org keeps of a kind, in the order of ids, from after one."""
     with connection.transaction():
-        connection.execute(ENTER, [array_of([org])])
+        restrict_to_orgs(connection, [org])
         rows = connection.execute(PAGE, [org, kind, after, most]).fetchall()
     return [_setting(row) for row in rows]
 

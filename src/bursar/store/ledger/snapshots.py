@@ -13,13 +13,14 @@ from typing import Final
 
 import msgspec
 
-from bursar.core.ids import AccountId, GrantId
+from bursar.core.ids import AccountId, GrantId, OrgId
 from bursar.core.instant import Instant
 from bursar.core.ledger.events import Event
 from bursar.core.ledger.history import GrantView
 from bursar.core.refusal import InvariantBroken
-from bursar.store.ledger.loader import Connection, OrgId, transposed
+from bursar.store.sql.arrays import column_arrays
 from bursar.store.sql.codec import event_of, text_of, value_of
+from bursar.store.sql.connection import Connection
 
 _log = logging.getLogger(__name__)
 
@@ -128,7 +129,7 @@ LAST_SNAPSHOTS: Final = """
 
 def last_ones(connection: Connection, orgs: Sequence[OrgId]) -> dict[OrgId, tuple[int, int]]:
     """The number of each org's last snapshot, and how many grants it has."""
-    rows = connection.execute(LAST_SNAPSHOTS, transposed([(org,) for org in orgs], 1))
+    rows = connection.execute(LAST_SNAPSHOTS, column_arrays([(org,) for org in orgs], 1))
     return {org: (number, grants) for org, number, grants in rows}
 
 

@@ -3,10 +3,13 @@
 from collections.abc import Collection
 from typing import Final, NamedTuple
 
+from bursar.core.ids import OrgId
 from bursar.core.instant import Instant
 from bursar.core.ledger.events import Event
-from bursar.store.ledger.loader import Connection, OrgId, looked_up, transposed
+from bursar.store.sql.arrays import column_arrays
 from bursar.store.sql.codec import event_of
+from bursar.store.sql.connection import Connection
+from bursar.store.sql.fragments import lookup
 
 Place = tuple[int, int]  # of a posting: the number of its event, and its place among its postings
 LAST_PLACE: Final = 2**31 - 1  # behind all postings of an event
@@ -82,25 +85,25 @@ class Told(NamedTuple):
 
 EVENTS: Final = f"""
     select t.number, t.kind, t.body::text, t.actor
-      from {looked_up({"org_id": "text", "number": "bigint"}, "events")}
+      from {lookup({"org_id": "text", "number": "bigint"}, "events")}
 """
 
 
 def events(connection: Connection, org: OrgId, numbers: Collection[int]) -> dict[int, Told]:
     """Events by their numbers."""
-    keys = transposed([(org, number) for number in sorted(numbers)], 2)
+    keys = column_arrays([(org, number) for number in sorted(numbers)], 2)
     rows = connection.execute(EVENTS, keys)
     return {number: Told(event_of(kind, body), actor) for number, kind, body, actor in rows}
 
 
 RESULTS: Final = f"""
     select t.job_id, t.cached_from
-      from {looked_up({"org_id": "text", "job_id": "text"}, "jobs")}
+      from {lookup({"org_id": "text", "job_id": "text"}, "jobs")}
      where t.cached_from is not null
 """
 
 
 def results(connection: Connection, org: OrgId, jobs: Collection[str]) -> dict[str, str]:
     """Of jobs that were given another's result, whose that was."""
-    rows = connection.execute(RESULTS, transposed([(org, job) for job in sorted(jobs)], 2))
+    rows = connection.execute(RESULTS, column_arrays([(org, job) for job in sorted(jobs)], 2))
     return dict(rows.fetchall())

@@ -1,7 +1,7 @@
 """What the sweeper keeps beside the ledger: how far it has come, and who stands where (L3, L15).
 
 Statements here go over many orgs at once, joined as `unnest(arrays)`, each row looked up for itself
-whatever the statistics say (`looked_up`). Two are about all orgs: they ask which of them to look
+whatever the statistics say (`lookup`). Two are about all orgs: they ask which of them to look
 at, and for the operator's top lists.
 """
 
@@ -9,11 +9,14 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from bursar.core.ids import OrgId
 from bursar.core.instant import Instant
 from bursar.core.ledger.books import BURN_SLOT, BURN_SLOTS
 from bursar.core.ledger.events import Event
-from bursar.store.ledger.loader import Connection, OrgId, looked_up, transposed
+from bursar.store.sql.arrays import column_arrays
 from bursar.store.sql.codec import event_of
+from bursar.store.sql.connection import Connection
+from bursar.store.sql.fragments import lookup
 
 DAY_SLOTS: Final = 4  # slots that cover 24 hours, as BURN_SLOTS cover a week
 
@@ -48,7 +51,7 @@ def to_look_at(connection: Connection, after: OrgId, now: Instant, most: int) ->
 
 BEHIND: Final = f"""
     select t.org_id, t.number, coalesce(s.number, 0), coalesce(s.at, 0)
-      from {looked_up({"org_id": "text"}, "orgs", "and t.frozen is null")}
+      from {lookup({"org_id": "text"}, "orgs", "and t.frozen is null")}
       left join lateral (select * from sweeps u where u.org_id = t.org_id offset 0) as s on true
      order by t.org_id
 """
@@ -56,7 +59,7 @@ BEHIND: Final = f"""
 
 def behind(connection: Connection, orgs: Iterable[OrgId]) -> list[Behind]:
     """How far these orgs are, and their sweeps, in id order; frozen ones are left out."""
-    rows = connection.execute(BEHIND, transposed([(org,) for org in orgs], 1)).fetchall()
+    rows = connection.execute(BEHIND, column_arrays([(org,) for org in orgs], 1)).fetchall()
     return [Behind(*row) for row in rows]
 
 
@@ -85,7 +88,7 @@ LAST_DUE: Final = f"""
                     or {_VALID_FROM} > t.now
                        and exists (select from debts d where d.org_id = k.org_id and d.owed > 0))
              order by {_VALID_FROM} desc limit 1))
-      from {looked_up({"org_id": "text"}, "orgs")}
+      from {lookup({"org_id": "text"}, "orgs")}
      cross join (select %s::bigint as now) as n
      order by k.org_id
 """
@@ -139,7 +142,7 @@ def next_due(
 
 
 def _orgs(orgs: Iterable[OrgId]) -> list[str]:
-    return transposed([(org,) for org in orgs], 1)
+    return column_arrays([(org,) for org in orgs], 1)
 
 
 # How far a sweep has come
@@ -167,7 +170,7 @@ class Noted(NamedTuple):
 
 def note_sweeps(connection: Connection, noted: Sequence[Noted]) -> None:
     """Write down how far a sweep has come; an error if another one has since."""
-    connection.execute(NOTE_SWEEP, transposed(noted, 4))
+    connection.execute(NOTE_SWEEP, column_arrays(noted, 4))
 
 
 EVENTS_SINCE: Final = """
@@ -185,7 +188,7 @@ def events_since(connection: Connection, orgs: Sequence[Behind]) -> Iterator[tup
     spans = [(one.org, one.swept, one.number) for one in orgs]
     with connection.cursor(name="events_since") as cursor:
         cursor.itersize = 2_000
-        for org, kind, body in cursor.execute(EVENTS_SINCE, transposed(spans, 3)):
+        for org, kind, body in cursor.execute(EVENTS_SINCE, column_arrays(spans, 3)):
             yield org, event_of(kind, body)
 
 
@@ -195,20 +198,20 @@ Named = tuple[OrgId, str]  # an id within an org
 
 HOLDS_OF_CHARGES: Final = f"""
     select t.org_id, t.charge_id, t.hold_id
-      from {looked_up({"org_id": "text", "charge_id": "text"}, "charges")}
+      from {lookup({"org_id": "text", "charge_id": "text"}, "charges")}
 """
 
 SPENDERS: Final = f"""
     select t.org_id, t.hold_id, t.account_id, t.user_id
-      from {looked_up({"org_id": "text", "hold_id": "text"}, "holds")}
+      from {lookup({"org_id": "text", "hold_id": "text"}, "holds")}
      union all
     select t.org_id, t.debt_id, t.account_id, null
-      from {looked_up({"org_id": "text", "debt_id": "text"}, "debts", "and t.hold_id is null")}
+      from {lookup({"org_id": "text", "debt_id": "text"}, "debts", "and t.hold_id is null")}
 """
 
 OWNERS: Final = f"""
     select distinct t.org_id, t.account_id
-      from {looked_up({"org_id": "text", "grant_id": "text"}, "grants")}
+      from {lookup({"org_id": "text", "grant_id": "text"}, "grants")}
 """
 
 PATHS: Final = """
@@ -229,7 +232,7 @@ PATHS: Final = """
 
 def holds_of_charges(connection: Connection, charges: Collection[Named]) -> dict[Named, Named]:
     """The holds that charges were booked on."""
-    rows = connection.execute(HOLDS_OF_CHARGES, transposed([*charges], 2))
+    rows = connection.execute(HOLDS_OF_CHARGES, column_arrays([*charges], 2))
     return {(org, charge): (org, hold) for org, charge, hold in rows}
 
 
@@ -237,19 +240,19 @@ def spenders(
     connection: Connection, holds: Collection[Named]
 ) -> dict[Named, tuple[str, str | None]]:
     """Account and user of holds, and the account of debts that belong to no hold."""
-    keys = transposed([*holds], 2)
+    keys = column_arrays([*holds], 2)
     rows = connection.execute(SPENDERS, [*keys, *keys])
     return {(org, hold): (account, user) for org, hold, account, user in rows}
 
 
 def owners(connection: Connection, grants: Collection[Named]) -> set[Named]:
     """The accounts that own grants."""
-    return {(row[0], row[1]) for row in connection.execute(OWNERS, transposed([*grants], 2))}
+    return {(row[0], row[1]) for row in connection.execute(OWNERS, column_arrays([*grants], 2))}
 
 
 def paths(connection: Connection, accounts: Collection[Named]) -> set[Named]:
     """Accounts and all above them."""
-    return {(row[0], row[1]) for row in connection.execute(PATHS, transposed([*accounts], 2))}
+    return {(row[0], row[1]) for row in connection.execute(PATHS, column_arrays([*accounts], 2))}
 
 
 ADD_SPENDING: Final = """
@@ -264,7 +267,7 @@ ADD_SPENDING: Final = """
 
 def add_spending(connection: Connection, amounts: Sequence[tuple[OrgId, str, int, int]]) -> None:
     """Add what users spent in slots: org, user, slot, amount."""
-    connection.execute(ADD_SPENDING, transposed(amounts, 4))
+    connection.execute(ADD_SPENDING, column_arrays(amounts, 4))
 
 
 # Who stands where
@@ -302,7 +305,7 @@ ACCOUNTS_NOW: Final = f"""
              where o.org_id = k.org_id and o.account_id = k.account_id), 0),
            t.used,
            {_spent("burn", "account_id")}
-      from {looked_up({"org_id": "text", "account_id": "text"}, "accounts")}
+      from {lookup({"org_id": "text", "account_id": "text"}, "accounts")}
      {_SINCE}
 """
 
@@ -328,7 +331,7 @@ def accounts_now(
     connection: Connection, accounts: Collection[Named], now: Instant
 ) -> list[Figures]:
     """The figures of accounts."""
-    rows = connection.execute(ACCOUNTS_NOW, [*transposed([*accounts], 2), *_since(now)])
+    rows = connection.execute(ACCOUNTS_NOW, [*column_arrays([*accounts], 2), *_since(now)])
     return [_figures(*row) for row in rows]
 
 
@@ -336,7 +339,7 @@ def users_now(
     connection: Connection, added: Sequence[tuple[OrgId, str, int]], now: Instant
 ) -> list[Figures]:
     """The figures of users, with what each used more."""
-    rows = connection.execute(USERS_NOW, [*transposed(added, 3), *_since(now)])
+    rows = connection.execute(USERS_NOW, [*column_arrays(added, 3), *_since(now)])
     return [_figures(*row) for row in rows]
 
 
@@ -410,7 +413,7 @@ def set_standings(
     connection: Connection, standings: Sequence[tuple[OrgId, str, str, str, int]]
 ) -> None:
     """Let subjects stand where they stand now: org, subject, measure, id, value."""
-    connection.execute(SET_STANDINGS, transposed(standings, 5))
+    connection.execute(SET_STANDINGS, column_arrays(standings, 5))
 
 
 class Standing(NamedTuple):

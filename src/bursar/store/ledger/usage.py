@@ -7,12 +7,15 @@ way. So a question costs what happened in its period, whatever happened before.
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from bursar.core.ids import OrgId
 from bursar.core.instant import Instant
 from bursar.core.ledger.events import Event
 from bursar.core.ledger.values import Context
 from bursar.core.metering import Meter
-from bursar.store.ledger.loader import Connection, OrgId, looked_up, transposed
+from bursar.store.sql.arrays import column_arrays
 from bursar.store.sql.codec import event_of, value_of
+from bursar.store.sql.connection import Connection
+from bursar.store.sql.fragments import lookup
 
 
 class Numbered(NamedTuple):
@@ -114,12 +117,12 @@ class AccountFacts(NamedTuple):
 
 HOLDS: Final = f"""
     select t.hold_id, t.account_id, t.user_id, t.context::text, t.meters::text
-      from {looked_up({"org_id": "text", "hold_id": "text"}, "holds")}
+      from {lookup({"org_id": "text", "hold_id": "text"}, "holds")}
 """
 
 CHARGES: Final = f"""
     select t.charge_id, t.hold_id, t.attempt, e.at
-      from {looked_up({"org_id": "text", "charge_id": "text"}, "charges")}
+      from {lookup({"org_id": "text", "charge_id": "text"}, "charges")}
      cross join lateral (
            select at from events u
             where u.org_id = t.org_id and u.number = t.number
@@ -128,12 +131,12 @@ CHARGES: Final = f"""
 
 DEBTS: Final = f"""
     select t.debt_id, t.account_id, t.hold_id
-      from {looked_up({"org_id": "text", "debt_id": "text"}, "debts")}
+      from {lookup({"org_id": "text", "debt_id": "text"}, "debts")}
 """
 
 KINDS: Final = f"""
     select t.grant_id, t.kind
-      from {looked_up({"org_id": "text", "grant_id": "text"}, "grants")}
+      from {lookup({"org_id": "text", "grant_id": "text"}, "grants")}
 """
 
 ACCOUNTS_ABOVE: Final = """
@@ -193,7 +196,7 @@ def accounts(connection: Connection, org: OrgId, ids: Collection[str]) -> dict[s
 
 
 def _keys(org: OrgId, ids: Collection[str]) -> list[str]:
-    return transposed([(org, id) for id in sorted(ids)], 2)
+    return column_arrays([(org, id) for id in sorted(ids)], 2)
 
 
 METERS_BEFORE: Final = """
@@ -217,5 +220,5 @@ def charged_before(
     connection: Connection, org: OrgId, asked: Sequence[tuple[str, int, int]]
 ) -> dict[tuple[str, int], Event]:
     """The last charge of holds' attempts from before an event's number, if there is one."""
-    rows = connection.execute(METERS_BEFORE, transposed([(org, *one) for one in asked], 4))
+    rows = connection.execute(METERS_BEFORE, column_arrays([(org, *one) for one in asked], 4))
     return {(hold, attempt): event_of(kind, body) for hold, attempt, kind, body in rows}

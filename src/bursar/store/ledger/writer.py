@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from psycopg import errors
 
-from bursar.core.ids import GrantId
+from bursar.core.ids import GrantId, OrgId
 from bursar.core.instant import Instant
 from bursar.core.ledger.books import Books, Trial, require
 from bursar.core.ledger.commands import Command
@@ -20,10 +20,11 @@ from bursar.core.ledger.events import ChargeReversed, Event, Posting, Recurrence
 from bursar.core.ledger.values import Compartment, Hold
 from bursar.core.refusal import Refusal, invariant
 from bursar.core.validation import check_text
-from bursar.store.ledger.loader import Connection, OrgId, Sent, arrays, transposed
-from bursar.store.ledger.row_mappers import DRAWS, SHELF_OF, SHELVES, Shelf, Values, draw_values
-from bursar.store.sql.bulk_write import matched
+from bursar.store.ledger.row_mappers import DRAWS, SHELF_OF, SHELVES, Shelf, draw_values
+from bursar.store.sql.arrays import Values, column_arrays
 from bursar.store.sql.codec import command_text, text_of
+from bursar.store.sql.connection import Connection, SentStatement
+from bursar.store.sql.fragments import array_parameters, match_keys
 
 EVENTS: Final = MappingProxyType(
     {"number": "bigint", "at": "bigint", "kind": "text", "body": "json", "actor": "text"}
@@ -75,7 +76,7 @@ def insert_sql(table: str, columns: Mapping[str, str]) -> str:
     taken = ", ".join(_taken(name, kind) for name, kind in with_org.items())
     return f"""
         insert into {table} ({names})
-        select {taken} from unnest({arrays(with_org)}) as u({names})
+        select {taken} from unnest({array_parameters(with_org)}) as u({names})
     """
 
 
@@ -88,8 +89,8 @@ def update_sql(table: str, key: Sequence[str], columns: Mapping[str, str]) -> st
     )
     return f"""
         update {table} t set {sets}
-          from unnest({arrays(with_org)}) as u({names})
-         where {matched("org_id", *key)}
+          from unnest({array_parameters(with_org)}) as u({names})
+         where {match_keys("org_id", *key)}
     """
 
 
@@ -138,7 +139,7 @@ class Statement(NamedTuple):
 
     table: str
     rows: int
-    sent: Sent
+    sent: SentStatement
 
 
 @dataclass(slots=True)
@@ -220,7 +221,7 @@ class Written:
         for statements, gathered in ((INSERTS, self.new), (UPDATES, self.changed)):
             for table, rows in gathered.items():
                 if rows:
-                    sent = connection.execute(statements[table], transposed(rows, 0))
+                    sent = connection.execute(statements[table], column_arrays(rows, 0))
                     self.sent.append(Statement(table, len(rows), sent))
             gathered.clear()
 
@@ -295,7 +296,7 @@ def create_org(connection: Connection, org: OrgId) -> None:
     """Begin the books of an org, with nothing in them."""
     check_text("org", org)
     try:
-        connection.execute(CREATE_ORG, transposed([(org, *singles_values(Books()))], 0))
+        connection.execute(CREATE_ORG, column_arrays([(org, *singles_values(Books()))], 0))
     except errors.IntegrityError as error:
         refused = REFUSED.get(error.diag.constraint_name or "")
         if refused is None:

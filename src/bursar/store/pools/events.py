@@ -16,16 +16,16 @@ import msgspec
 
 import bursar.core
 from bursar.core.dispatch.state import AuditEvent
+from bursar.core.ids import PoolId
 from bursar.core.instant import Instant
 from bursar.core.scheduling.decisions import Decision
 from bursar.core.scheduling.model.jobs import Path
 from bursar.core.scheduling.model.recording import Input, Step
 from bursar.core.scheduling.model.snapshot import Snapshot
 from bursar.core.value import replace, value
-from bursar.store.jobs.outbox import PoolId
-from bursar.store.ledger.loader import Connection
-from bursar.store.ledger.row_mappers import Values
+from bursar.store.sql.arrays import Values
 from bursar.store.sql.codec import text_of, value_of
+from bursar.store.sql.connection import Connection
 
 ADD: Final = """
     insert into pool_events (pool_id, n, at, written_at, epoch, kind, body, digest)

@@ -18,12 +18,10 @@ from typing import Final, NamedTuple, TypeAlias
 from psycopg import errors
 
 from bursar.core.dispatch.state import JobKey, Lease, Pool, PoolJob, PoolNode
+from bursar.core.ids import NodeId, PoolId
 from bursar.core.instant import Instant
 from bursar.core.quota_slices import Key
 from bursar.core.scheduling.model.jobs import Path
-from bursar.core.scheduling.model.nodes import NodeId
-from bursar.store.jobs.outbox import PoolId
-from bursar.store.ledger.loader import Connection, Sent, array_of, looked_up, transposed
 from bursar.store.pools import policy_and_quotas
 from bursar.store.pools.rows import (
     BY_KEY,
@@ -38,7 +36,10 @@ from bursar.store.pools.rows import (
     machine_of,
     selected,
 )
+from bursar.store.sql.arrays import array_literal, column_arrays
 from bursar.store.sql.codec import value_of
+from bursar.store.sql.connection import Connection, SentStatement
+from bursar.store.sql.fragments import lookup
 
 ENTER_POOL: Final = """
     -- For this transaction only: the service's rights, and the pool it works for (D9).
@@ -95,7 +96,7 @@ EVERYTHING: Final = MappingProxyType(
 )
 SLOTS_OF: Final = f"""
     select t.fence, t.node_id, t.gpu, t.slot
-      from {looked_up({"pool_id": "text", "fence": "bigint"}, "lease_slots")}
+      from {lookup({"pool_id": "text", "fence": "bigint"}, "lease_slots")}
 """
 OF_ATTEMPTS: Final = """
     select t.fence
@@ -156,7 +157,7 @@ class _Read(NamedTuple):
 
     wanted: Changed
     terms: policy_and_quotas.Terms
-    sent: Mapping[str, Sent]
+    sent: Mapping[str, SentStatement]
 
 
 def create_pool(connection: Connection, pool: PoolId) -> None:
@@ -188,16 +189,16 @@ def pools_now(connection: Connection) -> list[Standing]:
 
 def enter_pool(connection: Connection, pool: PoolId) -> None:
     """Work for a pool until the transaction ends, without a lock: to look only."""
-    connection.execute(ENTER_POOL, [array_of([pool])])
+    connection.execute(ENTER_POOL, [array_literal([pool])])
 
 
-def lock_pool(connection: Connection, pool: PoolId) -> Sent:
+def lock_pool(connection: Connection, pool: PoolId) -> SentStatement:
     """Work for a pool, and lock it, until the transaction ends; `locked` takes the answer."""
     enter_pool(connection, pool)
     return connection.execute(LOCK_POOL, [pool])
 
 
-def locked(sent: Sent, pool: PoolId) -> PoolRow:
+def locked(sent: SentStatement, pool: PoolId) -> PoolRow:
     """The pool that is locked now."""
     row = sent.fetchone()
     if row is None:
@@ -271,17 +272,17 @@ def load(
 
 
 def _read(connection: Connection, pool: PoolId, wanted: Changed) -> _Read:
-    fences = [array_of([pool] * len(wanted.leases)), array_of(wanted.leases)]
+    fences = [array_literal([pool] * len(wanted.leases)), array_literal(wanted.leases)]
     with connection.pipeline():
         asked = policy_and_quotas.ask_some(
             connection, pool, wanted.slices, wanted.usage, policy=wanted.policy
         )
         sent = {
             "nodes": connection.execute(
-                BY_KEY["nodes"], transposed([(pool, node) for node in wanted.nodes], 2)
+                BY_KEY["nodes"], column_arrays([(pool, node) for node in wanted.nodes], 2)
             ),
             "queue": connection.execute(
-                BY_KEY["queue"], transposed([(pool, *key) for key in wanted.jobs], 3)
+                BY_KEY["queue"], column_arrays([(pool, *key) for key in wanted.jobs], 3)
             ),
             "leases": connection.execute(BY_KEY["leases"], fences),
             "lease_parts": connection.execute(BY_KEY["lease_parts"], fences),
@@ -300,7 +301,7 @@ def _bring_in(memory: Memory, found: _Read) -> None:
 def fences_of(connection: Connection, pool: PoolId, attempts: Iterable[Attempt]) -> list[int]:
     """The leases of attempts, live or not."""
     rows = [(pool, *key, attempt) for key, attempt in attempts]
-    sent = connection.execute(OF_ATTEMPTS, transposed(rows, 4))
+    sent = connection.execute(OF_ATTEMPTS, column_arrays(rows, 4))
     return [fence for (fence,) in sent.fetchall()]
 
 
@@ -320,7 +321,7 @@ def load_leases(
         load(connection, pool, memory, Changed(jobs=tuple(missing)), door)
 
 
-def _take(memory: Memory, sent: Mapping[str, Sent]) -> set[NodeId]:
+def _take(memory: Memory, sent: Mapping[str, SentStatement]) -> set[NodeId]:
     """Take rows into memory; the nodes among them."""
     pool = memory.pool
     machines = list(_machines(sent["nodes"]))
@@ -338,15 +339,15 @@ def _take(memory: Memory, sent: Mapping[str, Sent]) -> set[NodeId]:
     return {one.id for one in machines}
 
 
-def _machines(sent: Sent) -> Iterator[PoolNode]:
+def _machines(sent: SentStatement) -> Iterator[PoolNode]:
     return map(machine_of, sent.fetchall())
 
 
-def _jobs(sent: Sent) -> Iterator[PoolJob]:
+def _jobs(sent: SentStatement) -> Iterator[PoolJob]:
     return map(job_of, sent.fetchall())
 
 
-def _leases(sent: Sent, sent_parts: Sent) -> Iterator[Lease]:
+def _leases(sent: SentStatement, sent_parts: SentStatement) -> Iterator[Lease]:
     parts: dict[int, list[Row]] = defaultdict(list)
     for row in sorted(sent_parts.fetchall(), key=lambda one: (one[0], one[2])):  # by place
         parts[row[0]].append(row)

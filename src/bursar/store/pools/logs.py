@@ -2,10 +2,10 @@
 
 from typing import Final, NamedTuple
 
+from bursar.core.ids import PoolId
 from bursar.core.instant import Instant
-from bursar.store.jobs.outbox import PoolId
-from bursar.store.ledger.loader import Connection
 from bursar.store.pools.loader import enter_pool
+from bursar.store.sql.connection import Connection
 
 KEPT_MAX: Final = 64 * 1024 * 1024  # bytes of one attempt's log on one node; the rest is dropped
 # Only a lease's own node may add to its log.

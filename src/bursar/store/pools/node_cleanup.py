@@ -3,17 +3,19 @@
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from bursar.core.ids import PoolId
 from bursar.core.instant import Instant
-from bursar.store.jobs.outbox import PoolId
-from bursar.store.ledger.loader import Connection, looked_up, transposed
 from bursar.store.pools.loader import enter_pool
+from bursar.store.sql.arrays import column_arrays
+from bursar.store.sql.connection import Connection
+from bursar.store.sql.fragments import lookup
 
 # A job that is not over may still go on from its checkpoints; so may one that has moved elsewhere.
 _IS_OVER: Final = "and t.state in ('succeeded', 'failed', 'cancelled', 'expired')"
 OVER_JOBS: Final = f"""
     -- Of jobs that this node has had an attempt of.
     select t.org_id, t.job_id, e.ended_at
-      from {looked_up({"pool_id": "text", "org_id": "text", "job_id": "text"}, "queue", _IS_OVER)}
+      from {lookup({"pool_id": "text", "org_id": "text", "job_id": "text"}, "queue", _IS_OVER)}
      cross join lateral (
            select max(l.ended_at) as ended_at, count(p.fence) as here
              from leases l
@@ -59,7 +61,7 @@ def over_jobs(
     """Which of some jobs are over, of those that a node has had."""
     with connection.transaction():
         enter_pool(connection, pool)
-        keys = transposed([(pool, org, job) for org, job in jobs], 3)
+        keys = column_arrays([(pool, org, job) for org, job in jobs], 3)
         rows = connection.execute(OVER_JOBS, [*keys, node]).fetchall()
     return sorted(OverJob(*row) for row in rows)
 

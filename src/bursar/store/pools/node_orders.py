@@ -8,13 +8,14 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from bursar.core.dispatch.node_orders import NodeOrder, OrderState, RemovalReason, Scale
+from bursar.core.ids import PoolId
 from bursar.core.instant import Instant
 from bursar.core.scheduling.model.nodes import Node
-from bursar.store.jobs.outbox import PoolId
-from bursar.store.ledger.loader import Connection, looked_up, transposed
-from bursar.store.ledger.row_mappers import Values
 from bursar.store.pools.loader import enter_pool
+from bursar.store.sql.arrays import Values, column_arrays
 from bursar.store.sql.codec import text_of, value_of
+from bursar.store.sql.connection import Connection
+from bursar.store.sql.fragments import lookup
 
 ORDERS_MAX: Final = 1_000  # of those that are over, the latest that are told
 
@@ -42,7 +43,7 @@ ORDER_OF_NODE: Final = f"""
 """
 ORDERS_BY_ID: Final = f"""
     select {_COLUMNS}
-      from {looked_up({"pool_id": "text", "order_id": "text"}, "pool_orders")}
+      from {lookup({"pool_id": "text", "order_id": "text"}, "pool_orders")}
 """
 WRITE_ORDERS: Final = """
     -- Of what was written before only how far it is changes.
@@ -99,7 +100,7 @@ def write_orders(connection: Connection, pool: PoolId, orders: Iterable[NodeOrde
     """Keep orders as they are now, in a transaction of their pool."""
     rows = [_values(pool, one) for one in orders]
     if rows:
-        connection.execute(WRITE_ORDERS, transposed(rows, 0))
+        connection.execute(WRITE_ORDERS, column_arrays(rows, 0))
 
 
 def live_orders(connection: Connection, pool: PoolId) -> list[NodeOrder]:
@@ -119,7 +120,7 @@ def order_of_node(connection: Connection, pool: PoolId, node: str) -> NodeOrder 
 
 def orders_by_id(connection: Connection, pool: PoolId, ids: Iterable[str]) -> list[NodeOrder]:
     """Orders of a pool, over or not."""
-    return _found(connection, pool, ORDERS_BY_ID, transposed([(pool, id) for id in ids], 2))
+    return _found(connection, pool, ORDERS_BY_ID, column_arrays([(pool, id) for id in ids], 2))
 
 
 def _found(connection: Connection, pool: PoolId, sql: str, given: list[Any]) -> list[NodeOrder]:

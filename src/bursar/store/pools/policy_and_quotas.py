@@ -6,21 +6,22 @@ from hashlib import sha256
 from typing import Final, NamedTuple
 
 from bursar.core.dispatch.state import PolicyInForce, Pool, PoolTransaction, UserUsage
+from bursar.core.ids import PoolId
 from bursar.core.quota_slices import Key, Slice
 from bursar.core.scheduling.model.jobs import Path
 from bursar.core.scheduling.model.policy_file import policy_of, words_of
-from bursar.store.jobs.outbox import PoolId
-from bursar.store.ledger.loader import Connection, Sent, looked_up, transposed
-from bursar.store.ledger.row_mappers import Values
+from bursar.store.sql.arrays import Values, column_arrays
 from bursar.store.sql.bulk_write import Saving
 from bursar.store.sql.codec import text_of, value_of
+from bursar.store.sql.connection import Connection, SentStatement
+from bursar.store.sql.fragments import lookup
 
 SLICES: Final = """
     select body::text from pool_slices where pool_id = %s order by org_id, quota_id
 """
 SOME_SLICES: Final = f"""
     select t.body::text
-      from {looked_up({"pool_id": "text", "org_id": "text", "quota_id": "text"}, "pool_slices")}
+      from {lookup({"pool_id": "text", "org_id": "text", "quota_id": "text"}, "pool_slices")}
      order by t.org_id, t.quota_id
 """
 POLICY: Final = "select n, body::text from pool_policies where pool_id = %s"
@@ -29,7 +30,7 @@ USAGE: Final = """
 """
 SOME_USAGE: Final = f"""
     select t.path::text, t.micros, t.at
-      from {looked_up({"pool_id": "text", "digest": "text"}, "pool_usage")}
+      from {lookup({"pool_id": "text", "digest": "text"}, "pool_usage")}
      order by t.digest
 """
 SAVE_USAGE: Final = """
@@ -57,9 +58,9 @@ SAVE_POLICY: Final = """
 class Terms(NamedTuple):
     """What was asked for."""
 
-    slices: Sent | None
-    policy: Sent | None
-    usage: Sent | None
+    slices: SentStatement | None
+    policy: SentStatement | None
+    usage: SentStatement | None
 
 
 def ask_all(connection: Connection, pool: PoolId) -> Terms:
@@ -79,9 +80,9 @@ def ask_some(
     rows: list[Values] = [(pool, *key) for key in slices]
     users: list[Values] = [(pool, _digest(text_of(path))) for path in usage]
     return Terms(
-        connection.execute(SOME_SLICES, transposed(rows, 3)) if rows else None,
+        connection.execute(SOME_SLICES, column_arrays(rows, 3)) if rows else None,
         connection.execute(POLICY, [pool]) if policy else None,
-        connection.execute(SOME_USAGE, transposed(users, 2)) if users else None,
+        connection.execute(SOME_USAGE, column_arrays(users, 2)) if users else None,
     )
 
 

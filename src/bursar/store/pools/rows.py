@@ -20,17 +20,16 @@ from bursar.core.dispatch.state import (
     PoolNode,
     Trouble,
 )
-from bursar.core.ids import JobId
+from bursar.core.ids import JobId, NodeId
 from bursar.core.instant import Instant
 from bursar.core.leases import provable_ms
 from bursar.core.messages import EndClass, Enqueue, Why
 from bursar.core.scheduling.model.jobs import Earmark
-from bursar.core.scheduling.model.nodes import Node, NodeId, Piece
+from bursar.core.scheduling.model.nodes import Node, Piece
 from bursar.store.jobs.outbox import message_of, message_text
-from bursar.store.ledger.loader import arrays, looked_up
-from bursar.store.ledger.row_mappers import Values
-from bursar.store.sql.bulk_write import matched
+from bursar.store.sql.arrays import Values
 from bursar.store.sql.codec import text_of, value_of
+from bursar.store.sql.fragments import array_parameters, lookup, match_keys
 
 Row = tuple[Any, ...]
 
@@ -106,7 +105,7 @@ _AS_TEXT: Final = ("json", "bigint[]", "integer[]")  # arrays of arrays would be
 
 def _given(columns: Mapping[str, str]) -> str:
     kinds = {name: "text" if kind in _AS_TEXT else kind for name, kind in columns.items()}
-    return f"unnest({arrays(kinds)}) as u({', '.join(columns)})"
+    return f"unnest({array_parameters(kinds)}) as u({', '.join(columns)})"
 
 
 def _as(name: str, kind: str) -> str:
@@ -127,7 +126,7 @@ def _update(table: Table) -> str:
     return f"""
         update {table.name} t set {changes}
           from {_given({"pool_id": "text", **table.key, **table.changing})}
-         where {matched("pool_id", *table.key)}
+         where {match_keys("pool_id", *table.key)}
     """
 
 
@@ -146,7 +145,7 @@ BY_KEY: Final = MappingProxyType(
     {
         table.name: f"""
             select {selected(table)}
-              from {looked_up({"pool_id": "text", **key}, table.name)}
+              from {lookup({"pool_id": "text", **key}, table.name)}
         """
         for table, key in (
             (NODES, NODES.key),

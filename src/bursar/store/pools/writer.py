@@ -5,10 +5,8 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from bursar.core.dispatch.state import Lease, PoolTransaction
-from bursar.core.scheduling.model.nodes import NodeId
-from bursar.store.jobs.outbox import PoolId, message_text
-from bursar.store.ledger.loader import Connection
-from bursar.store.ledger.row_mappers import Values
+from bursar.core.ids import NodeId, PoolId
+from bursar.store.jobs.outbox import message_text
 from bursar.store.pools.events import ADD, End, rows_of
 from bursar.store.pools.loader import Changed, Memory, SlotName
 from bursar.store.pools.policy_and_quotas import save_terms
@@ -26,8 +24,11 @@ from bursar.store.pools.rows import (
     node_values,
     part_values,
 )
-from bursar.store.sql.bulk_write import Saving, matched
+from bursar.store.sql.arrays import Values
+from bursar.store.sql.bulk_write import Saving
 from bursar.store.sql.codec import text_of
+from bursar.store.sql.connection import Connection
+from bursar.store.sql.fragments import match_keys
 
 KEPT: Final = 1_000  # versions whose changes can be caught up with
 TIDY: Final = 100  # versions between two looks for older ones
@@ -43,7 +44,7 @@ TIDY_UP: Final = "delete from pool_changes where pool_id = %s and version <= %s"
 DROP_NODES: Final = f"""
     delete from nodes t
      using unnest(%s::text[], %s::text[]) as u(pool_id, node_id)
-     where {matched("pool_id", "node_id")}
+     where {match_keys("pool_id", "node_id")}
 """
 TELL: Final = """
     insert into pool_outbox (pool_id, org_id, job_id, n, body, written_at)
@@ -55,7 +56,7 @@ ACKNOWLEDGE: Final = f"""
     update pool_outbox t set acked_at = coalesce(t.acked_at, greatest(t.written_at, u.at))
       from unnest(%s::text[], %s::text[], %s::text[], %s::bigint[], %s::bigint[])
            as u(pool_id, org_id, job_id, n, at)
-     where {matched("pool_id", "org_id", "job_id", "n")}
+     where {match_keys("pool_id", "org_id", "job_id", "n")}
 """
 TAKE_SLOTS: Final = """
     insert into lease_slots (pool_id, fence, node_id, gpu, slot)
@@ -66,7 +67,7 @@ FREE_SLOTS: Final = f"""
     update lease_slots t set freed_at = u.at
       from unnest(%s::text[], %s::bigint[], %s::text[], %s::int[], %s::int[], %s::bigint[])
            as u(pool_id, fence, node_id, gpu, slot, at)
-     where {matched("pool_id", "fence", "node_id", "gpu", "slot")}
+     where {match_keys("pool_id", "fence", "node_id", "gpu", "slot")}
 """
 
 

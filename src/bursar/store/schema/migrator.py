@@ -17,7 +17,7 @@ from typing import Final
 from psycopg import errors
 
 from bursar.core.refusal import Fault
-from bursar.store.ledger.loader import Connection
+from bursar.store.sql.connection import Connection
 
 CREATE_TABLE: Final = """
     create table if not exists migrations (

@@ -28,7 +28,7 @@ from psycopg.pq import ExecStatus
 from psycopg.pq.abc import PGconn, PGresult
 from psycopg.waiting import Ready, Wait
 
-from bursar.store.ledger.loader import array_of
+from bursar.store.sql.arrays import array_literal
 
 _PLACE: Final = re.compile("%s|%%")
 _FAILED: Final = (ExecStatus.FATAL_ERROR, ExecStatus.PIPELINE_ABORTED)
@@ -132,7 +132,7 @@ class Pipeline:
         if isinstance(given, int):
             return b"%d" % given
         if isinstance(given, list):
-            given = array_of(given)
+            given = array_literal(given)
         if not isinstance(given, str):
             raise TypeError(f"{type(given).__name__} cannot be sent in a pipeline")
         if "\0" in given:  # libpq would take it for the end

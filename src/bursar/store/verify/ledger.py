@@ -11,11 +11,12 @@ from typing import Final
 
 import psycopg
 
+from bursar.core.ids import OrgId
 from bursar.core.instant import Instant
 from bursar.core.ledger.events import HoldChanged
-from bursar.store.ledger.loader import Connection, OrgId
 from bursar.store.ledger.row_mappers import SHELVES
 from bursar.store.sql.codec import EVENTS
+from bursar.store.sql.connection import Connection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -632,6 +633,3 @@ def problems(
         return
     for org, what, kept, wanted in found:
         yield Problem(check=check.name, org=org, what=what, kept=kept, wanted=wanted)
-
-
-SNAPSHOT: Final = "set transaction isolation level repeatable read, read only"

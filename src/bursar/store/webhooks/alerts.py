@@ -9,11 +9,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from bursar.core.alerts import ALERT, RULE
+from bursar.core.ids import OrgId
 from bursar.core.instant import Instant
 from bursar.core.ledger.events import Event
 from bursar.core.ledger.values import Compartment, Setting
-from bursar.store.ledger.loader import ENTER, Connection, OrgId, array_of, looked_up, transposed
+from bursar.store.sql.arrays import array_literal, column_arrays
 from bursar.store.sql.codec import event_of
+from bursar.store.sql.connection import Connection, restrict_to_orgs
+from bursar.store.sql.fragments import lookup
 
 SPAN: Final = 20_000  # events that a look goes over, of all its orgs together
 ENDING_MOST: Final = 100  # grants near their end that one question brings, for each window
@@ -83,7 +86,7 @@ EVENTS: Final = """
 def events(connection: Connection, looks: Sequence[Look]) -> list[tuple[OrgId, int, Event]]:
     """What has happened that may call for an alert, or is about webhooks."""
     spans = [(one.org, one.looked, one.upto) for one in looks]
-    found = connection.execute(EVENTS, transposed(spans, 3))
+    found = connection.execute(EVENTS, column_arrays(spans, 3))
     return [(org, number, event_of(kind, body)) for org, number, kind, body in found]
 
 
@@ -100,7 +103,7 @@ RULES: Final = f"""
 
 def rules(connection: Connection, orgs: Iterable[OrgId]) -> list[tuple[OrgId, Setting]]:
     """What orgs want to be told."""
-    found = connection.execute(RULES, [array_of(list(orgs))])
+    found = connection.execute(RULES, [array_literal(list(orgs))])
     return [
         (org, Setting(kind=RULE, id=id, body=body, number=number, at=at))
         for org, id, body, number, at in found
@@ -109,7 +112,7 @@ def rules(connection: Connection, orgs: Iterable[OrgId]) -> list[tuple[OrgId, Se
 
 EPISODES: Final = f"""
     select t.org_id, t.rule_id, t.number
-      from {looked_up({"org_id": "text", "rule_id": "text"}, "episodes")}
+      from {lookup({"org_id": "text", "rule_id": "text"}, "episodes")}
      order by t.org_id, t.rule_id
 """
 
@@ -118,7 +121,7 @@ def episodes(
     connection: Connection, rules: Sequence[tuple[OrgId, str]]
 ) -> dict[tuple[OrgId, str], int]:
     """The event that let each rule be ready to tell again, if that was noted."""
-    found = connection.execute(EPISODES, transposed(rules, 2))
+    found = connection.execute(EPISODES, column_arrays(rules, 2))
     return {(org, rule): number for org, rule, number in found}
 
 
@@ -171,8 +174,8 @@ def ending(connection: Connection, windows: Sequence[Window]) -> Iterator[list[t
     """The grants that end within windows, each with the place of who asks, page by page."""
     while windows:
         with connection.transaction():
-            connection.execute(ENTER, [array_of([one.org for one in windows])])
-            rows = connection.execute(ENDING, transposed(windows, 5)).fetchall()
+            restrict_to_orgs(connection, [one.org for one in windows])
+            rows = connection.execute(ENDING, column_arrays(windows, 5)).fetchall()
         found = [(place, Ending(*row)) for place, *row in rows]
         yield found
         last = dict(found)
@@ -208,13 +211,13 @@ def returned(
 ) -> list[Ending]:
     """Grants that became some credits richer, and end soon: within so long after an instant."""
     spans = [(one.org, one.looked, one.upto, after, after + within[one.org]) for one in looks]
-    return [Ending(*row) for row in connection.execute(RETURNED, transposed(spans, 5))]
+    return [Ending(*row) for row in connection.execute(RETURNED, column_arrays(spans, 5))]
 
 
 GRANTS: Final = f"""
     select {_ENDING}
       from {
-    looked_up(
+    lookup(
         {"org_id": "text", "grant_id": "text"},
         "grants",
         "and t.available > 0 and t.recurrence is null",
@@ -226,7 +229,7 @@ GRANTS: Final = f"""
 
 def grants(connection: Connection, named: Sequence[tuple[OrgId, str]]) -> list[Ending]:
     """These grants, if there is something in them."""
-    return [Ending(*row) for row in connection.execute(GRANTS, transposed(named, 2))]
+    return [Ending(*row) for row in connection.execute(GRANTS, column_arrays(named, 2))]
 
 
 NEXT_ENDING: Final = """
@@ -245,7 +248,7 @@ def next_ending(
     connection: Connection, windows: Sequence[tuple[OrgId, int, Instant]]
 ) -> list[tuple[OrgId, int, Instant | None]]:
     """When the first grant ends after an instant; windows are (org, place, after)."""
-    found = connection.execute(NEXT_ENDING, transposed(windows, 3))
+    found = connection.execute(NEXT_ENDING, column_arrays(windows, 3))
     return [(org, place, at) for org, place, at in found]
 
 
@@ -266,8 +269,8 @@ def note_looks(
 ) -> None:
     """Write down how far looks have come: org, event, instant, when to look again."""
     with connection.transaction():
-        connection.execute(ENTER, [array_of([one[0] for one in noted])])
-        connection.execute(NOTE_LOOKS, transposed(noted, 4))
+        restrict_to_orgs(connection, [one[0] for one in noted])
+        connection.execute(NOTE_LOOKS, column_arrays(noted, 4))
 
 
 NOTE_EPISODES: Final = """
@@ -284,8 +287,8 @@ NOTE_EPISODES: Final = """
 def note_episodes(connection: Connection, noted: Sequence[tuple[OrgId, str, int]]) -> None:
     """Write down which event let a rule be ready to tell again."""
     with connection.transaction():
-        connection.execute(ENTER, [array_of([one[0] for one in noted])])
-        connection.execute(NOTE_EPISODES, transposed(noted, 3))
+        restrict_to_orgs(connection, [one[0] for one in noted])
+        connection.execute(NOTE_EPISODES, column_arrays(noted, 3))
 
 
 ALERTS: Final = f"""
@@ -300,7 +303,7 @@ ALERTS: Final = f"""
 def alerts(connection: Connection, org: OrgId, after: int, most: int) -> list[Setting]:
     """An org's alerts, the last one to be raised or to be over last, from after an event on."""
     with connection.transaction():
-        connection.execute(ENTER, [array_of([org])])
+        restrict_to_orgs(connection, [org])
         rows = connection.execute(ALERTS, [org, after, most]).fetchall()
     return [
         Setting(kind=ALERT, id=id, body=body, number=number, at=at) for id, body, number, at in rows

@@ -7,11 +7,13 @@ number of webhooks.
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from bursar.core.ids import OrgId
 from bursar.core.instant import NEVER, Instant
 from bursar.core.ledger.values import Setting
-from bursar.store.ledger.loader import ENTER, Connection, OrgId, array_of, looked_up, transposed
 from bursar.store.ledger.pages import Recorded
-from bursar.store.sql.bulk_write import matched
+from bursar.store.sql.arrays import column_arrays
+from bursar.store.sql.connection import Connection, restrict_to_orgs
+from bursar.store.sql.fragments import lookup, match_keys
 
 SPAN: Final = 20_000  # events of one org that are gone over at once for one webhook
 
@@ -51,8 +53,8 @@ ADD: Final = """
 def add_cursors(connection: Connection, added: Sequence[tuple[OrgId, str, int]]) -> None:
     """Let webhooks be told what happens after an event; nothing happens if they stand somewhere."""
     with connection.transaction():
-        connection.execute(ENTER, [array_of([one[0] for one in added])])
-        connection.execute(ADD, transposed(added, 3))
+        restrict_to_orgs(connection, [one[0] for one in added])
+        connection.execute(ADD, column_arrays(added, 3))
 
 
 DUE: Final = """
@@ -94,8 +96,8 @@ def next_events(
     ]
     found: dict[Named, list[Recorded]] = {one.named: [] for one, _ in wanted}
     with connection.transaction():
-        connection.execute(ENTER, [array_of([row[0] for row in rows])])
-        for org, webhook, *event in connection.execute(NEXT, [*transposed(rows, 5), most]):
+        restrict_to_orgs(connection, [row[0] for row in rows])
+        for org, webhook, *event in connection.execute(NEXT, [*column_arrays(rows, 5), most]):
             found[org, webhook].append(Recorded(*event))
     return found
 
@@ -117,8 +119,8 @@ def secrets(connection: Connection, webhooks: Sequence[Named]) -> dict[Named, li
     """The secrets that webhooks were given after their first, the oldest first."""
     found: dict[Named, list[Setting]] = {one: [] for one in webhooks}
     with connection.transaction():
-        connection.execute(ENTER, [array_of([org for org, _ in webhooks])])
-        for org, id, body, number, at in connection.execute(SECRETS, transposed(webhooks, 2)):
+        restrict_to_orgs(connection, [org for org, _ in webhooks])
+        for org, id, body, number, at in connection.execute(SECRETS, column_arrays(webhooks, 2)):
             kept = Setting(kind="webhook_secret", id=id, body=body, number=number, at=at)
             found[org, id.partition("/")[0]].append(kept)
     return found
@@ -173,7 +175,7 @@ STAND: Final = f"""
        set number = u.number, tries = u.tries, failing_at = u.failing_at, due_at = u.due_at
       from unnest(%s::text[], %s::text[], %s::bigint[], %s::integer[], %s::bigint[], %s::bigint[])
            as u(org_id, webhook_id, number, tries, failing_at, due_at)
-     where {matched("org_id", "webhook_id")}
+     where {match_keys("org_id", "webhook_id")}
        and t.number <= u.number and t.due_at < {NEVER}
 """
 
@@ -184,11 +186,11 @@ def note(connection: Connection, tried: Sequence[Tried], stands: Sequence[Stand]
     if not orgs:
         return
     with connection.transaction():
-        connection.execute(ENTER, [array_of(orgs)])
+        restrict_to_orgs(connection, orgs)
         for part in _one_each(tried):
-            connection.execute(TRIED, transposed(part, 8))
+            connection.execute(TRIED, column_arrays(part, 8))
         if stands:
-            connection.execute(STAND, transposed(stands, 6))
+            connection.execute(STAND, column_arrays(stands, 6))
 
 
 def _one_each(tried: Sequence[Tried]) -> list[list[Tried]]:
@@ -207,22 +209,22 @@ DROP: Final = f"""
     update cursors t
        set due_at = {NEVER}
       from unnest(%s::text[], %s::text[]) as u(org_id, webhook_id)
-     where {matched("org_id", "webhook_id")}
+     where {match_keys("org_id", "webhook_id")}
 """
 DROP_ASKED: Final = f"""
     update deliveries t
        set asked = false, next_at = null
       from unnest(%s::text[], %s::text[]) as u(org_id, webhook_id)
-     where {matched("org_id", "webhook_id")} and t.asked
+     where {match_keys("org_id", "webhook_id")} and t.asked
 """
 
 
 def drop(connection: Connection, webhooks: Sequence[Named]) -> None:
     """Tell these webhooks nothing more."""
     with connection.transaction():
-        connection.execute(ENTER, [array_of([org for org, _ in webhooks])])
-        connection.execute(DROP, transposed(webhooks, 2))
-        connection.execute(DROP_ASKED, transposed(webhooks, 2))
+        restrict_to_orgs(connection, [org for org, _ in webhooks])
+        connection.execute(DROP, column_arrays(webhooks, 2))
+        connection.execute(DROP_ASKED, column_arrays(webhooks, 2))
 
 
 # What somebody wants to be told again
@@ -233,7 +235,7 @@ HURRY: Final = f"""
        set due_at = least(t.due_at, u.at)
       from unnest(%s::text[], %s::text[], %s::bigint[], %s::bigint[])
            as u(org_id, webhook_id, number, at)
-     where {matched("org_id", "webhook_id")}
+     where {match_keys("org_id", "webhook_id")}
        and u.number > t.number and t.due_at < {NEVER}
 """
 ASK: Final = """
@@ -257,9 +259,9 @@ def ask_again(connection: Connection, asked: Sequence[tuple[OrgId, str, int, Ins
     """Let deliveries (org, webhook, event, since when) be tried again at once."""
     once = list({one[:3]: one for one in asked}.values())
     with connection.transaction():
-        connection.execute(ENTER, [array_of([one[0] for one in once])])
-        connection.execute(HURRY, transposed(once, 4))
-        connection.execute(ASK, transposed(once, 4))
+        restrict_to_orgs(connection, [one[0] for one in once])
+        connection.execute(HURRY, column_arrays(once, 4))
+        connection.execute(ASK, column_arrays(once, 4))
 
 
 class Asked(NamedTuple):
@@ -288,7 +290,7 @@ def asked_for(connection: Connection, now: Instant, most: int) -> list[Asked]:
 
 EVENT: Final = f"""
     select t.org_id, t.number, t.at, t.kind, t.body::text, t.actor
-      from {looked_up({"org_id": "text", "number": "bigint"}, "events")}
+      from {lookup({"org_id": "text", "number": "bigint"}, "events")}
      order by t.org_id, t.number
 """
 
@@ -298,8 +300,8 @@ def events_at(
 ) -> dict[tuple[OrgId, int], Recorded]:
     """Events by their numbers."""
     with connection.transaction():
-        connection.execute(ENTER, [array_of([org for org, _ in numbers])])
-        rows = connection.execute(EVENT, transposed(numbers, 2)).fetchall()
+        restrict_to_orgs(connection, [org for org, _ in numbers])
+        rows = connection.execute(EVENT, column_arrays(numbers, 2)).fetchall()
     return {(org, event[0]): Recorded(*event) for org, *event in rows}
 
 
@@ -332,6 +334,6 @@ def page(
 ) -> list[Delivery]:
     """A webhook's deliveries in the order of their events; of one status, if that is not empty."""
     with connection.transaction():
-        connection.execute(ENTER, [array_of([org])])
+        restrict_to_orgs(connection, [org])
         rows = connection.execute(PAGE, [org, webhook, after, status, status, most]).fetchall()
     return [Delivery(*row) for row in rows]

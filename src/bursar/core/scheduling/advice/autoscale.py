@@ -20,14 +20,14 @@ from contextlib import contextmanager
 from itertools import count, islice
 from typing import Final
 
-from bursar.core.ids import JobId
+from bursar.core.ids import JobId, NodeId
 from bursar.core.instant import DAY, HOUR, MINUTE, Instant
 from bursar.core.money import PPM, Micros
 from bursar.core.scheduling.advice.forecast import Forecast, forecast, places
 from bursar.core.scheduling.decisions import Reserved
 from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.model.jobs import Shape, need
-from bursar.core.scheduling.model.nodes import MILLI, Machine, Node, NodeId, NodeState, Room
+from bursar.core.scheduling.model.nodes import MILLI, Machine, Node, NodeState, Room
 from bursar.core.scheduling.placement.backfill import Claims
 from bursar.core.scheduling.preemption.shortfall import free_milli
 from bursar.core.value import replace, value

@@ -18,13 +18,13 @@ is asked is the cluster after its plan was carried out; future places of others 
 from collections.abc import Iterator
 from typing import Final
 
-from bursar.core.ids import JobId
+from bursar.core.ids import JobId, NodeId
 from bursar.core.instant import DAY, NEVER, Instant
 from bursar.core.money import Micros
 from bursar.core.scheduling.explain.queue_position import Group, in_turn
 from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.model.jobs import Job, Running, need
-from bursar.core.scheduling.model.nodes import MILLI, Machine, NodeId, NodeState, Piece
+from bursar.core.scheduling.model.nodes import MILLI, Machine, NodeState, Piece
 from bursar.core.scheduling.placement.backfill import Claims, earliest
 from bursar.core.scheduling.placement.search import Spot, fill, find, pieces
 from bursar.core.scheduling.preemption.shortfall import by_domain, free_milli

@@ -21,7 +21,7 @@ from heapq import merge
 from itertools import takewhile
 from typing import Final
 
-from bursar.core.ids import JobId
+from bursar.core.ids import JobId, NodeId
 from bursar.core.instant import HOUR, NEVER, Instant
 from bursar.core.scheduling.advice.pool_load import FAR
 from bursar.core.scheduling.decisions import Plan, Wait
@@ -33,7 +33,6 @@ from bursar.core.scheduling.explain.waiting_view import Blocker, View
 from bursar.core.scheduling.explain.what_if import Change, smallest
 from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.model.jobs import Job, Path, Running, need
-from bursar.core.scheduling.model.nodes import NodeId
 from bursar.core.scheduling.plan import make_plan
 from bursar.core.value import value
 

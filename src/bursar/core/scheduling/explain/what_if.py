@@ -22,10 +22,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
+from bursar.core.ids import NodeId
 from bursar.core.scheduling.explain.phrases import Figures
 from bursar.core.scheduling.explain.waiting_view import View
 from bursar.core.scheduling.model.jobs import Job, need, parts_near, slots_of
-from bursar.core.scheduling.model.nodes import MILLI, Kind, Level, Machine, Need, NodeId, Room
+from bursar.core.scheduling.model.nodes import MILLI, Kind, Level, Machine, Need, Room
 from bursar.core.scheduling.order.share import Place
 from bursar.core.scheduling.placement.backfill import Claims
 from bursar.core.scheduling.placement.search import find

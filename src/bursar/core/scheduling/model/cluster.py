@@ -10,21 +10,12 @@ from contextlib import contextmanager
 from itertools import islice, takewhile
 from typing import Final
 
-from bursar.core.ids import JobId
+from bursar.core.ids import JobId, NodeId
 from bursar.core.instant import NEVER, Instant
 from bursar.core.refusal import invariant
 from bursar.core.scheduling.decisions import Decision, Keep, Preempt, Promise, Start
 from bursar.core.scheduling.model.jobs import Earmark, Job, Path, Running, Shape, Why, need
-from bursar.core.scheduling.model.nodes import (
-    Kind,
-    Level,
-    Machine,
-    Node,
-    NodeId,
-    NodeState,
-    Piece,
-    Room,
-)
+from bursar.core.scheduling.model.nodes import Kind, Level, Machine, Node, NodeState, Piece, Room
 from bursar.core.scheduling.model.policy import Policy, Share
 from bursar.core.scheduling.model.snapshot import Snapshot
 from bursar.core.scheduling.order.backlog import Backlog

@@ -6,10 +6,10 @@ from functools import lru_cache
 from math import isqrt
 from typing import Final
 
-from bursar.core.ids import JobId
+from bursar.core.ids import JobId, NodeId
 from bursar.core.instant import NEVER, Instant
 from bursar.core.money import AMOUNT_MAX, CREDIT, Micros, usage_price_up
-from bursar.core.scheduling.model.nodes import GPUS_MAX, MILLI, Kind, Level, Need, NodeId, Piece
+from bursar.core.scheduling.model.nodes import GPUS_MAX, MILLI, Kind, Level, Need, Piece
 from bursar.core.validation import check_int, check_text, check_texts
 from bursar.core.value import Derived, value
 

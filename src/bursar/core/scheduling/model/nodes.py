@@ -6,14 +6,13 @@ serves all nodes that have it: a thousand empty nodes cost as much as one.
 """
 
 from enum import StrEnum
-from typing import Final, NamedTuple, NewType
+from typing import Final, NamedTuple
 
-from bursar.core.ids import JobId
+from bursar.core.ids import JobId, NodeId
 from bursar.core.instant import NEVER, Instant
 from bursar.core.validation import check_int, check_text, check_texts
 from bursar.core.value import value
 
-NodeId = NewType("NodeId", str)
 Jobs = frozenset[JobId]
 NOW: Final[Instant] = -1  # when nobody has left who is there
 

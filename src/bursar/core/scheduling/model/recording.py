@@ -20,12 +20,12 @@ from collections.abc import Iterable
 from itertools import chain
 from typing import Final, NamedTuple, TypeAlias
 
-from bursar.core.ids import JobId
+from bursar.core.ids import JobId, NodeId
 from bursar.core.instant import Instant
 from bursar.core.scheduling.decisions import Decision
 from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.model.jobs import Earmark, Job, Running, Shape
-from bursar.core.scheduling.model.nodes import Node, NodeId
+from bursar.core.scheduling.model.nodes import Node
 from bursar.core.scheduling.model.policy import Policy, Share
 from bursar.core.scheduling.model.snapshot import Snapshot
 from bursar.core.scheduling.placement.fragmentation import Fragments

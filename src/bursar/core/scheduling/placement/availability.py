@@ -8,8 +8,9 @@ order. Nodes that changed are worked out anew when the order is next asked for.
 
 from collections.abc import Iterator
 
+from bursar.core.ids import NodeId
 from bursar.core.instant import Instant
-from bursar.core.scheduling.model.nodes import Kind, Machine, NodeId
+from bursar.core.scheduling.model.nodes import Kind, Machine
 from bursar.core.sorted_set import SortedSet
 
 Entry = tuple[Instant, NodeId, int]  # from then on so many tasks fit on the node

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from heapq import heappop, heappush, merge
 from typing import NamedTuple
 
-from bursar.core.ids import JobId
+from bursar.core.ids import JobId, NodeId
 from bursar.core.instant import NEVER, Instant
 from bursar.core.scheduling.decisions import Reserved
 from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.model.jobs import Job, Shape, need
-from bursar.core.scheduling.model.nodes import Jobs, Kind, Machine, Need, NodeId, Room
+from bursar.core.scheduling.model.nodes import Jobs, Kind, Machine, Need, Room
 from bursar.core.scheduling.placement.search import fill
 
 _Change = tuple[Instant, NodeId, int | None]  # a node, and how many tasks fit there from then on

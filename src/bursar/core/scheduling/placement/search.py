@@ -5,6 +5,7 @@ from heapq import merge
 from itertools import islice
 from typing import NamedTuple, Protocol
 
+from bursar.core.ids import NodeId
 from bursar.core.instant import Instant
 from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.model.jobs import Shape, need
@@ -16,7 +17,6 @@ from bursar.core.scheduling.model.nodes import (
     Level,
     Machine,
     Need,
-    NodeId,
     Piece,
     Room,
 )

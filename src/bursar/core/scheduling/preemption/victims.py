@@ -16,12 +16,12 @@ from collections.abc import Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from typing import Final, NamedTuple
 
-from bursar.core.ids import JobId
+from bursar.core.ids import JobId, NodeId
 from bursar.core.instant import Instant
 from bursar.core.money import Micros
 from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.model.jobs import Job, Path, Running, need
-from bursar.core.scheduling.model.nodes import NOW, NodeId
+from bursar.core.scheduling.model.nodes import NOW
 from bursar.core.scheduling.order.share import Place
 from bursar.core.scheduling.placement.backfill import Claims
 from bursar.core.scheduling.placement.search import Spot, fill
