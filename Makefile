@@ -33,7 +33,7 @@ SAY := @printf '· %s\n'
 
 .PHONY: help
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
 
 .PHONY: run
 run: .venv/.installed ## start everything: service, four nodes, three tenants with jobs; stop with Ctrl-C
@@ -41,12 +41,12 @@ run: .venv/.installed ## start everything: service, four nodes, three tenants wi
 
 .PHONY: test
 test: statics ## everything CI checks: format, lint, types, all tests, coverage of the core
-	$(SAY) "tests of the rules"
-	@$(BIN)/pytest -q -n $(JOBS) --durations=40 -m 'not property' --cov --cov-report=
+	$(SAY) "tests of the core, with branch coverage"
+	@$(BIN)/pytest -q -n $(JOBS) --durations=10 -m 'core and not property' --cov --cov-report=
 	$(SAY) "branch coverage of the core, at least $(COVERAGE_GATE) %"
 	@$(BIN)/coverage report --include='src/bursar/core/*' --fail-under=$(COVERAGE_GATE)
-	$(SAY) "properties over random histories, fixed seeds"
-	@PYTHONHASHSEED=0 $(BIN)/pytest -q -n $(JOBS) --durations=20 -m property
+	$(SAY) "all other tests; properties over random histories, fixed seeds"
+	@PYTHONHASHSEED=0 $(BIN)/pytest -q -n $(JOBS) --durations=30 -m 'property or not core'
 
 .PHONY: check
 check: statics ## format, lint, types and the fast tests
@@ -66,6 +66,10 @@ statics: .venv/.installed
 format: .venv/.installed ## put the code into the house format
 	@$(BIN)/ruff format --quiet .
 	@$(BIN)/ruff check --quiet --fix-only .
+
+.PHONY: exhaustive
+exhaustive: .venv/.installed ## the tests that take a sample of their cases, on all cases
+	@BURSAR_EXHAUSTIVE=1 $(BIN)/pytest -q -n $(JOBS) --timeout=3600 -o faulthandler_timeout=0 -m sampled
 
 .PHONY: fuzz
 fuzz: .venv/.installed ## random examples for FUZZ_MINUTES (5), seeds printed

@@ -8,6 +8,8 @@ fuzz     random ones, BURSAR_FUZZ_EXAMPLES of them; the seed and a blob replay a
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -35,6 +37,16 @@ settings.register_profile(
     print_blob=True,
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+CORE: Final = tuple(Path(__file__).parent / folder for folder in ("core", "sim/faults"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that exercise the core: branch coverage is measured on these alone."""
+    for item in items:
+        if any(item.path.is_relative_to(folder) for folder in CORE):
+            item.add_marker("core")
 
 
 @pytest.fixture(scope="session")

@@ -36,6 +36,18 @@ def test_the_tests_that_must_catch_it_exist(bug: Bug) -> None:
         assert not name or f"def {name.partition('[')[0]}(" in text, test
 
 
+def test_the_place_is_found_whatever_its_format() -> None:
+    """Line breaks and trailing commas do not matter; `within` names the function to look in."""
+    text = (
+        "def f():\n    return g(\n        1,\n        2,\n    )\n\ndef h():\n    return g(1, 2)\n"
+    )
+    bug = Bug(
+        name="swapped", file="f.py", right="g(1, 2)", wrong="g(2, 1)", caught_by=(), within="f"
+    )
+
+    assert "def f():\n    return g(2, 1)\n\ndef h():\n    return g(1, 2)\n" == bug.planted_in(text)
+
+
 @pytest.mark.parametrize(("text", "times"), [("none of it", 0), ("x + 1, x + 1", 2)])
 def test_a_bug_that_no_longer_fits_is_told(text: str, times: int) -> None:
     """The tests above can fail: a place that is gone, or that is not the only one, is an error."""

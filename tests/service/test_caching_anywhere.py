@@ -29,6 +29,7 @@ from bursar.store.verify.ledger import problems
 from bursar.store.verify.org_pool_agreement import SEAM_CHECKS
 from tests.support.builders import PER_MS, prices
 from tests.support.databases import connected, migrated
+from tests.support.effort import sample
 from tests.support.pool_driver import (
     ISSUED,
     Clock,
@@ -269,23 +270,16 @@ def told(connection: Connection, clock: Clock, dies_at: int = 0, url: str = "") 
     return places
 
 
-def test_a_process_killed_between_two_statements_strands_nobody(
+@pytest.mark.slow
+@pytest.mark.sampled
+def test_a_process_killed_between_two_statements_strands_no_job(
     url: str, connection: Connection
 ) -> None:
-    """Whoever goes on finds the same to do."""
+    """The next process finds the same work to do (D4, S13)."""
     places = told(connection, Clock(), url=url)
     assert len(places) > 100
 
-    for place in places[3 :: len(places) // 8]:
-        told(connection, Clock(), place, url)
-
-
-@pytest.mark.slow
-def test_a_process_killed_at_many_more_places_strands_nobody(
-    url: str, connection: Connection
-) -> None:
-    """At each fifth of all that there are (D4, S13)."""
-    for place in told(connection, Clock(), url=url)[::5]:
+    for place in sample(places, 16):
         told(connection, Clock(), place, url)
 
 

@@ -10,6 +10,7 @@ from datetime import UTC, datetime, time, timedelta
 from typing import Any, Final
 from zoneinfo import ZoneInfo
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -332,6 +333,7 @@ class Story:
         self.check()
 
 
+@pytest.mark.property
 @given(st.sampled_from(BEGINNINGS), LIMITED, st.lists(steps(), max_size=12))
 def test_a_budget_counts_what_counting_anew_comes_to(
     begin: Instant, limited: dict[str, int], story: list[Step]
@@ -347,6 +349,7 @@ def test_a_budget_counts_what_counting_anew_comes_to(
     told.org.rebuilds()
 
 
+@pytest.mark.property
 @given(
     st.sampled_from(BEGINNINGS),
     LIMITED,

@@ -259,6 +259,7 @@ GRANTS = st.lists(
 )
 
 
+@pytest.mark.property
 @given(GRANTS, st.sampled_from([None, "eu"]), st.sampled_from([None, 5, 30]))
 @example(
     grants=[(50, 500_000, "org", None, 0), (50, 500_000, "org", None, 1)], region=None, room=None

@@ -10,7 +10,7 @@ from bursar.core.budgets.periods import PeriodKind
 from bursar.core.ids import AccountId, GrantId, HoldId
 from bursar.core.ledger.balance import Owned, balance
 from bursar.core.ledger.books import DEBTS, Books
-from bursar.core.ledger.decide import decide
+from bursar.core.ledger.decide import catch_up_books, decide
 from bursar.core.ledger.events import Closing, GrantLapsed, HoldClosed, RecurrenceTurned
 from bursar.core.ledger.tables import MissingRange, NotLoaded
 from bursar.core.refusal import Code, InvariantBroken, Refusal
@@ -372,3 +372,19 @@ def test_partly_loaded_books_say_what_they_must_know_of_time() -> None:
         decide(Books(complete=False), ask.lapse(), T0)
 
     assert MissingRange(DEBTS, ()) == missing.value.what
+
+
+def test_books_catch_up_with_what_is_due_without_a_command() -> None:
+    """A hold that has reached its limit ends at that instant, once (L3, L10)."""
+    org = Org()
+    org.issue("g1", 100)
+    org.reserve("h1", 60, until=hours(1))
+    books = org.journal.books
+
+    assert () == catch_up_books(books, hours(1) - 1)
+    events = catch_up_books(books, hours(2))
+
+    assert [hours(1)] == [event.due_at for event in events]
+    assert () == catch_up_books(books, hours(3))
+    org.at(hours(3))
+    assert Parts(available=100) == org.parts("g1")

@@ -8,7 +8,7 @@ from bursar.core.ids import AccountId, GrantId
 from bursar.core.instant import HOUR, NEVER, Instant
 from bursar.core.ledger.balance import balance
 from bursar.core.ledger.events import CreditsMoved, issued_by
-from bursar.core.ledger.history import GrantView, sum_owned, view_grants
+from bursar.core.ledger.history import GrantView, fold_grants, sum_owned, view_grants
 from bursar.core.ledger.journal import Journal
 from bursar.core.ledger.values import Compartment, CreditKind, GrantPolicy
 from bursar.core.refusal import InvariantBroken, Refusal
@@ -49,6 +49,21 @@ def test_a_past_balance_is_what_had_taken_effect_by_then() -> None:
     assert {"g": Parts(available=40, held=60)} == as_of(org, hours(2))
     assert {"g": Parts(available=40, held=40, spent=20)} == as_of(org, hours(4) - 1)
     assert {"g": Parts(available=80, spent=20)} == as_of(org, hours(4))
+
+
+def test_a_fold_of_the_events_can_go_on_from_an_earlier_one() -> None:
+    """All events give the same grants as the first few and then the rest (L12)."""
+    org = Org()
+    org.issue("g", 100, expires=hours(3))
+    org.reserve("h1", 60)
+    org.at(hours(1))
+    org.settle("h1", 20)
+    events = org.journal.events
+    whole = fold_grants(events)
+
+    assert {"g": Parts(available=80, spent=20)} == {id: parts(view) for id, view in whole.items()}
+    for number in range(len(events)):
+        assert whole == fold_grants(events[number:], fold_grants(events[:number]))
 
 
 def test_what_was_known_is_what_had_been_recorded_by_then() -> None:
@@ -205,6 +220,7 @@ def test_the_present_view_is_the_balance() -> None:
     }
 
 
+@pytest.mark.property
 @given(histories(), st.data())
 def test_every_past_view_adds_up_and_stays_as_it_was(history: History, data: st.DataObject) -> None:
     """As of any instant, as known at any: it is all there that was ever created (L12, IL2).

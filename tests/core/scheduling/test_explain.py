@@ -1,5 +1,6 @@
 """Why a job waits, case by case: every blocker, who is in the way, what would help, when (S14)."""
 
+import dataclasses
 import re
 from dataclasses import dataclass
 from functools import partial
@@ -681,7 +682,9 @@ def test_jobs_without_a_price_have_no_larger_share() -> None:
 
 def altered_queue(case: Case, queued: str, shares: str | None = None) -> Case:
     """The same pool with other jobs waiting, and perhaps other shares."""
-    return replace(case, queued=queued, shares=case.shares if shares is None else shares)
+    return dataclasses.replace(
+        case, queued=queued, shares=case.shares if shares is None else shares
+    )
 
 
 def test_enough_could_leave_but_not_together() -> None:

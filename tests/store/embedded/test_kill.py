@@ -111,6 +111,9 @@ def _busy(url: str) -> bool:
 def test_a_keeper_that_is_killed_while_it_makes_the_data_leaves_no_half(world: World) -> None:
     state = world.state()
     guest = world.guest()
+    eventually(lambda: any(state.path.glob(f"{HALF_MADE}*")), "the data folder is being made")
+    for pid in holders(state.keeper_lock):
+        kill(pid, signal.SIGSTOP)  # so that it cannot be done before it is killed
     eventually(lambda: any(state.path.glob(f"{HALF_MADE}*/data/base")), "initdb has begun")
 
     kill_holders(state.keeper_lock)
