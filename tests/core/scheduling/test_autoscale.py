@@ -1,5 +1,7 @@
 """Advice to order and to drain nodes: what it costs, what it buys, and no flapping (S12)."""
 
+import dataclasses
+
 from bursar.core.ids import JobId, NodeId
 from bursar.core.instant import HOUR, MINUTE
 from bursar.core.scheduling.advice.autoscale import Advice, Offer, Order, Scaling, advise
@@ -276,7 +278,7 @@ def test_a_node_stays_without_which_a_tier_may_have_too_little() -> None:
         queued="f:8/label=ib/who=free.a.b.c",
         policy=Policy(),
     )
-    small = replace(case, queued="f:4/label=ib/who=free.a.b.c")
+    small = dataclasses.replace(case, queued="f:4/label=ib/who=free.a.b.c")
 
     assert [] == drained(case)
     assert ["n2"] == drained(small)
