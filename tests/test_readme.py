@@ -12,12 +12,12 @@ from bursar.cli.walkthrough.ledger import Story, tell
 README = (Path(__file__).parent.parent / "README.md").read_text()
 
 
-def test_the_tour_in_the_readme_is_what_the_tour_prints() -> None:
-    """Each part between two marks is printed so, line by line, but for blanks at line ends."""
+def test_the_readme_quotes_the_ledger_walkthrough() -> None:
+    """Each part between two […] is printed line by line, except for blanks at line ends."""
     page = io.StringIO()
     tell(Story(), Console(file=page, width=80, highlight=False))
     printed = "\n".join(line.rstrip() for line in page.getvalue().splitlines())
-    shown = re.search(r"## A first tour\n.*?```\n(.*?)```", README, re.DOTALL)
+    shown = re.search(r"`bursar walkthrough ledger`\n.*?```\n(.*?)```", README, re.DOTALL)
 
     assert shown is not None
     parts = [part.strip("\n") for part in shown.group(1).split("[…]")]
