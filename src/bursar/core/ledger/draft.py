@@ -15,7 +15,7 @@ from bursar.core.ledger.events import (
     Posting,
     RecurrenceTurned,
 )
-from bursar.core.ledger.evolve import evolve, make_claims
+from bursar.core.ledger.evolve import change_claims, evolve
 from bursar.core.ledger.limits import budgets_on, claim_changes
 from bursar.core.ledger.values import Compartment, Context, Draw, Grant, GrantTerms, Hold
 from bursar.core.money import Micros
@@ -52,7 +52,7 @@ class Draft:
             old = books.holds.get(event.hold)
             whole = books.holds.get(event.lot_of) if isinstance(event, LotTaken) else None
             evolve(books, event)
-            self._write_effect(event, old, whole)
+            event = self._with_effect(event, old, whole)
         else:
             evolve(books, event)
         self.events.append(event)
@@ -61,22 +61,21 @@ class Draft:
             if posting.target is AVAILABLE and posting.source is not LAPSED:
                 self.credited = True
 
-    def _write_effect(self, event: HoldChanged, old: Hold | None, whole: Hold | None) -> None:
-        """Write into an event how the hold stands then, and what changes of its claims on budgets.
+    def _with_effect(self, event: HoldChanged, old: Hold | None, whole: Hold | None) -> HoldChanged:
+        """The event with the totals of its hold and the changes of the hold's claims on budgets.
 
-        A lot changes what is claimed by the whole, too. Nobody has seen the event yet.
+        The books have evolved by the event but for these claims, which change here: to work the
+        hold out before would double the cost. A lot also changes the claim of the whole.
         """
         new = require(self.books.holds, event.hold)
-        object.__setattr__(event, "open", new.open)
-        object.__setattr__(event, "used", new.used)
         applying = self.applying_to(new)
         changes = claim_changes(applying, old, new)
         if whole is not None:
             rest = require(self.books.holds, whole.terms.id)
             changes += claim_changes(applying, whole, rest)
         if changes:
-            object.__setattr__(event, "claims", changes)
-            make_claims(self.books, changes)
+            change_claims(self.books, changes)
+        return replace(event, open=new.open, used=new.used, claims=changes)
 
     def applying(
         self, account: AccountId, user: UserId, asked_by: UserId | None

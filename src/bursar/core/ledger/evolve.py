@@ -223,7 +223,7 @@ def _change_hold(event: HoldChanged, books: Books) -> Hold:
     hold = hold_after(event, books.holds.get(event.hold))
     books.put_hold(hold)
     if event.claims:
-        make_claims(books, event.claims)
+        change_claims(books, event.claims)
     return hold
 
 
@@ -351,7 +351,7 @@ def _(event: BudgetSet, books: Books) -> None:
         others = books.budgets_of.get(budget.target.key) or ()
         books.budgets_of.put(budget.target.key, tuple(sorted((*others, budget.id))))
     books.put_budget(budget)
-    make_claims(books, event.claims)
+    change_claims(books, event.claims)
 
 
 @_makes_true(BudgetDropped)
@@ -372,7 +372,7 @@ def _(event: ThresholdCrossed, books: Books) -> None:
 # What several events share
 
 
-def make_claims(books: Books, claims: tuple[ClaimChange, ...]) -> None:
+def change_claims(books: Books, claims: tuple[ClaimChange, ...]) -> None:
     """Let open holds claim more or less of budgets."""
     for one in claims:
         counter = (one.budget, one.user)
