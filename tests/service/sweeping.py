@@ -7,7 +7,7 @@ import sys
 import time
 
 from bursar.service.ledger.ledger import Ledger
-from bursar.service.workers.sweeper import Sweeping, through
+from bursar.service.workers.sweeper import SweepWorker, through
 from bursar.store.database import connected
 
 
@@ -15,7 +15,7 @@ def main(url: str) -> None:
     """Sweep until killed, a minute at most."""
     with (
         Ledger(lambda: connected(url)) as ledger,
-        Sweeping(lambda: connected(url), through(ledger), interval_s=0.05, term_s=10),
+        SweepWorker(lambda: connected(url), through(ledger), interval_s=0.05, term_s=10),
     ):
         time.sleep(60)
 

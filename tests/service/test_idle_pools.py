@@ -103,7 +103,7 @@ def test_a_hundred_idle_pools_take_no_connections_and_no_threads(
 
 def _threads() -> list[str]:
     names = (one.name for one in threading.enumerate())
-    return [name for name in names if name.startswith(("pool-idle", "leads-idle"))]
+    return [name for name in names if name.startswith(("pool-idle", "leader-idle"))]
 
 
 @pytest.mark.slow

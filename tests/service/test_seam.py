@@ -635,23 +635,23 @@ def test_what_others_have_left_is_looked_for_however_many_write(
     monkeypatch: pytest.MonkeyPatch, url: str
 ) -> None:
     """Who is called without a pause looks at everything in time all the same (D4)."""
-    monkeypatch.setattr(relay, "LOOK_S", 0.01)
+    monkeypatch.setattr(relay, "POLL_INTERVAL_S", 0.01)
     carried: deque[str | None] = deque()
 
     def carry(_: Relay, who: str | None) -> None:
         carried.append(who)
-        carrier.call("busy")
+        worker.wake("busy")
 
     def relays(connection: Connection) -> Relay:
         return Relay(connection, Jobs(connection, ledger(connection, Clock())), {})
 
-    carrier = relay._Carrier("busy", lambda: connected(url), relays, carry)
-    carrier.call("busy")
-    carrier.start()
+    worker = relay.relay_worker("busy", lambda: connected(url), relays, carry)
+    worker.wake("busy")
+    worker.start()
     try:
         eventually(lambda: carried.count(None) > 3, "it has looked")
     finally:
-        carrier.stop()
+        worker.stop()
 
 
 def test_a_withdrawn_job_whose_worker_is_lost_does_not_run_again(connection: Connection) -> None:

@@ -36,7 +36,7 @@ from bursar.service.ledger.clock import GuardedClock, running_time
 from bursar.service.ledger.ledger import Ledger
 from bursar.service.queries.balances import Looking
 from bursar.service.workers.lifecycle import serving
-from bursar.service.workers.sweeper import UNHURRIED, Sweeper, Sweeping, through
+from bursar.service.workers.sweeper import UNHURRIED, Sweeper, SweepWorker, through
 from bursar.store import database, worker_leases
 from bursar.store.database import Database, Patience
 from bursar.store.ledger.summaries import LAST_DUE, NEXT_DUE
@@ -274,7 +274,7 @@ def test_what_is_due_is_found_by_index(own: Connection) -> None:
         insert into grants
         select org_id, 'x' || n, account_id, kind, kind_rank, source, priority, issued_at,
                starts_at, %s + n, amount, policy, lane_id, null, parent, recurrence, available,
-               held, spent, lapsed, revoked, moved, withdrawn, forfeited, place, has_free
+               held, spent, lapsed, revoked, moved, withdrawn, forfeited, has_free, place
           from grants cross join generate_series(1, 10000) as n where org_id = %s
         """,
         [days(9), desk.org],
@@ -403,7 +403,7 @@ def test_a_killed_sweeper_is_relieved(own_url: str, own: Connection) -> None:
         first = subprocess.Popen([sys.executable, str(script), own_url])
         try:
             until(lambda: worker_leases.last_done(own, "sweep") > 0)
-            with Sweeping(
+            with SweepWorker(
                 lambda: connected(own_url), through(ledger), interval_s=0.05, term_s=10
             ) as second:
                 time.sleep(0.3)
@@ -439,12 +439,12 @@ def test_nothing_is_swept_while_the_clock_is_wrong(
     began, ahead = running_time(), [0]
     clock = GuardedClock(lambda _: hours(1) + running_time() - began + ahead[0])
     asked = list[Ask]()
-    with Sweeping(
+    with SweepWorker(
         lambda: connected(own_url), asked.extend, interval_s=0.05, term_s=1, clock=clock
     ) as sweeping:
         until(lambda: sweeping.passes > 0)
         ahead[0] = DAY
-        until(lambda: "cannot sweep now" in caplog.text)
+        until(lambda: "sweep failed" in caplog.text)
         passed = sweeping.passes
         time.sleep(0.2)
 
@@ -455,7 +455,7 @@ def test_a_sweeper_outlives_its_connection(own_url: str, own: Connection) -> Non
     """It connects again, and goes on."""
     with (
         Ledger(lambda: connected(own_url)) as ledger,
-        Sweeping(
+        SweepWorker(
             lambda: connected(own_url), through(ledger), interval_s=0.05, term_s=1
         ) as sweeping,
     ):
@@ -504,7 +504,7 @@ def test_a_sweeper_without_limits_stops_too(own_url: str, own: Connection) -> No
     """It is the cancelling that ends it, not the limit on locks."""
     with connected(own_url) as other, other.transaction():
         other.execute("lock table duties")
-        sweeping = Sweeping(lambda: database.connected(own_url, None), lambda _: None)
+        sweeping = SweepWorker(lambda: database.connected(own_url, None), lambda _: None)
         sweeping.__enter__()
         until(lambda: waits_for_lock(own))
 
@@ -518,7 +518,7 @@ def test_a_sweeper_whose_page_is_given_up_leaves_the_duty(own_url: str, own: Con
     silent(desk)
     with connected(own_url) as other, other.transaction():
         other.execute("lock table sweeps")
-        sweeping = Sweeping(
+        sweeping = SweepWorker(
             lambda: database.connected(own_url, UNHURRIED), lambda _: None, term_s=3_600
         )
         sweeping.__enter__()
@@ -533,11 +533,11 @@ def test_a_sweeper_on_a_dead_line_is_left_behind(
     own_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nothing can be cancelled over it, and an answer may be awaited for hours."""
-    monkeypatch.setattr("bursar.service.workers.sweeper.PAGE_S", 0.1)
-    monkeypatch.setattr("bursar.service.workers.sweeper.STOP_S", 0.5)
-    monkeypatch.setattr("bursar.service.workers.sweeper.CANCEL_S", 0.2)
+    monkeypatch.setattr("bursar.service.workers.worker.STOP_GRACE_S", 0.1)
+    monkeypatch.setattr("bursar.service.workers.worker.STOP_MAX_S", 0.5)
+    monkeypatch.setattr("bursar.service.workers.worker.CANCEL_S", 0.2)
     with proxy(own_url) as line:
-        sweeping = Sweeping(
+        sweeping = SweepWorker(
             lambda: database.connected(line.url, UNHURRIED), lambda _: None, interval_s=0.05
         )
         sweeping.__enter__()

@@ -114,6 +114,6 @@ async def _set(
     done = done_of(DEPLOYMENT, answer, 200, told)
     response = done.response()
     if not done.problem:
-        await asyncio.to_thread(pools.dealing.put_in_force, command.id)
+        await asyncio.to_thread(pools.quotas.put_in_force, command.id)
         response.headers["ETag"] = f'"{answer.number}"'
     return response

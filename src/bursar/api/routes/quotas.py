@@ -123,7 +123,7 @@ def _let_know(request: Request, org: str, answer: Response) -> Response:
     """Let the pools know soon what they may have of an org's quotas."""
     service, _ = settings.who(request)
     if service.pools is not None:
-        service.pools.dealing.call(org)
+        service.pools.quotas.wake(org)
     return answer
 
 

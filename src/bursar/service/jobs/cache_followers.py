@@ -32,7 +32,8 @@ from bursar.service.jobs.ledger_port import Asked
 from bursar.service.jobs.result_cache import KEY, Left, giving, price_of, took_over
 from bursar.service.jobs.submission import told
 from bursar.service.ledger.batch import Answer, Ask
-from bursar.service.webhooks.delivery import Duty
+from bursar.service.ledger.clock import GuardedClock
+from bursar.service.workers.worker import LeasedWorker
 from bursar.store.jobs.outbox import Letter, message_of
 from bursar.store.jobs.result_cache import (
     FIRST,
@@ -186,7 +187,7 @@ def flights_of(letters: Iterable[Letter], jobs: dict[tuple[OrgId, JobId], JobRow
     }
 
 
-class Following(Duty):
+class Following(LeasedWorker):
     """Looks after followers again and again, while no other process does."""
 
     def __init__(
@@ -198,9 +199,12 @@ class Following(Duty):
         term_s: float = 15.0,
         clock: Callable[[Connection], Instant] | None = None,
     ) -> None:
-        super().__init__(connect, DUTY, clock, interval_s, term_s)
-        self._ledger = ledger
-
-    def _serve(self, connection: Connection) -> None:
-        followers = Followers(connection, self._ledger, self._clock)
-        self._again(connection, followers.round)
+        clock = clock or GuardedClock()
+        super().__init__(
+            DUTY,
+            connect,
+            lambda connection: Followers(connection, ledger, clock).round,
+            interval_s=interval_s,
+            term_s=term_s,
+            clock=clock,
+        )

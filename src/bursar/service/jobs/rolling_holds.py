@@ -24,7 +24,8 @@ from bursar.failpoints import failpoint
 from bursar.service.jobs.ledger_port import Asked
 from bursar.service.jobs.submission import Extended
 from bursar.service.ledger.batch import Answer, Ask
-from bursar.service.webhooks.delivery import Duty
+from bursar.service.ledger.clock import GuardedClock
+from bursar.service.workers.worker import LeasedWorker
 from bursar.store.jobs.rows import Rolling, rolling_jobs
 from bursar.store.sql.connection import Connection
 
@@ -127,7 +128,7 @@ def _ask(job: Rolling, amount: Micros, now: Instant, what: str) -> Ask:
     return Ask(job.org, key, command, Extended(job.job, amount, 0))
 
 
-class RollingHolds(Duty):
+class RollingHolds(LeasedWorker):
     """Tops up again and again, while no other process does."""
 
     def __init__(
@@ -139,9 +140,12 @@ class RollingHolds(Duty):
         term_s: float = 15.0,
         clock: Callable[[Connection], Instant] | None = None,
     ) -> None:
-        super().__init__(connect, DUTY, clock, interval_s, term_s)
-        self._ledger = ledger
-
-    def _serve(self, connection: Connection) -> None:
-        top_ups = TopUps(connection, self._ledger, self._clock)
-        self._again(connection, top_ups.round)
+        clock = clock or GuardedClock()
+        super().__init__(
+            DUTY,
+            connect,
+            lambda connection: TopUps(connection, ledger, clock).round,
+            interval_s=interval_s,
+            term_s=term_s,
+            clock=clock,
+        )

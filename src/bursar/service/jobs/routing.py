@@ -43,8 +43,9 @@ from bursar.core.scheduling.model.jobs import Job, Path
 from bursar.core.scheduling.model.policy import Policy, Tier
 from bursar.core.value import replace
 from bursar.service.jobs.relocation import ask_to_leave
+from bursar.service.ledger.clock import GuardedClock
 from bursar.service.pools.pool import PoolHandle
-from bursar.service.webhooks.delivery import Duty
+from bursar.service.workers.worker import LeasedWorker
 from bursar.store.jobs.routing import START, Movable, movable
 from bursar.store.sql.connection import Connection
 
@@ -351,7 +352,7 @@ def _waiting(pool: Pool, key: JobKey) -> Job | None:
     return described(job) if job is not None and waits else None
 
 
-class Mover(Duty):
+class Mover(LeasedWorker):
     """Moves jobs again and again, while no other process does."""
 
     def __init__(
@@ -364,10 +365,12 @@ class Mover(Duty):
         term_s: float = 45.0,
         clock: Callable[[Connection], Instant] | None = None,
     ) -> None:
-        super().__init__(connect, DUTY, clock, interval_s, term_s)
-        self._pools = pools
-        self._router = router
-
-    def _serve(self, connection: Connection) -> None:
-        moves = Moves(connection, self._pools, self._router, self._clock)
-        self._again(connection, moves.round)
+        clock = clock or GuardedClock()
+        super().__init__(
+            DUTY,
+            connect,
+            lambda connection: Moves(connection, pools, router, clock).round,
+            interval_s=interval_s,
+            term_s=term_s,
+            clock=clock,
+        )

@@ -96,7 +96,7 @@ class _Waiting(NamedTuple):
     answer: ResultSink
 
 
-class Worker(Protocol[A]):
+class BatchRunner(Protocol[A]):
     """What a lane is for: running batches."""
 
     def run(self, connection: Connection, asks: Sequence[A]) -> Sequence[object]:
@@ -115,7 +115,7 @@ class Lane(Generic[A]):
     def __init__(
         self,
         connect: Callable[[], Connection],
-        worker: Worker[A],
+        worker: BatchRunner[A],
         limits: Limits,
         admit: Callable[[], None] | None = None,
         name: str = "lane",

@@ -11,7 +11,6 @@ A pool in which nothing waits or runs costs nothing but its line in that look: i
 has neither a thread nor a connection (`leader`, `sharing`).
 """
 
-import logging
 import os
 import socket
 import threading
@@ -32,14 +31,13 @@ from bursar.service.ledger.ledger import Ledger
 from bursar.service.pools.leader import PoolLeader
 from bursar.service.pools.pool import Kept, PoolHandle, sharing
 from bursar.service.pools.pooled_lane import PATIENCE, Connections
-from bursar.service.pools.quota_distribution import QuotaDistributorThread
-from bursar.service.workers.relay import Relaying
+from bursar.service.pools.quota_distribution import QuotaWorker
+from bursar.service.workers.relay import RelayWorkers
+from bursar.service.workers.worker import DatabaseWorker, Task
 from bursar.store.pools.loader import Standing, add_pool, pools_now
 from bursar.store.sql.connection import Connection
 
-LOOK_S: Final = 1.0  # between two looks at what others have begun or done
-
-_log = logging.getLogger(__name__)
+POLL_INTERVAL_S: Final = 1.0  # between two looks at what other processes have begun or done
 
 Call = Callable[[], object]  # when there is something new for a node; must do little
 
@@ -70,13 +68,14 @@ class Pools:
         self._connections = Connections(partial(database.connect, PATIENCE))
         self._open = ExitStack()
         self._carried = ExitStack()
-        self._stopped = threading.Event()
         asked = through(ledger)
-        self._relaying = Relaying(
+        self._relays = RelayWorkers(
             database.connect, lambda one: Jobs(one, asked, clock), self.keepers, clock
         )
-        self.dealing = QuotaDistributorThread(database.connect, self.keepers, clock)
-        self._looking = threading.Thread(target=self._look_now_and_then, daemon=True)
+        self.quotas = QuotaWorker(database.connect, self.keepers, clock)
+        self._poller = DatabaseWorker(
+            "pools", database.connect, self._polling, interval_s=POLL_INTERVAL_S
+        )
 
     @property
     def keepers(self) -> Mapping[PoolId, PoolHandle]:
@@ -85,16 +84,14 @@ class Pools:
 
     def start(self) -> None:
         """Serve the pools that there are."""
-        self._carried.enter_context(self._relaying)
+        self._carried.enter_context(self._relays)
         self.look()
-        self._carried.enter_context(self.dealing)
-        self._looking.start()
+        self._carried.enter_context(self.quotas)
+        self._poller.start()
 
     def stop(self) -> None:
         """Serve no more; what is under way is finished."""
-        self._stopped.set()
-        if self._looking.ident is not None:
-            self._looking.join()
+        self._poller.stop()
         for leading in self._leading.values():
             leading.leave()  # all of them at once, and not one after the other
         self._carried.close()  # the post first: it asks the pools
@@ -131,19 +128,9 @@ class Pools:
             elif found.version != keeper.version:
                 keeper.catch_up()
 
-    def _look_now_and_then(self) -> None:
-        connection: Connection | None = None
-        while not self._stopped.wait(LOOK_S):
-            try:
-                if connection is None or connection.closed:
-                    connection = self._database.connect()
-                self._look(connection)
-            except Exception as error:  # of any kind: the next look may find more
-                _log.warning("there was no looking at the pools: %s", error)
-                if connection is not None:
-                    connection.close()
-        if connection is not None:
-            connection.close()
+    @contextmanager
+    def _polling(self, connection: Connection) -> Iterator[Task]:
+        yield lambda _: self._look(connection)
 
     def _serve(self, pool: PoolId) -> None:
         heard = _Heard(self, pool)
@@ -159,11 +146,11 @@ class Pools:
 
     def sent(self, org: OrgId) -> None:
         """An org has something for a pool."""
-        self._relaying.from_org(org)
+        self._relays.from_org(org)
 
     def told(self, pool: PoolId) -> None:
         """A pool has something for orgs."""
-        self._relaying.from_pool(pool)
+        self._relays.from_pool(pool)
 
     @contextmanager
     def news(self, pool: PoolId, node: NodeId, call: Call) -> Iterator[Waiting]:
@@ -218,7 +205,7 @@ class _Heard:
         """There may be something to decide."""
         if self.leading is not None:
             self.leading.wake()
-        self._pools.dealing.call()
+        self._pools.quotas.wake()
 
     def told(self) -> None:
         """There are messages for orgs."""

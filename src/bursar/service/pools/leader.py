@@ -19,18 +19,17 @@ noted in the transaction that carries the decisions out, so that it can be decid
 """
 
 import logging
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from bursar.core.dispatch.audit_stream import AuditRecord
 from bursar.core.dispatch.cluster_sync import ClusterMirror
 from bursar.core.instant import NEVER, SECOND, Instant
-from bursar.core.refusal import Fault
 from bursar.core.scheduling.decisions import Decision
 from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.model.policy import Policy
@@ -38,6 +37,7 @@ from bursar.core.scheduling.plan import carry_out, look_again
 from bursar.failpoints import failpoint
 from bursar.service.ledger.batcher import Busy
 from bursar.service.pools.pool import PoolHandle
+from bursar.service.workers.worker import REST, Task, Turn, Worker
 
 SAYS_SO_S: Final = 1.0  # between two words that it leads, or two tries to
 AGAIN_S: Final = 0.01  # after what was denied twice; once may be, if something came meanwhile
@@ -68,8 +68,9 @@ class PoolLeader:
         self._keeper = keeper
         self._policy = policy
         self._who = who
-        self._wake = threading.Event()
-        self._closed = False
+        self._worker = Worker(
+            f"leader-{keeper.id}", self._leading, interval_s=SAYS_SO_S, retry_s=SAYS_SO_S
+        )
         self._expires_at = 0.0
         self._leads_at = 0.0  # when it is time to say that it leads, or to try to
         self._rests_at = 0.0  # when it may rest, if nothing comes
@@ -81,11 +82,9 @@ class PoolLeader:
         self._noted = 0  # the last event of its own
         self._notes_at = 0.0  # when what waits is noted, although nothing is decided
         self._questions: deque[_Question] = deque()
-        self._door = threading.Lock()
-        self._thread: threading.Thread | None = None  # None while it rests
 
     def __enter__(self) -> Self:
-        self.wake()
+        self._worker.start()
         return self
 
     def __exit__(
@@ -94,17 +93,11 @@ class PoolLeader:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.leave()
-        with self._door:
-            thread = self._thread
-        if thread is not None:
-            thread.join()
+        self._worker.stop()
 
     def leave(self) -> None:
         """Lead no more; returns at once."""
-        with self._door:
-            self._closed = True
-            self._wake.set()
+        self._worker.request_stop()
 
     @property
     def epoch(self) -> int | None:
@@ -114,16 +107,11 @@ class PoolLeader:
     @property
     def rests(self) -> bool:
         """Whether nobody is at work here."""
-        return self._thread is None
+        return self._worker.is_resting
 
     def wake(self) -> None:
         """Something has changed."""
-        with self._door:
-            self._wake.set()
-            if self._thread is None and not self._closed:
-                name = f"leads-{self._keeper.id}"
-                self._thread = threading.Thread(target=self._work, name=name, daemon=True)
-                self._thread.start()
+        self._worker.wake()
 
     def want(self) -> None:
         """Somebody needs a leader although nothing waits or runs; said again while that is so."""
@@ -143,36 +131,31 @@ class PoolLeader:
         answer: Future[T] = Future()
         self._questions.append(_Question(question, answer))
         self.wake()
-        if self._closed:  # perhaps since a moment ago: whoever is at work there may not see it
+        if self._worker.is_stopping:  # the thread may have ended before it saw the question
             self._answer_nobody(_led_no_more(self._keeper.id))
         return answer
 
-    def _work(self) -> None:
+    @contextmanager
+    def _leading(self) -> Iterator[Task]:
+        """Take turns; after an error, forget what may have been carried out and not written."""
         self._rests_at = time.monotonic() + RESTS_AFTER_S
-        while not self._closed:
-            self._wake.clear()
-            try:
-                pause = self._turn()
-            except Fault as fault:
-                _log.warning("pool %s is not led for now: %s", self._keeper.id, fault)
-                pause = self._anew(fault)
-            except Exception as error:
-                _log.exception("a round of pool %s has failed", self._keeper.id)
-                pause = self._anew(error)
-            if pause is None:
-                self._leads_at = 0.0
-                if self._goes_to_rest():
-                    return
-            elif not self._wake.wait(pause):
-                self._leads_at = 0.0  # it is time that matters: it is asked for
-        self._answer_nobody(_led_no_more(self._keeper.id))
+        try:
+            yield self._take_turn
+        except Exception as error:
+            self._keeper.unfollow()
+            self._leads_at = 0.0
+            if not self._worker.is_stopping:
+                self._answer_nobody(error)
+            raise
+        finally:
+            if self._worker.is_stopping:
+                self._answer_nobody(_led_no_more(self._keeper.id))
 
-    def _anew(self, error: Exception) -> float:
-        """Forget what may have been carried out and not written; who asks is told why."""
-        self._keeper.unfollow()
-        self._leads_at = 0.0
-        self._answer_nobody(_led_no_more(self._keeper.id) if self._closed else error)
-        return SAYS_SO_S
+    def _take_turn(self, turn: Turn) -> float:
+        if turn.is_poll:
+            self._leads_at = 0.0  # time has passed: say again that it leads, and ask for the time
+        pause_s = self._turn()
+        return REST if pause_s is None else pause_s
 
     def _answer_nobody(self, error: Exception) -> None:
         """Tell all who have asked that there is no answer."""
@@ -188,14 +171,6 @@ class PoolLeader:
                 return
             if asked.answer.set_running_or_notify_cancel():
                 yield asked
-
-    def _goes_to_rest(self) -> bool:
-        """End the thread, unless somebody has called meanwhile."""
-        with self._door:
-            if self._wake.is_set():
-                return False
-            self._thread = None
-            return True
 
     def _led(self) -> tuple[int | None, Instant]:
         """The epoch, or None while somebody else leads; and the time.

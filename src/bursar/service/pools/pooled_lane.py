@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from bursar.service.ledger.batcher import A, Lane, Limits, Worker
+from bursar.service.ledger.batcher import A, BatchRunner, Lane, Limits
 from bursar.store.database import Patience
 from bursar.store.sql.connection import Connection
 
@@ -104,7 +104,7 @@ class SharingLane(Lane[A]):
     """A lane that borrows its connection, and has a thread only while there is something to do."""
 
     def __init__(
-        self, connections: Connections, worker: Worker[A], limits: Limits, name: str
+        self, connections: Connections, worker: BatchRunner[A], limits: Limits, name: str
     ) -> None:
         self._connections = connections
         self._lent: Lent | None = None

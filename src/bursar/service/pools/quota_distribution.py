@@ -15,10 +15,9 @@ enough (`core.slices`).
 
 import json
 import logging
-import threading
-import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from types import TracebackType
 from typing import Final, NamedTuple, Self
@@ -33,13 +32,14 @@ from bursar.core.scheduling.model.policy_file import Wrong, policy_of
 from bursar.service.keys import DEPLOYMENT
 from bursar.service.pools.pool import PoolHandle
 from bursar.service.queries.settings import settings_of
+from bursar.service.workers.worker import DatabaseWorker, Task, Turn
 from bursar.store.jobs.quota_slices import Kept, enter, quotas_of, save_slices, slices_of, undivided
 from bursar.store.ledger.loader import lock_orgs
 from bursar.store.sql.connection import Connection, money_time
 
 KIND: Final = "pool_policy"  # of setting; its id is the pool's name
-LOOK_S: Final = 3.0  # between two looks for what others have set
-REST_S: Final = 0.1  # between two rounds, however often somebody calls
+POLL_INTERVAL_S: Final = 3.0  # between two looks for what other processes have set
+MIN_PAUSE_S: Final = 0.1  # between two rounds, however many wake-ups come
 MOST: Final = 1_000  # orgs that one look finds
 ROUNDS: Final = 6  # to and fro in a row: others want to be served, too
 
@@ -182,8 +182,8 @@ def _allot(work: PoolTransaction, slices: tuple[Slice, ...]) -> None:
         work.quotas.allot(one)
 
 
-class QuotaDistributorThread:
-    """A thread that carries: at once when it is called, and what others have set now and then."""
+class QuotaWorker:
+    """Distributes quotas and policies: at each wake-up, and at each poll what others have set."""
 
     def __init__(
         self,
@@ -192,17 +192,17 @@ class QuotaDistributorThread:
         clock: Callable[[Connection], Instant] = money_time,
     ) -> None:
         self._connect = connect
-        self._pools = pools
-        self._clock = clock
-        self._called: set[OrgId] = set()
-        self._awake = False
-        self._closed = False
-        self._door = threading.Condition()
-        self._looks_at = 0.0
-        self._thread = threading.Thread(target=self._work, name="deals", daemon=True)
+        self._distributor = partial(QuotaDistributor, pools=pools, clock=clock)
+        self._worker = DatabaseWorker(
+            "quotas",
+            connect,
+            self._distributing,
+            interval_s=POLL_INTERVAL_S,
+            min_pause_s=MIN_PAUSE_S,
+        )
 
     def __enter__(self) -> Self:
-        self._thread.start()
+        self._worker.start()
         return self
 
     def __exit__(
@@ -211,50 +211,25 @@ class QuotaDistributorThread:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        with self._door:
-            self._closed = True
-            self._door.notify()
-        self._thread.join()
+        self._worker.stop()
 
-    def call(self, org: OrgId | None = None) -> None:
+    def wake(self, org: OrgId | None = None) -> None:
         """A pool has changed, or the quotas of an org have."""
-        with self._door:
-            self._awake = True
-            if org is not None:
-                self._called.add(org)
-            self._door.notify()
+        self._worker.wake(org)
 
     def put_in_force(self, pool: PoolId) -> None:
         """Let a pool know its policy, now."""
         with self._connect() as connection:
-            QuotaDistributor(connection, self._pools, self._clock).policies([pool])
+            self._distributor(connection).policies([pool])
 
-    def _work(self) -> None:
-        connection: Connection | None = None
-        while (called := self._awaited()) is not None:
-            try:
-                if connection is None or connection.closed:
-                    connection = self._connect()
-                self._round(QuotaDistributor(connection, self._pools, self._clock), called)
-            except Exception as error:  # of any kind: the next look finds what is left
-                _log.warning("pools are not told what they may have: %s", error)
-                if connection is not None:
-                    connection.close()
-        if connection is not None:
-            connection.close()
+    @contextmanager
+    def _distributing(self, connection: Connection) -> Iterator[Task]:
+        def distribute(turn: Turn) -> None:
+            distributor = self._distributor(connection)
+            orgs = set(turn.keys)
+            if turn.is_poll:
+                distributor.policies()
+                orgs |= distributor.undivided()
+            distributor.divide_all(sorted(orgs | distributor.wanted()))
 
-    def _round(self, dealer: QuotaDistributor, called: set[OrgId]) -> None:
-        if time.monotonic() >= self._looks_at:
-            self._looks_at = time.monotonic() + LOOK_S
-            dealer.policies()
-            called |= dealer.undivided()
-        dealer.divide_all(sorted(called | dealer.wanted()))
-
-    def _awaited(self) -> set[OrgId] | None:
-        """Who has called, and that it is time to look; None if it is over."""
-        with self._door:
-            self._door.wait_for(lambda: self._closed, REST_S)
-            left = max(self._looks_at - time.monotonic(), 0.0)
-            self._door.wait_for(lambda: self._closed or self._awake, left)
-            called, self._called, self._awake = self._called, set(), False
-            return None if self._closed else called
+        yield distribute

@@ -34,11 +34,12 @@ from bursar.failpoints import failpoint
 from bursar.service.pools.leader import PoolLeader
 from bursar.service.pools.pool import PoolHandle
 from bursar.service.pools.provisioning import Answer, NotDone, Provisioner
+from bursar.service.workers.worker import DatabaseWorker, Task
 from bursar.store.pools import node_orders as store
 from bursar.store.sql.connection import Connection
 
-LOOK_S: Final = 5.0  # between two looks at all orders
-SOON_S: Final = 1.0  # the same, while one of them is under way
+POLL_INTERVAL_S: Final = 5.0  # between two looks at all orders
+POLL_SOON_S: Final = 1.0  # the same, while one of them is under way
 LISTS_S: Final = 60.0  # between two looks at what the provisioner has
 ADVICE_S: Final = 30.0  # that advice may take
 GONE_BY: Final = 2 * MINUTE  # after it was removed a node is not there any more
@@ -136,43 +137,33 @@ class Scaler:
         pools: Led,
         connect: Callable[[], Connection],
         provisioner: Provisioner,
-        look_s: float = LOOK_S,
+        interval_s: float = POLL_INTERVAL_S,
     ) -> None:
         self._pools = pools
-        self._connect = connect
         self._provisioner = provisioner
-        self._look_s = look_s
+        self._soon_s = min(POLL_SOON_S, interval_s)
         self._seen: dict[PoolId, _Seen] = {}
         self._asked: dict[tuple[PoolId, str], _Asked] = {}
         self._told: dict[tuple[PoolId, str], _Told] = {}
         self._listed: dict[PoolId, _Listed] = {}
         self._lock = threading.Lock()  # of the three above
-        self._stopped = threading.Event()
-        self._askers = ThreadPoolExecutor(ASKED_AT_ONCE, "provides")
-        self._thread = threading.Thread(target=self._work, name="scales", daemon=True)
+        self._askers = ThreadPoolExecutor(ASKED_AT_ONCE, "provisioner")
+        self._worker = DatabaseWorker("scaler", connect, self._scaling, interval_s=interval_s)
 
     def start(self) -> None:
         """Begin."""
-        self._thread.start()
+        self._worker.start()
 
     def stop(self) -> None:
         """End; what is being asked is asked again by whoever leads next."""
-        self._stopped.set()
+        self._worker.request_stop()
         self._provisioner.close()
         self._askers.shutdown(wait=True, cancel_futures=True)
-        if self._thread.ident is not None:
-            self._thread.join()
+        self._worker.stop()
 
-    def _work(self) -> None:
-        wait_s = self._look_s
-        while not self._stopped.wait(wait_s):
-            wait_s = self._look_s
-            try:
-                with self._connect() as connection:
-                    if self.look(connection):
-                        wait_s = min(SOON_S, self._look_s)
-            except Exception as error:  # of any kind: the next look may do more
-                _log.warning("nobody has looked after orders of nodes: %s", error)
+    @contextmanager
+    def _scaling(self, connection: Connection) -> Iterator[Task]:
+        yield lambda _: self._soon_s if self.look(connection) else None
 
     def look(self, connection: Connection) -> bool:
         """Look at all pools once; whether an order is under way."""
@@ -404,13 +395,13 @@ def scaling_pools(
     pools: Led,
     connect: Callable[[], Connection],
     provisioner: Provisioner | None,
-    look_s: float = LOOK_S,
+    interval_s: float = POLL_INTERVAL_S,
 ) -> Iterator[None]:
     """Let advice be carried out for as long as this lasts, if there is somebody to ask."""
     if provisioner is None:
         yield
         return
-    scaler = Scaler(pools, connect, provisioner, look_s)
+    scaler = Scaler(pools, connect, provisioner, interval_s)
     scaler.start()
     try:
         yield

@@ -25,11 +25,13 @@ from bursar.core.ledger.values import Setting
 from bursar.core.refusal import Refusal
 from bursar.service.id_cache import Directory
 from bursar.service.ledger.batch import Ask
+from bursar.service.ledger.clock import GuardedClock
 from bursar.service.ledger.ledger import Ledger
 from bursar.service.queries.balances import Looking, Seen
 from bursar.service.queries.entities import Page
 from bursar.service.queries.settings import begun
 from bursar.service.webhooks.signatures import RESEND, WEBHOOK, resend_of
+from bursar.service.workers.worker import LeasedWorker
 from bursar.store import worker_leases
 from bursar.store.ledger.settings import settings_of
 from bursar.store.sql.connection import SNAPSHOT, Connection, money_time, restrict_to_orgs
@@ -334,3 +336,26 @@ def alerts_of(connection: Connection, org: OrgId, after: int, most: int) -> Seen
         found = alerts.alerts(connection, org, after, most + 1)
         last = str(found[most - 1].number) if len(found) > most else None
         return Seen(value=Page(tuple(found[:most]), last), number=number, at=0)
+
+
+class AlertWorker(LeasedWorker):
+    """Looks for reasons to raise alerts, while no other process does."""
+
+    def __init__(
+        self,
+        connect: Callable[[], Connection],
+        decided: Decided,
+        *,
+        interval_s: float = 1.0,
+        term_s: float = 10.0,
+        clock: Callable[[Connection], Instant] | None = None,
+    ) -> None:
+        clock = clock or GuardedClock()
+        super().__init__(
+            ALERTS,
+            connect,
+            lambda connection: Alerter(connection, decided, clock).look,
+            interval_s=interval_s,
+            term_s=term_s,
+            clock=clock,
+        )

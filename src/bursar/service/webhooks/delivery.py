@@ -10,35 +10,27 @@ The thread that works with the database sends nothing; a second one, with an eve
 """
 
 import asyncio
-import logging
-import os
 import queue
 import random
-import socket
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Final, NamedTuple, Self
-from uuid import uuid4
-
-import psycopg
+from typing import Final, NamedTuple
 
 from bursar.core.alerts import Alert, AlertKind, alert_id
 from bursar.core.ids import OrgId
 from bursar.core.instant import DAY, SECOND, Instant
 from bursar.core.ledger import events as happened
 from bursar.core.ledger.events import Event
-from bursar.core.refusal import Fault
 from bursar.service.id_cache import Directory
 from bursar.service.ledger.batch import Ask
 from bursar.service.ledger.clock import GuardedClock
 from bursar.service.secrets import Secret
-from bursar.service.webhooks.alerts import ALERTS, Alerter, Decided, raising
+from bursar.service.webhooks.alerts import Decided, raising
 from bursar.service.webhooks.safe_http import Outbound, Said
 from bursar.service.webhooks.signatures import (
     WEBHOOK,
@@ -49,7 +41,7 @@ from bursar.service.webhooks.signatures import (
     type_of_recorded,
     versions,
 )
-from bursar.store import worker_leases
+from bursar.service.workers.worker import REST_MAX_S, DatabaseWorker, Task, Turn, WorkerLease
 from bursar.store.ledger.pages import Recorded
 from bursar.store.ledger.settings import settings_of
 from bursar.store.sql.codec import event_of
@@ -66,9 +58,7 @@ PAGE: Final = 256  # webhooks that are looked at together
 TOGETHER: Final = 100  # events that one webhook is told before it is looked at again
 IN_FLIGHT: Final = 512  # webhooks that are being told something
 OF_ONE_ORG: Final = 32  # of these, of one org
-REST_MAX_S: Final = 5.0  # between two walks over all orgs, however long they take
-
-_log = logging.getLogger(__name__)
+GATHER_S: Final = 0.02  # outcomes that arrive within this time are noted together
 
 Told = Callable[[OrgId, Recorded], bytes]  # what a webhook is sent of an event
 
@@ -121,13 +111,18 @@ class Flight:
 class WebhookSender:
     """A thread that sends, whatever is slow; results are put into a queue."""
 
-    def __init__(self, outbound: Outbound, done: "queue.SimpleQueue[Outcome]") -> None:
+    def __init__(
+        self,
+        outbound: Outbound,
+        done: "queue.SimpleQueue[Outcome]",
+        on_outcome: Callable[[], object],
+    ) -> None:
         self._outbound = outbound
         self._done = done
-        self.news = threading.Event()  # that something is in the queue
+        self._on_outcome = on_outcome  # called when something is in the queue
         self._loop = asyncio.new_event_loop()
         self._loop.set_default_executor(ThreadPoolExecutor(32, thread_name_prefix="resolver"))
-        self._thread = threading.Thread(target=self._run, name="postman", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="webhook-sender", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
@@ -155,7 +150,7 @@ class WebhookSender:
 
     def _tell(self, outcome: Outcome) -> None:
         self._done.put(outcome)
-        self.news.set()
+        self._on_outcome()
 
     def close(self) -> None:
         """Drop what is under way, and stop."""
@@ -184,18 +179,26 @@ class Deliverer:
     clock: Callable[[Connection], Instant]
     pauses_s: Sequence[float] = PAUSES_S
     give_up: int = GIVE_UP
+    on_outcome: Callable[[], object] = lambda: None
     done: "queue.SimpleQueue[Outcome]" = field(default_factory=queue.SimpleQueue)
     postman: WebhookSender = field(init=False)
     _flights: dict[tuple[OrgId, str, int], Flight] = field(default_factory=dict)
     _directory: Directory = field(default_factory=Directory)
 
     def __post_init__(self) -> None:
-        self.postman = WebhookSender(self.outbound, self.done)
+        self.postman = WebhookSender(self.outbound, self.done, self.on_outcome)
 
     def close(self) -> None:
         """Note what has arrived, and drop the rest."""
         self.postman.close()
         self.note()
+
+    def take_turn(self, turn: Turn) -> None:
+        """Note outcomes; at a poll, also start what is due."""
+        if not self.done.empty():
+            self.note()
+        if turn.is_poll and turn.may_continue():
+            self.start()
 
     # What became of it
 
@@ -416,97 +419,8 @@ def _failure(flight: Flight, since: Instant) -> Ask:
     return raising(flight.org, id, Alert(kind=kind, account=account, figures=figures))
 
 
-class Duty(ABC):
-    """A thread that does something again and again, while no other process does."""
-
-    def __init__(
-        self,
-        connect: Callable[[], Connection],
-        duty: str,
-        clock: Callable[[Connection], Instant] | None,
-        interval_s: float,
-        term_s: float,
-    ) -> None:
-        self.name: Final = f"{socket.gethostname()}/{os.getpid()}/{uuid4().hex[:8]}"
-        self._connect = connect
-        self._duty = duty
-        self._clock = clock or GuardedClock()
-        self._interval_s = interval_s
-        self._term = int(term_s * SECOND)
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._work, name=duty, daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._stop.set()
-        self._thread.join(8.0)
-
-    def _work(self) -> None:
-        while not self._stop.is_set():
-            try:
-                with self._connect() as connection:
-                    self._serve(connection)
-                    worker_leases.give_up(connection, self._duty, self.name)
-            except (psycopg.Error, Fault) as error:
-                _log.warning("%s must wait: %s", self._duty, error)
-            except Exception:
-                _log.exception("%s failed", self._duty)
-            self._stop.wait(1.0)
-
-    @abstractmethod
-    def _serve(self, connection: Connection) -> None:
-        """Do what there is to do, for as long as the duty is ours."""
-
-    def _again(self, connection: Connection, look: Callable[[Callable[[], bool]], object]) -> None:
-        """Look again and again until told to stop; a look is told whether it may go on."""
-
-        def goes_on() -> bool:
-            return not self._stop.is_set() and self._is_ours(connection)
-
-        while not self._stop.is_set():
-            began_s = time.monotonic()
-            look(goes_on)
-            self._stop.wait(self._rest_s(began_s))
-
-    def _rest_s(self, began_s: float) -> float:
-        """How long to rest after a walk over all orgs: it takes a tenth of the time at most."""
-        return max(self._interval_s, min(9 * (time.monotonic() - began_s), REST_MAX_S))
-
-    def _is_ours(self, connection: Connection) -> bool:
-        now = self._clock(connection)
-        return worker_leases.take(connection, self._duty, self.name, now, self._term)
-
-
-class Alerting(Duty):
-    """Looks for alerts again and again."""
-
-    def __init__(
-        self,
-        connect: Callable[[], Connection],
-        decided: Decided,
-        *,
-        interval_s: float = 1.0,
-        term_s: float = 10.0,
-        clock: Callable[[Connection], Instant] | None = None,
-    ) -> None:
-        super().__init__(connect, ALERTS, clock, interval_s, term_s)
-        self._decided = decided
-
-    def _serve(self, connection: Connection) -> None:
-        alerter = Alerter(connection, self._decided, self._clock)
-        self._again(connection, alerter.look)
-
-
-class Delivering(Duty):
-    """Tells webhooks again and again what is new."""
+class WebhookWorker(DatabaseWorker):
+    """Delivers events to webhooks, while no other process does."""
 
     def __init__(
         self,
@@ -522,29 +436,32 @@ class Delivering(Duty):
         pauses_s: Sequence[float] = PAUSES_S,
         give_up: int = GIVE_UP,
     ) -> None:
-        super().__init__(connect, WEBHOOKS, clock, interval_s, term_s)
-        self._made = (secret, told, decided, outbound)
-        self._pauses_s = pauses_s
-        self._give_up = give_up
+        clock = clock or GuardedClock()
 
-    def _serve(self, connection: Connection) -> None:
-        deliverer = Deliverer(
-            connection, *self._made, self._clock, pauses_s=self._pauses_s, give_up=self._give_up
+        @contextmanager
+        def delivering(connection: Connection) -> Iterator[Task]:
+            deliverer = Deliverer(
+                connection,
+                secret,
+                told,
+                decided,
+                outbound,
+                clock,
+                pauses_s=pauses_s,
+                give_up=give_up,
+                on_outcome=self.wake,
+            )
+            try:
+                yield deliverer.take_turn
+            finally:
+                deliverer.close()
+
+        super().__init__(
+            WEBHOOKS,
+            connect,
+            delivering,
+            interval_s=interval_s,
+            lease=WorkerLease(WEBHOOKS, term_s, clock),
+            min_pause_s=GATHER_S,
+            rest_max_s=REST_MAX_S,
         )
-        try:
-            self._rounds(connection, deliverer)
-        finally:
-            deliverer.close()
-
-    def _rounds(self, connection: Connection, deliverer: Deliverer) -> None:
-        news = deliverer.postman.news
-        while not self._stop.is_set():
-            began_s = time.monotonic()
-            if self._is_ours(connection):
-                deliverer.start()
-            next_s = time.monotonic() + self._rest_s(began_s)
-            while (left_s := next_s - time.monotonic()) > 0 and not self._stop.is_set():
-                if news.wait(left_s):
-                    news.clear()
-                    deliverer.note()
-                    self._stop.wait(0.02)  # what arrives together is noted together

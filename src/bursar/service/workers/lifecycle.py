@@ -9,10 +9,10 @@ from bursar.service.ledger.batcher import Limits
 from bursar.service.ledger.clock import GuardedClock
 from bursar.service.ledger.ledger import Ledger
 from bursar.service.secrets import Secret
-from bursar.service.webhooks.alerts import deciding
-from bursar.service.webhooks.delivery import Alerting, Delivering, Told
+from bursar.service.webhooks.alerts import AlertWorker, deciding
+from bursar.service.webhooks.delivery import Told, WebhookWorker
 from bursar.service.webhooks.safe_http import Outbound
-from bursar.service.workers.sweeper import UNHURRIED, Sweeping, through
+from bursar.service.workers.sweeper import UNHURRIED, SweepWorker, through
 
 # One transaction at a time: a process has one core for its Python, and two lanes would only halve
 # their batches. Who wants more starts more processes.
@@ -25,7 +25,7 @@ def serving(database: Database, clock: GuardedClock | None = None) -> Iterator[L
     clock = clock or GuardedClock()
     with (
         Ledger(database.connect, limits=LIMITS, admit=database.admit, clock=clock) as ledger,
-        Sweeping(lambda: database.connect(UNHURRIED), through(ledger), clock=clock),
+        SweepWorker(lambda: database.connect(UNHURRIED), through(ledger), clock=clock),
     ):
         yield ledger
 
@@ -42,7 +42,7 @@ def telling(
     """Alerts raised and webhooks told, by this process or by another that has the duty (B6)."""
     decided = deciding(ledger)
     with (
-        Alerting(database.connect, decided, clock=clock),
-        Delivering(database.connect, decided, secret, told, outbound, clock=clock),
+        AlertWorker(database.connect, decided, clock=clock),
+        WebhookWorker(database.connect, decided, secret, told, outbound, clock=clock),
     ):
         yield

@@ -14,8 +14,6 @@ cannot be reached its own post.
 """
 
 import logging
-import threading
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -30,11 +28,12 @@ from bursar.core.instant import Instant
 from bursar.core.refusal import Fault
 from bursar.failpoints import failpoint
 from bursar.service.jobs import Jobs
+from bursar.service.workers.worker import DatabaseWorker, Task, Turn
 from bursar.store.jobs.outbox import LATE, Letter, by_job, from_orgs, from_pool, with_post
 from bursar.store.sql.connection import Connection, money_time
 
 MOST: Final = 500  # messages that are delivered together
-LOOK_S: Final = 2.0  # between two looks for what nobody has called for
+POLL_INTERVAL_S: Final = 2.0  # between two rounds over everything
 
 _log = logging.getLogger(__name__)
 
@@ -170,11 +169,8 @@ def _alone(pool: PoolId, away: set[PoolId]) -> Iterator[None]:
         _log.warning("the post of pool %s waits: %s", pool, fault)
 
 
-class Relaying:
-    """Two threads that deliver, one each way: at once what they are called for, the rest in time.
-
-    Each has a connection of its own; what fails is tried again at the next look.
-    """
+class RelayWorkers:
+    """Two workers that deliver messages, one in each direction, each on its own connection."""
 
     def __init__(
         self,
@@ -186,8 +182,8 @@ class Relaying:
         def relay(connection: Connection) -> Relay:
             return Relay(connection, jobs(connection), pools, clock)
 
-        self._to_pools = _Carrier("to-pools", connect, relay, _to_pools)
-        self._to_orgs = _Carrier("to-orgs", connect, relay, self._to_orgs_and_on)
+        self._to_pools = relay_worker("relay-to-pools", connect, relay, _to_pools)
+        self._to_orgs = relay_worker("relay-to-orgs", connect, relay, self._to_orgs_and_on)
 
     def __enter__(self) -> Self:
         self._to_pools.start()
@@ -203,92 +199,52 @@ class Relaying:
         self._to_pools.stop()
         self._to_orgs.stop()
 
-    def _to_orgs_and_on(self, relay: Relay, of: str | None) -> None:
-        """Deliver; where an element of an array is over, the next may begin."""
-        _to_orgs(relay, of)
+    def _to_orgs_and_on(self, relay: Relay, pool: PoolId | None) -> None:
+        """Deliver to orgs, then start the next elements of arrays that have room."""
+        _to_orgs(relay, pool)
         for org in sorted(relay.with_room):
-            self._to_pools.call(org)
+            self._to_pools.wake(org)
 
     def from_org(self, org: OrgId) -> None:
-        """An org has written to a pool."""
-        self._to_pools.call(org)
+        """Deliver the messages that an org has just written."""
+        self._to_pools.wake(org)
 
     def from_pool(self, pool: PoolId) -> None:
-        """A pool has written to orgs."""
-        self._to_orgs.call(pool)
+        """Deliver the messages that a pool has just written."""
+        self._to_orgs.wake(pool)
 
 
-def _to_pools(relay: Relay, of: str | None) -> None:
-    relay.from_orgs(Round(), of)
+def _to_pools(relay: Relay, org: OrgId | None) -> None:
+    relay.from_orgs(Round(), org)
 
 
-def _to_orgs(relay: Relay, of: str | None) -> None:
-    for pool in relay.pools_with_post() if of is None else [of]:
-        with _alone(pool, set()):
-            relay.from_pool(pool, Round())
+def _to_orgs(relay: Relay, pool: PoolId | None) -> None:
+    for sender in relay.pools_with_post() if pool is None else [pool]:
+        with _alone(sender, set()):
+            relay.from_pool(sender, Round())
 
 
-class _Carrier:
-    """A thread that delivers one way."""
+def relay_worker(
+    name: str,
+    connect: Callable[[], Connection],
+    relay: Callable[[Connection], Relay],
+    deliver: Callable[[Relay, str | None], None],
+) -> DatabaseWorker:
+    """A worker that delivers in one direction.
 
-    def __init__(
-        self,
-        name: str,
-        connect: Callable[[], Connection],
-        relay: Callable[[Connection], Relay],
-        carry: Callable[[Relay, str | None], None],
-    ) -> None:
-        self._connect = connect
-        self._relay = relay
-        self._carry = carry
-        self._called: dict[str, None] = {}  # who has written, in this process
-        self._door = threading.Condition()
-        self._closed = False
-        self._looks_at = 0.0
-        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+    `deliver` gets the sender that has woken the worker, or None at a poll: then it delivers all
+    messages that are waiting.
+    """
 
-    def start(self) -> None:
-        self._thread.start()
+    @contextmanager
+    def delivering(connection: Connection) -> Iterator[Task]:
+        def take_turn(turn: Turn) -> None:
+            connected = relay(connection)
+            for sender in turn.keys:
+                deliver(connected, sender)
+            if turn.is_poll:
+                deliver(connected, None)
 
-    def stop(self) -> None:
-        with self._door:
-            self._closed = True
-            self._door.notify()
-        self._thread.join()
+        yield take_turn
 
-    def call(self, who: str) -> None:
-        with self._door:
-            self._called[who] = None
-            self._door.notify()
-
-    def _work(self) -> None:
-        connection: Connection | None = None
-        while (called := self._awaited()) is not None:
-            try:
-                if connection is None or connection.closed:
-                    connection = self._connect()
-                relay = self._relay(connection)
-                for who in called:
-                    self._carry(relay, who)
-            except Exception as error:  # of any kind: whoever has written waits for this thread
-                _log.warning("%s: the post waits: %s", self._thread.name, error)
-                if connection is not None:
-                    connection.close()
-        if connection is not None:
-            connection.close()
-
-    def _awaited(self) -> list[str | None] | None:
-        """Who has written, and None for a look at everything if it is time to; None if all is over.
-
-        It is looked in time although many write: what failed, or another has left, waits for it.
-        """
-        with self._door:
-            left = self._looks_at - time.monotonic()
-            if not self._called and not self._closed and left > 0:
-                self._door.wait(left)
-            called: list[str | None] = [*self._called]
-            self._called = {}
-            if not called or time.monotonic() >= self._looks_at:
-                called.append(None)
-                self._looks_at = time.monotonic() + LOOK_S
-            return None if self._closed else called
+    return DatabaseWorker(name, connect, delivering, interval_s=POLL_INTERVAL_S)

@@ -13,28 +13,21 @@ one of them gets the other's answer.
 """
 
 import logging
-import os
-import socket
-import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Final, Self
-from uuid import uuid4
+from typing import Final
 
-import psycopg
 from psycopg import errors
 
 from bursar.core.ids import OrgId
-from bursar.core.instant import SECOND, Instant
+from bursar.core.instant import Instant
 from bursar.core.ledger.commands import Lapse
-from bursar.core.refusal import Fault
 from bursar.service.ledger.batch import Ask
 from bursar.service.ledger.clock import GuardedClock
 from bursar.service.ledger.ledger import Ledger
 from bursar.service.queries.history import add_snapshots, distance
 from bursar.service.queries.top_lists import SWEEP, refresh
+from bursar.service.workers.worker import LeasedWorker, Walk
 from bursar.store import worker_leases
 from bursar.store.database import Patience
 from bursar.store.ledger import snapshots, summaries
@@ -49,10 +42,6 @@ _LONG_MS: Final = 6 * 3_600 * 1_000
 UNHURRIED: Final = Patience(
     statement_ms=_LONG_MS, transaction_ms=_LONG_MS, answer_s=_LONG_MS / 1_000 + 15
 )
-
-PAGE_S: Final = 2.0  # that a page may take to be finished when the sweeper must stop
-CANCEL_S: Final = 1.0  # that a statement may take to be cancelled; then it is tried again
-STOP_S: Final = 8.0  # after which a thread that does not stop is left behind
 
 _log = logging.getLogger(__name__)
 
@@ -147,14 +136,11 @@ class Sweeper:
                 done.snapshots += add_snapshots(self._connection, one.org, one.number)
 
 
-class Sweeping:
-    """A thread that sweeps again and again, while no other process does.
+class SweepWorker(LeasedWorker):
+    """Sweeps again and again, while no other process does.
 
-    A row says who has the duty, and until when. Whoever is killed is relieved when that has
-    passed; one that was only slow and goes on beside its successor does no harm.
-
-    `connect` should leave statements their time (`UNHURRIED`). While the database's clock cannot be
-    believed nothing is swept (D5).
+    `connect` should leave statements their time (`UNHURRIED`). Nothing is swept while the
+    database's clock cannot be believed (D5).
     """
 
     def __init__(
@@ -166,84 +152,15 @@ class Sweeping:
         term_s: float = 30.0,
         clock: Callable[[Connection], Instant] | None = None,
     ) -> None:
-        self.name: Final = f"{socket.gethostname()}/{os.getpid()}/{uuid4().hex[:8]}"
         self.passes = 0  # that were made to their end
-        self._connect = connect
-        self._asks = asks
-        self._interval_s = interval_s
-        self._term = int(term_s * SECOND)
-        self._clock = clock or GuardedClock()
-        self._connection: Connection | None = None  # that is swept on now
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="sweeper", daemon=True)
+        clock = clock or GuardedClock()
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
+        def prepare(connection: Connection) -> Walk:
+            sweeper = Sweeper(connection, asks, clock)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
+            def sweep(may_continue: Callable[[], bool]) -> None:
+                self.passes += sweeper.sweep(may_continue).finished
 
-    def stop(self) -> None:
-        """Stop after the page that is being swept, and leave the duty to others.
+            return sweep
 
-        A page that takes long is given up: its statement is cancelled. Over a line that is dead
-        that cannot be done, so the thread is left behind; it keeps no process alive.
-        """
-        self._stop.set()
-        ends = time.monotonic() + STOP_S
-        self._thread.join(PAGE_S)
-        while self._thread.is_alive() and time.monotonic() < ends:
-            self._cancel()
-            self._thread.join(CANCEL_S)
-        if self._thread.is_alive():
-            _log.warning("the sweeper does not stop, and is left behind")
-
-    def _cancel(self) -> None:
-        """End the statement that is running, if there is one."""
-        connection = self._connection
-        if connection is None:
-            return
-        try:
-            connection.cancel_safe(timeout=CANCEL_S)
-        except psycopg.Error as error:  # it may have been closed meanwhile
-            _log.warning("the sweeper's statement cannot be cancelled: %s", error)
-
-    def _work(self) -> None:
-        while not self._stop.is_set():
-            try:
-                with self._connect() as self._connection:
-                    self._sweep(self._connection)
-            except (psycopg.Error, Fault) as error:
-                _log.warning("cannot sweep now: %s", error)
-            except Exception:
-                _log.exception("sweeping failed")
-            self._stop.wait(self._interval_s)
-
-    def _sweep(self, connection: Connection) -> None:
-        """Sweep again and again on one connection, until told to stop."""
-        try:
-            self._pass_on_pass(connection)
-        except errors.QueryCanceled:
-            if not self._stop.is_set():
-                raise
-        worker_leases.give_up(connection, SWEEP, self.name)
-
-    def _pass_on_pass(self, connection: Connection) -> None:
-        sweeper = Sweeper(connection, self._asks, self._clock)
-
-        def goes_on() -> bool:
-            return not self._stop.is_set() and self._takes_duty(connection)
-
-        while not self._stop.is_set():
-            if self._takes_duty(connection):
-                self.passes += sweeper.sweep(goes_on).finished
-            self._stop.wait(self._interval_s)
-
-    def _takes_duty(self, connection: Connection) -> bool:
-        return worker_leases.take(connection, SWEEP, self.name, self._clock(connection), self._term)
+        super().__init__(SWEEP, connect, prepare, interval_s=interval_s, term_s=term_s, clock=clock)
