@@ -15,8 +15,8 @@ from tests.chaos.world import eventually
 
 SOURCE = Path(failpoints.__file__).parent
 THRICE = (
-    "from bursar.failpoints import reached\n"
-    "for time in range(3): print(time, flush=True); reached('leader.planned')"
+    "from bursar.failpoints import failpoint\n"
+    "for time in range(3): print(time, flush=True); failpoint('leader.planned')"
 )
 
 
@@ -27,7 +27,7 @@ def points_in(source: str) -> list[str]:
     return [
         ast.literal_eval(node.args[0])
         for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "reached"
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "failpoint"
     ]
 
 

@@ -271,9 +271,13 @@ def test_what_is_due_is_found_by_index(own: Connection) -> None:
     desk.opens()
     own.execute(
         """
-        insert into grants
+        insert into grants (
+               org_id, grant_id, account_id, kind, kind_rank, source, priority, issued_at,
+               starts_at, expires_at, amount, policy, lane_id, parent, recurrence, available,
+               held, spent, lapsed, revoked, moved, withdrawn, forfeited, has_free, place
+             )
         select org_id, 'x' || n, account_id, kind, kind_rank, source, priority, issued_at,
-               starts_at, %s + n, amount, policy, lane_id, null, parent, recurrence, available,
+               starts_at, %s + n, amount, policy, lane_id, parent, recurrence, available,
                held, spent, lapsed, revoked, moved, withdrawn, forfeited, has_free, place
           from grants cross join generate_series(1, 10000) as n where org_id = %s
         """,
