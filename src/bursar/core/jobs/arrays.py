@@ -1,0 +1,167 @@
+"""Arrays: one request for many identical jobs, each with a lot of the array's hold (M1).
+
+An array is submitted by one command: one hold, one row, admitted or refused as one. Its elements
+are jobs of their own from when they begin, which is when their lots are taken out of the hold. To
+their pool there is nothing special about them. At most `at_once` are in the pool at a time;
+whenever one ends, the next begins.
+
+Whoever advances an array may be cut short anywhere: the row, read under the org's lock, says what
+was taken out, and lots are asked for by their numbers.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from bursar.core.dispatch.job_lifecycle import State
+from bursar.core.ids import HoldId, JobId
+from bursar.core.instant import Instant
+from bursar.core.jobs.effects import FollowUp, JobEffect, Outcome, figures_of
+from bursar.core.jobs.rows import SUBMITTED, Array, Figures, Job
+from bursar.core.jobs.states import JobUpdate, event_of
+from bursar.core.jobs.transaction import JobTransaction
+from bursar.core.ledger.books import Books
+from bursar.core.ledger.commands import Release, TakeLots
+from bursar.core.ledger.events import LotTaken
+from bursar.core.messages import EndClass, Enqueue, Message, Started, Why
+from bursar.core.refusal import Code, Refusal
+from bursar.core.value import replace
+
+INDEX: Final = "BURSAR_ARRAY_INDEX"  # environment variables of an element
+COUNT: Final = "BURSAR_ARRAY_COUNT"
+BEGIN_MAX: Final = 250  # elements that begin in one transaction
+
+
+def element_message(template: Enqueue, number: int, count: int) -> Enqueue:
+    """What a pool is sent of an element."""
+    own = {INDEX: str(number), COUNT: str(count)}
+    program = template.spec.program
+    env = tuple(sorted({**dict(program.env), **own}.items()))
+    return replace(template, spec=replace(template.spec, program=replace(program, env=env)))
+
+
+# Advancing
+
+
+def is_due(array: Array) -> bool:
+    """Whether more elements can begin, or the array can end."""
+    if array.done:
+        return False
+    return array.live == 0 if array.closed else array.live < array.at_once
+
+
+def advance(array: Array) -> FollowUp:
+    """The next command of an array that is due."""
+    hold = HoldId(array.id)
+    if array.closed:
+        return FollowUp(f"bursar:array/{array.id}/over", Release(hold=hold), EndArray(array.id))
+    room = min(array.at_once - array.live, array.elements - array.begun, BEGIN_MAX)
+    key = f"bursar:array/{array.id}/{array.begun}+{room}"
+    command = TakeLots(hold=hold, first=array.begun, count=room)
+    return FollowUp(key, command, BeginElements(array.id))
+
+
+@dataclass(slots=True)
+class BeginElements(JobEffect):
+    """Adds a job for each lot that was taken, and sends it to the array's pool."""
+
+    array: JobId
+
+    @property
+    def jobs(self) -> tuple[JobId, ...]:
+        """The array."""
+        return (self.array,)
+
+    def apply(self, jobs: JobTransaction, books: Books, outcome: Outcome, now: Instant) -> None:
+        """Add the elements; if the hold has come to its limit, no more will begin."""
+        row = jobs.array(self.array)
+        if isinstance(outcome, Refusal):
+            if outcome.code is Code.HOLD_CLOSED:
+                jobs.put_array(replace(row, closed=True))
+            return
+        whole, hold = jobs.job(self.array), HoldId(self.array)
+        lots = [event for event in outcome if isinstance(event, LotTaken) and event.lot_of == hold]
+        for lot in lots:
+            job = JobId(lot.hold)
+            jobs.add(_element(whole, job, lot.number, now))
+            jobs.send(job, element_message(row.template, lot.number, row.elements), now)
+            queued = JobUpdate(state=State.QUEUED)
+            jobs.step(job, event_of(job, SUBMITTED, now, figures_of(books, job), queued))
+        begun = row.begun + len(lots)
+        closed = begun >= row.elements
+        jobs.put_array(replace(row, begun=begun, live=row.live + len(lots), closed=closed))
+
+
+def _element(array: Job, job: JobId, number: int, now: Instant) -> Job:
+    return Job(
+        id=job,
+        account=array.account,
+        user=array.user,
+        pool=array.pool,
+        submitted_at=now,
+        run_ms=array.run_ms,
+        array=array.id,
+        place=number,
+    )
+
+
+@dataclass(slots=True)
+class EndArray(JobEffect):
+    """Ends an array: all elements that have begun have finished, and no more will begin."""
+
+    array: JobId
+
+    @property
+    def jobs(self) -> tuple[JobId, ...]:
+        """The array."""
+        return (self.array,)
+
+    def apply(self, jobs: JobTransaction, books: Books, outcome: Outcome, now: Instant) -> None:
+        """End it, whether its hold was open until now or had come to its limit."""
+        row, job = jobs.array(self.array), jobs.job(self.array)
+        state, why, end_class = end_of(row, cancelled=job.withdrawn)
+        jobs.put(replace(job, state=state, why=why.value, ended_at=now, end_class=end_class))
+        jobs.put_array(replace(row, done=True))
+        spent = jobs.reads.figures([self.array])[self.array].spent
+        figures = Figures(spent, figures_of(books, self.array).held)
+        update = JobUpdate(state=state)
+        jobs.step(self.array, event_of(self.array, why.value, now, figures, update))
+
+
+def end_of(array: Array, *, cancelled: bool) -> tuple[State, Why, EndClass]:
+    """How an array has ended: by the worst that has happened to an element."""
+    all_begun = array.begun >= array.elements
+    if cancelled and (array.cancelled or not all_begun):
+        return State.CANCELLED, Why.CANCELLED, EndClass.USER
+    if array.failed:
+        return State.FAILED, Why.FAILED, EndClass.USER
+    if array.expired:
+        return State.EXPIRED, Why.TIME_UP, EndClass.LIMIT
+    if not all_begun:
+        return State.EXPIRED, Why.HOLD_ENDED, EndClass.LIMIT
+    if array.cancelled:
+        return State.CANCELLED, Why.CANCELLED, EndClass.USER
+    return State.SUCCEEDED, Why.FINISHED, EndClass.USER
+
+
+# Elements
+
+
+def count_element(
+    jobs: JobTransaction, array: JobId, message: Message, update: JobUpdate, now: Instant
+) -> None:
+    """Count an element that has finished; the first that starts lets the array run."""
+    if update.ended_at is not None and update.state is not None:
+        row = jobs.array(array)
+        ends = {update.state.value: getattr(row, update.state.value) + 1}
+        jobs.put_array(replace(row, live=row.live - 1, **ends))
+    elif isinstance(message, Started) and jobs.job(array).state is State.QUEUED:
+        _start(jobs, array, message.at, now)
+
+
+def _start(jobs: JobTransaction, array: JobId, started_at: Instant, now: Instant) -> None:
+    job = jobs.job(array)
+    state = State.STOPPING if job.withdrawn else State.RUNNING
+    jobs.put(replace(job, state=state, why=Why.STARTED.value, started_at=started_at))
+    figures = jobs.reads.figures([array])[array]
+    update = JobUpdate(state=state)
+    jobs.step(array, event_of(array, Why.STARTED.value, now, figures, update))

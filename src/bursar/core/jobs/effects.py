@@ -1,0 +1,85 @@
+"""What a ledger command changes in an org's jobs, in the same transaction as the books.
+
+An effect may refuse its command before the ledger decides (`precheck`), changes rows once the
+ledger has decided (`apply`), and may ask for another command right behind it (`FollowUp`). Both
+the service's batches and the fault simulator perform commands with `perform_with`.
+"""
+
+from typing import NamedTuple, TypeAlias
+
+from bursar.core.ids import HoldId, JobId
+from bursar.core.instant import Instant
+from bursar.core.jobs.rows import Figures
+from bursar.core.jobs.transaction import JobTransaction
+from bursar.core.ledger.books import Books
+from bursar.core.ledger.commands import Command
+from bursar.core.ledger.decide import caught_up, perform
+from bursar.core.ledger.events import Event
+from bursar.core.ledger.evolve import evolve
+from bursar.core.refusal import Refusal
+
+Outcome: TypeAlias = tuple[Event, ...] | Refusal
+
+
+class JobEffect:
+    """Changes to the jobs of an org that come with a ledger command."""
+
+    __slots__ = ()
+
+    @property
+    def jobs(self) -> tuple[JobId, ...]:
+        """The jobs whose rows it reads: they are loaded with one statement for a whole batch."""
+        return ()
+
+    def precheck(self, jobs: JobTransaction, books: Books, now: Instant) -> Refusal | None:
+        """A refusal that the ledger does not know of. Changes nothing: it may run twice."""
+        return None
+
+    def apply(
+        self, jobs: JobTransaction, books: Books, outcome: Outcome, now: Instant
+    ) -> "FollowUp | None":
+        """Change rows, once the ledger has decided; never for a repeated key."""
+        return None
+
+
+class FollowUp(NamedTuple):
+    """A command of the same org, right behind the one that it follows from."""
+
+    key: str
+    command: Command
+    effect: JobEffect | None = None
+
+
+class Performed(NamedTuple):
+    """The outcome of a command and its effect."""
+
+    outcome: Outcome  # of an accepted command: the job's steps included
+    steps: tuple[Event, ...] = ()  # of a refused command: what is recorded all the same
+    follow_up: FollowUp | None = None
+
+
+def perform_with(
+    books: Books, command: Command, effect: JobEffect, jobs: JobTransaction, now: Instant
+) -> Performed:
+    """Let the ledger decide a command, and apply its effect.
+
+    The steps of jobs are events of the org behind those of the command. If the command is refused,
+    nothing has happened yet: then what is due by now comes before them.
+    """
+    outcome = effect.precheck(jobs, books, now) or perform(books, command, now)
+    before = len(jobs.events)
+    follow_up = effect.apply(jobs, books, outcome, now)
+    steps: tuple[Event, ...] = tuple(jobs.events[before:])
+    refused = isinstance(outcome, Refusal)
+    due = caught_up(books, now) if steps and refused else ()
+    for event in steps:
+        evolve(books, event)
+    if isinstance(outcome, Refusal):
+        return Performed(outcome, (*due, *steps), follow_up)
+    return Performed((*outcome, *steps), (), follow_up)
+
+
+def figures_of(books: Books, job: JobId) -> Figures:
+    """What a job has spent and holds, if its hold is loaded."""
+    hold = books.holds.get(HoldId(job))
+    return Figures() if hold is None else Figures(hold.used, hold.open)

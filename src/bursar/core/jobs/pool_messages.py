@@ -1,0 +1,122 @@
+"""What a pool's message comes to: ledger commands, and the job's row after the last of them.
+
+The keys of the commands follow from pool, job and number, so a message that comes again, or whose
+handling was cut short, is answered as before (L7). With the last of its commands a message is
+handled. The ledger may refuse (usage beyond all bounds of lateness); the message is handled then
+too, and the refusal is kept with its receipt, where `verify` finds it.
+"""
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+from bursar.core.dispatch import message_commands
+from bursar.core.dispatch.job_lifecycle import CORRECTED
+from bursar.core.dispatch.message_commands import Step
+from bursar.core.ids import ChargeId, HoldId, JobId, derived_id
+from bursar.core.instant import Instant
+from bursar.core.jobs.arrays import count_element
+from bursar.core.jobs.effects import JobEffect, Outcome, figures_of
+from bursar.core.jobs.relocation import MoveJob
+from bursar.core.jobs.rows import Receipt
+from bursar.core.jobs.states import JobUpdate, event_of, update_from, updated
+from bursar.core.jobs.transaction import JobTransaction
+from bursar.core.ledger.books import Books
+from bursar.core.ledger.commands import Command, Lapse
+from bursar.core.messages import Corrected, Left, Message
+from bursar.core.refusal import Refusal
+from bursar.core.value import replace
+
+
+class PoolMessage(NamedTuple):
+    """A message of a pool about a job, with its number."""
+
+    pool: str
+    job: JobId
+    n: int
+    message: Message
+
+
+class MessageCommand(NamedTuple):
+    """A command that a message comes to."""
+
+    key: str
+    command: Command
+    effect: JobEffect | None  # of the last one
+
+
+MessageCommands: TypeAlias = Generator[MessageCommand, Outcome, None]
+
+
+def commands_of(letter: PoolMessage, array: JobId | None = None) -> MessageCommands:
+    """The commands of a message, in order; each is sent the outcome of the one before.
+
+    `array` is the array of the job, if it is an element.
+    """
+    if isinstance(letter.message, Left):  # its credits stay as they are
+        move = MoveJob(letter.job, letter.pool, letter.n)
+        yield MessageCommand(key_of(letter, 1), Lapse(most=1), move)
+        return
+    charge = ChargeId(_id_of(letter, "charge"))
+    steps = message_commands.steps(HoldId(letter.job), charge, letter.message)
+    step, number = next(steps), 1
+    while True:
+        effect = HandleMessage(letter, step, array) if step.last else None
+        outcome = yield MessageCommand(key_of(letter, number), step.command, effect)
+        try:
+            step, number = steps.send(outcome), number + 1
+        except StopIteration:
+            return
+
+
+def key_of(letter: PoolMessage, number: int) -> str:
+    """The key of the first, second … command that a message comes to."""
+    return f"pool:{_id_of(letter, str(number))}"
+
+
+def _id_of(letter: PoolMessage, what: str) -> str:
+    """A name for something of a message: the same whenever the message comes."""
+    return derived_id(f"{len(letter.pool)}:{letter.pool}/{letter.job}", f"{letter.n}/{what}")
+
+
+@dataclass(slots=True)
+class HandleMessage(JobEffect):
+    """Marks a message as handled, with the last of its commands, and updates its job."""
+
+    letter: PoolMessage
+    step: Step
+    array: JobId | None = None  # of an element
+
+    @property
+    def jobs(self) -> tuple[JobId, ...]:
+        """The job, and its array."""
+        return (self.letter.job,) if self.array is None else (self.letter.job, self.array)
+
+    def apply(self, jobs: JobTransaction, books: Books, outcome: Outcome, now: Instant) -> None:
+        """Update the job; nothing if another command follows."""
+        refusal = outcome.code if isinstance(outcome, Refusal) else None
+        if refusal in self.step.unless:
+            return
+        if refusal in self.step.anyway:
+            refusal = None
+        pool, job, n, message = self.letter
+        jobs.receive(Receipt(pool, job, n, now, refusal))
+        update = update_from(message, now)
+        jobs.put(updated(jobs.job(job), update))
+        figures = figures_of(books, job)
+        if update.why is not None:
+            jobs.step(job, event_of(job, update.why.value, now, figures, update))
+        if isinstance(message, Corrected):
+            self._corrected(jobs, message, books, now)
+        if self.array is not None:
+            count_element(jobs, self.array, message, update, now)
+
+    def _corrected(
+        self, jobs: JobTransaction, message: Corrected, books: Books, now: Instant
+    ) -> None:
+        """The step of a correction; another correction may come now."""
+        job, end_class = self.letter.job, message.end_class
+        jobs.put(replace(jobs.job(job), correcting=False))
+        about = JobUpdate(message.attempt)
+        event = event_of(job, CORRECTED, now, figures_of(books, job), about)
+        jobs.step(job, replace(event, end_class=end_class.value), end_class=end_class)

@@ -1,0 +1,143 @@
+"""The rows of an org's jobs: immutable values, one class for each table."""
+
+from typing import NamedTuple
+
+from bursar.core.dispatch.job_lifecycle import State
+from bursar.core.ids import AccountId, JobId, UserId
+from bursar.core.instant import Instant
+from bursar.core.messages import EndClass, Enqueue, ToPool
+from bursar.core.money import Micros
+from bursar.core.value import value
+
+SUBMITTED = "submitted"  # the first step of every job
+
+
+@value
+class Job:
+    """A job as its org sees it.
+
+    `request`, `labels` and `result` are written and not read back: rows that were loaded do not
+    have them.
+    """
+
+    id: JobId
+    account: AccountId
+    user: UserId
+    pool: str
+    submitted_at: Instant
+    state: State = State.QUEUED
+    why: str = SUBMITTED  # its last step
+    attempt: int = 0
+    sent: int = 0  # messages to its pool
+    received: int = 0  # messages of its pool that were handled
+    withdrawn: bool = False  # its org has cancelled it
+    steps: int = 0  # rows of its history
+    gpu_type: str | None = None  # of its last attempt
+    started_at: Instant | None = None  # of its last attempt
+    ended_at: Instant | None = None
+    end_class: EndClass | None = None
+    exit_code: int | None = None
+    result: str | None = None  # JSON, set by the message that brings it
+    request: str | None = None  # JSON
+    labels: str = "{}"  # JSON
+    run_ms: int | None = None  # longest run and stop grace
+    max_cost: Micros | None = None  # what may be set aside for it in all
+    rolling: bool = False  # its hold is topped up while it runs
+    correcting: bool = False  # its pool has not answered a correction yet
+    # Shared results
+    digest: str | None = None  # of all that decides its result; None if it shares nothing
+    hit_ppm: int | None = None  # what it pays for a result, of what the run has cost
+    leads: bool = False  # it shares its result, runs or will run, and has not ended
+    follows: bool = False  # it waits for the result of another job, and is in no pool
+    source: JobId | None = None  # the job that it came to follow, or that had a result
+    hit: bool = False  # a result was there when it was submitted
+    cached_from: JobId | None = None  # the job whose result it was given
+    unsent: Enqueue | None = None  # of a follower: what its pool is sent if it has to run
+    # Arrays
+    array: JobId | None = None  # of an element
+    place: int | None = None  # of an element: its number, from 0
+    elements: int | None = None  # of an array: how many it has
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether it has ended for good."""
+        return self.ended_at is not None
+
+
+@value
+class Array:
+    """How far an array has got; a row of its own, beside the array's `Job`."""
+
+    id: JobId
+    elements: int
+    at_once: int  # so many elements are in the pool at a time
+    template: Enqueue  # what the pool is sent of an element, but for its number
+    begun: int = 0
+    live: int = 0  # begun and not finished
+    succeeded: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    expired: int = 0
+    closed: bool = False  # no more will begin
+    done: bool = False  # and all are finished: so is the array
+
+
+class Route(NamedTuple):
+    """A pool that a job was sent to."""
+
+    n: int
+    pool: str
+    at: Instant
+    arrived_at: Instant | None  # None while the former pool has not given the job back
+    why: str
+
+
+class Figures(NamedTuple):
+    """What a job has spent, and what is still set aside for it."""
+
+    spent: Micros = 0
+    held: Micros = 0
+
+
+class Outgoing(NamedTuple):
+    """A message to a job's pool."""
+
+    job: JobId
+    n: int
+    pool: str
+    message: ToPool
+    at: Instant
+
+
+class Receipt(NamedTuple):
+    """A message of a pool that was handled, and what the ledger refused about it, if anything."""
+
+    pool: str
+    job: JobId
+    n: int
+    at: Instant
+    refusal: str | None
+
+
+class StepRow(NamedTuple):
+    """A step of a job's life."""
+
+    job: JobId
+    n: int
+    at: Instant
+    state: State
+    why: str
+    attempt: int
+    gpu_type: str | None
+    exit_code: int | None
+    spent: Micros
+    held: Micros
+    other: JobId | None  # the job that it follows, or whose result it was given
+    end_class: EndClass | None  # of a correction
+
+
+class RouteRow(NamedTuple):
+    """A route of a job."""
+
+    job: JobId
+    route: Route

@@ -1,0 +1,124 @@
+"""The state of a job as far as its org can know it: what its pool's messages make of it.
+
+The table of states is `dispatch.job_lifecycle.TABLE`, seen through the messages. An org hears of
+starts and ends only: a job that has its GPUs and has not started is queued to its org. Its org
+knows that a job is stopping if the org has cancelled the job itself.
+"""
+
+from typing import NamedTuple
+
+from bursar.core.dispatch.job_lifecycle import State, after
+from bursar.core.ids import JobId
+from bursar.core.instant import Instant
+from bursar.core.jobs.rows import Figures, Job
+from bursar.core.ledger.events import JobStepped
+from bursar.core.messages import Corrected, Dropped, EndClass, Ended, Message, Started, Why
+from bursar.core.value import replace
+
+
+class JobUpdate(NamedTuple):
+    """What a message says about a job; None leaves a field as it was."""
+
+    attempt: int = 0
+    state: State | None = None
+    why: Why | None = None
+    ended_at: Instant | None = None
+    end_class: EndClass | None = None
+    started_at: Instant | None = None
+    gpu_type: str | None = None
+    exit_code: int | None = None
+    result: str | None = None
+
+
+def update_from(message: Message, at: Instant) -> JobUpdate:
+    """What a message of a pool, handled at an instant, says about its job."""
+    match message:
+        case Started():
+            return JobUpdate(
+                message.attempt,
+                State.RUNNING,
+                Why.STARTED,
+                started_at=message.at,
+                gpu_type=message.gpu_type,
+            )
+        case Ended():
+            state, why = _after_attempt(message)
+            return JobUpdate(
+                message.attempt,
+                state,
+                why,
+                at if message.over else None,
+                message.end_class if message.over else None,
+                exit_code=message.exit_code,
+                result=message.result if message.over else None,
+            )
+        case Corrected():
+            return JobUpdate(message.attempt, end_class=message.end_class if message.over else None)
+        case Dropped(end_class=end_class):
+            state = State.CANCELLED if end_class is EndClass.USER else State.EXPIRED
+            return JobUpdate(0, state, message.why, at, end_class)
+        case _:
+            return JobUpdate()
+
+
+def _after_attempt(end: Ended) -> tuple[State, Why]:
+    """The state after an attempt; a job that ended although it might have gone on has failed."""
+    if end.over and end.why in (Why.PREEMPTED, Why.MADE_ROOM, Why.LOST):
+        return after(State.RUNNING, Why.GIVEN_UP), Why.GIVEN_UP
+    if end.over and end.why is Why.OUT_OF_CREDITS:
+        return State.EXPIRED, end.why
+    return after(State.RUNNING, end.why), end.why
+
+
+def updated(job: Job, update: JobUpdate) -> Job:
+    """A job after a message. One that was cancelled before its start was known is stopping."""
+    state = update.state or job.state
+    if update.state is State.RUNNING and job.withdrawn:
+        state = State.STOPPING
+    exit_code = job.exit_code if update.exit_code is None else update.exit_code
+    return replace(
+        job,
+        attempt=max(job.attempt, update.attempt),
+        state=state,
+        why=job.why if update.why is None else update.why.value,
+        ended_at=job.ended_at if update.ended_at is None else update.ended_at,
+        leads=job.leads and update.ended_at is None,
+        end_class=update.end_class or job.end_class,
+        started_at=job.started_at if update.started_at is None else update.started_at,
+        gpu_type=update.gpu_type or job.gpu_type,
+        exit_code=None if update.state is State.RUNNING else exit_code,
+        result=job.result if update.result is None else update.result,
+    )
+
+
+def topped_up(job: Job) -> Job:
+    """A job whose hold has grown: if it was out of credits, it waits for GPUs again."""
+    if job.state is not State.OUT_OF_CREDITS:
+        return job
+    return replace(job, state=after(job.state, Why.TOPPED_UP), why=Why.TOPPED_UP.value)
+
+
+def asked_to_stop(job: Job) -> Job:
+    """A job that its org has cancelled: if it runs, it is stopping from now on."""
+    job = replace(job, withdrawn=True)
+    if job.state is not State.RUNNING:
+        return job
+    return replace(job, state=after(job.state, Why.ASKED), why=Why.ASKED.value)
+
+
+def event_of(
+    job: JobId, why: str, at: Instant, figures: Figures, update: JobUpdate | None = None
+) -> JobStepped:
+    """A step of a job's life, as the org's stream tells it."""
+    update = update or JobUpdate()
+    return JobStepped(
+        at=at,
+        job=job,
+        why=why,
+        state=None if update.state is None else update.state.value,
+        attempt=update.attempt,
+        gpu_type=update.gpu_type,
+        exit_code=update.exit_code,
+        spent=figures.spent,
+        held=figures.held,
+    )

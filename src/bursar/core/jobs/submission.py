@@ -1,0 +1,237 @@
+"""Submitting a job: one command reserves its hold, and its effect adds the job (M1)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from bursar.core.dispatch.job_lifecycle import State
+from bursar.core.ids import AccountId, HoldId, JobId
+from bursar.core.instant import Instant
+from bursar.core.jobs.effects import FollowUp, JobEffect, Outcome, figures_of
+from bursar.core.jobs.quotas import Quota, QuotaCheck, counting_in_pool
+from bursar.core.jobs.result_cache import Sharing, share
+from bursar.core.jobs.rows import SUBMITTED, Array, Job, Route
+from bursar.core.jobs.states import JobUpdate, event_of, topped_up
+from bursar.core.jobs.transaction import JobTransaction
+from bursar.core.ledger.books import Books
+from bursar.core.ledger.commands import Reserve
+from bursar.core.ledger.decide import decide
+from bursar.core.ledger.events import HoldOpened
+from bursar.core.messages import Enqueue, HoldGrew, Spec, Why
+from bursar.core.money import Micros
+from bursar.core.refusal import Code, Refusal
+from bursar.core.value import replace
+
+
+class Option(NamedTuple):
+    """A pool that a job may go to, for one of these GPU types, and why."""
+
+    pool: str
+    types: tuple[str, ...]
+    why: str
+
+
+class Submission(NamedTuple):
+    """A job to run, and the pool to run it in."""
+
+    pool: str
+    reserve: Reserve  # by run time; its hold is named after the job, its context names the job
+    spec: Spec
+    run_ms: int | None = None  # longest run and stop grace, if its hold is for less: to be extended
+    request: str | None = None  # JSON
+    labels: str = "{}"  # JSON
+    max_cost: Micros | None = None  # what may be set aside for it in all
+    rolling: bool = False  # whether its hold is to be topped up
+    quotas: tuple[Quota, ...] = ()  # of its org
+    routes: tuple[Option, ...] = ()  # if it names no pool: where it may go, the best first
+    sharing: Sharing | None = None  # whether it shares results with identical jobs
+
+    @property
+    def job(self) -> JobId:
+        """The job's id, which is its hold's too."""
+        return JobId(self.reserve.hold)
+
+    @property
+    def run_ms_max(self) -> int:
+        """The longest that it may run, stop grace included."""
+        return (self.reserve.run_ms or 0) if self.run_ms is None else self.run_ms
+
+
+def reserve_for_job(submission: Submission) -> Reserve:
+    """The command that submits a job.
+
+    This is the only way to a hold that lasts as long as a job may: a request for a hold alone gets
+    the bound of a raw one, whatever its context says (L10).
+    """
+    reserve = submission.reserve
+    if reserve.run_ms is None or reserve.context.job != submission.job:
+        raise ValueError("a job's hold is asked by run time, and has the job's id")
+    return replace(reserve, for_job=True)
+
+
+@dataclass(slots=True)
+class SubmitJob(JobEffect):
+    """Adds the job, its first step, and the message to its pool."""
+
+    submission: Submission
+
+    def precheck(self, jobs: JobTransaction, books: Books, now: Instant) -> Refusal | None:
+        """The first quota without room (B4); or that the job could pay for no pool's types (M1)."""
+        given = self.submission
+        check = QuotaCheck(jobs, books, now)
+        exceeded = check.first_exceeded(given.quotas, given.reserve, given.spec)
+        return exceeded or _unserved(given, books, now)
+
+    def apply(
+        self, jobs: JobTransaction, books: Books, outcome: Outcome, now: Instant
+    ) -> FollowUp | None:
+        """Add the job; nothing if the hold was refused."""
+        if isinstance(outcome, Refusal):
+            return None
+        opened = next(
+            event
+            for event in outcome
+            if isinstance(event, HoldOpened) and event.hold == self.submission.reserve.hold
+        )
+        given = _with_pool(self.submission, {kind for kind, _ in opened.terms.rates})
+        reserve, job = given.reserve, given.job
+        message = _enqueue(opened, given, books.path(reserve.account), books.singles.tier)
+        jobs.add(_row(given, now))
+        if given.routes and not reserve.lots:  # the elements of an array are not moved
+            jobs.add_route(job, Route(1, given.pool, now, now, given.routes[0].why))
+        queued = JobUpdate(state=State.QUEUED)
+        jobs.step(job, event_of(job, SUBMITTED, now, figures_of(books, job), queued))
+        if reserve.lots is not None:
+            jobs.add_array(_array(job, reserve, message))
+        elif given.sharing is not None:
+            return share(jobs, books, job, given.sharing, message, now)
+        else:
+            jobs.send(job, message, now)
+        return None
+
+
+def _row(given: Submission, now: Instant) -> Job:
+    return Job(
+        id=given.job,
+        account=given.reserve.account,
+        user=given.reserve.user,
+        pool=given.pool,
+        submitted_at=now,
+        request=given.request,
+        labels=given.labels,
+        run_ms=given.run_ms_max,
+        max_cost=given.max_cost,
+        rolling=given.rolling,
+        elements=given.reserve.lots,
+    )
+
+
+def _array(job: JobId, reserve: Reserve, whole: Enqueue) -> Array:
+    """The row of an array, with what its pool is sent of each element."""
+    count = reserve.lots or 1
+    template = replace(whole, hold_micros=whole.hold_micros // count)
+    return Array(id=job, elements=count, at_once=reserve.at_once or count, template=template)
+
+
+def served(reserve: Reserve, routes: Sequence[Option]) -> Reserve | None:
+    """The same for those GPU types only that some pool has; None if it is for no others."""
+    available = {kind for option in routes for kind in option.types}
+    types = tuple(kind for kind in reserve.context.gpu_types if kind in available)
+    if not routes or types == reserve.context.gpu_types:
+        return None
+    return replace(reserve, context=replace(reserve.context, gpu_types=types))
+
+
+def _unserved(given: Submission, books: Books, now: Instant) -> Refusal | None:
+    """A refusal if there are credits only for GPU types that no pool has: it would wait for ever."""
+    fewer = served(given.reserve, given.routes)
+    whole = None if fewer is None else decide(books, given.reserve, now)
+    if fewer is None or whole is None or isinstance(whole, Refusal):
+        return None
+    funded = {
+        kind for event in whole if isinstance(event, HoldOpened) for kind, _ in event.terms.rates
+    }
+    if not funded.isdisjoint(fewer.context.gpu_types):
+        return None
+    refusal = decide(books, fewer, now)
+    if isinstance(refusal, Refusal):
+        return refusal
+    figures = {"gpu_type": ", ".join(fewer.context.gpu_types), "held": tuple(sorted(funded))}
+    return Refusal(Code.TYPE_NOT_HELD, figures)
+
+
+def _with_pool(given: Submission, funded: set[str]) -> Submission:
+    """A submission that goes to the first pool which has a type that there are credits for."""
+    for option in given.routes:
+        if not funded.isdisjoint(option.types):
+            return given._replace(pool=option.pool, routes=(option,))
+    return given
+
+
+def _enqueue(
+    opened: HoldOpened, given: Submission, shares: tuple[AccountId, ...], tier: str | None
+) -> Enqueue:
+    """The message to the pool, from what the ledger has set aside."""
+    terms = opened.terms
+    return Enqueue(
+        account=terms.account,
+        user=terms.user,
+        shares=shares,
+        tier=terms.context.tier if tier is None else tier,
+        rates=terms.rates,
+        run_ms=given.run_ms_max,
+        hold_micros=sum(posting.amount for posting in opened.postings),
+        hold_until=opened.expires_at,
+        spec=_funded(given.spec, dict(terms.rates)),
+        quotas=counting_in_pool(given.quotas, shares, terms.user),
+    )
+
+
+def _funded(spec: Spec, rates: dict[str, int]) -> Spec:
+    """A spec with those GPU types only that there are credits for."""
+    types = tuple(kind for kind in spec.shape.types if kind in rates)
+    if types == spec.shape.types:
+        return spec
+    return replace(spec, shape=replace(spec.shape, types=types))
+
+
+@dataclass(slots=True)
+class ExtendJob(JobEffect):
+    """Tells a job's pool that more is set aside for the job, or for longer."""
+
+    job: JobId
+    amount: Micros
+    until: Instant
+
+    @property
+    def jobs(self) -> tuple[JobId, ...]:
+        """The job."""
+        return (self.job,)
+
+    def precheck(self, jobs: JobTransaction, books: Books, now: Instant) -> Refusal | None:
+        """A refusal if the job could then cost more than its submitter allows (M1)."""
+        hold, most = books.holds.get(HoldId(self.job)), max_cost_of(jobs, self.job)
+        if hold is None or most is None or hold.used + hold.open + self.amount <= most:
+            return None
+        amount = hold.used + hold.open + self.amount
+        return Refusal(Code.MAX_COST_EXCEEDED, {"amount": amount, "most": most})
+
+    def apply(self, jobs: JobTransaction, books: Books, outcome: Outcome, now: Instant) -> None:
+        """Send the message; nothing if there are no more credits."""
+        if isinstance(outcome, Refusal):
+            return
+        jobs.send(self.job, HoldGrew(added=self.amount, until=self.until), now)
+        jobs.put(topped_up(jobs.job(self.job)))
+        figures = figures_of(books, self.job)
+        jobs.step(self.job, event_of(self.job, Why.TOPPED_UP.value, now, figures))
+
+
+def max_cost_of(jobs: JobTransaction, job: JobId) -> Micros | None:
+    """What may be set aside for a job in all; an element may cost its equal part of its array."""
+    row = jobs.find(job)
+    if row is None or row.max_cost is not None or row.array is None:
+        return None if row is None else row.max_cost
+    array = jobs.job(row.array)
+    if array.max_cost is None or array.elements is None:
+        return None
+    return array.max_cost // array.elements
