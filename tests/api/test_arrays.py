@@ -40,7 +40,7 @@ def begun(tenant: Tenant, pool: Pool, array: str, many: int) -> list[Any]:
     """The elements that live, once there are so many: whoever delivers lets them begin."""
     until = time.monotonic() + PATIENCE_S
     while time.monotonic() < until:
-        pool.jobs.go_on(tenant.id)
+        pool.jobs.advance_arrays(tenant.id)
         found = [one for one in elements(tenant, array) if one["ended_at"] is None]
         if len(found) == many:
             return found
@@ -89,7 +89,7 @@ def test_elements_are_paid_one_by_one_and_the_array_ends_with_the_last(
         )
         told.ended(Why.FINISHED, 60, exit_code=0, result=f'{{"n":{n}}}')
         assert {"n": n} == funded.caller.get(f"/jobs/{one['id']}/result").json()["manifest"]
-    pool.jobs.go_on(funded.id)
+    pool.jobs.advance_arrays(funded.id)
 
     whole = shown(funded, array)
     assert ("succeeded", 3 * cost, 0) == (

@@ -135,7 +135,7 @@ def test_an_array_is_submitted_and_shown_with_its_elements(shell: Shell, pool: P
     told = shell.says("submit", *ASKED, "--array", "3", "--dry-run", "--", "true")
     assert re.search(r"(?m)^times +3$", told), told
     array = submitted(shell, "--array", "3", "--at-once", "1")["id"]
-    pool.jobs.go_on(shell.org)
+    pool.jobs.advance_arrays(shell.org)
 
     told = shell.says("job", array)
     assert re.search(r"(?m)^array +count 3; at once 1; not begun 2; queued 1", told), told

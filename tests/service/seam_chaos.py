@@ -9,16 +9,16 @@ message goes through `Jobs` and the ledger. What was promised in memory must be 
 from collections import defaultdict
 from typing import Any
 
-from bursar.core.dispatch import org as org_side
-from bursar.core.dispatch.org import Org
 from bursar.core.ids import JobId
 from bursar.core.ledger.commands import CorrectEnd, ExtendHold
 from bursar.core.money import usage_price
 from bursar.core.refusal import Refusal
 from bursar.service.jobs import Answers, Jobs, Submission
-from bursar.service.jobs.corrections import correcting
+from bursar.service.jobs.corrections import correction_request
 from bursar.service.ledger.batch import Answer, Ask, Batch
+from bursar.sim.faults import org as org_side
 from bursar.sim.faults.clients import PRICES, RATE, Call
+from bursar.sim.faults.org import Org
 from bursar.sim.faults.profile import Profile
 from bursar.sim.faults.world import World
 from bursar.store.jobs.outbox import Letter
@@ -76,12 +76,12 @@ class Orgs:
         if isinstance(what, CorrectEnd):
             if call.key not in org.replies:  # it was not over
                 return None
-            [answer] = self.ask([correcting(org.id, call.key, what, "")])
+            [answer] = self.ask([correction_request(org.id, call.key, what, "")])
             assert isinstance(answer, Answer), answer
             return answer.outcome
         if isinstance(what, str):
             if what in org.jobs:
-                self.jobs.withdraw(org.id, what)
+                self.jobs.cancel(org.id, what)
             return None
         return self._ask(org.id, call.key, what).outcome
 
@@ -122,7 +122,7 @@ class Chaos(World):
             answer = self.callers.do(org, body, now)  # the same, from its key
             self.twins.call(org, body, answer, now)
         elif kind == "letter":
-            if org_side.need_not_come_again(org, body):
+            if org_side.is_handled(org, body):
                 self.twins.letter(org, body, now)
         else:
             job, n = body

@@ -10,6 +10,7 @@ import pytest
 from bursar.core.dispatch.state import Lease
 from bursar.core.ids import AccountId, HoldId, JobId, NodeId, UserId
 from bursar.core.instant import DAY, SECOND
+from bursar.core.jobs.arrays import COUNT, INDEX
 from bursar.core.ledger.commands import Reserve
 from bursar.core.ledger.values import Context
 from bursar.core.messages import Dropped, EndClass, Enqueue, Spec, Why, Withdraw
@@ -18,10 +19,9 @@ from bursar.core.scheduling.model.jobs import Shape
 from bursar.core.scheduling.model.nodes import Node
 from bursar.core.value import replace
 from bursar.service.jobs import Submission
-from bursar.service.jobs.arrays import COUNT, INDEX
 from bursar.service.jobs.queries import Looking, Shown
 from bursar.service.jobs.quotas import Quota
-from bursar.service.jobs.submission import asked_for_a_job
+from bursar.service.jobs.submission import submission_request
 from bursar.service.ledger.audit import Problem, verify
 from bursar.service.ledger.batch import Answer, Ask
 from bursar.store.jobs.arrays import Standing
@@ -60,8 +60,8 @@ class Field(Stage):
             at_once=at_once,
         )
         spec = Spec(shape=Shape(types=("h100", "a100")))
-        submission = Submission("pool", reserve, spec, asked='{"command":["x"]}', **more)
-        return asked_for_a_job(self.org, f"submit {job}", submission)
+        submission = Submission("pool", reserve, spec, request='{"command":["x"]}', **more)
+        return submission_request(self.org, f"submit {job}", submission)
 
     def letters(self) -> list[Letter]:
         """What pools are to be told."""
@@ -124,8 +124,8 @@ def test_an_array_is_one_hold_and_begins_as_many_as_may_be_at_once(field: Field)
     assert (HAS - 5 * LOT, 5 * LOT, 0) == field.credits()
     assert [] == field.letters(), "nothing has begun"
 
-    field.jobs.go_on(field.org)
-    field.jobs.go_on(field.org)
+    field.jobs.advance_arrays(field.org)
+    field.jobs.advance_arrays(field.org)
 
     told = field.letters()
     assert 2 == len(told)
@@ -144,12 +144,12 @@ def test_an_array_is_one_hold_and_begins_as_many_as_may_be_at_once(field: Field)
 def test_when_one_ends_the_next_begins_until_all_are_over(field: Field) -> None:
     """Each is charged for what it ran; what its lot has left goes back; then the array is over."""
     field.array()
-    field.jobs.go_on(field.org)
+    field.jobs.advance_arrays(field.org)
     seen = set(field.live())
     for n in range(5):
         field.end(field.live()[0])
         assert 0 == n or "running" == field.shown("a").state
-        field.jobs.go_on(field.org)
+        field.jobs.advance_arrays(field.org)
         assert len(field.live()) == min(2, 4 - n)
         seen |= set(field.live())
         assert [] == field.wrong()
@@ -166,7 +166,7 @@ def test_when_one_ends_the_next_begins_until_all_are_over(field: Field) -> None:
         ("succeeded", "finished", 5_000),
     ] == steps
     assert Standing(JobId("a"), 5, 2, 5, 5, 0, 0, 0, 0, 0, 0, 0) == field.standing()
-    field.jobs.go_on(field.org)
+    field.jobs.advance_arrays(field.org)
     assert 3 == len(field.steps("a")), "it is over once"
 
 
@@ -180,7 +180,7 @@ def test_an_element_is_asked_for_once_however_many_ask(field: Field) -> None:
         return field.ask(asks)
 
     field.jobs._arrays._ledger = remembering
-    field.jobs.go_on(field.org)
+    field.jobs.advance_arrays(field.org)
     [again] = asked
     moved = again._replace(key="another process asks")
     [answer] = field.ask([moved])
@@ -195,11 +195,11 @@ def test_an_element_is_asked_for_once_however_many_ask(field: Field) -> None:
 def test_a_withdrawn_array_begins_no_more_and_tells_all_that_live(field: Field) -> None:
     """What has not begun goes back at once; what runs is asked to stop, and ends the array."""
     field.array()
-    field.jobs.go_on(field.org)
+    field.jobs.advance_arrays(field.org)
     runs, waits = field.live()
     field.started(job=runs)
-    field.jobs.withdraw(field.org, JobId("a"))
-    field.jobs.withdraw(field.org, JobId("a"))
+    field.jobs.cancel(field.org, JobId("a"))
+    field.jobs.cancel(field.org, JobId("a"))
 
     # One runs on its trimmed lot (the cheaper type), one waits with all of its own.
     assert LOT + RUN_MS == field.credits()[1]
@@ -207,13 +207,13 @@ def test_a_withdrawn_array_begins_no_more_and_tells_all_that_live(field: Field) 
     assert {(runs, Withdraw), (waits, Withdraw)} == set(told)
     assert {"stopping", "queued"} == {one.state for one in field.elements()}
     assert ("stopping", True) == (field.shown("a").state, field.shown("a").withdrawn)
-    field.jobs.go_on(field.org)
+    field.jobs.advance_arrays(field.org)
     assert 2 == len(field.elements()), "nothing more begins"
     assert [] == field.wrong()
 
     field.hear(ended(Why.CANCELLED, 2_000), runs)
     field.hear(Dropped(end_class=EndClass.USER, why=Why.CANCELLED), waits)
-    field.jobs.go_on(field.org)
+    field.jobs.advance_arrays(field.org)
     whole = field.shown("a")
     assert ("cancelled", "cancelled", "user") == (whole.state, whole.why, whole.end_class)
     assert (HAS - 2_000, 0, 2_000) == field.credits()
@@ -223,9 +223,9 @@ def test_a_withdrawn_array_begins_no_more_and_tells_all_that_live(field: Field) 
 def test_an_array_that_is_withdrawn_before_it_begins_is_over(field: Field) -> None:
     """There is nobody to wait for."""
     field.array()
-    field.jobs.withdraw(field.org, JobId("a"))
+    field.jobs.cancel(field.org, JobId("a"))
     assert (HAS, 0, 0) == field.credits()
-    field.jobs.go_on(field.org)
+    field.jobs.advance_arrays(field.org)
 
     assert ("cancelled", 0) == (field.shown("a").state, len(field.elements()))
     assert [] == field.wrong()
@@ -234,14 +234,14 @@ def test_an_array_that_is_withdrawn_before_it_begins_is_over(field: Field) -> No
 def test_one_element_can_be_withdrawn_alone(field: Field) -> None:
     """It is a job like any other; the array goes on, and ends as one of which a part was."""
     field.array(elements=2, at_once=1)
-    field.jobs.go_on(field.org)
+    field.jobs.advance_arrays(field.org)
     [first] = field.live()
-    field.jobs.withdraw(field.org, JobId(first))
+    field.jobs.cancel(field.org, JobId(first))
     field.hear(Dropped(end_class=EndClass.USER, why=Why.CANCELLED), first)
-    field.jobs.go_on(field.org)
+    field.jobs.advance_arrays(field.org)
     [second] = field.live()
     field.end(second)
-    field.jobs.go_on(field.org)
+    field.jobs.advance_arrays(field.org)
 
     whole = field.shown("a")
     assert ("cancelled", False) == (whole.state, whole.withdrawn)
@@ -261,10 +261,10 @@ def test_an_array_ends_as_the_worst_of_its_elements(
 ) -> None:
     """One that has failed lets the whole have failed."""
     field.array(elements=len(ends), at_once=len(ends))
-    field.jobs.go_on(field.org)
+    field.jobs.advance_arrays(field.org)
     for job, why in zip(field.live(), ends, strict=True):
         field.end(job, why)
-    field.jobs.go_on(field.org)
+    field.jobs.advance_arrays(field.org)
 
     assert state == field.shown("a").state
     assert [] == field.wrong()
@@ -273,11 +273,11 @@ def test_an_array_ends_as_the_worst_of_its_elements(
 def test_an_array_whose_hold_has_ended_begins_no_more(field: Field) -> None:
     """A hold has a limit, an array's too (L10): then what has not begun never will."""
     field.array(elements=3, at_once=1)
-    field.jobs.go_on(field.org)
+    field.jobs.advance_arrays(field.org)
     [first] = field.live()
     field.now += 61 * DAY
     field.hear(Dropped(end_class=EndClass.LIMIT, why=Why.HOLD_ENDED), first)
-    field.jobs.go_on(field.org)
+    field.jobs.advance_arrays(field.org)
 
     whole = field.shown("a")
     assert ("expired", 1) == (whole.state, len(field.elements()))
@@ -298,7 +298,7 @@ def test_an_array_is_refused_as_one(field: Field) -> None:
     assert {"limit_name": "jobs_queued_max", "found_count": 5} == {
         name: answer.outcome.figures[name] for name in ("limit_name", "found_count")
     }
-    field.jobs.go_on(field.org)
+    field.jobs.advance_arrays(field.org)
     field.end(field.live("b")[0])
     assert isinstance(field.array("d", elements=2, quotas=(few,)).outcome, tuple)
     assert isinstance(field.array("e", elements=1, at_once=1, quotas=(few,)).outcome, Refusal)

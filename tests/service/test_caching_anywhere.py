@@ -105,7 +105,7 @@ class Sharer(Driver):
         assert isinstance(answer.outcome, tuple), answer
 
     def cancel(self, job: str) -> None:
-        self.jobs.withdraw(self.world.org, JobId(job))
+        self.jobs.cancel(self.world.org, JobId(job))
 
     def go_on(self) -> None:
         self.turn()

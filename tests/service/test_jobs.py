@@ -10,12 +10,12 @@ import pytest
 from bursar.core.dispatch.job_lifecycle import State
 from bursar.core.ids import AccountId, GrantId, HoldId, JobId, UserId
 from bursar.core.instant import MINUTE, SECOND, Instant
+from bursar.core.jobs.pool_messages import commands_of
 from bursar.core.ledger.books import Books
 from bursar.core.ledger.commands import (
     AddAccount,
     AddUser,
     Command,
-    ExtendHold,
     Issue,
     Reserve,
     RevokeGrant,
@@ -26,11 +26,11 @@ from bursar.core.pricing import PriceBook
 from bursar.core.refusal import Code, Refusal
 from bursar.core.scheduling.model.jobs import Shape
 from bursar.service.jobs import Answers, Jobs, Submission
-from bursar.service.jobs.cancellation import withdrawing
-from bursar.service.jobs.pool_messages import Handling, Received, steps
+from bursar.service.jobs.cancellation import cancellation_request
+from bursar.service.jobs.pool_messages import MessageHandler, message_of
 from bursar.service.jobs.queries import Looking, Shown, Step
 from bursar.service.jobs.quotas import Quota, quotas_of
-from bursar.service.jobs.submission import Extended, Option, asked_for_a_job
+from bursar.service.jobs.submission import Option, extension_request, submission_request
 from bursar.service.ledger.batch import Answer, Ask, Batch
 from bursar.store.jobs.outbox import Letter, from_orgs
 from bursar.store.sql.connection import Connection
@@ -84,8 +84,8 @@ class Stage:
             context=Context(gpu_types=("h100", "a100"), milli_gpus=1_000, job=JobId(job)),
         )
         spec = Spec(shape=Shape(types=("h100", "a100")))
-        submission = Submission("pool", reserve, spec, asked="{}", **more)
-        return asked_for_a_job(self.org, f"submit {job}", submission)
+        submission = Submission("pool", reserve, spec, request="{}", **more)
+        return submission_request(self.org, f"submit {job}", submission)
 
     def letter(self, message: ToOrg, job: str = "job") -> Letter:
         self.told[job] = self.told.get(job, 0) + 1
@@ -160,7 +160,7 @@ def test_each_step_is_an_event_of_its_org(stage: Stage) -> None:
     """That somebody wants it to stop, too: whoever watches the stream misses nothing (O1)."""
     stage.submit()
     stage.started()
-    stage.jobs.withdraw(stage.org, JobId("job"), "mine", "a key")
+    stage.jobs.cancel(stage.org, JobId("job"), "mine", "a key")
     stage.hear(ended(Why.CANCELLED, 40_000))
 
     assert [
@@ -181,12 +181,12 @@ def test_a_cancel_and_an_end_in_one_batch_leave_one_of_them(stage: Stage) -> Non
         job = f"job-{first}"
         stage.submit(job)
         stage.started(job=job)
-        handling = Handling([stage.letter(ended(Why.FINISHED, 1_000), job)], [])
+        handling = MessageHandler([stage.letter(ended(Why.FINISHED, 1_000), job)], [])
         assert handling.ask is not None
         asks = [
             handling.ask,
-            withdrawing(stage.org, JobId(job)),
-            withdrawing(stage.org, JobId(job), "k"),
+            cancellation_request(stage.org, JobId(job)),
+            cancellation_request(stage.org, JobId(job), "k"),
         ]
         stage.ask(asks if first == "end" else [*asks[1:], asks[0]])
 
@@ -259,10 +259,7 @@ def test_a_job_is_taken_for_a_type_that_some_pool_has(
 def test_a_job_is_extended_twice_in_one_batch(stage: Stage) -> None:
     """Whoever asks for it: each is told to the pool and kept, and both are one transaction (M5)."""
     stage.submit()
-    extended = ExtendHold(hold=HoldId("job"), amount=5)
-    asks = [
-        Ask(stage.org, key, extended, Extended(JobId("job"), 5, 0)) for key in ("one", "another")
-    ]
+    asks = [extension_request(stage.org, key, JobId("job"), 5) for key in ("one", "another")]
     answers = stage.ask(asks)
 
     assert all(isinstance(one, Answer) and one.outcome for one in answers)
@@ -273,7 +270,7 @@ def test_a_job_is_extended_twice_in_one_batch(stage: Stage) -> None:
 def test_a_job_withdrawn_before_its_start_was_told_is_stopping(stage: Stage) -> None:
     """Its pool could not know yet; a queued one stays queued until its pool has let it go."""
     stage.submit()
-    stage.jobs.withdraw(stage.org, JobId("job"))
+    stage.jobs.cancel(stage.org, JobId("job"))
     assert "queued" == stage.shown().state
     stage.started()
 
@@ -284,8 +281,8 @@ def test_a_job_withdrawn_before_its_start_was_told_is_stopping(stage: Stage) -> 
 def test_a_running_job_that_is_withdrawn_is_stopping_once(stage: Stage) -> None:
     stage.submit()
     stage.started()
-    stage.jobs.withdraw(stage.org, JobId("job"))
-    stage.jobs.withdraw(stage.org, JobId("job"))
+    stage.jobs.cancel(stage.org, JobId("job"))
+    stage.jobs.cancel(stage.org, JobId("job"))
 
     assert ["submitted", "started", "asked"] == [one.why for one in stage.steps()]
     assert (RUN_MS, "stopping") == (stage.steps()[-1].held, stage.steps()[-1].state)
@@ -324,18 +321,8 @@ def test_two_steps_of_a_job_in_one_batch_are_two_steps(stage: Stage) -> None:
     """An extension and a message may come to the ledger together."""
     stage.submit()
     letter = stage.letter(Started(attempt=1, gpu_type="a100", at=stage.now, run_ms=RUN_MS))
-    [step] = [next(steps(letter))]
-    stage.ask(
-        [
-            Ask(stage.org, "start", step.command, Received(letter, step)),
-            Ask(
-                stage.org,
-                "more",
-                ExtendHold(hold=HoldId("job"), amount=9),
-                Extended(JobId("job"), 9, 0),
-            ),
-        ]
-    )
+    start = Ask(stage.org, *next(commands_of(message_of(letter))))
+    stage.ask([start, extension_request(stage.org, "more", JobId("job"), 9)])
 
     assert [1, 2, 3] == [one.n for one in stage.steps()]
     assert ["submitted", "started", "topped_up"] == [one.why for one in stage.steps()]

@@ -8,15 +8,16 @@ import pytest
 
 from bursar.core.ids import HoldId, JobId, PriceVersionId
 from bursar.core.instant import DAY, HOUR, SECOND
+from bursar.core.jobs.result_cache import RepairGroup
+from bursar.core.jobs.submission import ExtendJob
 from bursar.core.ledger.commands import EndHold, ExtendHold, Lapse, SetPrice
 from bursar.core.messages import Dropped, EndClass, Ended, Enqueue, HoldGrew, Why
 from bursar.core.money import PPM
 from bursar.core.value import replace
 from bursar.service.jobs import Answers
-from bursar.service.jobs.cache_followers import PAGE, Followers, Following, Righted
+from bursar.service.jobs.cache_followers import PAGE_SIZE, Followers, Following
 from bursar.service.jobs.queries import Looking
 from bursar.service.jobs.result_cache import Sharing, quoted_now
-from bursar.service.jobs.submission import Extended
 from bursar.service.ledger.batch import Answer, Ask, Batch
 from bursar.service.queries.statements import Line, Statements
 from bursar.service.queries.usage import Wanted
@@ -255,14 +256,14 @@ def test_a_leader_that_waits_for_credits_goes_on_alone(stage: Sharers) -> None:
 def test_a_follower_that_is_cancelled_holds_nothing_at_once(stage: Sharers) -> None:
     """No pool has to say so; who leads is left alone (S13)."""
     stage.share("a", "b")
-    stage.jobs.withdraw(stage.org, JobId("b"))
+    stage.jobs.cancel(stage.org, JobId("b"))
 
     assert ("cancelled", "cancelled", 0) == (
         *(stage.shown("b").state, stage.shown("b").why),
         stage.shown("b").held,
     )
     assert 10**9 - HELD == stage.available()
-    stage.jobs.withdraw(stage.org, JobId("b"))
+    stage.jobs.cancel(stage.org, JobId("b"))
     stage.end("a", Why.FAILED)
     assert ["a"] == stage.sent()
 
@@ -272,7 +273,7 @@ def test_a_follower_that_was_withdrawn_never_takes_over(stage: Sharers) -> None:
     stage.share("a", "b", "c")
     of = stage.jobs._followers.of
     stage.jobs._followers.of = lambda flights: 0  # type: ignore[method-assign]
-    stage.jobs.withdraw(stage.org, JobId("b"))
+    stage.jobs.cancel(stage.org, JobId("b"))
     assert "queued" == stage.shown("b").state
     stage.jobs._followers.of = of  # type: ignore[method-assign]
     stage.end("a", Why.FAILED)
@@ -283,7 +284,7 @@ def test_a_follower_that_was_withdrawn_never_takes_over(stage: Sharers) -> None:
 def test_a_leader_that_is_cancelled_hands_over(stage: Sharers) -> None:
     """Once its pool has let it go."""
     stage.share("a", "b")
-    stage.jobs.withdraw(stage.org, JobId("a"))
+    stage.jobs.cancel(stage.org, JobId("a"))
     assert ["a"] == stage.sent()
     stage.drop("a")
 
@@ -309,10 +310,10 @@ def test_nobody_takes_over_in_the_transaction_that_changes_its_hold(stage: Share
     stage.jobs._followers.of = lambda flights: 0  # type: ignore[method-assign]
     stage.end("a", Why.FAILED)
     more = ExtendHold(hold=HoldId("b"), amount=7)
-    righted = Righted((stage.org, ALIKE), unheld=False)
+    righted = RepairGroup(ALIKE, expire=False)
     stage.ask(
         [
-            Ask(stage.org, "more", more, Extended(JobId("b"), 7, 0)),
+            Ask(stage.org, "more", more, ExtendJob(JobId("b"), 7, 0)),
             Ask(stage.org, "lead", Lapse(most=1), righted),
         ]
     )
@@ -497,7 +498,7 @@ def test_two_who_look_after_followers_at_once_do_so_once(stage: Sharers) -> None
     stage.share("x", "y", "z", alike="other")
     stage.jobs._followers.of = lambda flights: 0  # type: ignore[method-assign]
     stage.end("x", Why.FAILED)
-    both = [Righted((stage.org, "other"), unheld=False) for _ in range(2)]
+    both = [RepairGroup("other", expire=False) for _ in range(2)]
     stage.ask(
         [Ask(stage.org, f"lead {n}", Lapse(most=1), note) for n, note in enumerate(both)]
     )  # of one transaction
@@ -514,18 +515,18 @@ def test_two_who_look_after_followers_at_once_do_so_once(stage: Sharers) -> None
 def test_a_crowd_of_followers_is_served_page_by_page(stage: Sharers) -> None:
     """At once only some; a page is one question to the database and one batch (S13)."""
     stage.ask([stage.sharing("a", held_ms=10)])
-    crowd = [f"f{number:03}" for number in range(2 * PAGE + 5)]
+    crowd = [f"f{number:03}" for number in range(2 * PAGE_SIZE + 5)]
     stage.ask([stage.sharing(job, held_ms=10) for job in crowd])
     stage.end("a", run_ms=5)
-    assert PAGE == stage.states(*crowd).count("succeeded")
+    assert PAGE_SIZE == stage.states(*crowd).count("succeeded")
     batches: list[int] = []
 
     def count(asks: Sequence[Ask]) -> Answers:
         batches.append(len(asks))
         return stage.ask(asks)
 
-    assert PAGE + 5 == Followers(stage.connection, count, stage.clock).round()
-    assert [PAGE, 5] == batches
+    assert PAGE_SIZE + 5 == Followers(stage.connection, count, stage.clock).round()
+    assert [PAGE_SIZE, 5] == batches
     assert {"succeeded"} == set(stage.states(*crowd))
     assert 10**9 - 5 == stage.available()
 
@@ -550,7 +551,7 @@ def test_a_process_looks_after_followers_by_itself(database_url: str, stage: Sha
     stage.share("a", "b", "c")
     stage.jobs._followers.of = lambda flights: 0  # type: ignore[method-assign]
     stage.end("a", Why.FAILED)
-    stage.jobs.withdraw(stage.org, JobId("c"))
+    stage.jobs.cancel(stage.org, JobId("c"))
 
     with connected(database_url) as other:
 
@@ -565,7 +566,7 @@ def test_a_process_looks_after_followers_by_itself(database_url: str, stage: Sha
 def test_what_verify_asks_of_them_is_so(stage: Sharers) -> None:
     """Of one that follows, one that was served, and one that was let go."""
     stage.share("a", "b", "c")
-    stage.jobs.withdraw(stage.org, JobId("c"))
+    stage.jobs.cancel(stage.org, JobId("c"))
     stage.end("a")
     stage.share("d", alike="other")
     stage.share("e", alike="other")

@@ -6,17 +6,20 @@ from typing import Any
 import pytest
 
 from bursar.core.budgets.periods import PeriodKind
+from bursar.core.dispatch.job_lifecycle import State
 from bursar.core.ids import AccountId, BudgetId, GrantId, JobId
 from bursar.core.instant import MINUTE
+from bursar.core.jobs.rolling_holds import LOW_MS, STEP_MS, RollingJob, top_up
 from bursar.core.ledger.commands import Issue, RevokeGrant, SetBudget
 from bursar.core.ledger.values import BudgetTarget, CreditKind
 from bursar.core.messages import EndClass, Ended, HoldGrew, RanSoFar, Started, Why
 from bursar.service.jobs import Answers
-from bursar.service.jobs.rolling_holds import LOW_MS, STEP_MS, RollingHolds, TopUps, top_up
+from bursar.service.jobs.rolling_holds import RollingHolds, TopUps
 from bursar.service.ledger.batch import Ask, Batch
 from bursar.store.jobs.outbox import from_orgs
-from bursar.store.jobs.rows import Rolling
-from bursar.store.sql.connection import Connection
+from bursar.store.ledger.loader import Connection
+from tests.builders import PER_MS
+from tests.databases import connected, new_org
 from tests.service.test_jobs import PRICES, Stage, ended
 from tests.support.builders import PER_MS
 from tests.support.databases import connected, new_org
@@ -187,7 +190,7 @@ def out_of_credits(stage: Stage, run_ms: int) -> None:
 def test_a_job_that_is_withdrawn_while_it_waits_for_credits_gets_none(stage: Stage) -> None:
     top_ups = rolls(stage)
     out_of_credits(stage, MS)
-    stage.jobs.withdraw(stage.org, JobId("job"))
+    stage.jobs.cancel(stage.org, JobId("job"))
 
     assert (0, "out_of_credits") == (top_ups.round(), stage.shown().state)
 
@@ -198,7 +201,7 @@ def test_a_job_that_is_withdrawn_over_or_not_rolling_is_left_alone(stage: Stage)
     stage.hear(Started(attempt=1, gpu_type="a100", at=stage.now, run_ms=STEP_MS), "full")
     stage.hear(RanSoFar(attempt=1, run_ms=STEP_MS - MS), "full")
     ran(stage, held_ms(stage) - MS)
-    stage.jobs.withdraw(stage.org, JobId("job"))
+    stage.jobs.cancel(stage.org, JobId("job"))
 
     assert 0 == top_ups.round()
 
@@ -224,11 +227,10 @@ def test_two_who_top_up_at_once_do_so_once(stage: Stage) -> None:
     assert 0 == top_ups.round()
 
 
-def job(**more: Any) -> Rolling:
+def job(**more: Any) -> RollingJob:
     row = {
-        "org": "o",
         "job": JobId("j"),
-        "state": "running",
+        "state": State.RUNNING,
         "gpu_type": "a",
         "run_ms": LONGEST,
         "max_cost": None,
@@ -236,11 +238,11 @@ def job(**more: Any) -> Rolling:
         "used": 0,
         "open": 0,
         "ran_ms": 0,
-        "rates": f'[["a", {PER_MS}], ["b", {2 * PER_MS}]]',
+        "rates": (("a", PER_MS), ("b", 2 * PER_MS)),
         "milli_gpus": 1_000,
         "step_ms": None,
     }
-    return Rolling(**{**row, **more})
+    return RollingJob(**{**row, **more})
 
 
 @pytest.mark.parametrize(
@@ -249,8 +251,8 @@ def job(**more: Any) -> Rolling:
         ({}, STEP_MS),
         ({"milli_gpus": 2_000}, 2 * STEP_MS),
         ({"gpu_type": "b"}, 2 * STEP_MS),
-        ({"state": "out_of_credits"}, 2 * STEP_MS),
-        ({"state": "out_of_credits", "open": LOW_MS}, 2 * STEP_MS),
+        ({"state": State.OUT_OF_CREDITS}, 2 * STEP_MS),
+        ({"state": State.OUT_OF_CREDITS, "open": LOW_MS}, 2 * STEP_MS),
         ({"open": LOW_MS}, 0),
         ({"open": LOW_MS - 2}, STEP_MS),
         ({"step_ms": 30_000}, 30_000),
@@ -262,7 +264,7 @@ def job(**more: Any) -> Rolling:
         ({"ran_ms": LONGEST}, 0),
         ({"ran_ms": LONGEST + 9}, 0),
         ({"used": 2 * LONGEST, "ran_ms": LONGEST // 2}, STEP_MS),  # it ran on a dearer type
-        ({"state": "out_of_credits", "ran_ms": LONGEST - 7}, 14),
+        ({"state": State.OUT_OF_CREDITS, "ran_ms": LONGEST - 7}, 14),
         ({"max_cost": 11, "used": 4}, 7),
         ({"rates": "[]"}, 0),
         ({"rates": '[["a", 0]]'}, 0),

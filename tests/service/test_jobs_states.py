@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from bursar.core.dispatch.job_lifecycle import OVER, TABLE, State
+from bursar.core.jobs.states import JobUpdate, update_from
 from bursar.core.messages import (
     Dropped,
     EndClass,
@@ -14,7 +15,6 @@ from bursar.core.messages import (
     Started,
     Why,
 )
-from bursar.service.jobs.job_state import Stand, stand_after
 
 AT = 1_000
 
@@ -69,7 +69,7 @@ AFTER: dict[str, tuple[Message, str | None, str | None, bool]] = {
 def test_a_job_stands_where_its_pool_has_brought_it(name: str) -> None:
     """It is over exactly if its state is one of those that nothing leads out of."""
     message, state, why, over = AFTER[name]
-    stand = stand_after(message, AT)
+    stand = update_from(message, AT)
 
     assert (state, why) == (stand.state, stand.why)
     assert (AT if over else None) == stand.ended_at
@@ -78,15 +78,15 @@ def test_a_job_stands_where_its_pool_has_brought_it(name: str) -> None:
 
 
 def test_a_start_tells_where_and_when_it_was() -> None:
-    stand = stand_after(Started(attempt=3, gpu_type="h100", at=7, run_ms=9), AT)
+    stand = update_from(Started(attempt=3, gpu_type="h100", at=7, run_ms=9), AT)
 
-    assert Stand(3, "running", "started", started_at=7, gpu_type="h100") == stand
+    assert JobUpdate(3, State.RUNNING, Why.STARTED, started_at=7, gpu_type="h100") == stand
 
 
 def test_what_is_left_counts_once_the_job_is_over() -> None:
     """An attempt's exit code is known; a result is that of the job (S9)."""
-    waits = stand_after(ended(Why.LOST, over=False, exit_code=9, result="{}"), AT)
-    over = stand_after(ended(Why.FINISHED, over=True, exit_code=0, result="{}"), AT)
+    waits = update_from(ended(Why.LOST, over=False, exit_code=9, result="{}"), AT)
+    over = update_from(ended(Why.FINISHED, over=True, exit_code=0, result="{}"), AT)
 
     assert ((9, None), (0, "{}")) == (
         (waits.exit_code, waits.result),
@@ -99,4 +99,4 @@ def test_every_end_of_an_attempt_in_the_table_is_understood() -> None:
     for (state, why), to in TABLE.items():
         if state is State.RUNNING and why is not Why.ASKED:
             message = ended(why, over=to in OVER)
-            assert to.value == stand_after(message, AT).state
+            assert to.value == update_from(message, AT).state

@@ -84,7 +84,7 @@ class Pair:
     def submit(self, job: str) -> None:
         """Ask for a job that names no pool: the router has sent it here."""
         option = Option(self.here.pool, ("a100",), "here it starts first")
-        ask = self.here.submission(job)._replace(routes=(option,), asked="{}")
+        ask = self.here.submission(job)._replace(routes=(option,), request="{}")
         answer = self.jobs.submit(self.org, f"submit {job}", ask)
         assert isinstance(answer.outcome, tuple), answer
 
@@ -185,7 +185,7 @@ def test_a_job_moves_with_its_hold(connection: Connection) -> None:
     assert ["submitted", "moved", "started", "finished"] == [step.why for step in steps]
     routes = Looking(connection).routes(one.org, "job").value
     assert [("here", "here it starts first"), ("there", "there it starts at once")] == [
-        (route.pool.rpartition("-")[2], route.told) for route in routes
+        (route.pool.rpartition("-")[2], route.why) for route in routes
     ]
     assert () == contradictions(connection)
 
@@ -238,7 +238,7 @@ def test_a_job_that_is_cancelled_on_its_way_goes_nowhere(connection: Connection)
         one.leave("job")
         if crossed:
             one.relay.from_orgs(Round())  # it is given back
-        one.jobs.withdraw(one.org, JobId("job"))
+        one.jobs.cancel(one.org, JobId("job"))
         assert not one.leave("job")
         one.relay.from_pool(one.here.pool, Round())
         assert [] == disagreements(connection)
@@ -254,7 +254,7 @@ def test_one_that_is_cancelled_where_it_went_is_over_there(connection: Connectio
     one = submitted(connection)
     one.leave("job")
     one.relay.round()
-    one.jobs.withdraw(one.org, JobId("job"))
+    one.jobs.cancel(one.org, JobId("job"))
     one.finish("there", "here")
 
     assert ("there", "cancelled", "cancelled") == one.stands()
@@ -341,7 +341,7 @@ def move_all(one: Pair) -> None:
         one.leave(job)
     one.jobs.extend(one.org, "more", JobId("moves"), 1_000)
     one.relay.from_orgs(Round())
-    one.jobs.withdraw(one.org, JobId("cancelled"))
+    one.jobs.cancel(one.org, JobId("cancelled"))
     one.relay.round()
     one.relay.from_orgs(Round())
 
@@ -421,7 +421,7 @@ class Chance:
                 if one.leave(job):
                     self.seen.add("asked")
             case 2 if job not in self.waiting and chance.random() < 0.2:
-                one.jobs.withdraw(one.org, JobId(job))
+                one.jobs.cancel(one.org, JobId(job))
             case 3 if job not in self.waiting and chance.random() < 0.3:
                 key = f"extend {len(self.seen)} {chance.random()}"
                 one.jobs.extend(one.org, key, JobId(job), chance.randrange(1, 1_000))

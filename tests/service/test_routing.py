@@ -335,7 +335,7 @@ class Stage:
         """Cancel all that waits, so that the next test's rounds find nothing of it."""
         for job in self.one.here.plans:
             with suppress(JobUnknown):
-                self.one.jobs.withdraw(self.one.org, JobId(job))
+                self.one.jobs.cancel(self.one.org, JobId(job))
         self.one.finish("here", "there")
 
 

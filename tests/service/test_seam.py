@@ -21,13 +21,15 @@ from bursar.core.dispatch.reports import LeaseOrders, Reading
 from bursar.core.dispatch.state import Exit, Lease
 from bursar.core.ids import AccountId, HoldId, JobId, NodeId, UserId
 from bursar.core.instant import DAY, SECOND
+from bursar.core.jobs.pool_messages import key_of
 from bursar.core.ledger.commands import AddUser, EndHold, Reserve, SetPolicy
 from bursar.core.ledger.values import OrgPolicy
 from bursar.core.messages import Withdraw
 from bursar.core.refusal import Code, Refusal
 from bursar.core.scheduling.model.nodes import Node
 from bursar.core.value import replace
-from bursar.service.jobs import Jobs, JobUnknown, Submission, key_of, through
+from bursar.service.jobs import Jobs, JobUnknown, Submission, through
+from bursar.service.jobs.pool_messages import message_of
 from bursar.service.ledger.audit import Problem, verify
 from bursar.service.ledger.batch import Answer, Ask
 from bursar.service.ledger.batcher import Busy, Limits
@@ -344,8 +346,8 @@ def test_a_job_is_withdrawn_while_it_runs(connection: Connection) -> None:
     stage = Stage(connection)
     lease = stage.lease()
     stage.reports(lease.fence, 0)
-    stage.jobs.withdraw(stage.world.org, JobId("job"))
-    stage.jobs.withdraw(stage.world.org, JobId("job"))
+    stage.jobs.cancel(stage.world.org, JobId("job"))
+    stage.jobs.cancel(stage.world.org, JobId("job"))
     told = from_orgs(connection, None, 10, stage.world.org)
     assert [Withdraw()] == [letter.message for letter in told]  # told once
     stage.relay.round()
@@ -366,7 +368,7 @@ def test_what_a_silent_node_proves_later_is_charged_as_well(connection: Connecti
     stage = Stage(connection)
     lease = stage.lease()
     stage.runs(lease.fence, 10)
-    stage.jobs.withdraw(stage.world.org, JobId("job"))
+    stage.jobs.cancel(stage.world.org, JobId("job"))
     stage.relay.round()
     stage.later(29)
     assert 0 == stage.pool.expire()  # run out, but its GPUs rest for a while
@@ -546,7 +548,7 @@ def test_a_refused_submission_leaves_nothing(connection: Connection) -> None:
     sql = "select job_id from jobs where org_id = %s"
     assert [("job",)] == connection.execute(sql, [stage.world.org]).fetchall()
     with pytest.raises(JobUnknown):
-        stage.jobs.withdraw(stage.world.org, JobId("big"))
+        stage.jobs.cancel(stage.world.org, JobId("big"))
     with pytest.raises(JobUnknown):
         stage.jobs.extend(stage.world.org, "more", JobId("big"), 1)
     stage.is_sound()
@@ -659,7 +661,7 @@ def test_a_withdrawn_job_whose_worker_is_lost_does_not_run_again(connection: Con
     stage = Stage(connection, Plan(requeues=1))
     lease = stage.lease()
     stage.reports(lease.fence, 0)
-    stage.jobs.withdraw(stage.world.org, JobId("job"))
+    stage.jobs.cancel(stage.world.org, JobId("job"))
     stage.relay.round()
     stage.ends(lease.fence, Exit.GONE, 0)
     stage.relay.round()
@@ -738,7 +740,7 @@ def test_a_tenant_cannot_make_the_pools_charges_its_own(connection: Connection) 
     lease = stage.lease()
     stage.reports(lease.fence, 0)
     [started] = from_pool(connection, stage.world.pool, None, 10)
-    taken = Ask(stage.world.org, key_of(started, 1), AddUser(user=UserId("eve")))
+    taken = Ask(stage.world.org, key_of(message_of(started), 1), AddUser(user=UserId("eve")))
     ledger(connection, stage.clock)([taken])
 
     assert [] == stage.jobs.receive([started])

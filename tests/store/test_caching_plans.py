@@ -9,17 +9,13 @@ from bursar.store.jobs.result_cache import (
     AT_A_LOSS,
     DUE,
     DUE_ALIKE,
-    FOLLOW,
     HEIR,
-    LEAD,
-    LEAVE,
-    SHARE,
     SHARED,
-    STEP_DOWN,
     WITHOUT_HOLD,
 )
-from bursar.store.jobs.rows import JOBS, RESULT, SHOWN, TELL_POOL
-from bursar.store.sql.connection import Connection
+from bursar.store.jobs.rows import RESULT, SHOWN
+from bursar.store.jobs.transaction import JOBS
+from bursar.store.ledger.loader import Connection
 from tests.store.test_plans import check_scan, plan_of, scans
 
 Indexes = dict[str, tuple[str, tuple[str, ...]]]
@@ -33,13 +29,14 @@ FLIGHT = ("jobs_following", ("org_id", "alike"))
 PLANS: dict[str, tuple[str, Indexes]] = {
     "who is alike": (ALIKE, {"s": RESULTS, "h": HOLD, "l": LEADER, "o": FLIGHT}),
     "how it was submitted": (SHARED, {"jobs": JOB}),
-    "that it shares": (SHARE, {"t": JOB}),
-    "that it follows": (FOLLOW, {"t": JOB}),
-    "that it leads": (LEAD, {"t": JOB}),
-    "that it is over": (LEAVE, {"t": JOB}),
-    "jobs that messages are about, and their arrays": (JOBS, {"t": JOB, "a": JOB}),
-    "a message to its pool": (TELL_POOL, {"t": JOB}),
-    "a leader that steps down": (STEP_DOWN, {"jobs": LEADER}),
+    "jobs by their keys": (
+        JOBS,
+        {
+            "t": JOB,
+            "w": ("org_outbox_pkey", ("org_id", "job_id")),
+            "s": ("job_steps_pkey", ("org_id", "job_id")),
+        },
+    ),
     "who is due": (DUE, {"f": ("jobs_following", ()), "h": HOLD, "s": RESULTS, "g": HOLD}),
     "who is due of a flight": (DUE_ALIKE, {"f": FLIGHT, "h": HOLD, "s": RESULTS, "g": HOLD}),
     "who has lost its leader": (

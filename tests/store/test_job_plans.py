@@ -7,11 +7,16 @@ from bursar.store.jobs.rows import (
     COUNT_LATEST,
     COUNT_WAITING,
     GLANCE,
-    MAX_COST,
     ROLLING,
-    STEP,
     STEPS,
-    TOP_UP,
+)
+from bursar.store.jobs.transaction import ARRAYS as ARRAYS_BY_KEY
+from bursar.store.jobs.transaction import (
+    ARRIVE,
+    CHANGE_ARRAYS,
+    CHANGE_JOBS,
+    FIGURES,
+    LIVE_ELEMENTS,
 )
 from bursar.store.sql.connection import Connection
 from tests.store.test_plans import check_scan, plan_of, scans
@@ -36,21 +41,19 @@ BELOW: Indexes = {
 PLANS: dict[str, tuple[str, Indexes]] = {
     "as much as changes": (GLANCE, JOBS | HOLDS | LOTS),
     "its steps": (STEPS, {"job_steps_pkey": (*JOB, "n")}),
-    "a step more": (STEP, JOBS),
-    "a hold that has grown": (TOP_UP, JOBS),
+    "jobs that have changed": (CHANGE_JOBS, JOBS),
     "holds that are to grow": (ROLLING, ROLLS | HOLDS),
-    "arrays of an org to go on with": (arrays.DUE_OF, {"arrays_due": ("org_id",)} | JOBS | LOTS),
-    "arrays to go on with": (arrays.DUE, {"arrays_due": ("org_id",)} | JOBS | LOTS),
-    "elements that begin": (arrays.BEGUN, ARRAYS),
-    "elements that run": (arrays.RUNNING, ELEMENTS | HOLDS),
-    "an array that starts": (arrays.ELEMENT_STARTS, JOBS),
-    "elements that are over": (arrays.ELEMENT_OVER, ARRAYS),
+    "arrays of an org to go on with": (arrays.DUE_OF, {"arrays_due": ("org_id",)}),
+    "arrays to go on with": (arrays.DUE, {"arrays_due": ("org_id",)}),
+    "arrays by their keys": (ARRAYS_BY_KEY, ARRAYS),
+    "arrays that have changed": (CHANGE_ARRAYS, ARRAYS),
+    "what jobs have spent and hold": (FIGURES, JOBS | HOLDS | LOTS),
     "how arrays stand": (arrays.STANDING, ARRAYS | ELEMENTS),
     "elements that are to come": (arrays.TO_COME, {"arrays_going_on": ("org_id",)} | JOBS | BELOW),
     "jobs that wait": (COUNT_WAITING, {"jobs_alive": ("org_id", "submitted_at")} | BELOW),
     "the latest jobs": (COUNT_LATEST, {"jobs_latest": ("org_id", "submitted_at")} | BELOW),
     "where it was sent": (routing.ROUTES, ROUTES),
-    "that it is in another pool": (routing.MOVE, JOBS | {"job_routes_pkey": (*JOB, "n")}),
+    "that it is in another pool": (ARRIVE, {"job_routes_pkey": (*JOB, "n")}),
     "what its pool was told first": (routing.LAST_ENQUEUE, {"org_outbox_pkey": JOB}),
     "jobs that may be moved": (routing.MOVABLE, ALIVE | ROUTES),
 }
@@ -67,13 +70,12 @@ def test_a_table_is_read_by_its_index(tables: Connection, name: str) -> None:
         check_scan(scan, scan["Index Name"], wanted[scan["Index Name"]])
 
 
-def test_what_a_job_may_cost_is_found_by_its_key_and_that_of_its_array(tables: Connection) -> None:
-    """It is asked for under the org's lock (M1)."""
-    found = list(scans(plan_of(tables, MAX_COST)))
+def test_the_live_elements_of_an_array_are_found_by_their_array(tables: Connection) -> None:
+    """They are read under the org's lock when the array is cancelled (M3)."""
+    found = [scan for scan in scans(plan_of(tables, LIVE_ELEMENTS)) if scan["Alias"] == "t"]
 
-    assert 2 == len(found)
-    for scan in found:
-        check_scan(scan, "jobs_pkey", JOB)
+    assert 1 == len(found)
+    check_scan(found[0], "jobs_of_array", ("org_id", "array_id"))
 
 
 def test_of_many_quotas_those_are_read_that_count_a_job(tables: Connection) -> None:

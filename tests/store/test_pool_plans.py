@@ -6,7 +6,7 @@ Whatever is known of the tables: see `tables`.
 import pytest
 
 from bursar.store.jobs.outbox import ACK_ORG, FROM_ORG, FROM_ORGS, FROM_POOL
-from bursar.store.jobs.rows import GO_ON, TELL_POOL, WITHDRAW
+from bursar.store.ledger.loader import Connection
 from bursar.store.pools.events import EVENTS, OLD, STREAM, WINDOW
 from bursar.store.pools.loader import CHANGES, EVERYTHING, LOCK_POOL, SLOTS_OF
 from bursar.store.pools.node_orders import LATEST_ORDERS, LIVE_ORDERS, ORDER_OF_NODE, ORDERS_BY_ID
@@ -88,9 +88,6 @@ PLANS: dict[str, tuple[str, Indexes]] = {
         FREE_SLOTS,
         {"lease_slots": ("lease_slots_pkey", (*FENCE, "node_id", "gpu", "slot"))},
     ),
-    "jobs that go on": (GO_ON, {"jobs": ("jobs_pkey", JOB)}),
-    "jobs that are told of": (TELL_POOL, {"jobs": ("jobs_pkey", JOB)}),
-    "jobs withdrawn": (WITHDRAW, {"jobs": ("jobs_pkey", JOB)}),
     "messages of orgs": (FROM_ORGS, {"org_outbox": ("org_outbox_unacked", LETTER)}),
     "messages of an org": (FROM_ORG, {"org_outbox": ("org_outbox_unacked", LETTER)}),
     "messages of a pool": (

@@ -226,7 +226,7 @@ class Driver:
             answer = self.jobs.submit(self.world.org, f"submit {job}", self.world.submission(job))
             assert isinstance(answer.outcome, tuple), answer
             if plan.withdrawn:
-                self.jobs.withdraw(self.world.org, JobId(job))
+                self.jobs.cancel(self.world.org, JobId(job))
 
     def turn(self) -> bool:
         """One turn of everybody; whether somebody still has something to do by itself."""

@@ -31,7 +31,7 @@ from bursar.core.scheduling.model.snapshot import Snapshot
 from bursar.core.value import replace
 from bursar.service.database import Aside, Connection, Database, aside
 from bursar.service.jobs import Submission
-from bursar.service.jobs.submission import asked_for_a_job
+from bursar.service.jobs.submission import submission_request
 from bursar.service.ledger.audit import verify
 from bursar.service.ledger.batch import Answer
 from bursar.service.ledger.clock import GuardedClock
@@ -136,7 +136,7 @@ class World:
 
     def _ask(self, job: Job, done: Callable[[], None]) -> None:
         org = job.path[1]
-        ask = asked_for_a_job(org, f"submit-{job.id}", submission(job))
+        ask = submission_request(org, f"submit-{job.id}", submission(job))
         self.ledger.tell(_Heard(self, org, done), ask)
 
     # Looking
@@ -238,7 +238,7 @@ def submission(job: Job) -> Submission:
             context=context,
         ),
         Spec(shape=job.shape, priority_class=job.priority_class, requeues=REQUEUES),
-        asked="{}",
+        request="{}",
     )
 
 

@@ -15,14 +15,14 @@ from bursar.core.dispatch import (
     attempt_end,
     cluster_sync,
     message_commands,
-    org,
     pool,
     quarantine,
     reports,
     state,
 )
 from bursar.core.instant import SECOND
-from bursar.sim.faults import clocks
+from bursar.core.jobs import pool_messages
+from bursar.sim.faults import clocks, org
 from bursar.sim.faults.profile import Profile
 
 MODULES = (
@@ -33,6 +33,7 @@ MODULES = (
     cluster_sync,
     org,
     pool,
+    pool_messages,
     quarantine,
     reports,
     state,
@@ -192,11 +193,11 @@ BUGS = {
     ),
     "a key is forgotten": Bug(org, "ask", "if first is not None:", "if False:", "IL16"),
     "a message counts as handled after its first command": Bug(
-        org, "handle", "if step.last and code not in step.unless:", "if number == 1:", "IL14"
+        pool_messages, "commands_of", "if step.last else None", "if number == 1 else None", "IL14"
     ),
     "an org handles what has overtaken": Bug(
-        org, "handle", "if letter.n != org.jobs[letter.job].received + 1:",
-        "if letter.n <= org.jobs[letter.job].received:", "IM3|IS9",
+        org, "handle", "if letter.n != job.received + 1:",
+        "if letter.n <= job.received:", "IM3|IS9",
     ),
     "a requeued job's hold is closed": Bug(
         message_commands, "steps", "case Ended(over=True, kept_ms=None) as one:",

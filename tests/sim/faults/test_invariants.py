@@ -10,16 +10,17 @@ from typing import Any
 import pytest
 
 from bursar.core.dispatch.job_lifecycle import State
-from bursar.core.dispatch.org import Org, Submitted
-from bursar.core.dispatch.state import Exit, JobMessage, Lease, PoolJob
+from bursar.core.dispatch.state import Exit, Lease, PoolJob
 from bursar.core.ids import GrantId, HoldId, JobId
 from bursar.core.instant import SECOND
+from bursar.core.jobs.rows import Job, Receipt
 from bursar.core.ledger.values import Grant, Hold
-from bursar.core.messages import RanSoFar, Why
+from bursar.core.messages import Why
 from bursar.core.refusal import Code, InvariantBroken
 from bursar.core.value import replace
 from bursar.sim.faults import invariants
 from bursar.sim.faults.node_host import Host, Task
+from bursar.sim.faults.org import Org
 from bursar.sim.faults.profile import BEGINS, Profile
 from bursar.sim.faults.world import World
 
@@ -121,8 +122,8 @@ def _turn_back(world: World) -> None:
 
 
 def _object(world: World) -> None:
-    letter = JobMessage("o2", JobId("j3"), 9, RanSoFar(attempt=1, run_ms=1))
-    _org(world).objections.append((letter, Code.HOLD_CLOSED))
+    receipt = Receipt("pool", JobId("j3"), 9, world.at, Code.HOLD_CLOSED.value)
+    _org(world).objections.append(receipt)
 
 
 def _lose_job(world: World) -> None:
@@ -130,12 +131,12 @@ def _lose_job(world: World) -> None:
 
 
 def _make_up_message(world: World) -> None:
-    known: Submitted = _org(world).jobs[JobId("j3")]
+    known: Job = _org(world).jobs[JobId("j3")]
     wrong(known, received=known.received + 9)
 
 
 def _throw_away_message(world: World) -> None:
-    known: Submitted = _org(world).jobs[JobId("j3")]
+    known: Job = _org(world).jobs[JobId("j3")]
     wrong(known, sent=known.sent + 1)
 
 

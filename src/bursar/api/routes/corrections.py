@@ -13,7 +13,7 @@ from bursar.api.routes.operations import IDEMPOTENCY_KEY, PROBLEM
 from bursar.core.ids import HoldId
 from bursar.core.ledger.commands import CorrectEnd
 from bursar.core.refusal import Code, Refusal
-from bursar.service.jobs.corrections import correcting
+from bursar.service.jobs.corrections import correction_request
 from bursar.service.jobs.queries import Looking
 from bursar.service.keys import Scope
 from bursar.wire.fields import Id
@@ -41,7 +41,7 @@ async def correct(request: Request, id: Id, body: EndCorrectionRequest) -> Respo
     said = CorrectEnd(
         hold=HoldId(id), attempt=body.attempt, end_class=body.end_class, reason=body.reason
     )
-    answer = await told_by(service, correcting(org, key, said, caller.id))
+    answer = await told_by(service, correction_request(org, key, said, caller.id))
     service.posted(org)
     told = EndCorrectionResponse(id=id, attempt=body.attempt, end_class=body.end_class.value)
     return done_of(org, answer, 202, lambda _: told).response()

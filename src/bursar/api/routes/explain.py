@@ -68,10 +68,10 @@ async def why(request: Request, id: Id) -> Response:
 def _way(one: Route) -> str:
     """That the router has sent a job to a pool, and why."""
     if one.n == 1:
-        return f"sent to pool {one.pool}: {one.told}"
+        return f"sent to pool {one.pool}: {one.why}"
     if one.arrived_at is None:
-        return f"was to go to pool {one.pool} from {instant_text(one.at)} on: {one.told}"
-    return f"moved to pool {one.pool} at {instant_text(one.arrived_at)}: {one.told}"
+        return f"was to go to pool {one.pool} from {instant_text(one.at)} on: {one.why}"
+    return f"moved to pool {one.pool} at {instant_text(one.arrived_at)}: {one.why}"
 
 
 async def _names(service: Service, org: str | None, spoken: set[AccountRef]) -> dict[str, str]:

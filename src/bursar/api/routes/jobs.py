@@ -18,9 +18,9 @@ from bursar.api.operations import Nothing
 from bursar.api.request_body import StrictRoute
 from bursar.api.routes.ledger_reads import READS, After, Limit, OrgId, Things, seen_response
 from bursar.api.routes.operations import IDEMPOTENCY_KEY, PROBLEM
-from bursar.core.ids import HoldId, JobId
+from bursar.core.ids import JobId
 from bursar.core.instant import SECOND
-from bursar.core.ledger.commands import ExtendHold, Reserve
+from bursar.core.ledger.commands import Reserve
 from bursar.core.ledger.events import HoldExtended, HoldOpened
 from bursar.core.ledger.quote import Quote
 from bursar.core.refusal import Code, Refusal
@@ -39,9 +39,9 @@ from bursar.service.jobs.queries import (
 )
 from bursar.service.jobs.quotas import quotas_of
 from bursar.service.jobs.result_cache import Sharing, quoted_now, shared
-from bursar.service.jobs.submission import Extended, asked_for_a_job, served
+from bursar.service.jobs.submission import extension_request, served, submission_request
 from bursar.service.keys import Scope
-from bursar.service.ledger.batch import Answer, Ask
+from bursar.service.ledger.batch import Answer
 from bursar.service.org_setup import org_user
 from bursar.service.queries.balances import Looking as Money
 from bursar.service.queries.balances import Seen
@@ -145,7 +145,9 @@ async def submit(request: Request, body: wire.JobRequest) -> Response:
         routes=admission.options,
         sharing=_sharing(body),
     )
-    answer = await told_by(service, asked_for_a_job(org, key, submission, making.made, caller.id))
+    answer = await told_by(
+        service, submission_request(org, key, submission, making.made, caller.id)
+    )
     service.posted(org)
     if isinstance(answer.outcome, Refusal) and answer.outcome.code is Code.KEY_REUSED:
         return await _reused(service, org, key, body, answer)
@@ -492,7 +494,7 @@ async def routes(request: Request, id: Id) -> Response:
 
 def _route(one: Route) -> wire.JobRoute:
     return wire.JobRoute.model_construct(
-        number=one.n, pool=one.pool, at=one.at, arrived_at=one.arrived_at, told=one.told
+        number=one.n, pool=one.pool, at=one.at, arrived_at=one.arrived_at, told=one.why
     )
 
 
@@ -614,9 +616,7 @@ async def extend(request: Request, id: Id, body: wire.JobExtensionRequest) -> Re
     key = key_of(request)
     org = await _own(service, caller, id)
     await _check_extendable(service, org, id)
-    job, amount = JobId(id), body.amount_micros
-    command = ExtendHold(hold=HoldId(id), amount=amount)
-    ask = Ask(org, key, command, Extended(job, amount, 0), (), caller.id)
+    ask = extension_request(org, key, JobId(id), body.amount_micros, actor=caller.id)
     answer = await told_by(service, ask)
     service.posted(org)
     return done_of(
@@ -647,7 +647,7 @@ async def cancel(request: Request, id: Id, body: Nothing | None = None) -> Respo
 
     def withdraw(connection: Connection) -> Answer:
         jobs = Jobs(connection, through(service.ledger))
-        return jobs.withdraw(org, JobId(id), key, caller.id)
+        return jobs.cancel(org, JobId(id), key, caller.id)
 
     try:
         answer = await service.read(withdraw)

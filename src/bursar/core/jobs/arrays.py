@@ -68,6 +68,11 @@ class BeginElements(JobEffect):
 
     @property
     def jobs(self) -> tuple[JobId, ...]:
+        """The array's job."""
+        return (self.array,)
+
+    @property
+    def arrays(self) -> tuple[JobId, ...]:
         """The array."""
         return (self.array,)
 
@@ -112,6 +117,11 @@ class EndArray(JobEffect):
 
     @property
     def jobs(self) -> tuple[JobId, ...]:
+        """The array's job."""
+        return (self.array,)
+
+    @property
+    def arrays(self) -> tuple[JobId, ...]:
         """The array."""
         return (self.array,)
 

@@ -13,7 +13,7 @@ from bursar.core.jobs.rows import Figures
 from bursar.core.jobs.transaction import JobTransaction
 from bursar.core.ledger.books import Books
 from bursar.core.ledger.commands import Command
-from bursar.core.ledger.decide import caught_up, perform
+from bursar.core.ledger.decide import catch_up_books, perform
 from bursar.core.ledger.events import Event
 from bursar.core.ledger.evolve import evolve
 from bursar.core.refusal import Refusal
@@ -29,6 +29,11 @@ class JobEffect:
     @property
     def jobs(self) -> tuple[JobId, ...]:
         """The jobs whose rows it reads: they are loaded with one statement for a whole batch."""
+        return ()
+
+    @property
+    def arrays(self) -> tuple[JobId, ...]:
+        """The arrays whose rows it reads."""
         return ()
 
     def precheck(self, jobs: JobTransaction, books: Books, now: Instant) -> Refusal | None:
@@ -71,7 +76,7 @@ def perform_with(
     follow_up = effect.apply(jobs, books, outcome, now)
     steps: tuple[Event, ...] = tuple(jobs.events[before:])
     refused = isinstance(outcome, Refusal)
-    due = caught_up(books, now) if steps and refused else ()
+    due = catch_up_books(books, now) if steps and refused else ()
     for event in steps:
         evolve(books, event)
     if isinstance(outcome, Refusal):

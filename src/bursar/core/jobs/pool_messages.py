@@ -12,8 +12,8 @@ from typing import NamedTuple, TypeAlias
 
 from bursar.core.dispatch import message_commands
 from bursar.core.dispatch.job_lifecycle import CORRECTED
-from bursar.core.dispatch.message_commands import Step
-from bursar.core.ids import ChargeId, HoldId, JobId, derived_id
+from bursar.core.dispatch.message_commands import CommandStep
+from bursar.core.ids import ChargeId, HoldId, JobId, derive_id
 from bursar.core.instant import Instant
 from bursar.core.jobs.arrays import count_element
 from bursar.core.jobs.effects import JobEffect, Outcome, figures_of
@@ -76,7 +76,7 @@ def key_of(letter: PoolMessage, number: int) -> str:
 
 def _id_of(letter: PoolMessage, what: str) -> str:
     """A name for something of a message: the same whenever the message comes."""
-    return derived_id(f"{len(letter.pool)}:{letter.pool}/{letter.job}", f"{letter.n}/{what}")
+    return derive_id(f"{len(letter.pool)}:{letter.pool}/{letter.job}", f"{letter.n}/{what}")
 
 
 @dataclass(slots=True)
@@ -84,13 +84,18 @@ class HandleMessage(JobEffect):
     """Marks a message as handled, with the last of its commands, and updates its job."""
 
     letter: PoolMessage
-    step: Step
+    step: CommandStep
     array: JobId | None = None  # of an element
 
     @property
     def jobs(self) -> tuple[JobId, ...]:
         """The job, and its array."""
         return (self.letter.job,) if self.array is None else (self.letter.job, self.array)
+
+    @property
+    def arrays(self) -> tuple[JobId, ...]:
+        """The array."""
+        return () if self.array is None else (self.array,)
 
     def apply(self, jobs: JobTransaction, books: Books, outcome: Outcome, now: Instant) -> None:
         """Update the job; nothing if another command follows."""

@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from bursar.core.dispatch.job_lifecycle import State, after
-from bursar.core.ids import ChargeId, HoldId, JobId, derived_id
+from bursar.core.ids import ChargeId, HoldId, JobId, derive_id
 from bursar.core.instant import Instant
 from bursar.core.jobs.effects import FollowUp, JobEffect, Outcome
 from bursar.core.jobs.rows import Figures
@@ -83,7 +83,7 @@ def price_of(used: Micros, ppm: int, held: Micros) -> Micros:
 
 def hit_ppm(books: Books, now: Instant) -> int:
     """What a result costs now, of what the run has cost."""
-    return hit_ppm_of(books.deployment, books.singles.prices, now)
+    return hit_ppm_of(books.deployment, books.header.prices, now)
 
 
 # Submission
@@ -189,7 +189,7 @@ class EndFollower(JobEffect):
 
 def settle_with_result(end: EndFollower, price: Micros, when: str) -> FollowUp:
     """The command that gives a follower another job's result, for a price."""
-    charge = ChargeId(derived_id(end.job, end.why.value))
+    charge = ChargeId(derive_id(end.job, end.why.value))
     command = Settle(charge=charge, hold=HoldId(end.job), total=price)
     return FollowUp(f"{KEY}/{end.job}/{when}", command, end)
 

@@ -95,7 +95,7 @@ class SubmitJob(JobEffect):
         )
         given = _with_pool(self.submission, {kind for kind, _ in opened.terms.rates})
         reserve, job = given.reserve, given.job
-        message = _enqueue(opened, given, books.path(reserve.account), books.singles.tier)
+        message = _enqueue(opened, given, books.path(reserve.account), books.header.tier)
         jobs.add(_row(given, now))
         if given.routes and not reserve.lots:  # the elements of an array are not moved
             jobs.add_route(job, Route(1, given.pool, now, now, given.routes[0].why))
@@ -143,7 +143,7 @@ def served(reserve: Reserve, routes: Sequence[Option]) -> Reserve | None:
 
 
 def _unserved(given: Submission, books: Books, now: Instant) -> Refusal | None:
-    """A refusal if there are credits only for GPU types that no pool has: it would wait for ever."""
+    """A refusal if there are credits only for GPU types that no pool has: it would never start."""
     fewer = served(given.reserve, given.routes)
     whole = None if fewer is None else decide(books, given.reserve, now)
     if fewer is None or whole is None or isinstance(whole, Refusal):

@@ -1,42 +1,41 @@
-"""Jobs on the orgs' side: asking for one, withdrawing it, and charging what its pool tells (M1–M4).
+"""Jobs on the orgs' side: loading rows, running the rules of `core.jobs`, saving rows (M1–M4).
 
-A job is submitted by the very command that reserves its hold: job, hold and the message to the pool
-are there together or not at all. The hold has the job's id. It is the pool that says when a job is
-over, even one that was withdrawn; until then its hold stays.
-
-    submitting  the command that submits, and what is written with it
-    caching     jobs that are alike: one runs, the others are given its result
-    followers   those others, to their end
-    receiving   messages of a pool, and the commands they come to
-    routing     which pool a job waits in that names none
-    moving      how it goes to another before it has begun
-    withdrawing letting a job run no more
-    states      how a job stands after a message
-    looking     jobs as they are shown
+    admission        which pool a job goes to, and whether it may be submitted now
+    submission       the request that submits a job or extends its hold
+    cancellation     the request that cancels a job
+    corrections      the request that corrects the cause of an attempt's end
+    pool_messages    messages of pools, as ledger commands
+    relocation       asking a pool to give a job back
+    routing          which pool a job waits in that names none
+    rolling_holds    tops up rolling holds
+    arrays           advances arrays
+    cache_followers  looks after jobs that wait for the result of an identical one
+    queries          jobs as they are shown
 
 Roads not taken. Messages in any order: every handler would have to cope with an end before its
 start, a reading of the attempt before last, and so on, and a hold would be drawn for an attempt
 that is over. A message that has overtaken another waits instead until it is sent again.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
-from bursar.core.ids import HoldId, JobId, OrgId
+from bursar.core.ids import JobId
 from bursar.core.instant import Instant
-from bursar.core.ledger.commands import ExtendHold
+from bursar.core.jobs.rows import Job
 from bursar.failpoints import failpoint
-from bursar.service.jobs.arrays import Arrays, Part
+from bursar.service.jobs.arrays import Arrays
 from bursar.service.jobs.cache_followers import Followers, flights_of
-from bursar.service.jobs.cancellation import withdrawing
+from bursar.service.jobs.cancellation import cancellation_request
 from bursar.service.jobs.ledger_port import Answers, Asked, through
-from bursar.service.jobs.pool_messages import Handling, in_order, key_of
-from bursar.service.jobs.submission import Extended, Submission, asked_for_a_job
+from bursar.service.jobs.pool_messages import MessageHandler, in_order
+from bursar.service.jobs.submission import Submission, extension_request, submission_request
 from bursar.service.ledger.batch import Answer, Ask
 from bursar.store.jobs.outbox import Letter, ack_orgs, by_job
-from bursar.store.jobs.rows import JobRow, ask_jobs, enter, jobs_of
-from bursar.store.sql.connection import Connection, money_time
+from bursar.store.jobs.rows import enter
+from bursar.store.jobs.transaction import ask_jobs, jobs_of
+from bursar.store.ledger.loader import Connection, OrgId, money_time
 
-__all__ = ["Answers", "Asked", "JobUnknown", "Jobs", "Submission", "key_of", "through"]
+__all__ = ["Answers", "Asked", "JobUnknown", "Jobs", "Submission", "through"]
 
 
 class JobUnknown(KeyError):
@@ -59,35 +58,34 @@ class Jobs:
         self._arrays = Arrays(connection, ledger)
         self.with_room: set[OrgId] = set()  # orgs whose arrays may go on, by what was received
 
-    def submit(self, org: OrgId, key: str, ask: Submission) -> Answer:
+    def submit(self, org: OrgId, key: str, submission: Submission) -> Answer:
         """Reserve a job's hold, and send the job to its pool; both or neither."""
-        return self._one(asked_for_a_job(org, key, ask))
+        return self._ask(submission_request(org, key, submission))
 
     def extend(
         self, org: OrgId, key: str, job: JobId, amount: int, until: Instant | None = None
     ) -> Answer:
-        """Set more aside for a job, or for longer; its pool is told."""
-        self._existing(org, job)
-        command = ExtendHold(hold=HoldId(job), amount=amount, expires_at=until)
-        return self._one(Ask(org, key, command, Extended(job, amount, until or 0)))
+        """Set more aside for a job, or for longer; its pool gets a message."""
+        self._require(org, job)
+        return self._ask(extension_request(org, key, job, amount, until))
 
-    def withdraw(self, org: OrgId, job: JobId, key: str = "", actor: str = "") -> Answer:
-        """Ask a job's pool to run it no more; asking again, under any key, changes nothing."""
-        found = self._existing(org, job)
-        answer = self._one(withdrawing(org, job, key, actor))
+    def cancel(self, org: OrgId, job: JobId, key: str = "", actor: str = "") -> Answer:
+        """Ask a job's pool to stop it; to cancel again, under any key, changes nothing."""
+        row = self._require(org, job)
+        answer = self._ask(cancellation_request(org, job, key, actor))
         failpoint("withdraw.after_commit")
-        if found.follows and found.alike is not None:  # it is in no pool that could let it go
-            self._followers.of([(org, found.alike)])
+        if row.follows and row.digest is not None:  # it is in no pool that could let it go
+            self._followers.of([(org, row.digest)])
         return answer
 
-    def go_on(self, org: OrgId | None = None) -> None:
-        """Let the arrays of all orgs, or of one, go on as far as there is room."""
-        self._arrays.go_on(org)
+    def advance_arrays(self, org: OrgId | None = None) -> None:
+        """Advance the arrays of all orgs, or of one, as far as there is room."""
+        self._arrays.advance(org)
 
     def acknowledge(self, letters: Sequence[Letter]) -> None:
-        """Remember that pools have these messages of ours.
+        """Mark messages to pools as received.
 
-        No books are looked at: nobody who works on them has to wait for this.
+        No lock is taken: commands of the orgs do not wait for this.
         """
         if not letters:
             return
@@ -101,46 +99,41 @@ class Jobs:
         All jobs go side by side: the ledger is asked one command of each at a time.
         """
         handled: list[Letter] = []
-        jobs = self._of(letters) if letters else {}
-        running: list[Handling] = []
+        jobs = self._rows(list(by_job(letters))) if letters else {}
+        handlers: list[MessageHandler] = []
         for key, come in by_job(letters).items():
             job = jobs.get(key)
             if job is None:
-                continue  # nobody of ours has asked for it
+                continue  # no org of this deployment has such a job
             # What another pool says was handled before the job could leave it.
-            handled += [one for one in come if one.pool != job.pool or one.n <= job.received]
-            due = [one for one in come if one.pool == job.pool and one.n > job.received]
-            part = None if job.array is None else Part(job.array, job.array_waits)
-            running.append(Handling(in_order(due, job.received), handled, part))
-        while running := [one for one in running if one.ask is not None]:
-            answers = self._ledger([one.ask for one in running if one.ask is not None])
-            for one, answer in zip(running, answers, strict=True):
-                one.go_on(answer)
-            if any(one.ask is not None for one in running):
+            handled += [each for each in come if each.pool != job.pool or each.n <= job.received]
+            due = [each for each in come if each.pool == job.pool and each.n > job.received]
+            handlers.append(MessageHandler(in_order(due, job.received), handled, job.array))
+        while handlers := [each for each in handlers if each.ask is not None]:
+            answers = self._ledger([each.ask for each in handlers if each.ask is not None])
+            for handler, answer in zip(handlers, answers, strict=True):
+                handler.take(answer)
+            if any(each.ask is not None for each in handlers):
                 failpoint("receive.between_commands")
         self._followers.of(flights_of(handled, jobs))
-        self.with_room |= {job.org for job in jobs.values() if job.array is not None}
+        self.with_room |= {org for (org, _), job in jobs.items() if job.array is not None}
         return handled
 
-    def _of(self, letters: Sequence[Letter]) -> dict[tuple[OrgId, JobId], JobRow]:
-        return self._known({letter.org for letter in letters}, list(by_job(letters)))
-
-    def _known(
-        self, orgs: Iterable[OrgId], keys: Sequence[tuple[OrgId, JobId]]
-    ) -> dict[tuple[OrgId, JobId], JobRow]:
+    def _rows(self, keys: Sequence[tuple[OrgId, JobId]]) -> dict[tuple[OrgId, JobId], Job]:
+        """Jobs as they are now, without a lock."""
         with self._connection.transaction():
             with self._connection.pipeline():
-                enter(self._connection, orgs)
+                enter(self._connection, {org for org, _ in keys})
                 sent = ask_jobs(self._connection, keys)
             return jobs_of(sent)
 
-    def _existing(self, org: OrgId, job: JobId) -> JobRow:
-        found = self._known([org], [(org, job)]).get((org, job))
-        if found is None:
+    def _require(self, org: OrgId, job: JobId) -> Job:
+        row = self._rows([(org, job)]).get((org, job))
+        if row is None:
             raise JobUnknown(job)
-        return found
+        return row
 
-    def _one(self, ask: Ask) -> Answer:
+    def _ask(self, ask: Ask) -> Answer:
         [answer] = self._ledger([ask])
         if isinstance(answer, Exception):
             raise answer

@@ -5,11 +5,12 @@ from typing import TypeVar
 
 from bursar.core.ids import JobId, OrgId
 from bursar.core.instant import NEVER, Instant
+from bursar.core.jobs.rows import Route
 from bursar.service.ledger.batch import OrgUnknown
 from bursar.service.queries.balances import Seen
 from bursar.service.queries.entities import Page
 from bursar.store.jobs.arrays import Standing, standings
-from bursar.store.jobs.routing import Route, routes
+from bursar.store.jobs.routing import routes
 from bursar.store.jobs.rows import (
     Costly,
     Glance,

@@ -10,13 +10,16 @@ a few events behind follow by these events, as a rebuild would; it costs less th
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, Protocol, TypeAlias, cast
+from typing import Final, NamedTuple, TypeAlias
 
-from bursar.core.ids import OrgId
+from bursar.core.ids import JobId
 from bursar.core.instant import Instant
+from bursar.core.jobs.effects import FollowUp, JobEffect, Performed, perform_with
+from bursar.core.jobs.rows import Array, Job
+from bursar.core.jobs.transaction import JobTransaction
 from bursar.core.ledger.books import Books
 from bursar.core.ledger.commands import Command
-from bursar.core.ledger.decide import catch_up_books, decide, perform
+from bursar.core.ledger.decide import decide, perform
 from bursar.core.ledger.events import ChargeBooked, Event, HoldOpened, LotTaken
 from bursar.core.ledger.evolve import evolve
 from bursar.core.ledger.holds import refuse_change_of_job_hold
@@ -29,9 +32,17 @@ from bursar.failpoints import failpoint
 from bursar.service.gc_pause import gc_paused
 from bursar.service.ledger.prefetch import Prefetch, new_names
 from bursar.service.ledger.prices import DeploymentPrices, looks_at_prices
-from bursar.store.jobs.rows import Guard, Note, Noted, save_notes
+from bursar.store.jobs.transaction import (
+    StoredJobs,
+    arrays_of,
+    ask_arrays,
+    ask_jobs,
+    jobs_of,
+    save_jobs,
+)
 from bursar.store.ledger.loader import (
     OrgRow,
+    Sent,
     Wanted,
     ask_replies,
     events_between,
@@ -65,18 +76,9 @@ class Ask(NamedTuple):
     org: OrgId
     key: str
     command: Command
-    note: Note | None = None  # what is written together with it
+    effect: JobEffect | None = None  # what it changes in the org's jobs
     made: tuple[str, ...] = ()  # fields of the command whose ids were left to us
     actor: str = ""  # whose key it is that asks; empty when Bursar itself does
-
-
-class Leads(Protocol):
-    """A note whose command may have another in its train, in the same transaction."""
-
-    def then(
-        self, org: OrgId, books: Books, outcome: tuple[Event, ...] | Refusal, at: Instant
-    ) -> Ask | None:
-        """What is asked right after its command was decided; never after a replay."""
 
 
 @value
@@ -105,12 +107,13 @@ class Batch:
     _known: dict[tuple[OrgId, str], Reply] = field(default_factory=dict)
     _answers: list[tuple[OrgId, Books, Answered]] = field(default_factory=list)
     _written: Written = field(default_factory=Written)
-    _noted: list[Noted] = field(default_factory=list)
+    _jobs: dict[OrgId, JobTransaction] = field(default_factory=dict)
+    _follow_ups: dict[tuple[OrgId, str], FollowUp] = field(default_factory=dict)
 
     def run(self, asks: Sequence[Ask]) -> list[Told]:
         """The answers to all commands; none of them has an effect if this raises."""
         orgs = {ask.org for ask in asks}
-        self._noted.clear()
+        self._jobs.clear()
         try:
             with gc_paused(), self.connection.transaction(), self.connection.pipeline():
                 answers = self._decided(asks, orgs)
@@ -137,11 +140,13 @@ class Batch:
         asking = ask_replies(self.connection, [(ask.org, ask.key) for ask in asks])
         priced = any(looks_at_prices(ask.command) for ask in asks)
         pricing = self.deployment.ask(self.connection) if priced else None
+        loading = _ask_jobs(self.connection, asks)
         now = self.clock(self.connection)  # the first answer that is awaited
         if pricing is not None:
             self.deployment.take(pricing)
         rows = locked(locking)
         self._known = replies(self.connection, asking)
+        self._jobs = _transactions(self.connection, rows, *loading)
         self._follow(rows)
         heard = [ask for ask in asks if ask.org in rows and rows[ask.org].frozen is None]
         answers = iter(self._performed(heard, {ask.org: rows[ask.org] for ask in heard}, now))
@@ -177,7 +182,7 @@ class Batch:
             self._written.rows(org, books[org], trial)
             trial.__exit__()
         self._written.save(self.connection)
-        save_notes(self.connection, self._noted)
+        save_jobs(self.connection, self._jobs)
         return answers
 
     def _follow(self, rows: dict[OrgId, OrgRow]) -> None:
@@ -281,10 +286,11 @@ class Batch:
             except NotLoaded as missing:
                 behind = (asks[place] for place in places[-2::-1])
                 return [Wanted(org, missing.what), *self._lacking(behind, books, now)]
-            more = _train(ask, answers[places.pop()], books, max(now, books.header.now))
-            if more is not None:
+            places.pop()
+            follow_up = self._follow_ups.pop((org, ask.key), None)
+            if follow_up is not None:
                 places.append(len(asks))
-                asks.append(more)
+                asks.append(Ask(org, *follow_up))
         return []
 
     def _lacking(self, asks: Iterable[Ask], books: Books, now: Instant) -> Iterator[Wanted]:
@@ -303,10 +309,9 @@ class Batch:
         again = replay(ask.key, first, ask.command, ask.made)
         if again is not None:
             return _again(ask, again, books.header.number)
-        outcome = self._objection(ask, books, now) or perform(books, ask.command, now)
-        steps = self._note(ask, books, outcome, now)
-        if not isinstance(outcome, Refusal):
-            outcome, steps = (*outcome, *steps), ()
+        outcome, steps, follow_up = self._perform(ask, books, now)
+        if follow_up is not None:
+            self._follow_ups[ask.org, ask.key] = follow_up
         number = books.header.number
         self._known[ask.org, ask.key] = Reply(command=ask.command, outcome=outcome, number=number)
         answered = Answered(ask.key, ask.command, outcome, number, now, ask.actor, steps)
@@ -315,43 +320,36 @@ class Batch:
             self._send_answers()
         return Answer(command=ask.command, outcome=outcome, number=number, replayed=False)
 
-    def _note(
-        self, ask: Ask, books: Books, outcome: tuple[Event, ...] | Refusal, now: Instant
-    ) -> tuple[Event, ...]:
-        """Gather what is written beside a command; the events that say so follow its own.
-
-        If it was refused nothing has happened yet, and what was due by then comes before them.
-        """
-        if ask.note is None:
-            return ()
-        noted = tuple(ask.note.rows(ask.org, books, outcome, now))
-        self._noted += noted
-        steps = tuple(one.event for one in noted if one.event is not None)
-        due = catch_up_books(books, now) if steps and isinstance(outcome, Refusal) else ()
-        for event in steps:
-            evolve(books, event)
-        return (*due, *steps)
-
-    def _objection(self, ask: Ask, books: Books, now: Instant) -> Refusal | None:
-        """What stands against a command that the rules of money do not know of."""
-        if ask.note is None:
-            return _left_alone(ask, books)
-        if not hasattr(ask.note, "objection"):  # to ask whether it is a `Guard` takes much longer
-            return None
-        guard = cast("Guard", ask.note)
-        return guard.objection(self.connection, ask.org, books, self._noted, now)
+    def _perform(self, ask: Ask, books: Books, now: Instant) -> Performed:
+        """Decide a command, with its effect. A caller may not change the hold of a job."""
+        if ask.effect is not None:
+            return perform_with(books, ask.command, ask.effect, self._jobs[ask.org], now)
+        refusal = refuse_change_of_job_hold(books, ask.command) if ask.actor else None
+        return Performed(refusal or perform(books, ask.command, now))
 
 
-def _train(ask: Ask, answer: Answer, books: Books, now: Instant) -> Ask | None:
-    """The command that follows right after one, if there is any."""
-    if answer.replayed or not hasattr(ask.note, "then"):
-        return None
-    return cast("Leads", ask.note).then(ask.org, books, answer.outcome, now)
+def _ask_jobs(connection: Connection, asks: Sequence[Ask]) -> tuple[Sent | None, Sent | None]:
+    """Ask for the jobs and arrays that effects read, with one statement each."""
+    effects = [(ask.org, ask.effect) for ask in asks if ask.effect is not None]
+    jobs = dict.fromkeys((org, job) for org, effect in effects for job in effect.jobs)
+    arrays = dict.fromkeys((org, array) for org, effect in effects for array in effect.arrays)
+    return (
+        ask_jobs(connection, list(jobs)) if jobs else None,
+        ask_arrays(connection, list(arrays)) if arrays else None,
+    )
 
 
-def _left_alone(ask: Ask, books: Books) -> Refusal | None:
-    """That a caller has no business with what it asks to change: a job's hold is the job's."""
-    return refuse_change_of_job_hold(books, ask.command) if ask.actor else None
+def _transactions(
+    connection: Connection, orgs: Iterable[OrgId], jobs: Sent | None, arrays: Sent | None
+) -> dict[OrgId, JobTransaction]:
+    """For each org the transaction of its jobs, with the rows that were asked for."""
+    loaded: dict[OrgId, tuple[dict[JobId, Job], dict[JobId, Array]]]
+    loaded = {org: ({}, {}) for org in orgs}
+    for (org, job), row in ({} if jobs is None else jobs_of(jobs)).items():
+        loaded[org][0][job] = row
+    for (org, array), counts in ({} if arrays is None else arrays_of(arrays)).items():
+        loaded[org][1][array] = counts
+    return {org: JobTransaction(StoredJobs(connection, org, *rows)) for org, rows in loaded.items()}
 
 
 def _followed(books: Books, events: Sequence[Event]) -> bool:

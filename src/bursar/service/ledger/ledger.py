@@ -13,7 +13,7 @@ from typing import Self
 
 import psycopg
 
-from bursar.core.ids import OrgId
+from bursar.core.jobs.effects import JobEffect
 from bursar.core.ledger.books import Books
 from bursar.core.ledger.commands import Command
 from bursar.core.pricing import PriceBook
@@ -23,7 +23,7 @@ from bursar.service.ledger.batch import Answer, Ask, Batch, Told
 from bursar.service.ledger.batcher import Lane, Limits, ResultSink
 from bursar.service.ledger.clock import GuardedClock
 from bursar.service.ledger.prices import DeploymentPrices
-from bursar.store.jobs.rows import Note
+from bursar.store.ledger.loader import Connection, OrgId
 from bursar.store.ledger.writer import freeze
 from bursar.store.sql.connection import Connection
 
@@ -67,7 +67,7 @@ class Ledger:
         org: OrgId,
         key: str,
         command: Command,
-        note: Note | None = None,
+        effect: JobEffect | None = None,
         made: tuple[str, ...] = (),
         actor: str = "",
     ) -> "Future[Answer]":
@@ -76,7 +76,7 @@ class Ledger:
         `Busy` when too many are waiting: nothing has happened then.
         """
         answer: Future[Answer] = Future()
-        self.tell(answer, Ask(org, key, command, note, made, actor))
+        self.tell(answer, Ask(org, key, command, effect, made, actor))
         return answer
 
     def tell(self, answer: ResultSink, ask: Ask) -> None:

@@ -101,7 +101,7 @@ class Relay:
 
     def from_orgs(self, done: Round, org: OrgId | None = None) -> None:
         """Deliver what all orgs, or one, have for pools; first, let their arrays go on."""
-        self._jobs.go_on(org)
+        self._jobs.advance_arrays(org)
         away: set[PoolId] = set()  # cannot be reached now
         for letters in self._pages(lambda after: from_orgs(self._connection, after, MOST, org)):
             done.look_at(letters, self._clock(self._connection))

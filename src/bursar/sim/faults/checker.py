@@ -2,7 +2,6 @@
 
 from typing import TYPE_CHECKING
 
-from bursar.core.dispatch.org import Org
 from bursar.core.dispatch.state import Lease, PoolJob, PoolTransaction
 from bursar.core.ids import NodeId
 from bursar.core.instant import Instant
@@ -19,6 +18,7 @@ from bursar.sim.faults.invariants import (
     started_once,
 )
 from bursar.sim.faults.node_host import Host, Task
+from bursar.sim.faults.org import Org
 
 if TYPE_CHECKING:
     from bursar.sim.faults.world import World

@@ -3,14 +3,13 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from bursar.core.dispatch import org as org_side
 from bursar.core.dispatch.attempt_end import GRACE
 from bursar.core.dispatch.job_lifecycle import State
-from bursar.core.dispatch.message_commands import Outcome
-from bursar.core.dispatch.org import Org
 from bursar.core.dispatch.state import Exit, JobKey
 from bursar.core.ids import AccountId, GrantId, HoldId, JobId, PriceVersionId, UserId
 from bursar.core.instant import MILLISECOND, SECOND
+from bursar.core.jobs.effects import Outcome
+from bursar.core.jobs.submission import Submission
 from bursar.core.ledger.books import Books
 from bursar.core.ledger.commands import (
     AddAccount,
@@ -29,8 +28,10 @@ from bursar.core.refusal import Refusal, invariant
 from bursar.core.scheduling.model.jobs import Shape
 from bursar.core.scheduling.model.nodes import MILLI
 from bursar.core.value import replace
+from bursar.sim.faults import org as org_side
 from bursar.sim.faults.clocks import Clock
 from bursar.sim.faults.node_host import Task
+from bursar.sim.faults.org import POOL, Org
 
 if TYPE_CHECKING:
     from bursar.sim.faults.world import World
@@ -224,17 +225,18 @@ class Callers:
         if call.want is not None:
             want = call.want
             assert isinstance(what, Reserve)
-            return org_side.submit(org, call.key, what, want.run_ms, want.spec, now)
+            submission = Submission(POOL, what, want.spec, want.run_ms)
+            return org_side.submit(org, call.key, submission, now)
         if isinstance(what, ExtendHold):
             known = JobId(what.hold) in org.jobs
             return org_side.extend(org, call.key, what, now) if known else "no job"
         if isinstance(what, CorrectEnd):
             job = org.jobs.get(JobId(what.hold))
-            over = job is not None and job.ended is not None and what.attempt <= job.attempt
+            over = job is not None and job.is_finished and what.attempt <= job.attempt
             return self._corrected(org, call.key, what, now) if over else "no job"
         if isinstance(what, str):
             if what in org.jobs:
-                org_side.withdraw(org, what)
+                org_side.cancel(org, what, now)
             return "withdrawn"
         return org_side.ask(org, call.key, what, now)[0]
 

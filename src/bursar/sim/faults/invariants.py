@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final
 
 from bursar.core.dispatch.agent import KILL
 from bursar.core.dispatch.job_lifecycle import LIVE, OVER, TABLE, State
-from bursar.core.dispatch.org import Org
 from bursar.core.dispatch.state import Exit, JobKey, Lease, PoolJob
 from bursar.core.ids import HoldId, JobId, NodeId
 from bursar.core.instant import MILLISECOND
@@ -29,6 +28,7 @@ from bursar.core.refusal import fail_invariant, invariant
 from bursar.core.scheduling.model.nodes import MILLI
 from bursar.sim.faults.clients import PRICES
 from bursar.sim.faults.node_host import Host, Task
+from bursar.sim.faults.org import Org
 
 if TYPE_CHECKING:
     from bursar.sim.faults.checker import Watch
@@ -85,7 +85,7 @@ def holds_stay(world: "World", org: Org) -> None:
         hold = org.books.holds.get(HoldId(name))
         assert hold is not None
         stays = hold.closed_at is None or hold.closed_at >= hold.expires_at
-        invariant(stays or job.ended is not None, "IL11: a hold was taken away", hold=name)
+        invariant(stays or job.is_finished, "IL11: a hold was taken away", hold=name)
 
 
 def both_know_what_is_held(world: "World", org: Org) -> None:
@@ -94,7 +94,7 @@ def both_know_what_is_held(world: "World", org: Org) -> None:
     On no less, and on no more than the job can need. Work that could not be given back because
     the hold's limit had come is objected to, and left out here.
     """
-    objected = {letter.job for letter, _ in org.objections}
+    objected = {receipt.job for receipt in org.objections}
     for name, known in org.jobs.items():
         job = world.pool.jobs.get((org.id, name))
         hold = org.books.holds.get(HoldId(name))
@@ -124,8 +124,8 @@ def numbers_have_no_gap(world: "World", org: Org) -> None:
 
 def nothing_is_objected(world: "World", org: Org) -> None:
     """IL14, IM5: whatever a pool tells can be booked."""
-    for letter, code in org.objections:
-        fail_invariant("IL14: usage was refused", org=org.id, letter=letter, code=code)
+    for receipt in org.objections:
+        fail_invariant("IL14: usage was refused", org=org.id, receipt=receipt)
 
 
 def accepted_jobs_are_there(world: "World", org: Org) -> None:

@@ -10,12 +10,10 @@ from heapq import heappop, heappush
 from random import Random
 from typing import Any, Final
 
-from bursar.core.dispatch import org as org_side
 from bursar.core.dispatch import pool as pool_side
 from bursar.core.dispatch import reports
 from bursar.core.dispatch.attempt_end import GRACE
 from bursar.core.dispatch.cluster_sync import ClusterMirror
-from bursar.core.dispatch.org import Org
 from bursar.core.dispatch.reports import NodeReport
 from bursar.core.dispatch.state import JobKey, JobMessage, Pool, PoolNode, PoolTransaction
 from bursar.core.ids import NodeId
@@ -25,12 +23,14 @@ from bursar.core.scheduling.decisions import Decision
 from bursar.core.scheduling.model.nodes import Node
 from bursar.core.scheduling.model.policy import PAID, Policy
 from bursar.core.scheduling.plan import carry_out
+from bursar.sim.faults import org as org_side
 from bursar.sim.faults.checker import Watch
 from bursar.sim.faults.clients import Call, Callers
 from bursar.sim.faults.clocks import Clock
 from bursar.sim.faults.injection import Nemesis
 from bursar.sim.faults.node_host import Host, Task
 from bursar.sim.faults.nodes import Nodes
+from bursar.sim.faults.org import Org
 from bursar.sim.faults.profile import BEGINS, Profile, drawn
 
 TICK: Final = 2 * SECOND  # how often a process of the pool looks around
@@ -155,7 +155,7 @@ class World:
             and not self.pool.outbox
             and all(not org.outbox for org in self.orgs.values())
             and all(job.over for job in self.pool.jobs.values())
-            and all(job.ended for org in self.orgs.values() for job in org.jobs.values())
+            and all(job.is_finished for org in self.orgs.values() for job in org.jobs.values())
             and not any(host.tasks for host in self.hosts.values())
         )
 
@@ -239,7 +239,7 @@ class World:
         elif kind == "letter":
             for _ in org_side.handle(org, body, now):
                 self.may_crash(org.id)
-            if org_side.need_not_come_again(org, body):
+            if org_side.is_handled(org, body):
                 self.send(org.id, source, "ack", ((body.org, body.job), body.n))
         else:
             org_side.acknowledge(org, *body)

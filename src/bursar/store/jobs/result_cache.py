@@ -7,58 +7,13 @@ leader fails, the first of its followers leads, and the rest follow that one wit
 A leader that waits for credits steps down, and shares nothing any more.
 """
 
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from bursar.core.ids import JobId, OrgId
 from bursar.core.instant import Instant
-from bursar.store.sql.connection import Connection
-from bursar.store.sql.fragments import match_keys
-
-# What is written with a command; `store.jobs` has the others
-
-SHARE: Final = f"""
-    update jobs t
-       set alike = u.alike, hit_ppm = u.hit_ppm, leads = u.source is null,
-           follows = u.source is not null, source = u.source, hit = u.hit, letter = u.letter::json,
-           sent = case when u.source is null then t.sent else 0 end,
-           why = case when u.source is null then t.why else 'follows' end
-      from unnest(%s::text[], %s::text[], %s::text[], %s::bigint[], %s::text[], %s::boolean[],
-                  %s::text[]) as u(org_id, job_id, alike, hit_ppm, source, hit, letter)
-     where {match_keys("org_id", "job_id")}
-"""
-FOLLOW: Final = f"""
-    -- The step of a job that comes to follow another; behind that of its submission.
-    with counted as (
-        update jobs t set steps = t.steps + 1
-          from unnest(%s::text[], %s::text[], %s::bigint[], %s::text[], %s::bigint[])
-               as u(org_id, job_id, at, source, held)
-         where {match_keys("org_id", "job_id")}
-        returning t.org_id, t.job_id, t.steps, t.state, u.at, u.source, u.held)
-    insert into job_steps (org_id, job_id, n, at, state, why, attempt, spent, held, other)
-    select org_id, job_id, steps, at, state, 'follows', 0, 0, held, source from counted
-"""
-LEAD: Final = f"""
-    -- The condition is written so that it finds no index of its own.
-    update jobs t set leads = true, follows = false, letter = null, why = 'took_over'
-      from unnest(%s::text[], %s::text[]) as u(org_id, job_id)
-     where {match_keys("org_id", "job_id")} and t.follows::int = 1
-"""
-LEAVE: Final = f"""
-    -- The end of a job that has followed, and its step: with another's result, or with none.
-    with counted as (
-        update jobs t
-           set state = u.state, why = u.why, ended_at = u.at, end_class = u.end_class,
-               cached_from = u.source, exit_code = u.exit_code, follows = false, letter = null,
-               steps = t.steps + 1
-          from unnest(%s::text[], %s::text[], %s::bigint[], %s::text[], %s::text[], %s::text[],
-                      %s::text[], %s::bigint[], %s::bigint[])
-               as u(org_id, job_id, at, state, why, end_class, source, exit_code, spent)
-         where {match_keys("org_id", "job_id")} and t.follows::int = 1
-        returning t.org_id, t.job_id, t.steps, t.state, t.why, t.exit_code, u.at, u.source, u.spent)
-    insert into job_steps (org_id, job_id, n, at, state, why, attempt, exit_code, spent, held,
-                           other)
-    select org_id, job_id, steps, at, state, why, 0, exit_code, spent, 0, source from counted
-"""
+from bursar.core.jobs.result_cache import DueFollower
+from bursar.core.jobs.transaction import Alike, Heir
+from bursar.store.ledger.loader import Connection, OrgId
 
 # Who is alike
 
@@ -118,16 +73,6 @@ ALIKE: Final = f"""
 """
 
 
-class Alike(NamedTuple):
-    """The jobs that one like them meets."""
-
-    result: JobId | None  # the newest success that is not too old
-    exit_code: int | None
-    used: int | None  # what that has cost
-    leader: JobId | None  # who runs, or is to
-    waiting: JobId | None  # the last of those that follow, if they are not about to be served
-
-
 def alike(connection: Connection, org: OrgId, digest: str, since: Instant) -> Alike:
     """Who is like a job, in a transaction of its org; a result must be from after an instant."""
     [row] = connection.execute(ALIKE, [org, digest, since]).fetchall()
@@ -178,38 +123,38 @@ DUE: Final = _due("(f.org_id, f.alike, f.submitted_at, f.job_id) > (%s, %s, %s, 
 DUE_ALIKE: Final = _due("f.org_id = %s and f.alike = %s")
 
 
-class Due(NamedTuple):
-    """A follower that is to be over."""
+class FoundFollower(NamedTuple):
+    """A follower that can end, and its place among all."""
 
     org: OrgId
-    alike: str
+    digest: str
     submitted_at: Instant
-    job: JobId
-    withdrawn: bool
-    hit_ppm: int
-    open: int  # of its hold
-    source: JobId | None  # whose result it is given
-    exit_code: int | None
-    used: int | None  # what that has cost
+    follower: DueFollower
 
     @property
     def place(self) -> "Place":
-        """Where it stands among all."""
-        return self.org, self.alike, self.submitted_at, self.job
+        """Its place among all followers."""
+        return self.org, self.digest, self.submitted_at, self.follower.job
+
+
+def _found(row: tuple[Any, ...]) -> FoundFollower:
+    org, digest, at, job, withdrawn, ppm, held, source, exit_code, used = row
+    follower = DueFollower(job, withdrawn, ppm, held, source, exit_code, used or 0)
+    return FoundFollower(org, digest, at, follower)
 
 
 Place = tuple[OrgId, str, Instant, str]  # of a follower among all
 FIRST: Final[Place] = ("", "", -1, "")
 
 
-def due(connection: Connection, after: Place, most: int) -> list[Due]:
+def due(connection: Connection, after: Place, most: int) -> list[FoundFollower]:
     """Followers of all orgs that are to be over, behind one."""
-    return [Due(*row) for row in connection.execute(DUE, [*after, most])]
+    return [_found(row) for row in connection.execute(DUE, [*after, most])]
 
 
-def due_alike(connection: Connection, flight: Flight, most: int) -> list[Due]:
+def due_alike(connection: Connection, flight: Flight, most: int) -> list[FoundFollower]:
     """The first followers of a flight that are to be over."""
-    return [Due(*row) for row in connection.execute(DUE_ALIKE, [*flight, most])]
+    return [_found(row) for row in connection.execute(DUE_ALIKE, [*flight, most])]
 
 
 AT_A_LOSS: Final = f"""
@@ -230,7 +175,7 @@ WITHOUT_HOLD: Final = f"""
      limit %s
 """
 HEIR: Final = f"""
-    select f.job_id, f.letter::text, h.open, h.expires_at
+    select f.job_id, h.open, h.expires_at, ({_LEADER})
       from jobs f {_HOLD}
      where f.org_id = %s and f.alike = %s and f.follows and not f.withdrawn
        and h.closed_at is null and h.expires_at > %s
@@ -238,19 +183,6 @@ HEIR: Final = f"""
      order by f.submitted_at, f.job_id
      limit 1
 """
-STEP_DOWN: Final = """
-    -- Who waits for credits goes on alone, once there are some: others run before that.
-    update jobs set alike = null, leads = false where org_id = %s and alike = %s and leads
-"""
-
-
-class Heir(NamedTuple):
-    """A follower that is to lead, and how far its hold reaches."""
-
-    job: JobId
-    letter: str
-    open: int
-    expires_at: Instant
 
 
 def at_a_loss(connection: Connection, after: Flight, most: int) -> list[tuple[Flight, bool]]:
@@ -271,8 +203,3 @@ def heir(connection: Connection, flight: Flight, now: Instant) -> Heir | None:
     """Who is to lead, if nobody does and nobody has succeeded."""
     row = connection.execute(HEIR, [*flight, now]).fetchone()
     return None if row is None else Heir(*row)
-
-
-def step_down(connection: Connection, flight: Flight) -> None:
-    """Let nobody lead; under the org's lock, when there is an heir."""
-    connection.execute(STEP_DOWN, flight)

@@ -1,49 +1,25 @@
-"""Where jobs were sent that name no pool, and the rows of a move from one pool to another.
+"""The pools that jobs were sent to, and the jobs that might move to another pool.
 
-A move is three transactions, each of one side (D4): the org asks the job's pool to give it back
-(`ASK`), the pool does so, the org hears of it and sends the job on (`MOVE`). Killed before any of
-them the next one is still to come, and each is known by what it has written.
+A move is three transactions, each of one side (D4): the org asks the job's pool to give it back,
+the pool does so, the org receives the answer and sends the job on. A process that dies before any
+of them leaves the next one to do, and each is known by what it has written.
 """
 
 from typing import Final, NamedTuple
 
 from bursar.core.ids import JobId, OrgId, PoolId
 from bursar.core.instant import Instant
+from bursar.core.jobs.rows import Route
 from bursar.core.messages import Enqueue
 from bursar.core.refusal import invariant
-from bursar.store.jobs.outbox import message_of
-from bursar.store.sql.connection import Connection
-from bursar.store.sql.fragments import match_keys
+from bursar.store.jobs.outbox import PoolId, message_of
+from bursar.store.ledger.loader import Connection, OrgId
 
-# Written with the job, in the batch that submits it.
-FIRST_ROUTE: Final = """
-    insert into job_routes (org_id, job_id, n, pool_id, at, arrived_at, told)
-    select u.org_id, u.job_id, 1, u.pool_id, u.at, u.at, u.told
-      from unnest(%s::text[], %s::text[], %s::text[], %s::bigint[], %s::text[])
-           as u(org_id, job_id, pool_id, at, told)
-"""
 ROUTES: Final = """
     select n, pool_id, at, arrived_at, told
       from job_routes
      where org_id = %s and job_id = %s
      order by n
-"""
-ASK: Final = """
-    insert into job_routes (org_id, job_id, n, pool_id, at, told) values (%s, %s, %s, %s, %s, %s)
-"""
-# Written with what the other pool is told. The job's messages there have not begun: it was never in
-# that pool.
-MOVE: Final = f"""
-    with given as (
-        select * from unnest(%s::text[], %s::text[], %s::bigint[], %s::text[], %s::bigint[])
-                      as g(org_id, job_id, n, pool_id, at)),
-    arrived as (
-        update job_routes t set arrived_at = greatest(t.at, u.at)
-          from given u
-         where {match_keys("org_id", "job_id", "n")})
-    update jobs t set pool_id = u.pool_id, received = 0, why = 'moved'
-      from given u
-     where {match_keys("org_id", "job_id")}
 """
 LAST_ENQUEUE: Final = """
     select body::text
@@ -68,16 +44,6 @@ MOVABLE: Final = """
      order by j.org_id, j.submitted_at, j.job_id
      limit %s
 """
-
-
-class Route(NamedTuple):
-    """That a job was sent to a pool."""
-
-    n: int
-    pool: PoolId
-    at: Instant
-    arrived_at: Instant | None  # None while its former pool has not given it back
-    told: str
 
 
 class Movable(NamedTuple):
@@ -105,14 +71,8 @@ def routes(connection: Connection, org: OrgId, job: JobId) -> list[Route]:
     return [Route(*row) for row in connection.execute(ROUTES, [org, job])]
 
 
-def begin_route(connection: Connection, org: OrgId, job: JobId, route: Route) -> None:
-    """Note that a job shall wait in another pool."""
-    given = [org, job, route.n, route.pool, route.at, route.told]
-    connection.execute(ASK, given)
-
-
-def first_told(connection: Connection, org: OrgId, job: JobId) -> Enqueue:
-    """What the pool before was told first of a job."""
+def last_enqueue(connection: Connection, org: OrgId, job: JobId) -> Enqueue:
+    """What the last pool of a job was sent first."""
     [(body,)] = connection.execute(LAST_ENQUEUE, [org, job]).fetchall()
     message = message_of(body)
     invariant(isinstance(message, Enqueue), "a job was sent by something else", job=job)

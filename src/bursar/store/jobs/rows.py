@@ -1,284 +1,30 @@
-"""Jobs as their orgs know them, and what is written about them with a ledger command.
+"""Jobs as they are shown, listed and counted: the reads beside `transaction`."""
 
-A note is what has to be true together with a command: the job it is for, the message it makes, the
-message it came from, the step of its life that this was. Notes are rows of the batch that decides
-the command, one statement a kind.
-"""
-
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import json
+from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
-from bursar.core.ids import JobId, OrgId, PoolId
+from bursar.core.dispatch.job_lifecycle import State
+from bursar.core.ids import JobId
 from bursar.core.instant import Instant
-from bursar.core.ledger.books import Books
-from bursar.core.ledger.events import Event, JobStepped
-from bursar.core.refusal import Refusal
-from bursar.store.jobs import arrays
-from bursar.store.jobs.result_cache import FOLLOW, FOLLOWED, LEAD, LEAVE, SHARE
-from bursar.store.jobs.routing import FIRST_ROUTE, MOVE
-from bursar.store.sql.arrays import Values, column_arrays
-from bursar.store.sql.bulk_write import saving
-from bursar.store.sql.connection import Connection, SentStatement, restrict_to_orgs
-from bursar.store.sql.fragments import accounts_below, lookup, match_keys
-
-SUBMIT: Final = """
-    insert into jobs (org_id, job_id, account_id, user_id, pool_id, state, attempt, sent, received,
-                      withdrawn, submitted_at, asked, labels, run_ms, max_cost, rolling)
-    select u.org_id, u.job_id, u.account_id, u.user_id, u.pool_id, 'queued', 0, 1, 0, false, u.at,
-           u.asked::json, u.labels::json, u.run_ms, u.max_cost, u.rolling
-      from unnest(%s::text[], %s::text[], %s::text[], %s::text[], %s::text[], %s::bigint[],
-                  %s::text[], %s::text[], %s::bigint[], %s::bigint[], %s::boolean[])
-           as u(org_id, job_id, account_id, user_id, pool_id, at, asked, labels, run_ms, max_cost,
-                rolling)
-"""
-FIRST_LETTER: Final = """
-    insert into org_outbox (org_id, job_id, n, pool_id, body, written_at)
-    select u.org_id, u.job_id, 1, u.pool_id, u.body::json, u.at
-      from unnest(%s::text[], %s::text[], %s::text[], %s::text[], %s::bigint[])
-           as u(org_id, job_id, pool_id, body, at)
-"""
-TELL_POOL: Final = f"""
-    -- Numbers go on from the job's own count, several messages of one job in their order. Who
-    -- follows another is in no pool: what there would be to tell, its first message will say.
-    with said as (
-        select org_id, job_id, body, at,
-               row_number() over (partition by org_id, job_id order by place) as k
-          from unnest(%s::text[], %s::text[], %s::text[], %s::bigint[])
-               with ordinality as given(org_id, job_id, body, at, place)),
-    counted as (
-        update jobs t set sent = t.sent + case when t.follows then 0 else u.most end
-          from (select org_id, job_id, max(k) as most from said group by org_id, job_id) u
-         where {match_keys("org_id", "job_id")}
-        returning t.org_id, t.job_id, t.pool_id, t.follows, t.sent - u.most as before),
-    told as (
-        insert into org_outbox (org_id, job_id, n, pool_id, body, written_at)
-        select c.org_id, c.job_id, c.before + s.k, c.pool_id, s.body::json, s.at
-          from counted c join said s on s.org_id = c.org_id and s.job_id = c.job_id
-         where not c.follows)
-    select s.k
-      from counted c join said s on s.org_id = c.org_id and s.job_id = c.job_id
-     order by c.org_id, c.job_id, s.k
-"""
-RECEIVE: Final = """
-    insert into org_inbox (org_id, pool_id, job_id, n, at, refusal)
-    select u.org_id, u.pool_id, u.job_id, u.n, u.at, u.refusal
-      from unnest(%s::text[], %s::text[], %s::text[], %s::bigint[], %s::bigint[], %s::text[])
-           as u(org_id, pool_id, job_id, n, at, refusal)
-"""
-GO_ON: Final = f"""
-    -- Who was withdrawn before its start was told is stopping already.
-    update jobs t
-       set received = greatest(t.received, u.n), attempt = greatest(t.attempt, u.attempt),
-           state = case when u.state = 'running' and t.withdrawn then 'stopping'
-                        else coalesce(u.state, t.state) end,
-           why = coalesce(u.why, t.why),
-           ended_at = coalesce(u.ended_at, t.ended_at), leads = t.leads and u.ended_at is null,
-           end_class = coalesce(u.end_class, t.end_class),
-           started_at = coalesce(u.started_at, t.started_at),
-           gpu_type = coalesce(u.gpu_type, t.gpu_type),
-           exit_code = case when u.state = 'running' then null
-                            else coalesce(u.exit_code, t.exit_code) end,
-           result = coalesce(u.result, t.result)
-      from unnest(%s::text[], %s::text[], %s::bigint[], %s::bigint[], %s::text[], %s::text[],
-                  %s::bigint[], %s::text[], %s::bigint[], %s::text[], %s::bigint[], %s::text[])
-           as u(org_id, job_id, n, attempt, state, why, ended_at, end_class, started_at, gpu_type,
-                exit_code, result)
-     where {match_keys("org_id", "job_id")}
-"""
-TOP_UP: Final = f"""
-    -- One that is topped up twice at once waits no more, as by once.
-    with said as (
-        select * from unnest(%s::text[], %s::text[]) as g(org_id, job_id)),
-    grown as (
-        update jobs t
-           set state = case when t.state = 'out_of_credits' then 'queued' else t.state end,
-               why = case when t.state = 'out_of_credits' then 'topped_up' else t.why end
-          from (select distinct org_id, job_id from said) u
-         where {match_keys("org_id", "job_id")}
-        returning t.org_id, t.job_id)
-    select s.job_id
-      from said s join grown g on g.org_id = s.org_id and g.job_id = s.job_id
-     order by s.org_id, s.job_id
-"""
-WITHDRAW: Final = f"""
-    -- One that runs is stopping from now on.
-    update jobs t
-       set withdrawn = true,
-           state = case when t.state = 'running' then 'stopping' else t.state end,
-           why = case when t.state = 'running' then 'asked' else t.why end
-      from unnest(%s::text[], %s::text[]) as u(org_id, job_id)
-     where {match_keys("org_id", "job_id")}
-"""
-STEP: Final = f"""
-    -- As the job stands now, but for the attempt whose end was corrected; numbers go on from its
-    -- own count.
-    with said as (
-        select org_id, job_id, at, why, spent, held, attempt, end_class,
-               row_number() over (partition by org_id, job_id order by place) as k
-          from unnest(%s::text[], %s::text[], %s::bigint[], %s::text[], %s::bigint[], %s::bigint[],
-                      %s::bigint[], %s::text[])
-               with ordinality
-               as given(org_id, job_id, at, why, spent, held, attempt, end_class, place)),
-    counted as (
-        update jobs t set steps = t.steps + u.most
-          from (select org_id, job_id, max(k) as most from said group by org_id, job_id) u
-         where {match_keys("org_id", "job_id")}
-        returning t.org_id, t.job_id, t.state, t.attempt, t.gpu_type, t.exit_code,
-                  t.steps - u.most as before)
-    insert into job_steps (org_id, job_id, n, at, state, why, attempt, gpu_type, exit_code, spent,
-                           held, end_class)
-    select c.org_id, c.job_id, c.before + s.k, s.at, c.state, s.why,
-           coalesce(s.attempt, c.attempt),
-           case when coalesce(s.attempt, c.attempt) = c.attempt then c.gpu_type end,
-           case when coalesce(s.attempt, c.attempt) = c.attempt then c.exit_code end,
-           s.spent, s.held, s.end_class
-      from counted c join said s on s.org_id = c.org_id and s.job_id = c.job_id
-"""
-# In the order in which they are written: a step is how a job stands after all else.
-NOTES: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "submit": SUBMIT,
-        "share": SHARE,
-        "array": arrays.ARRAY,
-        "element": arrays.ELEMENT,
-        "first letter": FIRST_LETTER,
-        "route": FIRST_ROUTE,
-        "lead": LEAD,
-        "move": MOVE,
-        "tell pool": TELL_POOL,
-        "receive": RECEIVE,
-        "go on": GO_ON,
-        "top up": TOP_UP,
-        "elements begin": arrays.BEGUN,
-        "element starts": arrays.ELEMENT_STARTS,
-        "element over": arrays.ELEMENT_OVER,
-        "array closes": arrays.CLOSED,
-        "withdraw": WITHDRAW,
-        "withdraw array": arrays.WITHDRAW,
-        "array done": arrays.DONE,
-        "step": STEP,
-        "follow": FOLLOW,
-        "leave": LEAVE,
-    }
+from bursar.core.jobs.rolling_holds import RollingJob
+from bursar.store.jobs.outbox import PoolId
+from bursar.store.jobs.result_cache import FOLLOWED
+from bursar.store.ledger.loader import (
+    ENTER,
+    Connection,
+    OrgId,
+    array_of,
+    below,
+    looked_up,
+    transposed,
 )
-
-
-class Noted(NamedTuple):
-    """A row to be written: by which of the statements above, with which values."""
-
-    statement: str
-    values: Values
-    event: JobStepped | None = None  # that says the same in the org's stream
-
-
-def stepped(org: OrgId, event: JobStepped) -> Noted:
-    """A step of a job's life, as a row of its history and an event of its org."""
-    attempt = None if event.end_class is None else event.attempt
-    said = event.job, event.at, event.why, event.spent, event.held, attempt, event.end_class
-    return Noted("step", (org, *said), event)
-
-
-class Note(Protocol):
-    """What has to be true together with a command."""
-
-    def rows(
-        self, org: OrgId, books: Books, outcome: tuple[Event, ...] | Refusal, at: Instant
-    ) -> Iterable[Noted]:
-        """What to write once the command was decided, at that instant; never for a replay."""
-
-
-class Guard(Protocol):
-    """A note that may object to its command before it is decided."""
-
-    def objection(
-        self, connection: Connection, org: OrgId, books: Books, noted: Sequence[Noted], at: Instant
-    ) -> Refusal | None:
-        """What stands against it, under the org's lock; `noted` is not written yet."""
-
-
-def save_notes(connection: Connection, noted: Iterable[Noted]) -> None:
-    """Write notes, one statement for each kind."""
-    kinds: dict[str, list[Values]] = {}
-    for one in noted:
-        kinds.setdefault(one.statement, []).append(one.values)
-    if kinds:
-        with saving(connection) as save:
-            for statement, sql in NOTES.items():
-                save.rows(statement, sql, kinds.get(statement, ()))
 
 
 def enter(connection: Connection, orgs: Iterable[OrgId]) -> None:
     """Work for orgs until the transaction ends, without a lock: to look only."""
     restrict_to_orgs(connection, sorted(orgs))
-
-
-class JobRow(NamedTuple):
-    """A job as its org knows it, as far as messages are concerned."""
-
-    org: OrgId
-    job: JobId
-    pool: PoolId
-    state: str
-    received: int
-    withdrawn: bool
-    over: bool
-    alike: str | None  # what it shares its result by
-    follows: bool  # it waits for another's, and is in no pool
-    array: JobId | None  # that it is an element of
-    array_waits: bool  # and none of that has started
-    elements: int | None  # how many it has, if it is an array
-
-
-JOBS: Final = f"""
-    select t.org_id, t.job_id, t.pool_id, t.state, t.received, t.withdrawn, t.ended_at is not null,
-           t.alike, t.follows, t.array_id,
-           t.array_id is not null and (select a.state = 'queued' from jobs a
-                                        where a.org_id = t.org_id and a.job_id = t.array_id),
-           t.elements
-      from {lookup({"org_id": "text", "job_id": "text"}, "jobs")}
-"""
-
-
-def ask_jobs(connection: Connection, keys: Sequence[tuple[OrgId, JobId]]) -> SentStatement:
-    """Ask which of these jobs exist; `jobs_of` takes the answer."""
-    return connection.execute(JOBS, column_arrays(keys, 2))
-
-
-def jobs_of(sent: SentStatement) -> dict[tuple[OrgId, JobId], JobRow]:
-    """The jobs that exist of those asked for."""
-    return {(row[0], row[1]): JobRow(*row) for row in sent.fetchall()}
-
-
-UNANSWERED: Final = """
-    -- Corrections of its ends that were sent, less those that its pool has told of.
-    select (select count(*) from org_outbox w
-             where w.org_id = %s and w.job_id = %s and w.body ->> 0 = 'Correct')
-         - (select count(*) from job_steps s
-             where s.org_id = %s and s.job_id = %s and s.why = 'corrected')
-"""
-
-
-def corrections_on_their_way(connection: Connection, org: OrgId, job: JobId) -> int:
-    """How many corrections of a job's ends its pool has not told of yet."""
-    row = connection.execute(UNANSWERED, [org, job, org, job]).fetchone()
-    assert row is not None
-    return int(row[0])
-
-
-MAX_COST: Final = """
-    -- An element may cost its equal part of what its array may.
-    select coalesce(j.max_cost, (select a.max_cost / a.elements from jobs a
-                                  where a.org_id = j.org_id and a.job_id = j.array_id))
-      from jobs j
-     where j.org_id = %s and j.job_id = %s
-"""
-
-
-def max_cost_of(connection: Connection, org: OrgId, job: JobId) -> int | None:
-    """What may be set aside for a job in all, in micro-credits; None if it does not say."""
-    row = connection.execute(MAX_COST, [org, job]).fetchone()
-    return None if row is None else row[0]
 
 
 def _counted(which: str) -> str:
@@ -381,7 +127,7 @@ _OWN_HOLD: Final = """
            select * from holds h where h.org_id = j.org_id and h.hold_id = j.job_id offset 0) h
 """
 # The hold of an array has what its lots have, too.
-_HOLD: Final = """
+HOLD_WITH_LOTS: Final = """
      cross join lateral (
            select h.expires_at, h.rates, h.rate, h.context, h.used + l.used as used,
                   h.open + l.open as open, h.owed + l.owed as owed
@@ -394,7 +140,7 @@ _HOLD: Final = """
                    where j.elements is not null and l.org_id = j.org_id and l.lot_of = j.job_id) l
             where h.org_id = j.org_id and h.hold_id = j.job_id offset 0) h
 """
-SHOWN: Final = f"select {_SHOWN} from jobs j {_HOLD} where j.org_id = %s and j.job_id = %s"
+SHOWN: Final = f"select {_SHOWN} from jobs j {HOLD_WITH_LOTS} where j.org_id = %s and j.job_id = %s"
 
 
 def _listed(which: str) -> str:
@@ -403,7 +149,7 @@ def _listed(which: str) -> str:
         with recursive below as ({accounts_below("%(org)s", "%(account)s")})
         select {_SHOWN}
           from jobs j
-          {_HOLD}
+          {HOLD_WITH_LOTS}
          where j.org_id = %(org)s and {which}
            and (j.submitted_at, j.job_id) < (%(at)s, %(job)s)
            and (%(state)s::text is null or j.state = %(state)s)
@@ -422,7 +168,7 @@ LISTED_ALIVE: Final = _listed("j.ended_at is null and j.array_id is null")
 ELEMENTS: Final = f"""
     select {_SHOWN}
       from jobs j
-      {_HOLD}
+      {HOLD_WITH_LOTS}
      where j.org_id = %s and j.array_id = %s and j.place > %s
        and (%s::text is null or j.state = %s)
      order by j.place
@@ -446,7 +192,7 @@ STEPS: Final = """
      limit %s
 """
 GLANCE: Final = f"""
-    select j.steps, j.ended_at is not null, h.used, h.open from jobs j {_HOLD}
+    select j.steps, j.ended_at is not null, h.used, h.open from jobs j {HOLD_WITH_LOTS}
      where j.org_id = %s and j.job_id = %s
 """
 
@@ -460,7 +206,7 @@ def _top(measure: str) -> str:
     """The statement that lists the jobs of an org that are not over by a measure."""
     return f"""
         select j.job_id, j.account_id, j.user_id, j.state, h.used, h.open, {_BURN} as burn
-          from jobs j {_HOLD}
+          from jobs j {HOLD_WITH_LOTS}
          where j.org_id = %s and j.ended_at is null and j.elements is null
          order by {measure} desc, j.job_id
          limit %s
@@ -504,27 +250,18 @@ ROLLING: Final = f"""
 """
 
 
-class Rolling(NamedTuple):
-    """A job whose hold is topped up while it runs, and how far the hold reaches."""
-
-    org: OrgId
-    job: JobId
-    state: str
-    gpu_type: str | None
-    run_ms: int
-    max_cost: int | None
-    sent: int  # messages to its pool
-    used: int
-    open: int
-    ran_ms: int  # in all of its attempts, as far as they were charged
-    rates: str  # JSON
-    milli_gpus: int
-    step_ms: int | None  # run time that is set aside at once, if the request says so
-
-
-def rolling_jobs(connection: Connection, after: tuple[OrgId, str], most: int) -> list[Rolling]:
+def rolling_jobs(
+    connection: Connection, after: tuple[OrgId, str], most: int
+) -> list[tuple[OrgId, RollingJob]]:
     """Jobs of all orgs that may have to be topped up, behind one."""
-    return [Rolling(*row) for row in connection.execute(ROLLING, [*after, most])]
+    rows = connection.execute(ROLLING, [*after, most])
+    return [(org, _rolling_job(RollingJob(*row))) for org, *row in rows]
+
+
+def _rolling_job(row: RollingJob) -> RollingJob:
+    """A row with the types of its fields: states come as text, rates as JSON."""
+    rates = tuple((kind, rate) for kind, rate in json.loads(str(row.rates)))
+    return row._replace(state=State(row.state), rates=rates)
 
 
 class Wanted(NamedTuple):
@@ -571,27 +308,6 @@ class Glance(NamedTuple):
     over: bool
     spent: int
     held: int
-
-
-class Stands(NamedTuple):
-    """How an array stands, with its lots."""
-
-    state: str
-    withdrawn: bool
-    spent: int
-    held: int
-
-
-STANDS: Final = f"""
-    select j.state, j.withdrawn, h.used, h.open from jobs j {_HOLD}
-     where j.org_id = %s and j.job_id = %s
-"""
-
-
-def stands(connection: Connection, org: OrgId, array: JobId) -> Stands:
-    """How an array stands, inside a transaction of its org."""
-    [row] = connection.execute(STANDS, [org, array]).fetchall()
-    return Stands(*row)
 
 
 def shown_job(connection: Connection, org: OrgId, job: str) -> Shown | None:

@@ -2,12 +2,12 @@
 
 import pytest
 
-from bursar.core.dispatch import org as rules
+from bursar.core.dispatch.job_lifecycle import State
 from bursar.core.dispatch.message_commands import steps
-from bursar.core.dispatch.org import Org
 from bursar.core.dispatch.state import JobMessage
 from bursar.core.ids import AccountId, ChargeId, GrantId, HoldId, JobId, PriceVersionId, UserId
 from bursar.core.instant import MINUTE, Instant
+from bursar.core.jobs.submission import Submission
 from bursar.core.ledger.books import Books
 from bursar.core.ledger.commands import (
     AddAccount,
@@ -35,8 +35,10 @@ from bursar.core.messages import (
 )
 from bursar.core.pricing import PriceBook, PriceVersion, Rate
 from bursar.core.refusal import Code, InvariantBroken, Refusal
-from tests.support.builders import PER_MS, T0
-from tests.support.dispatch_pool import SPEC
+from bursar.sim.faults import org as rules
+from bursar.sim.faults.org import POOL, Org
+from tests.builders import PER_MS, T0
+from tests.core.dispatch.pools import SPEC
 
 JOB = JobId("job")
 ROOT, ANN = AccountId("root"), UserId("ann")
@@ -58,6 +60,7 @@ RESERVE = Reserve(
     context=Context(gpu_types=("H100",), milli_gpus=1_000, job=JOB, tier="paid"),
     for_job=True,
 )
+SUBMISSION = Submission(POOL, RESERVE, SPEC, 60_000)
 STARTED = Started(attempt=1, gpu_type="H100", at=T0, run_ms=60_000)
 
 
@@ -71,7 +74,7 @@ def founded(credits: int = 100_000) -> Org:
 
 def submitted() -> Org:
     org = founded()
-    rules.submit(org, "submit", RESERVE, 60_000, SPEC, T0)
+    rules.submit(org, "submit", SUBMISSION, T0)
     return org
 
 
@@ -81,7 +84,7 @@ def tell(org: Org, *messages: ToOrg, at: Instant = T0 + MINUTE, since: int = 1) 
         letter = JobMessage(org.id, JOB, n, message)
         for _ in rules.handle(org, letter, at):
             pass
-        assert rules.need_not_come_again(org, letter)
+        assert rules.is_handled(org, letter)
 
 
 def hold(org: Org) -> Hold:
@@ -118,7 +121,7 @@ def test_job_hold_and_message_come_together() -> None:
 
 def test_a_job_without_credits_is_not_there_at_all() -> None:
     org = founded(credits=59_999)
-    outcome = rules.submit(org, "submit", RESERVE, 60_000, SPEC, T0)
+    outcome = rules.submit(org, "submit", SUBMISSION, T0)
 
     assert isinstance(outcome, Refusal)
     assert ({}, {}) == (org.jobs, org.outbox)
@@ -131,9 +134,7 @@ def test_a_key_has_one_effect_and_one_answer() -> None:
     rules.acknowledge(org, JOB, 1)
     before = len(org.events)
 
-    assert org.replies["submit"].outcome == rules.submit(
-        org, "submit", RESERVE, 60_000, SPEC, T0 + 9
-    )
+    assert org.replies["submit"].outcome == rules.submit(org, "submit", SUBMISSION, T0 + 9)
     other = rules.extend(org, "submit", ExtendHold(hold=HoldId(JOB), amount=1), T0)
     assert isinstance(other, Refusal)
     assert Code.KEY_REUSED is other.code
@@ -142,7 +143,7 @@ def test_a_key_has_one_effect_and_one_answer() -> None:
 
 def test_time_never_goes_back() -> None:
     org = founded()
-    rules.submit(org, "submit", RESERVE, 60_000, SPEC, T0 - 9)
+    rules.submit(org, "submit", SUBMISSION, T0 - 9)
 
     assert T0 == hold(org).terms.opened_at
 
@@ -159,11 +160,11 @@ def test_a_pool_is_told_what_was_added() -> None:
 def test_a_pool_is_told_once_to_run_a_job_no_more() -> None:
     """And the hold stays until the pool says that it is over."""
     org = submitted()
-    rules.withdraw(org, JOB)
-    rules.withdraw(org, JOB)
+    rules.cancel(org, JOB, T0)
+    rules.cancel(org, JOB, T0)
     assert ([Withdraw()], 60_000) == (list(org.outbox.values())[1:], hold(org).open)
     tell(org, Dropped(end_class=EndClass.USER, why=Why.CANCELLED))
-    rules.withdraw(org, JOB)
+    rules.cancel(org, JOB, T0)
 
     assert (2, (100_000, 0, 0)) == (len(org.outbox), parts(org))
 
@@ -194,7 +195,7 @@ def test_what_messages_come_to(
     job = org.jobs[JOB]
 
     assert want == parts(org)
-    assert state == (job.running, job.ended, job.attempt)
+    assert state == (job.state is State.RUNNING, job.end_class, job.attempt)
     assert [] == org.objections
 
 
@@ -205,7 +206,7 @@ def test_a_message_is_handled_once_and_in_order() -> None:
     early = JobMessage(org.id, JOB, 4, ended(9))
 
     assert [] == list(rules.handle(org, early, T0 + MINUTE))
-    assert not rules.need_not_come_again(org, early)
+    assert not rules.is_handled(org, early)
     assert [] == list(rules.handle(org, JobMessage(org.id, JOB, 1, STARTED), T0 + MINUTE))
     assert before == len(org.events)
 
@@ -220,7 +221,7 @@ def test_handling_that_was_cut_short_is_taken_up_again(done: int) -> None:
     for _ in range(done):
         next(handling)
     handling.close()  # type: ignore[attr-defined]
-    assert not rules.need_not_come_again(org, letter)
+    assert not rules.is_handled(org, letter)
     tell(org, letter.message, since=2)  # type: ignore[arg-type]
 
     assert (99_996, 0, 4) == parts(org)
@@ -236,7 +237,7 @@ def test_usage_that_comes_after_the_hold_is_booked_as_late() -> None:
     tell(org, RanSoFar(attempt=1, run_ms=12), at=late, since=4)
 
     assert (99_988, 0, 12) == parts(org)
-    assert (EndClass.USER, []) == (org.jobs[JOB].ended, org.objections)
+    assert (EndClass.USER, []) == (org.jobs[JOB].end_class, org.objections)
 
 
 def test_a_job_that_is_dropped_at_its_limit_has_ended() -> None:
@@ -256,7 +257,7 @@ def test_what_the_rules_object_to_is_kept() -> None:
     org = submitted()
     tell(org, RanSoFar(attempt=3, run_ms=7))
 
-    assert [Code.ATTEMPT_UNKNOWN] == [code for _, code in org.objections]
+    assert [Code.ATTEMPT_UNKNOWN] == [receipt.refusal for receipt in org.objections]
     assert 1 == org.jobs[JOB].received
 
 
@@ -284,9 +285,9 @@ def test_an_operator_says_who_answers_for_an_end(end_class: EndClass) -> None:
         return Corrected(attempt=1, end_class=end_class, run_ms=9, kept_ms=kept_ms, over=True)
 
     tell(org, corrected(EndClass.PLATFORM, 4), corrected(EndClass.PLATFORM, 4), since=3)
-    assert ((99_996, 0, 4), EndClass.PLATFORM) == (parts(org), org.jobs[JOB].ended)
+    assert ((99_996, 0, 4), EndClass.PLATFORM) == (parts(org), org.jobs[JOB].end_class)
     tell(org, corrected(end_class, None), since=5)
-    assert ((99_991, 0, 9), end_class) == (parts(org), org.jobs[JOB].ended)
+    assert ((99_991, 0, 9), end_class) == (parts(org), org.jobs[JOB].end_class)
     assert [] == org.objections
 
 
@@ -302,7 +303,7 @@ def test_one_correction_at_a_time() -> None:
     assert pending == rules.correct(org, "second", other, T0 + MINUTE)
     told = Corrected(attempt=1, end_class=EndClass.PLATFORM, run_ms=9, kept_ms=4, over=False)
     tell(org, told, since=3)
-    assert EndClass.USER is org.jobs[JOB].ended
+    assert EndClass.USER is org.jobs[JOB].end_class
     assert pending == rules.correct(org, "second", other, T0 + MINUTE)
     assert not isinstance(rules.correct(org, "third", other, T0 + MINUTE), Refusal)
 

@@ -1,0 +1,254 @@
+"""An org of a simulated world: its books and jobs, as rows in memory.
+
+It runs the rules of `core.jobs`, as the service does. `Org` is what the service's database is: the
+rows of jobs, read and written in transactions; what was answered to which key; and the messages
+that the pool has not acknowledged yet.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from bursar.core.dispatch.state import JobMessage
+from bursar.core.ids import HoldId, JobId
+from bursar.core.instant import Instant
+from bursar.core.jobs.cancellation import CancelJob, cancel_command, cancel_key
+from bursar.core.jobs.corrections import CorrectAttemptEnd
+from bursar.core.jobs.effects import JobEffect, Outcome, Performed, perform_with
+from bursar.core.jobs.pool_messages import PoolMessage, commands_of
+from bursar.core.jobs.rows import Array, Figures, Job, Receipt, Route
+from bursar.core.jobs.submission import ExtendJob, Submission, SubmitJob, reserve_for_job
+from bursar.core.jobs.transaction import Alike, Heir, JobTransaction
+from bursar.core.ledger.books import Books, require
+from bursar.core.ledger.commands import Command, CorrectEnd, ExtendHold
+from bursar.core.ledger.decide import perform
+from bursar.core.ledger.events import Event
+from bursar.core.ledger.idempotency import Reply, replay
+from bursar.core.messages import Enqueue, ToPool
+from bursar.core.money import Micros
+from bursar.core.refusal import Refusal
+
+POOL: Final = "pool"
+
+
+@dataclass(slots=True)
+class Org:
+    """An org: its books, its jobs, and what its pool has not acknowledged yet."""
+
+    id: str
+    books: Books
+    events: list[Event] = field(default_factory=list)
+    jobs: dict[JobId, Job] = field(default_factory=dict)
+    arrays: dict[JobId, Array] = field(default_factory=dict)
+    routed: dict[JobId, list[Route]] = field(default_factory=dict)
+    enqueued: dict[JobId, Enqueue] = field(default_factory=dict)  # what its pool was sent first
+    replies: dict[str, Reply] = field(default_factory=dict)
+    outbox: dict[tuple[JobId, int], ToPool] = field(default_factory=dict)
+    objections: list[Receipt] = field(default_factory=list)  # for an operator to see
+
+    # What a transaction reads
+
+    def job(self, job: JobId) -> Job | None:
+        """A job."""
+        return self.jobs.get(job)
+
+    def array(self, array: JobId) -> Array | None:
+        """How far an array has got."""
+        return self.arrays.get(array)
+
+    def live_elements(self, array: JobId) -> list[Job]:
+        """The elements of an array that have begun and not finished, by number."""
+        rows = [job for job in self.jobs.values() if job.array == array and not job.is_finished]
+        return sorted(rows, key=lambda job: job.place or 0)
+
+    def figures(self, jobs: Sequence[JobId]) -> dict[JobId, Figures]:
+        """What jobs have spent and hold; an array with all of its elements."""
+        return {job: self._figures(job) for job in jobs}
+
+    def _figures(self, job: JobId) -> Figures:
+        parts = [job, *(row.id for row in self.jobs.values() if row.array == job)]
+        holds = [require(self.books.holds, HoldId(part)) for part in parts]
+        return Figures(sum(hold.used for hold in holds), sum(hold.open for hold in holds))
+
+    def routes(self, job: JobId) -> list[Route]:
+        """The pools that a job was sent to, in order."""
+        return self.routed.get(job, [])
+
+    def last_enqueue(self, job: JobId) -> Enqueue:
+        """What the job's last pool was sent first."""
+        return self.enqueued[job]
+
+    def _alike(self, digest: str) -> list[Job]:
+        rows = [job for job in self.jobs.values() if job.digest == digest]
+        return sorted(rows, key=lambda job: (job.submitted_at, job.id))
+
+    def alike(self, digest: str, since: Instant) -> Alike:
+        """The jobs with a digest; a result counts if it is from after an instant."""
+        rows = self._alike(digest)
+        results = [job for job in rows if has_result(job) and (job.ended_at or 0) > since]
+        leader = next((job.id for job in rows if job.leads), None)
+        follower = next((job for job in reversed(rows) if job.follows), None)
+        waiting = None
+        if follower is not None and first_result(rows, follower) is None:
+            waiting = follower.id
+        if not results:
+            return Alike(leader=leader, waiting=waiting)
+        last = max(results, key=lambda job: (job.ended_at or 0, job.id))
+        used = require(self.books.holds, HoldId(last.id)).used
+        return Alike(last.id, last.exit_code, used, leader, waiting)
+
+    def without_hold(self, digest: str, most: int) -> list[tuple[JobId, Micros]]:
+        """Followers whose holds have come to their limits, and what they have spent."""
+        holds = [
+            (job.id, require(self.books.holds, HoldId(job.id)))
+            for job in self._alike(digest)
+            if job.follows
+        ]
+        return [(job, hold.used) for job, hold in holds if hold.closed_at is not None][:most]
+
+    def heir(self, digest: str, now: Instant) -> Heir | None:
+        """The first follower that could run, if no other job leads and none has succeeded."""
+        rows = self._alike(digest)
+        leader = next((job for job in rows if job.leads), None)
+        if leader is not None and leader.state.value != "out_of_credits":
+            return None
+        for job in rows:
+            hold = require(self.books.holds, HoldId(job.id))
+            able = job.follows and not job.withdrawn and hold.closed_at is None
+            if able and hold.expires_at > now and first_result(rows, job) is None:
+                return Heir(
+                    job.id, hold.open, hold.expires_at, None if leader is None else leader.id
+                )
+        return None
+
+    def count_waiting(self, account: str | None, user: str | None, most: int) -> int:
+        """No world has quotas."""
+        return 0
+
+    def count_latest(self, account: str | None, user: str | None, since: Instant, most: int) -> int:
+        """No world has quotas."""
+        return 0
+
+
+def has_result(job: Job) -> bool:
+    """Whether a job has succeeded by itself."""
+    return job.state.value == "succeeded" and job.cached_from is None
+
+
+def first_result(rows: Sequence[Job], follower: Job) -> Job | None:
+    """The first of identical jobs that has succeeded since a follower was submitted."""
+    since = follower.submitted_at
+    results = [job for job in rows if has_result(job) and (job.ended_at or 0) >= since]
+    return min(results, key=lambda job: (job.ended_at or 0, job.id), default=None)
+
+
+# Transactions
+
+
+def ask(
+    org: Org, key: str, command: Command, now: Instant, effect: JobEffect | None = None
+) -> tuple[Outcome, bool]:
+    """Let the ledger decide, once for each key; the outcome, and whether it is a new one."""
+    first = replay(key, org.replies.get(key), command)
+    if first is not None:
+        return (first if isinstance(first, Refusal) else first.outcome), False
+    jobs = JobTransaction(org)
+    outcome = _perform(org, key, command, effect, jobs, now)
+    _commit(org, jobs)
+    return outcome, True
+
+
+def _perform(
+    org: Org,
+    key: str,
+    command: Command,
+    effect: JobEffect | None,
+    jobs: JobTransaction,
+    now: Instant,
+) -> Outcome:
+    """Perform a command, and those that follow from it in the same transaction."""
+    now = max(now, org.books.header.now)
+    if effect is None:
+        performed = Performed(perform(org.books, command, now))
+    else:
+        performed = perform_with(org.books, command, effect, jobs, now)
+    outcome = performed.outcome
+    org.events.extend(performed.steps if isinstance(outcome, Refusal) else outcome)
+    org.replies[key] = Reply(command=command, outcome=outcome, number=org.books.header.number)
+    more = performed.follow_up
+    if more is not None and more.key not in org.replies:
+        _perform(org, more.key, more.command, more.effect, jobs, now)
+    return outcome
+
+
+def _commit(org: Org, jobs: JobTransaction) -> None:
+    """Make all of a transaction true at once."""
+    org.jobs |= jobs.jobs
+    org.arrays |= jobs.arrays
+    for sent in jobs.messages:
+        org.outbox[sent.job, sent.n] = sent.message
+        if isinstance(sent.message, Enqueue):
+            org.enqueued[sent.job] = sent.message
+    org.objections += [receipt for receipt in jobs.receipts if receipt.refusal is not None]
+    for row in jobs.routes_added:
+        org.routed.setdefault(row.job, []).append(row.route)
+    for row in jobs.routes_arrived:
+        routes = org.routed[row.job]
+        org.routed[row.job] = [row.route if old.n == row.route.n else old for old in routes]
+
+
+# Calls
+
+
+def submit(org: Org, key: str, submission: Submission, now: Instant) -> Outcome:
+    """Reserve a job's hold and send the job to its pool; both or neither."""
+    return ask(org, key, reserve_for_job(submission), now, SubmitJob(submission))[0]
+
+
+def extend(org: Org, key: str, command: ExtendHold, now: Instant) -> Outcome:
+    """Set more aside for a job, or for longer; its pool gets a message."""
+    effect = ExtendJob(JobId(command.hold), command.amount, command.expires_at or 0)
+    return ask(org, key, command, now, effect)[0]
+
+
+def correct(org: Org, key: str, command: CorrectEnd, now: Instant) -> Outcome:
+    """Correct the cause of an attempt's end; the pool of the finished job gets a message (M3)."""
+    return ask(org, key, command, now, CorrectAttemptEnd(command))[0]
+
+
+def cancel(org: Org, job: JobId, now: Instant) -> Outcome:
+    """Ask a job's pool to stop it; to cancel again changes nothing."""
+    return ask(org, cancel_key(job), cancel_command(job), now, CancelJob(job))[0]
+
+
+# Messages
+
+
+def acknowledge(org: Org, job: JobId, n: int) -> None:
+    """The pool has handled a message."""
+    org.outbox.pop((job, n), None)
+
+
+def is_handled(org: Org, letter: JobMessage) -> bool:
+    """Whether a message of the pool was handled."""
+    return letter.n <= org.jobs[letter.job].received
+
+
+def handle(org: Org, letter: JobMessage, now: Instant) -> Iterator[None]:
+    """Handle the next message of a job's pool, one transaction at a time.
+
+    It may be cut short after any of them; when the message comes again, the first commands are
+    answered as before. A message that has overtaken another, or was handled before, is ignored.
+    """
+    job = org.jobs[letter.job]
+    if letter.n != job.received + 1:
+        return
+    commands = commands_of(PoolMessage(POOL, letter.job, letter.n, letter.message), job.array)
+    key, command, effect = next(commands)
+    while True:
+        outcome, _ = ask(org, key, command, now, effect)
+        yield
+        try:
+            key, command, effect = commands.send(outcome)
+        except StopIteration:
+            return
