@@ -17,9 +17,7 @@ from bursar.service.jobs import Answers
 from bursar.service.jobs.rolling_holds import RollingHolds, TopUps
 from bursar.service.ledger.batch import Ask, Batch
 from bursar.store.jobs.outbox import from_orgs
-from bursar.store.ledger.loader import Connection
-from tests.builders import PER_MS
-from tests.databases import connected, new_org
+from bursar.store.sql.connection import Connection
 from tests.service.test_jobs import PRICES, Stage, ended
 from tests.support.builders import PER_MS
 from tests.support.databases import connected, new_org
@@ -266,8 +264,8 @@ def job(**more: Any) -> RollingJob:
         ({"used": 2 * LONGEST, "ran_ms": LONGEST // 2}, STEP_MS),  # it ran on a dearer type
         ({"state": State.OUT_OF_CREDITS, "ran_ms": LONGEST - 7}, 14),
         ({"max_cost": 11, "used": 4}, 7),
-        ({"rates": "[]"}, 0),
-        ({"rates": '[["a", 0]]'}, 0),
+        ({"rates": ()}, 0),
+        ({"rates": (("a", 0),)}, 0),
     ],
 )
 def test_so_much_is_set_aside_more(more: dict[str, Any], amount: int) -> None:

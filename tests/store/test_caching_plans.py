@@ -15,7 +15,7 @@ from bursar.store.jobs.result_cache import (
 )
 from bursar.store.jobs.rows import RESULT, SHOWN
 from bursar.store.jobs.transaction import JOBS
-from bursar.store.ledger.loader import Connection
+from bursar.store.sql.connection import Connection
 from tests.store.test_plans import check_scan, plan_of, scans
 
 Indexes = dict[str, tuple[str, tuple[str, ...]]]

@@ -6,7 +6,6 @@ Whatever is known of the tables: see `tables`.
 import pytest
 
 from bursar.store.jobs.outbox import ACK_ORG, FROM_ORG, FROM_ORGS, FROM_POOL
-from bursar.store.ledger.loader import Connection
 from bursar.store.pools.events import EVENTS, OLD, STREAM, WINDOW
 from bursar.store.pools.loader import CHANGES, EVERYTHING, LOCK_POOL, SLOTS_OF
 from bursar.store.pools.node_orders import LATEST_ORDERS, LIVE_ORDERS, ORDER_OF_NODE, ORDERS_BY_ID

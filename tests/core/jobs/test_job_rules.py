@@ -37,8 +37,8 @@ from bursar.core.pricing import PriceBook, PriceVersion, Rate
 from bursar.core.refusal import Code, InvariantBroken, Refusal
 from bursar.sim.faults import org as rules
 from bursar.sim.faults.org import POOL, Org
-from tests.builders import PER_MS, T0
-from tests.core.dispatch.pools import SPEC
+from tests.support.builders import PER_MS, T0
+from tests.support.dispatch_pool import SPEC
 
 JOB = JobId("job")
 ROOT, ANN = AccountId("root"), UserId("ann")

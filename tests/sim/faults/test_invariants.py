@@ -13,7 +13,7 @@ from bursar.core.dispatch.job_lifecycle import State
 from bursar.core.dispatch.state import Exit, Lease, PoolJob
 from bursar.core.ids import GrantId, HoldId, JobId
 from bursar.core.instant import SECOND
-from bursar.core.jobs.rows import Job, Receipt
+from bursar.core.jobs.rows import OrgJob, Receipt
 from bursar.core.ledger.values import Grant, Hold
 from bursar.core.messages import Why
 from bursar.core.refusal import Code, InvariantBroken
@@ -131,12 +131,12 @@ def _lose_job(world: World) -> None:
 
 
 def _make_up_message(world: World) -> None:
-    known: Job = _org(world).jobs[JobId("j3")]
+    known: OrgJob = _org(world).jobs[JobId("j3")]
     wrong(known, received=known.received + 9)
 
 
 def _throw_away_message(world: World) -> None:
-    known: Job = _org(world).jobs[JobId("j3")]
+    known: OrgJob = _org(world).jobs[JobId("j3")]
     wrong(known, sent=known.sent + 1)
 
 

@@ -5,8 +5,8 @@ are jobs of their own from when they begin, which is when their lots are taken o
 their pool there is nothing special about them. At most `at_once` are in the pool at a time;
 whenever one ends, the next begins.
 
-Whoever advances an array may be cut short anywhere: the row, read under the org's lock, says what
-was taken out, and lots are asked for by their numbers.
+A process that advances an array may be cut short anywhere: the row, read under the org's lock,
+says which lots were taken, and lots are asked for by their numbers.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from bursar.core.dispatch.job_lifecycle import State
 from bursar.core.ids import HoldId, JobId
 from bursar.core.instant import Instant
 from bursar.core.jobs.effects import FollowUp, JobEffect, Outcome, figures_of
-from bursar.core.jobs.rows import SUBMITTED, Array, Figures, Job
+from bursar.core.jobs.rows import SUBMITTED, ArrayProgress, JobFigures, OrgJob
 from bursar.core.jobs.states import JobUpdate, event_of
 from bursar.core.jobs.transaction import JobTransaction
 from bursar.core.ledger.books import Books
@@ -42,14 +42,14 @@ def element_message(template: Enqueue, number: int, count: int) -> Enqueue:
 # Advancing
 
 
-def is_due(array: Array) -> bool:
+def is_due(array: ArrayProgress) -> bool:
     """Whether more elements can begin, or the array can end."""
     if array.done:
         return False
     return array.live == 0 if array.closed else array.live < array.at_once
 
 
-def advance(array: Array) -> FollowUp:
+def advance(array: ArrayProgress) -> FollowUp:
     """The next command of an array that is due."""
     hold = HoldId(array.id)
     if array.closed:
@@ -96,8 +96,8 @@ class BeginElements(JobEffect):
         jobs.put_array(replace(row, begun=begun, live=row.live + len(lots), closed=closed))
 
 
-def _element(array: Job, job: JobId, number: int, now: Instant) -> Job:
-    return Job(
+def _element(array: OrgJob, job: JobId, number: int, now: Instant) -> OrgJob:
+    return OrgJob(
         id=job,
         account=array.account,
         user=array.user,
@@ -132,12 +132,12 @@ class EndArray(JobEffect):
         jobs.put(replace(job, state=state, why=why.value, ended_at=now, end_class=end_class))
         jobs.put_array(replace(row, done=True))
         spent = jobs.reads.figures([self.array])[self.array].spent
-        figures = Figures(spent, figures_of(books, self.array).held)
+        figures = JobFigures(spent, figures_of(books, self.array).held)
         update = JobUpdate(state=state)
         jobs.step(self.array, event_of(self.array, why.value, now, figures, update))
 
 
-def end_of(array: Array, *, cancelled: bool) -> tuple[State, Why, EndClass]:
+def end_of(array: ArrayProgress, *, cancelled: bool) -> tuple[State, Why, EndClass]:
     """How an array has ended: by the worst that has happened to an element."""
     all_begun = array.begun >= array.elements
     if cancelled and (array.cancelled or not all_begun):

@@ -11,7 +11,7 @@ from bursar.core.dispatch.job_lifecycle import State
 from bursar.core.ids import HoldId, JobId
 from bursar.core.instant import Instant
 from bursar.core.jobs.effects import JobEffect, Outcome, figures_of
-from bursar.core.jobs.rows import Figures, Job
+from bursar.core.jobs.rows import JobFigures, OrgJob
 from bursar.core.jobs.states import JobUpdate, asked_to_stop, event_of
 from bursar.core.jobs.transaction import JobTransaction
 from bursar.core.ledger.books import Books
@@ -51,23 +51,23 @@ class CancelJob(JobEffect):
             return
         jobs.put_array(replace(jobs.array(self.job), closed=True))
         _mark(jobs, row, figures_of(books, self.job), now)
-        elements = [one for one in jobs.live_elements(self.job) if not one.withdrawn]
+        elements = [element for element in jobs.live_elements(self.job) if not element.withdrawn]
         _cancel_elements(jobs, elements, now)
 
 
-def _cancel_elements(jobs: JobTransaction, elements: Sequence[Job], now: Instant) -> None:
-    running = [one.id for one in elements if one.state is State.RUNNING]
+def _cancel_elements(jobs: JobTransaction, elements: Sequence[OrgJob], now: Instant) -> None:
+    running = [element.id for element in elements if element.state is State.RUNNING]
     figures = jobs.reads.figures(running) if running else {}
     for element in elements:
-        _cancel(jobs, element, figures.get(element.id, Figures()), now)
+        _cancel(jobs, element, figures.get(element.id, JobFigures()), now)
 
 
-def _cancel(jobs: JobTransaction, row: Job, figures: Figures, now: Instant) -> None:
+def _cancel(jobs: JobTransaction, row: OrgJob, figures: JobFigures, now: Instant) -> None:
     _mark(jobs, row, figures, now)
     jobs.send(row.id, Withdraw(), now)
 
 
-def _mark(jobs: JobTransaction, row: Job, figures: Figures, now: Instant) -> None:
+def _mark(jobs: JobTransaction, row: OrgJob, figures: JobFigures, now: Instant) -> None:
     """Mark a job as cancelled; a job that runs takes a step."""
     jobs.put(asked_to_stop(row))
     if row.state is State.RUNNING:

@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeAlias
 
 from bursar.core.ids import HoldId, JobId
 from bursar.core.instant import Instant
-from bursar.core.jobs.rows import Figures
+from bursar.core.jobs.rows import JobFigures
 from bursar.core.jobs.transaction import JobTransaction
 from bursar.core.ledger.books import Books
 from bursar.core.ledger.commands import Command
@@ -84,7 +84,7 @@ def perform_with(
     return Performed((*outcome, *steps), (), follow_up)
 
 
-def figures_of(books: Books, job: JobId) -> Figures:
+def figures_of(books: Books, job: JobId) -> JobFigures:
     """What a job has spent and holds, if its hold is loaded."""
     hold = books.holds.get(HoldId(job))
-    return Figures() if hold is None else Figures(hold.used, hold.open)
+    return JobFigures() if hold is None else JobFigures(hold.used, hold.open)

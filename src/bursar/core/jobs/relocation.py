@@ -15,7 +15,7 @@ from bursar.core.dispatch.job_lifecycle import State
 from bursar.core.ids import HoldId, JobId
 from bursar.core.instant import Instant
 from bursar.core.jobs.effects import JobEffect, Outcome, figures_of
-from bursar.core.jobs.rows import Job, Receipt, Route
+from bursar.core.jobs.rows import OrgJob, Receipt, Route
 from bursar.core.jobs.states import JobUpdate, event_of
 from bursar.core.jobs.transaction import JobTransaction
 from bursar.core.ledger.books import Books, require
@@ -41,7 +41,7 @@ def request_move(
     return True
 
 
-def _may_move(job: Job) -> bool:
+def _may_move(job: OrgJob) -> bool:
     return job.state is State.QUEUED and job.received == 0 and not (job.withdrawn or job.follows)
 
 

@@ -35,7 +35,7 @@ from bursar.core.dispatch.job_lifecycle import State, after
 from bursar.core.ids import ChargeId, HoldId, JobId, derive_id
 from bursar.core.instant import Instant
 from bursar.core.jobs.effects import FollowUp, JobEffect, Outcome
-from bursar.core.jobs.rows import Figures
+from bursar.core.jobs.rows import JobFigures
 from bursar.core.jobs.states import JobUpdate, event_of
 from bursar.core.jobs.transaction import Alike, Heir, JobTransaction
 from bursar.core.ledger.books import Books, require
@@ -113,7 +113,7 @@ def share(
     held = require(books.holds, HoldId(job)).open
     if not match.hit:
         queued = JobUpdate(state=State.QUEUED)
-        jobs.step(job, event_of(job, FOLLOWS, now, Figures(held=held), queued), source)
+        jobs.step(job, event_of(job, FOLLOWS, now, JobFigures(held=held), queued), source)
         return None
     end = EndFollower.with_result(job, source, match.exit_code)
     return settle_with_result(end, price_of(match.used, ppm, held), "at once")
@@ -183,7 +183,7 @@ class EndFollower(JobEffect):
             )
         )
         update = JobUpdate(state=state, exit_code=self.exit_code)
-        event = event_of(self.job, self.why.value, now, Figures(spent=spent), update)
+        event = event_of(self.job, self.why.value, now, JobFigures(spent=spent), update)
         jobs.step(self.job, event, self.source)
 
 
@@ -259,4 +259,4 @@ def _succeed(jobs: JobTransaction, heir: Heir, now: Instant) -> None:
     jobs.put(replace(row, leads=True, follows=False, unsent=None, why=TOOK_OVER))
     jobs.send(heir.job, message, now)
     queued = JobUpdate(state=State.QUEUED)
-    jobs.step(heir.job, event_of(heir.job, TOOK_OVER, now, Figures(held=heir.held), queued))
+    jobs.step(heir.job, event_of(heir.job, TOOK_OVER, now, JobFigures(held=heir.held), queued))

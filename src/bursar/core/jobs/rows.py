@@ -13,7 +13,7 @@ SUBMITTED = "submitted"  # the first step of every job
 
 
 @value
-class Job:
+class OrgJob:
     """A job as its org sees it.
 
     `request`, `labels` and `result` are written and not read back: rows that were loaded do not
@@ -65,7 +65,7 @@ class Job:
 
 
 @value
-class Array:
+class ArrayProgress:
     """How far an array has got; a row of its own, beside the array's `Job`."""
 
     id: JobId
@@ -92,7 +92,7 @@ class Route(NamedTuple):
     why: str
 
 
-class Figures(NamedTuple):
+class JobFigures(NamedTuple):
     """What a job has spent, and what is still set aside for it."""
 
     spent: Micros = 0

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from bursar.core.dispatch.job_lifecycle import State, after
 from bursar.core.ids import JobId
 from bursar.core.instant import Instant
-from bursar.core.jobs.rows import Figures, Job
+from bursar.core.jobs.rows import JobFigures, OrgJob
 from bursar.core.ledger.events import JobStepped
 from bursar.core.messages import Corrected, Dropped, EndClass, Ended, Message, Started, Why
 from bursar.core.value import replace
@@ -70,7 +70,7 @@ def _after_attempt(end: Ended) -> tuple[State, Why]:
     return after(State.RUNNING, end.why), end.why
 
 
-def updated(job: Job, update: JobUpdate) -> Job:
+def updated(job: OrgJob, update: JobUpdate) -> OrgJob:
     """A job after a message. One that was cancelled before its start was known is stopping."""
     state = update.state or job.state
     if update.state is State.RUNNING and job.withdrawn:
@@ -91,14 +91,14 @@ def updated(job: Job, update: JobUpdate) -> Job:
     )
 
 
-def topped_up(job: Job) -> Job:
+def topped_up(job: OrgJob) -> OrgJob:
     """A job whose hold has grown: if it was out of credits, it waits for GPUs again."""
     if job.state is not State.OUT_OF_CREDITS:
         return job
     return replace(job, state=after(job.state, Why.TOPPED_UP), why=Why.TOPPED_UP.value)
 
 
-def asked_to_stop(job: Job) -> Job:
+def asked_to_stop(job: OrgJob) -> OrgJob:
     """A job that its org has cancelled: if it runs, it is stopping from now on."""
     job = replace(job, withdrawn=True)
     if job.state is not State.RUNNING:
@@ -107,7 +107,7 @@ def asked_to_stop(job: Job) -> Job:
 
 
 def event_of(
-    job: JobId, why: str, at: Instant, figures: Figures, update: JobUpdate | None = None
+    job: JobId, why: str, at: Instant, figures: JobFigures, update: JobUpdate | None = None
 ) -> JobStepped:
     """A step of a job's life, as the org's stream tells it."""
     update = update or JobUpdate()

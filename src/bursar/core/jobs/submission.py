@@ -10,7 +10,7 @@ from bursar.core.instant import Instant
 from bursar.core.jobs.effects import FollowUp, JobEffect, Outcome, figures_of
 from bursar.core.jobs.quotas import Quota, QuotaCheck, counting_in_pool
 from bursar.core.jobs.result_cache import Sharing, share
-from bursar.core.jobs.rows import SUBMITTED, Array, Job, Route
+from bursar.core.jobs.rows import SUBMITTED, ArrayProgress, OrgJob, Route
 from bursar.core.jobs.states import JobUpdate, event_of, topped_up
 from bursar.core.jobs.transaction import JobTransaction
 from bursar.core.ledger.books import Books
@@ -77,10 +77,10 @@ class SubmitJob(JobEffect):
 
     def precheck(self, jobs: JobTransaction, books: Books, now: Instant) -> Refusal | None:
         """The first quota without room (B4); or that the job could pay for no pool's types (M1)."""
-        given = self.submission
+        submission = self.submission
         check = QuotaCheck(jobs, books, now)
-        exceeded = check.first_exceeded(given.quotas, given.reserve, given.spec)
-        return exceeded or _unserved(given, books, now)
+        exceeded = check.first_exceeded(submission.quotas, submission.reserve, submission.spec)
+        return exceeded or _unserved(submission, books, now)
 
     def apply(
         self, jobs: JobTransaction, books: Books, outcome: Outcome, now: Instant
@@ -93,44 +93,46 @@ class SubmitJob(JobEffect):
             for event in outcome
             if isinstance(event, HoldOpened) and event.hold == self.submission.reserve.hold
         )
-        given = _with_pool(self.submission, {kind for kind, _ in opened.terms.rates})
-        reserve, job = given.reserve, given.job
-        message = _enqueue(opened, given, books.path(reserve.account), books.header.tier)
-        jobs.add(_row(given, now))
-        if given.routes and not reserve.lots:  # the elements of an array are not moved
-            jobs.add_route(job, Route(1, given.pool, now, now, given.routes[0].why))
+        submission = _with_pool(self.submission, {kind for kind, _ in opened.terms.rates})
+        reserve, job = submission.reserve, submission.job
+        message = _enqueue(opened, submission, books.path(reserve.account), books.header.tier)
+        jobs.add(_row(submission, now))
+        if submission.routes and not reserve.lots:  # the elements of an array are not moved
+            jobs.add_route(job, Route(1, submission.pool, now, now, submission.routes[0].why))
         queued = JobUpdate(state=State.QUEUED)
         jobs.step(job, event_of(job, SUBMITTED, now, figures_of(books, job), queued))
         if reserve.lots is not None:
             jobs.add_array(_array(job, reserve, message))
-        elif given.sharing is not None:
-            return share(jobs, books, job, given.sharing, message, now)
+        elif submission.sharing is not None:
+            return share(jobs, books, job, submission.sharing, message, now)
         else:
             jobs.send(job, message, now)
         return None
 
 
-def _row(given: Submission, now: Instant) -> Job:
-    return Job(
-        id=given.job,
-        account=given.reserve.account,
-        user=given.reserve.user,
-        pool=given.pool,
+def _row(submission: Submission, now: Instant) -> OrgJob:
+    return OrgJob(
+        id=submission.job,
+        account=submission.reserve.account,
+        user=submission.reserve.user,
+        pool=submission.pool,
         submitted_at=now,
-        request=given.request,
-        labels=given.labels,
-        run_ms=given.run_ms_max,
-        max_cost=given.max_cost,
-        rolling=given.rolling,
-        elements=given.reserve.lots,
+        request=submission.request,
+        labels=submission.labels,
+        run_ms=submission.run_ms_max,
+        max_cost=submission.max_cost,
+        rolling=submission.rolling,
+        elements=submission.reserve.lots,
     )
 
 
-def _array(job: JobId, reserve: Reserve, whole: Enqueue) -> Array:
+def _array(job: JobId, reserve: Reserve, whole: Enqueue) -> ArrayProgress:
     """The row of an array, with what its pool is sent of each element."""
     count = reserve.lots or 1
     template = replace(whole, hold_micros=whole.hold_micros // count)
-    return Array(id=job, elements=count, at_once=reserve.at_once or count, template=template)
+    return ArrayProgress(
+        id=job, elements=count, at_once=reserve.at_once or count, template=template
+    )
 
 
 def served(reserve: Reserve, routes: Sequence[Option]) -> Reserve | None:
@@ -142,10 +144,10 @@ def served(reserve: Reserve, routes: Sequence[Option]) -> Reserve | None:
     return replace(reserve, context=replace(reserve.context, gpu_types=types))
 
 
-def _unserved(given: Submission, books: Books, now: Instant) -> Refusal | None:
+def _unserved(submission: Submission, books: Books, now: Instant) -> Refusal | None:
     """A refusal if there are credits only for GPU types that no pool has: it would never start."""
-    fewer = served(given.reserve, given.routes)
-    whole = None if fewer is None else decide(books, given.reserve, now)
+    fewer = served(submission.reserve, submission.routes)
+    whole = None if fewer is None else decide(books, submission.reserve, now)
     if fewer is None or whole is None or isinstance(whole, Refusal):
         return None
     funded = {
@@ -160,16 +162,16 @@ def _unserved(given: Submission, books: Books, now: Instant) -> Refusal | None:
     return Refusal(Code.TYPE_NOT_HELD, figures)
 
 
-def _with_pool(given: Submission, funded: set[str]) -> Submission:
+def _with_pool(submission: Submission, funded: set[str]) -> Submission:
     """A submission that goes to the first pool which has a type that there are credits for."""
-    for option in given.routes:
+    for option in submission.routes:
         if not funded.isdisjoint(option.types):
-            return given._replace(pool=option.pool, routes=(option,))
-    return given
+            return submission._replace(pool=option.pool, routes=(option,))
+    return submission
 
 
 def _enqueue(
-    opened: HoldOpened, given: Submission, shares: tuple[AccountId, ...], tier: str | None
+    opened: HoldOpened, submission: Submission, shares: tuple[AccountId, ...], tier: str | None
 ) -> Enqueue:
     """The message to the pool, from what the ledger has set aside."""
     terms = opened.terms
@@ -179,11 +181,11 @@ def _enqueue(
         shares=shares,
         tier=terms.context.tier if tier is None else tier,
         rates=terms.rates,
-        run_ms=given.run_ms_max,
+        run_ms=submission.run_ms_max,
         hold_micros=sum(posting.amount for posting in opened.postings),
         hold_until=opened.expires_at,
-        spec=_funded(given.spec, dict(terms.rates)),
-        quotas=counting_in_pool(given.quotas, shares, terms.user),
+        spec=_funded(submission.spec, dict(terms.rates)),
+        quotas=counting_in_pool(submission.quotas, shares, terms.user),
     )
 
 

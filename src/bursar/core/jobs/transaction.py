@@ -11,9 +11,9 @@ from typing import NamedTuple, Protocol
 from bursar.core.ids import JobId
 from bursar.core.instant import Instant
 from bursar.core.jobs.rows import (
-    Array,
-    Figures,
-    Job,
+    ArrayProgress,
+    JobFigures,
+    OrgJob,
     Outgoing,
     Receipt,
     Route,
@@ -49,19 +49,19 @@ class Heir(NamedTuple):
 class JobReads(Protocol):
     """Where a transaction finds rows that it has not changed itself."""
 
-    def job(self, job: JobId) -> Job | None:
+    def job(self, job: JobId) -> OrgJob | None:
         """A job."""
         ...
 
-    def array(self, array: JobId) -> Array | None:
+    def array(self, array: JobId) -> ArrayProgress | None:
         """How far an array has got."""
         ...
 
-    def live_elements(self, array: JobId) -> Sequence[Job]:
+    def live_elements(self, array: JobId) -> Sequence[OrgJob]:
         """The elements of an array that have begun and not finished, by number."""
         ...
 
-    def figures(self, jobs: Sequence[JobId]) -> Mapping[JobId, Figures]:
+    def figures(self, jobs: Sequence[JobId]) -> Mapping[JobId, JobFigures]:
         """What jobs have spent and hold; an array with all of its elements."""
         ...
 
@@ -99,9 +99,9 @@ class JobTransaction:
 
     def __init__(self, reads: JobReads) -> None:
         self.reads = reads
-        self.jobs: dict[JobId, Job] = {}  # added or changed
+        self.jobs: dict[JobId, OrgJob] = {}  # added or changed
         self.added: dict[JobId, None] = {}
-        self.arrays: dict[JobId, Array] = {}  # added or changed
+        self.arrays: dict[JobId, ArrayProgress] = {}  # added or changed
         self.arrays_added: dict[JobId, None] = {}
         self.messages: list[Outgoing] = []
         self.receipts: list[Receipt] = []
@@ -112,49 +112,49 @@ class JobTransaction:
 
     # Jobs
 
-    def find(self, job: JobId) -> Job | None:
+    def find(self, job: JobId) -> OrgJob | None:
         """A job, as this transaction has left it."""
         return self.jobs.get(job) or self.reads.job(job)
 
-    def job(self, job: JobId) -> Job:
+    def job(self, job: JobId) -> OrgJob:
         """A job that exists."""
         row = self.find(job)
         invariant(row is not None, "a job is gone", job=job)
         assert row is not None
         return row
 
-    def new_jobs(self) -> Iterator[Job]:
+    def new_jobs(self) -> Iterator[OrgJob]:
         """The jobs that this transaction adds."""
         return (self.jobs[job] for job in self.added)
 
-    def add(self, job: Job) -> None:
+    def add(self, job: OrgJob) -> None:
         """Add a job."""
         self.added[job.id] = None
         self.jobs[job.id] = job
 
-    def put(self, job: Job) -> None:
+    def put(self, job: OrgJob) -> None:
         """Write a job's row in place of the one it has."""
         self.jobs[job.id] = job
 
     # Arrays
 
-    def array(self, array: JobId) -> Array:
+    def array(self, array: JobId) -> ArrayProgress:
         """How far an array has got, as this transaction has left it."""
         row = self.arrays.get(array) or self.reads.array(array)
         invariant(row is not None, "an array is gone", array=array)
         assert row is not None
         return row
 
-    def add_array(self, array: Array) -> None:
+    def add_array(self, array: ArrayProgress) -> None:
         """Add the row of an array."""
         self.arrays_added[array.id] = None
         self.arrays[array.id] = array
 
-    def put_array(self, array: Array) -> None:
+    def put_array(self, array: ArrayProgress) -> None:
         """Write an array's row in place of the one it has."""
         self.arrays[array.id] = array
 
-    def live_elements(self, array: JobId) -> list[Job]:
+    def live_elements(self, array: JobId) -> list[OrgJob]:
         """The elements of an array that have begun and not finished, by number."""
         rows = {row.id: row for row in self.reads.live_elements(array)}
         rows |= {job: row for job, row in self.jobs.items() if row.array == array}

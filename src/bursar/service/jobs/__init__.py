@@ -19,9 +19,9 @@ that is over. A message that has overtaken another waits instead until it is sen
 
 from collections.abc import Callable, Sequence
 
-from bursar.core.ids import JobId
+from bursar.core.ids import JobId, OrgId
 from bursar.core.instant import Instant
-from bursar.core.jobs.rows import Job
+from bursar.core.jobs.rows import OrgJob
 from bursar.failpoints import failpoint
 from bursar.service.jobs.arrays import Arrays
 from bursar.service.jobs.cache_followers import Followers, flights_of
@@ -33,7 +33,7 @@ from bursar.service.ledger.batch import Answer, Ask
 from bursar.store.jobs.outbox import Letter, ack_orgs, by_job
 from bursar.store.jobs.rows import enter
 from bursar.store.jobs.transaction import ask_jobs, jobs_of
-from bursar.store.ledger.loader import Connection, OrgId, money_time
+from bursar.store.sql.connection import Connection, money_time
 
 __all__ = ["Answers", "Asked", "JobUnknown", "Jobs", "Submission", "through"]
 
@@ -119,7 +119,7 @@ class Jobs:
         self.with_room |= {org for (org, _), job in jobs.items() if job.array is not None}
         return handled
 
-    def _rows(self, keys: Sequence[tuple[OrgId, JobId]]) -> dict[tuple[OrgId, JobId], Job]:
+    def _rows(self, keys: Sequence[tuple[OrgId, JobId]]) -> dict[tuple[OrgId, JobId], OrgJob]:
         """Jobs as they are now, without a lock."""
         with self._connection.transaction():
             with self._connection.pipeline():
@@ -127,7 +127,7 @@ class Jobs:
                 sent = ask_jobs(self._connection, keys)
             return jobs_of(sent)
 
-    def _require(self, org: OrgId, job: JobId) -> Job:
+    def _require(self, org: OrgId, job: JobId) -> OrgJob:
         row = self._rows([(org, job)]).get((org, job))
         if row is None:
             raise JobUnknown(job)

@@ -7,12 +7,13 @@ import logging
 from collections.abc import Sequence
 from typing import Final
 
+from bursar.core.ids import OrgId
 from bursar.core.jobs.arrays import advance
-from bursar.core.jobs.rows import Array
+from bursar.core.jobs.rows import ArrayProgress
 from bursar.service.jobs.ledger_port import Asked
 from bursar.service.ledger.batch import Answer, Ask
 from bursar.store.jobs.arrays import arrays_due
-from bursar.store.ledger.loader import Connection, OrgId
+from bursar.store.sql.connection import Connection
 
 PAGE_SIZE: Final = 100
 
@@ -33,7 +34,7 @@ class Arrays:
             if not self._advance(page):  # each was tried: it is for another time
                 after = page[-1][0], page[-1][1].id
 
-    def _advance(self, due: Sequence[tuple[OrgId, Array]]) -> bool:
+    def _advance(self, due: Sequence[tuple[OrgId, ArrayProgress]]) -> bool:
         """Whether an array has got on."""
         got_on = False
         answers = self._ledger([Ask(org, *advance(array)) for org, array in due])

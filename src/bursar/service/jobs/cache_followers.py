@@ -8,10 +8,10 @@ other request of their org waiting: between two pages others have their turn.
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from bursar.core.ids import JobId
+from bursar.core.ids import JobId, OrgId
 from bursar.core.instant import MINUTE, Instant
 from bursar.core.jobs.result_cache import KEY, RepairGroup, end_follower
-from bursar.core.jobs.rows import Job
+from bursar.core.jobs.rows import OrgJob
 from bursar.core.ledger.commands import Lapse
 from bursar.core.messages import Dropped, Ended
 from bursar.core.refusal import Refusal
@@ -29,7 +29,7 @@ from bursar.store.jobs.result_cache import (
     heir,
 )
 from bursar.store.jobs.rows import enter
-from bursar.store.ledger.loader import Connection, OrgId
+from bursar.store.sql.connection import Connection
 
 DUTY: Final = "followers"
 PAGE_SIZE: Final = 100  # followers that are asked for together
@@ -101,7 +101,7 @@ def _done(answer: Answer | Exception) -> bool:
     return isinstance(answer, Answer) and not isinstance(answer.outcome, Refusal)
 
 
-def flights_of(letters: Iterable[Letter], jobs: dict[tuple[OrgId, JobId], Job]) -> set[Flight]:
+def flights_of(letters: Iterable[Letter], jobs: dict[tuple[OrgId, JobId], OrgJob]) -> set[Flight]:
     """The groups whose leaders have come to an end, or to wait, by these messages."""
     return {
         (letter.org, job.digest)

@@ -1,9 +1,8 @@
 """Cancelling a job: the request to the ledger (`core.jobs.cancellation` has the rules)."""
 
-from bursar.core.ids import JobId
+from bursar.core.ids import JobId, OrgId
 from bursar.core.jobs.cancellation import CancelJob, cancel_command, cancel_key
 from bursar.service.ledger.batch import Ask
-from bursar.store.ledger.loader import OrgId
 
 
 def cancellation_request(org: OrgId, job: JobId, key: str = "", actor: str = "") -> Ask:

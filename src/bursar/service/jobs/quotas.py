@@ -1,8 +1,9 @@
 """The quotas of an org that count what a user does for an account (`core.jobs.quotas`)."""
 
+from bursar.core.ids import OrgId
 from bursar.core.jobs.quotas import Quota
 from bursar.store.jobs.quota_slices import quotas_for
-from bursar.store.ledger.loader import Connection, OrgId
+from bursar.store.sql.connection import Connection
 
 __all__ = ["Quota", "quotas_of"]
 

@@ -6,13 +6,13 @@ The rules are in `core.jobs.relocation`. The pool answers with a message (`pool_
 from collections.abc import Callable
 from typing import TypeAlias
 
-from bursar.core.ids import JobId
+from bursar.core.ids import JobId, OrgId, PoolId
 from bursar.core.instant import Instant
 from bursar.core.jobs.relocation import request_move
 from bursar.core.jobs.transaction import JobTransaction
-from bursar.store.jobs.outbox import PoolId
 from bursar.store.jobs.transaction import StoredJobs, save_jobs
-from bursar.store.ledger.loader import Connection, OrgId, lock_orgs, locked
+from bursar.store.ledger.loader import lock_orgs, locked
+from bursar.store.sql.connection import Connection
 
 Clock: TypeAlias = Callable[[Connection], Instant]
 

@@ -2,7 +2,7 @@
 
 from typing import Literal, NamedTuple
 
-from bursar.core.ids import JobId
+from bursar.core.ids import JobId, OrgId
 from bursar.core.jobs.result_cache import Sharing, hit_ppm, match_of, price_of
 from bursar.core.ledger.books import Books
 from bursar.core.money import Micros
@@ -12,7 +12,8 @@ from bursar.service.ledger.prices import prices_now
 from bursar.store.jobs.result_cache import Shared, alike
 from bursar.store.jobs.result_cache import shared as shared_in
 from bursar.store.jobs.rows import enter
-from bursar.store.ledger.loader import Connection, OrgId, money_time, read_org
+from bursar.store.ledger.loader import read_org
+from bursar.store.sql.connection import Connection, money_time
 
 __all__ = ["Quoted", "Sharing", "quoted_now", "shared"]
 

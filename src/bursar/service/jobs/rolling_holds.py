@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from bursar.core.ids import OrgId
 from bursar.core.instant import Instant
 from bursar.core.jobs.rolling_holds import RollingJob, rest_of, top_up, top_up_command
 from bursar.core.money import Micros
@@ -13,7 +14,7 @@ from bursar.service.jobs.ledger_port import Asked
 from bursar.service.ledger.batch import Answer, Ask
 from bursar.service.webhooks.delivery import Duty
 from bursar.store.jobs.rows import rolling_jobs
-from bursar.store.ledger.loader import Connection, OrgId
+from bursar.store.sql.connection import Connection
 
 DUTY: Final = "rolling holds"
 PAGE_SIZE: Final = 500

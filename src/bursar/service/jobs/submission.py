@@ -1,6 +1,6 @@
 """Submitting a job: the request to the ledger (`core.jobs.submission` has the rules)."""
 
-from bursar.core.ids import HoldId, JobId
+from bursar.core.ids import HoldId, JobId, OrgId
 from bursar.core.instant import Instant
 from bursar.core.jobs.submission import (
     ExtendJob,
@@ -13,7 +13,6 @@ from bursar.core.jobs.submission import (
 from bursar.core.ledger.commands import ExtendHold
 from bursar.core.money import Micros
 from bursar.service.ledger.batch import Ask
-from bursar.store.ledger.loader import OrgId
 
 __all__ = ["Option", "Submission", "extension_request", "served", "submission_request"]
 

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
-from bursar.core.ids import JobId
+from bursar.core.ids import JobId, OrgId
 from bursar.core.instant import Instant
 from bursar.core.jobs.effects import FollowUp, JobEffect, Performed, perform_with
-from bursar.core.jobs.rows import Array, Job
+from bursar.core.jobs.rows import ArrayProgress, OrgJob
 from bursar.core.jobs.transaction import JobTransaction
 from bursar.core.ledger.books import Books
 from bursar.core.ledger.commands import Command
@@ -42,7 +42,6 @@ from bursar.store.jobs.transaction import (
 )
 from bursar.store.ledger.loader import (
     OrgRow,
-    Sent,
     Wanted,
     ask_replies,
     events_between,
@@ -52,7 +51,7 @@ from bursar.store.ledger.loader import (
     replies,
 )
 from bursar.store.ledger.writer import Answered, Written
-from bursar.store.sql.connection import Connection, money_time
+from bursar.store.sql.connection import Connection, SentStatement, money_time
 
 FIRST_KEYS: Final = 4  # keys of an order that the first round brings
 SIZE_MAX: Final = 200_000  # rows and orders of one org that stay in memory
@@ -328,22 +327,34 @@ class Batch:
         return Performed(refusal or perform(books, ask.command, now))
 
 
-def _ask_jobs(connection: Connection, asks: Sequence[Ask]) -> tuple[Sent | None, Sent | None]:
+def _ask_jobs(
+    connection: Connection, asks: Sequence[Ask]
+) -> tuple[SentStatement | None, SentStatement | None]:
     """Ask for the jobs and arrays that effects read, with one statement each."""
     effects = [(ask.org, ask.effect) for ask in asks if ask.effect is not None]
     jobs = dict.fromkeys((org, job) for org, effect in effects for job in effect.jobs)
     arrays = dict.fromkeys((org, array) for org, effect in effects for array in effect.arrays)
-    return (
+    return _Loading(
         ask_jobs(connection, list(jobs)) if jobs else None,
         ask_arrays(connection, list(arrays)) if arrays else None,
     )
 
 
+class _Loading(NamedTuple):
+    """Rows on their way; None if no effect reads any."""
+
+    jobs: SentStatement | None
+    arrays: SentStatement | None
+
+
 def _transactions(
-    connection: Connection, orgs: Iterable[OrgId], jobs: Sent | None, arrays: Sent | None
+    connection: Connection,
+    orgs: Iterable[OrgId],
+    jobs: SentStatement | None,
+    arrays: SentStatement | None,
 ) -> dict[OrgId, JobTransaction]:
     """For each org the transaction of its jobs, with the rows that were asked for."""
-    loaded: dict[OrgId, tuple[dict[JobId, Job], dict[JobId, Array]]]
+    loaded: dict[OrgId, tuple[dict[JobId, OrgJob], dict[JobId, ArrayProgress]]]
     loaded = {org: ({}, {}) for org in orgs}
     for (org, job), row in ({} if jobs is None else jobs_of(jobs)).items():
         loaded[org][0][job] = row

@@ -13,6 +13,7 @@ from typing import Self
 
 import psycopg
 
+from bursar.core.ids import OrgId
 from bursar.core.jobs.effects import JobEffect
 from bursar.core.ledger.books import Books
 from bursar.core.ledger.commands import Command
@@ -23,7 +24,6 @@ from bursar.service.ledger.batch import Answer, Ask, Batch, Told
 from bursar.service.ledger.batcher import Lane, Limits, ResultSink
 from bursar.service.ledger.clock import GuardedClock
 from bursar.service.ledger.prices import DeploymentPrices
-from bursar.store.ledger.loader import Connection, OrgId
 from bursar.store.ledger.writer import freeze
 from bursar.store.sql.connection import Connection
 

@@ -16,7 +16,7 @@ from bursar.core.jobs.cancellation import CancelJob, cancel_command, cancel_key
 from bursar.core.jobs.corrections import CorrectAttemptEnd
 from bursar.core.jobs.effects import JobEffect, Outcome, Performed, perform_with
 from bursar.core.jobs.pool_messages import PoolMessage, commands_of
-from bursar.core.jobs.rows import Array, Figures, Job, Receipt, Route
+from bursar.core.jobs.rows import ArrayProgress, JobFigures, OrgJob, Receipt, Route
 from bursar.core.jobs.submission import ExtendJob, Submission, SubmitJob, reserve_for_job
 from bursar.core.jobs.transaction import Alike, Heir, JobTransaction
 from bursar.core.ledger.books import Books, require
@@ -38,8 +38,8 @@ class Org:
     id: str
     books: Books
     events: list[Event] = field(default_factory=list)
-    jobs: dict[JobId, Job] = field(default_factory=dict)
-    arrays: dict[JobId, Array] = field(default_factory=dict)
+    jobs: dict[JobId, OrgJob] = field(default_factory=dict)
+    arrays: dict[JobId, ArrayProgress] = field(default_factory=dict)
     routed: dict[JobId, list[Route]] = field(default_factory=dict)
     enqueued: dict[JobId, Enqueue] = field(default_factory=dict)  # what its pool was sent first
     replies: dict[str, Reply] = field(default_factory=dict)
@@ -48,27 +48,27 @@ class Org:
 
     # What a transaction reads
 
-    def job(self, job: JobId) -> Job | None:
+    def job(self, job: JobId) -> OrgJob | None:
         """A job."""
         return self.jobs.get(job)
 
-    def array(self, array: JobId) -> Array | None:
+    def array(self, array: JobId) -> ArrayProgress | None:
         """How far an array has got."""
         return self.arrays.get(array)
 
-    def live_elements(self, array: JobId) -> list[Job]:
+    def live_elements(self, array: JobId) -> list[OrgJob]:
         """The elements of an array that have begun and not finished, by number."""
         rows = [job for job in self.jobs.values() if job.array == array and not job.is_finished]
         return sorted(rows, key=lambda job: job.place or 0)
 
-    def figures(self, jobs: Sequence[JobId]) -> dict[JobId, Figures]:
+    def figures(self, jobs: Sequence[JobId]) -> dict[JobId, JobFigures]:
         """What jobs have spent and hold; an array with all of its elements."""
         return {job: self._figures(job) for job in jobs}
 
-    def _figures(self, job: JobId) -> Figures:
+    def _figures(self, job: JobId) -> JobFigures:
         parts = [job, *(row.id for row in self.jobs.values() if row.array == job)]
         holds = [require(self.books.holds, HoldId(part)) for part in parts]
-        return Figures(sum(hold.used for hold in holds), sum(hold.open for hold in holds))
+        return JobFigures(sum(hold.used for hold in holds), sum(hold.open for hold in holds))
 
     def routes(self, job: JobId) -> list[Route]:
         """The pools that a job was sent to, in order."""
@@ -78,7 +78,7 @@ class Org:
         """What the job's last pool was sent first."""
         return self.enqueued[job]
 
-    def _alike(self, digest: str) -> list[Job]:
+    def _alike(self, digest: str) -> list[OrgJob]:
         rows = [job for job in self.jobs.values() if job.digest == digest]
         return sorted(rows, key=lambda job: (job.submitted_at, job.id))
 
@@ -130,12 +130,12 @@ class Org:
         return 0
 
 
-def has_result(job: Job) -> bool:
+def has_result(job: OrgJob) -> bool:
     """Whether a job has succeeded by itself."""
     return job.state.value == "succeeded" and job.cached_from is None
 
 
-def first_result(rows: Sequence[Job], follower: Job) -> Job | None:
+def first_result(rows: Sequence[OrgJob], follower: OrgJob) -> OrgJob | None:
     """The first of identical jobs that has succeeded since a follower was submitted."""
     since = follower.submitted_at
     results = [job for job in rows if has_result(job) and (job.ended_at or 0) >= since]

@@ -7,11 +7,12 @@ they are no more than a count.
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-from bursar.core.ids import JobId
-from bursar.core.jobs.rows import Array
+from bursar.core.ids import JobId, OrgId
+from bursar.core.jobs.rows import ArrayProgress
 from bursar.core.messages import Enqueue
 from bursar.store.jobs.outbox import message_of
-from bursar.store.ledger.loader import Connection, OrgId, below
+from bursar.store.sql.connection import Connection
+from bursar.store.sql.fragments import accounts_below
 
 ARRAY_COLUMNS: Final = """
     a.job_id, a.count, a.at_once, a.body::text, a.begun, a.live, a.succeeded, a.failed,
@@ -19,12 +20,12 @@ ARRAY_COLUMNS: Final = """
 """
 
 
-def array_of_row(job: str, count: int, at_once: int, body: str, *more: Any) -> Array:
+def array_of_row(job: str, count: int, at_once: int, body: str, *more: Any) -> ArrayProgress:
     """The array of a row of `ARRAY_COLUMNS`."""
     template = message_of(body)
     assert isinstance(template, Enqueue)
     begun, live, succeeded, failed, cancelled, expired, closed, done = more
-    return Array(
+    return ArrayProgress(
         id=JobId(job),
         elements=count,
         at_once=at_once,
@@ -58,7 +59,7 @@ DUE_OF: Final = _due("a.org_id = %s and (a.org_id, a.job_id) > (%s, %s)")
 
 def arrays_due(
     connection: Connection, org: OrgId | None, after: tuple[OrgId, str], most: int
-) -> list[tuple[OrgId, Array]]:
+) -> list[tuple[OrgId, ArrayProgress]]:
     """Arrays of all orgs, or of one, that can be advanced, behind one."""
     sql, given = (DUE, after) if org is None else (DUE_OF, (org, *after))
     return [(owner, array_of_row(*row)) for owner, *row in connection.execute(sql, [*given, most])]

@@ -13,7 +13,7 @@ from bursar.core.ids import JobId, OrgId
 from bursar.core.instant import Instant
 from bursar.core.jobs.result_cache import DueFollower
 from bursar.core.jobs.transaction import Alike, Heir
-from bursar.store.ledger.loader import Connection, OrgId
+from bursar.store.sql.connection import Connection
 
 # Who is alike
 
@@ -137,7 +137,7 @@ class FoundFollower(NamedTuple):
         return self.org, self.digest, self.submitted_at, self.follower.job
 
 
-def _found(row: tuple[Any, ...]) -> FoundFollower:
+def _follower(row: tuple[Any, ...]) -> FoundFollower:
     org, digest, at, job, withdrawn, ppm, held, source, exit_code, used = row
     follower = DueFollower(job, withdrawn, ppm, held, source, exit_code, used or 0)
     return FoundFollower(org, digest, at, follower)
@@ -149,12 +149,12 @@ FIRST: Final[Place] = ("", "", -1, "")
 
 def due(connection: Connection, after: Place, most: int) -> list[FoundFollower]:
     """Followers of all orgs that are to be over, behind one."""
-    return [_found(row) for row in connection.execute(DUE, [*after, most])]
+    return [_follower(row) for row in connection.execute(DUE, [*after, most])]
 
 
 def due_alike(connection: Connection, flight: Flight, most: int) -> list[FoundFollower]:
     """The first followers of a flight that are to be over."""
-    return [_found(row) for row in connection.execute(DUE_ALIKE, [*flight, most])]
+    return [_follower(row) for row in connection.execute(DUE_ALIKE, [*flight, most])]
 
 
 AT_A_LOSS: Final = f"""

@@ -12,8 +12,8 @@ from bursar.core.instant import Instant
 from bursar.core.jobs.rows import Route
 from bursar.core.messages import Enqueue
 from bursar.core.refusal import invariant
-from bursar.store.jobs.outbox import PoolId, message_of
-from bursar.store.ledger.loader import Connection, OrgId
+from bursar.store.jobs.outbox import message_of
+from bursar.store.sql.connection import Connection
 
 ROUTES: Final = """
     select n, pool_id, at, arrived_at, told

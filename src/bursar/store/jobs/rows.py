@@ -6,20 +6,13 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from bursar.core.dispatch.job_lifecycle import State
-from bursar.core.ids import JobId
+from bursar.core.ids import JobId, OrgId, PoolId
 from bursar.core.instant import Instant
 from bursar.core.jobs.rolling_holds import RollingJob
-from bursar.store.jobs.outbox import PoolId
 from bursar.store.jobs.result_cache import FOLLOWED
-from bursar.store.ledger.loader import (
-    ENTER,
-    Connection,
-    OrgId,
-    array_of,
-    below,
-    looked_up,
-    transposed,
-)
+from bursar.store.sql.arrays import column_arrays
+from bursar.store.sql.connection import Connection, restrict_to_orgs
+from bursar.store.sql.fragments import accounts_below, lookup
 
 
 def enter(connection: Connection, orgs: Iterable[OrgId]) -> None:

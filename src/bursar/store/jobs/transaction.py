@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from bursar.core.dispatch.job_lifecycle import State
-from bursar.core.ids import JobId
+from bursar.core.ids import JobId, OrgId
 from bursar.core.instant import Instant
-from bursar.core.jobs.rows import Array, Figures, Job, Route
+from bursar.core.jobs.rows import ArrayProgress, JobFigures, OrgJob, Route
 from bursar.core.jobs.transaction import Alike, Heir, JobTransaction
 from bursar.core.messages import EndClass, Enqueue
 from bursar.core.money import Micros
@@ -18,9 +18,10 @@ from bursar.store.jobs import result_cache, routing
 from bursar.store.jobs.arrays import ARRAY_COLUMNS, array_of_row, count_to_come
 from bursar.store.jobs.outbox import message_of, message_text
 from bursar.store.jobs.rows import HOLD_WITH_LOTS, Counting, count_latest, count_waiting
-from bursar.store.ledger.loader import Connection, OrgId, Sent, looked_up, transposed
-from bursar.store.ledger.row_mappers import Values
-from bursar.store.sql.bulk_write import Saving, matched, saving
+from bursar.store.sql.arrays import Values, column_arrays
+from bursar.store.sql.bulk_write import Saving, saving
+from bursar.store.sql.connection import Connection, SentStatement
+from bursar.store.sql.fragments import lookup, match_keys
 
 # A correction is under way if one was sent to the pool that the pool has not answered. Only ended
 # jobs are corrected.
@@ -38,11 +39,11 @@ _COLUMNS: Final = """
 """
 JOBS: Final = f"""
     select t.org_id, {_COLUMNS}
-      from {looked_up({"org_id": "text", "job_id": "text"}, "jobs")}
+      from {lookup({"org_id": "text", "job_id": "text"}, "jobs")}
 """
 ARRAYS: Final = f"""
     select a.org_id, {ARRAY_COLUMNS}
-      from (select t.* from {looked_up({"org_id": "text", "job_id": "text"}, "arrays")}) a
+      from (select t.* from {lookup({"org_id": "text", "job_id": "text"}, "arrays")}) a
 """
 LIVE_ELEMENTS: Final = f"""
     select {_COLUMNS}
@@ -59,27 +60,27 @@ FIGURES: Final = f"""
 """
 
 
-def ask_jobs(connection: Connection, keys: Sequence[tuple[OrgId, JobId]]) -> Sent:
+def ask_jobs(connection: Connection, keys: Sequence[tuple[OrgId, JobId]]) -> SentStatement:
     """Ask for jobs by their keys; `jobs_of` takes the answer."""
-    return connection.execute(JOBS, transposed(keys, 2))
+    return connection.execute(JOBS, column_arrays(keys, 2))
 
 
-def jobs_of(sent: Sent) -> dict[tuple[OrgId, JobId], Job]:
+def jobs_of(sent: SentStatement) -> dict[tuple[OrgId, JobId], OrgJob]:
     """The jobs that exist of those asked for."""
     return {(org, JobId(row[0])): _job(row) for org, *row in sent.fetchall()}
 
 
-def ask_arrays(connection: Connection, keys: Sequence[tuple[OrgId, JobId]]) -> Sent:
+def ask_arrays(connection: Connection, keys: Sequence[tuple[OrgId, JobId]]) -> SentStatement:
     """Ask for arrays by their keys; `arrays_of` takes the answer."""
-    return connection.execute(ARRAYS, transposed(keys, 2))
+    return connection.execute(ARRAYS, column_arrays(keys, 2))
 
 
-def arrays_of(sent: Sent) -> dict[tuple[OrgId, JobId], Array]:
+def arrays_of(sent: SentStatement) -> dict[tuple[OrgId, JobId], ArrayProgress]:
     """The arrays that exist of those asked for."""
     return {(org, JobId(row[0])): array_of_row(*row) for org, *row in sent.fetchall()}
 
 
-def _job(row: Sequence[Any]) -> Job:
+def _job(row: Sequence[Any]) -> OrgJob:
     (
         job, account, user, pool, submitted_at, state, why, attempt, sent, received, withdrawn,
         steps, gpu_type, started_at, ended_at, end_class, exit_code, run_ms, max_cost, rolling,
@@ -88,7 +89,7 @@ def _job(row: Sequence[Any]) -> Job:
     ) = row  # fmt: skip
     message = None if unsent is None else message_of(unsent)
     assert message is None or isinstance(message, Enqueue)
-    return Job(
+    return OrgJob(
         id=job,
         account=account,
         user=user,
@@ -134,36 +135,38 @@ class StoredJobs:
         self,
         connection: Connection,
         org: OrgId,
-        jobs: Mapping[JobId, Job] | None = None,
-        arrays: Mapping[JobId, Array] | None = None,
+        jobs: Mapping[JobId, OrgJob] | None = None,
+        arrays: Mapping[JobId, ArrayProgress] | None = None,
     ) -> None:
         self._connection = connection
         self._org = org
-        self._jobs: dict[JobId, Job | None] = dict(jobs or {})
-        self._arrays: dict[JobId, Array | None] = dict(arrays or {})
+        self._jobs: dict[JobId, OrgJob | None] = dict(jobs or {})
+        self._arrays: dict[JobId, ArrayProgress | None] = dict(arrays or {})
 
-    def job(self, job: JobId) -> Job | None:
+    def job(self, job: JobId) -> OrgJob | None:
         """A job."""
         if job not in self._jobs:
             key = self._org, job
             self._jobs[job] = jobs_of(ask_jobs(self._connection, [key])).get(key)
         return self._jobs[job]
 
-    def array(self, array: JobId) -> Array | None:
+    def array(self, array: JobId) -> ArrayProgress | None:
         """How far an array has got."""
         if array not in self._arrays:
             key = self._org, array
             self._arrays[array] = arrays_of(ask_arrays(self._connection, [key])).get(key)
         return self._arrays[array]
 
-    def live_elements(self, array: JobId) -> list[Job]:
+    def live_elements(self, array: JobId) -> list[OrgJob]:
         """The elements of an array that have begun and not finished, by number."""
         return [_job(row) for row in self._connection.execute(LIVE_ELEMENTS, [self._org, array])]
 
-    def figures(self, jobs: Sequence[JobId]) -> dict[JobId, Figures]:
+    def figures(self, jobs: Sequence[JobId]) -> dict[JobId, JobFigures]:
         """What jobs have spent and hold; an array with all of its elements."""
-        rows = self._connection.execute(FIGURES, transposed([(self._org, job) for job in jobs], 2))
-        return {JobId(job): Figures(spent, held) for job, spent, held in rows}
+        rows = self._connection.execute(
+            FIGURES, column_arrays([(self._org, job) for job in jobs], 2)
+        )
+        return {JobId(job): JobFigures(spent, held) for job, spent, held in rows}
 
     def routes(self, job: JobId) -> list[Route]:
         """The pools that a job was sent to, in order."""
@@ -256,11 +259,11 @@ def _inserted(table: str, columns: Mapping[str, str]) -> str:
     """
 
 
-def _updated(table: str, columns: Mapping[str, str], kept: str = "") -> str:
-    """The statement that writes rows by their keys; the column `kept` only if it is given."""
+def _updated(table: str, columns: Mapping[str, str], optional: str = "") -> str:
+    """The statement that writes rows by their keys; the column `optional` only if it is given."""
     changes = ", ".join(
         f"{name} = coalesce(u.{name}, t.{name})"
-        if name == kept
+        if name == optional
         else f"{name} = u.{name}::json"
         if kind == "json"
         else f"{name} = u.{name}"
@@ -269,12 +272,12 @@ def _updated(table: str, columns: Mapping[str, str], kept: str = "") -> str:
     return f"""
         update {table} t set {changes}
           from {_unnested({**_KEY, **columns})}
-         where {matched("org_id", "job_id")}
+         where {match_keys("org_id", "job_id")}
     """
 
 
 ADD_JOBS: Final = _inserted("jobs", {**_KEY, **_CHANGING, **_FIXED})
-CHANGE_JOBS: Final = _updated("jobs", _CHANGING, kept="result")
+CHANGE_JOBS: Final = _updated("jobs", _CHANGING, optional="result")
 _COUNTS: Final = {
     "begun": "bigint",
     "live": "bigint",
@@ -336,7 +339,7 @@ ARRIVE: Final = f"""
     update job_routes t set arrived_at = u.arrived_at
       from unnest(%s::text[], %s::text[], %s::bigint[], %s::bigint[])
            as u(org_id, job_id, n, arrived_at)
-     where {matched("org_id", "job_id", "n")}
+     where {match_keys("org_id", "job_id", "n")}
 """
 
 
@@ -354,7 +357,7 @@ def save_jobs(connection: Connection, transactions: Mapping[OrgId, JobTransactio
         _save_arrays(save, transactions)
 
 
-def _changed(transactions: Mapping[OrgId, JobTransaction]) -> Iterable[tuple[OrgId, Job]]:
+def _changed(transactions: Mapping[OrgId, JobTransaction]) -> Iterable[tuple[OrgId, OrgJob]]:
     for org, work in transactions.items():
         for job, row in work.jobs.items():
             if job not in work.added:
@@ -403,7 +406,7 @@ def _save_arrays(save: Saving, transactions: Mapping[OrgId, JobTransaction]) -> 
     save.rows("arrays", CHANGE_ARRAYS, changed)
 
 
-def _changes(org: OrgId, job: Job) -> Values:
+def _changes(org: OrgId, job: OrgJob) -> Values:
     return (
         org,
         job.id,
@@ -429,7 +432,7 @@ def _changes(org: OrgId, job: Job) -> Values:
     )
 
 
-def _fixed(job: Job) -> Values:
+def _fixed(job: OrgJob) -> Values:
     return (
         job.account,
         job.user,
@@ -448,7 +451,7 @@ def _fixed(job: Job) -> Values:
     )
 
 
-def _counts(array: Array) -> Values:
+def _counts(array: ArrayProgress) -> Values:
     return (
         array.begun,
         array.live,
