@@ -17,7 +17,8 @@ from bursar.core.messages import Dropped, Ended
 from bursar.core.refusal import Refusal
 from bursar.service.jobs.ledger_port import Asked
 from bursar.service.ledger.batch import Answer, Ask
-from bursar.service.webhooks.delivery import Duty
+from bursar.service.ledger.clock import GuardedClock
+from bursar.service.workers.worker import LeasedWorker
 from bursar.store.jobs.outbox import Letter
 from bursar.store.jobs.result_cache import (
     FIRST,

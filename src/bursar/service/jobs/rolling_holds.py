@@ -12,7 +12,8 @@ from bursar.core.refusal import Refusal
 from bursar.failpoints import failpoint
 from bursar.service.jobs.ledger_port import Asked
 from bursar.service.ledger.batch import Answer, Ask
-from bursar.service.webhooks.delivery import Duty
+from bursar.service.ledger.clock import GuardedClock
+from bursar.service.workers.worker import LeasedWorker
 from bursar.store.jobs.rows import rolling_jobs
 from bursar.store.sql.connection import Connection
 
@@ -68,7 +69,7 @@ def _ask(org: OrgId, job: RollingJob, amount: Micros, now: Instant, *, rest: boo
     return Ask(org, *top_up_command(job, amount, now, rest=rest))
 
 
-class RollingHolds(Duty):
+class RollingHolds(LeasedWorker):
     """Tops up again and again, while no other process does so."""
 
     def __init__(
