@@ -170,7 +170,7 @@ def test_the_package_does_not_import_the_benchmarks() -> None:
         ("bursar", "from bursar.core.money import CREDIT", "the door may not import core"),
         ("bursar.sim.world", "from bursar.store import pool", "sim may not import store"),
         ("bursar.client.http", "from bursar.agent import x", "client may not import agent"),
-        ("bursar.api.routes", "from bursar.store import pool", "api may not import store"),
+        ("bursar.api.operations", "from bursar.store import pool", "api may not import store"),
         ("bursar.surprise.x", "", "the folder surprise has no line in the table"),
     ],
 )

@@ -8,7 +8,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from bursar.api.operations import BY_NAME
+from bursar.api.operations.ledger import COMMANDS
 from tests.support.api_service import (
     RANDOM_ID,
     TENANT,
@@ -145,7 +145,7 @@ def same(first: httpx2.Response, again: httpx2.Response) -> None:
 
 def test_every_operation_is_asked_below() -> None:
     """A new operation needs a line in the table of requests."""
-    assert set(BY_NAME) == set(ASKS)
+    assert set(COMMANDS) == set(ASKS)
 
 
 @pytest.mark.parametrize("name", ASKS)

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 
-from bursar.api.routes.pools import _is_news
+from bursar.api.operations.pools import _is_news
 from bursar.core.dispatch.reports import NodeReport
 from bursar.core.messages import Withdraw
 from bursar.core.value import replace

@@ -7,7 +7,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from bursar.api.operations import BY_NAME
+from bursar.api.operations.ledger import COMMANDS
 from tests.support.api_requests import NOBODYS, NOWHERE, REQUESTS
 from tests.support.api_service import TENANT, Caller, Process, Tenant, new_key, new_tenant, refused
 
@@ -136,9 +136,9 @@ def test_a_batch_keeps_tenants_apart_as_well(
 
     def batch(about: Mapping[str, str]) -> list[tuple[int, str]]:
         lines = []
-        for name in sorted(BY_NAME):
+        for name in sorted(COMMANDS):
             ask = REQUESTS[name](about)
-            has_id = "{id}" in BY_NAME[name].path
+            has_id = "{id}" in COMMANDS[name].path
             id = ask.path.split("/")[2] if has_id else None
             lines.append({"operation": name, "id": id, "body": ask.body or {}})
         answer = ours.caller.post("/batch", {"operations": lines})
@@ -308,13 +308,13 @@ def test_the_description_tells_the_scopes(service: Process) -> None:
     assert {name: REQUESTS[name](NOBODYS).scope for name in REQUESTS} == said
 
 
-@pytest.mark.parametrize("name", sorted(BY_NAME))
+@pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_a_line_of_a_batch_needs_the_scope_of_its_operation(
     by_scope: dict[str, Caller], name: str
 ) -> None:
     """A batch is no way around."""
     ask = REQUESTS[name](NOBODYS)
-    id = NOBODYS["hold"] if "{id}" in BY_NAME[name].path else None
+    id = NOBODYS["hold"] if "{id}" in COMMANDS[name].path else None
     line = {"operation": name, "id": id, "body": ask.body or {}, "idempotency_key": new_key()}
     for has, caller in by_scope.items():
         (result,) = caller.post("/batch", {"operations": [line]}).json()["results"]

@@ -29,7 +29,7 @@ from bursar.wire.agents import (
     ReportResponse,
     written,
 )
-from bursar.wire.strict_json import parsed
+from bursar.wire.strict_json import parse_json
 from tests.support.builders import T0
 from tests.support.dispatch_pool import N1, Trial, asking
 
@@ -199,7 +199,7 @@ class OverHttp:
         found = re.fullmatch(r"/v1/pools/p1/nodes/(\w+)(/\w+)?", parts.path)
         if found is None or self.down:
             return (404, PROBLEM) if found is None else (503, PROBLEM)
-        told = parsed(body)
+        told = parse_json(body)
         if found[2] is None:
             self.nodes[found[1]] = NodeRequest.model_validate(told)
             return 200, {}

@@ -18,7 +18,7 @@ from bursar.wire.agents import (
     orders_of,
     written,
 )
-from bursar.wire.strict_json import parsed
+from bursar.wire.strict_json import parse_json
 
 ANSWER_S: Final = 5.0  # beyond what the pool was asked to wait
 
@@ -79,7 +79,7 @@ class Http:
         """Send a part of a log; up to where the pool has it. Raises `Unheard` or `Refused`."""
         try:
             answer = self._client.post(f"{self._path}/logs", written(ask))
-            return LogResponse.model_validate(parsed(answer.text.encode())).offset
+            return LogResponse.model_validate(parse_json(answer.text.encode())).offset
         except Problem as error:
             if error.status in (400, 404, 409, 410, 413, 422):
                 raise Refused(str(error)) from error
@@ -95,7 +95,7 @@ class Http:
         asked = FinishedJobsRequest(jobs=[JobRef(org=one.org, job=one.job) for one in owners])
         try:
             answer = self._client.post(f"{self._path}/over", written(asked))
-            told = FinishedJobsResponse.model_validate(parsed(answer.text.encode()))
+            told = FinishedJobsResponse.model_validate(parse_json(answer.text.encode()))
         except (Problem, ValueError) as error:
             raise Unheard(str(error)) from error
         return {Owner(one.org, one.job): one.over_ms / 1_000 for one in told.jobs}

@@ -1,12 +1,10 @@
-"""What every call works with: the ledger, readers, keys, who calls."""
+"""Service: what every call works with. Caller: the key that a call was made with."""
 
 import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
-
-from fastapi import Request
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from bursar.api.errors import Failed, Refused
 from bursar.api.event_stream import Streams
@@ -25,11 +23,14 @@ from bursar.service.queries.read_pool import Readers
 from bursar.service.secrets import Secret
 from bursar.service.webhooks.safe_http import Outbound
 
+if TYPE_CHECKING:
+    from bursar.api.call import Call
+
 T = TypeVar("T")
 
-KEY_LONG: Final = 512  # characters of a header that might be a key
+KEY_MAX: Final = 512  # characters of a key in a header
 
-# The refusal that says there is no such thing, for whatever belongs to an account.
+# The refusal of an unknown id, for each table.
 UNKNOWN: Final = {
     "accounts": Code.ACCOUNT_UNKNOWN,
     "users": Code.USER_UNKNOWN,
@@ -44,7 +45,7 @@ UNKNOWN: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who calls: a key, and what it may do."""
+    """The key that a call was made with, and what it may do."""
 
     id: str  # of the key
     org: str  # the deployment's, for an operator
@@ -52,16 +53,16 @@ class Caller:
 
     @property
     def is_operator(self) -> bool:
-        """Whether it works for all orgs."""
+        """Whether the key works for all orgs."""
         return self.org == DEPLOYMENT
 
     def needs(self, scope: str) -> None:
-        """End the call unless the key has a scope."""
+        """Fail the call unless the key has a scope."""
         if not self.key.allows(scope):
             raise Failed("forbidden", f"the key lacks the scope {scope!r}")
 
     def needs_node(self, pool: str, node: str) -> None:
-        """End the call unless the key speaks for a node."""
+        """Fail the call unless the key belongs to a node."""
         self.needs(Scope.WORK)
         if not self.key.is_node(pool, node):
             raise Failed("forbidden", f"the key is for {self.key.node!r}, not for {pool}/{node}")
@@ -69,16 +70,16 @@ class Caller:
 
 @dataclass(slots=True)
 class Service:
-    """What a process serves."""
+    """The parts of a process that serves the API."""
 
     ledger: Ledger
     readers: Readers
-    doorkeepers: Readers  # for keys and rates: nobody waits at the door for others' long reads
+    doorkeepers: Readers  # for keys and rates, so that long reads do not delay admission
     secret: Secret
     directory: Directory = field(default_factory=Directory)
     outbound: Outbound = field(default_factory=Outbound)
     pools: Pools | None = None  # those that this process serves
-    provided: bool = False  # whether somebody provides nodes for them
+    provided: bool = False  # whether a provisioner orders nodes for them
     admission: JobAdmission | None = None  # of jobs to the pools
     limits: Limits = field(init=False)
     keys: Keyring = field(init=False)
@@ -90,135 +91,139 @@ class Service:
         self.keys = Keyring(self.doorkeepers)
 
     def posted(self, org: str) -> None:
-        """An org has written to a pool: let it be delivered at once."""
+        """Have the messages of an org to its pools delivered at once."""
         if self.pools is not None:
             self.pools.sent(org)
 
     async def read(self, question: Callable[[Connection], T]) -> T:
-        """The answer to a question to the database."""
+        """Run a query in a thread of the readers."""
         return await asyncio.wrap_future(self.readers.ask(question))
 
-    async def admitted(self, request: Request) -> Caller:
-        """Whose call it is, unless too many are made; asked before anything else is looked at."""
-        caller = await self.caller(request)
-        await self.limits.check(request, caller.org, caller.id, caller.key.rate_per_s)
+    async def admit(self, call: "Call") -> Caller:
+        """Check the key and the rate of a call, before anything else of it is read."""
+        caller = await self._authenticate(call)
+        await self.limits.check(call, caller.org, caller.id, caller.key.rate_per_s)
         return caller
 
-    async def caller(self, request: Request) -> Caller:
-        """Whose call it is; every reason not to know has the same answer."""
-        shown = _shown(request)
+    async def _authenticate(self, call: "Call") -> Caller:
+        """The caller of a valid key. Every reason to reject a key gets the same response."""
+        shown = _shown(call)
         if shown is None:
-            self.limits.count_guess(request)
-            raise _nobody()
-        key = _opened(shown, self.keys.known(shown)) or await self._looked_up(request, shown)
+            self.limits.count_guess(call.address)
+            raise _unauthenticated()
+        key = _open(shown, self.keys.known(shown)) or await self._look_up(call, shown)
         return Caller(shown.id, shown.org, key)
 
-    async def _looked_up(self, request: Request, shown: Presented) -> Key:
-        """The key that was shown; its secret may be newer than what is known."""
+    async def _look_up(self, call: "Call", shown: Presented) -> Key:
+        """Look a key up in the database: its secret may be newer than the cached one."""
 
         async def look() -> Key | None:
-            return _opened(shown, await self.keys.look_up(shown))
+            return _open(shown, await self.keys.look_up(shown))
 
         if self.keys.expects(shown):
             key = await look()
             if key is None:
-                self.limits.count_guess(request)
-        else:  # whoever makes keys up is not to tire the database
-            key = await self.limits.guessed(request, look)
+                self.limits.count_guess(call.address)
+        else:  # made-up keys must not load the database
+            key = await self.limits.guessed(call.address, look)
         if key is None:
-            raise _nobody()
+            raise _unauthenticated()
         return key
 
     async def org_of(self, caller: Caller, table: str, id: str) -> str:
-        """The org in which an id means something to a caller."""
+        """The org that an object belongs to; the caller must be allowed to see it."""
         if not caller.is_operator:
             await self._check_below(caller, table, id)
             return caller.org
-        known = self.directory.org_known(table, id)
-        if known is None:
-            known = await self.read(lambda reader: self.directory.org_of(reader, table, id))
-        if known is None:
+        books = self.directory
+        cached: str | None = books.org_known(table, id)
+        org = await self._cached(cached, lambda reader: books.org_of(reader, table, id))
+        if org is None:
             raise unknown(table, id)
-        return known
+        return org
+
+    async def _cached(self, cached: T, read: Callable[[Connection], T]) -> T:
+        """The cached value; if it is None, what the database has."""
+        return await self.read(read) if cached is None else cached
+
+    async def _path(self, org: str, account: str) -> tuple[str, ...]:
+        """An account and the accounts above it; empty if the org has no such account."""
+        books = self.directory
+        path: tuple[str, ...] | None = await self._cached(
+            books.path_known(org, account), lambda reader: books.path_of(reader, org, account)
+        )
+        return path or ()
+
+    async def _account(self, org: str, table: str, id: str) -> str | None:
+        """The account that an object belongs to; None if the org has no such object."""
+        books = self.directory
+        cached = books.account_known(org, table, id)
+        return await self._cached(cached, lambda reader: books.account_of(reader, org, table, id))
 
     async def _check_below(self, caller: Caller, table: str, id: str) -> None:
-        """End the call unless something is of the account that the key is for, or one below."""
-        org, own, books = caller.org, caller.key.account, self.directory
-        path = books.path_known(org, own)
-        if path is None:
-            path = await self.read(lambda reader: books.path_of(reader, org, own))
-        if len(path) == 1:  # the key is for the root, and so for all that the org has
-            if table == "accounts":  # what is more, not everybody asks the ledger about them
-                await self._check_account(org, id)
+        """Fail the call unless an object belongs to the key's account or to one below it."""
+        org, own = caller.org, caller.key.account
+        if len(await self._path(org, own)) == 1:  # the key is for the root: for the whole org
+            # The ledger rejects unknown ids itself, but not every operation asks it for accounts.
+            if table == "accounts" and not await self._path(org, id):
+                raise unknown("accounts", id)
             return
-        account = books.account_known(org, table, id)
-        if account is None:
-            account = await self.read(lambda reader: books.account_of(reader, org, table, id))
+        account = await self._account(org, table, id)
         if account is None:
             raise unknown(table, id)
-        above = books.path_known(org, account)
-        if above is None:
-            above = await self.read(lambda reader: books.path_of(reader, org, account))
+        above = await self._path(org, account)
         if own not in above:
             raise unknown(table, id)
 
-    async def _check_account(self, org: str, account: str) -> None:
-        """End the call unless an org has an account."""
-        books = self.directory
-        if books.path_known(org, account) is None and not await self.read(
-            lambda reader: books.path_of(reader, org, account)
-        ):
-            raise unknown("accounts", account)
+    async def check_exists(self, org: str, table: str, id: str) -> None:
+        """Fail the call unless an org has an object.
 
-    async def check_there(self, org: str, table: str, id: str) -> None:
-        """End the call unless an org has something of that id.
-
-        For what is only kept: a command would say so itself.
+        For settings that name an object: no command of the ledger checks them.
         """
-        account = self.directory.account_known(org, table, id) if table != "accounts" else None
-        if account is None:
-            account = await self.read(lambda one: self.directory.account_of(one, org, table, id))
+        account: str | None
+        if table == "accounts":  # the cache also knows accounts that were only asked for
+            books = self.directory
+            account = await self.read(lambda reader: books.account_of(reader, org, table, id))
+        else:
+            account = await self._account(org, table, id)
         if account is None:
             raise unknown(table, id)
 
     async def whole_org(self, caller: Caller, org: str | None) -> str:
-        """The org that a call is about as a whole; only keys for all of it may make one."""
+        """The org of a call that is about all of it; the key must be for the whole org."""
         if caller.is_operator:
             if org is None:
-                raise Failed("invalid_request", "org_id: an operator says which org is meant")
+                raise Failed("invalid_request", "org_id: an operator must name the org")
             return org
         if org is not None and org != caller.org:
             raise Failed("org_unknown")
-        own, books = caller.key.account, self.directory
-        path = books.path_known(caller.org, own)
-        if path is None:
-            path = await self.read(lambda reader: books.path_of(reader, caller.org, own))
+        path = await self._path(caller.org, caller.key.account)
         if len(path) != 1:
             raise Failed("forbidden", "the key is for an account, not for the whole org")
         return caller.org
 
 
 def unknown(table: str, id: str) -> Exception:
-    """That there is no such thing: the same for what is another's."""
-    if table == "jobs":  # which the rules of the ledger know by their holds only
+    """The problem of an unknown id; objects of other orgs get the same one."""
+    if table == "jobs":  # the ledger knows jobs by their holds only
         return Failed("job_unknown")
     code = UNKNOWN[table]
     return Refused(Refusal(code, {code.removesuffix("_unknown"): id}))
 
 
-def _shown(request: Request) -> Presented | None:
-    scheme, _, text = request.headers.get("authorization", "").partition(" ")
-    if scheme.lower() != "bearer" or len(text) > KEY_LONG:
+def _shown(call: "Call") -> Presented | None:
+    scheme, _, text = call.header("authorization").partition(" ")
+    if scheme.lower() != "bearer" or len(text) > KEY_MAX:
         return None
     return presented(text.strip())
 
 
-def _nobody() -> Failed:
+def _unauthenticated() -> Failed:
     return Failed("unauthenticated", headers={"WWW-Authenticate": "Bearer"})
 
 
-def _opened(shown: Presented, found: LruCache | None) -> Key | None:
-    """The key that was found, if it opens with what is shown."""
+def _open(shown: Presented, found: LruCache | None) -> Key | None:
+    """The stored key, if the presented secret opens it."""
     if found is None or not found[0].opens_with(shown.hash, _now(), found[1]):
         return None
     return found[0]

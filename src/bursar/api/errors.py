@@ -1,14 +1,12 @@
-"""How a call that fails is answered: always with a problem document (RFC 9457), never with less."""
+"""Turns exceptions into responses. Each one is a problem document (RFC 9457)."""
 
 import json
 import logging
 from collections.abc import Mapping
 from contextvars import ContextVar
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
-from fastapi import Request, Response
-from fastapi.exceptions import RequestValidationError
-from starlette.exceptions import HTTPException
+from starlette.responses import Response
 
 from bursar.core.refusal import Refusal
 from bursar.service.database import DatabaseFull
@@ -18,15 +16,15 @@ from bursar.service.ledger.clock import ClockJumped
 from bursar.wire.problems import MEDIA_TYPE, problem, problem_from_refusal
 from bursar.wire.strict_json import Malformed
 
-log = logging.getLogger("bursar.api")
+_log = logging.getLogger("bursar.api")
 
-ERRORS_MOST: Final = 20  # that one answer lists
-NAME_MOST: Final = 100  # characters of what a caller called something
+ERRORS_MAX: Final = 20  # validation errors in one response
+NAME_MAX: Final = 100  # characters of a field name that came from the client
 
-# The Request-Id of the call that is being answered: so an operator finds what a caller tells of.
-CALL: Final[ContextVar[str]] = ContextVar("CALL", default="-")
+# The Request-Id of the current call: it is in the response and in the _log.
+REQUEST_ID: Final[ContextVar[str]] = ContextVar("REQUEST_ID", default="-")
 
-# What the service can raise, and after how many seconds one may try again.
+# The code for each fault of the service, and the seconds for Retry-After.
 FAULTS: Final[Mapping[type[Exception], tuple[str, int]]] = {
     Busy: ("busy", 1),
     Unreachable: ("unreachable", 2),
@@ -35,17 +33,9 @@ FAULTS: Final[Mapping[type[Exception], tuple[str, int]]] = {
     OrgFrozen: ("org_frozen", 60),
 }
 
-_BY_STATUS: Final[Mapping[int, str]] = {
-    404: "not_found",
-    405: "method_not_allowed",
-    408: "timeout",
-    413: "too_large",
-    415: "unsupported_media_type",
-}
-
 
 class Failed(Exception):
-    """A call that ends here, with a problem of the edge."""
+    """Ends a call with a problem of the HTTP layer."""
 
     def __init__(
         self, code: str, detail: str = "", headers: Mapping[str, str] | None = None, **more: Any
@@ -55,8 +45,19 @@ class Failed(Exception):
         self.headers = dict(headers or {})
 
 
+ValidationErrors: TypeAlias = list[dict[str, Any]]  # each with `loc` and `msg`
+
+
+class InvalidRequest(Exception):
+    """A request with wrong parameters or a wrong body."""
+
+    def __init__(self, errors: ValidationErrors) -> None:
+        super().__init__("invalid_request")
+        self.errors = errors
+
+
 class Refused(Exception):
-    """A call that ends here, because the rules say no."""
+    """Ends a call with a refusal of the rules."""
 
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(refusal.code)
@@ -64,18 +65,18 @@ class Refused(Exception):
 
 
 def problem_response(body: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> Response:
-    """A problem as an answer."""
+    """A problem document as a response."""
     text = json.dumps(body, ensure_ascii=False, separators=(",", ":"))
     return Response(text, body["status"], headers, MEDIA_TYPE)
 
 
 def failure(error: Exception) -> Response:
-    """The answer to a call that ended in an exception."""
+    """The response for an exception; unknown exceptions are logged and reveal nothing."""
     if isinstance(error, Failed):
         return problem_response(error.body, error.headers)
     if isinstance(error, Refused):
         return problem_response(error.body)
-    if isinstance(error, RequestValidationError):
+    if isinstance(error, InvalidRequest):
         return _invalid(error)
     if isinstance(error, Malformed):
         return problem_response(problem("malformed", str(error)))
@@ -83,49 +84,31 @@ def failure(error: Exception) -> Response:
         return problem_response(problem("org_unknown"))
     for kind, (code, after_s) in FAULTS.items():
         if isinstance(error, kind):
-            log.warning("%s: %s (request %s)", code, error, CALL.get())
+            _log.warning("%s: %s (request %s)", code, error, REQUEST_ID.get())
             return problem_response(problem(code), {"Retry-After": str(after_s)})
-    if isinstance(error, (ValueError, TypeError)) and _is_callers(error):
+    if isinstance(error, InvalidCommand):
         return problem_response(problem("invalid_request", str(error)))
-    log.error("a call broke (request %s)", CALL.get(), exc_info=error)
+    _log.error("a call broke (request %s)", REQUEST_ID.get(), exc_info=error)
     return problem_response(problem("internal_error"))
 
 
 class InvalidCommand(ValueError):
-    """A request that the core's values refuse to be made of."""
+    """A request that passes the schema, but that the core's values reject."""
 
 
-def _is_callers(error: Exception) -> bool:
-    return isinstance(error, InvalidCommand)
-
-
-async def on_failure(_: Request, error: Exception) -> Response:
-    """For the framework: any exception of ours."""
-    return failure(error)
-
-
-def _invalid(error: RequestValidationError) -> Response:
-    """The answer to a request that is not of the shape that was said."""
-    found = error.errors()[:ERRORS_MOST]
-    errors = [{"pointer": _pointer(one["loc"]), "detail": _said(one)} for one in found]
+def _invalid(error: InvalidRequest) -> Response:
+    """The response to a request that does not match its schema."""
+    errors = [
+        {"pointer": _pointer(one["loc"]), "detail": _message(one)}
+        for one in error.errors[:ERRORS_MAX]
+    ]
     first = errors[0] if errors else {"pointer": "", "detail": ""}
     detail = f"{first['pointer']}: {first['detail']}" if first["pointer"] else first["detail"]
     return problem_response(problem("invalid_request", detail, errors=errors))
 
 
-async def on_http(_: Request, error: Exception) -> Response:
-    """For the framework: its own exceptions, such as that there is no such path."""
-    assert isinstance(error, HTTPException)
-    if isinstance(error.__cause__, (Failed, Malformed)):  # met while the body was read
-        return failure(error.__cause__)
-    code = _BY_STATUS.get(error.status_code, "not_found" if error.status_code < 500 else "busy")
-    if error.status_code == 400:
-        code = "malformed"
-    return problem_response(problem(code), error.headers)
-
-
 def _pointer(loc: tuple[int | str, ...]) -> str:
-    """Where in the request something is: a JSON pointer into the body, or a parameter's name."""
+    """The place of an error: a JSON pointer into the body, or the name of a parameter."""
     place, *rest = loc
     if place == "body":
         return "".join("/" + _escaped(str(part)) for part in rest)
@@ -133,10 +116,9 @@ def _pointer(loc: tuple[int | str, ...]) -> str:
 
 
 def _escaped(part: str) -> str:
-    return part[:NAME_MOST].replace("~", "~0").replace("/", "~1")
+    return part[:NAME_MAX].replace("~", "~0").replace("/", "~1")
 
 
-def _said(error: Mapping[str, Any]) -> str:
-    """What is wrong, in a sentence; never what was sent: it may be a secret, or endless."""
-    told = str(error.get("msg", "invalid"))
-    return told.removeprefix("Value error, ")
+def _message(error: Mapping[str, Any]) -> str:
+    """The message of a validation error. It never quotes the value, which may be a secret."""
+    return str(error.get("msg", "invalid")).removeprefix("Value error, ")

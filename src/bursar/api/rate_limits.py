@@ -3,15 +3,17 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from ipaddress import IPv6Address, ip_network
-from typing import Final, TypeVar
-
-from fastapi import Request
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from bursar.api.errors import Failed
+from bursar.api.response_headers import RawHeaders
 from bursar.core.instant import SECOND, Instant
 from bursar.service.keys import DEPLOYMENT
 from bursar.service.queries.read_pool import Readers
 from bursar.service.rate_limits import Allowed, LocalRate, Minutely, Rate, Rates, take
+
+if TYPE_CHECKING:
+    from bursar.api.call import Call
 
 OF_A_KEY: Final = 500  # calls per second, unless the key says otherwise
 OF_AN_ORG: Final = 2_000
@@ -42,12 +44,12 @@ class Limits:
         return await asyncio.wrap_future(asked)
 
     async def check(
-        self, request: Request, org: str, key: str, per_s: int | None, calls: int = 1
+        self, call: "Call", org: str, key: str, per_s: int | None, calls: int = 1
     ) -> None:
         """End the call if its key, or its org, has made too many."""
         own = _rate(per_s or (OF_OPERATORS if org == DEPLOYMENT else OF_A_KEY))
         allowed = await self._rates.allow(org, key, own, calls)
-        request.state.rate = _headers(own, allowed)
+        call.rate_headers = _headers(own, allowed)
         if not allowed.yes:
             raise _too_many(allowed)
         if org != DEPLOYMENT:
@@ -65,21 +67,21 @@ class Limits:
         allowed = await self._rates.allow(org, SUBMITS, rate, min(jobs, per_minute))
         return 0 if allowed.yes else allowed.wait_s * SECOND
 
-    def count_guess(self, request: Request) -> None:
+    def count_guess(self, address: str) -> None:
         """End the call if too many came from its address that showed no key that is known.
 
         Asked only of those: behind a proxy, others with valid keys have the same address.
         """
-        if not self._addresses.allow(_place(request)):
+        if not self._addresses.allow(_network(address)):
             raise _too_many_guesses()
 
-    async def guessed(self, request: Request, look: Callable[[], Awaitable[T | None]]) -> T | None:
+    async def guessed(self, address: str, look: Callable[[], Awaitable[T | None]]) -> T | None:
         """What a look-up finds of a key that is new here, and that may be made up.
 
         It is a guess of its address until it is found. An address that has none left is not shut
         out, for others with valid keys may have it, too: its keys are looked up a few at a time.
         """
-        place = _place(request)
+        place = _network(address)
         if not self._addresses.allow(place):
             return await self._in_turn(look)
         found = await look()
@@ -103,25 +105,24 @@ class Limits:
         return found
 
 
-def _place(request: Request) -> str:
-    """Where a call comes from; who has one IPv6 address has the 2^64 around it, too."""
-    host = request.client.host if request.client else ""
-    if ":" not in host:
-        return host
-    address = IPv6Address(host.partition("%")[0])
-    if address.ipv4_mapped is not None:
-        return str(address.ipv4_mapped)
-    return str(ip_network((address, 64), strict=False))
+def _network(address: str) -> str:
+    """The network that an address is counted by: the /64 of an IPv6 address."""
+    if ":" not in address:
+        return address
+    parsed = IPv6Address(address.partition("%")[0])
+    if parsed.ipv4_mapped is not None:
+        return str(parsed.ipv4_mapped)
+    return str(ip_network((parsed, 64), strict=False))
 
 
 def _rate(per_s: int) -> Rate:
     return Rate(per_s=per_s, burst=max(BURST_S * per_s, 1))
 
 
-def _headers(rate: Rate, allowed: Allowed) -> tuple[tuple[bytes, bytes], ...]:
+def _headers(rate: Rate, allowed: Allowed) -> RawHeaders:
     policy = f'"key";q={rate.burst};w={BURST_S}'
     left = f'"key";r={allowed.left};t={allowed.wait_s}'
-    return ((b"ratelimit-policy", policy.encode()), (b"ratelimit", left.encode()))
+    return [(b"ratelimit-policy", policy.encode()), (b"ratelimit", left.encode())]
 
 
 def _too_many_guesses() -> Failed:

@@ -1,45 +1,19 @@
-"""How a request's body is read: JSON alone, in bounds, understood in one way."""
+"""Limits on request bodies, and the Idempotency-Key header."""
 
-from collections.abc import Callable, Coroutine
-from typing import Any, Final
-
-from fastapi import Request, Response
-from fastapi.routing import APIRoute
-from starlette.requests import ClientDisconnect
+import re
+from collections.abc import Callable, Mapping
+from typing import Final
 
 from bursar.api.errors import Failed
-from bursar.wire.strict_json import parsed
 
 BODY_MAX: Final = 1_048_576  # bytes
-
-
-class StrictRequest(Request):
-    """A request whose JSON means one thing."""
-
-    async def body(self) -> bytes:
-        """The body, if it is small enough."""
-        if not hasattr(self, "_body"):
-            self._body = await _read(self)
-        return self._body
-
-    async def json(self) -> Any:
-        """What the body says."""
-        if not hasattr(self, "_json"):
-            self._json = parsed(await self.body())
-        return self._json
-
-
-async def _read(request: Request) -> bytes:
-    check_size(request.headers.get("content-length", "0"))
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        check_size(len(body))
-    return bytes(body)
+IDEMPOTENCY_KEY_MAX: Final = 255  # characters
+RESERVED: Final = ("bursar:", "pool:", "sweep/")  # prefixes of the service's own keys
+_KEY: Final = re.compile(r"[\x21-\x7e]{1,255}")
 
 
 def check_size(size: int | str) -> None:
-    """End the call if so many bytes, or what was said to be so many, are too many."""
+    """Fail the call if a body of so many bytes is too large; `str` is a Content-Length."""
     if isinstance(size, str):
         size = int(size) if size.isdecimal() else 0
     if size > BODY_MAX:
@@ -47,7 +21,7 @@ def check_size(size: int | str) -> None:
 
 
 def check_kind(header: Callable[[str, str], str]) -> None:
-    """End the call if its body is anything but JSON."""
+    """Fail the call if it has a body that is not plain JSON."""
     if header("content-length", "0") == "0" and not header("transfer-encoding", ""):
         return
     kind = header("content-type", "").partition(";")[0].strip().lower()
@@ -55,21 +29,16 @@ def check_kind(header: Callable[[str, str], str]) -> None:
         raise Failed("unsupported_media_type")
 
 
-class StrictRoute(APIRoute):
-    """A route whose requests are strict."""
+def read_idempotency_key(headers: Mapping[bytes, bytes]) -> str:
+    """The Idempotency-Key of a request; the call fails if it is missing or invalid."""
+    key = headers.get(b"idempotency-key")
+    if key is None:
+        raise Failed("idempotency_key_missing")
+    return check_idempotency_key(key.decode("latin-1"))
 
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """The framework's handler, given a strict request."""
-        handler = super().get_route_handler()
 
-        async def strict(request: Request) -> Response:
-            await request.app.state.admit(request)  # nothing is read for those nobody knows
-            check_kind(request.headers.get)
-            whole = StrictRequest(request.scope, request.receive)
-            try:
-                await whole.body()  # even if it means nothing: before it is there nothing happens
-            except ClientDisconnect:
-                return Response()  # nobody hears it
-            return await handler(whole)
-
-        return strict
+def check_idempotency_key(key: str) -> str:
+    """Return a key that a client may use; the call fails if it is another one."""
+    if not _KEY.fullmatch(key) or key.startswith(RESERVED):
+        raise Failed("idempotency_key_invalid")
+    return key

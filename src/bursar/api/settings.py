@@ -10,11 +10,11 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from fastapi import Request, Response
+from starlette.responses import Response
 
-from bursar.api.context import Caller, Service
+from bursar.api.call import Call
 from bursar.api.errors import Failed, InvalidCommand
-from bursar.api.execute import Done, asked_for, done_of, key_of
+from bursar.api.execute import CommandResult, command_result, run_command
 from bursar.core.ids import SettingId
 from bursar.core.ledger.commands import SetSetting
 from bursar.core.ledger.events import SettingSet
@@ -24,7 +24,7 @@ from bursar.service.queries.settings import kept_one, kept_page
 from bursar.wire.fields import IdFactory, WireModel
 from bursar.wire.responses import Deleted, only
 
-Told = Callable[[str, str, dict[str, Any]], WireModel]  # org, id, body → what is answered
+Render = Callable[[str, str, dict[str, Any]], WireModel]  # org, id, body → response
 _ETAG: Final = re.compile(r'"(\d{1,18})"')
 
 
@@ -38,34 +38,36 @@ def set_setting(kind: str, id: str, body: dict[str, Any] | None, before: int | N
 
 
 async def create(
-    request: Request, org: str, kind: str, id: str | None, body: dict[str, Any], told: Told
+    call: Call, org: str, kind: str, id: str | None, body: dict[str, Any], render: Render
 ) -> Response:
     """Keep something new."""
-    service, caller = who(request)
-    key = key_of(request)
+    service, caller = call.service, call.caller
+    key = call.idempotency_key()
     making = IdFactory(org, key, int(time.time() * 1_000))
     command = set_setting(kind, making.id("id", id), body, 0)
-    answer = await asked_for(service, caller, org, key, command, making.made)
-    return _response(done_of(org, answer, 201, lambda now: _told(org, only(SettingSet, now), told)))
+    answer = await run_command(service, caller, org, key, command, making.made)
+    return _response(
+        command_result(org, answer, 201, lambda now: _render(org, only(SettingSet, now), render))
+    )
 
 
 async def change(
-    request: Request, org: str, kind: str, id: str, body: dict[str, Any], told: Told
+    call: Call, org: str, kind: str, id: str, body: dict[str, Any], render: Render
 ) -> Response:
     """Keep something in a new form: the one that If-Match names, if it names one."""
-    return await _set(request, org, set_setting(kind, id, body, if_match(request)), told)
+    return await _set(call, org, set_setting(kind, id, body, if_match(call)), render)
 
 
-async def drop(request: Request, org: str, kind: str, id: str) -> Response:
+async def drop(call: Call, org: str, kind: str, id: str) -> Response:
     """Keep something no longer."""
-    command = set_setting(kind, id, None, if_match(request))
-    return await _set(request, org, command, lambda _, id, __: Deleted(id=id))
+    command = set_setting(kind, id, None, if_match(call))
+    return await _set(call, org, command, lambda _, id, __: Deleted(id=id))
 
 
-async def _set(request: Request, org: str, command: SetSetting, told: Told) -> Response:
-    service, caller = who(request)
-    answer = await asked_for(service, caller, org, key_of(request), command)
-    done = done_of(org, answer, 200, lambda now: _told(org, only(SettingSet, now), told))
+async def _set(call: Call, org: str, command: SetSetting, render: Render) -> Response:
+    service, caller = call.service, call.caller
+    answer = await run_command(service, caller, org, call.idempotency_key(), command)
+    done = command_result(org, answer, 200, lambda now: _render(org, only(SettingSet, now), render))
     if isinstance(answer.outcome, Refusal) and answer.outcome.code is Code.SETTING_UNKNOWN:
         error = missing(command.kind)
         error.headers |= done.headers
@@ -73,29 +75,27 @@ async def _set(request: Request, org: str, command: SetSetting, told: Told) -> R
     return _response(done)
 
 
-async def look(request: Request, org: str, kind: str, id: str, told: Told) -> Response:
+async def look(call: Call, org: str, kind: str, id: str, render: Render) -> Response:
     """Something that is kept, as it is now."""
-    service, _ = who(request)
+    service = call.service
     seen = await service.read(lambda reader: kept_one(reader, org, kind, id))
     if seen.value is None:
         raise missing(kind)
     setting: Setting = seen.value
     etag = f'"{setting.number}"'
     headers = {"Bursar-Event": f"{org}:{seen.number}", "ETag": etag}
-    if etag in request.headers.get("if-none-match", ""):
+    if etag in call.header("if-none-match"):
         return Response(status_code=304, headers=headers)
-    body = told(org, setting.id, json.loads(setting.body or "{}")).model_dump_json()
+    body = render(org, setting.id, json.loads(setting.body or "{}")).model_dump_json()
     return Response(body, headers=headers, media_type="application/json")
 
 
-async def page(
-    request: Request, org: str, kind: str, after: str, limit: int, told: Told
-) -> Response:
+async def page(call: Call, org: str, kind: str, after: str, limit: int, render: Render) -> Response:
     """What is kept of a kind, in the order of ids."""
-    service, _ = who(request)
+    service = call.service
     seen = await service.read(lambda reader: kept_page(reader, org, kind, after, limit))
     items = [
-        json.loads(told(org, one.id, json.loads(one.body or "{}")).model_dump_json())
+        json.loads(render(org, one.id, json.loads(one.body or "{}")).model_dump_json())
         for one in seen.value.things
     ]
     body = json.dumps({"items": items, "next": seen.value.next}, separators=(",", ":"))
@@ -103,15 +103,10 @@ async def page(
     return Response(body, headers=headers, media_type="application/json")
 
 
-def who(request: Request) -> tuple[Service, Caller]:
-    """What a call works with, and whose it is."""
-    return request.app.state.service, request.state.caller
-
-
-def if_match(request: Request) -> int | None:
+def if_match(call: Call) -> int | None:
     """The event that must have been the last to set a thing; None if any will do."""
-    given = request.headers.get("if-match")
-    if given is None or given.strip() == "*":
+    given = call.header("if-match", "*")
+    if given.strip() == "*":
         return None
     found = _ETAG.fullmatch(given.strip())
     if found is None or int(found[1]) == 0:
@@ -124,13 +119,13 @@ def missing(kind: str) -> Failed:
     return Failed("not_found", f"there is no such {kind.replace('_', ' ')}")
 
 
-def _told(org: str, event: SettingSet, told: Told) -> WireModel:
-    return told(org, event.id, json.loads(event.body or "{}"))
+def _render(org: str, event: SettingSet, render: Render) -> WireModel:
+    return render(org, event.id, json.loads(event.body or "{}"))
 
 
-def _response(done: Done) -> Response:
+def _response(done: CommandResult) -> Response:
     """An answer with the ETag of what was set; its event is the last of the answer."""
     response = done.response()
-    if not done.problem:
+    if not done.is_problem:
         response.headers["ETag"] = f'"{done.event.rpartition(":")[2]}"'
     return response

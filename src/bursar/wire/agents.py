@@ -16,7 +16,7 @@ from bursar.core.messages import Program
 from bursar.core.money import AMOUNT_MAX
 from bursar.core.scheduling.model.nodes import GPUS_MAX, SLOTS_MAX, Node, NodeState, Piece
 from bursar.wire.fields import Names, Text, WireModel
-from bursar.wire.strict_json import Malformed, parsed
+from bursar.wire.strict_json import Malformed, parse_json
 
 READINGS_MAX: Final = 4_096  # of one report
 OUTPUTS_MAX: Final = 1_000  # of one result
@@ -79,7 +79,7 @@ def complaint_about(result: str) -> str | None:
     if len(result.encode(errors="replace")) > RESULT_MAX:
         return f"it has more than {RESULT_MAX} bytes"
     try:
-        JobOutputs.model_validate({"outputs": parsed(result.encode())})
+        JobOutputs.model_validate({"outputs": parse_json(result.encode())})
     except (Malformed, UnicodeEncodeError) as error:
         return str(error)
     except ValidationError as error:
@@ -406,5 +406,5 @@ def written(told: WireModel) -> dict[str, Any]:
 
 def orders_of(body: str, node: str) -> core.LeaseOrders | None:
     """The orders that an answer brings to a node; `ValueError` if it is no such answer."""
-    told = ReportResponse.model_validate(parsed(body.encode()))
+    told = ReportResponse.model_validate(parse_json(body.encode()))
     return None if told.orders is None else told.orders.to_core(NodeId(node))

@@ -58,6 +58,10 @@ def _exactly_one(shape: WireModel, *names: str) -> None:
 # The org
 
 
+class EmptyBody(WireModel):
+    """An empty JSON object. The body may also be omitted."""
+
+
 class OrgRequest(WireModel):
     """Begin an org, with its root account."""
 

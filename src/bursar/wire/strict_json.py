@@ -15,7 +15,7 @@ class Malformed(ValueError):
     """A text that is not JSON, or is but could be understood in two ways."""
 
 
-def parsed(body: bytes) -> Any:
+def parse_json(body: bytes) -> Any:
     """What a JSON text says; numbers are whole, names occur once, text is Unicode."""
     try:
         text = body.decode("utf-8")

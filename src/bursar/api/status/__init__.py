@@ -1,7 +1,7 @@
-"""The status page at `/`: one file that holds no data, and asks `/v1` with its reader's own key.
+"""The status page at `/`: one static page that reads `/v1` with the user's own key.
 
-It is served to anybody. A browser runs and shows nothing but what is in it, and lets it talk to
-where it came from alone: its policy names the very script and style by their hashes.
+The page needs no key and contains no data. Its Content-Security-Policy names its script and style
+by their hashes, so a browser runs nothing else and connects to this server only.
 """
 
 from base64 import b64encode
@@ -14,8 +14,18 @@ _SCRIPT: Final = (_PARTS / "page.js").read_text(encoding="utf-8")
 _STYLE: Final = (_PARTS / "page.css").read_text(encoding="utf-8")
 
 
-def _named(text: str) -> str:
-    """What a policy calls a text."""
+def page_headers(script: str, style: str) -> dict[str, str]:
+    """The headers of a page: it runs this script and style only, and talks to this server only."""
+    return {
+        "Content-Security-Policy": "default-src 'none'; img-src data:; connect-src 'self';"
+        f" script-src {_hash(script)}; style-src {_hash(style)};"
+        " base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+        "Cache-Control": "no-cache",
+    }
+
+
+def _hash(text: str) -> str:
+    """A text's name in a Content-Security-Policy."""
     return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
 
 
@@ -25,9 +35,4 @@ PAGE: Final = (
     .replace("{style}", _STYLE)
     .replace("{script}", _SCRIPT)
 )
-HEADERS: Final = {
-    "Content-Security-Policy": "default-src 'none'; img-src data:; connect-src 'self';"
-    f" script-src {_named(_SCRIPT)}; style-src {_named(_STYLE)};"
-    " base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-    "Cache-Control": "no-cache",
-}
+HEADERS: Final = page_headers(_SCRIPT, _STYLE)

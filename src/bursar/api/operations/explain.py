@@ -3,13 +3,14 @@
 import asyncio
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query, Request, Response
+from pydantic import Field
+from starlette.responses import Response
 
-from bursar.api.context import Caller, Service, unknown
-from bursar.api.execute import encoded
-from bursar.api.request_body import StrictRoute
-from bursar.api.routes.operations import PROBLEM
-from bursar.api.routes.pools import kept_pool
+from bursar.api.call import Call
+from bursar.api.context import Service, unknown
+from bursar.api.execute import to_json
+from bursar.api.operation import OperationTable
+from bursar.api.operations.pools import kept_pool
 from bursar.core.dispatch.job_lifecycle import OVER, State
 from bursar.core.dispatch.state import name_of
 from bursar.core.ids import JobId
@@ -32,7 +33,7 @@ from bursar.wire.fields import Id
 from bursar.wire.pools import NAME
 from bursar.wire.times import instant_text
 
-router = APIRouter(prefix="/v1", route_class=StrictRoute, responses=PROBLEM)
+operations = OperationTable("Jobs")
 
 
 async def _explaining(service: Service, pool: str) -> PoolLeader:
@@ -41,18 +42,16 @@ async def _explaining(service: Service, pool: str) -> PoolLeader:
     return service.pools.explaining(keeper.id)
 
 
-@router.get(
-    "/jobs/{id}/why",
+@operations.get(
+    "/v1/jobs/{id}/why",
     summary="Why a job waits, for whom, and when it is likely to start",
-    operation_id="jobs.why",
-    response_model=JobExplanation,
-    openapi_extra={"x-scope": Scope.READ},
+    name="jobs.why",
+    response=JobExplanation,
+    scope=Scope.READ,
 )
-async def why(request: Request, id: Id) -> Response:
+async def why(call: Call, id: Id) -> Response:
     """Why a job is where it is."""
-    service: Service = request.app.state.service
-    caller: Caller = request.state.caller
-    caller.needs(Scope.READ)
+    service, caller = call.service, call.caller
     org = await service.org_of(caller, "jobs", id)
     seen = await service.read(lambda reader: Looking(reader).job(org, id))
     if seen.value is None:
@@ -62,7 +61,7 @@ async def why(request: Request, id: Id) -> Response:
     told = await _why(service, org, seen.value, seen_by, routed=bool(ways.value))
     told = told.with_names(await _names(service, seen_by, told.places))
     told = told.model_copy(update={"told": [*told.told, *map(_way, ways.value)]})
-    return Response(encoded(told), media_type="application/json")
+    return Response(to_json(told), media_type="application/json")
 
 
 def _way(one: Route) -> str:
@@ -133,22 +132,20 @@ def _stranded(job: Shown, *, routed: bool) -> str:
     )
 
 
-@router.get(
-    "/pools/{pool}/explain",
+@operations.get(
+    "/v1/pools/{pool}/explain",
     summary="Who comes next in a pool, and who has what",
-    operation_id="pools.explain",
-    response_model=PoolExplanation,
-    openapi_extra={"x-scope": Scope.READ},
+    name="pools.explain",
+    response=PoolExplanation,
+    scope=Scope.READ,
 )
 async def explained(
-    request: Request,
-    pool: Annotated[str, Path(pattern=NAME)],
-    limit: Annotated[int, Query(ge=1, le=1_000, description="jobs that are listed")] = LISTED,
+    call: Call,
+    pool: Annotated[str, Field(pattern=NAME)],
+    limit: Annotated[int, Field(ge=1, le=1_000, description="jobs that are listed")] = LISTED,
 ) -> Response:
     """A pool's order and shares; a tenant sees where its own jobs stand among others'."""
-    service: Service = request.app.state.service
-    caller: Caller = request.state.caller
-    caller.needs(Scope.READ)
+    service, caller = call.service, call.caller
     seen_by = None if caller.is_operator else caller.org
 
     def look(cluster: Cluster, now: Instant) -> PoolExplanation:
@@ -163,4 +160,4 @@ async def explained(
 
     told = await asyncio.wrap_future((await _explaining(service, pool)).ask(look))
     told = told.with_names(await _names(service, seen_by, told.places))
-    return Response(encoded(told), media_type="application/json")
+    return Response(to_json(told), media_type="application/json")

@@ -2,13 +2,14 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request, Response
+from pydantic import Field
+from starlette.responses import Response
 
+from bursar.api.call import Call
 from bursar.api.context import Service
-from bursar.api.execute import encoded
-from bursar.api.request_body import StrictRoute
-from bursar.api.routes.operations import PROBLEM
-from bursar.api.routes.pools import Name, kept_pool, operates
+from bursar.api.execute import to_json
+from bursar.api.operation import OperationTable
+from bursar.api.operations.pools import Name, kept_pool
 from bursar.service.keys import Scope
 from bursar.service.pools.node_orders import decide_scale, orders_of, scale_of
 from bursar.wire.scaling import (
@@ -18,34 +19,34 @@ from bursar.wire.scaling import (
     ScalingResponse,
 )
 
-router = APIRouter(prefix="/v1", route_class=StrictRoute, responses=PROBLEM)
+operations = OperationTable("Pools")
 
-Most = Annotated[int, Query(ge=1, le=1_000, description="how many, at most")]
+Most = Annotated[int, Field(ge=1, le=1_000, description="how many, at most")]
 
 
-@router.get(
-    "/pools/{pool}/scaling",
+@operations.get(
+    "/v1/pools/{pool}/scaling",
     summary="What nodes of a pool can be ordered, and how eagerly",
-    operation_id="scaling.get",
-    response_model=ScalingResponse,
-    openapi_extra={"x-scope": Scope.OPERATOR},
+    name="scaling.get",
+    response=ScalingResponse,
+    scope=Scope.OPERATOR,
 )
-async def get_scaling(request: Request, pool: Name) -> Response:
+async def get_scaling(call: Call, pool: Name) -> Response:
     """What was decided about a pool's nodes."""
-    service = operates(request)
+    service = call.service
     return await _told(service, (await kept_pool(service, pool)).id)
 
 
-@router.put(
-    "/pools/{pool}/scaling",
+@operations.put(
+    "/v1/pools/{pool}/scaling",
     summary="Decide what nodes of a pool can be ordered, and how eagerly",
-    operation_id="scaling.set",
-    response_model=ScalingResponse,
-    openapi_extra={"x-scope": Scope.OPERATOR},
+    name="scaling.set",
+    response=ScalingResponse,
+    scope=Scope.OPERATOR,
 )
-async def set_scaling(request: Request, pool: Name, body: ScalingRequest) -> Response:
+async def set_scaling(call: Call, pool: Name, body: ScalingRequest) -> Response:
     """Decide about a pool's nodes anew; what was ordered goes when nobody needs it any more."""
-    service = operates(request)
+    service = call.service
     name, scale = (await kept_pool(service, pool)).id, body.to_core()
     await service.read(lambda one: decide_scale(one, name, scale))
     return await _told(service, name)
@@ -54,22 +55,22 @@ async def set_scaling(request: Request, pool: Name, body: ScalingRequest) -> Res
 async def _told(service: Service, pool: str) -> Response:
     scale = await service.read(lambda one: scale_of(one, pool))
     told = ScalingResponse.from_core(scale, provided=service.provided)
-    return Response(encoded(told), media_type="application/json")
+    return Response(to_json(told), media_type="application/json")
 
 
-@router.get(
-    "/pools/{pool}/orders",
+@operations.get(
+    "/v1/pools/{pool}/orders",
     summary="The nodes of a pool that were ordered, and what they cost",
-    operation_id="orders.list",
-    response_model=NodeOrdersResponse,
-    openapi_extra={"x-scope": Scope.OPERATOR},
+    name="orders.list",
+    response=NodeOrdersResponse,
+    scope=Scope.OPERATOR,
 )
-async def list_orders(request: Request, pool: Name, limit: Most = 100) -> Response:
+async def list_orders(call: Call, pool: Name, limit: Most = 100) -> Response:
     """What was ordered: first what is not over, then the last that was given back."""
-    service = operates(request)
+    service = call.service
     name = (await kept_pool(service, pool)).id
     orders, now = await service.read(lambda one: orders_of(one, name, limit))
     told = NodeOrdersResponse.model_construct(
         orders=[NodeOrderResponse.from_core(one, now) for one in orders]
     )
-    return Response(encoded(told), media_type="application/json")
+    return Response(to_json(told), media_type="application/json")

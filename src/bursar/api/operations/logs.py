@@ -5,13 +5,14 @@ import re
 import time
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Query, Request, Response
+from pydantic import Field
+from starlette.responses import Response
 
-from bursar.api.context import Caller, Service, unknown
+from bursar.api.call import Call
+from bursar.api.context import Service, unknown
 from bursar.api.errors import Failed
-from bursar.api.execute import encoded
-from bursar.api.request_body import StrictRoute
-from bursar.api.routes.operations import PROBLEM
+from bursar.api.execute import to_json
+from bursar.api.operation import OperationTable
 from bursar.service.jobs.queries import Looking, Shown
 from bursar.service.keys import Scope
 from bursar.service.pools.logs import Chunk, Place, logs_of
@@ -19,33 +20,31 @@ from bursar.service.pools.node_cleanup import progress_of
 from bursar.wire.fields import Id
 from bursar.wire.logs import LogPart, LogsResponse
 
-router = APIRouter(prefix="/v1", route_class=StrictRoute, responses=PROBLEM)
+operations = OperationTable("Jobs")
 
 LOOK_S: Final = 0.25  # between two looks for more
 _AFTER: Final = re.compile(r"(\d{1,12})\.(-?\d{1,15})")
 
 
-@router.get(
-    "/jobs/{id}/logs",
+@operations.get(
+    "/v1/jobs/{id}/logs",
     summary="What a job has printed",
-    operation_id="jobs.logs",
-    response_model=LogsResponse,
-    openapi_extra={"x-scope": Scope.READ},
+    name="jobs.logs",
+    response=LogsResponse,
+    scope=Scope.READ,
 )
 async def logs(
-    request: Request,
+    call: Call,
     id: Id,
-    after: Annotated[str, Query(max_length=128, description="`next` of the answer before")] = "",
+    after: Annotated[str, Field(max_length=128, description="`next` of the answer before")] = "",
     node: Annotated[
-        str, Query(max_length=63, description="of a gang; else the one that leads")
+        str, Field(max_length=63, description="of a gang; else the one that leads")
     ] = "",
-    limit: Annotated[int, Query(ge=1, le=1_000, description="parts, of at most 64 KiB")] = 100,
-    wait_ms: Annotated[int, Query(ge=0, le=20_000, description="how long to wait for more")] = 0,
+    limit: Annotated[int, Field(ge=1, le=1_000, description="parts, of at most 64 KiB")] = 100,
+    wait_ms: Annotated[int, Field(ge=0, le=20_000, description="how long to wait for more")] = 0,
 ) -> Response:
     """What a job has printed in all its attempts, behind a place."""
-    service: Service = request.app.state.service
-    caller: Caller = request.state.caller
-    caller.needs(Scope.READ)
+    service, caller = call.service, call.caller
     org = await service.org_of(caller, "jobs", id)
     place = _place(after)
     ends = time.monotonic() + wait_ms / 1_000
@@ -64,7 +63,7 @@ async def logs(
         over=over and len(found) < limit,
         progress_ppm=await service.read(lambda one: progress_of(one, job.pool, org, job.job)),
     )
-    return Response(encoded(told), media_type="application/json")
+    return Response(to_json(told), media_type="application/json")
 
 
 async def _found(

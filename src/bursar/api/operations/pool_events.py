@@ -3,37 +3,38 @@
 import json
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request, Response
+from pydantic import Field
+from starlette.responses import Response
 
-from bursar.api.request_body import StrictRoute
-from bursar.api.routes.operations import PROBLEM
-from bursar.api.routes.pools import Name, kept_pool, operates
+from bursar.api.call import Call
+from bursar.api.operation import OperationTable
+from bursar.api.operations.pools import Name, kept_pool
 from bursar.service.keys import Scope
 from bursar.service.pools.replay import Event, events_of
 from bursar.wire.pool_events import PoolEventsResponse
 from bursar.wire.times import instant_text
 
-router = APIRouter(prefix="/v1", route_class=StrictRoute, responses=PROBLEM)
+operations = OperationTable("Pools")
 
 # A part of a snapshot may be large.
-Most = Annotated[int, Query(ge=1, le=100, description="how many, at most")]
+Most = Annotated[int, Field(ge=1, le=100, description="how many, at most")]
 
 
-@router.get(
-    "/pools/{pool}/events",
+@operations.get(
+    "/v1/pools/{pool}/events",
     summary="What a pool's leaders were told and decided, in order; the audit trail",
-    operation_id="pools.events",
-    response_model=PoolEventsResponse,
-    openapi_extra={"x-scope": Scope.OPERATOR},
+    name="pools.events",
+    response=PoolEventsResponse,
+    scope=Scope.OPERATOR,
 )
 async def pool_events(
-    request: Request,
+    call: Call,
     pool: Name,
-    after: Annotated[int, Query(ge=0, le=2**62)] = 0,
+    after: Annotated[int, Field(ge=0, le=2**62)] = 0,
     limit: Most = 20,
 ) -> Response:
     """What a pool's leaders were told and decided, in order."""
-    service = operates(request)
+    service = call.service
     name = (await kept_pool(service, pool)).id
     found = await service.read(lambda one: events_of(one, name, after, limit))
     items = ",".join(_told(name, event) for event in found)

@@ -4,13 +4,14 @@ import asyncio
 from functools import partial
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Path, Query, Request, Response
+from pydantic import Field
+from starlette.responses import Response
 
-from bursar.api.context import Caller, Service
+from bursar.api.call import Call
+from bursar.api.context import Service
 from bursar.api.errors import Failed
-from bursar.api.execute import encoded
-from bursar.api.request_body import StrictRoute
-from bursar.api.routes.operations import PROBLEM
+from bursar.api.execute import to_json
+from bursar.api.operation import OperationTable
 from bursar.core.dispatch.pool import use
 from bursar.core.dispatch.reports import LeaseOrders, NodeReport
 from bursar.core.dispatch.state import Pool
@@ -41,17 +42,13 @@ from bursar.wire.pools import (
     PoolsResponse,
 )
 
-router = APIRouter(prefix="/v1", route_class=StrictRoute, responses=PROBLEM)
+operations = OperationTable("Pools")
 
 WAIT_MS_MAX: Final = 20_000
-Name = Annotated[str, Path(pattern=NAME)]
+Name = Annotated[str, Field(pattern=NAME)]
 WaitMs = Annotated[
-    int, Query(ge=0, le=WAIT_MS_MAX, description="how long the answer may wait for news")
+    int, Field(ge=0, le=WAIT_MS_MAX, description="how long the answer may wait for news")
 ]
-
-
-def _who(request: Request) -> tuple[Service, Caller]:
-    return request.app.state.service, request.state.caller
 
 
 async def kept_pool(service: Service, pool: str) -> PoolHandle:
@@ -64,16 +61,9 @@ async def kept_pool(service: Service, pool: str) -> PoolHandle:
     return pools.keepers[pool]
 
 
-def operates(request: Request) -> Service:
-    """What operators may do."""
-    service, caller = _who(request)
-    caller.needs(Scope.OPERATOR)
-    return service
-
-
-async def _works(request: Request, pool: str, node: str) -> tuple[Service, PoolHandle]:
+async def _works(call: Call, pool: str, node: str) -> tuple[Service, PoolHandle]:
     """What a node's own key may do, in its pool."""
-    service, caller = _who(request)
+    service, caller = call.service, call.caller
     caller.needs_node(pool, node)
     return service, await kept_pool(service, pool)
 
@@ -81,75 +71,74 @@ async def _works(request: Request, pool: str, node: str) -> tuple[Service, PoolH
 # Pools
 
 
-@router.post(
-    "/pools",
-    status_code=201,
+@operations.post(
+    "/v1/pools",
+    status=201,
     summary="Begin a pool of nodes; asking again changes nothing",
-    operation_id="pools.create",
-    response_model=PoolResponse,
-    responses={200: {"model": PoolResponse, "description": "It was there"}},
-    openapi_extra={"x-scope": Scope.OPERATOR},
+    name="pools.create",
+    response=PoolResponse,
+    other_responses={200: ("The pool existed already.", PoolResponse)},
+    scope=Scope.OPERATOR,
 )
-async def create_pool(request: Request, body: PoolRequest) -> Response:
+async def create_pool(call: Call, body: PoolRequest) -> Response:
     """Begin a pool of nodes."""
-    service = operates(request)
+    service = call.service
     if service.pools is None:
         raise Failed("not_found", "this process serves no pools")
     new = await asyncio.to_thread(service.pools.add, body.id)
     told = _told(await kept_pool(service, body.id))
-    return Response(encoded(told), 201 if new else 200, media_type="application/json")
+    return Response(to_json(told), 201 if new else 200, media_type="application/json")
 
 
 def _told(keeper: PoolHandle) -> PoolResponse:
     return keeper.look(lambda pool: PoolResponse.from_core(keeper.id, pool))
 
 
-@router.get(
-    "/pools",
+@operations.get(
+    "/v1/pools",
     summary="The pools, what they have and what waits for it",
-    operation_id="pools.list",
-    response_model=PoolsResponse,
-    openapi_extra={"x-scope": Scope.READ},
+    name="pools.list",
+    response=PoolsResponse,
+    scope=Scope.READ,
 )
-async def list_pools(request: Request) -> Response:
+async def list_pools(call: Call) -> Response:
     """The pools, what they have and what waits for it."""
-    service, caller = _who(request)
-    caller.needs(Scope.READ)
+    service = call.service
     keepers = {} if service.pools is None else dict(service.pools.keepers)
     told = PoolsResponse(pools=[_told(keepers[name]) for name in sorted(keepers)])
-    return Response(encoded(told), media_type="application/json")
+    return Response(to_json(told), media_type="application/json")
 
 
 # Nodes
 
 
-@router.get(
-    "/pools/{pool}/nodes",
+@operations.get(
+    "/v1/pools/{pool}/nodes",
     summary="The nodes of a pool, and what is taken of them",
-    operation_id="nodes.list",
-    response_model=NodesResponse,
-    openapi_extra={"x-scope": Scope.OPERATOR},
+    name="nodes.list",
+    response=NodesResponse,
+    scope=Scope.OPERATOR,
 )
-async def list_nodes(request: Request, pool: Name) -> Response:
+async def list_nodes(call: Call, pool: Name) -> Response:
     """The nodes of a pool, and what is taken of them."""
-    keeper = await kept_pool(operates(request), pool)
+    keeper = await kept_pool(call.service, pool)
 
     def look(seen: Pool) -> list[NodeResponse]:
         return [NodeResponse.from_core(seen, seen.machines[name]) for name in sorted(seen.machines)]
 
-    return Response(encoded(NodesResponse(nodes=keeper.look(look))), media_type="application/json")
+    return Response(to_json(NodesResponse(nodes=keeper.look(look))), media_type="application/json")
 
 
-@router.put(
-    "/pools/{pool}/nodes/{node}",
+@operations.put(
+    "/v1/pools/{pool}/nodes/{node}",
     summary="Register a node, or describe it anew",
-    operation_id="nodes.register",
-    response_model=NodeResponse,
-    openapi_extra={"x-scope": Scope.WORK},
+    name="nodes.register",
+    response=NodeResponse,
+    scope=Scope.WORK,
 )
-async def register_node(request: Request, pool: Name, node: Name, body: NodeRequest) -> Response:
+async def register_node(call: Call, pool: Name, node: Name, body: NodeRequest) -> Response:
     """Register a node, or describe it anew; what an operator has said of it stays."""
-    service, keeper = await _works(request, pool, node)
+    service, keeper = await _works(call, pool, node)
     known = keeper.look(lambda seen: seen.machines.get(NodeId(node)))
     if known is None and await service.read(lambda one: is_given_back(one, pool, node)):
         raise Failed("node_given_back", f"{node!r} was ordered, and need not come any more")
@@ -160,16 +149,16 @@ async def register_node(request: Request, pool: Name, node: Name, body: NodeRequ
     return _told_of(keeper, node)
 
 
-@router.post(
-    "/pools/{pool}/nodes/{node}/state",
+@operations.post(
+    "/v1/pools/{pool}/nodes/{node}/state",
     summary="Let a node start nothing more (draining), or start jobs again (ready)",
-    operation_id="nodes.set_state",
-    response_model=NodeResponse,
-    openapi_extra={"x-scope": Scope.OPERATOR},
+    name="nodes.set_state",
+    response=NodeResponse,
+    scope=Scope.OPERATOR,
 )
-async def set_state(request: Request, pool: Name, node: Name, body: NodeStateRequest) -> Response:
+async def set_state(call: Call, pool: Name, node: Name, body: NodeStateRequest) -> Response:
     """Drain a node, or let it be used again; that ends a quarantine, too."""
-    keeper = await kept_pool(operates(request), pool)
+    keeper = await kept_pool(call.service, pool)
     state = NodeState(body.state)
     used = await asyncio.to_thread(keeper.change, lambda work: use(work, NodeId(node), state))
     if not used:
@@ -179,23 +168,23 @@ async def set_state(request: Request, pool: Name, node: Name, body: NodeStateReq
 
 def _told_of(keeper: PoolHandle, node: str) -> Response:
     told = keeper.look(lambda seen: NodeResponse.from_core(seen, seen.machines[NodeId(node)]))
-    return Response(encoded(told), media_type="application/json")
+    return Response(to_json(told), media_type="application/json")
 
 
-@router.post(
-    "/pools/{pool}/nodes/{node}/reports",
+@operations.post(
+    "/v1/pools/{pool}/nodes/{node}/reports",
     summary="Report what runs on a node; the answer is all leases that it has",
-    operation_id="nodes.report",
-    response_model=ReportResponse,
-    openapi_extra={"x-scope": Scope.WORK},
+    name="nodes.report",
+    response=ReportResponse,
+    scope=Scope.WORK,
 )
 async def report(
-    request: Request, pool: Name, node: Name, body: ReportRequest, wait_ms: WaitMs = 0
+    call: Call, pool: Name, node: Name, body: ReportRequest, wait_ms: WaitMs = 0
 ) -> Response:
     """Take a report, and answer at once if there are news, or a while later."""
-    service, keeper = await _works(request, pool, node)
+    service, keeper = await _works(call, pool, node)
     orders = await _answered(service, keeper, body.to_core(node), wait_ms)
-    return Response(encoded(ReportResponse.from_core(orders)), media_type="application/json")
+    return Response(to_json(ReportResponse.from_core(orders)), media_type="application/json")
 
 
 async def _answered(
@@ -226,16 +215,16 @@ def _is_news(told: NodeReport, orders: LeaseOrders) -> bool:
     return any(one.stop and not asked[one.fence] for one in orders.leases)
 
 
-@router.post(
-    "/pools/{pool}/nodes/{node}/logs",
+@operations.post(
+    "/v1/pools/{pool}/nodes/{node}/logs",
     summary="Keep a part of what a process has printed",
-    operation_id="nodes.log",
-    response_model=LogResponse,
-    openapi_extra={"x-scope": Scope.WORK},
+    name="nodes.log",
+    response=LogResponse,
+    scope=Scope.WORK,
 )
-async def log(request: Request, pool: Name, node: Name, body: LogRequest) -> Response:
+async def log(call: Call, pool: Name, node: Name, body: LogRequest) -> Response:
     """Keep a part of a log that follows on what is there; the answer says where that ends."""
-    service, keeper = await _works(request, pool, node)
+    service, keeper = await _works(call, pool, node)
     part = Part(body.fence, body.offset, body.size, body.text)
     end = await service.read(lambda one: keep_log(one, keeper.id, node, part))
     if end is None:
@@ -244,20 +233,20 @@ async def log(request: Request, pool: Name, node: Name, body: LogRequest) -> Res
     if ppm is not None:
         fence = body.fence
         await service.read(lambda one: keep_progress_now(one, keeper.id, node, fence, ppm))
-    return Response(encoded(LogResponse(offset=end)), media_type="application/json")
+    return Response(to_json(LogResponse(offset=end)), media_type="application/json")
 
 
-@router.post(
-    "/pools/{pool}/nodes/{node}/over",
+@operations.post(
+    "/v1/pools/{pool}/nodes/{node}/over",
     summary="Ask which jobs are over, of those that a node has had",
-    operation_id="nodes.over",
-    response_model=FinishedJobsResponse,
-    openapi_extra={"x-scope": Scope.WORK},
+    name="nodes.over",
+    response=FinishedJobsResponse,
+    scope=Scope.WORK,
 )
-async def over(request: Request, pool: Name, node: Name, body: FinishedJobsRequest) -> Response:
+async def over(call: Call, pool: Name, node: Name, body: FinishedJobsRequest) -> Response:
     """Which jobs are over: what a node has of them it may remove."""
-    service, keeper = await _works(request, pool, node)
+    service, keeper = await _works(call, pool, node)
     jobs = [(one.org, one.job) for one in body.jobs]
     found = await service.read(lambda one: over_for_ms(one, keeper.id, node, jobs))
     told = [FinishedJob(org=org, job=job, over_ms=span) for org, job, span in found]
-    return Response(encoded(FinishedJobsResponse(jobs=told)), media_type="application/json")
+    return Response(to_json(FinishedJobsResponse(jobs=told)), media_type="application/json")

@@ -1,19 +1,19 @@
-"""Routes that only look: balances, single things, pages, events, top lists, quotes."""
+"""Reads of the ledger: objects, lists, balances, events, top lists, quotes."""
 
 import json
 import re
 from collections.abc import Callable, Sequence
-from hashlib import sha256
-from typing import Annotated, Any, Final, Generic, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal
 
-from fastapi import APIRouter, Query, Request, Response
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
+from starlette.responses import Response
 
-from bursar.api.context import Caller, Service, unknown
+from bursar.api.call import Call
+from bursar.api.context import unknown
 from bursar.api.errors import Failed, InvalidCommand, Refused
-from bursar.api.execute import encoded
-from bursar.api.request_body import StrictRoute
-from bursar.api.routes.operations import PROBLEM
+from bursar.api.execute import to_json
+from bursar.api.operation import NameInUrl, OperationTable
+from bursar.api.pages import After, Limit, OrgId, Paginated, page_response, read_response
 from bursar.core.ids import AccountId, UserId
 from bursar.core.instant import DAY, NEVER, Instant
 from bursar.core.ledger.balance import Expiring
@@ -26,247 +26,151 @@ from bursar.service.keys import DEPLOYMENT, Scope
 from bursar.service.keys import KIND as KEY
 from bursar.service.org_setup import org_user
 from bursar.service.queries.balances import Looking, Seen
-from bursar.service.queries.entities import Listing, Page
+from bursar.service.queries.entities import Listing
+from bursar.service.queries.entities import Page as EntityPage
 from bursar.service.queries.top_lists import Measure, Subject, Top
 from bursar.wire import requests, responses
 from bursar.wire.fields import Context, Id, IdFactory, Time, WireModel
-from bursar.wire.strict_json import parsed
+from bursar.wire.strict_json import parse_json
 from bursar.wire.times import instant_of, instant_text
 
-T = TypeVar("T")
+LISTED_MAX: Final = 1_000  # grants, and expirations, that a balance lists
 
-LISTED_MOST: Final = 1_000  # grants, and expirations, that a balance lists
-
-Limit = Annotated[int, Query(ge=1, le=1_000, description="how many, at most")]
-After = Annotated[
-    str,
-    Query(max_length=300, pattern=r"^[!-~]*$", description="`next` of the page before"),
-]
-At = Annotated[str | None, Query(description="RFC 3339; as of then")]
-OrgId = Annotated[Id | None, Query(description="which org; a key of an org need not say")]
-
-READS: Final = {"x-scope": Scope.READ}
-router = APIRouter(prefix="/v1", route_class=StrictRoute, responses=PROBLEM)
+At = Annotated[str | None, Field(description="RFC 3339; as of then")]
+operations = OperationTable("Accounts")
 
 
-class Things(WireModel, Generic[T]):
-    """A page."""
-
-    items: list[T]
-    next: str | None
-
-
-class Standings(Things[responses.TopEntry]):
-    """Who has the most, and as of when that is so."""
+class TopList(Paginated[responses.TopEntry]):
+    """The accounts or users with the highest values, and the time of the values."""
 
     as_of: Time
 
 
-def _service(request: Request) -> tuple[Service, Caller]:
-    service: Service = request.app.state.service
-    caller: Caller = request.state.caller
-    caller.needs(Scope.READ)
-    return service, caller
-
-
-def seen_response(request: Request, org: str, number: int, body: bytes) -> Response:
-    """An answer that says what it knew; nothing at all if the caller has it already."""
-    _check_seen(request, org, number)
-    etag = f'"{sha256(body).hexdigest()[:32]}"'
-    headers = {
-        "Bursar-Event": f"{org}:{number}",
-        "ETag": etag,
-        "Cache-Control": "private, no-cache",
-    }
-    if etag in request.headers.get("if-none-match", ""):
-        return Response(status_code=304, headers=headers)
-    return Response(body, headers=headers, media_type="application/json")
-
-
-_EVENT: Final = re.compile(r"([0-9a-f-]{36}):([0-9]{1,18})")
 _PLACE: Final = re.compile(r"([0-9]{1,18})\.([0-9a-f-]{36})")
-
-
-def _check_seen(request: Request, org: str, number: int) -> None:
-    """End the call if the caller has seen an event of this org that we have not."""
-    told = request.headers.get("bursar-event")
-    if told is None:
-        return
-    for one in told.split(","):
-        found = _EVENT.fullmatch(one.strip())
-        if found is None:
-            raise Failed("invalid_request", "Bursar-Event: it is org:number, as an answer told it")
-        if found[1] == org and int(found[2]) > number:
-            raise Failed("behind", f"the last event here is {org}:{number}")
-
-
-def _page(
-    request: Request, org: str, seen: Seen[Page[T]], told: Callable[[T], WireModel]
-) -> Response:
-    items = [json.loads(encoded(told(thing))) for thing in seen.value.things]
-    body = json.dumps({"items": items, "next": seen.value.next}, separators=(",", ":"))
-    return seen_response(request, org, seen.number, body.encode())
 
 
 # Single things
 
 
-def _one(
-    path: str,
+def _add_get(
     table: str,
-    answer: type[WireModel],
-    told: Callable[[str, Any], WireModel],
-    summary: str,
+    tag: str,
+    noun: str,
+    response: type[WireModel],
+    render: Callable[[str, Any], WireModel],
 ) -> None:
-    """A route for a thing that the books have a row of."""
+    """Add the operation that returns one object of a table."""
 
-    async def look(request: Request, id: Id) -> Response:
-        service, caller = _service(request)
+    async def get(call: Call, id: Id) -> Response:
+        service, caller = call.service, call.caller
         org = await service.org_of(caller, table, id)
         seen = await service.read(lambda reader: Listing(reader).one(org, table, id))
         if seen.value is None:
             raise unknown(table, id)
-        return seen_response(request, org, seen.number, encoded(told(org, seen.value)))
+        return read_response(call, org, seen.number, to_json(render(org, seen.value)))
 
-    router.add_api_route(
-        path,
-        look,
-        summary=summary,
-        operation_id=f"{table}.get",
-        response_model=answer,
-        openapi_extra=READS,
-    )
+    get.__doc__ = f"Return {noun} by its id, as it is now."
+    operations.get(
+        f"/v1/{table}/{{id}}",
+        name=f"{table}.get",
+        tag=tag,
+        summary=f"Get {noun}",
+        response=response,
+        scope=Scope.READ,
+    )(get)
 
 
-_one(
-    "/accounts/{id}",
-    "accounts",
-    responses.Account,
-    responses.Account.from_core,
-    "An account of the tree",
-)
-_one(
-    "/holds/{id}",
-    "holds",
-    responses.Hold,
-    lambda _, one: responses.Hold.from_core(one),
-    "A hold as it is",
-)
-_one(
-    "/budgets/{id}",
+_add_get("accounts", "Accounts", "an account", responses.Account, responses.Account.from_core)
+_add_get("holds", "Holds", "a hold", responses.Hold, lambda _, hold: responses.Hold.from_core(hold))
+_add_get(
     "budgets",
+    "Budgets",
+    "a budget",
     responses.Budget,
-    lambda _, one: responses.Budget.from_core(one),
-    "A budget",
+    lambda _, budget: responses.Budget.from_core(budget),
 )
-_one("/debts/{id}", "debts", responses.Debt, lambda _, one: responses.Debt.from_core(one), "A debt")
+_add_get("debts", "Debts", "a debt", responses.Debt, lambda _, debt: responses.Debt.from_core(debt))
 
 
-@router.get(
-    "/grants/{id}",
+@operations.get(
+    "/v1/grants/{id}",
     summary="A grant, and what is in it now",
-    operation_id="grants.get",
-    response_model=responses.GrantDetail,
-    openapi_extra=READS,
+    name="grants.get",
+    response=responses.GrantDetail,
+    scope=Scope.READ,
 )
-async def grant(request: Request, id: Id) -> Response:
+async def grant(call: Call, id: Id) -> Response:
     """A grant, and what is in it now."""
-    service, caller = _service(request)
+    service, caller = call.service, call.caller
     org = await service.org_of(caller, "grants", id)
     seen = await service.read(lambda reader: Listing(reader).grant(org, id))
     if seen.value is None:
         raise unknown("grants", id)
-    return seen_response(
-        request, org, seen.number, encoded(responses.GrantDetail.with_compartments(*seen.value))
+    return read_response(
+        call, org, seen.number, to_json(responses.GrantDetail.with_compartments(*seen.value))
     )
 
 
 # Pages
 
 
-def _list(
-    path: str,
-    table: str,
-    answer: type[WireModel],
-    told: Callable[[str, Any], WireModel],
-    summary: str,
+def _add_list(
+    table: str, tag: str, response: type[WireModel], render: Callable[[str, Any], WireModel]
 ) -> None:
-    """A route for the things of an org, in the order of their ids."""
+    """Add the operation that lists the objects of a table."""
 
-    async def look(
-        request: Request, org_id: OrgId = None, after: After = "", limit: Limit = 100
+    async def list_page(
+        call: Call, org_id: OrgId = None, after: After = "", limit: Limit = 100
     ) -> Response:
-        service, caller = _service(request)
-        org = await service.whole_org(caller, org_id)
-        seen = await service.read(lambda reader: Listing(reader).page(org, table, after, limit))
-        return _page(request, org, seen, lambda one: told(org, one))
+        org = await call.service.whole_org(call.caller, org_id)
+        seen = await call.service.read(
+            lambda reader: Listing(reader).page(org, table, after, limit)
+        )
+        return page_response(call, org, seen, lambda row: render(org, row))
 
-    router.add_api_route(
-        path,
-        look,
-        summary=summary,
-        operation_id=f"{table}.list",
-        response_model=Things[answer],  # type: ignore[valid-type]
-        openapi_extra=READS,
+    list_page.__doc__ = (
+        f"Return the {table} of an org, ordered by id. Needs a key for the whole org."
     )
+    operations.get(
+        f"/v1/{table}",
+        name=f"{table}.list",
+        tag=tag,
+        summary=f"List {table}",
+        response=Paginated[response],  # type: ignore[valid-type]
+        scope=Scope.READ,
+    )(list_page)
 
 
-_list(
-    "/accounts",
-    "accounts",
-    responses.Account,
-    responses.Account.from_core,
-    "The accounts of an org",
+_add_list("accounts", "Accounts", responses.Account, responses.Account.from_core)
+_add_list(
+    "users", "Accounts", responses.User, lambda org, user: responses.User(id=user, org_id=org)
 )
-_list(
-    "/users",
-    "users",
-    responses.User,
-    lambda org, one: responses.User(id=one, org_id=org),
-    "The users of an org",
+_add_list("holds", "Holds", responses.Hold, lambda _, hold: responses.Hold.from_core(hold))
+_add_list(
+    "budgets", "Budgets", responses.Budget, lambda _, budget: responses.Budget.from_core(budget)
 )
-_list(
-    "/holds",
-    "holds",
-    responses.Hold,
-    lambda _, one: responses.Hold.from_core(one),
-    "The holds of an org",
-)
-_list(
-    "/budgets",
-    "budgets",
-    responses.Budget,
-    lambda _, one: responses.Budget.from_core(one),
-    "The budgets of an org",
-)
-_list(
-    "/debts",
-    "debts",
-    responses.Debt,
-    lambda _, one: responses.Debt.from_core(one),
-    "What an org owes",
-)
+_add_list("debts", "Debts", responses.Debt, lambda _, debt: responses.Debt.from_core(debt))
 
 
-@router.get(
-    "/grants",
+@operations.get(
+    "/v1/grants",
     summary="The grants an account was issued, the oldest first",
-    operation_id="grants.list",
-    response_model=Things[responses.GrantDetail],
-    openapi_extra=READS,
+    name="grants.list",
+    response=Paginated[responses.GrantDetail],
+    scope=Scope.READ,
 )
 async def grants(
-    request: Request,
-    account_id: Annotated[Id, Query()],
+    call: Call,
+    account_id: Annotated[Id, Field()],
     after: After = "",
     limit: Limit = 100,
 ) -> Response:
     """The grants an account was issued, the oldest first."""
-    service, caller = _service(request)
+    service, caller = call.service, call.caller
     org = await service.org_of(caller, "accounts", account_id)
     place = _place(after)
     seen = await service.read(lambda reader: Listing(reader).grants(org, account_id, place, limit))
-    return _page(request, org, seen, lambda one: responses.GrantDetail.with_compartments(*one))
+    return page_response(call, org, seen, lambda one: responses.GrantDetail.with_compartments(*one))
 
 
 def _place(after: str) -> tuple[Instant, str]:
@@ -286,21 +190,21 @@ def _without_hashes(kind: str, body: dict[str, Any]) -> dict[str, Any]:
     return {**body, "body": json.dumps(left, separators=(",", ":"))}
 
 
-@router.get(
-    "/events",
+@operations.get(
+    "/v1/events",
     summary="What happened to an org, in order; the audit trail",
-    operation_id="events.list",
-    response_model=Things[responses.EventRecord],
-    openapi_extra=READS,
+    name="events.list",
+    response=Paginated[responses.EventRecord],
+    scope=Scope.READ,
 )
 async def events(
-    request: Request,
+    call: Call,
     org_id: OrgId = None,
-    after: Annotated[int, Query(ge=0, le=2**62)] = 0,
+    after: Annotated[int, Field(ge=0, le=2**62)] = 0,
     limit: Limit = 100,
 ) -> Response:
     """What happened to an org, in order."""
-    service, caller = _service(request)
+    service, caller = call.service, call.caller
     org = await service.whole_org(caller, org_id)
     seen = await service.read(lambda reader: Listing(reader).events(org, after, limit))
     items = [
@@ -315,49 +219,53 @@ async def events(
         for one in seen.value.things
     ]
     body = json.dumps({"items": items, "next": seen.value.next}, separators=(",", ":"))
-    return seen_response(request, org, seen.number, body.encode())
+    return read_response(call, org, seen.number, body.encode())
 
 
-@router.get(
-    "/prices",
+@operations.get(
+    "/v1/prices",
     summary="The prices of an org and of the deployment, the first in force first",
-    operation_id="prices.list",
-    response_model=Things[responses.PriceVersion],
-    openapi_extra=READS,
+    name="prices.list",
+    response=Paginated[responses.PriceVersion],
+    scope=Scope.READ,
 )
-async def prices(request: Request, org_id: OrgId = None) -> Response:
+async def prices(call: Call, org_id: OrgId = None) -> Response:
     """The prices of an org and of the deployment; of the deployment alone if no org is named."""
-    service, caller = _service(request)
+    service, caller = call.service, call.caller
     named = org_id or (DEPLOYMENT if caller.is_operator else None)
     org = await service.whole_org(caller, named)
     seen = await service.read(lambda reader: Listing(reader).prices(org))
-    page = Seen(value=Page(seen.value, None), number=seen.number, at=seen.at)
-    return _page(request, org, page, lambda one: responses.PriceVersion.from_core(*one))
+    page = Seen(value=EntityPage(seen.value, None), number=seen.number, at=seen.at)
+    return page_response(call, org, page, lambda one: responses.PriceVersion.from_core(*one))
 
 
 # Balances and quotes
 
 
-@router.get(
-    "/accounts/{id}/balance",
+@operations.get(
+    "/v1/accounts/{id}/balance",
     summary="What an account owns, can spend, has used and owes; now, or as of an instant",
-    operation_id="accounts.balance",
-    response_model=responses.Balance,
-    openapi_extra=READS,
+    name="accounts.balance",
+    response=responses.Balance,
+    scope=Scope.READ,
 )
 async def balance(
-    request: Request,
+    call: Call,
     id: Id,
     at: At = None,
-    known_at: Annotated[str | None, Query(description="RFC 3339; as known then")] = None,
+    known_at: Annotated[str | None, Field(description="RFC 3339; as known then")] = None,
     spendable_for: Annotated[
         str | None,
-        Query(alias="for", max_length=2_000, description="gpu_type=H100,gpu_count=8 and so on"),
+        Field(
+            max_length=2_000,
+            description="What the credits are for, such as `gpu_type=H100,gpu_count=8`.",
+        ),
+        NameInUrl("for"),
     ] = None,
-    user_id: Annotated[Id | None, Query(description="whose budgets count, too")] = None,
+    user_id: Annotated[Id | None, Field(description="whose budgets count, too")] = None,
 ) -> Response:
     """What an account owns, can spend, has used and owes."""
-    service, caller = _service(request)
+    service, caller = call.service, call.caller
     org = await service.org_of(caller, "accounts", id)
     if at is not None or known_at is not None:
         known = NEVER if known_at is None else _time("known_at", known_at)
@@ -366,7 +274,7 @@ async def balance(
     else:
         context = _context(spendable_for)
         told = await service.read(lambda reader: _present(reader, org, id, context, user_id))
-    return seen_response(request, org, told.event, encoded(told))
+    return read_response(call, org, told.event, to_json(told))
 
 
 def _time(name: str, text: str) -> Instant:
@@ -383,7 +291,7 @@ def _context(text: str | None) -> Context:
     given: dict[str, Any]
     try:
         if text.startswith("{"):
-            given = parsed(text.encode())
+            given = parse_json(text.encode())
         else:
             given = {}
             given |= dict(part.split("=", 1) for part in text.split(","))
@@ -416,7 +324,7 @@ def _present(
     except (ValueError, TypeError) as error:
         raise InvalidCommand(str(error)) from error
     whose = None if user is None else UserId(user)
-    seen = Looking(reader).standing(org, AccountId(account), asked, whose, LISTED_MOST + 1)
+    seen = Looking(reader).standing(org, AccountId(account), asked, whose, LISTED_MAX + 1)
     if isinstance(seen.value, Refusal):
         raise Refused(seen.value)
     found, grants, expiring = seen.value
@@ -432,8 +340,8 @@ def _present(
             kind.value: responses.Compartments.from_core(owned)
             for kind, owned in found.by_kind.items()
         },
-        grants=[responses.GrantDetail.with_compartments(*one) for one in grants[:LISTED_MOST]],
-        grants_more=len(grants) > LISTED_MOST,
+        grants=[responses.GrantDetail.with_compartments(*one) for one in grants[:LISTED_MAX]],
+        grants_more=len(grants) > LISTED_MAX,
         expiring=_expirations(expiring, seen.at),
         burn=responses.BurnRate.model_construct(
             micros_per_day=found.burn.per_day, runs_out_at=found.burn.runs_out_at
@@ -445,8 +353,8 @@ def _present(
 
 def _expirations(expiring: Sequence[Expiring], now: Instant) -> responses.Expirations:
     """What will lapse; where the list is cut, nothing is said of what lies behind its end."""
-    more = len(expiring) > LISTED_MOST
-    listed = expiring[:LISTED_MOST]
+    more = len(expiring) > LISTED_MAX
+    listed = expiring[:LISTED_MAX]
 
     def within(days: int) -> int | None:
         until = now + days * DAY
@@ -487,9 +395,9 @@ def _past(reader: Any, org: str, account: str, at: Instant, known_at: Instant) -
         },
         grants=[
             responses.GrantDetail.with_compartments(view.terms, _summed([view]))
-            for view in own[:LISTED_MOST]
+            for view in own[:LISTED_MAX]
         ],
-        grants_more=len(own) > LISTED_MOST,
+        grants_more=len(own) > LISTED_MAX,
         expiring=None,
         burn=None,
         stream=org,
@@ -506,16 +414,16 @@ def _summed(views: Any) -> CoreOwned:
     return CoreOwned(**{part.value: amount for part, amount in parts.items()})
 
 
-@router.post(
-    "/quotes",
+@operations.post(
+    "/v1/quotes",
     summary="What a hold would cost and what forbids it; nothing is changed",
-    operation_id="quotes.create",
-    response_model=responses.HoldQuote,
-    openapi_extra=READS,
+    name="quotes.create",
+    response=responses.HoldQuote,
+    scope=Scope.READ,
 )
-async def quote(request: Request, body: requests.QuoteRequest) -> Response:
+async def quote(call: Call, body: requests.QuoteRequest) -> Response:
     """What a hold would cost and what forbids it."""
-    service, caller = _service(request)
+    service, caller = call.service, call.caller
     org = await service.org_of(caller, "accounts", body.account_id)
     making = IdFactory(org, "quote", 0)
     try:
@@ -524,9 +432,7 @@ async def quote(request: Request, body: requests.QuoteRequest) -> Response:
     except (ValueError, TypeError) as error:
         raise InvalidCommand(str(error)) from error
     seen = await service.read(lambda reader: Looking(reader).quote(org, ask, body.likely_run_ms))
-    return seen_response(
-        request, org, seen.number, encoded(responses.HoldQuote.from_core(seen.value))
-    )
+    return read_response(call, org, seen.number, to_json(responses.HoldQuote.from_core(seen.value)))
 
 
 def _top(places: Sequence[Any], at: Instant) -> bytes:
@@ -539,22 +445,22 @@ def _top(places: Sequence[Any], at: Instant) -> bytes:
     return json.dumps(told, separators=(",", ":")).encode()
 
 
-@router.get(
-    "/top/{subject}",
+@operations.get(
+    "/v1/top/{subject}",
     summary="Who has, used or burns the most, as of the last sweep",
-    operation_id="top",
-    response_model=Standings,
-    openapi_extra=READS,
+    name="top",
+    response=TopList,
+    scope=Scope.READ,
 )
 async def top(
-    request: Request,
+    call: Call,
     subject: Literal["accounts", "users"],
     org_id: OrgId = None,
     by: Literal["available", "used", "day", "week"] = "used",
     limit: Limit = 100,
 ) -> Response:
     """Who has, used or burns the most, as of the last sweep."""
-    service, caller = _service(request)
+    service, caller = call.service, call.caller
     of = Subject.ACCOUNT if subject == "accounts" else Subject.USER
     measure = Measure(by)
     if of is Subject.USER and measure is Measure.AVAILABLE:
@@ -564,4 +470,4 @@ async def top(
         return Response(_top(places, at), media_type="application/json")
     org = await service.whole_org(caller, org_id)
     seen = await service.read(lambda reader: Top(reader).within(org, of, measure, limit))
-    return seen_response(request, org, seen.number, _top(seen.value, seen.at))
+    return read_response(call, org, seen.number, _top(seen.value, seen.at))

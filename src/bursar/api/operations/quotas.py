@@ -3,15 +3,14 @@
 import json
 from typing import Annotated, Any, Final, Self
 
-from fastapi import APIRouter, Request, Response
 from pydantic import Field, model_validator
+from starlette.responses import Response
 
 from bursar.api import settings
+from bursar.api.call import Call
 from bursar.api.errors import Refused
-from bursar.api.execute import key_of
-from bursar.api.request_body import StrictRoute
-from bursar.api.routes.ledger_reads import READS, After, Limit, OrgId, Things
-from bursar.api.routes.operations import IDEMPOTENCY_KEY, PROBLEM
+from bursar.api.operation import OperationTable
+from bursar.api.pages import After, Limit, OrgId, Paginated
 from bursar.service.keys import Scope
 from bursar.service.queries.request_lookup import asker_of
 from bursar.service.queries.settings import setting
@@ -19,8 +18,7 @@ from bursar.wire.fields import GPUS_MAX, Id, Text, WireModel
 from bursar.wire.responses import Deleted
 
 KIND: Final = "quota"
-router = APIRouter(prefix="/v1", route_class=StrictRoute, responses=PROBLEM)
-MUTATION: Final[dict[str, Any]] = {"parameters": [IDEMPOTENCY_KEY], "x-scope": Scope.MANAGE}
+operations = OperationTable("Quotas")
 
 Gpus = Annotated[int, Field(ge=0, le=GPUS_MAX)]
 Count = Annotated[int, Field(ge=0, le=10**9)]
@@ -72,25 +70,24 @@ def _told(org: str, id: str, body: dict[str, Any]) -> WireModel:
     )
 
 
-async def _org(request: Request, body: QuotaTerms) -> str:
+async def _org(call: Call, body: QuotaTerms) -> str:
     """The org of a quota; what it limits must be there, and the caller's to limit."""
-    service, caller = settings.who(request)
-    caller.needs(Scope.MANAGE)
+    service, caller = call.service, call.caller
     named = (("accounts", body.account_id), ("users", body.user_id))
     given = [(table, id) for table, id in named if id is not None]
     orgs = [await service.org_of(caller, table, id) for table, id in given]
     for table, id in given:
-        await service.check_there(orgs[0], table, id)
+        await service.check_exists(orgs[0], table, id)
     return orgs[0]
 
 
-async def _check_old(request: Request, org: str, id: str) -> None:
+async def _check_old(call: Call, org: str, id: str) -> None:
     """End the call unless what a quota limits so far is the caller's to limit, too.
 
     Under a key that was seen before nothing is changed any more: the ledger knows the answer.
     """
-    service, caller = settings.who(request)
-    key = key_of(request)
+    service, caller = call.service, call.caller
+    key = call.idempotency_key()
     if await service.read(lambda reader: asker_of(reader, org, key)) is not None:
         return
     kept = await service.read(lambda reader: setting(reader, org, KIND, id))
@@ -103,87 +100,87 @@ async def _check_old(request: Request, org: str, id: str) -> None:
                 raise settings.missing(KIND) from None
 
 
-@router.post(
-    "/quotas",
-    status_code=201,
+@operations.post(
+    "/v1/quotas",
+    status=201,
     summary="Set a quota: GPUs or jobs at once",
-    operation_id="quotas.create",
-    response_model=QuotaResponse,
-    openapi_extra=MUTATION,
+    name="quotas.create",
+    response=QuotaResponse,
+    scope=Scope.MANAGE,
+    takes_idempotency_key=True,
 )
-async def create(request: Request, body: QuotaRequest) -> Response:
+async def create(call: Call, body: QuotaRequest) -> Response:
     """Set a quota."""
-    org = await _org(request, body)
+    org = await _org(call, body)
     kept = body.model_dump(exclude={"id"}, exclude_none=True)
-    answer = await settings.create(request, org, KIND, body.id, kept, _told)
-    return _let_know(request, org, answer)
+    answer = await settings.create(call, org, KIND, body.id, kept, _told)
+    return _let_know(call, org, answer)
 
 
-def _let_know(request: Request, org: str, answer: Response) -> Response:
+def _let_know(call: Call, org: str, answer: Response) -> Response:
     """Let the pools know soon what they may have of an org's quotas."""
-    service, _ = settings.who(request)
+    service = call.service
     if service.pools is not None:
         service.pools.quotas.wake(org)
     return answer
 
 
-@router.get(
-    "/quotas",
+@operations.get(
+    "/v1/quotas",
     summary="The quotas of an org",
-    operation_id="quotas.list",
-    response_model=Things[QuotaResponse],
-    openapi_extra=READS,
+    name="quotas.list",
+    response=Paginated[QuotaResponse],
+    scope=Scope.READ,
 )
 async def listed(
-    request: Request, org_id: OrgId = None, after: After = "", limit: Limit = 100
+    call: Call, org_id: OrgId = None, after: After = "", limit: Limit = 100
 ) -> Response:
     """The quotas of an org."""
-    service, caller = settings.who(request)
-    caller.needs(Scope.READ)
+    service, caller = call.service, call.caller
     org = await service.whole_org(caller, org_id)
-    return await settings.page(request, org, KIND, after, limit, _told)
+    return await settings.page(call, org, KIND, after, limit, _told)
 
 
-@router.get(
-    "/quotas/{id}",
+@operations.get(
+    "/v1/quotas/{id}",
     summary="A quota",
-    operation_id="quotas.get",
-    response_model=QuotaResponse,
-    openapi_extra=READS,
+    name="quotas.get",
+    response=QuotaResponse,
+    scope=Scope.READ,
 )
-async def get(request: Request, id: Id, org_id: OrgId = None) -> Response:
+async def get(call: Call, id: Id, org_id: OrgId = None) -> Response:
     """A quota, with an ETag to change it by."""
-    service, caller = settings.who(request)
-    caller.needs(Scope.READ)
+    service, caller = call.service, call.caller
     org = await service.whole_org(caller, org_id)
-    return await settings.look(request, org, KIND, id, _told)
+    return await settings.look(call, org, KIND, id, _told)
 
 
-@router.put(
-    "/quotas/{id}",
+@operations.put(
+    "/v1/quotas/{id}",
     summary="Change a quota; with If-Match only if nobody else has",
-    operation_id="quotas.change",
-    response_model=QuotaResponse,
-    openapi_extra=MUTATION,
+    name="quotas.change",
+    response=QuotaResponse,
+    scope=Scope.MANAGE,
+    takes_idempotency_key=True,
 )
-async def change(request: Request, id: Id, body: QuotaTerms) -> Response:
+async def change(call: Call, id: Id, body: QuotaTerms) -> Response:
     """Change a quota."""
-    org = await _org(request, body)
-    await _check_old(request, org, id)
+    org = await _org(call, body)
+    await _check_old(call, org, id)
     kept = body.model_dump(exclude_none=True)
-    return _let_know(request, org, await settings.change(request, org, KIND, id, kept, _told))
+    return _let_know(call, org, await settings.change(call, org, KIND, id, kept, _told))
 
 
-@router.delete(
-    "/quotas/{id}",
+@operations.delete(
+    "/v1/quotas/{id}",
     summary="Limit no more",
-    operation_id="quotas.drop",
-    response_model=Deleted,
-    openapi_extra=MUTATION,
+    name="quotas.drop",
+    response=Deleted,
+    scope=Scope.MANAGE,
+    takes_idempotency_key=True,
 )
-async def drop(request: Request, id: Id, org_id: OrgId = None) -> Response:
+async def drop(call: Call, id: Id, org_id: OrgId = None) -> Response:
     """Limit no more."""
-    service, caller = settings.who(request)
-    caller.needs(Scope.MANAGE)
+    service, caller = call.service, call.caller
     org = await service.whole_org(caller, org_id)
-    return _let_know(request, org, await settings.drop(request, org, KIND, id))
+    return _let_know(call, org, await settings.drop(call, org, KIND, id))

@@ -6,17 +6,17 @@ import time
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Request, Response
 from pydantic import Field
+from starlette.responses import Response
 
 from bursar.api import settings
+from bursar.api.call import Call
 from bursar.api.context import Caller, Service
 from bursar.api.errors import Failed, InvalidCommand, Refused
-from bursar.api.execute import asked_for, key_of, told_of
+from bursar.api.execute import command_response, run_command
+from bursar.api.operation import OperationTable
+from bursar.api.pages import After, Limit, OrgId, Paginated
 from bursar.api.rate_limits import OF_A_KEY, OF_OPERATORS
-from bursar.api.request_body import StrictRoute
-from bursar.api.routes.ledger_reads import READS, After, Limit, OrgId, Things
-from bursar.api.routes.operations import IDEMPOTENCY_KEY, PROBLEM
 from bursar.core.budgets.periods import is_zone
 from bursar.core.ids import SettingId
 from bursar.core.instant import Instant
@@ -41,32 +41,27 @@ from bursar.wire.requests import OrgRequest
 from bursar.wire.responses import Deleted, Org, only
 from bursar.wire.times import instant_text
 
-router = APIRouter(prefix="/v1", route_class=StrictRoute, responses=PROBLEM)
-MUTATION: dict[str, Any] = {"parameters": [IDEMPOTENCY_KEY]}
+operations = OperationTable("Orgs")
 
 ScopeName = Literal["read", "spend", "manage", "issue", "work", "operator"]
-
-
-def _who(request: Request) -> tuple[Service, Caller]:
-    return request.app.state.service, request.state.caller
 
 
 # Orgs
 
 
-@router.post(
-    "/orgs",
-    status_code=201,
+@operations.post(
+    "/v1/orgs",
+    status=201,
     summary="Begin an org, with its root account",
-    operation_id="orgs.create",
-    response_model=Org,
-    openapi_extra={**MUTATION, "x-scope": Scope.OPERATOR},
+    name="orgs.create",
+    response=Org,
+    scope=Scope.OPERATOR,
+    takes_idempotency_key=True,
 )
-async def create_org(request: Request, body: OrgRequest) -> Response:
+async def create_org(call: Call, body: OrgRequest) -> Response:
     """Begin an org, with its root account."""
-    service, caller = _who(request)
-    caller.needs(Scope.OPERATOR)
-    key = key_of(request)
+    service, caller = call.service, call.caller
+    key = call.idempotency_key()
     making = IdFactory(DEPLOYMENT, key, int(time.time() * 1_000))
     org = making.id("id", body.id)
     if org == DEPLOYMENT:  # the operators' own, which is no tenant
@@ -77,13 +72,15 @@ async def create_org(request: Request, body: OrgRequest) -> Response:
         command = listed(org, body.name, body.time_zone, body.tier)
     except (ValueError, TypeError) as error:
         raise InvalidCommand(str(error)) from error
-    answer = await asked_for(service, caller, DEPLOYMENT, key, command, making.made)
+    answer = await run_command(service, caller, DEPLOYMENT, key, command, making.made)
     if isinstance(answer.outcome, Refusal):
-        return told_of(DEPLOYMENT, answer, 201, lambda _: Org(id="", account_id="", name=""))
+        return command_response(
+            DEPLOYMENT, answer, 201, lambda _: Org(id="", account_id="", name="")
+        )
     org = str(only(SettingSet, answer.outcome).id)
     await service.read(lambda reader: begin_books(reader, org))
     await asyncio.to_thread(begin_org, service.ledger, org, body.name, body.time_zone, body.tier)
-    return told_of(
+    return command_response(
         DEPLOYMENT,
         answer,
         201,
@@ -91,34 +88,31 @@ async def create_org(request: Request, body: OrgRequest) -> Response:
     )
 
 
-@router.get(
-    "/orgs",
+@operations.get(
+    "/v1/orgs",
     summary="All orgs",
-    operation_id="orgs.list",
-    response_model=Things[Org],
-    openapi_extra={"x-scope": Scope.OPERATOR},
+    name="orgs.list",
+    response=Paginated[Org],
+    scope=Scope.OPERATOR,
 )
-async def list_orgs(request: Request, after: After = "", limit: Limit = 100) -> Response:
+async def list_orgs(call: Call, after: After = "", limit: Limit = 100) -> Response:
     """All orgs, in the order of their ids; for operators."""
-    _, caller = _who(request)
-    caller.needs(Scope.OPERATOR)
-    return await settings.page(request, DEPLOYMENT, ORG, after, limit, _org_told)
+    return await settings.page(call, DEPLOYMENT, ORG, after, limit, _org_told)
 
 
-@router.get(
-    "/orgs/{id}",
+@operations.get(
+    "/v1/orgs/{id}",
     summary="An org",
-    operation_id="orgs.get",
-    response_model=Org,
-    openapi_extra=READS,
+    name="orgs.get",
+    response=Org,
+    scope=Scope.READ,
 )
-async def get_org(request: Request, id: Id) -> Response:
+async def get_org(call: Call, id: Id) -> Response:
     """An org: one's own, or for operators any."""
-    _, caller = _who(request)
-    caller.needs(Scope.READ)
+    caller = call.caller
     if not caller.is_operator and id != caller.org:
         raise Failed("org_unknown")
-    return await settings.look(request, DEPLOYMENT, ORG, id, _org_told)
+    return await settings.look(call, DEPLOYMENT, ORG, id, _org_told)
 
 
 def _org_told(_: str, id: str, body: dict[str, Any]) -> WireModel:
@@ -187,18 +181,18 @@ def _key_told(org: str, id: str, key: Key, text: str | None = None) -> KeyRespon
     )
 
 
-@router.post(
-    "/keys",
-    status_code=201,
+@operations.post(
+    "/v1/keys",
+    status=201,
     summary="Make a key; it is shown this once",
-    operation_id="keys.create",
-    response_model=KeyResponse,
-    openapi_extra={**MUTATION, "x-scope": Scope.MANAGE},
+    name="keys.create",
+    response=KeyResponse,
+    scope=Scope.MANAGE,
+    takes_idempotency_key=True,
 )
-async def create_key(request: Request, body: KeyRequest) -> Response:
+async def create_key(call: Call, body: KeyRequest) -> Response:
     """Make a key that may do no more than the one that asks for it."""
-    service, caller = _who(request)
-    caller.needs(Scope.MANAGE)
+    service, caller = call.service, call.caller
     _check_work(caller, body)
     ours = {*body.scopes} & {Scope.OPERATOR, Scope.WORK}
     if caller.is_operator and body.account_id is None and not ours:
@@ -209,7 +203,7 @@ async def create_key(request: Request, body: KeyRequest) -> Response:
         raise Failed(
             "invalid_request", "/spend_cap_micros: a key that can manage could lift its own cap"
         )
-    request_key = key_of(request)
+    request_key = call.idempotency_key()
     raw = secret_for(service.secret, org, request_key)
     limit = body.spend_cap_micros
     cap = None if limit is None else Cap(limit, body.spend_cap_every)
@@ -226,7 +220,7 @@ async def create_key(request: Request, body: KeyRequest) -> Response:
     )
     making = IdFactory(org, request_key, int(time.time() * 1_000))
     command = _kept(making.id("id", body.id), key.body, 0)
-    answer = await asked_for(service, caller, org, request_key, command, making.made)
+    answer = await run_command(service, caller, org, request_key, command, making.made)
     if cap is not None and not isinstance(answer.outcome, Refusal):
         id = str(only(SettingSet, answer.outcome).id)
         await asyncio.to_thread(begin_cap, service.ledger, org, id, cap)
@@ -234,7 +228,7 @@ async def create_key(request: Request, body: KeyRequest) -> Response:
     def told(event: SettingSet) -> WireModel:
         return _key_told(org, event.id, key, shown(org, event.id, raw))
 
-    return told_of(org, answer, 201, lambda happened: told(only(SettingSet, happened)))
+    return command_response(org, answer, 201, lambda happened: told(only(SettingSet, happened)))
 
 
 def _check_work(caller: Caller, body: KeyRequest) -> None:
@@ -274,7 +268,7 @@ async def _org_of_key(service: Service, caller: Caller, body: KeyRequest) -> str
     if body.account_id is None:
         return caller.org
     org = await service.org_of(caller, "accounts", body.account_id)
-    await service.check_there(org, "accounts", body.account_id)
+    await service.check_exists(org, "accounts", body.account_id)
     return org
 
 
@@ -285,21 +279,20 @@ def _kept(id: str, body: str | None, before: int | None) -> SetSetting:
         raise InvalidCommand(str(error)) from error
 
 
-@router.get(
-    "/keys",
+@operations.get(
+    "/v1/keys",
     summary="The keys of an org",
-    operation_id="keys.list",
-    response_model=Things[KeyResponse],
-    openapi_extra={"x-scope": Scope.MANAGE},
+    name="keys.list",
+    response=Paginated[KeyResponse],
+    scope=Scope.MANAGE,
 )
 async def list_keys(
-    request: Request, org_id: OrgId = None, after: After = "", limit: Limit = 100
+    call: Call, org_id: OrgId = None, after: After = "", limit: Limit = 100
 ) -> Response:
     """The keys of an org, or without one the operators' own; never their secrets."""
-    service, caller = _who(request)
-    caller.needs(Scope.MANAGE)
+    service, caller = call.service, call.caller
     org = await _org_of_keys(service, caller, org_id)
-    return await settings.page(request, org, KIND, after, limit, _key_kept)
+    return await settings.page(call, org, KIND, after, limit, _key_kept)
 
 
 def _key_kept(org: str, id: str, body: dict[str, Any]) -> WireModel:
@@ -312,20 +305,20 @@ async def _org_of_keys(service: Service, caller: Caller, org: str | None) -> str
     return await service.whole_org(caller, org)
 
 
-@router.post(
-    "/keys/{id}/rotate",
+@operations.post(
+    "/v1/keys/{id}/rotate",
     summary="Give a key a new secret; the old one counts a while longer",
-    operation_id="keys.rotate",
-    response_model=KeyResponse,
-    openapi_extra={**MUTATION, "x-scope": Scope.MANAGE},
+    name="keys.rotate",
+    response=KeyResponse,
+    scope=Scope.MANAGE,
+    takes_idempotency_key=True,
 )
 async def rotate_key(
-    request: Request, id: Id, body: KeyRotationRequest, org_id: OrgId = None
+    call: Call, id: Id, body: KeyRotationRequest, org_id: OrgId = None
 ) -> Response:
     """Give a key a new secret."""
-    service, caller = _who(request)
-    caller.needs(Scope.MANAGE)
-    request_key = key_of(request)
+    service, caller = call.service, call.caller
+    request_key = call.idempotency_key()
     org = await _org_of_keys(service, caller, org_id)
     raw = secret_for(service.secret, org, request_key)
     command, key = await service.read(
@@ -333,7 +326,7 @@ async def rotate_key(
     )
     if id != caller.id:  # who gets the secret of another may do what it may
         _check_no_more(caller, key.scopes, key.rate_per_s, key.expires_at)
-    answer = await asked_for(service, caller, org, request_key, command)
+    answer = await run_command(service, caller, org, request_key, command)
     service.keys.forget(org, id)
     if key.cap is not None and not isinstance(answer.outcome, Refusal):
         # Whoever made it may have died before it had its budget.
@@ -342,7 +335,7 @@ async def rotate_key(
     def told(event: SettingSet) -> WireModel:
         return _key_told(org, id, Key.of(event.body or ""), shown(org, id, raw))
 
-    return told_of(org, answer, 200, lambda happened: told(only(SettingSet, happened)))
+    return command_response(org, answer, 200, lambda happened: told(only(SettingSet, happened)))
 
 
 def _rotation(
@@ -367,18 +360,18 @@ def _rotation(
     return _kept(id, key.rotated(hash, overlap_s).body, found.number), key
 
 
-@router.delete(
-    "/keys/{id}",
+@operations.delete(
+    "/v1/keys/{id}",
     summary="Revoke a key, at once",
-    operation_id="keys.revoke",
-    response_model=Deleted,
-    openapi_extra={**MUTATION, "x-scope": Scope.MANAGE},
+    name="keys.revoke",
+    response=Deleted,
+    scope=Scope.MANAGE,
+    takes_idempotency_key=True,
 )
-async def revoke_key(request: Request, id: Id, org_id: OrgId = None) -> Response:
+async def revoke_key(call: Call, id: Id, org_id: OrgId = None) -> Response:
     """Revoke a key; every process knows it within seconds."""
-    service, caller = _who(request)
-    caller.needs(Scope.MANAGE)
+    service, caller = call.service, call.caller
     org = await _org_of_keys(service, caller, org_id)
-    response = await settings.drop(request, org, KIND, id)
+    response = await settings.drop(call, org, KIND, id)
     service.keys.forget(org, id)
     return response

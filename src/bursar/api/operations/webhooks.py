@@ -3,16 +3,25 @@
 import json
 import time
 from collections.abc import Callable
-from typing import Annotated, Any, Final, Literal, TypeVar
+from typing import Annotated, Final, Literal
 
-from fastapi import APIRouter, Path, Query, Request, Response
+from pydantic import Field
+from starlette.responses import Response
 
+from bursar.api.call import Call
 from bursar.api.context import Caller, Service, unknown
 from bursar.api.errors import Failed, InvalidCommand
-from bursar.api.execute import asked_for, done_of, encoded, key_of, told_of
-from bursar.api.request_body import StrictRoute
-from bursar.api.routes.ledger_reads import After, Limit, OrgId, Things, seen_response
-from bursar.api.routes.operations import IDEMPOTENCY_KEY, PROBLEM
+from bursar.api.execute import command_response, command_result, run_command, to_json
+from bursar.api.operation import OperationTable
+from bursar.api.pages import (
+    After,
+    AfterNumber,
+    Limit,
+    OrgId,
+    Paginated,
+    page_response,
+    read_response,
+)
 from bursar.core.alerts import RULE, Alert, AlertRule
 from bursar.core.ids import SettingId
 from bursar.core.ledger.commands import SetSetting
@@ -20,8 +29,6 @@ from bursar.core.ledger.events import SettingSet
 from bursar.core.ledger.values import Setting
 from bursar.core.refusal import Code, Refusal
 from bursar.service.keys import Scope
-from bursar.service.queries.balances import Seen
-from bursar.service.queries.entities import Page
 from bursar.service.queries.request_lookup import asker_of, first_asked
 from bursar.service.queries.settings import kept_one, kept_page, settings
 from bursar.service.webhooks.alerts import alerts_of, rule_setting
@@ -53,20 +60,10 @@ from bursar.wire.webhooks import (
     WebhookRotationResponse,
 )
 
-T = TypeVar("T")
-
-router = APIRouter(prefix="/v1", route_class=StrictRoute, responses=PROBLEM)
-MUTATION: Final[dict[str, Any]] = {"parameters": [IDEMPOTENCY_KEY], "x-scope": Scope.MANAGE}
+operations = OperationTable("Webhooks")
 MOST: Final = 100  # webhooks, or rules, of one org
 
-Number = Annotated[int, Path(ge=1, le=2**62)]
-AfterNumber = Annotated[int, Query(ge=0, le=2**62, description="`next` of the page before")]
-
-
-def _who(request: Request, scope: str) -> tuple[Service, Caller]:
-    caller: Caller = request.state.caller
-    caller.needs(scope)
-    return request.app.state.service, caller
+Number = Annotated[int, Field(ge=1, le=2**62)]
 
 
 async def _org(service: Service, caller: Caller, account: str | None, org: str | None) -> str:
@@ -149,14 +146,6 @@ async def _check_room(service: Service, org: str, kind: str) -> None:
         raise Failed("invalid_request", f"an org has at most {MOST:,} of them")
 
 
-def _page(
-    request: Request, org: str, seen: Seen[Page[T]], told: Callable[[T], WireModel]
-) -> Response:
-    items = [json.loads(encoded(told(one))) for one in seen.value.things]
-    body = json.dumps({"items": items, "next": seen.value.next}, separators=(",", ":"))
-    return seen_response(request, org, seen.number, body.encode())
-
-
 # Webhooks
 
 
@@ -171,18 +160,19 @@ def _told(org: str, id: str, webhook: Webhook, secret: str | None = None) -> Web
     )
 
 
-@router.post(
-    "/webhooks",
-    status_code=201,
+@operations.post(
+    "/v1/webhooks",
+    status=201,
     summary="Be told what happens; the secret that signs is shown",
-    operation_id="webhooks.create",
-    response_model=WebhookResponse,
-    openapi_extra=MUTATION,
+    name="webhooks.create",
+    response=WebhookResponse,
+    scope=Scope.MANAGE,
+    takes_idempotency_key=True,
 )
-async def create_webhook(request: Request, body: WebhookRequest) -> Response:
+async def create_webhook(call: Call, body: WebhookRequest) -> Response:
     """Be told what happens from now on."""
-    service, caller = _who(request, Scope.MANAGE)
-    key = key_of(request)
+    service, caller = call.service, call.caller
+    key = call.idempotency_key()
     org = await _org(service, caller, body.account_id, body.org_id)
     for type in body.events:
         if type not in TYPES:
@@ -197,13 +187,13 @@ async def create_webhook(request: Request, body: WebhookRequest) -> Response:
     command = _setting(
         lambda: SetSetting(kind=WEBHOOK, id=SettingId(id), body=webhook.body, before=0)
     )
-    answer = await asked_for(service, caller, org, key, command, making.made)
+    answer = await run_command(service, caller, org, key, command, making.made)
 
     def told(event: SettingSet) -> WireModel:
         secret = shown(secret_for(service.secret, org, event.id, FIRST))
         return _told(org, event.id, Webhook.of(event.body or ""), secret)
 
-    return told_of(org, answer, 201, lambda happened: told(only(SettingSet, happened)))
+    return command_response(org, answer, 201, lambda happened: told(only(SettingSet, happened)))
 
 
 async def _check_url(service: Service, url: str) -> None:
@@ -221,86 +211,88 @@ def _setting(made: Callable[[], SetSetting]) -> SetSetting:
         raise InvalidCommand(str(error)) from error
 
 
-@router.get(
-    "/webhooks",
+@operations.get(
+    "/v1/webhooks",
     summary="The webhooks of an org",
-    operation_id="webhooks.list",
-    response_model=Things[WebhookResponse],
-    openapi_extra={"x-scope": Scope.READ},
+    name="webhooks.list",
+    response=Paginated[WebhookResponse],
+    scope=Scope.READ,
 )
 async def list_webhooks(
-    request: Request, org_id: OrgId = None, after: After = "", limit: Limit = 100
+    call: Call, org_id: OrgId = None, after: After = "", limit: Limit = 100
 ) -> Response:
     """The webhooks of an org; never their secrets."""
-    service, caller = _who(request, Scope.READ)
+    service, caller = call.service, call.caller
     org = await service.whole_org(caller, org_id)
     seen = await service.read(lambda reader: kept_page(reader, org, WEBHOOK, after, limit))
-    return _page(request, org, seen, lambda one: _told(org, one.id, Webhook.of(one.body or "")))
-
-
-@router.get(
-    "/webhooks/{id}",
-    summary="A webhook",
-    operation_id="webhooks.get",
-    response_model=WebhookResponse,
-    openapi_extra={"x-scope": Scope.READ},
-)
-async def get_webhook(request: Request, id: Id, org_id: OrgId = None) -> Response:
-    """A webhook; never its secret."""
-    service, caller = _who(request, Scope.READ)
-    org, found, number = await _kept(service, caller, WEBHOOK, id, org_id)
-    return seen_response(
-        request, org, number, encoded(_told(org, id, Webhook.of(found.body or "")))
+    return page_response(
+        call, org, seen, lambda one: _told(org, one.id, Webhook.of(one.body or ""))
     )
 
 
-@router.delete(
-    "/webhooks/{id}",
-    summary="Tell a webhook nothing more",
-    operation_id="webhooks.delete",
-    response_model=Deleted,
-    openapi_extra=MUTATION,
+@operations.get(
+    "/v1/webhooks/{id}",
+    summary="A webhook",
+    name="webhooks.get",
+    response=WebhookResponse,
+    scope=Scope.READ,
 )
-async def delete_webhook(request: Request, id: Id, org_id: OrgId = None) -> Response:
+async def get_webhook(call: Call, id: Id, org_id: OrgId = None) -> Response:
+    """A webhook; never its secret."""
+    service, caller = call.service, call.caller
+    org, found, number = await _kept(service, caller, WEBHOOK, id, org_id)
+    return read_response(call, org, number, to_json(_told(org, id, Webhook.of(found.body or ""))))
+
+
+@operations.delete(
+    "/v1/webhooks/{id}",
+    summary="Tell a webhook nothing more",
+    name="webhooks.delete",
+    response=Deleted,
+    scope=Scope.MANAGE,
+    takes_idempotency_key=True,
+)
+async def delete_webhook(call: Call, id: Id, org_id: OrgId = None) -> Response:
     """Tell a webhook nothing more."""
-    service, caller = _who(request, Scope.MANAGE)
+    service, caller = call.service, call.caller
     command = SetSetting(kind=WEBHOOK, id=SettingId(id), body=None)
-    return await _dropped(request, service, caller, command, org_id)
+    return await _dropped(call, service, caller, command, org_id)
 
 
 async def _dropped(
-    request: Request, service: Service, caller: Caller, command: SetSetting, org_id: str | None
+    call: Call, service: Service, caller: Caller, command: SetSetting, org_id: str | None
 ) -> Response:
     """Drop a webhook or a rule; whoever asks again under the same key is told the same."""
-    key = key_of(request)
+    key = call.idempotency_key()
     org = caller.org if org_id is None and not caller.is_operator else org_id
     if org is None or not await _is_whole(service, caller, org):
         # A key for an account may drop what is for that account or below.
         org, _ = await _changed(service, caller, command.kind, command.id, org, key)
-    answer = await asked_for(service, caller, org, key, command)
-    done = done_of(org, answer, 200, lambda _: Deleted(id=command.id))
+    answer = await run_command(service, caller, org, key, command)
+    done = command_result(org, answer, 200, lambda _: Deleted(id=command.id))
     if isinstance(answer.outcome, Refusal) and answer.outcome.code is Code.SETTING_UNKNOWN:
         raise Failed("not_found", no_such(command.kind), done.headers)
     return done.response()
 
 
-@router.post(
-    "/webhooks/{id}/rotate",
+@operations.post(
+    "/v1/webhooks/{id}/rotate",
     summary="Give a webhook another secret; the old one signs a while longer",
-    operation_id="webhooks.rotate",
-    response_model=WebhookRotationResponse,
-    openapi_extra=MUTATION,
+    name="webhooks.rotate",
+    response=WebhookRotationResponse,
+    scope=Scope.MANAGE,
+    takes_idempotency_key=True,
 )
 async def rotate_webhook(
-    request: Request, id: Id, body: WebhookRotationRequest, org_id: OrgId = None
+    call: Call, id: Id, body: WebhookRotationRequest, org_id: OrgId = None
 ) -> Response:
     """Give a webhook another secret."""
-    service, caller = _who(request, Scope.MANAGE)
-    key = key_of(request)
+    service, caller = call.service, call.caller
+    key = call.idempotency_key()
     org, _ = await _changed(service, caller, WEBHOOK, id, org_id, key)
-    answer = await asked_for(service, caller, org, key, rotation(id, key, body.overlap_seconds))
+    answer = await run_command(service, caller, org, key, rotation(id, key, body.overlap_seconds))
     secret = shown(secret_for(service.secret, org, id, version_of(key)))
-    return told_of(
+    return command_response(
         org,
         answer,
         200,
@@ -313,15 +305,15 @@ async def rotate_webhook(
 # Deliveries
 
 
-@router.get(
-    "/webhooks/{id}/deliveries",
+@operations.get(
+    "/v1/webhooks/{id}/deliveries",
     summary="What a webhook was told, and what came of it",
-    operation_id="webhooks.deliveries",
-    response_model=Things[DeliveryResponse],
-    openapi_extra={"x-scope": Scope.READ},
+    name="webhooks.deliveries",
+    response=Paginated[DeliveryResponse],
+    scope=Scope.READ,
 )
 async def list_deliveries(
-    request: Request,
+    call: Call,
     id: Id,
     org_id: OrgId = None,
     status: Literal["pending", "delivered", "given_up"] | None = None,
@@ -329,12 +321,12 @@ async def list_deliveries(
     limit: Limit = 100,
 ) -> Response:
     """What a webhook was told, in the order of events; never what its receiver has answered."""
-    service, caller = _who(request, Scope.READ)
+    service, caller = call.service, call.caller
     org, _, _ = await _kept(service, caller, WEBHOOK, id, org_id)
     seen = await service.read(
         lambda reader: deliveries_of(reader, org, id, after, status or "", limit)
     )
-    return _page(request, org, seen, lambda one: _delivery(org, id, one))
+    return page_response(call, org, seen, lambda one: _delivery(org, id, one))
 
 
 def _delivery(org: str, id: str, one: Delivery) -> DeliveryResponse:
@@ -352,26 +344,25 @@ def _delivery(org: str, id: str, one: Delivery) -> DeliveryResponse:
     )
 
 
-@router.post(
-    "/webhooks/{id}/deliveries/{number}/resend",
-    status_code=202,
+@operations.post(
+    "/v1/webhooks/{id}/deliveries/{number}/resend",
+    status=202,
     summary="Deliver something again, under the same id",
-    operation_id="webhooks.resend",
-    response_model=ResendResponse,
-    openapi_extra=MUTATION,
+    name="webhooks.resend",
+    response=ResendResponse,
+    scope=Scope.MANAGE,
+    takes_idempotency_key=True,
 )
-async def resend_delivery(
-    request: Request, id: Id, number: Number, org_id: OrgId = None
-) -> Response:
+async def resend_delivery(call: Call, id: Id, number: Number, org_id: OrgId = None) -> Response:
     """Deliver something again, whatever became of it so far."""
-    service, caller = _who(request, Scope.MANAGE)
-    key = key_of(request)
+    service, caller = call.service, call.caller
+    key = call.idempotency_key()
     org, new = await _changed(service, caller, WEBHOOK, id, org_id, key)
     if new:
         await _check_told(service, org, id, number)
     making = IdFactory(org, key, int(time.time() * 1_000))
     command = resend(making.id("id", None), id, number)
-    answer = await asked_for(service, caller, org, key, command, making.made)
+    answer = await run_command(service, caller, org, key, command, making.made)
 
     def told(event: SettingSet) -> WireModel:
         webhook, again = resend_of(event.body or "")
@@ -379,7 +370,7 @@ async def resend_delivery(
             webhook_id=webhook, message_id=message_id(webhook, again), stream=org, number=again
         )
 
-    return told_of(org, answer, 202, lambda happened: told(only(SettingSet, happened)))
+    return command_response(org, answer, 202, lambda happened: told(only(SettingSet, happened)))
 
 
 async def _check_told(service: Service, org: str, id: str, number: int) -> None:
@@ -392,18 +383,18 @@ async def _check_told(service: Service, org: str, id: str, number: int) -> None:
 # Alerts
 
 
-@router.get(
-    "/alerts",
+@operations.get(
+    "/v1/alerts",
     summary="The alerts of an org, the newest last",
-    operation_id="alerts.list",
-    response_model=Things[AlertResponse],
-    openapi_extra={"x-scope": Scope.READ},
+    name="alerts.list",
+    response=Paginated[AlertResponse],
+    scope=Scope.READ,
 )
 async def list_alerts(
-    request: Request, org_id: OrgId = None, after: AfterNumber = 0, limit: Limit = 100
+    call: Call, org_id: OrgId = None, after: AfterNumber = 0, limit: Limit = 100
 ) -> Response:
     """The alerts of an org, in the order in which they were raised, or were over."""
-    service, caller = _who(request, Scope.READ)
+    service, caller = call.service, call.caller
     org = await service.whole_org(caller, org_id)
     seen = await service.read(lambda reader: alerts_of(reader, org, after, limit))
 
@@ -412,21 +403,22 @@ async def list_alerts(
             org, one.id, Alert.from_body(one.body or ""), one.number, one.at
         )
 
-    return _page(request, org, seen, told)
+    return page_response(call, org, seen, told)
 
 
-@router.post(
-    "/alerts/rules",
-    status_code=201,
+@operations.post(
+    "/v1/alerts/rules",
+    status=201,
     summary="Be alerted of a low balance, a short runway, or credits near their end",
-    operation_id="alerts.rules.create",
-    response_model=AlertRuleResponse,
-    openapi_extra=MUTATION,
+    name="alerts.rules.create",
+    response=AlertRuleResponse,
+    scope=Scope.MANAGE,
+    takes_idempotency_key=True,
 )
-async def create_rule(request: Request, body: AlertRuleRequest) -> Response:
+async def create_rule(call: Call, body: AlertRuleRequest) -> Response:
     """Be alerted of more than everybody is."""
-    service, caller = _who(request, Scope.MANAGE)
-    key = key_of(request)
+    service, caller = call.service, call.caller
+    key = call.idempotency_key()
     org = await _org(service, caller, body.account_id, body.org_id)
     try:
         rule = body.to_core()
@@ -436,45 +428,46 @@ async def create_rule(request: Request, body: AlertRuleRequest) -> Response:
         await _check_room(service, org, RULE)
     making = IdFactory(org, key, int(time.time() * 1_000))
     id = making.id("id", body.id)
-    answer = await asked_for(
+    answer = await run_command(
         service, caller, org, key, _setting(lambda: rule_setting(id, rule)), making.made
     )
 
     def told(event: SettingSet) -> WireModel:
         return AlertRuleResponse.from_core(org, event.id, AlertRule.from_body(event.body or ""))
 
-    return told_of(org, answer, 201, lambda happened: told(only(SettingSet, happened)))
+    return command_response(org, answer, 201, lambda happened: told(only(SettingSet, happened)))
 
 
-@router.get(
-    "/alerts/rules",
+@operations.get(
+    "/v1/alerts/rules",
     summary="The rules by which an org is alerted",
-    operation_id="alerts.rules.list",
-    response_model=Things[AlertRuleResponse],
-    openapi_extra={"x-scope": Scope.READ},
+    name="alerts.rules.list",
+    response=Paginated[AlertRuleResponse],
+    scope=Scope.READ,
 )
 async def list_rules(
-    request: Request, org_id: OrgId = None, after: After = "", limit: Limit = 100
+    call: Call, org_id: OrgId = None, after: After = "", limit: Limit = 100
 ) -> Response:
     """The rules of an org."""
-    service, caller = _who(request, Scope.READ)
+    service, caller = call.service, call.caller
     org = await service.whole_org(caller, org_id)
     seen = await service.read(lambda reader: kept_page(reader, org, RULE, after, limit))
 
     def told(one: Setting) -> WireModel:
         return AlertRuleResponse.from_core(org, one.id, AlertRule.from_body(one.body or ""))
 
-    return _page(request, org, seen, told)
+    return page_response(call, org, seen, told)
 
 
-@router.delete(
-    "/alerts/rules/{id}",
+@operations.delete(
+    "/v1/alerts/rules/{id}",
     summary="Drop a rule",
-    operation_id="alerts.rules.delete",
-    response_model=Deleted,
-    openapi_extra=MUTATION,
+    name="alerts.rules.delete",
+    response=Deleted,
+    scope=Scope.MANAGE,
+    takes_idempotency_key=True,
 )
-async def delete_rule(request: Request, id: Id, org_id: OrgId = None) -> Response:
+async def delete_rule(call: Call, id: Id, org_id: OrgId = None) -> Response:
     """Be alerted by this rule no more."""
-    service, caller = _who(request, Scope.MANAGE)
-    return await _dropped(request, service, caller, rule_setting(id, None), org_id)
+    service, caller = call.service, call.caller
+    return await _dropped(call, service, caller, rule_setting(id, None), org_id)

@@ -2,16 +2,17 @@
 
 import asyncio
 import json
-from typing import Annotated, Any, Final
+from typing import Annotated
 
-from fastapi import APIRouter, Path, Query, Request, Response
+from pydantic import Field
+from starlette.responses import Response
 
 from bursar.api import settings
+from bursar.api.call import Call
 from bursar.api.context import Caller, Service
 from bursar.api.errors import Failed, InvalidCommand
-from bursar.api.execute import asked_for, done_of, encoded, key_of
-from bursar.api.request_body import StrictRoute
-from bursar.api.routes.operations import IDEMPOTENCY_KEY, PROBLEM
+from bursar.api.execute import command_result, run_command, to_json
+from bursar.api.operation import OperationTable
 from bursar.core.ledger.commands import SetSetting
 from bursar.core.ledger.events import SettingSet
 from bursar.core.ledger.values import Setting
@@ -25,16 +26,14 @@ from bursar.wire.policies import PolicyRequest, PolicyResponse
 from bursar.wire.pools import NAME
 from bursar.wire.responses import Happened, only
 
-router = APIRouter(prefix="/v1", route_class=StrictRoute, responses=PROBLEM)
-Name = Annotated[str, Path(pattern=NAME)]
-DryRun = Annotated[bool, Query(description="only look whether it could be put in force")]
-SETS: Final[dict[str, Any]] = {"parameters": [IDEMPOTENCY_KEY], "x-scope": Scope.OPERATOR}
+operations = OperationTable("Pools")
+Name = Annotated[str, Field(pattern=NAME)]
+DryRun = Annotated[bool, Field(description="only look whether it could be put in force")]
 
 
-def _operated(request: Request, pool: str) -> tuple[Service, Caller, Pools]:
+def _operated(call: Call, pool: str) -> tuple[Service, Caller, Pools]:
     """Who asks, and the pools of this process; the call ends unless the pool is among them."""
-    service, caller = settings.who(request)
-    caller.needs(Scope.OPERATOR)
+    service, caller = call.service, call.caller
     if service.pools is None or pool not in service.pools.keepers:
         raise Failed("not_found", f"there is no pool {pool!r}")
     return service, caller, service.pools
@@ -50,46 +49,47 @@ def _told(pools: Pools, pool: str, version: int, policy: Policy) -> PolicyRespon
     return PolicyResponse.from_core(pool, version, policy, in_force=in_force)
 
 
-@router.get(
-    "/pools/{pool}/policy",
+@operations.get(
+    "/v1/pools/{pool}/policy",
     summary="The policy of a pool: tiers, shares, and how it decides",
-    operation_id="pools.policy",
-    response_model=PolicyResponse,
-    openapi_extra={"x-scope": Scope.OPERATOR},
+    name="pools.policy",
+    response=PolicyResponse,
+    scope=Scope.OPERATOR,
 )
-async def policy(request: Request, pool: Name) -> Response:
+async def policy(call: Call, pool: Name) -> Response:
     """The policy of a pool, with an ETag to change it by if it was ever set."""
-    service, _, pools = _operated(request, pool)
+    service, _, pools = _operated(call, pool)
     kept = await _kept(service, pool)
     version = 0 if kept is None else kept.number
     found = Policy() if kept is None else policy_of(json.loads(kept.body or "{}"))
     headers = {} if kept is None else {"ETag": f'"{version}"'}
-    told = encoded(_told(pools, pool, version, found))
+    told = to_json(_told(pools, pool, version, found))
     return Response(told, headers=headers, media_type="application/json")
 
 
-@router.put(
-    "/pools/{pool}/policy",
+@operations.put(
+    "/v1/pools/{pool}/policy",
     summary="Put a policy in force in a pool; with If-Match only if nobody else has",
-    operation_id="pools.set_policy",
-    response_model=PolicyResponse,
-    openapi_extra=SETS,
+    name="pools.set_policy",
+    response=PolicyResponse,
+    scope=Scope.OPERATOR,
+    takes_idempotency_key=True,
 )
 async def set_policy(
-    request: Request, pool: Name, body: PolicyRequest, dry_run: DryRun = False
+    call: Call, pool: Name, body: PolicyRequest, dry_run: DryRun = False
 ) -> Response:
     """Put a policy in force: the pool's next round decides by it."""
-    service, caller, pools = _operated(request, pool)
-    key = key_of(request)
+    service, caller, pools = _operated(call, pool)
+    key = call.idempotency_key()
     try:
         wanted = body.to_core()
     except ValueError as error:
         raise InvalidCommand(str(error)) from error
-    command = settings.set_setting(KIND, pool, body.words, settings.if_match(request))
+    command = settings.set_setting(KIND, pool, body.words, settings.if_match(call))
     kept = await _kept(service, pool)
     if dry_run:
         told = _told(pools, pool, 0 if kept is None else kept.number, wanted)
-        return Response(encoded(told), media_type="application/json")
+        return Response(to_json(told), media_type="application/json")
     if kept is None:
         await _begin(service, caller, pool)
     return await _set(service, caller, pools, key, command)
@@ -98,22 +98,22 @@ async def set_policy(
 async def _begin(service: Service, caller: Caller, pool: str) -> None:
     """Keep the shipped policy as a pool's own, so that there is one to change."""
     first = settings.set_setting(KIND, pool, {}, 0)
-    await asked_for(service, caller, DEPLOYMENT, f"bursar:policy/{pool}", first)
+    await run_command(service, caller, DEPLOYMENT, f"bursar:policy/{pool}", first)
 
 
 async def _set(
     service: Service, caller: Caller, pools: Pools, key: str, command: SetSetting
 ) -> Response:
-    answer = await asked_for(service, caller, DEPLOYMENT, key, command)
+    answer = await run_command(service, caller, DEPLOYMENT, key, command)
 
     def told(happened: Happened) -> PolicyResponse:
         body = only(SettingSet, happened).body
         found = policy_of(json.loads(body or "{}"))
         return PolicyResponse.from_core(command.id, answer.number, found, in_force=True)
 
-    done = done_of(DEPLOYMENT, answer, 200, told)
+    done = command_result(DEPLOYMENT, answer, 200, told)
     response = done.response()
-    if not done.problem:
+    if not done.is_problem:
         await asyncio.to_thread(pools.quotas.put_in_force, command.id)
         response.headers["ETag"] = f'"{answer.number}"'
     return response

@@ -1,15 +1,12 @@
 """A route for operators: who answers for the end of an attempt (M3)."""
 
-from typing import Any, Final
+from starlette.responses import Response
 
-from fastapi import APIRouter, Request, Response
-
-from bursar.api import settings
+from bursar.api.call import Call
 from bursar.api.context import Service, unknown
 from bursar.api.errors import Failed, Refused
-from bursar.api.execute import done_of, key_of, told_by
-from bursar.api.request_body import StrictRoute
-from bursar.api.routes.operations import IDEMPOTENCY_KEY, PROBLEM
+from bursar.api.execute import command_result, submit
+from bursar.api.operation import OperationTable
 from bursar.core.ids import HoldId
 from bursar.core.ledger.commands import CorrectEnd
 from bursar.core.refusal import Code, Refusal
@@ -19,32 +16,31 @@ from bursar.service.keys import Scope
 from bursar.wire.fields import Id
 from bursar.wire.jobs import EndCorrectionRequest, EndCorrectionResponse
 
-router = APIRouter(prefix="/v1", route_class=StrictRoute, responses=PROBLEM)
-CORRECTS: Final[dict[str, Any]] = {"parameters": [IDEMPOTENCY_KEY], "x-scope": Scope.OPERATOR}
+operations = OperationTable("Jobs")
 
 
-@router.post(
-    "/jobs/{id}/correct",
-    status_code=202,
-    operation_id="jobs.correct",
+@operations.post(
+    "/v1/jobs/{id}/correct",
+    status=202,
+    name="jobs.correct",
     summary="Say who answers for the end of an attempt: its lost work is given back, or charged",
-    response_model=EndCorrectionResponse,
-    openapi_extra=CORRECTS,
+    response=EndCorrectionResponse,
+    scope=Scope.OPERATOR,
+    takes_idempotency_key=True,
 )
-async def correct(request: Request, id: Id, body: EndCorrectionRequest) -> Response:
+async def correct(call: Call, id: Id, body: EndCorrectionRequest) -> Response:
     """Let somebody else answer for the end of an attempt of a job that is over."""
-    service, caller = settings.who(request)
-    caller.needs(Scope.OPERATOR)
-    key = key_of(request)
+    service, caller = call.service, call.caller
+    key = call.idempotency_key()
     org = await service.org_of(caller, "jobs", id)
     await _check_over(service, org, id, body.attempt)
     said = CorrectEnd(
         hold=HoldId(id), attempt=body.attempt, end_class=body.end_class, reason=body.reason
     )
-    answer = await told_by(service, correction_request(org, key, said, caller.id))
+    answer = await submit(service, correction_request(org, key, said, caller.id))
     service.posted(org)
     told = EndCorrectionResponse(id=id, attempt=body.attempt, end_class=body.end_class.value)
-    return done_of(org, answer, 202, lambda _: told).response()
+    return command_result(org, answer, 202, lambda _: told).response()
 
 
 async def _check_over(service: Service, org: str, id: str, attempt: int) -> None:

@@ -5,14 +5,14 @@ import re
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Annotated, Any, Final, Literal, TypeVar
 
-from fastapi import APIRouter, Query, Request, Response
-from fastapi.responses import StreamingResponse
+from pydantic import Field
+from starlette.responses import Response, StreamingResponse
 
-from bursar.api.context import Caller, Service, unknown
+from bursar.api.call import Call
+from bursar.api.context import Service, unknown
 from bursar.api.errors import Failed
-from bursar.api.request_body import StrictRoute
-from bursar.api.routes.ledger_reads import READS, Limit, OrgId, seen_response
-from bursar.api.routes.operations import PROBLEM
+from bursar.api.operation import NameInUrl, OperationTable
+from bursar.api.pages import Limit, OrgId, read_response
 from bursar.core.instant import Instant
 from bursar.service.keys import Scope
 from bursar.service.queries.statements import Line, Parts, Statement, Statements
@@ -40,25 +40,16 @@ T = TypeVar("T")
 
 From = Annotated[
     str | None,
-    Query(alias="from", max_length=64, description="RFC 3339; by default its month's beginning"),
+    Field(max_length=64, description="RFC 3339. By default the start of the month of `to`."),
+    NameInUrl("from"),
 ]
-To = Annotated[str | None, Query(max_length=64, description="RFC 3339; by default now")]
+To = Annotated[str | None, Field(max_length=64, description="RFC 3339; by default now")]
 Format = Annotated[
-    Literal["json", "csv"] | None, Query(description="by default what Accept asks for")
+    Literal["json", "csv"] | None, Field(description="by default what Accept asks for")
 ]
 _AFTER: Final = re.compile(r"(\d{1,18})\.(\d{1,9})", re.ASCII)
-_CSV: Final[dict[int | str, dict[str, Any]]] = {
-    200: {"content": {"text/csv": {"schema": {"type": "string"}}}}
-}
 
-router = APIRouter(prefix="/v1", route_class=StrictRoute, responses=PROBLEM)
-
-
-def _service(request: Request) -> tuple[Service, Caller]:
-    service: Service = request.app.state.service
-    caller: Caller = request.state.caller
-    caller.needs(Scope.READ)
-    return service, caller
+operations = OperationTable("Reports")
 
 
 # What is asked for
@@ -92,9 +83,9 @@ def _dimensions(text: str) -> tuple[By, ...]:
     return tuple(map(By, names))
 
 
-def _as_csv(request: Request, wanted: str | None) -> bool:
+def _as_csv(call: Call, wanted: str | None) -> bool:
     if wanted is None:
-        accepted = request.headers.get("accept", "")
+        accepted = call.header("accept", "")
         return "text/csv" in accepted and "application/json" not in accepted
     return wanted == "csv"
 
@@ -109,10 +100,8 @@ async def _asked(service: Service, question: Any) -> Any:
         raise _wrong("by", f"{error}: ask for a shorter period, or for less") from None
 
 
-def _csv_response(
-    request: Request, org: str, number: int, rows: Iterable[Sequence[Cell]]
-) -> Response:
-    response = seen_response(request, org, number, csv_text(rows).encode())
+def _csv_response(call: Call, org: str, number: int, rows: Iterable[Sequence[Cell]]) -> Response:
+    response = read_response(call, org, number, csv_text(rows).encode())
     if response.status_code == 200:
         response.headers["Content-Type"] = MEDIA_TYPE
     return response
@@ -121,27 +110,27 @@ def _csv_response(
 # Statements
 
 
-@router.get(
-    "/accounts/{id}/statement",
+@operations.get(
+    "/v1/accounts/{id}/statement",
     summary="What an account's grants had, what moved, and what they have then",
-    operation_id="accounts.statement",
-    response_model=shapes.Statement,
-    responses=_CSV,
-    openapi_extra=READS,
+    name="accounts.statement",
+    response=shapes.Statement,
+    content_types=("application/json", "text/csv"),
+    scope=Scope.READ,
 )
 async def statement(
-    request: Request,
+    call: Call,
     id: Id,
     start: From = None,
     to: To = None,
-    after: Annotated[str | None, Query(max_length=64, description="`next` of the page before")] = (
+    after: Annotated[str | None, Field(max_length=64, description="`next` of the page before")] = (
         None
     ),
     limit: Limit = 100,
     format: Format = None,
 ) -> Response:
     """What an account's grants had, what moved, and what they have then."""
-    service, caller = _service(request)
+    service, caller = call.service, call.caller
     wanted, place = _wanted(start, to), _place(after)
     org = await service.org_of(caller, "accounts", id)
     seen = await _asked(
@@ -151,12 +140,12 @@ async def statement(
     if found is None:
         raise unknown("accounts", id)
     told = _statement(id, found)
-    if not _as_csv(request, format):
-        response = seen_response(request, org, seen.number, _json(told))
+    if not _as_csv(call, format):
+        response = read_response(call, org, seen.number, _json(told))
     else:
         rows = [list(line.values()) for line in told["lines"]]
         header = list(shapes.StatementLine.model_fields)
-        response = _csv_response(request, org, seen.number, [header, *rows])
+        response = _csv_response(call, org, seen.number, [header, *rows])
         if told["next"] is not None:
             response.headers["Bursar-Next"] = told["next"]
     response.headers["Vary"] = "Accept"
@@ -216,27 +205,27 @@ def _line(line: Line) -> dict[str, Any]:
 # Usage
 
 
-@router.get(
-    "/usage",
+@operations.get(
+    "/v1/usage",
     summary="What was charged and used, by account, user, GPU type, kind of credits, day or job",
-    operation_id="usage.report",
-    response_model=shapes.UsageReport,
-    responses=_CSV,
-    openapi_extra=READS,
+    name="usage.report",
+    response=shapes.UsageReport,
+    content_types=("application/json", "text/csv"),
+    scope=Scope.READ,
 )
 async def usage(
-    request: Request,
+    call: Call,
     org_id: OrgId = None,
     start: From = None,
     to: To = None,
-    by: Annotated[str, Query(max_length=100, description="dimensions, with commas")] = "account",
+    by: Annotated[str, Field(max_length=100, description="dimensions, with commas")] = "account",
     level: Annotated[
-        int | None, Query(ge=0, le=1_000, description="count accounts below it where it is reached")
+        int | None, Field(ge=0, le=1_000, description="count accounts below it where it is reached")
     ] = None,
     format: Format = None,
 ) -> Response:
     """What was charged and used."""
-    service, caller = _service(request)
+    service, caller = call.service, call.caller
     wanted, dimensions = _wanted(start, to), _dimensions(by)
     if level is not None and By.ACCOUNT not in dimensions:
         raise _wrong("level", "it goes with by=account")
@@ -246,13 +235,13 @@ async def usage(
     )
     report: Report = seen.value
     rows = [_used(report, key, used) for key, used in report.rows]
-    if _as_csv(request, format):
+    if _as_csv(call, format):
         header = [*_names(report.by), *_FIGURES]
         table = [header, *([row[name] for name in header] for row in rows)]
-        response = _csv_response(request, org, seen.number, table)
+        response = _csv_response(call, org, seen.number, table)
     else:
         told = _report(org, report, rows)
-        response = seen_response(request, org, seen.number, _json(told))
+        response = read_response(call, org, seen.number, _json(told))
     response.headers["Vary"] = "Accept"
     return response
 
@@ -313,33 +302,32 @@ def _report(org: str, report: Report, rows: list[dict[str, Any]]) -> dict[str, A
 # Costs
 
 
-@router.get(
-    "/exports/focus",
+@operations.get(
+    "/v1/exports/focus",
     summary="Costs as CSV, as FOCUS 1.2 wants them",
-    operation_id="exports.focus",
-    response_class=StreamingResponse,
-    responses=_CSV,
-    openapi_extra=READS,
+    name="exports.focus",
+    content_types=("text/csv",),
+    scope=Scope.READ,
 )
 async def costs(
-    request: Request,
+    call: Call,
     org_id: OrgId = None,
     start: From = None,
     to: To = None,
-    every: Annotated[Slot, Query(description="how long a charge period is")] = Slot.DAY,
+    every: Annotated[Slot, Field(description="how long a charge period is")] = Slot.DAY,
     currency: Annotated[
-        str, Query(pattern="^[A-Z]{3}$", description="ISO 4217; a credit counts as one of it")
+        str, Field(pattern="^[A-Z]{3}$", description="ISO 4217; a credit counts as one of it")
     ] = focus.NO_CURRENCY,
 ) -> Response:
     """Costs as CSV, as FOCUS 1.2 wants them."""
-    service, caller = _service(request)
+    service, caller = call.service, call.caller
     wanted = _wanted(start, to)
     org = await service.whole_org(caller, org_id)
     seen = await _asked(service, lambda reader: Costs.begun(reader, org, wanted, every))
     found: Costs = seen.value
     # What was recorded never changes: what was asked for, and the last event of it, say it all.
     tag = f"{org} {found.period} {found.last} {every} {currency} {focus.VERSION}"
-    head = seen_response(request, org, seen.number, tag.encode())
+    head = read_response(call, org, seen.number, tag.encode())
     if head.status_code != 200:
         return head
     kept = ("Bursar-Event", "ETag", "Cache-Control")

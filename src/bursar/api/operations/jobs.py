@@ -5,19 +5,18 @@ import re
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, Final, Literal, TypeAlias
 
-from fastapi import APIRouter, Query, Request, Response
-from starlette.responses import StreamingResponse
+from pydantic import Field
+from starlette.responses import Response, StreamingResponse
 
+from bursar.api.call import Call
 from bursar.api.context import Caller, Service, unknown
 from bursar.api.errors import Failed, InvalidCommand, problem_response
 from bursar.api.event_stream import MEDIA_TYPE, event_text
-from bursar.api.execute import done_of, encoded, key_of, told_by
-from bursar.api.operations import Nothing
-from bursar.api.request_body import StrictRoute
-from bursar.api.routes.ledger_reads import READS, After, Limit, OrgId, Things, seen_response
-from bursar.api.routes.operations import IDEMPOTENCY_KEY, PROBLEM
+from bursar.api.execute import command_result, submit, to_json
+from bursar.api.operation import OperationTable
+from bursar.api.pages import After, Limit, OrgId, Paginated, read_response
 from bursar.core.ids import JobId
 from bursar.core.instant import SECOND
 from bursar.core.ledger.commands import Reserve
@@ -51,15 +50,11 @@ from bursar.wire import jobs as wire
 from bursar.wire.arrays import JobArray
 from bursar.wire.fields import Id, IdFactory
 from bursar.wire.problems import problem_from_refusal
+from bursar.wire.requests import EmptyBody
 from bursar.wire.responses import HoldUpdate, Rate, only
 from bursar.wire.result_cache import ALONE, JobCache, Shares
 
-router = APIRouter(prefix="/v1", route_class=StrictRoute, responses=PROBLEM)
-SPENDS: Final[dict[str, Any]] = {"parameters": [IDEMPOTENCY_KEY], "x-scope": Scope.SPEND}
-STREAMED: Final[dict[int | str, dict[str, Any]]] = {
-    200: {"content": {MEDIA_TYPE: {"schema": {"type": "string"}}}},
-    204: {"description": "The job is over, and all of it was told"},
-}
+operations = OperationTable("Jobs", rejects_unknown_parameters=True)
 Standings: TypeAlias = Mapping[JobId, Standing]
 NO_ARRAYS: Final[Standings] = MappingProxyType({})
 PAGE: Final = 100  # steps that a stream reads at once
@@ -78,34 +73,23 @@ _CALLED: Final = {
 }
 
 
-def _who(request: Request, scope: str) -> tuple[Service, Caller]:
-    service: Service = request.app.state.service
-    caller: Caller = request.state.caller
-    caller.needs(scope)
-    known = {one.alias for one in request.scope["route"].dependant.query_params}
-    for name in request.query_params:
-        if name not in known:  # who mistypes a filter must not be told of all jobs
-            raise Failed("invalid_request", f"there is no parameter {name[:100]!r}")
-    return service, caller
-
-
 # Submitting
 
 
-@router.post(
-    "/jobs",
-    status_code=202,
+@operations.post(
+    "/v1/jobs",
+    status=202,
     name="jobs.create",
-    operation_id="jobs.create",
     summary="Submit a job: reserve its credits, and send it to its pool",
-    response_model=wire.SubmittedJob,
-    responses={200: {"model": wire.JobQuote, "description": "A dry run: what it would take"}},
-    openapi_extra=SPENDS,
+    response=wire.SubmittedJob,
+    other_responses={200: ("The quote of a dry run.", wire.JobQuote)},
+    scope=Scope.SPEND,
+    takes_idempotency_key=True,
 )
-async def submit(request: Request, body: wire.JobRequest) -> Response:
+async def submit_job(call: Call, body: wire.JobRequest) -> Response:
     """Submit a job, or say what it would take."""
-    service, caller = _who(request, Scope.SPEND)
-    key = key_of(request)
+    service, caller = call.service, call.caller
+    key = call.idempotency_key()
     org = await service.org_of(caller, "accounts", body.account_id)
     making = IdFactory(org, key, int(time.time() * 1_000))
     try:
@@ -131,7 +115,7 @@ async def submit(request: Request, body: wire.JobRequest) -> Response:
         ),
     )
     if body.dry_run:
-        return await _quoted(request, service, org, body, reserve, admission)
+        return await _quoted(call, service, org, body, reserve, admission)
     submission = Submission(
         admission.pool,
         reserve,
@@ -145,14 +129,12 @@ async def submit(request: Request, body: wire.JobRequest) -> Response:
         routes=admission.options,
         sharing=_sharing(body),
     )
-    answer = await told_by(
-        service, submission_request(org, key, submission, making.made, caller.id)
-    )
+    answer = await submit(service, submission_request(org, key, submission, making.made, caller.id))
     service.posted(org)
     if isinstance(answer.outcome, Refusal) and answer.outcome.code is Code.KEY_REUSED:
         return await _reused(service, org, key, body, answer)
     shares = await _shares(service, org, body, answer)
-    return done_of(
+    return command_result(
         org,
         answer,
         202,
@@ -182,12 +164,12 @@ def _hold_of(answer: Answer) -> str:
     return answer.command.hold
 
 
-async def _admit(service: Service, request: AdmissionRequest) -> AdmissionResult:
+async def _admit(service: Service, call: AdmissionRequest) -> AdmissionResult:
     """The pool that a job goes to; the call ends with a problem if the job is refused."""
     if service.admission is None:
         raise Failed("no_pool", "this process serves no pools")
     try:
-        return await service.admission.admit(request)
+        return await service.admission.admit(call)
     except AdmissionRefused as refusal:
         raise _problem_of(refusal) from refusal
 
@@ -210,7 +192,7 @@ def _place_of(admission: AdmissionResult) -> wire.QuotedPlace:
 
 
 async def _quoted(
-    request: Request,
+    call: Call,
     service: Service,
     org: str,
     body: wire.JobRequest,
@@ -230,7 +212,7 @@ async def _quoted(
     seen = await service.read(quoted)
     cache = await _cache_quoted(service, org, body, seen.value.held)
     quote = wire.JobQuote.from_core(seen.value, body, _place_of(admission), cache)
-    return seen_response(request, org, seen.number, encoded(quote))
+    return read_response(call, org, seen.number, to_json(quote))
 
 
 async def _cache_quoted(
@@ -262,22 +244,22 @@ async def _reused(
 # Looking
 
 
-@router.get(
-    "/jobs/{id}",
-    operation_id="jobs.get",
+@operations.get(
+    "/v1/jobs/{id}",
+    name="jobs.get",
     summary="A job as it is now: its state, what it has spent and holds",
-    response_model=wire.Job,
-    openapi_extra=READS,
+    response=wire.Job,
+    scope=Scope.READ,
 )
-async def job(request: Request, id: Id) -> Response:
+async def job(call: Call, id: Id) -> Response:
     """A job as it is now."""
-    service, caller = _who(request, Scope.READ)
+    service, caller = call.service, call.caller
     org = await service.org_of(caller, "jobs", id)
     seen = await service.read(lambda reader: Looking(reader).job(org, id))
     if seen.value is None:
         raise unknown("jobs", id)
     stands = await _standings(service, org, [seen.value])
-    return seen_response(request, org, seen.number, encoded(_job(seen.value, stands)))
+    return read_response(call, org, seen.number, to_json(_job(seen.value, stands)))
 
 
 async def _standings(service: Service, org: str, jobs: Sequence[Shown]) -> Standings:
@@ -289,53 +271,53 @@ async def _standings(service: Service, org: str, jobs: Sequence[Shown]) -> Stand
     return seen.value
 
 
-@router.get(
-    "/jobs/{id}/elements",
-    operation_id="jobs.elements",
+@operations.get(
+    "/v1/jobs/{id}/elements",
+    name="jobs.elements",
     summary="The elements of an array that have begun, each a job; the others wait in the array",
-    response_model=Things[wire.Job],
-    openapi_extra=READS,
+    response=Paginated[wire.Job],
+    scope=Scope.READ,
 )
 async def elements(
-    request: Request,
+    call: Call,
     id: Id,
     state: wire.State | None = None,
-    after: Annotated[int, Query(ge=-1, le=2**31)] = -1,
+    after: Annotated[int, Field(ge=-1, le=2**31)] = -1,
     limit: Limit = 100,
 ) -> Response:
     """The elements of an array, by their numbers; a job that is none has none."""
-    service, caller = _who(request, Scope.READ)
+    service, caller = call.service, call.caller
     org = await service.org_of(caller, "jobs", id)
     if await service.read(lambda reader: Looking(reader).glance(org, id)) is None:
         raise unknown("jobs", id)
     seen = await service.read(lambda reader: Looking(reader).elements(org, id, state, after, limit))
-    items = [json.loads(encoded(_job(one))) for one in seen.value.things]
+    items = [json.loads(to_json(_job(one))) for one in seen.value.things]
     told = json.dumps({"items": items, "next": seen.value.next}, separators=(",", ":"))
-    return seen_response(request, org, seen.number, told.encode())
+    return read_response(call, org, seen.number, told.encode())
 
 
-@router.get(
-    "/jobs",
-    operation_id="jobs.list",
+@operations.get(
+    "/v1/jobs",
+    name="jobs.list",
     summary="The jobs of an org, the newest first",
-    response_model=Things[wire.Job],
-    openapi_extra=READS,
+    response=Paginated[wire.Job],
+    scope=Scope.READ,
 )
 async def jobs(
-    request: Request,
+    call: Call,
     org_id: OrgId = None,
     state: wire.State | None = None,
-    alive: Annotated[bool, Query(description="only those that are not over")] = False,
-    account_id: Annotated[Id | None, Query(description="and all accounts below it")] = None,
+    alive: Annotated[bool, Field(description="only those that are not over")] = False,
+    account_id: Annotated[Id | None, Field(description="and all accounts below it")] = None,
     user_id: Id | None = None,
     label: Annotated[
-        str | None, Query(pattern=_LABEL, description="name=value, or a name alone")
+        str | None, Field(pattern=_LABEL, description="name=value, or a name alone")
     ] = None,
     after: After = "",
     limit: Limit = 100,
 ) -> Response:
     """The jobs of an org, the newest first."""
-    service, caller = _who(request, Scope.READ)
+    service, caller = call.service, call.caller
     if account_id is None:
         org = await service.whole_org(caller, org_id)
     else:
@@ -345,9 +327,9 @@ async def jobs(
     place = _place(after)
     seen = await service.read(lambda reader: Looking(reader).page(org, wanted, place, limit))
     stands = await _standings(service, org, seen.value.things)
-    items = [json.loads(encoded(_job(one, stands))) for one in seen.value.things]
+    items = [json.loads(to_json(_job(one, stands))) for one in seen.value.things]
     told = json.dumps({"items": items, "next": seen.value.next}, separators=(",", ":"))
-    return seen_response(request, org, seen.number, told.encode())
+    return read_response(call, org, seen.number, told.encode())
 
 
 def _place(after: str) -> tuple[int, str]:
@@ -412,21 +394,21 @@ def _job(one: Shown, stands: Standings = NO_ARRAYS) -> wire.Job:
     )
 
 
-@router.get(
-    "/top/jobs",
-    operation_id="top.jobs",
+@operations.get(
+    "/v1/top/jobs",
+    name="top.jobs",
     summary="Which jobs that are not over have spent, hold or burn the most, now",
-    response_model=Things[wire.CostlyJob],
-    openapi_extra=READS,
+    response=Paginated[wire.CostlyJob],
+    scope=Scope.READ,
 )
 async def top(
-    request: Request,
+    call: Call,
     org_id: OrgId = None,
     by: Literal["spent", "held", "burn"] = "spent",
     limit: Limit = 100,
 ) -> Response:
     """Which jobs have spent, hold or burn the most."""
-    service, caller = _who(request, Scope.READ)
+    service, caller = call.service, call.caller
     org = await service.whole_org(caller, org_id)
     seen = await service.read(lambda reader: Looking(reader).top(org, by, limit))
     items = [
@@ -442,19 +424,19 @@ async def top(
         for one in seen.value
     ]
     told = json.dumps({"items": items, "next": None}, separators=(",", ":"))
-    return seen_response(request, org, seen.number, told.encode())
+    return read_response(call, org, seen.number, told.encode())
 
 
-@router.get(
-    "/jobs/{id}/result",
-    operation_id="jobs.result",
+@operations.get(
+    "/v1/jobs/{id}/result",
+    name="jobs.result",
     summary="What a job has left: its exit code, and the manifest that it wrote",
-    response_model=wire.JobResult,
-    openapi_extra=READS,
+    response=wire.JobResult,
+    scope=Scope.READ,
 )
-async def result(request: Request, id: Id) -> Response:
+async def result(call: Call, id: Id) -> Response:
     """What a job has left."""
-    service, caller = _who(request, Scope.READ)
+    service, caller = call.service, call.caller
     org = await service.org_of(caller, "jobs", id)
     seen = await service.read(lambda reader: Looking(reader).result(org, id))
     found = seen.value
@@ -470,26 +452,26 @@ async def result(request: Request, id: Id) -> Response:
         cached_from=found.cached_from,
         manifest=wire.Manifest(found.text).value,
     )
-    return seen_response(request, org, seen.number, encoded(told))
+    return read_response(call, org, seen.number, to_json(told))
 
 
-@router.get(
-    "/jobs/{id}/routes",
-    operation_id="jobs.routes",
+@operations.get(
+    "/v1/jobs/{id}/routes",
+    name="jobs.routes",
     summary="The pools that a job was sent to, and why; none if it names its pool",
-    response_model=Things[wire.JobRoute],
-    openapi_extra=READS,
+    response=Paginated[wire.JobRoute],
+    scope=Scope.READ,
 )
-async def routes(request: Request, id: Id) -> Response:
+async def routes(call: Call, id: Id) -> Response:
     """Where a job was sent."""
-    service, caller = _who(request, Scope.READ)
+    service, caller = call.service, call.caller
     org = await service.org_of(caller, "jobs", id)
     if await service.read(lambda reader: Looking(reader).glance(org, id)) is None:
         raise unknown("jobs", id)
     seen = await service.read(lambda reader: Looking(reader).routes(org, id))
-    items = [json.loads(encoded(_route(one))) for one in seen.value]
+    items = [json.loads(to_json(_route(one))) for one in seen.value]
     told = json.dumps({"items": items, "next": None}, separators=(",", ":"))
-    return seen_response(request, org, seen.number, told.encode())
+    return read_response(call, org, seen.number, told.encode())
 
 
 def _route(one: Route) -> wire.JobRoute:
@@ -501,36 +483,37 @@ def _route(one: Route) -> wire.JobRoute:
 # Watching
 
 
-@router.get(
-    "/jobs/{id}/events",
-    operation_id="jobs.events",
+@operations.get(
+    "/v1/jobs/{id}/events",
+    name="jobs.events",
     summary="The steps of a job's life; as they happen, if text/event-stream is accepted",
-    response_model=Things[wire.JobStep],
-    responses=STREAMED,
-    openapi_extra=READS,
+    response=Paginated[wire.JobStep],
+    content_types=("application/json", MEDIA_TYPE),
+    other_responses={204: ("The job has finished and all its steps were sent.", None)},
+    scope=Scope.READ,
 )
 async def steps(
-    request: Request,
+    call: Call,
     id: Id,
-    after: Annotated[int, Query(ge=0, le=2**62)] = 0,
+    after: Annotated[int, Field(ge=0, le=2**62)] = 0,
     limit: Limit = 100,
 ) -> Response:
     """The steps of a job's life, page by page or as they happen."""
-    service, caller = _who(request, Scope.READ)
+    service, caller = call.service, call.caller
     org = await service.org_of(caller, "jobs", id)
     now = await service.read(lambda reader: Looking(reader).glance(org, id))
     if now is None:
         raise unknown("jobs", id)
-    if MEDIA_TYPE in request.headers.get("accept", ""):
-        return _stream(service, org, id, now, _last_seen(request, after))
+    if MEDIA_TYPE in call.header("accept", ""):
+        return _stream(service, org, id, now, _last_seen(call, after))
     seen = await service.read(lambda reader: Looking(reader).steps(org, id, after, limit))
-    items = [json.loads(encoded(_step(one))) for one in seen.value.things]
+    items = [json.loads(to_json(_step(one))) for one in seen.value.things]
     told = json.dumps({"items": items, "next": seen.value.next}, separators=(",", ":"))
-    return seen_response(request, org, seen.number, told.encode())
+    return read_response(call, org, seen.number, told.encode())
 
 
-def _last_seen(request: Request, after: int) -> int:
-    given = request.headers.get("last-event-id", "")
+def _last_seen(call: Call, after: int) -> int:
+    given = call.header("last-event-id", "")
     return int(given) if re.fullmatch(r"[0-9]{1,18}", given, re.ASCII) else after
 
 
@@ -602,24 +585,25 @@ async def _own(service: Service, caller: Caller, id: str) -> str:
     return org
 
 
-@router.post(
-    "/jobs/{id}/extend",
-    status_code=200,
-    operation_id="jobs.extend",
+@operations.post(
+    "/v1/jobs/{id}/extend",
+    status=200,
+    name="jobs.extend",
     summary="Set more aside for a job; one that is out of credits may run again",
-    response_model=HoldUpdate,
-    openapi_extra=SPENDS,
+    response=HoldUpdate,
+    scope=Scope.SPEND,
+    takes_idempotency_key=True,
 )
-async def extend(request: Request, id: Id, body: wire.JobExtensionRequest) -> Response:
+async def extend(call: Call, id: Id, body: wire.JobExtensionRequest) -> Response:
     """Set more aside for a job; its pool is told."""
-    service, caller = _who(request, Scope.SPEND)
-    key = key_of(request)
+    service, caller = call.service, call.caller
+    key = call.idempotency_key()
     org = await _own(service, caller, id)
     await _check_extendable(service, org, id)
     ask = extension_request(org, key, JobId(id), body.amount_micros, actor=caller.id)
-    answer = await told_by(service, ask)
+    answer = await submit(service, ask)
     service.posted(org)
-    return done_of(
+    return command_result(
         org, answer, 200, lambda now: HoldUpdate.from_core(only(HoldExtended, now, hold=id))
     ).response()
 
@@ -631,18 +615,19 @@ async def _check_extendable(service: Service, org: str, id: str) -> None:
         raise Failed("invalid_request", "an array is not extended; extend one of its elements")
 
 
-@router.post(
-    "/jobs/{id}/cancel",
-    status_code=202,
-    operation_id="jobs.cancel",
+@operations.post(
+    "/v1/jobs/{id}/cancel",
+    status=202,
+    name="jobs.cancel",
     summary="Let a job run no more; a running one is asked to stop",
-    response_model=wire.JobCancellation,
-    openapi_extra=SPENDS,
+    response=wire.JobCancellation,
+    scope=Scope.SPEND,
+    takes_idempotency_key=True,
 )
-async def cancel(request: Request, id: Id, body: Nothing | None = None) -> Response:
+async def cancel(call: Call, id: Id, body: EmptyBody | None = None) -> Response:
     """Let a job run no more: asking again changes nothing."""
-    service, caller = _who(request, Scope.SPEND)
-    key = key_of(request)
+    service, caller = call.service, call.caller
+    key = call.idempotency_key()
     org = await _own(service, caller, id)
 
     def withdraw(connection: Connection) -> Answer:
@@ -654,10 +639,10 @@ async def cancel(request: Request, id: Id, body: Nothing | None = None) -> Respo
     except JobUnknown:
         raise unknown("jobs", id) from None
     if isinstance(answer.outcome, Refusal) and answer.outcome.code is Code.KEY_REUSED:
-        return done_of(org, answer, 202, lambda _: Nothing()).response()
+        return command_result(org, answer, 202, lambda _: EmptyBody()).response()
     service.posted(org)
     told = wire.JobCancellation(id=id, cancelling=not _was_over(answer))
-    return Response(encoded(told), 202, media_type="application/json")
+    return Response(to_json(told), 202, media_type="application/json")
 
 
 def _was_over(answer: Answer) -> bool:

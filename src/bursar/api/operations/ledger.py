@@ -1,0 +1,481 @@
+"""Operations that are one command of the ledger: over HTTP and in a batch alike."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from pydantic import TypeAdapter
+
+from bursar.api.call import Call
+from bursar.api.execute import CommandResult, execute
+from bursar.api.operation import (
+    ORG,
+    PRICE_BOOK,
+    CommandSpec,
+    Operation,
+    OperationTable,
+    Parameter,
+    ResponseType,
+    describe_body,
+)
+from bursar.core.ids import BudgetId, GrantId, HoldId, RecurrenceId
+from bursar.core.ledger import commands, events
+from bursar.service.keys import DEPLOYMENT, Scope
+from bursar.wire import requests, responses
+from bursar.wire.fields import Id, WireModel
+from bursar.wire.responses import Happened, first, only
+
+operations = OperationTable("Ledger")
+_ID: Final[TypeAdapter[str]] = TypeAdapter(Id)
+
+
+def _add(
+    *,
+    name: str,
+    path: str,
+    scope: str,
+    tag: str,
+    body: Any,
+    response: ResponseType,
+    summary: str,
+    description: str,
+    spec: CommandSpec,
+    method: str = "POST",
+    status: int = 200,
+    example: Any = None,
+    problems: tuple[str, ...] = (),
+) -> None:
+    """Add an operation that is one command of the ledger."""
+
+    async def handle(call: Call, id: Id = "", body: Any = None) -> CommandResult:
+        key = call.idempotency_key()
+        return await execute(call.service, call.caller, call.operation, id, body, key)
+
+    parameter = Parameter("id", "id", "path", _ID, is_required=True)
+    operations.add(
+        Operation(
+            name=name,
+            method=method,
+            path=path,
+            tag=tag,
+            summary=summary,
+            description=description,
+            handler=handle,
+            scope=scope,
+            response=response,
+            status=status,
+            takes_idempotency_key=True,
+            path_parameters=(parameter,) if "{id}" in path else (),
+            example=example,
+            problems=problems,
+            command=spec,
+            **({} if body is None else describe_body(body)),
+        )
+    )
+
+
+def _render_grant(org: str, command: Any, happened: Happened) -> WireModel:
+    if isinstance(command, commands.StartRecurrence):
+        started = only(events.RecurrenceStarted, happened)
+        return responses.Recurrence.from_core(started.recurrence)
+    return responses.Grant.from_core(only(events.GrantIssued, happened).terms)
+
+
+def _render_charge(org: str, command: Any, happened: Happened) -> WireModel:
+    booked = first(events.ChargeBooked, happened, charge=command.charge)
+    return (
+        responses.Charge.nothing(command) if booked is None else responses.Charge.from_core(booked)
+    )
+
+
+def _render_hold(kind: type[events.HoldChanged]) -> Callable[[str, Any, Happened], WireModel]:
+    return lambda org, command, happened: responses.HoldUpdate.from_core(
+        only(kind, happened, hold=command.hold)
+    )
+
+
+def _render_revocation(org: str, command: Any, happened: Happened) -> WireModel:
+    return responses.GrantRevocation.from_core(
+        only(events.GrantRevoked, happened, grant=command.grant)
+    )
+
+
+_add(
+    name="holds.create",
+    path="/v1/holds",
+    scope=Scope.SPEND,
+    tag="Holds",
+    body=requests.HoldRequest,
+    response=responses.Hold,
+    summary="Reserve credits before the work starts",
+    description="",
+    status=201,
+    spec=CommandSpec(
+        subjects=(("accounts", "account_id"),),
+        build=lambda it: it.body.to_command(it.ids, it.user, it.capped_key),
+        render=lambda _, command, happened: responses.Hold.opened(
+            only(events.HoldOpened, happened, hold=command.hold)
+        ),
+    ),
+)
+
+_add(
+    name="holds.charge",
+    path="/v1/holds/{id}/charge",
+    scope=Scope.SPEND,
+    tag="Holds",
+    body=requests.ChargeRequest,
+    response=responses.Charge,
+    summary="Charge usage: an amount, or the run time so far",
+    description="",
+    status=200,
+    spec=CommandSpec(
+        subjects=(("holds", "id"),),
+        build=lambda it: it.body.to_command(it.id, it.ids),
+        render=_render_charge,
+    ),
+)
+
+_add(
+    name="holds.extend",
+    path="/v1/holds/{id}/extend",
+    scope=Scope.SPEND,
+    tag="Holds",
+    body=requests.HoldExtensionRequest,
+    response=responses.HoldUpdate,
+    summary="Hold more, last longer, or both",
+    description="",
+    status=200,
+    spec=CommandSpec(
+        subjects=(("holds", "id"),),
+        build=lambda it: it.body.to_command(it.id),
+        render=_render_hold(events.HoldExtended),
+    ),
+)
+
+_add(
+    name="holds.settle",
+    path="/v1/holds/{id}/settle",
+    scope=Scope.SPEND,
+    tag="Holds",
+    body=requests.SettlementRequest,
+    response=responses.Settlement,
+    summary="Charge the last of it, refund the rest, close",
+    description="",
+    status=200,
+    spec=CommandSpec(
+        subjects=(("holds", "id"),),
+        build=lambda it: it.body.to_command(it.id, it.ids),
+        render=lambda _, command, happened: responses.Settlement.settled(happened, command.hold),
+    ),
+)
+
+_add(
+    name="holds.release",
+    path="/v1/holds/{id}/release",
+    scope=Scope.SPEND,
+    tag="Holds",
+    body=requests.EmptyBody | None,
+    response=responses.HoldUpdate,
+    summary="Refund all that is open and close",
+    description="",
+    status=200,
+    spec=CommandSpec(
+        subjects=(("holds", "id"),),
+        build=lambda it: commands.Release(hold=HoldId(it.id)),
+        render=_render_hold(events.HoldClosed),
+    ),
+)
+
+_add(
+    name="holds.refund",
+    path="/v1/holds/{id}/refund",
+    scope=Scope.SPEND,
+    tag="Holds",
+    body=requests.RefundRequest,
+    response=responses.HoldUpdate,
+    summary="Return a part of what is open",
+    description="",
+    status=200,
+    spec=CommandSpec(
+        subjects=(("holds", "id"),),
+        build=lambda it: it.body.to_command(it.id),
+        render=_render_hold(events.HoldReduced),
+    ),
+)
+
+_add(
+    name="accounts.create",
+    path="/v1/accounts",
+    scope=Scope.MANAGE,
+    tag="Accounts",
+    body=requests.AccountRequest,
+    response=responses.Account,
+    summary="Put an account into the tree",
+    description="",
+    status=201,
+    spec=CommandSpec(
+        subjects=(("accounts", "parent_id"),),
+        build=lambda it: it.body.to_command(it.ids),
+        render=lambda org, _, happened: responses.Account.from_core(
+            org, only(events.AccountAdded, happened).account
+        ),
+    ),
+)
+
+_add(
+    name="users.create",
+    path="/v1/users",
+    scope=Scope.MANAGE,
+    tag="Accounts",
+    body=requests.UserRequest,
+    response=responses.User,
+    summary="Let a principal of the org spend credits",
+    description="",
+    status=201,
+    spec=CommandSpec(
+        subjects=((ORG, "org_id"),),
+        build=lambda it: it.body.to_command(it.ids),
+        render=lambda org, _, happened: responses.User(
+            id=only(events.UserAdded, happened).user, org_id=org
+        ),
+    ),
+)
+
+_add(
+    name="tiers.set",
+    path="/v1/tiers",
+    scope=Scope.ISSUE,
+    tag="Orgs",
+    body=requests.TierRequest,
+    response=responses.Tier,
+    summary="Give an org a tier, with its default budgets",
+    description="",
+    status=200,
+    spec=CommandSpec(
+        subjects=((ORG, "org_id"),),
+        build=lambda it: it.body.to_command(it.ids),
+        render=lambda org, command, _: responses.Tier(org_id=org, tier=command.tier),
+    ),
+)
+
+_add(
+    name="grants.create",
+    path="/v1/grants",
+    scope=Scope.ISSUE,
+    tag="Grants",
+    body=requests.GrantRequest,
+    response=responses.Grant | responses.Recurrence,
+    summary="Issue credits, once or again and again",
+    description="",
+    status=201,
+    spec=CommandSpec(
+        subjects=(("accounts", "account_id"),),
+        build=lambda it: it.body.to_command(it.ids),
+        render=_render_grant,
+    ),
+)
+
+_add(
+    name="grants.revoke",
+    path="/v1/grants/{id}/revoke",
+    scope=Scope.ISSUE,
+    tag="Grants",
+    body=requests.EmptyBody | None,
+    response=responses.GrantRevocation,
+    summary="Take back what is available of a grant",
+    description="",
+    status=200,
+    spec=CommandSpec(
+        subjects=(("grants", "id"),),
+        build=lambda it: commands.RevokeGrant(grant=GrantId(it.id)),
+        render=_render_revocation,
+    ),
+)
+
+_add(
+    name="grants.void",
+    path="/v1/grants/{id}/void",
+    scope=Scope.ISSUE,
+    tag="Grants",
+    body=requests.EmptyBody | None,
+    response=responses.GrantRevocation,
+    summary="Undo a grant as never issued",
+    description="",
+    status=200,
+    spec=CommandSpec(
+        subjects=(("grants", "id"),),
+        build=lambda it: commands.VoidGrant(grant=GrantId(it.id)),
+        render=_render_revocation,
+    ),
+)
+
+_add(
+    name="grants.extend",
+    path="/v1/grants/{id}/extend",
+    scope=Scope.ISSUE,
+    tag="Grants",
+    body=requests.GrantExtensionRequest,
+    response=responses.GrantExtension,
+    summary="Let a grant expire later",
+    description="",
+    status=200,
+    spec=CommandSpec(
+        subjects=(("grants", "id"),),
+        build=lambda it: it.body.to_command(it.id),
+        render=lambda _, command, __: responses.GrantExtension.model_construct(
+            grant_id=command.grant, expires_at=command.expires_at
+        ),
+    ),
+)
+
+_add(
+    name="recurrences.stop",
+    path="/v1/recurrences/{id}/stop",
+    scope=Scope.ISSUE,
+    tag="Grants",
+    body=requests.EmptyBody | None,
+    response=responses.Deleted,
+    summary="Issue a recurring grant no more",
+    description="",
+    status=200,
+    spec=CommandSpec(
+        subjects=(("recurrences", "id"),),
+        build=lambda it: commands.StopRecurrence(recurrence=RecurrenceId(it.id)),
+        render=lambda _, command, __: responses.Deleted(id=command.recurrence),
+    ),
+)
+
+_add(
+    name="transfers.create",
+    path="/v1/transfers",
+    scope=Scope.MANAGE,
+    tag="Grants",
+    body=requests.TransferRequest,
+    response=responses.Grant,
+    summary="Move credits to another account of the org",
+    description="",
+    status=201,
+    spec=CommandSpec(
+        subjects=(("grants", "grant_id"), ("accounts", "account_id")),
+        build=lambda it: it.body.to_command(it.ids),
+        render=lambda _, __, happened: responses.Grant.from_core(
+            only(events.CreditsMoved, happened).terms
+        ),
+    ),
+)
+
+_add(
+    name="charges.reverse",
+    path="/v1/charges/{id}/reverse",
+    scope=Scope.ISSUE,
+    tag="Holds",
+    body=requests.ReversalRequest,
+    response=responses.Reversal,
+    summary="Undo a charge, or a part of it",
+    description="",
+    status=200,
+    spec=CommandSpec(
+        subjects=(("charges", "id"),),
+        build=lambda it: it.body.to_command(it.id),
+        render=lambda _, command, happened: responses.Reversal.from_core(
+            only(events.ChargeReversed, happened, charge=command.charge)
+        ),
+    ),
+)
+
+_add(
+    name="debts.create",
+    path="/v1/debts",
+    scope=Scope.ISSUE,
+    tag="Debts",
+    body=requests.DebtRequest,
+    response=responses.Debt,
+    summary="Owe an amount that no hold covers",
+    description="",
+    status=201,
+    spec=CommandSpec(
+        subjects=(("accounts", "account_id"),),
+        build=lambda it: it.body.to_command(it.ids),
+        render=lambda _, command, happened: responses.Debt.from_core(
+            only(events.DebtBooked, happened).debt
+        ),
+    ),
+)
+
+_add(
+    name="debts.absorb",
+    path="/v1/debts/{id}/absorb",
+    scope=Scope.ISSUE,
+    tag="Debts",
+    body=requests.AbsorptionRequest,
+    response=responses.DebtAbsorption,
+    summary="Write a debt off at the operator's cost",
+    description="",
+    status=200,
+    spec=CommandSpec(
+        subjects=(("debts", "id"),),
+        build=lambda it: it.body.to_command(it.id),
+        render=lambda _, command, happened: responses.DebtAbsorption(
+            debt_id=command.debt,
+            absorbed_micros=only(events.DebtAbsorbed, happened, debt=command.debt).amount,
+        ),
+    ),
+)
+
+_add(
+    name="budgets.set",
+    path="/v1/budgets",
+    scope=Scope.MANAGE,
+    tag="Budgets",
+    body=requests.BudgetRequest,
+    response=responses.Budget,
+    summary="Set a budget, or change limit, hardness and thresholds of one",
+    description="",
+    status=201,
+    spec=CommandSpec(
+        subjects=(("accounts", "account_id"), ("users", "user_id")),
+        build=lambda it: it.body.to_command(it.ids),
+        render=lambda _, command, happened: responses.Budget.from_core(
+            only(events.BudgetSet, happened).budget
+        ),
+    ),
+)
+
+_add(
+    name="budgets.drop",
+    path="/v1/budgets/{id}",
+    scope=Scope.MANAGE,
+    tag="Budgets",
+    body=None,
+    response=responses.Deleted,
+    summary="Let a budget limit no more",
+    description="",
+    method="DELETE",
+    status=200,
+    spec=CommandSpec(
+        subjects=(("budgets", "id"),),
+        build=lambda it: commands.DropBudget(budget=BudgetId(it.id)),
+        render=lambda _, command, __: responses.Deleted(id=command.budget),
+    ),
+)
+
+_add(
+    name="prices.set",
+    path="/v1/prices",
+    scope=Scope.ISSUE,
+    tag="Prices",
+    body=requests.PriceRequest,
+    response=responses.PriceVersion,
+    summary="Add a version to an org's prices; an operator who names none: to those of all",
+    description="",
+    status=201,
+    spec=CommandSpec(
+        subjects=((PRICE_BOOK, "org_id"),),
+        build=lambda it: it.body.to_command(it.ids),
+        render=lambda org, _, happened: responses.PriceVersion.from_core(
+            None if org == DEPLOYMENT else org, only(events.PriceSet, happened).version
+        ),
+    ),
+)
+
+COMMANDS: Final[Mapping[str, Operation]] = {one.name: one for one in operations}
