@@ -13,7 +13,7 @@ from bursar.core.dispatch.job_lifecycle import State
 from bursar.core.dispatch.state import Exit, Lease, PoolJob
 from bursar.core.ids import GrantId, HoldId, JobId
 from bursar.core.instant import SECOND
-from bursar.core.jobs.rows import OrgJob, Receipt
+from bursar.core.jobs.rows import ArrayProgress, OrgJob, Receipt
 from bursar.core.ledger.values import Grant, Hold
 from bursar.core.messages import Why
 from bursar.core.refusal import Code, InvariantBroken
@@ -140,6 +140,22 @@ def _throw_away_message(world: World) -> None:
     wrong(known, sent=known.sent + 1)
 
 
+def _two_lead(world: World) -> None:
+    for job in _org(world).jobs.values():
+        wrong(job, digest="digest", leads=True)
+
+
+def _send_a_follower(world: World) -> None:
+    wrong(_org(world).jobs[JobId("j3")], follows=True)
+
+
+def _miscount_elements(world: World) -> None:
+    org = _org(world)
+    template = org.enqueued[JobId("j3")]
+    array = ArrayProgress(id=JobId("j3"), elements=3, at_once=1, template=template, begun=1, live=1)
+    org.arrays[array.id] = array
+
+
 Spoil = Callable[[World], None]
 ORGS: list[tuple[str, Spoil]] = [
     ("IL1: a grant does not add up", _mint),
@@ -155,6 +171,9 @@ ORGS: list[tuple[str, Spoil]] = [
     ("IM7", _lose_job),
     ("IA7: a message from nowhere", _make_up_message),
     ("IA7: a message was thrown away", _throw_away_message),
+    ("IM9: two of identical jobs lead", _two_lead),
+    ("IM9: a follower is in a pool", _send_a_follower),
+    ("IM10: an array has miscounted", _miscount_elements),
 ]
 
 

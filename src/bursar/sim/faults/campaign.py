@@ -8,7 +8,7 @@ from multiprocessing import get_context
 from typing import Any, Final
 
 from bursar.core.refusal import InvariantBroken
-from bursar.sim.faults.profile import BEGINS
+from bursar.sim.faults.profile import BEGINS, drawn
 from bursar.sim.faults.world import KEPT, World
 
 TOGETHER: Final = 20  # seeds that a process runs before it tells
@@ -36,6 +36,9 @@ NEEDED: Final[dict[str, int]] = {
     "ends corrected": 60,
     "leases or waits that ran out": 50,
     "processes ended by their guards": 50,
+    "holds that rolled": 10,
+    "arrays advanced": 50,
+    "followers ended": 4,
 }
 
 
@@ -90,7 +93,7 @@ def run_seeds(
     """
     summary = Summary()
     for seed in seeds:
-        world = World(seed, keep=keep)
+        world = World(seed, drawn(seed, mixed=seed % 2 == 1), keep=keep)
         try:
             world.run()
         except InvariantBroken as error:

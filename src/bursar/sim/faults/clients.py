@@ -9,6 +9,7 @@ from bursar.core.dispatch.state import Exit, JobKey
 from bursar.core.ids import AccountId, GrantId, HoldId, JobId, PriceVersionId, UserId
 from bursar.core.instant import MILLISECOND, SECOND
 from bursar.core.jobs.effects import Outcome
+from bursar.core.jobs.result_cache import Sharing
 from bursar.core.jobs.submission import Submission
 from bursar.core.ledger.books import Books
 from bursar.core.ledger.commands import (
@@ -225,11 +226,13 @@ class Callers:
         if call.want is not None:
             want = call.want
             assert isinstance(what, Reserve)
-            submission = Submission(POOL, what, want.spec, want.run_ms)
+            submission = self._submission(want, what)
             return org_side.submit(org, call.key, submission, now)
         if isinstance(what, ExtendHold):
-            known = JobId(what.hold) in org.jobs
-            return org_side.extend(org, call.key, what, now) if known else "no job"
+            row = org.jobs.get(JobId(what.hold))
+            if row is None or row.elements is not None:  # only elements of an array are extended
+                return "no job"
+            return org_side.extend(org, call.key, what, now)
         if isinstance(what, CorrectEnd):
             job = org.jobs.get(JobId(what.hold))
             over = job is not None and job.is_finished and what.attempt <= job.attempt
@@ -239,6 +242,21 @@ class Callers:
                 org_side.cancel(org, what, now)
             return "withdrawn"
         return org_side.ask(org, call.key, what, now)[0]
+
+    def _submission(self, want: Want, reserve: Reserve) -> Submission:
+        """The submission of a job; in a mixed world some roll, some share results, some are arrays.
+
+        The job's number decides, so that a world without these draws the same.
+        """
+        submission = Submission(POOL, reserve, want.spec, want.run_ms)
+        if not self._world.profile.mixed:
+            return submission
+        kind = int(want.job[1:]) % 4
+        if kind == 1:
+            return submission._replace(rolling=True)
+        if kind == 2:
+            return submission._replace(reserve=replace(reserve, lots=3, at_once=2))
+        return submission._replace(sharing=Sharing("digest", 60 * SECOND))
 
     def _corrected(self, org: Org, key: str, said: CorrectEnd, now: int) -> Outcome:
         outcome = org_side.correct(org, key, said, now)
@@ -257,9 +275,14 @@ class Callers:
 
     # ----------------------------------------------------------------------- the truth
 
+    def _want(self, key: JobKey) -> Want:
+        """The truth about a job; elements are as their array."""
+        array = self._world.orgs[key[0]].jobs[key[1]].array
+        return self._wants[key[0], array or key[1]]
+
     def fate(self, task: Task) -> None:
         """Let a process be what its job is: how long it runs, and how it ends."""
-        want, done = self._wants[task.key], self._world.pool.jobs[task.key].ran_ms
+        want, done = self._want(task.key), self._world.pool.jobs[task.key].ran_ms
         task.ends_ms = max(want.needs_ms - done, 1)
         task.checkpoint_ms = want.spec.program.checkpoint_every_ms
         if want.fails and self._random.random() < 0.5:

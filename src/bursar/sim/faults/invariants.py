@@ -145,6 +145,25 @@ def messages_in_order(world: "World", org: Org) -> None:
         invariant(waiting, "IA7: a message was thrown away", job=name)
 
 
+def one_of_identical_jobs_leads(world: "World", org: Org) -> None:
+    """IM9: at most one of identical jobs leads; a follower has a hold and is in no pool."""
+    leaders = Counter(job.digest for job in org.jobs.values() if job.leads)
+    right = max(leaders.values(), default=0) <= 1
+    invariant(right, "IM9: two of identical jobs lead", org=org.id, leaders=leaders)
+    for name, job in org.jobs.items():
+        right = not job.follows or (job.sent == 0 and (org.id, name) not in world.pool.jobs)
+        invariant(right, "IM9: a follower is in a pool", job=name)
+
+
+def arrays_count_their_elements(world: "World", org: Org) -> None:
+    """IM10: an array knows how many elements live; no more than it allows at once."""
+    for name, array in org.arrays.items():
+        elements = [job for job in org.jobs.values() if job.array == name]
+        live = sum(not job.is_finished for job in elements)
+        right = (array.begun, array.live) == (len(elements), live) and live <= array.at_once
+        invariant(right, "IM10: an array has miscounted", array=name, begun=array.begun, live=live)
+
+
 def _lease_of(world: "World", key: JobKey, attempt: int) -> Lease | None:
     leases = world.pool.leases.values()
     return next((one for one in leases if one.key == key and one.attempt == attempt), None)
@@ -484,6 +503,8 @@ OF_ORGS: Final[dict[str, Callable[["World", Org], None]]] = {
     "IL14": nothing_is_objected,
     "IM7": accepted_jobs_are_there,
     "IA7": messages_in_order,
+    "IM9": one_of_identical_jobs_leads,
+    "IM10": arrays_count_their_elements,
 }
 OF_JOBS: Final[dict[str, Callable[["World", PoolJob | None, PoolJob], None]]] = {
     "IM6": life_follows_the_table,

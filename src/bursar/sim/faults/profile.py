@@ -28,10 +28,11 @@ class Profile:
     faults_every: int = 8 * SECOND  # a crash, a pause, a partition, a jump of a clock
     node_ppm: int = 10_000  # most that a node's clock gains or loses
     freezes: bool = True  # whether nodes stop as a whole, their guards included
+    mixed: bool = False  # whether some jobs are arrays, have rolling holds, or share results
     kinds: tuple[str, ...] = ()  # of faults that happen; all if none is named
 
 
-def drawn(seed: int) -> Profile:
+def drawn(seed: int, *, mixed: bool = False) -> Profile:
     """The profile of a seed: some are calm, some are bad, most fail in a few ways only."""
     random = Random(f"profile/{seed}")
     calm = random.random() < 0.1
@@ -52,4 +53,5 @@ def drawn(seed: int) -> Profile:
         stall=some(0.5),
         faults_every=random.choice((3, 6, 6, 12, 1_000 if calm else 6)) * SECOND,
         node_ppm=random.choice((0, 1_000, 10_000)),
+        mixed=mixed,
     )

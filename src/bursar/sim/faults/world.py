@@ -28,6 +28,7 @@ from bursar.sim.faults.checker import Watch
 from bursar.sim.faults.clients import Call, Callers
 from bursar.sim.faults.clocks import Clock
 from bursar.sim.faults.injection import Nemesis
+from bursar.sim.faults.job_upkeep import upkeep
 from bursar.sim.faults.node_host import Host, Task
 from bursar.sim.faults.nodes import Nodes
 from bursar.sim.faults.org import Org
@@ -372,8 +373,15 @@ class World:
     def relay(self, name: str) -> None:
         """An org looks now and then for messages that nobody has acknowledged."""
         self.after(TICK, self.relay, name)
-        if name not in self.down:
-            self.post_of_org(self.orgs[name])
+        if name in self.down:
+            return
+        org, now = self.orgs[name], self.org_clocks[name].believed(self.at)
+        if self.profile.mixed and now is not None:
+            self.watch.touched(org)
+            for what in upkeep(org, now):
+                self.counts[what] += 1
+                self.may_crash(name)
+        self.post_of_org(org)
 
     # ----------------------------------------------------------------------- what is planned
 
