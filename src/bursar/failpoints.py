@@ -1,15 +1,15 @@
-"""Places where a process can be made to die or to stand still, to see what becomes of its work.
+"""Failpoints: named places where a test can make a process die or stop.
 
     BURSAR_FAILPOINTS="pool.before_commit=kill@3,leader.planned=stop@1"
     BURSAR_FAILPOINTS_MARKS=DIR
 
 The third time that this process comes to `pool.before_commit` it kills itself, as a power cut
-would: nothing is cleaned up. `stop` lets it stand still until somebody sends SIGCONT. Before that
-it leaves a file in DIR, `pool.before_commit.kill`, with its number; where there is one already,
-nothing happens any more, whichever process it was. So a program that is started again gets further,
-and whoever has armed a point knows whether it was ever reached.
+would: nothing is cleaned up. `stop` suspends it until it receives SIGCONT. Before that the process
+writes its pid to a mark, the file `pool.before_commit.kill` in DIR. A point whose mark exists is
+disarmed in every process: so a restarted program gets further, and the test sees from the marks
+which points were reached.
 
-Without the variable a point costs a look at an empty table. Nothing but tests sets it.
+Without the variable a point costs one look at an empty table. Only tests set it.
 """
 
 import os
@@ -26,22 +26,22 @@ MARKS: Final = "BURSAR_FAILPOINTS_MARKS"
 SERVICE: Final[Mapping[str, str]] = MappingProxyType(
     {
         "ledger.before_commit": "a batch of commands is written, not committed",
-        "ledger.after_commit": "it is committed, and nobody is answered",
-        "withdraw.after_commit": "a job is marked as withdrawn, and its pool is not told",
-        "receive.between_commands": "one command of a message is done, the next is not asked",
+        "ledger.after_commit": "it is committed, and no caller has an answer",
+        "withdraw.after_commit": "a job is marked as withdrawn, and its pool has no message",
+        "receive.between_commands": "one command of a message is done, the next is not started",
         "pool.before_write": "a transaction of a pool is decided, nothing is written",
         "pool.before_commit": "it is written, not committed",
-        "pool.after_commit": "it is committed; neither memory nor whoever asked knows",
+        "pool.after_commit": "it is committed; neither memory nor the caller knows",
         "post.to_pool.read": "messages of orgs are read, not delivered",
         "post.to_pool.handled": "the pool has them, not acknowledged",
         "post.to_pool.acknowledged": "they are acknowledged",
         "post.to_org.read": "messages of a pool are read, not delivered",
         "post.to_org.handled": "the orgs have them, not acknowledged",
         "post.to_org.acknowledged": "they are acknowledged",
-        "leader.leads": "a process leads a pool for another term, and has not looked",
+        "leader.leads": "a process leads a pool for another term, and has read nothing",
         "leader.planned": "a leader has decided, and not written it",
         "leader.written": "it is written, and the leader's cluster does not know",
-        "rolling.looked": "holds are found that are too small, nothing is asked",
+        "rolling.looked": "holds that are too small are known, none is extended",
     }
 )
 AGENT: Final[Mapping[str, str]] = MappingProxyType(
@@ -51,7 +51,7 @@ AGENT: Final[Mapping[str, str]] = MappingProxyType(
         "agent.remembered": "a fence is on disk, its process is not started",
         "agent.made": "the folder of an attempt is there, its guard is not",
         "agent.spawned": "its guard is, and this process does not know its number",
-        "agent.asked": "a guard is told something by its pipe, not by its file",
+        "agent.asked": "a guard has an order by its pipe, not by its file",
         "agent.before_forget": "the pool knows of an end, its folder is not put aside",
         "agent.log_sent": "a part of a log is sent, and it is not known how far",
     }
@@ -79,7 +79,7 @@ _SIGNALS: Final = MappingProxyType({"kill": signal.SIGKILL, "stop": signal.SIGST
 
 
 class _Armed(NamedTuple):
-    """What is to happen at a point, and when."""
+    """An armed point: the action, and at which visit it happens."""
 
     action: str
     at: int  # the how-manyth time
@@ -90,7 +90,7 @@ _ARMED: Final[dict[str, _Armed]] = {}
 
 
 def arm() -> None:
-    """Arm what the variable says, and nothing else; `ValueError` if it makes no sense."""
+    """Arm the points that the variable names, and no others; `ValueError` if it is malformed."""
     _ARMED.clear()
     wanted = os.environ.get(VARIABLE, "")
     if wanted and MARKS not in os.environ:
@@ -104,7 +104,7 @@ def arm() -> None:
 
 
 def failpoint(name: str) -> None:
-    """This process has come to a point."""
+    """Die or stop here, if a test has armed this point."""
     if _ARMED:
         _strike(name)
 
@@ -116,7 +116,7 @@ def _strike(name: str) -> None:
 
 
 def _is_first(what: str) -> bool:
-    """Leave a mark; whether there was none."""
+    """Leave a mark; whether there was none before."""
     try:
         mark = os.open(f"{os.environ[MARKS]}/{what}", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
@@ -127,7 +127,7 @@ def _is_first(what: str) -> bool:
 
 
 def passed_on() -> dict[str, str]:
-    """What a process that this one starts is to know of it."""
+    """The environment variables that child processes need."""
     return {name: os.environ[name] for name in (VARIABLE, MARKS) if name in os.environ}
 
 

@@ -64,7 +64,7 @@ def test_a_use_that_is_not_covered_takes_nothing() -> None:
     with pytest.raises(InsufficientCredits, match="11 credits asked, 10 available") as refused:
         ledger.consume_credits(11, current_time=5)
 
-    assert (11, 10) == (refused.value.asked, refused.value.available)
+    assert (11, 10) == (refused.value.requested, refused.value.available)
     assert not isinstance(refused.value, ValueError)
     assert 10 == ledger.get_balance(5)
 

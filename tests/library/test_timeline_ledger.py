@@ -194,7 +194,7 @@ def play(steps: list[tuple[str, int, int, int]]) -> None:
             else:
                 with pytest.raises(InsufficientCredits) as refused:
                     ledger.consume_credits(amount, time)
-                assert (amount, most) == (refused.value.asked, refused.value.available)
+                assert (amount, most) == (refused.value.requested, refused.value.available)
         else:
             assert model.balance(time + life) == ledger.get_balance(time + life)
         ledger._check()

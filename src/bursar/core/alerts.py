@@ -1,9 +1,9 @@
-"""What is worth telling somebody: which events are, which balances are, and when it is the same.
+"""Alerts: which events and balances raise one, and which alerts are the same.
 
-An alert has an *occasion*: what it is about, and which time. Whoever looks, however often, finds
-the same occasion, and so makes the same alert; the ledger keeps the first. Some follow from one
-event (a threshold crossed, a debt, usage at the operator's cost). Others are *standing*: a balance
-that is low is told once, and again only after it has recovered.
+An alert has an *occasion*: its subject and its time. Every check of the same occasion makes the
+same alert id, and the ledger keeps the first. Some alerts follow from one event (a threshold
+crossed, a debt, usage at the operator's cost). Others are *standing*: a low balance raises one
+alert, and another only after the balance has recovered.
 """
 
 import json
@@ -20,23 +20,23 @@ from bursar.core.validation import check_int
 from bursar.core.value import value
 
 ALERT: Final = "alert"  # kind of setting: an alert that was raised
-RULE: Final = "alert_rule"  # kind of setting: what an org wants to be told
+RULE: Final = "alert_rule"  # kind of setting: a rule that an org has set
 PREFIX: Final = "alert."  # of the types that alerts have among events
 
 DAYS_MAX: Final = 365
-EXPIRY_DAYS: Final = 7  # credits that expire so soon are told of without any rule
+EXPIRY_DAYS: Final = 7  # credits that expire within these days raise an alert without any rule
 
 
 class AlertKind(StrEnum):
     """What an alert is about."""
 
     BUDGET_THRESHOLD = "budget_threshold"  # what was charged reached a threshold of a budget
-    DEBT = "debt"  # usage that nobody could pay yet
+    DEBT = "debt"  # usage that no credits could pay yet
     USAGE_ABSORBED = "usage_absorbed"  # usage beyond what may be owed, at the operator's cost
     CREDITS_EXPIRING = "credits_expiring"  # available credits will lapse soon
-    LOW_BALANCE = "low_balance"  # less can be spent than somebody wants
+    LOW_BALANCE = "low_balance"  # less can be spent than a rule demands
     RUNWAY_SHORT = "runway_short"  # at the present rate credits last for too few days
-    WEBHOOK_FAILED = "webhook_failed"  # what was to be told could not be
+    WEBHOOK_FAILED = "webhook_failed"  # an event could not be delivered
 
 
 BY_AMOUNT: Final = (AlertKind.LOW_BALANCE,)
@@ -46,7 +46,7 @@ STANDING: Final = (AlertKind.LOW_BALANCE, AlertKind.RUNWAY_SHORT)
 
 @value
 class AlertRule:
-    """What an org wants to be told of an account: beyond what everybody is told."""
+    """An org's own rule for alerts about an account, beyond those that every org gets."""
 
     kind: AlertKind
     account: str | None  # and all below, for credits that expire; None: the whole org
@@ -70,14 +70,19 @@ class AlertRule:
     @property
     def body(self) -> str:
         """The setting that it is."""
-        told = {"kind": self.kind, "account": self.account, "below": self.below, "days": self.days}
-        return json.dumps(told, separators=(",", ":"))
+        fields = {
+            "kind": self.kind,
+            "account": self.account,
+            "below": self.below,
+            "days": self.days,
+        }
+        return json.dumps(fields, separators=(",", ":"))
 
     @classmethod
     def from_body(cls, body: str) -> Self:
         """The rule that a setting is."""
-        told: dict[str, Any] = json.loads(body)
-        return cls(**{**told, "kind": AlertKind(told["kind"])})
+        fields: dict[str, Any] = json.loads(body)
+        return cls(**{**fields, "kind": AlertKind(fields["kind"])})
 
     @property
     def horizon(self) -> int:
@@ -90,46 +95,46 @@ EXPIRY: Final = AlertRule(kind=AlertKind.CREDITS_EXPIRING, account=None, days=EX
 
 @value
 class Alert:
-    """Something that was told, or is to be."""
+    """An alert that was raised, or is to be."""
 
     kind: AlertKind
     account: str | None  # None: the whole org
-    figures: Mapping[str, Any]  # what was known then
-    rule: str | None = None  # whose it is; None if everybody is told
-    raised_at: Instant | None = None  # of one that is over: when it was raised
+    figures: Mapping[str, Any]  # at the time of the alert
+    rule: str | None = None  # that raised it; None if every org gets it
+    raised_at: Instant | None = None  # of a recovered alert: when it was raised
 
     @property
     def is_recovered(self) -> bool:
-        """Whether what it told of has recovered."""
+        """Whether the balance has recovered."""
         return self.raised_at is not None
 
     @property
     def body(self) -> str:
         """The setting that it is."""
-        told = {
+        fields = {
             "kind": self.kind,
             "account": self.account,
             "rule": self.rule,
             "raised_at": self.raised_at,
             "figures": dict(self.figures),
         }
-        return json.dumps(told, separators=(",", ":"))
+        return json.dumps(fields, separators=(",", ":"))
 
     @classmethod
     def from_body(cls, body: str) -> Self:
         """The alert that a setting is."""
-        told: dict[str, Any] = json.loads(body)
-        return cls(**{**told, "kind": AlertKind(told["kind"])})
+        fields: dict[str, Any] = json.loads(body)
+        return cls(**{**fields, "kind": AlertKind(fields["kind"])})
 
 
 def alert_id(org: str, kind: AlertKind, occasion: str, at: Instant) -> str:
-    """The id of an alert: the same for the same occasion, whoever finds it."""
+    """The id of an alert: the same for the same occasion."""
     return make_id(org, f"alert/{kind}/{occasion}", ALERT, max(at, 0) // MILLISECOND)
 
 
 @value
 class EventAlert:
-    """An alert that an event calls for; whose account it is stands in a row that it names."""
+    """An alert that an event raises; its account stands in the row `row` of `table`."""
 
     alert: Alert
     id: str
@@ -138,18 +143,18 @@ class EventAlert:
 
 
 def alerts_for_event(org: str, event: Event) -> tuple[EventAlert, ...]:
-    """The alerts that one event calls for by itself."""
+    """The alerts that one event raises by itself."""
     if isinstance(event, ThresholdCrossed):
-        return (_threshold(org, event),)
+        return (_threshold_alert(org, event),)
     if isinstance(event, DebtBooked):
         debt = event.debt
-        return (_debt(org, "debts", debt.id, debt.owed, event.at),)
+        return (_debt_alert(org, "debts", debt.id, debt.owed, event.at),)
     if isinstance(event, ChargeBooked):
-        return _of_charge(org, event)
+        return _charge_alerts(org, event)
     return ()
 
 
-def _threshold(org: str, event: ThresholdCrossed) -> EventAlert:
+def _threshold_alert(org: str, event: ThresholdCrossed) -> EventAlert:
     figures = {
         "budget": event.budget,
         "user": event.user,
@@ -159,29 +164,29 @@ def _threshold(org: str, event: ThresholdCrossed) -> EventAlert:
         "limit": event.limit,
     }
     occasion = f"{event.budget}/{event.user}/{event.start}/{event.revision}/{event.crossed}"
-    return _found(
+    return _event_alert(
         org, AlertKind.BUDGET_THRESHOLD, occasion, event.at, figures, "budgets", event.budget
     )
 
 
-def _of_charge(org: str, event: ChargeBooked) -> tuple[EventAlert, ...]:
-    """Debt and absorbed usage are told once for a hold: its meter may be read each half minute."""
-    found: list[EventAlert] = []
+def _charge_alerts(org: str, event: ChargeBooked) -> tuple[EventAlert, ...]:
+    """Debt and absorbed usage raise one alert per hold: its meter may be read each half minute."""
+    alerts: list[EventAlert] = []
     if event.owed:
-        found.append(_debt(org, "holds", event.hold, event.owed, event.at))
+        alerts.append(_debt_alert(org, "holds", event.hold, event.owed, event.at))
     if event.absorbed:
         figures = {"hold": event.hold, "absorbed": event.absorbed}
         kind = AlertKind.USAGE_ABSORBED
-        found.append(_found(org, kind, event.hold, event.at, figures, "holds", event.hold))
-    return tuple(found)
+        alerts.append(_event_alert(org, kind, event.hold, event.at, figures, "holds", event.hold))
+    return tuple(alerts)
 
 
-def _debt(org: str, table: str, id: str, owed: Micros, at: Instant) -> EventAlert:
+def _debt_alert(org: str, table: str, id: str, owed: Micros, at: Instant) -> EventAlert:
     name = "hold" if table == "holds" else "debt"
-    return _found(org, AlertKind.DEBT, id, at, {name: id, "owed": owed}, table, id)
+    return _event_alert(org, AlertKind.DEBT, id, at, {name: id, "owed": owed}, table, id)
 
 
-def _found(
+def _event_alert(
     org: str,
     kind: AlertKind,
     occasion: str,
@@ -190,14 +195,14 @@ def _found(
     table: str,
     row: str,
 ) -> EventAlert:
-    # Told once for an occasion, though several events may call for it: no instant in the id.
+    # One alert per occasion, though several events may raise it: no instant in the id.
     once = 0 if kind in (AlertKind.DEBT, AlertKind.USAGE_ABSORBED) else at
     alert = Alert(kind=kind, account=None, figures=figures)
     return EventAlert(alert=alert, id=alert_id(org, kind, occasion, once), table=table, row=row)
 
 
 def find_standing_alert(rule: AlertRule, id: str, balance: Balance) -> Alert | None:
-    """The alert that a balance calls for now by a rule; None if all is well."""
+    """The alert that a balance raises now by a rule; None if the balance is sufficient."""
     figures: dict[str, Any] = {"spendable": balance.spendable}
     if rule.kind is AlertKind.LOW_BALANCE:
         if balance.spendable >= (rule.below or 0):
@@ -216,7 +221,7 @@ def find_standing_alert(rule: AlertRule, id: str, balance: Balance) -> Alert | N
 
 
 def mark_recovered(alert: Alert, raised_at: Instant) -> Alert:
-    """The alert, when what it told of has recovered."""
+    """The alert as it is sent once its balance has recovered."""
     return Alert(
         kind=alert.kind,
         account=alert.account,
@@ -229,15 +234,15 @@ def mark_recovered(alert: Alert, raised_at: Instant) -> Alert:
 def make_expiry_alert(
     rule: AlertRule, id: str | None, grant: str, account: str, expires_at: Instant, amount: Micros
 ) -> Alert:
-    """That credits will lapse."""
+    """The alert that credits will lapse."""
     figures = {"grant": grant, "expires_at": expires_at, "available": amount, "days": rule.days}
     return Alert(kind=AlertKind.CREDITS_EXPIRING, account=account, figures=figures, rule=id)
 
 
 def public_event_type(kind: str, event: Event | None) -> str | None:
-    """What an event is called among those that are told to others; None if it is told to nobody.
+    """The type under which webhooks send an event; None if they do not send it.
 
-    What an org keeps (keys and the like) is its own affair, but for its alerts.
+    Settings of an org (keys and the like) are private, except for its alerts.
     """
     if kind != SettingSet.__name__:
         return kind

@@ -25,14 +25,14 @@ _TIME: Final = len("xxxxxxxx-xxxx")  # of a UUIDv7: the milliseconds
 
 
 def make_id(org: str, key: str, label: str, at_ms: int) -> str:
-    """A UUIDv7 for what a caller's key asks for in an org: another time gives another id, but one
-    that `same_making` knows for the same.
+    """A UUIDv7 for the entity that a caller's idempotency key creates in an org.
 
-    It ends as the org's id does, if that is a UUID that ends in anything but zeros: so the org of
-    an id can be found.
+    A retry at another time gives another id; `differ_only_in_time` recognises the two. The id ends
+    with the last 8 digits of the org's id, if that is a UUID whose ending is not zero: so the org
+    of an id can be looked up.
     """
-    told = sha256(f"{org}\0{key}\0{label}".encode()).digest()
-    bits = int.from_bytes(told[:16], "big")
+    digest = sha256(f"{org}\0{key}\0{label}".encode()).digest()
+    bits = int.from_bytes(digest[:16], "big")
     own = int(org[-8:], 16) if _UUID_TEXT.fullmatch(org) else 0
     ending = own or bits & 0xFFFFFFFF
     rand_a, rand_b = bits >> 116, (bits >> 54) & 0x3FFFFFFF
@@ -40,17 +40,17 @@ def make_id(org: str, key: str, label: str, at_ms: int) -> str:
     return str(UUID(int=(at_ms & 0xFFFFFFFFFFFF) << 80 | 0x7 << 76 | rand_a << 64 | low))
 
 
-def differ_only_in_time(one: str, other: str) -> bool:
+def differ_only_in_time(first: str, second: str) -> bool:
     """Whether two made ids differ in nothing but their time."""
-    return one[_TIME:] == other[_TIME:]
+    return first[_TIME:] == second[_TIME:]
 
 
 def derive_id(parent: str, label: str) -> str:
-    """The id of what follows from `parent` without being asked for: the same on every replay."""
+    """The id of an entity that the rules derive from `parent`: the same on every replay."""
     return str(uuid5(NAMESPACE_OID, f"{parent}/{label}"))
 
 
 def derive_id_in_org(parent: str, label: str) -> str:
-    """A derived id that ends as its parent does, if that is a UUID: its org is found as easily."""
-    found = derive_id(parent, label)
-    return found[:-8] + parent[-8:] if _UUID_TEXT.fullmatch(parent) else found
+    """A derived id that keeps the ending of its parent, if that is a UUID: both name the org."""
+    derived = derive_id(parent, label)
+    return derived[:-8] + parent[-8:] if _UUID_TEXT.fullmatch(parent) else derived

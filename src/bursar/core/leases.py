@@ -1,8 +1,9 @@
-"""Leases and readings: how long a right lasts, what a reading proves, when orgs are told (M2, M4).
+"""Leases and readings: how long a lease lasts, what a reading proves, when a pool reports (M2, M4).
 
 A lease is renewed by every report of its node and runs out when none comes. Usage is a fact, a
 lease is a right: a report that comes too late renews nothing, but the time it proves still counts,
-up to the end of the lease. What is proven is told to the org now and then and at the end (D4).
+up to the end of the lease. The pool reports proven run time to the org at intervals and at the
+end of the attempt (D4).
 """
 
 from enum import StrEnum
@@ -16,12 +17,12 @@ LEASE_TTL: Final = 20 * SECOND  # how long a lease lasts without being renewed
 LEASE_MARGIN: Final = (
     10 * SECOND
 )  # how long its slots rest after that: workers' clocks may run slower
-REPORT_INTERVAL_MS: Final = 5 * 60 * 1_000  # run time after which the org is told
-REPORTS_PER_HOLD: Final = 100  # or after this part of the hold was used
+REPORT_INTERVAL_MS: Final = 5 * 60 * 1_000  # run time between two reports to the org
+REPORTS_PER_HOLD: Final = 100  # or one report per hundredth of the hold
 
 
 class Denied(StrEnum):
-    """Why a pool does not do what it is asked."""
+    """Why a pool denies a request."""
 
     JOB_UNKNOWN = "job_unknown"
     NOT_QUEUED = "not_queued"  # it runs already, is over, or was withdrawn
@@ -38,28 +39,28 @@ class Denied(StrEnum):
         "node_not_ready"  # nothing shall start there: draining, in quarantine, on order
     )
     NODE_BUSY = "node_busy"  # it cannot have other GPUs while something runs there
-    EPOCH_STALE = "epoch_stale"  # somebody else leads the pool by now
+    EPOCH_STALE = "epoch_stale"  # another process leads the pool by now
 
 
 def lease_end(now: Instant, latest: Instant) -> Instant:
-    """Until when a lease lasts that is given or renewed now; never beyond its hold."""
+    """The end of a lease that is granted or renewed now; never beyond `latest`."""
     return min(now + LEASE_TTL, latest)
 
 
 def latest_lease_end(hold_until: Instant, started_at: Instant, run_ms_max: int) -> Instant:
-    """Until when a lease can be renewed: to the end of its hold, or of the longest run (M1)."""
+    """The latest end of a lease: the end of its hold, or of its longest run (M1)."""
     return min(hold_until, started_at + run_ms_max * MILLISECOND)
 
 
 def provable_ms(leased_at: Instant, until: Instant) -> int:
-    """The most run time a lease can have seen until then: longer readings are clamped (M2)."""
+    """The most run time that a lease can prove by `until`: longer readings are clamped (M2)."""
     return (until - leased_at) // MILLISECOND
 
 
 def report_interval_ms(rate: Micros, milli_gpus: int, hold: Micros) -> int:
-    """The run time between two messages to the org: five minutes, or one part of the hold (D4).
+    """The run time between two reports to the org: five minutes, or a hundredth of the hold (D4).
 
-    At least a part of the hold has been used when a message is due for it.
+    At least a hundredth of the hold is used when such a report is due.
     """
     part = -(-hold // REPORTS_PER_HOLD)
     in_five_minutes = usage_price_up(rate, milli_gpus, REPORT_INTERVAL_MS)
@@ -74,5 +75,5 @@ def requeues(end_class: EndClass, requeues_left: int, left_ms: int, *, withdrawn
 
 
 def is_job_responsible(end_class: EndClass) -> bool:
-    """Whether the job answers for an end itself: then lost work is not given back (M3)."""
+    """Whether the job is responsible for an end: then lost work is not given back (M3)."""
     return end_class in (EndClass.USER, EndClass.LIMIT)

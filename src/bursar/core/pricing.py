@@ -108,7 +108,9 @@ class PriceBook:
     versions: tuple[PriceVersion, ...] = ()
 
     def __post_init__(self) -> None:
-        if any(one.effective_at > other.effective_at for one, other in pairwise(self.versions)):
+        if any(
+            earlier.effective_at > later.effective_at for earlier, later in pairwise(self.versions)
+        ):
             raise ValueError("the versions of a price book are in order of their effective_at")
         if len({version.id for version in self.versions}) < len(self.versions):
             raise ValueError("two versions of a price book have the same id")

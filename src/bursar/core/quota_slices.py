@@ -17,9 +17,9 @@ and a pool takes what is newer than what it knows; what a pool says names the nu
 So either may be lost, repeated, late or out of order.
 
 Of GPUs in all, of each type and of jobs, each is divided by itself. What is used stays; what is
-free goes to who wants it, first to the pool whose turn it is, all that it wants: two halves of what
-a gang needs would start nobody. Turns change with time, so that nobody waits for good. What nobody
-wants stays where it is.
+free goes to the pools that want it, first to the pool whose turn it is, all that it wants: two
+halves of what a gang needs would start no gang. Turns change with time, so that no pool waits for
+ever. What no pool wants stays where it is.
 
 Roads not taken. One counter of the org, taken from at each start: every start would wait for
 another world's transaction. Leases of parts that run out: clocks would have to agree, and a pool
@@ -120,7 +120,7 @@ class PoolSlice:
 
     pool: str
     slice: Slice
-    bounds: Amounts = ()  # of what is not in it nobody knows
+    bounds: Amounts = ()  # unknown for what is not in it
 
 
 @value
@@ -135,52 +135,55 @@ class Quota:
 
 
 def begun(quota: Quota, pool: str) -> PoolSlice:
-    """What is known of a pool that was told nothing yet: nothing."""
+    """The slice of a pool before the org has written one: nothing is granted or known."""
     return PoolSlice(pool=pool, slice=Slice(org=quota.org, quota=quota.id))
 
 
 def rebalanced(
-    quota: Quota, parts: Sequence[PoolSlice], seen: Mapping[str, SliceReport], now: Instant
+    quota: Quota, parts: Sequence[PoolSlice], reports: Mapping[str, SliceReport], now: Instant
 ) -> tuple[PoolSlice, ...]:
-    """The parts of a quota as they shall be from now on, by what pools have said."""
+    """Divide a quota anew among its pools, by their reports."""
     names = sorted(part.pool for part in parts)
     turn = now // TURN % max(len(names), 1)
-    dividing = _Dividing(
-        {part.pool: _heard(quota, part, seen.get(part.pool)) for part in parts},
-        seen,
+    division = _Division(
+        {part.pool: _apply_report(quota, part, reports.get(part.pool)) for part in parts},
+        reports,
         (*names[turn:], *names[:turn]),
     )
     for name, limit in quota.limits:
-        dividing.divide(name, limit)
-    return tuple(dividing.told(quota, part) for part in parts)
+        division.divide(name, limit)
+    return tuple(division.new_slice(quota, part) for part in parts)
 
 
-def _heard(quota: Quota, part: PoolSlice, said: SliceReport | None) -> PoolSlice:
-    """What is known of a pool by what it has said.
+def _apply_report(quota: Quota, part: PoolSlice, report: SliceReport | None) -> PoolSlice:
+    """Update the bounds of a pool by its report.
 
-    Of other jobs than it was told to count it has said nothing.
+    A report about a slice with another scope counts other jobs, and proves nothing.
     """
     if part.slice.scope != (quota.account, quota.user):
         return replace(part, slice=replace(part.slice, granted=()), bounds=())
-    if said is None or said.n != part.slice.n:
+    if report is None or report.n != part.slice.n:
         return part
-    used, bounds = dict(said.used), dict(part.bounds)
+    used, bounds = dict(report.used), dict(part.bounds)
     for name, most in part.slice.granted:
         can = max(most, used.get(name, 0))
         bounds[name] = min(bounds.get(name, can), can)
     return replace(part, bounds=tuple(sorted(bounds.items())))
 
 
-class _Dividing:
-    """One quota, on its way from the parts as they are to those that shall be."""
+class _Division:
+    """Divides one quota: from the present slices to the new ones."""
 
     def __init__(
-        self, parts: Mapping[str, PoolSlice], seen: Mapping[str, SliceReport], turns: Sequence[str]
+        self,
+        parts: Mapping[str, PoolSlice],
+        reports: Mapping[str, SliceReport],
+        turns: Sequence[str],
     ) -> None:
         self._parts = parts
         self._turns = turns  # pools, the one whose turn it is first
-        self._used = {pool: dict(said.used) for pool, said in seen.items()}
-        self._wanted = {pool: dict(said.wanted) for pool, said in seen.items()}
+        self._used = {pool: dict(report.used) for pool, report in reports.items()}
+        self._wanted = {pool: dict(report.wanted) for pool, report in reports.items()}
         self._was = {pool: dict(part.slice.granted) for pool, part in parts.items()}
         self._granted: dict[str, dict[str, int]] = {pool: {} for pool in parts}
         self._bounds = {pool: dict(part.bounds) for pool, part in parts.items()}
@@ -208,15 +211,15 @@ class _Dividing:
         for having in (self._used, self._wanted, self._was):
             for pool in self._turns:
                 more = having.get(pool, {}).get(name, 0) - targets[pool]
-                given = min(max(more, 0), limit)
-                targets[pool] += given
-                limit -= given
+                more_granted = min(max(more, 0), limit)
+                targets[pool] += more_granted
+                limit -= more_granted
         if limit and targets:
             targets[min(targets)] += limit
         return targets
 
-    def told(self, quota: Quota, before: PoolSlice) -> PoolSlice:
-        """What is written for a pool: a new number if it is told anything new."""
+    def new_slice(self, quota: Quota, before: PoolSlice) -> PoolSlice:
+        """The new slice of a pool; it gets a new number if anything changes."""
         pool, old = before.pool, before.slice
         granted = tuple(sorted(self._granted[pool].items()))
         new = replace(

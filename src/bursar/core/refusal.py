@@ -1,7 +1,7 @@
 """The three kinds of no: refusals are values, faults and bugs are exceptions.
 
 Refusal            the rules say no: a stable code and the figures behind it
-Fault              the world failed; the whole batch may be run again
+Fault              the environment failed; the whole batch may be run again
 InvariantBroken    our own state contradicts itself: a bug, caught at the outermost loop only
 """
 
@@ -12,11 +12,11 @@ from typing import Any, NoReturn
 
 
 class Fault(Exception):
-    """The world failed (connection, serialisation, lost lease); trying again is safe."""
+    """The environment failed (connection, serialisation, lost lease); a retry is safe."""
 
 
 class InvariantBroken(Exception):
-    """State contradicts itself; nothing of the command that found it may be kept."""
+    """State contradicts itself; the command that detects it is rolled back."""
 
 
 def invariant(holds: bool, what: str, **figures: object) -> None:
@@ -26,15 +26,15 @@ def invariant(holds: bool, what: str, **figures: object) -> None:
 
 
 def fail_invariant(what: str, **figures: object) -> NoReturn:
-    """Raise `InvariantBroken` with the figures that show it."""
-    told = ", ".join(f"{name}={value!r}" for name, value in figures.items())
-    raise InvariantBroken(f"{what} ({told})" if told else what)
+    """Raise `InvariantBroken` with the figures that contradict each other."""
+    details = ", ".join(f"{name}={value!r}" for name, value in figures.items())
+    raise InvariantBroken(f"{what} ({details})" if details else what)
 
 
 class Code(StrEnum):
     """Every way the rules can say no, in the order in which they are checked.
 
-    When several apply, the first in this list is the one that is answered.
+    When several apply, the caller gets the first in this list.
     """
 
     # what is named does not exist, or exists already

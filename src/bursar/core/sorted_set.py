@@ -4,13 +4,13 @@ The problem. Credits are spent in a fixed order (earliest expiry first, then mor
 must hold while packs come, run out and lapse: one at a time, anywhere, a million of them. What
 is asked most is the front; what comes next most often is the few keys behind it.
 
-    order = Ordered[tuple[int, str]]()
+    order = SortedSet[tuple[int, str]]()
     order.add((50, "b"))
     order.add((20, "a"))
     order.first()                  # (20, "a")
     list(order.since((30, "")))    # [(50, "b")]
 
-The keys lie in sorted lists ("chunks") of at most `CHUNK` keys, and `_lasts` holds the last key
+The keys lie in sorted lists ("chunks") of at most `CHUNK_SIZE` keys; `_lasts` holds the last key
 of each chunk. Finding a key is two binary searches; adding or discarding one moves at most a
 chunk of references in memory, in one piece. Taking the front off moves at most 4 kB: half a
 microsecond with the look at the front before it, measured over a million keys. So chunks need
@@ -165,7 +165,7 @@ class SortedSet(Generic[K]):
         """Compare the structure with its own rules; for tests."""
         keys = list(self)
         assert len(keys) == self._len, "the count is off"
-        assert all(one < two for one, two in pairwise(keys)), "out of order"
+        assert all(smaller < larger for smaller, larger in pairwise(keys)), "out of order"
         assert all(self._chunks), "a chunk is empty"
         assert all(len(chunk) <= CHUNK_SIZE for chunk in self._chunks), "a chunk is too long"
         assert [chunk[-1] for chunk in self._chunks] == self._lasts, "the index is off"

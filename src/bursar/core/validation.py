@@ -1,7 +1,7 @@
-"""What a caller may put into a value: whole numbers within bounds, text that can be kept.
+"""Checks of the fields of values: whole numbers within bounds, text that a database can store.
 
-A value that makes no sense cannot be made: `TypeError` for the wrong kind of thing, `ValueError`
-for one out of bounds. `InvariantBroken` is for our own state, never for what somebody asked.
+An invalid value cannot be made: `TypeError` for a wrong type, `ValueError` for a value out of
+bounds. `InvariantBroken` is for our own state, never for a caller's input.
 """
 
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ TEXT_MAX: Final = 255  # bytes of UTF-8; longer ones would not fit into a databa
 
 
 def check_int(name: str, value: object, least: int, most: int) -> None:
-    """Refuse what is not a whole number from `least` to `most`."""
+    """Raise unless the value is a whole number from `least` to `most`."""
     if type(value) is not int:
         raise TypeError(f"{name} is a whole number, not {value!r}")
     if not least <= value <= most:
@@ -19,7 +19,7 @@ def check_int(name: str, value: object, least: int, most: int) -> None:
 
 
 def check_text(name: str, value: object, least: int = 1) -> None:
-    """Refuse what is not text of up to 255 bytes, or has a NUL or half a character in it."""
+    """Raise unless the value is text of up to 255 bytes, without NUL or unpaired surrogates."""
     if not isinstance(value, str):
         raise TypeError(f"{name} is text, not {value!r}")
     size = len(value) if value.isascii() else _size(value)
@@ -30,13 +30,13 @@ def check_text(name: str, value: object, least: int = 1) -> None:
 
 
 def check_texts(name: str, values: Iterable[object]) -> None:
-    """Refuse unless each of the values is text."""
+    """Raise unless each value is text."""
     for value in values:
         check_text(name, value)
 
 
 def check_long_text(name: str, value: object, most: int) -> None:
-    """Refuse what is not text of up to `most` bytes, or has a NUL or half a character in it."""
+    """Raise unless the value is text of up to `most` bytes, without NUL or unpaired surrogates."""
     if not isinstance(value, str):
         raise TypeError(f"{name} is text, not {type(value).__name__}")
     size = _size(value)
@@ -47,13 +47,13 @@ def check_long_text(name: str, value: object, most: int) -> None:
 
 
 def check_optional_text(name: str, value: object) -> None:
-    """Refuse what is neither None nor text."""
+    """Raise unless the value is None or text."""
     if value is not None:
         check_text(name, value)
 
 
 def _size(value: str) -> int | None:
-    """How many bytes a text takes; None if a surrogate stands alone in it."""
+    """The size of a text in bytes of UTF-8; None if it has an unpaired surrogate."""
     try:
         return len(value.encode())
     except UnicodeEncodeError:

@@ -21,34 +21,34 @@ def value(kind: type[T]) -> type[T]:
 
 
 class Derived:
-    """A value that remembers what follows from its fields, in slots that are no fields.
+    """A value that caches what it derives from its fields, in slots that are no fields.
 
-    What is remembered is no part of what is written down or copied: a copy works it out anew.
+    The cache is neither stored nor copied: a copy derives it again.
     """
 
     __slots__ = ()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        given = {one.name: getattr(self, one.name) for one in fields(self)}  # type: ignore[arg-type]
-        return partial(type(self), **given), ()
+        values = {field_.name: getattr(self, field_.name) for field_ in fields(self)}  # type: ignore[arg-type]
+        return partial(type(self), **values), ()
 
 
 _Copy = Callable[[Any, dict[str, Any]], Any]
 _COPIES: Final[dict[type[Any], _Copy]] = {}
 
 
-def replace(given: T, **changes: Any) -> T:
-    """A copy of a value with these fields changed; it checks itself as a new one does."""
-    kind = type(given)
+def replace(original: T, **changes: Any) -> T:
+    """Copy a value with these fields changed; the copy runs the checks of a new value."""
+    kind = type(original)
     copy = _COPIES.get(kind)
     if copy is None:
         copy = _COPIES[kind] = _copy_of(kind)
-    return copy(given, changes)  # type: ignore[no-any-return]
+    return copy(original, changes)  # type: ignore[no-any-return]
 
 
 def _copy_of(kind: type[Any]) -> _Copy:
     """A function that copies values of a class, written out field by field as dataclasses do."""
-    names = [one.name for one in fields(kind)]
+    names = [field_.name for field_ in fields(kind)]
     lines = [
         "def copy(given, changes):",
         "    new = make(kind)",

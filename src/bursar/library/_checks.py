@@ -15,13 +15,13 @@ class InsufficientCredits(Exception):
     Not a ValueError: the call was right, and may succeed at another time.
     """
 
-    def __init__(self, asked: int, available: int) -> None:
-        super().__init__(asked, available)
-        self.asked = asked
+    def __init__(self, requested: int, available: int) -> None:
+        super().__init__(requested, available)
+        self.requested = requested
         self.available = available
 
     def __str__(self) -> str:
-        return f"{self.asked} credits asked, {self.available} available"
+        return f"{self.requested} credits asked, {self.available} available"
 
 
 def bad_amount(name: str, amount: object) -> Exception:

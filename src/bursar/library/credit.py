@@ -1,6 +1,6 @@
 """Credits that expire, for use inside one process: earliest expiry first, no server needed.
 
-The problem. Credits are bought in packs, each with a last instant of validity; whoever spends
+The problem. Credits are bought in packs, each with a last instant of validity; a user who spends
 wants those to go first that would be lost first. The classic exercise, with a few things a real
 program needs: several users, reservations that are asked for again after a lost answer, many
 threads, a list of who has most.
@@ -106,7 +106,7 @@ class _Open:
         self.left = left
 
 
-_Asked = tuple[tuple[str, object], ...]  # a request: the names and values of its fields
+_Arguments = tuple[tuple[str, object], ...]  # a request: the names and values of its fields
 
 
 class CreditLedger:
@@ -129,7 +129,7 @@ class CreditLedger:
         self._now = 0  # the latest time seen
         self._accounts: dict[str, _Account] = {}
         self._open: dict[int, _Open] = {}
-        self._answers: dict[str, tuple[_Asked, Reservation | int | None]] = {}
+        self._answers: dict[str, tuple[_Arguments, Reservation | int | None]] = {}
         self._touched: list[_Account] = []  # changed since the ranking was made
         self._ranking: SortedSet[tuple[int, str]] = SortedSet()  # (-balance, user)
         self._alarms: SortedSet[tuple[int, str]] = SortedSet()  # (first expiry, user), ranked users
@@ -144,7 +144,7 @@ class CreditLedger:
         if type(expiry_time) is not int or not 0 <= expiry_time <= MAX_TIME:
             raise bad_time("expiry_time", expiry_time)
         with self._lock:
-            account = self._accounts.get(user) or _nobody(user)
+            account = self._accounts.get(user) or _empty_account(user)
             if expiry_time < self._now:
                 return
             if not account.packs:
@@ -175,7 +175,7 @@ class CreditLedger:
         if partial is not False and partial is not True:
             raise TypeError(f"partial must be a bool, not {type(partial).__name__}")
         with self._lock:
-            account = self._accounts.get(user) or _nobody(user)
+            account = self._accounts.get(user) or _empty_account(user)
             if current_time != self._now:
                 self._advance(current_time)
             first = account.order.first()
@@ -203,7 +203,7 @@ class CreditLedger:
         if type(current_time) is not int or not 0 <= current_time <= MAX_TIME:
             raise bad_time("current_time", current_time)
         with self._lock:
-            account = self._accounts.get(user) or _nobody(user)
+            account = self._accounts.get(user) or _empty_account(user)
             if current_time != self._now:
                 self._advance(current_time)
             first = account.order.first()
@@ -226,14 +226,14 @@ class CreditLedger:
             raise bad_time("current_time", current_time)
         _check_text("user", user)
         _check_text("request_id", request_id)
-        asked: _Asked = (("operation", "try_reserve"), ("user", user), ("amount", amount))
+        arguments: _Arguments = (("operation", "try_reserve"), ("user", user), ("amount", amount))
         with self._lock:
             if request_id in self._answers:
-                return self._first_answer(request_id, asked)  # type: ignore[return-value]
+                return self._first_answer(request_id, arguments)  # type: ignore[return-value]
             if current_time != self._now:
                 self._advance(current_time)
             reservation = self._reserve(user, amount)
-            self._answers[request_id] = (asked, reservation)
+            self._answers[request_id] = (arguments, reservation)
             return reservation
 
     def commit(self, reservation_id: int, amount: int | None = None, *, request_id: str) -> int:
@@ -243,14 +243,14 @@ class CreditLedger:
         InsufficientCredits when the reservation has less left than `amount`, and LookupError
         when there is no such reservation.
         """
-        asked = self._asked("commit", reservation_id, amount, request_id)
+        arguments = self._check_arguments("commit", reservation_id, amount, request_id)
         with self._lock:
             if request_id in self._answers:
-                return self._first_answer(request_id, asked)  # type: ignore[return-value]
+                return self._first_answer(request_id, arguments)  # type: ignore[return-value]
             taken, draws = self._part(reservation_id, amount)
             self._open[reservation_id].left -= taken
             _cut_front(draws, taken)
-            self._answers[request_id] = (asked, taken)
+            self._answers[request_id] = (arguments, taken)
             return taken
 
     def refund(self, reservation_id: int, amount: int | None = None, *, request_id: str) -> int:
@@ -260,10 +260,10 @@ class CreditLedger:
         does not come back: the answer is how many credits the user can spend again. Refused
         like `commit`.
         """
-        asked = self._asked("refund", reservation_id, amount, request_id)
+        arguments = self._check_arguments("refund", reservation_id, amount, request_id)
         with self._lock:
             if request_id in self._answers:
-                return self._first_answer(request_id, asked)  # type: ignore[return-value]
+                return self._first_answer(request_id, arguments)  # type: ignore[return-value]
             taken, draws = self._part(reservation_id, amount)
             opened = self._open[reservation_id]
             opened.left -= taken
@@ -273,7 +273,7 @@ class CreditLedger:
                     opened.account.put(part, expiry)
                     returned += part
             self._touch(opened.account)
-            self._answers[request_id] = (asked, returned)
+            self._answers[request_id] = (arguments, returned)
             return returned
 
     def remaining(self, reservation_id: int) -> int:
@@ -331,9 +331,9 @@ class CreditLedger:
         self._open[number] = _Open(account, draws, amount)
         return Reservation(id=number, user=user, amount=amount, draws=tuple(draws))
 
-    def _asked(
+    def _check_arguments(
         self, operation: str, reservation_id: int, amount: int | None, request_id: str
-    ) -> _Asked:
+    ) -> _Arguments:
         """Check the arguments of commit and refund, and name them."""
         if type(reservation_id) is not int:
             raise TypeError(f"reservation_id must be an int, not {type(reservation_id).__name__}")
@@ -346,10 +346,10 @@ class CreditLedger:
             ("amount", amount),
         )
 
-    def _first_answer(self, request_id: str, asked: _Asked) -> Reservation | int | None:
+    def _first_answer(self, request_id: str, arguments: _Arguments) -> Reservation | int | None:
         """What this request was answered before, if it was this request."""
         before, answer = self._answers[request_id]
-        for (field, new), (_, old) in zip(asked, before, strict=True):
+        for (field, new), (_, old) in zip(arguments, before, strict=True):
             if new != old:
                 raise ValueError(
                     f"request_id {request_id!r} was used before with another {field}:"
@@ -402,7 +402,7 @@ class CreditLedger:
             account.alarm = alarm
 
 
-def _nobody(user: str) -> _Account:
+def _empty_account(user: str) -> _Account:
     """The account of a user who was never given anything: empty, and not remembered."""
     _check_text("user", user)
     return _Account(user)

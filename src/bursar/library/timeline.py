@@ -1,4 +1,4 @@
-"""Credits and uses told in any order of time, answered as if they had come in order.
+"""Credits and uses reported in any order of time, answered as if they had come in order.
 
 The problem. Packs are usable from a start to an end, both included; a use takes from the packs
 that end first. News comes late and out of order: a use of yesterday, a pack that began last
@@ -19,7 +19,7 @@ was used up to t, and L what lapsed before t, the balance at t is A - U - L. Onl
 What a change does. A new use takes one unit (the argument is the same for many) from the state,
 the credits alive by expiry. From there on the state lacks exactly one unit, say of expiry m. A
 later use that would have taken it takes the next one instead, so m only ever grows; when m
-expires before anybody wanted it, one unit less lapses and the change is over. Likewise a new
+expires before a use wanted it, one unit less lapses and the change is over. Likewise a new
 pack leaves one unit too many, whose expiry only grows, until it lapses (one more) or time ends.
 So: a missing unit alters no L until it meets a lapse, an extra unit of expiry e none before e.
 
@@ -30,7 +30,7 @@ its own block and carried over the following ones until nothing is missing or ex
 
 - untouched: an extra unit that ends after all that the block spends just passes through;
 - unseen: no lapse of the block can change, so only its total moves, and a minimum shows whether
-  all its uses stay covered. The state with which it begins is forgotten, until somebody needs it;
+  all its uses stay covered. The state with which it begins is forgotten, until a question needs it;
 - replayed: else, from the known state, event by event.
 
 Packs that live shortly lapse often, so changes end after a block or two. Packs that outlive

@@ -1142,7 +1142,7 @@ def test_rebuilding_asks_no_calendar(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_calendar(*_: object) -> Period:
         raise AssertionError("a calendar was asked")
 
-    monkeypatch.setattr(periods, "_found", no_calendar)
-    monkeypatch.setattr(periods._Known, "table", ((), ()))
+    monkeypatch.setattr(periods, "_find_period", no_calendar)
+    monkeypatch.setattr(periods._PeriodCache, "table", ((), ()))
 
     org.rebuilds()

@@ -279,7 +279,7 @@ def test_periods_tile_time_without_gap_or_overlap(
 
 def without_memory(every: PeriodKind, zone: str) -> Window:
     """A window of which no period has been found yet."""
-    periods._known_of.cache_clear()
+    periods._cache_for.cache_clear()
     return Window(every=every, time_zone=zone)
 
 
@@ -316,7 +316,7 @@ def test_a_period_is_found_once_and_then_remembered(monkeypatch: pytest.MonkeyPa
     """A second question about the same period is answered from memory, at its very edges too."""
     window = without_memory(PeriodKind.DAY, "Asia/Tokyo")
     days = [period_at(window, day * DAY) for day in (5, 3, 4)]
-    monkeypatch.setattr(periods, "_found", None)  # any further search would raise
+    monkeypatch.setattr(periods, "_find_period", None)  # any further search would raise
 
     for day in days:
         assert day is period_at(window, day.start)

@@ -161,15 +161,15 @@ def test_an_org_without_accounts_has_no_budgets_and_no_tier() -> None:
 @pytest.mark.parametrize(
     ("target", "why"),
     [
-        ({}, "a budget limits somebody"),
-        ({"each_user": True}, "a budget limits somebody"),
-        ({"user": UserId("ann"), "each_user": True}, "a budget limits somebody"),
+        ({}, "a budget needs a target"),
+        ({"each_user": True}, "a budget needs a target"),
+        ({"user": UserId("ann"), "each_user": True}, "a budget needs a target"),
         ({"account": ORG, "user": UserId("ann"), "each_user": True}, "one user or each"),
         ({"account": ""}, "account is 1 to 255 bytes long"),
         ({"account": ORG, "user": ""}, "user is 1 to 255 bytes long"),
     ],
 )
-def test_a_budget_limits_somebody(target: dict[str, object], why: str) -> None:
+def test_a_budget_needs_a_target(target: dict[str, object], why: str) -> None:
     """An account, a user, the pair, or each user below an account (B3)."""
     with pytest.raises(ValueError, match=why):
         BudgetTarget(**target)  # type: ignore[arg-type]  # wrong on purpose

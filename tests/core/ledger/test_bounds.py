@@ -274,7 +274,7 @@ def test_a_budget_limits_somebody() -> None:
     assert (None, ann, False) == BudgetTarget(user=ann).key
     assert (org, None, True) == BudgetTarget(account=org, each_user=True).key
     for account, user, each_user in ((None, None, False), (None, ann, True), (None, None, True)):
-        told = "^a budget limits somebody: an account, a user, or both$"
+        told = "^a budget needs a target: an account, a user, or both$"
         with pytest.raises(ValueError, match=told):
             BudgetTarget(account=account, user=user, each_user=each_user)
     with pytest.raises(ValueError, match=r"^a budget limits one user or each, not both$"):
@@ -316,7 +316,7 @@ def test_a_context_names_what_can_be_run() -> None:
 # Events that contradict the books
 
 
-def test_an_event_that_nobody_knows_is_a_bug() -> None:
+def test_an_event_without_a_function_is_a_bug() -> None:
     """Not something to be passed over (L1)."""
 
     @value
@@ -325,7 +325,7 @@ def test_an_event_that_nobody_knows_is_a_bug() -> None:
 
     org = Org()
     assert () == issued_by(Invented(at=T0))
-    with pytest.raises(InvariantBroken, match=r"nobody knows this event .*Invented"):
+    with pytest.raises(InvariantBroken, match=r"no function applies this event .*Invented"):
         evolve(org.journal.books, Invented(at=T0))
 
 

@@ -363,6 +363,6 @@ def test_lots_that_are_not_there_are_told() -> None:
     assert isinstance(event, LotTaken)
     lost = hold_after(event, None)
     books.holds.put(lost.terms.id, replace(lost, lot_of=None))
-    assert ["hold a: 2 lots taken, but 1 holds are lots of it"] == [
+    assert ["hold a: 2 lots taken, but it has 1"] == [
         one for one in find_problems(books) if "lots" in one
     ]

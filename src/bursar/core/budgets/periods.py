@@ -78,15 +78,15 @@ class Period:
             raise ValueError(f"a period ends after it starts: [{self.start}, {self.end})")
 
 
-class _Remembering(Derived):
-    """Remembers periods that were found."""
+class _WithCache(Derived):
+    """Has a cache of periods."""
 
     __slots__ = ("_known",)
-    _known: "_Known"
+    _known: "_PeriodCache"
 
 
 @value
-class Window(_Remembering):
+class Window(_WithCache):
     """The recurring shape of a budget; what is counted in it starts at zero in each period."""
 
     every: PeriodKind
@@ -104,7 +104,7 @@ class Window(_Remembering):
             raise ValueError(f"only a rolling window has a length: {self.length}")
         if not is_zone(self.time_zone):
             raise ValueError(f"unknown time zone: {self.time_zone!r}")
-        known = _known_of(self.every, self.time_zone, self.length)
+        known = _cache_for(self.every, self.time_zone, self.length)
         object.__setattr__(self, "_known", known)
 
 
@@ -115,7 +115,7 @@ def period_at(window: Window, at: Instant) -> Period:
     place = bisect_right(starts, at) - 1
     if place >= 0 and at < periods[place].end:
         return periods[place]
-    period = _found(window, at)
+    period = _find_period(window, at)
     known.learn(period)
     return period
 
@@ -158,8 +158,8 @@ def split(
         from_ms = cut_ms
 
 
-class _Known:
-    """The periods of one window found so far, in order: only a memory, with no effect on answers.
+class _PeriodCache:
+    """A cache of the periods of one window, in order; it has no effect on answers.
 
     The table is replaced whole, so a reader on another thread sees the old one or the new one.
     """
@@ -182,13 +182,13 @@ class _Known:
 
 
 @lru_cache(maxsize=_WINDOWS_MAX)
-def _known_of(every: PeriodKind, time_zone: str, length: int) -> _Known:
-    """The memory that equal windows share."""
-    return _Known()
+def _cache_for(every: PeriodKind, time_zone: str, length: int) -> _PeriodCache:
+    """The cache that equal windows share."""
+    return _PeriodCache()
 
 
-def _found(window: Window, at: Instant) -> Period:
-    """The period that contains `at`, worked out from nothing."""
+def _find_period(window: Window, at: Instant) -> Period:
+    """Work out the period that contains `at`, without the cache."""
     match window.every:
         case PeriodKind.LIFETIME:
             return Period(start=0, end=NEVER)

@@ -31,7 +31,7 @@ def take_lots(draft: Draft, ask: TakeLots) -> Refusal | None:
         return Refusal(Code.EXCEEDS_HOLD, {"lots": 0, "asked": ask.count})
     if ask.first < lots.taken:
         return Refusal(Code.ALREADY_EXISTS, {"lot": ask.first})
-    left = _left(hold, lots)
+    left = _lots_left(hold, lots)
     if ask.first > lots.taken or ask.count > left:
         return Refusal(Code.EXCEEDS_HOLD, {"lots": left, "asked": ask.count})
 
@@ -55,7 +55,7 @@ def drop_lots(draft: Draft, ask: DropLots) -> Refusal | None:
     return None
 
 
-def _left(hold: Hold, lots: Lots) -> int:
+def _lots_left(hold: Hold, lots: Lots) -> int:
     """How many more lots can be had: as many as are left, and as there are credits for."""
     left = lots.count - lots.taken
     return min(left, hold.open // lots.amount) if lots.amount else left
@@ -94,13 +94,13 @@ def _parts(draft: Draft, hold: Hold, amount: Micros) -> Parts:
 
 
 def lot_id(hold: HoldId, number: int) -> HoldId:
-    """The id of a lot, if nobody has taken it for something else."""
+    """The id of a lot, unless a caller has used it for something else."""
     return HoldId(derive_id_in_org(hold, f"lot/{number}"))
 
 
 def free_id(books: Books, hold: HoldId, number: int) -> HoldId:
     """The id of a new lot; another one if a caller has taken it, as a hold's debt has its id."""
-    found = lot_id(hold, number)
-    while books.holds.get(found) is not None or books.debts.get(DebtId(found)) is not None:
-        found = HoldId(derive_id_in_org(found, "taken"))
-    return found
+    candidate = lot_id(hold, number)
+    while books.holds.get(candidate) is not None or books.debts.get(DebtId(candidate)) is not None:
+        candidate = HoldId(derive_id_in_org(candidate, "taken"))
+    return candidate

@@ -71,7 +71,7 @@ class Balance:
     owned: Owned
     by_kind: dict[CreditKind, Owned]
     spendable: Micros  # of its own and its ancestors' credits, within hard budgets
-    used: Micros  # charged by this subtree, whoever owned the credits
+    used: Micros  # charged by this subtree, from its own or its ancestors' credits
     debt: Micros
     burn: Burn
 

@@ -122,7 +122,7 @@ N = TypeVar("N")
 
 @dataclass(slots=True)
 class OrgHeader:
-    """What there is one of in an org."""
+    """The org's single row: counters, policy, tier and prices."""
 
     number: int = 0  # of the last event
     now: Instant = 0  # when it was recorded
@@ -133,7 +133,7 @@ class OrgHeader:
     prices: PriceBook = field(default_factory=PriceBook)  # the org's own
 
 
-_SINGLES: Final = attrgetter(*OrgHeader.__slots__)
+_HEADER_FIELDS: Final = attrgetter(*OrgHeader.__slots__)
 
 
 class Books:
@@ -194,7 +194,7 @@ class Books:
         return Trial(self)
 
     def index(self, name: Name) -> Index:
-        """The order of that name."""
+        """The index of that name."""
         order = self._orders.get(name)
         if order is None:
             order = Index(name, complete=self.complete, undo=self._undo)
@@ -208,13 +208,13 @@ class Books:
 
     def facts(self) -> dict[str, object]:
         """All that is true, in a form that compares: no sums that are zero, no orders."""
-        told: dict[str, object] = {"singles": self.header}
+        facts: dict[str, object] = {"singles": self.header}
         for name, table in self._tables.items():
             if name not in ("overdue", "lanes_of", "lane_totals"):  # these hang on the clock
-                told[name] = {
+                facts[name] = {
                     key: row for key, row in table.items() if row not in (0, BudgetCounter())
                 }
-        return told
+        return facts
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Books) and self.facts() == other.facts()
@@ -236,10 +236,10 @@ class Books:
         """The account and those above it, up to the root or to the first that is not known."""
         steps = {account: None}
         step = account
-        while self.accounts.knows(step) and (found := self.accounts.get(step)):
-            if found.parent is None:
+        while self.accounts.knows(step) and (row := self.accounts.get(step)):
+            if row.parent is None:
                 break
-            step = found.parent
+            step = row.parent
             invariant(step not in steps, "an account is above itself", account=step)
             steps[step] = None
         return tuple(steps)
@@ -351,7 +351,7 @@ class Books:
     # Time
 
     def advance(self, to: Instant) -> None:
-        """Let the orders stand at `to`: starts are listed, expiries taken out of their lanes."""
+        """Move the indexes to `to`: list grants that start, unlist those that expire."""
         if to <= self.clock:
             return
         if to < self.quiet_until:
@@ -372,7 +372,7 @@ class Books:
             self._list(grant)
 
     def _stirs_at(self, at: Instant) -> None:
-        """Know that something happens by itself at that instant."""
+        """Note that something is due at that instant."""
         self.quiet_until = min(self.quiet_until, at)
 
     def place(self, grant: Grant) -> GrantPlace:
@@ -421,7 +421,7 @@ class Books:
             self.lane_totals.put(lane, total)
             if total == 0:  # nothing is listed in it
                 lanes = self.lanes_of.get(terms.account) or ()
-                self.lanes_of.put(terms.account, tuple(one for one in lanes if one != lane))
+                self.lanes_of.put(terms.account, tuple(other for other in lanes if other != lane))
         elif place is GrantPlace.EXPIRED:
             key = (terms.account, terms.kind)
             self.overdue.put(key, (self.overdue.get(key) or 0) + amount)
@@ -504,7 +504,7 @@ class Trial:
         books = self._books
         self._outermost = books._undo.steps is None
         self._mark = books._undo.mark()
-        self._singles = _SINGLES(books.header)
+        self._singles = _HEADER_FIELDS(books.header)
         self._clock = books.clock
         return self
 

@@ -151,14 +151,14 @@ def _reading(
     if isinstance(meter, Refusal):
         return meter
     usage = usage_since(meter, run_ms)
-    shown = advance(meter, run_ms)
+    advanced = advance(meter, run_ms)
     return Booking(
         charge_id,
         usage.amount if usage else 0,
         draft.now,
         usage,
         attempt,
-        replace(shown, settled=shown.settled or final),
+        replace(advanced, settled=advanced.settled or final),
     )
 
 

@@ -63,10 +63,10 @@ def _run(attempt: int, run_ms: int | None) -> None:
     _within("run_ms", run_ms, 0, RUN_MS_MAX)
 
 
-def _one_of(**given: object) -> None:
+def _one_of(**values: object) -> None:
     """Refuse unless exactly one of the values is given."""
-    if sum(value is not None for value in given.values()) != 1:
-        raise ValueError(f"exactly one of {' and '.join(given)} is given")
+    if sum(value is not None for value in values.values()) != 1:
+        raise ValueError(f"exactly one of {' and '.join(values)} is given")
 
 
 def _no_json(name: str) -> NoReturn:
@@ -91,7 +91,7 @@ class AddAccount:
 
 @value
 class AddUser:
-    """Let a principal of the org ask for credits."""
+    """Add a user, who may then reserve credits."""
 
     user: UserId
 
@@ -101,7 +101,7 @@ class AddUser:
 
 @value
 class SetSetting:
-    """Let the org keep something, in a new form; or no longer, if there is no body.
+    """Store a setting of the org, or drop it if there is no body.
 
     With `before` 0 it must be new; with the number of an event, last set by that one; with none
     it must exist.
@@ -264,9 +264,9 @@ class Reserve:
     run_ms: int | None = None  # maximum run and stop grace together
     context: Context = NO_CONTEXT
     asked_by: UserId | None = None  # a principal whose own budgets count too: a key with a cap
-    for_job: bool = False  # said by whoever submits jobs, never by a caller: a job's bounds apply
-    most: Micros | None = None  # it may not take more; GPU types that would are dropped
-    about: str | None = None  # a digest of what else was asked: the key stands for that as well
+    for_job: bool = False  # set by job submission, never by a caller: a job's bounds apply
+    most: Micros | None = None  # the most it may cost; GPU types that would exceed it are dropped
+    about: str | None = None  # a digest of the rest of the request, which the key covers as well
     lots: int | None = None  # so many times that run time, each to be taken out by itself
     at_once: int | None = None  # of them, so many are spent at the same time; all if not given
 
@@ -298,7 +298,7 @@ class Reserve:
 class TakeLots:
     """Take lots out of the hold of an array: each becomes a hold of its own.
 
-    `first` is how many were taken before: whoever asks again, or at the same time, changes nothing.
+    `first` is how many were taken before: a repeated or concurrent command changes nothing.
     """
 
     hold: HoldId
@@ -453,7 +453,7 @@ class GiveBack:
 class CorrectEnd:
     """Say who answers for the end of an attempt after all, once its hold is closed (M3).
 
-    No credits move by it: how much work was lost its pool knows, and tells.
+    No credits move by it: the pool knows how much work was lost, and reports it.
     """
 
     hold: HoldId
@@ -578,13 +578,13 @@ class SetBudget:
         for ppm in self.thresholds_ppm:
             check_int("threshold", ppm, 1, THRESHOLD_MAX)
         rising = (0, *self.thresholds_ppm)
-        if any(one >= other for one, other in pairwise(rising)):
+        if any(smaller >= larger for smaller, larger in pairwise(rising)):
             raise ValueError(f"thresholds rise: {self.thresholds_ppm}")
 
 
 @value
 class DropBudget:
-    """Let a budget limit no more; its id is not used again."""
+    """Drop a budget; its id is not used again."""
 
     budget: BudgetId
 

@@ -1,4 +1,4 @@
-"""Usage that nobody could pay yet: booked, repaid from what becomes available, absorbed (L13)."""
+"""Usage that no credits could pay yet: booked, repaid as credits come, absorbed (L13)."""
 
 from collections.abc import Iterator
 

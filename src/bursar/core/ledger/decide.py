@@ -96,30 +96,30 @@ def decide(books: Books, command: Command, now: Instant) -> tuple[Event, ...] | 
     Raises `NotLoaded` when partly loaded books lack what must be looked at.
     """
     with books.trial():
-        return _decided(books, command, now)
+        return _decide(books, command, now)
 
 
 def perform(books: Books, command: Command, now: Instant) -> tuple[Event, ...] | Refusal:
-    """Decide, and let it be true: the same as to decide and then to evolve by each event.
+    """Decide and apply: the same as to decide and then to evolve by each event.
 
-    The orders then stand at `now`, which is when the events were recorded.
+    The indexes then stand at `now`, which is when the events were recorded.
     """
     with books.trial() as trial:
-        outcome = _decided(books, command, now)
+        outcome = _decide(books, command, now)
         if outcome and not isinstance(outcome, Refusal):
             trial.keep()
         return outcome
 
 
 def catch_up_books(books: Books, now: Instant) -> tuple[Event, ...]:
-    """Let all that is due by `now` be true: what is recorded at an instant comes after it."""
+    """Apply all that is due by `now`: events recorded at an instant come after what is due."""
     with books.trial() as trial:
         events = tuple(draft_at(books, now).events)
         trial.keep()
         return events
 
 
-def _decided(books: Books, command: Command, now: Instant) -> tuple[Event, ...] | Refusal:
+def _decide(books: Books, command: Command, now: Instant) -> tuple[Event, ...] | Refusal:
     draft = draft_at(books, now)
     refusal = RULES[type(command)](draft, command)
     if refusal is not None:
@@ -130,6 +130,6 @@ def _decided(books: Books, command: Command, now: Instant) -> tuple[Event, ...] 
 
 @contextmanager
 def view_at(books: Books, now: Instant) -> Iterator[Books]:
-    """The books as they are at `now`, with all that has fallen due, for as long as one looks."""
+    """The books at `now`, with all that has fallen due, for the length of the context."""
     with books.trial():
         yield draft_at(books, now).books

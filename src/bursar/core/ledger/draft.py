@@ -30,7 +30,7 @@ MOVED: Final = Compartment.MOVED
 
 
 class Draft:
-    """What a command is going to do. The books are changed as it goes: lay it in a trial."""
+    """The events of a command so far. It changes the books as it goes: run it inside a trial."""
 
     def __init__(self, books: Books, now: Instant) -> None:
         self.books: Final = books
@@ -40,7 +40,7 @@ class Draft:
         self.credited = False  # whether credits became available since debts were last repaid
 
     def record(self, event: Event) -> None:
-        """Let an event be a part of the decision; expired grants that it changes lapse first."""
+        """Add an event to the decision and apply it; expired grants that it changes lapse first."""
         books = self.books
         if not isinstance(event, (GrantLapsed, RecurrenceTurned)):
             grants = {posting.grant for posting in event.postings}
@@ -88,7 +88,7 @@ class Draft:
         return self.applying(hold.terms.account, hold.terms.user, hold.terms.asked_by)
 
     def lapse(self, grant_id: GrantId) -> None:
-        """Write down that a grant has expired, if it has and that is not written yet."""
+        """Record that a grant has expired, if it has and that is not recorded yet."""
         grant = self.books.grants.get(grant_id)
         if grant is None or grant.available == 0 or self.books.clock < grant.terms.expires_at:
             return

@@ -75,12 +75,12 @@ def _starts(draft: Draft) -> deque[_Due]:
 def _next_due(draft: Draft, starts: deque[_Due]) -> _Due | None:
     """The first thing that happens by itself at or before now."""
     books, bound = draft.books, (draft.now + 1,)
-    found = [starts[0]] if starts else []
+    candidates = [starts[0]] if starts else []
     for rank, name in enumerate((TURNS, LIMITS)):
         key = books.index(name).first(bound)
         if key is not None:
-            found.append(_Due(key[0], rank, key[1]))
-    return min(found) if found else None
+            candidates.append(_Due(key[0], rank, key[1]))
+    return min(candidates) if candidates else None
 
 
 def return_postings(draft: Draft, hold: Hold, at: Instant) -> tuple[Posting, ...]:
@@ -102,10 +102,10 @@ def close_hold(draft: Draft, hold: Hold, why: Closing, at: Instant) -> None:
 
 def new_id(table: Table[Any, Any], parent: str, label: str) -> str:
     """The id of something that follows from `parent`; another one if a caller has taken it."""
-    found = derive_id(parent, label)
-    while table.get(found) is not None:
-        found = derive_id(found, "taken")
-    return found
+    candidate = derive_id(parent, label)
+    while table.get(candidate) is not None:
+        candidate = derive_id(candidate, "taken")
+    return candidate
 
 
 def turn_recurrence(draft: Draft, recurrence: Recurrence, at: Instant) -> None:

@@ -84,7 +84,7 @@ class UserAdded(Event):
 
 @value
 class SettingSet(Event):
-    """The org keeps something, in a new form; or no longer, if there is no body."""
+    """A setting of the org was stored, or dropped if there is no body."""
 
     kind: str
     id: SettingId
@@ -377,7 +377,7 @@ class BudgetDropped(Event):
 
 @value
 class ThresholdCrossed(Event):
-    """What was charged in a period reached a threshold of a budget; told once."""
+    """What was charged in a period reached a threshold of a budget; reported once."""
 
     budget: BudgetId
     user: UserId | None

@@ -72,21 +72,21 @@ SPENT = Compartment.SPENT
 
 
 def evolve(books: Books, event: Event) -> None:
-    """Change `books` by what happened, with their orders standing where time was then."""
+    """Apply an event to the books, with their indexes at the instant at which it happened."""
     books.advance(event.at if event.due_at is None else event.due_at)
     header = books.header
     if event.at < header.now:
         fail_invariant("time went back", at=event.at, now=header.now)
     header.now = event.at
     header.number += 1
-    make_true = _MADE_TRUE.get(type(event))
-    if make_true is None:
-        fail_invariant("nobody knows this event", event=type(event).__name__)
+    apply = _APPLIERS.get(type(event))
+    if apply is None:
+        fail_invariant("no function applies this event", event=type(event).__name__)
     for terms in issued_by(event):
         _create(books, terms)
     for index, posting in enumerate(event.postings):
         books.post(posting, index)
-    make_true(event, books)
+    apply(event, books)
 
 
 def _create(books: Books, terms: GrantTerms) -> None:
@@ -97,16 +97,16 @@ def _create(books: Books, terms: GrantTerms) -> None:
         books.refs.put(terms.external_ref, terms.id)
 
 
-_Making: TypeAlias = Callable[[Any, Books], None]
-_MADE_TRUE: Final[dict[type[Event], _Making]] = {}
+_Applier: TypeAlias = Callable[[Any, Books], None]
+_APPLIERS: Final[dict[type[Event], _Applier]] = {}
 
 
-def _makes_true(*kinds: type[Event]) -> Callable[[_Making], _Making]:
-    """Say which events a function makes true."""
+def _applies(*kinds: type[Event]) -> Callable[[_Applier], _Applier]:
+    """Register a function as the one that applies these kinds of events to the books."""
 
-    def register(making: _Making) -> _Making:
-        _MADE_TRUE.update(dict.fromkeys(kinds, making))
-        return making
+    def register(applier: _Applier) -> _Applier:
+        _APPLIERS.update(dict.fromkeys(kinds, applier))
+        return applier
 
     return register
 
@@ -114,19 +114,19 @@ def _makes_true(*kinds: type[Event]) -> Callable[[_Making], _Making]:
 # Accounts, policy, prices
 
 
-@_makes_true(AccountAdded)
+@_applies(AccountAdded)
 def _(event: AccountAdded, books: Books) -> None:
     books.accounts.put(event.account.id, event.account)
     if event.account.parent is None:
         books.header.root = event.account.id
 
 
-@_makes_true(UserAdded)
+@_applies(UserAdded)
 def _(event: UserAdded, books: Books) -> None:
     books.users.put(event.user, event.user)
 
 
-@_makes_true(SettingSet)
+@_applies(SettingSet)
 def _(event: SettingSet, books: Books) -> None:
     setting = Setting(
         kind=event.kind,
@@ -138,22 +138,22 @@ def _(event: SettingSet, books: Books) -> None:
     books.settings.put((event.kind, event.id), setting)
 
 
-@_makes_true(JobStepped, EndCorrected)
+@_applies(JobStepped, EndCorrected)
 def _(event: JobStepped | EndCorrected, books: Books) -> None:
     """Nothing: it is told for its own sake."""
 
 
-@_makes_true(PolicySet)
+@_applies(PolicySet)
 def _(event: PolicySet, books: Books) -> None:
     books.header.policy = event.policy
 
 
-@_makes_true(TierSet)
+@_applies(TierSet)
 def _(event: TierSet, books: Books) -> None:
     books.header.tier = event.tier
 
 
-@_makes_true(PriceSet)
+@_applies(PriceSet)
 def _(event: PriceSet, books: Books) -> None:
     books.header.prices = books.header.prices.with_version(event.version)
 
@@ -161,33 +161,33 @@ def _(event: PriceSet, books: Books) -> None:
 # Grants
 
 
-@_makes_true(GrantIssued)
+@_applies(GrantIssued)
 def _(event: GrantIssued, books: Books) -> None:
     books.header.issued += event.terms.amount
 
 
-@_makes_true(GrantLapsed, CreditsMoved)
+@_applies(GrantLapsed, CreditsMoved)
 def _(event: Event, books: Books) -> None:
     """The postings are the whole effect."""
 
 
-@_makes_true(GrantExtended)
+@_applies(GrantExtended)
 def _(event: GrantExtended, books: Books) -> None:
     grant = require(books.grants, event.grant)
     books.put_grant(replace(grant, terms=replace(grant.terms, expires_at=event.expires_at)))
 
 
-@_makes_true(GrantRevoked)
+@_applies(GrantRevoked)
 def _(event: GrantRevoked, books: Books) -> None:
     books.put_grant(replace(require(books.grants, event.grant), withdrawn=True))
 
 
-@_makes_true(RecurrenceStarted)
+@_applies(RecurrenceStarted)
 def _(event: RecurrenceStarted, books: Books) -> None:
     books.put_recurrence(event.recurrence)
 
 
-@_makes_true(RecurrenceTurned)
+@_applies(RecurrenceTurned)
 def _(event: RecurrenceTurned, books: Books) -> None:
     books.header.issued += sum(terms.amount for terms in event.issued)
     recurrence = require(books.recurrences, event.recurrence)
@@ -197,7 +197,7 @@ def _(event: RecurrenceTurned, books: Books) -> None:
         books.forfeit(grant, amount, event.turned_at)
 
 
-@_makes_true(RecurrenceStopped)
+@_applies(RecurrenceStopped)
 def _(event: RecurrenceStopped, books: Books) -> None:
     recurrence = require(books.recurrences, event.recurrence)
     books.put_recurrence(replace(recurrence, next_at=NEVER))
@@ -206,13 +206,13 @@ def _(event: RecurrenceStopped, books: Books) -> None:
 # Holds
 
 
-@_makes_true(HoldOpened, HoldDivided, HoldExtended, HoldRedrawn, HoldReduced, HoldClosed)
-@_makes_true(LotsDropped)
+@_applies(HoldOpened, HoldDivided, HoldExtended, HoldRedrawn, HoldReduced, HoldClosed)
+@_applies(LotsDropped)
 def _(event: HoldChanged, books: Books) -> None:
     _change_hold(event, books)
 
 
-@_makes_true(LotTaken)
+@_applies(LotTaken)
 def _(event: LotTaken, books: Books) -> None:
     books.put_hold(without_lot(require(books.holds, event.lot_of), event))
     _change_hold(event, books)
@@ -230,13 +230,13 @@ def _change_hold(event: HoldChanged, books: Books) -> Hold:
 # Charges
 
 
-@_makes_true(ChargeBooked)
+@_applies(ChargeBooked)
 def _(event: ChargeBooked, books: Books) -> None:
     hold = _change_hold(event, books)
     if event.owed:
         _owe(books, hold, event.owed, event.at)
     _spend(books, hold.terms.account, event.postings, event.at)
-    _tally(books, event.counted, 1)
+    _count_usage(books, event.counted, 1)
     record = ChargeRecord(
         id=event.charge,
         hold=event.hold,
@@ -250,7 +250,7 @@ def _(event: ChargeBooked, books: Books) -> None:
     books.put_charge(record)
 
 
-@_makes_true(ChargeReversed)
+@_applies(ChargeReversed)
 def _(event: ChargeReversed, books: Books) -> None:
     record = require(books.charges, event.charge)
     hold = require(books.holds, record.hold)
@@ -264,7 +264,7 @@ def _(event: ChargeReversed, books: Books) -> None:
     for grant, amount in event.reissued:
         books.forfeit(grant, amount, event.at)
     _spend(books, hold.terms.account, event.postings, event.at)
-    _tally(books, event.counted, -1)
+    _count_usage(books, event.counted, -1)
     books.put_charge(
         replace(
             record,
@@ -276,14 +276,14 @@ def _(event: ChargeReversed, books: Books) -> None:
     )
 
 
-@_makes_true(WorkGivenBack)
+@_applies(WorkGivenBack)
 def _(event: WorkGivenBack, books: Books) -> None:
     hold = _change_hold(event, books)
     if event.forgiven:
         _owe(books, hold, -event.forgiven, event.at)
     _spend(books, hold.terms.account, event.postings, event.at)
     for less in event.shrunk:
-        _tally(books, less.counted, -1)
+        _count_usage(books, less.counted, -1)
         record = require(books.charges, less.charge)
         books.put_charge(
             replace(
@@ -299,12 +299,12 @@ def _(event: WorkGivenBack, books: Books) -> None:
 # Debts
 
 
-@_makes_true(DebtBooked)
+@_applies(DebtBooked)
 def _(event: DebtBooked, books: Books) -> None:
     books.put_debt(event.debt)
 
 
-@_makes_true(DebtRepaid)
+@_applies(DebtRepaid)
 def _(event: DebtRepaid, books: Books) -> None:
     debt = require(books.debts, event.debt)
     _spend(books, debt.account, event.postings, event.at)
@@ -319,7 +319,7 @@ def _(event: DebtRepaid, books: Books) -> None:
     _pay(books, event.paid)
 
 
-@_makes_true(DebtAbsorbed)
+@_applies(DebtAbsorbed)
 def _(event: DebtAbsorbed, books: Books) -> None:
     debt = require(books.debts, event.debt)
     books.put_debt(replace(debt, owed=debt.owed - event.amount))
@@ -332,19 +332,19 @@ def _(event: DebtAbsorbed, books: Books) -> None:
 
 def _pay(books: Books, paid: tuple[Paid, ...]) -> None:
     """Let charges owe less, and have been paid by what paid it."""
-    for one in paid:
-        record = require(books.charges, one.charge)
+    for part in paid:
+        record = require(books.charges, part.charge)
         spent = dict(record.spent)
-        for grant, amount in one.spent:
+        for grant, amount in part.spent:
             spent[grant] = spent.get(grant, 0) + amount
-        after = replace(record, owed=record.owed - one.owed, spent=tuple(spent.items()))
+        after = replace(record, owed=record.owed - part.owed, spent=tuple(spent.items()))
         books.put_charge(after)
 
 
 # Budgets
 
 
-@_makes_true(BudgetSet)
+@_applies(BudgetSet)
 def _(event: BudgetSet, books: Books) -> None:
     budget = event.budget
     if books.budgets.get(budget.id) is None:
@@ -354,7 +354,7 @@ def _(event: BudgetSet, books: Books) -> None:
     change_claims(books, event.claims)
 
 
-@_makes_true(BudgetDropped)
+@_applies(BudgetDropped)
 def _(event: BudgetDropped, books: Books) -> None:
     budget = require(books.budgets, event.budget)
     others = require(books.budgets_of, budget.target.key)
@@ -362,7 +362,7 @@ def _(event: BudgetDropped, books: Books) -> None:
     books.put_budget(replace(budget, dropped=True))
 
 
-@_makes_true(ThresholdCrossed)
+@_applies(ThresholdCrossed)
 def _(event: ThresholdCrossed, books: Books) -> None:
     key = (event.budget, event.user, event.start)
     tally = books.tallies.get(key) or NO_COUNT
@@ -374,13 +374,13 @@ def _(event: ThresholdCrossed, books: Books) -> None:
 
 def change_claims(books: Books, claims: tuple[ClaimChange, ...]) -> None:
     """Let open holds claim more or less of budgets."""
-    for one in claims:
-        counter = (one.budget, one.user)
-        books.claims.put(counter, (books.claims.get(counter) or 0) + one.full)
-        if one.relief:
-            tally = books.tallies.get((*counter, one.start)) or NO_COUNT
-            after = replace(tally, relief=tally.relief + one.relief)
-            books.tallies.put((*counter, one.start), after)
+    for change in claims:
+        counter = (change.budget, change.user)
+        books.claims.put(counter, (books.claims.get(counter) or 0) + change.full)
+        if change.relief:
+            tally = books.tallies.get((*counter, change.start)) or NO_COUNT
+            after = replace(tally, relief=tally.relief + change.relief)
+            books.tallies.put((*counter, change.start), after)
 
 
 def _owe(books: Books, hold: Hold, amount: Micros, at: Instant) -> None:
@@ -416,18 +416,18 @@ def _spend(books: Books, account: AccountId, postings: tuple[Posting, ...], at: 
         return
     slot = at - at % BURN_SLOT
     used, burn = books.used, books.burn
-    for one in books.path(account):
-        used.put(one, (used.get(one) or 0) + amount)
-        key = (one, slot)
+    for ancestor in books.path(account):
+        used.put(ancestor, (used.get(ancestor) or 0) + amount)
+        key = (ancestor, slot)
         burn.put(key, (burn.get(key) or 0) + amount)
 
 
-def _tally(books: Books, counted: tuple[BudgetUsage, ...], sign: int) -> None:
-    for one in counted:
-        key = (one.budget, one.user, one.start)
+def _count_usage(books: Books, counted: tuple[BudgetUsage, ...], sign: int) -> None:
+    for part in counted:
+        key = (part.budget, part.user, part.start)
         tally = books.tallies.get(key) or NO_COUNT
         after = BudgetCounter(
-            charged=tally.charged + sign * one.amount,
+            charged=tally.charged + sign * part.amount,
             relief=tally.relief,
             crossed=tally.crossed,
             revision=tally.revision,
@@ -445,9 +445,9 @@ def _without(
 def _less(
     counted: tuple[BudgetUsage, ...], taken: tuple[BudgetUsage, ...]
 ) -> tuple[BudgetUsage, ...]:
-    off = {(one.budget, one.user, one.start): one.amount for one in taken}
+    off = {(part.budget, part.user, part.start): part.amount for part in taken}
     left = (
-        replace(one, amount=one.amount - off.get((one.budget, one.user, one.start), 0))
-        for one in counted
+        replace(part, amount=part.amount - off.get((part.budget, part.user, part.start), 0))
+        for part in counted
     )
-    return tuple(one for one in left if one.amount > 0)
+    return tuple(part for part in left if part.amount > 0)

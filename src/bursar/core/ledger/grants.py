@@ -204,9 +204,9 @@ def lapse(draft: Draft, ask: Lapse) -> Refusal | None:
 
 
 def _unknown_account(draft: Draft, account: AccountId, policy: GrantPolicy) -> Refusal | None:
-    for one in (account, *sorted(policy.accounts)):
-        if draft.books.accounts.get(one) is None:
-            return Refusal(Code.ACCOUNT_UNKNOWN, {"account": one})
+    for account_id in (account, *sorted(policy.accounts)):
+        if draft.books.accounts.get(account_id) is None:
+            return Refusal(Code.ACCOUNT_UNKNOWN, {"account": account_id})
     return None
 
 

@@ -49,8 +49,8 @@ def view_grants(
     """
     terms, parts = _folded(events, at, known_at, start, account)
     return {
-        grant: GrantView(terms=terms[grant], parts=_expired(terms[grant], found, at))
-        for grant, found in parts.items()
+        grant: GrantView(terms=terms[grant], parts=_expired(terms[grant], compartments, at))
+        for grant, compartments in parts.items()
         if terms[grant].issued_at <= at
     }
 
@@ -60,7 +60,10 @@ def fold_grants(
 ) -> dict[GrantId, GrantView]:
     """Every grant as events left it, going on from `start`: what has expired unnoticed included."""
     terms, parts = _folded(events, NEVER, NEVER, start)
-    return {grant: GrantView(terms=terms[grant], parts=found) for grant, found in parts.items()}
+    return {
+        grant: GrantView(terms=terms[grant], parts=compartments)
+        for grant, compartments in parts.items()
+    }
 
 
 def _folded(
@@ -71,8 +74,8 @@ def _folded(
     account: AccountId | None = None,
 ) -> tuple[dict[GrantId, GrantTerms], dict[GrantId, dict[Compartment, Micros]]]:
     """The terms and compartments of grants after what was known and had taken effect."""
-    terms = {grant: found.terms for grant, found in start.items()}
-    parts = {grant: dict(found.parts) for grant, found in start.items()}
+    terms = {grant: view.terms for grant, view in start.items()}
+    parts = {grant: dict(view.parts) for grant, view in start.items()}
 
     def is_told(grant: GrantId) -> bool:
         return account is None or grant in terms
@@ -94,7 +97,7 @@ def _folded(
 
 def sum_owned(views: Mapping[GrantId, GrantView], account: AccountId) -> dict[Compartment, Micros]:
     """The compartments of one account's grants in a view, summed."""
-    mine = [found.parts for found in views.values() if found.terms.account == account]
+    mine = [view.parts for view in views.values() if view.terms.account == account]
     return {part: sum(parts[part] for parts in mine) for part in Compartment}
 
 

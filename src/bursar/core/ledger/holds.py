@@ -53,13 +53,13 @@ class Funding(NamedTuple):
 
 
 def reserve(draft: Draft, ask: Reserve) -> Refusal | None:
-    """Hold all that is asked or nothing."""
+    """Hold the whole amount or nothing."""
     if refusal := next(_faults(draft, ask), None):
         return refusal
     priced = find_prices(draft.books, ask.context, draft.now)
     if ask.run_ms is not None and not priced:
         return Refusal(Code.PRICE_UNKNOWN, {"gpu_types": ask.context.gpu_types})
-    funding = _fund(draft, ask, {kind: found.rate for kind, found in priced.items()})
+    funding = _fund(draft, ask, {kind: price.rate for kind, price in priced.items()})
     if isinstance(funding, Refusal):
         return funding
 
@@ -88,12 +88,12 @@ def reserve(draft: Draft, ask: Reserve) -> Refusal | None:
         )
     )
     if ask.lots is not None:
-        _divide(draft, ask, funding)
+        _divide_into_lots(draft, ask, funding)
     return None
 
 
-def _divide(draft: Draft, ask: Reserve, funding: Funding) -> None:
-    """Let a new hold be an array's."""
+def _divide_into_lots(draft: Draft, ask: Reserve, funding: Funding) -> None:
+    """Divide the new hold of an array into lots."""
     count = ask.lots or 1
     amount = sum(funding.parts.values()) // count
     lots = Lots(count=count, at_once=ask.at_once or count, amount=amount)
@@ -129,7 +129,7 @@ def _until(draft: Draft, ask: Reserve) -> Instant:
 def _longest(books: Books, whose: Reserve | HoldTerms) -> int:
     """How long a hold may last, in microseconds.
 
-    The job that a context names counts for nothing here: anybody can name one (L10).
+    The job that a context names counts for nothing here: any caller can name one (L10).
     """
     policy = books.header.policy
     return policy.job_hold_max if whose.for_job else policy.raw_hold_max
@@ -152,11 +152,11 @@ def find_prices(books: Books, context: Context, at: Instant) -> dict[str, Priced
     own = books.header.tier
     tier = context.tier if own is None else own
     terms = PriceTerms(region=context.region, tier=tier, priority_class=context.priority_class)
-    found = (
+    prices = (
         (kind, price_of(books.deployment, books.header.prices, kind, terms, at))
         for kind in context.gpu_types
     )
-    return {kind: priced for kind, priced in found if priced is not None}
+    return {kind: priced for kind, priced in prices if priced is not None}
 
 
 # Funding
@@ -184,25 +184,25 @@ def _fund_set(draft: Draft, ask: Reserve, rates: dict[str, Micros]) -> Funding |
 
 def _fund_types(draft: Draft, ask: Reserve, context: Context, rates: Rates) -> Funding | Refusal:
     """The credits for one set of types: sized by the dearest, from grants that admit them all."""
-    claimant = _claimant(draft, ask, context, rates)
-    if refusal := next(_objections(draft, ask, claimant), None):
+    claim = _claim(draft, ask, context, rates)
+    if refusal := next(_objections(draft, ask, claim), None):
         return refusal
-    parts = _all_drawn(draft, ask, context, claimant.open)
+    parts = _all_drawn(draft, ask, context, claim.open)
     if isinstance(parts, Refusal):
         return parts
-    return Funding(context, rates, claimant.rate, parts)
+    return Funding(context, rates, claim.rate, parts)
 
 
-def _objections(draft: Draft, ask: Reserve, claimant: HoldClaim) -> Iterator[Refusal]:
+def _objections(draft: Draft, ask: Reserve, claim: HoldClaim) -> Iterator[Refusal]:
     """What stands against a hold of that size besides credits, in order of precedence."""
-    if claimant.open > AMOUNT_MAX:
-        yield Refusal(Code.AMOUNT_TOO_LARGE, {"amount": claimant.open, "most": AMOUNT_MAX})
-    if ask.most is not None and claimant.open > ask.most:
-        yield Refusal(Code.MAX_COST_EXCEEDED, {"amount": claimant.open, "most": ask.most})
+    if claim.open > AMOUNT_MAX:
+        yield Refusal(Code.AMOUNT_TOO_LARGE, {"amount": claim.open, "most": AMOUNT_MAX})
+    if ask.most is not None and claim.open > ask.most:
+        yield Refusal(Code.MAX_COST_EXCEEDED, {"amount": claim.open, "most": ask.most})
     if refusal := _in_debt(draft, draft.books.path(ask.account)):
         yield refusal
     applying = draft.applying(ask.account, ask.user, ask.asked_by)
-    yield from all_over(draft.books, applying, None, claimant)
+    yield from all_over(draft.books, applying, None, claim)
 
 
 def _all_drawn(draft: Draft, ask: Reserve, context: Context, amount: Micros) -> Parts | Refusal:
@@ -210,8 +210,8 @@ def _all_drawn(draft: Draft, ask: Reserve, context: Context, amount: Micros) -> 
     return _drawn(draft, path, context, amount, total=amount, counted={})
 
 
-def _claimant(draft: Draft, ask: Reserve, context: Context, rates: Rates) -> HoldClaim:
-    """The hold as budgets would see it."""
+def _claim(draft: Draft, ask: Reserve, context: Context, rates: Rates) -> HoldClaim:
+    """The claim that the hold would have on budgets."""
     rate = max((rate for _, rate in rates), default=0)
     milli_gpus, amount = 0, ask.amount
     if amount is None:
@@ -264,17 +264,17 @@ def refusals(draft: Draft, ask: Reserve) -> tuple[Refusal, ...]:
     """
     faults = tuple(_faults(draft, ask))
     priced = find_prices(draft.books, ask.context, draft.now)
-    rates = {kind: one.rate for kind, one in priced.items()}
+    rates = {kind: price.rate for kind, price in priced.items()}
     if ask.run_ms is not None and not rates:
         return (*faults, Refusal(Code.PRICE_UNKNOWN, {"gpu_types": ask.context.gpu_types}))
     context = ask.context
     if ask.run_ms is not None:
         cheapest = min(rates, key=lambda kind: rates[kind])
         context, rates = replace(context, gpu_types=(cheapest,)), {cheapest: rates[cheapest]}
-    claimant = _claimant(draft, ask, context, tuple(rates.items()))
-    parts = _all_drawn(draft, ask, context, claimant.open)
+    claim = _claim(draft, ask, context, tuple(rates.items()))
+    parts = _all_drawn(draft, ask, context, claim.open)
     short = (parts,) if isinstance(parts, Refusal) else ()
-    return (*faults, *_objections(draft, ask, claimant), *short)
+    return (*faults, *_objections(draft, ask, claim), *short)
 
 
 # Changing a hold
@@ -291,14 +291,14 @@ def open_hold(draft: Draft, hold_id: HoldId) -> Hold | Refusal:
 
 
 def closed_refusal(hold: Hold) -> Refusal:
-    """That a hold is closed."""
+    """The refusal for a closed hold."""
     return Refusal(Code.HOLD_CLOSED, {"hold": hold.terms.id, "closed_at": hold.closed_at})
 
 
 def refuse_change_of_job_hold(books: Books, ask: object) -> Refusal | None:
-    """That a hold is a job's, which runs on it: nobody else changes it while it is open (M1).
+    """Refuse an API caller that changes an open hold of a job (M1).
 
-    For whoever asks in the name of a caller; who works for jobs does not ask this.
+    Job handling does not make this check.
     """
     if not isinstance(ask, _CHANGING):
         return None
@@ -458,7 +458,7 @@ def end_hold(draft: Draft, ask: EndHold) -> Refusal | None:
         return Refusal(Code.HOLD_UNKNOWN, {"hold": ask.hold})
     if hold.closed_at is None:  # or it would have ended just now
         return Refusal(Code.TIME_INVALID, {"expires_at": hold.expires_at, "now": draft.now})
-    ended = any(isinstance(one, HoldClosed) and one.hold == ask.hold for one in draft.events)
+    ended = any(isinstance(event, HoldClosed) and event.hold == ask.hold for event in draft.events)
     return None if ended else closed_refusal(hold)
 
 
@@ -472,11 +472,11 @@ def refund(draft: Draft, ask: Refund) -> Refusal | None:
     drawn = draft.drawn(hold)
     sources = [Source(grant, draw.open, draw.charged) for draw, grant in drawn]
     left = hold.open - ask.amount
-    kept = fill_beyond_caps(sources, left, hold.used + left)
+    still_held = fill_beyond_caps(sources, left, hold.used + left)
     postings = tuple(
-        return_posting(grant, draw.open - kept.get(draw.grant, 0), draft.now)
+        return_posting(grant, draw.open - still_held.get(draw.grant, 0), draft.now)
         for draw, grant in reversed(drawn)
-        if draw.open > kept.get(draw.grant, 0)
+        if draw.open > still_held.get(draw.grant, 0)
     )
     draft.record(HoldReduced(at=draft.now, hold=ask.hold, postings=postings))
     return None

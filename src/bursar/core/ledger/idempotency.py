@@ -1,4 +1,4 @@
-"""One request, one effect: what a key that was seen before means (L7).
+"""One request, one effect: how a repeated idempotency key is answered (L7).
 
 The shell keeps, in the same transaction as the effect, each key with its command and its outcome,
 refusals decided under the org's lock included.
@@ -17,7 +17,7 @@ from bursar.core.value import replace, value
 
 @value
 class Reply:
-    """What was answered to a key the first time."""
+    """The first answer to a key."""
 
     command: Command
     outcome: tuple[Event, ...] | Refusal
@@ -27,7 +27,7 @@ class Reply:
 def replay(
     key: str, first: Reply | None, command: Command, made: tuple[str, ...] = ()
 ) -> Reply | Refusal | None:
-    """The first answer again, a refusal if something else is asked, or None for a new key.
+    """The first answer again, a refusal if the command differs, or None for a new key.
 
     `made` names the fields whose ids the caller left to us: they have another time each time.
     """
@@ -43,14 +43,14 @@ def first_difference(first: Command, second: Command, made: tuple[str, ...] = ()
     """The first field in which two commands differ; `command` if they are not of one kind."""
     if type(first) is not type(second):
         return "command"
-    for one in fields(first):
-        was, now = getattr(first, one.name), getattr(second, one.name)
-        if was != now and not (one.name in made and _same_making(was, now)):
-            return one.name
+    for field_ in fields(first):
+        was, now = getattr(first, field_.name), getattr(second, field_.name)
+        if was != now and not (field_.name in made and _same_but_for_time(was, now)):
+            return field_.name
     return None
 
 
-def _same_making(was: object, now: object) -> bool:
+def _same_but_for_time(was: object, now: object) -> bool:
     """Whether two ids, or two values with an id, differ in the time of their making alone."""
     if isinstance(was, PriceVersion) and isinstance(now, PriceVersion):
         return differ_only_in_time(was.id, now.id) and was == replace(now, id=was.id)

@@ -20,7 +20,7 @@ class Journal:
         self.events: list[Event] = []
 
     def do(self, command: Command, now: Instant) -> tuple[Event, ...] | Refusal:
-        """Decide, and make what was decided true."""
+        """Decide, and apply the events."""
         outcome = perform(self.books, command, now)
         if not isinstance(outcome, Refusal):
             self.events.extend(outcome)

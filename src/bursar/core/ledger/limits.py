@@ -46,18 +46,18 @@ def budgets_on(
     whose = (account, user, asked_by)
     applying = books.applying.get(whose)
     if applying is None:
-        applying = books.applying[whose] = _found_on(books, account, user, asked_by)
+        applying = books.applying[whose] = _find_budgets(books, account, user, asked_by)
     return applying
 
 
-def _found_on(
+def _find_budgets(
     books: Books, account: AccountId, user: UserId, asked_by: UserId | None
 ) -> list[ApplicableBudget]:
     applying: list[ApplicableBudget] = []
-    for one in books.path(account):
-        _gather(books, (one, None, False), None, applying)
-        _gather(books, (one, None, True), user, applying)
-        _gather(books, (one, user, False), None, applying)
+    for ancestor in books.path(account):
+        _gather(books, (ancestor, None, False), None, applying)
+        _gather(books, (ancestor, None, True), user, applying)
+        _gather(books, (ancestor, user, False), None, applying)
     _gather(books, (None, user, False), None, applying)
     if asked_by is not None and asked_by != user:
         _gather(books, (None, asked_by, False), None, applying)
@@ -105,7 +105,7 @@ def claim_changes(
         return ()
     if not new.terms.by_time:
         more = new.open - (0 if old is None else old.open)
-        return _claimed_anytime(applying, more, new.touched_at) if more else ()
+        return _untimed_claim_changes(applying, more, new.touched_at) if more else ()
     was, now = None if old is None else old.claim, new.claim
     changes: list[ClaimChange] = []
     for budget, user in applying:
@@ -121,7 +121,7 @@ def claim_changes(
     return tuple(changes)
 
 
-def _claimed_anytime(
+def _untimed_claim_changes(
     applying: list[ApplicableBudget], more: Micros, now: Instant
 ) -> tuple[ClaimChange, ...]:
     """The changes when a hold that can be spent at any speed has more open, or less."""
@@ -181,15 +181,17 @@ def all_over(
 ) -> Iterator[Refusal]:
     """All hard budgets that a hold would exceed at the instant it changes, in order."""
     now = after.touched_at
-    for one in applying:
-        if one.budget.hard:
-            counted = counted_in(books, one, now)
-            period = period_at(one.budget.window, now)
-            asked = _claims_at(one.budget, after, period)
+    for applicable in applying:
+        if applicable.budget.hard:
+            counted = counted_in(books, applicable, now)
+            period = period_at(applicable.budget.window, now)
+            claimed = _claims_at(applicable.budget, after, period)
             if before is not None:
-                asked -= _claims_at(one.budget, before, period)
-            if counted + asked > one.budget.limit:
-                yield Refusal(Code.BUDGET_EXCEEDED, _figures(one.budget, counted, asked, period))
+                claimed -= _claims_at(applicable.budget, before, period)
+            if counted + claimed > applicable.budget.limit:
+                yield Refusal(
+                    Code.BUDGET_EXCEEDED, _figures(applicable.budget, counted, claimed, period)
+                )
 
 
 def _claims_at(budget: Budget, hold: HoldClaim, period: Period) -> Micros:
@@ -198,12 +200,12 @@ def _claims_at(budget: Budget, hold: HoldClaim, period: Period) -> Micros:
     return full - relief
 
 
-def _figures(budget: Budget, counted: Micros, asked: Micros, period: Period) -> dict[str, object]:
+def _figures(budget: Budget, counted: Micros, claimed: Micros, period: Period) -> dict[str, object]:
     return {
         "budget": budget.id,
         "limit": budget.limit,
         "counted": counted,
-        "asked": asked,
+        "asked": claimed,
         "headroom": max(budget.limit - counted, 0),
         "period_start": period.start,
         "period_end": period.end,
@@ -213,9 +215,9 @@ def _figures(budget: Budget, counted: Micros, asked: Micros, period: Period) -> 
 def headroom(books: Books, applying: list[ApplicableBudget], now: Instant) -> Micros | None:
     """The least that the hard budgets still allow; None if none applies."""
     rooms = [
-        max(one.budget.limit - counted_in(books, one, now), 0)
-        for one in applying
-        if one.budget.hard
+        max(applicable.budget.limit - counted_in(books, applicable, now), 0)
+        for applicable in applying
+        if applicable.budget.hard
     ]
     return min(rooms, default=None)
 
@@ -266,16 +268,18 @@ def uncount(
 
     Nothing comes off a budget that was dropped.
     """
-    left: dict[tuple[BudgetId, UserId | None], Micros] = {}
+    remaining: dict[tuple[BudgetId, UserId | None], Micros] = {}
     off: list[BudgetUsage] = []
-    for one in sorted(counted, key=lambda one: -one.start):
-        if require(books.budgets, one.budget).dropped:
+    for usage in sorted(counted, key=lambda usage: -usage.start):
+        if require(books.budgets, usage.budget).dropped:
             continue
-        key = (one.budget, one.user)
-        part = min(left.get(key, amount), one.amount)
-        left[key] = left.get(key, amount) - part
+        key = (usage.budget, usage.user)
+        part = min(remaining.get(key, amount), usage.amount)
+        remaining[key] = remaining.get(key, amount) - part
         if part:
-            off.append(BudgetUsage(budget=one.budget, user=one.user, start=one.start, amount=part))
+            off.append(
+                BudgetUsage(budget=usage.budget, user=usage.user, start=usage.start, amount=part)
+            )
     return tuple(off)
 
 
@@ -286,9 +290,9 @@ def over_limit(books: Books, counted_in: CountedIn, now: Instant) -> tuple[Budge
     """The hard budgets that a charge brings, or keeps, over their limit."""
     return tuple(
         [
-            one.budget.id
-            for one, parts in counted_in
-            if one.budget.hard and _is_over(books, one, parts, now)
+            applicable.budget.id
+            for applicable, parts in counted_in
+            if applicable.budget.hard and _is_over(books, applicable, parts, now)
         ]
     )
 
@@ -298,7 +302,11 @@ def by_budget(applying: list[ApplicableBudget], counted: tuple[BudgetUsage, ...]
     parts: dict[tuple[BudgetId, UserId | None], list[BudgetUsage]] = {}
     for part in counted:
         parts.setdefault((part.budget, part.user), []).append(part)
-    return [(one, parts[key]) for one in applying if (key := (one.budget.id, one.user)) in parts]
+    return [
+        (applicable, parts[key])
+        for applicable in applying
+        if (key := (applicable.budget.id, applicable.user)) in parts
+    ]
 
 
 def _is_over(
@@ -318,12 +326,12 @@ def _is_over(
 
 
 def crossings(books: Books, counted_in: CountedIn, now: Instant) -> list[ThresholdCrossed]:
-    """The thresholds that the counters have reached and that were not told yet, after a charge."""
+    """The thresholds that a charge has reached and that are not reported yet."""
     return [
         crossing
-        for one, parts in counted_in
-        for start in _starts(one.budget, parts, now)
-        if (crossing := _crossing(books, one, start, now)) is not None
+        for applicable, parts in counted_in
+        for start in _starts(applicable.budget, parts, now)
+        if (crossing := _crossing(books, applicable, start, now)) is not None
     ]
 
 
@@ -339,17 +347,17 @@ def _crossing(
 ) -> ThresholdCrossed | None:
     budget, user = applying
     starts = (start,) if budget.calendar else slots_inside(budget.window, now)
-    charged = told = 0
-    for one in starts:
-        tally = books.tallies.get((budget.id, user, one)) or NO_COUNT
+    charged = reported = 0
+    for slot in starts:
+        tally = books.tallies.get((budget.id, user, slot)) or NO_COUNT
         charged += tally.charged
-        told = max(told, _told(budget, tally))
-    reached = told
-    for ppm in budget.thresholds_ppm[told:]:
+        reported = max(reported, _reported_thresholds(budget, tally))
+    reached = reported
+    for ppm in budget.thresholds_ppm[reported:]:
         if charged * PPM < budget.limit * ppm:
             break
         reached += 1
-    if reached == told:
+    if reached == reported:
         return None
     return ThresholdCrossed(
         at=now,
@@ -363,6 +371,6 @@ def _crossing(
     )
 
 
-def _told(budget: Budget, tally: BudgetCounter) -> int:
+def _reported_thresholds(budget: Budget, tally: BudgetCounter) -> int:
     """How many thresholds have been reported of a budget as it is now."""
     return tally.crossed if tally.revision == budget.revision else 0

@@ -198,10 +198,10 @@ def _given_back(
 ) -> tuple[Posting, ...]:
     """The postings that give back `amount` of what the draws were charged."""
     sources = [Source(grant, draw.charged - draw.undone, draw.undone) for draw, grant in drawn]
-    kept = fill_beyond_caps(sources, sum(source.room for source in sources) - amount, total)
+    still_paid = fill_beyond_caps(sources, sum(source.room for source in sources) - amount, total)
     postings: list[Posting] = []
     for source in reversed(sources):
-        back = source.room - kept.get(source.grant.terms.id, 0)
+        back = source.room - still_paid.get(source.grant.terms.id, 0)
         if back:
             target = HELD if source.grant.terms.policy.refundable else LAPSED
             postings.append(move(source.grant.terms.id, SPENT, target, back, draft.now))
@@ -241,8 +241,8 @@ def correct_end(draft: Draft, ask: CorrectEnd) -> Refusal | None:
 def _not_correctable(draft: Draft, hold: Hold, meter: Meter, *, pays: bool) -> Refusal | None:
     """Why an end cannot be corrected, if so; if its job `pays` for it, lost work is charged.
 
-    What was given up by hand nobody is charged for again. Nor is it charged to other grants what
-    could not go back to its own: it is gone, and would be paid twice.
+    What an operator has reversed by hand is not charged again. What could not go back to its own
+    grant is not charged to other grants: it is gone, and would be paid twice.
     """
     began, earliest = late_since(draft, hold, meter)
     if pays and began < earliest:

@@ -192,11 +192,11 @@ def _set_new(draft: Draft, budget: Budget) -> None:
             full, relief = claims.get(user, NO_CLAIM)
             more = claim_of(budget, hold.claim, period)
             claims[user] = BudgetClaim(full + more.full, relief + more.relief)
-    told = tuple(
+    changes = tuple(
         ClaimChange(budget=budget.id, user=user, start=period.start, full=full, relief=relief)
         for user, (full, relief) in sorted(claims.items(), key=lambda claim: claim[0] or "")
     )
-    draft.record(BudgetSet(at=draft.now, budget=budget, claims=told))
+    draft.record(BudgetSet(at=draft.now, budget=budget, claims=changes))
 
 
 def _concerns(draft: Draft, target: BudgetTarget, hold: Hold) -> bool:

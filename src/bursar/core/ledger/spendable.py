@@ -39,7 +39,7 @@ def drawable_credits(
 ) -> Micros:
     """What could be drawn for `context` if caps are at `total`; `counted` is on them already."""
     free, capped = _sums(books, path, context)
-    sources = (Source(one, one.available, counted.get(one.terms.id, 0)) for one in capped)
+    sources = (Source(grant, grant.available, counted.get(grant.terms.id, 0)) for grant in capped)
     return free + sum(min(source.room, cap_left(source, total)) for source in sources)
 
 

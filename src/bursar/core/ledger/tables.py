@@ -68,11 +68,11 @@ class Undo:
 
     def replaced(self, mark: int) -> "Replaced":
         """The rows that were replaced since the mark, as they were then."""
-        found: Replaced = defaultdict(dict)
+        replaced: Replaced = defaultdict(dict)
         for changed, key, old in islice(self.steps or (), mark, None):
             if isinstance(changed, Table):
-                found[changed].setdefault(key, old)
-        return found
+                replaced[changed].setdefault(key, old)
+        return replaced
 
     def end(self) -> None:
         """Note nothing more, and forget what was noted."""
@@ -206,11 +206,11 @@ class Index:
 
         `NotLoaded` when the loaded keys are used up before that.
         """
-        for found in self._keys.since(key):
-            if not self.complete and found > self.through:
+        for stored in self._keys.since(key):
+            if not self.complete and stored > self.through:
                 break
-            if bound is not None and found >= bound:
+            if bound is not None and stored >= bound:
                 return
-            yield found
+            yield stored
         if not self.complete and (bound is None or self.through < bound):
             raise NotLoaded(MissingRange(self.name, self.through))

@@ -71,7 +71,7 @@ class Setting:
 
     kind: str
     id: SettingId
-    body: str | None  # JSON in the words of whoever set it; None once it is dropped
+    body: str | None  # JSON, as the caller set it; None once it is dropped
     number: int  # of the event that last set it
     at: Instant  # and when that was
 
@@ -152,12 +152,12 @@ class GrantPolicy(_CachedHash):
         )
 
 
-def _in(allowed: frozenset[str], asked: str | None) -> bool:
-    return not allowed or asked in allowed
+def _in(allowed: frozenset[str], wanted: str | None) -> bool:
+    return not allowed or wanted in allowed
 
 
-def _all_in(allowed: frozenset[str], asked: tuple[str, ...]) -> bool:
-    return not allowed or (len(asked) > 0 and allowed.issuperset(asked))
+def _all_in(allowed: frozenset[str], wanted: tuple[str, ...]) -> bool:
+    return not allowed or (len(wanted) > 0 and allowed.issuperset(wanted))
 
 
 @value
@@ -236,7 +236,7 @@ class Grant:
 
     @property
     def free(self) -> Micros:
-        """What nobody holds, has spent, moved, taken back or forfeited: available, or lapsed."""
+        """What is not held, spent, moved, revoked or forfeited: available, or lapsed."""
         return self.available + self.lapsed - self.forfeited
 
 
@@ -313,7 +313,7 @@ class Lots:
 
 @value
 class Hold:
-    """Credits set aside for a job: escrow that nobody else can touch (D8)."""
+    """Credits set aside for a job: escrow that no other job can draw from (D8)."""
 
     terms: HoldTerms
     expires_at: Instant  # its limit: then what is open goes back
@@ -427,7 +427,7 @@ class ChargeRecord:
 
 @value
 class Debt:
-    """Usage that nobody could pay yet, or a charge-back; blocks its account and all below."""
+    """Usage that no credits could pay yet, or a charge-back; blocks its account and all below."""
 
     id: DebtId
     account: AccountId
@@ -472,7 +472,7 @@ class BudgetTarget:
         check_optional_text("account", self.account)
         check_optional_text("user", self.user)
         if self.account is None and (self.user is None or self.each_user):
-            raise ValueError("a budget limits somebody: an account, a user, or both")
+            raise ValueError("a budget needs a target: an account, a user, or both")
         if self.each_user and self.user is not None:
             raise ValueError("a budget limits one user or each, not both")
 

@@ -80,12 +80,12 @@ def _totals(books: Books) -> Iterator[str]:
         key = (grant.terms.account, grant.terms.kind)
         parts = (getattr(grant, part.value) for part in COMPARTMENTS)
         totals[key] = tuple(
-            one + two for one, two in zip(totals.get(key, NOTHING), parts, strict=True)
+            total + part for total, part in zip(totals.get(key, NOTHING), parts, strict=True)
         )
         issued += grant.terms.amount - grant.moved
-    for key, kept in books.totals.items():
-        if kept != totals.get(key, NOTHING):
-            yield f"account {key[0]}, {key[1]}: {kept} kept, but grants have {totals.get(key)}"
+    for key, recorded in books.totals.items():
+        if recorded != totals.get(key, NOTHING):
+            yield f"account {key[0]}, {key[1]}: {recorded} kept, but grants have {totals.get(key)}"
     for key in totals:
         if books.totals.get(key) is None:
             yield f"account {key[0]}, {key[1]}: grants but no sum"
@@ -129,9 +129,9 @@ def _lots(books: Books) -> Iterator[str]:
     """Every lot that was taken out of an array's hold is a hold, and no other is a lot of it."""
     taken = Counter(hold.lot_of for _, hold in books.holds.items() if hold.lot_of is not None)
     for hold_id, hold in books.holds.items():
-        kept = 0 if hold.lots is None else hold.lots.taken
-        if kept != taken[hold_id]:
-            yield f"hold {hold_id}: {kept} lots taken, but {taken[hold_id]} holds are lots of it"
+        recorded = 0 if hold.lots is None else hold.lots.taken
+        if recorded != taken[hold_id]:
+            yield f"hold {hold_id}: {recorded} lots taken, but it has {taken[hold_id]}"
 
 
 def _claims(books: Books) -> Iterator[str]:
@@ -147,9 +147,9 @@ def _claims(books: Books) -> Iterator[str]:
             claims[(budget.id, user)] += claim.full
             reliefs[(budget.id, user, period.start)] += claim.relief
     for key in {*claims, *(key for key, _ in books.claims.items())}:
-        kept, wanted = books.claims.get(key) or 0, claims[key]
-        if not require(books.budgets, key[0]).dropped and kept != wanted:
-            yield f"budget {key[0]}, user {key[1]}: {kept} claimed, but holds claim {wanted}"
+        recorded, wanted = books.claims.get(key) or 0, claims[key]
+        if not require(books.budgets, key[0]).dropped and recorded != wanted:
+            yield f"budget {key[0]}, user {key[1]}: {recorded} claimed, but holds claim {wanted}"
     for (budget_id, user, start), tally in books.tallies.items():
         budget = require(books.budgets, budget_id)
         present = period_at(budget.window, books.header.now).start == start
@@ -163,7 +163,7 @@ def _orders(books: Books) -> Iterator[str]:
     for name, wanted in _wanted(books).items():
         if set(books.index(name).since()) != wanted:
             whose = "".join(
-                f" of {one[0] if isinstance(one, GrantLane) else one}" for one in name[1:]
+                f" of {part[0] if isinstance(part, GrantLane) else part}" for part in name[1:]
             )
             yield f"order {name[0]}{whose}: not what it should be"
 
@@ -174,7 +174,7 @@ def _wanted(books: Books) -> dict[Name, set[Key]]:
     holds, debts = books.holds.items(), books.debts.items()
     orders[LIMITS] = {(hold.expires_at, key) for key, hold in holds if hold.closed_at is None}
     orders[DEBTS] = {(debt.booked_at, key) for key, debt in debts if debt.owed}
-    orders[TURNS] = {(one.next_at, key) for key, one in books.recurrences.items()}
+    orders[TURNS] = {(recurrence.next_at, key) for key, recurrence in books.recurrences.items()}
     for account, _ in books.accounts.items():
         orders[free_of(account)] = set()
         orders[grants_of(account)] = set()
@@ -216,10 +216,10 @@ def _sums(books: Books) -> Iterator[str]:
             yield f"grant {key}: its history changed it by {changed}, not to {grant.free}"
         if terms.external_ref is not None and books.refs.get(terms.external_ref) != key:
             yield f"grant {key}: its external reference {terms.external_ref} is not kept"
-    for lane, kept in books.lane_totals.items():
-        if kept != lanes[lane]:
-            yield f"lane of {lane.account}: {kept} kept, but its grants have {lanes[lane]}"
+    for lane, recorded in books.lane_totals.items():
+        if recorded != lanes[lane]:
+            yield f"lane of {lane.account}: {recorded} kept, but its grants have {lanes[lane]}"
     for account, kind in {*overdue, *(key for key, _ in books.overdue.items())}:
-        kept, wanted = books.overdue.get((account, kind)) or 0, overdue[(account, kind)]
-        if kept != wanted:
-            yield f"account {account}, {kind}: {kept} overdue, but grants have {wanted}"
+        recorded, wanted = books.overdue.get((account, kind)) or 0, overdue[(account, kind)]
+        if recorded != wanted:
+            yield f"account {account}, {kind}: {recorded} overdue, but grants have {wanted}"
