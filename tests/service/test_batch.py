@@ -38,7 +38,8 @@ from bursar.core.pricing import PriceBook
 from bursar.core.refusal import Code, InvariantBroken, Refusal
 from bursar.service.ledger.batch import Answer, Ask, Batch, OrgUnknown
 from bursar.store.ledger.loader import lock_orgs
-from bursar.store.ledger.row_mappers import DRAWS, SHELVES, draw_values
+from bursar.store.ledger.mappings import TABLE_MAPPINGS
+from bursar.store.ledger.mappings.holds import DRAWS, draw_values
 from bursar.store.ledger.writer import OrgExists, create_org, freeze
 from bursar.store.sql.connection import Connection
 from bursar.store.sql.fragments import select_list
@@ -122,10 +123,10 @@ class Desk:
 
     def holds(self, books: Books) -> None:
         """What is stored is what these books say, row by row."""
-        for shelf in SHELVES:
-            keys = {key for name in shelf.keeps for key, _ in getattr(books, name).items()}
-            want = sorted((shelf.pack(books, key) for key in keys), key=repr)
-            assert want == self.stored(shelf.table, shelf.columns), shelf.table
+        for mapping in TABLE_MAPPINGS:
+            keys = {key for name in mapping.book_tables for key, _ in getattr(books, name).items()}
+            want = sorted((mapping.to_row(books, key) for key in keys), key=repr)
+            assert want == self.stored(mapping.table, mapping.columns), mapping.table
         draws = [
             draw_values(hold, place)
             for _, hold in books.holds.items()
@@ -178,9 +179,9 @@ def test_a_batch_is_a_sequence(
     for batch in _cut(commands, cuts):
         got += together.outcomes(*batch, now=now)
     assert want == got
-    for shelf in SHELVES:
-        stored = [desk.stored(shelf.table, shelf.columns) for desk in (together, apart)]
-        assert stored[0] == stored[1], shelf.table
+    for mapping in TABLE_MAPPINGS:
+        stored = [desk.stored(mapping.table, mapping.columns) for desk in (together, apart)]
+        assert stored[0] == stored[1], mapping.table
 
 
 def _cut(commands: Sequence[Command], cuts: set[int]) -> list[Sequence[Command]]:
@@ -384,7 +385,7 @@ def test_a_row_that_was_known_and_is_gone_is_a_contradiction(connection: Connect
     desk.opens()
     connection.execute("delete from totals where org_id = %s", [desk.org])
 
-    with pytest.raises(InvariantBroken, match=r"rows that were known are gone .*totals"):
+    with pytest.raises(InvariantBroken, match=r"loaded rows are missing .*totals"):
         desk.asks(desk.reserve("h1", 10))
 
     assert [] == desk.stored("holds", {"hold_id": "text"})

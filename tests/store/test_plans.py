@@ -22,7 +22,7 @@ from bursar.store.ledger.loader import (
     REPLIES,
     STRETCHES,
 )
-from bursar.store.ledger.row_mappers import SHELVES
+from bursar.store.ledger.mappings import TABLE_MAPPINGS
 from bursar.store.ledger.writer import UPDATES
 from bursar.store.sql.connection import ENTER_ORGS, Connection
 
@@ -100,18 +100,18 @@ def check_scan(scan: Plan, index: str, columns: tuple[str, ...]) -> None:
     assert {*columns} - own == set()
 
 
-@pytest.mark.parametrize("shelf", SHELVES, ids=lambda shelf: shelf.table)
-def test_rows_are_looked_up_by_their_primary_key(tables: Connection, shelf: Any) -> None:
+@pytest.mark.parametrize("mapping", TABLE_MAPPINGS, ids=lambda mapping: mapping.table)
+def test_rows_are_looked_up_by_their_primary_key(tables: Connection, mapping: Any) -> None:
     """All of it: a part of it would read the rest of the org."""
-    plan = plan_of(tables, BY_KEY[shelf.table])
+    plan = plan_of(tables, BY_KEY[mapping.table])
 
-    check(plan, f"{shelf.table}_pkey", ("org_id", *shelf.key))
+    check(plan, f"{mapping.table}_pkey", ("org_id", *mapping.key))
 
 
 @pytest.mark.parametrize("table", UPDATES)
 def test_rows_are_changed_by_their_primary_key(tables: Connection, table: str) -> None:
     """As they are looked up."""
-    keys = {shelf.table: shelf.key for shelf in SHELVES} | {
+    keys = {mapping.table: mapping.key for mapping in TABLE_MAPPINGS} | {
         "draws": ("hold_id", "grant_id"),
         "orgs": (),
     }

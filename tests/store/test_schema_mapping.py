@@ -1,8 +1,8 @@
 """The schema and the code that reads and writes it name the same tables and columns.
 
-Tables whose rows are values of the core declare their columns (`row_mappers`, `pools.rows`); those
-declarations have to match the catalogue. For all tables, every statement has to be valid, and every
-column has to be written and read by some statement.
+Tables whose rows are values of the core declare their columns (`ledger.mappings`, `pools.rows`).
+Those declarations have to match the catalogue. For all tables, every statement has to be valid, and
+every column has to be written and read by some statement.
 """
 
 import re
@@ -13,7 +13,8 @@ from typing import Final
 import pytest
 from sqlglot import exp
 
-from bursar.store.ledger.row_mappers import DRAWS, SHELVES
+from bursar.store.ledger.mappings import TABLE_MAPPINGS
+from bursar.store.ledger.mappings.holds import DRAWS
 from bursar.store.pools.rows import TABLES
 from bursar.store.sql.connection import Connection
 from tests.store.test_sql import STATEMENTS, parsed
@@ -35,8 +36,8 @@ SHORT: Final = {"int": "integer"}
 
 def _declared() -> Iterator[tuple[str, Mapping[str, str]]]:
     """Tables with declared columns."""
-    for shelf in SHELVES:
-        yield shelf.table, {"org_id": "text", **shelf.columns}
+    for mapping in TABLE_MAPPINGS:
+        yield mapping.table, {"org_id": "text", **mapping.columns}
     yield "draws", {"org_id": "text", **DRAWS}
     for table in TABLES:
         yield table.name, {"pool_id": "text", **table.columns}

@@ -50,7 +50,7 @@ from bursar.store.ledger.loader import (
     locked,
     replies,
 )
-from bursar.store.ledger.writer import Answered, Written
+from bursar.store.ledger.writer import BatchWriter, RequestAnswer
 from bursar.store.sql.connection import Connection, SentStatement, money_time
 
 FIRST_KEYS: Final = 4  # keys of an order that the first round brings
@@ -104,8 +104,8 @@ class Batch:
     deployment: DeploymentPrices = field(default_factory=DeploymentPrices)
     rounds: int = 0  # how often something had to be loaded
     _known: dict[tuple[OrgId, str], Reply] = field(default_factory=dict)
-    _answers: list[tuple[OrgId, Books, Answered]] = field(default_factory=list)
-    _written: Written = field(default_factory=Written)
+    _answers: list[tuple[OrgId, Books, RequestAnswer]] = field(default_factory=list)
+    _written: BatchWriter = field(default_factory=BatchWriter)
     _jobs: dict[OrgId, JobTransaction] = field(default_factory=dict)
     _follow_ups: dict[tuple[OrgId, str], FollowUp] = field(default_factory=dict)
 
@@ -313,7 +313,7 @@ class Batch:
             self._follow_ups[ask.org, ask.key] = follow_up
         number = books.header.number
         self._known[ask.org, ask.key] = Reply(command=ask.command, outcome=outcome, number=number)
-        answered = Answered(ask.key, ask.command, outcome, number, now, ask.actor, steps)
+        answered = RequestAnswer(ask.key, ask.command, outcome, number, now, ask.actor, steps)
         self._answers.append((ask.org, books, answered))
         if len(self._answers) == SENT_AT_ONCE:
             self._send_answers()

@@ -25,8 +25,10 @@ from bursar.core.pricing import PriceBook
 from bursar.core.refusal import InvariantBroken, invariant
 from bursar.service.gc_pause import gc_paused
 from bursar.store.database import connected
-from bursar.store.ledger.row_mappers import DRAWS, SHELVES, Shelf, draw_values
-from bursar.store.ledger.writer import EVENTS, FORFEITS, ORGS, POSTINGS, Written, singles_values
+from bursar.store.ledger.mappings import TABLE_MAPPINGS
+from bursar.store.ledger.mappings.base import TableMapping
+from bursar.store.ledger.mappings.holds import DRAWS, draw_values
+from bursar.store.ledger.writer import EVENTS, FORFEITS, ORGS, POSTINGS, BatchWriter, header_values
 from bursar.store.sql.arrays import Values
 from bursar.store.sql.codec import EVENTS as KINDS
 from bursar.store.sql.codec import event_of, says, text_of, text_then, value_of
@@ -63,7 +65,7 @@ LAST_ASKED_FOR: Final = "select max(number) from requests where org_id = %s"
 ROWS_OF: Final[Mapping[str, str]] = {
     table: f"select {select_list(columns)} from {table} t where t.org_id = %s"
     for table, columns in (
-        *((shelf.table, shelf.columns) for shelf in SHELVES),
+        *((mapping.table, mapping.columns) for mapping in TABLE_MAPPINGS),
         ("draws", DRAWS),
         ("forfeits", FORFEITS),
         ("orgs", ORGS),
@@ -232,7 +234,7 @@ class Replay:
         after = FIRST
         while True:
             stretch = self._fetched(EVENTS_AFTER, after, STRETCH)
-            written = Written()
+            written = BatchWriter()
             whole = self._made_true(stretch, written)
             made = len(written.new["events"])
             ended = len(stretch) < STRETCH
@@ -248,7 +250,7 @@ class Replay:
             return False
         return whole
 
-    def _made_true(self, stretch: list[Values], written: Written) -> bool:
+    def _made_true(self, stretch: list[Values], written: BatchWriter) -> bool:
         """Let events happen again, one by one; false if one cannot."""
         org, books = self.org, self.books
         number: Any = None
@@ -267,7 +269,7 @@ class Replay:
         return True
 
     def _compare_written(
-        self, stretch: list[Values], written: Written, between: tuple[int, int]
+        self, stretch: list[Values], written: BatchWriter, between: tuple[int, int]
     ) -> None:
         """Compare what events of a stretch wrote with what is stored."""
         self._forfeits += written.new["forfeits"]
@@ -285,11 +287,11 @@ class Replay:
 
     def differing(self) -> Iterator[Difference]:
         """Where the stored rows of the books are not what its events make of them."""
-        for shelf in SHELVES:
+        for mapping in TABLE_MAPPINGS:
             try:
-                yield from self._of_shelf(shelf)
+                yield from self._rows_of(mapping)
             except NOT_SOUND as error:  # the books have what cannot even be written down
-                yield self._difference(shelf.table, (), wrong=f"{type(error).__name__}: {error}")
+                yield self._difference(mapping.table, (), wrong=f"{type(error).__name__}: {error}")
         draws = {
             (hold.terms.id, draw.grant): (hold, place)
             for _, hold in self.books.holds.items()
@@ -300,21 +302,23 @@ class Replay:
         )
         forfeits = {row[1:4]: row[1:] for row in self._forfeits}
         yield from self._compared("forfeits", 3, self._stored("forfeits"), forfeits, _itself)
-        own = {(): singles_values(self.books)} if self.exists else {}
+        own = {(): header_values(self.books)} if self.exists else {}
         stored = (_as_of_today(row) for row in self._stored("orgs"))
         yield from self._compared("orgs", 0, stored, own, _itself)
 
-    def _of_shelf(self, shelf: Shelf) -> Iterator[Difference]:
+    def _rows_of(self, mapping: TableMapping) -> Iterator[Difference]:
         books = self.books
         wanted = {
-            shelf.key_of(key): key for name in shelf.keeps for key, _ in _table(books, name).items()
+            mapping.key_of(key): key
+            for name in mapping.book_tables
+            for key, _ in _table(books, name).items()
         }
-        stored = self._stored(shelf.table)
-        if shelf.table == "lanes" and self.exists:  # an empty one may be there or not
+        stored = self._stored(mapping.table)
+        if mapping.table == "lanes" and self.exists:  # an empty one may be there or not
             stored = (row for row in stored if row[-1])
             wanted = {lane: key for lane, key in wanted.items() if books.lane_totals.get(key)}
         return self._compared(
-            shelf.table, len(shelf.key), stored, wanted, lambda key: shelf.pack(books, key)
+            mapping.table, len(mapping.key), stored, wanted, lambda key: mapping.to_row(books, key)
         )
 
     def _fetched(self, sql: str, *bounds: int) -> list[Values]:
@@ -329,17 +333,17 @@ class Replay:
         width: int,
         stored: Iterable[Values],
         wanted: dict[Values, T],
-        pack: Callable[[T], Values],
+        to_row: Callable[[T], Values],
     ) -> Iterator[Difference]:
         """Rows against what they should be, by the key that is their first columns."""
         for row in stored:
             key = row[:width]
             found = wanted.pop(key, None)
-            should = None if found is None else pack(found)
+            should = None if found is None else to_row(found)
             if row != should:
                 yield self._difference(table, key, stored=row, rebuilt=should)
         for key, found in wanted.items():
-            yield self._difference(table, key, rebuilt=pack(found))
+            yield self._difference(table, key, rebuilt=to_row(found))
 
     def _difference(self, table: str, key: Values, **what: Any) -> Difference:
         return Difference(org=self.org, table=table, key=key, **what)

@@ -21,7 +21,8 @@ from bursar.service.gc_pause import gc_paused
 from bursar.service.ledger.rebuild import Difference, Rebuilt, Replay, in_snapshot, spread
 from bursar.store.database import connected
 from bursar.store.ledger.loader import LOCK_ORGS
-from bursar.store.ledger.row_mappers import DRAWS, SHELVES
+from bursar.store.ledger.mappings import TABLE_MAPPINGS
+from bursar.store.ledger.mappings.holds import DRAWS
 from bursar.store.ledger.writer import FORFEITS, INSERTS, POSTINGS, UPDATES, create_org
 from bursar.store.sql.arrays import column_arrays
 from bursar.store.sql.connection import Connection
@@ -44,7 +45,10 @@ def delete_sql(table: str, key: Mapping[str, str]) -> str:
 
 
 _KEYS: Final[Mapping[str, Mapping[str, str]]] = {
-    **{shelf.table: {name: shelf.columns[name] for name in shelf.key} for shelf in SHELVES},
+    **{
+        mapping.table: {name: mapping.columns[name] for name in mapping.key}
+        for mapping in TABLE_MAPPINGS
+    },
     "draws": {name: DRAWS[name] for name in ("hold_id", "grant_id")},
     "postings": {name: POSTINGS[name] for name in ("number", "place")},
     "forfeits": {name: FORFEITS[name] for name in ("grant_id", "at", "number")},

@@ -1,8 +1,8 @@
-"""Bringing parts of orgs' books into memory: rows by key, stretches of orders, set-wise.
+"""Loads parts of the books of orgs: rows by key, and ranges of orders, set-wise.
 
-What is asked for comes from `NotLoaded` (D2), many orgs and keys at once; each kind of thing costs
-one statement, however many are asked for. Keys are joined as `unnest(arrays)`, never as
-`= any(array)`: plans must not hang on fresh statistics (D3).
+`NotLoaded` names what is missing (D2), for many orgs and keys at once. Each kind of row costs one
+statement, however many rows are needed. Keys are joined as `unnest(arrays)`, never as
+`= any(array)`: plans must not depend on fresh statistics (D3).
 """
 
 from collections import defaultdict
@@ -21,17 +21,11 @@ from bursar.core.ledger.tables import FIRST, Key, MissingRange, MissingRow
 from bursar.core.ledger.values import Budget, Draw, OrgPolicy
 from bursar.core.pricing import PriceBook
 from bursar.core.value import value
-from bursar.store.ledger.row_mappers import (
-    DRAWS,
-    SHELF_OF,
-    SHELVES,
-    Shelf,
-    draw_of,
-    hold_of,
-    lane_id,
-    policy_of,
-    target_values,
-)
+from bursar.store.ledger.mappings import MAPPING_OF, TABLE_MAPPINGS
+from bursar.store.ledger.mappings.base import TableMapping
+from bursar.store.ledger.mappings.budgets import target_values
+from bursar.store.ledger.mappings.grants import lane_id, policy_of
+from bursar.store.ledger.mappings.holds import DRAWS, draw_of, hold_of
 from bursar.store.sql.arrays import Values, column_arrays
 from bursar.store.sql.codec import command_of, event_of, refusal_of, value_of
 from bursar.store.sql.connection import Connection, SentStatement, restrict_to_orgs
@@ -49,11 +43,11 @@ LOCK_ORGS: Final = """
        for update
 """
 
-FRONT: Final = 4  # grants of a lane that come with it
+LANE_FRONT: Final = 4  # grants that are loaded with their lane
 
 
 class Wanted(NamedTuple):
-    """Something of one org that is not loaded yet."""
+    """A row or a range of one org that is to be loaded."""
 
     org: OrgId
     what: MissingRow | MissingRange
@@ -75,16 +69,16 @@ class OrgRow:
         return tier
 
     def is_of(self, books: Books) -> bool:
-        """Whether books in memory are of the same history.
+        """Whether books in memory belong to the same history.
 
-        The number alone would not tell: a server that a fail-over led to may lack the last
-        commits and have others by now, under the same numbers.
+        The number alone is not enough: after a fail-over the new server may lack the last commits
+        and have others by now, under the same numbers.
         """
         one = books.header
         return (one.number, one.now, books.clock, one.issued) == self.values[:4]
 
     def fill(self, books: Books) -> None:
-        """Let books have what there is one of."""
+        """Copy the row into the header of the books."""
         number, now, clock, issued, root, tier, policy, prices = self.values
         header = books.header
         header.number, header.now, header.issued = number, now, issued
@@ -95,13 +89,13 @@ class OrgRow:
 
 
 def lock_orgs(connection: Connection, orgs: Collection[OrgId]) -> SentStatement:
-    """Work for orgs, and lock them, until the transaction ends; `locked` takes the answer."""
+    """Lock orgs, and work for them only, until the transaction ends; `locked` reads the answer."""
     restrict_to_orgs(connection, sorted(orgs))
     return connection.execute(LOCK_ORGS, [sorted(orgs)])
 
 
 def locked(sent: SentStatement) -> dict[OrgId, OrgRow]:
-    """The orgs that are locked now; unknown ones are left out."""
+    """The rows of the orgs that are now locked; unknown orgs are left out."""
     return {row[0]: _org_of(row) for row in sent}
 
 
@@ -113,14 +107,14 @@ READ_ORG: Final = """
 
 
 def read_org(connection: Connection, org: OrgId) -> OrgRow | None:
-    """An org's own row as it is in this snapshot, for those who only look."""
+    """Read an org's own row without a lock."""
     restrict_to_orgs(connection, [org])
     row = connection.execute(READ_ORG, [org]).fetchone()
     return None if row is None else _org_of(row)
 
 
 READ_PRICES: Final = """
-    -- What is known already, up to an event, is not sent again.
+    -- The text is left out if the caller has it already.
     select number, now,
            case when (number, now) = (%s::bigint, %s::bigint) then null else prices::text end
       from orgs
@@ -131,7 +125,7 @@ READ_PRICES: Final = """
 def ask_prices(connection: Connection, org: OrgId, known: tuple[int, int]) -> SentStatement:
     """Ask for an org's price book: number and time of its last event, and the book as text.
 
-    The text is left out if `known` is that number and time: what the caller has is still right.
+    The text is left out if `known` is that number and time.
     """
     return connection.execute(READ_PRICES, [*known, org])
 
@@ -141,9 +135,9 @@ def _org_of(row: Values) -> OrgRow:
 
 
 def load(connection: Connection, parts: Parts, wanted: Iterable[Wanted], most: int) -> None:
-    """Bring in what is wanted; of orders at most that many keys each.
+    """Load what is wanted; of each order at most `most` keys.
 
-    All questions are sent before the first answer is awaited.
+    All statements are sent before the first answer is awaited.
     """
     rows: dict[str, list[tuple[OrgId, Any]]] = defaultdict(list)
     stretches: dict[str, list[tuple[OrgId, MissingRange]]] = defaultdict(list)
@@ -158,22 +152,22 @@ def load(connection: Connection, parts: Parts, wanted: Iterable[Wanted], most: i
             for table, keys in rows.items()
         ),
         *(
-            _load_stretches(connection, parts, order, asked, most)
-            for order, asked in stretches.items()
+            _load_stretches(connection, parts, order, ranges, most)
+            for order, ranges in stretches.items()
         ),
     ]
     with _pipelined(connection):
         while loading:
-            loading = [one for one in loading if next(one, _DONE) is not _DONE]
+            loading = [load for load in loading if next(load, _DONE) is not _DONE]
 
 
 def _pipelined(connection: Connection) -> AbstractContextManager[object]:
-    """A pipeline, if there is none: one within another would only wait once more at its end."""
+    """Open a pipeline unless one is open: an inner one would only add a wait at its end."""
     off = connection.info.pipeline_status is PipelineStatus.OFF
     return connection.pipeline() if off else nullcontext()
 
 
-# A load sends a question and yields; when it goes on, it takes the answer. It may ask again.
+# A load sends a statement and yields; resumed, it reads the answer. It may send another one.
 Loading: TypeAlias = Iterator[None]
 _DONE: Final = object()
 
@@ -181,12 +175,12 @@ _DONE: Final = object()
 # Rows
 
 
-def _by_key(shelf: Shelf) -> str:
-    keys = {"org_id": "text"} | {name: shelf.columns[name] for name in shelf.key}
-    return f"select t.org_id, {select_list(shelf.columns)} from {lookup(keys, shelf.table)}"
+def _by_key(mapping: TableMapping) -> str:
+    keys = {"org_id": "text"} | {name: mapping.columns[name] for name in mapping.key}
+    return f"select t.org_id, {select_list(mapping.columns)} from {lookup(keys, mapping.table)}"
 
 
-BY_KEY: Final = MappingProxyType({shelf.table: _by_key(shelf) for shelf in SHELVES})
+BY_KEY: Final = MappingProxyType({mapping.table: _by_key(mapping) for mapping in TABLE_MAPPINGS})
 
 DRAWS_BY_HOLD: Final = f"""
     select t.org_id, {select_list(DRAWS)}
@@ -203,24 +197,24 @@ def _send(connection: Connection, sql: str, columns: Sequence[Any]) -> SentState
 def _load_rows(
     connection: Connection, parts: Parts, table: str, keys: list[tuple[OrgId, Any]]
 ) -> Loading:
-    """Load rows by their keys, and know those that do not exist."""
-    shelf = SHELF_OF[table]
-    asked = {(org, *shelf.key_of(key)): (org, key) for org, key in keys}
-    columns = column_arrays(list(asked), len(shelf.key) + 1)
-    sent = _send(connection, BY_KEY[shelf.table], columns)
-    draws = _send(connection, DRAWS_BY_HOLD, columns) if shelf.unpack is None else None
+    """Load rows by their keys, and mark those that do not exist as absent."""
+    mapping = MAPPING_OF[table]
+    wanted = {(org, *mapping.key_of(key)): (org, key) for org, key in keys}
+    columns = column_arrays(list(wanted), len(mapping.key) + 1)
+    sent = _send(connection, BY_KEY[mapping.table], columns)
+    draws = _send(connection, DRAWS_BY_HOLD, columns) if mapping.load_row is None else None
     yield
-    found = sent.fetchall()
-    if shelf.unpack is None:
+    rows = sent.fetchall()
+    if mapping.load_row is None:
         assert draws is not None
-        _unpack_holds(parts, found, draws.fetchall())
+        _load_holds(parts, rows, draws.fetchall())
     else:
-        for row in found:
-            shelf.unpack(parts[row[0]], row[1:])
-    there = {row[: len(shelf.key) + 1] for row in found}
-    for values, (org, key) in asked.items():
-        if values not in there:
-            for name in shelf.keeps:
+        for row in rows:
+            mapping.load_row(parts[row[0]], row[1:])
+    present = {row[: len(mapping.key) + 1] for row in rows}
+    for values, (org, key) in wanted.items():
+        if values not in present:
+            for name in mapping.book_tables:
                 _table(parts[org], name).mark_absent(key)
 
 
@@ -228,16 +222,16 @@ def _table(books: Books, name: str) -> Any:
     return getattr(books, name)
 
 
-def _unpack_holds(parts: Parts, found: list[Values], drawn: list[Values]) -> None:
+def _load_holds(parts: Parts, rows: list[Values], drawn: list[Values]) -> None:
     draws: dict[tuple[OrgId, str], list[Draw]] = defaultdict(list)
     for org, *row in drawn:
         draws[org, row[0]].append(draw_of(tuple(row)))
-    for org, *row in found:
+    for org, *row in rows:
         hold = hold_of(tuple(row), tuple(draws[org, row[0]]))
         parts[org].holds.load(hold.terms.id, hold)
 
 
-# What follows from rows of other tables
+# Tables of the books that are derived from rows of other tables
 
 LANES_OF: Final = f"""
     select k.org_id, k.account_id, t.priority, t.policy::text, t.total
@@ -275,22 +269,24 @@ def _load_lanes_of(
         lanes[org, account].append(lane)
         parts[org].lane_totals.load(lane, total)
     fronts: list[tuple[OrgId, MissingRange]] = []
-    for (org, account), found in lanes.items():
-        parts[org].lanes_of.load(account, tuple(found))
-        fronts += [(org, MissingRange(order_of(lane), FIRST)) for lane in found]
+    for (org, account), lanes_of in lanes.items():
+        parts[org].lanes_of.load(account, tuple(lanes_of))
+        fronts += [(org, MissingRange(order_of(lane), FIRST)) for lane in lanes_of]
     fronts = [(org, front) for org, front in fronts if parts[org].index(front.order).untouched]
-    if fronts:  # what is in the lanes is looked at next
-        yield from _load_stretches(connection, parts, "lane", fronts, FRONT)
+    if fronts:  # the grants of the lanes are needed next
+        yield from _load_stretches(connection, parts, "lane", fronts, LANE_FRONT)
 
 
 def _load_accounts(
     connection: Connection, parts: Parts, table: str, keys: list[tuple[OrgId, Any]]
 ) -> Loading:
-    """Accounts, and all above them: they are looked at next."""
+    """Load accounts and all above them, which are needed next."""
     while keys:
         yield from _load_rows(connection, parts, table, keys)
-        found = [(org, parts[org].accounts.get(account)) for org, account in keys]
-        above = dict.fromkeys((org, one.parent) for org, one in found if one and one.parent)
+        loaded = [(org, parts[org].accounts.get(key)) for org, key in keys]
+        above = dict.fromkeys(
+            (org, account.parent) for org, account in loaded if account and account.parent
+        )
         keys = [(org, key) for org, key in above if not parts[org].accounts.knows(key)]
 
 
@@ -303,7 +299,7 @@ def _load_budgets_of(
     for *target, budget, body in sent:
         budgets[tuple(target)].append(budget)
         known = parts[target[0]].budgets
-        if not known.knows(budget):  # or a command of this batch may have changed it
+        if not known.knows(budget):  # a command of this batch may have changed it
             known.load(budget, value_of(Budget, body))
     for org, key in keys:
         parts[org].budgets_of.load(key, tuple(budgets[(org, *target_values(key))]))
@@ -337,14 +333,14 @@ _FINDERS: Final[Mapping[str, _Finder]] = MappingProxyType(
 
 
 class _Order(NamedTuple):
-    """How an order is read from an index: the keys after one, as many as are asked for."""
+    """How a range of an order is read from an index: a number of keys after a given one."""
 
     table: str
-    whose: tuple[str, ...]  # columns that are fixed by the order's name
+    whose: tuple[str, ...]  # columns whose values are part of the order's name
     key: tuple[str, ...]  # columns, or expressions, whose values are the order's key
     types: tuple[str, ...]
     where: str
-    names: str = ""  # the table of the books whose rows the last part of its keys names
+    names: str = ""  # the table of the books that the last part of a key refers to
 
 
 _VALID_FROM: Final = "greatest(t.starts_at, t.issued_at)"
@@ -412,24 +408,24 @@ def _stretch_sql(order: _Order) -> str:
     matches = " and ".join(f"t.{name} = k.{name}" for name in fixed)
     keys, bounds = ", ".join(order.key), ", ".join(f"k.{name}" for name in after)
     return f"""
-        select k.asked, found.*
-          from unnest({array_parameters(columns)}) with ordinality as k({names}, asked)
+        select k.n, keys.*
+          from unnest({array_parameters(columns)}) with ordinality as k({names}, n)
          cross join lateral (
                select {keys}
                  from {order.table} t
                 where {matches} and {order.where}
                   and ({keys}) > ({bounds})
                 order by {keys}
-                limit %s) as found
+                limit %s) as keys
     """
 
 
-# All that changed what a grant has free: postings, and what their event forfeits after them. Each
-# is read in the order of its own index, no farther than is asked for.
+# All changes of the free credits of a grant: postings, and what their event forfeits after them.
+# Each is read in the order of its own index, no further than the limit.
 _HISTORY: Final = f"""
-    select k.asked, found.*
+    select k.n, keys.*
       from unnest(%s::text[], %s::text[], %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[])
-           with ordinality as k(org_id, grant_id, a0, a1, a2, a3, asked)
+           with ordinality as k(org_id, grant_id, a0, a1, a2, a3, n)
      cross join lateral (
            select * from (
                   (select t.effective_at as at, t.number, t.place::bigint, t.freed as amount
@@ -447,7 +443,7 @@ _HISTORY: Final = f"""
                     order by f.at, f.number
                     limit %s)) as changes(at, number, place, amount)
             order by at, number, place, amount
-            limit %s) as found
+            limit %s) as keys
 """
 
 STRETCHES: Final = MappingProxyType(
@@ -461,24 +457,24 @@ def _load_stretches(
     connection: Connection,
     parts: Parts,
     order: str,
-    asked: list[tuple[OrgId, MissingRange]],
+    ranges: list[tuple[OrgId, MissingRange]],
     most: int,
 ) -> Loading:
     kind = ORDERS[order]
-    keys = [_bounds(org, stretch, kind) for org, stretch in asked]
-    found: list[list[Key]] = [[] for _ in asked]
+    keys = [_bounds(org, stretch, kind) for org, stretch in ranges]
+    keys_of: list[list[Key]] = [[] for _ in ranges]
     sql = STRETCHES[order]
     limits = [most] * sql.count("limit %s")
     sent = _send(connection, sql, [*column_arrays(keys, len(keys[0])), *limits])
     yield
     for index, *key in sent:
-        found[index - 1].append(FreeChange(*key) if order == "history" else tuple(key))
+        keys_of[index - 1].append(FreeChange(*key) if order == "history" else tuple(key))
     named: list[tuple[OrgId, Any]] = []
-    for (org, stretch), loaded in zip(asked, found, strict=True):
+    for (org, stretch), loaded in zip(ranges, keys_of, strict=True):
         through = loaded[-1] if len(loaded) == most else None
         parts[org].index(stretch.order).load(loaded, through)
         named += [(org, key[-1]) for key in loaded]
-    if kind.names:  # the rows that it names are looked at next
+    if kind.names:  # the rows that the keys refer to are needed next
         table = kind.names
         unknown = [(org, key) for org, key in named if not _table(parts[org], table).knows(key)]
         if unknown:
@@ -486,16 +482,16 @@ def _load_stretches(
 
 
 def _bounds(org: OrgId, stretch: MissingRange, kind: _Order) -> Values:
-    """The fixed columns and the key after which to go on; the least there is at the beginning."""
+    """The fixed columns, and the key to continue after; at the beginning the least possible key."""
     whose = stretch.order[1:]
     if stretch.order[0] == "lane":
         lane: Any = stretch.order[1]
         whose = (lane.account, lane_id(lane.priority, lane.policy))
-    after = stretch.after or tuple(_LEAST[one] for one in kind.types)
+    after = stretch.after or tuple(_LEAST[type_] for type_ in kind.types)
     return (org, *whose, *after)
 
 
-# Requests that were answered before
+# Requests that have an answer
 
 REPLIES: Final = f"""
     select t.org_id, t.key, t.command::text, t.refusal::text, t.first, t.number
@@ -503,13 +499,13 @@ REPLIES: Final = f"""
 """
 
 EVENTS_BETWEEN: Final = """
-    select k.asked, t.kind, t.body::text
+    select k.n, t.kind, t.body::text
       from unnest(%s::text[], %s::bigint[], %s::bigint[])
-           with ordinality as k(org_id, first, last, asked)
+           with ordinality as k(org_id, first, last, n)
      cross join lateral (
            select * from events t
             where t.org_id = k.org_id and t.number between k.first and k.last offset 0) as t
-     order by k.asked, t.number
+     order by k.n, t.number
 """
 
 
@@ -519,26 +515,26 @@ def events_between(
     """The events of orgs from one number to another, both included."""
     events: list[list[Event]] = [[] for _ in spans]
     if spans:
-        for asked, kind, body in _send(connection, EVENTS_BETWEEN, column_arrays(spans, 3)):
-            events[asked - 1].append(event_of(kind, body))
+        for n, kind, body in _send(connection, EVENTS_BETWEEN, column_arrays(spans, 3)):
+            events[n - 1].append(event_of(kind, body))
     return events
 
 
 def ask_replies(connection: Connection, keys: Sequence[tuple[OrgId, str]]) -> SentStatement:
-    """Ask for the first answers to keys; `replies` takes what is known of them."""
+    """Ask for the first answers to idempotency keys; `replies` reads them."""
     return _send(connection, REPLIES, column_arrays(list(dict.fromkeys(keys)), 2))
 
 
 def replies(connection: Connection, sent: SentStatement) -> dict[tuple[OrgId, str], Reply]:
-    """The first answers to keys that were seen before."""
-    found = sent.fetchall()
-    spans = [(org, first, number) for org, _, _, _, first, number in found]
+    """The first answers to the keys that were used before."""
+    rows = sent.fetchall()
+    spans = [(org, first, number) for org, _, _, _, first, number in rows]
     events = events_between(connection, spans)
     return {
         (org, key): Reply(
             command=command_of(command),
-            outcome=tuple(told) if refusal is None else refusal_of(refusal),
+            outcome=tuple(caused) if refusal is None else refusal_of(refusal),
             number=number,
         )
-        for (org, key, command, refusal, _, number), told in zip(found, events, strict=True)
+        for (org, key, command, refusal, _, number), caused in zip(rows, events, strict=True)
     }

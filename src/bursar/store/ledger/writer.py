@@ -1,7 +1,7 @@
-"""Writing what a batch decided: events for ever, and the rows that changed, set-wise.
+"""Writes what a batch has decided: its events, and the rows that it has made or changed.
 
-Each table costs one statement for new rows and one for changed ones, however many orgs and rows a
-batch touched.
+Each table costs one statement for new rows and one for changed rows, however many orgs and rows a
+batch has touched.
 """
 
 from collections import defaultdict
@@ -20,7 +20,9 @@ from bursar.core.ledger.events import ChargeReversed, Event, Posting, Recurrence
 from bursar.core.ledger.values import Compartment, Hold
 from bursar.core.refusal import Refusal, invariant
 from bursar.core.validation import check_text
-from bursar.store.ledger.row_mappers import DRAWS, SHELF_OF, SHELVES, Shelf, draw_values
+from bursar.store.ledger.mappings import MAPPING_OF, TABLE_MAPPINGS
+from bursar.store.ledger.mappings.base import TableMapping
+from bursar.store.ledger.mappings.holds import DRAWS, draw_values
 from bursar.store.sql.arrays import Values, column_arrays
 from bursar.store.sql.codec import command_text, text_of
 from bursar.store.sql.connection import Connection, SentStatement
@@ -70,22 +72,22 @@ ORGS: Final = MappingProxyType(
 
 
 def insert_sql(table: str, columns: Mapping[str, str]) -> str:
-    """A statement that inserts rows given as one array for each column."""
+    """A statement that inserts rows; its parameters are one array per column."""
     with_org = {"org_id": "text", **columns}
     names = ", ".join(with_org)
-    taken = ", ".join(_taken(name, kind) for name, kind in with_org.items())
+    values = ", ".join(_parameter(name, kind) for name, kind in with_org.items())
     return f"""
         insert into {table} ({names})
-        select {taken} from unnest({array_parameters(with_org)}) as u({names})
+        select {values} from unnest({array_parameters(with_org)}) as u({names})
     """
 
 
 def update_sql(table: str, key: Sequence[str], columns: Mapping[str, str]) -> str:
-    """A statement that changes rows given as one array for each column."""
+    """A statement that changes rows; its parameters are one array per column."""
     with_org = {"org_id": "text", **columns}
     names = ", ".join(with_org)
     sets = ", ".join(
-        f"{name} = {_taken(name, kind)}" for name, kind in columns.items() if name not in key
+        f"{name} = {_parameter(name, kind)}" for name, kind in columns.items() if name not in key
     )
     return f"""
         update {table} t set {sets}
@@ -94,13 +96,13 @@ def update_sql(table: str, key: Sequence[str], columns: Mapping[str, str]) -> st
     """
 
 
-def _taken(name: str, kind: str) -> str:
-    """A column of the rows that were given; JSON comes as text."""
+def _parameter(name: str, kind: str) -> str:
+    """A column of the rows that are parameters; JSON comes as text."""
     return f"u.{name}::json" if kind == "json" else f"u.{name}"
 
 
 INSERTS: Final = MappingProxyType(
-    {shelf.table: insert_sql(shelf.table, shelf.columns) for shelf in SHELVES}
+    {mapping.table: insert_sql(mapping.table, mapping.columns) for mapping in TABLE_MAPPINGS}
     | {
         "draws": insert_sql("draws", DRAWS),
         "events": insert_sql("events", EVENTS),
@@ -111,9 +113,9 @@ INSERTS: Final = MappingProxyType(
 )
 UPDATES: Final = MappingProxyType(
     {
-        shelf.table: update_sql(shelf.table, shelf.key, shelf.changes)
-        for shelf in SHELVES
-        if len(shelf.columns) > len(shelf.key)
+        mapping.table: update_sql(mapping.table, mapping.key, mapping.changes)
+        for mapping in TABLE_MAPPINGS
+        if len(mapping.columns) > len(mapping.key)
     }
     | {
         "draws": update_sql("draws", ("hold_id", "grant_id"), DRAWS),
@@ -122,7 +124,7 @@ UPDATES: Final = MappingProxyType(
 )
 
 
-class Answered(NamedTuple):
+class RequestAnswer(NamedTuple):
     """A request and the first answer to it."""
 
     key: str
@@ -130,12 +132,12 @@ class Answered(NamedTuple):
     outcome: tuple[Event, ...] | Refusal
     number: int  # of the org's last event when it was answered
     at: Instant  # when it was decided
-    actor: str = ""  # whose key asked
-    steps: tuple[Event, ...] = ()  # what happened beside it although it was refused
+    actor: str = ""  # the API key of the request
+    steps: tuple[Event, ...] = ()  # events that were written although it was refused
 
 
 class Statement(NamedTuple):
-    """A statement on its way, and how many rows it should write."""
+    """A statement that was sent, and how many rows it has to write."""
 
     table: str
     rows: int
@@ -143,59 +145,61 @@ class Statement(NamedTuple):
 
 
 @dataclass(slots=True)
-class Written:
-    """What a batch has to write, gathered table by table.
+class BatchWriter:
+    """Collects what a batch has to write, by table, and writes it.
 
-    Answers and events are final once they are there, and may be sent while other commands are
-    still being decided; rows are gathered when all is decided.
+    Answers and events are final at once, and are sent while other commands are still being decided;
+    rows are collected when all commands are decided.
     """
 
     new: dict[str, list[Values]] = field(default_factory=lambda: defaultdict(list))
     changed: dict[str, list[Values]] = field(default_factory=lambda: defaultdict(list))
     sent: list[Statement] = field(default_factory=list)
-    moved: set[OrgId] = field(default_factory=set)  # orgs to which something has happened
+    moved: set[OrgId] = field(default_factory=set)  # orgs with new events
 
-    def answer(self, org: OrgId, books: Books, answer: Answered) -> None:
-        """Gather an answer and its events."""
+    def answer(self, org: OrgId, books: Books, answer: RequestAnswer) -> None:
+        """Collect an answer and its events."""
         outcome = answer.outcome
         refusal = text_of(outcome) if isinstance(outcome, Refusal) else None
         events = answer.steps if isinstance(outcome, Refusal) else outcome
         first = answer.number - len(events) + 1
-        asked = (org, answer.key, answer.at, command_text(answer.command))
-        self.new["requests"].append((*asked, refusal, first, answer.number, answer.actor))
+        request = (org, answer.key, answer.at, command_text(answer.command))
+        self.new["requests"].append((*request, refusal, first, answer.number, answer.actor))
         if events:
             self.moved.add(org)
         for number, event in enumerate(events, first):
             self.event(org, books, number, event, answer.actor)
 
     def rows(self, org: OrgId, books: Books, trial: Trial) -> None:
-        """Gather the rows that one org's commands made or changed."""
-        made: dict[str, dict[Any, bool]] = defaultdict(dict)  # table → key → whether it is new
+        """Collect the rows that the commands of one org have made or changed."""
+        touched: dict[str, dict[Any, bool]] = defaultdict(dict)  # table → key → is it new
         replaced = trial.replaced()
         for table, rows in replaced.items():
-            shelf = SHELF_OF.get(table.name)
-            if shelf is not None:
-                keys, brings_new = made[shelf.table], table.name == shelf.keeps[0]
+            mapping = MAPPING_OF.get(table.name)
+            if mapping is not None:
+                keys, brings_new = touched[mapping.table], table.name == mapping.book_tables[0]
                 for key, before in rows.items():
                     keys[key] = keys.get(key, False) or (brings_new and before is None)
-        for name, keys in made.items():
-            self._of_shelf(org, books, _SHELF[name], keys)
+        for name, keys in touched.items():
+            self._rows_of(org, books, _MAPPING[name], keys)
         for hold, before in replaced.get(books.holds, {}).items():
             self._draws(org, before, books.holds.get(hold))
         if org in self.moved:
-            self.changed["orgs"].append((org, *singles_values(books)))
+            self.changed["orgs"].append((org, *header_values(books)))
 
-    def _of_shelf(self, org: OrgId, books: Books, shelf: Shelf, keys: dict[Any, bool]) -> None:
-        new, changed = self.new[shelf.table], self.changed[shelf.table]
-        pack, repack = shelf.pack, shelf.repack or shelf.pack
+    def _rows_of(
+        self, org: OrgId, books: Books, mapping: TableMapping, keys: dict[Any, bool]
+    ) -> None:
+        new, changed = self.new[mapping.table], self.changed[mapping.table]
+        to_row, to_changed_row = mapping.to_row, mapping.to_changed_row or mapping.to_row
         for key, is_new in keys.items():
             if is_new:
-                new.append((org, *pack(books, key)))
+                new.append((org, *to_row(books, key)))
             else:
-                changed.append((org, *repack(books, key)))
+                changed.append((org, *to_changed_row(books, key)))
 
     def event(self, org: OrgId, books: Books, number: int, event: Event, actor: str) -> None:
-        """Gather an event and its postings; the books have its grants."""
+        """Collect an event and its postings; the books have its grants."""
         kind = type(event).__name__
         self.new["events"].append((org, number, event.at, kind, text_of(event), actor))
         for place, posting in enumerate(event.postings):
@@ -210,49 +214,51 @@ class Written:
         assert after is not None
         old = {draw.grant: draw for draw in before.draws} if before else {}
         for place, draw in enumerate(after.draws):
-            was = old.get(draw.grant)
-            if was is None:
+            previous = old.get(draw.grant)
+            if previous is None:
                 self.new["draws"].append((org, *draw_values(after, place)))
-            elif was != draw:
+            elif previous != draw:
                 self.changed["draws"].append((org, *draw_values(after, place)))
 
     def send(self, connection: Connection) -> None:
-        """Send what was gathered; the database works on it while we go on, in a pipeline."""
-        for statements, gathered in ((INSERTS, self.new), (UPDATES, self.changed)):
-            for table, rows in gathered.items():
+        """Send what is collected; in a pipeline the database works on it meanwhile."""
+        for statements, collected in ((INSERTS, self.new), (UPDATES, self.changed)):
+            for table, rows in collected.items():
                 if rows:
                     sent = connection.execute(statements[table], column_arrays(rows, 0))
                     self.sent.append(Statement(table, len(rows), sent))
-            gathered.clear()
+            collected.clear()
 
     def save(self, connection: Connection) -> None:
-        """Send all that is left, and make sure that everything was written."""
+        """Send the rest, and check that every row was written."""
         with connection.pipeline():
             self.send(connection)
         for table, rows, sent in self.sent:
-            known = sent.rowcount == rows
-            invariant(known, "rows that were known are gone", table=table, written=sent.rowcount)
+            written = sent.rowcount
+            invariant(written == rows, "loaded rows are missing", table=table, written=written)
         self.sent.clear()
 
 
-_SHELF: Final[Mapping[str, Shelf]] = MappingProxyType({shelf.table: shelf for shelf in SHELVES})
+_MAPPING: Final[Mapping[str, TableMapping]] = MappingProxyType(
+    {mapping.table: mapping for mapping in TABLE_MAPPINGS}
+)
 
 
-def singles_values(books: Books) -> Values:
-    """What there is one of in an org, as its own row has it."""
-    one = books.header
-    figures = (one.number, one.now, books.clock, one.issued, one.root, one.tier)
-    return (*figures, text_of(one.policy), text_of(one.prices))
+def header_values(books: Books) -> Values:
+    """The values of an org's own row."""
+    header = books.header
+    figures = (header.number, header.now, books.clock, header.issued, header.root, header.tier)
+    return (*figures, text_of(header.policy), text_of(header.prices))
 
 
 _NAMES: Final[Mapping[Compartment | None, str | None]] = MappingProxyType(
-    {None: None} | {one: one.value for one in Compartment}
+    {None: None} | {compartment: compartment.value for compartment in Compartment}
 )
 _FREE: Final = (Compartment.AVAILABLE, Compartment.LAPSED)
 
 
 def _freed(books: Books, posting: Posting) -> int:
-    """By how much a posting changes what its grant has free; what is issued begins free."""
+    """By how much a posting changes the free credits of its grant; new credits begin as free."""
     source, target = posting.source, posting.target
     if source is None:
         return 0
@@ -276,7 +282,7 @@ FREEZE: Final = "update orgs set frozen = %s where org_id = %s and frozen is nul
 
 
 def freeze(connection: Connection, org: OrgId, why: str) -> None:
-    """Let an org take no more commands."""
+    """Let an org refuse all commands from now on."""
     connection.execute(FREEZE, [why, org])
 
 
@@ -284,19 +290,18 @@ CREATE_ORG: Final = insert_sql("orgs", ORGS)
 
 
 class OrgExists(ValueError):
-    """There is an org of that name already."""
+    """An org with this id exists already."""
 
 
-# What a constraint means that a caller can run into; any other that is violated is a bug of ours,
-# and the org that meets it is frozen.
+# The constraints that a caller can violate. Any other violation is a bug, and freezes the org.
 REFUSED: Final[Mapping[str, type[Exception]]] = MappingProxyType({"orgs_pkey": OrgExists})
 
 
 def create_org(connection: Connection, org: OrgId) -> None:
-    """Begin the books of an org, with nothing in them."""
+    """Create an org with empty books."""
     check_text("org", org)
     try:
-        connection.execute(CREATE_ORG, column_arrays([(org, *singles_values(Books()))], 0))
+        connection.execute(CREATE_ORG, column_arrays([(org, *header_values(Books()))], 0))
     except errors.IntegrityError as error:
         refused = REFUSED.get(error.diag.constraint_name or "")
         if refused is None:

@@ -25,7 +25,7 @@ class Saving:
         """See that all was written."""
         for what, many, cursor in self._sent:
             written = cursor.rowcount
-            invariant(written == many, "rows that were known are gone", of=what, written=written)
+            invariant(written == many, "loaded rows are missing", of=what, written=written)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ import psycopg
 from bursar.core.ids import OrgId
 from bursar.core.instant import Instant
 from bursar.core.ledger.events import HoldChanged
-from bursar.store.ledger.row_mappers import SHELVES
+from bursar.store.ledger.mappings import TABLE_MAPPINGS
 from bursar.store.sql.codec import EVENTS
 from bursar.store.sql.connection import Connection
 
@@ -52,7 +52,7 @@ class Problem:
 # Besides `orgs`: every table whose rows are of one org.
 TABLES: Final = (
     *("events", "postings", "requests", "forfeits", "draws"),
-    *(shelf.table for shelf in SHELVES),
+    *(mapping.table for mapping in TABLE_MAPPINGS),
 )
 
 STRAY_ORGS: Final = "\nunion\n".join(
