@@ -10,7 +10,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode
 
 from bursar.api.operation import Operation, Parameter
 from bursar.api.request_body import IDEMPOTENCY_KEY_MAX
-from bursar.wire.descriptions import FIELDS
+from bursar.wire.descriptions import FIELDS, PARAMETERS
 from bursar.wire.problems import MEDIA_TYPE, PROBLEMS
 
 JSON: Final = "application/json"
@@ -113,7 +113,7 @@ class _Schemas(GenerateJsonSchema):
 
     def normalize_name(self, name: str) -> str:
         """The name of a schema: `Paginated[Account]` is an AccountPage."""
-        page = re.fullmatch(r"Page\[(\w+?)(Response)?\]", name)
+        page = re.fullmatch(r"Paginated\[(\w+?)(Response)?\]", name)
         return f"{page[1]}Page" if page else super().normalize_name(name)
 
 
@@ -139,7 +139,7 @@ def describe(operations: Iterable[Operation]) -> dict[str, Any]:
         "security": [{"key": []}],
         "paths": paths,
         "components": {
-            "schemas": {name: _complete(schemas[name]) for name in sorted(schemas)},
+            "schemas": {name: _complete(name, schemas[name]) for name in sorted(schemas)},
             "securitySchemes": {
                 "key": {
                     "type": "http",
@@ -207,7 +207,7 @@ def _parameter(parameter: Parameter, schema: Mapping[str, Any]) -> dict[str, Any
     branches = [one for one in own.get("anyOf", ()) if one != {"type": "null"}]
     if len(branches) == 1:  # an optional parameter is left out; it is never null
         own = {**{key: value for key, value in own.items() if key != "anyOf"}, **branches[0]}
-    given = given or own.pop("description", None) or FIELDS.get(parameter.name, "")
+    given = given or own.pop("description", None) or PARAMETERS.get(parameter.name, "")
     return {
         "name": parameter.name,
         "in": parameter.place,
@@ -262,9 +262,13 @@ def problem_codes(operation: Operation) -> list[str]:
     return list(dict.fromkeys(codes))
 
 
-def _complete(schema: dict[str, Any]) -> dict[str, Any]:
+def _complete(model: str, schema: dict[str, Any]) -> dict[str, Any]:
     """A schema whose properties all have a description: their own, or that of their name."""
+    if model.endswith("Page"):
+        schema.setdefault("description", "A page of a list.")
     for name, one in schema.get("properties", {}).items():
-        if not one.get("description") and name in FIELDS:
-            one["description"] = FIELDS[name]
+        if not one.get("description"):
+            text = FIELDS.get(f"{model}.{name}") or FIELDS.get(name)
+            if text is not None:
+                one["description"] = text
     return schema

@@ -57,11 +57,13 @@ class BatchResponse(WireModel):
 @operations.post(
     "/v1/batch",
     name="batch",
-    summary="Carry out up to 256 operations, each with its own result",
+    summary="Run a batch",
     response=BatchResponse,
     scope="",
+    example={"operations": [{"operation": "users.create", "idempotency_key": "user-1"}]},
 )
 async def batch(call: Call, body: BatchRequest) -> Response:
+    """Run up to 256 operations. Each has its own scope check, Idempotency-Key and result."""
     service, caller = call.service, call.caller
     keys = _keys(call, body.operations)
     more = len(body.operations) - 1  # the call itself has been counted

@@ -23,13 +23,24 @@ operations = OperationTable("Jobs")
     "/v1/jobs/{id}/correct",
     status=202,
     name="jobs.correct",
-    summary="Say who answers for the end of an attempt: its lost work is given back, or charged",
+    summary="Correct the end of an attempt",
     response=EndCorrectionResponse,
     scope=Scope.OPERATOR,
     takes_idempotency_key=True,
+    example={"attempt": 1, "end_class": "platform", "reason": "broken GPU"},
+    problems=(
+        "job_unknown",
+        "job_not_finished",
+        "attempt_unknown",
+        "correction_pending",
+        "charge_reversed",
+        "credits_gone",
+    ),
 )
 async def correct(call: Call, id: Id, body: EndCorrectionRequest) -> Response:
-    """Let somebody else answer for the end of an attempt of a job that is over."""
+    """Change who answers for the end of an attempt of a finished job. Its lost work is refunded
+    or charged accordingly.
+    """
     service, caller = call.service, call.caller
     key = call.idempotency_key()
     org = await service.org_of(caller, "jobs", id)

@@ -44,13 +44,14 @@ async def _explaining(service: Service, pool: str) -> PoolLeader:
 
 @operations.get(
     "/v1/jobs/{id}/why",
-    summary="Why a job waits, for whom, and when it is likely to start",
+    summary="Explain why a job waits",
     name="jobs.why",
     response=JobExplanation,
     scope=Scope.READ,
+    problems=("job_unknown",),
 )
 async def why(call: Call, id: Id) -> Response:
-    """Why a job is where it is."""
+    """Return why a job waits, what it waits for and when it is likely to start."""
     service, caller = call.service, call.caller
     org = await service.org_of(caller, "jobs", id)
     seen = await service.read(lambda reader: Looking(reader).job(org, id))
@@ -134,17 +135,20 @@ def _stranded(job: Shown, *, routed: bool) -> str:
 
 @operations.get(
     "/v1/pools/{pool}/explain",
-    summary="Who comes next in a pool, and who has what",
+    summary="Explain the queue of a pool",
     name="pools.explain",
     response=PoolExplanation,
     scope=Scope.READ,
+    tag="Pools",
 )
 async def explained(
     call: Call,
     pool: Annotated[str, Field(pattern=NAME)],
     limit: Annotated[int, Field(ge=1, le=1_000, description="jobs that are listed")] = LISTED,
 ) -> Response:
-    """A pool's order and shares; a tenant sees where its own jobs stand among others'."""
+    """Return the order of the queue and the current shares. Tenants see other orgs without their
+    names.
+    """
     service, caller = call.service, call.caller
     seen_by = None if caller.is_operator else caller.org
 

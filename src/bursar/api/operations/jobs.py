@@ -80,14 +80,37 @@ _CALLED: Final = {
     "/v1/jobs",
     status=202,
     name="jobs.create",
-    summary="Submit a job: reserve its credits, and send it to its pool",
+    summary="Submit a job",
     response=wire.SubmittedJob,
     other_responses={200: ("The quote of a dry run.", wire.JobQuote)},
     scope=Scope.SPEND,
     takes_idempotency_key=True,
+    example={
+        "account_id": "01930f3c-7a10-7c3e-9b5e-0d2f4c6a8b1d",
+        "command": ["python", "train.py"],
+        "gpus": {"types": ["H100"], "count": 8},
+        "max_run_seconds": 3600,
+    },
+    problems=(
+        "insufficient_credits",
+        "budget_exceeded",
+        "debt_outstanding",
+        "quota_exceeded",
+        "max_cost_exceeded",
+        "price_unknown",
+        "no_pool",
+        "never_fits",
+        "exceeds_ceiling",
+        "too_fast",
+        "queue_full",
+        "tier_full",
+        "overloaded",
+    ),
 )
 async def submit_job(call: Call, body: wire.JobRequest) -> Response:
-    """Submit a job, or say what it would take."""
+    """Submit a command that runs on GPUs. Its hold is opened at the same time. With `dry_run`,
+    return a quote and change nothing.
+    """
     service, caller = call.service, call.caller
     key = call.idempotency_key()
     org = await service.org_of(caller, "accounts", body.account_id)
@@ -247,12 +270,13 @@ async def _reused(
 @operations.get(
     "/v1/jobs/{id}",
     name="jobs.get",
-    summary="A job as it is now: its state, what it has spent and holds",
+    summary="Get a job",
     response=wire.Job,
     scope=Scope.READ,
+    problems=("job_unknown",),
 )
 async def job(call: Call, id: Id) -> Response:
-    """A job as it is now."""
+    """Return a job: its state, what it has spent and what it holds."""
     service, caller = call.service, call.caller
     org = await service.org_of(caller, "jobs", id)
     seen = await service.read(lambda reader: Looking(reader).job(org, id))
@@ -274,9 +298,10 @@ async def _standings(service: Service, org: str, jobs: Sequence[Shown]) -> Stand
 @operations.get(
     "/v1/jobs/{id}/elements",
     name="jobs.elements",
-    summary="The elements of an array that have begun, each a job; the others wait in the array",
+    summary="List the elements of an array",
     response=Paginated[wire.Job],
     scope=Scope.READ,
+    problems=("job_unknown",),
 )
 async def elements(
     call: Call,
@@ -285,7 +310,7 @@ async def elements(
     after: Annotated[int, Field(ge=-1, le=2**31)] = -1,
     limit: Limit = 100,
 ) -> Response:
-    """The elements of an array, by their numbers; a job that is none has none."""
+    """Return the elements of an array that have begun, each as a job."""
     service, caller = call.service, call.caller
     org = await service.org_of(caller, "jobs", id)
     if await service.read(lambda reader: Looking(reader).glance(org, id)) is None:
@@ -299,7 +324,7 @@ async def elements(
 @operations.get(
     "/v1/jobs",
     name="jobs.list",
-    summary="The jobs of an org, the newest first",
+    summary="List jobs",
     response=Paginated[wire.Job],
     scope=Scope.READ,
 )
@@ -316,7 +341,7 @@ async def jobs(
     after: After = "",
     limit: Limit = 100,
 ) -> Response:
-    """The jobs of an org, the newest first."""
+    """Return the jobs of an org, the newest first."""
     service, caller = call.service, call.caller
     if account_id is None:
         org = await service.whole_org(caller, org_id)
@@ -397,7 +422,7 @@ def _job(one: Shown, stands: Standings = NO_ARRAYS) -> wire.Job:
 @operations.get(
     "/v1/top/jobs",
     name="top.jobs",
-    summary="Which jobs that are not over have spent, hold or burn the most, now",
+    summary="Top jobs",
     response=Paginated[wire.CostlyJob],
     scope=Scope.READ,
 )
@@ -407,7 +432,7 @@ async def top(
     by: Literal["spent", "held", "burn"] = "spent",
     limit: Limit = 100,
 ) -> Response:
-    """Which jobs have spent, hold or burn the most."""
+    """Return the unfinished jobs that have spent, hold or cost the most."""
     service, caller = call.service, call.caller
     org = await service.whole_org(caller, org_id)
     seen = await service.read(lambda reader: Looking(reader).top(org, by, limit))
@@ -430,12 +455,13 @@ async def top(
 @operations.get(
     "/v1/jobs/{id}/result",
     name="jobs.result",
-    summary="What a job has left: its exit code, and the manifest that it wrote",
+    summary="Get the result of a job",
     response=wire.JobResult,
     scope=Scope.READ,
+    problems=("job_unknown", "job_not_finished"),
 )
 async def result(call: Call, id: Id) -> Response:
-    """What a job has left."""
+    """Return the exit code and the manifest of a finished job."""
     service, caller = call.service, call.caller
     org = await service.org_of(caller, "jobs", id)
     seen = await service.read(lambda reader: Looking(reader).result(org, id))
@@ -458,12 +484,15 @@ async def result(call: Call, id: Id) -> Response:
 @operations.get(
     "/v1/jobs/{id}/routes",
     name="jobs.routes",
-    summary="The pools that a job was sent to, and why; none if it names its pool",
+    summary="List routing decisions",
     response=Paginated[wire.JobRoute],
     scope=Scope.READ,
+    problems=("job_unknown",),
 )
 async def routes(call: Call, id: Id) -> Response:
-    """Where a job was sent."""
+    """Return the pools that the service sent the job to, and why. A job that names its pool has
+    none.
+    """
     service, caller = call.service, call.caller
     org = await service.org_of(caller, "jobs", id)
     if await service.read(lambda reader: Looking(reader).glance(org, id)) is None:
@@ -486,11 +515,12 @@ def _route(one: Route) -> wire.JobRoute:
 @operations.get(
     "/v1/jobs/{id}/events",
     name="jobs.events",
-    summary="The steps of a job's life; as they happen, if text/event-stream is accepted",
+    summary="List or follow the steps of a job",
     response=Paginated[wire.JobStep],
     content_types=("application/json", MEDIA_TYPE),
     other_responses={204: ("The job has finished and all its steps were sent.", None)},
     scope=Scope.READ,
+    problems=("job_unknown",),
 )
 async def steps(
     call: Call,
@@ -498,7 +528,9 @@ async def steps(
     after: Annotated[int, Field(ge=0, le=2**62)] = 0,
     limit: Limit = 100,
 ) -> Response:
-    """The steps of a job's life, page by page or as they happen."""
+    """Return the steps of a job. With `Accept: text/event-stream`, send them as they happen
+    (server-sent events).
+    """
     service, caller = call.service, call.caller
     org = await service.org_of(caller, "jobs", id)
     now = await service.read(lambda reader: Looking(reader).glance(org, id))
@@ -589,13 +621,21 @@ async def _own(service: Service, caller: Caller, id: str) -> str:
     "/v1/jobs/{id}/extend",
     status=200,
     name="jobs.extend",
-    summary="Set more aside for a job; one that is out of credits may run again",
+    summary="Extend the hold of a job",
     response=HoldUpdate,
     scope=Scope.SPEND,
     takes_idempotency_key=True,
+    example={"amount_micros": 5000000},
+    problems=(
+        "job_unknown",
+        "hold_closed",
+        "insufficient_credits",
+        "budget_exceeded",
+        "max_cost_exceeded",
+    ),
 )
 async def extend(call: Call, id: Id, body: wire.JobExtensionRequest) -> Response:
-    """Set more aside for a job; its pool is told."""
+    """Reserve more credits for a job. A job that is out of credits can run again."""
     service, caller = call.service, call.caller
     key = call.idempotency_key()
     org = await _own(service, caller, id)
@@ -619,13 +659,15 @@ async def _check_extendable(service: Service, org: str, id: str) -> None:
     "/v1/jobs/{id}/cancel",
     status=202,
     name="jobs.cancel",
-    summary="Let a job run no more; a running one is asked to stop",
+    summary="Cancel a job",
     response=wire.JobCancellation,
     scope=Scope.SPEND,
     takes_idempotency_key=True,
+    example={},
+    problems=("job_unknown",),
 )
 async def cancel(call: Call, id: Id, body: EmptyBody | None = None) -> Response:
-    """Let a job run no more: asking again changes nothing."""
+    """Cancel a job. A running job is asked to stop. Cancelling it again changes nothing."""
     service, caller = call.service, call.caller
     key = call.idempotency_key()
     org = await _own(service, caller, id)

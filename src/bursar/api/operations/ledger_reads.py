@@ -94,13 +94,14 @@ _add_get("debts", "Debts", "a debt", responses.Debt, lambda _, debt: responses.D
 
 @operations.get(
     "/v1/grants/{id}",
-    summary="A grant, and what is in it now",
+    summary="Get a grant",
     name="grants.get",
     response=responses.GrantDetail,
     scope=Scope.READ,
+    tag="Grants",
 )
 async def grant(call: Call, id: Id) -> Response:
-    """A grant, and what is in it now."""
+    """Return a grant and the current state of its credits."""
     service, caller = call.service, call.caller
     org = await service.org_of(caller, "grants", id)
     seen = await service.read(lambda reader: Listing(reader).grant(org, id))
@@ -154,10 +155,11 @@ _add_list("debts", "Debts", responses.Debt, lambda _, debt: responses.Debt.from_
 
 @operations.get(
     "/v1/grants",
-    summary="The grants an account was issued, the oldest first",
+    summary="List grants",
     name="grants.list",
     response=Paginated[responses.GrantDetail],
     scope=Scope.READ,
+    tag="Grants",
 )
 async def grants(
     call: Call,
@@ -165,7 +167,7 @@ async def grants(
     after: After = "",
     limit: Limit = 100,
 ) -> Response:
-    """The grants an account was issued, the oldest first."""
+    """Return the grants of an account, the oldest first."""
     service, caller = call.service, call.caller
     org = await service.org_of(caller, "accounts", account_id)
     place = _place(after)
@@ -192,10 +194,11 @@ def _without_hashes(kind: str, body: dict[str, Any]) -> dict[str, Any]:
 
 @operations.get(
     "/v1/events",
-    summary="What happened to an org, in order; the audit trail",
+    summary="List events",
     name="events.list",
     response=Paginated[responses.EventRecord],
     scope=Scope.READ,
+    tag="Events",
 )
 async def events(
     call: Call,
@@ -203,7 +206,7 @@ async def events(
     after: Annotated[int, Field(ge=0, le=2**62)] = 0,
     limit: Limit = 100,
 ) -> Response:
-    """What happened to an org, in order."""
+    """Return the events of an org in order: the audit trail."""
     service, caller = call.service, call.caller
     org = await service.whole_org(caller, org_id)
     seen = await service.read(lambda reader: Listing(reader).events(org, after, limit))
@@ -224,13 +227,16 @@ async def events(
 
 @operations.get(
     "/v1/prices",
-    summary="The prices of an org and of the deployment, the first in force first",
+    summary="List prices",
     name="prices.list",
     response=Paginated[responses.PriceVersion],
     scope=Scope.READ,
+    tag="Prices",
 )
 async def prices(call: Call, org_id: OrgId = None) -> Response:
-    """The prices of an org and of the deployment; of the deployment alone if no org is named."""
+    """Return the price versions of the org and of the deployment, in the order in which they
+    take effect.
+    """
     service, caller = call.service, call.caller
     named = org_id or (DEPLOYMENT if caller.is_operator else None)
     org = await service.whole_org(caller, named)
@@ -244,7 +250,7 @@ async def prices(call: Call, org_id: OrgId = None) -> Response:
 
 @operations.get(
     "/v1/accounts/{id}/balance",
-    summary="What an account owns, can spend, has used and owes; now, or as of an instant",
+    summary="Get a balance",
     name="accounts.balance",
     response=responses.Balance,
     scope=Scope.READ,
@@ -264,7 +270,7 @@ async def balance(
     ] = None,
     user_id: Annotated[Id | None, Field(description="whose budgets count, too")] = None,
 ) -> Response:
-    """What an account owns, can spend, has used and owes."""
+    """Return what an account owns, can spend, has used and owes, now or at a time in the past."""
     service, caller = call.service, call.caller
     org = await service.org_of(caller, "accounts", id)
     if at is not None or known_at is not None:
@@ -416,13 +422,19 @@ def _summed(views: Any) -> CoreOwned:
 
 @operations.post(
     "/v1/quotes",
-    summary="What a hold would cost and what forbids it; nothing is changed",
+    summary="Quote a hold",
     name="quotes.create",
     response=responses.HoldQuote,
     scope=Scope.READ,
+    tag="Holds",
+    example={
+        "account_id": "01930f3c-7a10-7c3e-9b5e-0d2f4c6a8b1d",
+        "run_ms_max": 3600000,
+        "context": {"gpu_type": "H100", "gpu_count": 8},
+    },
 )
 async def quote(call: Call, body: requests.QuoteRequest) -> Response:
-    """What a hold would cost and what forbids it."""
+    """Return what a hold would cost and what would refuse it. Nothing is changed."""
     service, caller = call.service, call.caller
     org = await service.org_of(caller, "accounts", body.account_id)
     making = IdFactory(org, "quote", 0)
@@ -447,10 +459,11 @@ def _top(places: Sequence[Any], at: Instant) -> bytes:
 
 @operations.get(
     "/v1/top/{subject}",
-    summary="Who has, used or burns the most, as of the last sweep",
+    summary="Top accounts or users",
     name="top",
     response=TopList,
     scope=Scope.READ,
+    tag="Reports",
 )
 async def top(
     call: Call,
@@ -459,7 +472,7 @@ async def top(
     by: Literal["available", "used", "day", "week"] = "used",
     limit: Limit = 100,
 ) -> Response:
-    """Who has, used or burns the most, as of the last sweep."""
+    """Return the accounts or users with the highest balance or spending, as of the last sweep."""
     service, caller = call.service, call.caller
     of = Subject.ACCOUNT if subject == "accounts" else Subject.USER
     measure = Measure(by)

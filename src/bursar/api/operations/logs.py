@@ -28,10 +28,11 @@ _AFTER: Final = re.compile(r"(\d{1,12})\.(-?\d{1,15})")
 
 @operations.get(
     "/v1/jobs/{id}/logs",
-    summary="What a job has printed",
+    summary="Read the log of a job",
     name="jobs.logs",
     response=LogsResponse,
     scope=Scope.READ,
+    problems=("job_unknown",),
 )
 async def logs(
     call: Call,
@@ -43,7 +44,7 @@ async def logs(
     limit: Annotated[int, Field(ge=1, le=1_000, description="parts, of at most 64 KiB")] = 100,
     wait_ms: Annotated[int, Field(ge=0, le=20_000, description="how long to wait for more")] = 0,
 ) -> Response:
-    """What a job has printed in all its attempts, behind a place."""
+    """Return what a job has printed in all its attempts. With `wait_ms`, wait for more."""
     service, caller = call.service, call.caller
     org = await service.org_of(caller, "jobs", id)
     place = _place(after)

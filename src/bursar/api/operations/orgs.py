@@ -52,14 +52,15 @@ ScopeName = Literal["read", "spend", "manage", "issue", "work", "operator"]
 @operations.post(
     "/v1/orgs",
     status=201,
-    summary="Begin an org, with its root account",
+    summary="Create an org",
     name="orgs.create",
     response=Org,
     scope=Scope.OPERATOR,
     takes_idempotency_key=True,
+    example={"name": "Acme", "time_zone": "Europe/Berlin"},
 )
 async def create_org(call: Call, body: OrgRequest) -> Response:
-    """Begin an org, with its root account."""
+    """Create an org with its root account. The response names the root account."""
     service, caller = call.service, call.caller
     key = call.idempotency_key()
     making = IdFactory(DEPLOYMENT, key, int(time.time() * 1_000))
@@ -90,25 +91,25 @@ async def create_org(call: Call, body: OrgRequest) -> Response:
 
 @operations.get(
     "/v1/orgs",
-    summary="All orgs",
+    summary="List orgs",
     name="orgs.list",
     response=Paginated[Org],
     scope=Scope.OPERATOR,
 )
 async def list_orgs(call: Call, after: After = "", limit: Limit = 100) -> Response:
-    """All orgs, in the order of their ids; for operators."""
+    """Return all orgs, ordered by id."""
     return await settings.page(call, DEPLOYMENT, ORG, after, limit, _org_told)
 
 
 @operations.get(
     "/v1/orgs/{id}",
-    summary="An org",
+    summary="Get an org",
     name="orgs.get",
     response=Org,
     scope=Scope.READ,
 )
 async def get_org(call: Call, id: Id) -> Response:
-    """An org: one's own, or for operators any."""
+    """Return an org. Org keys can read their own org only."""
     caller = call.caller
     if not caller.is_operator and id != caller.org:
         raise Failed("org_unknown")
@@ -184,14 +185,22 @@ def _key_told(org: str, id: str, key: Key, text: str | None = None) -> KeyRespon
 @operations.post(
     "/v1/keys",
     status=201,
-    summary="Make a key; it is shown this once",
+    summary="Create a key",
     name="keys.create",
     response=KeyResponse,
     scope=Scope.MANAGE,
     takes_idempotency_key=True,
+    tag="Keys",
+    example={
+        "name": "ci",
+        "scopes": ["read", "spend"],
+        "account_id": "01930f3c-7a10-7c3e-9b5e-0d2f4c6a8b1d",
+    },
 )
 async def create_key(call: Call, body: KeyRequest) -> Response:
-    """Make a key that may do no more than the one that asks for it."""
+    """Create an API key. The secret is returned only once. A key can never do more than the key
+    that creates it.
+    """
     service, caller = call.service, call.caller
     _check_work(caller, body)
     ours = {*body.scopes} & {Scope.OPERATOR, Scope.WORK}
@@ -281,15 +290,18 @@ def _kept(id: str, body: str | None, before: int | None) -> SetSetting:
 
 @operations.get(
     "/v1/keys",
-    summary="The keys of an org",
+    summary="List keys",
     name="keys.list",
     response=Paginated[KeyResponse],
     scope=Scope.MANAGE,
+    tag="Keys",
 )
 async def list_keys(
     call: Call, org_id: OrgId = None, after: After = "", limit: Limit = 100
 ) -> Response:
-    """The keys of an org, or without one the operators' own; never their secrets."""
+    """Return the keys of an org, without their secrets. Operators who name no org get their own
+    keys.
+    """
     service, caller = call.service, call.caller
     org = await _org_of_keys(service, caller, org_id)
     return await settings.page(call, org, KIND, after, limit, _key_kept)
@@ -307,16 +319,18 @@ async def _org_of_keys(service: Service, caller: Caller, org: str | None) -> str
 
 @operations.post(
     "/v1/keys/{id}/rotate",
-    summary="Give a key a new secret; the old one counts a while longer",
+    summary="Rotate a key",
     name="keys.rotate",
     response=KeyResponse,
     scope=Scope.MANAGE,
     takes_idempotency_key=True,
+    tag="Keys",
+    example={"overlap_seconds": 3600},
 )
 async def rotate_key(
     call: Call, id: Id, body: KeyRotationRequest, org_id: OrgId = None
 ) -> Response:
-    """Give a key a new secret."""
+    """Give a key a new secret. The old secret stays valid for `overlap_seconds`."""
     service, caller = call.service, call.caller
     request_key = call.idempotency_key()
     org = await _org_of_keys(service, caller, org_id)
@@ -362,14 +376,16 @@ def _rotation(
 
 @operations.delete(
     "/v1/keys/{id}",
-    summary="Revoke a key, at once",
+    summary="Revoke a key",
     name="keys.revoke",
     response=Deleted,
     scope=Scope.MANAGE,
     takes_idempotency_key=True,
+    tag="Keys",
+    takes_if_match=True,
 )
 async def revoke_key(call: Call, id: Id, org_id: OrgId = None) -> Response:
-    """Revoke a key; every process knows it within seconds."""
+    """Revoke a key. All servers reject it within five seconds."""
     service, caller = call.service, call.caller
     org = await _org_of_keys(service, caller, org_id)
     response = await settings.drop(call, org, KIND, id)

@@ -51,13 +51,13 @@ def _told(pools: Pools, pool: str, version: int, policy: Policy) -> PolicyRespon
 
 @operations.get(
     "/v1/pools/{pool}/policy",
-    summary="The policy of a pool: tiers, shares, and how it decides",
+    summary="Get the policy of a pool",
     name="pools.policy",
     response=PolicyResponse,
     scope=Scope.OPERATOR,
 )
 async def policy(call: Call, pool: Name) -> Response:
-    """The policy of a pool, with an ETag to change it by if it was ever set."""
+    """Return the policy of a pool: its tiers, shares and rules, with an ETag for a later change."""
     service, _, pools = _operated(call, pool)
     kept = await _kept(service, pool)
     version = 0 if kept is None else kept.number
@@ -69,16 +69,20 @@ async def policy(call: Call, pool: Name) -> Response:
 
 @operations.put(
     "/v1/pools/{pool}/policy",
-    summary="Put a policy in force in a pool; with If-Match only if nobody else has",
+    summary="Set the policy of a pool",
     name="pools.set_policy",
     response=PolicyResponse,
     scope=Scope.OPERATOR,
     takes_idempotency_key=True,
+    example={"tiers": {"paid": {"weight": 6}}},
+    takes_if_match=True,
 )
 async def set_policy(
     call: Call, pool: Name, body: PolicyRequest, dry_run: DryRun = False
 ) -> Response:
-    """Put a policy in force: the pool's next round decides by it."""
+    """Replace the policy of a pool. With If-Match, only if nobody has changed it since you read
+    it.
+    """
     service, caller, pools = _operated(call, pool)
     key = call.idempotency_key()
     try:

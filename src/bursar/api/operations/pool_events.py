@@ -22,7 +22,7 @@ Most = Annotated[int, Field(ge=1, le=100, description="how many, at most")]
 
 @operations.get(
     "/v1/pools/{pool}/events",
-    summary="What a pool's leaders were told and decided, in order; the audit trail",
+    summary="List the events of a pool",
     name="pools.events",
     response=PoolEventsResponse,
     scope=Scope.OPERATOR,
@@ -33,7 +33,9 @@ async def pool_events(
     after: Annotated[int, Field(ge=0, le=2**62)] = 0,
     limit: Most = 20,
 ) -> Response:
-    """What a pool's leaders were told and decided, in order."""
+    """Return the inputs and decisions of the pool's leaders in order: the audit trail of the
+    pool.
+    """
     service = call.service
     name = (await kept_pool(service, pool)).id
     found = await service.read(lambda one: events_of(one, name, after, limit))

@@ -74,14 +74,15 @@ async def _works(call: Call, pool: str, node: str) -> tuple[Service, PoolHandle]
 @operations.post(
     "/v1/pools",
     status=201,
-    summary="Begin a pool of nodes; asking again changes nothing",
+    summary="Create a pool",
     name="pools.create",
     response=PoolResponse,
     other_responses={200: ("The pool existed already.", PoolResponse)},
     scope=Scope.OPERATOR,
+    example={"id": "main"},
 )
 async def create_pool(call: Call, body: PoolRequest) -> Response:
-    """Begin a pool of nodes."""
+    """Create a pool of nodes. Creating it again changes nothing."""
     service = call.service
     if service.pools is None:
         raise Failed("not_found", "this process serves no pools")
@@ -96,13 +97,13 @@ def _told(keeper: PoolHandle) -> PoolResponse:
 
 @operations.get(
     "/v1/pools",
-    summary="The pools, what they have and what waits for it",
+    summary="List pools",
     name="pools.list",
     response=PoolsResponse,
     scope=Scope.READ,
 )
 async def list_pools(call: Call) -> Response:
-    """The pools, what they have and what waits for it."""
+    """Return all pools with their GPUs and queues."""
     service = call.service
     keepers = {} if service.pools is None else dict(service.pools.keepers)
     told = PoolsResponse(pools=[_told(keepers[name]) for name in sorted(keepers)])
@@ -114,13 +115,14 @@ async def list_pools(call: Call) -> Response:
 
 @operations.get(
     "/v1/pools/{pool}/nodes",
-    summary="The nodes of a pool, and what is taken of them",
+    summary="List nodes",
     name="nodes.list",
     response=NodesResponse,
     scope=Scope.OPERATOR,
+    tag="Nodes",
 )
 async def list_nodes(call: Call, pool: Name) -> Response:
-    """The nodes of a pool, and what is taken of them."""
+    """Return the nodes of a pool and what is in use on them."""
     keeper = await kept_pool(call.service, pool)
 
     def look(seen: Pool) -> list[NodeResponse]:
@@ -131,13 +133,16 @@ async def list_nodes(call: Call, pool: Name) -> Response:
 
 @operations.put(
     "/v1/pools/{pool}/nodes/{node}",
-    summary="Register a node, or describe it anew",
+    summary="Register a node",
     name="nodes.register",
     response=NodeResponse,
     scope=Scope.WORK,
+    tag="Nodes",
+    example={"gpu_type": "H100", "gpus": 8},
+    problems=("node_busy", "node_given_back", "not_found"),
 )
 async def register_node(call: Call, pool: Name, node: Name, body: NodeRequest) -> Response:
-    """Register a node, or describe it anew; what an operator has said of it stays."""
+    """Register a node, or change its description. The state that an operator has set stays."""
     service, keeper = await _works(call, pool, node)
     known = keeper.look(lambda seen: seen.machines.get(NodeId(node)))
     if known is None and await service.read(lambda one: is_given_back(one, pool, node)):
@@ -151,13 +156,17 @@ async def register_node(call: Call, pool: Name, node: Name, body: NodeRequest) -
 
 @operations.post(
     "/v1/pools/{pool}/nodes/{node}/state",
-    summary="Let a node start nothing more (draining), or start jobs again (ready)",
+    summary="Drain a node or put it back",
     name="nodes.set_state",
     response=NodeResponse,
     scope=Scope.OPERATOR,
+    tag="Nodes",
+    example={"state": "draining"},
 )
 async def set_state(call: Call, pool: Name, node: Name, body: NodeStateRequest) -> Response:
-    """Drain a node, or let it be used again; that ends a quarantine, too."""
+    """Stop starting jobs on a node (`draining`), or start them again (`ready`). This also ends a
+    quarantine.
+    """
     keeper = await kept_pool(call.service, pool)
     state = NodeState(body.state)
     used = await asyncio.to_thread(keeper.change, lambda work: use(work, NodeId(node), state))
@@ -173,15 +182,19 @@ def _told_of(keeper: PoolHandle, node: str) -> Response:
 
 @operations.post(
     "/v1/pools/{pool}/nodes/{node}/reports",
-    summary="Report what runs on a node; the answer is all leases that it has",
+    summary="Report from a node",
     name="nodes.report",
     response=ReportResponse,
     scope=Scope.WORK,
+    tag="Nodes",
+    example={"boot": 1, "n": 1, "at_us": 0, "readings": []},
 )
 async def report(
     call: Call, pool: Name, node: Name, body: ReportRequest, wait_ms: WaitMs = 0
 ) -> Response:
-    """Take a report, and answer at once if there are news, or a while later."""
+    """Report what runs on a node. The response lists all leases of the node. With `wait_ms`, it
+    waits for news.
+    """
     service, keeper = await _works(call, pool, node)
     orders = await _answered(service, keeper, body.to_core(node), wait_ms)
     return Response(to_json(ReportResponse.from_core(orders)), media_type="application/json")
@@ -217,13 +230,15 @@ def _is_news(told: NodeReport, orders: LeaseOrders) -> bool:
 
 @operations.post(
     "/v1/pools/{pool}/nodes/{node}/logs",
-    summary="Keep a part of what a process has printed",
+    summary="Upload a part of a log",
     name="nodes.log",
     response=LogResponse,
     scope=Scope.WORK,
+    tag="Nodes",
+    example={"fence": 1, "offset": 0, "size": 6, "text": "hello\n"},
 )
 async def log(call: Call, pool: Name, node: Name, body: LogRequest) -> Response:
-    """Keep a part of a log that follows on what is there; the answer says where that ends."""
+    """Store a part of what a process has printed. The response says where the next part starts."""
     service, keeper = await _works(call, pool, node)
     part = Part(body.fence, body.offset, body.size, body.text)
     end = await service.read(lambda one: keep_log(one, keeper.id, node, part))
@@ -238,13 +253,22 @@ async def log(call: Call, pool: Name, node: Name, body: LogRequest) -> Response:
 
 @operations.post(
     "/v1/pools/{pool}/nodes/{node}/over",
-    summary="Ask which jobs are over, of those that a node has had",
+    summary="Find finished jobs",
     name="nodes.over",
     response=FinishedJobsResponse,
     scope=Scope.WORK,
+    tag="Nodes",
+    example={
+        "jobs": [
+            {
+                "org": "01930f3c-7a10-7c3e-9b5e-0d2f4c6a8b1d",
+                "job": "01930f3c-7a10-7c3e-9b5e-0d2f4c6a8b1d",
+            }
+        ]
+    },
 )
 async def over(call: Call, pool: Name, node: Name, body: FinishedJobsRequest) -> Response:
-    """Which jobs are over: what a node has of them it may remove."""
+    """Return which of the given jobs have finished. The node may remove their files."""
     service, keeper = await _works(call, pool, node)
     jobs = [(one.org, one.job) for one in body.jobs]
     found = await service.read(lambda one: over_for_ms(one, keeper.id, node, jobs))

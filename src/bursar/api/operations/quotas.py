@@ -103,14 +103,15 @@ async def _check_old(call: Call, org: str, id: str) -> None:
 @operations.post(
     "/v1/quotas",
     status=201,
-    summary="Set a quota: GPUs or jobs at once",
+    summary="Create a quota",
     name="quotas.create",
     response=QuotaResponse,
     scope=Scope.MANAGE,
     takes_idempotency_key=True,
+    example={"account_id": "01930f3c-7a10-7c3e-9b5e-0d2f4c6a8b1d", "gpus_max": 64},
 )
 async def create(call: Call, body: QuotaRequest) -> Response:
-    """Set a quota."""
+    """Limit the GPUs or jobs that an account, a user or the pair may have at once."""
     org = await _org(call, body)
     kept = body.model_dump(exclude={"id"}, exclude_none=True)
     answer = await settings.create(call, org, KIND, body.id, kept, _told)
@@ -127,7 +128,7 @@ def _let_know(call: Call, org: str, answer: Response) -> Response:
 
 @operations.get(
     "/v1/quotas",
-    summary="The quotas of an org",
+    summary="List quotas",
     name="quotas.list",
     response=Paginated[QuotaResponse],
     scope=Scope.READ,
@@ -135,7 +136,7 @@ def _let_know(call: Call, org: str, answer: Response) -> Response:
 async def listed(
     call: Call, org_id: OrgId = None, after: After = "", limit: Limit = 100
 ) -> Response:
-    """The quotas of an org."""
+    """Return the quotas of an org, ordered by id."""
     service, caller = call.service, call.caller
     org = await service.whole_org(caller, org_id)
     return await settings.page(call, org, KIND, after, limit, _told)
@@ -143,13 +144,13 @@ async def listed(
 
 @operations.get(
     "/v1/quotas/{id}",
-    summary="A quota",
+    summary="Get a quota",
     name="quotas.get",
     response=QuotaResponse,
     scope=Scope.READ,
 )
 async def get(call: Call, id: Id, org_id: OrgId = None) -> Response:
-    """A quota, with an ETag to change it by."""
+    """Return a quota, with an ETag for a later change."""
     service, caller = call.service, call.caller
     org = await service.whole_org(caller, org_id)
     return await settings.look(call, org, KIND, id, _told)
@@ -157,14 +158,16 @@ async def get(call: Call, id: Id, org_id: OrgId = None) -> Response:
 
 @operations.put(
     "/v1/quotas/{id}",
-    summary="Change a quota; with If-Match only if nobody else has",
+    summary="Change a quota",
     name="quotas.change",
     response=QuotaResponse,
     scope=Scope.MANAGE,
     takes_idempotency_key=True,
+    example={"account_id": "01930f3c-7a10-7c3e-9b5e-0d2f4c6a8b1d", "gpus_max": 128},
+    takes_if_match=True,
 )
 async def change(call: Call, id: Id, body: QuotaTerms) -> Response:
-    """Change a quota."""
+    """Replace a quota. With If-Match, only if nobody has changed it since you read it."""
     org = await _org(call, body)
     await _check_old(call, org, id)
     kept = body.model_dump(exclude_none=True)
@@ -173,14 +176,15 @@ async def change(call: Call, id: Id, body: QuotaTerms) -> Response:
 
 @operations.delete(
     "/v1/quotas/{id}",
-    summary="Limit no more",
+    summary="Delete a quota",
     name="quotas.drop",
     response=Deleted,
     scope=Scope.MANAGE,
     takes_idempotency_key=True,
+    takes_if_match=True,
 )
 async def drop(call: Call, id: Id, org_id: OrgId = None) -> Response:
-    """Limit no more."""
+    """Delete a quota. It limits nothing from now on."""
     service, caller = call.service, call.caller
     org = await service.whole_org(caller, org_id)
     return _let_know(call, org, await settings.drop(call, org, KIND, id))

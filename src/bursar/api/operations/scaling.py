@@ -26,26 +26,29 @@ Most = Annotated[int, Field(ge=1, le=1_000, description="how many, at most")]
 
 @operations.get(
     "/v1/pools/{pool}/scaling",
-    summary="What nodes of a pool can be ordered, and how eagerly",
+    summary="Get the scaling of a pool",
     name="scaling.get",
     response=ScalingResponse,
     scope=Scope.OPERATOR,
 )
 async def get_scaling(call: Call, pool: Name) -> Response:
-    """What was decided about a pool's nodes."""
+    """Return which nodes can be ordered for a pool, and when."""
     service = call.service
     return await _told(service, (await kept_pool(service, pool)).id)
 
 
 @operations.put(
     "/v1/pools/{pool}/scaling",
-    summary="Decide what nodes of a pool can be ordered, and how eagerly",
+    summary="Set the scaling of a pool",
     name="scaling.set",
     response=ScalingResponse,
     scope=Scope.OPERATOR,
+    example={"offers": []},
 )
 async def set_scaling(call: Call, pool: Name, body: ScalingRequest) -> Response:
-    """Decide about a pool's nodes anew; what was ordered goes when nobody needs it any more."""
+    """Set which nodes can be ordered for a pool, and when. Ordered nodes stay until they are not
+    needed.
+    """
     service = call.service
     name, scale = (await kept_pool(service, pool)).id, body.to_core()
     await service.read(lambda one: decide_scale(one, name, scale))
@@ -60,13 +63,13 @@ async def _told(service: Service, pool: str) -> Response:
 
 @operations.get(
     "/v1/pools/{pool}/orders",
-    summary="The nodes of a pool that were ordered, and what they cost",
+    summary="List ordered nodes",
     name="orders.list",
     response=NodeOrdersResponse,
     scope=Scope.OPERATOR,
 )
 async def list_orders(call: Call, pool: Name, limit: Most = 100) -> Response:
-    """What was ordered: first what is not over, then the last that was given back."""
+    """Return the nodes that were ordered for a pool, and their cost."""
     service = call.service
     name = (await kept_pool(service, pool)).id
     orders, now = await service.read(lambda one: orders_of(one, name, limit))

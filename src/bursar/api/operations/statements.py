@@ -112,7 +112,7 @@ def _csv_response(call: Call, org: str, number: int, rows: Iterable[Sequence[Cel
 
 @operations.get(
     "/v1/accounts/{id}/statement",
-    summary="What an account's grants had, what moved, and what they have then",
+    summary="Get a statement",
     name="accounts.statement",
     response=shapes.Statement,
     content_types=("application/json", "text/csv"),
@@ -129,7 +129,9 @@ async def statement(
     limit: Limit = 100,
     format: Format = None,
 ) -> Response:
-    """What an account's grants had, what moved, and what they have then."""
+    """Return the opening balance, all movements and the closing balance of an account for a
+    period, as JSON or CSV.
+    """
     service, caller = call.service, call.caller
     wanted, place = _wanted(start, to), _place(after)
     org = await service.org_of(caller, "accounts", id)
@@ -207,7 +209,7 @@ def _line(line: Line) -> dict[str, Any]:
 
 @operations.get(
     "/v1/usage",
-    summary="What was charged and used, by account, user, GPU type, kind of credits, day or job",
+    summary="Get a usage report",
     name="usage.report",
     response=shapes.UsageReport,
     content_types=("application/json", "text/csv"),
@@ -224,7 +226,9 @@ async def usage(
     ] = None,
     format: Format = None,
 ) -> Response:
-    """What was charged and used."""
+    """Return charges and usage for a period, by account, user, GPU type, kind of credits, day or
+    job, as JSON or CSV.
+    """
     service, caller = call.service, call.caller
     wanted, dimensions = _wanted(start, to), _dimensions(by)
     if level is not None and By.ACCOUNT not in dimensions:
@@ -304,7 +308,7 @@ def _report(org: str, report: Report, rows: list[dict[str, Any]]) -> dict[str, A
 
 @operations.get(
     "/v1/exports/focus",
-    summary="Costs as CSV, as FOCUS 1.2 wants them",
+    summary="Export costs (FOCUS)",
     name="exports.focus",
     content_types=("text/csv",),
     scope=Scope.READ,
@@ -319,7 +323,7 @@ async def costs(
         str, Field(pattern="^[A-Z]{3}$", description="ISO 4217; a credit counts as one of it")
     ] = focus.NO_CURRENCY,
 ) -> Response:
-    """Costs as CSV, as FOCUS 1.2 wants them."""
+    """Stream costs as CSV in the FOCUS 1.2 format."""
     service, caller = call.service, call.caller
     wanted = _wanted(start, to)
     org = await service.whole_org(caller, org_id)

@@ -163,14 +163,15 @@ def _told(org: str, id: str, webhook: Webhook, secret: str | None = None) -> Web
 @operations.post(
     "/v1/webhooks",
     status=201,
-    summary="Be told what happens; the secret that signs is shown",
+    summary="Create a webhook",
     name="webhooks.create",
     response=WebhookResponse,
     scope=Scope.MANAGE,
     takes_idempotency_key=True,
+    example={"url": "https://example.com/in", "events": ["alert.*", "job.*"]},
 )
 async def create_webhook(call: Call, body: WebhookRequest) -> Response:
-    """Be told what happens from now on."""
+    """Send events to a URL from now on. The signing secret is returned only once."""
     service, caller = call.service, call.caller
     key = call.idempotency_key()
     org = await _org(service, caller, body.account_id, body.org_id)
@@ -213,7 +214,7 @@ def _setting(made: Callable[[], SetSetting]) -> SetSetting:
 
 @operations.get(
     "/v1/webhooks",
-    summary="The webhooks of an org",
+    summary="List webhooks",
     name="webhooks.list",
     response=Paginated[WebhookResponse],
     scope=Scope.READ,
@@ -221,7 +222,7 @@ def _setting(made: Callable[[], SetSetting]) -> SetSetting:
 async def list_webhooks(
     call: Call, org_id: OrgId = None, after: After = "", limit: Limit = 100
 ) -> Response:
-    """The webhooks of an org; never their secrets."""
+    """Return the webhooks of an org, without their secrets."""
     service, caller = call.service, call.caller
     org = await service.whole_org(caller, org_id)
     seen = await service.read(lambda reader: kept_page(reader, org, WEBHOOK, after, limit))
@@ -232,13 +233,13 @@ async def list_webhooks(
 
 @operations.get(
     "/v1/webhooks/{id}",
-    summary="A webhook",
+    summary="Get a webhook",
     name="webhooks.get",
     response=WebhookResponse,
     scope=Scope.READ,
 )
 async def get_webhook(call: Call, id: Id, org_id: OrgId = None) -> Response:
-    """A webhook; never its secret."""
+    """Return a webhook, without its secret."""
     service, caller = call.service, call.caller
     org, found, number = await _kept(service, caller, WEBHOOK, id, org_id)
     return read_response(call, org, number, to_json(_told(org, id, Webhook.of(found.body or ""))))
@@ -246,14 +247,14 @@ async def get_webhook(call: Call, id: Id, org_id: OrgId = None) -> Response:
 
 @operations.delete(
     "/v1/webhooks/{id}",
-    summary="Tell a webhook nothing more",
+    summary="Delete a webhook",
     name="webhooks.delete",
     response=Deleted,
     scope=Scope.MANAGE,
     takes_idempotency_key=True,
 )
 async def delete_webhook(call: Call, id: Id, org_id: OrgId = None) -> Response:
-    """Tell a webhook nothing more."""
+    """Delete a webhook. Nothing more is sent to it."""
     service, caller = call.service, call.caller
     command = SetSetting(kind=WEBHOOK, id=SettingId(id), body=None)
     return await _dropped(call, service, caller, command, org_id)
@@ -277,16 +278,17 @@ async def _dropped(
 
 @operations.post(
     "/v1/webhooks/{id}/rotate",
-    summary="Give a webhook another secret; the old one signs a while longer",
+    summary="Rotate the secret of a webhook",
     name="webhooks.rotate",
     response=WebhookRotationResponse,
     scope=Scope.MANAGE,
     takes_idempotency_key=True,
+    example={"overlap_seconds": 3600},
 )
 async def rotate_webhook(
     call: Call, id: Id, body: WebhookRotationRequest, org_id: OrgId = None
 ) -> Response:
-    """Give a webhook another secret."""
+    """Give a webhook a new signing secret. The old one signs as well for `overlap_seconds`."""
     service, caller = call.service, call.caller
     key = call.idempotency_key()
     org, _ = await _changed(service, caller, WEBHOOK, id, org_id, key)
@@ -307,7 +309,7 @@ async def rotate_webhook(
 
 @operations.get(
     "/v1/webhooks/{id}/deliveries",
-    summary="What a webhook was told, and what came of it",
+    summary="List deliveries",
     name="webhooks.deliveries",
     response=Paginated[DeliveryResponse],
     scope=Scope.READ,
@@ -320,7 +322,7 @@ async def list_deliveries(
     after: AfterNumber = 0,
     limit: Limit = 100,
 ) -> Response:
-    """What a webhook was told, in the order of events; never what its receiver has answered."""
+    """Return what was sent to a webhook and whether it arrived, in the order of events."""
     service, caller = call.service, call.caller
     org, _, _ = await _kept(service, caller, WEBHOOK, id, org_id)
     seen = await service.read(
@@ -347,14 +349,14 @@ def _delivery(org: str, id: str, one: Delivery) -> DeliveryResponse:
 @operations.post(
     "/v1/webhooks/{id}/deliveries/{number}/resend",
     status=202,
-    summary="Deliver something again, under the same id",
+    summary="Resend a delivery",
     name="webhooks.resend",
     response=ResendResponse,
     scope=Scope.MANAGE,
     takes_idempotency_key=True,
 )
 async def resend_delivery(call: Call, id: Id, number: Number, org_id: OrgId = None) -> Response:
-    """Deliver something again, whatever became of it so far."""
+    """Send a message again under the same id."""
     service, caller = call.service, call.caller
     key = call.idempotency_key()
     org, new = await _changed(service, caller, WEBHOOK, id, org_id, key)
@@ -385,15 +387,16 @@ async def _check_told(service: Service, org: str, id: str, number: int) -> None:
 
 @operations.get(
     "/v1/alerts",
-    summary="The alerts of an org, the newest last",
+    summary="List alerts",
     name="alerts.list",
     response=Paginated[AlertResponse],
     scope=Scope.READ,
+    tag="Alerts",
 )
 async def list_alerts(
     call: Call, org_id: OrgId = None, after: AfterNumber = 0, limit: Limit = 100
 ) -> Response:
-    """The alerts of an org, in the order in which they were raised, or were over."""
+    """Return the alerts of an org, the newest last."""
     service, caller = call.service, call.caller
     org = await service.whole_org(caller, org_id)
     seen = await service.read(lambda reader: alerts_of(reader, org, after, limit))
@@ -409,14 +412,20 @@ async def list_alerts(
 @operations.post(
     "/v1/alerts/rules",
     status=201,
-    summary="Be alerted of a low balance, a short runway, or credits near their end",
+    summary="Create an alert rule",
     name="alerts.rules.create",
     response=AlertRuleResponse,
     scope=Scope.MANAGE,
     takes_idempotency_key=True,
+    tag="Alerts",
+    example={
+        "kind": "low_balance",
+        "account_id": "01930f3c-7a10-7c3e-9b5e-0d2f4c6a8b1d",
+        "below_micros": 10000000,
+    },
 )
 async def create_rule(call: Call, body: AlertRuleRequest) -> Response:
-    """Be alerted of more than everybody is."""
+    """Raise an alert for a low balance, a short runway or expiring credits."""
     service, caller = call.service, call.caller
     key = call.idempotency_key()
     org = await _org(service, caller, body.account_id, body.org_id)
@@ -440,15 +449,16 @@ async def create_rule(call: Call, body: AlertRuleRequest) -> Response:
 
 @operations.get(
     "/v1/alerts/rules",
-    summary="The rules by which an org is alerted",
+    summary="List alert rules",
     name="alerts.rules.list",
     response=Paginated[AlertRuleResponse],
     scope=Scope.READ,
+    tag="Alerts",
 )
 async def list_rules(
     call: Call, org_id: OrgId = None, after: After = "", limit: Limit = 100
 ) -> Response:
-    """The rules of an org."""
+    """Return the alert rules of an org."""
     service, caller = call.service, call.caller
     org = await service.whole_org(caller, org_id)
     seen = await service.read(lambda reader: kept_page(reader, org, RULE, after, limit))
@@ -461,13 +471,14 @@ async def list_rules(
 
 @operations.delete(
     "/v1/alerts/rules/{id}",
-    summary="Drop a rule",
+    summary="Delete an alert rule",
     name="alerts.rules.delete",
     response=Deleted,
     scope=Scope.MANAGE,
     takes_idempotency_key=True,
+    tag="Alerts",
 )
 async def delete_rule(call: Call, id: Id, org_id: OrgId = None) -> Response:
-    """Be alerted by this rule no more."""
+    """Delete an alert rule. It raises no more alerts."""
     service, caller = call.service, call.caller
     return await _dropped(call, service, caller, rule_setting(id, None), org_id)
