@@ -173,17 +173,17 @@ def test_a_service_that_is_down_is_waited_for(office: OverHttp, state: Path) -> 
         said, _ = program.communicate(timeout=120)
 
     assert 0 == program.returncode
-    assert "what runs goes on" in said
+    assert "running jobs continue" in said
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
         (("--gpus", "8 cards"), "write 8xH100"),
-        (("--run-as", "nobody-of-that-name"), "there is no user"),
+        (("--run-as", "nobody-of-that-name"), "no such user"),
         (("--cgroup", "/nowhere"), "/nowhere is no cgroup of version 2"),
         (("--state", "/proc/nowhere"), "/proc/nowhere cannot be used"),
-        (("--server", "http://bursar.example.com"), "the key could be read on its way"),
+        (("--server", "http://bursar.example.com"), "without TLS"),
     ],
 )
 def test_what_makes_no_sense_is_told(

@@ -152,7 +152,7 @@ def test_a_sound_ledger_is_well(database_url: str, command: list[str]) -> None:
     with small(database_url) as (url, _, _):
         told = run(url, *command)
 
-    assert (0, True) == (told.exit_code, told.stdout.startswith("all is well: "))
+    assert (0, True) == (told.exit_code, told.stdout.startswith("no problems: "))
     assert "1 orgs, 2 events" in told.stdout
 
 
@@ -165,17 +165,15 @@ def test_a_spoilt_ledger_is_told_and_repaired_only_when_asked(database_url: str)
             assert 1 == run(url, "ledger", "verify").exit_code
             rebuilt = run(url, "ledger", "rebuild")
             assert 1 == rebuilt.exit_code
-            assert f"{org}: takes no commands: this and that\n" in rebuilt.stdout
+            assert f"{org}: is frozen: this and that\n" in rebuilt.stdout
             assert f"{org}: accounts org: stored org" in rebuilt.stdout
             assert "1 problems: 1 orgs, 2 events\n" in rebuilt.stdout
 
         repaired = run(url, "ledger", "rebuild", "--repair")
         assert 0 == repaired.exit_code, repaired.output
-        assert f"{org}: rows written anew: 1 of accounts\n" in repaired.stdout
-        assert (
-            f"{org}: takes commands again; it did not because: this and that\n" in repaired.stdout
-        )
-        assert "all is well: 1 orgs, 2 events\n" in repaired.stdout
+        assert f"{org}: rows rewritten: 1 of accounts\n" in repaired.stdout
+        assert f"{org}: is no longer frozen; it was because: this and that\n" in repaired.stdout
+        assert "no problems: 1 orgs, 2 events\n" in repaired.stdout
         for command in LOOKING:
             again = run(url, *command)
             assert (0, 1) == (again.exit_code, again.stdout.count("\n"))
@@ -190,7 +188,7 @@ def test_what_sweeps_keep_is_thrown_away_if_it_is_wrong(database_url: str) -> No
         again = run(url, "ledger", "verify")
 
     assert (0, 0) == (repaired.exit_code, again.exit_code), repaired.output
-    assert f"{org}: what sweeps keep was thrown away" in repaired.stdout
+    assert f"{org}: summaries were discarded" in repaired.stdout
     assert "    standings of users are what they spent: ann used: 5 kept\n" in repaired.stdout
 
 
@@ -203,8 +201,8 @@ def test_what_cannot_be_repaired_is_told_with_1(database_url: str) -> None:
 
     assert 1 == told.exit_code
     assert f"{org}: events 2: what is a Gift?\n" in told.stdout
-    assert f"{org}: takes no commands: this and that\n" in told.stdout
-    assert "written anew" not in told.stdout
+    assert f"{org}: is frozen: this and that\n" in told.stdout
+    assert "rewritten" not in told.stdout
 
 
 def test_many_problems_are_counted_and_the_first_are_shown(database_url: str) -> None:

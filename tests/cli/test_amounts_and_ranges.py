@@ -74,13 +74,13 @@ def test_amounts_are_read(text: str, micros: int) -> None:
     ],
 )
 def test_what_is_no_amount_is_refused_with_an_example(text: str) -> None:
-    with pytest.raises(ValueError, match=r"is no amount: .*12\.5.*12500000u"):
+    with pytest.raises(ValueError, match=r"is not an amount: .*12\.5.*12500000u"):
         micros_of(text)
 
 
 @pytest.mark.parametrize("text", ["9007199254.740992", f"{AMOUNT_MAX + 1}u"])
 def test_more_than_can_be_told_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="is too much"):
+    with pytest.raises(ValueError, match="is too large"):
         micros_of(text)
 
 
@@ -122,7 +122,7 @@ def test_a_duration_that_is_shown_can_be_typed_again(seconds: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "5", "1.5h", "h", "-1d", "1y", "1h 30m", "9999999999d"])
 def test_what_is_no_duration_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="is no duration"):
+    with pytest.raises(ValueError, match="is not a duration"):
         seconds_of(text)
 
 
@@ -157,7 +157,7 @@ def test_times_are_read_in_the_local_zone_unless_they_say_otherwise(text: str, w
     "text", ["", "tomorrowish", "2026-13-01", "2026-02-30", "12:30", "20261005", "1759660200"]
 )
 def test_what_is_no_time_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"is no time|no such time"):
+    with pytest.raises(ValueError, match=r"is not a (valid )?time"):
         time_of(text, NOW, BERLIN)
 
 
@@ -237,5 +237,5 @@ def test_the_last_month_of_january_is_december() -> None:
     ],
 )
 def test_what_is_no_range_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"is no (range|time)|has nothing in it|years are from"):
+    with pytest.raises(ValueError, match=r"is not a (range|time)|is empty|years range from"):
         range_of(text, NOW, BERLIN)

@@ -292,13 +292,13 @@ def test_users_spend_and_the_top_is_told(funded: Shell) -> None:
     funded.says("hold", "settle", hold["id"], "5")
     top = funded.run("top", "users", "--by", "used")
     assert 0 == top.exit_code
-    assert top.stderr.startswith(("as of 20", "nothing was counted yet"))
+    assert top.stderr.startswith(("as of 20", "not counted yet"))
     funded.says("top", "accounts", "--by", "available", "--limit", "3")
 
 
 def test_a_top_list_says_how_old_it_is() -> None:
     assert "as of 2026-10-05 14:30:00 CEST" == fresh("2026-10-05T12:30:00.000000Z")
-    assert "nothing was counted yet" in fresh("1970-01-01T00:00:00.000000Z")
+    assert "not counted yet" in fresh("1970-01-01T00:00:00.000000Z")
 
 
 def test_a_statement_adds_up_and_usage_is_split(funded: Shell) -> None:
@@ -312,7 +312,7 @@ def test_a_statement_adds_up_and_usage_is_split(funded: Shell) -> None:
     )
     assert funded.json("balance", funded.account)["owned"] == statement["closing"]
     paged = funded.run("statement", funded.account, "--for", "today", "--limit", "1")
-    assert "more: --after" in paged.stderr
+    assert "more results: use --after" in paged.stderr
     assert 1 == paged.stdout.count("GrantIssued")
     rows = list(
         csv.DictReader(
@@ -410,7 +410,7 @@ def test_pages_follow_each_other(operator: Shell) -> None:
     for name in "abc":
         operator.says("account", "create", name, "--parent", operator.account)
     first = operator.run("account", "list", "--limit", "3")
-    after = re.search(r"more: --after (\S+), or --all", first.stderr)
+    after = re.search(r"more results: use --after (\S+), or --all", first.stderr)
 
     assert 4 == first.stdout.count("\n")
     assert after is not None
@@ -598,7 +598,7 @@ def test_a_dry_run_ends_as_the_hold_would_and_holds_nothing(funded: Shell) -> No
     refused = funded.run("hold", "open", funded.account, "250.5", "--dry-run")
     assert 4 == refused.exit_code
     assert "insufficient_credits" in refused.stdout
-    assert "it can be held" in funded.says("hold", "open", funded.account, "10", "--dry-run")
+    assert "accepted" in funded.says("hold", "open", funded.account, "10", "--dry-run")
     assert [] == funded.json("hold", "list")["items"]
 
 
@@ -688,7 +688,7 @@ def test_the_same_key_has_one_effect(operator: Shell) -> None:
     second = operator.run(*words, "--idempotency-key", "k1", "-o", "json")
 
     assert first == second.stdout
-    assert "given again" in second.stderr
+    assert "original response" in second.stderr
     assert 1 == len(operator.json("grant", "list", operator.account)["items"])
     assert "key_reused" in operator.fails(
         *(5, "grant", "create", operator.account, "2", "--kind", "grant", "--idempotency-key", "k1")
@@ -757,12 +757,12 @@ def test_a_key_of_an_org_can_log_in(funded: Shell, running: Running) -> None:
 @pytest.mark.parametrize(
     ("url", "key", "code", "words"),
     [
-        ("ftp://example.com", "bsr_x", 2, "is no URL"),
+        ("ftp://example.com", "bsr_x", 2, "is not a URL"),
         ("http://example.com", "bsr_x", 2, "--plain-http"),
-        ("https://ann:pass@example.com", "bsr_x", 2, "nothing else"),
+        ("https://ann:pass@example.com", "bsr_x", 2, "a path only"),
         ("http://127.0.0.1:1", "hello", 2, "begin with bsr_"),
         ("http://127.0.0.1:1", "bsr_x", 6, "does not answer"),
-        (None, "bsr_x", 2, "no service runs here"),
+        (None, "bsr_x", 2, "no service runs on this machine"),
     ],
 )
 def test_a_login_that_cannot_be_keeps_nothing(
@@ -800,7 +800,7 @@ def test_a_key_is_shown_to_its_own_service_alone(running: Running) -> None:
     shell.run("login", running.process.url, told=running.process.admin_key)
     with scripted() as server:
         shell.environment["BURSAR_URL"] = server.url
-        assert "there is no key for" in shell.fails(2, "org", "list")
+        assert "no key is configured for" in shell.fails(2, "org", "list")
         assert [] == server.asked
     shell.environment["BURSAR_URL"] = running.process.url + "/"
     shell.says("org", "list")
@@ -819,9 +819,9 @@ def test_what_runs_here_is_found_without_being_told(running: Running) -> None:
 def test_with_nothing_known_it_says_what_to_do() -> None:
     said = Shell({}).fails(2, "org", "list")
 
-    assert "there is no service to talk to" in said
+    assert "no service is configured" in said
     assert "bursar login URL" in said
-    assert "there is no key for" in Shell({"BURSAR_URL": "http://127.0.0.1:1"}).fails(
+    assert "no key is configured for" in Shell({"BURSAR_URL": "http://127.0.0.1:1"}).fails(
         2, "org", "list"
     )
 

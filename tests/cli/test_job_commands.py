@@ -112,14 +112,14 @@ def test_a_dry_run_shows_gpus_rate_hold_and_what_is_left(shell: Shell) -> None:
     told = shell.says("submit", *ASKED, "--likely", "30m", "--dry-run", "--", "true")
 
     for line in (
-        r"verdict +it can be submitted",
+        r"verdict +accepted",
         r"gpus +2 × H100",
-        r"rate +5\.00 cr an hour",
-        r"runs at most +1h",
+        r"rate +5\.00 cr per hour",
+        r"max run time +1h",
         rf"held +{re.escape(HELD)}",
-        r"likely +2\.50 cr",
+        r"expected cost +2\.50 cr",
         r"spendable +100\.00 cr",
-        rf"left after that +{re.escape(LEFT)}",
+        rf"spendable after +{re.escape(LEFT)}",
         rf"pool +{POOL}",
     ):
         assert re.search(rf"(?m)^{line}$", told), (line, told)
@@ -133,7 +133,7 @@ def test_a_dry_run_shows_gpus_rate_hold_and_what_is_left(shell: Shell) -> None:
 def test_an_array_is_submitted_and_shown_with_its_elements(shell: Shell, pool: Pool) -> None:
     """One hold for all; what has begun is listed with its number."""
     told = shell.says("submit", *ASKED, "--array", "3", "--dry-run", "--", "true")
-    assert re.search(r"(?m)^times +3$", told), told
+    assert re.search(r"(?m)^runs +3$", told), told
     array = submitted(shell, "--array", "3", "--at-once", "1")["id"]
     pool.jobs.advance_arrays(shell.org)
 
@@ -182,7 +182,7 @@ def test_a_job_is_shown_by_what_there_is_to_say(shell: Shell) -> None:
     for line in (
         r"gpus +16 × H100 or A100 with 40 GiB each on 2 nodes within one rack",
         r"labels +name=train legs, team=vision",
-        r"a GPU-hour +H100 2\.50 cr",
+        r"per GPU-hour +H100 2\.50 cr",
         r"dropped gpu types +A100",
     ):
         assert re.search(rf"(?m)^{line}$", f"{told}\n{made}"), (line, told, made)
@@ -229,12 +229,12 @@ def test_when_a_job_starts_is_told_once(shell: Shell) -> None:
     told = told_to_people(quote, ask)
     assert "main (it starts there first, on H100)" in told
     assert "3m" not in told
-    assert re.search(r"(?m)^starts .*:00:00 .* at the earliest\nat the latest .*:00:30 ", told)
+    assert re.search(r"(?m)^starts .*:00:00 .* or later\nstarts by .*:00:30 ", told)
     told = told_to_people({**quote, "earliest_at": None, "latest_at": None}, ask)
     assert re.search(r"(?m)^starts +in about 3m1s$", told)
     told = told_to_people({**quote, "latest_at": quote["earliest_at"]}, ask)
     assert told.endswith(told.partition("starts ")[2].lstrip()), "one date is told once"
-    assert "at once" in told_to_people({**quote, "expected_wait_seconds": 0}, ask)
+    assert "starts           now" in told_to_people({**quote, "expected_wait_seconds": 0}, ask)
     hit = {"outcome": "hit", "price_micros": 0, "job_id": "x"}
     assert "starts" not in told_to_people({**quote, "cache": hit}, ask)
 
@@ -243,33 +243,33 @@ def test_a_job_is_given_the_result_of_one_like_it(shell: Shell, pool: Pool) -> N
     """The quote says so, the job says whose, and `why` whom it follows (S13)."""
     cached = ("--cache", "1d", "--cache-key", f"data of {shell.account}")
     dry = ("submit", *ASKED, *cached, "--dry-run", "--", "python", "train.py", "--fast")
-    assert "nothing like it is there: it would run" in shell.says(*dry)
+    assert "no identical job: it would run" in shell.says(*dry)
     first, second = submitted(shell, *cached), submitted(shell, *cached)
     assert first["id"] == second["follows"]
     assert f"it follows job {first['id']}" in shell.says("why", second["id"])
-    assert f"it would follow job {first['id']}" in shell.says(*dry)
+    assert f"waits for job {first['id']}" in shell.says(*dry)
     told = pool.about(shell.org, first["id"])
     told.started()
     told.ended(Why.FINISHED, 60, exit_code=0)
 
-    assert f"it would be given the result of job {first['id']}, for nothing" in shell.says(*dry)
+    assert f"reuses the result of job {first['id']}; price: free" in shell.says(*dry)
     assert re.search(rf"cached from +{first['id']}", shell.says("job", second["id"]))
     assert "succeeded" == submitted(shell, *cached)["state"]
     alone = ("submit", *ASKED, "--yes", "--cache-key", "x", "--", "true")
-    assert "--cache-key goes with --cache" in shell.fails(2, *alone)
+    assert "--cache-key requires --cache" in shell.fails(2, *alone)
 
 
 def test_who_is_not_there_to_be_asked_says_yes(shell: Shell) -> None:
     """Nothing is spent by accident."""
     told = shell.fails(2, "submit", *ASKED, "--", "true")
 
-    assert "say --yes" in told
+    assert "add --yes" in told
     assert "none" in shell.says("jobs")
 
 
 def test_who_sits_at_a_terminal_is_shown_the_price_and_asked(shell: Shell) -> None:
     status, told = at_a_terminal(shell, "submit", *ASKED, "--", "true", typed="n\n")
-    assert (0, True) == (status, f"left after that  {LEFT}" in told.replace("\r", ""))
+    assert (0, True) == (status, f"spendable after  {LEFT}" in told.replace("\r", ""))
     assert "none" in shell.says("jobs")
     status, told = at_a_terminal(shell, "submit", *ASKED, "--", "true", typed="y\n")
     assert (0, True) == (status, "bursar watch " in told)
@@ -312,7 +312,7 @@ def test_a_job_is_followed_to_its_end(shell: Shell, pool: Pool) -> None:
     assert lines[-1].endswith("attempt 1  H100  exit code 0  spent 2.50 cr")
     failed = shell.run("watch", bad)
     assert (1, True) == (failed.exit_code, "exit code 1" in failed.stdout)
-    assert f"what it printed: bursar logs {bad}" in failed.stderr
+    assert f"to see its output: bursar logs {bad}" in failed.stderr
     events = [json.loads(line) for line in shell.says("watch", good, "-o", "json").splitlines()]
     assert {"step", "spent"} == {one["event"] for one in events}
 
@@ -329,7 +329,7 @@ def test_an_operator_says_who_answers_for_an_end(shell: Shell, pool: Pool) -> No
     shell.fails(5, "correct", job, "user")  # its pool has not told of the other one yet
     told.corrected(EndClass.PLATFORM, 1_800, 900)
     line = shell.run("watch", job).stdout.splitlines()[-1]
-    assert "corrected  attempt 1  H100  exit code 1  answers: platform  spent 1.25 cr" in line
+    assert "corrected  attempt 1  H100  exit code 1  ended by: platform  spent 1.25 cr" in line
     assert re.search(r"(?m)^end class +platform$", shell.says("job", job))
     shell.fails(3, "correct", job, "user", "--attempt", "2")
 
@@ -351,12 +351,12 @@ def test_who_stops_watching_is_told_that_the_job_goes_on(shell: Shell) -> None:
     status, shown = at_a_terminal(shell, "watch", job, enough="░]")
 
     assert 130 == status
-    assert f"it goes on; watch it with: bursar watch {job}" in shown
+    assert f"the job continues; follow it: bursar watch {job}" in shown
 
 
 def test_ctrl_c_at_a_question_exits_as_it_does_elsewhere(shell: Shell) -> None:
     words = ("submit", *ASKED, "--", "true")
-    status, shown = at_a_terminal(shell, *words, enough="Submit it?")
+    status, shown = at_a_terminal(shell, *words, enough="Submit this job?")
 
     assert (130, False) == (status, "Traceback" in shown)
     assert "none" in shell.says("jobs")
@@ -367,8 +367,8 @@ def test_a_job_that_printed_nothing_says_so(shell: Shell) -> None:
     told = shell.run("logs", job)
 
     assert (0, "") == (told.exit_code, told.stdout)
-    assert "nothing was printed; the elements of an array" in told.stderr
-    assert "nothing was printed on n9;" in shell.run("logs", job, "--node", "n9").stderr
+    assert "no output; for an array" in told.stderr
+    assert "no output on n9;" in shell.run("logs", job, "--node", "n9").stderr
 
 
 def test_a_job_that_is_not_there_cannot_be_watched(shell: Shell) -> None:
@@ -413,7 +413,7 @@ def test_variables_and_labels_have_values(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_variable_that_can_have_no_such_name_is_told(shell: Shell, typed: str) -> None:
     told = shell.fails(2, "submit", *ASKED, "--env", typed, "--yes", "--", "true")
 
-    assert "letters, digits and _ alone" in " ".join(told.split())
+    assert "only letters, digits and _" in " ".join(told.split())
 
 
 @pytest.mark.parametrize(

@@ -376,7 +376,7 @@ def test_made_up_nodes_can_be_had_once_the_service_answers(tmp_path: Path) -> No
     )  # fmt: skip
     made_up = MadeUp(tmp_path)
     for question in (made_up.order, made_up.remove):
-        with pytest.raises(NotDone, match="just been started"):
+        with pytest.raises(NotDone, match="still starting"):
             question("main", order)
     with pytest.raises(NotDone):
         made_up.listed("main")

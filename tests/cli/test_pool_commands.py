@@ -110,7 +110,7 @@ def test_a_node_is_given_a_key_of_its_own(
     with closing(Caller(running.process.url, made["key"])) as caller:
         assert 200 == caller.ask("PUT", f"/pools/{pool}/nodes/n1", node).status_code
         assert 403 == caller.ask("PUT", f"/pools/{pool}/nodes/n2", node).status_code
-    assert "say what it may do with --scope" in funded.fails(2, "key", "create", "n1")
+    assert "add --scope or --node" in funded.fails(2, "key", "create", "n1")
     assert "names its node" in funded.fails(2, "key", "create", "n1", "--scope", "work")
 
 
@@ -168,7 +168,7 @@ def test_a_pools_policy_is_shown_and_set(
     ("text", "told"),
     [
         ("tiers: {paid: {wait: 1}}", "no such word: wait"),
-        ("fleet: []", "it has none of policy, tiers, shares"),
+        ("fleet: []", "it contains none of policy, tiers, shares"),
         ("[", "policy.yaml"),
         ("3", "the file is a mapping"),
     ],

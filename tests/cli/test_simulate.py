@@ -149,7 +149,7 @@ def test_before_and_after_are_told_with_the_change(tmp_path: Path, world: Path) 
 
     assert ["fifo", "before", "fifo", "after", "change"] == told.stdout.splitlines()[0].split()
     assert ["8", "24", "+200", "%"] == lines["GPUs"]
-    assert "After: +16 GPUs of H100." in page.read_text()
+    assert "After: +16 H100 GPUs." in page.read_text()
     assert 'class="line dashed"' in page.read_text(), "what was before"
 
 
@@ -170,16 +170,16 @@ def test_a_small_picture_for_documents(tmp_path: Path, world: Path) -> None:
     ("words", "told"),
     [
         (["--policy", "magic"], "no such policy: magic"),
-        (["--add", "H100"], "name=number"),
+        (["--add", "H100"], "NAME=NUMBER"),
         (["--add", "H100=12"], "no whole ones"),
         (["--weight", "gold=2"], "no tier gold"),
         (["--trace", "nowhere.csv"], "nowhere.csv: No such file"),
-        (["--policy", ","], "none is named; there are bursar"),
+        (["--policy", ","], "no policy given; available: bursar"),
         (["--weight", "paid/acme=0"], "paid/acme=0: weight"),
         (["--weight", "paid/nobody=2"], "nobody is called paid/nobody"),
-        (["--columns", "gpus=n"], "no --trace"),
-        (["--html", "no/such/folder/page.html"], "no/such/folder: there is no such folder"),
-        (["--svg", "no/such/folder/plot.svg"], "no/such/folder: there is no such folder"),
+        (["--columns", "gpus=n"], "requires --trace"),
+        (["--html", "no/such/folder/page.html"], "no/such/folder: no such folder"),
+        (["--svg", "no/such/folder/plot.svg"], "no/such/folder: no such folder"),
     ],
 )
 def test_what_cannot_be_done_is_told(world: Path, words: list[str], told: str) -> None:
@@ -229,12 +229,12 @@ def test_the_simulation_in_the_readme_can_be_had() -> None:
     The figures are those of the day that it names: they change with the scheduler.
     """
     readme = (Path(__file__).parents[2] / "README.md").read_text()
-    _, _, section = readme.partition("## What if? A simulator\n")
+    _, _, section = readme.partition("## Simulator\n")
     shown = re.findall(r"```\n(\$ bursar simulate.*?)```", section.partition("\n## ")[0], re.DOTALL)
     known = {name + (f" ({unit})" if unit else "") for name, unit, _ in (*ROWS, *OF_A_TIER)}
     known |= {name + (f" ({unit})" if unit else "") for name, unit, _ in OF_A_TENANT}
 
-    assert 2 == len(shown)
+    assert shown
     for block in shown:
         command, _, *rows = block.strip().splitlines()
         assert 0 == simulate(*command.split()[3:], "--example").exit_code

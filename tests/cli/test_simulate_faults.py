@@ -20,10 +20,10 @@ def test_what_has_happened_is_told() -> None:
     told = simulate_faults("--seeds", 4)
 
     assert 0 == told.exit_code, told.output
-    assert ["what", "has", "happened", "times", "a", "seed"] == told.stdout.split("\n")[0].split()
+    assert ["event", "count", "per", "seed"] == told.stdout.split("\n")[0].split()
     assert "attempts placed" in told.stdout
     assert "4 seeds, " in told.stdout
-    assert "0 broke a promise" in told.stdout
+    assert "0 seeds violated an invariant" in told.stdout
 
 
 def test_the_same_seeds_print_the_same_bytes() -> None:
@@ -54,7 +54,7 @@ def test_a_broken_promise_is_told_with_its_last_steps_and_how_to_see_it_again() 
 
     assert 1 == told.exit_code
     assert "seed 0: IS9: " in told.stdout
-    assert "to see it again: bursar simulate faults --seed 0 --trace" in told.stdout
+    assert "to reproduce: bursar simulate faults --seed 0 --trace" in told.stdout
     assert 30 == len(kept)
     assert all(step[:40].rstrip() in told.stdout for step in kept)
 
@@ -74,7 +74,7 @@ def test_a_run_in_which_too_little_fails_is_not_valid(monkeypatch: pytest.Monkey
 
     assert 3 == told.exit_code
     assert "too few: crash: " in told.stdout
-    assert "not valid: too little has failed" in told.stdout
+    assert "not valid: too few faults" in told.stdout
 
 
 def test_several_processes_print_the_same_bytes() -> None:

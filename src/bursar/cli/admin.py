@@ -1,4 +1,4 @@
-"""Commands of the operator: look at whole ledgers."""
+"""Operator commands on the database: verify, rebuild, repair, replay, trim."""
 
 import sys
 from collections import Counter
@@ -35,11 +35,11 @@ from bursar.service.ledger.audit import (
 )
 from bursar.service.pools.replay import PoolUnknown, replay, trim
 
-_SHOWN_MOST = 20  # problems that are printed one by one
+_SHOWN_MOST = 20  # problems printed individually
 
 
 def verify_ledger(state: Path | None) -> bool:
-    """Check what is stored against itself, and change nothing; whether all is well."""
+    """Check the stored data for consistency; True if there are no problems."""
     with (
         database_of(state, migrating=False) as database,
         database.connect(patience=None) as connection,
@@ -61,18 +61,18 @@ def _verified(connection: Connection) -> tuple[Problem, ...]:
 
 
 def rebuild_ledger(state: Path | None, workers: int) -> bool:
-    """Make every org's books from its events and compare; whether there is no difference."""
+    """Rebuild every org's books from its events; True if nothing differs."""
     with database_of(state, migrating=False) as database:
         done = [*_followed(database, "rebuild", rebuild, workers)]
     for one in done:
         if one.frozen is not None:
-            print(f"{one.org}: takes no commands: {one.frozen}")
+            print(f"{one.org}: is frozen: {one.frozen}")
     found = [str(difference) for one in done for difference in one.differences]
     return _judged(found, _scope(done))
 
 
 def repair_ledger(state: Path | None, workers: int) -> bool:
-    """Make every org's books from its events and write what differs; whether all is well then."""
+    """Rebuild every org's books and rewrite rows that differ; True if all agree afterwards."""
     with database_of(state, migrating=False) as database:
         done = [*_followed(database, "repair", repair, workers)]
         with database.connect(patience=None) as connection:
@@ -84,22 +84,22 @@ def repair_ledger(state: Path | None, workers: int) -> bool:
 
 
 def _tell_repair(one: Repaired) -> None:
-    """Say what was done to an org, if anything was."""
+    """Print what a repair changed in an org."""
     if one.mended:
         rows = Counter(difference.table for difference in one.mended)
         told = ", ".join(f"{count:,} of {table}" for table, count in sorted(rows.items()))
-        print(f"{one.org}: rows written anew: {told}")
+        print(f"{one.org}: rows rewritten: {told}")
     if one.forgotten:
-        print(f"{one.org}: what sweeps keep was thrown away, the next one makes it anew:")
+        print(f"{one.org}: summaries were discarded; the next sweep rebuilds them:")
         print(f"    {one.forgotten[0].told}")
     if one.thawed:
-        print(f"{one.org}: takes commands again; it did not because: {one.frozen}")
+        print(f"{one.org}: is no longer frozen; it was because: {one.frozen}")
     elif one.frozen is not None:
-        print(f"{one.org}: takes no commands: {one.frozen}")
+        print(f"{one.org}: is frozen: {one.frozen}")
 
 
 def replay_pool(state: Path | None, pool: str, start: int) -> bool:
-    """Decide again what a pool's leaders decided; whether it comes out the same."""
+    """Replay a pool's decisions; True if they are the same."""
     with _looking(state) as connection, _known(pool):
         found = replay(connection, pool, start)
     print(found.told)
@@ -107,11 +107,11 @@ def replay_pool(state: Path | None, pool: str, start: int) -> bool:
 
 
 def trim_pool(state: Path | None, pool: str, days: int) -> None:
-    """Take away the events of a pool that are older."""
+    """Delete the events of a pool that are older than `days`."""
     with _looking(state) as connection, _known(pool):
         gone = trim(connection, pool, money_time(connection) - days * DAY)
         left = replay(connection, pool)
-    print(f"{gone:,} events were taken away; left are {left.told}")
+    print(f"{gone:,} events deleted; remaining: {left.told}")
 
 
 @contextmanager
@@ -125,11 +125,11 @@ def _looking(state: Path | None) -> Iterator[Connection]:
 
 @contextmanager
 def _known(pool: str) -> Iterator[None]:
-    """Say so if there is no pool of that name."""
+    """Exit with an error if the pool does not exist."""
     try:
         yield
     except PoolUnknown:
-        print(f"bursar: there is no pool {pool!r}", file=sys.stderr)
+        print(f"bursar: no such pool: {pool!r}", file=sys.stderr)
         raise typer.Exit(2) from None
 
 
@@ -142,7 +142,7 @@ def _followed(
     work: Callable[[str, Mapping[OrgId, int], int], Iterator[Work]],
     workers: int,
 ) -> Iterator[Work]:
-    """What comes of working on all orgs, with a bar that shows how far it is."""
+    """Run `work` on all orgs with a progress bar."""
     with database.connect(patience=None) as connection:
         orgs = orgs_of(connection)
     with _progress() as progress:
@@ -157,18 +157,18 @@ def _scope(done: Sequence[Rebuilt | Repaired]) -> str:
 
 
 def _judged(found: list[str], scope: str) -> bool:
-    """Print what was found; whether that is nothing."""
+    """Print problems and a summary; True if there are none."""
     for line in found[:_SHOWN_MOST]:
         print(line)
     if len(found) > _SHOWN_MOST:
         print(f"… and {len(found) - _SHOWN_MOST:,} more")
-    print(f"{'all is well' if not found else f'{len(found):,} problems'}: {scope}")
+    print(f"{'no problems' if not found else f'{len(found):,} problems'}: {scope}")
     return not found
 
 
 @contextmanager
 def database_of(state: Path | None, *, migrating: bool = True) -> Iterator[Database]:
-    """The database, or a sentence on why there is none."""
+    """Open the database, or exit with an error message."""
     try:
         with opened(state, migrating=migrating) as database:
             yield database
@@ -178,7 +178,7 @@ def database_of(state: Path | None, *, migrating: bool = True) -> Iterator[Datab
 
 
 def _progress() -> Progress:
-    """A bar on standard error, so that what is printed can be used."""
+    """A progress bar on standard error."""
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),

@@ -1,4 +1,4 @@
-"""Amounts as people write and read them: credits, exact to the micro-credit, never a float."""
+"""Parses and formats amounts of credits, exact to the micro-credit and without floats."""
 
 import re
 from typing import Final
@@ -13,15 +13,15 @@ _LONG: Final = 40  # characters that are read at all
 
 
 def micros_of(text: str) -> Micros:
-    """The amount that a text means: `12.5` credits, or `12500000u` micro-credits."""
+    """Parse an amount: `12.5` credits, or `12500000u` micro-credits."""
     micros = _read(text.strip())
     if micros is None:
         raise ValueError(
-            f"{text[:_LONG]!r} is no amount: write credits with at most {_DIGITS} decimals,"
+            f"{text[:_LONG]!r} is not an amount: write credits with at most {_DIGITS} decimals,"
             " such as 12.5, or micro-credits, such as 12500000u"
         )
     if micros > AMOUNT_MAX:
-        raise ValueError(f"{text[:_LONG]} is too much: no amount goes beyond {told(AMOUNT_MAX)}")
+        raise ValueError(f"{text[:_LONG]} is too large: the maximum is {told(AMOUNT_MAX)}")
     return micros
 
 

@@ -1,4 +1,4 @@
-"""One command, one call: what the commands of the ledger have in common."""
+"""A command that makes one API call: shared options, argument parsers and output."""
 
 import json
 import os
@@ -22,14 +22,14 @@ _KEY_TIME: Final = "%Y%m%dT%H%M%S.%f"
 
 
 def noun(help: str) -> typer.Typer:
-    """A group of commands about one kind of thing."""
+    """A command group for one kind of resource."""
     return typer.Typer(
         cls=Group, help=help, no_args_is_help=True, add_completion=False, rich_markup_mode=None
     )
 
 
 def _parser(read: Callable[[str], Any], name: str) -> Callable[[str], Any]:
-    """A function that reads a parameter, whose complaints are about the usage."""
+    """Wrap a parser so that its ValueError becomes a usage error."""
 
     def parsed(text: str) -> Any:
         try:
@@ -45,7 +45,9 @@ def _uuid(text: str) -> str:
     try:
         return str(UUID(text))
     except ValueError:
-        raise ValueError(f"{text[:40]!r} is no id: it is a UUID, as `list` shows it") from None
+        raise ValueError(
+            f"{text[:40]!r} is not an id: ids are UUIDs, as `list` shows them"
+        ) from None
 
 
 micros: Final = _parser(amounts.micros_of, "AMOUNT")
@@ -60,7 +62,7 @@ def share(text: str) -> int:
         return int(found[1]) * 10_000 + int((found[2] or "").ljust(4, "0"))
     if re.fullmatch(r"\d{1,9}", text, re.ASCII):
         return int(text)
-    raise ValueError(f"{text[:40]!r} is no share: write 80% or 800000 (parts per million)")
+    raise ValueError(f"{text[:40]!r} is not a share: write 80% or 800000 (parts per million)")
 
 
 shares: Final = _parser(share, "SHARE")
@@ -68,58 +70,61 @@ shares: Final = _parser(share, "SHARE")
 # Options that many commands have
 
 Output = Annotated[
-    Format, typer.Option("--output", "-o", help="How to show it; json is the HTTP body as it is.")
+    Format, typer.Option("--output", "-o", help="Output format. json is the HTTP response body.")
 ]
 Key = Annotated[
     str | None,
     typer.Option(
         "--idempotency-key",
         metavar="KEY",
-        help="Name of this request: the same name again has no second effect. Made if not given.",
+        help="Idempotency key. Repeating a request with the same key has no second effect."
+        " Default: a new key.",
     ),
 ]
 Org = Annotated[
     str | None,
-    typer.Option("--org", metavar="ID", parser=uuid, envvar=ORG_VARIABLE, help="Which org."),
+    typer.Option("--org", metavar="ID", parser=uuid, envvar=ORG_VARIABLE, help="Id of the org."),
 ]
-Limit = Annotated[int, typer.Option("--limit", min=1, max=1_000, help="How many, at most.")]
+Limit = Annotated[int, typer.Option("--limit", min=1, max=1_000, help="Maximum number of items.")]
 After = Annotated[
-    str | None, typer.Option("--after", metavar="NEXT", help="Go on after an earlier page.")
+    str | None, typer.Option("--after", metavar="NEXT", help="Continue after an earlier page.")
 ]
-All = Annotated[bool, typer.Option("--all", help="All pages, however many there are.")]
+All = Annotated[bool, typer.Option("--all", help="Fetch all pages.")]
 Id = Annotated[str, typer.Argument(metavar="ID", parser=uuid)]
-Account = Annotated[str, typer.Argument(metavar="ACCOUNT", parser=uuid, help="Id of an account.")]
+Account = Annotated[str, typer.Argument(metavar="ACCOUNT", parser=uuid, help="Id of the account.")]
 Amount = Annotated[
     int,
     typer.Argument(
-        metavar="AMOUNT", parser=micros, help="Credits such as 12.5, or micro-credits: 12500000u."
+        metavar="AMOUNT",
+        parser=micros,
+        help="Credits, such as 12.5, or micro-credits, such as 12500000u.",
     ),
 ]
 NewId = Annotated[
     str | None,
-    typer.Option("--id", metavar="ID", parser=uuid, help="Id of what is made; made if not given."),
+    typer.Option(
+        "--id", metavar="ID", parser=uuid, help="Id of the new resource. Default: a new id."
+    ),
 ]
 
 
-Range = Annotated[
-    str, typer.Option("--for", metavar="RANGE", help=f"Which period: {ranges.RANGES}.")
-]
+Range = Annotated[str, typer.Option("--for", metavar="RANGE", help=f"Period: {ranges.RANGES}.")]
 
 
 class Misused(typer.BadParameter):
-    """Something is missing, or does not go with the rest: no single value is wrong."""
+    """A usage error that concerns a combination of parameters, not a single value."""
 
     def format_message(self) -> str:
-        """What is to be done, as it is."""
+        """The message without a parameter name."""
         return self.message
 
 
 class Call:
-    """A call of the service, from what was typed to what is printed."""
+    """One call of the service: parses times, sends the request, prints the response."""
 
     def __init__(self, form: Format, key: str | None = None) -> None:
-        """`key` names the request; with one of our own its relative times mean what they meant
-        when it was made, so that a second attempt is the same request."""
+        """`key` is the idempotency key. A key made by this program contains its creation time;
+        relative times count from then, so that a retry sends the same request."""
         self.form = form
         self.now = datetime.now(UTC)
         self.key = key or f"cli-{self.now:{_KEY_TIME}}Z-{os.urandom(8).hex()}"
@@ -129,7 +134,7 @@ class Call:
     # Times
 
     def time(self, text: str | None) -> str | None:
-        """A time that was typed, as it is sent."""
+        """Parse a time argument into the API's format."""
         if text is None:
             return None
         try:
@@ -138,19 +143,19 @@ class Call:
             raise typer.BadParameter(str(error)) from None
 
     def after(self, seconds: int | None) -> str | None:
-        """The time so many seconds from now, as it is sent."""
+        """The time `seconds` from now, in the API's format."""
         if seconds is None:
             return None
         return ranges.utc_text(self.now + timedelta(seconds=seconds))
 
     def either(self, at: str | None, within: int | None, names: str) -> str | None:
-        """A time that was typed, or so many seconds from now; not both."""
+        """Parse a time argument, or add a duration to now; both is a usage error."""
         if at is not None and within is not None:
-            raise Misused(f"{names} say the same: use one of them")
+            raise Misused(f"{names} are alternatives: use one of them")
         return self.time(at) if within is None else self.after(within)
 
     def span(self, text: str) -> dict[str, str]:
-        """A range that was typed, as parameters."""
+        """Parse a range argument into query parameters."""
         try:
             found = ranges.range_of(text, self.now)
         except ValueError as error:
@@ -168,13 +173,13 @@ class Call:
         params: Mapping[str, Any] | None = None,
         **shown: Any,
     ) -> Any:
-        """Change something, and print the answer; parts of the body that are None are left out."""
+        """Send a POST and print the response. Body fields that are None are left out."""
         with connected() as client:
             answer = client.post(path, given(body), key=self.key, params=params)
         return self._shown(answer, columns, **shown)
 
     def post_whole(self, path: str, body: Mapping[str, Any], columns: Sequence[str]) -> Any:
-        """The same with all parts of the body, because a null means something in it."""
+        """Send a POST whose body may contain nulls, and print the response."""
         with connected() as client:
             answer = client.post(path, body, key=self.key)
         return self._shown(answer, columns)
@@ -188,7 +193,7 @@ class Call:
         params: Mapping[str, Any] | None = None,
         **shown: Any,
     ) -> Any:
-        """Change what is there already, and print the answer."""
+        """Send a PUT and print the response."""
         with connected() as client:
             answer = client.put(path, given(body), key=self.key, params=params)
         return self._shown(answer, columns, **shown)
@@ -196,7 +201,7 @@ class Call:
     def delete(
         self, path: str, columns: Sequence[str], params: Mapping[str, Any] | None = None
     ) -> Any:
-        """Drop something, and print the answer."""
+        """Send a DELETE and print the response."""
         with connected() as client:
             answer = client.delete(path, key=self.key, params=params)
         return self._shown(answer, columns)
@@ -208,7 +213,7 @@ class Call:
         params: Mapping[str, Any] | None = None,
         **shown: Any,
     ) -> Any:
-        """Ask, and print the answer."""
+        """Send a GET and print the response."""
         with connected() as client:
             answer = client.get(path, params)
         return self._shown(answer, columns, **shown)
@@ -225,7 +230,7 @@ class Call:
         join: Callable[[Sequence[Any]], Any] | None = None,
         **shown: Any,
     ) -> Any:
-        """Ask for a page, or for all from there on, and print it; `join` makes one of many."""
+        """Fetch one page, or all pages joined by `join`, and print the result."""
         asked = {**params, "limit": 1_000 if all else limit, "after": after}
         with connected() as client:
             if all:
@@ -235,7 +240,7 @@ class Call:
                 answer = client.get(path, asked)
         body = self._shown(answer, columns, **shown)
         if body["next"] is not None and self.form is not Format.JSON:
-            note(f"more: --after {body['next']}, or --all")
+            note(f"more results: use --after {body['next']}, or --all")
         return body
 
     def _shown(
@@ -248,17 +253,17 @@ class Call:
     ) -> Any:
         show(answer, self.form, columns, rows=rows, text=text)
         if answer.replayed:
-            note(f"this is the first answer to the key {self.key}, given again")
+            note(f"repeated request: this is the original response for key {self.key}")
         return answer.body
 
 
-# Commands that many nouns have
+# Commands that many groups have
 
 
 def lists(
     app: typer.Typer, path: str, help: str, columns: Sequence[str], whole: Sequence[str] = ()
 ) -> None:
-    """Give a noun the command `list`: the things of an org, all columns of them for programs."""
+    """Add the command `list` to a group. Formats for programs get the columns of `whole`."""
 
     @app.command("list", help=help)
     def list_(
@@ -273,7 +278,7 @@ def lists(
 
 
 def shows(app: typer.Typer, path: str, help: str, columns: Sequence[str]) -> None:
-    """Give a noun the command `show`: one thing."""
+    """Add the command `show` to a group."""
 
     @app.command("show", help=help)
     def show_(id: Id, output: Output = Format.TABLE) -> None:
@@ -281,16 +286,16 @@ def shows(app: typer.Typer, path: str, help: str, columns: Sequence[str]) -> Non
 
 
 def given(parts: Mapping[str, Any]) -> dict[str, Any]:
-    """What is not None of some parts."""
+    """The items that are not None."""
     return {name: it for name, it in parts.items() if it is not None}
 
 
 def joined(pages: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """All pages as one."""
+    """Join pages into one."""
     return {"items": [item for page in pages for item in page["items"]], "next": None}
 
 
 def connected() -> Client:
-    """The service that commands talk to."""
+    """A client of the configured service."""
     known = access()
     return Client(known.url, known.key)

@@ -1,5 +1,5 @@
-"""The tree of commands. What a command does is imported when it is asked for, not before:
-`bursar --help` must not pay for all of them."""
+"""The command tree. Each command imports its implementation when it runs, so that
+`bursar --help` stays fast."""
 
 from enum import StrEnum
 from os import cpu_count
@@ -20,10 +20,10 @@ app = typer.Typer(
     # Plain tracebacks: they can be searched for and pasted, and printing one needs nothing more.
     pretty_exceptions_enable=False,
 )
-ledger = typer.Typer(help="Look at whole ledgers.", no_args_is_help=True)
+ledger = typer.Typer(help="Verify, rebuild and repair whole ledgers.", no_args_is_help=True)
 app.add_typer(ledger, name="ledger")
 
-audit = typer.Typer(help="Look at the audit streams of pools.", no_args_is_help=True)
+audit = typer.Typer(help="Replay and trim the audit streams of pools.", no_args_is_help=True)
 app.add_typer(audit, name="audit")
 
 State = Annotated[
@@ -31,8 +31,8 @@ State = Annotated[
     typer.Option(
         "--state",
         envvar="BURSAR_STATE",
-        help="Folder of the embedded database; the system's usual place if not given."
-        " Not used when BURSAR_DATABASE_URL names a server.",
+        help="Folder of the embedded database. Default: the user's state folder."
+        " Ignored if BURSAR_DATABASE_URL is set.",
         file_okay=True,
     ),
 ]
@@ -50,7 +50,9 @@ def _print_version(wanted: bool) -> None:
 def bursar(
     _version: Annotated[
         bool,
-        typer.Option("--version", help="Show the version.", callback=_print_version, is_eager=True),
+        typer.Option(
+            "--version", help="Print the version.", callback=_print_version, is_eager=True
+        ),
     ] = False,
 ) -> None:
     """Credit ledger and scheduler for shared GPUs."""
@@ -85,60 +87,65 @@ def walkthrough(
     raise typer.Exit(play(name))
 
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 
 @app.command("simulate")
 def simulate(
     file: Annotated[
         Path | None,
-        typer.Argument(help="A world in YAML, or one that ships: day, overload.", dir_okay=False),
+        typer.Argument(help="Scenario in YAML, or a built-in one: day, overload.", dir_okay=False),
     ] = None,
     policy: Annotated[
         str,
-        typer.Option("--policy", help="Policies to run side by side, such as bursar,fifo,srtf."),
+        typer.Option("--policy", help="Policies to compare, such as bursar,fifo,srtf."),
     ] = "bursar,fifo",
-    seed: Annotated[int, typer.Option(help="Same seed, same bytes.")] = 1,
+    seed: Annotated[
+        int, typer.Option(help="Random seed; the same seed gives the same output.")
+    ] = 1,
     json: Json = False,
     trace: Annotated[
         Path | None,
         typer.Option(
-            "--trace", help="A CSV file of jobs, instead of the tenants'.", dir_okay=False
+            "--trace", help="CSV file of jobs, instead of generated ones.", dir_okay=False
         ),
     ] = None,
     columns: Annotated[
         str,
-        typer.Option("--columns", help="Its columns: arrives=submit_time,runs=duration,gpus=n,..."),
+        typer.Option(
+            "--columns", help="Columns of the trace: arrives=submit_time,runs=duration,gpus=n,..."
+        ),
     ] = "",
     add: Annotated[
-        list[str] | None, typer.Option("--add", help="What if: GPUs more, such as H100=16.")
+        list[str] | None, typer.Option("--add", help="What if: add GPUs, such as H100=16.")
     ] = None,
     weight: Annotated[
         list[str] | None,
-        typer.Option("--weight", help="What if: another weight, such as paid/acme=2."),
+        typer.Option("--weight", help="What if: change a weight, such as paid/acme=2."),
     ] = None,
     rules: Annotated[
         Path | None,
         typer.Option(
             "--rules",
-            help="A pool's policy instead of the world's, as `bursar pools policy` shows and sets.",
+            help="Policy file to use instead of the scenario's, as for `bursar pools policy set`.",
             dir_okay=False,
         ),
     ] = None,
     html: Annotated[
-        Path | None, typer.Option("--html", help="Write a page with pictures.", dir_okay=False)
+        Path | None,
+        typer.Option("--html", help="Write an HTML report with charts.", dir_okay=False),
     ] = None,
     svg: Annotated[
         Path | None,
-        typer.Option("--svg", help="Write a small picture of the last run.", dir_okay=False),
+        typer.Option("--svg", help="Write a small chart of the last run.", dir_okay=False),
     ] = None,
     example: Annotated[
-        bool, typer.Option("--example", help="Print the world's file, and run nothing.")
+        bool, typer.Option("--example", help="Print the scenario file and exit.")
     ] = False,
 ) -> None:
-    """Run a made-up or recorded load under one or more policies; nothing real is touched.
+    """Simulate a generated or recorded load under one or more policies.
 
-    Exit with 1 if the books of a tenant do not add up.
+    Exits with 1 if a tenant's books do not add up.
     """
     from bursar.cli.simulate import simulate, written
 
@@ -154,21 +161,22 @@ def simulate(
 
 @app.command("simulate-faults")
 def simulate_faults(
-    seeds: Annotated[int, typer.Option(min=1, help="How many worlds to live through.")] = 1_000,
-    first: Annotated[int, typer.Option(min=0, help="The seed of the first one.")] = 0,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds to run.")] = 1_000,
+    first: Annotated[int, typer.Option(min=0, help="First seed.")] = 0,
     seed: Annotated[
-        int | None, typer.Option(min=0, help="This world alone: what was seen once is seen again.")
+        int | None, typer.Option(min=0, help="Run this seed only, to reproduce a result.")
     ] = None,
-    trace: Annotated[bool, typer.Option("--trace", help="Print every step of that world.")] = False,
+    trace: Annotated[bool, typer.Option("--trace", help="With --seed: print every step.")] = False,
     jobs: Annotated[
-        int | None, typer.Option(min=1, max=256, help="Processes at once; one for each processor.")
+        int | None,
+        typer.Option(min=1, max=256, help="Number of processes. Default: one per processor."),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Let worlds fail in every way, and check every promise after every step.
+    """Inject faults into simulated deployments and check every invariant after every step.
 
-    Also `bursar simulate faults`. Exit with 1 if a promise was broken, with 3 if too little failed
-    for that to mean anything.
+    Also `bursar simulate faults`. Exits with 1 if an invariant was violated, and with 3 if too
+    few faults occurred for a valid result.
     """
     from bursar.cli.simulate_faults import simulate_faults
 
@@ -180,25 +188,25 @@ def simulate_faults(
 
 Host = Annotated[str, typer.Option("--host", help="Address to listen on.")]
 Port = Annotated[
-    int, typer.Option("--port", min=0, max=65_535, help="Port to listen on; 0 for any free one.")
+    int, typer.Option("--port", min=0, max=65_535, help="Port to listen on; 0 takes any free port.")
 ]
 Plain = Annotated[
     bool,
     typer.Option(
         "--plain-http",
-        help="Listen beyond this machine without TLS, because a proxy in front has it.",
+        help="Allow listening on other addresses without TLS, behind a TLS proxy.",
     ),
 ]
 Shared = Annotated[
     bool,
-    typer.Option("--share-port", help="Let several processes listen on one port, and share calls."),
+    typer.Option("--share-port", help="Let several processes listen on the same port."),
 ]
 PrivateWebhooks = Annotated[
     bool,
     typer.Option(
         "--allow-private-webhooks",
         envvar="BURSAR_ALLOW_PRIVATE_WEBHOOKS",
-        help="Let webhooks lead into this network, and be without TLS.",
+        help="Allow webhooks to private addresses and without TLS.",
     ),
 ]
 
@@ -208,7 +216,7 @@ Provisioner = Annotated[
         "--provisioner",
         metavar="PROGRAM",
         envvar="BURSAR_PROVISIONER",
-        help="Who provides nodes that are ordered: a program, or simulated ones on this machine.",
+        help="Program that provides ordered nodes, or `simulated` for nodes on this machine.",
     ),
 ]
 
@@ -228,17 +236,15 @@ def up(
         typer.Option(
             "--nodes",
             metavar="2x8xH100,8xA100",
-            help="Nodes with made-up GPUs to run beside it, in a pool called main.",
+            help="Also run these nodes, with simulated GPUs, in the pool main.",
         ),
     ] = None,
     demo: Annotated[
         bool,
-        typer.Option(
-            "--demo", help="Three orgs, four nodes and jobs that keep them busy, to look at."
-        ),
+        typer.Option("--demo", help="Also run a demo: three orgs and four nodes with jobs."),
     ] = False,
 ) -> None:
-    """Bring up everything: the database, the HTTP interface, the scheduler; stay until stopped."""
+    """Start the database, the HTTP API and the scheduler, until stopped."""
     from bursar.cli.up import Listening, up
 
     listening = Listening(
@@ -263,7 +269,7 @@ def api(
     allow_private_webhooks: PrivateWebhooks = False,
     provisioner: Provisioner = None,
 ) -> None:
-    """Serve the HTTP interface; any number of processes may, on one database."""
+    """Start the HTTP API and the scheduler. Several processes can share a database."""
     from bursar.cli.up import Listening, up
 
     listening = Listening(
@@ -279,8 +285,8 @@ def api(
 
 @ledger.command("verify")
 def ledger_verify(state: State = None) -> None:
-    """Check what is stored against itself, while the ledger is at work; exit with 1 if it does not
-    add up. Nothing is changed."""
+    """Check that the stored data is consistent, while the ledger is in use. Changes nothing.
+    Exits with 1 if it is not."""
     from bursar.cli.admin import verify_ledger
 
     raise typer.Exit(0 if verify_ledger(state) else 1)
@@ -289,18 +295,17 @@ def ledger_verify(state: State = None) -> None:
 @ledger.command("rebuild")
 def ledger_rebuild(
     state: State = None,
-    workers: Annotated[int, typer.Option(min=1, help="Processes that share the orgs.")] = 2,
+    workers: Annotated[int, typer.Option(min=1, help="Number of processes.")] = 2,
     repair: Annotated[
         bool,
         typer.Option(
             "--repair",
-            help="Write anew the rows that differ, never events or requests; let orgs take commands"
-            " again that do not; then verify.",
+            help="Rewrite rows that differ (never events or requests), unfreeze orgs, then verify.",
         ),
     ] = False,
 ) -> None:
-    """Make all books from their events alone and compare; exit with 1 if something differs, or is
-    still wrong after a repair. Without --repair nothing is changed."""
+    """Rebuild all books from their events and compare them with the stored rows. Exits with 1 if
+    they differ, or still differ after a repair. Without --repair, changes nothing."""
     from bursar.cli.admin import rebuild_ledger, repair_ledger
 
     work = repair_ledger if repair else rebuild_ledger
@@ -311,12 +316,12 @@ def ledger_rebuild(
 def audit_replay(
     pool: Annotated[str, typer.Argument(metavar="POOL")],
     start: Annotated[
-        int, typer.Option("--from", metavar="N", min=1, help="From the window of this event on.")
+        int, typer.Option("--from", metavar="N", min=1, help="Start at the window of this event.")
     ] = 1,
     state: State = None,
 ) -> None:
-    """Decide again what a pool's leaders decided, from what they were told, and compare byte for
-    byte; exit with 1 at the first difference. Nothing is changed."""
+    """Replay the scheduling decisions of a pool from their recorded inputs and compare them byte
+    for byte. Exits with 1 at the first difference. Changes nothing."""
     from bursar.cli.admin import replay_pool
 
     raise typer.Exit(0 if replay_pool(state, pool, start) else 1)
@@ -325,10 +330,10 @@ def audit_replay(
 @audit.command("trim")
 def audit_trim(
     pool: Annotated[str, typer.Argument(metavar="POOL")],
-    days: Annotated[int, typer.Option(min=1, help="What is younger stays.")],
+    days: Annotated[int, typer.Option(min=1, help="Keep events of the last N days.")],
     state: State = None,
 ) -> None:
-    """Take away the oldest part of a pool's audit stream; what is left can be decided again."""
+    """Delete the oldest events of a pool's audit stream. The rest can still be replayed."""
     from bursar.cli.admin import trim_pool
 
     trim_pool(state, pool, days)

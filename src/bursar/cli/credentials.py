@@ -1,7 +1,7 @@
-"""Where the service is and which key to show it: told by the environment, a login, or found here.
+"""Finds the service's URL and key: in the environment, the login profile, or on this machine.
 
 BURSAR_URL and BURSAR_KEY come first; then the profile that `bursar login` wrote; then what runs on
-this machine. A key is only ever shown to the URL that it was kept with.
+this machine. A key is sent only to the URL that it was saved with.
 """
 
 import json
@@ -31,17 +31,17 @@ class Access:
 
 
 def access() -> Access:
-    """What to call, and with which key; `Unusable` if nothing says so."""
+    """The URL and key to use; raises `Unusable` if none is configured."""
     url, key = os.environ.get(URL_VARIABLE), os.environ.get(KEY_VARIABLE)
     if url and key:
         return Access(url, key)
     known = saved() or running_here()
     if known is None and not url:
-        raise Unusable("there is no service to talk to", _HOW)
+        raise Unusable("no service is configured", _HOW)
     if known is not None and (not url or url.rstrip("/") == known.url):
         return Access(known.url, key or known.key)
     raise Unusable(
-        f"there is no key for {url}", f"Set {KEY_VARIABLE}, or run `bursar login {url}`."
+        f"no key is configured for {url}", f"Set {KEY_VARIABLE}, or run `bursar login {url}`."
     )
 
 
@@ -51,18 +51,18 @@ def access() -> Access:
 def profile() -> Path:
     """The file that `bursar login` writes."""
     given = os.environ.get("XDG_CONFIG_HOME", "")
-    # A relative one is to be ignored, says its specification.
+    # The XDG specification says to ignore relative paths.
     folder = Path(given) if os.path.isabs(given) else Path.home() / ".config"
     return folder / "bursar" / "profile.json"
 
 
 def saved() -> Access | None:
-    """What the last login left; `Unusable` if others could have read or written it."""
+    """The saved profile; raises `Unusable` if other users can read or write it."""
     path = profile()
     try:
         with path.open() as file:
             if os.fstat(file.fileno()).st_mode & 0o077:
-                raise Unusable(f"others may read the key in {path}", f"chmod 600 {path}")
+                raise Unusable(f"other users can read the key in {path}", f"chmod 600 {path}")
             found = json.load(file)
         return Access(found["url"], found["key"])
     except FileNotFoundError:
@@ -72,7 +72,7 @@ def saved() -> Access | None:
 
 
 def save(known: Access) -> Path:
-    """Keep a URL and its key where only we can read them; it is there whole or not at all."""
+    """Save a URL and its key atomically, readable by the current user only."""
     path = profile()
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.{os.getpid()}")
@@ -88,7 +88,7 @@ def save(known: Access) -> Path:
 
 
 def running_here() -> Access | None:
-    """The service that `bursar up` runs on this machine, if we may know of it."""
+    """The service that `bursar up` runs on this machine, if this user can read its files."""
     folder = _state()
     try:
         url = json.loads((folder / RUNNING).read_text())["url"]
@@ -98,14 +98,14 @@ def running_here() -> Access | None:
 
 
 def announce(folder: Path, url: str) -> None:
-    """Let commands on this machine find the service of a state folder."""
+    """Write the service's URL to the state folder, where other commands find it."""
     aside = folder / f".{RUNNING}.{os.getpid()}"
     aside.write_text(json.dumps({"url": url, "pid": os.getpid()}) + "\n")
     aside.replace(folder / RUNNING)
 
 
 def withdraw(folder: Path) -> None:
-    """Let nobody look for us any more; another process of the same folder may have come since."""
+    """Remove the announced URL, unless another process has replaced it."""
     path = folder / RUNNING
     with suppress(OSError, ValueError, KeyError, TypeError):
         if json.loads(path.read_text())["pid"] == os.getpid():

@@ -1,4 +1,4 @@
-"""A job as it goes on, at a terminal: a bar of what is spent and held, a line for each step."""
+"""A job's progress on a terminal: a bar of spent and held credits, and a line for each step."""
 
 import sys
 from collections.abc import Mapping
@@ -8,19 +8,19 @@ from bursar.cli.amounts import told
 from bursar.cli.output import emphasized, printable
 from bursar.cli.ranges import local_text
 
-WIDE: Final = 24  # of a bar, in characters
+WIDE: Final = 24  # width of the bar in characters
 _COLOURS: Final[Mapping[str, str]] = {"succeeded": "1;32", "failed": "1;31", "expired": "1;31"}
 OVER: Final = frozenset({"succeeded", "failed", "cancelled", "expired"})
 
 
 def bar(spent: int, held: int) -> str:
-    """What was spent of what is set aside in all."""
+    """A bar of the spent part of spent plus held credits."""
     full = WIDE * spent // max(spent + held, 1)
     return f"[{'█' * full}{'░' * (WIDE - full)}] {told(spent)} of {told(spent + held)}"
 
 
 def step_told(step: Mapping[str, Any]) -> str:
-    """A step of a job's life on one line."""
+    """Format a step of a job's life as one line."""
     state = emphasized(f"{step['state']:<14}", code=_COLOURS.get(step["state"], "1"))
     parts = [local_text(step["at"]), state, step["why"]]
     if step["attempt"]:
@@ -30,7 +30,7 @@ def step_told(step: Mapping[str, Any]) -> str:
     if step["exit_code"] is not None:
         parts.append(f"exit code {step['exit_code']}")
     if step.get("end_class"):
-        parts.append(f"answers: {step['end_class']}")
+        parts.append(f"ended by: {step['end_class']}")
     if step.get("other_job_id"):
         parts.append(f"job {step['other_job_id']}")
     parts.append(f"spent {told(step['spent_micros'])}")
@@ -38,7 +38,7 @@ def step_told(step: Mapping[str, Any]) -> str:
 
 
 class Following:
-    """What is shown of a job while it goes on; on a terminal its bar stays in the last line."""
+    """Prints a job's steps. On a terminal the bar stays in the last line."""
 
     def __init__(self) -> None:
         self._live = sys.stdout.isatty()
@@ -47,7 +47,7 @@ class Following:
         self.has_run = False
 
     def step(self, step: Mapping[str, Any]) -> None:
-        """Show a step."""
+        """Print a step."""
         self.state = step["state"]
         self.has_run = self.has_run or bool(step["attempt"])
         self._clear()
@@ -55,13 +55,13 @@ class Following:
         self.spent(step)
 
     def spent(self, figures: Mapping[str, Any]) -> None:
-        """Show what was spent and is held now."""
+        """Update the bar with the spent and held credits."""
         self._bar = bar(figures["spent_micros"], figures["held_micros"])
         if self._live and self.state not in OVER:
             print(f"\r{self._bar}\033[K", end="", flush=True)
 
     def end(self) -> None:
-        """Leave the terminal as it was found."""
+        """Remove the bar from the terminal."""
         self._clear()
 
     def _clear(self) -> None:

@@ -1,4 +1,4 @@
-"""What the commands about jobs have in common: columns, following one to its end."""
+"""Shared by the job commands: columns, formatting, and following a job until it finishes."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -67,11 +67,11 @@ WHOLE: Final = (
     "hold_expires_at",
     "rates",
 )
-_CALLED: Final = {"array_id": "element of", "env_names": "variables", "rates": "a GPU-hour"}
+_CALLED: Final = {"array_id": "element of", "env_names": "variables", "rates": "per GPU-hour"}
 
 
 def shown_with(columns: Sequence[str]) -> Callable[[Any], str]:
-    """How a job is shown: those of the columns that say something about it."""
+    """A renderer for jobs that leaves out empty columns."""
 
     def lines(job: Mapping[str, Any]) -> str:
         parts = ((_CALLED.get(path, label(path)), _cell(path, at(job, path))) for path in columns)
@@ -90,12 +90,12 @@ def _cell(path: str, value: Any) -> str:
             priced = (f"{one['gpu_type']} {told(one['micros_per_gpu_hour'])}" for one in rates)
             return printable(", ".join(priced)) or NOTHING
         case ("cancelling", False) | ("owed_micros", 0):
-            return NOTHING  # as nearly always
+            return NOTHING  # the usual value
     return cell(path, value)
 
 
 def gpus_told(gpus: Mapping[str, Any], types: Sequence[str] = ()) -> str:
-    """GPUs as people say it: 16 × H100 on 2 nodes within one rack."""
+    """Describe a GPU request: 16 × H100 on 2 nodes within one rack."""
     milli = gpus.get("fraction_milli")
     count = gpus.get("count", 1) if milli is None else f"{milli / 1_000:g}"
     parts = [f"{count} × {' or '.join(types or gpus['types'])}"]
@@ -110,7 +110,7 @@ def gpus_told(gpus: Mapping[str, Any], types: Sequence[str] = ()) -> str:
 
 
 def followed(client: Client, id: str, form: Format) -> int:
-    """Show a job until it is over; the status to exit with: 1 unless it succeeded."""
+    """Print a job's progress until it finishes; the exit status is 1 unless it succeeded."""
     shown = Following()
     try:
         for one in watched(client, f"/v1/jobs/{id}/events"):
@@ -125,13 +125,13 @@ def followed(client: Client, id: str, form: Format) -> int:
     except KeyboardInterrupt:
         if form is Format.TABLE:
             shown.end()
-            note(f"it goes on; watch it with: bursar watch {id}; end it with: bursar cancel {id}")
+            note(f"the job continues; follow it: bursar watch {id}; cancel it: bursar cancel {id}")
         raise
     finally:
         if form is Format.TABLE:
             shown.end()
     if form is Format.TABLE and shown.has_run:
-        note(f"what it printed: bursar logs {id}")
+        note(f"to see its output: bursar logs {id}")
     return OK if shown.state == "succeeded" else FAILED_CHECK
 
 

@@ -1,4 +1,4 @@
-"""The nouns of the command line, each in a module that is imported when it is asked for."""
+"""The command groups, each in a module that is imported when the group is used."""
 
 import os
 from importlib import import_module
@@ -11,50 +11,50 @@ from typer.core import TyperCommand, TyperGroup
 # In the order of the help; each is a module in bursar.cli.commands that has an `app`.
 NOUNS: Final = MappingProxyType(
     {
-        "login": "Keep the URL and key of a service for later commands.",
-        "org": "Tenants.",
-        "account": "The tree of accounts that credits belong to.",
-        "user": "Who spends credits.",
-        "grant": "Credits that were issued.",
-        "balance": "What an account owns, can spend, has used and owes.",
-        "hold": "Reserve credits, charge usage, settle, release.",
-        "quote": "What a hold would cost, and what forbids it.",
+        "login": "Save the URL and key of a service for later commands.",
+        "org": "Manage orgs (tenants).",
+        "account": "Manage the account tree of an org.",
+        "user": "Manage the users who spend credits.",
+        "grant": "Issue credits and manage grants.",
+        "balance": "Show an account's balance.",
+        "hold": "Reserve credits, charge usage, settle and release.",
+        "quote": "Show what a hold would cost, without opening it.",
         "submit": "Run a command on GPUs.",
-        "jobs": "Jobs, the newest first.",
-        "job": "A job: how far it has got, what it has spent.",
-        "why": "Why a job waits, and when it is likely to start.",
-        "watch": "Follow a job until it is over.",
-        "logs": "What a job has printed.",
-        "cancel": "Let a job run no more.",
-        "correct": "Say who answers for the end of an attempt.",
-        "pools": "What pools have, and what waits for it.",
-        "nodes": "The nodes of a pool.",
-        "scaling": "Nodes that come and go: what can be ordered, and what was.",
-        "share": "Who has which part of a pool.",
-        "prio": "Who comes next in a pool.",
-        "budget": "Limits on credits per period.",
-        "quota": "Limits on GPUs and jobs at once.",
-        "price": "Prices of GPU-hours.",
-        "key": "Keys to the HTTP interface.",
-        "webhook": "Be told what happens.",
-        "agent": "Run jobs on this machine, as its pool leases it.",
-        "statement": "What an account's grants had, what moved, and what they have then.",
-        "usage": "What was charged and used in a period.",
-        "top": "Who has, used or burns the most.",
-        "completion": "Completion of commands for a shell.",
+        "jobs": "List jobs, newest first.",
+        "job": "Show a job's state and cost.",
+        "why": "Explain why a job waits and when it can start.",
+        "watch": "Follow a job until it finishes.",
+        "logs": "Print a job's output.",
+        "cancel": "Cancel a job.",
+        "correct": "Change who pays for the end of an attempt.",
+        "pools": "Show pools: GPUs, nodes and queued jobs.",
+        "nodes": "Show and drain the nodes of a pool.",
+        "scaling": "Configure autoscaling and show node orders.",
+        "share": "Show each tenant's share of a pool.",
+        "prio": "Show the queue of a pool in scheduling order.",
+        "budget": "Limit the credits spent per period.",
+        "quota": "Limit GPUs and jobs in use at the same time.",
+        "price": "Manage prices per GPU-hour.",
+        "key": "Manage API keys.",
+        "webhook": "Send events to a URL.",
+        "agent": "Run the agent of a node.",
+        "statement": "Show an account's opening balance, postings and closing balance.",
+        "usage": "Show usage and charges of a period.",
+        "top": "Rank accounts, users and jobs by credits.",
+        "completion": "Print the completion script for a shell.",
     }
 )
 
 
-COMPLETING: Final = "_BURSAR_COMPLETE"  # set by a shell that wants to know what may come next
+COMPLETING: Final = "_BURSAR_COMPLETE"  # set by a shell that asks for completions
 
 
 class Group(TyperGroup):
-    """A group of commands that is quick to say what is in it."""
+    """A group of commands with a fast --help."""
 
     def get_help_option(self, ctx: Any) -> Any:
-        """The option --help, which is false and not nothing if it is not given: to learn what
-        nothing means, typer would import as much again as all the rest."""
+        """The option --help with a default of False. With a default of None, typer imports the
+        modules that format defaults, which doubles the start-up time."""
         option = super().get_help_option(ctx)
         if option is not None:
             option.default = False
@@ -62,7 +62,7 @@ class Group(TyperGroup):
 
 
 class Nouns(Group):
-    """The commands at the root: a help text each, and all else when it is needed."""
+    """The root group. It knows each command's help text and imports the rest on use."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -70,7 +70,7 @@ class Nouns(Group):
         self.commands = {**stubs, **self.commands}
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The command that is meant, imported if it is one of the nouns."""
+        """Resolve a command; import its module if it is in NOUNS."""
         if args[:2] == ["simulate", "faults"]:  # a file of that name is ./faults
             args = ["simulate-faults", *args[2:]]
         name, found, rest = super().resolve_command(ctx, args)
@@ -81,16 +81,16 @@ class Nouns(Group):
         return name, found, rest
 
     def main(self, *args: Any, **settings: Any) -> Any:
-        """Run, or tell a shell what may come next."""
+        """Run the command, or print completions for a shell."""
         if COMPLETING in os.environ:
             from typer._completion_classes import completion_init
 
             completion_init()
-        # Whatever the script is called by: what a shell sets has the name in it.
+        # The completion variable contains the program name, so the name is fixed.
         return super().main(*args, **{"prog_name": "bursar", **settings})
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command; what a service says no to is told in sentences, not in a traceback."""
+        """Run the command. Problems of the service are printed without a traceback."""
         from bursar.cli.interrupts import INTERRUPTED
         from bursar.cli.problems import Unusable, tell
         from bursar.client import Problem

@@ -1,8 +1,8 @@
-"""How answers are shown: as a table for people, or as JSON, YAML or CSV for programs.
+"""Prints responses: as a table for people, or as JSON, YAML or CSV for programs.
 
-Programs get what the HTTP interface said: JSON is its very body, YAML the same body, CSV a line for
-each thing with values as they were sent (micro-credits, UTC). People get credits and local times.
-Colour is for terminals, and not even there if NO_COLOR is set.
+JSON is the HTTP response body, YAML is the same body, and CSV has one line per item with the values
+of the API (micro-credits, UTC). Tables show credits and local times. Colours are used on terminals
+only, and not if NO_COLOR is set.
 """
 
 import os
@@ -19,7 +19,7 @@ from bursar.client import Answer
 
 NOTHING: Final = "-"
 _GAP: Final = "  "
-# What a name says about its value, and is not said to people.
+# Unit suffixes of field names, left out of headings.
 _UNITS: Final = ("_micros", "_at", "_ppm", "_seconds", "_ms", "_id", "_compartment")
 _NUMBERS: Final = (
     *("_micros", "_per_gpu_hour", "_ppm", "_ms", "_count", "_max", "_code"),
@@ -35,7 +35,7 @@ Rows = Callable[[Any], list[Row]]
 
 
 class Format(StrEnum):
-    """What to print."""
+    """An output format."""
 
     TABLE = "table"
     JSON = "json"
@@ -51,12 +51,13 @@ def show(
     rows: Rows | None = None,
     text: Callable[[Any], str] | None = None,
 ) -> None:
-    """Print an answer.
+    """Print a response.
 
-    `columns` are paths into each row, such as `owned.held_micros`; `rows` are those of the body,
-    its items or itself if not given; `text` is what a person sees, if not a plain table.
+    `columns` are paths into each row, such as `owned.held_micros`. `rows` extracts the rows from
+    the body; by default they are its items, or the body itself. `text` renders the body for people;
+    by default it is a table.
     """
-    if hasattr(sys.stdout, "reconfigure"):  # a name that the terminal has no letters for
+    if hasattr(sys.stdout, "reconfigure"):  # for characters that the terminal cannot show
         sys.stdout.reconfigure(errors="backslashreplace")
     if form is Format.JSON:
         print(_json(answer) if sys.stdout.isatty() else answer.text)
@@ -73,7 +74,7 @@ def show(
 
 
 def note(text: str) -> None:
-    """Say something beside what was asked for."""
+    """Print a remark to standard error."""
     print(text, file=sys.stderr)
 
 
@@ -106,7 +107,7 @@ def _write_csv(columns: Sequence[str], rows: Iterable[Row]) -> None:
 
 
 def _raw(value: Any) -> Any:
-    """A value as it was sent, in one cell."""
+    """An API value as one CSV cell."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -122,7 +123,7 @@ def _raw(value: Any) -> Any:
 
 
 def _whole(body: Row, columns: Sequence[str]) -> str:
-    """One thing; what it has many of is in tables below it."""
+    """One item; its lists are tables below it."""
     many = [path for path in columns if _is_many(at(body, path))]
     pairs = [(label(path), cell(path, at(body, path))) for path in columns if path not in many]
     return "\n\n".join([card(pairs), *(table(tuple(at(body, p)[0]), at(body, p)) for p in many)])
@@ -141,20 +142,20 @@ def table(columns: Sequence[str], rows: Sequence[Row]) -> str:
 
 
 def grid(headings: Sequence[str], cells: Sequence[Sequence[str]], right: Sequence[bool]) -> str:
-    """Cells below headings; columns of numbers end in one line."""
+    """Cells below headings; columns flagged in `right` are right-aligned."""
     widths = [max(map(width, column)) for column in zip(headings, *cells, strict=True)]
     lines = [_GAP.join(map(_padded, row, widths, right)).rstrip() for row in (headings, *cells)]
     return "\n".join([emphasized(lines[0]), *lines[1:]])
 
 
 def card(pairs: Sequence[tuple[str, str]]) -> str:
-    """One thing: its parts below each other."""
+    """Name and value pairs, one per line."""
     widest = max(width(name) for name, _ in pairs)
     return "\n".join(f"{_padded(name, widest, False)}{_GAP}{value}" for name, value in pairs)
 
 
 def emphasized(text: str, stream: TextIO | None = None, code: str = "1") -> str:
-    """A text that stands out on a terminal, and is as it is elsewhere."""
+    """Add colour on a terminal; elsewhere return the text unchanged."""
     stream = stream or sys.stdout
     if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or not stream.isatty():
         return text
@@ -162,14 +163,14 @@ def emphasized(text: str, stream: TextIO | None = None, code: str = "1") -> str:
 
 
 def at(row: Any, path: str) -> Any:
-    """What is at a path such as `owned.held_micros`; None if nothing is."""
+    """The value at a path such as `owned.held_micros`, or None."""
     for name in path.split("."):
         row = row.get(name) if isinstance(row, Mapping) else None
     return row
 
 
 def label(path: str) -> str:
-    """What a column is called."""
+    """The heading of a column."""
     above, _, name = path.rpartition(".")
     called = _CALLED.get(name)
     if called is None:
@@ -184,7 +185,7 @@ def _is_right(path: str) -> bool:
 
 
 def cell(path: str, value: Any) -> str:
-    """A value as a person reads it; its name tells what it is."""
+    """Format a value for people; the field's name determines the unit."""
     name = path.rpartition(".")[2]
     if value is None:
         return "never" if name in ("expires_at", "runs_out_at") else NOTHING
@@ -193,7 +194,7 @@ def cell(path: str, value: Any) -> str:
     if isinstance(value, int):
         return _number(name, value)
     if name == "effective_at" and value.startswith("1970-01-01T00:00:00"):
-        return "always"  # a price that was in force from the beginning
+        return "always"  # a price without a start date
     if name.endswith("_at") or name in _TIMES:
         return local_text(value)
     if name == "command" and isinstance(value, list):
@@ -222,14 +223,14 @@ def _number(name: str, value: int) -> str:
 
 
 def printable(text: str) -> str:
-    """A text that a terminal shows and does not obey."""
+    """Replace control characters, so that a terminal does not interpret them."""
     if text.isprintable():
         return text
     return "".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in text)
 
 
 def width(text: str) -> int:
-    """How many columns of a terminal a text takes."""
+    """The number of terminal columns that a text occupies."""
     if text.isascii():
         return len(text)
     wide = sum(unicodedata.east_asian_width(sign) in "WF" for sign in text)

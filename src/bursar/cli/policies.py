@@ -1,4 +1,4 @@
-"""A file with the policy of a pool, for those who set it and those who simulate it."""
+"""Reads a pool's policy from a file, for `pools policy set` and `simulate --rules`."""
 
 import sys
 from pathlib import Path
@@ -11,7 +11,7 @@ from bursar.core.scheduling.model.policy_file import PARTS_OF_A_POLICY, Wrong, m
 
 
 def policy_words(file: Path) -> dict[str, Any]:
-    """What a file says of a policy; refused here if it makes no sense."""
+    """Read and validate a policy file."""
     try:
         text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
         given = mapping(yaml.safe_load(text), "the file")
@@ -20,5 +20,5 @@ def policy_words(file: Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError, yaml.YAMLError, Wrong) as error:
         raise Misused(f"{file}: {error}") from None
     if not words:
-        raise Misused(f"{file}: it has none of {', '.join(PARTS_OF_A_POLICY)}")
+        raise Misused(f"{file}: it contains none of {', '.join(PARTS_OF_A_POLICY)}")
     return words

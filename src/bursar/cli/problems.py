@@ -1,4 +1,4 @@
-"""What is said when a call fails, and the status to exit with."""
+"""Error messages and exit statuses for failed calls."""
 
 import re
 import sys
@@ -13,7 +13,7 @@ OK: Final = 0
 FAILED_CHECK: Final = 1
 USAGE: Final = 2
 NOT_FOUND: Final = 3
-REFUSED: Final = 4  # for want of funds, or because of a limit
+REFUSED: Final = 4  # insufficient credits, or a limit
 CONFLICT: Final = 5
 UNAVAILABLE: Final = 6
 NOT_ALLOWED: Final = 7
@@ -35,26 +35,25 @@ _BY_STATUS: Final[Mapping[int, int]] = {
     429: UNAVAILABLE,
 }
 
-# What helps at a command line, where it is not what helps elsewhere.
+# Remedies for the command line that replace those of the API.
 _REMEDIES: Final[Mapping[str, str]] = {
-    "unauthenticated": "Run `bursar login`, or set BURSAR_KEY to a key that is neither expired nor"
-    " revoked.",
-    "not_found": "Check the id; an operator may have to say --org.",
-    "no_answer": "Check that the service runs (`bursar up`) and that the URL is right.",
+    "unauthenticated": "Run `bursar login`, or set BURSAR_KEY to a valid key.",
+    "not_found": "Check the id. Operators may need to add --org.",
+    "no_answer": "Check that the service runs (`bursar up`) and that the URL is correct.",
 }
-# What helps if a request misses something: a field is what the problem begins with.
+# Remedies for missing fields, by the field that the message begins with.
 _MISSED: Final[Mapping[str, str]] = {
-    "org_id": "Say which with --org, or set BURSAR_ORG; `bursar org list` has the ids.",
-    "account_id": "Say which with --account; `bursar account list` has the ids.",
+    "org_id": "Add --org or set BURSAR_ORG. `bursar org list` shows the ids.",
+    "account_id": "Add --account. `bursar account list` shows the ids.",
 }
-_SEE_HELP: Final = "The command's --help says what goes where."
+_SEE_HELP: Final = "See the command's --help."
 _BOUND: Final = re.compile(r"((?:greater|less) than (?:or equal to )?)(\d+)$", re.ASCII)
 _FIELD: Final = re.compile(r"/([\w/]+): ", re.ASCII)
 _UNSURE: Final = frozenset({"no_answer", "unreachable", "internal_error", "not_bursar", "timeout"})
 
 
 class Unusable(Exception):
-    """Something here, not at the service, is not as it must be; says what helps."""
+    """A local problem, such as a missing key, with its remedy."""
 
     def __init__(self, told: str, remedy: str) -> None:
         super().__init__(told)
@@ -62,14 +61,14 @@ class Unusable(Exception):
 
 
 def exit_code(code: str, status: int) -> int:
-    """The status to exit with after a problem."""
+    """The exit status for a problem."""
     if code in _BY_CODE:
         return _BY_CODE[code]
     return _BY_STATUS.get(status, UNAVAILABLE if status >= 500 else USAGE)
 
 
 def tell(error: Problem | Unusable) -> int:
-    """Say on standard error what is wrong and what helps; the status to exit with."""
+    """Print a problem and its remedy to standard error; return the exit status."""
     if isinstance(error, Unusable):
         _print(str(error), [("remedy", error.remedy)])
         return USAGE
@@ -79,8 +78,8 @@ def tell(error: Problem | Unusable) -> int:
     if error.key is not None:
         parts.append(("key", error.key))
         if error.code in _UNSURE:
-            again = f"the same command with --idempotency-key {error.key} has one effect"
-            parts.append(("unsure", f"it may have happened or not; {again}"))
+            again = f"repeat the command with --idempotency-key {error.key}"
+            parts.append(("unsure", f"the request may have taken effect; to be safe, {again}"))
     _print(error.title if error.figures else _in_words(error.detail), parts)
     return exit_code(error.code, error.status)
 
@@ -111,7 +110,7 @@ def _remedy(error: Problem) -> str:
 
 
 def _in_words(detail: str) -> str:
-    """What is wrong with a request, its field named as at a command line."""
+    """A validation message with its field named as on the command line."""
     found = _FIELD.match(detail)
     if found is None:
         return detail

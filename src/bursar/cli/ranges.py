@@ -1,4 +1,4 @@
-"""Times, durations and ranges as people write them.
+"""Parses and formats times, durations and ranges.
 
 Ranges are half-open, [from, to), and made of whole units: "last 7 days" are the seven days before
 today, as "last month" is the month before this one. Days begin at midnight in the local zone.
@@ -41,10 +41,10 @@ def seconds_of(text: str) -> int:
     """The length of a duration such as `90d`, `36h` or `1h30m`; a day has 24 hours."""
     text = text.strip()
     if not _DURATION.fullmatch(text):
-        raise ValueError(f"{text[:40]!r} is no duration: write it as 90d, 36h, 15m, 30s or 1h30m")
+        raise ValueError(f"{text[:40]!r} is not a duration: write 90d, 36h, 15m, 30s or 1h30m")
     seconds = sum(int(count) * _SECONDS[unit] for count, unit in _PART.findall(text))
     if seconds > _MOST_S:
-        raise ValueError(f"{text[:40]} is too long: a hundred years are the most")
+        raise ValueError(f"{text[:40]} is too long: the maximum is 100 years")
     return seconds
 
 
@@ -83,8 +83,8 @@ def time_of(text: str, now: datetime, zone: tzinfo | None = None) -> datetime:
         if _LOCAL.fullmatch(words):
             return _local(datetime.fromisoformat(words), zone)
     except (ValueError, OverflowError) as error:
-        raise ValueError(f"there is no such time as {words}: {error}") from None
-    raise ValueError(f"{text[:40]!r} is no time: write {TIMES}")
+        raise ValueError(f"{words} is not a valid time: {error}") from None
+    raise ValueError(f"{text[:40]!r} is not a time: write {TIMES}")
 
 
 def range_of(text: str, now: datetime, zone: tzinfo | None = None) -> Span:
@@ -101,13 +101,13 @@ def range_of(text: str, now: datetime, zone: tzinfo | None = None) -> Span:
     try:
         start_day, end_day = _days_of(words)
     except ValueError as error:
-        raise ValueError(f"{text[:40]!r} is no range: {error}") from None
+        raise ValueError(f"{text[:40]!r} is not a range: {error}") from None
     return Span(_midnight(start_day, zone), _midnight(end_day, zone))
 
 
 def _checked(span: Span, words: str) -> Span:
     if span.start >= span.end:
-        raise ValueError(f"{words!r} has nothing in it: it ends at {utc_text(span.end)}")
+        raise ValueError(f"{words!r} is empty: it ends at {utc_text(span.end)}")
     return span
 
 
@@ -155,7 +155,7 @@ def _months_later(first: date, months: int) -> date:
     """The first day of a month so many months after another."""
     year, month = divmod(first.year * 12 + first.month - 1 + months, 12)
     if not 1 <= year <= 9999:
-        raise ValueError("years are from 1 to 9999")
+        raise ValueError("years range from 1 to 9999")
     return date(year, month + 1, 1)
 
 

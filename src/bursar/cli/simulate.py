@@ -1,4 +1,4 @@
-"""`bursar simulate`: read a world, run it under policies, show them side by side."""
+"""`bursar simulate`: read a scenario, run it under several policies, compare the results."""
 
 import csv
 import gzip
@@ -27,16 +27,16 @@ from bursar.sim.spec import Spec, SpecWrong, spec_of
 from bursar.sim.work import Work
 from bursar.sim.world import World
 
-# What the table shows: a name, the unit, and where the figure stands in a run's report.
+# The table's rows: name, unit, and path of the figure in a run's report.
 ROWS: Final = (
-    ("jobs done", "", ("jobs", "done")),
-    ("not finished", "", ("jobs", "unfinished")),
-    ("turned away: no credits", "", ("jobs", "unpaid")),
-    ("turned away: no such room", "", ("jobs", "unfit")),
-    ("turned away: not let in", "", ("jobs", "turned")),
+    ("jobs finished", "", ("jobs", "done")),
+    ("jobs unfinished", "", ("jobs", "unfinished")),
+    ("rejected: insufficient credits", "", ("jobs", "unpaid")),
+    ("rejected: does not fit the pool", "", ("jobs", "unfit")),
+    ("rejected: admission limits", "", ("jobs", "turned")),
     ("GPUs", "", ("gpus",)),
     ("utilisation", "%", ("pool", "utilisation_pct")),
-    ("work kept", "%", ("pool", "goodput_pct")),
+    ("goodput", "%", ("pool", "goodput_pct")),
     ("queueing delay, mean", "s", ("all", "delay_mean_s")),
     ("queueing delay, p95", "s", ("all", "delay_p95_s")),
     ("queueing delay, p99", "s", ("all", "delay_p99_s")),
@@ -52,22 +52,22 @@ ROWS: Final = (
     ("attempts lost with a node", "", ("pool", "attempts_failed")),
     ("work lost", "GPU-h", ("pool", "lost_gpu_h")),
     ("wasted work", "% of GPU time", ("pool", "waste_pct")),
-    ("nodes ordered", "node-h", ("provisioning", "node_h")),
-    ("their price", "cr", ("provisioning", "cost_credits")),
+    ("ordered nodes", "node-h", ("provisioning", "node_h")),
+    ("cost of ordered nodes", "cr", ("provisioning", "cost_credits")),
 )
 BAR: Final = 30  # characters of a progress bar
 OF_A_TIER: Final = (
     ("started in time", "%", "started_in_time_pct"),
     ("delay p95", "s", "delay_p95_s"),
     ("longest below its floor", "s", "below_floor_longest_s"),
-    ("dates given", "", "dates_given"),
-    ("dates missed", "", "dates_missed"),
+    ("estimates given", "", "dates_given"),
+    ("estimates missed", "", "dates_missed"),
     ("starved", "", "starved"),
 )
 OF_A_TENANT: Final = (
     ("delay mean", "s", "delay_mean_s"),
     ("credits spent", "cr", "credits_spent"),
-    ("given back", "cr", "credits_given_back"),
+    ("credits refunded", "cr", "credits_given_back"),
 )
 
 
@@ -85,7 +85,7 @@ def simulate(
     html: Path | None,
     svg: Path | None,
 ) -> int:
-    """Run, and show; the status to exit with."""
+    """Run the simulation and print its results; the exit status."""
     try:
         _can_be_written(html, svg)
         cases = _cases(file, rules, policies, seed, trace, columns, add, weights)
@@ -114,20 +114,20 @@ def simulate(
 
 
 def _can_be_written(*files: Path | None) -> None:
-    """Say before a long run, and not after it, that there is no such folder."""
+    """Check output folders before a long run."""
     for file in files:
         if file is not None and not file.parent.is_dir():
-            raise NotADirectoryError(ENOTDIR, "there is no such folder", str(file.parent))
+            raise NotADirectoryError(ENOTDIR, "no such folder", str(file.parent))
 
 
 def written(file: Path | None) -> str:
-    """A world as it is written down: a file, or one that ships, by its name."""
+    """The text of a scenario: a file, or a built-in one by name."""
     name = "day" if file is None else str(file)
     return WORLDS[name] if name in WORLDS else Path(name).read_text(encoding="utf-8")
 
 
 def _words(file: Path | None, rules: Path | None) -> object:
-    """A world as it is written down; a file of rules has a policy of its own instead."""
+    """A parsed scenario; a file of rules replaces its policy."""
     words: object = yaml.safe_load(written(file))
     if rules is None or not isinstance(words, dict):
         return words
@@ -145,10 +145,10 @@ def _cases(
     add: list[str],
     weights: list[str],
 ) -> list[Case]:
-    """All runs to be made: every policy, before and after what was to be changed."""
+    """All runs: each policy, before and after the what-if changes."""
     chosen = _chosen(policies)
     if columns and trace is None:
-        raise typer.BadParameter("there is no --trace that has them", param_hint="--columns")
+        raise typer.BadParameter("requires --trace", param_hint="--columns")
     spec = spec_of(_words(file, rules))
     worlds = [("", _world(spec, seed, trace, columns))]
     if add or weights:
@@ -162,8 +162,8 @@ def _cases(
 
 
 def _told(add: list[str], weights: list[str]) -> str:
-    """What was changed, in words."""
-    gpus = [f"{number:+} GPUs of {name}" for name, number in _pairs(add, "--add")]
+    """Describe the what-if changes."""
+    gpus = [f"{number:+} {name} GPUs" for name, number in _pairs(add, "--add")]
     given = [f"weight {number} for {name}" for name, number in _pairs(weights, "--weight")]
     return ", ".join([*gpus, *given])
 
@@ -172,8 +172,8 @@ def _chosen(policies: str) -> list[str]:
     chosen = [name.strip() for name in policies.split(",") if name.strip()]
     unknown = [name for name in chosen if name not in POLICIES]
     if unknown or not chosen:
-        told = f"no such policy: {', '.join(unknown)}" if unknown else "none is named"
-        told += f"; there are {', '.join(POLICIES)}"
+        told = f"no such policy: {', '.join(unknown)}" if unknown else "no policy given"
+        told += f"; available: {', '.join(POLICIES)}"
         raise typer.BadParameter(told, param_hint="--policy")
     return list(dict.fromkeys(chosen))
 
@@ -188,7 +188,7 @@ def _world(spec: Spec, seed: int, trace: Path | None, columns: str) -> World:
 
 
 def _recorded(spec: Spec, trace: Path, columns: str) -> tuple[Work, ...]:
-    """The jobs of a CSV file, packed or not."""
+    """Read jobs from a CSV file, which may be gzipped."""
     reading = Reading(
         columns=columns_of(columns), types=spec.fleet.types, node_gpus=spec.fleet.node_gpus
     )
@@ -216,17 +216,17 @@ def _pairs(given: list[str], option: str) -> Iterable[tuple[str, int]]:
         except ValueError:
             sign = ""
         if not sign or not name.strip():
-            raise typer.BadParameter(f"{one!r} is not name=number", param_hint=option)
+            raise typer.BadParameter(f"{one!r} is not NAME=NUMBER", param_hint=option)
 
 
 class _Progress:
-    """A bar on the terminal that says how far things are."""
+    """A progress bar on the terminal."""
 
     def __init__(self, *, json: bool) -> None:
         self._shown = sys.stderr.isatty() and not json
 
     def tell(self, name: str, over: int, all: int) -> None:
-        """Show how many jobs are over."""
+        """Show how many jobs have finished."""
         if self._shown:
             end = "\n" if over == all else ""
             bar = "#" * (BAR * over // (all or 1))
@@ -238,7 +238,7 @@ class _Progress:
 
 
 def rows_of(told: dict[str, Any]) -> list[list[str]]:
-    """The figures that people look at first, a run in each column."""
+    """The main figures, one column per run."""
     runs = told["runs"]
     rows = [["", *_heads(runs)]]
     rows += [[name + _in(unit), *_cells(runs, path)] for name, unit, path in _shown(runs)]
@@ -252,7 +252,7 @@ def rows_of(told: dict[str, Any]) -> list[list[str]]:
 
 
 def table_of(told: dict[str, Any]) -> str:
-    """All runs side by side."""
+    """Render a comparison of all runs."""
     rows = rows_of(told)
     widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
     problems = [problem for run in told["runs"] for problem in run["problems"]]
@@ -270,13 +270,13 @@ def _names(runs: list[dict[str, Any]], part: str) -> list[str]:
 
 
 def _shown(runs: list[dict[str, Any]]) -> Iterable[tuple[str, str, tuple[str, ...]]]:
-    """The figures to be shown: of nodes that were ordered only if some were."""
+    """The rows to show; provisioning only if nodes were ordered."""
     ordered = any(run["provisioning"]["orders"] for run in runs)
     return (row for row in ROWS if ordered or row[2][0] != "provisioning")
 
 
 def _heads(runs: list[dict[str, Any]]) -> list[str]:
-    """The names of the columns: each run, and after a change by how much."""
+    """Column headings: each run, and the change after a what-if run."""
     found = []
     for run in runs:
         found += [name_of(run), *(["change"] if run["variant"] == "after" else [])]
@@ -295,7 +295,7 @@ def _cells(runs: list[dict[str, Any]], path: tuple[str, ...]) -> list[str]:
 
 
 def _change(before: Any, after: Any) -> str:
-    """By how many percent a figure has changed."""
+    """The relative change of a figure in percent."""
     numbers = isinstance(before, int | float) and isinstance(after, int | float)
     if not numbers or before == after:
         return ""

@@ -1,4 +1,4 @@
-"""`bursar simulate faults`: many worlds that fail, and whether every promise was kept in them."""
+"""`bursar simulate faults`: run seeded fault injection and report violated invariants."""
 
 import os
 import sys
@@ -19,7 +19,7 @@ ALL_STEPS: Final = 10**9
 def simulate_faults(
     *, seeds: int, first: int, seed: int | None, trace: bool, jobs: int, json: bool
 ) -> int:
-    """Run, and show; the status to exit with: 1 if a promise was broken, 3 if too little failed."""
+    """Run and print; the exit status: 1 if an invariant was violated, 3 if too few faults."""
     asked = range(first, first + seeds) if seed is None else range(seed, seed + 1)
     began, used = perf_counter(), _used()
     try:
@@ -47,7 +47,7 @@ def simulate_faults(
 
 
 def _used() -> float:
-    """The processor time of this process, and of those it has seen end, in seconds."""
+    """Processor time of this process and its finished children, in seconds."""
     return sum(os.times()[:4])
 
 
@@ -64,7 +64,7 @@ def _bar(*, shown: bool) -> Progress:
 
 
 def _object(summary: Summary) -> dict[str, object]:
-    """All that follows from the seeds; nothing of how fast the machine was."""
+    """The results that depend on the seeds only, without timings."""
     return {
         "seeds": summary.seeds,
         "steps": summary.steps,
@@ -79,7 +79,7 @@ def _object(summary: Summary) -> dict[str, object]:
 
 def _show(summary: Summary, took: float, used: float) -> None:
     console = Console(highlight=False, soft_wrap=True)
-    table = Table("what has happened", "times", "a seed", box=None, pad_edge=False)
+    table = Table("event", "count", "per seed", box=None, pad_edge=False)
     for column in table.columns[1:]:
         column.justify = "right"
     for what, times in sorted(summary.counts.items()):
@@ -92,12 +92,14 @@ def _show(summary: Summary, took: float, used: float) -> None:
     hours = summary.simulated_s / 3_600
     pace, costs = (summary.seeds / one * 60 if one else 0 for one in (took, used))
     console.print(
-        f"\n{summary.seeds:,} seeds, {summary.steps:,} steps, {hours:,.1f} hours of their time"
-        f" in {took:,.1f} s: {pace:,.0f} seeds a minute, {costs:,.0f} a minute of processor time"
+        f"\n{summary.seeds:,} seeds, {summary.steps:,} steps, {hours:,.1f} simulated hours"
+        f" in {took:,.1f} s: {pace:,.0f} seeds per minute, {costs:,.0f} per CPU minute"
     )
-    console.print(f"{len(summary.broken)} broke a promise", style="red" if summary.broken else "")
+    console.print(
+        f"{len(summary.broken)} seeds violated an invariant", style="red" if summary.broken else ""
+    )
     if summary.too_few and not summary.broken:
-        console.print("not valid: too little has failed for that to mean anything", style="yellow")
+        console.print("not valid: too few faults occurred", style="yellow")
 
 
 def _show_broken(console: Console, one: Broken) -> None:
@@ -105,4 +107,4 @@ def _show_broken(console: Console, one: Broken) -> None:
     for step in one.steps[-KEPT:]:
         console.print(f"  {step}", markup=False)
     again = f"bursar simulate faults --seed {one.seed} --trace"
-    console.print(f"to see it again: {again}", markup=False)
+    console.print(f"to reproduce: {again}", markup=False)

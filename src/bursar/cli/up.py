@@ -1,4 +1,4 @@
-"""Serving: bring everything up, say where it is, stay until told to stop."""
+"""`bursar up` and `bursar api`: start the service, print its address, run until stopped."""
 
 import ipaddress
 import json as json_text
@@ -26,15 +26,13 @@ from bursar.service.pools.provisioning import CommandHook
 from bursar.service.secrets import SecretUnusable
 from bursar.service.webhooks.safe_http import Outbound
 
-SIMULATED: Final = "simulated"  # nodes with made-up GPUs, on this machine
-STOPPED: Final = (
-    "stopped; what still runs ends within 20 seconds, unless this is started again before"
-)
+SIMULATED: Final = "simulated"  # nodes with simulated GPUs, on this machine
+STOPPED: Final = "stopped; running jobs end within 20 seconds unless the service is started again"
 
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """Where to listen."""
+    """The options of the listening service."""
 
     host: str
     port: int
@@ -47,9 +45,9 @@ class Listening:
 def up(
     state: Path | None, where: Listening, *, json: bool, demo: bool, nodes: str | None = None
 ) -> None:
-    """Bring up database and HTTP interface, say where they are, and stay until told to stop.
+    """Start the database and the HTTP API, print their addresses, and run until stopped.
 
-    Beside them: nodes with made-up GPUs, if some are named, and with `demo` jobs for them.
+    `nodes` also starts nodes with simulated GPUs, and `demo` tenants with jobs.
     """
     folder = state_of(state)
     wanted = _nodes(nodes or (DEMO if demo else ""))
@@ -81,14 +79,14 @@ def up(
 
 
 def _provisioner(given: str, folder: Path) -> CommandHook | MadeUp | None:
-    """Who provides nodes when they are ordered, if somebody does."""
+    """The provisioner of ordered nodes, if one is configured."""
     if not given:
         return None
     if given == SIMULATED:
         return MadeUp(folder)
     command = shlex.split(given)
     if shutil.which(command[0]) is None:
-        _stop(f"{command[0]} is no program that can be run: see --provisioner")
+        _stop(f"--provisioner: {command[0]} is not an executable program")
     return CommandHook(command)
 
 
@@ -107,24 +105,23 @@ def _seed(database: Database, service: Service) -> None:
 
 
 def _bound(where: Listening) -> socket:
-    """The socket, or a sentence on why there is none."""
+    """Bind the socket, or exit with an error message."""
     if not where.plain_http and not _is_here(where.host):
         _stop(
-            f"{where.host} can be reached from other machines, and what is said to it could be"
-            " read on the way. Put a proxy with TLS in front and say --plain-http, or listen on"
-            " 127.0.0.1."
+            f"{where.host} is reachable from other machines, and the service itself has no TLS."
+            " Put a TLS proxy in front and add --plain-http, or listen on 127.0.0.1."
         )
     try:
         return bound(where.host, where.port, share=where.share_port)
     except OSError as error:
         _stop(
-            f"nobody can listen on {where.host} port {where.port}: {error.strerror}."
-            " Choose another with --port; 0 takes any that is free."
+            f"cannot listen on {where.host} port {where.port}: {error.strerror}."
+            " Choose another port with --port; 0 takes any free port."
         )
 
 
 def _is_here(host: str) -> bool:
-    """Whether an address is of this machine alone."""
+    """Whether an address is a loopback address."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -138,7 +135,7 @@ def _stop(why: str) -> NoReturn:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What there is to tell of a service."""
+    """What `bursar up` prints about the running service."""
 
     database: Database
     url: str
@@ -148,7 +145,7 @@ class Told:
 
 
 def _tell(told: Told, *, json: bool, demo: bool) -> None:
-    """Say where everything is: secrets to programs, and where nothing depends on them."""
+    """Print the addresses; the admin key only in JSON and in the demo."""
     announce(told.folder, told.url)
     if json:
         print(json_text.dumps(_as_object(told)), flush=True)
@@ -182,7 +179,7 @@ def _tell_people(told: Told, *, demo: bool) -> None:
     print(f"admin key  {told.key if demo else f'in {key}'}")
     if told.nodes:
         print(f"nodes      {described(told.nodes)}; logs in {told.folder / FOLDER}")
-    print(f"look       {told.url}/{f'#key={told.key}' if demo else ''}")
+    print(f"dashboard  {told.url}/{f'#key={told.key}' if demo else ''}")
     print()
     print("Try, in another terminal:")
     if (folder := hidden_folder(sys.argv[0])) is not None:
@@ -195,16 +192,16 @@ def _tell_people(told: Told, *, demo: bool) -> None:
 
 
 def hidden_folder(program: str) -> Path | None:
-    """The folder of the program that runs; None if a shell finds the same one without it."""
+    """The folder of this program; None if it is on the PATH."""
     mine = Path(program).absolute()
     found = shutil.which("bursar")
     if mine.name != "bursar" or not mine.is_file():
-        return None  # it is called in a way of its own, such as `python -c`
+        return None  # started in another way, such as `python -c`
     return None if found is not None and mine.samefile(found) else mine.parent
 
 
 def _to_try(*, demo: bool) -> tuple[str, ...]:
-    """Commands that have something to show."""
+    """Commands to suggest."""
     if not demo:
         return ("bursar org create Acme", "bursar org list", "bursar hold --help")
     from bursar.cli.sample_data import ORGS

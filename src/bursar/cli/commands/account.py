@@ -8,7 +8,7 @@ import typer
 from bursar.cli.api_command import Call, Key, NewId, Org, Output, lists, noun, shows, uuid
 from bursar.cli.output import Format, card, printable
 
-app = noun("The tree of accounts that credits belong to.")
+app = noun("Manage the account tree of an org.")
 LISTED: Final = ("id", "name", "parent_id", "time_zone")
 COLUMNS: Final = (*LISTED, "org_id")
 
@@ -17,35 +17,35 @@ COLUMNS: Final = (*LISTED, "org_id")
 def create(
     name: Annotated[str, typer.Argument(metavar="NAME")],
     parent: Annotated[
-        str, typer.Option("--parent", metavar="ID", parser=uuid, help="The account above it.")
+        str, typer.Option("--parent", metavar="ID", parser=uuid, help="Id of the parent account.")
     ],
     time_zone: Annotated[
-        str | None, typer.Option(help="Zone of its days and months; its parent's if not given.")
+        str | None, typer.Option(help="Time zone of its days and months. Default: its parent's.")
     ] = None,
     id: NewId = None,
     output: Output = Format.TABLE,
     key: Key = None,
 ) -> None:
-    """Put an account into the tree."""
+    """Create an account."""
     body = {"name": name, "parent_id": parent, "time_zone": time_zone, "id": id}
     Call(output, key).post("/v1/accounts", body, COLUMNS)
 
 
-lists(app, "/v1/accounts", "The accounts of an org, in the order of their ids.", LISTED, COLUMNS)
+lists(app, "/v1/accounts", "List the accounts of an org, ordered by id.", LISTED, COLUMNS)
 
 
-shows(app, "/v1/accounts", "An account.", COLUMNS)
+shows(app, "/v1/accounts", "Show an account.", COLUMNS)
 
 
 @app.command()
 def tree(org: Org = None, output: Output = Format.TABLE) -> None:
-    """All accounts of an org, each below its parent."""
+    """Show all accounts of an org as a tree."""
     params = {"org_id": org}
     Call(output).page("/v1/accounts", COLUMNS, params, 1_000, None, True, text=drawn)
 
 
 def drawn(body: Mapping[str, Any]) -> str:
-    """The tree of accounts, siblings by name."""
+    """Draw the account tree, siblings ordered by name."""
     below: dict[str | None, list[Mapping[str, Any]]] = {}
     for one in sorted(body["items"], key=lambda one: (one["name"], one["id"])):
         below.setdefault(one["parent_id"], []).append(one)

@@ -38,64 +38,76 @@ _WAIT_MS: Final = REPORT_EVERY // MILLISECOND
 
 @app.command()
 def agent(
-    pool: Annotated[str, typer.Option(metavar="POOL", help="The pool that the node is of.")],
+    pool: Annotated[str, typer.Option(metavar="POOL", help="Pool that the node belongs to.")],
     server: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="Of the service; if not given, as for other commands."),
+        typer.Option(metavar="URL", help="URL of the service. Default: as for other commands."),
     ] = None,
     node: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="The node's name; if not given, the machine's."),
+        typer.Option(metavar="NAME", help="Name of the node. Default: the host name."),
     ] = None,
     gpus: Annotated[
         str | None,
-        typer.Option(metavar="8xH100", help="GPUs here; if not given, the driver is asked."),
+        typer.Option(
+            metavar="8xH100", help="GPUs of this machine. Default: detected through the driver."
+        ),
     ] = None,
-    slots: Annotated[int, typer.Option(min=1, help="Parts of a GPU that are leased apart.")] = 1,
-    memory_gib: Annotated[int | None, typer.Option(min=0, help="Memory of each GPU.")] = None,
-    region: Annotated[str, typer.Option(help="Where the node stands.")] = "",
-    rack: Annotated[str, typer.Option(help="In which rack.")] = "",
-    island: Annotated[str, typer.Option(help="The NVLink domain it shares with others.")] = "",
-    label: Annotated[list[str] | None, typer.Option(help="What jobs may ask for.")] = None,
+    slots: Annotated[
+        int, typer.Option(min=1, help="Slots per GPU; each can be leased separately.")
+    ] = 1,
+    memory_gib: Annotated[
+        int | None, typer.Option(min=0, help="Memory of each GPU, in GiB.")
+    ] = None,
+    region: Annotated[str, typer.Option(help="Region of the node.")] = "",
+    rack: Annotated[str, typer.Option(help="Rack of the node.")] = "",
+    island: Annotated[str, typer.Option(help="NVLink domain of the node.")] = "",
+    label: Annotated[
+        list[str] | None, typer.Option(help="Label that jobs can require. Repeatable.")
+    ] = None,
     state: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="The node's folder; on a disk of this machine."),
+        typer.Option(metavar="DIR", help="The node's state folder, on a local disk."),
     ] = None,
     checkpoints: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="A folder for checkpoints that several nodes share."),
+        typer.Option(metavar="DIR", help="Checkpoint folder shared by several nodes."),
     ] = None,
     keep_checkpoints: Annotated[
         int | None,
         typer.Option(
             metavar="DURATION",
             parser=seconds,
-            help="Remove checkpoints so long after the end of their job; a day if not given.",
+            help="Remove checkpoints this long after their job finished. Default: 1d.",
         ),
     ] = None,
     checkpoints_gib: Annotated[
         int,
         typer.Option(
-            min=0, help="If all take more, remove those of jobs that are over at once; 0: no bound."
+            min=0,
+            help="Above this total size in GiB, remove checkpoints of finished jobs at once."
+            " 0: no limit.",
         ),
     ] = CHECKPOINTS_GIB,
     run_as: Annotated[
-        str | None, typer.Option(metavar="USER", help="Who runs the jobs; root may say so.")
+        str | None, typer.Option(metavar="USER", help="User that runs the jobs. Requires root.")
     ] = None,
     cgroup: Annotated[
         Path | None,
         typer.Option(
-            metavar="DIR", help="A cgroup in which others may be made; if not given, ours."
+            metavar="DIR", help="Parent cgroup for jobs. Default: the agent's own cgroup."
         ),
     ] = None,
     plain_http: Annotated[
-        bool, typer.Option("--plain-http", help="Send the key without TLS to another machine.")
+        bool,
+        typer.Option("--plain-http", help="Allow sending the key to another machine without TLS."),
     ] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", help="Tell every action.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Log every action.")] = False,
 ) -> None:
-    """Run jobs on this machine, as the pool leases it; stay until stopped.
+    """Run the agent of a node: start the jobs that the pool leases to it, until stopped.
 
-    What runs goes on when this ends, and is taken over when it is started again in time.
+    Jobs continue when the agent stops. An agent that restarts before their leases expire takes
+    them over.
     """
     logging.basicConfig(
         stream=sys.stderr,
@@ -125,9 +137,9 @@ def agent(
     try:
         disk = Disk(folder, pool, name)
     except Occupied as error:
-        raise Unusable(str(error), "Stop the other agent, or say another --state.") from None
+        raise Unusable(str(error), "Stop the other agent, or choose another --state.") from None
     except OSError as error:
-        raise Unusable(f"{folder} cannot be used: {error}", "Say another --state.") from None
+        raise Unusable(f"{folder} cannot be used: {error}", "Choose another --state.") from None
     with disk:
         place = Place(
             folder=disk.folder,
@@ -145,7 +157,7 @@ def agent(
 def _work(
     node: NodeId, disk: Disk, place: Place, http: Http, ask: NodeRequest, bounds: Bounds
 ) -> None:
-    """Register, and look after the node until a signal comes."""
+    """Register the node and run the agent until a signal arrives."""
     stopped = told_to_stop()
     if not registered(lambda: http.register(ask), stopped):
         return
@@ -155,9 +167,9 @@ def _work(
     tidying = Tidying(processes.checkpoints, http.over_for_s, bounds)
     for beside in (logs.run, tidying.run):
         threading.Thread(target=beside, args=(stopped,), daemon=True).start()
-    print(f"ready: {node} has {ask.gpus} {ask.gpu_type}; stop with Ctrl-C", flush=True)
+    print(f"ready: node {node} with {ask.gpus} × {ask.gpu_type}; stop with Ctrl-C", flush=True)
     running.run(stopped)
-    print("stopped; what runs goes on until its lease ends", flush=True)
+    print("stopped; running jobs continue until their leases expire", flush=True)
 
 
 def _gpus(text: str | None) -> hardware.Gpus:
@@ -168,14 +180,15 @@ def _gpus(text: str | None) -> hardware.Gpus:
 
 
 def _access(server: str | None, *, plain_http: bool) -> Access:
-    """Where the service is: the key comes from the environment or a login, never from here."""
+    """The service's URL and key. The key comes from the environment or a login only."""
     key = os.environ.get(KEY_VARIABLE)
     known = Access(server.rstrip("/"), key) if server and key else access()
     if server is not None and known.url != server.rstrip("/"):
-        raise Unusable(f"there is no key for {server}", f"Set {KEY_VARIABLE}.")
+        raise Unusable(f"no key is configured for {server}", f"Set {KEY_VARIABLE}.")
     if known.url.startswith("http:") and not is_here(known.url) and not plain_http:
         raise Unusable(
-            f"the key could be read on its way to {known.url}", "Use https, or say --plain-http."
+            f"the key would be sent to {known.url} without TLS",
+            "Use https, or add --plain-http.",
         )
     return known
 
@@ -186,18 +199,18 @@ def _user(name: str | None) -> tuple[int | None, int | None]:
     try:
         found = pwd.getpwnam(name)
     except KeyError:
-        raise typer.BadParameter(f"there is no user {name}", param_hint="--run-as") from None
+        raise typer.BadParameter(f"no such user: {name}", param_hint="--run-as") from None
     if os.geteuid() != 0:
-        raise typer.BadParameter("only root can run jobs as somebody else", param_hint="--run-as")
+        raise typer.BadParameter("only root can run jobs as another user", param_hint="--run-as")
     return found.pw_uid, found.pw_gid
 
 
 def _cgroup(given: Path | None) -> Path | None:
-    """The group in which others are made; whoever names one wants memory to be bounded by it."""
+    """The parent cgroup for jobs; None if the agent cannot create cgroups and none is named."""
     if given is None:
         return own_cgroup()
     if not (given / "cgroup.procs").exists():
-        raise typer.BadParameter(f"{given} is no cgroup of version 2", param_hint="--cgroup")
+        raise typer.BadParameter(f"{given} is not a version 2 cgroup", param_hint="--cgroup")
     return given
 
 

@@ -32,24 +32,26 @@ COLUMNS: Final = (
 @app.command()
 def balance(
     account: Account,
-    at: Annotated[str | None, typer.Option(metavar="TIME", help=f"As of then: {TIMES}.")] = None,
+    at: Annotated[
+        str | None, typer.Option(metavar="TIME", help=f"Balance at this time: {TIMES}.")
+    ] = None,
     known_at: Annotated[
-        str | None, typer.Option(metavar="TIME", help="As it was known then.")
+        str | None, typer.Option(metavar="TIME", help="Balance as recorded at this time.")
     ] = None,
     spendable_for: Annotated[
         str | None,
         typer.Option(
             "--for",
             metavar="NAME=VALUE,…",
-            help="What can be spent on this: gpu_type=H100,gpu_count=8,region=eu.",
+            help="Show what can be spent on this: gpu_type=H100,gpu_count=8,region=eu.",
         ),
     ] = None,
     user: Annotated[
-        str | None, typer.Option(metavar="ID", parser=uuid, help="Whose budgets count, too.")
+        str | None, typer.Option(metavar="ID", parser=uuid, help="User whose budgets also apply.")
     ] = None,
     output: Output = Format.TABLE,
 ) -> None:
-    """What an account owns, can spend, has used and owes; now, or as of an instant."""
+    """Show what an account owns, can spend, has used and owes, now or at a time in the past."""
     call = Call(output)
     params = {
         "at": call.time(at),
@@ -58,12 +60,14 @@ def balance(
         "user_id": user,
     }
     if (at or known_at) and (spendable_for or user):
-        raise typer.BadParameter("what could be spent in the past is not known; leave out --for")
+        raise typer.BadParameter(
+            "spendable credits in the past are not recorded; remove --for and --user"
+        )
     call.get(f"/v1/accounts/{account}/balance", COLUMNS, params, text=told_to_people)
 
 
 def told_to_people(body: Mapping[str, Any]) -> str:
-    """A balance: the account, and below it what is in which kind of credits."""
+    """Render a balance with a table of its kinds of credits."""
     owned = {part: body["owned"][f"{part}_micros"] for part in PARTS}
     lines = [
         *_some(body, "account_id", "at", "known_at", "spendable_micros"),
@@ -73,7 +77,7 @@ def told_to_people(body: Mapping[str, Any]) -> str:
     if body["burn"] is not None:
         per_day, ends = body["burn"]["micros_per_day"], body["burn"]["runs_out_at"]
         until = f", runs out {cell('runs_out_at', ends)}" if per_day else ""
-        lines.append(("burn", f"{told(per_day)} a day{until}"))
+        lines.append(("burn", f"{told(per_day)} per day{until}"))
     if body["expiring"] is not None:
         lines.append(("expiring", _expiring(body["expiring"])))
     kinds = [

@@ -21,7 +21,7 @@ from bursar.cli.api_command import (
 )
 from bursar.cli.output import Format
 
-app = noun("Limits on credits per period.")
+app = noun("Limit the credits spent per period.")
 
 LISTED: Final = (
     "id",
@@ -37,7 +37,7 @@ WHOLE: Final = (*LISTED, "rolling_seconds", "time_zone", "thresholds_ppm", "tier
 
 
 class Every(StrEnum):
-    """How long a period is."""
+    """The period of a budget."""
 
     DAY = "day"
     WEEK = "week"
@@ -49,39 +49,46 @@ class Every(StrEnum):
 @app.command("set")
 def set_(
     limit: Amount,
-    every: Annotated[Every, typer.Option(help="How long a period is.")],
+    every: Annotated[Every, typer.Option(help="Period of the budget.")],
     account: Annotated[
         str | None,
-        typer.Option(metavar="ID", parser=uuid, help="What this account and all below spend."),
+        typer.Option(
+            metavar="ID", parser=uuid, help="Limit this account and the accounts below it."
+        ),
     ] = None,
     user: Annotated[
-        str | None, typer.Option(metavar="ID", parser=uuid, help="What this user spends.")
+        str | None, typer.Option(metavar="ID", parser=uuid, help="Limit this user.")
     ] = None,
     each_user: Annotated[
-        bool, typer.Option("--each-user", help="What each user spends below the account.")
+        bool, typer.Option("--each-user", help="Limit each user below the account separately.")
     ] = False,
     window: Annotated[
         int | None,
-        typer.Option(metavar="DURATION", parser=seconds, help="With --every rolling: how long."),
+        typer.Option(
+            metavar="DURATION", parser=seconds, help="With --every rolling: length of the window."
+        ),
     ] = None,
     hard: Annotated[
-        bool, typer.Option("--hard/--soft", help="Refuse what goes beyond, or only tell.")
+        bool, typer.Option("--hard/--soft", help="Refuse requests above the limit, or only notify.")
     ] = True,
     threshold: Annotated[
         list[int] | None,
-        typer.Option(metavar="SHARE", parser=shares, help="Tell when so much is used: 80%."),
+        typer.Option(
+            metavar="SHARE", parser=shares, help="Notify when this share is used: 80%. Repeatable."
+        ),
     ] = None,
     id: Annotated[
-        str | None, typer.Option(metavar="ID", parser=uuid, help="The budget to change.")
+        str | None,
+        typer.Option(metavar="ID", parser=uuid, help="Id of an existing budget to change."),
     ] = None,
     output: Output = Format.TABLE,
     key: Key = None,
 ) -> None:
-    """Set a budget, or change limit, hardness and thresholds of one (--id)."""
+    """Create a budget, or change an existing one (--id): limit, hardness and thresholds."""
     if (every is Every.ROLLING) != (window is not None):
         raise Misused("--every rolling and --window go together")
     if account is None and user is None:
-        raise Misused("say whose budget it is: with --account, --user or both")
+        raise Misused("add --account, --user or both")
     body = {
         "account_id": account,
         "user_id": user,
@@ -96,13 +103,13 @@ def set_(
     Call(output, key).post("/v1/budgets", body, WHOLE)
 
 
-lists(app, "/v1/budgets", "The budgets of an org.", LISTED, WHOLE)
+lists(app, "/v1/budgets", "List the budgets of an org.", LISTED, WHOLE)
 
 
-shows(app, "/v1/budgets", "A budget.", WHOLE)
+shows(app, "/v1/budgets", "Show a budget.", WHOLE)
 
 
 @app.command()
 def drop(id: Id, output: Output = Format.TABLE, key: Key = None) -> None:
-    """Let a budget limit no more."""
+    """Remove a budget."""
     Call(output, key).delete(f"/v1/budgets/{id}", ("id",))

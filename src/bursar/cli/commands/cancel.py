@@ -10,7 +10,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 @app.command()
 def cancel(id: Id, output: Output = Format.TABLE, key: Key = None) -> None:
-    """Let a job run no more; a running one is asked to make a checkpoint and to end."""
+    """Cancel a job. A running job gets time to write a checkpoint before it is stopped."""
     told = Call(output, key).post(f"/v1/jobs/{id}/cancel", {}, ("id", "cancelling"))
     if not told["cancelling"] and output is Format.TABLE:
-        note("it was over already")
+        note("the job had already finished")

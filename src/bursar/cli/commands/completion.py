@@ -11,7 +11,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 class Shell(StrEnum):
-    """Who is to complete."""
+    """A supported shell."""
 
     BASH = "bash"
     ZSH = "zsh"
@@ -19,11 +19,11 @@ class Shell(StrEnum):
 
 
 @app.command()
-def completion(shell: Annotated[Shell, typer.Argument(help="Which shell.")]) -> None:
-    """Print what a shell must read to complete commands of bursar.
+def completion(shell: Annotated[Shell, typer.Argument(help="bash, zsh or fish.")]) -> None:
+    """Print the completion script for a shell.
 
     bash: source <(bursar completion bash). zsh: source <(bursar completion zsh), after compinit.
-    fish: bursar completion fish | source. Put the line into the file the shell reads at its start.
+    fish: bursar completion fish | source. Add the line to the shell's startup file.
     """
     from typer._completion_shared import get_completion_script
 

@@ -13,12 +13,12 @@ from bursar.client import Client
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 SHOWN: Final = ("id", "attempt", "end_class")
-WAIT_S: Final = 5.0  # for what its pool tells; that takes milliseconds
+WAIT_S: Final = 5.0  # for the pool's reply, which usually takes milliseconds
 PAUSE_S: Final = 0.1
 
 
 class EndClass(StrEnum):
-    """Who can answer for an end."""
+    """The party that is responsible for the end of an attempt."""
 
     USER = "user"
     PLATFORM = "platform"
@@ -32,16 +32,18 @@ def correct(
     end_class: Annotated[EndClass, typer.Argument(metavar="CLASS", help=", ".join(EndClass))],
     attempt: Annotated[
         int | None,
-        typer.Option(min=1, help="The attempt whose end it is; the last if not given."),
+        typer.Option(min=1, help="Number of the attempt. Default: the last."),
     ] = None,
-    reason: Annotated[str | None, typer.Option(help="Why; the org's events keep it.")] = None,
+    reason: Annotated[
+        str | None, typer.Option(help="Reason, recorded in the org's events.")
+    ] = None,
     output: Output = Format.TABLE,
     key: Key = None,
 ) -> None:
-    """Say who answers for the end of an attempt of a job that is over; for operators.
+    """Change who is responsible for the end of a finished job's attempt. For operators.
 
-    If it was the platform, or a preemption, what was lost since the last checkpoint is given back;
-    if it was the user, or a limit, it is charged.
+    `platform` and `preemption` refund the work since the last checkpoint; `user` and `limit`
+    charge it.
     """
     with connected() as client:
         job: Any = client.get(f"/v1/jobs/{id}", {}).body
@@ -50,11 +52,11 @@ def correct(
         Call(output, key).post(f"/v1/jobs/{id}/correct", body, SHOWN)
         if output is Format.TABLE:
             step = _step(client, id, job["steps"])
-            note(step or f"its pool tells what moves by it: bursar watch {id}")
+            note(step or f"the pool will report the new charge: bursar watch {id}")
 
 
 def _step(client: Client, id: str, seen: int) -> str | None:
-    """The step that follows, as soon as its pool has told what moves; None if that takes long."""
+    """Wait for the pool to report the correction; None on timeout."""
     ends_at = time.monotonic() + WAIT_S
     while time.monotonic() < ends_at:
         told: Any = client.get(f"/v1/jobs/{id}/events", {"after": seen}).body

@@ -28,7 +28,7 @@ from bursar.cli.api_command import (
 from bursar.cli.output import Format
 from bursar.cli.ranges import TIMES
 
-app = noun("Credits that were issued.")
+app = noun("Issue credits and manage grants.")
 
 TERMS: Final = (
     "id",
@@ -75,7 +75,7 @@ LISTS: Final = ("gpu_types", "regions", "account_ids", "job_kinds", "priority_cl
 
 
 class Kind(StrEnum):
-    """What the credits are."""
+    """The kind of credits."""
 
     PAID = "paid"
     GRANT = "grant"
@@ -83,7 +83,7 @@ class Kind(StrEnum):
 
 
 class Every(StrEnum):
-    """How often they are issued."""
+    """How often a recurring grant is issued."""
 
     DAY = "day"
     WEEK = "week"
@@ -92,48 +92,48 @@ class Every(StrEnum):
 
 ExpiresIn = Annotated[
     int | None,
-    typer.Option(metavar="DURATION", parser=seconds, help="They expire after so long: 90d, 36h."),
+    typer.Option(metavar="DURATION", parser=seconds, help="Expire after this time: 90d, 36h."),
 ]
-ExpiresAt = Annotated[str | None, typer.Option(metavar="TIME", help=f"They expire then: {TIMES}.")]
+ExpiresAt = Annotated[
+    str | None, typer.Option(metavar="TIME", help=f"Expire at this time: {TIMES}.")
+]
 
 
 @app.command()
 def create(
     account: Account,
     amount: Amount,
-    kind: Annotated[Kind, typer.Option(help="What the credits are.")],
+    kind: Annotated[Kind, typer.Option(help="Kind of credits.")],
     expires_in: ExpiresIn = None,
     expires_at: ExpiresAt = None,
     starts_at: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Spendable from then on.")
+        str | None, typer.Option(metavar="TIME", help="Spendable from this time on.")
     ] = None,
-    priority: Annotated[int | None, typer.Option(help="Lower is spent first.")] = None,
+    priority: Annotated[int | None, typer.Option(help="Lower values are spent first.")] = None,
     policy: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME=VALUES",
-            help="What they may be spent on, such as gpu_types=H100,A100, regions=eu,"
-            " max_share=50% or refundable=no; may be given several times. Or all in JSON.",
+            help="Restrict what the credits pay for: gpu_types=H100,A100, regions=eu,"
+            " max_share=50%, refundable=no, or a JSON object. Repeatable.",
         ),
     ] = None,
-    every: Annotated[Every | None, typer.Option(help="Issue them again every period.")] = None,
+    every: Annotated[Every | None, typer.Option(help="Issue the grant again every period.")] = None,
     roll_over: Annotated[
         int | None,
-        typer.Option(
-            metavar="AMOUNT", parser=micros, help="With --every: most that is kept for the next."
-        ),
+        typer.Option(metavar="AMOUNT", parser=micros, help="With --every: maximum carried over."),
     ] = None,
     ref: Annotated[
-        str | None, typer.Option(help="Name of the payment; it is issued for only once.")
+        str | None, typer.Option(help="Payment reference. A reference can be used once.")
     ] = None,
-    source: Annotated[str | None, typer.Option(help="Where they come from, in a word.")] = None,
+    source: Annotated[str | None, typer.Option(help="Source of the credits.")] = None,
     id: NewId = None,
     output: Output = Format.TABLE,
     key: Key = None,
 ) -> None:
-    """Issue credits, once or again and again."""
+    """Issue credits, once or every period."""
     if roll_over is not None and every is None:
-        raise Misused("--roll-over goes with --every")
+        raise Misused("--roll-over requires --every")
     call = Call(output, key)
     recurring = None if every is None else {"every": every.value}
     if recurring is not None and roll_over is not None:
@@ -155,7 +155,7 @@ def create(
 
 
 def policy_of(given: Sequence[str]) -> dict[str, Any]:
-    """A policy from `name=value,value` pairs, or from JSON."""
+    """Parse a policy from `name=value,value` pairs or JSON."""
     found: dict[str, Any] = {}
     for text in given:
         name, equals, value = text.partition("=")
@@ -179,7 +179,7 @@ def _part(name: str, value: str) -> Mapping[str, Any]:
     if name == "refundable" and value in ("yes", "no", "true", "false"):
         return {name: value in ("yes", "true")}
     known = ", ".join((*LISTS, "max_share", "refundable (yes or no)"))
-    raise ValueError(f"a policy has {known}")
+    raise ValueError(f"a policy may contain {known}")
 
 
 @app.command("list")
@@ -190,23 +190,23 @@ def list_(
     all: All = False,
     output: Output = Format.TABLE,
 ) -> None:
-    """The grants an account was issued, the oldest first."""
+    """List the grants of an account, oldest first."""
     columns = LISTED if output is Format.TABLE else NOW
     Call(output).page("/v1/grants", columns, {"account_id": account}, limit, after, all)
 
 
-shows(app, "/v1/grants", "A grant, and what is in it now.", NOW)
+shows(app, "/v1/grants", "Show a grant and its current balance.", NOW)
 
 
 @app.command()
 def revoke(id: Id, output: Output = Format.TABLE, key: Key = None) -> None:
-    """Take back what is available of a grant."""
+    """Revoke the available credits of a grant."""
     Call(output, key).post(f"/v1/grants/{id}/revoke", {}, TAKEN)
 
 
 @app.command()
 def void(id: Id, output: Output = Format.TABLE, key: Key = None) -> None:
-    """Undo a grant as never issued; only if nothing of it was used."""
+    """Void a grant that was not used, as if it had never been issued."""
     Call(output, key).post(f"/v1/grants/{id}/void", {}, TAKEN)
 
 
@@ -215,14 +215,14 @@ def extend(
     id: Id,
     expires_in: ExpiresIn = None,
     expires_at: ExpiresAt = None,
-    never: Annotated[bool, typer.Option("--never", help="They expire no more.")] = False,
+    never: Annotated[bool, typer.Option("--never", help="Remove the expiry.")] = False,
     output: Output = Format.TABLE,
     key: Key = None,
 ) -> None:
-    """Let a grant expire later."""
+    """Extend the expiry of a grant."""
     call = Call(output, key)
     until = call.either(expires_at, expires_in, "--expires-at and --expires-in")
     if never == (until is not None):
-        raise Misused("say until when: with --expires-at, --expires-in or --never")
-    # Here null is a value of its own: it says that there is no end.
+        raise Misused("add --expires-at, --expires-in or --never")
+    # A null means that the grant never expires.
     call.post_whole(f"/v1/grants/{id}/extend", {"expires_at": until}, ("grant_id", "expires_at"))

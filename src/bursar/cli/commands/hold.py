@@ -26,7 +26,7 @@ from bursar.cli.output import Format, card, cell, label
 from bursar.cli.problems import exit_code, told_briefly
 from bursar.cli.ranges import TIMES
 
-app = noun("Reserve credits, charge usage, settle, release.")
+app = noun("Reserve credits, charge usage, settle and release.")
 
 LISTED: Final = (
     "id",
@@ -79,33 +79,38 @@ QUOTED: Final = ("held_micros", "likely_micros", "spendable_micros", "rates", "d
 HeldAmount = Annotated[
     int | None,
     typer.Argument(
-        metavar="AMOUNT", parser=micros, help="Credits to hold; or say --run and GPUs instead."
+        metavar="AMOUNT", parser=micros, help="Credits to hold. Alternative: --run with GPUs."
     ),
 ]
 Run = Annotated[
     int | None,
-    typer.Option(metavar="DURATION", parser=seconds, help="Hold what running so long can cost."),
+    typer.Option(
+        metavar="DURATION", parser=seconds, help="Hold the maximum cost of running this long."
+    ),
 ]
 Likely = Annotated[
     int | None,
-    typer.Option(metavar="DURATION", parser=seconds, help="How long it will likely run."),
+    typer.Option(metavar="DURATION", parser=seconds, help="Expected run time."),
 ]
 User = Annotated[
-    str | None, typer.Option(metavar="ID", parser=uuid, help="Who spends; the key's if not given.")
+    str | None,
+    typer.Option(metavar="ID", parser=uuid, help="User who spends. Default: the key's user."),
 ]
-GpuType = Annotated[str | None, typer.Option(help="Such as H100.")]
-GpuCount = Annotated[int | None, typer.Option(min=0, help="How many GPUs.")]
-Region = Annotated[str | None, typer.Option(help="Where it runs.")]
-JobKind = Annotated[str | None, typer.Option(help="What kind of job it is for.")]
+GpuType = Annotated[str | None, typer.Option(help="GPU type, such as H100.")]
+GpuCount = Annotated[int | None, typer.Option(min=0, help="Number of GPUs. Default: 1.")]
+Region = Annotated[str | None, typer.Option(help="Region of the job.")]
+JobKind = Annotated[str | None, typer.Option(help="Kind of job.")]
 Class = Annotated[str | None, typer.Option("--class", help="Priority class of the job.")]
-Job = Annotated[str | None, typer.Option(help="Which job it is for.")]
+Job = Annotated[str | None, typer.Option(help="Id of the job.")]
 RunTotal = Annotated[
     int | None,
     typer.Option(
-        metavar="DURATION", parser=seconds, help="Run time of the attempt so far, instead."
+        metavar="DURATION",
+        parser=seconds,
+        help="Total run time of the attempt so far, instead of an amount.",
     ),
 ]
-Attempt = Annotated[int | None, typer.Option(min=1, help="Which attempt; the first if not given.")]
+Attempt = Annotated[int | None, typer.Option(min=1, help="Number of the attempt. Default: 1.")]
 
 
 def _ms(seconds: int | None) -> int | None:
@@ -120,7 +125,7 @@ def context_of(
     priority_class: str | None,
     job: str | None,
 ) -> dict[str, Any] | None:
-    """What a hold is for, as it is sent; a GPU type without a count means one GPU."""
+    """Build the context of a hold. A GPU type without a count means one GPU."""
     context = {
         "gpu_type": gpu_type,
         "gpu_count": 1 if gpu_type is not None and gpu_count is None else gpu_count,
@@ -140,10 +145,10 @@ def asked(
     ttl: int | None,
     context: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
-    """The body that asks for a hold, or for a quote of one."""
+    """Build the request body of a hold or a quote."""
     gpus = context is not None and context.get("gpu_type") and context.get("gpu_count")
     if (amount is None) == (run is None) or (run is not None and not gpus):
-        raise Misused("say an AMOUNT, or --run with --gpu-type and --gpu-count")
+        raise Misused("give an AMOUNT, or --run with --gpu-type and --gpu-count")
     return {
         "account_id": account,
         "amount_micros": amount,
@@ -155,7 +160,7 @@ def asked(
 
 
 def quoted(call: Call, body: Mapping[str, Any], likely: int | None) -> None:
-    """Print a quote, and exit as the hold itself would."""
+    """Print a quote; exit with the status that the hold would have."""
     ask = {**body, "likely_run_ms": _ms(likely)}
     told = call.post("/v1/quotes", ask, (*QUOTED, "forbidden"), text=told_to_people)
     forbidden = told["forbidden"]
@@ -164,8 +169,8 @@ def quoted(call: Call, body: Mapping[str, Any], likely: int | None) -> None:
 
 
 def told_to_people(body: Mapping[str, Any]) -> str:
-    """A quote, with the verdict first."""
-    verdict = [("verdict", "refused" if body["forbidden"] else "it can be held")]
+    """Render a quote, with the verdict first."""
+    verdict = [("verdict", "refused" if body["forbidden"] else "accepted")]
     because = [("because", told_briefly(problem)) for problem in body["forbidden"]]
     parts = [(label(path), cell(path, body[path])) for path in QUOTED if body[path] != []]
     return card([*verdict, *because, *parts])
@@ -179,7 +184,7 @@ def open_(
     ttl: Annotated[
         int | None,
         typer.Option(
-            metavar="DURATION", parser=seconds, help="It is released after so long: 1h, 30m."
+            metavar="DURATION", parser=seconds, help="Release the hold after this time: 1h, 30m."
         ),
     ] = None,
     user: User = None,
@@ -190,13 +195,13 @@ def open_(
     priority_class: Class = None,
     job: Job = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say what it would cost and what forbids it.")
+        bool, typer.Option("--dry-run", help="Show the cost and any refusal; change nothing.")
     ] = False,
     id: NewId = None,
     output: Output = Format.TABLE,
     key: Key = None,
 ) -> None:
-    """Reserve credits before the work starts: all of it or nothing."""
+    """Reserve credits before the work starts, in full or not at all."""
     call = Call(output, key)
     context = context_of(gpu_type, gpu_count, region, job_kind, priority_class, job)
     body = asked(account, amount, run, user, ttl, context)
@@ -206,10 +211,10 @@ def open_(
         call.post("/v1/holds", {**body, "id": id}, WHOLE)
 
 
-shows(app, "/v1/holds", "A hold as it is.", WHOLE)
+shows(app, "/v1/holds", "Show a hold.", WHOLE)
 
 
-lists(app, "/v1/holds", "The holds of an org.", LISTED, WHOLE)
+lists(app, "/v1/holds", "List the holds of an org.", LISTED, WHOLE)
 
 
 @app.command()
@@ -222,14 +227,14 @@ def charge(
     attempt: Attempt = None,
     effective_at: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help=f"When it was used, if known late: {TIMES}."),
+        typer.Option(metavar="TIME", help=f"Time of the usage, if reported late: {TIMES}."),
     ] = None,
     output: Output = Format.TABLE,
     key: Key = None,
 ) -> None:
-    """Charge usage: an amount, or the run time so far."""
+    """Charge usage: an amount, or the total run time so far."""
     if (amount is None) == (run_total is None):
-        raise Misused("say an AMOUNT, or --run-total")
+        raise Misused("give an AMOUNT or --run-total")
     call = Call(output, key)
     body = {
         "amount_micros": amount,
@@ -245,14 +250,16 @@ def settle(
     id: Id,
     total: Annotated[
         int | None,
-        typer.Argument(metavar="TOTAL", parser=micros, help="Credits used in all; else no more."),
+        typer.Argument(
+            metavar="TOTAL", parser=micros, help="Total credits used. Default: what was charged."
+        ),
     ] = None,
     run_total: RunTotal = None,
     attempt: Attempt = None,
     output: Output = Format.TABLE,
     key: Key = None,
 ) -> None:
-    """Charge the last of it, refund the rest, close."""
+    """Charge the final usage, refund the rest and close the hold."""
     body = {"total_micros": total, "run_ms_total": _ms(run_total), "attempt": attempt}
     columns = (*CHANGED, "charge.id", "charge.amount_micros")
     Call(output, key).post(f"/v1/holds/{id}/settle", body, columns)
@@ -260,13 +267,13 @@ def settle(
 
 @app.command()
 def release(id: Id, output: Output = Format.TABLE, key: Key = None) -> None:
-    """Refund all that is open and close."""
+    """Refund everything that is not charged and close the hold."""
     Call(output, key).post(f"/v1/holds/{id}/release", {}, CHANGED)
 
 
 @app.command()
 def refund(id: Id, amount: Amount, output: Output = Format.TABLE, key: Key = None) -> None:
-    """Return a part of what is open; the hold stays open."""
+    """Refund a part of the hold, which stays open."""
     Call(output, key).post(f"/v1/holds/{id}/refund", {"amount_micros": amount}, CHANGED)
 
 
@@ -274,22 +281,22 @@ def refund(id: Id, amount: Amount, output: Output = Format.TABLE, key: Key = Non
 def extend(
     id: Id,
     add: Annotated[
-        int | None, typer.Option(metavar="AMOUNT", parser=micros, help="Hold so much more.")
+        int | None, typer.Option(metavar="AMOUNT", parser=micros, help="Credits to add.")
     ] = None,
     ttl: Annotated[
         int | None,
-        typer.Option(metavar="DURATION", parser=seconds, help="It ends so long from now."),
+        typer.Option(metavar="DURATION", parser=seconds, help="Expire after this time, from now."),
     ] = None,
     until: Annotated[
-        str | None, typer.Option(metavar="TIME", help=f"It ends then: {TIMES}.")
+        str | None, typer.Option(metavar="TIME", help=f"Expire at this time: {TIMES}.")
     ] = None,
     output: Output = Format.TABLE,
     key: Key = None,
 ) -> None:
-    """Hold more, last longer, or both."""
+    """Add credits to a hold, extend its expiry, or both."""
     call = Call(output, key)
     expires_at = call.either(until, ttl, "--until and --ttl")
     if add is None and expires_at is None:
-        raise Misused("say --add, --ttl or --until: how much more, or how much longer")
+        raise Misused("add --add, --ttl or --until")
     body = {"amount_micros": add, "expires_at": expires_at}
     call.post(f"/v1/holds/{id}/extend", body, (*CHANGED, "expires_at"))

@@ -18,11 +18,14 @@ OUTPUTS: Final = ("name", "type", "inline", "uri", "sha256")
 def job(
     id: Id,
     result: Annotated[
-        bool, typer.Option("--result", help="What it has left; only once it is over.")
+        bool,
+        typer.Option(
+            "--result", help="Show the result and its outputs, once the job has finished."
+        ),
     ] = False,
     output: Output = Format.TABLE,
 ) -> None:
-    """A job: how far it has got, what it has spent."""
+    """Show a job's state and cost."""
     if result:
         Call(output).get(f"/v1/jobs/{id}/result", RESULT, text=_left)
     else:
@@ -30,7 +33,7 @@ def job(
 
 
 def _left(body: Any) -> str:
-    """A result: how the job ended, and the outputs that its manifest names."""
+    """Render a result and the outputs of its manifest."""
     ended, outputs = shown_with(RESULT[:-1])(body), body["manifest"]
     if not outputs:
         return f"{ended}\n\nno outputs"

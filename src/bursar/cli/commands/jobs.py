@@ -13,7 +13,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 class State(StrEnum):
-    """How far a job has got."""
+    """A job's state."""
 
     QUEUED = "queued"
     RUNNING = "running"
@@ -27,20 +27,20 @@ class State(StrEnum):
 
 @app.command()
 def jobs(
-    alive: Annotated[bool, typer.Option("--alive", help="Only those that are not over.")] = False,
-    state: Annotated[State | None, typer.Option(help="Only those in this state.")] = None,
+    alive: Annotated[bool, typer.Option("--alive", help="Only unfinished jobs.")] = False,
+    state: Annotated[State | None, typer.Option(help="Only jobs in this state.")] = None,
     account: Annotated[
-        str | None, typer.Option(metavar="ID", parser=uuid, help="Only those of an account.")
+        str | None, typer.Option(metavar="ID", parser=uuid, help="Only jobs of this account.")
     ] = None,
     user: Annotated[
-        str | None, typer.Option(metavar="ID", parser=uuid, help="Only those of a user.")
+        str | None, typer.Option(metavar="ID", parser=uuid, help="Only jobs of this user.")
     ] = None,
     label: Annotated[
-        str | None, typer.Option(metavar="NAME[=VALUE]", help="Only those with this label.")
+        str | None, typer.Option(metavar="NAME[=VALUE]", help="Only jobs with this label.")
     ] = None,
     array: Annotated[
         str | None,
-        typer.Option(metavar="ID", parser=uuid, help="Only the elements of an array, by number."),
+        typer.Option(metavar="ID", parser=uuid, help="The elements of this array, by index."),
     ] = None,
     org: Org = None,
     limit: Limit = 100,
@@ -48,7 +48,7 @@ def jobs(
     all: All = False,
     output: Output = Format.TABLE,
 ) -> None:
-    """Jobs, the newest first; those of an array are shown with it alone."""
+    """List jobs, newest first. Use --array to list the elements of an array."""
     params = {
         "alive": "true" if alive else None,
         "state": None if state is None else state.value,
@@ -59,7 +59,7 @@ def jobs(
     }
     if array is not None:
         if [name for name, value in params.items() if value and name not in ("state", "org_id")]:
-            raise Misused("--array goes with --state alone")
+            raise Misused("--array can only be combined with --state")
         columns = ELEMENTS if output is Format.TABLE else WHOLE
         path = f"/v1/jobs/{array}/elements"
         Call(output).page(path, columns, {"state": params["state"]}, limit, after, all)

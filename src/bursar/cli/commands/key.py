@@ -20,14 +20,14 @@ from bursar.cli.api_command import (
 )
 from bursar.cli.output import Format, note
 
-app = noun("Keys to the HTTP interface.")
+app = noun("Manage API keys.")
 LISTED: Final = ("id", "name", "scopes", "account_id", "user_id", "expires_at")
 COLUMNS: Final = (*LISTED, "org_id")
 MADE: Final = ("key", *COLUMNS)
 
 
 class Scope(StrEnum):
-    """What a key may do."""
+    """A permission of a key."""
 
     READ = "read"
     SPEND = "spend"
@@ -41,35 +41,39 @@ class Scope(StrEnum):
 def create(
     name: Annotated[str, typer.Argument(metavar="NAME")],
     scope: Annotated[
-        list[Scope] | None, typer.Option(help="What it may do; may be given several times.")
+        list[Scope] | None, typer.Option(help="Permission of the key. Repeatable.")
     ] = None,
     node: Annotated[
         str | None,
         typer.Option(
-            metavar="POOL/NODE", help="For the agent of this node and nothing else; for operators."
+            metavar="POOL/NODE", help="Limit the key to the agent of this node. For operators."
         ),
     ] = None,
     account: Annotated[
         str | None,
-        typer.Option(metavar="ID", parser=uuid, help="It works for this account and all below."),
+        typer.Option(
+            metavar="ID",
+            parser=uuid,
+            help="Limit the key to this account and the accounts below it.",
+        ),
     ] = None,
     user: Annotated[
-        str | None, typer.Option(metavar="ID", parser=uuid, help="Who spends with it.")
+        str | None, typer.Option(metavar="ID", parser=uuid, help="User who spends with this key.")
     ] = None,
     expires_in: Annotated[
         int | None,
-        typer.Option(metavar="DURATION", parser=seconds, help="It counts for so long: 90d."),
+        typer.Option(metavar="DURATION", parser=seconds, help="Expire after this time: 90d."),
     ] = None,
     expires_at: Annotated[
-        str | None, typer.Option(metavar="TIME", help="It counts until then.")
+        str | None, typer.Option(metavar="TIME", help="Expire at this time.")
     ] = None,
     id: NewId = None,
     output: Output = Format.TABLE,
     key: Key = None,
 ) -> None:
-    """Make a key; it is shown this once."""
+    """Create a key. Its secret is shown only once."""
     if not scope and node is None:
-        raise Misused("say what it may do with --scope, or for which node it is with --node")
+        raise Misused("add --scope or --node")
     call = Call(output, key)
     body = {
         "name": name,
@@ -81,13 +85,13 @@ def create(
         "id": id,
     }
     call.post("/v1/keys", body, MADE)
-    note("keep the key now: it is not shown again")
+    note("save the key now; it is not shown again")
 
 
 lists(
     app,
     "/v1/keys",
-    "The keys of an org, or without one the operators' own; never their secrets.",
+    "List the keys of an org, or the operators' keys. Secrets are never shown.",
     LISTED,
     COLUMNS,
 )
@@ -98,19 +102,21 @@ def rotate(
     id: Id,
     overlap: Annotated[
         int | None,
-        typer.Option(metavar="DURATION", parser=seconds, help="The old secret counts so long yet."),
+        typer.Option(
+            metavar="DURATION", parser=seconds, help="Time for which the old secret stays valid."
+        ),
     ] = None,
     org: Org = None,
     output: Output = Format.TABLE,
     key: Key = None,
 ) -> None:
-    """Give a key a new secret; the old one counts a while longer."""
+    """Replace a key's secret. The old secret stays valid for the overlap."""
     body = {"overlap_seconds": overlap}
     Call(output, key).post(f"/v1/keys/{id}/rotate", body, MADE, params={"org_id": org})
-    note("keep the key now: it is not shown again")
+    note("save the key now; it is not shown again")
 
 
 @app.command()
 def revoke(id: Id, org: Org = None, output: Output = Format.TABLE, key: Key = None) -> None:
-    """Revoke a key, at once."""
+    """Revoke a key immediately."""
     Call(output, key).delete(f"/v1/keys/{id}", ("id", "org_id"), {"org_id": org})

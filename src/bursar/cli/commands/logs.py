@@ -13,21 +13,21 @@ from bursar.client.event_stream import patiently
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
-WAIT_MS: Final = 10_000  # that one question may wait for more
+WAIT_MS: Final = 10_000  # that one request waits for more output
 
 
 @app.command()
 def logs(
     id: Id,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on until the job is over.")
+        bool, typer.Option("--follow", "-f", help="Continue until the job finishes.")
     ] = False,
     node: Annotated[
         str | None,
-        typer.Option(metavar="NODE", help="Of a gang, this node; else the one that leads."),
+        typer.Option(metavar="NODE", help="Node of a multi-node job. Default: its first node."),
     ] = None,
 ) -> None:
-    """What a job has printed, in all its attempts."""
+    """Print the output of all attempts of a job."""
     with connected() as client:
         attempt, after = 0, None
         while True:
@@ -49,7 +49,7 @@ def logs(
 
 def _nothing(node: str | None) -> str:
     where = "" if node is None else f" on {node}"
-    return f"nothing was printed{where}; the elements of an array have logs of their own"
+    return f"no output{where}; for an array, use the ids of its elements"
 
 
 def _told(client: Client, id: str, node: str | None, after: str | None, *, wait_ms: int) -> Any:

@@ -24,15 +24,15 @@ SHOWN: Final = (
 def nodes(
     pool: Annotated[str, typer.Argument(metavar="POOL")] = "main",
     drain: Annotated[
-        str | None, typer.Option(metavar="NODE", help="Let nothing more start on it.")
+        str | None, typer.Option(metavar="NODE", help="Drain this node: start no more jobs on it.")
     ] = None,
     ready: Annotated[
         str | None,
-        typer.Option(metavar="NODE", help="Let jobs start on it again, whatever was wrong there."),
+        typer.Option(metavar="NODE", help="Return this node to service, also from quarantine."),
     ] = None,
     output: Output = Format.TABLE,
 ) -> None:
-    """The nodes of a pool, and what is taken of them; for operators."""
+    """Show the nodes of a pool and their use. For operators."""
     call = Call(output)
     for node, state in ((drain, "draining"), (ready, "ready")):
         if node is not None:
@@ -46,7 +46,7 @@ def _rows(body: Any) -> list[dict[str, Any]]:
 
 
 def _table(body: Any) -> str:
-    """The same for people: spans with their units."""
+    """Render the nodes for people, with units."""
     return table(SHOWN, [{**one, **_spans(one)} for one in _rows(body)])
 
 

@@ -7,7 +7,7 @@ import typer
 from bursar.cli.api_command import After, All, Call, Key, Limit, NewId, Output, noun, shows
 from bursar.cli.output import Format
 
-app = noun("Tenants.")
+app = noun("Manage orgs (tenants).")
 COLUMNS: Final = ("id", "name", "account_id")
 
 
@@ -15,14 +15,14 @@ COLUMNS: Final = ("id", "name", "account_id")
 def create(
     name: Annotated[str, typer.Argument(metavar="NAME")],
     time_zone: Annotated[
-        str, typer.Option(help="Zone in which its days and months begin, such as Europe/Berlin.")
+        str, typer.Option(help="Time zone of its days and months, such as Europe/Berlin.")
     ] = "UTC",
-    tier: Annotated[str | None, typer.Option(help="Tier, with its default budgets.")] = None,
+    tier: Annotated[str | None, typer.Option(help="Tier, which sets its default budgets.")] = None,
     id: NewId = None,
     output: Output = Format.TABLE,
     key: Key = None,
 ) -> None:
-    """Begin an org, with its root account."""
+    """Create an org and its root account."""
     body = {"name": name, "time_zone": time_zone, "tier": tier, "id": id}
     Call(output, key).post("/v1/orgs", body, COLUMNS)
 
@@ -31,8 +31,8 @@ def create(
 def list_(
     limit: Limit = 100, after: After = None, all: All = False, output: Output = Format.TABLE
 ) -> None:
-    """All orgs; for operators."""
+    """List all orgs. For operators."""
     Call(output).page("/v1/orgs", COLUMNS, {}, limit, after, all)
 
 
-shows(app, "/v1/orgs", "An org.", COLUMNS)
+shows(app, "/v1/orgs", "Show an org.", COLUMNS)

@@ -13,7 +13,7 @@ from bursar.cli.policies import policy_words
 
 app = typer.Typer(cls=Group, add_completion=False, rich_markup_mode=None)
 policy = typer.Typer(
-    cls=Group, help="Who is entitled to what in a pool, and how it decides; for operators.",
+    cls=Group, help="Show or set the scheduling policy of a pool. For operators.",
     no_args_is_help=True, rich_markup_mode=None,
 )  # fmt: skip
 app.add_typer(policy, name="policy")
@@ -31,11 +31,11 @@ Pool = Annotated[str, typer.Argument(metavar="POOL")]
 def pools(
     ctx: typer.Context,
     add: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Begin a pool of this name first.")
+        str | None, typer.Option(metavar="NAME", help="Create a pool with this name first.")
     ] = None,
     output: Output = Format.TABLE,
 ) -> None:
-    """What pools have, and what waits for it."""
+    """Show pools: GPUs, nodes and queued jobs."""
     if ctx.invoked_subcommand is not None:
         return
     call = Call(output)
@@ -46,7 +46,7 @@ def pools(
 
 
 def _rows(body: Any) -> list[dict[str, Any]]:
-    """A line for each type of each pool; one without nodes has a line, too."""
+    """One row for each GPU type of each pool; a pool without nodes has one row."""
     nothing: list[dict[str, Any]] = [{"gpu_type": None, "gpus": 0, "free_milli_gpus": 0}]
     return [
         {
@@ -62,7 +62,7 @@ def _rows(body: Any) -> list[dict[str, Any]]:
 
 
 def _table(body: Any) -> str:
-    """The same for people: what is of the whole pool stands in its first line alone."""
+    """Render the pools; figures of the whole pool appear only in its first row."""
     seen: set[str] = set()
     rows = []
     for row in _rows(body):
@@ -73,24 +73,24 @@ def _table(body: Any) -> str:
 
 @policy.command("show")
 def show(pool: Pool = "main", output: Output = Format.TABLE) -> None:
-    """The policy of a pool; as yaml, `set` and `bursar simulate --rules` read it."""
+    """Show the policy of a pool. With -o yaml, `set` and `bursar simulate --rules` read it."""
     Call(output).get(f"/v1/pools/{pool}/policy", POLICY_COLUMNS, rows=_policy_rows)
 
 
 @policy.command("set")
 def set_(
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="The policy in YAML or JSON; - is stdin.")
+        Path, typer.Argument(metavar="FILE", help="Policy in YAML or JSON; - reads standard input.")
     ],
     pool: Pool = "main",
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only look whether it could be put in force.")
+        bool, typer.Option("--dry-run", help="Validate the policy; change nothing.")
     ] = False,
     output: Output = Format.TABLE,
     key: Key = None,
 ) -> None:
-    """Put a policy in force: the pool's next round decides by it. Of a file for `bursar simulate`
-    the same parts are read: policy, tiers, shares."""
+    """Set the policy of a pool, from its next scheduling round on. From a file for `bursar
+    simulate`, the sections policy, tiers and shares are read."""
     words = policy_words(file)
     call = Call(output, key)
     params = {"dry_run": "true"} if dry_run else None
@@ -98,7 +98,7 @@ def set_(
 
 
 def _policy_rows(body: Any) -> list[dict[str, Any]]:
-    """A line for each tier, and for each place below that has a share of its own."""
+    """One row for each tier, and for each org, account or user with its own share."""
     tiers = [
         {
             **one,

@@ -13,7 +13,7 @@ from bursar.cli.api_command import Call, Key, Misused, NewId, Org, Output, given
 from bursar.cli.output import Format, note
 from bursar.cli.ranges import TIMES
 
-app = noun("Prices of GPU-hours.")
+app = noun("Manage prices per GPU-hour.")
 COLUMNS: Final = (
     "effective_at",
     "gpu_type",
@@ -35,21 +35,23 @@ def set_(
     file: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="The rates in JSON, as the HTTP interface takes them; - is stdin."
+            metavar="FILE", help="Rates in JSON, as in POST /v1/prices; - reads standard input."
         ),
     ] = None,
-    region: Annotated[str | None, typer.Option(help="Only there.")] = None,
+    region: Annotated[str | None, typer.Option(help="Only in this region.")] = None,
     tier: Annotated[str | None, typer.Option(help="Only for orgs of this tier.")] = None,
-    priority_class: Annotated[str | None, typer.Option("--class", help="Only for it.")] = None,
+    priority_class: Annotated[
+        str | None, typer.Option("--class", help="Only for this priority class.")
+    ] = None,
     effective_at: Annotated[
-        str | None, typer.Option(metavar="TIME", help=f"In force from then on: {TIMES}.")
+        str | None, typer.Option(metavar="TIME", help=f"Effective from this time on: {TIMES}.")
     ] = None,
     cache_hit_ppm: Annotated[
         int | None,
         typer.Option(
             min=0,
             max=1_000_000,
-            help="What a result from the cache costs, in millionths of what its run has cost.",
+            help="Price of a cached result, in millionths of its run's cost.",
         ),
     ] = None,
     org: Org = None,
@@ -57,14 +59,14 @@ def set_(
     output: Output = Format.TABLE,
     key: Key = None,
 ) -> None:
-    """Add a version to an org's prices; it has all rates that are in force from then on.
+    """Add a price version to an org. It contains all rates that apply from then on.
 
-    An operator who names no org sets the deployment's prices: for all orgs that have none.
+    Without an org, operators set the deployment's prices, which apply to orgs without their own.
     """
     only = given({"region": region, "tier": tier, "priority_class": priority_class})
     found = [*(_rate(text) | only for text in rates or ()), *_rates_in(file)]
     if not found:
-        raise Misused("say TYPE=AMOUNT, such as H100=2.5, or --file")
+        raise Misused("give TYPE=AMOUNT, such as H100=2.5, or --file")
     call = Call(output, key)
     body = {
         "org_id": org,
@@ -75,19 +77,19 @@ def set_(
     }
     set_to = call.post("/v1/prices", body, COLUMNS, rows=lambda version: lines_of([version]))
     if set_to["org_id"] is None:
-        note("these are the deployment's prices: of every org that has none of its own")
+        note("these are the deployment's prices, which apply to orgs without their own")
 
 
 @app.command("list")
 def list_(org: Org = None, output: Output = Format.TABLE) -> None:
-    """The prices of an org and of the deployment, the first in force first."""
+    """List the prices of an org and of the deployment, by effective time."""
     Call(output).get(
         "/v1/prices", COLUMNS, {"org_id": org}, rows=lambda body: lines_of(body["items"])
     )
 
 
 def lines_of(versions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """A line for each rate of each version."""
+    """One row for each rate of each version."""
     return [
         {
             "id": version["id"],
@@ -104,14 +106,14 @@ def _rate(text: str) -> dict[str, Any]:
     gpu_type, equals, amount = text.partition("=")
     try:
         if not equals or not gpu_type:
-            raise ValueError(f"{text[:40]!r}: write it as H100=2.5")
+            raise ValueError(f"{text[:40]!r}: write H100=2.5")
         return {"gpu_type": gpu_type, "micros_per_gpu_hour": micros_of(amount)}
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
 
 
 def _rates_in(file: Path | None) -> list[dict[str, Any]]:
-    """The rates of a file: a list of them, or an object that has one, such as a price version."""
+    """Read rates from a file: a list, or an object with a field `rates`."""
     if file is None:
         return []
     try:
@@ -120,5 +122,5 @@ def _rates_in(file: Path | None) -> list[dict[str, Any]]:
         raise typer.BadParameter(f"{file}: {error}", param_hint="--file") from None
     rates = found.get("rates") if isinstance(found, dict) else found
     if not isinstance(rates, list):
-        raise typer.BadParameter(f"{file}: there is no list of rates", param_hint="--file")
+        raise typer.BadParameter(f"{file}: no list of rates found", param_hint="--file")
     return rates

@@ -16,10 +16,10 @@ COLUMNS: Final = ("number", "job", "of", "group", "priority_class", "queued_at")
 @app.command()
 def prio(
     pool: Annotated[str, typer.Argument(metavar="POOL")] = "main",
-    limit: Annotated[int, typer.Option(min=1, max=1_000, help="Jobs that are listed.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, max=1_000, help="Maximum number of jobs.")] = 50,
     output: Output = Format.TABLE,
 ) -> None:
-    """Who comes next in a pool, the first first; others' jobs are not named to tenants."""
+    """Show the queue of a pool in scheduling order. Tenants do not see other tenants' job ids."""
     path = f"/v1/pools/{pool}/explain"
     Call(output).get(path, COLUMNS, params={"limit": limit}, rows=_rows, text=_order)
 
@@ -29,7 +29,7 @@ def _rows(body: Any) -> list[dict[str, Any]]:
 
 
 def _order(body: Any) -> str:
-    """The same with names: a job by its own id, whose it is by what accounts are called."""
+    """Render the queue with account names instead of ids."""
     rows = [
         {**one, "job": one["job"].rpartition("/")[2], "of": _whose(one["of"], body["names"])}
         for one in _rows(body)
@@ -38,6 +38,6 @@ def _order(body: Any) -> str:
 
 
 def _whose(path: str, names: Mapping[str, str]) -> str:
-    """A path down to the account; an org and its root account are called alike, and once."""
+    """A path down to the account. An org and its root account have one name, shown once."""
     parts = [names.get(one, one) for one in path.split(".") if not one.startswith("user ")]
     return " / ".join(dict.fromkeys(parts))

@@ -9,7 +9,7 @@ import typer
 from bursar.cli.api_command import Call, Id, Key, Misused, Org, Output, lists, noun, uuid
 from bursar.cli.output import Format
 
-app = noun("Limits on GPUs and jobs at once.")
+app = noun("Limit GPUs and jobs in use at the same time.")
 COLUMNS: Final = (
     "id",
     "account_id",
@@ -25,28 +25,38 @@ COLUMNS: Final = (
 @app.command("set")
 def set_(
     account: Annotated[
-        str | None, typer.Option(metavar="ID", parser=uuid, help="This account and all below it.")
+        str | None,
+        typer.Option(
+            metavar="ID", parser=uuid, help="Limit this account and the accounts below it."
+        ),
     ] = None,
-    user: Annotated[str | None, typer.Option(metavar="ID", parser=uuid, help="This user.")] = None,
-    gpus: Annotated[int | None, typer.Option(min=0, help="GPUs at once, of any type.")] = None,
+    user: Annotated[
+        str | None, typer.Option(metavar="ID", parser=uuid, help="Limit this user.")
+    ] = None,
+    gpus: Annotated[
+        int | None, typer.Option(min=0, help="Maximum GPUs in use, of any type.")
+    ] = None,
     gpu: Annotated[
         list[str] | None,
-        typer.Option(metavar="TYPE=COUNT", help="GPUs of a type at once, such as H100=8."),
+        typer.Option(
+            metavar="TYPE=COUNT", help="Maximum GPUs of one type, such as H100=8. Repeatable."
+        ),
     ] = None,
-    jobs_running: Annotated[int | None, typer.Option(min=0, help="Jobs that run at once.")] = None,
-    jobs_queued: Annotated[int | None, typer.Option(min=0, help="Jobs that wait at once.")] = None,
+    jobs_running: Annotated[int | None, typer.Option(min=0, help="Maximum running jobs.")] = None,
+    jobs_queued: Annotated[int | None, typer.Option(min=0, help="Maximum queued jobs.")] = None,
     submissions_per_minute: Annotated[
-        int | None, typer.Option(min=0, help="Jobs handed in per minute.")
+        int | None, typer.Option(min=0, help="Maximum submissions per minute.")
     ] = None,
     id: Annotated[
-        str | None, typer.Option(metavar="ID", parser=uuid, help="The quota to change.")
+        str | None,
+        typer.Option(metavar="ID", parser=uuid, help="Id of an existing quota to replace."),
     ] = None,
     output: Output = Format.TABLE,
     key: Key = None,
 ) -> None:
-    """Set a quota of an account, a user or the pair, or put another in its place (--id)."""
+    """Create a quota for an account, a user or both, or replace an existing one (--id)."""
     if account is None and user is None:
-        raise Misused("say whose quota it is: with --account, --user or both")
+        raise Misused("add --account, --user or both")
     body = {
         "account_id": account,
         "user_id": user,
@@ -68,21 +78,21 @@ def _by_type(given: Sequence[str]) -> dict[str, int]:
     for text in given:
         matched = re.fullmatch(r"(.+)=(\d{1,9})", text, re.ASCII)
         if matched is None:
-            raise typer.BadParameter(f"{text[:40]!r}: write it as H100=8", param_hint="--gpu")
+            raise typer.BadParameter(f"{text[:40]!r}: write H100=8", param_hint="--gpu")
         found[matched[1]] = int(matched[2])
     return found
 
 
-lists(app, "/v1/quotas", "The quotas of an org.", COLUMNS)
+lists(app, "/v1/quotas", "List the quotas of an org.", COLUMNS)
 
 
 @app.command()
 def show(id: Id, org: Org = None, output: Output = Format.TABLE) -> None:
-    """A quota."""
+    """Show a quota."""
     Call(output).get(f"/v1/quotas/{id}", COLUMNS, {"org_id": org})
 
 
 @app.command()
 def drop(id: Id, org: Org = None, output: Output = Format.TABLE, key: Key = None) -> None:
-    """Limit no more."""
+    """Remove a quota."""
     Call(output, key).delete(f"/v1/quotas/{id}", ("id",), {"org_id": org})

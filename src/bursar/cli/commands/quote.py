@@ -1,4 +1,4 @@
-"""`bursar quote`: what a hold would cost; `bursar hold open --dry-run` asks the same."""
+"""`bursar quote`: the cost of a hold, like `bursar hold open --dry-run`."""
 
 import typer
 
@@ -38,6 +38,6 @@ def quote(
     job: Job = None,
     output: Output = Format.TABLE,
 ) -> None:
-    """What a hold would cost, and what forbids it; exits as the hold would, and changes nothing."""
+    """Show what a hold would cost or why it would be refused. Exits with the hold's status."""
     context = context_of(gpu_type, gpu_count, region, job_kind, priority_class, job)
     quoted(Call(output), asked(account, amount, run, user, None, context), likely)

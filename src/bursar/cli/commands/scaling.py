@@ -27,16 +27,20 @@ def scaling(
     pool: Annotated[str, typer.Argument(metavar="POOL")] = "main",
     set_: Annotated[
         str | None,
-        typer.Option("--set", metavar="FILE", help="Decide anew, as this JSON says; - is stdin."),
+        typer.Option(
+            "--set",
+            metavar="FILE",
+            help="Replace the configuration with this JSON; - reads standard input.",
+        ),
     ] = None,
     orders: Annotated[
-        bool, typer.Option("--orders", help="Show what was ordered, and what it cost.")
+        bool, typer.Option("--orders", help="Show node orders and their cost.")
     ] = False,
     output: Output = Format.TABLE,
 ) -> None:
-    """What nodes of a pool can be ordered, and what was; for operators.
+    """Show or set which nodes a pool can order. For operators.
 
-    What is written by -o json can be changed and given to --set.
+    --set reads the format that -o json prints.
     """
     call = Call(output)
     if orders:
@@ -53,8 +57,8 @@ def _read(file: str) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise typer.BadParameter(f"{file}: {error}", param_hint="--set") from None
     if not isinstance(found, dict):
-        raise Misused(f'{file} is no JSON object: write {{"offers": [...]}}')
-    found.pop("provided", None)  # it is told, and not decided
+        raise Misused(f'{file} is not a JSON object: write {{"offers": [...]}}')
+    found.pop("provided", None)  # reported by the service, not configurable
     return found
 
 

@@ -13,14 +13,14 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 COLUMNS: Final = (
     *("of", "weight", "part_ppm", "entitled_ppm", "gpus", "jobs", "waiting", "usage_micros"),
 )
-ROOT: Final = 2  # how far below its tier an org's root account is
+ROOT: Final = 2  # depth of an org's root account below its tier
 
 
 @app.command()
 def share(
     pool: Annotated[str, typer.Argument(metavar="POOL")] = "main", output: Output = Format.TABLE
 ) -> None:
-    """Who has which part of a pool, and is entitled to which; tenants see their own."""
+    """Show current and entitled shares of a pool. Tenants see their own."""
     Call(output).get(f"/v1/pools/{pool}/explain", COLUMNS, rows=_rows, text=_tree)
 
 
@@ -29,13 +29,13 @@ def _rows(body: Any) -> list[dict[str, Any]]:
 
 
 def _tree(body: Any) -> str:
-    """The tree of shares, each place by its own name below the one that it is of."""
+    """Render the shares as a tree of names."""
     rows = [{**one, "of": _place(one["of"], body["names"])} for one in _rows(body)]
     return table(COLUMNS, [one for one in rows if one["of"]])
 
 
 def _place(path: str, names: Mapping[str, str]) -> str:
-    """A place, indented; nothing for an org's root account, which has all that its org has."""
+    """A node's indented name; empty for a root account, which duplicates its org."""
     *above, own = path.split(".")
     if len(above) == ROOT:
         return ""

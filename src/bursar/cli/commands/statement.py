@@ -42,7 +42,7 @@ def statement(
     all: All = False,
     output: Output = Format.TABLE,
 ) -> None:
-    """What an account's grants had, what moved, and what they have then."""
+    """Show an account's opening balance, postings and closing balance of a period."""
     call = Call(output)
     path = f"/v1/accounts/{account}/statement"
     call.page(
@@ -59,13 +59,13 @@ def statement(
 
 
 def joined(pages: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """All pages of a statement as one."""
+    """Join the pages of a statement."""
     lines = [line for page in pages for line in page["lines"]]
     return {**pages[-1], "opening": pages[0]["opening"], "lines": lines}
 
 
 def told_to_people(body: Mapping[str, Any]) -> str:
-    """The period, what was there before, what moved, what was there after."""
+    """Render the period, the postings, and the opening and closing balances."""
     period = card([(name, cell(name, body[name])) for name in ("from", "to")])
     parts = list(body["opening"])
     ends = grid(

@@ -10,7 +10,7 @@ from bursar.cli.api_command import Call, Limit, Org, Output, noun
 from bursar.cli.output import Format, note
 from bursar.cli.ranges import local_text
 
-app = noun("Who has, used or burns the most.")
+app = noun("Rank accounts, users and jobs by credits.")
 COLUMNS: Final = ("rank", "id", "value_micros", "org_id")
 
 
@@ -18,7 +18,7 @@ JOBS: Final = ("rank", "id", "state", "spent_micros", "held_micros", "micros_per
 
 
 class Cost(StrEnum):
-    """What to compare jobs by."""
+    """What jobs are ranked by."""
 
     SPENT = "spent"
     HELD = "held"
@@ -26,7 +26,7 @@ class Cost(StrEnum):
 
 
 class By(StrEnum):
-    """What to compare."""
+    """What accounts are ranked by."""
 
     AVAILABLE = "available"
     USED = "used"
@@ -35,7 +35,7 @@ class By(StrEnum):
 
 
 class Spent(StrEnum):
-    """What to compare where nothing is owned."""
+    """What users are ranked by."""
 
     USED = "used"
     DAY = "day"
@@ -44,40 +44,40 @@ class Spent(StrEnum):
 
 @app.command()
 def accounts(
-    by: Annotated[By, typer.Option(help="Available, used in all, or in the last day or week.")] = (
-        By.USED
-    ),
+    by: Annotated[
+        By, typer.Option(help="Rank by available credits, or by use in total, per day or per week.")
+    ] = (By.USED),
     org: Org = None,
     limit: Limit = 10,
     output: Output = Format.TABLE,
 ) -> None:
-    """Accounts, of one org or (for operators) of all."""
+    """Rank the accounts of an org or, for operators, of all orgs."""
     _top("accounts", by.value, org, limit, output)
 
 
 @app.command()
 def users(
-    by: Annotated[Spent, typer.Option(help="Used in all, or in the last day or week.")] = (
-        Spent.USED
-    ),
+    by: Annotated[
+        Spent, typer.Option(help="Rank by use in total, in the last day or in the last week.")
+    ] = (Spent.USED),
     org: Org = None,
     limit: Limit = 10,
     output: Output = Format.TABLE,
 ) -> None:
-    """Users, of one org or (for operators) of all."""
+    """Rank the users of an org or, for operators, of all orgs."""
     _top("users", by.value, org, limit, output)
 
 
 @app.command()
 def jobs(
     by: Annotated[
-        Cost, typer.Option(help="Spent so far, held, or burnt in an hour while it runs.")
+        Cost, typer.Option(help="Rank by credits spent, held, or burned per hour.")
     ] = Cost.SPENT,
     org: Org = None,
     limit: Limit = 10,
     output: Output = Format.TABLE,
 ) -> None:
-    """Jobs of an org that are not over, as they are now."""
+    """Rank the unfinished jobs of an org."""
     params = {"by": by.value, "org_id": org, "limit": limit}
     Call(output).get("/v1/top/jobs", JOBS, params, rows=_ranked)
 
@@ -90,9 +90,9 @@ def _top(subject: str, by: str, org: str | None, limit: int, output: Format) -> 
 
 
 def fresh(as_of: str) -> str:
-    """How old a list is."""
-    if as_of.startswith("1970-"):  # the beginning of time: no sweep was there yet
-        return "nothing was counted yet; the next sweep does"
+    """The age of a list."""
+    if as_of.startswith("1970-"):  # the epoch: no sweep has run yet
+        return "not counted yet; the next sweep does this"
     return f"as of {local_text(as_of)}"
 
 

@@ -19,7 +19,7 @@ COLUMNS: Final = {
     "job": ("job_id",),
 }
 FIGURES: Final = ("charged_micros", "used_micros", "gpu_ms")
-TEAM: Final = "team"  # an account right below the root, with all that is below it
+TEAM: Final = "team"  # an account directly below the root, with its subtree
 
 
 @app.command()
@@ -29,17 +29,17 @@ def usage(
         str,
         typer.Option(
             metavar="NAME,…",
-            help=f"Split it by these: {TEAM}, {', '.join(COLUMNS)}.",
+            help=f"Group by: {TEAM}, {', '.join(COLUMNS)}.",
         ),
     ] = "account",
     level: Annotated[
         int | None,
-        typer.Option(min=0, help="Count accounts below this level where the level is reached."),
+        typer.Option(min=0, help="Add accounts below this tree level to their ancestor at it."),
     ] = None,
     org: Org = None,
     output: Output = Format.TABLE,
 ) -> None:
-    """What was charged and used in a period."""
+    """Show usage and charges of a period."""
     call = Call(output)
     names = [name.strip() for name in by.split(",")]
     if TEAM in names:
@@ -48,14 +48,14 @@ def usage(
     unknown = [name for name in names if name not in COLUMNS]
     if unknown or len(set(names)) < len(names):
         known = ", ".join((TEAM, *COLUMNS))
-        raise typer.BadParameter(f"one or more of {known}, each once", param_hint="--by")
+        raise typer.BadParameter(f"choose from {known}, each once", param_hint="--by")
     columns = (*(column for name in names for column in COLUMNS[name]), *FIGURES)
     params = {**call.span(span), "org_id": org, "by": ",".join(names), "level": level}
     call.get("/v1/usage", columns, params, text=lambda body: told_to_people(body, columns))
 
 
 def told_to_people(body: Mapping[str, Any], columns: tuple[str, ...]) -> str:
-    """The period, the lines, and all of it."""
+    """Render the period, the rows and the total."""
     period = card([(name, cell(name, body[name])) for name in ("from", "to")])
     total = {columns[0]: "total", **body["total"]}
     rows = [*body["items"], total] if body["items"] else []

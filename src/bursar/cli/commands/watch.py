@@ -11,6 +11,6 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 @app.command()
 def watch(id: Id, output: Output = Format.TABLE) -> None:
-    """Follow a job until it is over; exits with 1 unless it succeeded. Ctrl-C stops watching."""
+    """Follow a job until it finishes. Exits with 1 unless it succeeded. Ctrl-C stops watching."""
     with connected() as client:
         raise typer.Exit(followed(client, id, output))

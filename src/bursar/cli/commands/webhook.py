@@ -22,7 +22,7 @@ from bursar.cli.api_command import (
 )
 from bursar.cli.output import Format, note
 
-app = noun("Be told what happens.")
+app = noun("Send events to a URL.")
 COLUMNS: Final = ("id", "url", "events", "account_id")
 MADE: Final = (*COLUMNS, "secret")
 DELIVERIES: Final = (
@@ -38,7 +38,7 @@ DELIVERIES: Final = (
 
 
 class Status(StrEnum):
-    """What became of a delivery."""
+    """The status of a delivery."""
 
     PENDING = "pending"
     DELIVERED = "delivered"
@@ -47,38 +47,40 @@ class Status(StrEnum):
 
 @app.command()
 def create(
-    url: Annotated[str, typer.Argument(metavar="URL", help="Where to tell it.")],
+    url: Annotated[str, typer.Argument(metavar="URL", help="URL that receives the events.")],
     event: Annotated[
         list[str] | None,
-        typer.Option(help="Only this kind of event; may be given several times."),
+        typer.Option(help="Only this kind of event. Repeatable."),
     ] = None,
     account: Annotated[
         str | None,
-        typer.Option(metavar="ID", parser=uuid, help="Only of this account and all below."),
+        typer.Option(
+            metavar="ID", parser=uuid, help="Only events of this account and the accounts below it."
+        ),
     ] = None,
     org: Org = None,
     id: NewId = None,
     output: Output = Format.TABLE,
     key: Key = None,
 ) -> None:
-    """Be told what happens from now on; the secret that signs is shown this once."""
+    """Create a webhook. The secret that signs its messages is shown only once."""
     body = {"url": url, "events": event or None, "account_id": account, "org_id": org, "id": id}
     Call(output, key).post("/v1/webhooks", body, MADE)
-    note("keep the secret now: it is not shown again")
+    note("save the secret now; it is not shown again")
 
 
-lists(app, "/v1/webhooks", "The webhooks of an org; never their secrets.", COLUMNS)
+lists(app, "/v1/webhooks", "List the webhooks of an org. Secrets are never shown.", COLUMNS)
 
 
 @app.command()
 def show(id: Id, org: Org = None, output: Output = Format.TABLE) -> None:
-    """A webhook; never its secret."""
+    """Show a webhook, without its secret."""
     Call(output).get(f"/v1/webhooks/{id}", COLUMNS, {"org_id": org})
 
 
 @app.command()
 def delete(id: Id, org: Org = None, output: Output = Format.TABLE, key: Key = None) -> None:
-    """Tell a webhook nothing more."""
+    """Delete a webhook."""
     Call(output, key).delete(f"/v1/webhooks/{id}", ("id",), {"org_id": org})
 
 
@@ -87,30 +89,32 @@ def rotate(
     id: Id,
     overlap: Annotated[
         int | None,
-        typer.Option(metavar="DURATION", parser=seconds, help="The old secret signs so long yet."),
+        typer.Option(
+            metavar="DURATION", parser=seconds, help="Time for which the old secret still signs."
+        ),
     ] = None,
     org: Org = None,
     output: Output = Format.TABLE,
     key: Key = None,
 ) -> None:
-    """Give a webhook another secret; the old one signs a while longer."""
+    """Replace a webhook's secret. The old secret also signs during the overlap."""
     columns = ("id", "secret", "overlap_seconds")
     body = {"overlap_seconds": overlap}
     Call(output, key).post(f"/v1/webhooks/{id}/rotate", body, columns, params={"org_id": org})
-    note("keep the secret now: it is not shown again")
+    note("save the secret now; it is not shown again")
 
 
 @app.command()
 def deliveries(
     id: Id,
-    status: Annotated[Status | None, typer.Option(help="Only those.")] = None,
+    status: Annotated[Status | None, typer.Option(help="Only deliveries with this status.")] = None,
     org: Org = None,
     limit: Limit = 100,
     after: After = None,
     all: All = False,
     output: Output = Format.TABLE,
 ) -> None:
-    """What a webhook was told, and what came of it."""
+    """List the deliveries of a webhook and their status."""
     params = {"org_id": org, "status": None if status is None else status.value}
     Call(output).page(f"/v1/webhooks/{id}/deliveries", DELIVERIES, params, limit, after, all)
 
@@ -119,13 +123,16 @@ def deliveries(
 def resend(
     id: Id,
     number: Annotated[
-        int, typer.Argument(metavar="NUMBER", min=1, help="Of the event, as deliveries lists it.")
+        int,
+        typer.Argument(
+            metavar="NUMBER", min=1, help="Number of the event, as `deliveries` shows it."
+        ),
     ],
     org: Org = None,
     output: Output = Format.TABLE,
     key: Key = None,
 ) -> None:
-    """Deliver something again, under the same id."""
+    """Deliver an event again, with the same message id."""
     path = f"/v1/webhooks/{id}/deliveries/{number}/resend"
     columns = ("webhook_id", "number", "message_id")
     Call(output, key).post(path, {}, columns, params={"org_id": org})

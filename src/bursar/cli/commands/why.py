@@ -17,7 +17,7 @@ COLUMNS: Final = ("job_id", "state", "number", "earliest_at", "latest_at", "star
 
 @app.command()
 def why(id: Id, output: Output = Format.TABLE) -> None:
-    """Why a job waits, who has what it needs, and when it is likely to start."""
+    """Explain why a job waits, what blocks it, and when it can start."""
     Call(output).get(f"/v1/jobs/{id}/why", COLUMNS, text=_lines)
 
 

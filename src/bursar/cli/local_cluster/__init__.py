@@ -1,8 +1,10 @@
-"""What runs beside a service on one machine: nodes with made-up GPUs, and for a demonstration jobs
-that keep them busy. All of it are programs of their own, which talk to the service over HTTP.
+"""The processes that `bursar up` starts beside the service: nodes with simulated GPUs, and for
+`--demo` tenants that submit jobs. All of them talk to the service over HTTP.
 
-children   programs that are started, started again if they end, and ended with us
-tether     what ties a program to the one that started it
-nodes      agents, each with its own name, key and folder
-traffic    the jobs of a demonstration
+launcher          starts and stops everything
+children          child processes: restarted when they exit, stopped with the service
+die_with_parent   makes the kernel stop a child when its parent dies
+nodes             agents, each with its own name, key and folder
+provisioning      simulated nodes that the autoscaler orders
+demo_load         the tenants' jobs
 """

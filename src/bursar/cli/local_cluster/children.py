@@ -1,7 +1,7 @@
-"""Programs that run beside this one: started again if they end, and ended when this one does.
+"""Child processes: restarted when they exit, stopped when this process stops.
 
-Each is in a session of its own, so that Ctrl-C in a terminal is heard by this process alone, which
-then ends the others in its own time. If this process is killed, the kernel ends them (`tether`).
+Each child has its own session, so that Ctrl-C in a terminal reaches this process only, which then
+stops the children. If this process is killed, the kernel stops them (`die_with_parent`).
 """
 
 import os
@@ -18,14 +18,14 @@ from typing import Final
 from bursar.cli.local_cluster import die_with_parent
 
 LOOK_S: Final = 0.2
-END_S: Final = 8.0  # for a program that was asked to end
-AGAIN_FIRST_S: Final = 0.5  # before a program that has ended is started again; then twice as long
+END_S: Final = 8.0  # until a terminated program is killed
+AGAIN_FIRST_S: Final = 0.5  # before the first restart; doubles with each restart
 AGAIN_MOST_S: Final = 30.0
-STEADY_S: Final = 60.0  # who has run so long is started again as soon as at first
-LOG_MAX: Final = 4 * 1024 * 1024  # bytes; a longer one is put aside when its program starts
+STEADY_S: Final = 60.0  # run time after which the restart delay is reset
+LOG_MAX: Final = 4 * 1024 * 1024  # bytes; a larger file is rotated when its program starts
 
 _TETHER: Final = str(Path(die_with_parent.__file__).resolve())
-# What is the service's own business.
+# Settings of the service that children must not inherit.
 _NOT_PASSED: Final = frozenset({"BURSAR_DATABASE_URL", "BURSAR_SECRET_KEY", "BURSAR_STATE"})
 
 
@@ -33,51 +33,51 @@ _NOT_PASSED: Final = frozenset({"BURSAR_DATABASE_URL", "BURSAR_SECRET_KEY", "BUR
 class Program:
     """A program to keep running."""
 
-    name: str  # as people are told of it
-    arguments: tuple[str, ...]  # of Python
-    environment: Mapping[str, str]  # on top of our own
-    log: Path  # what it says
+    name: str  # in messages
+    arguments: tuple[str, ...]  # arguments of the Python interpreter
+    environment: Mapping[str, str]  # added to this process's environment
+    log: Path  # its output
 
 
 class Children:
-    """Programs that run for as long as this one wants them to."""
+    """Keeps a set of programs running."""
 
     def __init__(self, programs: Sequence[Program]) -> None:
         self._children = {program.name: _Child(program) for program in programs}
         self._leaving: dict[str, _Child] = {}
         self._lock = threading.Lock()  # of both
         self._stopped = threading.Event()
-        # One thread starts all of them, and lives until they have ended: see `tether`.
+        # One thread starts all children and lives until they have exited: see `die_with_parent`.
         self._thread = threading.Thread(target=self._look_after, name="children", daemon=True)
 
     def start(self) -> None:
-        """Have all of them running."""
+        """Start all programs."""
         self._thread.start()
 
     def add(self, program: Program, after_s: float = 0.0) -> None:
-        """Have one more running, after a while; nothing new if there is one of that name."""
+        """Start another program after a delay; does nothing if the name is in use."""
         with self._lock:
             if program.name not in self._children:
                 self._children[program.name] = _Child(program, time.monotonic() + after_s)
 
     def remove(self, name: str) -> bool:
-        """Let one be asked to end, and not be started again; whether it has ended."""
+        """Stop a program without restarting it; True if it has exited."""
         with self._lock:
             if name in self._children:
                 self._leaving[name] = self._children.pop(name)
             return name not in self._leaving
 
     def names(self) -> frozenset[str]:
-        """Those that run, or will."""
+        """The names of all programs that run or will run."""
         with self._lock:
             return frozenset(self._children)
 
     def end(self) -> None:
-        """Let all of them be asked to end; returns at once."""
+        """Ask all programs to stop; returns immediately."""
         self._stopped.set()
 
     def see_them_end(self) -> None:
-        """Wait until all of them have ended."""
+        """Wait until all programs have exited."""
         self.end()
         self._thread.join()
 
@@ -92,16 +92,16 @@ class Children:
                     with self._lock:
                         del self._leaving[name]
             self._stopped.wait(LOOK_S)
-        everybody = (*self._children.values(), *self._leaving.values())
-        for child in everybody:
+        children = (*self._children.values(), *self._leaving.values())
+        for child in children:
             child.ask_to_end()
         give_up_at = time.monotonic() + END_S
-        for child in everybody:
+        for child in children:
             child.see_it_end(give_up_at)
 
 
 class _Child:
-    """One program."""
+    """One child process."""
 
     def __init__(self, program: Program, start_at: float = 0.0) -> None:
         self._program = program
@@ -109,17 +109,17 @@ class _Child:
         self._started_at = 0.0
         self._start_at = start_at  # not before
         self._wait_s = AGAIN_FIRST_S
-        self._kill_at: float | None = None  # it was asked to end for good
+        self._kill_at: float | None = None  # set once it is being removed
 
     def look(self) -> None:
-        """Start it if it does not run."""
+        """Start the process if it is not running."""
         if self._process is not None and self._process.poll() is not None:
             self._ended(self._process.returncode)
         if self._process is None and time.monotonic() >= self._start_at:
             self._start()
 
     def leaves(self) -> bool:
-        """End it without waiting for it; whether it has ended."""
+        """Stop the process without waiting; True if it has exited."""
         if self._process is None or self._process.poll() is not None:
             return True
         if self._kill_at is None:
@@ -135,7 +135,10 @@ class _Child:
             self._wait_s = AGAIN_FIRST_S
         self._start_at = now + self._wait_s
         self._wait_s = min(self._wait_s * 2, AGAIN_MOST_S)
-        _say(f"{self._program.name} has ended ({status}) and is started again", self._program.log)
+        _say(
+            f"{self._program.name} exited with status {status} and will be restarted",
+            self._program.log,
+        )
 
     def _start(self) -> None:
         program = self._program
@@ -157,18 +160,18 @@ class _Child:
             )
 
     def ask_to_end(self) -> None:
-        """Ask it to end, if it runs."""
+        """Send SIGTERM, if the process runs."""
         if self._process is not None:
             self._process.terminate()
 
     def see_it_end(self, give_up_at: float) -> None:
-        """Wait for its end until an instant; then make it end."""
+        """Wait for the process to exit until a deadline; then kill it."""
         if self._process is None:
             return
         try:
             self._process.wait(max(give_up_at - time.monotonic(), 0))
         except subprocess.TimeoutExpired:
-            _say(f"{self._program.name} does not end, and is killed", self._program.log)
+            _say(f"{self._program.name} does not stop and is killed", self._program.log)
             self._process.kill()
             self._process.wait()
 

@@ -1,10 +1,10 @@
-"""Become another program, which the kernel ends as soon as whoever started it is gone.
+"""Executes another program that the kernel terminates when the parent process dies.
 
-    python -I -S tether.py PARENT PROGRAM [ARGUMENT ...]
+    python -I -S die_with_parent.py PARENT PROGRAM [ARGUMENT ...]
 
-A program of its own, because only a process itself can ask for this, and what runs between fork and
-exec of a process with many threads had better be nothing. The kernel means the thread that started
-it: it has to live as long as its process does.
+This is a separate program because only a process itself can request this signal, and code between
+fork and exec is unsafe in a process with threads. The kernel watches the thread that started this
+process, so that thread must live as long as the parent does.
 """
 
 import ctypes
@@ -18,7 +18,7 @@ PR_SET_PDEATHSIG: Final = 1
 if __name__ == "__main__":
     parent, program = int(sys.argv[1]), sys.argv[2:]
     if ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0) != 0:
-        sys.exit("the kernel does not tie one program to another")
+        sys.exit("prctl(PR_SET_PDEATHSIG) failed")
     if os.getppid() != parent:
-        sys.exit("whoever started this is gone already")
+        sys.exit("the parent process is gone already")
     os.execv(program[0], program)

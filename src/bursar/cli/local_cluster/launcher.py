@@ -1,4 +1,4 @@
-"""The programs beside a service: begun once it answers, over HTTP as anybody would, ended first."""
+"""Starts the local cluster once the service answers, and stops it before the service."""
 
 import shutil
 import sys
@@ -18,23 +18,23 @@ from bursar.client import Client, Problem
 from bursar.core.ids import make_id
 from bursar.service.secrets import kept
 
-KEYS: Final = "demo-keys.json"  # of the tenants who send jobs; file of the state folder
+KEYS: Final = "demo-keys.json"  # the tenants' API keys; in the state folder
 LOG: Final = "demo.log"
-TIDY_S: Final = 3_600.0  # between two looks for checkpoints that nobody needs any more
-OLD_S: Final = 86_400.0  # no job of the demonstration lives so long
+TIDY_S: Final = 3_600.0  # interval between removals of old checkpoints
+OLD_S: Final = 86_400.0  # longer than any demo job lives
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Where a service is, and where we keep what is ours."""
+    """The service's URL, an operator key, and the state folder."""
 
     url: str
-    key: str  # the operators'
+    key: str  # an operator's
     folder: Path
 
 
 class LocalCluster:
-    """Nodes, and with `demo` jobs for them."""
+    """Local nodes and, with `demo`, tenants that submit jobs."""
 
     def __init__(
         self,
@@ -49,11 +49,13 @@ class LocalCluster:
         self._demo = demo
         self._provisioner = provisioner
         self._children: Children | None = None
-        self._lock = threading.RLock()  # a signal may come while it is held
+        self._lock = (
+            threading.RLock()
+        )  # reentrant: a signal handler may call `end` while it is held
         self._ended = threading.Event()
 
     def begin(self, told: Callable[[], None]) -> None:
-        """Begin, and then say so; returns at once, because the service is asked meanwhile."""
+        """Start in the background, then call `told`. The service must answer meanwhile."""
         if not self._nodes and not self._demo and self._provisioner is None:
             told()
             return
@@ -65,7 +67,7 @@ class LocalCluster:
         except Problem as problem:
             if self._ended.is_set():
                 return
-            print(f"bursar: there is nothing beside the service: {problem}", file=sys.stderr)
+            print(f"bursar: the local cluster did not start: {problem}", file=sys.stderr)
         else:
             with self._lock:
                 if self._ended.is_set():
@@ -85,36 +87,36 @@ class LocalCluster:
         with self._operator() as operator:
             begin_pool(operator)
             found = [program_of(node, operator, self._setting.folder) for node in self._nodes]
-            return [*found, self._traffic(operator)] if self._demo else found
+            return [*found, self._demo_load(operator)] if self._demo else found
 
-    def _traffic(self, operator: Client) -> Program:
-        """The tenants, each with keys of its own."""
+    def _demo_load(self, operator: Client) -> Program:
+        """The program that submits the tenants' jobs, with a key for each tenant."""
         folder = self._setting.folder
         keys = {org.id: _keys(operator, org) for org in ORGS}
         kept(folder / KEYS, keys_written(keys))
         return Program(
-            name="the traffic",
+            name="the demo load",
             arguments=("-P", "-m", "bursar.cli.local_cluster.demo_load", str(folder / KEYS)),
             environment={"BURSAR_URL": operator.url, "BURSAR_KEY": keys[ORGS[0].id].spend},
             log=folder / LOG,
         )
 
     def end(self) -> None:
-        """Let all of it end; returns at once."""
+        """Ask everything to stop; returns immediately."""
         with self._lock:
             self._ended.set()
             if self._children is not None:
                 self._children.end()
 
     def see_it_end(self) -> None:
-        """Wait until it has ended."""
+        """Wait until everything has stopped."""
         self.end()
         if self._children is not None:
             self._children.see_them_end()
 
 
 def forget_checkpoints(state: Path, before: float) -> None:
-    """Remove checkpoints of the demonstration's jobs that were last touched before a time."""
+    """Remove checkpoints of demo jobs last modified before a time."""
     for org in ORGS:
         for folder in checkpoints_in(state).glob(f"{org.id}/*"):
             if folder.stat().st_mtime < before:
@@ -129,7 +131,7 @@ def _keys(operator: Client, org: Org) -> Keys:
 
 
 def _key(operator: Client, org: Org, name: str, scopes: list[str]) -> str:
-    """A key of an org, the same however often it is asked for."""
+    """Create a key of an org. Repeating the call returns the same key."""
     request = f"up:demo:key:{name}"
     ask = {
         "id": make_id(org.id, request, "key", 0),

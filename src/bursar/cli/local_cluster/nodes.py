@@ -1,4 +1,4 @@
-"""Nodes on this machine with GPUs that are made up: whatever runs on them is real."""
+"""Nodes on this machine with simulated GPUs. The jobs on them are real processes."""
 
 import re
 from collections import Counter
@@ -18,8 +18,8 @@ POOL: Final = "main"
 FOLDER: Final = "nodes"  # of the state folder
 DEMO: Final = "2x8xH100,2x8xA100"
 NODES_MAX: Final = 32
-SLOTS: Final = 4  # so that quarters of a GPU can be had
-# GiB of GPUs that jobs may ask for by their memory, though they are made up.
+SLOTS: Final = 4  # per GPU, so that jobs can request quarters
+# Memory per GPU in GiB, for jobs that require a minimum.
 MEMORY_GIB: Final[Mapping[str, int]] = MappingProxyType(
     {"L4": 24, "L40S": 48, "A100": 80, "H100": 80, "H200": 141, "B200": 192}
 )
@@ -28,35 +28,37 @@ _GROUP: Final = re.compile(r"(?:(\d{1,2})x)?(\d{1,2})x([A-Za-z][A-Za-z0-9.+-]{0,
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node: its name, and what it has."""
+    """A simulated node."""
 
     name: str
     gpus: int
     gpu_type: str
-    slots: int = SLOTS  # of each GPU: parts that are leased apart
-    memory_gib: int = 0  # of each GPU
+    slots: int = SLOTS  # per GPU
+    memory_gib: int = 0  # per GPU
 
 
 def nodes_of(text: str) -> tuple[Node, ...]:
-    """Nodes as they are written: 2x8xH100,8xA100 are two with 8 H100 each and one with 8 A100."""
+    """Parse nodes: 2x8xH100,8xA100 are two nodes with 8 H100 each and one with 8 A100."""
     numbers: Counter[str] = Counter()
     found: list[Node] = []
     for part in text.split(","):
         match = _GROUP.fullmatch(part.strip())
         if match is None or "0" in (match[1], match[2]):
-            raise ValueError(f"{part[:40]!r} names no nodes: write 2x8xH100 for two with 8 each")
+            raise ValueError(
+                f"{part[:40]!r} is not valid: write 2x8xH100 for two nodes with 8 GPUs each"
+            )
         for _ in range(int(match[1] or 1)):
             plain = re.sub(r"[^a-z0-9]+", "-", match[3].lower()).strip("-")
             numbers[plain] += 1
             name, memory_gib = f"{plain}-{numbers[plain]}", MEMORY_GIB.get(match[3], 0)
             found.append(Node(name, int(match[2]), match[3], memory_gib=memory_gib))
     if len(found) > NODES_MAX:
-        raise ValueError(f"{len(found)} nodes are more than one machine should be ({NODES_MAX})")
+        raise ValueError(f"{len(found)} nodes are too many: the maximum is {NODES_MAX}")
     return tuple(found)
 
 
 def described(nodes: Sequence[Node]) -> str:
-    """Nodes for people: 2 with 8 H100 each, 1 with 8 A100."""
+    """Describe nodes: 2 with 8 H100 each, 1 with 8 A100."""
     groups = Counter((one.gpus, one.gpu_type) for one in nodes)
     return ", ".join(
         f"{count} with {gpus} {gpu_type}{' each' if count > 1 else ''}"
@@ -65,22 +67,22 @@ def described(nodes: Sequence[Node]) -> str:
 
 
 def checkpoints_in(state: Path) -> Path:
-    """The folder of all nodes' checkpoints: by org, then by job."""
+    """The checkpoint folder of all nodes, by org and job."""
     return state / FOLDER / "checkpoints"
 
 
 def begin_pool(operator: Client) -> None:
-    """Have the pool that the nodes are of."""
+    """Create the nodes' pool if it does not exist."""
     operator.post("/v1/pools", {"id": POOL}, key=f"up:pool:{POOL}")
 
 
 def folder_of(node: str, state: Path) -> Path:
-    """Where a node keeps what is its own."""
+    """The state folder of a node."""
     return state / FOLDER / node
 
 
 def program_of(node: Node, operator: Client, state: Path, pool: str = POOL) -> Program:
-    """The agent of a node, with a key for that node alone; its folder is kept in `state`."""
+    """The agent program of a node, with a key for that node only."""
     folder = folder_of(node.name, state)
     place = f"{pool}/{node.name}"
     request = f"up:node:{place}"
@@ -97,7 +99,7 @@ def program_of(node: Node, operator: Client, state: Path, pool: str = POOL) -> P
             *("-P", "-m", "bursar", "agent", "--pool", pool, "--node", node.name),
             *("--gpus", f"{node.gpus}x{node.gpu_type}", "--state", str(folder / "agent")),
             *("--slots", str(node.slots), "--memory-gib", str(node.memory_gib)),
-            # Nodes of one machine share a disk: a job that goes on elsewhere finds its work there.
+            # All nodes share this disk, so a job that moves finds its checkpoints.
             *("--checkpoints", str(checkpoints_in(state))),
         ),
         environment={"BURSAR_URL": operator.url, "BURSAR_KEY": key},

@@ -1,8 +1,7 @@
-"""Nodes that come when they are ordered and go when they are given back, on this machine.
+"""Provides ordered nodes on this machine, with simulated GPUs and real agents.
 
-Their GPUs are made up and their agents real, as those of other nodes beside a service. A node comes
-as long after its order as the offer says. Nothing is kept here: whoever starts the service again is
-asked again for what there should be.
+A node starts after the delay of its offer. Nothing is stored: after a restart the service
+orders its nodes again.
 """
 
 import shutil
@@ -19,7 +18,7 @@ from bursar.service.pools.provisioning import Answer, NotDone
 
 
 class MadeUp:
-    """Provides nodes whose GPUs are made up."""
+    """A provisioner of nodes with simulated GPUs."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -29,19 +28,17 @@ class MadeUp:
         self._lock = threading.Lock()
 
     def begin(self, children: Children, operator: Callable[[], Client]) -> None:
-        """From now on nodes can be had, as programs beside others."""
+        """Accept orders from now on; nodes run as `children`."""
         with self._lock:
             self._children, self._operator = children, operator
 
     def order(self, pool: str, order: NodeOrder) -> Answer:
-        """Have a node come in time."""
+        """Start a node after the delay of its offer."""
         children, operator = self._begun()
         with self._lock:
             mine = self._names.setdefault(pool, {})
             if order.id not in mine and sum(map(len, self._names.values())) >= NODES_MAX:
-                return Answer(
-                    ProviderReply.NO, f"{NODES_MAX} nodes are as many as one machine should be"
-                )
+                return Answer(ProviderReply.NO, f"the maximum is {NODES_MAX} nodes")
         of = order.node
         node = Node(of.id, of.gpus, of.gpu_type, of.slots, of.memory_gib)
         try:
@@ -49,7 +46,7 @@ class MadeUp:
                 program = program_of(node, client, self._folder, pool)
         except Problem as problem:
             raise NotDone(str(problem)) from problem
-        # One that was there before has been waited for already.
+        # A node that was already there starts without delay.
         delay = order.ready_by - order.ordered_at if order.there_at is None else 0
         children.add(program, delay / SECOND)
         with self._lock:
@@ -57,7 +54,7 @@ class MadeUp:
         return Answer(ProviderReply.YES)
 
     def remove(self, pool: str, order: NodeOrder) -> Answer:
-        """Have a node end, and its folder be removed."""
+        """Stop a node and remove its folder."""
         children, _ = self._begun()
         with self._lock:
             name = self._names.get(pool, {}).get(order.id)
@@ -69,16 +66,16 @@ class MadeUp:
         return Answer(ProviderReply.REMOVED)
 
     def listed(self, pool: str) -> frozenset[str]:
-        """The orders whose nodes run, or will."""
+        """The orders whose nodes run or will run."""
         self._begun()
         with self._lock:
             return frozenset(self._names.get(pool, ()))
 
     def close(self) -> None:
-        """Nothing takes long here."""
+        """Nothing to release."""
 
     def _begun(self) -> tuple[Children, Callable[[], Client]]:
         with self._lock:
             if self._children is None or self._operator is None:
-                raise NotDone("the service has just been started")
+                raise NotDone("the service is still starting")
             return self._children, self._operator

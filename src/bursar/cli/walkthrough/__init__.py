@@ -1,10 +1,11 @@
-"""Walkthroughs: what becomes of a job and its credits when something happens to it, live (M6).
+"""Walkthroughs: show live what happens to a job and its credits in special situations (M6).
 
-    stage      a service, a pool with one node of its own, orgs with credits
-    watching   every posting and every step of a job's life, as they come; whether the books add up
-    scenes     what happens
+    environment   a service, a pool with one node, orgs with credits
+    event_log     prints postings and job steps as they happen; checks the books at the end
+    scenes        the walkthroughs on a service
+    ledger        the walkthrough of the ledger, in memory
 
-Everything goes over HTTP, and what runs is real: a node's agent, and processes.
+The scenes use the HTTP API, a real agent and real processes.
 """
 
 import sys
@@ -21,12 +22,12 @@ NAMES = tuple(SCENES)
 
 
 def play(name: str) -> int:
-    """Play a walkthrough at the terminal; the status to exit with."""
+    """Run a walkthrough and print it; the exit status."""
     console = Console(highlight=False, soft_wrap=True)
     try:
         with staged(console) as stage:
             SCENES[name](stage)
             return 0 if stage.check() else 1
     except (Stuck, Problem) as error:
-        print(f"bursar: the walkthrough could not go on: {error}", file=sys.stderr)
+        print(f"bursar: the walkthrough failed: {error}", file=sys.stderr)
         return 2

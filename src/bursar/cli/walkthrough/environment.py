@@ -1,4 +1,4 @@
-"""Where a walkthrough is played: a service, a pool with one node, orgs with credits."""
+"""The environment of a walkthrough: a service, a pool with one node, orgs with credits."""
 
 import json
 import os
@@ -23,13 +23,13 @@ from bursar.cli.walkthrough.format import Page
 from bursar.client import Client, Problem
 from bursar.core.money import CREDIT
 
-PATIENCE_S: Final = 180.0  # for anything that has to happen
+PATIENCE_S: Final = 180.0  # timeout for every step
 LOOK_S: Final = 0.2
-RATE: Final = 3_600 * CREDIT  # a GPU-hour: a credit for each second of a GPU
+RATE: Final = 3_600 * CREDIT  # per GPU-hour: one credit per GPU-second
 
 
 class Stuck(Exception):
-    """Something that had to happen did not."""
+    """A step of a walkthrough timed out or failed."""
 
 
 @dataclass(slots=True)
@@ -43,32 +43,32 @@ class Org:
 
 @dataclass(slots=True)
 class Stage:
-    """Everything that a scene needs."""
+    """The running service, pool and node of a walkthrough."""
 
     client: Client
     page: Page
     folder: Path
     pool: str
-    gpu: str  # a type that no other pool has: nobody else's jobs are to come here
+    gpu: str  # a type unique to this pool, so that it gets no other jobs
     node_key: str
     watching: Watching
     _agent: "subprocess.Popen[bytes] | None" = field(default=None)
 
-    # Saying
+    # Output
 
     def heading(self, title: str) -> None:
-        """Begin a part."""
+        """Print a heading."""
         self.page.heading(title)
 
     def say(self, text: str) -> None:
-        """A paragraph, once all that has happened so far was told."""
+        """Print a paragraph, after all events so far."""
         self.watching.look()
         self.page.say(text)
 
-    # Founding
+    # Orgs
 
     def org(self, name: str, tier: str) -> Org:
-        """An org of that tier, with a price of its own."""
+        """Create an org in a tier, with its own price."""
         made = self.client.post("/v1/orgs", {"name": name, "tier": tier}).body
         rates = [{"gpu_type": self.gpu, "micros_per_gpu_hour": RATE}]
         self.client.post("/v1/prices", {"org_id": made["id"], "rates": rates})
@@ -77,7 +77,7 @@ class Stage:
         return org
 
     def grant(self, org: Org, credits: int, label: str, **more: Any) -> None:
-        """Credits for an org."""
+        """Issue credits to an org."""
         ask = {"account_id": org.account, "amount_micros": credits * CREDIT, **more}
         made = self.client.post("/v1/grants", {"kind": "paid", **ask}).body
         self.watching.name(made["id"], label)
@@ -101,14 +101,14 @@ class Stage:
         return id
 
     def state(self, job: str) -> Mapping[str, Any]:
-        """A job as it is."""
+        """Read a job."""
         found: Mapping[str, Any] = self.client.get(f"/v1/jobs/{job}").body
         return found
 
     def until(self, job: str, *states: str) -> Mapping[str, Any]:
         """Wait until a job is in one of these states."""
         found: Mapping[str, Any] = self.wait(
-            lambda: self._in(job, states), f"the job is {' or '.join(states)}"
+            lambda: self._in(job, states), f"job {' or '.join(states)}"
         )
         return found
 
@@ -117,26 +117,26 @@ class Stage:
         return found if found["state"] in states else None
 
     def wait(self, true: Callable[[], Any], what: str) -> Any:
-        """Wait for something, telling all that happens meanwhile."""
+        """Wait for a condition and print all events meanwhile."""
         ends = time.monotonic() + PATIENCE_S
         while not (found := true()):
             self.watching.look()
             if time.monotonic() > ends:
-                raise Stuck(f"after {PATIENCE_S:.0f} s it is still not true that {what}")
+                raise Stuck(f"timed out after {PATIENCE_S:.0f} s waiting for: {what}")
             time.sleep(LOOK_S)
         self.watching.look()
         return found
 
     def after(self, job: str, seconds: float) -> None:
-        """Wait until a job has run for so long."""
+        """Wait until a job has run for `seconds`."""
         self.until(job, "running")
         ends = time.monotonic() + seconds
-        self.wait(lambda: time.monotonic() >= ends, "the time has passed")
+        self.wait(lambda: time.monotonic() >= ends, "the time to pass")
 
     # The node
 
     def start_node(self, gpus: int = 1) -> None:
-        """Start the node's agent; wait until its pool has heard of it."""
+        """Start the node's agent; wait until it is registered."""
         log = (self.folder / "agent.log").open("ab")
         with log:
             self._agent = subprocess.Popen(
@@ -150,20 +150,20 @@ class Stage:
                 stderr=log,
                 start_new_session=True,
             )
-        self.wait(self._node_is_there, "the node reports")
+        self.wait(self._node_is_there, "the node to register")
 
     def _node_is_there(self) -> bool:
         pools = self.client.get("/v1/pools").body["pools"]
         return any(one["id"] == self.pool and one["nodes"] for one in pools)
 
     def kill_node(self) -> None:
-        """Kill the agent, as kill -9 does; what it has started ends when its lease does."""
+        """Kill the agent with SIGKILL. Its processes end when their leases expire."""
         assert self._agent is not None
         self._agent.kill()
         self._agent.wait()
 
     def end_node(self) -> None:
-        """End the agent in peace."""
+        """Stop the agent with SIGTERM."""
         if self._agent is not None and self._agent.poll() is None:
             self._agent.send_signal(signal.SIGTERM)
             self._agent.wait()
@@ -171,22 +171,22 @@ class Stage:
     # The end
 
     def leave_nothing(self) -> None:
-        """Cancel jobs that are not over, if the scene broke off: nobody else would."""
+        """Cancel unfinished jobs after an interrupted walkthrough."""
         with suppress(Problem):
             for job in self.watching.not_over():
                 self.client.post(f"/v1/jobs/{job}/cancel", {})
 
     def check(self) -> bool:
-        """Tell how the books stand; whether they add up."""
+        """Print the final balances; True if they are consistent."""
         self.heading("The books")
         return self.watching.check(self.page)
 
 
 @contextmanager
 def staged(console: Console) -> Iterator[Stage]:
-    """A stage on the service that the environment names, or on one of its own."""
+    """Set up on the service that BURSAR_URL names, or on a temporary one."""
     folder = Path(tempfile.mkdtemp(prefix="bursar-walkthrough-"))
-    folder.chmod(0o711)  # whoever runs the database for root has to pass
+    folder.chmod(0o711)  # the database user must be able to enter it
     try:
         with _service(folder) as (url, key), Client(url, key) as client:
             stage = begun(client, console, folder)
@@ -201,7 +201,7 @@ def staged(console: Console) -> Iterator[Stage]:
 
 @contextmanager
 def _service(folder: Path) -> Iterator[tuple[str, str]]:
-    """The URL of a service and an operator's key for it."""
+    """The URL of a service and an operator key for it."""
     if URL_VARIABLE in os.environ:
         yield os.environ[URL_VARIABLE], os.environ.get(KEY_VARIABLE, "")
         return
@@ -229,13 +229,13 @@ def _told(process: "subprocess.Popen[bytes]", told: Path) -> Any:
     while not told.read_text().endswith("\n"):
         if process.poll() is not None or time.monotonic() > ends:
             said = told.with_name("up.log").read_text(errors="replace").strip()
-            raise Stuck(f"the service does not start: {said.rpartition(chr(10))[2]}")
+            raise Stuck(f"the service did not start: {said.rpartition(chr(10))[2]}")
         time.sleep(LOOK_S)
     return json.loads(told.read_text())
 
 
 def begun(client: Client, console: Console, folder: Path) -> Stage:
-    """A stage on a service that runs: a pool of its own, for a node that is to come."""
+    """Set up on a running service: create a pool and a key for its node."""
     pool = f"walk-{uuid4().hex[:8]}"
     client.post("/v1/pools", {"id": pool})
     ask = {"name": f"node of {pool}", "scopes": ["work"], "node": f"{pool}/n1"}

@@ -1,4 +1,4 @@
-"""What happens, as it happens: postings of the ledger, steps of jobs; and the sums at the end."""
+"""Prints ledger postings and job steps as they happen, and checks the balances at the end."""
 
 import time
 from dataclasses import dataclass, field
@@ -31,7 +31,7 @@ class _Job:
 
 @dataclass(slots=True)
 class Watching:
-    """Tells all that is new whenever it looks."""
+    """Prints new events each time it polls the service."""
 
     client: Client
     console: Console
@@ -41,26 +41,26 @@ class Watching:
     _began: float = field(default_factory=time.monotonic)
 
     def add_org(self, id: str, account: str, name: str) -> None:
-        """Watch an org, from now on."""
+        """Follow an org's events from now on."""
         self._orgs[id] = _Watched(name, account)
         for event in self._events(id):
             self._orgs[id].seen = event["number"]
 
     def add_job(self, id: str, org: str) -> None:
-        """Watch a job; jobs are called by letters."""
+        """Follow a job; jobs are named by letters."""
         self._names.setdefault(id, f"job {chr(ord('A') + len(self._jobs))}")
         self._jobs.setdefault(id, _Job(org))
 
     def name(self, id: str, name: str) -> None:
-        """Call something by a name."""
+        """Set the display name of an id."""
         self._names[id] = name
 
     def not_over(self) -> list[str]:
-        """The jobs that were not over when it looked last."""
+        """The jobs that were unfinished at the last poll."""
         return [id for id, job in self._jobs.items() if job.state not in OVER]
 
     def look(self) -> None:
-        """Tell what is new."""
+        """Print new events."""
         for id, org in self._orgs.items():
             for event in self._events(id, org.seen):
                 org.seen = event["number"]
@@ -99,7 +99,7 @@ class Watching:
         self.console.print(f"  {passed:6.1f} s  {org:<10}  {text}", style=style, markup=False)
 
     def check(self, page: Page) -> bool:
-        """Tell how each org stands; whether all that was granted is somewhere, and nothing held."""
+        """Print each org's credits; True if they add up to its grants and none are held."""
         self.look()
         good = True
         rows = []
@@ -112,13 +112,13 @@ class Watching:
             rows.append([org.name, *(told(one) for one in parts[:4]), told(sum(parts)), sums])
         page.table(
             "credits of each org",
-            "org|>available|>held|>spent|>lapsed|>in all|granted",
+            "org|>available|>held|>spent|>lapsed|>total|granted",
             rows,
         )
         over = not self.not_over()
         page.say(
-            "Every credit that was granted is accounted for, and no job that is over holds any."
+            "Every granted credit is accounted for, and no finished job holds credits."
             if good and over
-            else "Something is not as it should be."
+            else "The balances do not add up, or a job did not finish."
         )
         return good and over

@@ -1,4 +1,4 @@
-"""The walkthroughs themselves."""
+"""The walkthroughs that need a service."""
 
 import sys
 import threading
@@ -12,7 +12,7 @@ from bursar.cli.walkthrough.environment import Stage
 from bursar.client.problem import Problem
 
 PYTHON: Final = sys.executable or "python3"
-# Counts seconds; saves how far it is when it is asked to, and goes on from there (docs/agent.md).
+# Counts seconds; writes a checkpoint on request and resumes from it (docs/agent.md).
 COUNTING: Final = dedent(
     """
     import os, signal, sys, time
@@ -41,13 +41,13 @@ COUNTING: Final = dedent(
 
 
 def counting(seconds: int) -> tuple[str, ...]:
-    """A job that works for so many seconds, in as many attempts as it takes."""
+    """A job that runs for `seconds` in total, over any number of attempts."""
     return PYTHON, "-c", COUNTING, str(seconds)
 
 
 def preemption(stage: Stage) -> None:
-    """A job is stopped for a higher tier at 60 % of its hold, and goes on where it was."""
-    stage.heading("A job of the paid tier has all GPUs")
+    """A job is preempted for a higher tier at 60 % of its hold, and resumes."""
+    stage.heading("A job of the paid tier uses all GPUs")
     stage.start_node(gpus=2)
     paid, enterprise = stage.org("paid", "paid"), stage.org("enterprise", "enterprise")
     stage.grant(paid, 1_000, "bought")
@@ -56,47 +56,46 @@ def preemption(stage: Stage) -> None:
         paid, *counting(70), gpus=2, max_run_seconds=80, checkpoint={"interval_seconds": 60}
     )
     stage.say(
-        "Two GPUs for at most 80 s and 10 s to stop, a credit a second each: 180 credits are held."
+        "Two GPUs for at most 80 s plus 10 s of grace, one credit per GPU-second: 180 credits are"
+        " held."
     )
     stage.after(job, 54)
-    stage.heading("At 60 % of its hold a job of the enterprise tier comes")
+    stage.heading("At 60 % of its hold, a job of the enterprise tier arrives")
     other = stage.job(enterprise, *counting(5), max_run_seconds=60)
     stage.say(
-        "The tier has a floor of GPUs and none of them: the other job is asked to save its work and"
-        " to make room. What it ran until then is charged; what it takes to stop is not."
+        "The enterprise tier is below its floor, so the paid job is preempted: it writes a"
+        " checkpoint and stops. Its run time so far is charged; the grace period is not."
     )
     stage.until(other, "succeeded")
-    stage.heading("Its GPUs are free again")
-    stage.say(
-        "The first job starts once more, from what it has saved, on what is left of its hold."
-    )
+    stage.heading("The GPUs are free again")
+    stage.say("The first job restarts from its checkpoint, on the rest of its hold.")
     stage.until(job, "succeeded")
 
 
 def lost_finish(stage: Stage) -> None:
-    """The node dies with a job on it: the lease runs out, and the job starts again."""
+    """The node dies with a job on it: the lease expires and the job restarts."""
     stage.heading("A job runs on the only node")
     stage.start_node()
     org = stage.org("acme", "paid")
     stage.grant(org, 1_000, "bought")
     job = stage.job(org, *counting(10), max_run_seconds=120, checkpoint={"interval_seconds": 5})
     stage.after(job, 7)
-    stage.heading("Its node is killed: nobody will say how the job ended")
+    stage.heading("The node is killed and can no longer report how the job ended")
     stage.kill_node()
     stage.say(
-        "A lease lasts 20 s after the last report; by then its process has ended itself. Ten"
-        " seconds later the GPU is free. What is proven is settled, work that no checkpoint has"
-        " kept is given back, and the hold stays."
+        "The lease expires 20 s after the last report, and by then the process has stopped itself."
+        " 10 s later the GPU is free. Work up to the last checkpoint is charged, later work is"
+        " refunded, and the hold stays open."
     )
     stage.until(job, "queued")
-    stage.heading("The node comes back")
+    stage.heading("The node returns")
     stage.start_node()
     stage.until(job, "succeeded")
 
 
 def promo_expiry(stage: Stage) -> None:
-    """A promotion expires while a job runs on it."""
-    stage.heading("A promotion that ends in a moment is spent first")
+    """A promotional grant expires while a job uses it."""
+    stage.heading("A promotion that expires soon is spent first")
     stage.start_node()
     org = stage.org("acme", "paid")
     soon = datetime.now(UTC) + timedelta(seconds=12)
@@ -106,19 +105,19 @@ def promo_expiry(stage: Stage) -> None:
     )
     job = stage.job(org, *counting(15), max_run_seconds=30)
     stage.say(
-        "The job may take 40 credits: 25 are held of the promotion, the rest of what was bought."
+        "The job can cost 40 credits: 25 are held from the promotion, the rest from paid credits."
     )
-    stage.heading("The promotion ends while the job runs")
+    stage.heading("The promotion expires while the job runs")
     stage.say(
-        "What is held stays the job's until it ends. It is charged from the promotion first; what"
-        " comes back of that after its end lapses at once, the rest returns to what was bought."
+        "Held credits stay with the job until it finishes. Charges use the promotion first."
+        " Unused promotional credits lapse at once; unused paid credits return to the account."
     )
     stage.until(job, "succeeded")
 
 
 def out_of_credits(stage: Stage) -> None:
-    """A job's credits end before it does; it goes on when there are more."""
-    stage.heading("A hold that is topped up from time to time, and an account that runs dry")
+    """A job runs out of credits, and resumes after a purchase."""
+    stage.heading("A rolling hold, and an account that runs out of credits")
     stage.start_node()
     org = stage.org("acme", "paid")
     stage.grant(org, 25, "bought")
@@ -131,18 +130,17 @@ def out_of_credits(stage: Stage) -> None:
         checkpoint={"interval_seconds": 60},
     )
     stage.say(
-        "Twenty seconds are set aside at once, and more is wanted when a third of that is left."
-        " There are 25 credits in all: ten seconds before its hold ends the job is asked to save"
-        " its work and to stop."
+        "The hold covers 20 s at a time and is topped up when a third of it is left. The account"
+        " has 25 credits: 10 s before the hold runs out, the job writes a checkpoint and stops."
     )
     stage.until(job, "out_of_credits")
-    stage.heading("More credits are bought: within a minute it goes on")
+    stage.heading("After a purchase the job resumes within a minute")
     stage.grant(org, 100, "top-up")
     stage.until(job, "succeeded")
 
 
 def double_submit(stage: Stage) -> None:
-    """The same request is sent twice at once: one job, one hold."""
+    """The same request is sent twice at the same time: one job, one hold."""
     stage.heading("The same request, twice at the same time")
     stage.start_node()
     org = stage.org("acme", "paid")
@@ -157,8 +155,8 @@ def double_submit(stage: Stage) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    stage.say(f"Both were answered, with the same job: {' and '.join(jobs)}.")
-    stage.heading("The same key for something else")
+    stage.say(f"Both requests returned the same job: {' and '.join(jobs)}.")
+    stage.heading("The same key for a different request")
     try:
         stage.job(org, *counting(3), max_run_seconds=21, key="walkthrough-double")
     except Problem as problem:

@@ -1,10 +1,10 @@
-"""The jobs of a demonstration: three tenants who want more than there is, for as long as it runs.
+"""The demo load: three tenants that submit more jobs than the pool can run at once.
 
     python -m bursar.cli.local_cluster.demo_load KEYS [SEED]
 
-It is a client like any other: all it has are the service's URL and the tenants' own keys.
+It is an ordinary API client with the service's URL and the tenants' keys.
 
-programs   what jobs are told to run, and in jobs/ the programs themselves
-mix        which job a tenant asks for next, drawn from a seed
-sending    asking for jobs, cancelling some, buying credits when they run low
+programs   the commands of the jobs; the programs themselves are in jobs/
+mix        draws a tenant's next job from a seed
+sender     submits and cancels jobs, and buys credits when they run low
 """

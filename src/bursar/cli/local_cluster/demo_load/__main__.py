@@ -1,4 +1,4 @@
-"""Sends the jobs of a demonstration until it is told to stop."""
+"""Submits the demo's jobs until it gets a signal."""
 
 import sys
 from pathlib import Path
@@ -8,7 +8,7 @@ from bursar.cli.signals import told_to_stop
 
 
 def main(keys: Path, seed: int) -> None:
-    """Send jobs with the tenants' keys in a file."""
+    """Submit jobs with the tenants' keys from a file."""
     send(keys_in(keys), seed, told_to_stop())
 
 

@@ -1,4 +1,4 @@
-"""Which job a tenant asks for next: drawn from a seed, the same for the same seed.
+"""Draws a tenant's next job; the same seed gives the same jobs.
 
 Alfa    every so often it wants most of the pool at once: a gang over two nodes, a whole node,
         some short and urgent ones. Its tier has a floor of 70 %, so others have to make room.
@@ -19,7 +19,7 @@ ANY: Final = ("A100", "H100")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoJob:
-    """A job that somebody would like to run."""
+    """A job of the demo load."""
 
     name: str
     project: str
@@ -35,7 +35,7 @@ class DemoJob:
     cancel_after_s: int | None = None
 
     def body(self, account: str, user: str) -> dict[str, Any]:
-        """It as `POST /v1/jobs` wants it."""
+        """The request body for `POST /v1/jobs`."""
         checkpoint = {"interval_seconds": self.checkpoint_s} if self.checkpoint_s else None
         return {
             "account_id": account,
@@ -57,12 +57,12 @@ class DemoJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Habit:
-    """How a tenant behaves."""
+    """The behaviour of a tenant."""
 
-    org: str  # name of one of the demonstration's
+    org: str  # name of a demo org
     draw: Callable[[Random], DemoJob]
-    alive_max: int  # asks for nothing more while it has so many that are not over
-    pause_s: tuple[int, int]  # between two jobs, from and to
+    alive_max: int  # maximum number of unfinished jobs
+    pause_s: tuple[int, int]  # range of the pause between jobs
     burst: int = 1  # jobs at once
 
 
