@@ -215,7 +215,7 @@ def _close(work: PoolTransaction, lease: Lease, why: Why) -> None:
 
 
 def correct(work: PoolTransaction, lease: Lease, end_class: EndClass) -> None:
-    """Let somebody else answer for the end of an attempt: its org is told what is paid now (M3).
+    """Change the end class of an attempt and report to the org what is paid now (M3).
 
     Only if the job answers for it itself is anything charged after all: of others its org has not
     asked whether that can be. And then no more than was set aside for the job, although other

@@ -50,7 +50,7 @@ class ClusterMirror:
 
     @property
     def cluster(self) -> Cluster:
-        """The scheduler's memory; whoever tells it something does so through `told`."""
+        """The scheduler's memory; all changes go through `told`."""
         return self.told.cluster
 
     def follow(self, pool: Pool, keys: Iterable[JobKey], now: Instant) -> bool:
@@ -314,7 +314,7 @@ def _not_before(queued: PoolJob) -> Instant:
 
 
 def _estimate(queued: PoolJob) -> int | None:
-    """How long it says that it still runs; who has run for longer than it said says nothing."""
+    """The estimated run time that remains; None once the estimate is exceeded."""
     told = queued.ask.spec.estimate_ms
     if told is None or told <= queued.ran_ms:
         return None

@@ -42,7 +42,7 @@ class OrderState(StrEnum):
 
 
 class ProviderReply(StrEnum):
-    """What whoever provides nodes has said of an order."""
+    """A provider's reply to an order."""
 
     YES = "yes"  # the node is there, or will be
     NO = "no"  # it will never be

@@ -28,7 +28,7 @@ from bursar.core.scheduling.model.snapshot import Snapshot
 from bursar.core.sorted_set import SortedSet
 from bursar.core.value import replace, value
 
-TERM: Final = 3 * SECOND  # how long somebody leads a pool without saying so again
+TERM: Final = 3 * SECOND  # how long a leader leads a pool without renewing its term
 
 JobKey: TypeAlias = tuple[str, JobId]  # an org, and a job of it
 
@@ -255,11 +255,11 @@ class Pool:
 
     now: Instant = 0  # never goes back
     fence: int = 0  # the last one given
-    epoch: int = 0  # of whoever leads
+    epoch: int = 0  # of the present leader
     leader: str = ""
     leads_until: Instant = 0
     noted: int = 0  # events in its audit stream
-    due_at: Instant = 0  # from when on somebody has to lead it
+    due_at: Instant = 0  # from when on it needs a leader
     jobs: dict[JobKey, PoolJob] = field(default_factory=dict)
     leases: dict[int, Lease] = field(default_factory=dict)
     live: dict[int, None] = field(default_factory=dict)  # fences of leases that have not ended
@@ -453,7 +453,7 @@ class PoolTransaction:
 
     @property
     def due_at(self) -> Instant:
-        """From when on somebody has to lead the pool."""
+        """From when on the pool needs a leader."""
         return 0 if self.active else self.rests_until
 
     @property

@@ -17,7 +17,7 @@ from bursar.core.ledger.limits import (
     crossings,
     over_limit,
 )
-from bursar.core.ledger.payment import Booking, Payment
+from bursar.core.ledger.payment import Payment, UsageBooking
 from bursar.core.ledger.values import Hold
 from bursar.core.metering import Meter, advance, usage_since
 from bursar.core.money import AMOUNT_MAX, Micros
@@ -33,12 +33,12 @@ def charge(draft: Draft, ask: Charge) -> Refusal | None:
     if hold is None:
         return Refusal(Code.HOLD_UNKNOWN, {"hold": ask.hold})
     if ask.amount is not None:
-        usage: Booking | Refusal = Booking(ask.charge, ask.amount, draft.now)
+        usage: UsageBooking | Refusal = UsageBooking(ask.charge, ask.amount, draft.now)
     else:
         usage = _reading(draft, hold, ask.charge, ask.attempt, ask.run_ms or 0, final=ask.final)
     if refusal := _not_chargeable(draft, hold, ask.charge, usage):
         return refusal
-    assert isinstance(usage, Booking)
+    assert isinstance(usage, UsageBooking)
     if usage.has_effect:
         _book(draft, hold, usage)
     return None
@@ -53,10 +53,10 @@ def settle(draft: Draft, ask: Settle) -> Refusal | None:
         usage = _reading(draft, hold, ask.charge, ask.attempt, ask.run_ms, final=True)
     else:
         rest = 0 if ask.total is None else max(ask.total - hold.used, 0)
-        usage = Booking(ask.charge, rest, draft.now)
+        usage = UsageBooking(ask.charge, rest, draft.now)
     if refusal := _not_chargeable(draft, hold, ask.charge, usage):
         return refusal
-    assert isinstance(usage, Booking)
+    assert isinstance(usage, UsageBooking)
     if usage.has_effect:
         _book(draft, hold, usage)
     close_hold(draft, require(draft.books.holds, ask.hold), Closing.SETTLED, draft.now)
@@ -71,15 +71,15 @@ def book_late(draft: Draft, ask: BookLate) -> Refusal | None:
     usage = _late_usage(draft, hold, ask)
     if refusal := _not_bookable(draft, hold, ask.charge, usage):
         return refusal
-    assert isinstance(usage, Booking)
+    assert isinstance(usage, UsageBooking)
     if usage.has_effect:
         _book(draft, hold, usage)
     return None
 
 
-def _late_usage(draft: Draft, hold: Hold, ask: BookLate) -> Booking | Refusal:
+def _late_usage(draft: Draft, hold: Hold, ask: BookLate) -> UsageBooking | Refusal:
     if ask.amount is not None and ask.effective_at is not None:
-        return Booking(ask.charge, ask.amount, ask.effective_at, late=True)
+        return UsageBooking(ask.charge, ask.amount, ask.effective_at, late=True)
     run_ms = ask.run_ms or 0
     meter = _read_meter(draft, hold, ask.attempt, run_ms)
     if isinstance(meter, Refusal):
@@ -87,7 +87,9 @@ def _late_usage(draft: Draft, hold: Hold, ask: BookLate) -> Booking | Refusal:
     usage = usage_since(meter, run_ms)
     began, _ = late_since(draft, hold, meter)
     amount = usage.amount if usage else 0
-    return Booking(ask.charge, amount, began, usage, ask.attempt, advance(meter, run_ms), late=True)
+    return UsageBooking(
+        ask.charge, amount, began, usage, ask.attempt, advance(meter, run_ms), late=True
+    )
 
 
 def late_since(draft: Draft, hold: Hold, meter: Meter) -> tuple[Instant, Instant]:
@@ -102,7 +104,7 @@ def _earliest(draft: Draft, hold: Hold) -> Instant:
 
 
 def _not_bookable(
-    draft: Draft, hold: Hold, charge_id: ChargeId, usage: Booking | Refusal
+    draft: Draft, hold: Hold, charge_id: ChargeId, usage: UsageBooking | Refusal
 ) -> Refusal | None:
     """Why late usage cannot be booked, if so, in the order of precedence."""
     if isinstance(usage, Refusal) and usage.code is Code.ATTEMPT_UNKNOWN:
@@ -119,7 +121,7 @@ def _not_bookable(
 
 
 def _not_chargeable(
-    draft: Draft, hold: Hold, charge_id: ChargeId, usage: Booking | Refusal
+    draft: Draft, hold: Hold, charge_id: ChargeId, usage: UsageBooking | Refusal
 ) -> Refusal | None:
     """Why an open hold cannot be charged, if so, in the order of precedence."""
     if isinstance(usage, Refusal) and usage.code is Code.ATTEMPT_UNKNOWN:
@@ -138,7 +140,7 @@ def _not_chargeable(
     return None
 
 
-def _too_large(hold: Hold, usage: Booking) -> Refusal | None:
+def _too_large(hold: Hold, usage: UsageBooking) -> Refusal | None:
     if hold.used + usage.amount <= AMOUNT_MAX:
         return None
     return Refusal(Code.AMOUNT_TOO_LARGE, {"amount": usage.amount, "most": AMOUNT_MAX - hold.used})
@@ -146,13 +148,13 @@ def _too_large(hold: Hold, usage: Booking) -> Refusal | None:
 
 def _reading(
     draft: Draft, hold: Hold, charge_id: ChargeId, attempt: int, run_ms: int, *, final: bool
-) -> Booking | Refusal:
+) -> UsageBooking | Refusal:
     meter = _read_meter(draft, hold, attempt, run_ms)
     if isinstance(meter, Refusal):
         return meter
     usage = usage_since(meter, run_ms)
     advanced = advance(meter, run_ms)
-    return Booking(
+    return UsageBooking(
         charge_id,
         usage.amount if usage else 0,
         draft.now,
@@ -195,7 +197,7 @@ def meter_of(hold: Hold, attempt: int) -> Meter | Refusal:
 # Booking
 
 
-def _book(draft: Draft, hold: Hold, ask: Booking) -> None:
+def _book(draft: Draft, hold: Hold, ask: UsageBooking) -> None:
     """Book usage: from what the hold has, then as an overrun. Nothing here may refuse."""
     applying = draft.applying_to(hold)
     payment = Payment(draft, hold, ask)

@@ -17,7 +17,7 @@ from bursar.core.metering import Meter, Usage
 from bursar.core.money import Micros
 
 
-class Booking(NamedTuple):
+class UsageBooking(NamedTuple):
     """Usage to be booked on a hold."""
 
     charge: ChargeId
@@ -38,7 +38,7 @@ class Booking(NamedTuple):
 class Payment:
     """Where the credits for a charge come from, found step by step (docs/ledger.md §7)."""
 
-    def __init__(self, draft: Draft, hold: Hold, ask: Booking) -> None:
+    def __init__(self, draft: Draft, hold: Hold, ask: UsageBooking) -> None:
         self.draft = draft
         self.books = draft.books
         self.hold = hold
