@@ -93,7 +93,7 @@ class Field(Stage):
 
     def wrong(self) -> list[str]:
         """What `verify` says of arrays, of what their holds have, and of histories."""
-        [told] = [one for one in CHECKS if one.name.startswith("a hold has open and used")]
+        [told] = [one for one in CHECKS if one.name.startswith("a hold has the figures")]
         checks = (*ARRAY_CHECKS, told)
         found = [one for check in checks for one in problems(self.connection, check)]
         return [str(one) for one in found if one.org == self.org] + self.contradictions()

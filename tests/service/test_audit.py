@@ -385,17 +385,17 @@ def test_what_no_version_wrote_is_told(earlier: str, sql: str) -> None:
 
 LAST_TOLD = {
     "update holds set used = used + 7, absorbed = absorbed + 7 where hold_id = 'h2'": (
-        "a hold has open and used what its last event told: h2 used: 5007 kept, 5000 wanted"
+        "a hold has the figures of its last event: h2 used: 5007 kept, 5000 wanted"
     ),
     "update settings set number = 3 where setting_id = 'k'": (
-        "a setting is what its last event says: key k was set by event: 3 kept, 19 wanted"
+        "a setting has the value of its last event: key k was set by event: 3 kept, 19 wanted"
     ),
     "update settings set body = '{}' where setting_id = 'w'": (
-        "a setting is what its last event says:"
+        "a setting has the value of its last event:"
         " webhook w is not what was told by event: 17 kept, 17 wanted"
     ),
     "delete from settings where setting_id = 'q'": (
-        "a setting is what its last event says: quota q was set by event: 21 wanted"
+        "a setting has the value of its last event: quota q was set by event: 21 wanted"
     ),
 }
 
@@ -453,7 +453,7 @@ def test_rows_of_an_org_that_does_not_exist_are_told(told: str, table: str) -> N
             f"insert into {table} (org_id, {columns})"
             f" select 'ghost', {columns} from {table} limit 1"
         )
-        assert any("ghost: every row is of an org" in str(one) for one in verify(connection))
+        assert any("ghost: every row belongs to an org" in str(one) for one in verify(connection))
         orgs = orgs_of(connection)
         found = {one.org: one.differences for one in rebuild(url, orgs, 1)}
 

@@ -93,7 +93,7 @@ SNAPSHOT = "a snapshot is of an event, and whole"
 UNSWEPT = "a standing is of a sweep, and of something that is ranked"
 SPOILING = {
     "sweeps: all rows are gone": ("delete from sweeps", UNSWEPT),
-    "sweeps: of a later event": ("update sweeps set number = number + 1", "a sweep has seen no"),
+    "sweeps: of a later event": ("update sweeps set number = number + 1", "a sweep is not ahead"),
     "sweeps: of an earlier event": ("update sweeps set number = 1", USER),
     "sweeps: another instant": ("update sweeps set at = at + 40 * 86400000000", OF_ACCOUNTS),
     "sweeps: comes back too late": ("update sweeps set due_at = due_at + 1", DUE),
@@ -210,7 +210,7 @@ def test_rows_of_an_org_that_does_not_exist_are_told_and_removed(told: str, tabl
         connection.execute(f"insert into {table} select * from other")
         connection.execute("drop table other")
 
-        name = "what sweeps keep is of orgs that exist"
+        name = "summaries belong to orgs that exist"
         assert ("ghost", name) in {(one.org, one.check) for one in verify(connection)}
         orgs = orgs_of(connection)
         assert {org, "ghost"} == {*orgs}

@@ -89,20 +89,20 @@ SPOILING = {
     ),
     "a result that nobody has left": (
         "update jobs set cached_from = 'waits' where job_id = 'done'",
-        "another's result",
+        "a shared result",
     ),
     "a job that has run and was told to nobody": (
         "update jobs set sent = 0 where job_id = 'done'",
-        "a job that no pool was told of",
+        "a job that was sent to no pool",
     ),
     "a job that was let go and that nobody has withdrawn": (
         "update jobs set sent = 0, received = 0, withdrawn = false where job_id = 'gone'",
-        "a job that no pool was told of",
+        "a job that was sent to no pool",
     ),
     "a job that follows nobody": (
         "update jobs set follows = true, alike = 'x', submitted_at = submitted_at - 7200000000"
         " where job_id = 'waits'",
-        "nobody follows nobody",
+        "no job waits without a leader",
     ),
     "a job its pool never got": ("delete from queue where job_id = 'waits'", "a job that is not"),
     "a job over in its pool alone": (
@@ -111,15 +111,15 @@ SPOILING = {
     ),
     "a job over in its org alone": (
         "update jobs set state = 'failed', ended_at = 1, end_class = 'user' where job_id = 'waits'",
-        "a job that is over in its pool",
+        "a job that is finished in its pool",
     ),
     "a hold left open": (
         "update holds set closed_at = null where hold_id = 'done'",
-        "a job that is over holds",
+        "a finished job holds",
     ),
     "a hold released under its job": (
         "update holds set closed_at = expires_at - 1 where hold_id = 'waits'",
-        "a job that is over holds",
+        "a finished job holds",
     ),
     "a job nobody asked for": ("delete from jobs where job_id = 'done'", "a job in a pool"),
     "a job in another pool": (
@@ -161,27 +161,27 @@ SPOILING = {
     ),
     "usage that was refused": (
         "update org_inbox set refusal = 'time_invalid' where job_id = 'done' and n = 2",
-        "the rules have taken",
+        "no message of a pool",
     ),
     "a lease of a job that waits": (
         "update queue set state = 'queued' where job_id = 'runs'",
-        "a job that lives",
+        "a running job has",
     ),
     "a job that knows of another lease": (
         "update queue set fence = fence + 1 where job_id = 'runs'",
-        "a job that lives",
+        "a running job has",
     ),
     "a job that runs and has not started": (
         "update leases set started_at = null where ended_at is null",
-        "a job that lives",
+        "a running job has",
     ),
     "a job that starts and has started": (
         "update queue set state = 'starting' where job_id = 'runs'",
-        "a job that lives",
+        "a running job has",
     ),
     "a job that stops and was never asked to": (
         "update queue set state = 'stopping' where job_id = 'runs'",
-        "a job that lives",
+        "a running job has",
     ),
     "a lease without credits": (
         "update holds set closed_at = expires_at - 1000000000000 where hold_id = 'runs'",

@@ -89,7 +89,7 @@ def _request_checks(whose: str) -> tuple[Check, ...]:
     """
     return (
         Check(
-            name="every event was asked for once",
+            name="every event belongs to exactly one request",
             sql=f"""
                 with whose as (
                     select r.org_id,
@@ -116,7 +116,7 @@ def _request_checks(whose: str) -> tuple[Check, ...]:
             """,
         ),
         Check(
-            name="a refusal has no events but steps of jobs, and what was due before them",
+            name="a refused request has only events of job steps and of what was due",
             sql=f"""
                 select r.org_id, 'request ' || r.key, r.first, r.number + 1
                   from requests r
@@ -128,7 +128,7 @@ def _request_checks(whose: str) -> tuple[Check, ...]:
             """,
         ),
         Check(
-            name="a request was answered when its events were recorded",
+            name="a request and its events have the same time",
             sql=f"""
                 select r.org_id, 'request ' || r.key, r.at, coalesce(nullif(f.at, r.at), e.at)
                   from requests r
@@ -143,7 +143,7 @@ def _request_checks(whose: str) -> tuple[Check, ...]:
             """,
         ),
         Check(
-            name="an event is of whoever asked for it",
+            name="an event and its request have the same actor",
             sql=f"""
                 -- Where a request begins its actor stands before the event, else that of the event
                 -- before: sorted, not joined, for requests have no index by their first event.
@@ -182,7 +182,7 @@ CHECKS: Final[tuple[Check, ...]] = (
         """,
     ),
     Check(
-        name="compartments of a grant are the sum of its postings",
+        name="compartments of a grant equal the sum of its postings",
         sql="""
             with moved as (
                 select org_id, grant_id, target as part, amount from postings
@@ -206,7 +206,7 @@ CHECKS: Final[tuple[Check, ...]] = (
         """,
     ),
     Check(
-        name="what is held of a grant is open in holds",
+        name="held credits of a grant equal what its draws have open",
         sql="""
             select g.org_id, g.grant_id, g.held, coalesce(d.open, 0)
               from grants g
@@ -216,7 +216,7 @@ CHECKS: Final[tuple[Check, ...]] = (
         """,
     ),
     Check(
-        name="what is spent of a grant was charged to holds and debts",
+        name="spent credits of a grant equal what holds and debts were charged",
         sql="""
             with spent as (
                 select org_id, grant_id, charged - undone as amount from draws
@@ -233,7 +233,7 @@ CHECKS: Final[tuple[Check, ...]] = (
         """,
     ),
     Check(
-        name="what a hold has open is the sum of its draws",
+        name="open credits of a hold equal the sum of its draws",
         sql="""
             select h.org_id, h.hold_id, h.open, coalesce(d.open, 0)
               from holds h
@@ -272,7 +272,7 @@ CHECKS: Final[tuple[Check, ...]] = (
         """,
     ),
     Check(
-        name="an account used what it and those below were charged",
+        name="usage of an account equals the charges of it and the accounts below",
         sql="""
             with recursive charged as (
                 select h.org_id, h.account_id, d.charged - d.undone as amount
@@ -331,7 +331,7 @@ CHECKS: Final[tuple[Check, ...]] = (
         """,
     ),
     Check(
-        name="what accounts own is the sum of their grants",
+        name="totals of an account equal the sum of its grants",
         sql="""
             with kept as (
                 select t.org_id, t.account_id, t.kind, p.part, p.amount
@@ -358,7 +358,7 @@ CHECKS: Final[tuple[Check, ...]] = (
         """,
     ),
     Check(
-        name="a lane has what its grants have",
+        name="the total of a lane equals the sum of its grants",
         sql="""
             select coalesce(l.org_id, g.org_id),
                    coalesce(l.account_id, g.account_id) || ' ' || coalesce(l.lane_id, g.lane_id),
@@ -372,7 +372,7 @@ CHECKS: Final[tuple[Check, ...]] = (
         """,
     ),
     Check(
-        name="a grant stands where the clock has it",
+        name="the place of a grant fits the clock of its org",
         sql="""
             select g.org_id, g.grant_id, o.clock, null::bigint
               from grants g join orgs o using (org_id)
@@ -383,7 +383,7 @@ CHECKS: Final[tuple[Check, ...]] = (
         """,
     ),
     Check(
-        name="an org has issued what its grants were issued",
+        name="issued credits of an org equal the sum of its grants",
         sql="""
             select o.org_id, 'issued', o.issued, coalesce(g.issued, 0)
               from orgs o
@@ -414,7 +414,7 @@ CHECKS: Final[tuple[Check, ...]] = (
         """,
     ),
     Check(
-        name="an event is of a kind that is known",
+        name="the kind of an event is known",
         sql=f"""
             select e.org_id, 'event ' || e.number || ', ' || e.kind, null::bigint, null::bigint
               from events e
@@ -422,7 +422,7 @@ CHECKS: Final[tuple[Check, ...]] = (
              where k.kind is null
         """,
     ),
-    Check(name="every row is of an org that exists", sql=_STRAY_ROWS),
+    Check(name="every row belongs to an org that exists", sql=_STRAY_ROWS),
     Check(
         name="recorded time never goes back",
         sql="""
@@ -457,7 +457,7 @@ CHECKS: Final[tuple[Check, ...]] = (
         """,
     ),
     Check(
-        name="a hold has open and used what its last event told",
+        name="a hold has the figures of its last event",
         sql=f"""
             -- Of events that concern a hold only these change the two; and a lot that was taken
             -- out since then, which tells what it has itself.
@@ -488,7 +488,7 @@ CHECKS: Final[tuple[Check, ...]] = (
         """,
     ),
     Check(
-        name="a setting is what its last event says",
+        name="a setting has the value of its last event",
         sql="""
             with told as (
                 select distinct on (e.org_id, x.kind, x.id)
@@ -512,7 +512,7 @@ CHECKS: Final[tuple[Check, ...]] = (
         """,
     ),
     Check(
-        name="what a grant forfeited is written down",
+        name="forfeited credits of a grant equal the sum of its forfeits",
         sql="""
             with forfeited as (
                 select org_id, grant_id, amount from forfeits
@@ -529,7 +529,7 @@ CHECKS: Final[tuple[Check, ...]] = (
         """,
     ),
     Check(
-        name="what an account used, it used in some slot",
+        name="usage of an account equals the sum of its slots",
         sql="""
             select a.org_id, a.account_id, a.used, coalesce(b.amount, 0)
               from accounts a
@@ -539,7 +539,7 @@ CHECKS: Final[tuple[Check, ...]] = (
         """,
     ),
     Check(
-        name="a budget counts what charges say it counts",
+        name="a budget counts what its charges record",
         sql="""
             select coalesce(t.org_id, c.org_id),
                    concat_ws(' ', coalesce(t.budget_id, c.budget_id),
@@ -557,7 +557,7 @@ CHECKS: Final[tuple[Check, ...]] = (
         """,
     ),
     Check(
-        name="claims and relief of a budget are what events told",
+        name="claims and relief of a budget equal the sum of its events",
         sql="""
             with told as materialized (
                 select e.org_id, x.budget as budget_id, coalesce(x."user", '') as user_id, x.start,

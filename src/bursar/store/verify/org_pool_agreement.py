@@ -42,7 +42,7 @@ SEAM_CHECKS: Final[tuple[Check, ...]] = (
         """,
     ),
     Check(
-        name="a job that is over in its pool is over in its org",
+        name="a job that is finished in its pool is finished in its org",
         sql=f"""
             select j.org_id, j.job_id, null::bigint, null::bigint
               from jobs j
@@ -52,7 +52,7 @@ SEAM_CHECKS: Final[tuple[Check, ...]] = (
         """,
     ),
     Check(
-        name="a job that is over holds nothing, and one that is not has its hold",
+        name="a finished job holds nothing, and any other job has its hold",
         sql="""
             select j.org_id, j.job_id, h.open, 0::bigint
               from jobs j
@@ -135,14 +135,14 @@ SEAM_CHECKS: Final[tuple[Check, ...]] = (
         """,
     ),
     Check(
-        name="the rules have taken every message of a pool",
+        name="no message of a pool was refused",
         sql="""
             select org_id, pool_id || ' ' || job_id || ' ' || refusal, n, null::bigint
               from org_inbox where refusal is not null
         """,
     ),
     Check(
-        name="a job that lives has one live lease, no other job has, and both stand alike",
+        name="a running job has one live lease in the same state, and no other job has one",
         sql=f"""
             select q.org_id, q.pool_id || ' ' || q.job_id || ' is ' || q.state, q.fence,
                    max(l.fence)

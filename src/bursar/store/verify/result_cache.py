@@ -8,7 +8,7 @@ from bursar.store.verify.ledger import Check
 
 CACHING_CHECKS: Final[tuple[Check, ...]] = (
     Check(
-        name="another's result is that of a job like it, which has succeeded by itself, before",
+        name="a shared result comes from an identical job that succeeded before",
         sql="""
             select j.org_id, j.job_id || ' has that of ' || j.cached_from, j.exit_code, s.exit_code
               from jobs j
@@ -20,7 +20,7 @@ CACHING_CHECKS: Final[tuple[Check, ...]] = (
         """,
     ),
     Check(
-        name="a job that no pool was told of follows another, has its result, or was let go",
+        name="a job that was sent to no pool follows another, has its result, or was cancelled",
         sql="""
             select j.org_id, j.job_id || ' is ' || j.state, j.attempt, 0::bigint
               from jobs j
@@ -36,7 +36,7 @@ CACHING_CHECKS: Final[tuple[Check, ...]] = (
         """,
     ),
     Check(
-        name=f"nobody follows nobody for longer than {OVERDUE // MINUTE} min",
+        name=f"no job waits without a leader for longer than {OVERDUE // MINUTE} min",
         timed=True,
         sql=f"""
             select f.org_id, f.job_id || ', seconds', (asked.at - since.at) / {SECOND},

@@ -107,7 +107,7 @@ def _checks(orgs: str) -> tuple[Check, ...]:
     """
     return (
         Check(
-            name="what sweeps keep is of orgs that exist",
+            name="summaries belong to orgs that exist",
             sql=f"""
                 {whose}
                 select w.org_id, 'swept and no org', w.number, null::bigint
@@ -116,7 +116,7 @@ def _checks(orgs: str) -> tuple[Check, ...]:
             """,
         ),
         Check(
-            name="a sweep has seen no more than there is",
+            name="a sweep is not ahead of its org",
             sql=f"""
                 {whose}
                 select w.org_id, 'events', w.number, w.last
