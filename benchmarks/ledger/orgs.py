@@ -26,7 +26,7 @@ from bursar.core.refusal import Refusal
 from bursar.service.database import Aside, Connection, Database, OrgId, create_org, money_time
 from bursar.service.ledger.batch import Answer, Ask, Batch
 from bursar.service.ledger.ledger import Ledger
-from bursar.service.workers.sweeper import Sweeper, Swept, through
+from bursar.service.workers.sweeper import Sweeper, SweepResult, through
 
 ROOT: Final = AccountId("org")
 USER: Final = UserId("ann")
@@ -126,7 +126,7 @@ def make_orgs(database: Aside, count: int, shape: Shape) -> list[OrgId]:
     return names
 
 
-def sweep(database: Aside) -> Swept:
+def sweep(database: Aside) -> SweepResult:
     """Bring what is summed up to date; nothing is due in the orgs of these loads."""
     with database.connect(patience=None) as connection, Ledger(database.connect) as ledger:
         return Sweeper(connection, through(ledger)).sweep()

@@ -12,7 +12,7 @@ from psycopg import sql
 
 from bursar.core.ids import SettingId, UserId
 from bursar.core.ledger.commands import AddUser, SetSetting
-from bursar.service.keys import DEPLOYMENT, KIND, Key, shown
+from bursar.service.keys import DEPLOYMENT, KIND, Key, format_key
 from bursar.service.ledger.ledger import Ledger
 from bursar.service.secrets import FILE
 from tests.api.conftest import Deployment
@@ -55,8 +55,8 @@ def test_every_key_that_does_not_count_gets_the_same_answer(
     )
     revoked = made("/keys", {"name": "gone", "scopes": ["read"]})
     assert 200 == tenant.caller.delete(f"/keys/{revoked['id']}").status_code
-    other_secret = shown(tenant.id, revoked["id"], os.urandom(32))
-    other_org = shown(new_id(), revoked["id"], os.urandom(32))
+    other_secret = format_key(tenant.id, revoked["id"], os.urandom(32))
+    other_org = format_key(new_id(), revoked["id"], os.urandom(32))
     tried = [
         None,
         "",
@@ -75,7 +75,7 @@ def test_every_key_that_does_not_count_gets_the_same_answer(
         f"Bearer {revoked['key']}",
         f"Bearer {other_secret}",
         f"Bearer {other_org}",
-        f"Bearer {shown(DEPLOYMENT, new_id(), os.urandom(32))}",
+        f"Bearer {format_key(DEPLOYMENT, new_id(), os.urandom(32))}",
     ]
     answers = [as_seen(service.url, one) for one in tried]
 

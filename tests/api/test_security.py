@@ -35,7 +35,7 @@ from bursar.api.router import RouteMatch
 from bursar.api.server import service_of
 from bursar.core.alerts import ALERT
 from bursar.service.database import Database
-from bursar.service.keys import DEPLOYMENT, presented, shown
+from bursar.service.keys import DEPLOYMENT, format_key, parse_key
 from bursar.service.queries.read_pool import Readers
 from bursar.service.rate_limits import Rate
 from bursar.service.secrets import FILE, VARIABLE, secret_of
@@ -72,7 +72,7 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
 
 def made_up(org: str = DEPLOYMENT) -> str:
     """A key that has the right form, and that nobody was ever given."""
-    return shown(org, new_id(), os.urandom(32))
+    return format_key(org, new_id(), os.urandom(32))
 
 
 # Guessing (K11)
@@ -205,7 +205,7 @@ def test_nobody_waits_long_for_a_turn(tired: Door, monkeypatch: pytest.MonkeyPat
 
 def test_keys_that_are_new_to_a_process_are_no_guesses(door: Door) -> None:
     """Any number of callers may come to it behind one address, one after the other (K11)."""
-    key = presented(door.key)
+    key = parse_key(door.key)
     assert key is not None
 
     async def story() -> None:
@@ -760,7 +760,7 @@ def test_a_connection_forgets_for_whom_it_worked(
 def test_every_change_says_which_key_has_asked_for_it(operator: Caller) -> None:
     """All that a tenant has done is the key's, and what nobody has asked for is nobody's (K37)."""
     with new_tenant(operator) as tenant:
-        key = presented(str(tenant.caller.key))
+        key = parse_key(str(tenant.caller.key))
         assert key is not None
         before = tenant.number()
         inhabited(tenant)

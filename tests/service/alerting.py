@@ -7,14 +7,14 @@ import sys
 import time
 
 from bursar.service.ledger.ledger import Ledger
-from bursar.service.webhooks.alerts import Alerter, deciding
+from bursar.service.webhooks.alerts import Alerter, submit_through
 from bursar.store.database import connected
 
 
 def main(url: str) -> None:
     """Look until killed, a minute at most."""
     with Ledger(lambda: connected(url)) as ledger, connected(url) as connection:
-        alerter = Alerter(connection, deciding(ledger))
+        alerter = Alerter(connection, submit_through(ledger))
         ends = time.monotonic() + 60
         while time.monotonic() < ends:
             alerter.look()

@@ -26,7 +26,7 @@ from bursar.service.keys import DEPLOYMENT
 from bursar.service.ledger.batch import Ask, Batch
 from bursar.service.ledger.batcher import Limits
 from bursar.service.org_setup import begin_books
-from bursar.service.pools.pool import Kept, NullListener, PoolHandle, at_once, keeping
+from bursar.service.pools.pool import NullListener, PoolHandle, PoolReplica, at_once, keeping
 from bursar.service.pools.quota_distribution import KIND, QuotaDistributor
 from bursar.store.database import Patience
 from bursar.store.database import connected as limited
@@ -55,7 +55,7 @@ class Process:
 
     def __post_init__(self) -> None:
         self.pools = {
-            name: at_once(self.connection, Kept(name, NullListener(), self.world.clock))
+            name: at_once(self.connection, PoolReplica(name, NullListener(), self.world.clock))
             for name in self.world.pools
         }
         self.dealer = QuotaDistributor(self.connection, self.pools, self.world.clock)
@@ -378,7 +378,7 @@ def test_a_pool_that_cannot_be_reached_holds_up_no_other(
             name: stack.enter_context(
                 keeping(
                     lambda: limited(database_url, hasty),
-                    Kept(name, NullListener(), world.clock),
+                    PoolReplica(name, NullListener(), world.clock),
                     limits,
                 )
             )

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from bursar.service.id_cache import LruCache
+from bursar.service.cache import LruCache
 
 ROUNDS = 60_000
 
@@ -23,7 +23,7 @@ def hasty() -> Iterator[None]:
 @pytest.mark.usefixtures("hasty")
 def test_threads_that_ask_and_remember_at_once_do_not_disturb_each_other() -> None:
     """A fact may be forgotten for another at any instant; whoever asks has it or has it not."""
-    known: LruCache[int, str] = LruCache(most=2)
+    known: LruCache[int, str] = LruCache(size_max=2)
 
     def used(thread: int) -> None:
         for n in range(ROUNDS):
@@ -37,7 +37,7 @@ def test_threads_that_ask_and_remember_at_once_do_not_disturb_each_other() -> No
 
 
 def test_the_fact_that_nobody_has_asked_for_longest_is_forgotten() -> None:
-    known: LruCache[str, int] = LruCache(most=2)
+    known: LruCache[str, int] = LruCache(size_max=2)
     known.put("a", 1)
     known.put("b", 2)
     known.get("a")

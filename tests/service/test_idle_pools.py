@@ -20,7 +20,7 @@ from bursar.service.pools import leader
 from bursar.service.pools import pooled_lane as module
 from bursar.service.pools.host import Pools, serving_pools
 from bursar.service.pools.leader import PoolLeader
-from bursar.service.pools.pool import Kept, PoolHandle, at_once, sharing
+from bursar.service.pools.pool import PoolHandle, PoolReplica, at_once, sharing
 from bursar.service.pools.pooled_lane import Connections
 from bursar.store.pools.loader import create_pool, lock_pool, locked
 from bursar.store.pools.rows import PoolRow
@@ -117,7 +117,7 @@ def test_who_stands_by_takes_over_a_pool_that_was_at_rest(
         with served(url) as pools:
             eventually(lambda: rest(pools), "it rests")
             with connected(url) as other:
-                there = at_once(other, Kept(name, Ears()))
+                there = at_once(other, PoolReplica(name, Ears()))
                 begin(there, Node1())
                 submit(there, connection, "job")
             eventually(lambda: runs(connection, name) == {"job"}, "somebody has looked")
@@ -137,7 +137,7 @@ def test_what_others_do_in_a_pool_at_rest_is_known(
         [name] = made(connection, 1)
         with served(url) as pools:
             eventually(lambda: rest(pools), "it rests")
-            begin(at_once(other, Kept(name, Ears())), Node1())
+            begin(at_once(other, PoolReplica(name, Ears())), Node1())
             found = pools.keepers[name].look
             eventually(lambda: bool(found(lambda pool: pool.machines)), "it has heard of the node")
             assert pools.explaining(name).rests
@@ -152,9 +152,11 @@ class Resting:
     def __init__(self, connection: Connection, other: Connection) -> None:
         [self.pool] = made(connection, 1)
         self.clock = Clock()
-        self.keeper = at_once(connection, Kept(self.pool, Ears(), self.clock))
+        self.keeper = at_once(connection, PoolReplica(self.pool, Ears(), self.clock))
         self.leading = PoolLeader(self.keeper, POLICY, "one")
-        self.other = PoolLeader(at_once(other, Kept(self.pool, Ears(), self.clock)), POLICY, "two")
+        self.other = PoolLeader(
+            at_once(other, PoolReplica(self.pool, Ears(), self.clock)), POLICY, "two"
+        )
         begin(self.keeper, Node1())
 
 
@@ -240,7 +242,9 @@ def test_lanes_share_a_few_connections(database_url: str, connection: Connection
     connections = Connections(connect, most=2)
     with ExitStack() as stack:
         keepers = [
-            stack.enter_context(sharing(connections, Kept(name, Ears()), Limits(idle_s=0.05)))
+            stack.enter_context(
+                sharing(connections, PoolReplica(name, Ears()), Limits(idle_s=0.05))
+            )
             for name in names
         ]
         with ThreadPoolExecutor(len(names)) as callers:
@@ -261,7 +265,7 @@ def test_a_lane_that_meets_another_server_forgets_what_it_knew(
     """And one that meets the same again does not (D3)."""
     [name] = made(connection, 1)
     connections = Connections(lambda: connected(database_url))
-    kept = Kept(name, Ears())
+    kept = PoolReplica(name, Ears())
     with sharing(connections, kept) as keeper:
         begin(keeper, Node1())
         known = keeper.look(lambda pool: pool)
@@ -287,7 +291,7 @@ def test_a_connection_that_is_lost_takes_the_others_with_it(
             connections.give_back(one)
         connections.lose(lost)
         assert all(one.connection.closed for one in (lost, *others))
-        with sharing(connections, Kept(name, Ears())) as keeper:
+        with sharing(connections, PoolReplica(name, Ears())) as keeper:
             assert 0 == keeper.expire()
             line.cut()
             assert 0 == keeper.expire()

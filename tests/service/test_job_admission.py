@@ -12,7 +12,7 @@ from bursar.core.messages import Spec
 from bursar.core.scheduling.model.jobs import Shape
 from bursar.core.scheduling.model.policy import PAID, Policy
 from bursar.core.value import replace
-from bursar.service.id_cache import Directory
+from bursar.service.cache import Directory
 from bursar.service.jobs import admission, routing
 from bursar.service.jobs.admission import AdmissionRequest, AdmissionResult, JobAdmission
 from bursar.service.jobs.routing import Router

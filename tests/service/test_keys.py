@@ -3,7 +3,7 @@
 import pytest
 
 from bursar.core.instant import SECOND
-from bursar.service.keys import Key, Presented, Scope, hash_of, presented, shown
+from bursar.service.keys import Key, PresentedKey, Scope, format_key, hash_of, parse_key
 from tests.support.builders import T0
 
 ORG, ID = "01930f3c-7a10-7c3e-9b5e-0d2f4c6a8b1d", "01930f3c-7a10-7c3e-9b5e-0d2f4c6a8b1e"
@@ -49,15 +49,15 @@ def test_no_secret_of_a_key_that_has_ended_counts() -> None:
 
 def test_a_key_is_read_as_it_was_shown() -> None:
     """Where to look, and the hash of the secret; the secret itself is not kept."""
-    assert Presented(ORG, ID, hash_of(FIRST)) == presented(shown(ORG, ID, FIRST))
+    assert PresentedKey(ORG, ID, hash_of(FIRST)) == parse_key(format_key(ORG, ID, FIRST))
 
 
 @pytest.mark.parametrize("place", [0, 3, 4, 26, 48, 60, 90, 96])
 def test_a_character_mistyped_is_no_key(place: int) -> None:
     """Its checksum tells, without asking anybody."""
-    right = shown(ORG, ID, FIRST)
+    right = format_key(ORG, ID, FIRST)
     other = "1" if right[place] == "0" else "0"
 
-    assert presented(right[:place] + other + right[place + 1 :]) is None
-    assert presented(right[:place] + right[place + 1 :]) is None
-    assert presented(right[:place] + other + right[place:]) is None
+    assert parse_key(right[:place] + other + right[place + 1 :]) is None
+    assert parse_key(right[:place] + right[place + 1 :]) is None
+    assert parse_key(right[:place] + other + right[place:]) is None

@@ -12,7 +12,7 @@ from bursar.core.scheduling.model.cluster import Cluster
 from bursar.service.ledger.batcher import Busy, Limits
 from bursar.service.pools import leader
 from bursar.service.pools.leader import PoolLeader
-from bursar.service.pools.pool import Kept, PoolHandle, keeping
+from bursar.service.pools.pool import PoolHandle, PoolReplica, keeping
 from bursar.store.pools.loader import create_pool
 from bursar.store.sql.connection import Connection
 from tests.service.test_pools import POLICY, Ears, Node1, begin, come_to_run, queued
@@ -54,7 +54,7 @@ def test_what_comes_is_placed_without_another_word(
     """Two jobs, one after the other, in a term that lasts; who was denied asks again (S11)."""
     monkeypatch.setattr(leader, "SAYS_SO_S", 600.0)
     ears, node = Ears(), Node1()
-    with keeping(lambda: connected(database_url), Kept(pool, ears)) as keeper:
+    with keeping(lambda: connected(database_url), PoolReplica(pool, ears)) as keeper:
         counting = Counting(keeper)
         begin(keeper, node)
         with PoolLeader(counting, POLICY, "one") as leading:
@@ -77,7 +77,7 @@ def test_who_asks_while_nobody_can_lead_is_told_so(
     limits = Limits(lanes=1, unreachable_s=0.2)
     with (
         proxy(database_url) as line,
-        keeping(lambda: connected(line.url), Kept(pool, Ears()), limits) as keeper,
+        keeping(lambda: connected(line.url), PoolReplica(pool, Ears()), limits) as keeper,
         PoolLeader(keeper, POLICY, "one") as leading,
     ):
         assert 0 == leading.ask(_nodes).result(60)
@@ -92,7 +92,7 @@ def test_who_asks_while_nobody_can_lead_is_told_so(
 
 def test_who_asks_a_leader_that_leaves_is_told_so(database_url: str, pool: str) -> None:
     """Before it has left, or after: nobody is at work there who could answer."""
-    with keeping(lambda: connected(database_url), Kept(pool, Ears())) as keeper:
+    with keeping(lambda: connected(database_url), PoolReplica(pool, Ears())) as keeper:
         leaving = Slow(keeper)
         with PoolLeader(leaving, POLICY, "one") as leading:
             assert leaving.begun.wait(60)

@@ -31,7 +31,7 @@ from bursar.core.value import replace
 from bursar.service.ledger.batcher import Busy
 from bursar.service.pools import pool as keeper_module
 from bursar.service.pools.leader import PoolLeader
-from bursar.service.pools.pool import Ask, Kept, PoolHandle, at_once, keeping, sharing
+from bursar.service.pools.pool import Ask, PoolHandle, PoolReplica, at_once, keeping, sharing
 from bursar.service.pools.pooled_lane import PATIENCE, Connections
 from bursar.store.database import Patience
 from bursar.store.database import connected as limited
@@ -118,7 +118,7 @@ def pool(connection: Connection) -> str:
 def kept_at(url: str, pool: str, clock: Clock | None = None) -> Iterator[PoolHandle]:
     """A pool kept on a connection of its own."""
     with connected(url) as connection:
-        yield at_once(connection, Kept(pool, Ears(), clock or Clock()))
+        yield at_once(connection, PoolReplica(pool, Ears(), clock or Clock()))
 
 
 def begin(keeper: PoolHandle, *nodes: Node1) -> None:
@@ -172,7 +172,7 @@ def test_what_is_asked_at_once_is_one_transaction(
 ) -> None:
     """However many have asked while the one before was under way (D3)."""
     nodes = [Node1(NodeId(f"n{number}")) for number in range(MANY)]
-    with keeping(lambda: connected(database_url), Kept(pool, Ears())) as keeper:
+    with keeping(lambda: connected(database_url), PoolReplica(pool, Ears())) as keeper:
         begin(keeper, *nodes)
         before = version(connection, pool)
         with connection.transaction():
@@ -192,7 +192,7 @@ def test_who_contradicts_what_is_known_spoils_nobody_elses_asks(
     """A job that begins with its withdrawal is a bug of its sender, which is told (D3)."""
     node = Node1()
     with (
-        keeping(lambda: connected(database_url), Kept(pool, Ears())) as keeper,
+        keeping(lambda: connected(database_url), PoolReplica(pool, Ears())) as keeper,
         ThreadPoolExecutor(3) as beside,
     ):
         begin(keeper, node)
@@ -243,7 +243,7 @@ def test_what_has_happened_is_told_to_whoever_waits_for_it(
     """A change, a message, an order: each once, and nothing when nothing has."""
     ears, node = Ears(), Node1()
     with connected(database_url) as own:
-        keeper = at_once(own, Kept(pool, ears, Clock()))
+        keeper = at_once(own, PoolReplica(pool, ears, Clock()))
         begin(keeper, node)
         epoch = led(keeper)
         ears.heard.clear()
@@ -272,7 +272,7 @@ def test_what_others_have_ordered_is_told_to_whoever_waits_here(
     ears, node = Ears(), Node1()
     with kept_at(database_url, pool) as leader, connected(database_url) as own:
         begin(leader, node)
-        other = at_once(own, Kept(pool, ears, Clock()))
+        other = at_once(own, PoolReplica(pool, ears, Clock()))
         other.catch_up()
         ears.nodes.clear()
         placed(leader)
@@ -432,7 +432,7 @@ def test_who_is_asked_about_is_known_although_a_leader_follows_meanwhile(
     """A leader forgets what is over; not under a transaction that is about it (M4)."""
     clock, node = Clock(), Node1()
     with connected(database_url) as own:
-        kept = Kept(pool, Ears(), clock)
+        kept = PoolReplica(pool, Ears(), clock)
         keeper = at_once(own, kept)
         begin(keeper, node)
         [lease] = placed(keeper).placed
@@ -488,7 +488,7 @@ def test_memory_that_contradicts_the_rows_is_read_anew(
     """Else whatever it was wrong about would fail for as long as the process lives."""
     monkeypatch.setattr(keeper_module, "BELIEVED_S", 0.0)
     node, other = Node1(), Node1(N2)
-    with keeping(lambda: connected(database_url), Kept(pool, Ears(), Clock())) as keeper:
+    with keeping(lambda: connected(database_url), PoolReplica(pool, Ears(), Clock())) as keeper:
         begin(keeper, node, other)
         connection.execute("delete from nodes where pool_id = %s and node_id = %s", [pool, N1])
         assert keeper.report(node.told()).result() is None
@@ -504,7 +504,7 @@ def test_news_for_nodes_are_not_lost_with_the_transaction_that_found_them(
     ears, node = Ears(), Node1()
     with kept_at(database_url, pool) as leader, connected(database_url) as own:
         begin(leader, node)
-        other = at_once(own, Kept(pool, ears, Clock()))
+        other = at_once(own, PoolReplica(pool, ears, Clock()))
         other.catch_up()
         placed(leader)
         ears.nodes.clear()
@@ -521,7 +521,7 @@ def test_news_for_nodes_are_not_lost_with_the_transaction_that_found_them(
 @contextmanager
 def through(line: Proxy, pool: str) -> Iterator[PoolHandle]:
     """A pool kept by a thread, over a line that may fail."""
-    with keeping(lambda: connected(line.url), Kept(pool, Ears(), Clock())) as keeper:
+    with keeping(lambda: connected(line.url), PoolReplica(pool, Ears(), Clock())) as keeper:
         yield keeper
 
 
@@ -587,8 +587,8 @@ def test_who_stands_still_in_the_middle_of_a_transaction_holds_up_nobody_for_lon
 
     lent = Connections(lambda: limited(database_url, PATIENCE))
     with (
-        sharing(lent, Kept(pool, Ears())) as stopped,
-        keeping(lambda: connected(database_url), Kept(pool, Ears())) as other,
+        sharing(lent, PoolReplica(pool, Ears())) as stopped,
+        keeping(lambda: connected(database_url), PoolReplica(pool, Ears())) as other,
         ThreadPoolExecutor(1) as beside,
     ):
         begin(stopped, node)
@@ -609,7 +609,7 @@ def test_who_reads_a_large_pool_for_the_first_time_may_take_its_time(
     """Else it would be cut off in the middle, and begin again, for ever."""
     slowly, hasty = 0.5, Patience(idle_in_transaction_ms=100, transaction_ms=60_000)
     with limited(database_url, hasty) as own:
-        keeper = at_once(own, Kept(pool, Ears()))
+        keeper = at_once(own, PoolReplica(pool, Ears()))
         keeper.change(lambda work: time.sleep(slowly))
         with pytest.raises(OperationalError):
             keeper.change(lambda work: time.sleep(slowly))
@@ -735,7 +735,7 @@ def leading(url: str, pool: str, who: str) -> Iterator[PoolHandle]:
     """A process that leads a pool, or stands by."""
     ears = Ears()
     with (
-        keeping(lambda: connected(url), Kept(pool, ears)) as keeper,
+        keeping(lambda: connected(url), PoolReplica(pool, ears)) as keeper,
         PoolLeader(keeper, POLICY, who) as leader,
     ):
         ears.leading = leader
@@ -805,7 +805,7 @@ def test_a_leader_that_was_stopped_writes_nothing_when_it_goes_on(
 ) -> None:
     """Two believe to lead: the one whose term was over is denied (S11)."""
     node = Node1()
-    with keeping(lambda: connected(database_url), Kept(pool, Ears())) as keeper:
+    with keeping(lambda: connected(database_url), PoolReplica(pool, Ears())) as keeper:
         stopped = Stopped(keeper)
         begin(keeper, node)
         queued(keeper, connection, "a")
@@ -841,7 +841,7 @@ def test_what_could_not_be_written_is_decided_again(
     database_url: str, connection: Connection, pool: str
 ) -> None:
     """A leader that has carried something out in its memory alone forgets it (S11)."""
-    with keeping(lambda: connected(database_url), Kept(pool, Ears())) as keeper:
+    with keeping(lambda: connected(database_url), PoolReplica(pool, Ears())) as keeper:
         node = Node1()
         begin(keeper, node)
         queued(keeper, connection, "a")

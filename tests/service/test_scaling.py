@@ -35,7 +35,7 @@ from bursar.core.scheduling.model.nodes import Node, NodeState
 from bursar.core.value import replace
 from bursar.service.pools import scaling
 from bursar.service.pools.leader import PoolLeader
-from bursar.service.pools.pool import Kept, PoolHandle, at_once, keeping
+from bursar.service.pools.pool import PoolHandle, PoolReplica, at_once, keeping
 from bursar.service.pools.provisioning import ANSWER_MAX, CommandHook, NotDone
 from bursar.service.pools.scaling import GONE_BY, Scaler
 from bursar.store.pools import node_orders as store
@@ -133,7 +133,9 @@ class World:
         ears = Ears()
         hook = CommandHook((sys.executable, "-I", "-S", str(PROVIDER), str(self.folder)), limit_s)
         with (
-            keeping(lambda: connected(self.url), Kept(self.pool, ears, self.clock)) as keeper,
+            keeping(
+                lambda: connected(self.url), PoolReplica(self.pool, ears, self.clock)
+            ) as keeper,
             PoolLeader(keeper, POLICY, who) as leading,
         ):
             ears.leading = leading
@@ -545,7 +547,7 @@ def test_whoever_is_killed_is_followed_by_one_who_goes_on(
 ) -> None:
     """Between advice and order, order and question, answer and note: one order, one node."""
     store.set_scale(connection, world.pool, replace(SCALE, every=SECOND), T0)
-    keeper = at_once(connection, Kept(world.pool, Ears()))
+    keeper = at_once(connection, PoolReplica(world.pool, Ears()))
     until = money_time(connection) + HOUR
     keeper.receive([letter(keeper, "job", asking(hold_until=until))])
     if state is OrderState.GONE:  # and nothing is ordered in its place

@@ -34,7 +34,7 @@ from bursar.service.ledger.audit import Problem, verify
 from bursar.service.ledger.batch import Answer, Ask
 from bursar.service.ledger.batcher import Busy, Limits
 from bursar.service.ledger.ledger import Ledger
-from bursar.service.pools.pool import Kept, NullListener, PoolHandle, keeping
+from bursar.service.pools.pool import NullListener, PoolHandle, PoolReplica, keeping
 from bursar.service.workers import relay
 from bursar.service.workers.relay import Relay
 from bursar.store.database import Patience
@@ -617,7 +617,11 @@ def test_a_pool_that_cannot_be_reached_holds_up_no_others_post(
     with ExitStack() as stack:
         pools = {
             one.pool: stack.enter_context(
-                keeping(lambda: limited(url, hasty), Kept(one.pool, NullListener(), clock), limits)
+                keeping(
+                    lambda: limited(url, hasty),
+                    PoolReplica(one.pool, NullListener(), clock),
+                    limits,
+                )
             )
             for one in (first, second)
         }

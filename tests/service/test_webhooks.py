@@ -32,7 +32,7 @@ from bursar.service.ledger.batch import Answer, Ask, Batch
 from bursar.service.ledger.ledger import Ledger
 from bursar.service.secrets import Secret
 from bursar.service.webhooks import alerts
-from bursar.service.webhooks.alerts import Alerter, deciding, rule_setting
+from bursar.service.webhooks.alerts import Alerter, rule_setting, submit_through
 from bursar.service.webhooks.delivery import JITTER, PAUSES_S, Deliverer, subject_of
 from bursar.service.webhooks.safe_http import ANSWER_MAX, Outbound, Unsafe, is_public
 from bursar.service.webhooks.signatures import (
@@ -72,7 +72,7 @@ class World:
             Ledger(lambda: connected(url), clock=self.clock)  # type: ignore[arg-type]
         )
         self.org = new_org(self.connection)
-        self.decided = deciding(self._ledger_line)
+        self.decided = submit_through(self._ledger_line)
         self.alerter = Alerter(self.connection, self.decided, self.clock)
         self.deliverer = self.new_deliverer(outbound)
         self.asks(AddAccount(account=AccountId("org"), parent=None, name="o"))
@@ -82,7 +82,7 @@ class World:
         """Another one, on a connection of its own."""
         connection = self._open.enter_context(connected(self.url))
         made = Deliverer(connection, SECRET, payload_of, self.decided, outbound, self.clock)
-        self._open.callback(made.postman.close)
+        self._open.callback(made.sender.close)
         return made
 
     def clock(self, connection: Connection) -> int:

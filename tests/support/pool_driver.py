@@ -33,7 +33,7 @@ from bursar.core.scheduling.model.policy import PAID, Policy
 from bursar.core.scheduling.plan import carry_out
 from bursar.service.jobs import Answers, Asked, Jobs, Submission
 from bursar.service.ledger.batch import Ask, Batch
-from bursar.service.pools.pool import Kept, NullListener, PoolHandle, at_once
+from bursar.service.pools.pool import NullListener, PoolHandle, PoolReplica, at_once
 from bursar.service.workers.relay import Relay
 from bursar.store.ledger.writer import create_org
 from bursar.store.pools.loader import create_pool
@@ -154,7 +154,7 @@ class World:
 
     def kept(self, connection: Any) -> PoolHandle:
         """The pool, kept on a connection."""
-        return at_once(connection, Kept(self.pool, NullListener(), self.clock))
+        return at_once(connection, PoolReplica(self.pool, NullListener(), self.clock))
 
     def found(self, connection: Connection) -> None:
         """Begin the org and the pool."""

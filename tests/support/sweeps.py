@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 from bursar.core.instant import Instant
 from bursar.service.ledger.batch import Ask, Batch
-from bursar.service.workers.sweeper import Sweeper, Swept
+from bursar.service.workers.sweeper import Sweeper, SweepResult
 from tests.service.test_batch import Desk
 
 
-def sweep(desk: Desk, now: Instant) -> Swept:
+def sweep(desk: Desk, now: Instant) -> SweepResult:
     """Sweep the org of a desk, and no other: tests share a database."""
     return sweeper(desk, now).sweep_orgs([desk.org])
 

@@ -13,10 +13,10 @@ from bursar.api.loop_bridge import Arrivals
 from bursar.api.rate_limits import Limits
 from bursar.core.instant import SECOND, Instant
 from bursar.core.refusal import Code, Refusal
+from bursar.service.cache import Directory
 from bursar.service.database import Connection
-from bursar.service.id_cache import Directory
 from bursar.service.jobs.admission import JobAdmission
-from bursar.service.keys import DEPLOYMENT, Key, Presented, Scope, presented
+from bursar.service.keys import DEPLOYMENT, Key, PresentedKey, Scope, parse_key
 from bursar.service.ledger.ledger import Ledger
 from bursar.service.pools.host import Pools
 from bursar.service.queries.read_pool import Readers
@@ -114,7 +114,7 @@ class Service:
         key = _open(shown, self.keys.known(shown)) or await self._look_up(call, shown)
         return Caller(shown.id, shown.org, key)
 
-    async def _look_up(self, call: "Call", shown: Presented) -> Key:
+    async def _look_up(self, call: "Call", shown: PresentedKey) -> Key:
         """Look a key up in the database: its secret may be newer than the cached one."""
 
         async def look() -> Key | None:
@@ -211,18 +211,18 @@ def unknown(table: str, id: str) -> Exception:
     return Refused(Refusal(code, {code.removesuffix("_unknown"): id}))
 
 
-def _shown(call: "Call") -> Presented | None:
+def _shown(call: "Call") -> PresentedKey | None:
     scheme, _, text = call.header("authorization").partition(" ")
     if scheme.lower() != "bearer" or len(text) > KEY_MAX:
         return None
-    return presented(text.strip())
+    return parse_key(text.strip())
 
 
 def _unauthenticated() -> Failed:
     return Failed("unauthenticated", headers={"WWW-Authenticate": "Bearer"})
 
 
-def _open(shown: Presented, found: LruCache | None) -> Key | None:
+def _open(shown: PresentedKey, found: LruCache | None) -> Key | None:
     """The stored key, if the presented secret opens it."""
     if found is None or not found[0].opens_with(shown.hash, _now(), found[1]):
         return None

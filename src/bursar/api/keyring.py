@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 
 from bursar.core.instant import Instant
 from bursar.core.ledger.values import Setting
-from bursar.service.keys import KIND, Key, Presented
+from bursar.service.keys import KIND, Key, PresentedKey
 from bursar.service.queries.read_pool import Readers
 from bursar.service.queries.settings import setting, settings_of
 
@@ -46,7 +46,7 @@ class Keyring:
         self._held: dict[tuple[str, str], _Held] = {}
         self._asked: dict[tuple[str, str], asyncio.Future[_Held | None]] = {}
 
-    def known(self, shown: Presented) -> LruCache | None:
+    def known(self, shown: PresentedKey) -> LruCache | None:
         """The key that is shown, as it was a moment ago; None if it must be looked up."""
         held = self._held.get((shown.org, shown.id))
         now = self._now()
@@ -55,12 +55,12 @@ class Keyring:
         held.used_at = now
         return held.key, held.changed_at
 
-    def expects(self, shown: Presented) -> bool:
+    def expects(self, shown: PresentedKey) -> bool:
         """Whether the key that is shown was there when we looked last, or is being looked up."""
         where = (shown.org, shown.id)
         return where in self._held or where in self._asked
 
-    async def look_up(self, shown: Presented) -> LruCache | None:
+    async def look_up(self, shown: PresentedKey) -> LruCache | None:
         """The key that is shown, as it is; None if there is none. All who wait for one ask once."""
         where = (shown.org, shown.id)
         held = self._held.get(where)

@@ -10,7 +10,7 @@ from bursar.api.response_headers import RawHeaders
 from bursar.core.instant import SECOND, Instant
 from bursar.service.keys import DEPLOYMENT
 from bursar.service.queries.read_pool import Readers
-from bursar.service.rate_limits import Allowed, LocalRate, Minutely, Rate, Rates, take
+from bursar.service.rate_limits import LocalRate, Minutely, Rate, RateDecision, Rates, take
 
 if TYPE_CHECKING:
     from bursar.api.call import Call
@@ -50,11 +50,11 @@ class Limits:
         own = _rate(per_s or (OF_OPERATORS if org == DEPLOYMENT else OF_A_KEY))
         allowed = await self._rates.allow(org, key, own, calls)
         call.rate_headers = _headers(own, allowed)
-        if not allowed.yes:
+        if not allowed.is_allowed:
             raise _too_many(allowed)
         if org != DEPLOYMENT:
             shared = await self._rates.allow(org, "", _rate(OF_AN_ORG), calls)
-            if not shared.yes:
+            if not shared.is_allowed:
                 raise _too_many(shared)
 
     async def submit(self, org: str, per_minute: int, jobs: int) -> int:
@@ -65,7 +65,7 @@ class Limits:
         """
         rate = Minutely(per_s=per_minute // 60, burst=per_minute)
         allowed = await self._rates.allow(org, SUBMITS, rate, min(jobs, per_minute))
-        return 0 if allowed.yes else allowed.wait_s * SECOND
+        return 0 if allowed.is_allowed else allowed.wait_s * SECOND
 
     def count_guess(self, address: str) -> None:
         """End the call if too many came from its address that showed no key that is known.
@@ -119,7 +119,7 @@ def _rate(per_s: int) -> Rate:
     return Rate(per_s=per_s, burst=max(BURST_S * per_s, 1))
 
 
-def _headers(rate: Rate, allowed: Allowed) -> RawHeaders:
+def _headers(rate: Rate, allowed: RateDecision) -> RawHeaders:
     policy = f'"key";q={rate.burst};w={BURST_S}'
     left = f'"key";r={allowed.left};t={allowed.wait_s}'
     return [(b"ratelimit-policy", policy.encode()), (b"ratelimit", left.encode())]
@@ -129,5 +129,5 @@ def _too_many_guesses() -> Failed:
     return Failed("rate_limited", headers={"Retry-After": "1"})
 
 
-def _too_many(allowed: Allowed) -> Failed:
+def _too_many(allowed: RateDecision) -> Failed:
     return Failed("rate_limited", headers={"Retry-After": str(allowed.wait_s)})

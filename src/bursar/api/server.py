@@ -28,9 +28,9 @@ from bursar.service.pools.host import serving_pools
 from bursar.service.pools.provisioning import Provisioner
 from bursar.service.pools.scaling import scaling_pools
 from bursar.service.queries.read_pool import Readers
-from bursar.service.secrets import kept, secret_of
+from bursar.service.secrets import read_or_create, secret_of
 from bursar.service.webhooks.safe_http import Outbound
-from bursar.service.workers.lifecycle import serving, telling
+from bursar.service.workers.lifecycle import notifying, serving
 from bursar.wire.webhooks import payload_of
 
 FIRST_KEY: Final = "admin.key"  # file of the state folder
@@ -80,13 +80,13 @@ def service_of(
         with database.connect() as connection:
             finish_orgs(connection, ledger)
         with (
-            telling(database, ledger, clock, secret, payload_of, outbound),
+            notifying(database, ledger, clock, secret, payload_of, outbound),
             RollingHolds(database.connect, through(ledger), clock=clock),
             Following(database.connect, through(ledger), clock=clock),
         ):
             readers, doorkeepers = Readers(database.connect), Readers(database.connect, threads=2)
             try:
-                key = kept(folder / FIRST_KEY, first_key(ledger, secret))
+                key = read_or_create(folder / FIRST_KEY, first_key(ledger, secret))
                 with serving_pools(database, ledger, clock) as pools:
                     service = Service(ledger, readers, doorkeepers, secret, outbound=outbound)
                     router = Router(pools)
@@ -172,7 +172,7 @@ class _Server(uvicorn.Server):
             os._exit(INTERRUPTED)
         self._service.streams.close()
         if self._service.pools is not None:
-            self._service.pools.let_go()
+            self._service.pools.dismiss_waiters()
         self._stopping()
         super().handle_exit(sig, frame)
 

@@ -1,4 +1,4 @@
-"""When Python may look for garbage in circles."""
+"""When Python's cyclic garbage collector runs."""
 
 import gc
 from collections.abc import Iterator
@@ -6,21 +6,21 @@ from contextlib import contextmanager
 
 
 def settle() -> None:
-    """Look no more for garbage among what is there now: a process that serves keeps it."""
+    """Exclude all present objects from garbage collection: a serving process keeps them."""
     gc.collect()
     gc.freeze()
 
 
 @contextmanager
 def gc_paused() -> Iterator[None]:
-    """Let nobody look for garbage in circles: books, and what is decided on them, have none.
+    """Pause the cyclic garbage collector: books and decisions contain no reference cycles.
 
-    Looking through them again and again would take a quarter to a third of the time. What others
-    leave behind meanwhile is looked for as soon as this ends. Of threads that do this side by side,
-    the one that ends first lets the others be looked at too: so nobody keeps it off for long.
+    Scanning them would take a quarter to a third of the time. Cycles that other threads leave
+    meanwhile are collected after the pause. When threads overlap, the first one to finish ends the
+    pause for all, so the collector is never off for long.
     """
     collects = gc.isenabled()
-    if collects:  # or another thread may have switched it on since, and nobody would again
+    if collects:  # otherwise another thread has paused it, and enables it again
         gc.disable()
     try:
         yield

@@ -1,9 +1,9 @@
-"""API keys: what they look like, what they allow, how they are told from made-up ones.
+"""API keys: what they look like, what they allow, how they are verified.
 
     bsr_ · org (22) · id (22) · secret (43) · checksum (6)        all in base 62
 
 The org and the id say where to look; the secret is compared by its hash; the checksum tells a key
-from a typing error without asking anybody, and lets scanners find keys that have leaked. A key is
+from a typing error without a look-up, and lets scanners find keys that have leaked. A key is
 a setting of its org (kind `key`), so making, changing and dropping one is in the org's events.
 Operators' keys are settings of an org of their own, the deployment's.
 """
@@ -38,7 +38,7 @@ class Scope:
     SPEND: Final = "spend"  # hold, charge, settle, release
     MANAGE: Final = "manage"  # accounts, users, keys, webhooks, budgets, quotas, transfers
     ISSUE: Final = "issue"  # make and take back credits: grants, reversals, debts, prices, tiers
-    WORK: Final = "work"  # be a node: report, and be told what to run
+    WORK: Final = "work"  # act as a node: report, and get orders
     OPERATOR: Final = "operator"  # everything, in all orgs
 
 
@@ -95,20 +95,20 @@ class Key:
 
     @classmethod
     def of(cls, body: str) -> Self:
-        """The key that a setting is."""
-        told: dict[str, Any] = json.loads(body)
-        cap = told.get("cap")
+        """Parse the body of a setting."""
+        fields: dict[str, Any] = json.loads(body)
+        cap = fields.get("cap")
         return cls(
             **{
-                **told,
-                "scopes": tuple(told["scopes"]),
+                **fields,
+                "scopes": tuple(fields["scopes"]),
                 "cap": None if cap is None else tuple(cap),
             }
         )
 
 
 @dataclass(frozen=True, slots=True)
-class Presented:
+class PresentedKey:
     """A key as a caller shows it."""
 
     org: str
@@ -126,8 +126,8 @@ def hash_of(secret: bytes) -> str:
     return sha256(secret).hexdigest()
 
 
-def shown(org: str, id: str, secret: bytes) -> str:
-    """A key in full; only ever shown to whoever asked for it."""
+def format_key(org: str, id: str, secret: bytes) -> str:
+    """A key in full; returned only to the caller that requested it."""
     body = (
         _base62(UUID(org).int, _UUID_LONG)
         + _base62(UUID(id).int, _UUID_LONG)
@@ -137,8 +137,8 @@ def shown(org: str, id: str, secret: bytes) -> str:
 
 
 @lru_cache(maxsize=10_000)
-def presented(text: str) -> Presented | None:
-    """The key that a text is; None if it cannot be one. Remembered: it is asked at each call."""
+def parse_key(text: str) -> PresentedKey | None:
+    """Parse a key; None if the text is no key. Cached: each call needs it."""
     body, check = text[len(PREFIX) : -_CHECK_LONG], text[-_CHECK_LONG:]
     if len(text) != _LONG or not text.startswith(PREFIX) or check != _checksum(body):
         return None
@@ -148,7 +148,7 @@ def presented(text: str) -> Presented | None:
         secret = _number(body[2 * _UUID_LONG :]).to_bytes(32, "big")
     except (ValueError, OverflowError):
         return None
-    return Presented(str(org), str(id), hash_of(secret))
+    return PresentedKey(str(org), str(id), hash_of(secret))
 
 
 def _checksum(body: str) -> str:

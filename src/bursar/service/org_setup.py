@@ -1,8 +1,8 @@
-"""Beginning things that the ledger's commands need to be there: orgs, and the operators' own.
+"""Creates orgs, spending caps of keys, and the operators' own org and first key.
 
-An org is listed as a setting of the deployment's org, under the caller's key: so it is begun once
-however often it is asked for. Then its books are begun and its root account put into them; killed
-in between, the next try goes on where this one ended, or the next process that starts.
+An org is listed as a setting of the deployment's org, under the idempotency key of the request, so
+repeated requests create it once. Then its books and its root account are created. If the process
+is killed in between, the next try or the next process that starts completes the rest.
 """
 
 import json
@@ -17,7 +17,7 @@ from bursar.core.ledger.commands import AddAccount, AddUser, SetBudget, SetSetti
 from bursar.core.ledger.values import BudgetTarget
 from bursar.core.money import Micros
 from bursar.core.refusal import Code, Refusal, invariant
-from bursar.service.keys import DEPLOYMENT, KIND, Key, Scope, hash_of, shown
+from bursar.service.keys import DEPLOYMENT, KIND, Key, Scope, format_key, hash_of
 from bursar.service.ledger.ledger import Ledger
 from bursar.service.secrets import FILE, VARIABLE, Secret, SecretUnusable
 from bursar.store.ledger.id_lookup import standing
@@ -27,7 +27,7 @@ from bursar.store.sql.connection import Connection
 
 _log = logging.getLogger(__name__)
 
-ORG: Final = "org"  # kind of setting: an org that was begun
+ORG: Final = "org"  # kind of setting: an org that was created
 SECRET: Final = "secret"  # kind of setting: what the deployment's secret is known by
 ROOT_KEY: Final = "bursar:root"
 USER_KEY: Final = "bursar:user"
@@ -36,7 +36,7 @@ LISTED_AT_ONCE: Final = 1_000  # orgs whose beginnings are looked at together
 
 
 def begin_books(connection: Connection, org: OrgId) -> None:
-    """Have books for an org; nothing happens if it has them."""
+    """Create the books of an org, unless it has them."""
     try:
         create_org(connection, org)
     except OrgExists:
@@ -45,8 +45,8 @@ def begin_books(connection: Connection, org: OrgId) -> None:
 
 def listed(org: OrgId, name: str, time_zone: str, tier: str | None) -> SetSetting:
     """The command that puts an org on the deployment's list."""
-    told = {"name": name, "time_zone": time_zone, "tier": tier}
-    return SetSetting(kind=ORG, id=SettingId(org), body=json.dumps(told), before=0)
+    fields = {"name": name, "time_zone": time_zone, "tier": tier}
+    return SetSetting(kind=ORG, id=SettingId(org), body=json.dumps(fields), before=0)
 
 
 def org_account(org: OrgId) -> str:
@@ -69,38 +69,38 @@ def begin_org(ledger: Ledger, org: OrgId, name: str, time_zone: str, tier: str |
     """Put the root account, and a user for those who name none, into an org's new books."""
     account = AccountId(org_account(org))
     root = AddAccount(account=account, parent=None, name=name, time_zone=time_zone)
-    asked = [
+    answers = [
         ledger.submit(org, ROOT_KEY, root),
         ledger.submit(org, USER_KEY, AddUser(user=UserId(org_user(org)))),
     ]
     if tier is not None:
-        asked.append(ledger.submit(org, TIER_KEY, SetTier(tier=tier)))
-    for answer in [one.result() for one in asked]:
+        answers.append(ledger.submit(org, TIER_KEY, SetTier(tier=tier)))
+    for answer in [future.result() for future in answers]:
         refused = isinstance(answer.outcome, Refusal)
-        invariant(not refused, "an org cannot be begun", org=org, outcome=answer.outcome)
+        invariant(not refused, "an org cannot be set up", org=org, outcome=answer.outcome)
 
 
 def finish_orgs(connection: Connection, ledger: Ledger) -> list[OrgId]:
-    """Begin what was listed and, because a process died, not begun; which orgs these were.
+    """Complete orgs that were listed but not set up because a process died; returns their ids.
 
-    One that cannot be begun, because it is frozen perhaps, keeps nobody else from working.
+    An org that cannot be set up, for example because it is frozen, does not affect the others.
     """
     finished: list[OrgId] = []
     after = ""
     while page := settings(connection, DEPLOYMENT, ORG, after, LISTED_AT_ONCE):
         after = page[-1].id
-        known = standing(connection, [(one.id, org_user(one.id)) for one in page])
-        for one in page:
-            told = json.loads(one.body or "{}")
-            root, tier = known.get(one.id, (False, False))
-            if root and (tier or told["tier"] is None):
+        known = standing(connection, [(org.id, org_user(org.id)) for org in page])
+        for org in page:
+            fields = json.loads(org.body or "{}")
+            root, tier = known.get(org.id, (False, False))
+            if root and (tier or fields["tier"] is None):
                 continue
             try:
-                begin_books(connection, one.id)
-                begin_org(ledger, one.id, **told)
-                finished.append(one.id)
+                begin_books(connection, org.id)
+                begin_org(ledger, org.id, **fields)
+                finished.append(org.id)
             except Exception as error:  # whatever it is, it is this org's own
-                _log.error("the org %s is listed and cannot be begun: %s", one.id, error)
+                _log.error("org %s is listed but cannot be set up: %s", org.id, error)
     return finished
 
 
@@ -112,10 +112,10 @@ class Cap(NamedTuple):
 
 
 def begin_cap(ledger: Ledger, org: OrgId, key: str, cap: Cap) -> None:
-    """Let a key be a principal of its org, with a hard budget of its own.
+    """Make a key a principal of its org, with a hard budget of its own.
 
-    Two commands, and a process may die between them: so a secret of the key is shown to nobody,
-    whether it was made or rotated, before this is done.
+    The process may die between the two commands. So the secret of a new or rotated key is returned
+    only after both.
     """
     budget = make_id(org, f"bursar:cap:{key}", "budget", UUID(key).int >> 80)
     limit = SetBudget(
@@ -125,22 +125,22 @@ def begin_cap(ledger: Ledger, org: OrgId, key: str, cap: Cap) -> None:
         limit=cap.limit,
         hard=True,
     )
-    asked = [
+    answers = [
         ledger.submit(org, f"bursar:cap:{key}:user", AddUser(user=UserId(key))),
         ledger.submit(org, f"bursar:cap:{key}:budget", limit),
     ]
-    for answer in [one.result() for one in asked]:
+    for answer in [future.result() for future in answers]:
         # A user may have been given the key's id before, for reasons of the org's own.
-        told = answer.outcome
-        fine = not isinstance(told, Refusal) or told.code is Code.ALREADY_EXISTS
-        invariant(fine, "a key cannot be capped", key=key, outcome=told)
+        outcome = answer.outcome
+        fine = not isinstance(outcome, Refusal) or outcome.code is Code.ALREADY_EXISTS
+        invariant(fine, "a key cannot be capped", key=key, outcome=outcome)
 
 
 def check_secret(ledger: Ledger, secret: Secret) -> None:
     """Keep what the deployment's secret is known by; refuse any other secret from then on.
 
-    With another one all would seem well, but webhooks would be signed so that nobody believes them,
-    and a request for a key that is repeated would get another key.
+    With another secret the service would seem to work, but receivers would reject the signatures of
+    webhooks, and a repeated request for a key would return another key.
     """
     body = json.dumps({"fingerprint": secret.fingerprint})
     command = SetSetting(kind=SECRET, id=SettingId(SECRET), body=body, before=0)
@@ -164,4 +164,4 @@ def first_key(ledger: Ledger, secret: Secret) -> str:
     answer = ledger.ask(DEPLOYMENT, f"bursar:first-key:{id}", command)
     known = not isinstance(answer.outcome, Refusal) or answer.outcome.code is Code.ALREADY_EXISTS
     invariant(known, "the first key cannot be kept", outcome=answer.outcome)
-    return shown(DEPLOYMENT, id, raw)
+    return format_key(DEPLOYMENT, id, raw)

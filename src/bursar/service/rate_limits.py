@@ -3,9 +3,9 @@
 An allowance is one number, the instant at which it will be whole again. Taking moves that instant
 on, waiting lets it come nearer; a call is turned away if it would lie more than a burst ahead. All
 processes share it by a row of the database. So that not every call costs a statement, a process
-takes a slice at a time and hands it out by itself for a moment; and a caller who uses less than a
-twentieth of its rate in a process is not looked at. So two processes together let at most a tenth
-too much through.
+takes a slice at a time and hands it out for a moment; and a caller that uses less than a twentieth
+of its rate in a process is not counted in the database. So two processes together let at most a
+tenth too much through.
 """
 
 import time
@@ -14,20 +14,20 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from bursar.core.instant import MINUTE, SECOND, Instant
-from bursar.service.id_cache import LruCache
+from bursar.service.cache import LruCache
 from bursar.store.rate_limits import take
 
 SLICE_S: Final = 0.1  # of a rate that a process takes at once
-FREE: Final = 20  # a process lets one in so many through without asking
-KEPT_S: Final = 1.0  # for so long a slice is handed out
+FREE: Final = 20  # a process lets 1 in FREE calls of a rate through without the database
+SLICE_TTL_S: Final = 1.0  # for so long a slice is handed out
 
-# Asks the database, in a thread of its own; see `store.rates.take`.
+# Asks the database, in a thread of its own; see `store.rate_limits.take`.
 Taking: TypeAlias = Callable[[str, str, Instant, int, int], Awaitable[tuple[bool, Instant]]]
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """So many calls per second, and so many at once after a rest."""
+    """A number of calls per second, and the burst that is allowed after a rest."""
 
     per_s: int
     burst: int
@@ -53,15 +53,15 @@ class Minutely(Rate):
 
 
 @dataclass(frozen=True, slots=True)
-class Allowed:
+class RateDecision:
     """Whether a call may be made, and what is left for more."""
 
-    yes: bool
+    is_allowed: bool
     left: int  # calls that could be made at once now
     wait_s: int  # until the whole allowance is there again; if not allowed, until a call is
 
 
-__all__ = ["Allowed", "LocalRate", "Minutely", "Rate", "Rates", "take"]
+__all__ = ["LocalRate", "Minutely", "Rate", "RateDecision", "Rates", "take"]
 
 
 @dataclass(slots=True)
@@ -79,7 +79,7 @@ class LocalRate:
         self._full_at: LruCache[str, float] = LruCache(10_000)
 
     def allow(self, subject: str) -> bool:
-        """Let one call be made, or not."""
+        """Count one call; whether it is allowed."""
         now = time.monotonic() * SECOND
         full_at = max(self._full_at.get(subject) or 0, now) + self._rate.cost
         if full_at > now + self._rate.most:
@@ -88,22 +88,22 @@ class LocalRate:
         return True
 
     def give_back(self, subject: str) -> None:
-        """One call that was let be made shall not count."""
+        """Uncount one call that was allowed."""
         self._full_at.put(subject, (self._full_at.get(subject) or 0) - self._rate.cost)
 
 
 class Rates:
-    """What this process may hand out of callers' allowances."""
+    """The slices of callers' allowances that this process hands out."""
 
     def __init__(self, taking: Taking) -> None:
         self._taking = taking
         self._slices: LruCache[tuple[str, str], _Slice] = LruCache(10_000)
         self._free: LruCache[tuple[str, str], float] = LruCache(50_000)
 
-    async def allow(self, org: str, subject: str, rate: Rate, calls: int = 1) -> Allowed:
-        """Let some calls be made, or not."""
+    async def allow(self, org: str, subject: str, rate: Rate, calls: int = 1) -> RateDecision:
+        """Count some calls; whether they are allowed."""
         if self._is_slow((org, subject), rate, calls):
-            return Allowed(True, rate.burst, 0)
+            return RateDecision(True, rate.burst, 0)
         own = self._slices.get((org, subject))
         now = int(time.time() * SECOND)
         if own is None or own.left < calls or own.until < time.monotonic():
@@ -114,16 +114,16 @@ class Rates:
                 yes, full_at = await self._taking(org, subject, now, calls * rate.cost, rate.most)
             if not yes:
                 wait = full_at + calls * rate.cost - now - rate.most
-                return Allowed(False, 0, max(-(-wait // SECOND), 1))
-            own = _Slice(wanted, time.monotonic() + KEPT_S, full_at)
+                return RateDecision(False, 0, max(-(-wait // SECOND), 1))
+            own = _Slice(wanted, time.monotonic() + SLICE_TTL_S, full_at)
             self._slices.put((org, subject), own)
         own.left -= calls
         ahead = max(own.full_at - now, 0)
         left = own.left + max(rate.most - ahead, 0) // rate.cost
-        return Allowed(True, left, -(-ahead // SECOND))
+        return RateDecision(True, left, -(-ahead // SECOND))
 
     def _is_slow(self, subject: tuple[str, str], rate: Rate, calls: int) -> bool:
-        """Whether a caller uses so little of its rate here that nobody need be asked."""
+        """Whether a caller uses so little of its rate here that the database need not count it."""
         now = time.monotonic() * SECOND
         full_at = max(self._free.get(subject) or 0, now) + calls * rate.cost * FREE
         if full_at > now + rate.most:

@@ -14,7 +14,7 @@ from typing import Final
 
 VARIABLE: Final = "BURSAR_SECRET_KEY"
 FILE: Final = "secret.key"
-LEAST: Final = 32  # characters of a secret that somebody chose
+LEAST: Final = 32  # characters of a secret that an operator chose
 
 
 class SecretUnusable(Exception):
@@ -30,7 +30,7 @@ class Secret:
         self._key = text.encode()
 
     def derived(self, *purpose: str) -> bytes:
-        """32 bytes that nobody can work out without the secret."""
+        """32 bytes that cannot be derived without the secret."""
         return hmac.digest(self._key, "\0".join(purpose).encode(), sha256)
 
     @property
@@ -44,16 +44,16 @@ class Secret:
 
 def secret_of(folder: Path) -> Secret:
     """The secret that the environment names, or the one in a folder; made if there is none."""
-    given = os.environ.get(VARIABLE)
-    if given:
-        return Secret(given)
-    return Secret(kept(folder / FILE, os.urandom(32).hex()))
+    text = os.environ.get(VARIABLE)
+    if text:
+        return Secret(text)
+    return Secret(read_or_create(folder / FILE, os.urandom(32).hex()))
 
 
-def kept(path: Path, text: str) -> str:
-    """What a file of ours alone says; it is made, with this text, if there is none.
+def read_or_create(path: Path, text: str) -> str:
+    """Read a file that only this user may read; create it with `text` if there is none.
 
-    Several processes may do so at once: one of them makes it, whole, and all read the same.
+    Several processes may do this at once: one of them creates the file, complete, and all read it.
     """
     if not path.exists():
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

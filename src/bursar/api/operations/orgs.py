@@ -24,7 +24,16 @@ from bursar.core.ledger.commands import SetSetting
 from bursar.core.ledger.events import SettingSet
 from bursar.core.refusal import Code, Refusal
 from bursar.service.database import Connection
-from bursar.service.keys import DEPLOYMENT, KIND, SCOPES, Key, Scope, hash_of, secret_for, shown
+from bursar.service.keys import (
+    DEPLOYMENT,
+    KIND,
+    SCOPES,
+    Key,
+    Scope,
+    format_key,
+    hash_of,
+    secret_for,
+)
 from bursar.service.org_setup import (
     ORG,
     Cap,
@@ -235,7 +244,7 @@ async def create_key(call: Call, body: KeyRequest) -> Response:
         await asyncio.to_thread(begin_cap, service.ledger, org, id, cap)
 
     def told(event: SettingSet) -> WireModel:
-        return _key_told(org, event.id, key, shown(org, event.id, raw))
+        return _key_told(org, event.id, key, format_key(org, event.id, raw))
 
     return command_response(org, answer, 201, lambda happened: told(only(SettingSet, happened)))
 
@@ -347,7 +356,7 @@ async def rotate_key(
         await asyncio.to_thread(begin_cap, service.ledger, org, id, Cap(*key.cap))
 
     def told(event: SettingSet) -> WireModel:
-        return _key_told(org, id, Key.of(event.body or ""), shown(org, id, raw))
+        return _key_told(org, id, Key.of(event.body or ""), format_key(org, id, raw))
 
     return command_response(org, answer, 200, lambda happened: told(only(SettingSet, happened)))
 

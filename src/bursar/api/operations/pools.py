@@ -209,13 +209,13 @@ async def _answered(
     call = partial(loop.call_soon_threadsafe, news.set)
     with service.pools.news(keeper.id, told.node, call) as waiting:
         orders = await asyncio.wrap_future(keeper.report(told))
-        if orders is None or wait_ms == 0 or waiting.in_vain or _is_news(told, orders):
+        if orders is None or wait_ms == 0 or waiting.is_dismissed or _is_news(told, orders):
             return orders
         try:
             await asyncio.wait_for(news.wait(), wait_ms / 1_000)
         except TimeoutError:
             return orders
-        if waiting.in_vain:
+        if waiting.is_dismissed:
             return orders
         return await asyncio.wrap_future(keeper.answer(told))
 

@@ -16,7 +16,7 @@ from bursar.cli.local_cluster.provisioning import MadeUp
 from bursar.cli.sample_data import ORGS, Org
 from bursar.client import Client, Problem
 from bursar.core.ids import make_id
-from bursar.service.secrets import kept
+from bursar.service.secrets import read_or_create
 
 KEYS: Final = "demo-keys.json"  # the tenants' API keys; in the state folder
 LOG: Final = "demo.log"
@@ -93,7 +93,7 @@ class LocalCluster:
         """The program that submits the tenants' jobs, with a key for each tenant."""
         folder = self._setting.folder
         keys = {org.id: _keys(operator, org) for org in ORGS}
-        kept(folder / KEYS, keys_written(keys))
+        read_or_create(folder / KEYS, keys_written(keys))
         return Program(
             name="the demo load",
             arguments=("-P", "-m", "bursar.cli.local_cluster.demo_load", str(folder / KEYS)),

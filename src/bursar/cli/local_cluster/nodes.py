@@ -12,7 +12,7 @@ from bursar.cli.local_cluster.children import Program
 from bursar.client import Client
 from bursar.core.ids import make_id
 from bursar.service.keys import DEPLOYMENT
-from bursar.service.secrets import kept
+from bursar.service.secrets import read_or_create
 
 POOL: Final = "main"
 FOLDER: Final = "nodes"  # of the state folder
@@ -92,7 +92,9 @@ def program_of(node: Node, operator: Client, state: Path, pool: str = POOL) -> P
         "scopes": ["work"],
         "node": place,
     }
-    key = kept(folder / "worker.key", operator.post("/v1/keys", ask, key=request).body["key"])
+    key = read_or_create(
+        folder / "worker.key", operator.post("/v1/keys", ask, key=request).body["key"]
+    )
     return Program(
         name=f"node {node.name}",
         arguments=(

@@ -25,7 +25,7 @@ from bursar.core.scheduling.explain.waiting import Explanation, Prediction, fore
 from bursar.core.scheduling.model.jobs import Job
 from bursar.core.scheduling.model.policy import Tier
 from bursar.core.value import replace
-from bursar.service.id_cache import Directory, LruCache
+from bursar.service.cache import Directory, LruCache
 from bursar.service.jobs.routing import WAIT_S, Router
 from bursar.service.jobs.submission import Option
 from bursar.service.pools.host import Pools

@@ -105,7 +105,7 @@ class BatchRunner(Protocol[A]):
     def forget(self) -> None:
         """Read everything anew: another server may have another history."""
 
-    def spoiled(self, connection: Connection, ask: A, error: Exception) -> None:
+    def on_failure(self, connection: Connection, ask: A, error: Exception) -> None:
         """Something asked for cannot be done, alone as well as among others."""
 
 
@@ -228,7 +228,7 @@ class Lane(Generic[A]):
     def _fail(self, one: _Waiting, error: Exception) -> None:
         """Tell one caller, and let the worker do what is to be done about it."""
         try:
-            self._worker.spoiled(self._connected(), one.ask, error)
+            self._worker.on_failure(self._connected(), one.ask, error)
         except Exception:  # of any kind: this thread must not end, others wait for it
             self._disconnect()  # whoever asks next meets the same again
         finally:

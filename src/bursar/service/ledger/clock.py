@@ -1,8 +1,8 @@
 """Whether the database's clock can be believed (D5).
 
-Money follows one clock, the database's. If somebody puts it wrong, or a fail-over leads to a server
-whose clock is wrong, believing it would let credits lapse, holds end and recurring grants turn, and
-none of that can be unwritten. So each ledger compares the time that has passed for the database
+Money follows one clock, the database's. If it is set wrong, or a fail-over leads to a server whose
+clock is wrong, believing it would let credits lapse, holds end and recurring grants turn, and none
+of that can be undone. So each process compares the time that has passed for the database
 with the time that has passed for itself:
 
     database's time − own running time = a difference that hardly changes
@@ -13,19 +13,19 @@ small step is slewed away, a clock that runs at the wrong rate is noticed once i
 the tolerance, and a larger step is refused at once: `ClockJumped`, nothing is written, and it is
 logged as an error. When the clock is right again, work goes on by itself.
 
-Whose own time. CLOCK_BOOTTIME: nobody can set it, and unlike CLOCK_MONOTONIC it goes on while the
-machine sleeps. A process that was stopped, even between question and answer, is not deceived: each
-reading counts as made at some instant between the two.
+The process's own time is CLOCK_BOOTTIME: it cannot be set, and unlike CLOCK_MONOTONIC it goes on
+while the machine sleeps. A process that was stopped, even between question and answer, is not
+deceived: each reading counts as made at some instant between the two.
 
-When the clock was wrong *before* and is now put right, the right time is the jump. Only a person
-can know that, and says so by `Ledger.accept_clock()` or by starting the process anew: a new process
-has nothing to compare with and believes what it reads first. A virtual machine that was halted,
-clocks and all, needs the same. An org's own time never goes back: one that had got a time from the
-future stands still at it until the clock has caught up.
+When the clock was wrong *before* and is now put right, the right time is the jump. Only an operator
+can know that, and restarts the process: a new process has nothing to compare with and believes its
+first reading. A virtual machine that was halted, clocks and all, needs the same.
+An org's own time never goes back: an org that has a time from the future stands still at it until
+the clock has caught up.
 
 Roads not taken. The process's wall clock as a witness: on one machine it jumps together with the
 database's, and on two it would make money hang on a second clock. Believing a jump after a while:
-a wrong clock stays wrong for as long as nobody looks.
+a wrong clock stays wrong until an operator looks at it.
 """
 
 import logging
@@ -71,32 +71,27 @@ class GuardedClock:
     def __call__(self, connection: Connection) -> Instant:
         """The database's time, asked once; `ClockJumped` if it is not to be believed."""
         before = self._running()
-        told = self._ask(connection)
+        reading = self._ask(connection)
         after = self._running()
         with self._lock:
-            off = self._compare(told, before, after)
+            off = self._compare(reading, before, after)
         if off:
             raise ClockJumped(
                 f"the database's clock is {off / 1_000_000:+,.1f} s off what it was; "
-                "nothing is written until it is right again or is accepted"
+                "nothing is written until it is right again, or until this process is restarted"
             )
-        return told
+        return reading
 
-    def accept(self) -> None:
-        """Believe the next reading, whatever it is: somebody has put the clock right."""
-        with self._lock:
-            self._difference = None
-
-    def _compare(self, told: Instant, before: Instant, after: Instant) -> int:
+    def _compare(self, reading: Instant, before: Instant, after: Instant) -> int:
         """Go on from a reading that agrees; else by how many microseconds it is off."""
         if self._difference is None:
             if after - before > TOLERANCE:
                 return 0  # nothing to go by: who knows when it was asked
-            self._difference = told - after
+            self._difference = reading - after
             self._agreed_at = before
         drifted = max(after - self._agreed_at, 0) * DRIFT_PPM // 1_000_000
         # The database was asked at some instant in between; the kindest one counts.
-        nearest = min(max(self._difference, told - after), told - before)
+        nearest = min(max(self._difference, reading - after), reading - before)
         off = nearest - self._difference
         if abs(off) > TOLERANCE + drifted:
             self._tell(jumped=True, off=off)

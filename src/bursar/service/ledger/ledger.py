@@ -29,7 +29,7 @@ from bursar.store.sql.connection import Connection
 
 
 class Ledger:
-    """Orgs' books in a database, to be asked by any number of threads."""
+    """The books of all orgs in a database; any number of threads may send commands."""
 
     def __init__(
         self,
@@ -42,12 +42,12 @@ class Ledger:
         """`admit` is asked before each batch and may raise a `Fault` to turn it away.
 
         `prices` are those of a deployment that keeps none in the database.
-        One `clock` serves a whole process: what one part of it has learned, all should know.
+        All parts of a process share one `clock`, so that they agree on whether to believe it.
         """
         self._limits = limits or Limits()
         self._clock = clock or GuardedClock()
         self._lanes = [
-            Lane(connect, _Books(prices or PriceBook(), self._clock), self._limits, admit)
+            Lane(connect, _LedgerRunner(prices or PriceBook(), self._clock), self._limits, admit)
             for _ in range(self._limits.lanes)
         ]
 
@@ -80,7 +80,7 @@ class Ledger:
         return answer
 
     def tell(self, answer: ResultSink, ask: Ask) -> None:
-        """The same; it is `answer` that is told."""
+        """The same, with `answer` as the sink of the result."""
         check_text("org", ask.org)
         check_text("key", ask.key)
         lane = self._lanes[zlib.crc32(ask.org.encode()) % len(self._lanes)]
@@ -90,18 +90,14 @@ class Ledger:
         """Ask, and wait for the answer."""
         return self.submit(org, key, command).result()
 
-    def accept_clock(self) -> None:
-        """Believe the database's clock from its next reading on: it has been put right (D5)."""
-        self._clock.accept()
-
     def close(self) -> None:
         """Answer what is waiting, then stop."""
         for lane in self._lanes:
             lane.close()
 
 
-class _Books:
-    """What a lane of the ledger knows, and how it runs a batch."""
+class _LedgerRunner:
+    """Runs batches for one lane of the ledger, and caches the books of its orgs."""
 
     def __init__(self, prices: PriceBook, clock: GuardedClock) -> None:
         self._prices = prices
@@ -115,11 +111,11 @@ class _Books:
         return Batch(connection, self._prices, books, self._clock, deployment).run(asks)
 
     def forget(self) -> None:
-        """Read everything anew."""
+        """Clear the cache, so that everything is read again."""
         self._books.clear()
         self._deployment.forget()
 
-    def spoiled(self, connection: Connection, ask: Ask, error: Exception) -> None:
-        """An org whose own books contradict themselves takes no more commands."""
+    def on_failure(self, connection: Connection, ask: Ask, error: Exception) -> None:
+        """Freeze an org whose books contradict themselves: it takes no more commands."""
         if isinstance(error, (InvariantBroken, psycopg.IntegrityError)):
             freeze(connection, ask.org, str(error))

@@ -29,7 +29,7 @@ from bursar.service.jobs import Jobs, through
 from bursar.service.ledger.clock import GuardedClock
 from bursar.service.ledger.ledger import Ledger
 from bursar.service.pools.leader import PoolLeader
-from bursar.service.pools.pool import Kept, PoolHandle, sharing
+from bursar.service.pools.pool import PoolHandle, PoolReplica, sharing
 from bursar.service.pools.pooled_lane import PATIENCE, Connections
 from bursar.service.pools.quota_distribution import QuotaWorker
 from bursar.service.workers.relay import RelayWorkers
@@ -42,12 +42,12 @@ POLL_INTERVAL_S: Final = 1.0  # between two looks at what other processes have b
 Call = Callable[[], object]  # when there is something new for a node; must do little
 
 
-class Waiting:
+class NodeWaiter:
     """Somebody who waits for news of a node."""
 
     def __init__(self, call: Call) -> None:
         self.call = call
-        self.in_vain = False  # another waits in its place, or the process stops
+        self.is_dismissed = False  # another waits in its place, or the process stops
 
 
 class Pools:
@@ -62,7 +62,7 @@ class Pools:
         self._who: Final = f"{socket.gethostname()}/{os.getpid()}/{uuid4().hex[:8]}"
         self._keepers: dict[PoolId, PoolHandle] = {}
         self._leading: dict[PoolId, PoolLeader] = {}
-        self._waiting: dict[tuple[PoolId, NodeId], Waiting] = {}  # the last to come
+        self._waiting: dict[tuple[PoolId, NodeId], NodeWaiter] = {}  # the last to come
         self._leaving = False
         self._lock = threading.RLock()
         self._connections = Connections(partial(database.connect, PATIENCE))
@@ -133,8 +133,8 @@ class Pools:
         yield lambda _: self._look(connection)
 
     def _serve(self, pool: PoolId) -> None:
-        heard = _Heard(self, pool)
-        kept = Kept(pool, heard, self._clock)
+        heard = _PoolNotifier(self, pool)
+        kept = PoolReplica(pool, heard, self._clock)
         keeper = self._open.enter_context(sharing(self._connections, kept))
         self._keepers[pool] = keeper
         heard.leading = self._leading[pool] = PoolLeader(keeper, self._policy, self._who)
@@ -153,18 +153,18 @@ class Pools:
         self._relays.from_pool(pool)
 
     @contextmanager
-    def news(self, pool: PoolId, node: NodeId, call: Call) -> Iterator[Waiting]:
+    def news(self, pool: PoolId, node: NodeId, call: Call) -> Iterator[NodeWaiter]:
         """Let somebody be called, for as long as this lasts, when there are news for a node.
 
         Whoever came before waits in vain: what it would be told is known by then.
         """
-        waiting = Waiting(call)
+        waiting = NodeWaiter(call)
         with self._lock:
             before = self._waiting.get((pool, node))
             self._waiting[pool, node] = waiting
-            waiting.in_vain = self._leaving
+            waiting.is_dismissed = self._leaving
         if before is not None:
-            _let_go(before)
+            _dismiss(before)
         try:
             yield waiting
         finally:
@@ -179,21 +179,21 @@ class Pools:
         for one in found:
             one.call()
 
-    def let_go(self) -> None:
+    def dismiss_waiters(self) -> None:
         """The process is about to stop: nobody is to wait any more."""
         with self._lock:
             self._leaving = True
             found = list(self._waiting.values())
         for one in found:
-            _let_go(one)
+            _dismiss(one)
 
 
-def _let_go(waiting: Waiting) -> None:
-    waiting.in_vain = True
+def _dismiss(waiting: NodeWaiter) -> None:
+    waiting.is_dismissed = True
     waiting.call()
 
 
-class _Heard:
+class _PoolNotifier:
     """Passes on what happens in a pool."""
 
     def __init__(self, pools: Pools, pool: PoolId) -> None:

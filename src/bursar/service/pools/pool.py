@@ -101,7 +101,7 @@ class Ask(NamedTuple):
 class PoolHandle:
     """A pool, to be asked by any number of threads."""
 
-    def __init__(self, kept: "Kept", asked: Callable[[ResultSink, Ask], None]) -> None:
+    def __init__(self, kept: "PoolReplica", asked: Callable[[ResultSink, Ask], None]) -> None:
         self.id = kept.id
         self._kept = kept
         self._tell = asked
@@ -246,7 +246,7 @@ def _is_news(work: PoolTransaction) -> bool:
     ) or any(core.is_other(machines.get(name), one) for name, one in work.machines_new.items())
 
 
-class Kept:
+class PoolReplica:
     """What a process knows of a pool, and how it runs a transaction of many."""
 
     def __init__(
@@ -374,8 +374,8 @@ class Kept:
         with self._lock:
             self._memory, self._follower = Memory(), None
 
-    def spoiled(self, connection: Connection, ask: Ask, error: Exception) -> None:
-        """Whoever has asked is told; what others ask goes on."""
+    def on_failure(self, connection: Connection, ask: Ask, error: Exception) -> None:
+        """Do nothing: the caller gets the error, and other requests proceed."""
 
     def follow(self, policy: Policy, now: Instant) -> tuple[ClusterMirror, bool]:
         """A cluster that has caught up with the pool; whether there are news."""
@@ -403,7 +403,7 @@ class Kept:
 
 @contextmanager
 def keeping(
-    connect: Callable[[], Connection], kept: Kept, limits: Limits = LIMITS
+    connect: Callable[[], Connection], kept: PoolReplica, limits: Limits = LIMITS
 ) -> Iterator[PoolHandle]:
     """A pool that is kept by a thread of its own, with a connection of its own."""
     lane = Lane(connect, kept, limits, name=f"pool-{kept.id}")
@@ -414,7 +414,9 @@ def keeping(
 
 
 @contextmanager
-def sharing(connections: Connections, kept: Kept, limits: Limits = SHARED) -> Iterator[PoolHandle]:
+def sharing(
+    connections: Connections, kept: PoolReplica, limits: Limits = SHARED
+) -> Iterator[PoolHandle]:
     """A pool that has a thread and a connection only while something is asked of it."""
     lane = SharingLane(connections, kept, limits, name=f"pool-{kept.id}")
     try:
@@ -423,7 +425,7 @@ def sharing(connections: Connections, kept: Kept, limits: Limits = SHARED) -> It
         lane.close()
 
 
-def at_once(connection: Connection, kept: Kept) -> PoolHandle:
+def at_once(connection: Connection, kept: PoolReplica) -> PoolHandle:
     """A pool that is kept on one connection, by whoever asks: for programs with one thread."""
 
     def tell(answer: ResultSink, ask: Ask) -> None:

@@ -23,7 +23,7 @@ from bursar.core.ledger.commands import SetSetting
 from bursar.core.ledger.events import Event, GrantExtended, SettingSet
 from bursar.core.ledger.values import Setting
 from bursar.core.refusal import Refusal
-from bursar.service.id_cache import Directory
+from bursar.service.cache import Directory
 from bursar.service.ledger.batch import Ask
 from bursar.service.ledger.clock import GuardedClock
 from bursar.service.ledger.ledger import Ledger
@@ -45,10 +45,12 @@ AGAIN: Final = HOUR  # after which standing rules are looked at though nothing h
 
 _log = logging.getLogger(__name__)
 
-Decided = Callable[[Sequence[Ask]], set[OrgId]]  # lets commands be decided; orgs that could not
+SubmitAlerts = Callable[
+    [Sequence[Ask]], set[OrgId]
+]  # lets commands be decided; orgs that could not
 
 
-def deciding(ledger: Ledger) -> Decided:
+def submit_through(ledger: Ledger) -> SubmitAlerts:
     """Let a ledger decide; what it refuses was raised before."""
 
     def decided(commands: Sequence[Ask]) -> set[OrgId]:
@@ -118,7 +120,7 @@ class Alerter:
     def __init__(
         self,
         connection: Connection,
-        decided: Decided,
+        decided: SubmitAlerts,
         clock: Callable[[Connection], Instant] = money_time,
     ) -> None:
         self._connection = connection
@@ -215,11 +217,9 @@ class Alerter:
     def _of_events(self, page: _Page) -> None:
         for org, _, event in page.events:
             for found in core.alerts_for_event(org, event):
-                account = self._directory.account_known(
-                    org, found.table, found.row
-                ) or self._directory.account_of(self._connection, org, found.table, found.row)
-                told = _with_account(found.alert, account or None)
-                page.asks.setdefault(found.id, raising(org, found.id, told))
+                account = self._directory.account_of(self._connection, org, found.table, found.row)
+                alert = _with_account(found.alert, account or None)
+                page.asks.setdefault(found.id, raising(org, found.id, alert))
 
     def _of_ending(self, page: _Page) -> None:
         """Grants whose end has come near; there may be any number of them."""
@@ -260,8 +260,7 @@ class Alerter:
         page.asks.setdefault(id, raising(grant.org, id, alert))
 
     def _path(self, grant: Ending) -> tuple[str, ...]:
-        known = self._directory.path_known(grant.org, grant.account)
-        return known or self._directory.path_of(self._connection, grant.org, grant.account)
+        return self._directory.path_of(self._connection, grant.org, grant.account)
 
     def _of_standing(self, page: _Page) -> None:
         """Rules that tell once, and again after a recovery."""
@@ -344,7 +343,7 @@ class AlertWorker(LeasedWorker):
     def __init__(
         self,
         connect: Callable[[], Connection],
-        decided: Decided,
+        decided: SubmitAlerts,
         *,
         interval_s: float = 1.0,
         term_s: float = 10.0,

@@ -26,12 +26,12 @@ from bursar.core.ids import OrgId
 from bursar.core.instant import DAY, SECOND, Instant
 from bursar.core.ledger import events as happened
 from bursar.core.ledger.events import Event
-from bursar.service.id_cache import Directory
+from bursar.service.cache import Directory
 from bursar.service.ledger.batch import Ask
 from bursar.service.ledger.clock import GuardedClock
 from bursar.service.secrets import Secret
-from bursar.service.webhooks.alerts import Decided, raising
-from bursar.service.webhooks.safe_http import Outbound, Said
+from bursar.service.webhooks.alerts import SubmitAlerts, raising
+from bursar.service.webhooks.safe_http import HttpOutcome, Outbound
 from bursar.service.webhooks.signatures import (
     WEBHOOK,
     Webhook,
@@ -60,7 +60,7 @@ IN_FLIGHT: Final = 512  # webhooks that are being told something
 OF_ONE_ORG: Final = 32  # of these, of one org
 GATHER_S: Final = 0.02  # outcomes that arrive within this time are noted together
 
-Told = Callable[[OrgId, Recorded], bytes]  # what a webhook is sent of an event
+RenderEvent = Callable[[OrgId, Recorded], bytes]  # what a webhook is sent of an event
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,16 +73,16 @@ class Message:
     payload: bytes
 
 
-class Outcome(NamedTuple):
+class AttemptOutcome(NamedTuple):
     """What became of one try, or that nothing more is under way."""
 
-    flight: "Flight"
+    flight: "WebhookRun"
     message: Message | None
-    said: Said | None
+    said: HttpOutcome | None
 
 
 @dataclass(slots=True, eq=False)
-class Flight:
+class WebhookRun:
     """What is being told to one webhook."""
 
     org: OrgId
@@ -114,7 +114,7 @@ class WebhookSender:
     def __init__(
         self,
         outbound: Outbound,
-        done: "queue.SimpleQueue[Outcome]",
+        done: "queue.SimpleQueue[AttemptOutcome]",
         on_outcome: Callable[[], object],
     ) -> None:
         self._outbound = outbound
@@ -129,26 +129,26 @@ class WebhookSender:
         asyncio.set_event_loop(self._loop)
         self._loop.run_forever()
 
-    def send(self, flight: Flight) -> "Future[None]":
+    def send(self, flight: WebhookRun) -> "Future[None]":
         """Send messages in order, until one does not arrive."""
         return asyncio.run_coroutine_threadsafe(self._send(flight), self._loop)
 
-    async def _send(self, flight: Flight) -> None:
+    async def _send(self, flight: WebhookRun) -> None:
         try:
             for message in flight.messages:
                 said = await self._sent(flight, message)
-                self._tell(Outcome(flight, message, said))
+                self._tell(AttemptOutcome(flight, message, said))
                 if not said.arrived:
                     break
         finally:
-            self._tell(Outcome(flight, None, None))
+            self._tell(AttemptOutcome(flight, None, None))
 
-    async def _sent(self, flight: Flight, message: Message) -> Said:
+    async def _sent(self, flight: WebhookRun, message: Message) -> HttpOutcome:
         id = message_id(flight.id, message.number)
         headers = signed(id, int(time.time()), message.payload, flight.secrets)
         return await self._outbound.post(flight.webhook.url, headers, message.payload)
 
-    def _tell(self, outcome: Outcome) -> None:
+    def _tell(self, outcome: AttemptOutcome) -> None:
         self._done.put(outcome)
         self._on_outcome()
 
@@ -173,24 +173,24 @@ class Deliverer:
 
     connection: Connection
     secret: Secret
-    told: Told
-    decided: Decided
+    render: RenderEvent
+    decided: SubmitAlerts
     outbound: Outbound
     clock: Callable[[Connection], Instant]
     pauses_s: Sequence[float] = PAUSES_S
     give_up: int = GIVE_UP
     on_outcome: Callable[[], object] = lambda: None
-    done: "queue.SimpleQueue[Outcome]" = field(default_factory=queue.SimpleQueue)
-    postman: WebhookSender = field(init=False)
-    _flights: dict[tuple[OrgId, str, int], Flight] = field(default_factory=dict)
+    done: "queue.SimpleQueue[AttemptOutcome]" = field(default_factory=queue.SimpleQueue)
+    sender: WebhookSender = field(init=False)
+    _flights: dict[tuple[OrgId, str, int], WebhookRun] = field(default_factory=dict)
     _directory: Directory = field(default_factory=Directory)
 
     def __post_init__(self) -> None:
-        self.postman = WebhookSender(self.outbound, self.done, self.on_outcome)
+        self.sender = WebhookSender(self.outbound, self.done, self.on_outcome)
 
     def close(self) -> None:
         """Note what has arrived, and drop the rest."""
-        self.postman.close()
+        self.sender.close()
         self.note()
 
     def take_turn(self, turn: Turn) -> None:
@@ -207,8 +207,8 @@ class Deliverer:
         now = self.clock(self.connection)
         tried: list[Tried] = []
         stands: dict[Named, Stand] = {}
-        ended: list[Flight] = []
-        failed: list[tuple[Flight, Instant]] = []
+        ended: list[WebhookRun] = []
+        failed: list[tuple[WebhookRun, Instant]] = []
         while not self.done.empty():
             flight, message, said = self.done.get()
             if message is None or said is None:
@@ -228,7 +228,7 @@ class Deliverer:
             self.decided([_failure(flight, since) for flight, since in failed])
 
     def _judged(
-        self, flight: Flight, message: Message, said: Said, now: Instant
+        self, flight: WebhookRun, message: Message, said: HttpOutcome, now: Instant
     ) -> tuple[Tried, Stand | None]:
         """What a try means for the delivery, and for where the webhook stands."""
         org, id, number = flight.org, flight.id, message.number
@@ -289,7 +289,7 @@ class Deliverer:
                 message for event in read if (message := self._message(one.org, webhook, event))
             ]
             if messages:
-                flight = Flight(one.org, one.webhook, webhook, secrets, messages, cursor=one)
+                flight = WebhookRun(one.org, one.webhook, webhook, secrets, messages, cursor=one)
                 started += self._launch(flight)
             else:  # nothing of what was read concerns it
                 upto = read[-1].number if len(read) == TOGETHER else one.upto
@@ -317,14 +317,14 @@ class Deliverer:
             webhook, secrets = known[one.org, one.webhook]
             type = type_of_recorded(event)
             if type is not None:
-                message = Message(event.number, event.at, type, self.told(one.org, event))
-                flight = Flight(one.org, one.webhook, webhook, secrets, [message], asked=one)
+                message = Message(event.number, event.at, type, self.render(one.org, event))
+                flight = WebhookRun(one.org, one.webhook, webhook, secrets, [message], asked=one)
                 started += self._launch(flight)
         return started
 
-    def _launch(self, flight: Flight) -> int:
+    def _launch(self, flight: WebhookRun) -> int:
         self._flights[flight.key] = flight
-        self.postman.send(flight)
+        self.sender.send(flight)
         return 1
 
     def _webhooks(
@@ -356,18 +356,17 @@ class Deliverer:
             return None
         if webhook.account is not None and not self._concerns(org, webhook.account, event):
             return None
-        return Message(event.number, event.at, type, self.told(org, event))
+        return Message(event.number, event.at, type, self.render(org, event))
 
     def _concerns(self, org: OrgId, account: str, event: Recorded) -> bool:
         """Whether an event is about an account or one below it."""
-        books, reader = self._directory, self.connection
         table, id = subject_of(event_of(event.kind, event.body))
         if not id:
             return False
-        own = books.account_known(org, table, id) or books.account_of(reader, org, table, id)
+        own = self._directory.account_of(self.connection, org, table, id)
         if not own:
             return False
-        return account in (books.path_known(org, own) or books.path_of(reader, org, own))
+        return account in self._directory.path_of(self.connection, org, own)
 
 
 def subject_of(event: Event) -> tuple[str, str]:
@@ -410,7 +409,7 @@ def subject_of(event: Event) -> tuple[str, str]:
             return "accounts", ""
 
 
-def _failure(flight: Flight, since: Instant) -> Ask:
+def _failure(flight: WebhookRun, since: Instant) -> Ask:
     """That nothing has arrived at a webhook for days: told once, until something arrives."""
     kind = AlertKind.WEBHOOK_FAILED
     id = alert_id(flight.org, kind, f"{flight.id}/{since}", since)
@@ -425,9 +424,9 @@ class WebhookWorker(DatabaseWorker):
     def __init__(
         self,
         connect: Callable[[], Connection],
-        decided: Decided,
+        decided: SubmitAlerts,
         secret: Secret,
-        told: Told,
+        told: RenderEvent,
         outbound: Outbound,
         *,
         interval_s: float = 0.5,

@@ -54,7 +54,7 @@ class Unsafe(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class HttpOutcome:
     """What became of a call: a status, or why there is none."""
 
     code: int | None
@@ -128,22 +128,22 @@ class Outbound:
                 raise Unsafe("the host is not on the public internet")
         return list(found)
 
-    async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Said:
+    async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> HttpOutcome:
         """Send something; every way to fail is an answer."""
         try:
             async with asyncio.timeout(self.timeout_s):
                 return await self._post(url, headers, body)
         except TimeoutError:
-            return Said(None, "timeout")
+            return HttpOutcome(None, "timeout")
         except Unsafe as error:
-            return Said(None, str(error))
+            return HttpOutcome(None, str(error))
         except httpx2.ConnectError as error:
             tls = isinstance(_first_cause(error), ssl.SSLError)
-            return Said(None, "tls" if tls else "connection refused")
+            return HttpOutcome(None, "tls" if tls else "connection refused")
         except (httpx2.HTTPError, httpx2.InvalidURL, OSError, ValueError):
-            return Said(None, "connection lost")
+            return HttpOutcome(None, "connection lost")
 
-    async def _post(self, url: str, headers: Mapping[str, str], body: bytes) -> Said:
+    async def _post(self, url: str, headers: Mapping[str, str], body: bytes) -> HttpOutcome:
         addresses = await self.addresses(url)
         limits = httpx2.Limits(max_connections=1, max_keepalive_connections=0)
         client = httpx2.AsyncClient(
@@ -164,7 +164,7 @@ class Outbound:
         address: str,
         headers: Mapping[str, str],
         body: bytes,
-    ) -> Said:
+    ) -> HttpOutcome:
         """Send to that address and no other, in the name of the URL's host."""
         parts = urlsplit(url)
         at = f"[{address}]" if ":" in address else address
@@ -180,7 +180,7 @@ class Outbound:
                 if read > ANSWER_MAX:
                     break
             code = answer.status_code
-        return Said(code, "redirects are not followed" if 300 <= code < 400 else None)
+        return HttpOutcome(code, "redirects are not followed" if 300 <= code < 400 else None)
 
 
 def _port(parts: SplitResult) -> int:

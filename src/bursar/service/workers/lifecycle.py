@@ -1,4 +1,4 @@
-"""What a process does for as long as it serves a database."""
+"""The background work of a process that serves a database."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,19 +9,19 @@ from bursar.service.ledger.batcher import Limits
 from bursar.service.ledger.clock import GuardedClock
 from bursar.service.ledger.ledger import Ledger
 from bursar.service.secrets import Secret
-from bursar.service.webhooks.alerts import AlertWorker, deciding
-from bursar.service.webhooks.delivery import Told, WebhookWorker
+from bursar.service.webhooks.alerts import AlertWorker, submit_through
+from bursar.service.webhooks.delivery import RenderEvent, WebhookWorker
 from bursar.service.webhooks.safe_http import Outbound
 from bursar.service.workers.sweeper import UNHURRIED, SweepWorker, through
 
 # One transaction at a time: a process has one core for its Python, and two lanes would only halve
-# their batches. Who wants more starts more processes.
+# their batches. For more throughput, start more processes.
 LIMITS: Final = Limits(lanes=1)
 
 
 @contextmanager
 def serving(database: Database, clock: GuardedClock | None = None) -> Iterator[Ledger]:
-    """A ledger to be asked, and what is due written down; all by one clock (D5)."""
+    """Open a ledger and run its sweeper; both use one clock (D5)."""
     clock = clock or GuardedClock()
     with (
         Ledger(database.connect, limits=LIMITS, admit=database.admit, clock=clock) as ledger,
@@ -31,18 +31,18 @@ def serving(database: Database, clock: GuardedClock | None = None) -> Iterator[L
 
 
 @contextmanager
-def telling(
+def notifying(
     database: Database,
     ledger: Ledger,
     clock: GuardedClock,
     secret: Secret,
-    told: Told,
+    render: RenderEvent,
     outbound: Outbound,
 ) -> Iterator[None]:
-    """Alerts raised and webhooks told, by this process or by another that has the duty (B6)."""
-    decided = deciding(ledger)
+    """Raise alerts and deliver webhooks, in the process that holds the lease (B6)."""
+    decided = submit_through(ledger)
     with (
         AlertWorker(database.connect, decided, clock=clock),
-        WebhookWorker(database.connect, decided, secret, told, outbound, clock=clock),
+        WebhookWorker(database.connect, decided, secret, render, outbound, clock=clock),
     ):
         yield

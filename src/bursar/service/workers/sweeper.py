@@ -45,10 +45,12 @@ UNHURRIED: Final = Patience(
 
 _log = logging.getLogger(__name__)
 
-Asks = Callable[[Sequence[Ask]], None]  # lets commands be decided; what fails is told, and left
+RunCommands = Callable[
+    [Sequence[Ask]], None
+]  # lets commands be decided; what fails is told, and left
 
 
-def through(ledger: Ledger) -> Asks:
+def through(ledger: Ledger) -> RunCommands:
     """Let a ledger decide the sweeper's commands; an org that cannot is told in the log."""
 
     def asks(commands: Sequence[Ask]) -> None:
@@ -61,7 +63,7 @@ def through(ledger: Ledger) -> Asks:
 
 
 @dataclass(slots=True)
-class Swept:
+class SweepResult:
     """What a pass has done."""
 
     at: Instant  # when it began: what was recorded before is in it
@@ -78,16 +80,16 @@ class Sweeper:
     def __init__(
         self,
         connection: Connection,
-        asks: Asks,
+        asks: RunCommands,
         clock: Callable[[Connection], Instant] = money_time,
     ) -> None:
         self._connection = connection
         self._asks = asks
         self._clock = clock
 
-    def sweep(self, goes_on: Callable[[], bool] = lambda: True) -> Swept:
+    def sweep(self, goes_on: Callable[[], bool] = lambda: True) -> SweepResult:
         """One pass over all orgs; `goes_on` is asked between pages."""
-        done = Swept(at=self._clock(self._connection))
+        done = SweepResult(at=self._clock(self._connection))
         after = ""
         while goes_on():
             page = summaries.to_look_at(self._connection, after, done.at, PAGE)
@@ -100,9 +102,9 @@ class Sweeper:
             after = page[-1].org
         return done
 
-    def sweep_orgs(self, orgs: Sequence[OrgId], done: Swept | None = None) -> Swept:
+    def sweep_orgs(self, orgs: Sequence[OrgId], done: SweepResult | None = None) -> SweepResult:
         """Write what is due in these orgs, and bring what is summed up to date."""
-        done = done or Swept(at=self._clock(self._connection))
+        done = done or SweepResult(at=self._clock(self._connection))
         done.orgs += len(orgs)
         self._write_due(orgs, done)
         try:
@@ -113,7 +115,7 @@ class Sweeper:
         self._add_snapshots(orgs, done)
         return done
 
-    def _write_due(self, orgs: Sequence[OrgId], done: Swept) -> None:
+    def _write_due(self, orgs: Sequence[OrgId], done: SweepResult) -> None:
         asked: set[str] = set()
         for _ in range(ROUNDS):
             now = self._clock(self._connection)
@@ -128,7 +130,7 @@ class Sweeper:
             done.asked += len(new)
             self._asks(new)
 
-    def _add_snapshots(self, orgs: Sequence[OrgId], done: Swept) -> None:
+    def _add_snapshots(self, orgs: Sequence[OrgId], done: SweepResult) -> None:
         last = snapshots.last_ones(self._connection, orgs)
         for one in summaries.behind(self._connection, orgs):
             number, grants = last.get(one.org, (0, 0))
@@ -146,7 +148,7 @@ class SweepWorker(LeasedWorker):
     def __init__(
         self,
         connect: Callable[[], Connection],
-        asks: Asks,
+        asks: RunCommands,
         *,
         interval_s: float = 5.0,
         term_s: float = 30.0,
