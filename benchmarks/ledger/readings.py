@@ -35,7 +35,7 @@ from bursar.core.money import CREDIT
 from bursar.core.pricing import PriceBook, PriceVersion, Rate
 from bursar.core.refusal import Refusal
 from bursar.core.scheduling.decisions import Start
-from bursar.core.scheduling.model.jobs import Shape, Why
+from bursar.core.scheduling.model.jobs import Shape, StartReason
 from bursar.core.scheduling.model.nodes import Node, Piece
 from bursar.service.database import (
     Aside,
@@ -130,7 +130,7 @@ class Fleet:
                 job=name_of((org, _job(gpu))),
                 gpu_type=GPU,
                 pieces=(Piece(node, (gpu,), 1),),
-                why=Why.TURN,
+                why=StartReason.TURN,
             )
             for gpu in range(gpus)
         ]

@@ -13,8 +13,8 @@ from bursar.core.scheduling.decisions import Plan, Preempt, Start
 from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.model.jobs import Job, Path
 from bursar.core.scheduling.model.nodes import MILLI, Piece
-from bursar.core.scheduling.model.policy import ANY
-from bursar.core.scheduling.model.snapshot import Snapshot
+from bursar.core.scheduling.model.policy import ANY_TYPE
+from bursar.core.scheduling.model.snapshot import PoolSnapshot
 from bursar.core.scheduling.plan import make_plan
 
 
@@ -43,13 +43,13 @@ class Stopwatch:
 class Watch:
     """Who has which GPU, by the decisions alone."""
 
-    def __init__(self, snapshot: Snapshot) -> None:
+    def __init__(self, snapshot: PoolSnapshot) -> None:
         self.problems: list[str] = []
         self._free = {(node.id, gpu) for node in snapshot.nodes for gpu in range(node.gpus)}
         self._has: dict[JobId, tuple[Job, tuple[Piece, ...]]] = {}
         self._used: dict[Path, int] = {}
         self._most = [
-            (path, dict(share.ceiling).get(ANY)) for path, share in snapshot.policy.shares
+            (path, dict(share.ceiling).get(ANY_TYPE)) for path, share in snapshot.policy.shares
         ]
         for running in snapshot.running:
             self.start(running.job, running.pieces)
@@ -97,10 +97,10 @@ def _gpus(pieces: tuple[Piece, ...]) -> list[tuple[NodeId, int]]:
 class Pool:
     """A cluster, its watch, and what planning took so far."""
 
-    def __init__(self, snapshot: Snapshot) -> None:
+    def __init__(self, snapshot: PoolSnapshot) -> None:
         self.watch = Watch(snapshot)
         clocks = Stopwatch()
-        self.cluster = Cluster.of(snapshot)
+        self.cluster = Cluster.from_snapshot(snapshot)
         self.read = clocks.took()  # what it took to build the cluster
         self.planned = self.applied = Took(0, 0)
         self.rounds = 0
@@ -130,7 +130,7 @@ class Pool:
 
     def end(self, job_id: JobId) -> None:
         """A job has ended by itself, or has made room."""
-        self.cluster.end(job_id)
+        self.cluster.remove_running(job_id)
         self.watch.end(job_id)
 
 

@@ -19,7 +19,7 @@ from bursar.core.instant import SECOND
 from bursar.core.scheduling.decisions import Keep
 from bursar.core.scheduling.explain.waiting import explain
 from bursar.core.scheduling.model.jobs import Shape
-from bursar.core.scheduling.model.snapshot import Snapshot
+from bursar.core.scheduling.model.snapshot import PoolSnapshot
 
 Say = Callable[[str], None]
 
@@ -104,7 +104,7 @@ def kai_fill(sizes: Sizes, say: Say) -> Load:
     return told
 
 
-def _fill(snapshot: Snapshot, told: Load) -> Took:
+def _fill(snapshot: PoolSnapshot, told: Load) -> Took:
     pool = Pool(snapshot)
     plan = pool.round(T0)
     took, gpus = pool.took, sum(node.gpus for node in snapshot.nodes)
@@ -150,7 +150,7 @@ def _sized(of: Shape) -> str:
     return "1 GPU" if of.tasks == 1 else f"({of.tasks} x {of.gpus}) GPUs"
 
 
-def _reclaim(snapshot: Snapshot, told: Load) -> Took:
+def _reclaim(snapshot: PoolSnapshot, told: Load) -> Took:
     """The time until it is decided who leaves; then see that all who asked start."""
     pool = Pool(snapshot)
     plan = pool.round(T0)
@@ -161,7 +161,7 @@ def _reclaim(snapshot: Snapshot, told: Load) -> Took:
     if len(kept) != asks or len(victims) != wanted:
         told.problems.append(f"{len(victims):,} leave for {len(kept):,} of {asks:,} jobs")
     later = T0 + snapshot.policy.grace
-    pool.cluster.at(later)
+    pool.cluster.advance_to(later)
     for victim in victims:
         pool.end(victim.job)
     starts = starts_of(pool.round(later))
@@ -197,7 +197,7 @@ def kai_negative(sizes: Sizes, say: Say) -> Load:
     explained = explain(pool.cluster, JobId("ask00000"), T0, plan)
     why = clocks.took()
     told.figures.append(Figure(what="the reason", value=why.cpu, unit="s", wall_s=why.wall, most=1))
-    told.notes += explained.told()
+    told.notes += explained.render()
     return told
 
 
@@ -264,9 +264,9 @@ def _changes(pool: Pool, naive: Naive, times: int, told: Load) -> tuple[list[flo
         ended = running[number * 7_919 % len(running) - number]
         new = job(f"new{number}", path(f"queue{number % 10}"), shape(), queued_at=now)
         before = pool.took.cpu
-        pool.cluster.at(now)
+        pool.cluster.advance_to(now)
         pool.end(ended)
-        pool.cluster.queue(new)
+        pool.cluster.enqueue(new)
         if [one.job for one in starts_of(pool.round(now))] != [new.id]:
             told.problems.append(f"{new.id} does not start on the GPU of {ended}")
         took.append(pool.took.cpu - before)
@@ -314,7 +314,7 @@ def _waves(pool: Pool) -> int:
     while starts := starts_of(pool.round(now)):
         started += len(starts)
         now += SECOND
-        pool.cluster.at(now)
+        pool.cluster.advance_to(now)
         for start in starts:
             pool.end(start.job)
     return started
@@ -326,7 +326,7 @@ def _naive_waves(naive: Naive) -> None:
             naive.end(one.id)
 
 
-def _full_round(what: str, snapshot: Snapshot, peer: str, told: Load) -> Figure:
+def _full_round(what: str, snapshot: PoolSnapshot, peer: str, told: Load) -> Figure:
     """A round that looks at everything and starts nothing: all GPUs are taken."""
     pool = Pool(snapshot)
     plan = pool.round(T0)
@@ -385,7 +385,7 @@ def _deep(sizes: Sizes, queued: int, frees: int, told: Load, say: Say) -> tuple[
         if number >= EACH_LEAST and sum(took) > DEEP_S:
             break
         before, now = pool.took.cpu, T0 + (number + 1) * SECOND
-        pool.cluster.at(now)
+        pool.cluster.advance_to(now)
         pool.end(running[number * 7_919 % len(running)])
         starts += len(starts_of(pool.round(now)))
         took.append(pool.took.cpu - before)

@@ -7,10 +7,10 @@ from typing import Final
 from benchmarks.schedule.sizes import SEED, Stream, Streams
 from bursar.core.ids import JobId, NodeId
 from bursar.core.instant import DAY, HOUR, MINUTE, SECOND, Instant
-from bursar.core.scheduling.model.jobs import Job, Path, Running, Shape
+from bursar.core.scheduling.model.jobs import Job, Path, RunningJob, Shape
 from bursar.core.scheduling.model.nodes import Node, Piece
-from bursar.core.scheduling.model.policy import ANY, Policy, Share, Tier
-from bursar.core.scheduling.model.snapshot import Snapshot
+from bursar.core.scheduling.model.policy import ANY_TYPE, PoolPolicy, Share, Tier
+from bursar.core.scheduling.model.snapshot import PoolSnapshot
 from bursar.core.value import replace
 
 T0: Final[Instant] = 20_000 * DAY
@@ -50,14 +50,14 @@ def nodes(count: int, gpus: int, cpus: int = 0) -> tuple[Node, ...]:
     )
 
 
-def policy(*shares: tuple[Path, Share], looks: int = Policy().looks) -> Policy:
+def policy(*shares: tuple[Path, Share], looks: int = PoolPolicy().looks) -> PoolPolicy:
     """The shipped policy for a pool with one tier, and these shares."""
-    return Policy(tiers=(TIER,), shares=shares, looks=looks)
+    return PoolPolicy(tiers=(TIER,), shares=shares, looks=looks)
 
 
 def filled(
     all_nodes: tuple[Node, ...], owner: Callable[[int], Path], run_max: int = DAY
-) -> tuple[Running, ...]:
+) -> tuple[RunningJob, ...]:
     """One-GPU jobs on all GPUs, which began at different times."""
     one, running = shape(), []
     places = [(node.id, gpu) for node in all_nodes for gpu in range(node.gpus)]
@@ -66,19 +66,20 @@ def filled(
         ask = job(f"r{number:06}", owner(number), one, run_max=run_max, queued_at=began)
         piece = Piece(node, (gpu,), 1)
         running.append(
-            Running(job=ask, gpu_type=TYPE, pieces=(piece,), started_at=began, saved_at=began)
+            RunningJob(job=ask, gpu_type=TYPE, pieces=(piece,), started_at=began, saved_at=began)
         )
     return tuple(running)
 
 
-def filling(count: int, hopeless: int) -> Snapshot:
+def filling(count: int, hopeless: int) -> PoolSnapshot:
     """KAI's fill: an empty pool, a one-GPU job for each GPU, hopeless jobs of others behind."""
     one, gpus = shape(), 8 * count
     team, none = path("team"), path("zero")
-    return Snapshot(
+    return PoolSnapshot(
         at=T0,
         policy=policy(
-            (team[:2], Share(floor=((ANY, gpus),))), (none[:2], Share(ceiling=((ANY, 0),)))
+            (team[:2], Share(floor=((ANY_TYPE, gpus),))),
+            (none[:2], Share(ceiling=((ANY_TYPE, 0),))),
         ),
         nodes=nodes(count, 8),
         waiting=(
@@ -88,16 +89,16 @@ def filling(count: int, hopeless: int) -> Snapshot:
     )
 
 
-def reclaiming(count: int, asks: int, of: Shape, *, kept: int = 0) -> Snapshot:
+def reclaiming(count: int, asks: int, of: Shape, *, kept: int = 0) -> PoolSnapshot:
     """KAI's reclaim: all GPUs are lent, and those whose they are ask for some.
 
     The borrower has a claim to `kept` of them.
     """
     all_nodes, owner, borrower = nodes(count, 8), path("entitled"), path("borrower")
-    floors = [(owner[:2], Share(floor=((ANY, 8 * count - kept),)))]
+    floors = [(owner[:2], Share(floor=((ANY_TYPE, 8 * count - kept),)))]
     if kept:
-        floors.append((borrower[:2], Share(floor=((ANY, kept),))))
-    return Snapshot(
+        floors.append((borrower[:2], Share(floor=((ANY_TYPE, kept),))))
+    return PoolSnapshot(
         at=T0,
         policy=policy(*floors),
         nodes=all_nodes,
@@ -106,10 +107,10 @@ def reclaiming(count: int, asks: int, of: Shape, *, kept: int = 0) -> Snapshot:
     )
 
 
-def pods(jobs: int, tasks: int) -> Snapshot:
+def pods(jobs: int, tasks: int) -> PoolSnapshot:
     """Volcano's four: as many tasks as there are GPUs, in jobs of different sizes."""
     of = shape(tasks)
-    return Snapshot(
+    return PoolSnapshot(
         at=T0,
         policy=policy(),
         nodes=nodes(-(-jobs * tasks // 8), 8),
@@ -117,14 +118,14 @@ def pods(jobs: int, tasks: int) -> Snapshot:
     )
 
 
-def steady(count: int, gpus: int) -> Snapshot:
+def steady(count: int, gpus: int) -> PoolSnapshot:
     """Armada's steady round: everything runs and nothing waits."""
     all_nodes = nodes(count, gpus)
     running = filled(all_nodes, lambda number: path(f"queue{number % 10}"))
-    return Snapshot(at=T0, policy=policy(), nodes=all_nodes, running=running)
+    return PoolSnapshot(at=T0, policy=policy(), nodes=all_nodes, running=running)
 
 
-def deep(count: int, tenants: int, queued: int, looks: int = Policy().looks) -> Snapshot:
+def deep(count: int, tenants: int, queued: int, looks: int = PoolPolicy().looks) -> PoolSnapshot:
     """A full pool and a long queue: 200 shapes, many tenants."""
     chance = random.Random(SEED)
     all_nodes = nodes(count, 8, cpus=400)
@@ -140,7 +141,7 @@ def deep(count: int, tenants: int, queued: int, looks: int = Policy().looks) -> 
         )
         for number in range(queued)
     )
-    return Snapshot(
+    return PoolSnapshot(
         at=T0,
         policy=policy(looks=looks),
         nodes=all_nodes,
@@ -149,10 +150,10 @@ def deep(count: int, tenants: int, queued: int, looks: int = Policy().looks) -> 
     )
 
 
-def array(count: int, jobs: int, *, full: bool) -> Snapshot:
+def array(count: int, jobs: int, *, full: bool) -> PoolSnapshot:
     """Slurm's array: one-GPU jobs of one user on nodes of six GPUs."""
     one, all_nodes = shape(), nodes(count, 6)
-    return Snapshot(
+    return PoolSnapshot(
         at=T0,
         policy=policy(),
         nodes=all_nodes,
@@ -161,7 +162,7 @@ def array(count: int, jobs: int, *, full: bool) -> Snapshot:
     )
 
 
-def groups(load: Streams) -> Snapshot:
+def groups(load: Streams) -> PoolSnapshot:
     """Kueue's groups of queues, before the first job arrives.
 
     Each group is an org that cannot have more than the floors of its queues add up to.
@@ -170,10 +171,10 @@ def groups(load: Streams) -> Snapshot:
     shares: list[tuple[Path, Share]] = []
     for group in range(load.groups):
         org = path(f"group{group:02}")[:2]
-        shares.append((org, Share(floor=((ANY, together),), ceiling=((ANY, together),))))
-        queue = Share(floor=((ANY, load.floor),), ceiling=((ANY, load.ceiling),))
+        shares.append((org, Share(floor=((ANY_TYPE, together),), ceiling=((ANY_TYPE, together),))))
+        queue = Share(floor=((ANY_TYPE, load.floor),), ceiling=((ANY_TYPE, load.ceiling),))
         shares += [((*org, f"queue{number:03}"), queue) for number in range(load.queues)]
-    return Snapshot(at=T0, policy=policy(*shares), nodes=nodes(-(-load.gpus // 8), 8))
+    return PoolSnapshot(at=T0, policy=policy(*shares), nodes=nodes(-(-load.gpus // 8), 8))
 
 
 def arrivals(load: Streams) -> list[tuple[Instant, Job, int]]:

@@ -12,19 +12,21 @@ from time import process_time
 from bursar.core.ids import JobId
 from bursar.core.scheduling.model.jobs import Job, Path
 from bursar.core.scheduling.model.nodes import MILLI
-from bursar.core.scheduling.model.policy import ANY
-from bursar.core.scheduling.model.snapshot import Snapshot
+from bursar.core.scheduling.model.policy import ANY_TYPE
+from bursar.core.scheduling.model.snapshot import PoolSnapshot
 
 
 class Naive:
     """Nodes with what is free on them, jobs that wait and run."""
 
-    def __init__(self, snapshot: Snapshot, lent: Path | None = None) -> None:
+    def __init__(self, snapshot: PoolSnapshot, lent: Path | None = None) -> None:
         self.free = [node.gpus for node in snapshot.nodes]
         self.waiting = list(snapshot.waiting)
         self.running: dict[JobId, tuple[Job, list[tuple[int, int]]]] = {}  # GPUs by node
         self.used: dict[Path, int] = {}
-        self._most = {path: dict(share.ceiling).get(ANY) for path, share in snapshot.policy.shares}
+        self._most = {
+            path: dict(share.ceiling).get(ANY_TYPE) for path, share in snapshot.policy.shares
+        }
         numbers = {node.id: number for number, node in enumerate(snapshot.nodes)}
         for one in snapshot.running:
             if one.job.path[:2] != lent:  # whoever only borrows counts as gone

@@ -47,7 +47,7 @@ class Ours:
 
     def queue(self, job: Job) -> None:
         """A job waits."""
-        self._pool.cluster.queue(job)
+        self._pool.cluster.enqueue(job)
 
     def end(self, job_id: JobId) -> None:
         """A job has ended."""
@@ -55,7 +55,7 @@ class Ours:
 
     def round(self, now: Instant) -> Decided:
         """Decide, and let those leave who are asked to."""
-        self._pool.cluster.at(now)
+        self._pool.cluster.advance_to(now)
         plan = self._pool.round(now)
         stopped = [victim.job for victim in victims_of(plan)]
         for job_id in stopped:

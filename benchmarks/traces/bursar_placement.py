@@ -7,12 +7,12 @@ from benchmarks.traces.packing import Curve, Host, Pod, capacity, typical_of
 from bursar.core.ids import JobId, NodeId
 from bursar.core.instant import HOUR, NEVER, Instant
 from bursar.core.scheduling.model.cluster import Cluster
-from bursar.core.scheduling.model.jobs import Job, Running, Shape
+from bursar.core.scheduling.model.jobs import Job, RunningJob, Shape
 from bursar.core.scheduling.model.nodes import MILLI, Node
-from bursar.core.scheduling.model.policy import Policy
-from bursar.core.scheduling.model.snapshot import Snapshot
-from bursar.core.scheduling.placement.backfill import Claims
-from bursar.core.scheduling.placement.search import find, pieces
+from bursar.core.scheduling.model.policy import PoolPolicy
+from bursar.core.scheduling.model.snapshot import PoolSnapshot
+from bursar.core.scheduling.placement.backfill import NodeClaims
+from bursar.core.scheduling.placement.search import find_placement, pieces_for
 
 T0: Final[Instant] = 500_000 * HOUR
 OWNER: Final = ("paid", "org", "account", "user")
@@ -25,24 +25,24 @@ class Placing:
         self._models = tuple(sorted({host.model for host in hosts}))
         typical = tuple((self._shape(pod), times) for pod, times in typical_of(pods))
         nodes = tuple(_node(place, host) for place, host in enumerate(hosts))
-        snapshot = Snapshot(at=T0, policy=Policy(), nodes=nodes, typical=typical)
-        self._cluster = Cluster.of(snapshot)
-        self._claims = Claims(self._cluster)
+        snapshot = PoolSnapshot(at=T0, policy=PoolPolicy(), nodes=nodes, typical=typical)
+        self._cluster = Cluster.from_snapshot(snapshot)
+        self._claims = NodeClaims(self._cluster)
         self._placed = 0
 
     def place(self, pod: Pod) -> bool:
         """Start a pod where the planner would; whether there is such a place."""
         shape = self._shape(pod)
-        spot = find(self._cluster, self._claims, shape, shape.types, NEVER)
+        spot = find_placement(self._cluster, self._claims, shape, shape.types, NEVER)
         if spot is None:
             return False
         job = Job(
             id=JobId(f"pod{self._placed:06}"), shape=shape, path=OWNER, prices=(), run_max=HOUR,
             queued_at=T0,
         )  # fmt: skip
-        taken = pieces(self._cluster, shape, spot)
-        self._cluster.run(
-            Running(job=job, gpu_type=spot.gpu_type, pieces=taken, started_at=T0, saved_at=T0)
+        taken = pieces_for(self._cluster, shape, spot)
+        self._cluster.add_running(
+            RunningJob(job=job, gpu_type=spot.gpu_type, pieces=taken, started_at=T0, saved_at=T0)
         )
         self._placed += 1
         return True
@@ -50,7 +50,7 @@ class Placing:
     def _shape(self, pod: Pod) -> Shape:
         known = tuple(model for model in self._models if model in pod.models)
         return Shape(
-            types=known or pod.models or self._models, alike=True,
+            types=known or pod.models or self._models, types_equal=True,
             gpus=0 if pod.shared else pod.gpus, milli=pod.milli if pod.shared else 0,
             cpu_milli=pod.cpu_milli, ram_mib=pod.ram_mib,
         )  # fmt: skip

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from bursar.core.scheduling.model.policy import Policy
+from bursar.core.scheduling.model.policy import PoolPolicy
 
 OURS: Final = "Bursar"
 Say = Callable[[str], None]
@@ -19,7 +19,7 @@ class Options(NamedTuple):
     lists: tuple[str, ...] = ()  # of experiment A; () are all
     ours: bool = True  # whether Bursar runs
     others: bool = True  # whether the rules of others run
-    policy: Policy = Policy()  # by which Bursar decides
+    policy: PoolPolicy = PoolPolicy()  # by which Bursar decides
 
 
 class Goal(NamedTuple):

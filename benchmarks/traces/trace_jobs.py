@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from benchmarks.traces.replay import SECOND, Ask, Task
 from benchmarks.traces.trace_run import GPU, Drive, Told, World
 from bursar.core.scheduling.model.jobs import Shape
-from bursar.core.scheduling.model.policy import Policy, Share
+from bursar.core.scheduling.model.policy import PoolPolicy, Share
 from bursar.core.value import replace
 
 NODE_GPUS: Final = 8
@@ -52,7 +52,7 @@ def _bound(estimate: int | None, track: Track, limit: int) -> int:
     return limit if estimate is None or track.sigma else DOUBLE * estimate
 
 
-def drive_fair(asks: Sequence[Ask], gpus: int, policy: Policy, track: Track) -> list[Task]:
+def drive_fair(asks: Sequence[Ask], gpus: int, policy: PoolPolicy, track: Track) -> list[Task]:
     """Experiment C: one user's jobs; a gang's GPUs may lie on different nodes."""
     told = estimates(asks, track)
 
@@ -68,7 +68,7 @@ def drive_fair(asks: Sequence[Ask], gpus: int, policy: Policy, track: Track) -> 
     return Drive(asks, world, policy, tell).run()
 
 
-def drive_tiers(asks: Sequence[Ask], nodes: int, policy: Policy, track: Track) -> list[Task]:
+def drive_tiers(asks: Sequence[Ask], nodes: int, policy: PoolPolicy, track: Track) -> list[Task]:
     """Experiment D: each group is an org of its tier; a gang is one task on one node."""
     told = estimates(asks, track)
 
@@ -83,7 +83,7 @@ def drive_tiers(asks: Sequence[Ask], nodes: int, policy: Policy, track: Track) -
 
 
 def drive_month(
-    asks: Sequence[Ask], nodes: int, policy: Policy, track: Track, *, every: int = MINUTE
+    asks: Sequence[Ask], nodes: int, policy: PoolPolicy, track: Track, *, every: int = MINUTE
 ) -> list[Task]:
     """Philly-Oct: tenants are orgs of one tier, weighted by what they use; gangs of whole nodes.
 

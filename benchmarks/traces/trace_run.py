@@ -20,7 +20,7 @@ from bursar.core.scheduling.decisions import Preempt, Start
 from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.model.jobs import Job, Path, Shape
 from bursar.core.scheduling.model.nodes import Node
-from bursar.core.scheduling.model.policy import Policy
+from bursar.core.scheduling.model.policy import PoolPolicy
 from bursar.core.value import replace
 from bursar.sim.policies import Bursar
 
@@ -54,7 +54,7 @@ class Drive:
     """One run of a trace."""
 
     def __init__(
-        self, asks: Sequence[Ask], world: World, policy: Policy, tell: Callable[[Ask], Told]
+        self, asks: Sequence[Ask], world: World, policy: PoolPolicy, tell: Callable[[Ask], Told]
     ) -> None:
         self.world = world
         self.cluster = Cluster(policy, T0)
@@ -78,7 +78,7 @@ class Drive:
         """Live through everything; the jobs in the order in which they ended."""
         while len(self.done) < len(self._tasks):
             now = self._heap[0][0]
-            self.cluster.at(_instant(now))
+            self.cluster.advance_to(_instant(now))
             due = False
             while self._heap and self._heap[0][0] == now:
                 _, what, name, attempt = heappop(self._heap)
@@ -126,10 +126,10 @@ class Drive:
             checkpoint_every=MILLISECOND,
             checkpoint_cost=(self.world.stop_cost + self.world.restart_cost) * MILLISECOND,
         )  # fmt: skip
-        self.cluster.queue(job)
+        self.cluster.enqueue(job)
 
     def _end(self, task: Task, now: int) -> None:
-        self.cluster.end(JobId(task.ask.name))
+        self.cluster.remove_running(JobId(task.ask.name))
         task.advance(now)
         task.ended = now
         self._attempts[task.ask.name] += 1
@@ -138,7 +138,7 @@ class Drive:
     def _stop(self, task: Task, now: int) -> None:
         """A job has saved its work, leaves its GPUs and waits again."""
         name, world = task.ask.name, self.world
-        self.cluster.end(JobId(name))
+        self.cluster.remove_running(JobId(name))
         self._attempts[name] += 1
         had, asked = task.left, self._asked.pop(name)
         task.advance(asked)
@@ -156,7 +156,7 @@ class Drive:
             preemptions=task.stops, stopped_at=_instant(now),
             attained=job.attained + job.price_of(GPU, kept),
         )  # fmt: skip
-        self.cluster.queue(job)
+        self.cluster.enqueue(job)
 
     # ----------------------------------------------------------------------- rounds
 

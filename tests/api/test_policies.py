@@ -6,8 +6,8 @@ from uuid import uuid4
 
 import pytest
 
-from bursar.core.scheduling.model.policy import Policy
-from bursar.core.scheduling.model.policy_file import policy_of
+from bursar.core.scheduling.model.policy import PoolPolicy
+from bursar.core.scheduling.model.policy_file import parse_policy
 from tests.api.test_pools import Worker, payer, pool, working  # noqa: F401 (fixtures)
 from tests.support.api_service import Caller, Process, Tenant, refused, within
 
@@ -27,7 +27,7 @@ def parts(body: dict[str, Any]) -> dict[str, Any]:
 def test_a_pool_begins_with_the_shipped_policy(operator: Caller, path: str) -> None:
     told = operator.get(path).json()
 
-    assert Policy() == policy_of(parts(told))
+    assert PoolPolicy() == parse_policy(parts(told))
     assert (0, True) == (told["version"], told["in_force"])
 
 
@@ -44,7 +44,7 @@ def test_a_policy_is_put_in_force_and_can_be_put_again_as_it_is_told(
     told = operator.ask("PUT", path, words)
 
     assert 200 == told.status_code, told.text
-    assert policy_of(words) == policy_of(parts(told.json()))
+    assert parse_policy(words) == parse_policy(parts(told.json()))
     seen = operator.get(path)
     assert told.json() == seen.json()
     assert seen.json()["in_force"]

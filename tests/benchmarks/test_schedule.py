@@ -20,9 +20,9 @@ from bursar.core.ids import JobId, NodeId
 from bursar.core.instant import SECOND, Instant
 from bursar.core.scheduling.decisions import Plan, Preempt, Start
 from bursar.core.scheduling.model.cluster import Cluster
-from bursar.core.scheduling.model.jobs import Why
+from bursar.core.scheduling.model.jobs import StartReason
 from bursar.core.scheduling.model.nodes import Piece
-from bursar.core.scheduling.model.policy import ANY
+from bursar.core.scheduling.model.policy import ANY_TYPE
 from bursar.core.scheduling.plan import make_plan
 from bursar.core.value import replace
 
@@ -317,8 +317,8 @@ def test_the_loads_are_as_large_as_published() -> None:
     assert [(15_000, 600, 66), (50_000, 20_000, 4)] == told
     shares = dict(loads.groups(FULL.baseline).policy.shares)
     group, queue = shares["paid", "group04"], shares["paid", "group04", "queue005"]
-    assert (((ANY, 120),), ((ANY, 120),)) == (group.floor, group.ceiling)
-    assert (((ANY, 20),), ((ANY, 100),)) == (queue.floor, queue.ceiling)
+    assert (((ANY_TYPE, 120),), ((ANY_TYPE, 120),)) == (group.floor, group.ceiling)
+    assert (((ANY_TYPE, 20),), ((ANY_TYPE, 100),)) == (queue.floor, queue.ceiling)
     assert {10_000} == {jobs * tasks for jobs, tasks in FULL.pods}
     assert 200 == len(set(loads.SHAPES))
 
@@ -377,7 +377,7 @@ def test_what_is_not_there_is_refused(given: list[str]) -> None:
 
 def test_a_start_is_a_start() -> None:
     """Starts are told from the decisions that make room."""
-    start = Start(job=JobId("a"), gpu_type="H100", pieces=(), why=Why.TURN)
+    start = Start(job=JobId("a"), gpu_type="H100", pieces=(), why=StartReason.TURN)
     leave = Preempt(job=JobId("b"), wanted_by=JobId("a"), right="floor", lost=0, stops_at=T0)
 
     plan = Plan(at=T0, decisions=(leave, start), waits=(), complete=True, steps=0)

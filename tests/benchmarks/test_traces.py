@@ -45,7 +45,7 @@ from benchmarks.traces.trace_jobs import (
 )
 from benchmarks.traces.trace_run import GPU, Drive, Told, World
 from bursar.core.scheduling.model.jobs import Shape
-from bursar.core.scheduling.model.policy import Policy
+from bursar.core.scheduling.model.policy import PoolPolicy
 
 SEED = 7
 
@@ -371,7 +371,7 @@ def by_tier(one: Ask) -> Told:
 def test_our_scheduler_runs_a_trace() -> None:
     """Each job for as long as it runs and its start costs, when there is room."""
     world = WORLD._replace(start_cost=2 * SECOND)
-    done = Drive([ask("a", 0, 3, 10), ask("b", 20, 4, 5)], world, Policy(), one_of("u")).run()
+    done = Drive([ask("a", 0, 3, 10), ask("b", 20, 4, 5)], world, PoolPolicy(), one_of("u")).run()
 
     assert {"a": 12, "b": 27} == ended(done)
     assert {0} == {task.stops for task in done}
@@ -382,7 +382,7 @@ def test_whoever_stops_keeps_its_work_and_pays_for_it() -> None:
     """One makes room for enterprise below its floor: 5 s to save, 3 s to begin anew."""
     world = WORLD._replace(stop_cost=5 * SECOND, restart_cost=3 * SECOND)
     asks = [ask("one", 0, 2, 900), ask("two", 0, 2, 900), ask("urgent", 10, 2, 200)]
-    done = Drive(asks, world, Policy(), by_tier).run()
+    done = Drive(asks, world, PoolPolicy(), by_tier).run()
     [stopped] = [task for task in done if task.stops]
     urgent = ended(done)["urgent"]
 
@@ -396,7 +396,7 @@ def test_a_job_that_ends_before_its_work_is_saved_is_done() -> None:
     """It was asked, but there is nothing to come back for."""
     world = WORLD._replace(stop_cost=5 * SECOND)
     asks = [ask("one", 0, 2, 12), ask("two", 0, 2, 12), ask("urgent", 10, 2, 20)]
-    done = Drive(asks, world, Policy(), by_tier).run()
+    done = Drive(asks, world, PoolPolicy(), by_tier).run()
 
     assert {0} == {task.stops for task in done}
     assert {"one": 12, "two": 12, "urgent": 32} == ended(done)
@@ -405,7 +405,7 @@ def test_a_job_that_ends_before_its_work_is_saved_is_done() -> None:
 def test_rounds_can_wait_for_each_other() -> None:
     """What arrives is started at the next multiple."""
     asks = [ask("a", 0, 3, 10), ask("b", 20, 4, 5)]
-    done = Drive(asks, WORLD._replace(every=60 * SECOND), Policy(), one_of("u")).run()
+    done = Drive(asks, WORLD._replace(every=60 * SECOND), PoolPolicy(), one_of("u")).run()
 
     assert {"a": 10, "b": 65} == ended(done)
 
@@ -421,9 +421,9 @@ def test_no_gpu_is_given_away_twice_by_ours(track: Track) -> None:
     ]  # fmt: skip
     work = sum(one.gpus * one.runs for one in asks)
     for done in (
-        drive_fair(asks, 8, Policy(), track),
-        drive_tiers(asks, 1, Policy(), track),
-        drive_month(asks, 1, Policy(), track),
+        drive_fair(asks, 8, PoolPolicy(), track),
+        drive_tiers(asks, 1, PoolPolicy(), track),
+        drive_month(asks, 1, PoolPolicy(), track),
     ):
         assert {one.name for one in asks} == set(ended(done))
         assert all(task.waited >= 0 and task.left == 0 for task in done)

@@ -26,7 +26,7 @@ from bursar.core.quota_slices import (
     rebalanced,
 )
 from bursar.core.scheduling.model.jobs import Shape
-from bursar.core.scheduling.model.policy import ANY, Share
+from bursar.core.scheduling.model.policy import ANY_TYPE, Share
 from bursar.core.value import replace
 
 EAST, NORTH, WEST = "east", "north", "west"
@@ -418,7 +418,7 @@ def test_a_slice_counts_an_account_with_all_below_it_a_user_or_the_pair(
 def test_a_scheduler_is_told_of_a_slice_as_of_a_ceiling() -> None:
     one = Slice(org="org", quota="q", granted=((GPUS, 8), (of_type(H100), 4), (JOBS, 2)))
 
-    assert Share(ceiling=((ANY, 8), (H100, 4)), jobs_max=2) == one.share
+    assert Share(ceiling=((ANY_TYPE, 8), (H100, 4)), jobs_max=2) == one.share
 
 
 def test_a_transaction_counts_what_it_has_changed_itself() -> None:

@@ -20,7 +20,7 @@ from bursar.core.ledger.commands import SetSetting
 from bursar.core.pricing import PriceBook
 from bursar.core.scheduling.explain.waiting import explain
 from bursar.core.scheduling.model.nodes import Node
-from bursar.core.scheduling.model.policy import PAID, Policy
+from bursar.core.scheduling.model.policy import PAID, PoolPolicy
 from bursar.core.scheduling.plan import carry_out
 from bursar.service.keys import DEPLOYMENT
 from bursar.service.ledger.batch import Ask, Batch
@@ -42,7 +42,7 @@ from tests.support.dispatch_pool import asking
 from tests.support.pool_driver import Clock, Killed, Mortal
 
 NUMBERS = count(1)
-POLICY = Policy(tiers=(PAID,))
+POLICY = PoolPolicy(tiers=(PAID,))
 N1 = NodeId("n1")
 
 
@@ -315,7 +315,7 @@ def _used(process: Process, name: str) -> int:
     pool.unfollow()
     follower, _ = pool.follow(POLICY, process.world.clock.now)
     tree = follower.cluster.tree
-    return tree.faded(tree.root, process.world.clock.now)
+    return tree.faded_usage(tree.root, process.world.clock.now)
 
 
 def test_a_policy_that_is_not_understood_leaves_the_one_before(world: World) -> None:

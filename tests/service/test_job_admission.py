@@ -10,7 +10,7 @@ import pytest
 from bursar.core.instant import MINUTE
 from bursar.core.messages import Spec
 from bursar.core.scheduling.model.jobs import Shape
-from bursar.core.scheduling.model.policy import PAID, Policy
+from bursar.core.scheduling.model.policy import PAID, PoolPolicy
 from bursar.core.value import replace
 from bursar.service.cache import Directory
 from bursar.service.jobs import admission, routing
@@ -129,7 +129,7 @@ def test_how_long_it_waits_agrees_with_when_it_starts(stage: Staging) -> None:
 
 def test_an_array_that_a_bound_may_have_room_for_is_told_to_come_again(stage: Staging) -> None:
     """That it is more than a queue is told for good only by what is known now."""
-    short = replace(Policy(), tiers=(replace(PAID, queue_max=3),))
+    short = replace(PoolPolicy(), tiers=(replace(PAID, queue_max=3),))
     one = stage("n1=8xA100", policy=short)
     refusal = one.asks("A100", jobs=5).refusal
     assert refusal is not None

@@ -25,7 +25,7 @@ from bursar.core.messages import HoldGrew, ToPool, Withdraw
 from bursar.core.refusal import InvariantBroken
 from bursar.core.scheduling.decisions import Decision, Keep, Preempt
 from bursar.core.scheduling.model.nodes import Node, Piece
-from bursar.core.scheduling.model.policy import PAID, Policy
+from bursar.core.scheduling.model.policy import PAID, PoolPolicy
 from bursar.core.scheduling.plan import carry_out
 from bursar.core.value import replace
 from bursar.service.ledger.batcher import Busy
@@ -46,7 +46,7 @@ from tests.support.dispatch_pool import N1, N2, SPEC, asking, ran
 from tests.support.embedded_guests import eventually
 from tests.support.pool_twin import check_same
 
-POLICY = Policy(tiers=(PAID,))
+POLICY = PoolPolicy(tiers=(PAID,))
 NUMBERS = count(1)
 MANY = 20
 WHOLE_NODE = replace(SPEC, shape=replace(SPEC.shape, gpus=2))

@@ -15,7 +15,7 @@ from bursar.core.scheduling.explain.waiting import explain
 from bursar.core.scheduling.model import recording
 from bursar.core.scheduling.model.jobs import Shape
 from bursar.core.scheduling.model.nodes import Node
-from bursar.core.scheduling.model.policy import Policy
+from bursar.core.scheduling.model.policy import PoolPolicy
 from bursar.service.ledger import audit
 from bursar.service.pools import leader
 from bursar.service.pools import replay as replaying
@@ -36,7 +36,11 @@ from tests.support.dispatch_pool import asking, ran
 
 NUMBERS = count(1)
 ORGS = {"acme": "enterprise", "labs": "paid", "uni": "free"}
-POLICIES = (Policy(), Policy(grace=10 * SECOND, aged_part=1), Policy(inside_a_user="oldest"))
+POLICIES = (
+    PoolPolicy(),
+    PoolPolicy(grace=10 * SECOND, aged_part=1),
+    PoolPolicy(inside_a_user="oldest"),
+)
 
 
 class Process(NamedTuple):

@@ -12,12 +12,17 @@ from bursar.core.dispatch.pool import use
 from bursar.core.dispatch.state import Pool
 from bursar.core.ids import JobId
 from bursar.core.instant import HOUR, MINUTE, SECOND, Instant
-from bursar.core.scheduling.advice.admission import Admitted, Away, Turned, full_bucket
-from bursar.core.scheduling.advice.routing import PATIENCE, REST, Prospect, prospect_of
+from bursar.core.scheduling.advice.admission import Admitted, Rejected, RejectionCode, full_bucket
+from bursar.core.scheduling.advice.routing import (
+    MOVE_PATIENCE,
+    MOVE_REST,
+    Prospect,
+    measure_prospect,
+)
 from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.model.jobs import Job
 from bursar.core.scheduling.model.nodes import NodeState
-from bursar.core.scheduling.model.policy import FREE, PAID, Policy, Tier
+from bursar.core.scheduling.model.policy import FREE, PAID, PoolPolicy, Tier
 from bursar.core.value import replace
 from bursar.service.jobs import JobUnknown, routing
 from bursar.service.jobs.routing import Moves, Router
@@ -35,7 +40,7 @@ class Scheduler:
     """A pool's scheduler that answers when it is told to."""
 
     def __init__(self, **case: Any) -> None:
-        self.case = Case(**{"want": "", "nodes": "n1=8xH100", "policy": Policy(), **case})
+        self.case = Case(**{"want": "", "nodes": "n1=8xH100", "policy": PoolPolicy(), **case})
         self.asked: list[tuple[Question, Future[tuple[Prospect, float]]]] = []
         self.waits = False
         self.rests = False
@@ -131,7 +136,7 @@ def test_a_long_look_is_taken_seldom(clock: Ticks, monkeypatch: pytest.MonkeyPat
 
     def slow(*given: Any) -> Prospect:
         clock.now += 0.25
-        return prospect_of(*given)
+        return measure_prospect(*given)
 
     monkeypatch.setattr(routing, "prospect_of", slow)
     one = Scheduler()
@@ -196,19 +201,19 @@ def test_a_burst_is_spread_and_counted(clock: Ticks) -> None:
     assert ["a", "a", "b", "b"] == sorted(sent)
 
 
-def admitted(router: Router, text: str, jobs: int = 1) -> Turned | None:
+def admitted(router: Router, text: str, jobs: int = 1) -> RejectionCode | None:
     """Why jobs are turned away by pool `a`, if they are; those that are not are sent there."""
     job = job_of(text)
     bucket = full_bucket(router.tier("a", job.path[0]), T0)
     answer = router.admit("a", job, bucket, T0, jobs)
-    if isinstance(answer, Away):
+    if isinstance(answer, Rejected):
         return answer.code
     assert isinstance(answer, Admitted)
     router.send(job, router.routed(job).bids[0], jobs)
     return None
 
 
-BOUNDED = Policy(tiers=(PAID, replace(FREE, queue_max=3)))
+BOUNDED = PoolPolicy(tiers=(PAID, replace(FREE, queue_max=3)))
 
 
 def test_an_org_meets_its_own_bound_and_others_do_not(clock: Ticks) -> None:
@@ -218,7 +223,7 @@ def test_an_org_meets_its_own_bound_and_others_do_not(clock: Ticks) -> None:
     router.look()
 
     flood = [admitted(router, "j:1/who=free.acme.u.v") for _ in range(3)]
-    assert [None, None, Turned.QUEUE_FULL] == flood
+    assert [None, None, RejectionCode.QUEUE_FULL] == flood
     assert admitted(router, "j:1/who=free.bee.u.v") is None
     assert admitted(router, "j:1/who=paid.acme.u.v") is None
     clock.now += routing.FRESH_S
@@ -237,7 +242,7 @@ def test_a_tier_that_the_policy_does_not_know_is_the_lowest(clock: Ticks) -> Non
     late = " ".join(f"q{n}:8/limit=9h/who=free.org{n}.u.v" for n in range(5))
     slow = Router(Pools({"a": Scheduler(running="x@n1:8/ends=9h", queued=late)}), clock)
     slow.look()
-    assert Turned.OVERLOADED is admitted(slow, "j:1/who=gold.acme.u.v")
+    assert RejectionCode.OVERLOADED is admitted(slow, "j:1/who=gold.acme.u.v")
     assert admitted(slow, "j:1/who=enterprise.acme.u.v") is None
 
 
@@ -248,7 +253,7 @@ def test_a_pool_without_nodes_is_not_overloaded(clock: Ticks) -> None:
     router.look()
 
     flood = [admitted(router, "j:1/who=free.org1.u.v") for _ in range(3)]
-    assert [None, None, Turned.QUEUE_FULL] == flood
+    assert [None, None, RejectionCode.QUEUE_FULL] == flood
 
 
 # --------------------------------------------------------------------------- moving, on a database
@@ -359,7 +364,7 @@ def test_jobs_go_where_they_start_at_once_and_no_more_of_them(stage: Stage) -> N
     submitted(stage, *"abcd")
     stage.one.work("here")
     assert 0 == stage.round(), "they have not waited long"
-    stage.later(PATIENCE)
+    stage.later(MOVE_PATIENCE)
     stage.heard("here", "there")
     for driver in stage.one.drivers.values():
         driver.schedule()
@@ -381,11 +386,11 @@ def test_jobs_leave_a_pool_that_has_lost_what_they_need(stage: Stage) -> None:
     stage.later(HOUR)
     stage.heard("here", "there")
     assert 0 == stage.round()
-    stage.later(PATIENCE)
+    stage.later(MOVE_PATIENCE)
     stage.heard("here", "there")
     assert 1 == stage.round()
     assert ("there", "queued", "moved") == stage.one.stands("a")
-    stage.later(REST + MINUTE)
+    stage.later(MOVE_REST + MINUTE)
     stage.heard("here")
     assert 0 == stage.round(), "it does not go back"
 
@@ -393,7 +398,7 @@ def test_jobs_leave_a_pool_that_has_lost_what_they_need(stage: Stage) -> None:
 def test_a_pool_that_is_back_in_time_keeps_its_jobs(stage: Stage) -> None:
     stage.heard("here", "there")
     submitted(stage, "a")
-    stage.later(PATIENCE)
+    stage.later(MOVE_PATIENCE)
     stage.heard("there")  # here, nobody was heard of for so long
     assert 0 == stage.round()
     stage.later(MINUTE)
@@ -414,7 +419,7 @@ def test_all_jobs_are_looked_at_some_at_a_time(
     submitted(stage, *"abcd")
     seen = []
     for _ in range(6):
-        stage.later(PATIENCE)
+        stage.later(MOVE_PATIENCE)
         stage.heard("there")
         seen.append(stage.round())
 
@@ -428,7 +433,7 @@ def test_rounds_are_bounded(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> No
     submitted(stage, *"ab")
     stage.heard("there")
     assert 0 == stage.round()
-    stage.later(PATIENCE)
+    stage.later(MOVE_PATIENCE)
     stage.heard("there")
 
     assert 1 == stage.round()

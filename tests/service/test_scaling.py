@@ -30,7 +30,7 @@ from bursar.core.dispatch.state import (
 from bursar.core.ids import JobId, NodeId
 from bursar.core.instant import HOUR, MINUTE, SECOND
 from bursar.core.money import CREDIT
-from bursar.core.scheduling.advice.autoscale import Offer, Scaling
+from bursar.core.scheduling.advice.autoscale import CapacityOffer, Scaling
 from bursar.core.scheduling.model.nodes import Node, NodeState
 from bursar.core.value import replace
 from bursar.service.pools import scaling
@@ -48,7 +48,7 @@ from tests.support.dispatch_pool import asking, ran
 from tests.support.embedded_guests import eventually
 
 DELAY = 5 * MINUTE
-OFFER = Offer(
+OFFER = CapacityOffer(
     node=Node(id=NodeId("h100"), gpu_type="H100", gpus=2, labels=("spot",)),
     price=CREDIT,
     delay=DELAY,

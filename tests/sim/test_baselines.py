@@ -3,11 +3,11 @@
 import pytest
 
 from bursar.core.instant import HOUR, MINUTE, SECOND
-from bursar.core.scheduling.model.policy import Policy, Share
+from bursar.core.scheduling.model.policy import PoolPolicy, Share
 from bursar.core.value import replace
 from tests.support.sim_worlds import ended, fleet, life, lived, work
 
-NO_GRACE = replace(Policy(), grace=0)
+NO_GRACE = replace(PoolPolicy(), grace=0)
 A_QUEUE = (
     work("a", gpus=6, runs=HOUR),
     work("b", gpus=8, runs=HOUR, at=SECOND),
@@ -73,7 +73,7 @@ def test_two_jobs_without_checkpoints_do_not_take_turns_for_ever() -> None:
 def test_dominant_share_goes_by_weight() -> None:
     """Of eight GPUs the org of weight 3 gets six."""
     jobs = [work(f"{org}{n}", org=org, at=n) for n in range(8) for org in ("x", "y")]
-    rules = replace(Policy(), shares=((("paid", "x"), Share(weight=3)),))
+    rules = replace(PoolPolicy(), shares=((("paid", "x"), Share(weight=3)),))
     first = work("all", gpus=8, org="z", runs=MINUTE)
     engine = lived(first, *(replace(one, arrives_at=one.arrives_at + SECOND) for one in jobs),
                    policy="drf", rules=rules)  # fmt: skip
@@ -119,7 +119,7 @@ def test_who_lost_the_node_that_was_kept_for_it_is_not_forgotten() -> None:
         work(f"n{n}", gpus=8, tier="enterprise", at=n * 20 * MINUTE, runs=10 * MINUTE)
         for n in range(1, 200)
     ]
-    rules = replace(Policy(), grace=9 * MINUTE)
+    rules = replace(PoolPolicy(), grace=9 * MINUTE)
     engine = lived(*jobs, policy="strict-priority", rules=rules, on=fleet(fails_every=2 * HOUR))
 
     assert engine.nodes.failures > 5

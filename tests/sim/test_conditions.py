@@ -3,7 +3,7 @@
 import pytest
 
 from bursar.core.instant import DAY, HOUR, MINUTE, SECOND
-from bursar.core.scheduling.model.policy import ENTERPRISE, FREE, PAID, Policy
+from bursar.core.scheduling.model.policy import ENTERPRISE, FREE, PAID, PoolPolicy
 from bursar.core.value import replace
 from bursar.sim.admission import Admission
 from bursar.sim.engine import Engine
@@ -146,8 +146,8 @@ def test_reports_that_are_late_lost_and_wrong_lose_and_create_nothing(policy: st
 # ----------------------------------------------------------------------------- admission
 
 
-def tiers(**changes: int) -> Policy:
-    return Policy(tiers=(ENTERPRISE, replace(PAID, **changes), FREE))
+def tiers(**changes: int) -> PoolPolicy:
+    return PoolPolicy(tiers=(ENTERPRISE, replace(PAID, **changes), FREE))
 
 
 def test_an_org_with_a_full_queue_is_turned_away_and_others_are_not() -> None:

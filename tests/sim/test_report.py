@@ -3,7 +3,7 @@
 import pytest
 
 from bursar.core.instant import HOUR, MINUTE
-from bursar.core.scheduling.model.policy import ENTERPRISE, FREE, PAID, Policy
+from bursar.core.scheduling.model.policy import ENTERPRISE, FREE, PAID, PoolPolicy
 from bursar.core.value import replace
 from bursar.sim.loads import T0
 from bursar.sim.report import report
@@ -109,7 +109,7 @@ def test_how_long_a_floor_was_wanted_in_vain_is_told() -> None:
         work("again", gpus=8, org="x", at=30 * MINUTE),
     )
     halves = replace(ENTERPRISE, floor_ppm=500_000), replace(PAID, floor_ppm=300_000), FREE
-    rules = Policy(tiers=halves)
+    rules = PoolPolicy(tiers=halves)
     fair, unfair = (
         report(lived(*jobs, policy=name, rules=rules))["tiers"] for name in ("bursar", "fifo")
     )

@@ -11,7 +11,7 @@ from bursar.sim.admission import Admission
 from bursar.sim.example import WORLDS
 from bursar.sim.provisioning import Offer, Provision
 from bursar.sim.rng import Chance
-from bursar.sim.spec import Spec, SpecWrong, micros_of, span_of, spec_of
+from bursar.sim.spec import Spec, SpecWrong, micros_of, parse_span, spec_of
 from bursar.sim.world import Clocks, Outage
 
 SMALL = """
@@ -110,7 +110,7 @@ def test_weights_can_be_given_to_tiers_and_to_places_below() -> None:
     [("30s", 30 * SECOND), ("1.5h", 90 * MINUTE), (90, 90 * SECOND), ("2 d", 2 * DAY), (0, 0)],
 )
 def test_spans(given: object, want: int) -> None:
-    assert want == span_of(given, "here")
+    assert want == parse_span(given, "here")
 
 
 def test_amounts_are_exact() -> None:

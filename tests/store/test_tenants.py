@@ -11,7 +11,7 @@ from bursar.core.ids import AccountId, UserId
 from bursar.core.ledger.commands import AddAccount, AddUser
 from bursar.core.pricing import PriceBook
 from bursar.core.quota_slices import Slice
-from bursar.core.scheduling.model.policy import Policy
+from bursar.core.scheduling.model.policy import PoolPolicy
 from bursar.service.keys import DEPLOYMENT
 from bursar.service.ledger.batch import Ask, Batch
 from bursar.service.org_setup import begin_books
@@ -201,7 +201,7 @@ def filled(connection: Connection) -> World:
 
 def _told(work: PoolTransaction) -> None:
     """The pool has a policy, and a slice of a quota."""
-    work.adopt(PolicyInForce(n=1, policy=Policy()))
+    work.adopt(PolicyInForce(n=1, policy=PoolPolicy()))
     work.quotas.allot(Slice(org="else", quota="q", n=1))
 
 

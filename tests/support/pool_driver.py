@@ -29,7 +29,7 @@ from bursar.core.pricing import PriceBook
 from bursar.core.scheduling.decisions import Preempt
 from bursar.core.scheduling.model.jobs import Shape
 from bursar.core.scheduling.model.nodes import Node
-from bursar.core.scheduling.model.policy import PAID, Policy
+from bursar.core.scheduling.model.policy import PAID, PoolPolicy
 from bursar.core.scheduling.plan import carry_out
 from bursar.service.jobs import Answers, Asked, Jobs, Submission
 from bursar.service.ledger.batch import Ask, Batch
@@ -44,7 +44,7 @@ from tests.support.builders import PER_MS, T0, prices
 PRICES: Final = PriceBook().with_version(prices(h100=3 * PER_MS, a100=PER_MS))
 ISSUED: Final = 10**12
 LEADER: Final = "driver"  # whoever drives, so that none waits for another's term to end
-POLICY: Final = Policy(tiers=(PAID,))
+POLICY: Final = PoolPolicy(tiers=(PAID,))
 FOR_EVER: Final = OrgPolicy(
     raw_hold_max=NEVER, job_hold_max=NEVER, late_max=365 * DAY, debt_max=10**15
 )
@@ -242,12 +242,12 @@ class Driver:
         epoch, now = self.pool.lead(LEADER)
         assert epoch is not None
         follower, _ = self.pool.follow(POLICY, now)
-        if not follower.told.begun:
+        if not follower.told.is_open:
             follower.told.begin()
         decisions = carry_out(follower.cluster, now).decisions
-        follower.told.decided(decisions)
+        follower.told.record_decisions(decisions)
         if decisions:
-            noted = AuditRecord(follower.told.taken(), self._noted)
+            noted = AuditRecord(follower.told.take(), self._noted)
             written = self.pool.write(epoch, decisions, noted)
             self._noted = written.noted
             follower.placed(written.placed)

@@ -17,14 +17,22 @@ from bursar.core.ids import JobId, NodeId
 from bursar.core.instant import HOUR, MINUTE, SECOND, Instant
 from bursar.core.scheduling.decisions import Plan, Preempt
 from bursar.core.scheduling.model.cluster import Cluster
-from bursar.core.scheduling.model.jobs import Job, Path, Running, Shape, Why
-from bursar.core.scheduling.model.nodes import MILLI, Level, Machine, Node, NodeState, Piece
-from bursar.core.scheduling.model.policy import ANY, ENTERPRISE, FREE, PAID, Policy, Share, Tier
-from bursar.core.scheduling.model.snapshot import Snapshot
+from bursar.core.scheduling.model.jobs import Job, Path, RunningJob, Shape, StartReason
+from bursar.core.scheduling.model.nodes import MILLI, Level, Node, NodeState, NodeUsage, Piece
+from bursar.core.scheduling.model.policy import (
+    ANY_TYPE,
+    ENTERPRISE,
+    FREE,
+    PAID,
+    PoolPolicy,
+    Share,
+    Tier,
+)
+from bursar.core.scheduling.model.snapshot import PoolSnapshot
 from bursar.core.scheduling.model.usage import Fading
 from bursar.core.scheduling.order.backlog import Backlog
-from bursar.core.scheduling.order.share import Place, ShareTree
-from bursar.core.scheduling.placement.availability import Horizon
+from bursar.core.scheduling.order.share import ShareGroup, ShareTree
+from bursar.core.scheduling.placement.availability import Availability
 from bursar.core.scheduling.plan import make_plan
 from bursar.core.sorted_set import SortedSet
 from bursar.core.value import replace
@@ -37,7 +45,7 @@ MEMORY: Final = {"A100": (40, 80), "H100": (80,), "L4": (24,)}
 SPANS: Final = (SECOND, 20 * SECOND, MINUTE, 10 * MINUTE, HOUR, 5 * HOUR, 30 * HOUR)
 WAITS: Final = (0, MINUTE, HOUR, 3 * HOUR, 20 * HOUR, 50 * HOUR)
 LABELS: Final[tuple[tuple[str, ...], ...]] = ((), (), ("ib",), ("ib", "nvme"))
-POLICIES: Final = (PLAIN, PLAIN, Policy())
+POLICIES: Final = (PLAIN, PLAIN, PoolPolicy())
 TIERS: Final = (
     *(Tier(name=tier.name, ages_after=HOUR) for tier in (ENTERPRISE, PAID, FREE)),
 )  # without floors, and soon aged
@@ -62,7 +70,7 @@ SMALL: Final = Size(nodes=5, gpus=8, running=10, waiting=6)
 MIDDLE: Final = Size(nodes=16, gpus=8, running=40, waiting=40, kinds=4, shapes=8)
 
 
-def worlds(size: Size = SMALL) -> st.SearchStrategy[Snapshot]:
+def worlds(size: Size = SMALL) -> st.SearchStrategy[PoolSnapshot]:
     """Pools of about a size."""
     parts = size.nodes + size.running + size.waiting + 8
     seeds, kept = st.integers(0, 2**64 - 1), st.binary(min_size=parts, max_size=parts)
@@ -81,7 +89,7 @@ class Author:
         self.free: dict[NodeId, Free] = {}
         self.shapes = [self.shape() for _ in range(random.randint(1, size.shapes))]
 
-    def world(self, kept: bytes) -> Snapshot:
+    def world(self, kept: bytes) -> PoolSnapshot:
         """The pool, without the parts whose byte is zero."""
         left = iter(kept)
         nodes = [node for node in self.nodes() if next(left)]
@@ -89,7 +97,7 @@ class Author:
         running = [one for one in self.running() if next(left)]
         waiting = [job for job in self.waiting() if next(left)]
         policy = self.policy(running, left)
-        return Snapshot(
+        return PoolSnapshot(
             at=T0,
             policy=policy,
             nodes=tuple(nodes),
@@ -162,7 +170,7 @@ class Author:
         gpus = 0 if milli or size < 23 else self.one((1, 1, 1, 2, 2, 3, 4, 8))
         return Shape(
             types=types,
-            alike=self.size.gpus > TINY.gpus and self.chance(20),
+            types_equal=self.size.gpus > TINY.gpus and self.chance(20),
             tasks=self.one((2, 2, 3, 4)) if self.chance(25) else 1,
             gpus=min(gpus, most),
             milli=milli,
@@ -199,7 +207,7 @@ class Author:
             counted=self.one(((), (), ("person",))),
         )
 
-    def running(self) -> Iterator[Running]:
+    def running(self) -> Iterator[RunningJob]:
         """Jobs that lie where they fit, until most is full."""
         for at in range(self.one((self.size.running, self.size.running // 2))):
             job = self.job(f"r{at:02}")
@@ -210,18 +218,20 @@ class Author:
             if pieces := self.laid(job.shape, gpu_type):
                 yield self.attempt(job, gpu_type, pieces)
 
-    def attempt(self, job: Job, gpu_type: str, pieces: tuple[Piece, ...]) -> Running:
+    def attempt(self, job: Job, gpu_type: str, pieces: tuple[Piece, ...]) -> RunningJob:
         """A job that has run for some time."""
         ran = 0 if self.chance(5) else self.one(SPANS)
         left = 0 if self.chance(3) else self.one(SPANS[3:])
         started_at = T0 - ran
-        return Running(
+        return RunningJob(
             job=replace(job, run_max=max(ran + left, 1), queued_at=started_at),
             gpu_type=gpu_type,
             pieces=pieces,
             started_at=started_at,
             saved_at=T0 - self.random.randint(0, ran) if job.checkpoint_every else started_at,
-            why=self.one((Why.TURN, Why.TURN, Why.BACKFILL, Why.AGE)),
+            why=self.one(
+                (StartReason.TURN, StartReason.TURN, StartReason.BACKFILL, StartReason.AGE)
+            ),
             stops_at=T0 + self.one((0, 10 * SECOND, 30 * SECOND)) if self.chance(8) else None,
         )
 
@@ -252,7 +262,7 @@ class Author:
 
     # ----------------------------------------------------------------------- shares
 
-    def policy(self, running: list[Running], left: Iterator[int]) -> Policy:
+    def policy(self, running: list[RunningJob], left: Iterator[int]) -> PoolPolicy:
         """Weights, floors and ceilings around what is used."""
         policy = self.one(POLICIES)
         if self.chance(20):
@@ -260,7 +270,7 @@ class Author:
         places = sorted({path[:n] for path in self.paths for n in range(1, len(path) + 1)})
         self.random.shuffle(places)
         shares = [(path, self.share(path, running)) for path in places[:5] if next(left)]
-        person = Share(ceiling=((ANY, self.one((2, 4, 8, 99))),))
+        person = Share(ceiling=((ANY_TYPE, self.one((2, 4, 8, 99))),))
         return replace(
             policy,
             shares=tuple(shares),
@@ -269,17 +279,17 @@ class Author:
             reservations=self.one((8, 8, 1)),
         )
 
-    def share(self, path: Path, running: list[Running]) -> Share:
+    def share(self, path: Path, running: list[RunningJob]) -> Share:
         """What a place is entitled to."""
         below = [one for one in running if one.job.path[: len(path)] == path]
         used = sum(one.job.shape.milli_gpus for one in below) // MILLI
-        of = self.one((ANY, ANY, *self.types))
+        of = self.one((ANY_TYPE, ANY_TYPE, *self.types))
         floor = ((of, max(used + self.one((-2, 0, 1, 4, 8)), 0)),) if self.chance(60) else ()
         ceiling = ((of, max(used + self.one((-1, 0, 1, 2, 4, 8)), 0)),) if self.chance(15) else ()
         jobs_max = len(below) + self.one((0, 1, 3)) if self.chance(8) else None
         return Share(weight=self.one((1, 1, 2, 5)), floor=floor, ceiling=ceiling, jobs_max=jobs_max)
 
-    def usage(self, policy: Policy) -> tuple[tuple[Path, int], ...]:
+    def usage(self, policy: PoolPolicy) -> tuple[tuple[Path, int], ...]:
         """What some users used before."""
         fading = Fading(policy.half_life, T0)
         hour = fading.growth(T0) - fading.growth(T0 - HOUR)
@@ -380,9 +390,9 @@ def _piece(free: Free, shape: Shape, gpus: tuple[int, ...], tasks: int) -> Piece
 class Game:
     """A pool that lives: rounds are carried out, victims stop and wait again, bounds end jobs."""
 
-    def __init__(self, snapshot: Snapshot) -> None:
-        self.cluster = Cluster.of(snapshot)
-        self.cluster.at(snapshot.at)
+    def __init__(self, snapshot: PoolSnapshot) -> None:
+        self.cluster = Cluster.from_snapshot(snapshot)
+        self.cluster.advance_to(snapshot.at)
         self.asked: list[Preempt] = []
         self.started: dict[JobId, Instant] = {}
 
@@ -405,13 +415,13 @@ class Game:
     def go_to(self, at: Instant) -> None:
         """Let time pass: what ends by then ends at its bound, ordered nodes come on their day."""
         while (change := self.next_change()) is not None and change[0] <= at:
-            self.cluster.at(max(change[0], self.now))
+            self.cluster.advance_to(max(change[0], self.now))
             if change[1] in self.cluster.running:
                 self.end(JobId(change[1]))
             else:
                 node = self.cluster.machines[NodeId(change[1])].node
                 self.cluster.add_node(replace(node, state=NodeState.READY))
-        self.cluster.at(max(at, self.now))
+        self.cluster.advance_to(max(at, self.now))
 
     def next_change(self) -> tuple[Instant, str] | None:
         """What ends or comes next, and when."""
@@ -423,9 +433,9 @@ class Game:
 
     def end(self, job_id: JobId) -> None:
         """A job is over, or waits again if it was asked to stop."""
-        one = self.cluster.end(job_id)
+        one = self.cluster.remove_running(job_id)
         if one.stops_at is not None:
-            self.cluster.queue(replace(one.job, preemptions=one.job.preemptions + 1))
+            self.cluster.enqueue(replace(one.job, preemptions=one.job.preemptions + 1))
 
 
 # --------------------------------------------------------------------------- plain recounting
@@ -439,7 +449,7 @@ def fits_whole(nodes: Sequence[Node], pieces: Sequence[Piece]) -> bool:
     return all(one.whole() for one in free.values())
 
 
-def holders(snapshot: Snapshot) -> list[tuple[Job, str]]:
+def holders(snapshot: PoolSnapshot) -> list[tuple[Job, str]]:
     """Jobs that count for shares, with their type: what runs and was not asked to stop, what waits
     for GPUs that are kept for it."""
     jobs = {job.id: job for job in snapshot.waiting}
@@ -447,13 +457,13 @@ def holders(snapshot: Snapshot) -> list[tuple[Job, str]]:
     return running + [(jobs[one.job], one.gpu_type) for one in snapshot.earmarks]
 
 
-def used(snapshot: Snapshot, path: Path, of: str) -> int:
+def used(snapshot: PoolSnapshot, path: Path, of: str) -> int:
     """Milli-GPUs that a place has, of a type or of all."""
     below = [(job, t) for job, t in holders(snapshot) if job.path[: len(path)] == path]
-    return sum(job.shape.milli_gpus for job, gpu_type in below if of in (ANY, gpu_type))
+    return sum(job.shape.milli_gpus for job, gpu_type in below if of in (ANY_TYPE, gpu_type))
 
 
-def shares_of(snapshot: Snapshot) -> dict[Path, Share]:
+def shares_of(snapshot: PoolSnapshot) -> dict[Path, Share]:
     """What each place is entitled to, tiers as well."""
     policy = snapshot.policy
     gpus = sum(node.gpus for node in snapshot.nodes if node.state is NodeState.READY)
@@ -469,8 +479,8 @@ def indexes(cluster: Cluster) -> Any:
 
 
 _FORGOTTEN: Final = {"parent", "_journal", "fragments", "policy"}  # a way back, or worked out anew
-_ENTITLED: Final = {"ceiling", "floor", "jobs_max", "name", "outside", "path", "weight"}
-_PLAIN: Final = (Backlog, Cluster, ShareTree, Place, Machine, Fading)
+_ENTITLED: Final = {"ceiling", "floor", "is_limit", "jobs_max", "name", "path", "weight"}
+_PLAIN: Final = (Backlog, Cluster, ShareTree, ShareGroup, NodeUsage, Fading)
 
 
 def _plain(thing: Any) -> Any:
@@ -479,12 +489,12 @@ def _plain(thing: Any) -> Any:
     if isinstance(thing, dict):
         plain = {key: _plain(one) for key, one in thing.items()}
         return {key: one for key, one in plain.items() if one not in (0, None, [], {}, (), set())}
-    if isinstance(thing, Horizon):
+    if isinstance(thing, Availability):
         sizes = [(kind, gpus) for kind in thing._nodes for gpus in range(1, kind.gpus + 1)]
         return _plain({size: list(thing.entries(*size)) for size in sizes})
     if isinstance(thing, _PLAIN):
         names = getattr(type(thing), "__slots__", None) or vars(thing)
         plain = _plain({n: getattr(thing, n, None) for n in names if n not in _FORGOTTEN})
         # A place that was asked after, but where nothing ever was, is as good as none.
-        return plain if not isinstance(thing, Place) or set(plain) - _ENTITLED else None
+        return plain if not isinstance(thing, ShareGroup) or set(plain) - _ENTITLED else None
     return thing

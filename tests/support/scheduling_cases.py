@@ -32,10 +32,10 @@ from bursar.core.ids import JobId, NodeId
 from bursar.core.instant import HOUR, MINUTE, SECOND, Instant
 from bursar.core.scheduling.decisions import Plan
 from bursar.core.scheduling.model.cluster import Cluster
-from bursar.core.scheduling.model.jobs import Earmark, Job, Path, Running, Shape, Why
+from bursar.core.scheduling.model.jobs import Earmark, Job, Path, RunningJob, Shape, StartReason
 from bursar.core.scheduling.model.nodes import MILLI, Level, Node, NodeState, Piece
-from bursar.core.scheduling.model.policy import ANY, Policy, Share, Tier
-from bursar.core.scheduling.model.snapshot import Snapshot
+from bursar.core.scheduling.model.policy import ANY_TYPE, PoolPolicy, Share, Tier
+from bursar.core.scheduling.model.snapshot import PoolSnapshot
 from bursar.core.scheduling.model.usage import Fading
 from bursar.core.value import replace
 
@@ -43,10 +43,10 @@ T0: Instant = 20_000 * 24 * HOUR  # a round day, so that spans are round as well
 
 TIERS = ("enterprise", "paid", "free")
 
-PLAIN = Policy(tiers=tuple(Tier(name=name) for name in TIERS))
+PLAIN = PoolPolicy(tiers=tuple(Tier(name=name) for name in TIERS))
 """Three equal tiers without floors."""
 
-RECLAIMING = Policy(
+RECLAIMING = PoolPolicy(
     tiers=tuple(Tier(name=name, preempts=tuple(t for t in TIERS if t != name)) for name in TIERS)
 )
 """Three equal tiers of which each may ask the others for its floor, if shares give it one."""
@@ -67,16 +67,16 @@ class Case:
     usage: str = ""
     typical: str = ""
     kept: str = ""
-    policy: Policy = field(default=PLAIN)
+    policy: PoolPolicy = field(default=PLAIN)
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> PoolSnapshot:
         """The pool as a snapshot."""
         nodes = tuple(_node(one) for one in self.nodes.split())
         by_name = {node.id: node for node in nodes}
         running = tuple(_running(one, by_name) for one in self.running.split())
         waiting = {job.id: job for job in map(_job, self.queued.split())}
         earmarks = tuple(_earmark(one, by_name, waiting) for one in self.kept.split())
-        return Snapshot(
+        return PoolSnapshot(
             at=T0,
             policy=with_shares(self.policy, self.shares),
             nodes=tuple(sorted(nodes, key=lambda node: node.id)),
@@ -89,19 +89,19 @@ class Case:
 
     def cluster(self) -> Cluster:
         """The pool, ready for planning."""
-        return Cluster.of(self.snapshot())
+        return Cluster.from_snapshot(self.snapshot())
 
 
-def after(before: Snapshot, plan: Plan) -> Snapshot:
+def after(before: PoolSnapshot, plan: Plan) -> PoolSnapshot:
     """The pool once a plan has been carried out."""
-    cluster = Cluster.of(before)
-    cluster.at(plan.at)
+    cluster = Cluster.from_snapshot(before)
+    cluster.advance_to(plan.at)
     for decision in plan.decisions:
         cluster.apply(decision)
     return cluster.snapshot()
 
 
-def with_shares(policy: Policy, shares: str) -> Policy:
+def with_shares(policy: PoolPolicy, shares: str) -> PoolPolicy:
     """A policy with these shares and limits as well."""
     places: list[tuple[Path, Share]] = []
     limits: list[tuple[str, Share]] = []
@@ -129,7 +129,7 @@ def _share(text: str) -> Share:
         elif word == "jobs":
             jobs = int(number)
         else:
-            (floor if word == "floor" else ceiling).append((of or ANY, int(number)))
+            (floor if word == "floor" else ceiling).append((of or ANY_TYPE, int(number)))
     return Share(weight=weight, floor=tuple(floor), ceiling=tuple(ceiling), jobs_max=jobs)
 
 
@@ -217,7 +217,7 @@ def _class(given: dict[str, str]) -> int:
 def _shape(size: str, types: tuple[str, ...], given: dict[str, str]) -> Shape:
     needs: dict[str, Any] = {
         "types": types,
-        "alike": "any" in given,
+        "types_equal": "any" in given,
         "memory_gib": int(given.get("mem", 0)),
         "labels": tuple(sorted(filter(None, given.get("label", "").split(",")))),
         "regions": tuple(sorted(filter(None, given.get("region", "").split(",")))),
@@ -235,7 +235,7 @@ def _shape(size: str, types: tuple[str, ...], given: dict[str, str]) -> Shape:
     return Shape(tasks=int(gpus), gpus=1, **needs)
 
 
-def _running(text: str, nodes: dict[NodeId, Node]) -> Running:
+def _running(text: str, nodes: dict[NodeId, Node]) -> RunningJob:
     name, *parts = text.split("/")
     job_id, _, where = name.partition("@")
     given = _options(parts)
@@ -250,13 +250,13 @@ def _running(text: str, nodes: dict[NodeId, Node]) -> Running:
     job = _job("/".join([f"{job_id}:{size}", *parts]), (gpu_type,))
     if "ends" in given:
         job = replace(job, run_max=ran + time(given["ends"]))
-    return Running(
+    return RunningJob(
         job=replace(job, queued_at=T0 - ran),
         gpu_type=gpu_type,
         pieces=pieces,
         started_at=T0 - ran,
         saved_at=T0 - (time(given["saved"]) if "saved" in given else ran),
-        why=Why.AGE if "aged" in given else Why.TURN,
+        why=StartReason.AGE if "aged" in given else StartReason.TURN,
         stops_at=T0 + time(given["stops"]) if "stops" in given else None,
     )
 
@@ -288,7 +288,7 @@ def _piece(text: str, nodes: dict[NodeId, Node], given: dict[str, str]) -> Piece
     return Piece(NodeId(node), gpus, nodes[NodeId(node)].slots, cpu, ram)
 
 
-def _used(text: str, policy: Policy) -> tuple[Path, int]:
+def _used(text: str, policy: PoolPolicy) -> tuple[Path, int]:
     who, credits = text.split("=")
     fading = Fading(policy.half_life, T0)
     hour = fading.growth(T0) - fading.growth(T0 - HOUR)

@@ -13,17 +13,19 @@ def check(case: Case) -> None:
     decides nothing more once its decisions have been carried out.
     """
     before = case.snapshot()
-    cluster = Cluster.of(before)
+    cluster = Cluster.from_snapshot(before)
     plan = make_plan(cluster, T0)
 
     assert case.want == told(plan)
     assert before == cluster.snapshot(), "planning changed its input"
     assert plan == make_plan(cluster, T0), "planning left a trace"
-    assert plan == make_plan(Cluster.of(cluster.snapshot()), T0), "a snapshot tells less"
+    assert plan == make_plan(Cluster.from_snapshot(cluster.snapshot()), T0), "a snapshot tells less"
 
     for decision in plan.decisions:
         cluster.apply(decision)
     again = make_plan(cluster, T0)
 
     assert () == again.decisions, "a second look changed its mind"
-    assert again == make_plan(Cluster.of(cluster.snapshot()), T0), "a snapshot tells less"
+    assert again == make_plan(Cluster.from_snapshot(cluster.snapshot()), T0), (
+        "a snapshot tells less"
+    )

@@ -11,7 +11,7 @@ from bursar.core.ids import JobId
 from bursar.core.instant import Instant
 from bursar.core.scheduling.decisions import Plan, Preempt, Start
 from bursar.core.scheduling.model.cluster import Cluster
-from bursar.core.scheduling.model.jobs import Job, Running
+from bursar.core.scheduling.model.jobs import Job, RunningJob
 from bursar.core.scheduling.plan import make_plan
 from bursar.core.value import replace
 from tests.support.scheduling_cases import Case
@@ -50,7 +50,7 @@ class Rounds:
         self.plan()
         while self._events and self._events[0][0] <= end:
             at = self._events[0][0]
-            self.cluster.at(at)
+            self.cluster.advance_to(at)
             while self._events and self._events[0][0] == at:
                 _, _, what, job_id = heappop(self._events)
                 self._happen(what, job_id)
@@ -76,18 +76,18 @@ class Rounds:
 
     def _happen(self, what: str, job_id: JobId) -> None:
         if what == "arrive":
-            self.cluster.queue(self._arrivals[job_id])
+            self.cluster.enqueue(self._arrivals[job_id])
         elif (running := self.cluster.running.get(job_id)) is None:
             return  # a round besides, or an attempt that was over before
         elif what == "stop":
-            self.cluster.end(job_id)
+            self.cluster.remove_running(job_id)
             job = running.job
-            self.cluster.queue(replace(job, preemptions=job.preemptions + 1))
+            self.cluster.enqueue(replace(job, preemptions=job.preemptions + 1))
         elif running.stops_at is None and self._is_over(running):
-            self.cluster.end(job_id)
+            self.cluster.remove_running(job_id)
             self.done[job_id] = self.cluster.now
 
-    def _is_over(self, running: Running) -> bool:
+    def _is_over(self, running: RunningJob) -> bool:
         """Whether the attempt that runs is the one that was to end now."""
         return running.started_at + _runs(running.job) <= self.cluster.now
 

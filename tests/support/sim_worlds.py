@@ -4,7 +4,7 @@ from typing import Any
 
 from bursar.core.ids import JobId
 from bursar.core.instant import DAY, HOUR, MINUTE, SECOND
-from bursar.core.scheduling.model.policy import Policy
+from bursar.core.scheduling.model.policy import PoolPolicy
 from bursar.sim.engine import Engine
 from bursar.sim.fleets import Fleet, Group
 from bursar.sim.job_runs import Life
@@ -54,7 +54,7 @@ def lived(
     *works: Work,
     policy: str = "bursar",
     on: Fleet | None = None,
-    rules: Policy | None = None,
+    rules: PoolPolicy | None = None,
     restart_cost: int = 0,
     credits: tuple[tuple[str, int], ...] = (),
     seed: int = 1,
@@ -64,7 +64,7 @@ def lived(
     world = World(
         fleet=on or fleet(),
         works=tuple(sorted(works, key=lambda one: (one.arrives_at, one.id))),
-        policy=rules or Policy(),
+        policy=rules or PoolPolicy(),
         restart_cost=restart_cost,
         credits=credits,
         **more,

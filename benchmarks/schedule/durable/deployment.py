@@ -26,8 +26,8 @@ from bursar.core.messages import Spec
 from bursar.core.pricing import PriceBook, PriceVersion, Rate
 from bursar.core.refusal import Refusal
 from bursar.core.scheduling.model.jobs import Job
-from bursar.core.scheduling.model.policy import Policy
-from bursar.core.scheduling.model.snapshot import Snapshot
+from bursar.core.scheduling.model.policy import PoolPolicy
+from bursar.core.scheduling.model.snapshot import PoolSnapshot
 from bursar.core.value import replace
 from bursar.service.database import Aside, Connection, Database, aside
 from bursar.service.jobs import Submission
@@ -78,7 +78,7 @@ class Late(RuntimeError):
     """A load did not come to its end in time."""
 
 
-def placed_in(policy: Policy) -> Policy:
+def placed_in(policy: PoolPolicy) -> PoolPolicy:
     """A policy for paths as pools have them: with the root account between org and queue."""
     shares = tuple(
         ((*path[:2], ROOT, *path[2:]) if len(path) > 2 else path, share)
@@ -245,7 +245,7 @@ def submission(job: Job) -> Submission:
 class Setting(NamedTuple):
     """What a load needs before its first job."""
 
-    snapshot: Snapshot  # its nodes and its policy; jobs come from elsewhere
+    snapshot: PoolSnapshot  # its nodes and its policy; jobs come from elsewhere
     accounts: dict[str, tuple[str, ...]]  # org → accounts
 
 

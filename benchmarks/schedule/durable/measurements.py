@@ -18,14 +18,14 @@ from benchmarks.schedule.sizes import Sizes, Streams
 from bursar.core.ids import JobId
 from bursar.core.instant import SECOND
 from bursar.core.scheduling.model.jobs import Job
-from bursar.core.scheduling.model.snapshot import Snapshot
+from bursar.core.scheduling.model.snapshot import PoolSnapshot
 from bursar.service.database import Database
 
 SUBMITTERS = 8
 SLURM_STARTS = 73.0  # a second, its best on such a machine
 
 
-def setting_of(snapshot: Snapshot, jobs: Iterable[Job]) -> Setting:
+def setting_of(snapshot: PoolSnapshot, jobs: Iterable[Job]) -> Setting:
     """The orgs and accounts that these jobs are of."""
     accounts: dict[str, dict[str, None]] = {}
     for job in jobs:
@@ -122,7 +122,7 @@ def kai_fill(server: Database, sizes: Sizes, say: Say) -> Load:
     return told
 
 
-def _fill(server: Database, snapshot: Snapshot, count: int, told: Load, say: Say) -> float:
+def _fill(server: Database, snapshot: PoolSnapshot, count: int, told: Load, say: Say) -> float:
     """How long it takes from when the nodes come until the first so many of the jobs run."""
     setting = setting_of(snapshot, snapshot.waiting)
     hopeless = [job.id for job in snapshot.waiting[count:]]

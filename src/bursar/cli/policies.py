@@ -7,18 +7,23 @@ from typing import Any
 import yaml  # type: ignore[import-untyped]
 
 from bursar.cli.api_command import Misused
-from bursar.core.scheduling.model.policy_file import PARTS_OF_A_POLICY, Wrong, mapping, policy_of
+from bursar.core.scheduling.model.policy_file import (
+    SECTIONS,
+    PolicyFileError,
+    parse_policy,
+    require_mapping,
+)
 
 
 def policy_words(file: Path) -> dict[str, Any]:
     """Read and validate a policy file."""
     try:
         text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
-        given = mapping(yaml.safe_load(text), "the file")
-        words = {name: given[name] for name in PARTS_OF_A_POLICY if name in given}
-        policy_of(words)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, Wrong) as error:
+        given = require_mapping(yaml.safe_load(text), "the file")
+        words = {name: given[name] for name in SECTIONS if name in given}
+        parse_policy(words)
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, PolicyFileError) as error:
         raise Misused(f"{file}: {error}") from None
     if not words:
-        raise Misused(f"{file}: it contains none of {', '.join(PARTS_OF_A_POLICY)}")
+        raise Misused(f"{file}: it contains none of {', '.join(SECTIONS)}")
     return words

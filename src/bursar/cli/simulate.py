@@ -13,7 +13,7 @@ import typer
 import yaml  # type: ignore[import-untyped]
 
 from bursar.cli.policies import policy_words
-from bursar.core.scheduling.model.policy_file import PARTS_OF_A_POLICY
+from bursar.core.scheduling.model.policy_file import SECTIONS
 from bursar.sim.compare import Case, compare
 from bursar.sim.csv_traces import Reading, TraceWrong, columns_of, works_from
 from bursar.sim.engine import Engine
@@ -131,7 +131,7 @@ def _words(file: Path | None, rules: Path | None) -> object:
     words: object = yaml.safe_load(written(file))
     if rules is None or not isinstance(words, dict):
         return words
-    own = {name: one for name, one in words.items() if name not in PARTS_OF_A_POLICY}
+    own = {name: one for name, one in words.items() if name not in SECTIONS}
     return {**own, **policy_words(rules)}
 
 

@@ -32,7 +32,7 @@ from typing import Final, TypeAlias
 from bursar.core.instant import SECOND, Instant
 from bursar.core.messages import Enqueue
 from bursar.core.scheduling.model.nodes import MILLI
-from bursar.core.scheduling.model.policy import ANY, Share
+from bursar.core.scheduling.model.policy import ANY_TYPE, Share
 from bursar.core.value import replace, value
 
 GPUS: Final = "gpus"  # of all types together
@@ -79,7 +79,7 @@ class Slice:
     def share(self) -> Share:
         """What a scheduler is told of it."""
         granted = dict(self.granted)
-        gpus = {ANY if name == GPUS else name.removeprefix(f"{GPUS}."): most
+        gpus = {ANY_TYPE if name == GPUS else name.removeprefix(f"{GPUS}."): most
                 for name, most in self.granted if name != JOBS}  # fmt: skip
         return Share(ceiling=tuple(sorted(gpus.items())), jobs_max=granted.get(JOBS))
 
@@ -102,7 +102,9 @@ def unit_of(name: str) -> int:
     return 1 if name == JOBS else MILLI
 
 
-NOTHING: Final = Share(ceiling=((ANY, 0),), jobs_max=0)  # of a quota whose slice is not here yet
+NOTHING: Final = Share(
+    ceiling=((ANY_TYPE, 0),), jobs_max=0
+)  # of a quota whose slice is not here yet
 
 
 @value

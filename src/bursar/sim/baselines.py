@@ -12,11 +12,11 @@ from bursar.core.ids import JobId, NodeId
 from bursar.core.instant import MINUTE, NEVER, Instant
 from bursar.core.scheduling.decisions import Decision, Keep, Preempt, Start
 from bursar.core.scheduling.model.cluster import Cluster
-from bursar.core.scheduling.model.jobs import Job, Path, Running, Shape, Why, need
-from bursar.core.scheduling.model.nodes import MILLI, NOW, Machine, Need
-from bursar.core.scheduling.model.policy import PARTS, Policy
-from bursar.core.scheduling.placement.backfill import Claims
-from bursar.core.scheduling.placement.search import Spot, find, pieces
+from bursar.core.scheduling.model.jobs import Job, Path, RunningJob, Shape, StartReason, task_need
+from bursar.core.scheduling.model.nodes import FREE_NOW, MILLI, NodeUsage, TaskNeed
+from bursar.core.scheduling.model.policy import WHOLE_PPM, PoolPolicy
+from bursar.core.scheduling.placement.backfill import NodeClaims
+from bursar.core.scheduling.placement.search import NodePlacement, find_placement, pieces_for
 from bursar.core.sorted_set import SortedSet
 
 Key = tuple[Any, ...]  # smaller comes first; in a queue it ends in the job's id
@@ -46,7 +46,7 @@ class InOrder:
 
     def round(self, cluster: Cluster, now: Instant) -> Sequence[Decision]:
         """Start whoever fits, the first in order first."""
-        cluster.at(now)
+        cluster.advance_to(now)
         found: list[Decision] = list(start_kept(cluster))
         for job in self.in_turn(cluster):
             start = start_of(cluster, job)
@@ -96,7 +96,7 @@ class Preemptive(InOrder):
     def __init__(
         self,
         key: Callable[[Job], Key],
-        running_key: Callable[[Running, Instant], Key],
+        running_key: Callable[[RunningJob, Instant], Key],
         *,
         every: int = 0,
     ) -> None:
@@ -110,7 +110,7 @@ class Preemptive(InOrder):
 
     def round(self, cluster: Cluster, now: Instant) -> Sequence[Decision]:
         """Start whoever fits; for whoever does not, others make room if that is enough."""
-        cluster.at(now)
+        cluster.advance_to(now)
         found: list[Decision] = list(start_kept(cluster))
         later: _Later | None = None
         for job in self.in_turn(cluster):
@@ -126,15 +126,15 @@ class Preemptive(InOrder):
         return found
 
 
-_Offer = tuple[int, NodeId, int, list[Running]]  # see `_Later`
+_Offer = tuple[int, NodeId, int, list[RunningJob]]  # see `_Later`
 
 
 class _Later:
     """What runs, by node, for finding out who comes later than somebody who waits."""
 
-    def __init__(self, cluster: Cluster, key: Callable[[Running, Instant], Key]) -> None:
+    def __init__(self, cluster: Cluster, key: Callable[[RunningJob, Instant], Key]) -> None:
         self._cluster = cluster
-        self._by_node: dict[NodeId, list[tuple[Key, Running]]] = {}
+        self._by_node: dict[NodeId, list[tuple[Key, RunningJob]]] = {}
         for running in cluster.running.values():
             if running.stops_at is None and running.job.preemptible:
                 entry = (*key(running, cluster.now), running.job.id), running
@@ -148,25 +148,27 @@ class _Later:
         for gpu_type in job.shape.types:
             offers = sorted(self._offers(job.shape, gpu_type, key), key=lambda one: one[:2])
             nodes: list[tuple[NodeId, int]] = []
-            victims: dict[JobId, Running] = {}
+            victims: dict[JobId, RunningJob] = {}
             tasks = 0
             for _, node, fits, leaving in offers:
                 nodes.append((node, min(fits, job.shape.tasks - tasks)))
                 victims.update((running.job.id, running) for running in leaving)
                 tasks += nodes[-1][1]
                 if tasks == job.shape.tasks:
-                    return self._decisions(job, Spot(gpu_type, tuple(sorted(nodes))), victims)
+                    return self._decisions(
+                        job, NodePlacement(gpu_type, tuple(sorted(nodes))), victims
+                    )
         return []
 
     def _offers(self, shape: Shape, gpu_type: str, key: Key) -> Iterator[_Offer]:
         """What each node can do for a job: cost of a task, name, tasks, who leaves for them."""
         for name, machine in self._cluster.machines.items():
-            task = need(shape, machine.kind)
+            task = task_need(shape, machine.kind)
             usable = machine.node.usable_at(self._cluster.now)
             if task is None or machine.node.gpu_type != gpu_type or not usable:
                 continue
-            leaving: list[Running] = []
-            fits = task.times_in(machine.room)
+            leaving: list[RunningJob] = []
+            fits = task.count_in(machine.room)
             for other, running in self._by_node.get(name, ()):
                 if fits >= shape.tasks or other <= key:
                     break
@@ -178,13 +180,15 @@ class _Later:
                 cost = sum(running.job.shape.milli_gpus for running in fewest) // fits
                 yield cost, name, fits, fewest
 
-    def _decisions(self, job: Job, spot: Spot, victims: dict[JobId, Running]) -> list[Decision]:
+    def _decisions(
+        self, job: Job, spot: NodePlacement, victims: dict[JobId, RunningJob]
+    ) -> list[Decision]:
         now, cluster = self._cluster.now, self._cluster
         names = tuple(sorted(victims))
-        kept = pieces(cluster, job.shape, spot, NOW, frozenset(names))
+        kept = pieces_for(cluster, job.shape, spot, FREE_NOW, frozenset(names))
         found: list[Decision] = [
             Preempt(
-                job=name, wanted_by=job.id, right="order", lost=victims[name].lost(now),
+                job=name, wanted_by=job.id, right="order", lost=victims[name].work_lost(now),
                 stops_at=now + cluster.policy.grace,
             )
             for name in names
@@ -192,12 +196,14 @@ class _Later:
         return [*found, Keep(job=job.id, gpu_type=spot.gpu_type, pieces=kept, victims=names)]
 
 
-def _fits(machine: Machine, task: Need, leaving: list[Running]) -> int:
+def _fits(machine: NodeUsage, task: TaskNeed, leaving: list[RunningJob]) -> int:
     """Tasks that fit on a node once some have left."""
-    return task.times_in(machine.room_at(NOW, frozenset(one.job.id for one in leaving)))
+    return task.count_in(machine.room_at(FREE_NOW, frozenset(one.job.id for one in leaving)))
 
 
-def _needed(machine: Machine, task: Need, leaving: list[Running], fits: int) -> list[Running]:
+def _needed(
+    machine: NodeUsage, task: TaskNeed, leaving: list[RunningJob], fits: int
+) -> list[RunningJob]:
     """Those of them who must leave for so many tasks to fit; the first that need not stay."""
     for one in leaving if len(leaving) > 1 else ():
         others = [other for other in leaving if other is not one]
@@ -212,7 +218,9 @@ def start_kept(cluster: Cluster) -> list[Decision]:
     for name in sorted(cluster.earmarks):
         earmark = cluster.earmarks[name]
         if cluster.can_start(earmark):
-            start = Start(job=name, gpu_type=earmark.gpu_type, pieces=earmark.pieces, why=Why.FREED)
+            start = Start(
+                job=name, gpu_type=earmark.gpu_type, pieces=earmark.pieces, why=StartReason.FREED
+            )
             cluster.start(start)
             found.append(start)
     return found
@@ -220,11 +228,11 @@ def start_kept(cluster: Cluster) -> list[Decision]:
 
 def start_of(cluster: Cluster, job: Job) -> Start | None:
     """The start of a job at once, where it fits best; None if it does not fit."""
-    spot = find(cluster, Claims(cluster), job.shape, job.shape.types, NEVER)
+    spot = find_placement(cluster, NodeClaims(cluster), job.shape, job.shape.types, NEVER)
     if spot is None:
         return None
-    got = pieces(cluster, job.shape, spot)
-    return Start(job=job.id, gpu_type=spot.gpu_type, pieces=got, why=Why.TURN)
+    got = pieces_for(cluster, job.shape, spot)
+    return Start(job=job.id, gpu_type=spot.gpu_type, pieces=got, why=StartReason.TURN)
 
 
 class LeastAttained(Preemptive):
@@ -249,10 +257,10 @@ class LeastAttained(Preemptive):
     def _waiting(self, job: Job) -> Key:
         return _step(self._had.get(job.id, 0)), job.queued_at
 
-    def _running(self, running: Running, now: Instant) -> Key:
+    def _running(self, running: RunningJob, now: Instant) -> Key:
         return _step(self._service(running, now)), -1
 
-    def _service(self, running: Running, now: Instant) -> int:
+    def _service(self, running: RunningJob, now: Instant) -> int:
         job = running.job
         now_had = job.shape.milli_gpus * (now - running.started_at) // MILLI
         return self._had.get(job.id, 0) + now_had
@@ -266,7 +274,7 @@ def _step(service: int) -> int:
 class DominantShare:
     """Whose org has the least of what it has most of, by weight, comes first (DRF)."""
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: PoolPolicy) -> None:
         self._tiers = {tier.name: tier.weight for tier in policy.tiers}
         self._weights = {path: share.weight for path, share in policy.shares}
         self._orgs: dict[Path, InOrder] = {}
@@ -284,7 +292,7 @@ class DominantShare:
 
     def round(self, cluster: Cluster, now: Instant) -> Sequence[Decision]:
         """Start a job of the org that has the least, again and again."""
-        cluster.at(now)
+        cluster.advance_to(now)
         found: list[Decision] = []
         turns = {org: queue.in_turn(cluster) for org, queue in self._orgs.items()}
         had = self._had(cluster)
@@ -305,9 +313,9 @@ class DominantShare:
 
     def _share(self, cluster: Cluster, org: Path, had: dict[str, int]) -> int:
         """The largest part of a GPU type that an org has, in parts per million, by weight."""
-        parts = (PARTS * milli // (cluster.gpus[name] * MILLI) for name, milli in had.items())
+        parts = (WHOLE_PPM * milli // (cluster.gpus[name] * MILLI) for name, milli in had.items())
         weight = self._tiers.get(org[0], 1) * self._weights.get(org, 1)
-        return max(parts, default=0) * PARTS // weight
+        return max(parts, default=0) * WHOLE_PPM // weight
 
     def _had(self, cluster: Cluster) -> dict[Path, dict[str, int]]:
         had: dict[Path, dict[str, int]] = {}
@@ -334,6 +342,6 @@ def left(job: Job) -> int:
     return job.run_max if job.estimate is None else min(job.estimate, job.run_max)
 
 
-def left_running(running: Running, now: Instant) -> int:
+def left_running(running: RunningJob, now: Instant) -> int:
     """The same of a job that runs."""
     return max(left(running.job) - (now - running.started_at), 0)

@@ -18,10 +18,10 @@ from bursar.core.ids import JobId, NodeId
 from bursar.core.instant import Instant
 from bursar.core.money import PPM
 from bursar.core.refusal import invariant
-from bursar.core.scheduling.advice.admission import Away
+from bursar.core.scheduling.advice.admission import Rejected
 from bursar.core.scheduling.decisions import Preempt, Promise, Start
 from bursar.core.scheduling.model.cluster import Cluster
-from bursar.core.scheduling.model.job_mix import Typical
+from bursar.core.scheduling.model.job_mix import JobMix
 from bursar.core.scheduling.model.jobs import Job
 from bursar.core.scheduling.model.nodes import Piece
 from bursar.core.value import replace
@@ -65,7 +65,7 @@ class Engine:
         self.wanted = Area(self.now)  # thousandths of GPUs that jobs have or wait for
         self._scheduler = scheduler
         self._reports = Reports(world.clocks, chance)
-        self._typical = Typical()
+        self._typical = JobMix()
         self._prices = world.prices
         self._speeds = dict(world.speeds)
         self._works = {work.id: work for work in world.works}
@@ -104,7 +104,7 @@ class Engine:
         total, told = len(self._works), 0
         while self._left and self._heap and self._heap[0][0] <= self.world.ends_at:
             self.now = self._heap[0][0]
-            self.cluster.at(self.now)
+            self.cluster.advance_to(self.now)
             changed = False
             while self._heap and self._heap[0][0] == self.now:
                 _, _, what, name, attempt, figure = heappop(self._heap)
@@ -167,7 +167,7 @@ class Engine:
             return True
         life.tries += 1
         answer = self.door.ask(life.job, self.cluster, self.now)
-        if not isinstance(answer, Away):
+        if not isinstance(answer, Rejected):
             return True
         again = self.door.again(answer, life.tries)
         if again is None:
@@ -191,7 +191,7 @@ class Engine:
         life = self.lives[JobId(name)]
         run = life.over_at - life.started_at
         kept = life.finish(self.now)
-        self.cluster.end(life.work.id)
+        self.cluster.remove_running(life.work.id)
         self.purse.finish(
             life.work, attempt, life.gpu_type, life.measured(run), life.measured(kept), self.now
         )
@@ -240,7 +240,7 @@ class Engine:
         """An attempt ended too early: its job waits again."""
         run = life.over_at - life.started_at
         kept = life.interrupt(grace=grace)
-        self.cluster.end(life.work.id)
+        self.cluster.remove_running(life.work.id)
         self.purse.stop(
             life.work, life.attempt, life.gpu_type, life.measured(run), life.measured(kept),
             self.now,
@@ -305,7 +305,7 @@ class Engine:
             self._at(self.now + self.world.readings, "read", life.work.id, life.attempt, 1)
 
     def _queue(self, job: Job) -> None:
-        self.cluster.queue(job)
+        self.cluster.enqueue(job)
         self._scheduler.queued(job)
 
     def _most(self, work: Work) -> int:

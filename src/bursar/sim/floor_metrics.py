@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from bursar.core.instant import Instant
-from bursar.core.scheduling.model.policy import PARTS
+from bursar.core.scheduling.model.policy import WHOLE_PPM
 from bursar.core.value import value
 from bursar.sim.engine import Engine
 from bursar.sim.timeline import waits
@@ -68,7 +68,7 @@ class _Watch:
 
     def look(self, at: Instant, there: int) -> None:
         """How it is from an instant on, when all that happens then has happened."""
-        floor = there * self._part // PARTS // MILLI * MILLI
+        floor = there * self._part // WHOLE_PPM // MILLI * MILLI
         below = bool(self._waiting) and self._used + min(self._waiting) <= floor
         if below and self._since is None:
             self._since = at
@@ -79,7 +79,7 @@ class _Watch:
     def found(self, now: Instant, gpus: int) -> Floor:
         """What it comes to at the end."""
         spans = [*self._spans, *([now - self._since] if self._since is not None else [])]
-        floor = float(gpus * self._part // PARTS)
+        floor = float(gpus * self._part // WHOLE_PPM)
         return Floor(gpus=floor, below=sum(spans), longest=max(spans, default=0))
 
 

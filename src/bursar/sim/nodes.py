@@ -6,8 +6,8 @@ from typing import NamedTuple
 from bursar.core.ids import JobId, NodeId
 from bursar.core.instant import Instant
 from bursar.core.scheduling.model.cluster import Cluster
-from bursar.core.scheduling.model.jobs import Shape, need
-from bursar.core.scheduling.model.nodes import Machine, Node, NodeState
+from bursar.core.scheduling.model.jobs import Shape, task_need
+from bursar.core.scheduling.model.nodes import Node, NodeState, NodeUsage
 from bursar.core.value import replace
 from bursar.sim.fleets import Group
 from bursar.sim.provisioning import Provisioner
@@ -79,8 +79,8 @@ class Nodes:
             nodes += [(offer.node, offer.most) for offer in self._world.provision.offers]
         count = 0
         for node, times in nodes:
-            task = need(shape, node.kind) if node.gpu_type == gpu_type else None
-            count += task.times_in(Machine(node).room) * times if task else 0
+            task = task_need(shape, node.kind) if node.gpu_type == gpu_type else None
+            count += task.count_in(NodeUsage(node).room) * times if task else 0
         return count
 
     # ----------------------------------------------------------------------- there or not

@@ -6,9 +6,9 @@ from typing import Final, Protocol
 from bursar.core.instant import Instant
 from bursar.core.scheduling.decisions import Decision
 from bursar.core.scheduling.model.cluster import Cluster
-from bursar.core.scheduling.model.jobs import Job, Running
-from bursar.core.scheduling.model.policy import Policy
-from bursar.core.scheduling.plan import carry_out, look_again
+from bursar.core.scheduling.model.jobs import Job, RunningJob
+from bursar.core.scheduling.model.policy import PoolPolicy
+from bursar.core.scheduling.plan import carry_out, next_planning_time
 from bursar.sim.baselines import (
     DominantShare,
     InOrder,
@@ -45,17 +45,17 @@ class Bursar:
 
     def look_again(self, cluster: Cluster, now: Instant) -> Instant | None:
         """When a plan may decide more."""
-        return look_again(cluster)
+        return next_planning_time(cluster)
 
 
-def _by_tier(policy: Policy) -> Preemptive:
+def _by_tier(policy: PoolPolicy) -> Preemptive:
     """The higher tier first, then the higher class; each makes room for those above it."""
     ranks = {tier.name: -tier.weight for tier in policy.tiers}
 
     def waiting(job: Job) -> Key:
         return ranks.get(job.path[0], 0), -job.priority_class, job.queued_at
 
-    def running(one: Running, now: Instant) -> Key:
+    def running(one: RunningJob, now: Instant) -> Key:
         return ranks.get(one.job.path[0], 0), -one.job.priority_class, -1
 
     return Preemptive(waiting, running)
@@ -73,7 +73,7 @@ def _by_service(job: Job) -> Key:
     return left(job) * job.shape.milli_gpus, job.queued_at
 
 
-POLICIES: Final[dict[str, tuple[str, Callable[[Policy], Scheduler]]]] = {
+POLICIES: Final[dict[str, tuple[str, Callable[[PoolPolicy], Scheduler]]]] = {
     "bursar": ("the scheduler that ships", lambda policy: Bursar()),
     "fifo": (
         "the oldest first; who does not fit keeps all others waiting",

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from bursar.core.ids import NodeId
 from bursar.core.instant import HOUR, MINUTE, NEVER, Instant
 from bursar.core.money import AMOUNT_MAX, CREDIT, PPM, Micros
-from bursar.core.scheduling.advice.autoscale import Advice, Scaling, advise
-from bursar.core.scheduling.advice.autoscale import Offer as Ordered
+from bursar.core.scheduling.advice.autoscale import CapacityOffer as Ordered
+from bursar.core.scheduling.advice.autoscale import Scaling, ScalingAdvice, advise_scaling
 from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.model.nodes import GPUS_MAX, Node
 from bursar.core.validation import check_int, check_text
@@ -74,7 +74,7 @@ class Provisioner:
         self._provision = provision
         self._offers: dict[NodeId, Offer] = {}  # of nodes that are there or on order
         self._number = 0
-        self._advice = Advice(order=None, drains=(), quiet={})
+        self._advice = ScalingAdvice(order=None, drains=(), quiet={})
 
     def look(self, cluster: Cluster, now: Instant) -> tuple[list[tuple[Node, int]], list[NodeId]]:
         """Nodes to be ordered, each with its delay, and nodes to be drained."""
@@ -82,7 +82,7 @@ class Provisioner:
         used = int(given.used * PPM)
         scaling = Scaling(keep=given.keep, quiet=given.quiet, used_ppm=used)
         offers = tuple(self._on_offer())
-        self._advice = advise(cluster, now, offers, self._advice.quiet, scaling)
+        self._advice = advise_scaling(cluster, now, offers, self._advice.quiet, scaling)
         return list(self._ordered()), [drain.node for drain in self._advice.drains]
 
     def left(self, node: NodeId, now: Instant) -> None:

@@ -12,14 +12,14 @@ from typing import Any, Final, TypeVar
 from bursar.core.instant import DAY
 from bursar.core.money import AMOUNT_MAX, CREDIT, PPM, Micros
 from bursar.core.scheduling.model.jobs import Path
-from bursar.core.scheduling.model.policy import Policy, Share
-from bursar.core.scheduling.model.policy_file import Wrong as SpecWrong
-from bursar.core.scheduling.model.policy_file import checked as _checked
-from bursar.core.scheduling.model.policy_file import listed as _list
-from bursar.core.scheduling.model.policy_file import made, policy_of, span_of
-from bursar.core.scheduling.model.policy_file import mapping as _mapping
-from bursar.core.scheduling.model.policy_file import only as _only
-from bursar.core.scheduling.model.policy_file import texts_of as _texts
+from bursar.core.scheduling.model.policy import PoolPolicy, Share
+from bursar.core.scheduling.model.policy_file import PolicyFileError as SpecWrong
+from bursar.core.scheduling.model.policy_file import build, parse_policy, parse_span
+from bursar.core.scheduling.model.policy_file import parse_texts as _texts
+from bursar.core.scheduling.model.policy_file import reject_unknown_keys as _only
+from bursar.core.scheduling.model.policy_file import require_list as _list
+from bursar.core.scheduling.model.policy_file import require_mapping as _mapping
+from bursar.core.scheduling.model.policy_file import with_location as _checked
 from bursar.core.value import replace, value
 from bursar.sim.admission import Admission
 from bursar.sim.fleets import Fleet, Group
@@ -29,7 +29,7 @@ from bursar.sim.rng import Chance
 from bursar.sim.work import Size, Work, size_of
 from bursar.sim.world import Clocks, Outage, World
 
-__all__ = ["Spec", "SpecWrong", "micros_of", "span_of", "spec_of"]
+__all__ = ["Spec", "SpecWrong", "micros_of", "parse_span", "spec_of"]
 
 T = TypeVar("T")
 WORDS: Final = {
@@ -45,7 +45,7 @@ class Spec:
     fleet: Fleet
     tenants: tuple[Tenant, ...] = ()
     span: int = DAY  # how long jobs arrive
-    policy: Policy = Policy()
+    policy: PoolPolicy = PoolPolicy()
     credits: tuple[tuple[str, Micros], ...] = ()
     restart_cost: int = 0
     drain: int = 30 * DAY
@@ -113,7 +113,7 @@ class Spec:
                 raise SpecWrong(f"outages: the fleet has no GPUs of type {outage.gpu_type}")
 
 
-def _weighed(policy: Policy, path: Path, weight: int) -> Policy:
+def _weighed(policy: PoolPolicy, path: Path, weight: int) -> PoolPolicy:
     """The policy with another weight of a tier, or of a place below."""
     if len(path) == 1:
         tiers = (
@@ -146,16 +146,16 @@ def spec_of(given: object) -> Spec:
             ),
             tenants=tuple(_tenant(one, f"tenants[{place}]") for place, one in enumerate(tenants)),
             span=round(_number(words.get("days", 1), "days") * DAY),
-            policy=policy_of(words),
+            policy=parse_policy(words),
             credits=tuple(
                 sorted(
                     (org, micros_of(amount, f"credits.{org}")) for org, amount in credits.items()
                 )
             ),
-            restart_cost=span_of(words.get("restart_cost", 0), "restart_cost"),
-            drain=span_of(words.get("drain", "30d"), "drain"),
+            restart_cost=parse_span(words.get("restart_cost", 0), "restart_cost"),
+            drain=parse_span(words.get("drain", "30d"), "drain"),
             speeds=_speeds(words.get("speed", {}), "speed"),
-            readings=span_of(words.get("readings", 0), "readings"),
+            readings=parse_span(words.get("readings", 0), "readings"),
             clocks=_made(Clocks, words.get("clocks", {}), "clocks"),
             admission=_optional(words, "admission", lambda one, at: _made(Admission, one, at)),
             provision=_optional(words, "provision", _provision),
@@ -218,36 +218,36 @@ def _weights(given: Any, where: str) -> tuple[tuple[Size, int], ...]:
 
 _Read = Callable[[Any, str], Any]
 _READ: Final[dict[tuple[type[Any], str], _Read]] = {
-    (Admission, "every"): span_of,
-    (Clocks, "late"): span_of,
+    (Admission, "every"): parse_span,
+    (Clocks, "late"): parse_span,
     (Group, "price"): micros_of,
-    (Group, "joins"): span_of,
-    (Group, "fails_every"): span_of,
-    (Group, "repaired_in"): span_of,
-    (Arrivals, "burst_every"): span_of,
-    (Arrivals, "burst_lasts"): span_of,
-    (Arrivals, "peak_at"): span_of,
-    (Arrivals, "begins"): span_of,
-    (Arrivals, "ends"): span_of,
+    (Group, "joins"): parse_span,
+    (Group, "fails_every"): parse_span,
+    (Group, "repaired_in"): parse_span,
+    (Arrivals, "burst_every"): parse_span,
+    (Arrivals, "burst_lasts"): parse_span,
+    (Arrivals, "peak_at"): parse_span,
+    (Arrivals, "begins"): parse_span,
+    (Arrivals, "ends"): parse_span,
     (Tenant, "gpus"): _weights,
     (Tenant, "types"): _texts,
-    (Tenant, "run_median"): span_of,
-    (Tenant, "run_most"): span_of,
-    (Tenant, "checkpoint_every"): span_of,
-    (Tenant, "checkpoint_cost"): span_of,
+    (Tenant, "run_median"): parse_span,
+    (Tenant, "run_most"): parse_span,
+    (Tenant, "checkpoint_every"): parse_span,
+    (Tenant, "checkpoint_cost"): parse_span,
     (Offer, "price"): micros_of,
-    (Offer, "delay"): span_of,
-    (Outage, "begins"): span_of,
-    (Outage, "lasts"): span_of,
-    (Provision, "every"): span_of,
-    (Provision, "keep"): span_of,
-    (Provision, "quiet"): span_of,
+    (Offer, "delay"): parse_span,
+    (Outage, "begins"): parse_span,
+    (Outage, "lasts"): parse_span,
+    (Provision, "every"): parse_span,
+    (Provision, "keep"): parse_span,
+    (Provision, "quiet"): parse_span,
 }
 
 
 def _made(kind: type[T], given: object, where: str) -> T:
     """A value from the words for its fields."""
-    return made(
+    return build(
         kind, given, where, {name: read for (of, name), read in _READ.items() if of is kind}
     )
 

@@ -2,7 +2,7 @@
 
 from bursar.core.instant import DAY, HOUR, NEVER, Instant
 from bursar.core.money import PPM, Micros
-from bursar.core.scheduling.model.policy import Policy
+from bursar.core.scheduling.model.policy import PoolPolicy
 from bursar.core.validation import check_int, check_text
 from bursar.core.value import value
 from bursar.sim.admission import Admission
@@ -49,7 +49,7 @@ class World:
 
     fleet: Fleet
     works: tuple[Work, ...]  # by arrival
-    policy: Policy = Policy()
+    policy: PoolPolicy = PoolPolicy()
     credits: tuple[tuple[str, Micros], ...] = ()  # by org; others have plenty
     restart_cost: int = 0  # microseconds an attempt after the first spends before it goes on
     drain: int = 30 * DAY  # how long after the last arrival the world still goes on

@@ -12,9 +12,9 @@ from pydantic import Field
 
 from bursar.core.dispatch.state import key_of
 from bursar.core.scheduling.explain.phrases import Figures
-from bursar.core.scheduling.explain.queue_position import Held, Standing
+from bursar.core.scheduling.explain.queue_position import GroupShare, QueuePosition
 from bursar.core.scheduling.explain.waiting import Explanation, Holder
-from bursar.core.scheduling.model.jobs import Running
+from bursar.core.scheduling.model.jobs import RunningJob
 from bursar.wire.fields import Time, WireModel
 from bursar.wire.times import instant_text
 
@@ -148,7 +148,7 @@ class JobExplanation(WireModel):
         return cls(job_id=job, state=state, told=list(told), blockers=[], holders=[], change=[])
 
     @classmethod
-    def runs(cls, running: Running, state: str, org: str | None) -> Self:
+    def runs(cls, running: RunningJob, state: str, org: str | None) -> Self:
         """Where a job runs, and until when."""
         nodes = " + ".join(piece.node for piece in running.pieces)
         ends = instant_text(running.ends_by)
@@ -164,7 +164,7 @@ class JobExplanation(WireModel):
         return cls.model_construct(
             job_id=job,
             state="queued",
-            told=[veiled(line.removeprefix(f"{one.job}: "), org) for line in one.told()],
+            told=[veiled(line.removeprefix(f"{one.job}: "), org) for line in one.render()],
             earliest_at=start.earliest,
             latest_at=start.latest,
             start=start.why,
@@ -191,7 +191,7 @@ class QueueEntry(WireModel):
     queued_at: Time
 
     @classmethod
-    def from_core(cls, one: Standing, org: str | None) -> Self:
+    def from_core(cls, one: QueuePosition, org: str | None) -> Self:
         """A standing of the rules, told."""
         return cls.model_construct(
             number=one.number,
@@ -216,7 +216,7 @@ class ShareEntry(WireModel):
     entitled_ppm: Annotated[int, Field(description="if all who want something took theirs")]
 
     @classmethod
-    def from_core(cls, one: Held, org: str | None) -> Self:
+    def from_core(cls, one: GroupShare, org: str | None) -> Self:
         """A share of the rules, told."""
         return cls(
             of=veiled(".".join(one.path), org),

@@ -5,8 +5,8 @@ from typing import Annotated, Any, Final, Self
 from pydantic import Field, JsonValue
 
 from bursar.core.dispatch.policies import objection
-from bursar.core.scheduling.model.policy import Policy
-from bursar.core.scheduling.model.policy_file import BOUNDS, policy_of, words_of
+from bursar.core.scheduling.model.policy import PoolPolicy
+from bursar.core.scheduling.model.policy_file import BOUNDS, parse_policy, policy_to_dict
 from bursar.wire.fields import WireModel
 
 SHARES_MOST: Final = 1_000
@@ -51,9 +51,9 @@ class PolicyRequest(WireModel):
         """What was written, without what was left out."""
         return self.model_dump(exclude_defaults=True)
 
-    def to_core(self) -> Policy:
+    def to_core(self) -> PoolPolicy:
         """The same, for the rules; `ValueError` if it cannot be put in force."""
-        policy = policy_of(self.words)
+        policy = parse_policy(self.words)
         if (wrong := objection(policy)) is not None:
             raise ValueError(wrong)
         return policy
@@ -110,9 +110,9 @@ class PolicyResponse(WireModel):
     shares: dict[str, PolicyShare]
 
     @classmethod
-    def from_core(cls, pool: str, version: int, policy: Policy, *, in_force: bool) -> Self:
+    def from_core(cls, pool: str, version: int, policy: PoolPolicy, *, in_force: bool) -> Self:
         """A policy of the rules, told."""
-        words = words_of(policy)
+        words = policy_to_dict(policy)
         return cls(
             pool=pool,
             version=version,

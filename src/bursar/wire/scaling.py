@@ -8,7 +8,7 @@ from bursar.core.dispatch.node_orders import NodeOrder, OrderState, RemovalReaso
 from bursar.core.ids import NodeId
 from bursar.core.instant import DAY, HOUR, MINUTE, SECOND, Instant
 from bursar.core.money import PPM
-from bursar.core.scheduling.advice.autoscale import Offer, Scaling
+from bursar.core.scheduling.advice.autoscale import CapacityOffer, Scaling
 from bursar.core.scheduling.model.nodes import GPUS_MAX, SLOTS_MAX, Node
 from bursar.wire.fields import Micros, Names, Text, Time, WireModel
 
@@ -39,7 +39,7 @@ class NodeOffer(WireModel):
     delay_seconds: Annotated[Seconds, Field(description="from the order to its first report")]
     nodes_max: Annotated[int, Field(ge=0, le=NODES_MAX, description="ordered or there, at once")]
 
-    def to_core(self) -> Offer:
+    def to_core(self) -> CapacityOffer:
         """The same, for the rules."""
         node = Node(
             id=NodeId(self.name),
@@ -53,7 +53,7 @@ class NodeOffer(WireModel):
             rack=self.rack,
             labels=tuple(sorted(set(self.labels))),
         )
-        return Offer(
+        return CapacityOffer(
             node=node,
             price=self.price_micros_per_hour,
             delay=self.delay_seconds * SECOND,
@@ -61,7 +61,7 @@ class NodeOffer(WireModel):
         )
 
     @classmethod
-    def from_core(cls, offer: Offer) -> Self:
+    def from_core(cls, offer: CapacityOffer) -> Self:
         """An offer of the rules, told."""
         node = offer.node
         return cls(

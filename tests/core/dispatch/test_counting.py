@@ -8,7 +8,7 @@ from bursar.core.leases import Denied
 from bursar.core.messages import Withdraw
 from bursar.core.quota_slices import GPUS, JOBS, Slice, SliceReport, of_type
 from bursar.core.scheduling.model.nodes import Piece
-from bursar.core.scheduling.model.policy import FREE, PAID, Policy, Share
+from bursar.core.scheduling.model.policy import FREE, PAID, PoolPolicy, Share
 from bursar.core.value import replace
 from tests.support.dispatch_pool import JOB, N1, N2, Trial, asking, ran, running, waiting
 
@@ -116,7 +116,10 @@ def test_a_slice_that_counts_others_counts_anew() -> None:
 
 def test_a_newer_policy_takes_the_place_of_an_older_one() -> None:
     pool = Pool()
-    new, old = PolicyInForce(n=2, policy=Policy(half_life=9)), PolicyInForce(n=1, policy=Policy())
+    new, old = (
+        PolicyInForce(n=2, policy=PoolPolicy(half_life=9)),
+        PolicyInForce(n=1, policy=PoolPolicy()),
+    )
     for given in (new, old):
         work = PoolTransaction(pool, 0)
         work.adopt(given)
@@ -131,12 +134,12 @@ def test_a_newer_policy_takes_the_place_of_an_older_one() -> None:
 
 
 def test_a_service_cannot_do_all_that_a_simulation_can() -> None:
-    assert objection(Policy()) is None
-    assert "only a simulation" in str(objection(Policy(grace=1)))
+    assert objection(PoolPolicy()) is None
+    assert "only a simulation" in str(objection(PoolPolicy(grace=1)))
     tiers = (replace(PAID, floor_ppm=600_000), replace(FREE, floor_ppm=500_000))
-    assert "1100000 ppm" in str(objection(Policy(tiers=tiers)))
+    assert "1100000 ppm" in str(objection(PoolPolicy(tiers=tiers)))
     shares = ((("paid", "acme"), Share(weight=2)), (("gold", "acme"), Share()))
-    assert "no tier gold" in str(objection(Policy(shares=shares)))
+    assert "no tier gold" in str(objection(PoolPolicy(shares=shares)))
     assert objection(replace(SHIPPED, shares=shares[:1])) is None
 
 

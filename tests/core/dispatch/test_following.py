@@ -11,7 +11,7 @@ from bursar.core.messages import HoldGrew, Withdraw
 from bursar.core.scheduling.decisions import Keep, Preempt, Start
 from bursar.core.scheduling.model.jobs import Shape
 from bursar.core.scheduling.model.nodes import NodeState, Piece
-from bursar.core.scheduling.model.policy import PAID, Policy
+from bursar.core.scheduling.model.policy import PAID, PoolPolicy
 from bursar.core.scheduling.plan import carry_out
 from bursar.core.value import replace
 from tests.support.builders import PER_MS
@@ -32,7 +32,7 @@ NAME = name_of(JOB)
 
 
 def follower(trial: Trial) -> ClusterMirror:
-    found = ClusterMirror(Policy(tiers=(PAID,)), trial.now)
+    found = ClusterMirror(PoolPolicy(tiers=(PAID,)), trial.now)
     found.follow(trial.pool, trial.pool.changes, trial.now)
     return found
 
@@ -249,7 +249,7 @@ def test_a_job_starts_again_where_its_credits_last() -> None:
     assert ("A100",) == found.cluster.waiting[NAME].shape.types
     promised = replace(found.cluster.waiting[NAME], promised_at=trial.now + SECOND)
     found.cluster.withdraw(NAME)
-    found.cluster.queue(promised)
+    found.cluster.enqueue(promised)
     trial.post(HoldGrew(added=60_000, until=0), 2)
 
     assert found.follow(trial.pool, trial.pool.changes, trial.now)

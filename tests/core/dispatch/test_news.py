@@ -6,14 +6,14 @@ from bursar.core.instant import SECOND
 from bursar.core.leases import LEASE_TTL
 from bursar.core.messages import Ended, Started
 from bursar.core.scheduling.model.nodes import Node, NodeState
-from bursar.core.scheduling.model.policy import PAID, Policy
+from bursar.core.scheduling.model.policy import PAID, PoolPolicy
 from bursar.core.value import replace
 from tests.support.dispatch_pool import GANG, GANG_SPEC, N1, N2, Trial, ran, running, waiting
 
 
 def follower(trial: Trial) -> ClusterMirror:
     """One that knows all that there is; what has changed before is forgotten."""
-    found = ClusterMirror(Policy(tiers=(PAID,)), trial.now)
+    found = ClusterMirror(PoolPolicy(tiers=(PAID,)), trial.now)
     found.follow(trial.pool, trial.pool.changes, trial.now)
     trial.pool.forget_over()
     return found

@@ -10,9 +10,9 @@ from bursar.core.dispatch.state import TERM, Exit
 from bursar.core.instant import HOUR, NEVER
 from bursar.core.leases import Denied
 from bursar.core.messages import Withdraw
-from bursar.core.scheduling.model.policy import PAID, Policy
-from bursar.core.scheduling.model.recording import Step
-from bursar.core.scheduling.model.snapshot import Snapshot
+from bursar.core.scheduling.model.policy import PAID, PoolPolicy
+from bursar.core.scheduling.model.recording import RecordedStep
+from bursar.core.scheduling.model.snapshot import PoolSnapshot
 from bursar.core.scheduling.plan import carry_out
 from tests.support.dispatch_pool import JOB, OTHER, Trial, asking, ran, running, waiting
 
@@ -22,7 +22,7 @@ class Led:
 
     def __init__(self, trial: Trial) -> None:
         self.trial = trial
-        self.follower = ClusterMirror(Policy(tiers=(PAID,)), trial.now)
+        self.follower = ClusterMirror(PoolPolicy(tiers=(PAID,)), trial.now)
         self.noted = 0
         self.follower.follow(trial.pool, trial.pool.jobs, trial.now)
         self.follower.told.begin()
@@ -36,8 +36,8 @@ class Led:
         """Decide, and write it."""
         self.follow()
         decisions = carry_out(self.follower.cluster, self.trial.now).decisions
-        self.follower.told.decided(decisions)
-        told = AuditRecord(self.follower.told.taken(), self.noted if after is None else after)
+        self.follower.told.record_decisions(decisions)
+        told = AuditRecord(self.follower.told.take(), self.noted if after is None else after)
         work = self.trial.work()
         written = write_down(work, epoch or self.trial.epoch, decisions, told)
         self.events = work.notes
@@ -58,12 +58,14 @@ def test_a_round_is_noted_with_what_it_was_told() -> None:
     led = Led(heard(waiting()))
     first = led.write()
     assert [JOB] == [lease.key for lease in first.placed]
-    assert [Snapshot, Step] == [type(one.record) for one in led.events]
+    assert [PoolSnapshot, RecordedStep] == [type(one.record) for one in led.events]
     assert [True, False] == [one.begins for one in led.events]
     assert (2, 2) == (first.noted, led.trial.pool.noted)
     led.trial.post(asking(), 1, OTHER)
     assert 3 == led.write().noted
-    assert [(Step, led.trial.epoch)] == [(type(one.record), one.epoch) for one in led.events]
+    assert [(RecordedStep, led.trial.epoch)] == [
+        (type(one.record), one.epoch) for one in led.events
+    ]
 
 
 def test_a_large_snapshot_is_several_events(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,11 +100,11 @@ def test_what_stood_against_a_decision_is_noted_with_it() -> None:
     led.trial.post(asking(), 1, OTHER)
     led.follow()
     led.trial.pass_by(1)
-    led.follower.told.at(led.trial.now)
+    led.follower.told.advance_to(led.trial.now)
     decisions = carry_out(led.follower.cluster, led.trial.now).decisions
-    led.follower.told.decided(decisions)
+    led.follower.told.record_decisions(decisions)
     led.trial.post(Withdraw(), 2)
-    told = AuditRecord(led.follower.told.taken(), 0)
+    told = AuditRecord(led.follower.told.take(), 0)
     assert 2 == len(told.recorded.steps)
     work = led.trial.work()
     denied = write_down(work, led.trial.epoch, decisions, told).denied

@@ -20,9 +20,9 @@ from bursar.core.ids import NodeId
 from bursar.core.instant import HOUR, MINUTE, SECOND
 from bursar.core.leases import LEASE_TTL, Denied
 from bursar.core.money import CREDIT
-from bursar.core.scheduling.advice.autoscale import Offer, Scaling
+from bursar.core.scheduling.advice.autoscale import CapacityOffer, Scaling
 from bursar.core.scheduling.model.nodes import Node, NodeState, Piece
-from bursar.core.scheduling.model.policy import PAID, Policy
+from bursar.core.scheduling.model.policy import PAID, PoolPolicy
 from bursar.core.value import replace
 from tests.support.builders import T0
 from tests.support.dispatch_pool import Trial, ran, waiting
@@ -147,7 +147,7 @@ def test_a_node_on_order_is_capacity_with_a_date_which_moves_on_when_it_is_late(
     """Nobody takes it for there before it is heard of, however late it is."""
     found = ordered()
     trial = found.trial
-    follower = ClusterMirror(Policy(tiers=(PAID,)), trial.now)
+    follower = ClusterMirror(PoolPolicy(tiers=(PAID,)), trial.now)
     dates = []
     for _ in range(12):
         follower.follow(trial.pool, trial.pool.changes, trial.now)
@@ -308,7 +308,7 @@ def operator_says_ready(found: Ordered) -> None:
 def test_a_node_that_is_gone_leaves_the_cluster() -> None:
     found = there()
     trial = found.trial
-    follower = ClusterMirror(Policy(tiers=(PAID,)), trial.now)
+    follower = ClusterMirror(PoolPolicy(tiers=(PAID,)), trial.now)
     follower.follow(trial.pool, trial.pool.jobs, trial.now)
     found.drain()
     found.carry_on()
@@ -340,7 +340,7 @@ def test_a_node_that_is_dropped_and_put_again_is_there() -> None:
 
 def test_what_was_ordered_is_not_on_offer_any_more() -> None:
     """Until it was given back; an offer that was made smaller meanwhile is used up."""
-    offer = Offer(node=replace(ORDER.node, id=NodeId("h100")), price=1, delay=DELAY, most=2)
+    offer = CapacityOffer(node=replace(ORDER.node, id=NodeId("h100")), price=1, delay=DELAY, most=2)
     scale = Scale(offers=(offer, replace(offer, most=0)), scaling=Scaling())
     gone = replace(ORDER, state=OrderState.GONE)
     orders = [ORDER, replace(ORDER, state=OrderState.REMOVING), gone]

@@ -35,7 +35,7 @@ from bursar.core.messages import (
 )
 from bursar.core.refusal import InvariantBroken
 from bursar.core.scheduling.decisions import Keep, Preempt, Promise, Start
-from bursar.core.scheduling.model.jobs import Why as Turn
+from bursar.core.scheduling.model.jobs import StartReason as Turn
 from bursar.core.scheduling.model.nodes import NodeState, Piece
 from bursar.core.value import replace
 from tests.support.builders import PER_MS, T0

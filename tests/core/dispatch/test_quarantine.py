@@ -20,7 +20,7 @@ from bursar.core.ids import JobId, NodeId
 from bursar.core.instant import MINUTE
 from bursar.core.leases import Denied
 from bursar.core.scheduling.model.nodes import Node, NodeState, Piece
-from bursar.core.scheduling.model.policy import PAID, Policy
+from bursar.core.scheduling.model.policy import PAID, PoolPolicy
 from bursar.core.value import replace
 from tests.support.builders import T0
 from tests.support.dispatch_pool import GANG, GANG_SPEC, N1, N2, ON_N1, Trial, asking, ran
@@ -236,7 +236,7 @@ def test_an_operator_ends_it() -> None:
 
 def test_the_scheduler_places_nothing_there_and_hears_when_it_ends() -> None:
     trial = Troubled()
-    follower = ClusterMirror(Policy(tiers=(PAID,)), trial.now)
+    follower = ClusterMirror(PoolPolicy(tiers=(PAID,)), trial.now)
     for _ in range(JOBS):
         trial.attempt(Exit.GONE)
     trial.hear()

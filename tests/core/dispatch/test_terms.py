@@ -6,8 +6,8 @@ from bursar.core.ids import JobId
 from bursar.core.instant import DAY, HOUR, MINUTE
 from bursar.core.quota_slices import GPUS, NOTHING, Slice
 from bursar.core.scheduling.model.cluster import Cluster
-from bursar.core.scheduling.model.policy import PAID, Policy, Share
-from bursar.core.scheduling.model.recording import decide_again
+from bursar.core.scheduling.model.policy import PAID, PoolPolicy, Share
+from bursar.core.scheduling.model.recording import replay_step
 from bursar.core.scheduling.plan import carry_out
 from bursar.core.value import replace
 from tests.support.dispatch_pool import JOB, Trial, asking, ran, running, waiting
@@ -15,9 +15,9 @@ from tests.support.dispatch_pool import JOB, Trial, asking, ran, running, waitin
 NAME = name_of(JOB)
 SECOND_JOB = "acme", JobId("second")
 QUOTA = "quota acme/q"
-SHIPPED = Policy(tiers=(PAID,))
+SHIPPED = PoolPolicy(tiers=(PAID,))
 ONE = Slice(org="acme", quota="q", n=1, granted=((GPUS, 1),), limits=((GPUS, 8),))
-HEAVY = PolicyInForce(n=7, policy=Policy(tiers=(replace(PAID, weight=9),)))
+HEAVY = PolicyInForce(n=7, policy=PoolPolicy(tiers=(replace(PAID, weight=9),)))
 
 
 def follower(trial: Trial) -> ClusterMirror:
@@ -54,7 +54,7 @@ def test_a_new_follower_knows_the_policy_and_all_slices() -> None:
     assert 9 == cluster.policy.tiers[0].weight
     assert {QUOTA: Share(ceiling=(("*", 1),))} == limits(cluster)
     assert (QUOTA,) == cluster.running[NAME].job.counted
-    assert 1_000 == cluster.tree.counted[QUOTA].used["*"]
+    assert 1_000 == cluster.tree.limit_groups[QUOTA].used["*"]
 
 
 def test_a_policy_is_put_in_force_at_once_and_nothing_that_is_known_is_lost() -> None:
@@ -83,12 +83,12 @@ def test_another_half_life_leaves_what_was_used_as_it_is_now() -> None:
     trial.report(ran(6_000, exit=Exit.DONE))
     followed(found, trial)
     tree = found.cluster.tree
-    before = tree.faded(tree.root, trial.now)
+    before = tree.faded_usage(tree.root, trial.now)
     told(trial, policy=PolicyInForce(n=1, policy=replace(SHIPPED, half_life=5)))
     followed(found, trial)
 
     tree = found.cluster.tree
-    after = tree.faded(tree.root, trial.now)
+    after = tree.faded_usage(tree.root, trial.now)
     assert before > 0
     assert abs(before - after) <= 1
     snapshot = found.cluster.snapshot()
@@ -151,14 +151,14 @@ def test_ceilings_that_change_are_replayed() -> None:
     found.told.begin()
     told(trial, replace(ONE, n=2, granted=((GPUS, 2),)))
     followed(found, trial)
-    found.told.decided(carry_out(found.cluster, trial.now).decisions)
-    recorded = found.told.taken()
+    found.told.record_decisions(carry_out(found.cluster, trial.now).decisions)
+    recorded = found.told.take()
     assert recorded.snapshot is not None
-    again = Cluster.of(recorded.snapshot)
+    again = Cluster.from_snapshot(recorded.snapshot)
 
     [step] = recorded.steps
     assert step.decisions
-    assert step.decisions == decide_again(again, step)
+    assert step.decisions == replay_step(again, step)
     assert found.cluster.snapshot() == again.snapshot()
 
 
@@ -177,7 +177,7 @@ def test_a_job_that_is_over_leaves_before_the_policy_changes() -> None:
 
 def faded(found: ClusterMirror, trial: Trial) -> int:
     tree = found.cluster.tree
-    return tree.faded(tree.root, trial.now)
+    return tree.faded_usage(tree.root, trial.now)
 
 
 def test_a_new_leader_knows_what_users_have_had() -> None:

@@ -6,32 +6,32 @@ from hypothesis import strategies as st
 
 from bursar.core.instant import HOUR, MINUTE, SECOND
 from bursar.core.scheduling.advice.admission import (
-    LOOK_AGAIN,
+    RETRY_WITHOUT_NODES,
     SHED_AT,
     TIER_ORGS,
     Admitted,
-    Away,
     Bucket,
-    Turned,
+    Rejected,
+    RejectionCode,
     admit,
     full_bucket,
 )
 from bursar.core.scheduling.advice.pool_load import (
-    FAR,
-    Line,
-    Load,
-    Queued,
-    load_of,
+    UNKNOWN_WAIT,
+    OrgBacklog,
+    PoolLoad,
+    TierQueue,
+    measure_load,
     predicted_wait,
     tasks_if_empty,
 )
 from bursar.core.scheduling.model.jobs import Job, Shape
 from bursar.core.scheduling.model.nodes import Level
-from bursar.core.scheduling.model.policy import ENTERPRISE, FREE, PAID, Policy, Tier
+from bursar.core.scheduling.model.policy import ENTERPRISE, FREE, PAID, PoolPolicy, Tier
 from bursar.core.value import replace
 from tests.support.scheduling_cases import PLAIN, T0, Case, with_shares
 
-POLICY = Policy()  # enterprise, paid, free as shipped
+POLICY = PoolPolicy()  # enterprise, paid, free as shipped
 BIG = 2**40
 
 
@@ -40,26 +40,30 @@ def job_of(text: str) -> Job:
     return Case(want="", nodes="", queued=text).snapshot().waiting[0]
 
 
-def pool(nodes: str = "n1=8xH100", **case: str) -> Load:
+def pool(nodes: str = "n1=8xH100", **case: str) -> PoolLoad:
     """A pool as admission sees it."""
-    return load_of(Case(want="", nodes=nodes, **case).cluster(), T0)  # type: ignore[arg-type]
+    return measure_load(Case(want="", nodes=nodes, **case).cluster(), T0)  # type: ignore[arg-type]
 
 
 def asked(
-    text: str, load: Load, policy: Policy = PLAIN, bucket: Bucket | None = None, count: int = 1
-) -> Admitted | Away:
+    text: str,
+    load: PoolLoad,
+    policy: PoolPolicy = PLAIN,
+    bucket: Bucket | None = None,
+    count: int = 1,
+) -> Admitted | Rejected:
     """The answer to one submission."""
     return admit(job_of(text), policy, (load,), bucket or Bucket(level=BIG, at=T0), T0, count)
 
 
-def code(answer: Admitted | Away) -> str | None:
+def code(answer: Admitted | Rejected) -> str | None:
     """Why it was turned away, if it was."""
-    return str(answer.code) if isinstance(answer, Away) else None
+    return str(answer.code) if isinstance(answer, Rejected) else None
 
 
-def figures(answer: Admitted | Away) -> dict[str, int | str]:
+def figures(answer: Admitted | Rejected) -> dict[str, int | str]:
     """The figures of one that was turned away."""
-    assert isinstance(answer, Away)
+    assert isinstance(answer, Rejected)
     return dict(answer.figures)
 
 
@@ -77,8 +81,8 @@ def test_a_minute_of_submissions_at_once_then_at_the_rate() -> None:
         bucket = answer.bucket
     refused = admit(job, policy, (load,), bucket, T0)
 
-    assert isinstance(refused, Away)
-    assert (Turned.TOO_FAST, -(-MINUTE // 7)) == (refused.code, refused.retry_after)
+    assert isinstance(refused, Rejected)
+    assert (RejectionCode.TOO_FAST, -(-MINUTE // 7)) == (refused.code, refused.retry_after)
     assert {"rate_per_minute": 7, "asked": 1} == figures(refused)
     again = T0 + (refused.retry_after or 0)
     assert "too_fast" == code(admit(job, policy, (load,), refused.bucket, again - 1))
@@ -96,7 +100,7 @@ def test_an_array_larger_than_the_bucket_goes_when_it_is_full() -> None:
     assert isinstance(answer, Admitted)
     assert -15 * MINUTE == answer.bucket.level
     later = admit(job, policy, (load,), answer.bucket, T0 + MINUTE)
-    assert isinstance(later, Away)
+    assert isinstance(later, Rejected)
     assert later.retry_after == 6 * MINUTE // 10
 
 
@@ -154,7 +158,7 @@ def test_what_alone_exceeds_a_ceiling_is_refused_with_what_would_fit() -> None:
     )
     none = asked("a:1", load, with_shares(PLAIN, "paid.acme=jobs0"))
     assert ("exceeds_ceiling", 0) == (code(none), figures(none)["would_fit_milli_gpus"])
-    assert isinstance(none, Away)
+    assert isinstance(none, Rejected)
     assert none.retry_after is None, "it never will be let in as it is"
 
 
@@ -195,8 +199,8 @@ def test_nodes_that_are_away_may_come_back() -> None:
     answer = asked("a:2x8", load)
 
     assert {"pools": 1, "tasks": 2, "would_fit_tasks": 0, "nodes_away": 2} == figures(answer)
-    assert isinstance(answer, Away)
-    assert ("no_nodes", LOOK_AGAIN) == (code(answer), answer.retry_after)
+    assert isinstance(answer, Rejected)
+    assert ("no_nodes", RETRY_WITHOUT_NODES) == (code(answer), answer.retry_after)
     never = asked("a:3x5", load)
     assert ("never_fits", 2) == (code(never), figures(never)["would_fit_tasks"])
 
@@ -204,8 +208,8 @@ def test_nodes_that_are_away_may_come_back() -> None:
 def test_a_pool_without_nodes_is_no_ceiling() -> None:
     """All nodes are dead: what can be run then is not known, a ceiling it is not."""
     dead = asked("a:1", pool("n1=8xH100/state=dead"))
-    assert isinstance(dead, Away)
-    assert ("no_nodes", FAR) == (code(dead), dead.wait)
+    assert isinstance(dead, Rejected)
+    assert ("no_nodes", UNKNOWN_WAIT) == (code(dead), dead.wait)
     assert "exceeds_ceiling" == code(asked("a:9", pool("n1=8xH100/state=dead"))), "nor ever could"
 
 
@@ -214,9 +218,9 @@ def test_without_any_pool_nobody_is_let_in() -> None:
     bucket = full_bucket(PAID, T0)
     answer = admit(job_of("a:1"), POLICY, (), bucket, T0)
 
-    assert isinstance(answer, Away)
+    assert isinstance(answer, Rejected)
     assert ("no_nodes", {"pools": 0}) == (code(answer), figures(answer))
-    assert (LOOK_AGAIN, FAR) == (answer.retry_after, answer.wait)
+    assert (RETRY_WITHOUT_NODES, UNKNOWN_WAIT) == (answer.retry_after, answer.wait)
     assert answer.bucket.level < bucket.level
 
 
@@ -225,7 +229,7 @@ def test_a_tier_that_the_policy_does_not_know() -> None:
     bucket = Bucket(level=BIG, at=T0)
     answer = asked("a:1/who=gold.acme.ml.ann", pool(), POLICY, bucket)
 
-    assert isinstance(answer, Away)
+    assert isinstance(answer, Rejected)
     assert {"tier": "gold", "known": "enterprise,paid,free"} == figures(answer)
     assert ("tier_unknown", None, bucket) == (code(answer), answer.retry_after, answer.bucket)
 
@@ -265,10 +269,17 @@ def test_tasks_lie_as_close_as_they_must() -> None:
 # --------------------------------------------------------------------------- queues
 
 
-def waiting(**jobs: int) -> Load:
+def waiting(**jobs: int) -> PoolLoad:
     """A pool in which orgs of the tier paid have so many jobs waiting, an hour each."""
-    orgs = {("paid", org): Queued(1, count, count * HOUR * 1_000) for org, count in jobs.items()}
-    return replace(pool(), orgs=orgs, lines={"paid": Line.of(8_000, list(orgs.values()))}, free=0)
+    orgs = {
+        ("paid", org): OrgBacklog(1, count, count * HOUR * 1_000) for org, count in jobs.items()
+    }
+    return replace(
+        pool(),
+        orgs=orgs,
+        tier_queues={"paid": TierQueue.from_backlogs(8_000, list(orgs.values()))},
+        free=0,
+    )
 
 
 def test_a_flooder_meets_its_own_bound_first() -> None:
@@ -283,7 +294,7 @@ def test_a_flooder_meets_its_own_bound_first() -> None:
     assert isinstance(neighbour, Admitted)
     assert 6 * HOUR // 8 == neighbour.wait, "its own three and as many of the other"
     assert flooder.wait == 103 * HOUR // 8
-    assert isinstance(flooder, Away)
+    assert isinstance(flooder, Rejected)
     assert flooder.retry_after == 103 * HOUR // 8 // 100, "when one of its own has started"
     assert isinstance(asked("a:1/who=paid.new.x.y", load, policy), Admitted)
 
@@ -294,7 +305,7 @@ def test_an_array_counts_as_many() -> None:
 
     assert isinstance(asked("a:1", pool(), policy, count=10), Admitted)
     answer = asked("a:1/who=paid.x.y.z", waiting(x=4), policy, count=9)
-    assert isinstance(answer, Away)
+    assert isinstance(answer, Rejected)
     wait = 4 * HOUR // 8
     assert ("queue_full", wait) == (code(answer), answer.wait)
     assert wait * 3 // 4 == answer.retry_after, "when three of the four have started"
@@ -305,7 +316,7 @@ def test_an_array_that_is_more_than_the_queue_is_not_told_to_come_again() -> Non
     policy = replace(PLAIN, tiers=(Tier(name="paid", queue_max=10),))
     answer = asked("a:1", pool(), policy, count=11)
 
-    assert isinstance(answer, Away)
+    assert isinstance(answer, Rejected)
     assert ("queue_full", None) == (code(answer), answer.retry_after)
     assert 10 == figures(answer)["most"]
 
@@ -327,13 +338,13 @@ def test_a_full_tier_refuses_those_with_their_equal_part() -> None:
 # --------------------------------------------------------------------------- overload
 
 
-def late(**hours: int) -> Load:
+def late(**hours: int) -> PoolLoad:
     """A pool in which each tier has so many hours of work waiting, of two orgs."""
     lines = {
-        tier: Line.of(1_000, [Queued(1, 1, count * HOUR * 500)] * 2)
+        tier: TierQueue.from_backlogs(1_000, [OrgBacklog(1, 1, count * HOUR * 500)] * 2)
         for tier, count in hours.items()
     }
-    return replace(pool(), lines=lines)
+    return replace(pool(), tier_queues=lines)
 
 
 @pytest.mark.parametrize(
@@ -361,8 +372,8 @@ def test_the_lowest_tier_is_turned_away_first(hours: dict[str, int], shed: list[
 )
 def test_a_higher_tier_may_be_twice_as_late(minutes: int, shed: list[str]) -> None:
     """Jobs of the tier paid should start in 2 minutes: four times that sheds those below it."""
-    line = Line.of(1_000, [Queued(1, 1, minutes * MINUTE * 500)] * 2)
-    load = replace(pool(), lines={"paid": line})
+    line = TierQueue.from_backlogs(1_000, [OrgBacklog(1, 1, minutes * MINUTE * 500)] * 2)
+    load = replace(pool(), tier_queues={"paid": line})
     answers = {t.name: asked(f"a:1/who={t.name}.new.x.y", load, POLICY) for t in (FREE, PAID)}
 
     assert shed == [name for name, answer in answers.items() if code(answer) == "overloaded"]
@@ -372,7 +383,7 @@ def test_come_again_when_the_backlog_is_gone() -> None:
     """As long as it takes until the threshold is reached again, if nobody else comes."""
     answer = asked("a:1/who=free.new.x.y", late(free=3), POLICY)
 
-    assert isinstance(answer, Away)
+    assert isinstance(answer, Rejected)
     assert {
         "late_tier": "free",
         "wait_us": 3 * HOUR,
@@ -381,7 +392,7 @@ def test_come_again_when_the_backlog_is_gone() -> None:
     } == figures(answer)
     assert HOUR == answer.retry_after
     edge = asked("a:1/who=free.new.x.y", late(free=2), POLICY)
-    assert isinstance(edge, Away)
+    assert isinstance(edge, Rejected)
     assert SECOND == edge.retry_after
 
 
@@ -411,17 +422,24 @@ def test_what_a_pool_tells() -> None:
     )
     cluster = case.cluster()
     before = cluster.snapshot()
-    load = load_of(cluster, T0)
+    load = measure_load(cluster, T0)
 
     assert before == cluster.snapshot()
     assert {
-        ("paid", "acme"): Queued(3, 2, HOUR * 1_000 + HOUR // 2 * 2_000),
-        ("free", "x"): Queued(1, 1, 2 * HOUR * 1_000),
+        ("paid", "acme"): OrgBacklog(3, 2, HOUR * 1_000 + HOUR // 2 * 2_000),
+        ("free", "x"): OrgBacklog(1, 1, 2 * HOUR * 1_000),
     } == load.orgs
-    assert (16, 6_000, 2_000, HOUR // 2 * 2_000) == (load.gpus, load.free, load.running, load.left)
-    assert {"paid": 4_000, "free": 4_000} == {t: line.milli_gpus for t, line in load.lines.items()}
-    assert 30 * MINUTE == load.lines["free"].wait(load.orgs["free", "x"])
-    assert {"paid": 2, "free": 1} == {t: line.jobs for t, line in load.lines.items()}
+    assert (16, 6_000, 2_000, HOUR // 2 * 2_000) == (
+        load.gpus,
+        load.free,
+        load.running,
+        load.remaining,
+    )
+    assert {"paid": 4_000, "free": 4_000} == {
+        t: line.milli_gpus for t, line in load.tier_queues.items()
+    }
+    assert 30 * MINUTE == load.tier_queues["free"].wait(load.orgs["free", "x"])
+    assert {"paid": 2, "free": 1} == {t: line.jobs for t, line in load.tier_queues.items()}
 
 
 def test_a_tier_that_is_not_known_has_its_part_all_the_same() -> None:
@@ -432,16 +450,18 @@ def test_a_tier_that_is_not_known_has_its_part_all_the_same() -> None:
         queued="a:1 b:1/who=gold.x.y.z/limit=2h",
         policy=replace(PLAIN, tiers=(replace(PAID, weight=3, floor_ppm=0),)),
     )
-    load = load_of(case.cluster(), T0)
+    load = measure_load(case.cluster(), T0)
 
-    assert {"paid": 6_000, "gold": 2_000} == {t: line.milli_gpus for t, line in load.lines.items()}
+    assert {"paid": 6_000, "gold": 2_000} == {
+        t: line.milli_gpus for t, line in load.tier_queues.items()
+    }
     assert HOUR // 2 == predicted_wait(load, job_of("c:1/who=gold.x.y.z"))
 
 
 def test_likely_spans() -> None:
     """An estimate, within the bound; else half of the bound."""
     assert [HOUR, 30 * MINUTE, 2 * HOUR] == [
-        job_of(f"a:1/limit=2h{est}").likely for est in ("", "/est=30m", "/est=9h")
+        job_of(f"a:1/limit=2h{est}").likely_run for est in ("", "/est=30m", "/est=9h")
     ]
 
 
@@ -452,39 +472,48 @@ def test_predicted_waits() -> None:
 
     assert 0 == predicted_wait(pool(), job)
     assert 4_000 * 2 * 2 * HOUR // 8_000 == predicted_wait(full, job)
-    assert FAR == predicted_wait(pool("n1=8xH100/state=dead"), job), "nothing runs, nothing ends"
-    stuck = Line.of(0, [Queued(1, 1, 5)])
+    assert UNKNOWN_WAIT == predicted_wait(pool("n1=8xH100/state=dead"), job), (
+        "nothing runs, nothing ends"
+    )
+    stuck = TierQueue.from_backlogs(0, [OrgBacklog(1, 1, 5)])
     assert (
-        FAR
-        == stuck.wait(Queued(1, 1, 5))
-        == predicted_wait(replace(waiting(acme=5), lines={"paid": stuck}), job)
+        UNKNOWN_WAIT
+        == stuck.wait(OrgBacklog(1, 1, 5))
+        == predicted_wait(replace(waiting(acme=5), tier_queues={"paid": stuck}), job)
     )
 
 
 def test_one_flooder_does_not_make_a_tier_late() -> None:
     """The org in the middle does not wait for it; when most flood, it does (S8)."""
-    little, much = Queued(1, 1, 1_000), Queued(1, 9, 9_000_000)
+    little, much = OrgBacklog(1, 1, 1_000), OrgBacklog(1, 9, 9_000_000)
 
-    assert 0 == Line.of(1, []).usual_wait() == Line.of(1, [much]).usual_wait()
-    assert 2_000 == Line.of(1, [little, much]).usual_wait()
-    assert 2_000 == Line.of(1, [much, little, little]).usual_wait() - 1_000
-    assert 18_000_000 + 1_000 == Line.of(1, [little, much, much, much]).usual_wait() - 9_000_000
+    assert (
+        0
+        == TierQueue.from_backlogs(1, []).usual_wait()
+        == TierQueue.from_backlogs(1, [much]).usual_wait()
+    )
+    assert 2_000 == TierQueue.from_backlogs(1, [little, much]).usual_wait()
+    assert 2_000 == TierQueue.from_backlogs(1, [much, little, little]).usual_wait() - 1_000
+    assert (
+        18_000_000 + 1_000
+        == TierQueue.from_backlogs(1, [little, much, much, much]).usual_wait() - 9_000_000
+    )
 
 
 def test_weights_count_on_both_sides() -> None:
     """Half as much again of one that weighs 3 goes before one that weighs 2."""
-    mine, other = Queued(2, 1, 1_000), Queued(3, 1, 9_000)
+    mine, other = OrgBacklog(2, 1, 1_000), OrgBacklog(3, 1, 9_000)
 
-    assert 1_000 + 1_500 == Line.of(1, [mine, other]).wait(mine)
-    assert 1_000 + 9_000 == Line.of(1, [mine, other]).wait(other)
+    assert 1_000 + 1_500 == TierQueue.from_backlogs(1, [mine, other]).wait(mine)
+    assert 1_000 + 9_000 == TierQueue.from_backlogs(1, [mine, other]).wait(other)
 
 
 @pytest.mark.property
 @given(st.lists(st.tuples(st.integers(1, 9), st.integers(0, 10**9)), min_size=1, max_size=12))
 def test_waits_are_the_sum_of_what_goes_before(orgs: list[tuple[int, int]]) -> None:
     """Of every org as much by weight as the own one has, if it has so much."""
-    queued = [Queued(weight, 1, work) for weight, work in orgs]
-    line = Line.of(1, queued)
+    queued = [OrgBacklog(weight, 1, work) for weight, work in orgs]
+    line = TierQueue.from_backlogs(1, queued)
     for own in queued:
         ahead = sum(min(one.work, own.work * one.weight / own.weight) for one in queued)
         assert abs(ahead - line.wait(own)) <= 1 + ahead // 10**5

@@ -17,13 +17,13 @@ from bursar.core.ids import JobId
 from bursar.core.instant import MINUTE, Instant
 from bursar.core.scheduling.decisions import Keep, Plan, Preempt, Start, Wait
 from bursar.core.scheduling.model.cluster import Cluster
-from bursar.core.scheduling.model.jobs import Job, Path, Running
+from bursar.core.scheduling.model.jobs import Job, Path, RunningJob
 from bursar.core.scheduling.model.nodes import MILLI, NodeState
-from bursar.core.scheduling.model.policy import ANY, Share
-from bursar.core.scheduling.model.snapshot import Snapshot
+from bursar.core.scheduling.model.policy import ANY_TYPE, Share
+from bursar.core.scheduling.model.snapshot import PoolSnapshot
 from bursar.core.scheduling.model.usage import Fading
 from bursar.core.scheduling.plan import make_plan
-from bursar.core.scheduling.preemption.rights import ENDING
+from bursar.core.scheduling.preemption.rights import ENDING_GRACES
 from bursar.core.value import replace
 from tests.support.random_clusters import (
     CROWD,
@@ -41,11 +41,11 @@ from tests.support.scheduling_cases import after
 
 pytestmark = pytest.mark.property
 
-Set = tuple[Running, ...]
+Set = tuple[RunningJob, ...]
 Cost = tuple[int, int, int, list[JobId]]
 
 
-def unlimited(world: Snapshot) -> Snapshot:
+def unlimited(world: PoolSnapshot) -> PoolSnapshot:
     """The pool without ceilings, and without jobs that should have ended by now: when their GPUs
     are free is anybody's guess."""
     shares = [(p, replace(s, ceiling=(), jobs_max=None)) for p, s in world.policy.shares]
@@ -55,7 +55,7 @@ def unlimited(world: Snapshot) -> Snapshot:
     return replace(world, policy=policy, running=running)
 
 
-def with_one_job(world: Snapshot) -> Snapshot:
+def with_one_job(world: PoolSnapshot) -> PoolSnapshot:
     """The pool with the first job that waits, which may be tried now."""
     return replace(world, waiting=tuple(replace(job, not_before=0) for job in world.waiting[:1]))
 
@@ -67,7 +67,9 @@ QUESTIONS = POOLS.map(with_one_job).filter(lambda world: bool(world.waiting))
 # --------------------------------------------------------------------------- places
 
 
-def fits(world: Snapshot, job: Job, gpu_type: str, at: Instant, gone: Sequence[JobId] = ()) -> bool:
+def fits(
+    world: PoolSnapshot, job: Job, gpu_type: str, at: Instant, gone: Sequence[JobId] = ()
+) -> bool:
     """Whether all tasks of a job can be laid on GPUs of a type at an instant, if nothing begins and
     some jobs are gone."""
     free = {
@@ -96,7 +98,7 @@ def accepts(free: Free, job: Job, gpu_type: str) -> bool:
     return roomy and near and divided and node.gpu_type == gpu_type
 
 
-def taken(world: Snapshot, at: Instant, gone: Sequence[JobId]) -> Iterator[Sequence]:  # type: ignore[type-arg]
+def taken(world: PoolSnapshot, at: Instant, gone: Sequence[JobId]) -> Iterator[Sequence]:  # type: ignore[type-arg]
     """The pieces of all that is still there at an instant."""
     jobs = {job.id: job for job in world.waiting}
     for one in world.running:
@@ -107,7 +109,7 @@ def taken(world: Snapshot, at: Instant, gone: Sequence[JobId]) -> Iterator[Seque
             yield kept.pieces
 
 
-def earliest(world: Snapshot, job: Job) -> Instant | None:
+def earliest(world: PoolSnapshot, job: Job) -> Instant | None:
     """The first instant at which a job surely fits."""
     grace = world.policy.grace
     jobs = {one.id: one for one in world.waiting}
@@ -127,12 +129,12 @@ def earliest(world: Snapshot, job: Job) -> Instant | None:
 class Rights:
     """What one job may ask of others in a pool, on GPUs of one type."""
 
-    world: Snapshot
+    world: PoolSnapshot
     job: Job
     gpu_type: str
     shares: dict[Path, Share]
 
-    def of(self, other: Running) -> str | None:
+    def of(self, other: RunningJob) -> str | None:
         """By which right another can be asked."""
         mine, theirs = self.job.path, other.job.path
         if (
@@ -154,12 +156,12 @@ class Rights:
     @property
     def in_time(self) -> bool:
         """Whether the job is brief, and not late yet."""
-        return self.world.policy.express(self.job, self.world.at)
+        return self.world.policy.is_express(self.job, self.world.at)
 
-    def lets_end(self, other: Running) -> bool:
+    def lets_end(self, other: RunningJob) -> bool:
         """Whether both say that they are over within minutes."""
-        soon = ENDING * self.world.policy.grace
-        brief = self.job.estimate is not None and self.job.lasts <= soon
+        soon = ENDING_GRACES * self.world.policy.grace
+        brief = self.job.estimate is not None and self.job.expected_run <= soon
         return brief and other.ends_soon(self.world.at, soon)
 
     def owed(self) -> list[Path]:
@@ -169,7 +171,7 @@ class Rights:
             place
             for place in (path[:depth] for depth in range(1, len(path) + 1))
             for of, floor in self.floor(place)
-            if milli and of in (ANY, self.gpu_type)
+            if milli and of in (ANY_TYPE, self.gpu_type)
             if used(self.world, place, of) + milli <= floor
         ]
 
@@ -199,7 +201,7 @@ class Rights:
             lost = sum(
                 one.job.shape.milli_gpus
                 for one in victims
-                if one.job.path[: len(place)] == place and of in (ANY, one.gpu_type)
+                if one.job.path[: len(place)] == place and of in (ANY_TYPE, one.gpu_type)
             )
             if lost and used(self.world, place, of) - lost < floor:
                 return False
@@ -248,17 +250,17 @@ class Rights:
         """An org's weight."""
         return self.shares.get(org, Share()).weight
 
-    def above_floor(self, other: Running) -> tuple[int, str]:
+    def above_floor(self, other: RunningJob) -> tuple[int, str]:
         """How far the place where another's path parts from ours is above its floor."""
         mine, theirs = self.job.path, other.job.path
         depth = next(n for n in range(1, 6) if mine[:n] != theirs[:n])
-        floor = dict(self.floor(theirs[:depth])).get(ANY, 0)
-        return used(self.world, theirs[:depth], ANY) - floor, "/".join(theirs[:depth])
+        floor = dict(self.floor(theirs[:depth])).get(ANY_TYPE, 0)
+        return used(self.world, theirs[:depth], ANY_TYPE) - floor, "/".join(theirs[:depth])
 
 
-def stages(rights: Rights) -> Iterator[list[Running]]:
+def stages(rights: Rights) -> Iterator[list[RunningJob]]:
     """Among whom victims are looked for, one group after another."""
-    by_right: dict[str, list[Running]] = {"floor": [], "class": [], "share": []}
+    by_right: dict[str, list[RunningJob]] = {"floor": [], "class": [], "share": []}
     for one in rights.world.running:
         if right := rights.of(one):
             by_right[right].append(one)
@@ -273,19 +275,19 @@ def cost(victims: Set, now: Instant) -> Cost:
     """What a set of victims costs; the smaller, the better."""
     return (
         max(one.job.priority_class for one in victims),
-        sum(one.lost(now) for one in victims),
+        sum(one.work_lost(now) for one in victims),
         len(victims),
         sorted(one.job.id for one in victims),
     )
 
 
-def ready(world: Snapshot) -> Snapshot:
+def ready(world: PoolSnapshot) -> PoolSnapshot:
     """The pool without the nodes on which nothing can start."""
     nodes = tuple(node for node in world.nodes if node.state is NodeState.READY)
     return replace(world, nodes=nodes)
 
 
-def best_set(world: Snapshot, job: Job) -> Set | None:
+def best_set(world: PoolSnapshot, job: Job) -> Set | None:
     """The best victims for a job: the first type and group with a legal set that makes room, on
     nodes that are there."""
     world = ready(world)
@@ -306,25 +308,25 @@ def best_set(world: Snapshot, job: Job) -> Set | None:
     return None
 
 
-def better_wait(world: Snapshot, job: Job, wait: Wait, victims: Set) -> bool:
+def better_wait(world: PoolSnapshot, job: Job, wait: Wait, victims: Set) -> bool:
     """Whether a place is free soon enough, at less cost than the victims' lost work."""
-    if wait.reserved is None:
+    if wait.planned is None:
         return False
-    span = wait.reserved.at - world.at
+    span = wait.planned.at - world.at
     targets = {tier.name: tier.start_target for tier in world.policy.tiers}
-    lost = sum(one.lost(world.at) for one in victims)
+    lost = sum(one.work_lost(world.at) for one in victims)
     patient = span <= targets.get(job.path[0], 0)
     return span <= world.policy.grace or (
-        patient and job.price_of(wait.reserved.gpu_type, span) < lost
+        patient and job.price_of(wait.planned.gpu_type, span) < lost
     )
 
 
 # --------------------------------------------------------------------------- the plans
 
 
-def planned(before: Snapshot) -> Plan:
+def planned(before: PoolSnapshot) -> Plan:
     """The plan for a pool."""
-    return make_plan(Cluster.of(before), before.at)
+    return make_plan(Cluster.from_snapshot(before), before.at)
 
 
 def victims_of(plan: Plan) -> list[JobId]:
@@ -333,7 +335,7 @@ def victims_of(plan: Plan) -> list[JobId]:
 
 
 @given(QUESTIONS)
-def test_one_job_gets_exactly_what_the_search_finds(before: Snapshot) -> None:
+def test_one_job_gets_exactly_what_the_search_finds(before: PoolSnapshot) -> None:
     """It starts if there is any place; else the best legal set of victims makes room, unless it is
     better to wait; else it waits, until the first instant at which it surely fits (S2, S5, S7)."""
     (job,) = before.waiting
@@ -350,12 +352,12 @@ def test_one_job_gets_exactly_what_the_search_finds(before: Snapshot) -> None:
         return
     assert set() == kinds
     (wait,) = plan.waits
-    assert earliest(before, job) == (wait.reserved and wait.reserved.at)
+    assert earliest(before, job) == (wait.planned and wait.planned.at)
     assert best is None or better_wait(before, job, wait, best)
 
 
 @given(POOLS)
-def test_the_first_who_waits_cannot_be_helped(before: Snapshot) -> None:
+def test_the_first_who_waits_cannot_be_helped(before: PoolSnapshot) -> None:
     """Once a plan is carried out, there is no place for the first job that waits for capacity, and
     no legal set of victims either, unless it is better to wait (S5)."""
     plan = planned(before)
@@ -371,7 +373,7 @@ def test_the_first_who_waits_cannot_be_helped(before: Snapshot) -> None:
     assert best is None or better_wait(then, job, first, best)
 
 
-def unclaimed(world: Snapshot, job: Job) -> bool:
+def unclaimed(world: PoolSnapshot, job: Job) -> bool:
     """Whether nobody was promised a place, and room would be made for a job if it waited alone."""
     kept = {earmark.job for earmark in world.earmarks}
     alone = tuple(one for one in world.waiting if one.id == job.id or one.id in kept)
@@ -384,13 +386,13 @@ def unclaimed(world: Snapshot, job: Job) -> bool:
 
 
 @given(st.one_of(POOLS, worlds(SMALL).map(unlimited)))
-def test_victims_are_legal_and_none_is_one_too_many(before: Snapshot) -> None:
+def test_victims_are_legal_and_none_is_one_too_many(before: PoolSnapshot) -> None:
     """Whoever makes room may be asked, all of them together, by the right that is told; and no
     victim fewer would be enough, if nobody else has a claim on what is free (S5)."""
     plan = planned(before)
     shares = shares_of(before)
-    cluster = Cluster.of(before)
-    cluster.at(plan.at)
+    cluster = Cluster.from_snapshot(before)
+    cluster.advance_to(plan.at)
     world, asked = cluster.snapshot(), list[Preempt]()
     for one in plan.decisions:
         if isinstance(one, Preempt):

@@ -4,17 +4,23 @@ import dataclasses
 
 from bursar.core.ids import JobId, NodeId
 from bursar.core.instant import HOUR, MINUTE
-from bursar.core.scheduling.advice.autoscale import Advice, Offer, Order, Scaling, advise
+from bursar.core.scheduling.advice.autoscale import (
+    CapacityOffer,
+    OrderAdvice,
+    Scaling,
+    ScalingAdvice,
+    advise_scaling,
+)
 from bursar.core.scheduling.advice.forecast import forecast
 from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.model.jobs import Shape
 from bursar.core.scheduling.model.nodes import Node, NodeState
-from bursar.core.scheduling.model.policy import Policy
+from bursar.core.scheduling.model.policy import PoolPolicy
 from bursar.core.scheduling.plan import make_plan
 from bursar.core.value import replace
 from tests.support.scheduling_cases import CREDIT, T0, Case, after
 
-H100 = Offer(
+H100 = CapacityOffer(
     node=Node(id=NodeId("new"), gpu_type="H100", gpus=8, memory_gib=80),
     price=8 * CREDIT,
     delay=10 * MINUTE,
@@ -26,22 +32,22 @@ QUIET = {NodeId(f"n{at}"): T0 - HOUR for at in range(1, 9)}
 
 def advice(
     case: Case,
-    *offers: Offer,
+    *offers: CapacityOffer,
     quiet: dict[NodeId, int] | None = None,
     scaling: Scaling | None = None,
-) -> Advice:
+) -> ScalingAdvice:
     """What is advised about a pool once its plan was carried out; and nothing has changed."""
     before = case.snapshot()
-    cluster = Cluster.of(after(before, make_plan(Cluster.of(before), T0)))
+    cluster = Cluster.from_snapshot(after(before, make_plan(Cluster.from_snapshot(before), T0)))
     then = cluster.snapshot()
     known = QUIET if quiet is None else quiet
-    found = advise(cluster, T0, offers or (H100,), known, scaling or Scaling())
+    found = advise_scaling(cluster, T0, offers or (H100,), known, scaling or Scaling())
     assert then == cluster.snapshot(), "advice changed the cluster"
-    assert make_plan(cluster, T0) == make_plan(Cluster.of(then), T0)
+    assert make_plan(cluster, T0) == make_plan(Cluster.from_snapshot(then), T0)
     return found
 
 
-def order(case: Case, *offers: Offer) -> Order:
+def order(case: Case, *offers: CapacityOffer) -> OrderAdvice:
     """The order that is advised."""
     found = advice(case, *offers).order
     assert found is not None
@@ -276,7 +282,7 @@ def test_a_node_stays_without_which_a_tier_may_have_too_little() -> None:
         nodes="n1=8xH100/labels=ib n2=8xH100",
         running="x@n1:8/ends=1h",
         queued="f:8/label=ib/who=free.a.b.c",
-        policy=Policy(),
+        policy=PoolPolicy(),
     )
     small = dataclasses.replace(case, queued="f:4/label=ib/who=free.a.b.c")
 
@@ -298,7 +304,7 @@ def test_a_forecast_leaves_out_who_has_no_date() -> None:
         shares="free=ceil0",
     )
     before = case.snapshot()
-    cluster = Cluster.of(after(before, make_plan(Cluster.of(before), T0)))
+    cluster = Cluster.from_snapshot(after(before, make_plan(Cluster.from_snapshot(before), T0)))
 
     found = forecast(cluster)
     assert ["first", "second", "huge"] == list(found)
@@ -311,7 +317,7 @@ def test_a_forecast_leaves_out_who_has_no_date() -> None:
 def test_states_and_shapes_are_what_they_were() -> None:
     """An offer's nodes are on order for a moment only."""
     cluster = Case(want="", nodes="n1=8xH100", running="x@n1:8", queued="a:8").cluster()
-    advise(cluster, T0, (H100,), {}, Scaling())
+    advise_scaling(cluster, T0, (H100,), {}, Scaling())
 
     assert [NodeState.READY] == [one.node.state for one in cluster.machines.values()]
     assert not list(cluster.coming)
@@ -321,9 +327,9 @@ def test_states_and_shapes_are_what_they_were() -> None:
 def test_of_nodes_that_may_go_only_those_that_were_ordered_do() -> None:
     """However many others are as empty, and whatever they are: each saves its own price."""
     case = Case(want="", nodes="n1=8xH100 n2=8xH100 n3=8xH100 n4=8xH100 n5=8xH100 n6=4xA100")
-    cluster = Cluster.of(case.snapshot())
+    cluster = Cluster.from_snapshot(case.snapshot())
     owned = {NodeId("n5"): 3 * CREDIT, NodeId("n6"): CREDIT, NodeId("gone"): CREDIT}
-    found = advise(cluster, T0, (H100,), QUIET, Scaling(), owned)
+    found = advise_scaling(cluster, T0, (H100,), QUIET, Scaling(), owned)
 
     assert [("n5", 3 * CREDIT), ("n6", CREDIT)] == [(one.node, one.saves) for one in found.drains]
-    assert () == advise(cluster, T0, (H100,), QUIET, Scaling(), {}).drains
+    assert () == advise_scaling(cluster, T0, (H100,), QUIET, Scaling(), {}).drains

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bursar.core.scheduling.model.policy import Policy
+from bursar.core.scheduling.model.policy import PoolPolicy
 from bursar.core.value import replace
 from tests.support.scheduling_cases import PLAIN, Case
 from tests.support.scheduling_checks import check
@@ -193,7 +193,7 @@ CASES = {
         running="r@n1:8/ends=1200m/fixed/who=paid.beta.x.b",
         queued="gang:1x8/who=free.a.m.u one:2/limit=1m/who=free.b.m.u",
         usage="free.b.m.u=1",
-        policy=Policy(),
+        policy=PoolPolicy(),
         want="one -> n3:2 backfill; gang waits ceiling at=free of=* used=2 most=9",
     ),
     "one that would crowd another keeps nobody else away": Case(

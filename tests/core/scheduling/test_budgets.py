@@ -1,6 +1,6 @@
 """Budgets count steps, and a plan says when one ended before all was looked at (S14)."""
 
-from bursar.core.scheduling.plan import SEEN, make_plan
+from bursar.core.scheduling.plan import LOOKS_PER_USER_DIVISOR, make_plan
 from bursar.core.scheduling.telling import told
 from bursar.core.value import replace
 from tests.support.scheduling_cases import PLAIN, T0, Case
@@ -79,7 +79,7 @@ def test_the_most_urgent_job_of_an_org_is_seen_however_many_wait() -> None:
 
 def test_of_one_user_few_are_looked_at_whose_like_did_not_fit() -> None:
     """Of the sizes that did not fit for one user, another user has the first few looked at."""
-    seen = PLAIN.looks // SEEN
+    seen = PLAIN.looks // LOOKS_PER_USER_DIVISOR
     sizes = range(1, seen + 3)
     told_of = [*(f"a{n}" for n in sizes), *(f"b{n}" for n in sizes[:seen])]
     case = Case(

@@ -7,7 +7,7 @@ from bursar.core.instant import HOUR, MINUTE, SECOND
 from bursar.core.refusal import InvariantBroken
 from bursar.core.scheduling.decisions import Keep, Preempt, Promise, Start
 from bursar.core.scheduling.model.cluster import Cluster
-from bursar.core.scheduling.model.jobs import Why
+from bursar.core.scheduling.model.jobs import StartReason
 from bursar.core.scheduling.model.nodes import NodeState, Piece
 from bursar.core.scheduling.plan import make_plan
 from bursar.core.scheduling.telling import told
@@ -28,15 +28,15 @@ BUSY = Case(
 
 def same(cluster: Cluster) -> None:
     """A cluster that was kept up is the one that its snapshot gives."""
-    assert cluster.snapshot() == Cluster.of(cluster.snapshot()).snapshot()
+    assert cluster.snapshot() == Cluster.from_snapshot(cluster.snapshot()).snapshot()
     now = cluster.now
-    assert make_plan(cluster, now) == make_plan(Cluster.of(cluster.snapshot()), now)
+    assert make_plan(cluster, now) == make_plan(Cluster.from_snapshot(cluster.snapshot()), now)
 
 
 def test_a_snapshot_gives_the_cluster_and_back() -> None:
     snapshot = BUSY.snapshot()
 
-    assert snapshot == Cluster.of(snapshot).snapshot()
+    assert snapshot == Cluster.from_snapshot(snapshot).snapshot()
 
 
 @pytest.mark.parametrize(
@@ -51,18 +51,18 @@ def test_a_user_has_nobody_below_it(there: str, comes: str) -> None:
         want="", nodes="n1=8xH100", running=f"y@n1:1@1/who={comes}", queued=f"z:1/who={comes}"
     ).snapshot()
     with pytest.raises(InvariantBroken, match="a user has others below it"):
-        cluster.queue(replace(other.waiting[0], not_before=T0 + HOUR))
+        cluster.enqueue(replace(other.waiting[0], not_before=T0 + HOUR))
     with pytest.raises(InvariantBroken, match="a user has others below it"):
-        cluster.run(other.running[0])
+        cluster.add_running(other.running[0])
     with pytest.raises(InvariantBroken, match="a user has others below it"):
-        Cluster.of(replace(before, waiting=other.waiting))
+        Cluster.from_snapshot(replace(before, waiting=other.waiting))
     assert before == cluster.snapshot()
 
 
 def test_a_trial_leaves_nothing_behind() -> None:
     """Every kind of decision, one upon another."""
     cluster = BUSY.cluster()
-    cluster.at(T0)
+    cluster.advance_to(T0)
     before, plan = cluster.snapshot(), make_plan(cluster, T0)
     soon = T0 + 30 * SECOND
     decisions = (
@@ -72,8 +72,11 @@ def test_a_trial_leaves_nothing_behind() -> None:
             job=JobId("a"), gpu_type="H100", pieces=(Piece(N1, (0, 1, 2, 3), 1),),
             victims=(JobId("low"),),
         ),
-        Start(job=JobId("kept"), gpu_type="H100", pieces=(Piece(N1, (7,), 1),), why=Why.FREED),
-        Start(job=JobId("c"), gpu_type="H100", pieces=(Piece(N1, (6,), 1),), why=Why.AGE),
+        Start(
+            job=JobId("kept"), gpu_type="H100", pieces=(Piece(N1, (7,), 1),),
+            why=StartReason.FREED,
+        ),
+        Start(job=JobId("c"), gpu_type="H100", pieces=(Piece(N1, (6,), 1),), why=StartReason.AGE),
     )  # fmt: skip
     with cluster.trial():
         for decision in decisions:
@@ -103,10 +106,10 @@ def test_a_trial_that_goes_wrong_leaves_nothing_behind() -> None:
 
 def test_time_does_not_run_backwards() -> None:
     cluster = BUSY.cluster()
-    cluster.at(T0 + 1)
+    cluster.advance_to(T0 + 1)
 
     with pytest.raises(InvariantBroken, match="time runs backwards"):
-        cluster.at(T0)
+        cluster.advance_to(T0)
 
 
 def test_a_node_does_not_become_another() -> None:
@@ -144,7 +147,7 @@ def test_an_empty_node_leaves_and_its_kind_with_it() -> None:
 def test_a_node_on_order_arrives() -> None:
     cluster = Case(nodes="n1=8xH100/ready=30m", queued="a:8", want="").cluster()
     assert "a waits needs=8 free=0 start=30m" == told(make_plan(cluster, T0))
-    cluster.at(T0 + 20 * MINUTE)
+    cluster.advance_to(T0 + 20 * MINUTE)
     cluster.add_node(replace(cluster.machines[N1].node, state=NodeState.READY))
 
     assert "a -> n1:8" == told(make_plan(cluster, T0 + 20 * MINUTE))
@@ -177,9 +180,9 @@ def test_jobs_come_and_go() -> None:
 
 def test_jobs_end_whether_or_not_they_were_asked_to() -> None:
     cluster = BUSY.cluster()
-    cluster.at(T0 + MINUTE)
-    cluster.end(JobId("low"))
-    cluster.end(JobId("leaving"))
+    cluster.advance_to(T0 + MINUTE)
+    cluster.remove_running(JobId("low"))
+    cluster.remove_running(JobId("leaving"))
 
     assert 0 == cluster.aged
     assert {} == cluster.running
@@ -190,10 +193,10 @@ def test_jobs_end_whether_or_not_they_were_asked_to() -> None:
 
 def test_what_was_saved_is_not_lost() -> None:
     cluster = BUSY.cluster()
-    cluster.saved(JobId("low"), T0 - MINUTE)
+    cluster.record_checkpoint(JobId("low"), T0 - MINUTE)
 
     assert T0 - MINUTE == cluster.running[JobId("low")].saved_at
-    assert 0 < cluster.running[JobId("low")].lost(T0) < 100_000
+    assert 0 < cluster.running[JobId("low")].work_lost(T0) < 100_000
 
 
 def test_a_tier_with_a_share_of_its_own_keeps_it() -> None:

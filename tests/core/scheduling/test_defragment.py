@@ -6,25 +6,25 @@ from hypothesis import strategies as st
 
 from bursar.core.ids import JobId
 from bursar.core.instant import DAY, HOUR, MINUTE
-from bursar.core.scheduling.advice.defragment import Tidying, defragment, tidy
+from bursar.core.scheduling.advice.defragment import MovePlan, advise_cleared_nodes, advise_moves
 from bursar.core.scheduling.model.cluster import Cluster
-from bursar.core.scheduling.model.jobs import Running
+from bursar.core.scheduling.model.jobs import RunningJob
 from bursar.core.scheduling.plan import make_plan
 from bursar.core.value import replace
 from tests.support.scheduling_cases import CREDIT, PLAIN, T0, Case, after
 
 
-def advice(case: Case, **bounds: int) -> tuple[Tidying, ...]:
+def advice(case: Case, **bounds: int) -> tuple[MovePlan, ...]:
     """What is advised once the plan was carried out; and nothing has changed."""
     before = case.snapshot()
-    cluster = Cluster.of(after(before, make_plan(Cluster.of(before), T0)))
+    cluster = Cluster.from_snapshot(after(before, make_plan(Cluster.from_snapshot(before), T0)))
     then = cluster.snapshot()
-    found = defragment(cluster, T0, **bounds)
+    found = advise_moves(cluster, T0, **bounds)
     assert then == cluster.snapshot(), "advice changed the cluster"
     return found
 
 
-def told(found: tuple[Tidying, ...]) -> list[str]:
+def told(found: tuple[MovePlan, ...]) -> list[str]:
     """Moves as one writes them."""
     return [
         f"{one.job or 'empty'} on {'+'.join(one.nodes)}: "
@@ -202,7 +202,7 @@ def tidied(case: Case, lost_max: int = 100 * CREDIT, **bounds: int) -> list[str]
     """Nodes that become empty."""
     cluster = case.cluster()
     before = cluster.snapshot()
-    found = tidy(cluster, T0, lost_max, **bounds)
+    found = advise_cleared_nodes(cluster, T0, lost_max, **bounds)
     assert before == cluster.snapshot(), "advice changed the cluster"
     return told(found)
 
@@ -255,7 +255,7 @@ def test_moves_can_be_made(taken: list[int], size: int) -> None:
         policy=replace(PLAIN, preemptions_max=1),
     )
     free = {f"n{at}": 8 - count for at, count in enumerate(taken)}
-    for one in tidy(case.cluster(), T0, 100 * CREDIT):
+    for one in advise_cleared_nodes(case.cluster(), T0, 100 * CREDIT):
         for move in one.moves:
             free[move.from_nodes[0]] += 1
             free[move.to_nodes[0]] -= 1
@@ -268,7 +268,7 @@ def test_moves_can_be_made(taken: list[int], size: int) -> None:
 def test_running_is_what_it_was() -> None:
     """Advice is given on a copy."""
     cluster = SCATTERED.cluster()
-    defragment(cluster, T0)
+    advise_moves(cluster, T0)
 
-    running: Running = cluster.running[JobId("a")]
+    running: RunningJob = cluster.running[JobId("a")]
     assert ("n1",) == tuple(piece.node for piece in running.pieces)

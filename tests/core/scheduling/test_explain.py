@@ -11,21 +11,21 @@ import pytest
 from bursar.core.ids import JobId
 from bursar.core.instant import HOUR, MINUTE, SECOND
 from bursar.core.refusal import InvariantBroken
-from bursar.core.scheduling.advice.pool_load import FAR
-from bursar.core.scheduling.explain.phrases import decimal, lasting
-from bursar.core.scheduling.explain.reasons import WHYS, reasons
+from bursar.core.scheduling.advice.pool_load import UNKNOWN_WAIT
+from bursar.core.scheduling.explain.phrases import render_decimal, render_span
+from bursar.core.scheduling.explain.reasons import START_REASONS, find_reasons
 from bursar.core.scheduling.explain.waiting import (
     Explanation,
     Prediction,
     explain,
-    foreseen,
+    explain_new_job,
     likely_end,
 )
-from bursar.core.scheduling.explain.what_if import Change
+from bursar.core.scheduling.explain.what_if import WhatIfChange
 from bursar.core.scheduling.model.cluster import Cluster
-from bursar.core.scheduling.model.jobs import Why
+from bursar.core.scheduling.model.jobs import StartReason
 from bursar.core.scheduling.model.policy import Tier
-from bursar.core.scheduling.placement.fragmentation import WORST
+from bursar.core.scheduling.placement.fragmentation import COST_MAX
 from bursar.core.scheduling.plan import make_plan
 from bursar.core.value import replace
 from tests.support.random_clusters import indexes
@@ -495,7 +495,7 @@ CASES = {
         number 1 in turn, 0 GPU-hours at most before it
         starts on n1 (H100, choice 1 of 1) because: it comes first among those that wait
         room on 2 nodes; this one fits with fragmentation 0 of WORST and has 1 GPU left
-        """.replace("WORST", str(WORST)),
+        """.replace("WORST", str(COST_MAX)),
         nodes="n1=2xH100/slots=2 n2=2xH100/slots=2 n3=2xA100/slots=2 n4=2xH100/slots=2/mem=40",
         running="a@n1:1of2@0",
         queued="u:0.5/mem=80",
@@ -527,7 +527,7 @@ CASES = {
 def told(case: Case, job: str) -> Explanation:
     """What is told about a job; and the cluster is as before."""
     before = case.snapshot()
-    cluster = Cluster.of(before)
+    cluster = Cluster.from_snapshot(before)
     plan = make_plan(cluster, T0)
     then = indexes(cluster)
     explanation = explain(cluster, JobId(job), T0)
@@ -540,7 +540,7 @@ def told(case: Case, job: str) -> Explanation:
 @pytest.mark.parametrize("one", CASES.values(), ids=CASES)
 def test_explanations(one: Asked) -> None:
     """Every blocker in order, with figures; who holds what; the smallest change; when (S14)."""
-    assert one.told.splitlines() == list(told(one.case, one.job).told())
+    assert one.told.splitlines() == list(told(one.case, one.job).render())
 
 
 # --------------------------------------------------------------------------- whom it may ask
@@ -577,11 +577,11 @@ def test_the_exact_no() -> None:
         figures["of"],
         figures["keeps_milli_gpus"],
     )
-    floor = Change(
+    floor = WhatIfChange(
         kind="floor", amount=1_000, figures=(("at", "paid.vic"), ("less_milli_gpus", 1_000))
     )
     assert (floor,) == found.change
-    assert "would start with: floor of paid.vic -1 GPU" in found.told()
+    assert "would start with: floor of paid.vic -1 GPU" in found.render()
 
 
 def test_the_no_is_exact() -> None:
@@ -715,7 +715,7 @@ def test_whom_it_could_ask_is_told_if_the_plan_did_not_come_to_it() -> None:
     assert ["capacity", "not_asked", "not_looked_at"] == [one.reason for one in found.blockers]
     assert (
         "- could ask 1 job to make room, with 1.5 credits of work lost, but others were looked at"
-        " first in this round" in found.told()
+        " first in this round" in found.render()
     )
 
 
@@ -794,7 +794,7 @@ def test_a_ceiling_of_strangers_is_free_again_if_it_ends_in_time() -> None:
     assert {"gpu_type": "H100", "at": "free", "by": "first"} == blockers(case, "u")["crowded"]
     assert [("limit", -HOUR)] == change(case, "u")
     short = altered_queue(case, "first:1x8/who=free.a.b.c u:1x1/limit=1h/who=free.x.y.z")
-    assert "starts now" == told(short, "u").told()[0].removeprefix("u: ")
+    assert "starts now" == told(short, "u").render()[0].removeprefix("u: ")
 
 
 def test_two_types_are_told_apart() -> None:
@@ -885,7 +885,7 @@ def test_a_promise_holds_as_long_as_there_is_a_place_by_then() -> None:
         cluster = case.cluster()
         old = replace(cluster.waiting[JobId("old")], promised_at=T0 + promised)
         cluster.withdraw(JobId("old"))
-        cluster.queue(old)
+        cluster.enqueue(old)
         unseen = replace(make_plan(cluster, T0), decisions=(), waits=())
         kept = Prediction(earliest=T0 + earliest, latest=T0 + promised, why="promised")
 
@@ -938,23 +938,23 @@ OVERDUE = {
 @pytest.mark.parametrize(("case", "after", "told"), OVERDUE.values(), ids=OVERDUE)
 def test_a_promise_that_is_not_kept_is_told_as_missed(case: Case, after: int, told: str) -> None:
     """By how much, and the place that the job has instead, or why it has none (S4, S14)."""
-    assert f"old: {told}" == explain(case.cluster(), JobId("old"), T0 + after).told()[0]
+    assert f"old: {told}" == explain(case.cluster(), JobId("old"), T0 + after).render()[0]
 
 
 def test_kept_gpus_whose_victims_have_left_start_now() -> None:
     """Once the last victim has gone the job starts, and is told why it lies there."""
     case = CASES["GPUs are freed for it"].case
     before = case.snapshot()
-    cluster = Cluster.of(after(before, make_plan(Cluster.of(before), T0)))
+    cluster = Cluster.from_snapshot(after(before, make_plan(Cluster.from_snapshot(before), T0)))
     waits = explain(cluster, JobId("u"), T0)
 
     assert "kept" == waits.start.why
     assert T0 + 30 * SECOND == waits.start.latest
     assert 1 == waits.number
-    cluster.end(JobId("new"))
+    cluster.remove_running(JobId("new"))
     starts = explain(cluster, JobId("u"), T0 + SECOND)
     assert "now" == starts.start.why
-    assert "others made room for it" in starts.told()[2]
+    assert "others made room for it" in starts.render()[2]
     quick = explain(
         cluster, JobId("u"), T0 + SECOND, replace(make_plan(cluster, T0 + SECOND), decisions=())
     )
@@ -965,10 +965,10 @@ def test_one_task_that_others_made_room_for() -> None:
     """Where it lies was decided when the victims were."""
     case = altered_queue(CASES["GPUs are freed for it"].case, "u:1x4/prod")
     before = case.snapshot()
-    cluster = Cluster.of(after(before, make_plan(Cluster.of(before), T0)))
-    cluster.end(JobId("new"))
+    cluster = Cluster.from_snapshot(after(before, make_plan(Cluster.from_snapshot(before), T0)))
+    cluster.remove_running(JobId("new"))
 
-    assert 3 == len(explain(cluster, JobId("u"), T0 + SECOND).told())
+    assert 3 == len(explain(cluster, JobId("u"), T0 + SECOND).render())
 
 
 def test_position_counts_all_before_it_in_turn() -> None:
@@ -982,7 +982,7 @@ def test_position_counts_all_before_it_in_turn() -> None:
     found = told(case, "c")
 
     assert (3, 4_000) == (found.number, found.ahead_milli_gpu_hours)
-    assert "number 3 in turn, 4 GPU-hours at most before it" == found.told()[1]
+    assert "number 3 in turn, 4 GPU-hours at most before it" == found.render()[1]
 
 
 def test_a_round_that_ended_early_says_so() -> None:
@@ -1002,7 +1002,7 @@ def test_a_round_that_ended_early_says_so() -> None:
         found.blockers[-1].reason,
         found.blockers[-1].figures,
     )
-    assert "the search ended before it had looked at everything" == found.told()[-1]
+    assert "the search ended before it had looked at everything" == found.render()[-1]
     assert "others before it in turn have no date themselves" == found.start.why
 
 
@@ -1013,7 +1013,7 @@ def test_one_may_stand_behind_others_like_it() -> None:
     unseen = replace(make_plan(cluster, T0), decisions=(), waits=())
     found = explain(cluster, JobId("b"), T0, unseen)
 
-    assert "- others of paid.acme.ml.ann that are alike stand before it and wait" in found.told()
+    assert "- others of paid.acme.ml.ann that are alike stand before it and wait" in found.render()
 
 
 def test_what_was_asked_to_stop_still_counts_for_ceilings() -> None:
@@ -1163,7 +1163,7 @@ def test_a_floor_is_told_with_the_type_it_is_for() -> None:
         queued="u:4",
         shares="paid.acme=floor3,floor2H100",
     )
-    floors = [line for line in told(case, "u").told() if "its floor is" in line]
+    floors = [line for line in told(case, "u").render() if "its floor is" in line]
 
     assert ["3 GPUs of any type", "2 GPUs of H100"] == [line.split("is ")[-1] for line in floors]
 
@@ -1176,12 +1176,12 @@ def test_a_guess_is_moved_into_the_range_in_which_a_job_starts() -> None:
     never = told(full(queued="u:16x1"), "u")
     behind = told(full(running="a@n1:8/ends=60m/fixed", queued="u:8/used=1 v:8"), "u")
 
-    guesses = (0, 45 * MINUTE, 2 * HOUR, FAR)
-    assert [30 * MINUTE, 45 * MINUTE, HOUR, HOUR] == [waits.expected(one) for one in guesses]
-    assert [0, *[PLAIN.grace] * 3] == [asks.expected(one) for one in guesses]
-    assert [FAR] * 4 == [never.expected(one) for one in guesses]
-    assert (None, 2 * HOUR, FAR) == (
-        *(behind.start.latest, behind.expected(2 * HOUR), behind.expected(FAR)),
+    guesses = (0, 45 * MINUTE, 2 * HOUR, UNKNOWN_WAIT)
+    assert [30 * MINUTE, 45 * MINUTE, HOUR, HOUR] == [waits.expected_wait(one) for one in guesses]
+    assert [0, *[PLAIN.grace] * 3] == [asks.expected_wait(one) for one in guesses]
+    assert [UNKNOWN_WAIT] * 4 == [never.expected_wait(one) for one in guesses]
+    assert (None, 2 * HOUR, UNKNOWN_WAIT) == (
+        *(behind.start.latest, behind.expected_wait(2 * HOUR), behind.expected_wait(UNKNOWN_WAIT)),
     )
 
 
@@ -1218,7 +1218,7 @@ def reasons_of(case: Case, job: str) -> list[str]:
     cluster = case.cluster()
     before = cluster.snapshot()
     plan = make_plan(cluster, T0)
-    found = [one.told() for one in reasons(cluster, JobId(job), plan)]
+    found = [one.render() for one in find_reasons(cluster, JobId(job), plan)]
     assert before == cluster.snapshot()
     return found
 
@@ -1274,7 +1274,7 @@ def test_one_that_waited_too_long_is_told_so() -> None:
 
 def test_every_why_has_its_words() -> None:
     """A start is never without a reason."""
-    assert set(Why) == set(WHYS)
+    assert set(StartReason) == set(START_REASONS)
 
 
 # --------------------------------------------------------------------------- words
@@ -1283,22 +1283,24 @@ def test_every_why_has_its_words() -> None:
 def test_amounts_and_spans_as_people_read_them() -> None:
     """As few digits as it takes."""
     assert ("8", "0.5", "12.345", "0") == tuple(
-        decimal(amount, 1_000_000) for amount in (8_000_000, 500_000, 12_345_678, 999)
+        render_decimal(amount, 1_000_000) for amount in (8_000_000, 500_000, 12_345_678, 999)
     )
     spans = (0, 1, 59 * SECOND, 61 * SECOND, 2 * MINUTE, HOUR, HOUR + 5 * MINUTE, -5)
-    assert ["0s", "1s", "59s", "1m 1s", "2m", "1h", "1h 5m", "0s"] == [lasting(s) for s in spans]
+    assert ["0s", "1s", "59s", "1m 1s", "2m", "1h", "1h 5m", "0s"] == [
+        render_span(s) for s in spans
+    ]
 
 
 def test_of_a_job_that_is_not_there_is_told_what_would_be() -> None:
     """And nothing is left of it, also if it cannot be said."""
     case = Case(want="", nodes="n1=8xH100", running="a@n1:8/ends=1h", queued="b:4")
     [job] = case.snapshot().waiting
-    told = explain(Cluster.of(case.snapshot()), job.id, T0)
-    cluster = Cluster.of(replace(case.snapshot(), waiting=()))
-    cluster.at(T0)
+    told = explain(Cluster.from_snapshot(case.snapshot()), job.id, T0)
+    cluster = Cluster.from_snapshot(replace(case.snapshot(), waiting=()))
+    cluster.advance_to(T0)
     before = cluster.snapshot(), indexes(cluster)
 
-    assert told == foreseen(cluster, job, T0)
+    assert told == explain_new_job(cluster, job, T0)
     with pytest.raises(InvariantBroken):
-        foreseen(cluster, replace(job, id=JobId("a")), T0)
+        explain_new_job(cluster, replace(job, id=JobId("a")), T0)
     assert before == (cluster.snapshot(), indexes(cluster))

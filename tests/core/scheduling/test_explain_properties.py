@@ -4,19 +4,19 @@ import pytest
 from hypothesis import given, settings
 
 from bursar.core.scheduling.advice.admission import Bucket, admit
-from bursar.core.scheduling.advice.autoscale import Offer, Scaling, advise
-from bursar.core.scheduling.advice.defragment import defragment, tidy
-from bursar.core.scheduling.advice.pool_load import load_of
+from bursar.core.scheduling.advice.autoscale import CapacityOffer, Scaling, advise_scaling
+from bursar.core.scheduling.advice.defragment import advise_cleared_nodes, advise_moves
+from bursar.core.scheduling.advice.pool_load import measure_load
 from bursar.core.scheduling.decisions import Keep, Start
-from bursar.core.scheduling.explain.queue_position import in_turn, shares, standing
-from bursar.core.scheduling.explain.waiting import explain, foreseen
+from bursar.core.scheduling.explain.queue_position import list_positions, list_shares, queue_order
+from bursar.core.scheduling.explain.waiting import explain, explain_new_job
 from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.model.nodes import NodeState
-from bursar.core.scheduling.model.snapshot import Snapshot
-from bursar.core.scheduling.placement.backfill import Claims
+from bursar.core.scheduling.model.snapshot import PoolSnapshot
+from bursar.core.scheduling.placement.backfill import NodeClaims
 from bursar.core.scheduling.plan import make_plan
-from bursar.core.scheduling.preemption.shortfall import lacking
-from bursar.core.scheduling.preemption.victims import Steps, make_room
+from bursar.core.scheduling.preemption.shortfall import find_shortfall
+from bursar.core.scheduling.preemption.victims import StepBudget, make_room
 from bursar.core.value import replace
 from tests.support.random_clusters import SMALL, TINY, indexes, worlds
 from tests.support.scheduling_cases import CREDIT
@@ -28,10 +28,10 @@ few = settings(max_examples=max(settings().max_examples // 2, 20))
 
 @few
 @given(worlds(SMALL))
-def test_everybody_is_told_why(before: Snapshot) -> None:
+def test_everybody_is_told_why(before: PoolSnapshot) -> None:
     """Whoever waits has a reason, whoever starts has none; nobody whom the plan looked at is told
     that it was not, nor that it could have asked; asking changes nothing (S14)."""
-    cluster = Cluster.of(before)
+    cluster = Cluster.from_snapshot(before)
     plan = make_plan(cluster, before.at)
     then = indexes(cluster)
     starts = {one.job for one in plan.decisions if isinstance(one, Start)}
@@ -40,7 +40,7 @@ def test_everybody_is_told_why(before: Snapshot) -> None:
     for job in before.waiting:
         found = explain(cluster, job.id, before.at, plan)
 
-        assert found.told(), "there are words for everything"
+        assert found.render(), "there are words for everything"
         assert bool(found.blockers) == (job.id not in starts)
         words = {one.reason for one in found.blockers}
         assert words == {"kept"} or job.id not in kept - starts
@@ -53,57 +53,59 @@ def test_everybody_is_told_why(before: Snapshot) -> None:
 
 @few
 @given(worlds(SMALL))
-def test_what_is_foreseen_is_what_would_be_told(before: Snapshot) -> None:
+def test_what_is_foreseen_is_what_would_be_told(before: PoolSnapshot) -> None:
     """Of a job that is not there yet, as if it had come; and nothing is left of it (S14, M1)."""
     for job in before.waiting[:3]:
-        told = explain(Cluster.of(before), job.id, before.at)
+        told = explain(Cluster.from_snapshot(before), job.id, before.at)
         without = tuple(one for one in before.waiting if one.id != job.id)
         earmarks = tuple(one for one in before.earmarks if one.job != job.id)
-        cluster = Cluster.of(replace(before, waiting=without, earmarks=earmarks))
-        cluster.at(before.at)
+        cluster = Cluster.from_snapshot(replace(before, waiting=without, earmarks=earmarks))
+        cluster.advance_to(before.at)
         then, snapshot = indexes(cluster), cluster.snapshot()
 
         if len(earmarks) == len(before.earmarks):
-            assert told == foreseen(cluster, job, before.at)
+            assert told == explain_new_job(cluster, job, before.at)
         else:
-            foreseen(cluster, job, before.at)
+            explain_new_job(cluster, job, before.at)
         assert (snapshot, then) == (cluster.snapshot(), indexes(cluster))
 
 
 @few
 @given(worlds(SMALL))
-def test_what_lacks_is_not_found_by_search(before: Snapshot) -> None:
+def test_what_lacks_is_not_found_by_search(before: PoolSnapshot) -> None:
     """A quick no is never wrong: no set of victims makes room then."""
-    cluster = Cluster.of(before)
-    cluster.at(before.at)
+    cluster = Cluster.from_snapshot(before)
+    cluster.advance_to(before.at)
     for job in before.waiting:
         for gpu_type in job.shape.types:
-            if lacking(cluster, job, gpu_type) is not None:
-                steps = Steps()
-                assert make_room(cluster, Claims(cluster), job, (gpu_type,), steps) is None
+            if find_shortfall(cluster, job, gpu_type) is not None:
+                steps = StepBudget()
+                assert make_room(cluster, NodeClaims(cluster), job, (gpu_type,), steps) is None
 
 
 @few
 @given(worlds(SMALL))
-def test_looking_changes_nothing(before: Snapshot) -> None:
+def test_looking_changes_nothing(before: PoolSnapshot) -> None:
     """Standing, shares, loads and advice only look."""
-    cluster = Cluster.of(before)
-    cluster.at(before.at)
+    cluster = Cluster.from_snapshot(before)
+    cluster.advance_to(before.at)
     then = indexes(cluster)
     kinds = {node.kind: node for node in before.nodes}
     offers = tuple(
-        Offer(node=replace(node, state=NodeState.READY, ready_at=0), price=CREDIT, delay=60, most=4)
+        CapacityOffer(
+            node=replace(node, state=NodeState.READY, ready_at=0), price=CREDIT, delay=60, most=4
+        )
         for node in kinds.values()
     )
     quiet = {node.id: 0 for node in before.nodes}
-    load = load_of(cluster, before.at)
+    load = measure_load(cluster, before.at)
 
-    assert len(before.waiting) == len(standing(cluster, before.at, most=1_000))
-    assert {job.id for job in before.waiting} == {job.id for _, job in in_turn(cluster)}
-    assert all(0 <= one.entitled_ppm <= 10**6 for one in shares(cluster, before.at))
+    assert len(before.waiting) == len(list_positions(cluster, before.at, most=1_000))
+    assert {job.id for job in before.waiting} == {job.id for _, job in queue_order(cluster)}
+    assert all(0 <= one.entitled_ppm <= 10**6 for one in list_shares(cluster, before.at))
     for job in before.waiting:
         admit(job, before.policy, (load,), Bucket(level=0, at=0), before.at)
-    found = advise(cluster, before.at, offers, quiet, Scaling(used_ppm=500_000))
+    found = advise_scaling(cluster, before.at, offers, quiet, Scaling(used_ppm=500_000))
     assert found.order is None or found.order.gain > found.order.cost
     assert before == cluster.snapshot()
     assert then == indexes(cluster)
@@ -111,11 +113,14 @@ def test_looking_changes_nothing(before: Snapshot) -> None:
 
 @few
 @given(worlds(TINY))
-def test_moves_place_everybody(before: Snapshot) -> None:
+def test_moves_place_everybody(before: PoolSnapshot) -> None:
     """All that are moved, and the jobs for which they are, have GPUs that nobody else has (S6)."""
-    cluster = Cluster.of(before)
+    cluster = Cluster.from_snapshot(before)
     running = {one.job.id: one for one in before.running}
-    for found in (*defragment(cluster, before.at), *tidy(cluster, before.at, CREDIT)):
+    for found in (
+        *advise_moves(cluster, before.at),
+        *advise_cleared_nodes(cluster, before.at, CREDIT),
+    ):
         for move in found.moves:
             one = running[move.job]
             assert one.job.preemptible

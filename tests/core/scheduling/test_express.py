@@ -4,17 +4,17 @@ import pytest
 
 from bursar.core.ids import JobId
 from bursar.core.instant import HOUR, MINUTE, SECOND
-from bursar.core.scheduling.explain.queue_position import Group, standing
+from bursar.core.scheduling.explain.queue_position import QueueGroup, list_positions
 from bursar.core.scheduling.explain.waiting import explain
 from bursar.core.scheduling.model.cluster import Cluster
-from bursar.core.scheduling.model.policy import Policy, Share, Tier
-from bursar.core.scheduling.plan import look_again, make_plan
+from bursar.core.scheduling.model.policy import PoolPolicy, Share, Tier
+from bursar.core.scheduling.plan import make_plan, next_planning_time
 from bursar.core.value import replace
 from tests.support.scheduling_cases import T0, Case
 from tests.support.scheduling_checks import check
 from tests.support.scheduling_rounds import Rounds
 
-TARGETS = Policy(
+TARGETS = PoolPolicy(
     tiers=(
         Tier(name="enterprise", start_target=30 * SECOND, preempts=("paid", "free")),
         Tier(name="paid", start_target=2 * MINUTE),
@@ -330,22 +330,22 @@ def test_when_to_look_again() -> None:
     case = Case(nodes="n1=4xH100", running=PRESSED, queued=PRESSING, policy=TARGETS, want="")
     cluster = case.cluster()
 
-    assert T0 + 15 * SECOND == look_again(cluster)
+    assert T0 + 15 * SECOND == next_planning_time(cluster)
     cluster.withdraw(JobId("e"))
-    assert look_again(cluster) is None
-    assert 0 == cluster.tree.root.express
+    assert next_planning_time(cluster) is None
+    assert 0 == cluster.tree.root.express_jobs
     cluster = case.cluster()
-    cluster.at(T0 + 15 * SECOND)
-    assert T0 + 15 * SECOND < (look_again(cluster) or 0)
+    cluster.advance_to(T0 + 15 * SECOND)
+    assert T0 + 15 * SECOND < (next_planning_time(cluster) or 0)
 
 
 def test_its_place_in_the_order_is_told() -> None:
     """Before all that take their turn, each user's first (S14)."""
     queued = f"brief:4/est=5m next:4/est=5m other:4/est=9h {LONG}"
     case = Case(nodes="n1=4xH100", queued=queued, usage="paid.acme.ml.ann=9", want="")
-    found = [(one.group, one.job) for one in standing(case.cluster(), T0)]
+    found = [(one.group, one.job) for one in list_positions(case.cluster(), T0)]
 
-    assert [(Group.EXPRESS, "brief"), (Group.TURN, "long")] == found[:2]
+    assert [(QueueGroup.EXPRESS, "brief"), (QueueGroup.TURN, "long")] == found[:2]
     assert ["brief", "long", "next", "other"] == sorted(job for _, job in found), "told twice"
 
 
@@ -370,17 +370,17 @@ def test_parts_follow_weights_that_change() -> None:
         nodes="n1=8xH100", running="x@n1:4 y@n1:2@4/who=paid.beta.x.bob", want="",
     )  # fmt: skip
     cluster = case.cluster()
-    acme, beta = (cluster.tree.place(("paid", org)) for org in ("acme", "beta"))
+    acme, beta = (cluster.tree.find_group(("paid", org)) for org in ("acme", "beta"))
     assert acme is not None
     assert beta is not None
 
-    assert (False, True) == (acme.within_part(), beta.within_part())
-    cluster.tree.entitle({("paid", "acme"): Share(weight=2)})
-    assert (True, True) == (acme.within_part(), beta.within_part())
-    cluster.end(JobId("y"))
-    assert 2 == cluster.tree.root.children["paid/"].busy_below
-    cluster.tree.entitle({("paid", "beta"): Share(weight=5)})
-    assert 2 == cluster.tree.root.children["paid/"].busy_below
+    assert (False, True) == (acme.is_within_share(), beta.is_within_share())
+    cluster.tree.set_shares({("paid", "acme"): Share(weight=2)})
+    assert (True, True) == (acme.is_within_share(), beta.is_within_share())
+    cluster.remove_running(JobId("y"))
+    assert 2 == cluster.tree.root.children["paid/"].busy_weight
+    cluster.tree.set_shares({("paid", "beta"): Share(weight=5)})
+    assert 2 == cluster.tree.root.children["paid/"].busy_weight
 
 
 def p95_of_others(flood: int, minutes: int) -> int:
@@ -423,7 +423,7 @@ def test_when_all_looks_are_used_up_brief_jobs_are_not_looked_for_either() -> No
         want="",
         policy=replace(TARGETS, looks=1),
     )
-    plan = make_plan(Cluster.of(case.snapshot()), T0)
+    plan = make_plan(Cluster.from_snapshot(case.snapshot()), T0)
 
     assert not plan.complete
     assert 1 == len(plan.waits)

@@ -4,24 +4,24 @@ import pytest
 
 from bursar.core.ids import NodeId
 from bursar.core.scheduling.model.jobs import Shape
-from bursar.core.scheduling.model.nodes import Need, Node, Room
+from bursar.core.scheduling.model.nodes import Node, NodeRoom, TaskNeed
 from bursar.core.scheduling.placement import fragmentation
-from bursar.core.scheduling.placement.fragmentation import WORST, Fragments
+from bursar.core.scheduling.placement.fragmentation import COST_MAX, Fragmentation
 
 KIND = Node(id=NodeId("n"), gpu_type="H100", gpus=8, slots=2).kind
-ONE = Need(1, 0, 0, 0)
-HALF = Need(0, 1, 0, 0)
-MIDDLE = WORST // 2  # what leaves fragments as they were
+ONE = TaskNeed(1, 0, 0, 0)
+HALF = TaskNeed(0, 1, 0, 0)
+MIDDLE = COST_MAX // 2  # what leaves fragments as they were
 
 
-def of(*typical: Shape) -> Fragments:
+def of(*typical: Shape) -> Fragmentation:
     """What is typical, each seen once."""
-    return Fragments(tuple((shape, 1) for shape in typical))
+    return Fragmentation(tuple((shape, 1) for shape in typical))
 
 
-def room(whole: int, *parts: int) -> Room:
+def room(whole: int, *parts: int) -> NodeRoom:
     """Free GPUs, and free slots of others."""
-    return Room(whole, parts, 0, 0)
+    return NodeRoom(whole, parts, 0, 0)
 
 
 WHOLE = Shape(types=("H100",))
@@ -32,7 +32,11 @@ NONE = Shape(types=("H100",), gpus=0, cpu_milli=1)
 
 
 def test_without_typical_jobs_all_places_are_equal() -> None:
-    assert 0 == Fragments(()).cost(KIND, room(4), ONE) == Fragments(()).cost(KIND, room(1), HALF)
+    assert (
+        0
+        == Fragmentation(()).cost(KIND, room(4), ONE)
+        == Fragmentation(()).cost(KIND, room(1), HALF)
+    )
 
 
 def test_a_task_that_wastes_nothing_is_in_the_middle() -> None:
@@ -75,22 +79,25 @@ def test_fragments_count_by_what_a_task_takes() -> None:
     """Two fragments more are much for one GPU, and little for eight."""
     kind = KIND._replace(gpus=16)
     three = of(Shape(types=("H100",), gpus=3))
-    one, eight = (three.cost(kind, room(gpus + 2), Need(gpus, 0, 0, 0)) for gpus in (1, 8))
+    one, eight = (three.cost(kind, room(gpus + 2), TaskNeed(gpus, 0, 0, 0)) for gpus in (1, 8))
 
     assert MIDDLE < eight < one
 
 
 def test_shapes_count_as_often_as_they_were_seen() -> None:
-    often = Fragments(((FOUR, 9), (WHOLE, 1)))
-    seldom = Fragments(((FOUR, 1), (WHOLE, 9)))
+    often = Fragmentation(((FOUR, 9), (WHOLE, 1)))
+    seldom = Fragmentation(((FOUR, 1), (WHOLE, 9)))
 
     assert seldom.cost(KIND, room(4), ONE) < often.cost(KIND, room(4), ONE)
 
 
 def test_not_everything_is_remembered_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nodes come and go with ever new rooms: what is remembered has a bound, and stays true."""
-    monkeypatch.setattr(fragmentation, "KNOWN_MAX", 5)
-    many, each = of(FOUR, PART), [Room(whole, (), ram, 0) for whole in (1, 4) for ram in range(9)]
+    monkeypatch.setattr(fragmentation, "CACHE_MAX", 5)
+    many, each = (
+        of(FOUR, PART),
+        [NodeRoom(whole, (), ram, 0) for whole in (1, 4) for ram in range(9)],
+    )
     costs = []
     for one in each:
         costs.append(many.cost(KIND, one, ONE))

@@ -12,13 +12,13 @@ from bursar.core.scheduling.model.jobs import (
     CLASS_MAX,
     TASKS_MAX,
     Job,
-    Running,
+    RunningJob,
     Shape,
-    need,
-    parts_near,
-    slots_of,
+    nearest_parts,
+    slots_for,
+    task_need,
 )
-from bursar.core.scheduling.model.nodes import GPUS_MAX, MILLI, SLOTS_MAX, Need, Node
+from bursar.core.scheduling.model.nodes import GPUS_MAX, MILLI, SLOTS_MAX, Node, TaskNeed
 from bursar.core.value import replace
 from tests.support.scheduling_cases import CREDIT, T0
 
@@ -96,43 +96,45 @@ def test_what_a_shape_takes_in_all() -> None:
 @pytest.mark.parametrize(
     ("shape", "node", "want"),
     [
-        ({}, {}, Need(4, 0, 0, 0)),
-        ({"cpu_milli": 1_000, "ram_mib": 2}, {}, Need(4, 0, 1_000, 2)),
+        ({}, {}, TaskNeed(4, 0, 0, 0)),
+        ({"cpu_milli": 1_000, "ram_mib": 2}, {}, TaskNeed(4, 0, 1_000, 2)),
         ({}, {"gpu_type": "L40"}, None),
         ({"memory_gib": 81}, {}, None),
-        ({"memory_gib": 80}, {}, Need(4, 0, 0, 0)),
+        ({"memory_gib": 80}, {}, TaskNeed(4, 0, 0, 0)),
         ({"labels": ("ib", "nvme")}, {"labels": ("ib",)}, None),
-        ({"labels": ("ib",)}, {"labels": ("ib", "nvme")}, Need(4, 0, 0, 0)),
-        ({}, {"region": "eu-1"}, Need(4, 0, 0, 0)),
-        ({"regions": ("eu-1", "us-1")}, {"region": "us-1"}, Need(4, 0, 0, 0)),
+        ({"labels": ("ib",)}, {"labels": ("ib", "nvme")}, TaskNeed(4, 0, 0, 0)),
+        ({}, {"region": "eu-1"}, TaskNeed(4, 0, 0, 0)),
+        ({"regions": ("eu-1", "us-1")}, {"region": "us-1"}, TaskNeed(4, 0, 0, 0)),
         ({"regions": ("eu-1", "us-1")}, {"region": "eu-2"}, None),
         ({"regions": ("eu-1",)}, {}, None),
-        ({"gpus": 0, "milli": 500}, {"slots": 2}, Need(0, 1, 0, 0)),
-        ({"gpus": 0, "milli": 500}, {"slots": 4}, Need(0, 2, 0, 0)),
+        ({"gpus": 0, "milli": 500}, {"slots": 2}, TaskNeed(0, 1, 0, 0)),
+        ({"gpus": 0, "milli": 500}, {"slots": 4}, TaskNeed(0, 2, 0, 0)),
         ({"gpus": 0, "milli": 500}, {"slots": 7}, None),
-        ({"gpus": 0, "milli": 571}, {"slots": 7}, Need(0, 4, 0, 0)),
+        ({"gpus": 0, "milli": 571}, {"slots": 7}, TaskNeed(0, 4, 0, 0)),
         ({"gpus": 0, "milli": 572}, {"slots": 7}, None),
-        ({"gpus": 0, "milli": 333}, {"slots": 3}, Need(0, 1, 0, 0)),
+        ({"gpus": 0, "milli": 333}, {"slots": 3}, TaskNeed(0, 1, 0, 0)),
         ({"gpus": 0, "milli": 300}, {"slots": 4}, None),
         ({"gpus": 0, "milli": 1}, {"slots": 7}, None),
-        ({"gpus": 0, "milli": 1}, {"slots": 1_000}, Need(0, 1, 0, 0)),
+        ({"gpus": 0, "milli": 1}, {"slots": 1_000}, TaskNeed(0, 1, 0, 0)),
         ({"gpus": 0, "milli": 1}, {"slots": 1}, None),
         ({"gpus": 0, "milli": 999}, {"slots": 1}, None),
-        ({"gpus": 0, "milli": 1_000}, {"slots": 1}, Need(0, 1, 0, 0)),
+        ({"gpus": 0, "milli": 1_000}, {"slots": 1}, TaskNeed(0, 1, 0, 0)),
     ],
 )
-def test_what_a_task_needs(shape: dict[str, Any], node: dict[str, Any], want: Need | None) -> None:
+def test_what_a_task_needs(
+    shape: dict[str, Any], node: dict[str, Any], want: TaskNeed | None
+) -> None:
     """A part is a whole number of slots, to the thousandth; None if it cannot lie there."""
     kind = replace(Node(id=NodeId("n"), gpu_type="H100", gpus=8, memory_gib=80), **node).kind
 
-    assert want == need(replace(SHAPE, **shape), kind)
+    assert want == task_need(replace(SHAPE, **shape), kind)
 
 
 @pytest.mark.property
 @given(st.integers(1, MILLI), st.integers(1, SLOTS_MAX))
 def test_no_part_of_a_gpu_is_more_than_was_paid_for(milli: int, slots: int) -> None:
     """Nor less, to the thousandth; and whatever slots are can be asked for (S1)."""
-    taken = slots_of(Shape(types=("H100",), gpus=0, milli=milli), slots)
+    taken = slots_for(Shape(types=("H100",), gpus=0, milli=milli), slots)
     sizes = {size * MILLI // slots for size in range(1, slots + 1)}
 
     assert (taken is not None) == (milli in sizes)
@@ -146,7 +148,7 @@ def test_no_part_of_a_gpu_is_more_than_was_paid_for(milli: int, slots: int) -> N
 )  # fmt: skip
 def test_which_parts_are_near(milli: int, slots: tuple[int, ...], want: tuple[int, ...]) -> None:
     """What one can ask for instead; none smaller if there is none."""
-    assert want == parts_near(Shape(types=("H100",), gpus=0, milli=milli), slots)
+    assert want == nearest_parts(Shape(types=("H100",), gpus=0, milli=milli), slots)
 
 
 def test_what_a_job_costs() -> None:
@@ -160,9 +162,9 @@ def test_what_a_job_costs() -> None:
     assert (0, 0) == (free.rate("H100"), free.price_of("A100", HOUR)), "what is free is free"
 
 
-def running(**changes: Any) -> Running:
+def running(**changes: Any) -> RunningJob:
     """The job, running since T0 on H100."""
-    one = Running(job=JOB, gpu_type="H100", pieces=(), started_at=T0, saved_at=T0)
+    one = RunningJob(job=JOB, gpu_type="H100", pieces=(), started_at=T0, saved_at=T0)
     return replace(one, **changes)
 
 
@@ -177,8 +179,8 @@ def test_what_stopping_a_job_loses() -> None:
     half = T0 + 30 * MINUTE
     able = replace(JOB, checkpoint_every=10 * MINUTE, checkpoint_cost=MINUTE)
 
-    assert 12 * CREDIT == running().lost(half)
-    assert 2 * CREDIT == running(saved_at=half - 5 * MINUTE).lost(half)
-    assert 0 == running(saved_at=half + 1).lost(half)
-    assert 24 * CREDIT // 60 == running(job=able).lost(half)
-    assert 24 * CREDIT // 120 == running(job=able, saved_at=half - 30 * SECOND).lost(half)
+    assert 12 * CREDIT == running().work_lost(half)
+    assert 2 * CREDIT == running(saved_at=half - 5 * MINUTE).work_lost(half)
+    assert 0 == running(saved_at=half + 1).work_lost(half)
+    assert 24 * CREDIT // 60 == running(job=able).work_lost(half)
+    assert 24 * CREDIT // 120 == running(job=able, saved_at=half - 30 * SECOND).work_lost(half)

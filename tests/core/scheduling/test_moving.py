@@ -133,8 +133,8 @@ def test_whoever_moved_goes_on_at_once() -> None:
     case = CASES["a job that fits elsewhere leaves its place to one that fits nowhere"]
     cluster = case.cluster()
     carry_out(cluster, T0)
-    stopped = cluster.end(next(job for job in cluster.running if job == "x"))
-    cluster.queue(replace(stopped.job, preemptions=1, stopped_at=T0))
+    stopped = cluster.remove_running(next(job for job in cluster.running if job == "x"))
+    cluster.enqueue(replace(stopped.job, preemptions=1, stopped_at=T0))
     starts = [one for one in carry_out(cluster, T0).decisions if isinstance(one, Start)]
 
     assert {"big": "n1", "x": "n2"} == {one.job: one.pieces[0].node for one in starts}

@@ -14,10 +14,10 @@ from bursar.core.ids import JobId, NodeId
 from bursar.core.instant import HOUR, MINUTE, SECOND
 from bursar.core.scheduling.decisions import Decision, Keep, Plan, Preempt, Promise, Start
 from bursar.core.scheduling.model.cluster import Cluster
-from bursar.core.scheduling.model.jobs import Job, Path, Shape, Why
+from bursar.core.scheduling.model.jobs import Job, Path, Shape, StartReason
 from bursar.core.scheduling.model.nodes import MILLI, Node, NodeState, Piece
-from bursar.core.scheduling.model.policy import ANY, Policy, Share, Tier
-from bursar.core.scheduling.model.snapshot import Snapshot
+from bursar.core.scheduling.model.policy import ANY_TYPE, PoolPolicy, Share, Tier
+from bursar.core.scheduling.model.snapshot import PoolSnapshot
 from bursar.core.scheduling.plan import make_plan
 from bursar.core.scheduling.preemption.rights import Right
 from bursar.core.value import replace
@@ -43,10 +43,10 @@ few = settings(max_examples=EXAMPLES // 5)  # of what takes many rounds
 POOLS = st.one_of(*[worlds(SMALL)] * 4, worlds(CROWD), worlds(MIDDLE))
 
 
-def steps(before: Snapshot, plan: Plan) -> Iterator[tuple[Snapshot, Decision]]:
+def steps(before: PoolSnapshot, plan: Plan) -> Iterator[tuple[PoolSnapshot, Decision]]:
     """Each decision, and the pool in which it is taken."""
-    cluster = Cluster.of(before)
-    cluster.at(plan.at)
+    cluster = Cluster.from_snapshot(before)
+    cluster.advance_to(plan.at)
     for decision in plan.decisions:
         yield cluster.snapshot(), decision
         cluster.apply(decision)
@@ -57,9 +57,9 @@ def given_places(plan: Plan) -> Iterator[Start | Keep]:
     return (one for one in plan.decisions if isinstance(one, Start | Keep))
 
 
-def planned(before: Snapshot) -> Plan:
+def planned(before: PoolSnapshot) -> Plan:
     """The plan for a pool."""
-    return make_plan(Cluster.of(before), before.at)
+    return make_plan(Cluster.from_snapshot(before), before.at)
 
 
 # --------------------------------------------------------------------------- places
@@ -67,7 +67,7 @@ def planned(before: Snapshot) -> Plan:
 
 @some
 @given(POOLS)
-def test_nothing_is_given_twice(before: Snapshot) -> None:
+def test_nothing_is_given_twice(before: PoolSnapshot) -> None:
     """What runs fits its nodes: slots of each GPU, CPU and memory, counted from pieces alone; and
     with it what is kept, once all have left who are to leave by then (S1, S10)."""
     then = after(before, planned(before))
@@ -81,7 +81,7 @@ def test_nothing_is_given_twice(before: Snapshot) -> None:
 
 @some
 @given(POOLS)
-def test_gangs_are_placed_whole_and_close_enough(before: Snapshot) -> None:
+def test_gangs_are_placed_whole_and_close_enough(before: PoolSnapshot) -> None:
     """All tasks have all that they asked for, inside one place of the required level (S1, S2)."""
     nodes = {node.id: node for node in before.nodes}
     jobs = {job.id: job for job in before.waiting}
@@ -112,7 +112,7 @@ def tasks_of(piece: Piece, shape: Shape, nodes: dict[NodeId, Node]) -> int:
 
 @some
 @given(POOLS)
-def test_jobs_lie_on_nodes_that_they_accept(before: Snapshot) -> None:
+def test_jobs_lie_on_nodes_that_they_accept(before: PoolSnapshot) -> None:
     """A type from the job's list, enough memory on each GPU, all labels, a region from its list if
     it has one, nodes that are ready, and not before a job may be tried again (S1)."""
     nodes = {node.id: node for node in before.nodes}
@@ -134,7 +134,7 @@ def test_jobs_lie_on_nodes_that_they_accept(before: Snapshot) -> None:
 
 @some
 @given(POOLS)
-def test_no_ceiling_is_passed(before: Snapshot) -> None:
+def test_no_ceiling_is_passed(before: PoolSnapshot) -> None:
     """No place gets more than its ceiling, by type or in all, nor more jobs than its quota, and no
     limit outside the tree is passed; who is above already gets nothing more (S3, B4)."""
     jobs = {job.id: job for job in before.waiting}
@@ -146,7 +146,9 @@ def test_no_ceiling_is_passed(before: Snapshot) -> None:
             assert within_all(world, there, jobs[one.job], one.gpu_type)
 
 
-def within_all(world: Snapshot, holding: list[tuple[Job, str]], job: Job, gpu_type: str) -> bool:
+def within_all(
+    world: PoolSnapshot, holding: list[tuple[Job, str]], job: Job, gpu_type: str
+) -> bool:
     """Whether a job more is within what all its places may have, and all limits that count it."""
     shares, limits = shares_of(world), dict(world.policy.limits)
     places = [job.path[:depth] for depth in range(1, len(job.path) + 1)]
@@ -169,15 +171,15 @@ def within(share: Share | None, inside: list[tuple[Job, str]], job: Job, gpu_typ
     if share is None:
         return True
     for of, gpus in share.ceiling:
-        milli = sum(one.shape.milli_gpus for one, t in inside if of in (ANY, t))
-        if of in (ANY, gpu_type) and milli + job.shape.milli_gpus > gpus * MILLI:
+        milli = sum(one.shape.milli_gpus for one, t in inside if of in (ANY_TYPE, t))
+        if of in (ANY_TYPE, gpu_type) and milli + job.shape.milli_gpus > gpus * MILLI:
             return False
     return share.jobs_max is None or len(inside) < share.jobs_max
 
 
 @some
 @given(POOLS)
-def test_only_those_are_preempted_who_can_be(before: Snapshot) -> None:
+def test_only_those_are_preempted_who_can_be(before: PoolSnapshot) -> None:
     """Never one that is not preemptible, made room as often as is allowed, stops already, or has
     just been started (S5)."""
     running = {one.job.id: one for one in before.running}
@@ -188,12 +190,12 @@ def test_only_those_are_preempted_who_can_be(before: Snapshot) -> None:
             assert victim.job.preemptions < before.policy.preemptions_max
             assert victim.stops_at is None
             assert victim.started_at < before.at
-            assert victim.lost(before.at) == one.lost
+            assert victim.work_lost(before.at) == one.lost
 
 
 @some
 @given(POOLS)
-def test_a_turn_is_given_up_for_little(before: Snapshot) -> None:
+def test_a_turn_is_given_up_for_little(before: PoolSnapshot) -> None:
     """By one of the same org and class, that ran long and has more to do, to one that has less."""
     waiting = {job.id: job for job in before.waiting}
     running = {one.job.id: one for one in before.running}
@@ -205,13 +207,13 @@ def test_a_turn_is_given_up_for_little(before: Snapshot) -> None:
             assert victim.job.priority_class == job.priority_class
             assert victim.job.checkpoint_every
             assert before.policy.turn_after * victim.job.checkpoint_cost <= ran
-            last = job.estimate is not None and job.lasts > victim.job.lasts - ran
+            last = job.estimate is not None and job.expected_run > victim.job.expected_run - ran
             assert last or victim.work(before.at) >= 2 * job.work
 
 
 @some
 @given(POOLS)
-def test_nobodys_floor_is_cut_into(before: Snapshot) -> None:
+def test_nobodys_floor_is_cut_into(before: PoolSnapshot) -> None:
     """Whoever makes room for a job from elsewhere leaves all its places their floors (S3, S5)."""
     jobs = {job.id: job for job in before.waiting}
     start = None  # the pool before the first of those who make room for one job
@@ -227,7 +229,7 @@ def test_nobodys_floor_is_cut_into(before: Snapshot) -> None:
     assert start is None, "somebody was preempted for nothing"
 
 
-def keeps_floor(path: Path, share: Share, start: Snapshot, world: Snapshot) -> None:
+def keeps_floor(path: Path, share: Share, start: PoolSnapshot, world: PoolSnapshot) -> None:
     """A place that lost something has its floor still."""
     for of, floor in share.floor:
         lost = used(start, path, of) - used(world, path, of)
@@ -239,12 +241,12 @@ def keeps_floor(path: Path, share: Share, start: Snapshot, world: Snapshot) -> N
 
 @some
 @given(POOLS)
-def test_planning_changes_nothing(before: Snapshot) -> None:
+def test_planning_changes_nothing(before: PoolSnapshot) -> None:
     """Neither what is known nor any index differs from that of a pool that never planned (S14)."""
-    cluster = Cluster.of(before)
+    cluster = Cluster.from_snapshot(before)
     first = make_plan(cluster, before.at)
-    fresh = Cluster.of(before)
-    fresh.at(before.at)
+    fresh = Cluster.from_snapshot(before)
+    fresh.advance_to(before.at)
 
     assert before == cluster.snapshot()
     assert indexes(fresh) == indexes(cluster)
@@ -253,7 +255,7 @@ def test_planning_changes_nothing(before: Snapshot) -> None:
 
 @some
 @given(POOLS, st.integers(0, 2**32))
-def test_a_plan_does_not_depend_on_the_order_of_facts(before: Snapshot, seed: int) -> None:
+def test_a_plan_does_not_depend_on_the_order_of_facts(before: PoolSnapshot, seed: int) -> None:
     """The same facts, learned in any order, make the same plan (S3, S14)."""
     shuffled = Random(seed).sample
     turned = replace(
@@ -272,7 +274,7 @@ def test_a_plan_does_not_depend_on_the_order_of_facts(before: Snapshot, seed: in
 
 @some
 @given(POOLS)
-def test_a_second_round_decides_nothing(before: Snapshot) -> None:
+def test_a_second_round_decides_nothing(before: PoolSnapshot) -> None:
     """A plan that was carried out leaves nothing to decide, and the same jobs wait (S5, S14)."""
     plan = planned(before)
     again = planned(after(before, plan))
@@ -283,15 +285,15 @@ def test_a_second_round_decides_nothing(before: Snapshot) -> None:
 
 @few
 @given(worlds(SMALL), st.integers(0, 2**32))
-def test_a_plan_does_not_depend_on_how_the_pool_came_about(before: Snapshot, seed: int) -> None:
+def test_a_plan_does_not_depend_on_how_the_pool_came_about(before: PoolSnapshot, seed: int) -> None:
     """A pool that was kept up through whatever happened plans as one built of its snapshot does,
     and no index of it differs (S14)."""
     game, random = Game(before), Random(seed)
     for _ in range(8):
         happen(game, random)
-        game.cluster.at(game.now)
-        fresh = Cluster.of(game.cluster.snapshot())
-        fresh.at(game.now)
+        game.cluster.advance_to(game.now)
+        fresh = Cluster.from_snapshot(game.cluster.snapshot())
+        fresh.advance_to(game.now)
 
         assert indexes(fresh) == indexes(game.cluster)
         assert make_plan(fresh, game.now) == make_plan(game.cluster, game.now)
@@ -306,7 +308,7 @@ def happen(game: Game, random: Random) -> None:
     elif what == 1 and cluster.waiting:
         cluster.withdraw(random.choice(sorted(cluster.waiting)))
     elif what == 2 and cluster.running:
-        cluster.saved(random.choice(sorted(cluster.running)), game.now)
+        cluster.record_checkpoint(random.choice(sorted(cluster.running)), game.now)
     elif what == 3 and cluster.machines:
         machine = cluster.machines[random.choice(sorted(cluster.machines))]
         state = random.choice((NodeState.READY, NodeState.READY, NodeState.DRAINING))
@@ -324,7 +326,7 @@ def happen(game: Game, random: Random) -> None:
 
 @some
 @given(POOLS)
-def test_room_is_made_for_somebody_who_starts_there(before: Snapshot) -> None:
+def test_room_is_made_for_somebody_who_starts_there(before: PoolSnapshot) -> None:
     """Every preemption belongs to GPUs that are kept for a job, each victim is in its way, and once
     all have left the job starts on exactly these GPUs (S5)."""
     game = Game(before)
@@ -333,7 +335,7 @@ def test_room_is_made_for_somebody_who_starts_there(before: Snapshot) -> None:
     asked = [(one.wanted_by, one.job) for one in plan.decisions if isinstance(one, Preempt)]
     assert sorted(asked) == sorted((one.job, v) for one in kept.values() for v in one.victims)
     then = game.cluster.snapshot()
-    claimed = any(wait.reserved is not None for wait in plan.waits)
+    claimed = any(wait.planned is not None for wait in plan.waits)
     for one in kept.values():
         assert one.victims, "nobody had to leave, and yet it waits"
         # With a claim on free GPUs a victim may make room for whoever has it.
@@ -344,10 +346,14 @@ def test_room_is_made_for_somebody_who_starts_there(before: Snapshot) -> None:
     game.round()
     for one in kept.values():
         there = game.cluster.running[one.job]
-        assert (one.pieces, one.gpu_type, Why.FREED) == (there.pieces, there.gpu_type, there.why)
+        assert (one.pieces, one.gpu_type, StartReason.FREED) == (
+            there.pieces,
+            there.gpu_type,
+            there.why,
+        )
 
 
-def in_the_way(then: Snapshot, victim: JobId) -> bool:
+def in_the_way(then: PoolSnapshot, victim: JobId) -> bool:
     """Whether somebody could not have what is kept for it if this victim stayed."""
     soon = then.at + then.policy.grace
     staying = [
@@ -360,7 +366,7 @@ def in_the_way(then: Snapshot, victim: JobId) -> bool:
     return not fits_whole(then.nodes, staying + earmarked)
 
 
-def at_a_ceiling(then: Snapshot, kept: Keep, victim: JobId) -> bool:
+def at_a_ceiling(then: PoolSnapshot, kept: Keep, victim: JobId) -> bool:
     """Whether some place would have more than it may if a job came and this victim stayed."""
     jobs = {job.id: job for job in then.waiting} | {one.job.id: one.job for one in then.running}
     left = {kept.job, *kept.victims} - {victim}
@@ -371,7 +377,7 @@ def at_a_ceiling(then: Snapshot, kept: Keep, victim: JobId) -> bool:
 
 @few
 @given(worlds(SMALL))
-def test_nobody_is_asked_to_and_fro(before: Snapshot) -> None:
+def test_nobody_is_asked_to_and_fro(before: PoolSnapshot) -> None:
     """When nothing new comes and nothing ends, rounds settle: nobody is preempted for one that was
     preempted for it by the same right, and nobody often (S5)."""
     endless = replace(
@@ -397,7 +403,7 @@ def test_nobody_is_asked_to_and_fro(before: Snapshot) -> None:
 # --------------------------------------------------------------------------- dates
 
 
-def quiet(world: Snapshot) -> Snapshot:
+def quiet(world: PoolSnapshot) -> PoolSnapshot:
     """The pool without all that may rightly change whose turn it is: nobody makes room, nobody ages
     or comes back, no ceiling holds anybody up, and turns do not depend on what was started."""
 
@@ -417,25 +423,25 @@ def quiet(world: Snapshot) -> Snapshot:
 
 @some
 @given(worlds(SMALL).map(quiet))
-def test_the_first_in_turn_starts_by_its_date(before: Snapshot) -> None:
+def test_the_first_in_turn_starts_by_its_date(before: PoolSnapshot) -> None:
     """If all that runs ends at its bound and nobody comes, the first job with a future place starts
     by then; its date never moves back, whatever was started in the meantime (S7)."""
     game = Game(before)
     plan = game.round()
-    first = next((wait for wait in plan.waits if wait.reserved is not None), None)
+    first = next((wait for wait in plan.waits if wait.planned is not None), None)
     while first is not None and first.job not in game.started:
-        assert first.reserved is not None
+        assert first.planned is not None
         change = game.next_change()
         assert change is not None
-        assert change[0] <= first.reserved.at, "it should have started by now"
+        assert change[0] <= first.planned.at, "it should have started by now"
         game.go_to(change[0])
-        again = {wait.job: wait.reserved for wait in game.round().waits}.get(first.job)
-        assert first.job in game.started or (again and again.at <= first.reserved.at)
+        again = {wait.job: wait.planned for wait in game.round().waits}.get(first.job)
+        assert first.job in game.started or (again and again.at <= first.planned.at)
 
 
 @some
 @given(worlds(SMALL))
-def test_who_was_promised_a_date_starts_by_then(before: Snapshot) -> None:
+def test_who_was_promised_a_date_starts_by_then(before: PoolSnapshot) -> None:
     """Whoever has waited too long gets a date, and starts by then if all that runs ends at its
     bound, whoever else comes in the meantime (S4)."""
     game = Game(patient(before))
@@ -453,7 +459,7 @@ def test_who_was_promised_a_date_starts_by_then(before: Snapshot) -> None:
             game.go_to(change[0])
 
 
-def patient(world: Snapshot) -> Snapshot:
+def patient(world: PoolSnapshot) -> PoolSnapshot:
     """The pool with jobs that age soon, without preemption and ceilings, which may hold them up."""
     tiers = tuple(
         replace(tier, ages_after=HOUR, ceiling_ppm=1_000_000) for tier in world.policy.tiers
@@ -470,14 +476,14 @@ def patient(world: Snapshot) -> Snapshot:
     )
 
 
-def more_come(game: Game, before: Snapshot, coming: int) -> None:
+def more_come(game: Game, before: PoolSnapshot, coming: int) -> None:
     """Somebody else wants the same again."""
     for job in before.waiting[:2]:
         again = replace(
             job, id=JobId(f"{job.id}.{coming}"), path=(*job.path[:-1], "zoe"), queued_at=game.now,
             preemptible=False, not_before=0,
         )  # fmt: skip
-        game.cluster.queue(again)
+        game.cluster.enqueue(again)
 
 
 # --------------------------------------------------------------------------- in the long run
@@ -519,23 +525,25 @@ def test_shares_follow_the_weights(name: str) -> None:
         assert abs(had[user] / had.total() - part) <= 0.02 * part, user
 
 
-def saturated(policy: Policy, users: list[Path]) -> Counter[Path]:
+def saturated(policy: PoolPolicy, users: list[Path]) -> Counter[Path]:
     """How long each user had GPUs of a full pool in which all want more, after it has settled."""
     nodes = tuple(Node(id=NodeId(f"n{n}"), gpu_type="H100", gpus=8) for n in range(3))
-    cluster = Cluster.of(Snapshot(at=T0, policy=replace(policy, reservations=0), nodes=nodes))
+    cluster = Cluster.from_snapshot(
+        PoolSnapshot(at=T0, policy=replace(policy, reservations=0), nodes=nodes)
+    )
     had, number = Counter[Path](), 0
     while cluster.now < T0 + 110 * HOUR:
         for user in users:
-            while len(cluster.tree.user(user).oldest) < 24:
+            while len(cluster.tree.user_group(user).oldest) < 24:
                 number += 1
                 # The first ones end at different times; from then on ends are spread.
                 length = HOUR if cluster.now > T0 else (number % 4 + 1) * HOUR // 4
-                cluster.queue(equal_job(number, user, length, cluster.now))
+                cluster.enqueue(equal_job(number, user, length, cluster.now))
         for decision in make_plan(cluster, cluster.now).decisions:
             cluster.apply(decision)
-        cluster.at(min(one.ends_by for one in cluster.running.values()))
+        cluster.advance_to(min(one.ends_by for one in cluster.running.values()))
         over = [job_id for job_id, one in cluster.running.items() if one.ends_by == cluster.now]
-        for ended in map(cluster.end, over):
+        for ended in map(cluster.remove_running, over):
             had[ended.job.path] += HOUR if cluster.now > T0 + 10 * HOUR else 0
     return had
 
@@ -561,14 +569,16 @@ def calls_of_a_round(jobs: int, free: int) -> int:
     """How many functions of ours a round calls."""
     path: Path = ("paid", "acme", "ml", "ann")
     node = Node(id=NodeId("n1"), gpu_type="H100", gpus=8)
-    cluster = Cluster.of(Snapshot(at=T0, policy=PLAIN, nodes=(node,)))
+    cluster = Cluster.from_snapshot(PoolSnapshot(at=T0, policy=PLAIN, nodes=(node,)))
     for number in range(jobs):
-        cluster.queue(equal_job(number, path, HOUR, T0))
+        cluster.enqueue(equal_job(number, path, HOUR, T0))
     for number in range(8 - free):
         piece = Piece(node.id, (number,), 1)
-        start = Start(job=JobId(f"j{number:06}"), gpu_type="H100", pieces=(piece,), why=Why.TURN)
+        start = Start(
+            job=JobId(f"j{number:06}"), gpu_type="H100", pieces=(piece,), why=StartReason.TURN
+        )
         cluster.start(start)
-    cluster.at(T0)
+    cluster.advance_to(T0)
     calls = Counter[str]()
 
     def count(frame: FrameType, event: str, arg: object) -> None:

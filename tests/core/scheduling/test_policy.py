@@ -4,7 +4,15 @@ from typing import Any
 
 import pytest
 
-from bursar.core.scheduling.model.policy import ANY, FREE, PAID, Policy, Share, Tier, in_milli
+from bursar.core.scheduling.model.policy import (
+    ANY_TYPE,
+    FREE,
+    PAID,
+    PoolPolicy,
+    Share,
+    Tier,
+    in_milli,
+)
 from bursar.core.value import replace
 from tests.support.scheduling_cases import T0, Case
 
@@ -14,8 +22,8 @@ from tests.support.scheduling_cases import T0, Case
     [
         ({"weight": 0}, "weight is 1 to 1000000"),
         ({"floor": (("", 1),)}, "gpu_type is 1 to 255 bytes"),
-        ({"floor": ((ANY, -1),)}, "gpus is 0"),
-        ({"ceiling": ((ANY, -1),)}, "gpus is 0"),
+        ({"floor": ((ANY_TYPE, -1),)}, "gpus is 0"),
+        ({"ceiling": ((ANY_TYPE, -1),)}, "gpus is 0"),
     ],
 )
 def test_a_share_that_makes_no_sense_is_refused(wrong: dict[str, Any], why: str) -> None:
@@ -43,28 +51,28 @@ def test_a_tier_that_makes_no_sense_is_refused(wrong: dict[str, Any], why: str) 
 
 def test_a_policy_that_makes_no_sense_is_refused() -> None:
     with pytest.raises(ValueError, match=r"inside_a_user is one of balance, .* not 'fifo'"):
-        Policy(inside_a_user="fifo")
+        PoolPolicy(inside_a_user="fifo")
     with pytest.raises(ValueError, match="half_life is 1 to 30, not 0"):
-        Policy(half_life=0)
+        PoolPolicy(half_life=0)
     with pytest.raises(ValueError, match="turn_after is 0 to 1000000, not -1"):
-        Policy(turn_after=-1)
+        PoolPolicy(turn_after=-1)
 
 
 @pytest.mark.parametrize(
     ("tier", "gpus", "floor", "ceiling"),
     [
-        (PAID, 100, ((ANY, 10),), ()),
-        (PAID, 3, ((ANY, 0),), ()),  # rounded down
-        (FREE, 100, ((ANY, 5),), ((ANY, 50),)),
+        (PAID, 100, ((ANY_TYPE, 10),), ()),
+        (PAID, 3, ((ANY_TYPE, 0),), ()),  # rounded down
+        (FREE, 100, ((ANY_TYPE, 5),), ((ANY_TYPE, 50),)),
         (Tier(name="any"), 100, (), ()),
-        (Tier(name="none", ceiling_ppm=0), 100, (), ((ANY, 0),)),
+        (Tier(name="none", ceiling_ppm=0), 100, (), ((ANY_TYPE, 0),)),
     ],
 )
 def test_what_a_tier_is_entitled_to(
     tier: Tier, gpus: int, floor: tuple[tuple[str, int], ...], ceiling: tuple[tuple[str, int], ...]
 ) -> None:
     """Parts of the pool, in whole GPUs; no ceiling if it may have all."""
-    share = Policy().tier_share(tier, gpus)
+    share = PoolPolicy().tier_share(tier, gpus)
 
     assert (tier.weight, floor, ceiling) == (share.weight, share.floor, share.ceiling)
 
@@ -87,9 +95,9 @@ def test_the_order_inside_a_user(policy: str, want: list[str]) -> None:
     )
     waiting = Case(nodes="", queued=queued, want="").snapshot().waiting
 
-    rule = Policy(inside_a_user=policy)
-    assert want == [job.id for job in sorted(waiting, key=lambda job: rule.key_of(job, T0))]
+    rule = PoolPolicy(inside_a_user=policy)
+    assert want == [job.id for job in sorted(waiting, key=lambda job: rule.order_key(job, T0))]
 
 
 def test_gpus_in_thousandths() -> None:
-    assert {ANY: 2_000, "H100": 1_000} == in_milli(((ANY, 2), ("H100", 1)))
+    assert {ANY_TYPE: 2_000, "H100": 1_000} == in_milli(((ANY_TYPE, 2), ("H100", 1)))

@@ -11,12 +11,12 @@ from bursar.core.scheduling.model.nodes import NodeState, Piece
 from bursar.core.scheduling.model.policy import Share
 from bursar.core.scheduling.model.recording import (
     JobEnded,
-    JobWaits,
+    JobQueued,
+    RecordedStep,
     Recorder,
-    Step,
-    decide_again,
-    joined,
-    split,
+    join_snapshots,
+    replay_step,
+    split_snapshot,
 )
 from bursar.core.scheduling.plan import carry_out
 from bursar.core.value import replace
@@ -42,20 +42,20 @@ def recorder() -> Recorder:
 def everything(told: Recorder) -> None:
     """Whatever a cluster can be told, and rounds between."""
     waits, urgent, large = OTHERS.waiting
-    told.at(T0 + SECOND)
+    told.advance_to(T0 + SECOND)
     told.add_node(OTHERS.nodes[1])
-    told.queue(waits)
-    told.queue(large)
-    told.typically(OTHERS.typical)
-    told.typically(OTHERS.typical)
+    told.enqueue(waits)
+    told.enqueue(large)
+    told.set_job_mix(OTHERS.typical)
+    told.set_job_mix(OTHERS.typical)
     _round(told)
-    told.at(T0 + MINUTE)
-    told.run(OTHERS.running[0])
-    told.limit("quota", Share(jobs_max=1))
-    told.at(T0 + 2 * MINUTE)
+    told.advance_to(T0 + MINUTE)
+    told.add_running(OTHERS.running[0])
+    told.set_limit("quota", Share(jobs_max=1))
+    told.advance_to(T0 + 2 * MINUTE)
     told.stop(OTHERS.running[0].job.id, T0 + 3 * MINUTE)
-    told.queue(urgent)
-    told.mark(
+    told.enqueue(urgent)
+    told.add_earmark(
         Earmark(
             job=urgent.id,
             gpu_type="H100",
@@ -65,29 +65,29 @@ def everything(told: Recorder) -> None:
         )
     )
     _round(told)
-    told.at(T0 + 3 * MINUTE)
-    told.end(OTHERS.running[0].job.id)
+    told.advance_to(T0 + 3 * MINUTE)
+    told.remove_running(OTHERS.running[0].job.id)
     told.withdraw(large.id)
-    told.end(JobId("leaving"))
+    told.remove_running(JobId("leaving"))
     told.drop_node(NodeId("n2"))
     told.add_node(replace(OTHERS.nodes[0], state=NodeState.DRAINING))
     _round(told)
 
 
 def _round(told: Recorder) -> None:
-    told.decided(carry_out(told.cluster, told.cluster.now).decisions)
+    told.record_decisions(carry_out(told.cluster, told.cluster.now).decisions)
 
 
 def test_all_that_happened_happens_again() -> None:
     """The same decisions, and a cluster that knows the same."""
     told = recorder()
     everything(told)
-    found = told.taken()
+    found = told.take()
 
     assert found.snapshot is not None
-    again = Cluster.of(found.snapshot)
+    again = Cluster.from_snapshot(found.snapshot)
     assert [step.decisions for step in found.steps] == [
-        decide_again(again, step) for step in found.steps
+        replay_step(again, step) for step in found.steps
     ]
     assert told.cluster.snapshot() == again.snapshot()
     assert [True, False, True, True] == [step.decisions is not None for step in found.steps]
@@ -99,76 +99,80 @@ def test_all_that_happened_happens_again() -> None:
 def test_what_was_taken_is_not_taken_again() -> None:
     """A window has one snapshot; what comes afterwards is told from there on."""
     told = recorder()
-    assert (None, ()) == told.taken(), "a snapshot alone is worth nothing"
-    told.end(JobId("leaving"))
+    assert (None, ()) == told.take(), "a snapshot alone is worth nothing"
+    told.remove_running(JobId("leaving"))
     assert 1 == told.size
-    first = told.taken()
+    first = told.take()
     assert first.snapshot is not None
-    assert (Step(at=T0, inputs=(JobEnded(job=JobId("leaving")),), decisions=None),) == first.steps
+    assert (
+        RecordedStep(at=T0, inputs=(JobEnded(job=JobId("leaving")),), decisions=None),
+    ) == first.steps
     assert 0 == told.size
-    assert (None, ()) == told.taken()
-    told.queue(OTHERS.waiting[0])
-    again = told.taken()
+    assert (None, ()) == told.take()
+    told.enqueue(OTHERS.waiting[0])
+    again = told.take()
     assert None is again.snapshot
-    assert ((JobWaits(job=OTHERS.waiting[0]),),) == tuple(step.inputs for step in again.steps)
+    assert ((JobQueued(job=OTHERS.waiting[0]),),) == tuple(step.inputs for step in again.steps)
 
 
 def test_what_decides_nothing_and_was_told_nothing_is_no_step() -> None:
     told = recorder()
     _round(told)
-    told.at(T0 + SECOND)
-    told.decided(())
-    told.at(T0)
+    told.advance_to(T0 + SECOND)
+    told.record_decisions(())
+    told.advance_to(T0)
     assert T0 + SECOND == told.cluster.now, "time does not go back"
 
-    first = told.taken()
+    first = told.take()
     assert all(step.decisions for step in first.steps)
 
 
 def test_nobody_records_before_it_begins_or_once_it_has_ended() -> None:
     told = Recorder(BUSY.cluster())
-    told.end(JobId("leaving"))
+    told.remove_running(JobId("leaving"))
     _round(told)
-    assert not told.begun
-    assert (None, ()) == told.taken()
+    assert not told.is_open
+    assert (None, ()) == told.take()
     told.begin()
-    told.queue(OTHERS.waiting[0])
-    assert told.begun
+    told.enqueue(OTHERS.waiting[0])
+    assert told.is_open
     told.forget()
-    assert not told.begun
-    assert (0, (None, ())) == (told.size, told.taken())
+    assert not told.is_open
+    assert (0, (None, ())) == (told.size, told.take())
 
 
 def test_a_window_ends_when_it_is_long_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     """As many inputs as two snapshots would have rows, whatever they are about; or more in a small
     pool."""
-    monkeypatch.setattr(recording, "WINDOW", 1)
+    monkeypatch.setattr(recording, "WINDOW_MIN", 1)
     told = recorder()
     for number in range(5):
-        told.cluster.tree.used_before(("paid", "acme", "root", f"user {number}"), 1)
+        told.cluster.tree.add_past_usage(("paid", "acme", "root", f"user {number}"), 1)
     told.begin()
     whole = told.cluster.snapshot()
     rows = [whole.nodes, whole.waiting, whole.running, whole.earmarks, whole.usage]
     assert all(rows)
     for _ in range(sum(map(len, rows))):
-        assert told.begun
-        told.queue(OTHERS.waiting[0])
-        told.taken()
-        assert told.begun
+        assert told.is_open
+        told.enqueue(OTHERS.waiting[0])
+        told.take()
+        assert told.is_open
         told.withdraw(OTHERS.waiting[0].id)
-        told.taken()
-    assert not told.begun
+        told.take()
+    assert not told.is_open
     told.begin()
-    assert told.begun
+    assert told.is_open
 
 
 @pytest.mark.parametrize("most", [1, 2, 3, 100])
 def test_a_snapshot_in_parts_is_the_same(most: int) -> None:
     """None has more than so many rows; one that knows nothing has one part."""
     whole = BUSY.snapshot()
-    parts = split(whole, most)
+    parts = split_snapshot(whole, most)
 
-    assert whole == joined(parts)
-    assert all(sum(len(getattr(one, name)) for name in recording.PARTS) <= most for one in parts)
-    nothing = replace(whole, **dict.fromkeys(recording.PARTS, ()))
-    assert [nothing] == split(nothing, most)
+    assert whole == join_snapshots(parts)
+    assert all(
+        sum(len(getattr(one, name)) for name in recording.LIST_FIELDS) <= most for one in parts
+    )
+    nothing = replace(whole, **dict.fromkeys(recording.LIST_FIELDS, ()))
+    assert [nothing] == split_snapshot(nothing, most)

@@ -21,7 +21,7 @@ CASES: list[Case] = [
 
 def digest() -> str:
     """A hash of all plans, in the words of their values."""
-    plans = [make_plan(Cluster.of(case.snapshot()), T0) for case in CASES]
+    plans = [make_plan(Cluster.from_snapshot(case.snapshot()), T0) for case in CASES]
     return sha256("\n".join(map(repr, plans)).encode()).hexdigest()
 
 

@@ -82,12 +82,12 @@ def test_use_that_faded_away_counts_no_more() -> None:
     """Who used much a week ago and who used nothing come out even."""
     case = Case(nodes="n1=2xH100", usage="paid.acme.ml.ann=1000", want="")
     cluster = case.cluster()
-    cluster.at(T0 + 7 * 24 * HOUR)
-    acme = cluster.tree.place(("paid", "acme"))
+    cluster.advance_to(T0 + 7 * 24 * HOUR)
+    acme = cluster.tree.find_group(("paid", "acme"))
     assert acme is not None
 
     # Half after 1,024 minutes: in a week nearly ten times by half, to about one.
-    assert 900_000 < cluster.tree.faded(acme, cluster.now) < 1_100_000
+    assert 900_000 < cluster.tree.faded_usage(acme, cluster.now) < 1_100_000
 
 
 def test_fair_share_makes_up_for_use_before() -> None:
@@ -109,7 +109,7 @@ def p95_of_others(flood: int) -> int:
     rounds = Rounds.of(Case(nodes="n1=24xH100", want=""))
     (one,) = jobs("a:1/est=20m")
     for n in range(flood):
-        rounds.cluster.queue(replace(one, id=JobId(f"a{n:05}")))
+        rounds.cluster.enqueue(replace(one, id=JobId(f"a{n:05}")))
     arrived = {}
     for org in ("beta", "cora", "dino"):
         names = (f"{org}{n:02}:1/est=20m/who=paid.{org}.x.u" for n in range(40))
@@ -139,11 +139,11 @@ def test_a_node_dies_under_a_gang() -> None:
     cluster = case.cluster()
     for decision in make_plan(cluster, T0).decisions:
         cluster.apply(decision)
-    cluster.at(T0 + 10 * MINUTE)
+    cluster.advance_to(T0 + 10 * MINUTE)
 
-    gang = cluster.end(JobId("gang"))
+    gang = cluster.remove_running(JobId("gang"))
     cluster.add_node(replace(cluster.machines[gang.pieces[0].node].node, state=NodeState.DEAD))
-    cluster.queue(replace(gang.job, queued_at=gang.job.queued_at))
+    cluster.enqueue(replace(gang.job, queued_at=gang.job.queued_at))
 
     lost = make_plan(cluster, T0 + 10 * MINUTE)
     assert "gang waits never_fits needs=16 free=8" == told(lost)
@@ -159,11 +159,11 @@ def test_a_gang_starts_again_before_new_jobs_after_a_death() -> None:
     cluster = case.cluster()
     for decision in make_plan(cluster, T0).decisions:
         cluster.apply(decision)
-    cluster.at(T0 + MINUTE)
-    gang = cluster.end(JobId("gang"))
-    cluster.queue(gang.job)
+    cluster.advance_to(T0 + MINUTE)
+    gang = cluster.remove_running(JobId("gang"))
+    cluster.enqueue(gang.job)
     for job in jobs("new:16"):
-        cluster.queue(replace(job, queued_at=T0 + MINUTE))
+        cluster.enqueue(replace(job, queued_at=T0 + MINUTE))
 
     first = make_plan(cluster, T0 + MINUTE).decisions[0]
 
@@ -186,11 +186,11 @@ def test_freed_gpus_go_to_the_job_they_were_freed_for() -> None:
     cluster = case.cluster()
     for decision in make_plan(cluster, T0).decisions:
         cluster.apply(decision)
-    cluster.at(T0 + 5 * SECOND)
-    low = cluster.end(JobId("low"))
-    cluster.queue(replace(low.job, preemptions=1))
+    cluster.advance_to(T0 + 5 * SECOND)
+    low = cluster.remove_running(JobId("low"))
+    cluster.enqueue(replace(low.job, preemptions=1))
     for job in jobs("better:4/who=enterprise.big.x.eve"):
-        cluster.queue(job)
+        cluster.enqueue(job)
 
     assert told(make_plan(cluster, cluster.now)).startswith("urgent -> n1:4 freed; ")
 
@@ -208,6 +208,6 @@ def test_a_kept_job_that_is_withdrawn_leaves_its_gpus_to_others() -> None:
     cluster.withdraw(JobId("urgent"))
 
     assert "other waits needs=4 free=0 start=20s" == told(make_plan(cluster, T0))
-    cluster.end(JobId("low"))
+    cluster.remove_running(JobId("low"))
     assert "other -> n1:4" == told(make_plan(cluster, T0))
-    assert cluster.snapshot() == Cluster.of(cluster.snapshot()).snapshot()
+    assert cluster.snapshot() == Cluster.from_snapshot(cluster.snapshot()).snapshot()

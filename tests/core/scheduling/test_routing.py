@@ -8,25 +8,31 @@ import pytest
 
 from bursar.core.ids import JobId
 from bursar.core.instant import HOUR, MINUTE, SECOND
-from bursar.core.scheduling.advice.admission import Admitted, Away, Turned, admit, full_bucket
-from bursar.core.scheduling.advice.autoscale import Offer
-from bursar.core.scheduling.advice.pool_load import FAR, load_of
+from bursar.core.scheduling.advice.admission import (
+    Admitted,
+    Rejected,
+    RejectionCode,
+    admit,
+    full_bucket,
+)
+from bursar.core.scheduling.advice.autoscale import CapacityOffer
+from bursar.core.scheduling.advice.pool_load import UNKNOWN_WAIT, measure_load
 from bursar.core.scheduling.advice.routing import (
-    PATIENCE,
-    REST,
-    WORTH,
-    Bid,
-    Move,
+    MOVE_PATIENCE,
+    MOVE_REST,
+    MOVE_SAVES_MIN,
+    PoolBid,
+    PoolMove,
     Prospect,
-    Waits,
-    move,
-    prospect_of,
-    routed,
+    WaitingJob,
+    find_better_pool,
+    measure_prospect,
+    rank_pools,
     with_job,
     with_offers,
 )
 from bursar.core.scheduling.model.jobs import Job
-from bursar.core.scheduling.model.policy import FREE, Policy
+from bursar.core.scheduling.model.policy import FREE, PoolPolicy
 from bursar.core.scheduling.plan import carry_out
 from bursar.core.value import replace
 from tests.support.scheduling_cases import T0, Case
@@ -40,7 +46,7 @@ def job_of(text: str) -> Job:
 def pool(name: str, nodes: str, running: str = "", queued: str = "", shares: str = "") -> Prospect:
     """A pool as a router sees it."""
     case = Case(want="", nodes=nodes, running=running, queued=queued, shares=shares)
-    return prospect_of(name, case.cluster(), T0)
+    return measure_prospect(name, case.cluster(), T0)
 
 
 @dataclass(frozen=True)
@@ -138,17 +144,19 @@ CASES = {
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_a_job_goes(case: Two) -> None:
     """To the pool where it starts first (S1)."""
-    found = routed(job_of(case.job), (pool("a", *case.a), pool("b", *case.b)))
+    found = rank_pools(job_of(case.job), (pool("a", *case.a), pool("b", *case.b)))
 
     assert case.want == found.bids[0].pool
-    assert found == routed(job_of(case.job), (pool("b", *case.b), pool("a", *case.a)))
+    assert found == rank_pools(job_of(case.job), (pool("b", *case.b), pool("a", *case.a)))
 
 
 def test_a_choice_says_why() -> None:
     free, busy = pool("a", "n1=8xH100"), pool("b", "n1=8xH100", "x@n1:8/ends=1h")
     away, on_order = pool("c", "n1=8xH100/state=dead"), pool("d", "n1=8xH100/ready=10m")
 
-    told = {bid.pool: bid.told for bid in routed(job_of("j:1"), (free, busy, away, on_order)).bids}
+    told = {
+        bid.pool: bid.render for bid in rank_pools(job_of("j:1"), (free, busy, away, on_order)).bids
+    }
     assert {
         "a": "H100 is free",
         "b": "it starts there first, on H100: in about 7m 30s",
@@ -177,44 +185,44 @@ LACKS = {
 @pytest.mark.parametrize("job", LACKS)
 def test_a_pool_that_never_runs_it_says_the_nearest_thing_that_it_lacks(job: str) -> None:
     nodes = "n1=8xH100/labels=fast/slots=4/region=us n2=8xH100/labels=ssd/region=us/state=dead"
-    found = routed(job_of(job), (pool("p", nodes),))
+    found = rank_pools(job_of(job), (pool("p", nodes),))
 
-    assert ((), [f"p: {LACKS[job]}"]) == (found.bids, [lack.told for lack in found.lacks])
-    assert Turned.NEVER_FITS is found.lacks[0].code
+    assert ((), [f"p: {LACKS[job]}"]) == (found.bids, [lack.render for lack in found.lacks])
+    assert RejectionCode.NEVER_FITS is found.lacks[0].code
 
 
 def test_a_ceiling_forbids_a_pool() -> None:
     capped = pool("a", "n1=8xH100", shares="paid.acme=ceiling2")
-    found = routed(job_of("j:4"), (capped, pool("b", "n1=8xA100")))
+    found = rank_pools(job_of("j:4"), (capped, pool("b", "n1=8xA100")))
 
     assert () == found.bids
     assert [
         "a: paid.acme may have 2 GPUs at most, it needs 4 GPUs",
         "b: no node has H100",
-    ] == [lack.told for lack in found.lacks]
-    assert Turned.EXCEEDS_CEILING is found.lacks[0].code
+    ] == [lack.render for lack in found.lacks]
+    assert RejectionCode.EXCEEDS_CEILING is found.lacks[0].code
 
 
 def test_nobody_says_never_before_there_are_nodes() -> None:
-    found = routed(job_of("j:1"), (pool("b", ""), pool("a", "")))
+    found = rank_pools(job_of("j:1"), (pool("b", ""), pool("a", "")))
 
     assert ["a", "b"] == [bid.pool for bid in found.bids]
     assert all(bid.away for bid in found.bids)
-    assert ((), ()) == routed(job_of("j:1"), ())
+    assert ((), ()) == rank_pools(job_of("j:1"), ())
 
 
 def test_what_can_be_ordered_is_waited_for() -> None:
     """As many nodes as can be had at once, of the kind that is offered; all others are refused."""
     node = Case(want="", nodes="n=8xH100").snapshot().nodes[0]
     offers = (
-        Offer(node=node, price=1, delay=MINUTE, most=2),
-        Offer(node=replace(node, gpu_type="B200"), price=1, delay=MINUTE, most=0),
+        CapacityOffer(node=node, price=1, delay=MINUTE, most=2),
+        CapacityOffer(node=replace(node, gpu_type="B200"), price=1, delay=MINUTE, most=0),
     )
     plain = pool("a", "n1=8xA100")
     offering = with_offers(plain, offers)
 
     def bids(job: str) -> list[tuple[str, bool]]:
-        found = routed(job_of(job), (offering, pool("b", "n1=8xA100")))
+        found = rank_pools(job_of(job), (offering, pool("b", "n1=8xA100")))
         return [(bid.pool, bid.away) for bid in found.bids]
 
     assert [("a", True)] == bids("j:2x8")
@@ -228,7 +236,7 @@ def test_what_was_sent_counts_until_the_scheduler_tells_anew() -> None:
     pools = {"a": pool("a", "n1=2xH100"), "b": pool("b", "n1=3xH100")}
     sent = []
     for _ in range(8):
-        bid = routed(job_of("j:1"), [*pools.values()]).bids[0]
+        bid = rank_pools(job_of("j:1"), [*pools.values()]).bids[0]
         sent.append(bid.pool)
         pools[bid.pool] = with_job(pools[bid.pool], job_of("j:1"), bid)
 
@@ -237,18 +245,18 @@ def test_what_was_sent_counts_until_the_scheduler_tells_anew() -> None:
 
 
 def test_a_pool_of_a_type_that_is_not_there_counts_it_as_ahead() -> None:
-    bid = Bid(pool="a", wait=FAR, gpu_type="H100", types=("H100",), away=True)
+    bid = PoolBid(pool="a", wait=UNKNOWN_WAIT, gpu_type="H100", types=("H100",), away=True)
     known = with_job(pool("a", "n1=8xA100"), job_of("j:2/limit=2h"), bid)
 
-    assert 2_000 * HOUR == known.stocks["H100"].ahead
+    assert 2_000 * HOUR == known.stocks["H100"].waiting
 
 
 # --------------------------------------------------------------------------- moving
 
 
-def waits(job: str = "j:1", **changes: Any) -> Waits:
+def waits(job: str = "j:1", **changes: Any) -> WaitingJob:
     """A job that has waited in pool `a` for an hour."""
-    one = Waits(job_of(job), "a", T0 - HOUR, 0, frozenset({"a"}))
+    one = WaitingJob(job_of(job), "a", T0 - HOUR, 0, frozenset({"a"}))
     return one._replace(**changes)
 
 
@@ -257,16 +265,16 @@ IDLE = ("b", "n1=8xH100", "", "")
 
 
 def test_a_job_moves_to_where_it_starts_at_once() -> None:
-    found = move(waits(), (pool(*BUSY), pool(*IDLE)), T0)
+    found = find_better_pool(waits(), (pool(*BUSY), pool(*IDLE)), T0)
 
-    assert isinstance(found, Move)
+    assert isinstance(found, PoolMove)
     assert ("b", 0) == (found.to.pool, found.to.wait)
-    assert "it would wait in a (30m); in b H100 is free" == found.told
+    assert "it would wait in a (30m); in b H100 is free" == found.reason
 
 
 STAYS = {
-    "it has not waited long": (waits(since=T0 - PATIENCE + 1), BUSY, IDLE),
-    "it has moved a moment ago": (waits(since=T0 - REST + 1, moves=1), BUSY, IDLE),
+    "it has not waited long": (waits(since=T0 - MOVE_PATIENCE + 1), BUSY, IDLE),
+    "it has moved a moment ago": (waits(since=T0 - MOVE_REST + 1, moves=1), BUSY, IDLE),
     "it was there": (waits(been=frozenset({"a", "b"})), BUSY, IDLE),
     "it is next here": (waits(), ("a", "n1=8xH100", "x@n1:8/ends=30m", "j:1"), IDLE),
     "it would wait there, too": (waits(), BUSY, ("b", "n1=8xH100", "x@n1:8/ends=1h", "")),
@@ -274,7 +282,7 @@ STAYS = {
     "the other's nodes are away": (waits(), BUSY, ("b", "n1=8xH100/state=dead", "", "")),
     "nobody knows its pool": (waits(pool="c"), BUSY, IDLE),
     "its pool may be back in a moment": (
-        waits(lacking_since=T0 - PATIENCE + 1),
+        waits(lacking_since=T0 - MOVE_PATIENCE + 1),
         ("a", "n1=8xH100/state=dead", "", "j:1"),
         IDLE,
     ),
@@ -288,20 +296,22 @@ STAYS = {
 
 @pytest.mark.parametrize(("one", "here", "there"), STAYS.values(), ids=STAYS)
 def test_a_job_stays_if(
-    one: Waits, here: tuple[str, str, str, str], there: tuple[str, str, str, str]
+    one: WaitingJob, here: tuple[str, str, str, str], there: tuple[str, str, str, str]
 ) -> None:
     """Moves are few and calm."""
-    assert move(one, (pool(*here), pool(*there)), T0) is None
+    assert find_better_pool(one, (pool(*here), pool(*there)), T0) is None
 
 
 @pytest.mark.parametrize("nodes", ["n1=8xH100/state=dead", "n1=8xH100/state=draining", "n1=8xA100"])
 def test_a_job_moves_when_its_pool_has_lost_what_it_needs(nodes: str) -> None:
     """Also to where it has to wait."""
     there = pool("b", "n1=8xH100", "x@n1:8/ends=1h")
-    found = move(waits(lacking_since=T0 - PATIENCE), (pool("a", nodes, "", "j:1"), there), T0)
+    found = find_better_pool(
+        waits(lacking_since=T0 - MOVE_PATIENCE), (pool("a", nodes, "", "j:1"), there), T0
+    )
 
     assert found is not None
-    assert found.told.startswith("a has lost what it needs; b: it starts there first")
+    assert found.reason.startswith("a has lost what it needs; b: it starts there first")
 
 
 def test_a_job_is_not_behind_itself() -> None:
@@ -310,11 +320,13 @@ def test_a_job_is_not_behind_itself() -> None:
     crowd = pool("a", "n1=8xH100", "x@n1:8/ends=10m", "j:8/limit=40h k:8/limit=40h")
     other = pool(*IDLE)
 
-    assert move(waits("j:8/limit=40h"), (alone, other), T0) is not None  # 10 min for all of it
-    assert move(waits("j:1/limit=40h"), (alone, other), T0) is not None
-    assert move(waits("j:8/limit=40h"), (crowd, other), T0) is not None
+    assert (
+        find_better_pool(waits("j:8/limit=40h"), (alone, other), T0) is not None
+    )  # 10 min for all of it
+    assert find_better_pool(waits("j:1/limit=40h"), (alone, other), T0) is not None
+    assert find_better_pool(waits("j:8/limit=40h"), (crowd, other), T0) is not None
     brief = pool("a", "n1=8xH100", "x@n1:8/ends=4m", "j:8/limit=40h")
-    assert move(waits("j:8/limit=40h"), (brief, other), T0) is None
+    assert find_better_pool(waits("j:8/limit=40h"), (brief, other), T0) is None
 
 
 def test_nobody_can_say_how_long_if_nothing_runs_that_could_end() -> None:
@@ -322,14 +334,14 @@ def test_nobody_can_say_how_long_if_nothing_runs_that_could_end() -> None:
     here = pool("a", "n1=4xH100 n2=4xH100/ready=9h", "", "j:1x8")
     there = pool("b", "n1=8xH100")
 
-    assert move(waits("j:2x4"), (here, there), T0) is not None
-    found = move(waits("j:2x4"), (here, there), T0)
+    assert find_better_pool(waits("j:2x4"), (here, there), T0) is not None
+    found = find_better_pool(waits("j:2x4"), (here, there), T0)
     assert found is not None
-    assert "nobody can say how long" in found.told
+    assert "nobody can say how long" in found.reason
 
 
 def test_bounds_are_as_documented() -> None:
-    assert (2 * MINUTE, 5 * MINUTE, 10 * MINUTE) == (PATIENCE, WORTH, REST)
+    assert (2 * MINUTE, 5 * MINUTE, 10 * MINUTE) == (MOVE_PATIENCE, MOVE_SAVES_MIN, MOVE_REST)
 
 
 # --------------------------------------------------------------------------- a pool that is named
@@ -342,13 +354,19 @@ def test_who_names_a_pool_may_wait_for_what_it_lacks() -> None:
     bucket = full_bucket(tier, T0)
     job = job_of("j:64/who=free.acme.x.y")
 
-    assert isinstance(admit(job, Policy(), (load,), bucket, T0), Away)
-    assert isinstance(admit(job, Policy(), (load,), bucket, T0, anyhow=True), Admitted)
-    empty = admit(job, Policy(), (load,), full_bucket(tier, T0), T0, 121, anyhow=True)
+    assert isinstance(admit(job, PoolPolicy(), (load,), bucket, T0), Rejected)
+    assert isinstance(
+        admit(job, PoolPolicy(), (load,), bucket, T0, allow_unplaceable=True), Admitted
+    )
+    empty = admit(
+        job, PoolPolicy(), (load,), full_bucket(tier, T0), T0, 121, allow_unplaceable=True
+    )
     assert isinstance(empty, Admitted)
-    spent = admit(job, Policy(), (load,), empty.bucket, T0 + SECOND // 2, anyhow=True)
-    assert isinstance(spent, Away)
-    assert Turned.TOO_FAST is spent.code
+    spent = admit(
+        job, PoolPolicy(), (load,), empty.bucket, T0 + SECOND // 2, allow_unplaceable=True
+    )
+    assert isinstance(spent, Rejected)
+    assert RejectionCode.TOO_FAST is spent.code
 
 
 # --------------------------------------------------------------------------- counted as it comes
@@ -372,7 +390,7 @@ def test_what_waits_is_counted_as_a_scan_would(seed: int) -> None:
         nodes="n1=8xH100 n2=8xA100",
         running=running,
         queued=" ".join(told),
-        policy=Policy(),
+        policy=PoolPolicy(),
     )
     cluster = case.cluster()
     for minute in range(4):
@@ -381,15 +399,15 @@ def test_what_waits_is_counted_as_a_scan_would(seed: int) -> None:
         job = cluster.waiting.get(JobId(chance.choice(names)))
         if job is not None and job.id not in cluster.earmarks:
             cluster.withdraw(job.id)
-        load = load_of(cluster, now)
+        load = measure_load(cluster, now)
         found: dict[tuple[str, ...], tuple[int, int]] = {}
         ahead: dict[str, int] = {}
         for job in cluster.waiting.values():
-            work = job.shape.milli_gpus * job.likely
+            work = job.shape.milli_gpus * job.likely_run
             jobs, sum_of_work = found.get(job.path[:2], (0, 0))
             found[job.path[:2]] = jobs + 1, sum_of_work + work
             if job.not_before <= now:
                 ahead[job.shape.types[0]] = ahead.get(job.shape.types[0], 0) + work
 
         assert found == {org: (one.jobs, one.work) for org, one in load.orgs.items()}
-        assert ahead == cluster.backlog.ahead
+        assert ahead == cluster.backlog.likely_work

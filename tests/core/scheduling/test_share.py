@@ -7,8 +7,8 @@ import pytest
 from bursar.core.instant import DAY, HOUR, MINUTE
 from bursar.core.refusal import InvariantBroken
 from bursar.core.scheduling.model.jobs import Job
-from bursar.core.scheduling.model.policy import ANY, Policy, Share
-from bursar.core.scheduling.order.share import FAIR, OWED, OWED_BELOW, Place, ShareTree
+from bursar.core.scheduling.model.policy import ANY_TYPE, PoolPolicy, Share
+from bursar.core.scheduling.order.share import FAIR, OWED, OWED_BELOW, ShareGroup, ShareTree
 from bursar.core.value import replace
 from tests.support.scheduling_cases import CREDIT, PLAIN, T0, Case, with_shares
 
@@ -29,118 +29,123 @@ def tree(shares: str = "", **policy: Any) -> ShareTree:
 
 def order(tree: ShareTree, path: tuple[str, ...] = ()) -> list[str]:
     """The children of a place that have something waiting, in order."""
-    place = tree.place(path) if path else tree.root
+    place = tree.find_group(path) if path else tree.root
     assert place is not None
     return [name for _, _, name in place.order]
 
 
-def known(tree: ShareTree, path: tuple[str, ...]) -> Place:
+def known(tree: ShareTree, path: tuple[str, ...]) -> ShareGroup:
     """A place that is there."""
-    place = tree.place(path)
+    place = tree.find_group(path)
     assert place is not None
     return place
 
 
 def test_places_are_made_when_they_are_first_named() -> None:
     one = tree("paid.acme=w3")
-    assert one.place(ACME) is None
-    user = one.user(ANN)
+    assert one.find_group(ACME) is None
+    user = one.user_group(ANN)
 
     assert 3 == known(one, ACME).weight
-    assert [ANN, ML, ACME, ("paid",), ()] == [place.path for place in user.above()]
-    assert user is one.user(ANN) is one.place(ANN)
+    assert [ANN, ML, ACME, ("paid",), ()] == [place.path for place in user.lineage()]
+    assert user is one.user_group(ANN) is one.find_group(ANN)
 
 
 def test_a_user_and_an_account_of_one_path_are_not_told_apart() -> None:
     """Each would have the floor and the ceiling of that path for itself (S3)."""
     one = tree("paid.acme=ceil4")
-    one.user(ANN)
+    one.user_group(ANN)
     with pytest.raises(InvariantBroken, match="a user has others below it"):
-        one.user(ML)
+        one.user_group(ML)
     with pytest.raises(InvariantBroken, match="a user has others below it"):
-        one.user((*ANN, "bob"))
-    one.user((*ML, "ml"))  # the same name elsewhere is another place
+        one.user_group((*ANN, "bob"))
+    one.user_group((*ML, "ml"))  # the same name elsewhere is another place
 
 
 def test_what_runs_counts_all_the_way_up_and_outside() -> None:
     one = tree("@lab=ceil9")
     a = job("a:4/counted=lab")
-    one.run(a, "H100", T0)
+    one.count_running(a, "H100", T0)
 
-    for place in (*one.user(ANN).above(), one.counted["lab"]):
-        assert ({ANY: 4_000, "H100": 4_000}, 1) == (place.used, place.jobs)
-    one.run(a, "H100", T0, -1)
-    for place in (*one.user(ANN).above(), one.counted["lab"]):
-        assert ({ANY: 0, "H100": 0}, 0, 0, 0) == (place.used, place.jobs, place.rate, place.since)
+    for place in (*one.user_group(ANN).lineage(), one.limit_groups["lab"]):
+        assert ({ANY_TYPE: 4_000, "H100": 4_000}, 1) == (place.used, place.running_jobs)
+    one.count_running(a, "H100", T0, -1)
+    for place in (*one.user_group(ANN).lineage(), one.limit_groups["lab"]):
+        assert ({ANY_TYPE: 0, "H100": 0}, 0, 0, 0) == (
+            place.used,
+            place.running_jobs,
+            place.rate,
+            place.started_growth,
+        )
 
 
 def test_what_ended_is_remembered_and_can_be_taken_back() -> None:
     one = tree()
     a = job("a:4")
-    one.run(a, "H100", T0)
-    one.rest(a, "H100", T0, T0 + HOUR)
+    one.count_running(a, "H100", T0)
+    one.count_stopped(a, "H100", T0, T0 + HOUR)
 
-    assert [ANN] == [path for path, _ in one.usage()]
+    assert [ANN] == [path for path, _ in one.list_past_usage()]
     # An hour of four GPUs at a credit each, hardly faded.
-    assert 4 * CREDIT * 95 // 100 < one.faded(known(one, ACME), T0 + HOUR) <= 4 * CREDIT
-    one.rest(a, "H100", T0, T0 + HOUR, -1)
-    assert [] == list(one.usage())
-    assert 1 == known(one, ACME).jobs
+    assert 4 * CREDIT * 95 // 100 < one.faded_usage(known(one, ACME), T0 + HOUR) <= 4 * CREDIT
+    one.count_stopped(a, "H100", T0, T0 + HOUR, -1)
+    assert [] == list(one.list_past_usage())
+    assert 1 == known(one, ACME).running_jobs
 
 
 def test_a_job_that_ends_before_it_began_used_nothing() -> None:
     """Clocks of two machines may differ."""
     one = tree()
-    one.run(job("a:4"), "H100", T0 + MINUTE)
-    one.rest(job("a:4"), "H100", T0 + MINUTE, T0)
+    one.count_running(job("a:4"), "H100", T0 + MINUTE)
+    one.count_stopped(job("a:4"), "H100", T0 + MINUTE, T0)
 
-    assert [] == list(one.usage())
+    assert [] == list(one.list_past_usage())
 
 
 def test_the_order_among_siblings() -> None:
     """Below its floor, somebody below a floor beneath, then by use; equal ones by name."""
     one = tree("paid.dino=floor4 paid.cora.x=floor4")
     for org in ("acme", "beta", "cora", "dino"):
-        one.queue(job(f"{org}:1/who=paid.{org}.x.u"))
+        one.enqueue(job(f"{org}:1/who=paid.{org}.x.u"))
     assert ["dino/", "cora/", "acme/", "beta/"] == order(one, ("paid",))
 
     ranks = [known(one, ("paid", org)).rank() for org in ("dino", "cora", "acme")]
     assert [OWED, OWED_BELOW, FAIR] == ranks
 
-    one.run(job("r:1"), "H100", T0)
+    one.count_running(job("r:1"), "H100", T0)
     assert ["dino/", "cora/", "beta/", "acme/"] == order(one, ("paid",))
-    one.run(job("s:4/who=paid.dino.x.u"), "H100", T0)
+    one.count_running(job("s:4/who=paid.dino.x.u"), "H100", T0)
     assert ["cora/", "beta/", "acme/", "dino/"] == order(one, ("paid",))
 
 
 def test_a_place_without_anything_waiting_is_not_in_the_order() -> None:
     one = tree()
-    one.queue(job("a:1"))
-    one.queue(job("b:1"))
-    one.unqueue(job("a:1"))
+    one.enqueue(job("a:1"))
+    one.enqueue(job("b:1"))
+    one.dequeue(job("a:1"))
     assert ["paid/"] == order(one)
-    one.unqueue(job("b:1"))
+    one.dequeue(job("b:1"))
 
     assert [] == order(one)
-    assert {} == one.classes
+    assert {} == one.waiting_classes
     assert 0 == len(one.due)
 
 
 def test_an_owed_place_is_owed_what_its_jobs_accept() -> None:
     one = tree("paid.acme.ml=floor2A100")
-    one.queue(job("a:1"))
-    assert not known(one, ML).owed()
-    one.queue(job("b:1/on=H100,A100"))
-    assert known(one, ML).owed()
-    one.run(job("r:2/on=A100"), "A100", T0)
-    assert not known(one, ML).owed()
+    one.enqueue(job("a:1"))
+    assert not known(one, ML).is_below_floor()
+    one.enqueue(job("b:1/on=H100,A100"))
+    assert known(one, ML).is_below_floor()
+    one.count_running(job("r:2/on=A100"), "A100", T0)
+    assert not known(one, ML).is_below_floor()
 
 
 @pytest.mark.parametrize(
     ("share", "milli", "gpu_type", "want"),
     [
         ("ceil5", 1_000, "H100", None),
-        ("ceil4", 1_000, "H100", (ANY, 4_000, 4_000)),
+        ("ceil4", 1_000, "H100", (ANY_TYPE, 4_000, 4_000)),
         ("ceil4H100", 1_000, "A100", None),
         ("ceil4H100", 1_000, "H100", ("H100", 4_000, 4_000)),
         ("ceil1A100", 1_001, "A100", ("A100", 0, 1_000)),
@@ -153,66 +158,66 @@ def test_which_ceiling_would_be_passed(
 ) -> None:
     """Four H100s of one job run."""
     one = tree(f"paid.acme={share}")
-    one.run(job("r:4"), "H100", T0)
+    one.count_running(job("r:4"), "H100", T0)
 
-    assert want == known(one, ACME).over(milli, gpu_type)
+    assert want == known(one, ACME).exceeded_ceiling(milli, gpu_type)
 
 
 def test_who_was_asked_to_stop_counts_for_ceilings_alone() -> None:
     """It is still there (B4), but no part of anybody's share."""
     one = tree("paid.acme=ceil4,jobs1 @lab=ceil4")
     a = job("a:4/counted=lab")
-    one.leave(a, "H100")
+    one.count_leaving(a, "H100")
 
-    assert (ANY, 4_000, 4_000) == known(one, ACME).over(1, "A100")
-    assert 4_000 == one.counted["lab"].there("H100")
-    assert 0 == known(one, ACME).used[ANY]
-    one.leave(a, "H100", -1)
-    assert None is known(one, ACME).over(4_000, "H100")
+    assert (ANY_TYPE, 4_000, 4_000) == known(one, ACME).exceeded_ceiling(1, "A100")
+    assert 4_000 == one.limit_groups["lab"].in_use("H100")
+    assert 0 == known(one, ACME).used[ANY_TYPE]
+    one.count_leaving(a, "H100", -1)
+    assert None is known(one, ACME).exceeded_ceiling(4_000, "H100")
 
 
 def test_a_ceiling_outside_the_tree_that_nobody_set_does_not_bind() -> None:
     one = tree()
 
-    assert None is one.over(job("a:4/counted=lab"), "H100")
+    assert None is one.first_exceeded(job("a:4/counted=lab"), "H100")
 
 
 def test_the_orgs_of_a_tier_by_what_they_have_for_their_weight() -> None:
     one = tree("paid.cora=w4")
     for n, org in ((2, "acme"), (3, "beta"), (8, "cora")):
-        one.run(job(f"{org}:{n}/who=paid.{org}.x.u"), "H100", T0)
+        one.count_running(job(f"{org}:{n}/who=paid.{org}.x.u"), "H100", T0)
 
     tier = known(one, ("paid",))
-    assert ["beta/", "acme/", "cora/"] == [org.name for org in one.largest(tier)]
-    one.rest(job("beta:3/who=paid.beta.x.u"), "H100", T0, T0)
-    assert ["acme/", "cora/"] == [org.name for org in one.largest(tier)]
-    assert [] == list(one.largest(Place(("none",), "none/", None, Share())))
+    assert ["beta/", "acme/", "cora/"] == [org.name for org in one.orgs_by_rate(tier)]
+    one.count_stopped(job("beta:3/who=paid.beta.x.u"), "H100", T0, T0)
+    assert ["acme/", "cora/"] == [org.name for org in one.orgs_by_rate(tier)]
+    assert [] == list(one.orgs_by_rate(ShareGroup(("none",), "none/", None, Share())))
 
 
 def test_each_user_is_due_when_its_oldest_job_is() -> None:
     """By its tier's patience; a day in a tier that nobody described."""
-    one = ShareTree(Policy(), T0)
-    one.queue(job("a:1/waited=1h"))
-    one.queue(job("b:1/waited=3h"))
-    one.queue(job("c:1/who=extra.x.y/waited=1h"))
+    one = ShareTree(PoolPolicy(), T0)
+    one.enqueue(job("a:1/waited=1h"))
+    one.enqueue(job("b:1/waited=3h"))
+    one.enqueue(job("c:1/who=extra.x.y/waited=1h"))
     assert [(T0 + HOUR, ANN), (T0 - HOUR + DAY, ("extra", "x", "y"))] == list(one.due)
 
-    one.unqueue(job("b:1/waited=3h"))
+    one.dequeue(job("b:1/waited=3h"))
     assert (T0 + 3 * HOUR, ANN) == one.due.first()
 
 
 def test_time_passes_in_ticks() -> None:
     """Between two of them nobody's turn changes by the clock alone."""
     one = tree()
-    one.queue(job("a:1"))
-    one.queue(job("b:1/who=paid.beta.x.u"))
-    one.run(job("r:1"), "H100", T0)
-    before = one.key(known(one, ACME))
+    one.enqueue(job("a:1"))
+    one.enqueue(job("b:1/who=paid.beta.x.u"))
+    one.count_running(job("r:1"), "H100", T0)
+    before = one.usage_key(known(one, ACME))
 
-    one.at(T0 + MINUTE - 1)
-    assert before == one.key(known(one, ACME))
-    one.at(T0 + MINUTE)
-    assert before < one.key(known(one, ACME))
+    one.advance_to(T0 + MINUTE - 1)
+    assert before == one.usage_key(known(one, ACME))
+    one.advance_to(T0 + MINUTE)
+    assert before < one.usage_key(known(one, ACME))
     assert ["beta/", "acme/"] == order(one, ("paid",))
 
 
@@ -221,31 +226,31 @@ def test_nothing_changes_at_the_end_of_an_epoch_but_the_scale(epochs: int) -> No
     """What was used fades on, what runs goes on, the order stays."""
     # Half after two minutes, so that an epoch is over in two hours.
     one = tree(half_life=1, ahead=MINUTE)
-    one.queue(job("a:1"))
-    one.queue(job("b:1/who=paid.beta.x.u"))
+    one.enqueue(job("a:1"))
+    one.enqueue(job("b:1/who=paid.beta.x.u"))
     end = one.fading.epoch + epochs * 128 * MINUTE
-    one.at(end - 5 * MINUTE)
-    one.run(job("r:2"), "H100", end - 5 * MINUTE)
-    one.run(job("s:1/who=paid.beta.x.u"), "H100", end - 5 * MINUTE)
-    one.run(job("t:8/who=paid.beta.x.u"), "H100", end - 4 * MINUTE)
-    one.rest(job("t:8/who=paid.beta.x.u"), "H100", end - 4 * MINUTE, end - MINUTE)
+    one.advance_to(end - 5 * MINUTE)
+    one.count_running(job("r:2"), "H100", end - 5 * MINUTE)
+    one.count_running(job("s:1/who=paid.beta.x.u"), "H100", end - 5 * MINUTE)
+    one.count_running(job("t:8/who=paid.beta.x.u"), "H100", end - 4 * MINUTE)
+    one.count_stopped(job("t:8/who=paid.beta.x.u"), "H100", end - 4 * MINUTE, end - MINUTE)
     orgs = [known(one, ("paid", org)) for org in ("acme", "beta")]
 
-    one.at(end - 1)
-    before = [one.faded(org, end) for org in orgs]
+    one.advance_to(end - 1)
+    before = [one.faded_usage(org, end) for org in orgs]
     assert ["acme/", "beta/"] == order(one, ("paid",))
-    one.at(end)
+    one.advance_to(end)
 
     assert end == one.fading.epoch
-    assert before == pytest.approx([one.faded(org, end) for org in orgs], abs=2)
+    assert before == pytest.approx([one.faded_usage(org, end) for org in orgs], abs=2)
     assert ["acme/", "beta/"] == order(one, ("paid",))
-    assert sum(one.key(org) for org in orgs) == one.key(known(one, ("paid",)))
+    assert sum(one.usage_key(org) for org in orgs) == one.usage_key(known(one, ("paid",)))
 
 
 def test_entitling_a_place_that_nobody_named_yet() -> None:
     """It has its share from the start."""
     one = tree()
-    one.entitle({ACME: Share(weight=7)})
-    one.user(ANN)
+    one.set_shares({ACME: Share(weight=7)})
+    one.user_group(ANN)
 
     assert 7 == known(one, ACME).weight

@@ -8,16 +8,16 @@ from bursar.core.ids import JobId
 from bursar.core.instant import HOUR, MINUTE
 from bursar.core.scheduling.decisions import Start
 from bursar.core.scheduling.explain.queue_position import (
-    Group,
-    Held,
-    divided,
-    in_turn,
-    shares,
-    standing,
+    GroupShare,
+    QueueGroup,
+    divide_by_weight,
+    list_positions,
+    list_shares,
+    queue_order,
 )
 from bursar.core.scheduling.model.cluster import Cluster
-from bursar.core.scheduling.model.policy import ANY, Share
-from bursar.core.scheduling.order.share import Place
+from bursar.core.scheduling.model.policy import ANY_TYPE, Share
+from bursar.core.scheduling.order.share import ShareGroup
 from bursar.core.scheduling.plan import make_plan
 from bursar.core.value import replace
 from tests.support.scheduling_cases import CREDIT, PLAIN, T0, Case, after
@@ -31,8 +31,8 @@ def near(expected: int, actual: int) -> bool:
 def order(case: Case) -> list[str]:
     """The ids of all waiting jobs in turn."""
     before = case.snapshot()
-    cluster = Cluster.of(before)
-    found = [one.job for one in standing(cluster, T0, most=1_000)]
+    cluster = Cluster.from_snapshot(before)
+    found = [one.job for one in list_positions(cluster, T0, most=1_000)]
     assert before == cluster.snapshot(), "looking changed the cluster"
     return [str(job) for job in found]
 
@@ -45,7 +45,7 @@ def test_the_order_of_groups() -> None:
         running="old@n1:4/batch/ran=50m new@n1:4@4/batch/ran=5m",
         queued="u:4/prod",
     ).snapshot()
-    cluster = Cluster.of(after(before, make_plan(Cluster.of(before), T0)))
+    cluster = Cluster.from_snapshot(after(before, make_plan(Cluster.from_snapshot(before), T0)))
     others = Case(
         want="",
         nodes="n1=8xH100",
@@ -53,15 +53,22 @@ def test_the_order_of_groups() -> None:
         " later:1/again=2m soon:1/again=1m/who=paid.zoe.ml.new turn:8/class=50",
     )
     for job in others.snapshot().waiting:
-        cluster.queue(job)
-    found = standing(cluster, T0)
+        cluster.enqueue(job)
+    found = list_positions(cluster, T0)
 
     assert ["u", "aged", "young", "turn", "soon", "later"] == [one.job for one in found]
-    groups = [Group.KEPT, Group.AGED, Group.TURN, Group.TURN, Group.LATER, Group.LATER]
+    groups = [
+        QueueGroup.KEPT,
+        QueueGroup.AGED,
+        QueueGroup.TURN,
+        QueueGroup.TURN,
+        QueueGroup.LATER,
+        QueueGroup.LATER,
+    ]
     assert groups == [one.group for one in found]
     assert [1, 2, 3, 4, 5, 6] == [one.number for one in found]
-    assert ("paid", "zoe", "ml", "new") == found[4].rungs[-1].path, "known, if never in turn"
-    assert 2 == len(standing(cluster, T0, most=2))
+    assert ("paid", "zoe", "ml", "new") == found[4].ranks[-1].path, "known, if never in turn"
+    assert 2 == len(list_positions(cluster, T0, most=2))
 
 
 def test_those_with_a_date_come_first_among_the_aged() -> None:
@@ -75,9 +82,9 @@ def test_those_with_a_date_come_first_among_the_aged() -> None:
     cluster = case.cluster()
     dated = replace(cluster.waiting[JobId("b")], promised_at=T0 + HOUR, promised_since=T0 - HOUR)
     cluster.withdraw(JobId("b"))
-    cluster.queue(dated)
+    cluster.enqueue(dated)
 
-    assert ["b", "a", "c"] == [one.job for one in standing(cluster, T0)]
+    assert ["b", "a", "c"] == [one.job for one in list_positions(cluster, T0)]
 
 
 def test_the_oldest_that_can_start_is_the_one_that_is_aged() -> None:
@@ -92,9 +99,9 @@ def test_the_oldest_that_can_start_is_the_one_that_is_aged() -> None:
         shares="paid.acme=ceil1A100",
         policy=replace(PLAIN, looks=2),
     )
-    found = standing(case.cluster(), T0)
+    found = list_positions(case.cluster(), T0)
 
-    assert ["kept", "old", "z"] == [one.job for one in found if one.group is Group.AGED]
+    assert ["kept", "old", "z"] == [one.job for one in found if one.group is QueueGroup.AGED]
 
 
 def test_what_decided_is_told_from_the_tier_to_the_user() -> None:
@@ -107,19 +114,19 @@ def test_what_decided_is_told_from_the_tier_to_the_user() -> None:
         shares="paid.acme=w2,floor4",
         usage="paid.acme.ml.ann=12 paid.acme.ml.bob=4",
     )
-    first, second = standing(case.cluster(), T0)
+    first, second = list_positions(case.cluster(), T0)
 
     assert ("b", "a") == (first.job, second.job)
-    paid, acme, ml, bob = first.rungs
+    paid, acme, ml, bob = first.ranks
     assert [("paid",), ("paid", "acme"), ("paid", "acme", "ml")] == [
-        rung.path for rung in first.rungs[:3]
+        rung.path for rung in first.ranks[:3]
     ]
-    assert ["owed_below", "owed", "fair", "fair"] == [rung.rank for rung in first.rungs]
+    assert ["owed_below", "owed", "fair", "fair"] == [rung.rank for rung in first.ranks]
     assert near(4 * CREDIT, bob.usage)
     assert near(16 * CREDIT, ml.usage)
     assert near(8 * CREDIT, acme.usage), "by weight"
     assert near(32 * CREDIT, paid.usage), "8 GPUs for an hour, and one ahead"
-    assert near(12 * CREDIT, second.rungs[-1].usage)
+    assert near(12 * CREDIT, second.ranks[-1].usage)
     assert (0, 7) == (second.priority_class, first.priority_class)
     assert ((3 * CREDIT,), T0 - 5 * MINUTE) == (second.inside, second.queued_at)
 
@@ -154,11 +161,11 @@ def test_a_plan_starts_jobs_in_this_order(used: list[int], org: int) -> None:
 # --------------------------------------------------------------------------- shares
 
 
-def held(case: Case) -> dict[str, Held]:
+def held(case: Case) -> dict[str, GroupShare]:
     """What each place has, by its name."""
     before = case.snapshot()
-    cluster = Cluster.of(before)
-    found = shares(cluster, T0)
+    cluster = Cluster.from_snapshot(before)
+    found = list_shares(cluster, T0)
     assert before == cluster.snapshot(), "looking changed the cluster"
     return {".".join(one.path): one for one in found}
 
@@ -176,7 +183,7 @@ def test_what_each_place_has_and_is_entitled_to() -> None:
     found = held(case)
     acme = found["paid.acme"]
 
-    assert (2, ((ANY, 4),), ((ANY, 12),), 9) == (
+    assert (2, ((ANY_TYPE, 4),), ((ANY_TYPE, 12),), 9) == (
         acme.weight,
         acme.floor,
         acme.ceiling,
@@ -209,35 +216,39 @@ def test_an_empty_pool_has_no_parts() -> None:
     assert {0} == {one.part_ppm + one.entitled_ppm for one in held(case).values()}
 
 
-def place(**share: object) -> Place:
+def place(**share: object) -> ShareGroup:
     """A place with a share of its own."""
-    return Place(("x",), "x", None, Share(**share))  # type: ignore[arg-type]
+    return ShareGroup(("x",), "x", None, Share(**share))  # type: ignore[arg-type]
 
 
 def test_floors_first_then_weights_up_to_ceilings() -> None:
     """Nobody below its floor, nobody above its ceiling, the rest by weight."""
-    floors = [place(floor=((ANY, 6),)), place(), place(weight=3)]
+    floors = [place(floor=((ANY_TYPE, 6),)), place(), place(weight=3)]
     by_type = [place(floor=(("H100", 4), ("A100", 4))), place()]
-    ceilings = [place(ceiling=((ANY, 2),)), place(), place(ceiling=((ANY, 9),))]
-    capped = [place(floor=((ANY, 6),), ceiling=((ANY, 3),)), place()]
-    too_many = [place(floor=((ANY, 8),)), place(floor=((ANY, 9),)), place()]
+    ceilings = [place(ceiling=((ANY_TYPE, 2),)), place(), place(ceiling=((ANY_TYPE, 9),))]
+    capped = [place(floor=((ANY_TYPE, 6),), ceiling=((ANY_TYPE, 3),)), place()]
+    too_many = [place(floor=((ANY_TYPE, 8),)), place(floor=((ANY_TYPE, 9),)), place()]
 
-    assert [6_000, 1_000, 3_000] == divided(10_000, floors)
-    assert [8_000, 2_000] == divided(10_000, by_type)
-    assert [2_000, 4_000, 4_000] == divided(10_000, ceilings)
-    assert [3_000, 7_000] == divided(10_000, capped)
-    assert [8_000, 9_000, 0] == divided(10_000, too_many)
-    assert [10_000, 0] == divided(10_000, [place(floor=((ANY, 99),)), place()])
-    both = [place(floor=((ANY, 4),)), place(weight=6, ceiling=((ANY, 5),)), place(weight=3)]
-    assert [4_000, 4_000, 2_000] == divided(10_000, both)
-    assert [] == divided(10_000, [])
+    assert [6_000, 1_000, 3_000] == divide_by_weight(10_000, floors)
+    assert [8_000, 2_000] == divide_by_weight(10_000, by_type)
+    assert [2_000, 4_000, 4_000] == divide_by_weight(10_000, ceilings)
+    assert [3_000, 7_000] == divide_by_weight(10_000, capped)
+    assert [8_000, 9_000, 0] == divide_by_weight(10_000, too_many)
+    assert [10_000, 0] == divide_by_weight(10_000, [place(floor=((ANY_TYPE, 99),)), place()])
+    both = [
+        place(floor=((ANY_TYPE, 4),)),
+        place(weight=6, ceiling=((ANY_TYPE, 5),)),
+        place(weight=3),
+    ]
+    assert [4_000, 4_000, 2_000] == divide_by_weight(10_000, both)
+    assert [] == divide_by_weight(10_000, [])
 
 
 def test_in_turn_is_lazy_enough_to_stop() -> None:
     """The first can be had without the rest."""
     cluster = Case(want="", nodes="n1=1xH100", queued="a:1 b:1", policy=PLAIN).cluster()
 
-    assert "a" == next(in_turn(cluster))[1].id
+    assert "a" == next(queue_order(cluster))[1].id
 
 
 def test_whoever_outlasts_all_stands_first() -> None:
@@ -245,4 +256,6 @@ def test_whoever_outlasts_all_stands_first() -> None:
     queued = "short:4/est=1h pole:1/est=9h also:1/est=8h next:4/est=2h"
     case = Case(nodes="n1=8xH100", queued=queued, want="")
 
-    assert ["pole", "also", "short", "next"] == [one.job for one in standing(case.cluster(), T0)]
+    assert ["pole", "also", "short", "next"] == [
+        one.job for one in list_positions(case.cluster(), T0)
+    ]

@@ -4,8 +4,8 @@ import pytest
 
 from bursar.core.ids import JobId, NodeId
 from bursar.core.instant import HOUR, MINUTE, SECOND
-from bursar.core.scheduling.decisions import Keep, Plan, Preempt, Promise, Reserved, Start, Wait
-from bursar.core.scheduling.model.jobs import Why
+from bursar.core.scheduling.decisions import Keep, Plan, PlannedStart, Preempt, Promise, Start, Wait
+from bursar.core.scheduling.model.jobs import StartReason
 from bursar.core.scheduling.model.nodes import Piece
 from bursar.core.scheduling.telling import span, told
 from tests.support.scheduling_cases import T0
@@ -27,15 +27,17 @@ def test_a_length_of_time(length: int, want: str) -> None:
 
 def test_everything_a_plan_can_say() -> None:
     decisions = (
-        Start(job=A, gpu_type="H100", pieces=PIECES, why=Why.TURN),
-        Start(job=A, gpu_type="H100", pieces=PIECES[1:], why=Why.BACKFILL),
+        Start(job=A, gpu_type="H100", pieces=PIECES, why=StartReason.TURN),
+        Start(job=A, gpu_type="H100", pieces=PIECES[1:], why=StartReason.BACKFILL),
         Preempt(job=A, wanted_by=B, right="class", lost=1, stops_at=T0),
         Keep(job=B, gpu_type="H100", pieces=PIECES, victims=(A,)),
         Promise(job=A, at=T0 + HOUR, since=T0, nodes=()),
     )
     waits = (
         Wait(job=B, reason="capacity", figures=()),  # told already: what is kept for it
-        Wait(job=A, reason="capacity", figures=(("needs", 4),), reserved=Reserved(T0, "H100", ())),
+        Wait(
+            job=A, reason="capacity", figures=(("needs", 4),), planned=PlannedStart(T0, "H100", ())
+        ),
         Wait(job=A, reason="ceiling", figures=(("at", "paid"), ("used", 4))),
     )
     plan = Plan(at=T0, decisions=decisions, waits=waits, complete=True, steps=0)

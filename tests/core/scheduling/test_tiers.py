@@ -6,12 +6,12 @@ import pytest
 
 from bursar.core.instant import HOUR, MINUTE, SECOND
 from bursar.core.scheduling.decisions import Start
-from bursar.core.scheduling.model.policy import ENTERPRISE, FREE, PAID, Policy
+from bursar.core.scheduling.model.policy import ENTERPRISE, FREE, PAID, PoolPolicy
 from bursar.core.scheduling.plan import make_plan
 from tests.support.scheduling_cases import T0, Case
 from tests.support.scheduling_checks import check
 
-SHIPPED = Policy()
+SHIPPED = PoolPolicy()
 
 EVE = "/who=enterprise.big.x.eve"
 FAY = "/who=free.solo.x.fay"

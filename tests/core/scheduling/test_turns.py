@@ -7,14 +7,14 @@ from bursar.core.instant import HOUR, MINUTE, SECOND
 from bursar.core.scheduling.decisions import Preempt
 from bursar.core.scheduling.explain.waiting import explain
 from bursar.core.scheduling.model.cluster import Cluster
-from bursar.core.scheduling.model.policy import Policy
-from bursar.core.scheduling.order.aging import due
-from bursar.core.scheduling.plan import look_again, make_plan
+from bursar.core.scheduling.model.policy import PoolPolicy
+from bursar.core.scheduling.order.aging import overdue_jobs
+from bursar.core.scheduling.plan import make_plan, next_planning_time
 from bursar.core.value import replace
 from tests.support.scheduling_cases import PLAIN, T0, Case
 from tests.support.scheduling_checks import check
 
-SHIPPED = Policy()
+SHIPPED = PoolPolicy()
 
 CASES = {
     # ------------------------------------------------------------------ the least work first
@@ -293,7 +293,7 @@ def test_turns(case: Case) -> None:
 def test_when_to_look_again(running: str, queued: str, want: int | None) -> None:
     """When a turn ends, in minutes if one has, or when somebody has waited too long; or never."""
     cluster = Case(nodes="n1=4xH100", running=running, queued=queued, want="").cluster()
-    found = look_again(cluster)
+    found = next_planning_time(cluster)
 
     assert want == (None if found is None else found - T0)
 
@@ -306,7 +306,7 @@ def test_why_nobody_gives_up_its_turn() -> None:
 
     assert (
         "- may take nobody's turn: of its org and class 1 ran long enough, with at most 6 credits"
-        in (" ".join(found.told()))
+        in (" ".join(found.render()))
     )
 
 
@@ -331,5 +331,5 @@ def test_whoever_was_stopped_waits_from_then_on() -> None:
     before = case.snapshot()
     stopped = replace(before.waiting[0], stopped_at=T0 - HOUR)
 
-    assert [] == due(Cluster.of(replace(before, waiting=(stopped,))))
-    assert 1 == len(due(Cluster.of(before)))
+    assert [] == overdue_jobs(Cluster.from_snapshot(replace(before, waiting=(stopped,))))
+    assert 1 == len(overdue_jobs(Cluster.from_snapshot(before)))

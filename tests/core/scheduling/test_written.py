@@ -7,16 +7,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bursar.core.instant import DAY, HOUR, MINUTE, SECOND
-from bursar.core.scheduling.model.policy import ENTERPRISE, FREE, INSIDE_A_USER, Policy, Share, Tier
+from bursar.core.scheduling.model.policy import (
+    ENTERPRISE,
+    FREE,
+    USER_ORDERS,
+    PoolPolicy,
+    Share,
+    Tier,
+)
 from bursar.core.scheduling.model.policy_file import (
-    Wrong,
-    checked,
-    made,
-    mapping,
-    policy_of,
-    span_of,
-    span_text,
-    words_of,
+    PolicyFileError,
+    build,
+    format_span,
+    parse_policy,
+    parse_span,
+    policy_to_dict,
+    require_mapping,
+    with_location,
 )
 from bursar.core.value import replace
 
@@ -38,12 +45,12 @@ TIERS: Any = st.builds(
     preempts=st.sampled_from(((), ("tin",))),
 )
 POLICIES: Any = st.builds(
-    Policy,
+    PoolPolicy,
     tiers=st.tuples(TIERS).map(lambda tiers: (*tiers, Tier(name="tin"))),
     shares=st.dictionaries(st.sampled_from((("gold", "acme"), ("tin", "a", "user b"))), SHARES).map(
         lambda found: tuple(sorted(found.items(), key=lambda one: one[0]))
     ),
-    inside_a_user=st.sampled_from(sorted(INSIDE_A_USER)),
+    inside_a_user=st.sampled_from(sorted(USER_ORDERS)),
     half_life=st.integers(1, 30),
     ahead=st.integers(0, 30 * DAY),
     grace=st.integers(0, DAY),
@@ -52,27 +59,27 @@ POLICIES: Any = st.builds(
 
 
 @given(POLICIES)
-def test_a_policy_that_is_told_is_read_as_the_same(policy: Policy) -> None:
+def test_a_policy_that_is_told_is_read_as_the_same(policy: PoolPolicy) -> None:
     """Whatever can be set is in its words."""
-    assert policy == policy_of(words_of(policy))
+    assert policy == parse_policy(policy_to_dict(policy))
 
 
 def test_nothing_written_is_the_shipped_policy() -> None:
-    assert Policy() == policy_of({})
+    assert PoolPolicy() == parse_policy({})
 
 
 def test_tiers_are_changed_by_name_or_listed_anew() -> None:
-    enterprise, paid, free = policy_of({"tiers": {"paid": {"weight": 9}}}).tiers
+    enterprise, paid, free = parse_policy({"tiers": {"paid": {"weight": 9}}}).tiers
     assert (ENTERPRISE, 9, FREE) == (enterprise, paid.weight, free)
 
-    [gold] = policy_of({"tiers": [{"name": "gold", "start_target": "2m"}]}).tiers
+    [gold] = parse_policy({"tiers": [{"name": "gold", "start_target": "2m"}]}).tiers
     assert Tier(name="gold", start_target=2 * MINUTE) == gold
 
 
 def test_one_text_is_a_list_of_one() -> None:
     words = {"tiers": {"paid": {"preempts": "free"}}}
 
-    assert ("free",) == policy_of(words).tiers[1].preempts
+    assert ("free",) == parse_policy(words).tiers[1].preempts
 
 
 @pytest.mark.parametrize(
@@ -89,8 +96,8 @@ def test_one_text_is_a_list_of_one() -> None:
     ],
 )
 def test_spans_are_told_as_they_are_read(span: int, text: str) -> None:
-    assert text == span_text(span)
-    assert span == span_of(text, "here")
+    assert text == format_span(span)
+    assert span == parse_span(text, "here")
 
 
 @pytest.mark.parametrize(
@@ -115,21 +122,21 @@ def test_spans_are_told_as_they_are_read(span: int, text: str) -> None:
     ],
 )
 def test_what_makes_no_sense_is_refused_with_the_place(words: dict[str, Any], told: str) -> None:
-    with pytest.raises(Wrong, match=told):
-        policy_of(words)
+    with pytest.raises(PolicyFileError, match=told):
+        parse_policy(words)
 
 
 def test_a_ceiling_of_jobs_may_be_left_out_by_name() -> None:
-    [(path, share)] = policy_of({"shares": {"paid / acme": {"jobs_max": None}}}).shares
+    [(path, share)] = parse_policy({"shares": {"paid / acme": {"jobs_max": None}}}).shares
 
     assert (("paid", "acme"), replace(Share(), jobs_max=None)) == (path, share)
 
 
 def test_what_a_value_needs_must_be_named() -> None:
-    with pytest.raises(Wrong, match="here: name must be named"):
-        made(Tier, {"weight": 1}, "here", {})
+    with pytest.raises(PolicyFileError, match="here: name must be named"):
+        build(Tier, {"weight": 1}, "here", {})
 
 
 def test_the_place_that_is_told_is_the_innermost() -> None:
-    with pytest.raises(Wrong, match=r"^inside is a mapping"):
-        checked("outside", lambda: mapping(3, "inside"))
+    with pytest.raises(PolicyFileError, match=r"^inside is a mapping"):
+        with_location("outside", lambda: require_mapping(3, "inside"))

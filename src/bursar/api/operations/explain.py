@@ -15,7 +15,11 @@ from bursar.core.dispatch.job_lifecycle import OVER, State
 from bursar.core.dispatch.state import name_of
 from bursar.core.ids import JobId
 from bursar.core.instant import Instant
-from bursar.core.scheduling.explain.queue_position import LISTED, shares, standing
+from bursar.core.scheduling.explain.queue_position import (
+    POSITIONS_LISTED,
+    list_positions,
+    list_shares,
+)
 from bursar.core.scheduling.explain.waiting import explain
 from bursar.core.scheduling.model.cluster import Cluster
 from bursar.service.jobs.queries import Looking, Route, Shown
@@ -144,7 +148,9 @@ def _stranded(job: Shown, *, routed: bool) -> str:
 async def explained(
     call: Call,
     pool: Annotated[str, Field(pattern=NAME)],
-    limit: Annotated[int, Field(ge=1, le=1_000, description="jobs that are listed")] = LISTED,
+    limit: Annotated[
+        int, Field(ge=1, le=1_000, description="jobs that are listed")
+    ] = POSITIONS_LISTED,
 ) -> Response:
     """Return the order of the queue and the current shares. Tenants see other orgs without their
     names.
@@ -153,12 +159,14 @@ async def explained(
     seen_by = None if caller.is_operator else caller.org
 
     def look(cluster: Cluster, now: Instant) -> PoolExplanation:
-        held = shares(cluster, now)
+        held = list_shares(cluster, now)
         if seen_by is not None:  # the tiers, and what is its own
             held = tuple(one for one in held if len(one.path) < 2 or one.path[1] == seen_by)
         return PoolExplanation(
             pool=pool,
-            standing=[QueueEntry.from_core(one, seen_by) for one in standing(cluster, now, limit)],
+            standing=[
+                QueueEntry.from_core(one, seen_by) for one in list_positions(cluster, now, limit)
+            ],
             shares=[ShareEntry.from_core(one, seen_by) for one in held],
         )
 

@@ -16,8 +16,8 @@ from bursar.api.operation import OperationTable
 from bursar.core.ledger.commands import SetSetting
 from bursar.core.ledger.events import SettingSet
 from bursar.core.ledger.values import Setting
-from bursar.core.scheduling.model.policy import Policy
-from bursar.core.scheduling.model.policy_file import policy_of
+from bursar.core.scheduling.model.policy import PoolPolicy
+from bursar.core.scheduling.model.policy_file import parse_policy
 from bursar.service.keys import DEPLOYMENT, Scope
 from bursar.service.pools.host import Pools
 from bursar.service.pools.quota_distribution import KIND
@@ -43,7 +43,7 @@ async def _kept(service: Service, pool: str) -> Setting | None:
     return await service.read(lambda reader: setting(reader, DEPLOYMENT, KIND, pool))
 
 
-def _told(pools: Pools, pool: str, version: int, policy: Policy) -> PolicyResponse:
+def _told(pools: Pools, pool: str, version: int, policy: PoolPolicy) -> PolicyResponse:
     known = pools.keepers[pool].look(lambda seen: seen.policy)
     in_force = (0 if known is None else known.n) >= version
     return PolicyResponse.from_core(pool, version, policy, in_force=in_force)
@@ -61,7 +61,7 @@ async def policy(call: Call, pool: Name) -> Response:
     service, _, pools = _operated(call, pool)
     kept = await _kept(service, pool)
     version = 0 if kept is None else kept.number
-    found = Policy() if kept is None else policy_of(json.loads(kept.body or "{}"))
+    found = PoolPolicy() if kept is None else parse_policy(json.loads(kept.body or "{}"))
     headers = {} if kept is None else {"ETag": f'"{version}"'}
     told = to_json(_told(pools, pool, version, found))
     return Response(told, headers=headers, media_type="application/json")
@@ -112,7 +112,7 @@ async def _set(
 
     def told(happened: Happened) -> PolicyResponse:
         body = only(SettingSet, happened).body
-        found = policy_of(json.loads(body or "{}"))
+        found = parse_policy(json.loads(body or "{}"))
         return PolicyResponse.from_core(command.id, answer.number, found, in_force=True)
 
     done = command_result(DEPLOYMENT, answer, 200, told)

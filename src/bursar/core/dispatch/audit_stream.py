@@ -21,7 +21,7 @@ from bursar.core.dispatch.state import AuditEvent, PoolTransaction
 from bursar.core.instant import Instant
 from bursar.core.leases import Denied
 from bursar.core.scheduling.decisions import Decision
-from bursar.core.scheduling.model.recording import Recorded, split
+from bursar.core.scheduling.model.recording import Recording, split_snapshot
 
 PART: Final = 1_000  # nodes and jobs of a snapshot in one event
 
@@ -29,7 +29,7 @@ PART: Final = 1_000  # nodes and jobs of a snapshot in one event
 class AuditRecord(NamedTuple):
     """What a leader has to write down, and the event after which it goes on."""
 
-    recorded: Recorded
+    recorded: Recording
     after: int  # does not matter where a window begins
 
 
@@ -47,9 +47,9 @@ def write_down(
     return written._replace(noted=work.noted)
 
 
-def _notes(epoch: int, recorded: Recorded, denied: tuple[Denied, ...]) -> Iterator[AuditEvent]:
+def _notes(epoch: int, recorded: Recording, denied: tuple[Denied, ...]) -> Iterator[AuditEvent]:
     if recorded.snapshot is not None:
-        parts = split(recorded.snapshot, PART)
+        parts = split_snapshot(recorded.snapshot, PART)
         for number, part in enumerate(parts):
             yield AuditEvent(epoch=epoch, record=part, part=number, parts=len(parts))
     *before, last = recorded.steps

@@ -19,12 +19,12 @@ from bursar.core.instant import HOUR, MILLISECOND, MINUTE, SECOND, Instant
 from bursar.core.money import Micros
 from bursar.core.quota_slices import NOTHING, Key
 from bursar.core.scheduling.model.cluster import Cluster
-from bursar.core.scheduling.model.job_mix import Typical
-from bursar.core.scheduling.model.jobs import Job, Path, Running, Shape
+from bursar.core.scheduling.model.job_mix import JobMix
+from bursar.core.scheduling.model.jobs import Job, Path, RunningJob, Shape
 from bursar.core.scheduling.model.nodes import Node, NodeState
-from bursar.core.scheduling.model.policy import Policy, Share
+from bursar.core.scheduling.model.policy import PoolPolicy, Share
 from bursar.core.scheduling.model.recording import Recorder
-from bursar.core.scheduling.model.snapshot import Snapshot
+from bursar.core.scheduling.model.snapshot import PoolSnapshot
 from bursar.core.scheduling.model.usage import Fading
 from bursar.core.value import replace
 
@@ -36,7 +36,7 @@ LOOKS_EVERY: Final = SECOND  # between two looks at all nodes
 class ClusterMirror:
     """A cluster that follows a pool."""
 
-    def __init__(self, policy: Policy, now: Instant) -> None:
+    def __init__(self, policy: PoolPolicy, now: Instant) -> None:
         self.told = Recorder(Cluster(policy, now))  # all that the cluster learns goes through this
         self._shipped = policy  # in force if the pool has none of its own
         self._policy_n: int | None = None  # of the policy in force; None before the first look
@@ -46,7 +46,7 @@ class ClusterMirror:
         self._looked_at: Instant | None = None  # when all nodes were last looked at
         self._attempts: dict[JobId, int] = {}  # fences of what runs
         self._waits: dict[JobId, Job] = {}  # what waits, as it was described
-        self._typical = Typical()
+        self._typical = JobMix()
 
     @property
     def cluster(self) -> Cluster:
@@ -58,7 +58,7 @@ class ClusterMirror:
 
         A new follower is given all jobs, and then those that have changed.
         """
-        self.told.at(now)
+        self.told.advance_to(now)
         changed = self._follow_terms(pool)
         nodes = sorted(self._nodes_of(pool, now))
         for node in nodes:
@@ -97,7 +97,7 @@ class ClusterMirror:
         counted = {name_of(key): self._quotas(job) for key, job in pool.jobs.items()}
         self._waits = {name: _counted(job, counted) for name, job in self._waits.items()}
         self.told = Recorder(
-            Cluster.of(
+            Cluster.from_snapshot(
                 replace(
                     before,
                     policy=replace(policy, limits=(*policy.limits, *self._limits())),
@@ -121,7 +121,7 @@ class ClusterMirror:
     def _limit(self, key: Key) -> None:
         """Let the cluster know what there is of a quota."""
         self._limited.add(key)
-        self.told.limit(_name_of_quota(key), self._share(key))
+        self.told.set_limit(_name_of_quota(key), self._share(key))
 
     def _limits(self) -> Iterator[tuple[str, Share]]:
         self._limited |= {one.key for of in self._counted.slices.values() for one in of.values()}
@@ -164,7 +164,7 @@ class ClusterMirror:
         changed = False
         if name in cluster.running and self._attempts[name] != job.fence:
             del self._attempts[name]
-            self.told.end(name)
+            self.told.remove_running(name)
             changed = True
         if job.state is not State.QUEUED:
             self._waits.pop(name, None)
@@ -190,7 +190,7 @@ class ClusterMirror:
             self.told.withdraw(name)
         self._waits[name] = new
         dated = old or new
-        self.told.queue(
+        self.told.enqueue(
             replace(
                 new,
                 promised_since=dated.promised_since,
@@ -207,13 +207,13 @@ class ClusterMirror:
             return False
         if earmark.job not in cluster.waiting or not cluster.could_mark(earmark):
             return False
-        self.told.mark(earmark)
+        self.told.add_earmark(earmark)
         return True
 
     def _count(self, job: PoolJob) -> None:
         """Count a job that was not known among those typically seen."""
         self._typical.add(job.ask.spec.shape)
-        self.told.typically(self._typical.fragments.typical)
+        self.told.set_job_mix(self._typical.fragments.typical)
 
     def _follow_lease(self, job: PoolJob, lease: Lease) -> bool:
         """A job has GPUs, and may have been asked to leave them."""
@@ -221,7 +221,7 @@ class ClusterMirror:
         changed = name not in cluster.running
         if changed:
             self._attempts[name] = lease.fence
-            self.told.run(_running(self._described(job), lease))
+            self.told.add_running(_running(self._described(job), lease))
             self._count(job)
         if job.state is State.STOPPING and cluster.running[name].stops_at is None:
             self.told.stop(name, cluster.now + GRACE)
@@ -258,7 +258,7 @@ def _counted(job: Job, counted: Mapping[JobId, tuple[str, ...]]) -> Job:
     return replace(job, counted=counted.get(job.id, job.counted))
 
 
-def carried_over(before: Snapshot, half_life: int) -> tuple[tuple[Path, Micros], ...]:
+def carried_over(before: PoolSnapshot, half_life: int) -> tuple[tuple[Path, Micros], ...]:
     """What was used before, as it counts if it fades with another half-life from now on."""
     if half_life == before.policy.half_life:
         return before.usage
@@ -321,10 +321,10 @@ def _estimate(queued: PoolJob) -> int | None:
     return (told - queued.ran_ms) * MILLISECOND
 
 
-def _running(job: Job, lease: Lease) -> Running:
+def _running(job: Job, lease: Lease) -> RunningJob:
     saved = min(part.saved_ms for part in lease.parts) * MILLISECOND
     started_at = lease.leased_at if lease.started_at is None else lease.started_at
-    return Running(
+    return RunningJob(
         job=replace(job, run_max=max(lease.run_ms_max * MILLISECOND, 1)),
         gpu_type=lease.gpu_type,
         pieces=tuple(part.piece for part in lease.parts),

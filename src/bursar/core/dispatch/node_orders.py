@@ -22,7 +22,7 @@ from bursar.core.ids import NodeId
 from bursar.core.instant import HOUR, MINUTE, Instant
 from bursar.core.leases import Denied
 from bursar.core.money import Micros
-from bursar.core.scheduling.advice.autoscale import Offer, Scaling
+from bursar.core.scheduling.advice.autoscale import CapacityOffer, Scaling
 from bursar.core.scheduling.model.nodes import Node, NodeState
 from bursar.core.value import replace, value
 
@@ -100,12 +100,12 @@ class NodeOrder:
 class Scale:
     """What operators have decided about a pool's nodes: what can be ordered, and how eagerly."""
 
-    offers: tuple[Offer, ...]  # the ids of their nodes are their names
+    offers: tuple[CapacityOffer, ...]  # the ids of their nodes are their names
     scaling: Scaling
     every: int = MINUTE  # microseconds from one piece of advice to the next
     patience: int = 10 * MINUTE  # by which a node may be late, in microseconds
 
-    def remaining_offers(self, orders: Iterable[NodeOrder]) -> tuple[Offer, ...]:
+    def remaining_offers(self, orders: Iterable[NodeOrder]) -> tuple[CapacityOffer, ...]:
         """What can still be ordered beside what was."""
         taken = Counter(one.offer for one in orders if one.state is not OrderState.GONE)
         return tuple(

@@ -74,7 +74,7 @@ from bursar.core.messages import (
 )
 from bursar.core.refusal import fail_invariant
 from bursar.core.scheduling.decisions import Decision, Keep, Preempt, Start
-from bursar.core.scheduling.model.jobs import Earmark, slots_of
+from bursar.core.scheduling.model.jobs import Earmark, slots_for
 from bursar.core.scheduling.model.nodes import Node, NodeState, Piece
 from bursar.core.value import replace
 
@@ -295,7 +295,7 @@ def _not_placed(
         if denied is not None:
             return denied
         assert machine is not None
-        if piece.slots != slots_of(shape, machine.node.slots):
+        if piece.slots != slots_for(shape, machine.node.slots):
             return Denied.WRONG_SIZE
         gpus += len(piece.gpus)
     return None if gpus == shape.tasks * (shape.gpus or 1) else Denied.WRONG_SIZE

@@ -13,11 +13,11 @@ from bursar.core.instant import HOUR, Instant
 from bursar.core.money import AMOUNT_MAX, Micros
 from bursar.core.scheduling.model.jobs import Path
 from bursar.core.scheduling.model.nodes import MILLI
-from bursar.core.scheduling.model.policy import Policy
+from bursar.core.scheduling.model.policy import PoolPolicy
 from bursar.core.scheduling.model.usage import Fading
 
 UNTIERED: Final = "paid"  # the tier of jobs that name none
-SHIPPED: Final = Policy()
+SHIPPED: Final = PoolPolicy()
 
 
 def share_path(queued: PoolJob) -> Path:

@@ -22,9 +22,9 @@ from bursar.core.quota_slices import Key, Slice
 from bursar.core.refusal import invariant
 from bursar.core.scheduling.model.jobs import Earmark, Path
 from bursar.core.scheduling.model.nodes import Node, Piece
-from bursar.core.scheduling.model.policy import Policy
-from bursar.core.scheduling.model.recording import Step
-from bursar.core.scheduling.model.snapshot import Snapshot
+from bursar.core.scheduling.model.policy import PoolPolicy
+from bursar.core.scheduling.model.recording import RecordedStep
+from bursar.core.scheduling.model.snapshot import PoolSnapshot
 from bursar.core.sorted_set import SortedSet
 from bursar.core.value import replace, value
 
@@ -231,7 +231,7 @@ class PolicyInForce:
     """The policy of a pool, as its operators have set it."""
 
     n: int  # only grows
-    policy: Policy
+    policy: PoolPolicy
 
 
 @value
@@ -357,7 +357,7 @@ class AuditEvent:
     """An event of a pool's audit stream: a step of its leader, or a part of what it began with."""
 
     epoch: int
-    record: Step | Snapshot
+    record: RecordedStep | PoolSnapshot
     part: int = 0  # of a snapshot: the how-manyth
     parts: int = 1
     denied: tuple[Denied, ...] = ()  # of a step: what stood against its decisions
@@ -365,7 +365,7 @@ class AuditEvent:
     @property
     def begins(self) -> bool:
         """Whether a replay can begin with it."""
-        return self.part == 0 and isinstance(self.record, Snapshot)
+        return self.part == 0 and isinstance(self.record, PoolSnapshot)
 
 
 class PoolTransaction:

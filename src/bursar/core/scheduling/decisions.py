@@ -5,7 +5,7 @@ from typing import NamedTuple, TypeAlias
 from bursar.core.ids import JobId
 from bursar.core.instant import Instant
 from bursar.core.money import Micros
-from bursar.core.scheduling.model.jobs import Nodes, Why
+from bursar.core.scheduling.model.jobs import StartReason, TasksByNode
 from bursar.core.scheduling.model.nodes import Piece
 from bursar.core.value import value
 
@@ -17,7 +17,7 @@ class Start:
     job: JobId
     gpu_type: str
     pieces: tuple[Piece, ...]
-    why: Why
+    why: StartReason
 
 
 @value
@@ -48,18 +48,18 @@ class Promise:
     job: JobId
     at: Instant
     since: Instant  # when it was first given one; those given later come later
-    nodes: Nodes  # where
+    nodes: TasksByNode  # where
 
 
 Decision: TypeAlias = Start | Preempt | Keep | Promise
 
 
-class Reserved(NamedTuple):
+class PlannedStart(NamedTuple):
     """A blocked job's future place."""
 
     at: Instant
     gpu_type: str
-    nodes: Nodes
+    nodes: TasksByNode
 
 
 @value
@@ -69,7 +69,7 @@ class Wait:
     job: JobId
     reason: str  # a stable word: capacity, crowded, ceiling, never_fits
     figures: tuple[tuple[str, int | str], ...]
-    reserved: Reserved | None = None
+    planned: PlannedStart | None = None
 
 
 @value

@@ -4,7 +4,7 @@ from collections import Counter
 
 from bursar.core.instant import HOUR, MINUTE, SECOND, Instant
 from bursar.core.scheduling.decisions import Decision, Keep, Plan, Preempt, Start, Wait
-from bursar.core.scheduling.model.jobs import Why
+from bursar.core.scheduling.model.jobs import StartReason
 from bursar.core.scheduling.model.nodes import Piece
 
 
@@ -26,7 +26,7 @@ def span(microseconds: int) -> str:
 
 def _decision(one: Decision, at: Instant) -> str:
     if isinstance(one, Start):
-        why = "" if one.why is Why.TURN else f" {one.why}"
+        why = "" if one.why is StartReason.TURN else f" {one.why}"
         return f"{one.job} -> {_places(one.pieces)}{why}"
     if isinstance(one, Preempt):
         return f"{one.job} preempted for={one.wanted_by} by={one.right}"
@@ -38,7 +38,7 @@ def _decision(one: Decision, at: Instant) -> str:
 def _wait(one: Wait, at: Instant) -> str:
     figures = "".join(f" {name}={figure}" for name, figure in one.figures)
     reason = "" if one.reason == "capacity" else f" {one.reason}"
-    start = "" if one.reserved is None else f" start={span(one.reserved.at - at)}"
+    start = "" if one.planned is None else f" start={span(one.planned.at - at)}"
     return f"{one.job} waits{reason}{figures}{start}"
 
 

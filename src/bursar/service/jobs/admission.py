@@ -18,10 +18,16 @@ from bursar.core.ids import JobId
 from bursar.core.instant import MILLISECOND, MINUTE, SECOND
 from bursar.core.messages import Spec
 from bursar.core.refusal import Fault
-from bursar.core.scheduling.advice.admission import Away, Bucket, Turned, full_bucket
-from bursar.core.scheduling.advice.pool_load import FAR
-from bursar.core.scheduling.advice.routing import Bid, Lack, Routed, routed, with_offers
-from bursar.core.scheduling.explain.waiting import Explanation, Prediction, foreseen
+from bursar.core.scheduling.advice.admission import Bucket, Rejected, RejectionCode, full_bucket
+from bursar.core.scheduling.advice.pool_load import UNKNOWN_WAIT
+from bursar.core.scheduling.advice.routing import (
+    PoolBid,
+    PoolMismatch,
+    RankedPools,
+    rank_pools,
+    with_offers,
+)
+from bursar.core.scheduling.explain.waiting import Explanation, Prediction, explain_new_job
 from bursar.core.scheduling.model.jobs import Job
 from bursar.core.scheduling.model.policy import Tier
 from bursar.core.value import replace
@@ -175,7 +181,7 @@ class JobAdmission:
 
     async def _choose(
         self, request: AdmissionRequest, job: Job, asked_s: float
-    ) -> tuple[Bid, tuple[Option, ...]]:
+    ) -> tuple[PoolBid, tuple[Option, ...]]:
         """The pool that the request names, or the one where the job starts first."""
         if request.pool is not None:
             return await self._named(request.pool, job), ()
@@ -194,7 +200,7 @@ class JobAdmission:
             raise _not_known()
         raise _nowhere(routes.lacks)
 
-    async def _later(self, job: Job, bids: tuple[Bid, ...]) -> tuple[Bid, ...]:
+    async def _later(self, job: Job, bids: tuple[PoolBid, ...]) -> tuple[PoolBid, ...]:
         """Pools where a job could wait for those of its GPU types that no pool has now."""
         available = {kind for bid in bids for kind in bid.types}
         types = tuple(kind for kind in job.shape.types if kind not in available)
@@ -203,14 +209,14 @@ class JobAdmission:
         rest = replace(job, shape=replace(job.shape, types=types))
         return self._router.routed(rest).bids or (await self._with_offers(rest)).bids
 
-    async def _with_offers(self, job: Job) -> Routed:
+    async def _with_offers(self, job: Job) -> RankedPools:
         """Pools where a job could wait for nodes that are not ordered yet."""
         prospects = self._router.prospects()
         scales = [await self._read(partial(scale_of, pool=each.pool)) for each in prospects]
         both = zip(prospects, scales, strict=True)
-        return routed(job, [with_offers(each, scale.offers) for each, scale in both])
+        return rank_pools(job, [with_offers(each, scale.offers) for each, scale in both])
 
-    async def _named(self, pool: str, job: Job) -> Bid:
+    async def _named(self, pool: str, job: Job) -> PoolBid:
         """The pool that the request names, whatever that pool has."""
         if pool not in self._pools.keepers:
             await asyncio.to_thread(self._pools.look)  # another process may have begun it
@@ -219,13 +225,13 @@ class JobAdmission:
         await self._refresh(pool)
         prospects = [each for each in self._router.prospects() if each.pool == pool]
         types = job.shape.types
-        unknown = Bid(pool=pool, wait=FAR, gpu_type=types[0], types=types, away=True)
-        return next(iter(routed(job, prospects).bids), unknown)
+        unknown = PoolBid(pool=pool, wait=UNKNOWN_WAIT, gpu_type=types[0], types=types, away=True)
+        return next(iter(rank_pools(job, prospects).bids), unknown)
 
     async def _predict(self, pool: str, job: Job) -> Explanation | None:
         """When a job would start if it came now; None if its pool does not answer in time."""
         leader = self._pools.explaining(pool)
-        question = leader.ask(lambda cluster, now: foreseen(cluster, job, now))
+        question = leader.ask(lambda cluster, now: explain_new_job(cluster, job, now))
         try:
             return await asyncio.wait_for(asyncio.wrap_future(question), WAIT_S)
         except (TimeoutError, Fault):
@@ -239,7 +245,9 @@ class JobAdmission:
 
     # The limits
 
-    async def _check(self, request: AdmissionRequest, job: Job, bid: Bid, asked_s: float) -> None:
+    async def _check(
+        self, request: AdmissionRequest, job: Job, bid: PoolBid, asked_s: float
+    ) -> None:
         """Refuse jobs if their org is too fast, a queue is full, or they would start too late."""
         if not self._router.knows(bid.pool):
             return
@@ -249,12 +257,12 @@ class JobAdmission:
             short = await self._rate.submit(request.org, tier.rate_per_minute, request.jobs)
         case = bid.pool, job, _bucket(tier, request.jobs, short), now, request.jobs
         answer = self._router.admit(*case)
-        if isinstance(answer, Away) and answer.retry_after is None:
+        if isinstance(answer, Rejected) and answer.retry_after is None:
             await self._refresh(bid.pool, anew=True)
             answer = self._router.admit(*case)
             if not self._router.settled(asked_s, bid.pool):
                 raise _not_known()
-        if isinstance(answer, Away):
+        if isinstance(answer, Rejected):
             raise _away(answer, bid.pool)
 
 
@@ -267,34 +275,34 @@ def _bucket(tier: Tier, count: int, short: int) -> Bucket:
     return Bucket(level=cost - short * tier.rate_per_minute, at=full.at)
 
 
-def _options(bids: tuple[Bid, ...]) -> tuple[Option, ...]:
+def _options(bids: tuple[PoolBid, ...]) -> tuple[Option, ...]:
     """The best pools; and for each GPU type that none of them has, the best that has it."""
     best = list(bids[:OPTIONS_MAX])
     for bid in bids[OPTIONS_MAX:]:
         if not {kind for each in best for kind in each.types}.issuperset(bid.types):
             best.append(bid)
-    return tuple(Option(bid.pool, bid.types, bid.told) for bid in best)
+    return tuple(Option(bid.pool, bid.types, bid.render) for bid in best)
 
 
 def _quote(
-    request: AdmissionRequest, bid: Bid, options: tuple[Option, ...], seen: Explanation | None
+    request: AdmissionRequest, bid: PoolBid, options: tuple[Option, ...], seen: Explanation | None
 ) -> AdmissionResult:
     """The pool of a dry run; the expected wait is that of the pool's own prediction."""
-    wait = bid.wait if seen is None else seen.expected(bid.wait)
+    wait = bid.wait if seen is None else seen.expected_wait(bid.wait)
     return AdmissionResult(
         bid.pool,
         options,
         why=None if request.pool else _why(bid, wait),
-        wait=None if wait >= FAR else wait,
+        wait=None if wait >= UNKNOWN_WAIT else wait,
         start=None if seen is None else seen.start,
     )
 
 
-def _why(bid: Bid, wait: int) -> str:
+def _why(bid: PoolBid, wait: int) -> str:
     """Why jobs would go to a pool, in words that agree with the expected wait."""
     if bid.away or wait == bid.wait:
-        return bid.told
-    return replace(bid, wait=wait).told if wait else "it starts there at once"
+        return bid.render
+    return replace(bid, wait=wait).render if wait else "it starts there at once"
 
 
 def _not_known() -> AdmissionRefused:
@@ -302,19 +310,19 @@ def _not_known() -> AdmissionRefused:
     return AdmissionRefused("busy", "what the pools have is not known", retry_after_s=1)
 
 
-def _nowhere(lacks: tuple[Lack, ...]) -> AdmissionRefused:
+def _nowhere(lacks: tuple[PoolMismatch, ...]) -> AdmissionRefused:
     """No pool can ever run the job; each pool's reason."""
-    ceilings = all(lack.code is Turned.EXCEEDS_CEILING for lack in lacks)
-    code = Turned.EXCEEDS_CEILING if ceilings else Turned.NEVER_FITS
-    reasons = [lack.told for lack in lacks[:LACKS_MAX]]
+    ceilings = all(lack.code is RejectionCode.EXCEEDS_CEILING for lack in lacks)
+    code = RejectionCode.EXCEEDS_CEILING if ceilings else RejectionCode.NEVER_FITS
+    reasons = [lack.render for lack in lacks[:LACKS_MAX]]
     return AdmissionRefused(code.value, "; ".join(reasons), figures={"pools": reasons})
 
 
-def _away(answer: Away, pool: str) -> AdmissionRefused:
+def _away(answer: Rejected, pool: str) -> AdmissionRefused:
     """The pool refuses the jobs: when to try again, if ever, and how long they would wait."""
     again_s = None if answer.retry_after is None else _seconds(answer.retry_after)
     figures = {name: it for name, it in answer.figures if name not in _MICROSECONDS}
-    wait_s = None if answer.wait >= FAR else _seconds(answer.wait)
+    wait_s = None if answer.wait >= UNKNOWN_WAIT else _seconds(answer.wait)
     more = {"pool": pool, "retry_after_seconds": again_s, "expected_wait_seconds": wait_s}
     return AdmissionRefused(answer.code.value, retry_after_s=again_s, figures={**figures, **more})
 

@@ -25,22 +25,22 @@ from bursar.core.dispatch.job_lifecycle import State
 from bursar.core.dispatch.state import JobKey, Pool
 from bursar.core.ids import OrgId, PoolId
 from bursar.core.instant import Instant
-from bursar.core.scheduling.advice.admission import Admitted, Away, Bucket, Turned, admit
-from bursar.core.scheduling.advice.pool_load import Queued
+from bursar.core.scheduling.advice.admission import Admitted, Bucket, Rejected, RejectionCode, admit
+from bursar.core.scheduling.advice.pool_load import OrgBacklog
 from bursar.core.scheduling.advice.routing import (
-    Bid,
+    PoolBid,
     Prospect,
-    Routed,
-    Waits,
+    RankedPools,
+    WaitingJob,
     can_run,
-    move,
-    prospect_of,
-    routed,
+    find_better_pool,
+    measure_prospect,
+    rank_pools,
     with_job,
 )
 from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.model.jobs import Job, Path
-from bursar.core.scheduling.model.policy import Policy, Tier
+from bursar.core.scheduling.model.policy import PoolPolicy, Tier
 from bursar.core.value import replace
 from bursar.service.jobs.relocation import ask_to_leave
 from bursar.service.ledger.clock import GuardedClock
@@ -99,7 +99,7 @@ class _Outlook:
         self._at = 0.0  # when that was found out
         self._good_until = 0.0  # when it was due to be found out anew
         self._again_at = 0.0
-        self._sent: dict[Path, Queued] = {}  # since then, by tier and org
+        self._sent: dict[Path, OrgBacklog] = {}  # since then, by tier and org
         self._asked: Future[None] | None = None
         self._lock = threading.RLock()  # an answer may be there before anybody waits for it
 
@@ -132,13 +132,13 @@ class _Outlook:
 
     def _look(self, cluster: Cluster, now: Instant) -> tuple[Prospect, float]:
         began_s = self._ticks()
-        return prospect_of(self._pool, cluster, now), self._ticks() - began_s
+        return measure_prospect(self._pool, cluster, now), self._ticks() - began_s
 
     def _look_at_rest(self, pool: Pool) -> tuple[Prospect, float] | None:
         """What a pool has that rests: its nodes are all there is to it, and memory has them."""
         if not pool.machines or pool.jobs.keys() - pool.over.keys():
             return None
-        follower = ClusterMirror(Policy(), pool.now)
+        follower = ClusterMirror(PoolPolicy(), pool.now)
         follower.follow(pool, (), pool.now)
         return self._look(follower.cluster, pool.now)
 
@@ -155,13 +155,13 @@ class _Outlook:
                 self._sent.clear()
         asked.set_result(None)
 
-    def send(self, job: Job, bid: Bid, count: int) -> None:
+    def send(self, job: Job, bid: PoolBid, count: int) -> None:
         """Count what was sent there."""
         with self._lock:
             org = job.path[:2]
-            before = self._sent.get(org, Queued(1, 0, 0))
-            work = before.work + count * job.shape.milli_gpus * job.likely
-            self._sent[org] = Queued(before.weight, before.jobs + count, work)
+            before = self._sent.get(org, OrgBacklog(1, 0, 0))
+            work = before.work + count * job.shape.milli_gpus * job.likely_run
+            self._sent[org] = OrgBacklog(before.weight, before.jobs + count, work)
             if self._known is not None:
                 self._known = with_job(self._known, job, bid)
 
@@ -171,18 +171,18 @@ class _Outlook:
         assert known is not None
         load, more = known.load, self._sent.get(job.path[:2])
         if more is not None:
-            own = load.orgs.get(job.path[:2], Queued(1, 0, 0))
-            own = Queued(own.weight, own.jobs + more.jobs, own.work + more.work)
+            own = load.orgs.get(job.path[:2], OrgBacklog(1, 0, 0))
+            own = OrgBacklog(own.weight, own.jobs + more.jobs, own.work + more.work)
             load = replace(load, orgs=ChainMap({job.path[:2]: own}, dict(load.orgs)))
         policy = with_tier(known.policy, job.path[0])
-        answer = admit(job, policy, (load,), bucket, now, count, anyhow=True)
-        late = isinstance(answer, Away) and answer.code is Turned.OVERLOADED
+        answer = admit(job, policy, (load,), bucket, now, count, allow_unplaceable=True)
+        late = isinstance(answer, Rejected) and answer.code is RejectionCode.OVERLOADED
         if late and not load.free + load.running:  # it has no nodes: nobody is served less for it
             return Admitted(wait=answer.wait, bucket=answer.bucket)
         return answer
 
 
-Answer = Admitted | Away
+Answer = Admitted | Rejected
 
 
 def _there(seen: tuple[Prospect, float]) -> "Future[tuple[Prospect, float]]":
@@ -192,7 +192,7 @@ def _there(seen: tuple[Prospect, float]) -> "Future[tuple[Prospect, float]]":
     return answer
 
 
-def with_tier(policy: Policy, name: str) -> Policy:
+def with_tier(policy: PoolPolicy, name: str) -> PoolPolicy:
     """A policy that knows a tier: one that it does not is the lowest, with the usual bounds."""
     if any(tier.name == name for tier in policy.tiers):
         return policy
@@ -241,9 +241,9 @@ class Router:
         found = (self._of(name).known for name in sorted(self._pools.keepers))
         return [one for one in found if one is not None]
 
-    def routed(self, job: Job) -> Routed:
+    def routed(self, job: Job) -> RankedPools:
         """Where a job could wait, the best first, and what the other pools lack."""
-        return routed(job, self.prospects())
+        return rank_pools(job, self.prospects())
 
     def admit(self, pool: PoolId, job: Job, bucket: Bucket, now: Instant, count: int = 1) -> Answer:
         """Let jobs into a pool that is known, or say why not and when to come again.
@@ -258,7 +258,7 @@ class Router:
         assert known is not None
         return next(tier for tier in with_tier(known.policy, name).tiers if tier.name == name)
 
-    def send(self, job: Job, bid: Bid, count: int = 1) -> None:
+    def send(self, job: Job, bid: PoolBid, count: int = 1) -> None:
         """Count jobs that are on their way to a pool."""
         self._of(bid.pool).send(job, bid, count)
 
@@ -314,18 +314,18 @@ class Moves:
     def _asked(self, one: Movable, now: Instant) -> bool:
         """Ask a job's pool to give it back, if it should wait elsewhere."""
         found = self._waits(one, now)
-        there = None if found is None else move(found, self._router.prospects(), now)
+        there = None if found is None else find_better_pool(found, self._router.prospects(), now)
         if found is None or there is None:
             return False
-        way = one.pool, there.to.pool, there.told
+        way = one.pool, there.to.pool, there.reason
         if not ask_to_leave(self._connection, self._clock, one.org, one.job, way):
             return False
         self._router.send(found.job, there.to)
         self._pools.sent(one.org)
-        _log.info("job %s of %s goes to %s: %s", one.job, one.org, there.to.pool, there.told)
+        _log.info("job %s of %s goes to %s: %s", one.job, one.org, there.to.pool, there.reason)
         return True
 
-    def _waits(self, one: Movable, now: Instant) -> Waits | None:
+    def _waits(self, one: Movable, now: Instant) -> WaitingJob | None:
         """A job as its pool knows it, if it waits there and has not begun."""
         keeper = self._pools.keepers.get(one.pool)
         key = one.org, one.job
@@ -335,7 +335,7 @@ class Moves:
         here = next((found for found in self._router.prospects() if found.pool == one.pool), None)
         if here is not None and not can_run(here, job):
             self._lacking[key] = self._lacked.get(key, now)
-        return Waits(
+        return WaitingJob(
             job,
             one.pool,
             one.arrived_at,

@@ -23,7 +23,7 @@ from uuid import uuid4
 
 from bursar.core.ids import NodeId, OrgId, PoolId
 from bursar.core.instant import Instant
-from bursar.core.scheduling.model.policy import Policy
+from bursar.core.scheduling.model.policy import PoolPolicy
 from bursar.service.database import Database
 from bursar.service.jobs import Jobs, through
 from bursar.service.ledger.clock import GuardedClock
@@ -54,7 +54,7 @@ class Pools:
     """All pools that this process knows; to be asked by any thread."""
 
     def __init__(
-        self, database: Database, ledger: Ledger, clock: GuardedClock, policy: Policy
+        self, database: Database, ledger: Ledger, clock: GuardedClock, policy: PoolPolicy
     ) -> None:
         self._database = database
         self._clock = clock
@@ -218,10 +218,10 @@ class _PoolNotifier:
 
 @contextmanager
 def serving_pools(
-    database: Database, ledger: Ledger, clock: GuardedClock, policy: Policy | None = None
+    database: Database, ledger: Ledger, clock: GuardedClock, policy: PoolPolicy | None = None
 ) -> Iterator[Pools]:
     """Pools that are kept, led and told of, for as long as this lasts."""
-    pools = Pools(database, ledger, clock, policy or Policy())
+    pools = Pools(database, ledger, clock, policy or PoolPolicy())
     try:
         pools.start()
         yield pools

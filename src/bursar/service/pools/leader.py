@@ -32,8 +32,8 @@ from bursar.core.dispatch.cluster_sync import ClusterMirror
 from bursar.core.instant import NEVER, SECOND, Instant
 from bursar.core.scheduling.decisions import Decision
 from bursar.core.scheduling.model.cluster import Cluster
-from bursar.core.scheduling.model.policy import Policy
-from bursar.core.scheduling.plan import carry_out, look_again
+from bursar.core.scheduling.model.policy import PoolPolicy
+from bursar.core.scheduling.plan import carry_out, next_planning_time
 from bursar.failpoints import failpoint
 from bursar.service.ledger.batcher import Busy
 from bursar.service.pools.pool import PoolHandle
@@ -64,7 +64,7 @@ def _led_no_more(pool: str) -> Busy:
 class PoolLeader:
     """Leads a pool, or stands by, with a thread of its own unless there is nothing to do."""
 
-    def __init__(self, keeper: PoolHandle, policy: Policy, who: str) -> None:
+    def __init__(self, keeper: PoolHandle, policy: PoolPolicy, who: str) -> None:
         self._keeper = keeper
         self._policy = policy
         self._who = who
@@ -193,7 +193,7 @@ class PoolLeader:
         follower = self._followed(now)
         if epoch is None:
             follower.told.forget()
-        elif epoch != self._epoch or not follower.told.begun:
+        elif epoch != self._epoch or not follower.told.is_open:
             follower.told.begin()
         # What came while another led is news as well.
         self._news, self._epoch = self._news or epoch != self._epoch, epoch
@@ -230,8 +230,8 @@ class PoolLeader:
         if self._news or (self._again is not None and self._again <= now):
             self._news = False
             decisions = carry_out(cluster, now).decisions
-            follower.told.decided(decisions)
-            self._again = look_again(cluster)
+            follower.told.record_decisions(decisions)
+            self._again = next_planning_time(cluster)
             if not self._write(follower, epoch, decisions):
                 return min(SAYS_SO_S, AGAIN_S * ((1 << min(self._denials, 10)) - 2))
         again = self._again
@@ -245,7 +245,7 @@ class PoolLeader:
             return True
         self._notes_at = time.monotonic() + NOTES_S
         failpoint("leader.planned")
-        written = self._keeper.write(epoch, decisions, AuditRecord(told.taken(), self._noted))
+        written = self._keeper.write(epoch, decisions, AuditRecord(told.take(), self._noted))
         failpoint("leader.written")
         self._noted = written.noted
         follower.placed(written.placed)

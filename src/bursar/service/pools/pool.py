@@ -41,7 +41,7 @@ from bursar.core.messages import Correct
 from bursar.core.refusal import InvariantBroken
 from bursar.core.scheduling.decisions import Decision
 from bursar.core.scheduling.model.nodes import Node
-from bursar.core.scheduling.model.policy import Policy
+from bursar.core.scheduling.model.policy import PoolPolicy
 from bursar.failpoints import failpoint
 from bursar.service.gc_pause import gc_paused
 from bursar.service.ledger.batcher import Lane, Limits, ResultSink
@@ -195,7 +195,7 @@ class PoolHandle:
         self._tell(answer, Ask(do, also=also))
         return answer.result()
 
-    def follow(self, policy: Policy, now: Instant) -> tuple[ClusterMirror, bool]:
+    def follow(self, policy: PoolPolicy, now: Instant) -> tuple[ClusterMirror, bool]:
         """A cluster that has caught up with the pool; whether there are news."""
         return self._kept.follow(policy, now)
 
@@ -377,7 +377,7 @@ class PoolReplica:
     def on_failure(self, connection: Connection, ask: Ask, error: Exception) -> None:
         """Do nothing: the caller gets the error, and other requests proceed."""
 
-    def follow(self, policy: Policy, now: Instant) -> tuple[ClusterMirror, bool]:
+    def follow(self, policy: PoolPolicy, now: Instant) -> tuple[ClusterMirror, bool]:
         """A cluster that has caught up with the pool; whether there are news."""
         with self._lock:
             pool, follower = self._memory.pool, self._follower

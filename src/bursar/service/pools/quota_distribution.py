@@ -27,8 +27,8 @@ from bursar.core.ids import OrgId, PoolId
 from bursar.core.instant import Instant
 from bursar.core.quota_slices import Slice, SliceReport, begun, rebalanced
 from bursar.core.refusal import Fault
-from bursar.core.scheduling.model.policy import Policy
-from bursar.core.scheduling.model.policy_file import Wrong, policy_of
+from bursar.core.scheduling.model.policy import PoolPolicy
+from bursar.core.scheduling.model.policy_file import PolicyFileError, parse_policy
 from bursar.service.keys import DEPLOYMENT
 from bursar.service.pools.pool import PoolHandle
 from bursar.service.queries.settings import settings_of
@@ -164,11 +164,11 @@ class QuotaDistributor:
         return plan
 
 
-def _read(pool: PoolId, body: str | None) -> Policy | None:
+def _read(pool: PoolId, body: str | None) -> PoolPolicy | None:
     """The policy that was set; None, and told, if this version does not understand it."""
     try:
-        return policy_of(json.loads(body or "{}"))
-    except Wrong as error:
+        return parse_policy(json.loads(body or "{}"))
+    except PolicyFileError as error:
         _log.error("the policy of pool %s is not understood: %s", pool, error)
         return None
 

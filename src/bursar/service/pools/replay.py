@@ -12,8 +12,8 @@ from typing import Final
 from bursar.core.ids import PoolId
 from bursar.core.refusal import InvariantBroken
 from bursar.core.scheduling.model.cluster import Cluster
-from bursar.core.scheduling.model.recording import decide_again, joined
-from bursar.core.scheduling.model.snapshot import Snapshot
+from bursar.core.scheduling.model.recording import join_snapshots, replay_step
+from bursar.core.scheduling.model.snapshot import PoolSnapshot
 from bursar.store.pools.events import (
     End,
     Event,
@@ -142,7 +142,7 @@ class _Window:
 
     def __init__(self, found: Replay) -> None:
         self._found = found
-        self._parts: list[Snapshot] = []
+        self._parts: list[PoolSnapshot] = []
         self._cluster: Cluster | None = None
         self._ours = False
 
@@ -164,7 +164,7 @@ class _Window:
             raise _Differs(f"event {event.n} is part {began.part}, not {len(self._parts)}")
         self._parts.append(began.whole)
         if self._ours and began.parts == len(self._parts):
-            self._cluster = Cluster.of(joined(self._parts))
+            self._cluster = Cluster.from_snapshot(join_snapshots(self._parts))
 
     def _step(self, event: Event) -> None:
         if not self._ours:
@@ -172,7 +172,7 @@ class _Window:
         if self._cluster is None:
             raise _Differs(f"event {event.n} has no snapshot before it")
         step, written = step_of(event)
-        again = decisions_text(decide_again(self._cluster, step))
+        again = decisions_text(replay_step(self._cluster, step))
         if again != written:
             raise _Differs(f"event {event.n}: {again} is decided now, {written} was")
         if step.decisions is not None:

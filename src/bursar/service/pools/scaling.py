@@ -27,7 +27,12 @@ from bursar.core.ids import NodeId, PoolId
 from bursar.core.instant import HOUR, MINUTE, SECOND, Instant
 from bursar.core.leases import Denied
 from bursar.core.refusal import Fault
-from bursar.core.scheduling.advice.autoscale import Advice, Offer, Order, advise
+from bursar.core.scheduling.advice.autoscale import (
+    CapacityOffer,
+    OrderAdvice,
+    ScalingAdvice,
+    advise_scaling,
+)
 from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.value import replace
 from bursar.failpoints import failpoint
@@ -120,7 +125,7 @@ class _Seen:
             span = min(every << min(times, 20), PAUSE_MOST)
             self.pauses[order.offer] = _Pause(now + span, times)
 
-    def left(self, offers: Iterable[Offer], now: Instant) -> tuple[Offer, ...]:
+    def left(self, offers: Iterable[CapacityOffer], now: Instant) -> tuple[CapacityOffer, ...]:
         """What can be ordered of these now."""
         nothing = _Pause(0, 0)
         return tuple(
@@ -263,9 +268,11 @@ class Scaler:
         seen.advised_at = now
         owned = {one.node.id: one.price for one in orders if one.state is OrderState.THERE}
 
-        def question(cluster: Cluster, at: Instant) -> Advice:
+        def question(cluster: Cluster, at: Instant) -> ScalingAdvice:
             offers = seen.left(scale.remaining_offers(orders), now)
-            return advise(cluster, max(at, cluster.now), offers, seen.quiet, scale.scaling, owned)
+            return advise_scaling(
+                cluster, max(at, cluster.now), offers, seen.quiet, scale.scaling, owned
+            )
 
         advice = leading.ask(question).result(ADVICE_S)
         seen.quiet = advice.quiet
@@ -409,7 +416,7 @@ def scaling_pools(
         scaler.stop()
 
 
-def _new_orders(advised: Order, scale: Scale, now: Instant) -> Iterator[NodeOrder]:
+def _new_orders(advised: OrderAdvice, scale: Scale, now: Instant) -> Iterator[NodeOrder]:
     """An order for each node that is advised."""
     offer = advised.offer
     for _ in range(advised.nodes):

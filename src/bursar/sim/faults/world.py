@@ -21,7 +21,7 @@ from bursar.core.instant import MILLISECOND, SECOND, Instant
 from bursar.core.leases import Denied
 from bursar.core.scheduling.decisions import Decision
 from bursar.core.scheduling.model.nodes import Node
-from bursar.core.scheduling.model.policy import PAID, Policy
+from bursar.core.scheduling.model.policy import PAID, PoolPolicy
 from bursar.core.scheduling.plan import carry_out
 from bursar.sim.faults import org as org_side
 from bursar.sim.faults.checker import Watch
@@ -83,7 +83,7 @@ class World:
         self.failing = True
         self._heap: list[Event] = []
         self._number = 0
-        self.policy = Policy(tiers=(PAID,), grace=GRACE)
+        self.policy = PoolPolicy(tiers=(PAID,), grace=GRACE)
         self.pool = Pool()
         self.pool_clock = Clock(BEGINS, BEGINS, self.random.randint(-500, 500))
         self.desks = {name: Desk(name) for name in ("p1", "p2")}

@@ -20,8 +20,8 @@ from bursar.core.ids import PoolId
 from bursar.core.instant import Instant
 from bursar.core.scheduling.decisions import Decision
 from bursar.core.scheduling.model.jobs import Path
-from bursar.core.scheduling.model.recording import Input, Step
-from bursar.core.scheduling.model.snapshot import Snapshot
+from bursar.core.scheduling.model.recording import Input, RecordedStep
+from bursar.core.scheduling.model.snapshot import PoolSnapshot
 from bursar.core.value import replace, value
 from bursar.store.sql.arrays import Values
 from bursar.store.sql.codec import text_of, value_of
@@ -96,11 +96,11 @@ class Began:
     rules: str  # which rules decide: `rules_text`
     part: int
     parts: int
-    snapshot: Snapshot
+    snapshot: PoolSnapshot
     usage: tuple[tuple[Path, str], ...]  # of the snapshot: numbers beyond 64 bits, as text
 
     @property
-    def whole(self) -> Snapshot:
+    def whole(self) -> PoolSnapshot:
         """The snapshot, or the part of it, with all its numbers."""
         usage = tuple((path, int(base)) for path, base in self.usage)
         return replace(self.snapshot, usage=usage)
@@ -142,7 +142,11 @@ def rows_of(
     rows: list[Values] = []
     for note in notes:
         kind = (
-            "snapshot" if note.begins else "part" if isinstance(note.record, Snapshot) else "round"
+            "snapshot"
+            if note.begins
+            else "part"
+            if isinstance(note.record, PoolSnapshot)
+            else "round"
         )
         body = _body(note)
         n, at = end.n + 1, note.record.at
@@ -158,7 +162,7 @@ def digest_of(before: str, n: int, at: Instant, epoch: int, kind: str, body: str
 
 def _body(note: AuditEvent) -> str:
     said = note.record
-    if isinstance(said, Step):
+    if isinstance(said, RecordedStep):
         inputs = [_named(one) for one in said.inputs]
         return text_of(
             {"inputs": inputs, "decisions": _listed(said.decisions), "denied": note.denied}
@@ -222,14 +226,14 @@ def began_of(event: Event) -> Began:
     return value_of(Began, event.body)
 
 
-def step_of(event: Event) -> tuple[Step, str]:
+def step_of(event: Event) -> tuple[RecordedStep, str]:
     """A step, and its decisions as they are written."""
     found = value_of(_Round, event.body)
     inputs = tuple(_unnamed(_INPUTS, one) for one in found.inputs)
     text = str(found.decisions, "utf8")
     written = value_of(list[msgspec.Raw] | None, text)  # type: ignore[arg-type]
     decisions = None if written is None else tuple(_unnamed(_DECISIONS, one) for one in written)
-    return Step(at=event.at, inputs=inputs, decisions=decisions), text
+    return RecordedStep(at=event.at, inputs=inputs, decisions=decisions), text
 
 
 def _unnamed(kinds: Mapping[str, type[Any]], raw: msgspec.Raw) -> Any:

@@ -9,7 +9,7 @@ from bursar.core.dispatch.state import PolicyInForce, Pool, PoolTransaction, Use
 from bursar.core.ids import PoolId
 from bursar.core.quota_slices import Key, Slice
 from bursar.core.scheduling.model.jobs import Path
-from bursar.core.scheduling.model.policy_file import policy_of, words_of
+from bursar.core.scheduling.model.policy_file import parse_policy, policy_to_dict
 from bursar.store.sql.arrays import Values, column_arrays
 from bursar.store.sql.bulk_write import Saving
 from bursar.store.sql.codec import text_of, value_of
@@ -96,7 +96,7 @@ def take(pool: Pool, asked: Terms) -> None:
         pool.take_slices(value_of(Slice, body) for (body,) in asked.slices.fetchall())
     row = None if asked.policy is None else asked.policy.fetchone()
     if row is not None:
-        pool.policy = PolicyInForce(n=row[0], policy=policy_of(json.loads(row[1])))
+        pool.policy = PolicyInForce(n=row[0], policy=parse_policy(json.loads(row[1])))
     for text, micros, at in () if asked.usage is None else asked.usage.fetchall():
         path = value_of(tuple[str, ...], text)
         pool.usage[path] = UserUsage(path=path, micros=micros, at=at)
@@ -112,4 +112,4 @@ def save_terms(saving: Saving, pool: PoolId, work: PoolTransaction) -> None:
     saving.rows("usage", SAVE_USAGE, rows)
     given = work.policy_new
     if given is not None:
-        saving.rows("policy", SAVE_POLICY, [(pool, given.n, text_of(words_of(given.policy)))])
+        saving.rows("policy", SAVE_POLICY, [(pool, given.n, text_of(policy_to_dict(given.policy)))])

@@ -28,18 +28,23 @@ from enum import StrEnum
 from typing import Final
 
 from bursar.core.instant import MINUTE, SECOND, Instant
-from bursar.core.scheduling.advice.pool_load import FAR, Load, predicted_wait, tasks_if_empty
+from bursar.core.scheduling.advice.pool_load import (
+    UNKNOWN_WAIT,
+    PoolLoad,
+    predicted_wait,
+    tasks_if_empty,
+)
 from bursar.core.scheduling.model.jobs import Job, Path
 from bursar.core.scheduling.model.nodes import MILLI
-from bursar.core.scheduling.model.policy import ANY, Policy, Share, Tier
+from bursar.core.scheduling.model.policy import ANY_TYPE, PoolPolicy, Share, Tier
 from bursar.core.value import value
 
 SHED_AT: Final = 400  # hundredths of a start target at which the lowest tier is turned away
-LOOK_AGAIN: Final = MINUTE  # when to come again if nobody knows when nodes are back
+RETRY_WITHOUT_NODES: Final = MINUTE  # when to come again if nobody knows when nodes are back
 TIER_ORGS: Final = 10  # a tier's queue is as long as those of so many orgs
 
 
-class Turned(StrEnum):
+class RejectionCode(StrEnum):
     """Why a submission is turned away, in the order in which it is looked at."""
 
     TIER_UNKNOWN = "tier_unknown"
@@ -73,10 +78,10 @@ class Admitted:
 
 
 @value
-class Away:
+class Rejected:
     """Turned away: why, the figures, and when it makes sense to come again."""
 
-    code: Turned
+    code: RejectionCode
     figures: tuple[tuple[str, int | str], ...]
     retry_after: int | None  # microseconds; None if it never will be let in as it is
     wait: int  # microseconds that it would wait if it were let in
@@ -93,42 +98,44 @@ def full_bucket(tier: Tier, now: Instant) -> Bucket:
 
 def admit(
     job: Job,
-    policy: Policy,
-    pools: tuple[Load, ...],
+    policy: PoolPolicy,
+    pools: tuple[PoolLoad, ...],
     bucket: Bucket,
     now: Instant,
     count: int = 1,
     *,
-    anyhow: bool = False,
-) -> Admitted | Away:
+    allow_unplaceable: bool = False,
+) -> Admitted | Rejected:
     """Let in so many jobs alike, or say why not. The first pool is where they would wait.
 
     With `anyhow` they may wait for what that pool does not have: whoever names a pool knows why.
     """
-    wait = predicted_wait(pools[0], job) if pools else FAR
+    wait = predicted_wait(pools[0], job) if pools else UNKNOWN_WAIT
     tier = next((tier for tier in policy.tiers if tier.name == job.path[0]), None)
     if tier is None:
         found = _unknown(job.path[0], policy)
     else:
         bucket, short = _taken(bucket, tier, now, count)
-        found = _too_fast(tier, count, short) or ([] if anyhow else never(job, policy, pools))
+        found = _too_fast(tier, count, short) or (
+            [] if allow_unplaceable else find_permanent_rejection(job, policy, pools)
+        )
         found = found or _not_now(pools[0], policy, tier, job.path[:2], count, wait)
     for code, figures, again in found:
-        return Away(code=code, figures=figures, retry_after=again, wait=wait, bucket=bucket)
+        return Rejected(code=code, figures=figures, retry_after=again, wait=wait, bucket=bucket)
     return Admitted(wait=wait, bucket=bucket)
 
 
-Found = list[tuple[Turned, tuple[tuple[str, int | str], ...], int | None]]
+Rejections = list[tuple[RejectionCode, tuple[tuple[str, int | str], ...], int | None]]
 
 
-def _unknown(tier: str, policy: Policy) -> Found:
+def _unknown(tier: str, policy: PoolPolicy) -> Rejections:
     known = ",".join(one.name for one in policy.tiers)
-    return [(Turned.TIER_UNKNOWN, (("tier", tier), ("known", known)), None)]
+    return [(RejectionCode.TIER_UNKNOWN, (("tier", tier), ("known", known)), None)]
 
 
-def _too_fast(tier: Tier, count: int, short: int) -> Found:
+def _too_fast(tier: Tier, count: int, short: int) -> Rejections:
     figures = ("rate_per_minute", tier.rate_per_minute), ("asked", count)
-    return [(Turned.TOO_FAST, figures, short)] if short else []
+    return [(RejectionCode.TOO_FAST, figures, short)] if short else []
 
 
 def _taken(bucket: Bucket, tier: Tier, now: Instant, count: int) -> tuple[Bucket, int]:
@@ -148,10 +155,12 @@ def _taken(bucket: Bucket, tier: Tier, now: Instant, count: int) -> tuple[Bucket
 # --------------------------------------------------------------------------- never
 
 
-def never(job: Job, policy: Policy, pools: tuple[Load, ...]) -> Found:
+def find_permanent_rejection(
+    job: Job, policy: PoolPolicy, pools: tuple[PoolLoad, ...]
+) -> Rejections:
     """What forbids the job for good, and what would be allowed."""
     if not pools:
-        return [(Turned.NO_NODES, (("pools", 0),), LOOK_AGAIN)]
+        return [(RejectionCode.NO_NODES, (("pools", 0),), RETRY_WITHOUT_NODES)]
     gpus = max(load.gpus for load in pools)
     ceilings = {t: _ceiling(job, policy, t, gpus) for t in job.shape.types}
     milli = job.shape.milli_gpus
@@ -159,7 +168,7 @@ def never(job: Job, policy: Policy, pools: tuple[Load, ...]) -> Found:
     if not types:
         most, at = max(ceilings.values())
         figures = ("at", at), ("needs_milli_gpus", milli), ("would_fit_milli_gpus", most)
-        return [(Turned.EXCEEDS_CEILING, figures, None)]
+        return [(RejectionCode.EXCEEDS_CEILING, figures, None)]
     fits = max(tasks_if_empty(load.sites, job.shape, t) for load in pools for t in types)
     if fits >= job.shape.tasks:
         return []
@@ -168,7 +177,7 @@ def never(job: Job, policy: Policy, pools: tuple[Load, ...]) -> Found:
     if once >= job.shape.tasks:
         away = sum(site.nodes for load in pools for site in load.away)
         short = ("tasks", job.shape.tasks), ("would_fit_tasks", fits), ("nodes_away", away)
-        return [(Turned.NO_NODES, (("pools", len(pools)), *short), LOOK_AGAIN)]
+        return [(RejectionCode.NO_NODES, (("pools", len(pools)), *short), RETRY_WITHOUT_NODES)]
     largest = [site.kind for sites in everything for site in sites if site.kind.gpu_type in types]
     would = (
         ("tasks", job.shape.tasks),
@@ -179,10 +188,10 @@ def never(job: Job, policy: Policy, pools: tuple[Load, ...]) -> Found:
         ("labels", ",".join(sorted({label for kind in largest for label in kind.labels}))),
         ("regions", ",".join(sorted({kind.region for kind in largest} - {""}))),
     )
-    return [(Turned.NEVER_FITS, would, None)]
+    return [(RejectionCode.NEVER_FITS, would, None)]
 
 
-def _ceiling(job: Job, policy: Policy, gpu_type: str, gpus: int) -> tuple[int, str]:
+def _ceiling(job: Job, policy: PoolPolicy, gpu_type: str, gpus: int) -> tuple[int, str]:
     """The most milli-GPUs of a type that the path of a job allows, and where that is said."""
     shares = dict(policy.shares)
     tiers: dict[Path, Share] = {
@@ -202,43 +211,45 @@ def _ceiling(job: Job, policy: Policy, gpu_type: str, gpus: int) -> tuple[int, s
 def _mosts(share: Share | None, gpu_type: str) -> list[int]:
     if share is None:
         return []
-    mosts = [gpus * MILLI for of, gpus in share.ceiling if of in (ANY, gpu_type)]
+    mosts = [gpus * MILLI for of, gpus in share.ceiling if of in (ANY_TYPE, gpu_type)]
     return [*mosts, 0] if share.jobs_max == 0 else mosts
 
 
 # --------------------------------------------------------------------------- for now
 
 
-def _not_now(load: Load, policy: Policy, tier: Tier, org: Path, count: int, wait: int) -> Found:
+def _not_now(
+    load: PoolLoad, policy: PoolPolicy, tier: Tier, org: Path, count: int, wait: int
+) -> Rejections:
     """Queues are full, or starts too late."""
     return _full(load, tier, org, count, wait) or _overload(load, policy, tier)
 
 
-def _full(load: Load, tier: Tier, org: Path, count: int, wait: int) -> Found:
+def _full(load: PoolLoad, tier: Tier, org: Path, count: int, wait: int) -> Rejections:
     """The queue of the org or of its tier is full."""
-    line, mine = load.lines.get(tier.name), load.orgs.get(org)
+    line, mine = load.tier_queues.get(tier.name), load.orgs.get(org)
     jobs = mine.jobs if mine else 0
     over = jobs + count - tier.queue_max
     if over > 0:
         figures = ("at", ".".join(org)), ("queued", jobs), ("most", tier.queue_max)
         if over > jobs:  # nor would there be room if all of them had started
-            return [(Turned.QUEUE_FULL, figures, None)]
-        return [(Turned.QUEUE_FULL, figures, max(wait * over // jobs, SECOND))]
+            return [(RejectionCode.QUEUE_FULL, figures, None)]
+        return [(RejectionCode.QUEUE_FULL, figures, max(wait * over // jobs, SECOND))]
     queued, most = line.jobs if line else 0, tier.queue_max * TIER_ORGS
     part = most // max((len(line.depths) if line else 0) + (mine is None), 1)
     if queued + count > most and jobs + count > part:
         again = max(wait // max(jobs, 1), SECOND)
         figures = ("at", tier.name), ("queued", queued), ("most", most)
-        return [(Turned.TIER_FULL, (*figures, ("equal_part", part)), again)]
+        return [(RejectionCode.TIER_FULL, (*figures, ("equal_part", part)), again)]
     return []
 
 
-def _overload(load: Load, policy: Policy, tier: Tier) -> Found:
+def _overload(load: PoolLoad, policy: PoolPolicy, tier: Tier) -> Rejections:
     """Starts are so late that this tier is turned away."""
     order = list(policy.tiers)
     at = order.index(tier)
     shed_at = SHED_AT << (len(order) - 1 - at)
-    lines = [(load.lines.get(one.name), one) for one in order[: at + 1]]
+    lines = [(load.tier_queues.get(one.name), one) for one in order[: at + 1]]
     waits = [(line.usual_wait() if line else 0, one) for line, one in lines]
     wait, worst = max(waits, key=lambda found: found[0] * 100 // found[1].start_target)
     pressure = wait * 100 // worst.start_target
@@ -250,4 +261,4 @@ def _overload(load: Load, policy: Policy, tier: Tier) -> Found:
         ("pressure_percent", pressure),
         ("shed_at_percent", shed_at),
     )
-    return [(Turned.OVERLOADED, (*figures, ("wait_us", wait)), again)]
+    return [(RejectionCode.OVERLOADED, (*figures, ("wait_us", wait)), again)]

@@ -23,20 +23,20 @@ from typing import Final
 from bursar.core.ids import JobId, NodeId
 from bursar.core.instant import DAY, HOUR, MINUTE, Instant
 from bursar.core.money import PPM, Micros
-from bursar.core.scheduling.advice.forecast import Forecast, forecast, places
-from bursar.core.scheduling.decisions import Reserved
+from bursar.core.scheduling.advice.forecast import Forecast, forecast, forecast_with_claims
+from bursar.core.scheduling.decisions import PlannedStart
 from bursar.core.scheduling.model.cluster import Cluster
-from bursar.core.scheduling.model.jobs import Shape, need
-from bursar.core.scheduling.model.nodes import MILLI, Machine, Node, NodeState, Room
-from bursar.core.scheduling.placement.backfill import Claims
+from bursar.core.scheduling.model.jobs import Shape, task_need
+from bursar.core.scheduling.model.nodes import MILLI, Node, NodeRoom, NodeState, NodeUsage
+from bursar.core.scheduling.placement.backfill import NodeClaims
 from bursar.core.scheduling.preemption.shortfall import free_milli
 from bursar.core.value import replace, value
 
-LATE: Final = 8  # late jobs for which sizes of orders are tried
+LATE_JOBS_TRIED: Final = 8  # late jobs for which sizes of orders are tried
 
 
 @value
-class Offer:
+class CapacityOffer:
     """Nodes that can be had."""
 
     node: Node  # what each is like; its id begins their names
@@ -58,10 +58,10 @@ class Scaling:
 
 
 @value
-class Order:
+class OrderAdvice:
     """Nodes to be ordered."""
 
-    offer: Offer
+    offer: CapacityOffer
     nodes: int
     price: Micros  # of all, an hour
     cost: Micros  # until they may go again
@@ -70,7 +70,7 @@ class Order:
 
 
 @value
-class Drain:
+class DrainAdvice:
     """A node to be drained."""
 
     node: NodeId
@@ -80,39 +80,39 @@ class Drain:
 
 
 @value
-class Advice:
+class ScalingAdvice:
     """What to order and what to drain."""
 
-    order: Order | None
-    drains: tuple[Drain, ...]
+    order: OrderAdvice | None
+    drains: tuple[DrainAdvice, ...]
     quiet: Mapping[NodeId, Instant]  # since when which node is used by little: for the next advice
 
 
-def advise(
+def advise_scaling(
     cluster: Cluster,
     now: Instant,
-    offers: tuple[Offer, ...],
+    offers: tuple[CapacityOffer, ...],
     quiet: Mapping[NodeId, Instant],
     scaling: Scaling,
     owned: Mapping[NodeId, Micros] | None = None,
-) -> Advice:
+) -> ScalingAdvice:
     """What to order and to drain; the cluster stays as it is.
 
     `owned` are the nodes that may go, with the price of each; else those of a kind on offer may.
     """
-    cluster.at(now)
-    claims = Claims(cluster)
-    before = places(cluster, claims)
+    cluster.advance_to(now)
+    claims = NodeClaims(cluster)
+    before = forecast_with_claims(cluster, claims)
     order = _best_order(cluster, offers, scaling, before)
     still = _quiet(cluster, now, quiet, scaling)
     prices = _of_kinds(cluster, offers) if owned is None else owned
     able = _may_go(cluster, prices, still, scaling, claims, order)
     drains = _drains(cluster, prices, still, scaling, before, able)
-    cluster.at(now)  # tiers have their parts of what there really is
-    return Advice(order=order, drains=drains, quiet=still)
+    cluster.advance_to(now)  # tiers have their parts of what there really is
+    return ScalingAdvice(order=order, drains=drains, quiet=still)
 
 
-def _of_kinds(cluster: Cluster, offers: tuple[Offer, ...]) -> dict[NodeId, Micros]:
+def _of_kinds(cluster: Cluster, offers: tuple[CapacityOffer, ...]) -> dict[NodeId, Micros]:
     """The nodes that could be ordered again, with their prices."""
     prices = {offer.node.kind: offer.price for offer in offers}
     return {
@@ -126,8 +126,8 @@ def _of_kinds(cluster: Cluster, offers: tuple[Offer, ...]) -> dict[NodeId, Micro
 
 
 def _best_order(
-    cluster: Cluster, offers: tuple[Offer, ...], scaling: Scaling, before: Forecast
-) -> Order | None:
+    cluster: Cluster, offers: tuple[CapacityOffer, ...], scaling: Scaling, before: Forecast
+) -> OrderAdvice | None:
     """The order that gains most above its cost; of equal ones the cheaper."""
     tried = [
         _tried(cluster, offer, nodes, scaling, before)
@@ -142,27 +142,31 @@ def _best_order(
     )
 
 
-def _sizes(cluster: Cluster, offer: Offer, before: Forecast) -> list[int]:
+def _sizes(cluster: Cluster, offer: CapacityOffer, before: Forecast) -> list[int]:
     """How many nodes the first late job needs, the first two, and so on."""
     sizes: list[int] = []
     parts = 0  # of nodes, in millionths
     for job_id, reserved in before.items():
         shape = cluster.waiting[job_id].shape
         late = reserved is None or reserved.at > cluster.now + offer.delay
-        if late and (each := _on_empty(shape, offer)) and len(sizes) < LATE:
+        if late and (each := _on_empty(shape, offer)) and len(sizes) < LATE_JOBS_TRIED:
             parts += shape.tasks * PPM // each
             sizes.append(min(-(-parts // PPM), offer.most))
     return sorted(set(sizes))
 
 
-def _on_empty(shape: Shape, offer: Offer) -> int:
+def _on_empty(shape: Shape, offer: CapacityOffer) -> int:
     """How many tasks of a shape an empty node on offer takes."""
     kind = offer.node.kind
-    task = need(shape, kind)
-    return 0 if task is None else task.times_in(Room(kind.gpus, (), kind.cpu_milli, kind.ram_mib))
+    task = task_need(shape, kind)
+    return (
+        0 if task is None else task.count_in(NodeRoom(kind.gpus, (), kind.cpu_milli, kind.ram_mib))
+    )
 
 
-def _tried(cluster: Cluster, offer: Offer, nodes: int, scaling: Scaling, before: Forecast) -> Order:
+def _tried(
+    cluster: Cluster, offer: CapacityOffer, nodes: int, scaling: Scaling, before: Forecast
+) -> OrderAdvice:
     """What an order buys: the queue is forecast with the nodes on order."""
     with _on_order(cluster, offer, nodes):
         after = forecast(cluster)
@@ -175,7 +179,7 @@ def _tried(cluster: Cluster, offer: Offer, nodes: int, scaling: Scaling, before:
             gain -= cluster.waiting[job_id].price_of(reserved.gpu_type, max(-span, 0))
             sooner.append((job_id, span))
     price = offer.price * nodes
-    return Order(
+    return OrderAdvice(
         offer=offer,
         nodes=nodes,
         price=price,
@@ -185,12 +189,12 @@ def _tried(cluster: Cluster, offer: Offer, nodes: int, scaling: Scaling, before:
     )
 
 
-def _start(reserved: Reserved | None, worst: Instant) -> Instant:
+def _start(reserved: PlannedStart | None, worst: Instant) -> Instant:
     return worst if reserved is None else min(reserved.at, worst)
 
 
 @contextmanager
-def _on_order(cluster: Cluster, offer: Offer, nodes: int) -> Iterator[None]:
+def _on_order(cluster: Cluster, offer: CapacityOffer, nodes: int) -> Iterator[None]:
     """Nodes on order for a moment."""
     all_names = (NodeId(f"{offer.node.id}#{number}") for number in count())
     names = list(islice((name for name in all_names if name not in cluster.machines), nodes))
@@ -207,7 +211,7 @@ def _on_order(cluster: Cluster, offer: Offer, nodes: int) -> Iterator[None]:
 # --------------------------------------------------------------------------- draining
 
 
-def _used(machine: Machine) -> int:
+def _used(machine: NodeUsage) -> int:
     """Milli-GPUs that run on a node."""
     return machine.kind.gpus * MILLI - free_milli(machine.kind, machine.room)
 
@@ -230,22 +234,24 @@ def _drains(
     quiet: Mapping[NodeId, Instant],
     scaling: Scaling,
     before: Forecast,
-    able: list[Machine],
-) -> tuple[Drain, ...]:
+    able: list[NodeUsage],
+) -> tuple[DrainAdvice, ...]:
     """Nodes that may go, the emptiest first; each is tried together with those before it."""
-    found: list[Drain] = []
+    found: list[DrainAdvice] = []
     gone: list[Node] = []
     for machine in sorted(able, key=lambda one: (_used(one), one.node.id)):
         if len(found) == scaling.drains:
             break
         node = machine.node
         cluster.add_node(replace(node, state=NodeState.DRAINING))
-        cluster.at(cluster.now)  # tiers have their parts of less
+        cluster.advance_to(cluster.now)  # tiers have their parts of less
         enough = _spare(cluster, node.gpu_type) >= scaling.spare
         if enough and _dates(forecast(cluster)) == _dates(before):
             gone.append(node)
             price, since = prices[node.id], quiet[node.id]
-            found.append(Drain(node=node.id, saves=price, used=_used(machine), quiet_since=since))
+            found.append(
+                DrainAdvice(node=node.id, saves=price, used=_used(machine), quiet_since=since)
+            )
         else:
             cluster.add_node(node)
     for node in gone:
@@ -258,9 +264,9 @@ def _may_go(
     prices: Mapping[NodeId, Micros],
     quiet: Mapping[NodeId, Instant],
     scaling: Scaling,
-    claims: Claims,
-    order: Order | None,
-) -> list[Machine]:
+    claims: NodeClaims,
+    order: OrderAdvice | None,
+) -> list[NodeUsage]:
     """Nodes that could be had again, have been quiet long enough, and that nobody waits for."""
     growing = {cluster.machines[node].node.gpu_type for _, node in cluster.coming}
     if order is not None:

@@ -21,20 +21,25 @@ from typing import Final
 from bursar.core.ids import JobId, NodeId
 from bursar.core.instant import DAY, NEVER, Instant
 from bursar.core.money import Micros
-from bursar.core.scheduling.explain.queue_position import Group, in_turn
+from bursar.core.scheduling.explain.queue_position import QueueGroup, queue_order
 from bursar.core.scheduling.model.cluster import Cluster
-from bursar.core.scheduling.model.jobs import Job, Running, need
-from bursar.core.scheduling.model.nodes import MILLI, Machine, NodeState, Piece
-from bursar.core.scheduling.placement.backfill import Claims, earliest
-from bursar.core.scheduling.placement.search import Spot, fill, find, pieces
-from bursar.core.scheduling.preemption.shortfall import by_domain, free_milli
+from bursar.core.scheduling.model.jobs import Job, RunningJob, task_need
+from bursar.core.scheduling.model.nodes import MILLI, NodeState, NodeUsage, Piece
+from bursar.core.scheduling.placement.backfill import NodeClaims, find_planned_start
+from bursar.core.scheduling.placement.search import (
+    NodePlacement,
+    find_placement,
+    pack_tasks,
+    pieces_for,
+)
+from bursar.core.scheduling.preemption.shortfall import free_milli, nodes_by_domain
 from bursar.core.value import replace, value
 
-LOOKS: Final = 16  # blocked jobs in turn for which moves are looked for
+BLOCKED_JOBS_TRIED: Final = 16  # blocked jobs in turn for which moves are looked for
 
 
 @value
-class Move:
+class JobMove:
     """A running job that goes elsewhere."""
 
     job: JobId
@@ -44,28 +49,32 @@ class Move:
 
 
 @value
-class Tidying:
+class MovePlan:
     """Moves that belong together: all of them or none."""
 
     job: JobId | None  # for whom room is made; None if it is to have whole nodes free
     nodes: tuple[NodeId, ...]  # on which there is room then
-    moves: tuple[Move, ...]
+    moves: tuple[JobMove, ...]
     lost: Micros
     gain: Micros  # what the time costs by which the job starts sooner
     sooner: int  # microseconds
 
 
-def defragment(cluster: Cluster, now: Instant, most: int = LOOKS) -> tuple[Tidying, ...]:
+def advise_moves(
+    cluster: Cluster, now: Instant, most: int = BLOCKED_JOBS_TRIED
+) -> tuple[MovePlan, ...]:
     """Moves for the first so many blocked jobs in turn, each on top of those before it."""
     copy = _copy(cluster, now)
     found = []
-    blocked = [job for group, job in in_turn(copy) if group not in (Group.KEPT, Group.LATER)]
+    blocked = [
+        job for group, job in queue_order(copy) if group not in (QueueGroup.KEPT, QueueGroup.LATER)
+    ]
     for job in blocked[:most]:
         types = copy.open_types(job)
-        nobody = Claims(copy)
-        if find(copy, nobody, job.shape, types, NEVER) is not None:
+        nobody = NodeClaims(copy)
+        if find_placement(copy, nobody, job.shape, types, NEVER) is not None:
             continue  # it is not for want of room that it waits
-        reserved = earliest(copy, nobody, job, types)
+        reserved = find_planned_start(copy, nobody, job, types)
         sooner = (min(reserved.at, now + DAY) if reserved else now + DAY) - now
         for gpu_type in types:
             tidying = _Attempt(copy, job, gpu_type).best(sooner)
@@ -75,12 +84,12 @@ def defragment(cluster: Cluster, now: Instant, most: int = LOOKS) -> tuple[Tidyi
     return tuple(found)
 
 
-def tidy(
-    cluster: Cluster, now: Instant, lost_max: Micros, most: int = LOOKS
-) -> tuple[Tidying, ...]:
+def advise_cleared_nodes(
+    cluster: Cluster, now: Instant, lost_max: Micros, most: int = BLOCKED_JOBS_TRIED
+) -> tuple[MovePlan, ...]:
     """Nodes that become empty if what runs there goes elsewhere, at most so much lost for each."""
     copy = _copy(cluster, now)
-    found: list[Tidying] = []
+    found: list[MovePlan] = []
     for machine in sorted(copy.machines.values(), key=lambda one: (_used(one), one.node.id)):
         if len(found) == most:
             break
@@ -90,17 +99,17 @@ def tidy(
 
 
 def _copy(cluster: Cluster, now: Instant) -> Cluster:
-    cluster.at(now)
-    copy = Cluster.of(cluster.snapshot())
-    copy.at(now)
+    cluster.advance_to(now)
+    copy = Cluster.from_snapshot(cluster.snapshot())
+    copy.advance_to(now)
     return copy
 
 
-def _used(machine: Machine) -> int:
+def _used(machine: NodeUsage) -> int:
     return machine.kind.gpus * MILLI - free_milli(machine.kind, machine.room)
 
 
-def _movable(cluster: Cluster, job_id: JobId) -> Running | None:
+def _movable(cluster: Cluster, job_id: JobId) -> RunningJob | None:
     """A running job that may be moved."""
     running = cluster.running.get(job_id)
     if running is None or not running.job.preemptible or running.stops_at is not None:
@@ -117,7 +126,7 @@ class _Attempt:
         self._job = job
         self._type = gpu_type
 
-    def best(self, sooner: int) -> Tidying | None:
+    def best(self, sooner: int) -> MovePlan | None:
         """The cheapest place that can be cleared; carried out on the cluster if it pays."""
         gain = self._job.price_of(self._type, sooner)
         plans = sorted(self._plans())
@@ -127,7 +136,7 @@ class _Attempt:
             moves = self._carry_out(victims, here)
             if moves is not None:
                 nodes = tuple(node for _, node in here)
-                return Tidying(
+                return MovePlan(
                     job=self._job.id,
                     nodes=nodes,
                     moves=moves,
@@ -139,13 +148,13 @@ class _Attempt:
 
     def _plans(self) -> Iterator[tuple[Micros, int, tuple[JobId, ...], list[tuple[int, NodeId]]]]:
         """For each place: work lost, how many move, who, and the tasks on each node then."""
-        domains = by_domain(self._cluster, self._job, self._type)
+        domains = nodes_by_domain(self._cluster, self._job, self._type)
         for name in sorted(domains):
             if plan := self._clearing(domains[name]):
                 yield plan
 
     def _clearing(
-        self, machines: list[Machine]
+        self, machines: list[NodeUsage]
     ) -> tuple[Micros, int, tuple[JobId, ...], list[tuple[int, NodeId]]] | None:
         """Clear nodes, the cheapest for a task first, until all tasks fit."""
         missing = self._job.shape.tasks
@@ -162,103 +171,105 @@ class _Attempt:
                 missing -= tasks
         if missing > 0:
             return None
-        lost = sum(self._cluster.running[job].lost(self._cluster.now) for job in gone)
+        lost = sum(self._cluster.running[job].work_lost(self._cluster.now) for job in gone)
         return lost, len(gone), tuple(sorted(gone)), here
 
-    def _whole(self, machine: Machine) -> tuple[int, Micros, NodeId, tuple[JobId, ...]]:
+    def _whole(self, machine: NodeUsage) -> tuple[int, Micros, NodeId, tuple[JobId, ...]]:
         """What clearing a node costs for a task: nodes without gain last, then credits."""
         jobs = tuple(sorted(job for job in machine.taken if _movable(self._cluster, job)))
-        lost = sum(self._cluster.running[job].lost(self._cluster.now) for job in jobs)
+        lost = sum(self._cluster.running[job].work_lost(self._cluster.now) for job in jobs)
         tasks = self._tasks(machine, jobs)
         return (0, lost // tasks, machine.node.id, jobs) if tasks else (1, 0, machine.node.id, ())
 
-    def _fewest(self, machine: Machine, jobs: tuple[JobId, ...], missing: int) -> tuple[JobId, ...]:
+    def _fewest(
+        self, machine: NodeUsage, jobs: tuple[JobId, ...], missing: int
+    ) -> tuple[JobId, ...]:
         """Those of a node's jobs that must leave for all tasks that it takes; the dearest stay."""
         now, running = self._cluster.now, self._cluster.running
         tasks = min(self._tasks(machine, jobs), missing)
         leaving = list(jobs)
-        for job in sorted(jobs, key=lambda one: (-running[one].lost(now), one)):
+        for job in sorted(jobs, key=lambda one: (-running[one].work_lost(now), one)):
             rest = tuple(one for one in leaving if one != job)
             if self._tasks(machine, rest) >= tasks:
                 leaving.remove(job)
         return tuple(leaving)
 
-    def _tasks(self, machine: Machine, without: tuple[JobId, ...]) -> int:
-        task = need(self._job.shape, machine.kind)
+    def _tasks(self, machine: NodeUsage, without: tuple[JobId, ...]) -> int:
+        task = task_need(self._job.shape, machine.kind)
         assert task is not None
-        return task.times_in(machine.room_at(self._cluster.now, frozenset(without)))
+        return task.count_in(machine.room_at(self._cluster.now, frozenset(without)))
 
     def _carry_out(
         self, victims: tuple[JobId, ...], here: list[tuple[int, NodeId]]
-    ) -> tuple[Move, ...] | None:
+    ) -> tuple[JobMove, ...] | None:
         """Start the job where room was made and move everybody; nothing if one has no place."""
         cluster, job = self._cluster, self._job
-        before = [cluster.end(victim) for victim in victims]
-        spot = Spot(self._type, fill(here, job.shape.tasks))
+        before = [cluster.remove_running(victim) for victim in victims]
+        spot = NodePlacement(self._type, pack_tasks(here, job.shape.tasks))
         cluster.withdraw(job.id)
-        cluster.run(_begun(cluster, job, spot))
+        cluster.add_running(_begun(cluster, job, spot))
         moved = _moved(cluster, before)
         if moved is None:
-            cluster.end(job.id)
-            cluster.queue(job)
+            cluster.remove_running(job.id)
+            cluster.enqueue(job)
             for one in before:
-                cluster.run(one)
+                cluster.add_running(one)
         return moved
 
 
-def _begun(cluster: Cluster, job: Job, spot: Spot) -> Running:
+def _begun(cluster: Cluster, job: Job, spot: NodePlacement) -> RunningJob:
     """A job that starts now in a place that is free."""
-    taken: tuple[Piece, ...] = pieces(cluster, job.shape, spot, cluster.now)
+    taken: tuple[Piece, ...] = pieces_for(cluster, job.shape, spot, cluster.now)
     now = cluster.now
-    return Running(job=job, gpu_type=spot.gpu_type, pieces=taken, started_at=now, saved_at=now)
+    return RunningJob(job=job, gpu_type=spot.gpu_type, pieces=taken, started_at=now, saved_at=now)
 
 
-def _moved(cluster: Cluster, before: list[Running]) -> tuple[Move, ...] | None:
+def _moved(cluster: Cluster, before: list[RunningJob]) -> tuple[JobMove, ...] | None:
     """Place jobs anew, the largest first; none of them if one has no place."""
-    moves: list[Move] = []
+    moves: list[JobMove] = []
     for one in sorted(before, key=lambda one: (-one.job.shape.milli_gpus, one.job.id)):
         job = replace(one.job, run_max=max(one.ends_by - cluster.now, 1))
-        spot = find(cluster, Claims(cluster), job.shape, (one.gpu_type,), NEVER)
+        spot = find_placement(cluster, NodeClaims(cluster), job.shape, (one.gpu_type,), NEVER)
         if spot is None:
             for move in moves:
-                cluster.end(move.job)
+                cluster.remove_running(move.job)
             return None
-        cluster.run(_begun(cluster, job, spot))
+        cluster.add_running(_begun(cluster, job, spot))
         moves.append(
-            Move(
+            JobMove(
                 job=job.id,
                 from_nodes=tuple(piece.node for piece in one.pieces),
                 to_nodes=tuple(node for node, _ in spot.nodes),
-                lost=one.lost(cluster.now),
+                lost=one.work_lost(cluster.now),
             )
         )
     return tuple(moves)
 
 
-def _cleared(cluster: Cluster, machine: Machine, lost_max: Micros) -> Tidying | None:
+def _cleared(cluster: Cluster, machine: NodeUsage, lost_max: Micros) -> MovePlan | None:
     """Move all that runs on a node into gaps of others, so that one node more is empty."""
     node = machine.node
     jobs = [_movable(cluster, job) for job in sorted(machine.taken)]
     before = [job for job in jobs if job is not None]
-    lost = sum(one.lost(cluster.now) for one in before)
+    lost = sum(one.work_lost(cluster.now) for one in before)
     fixed = node.state is not NodeState.READY or len(before) < len(jobs)
     if fixed or not before or lost > lost_max:
         return None
     empty = _empty(cluster)
     for one in before:
-        cluster.end(one.job.id)
+        cluster.remove_running(one.job.id)
     cluster.add_node(replace(node, state=NodeState.DRAINING))
     moves = _moved(cluster, before)
     cluster.add_node(node)
     if moves is not None and _empty(cluster) <= empty:
         for move in moves:
-            cluster.end(move.job)
+            cluster.remove_running(move.job)
         moves = None
     if moves is None:
         for one in before:
-            cluster.run(one)
+            cluster.add_running(one)
         return None
-    return Tidying(job=None, nodes=(node.id,), moves=moves, lost=lost, gain=0, sooner=0)
+    return MovePlan(job=None, nodes=(node.id,), moves=moves, lost=lost, gain=0, sooner=0)
 
 
 def _empty(cluster: Cluster) -> int:

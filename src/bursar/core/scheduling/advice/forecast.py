@@ -9,31 +9,33 @@ a ceiling, and those that may not be tried yet.
 from typing import Final
 
 from bursar.core.ids import JobId
-from bursar.core.scheduling.decisions import Reserved
-from bursar.core.scheduling.explain.queue_position import Group, in_turn
+from bursar.core.scheduling.decisions import PlannedStart
+from bursar.core.scheduling.explain.queue_position import QueueGroup, queue_order
 from bursar.core.scheduling.model.cluster import Cluster
-from bursar.core.scheduling.placement.backfill import Claims, earliest
+from bursar.core.scheduling.placement.backfill import NodeClaims, find_planned_start
 
-LOOKS: Final = 64  # jobs in turn that a forecast looks at
+FORECAST_JOBS: Final = 64  # jobs in turn that a forecast looks at
 
-Forecast = dict[JobId, Reserved | None]  # in turn; None for one that never fits
+Forecast = dict[JobId, PlannedStart | None]  # in turn; None for one that never fits
 
 
-def forecast(cluster: Cluster, looks: int = LOOKS) -> Forecast:
+def forecast(cluster: Cluster, looks: int = FORECAST_JOBS) -> Forecast:
     """The future place of each job in turn."""
-    return places(cluster, Claims(cluster), looks)
+    return forecast_with_claims(cluster, NodeClaims(cluster), looks)
 
 
-def places(cluster: Cluster, claims: Claims, looks: int = LOOKS) -> Forecast:
+def forecast_with_claims(
+    cluster: Cluster, claims: NodeClaims, looks: int = FORECAST_JOBS
+) -> Forecast:
     """The same, noting what is claimed."""
     found: Forecast = {}
-    for group, job in in_turn(cluster):
-        if len(found) == looks or group is Group.LATER:
+    for group, job in queue_order(cluster):
+        if len(found) == looks or group is QueueGroup.LATER:
             break
         types = cluster.open_types(job)
-        if group is Group.KEPT or not types:
+        if group is QueueGroup.KEPT or not types:
             continue
-        found[job.id] = reserved = earliest(cluster, claims, job, types)
+        found[job.id] = reserved = find_planned_start(cluster, claims, job, types)
         if reserved is not None:
-            claims.reserve(job, reserved)
+            claims.add(job, reserved)
     return found

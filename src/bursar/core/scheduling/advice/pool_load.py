@@ -10,23 +10,23 @@ from typing import Final, NamedTuple
 
 from bursar.core.instant import Instant
 from bursar.core.money import PPM
-from bursar.core.scheduling.explain.queue_position import divided
+from bursar.core.scheduling.explain.queue_position import divide_by_weight
 from bursar.core.scheduling.model.cluster import Cluster
-from bursar.core.scheduling.model.jobs import Job, Path, Shape, need
-from bursar.core.scheduling.model.nodes import MILLI, Kind, Level, Room
+from bursar.core.scheduling.model.jobs import Job, Path, Shape, task_need
+from bursar.core.scheduling.model.nodes import MILLI, Level, NodeKind, NodeRoom
 from bursar.core.value import value
 
-FAR: Final = 2**53  # microseconds or milli-GPUs: no end in sight
+UNKNOWN_WAIT: Final = 2**53  # microseconds or milli-GPUs: no end in sight
 
 
-class Queued(NamedTuple):
+class OrgBacklog(NamedTuple):
     """What waits of one org."""
 
     weight: int
     jobs: int
     work: int  # milli-GPU-microseconds, as is likely
 
-    def depth(self) -> int:
+    def work_per_weight(self) -> int:
         """Work for each unit of weight."""
         return self.work * PPM // self.weight
 
@@ -34,14 +34,14 @@ class Queued(NamedTuple):
 class Site(NamedTuple):
     """Nodes alike that stand together."""
 
-    kind: Kind
+    kind: NodeKind
     rack: str
     island: str  # "" if each is one of its own
     nodes: int
 
 
 @value
-class Line:
+class TierQueue:
     """What waits in a tier, so that the wait of any of its orgs is found by two binary searches.
 
     Orgs of a tier take turns by weight. So before a new job of an org runs all that waits of its
@@ -56,23 +56,23 @@ class Line:
     weights: tuple[int, ...]  # of the first so many orgs together
 
     @classmethod
-    def of(cls, milli_gpus: int, orgs: list[Queued]) -> "Line":
+    def from_backlogs(cls, milli_gpus: int, orgs: list[OrgBacklog]) -> "TierQueue":
         """The line of these orgs."""
-        order = sorted(orgs, key=Queued.depth)
+        order = sorted(orgs, key=OrgBacklog.work_per_weight)
         return cls(
             milli_gpus=milli_gpus,
             jobs=sum(one.jobs for one in order),
-            depths=tuple(map(Queued.depth, order)),
+            depths=tuple(map(OrgBacklog.work_per_weight, order)),
             works=tuple(accumulate((one.work for one in order), initial=0)),
             weights=tuple(accumulate((one.weight for one in order), initial=0)),
         )
 
-    def wait(self, own: Queued) -> int:
+    def wait(self, own: OrgBacklog) -> int:
         """How long one more job of an org waits, in microseconds."""
-        shallow = bisect_right(self.depths, own.depth())
+        shallow = bisect_right(self.depths, own.work_per_weight())
         deeper = self.weights[-1] - self.weights[shallow]
         ahead = self.works[shallow] + own.work * deeper // own.weight
-        return min(ahead // self.milli_gpus, FAR) if self.milli_gpus else FAR
+        return min(ahead // self.milli_gpus, UNKNOWN_WAIT) if self.milli_gpus else UNKNOWN_WAIT
 
     def usual_wait(self) -> int:
         """How long the org in the middle waits, one that has nothing waiting counted as well.
@@ -84,27 +84,27 @@ class Line:
             return 0
         work = self.works[middle] - self.works[middle - 1]
         weight = self.weights[middle] - self.weights[middle - 1]
-        return self.wait(Queued(weight, 1, work))
+        return self.wait(OrgBacklog(weight, 1, work))
 
 
 @value
-class Load:
+class PoolLoad:
     """What admission knows of a pool: made by its scheduler now and then."""
 
     at: Instant
     gpus: int  # those on order too, and those of nodes that cannot be used now
     sites: tuple[Site, ...]  # of nodes that can be used or are on order
     away: tuple[Site, ...]  # of nodes that are there and cannot be used now
-    orgs: Mapping[Path, Queued]  # by tier and org
-    lines: Mapping[str, Line]  # of tiers in which something waits
+    orgs: Mapping[Path, OrgBacklog]  # by tier and org
+    tier_queues: Mapping[str, TierQueue]  # of tiers in which something waits
     free: int  # milli-GPUs
     running: int  # milli-GPUs
-    left: int  # milli-GPU-microseconds that what runs still takes, as is likely
+    remaining: int  # milli-GPU-microseconds that what runs still takes, as is likely
 
 
-def load_of(cluster: Cluster, now: Instant) -> Load:
+def measure_load(cluster: Cluster, now: Instant) -> PoolLoad:
     """A pool as admission sees it."""
-    cluster.at(now)
+    cluster.advance_to(now)
     orgs = _orgs(cluster)
     waiting = {org[0] for org in orgs}
     busy = {one.job.path[0] for one in cluster.running.values()}
@@ -116,36 +116,38 @@ def load_of(cluster: Cluster, now: Instant) -> Load:
         one.job.shape.milli_gpus * max((one.ends_by - now) // 2, 0)
         for one in cluster.running.values()
     )
-    return Load(
+    return PoolLoad(
         at=now,
         gpus=sum(site.kind.gpus * site.nodes for site in (*sites, *away)),
         sites=sites,
         away=away,
         orgs=orgs,
-        lines={tier: _line(tier, parts[tier], orgs) for tier in sorted(waiting)},
+        tier_queues={tier: _line(tier, parts[tier], orgs) for tier in sorted(waiting)},
         free=max(ready * MILLI - running, 0),
         running=running,
-        left=left,
+        remaining=left,
     )
 
 
-def _orgs(cluster: Cluster) -> dict[Path, Queued]:
+def _orgs(cluster: Cluster) -> dict[Path, OrgBacklog]:
     """What waits of each org: counted as it comes and goes, but for the few that back off."""
     counts = dict(cluster.backlog.orgs)
     for job in cluster.backing_off():
         jobs, work = counts.get(job.path[:2], (0, 0))
-        counts[job.path[:2]] = jobs + 1, work + job.shape.milli_gpus * job.likely
-    places = ((org, cluster.tree.place(org), count) for org, count in counts.items())
-    return {org: Queued(place.weight if place else 1, *count) for org, place, count in places}
+        counts[job.path[:2]] = jobs + 1, work + job.shape.milli_gpus * job.likely_run
+    places = ((org, cluster.tree.find_group(org), count) for org, count in counts.items())
+    return {org: OrgBacklog(place.weight if place else 1, *count) for org, place, count in places}
 
 
-def _line(tier: str, milli_gpus: int, orgs: Mapping[Path, Queued]) -> Line:
-    return Line.of(milli_gpus, [queued for org, queued in orgs.items() if org[0] == tier])
+def _line(tier: str, milli_gpus: int, orgs: Mapping[Path, OrgBacklog]) -> TierQueue:
+    return TierQueue.from_backlogs(
+        milli_gpus, [queued for org, queued in orgs.items() if org[0] == tier]
+    )
 
 
 def _sites(cluster: Cluster, *, usable: bool) -> tuple[Site, ...]:
     """Nodes that can be used or will be, or that cannot, those alike and together counted."""
-    counts: dict[tuple[Kind, str, str], int] = {}
+    counts: dict[tuple[NodeKind, str, str], int] = {}
     for machine in cluster.machines.values():
         node = machine.node
         if node.usable_at(node.ready_at) is usable:
@@ -159,9 +161,9 @@ def _tier_parts(cluster: Cluster, gpus: int, tiers: set[str]) -> dict[str, int]:
 
     One that the policy does not know is a place like any other, of weight one.
     """
-    places = {tier: cluster.tree.place((tier,)) for tier in sorted(tiers)}
+    places = {tier: cluster.tree.find_group((tier,)) for tier in sorted(tiers)}
     found = {tier: place for tier, place in places.items() if place is not None}
-    parts = divided(gpus * MILLI, list(found.values()))
+    parts = divide_by_weight(gpus * MILLI, list(found.values()))
     return dict(zip(found, parts, strict=True))
 
 
@@ -169,10 +171,10 @@ def tasks_if_empty(sites: tuple[Site, ...], shape: Shape, gpu_type: str) -> int:
     """How many tasks of a shape would lie together on GPUs of a type if nothing else ran."""
     sums: dict[tuple[str, ...], int] = {}
     for kind, rack, island, nodes in sites:
-        task = need(shape, kind) if kind.gpu_type == gpu_type else None
+        task = task_need(shape, kind) if kind.gpu_type == gpu_type else None
         if task is None:
             continue
-        each = task.times_in(Room(kind.gpus, (), kind.cpu_milli, kind.ram_mib))
+        each = task.count_in(NodeRoom(kind.gpus, (), kind.cpu_milli, kind.ram_mib))
         alone = shape.within is Level.NODE or (shape.within is Level.ISLAND and not island)
         where = {Level.POOL: (), Level.RACK: (rack,)}.get(shape.within, (rack, island))
         if alone:
@@ -182,18 +184,18 @@ def tasks_if_empty(sites: tuple[Site, ...], shape: Shape, gpu_type: str) -> int:
     return max(sums.values(), default=0)
 
 
-def predicted_wait(load: Load, job: Job) -> int:
+def predicted_wait(load: PoolLoad, job: Job) -> int:
     """How long one more job of its org would wait, in microseconds.
 
     Behind what waits (see `Line`); if nothing is ahead, until GPUs are free: those that run end
     evenly over twice the mean of what they have left. If nothing runs, nobody knows when.
     """
-    line, own = load.lines.get(job.path[0]), load.orgs.get(job.path[:2])
+    line, own = load.tier_queues.get(job.path[0]), load.orgs.get(job.path[:2])
     if line is not None and own is not None:
         return line.wait(own)
     missing = job.shape.milli_gpus - load.free
     if missing <= 0:
         return 0
     if not load.running:
-        return FAR
-    return min(missing * 2 * (load.left // load.running) // load.running, FAR)
+        return UNKNOWN_WAIT
+    return min(missing * 2 * (load.remaining // load.running) // load.running, UNKNOWN_WAIT)

@@ -30,14 +30,21 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
-from bursar.core.scheduling.explain.phrases import Figures, decimal, figure
-from bursar.core.scheduling.explain.preemption import asking
-from bursar.core.scheduling.explain.waiting_view import Blocker, View, names
-from bursar.core.scheduling.model.jobs import Earmark, Shape, need, parts_near, slots_of
-from bursar.core.scheduling.model.nodes import MILLI, Kind, Machine, Need, NodeState, Room
-from bursar.core.scheduling.model.policy import ANY
-from bursar.core.scheduling.order.share import JOBS, Place
-from bursar.core.scheduling.placement.backfill import Claims
+from bursar.core.scheduling.explain.phrases import Figures, render_decimal, render_figure
+from bursar.core.scheduling.explain.preemption import preemption_blockers
+from bursar.core.scheduling.explain.waiting_view import Blocker, WaitingView, list_names
+from bursar.core.scheduling.model.jobs import Earmark, Shape, nearest_parts, slots_for, task_need
+from bursar.core.scheduling.model.nodes import (
+    MILLI,
+    NodeKind,
+    NodeRoom,
+    NodeState,
+    NodeUsage,
+    TaskNeed,
+)
+from bursar.core.scheduling.model.policy import ANY_TYPE
+from bursar.core.scheduling.order.share import JOBS, ShareGroup
+from bursar.core.scheduling.placement.backfill import NodeClaims
 from bursar.core.scheduling.preemption.shortfall import free_milli
 from bursar.core.value import replace
 
@@ -48,14 +55,14 @@ UNUSABLE: Final = frozenset(
 )
 
 
-class Fit(NamedTuple):
+class TaskFit(NamedTuple):
     """How much of a job fits on GPUs of one type."""
 
     free: int  # milli-GPUs on nodes that it can use
     tasks: int  # that fit together, in the best place as close as it must be
 
 
-def blockers(view: View) -> Iterator[Blocker]:
+def find_blockers(view: WaitingView) -> Iterator[Blocker]:
     """All that keeps a job from starting."""
     cluster, job = view.cluster, view.job
     if job.not_before > view.now:
@@ -73,39 +80,39 @@ def blockers(view: View) -> Iterator[Blocker]:
             blocked.append(gpu_type)
         elif crowded := view.crowded(job, gpu_type):
             at = ("gpu_type", gpu_type), ("at", ".".join(crowded[0].path))
-            yield Blocker(reason="crowded", figures=(*at, ("by", names(crowded[1]))))
+            yield Blocker(reason="crowded", figures=(*at, ("by", list_names(crowded[1]))))
             blocked.append(gpu_type)
         elif gpu_type in view.types:
             return  # there is room: whatever it waits for, it need not ask for any
-    yield from asking(view, tuple(t for t in view.types if t in blocked))
+    yield from preemption_blockers(view, tuple(t for t in view.types if t in blocked))
 
 
-def fit(view: View, shape: Shape, gpu_type: str, claims: Claims) -> Fit:
+def measure_fit(view: WaitingView, shape: Shape, gpu_type: str, claims: NodeClaims) -> TaskFit:
     """What is free for a job and how many of its tasks fit together, all claims met."""
     cluster = view.cluster
     free, sums = 0, dict[str, int]()
     for kind, rooms in cluster.rooms.items():
-        if kind.gpu_type != gpu_type or (task := need(shape, kind)) is None:
+        if kind.gpu_type != gpu_type or (task := task_need(shape, kind)) is None:
             continue
         for room, nodes in rooms.items():
             free += free_milli(kind, room) * len(nodes)
-            if not (fits := task.times_in(room)):
+            if not (fits := task.count_in(room)):
                 continue
             for node in nodes:
                 machine = cluster.machines[node]
                 if node in claims.by_node:
-                    here = claims.tasks(machine, task, view.now, view.until)
+                    here = claims.count_tasks(machine, task, view.now, view.until)
                 else:
                     here = fits
                 name = machine.node.domain(shape.within)
                 sums[name] = sums.get(name, 0) + here
-    return Fit(free, max(sums.values(), default=0))
+    return TaskFit(free, max(sums.values(), default=0))
 
 
 # --------------------------------------------------------------------------- in order
 
 
-def _kept(view: View, earmark: Earmark) -> Blocker:
+def _kept(view: WaitingView, earmark: Earmark) -> Blocker:
     """GPUs are kept for it: who is still on them, and until when at most."""
     there = [view.cluster.running[v] for v in earmark.victims if v in view.cluster.running]
     by = max((one.ends_by for one in there), default=view.now)
@@ -115,40 +122,40 @@ def _kept(view: View, earmark: Earmark) -> Blocker:
         figures=(
             ("gpu_type", earmark.gpu_type), ("nodes", nodes),
             ("needs_milli_gpus", view.job.shape.milli_gpus),
-            ("victims", len(there)), ("who", names([one.job.id for one in there])),
+            ("victims", len(there)), ("who", list_names([one.job.id for one in there])),
             ("free_us", max(by - view.now, 0)),
         ),
     )  # fmt: skip
 
 
-def _ceilings(view: View) -> Iterator[Blocker]:
+def _ceilings(view: WaitingView) -> Iterator[Blocker]:
     """Every ceiling and quota that the job would pass, type by type."""
     tree, job = view.cluster.tree, view.job
     reason = "type_dropped" if view.types else "ceiling"
     for gpu_type in job.shape.types:
-        for place in (*tree.user(job.path).above(), *tree.limits(job)):
+        for place in (*tree.user_group(job.path).lineage(), *tree.limits_of(job)):
             at = ("gpu_type", gpu_type), ("at", ".".join(place.path))
             for figures in _passed(place, job.shape.milli_gpus, gpu_type):
                 yield Blocker(reason=reason, figures=(*at, *figures))
 
 
-def _passed(place: Place, milli: int, gpu_type: str) -> Iterator[Figures]:
+def _passed(place: ShareGroup, milli: int, gpu_type: str) -> Iterator[Figures]:
     """What a place has and may have at most, for each ceiling that so much more would pass."""
-    for of in (ANY, gpu_type):
-        used, most = place.there(of), place.ceiling.get(of)
+    for of in (ANY_TYPE, gpu_type):
+        used, most = place.in_use(of), place.ceiling.get(of)
         if most is not None and used + milli > most:
             gpus = ("used_milli_gpus", used), ("most_milli_gpus", most)
             yield ("of", of), *gpus, ("needs_milli_gpus", milli)
-    jobs = place.jobs + place.leaving.get(JOBS, 0)
+    jobs = place.running_jobs + place.leaving.get(JOBS, 0)
     if place.jobs_max is not None and jobs >= place.jobs_max:
         yield ("of", JOBS), ("used", jobs), ("most", place.jobs_max)
 
 
-def _unusable(view: View, gpu_type: str) -> Iterator[Blocker]:
+def _unusable(view: WaitingView, gpu_type: str) -> Iterator[Blocker]:
     """Why nodes of a type would not do even if nothing ran there."""
     shape = view.job.shape
     there = [one for one in view.cluster.machines.values() if one.kind.gpu_type == gpu_type]
-    able = [machine for machine in there if need(shape, machine.kind) is not None]
+    able = [machine for machine in there if task_need(shape, machine.kind) is not None]
     if not there:
         yield Blocker(reason="no_type", figures=(("gpu_type", gpu_type),))
     elif not able:
@@ -157,7 +164,7 @@ def _unusable(view: View, gpu_type: str) -> Iterator[Blocker]:
         yield from _too_few(shape, gpu_type, able)
 
 
-def _unlike(shape: Shape, gpu_type: str, kinds: set[Kind]) -> Iterator[Blocker]:
+def _unlike(shape: Shape, gpu_type: str, kinds: set[NodeKind]) -> Iterator[Blocker]:
     """Regions, memory, labels, parts that a job asks for and no node has, or none has at once."""
     of, most = ("gpu_type", gpu_type), max(kind.memory_gib for kind in kinds)
     regions = " or ".join(shape.regions)
@@ -170,23 +177,23 @@ def _unlike(shape: Shape, gpu_type: str, kinds: set[Kind]) -> Iterator[Blocker]:
         yield Blocker(reason="no_memory", figures=(of, *asked))
     for label in labels:
         yield Blocker(reason="no_label", figures=(of, ("label", label)))
-    part = undivided(shape, kinds)
+    part = find_part_mismatch(shape, kinds)
     if part:
         yield Blocker(reason="no_such_part", figures=(of, *part))
     if most >= shape.memory_gib and not labels and not elsewhere and not part:
         memory = [f"{shape.memory_gib} GiB"] if shape.memory_gib else []
         where = [f"region {regions}"] if regions else []
-        parts = [f"slots of {decimal(shape.milli, MILLI)} GPU"] if shape.milli else []
+        parts = [f"slots of {render_decimal(shape.milli, MILLI)} GPU"] if shape.milli else []
         together = " and ".join((*shape.labels, *memory, *where, *parts))
         yield Blocker(reason="no_such_node", figures=(of, ("asked", together)))
 
 
-def undivided(shape: Shape, kinds: Iterable[Kind]) -> Figures:
+def find_part_mismatch(shape: Shape, kinds: Iterable[NodeKind]) -> Figures:
     """That a part is a whole number of slots on no node, and which can be had; else nothing."""
     slots = sorted({kind.slots for kind in kinds})
-    if any(slots_of(shape, count) is not None for count in slots):
+    if any(slots_for(shape, count) is not None for count in slots):
         return ()
-    nearest = (figure("milli_gpus", part) for part in parts_near(shape, slots))
+    nearest = (render_figure("milli_gpus", part) for part in nearest_parts(shape, slots))
     return (
         ("needs_milli_gpus", shape.milli),
         ("slots", " or ".join(map(str, slots))),
@@ -194,7 +201,7 @@ def undivided(shape: Shape, kinds: Iterable[Kind]) -> Figures:
     )
 
 
-def _too_few(shape: Shape, gpu_type: str, able: list[Machine]) -> Iterator[Blocker]:
+def _too_few(shape: Shape, gpu_type: str, able: list[NodeUsage]) -> Iterator[Blocker]:
     """Nodes or domains that have too little for a task or for all, even if nothing ran there."""
     of, each = ("gpu_type", gpu_type), shape.milli_gpus // shape.tasks
     ready = [one for one in able if one.node.usable_at(one.node.ready_at)]
@@ -216,33 +223,33 @@ def _too_few(shape: Shape, gpu_type: str, able: list[Machine]) -> Iterator[Block
         yield Blocker(reason="pool_too_small", figures=(of, *counts))
 
 
-def _together(shape: Shape, machines: list[Machine]) -> int:
+def _together(shape: Shape, machines: list[NodeUsage]) -> int:
     """How many tasks fit together on nodes that they can use, if nothing else runs there."""
     sums: dict[str, int] = {}
     for machine in machines:
-        task = need(shape, machine.kind)
+        task = task_need(shape, machine.kind)
         assert task is not None
         name = machine.node.domain(shape.within)
         sums[name] = sums.get(name, 0) + _empty(task, machine.kind)
     return max(sums.values(), default=0)
 
 
-def _empty(task: Need, kind: Kind) -> int:
+def _empty(task: TaskNeed, kind: NodeKind) -> int:
     """How many tasks fit on such a node when nothing runs there."""
-    return task.times_in(Room(kind.gpus, (), kind.cpu_milli, kind.ram_mib))
+    return task.count_in(NodeRoom(kind.gpus, (), kind.cpu_milli, kind.ram_mib))
 
 
-def _capacity(view: View, gpu_type: str) -> Iterator[Blocker]:
+def _capacity(view: WaitingView, gpu_type: str) -> Iterator[Blocker]:
     """Too little is free, or not together, or others have a claim on it."""
     shape = view.job.shape
     each = shape.milli_gpus // shape.tasks
-    bare = fit(view, shape, gpu_type, view.nothing)
+    bare = measure_fit(view, shape, gpu_type, view.no_claims)
     counts: Figures = (
         ("gpu_type", gpu_type), ("needs_milli_gpus", shape.milli_gpus),
         ("free_milli_gpus", bare.free),
     )  # fmt: skip
     light = replace(shape, cpu_milli=0, ram_mib=0)
-    if bare.tasks < shape.tasks <= fit(view, light, gpu_type, view.nothing).tasks:
+    if bare.tasks < shape.tasks <= measure_fit(view, light, gpu_type, view.no_claims).tasks:
         more = ("cpu_milli", shape.cpu_milli), ("ram_mib", shape.ram_mib)
         yield Blocker(reason="processors", figures=(*counts, *more))
         return
@@ -252,7 +259,7 @@ def _capacity(view: View, gpu_type: str) -> Iterator[Blocker]:
         pieces = ("together_milli_gpus", usable), ("fragmented_milli_gpus", bare.free - usable)
         yield Blocker(reason=reason, figures=(*counts, *pieces))
         return
-    left = fit(view, shape, gpu_type, view.claims)
+    left = measure_fit(view, shape, gpu_type, view.claims)
     if left.tasks < shape.tasks:
         claimants = sorted(
             one for one in view.claimants if one[0] < view.until and gpu_type == one[2].gpu_type
@@ -261,7 +268,7 @@ def _capacity(view: View, gpu_type: str) -> Iterator[Blocker]:
             reason="claimed",
             figures=(
                 *counts, ("unclaimed_milli_gpus", left.tasks * each),
-                ("by", names([job for _, job, _ in claimants])),
+                ("by", list_names([job for _, job, _ in claimants])),
                 ("from_us", claimants[0][0] - view.now),
             ),
         )  # fmt: skip

@@ -9,11 +9,11 @@ from typing import Final
 from bursar.core.instant import HOUR, MINUTE, SECOND
 from bursar.core.money import CREDIT
 from bursar.core.scheduling.model.nodes import MILLI
-from bursar.core.scheduling.model.policy import ANY
+from bursar.core.scheduling.model.policy import ANY_TYPE
 
 Figures = tuple[tuple[str, int | str], ...]
 
-TEXTS: Final = {
+PHRASES: Final = {
     # blockers
     "backing_off": "a start failed; it may be tried again in {again_us}",
     "kept": "{needs_milli_gpus} of {gpu_type} are kept for it on {nodes}; {victims} still"
@@ -103,40 +103,40 @@ TEXTS: Final = {
 }  # fmt: skip
 
 
-def said(word: str, figures: Figures) -> str:
+def render_phrase(word: str, figures: Figures) -> str:
     """The sentence for a word, with its figures in it."""
-    told = {name: figure(name, value) for name, value in figures}
+    told = {name: render_figure(name, value) for name, value in figures}
     short = {name.removesuffix("_milli_gpus"): text for name, text in told.items()}
     of = dict(figures).get("of")
-    types = {"of_type": "any type" if of == ANY else of}
-    return TEXTS[word].format_map({**types, **short, **told})
+    types = {"of_type": "any type" if of == ANY_TYPE else of}
+    return PHRASES[word].format_map({**types, **short, **told})
 
 
-COUNTED: Final = {"nodes": "node", "victims": "job", "tasks": "task"}
+COUNTED_NOUNS: Final = {"nodes": "node", "victims": "job", "tasks": "task"}
 
 
-def figure(name: str, value: int | str) -> str:
+def render_figure(name: str, value: int | str) -> str:
     """A figure with its unit."""
-    if value == ANY:
+    if value == ANY_TYPE:
         return "GPUs"
     if isinstance(value, str):
         return value
     if name.endswith("milli_gpus"):
-        return f"{decimal(value, MILLI)} GPU{'' if value == MILLI else 's'}"
+        return f"{render_decimal(value, MILLI)} GPU{'' if value == MILLI else 's'}"
     if name.endswith("_us"):
-        return lasting(value)
-    if name in COUNTED:
-        return f"{value} {COUNTED[name]}{'' if value == 1 else 's'}"
-    return f"{decimal(value, CREDIT)} credits" if "_micros" in name else str(value)
+        return render_span(value)
+    if name in COUNTED_NOUNS:
+        return f"{value} {COUNTED_NOUNS[name]}{'' if value == 1 else 's'}"
+    return f"{render_decimal(value, CREDIT)} credits" if "_micros" in name else str(value)
 
 
-def decimal(amount: int, unit: int) -> str:
+def render_decimal(amount: int, unit: int) -> str:
     """An amount in its unit, as few digits as it takes and three at most: 8, 0.5, 12.345."""
     whole, rest = divmod(amount * 1_000 // unit, 1_000)
     return f"{whole}.{rest:03}".rstrip("0") if rest else str(whole)
 
 
-def lasting(span: int) -> str:
+def render_span(span: int) -> str:
     """A length of time in its two largest units: 2h 5m, 30s."""
     seconds = -(-max(span, 0) // SECOND)
     minutes, hours = seconds * SECOND // MINUTE, seconds * SECOND // HOUR

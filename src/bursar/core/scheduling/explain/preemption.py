@@ -7,32 +7,34 @@ that plan asked nobody.
 from collections.abc import Iterator
 
 from bursar.core.scheduling.explain.phrases import Figures
-from bursar.core.scheduling.explain.queue_position import micro_credit
-from bursar.core.scheduling.explain.waiting_view import Blocker, View, names
-from bursar.core.scheduling.model.policy import ANY
-from bursar.core.scheduling.placement.backfill import earliest
-from bursar.core.scheduling.plan import better_wait, free_soon
-from bursar.core.scheduling.preemption.rights import Rights
-from bursar.core.scheduling.preemption.shortfall import Lack
-from bursar.core.scheduling.preemption.victims import Steps, make_room
+from bursar.core.scheduling.explain.queue_position import grown_micro_credit
+from bursar.core.scheduling.explain.waiting_view import Blocker, WaitingView, list_names
+from bursar.core.scheduling.model.policy import ANY_TYPE
+from bursar.core.scheduling.placement.backfill import find_planned_start
+from bursar.core.scheduling.plan import is_free_soon, is_waiting_cheaper
+from bursar.core.scheduling.preemption.rights import PreemptionRights
+from bursar.core.scheduling.preemption.shortfall import Shortfall
+from bursar.core.scheduling.preemption.victims import StepBudget, make_room
 
 
-def asking(view: View, types: tuple[str, ...]) -> Iterator[Blocker]:
+def preemption_blockers(view: WaitingView, types: tuple[str, ...]) -> Iterator[Blocker]:
     """Why nobody makes room: no right, nobody left to ask, or waiting costs less."""
     promised = {t: view.crowded(view.job, t, dated=True) for t in types}
     for gpu_type, crowded in promised.items():
         if crowded is not None:
             figures = ("gpu_type", gpu_type), ("at", ".".join(crowded[0].path))
-            yield Blocker(reason="promised_away", figures=(*figures, ("by", names(crowded[1]))))
+            yield Blocker(
+                reason="promised_away", figures=(*figures, ("by", list_names(crowded[1])))
+            )
     types = tuple(t for t in types if promised[t] is None)
-    able = [t for t in types if Rights(view.cluster, view.job, t).any()]
+    able = [t for t in types if PreemptionRights(view.cluster, view.job, t).may_preempt()]
     if not able:
         for gpu_type in types[:1]:
             yield from _no_rights(view, gpu_type)
         return
     hopeful = []
     for gpu_type in able:
-        lack = view.lack(gpu_type)
+        lack = view.shortfall(gpu_type)
         if lack is None:
             hopeful.append(gpu_type)
         else:
@@ -41,7 +43,7 @@ def asking(view: View, types: tuple[str, ...]) -> Iterator[Blocker]:
         yield from _searched(view, types, ",".join(hopeful))
 
 
-def _lacking(gpu_type: str, lack: Lack) -> Blocker:
+def _lacking(gpu_type: str, lack: Shortfall) -> Blocker:
     figures: Figures = (
         ("gpu_type", gpu_type), ("lacks_milli_gpus", lack.lacks), ("free_milli_gpus", lack.free),
         ("asked_milli_gpus", lack.asked), ("given_milli_gpus", lack.given),
@@ -55,15 +57,15 @@ def _lacking(gpu_type: str, lack: Lack) -> Blocker:
     return Blocker(reason="protected", figures=(*figures, *more))
 
 
-def _no_rights(view: View, gpu_type: str) -> Iterator[Blocker]:
+def _no_rights(view: WaitingView, gpu_type: str) -> Iterator[Blocker]:
     """Why a job has none of the rights, each with its figures."""
     cluster, job = view.cluster, view.job
     tree, milli = cluster.tree, job.shape.milli_gpus
     floors = [
         (place, of, floor)
-        for place in tree.user(job.path).above()
+        for place in tree.user_group(job.path).lineage()
         for of, floor in place.floor.items()
-        if of in (ANY, gpu_type)
+        if of in (ANY_TYPE, gpu_type)
     ]
     for place, of, floor in floors:
         used = place.used.get(of, 0)
@@ -79,7 +81,7 @@ def _no_rights(view: View, gpu_type: str) -> Iterator[Blocker]:
     yield _no_larger_share(view, gpu_type)
 
 
-def _no_turn(view: View) -> Iterator[Blocker]:
+def _no_turn(view: WaitingView) -> Iterator[Blocker]:
     """Those of its org and class who have had their turn have too little to do themselves."""
     job, now = view.job, view.now
     ran = view.cluster.turns_up(job.path[:2])
@@ -94,52 +96,52 @@ def _no_turn(view: View) -> Iterator[Blocker]:
         yield Blocker(reason="no_turn", figures=most)
 
 
-def _no_larger_share(view: View, gpu_type: str) -> Blocker:
+def _no_larger_share(view: WaitingView, gpu_type: str) -> Blocker:
     """The largest other org of its tier has no larger part by weight than ours with the job.
 
     Of what runs now; or it runs more, but has used less: then that is told.
     """
     cluster, job = view.cluster, view.job
-    tree, ours = cluster.tree, cluster.tree.place(job.path[:2])
+    tree, ours = cluster.tree, cluster.tree.find_group(job.path[:2])
     tier = None if ours is None else ours.parent
-    others = (org for org in tree.largest(tier) if org is not ours) if tier is not None else ()
+    others = (org for org in tree.orgs_by_rate(tier) if org is not ours) if tier is not None else ()
     largest = next(iter(others), None)
     if ours is None or largest is None:
         return Blocker(reason="no_other_org")
     name, rate = ("largest", ".".join(largest.path)), job.rate(gpu_type)
-    if Rights(cluster, job, gpu_type).runs_more(largest) <= 0:
+    if PreemptionRights(cluster, job, gpu_type).excess_rate(largest) <= 0:
         its, own = largest.rate, ours.rate + rate
         figures = (
             ("its_micros_per_hour_by_weight", its // largest.weight),
             ("ours_micros_per_hour_by_weight", own // ours.weight),
         )
         return Blocker(reason="no_larger_share", figures=(name, *figures))
-    credit = micro_credit(tree, view.now)
-    own_used = tree.counted_ahead(ours) + rate * tree.ahead(view.now)
+    credit = grown_micro_credit(tree, view.now)
+    own_used = tree.projected_usage(ours) + rate * tree.projection_weight(view.now)
     used = (
-        ("its_micros_by_weight", tree.counted_ahead(largest) // (credit * largest.weight)),
+        ("its_micros_by_weight", tree.projected_usage(largest) // (credit * largest.weight)),
         ("ours_micros_by_weight", own_used // (credit * ours.weight)),
     )
     return Blocker(reason="no_larger_usage", figures=(name, *used))
 
 
-def _searched(view: View, types: tuple[str, ...], hopeful: str) -> Iterator[Blocker]:
+def _searched(view: WaitingView, types: tuple[str, ...], hopeful: str) -> Iterator[Blocker]:
     """Look for victims as a plan does, and say why it asks nobody."""
     cluster, job = view.cluster, view.job
-    reserved = earliest(cluster, view.claims, job, types)
-    if reserved is not None and free_soon(cluster, job, reserved):
+    reserved = find_planned_start(cluster, view.claims, job, types)
+    if reserved is not None and is_free_soon(cluster, job, reserved):
         yield Blocker(reason="free_soon", figures=(("start_us", reserved.at - view.now),))
         return
-    steps = Steps()
+    steps = StepBudget()
     freed = make_room(cluster, view.promises, job, types, steps)
     if freed is None:
         of = ("types", hopeful)
         ended = Blocker(reason="search_ended", figures=(of, ("steps", steps.taken)))
         yield ended if steps.ended else Blocker(reason="not_together", figures=(of,))
         return
-    lost = sum(running.lost(view.now) for running, _ in freed.victims)
+    lost = sum(running.work_lost(view.now) for running, _ in freed.victims)
     figures: Figures = ("victims", len(freed.victims)), ("lost_micros", lost)
-    if reserved is None or not better_wait(cluster, job, reserved, freed):
+    if reserved is None or not is_waiting_cheaper(cluster, job, reserved, freed):
         yield Blocker(reason="not_asked", figures=figures)
         return
     start = reserved.at - view.now

@@ -18,18 +18,18 @@ from bursar.core.money import PPM, Micros
 from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.model.jobs import Job, Path
 from bursar.core.scheduling.model.nodes import MILLI
-from bursar.core.scheduling.model.policy import ANY, INSIDE_A_USER, Share
-from bursar.core.scheduling.order.aging import dated, due
-from bursar.core.scheduling.order.express import express
-from bursar.core.scheduling.order.share import Place, ShareTree
+from bursar.core.scheduling.model.policy import ANY_TYPE, USER_ORDERS, Share
+from bursar.core.scheduling.order.aging import jobs_with_date, overdue_jobs
+from bursar.core.scheduling.order.express import express_jobs
+from bursar.core.scheduling.order.share import ShareGroup, ShareTree
 from bursar.core.value import value
 
-LISTED: Final = 50  # jobs of a standing, unless more are asked for
+POSITIONS_LISTED: Final = 50  # jobs of a standing, unless more are asked for
 
-RANKS: Final = ("owed", "owed_below", "fair")  # words for `Place.rank`
+RANK_NAMES: Final = ("owed", "owed_below", "fair")  # words for `Place.rank`
 
 
-class Group(StrEnum):
+class QueueGroup(StrEnum):
     """Which part of the order a waiting job is in, the first first."""
 
     KEPT = "kept"  # GPUs are kept for it
@@ -40,7 +40,7 @@ class Group(StrEnum):
 
 
 @value
-class Rung:
+class GroupRank:
     """What decides at one place of a job's path: smaller goes first, part by part."""
 
     path: Path
@@ -49,21 +49,21 @@ class Rung:
 
 
 @value
-class Standing:
+class QueuePosition:
     """A waiting job's place in the order, and what put it there."""
 
     number: int  # 1 comes next
     job: JobId
     path: Path
-    group: Group
-    rungs: tuple[Rung, ...]  # from the tier down to the user; compared before all that follows
+    group: QueueGroup
+    ranks: tuple[GroupRank, ...]  # from the tier down to the user; compared before all that follows
     priority_class: int  # the higher, the sooner
     inside: tuple[int, ...]  # by the policy inside a user: the smaller, the sooner
     queued_at: Instant  # the earlier, the sooner; then by id
 
 
 @value
-class Held:
+class GroupShare:
     """What a place is entitled to, what it has and what it used."""
 
     path: Path
@@ -79,40 +79,42 @@ class Held:
     entitled_ppm: int  # the part it would have if all who want something took theirs
 
 
-def in_turn(cluster: Cluster) -> Iterator[tuple[Group, Job]]:
+def queue_order(cluster: Cluster) -> Iterator[tuple[QueueGroup, Job]]:
     """All waiting jobs in the order in which a plan looks at them."""
     waiting = cluster.waiting
     for job_id in sorted(cluster.earmarks):
-        yield Group.KEPT, waiting[job_id]
-    aged = [*dated(cluster), *(jobs[0] for jobs in due(cluster))]
+        yield QueueGroup.KEPT, waiting[job_id]
+    aged = [*jobs_with_date(cluster), *(jobs[0] for jobs in overdue_jobs(cluster))]
     for job in aged:
-        yield Group.AGED, job
-    brief = list(express(cluster, lambda job: job not in aged))
+        yield QueueGroup.AGED, job
+    brief = list(express_jobs(cluster, lambda job: job not in aged))
     for job in brief:
-        yield Group.EXPRESS, job
+        yield QueueGroup.EXPRESS, job
     seen = {job.id for job in (*aged, *brief)}
     for job_id in _by_tree(cluster, cluster.tree.root):
         if job_id not in seen:
-            yield Group.TURN, waiting[job_id]
+            yield QueueGroup.TURN, waiting[job_id]
     later = [job for job in waiting.values() if job.not_before > cluster.now]
     for job in sorted(later, key=lambda job: (job.not_before, job.id)):
-        yield Group.LATER, job
+        yield QueueGroup.LATER, job
 
 
-def standing(cluster: Cluster, now: Instant, most: int = LISTED) -> tuple[Standing, ...]:
+def list_positions(
+    cluster: Cluster, now: Instant, most: int = POSITIONS_LISTED
+) -> tuple[QueuePosition, ...]:
     """The first so many waiting jobs in turn, with what decided."""
-    cluster.at(now)
+    cluster.advance_to(now)
     unit = _unit(cluster.tree, now)
-    inside = INSIDE_A_USER[cluster.policy.inside_a_user]
+    inside = USER_ORDERS[cluster.policy.inside_a_user]
     found = []
-    for number, (group, job) in enumerate(islice(in_turn(cluster), most), 1):
+    for number, (group, job) in enumerate(islice(queue_order(cluster), most), 1):
         found.append(
-            Standing(
+            QueuePosition(
                 number=number,
                 job=job.id,
                 path=job.path,
                 group=group,
-                rungs=_rungs(cluster.tree, job.path, unit),
+                ranks=_rungs(cluster.tree, job.path, unit),
                 priority_class=job.priority_class,
                 inside=inside(job),
                 queued_at=job.queued_at,
@@ -121,14 +123,14 @@ def standing(cluster: Cluster, now: Instant, most: int = LISTED) -> tuple[Standi
     return tuple(found)
 
 
-def shares(cluster: Cluster, now: Instant) -> tuple[Held, ...]:
+def list_shares(cluster: Cluster, now: Instant) -> tuple[GroupShare, ...]:
     """All places that are known, each before those below it."""
-    cluster.at(now)
+    cluster.advance_to(now)
     pool = sum(cluster.gpus.values()) * MILLI
     return tuple(_below(cluster.tree, cluster.tree.root, pool, pool, now))
 
 
-def _by_tree(cluster: Cluster, place: Place) -> Iterator[JobId]:
+def _by_tree(cluster: Cluster, place: ShareGroup) -> Iterator[JobId]:
     if place.queues:
         first = [job.id for job in cluster.outlasting(place)]
         keys = merge(*place.queues.values())
@@ -137,22 +139,24 @@ def _by_tree(cluster: Cluster, place: Place) -> Iterator[JobId]:
         yield from _by_tree(cluster, place.children[name])
 
 
-def micro_credit(tree: ShareTree, now: Instant) -> int:
+def grown_micro_credit(tree: ShareTree, now: Instant) -> int:
     """What a micro-credit used just now counts, grown."""
     return tree.fading.growth(now + HOUR) - tree.fading.growth(now)
 
 
 def _unit(tree: ShareTree, now: Instant) -> int:
     """The same in a place's key."""
-    one = Place((), "", None, Share())
-    one.base = micro_credit(tree, now)
-    return tree.key(one)
+    one = ShareGroup((), "", None, Share())
+    one.past_usage = grown_micro_credit(tree, now)
+    return tree.usage_key(one)
 
 
-def _rungs(tree: ShareTree, path: Path, unit: int) -> tuple[Rung, ...]:
-    places = list(tree.user(path).above())[-2::-1]
+def _rungs(tree: ShareTree, path: Path, unit: int) -> tuple[GroupRank, ...]:
+    places = list(tree.user_group(path).lineage())[-2::-1]
     return tuple(
-        Rung(path=place.path, rank=RANKS[place.rank()], usage=tree.key(place) // unit)
+        GroupRank(
+            path=place.path, rank=RANK_NAMES[place.rank()], usage=tree.usage_key(place) // unit
+        )
         for place in places
     )
 
@@ -160,18 +164,20 @@ def _rungs(tree: ShareTree, path: Path, unit: int) -> tuple[Rung, ...]:
 # --------------------------------------------------------------------------- shares
 
 
-def _below(tree: ShareTree, place: Place, entitled: int, pool: int, now: Instant) -> Iterator[Held]:
+def _below(
+    tree: ShareTree, place: ShareGroup, entitled: int, pool: int, now: Instant
+) -> Iterator[GroupShare]:
     """What the places below one have, of so many milli-GPUs that it is entitled to."""
     children = [place.children[name] for name in sorted(place.children)]
-    wanting = [child for child in children if child.shapes or child.jobs]
-    parts = dict(zip(map(id, wanting), divided(entitled, wanting), strict=True))
+    wanting = [child for child in children if child.waiting_shapes or child.running_jobs]
+    parts = dict(zip(map(id, wanting), divide_by_weight(entitled, wanting), strict=True))
     for child in children:
         part = parts.get(id(child), 0)
         yield _held(tree, child, part, pool, now)
         yield from _below(tree, child, part, pool, now)
 
 
-def divided(amount: int, places: list[Place]) -> list[int]:
+def divide_by_weight(amount: int, places: list[ShareGroup]) -> list[int]:
     """Milli-GPUs for each place: floors first, the rest by weight, nobody above its ceiling."""
     fixed: dict[int, int] = {}
     while True:
@@ -182,7 +188,7 @@ def divided(amount: int, places: list[Place]) -> list[int]:
         }
         below, above = {}, {}
         for at, part in parts.items():
-            most = min(places[at].ceiling.get(ANY, amount), amount)
+            most = min(places[at].ceiling.get(ANY_TYPE, amount), amount)
             least = min(_floor(places[at]), most)
             if part < least:
                 below[at] = least
@@ -193,24 +199,26 @@ def divided(amount: int, places: list[Place]) -> list[int]:
         fixed.update(below or above)
 
 
-def _floor(place: Place) -> int:
+def _floor(place: ShareGroup) -> int:
     """Milli-GPUs that it is guaranteed, of whatever type."""
-    by_type = sum(milli for of, milli in place.floor.items() if of != ANY)
-    return max(place.floor.get(ANY, 0), by_type)
+    by_type = sum(milli for of, milli in place.floor.items() if of != ANY_TYPE)
+    return max(place.floor.get(ANY_TYPE, 0), by_type)
 
 
-def _held(tree: ShareTree, place: Place, part: int, pool: int, now: Instant) -> Held:
-    used = place.used[ANY]
-    return Held(
+def _held(tree: ShareTree, place: ShareGroup, part: int, pool: int, now: Instant) -> GroupShare:
+    used = place.used[ANY_TYPE]
+    return GroupShare(
         path=place.path,
         weight=place.weight,
         floor=_gpus(place.floor),
         ceiling=_gpus(place.ceiling),
         jobs_max=place.jobs_max,
-        jobs=place.jobs,
-        waiting=sum(place.shapes.values()),
-        used=tuple(sorted((of, milli) for of, milli in place.used.items() if of != ANY and milli)),
-        usage=tree.faded(place, now),
+        jobs=place.running_jobs,
+        waiting=sum(place.waiting_shapes.values()),
+        used=tuple(
+            sorted((of, milli) for of, milli in place.used.items() if of != ANY_TYPE and milli)
+        ),
+        usage=tree.faded_usage(place, now),
         part_ppm=used * PPM // pool if pool else 0,
         entitled_ppm=part * PPM // pool if pool else 0,
     )

@@ -10,21 +10,21 @@ from typing import Final
 from bursar.core.ids import JobId
 from bursar.core.instant import Instant
 from bursar.core.scheduling.decisions import Decision, Keep, Plan, Preempt, Start
-from bursar.core.scheduling.explain.phrases import Figures, said
+from bursar.core.scheduling.explain.phrases import Figures, render_phrase
 from bursar.core.scheduling.model.cluster import Cluster
-from bursar.core.scheduling.model.jobs import Job, Why, need
+from bursar.core.scheduling.model.jobs import Job, StartReason, task_need
 from bursar.core.scheduling.model.nodes import MILLI, Level, Piece
-from bursar.core.scheduling.placement.backfill import Claims
-from bursar.core.scheduling.placement.fragmentation import WORST
-from bursar.core.scheduling.placement.search import find
+from bursar.core.scheduling.placement.backfill import NodeClaims
+from bursar.core.scheduling.placement.fragmentation import COST_MAX
+from bursar.core.scheduling.placement.search import find_placement
 from bursar.core.scheduling.preemption.shortfall import free_milli
 from bursar.core.value import value
 
-WHYS: Final = {
-    Why.TURN: "it comes first among those that wait",
-    Why.BACKFILL: "it is in nobody's way",
-    Why.AGE: "it waited longest, and too long",
-    Why.FREED: "others made room for it",
+START_REASONS: Final = {
+    StartReason.TURN: "it comes first among those that wait",
+    StartReason.BACKFILL: "it is in nobody's way",
+    StartReason.AGE: "it waited longest, and too long",
+    StartReason.FREED: "others made room for it",
 }
 
 
@@ -32,17 +32,17 @@ WHYS: Final = {
 class Reason:
     """What decided: a stable word and its figures, units in their names."""
 
-    word: str
+    code: str
     figures: Figures
 
-    def told(self) -> str:
+    def render(self) -> str:
         """A sentence for people."""
-        return said(self.word, self.figures)
+        return render_phrase(self.code, self.figures)
 
 
-def reasons(cluster: Cluster, job_id: JobId, plan: Plan) -> tuple[Reason, ...]:
+def find_reasons(cluster: Cluster, job_id: JobId, plan: Plan) -> tuple[Reason, ...]:
     """The reasons of everything that a plan decided about one job."""
-    cluster.at(plan.at)
+    cluster.advance_to(plan.at)
     found: list[Reason] = []
     with cluster.trial():
         for decision in plan.decisions:
@@ -67,7 +67,7 @@ def _of(cluster: Cluster, job_id: JobId, decision: Decision) -> Iterator[Reason]
     elif isinstance(decision, Start):
         yield from _start(cluster, decision)
     elif not isinstance(decision, Keep):
-        yield Reason(word="promised", figures=(("start_us", decision.at - cluster.now),))
+        yield Reason(code="promised", figures=(("start_us", decision.at - cluster.now),))
 
 
 # --------------------------------------------------------------------------- why this node
@@ -79,28 +79,28 @@ def _start(cluster: Cluster, start: Start) -> Iterator[Reason]:
     types = job.shape.types
     choice = types.index(start.gpu_type)
     yield Reason(
-        word="placed",
+        code="placed",
         figures=(
             ("nodes", "+".join(sorted(piece.node for piece in start.pieces))),
             ("gpu_type", start.gpu_type), ("choice", choice + 1), ("choices", len(types)),
-            ("why", WHYS[start.why]),
+            ("why", START_REASONS[start.why]),
         ),
     )  # fmt: skip
     for gpu_type in types[:choice]:
         figures = ("gpu_type", gpu_type), ("why", _passed_over(cluster, job, gpu_type))
-        yield Reason(word="passed_over", figures=figures)
+        yield Reason(code="passed_over", figures=figures)
     if job.shape.tasks > 1:
         yield _close(cluster, job, start.pieces)
-    elif start.why is not Why.FREED:
+    elif start.why is not StartReason.FREED:
         yield _tight(cluster, job, start)
 
 
 def _passed_over(cluster: Cluster, job: Job, gpu_type: str) -> str:
     """Why a type that is more welcome was not taken."""
-    if (over := cluster.tree.over(job, gpu_type)) is not None:
+    if (over := cluster.tree.first_exceeded(job, gpu_type)) is not None:
         return f"{'.'.join(over[0].path)} is at its ceiling"
     until = cluster.now + job.run_max
-    if find(cluster, Claims(cluster), job.shape, (gpu_type,), until) is None:
+    if find_placement(cluster, NodeClaims(cluster), job.shape, (gpu_type,), until) is None:
         return "nothing that fits is free"
     return "others have a claim on what is free"
 
@@ -110,7 +110,7 @@ def _close(cluster: Cluster, job: Job, pieces: tuple[Piece, ...]) -> Reason:
     nodes = [cluster.machines[piece.node].node for piece in pieces]
     level = next(level for level in Level if len({node.domain(level) for node in nodes}) == 1)
     figures = ("tasks", job.shape.tasks), ("nodes", len(nodes)), ("level", str(level))
-    return Reason(word="close", figures=figures)
+    return Reason(code="close", figures=figures)
 
 
 def _tight(cluster: Cluster, job: Job, start: Start) -> Reason:
@@ -118,14 +118,14 @@ def _tight(cluster: Cluster, job: Job, start: Start) -> Reason:
     machine = cluster.machines[start.pieces[0].node]
     able = 0
     for kind, rooms in cluster.rooms.items():
-        if kind.gpu_type == start.gpu_type and (other := need(job.shape, kind)) is not None:
-            able += sum(len(nodes) for room, nodes in rooms.items() if other.times_in(room))
-    task = need(job.shape, machine.kind)
+        if kind.gpu_type == start.gpu_type and (other := task_need(job.shape, kind)) is not None:
+            able += sum(len(nodes) for room, nodes in rooms.items() if other.count_in(room))
+    task = task_need(job.shape, machine.kind)
     assert task is not None
     left = free_milli(machine.kind, machine.room) - job.shape.milli_gpus
     cost = cluster.fragments.cost(machine.kind, machine.room, task)
-    figures = ("nodes", able), ("cost", cost), ("worst", WORST), ("left_milli_gpus", left)
-    return Reason(word="tight", figures=figures)
+    figures = ("nodes", able), ("cost", cost), ("worst", COST_MAX), ("left_milli_gpus", left)
+    return Reason(code="tight", figures=figures)
 
 
 # --------------------------------------------------------------------------- why these victims
@@ -138,13 +138,13 @@ def _victim(cluster: Cluster, preempt: Preempt) -> Reason:
         ("priority_class", job.priority_class), ("milli_gpus", job.shape.milli_gpus),
         ("lost_micros", preempt.lost),
     )  # fmt: skip
-    return Reason(word="victim", figures=figures)
+    return Reason(code="victim", figures=figures)
 
 
 def _preempted(now: Instant, preempt: Preempt) -> Reason:
     who = ("wanted_by", preempt.wanted_by), ("right", str(preempt.right))
     costs = ("lost_micros", preempt.lost), ("stops_us", preempt.stops_at - now)
-    return Reason(word="preempted", figures=(*who, *costs))
+    return Reason(code="preempted", figures=(*who, *costs))
 
 
 def _all_victims(cluster: Cluster, keep: Keep, victims: list[Preempt]) -> Reason:
@@ -159,4 +159,4 @@ def _all_victims(cluster: Cluster, keep: Keep, victims: list[Preempt]) -> Reason
         ("lost_micros", sum(one.lost for one in victims)),
         ("milli_gpus", sum(job.shape.milli_gpus for job in jobs)), ("kept_milli_gpus", kept),
     )  # fmt: skip
-    return Reason(word="victims", figures=figures)
+    return Reason(code="victims", figures=figures)

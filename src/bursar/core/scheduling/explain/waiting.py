@@ -23,20 +23,25 @@ from typing import Final
 
 from bursar.core.ids import JobId, NodeId
 from bursar.core.instant import HOUR, NEVER, Instant
-from bursar.core.scheduling.advice.pool_load import FAR
+from bursar.core.scheduling.advice.pool_load import UNKNOWN_WAIT
 from bursar.core.scheduling.decisions import Plan, Wait
-from bursar.core.scheduling.explain.blockers import UNUSABLE, blockers
-from bursar.core.scheduling.explain.phrases import decimal, figure, lasting, said
-from bursar.core.scheduling.explain.queue_position import in_turn
-from bursar.core.scheduling.explain.reasons import Reason, reasons
-from bursar.core.scheduling.explain.waiting_view import Blocker, View
-from bursar.core.scheduling.explain.what_if import Change, smallest
+from bursar.core.scheduling.explain.blockers import UNUSABLE, find_blockers
+from bursar.core.scheduling.explain.phrases import (
+    render_decimal,
+    render_figure,
+    render_phrase,
+    render_span,
+)
+from bursar.core.scheduling.explain.queue_position import queue_order
+from bursar.core.scheduling.explain.reasons import Reason, find_reasons
+from bursar.core.scheduling.explain.waiting_view import Blocker, WaitingView
+from bursar.core.scheduling.explain.what_if import WhatIfChange, find_smallest_change
 from bursar.core.scheduling.model.cluster import Cluster
-from bursar.core.scheduling.model.jobs import Job, Path, Running, need
+from bursar.core.scheduling.model.jobs import Job, Path, RunningJob, task_need
 from bursar.core.scheduling.plan import make_plan
 from bursar.core.value import value
 
-HOLDERS: Final = 10  # running jobs that are named
+HOLDERS_MAX: Final = 10  # running jobs that are named
 
 
 @value
@@ -73,16 +78,16 @@ class Explanation:
     blockers: tuple[Blocker, ...]
     holders: tuple[Holder, ...]  # the soonest to end first
     holders_more: int  # that are not named
-    change: tuple[Change, ...]  # all of these together; none if no change was found
+    change: tuple[WhatIfChange, ...]  # all of these together; none if no change was found
     reasons: tuple[Reason, ...]  # of what the plan decides about it now
     complete: bool  # False if the plan's search ended before it had looked at everything
     stranded: bool  # whether no node of the pool could run it, even if nothing else ran there
 
-    def told(self) -> tuple[str, ...]:
+    def render(self) -> tuple[str, ...]:
         """Lines for people, with units."""
         return tuple(_lines(self))
 
-    def expected(self, wait: int) -> int:
+    def expected_wait(self, wait: int) -> int:
         """How long the job is likely to wait, in microseconds; FAR if nobody can say.
 
         Somebody who counts queues only has guessed `wait`. Here it is known who would make room,
@@ -90,22 +95,22 @@ class Explanation:
         """
         first, last = self.start.earliest, self.start.latest
         if first is None:
-            return FAR
-        return min(max(wait, first - self.at), FAR if last is None else last - self.at)
+            return UNKNOWN_WAIT
+        return min(max(wait, first - self.at), UNKNOWN_WAIT if last is None else last - self.at)
 
 
 def explain(cluster: Cluster, job_id: JobId, now: Instant, plan: Plan | None = None) -> Explanation:
     """Why a waiting job waits, by this plan or by one that is made."""
     job = cluster.waiting[job_id]
     plan = make_plan(cluster, now) if plan is None else plan
-    cluster.at(now)
+    cluster.advance_to(now)
     number, ahead = _position(cluster, job)
-    decided = reasons(cluster, job_id, plan)
+    decided = find_reasons(cluster, job_id, plan)
     with cluster.trial():
         for decision in plan.decisions:
             cluster.apply(decision)
         job = cluster.waiting.get(job_id, job)  # it may have been promised a date
-        view = View(cluster, job, plan)
+        view = WaitingView(cluster, job, plan)
         starts = job_id in cluster.running
         found = () if starts else tuple(_blockers(view, plan))
         holders = () if starts else tuple(_holders(view))
@@ -116,18 +121,18 @@ def explain(cluster: Cluster, job_id: JobId, now: Instant, plan: Plan | None = N
             number=number,
             ahead_milli_gpu_hours=ahead // HOUR,
             blockers=found,
-            holders=holders[:HOLDERS],
-            holders_more=max(len(holders) - HOLDERS, 0),
-            change=() if starts or job_id in cluster.earmarks else smallest(view),
+            holders=holders[:HOLDERS_MAX],
+            holders_more=max(len(holders) - HOLDERS_MAX, 0),
+            change=() if starts or job_id in cluster.earmarks else find_smallest_change(view),
             reasons=decided,
             complete=plan.complete,
             stranded=_is_stranded(job, found),
         )
 
 
-def foreseen(cluster: Cluster, job: Job, now: Instant) -> Explanation:
+def explain_new_job(cluster: Cluster, job: Job, now: Instant) -> Explanation:
     """What would be told of a job that is not there, if it came now."""
-    cluster.queue(job)
+    cluster.enqueue(job)
     try:
         return explain(cluster, job.id, now)
     finally:
@@ -137,15 +142,15 @@ def foreseen(cluster: Cluster, job: Job, now: Instant) -> Explanation:
 def _position(cluster: Cluster, job: Job) -> tuple[int, int]:
     """A job's number in turn, and the milli-GPU-microseconds that all before it may use."""
     number, ahead = 1, 0
-    for _, other in takewhile(lambda one: one[1].id != job.id, in_turn(cluster)):
+    for _, other in takewhile(lambda one: one[1].id != job.id, queue_order(cluster)):
         number += 1
         ahead += other.shape.milli_gpus * other.run_max
     return number, ahead
 
 
-def _blockers(view: View, plan: Plan) -> Iterator[Blocker]:
+def _blockers(view: WaitingView, plan: Plan) -> Iterator[Blocker]:
     """All blockers, and whether the plan came to look at the job at all."""
-    found = tuple(blockers(view))
+    found = tuple(find_blockers(view))
     yield from found
     kept = any(one.reason == "kept" for one in found)  # it was looked at when room was made
     seen = kept or any(wait.job == view.job.id for wait in plan.waits)
@@ -162,7 +167,7 @@ def _is_stranded(job: Job, found: tuple[Blocker, ...]) -> bool:
     return lacking.issuperset(job.shape.types)
 
 
-def _holders(view: View) -> Iterator[Holder]:
+def _holders(view: WaitingView) -> Iterator[Holder]:
     """Who runs on GPUs that the job could use, the soonest to end first."""
     cluster, shape = view.cluster, view.job.shape
     for _, job_id in merge(*(cluster.ends.get(t, ()) for t in shape.types)):
@@ -170,7 +175,7 @@ def _holders(view: View) -> Iterator[Holder]:
         if running is None:
             continue
         nodes = tuple(piece.node for piece in running.pieces)
-        if any(need(shape, cluster.machines[node].kind) for node in nodes):
+        if any(task_need(shape, cluster.machines[node].kind) for node in nodes):
             yield Holder(
                 job=job_id,
                 path=running.job.path,
@@ -184,7 +189,7 @@ def _holders(view: View) -> Iterator[Holder]:
 # --------------------------------------------------------------------------- when
 
 
-def _predicted(view: View, plan: Plan, found: tuple[Blocker, ...]) -> Prediction:
+def _predicted(view: WaitingView, plan: Plan, found: tuple[Blocker, ...]) -> Prediction:
     """When a job starts: surely, at the earliest, at the latest."""
     cluster, job = view.cluster, view.job
     if job.id in cluster.running:
@@ -197,8 +202,8 @@ def _predicted(view: View, plan: Plan, found: tuple[Blocker, ...]) -> Prediction
     wait = next((one for one in plan.waits if one.job == job.id), None)
     if promised is not None and _kept(promised, wait, view.now):
         return Prediction(earliest=_not_after(first, promised), latest=promised, why="promised")
-    if wait is not None and wait.reserved is not None:
-        latest, early = wait.reserved.at, _not_after(first, wait.reserved.at)
+    if wait is not None and wait.planned is not None:
+        latest, early = wait.planned.at, _not_after(first, wait.planned.at)
         return Prediction(earliest=early, latest=latest, why="reserved", missed=promised)
     return Prediction(earliest=first, latest=None, why=_unknown(wait, found), missed=promised)
 
@@ -207,7 +212,7 @@ def _kept(promised: Instant, wait: Wait | None, now: Instant) -> bool:
     """Whether a date is still to come and the plan has a place for the job by then."""
     if promised <= now:
         return False
-    return wait is None or (wait.reserved is not None and wait.reserved.at <= promised)
+    return wait is None or (wait.planned is not None and wait.planned.at <= promised)
 
 
 def _not_after(first: Instant | None, latest: Instant) -> Instant:
@@ -226,7 +231,7 @@ def _unknown(wait: Wait | None, found: tuple[Blocker, ...]) -> str:
     return "others before it in turn have no date themselves"
 
 
-def _earliest(view: View) -> Instant | None:
+def _earliest(view: WaitingView) -> Instant | None:
     """The first instant at which the job fits if all that runs ends as is likely."""
     shape, cluster = view.job.shape, view.cluster
     found = []
@@ -237,11 +242,11 @@ def _earliest(view: View) -> Instant | None:
         for at, nodes, job_id in _likely(view, gpu_type):
             for node in nodes:
                 machine = cluster.machines[node]
-                task = need(shape, machine.kind)
+                task = task_need(shape, machine.kind)
                 if task is None or machine.node.gpu_type != gpu_type:
                     continue
                 gone.setdefault(node, set()).add(job_id)
-                fits = task.times_in(machine.room_at(view.now, frozenset(gone[node])))
+                fits = task.count_in(machine.room_at(view.now, frozenset(gone[node])))
                 name = machine.node.domain(shape.within)
                 sums[name] = sums.get(name, 0) + fits - tasks.get(node, 0)
                 tasks[node] = fits
@@ -255,7 +260,7 @@ def _earliest(view: View) -> Instant | None:
 Event = tuple[Instant, tuple[NodeId, ...], JobId]
 
 
-def _likely(view: View, gpu_type: str) -> list[Event]:
+def _likely(view: WaitingView, gpu_type: str) -> list[Event]:
     """When which nodes have more free: now, when they come, when somebody is likely to end."""
     cluster, nobody = view.cluster, JobId("")
     ready = [
@@ -279,7 +284,7 @@ def _ready(cluster: Cluster, node: NodeId) -> bool:
     return cluster.machines[node].node.usable_at(cluster.now)
 
 
-def likely_end(running: Running, now: Instant) -> Instant:
+def likely_end(running: RunningJob, now: Instant) -> Instant:
     """When a running job is likely to end: by its estimate, or half of what it still may run."""
     by = max(running.ends_by, now)
     estimate = running.job.estimate
@@ -295,16 +300,16 @@ def likely_end(running: Running, now: Instant) -> Instant:
 
 def _lines(told: Explanation) -> Iterator[str]:
     yield f"{told.job}: {_when(told)}"
-    hours = decimal(told.ahead_milli_gpu_hours, 1_000)
+    hours = render_decimal(told.ahead_milli_gpu_hours, 1_000)
     yield f"number {told.number} in turn, {hours} GPU-hours at most before it"
     for reason in told.reasons:
-        yield reason.told()
+        yield reason.render()
     for blocker in told.blockers:
-        yield f"- {said(blocker.reason, blocker.figures)}"
+        yield f"- {render_phrase(blocker.reason, blocker.figures)}"
     for holder in told.holders:
-        gpus = figure("milli_gpus", holder.milli_gpus)
+        gpus = render_figure("milli_gpus", holder.milli_gpus)
         where = "+".join(holder.nodes)
-        who, ends = ".".join(holder.path), lasting(holder.ends_by - told.at)
+        who, ends = ".".join(holder.path), render_span(holder.ends_by - told.at)
         yield f"  {holder.job} of {who}: {gpus} on {where}, ends in {ends} at most"
     if told.holders_more:
         yield f"  and {told.holders_more} more"
@@ -320,10 +325,10 @@ def _when(told: Explanation) -> str:
         return "starts now"
     if start.earliest is None:
         return f"{_missed(told)}nobody can say when it starts: {start.why}"
-    begins = f"{_missed(told)}starts in {lasting(start.earliest - told.at)} at the earliest"
+    begins = f"{_missed(told)}starts in {render_span(start.earliest - told.at)} at the earliest"
     if start.latest is None:
         return f"{begins}, at the latest unknown: {start.why}"
-    return f"{begins}, in {lasting(start.latest - told.at)} at the latest ({start.why})"
+    return f"{begins}, in {render_span(start.latest - told.at)} at the latest ({start.why})"
 
 
 def _missed(told: Explanation) -> str:
@@ -332,12 +337,12 @@ def _missed(told: Explanation) -> str:
     if missed is None:
         return ""
     if missed <= told.at:
-        return f"overdue by {lasting(told.at - missed)}, "
-    return f"its date in {lasting(missed - told.at)} may not be kept, "
+        return f"overdue by {render_span(told.at - missed)}, "
+    return f"its date in {render_span(missed - told.at)} may not be kept, "
 
 
-def _change(change: Change) -> str:
+def _change(change: WhatIfChange) -> str:
     word = change.kind
     if word == "ceiling":
         word = "jobs_raised" if ("of", "jobs") in change.figures else "ceiling_raised"
-    return said(word, change.figures)
+    return render_phrase(word, change.figures)

@@ -4,17 +4,17 @@ from typing import Final
 
 from bursar.core.ids import JobId
 from bursar.core.instant import Instant
-from bursar.core.scheduling.decisions import Plan, Reserved
+from bursar.core.scheduling.decisions import Plan, PlannedStart
 from bursar.core.scheduling.explain.phrases import Figures
 from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.model.jobs import Job
-from bursar.core.scheduling.order.ceiling_claims import Coming
-from bursar.core.scheduling.order.share import Place
-from bursar.core.scheduling.placement.backfill import Claims
-from bursar.core.scheduling.preemption.shortfall import Lack, lacking
+from bursar.core.scheduling.order.ceiling_claims import CeilingClaims
+from bursar.core.scheduling.order.share import ShareGroup
+from bursar.core.scheduling.placement.backfill import NodeClaims
+from bursar.core.scheduling.preemption.shortfall import Shortfall, find_shortfall
 from bursar.core.value import value
 
-NAMED: Final = 5  # jobs or places that a blocker names
+NAMES_MAX: Final = 5  # jobs or places that a blocker names
 
 
 @value
@@ -25,7 +25,7 @@ class Blocker:
     figures: Figures = ()
 
 
-class View:
+class WaitingView:
     """A cluster as one job finds it once a plan is carried out: what others have a claim on."""
 
     def __init__(self, cluster: Cluster, job: Job, plan: Plan) -> None:
@@ -33,27 +33,27 @@ class View:
         self.job = job
         self.now = cluster.now
         self.until = cluster.now + job.run_max
-        self.nothing = Claims(cluster)  # as if nobody had a claim
-        self.claims = Claims(cluster)
-        self.promises = Claims(cluster)  # those of them that were promised
-        self._lacks: dict[str, Lack | None] = {}
-        self.claimants: list[tuple[Instant, JobId, Reserved]] = []
-        self._coming = Coming(cluster)
+        self.no_claims = NodeClaims(cluster)  # as if nobody had a claim
+        self.claims = NodeClaims(cluster)
+        self.promises = NodeClaims(cluster)  # those of them that were promised
+        self._lacks: dict[str, Shortfall | None] = {}
+        self.claimants: list[tuple[Instant, JobId, PlannedStart]] = []
+        self._coming = CeilingClaims(cluster)
         first = True  # whoever was looked at before this job; later ones count if they have a date
         for wait in plan.waits:
             first = first and wait.job != job.id
             other = cluster.waiting.get(wait.job)
-            if wait.job == job.id or other is None or wait.reserved is None:
+            if wait.job == job.id or other is None or wait.planned is None:
                 continue
             if first or other.promised_at is not None:
-                self._count(other, wait.reserved)
+                self._count(other, wait.planned)
 
-    def _count(self, other: Job, reserved: Reserved) -> None:
+    def _count(self, other: Job, reserved: PlannedStart) -> None:
         """Note that another has a future place."""
         dated = other.promised_at is not None
-        self.claims.reserve(other, reserved)
+        self.claims.add(other, reserved)
         if dated:
-            self.promises.reserve(other, reserved)
+            self.promises.add(other, reserved)
         self._coming.add(other, reserved, dated=dated)
         self.claimants.append((reserved.at, other.id, reserved))
 
@@ -64,18 +64,18 @@ class View:
 
     def crowded(
         self, job: Job, gpu_type: str, *, dated: bool = False
-    ) -> tuple[Place, list[JobId]] | None:
+    ) -> tuple[ShareGroup, list[JobId]] | None:
         """A ceiling that a job would use up for others with a future place, and who they are."""
-        return self._coming.crowded(job, gpu_type, dated=dated)
+        return self._coming.find_crowded(job, gpu_type, dated=dated)
 
-    def lack(self, gpu_type: str) -> Lack | None:
+    def shortfall(self, gpu_type: str) -> Shortfall | None:
         """What the job lacks whoever makes room; worked out once."""
         if gpu_type not in self._lacks:
-            self._lacks[gpu_type] = lacking(self.cluster, self.job, gpu_type)
+            self._lacks[gpu_type] = find_shortfall(self.cluster, self.job, gpu_type)
         return self._lacks[gpu_type]
 
 
-def names(ids: list[JobId]) -> str:
+def list_names(ids: list[JobId]) -> str:
     """The first few of them, and how many more."""
-    more = f" and {len(ids) - NAMED} more" if len(ids) > NAMED else ""
-    return ", ".join(ids[:NAMED]) + more
+    more = f" and {len(ids) - NAMES_MAX} more" if len(ids) > NAMES_MAX else ""
+    return ", ".join(ids[:NAMES_MAX]) + more

@@ -17,40 +17,40 @@ from typing import Final
 
 from bursar.core.scheduling.model.jobs import Shape
 from bursar.core.scheduling.model.nodes import Level
-from bursar.core.scheduling.placement.fragmentation import Fragments
+from bursar.core.scheduling.placement.fragmentation import Fragmentation
 from bursar.core.value import replace
 
-LAST: Final = 1_000  # jobs that are remembered
-KINDS_MAX: Final = 32  # of shapes; rarer ones are left out
-_STEP: Final = 10  # the typical shapes change when one part of so many has come anew
+JOBS_REMEMBERED: Final = 1_000  # jobs that are remembered
+SHAPES_MAX: Final = 32  # of shapes; rarer ones are left out
+_REFRESH_DIVISOR: Final = 10  # the typical shapes change when one part of so many has come anew
 
 
-class Typical:
+class JobMix:
     """What the last jobs were like."""
 
     def __init__(self) -> None:
-        self.fragments = Fragments(())
-        self._last: deque[Shape] = deque()
-        self._times: Counter[Shape] = Counter()
-        self._new = 0  # jobs since the typical shapes last changed
+        self.fragments = Fragmentation(())
+        self._recent: deque[Shape] = deque()
+        self._counts: Counter[Shape] = Counter()
+        self._new_jobs = 0  # jobs since the typical shapes last changed
 
     def add(self, shape: Shape) -> None:
         """A job was submitted."""
         task = replace(shape, tasks=1, within=Level.POOL)
-        self._last.append(task)
-        self._times[task] += 1
-        if len(self._last) > LAST:
-            gone = self._last.popleft()
-            self._times[gone] -= 1
-            if not self._times[gone]:
-                del self._times[gone]
-        self._new += 1
-        if self._new * _STEP >= len(self._last):
-            self._new = 0
-            self._look()
+        self._recent.append(task)
+        self._counts[task] += 1
+        if len(self._recent) > JOBS_REMEMBERED:
+            gone = self._recent.popleft()
+            self._counts[gone] -= 1
+            if not self._counts[gone]:
+                del self._counts[gone]
+        self._new_jobs += 1
+        if self._new_jobs * _REFRESH_DIVISOR >= len(self._recent):
+            self._new_jobs = 0
+            self._refresh()
 
-    def _look(self) -> None:
+    def _refresh(self) -> None:
         """Take the shapes seen most often; of equal ones those that came first lately."""
-        typical = tuple(self._times.most_common(KINDS_MAX))
+        typical = tuple(self._counts.most_common(SHAPES_MAX))
         if dict(typical) != dict(self.fragments.typical):
-            self.fragments = Fragments(typical)
+            self.fragments = Fragmentation(typical)

@@ -9,7 +9,7 @@ from typing import Final
 from bursar.core.ids import JobId, NodeId
 from bursar.core.instant import NEVER, Instant
 from bursar.core.money import AMOUNT_MAX, CREDIT, Micros, usage_price_up
-from bursar.core.scheduling.model.nodes import GPUS_MAX, MILLI, Kind, Level, Need, Piece
+from bursar.core.scheduling.model.nodes import GPUS_MAX, MILLI, Level, NodeKind, Piece, TaskNeed
 from bursar.core.validation import check_int, check_text, check_texts
 from bursar.core.value import Derived, value
 
@@ -17,13 +17,13 @@ TASKS_MAX: Final = 100_000
 CLASS_MAX: Final = 1_000_000
 # Without prices a GPU-hour counts as one credit: at nothing, nobody would have used or lost any,
 # and turns would be taken by name.
-UNPRICED: Final = CREDIT
+UNPRICED_RATE: Final = CREDIT
 
-Nodes = tuple[tuple[NodeId, int], ...]  # tasks on each
+TasksByNode = tuple[tuple[NodeId, int], ...]  # tasks on each
 Path = tuple[str, ...]  # whose a job is: tier, org, account ..., user
 
 
-class _Hashed(Derived):
+class _HashedShape(Derived):
     """Remembers its hash: shapes are looked up all the time."""
 
     __slots__ = ("_hash",)
@@ -31,11 +31,11 @@ class _Hashed(Derived):
 
 
 @value
-class Shape(_Hashed):
+class Shape(_HashedShape):
     """All that placement looks at: jobs of one shape are alike to it."""
 
     types: tuple[str, ...]  # acceptable GPU types, the most welcome first
-    alike: bool = False  # whether all these types are as welcome
+    types_equal: bool = False  # whether all these types are as welcome
     tasks: int = 1  # parts that lie on one node each; all start together
     gpus: int = 1  # whole GPUs of each task
     milli: int = 0  # or a part of one GPU, in thousandths
@@ -63,7 +63,7 @@ class Shape(_Hashed):
         for name in ("memory_gib", "cpu_milli", "ram_mib"):
             check_int(name, getattr(self, name), 0, 2**53)
         size = self.tasks, self.gpus, self.milli, self.memory_gib, self.cpu_milli, self.ram_mib
-        fields = self.types, self.alike, size, self.labels, self.regions, self.within
+        fields = self.types, self.types_equal, size, self.labels, self.regions, self.within
         object.__setattr__(self, "_hash", hash(fields))
 
     def __hash__(self) -> int:
@@ -76,7 +76,7 @@ class Shape(_Hashed):
 
 
 @lru_cache(maxsize=65_536)
-def need(shape: Shape, kind: Kind) -> Need | None:
+def task_need(shape: Shape, kind: NodeKind) -> TaskNeed | None:
     """What a task of this shape takes of such a node; None if it cannot lie there at all."""
     if kind.gpu_type not in shape.types or kind.memory_gib < shape.memory_gib:
         return None
@@ -84,13 +84,13 @@ def need(shape: Shape, kind: Kind) -> Need | None:
         return None
     if shape.regions and kind.region not in shape.regions:
         return None
-    slots = slots_of(shape, kind.slots)
+    slots = slots_for(shape, kind.slots)
     if slots is None:
         return None
-    return Need(shape.gpus, slots if shape.milli else 0, shape.cpu_milli, shape.ram_mib)
+    return TaskNeed(shape.gpus, slots if shape.milli else 0, shape.cpu_milli, shape.ram_mib)
 
 
-def slots_of(shape: Shape, slots: int) -> int | None:
+def slots_for(shape: Shape, slots: int) -> int | None:
     """How many slots a task takes of a GPU that has so many: all, or those that are its part.
 
     None if its part is no whole number of them: nobody has more of a GPU than is paid for. A third
@@ -99,23 +99,23 @@ def slots_of(shape: Shape, slots: int) -> int | None:
     if not shape.milli:
         return slots
     taken = -(-shape.milli * slots // MILLI)
-    return taken if part_of(taken, slots) == shape.milli else None
+    return taken if slots_to_milli(taken, slots) == shape.milli else None
 
 
-def part_of(taken: int, slots: int) -> int:
+def slots_to_milli(taken: int, slots: int) -> int:
     """What so many slots are of a GPU that has so many, in thousandths."""
     return taken * MILLI // slots
 
 
-def parts_near(shape: Shape, slots: Iterable[int]) -> tuple[int, ...]:
+def nearest_parts(shape: Shape, slots: Iterable[int]) -> tuple[int, ...]:
     """The next smaller part and the next larger one that GPUs with so many slots have.
 
     For a part that none of them has. The smaller is left out if there is none; the larger may be a
     whole GPU.
     """
     below = [(shape.milli * count // MILLI, count) for count in slots]
-    less = max(part_of(taken, count) for taken, count in below)
-    more = min(part_of(taken + 1, count) for taken, count in below)
+    less = max(slots_to_milli(taken, count) for taken, count in below)
+    more = min(slots_to_milli(taken + 1, count) for taken, count in below)
     return (less, more) if less else (more,)
 
 
@@ -145,7 +145,7 @@ class Job:
     ] = ()  # limits outside the tree that count it: a user's over all accounts
     promised_since: Instant | None = None  # when its age first earned it a date
     promised_at: Instant | None = None  # the date, never moved back but for lost capacity
-    promised_on: Nodes = ()  # where: nodes, and how many of its tasks each has
+    promised_on: TasksByNode = ()  # where: nodes, and how many of its tasks each has
 
     def __post_init__(self) -> None:
         check_text("job", self.id)
@@ -166,7 +166,7 @@ class Job:
         check_int("preemptions", self.preemptions, 0, AMOUNT_MAX)
 
     @property
-    def alike(self) -> "Alike":
+    def queue_key(self) -> "QueueKey":
         """What jobs of one user have in common that start or wait for the same reasons."""
         return self.shape, self.counted
 
@@ -176,12 +176,12 @@ class Job:
         return max(self.queued_at, self.stopped_at)
 
     @property
-    def lasts(self) -> int:
+    def expected_run(self) -> int:
         """Microseconds that it is expected to run yet: as it says, or else by its bound."""
         return self.run_max if self.estimate is None else min(self.estimate, self.run_max)
 
     @property
-    def likely(self) -> int:
+    def likely_run(self) -> int:
         """Microseconds that it is likely to run yet: as it says, or else half of its bound."""
         return self.run_max // 2 if self.estimate is None else min(self.estimate, self.run_max)
 
@@ -192,10 +192,12 @@ class Job:
         Whoever has run for long without a word is likely to run as long again.
         """
         return (
-            self.attained if self.estimate is None else self.felt(self.shape.types[0], self.lasts)
+            self.attained
+            if self.estimate is None
+            else self.gang_weighted_cost(self.shape.types[0], self.expected_run)
         )
 
-    def felt(self, gpu_type: str, span: int) -> Micros:
+    def gang_weighted_cost(self, gpu_type: str, span: int) -> Micros:
         """What so many microseconds cost, divided by the root of its GPUs.
 
         That is between time, by which gangs would come too early for all others, and GPU-time, by
@@ -215,13 +217,13 @@ class Job:
         for name, price in self.prices:
             if name == gpu_type:
                 return price
-        return UNPRICED
+        return UNPRICED_RATE
 
 
-Alike = tuple[Shape, tuple[str, ...]]
+QueueKey = tuple[Shape, tuple[str, ...]]
 
 
-class Why(StrEnum):
+class StartReason(StrEnum):
     """Why a job started when it did."""
 
     TURN = "turn"  # it came first among those that wait
@@ -231,7 +233,7 @@ class Why(StrEnum):
 
 
 @value
-class Running:
+class RunningJob:
     """An attempt that has its GPUs: where, since when, and what would be lost."""
 
     job: Job
@@ -239,7 +241,7 @@ class Running:
     pieces: tuple[Piece, ...]  # by node
     started_at: Instant
     saved_at: Instant  # work until then is safe: the last checkpoint, or the start
-    why: Why = Why.TURN
+    why: StartReason = StartReason.TURN
     stops_at: Instant | None = None  # it was asked to stop: its GPUs are free by then
 
     @property
@@ -252,17 +254,18 @@ class Running:
     def work(self, now: Instant) -> Micros:
         """How much is left to do, as `Job.work`; who runs longer than it said says nothing."""
         job = self.job
-        if job.estimate is not None and (ends := self.started_at + job.lasts) > now:
-            return job.felt(self.gpu_type, ends - now)
+        if job.estimate is not None and (ends := self.started_at + job.expected_run) > now:
+            return job.gang_weighted_cost(self.gpu_type, ends - now)
         return job.attained + job.price_of(self.gpu_type, now - self.started_at)
 
     def ends_soon(self, now: Instant, within: int) -> bool:
         """Whether it says that it ends within so many microseconds."""
         return (
-            self.job.estimate is not None and 0 < self.started_at + self.job.lasts - now <= within
+            self.job.estimate is not None
+            and 0 < self.started_at + self.job.expected_run - now <= within
         )
 
-    def lost(self, now: Instant) -> Micros:
+    def work_lost(self, now: Instant) -> Micros:
         """What stopping it now costs: work that no checkpoint keeps, in credits.
 
         One that makes checkpoints is asked for another before it stops: it loses the making.

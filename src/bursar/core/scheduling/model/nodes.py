@@ -1,7 +1,7 @@
 """Nodes and what is free on them.
 
 Placement does not look at names: two nodes of one kind (type, size, labels ...) with as much free
-are the same to it. So nodes are kept by kind and `Room`, and whatever is worked out for a room
+are the same to it. So nodes are kept by kind and `NodeRoom`, and whatever is worked out for a room
 serves all nodes that have it: a thousand empty nodes cost as much as one.
 """
 
@@ -13,8 +13,8 @@ from bursar.core.instant import NEVER, Instant
 from bursar.core.validation import check_int, check_text, check_texts
 from bursar.core.value import value
 
-Jobs = frozenset[JobId]
-NOW: Final[Instant] = -1  # when nobody has left who is there
+JobIds = frozenset[JobId]
+FREE_NOW: Final[Instant] = -1  # when nobody has left who is there
 
 GPUS_MAX: Final = 1_000  # of a node
 SLOTS_MAX: Final = 1_000  # of a GPU
@@ -62,9 +62,9 @@ class Node:
             raise ValueError(f"labels are sorted, each once, not {self.labels}")
 
     @property
-    def kind(self) -> "Kind":
+    def kind(self) -> "NodeKind":
         """All that placement looks at and that does not change while the node lives."""
-        return Kind(
+        return NodeKind(
             self.gpu_type, self.gpus, self.slots, self.memory_gib, self.cpu_milli, self.ram_mib,
             self.labels, self.region,
         )  # fmt: skip
@@ -92,7 +92,7 @@ class Level(StrEnum):
     POOL = "pool"
 
 
-class Kind(NamedTuple):
+class NodeKind(NamedTuple):
     """What nodes have in common that differ in nothing but what is free."""
 
     gpu_type: str
@@ -105,7 +105,7 @@ class Kind(NamedTuple):
     region: str
 
 
-class Room(NamedTuple):
+class NodeRoom(NamedTuple):
     """What is free on a node, whichever GPUs it is."""
 
     whole: int  # GPUs of which no slot is taken
@@ -124,14 +124,14 @@ class Piece(NamedTuple):
     ram_mib: int = 0
 
 
-class Taken(NamedTuple):
+class Allocation(NamedTuple):
     """A piece as its node remembers it."""
 
     piece: Piece
     until: Instant  # when it is free again at the latest
 
 
-class Machine:
+class NodeUsage:
     """A node, what is taken of it by whom, and what is free."""
 
     __slots__ = ("cpu_free", "free", "kind", "node", "ram_free", "room", "taken")
@@ -139,7 +139,7 @@ class Machine:
     def __init__(self, node: Node) -> None:
         self.node = node
         self.kind = node.kind
-        self.taken: dict[JobId, Taken] = {}  # by job
+        self.taken: dict[JobId, Allocation] = {}  # by job
         # Slots of each GPU; below zero where an earmark waits for somebody to leave.
         self.free = [node.slots] * node.gpus
         self.cpu_free = node.cpu_milli
@@ -148,20 +148,20 @@ class Machine:
 
     def take(self, job: JobId, piece: Piece, until: Instant) -> None:
         """Give a job its piece, until an instant at the latest."""
-        self._move(piece, -1)
-        self.taken[job] = Taken(piece, until)
+        self._adjust(piece, -1)
+        self.taken[job] = Allocation(piece, until)
 
-    def give(self, job: JobId) -> Taken:
+    def release(self, job: JobId) -> Allocation:
         """Take the job's piece back."""
         taken = self.taken.pop(job)
-        self._move(taken.piece, 1)
+        self._adjust(taken.piece, 1)
         return taken
 
-    def end_by(self, job: JobId, until: Instant) -> None:
+    def set_end(self, job: JobId, until: Instant) -> None:
         """Change when the job's piece is free again at the latest."""
-        self.taken[job] = Taken(self.taken[job].piece, until)
+        self.taken[job] = Allocation(self.taken[job].piece, until)
 
-    def free_from(self) -> list[Instant]:
+    def gpus_free_at(self) -> list[Instant]:
         """From when on each GPU is free as a whole, at the latest; 0 if it is now."""
         free_at = [0] * self.node.gpus
         for piece, until in self.taken.values():
@@ -174,24 +174,26 @@ class Machine:
         ends = (until for _, until in self.taken.values() if until > after)
         return min(ends, default=None)
 
-    def free_for(self, piece: Piece) -> bool:
+    def is_free_for(self, piece: Piece) -> bool:
         """Whether nobody else is left on a piece that is kept for a job."""
         free = all(self.free[gpu] >= 0 for gpu in piece.gpus)
         return free and min(self.cpu_free, self.ram_free) >= 0
 
-    def is_left(self, piece: Piece, leaving: Jobs) -> bool:
+    def can_earmark(self, piece: Piece, leaving: JobIds) -> bool:
         """Whether a piece could be kept for a job: it is free, or will be when some have left."""
         free, cpu, ram = self._free_at(-1, leaving)  # whoever else is there stays
         left = all(gpu < len(free) and free[gpu] >= piece.slots for gpu in piece.gpus)
         ready = self.node.state is NodeState.READY
         return ready and left and cpu >= piece.cpu_milli and ram >= piece.ram_mib
 
-    def room_at(self, at: Instant, without: Jobs = frozenset()) -> Room:
+    def room_at(self, at: Instant, without: JobIds = frozenset()) -> NodeRoom:
         """What is free at an instant to come, if nothing new begins; also without some jobs."""
         free, cpu, ram = self._free_at(at, without)
         return _room_of(free, self.node.slots, cpu, ram)
 
-    def piece(self, need: "Need", tasks: int, at: Instant, without: Jobs = frozenset()) -> Piece:
+    def piece(
+        self, need: "TaskNeed", tasks: int, at: Instant, without: JobIds = frozenset()
+    ) -> Piece:
         """The piece for so many tasks: whole GPUs by number, parts where they fit best."""
         free, _, _ = self._free_at(at, without)
         least = need.slots or self.node.slots
@@ -201,7 +203,7 @@ class Machine:
         cpu_milli, ram_mib = need.cpu_milli * tasks, need.ram_mib * tasks
         return Piece(self.node.id, gpus, least if gpus else 0, cpu_milli, ram_mib)
 
-    def _free_at(self, at: Instant, without: Jobs) -> tuple[list[int], int, int]:
+    def _free_at(self, at: Instant, without: JobIds) -> tuple[list[int], int, int]:
         free, cpu, ram = list(self.free), self.cpu_free, self.ram_free
         for job, (piece, until) in self.taken.items():
             if until <= at or job in without:
@@ -211,25 +213,25 @@ class Machine:
                 ram += piece.ram_mib
         return free, cpu, ram
 
-    def _move(self, piece: Piece, way: int) -> None:
+    def _adjust(self, piece: Piece, way: int) -> None:
         for gpu in piece.gpus:
             self.free[gpu] += way * piece.slots
         self.cpu_free += way * piece.cpu_milli
         self.ram_free += way * piece.ram_mib
         self.room = self._room()
 
-    def _room(self) -> Room:
+    def _room(self) -> NodeRoom:
         return _room_of(self.free, self.node.slots, self.cpu_free, self.ram_free)
 
 
-def _room_of(free: list[int], slots: int, cpu: int, ram: int) -> Room:
+def _room_of(free: list[int], slots: int, cpu: int, ram: int) -> NodeRoom:
     if slots == 1:
-        return Room(free.count(1), (), cpu, ram)
+        return NodeRoom(free.count(1), (), cpu, ram)
     parts = tuple(sorted(one for one in free if 0 < one < slots))
-    return Room(free.count(slots), parts, cpu, ram)
+    return NodeRoom(free.count(slots), parts, cpu, ram)
 
 
-class Need(NamedTuple):
+class TaskNeed(NamedTuple):
     """What one task takes of a node of some kind."""
 
     gpus: int  # whole ones
@@ -237,7 +239,7 @@ class Need(NamedTuple):
     cpu_milli: int
     ram_mib: int
 
-    def times_in(self, room: Room) -> int:
+    def count_in(self, room: NodeRoom) -> int:
         """How many tasks fit; a GPU serves a gang's tasks one part at a time."""
         if self.slots:
             fits = max(room.whole, 0) + sum(1 for part in room.parts if part >= self.slots)
@@ -251,7 +253,7 @@ class Need(NamedTuple):
             fits = min(fits, room.ram_mib // self.ram_mib)
         return max(fits, 0)
 
-    def room_after(self, room: Room, kind: Kind) -> Room:
+    def room_after(self, room: NodeRoom, kind: NodeKind) -> NodeRoom:
         """What is free once a task more lies there; it must fit."""
         whole_, parts = room.whole, room.parts
         if self.slots:
@@ -264,11 +266,11 @@ class Need(NamedTuple):
                 whole_ -= 1
                 left = kind.slots - self.slots
             parts = tuple(sorted([*rest, left])) if left else tuple(rest)
-        return Room(
+        return NodeRoom(
             whole_ - self.gpus, parts, room.cpu_milli - self.cpu_milli, room.ram_mib - self.ram_mib
         )
 
-    def room_less(self, room: Room, tasks: int) -> Room:
+    def room_after_claims(self, room: NodeRoom, tasks: int) -> NodeRoom:
         """What is left when so many tasks have a claim on it.
 
         A part of a GPU claims all of what is free on one: the tightest that are enough.
@@ -277,7 +279,7 @@ class Need(NamedTuple):
         parts = list(room.parts)
         for part in able:
             parts.remove(part)
-        return Room(
+        return NodeRoom(
             room.whole - (tasks - len(able) if self.slots else self.gpus * tasks),
             tuple(parts),
             room.cpu_milli - self.cpu_milli * tasks,

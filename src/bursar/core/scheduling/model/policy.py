@@ -9,11 +9,13 @@ from bursar.core.scheduling.model.nodes import MILLI
 from bursar.core.validation import check_int, check_text
 from bursar.core.value import value
 
-ANY: Final = "*"  # all GPU types together
-BRIEF: Final = 10  # start targets that a job lasts at most for which a late start is too late
-EXPRESS: Final = 10  # graces that a brief job lasts at most which comes before longer ones
-BRIEF_AGES: Final = 3 * HOUR  # after which such a job has waited too long, whatever its tier
-PARTS: Final = 1_000_000  # a whole, in parts per million
+ANY_TYPE: Final = "*"  # all GPU types together
+BRIEF_TARGETS: Final = (
+    10  # start targets that a job lasts at most for which a late start is too late
+)
+EXPRESS_GRACES: Final = 10  # graces that a brief job lasts at most which comes before longer ones
+BRIEF_AGING: Final = 3 * HOUR  # after which such a job has waited too long, whatever its tier
+WHOLE_PPM: Final = 1_000_000  # a whole, in parts per million
 
 
 @value
@@ -26,7 +28,7 @@ class Share:
     jobs_max: int | None = None  # never more jobs at once
 
     def __post_init__(self) -> None:
-        check_int("weight", self.weight, 1, PARTS)
+        check_int("weight", self.weight, 1, WHOLE_PPM)
         for gpu_type, gpus in (*self.floor, *self.ceiling):
             check_text("gpu_type", gpu_type)
             check_int("gpus", gpus, 0, 2**32)
@@ -39,7 +41,7 @@ class Tier:
     name: str
     weight: int = 1
     floor_ppm: int = 0  # of the pool's GPUs
-    ceiling_ppm: int = PARTS
+    ceiling_ppm: int = WHOLE_PPM
     start_target: int = 30 * MINUTE  # microseconds from submission to start
     ages_after: int = 24 * HOUR  # microseconds until the oldest job of a user gets a date
     queue_max: int = 10_000  # jobs that wait, of one org
@@ -48,9 +50,9 @@ class Tier:
 
     def __post_init__(self) -> None:
         check_text("tier", self.name)
-        check_int("weight", self.weight, 1, PARTS)
-        check_int("floor_ppm", self.floor_ppm, 0, PARTS)
-        check_int("ceiling_ppm", self.ceiling_ppm, 0, PARTS)
+        check_int("weight", self.weight, 1, WHOLE_PPM)
+        check_int("floor_ppm", self.floor_ppm, 0, WHOLE_PPM)
+        check_int("ceiling_ppm", self.ceiling_ppm, 0, WHOLE_PPM)
         for name in ("start_target", "ages_after", "queue_max", "rate_per_minute"):
             check_int(name, getattr(self, name), 1, 2**53)
 
@@ -93,7 +95,7 @@ def _balance(job: Job) -> tuple[int, ...]:
 LEAST_WORK: Final = "least-work"
 
 # What comes first among one user's jobs of one class; equal ones by age, then by id.
-INSIDE_A_USER: Final[dict[str, Callable[[Job], tuple[int, ...]]]] = {
+USER_ORDERS: Final[dict[str, Callable[[Job], tuple[int, ...]]]] = {
     LEAST_WORK: _least_work,
     "least-attained": _least_attained,
     "oldest": _oldest,
@@ -103,7 +105,7 @@ INSIDE_A_USER: Final[dict[str, Callable[[Job], tuple[int, ...]]]] = {
 
 
 @value
-class Policy:
+class PoolPolicy:
     """All that a pool's plans follow besides its jobs and nodes."""
 
     tiers: tuple[Tier, ...] = (ENTERPRISE, PAID, FREE)
@@ -121,23 +123,23 @@ class Policy:
     victim_steps: int = 20_000  # sets of victims that are looked at for one job
 
     def __post_init__(self) -> None:
-        if self.inside_a_user not in INSIDE_A_USER:
-            known = ", ".join(sorted(INSIDE_A_USER))
+        if self.inside_a_user not in USER_ORDERS:
+            known = ", ".join(sorted(USER_ORDERS))
             raise ValueError(f"inside_a_user is one of {known}, not {self.inside_a_user!r}")
         check_int("half_life", self.half_life, 1, 30)
-        check_int("turn_after", self.turn_after, 0, PARTS)
+        check_int("turn_after", self.turn_after, 0, WHOLE_PPM)
 
-    def key_of(self, job: Job, now: Instant) -> tuple[Any, ...]:
+    def order_key(self, job: Job, now: Instant) -> tuple[Any, ...]:
         """Where a job stands among its user's: smaller comes first."""
-        inside = INSIDE_A_USER[self.inside_a_user](job)
-        return (-job.priority_class, self._group(job, now), *inside, job.queued_at, job.id)
+        inside = USER_ORDERS[self.inside_a_user](job)
+        return (-job.priority_class, self._lateness(job, now), *inside, job.queued_at, job.id)
 
-    def _group(self, job: Job, now: Instant) -> int:
+    def _lateness(self, job: Job, now: Instant) -> int:
         """Brief jobs that can still start in time, then those that cannot, then all others."""
-        late_from = self.late_from(job)
+        late_from = self.late_at(job)
         return 2 if late_from == NEVER else int(late_from <= now)
 
-    def late_from(self, job: Job) -> Instant:
+    def late_at(self, job: Job) -> Instant:
         """From when on a brief job stands behind those that can still start in time.
 
         Brief is what lasts a few start targets of its tier, and has not run before but for having
@@ -145,28 +147,28 @@ class Policy:
         for others has its target anew from then on: that is no reason to be late.
         """
         target = self.start_target(job.path[0])
-        told = self.by_work and job.estimate is not None
+        told = self.orders_by_work and job.estimate is not None
         failed = job.attained and not job.preemptions
-        brief = told and not failed and job.lasts <= BRIEF * target
+        brief = told and not failed and job.expected_run <= BRIEF_TARGETS * target
         return job.waits_since + target if brief else NEVER
 
-    def express(self, job: Job, now: Instant) -> bool:
+    def is_express(self, job: Job, now: Instant) -> bool:
         """Whether a brief job can still start in time, and says that it ends within minutes.
 
         Such jobs keep others waiting for little, so they come before them: see `express`.
         """
-        return now < self.hurries_until(job) < NEVER
+        return now < self.express_until(job) < NEVER
 
-    def hurries_until(self, job: Job) -> Instant:
+    def express_until(self, job: Job) -> Instant:
         """Until when it is worth hurrying for a brief job that is over in minutes; else NEVER."""
-        return self.late_from(job) if job.lasts <= EXPRESS * self.grace else NEVER
+        return self.late_at(job) if job.expected_run <= EXPRESS_GRACES * self.grace else NEVER
 
-    def presses_from(self, job: Job) -> Instant:
+    def presses_at(self, job: Job) -> Instant:
         """From when on such a job may ask tiers with longer targets for room: half its target."""
         return job.waits_since + self.start_target(job.path[0]) // 2
 
     @property
-    def by_work(self) -> bool:
+    def orders_by_work(self) -> bool:
         """Whether the least work comes first inside a user, and turns follow it."""
         return self.inside_a_user == LEAST_WORK
 
@@ -176,8 +178,12 @@ class Policy:
 
     def tier_share(self, tier: Tier, gpus: int) -> Share:
         """A tier's entitlement in a pool of so many GPUs."""
-        ceiling = () if tier.ceiling_ppm == PARTS else ((ANY, gpus * tier.ceiling_ppm // PARTS),)
-        floor = ((ANY, gpus * tier.floor_ppm // PARTS),) if tier.floor_ppm else ()
+        ceiling = (
+            ()
+            if tier.ceiling_ppm == WHOLE_PPM
+            else ((ANY_TYPE, gpus * tier.ceiling_ppm // WHOLE_PPM),)
+        )
+        floor = ((ANY_TYPE, gpus * tier.floor_ppm // WHOLE_PPM),) if tier.floor_ppm else ()
         return Share(weight=tier.weight, floor=floor, ceiling=ceiling)
 
 

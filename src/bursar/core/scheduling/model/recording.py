@@ -24,94 +24,102 @@ from bursar.core.ids import JobId, NodeId
 from bursar.core.instant import Instant
 from bursar.core.scheduling.decisions import Decision
 from bursar.core.scheduling.model.cluster import Cluster
-from bursar.core.scheduling.model.jobs import Earmark, Job, Running, Shape
+from bursar.core.scheduling.model.jobs import Earmark, Job, RunningJob, Shape
 from bursar.core.scheduling.model.nodes import Node
-from bursar.core.scheduling.model.policy import Policy, Share
-from bursar.core.scheduling.model.snapshot import Snapshot
-from bursar.core.scheduling.placement.fragmentation import Fragments
+from bursar.core.scheduling.model.policy import PoolPolicy, Share
+from bursar.core.scheduling.model.snapshot import PoolSnapshot
+from bursar.core.scheduling.placement.fragmentation import Fragmentation
 from bursar.core.scheduling.plan import carry_out
 from bursar.core.value import replace, value
 
-WINDOW: Final = 5_000  # a window has at least so many inputs and decisions, if nobody else begins
-PARTS: Final = ("nodes", "waiting", "running", "earmarks", "usage")  # of a snapshot, that are many
+WINDOW_MIN: Final = (
+    5_000  # a window has at least so many inputs and decisions, if nobody else begins
+)
+LIST_FIELDS: Final = (
+    "nodes",
+    "waiting",
+    "running",
+    "earmarks",
+    "usage",
+)  # of a snapshot, that are many
 
 
 @value
-class NodeIs:
+class NodeAdded:
     """A node is there, or was changed in what it can be used for."""
 
     node: Node
 
-    def tell(self, cluster: Cluster) -> None:
+    def apply_to(self, cluster: Cluster) -> None:
         """Let a cluster know."""
         cluster.add_node(self.node)
 
 
 @value
-class NodeGone:
+class NodeRemoved:
     """A node is there no more; nothing runs on it."""
 
     node: NodeId
 
-    def tell(self, cluster: Cluster) -> None:
+    def apply_to(self, cluster: Cluster) -> None:
         """Let a cluster know."""
         cluster.drop_node(self.node)
 
 
 @value
-class JobWaits:
+class JobQueued:
     """A job waits, from now on or again."""
 
     job: Job
 
-    def tell(self, cluster: Cluster) -> None:
+    def apply_to(self, cluster: Cluster) -> None:
         """Let a cluster know."""
-        cluster.queue(self.job)
+        cluster.enqueue(self.job)
 
 
 @value
-class WaitsNoMore:
+class JobWithdrawn:
     """A job waits no more, and does not run either."""
 
     job: JobId
 
-    def tell(self, cluster: Cluster) -> None:
+    def apply_to(self, cluster: Cluster) -> None:
         """Let a cluster know."""
         cluster.withdraw(self.job)
 
 
 @value
-class JobRuns:
+class JobStarted:
     """A job has GPUs, by somebody else's decision."""
 
-    running: Running
+    running: RunningJob
 
-    def tell(self, cluster: Cluster) -> None:
+    def apply_to(self, cluster: Cluster) -> None:
         """Let a cluster know."""
-        cluster.run(self.running)
+        cluster.add_running(self.running)
 
 
 @value
-class JobStops:
+class JobStopping:
     """A running job was asked to stop, not by a plan."""
 
     job: JobId
     stops_at: Instant
 
-    def tell(self, cluster: Cluster) -> None:
+    def apply_to(self, cluster: Cluster) -> None:
         """Let a cluster know."""
         cluster.stop(self.job, self.stops_at)
 
 
 @value
-class GpusKept:
+class GpusEarmarked:
     """Others leave GPUs to a job that waits, by an earlier decision."""
 
     earmark: Earmark
 
-    def tell(self, cluster: Cluster) -> None:
+    def apply_to(self, cluster: Cluster) -> None:
         """Let a cluster know."""
-        cluster.mark(self.earmark)
+        cluster.add_earmark(self.earmark)
 
 
 @value
@@ -120,50 +128,50 @@ class JobEnded:
 
     job: JobId
 
-    def tell(self, cluster: Cluster) -> None:
+    def apply_to(self, cluster: Cluster) -> None:
         """Let a cluster know."""
-        cluster.end(self.job)
+        cluster.remove_running(self.job)
 
 
 @value
-class Typically:
+class JobMixChanged:
     """Other shapes are typically seen."""
 
     shapes: tuple[tuple[Shape, int], ...]
 
-    def tell(self, cluster: Cluster) -> None:
+    def apply_to(self, cluster: Cluster) -> None:
         """Let a cluster know."""
-        cluster.fragments = Fragments(self.shapes)
+        cluster.fragments = Fragmentation(self.shapes)
 
 
 @value
-class Limited:
+class LimitChanged:
     """A ceiling outside the tree of shares is another."""
 
     name: str
     share: Share
 
-    def tell(self, cluster: Cluster) -> None:
+    def apply_to(self, cluster: Cluster) -> None:
         """Let a cluster know."""
-        cluster.limit(self.name, self.share)
+        cluster.set_limit(self.name, self.share)
 
 
 Input: TypeAlias = (
-    NodeIs
-    | NodeGone
-    | JobWaits
-    | WaitsNoMore
-    | JobRuns
-    | JobStops
-    | GpusKept
+    NodeAdded
+    | NodeRemoved
+    | JobQueued
+    | JobWithdrawn
+    | JobStarted
+    | JobStopping
+    | GpusEarmarked
     | JobEnded
-    | Typically
-    | Limited
+    | JobMixChanged
+    | LimitChanged
 )
 
 
 @value
-class Step:
+class RecordedStep:
     """What a cluster was told at an instant, and what was decided then."""
 
     at: Instant
@@ -171,11 +179,11 @@ class Step:
     decisions: tuple[Decision, ...] | None  # None if nobody looked for any
 
 
-class Recorded(NamedTuple):
+class Recording(NamedTuple):
     """What has become known since it was last taken; a window begins with a snapshot."""
 
-    snapshot: Snapshot | None
-    steps: tuple[Step, ...]
+    snapshot: PoolSnapshot | None
+    steps: tuple[RecordedStep, ...]
 
 
 class Recorder:
@@ -183,135 +191,136 @@ class Recorder:
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
-        self._on = False
-        self._snapshot: Snapshot | None = None
+        self._recording = False
+        self._snapshot: PoolSnapshot | None = None
         self._inputs: list[Input] = []  # since the last step
-        self._steps: list[Step] = []
+        self._steps: list[RecordedStep] = []
         self.size = 0  # inputs and decisions that wait to be taken
-        self._left = 0  # before the window is long enough
+        self._room_left = 0  # before the window is long enough
 
     @property
-    def begun(self) -> bool:
+    def is_open(self) -> bool:
         """Whether a window is open that is not too long."""
-        return self._on and self._left > 0
+        return self._recording and self._room_left > 0
 
     def begin(self) -> None:
         """Begin a window: all that is known by now is its snapshot, what comes are its steps."""
         self.forget()
-        self._on = True
+        self._recording = True
         self._snapshot = snapshot = self.cluster.snapshot()
-        known = sum(len(getattr(snapshot, name)) for name in PARTS)
-        self._left = max(WINDOW, 2 * known)
+        known = sum(len(getattr(snapshot, name)) for name in LIST_FIELDS)
+        self._room_left = max(WINDOW_MIN, 2 * known)
 
     def forget(self) -> None:
         """Keep nothing until somebody begins."""
-        self._on, self._snapshot, self.size = False, None, 0
+        self._recording, self._snapshot, self.size = False, None, 0
         self._inputs, self._steps = [], []
 
-    def at(self, now: Instant) -> None:
+    def advance_to(self, now: Instant) -> None:
         """Let time pass; it does not go back."""
         if self._inputs and now > self.cluster.now:
             self._step(None)
-        self.cluster.at(max(now, self.cluster.now))
+        self.cluster.advance_to(max(now, self.cluster.now))
 
-    def tell(self, told: Input) -> None:
+    def record(self, told: Input) -> None:
         """Tell the cluster something."""
-        told.tell(self.cluster)
-        if self._on:
+        told.apply_to(self.cluster)
+        if self._recording:
             self._inputs.append(told)
             self.size += 1
 
     def add_node(self, node: Node) -> None:
         """A node is there, or was changed."""
-        self.tell(NodeIs(node=node))
+        self.record(NodeAdded(node=node))
 
     def drop_node(self, node: NodeId) -> None:
         """A node is gone."""
-        self.tell(NodeGone(node=node))
+        self.record(NodeRemoved(node=node))
 
-    def queue(self, job: Job) -> None:
+    def enqueue(self, job: Job) -> None:
         """A job waits."""
-        self.tell(JobWaits(job=job))
+        self.record(JobQueued(job=job))
 
     def withdraw(self, job: JobId) -> None:
         """A job waits no more."""
-        self.tell(WaitsNoMore(job=job))
+        self.record(JobWithdrawn(job=job))
 
-    def run(self, running: Running) -> None:
+    def add_running(self, running: RunningJob) -> None:
         """A job runs."""
-        self.tell(JobRuns(running=running))
+        self.record(JobStarted(running=running))
 
     def stop(self, job: JobId, stops_at: Instant) -> None:
         """A running job was asked to stop."""
-        self.tell(JobStops(job=job, stops_at=stops_at))
+        self.record(JobStopping(job=job, stops_at=stops_at))
 
-    def mark(self, earmark: Earmark) -> None:
+    def add_earmark(self, earmark: Earmark) -> None:
         """Others leave GPUs to a job."""
-        self.tell(GpusKept(earmark=earmark))
+        self.record(GpusEarmarked(earmark=earmark))
 
-    def end(self, job: JobId) -> None:
+    def remove_running(self, job: JobId) -> None:
         """A running job has left its GPUs."""
-        self.tell(JobEnded(job=job))
+        self.record(JobEnded(job=job))
 
-    def typically(self, shapes: tuple[tuple[Shape, int], ...]) -> None:
+    def set_job_mix(self, shapes: tuple[tuple[Shape, int], ...]) -> None:
         """These shapes are typically seen."""
         if shapes != self.cluster.fragments.typical:
-            self.tell(Typically(shapes=shapes))
+            self.record(JobMixChanged(shapes=shapes))
 
-    def limit(self, name: str, share: Share) -> None:
+    def set_limit(self, name: str, share: Share) -> None:
         """A ceiling outside the tree is another."""
-        self.tell(Limited(name=name, share=share))
+        self.record(LimitChanged(name=name, share=share))
 
-    def decided(self, decisions: tuple[Decision, ...]) -> None:
+    def record_decisions(self, decisions: tuple[Decision, ...]) -> None:
         """This was decided, and is carried out."""
-        if self._on and (self._inputs or decisions):
+        if self._recording and (self._inputs or decisions):
             self.size += len(decisions)
             self._step(decisions)
 
     def _step(self, decisions: tuple[Decision, ...] | None) -> None:
         self._steps.append(
-            Step(at=self.cluster.now, inputs=tuple(self._inputs), decisions=decisions)
+            RecordedStep(at=self.cluster.now, inputs=tuple(self._inputs), decisions=decisions)
         )
         self._inputs = []
 
-    def taken(self) -> Recorded:
+    def take(self) -> Recording:
         """What has become known since this was last asked."""
         if self._inputs:
             self._step(None)
-        found = Recorded(self._snapshot if self._steps else None, tuple(self._steps))
+        found = Recording(self._snapshot if self._steps else None, tuple(self._steps))
         if self._steps:
-            self._left -= self.size
+            self._room_left -= self.size
             self._snapshot, self._steps, self.size = None, [], 0
         return found
 
 
-def decide_again(cluster: Cluster, step: Step) -> tuple[Decision, ...] | None:
+def replay_step(cluster: Cluster, step: RecordedStep) -> tuple[Decision, ...] | None:
     """Tell a cluster what another was told, and decide as it did; what comes of it now."""
-    cluster.at(step.at)
+    cluster.advance_to(step.at)
     for one in step.inputs:
-        one.tell(cluster)
+        one.apply_to(cluster)
     return None if step.decisions is None else carry_out(cluster, step.at).decisions
 
 
-def split(snapshot: Snapshot, most: int) -> list[Snapshot]:
+def split_snapshot(snapshot: PoolSnapshot, most: int) -> list[PoolSnapshot]:
     """The same in parts, each with so many nodes and jobs at most: `joined` makes it whole."""
-    left = {name: getattr(snapshot, name) for name in PARTS}
-    parts: list[Snapshot] = []
-    rest = replace(snapshot, **dict.fromkeys(PARTS, ()))
+    left = {name: getattr(snapshot, name) for name in LIST_FIELDS}
+    parts: list[PoolSnapshot] = []
+    rest = replace(snapshot, **dict.fromkeys(LIST_FIELDS, ()))
     while not parts or any(left.values()):
         free, given = most, {}
         for name, rows in left.items():
             given[name], left[name] = rows[:free], rows[free:]
             free -= len(given[name])
         parts.append(replace(rest, **given))
-        rest = replace(rest, policy=Policy(), typical=())
+        rest = replace(rest, policy=PoolPolicy(), typical=())
     return parts
 
 
-def joined(parts: Iterable[Snapshot]) -> Snapshot:
+def join_snapshots(parts: Iterable[PoolSnapshot]) -> PoolSnapshot:
     """The snapshot that was split into these."""
     given = list(parts)
     whole = {
-        name: tuple(chain.from_iterable(getattr(one, name) for one in given)) for name in PARTS
+        name: tuple(chain.from_iterable(getattr(one, name) for one in given))
+        for name in LIST_FIELDS
     }
     return replace(given[0], **whole)

@@ -6,28 +6,28 @@ from typing import Final
 from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.model.jobs import Job
 
-OLDEST: Final = 16  # jobs of one user that are looked at for one that can start
+OLDEST_CANDIDATES: Final = 16  # jobs of one user that are looked at for one that can start
 
 
-def dated(cluster: Cluster) -> list[Job]:
+def jobs_with_date(cluster: Cluster) -> list[Job]:
     """Jobs that were promised a date, in the order in which they were."""
     return [cluster.waiting[job_id] for _, job_id in cluster.promised]
 
 
-def due(cluster: Cluster) -> list[list[Job]]:
+def overdue_jobs(cluster: Cluster) -> list[list[Job]]:
     """Of each user that has no date, the oldest jobs that wait too long and pass no ceiling.
 
     The first of them that can start or get a date does. At most as many users as a plan has looks.
     """
     tree, now = cluster.tree, cluster.now
-    users = {job.path for job in dated(cluster)}
+    users = {job.path for job in jobs_with_date(cluster)}
     found: list[list[Job]] = []
     for at, path in tree.due:
         if at > now or len(found) == cluster.policy.looks:
             break
         if path in users:
             continue
-        oldest = islice(tree.user(path).oldest, OLDEST)
+        oldest = islice(tree.user_group(path).oldest, OLDEST_CANDIDATES)
         late = [job for aged_at, job in oldest if aged_at <= now]
         able = [job for job in map(cluster.waiting.__getitem__, late) if cluster.open_types(job)]
         if able:

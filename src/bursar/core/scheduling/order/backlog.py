@@ -9,10 +9,10 @@ to do nobody is such a job.
 from typing import Final
 
 from bursar.core.instant import Instant
-from bursar.core.scheduling.model.jobs import Job, Path, Running
+from bursar.core.scheduling.model.jobs import Job, Path, RunningJob
 from bursar.core.scheduling.model.nodes import MILLI
 
-SMALL: Final = 8  # it takes at most this part of the GPUs
+SMALL_PART: Final = 8  # it takes at most this part of the GPUs
 
 
 class Backlog:
@@ -23,17 +23,17 @@ class Backlog:
 
     def __init__(self) -> None:
         self.orgs: dict[Path, tuple[int, int]] = {}  # what waits: jobs, and work as is likely
-        self.ahead: dict[str, int] = {}  # what waits, as is likely
+        self.likely_work: dict[str, int] = {}  # what waits, as is likely
         self._waits: dict[str, int] = {}
         self._runs: dict[str, int] = {}  # milli-GPUs
         self._ends: dict[str, int] = {}  # milli-GPUs times the instant at which each should end
 
-    def wait(self, job: Job, way: int = 1) -> None:
+    def count_waiting(self, job: Job, way: int = 1) -> None:
         """Count what waits; with `way=-1`, no more."""
         milli, first = way * job.shape.milli_gpus, job.shape.types[0]
-        likely = milli * job.likely
-        _add(self._waits, first, milli * job.lasts)
-        _add(self.ahead, first, likely)
+        likely = milli * job.likely_run
+        _add(self._waits, first, milli * job.expected_run)
+        _add(self.likely_work, first, likely)
         org = job.path[:2]
         jobs, work = self.orgs.get(org, (0, 0))
         if jobs + way:
@@ -41,17 +41,17 @@ class Backlog:
         else:
             del self.orgs[org]
 
-    def run(self, running: Running, way: int = 1) -> None:
+    def count_running(self, running: RunningJob, way: int = 1) -> None:
         """Count what runs and should not have ended yet; with `way=-1`, no more."""
         milli = way * running.job.shape.milli_gpus
         _add(self._runs, running.gpu_type, milli)
-        _add(self._ends, running.gpu_type, milli * (running.started_at + running.job.lasts))
+        _add(self._ends, running.gpu_type, milli * (running.started_at + running.job.expected_run))
 
-    def outlasted_by(self, job: Job, rest: int, now: Instant, gpus: dict[str, int]) -> bool:
+    def is_outlasted_by(self, job: Job, rest: int, now: Instant, gpus: dict[str, int]) -> bool:
         """Whether a job that lasts so much longer would be the last of its type to end."""
         gpu_type = job.shape.types[0]
         milli = gpus.get(gpu_type, 0) * MILLI
-        if job.shape.milli_gpus * SMALL > milli:
+        if job.shape.milli_gpus * SMALL_PART > milli:
             return False
         runs = self._ends.get(gpu_type, 0) - self._runs.get(gpu_type, 0) * now
         return rest * milli >= self._waits.get(gpu_type, 0) + runs

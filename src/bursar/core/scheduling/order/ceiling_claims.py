@@ -8,51 +8,51 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from bursar.core.ids import JobId
-from bursar.core.scheduling.decisions import Reserved
+from bursar.core.scheduling.decisions import PlannedStart
 from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.model.jobs import Job
-from bursar.core.scheduling.order.share import Place
+from bursar.core.scheduling.order.share import ShareGroup
 
 
-class _One(NamedTuple):
+class _CeilingClaim(NamedTuple):
     """A job that has a future place."""
 
     job: JobId
-    reserved: Reserved
+    reserved: PlannedStart
     milli_gpus: int
     dated: bool  # whether its place was promised
 
 
-class Coming:
+class CeilingClaims:
     """All that have a future place, by the ceilings below which they will count."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._below: dict[int, list[_One]] = {}
+        self._claims_by_group: dict[int, list[_CeilingClaim]] = {}
 
-    def add(self, job: Job, reserved: Reserved, *, dated: bool) -> None:
+    def add(self, job: Job, reserved: PlannedStart, *, dated: bool) -> None:
         """A job has a future place."""
-        one = _One(job.id, reserved, job.shape.milli_gpus, dated)
-        for place in self._places(job):
+        one = _CeilingClaim(job.id, reserved, job.shape.milli_gpus, dated)
+        for place in self._groups(job):
             if place.ceiling or place.jobs_max is not None:
-                self._below.setdefault(id(place), []).append(one)
+                self._claims_by_group.setdefault(id(place), []).append(one)
 
-    def crowded(
+    def find_crowded(
         self, job: Job, gpu_type: str, *, dated: bool = False
-    ) -> tuple[Place, list[JobId]] | None:
+    ) -> tuple[ShareGroup, list[JobId]] | None:
         """A ceiling that a job would use up and that some with a future place need as well.
 
         Inside an org however soon it ends, because at a ceiling the others would lose their place;
         what strangers of one tier share is theirs again if it ends in time. With `dated`, only
         those count who have a date.
         """
-        if not self._below:
+        if not self._claims_by_group:
             return None
         until = self._cluster.now + job.run_max
-        for place in self._places(job):
-            if (below := self._below.get(id(place))) is None:
+        for place in self._groups(job):
+            if (below := self._claims_by_group.get(id(place))) is None:
                 continue
-            strangers = len(place.path) < 2 and not place.outside
+            strangers = len(place.path) < 2 and not place.is_limit
             coming = [
                 one
                 for one in below
@@ -62,12 +62,12 @@ class Coming:
             ]
             total = sum(one.milli_gpus for one in coming)
             same = sum(one.milli_gpus for one in coming if one.reserved.gpu_type == gpu_type)
-            if coming and place.over_with(job, gpu_type, total, same, len(coming)):
+            if coming and place.exceeds_with(job, gpu_type, total, same, len(coming)):
                 return place, [one.job for one in coming]
         return None
 
-    def _places(self, job: Job) -> Iterator[Place]:
+    def _groups(self, job: Job) -> Iterator[ShareGroup]:
         """Where a job counts: its own places from the user up, and limits outside the tree."""
         tree = self._cluster.tree
-        yield from tree.user(job.path).above()
-        yield from tree.limits(job)
+        yield from tree.user_group(job.path).lineage()
+        yield from tree.limits_of(job)

@@ -17,35 +17,39 @@ from collections.abc import Callable, Iterator
 
 from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.model.jobs import Job
-from bursar.core.scheduling.order.share import FAIR, Place
+from bursar.core.scheduling.order.share import FAIR, ShareGroup
 
 
-def express(cluster: Cluster, wanted: Callable[[Job], bool]) -> Iterator[Job]:
+def express_jobs(cluster: Cluster, wanted: Callable[[Job], bool]) -> Iterator[Job]:
     """The first such job of each user, in turn; those alone that are wanted."""
-    return _below(cluster, cluster.tree.root, wanted)
+    return _jobs_below(cluster, cluster.tree.root, wanted)
 
 
-def _below(cluster: Cluster, place: Place, wanted: Callable[[Job], bool]) -> Iterator[Job]:
-    if not place.express:
+def _jobs_below(
+    cluster: Cluster, place: ShareGroup, wanted: Callable[[Job], bool]
+) -> Iterator[Job]:
+    if not place.express_jobs:
         return
     if place.queues:
-        yield from _first(cluster, place, wanted)
+        yield from _first_of_user(cluster, place, wanted)
     most = FAIR
     for rank, _, name in place.order:
         if rank > most:
             break
         child = place.children[name]
-        if rank < most and not child.all_late():
+        if rank < most and not child.has_only_late_jobs():
             most = rank
-        if place.parent is None or child.within_part():
-            yield from _below(cluster, child, wanted)
+        if place.parent is None or child.is_within_share():
+            yield from _jobs_below(cluster, child, wanted)
 
 
-def _first(cluster: Cluster, user: Place, wanted: Callable[[Job], bool]) -> Iterator[Job]:
+def _first_of_user(
+    cluster: Cluster, user: ShareGroup, wanted: Callable[[Job], bool]
+) -> Iterator[Job]:
     """The first such job of a user, unless its org has a higher class waiting."""
-    for key in user.heads:
+    for key in user.queue_heads:
         job = cluster.waiting[key[-1]]
-        if cluster.policy.express(job, cluster.now) and wanted(job):
-            if cluster.tree.highest_class(job.path[:2]) == job.priority_class:
+        if cluster.policy.is_express(job, cluster.now) and wanted(job):
+            if cluster.tree.highest_waiting_class(job.path[:2]) == job.priority_class:
                 yield job
             return

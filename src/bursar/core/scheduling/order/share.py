@@ -17,8 +17,8 @@ from bursar.core.ids import JobId
 from bursar.core.instant import DAY, HOUR, NEVER, Instant
 from bursar.core.money import Micros
 from bursar.core.refusal import invariant
-from bursar.core.scheduling.model.jobs import Alike, Job, Path, Shape
-from bursar.core.scheduling.model.policy import ANY, BRIEF_AGES, Policy, Share, in_milli
+from bursar.core.scheduling.model.jobs import Job, Path, QueueKey, Shape
+from bursar.core.scheduling.model.policy import ANY_TYPE, BRIEF_AGING, PoolPolicy, Share, in_milli
 from bursar.core.scheduling.model.usage import TICK, Fading, tick_of
 from bursar.core.sorted_set import SortedSet
 
@@ -29,122 +29,147 @@ JOBS: Final = "jobs"  # a ceiling of jobs, not of GPUs
 OWED, OWED_BELOW, FAIR = range(3)  # how urgent a place's claim is: `Place.rank`
 
 
-class Place:
+class ShareGroup:
     """A place in the tree: what runs and waits below it."""
 
     __slots__ = (
-        "base", "busy", "busy_below", "ceiling", "children", "express", "floor", "heads",
-        "in_order", "jobs", "jobs_max", "late", "leaving", "longest", "name", "oldest", "order",
-        "outside", "parent", "path", "queues", "rate", "shapes", "since", "used", "weight",
+        "busy_weight",
+        "ceiling",
+        "children",
+        "express_jobs",
+        "floor",
+        "is_busy",
+        "is_limit",
+        "jobs_max",
+        "late_jobs",
+        "leaving",
+        "longest",
+        "name",
+        "oldest",
+        "order",
+        "order_entry",
+        "parent",
+        "past_usage",
+        "path",
+        "queue_heads",
+        "queues",
+        "rate",
+        "running_jobs",
+        "started_growth",
+        "used",
+        "waiting_shapes",
+        "weight",
     )  # fmt: skip
 
-    def __init__(self, path: Path, name: str, parent: "Place | None", share: Share) -> None:
+    def __init__(self, path: Path, name: str, parent: "ShareGroup | None", share: Share) -> None:
         self.path = path
         self.name = name  # among its siblings; places that have children end in "/"
         self.parent = parent
-        self.children: dict[str, Place] = {}
+        self.children: dict[str, ShareGroup] = {}
         self.order: SortedSet[tuple[int, int, str]] = (
             SortedSet()
         )  # of children with something waiting
-        self.in_order: tuple[int, int, str] | None = None  # its own entry in its parent's
-        self.shapes: dict[Shape, int] = {}  # how many jobs of each wait below
-        self.queues: dict[Alike, SortedSet[Any]] = {}  # of a user: its jobs, by the policy's key
-        self.heads: SortedSet[Any] = SortedSet()  # of a user: the first key of each queue
+        self.order_entry: tuple[int, int, str] | None = None  # its own entry in its parent's
+        self.waiting_shapes: dict[Shape, int] = {}  # how many jobs of each wait below
+        self.queues: dict[QueueKey, SortedSet[Any]] = {}  # of a user: its jobs, by the policy's key
+        self.queue_heads: SortedSet[Any] = SortedSet()  # of a user: the first key of each queue
         self.oldest: SortedSet[tuple[Instant, JobId]] = (
             SortedSet()
         )  # of a user: when its jobs are aged
         # Of a user: its jobs that say how long they run, by class, the longest first.
         self.longest: SortedSet[tuple[int, int, JobId]] = SortedSet()
-        self.used: dict[str, int] = {ANY: 0}  # milli-GPUs that run, by type
-        self.jobs = 0  # that run
-        self.express = 0  # jobs that wait and come before longer ones: `Policy.express`
-        self.late = 0  # jobs that wait and would have come before longer ones, but missed that
-        self.busy = False  # whether something runs or waits
-        self.busy_below = 0  # the weight of all children that are busy
-        self.outside = False  # whether it is a limit outside the tree
+        self.used: dict[str, int] = {ANY_TYPE: 0}  # milli-GPUs that run, by type
+        self.running_jobs = 0  # that run
+        self.express_jobs = 0  # jobs that wait and come before longer ones: `Policy.express`
+        self.late_jobs = 0  # jobs that wait and would have come before longer ones, but missed that
+        self.is_busy = False  # whether something runs or waits
+        self.busy_weight = 0  # the weight of all children that are busy
+        self.is_limit = False  # whether it is a limit outside the tree
         self.leaving: dict[str, int] = {}  # what is still there of those who were asked to stop
-        self.base: Micros = 0  # what ended jobs used, grown
+        self.past_usage: Micros = 0  # what ended jobs used, grown
         self.rate: Micros = 0  # what runs now costs in an hour
-        self.since = 0  # the sum of rate times growth at its start
-        self.entitle(share)
+        self.started_growth = 0  # the sum of rate times growth at its start
+        self.set_share(share)
 
-    def entitle(self, share: Share) -> None:
+    def set_share(self, share: Share) -> None:
         """Give the place what it is entitled to."""
         self.weight = share.weight
         self.floor = in_milli(share.floor)
         self.ceiling = in_milli(share.ceiling)
         self.jobs_max = share.jobs_max
 
-    def owed(self) -> bool:
+    def is_below_floor(self) -> bool:
         """Whether it has less than its floor of something that its waiting jobs accept."""
         for gpu_type, floor in self.floor.items():
-            wanted = gpu_type == ANY or any(gpu_type in shape.types for shape in self.shapes)
+            wanted = gpu_type == ANY_TYPE or any(
+                gpu_type in shape.types for shape in self.waiting_shapes
+            )
             if wanted and self.used.get(gpu_type, 0) < floor:
                 return True
         return False
 
-    def within_part(self) -> bool:
+    def is_within_share(self) -> bool:
         """Whether it runs no more by weight than its busy siblings do on the average."""
         parent = self.parent
         assert parent is not None
-        return self.used[ANY] * parent.busy_below <= parent.used[ANY] * self.weight
+        return self.used[ANY_TYPE] * parent.busy_weight <= parent.used[ANY_TYPE] * self.weight
 
-    def all_late(self) -> bool:
+    def has_only_late_jobs(self) -> bool:
         """Whether nothing waits there but brief jobs that have missed their start target."""
-        return self.late == sum(self.shapes.values())
+        return self.late_jobs == sum(self.waiting_shapes.values())
 
     def above_floor(self) -> int:
         """How many milli-GPUs it has beyond its floor."""
-        return self.used[ANY] - self.floor.get(ANY, 0)
+        return self.used[ANY_TYPE] - self.floor.get(ANY_TYPE, 0)
 
     def rank(self) -> int:
         """How urgent its claim is."""
-        if self.floor and self.owed():
+        if self.floor and self.is_below_floor():
             return OWED
         first = self.order.first()
         return OWED_BELOW if first is not None and first[0] < FAIR else FAIR
 
-    def over(self, milli: int, gpu_type: str) -> tuple[str, int, int] | None:
+    def exceeded_ceiling(self, milli: int, gpu_type: str) -> tuple[str, int, int] | None:
         """Which ceiling so much more would pass: its type, what is used, what is allowed."""
-        for of in (ANY, gpu_type):
+        for of in (ANY_TYPE, gpu_type):
             most = self.ceiling.get(of)
-            if most is not None and (there := self.there(of)) + milli > most:
+            if most is not None and (there := self.in_use(of)) + milli > most:
                 return of, there, most
-        jobs = self.jobs + self.leaving.get(JOBS, 0)
+        jobs = self.running_jobs + self.leaving.get(JOBS, 0)
         if self.jobs_max is not None and jobs >= self.jobs_max:
             return JOBS, jobs, self.jobs_max
         return None
 
-    def all_over(self, milli: int, gpu_type: str) -> list[tuple[str, int]]:
+    def exceeded_ceilings(self, milli: int, gpu_type: str) -> list[tuple[str, int]]:
         """All ceilings that so much more, of one more job, would pass, and by how much."""
         over = []
-        for of in (ANY, gpu_type):
+        for of in (ANY_TYPE, gpu_type):
             most = self.ceiling.get(of)
-            if most is not None and (there := self.there(of)) + milli > most:
+            if most is not None and (there := self.in_use(of)) + milli > most:
                 over.append((of, there + milli - most))
-        jobs = self.jobs + self.leaving.get(JOBS, 0)
+        jobs = self.running_jobs + self.leaving.get(JOBS, 0)
         if self.jobs_max is not None and jobs >= self.jobs_max:
             over.append((JOBS, jobs + 1 - self.jobs_max))
         return over
 
-    def over_with(self, job: Job, gpu_type: str, more: int, same: int, jobs: int) -> bool:
+    def exceeds_with(self, job: Job, gpu_type: str, more: int, same: int, jobs: int) -> bool:
         """Whether a job would pass a ceiling once others have started: so much more in all, so much
         of its type, so many jobs."""
         milli = job.shape.milli_gpus
-        for of, added in ((ANY, more), (gpu_type, same)):
+        for of, added in ((ANY_TYPE, more), (gpu_type, same)):
             most = self.ceiling.get(of)
-            if most is not None and self.there(of) + milli + added > most:
+            if most is not None and self.in_use(of) + milli + added > most:
                 return True
-        running = self.jobs + self.leaving.get(JOBS, 0)
+        running = self.running_jobs + self.leaving.get(JOBS, 0)
         return self.jobs_max is not None and running + 1 + jobs > self.jobs_max
 
-    def there(self, of: str) -> int:
+    def in_use(self, of: str) -> int:
         """Milli-GPUs that are taken: what runs, and what was asked to stop but has not yet."""
         return self.used.get(of, 0) + self.leaving.get(of, 0)
 
-    def above(self) -> "Iterator[Place]":
+    def lineage(self) -> "Iterator[ShareGroup]":
         """The place and all above it, the root last."""
-        place: Place | None = self
+        place: ShareGroup | None = self
         while place is not None:
             yield place
             place = place.parent
@@ -153,7 +178,7 @@ class Place:
 class ShareTree:
     """All places of a pool, and the order among them."""
 
-    def __init__(self, policy: Policy, at: Instant) -> None:
+    def __init__(self, policy: PoolPolicy, at: Instant) -> None:
         self.policy = policy
         self.fading = Fading(policy.half_life, at)
         self.now = at
@@ -161,14 +186,14 @@ class ShareTree:
         self._ahead = self.fading.growth(self.tick + policy.ahead)
         self._shares = dict(policy.shares)
         self._limits = dict(policy.limits)
-        self.root = Place((), "", None, Share())
-        self.counted: dict[str, Place] = {}  # ceilings outside the tree
-        self._users: dict[Path, Place] = {}
+        self.root = ShareGroup((), "", None, Share())
+        self.limit_groups: dict[str, ShareGroup] = {}  # ceilings outside the tree
+        self._users: dict[Path, ShareGroup] = {}
         self.due: SortedSet[tuple[Instant, Path]] = (
             SortedSet()
         )  # when each user's oldest job is aged
         self._ages = {tier.name: tier.ages_after for tier in policy.tiers}
-        self.classes: dict[Path, SortedSet[tuple[int, JobId]]] = {}  # of what waits, by org
+        self.waiting_classes: dict[Path, SortedSet[tuple[int, JobId]]] = {}  # of what waits, by org
         self._by_rate: dict[
             Path, SortedSet[tuple[int, str]]
         ] = {}  # a tier's orgs, the largest first
@@ -176,53 +201,53 @@ class ShareTree:
 
     # ----------------------------------------------------------------------- what waits
 
-    def queue(self, job: Job) -> None:
+    def enqueue(self, job: Job) -> None:
         """Let a job wait in its user's queue."""
-        user = self.user(job.path)
-        queue = user.queues.get(job.alike)
+        user = self.user_group(job.path)
+        queue = user.queues.get(job.queue_key)
         if queue is None:
-            queue = user.queues[job.alike] = SortedSet()
-        self._head(user, queue, self.policy.key_of(job, self.now), add=True)
-        classes = self.classes.setdefault(job.path[:2], SortedSet())
+            queue = user.queues[job.queue_key] = SortedSet()
+        self._head(user, queue, self.policy.order_key(job, self.now), add=True)
+        classes = self.waiting_classes.setdefault(job.path[:2], SortedSet())
         classes.add((-job.priority_class, job.id))
         self._age(user, job, add=True)
         express, late = self._in_time(job)
-        for place in user.above():
-            place.shapes[job.shape] = place.shapes.get(job.shape, 0) + 1
-            place.express += express
-            place.late += late
+        for place in user.lineage():
+            place.waiting_shapes[job.shape] = place.waiting_shapes.get(job.shape, 0) + 1
+            place.express_jobs += express
+            place.late_jobs += late
         self._reorder(user)
 
-    def unqueue(self, job: Job, *, goes_on: bool = False) -> None:
+    def dequeue(self, job: Job, *, goes_on: bool = False) -> None:
         """Take a job out of its user's queue; `goes_on` if it is counted as running next."""
         user = self._users[job.path]
-        queue = user.queues[job.alike]
-        self._head(user, queue, self.policy.key_of(job, self.now), add=False)
+        queue = user.queues[job.queue_key]
+        self._head(user, queue, self.policy.order_key(job, self.now), add=False)
         if not queue:
-            del user.queues[job.alike]
-        classes = self.classes[job.path[:2]]
+            del user.queues[job.queue_key]
+        classes = self.waiting_classes[job.path[:2]]
         classes.discard((-job.priority_class, job.id))
         if not classes:
-            del self.classes[job.path[:2]]
+            del self.waiting_classes[job.path[:2]]
         self._age(user, job, add=False)
         express, late = self._in_time(job)
-        for place in user.above():
-            place.express -= express
-            place.late -= late
-            left = place.shapes[job.shape] - 1
+        for place in user.lineage():
+            place.express_jobs -= express
+            place.late_jobs -= late
+            left = place.waiting_shapes[job.shape] - 1
             if left:
-                place.shapes[job.shape] = left
+                place.waiting_shapes[job.shape] = left
             else:
-                del place.shapes[job.shape]
+                del place.waiting_shapes[job.shape]
         if not goes_on:
             self._reorder(user)
 
     def _in_time(self, job: Job) -> tuple[bool, bool]:
         """Whether a job comes before longer ones, and whether it is too late for that."""
-        until = self.policy.hurries_until(job)
+        until = self.policy.express_until(job)
         return self.now < until < NEVER, until <= self.now
 
-    def _head(self, user: Place, queue: SortedSet[Any], key: Any, *, add: bool) -> None:
+    def _head(self, user: ShareGroup, queue: SortedSet[Any], key: Any, *, add: bool) -> None:
         """Put a key in a queue or take it out, and keep up which comes first there."""
         before = queue.first()
         if add:
@@ -232,13 +257,16 @@ class ShareTree:
         after = queue.first()
         if before != after:
             if before is not None:
-                user.heads.discard(before)
+                user.queue_heads.discard(before)
             if after is not None:
-                user.heads.add(after)
+                user.queue_heads.add(after)
 
-    def _age(self, user: Place, job: Job, *, add: bool) -> None:
+    def _age(self, user: ShareGroup, job: Job, *, add: bool) -> None:
         before = user.oldest.first()
-        entry, length = (self._aged_at(job), job.id), (-job.priority_class, -job.lasts, job.id)
+        entry, length = (
+            (self._aged_at(job), job.id),
+            (-job.priority_class, -job.expected_run, job.id),
+        )
         if add:
             user.oldest.add(entry)
             if job.estimate is not None:
@@ -259,13 +287,13 @@ class ShareTree:
         One that is over within minutes ages soon: when it is late no future place is kept for it.
         """
         patience = self._ages.get(job.path[0], DAY)
-        if self.policy.hurries_until(job) < NEVER:
-            patience = min(patience, BRIEF_AGES)
+        if self.policy.express_until(job) < NEVER:
+            patience = min(patience, BRIEF_AGING)
         return job.waits_since + patience
 
     # ----------------------------------------------------------------------- what runs
 
-    def run(self, job: Job, gpu_type: str, since: Instant, way: int = 1) -> None:
+    def count_running(self, job: Job, gpu_type: str, since: Instant, way: int = 1) -> None:
         """Count a job as running since an instant; with `way=-1`, as never begun."""
         rate, milli = job.rate(gpu_type), job.shape.milli_gpus
         if way > 0:
@@ -273,92 +301,96 @@ class ShareTree:
         else:
             del self._ran[job.id]
         grown = rate * self.fading.growth(since)
-        user = self.user(job.path)
-        for place in user.above():
-            place.used[ANY] += way * milli
+        user = self.user_group(job.path)
+        for place in user.lineage():
+            place.used[ANY_TYPE] += way * milli
             place.used[gpu_type] = place.used.get(gpu_type, 0) + way * milli
-            place.jobs += way
+            place.running_jobs += way
             if len(place.path) == 2:
                 self._rerate(place, way * rate)
             place.rate += way * rate
-            place.since += way * grown
-        for outside in self.limits(job):
-            outside.used[ANY] += way * milli
+            place.started_growth += way * grown
+        for outside in self.limits_of(job):
+            outside.used[ANY_TYPE] += way * milli
             outside.used[gpu_type] = outside.used.get(gpu_type, 0) + way * milli
-            outside.jobs += way
+            outside.running_jobs += way
         self._reorder(user)
 
-    def rest(self, job: Job, gpu_type: str, since: Instant, until: Instant, way: int = 1) -> None:
+    def count_stopped(
+        self, job: Job, gpu_type: str, since: Instant, until: Instant, way: int = 1
+    ) -> None:
         """A job that ran since an instant has stopped; with `way=-1`, it has not after all."""
         growth = self.fading.growth
         used = job.rate(gpu_type) * (growth(max(until, since)) - growth(since))
-        for place in self.user(job.path).above():
-            place.base += way * used
-        self.run(job, gpu_type, since, -way)
+        for place in self.user_group(job.path).lineage():
+            place.past_usage += way * used
+        self.count_running(job, gpu_type, since, -way)
 
-    def highest_class(self, org: Path) -> int | None:
+    def highest_waiting_class(self, org: Path) -> int | None:
         """The highest class of an org's waiting jobs."""
-        classes = self.classes.get(org)
+        classes = self.waiting_classes.get(org)
         first = classes.first() if classes is not None else None
         return None if first is None else -first[0]
 
-    def most_urgent(self, org: Path) -> JobId:
+    def most_urgent_job(self, org: Path) -> JobId:
         """The waiting job of the highest class of an org that has one."""
-        return next(iter(self.classes[org]))[1]
+        return next(iter(self.waiting_classes[org]))[1]
 
-    def largest(self, tier: Place) -> Iterator[Place]:
+    def orgs_by_rate(self, tier: ShareGroup) -> Iterator[ShareGroup]:
         """The orgs of a tier in which something runs, the one with the largest part first."""
         for _, name in self._by_rate.get(tier.path, ()):
             yield tier.children[name]
 
-    def uneven(self, user: Place) -> bool:
+    def is_uneven(self, user: ShareGroup) -> bool:
         """Whether some org of a user's tier has a larger part than the user's, by weight."""
-        org = self.place(user.path[:2]) or user
+        org = self.find_group(user.path[:2]) or user
         first = self._by_rate.get(user.path[:1], SortedSet()).first()
         return first is not None and -first[0] > org.rate * _FINE // org.weight
 
-    def _rerate(self, org: Place, more: Micros) -> None:
+    def _rerate(self, org: ShareGroup, more: Micros) -> None:
         """Put an org where it belongs among its tier's once its rate has grown."""
         orgs = self._by_rate.setdefault(org.path[:1], SortedSet())
         orgs.discard((-org.rate * _FINE // org.weight, org.name))
         if rate := org.rate + more:
             orgs.add((-rate * _FINE // org.weight, org.name))
 
-    def used_before(self, path: Path, base: Micros) -> None:
+    def add_past_usage(self, path: Path, base: Micros) -> None:
         """Count what a user used with jobs that have ended."""
-        user = self.user(path)
-        for place in user.above():
-            place.base += base
+        user = self.user_group(path)
+        for place in user.lineage():
+            place.past_usage += base
         self._reorder(user)
 
-    def usage(self) -> Iterator[tuple[Path, Micros]]:
+    def list_past_usage(self) -> Iterator[tuple[Path, Micros]]:
         """What each user used with jobs that have ended, grown."""
         for path in sorted(self._users):
-            if base := self._users[path].base:
+            if base := self._users[path].past_usage:
                 yield path, base
 
-    def leave(self, job: Job, gpu_type: str, way: int = 1) -> None:
+    def count_leaving(self, job: Job, gpu_type: str, way: int = 1) -> None:
         """A job was asked to stop and counts for ceilings alone; with `way=-1`, it is gone."""
-        for place in (*self.user(job.path).above(), *self.limits(job)):
+        for place in (*self.user_group(job.path).lineage(), *self.limits_of(job)):
             leaving, milli = place.leaving, way * job.shape.milli_gpus
-            for of, more in ((ANY, milli), (gpu_type, milli), (JOBS, way)):
+            for of, more in ((ANY_TYPE, milli), (gpu_type, milli), (JOBS, way)):
                 leaving[of] = leaving.get(of, 0) + more
 
-    def limits(self, job: Job) -> list[Place]:
+    def limits_of(self, job: Job) -> list[ShareGroup]:
         """The ceilings outside the tree that count a job."""
         return [self._outside(name) for name in job.counted]
 
-    def over(self, job: Job, gpu_type: str) -> "tuple[Place, tuple[str, int, int]] | None":
+    def first_exceeded(
+        self, job: Job, gpu_type: str
+    ) -> "tuple[ShareGroup, tuple[str, int, int]] | None":
         """The first ceiling that the job would pass on GPUs of this type, from the user up."""
         milli = job.shape.milli_gpus
-        for place in (*self.user(job.path).above(), *self.limits(job)):
-            if figures := place.over(milli, gpu_type):
+        for place in (*self.user_group(job.path).lineage(), *self.limits_of(job)):
+            if figures := place.exceeded_ceiling(milli, gpu_type):
                 return place, figures
         return None
 
     # ----------------------------------------------------------------------- order
 
-    def at(self, now: Instant) -> None:
+    def advance_to(self, now: Instant) -> None:
         """Let time pass: at a tick all keys are worked out anew."""
         self.now = now
         tick = tick_of(now)
@@ -371,57 +403,57 @@ class ShareTree:
         self._ahead = self.fading.growth(tick + self.policy.ahead)
         self._refresh(self.root)
 
-    def user(self, path: Path) -> Place:
+    def user_group(self, path: Path) -> ShareGroup:
         """The place of a user, made if it is new."""
         found = self._users.get(path)
         if found is None:
             found = self._users[path] = self._made(path)
         return found
 
-    def place(self, path: Path) -> Place | None:
+    def find_group(self, path: Path) -> ShareGroup | None:
         """A place by its path, a user's or any above; None if nothing is known of it."""
         if path in self._users:
             return self._users[path]
-        place: Place | None = self.root
+        place: ShareGroup | None = self.root
         for name in path:
             place = place and place.children.get(name + "/")
         return place
 
-    def key(self, place: Place) -> int:
+    def usage_key(self, place: ShareGroup) -> int:
         """What a place used for each unit of weight, grown: the smaller, the sooner its turn."""
-        return self.counted_ahead(place) * _FINE // place.weight
+        return self.projected_usage(place) * _FINE // place.weight
 
-    def counted_ahead(self, place: Place) -> int:
+    def projected_usage(self, place: ShareGroup) -> int:
         """What a place used, grown, and what runs there now counted ahead."""
-        return place.base + place.rate * self._ahead - place.since
+        return place.past_usage + place.rate * self._ahead - place.started_growth
 
-    def ahead(self, now: Instant) -> int:
+    def projection_weight(self, now: Instant) -> int:
         """What a unit of rate that starts now counts ahead; one at least."""
         return max(self._ahead - self.fading.growth(now), 1)
 
-    def faded(self, place: Place, now: Instant) -> Micros:
+    def faded_usage(self, place: ShareGroup, now: Instant) -> Micros:
         """What a place used, faded to now, in micro-credits."""
         growth = self.fading.growth
         hour = growth(now) - growth(now - HOUR)
-        return (place.base + place.rate * growth(now) - place.since) // hour
+        return (place.past_usage + place.rate * growth(now) - place.started_growth) // hour
 
-    def entitle(self, shares: dict[Path, Share]) -> None:
+    def set_shares(self, shares: dict[Path, Share]) -> None:
         """Give places what they are entitled to, from now on."""
         self._shares.update(shares)
         for path, share in shares.items():
-            if place := self.place(path):
-                if place.busy and place.parent is not None:
-                    place.parent.busy_below += share.weight - place.weight
-                place.entitle(share)
+            if place := self.find_group(path):
+                if place.is_busy and place.parent is not None:
+                    place.parent.busy_weight += share.weight - place.weight
+                place.set_share(share)
         self._refresh(self.root)
 
-    def limit(self, name: str, share: Share) -> None:
+    def set_limit(self, name: str, share: Share) -> None:
         """Let a ceiling outside the tree be another, from now on."""
         self._limits[name] = share
-        if name in self.counted:
-            self.counted[name].entitle(share)
+        if name in self.limit_groups:
+            self.limit_groups[name].set_share(share)
 
-    def _made(self, path: Path) -> Place:
+    def _made(self, path: Path) -> ShareGroup:
         place = self.root
         for depth in range(1, len(path) + 1):
             ends = ("", "/") if depth == len(path) else ("/", "")
@@ -431,42 +463,44 @@ class ShareTree:
             child = place.children.get(name)
             if child is None:
                 share = self._shares.get(path[:depth], Share())
-                child = place.children[name] = Place(path[:depth], name, place, share)
+                child = place.children[name] = ShareGroup(path[:depth], name, place, share)
             place = child
         return place
 
-    def _outside(self, name: str) -> Place:
-        found = self.counted.get(name)
+    def _outside(self, name: str) -> ShareGroup:
+        found = self.limit_groups.get(name)
         if found is None:
             share = self._limits.get(name, Share())
-            found = self.counted[name] = Place((name,), name, None, share)
-            found.outside = True
+            found = self.limit_groups[name] = ShareGroup((name,), name, None, share)
+            found.is_limit = True
         return found
 
-    def _reorder(self, user: Place) -> None:
+    def _reorder(self, user: ShareGroup) -> None:
         """Put a user and all above it where they belong among their siblings."""
         place, parent = user, user.parent
         while parent is not None:
-            if (busy := bool(place.shapes or place.jobs)) != place.busy:
-                place.busy = busy
-                parent.busy_below += place.weight if busy else -place.weight
-            entry = (place.rank(), self.key(place), place.name) if place.shapes else None
-            if entry != place.in_order:
-                if place.in_order is not None:
-                    parent.order.discard(place.in_order)
+            if (busy := bool(place.waiting_shapes or place.running_jobs)) != place.is_busy:
+                place.is_busy = busy
+                parent.busy_weight += place.weight if busy else -place.weight
+            entry = (
+                (place.rank(), self.usage_key(place), place.name) if place.waiting_shapes else None
+            )
+            if entry != place.order_entry:
+                if place.order_entry is not None:
+                    parent.order.discard(place.order_entry)
                 if entry is not None:
                     parent.order.add(entry)
-                place.in_order = entry
+                place.order_entry = entry
             place, parent = parent, parent.parent
 
-    def _refresh(self, place: Place) -> None:
+    def _refresh(self, place: ShareGroup) -> None:
         """Work out all keys below a place that has something waiting."""
         entries = []
         for _, _, name in place.order:
             child = place.children[name]
             self._refresh(child)
-            child.in_order = (child.rank(), self.key(child), name)
-            entries.append(child.in_order)
+            child.order_entry = (child.rank(), self.usage_key(child), name)
+            entries.append(child.order_entry)
         place.order = SortedSet()
         for entry in sorted(entries):
             place.order.add(entry)
@@ -476,17 +510,17 @@ class ShareTree:
         halvings = (epoch - self.fading.epoch) // TICK >> self.fading.doublings
         self.fading.epoch = epoch
         for place in self._all(self.root):
-            place.base = 0 if place.children else place.base >> halvings
-            place.since = 0
+            place.past_usage = 0 if place.children else place.past_usage >> halvings
+            place.started_growth = 0
         for user in self._users.values():
-            for place in list(user.above())[1:]:
-                place.base += user.base
+            for place in list(user.lineage())[1:]:
+                place.past_usage += user.past_usage
         for job, gpu_type, since in self._ran.values():
             grown = job.rate(gpu_type) * self.fading.growth(since)
-            for place in self.user(job.path).above():
-                place.since += grown
+            for place in self.user_group(job.path).lineage():
+                place.started_growth += grown
 
-    def _all(self, place: Place) -> Iterator[Place]:
+    def _all(self, place: ShareGroup) -> Iterator[ShareGroup]:
         yield place
         for child in place.children.values():
             yield from self._all(child)

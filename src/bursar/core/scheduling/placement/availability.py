@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from bursar.core.ids import NodeId
 from bursar.core.instant import Instant
-from bursar.core.scheduling.model.nodes import Kind, Machine
+from bursar.core.scheduling.model.nodes import NodeKind, NodeUsage
 from bursar.core.sorted_set import SortedSet
 
 Entry = tuple[Instant, NodeId, int]  # from then on so many tasks fit on the node
@@ -27,30 +27,30 @@ class _Index:
         self.changed: set[NodeId] = set()
 
 
-class Horizon:
+class Availability:
     """All orders that were asked for."""
 
-    def __init__(self, machines: dict[NodeId, Machine]) -> None:
+    def __init__(self, machines: dict[NodeId, NodeUsage]) -> None:
         self._machines = machines
-        self._indexes: dict[Kind, dict[int, _Index]] = {}
-        self._nodes: dict[Kind, set[NodeId]] = {}  # those where jobs can start
+        self._indexes: dict[NodeKind, dict[int, _Index]] = {}
+        self._nodes: dict[NodeKind, set[NodeId]] = {}  # those where jobs can start
 
-    def add(self, machine: Machine) -> None:
+    def add(self, machine: NodeUsage) -> None:
         """Jobs can start on a node from now on."""
         self._nodes.setdefault(machine.kind, set()).add(machine.node.id)
-        self.change(machine)
+        self.mark_changed(machine)
 
-    def drop(self, machine: Machine) -> None:
+    def remove(self, machine: NodeUsage) -> None:
         """No job can start on a node any more."""
         self._nodes[machine.kind].discard(machine.node.id)
-        self.change(machine)
+        self.mark_changed(machine)
 
-    def change(self, machine: Machine) -> None:
+    def mark_changed(self, machine: NodeUsage) -> None:
         """Something was taken or given on a node, or will be free at another time."""
         for index in self._indexes.get(machine.kind, {}).values():
             index.changed.add(machine.node.id)
 
-    def entries(self, kind: Kind, gpus: int) -> Iterator[Entry]:
+    def entries(self, kind: NodeKind, gpus: int) -> Iterator[Entry]:
         """When tasks of so many whole GPUs fit on nodes of a kind, the soonest first."""
         indexes = self._indexes.setdefault(kind, {})
         index = indexes.get(gpus)
@@ -69,8 +69,8 @@ class Horizon:
         return iter(index.entries)
 
 
-def _entries(machine: Machine, gpus: int) -> list[Entry]:
-    free_at = sorted(machine.free_from())
+def _entries(machine: NodeUsage, gpus: int) -> list[Entry]:
+    free_at = sorted(machine.gpus_free_at())
     return [
         (free_at[last], machine.node.id, (last + 1) // gpus)
         for last in range(gpus - 1, len(free_at), gpus)

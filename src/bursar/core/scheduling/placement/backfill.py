@@ -12,44 +12,44 @@ from typing import NamedTuple
 
 from bursar.core.ids import JobId, NodeId
 from bursar.core.instant import NEVER, Instant
-from bursar.core.scheduling.decisions import Reserved
+from bursar.core.scheduling.decisions import PlannedStart
 from bursar.core.scheduling.model.cluster import Cluster
-from bursar.core.scheduling.model.jobs import Job, Shape, need
-from bursar.core.scheduling.model.nodes import Jobs, Kind, Machine, Need, Room
-from bursar.core.scheduling.placement.search import fill
+from bursar.core.scheduling.model.jobs import Job, Shape, task_need
+from bursar.core.scheduling.model.nodes import JobIds, NodeKind, NodeRoom, NodeUsage, TaskNeed
+from bursar.core.scheduling.placement.search import pack_tasks
 
 _Change = tuple[Instant, NodeId, int | None]  # a node, and how many tasks fit there from then on
 
 
-class Claim(NamedTuple):
+class NodeClaim(NamedTuple):
     """Tasks that will lie on a node for a time."""
 
     at: Instant
     until: Instant
-    task: Need
+    task: TaskNeed
     tasks: int
     job: JobId
 
 
-class Claims:
+class NodeClaims:
     """All future places of a round."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self.by_node: dict[NodeId, list[Claim]] = {}
+        self.by_node: dict[NodeId, list[NodeClaim]] = {}
 
-    def reserve(self, job: Job, reserved: Reserved) -> None:
+    def add(self, job: Job, reserved: PlannedStart) -> None:
         """Claim a job's future place."""
         until = min(reserved.at + job.run_max, NEVER)
         for node, tasks in reserved.nodes:
-            task = need(job.shape, self._cluster.machines[node].kind)
+            task = task_need(job.shape, self._cluster.machines[node].kind)
             assert task is not None
-            claim = Claim(reserved.at, until, task, tasks, job.id)
+            claim = NodeClaim(reserved.at, until, task, tasks, job.id)
             self.by_node.setdefault(node, []).append(claim)
 
-    def copy(self) -> "Claims":
+    def copy(self) -> "NodeClaims":
         """The same claims, to try others beside them."""
-        copy = Claims(self._cluster)
+        copy = NodeClaims(self._cluster)
         copy.by_node = {node: list(claims) for node, claims in self.by_node.items()}
         return copy
 
@@ -62,55 +62,62 @@ class Claims:
             else:
                 self.by_node.pop(node, None)
 
-    def can_keep(self, job: Job, reserved: Reserved) -> bool:
+    def is_available(self, job: Job, reserved: PlannedStart) -> bool:
         """Whether a place is still there to be claimed."""
         until = reserved.at + job.run_max
         for node, tasks in reserved.nodes:
             machine = self._cluster.machines.get(node)
-            task = need(job.shape, machine.kind) if machine is not None else None
+            task = task_need(job.shape, machine.kind) if machine is not None else None
             if machine is None or task is None or not machine.node.usable_at(reserved.at):
                 return False
-            if self.tasks(machine, task, reserved.at, until) < tasks:
+            if self.count_tasks(machine, task, reserved.at, until) < tasks:
                 return False
         return bool(reserved.nodes)
 
-    def tasks(
-        self, machine: Machine, task: Need, at: Instant, until: Instant, without: Jobs = frozenset()
+    def count_tasks(
+        self,
+        machine: NodeUsage,
+        task: TaskNeed,
+        at: Instant,
+        until: Instant,
+        without: JobIds = frozenset(),
     ) -> int:
         """How many tasks fit on a node from one instant to another, all claims met.
 
         Also if some jobs were not there any more.
         """
-        fits = task.times_in(self._room(machine, at, without))
+        fits = task.count_in(self._room(machine, at, without))
         for claim in self.by_node.get(machine.node.id, ()):
             if fits and at < claim.at < until:
-                fits = min(fits, task.times_in(self._room(machine, claim.at, without)))
+                fits = min(fits, task.count_in(self._room(machine, claim.at, without)))
         return fits
 
-    def _room(self, machine: Machine, at: Instant, without: Jobs) -> Room:
+    def _room(self, machine: NodeUsage, at: Instant, without: JobIds) -> NodeRoom:
         """What is free and not claimed at an instant."""
         now = at <= self._cluster.now and not without
         room = machine.room if now else machine.room_at(at, without)
         for claim in self.by_node.get(machine.node.id, ()):
             if claim.at <= at < claim.until:
-                room = claim.task.room_less(room, claim.tasks)
+                room = claim.task.room_after_claims(room, claim.tasks)
         return room
 
 
-def earliest(cluster: Cluster, claims: Claims, job: Job, types: tuple[str, ...]) -> Reserved | None:
+def find_planned_start(
+    cluster: Cluster, claims: NodeClaims, job: Job, types: tuple[str, ...]
+) -> PlannedStart | None:
     """The first instant at which a job surely fits, and where; None if never."""
     found = [
         reserved
         for gpu_type in types
-        if (reserved := _Search(cluster, claims, job, gpu_type).first()) is not None
+        if (reserved := _PlannedStartSearch(cluster, claims, job, gpu_type).first()) is not None
     ]
     return min(found, key=lambda reserved: reserved.at, default=None)
 
 
-class _Search:
+class _PlannedStartSearch:
     """The earliest place on GPUs of one type."""
 
-    def __init__(self, cluster: Cluster, claims: Claims, job: Job, gpu_type: str) -> None:
+    def __init__(self, cluster: Cluster, claims: NodeClaims, job: Job, gpu_type: str) -> None:
         self._cluster = cluster
         self._claims = claims
         self._job = job
@@ -121,7 +128,7 @@ class _Search:
         self._again: list[tuple[Instant, NodeId]] = []  # when to look at nodes once more
         self._noted: dict[NodeId, Instant] = {}  # and when that was
 
-    def first(self) -> Reserved | None:
+    def first(self) -> PlannedStart | None:
         """Go through all instants at which something becomes free."""
         for change in self._changes():
             when = max(change[0], self._cluster.now)
@@ -183,29 +190,29 @@ class _Search:
             (at, node, None) for at, node in self._cluster.coming if at > self._cluster.now
         ]  # one that is overdue may come or not
         for node, claims in self._claims.by_node.items():
-            instants = {0, *self._cluster.machines[node].free_from()}
+            instants = {0, *self._cluster.machines[node].gpus_free_at()}
             instants |= {claim.until for claim in claims}
             changes += ((at, node, None) for at in instants)
         yield from sorted(changes, key=lambda change: change[:2])
 
-    def _need(self, kind: Kind) -> Need | None:
-        return need(self._shape, kind) if kind.gpu_type == self._gpu_type else None
+    def _need(self, kind: NodeKind) -> TaskNeed | None:
+        return task_need(self._shape, kind) if kind.gpu_type == self._gpu_type else None
 
-    def _fits(self, machine: Machine, at: Instant) -> int:
+    def _fits(self, machine: NodeUsage, at: Instant) -> int:
         """How many tasks fit on a node from an instant on."""
         task = self._need(machine.kind)
         if task is None or not machine.node.usable_at(at):
             return 0
-        return self._claims.tasks(machine, task, at, at + self._job.run_max)
+        return self._claims.count_tasks(machine, task, at, at + self._job.run_max)
 
-    def _note(self, machine: Machine, tasks: int) -> str:
+    def _note(self, machine: NodeUsage, tasks: int) -> str:
         domain = machine.node.domain(self._shape.within)
         more = tasks - self._tasks.get(machine.node.id, 0)
         self._tasks[machine.node.id] = tasks
         self._sums[domain] = self._sums.get(domain, 0) + more
         return domain
 
-    def _enough(self, domain: str, at: Instant) -> Reserved | None:
+    def _enough(self, domain: str, at: Instant) -> PlannedStart | None:
         """The place in a domain from an instant on, if there is enough."""
         if self._sums[domain] < self._shape.tasks:
             return None
@@ -218,4 +225,4 @@ class _Search:
         if self._sums[domain] < self._shape.tasks:
             return None
         able = [(self._tasks[node], node) for node in inside if self._tasks[node]]
-        return Reserved(at, self._gpu_type, fill(able, self._shape.tasks))
+        return PlannedStart(at, self._gpu_type, pack_tasks(able, self._shape.tasks))

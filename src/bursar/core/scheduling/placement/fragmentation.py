@@ -11,27 +11,29 @@ from bisect import bisect_right
 from math import log
 from typing import Final
 
-from bursar.core.scheduling.model.jobs import Shape, need
-from bursar.core.scheduling.model.nodes import MILLI, Kind, Need, Room
+from bursar.core.scheduling.model.jobs import Shape, task_need
+from bursar.core.scheduling.model.nodes import MILLI, NodeKind, NodeRoom, TaskNeed
 
-STEPS: Final = 50  # FGD has a hundred; why fewer: docs/decisions/0018
+COST_STEPS: Final = 50  # FGD has a hundred; why fewer: docs/decisions/0018
 # Where floor(STEPS * sigmoid(x)) steps up, for x in millionths of what a task takes.
-_STEPS: Final = [round(1_000_000 * log(step / (STEPS - step))) for step in range(1, STEPS)]
+_STEP_BOUNDS: Final = [
+    round(1_000_000 * log(step / (COST_STEPS - step))) for step in range(1, COST_STEPS)
+]
 
-WORST: Final = len(_STEPS)  # the largest cost that a task can have
-KNOWN_MAX: Final = 65_536  # answers that are remembered; then all are forgotten
+COST_MAX: Final = len(_STEP_BOUNDS)  # the largest cost that a task can have
+CACHE_MAX: Final = 65_536  # answers that are remembered; then all are forgotten
 
 
-class Fragments:
+class Fragmentation:
     """How much a task fragments a node, for the shapes typically seen."""
 
     def __init__(self, typical: tuple[tuple[Shape, int], ...]) -> None:
         self.typical = typical
         self._total = sum(times for _, times in typical) or 1
-        self._known: dict[tuple[Kind, Room], int] = {}
-        self._costs: dict[tuple[Kind, Room, Need], int] = {}
+        self._known: dict[tuple[NodeKind, NodeRoom], int] = {}
+        self._costs: dict[tuple[NodeKind, NodeRoom, TaskNeed], int] = {}
 
-    def cost(self, kind: Kind, room: Room, task: Need) -> int:
+    def cost(self, kind: NodeKind, room: NodeRoom, task: TaskNeed) -> int:
         """How badly a task of a shape fits into a room, 0 to 49: the smaller, the better."""
         if not self.typical:
             return 0
@@ -39,28 +41,32 @@ class Fragments:
         if found is None:
             drop = self._of(kind, room) - self._of(kind, task.room_after(room, kind))
             takes = task.slots * MILLI // kind.slots or task.gpus * MILLI or MILLI
-            found = STEPS - 1 - bisect_right(_STEPS, drop * 1_000_000 // (self._total * takes))
-            if len(self._costs) >= KNOWN_MAX:
+            found = (
+                COST_STEPS
+                - 1
+                - bisect_right(_STEP_BOUNDS, drop * 1_000_000 // (self._total * takes))
+            )
+            if len(self._costs) >= CACHE_MAX:
                 self._costs.clear()
             self._costs[kind, room, task] = found
         return found
 
-    def _of(self, kind: Kind, room: Room) -> int:
+    def _of(self, kind: NodeKind, room: NodeRoom) -> int:
         """Free milli-GPUs that are fragments, summed over the shapes as often as they were seen."""
         found = self._known.get((kind, room))
         if found is None:
             found = sum(times * _unusable(shape, kind, room) for shape, times in self.typical)
-            if len(self._known) >= KNOWN_MAX:
+            if len(self._known) >= CACHE_MAX:
                 self._known.clear()
             self._known[kind, room] = found
         return found
 
 
-def _unusable(shape: Shape, kind: Kind, room: Room) -> int:
+def _unusable(shape: Shape, kind: NodeKind, room: NodeRoom) -> int:
     """Free milli-GPUs of a node that a shape cannot use."""
     free = room.whole * kind.slots + sum(room.parts)
-    task = need(shape, kind)
-    if task is None or not (task.gpus or task.slots) or not task.times_in(room):
+    task = task_need(shape, kind)
+    if task is None or not (task.gpus or task.slots) or not task.count_in(room):
         fragments = free
     elif task.slots:
         fragments = sum(part for part in room.parts if part < task.slots)

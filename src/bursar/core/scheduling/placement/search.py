@@ -8,67 +8,71 @@ from typing import NamedTuple, Protocol
 from bursar.core.ids import NodeId
 from bursar.core.instant import Instant
 from bursar.core.scheduling.model.cluster import Cluster
-from bursar.core.scheduling.model.jobs import Shape, need
+from bursar.core.scheduling.model.jobs import Shape, task_need
 from bursar.core.scheduling.model.nodes import (
+    FREE_NOW,
     MILLI,
-    NOW,
-    Jobs,
-    Kind,
+    JobIds,
     Level,
-    Machine,
-    Need,
+    NodeKind,
+    NodeRoom,
+    NodeUsage,
     Piece,
-    Room,
+    TaskNeed,
 )
 from bursar.core.sorted_set import SortedSet
 
 _LEVELS = tuple(Level)
 
 
-class Claimed(Protocol):
+class ClaimView(Protocol):
     """What others have a claim on: see `backfill.Claims`."""
 
     by_node: dict[NodeId, list]  # type: ignore[type-arg]
 
-    def tasks(self, machine: Machine, task: Need, at: Instant, until: Instant) -> int:
+    def count_tasks(self, machine: NodeUsage, task: TaskNeed, at: Instant, until: Instant) -> int:
         """How many tasks fit on a node from one instant to another."""
 
 
-class Spot(NamedTuple):
+class NodePlacement(NamedTuple):
     """The nodes for a job, and how many of its tasks each has."""
 
     gpu_type: str
     nodes: tuple[tuple[NodeId, int], ...]
 
 
-def find(
-    cluster: Cluster, claims: Claimed, shape: Shape, types: tuple[str, ...], until: Instant
-) -> Spot | None:
+def find_placement(
+    cluster: Cluster, claims: ClaimView, shape: Shape, types: tuple[str, ...], until: Instant
+) -> NodePlacement | None:
     """The best place for a job that may run until an instant, in nobody's way; None if none."""
     if shape.tasks > 1:
-        spots = (_gang(cluster, claims, shape, gpu_type, until) for gpu_type in types)
+        spots = (_place_gang(cluster, claims, shape, gpu_type, until) for gpu_type in types)
         found = [spot for spot in spots if spot is not None]
-        return (min(found) if shape.alike else found[0])[-1] if found else None
-    for welcome in [types] if shape.alike else [(gpu_type,) for gpu_type in types]:
-        if spot := _one(cluster, claims, shape, welcome, until):
+        return (min(found) if shape.types_equal else found[0])[-1] if found else None
+    for welcome in [types] if shape.types_equal else [(gpu_type,) for gpu_type in types]:
+        if spot := _place_on_one_node(cluster, claims, shape, welcome, until):
             return spot
     return None
 
 
-def pieces(
-    cluster: Cluster, shape: Shape, spot: Spot, at: Instant = NOW, without: Jobs = frozenset()
+def pieces_for(
+    cluster: Cluster,
+    shape: Shape,
+    spot: NodePlacement,
+    at: Instant = FREE_NOW,
+    without: JobIds = frozenset(),
 ) -> tuple[Piece, ...]:
     """The GPUs of a place, by number: as they are free now, or at an instant without some jobs."""
     found = []
     for node, tasks in spot.nodes:
         machine = cluster.machines[node]
-        task = need(shape, machine.kind)
+        task = task_need(shape, machine.kind)
         assert task is not None
         found.append(machine.piece(task, tasks, at, without))
     return tuple(found)
 
 
-def fill(able: list[tuple[int, NodeId]], tasks: int) -> tuple[tuple[NodeId, int], ...]:
+def pack_tasks(able: list[tuple[int, NodeId]], tasks: int) -> tuple[tuple[NodeId, int], ...]:
     """Nodes for so many tasks: few, and the last one as tight as possible."""
     most_first = sorted((-fits, node) for fits, node in able)
     taken: list[tuple[NodeId, int]] = []
@@ -83,43 +87,43 @@ def fill(able: list[tuple[int, NodeId]], tasks: int) -> tuple[tuple[NodeId, int]
     return tuple(sorted([*taken, (tightest[1], tasks)]))
 
 
-def _one(
-    cluster: Cluster, claims: Claimed, shape: Shape, types: tuple[str, ...], until: Instant
-) -> Spot | None:
+def _place_on_one_node(
+    cluster: Cluster, claims: ClaimView, shape: Shape, types: tuple[str, ...], until: Instant
+) -> NodePlacement | None:
     """The node with the least fragmentation, and of these where least is left."""
     best: tuple[int, int, NodeId] | None = None
     for kind, rooms in cluster.rooms.items():
-        if kind.gpu_type not in types or (task := need(shape, kind)) is None:
+        if kind.gpu_type not in types or (task := task_need(shape, kind)) is None:
             continue
         for room, nodes in rooms.items():
-            if room.whole < shape.gpus or not task.times_in(room):
+            if room.whole < shape.gpus or not task.count_in(room):
                 continue
             cost = cluster.fragments.cost(kind, room, task)
             if best is not None and cost > best[0]:
                 continue
-            score = cost, _left(kind, room, task)
+            score = cost, _looseness(kind, room, task)
             if best is not None and score > best[:2]:
                 continue
             for node in nodes:
-                if node not in claims.by_node or claims.tasks(
+                if node not in claims.by_node or claims.count_tasks(
                     cluster.machines[node], task, cluster.now, until
                 ):
                     best = min(best or (*score, node), (*score, node))
                     break
-    return best and Spot(cluster.machines[best[2]].node.gpu_type, ((best[2], 1),))
+    return best and NodePlacement(cluster.machines[best[2]].node.gpu_type, ((best[2], 1),))
 
 
-def _gang(
-    cluster: Cluster, claims: Claimed, shape: Shape, gpu_type: str, until: Instant
-) -> tuple[int, int, Spot] | None:
+def _place_gang(
+    cluster: Cluster, claims: ClaimView, shape: Shape, gpu_type: str, until: Instant
+) -> tuple[int, int, NodePlacement] | None:
     """The closest place for all tasks: the smallest domain, and of these the tightest."""
-    able = _able(cluster, claims, shape, gpu_type, until)
+    able = _nodes_with_room(cluster, claims, shape, gpu_type, until)
     total = sum(fits * len(nodes) for fits, nodes in able)
     if total < shape.tasks:
         return None
     for distance, level in enumerate(_LEVELS[: _LEVELS.index(shape.within) + 1]):
         if level is Level.POOL or (level is Level.RACK and cluster.one_rack):
-            return distance, total, Spot(gpu_type, _fill_from(able, shape.tasks))
+            return distance, total, NodePlacement(gpu_type, _fill_from(able, shape.tasks))
         domains: dict[str, list[tuple[int, NodeId]]] = {}
         for fits, nodes in able if cluster.distinct(level) else ():
             if level is Level.NODE and fits < shape.tasks:
@@ -130,7 +134,11 @@ def _gang(
         sums = ((sum(fits for fits, _ in inside), name) for name, inside in domains.items())
         enough = min(((n, name) for n, name in sums if n >= shape.tasks), default=None)
         if enough is not None:
-            return distance, enough[0], Spot(gpu_type, fill(domains[enough[1]], shape.tasks))
+            return (
+                distance,
+                enough[0],
+                NodePlacement(gpu_type, pack_tasks(domains[enough[1]], shape.tasks)),
+            )
     return None
 
 
@@ -138,14 +146,16 @@ _Nodes = SortedSet[NodeId] | list[NodeId]
 _Able = list[tuple[int, _Nodes]]
 
 
-def _able(cluster: Cluster, claims: Claimed, shape: Shape, gpu_type: str, until: Instant) -> _Able:
+def _nodes_with_room(
+    cluster: Cluster, claims: ClaimView, shape: Shape, gpu_type: str, until: Instant
+) -> _Able:
     """How many tasks nodes can take, nodes alike together; those with claims one by one."""
     able: _Able = []
     for kind, rooms in cluster.rooms.items():
-        if kind.gpu_type != gpu_type or (task := need(shape, kind)) is None:
+        if kind.gpu_type != gpu_type or (task := task_need(shape, kind)) is None:
             continue
         for room, nodes in rooms.items():
-            if room.whole < shape.gpus or not (fits := task.times_in(room)):
+            if room.whole < shape.gpus or not (fits := task.count_in(room)):
                 continue
             claimed = [node for node in claims.by_node if node in nodes]
             if claimed:
@@ -153,7 +163,7 @@ def _able(cluster: Cluster, claims: Claimed, shape: Shape, gpu_type: str, until:
             else:
                 able.append((fits, nodes))
             for node in claimed:
-                here = claims.tasks(cluster.machines[node], task, cluster.now, until)
+                here = claims.count_tasks(cluster.machines[node], task, cluster.now, until)
                 able.append((here, [node]))
     return [(fits, nodes) for fits, nodes in able if fits and nodes]
 
@@ -167,10 +177,10 @@ def _fill_from(able: _Able, tasks: int) -> tuple[tuple[NodeId, int], ...]:
     for fits, groups in by_fits.items():
         most = -(-tasks // fits)
         few += ((fits, node) for node in islice(merge(*groups), most))
-    return fill(few, tasks)
+    return pack_tasks(few, tasks)
 
 
-def _left(kind: Kind, room: Room, task: Need) -> int:
+def _looseness(kind: NodeKind, room: NodeRoom, task: TaskNeed) -> int:
     """How loosely a task lies in a room: the smaller, the better.
 
     A part of a GPU first by what it leaves of that GPU: only another part can use that. Then by how

@@ -30,13 +30,13 @@ from bursar.core.ids import JobId
 from bursar.core.instant import Instant
 from bursar.core.money import Micros
 from bursar.core.scheduling.model.cluster import Cluster
-from bursar.core.scheduling.model.jobs import Job, Path, Running, Why
-from bursar.core.scheduling.model.policy import ANY
-from bursar.core.scheduling.order.share import JOBS, Place
+from bursar.core.scheduling.model.jobs import Job, Path, RunningJob, StartReason
+from bursar.core.scheduling.model.policy import ANY_TYPE
+from bursar.core.scheduling.order.share import JOBS, ShareGroup
 
-LARGEST: Final = 16  # orgs that are looked at for one with the larger share
-ENDING: Final = 10  # graces: whoever says that it ends by then is let end
-LARGER: Final = 2  # times as much to do has whoever gives up its turn
+LARGEST_ORGS: Final = 16  # orgs that are looked at for one with the larger share
+ENDING_GRACES: Final = 10  # graces: whoever says that it ends by then is let end
+TURN_WORK_FACTOR: Final = 2  # times as much to do has whoever gives up its turn
 
 
 class Right(StrEnum):
@@ -58,7 +58,7 @@ class Victim(NamedTuple):
     id: JobId
 
 
-class Rights:
+class PreemptionRights:
     """What one job may ask of others, on GPUs of one type."""
 
     def __init__(self, cluster: Cluster, job: Job, gpu_type: str) -> None:
@@ -67,23 +67,23 @@ class Rights:
         self._tree = cluster.tree
         self._type = gpu_type
         self._rate = job.rate(gpu_type)
-        self._much = LARGER * max(job.work, 1)  # work of whoever gives up its turn
-        self._places = list(self._tree.user(job.path).above())
+        self._much = TURN_WORK_FACTOR * max(job.work, 1)  # work of whoever gives up its turn
+        self._places = list(self._tree.user_group(job.path).lineage())
         self._above = set(map(id, self._places))
         self._owed = self._places_owed()
-        self._protected: dict[Path, list[Place]] = {}
-        self._orgs: dict[Path, Place] = {}
+        self._protected: dict[Path, list[ShareGroup]] = {}
+        self._orgs: dict[Path, ShareGroup] = {}
         self._gives: dict[Path, Micros] = {}
-        self.full = self._places_full()
+        self.full_groups = self._places_full()
         self._tiers = {job.path[0], *cluster.preempts.get(job.path[0], ())}
         self._org = self._places[-3] if len(self._places) > 2 else self._places[0]
         self._tier = self._places[-2]
-        self._soon = ENDING * cluster.policy.grace
-        self._brief = job.estimate is not None and job.lasts <= self._soon
-        self._in_time = cluster.policy.express(job, cluster.now)
-        self._presses = self._in_time and cluster.policy.presses_from(job) <= cluster.now
+        self._soon = ENDING_GRACES * cluster.policy.grace
+        self._brief = job.estimate is not None and job.expected_run <= self._soon
+        self._in_time = cluster.policy.is_express(job, cluster.now)
+        self._presses = self._in_time and cluster.policy.presses_at(job) <= cluster.now
 
-    def of(self, other: Running, now: Instant) -> Right | None:
+    def right_against(self, other: RunningJob, now: Instant) -> Right | None:
         """By which right another can be asked, if it can be asked at all."""
         job = other.job
         spent = job.preemptions >= self._cluster.policy.preemptions_max
@@ -91,7 +91,7 @@ class Rights:
         ending = other.stops_at is not None or other.ends_by <= now
         if not job.preemptible or spent or ending or other.started_at >= now:
             return None
-        if other.why is Why.AGE and other.ends_soon(now, self._soon):
+        if other.why is StartReason.AGE and other.ends_soon(now, self._soon):
             return None  # it has waited too long once
         lets_end = self._brief and other.ends_soon(now, self._soon)
         owed = () if lets_end and not self._in_time else self._owed
@@ -107,16 +107,16 @@ class Rights:
             return None
         if lets_end:
             return None
-        give = self.to_give(self.org_of(job))
+        give = self.spare_rate(self.org_of(job))
         return Right.SHARE if job.rate(other.gpu_type) * self.weight < give else None
 
-    def orgs(self) -> list[Path] | None:
+    def victim_orgs(self) -> list[Path] | None:
         """The orgs in which there may be somebody to ask; None if that may be any."""
         if self._owed or self._presses:
             return None
         return [self.job.path[:2], *(org.path for org in self._larger())]
 
-    def any(self) -> bool:
+    def may_preempt(self) -> bool:
         """Whether there may be somebody to ask; a quick look that errs on the side of yes."""
         near = self._lower_class() or self._some_turn()
         return bool(self._owed) or self._presses or near or self._larger_share()
@@ -126,33 +126,33 @@ class Rights:
         """Whether it is over within minutes, can start in time, and is about to be late."""
         return self._brief, self._in_time, self._presses
 
-    def owed_at(self) -> tuple[Path, ...]:
+    def paths_below_floor(self) -> tuple[Path, ...]:
         """The places of this job that are owed GPUs."""
         return tuple(place.path for place in self._owed)
 
-    def protected(self, other: Job) -> list[Place]:
+    def protected(self, other: Job) -> list[ShareGroup]:
         """The places of another that it does not share with this job, and that have a floor."""
         found = self._protected.get(other.path)
         if found is None:
-            places = self._tree.user(other.path).above()
+            places = self._tree.user_group(other.path).lineage()
             found = [place for place in places if place.floor and id(place) not in self._above]
             self._protected[other.path] = found
         return found
 
-    def makes_way(self, leaving: Iterable[Running]) -> bool:
+    def clears_ceilings(self, leaving: Iterable[RunningJob]) -> bool:
         """Whether the places that are at their ceiling have room for the job once others left."""
-        gone = list(leaving) if self.full else []
+        gone = list(leaving) if self.full_groups else []
         return all(
             excess
             <= sum(
                 1 if of == JOBS else running.job.shape.milli_gpus
                 for running in gone
-                if of in (JOBS, ANY, running.gpu_type) and _counts(place, running.job)
+                if of in (JOBS, ANY_TYPE, running.gpu_type) and _counts(place, running.job)
             )
-            for place, of, excess in self.full
+            for place, of, excess in self.full_groups
         )
 
-    def to_give(self, org: Place) -> Micros:
+    def spare_rate(self, org: ShareGroup) -> Micros:
         """How much of its rate an org may lose, by weight, and still have the larger part.
 
         Of what runs now, and also of what was used and runs ahead, by which turns are taken: else
@@ -164,22 +164,22 @@ class Rights:
             found = self._gives[org.path] = self._to_give(org)
         return found
 
-    def _to_give(self, org: Place) -> Micros:
-        ahead = self._tree.ahead(self._cluster.now)
-        turn = self._tree.counted_ahead(org) * self._org.weight
-        turn -= (self._tree.counted_ahead(self._org) + self._rate * ahead) * org.weight
-        return min(self.runs_more(org), -(-turn // ahead))
+    def _to_give(self, org: ShareGroup) -> Micros:
+        ahead = self._tree.projection_weight(self._cluster.now)
+        turn = self._tree.projected_usage(org) * self._org.weight
+        turn -= (self._tree.projected_usage(self._org) + self._rate * ahead) * org.weight
+        return min(self.excess_rate(org), -(-turn // ahead))
 
-    def runs_more(self, org: Place) -> Micros:
+    def excess_rate(self, org: ShareGroup) -> Micros:
         """By how much, by weight, an org runs more than this job's would with the job."""
         mine = self._org
         return org.rate * mine.weight - (mine.rate + self._rate) * org.weight
 
-    def org_of(self, other: Job) -> Place:
+    def org_of(self, other: Job) -> ShareGroup:
         """The org of another, as a place."""
         found = self._orgs.get(other.path)
         if found is None:
-            places = list(self._tree.user(other.path).above())
+            places = list(self._tree.user_group(other.path).lineage())
             found = self._orgs[other.path] = places[-3] if len(places) > 2 else places[0]
         return found
 
@@ -188,35 +188,35 @@ class Rights:
         """The weight of this job's org."""
         return self._org.weight
 
-    def borrower(self, other: Job) -> Place:
+    def borrower(self, other: Job) -> ShareGroup:
         """The place where another's path parts from ours."""
-        above = [p for p in self._tree.user(other.path).above() if id(p) not in self._above]
+        above = [p for p in self._tree.user_group(other.path).lineage() if id(p) not in self._above]
         return above[-1]
 
-    def _places_owed(self) -> list[Place]:
+    def _places_owed(self) -> list[ShareGroup]:
         """Places of this job that stay within their floor with it."""
         milli = self.job.shape.milli_gpus
         return [
             place
             for place in self._places
             for of, floor in place.floor.items()
-            if milli and of in (ANY, self._type) and place.used.get(of, 0) + milli <= floor
+            if milli and of in (ANY_TYPE, self._type) and place.used.get(of, 0) + milli <= floor
         ]
 
-    def _places_full(self) -> list[tuple[Place, str, int]]:
+    def _places_full(self) -> list[tuple[ShareGroup, str, int]]:
         """Places of this job that are at a ceiling, and how much must leave them for it."""
-        full: list[tuple[Place, str, int]] = []
-        for place in (*self._places, *self._tree.limits(self.job)):
-            over = place.all_over(self.job.shape.milli_gpus, self._type)
+        full: list[tuple[ShareGroup, str, int]] = []
+        for place in (*self._places, *self._tree.limits_of(self.job)):
+            over = place.exceeded_ceilings(self.job.shape.milli_gpus, self._type)
             full += [(place, of, excess) for of, excess in over]
         return full
 
-    def _reaches(self, owed: Place, other: Job) -> bool:
+    def _reaches(self, owed: ShareGroup, other: Job) -> bool:
         """Whether a floor can be restored at the cost of another."""
         outside = other.path[: len(owed.path)] != owed.path
         return outside and other.path[0] in self._tiers
 
-    def _pressed(self, other: Running) -> bool:
+    def _pressed(self, other: RunningJob) -> bool:
         """Whether another's tier has more time, and its work is safe."""
         policy, its = self._cluster.policy, other.job
         if not its.checkpoint_every or its.checkpoint_cost > policy.grace:
@@ -226,7 +226,7 @@ class Rights:
     def _some_turn(self) -> bool:
         return any(map(self._takes_turn, self._cluster.turns_up(self.job.path[:2])))
 
-    def _takes_turn(self, other: Running) -> bool:
+    def _takes_turn(self, other: RunningJob) -> bool:
         """Whether another of the same org and class has had its turn, and has much more to do."""
         cluster, now = self._cluster, self._cluster.now
         mine, its = self.job, other.job
@@ -247,51 +247,51 @@ class Rights:
     def _larger_share(self) -> bool:
         return any(True for _ in self._larger())
 
-    def _larger(self) -> Iterator[Place]:
+    def _larger(self) -> Iterator[ShareGroup]:
         """The other orgs that have something to give, of those that run the most."""
-        more = takewhile(lambda org: self.runs_more(org) > 0, self._others())
-        return (org for org in islice(more, LARGEST) if self.to_give(org) > 0)
+        more = takewhile(lambda org: self.excess_rate(org) > 0, self._others())
+        return (org for org in islice(more, LARGEST_ORGS) if self.spare_rate(org) > 0)
 
-    def _others(self) -> Iterator[Place]:
+    def _others(self) -> Iterator[ShareGroup]:
         """The other orgs of the tier in which something runs, the largest part first."""
         if len(self.job.path) > 1:
-            yield from (org for org in self._tree.largest(self._tier) if org is not self._org)
+            yield from (org for org in self._tree.orgs_by_rate(self._tier) if org is not self._org)
 
 
-def _counts(place: Place, job: Job) -> bool:
+def _counts(place: ShareGroup, job: Job) -> bool:
     """Whether a place, in the tree or outside it, counts a job."""
-    if place.outside:
+    if place.is_limit:
         return place.name in job.counted
     return job.path[: len(place.path)] == place.path
 
 
-class Leaving:
+class LeavingJobs:
     """Jobs that would leave, and what their places have left."""
 
-    def __init__(self, rights: Rights) -> None:
+    def __init__(self, rights: PreemptionRights) -> None:
         self._rights = rights
         self._gone: dict[int, dict[str, int]] = {}  # milli-GPUs, by place
         self._rates: dict[int, Micros] = {}  # by org
         self._by_share: dict[int, int] = {}  # how many are asked by their org's larger share
-        self.jobs: dict[JobId, tuple[Running, Right]] = {}
+        self.jobs: dict[JobId, tuple[RunningJob, Right]] = {}
 
-    def add(self, other: Running, right: Right) -> bool:
+    def add(self, other: RunningJob, right: Right) -> bool:
         """Let another leave, if that is legal together with all that leave already."""
-        self._move(other, right, 1)
-        if self._legal(other):
+        self._adjust(other, right, 1)
+        if self._is_legal(other):
             return True
-        self._move(other, right, -1)
+        self._adjust(other, right, -1)
         return False
 
-    def drop(self, other: Running) -> None:
+    def drop(self, other: RunningJob) -> None:
         """Let one that was to leave stay."""
-        self._move(other, self.jobs[other.job.id][1], -1)
+        self._adjust(other, self.jobs[other.job.id][1], -1)
 
-    def makes_way(self) -> bool:
+    def clears_ceilings(self) -> bool:
         """Whether enough leaves the places that are at their ceiling."""
-        return self._rights.makes_way(running for running, _ in self.jobs.values())
+        return self._rights.clears_ceilings(running for running, _ in self.jobs.values())
 
-    def _move(self, other: Running, right: Right, way: int) -> None:
+    def _adjust(self, other: RunningJob, right: Right, way: int) -> None:
         if way > 0:
             self.jobs[other.job.id] = other, right
         else:
@@ -299,7 +299,7 @@ class Leaving:
         milli = way * other.job.shape.milli_gpus
         for place in self._rights.protected(other.job):
             gone = self._gone.setdefault(id(place), {})
-            for of in (ANY, other.gpu_type):
+            for of in (ANY_TYPE, other.gpu_type):
                 gone[of] = gone.get(of, 0) + milli
         org = id(self._rights.org_of(other.job))
         rate = way * other.job.rate(other.gpu_type)
@@ -307,7 +307,7 @@ class Leaving:
         if right is Right.SHARE:
             self._by_share[org] = self._by_share.get(org, 0) + way
 
-    def _legal(self, other: Running) -> bool:
+    def _is_legal(self, other: RunningJob) -> bool:
         for place in self._rights.protected(other.job):
             gone = self._gone[id(place)]
             for of, floor in place.floor.items():
@@ -315,5 +315,5 @@ class Leaving:
                     return False
         org = self._rights.org_of(other.job)
         if self._by_share.get(id(org)):
-            return self._rates[id(org)] * self._rights.weight < self._rights.to_give(org)
+            return self._rates[id(org)] * self._rights.weight < self._rights.spare_rate(org)
         return True

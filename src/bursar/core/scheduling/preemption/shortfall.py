@@ -18,30 +18,30 @@ from typing import NamedTuple
 from bursar.core.ids import JobId
 from bursar.core.instant import Instant
 from bursar.core.scheduling.model.cluster import Cluster
-from bursar.core.scheduling.model.jobs import Job, Running, need
-from bursar.core.scheduling.model.nodes import MILLI, Kind, Level, Machine, Room
-from bursar.core.scheduling.model.policy import ANY
-from bursar.core.scheduling.order.share import Place
-from bursar.core.scheduling.preemption.rights import Right, Rights
+from bursar.core.scheduling.model.jobs import Job, RunningJob, task_need
+from bursar.core.scheduling.model.nodes import MILLI, Level, NodeKind, NodeRoom, NodeUsage
+from bursar.core.scheduling.model.policy import ANY_TYPE
+from bursar.core.scheduling.order.share import ShareGroup
+from bursar.core.scheduling.preemption.rights import PreemptionRights, Right
 
-Asked = dict[JobId, tuple[Running, Right]]  # who may be asked, by job
+CandidatesById = dict[JobId, tuple[RunningJob, Right]]  # who may be asked, by job
 
 
-class Guard(NamedTuple):
+class ProtectedGroup(NamedTuple):
     """Why a place does not give more."""
 
     right: str  # floor, or share: it would not have the larger part any more
-    place: Place
+    group: ShareGroup
     has: int  # milli-GPUs
     keeps: int  # milli-GPUs that nobody may ask of it
 
     @property
     def path(self) -> str:
         """Its name."""
-        return ".".join(self.place.path)
+        return ".".join(self.group.path)
 
 
-class Lack(NamedTuple):
+class Shortfall(NamedTuple):
     """How much a job lacks in the best place, in milli-GPUs."""
 
     lacks: int
@@ -49,46 +49,51 @@ class Lack(NamedTuple):
     asked: int  # of jobs that may be asked, each by itself
     given: int  # the most that they may give together
     fixed: int  # of jobs that may not be asked at all
-    guards: tuple[Guard, ...]  # whose floors or shares protect the rest, the most first
+    guards: tuple[ProtectedGroup, ...]  # whose floors or shares protect the rest, the most first
 
 
-def lacking(cluster: Cluster, job: Job, gpu_type: str) -> Lack | None:
+def find_shortfall(cluster: Cluster, job: Job, gpu_type: str) -> Shortfall | None:
     """What a job lacks on GPUs of one type whoever makes room; None if it may be enough."""
-    rights = Rights(cluster, job, gpu_type)
-    asked: Asked = {}
+    rights = PreemptionRights(cluster, job, gpu_type)
+    asked: CandidatesById = {}
     for _, job_id in cluster.ends.get(gpu_type, ()):
         running = cluster.running.get(job_id)
-        if running is not None and (right := rights.of(running, cluster.now)) is not None:
+        if (
+            running is not None
+            and (right := rights.right_against(running, cluster.now)) is not None
+        ):
             asked[job_id] = running, right
-    domains = by_domain(cluster, job, gpu_type)
-    lacks = [_lack(rights, cluster, asked, domains[name]) for name in sorted(domains)]
+    domains = nodes_by_domain(cluster, job, gpu_type)
+    lacks = [_measure(rights, cluster, asked, domains[name]) for name in sorted(domains)]
     found = min(lacks, key=lambda lack: lack.lacks, default=None)
     return None if found is None or found.lacks <= 0 else found
 
 
-def free_milli(kind: Kind, room: Room) -> int:
+def free_milli(kind: NodeKind, room: NodeRoom) -> int:
     """Free milli-GPUs of a node."""
     return (room.whole * kind.slots + sum(room.parts)) * MILLI // kind.slots
 
 
-def free_milli_up(kind: Kind, room: Room) -> int:
+def free_milli_up(kind: NodeKind, room: NodeRoom) -> int:
     """The same rounded up, as a bound needs it: three and four sevenths are a whole GPU."""
     return -(-(room.whole * kind.slots + sum(room.parts)) * MILLI // kind.slots)
 
 
-def by_domain(cluster: Cluster, job: Job, gpu_type: str) -> dict[str, list[Machine]]:
+def nodes_by_domain(cluster: Cluster, job: Job, gpu_type: str) -> dict[str, list[NodeUsage]]:
     """The nodes that a job can use, by the place in which all of its tasks must lie."""
     level = Level.NODE if job.shape.tasks == 1 else job.shape.within
-    domains: dict[str, list[Machine]] = {}
+    domains: dict[str, list[NodeUsage]] = {}
     for kind, rooms in cluster.rooms.items():
-        if kind.gpu_type == gpu_type and need(job.shape, kind) is not None:
+        if kind.gpu_type == gpu_type and task_need(job.shape, kind) is not None:
             for node in (node for nodes in rooms.values() for node in nodes):
                 machine = cluster.machines[node]
                 domains.setdefault(machine.node.domain(level), []).append(machine)
     return domains
 
 
-def _lack(rights: Rights, cluster: Cluster, asked: Asked, machines: list[Machine]) -> Lack:
+def _measure(
+    rights: PreemptionRights, cluster: Cluster, asked: CandidatesById, machines: list[NodeUsage]
+) -> Shortfall:
     """What is lacking in one place."""
     shape = rights.job.shape
     each = shape.milli_gpus // shape.tasks
@@ -101,10 +106,10 @@ def _lack(rights: Rights, cluster: Cluster, asked: Asked, machines: list[Machine
         mine = {job: milli for job, milli in there.items() if job in asked}
         all_asked += sum(mine.values())
         fixed += sum(there.values()) - sum(mine.values())
-        task = need(shape, machine.kind)
+        task = task_need(shape, machine.kind)
         assert task is not None
         room = machine.room_at(soon, frozenset(mine))
-        fits = task.times_in(room)
+        fits = task.count_in(room)
         missing.append(each - (free_milli(machine.kind, room) - fits * each) % max(each, 1))
         if fits:
             tasks += fits
@@ -116,10 +121,10 @@ def _lack(rights: Rights, cluster: Cluster, asked: Asked, machines: list[Machine
     short = max(shape.tasks - tasks, 0)
     by_fit = sum(sorted(missing)[:short]) + max(short - len(missing), 0) * each
     unfree = max((shape.tasks - short) * each - free - most, 0)
-    return Lack(by_fit + unfree, free, all_asked, most, fixed, guards if unfree else ())
+    return Shortfall(by_fit + unfree, free, all_asked, most, fixed, guards if unfree else ())
 
 
-def _there(machine: Machine, soon: Instant) -> dict[JobId, int]:
+def _there(machine: NodeUsage, soon: Instant) -> dict[JobId, int]:
     """Who has how many milli-GPUs of a node, those left out who have gone by then."""
     return {
         job: -(-len(piece.gpus) * piece.slots * MILLI // machine.kind.slots)
@@ -128,10 +133,10 @@ def _there(machine: Machine, soon: Instant) -> dict[JobId, int]:
     }
 
 
-Given = list[tuple[Running, Right, int]]
+GivenUp = list[tuple[RunningJob, Right, int]]
 
 
-def _most_given(rights: Rights, given: Given) -> tuple[int, tuple[Guard, ...]]:
+def _most_given(rights: PreemptionRights, given: GivenUp) -> tuple[int, tuple[ProtectedGroup, ...]]:
     """The most that some jobs may give together, and who protects the rest."""
     floors, guards = _above_floors(rights, given)
     shares, others = _by_share(rights, given)
@@ -139,9 +144,9 @@ def _most_given(rights: Rights, given: Given) -> tuple[int, tuple[Guard, ...]]:
     return min(floors, shares), tuple(sorted(guarding, key=lambda one: (-one.keeps, one.path)))
 
 
-def _above_floors(rights: Rights, given: Given) -> tuple[int, list[Guard]]:
+def _above_floors(rights: PreemptionRights, given: GivenUp) -> tuple[int, list[ProtectedGroup]]:
     """What is given if no place goes below its floor, added up from the users to the tiers."""
-    chains: dict[tuple[Place, ...], int] = {}
+    chains: dict[tuple[ShareGroup, ...], int] = {}
     for running, _, milli in given:
         chain = tuple(rights.protected(running.job))
         chains[chain] = chains.get(chain, 0) + milli
@@ -151,13 +156,13 @@ def _above_floors(rights: Rights, given: Given) -> tuple[int, list[Guard]]:
         spares = list(_spare(place, given[0][0].gpu_type))
         spare = _worth(given, min(spares)) if spares else milli
         if spare < milli:
-            has = place.used[ANY]
-            guards.append(Guard("floor", place, has, has - spare))
+            has = place.used[ANY_TYPE]
+            guards.append(ProtectedGroup("floor", place, has, has - spare))
         chains[longest[1:]] = chains.get(longest[1:], 0) + min(milli, spare)
     return chains.get((), 0), guards
 
 
-def _worth(given: Given, spare: int) -> int:
+def _worth(given: GivenUp, spare: int) -> int:
     """What can become free here if jobs of so many milli-GPUs leave.
 
     Slots may be a little more than the part that they are called (a third is 0.333), and a gang may
@@ -168,22 +173,22 @@ def _worth(given: Given, spare: int) -> int:
     return most // _unit(given) * _unit(given)
 
 
-def _unit(given: Given) -> int:
+def _unit(given: GivenUp) -> int:
     """What all amounts that can be given are multiples of: jobs leave whole."""
     return gcd(*(milli for _, _, milli in given)) or 1
 
 
-def _spare(place: Place, gpu_type: str) -> Iterator[int]:
+def _spare(place: ShareGroup, gpu_type: str) -> Iterator[int]:
     """How much a place has above each of its floors that count here."""
-    for of in (ANY, gpu_type):
+    for of in (ANY_TYPE, gpu_type):
         if of in place.floor:
             yield max(place.used.get(of, 0) - place.floor[of], 0)
 
 
-def _by_share(rights: Rights, given: Given) -> tuple[int, list[Guard]]:
+def _by_share(rights: PreemptionRights, given: GivenUp) -> tuple[int, list[ProtectedGroup]]:
     """What is given if every org that is asked by share keeps the larger part."""
     total = 0
-    by_org: dict[Place, Given] = {}
+    by_org: dict[ShareGroup, GivenUp] = {}
     for one in given:
         if one[1] is Right.SHARE and one[0].job.rate(one[0].gpu_type):
             by_org.setdefault(rights.org_of(one[0].job), []).append(one)
@@ -192,11 +197,11 @@ def _by_share(rights: Rights, given: Given) -> tuple[int, list[Guard]]:
     guards = []
     for org, jobs in by_org.items():
         milli = sum(one[2] for one in jobs)
-        most = max(rights.to_give(org) - 1, 0) // rights.weight  # of its rate
+        most = max(rights.spare_rate(org) - 1, 0) // rights.weight  # of its rate
         worth = max(most * one[2] // one[0].job.rate(one[0].gpu_type) for one in jobs)
         spare = worth // _unit(jobs) * _unit(jobs)
         if spare < milli:
-            has = org.used[ANY]
-            guards.append(Guard("share", org, has, has - spare))
+            has = org.used[ANY_TYPE]
+            guards.append(ProtectedGroup("share", org, has, has - spare))
         total += min(milli, spare)
     return total, guards

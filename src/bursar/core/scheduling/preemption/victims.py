@@ -20,63 +20,65 @@ from bursar.core.ids import JobId, NodeId
 from bursar.core.instant import Instant
 from bursar.core.money import Micros
 from bursar.core.scheduling.model.cluster import Cluster
-from bursar.core.scheduling.model.jobs import Job, Path, Running, need
-from bursar.core.scheduling.model.nodes import NOW
-from bursar.core.scheduling.order.share import Place
-from bursar.core.scheduling.placement.backfill import Claims
-from bursar.core.scheduling.placement.search import Spot, fill
-from bursar.core.scheduling.preemption.rights import Leaving, Right, Rights, Victim
-from bursar.core.scheduling.preemption.shortfall import lacking
+from bursar.core.scheduling.model.jobs import Job, Path, RunningJob, task_need
+from bursar.core.scheduling.model.nodes import FREE_NOW
+from bursar.core.scheduling.order.share import ShareGroup
+from bursar.core.scheduling.placement.backfill import NodeClaims
+from bursar.core.scheduling.placement.search import NodePlacement, pack_tasks
+from bursar.core.scheduling.preemption.rights import LeavingJobs, PreemptionRights, Right, Victim
+from bursar.core.scheduling.preemption.shortfall import find_shortfall
 
 Cost = tuple[int, Micros, int, tuple[JobId, ...]]
 
-SETS_OF: Final = 12  # candidates of which all sets are looked at for a gang
+EXHAUSTIVE_CANDIDATES: Final = 12  # candidates of which all sets are looked at for a gang
 
 
-class Freed(NamedTuple):
+class VictimSet(NamedTuple):
     """Room for a job: where, and who leaves by which right."""
 
-    spot: Spot
-    victims: tuple[tuple[Running, Right], ...]
+    placement: NodePlacement
+    victims: tuple[tuple[RunningJob, Right], ...]
     proven: bool  # whether no better set exists
     at: Instant  # counted on: what is free by then, or NOW
 
 
-def may_ask(cluster: Cluster, job: Job, types: tuple[str, ...]) -> bool:
+def may_preempt_any(cluster: Cluster, job: Job, types: tuple[str, ...]) -> bool:
     """Whether a job may have the right to ask somebody; a quick look."""
-    user = cluster.tree.user(job.path)
-    owed = any(place.floor for place in user.above())
+    user = cluster.tree.user_group(job.path)
+    owed = any(place.floor for place in user.lineage())
     near = job.path[:2] in cluster.urgent or any(cluster.turns_up(job.path[:2]))
-    near = near or cluster.policy.express(job, cluster.now)
-    if owed or near or cluster.tree.uneven(user):
-        return any(Rights(cluster, job, gpu_type).any() for gpu_type in types)
+    near = near or cluster.policy.is_express(job, cluster.now)
+    if owed or near or cluster.tree.is_uneven(user):
+        return any(PreemptionRights(cluster, job, gpu_type).may_preempt() for gpu_type in types)
     return False
 
 
-class Asking:
+class PreemptionSearch:
     """Making room for the jobs of a round, one after another.
 
     Whom a job may ask is found once and kept for others of the same user, class and claim to a
     floor: while a plan is made nobody can be asked who could not before.
     """
 
-    def __init__(self, cluster: Cluster, claims: Claims, steps: "Steps") -> None:
+    def __init__(self, cluster: Cluster, claims: NodeClaims, steps: "StepBudget") -> None:
         self._cluster = cluster
         self._claims = claims
         self._steps = steps
-        self._known: dict[_Key, Stages] = {}
+        self._known: dict[_Key, CandidateStages] = {}
 
-    def make_room(self, job: Job, types: tuple[str, ...]) -> Freed | None:
+    def make_room(self, job: Job, types: tuple[str, ...]) -> VictimSet | None:
         """Whom to ask so that a job fits; None if nobody can be asked."""
         for gpu_type in types:
-            rights = Rights(self._cluster, job, gpu_type)
-            if not rights.any() or self._hopeless(job, gpu_type):
+            rights = PreemptionRights(self._cluster, job, gpu_type)
+            if not rights.may_preempt() or self._hopeless(job, gpu_type):
                 continue
-            self._steps.refill(self._cluster.policy.victim_steps)
+            self._steps.reset(self._cluster.policy.victim_steps)
             for stage in self._stages(rights, gpu_type):
-                if not rights.makes_way(running for _, running, _ in stage.asked):
+                if not rights.clears_ceilings(running for _, running, _ in stage.asked):
                     continue
-                search = _Search(self._cluster, self._claims, rights, gpu_type, stage, self._steps)
+                search = _VictimSearch(
+                    self._cluster, self._claims, rights, gpu_type, stage, self._steps
+                )
                 if freed := search.best():
                     return freed
         return None
@@ -86,43 +88,51 @@ class Asking:
         kinds = (kind for kind in self._cluster.rooms if kind.gpu_type == gpu_type)
         if job.shape.tasks == 1 or any(kind.slots > 1 for kind in kinds):
             return False
-        return lacking(self._cluster, job, gpu_type) is not None
+        return find_shortfall(self._cluster, job, gpu_type) is not None
 
-    def _stages(self, rights: Rights, gpu_type: str) -> "Iterator[Candidates]":
+    def _stages(self, rights: PreemptionRights, gpu_type: str) -> "Iterator[Candidates]":
         """Whom to look at together, one group after another."""
         job = rights.job
-        alike = gpu_type, job.path, job.priority_class, rights.owed_at(), job.rate(gpu_type)
+        alike = (
+            gpu_type,
+            job.path,
+            job.priority_class,
+            rights.paths_below_floor(),
+            job.rate(gpu_type),
+        )
         key = *alike, job.work, self._cluster.outlasts_all(job), rights.haste
         found = self._known.get(key)
         if found is None:
-            found = self._known[key] = self._found(rights, _asked(self._cluster, rights, gpu_type))
+            found = self._known[key] = self._found(
+                rights, _rank_candidates(self._cluster, rights, gpu_type)
+            )
         if found.borrowers:
             yield max(found.borrowers, key=lambda one: (one[0].above_floor(), one[0].path))[1]
         yield from found.groups
 
-    def _found(self, rights: Rights, asked: "Asked") -> "Stages":
+    def _found(self, rights: PreemptionRights, asked: "RankedCandidates") -> "CandidateStages":
         by_right = {right: [one for one in asked if one[2] is right] for right in Right}
-        by_place: dict[Path, tuple[Place, Asked]] = {}
+        by_place: dict[Path, tuple[ShareGroup, RankedCandidates]] = {}
         for one in by_right[Right.FLOOR]:
             place = rights.borrower(one[1].job)
             by_place.setdefault(place.path, (place, []))[1].append(one)
         groups = [group for group in by_right.values() if group]
         if len(groups) > 1:
             groups.append(asked)
-        return Stages(
+        return CandidateStages(
             [(place, Candidates(self._cluster, of)) for place, of in by_place.values()],
             [Candidates(self._cluster, group) for group in groups],
         )
 
 
 def make_room(
-    cluster: Cluster, claims: Claims, job: Job, types: tuple[str, ...], steps: "Steps"
-) -> Freed | None:
+    cluster: Cluster, claims: NodeClaims, job: Job, types: tuple[str, ...], steps: "StepBudget"
+) -> VictimSet | None:
     """Whom to ask so that one job fits; None if nobody can be asked."""
-    return Asking(cluster, claims, steps).make_room(job, types)
+    return PreemptionSearch(cluster, claims, steps).make_room(job, types)
 
 
-class Steps:
+class StepBudget:
     """A budget that counts what is looked at, so that the same plan comes out every time."""
 
     def __init__(self) -> None:
@@ -130,7 +140,7 @@ class Steps:
         self.taken = 0
         self.ended = False  # whether more would have been taken
 
-    def refill(self, most: int) -> None:
+    def reset(self, most: int) -> None:
         """Give another job as many steps."""
         self.left = most
 
@@ -144,26 +154,26 @@ class Steps:
         return True
 
 
-Asked = list[tuple[Victim, Running, Right]]
+RankedCandidates = list[tuple[Victim, RunningJob, Right]]
 
 
-def _asked(cluster: Cluster, rights: Rights, gpu_type: str) -> Asked:
+def _rank_candidates(cluster: Cluster, rights: PreemptionRights, gpu_type: str) -> RankedCandidates:
     """Everybody who can be asked, the best first."""
-    orgs = rights.orgs()
+    orgs = rights.victim_orgs()
     found = []
     for running in cluster.running.values() if orgs is None else cluster.running_of(orgs):
-        right = rights.of(running, cluster.now) if running.gpu_type == gpu_type else None
+        right = rights.right_against(running, cluster.now) if running.gpu_type == gpu_type else None
         if right is not None:
             job = running.job
-            victim = Victim(job.priority_class, running.lost(cluster.now), job.id)
+            victim = Victim(job.priority_class, running.work_lost(cluster.now), job.id)
             found.append((victim, running, right))
     return sorted(found, key=lambda one: one[0])
 
 
-class Stages(NamedTuple):
+class CandidateStages(NamedTuple):
     """Whom to look at together: by borrower, where a floor is to be restored, then by right."""
 
-    borrowers: "list[tuple[Place, Candidates]]"
+    borrowers: "list[tuple[ShareGroup, Candidates]]"
     groups: "list[Candidates]"
 
 
@@ -175,7 +185,7 @@ _Key = tuple[
 class Candidates:
     """Some who can be asked, by node, the best first; whoever was asked is none any more."""
 
-    def __init__(self, cluster: Cluster, asked: Asked) -> None:
+    def __init__(self, cluster: Cluster, asked: RankedCandidates) -> None:
         self.asked = asked
         self._cluster = cluster
         self._on: dict[NodeId, list[int]] = {}
@@ -213,12 +223,12 @@ class Candidates:
         return self._cluster.running.get(running.job.id) is running
 
 
-class _Search:
+class _VictimSearch:
     """The search among some candidates."""
 
     def __init__(
-        self, cluster: Cluster, claims: Claims, rights: Rights, gpu_type: str,
-        candidates: Candidates, steps: Steps,
+        self, cluster: Cluster, claims: NodeClaims, rights: PreemptionRights, gpu_type: str,
+        candidates: Candidates, steps: StepBudget,
     ) -> None:  # fmt: skip
         self._cluster = cluster
         self._claims = claims
@@ -229,13 +239,15 @@ class _Search:
         self._steps = steps
         # At a ceiling it is not GPUs that are short, and a job in a hurry would be late: nobody is
         # waited for who only ends soon.
-        now_or_never = bool(rights.full) or cluster.policy.express(rights.job, cluster.now)
-        self._at = NOW if now_or_never else cluster.now + cluster.policy.grace
-        self._leaving = Leaving(rights)
-        self._best: tuple[Cost, Spot, tuple[tuple[Running, Right], ...]] | None = None
+        now_or_never = bool(rights.full_groups) or cluster.policy.is_express(
+            rights.job, cluster.now
+        )
+        self._at = FREE_NOW if now_or_never else cluster.now + cluster.policy.grace
+        self._leaving = LeavingJobs(rights)
+        self._best: tuple[Cost, NodePlacement, tuple[tuple[RunningJob, Right], ...]] | None = None
         self._proven = True
 
-    def best(self) -> Freed | None:
+    def best(self) -> VictimSet | None:
         """The best set of victims, if there is any."""
         if self._job.shape.tasks == 1:
             self._one()
@@ -244,7 +256,7 @@ class _Search:
         if self._best is None:
             return None
         _, spot, victims = self._best
-        return Freed(spot, victims, self._proven, self._at)
+        return VictimSet(spot, victims, self._proven, self._at)
 
     # ----------------------------------------------------------------------- one node
 
@@ -272,13 +284,13 @@ class _Search:
             if not self._leaving.add(running, right):
                 continue
             if self._fits(node):
-                self._keep_if_best(Spot(self._type, ((node, 1),)))
+                self._keep_if_best(NodePlacement(self._type, ((node, 1),)))
             else:
                 self._subsets(node, candidates, at + 1)
             self._leaving.drop(running)
 
     def _fits(self, node: NodeId) -> bool:
-        return self._tasks(node) > 0 and self._leaving.makes_way()
+        return self._tasks(node) > 0 and self._leaving.clears_ceilings()
 
     # ----------------------------------------------------------------------- gangs
 
@@ -286,7 +298,7 @@ class _Search:
         """Domain by domain; the best one wins."""
         domains: dict[str, dict[NodeId, int]] = {}
         for kind, rooms in self._cluster.rooms.items():
-            if kind.gpu_type == self._type and need(self._job.shape, kind) is not None:
+            if kind.gpu_type == self._type and task_need(self._job.shape, kind) is not None:
                 for node in (node for nodes in rooms.values() for node in nodes):
                     name = self._cluster.machines[node].node.domain(self._job.shape.within)
                     domains.setdefault(name, {})[node] = self._tasks(node)
@@ -294,7 +306,7 @@ class _Search:
             if self._enough(domains[name]):
                 continue  # it is free soon anyway, and somebody else's
             self._empty(domains[name])
-            if len(self._asked) <= SETS_OF:
+            if len(self._asked) <= EXHAUSTIVE_CANDIDATES:
                 self._all_sets(domains[name], 0)
             else:
                 self._proven = False
@@ -385,31 +397,31 @@ class _Search:
     def _tasks(self, node: NodeId, more: Sequence[int] = ()) -> int:
         """How many tasks fit on a node once all have left who are to leave, and some more."""
         machine = self._cluster.machines[node]
-        task = need(self._job.shape, machine.kind)
+        task = task_need(self._job.shape, machine.kind)
         if task is None or not machine.node.usable_at(self._cluster.now):
             return 0
         until = self._cluster.now + self._cluster.policy.grace + self._job.run_max
         leaving = self._leaving.jobs
         rest = {self._asked[at][1].job.id for at in more}
         without = frozenset(job for job in machine.taken if job in leaving or job in rest)
-        return self._claims.tasks(machine, task, self._at, until, without)
+        return self._claims.count_tasks(machine, task, self._at, until, without)
 
     def _enough(self, here: dict[NodeId, int]) -> bool:
         """Whether a gang fits, and passes no ceiling, with as many tasks on each node."""
-        return sum(here.values()) >= self._job.shape.tasks and self._leaving.makes_way()
+        return sum(here.values()) >= self._job.shape.tasks and self._leaving.clears_ceilings()
 
-    def _gone(self, running: Running) -> bool:
+    def _gone(self, running: RunningJob) -> bool:
         """Whether it has been asked since the candidates were found."""
         return self._cluster.running.get(running.job.id) is not running
 
-    def _look_again(self, here: dict[NodeId, int], running: Running) -> None:
+    def _look_again(self, here: dict[NodeId, int], running: RunningJob) -> None:
         for piece in running.pieces:
             if piece.node in here:
                 here[piece.node] = self._tasks(piece.node)
 
-    def _spot(self, here: dict[NodeId, int]) -> Spot:
+    def _spot(self, here: dict[NodeId, int]) -> NodePlacement:
         able = [(tasks, node) for node, tasks in here.items() if tasks]
-        return Spot(self._type, fill(able, self._job.shape.tasks))
+        return NodePlacement(self._type, pack_tasks(able, self._job.shape.tasks))
 
     def _cost(self, *more: Victim) -> Cost:
         """What it costs if all leave who are to leave, and perhaps some more."""
@@ -421,11 +433,13 @@ class _Search:
             tuple(sorted(victim.id for victim in victims)),
         )
 
-    def _victim_of(self, one: tuple[Running, Right]) -> Victim:
+    def _victim_of(self, one: tuple[RunningJob, Right]) -> Victim:
         running = one[0]
-        return Victim(running.job.priority_class, running.lost(self._cluster.now), running.job.id)
+        return Victim(
+            running.job.priority_class, running.work_lost(self._cluster.now), running.job.id
+        )
 
-    def _keep_if_best(self, spot: Spot) -> None:
+    def _keep_if_best(self, spot: NodePlacement) -> None:
         cost = self._cost()
         if self._best is None or cost < self._best[0]:
             self._best = cost, spot, tuple(self._leaving.jobs.values())
