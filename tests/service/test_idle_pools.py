@@ -202,7 +202,7 @@ def test_who_needs_a_leader_has_one(connection: Connection, resting: Resting) ->
 def test_a_question_does_not_lead(connection: Connection, resting: Resting) -> None:
     """Whoever asks why something waits is answered, and the pool goes on resting."""
     assert None is resting.leading._turn()
-    answer = resting.other.ask(lambda cluster, now: len(cluster.machines))
+    answer = resting.other.ask(lambda cluster, now: len(cluster.nodes.by_id))
     assert None is resting.other._turn()
     assert 1 == answer.result()
     assert 1 == row_of(connection, resting.pool).epoch

@@ -119,7 +119,7 @@ class Slow(PoolHandle):
 
 
 def _nodes(cluster: Cluster, now: Instant) -> int:
-    return len(cluster.machines)
+    return len(cluster.nodes.by_id)
 
 
 def _another_leads(work: PoolTransaction) -> None:

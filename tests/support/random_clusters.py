@@ -18,7 +18,9 @@ from bursar.core.instant import HOUR, MINUTE, SECOND, Instant
 from bursar.core.scheduling.decisions import Plan, Preempt
 from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.model.jobs import Job, Path, RunningJob, Shape, StartReason
+from bursar.core.scheduling.model.node_index import NodeIndex
 from bursar.core.scheduling.model.nodes import MILLI, Level, Node, NodeState, NodeUsage, Piece
+from bursar.core.scheduling.model.org_classes import OrgClasses
 from bursar.core.scheduling.model.policy import (
     ANY_TYPE,
     ENTERPRISE,
@@ -28,8 +30,10 @@ from bursar.core.scheduling.model.policy import (
     Share,
     Tier,
 )
+from bursar.core.scheduling.model.running_index import RunningIndex
 from bursar.core.scheduling.model.snapshot import PoolSnapshot
 from bursar.core.scheduling.model.usage import Fading
+from bursar.core.scheduling.model.waiting_index import WaitingIndex
 from bursar.core.scheduling.order.backlog import Backlog
 from bursar.core.scheduling.order.share import ShareGroup, ShareTree
 from bursar.core.scheduling.placement.availability import Availability
@@ -419,14 +423,14 @@ class Game:
             if change[1] in self.cluster.running:
                 self.end(JobId(change[1]))
             else:
-                node = self.cluster.machines[NodeId(change[1])].node
+                node = self.cluster.nodes.by_id[NodeId(change[1])].node
                 self.cluster.add_node(replace(node, state=NodeState.READY))
         self.cluster.advance_to(max(at, self.now))
 
     def next_change(self) -> tuple[Instant, str] | None:
         """What ends or comes next, and when."""
         changes = [(one.ends_by, str(job_id)) for job_id, one in self.cluster.running.items()]
-        for machine in self.cluster.machines.values():
+        for machine in self.cluster.nodes.by_id.values():
             if machine.node.state is NodeState.ON_ORDER:
                 changes.append((machine.node.ready_at, str(machine.node.id)))
         return min(changes, default=None)
@@ -478,9 +482,16 @@ def indexes(cluster: Cluster) -> Any:
     return _plain(cluster)
 
 
-_FORGOTTEN: Final = {"parent", "_journal", "fragments", "policy"}  # a way back, or worked out anew
+# Ways back to others, or worked out anew.
+_FORGOTTEN: Final = {
+    *("parent", "_journal", "fragments", "policy"),
+    *("_backlog", "_classes", "_jobs", "_tree"),
+}
 _ENTITLED: Final = {"ceiling", "floor", "is_limit", "jobs_max", "name", "path", "weight"}
-_PLAIN: Final = (Backlog, Cluster, ShareTree, ShareGroup, NodeUsage, Fading)
+_PLAIN: Final = (
+    *(Backlog, Cluster, ShareTree, ShareGroup, NodeUsage, Fading),
+    *(NodeIndex, OrgClasses, RunningIndex, WaitingIndex),
+)
 
 
 def _plain(thing: Any) -> Any:

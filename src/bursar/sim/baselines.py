@@ -12,6 +12,7 @@ from bursar.core.ids import JobId, NodeId
 from bursar.core.instant import MINUTE, NEVER, Instant
 from bursar.core.scheduling.decisions import Decision, Keep, Preempt, Start
 from bursar.core.scheduling.model.cluster import Cluster
+from bursar.core.scheduling.model.earmarks import can_start
 from bursar.core.scheduling.model.jobs import Job, Path, RunningJob, Shape, StartReason, task_need
 from bursar.core.scheduling.model.nodes import FREE_NOW, MILLI, NodeUsage, TaskNeed
 from bursar.core.scheduling.model.policy import WHOLE_PPM, PoolPolicy
@@ -51,7 +52,7 @@ class InOrder:
         for job in self.in_turn(cluster):
             start = start_of(cluster, job)
             if start is not None:
-                cluster.start(start)
+                cluster.apply(start)
                 found.append(start)
             elif not self._backfill:
                 break
@@ -116,7 +117,7 @@ class Preemptive(InOrder):
         for job in self.in_turn(cluster):
             start = start_of(cluster, job)
             if start is not None:
-                cluster.start(start)
+                cluster.apply(start)
                 found.append(start)
                 continue
             later = later or _Later(cluster, self._running_key)
@@ -162,7 +163,7 @@ class _Later:
 
     def _offers(self, shape: Shape, gpu_type: str, key: Key) -> Iterator[_Offer]:
         """What each node can do for a job: cost of a task, name, tasks, who leaves for them."""
-        for name, machine in self._cluster.machines.items():
+        for name, machine in self._cluster.nodes.by_id.items():
             task = task_need(shape, machine.kind)
             usable = machine.node.usable_at(self._cluster.now)
             if task is None or machine.node.gpu_type != gpu_type or not usable:
@@ -217,11 +218,11 @@ def start_kept(cluster: Cluster) -> list[Decision]:
     found: list[Decision] = []
     for name in sorted(cluster.earmarks):
         earmark = cluster.earmarks[name]
-        if cluster.can_start(earmark):
+        if can_start(cluster, earmark):
             start = Start(
                 job=name, gpu_type=earmark.gpu_type, pieces=earmark.pieces, why=StartReason.FREED
             )
-            cluster.start(start)
+            cluster.apply(start)
             found.append(start)
     return found
 
@@ -303,7 +304,7 @@ class DominantShare:
             _, org = heappop(shares)
             start = next(_first_start(cluster, turns[org], full), None)
             if start is not None:
-                cluster.start(start)
+                cluster.apply(start)
                 found.append(start)
                 of_org = had.setdefault(org, {})
                 milli = cluster.running[start.job].job.shape.milli_gpus
@@ -313,7 +314,9 @@ class DominantShare:
 
     def _share(self, cluster: Cluster, org: Path, had: dict[str, int]) -> int:
         """The largest part of a GPU type that an org has, in parts per million, by weight."""
-        parts = (WHOLE_PPM * milli // (cluster.gpus[name] * MILLI) for name, milli in had.items())
+        parts = (
+            WHOLE_PPM * milli // (cluster.nodes.gpus[name] * MILLI) for name, milli in had.items()
+        )
         weight = self._tiers.get(org[0], 1) * self._weights.get(org, 1)
         return max(parts, default=0) * WHOLE_PPM // weight
 

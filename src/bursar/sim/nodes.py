@@ -74,7 +74,7 @@ class Nodes:
 
     def _tasks(self, shape: Shape, gpu_type: str) -> int:
         """Tasks of a job that all nodes of a type could have at once."""
-        nodes = [(self._cluster.machines[node].node, 1) for node in self._groups]
+        nodes = [(self._cluster.nodes.by_id[node].node, 1) for node in self._groups]
         if self._world.provision is not None:
             nodes += [(offer.node, offer.most) for offer in self._world.provision.offers]
         count = 0
@@ -91,7 +91,7 @@ class Nodes:
 
     def taken_on(self, name: NodeId) -> list[JobId]:
         """Jobs that have GPUs of a node, or have them kept there."""
-        return sorted(self._cluster.machines[name].taken)
+        return sorted(self._cluster.nodes.by_id[name].taken)
 
     def fail(self, name: NodeId, now: Instant) -> None:
         """A node is gone; whatever ran there has been stopped."""
@@ -124,7 +124,7 @@ class Nodes:
         self.stays.append(Stay(node.id, self._since.pop(node.id), now))
 
     def _node(self, name: NodeId) -> Node:
-        return self._cluster.machines[name].node
+        return self._cluster.nodes.by_id[name].node
 
     # ----------------------------------------------------------------------- drained by an operator
 
@@ -169,9 +169,9 @@ class Nodes:
     def let_go(self, now: Instant) -> None:
         """Ordered nodes that were drained and are empty are gone."""
         for name in sorted(self._leaving):
-            machine = self._cluster.machines[name]
+            machine = self._cluster.nodes.by_id[name]
             if not machine.taken and self.provisioner is not None:
                 self._leaving.remove(name)
                 self._gone(machine.node, now)
-                self._cluster.drop_node(name)
+                self._cluster.remove_node(name)
                 self.provisioner.left(name, now)

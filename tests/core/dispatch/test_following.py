@@ -197,12 +197,12 @@ def test_a_silent_node_is_dead_until_it_is_heard_of() -> None:
     trial.pass_by(LEASE_TTL)
     trial.report(node=N2)
     assert found.follow(trial.pool, trial.pool.changes, trial.now)
-    states = {node: one.node.state for node, one in found.cluster.machines.items()}
+    states = {node: one.node.state for node, one in found.cluster.nodes.by_id.items()}
     assert {N1: NodeState.DEAD, N2: NodeState.READY} == states
     trial.report(node=N1)
 
     assert found.follow(trial.pool, trial.pool.changes, trial.now)
-    assert NodeState.READY is found.cluster.machines[N1].node.state
+    assert NodeState.READY is found.cluster.nodes.by_id[N1].node.state
 
 
 def test_who_waits_for_credits_does_not_wait_for_gpus() -> None:

@@ -20,7 +20,7 @@ def follower(trial: Trial) -> ClusterMirror:
 
 
 def state(found: ClusterMirror) -> NodeState:
-    return found.cluster.machines[N1].node.state
+    return found.cluster.nodes.by_id[N1].node.state
 
 
 def test_a_node_that_is_heard_of_again_is_no_news_but_one_that_was_silent_is() -> None:

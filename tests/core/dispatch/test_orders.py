@@ -151,8 +151,8 @@ def test_a_node_on_order_is_capacity_with_a_date_which_moves_on_when_it_is_late(
     dates = []
     for _ in range(12):
         follower.follow(trial.pool, trial.pool.changes, trial.now)
-        assert [NEW] == [name for _, name in follower.cluster.coming]
-        node = follower.cluster.machines[NEW].node
+        assert [NEW] == [name for _, name in follower.cluster.nodes.on_order]
+        node = follower.cluster.nodes.by_id[NEW].node
         assert NodeState.ON_ORDER is node.state
         assert node.ready_at > trial.now + LOOKS_EVERY
         dates.append((node.ready_at - ORDER.ready_by) // MINUTE)
@@ -161,8 +161,8 @@ def test_a_node_on_order_is_capacity_with_a_date_which_moves_on_when_it_is_late(
     found.comes()
     follower.follow(trial.pool, trial.pool.changes, trial.now)
 
-    assert NodeState.READY is follower.cluster.machines[NEW].node.state
-    assert 8_000 == follower.cluster.machines[NEW].kind.cpu_milli, "described anew"
+    assert NodeState.READY is follower.cluster.nodes.by_id[NEW].node.state
+    assert 8_000 == follower.cluster.nodes.by_id[NEW].kind.cpu_milli, "described anew"
 
 
 def test_who_has_registered_and_said_nothing_is_still_on_order() -> None:
@@ -314,7 +314,7 @@ def test_a_node_that_is_gone_leaves_the_cluster() -> None:
     found.carry_on()
     found.carry_on(ProviderReply.REMOVED)
     assert follower.follow(trial.pool, (), trial.now)
-    assert NEW not in follower.cluster.machines
+    assert NEW not in follower.cluster.nodes.by_id
 
     assert not follower.follow(trial.pool, (), trial.now)
 

@@ -241,12 +241,12 @@ def test_the_scheduler_places_nothing_there_and_hears_when_it_ends() -> None:
         trial.attempt(Exit.GONE)
     trial.hear()
     follower.follow(trial.pool, (), trial.now)
-    assert NodeState.QUARANTINED is follower.cluster.machines[N1].node.state
+    assert NodeState.QUARANTINED is follower.cluster.nodes.by_id[N1].node.state
     trial.now = trial.trouble().until
     trial.hear()
     assert follower.follow(trial.pool, (), trial.now)
 
-    assert NodeState.READY is follower.cluster.machines[N1].node.state
+    assert NodeState.READY is follower.cluster.nodes.by_id[N1].node.state
 
 
 def test_what_a_node_can_be_used_for() -> None:

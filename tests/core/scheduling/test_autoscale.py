@@ -319,8 +319,8 @@ def test_states_and_shapes_are_what_they_were() -> None:
     cluster = Case(want="", nodes="n1=8xH100", running="x@n1:8", queued="a:8").cluster()
     advise_scaling(cluster, T0, (H100,), {}, Scaling())
 
-    assert [NodeState.READY] == [one.node.state for one in cluster.machines.values()]
-    assert not list(cluster.coming)
+    assert [NodeState.READY] == [one.node.state for one in cluster.nodes.by_id.values()]
+    assert not list(cluster.nodes.on_order)
     assert Shape(types=("H100",), tasks=8) == cluster.waiting[JobId("a")].shape
 
 

@@ -1,6 +1,7 @@
 """Budgets count steps, and a plan says when one ended before all was looked at (S14)."""
 
-from bursar.core.scheduling.plan import LOOKS_PER_USER_DIVISOR, make_plan
+from bursar.core.scheduling.passes.attempt import LOOKS_PER_USER_DIVISOR
+from bursar.core.scheduling.plan import make_plan
 from bursar.core.scheduling.telling import told
 from bursar.core.value import replace
 from tests.support.scheduling_cases import PLAIN, T0, Case

@@ -81,13 +81,13 @@ def test_a_trial_leaves_nothing_behind() -> None:
     with cluster.trial():
         for decision in decisions:
             cluster.apply(decision)
-        assert 5_000 == cluster.aged
+        assert 5_000 == cluster.running_index.aged_milli_gpus
         assert T0 + HOUR == cluster.waiting[JobId("a")].promised_at
         assert before != cluster.snapshot()
 
     assert before == cluster.snapshot()
     assert plan == make_plan(cluster, T0)
-    assert 4_000 == cluster.aged
+    assert 4_000 == cluster.running_index.aged_milli_gpus
 
 
 def test_a_trial_that_goes_wrong_leaves_nothing_behind() -> None:
@@ -115,7 +115,7 @@ def test_time_does_not_run_backwards() -> None:
 def test_a_node_does_not_become_another() -> None:
     """It can change its state and its place, not what it is."""
     cluster = BUSY.cluster()
-    node = cluster.machines[N1].node
+    node = cluster.nodes.by_id[N1].node
     cluster.add_node(replace(node, rack="r2"))
 
     with pytest.raises(InvariantBroken, match="a node became another"):
@@ -126,21 +126,21 @@ def test_a_node_on_which_something_runs_does_not_leave() -> None:
     cluster = BUSY.cluster()
 
     with pytest.raises(InvariantBroken, match="a node left with jobs on it"):
-        cluster.drop_node(N1)
-    cluster.drop_node(NodeId("n3"))
-    assert ["n1", "n2"] == sorted(cluster.machines)
-    assert 0 == len(cluster.coming)
+        cluster.remove_node(N1)
+    cluster.remove_node(NodeId("n3"))
+    assert ["n1", "n2"] == sorted(cluster.nodes.by_id)
+    assert 0 == len(cluster.nodes.on_order)
     same(cluster)
 
 
 def test_an_empty_node_leaves_and_its_kind_with_it() -> None:
     cluster = Case(nodes="n1=8xH100 n2=8xH100", queued="a:8", want="").cluster()
-    cluster.drop_node(N1)
+    cluster.remove_node(N1)
     assert "a -> n2:8" == told(make_plan(cluster, T0))
-    cluster.drop_node(NodeId("n2"))
+    cluster.remove_node(NodeId("n2"))
 
     assert "a waits never_fits needs=8 free=0" == told(make_plan(cluster, T0))
-    assert {} == cluster.gpus
+    assert {} == cluster.nodes.gpus
     same(cluster)
 
 
@@ -148,10 +148,10 @@ def test_a_node_on_order_arrives() -> None:
     cluster = Case(nodes="n1=8xH100/ready=30m", queued="a:8", want="").cluster()
     assert "a waits needs=8 free=0 start=30m" == told(make_plan(cluster, T0))
     cluster.advance_to(T0 + 20 * MINUTE)
-    cluster.add_node(replace(cluster.machines[N1].node, state=NodeState.READY))
+    cluster.add_node(replace(cluster.nodes.by_id[N1].node, state=NodeState.READY))
 
     assert "a -> n1:8" == told(make_plan(cluster, T0 + 20 * MINUTE))
-    assert {"H100": 8} == cluster.gpus
+    assert {"H100": 8} == cluster.nodes.gpus
 
 
 def test_gpus_kept_on_a_node_that_cannot_be_used_are_given_up() -> None:
@@ -159,11 +159,11 @@ def test_gpus_kept_on_a_node_that_cannot_be_used_are_given_up() -> None:
     case = Case(nodes="n1=4xH100 n2=4xH100", queued="u:4", kept="u@n1:4", want="")
     for state in (NodeState.DEAD, NodeState.DRAINING, NodeState.QUARANTINED):
         cluster = case.cluster()
-        cluster.add_node(replace(cluster.machines[N1].node, state=state))
+        cluster.add_node(replace(cluster.nodes.by_id[N1].node, state=state))
         assert "u -> n2:4" == told(make_plan(cluster, T0))
         same(cluster)
     cluster = case.cluster()
-    cluster.drop_node(N1)
+    cluster.remove_node(N1)
     assert "u -> n2:4" == told(make_plan(cluster, T0))
 
 
@@ -184,10 +184,10 @@ def test_jobs_end_whether_or_not_they_were_asked_to() -> None:
     cluster.remove_running(JobId("low"))
     cluster.remove_running(JobId("leaving"))
 
-    assert 0 == cluster.aged
+    assert 0 == cluster.running_index.aged_milli_gpus
     assert {} == cluster.running
-    assert None is cluster.lowest_class(("paid", "acme"))
-    assert None is cluster.lowest_class(("paid", "beta"))
+    assert None is cluster.classes.lowest_running(("paid", "acme"))
+    assert None is cluster.classes.lowest_running(("paid", "beta"))
     same(cluster)
 
 
@@ -211,4 +211,4 @@ def test_what_is_free_by_type() -> None:
     """The most on one node, and on all."""
     cluster = Case(nodes="n1=8xH100 n2=4xH100 n3=2xA100", running="x@n1:5", want="").cluster()
 
-    assert {"H100": (4, 7), "A100": (2, 2)} == cluster.free()
+    assert {"H100": (4, 7), "A100": (2, 2)} == cluster.nodes.largest_free()

@@ -309,8 +309,8 @@ def happen(game: Game, random: Random) -> None:
         cluster.withdraw(random.choice(sorted(cluster.waiting)))
     elif what == 2 and cluster.running:
         cluster.record_checkpoint(random.choice(sorted(cluster.running)), game.now)
-    elif what == 3 and cluster.machines:
-        machine = cluster.machines[random.choice(sorted(cluster.machines))]
+    elif what == 3 and cluster.nodes.by_id:
+        machine = cluster.nodes.by_id[random.choice(sorted(cluster.nodes.by_id))]
         state = random.choice((NodeState.READY, NodeState.READY, NodeState.DRAINING))
         cluster.add_node(replace(machine.node, state=state, ready_at=0))
     elif what == 4:
@@ -577,7 +577,7 @@ def calls_of_a_round(jobs: int, free: int) -> int:
         start = Start(
             job=JobId(f"j{number:06}"), gpu_type="H100", pieces=(piece,), why=StartReason.TURN
         )
-        cluster.start(start)
+        cluster.apply(start)
     cluster.advance_to(T0)
     calls = Counter[str]()
 

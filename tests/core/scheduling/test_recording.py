@@ -69,7 +69,7 @@ def everything(told: Recorder) -> None:
     told.remove_running(OTHERS.running[0].job.id)
     told.withdraw(large.id)
     told.remove_running(JobId("leaving"))
-    told.drop_node(NodeId("n2"))
+    told.remove_node(NodeId("n2"))
     told.add_node(replace(OTHERS.nodes[0], state=NodeState.DRAINING))
     _round(told)
 

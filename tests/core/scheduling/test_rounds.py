@@ -142,14 +142,14 @@ def test_a_node_dies_under_a_gang() -> None:
     cluster.advance_to(T0 + 10 * MINUTE)
 
     gang = cluster.remove_running(JobId("gang"))
-    cluster.add_node(replace(cluster.machines[gang.pieces[0].node].node, state=NodeState.DEAD))
+    cluster.add_node(replace(cluster.nodes.by_id[gang.pieces[0].node].node, state=NodeState.DEAD))
     cluster.enqueue(replace(gang.job, queued_at=gang.job.queued_at))
 
     lost = make_plan(cluster, T0 + 10 * MINUTE)
     assert "gang waits never_fits needs=16 free=8" == told(lost)
     assert ["small"] == sorted(cluster.running), "somebody else was hurt"
 
-    cluster.add_node(replace(cluster.machines[gang.pieces[0].node].node, state=NodeState.READY))
+    cluster.add_node(replace(cluster.nodes.by_id[gang.pieces[0].node].node, state=NodeState.READY))
     assert "gang -> n1:8+n2:8" == told(make_plan(cluster, T0 + 11 * MINUTE))
 
 

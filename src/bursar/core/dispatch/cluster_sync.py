@@ -19,6 +19,7 @@ from bursar.core.instant import HOUR, MILLISECOND, MINUTE, SECOND, Instant
 from bursar.core.money import Micros
 from bursar.core.quota_slices import NOTHING, Key
 from bursar.core.scheduling.model.cluster import Cluster
+from bursar.core.scheduling.model.earmarks import can_hold
 from bursar.core.scheduling.model.job_mix import JobMix
 from bursar.core.scheduling.model.jobs import Job, Path, RunningJob, Shape
 from bursar.core.scheduling.model.nodes import Node, NodeState
@@ -72,7 +73,7 @@ class ClusterMirror:
         for node in nodes:
             if node not in pool.machines and node in self._nodes:
                 del self._nodes[node]
-                self.told.drop_node(node)
+                self.told.remove_node(node)
                 changed = True
         return changed
 
@@ -154,7 +155,7 @@ class ClusterMirror:
             return False
         self._nodes[node.id] = node
         if old is not None and old.kind != node.kind:  # nothing runs there
-            self.told.drop_node(node.id)
+            self.told.remove_node(node.id)
         self.told.add_node(node)
         return True
 
@@ -205,7 +206,7 @@ class ClusterMirror:
         earmark, cluster = job.earmark, self.cluster
         if earmark is None or earmark.job in cluster.earmarks:
             return False
-        if earmark.job not in cluster.waiting or not cluster.could_mark(earmark):
+        if earmark.job not in cluster.waiting or not can_hold(cluster, earmark):
             return False
         self.told.add_earmark(earmark)
         return True

@@ -117,7 +117,7 @@ def _of_kinds(cluster: Cluster, offers: tuple[CapacityOffer, ...]) -> dict[NodeI
     prices = {offer.node.kind: offer.price for offer in offers}
     return {
         node: prices[machine.kind]
-        for node, machine in cluster.machines.items()
+        for node, machine in cluster.nodes.by_id.items()
         if machine.kind in prices
     }
 
@@ -197,7 +197,7 @@ def _start(reserved: PlannedStart | None, worst: Instant) -> Instant:
 def _on_order(cluster: Cluster, offer: CapacityOffer, nodes: int) -> Iterator[None]:
     """Nodes on order for a moment."""
     all_names = (NodeId(f"{offer.node.id}#{number}") for number in count())
-    names = list(islice((name for name in all_names if name not in cluster.machines), nodes))
+    names = list(islice((name for name in all_names if name not in cluster.nodes.by_id), nodes))
     ready_at = cluster.now + offer.delay
     for name in names:
         cluster.add_node(replace(offer.node, id=name, state=NodeState.ON_ORDER, ready_at=ready_at))
@@ -205,7 +205,7 @@ def _on_order(cluster: Cluster, offer: CapacityOffer, nodes: int) -> Iterator[No
         yield
     finally:
         for name in names:
-            cluster.drop_node(name)
+            cluster.remove_node(name)
 
 
 # --------------------------------------------------------------------------- draining
@@ -222,7 +222,7 @@ def _quiet(
     """Since when which nodes are used by little."""
     return {
         node: quiet.get(node, now)
-        for node, machine in sorted(cluster.machines.items())
+        for node, machine in sorted(cluster.nodes.by_id.items())
         if machine.node.state is NodeState.READY
         and _used(machine) * PPM <= machine.kind.gpus * MILLI * scaling.used_ppm
     }
@@ -268,7 +268,7 @@ def _may_go(
     order: OrderAdvice | None,
 ) -> list[NodeUsage]:
     """Nodes that could be had again, have been quiet long enough, and that nobody waits for."""
-    growing = {cluster.machines[node].node.gpu_type for _, node in cluster.coming}
+    growing = {cluster.nodes.by_id[node].node.gpu_type for _, node in cluster.nodes.on_order}
     if order is not None:
         growing.add(order.offer.node.gpu_type)
     kept = {piece.node for mark in cluster.earmarks.values() for piece in mark.pieces}
@@ -276,7 +276,7 @@ def _may_go(
         machine
         for node, since in quiet.items()
         if node in prices
-        and (machine := cluster.machines[node]).node.gpu_type not in growing
+        and (machine := cluster.nodes.by_id[node]).node.gpu_type not in growing
         and cluster.now - since >= scaling.quiet
         and node not in kept
         and node not in claims.by_node
@@ -292,7 +292,7 @@ def _spare(cluster: Cluster, gpu_type: str) -> int:
     """Whole GPUs of a type that are free on nodes where jobs can start."""
     return sum(
         room.whole * len(nodes)
-        for kind, rooms in cluster.rooms.items()
+        for kind, rooms in cluster.nodes.rooms.items()
         if kind.gpu_type == gpu_type
         for room, nodes in rooms.items()
     )

@@ -90,7 +90,7 @@ def advise_cleared_nodes(
     """Nodes that become empty if what runs there goes elsewhere, at most so much lost for each."""
     copy = _copy(cluster, now)
     found: list[MovePlan] = []
-    for machine in sorted(copy.machines.values(), key=lambda one: (_used(one), one.node.id)):
+    for machine in sorted(copy.nodes.by_id.values(), key=lambda one: (_used(one), one.node.id)):
         if len(found) == most:
             break
         if (tidying := _cleared(copy, machine, lost_max)) is not None:
@@ -163,7 +163,7 @@ class _Attempt:
         for _, _, node, victims in sorted(map(self._whole, machines)):
             if missing <= 0:
                 break
-            machine = self._cluster.machines[node]
+            machine = self._cluster.nodes.by_id[node]
             few = self._fewest(machine, victims, missing)
             gone.update(few)
             if tasks := self._tasks(machine, few):
@@ -274,4 +274,4 @@ def _cleared(cluster: Cluster, machine: NodeUsage, lost_max: Micros) -> MovePlan
 
 def _empty(cluster: Cluster) -> int:
     """How many nodes nothing runs on."""
-    return sum(not machine.taken for machine in cluster.machines.values())
+    return sum(not machine.taken for machine in cluster.nodes.by_id.values())

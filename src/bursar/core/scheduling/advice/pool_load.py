@@ -108,7 +108,7 @@ def measure_load(cluster: Cluster, now: Instant) -> PoolLoad:
     orgs = _orgs(cluster)
     waiting = {org[0] for org in orgs}
     busy = {one.job.path[0] for one in cluster.running.values()}
-    ready = sum(cluster.gpus.values())
+    ready = sum(cluster.nodes.gpus.values())
     parts = _tier_parts(cluster, ready, {*waiting, *busy})
     sites, away = _sites(cluster, usable=True), _sites(cluster, usable=False)
     running = sum(one.job.shape.milli_gpus for one in cluster.running.values())
@@ -132,7 +132,7 @@ def measure_load(cluster: Cluster, now: Instant) -> PoolLoad:
 def _orgs(cluster: Cluster) -> dict[Path, OrgBacklog]:
     """What waits of each org: counted as it comes and goes, but for the few that back off."""
     counts = dict(cluster.backlog.orgs)
-    for job in cluster.backing_off():
+    for job in cluster.waiting_index.backing_off():
         jobs, work = counts.get(job.path[:2], (0, 0))
         counts[job.path[:2]] = jobs + 1, work + job.shape.milli_gpus * job.likely_run
     places = ((org, cluster.tree.find_group(org), count) for org, count in counts.items())
@@ -148,7 +148,7 @@ def _line(tier: str, milli_gpus: int, orgs: Mapping[Path, OrgBacklog]) -> TierQu
 def _sites(cluster: Cluster, *, usable: bool) -> tuple[Site, ...]:
     """Nodes that can be used or will be, or that cannot, those alike and together counted."""
     counts: dict[tuple[NodeKind, str, str], int] = {}
-    for machine in cluster.machines.values():
+    for machine in cluster.nodes.by_id.values():
         node = machine.node
         if node.usable_at(node.ready_at) is usable:
             site = machine.kind, node.rack, node.island

@@ -153,7 +153,7 @@ def measure_prospect(pool: str, cluster: Cluster, now: Instant) -> Prospect:
             waiting=ahead.get(kind, 0),
             remaining=left.get(kind, 0),
         )
-        for kind, gpus in sorted(cluster.gpus.items())
+        for kind, gpus in sorted(cluster.nodes.gpus.items())
     }
     rooms = tuple(_rooms(cluster))
     return Prospect(pool=pool, policy=cluster.policy, load=load, stocks=stocks, rooms=rooms)
@@ -162,10 +162,10 @@ def measure_prospect(pool: str, cluster: Cluster, now: Instant) -> Prospect:
 def _rooms(cluster: Cluster) -> Iterable[FreeNodes]:
     """What is free on nodes where jobs can start, those alike and together counted."""
     counts: dict[tuple[NodeKind, str, str, NodeRoom], int] = {}
-    for rooms in cluster.rooms.values():
+    for rooms in cluster.nodes.rooms.values():
         for nodes in rooms.values():
             for name in nodes:
-                machine = cluster.machines[name]
+                machine = cluster.nodes.by_id[name]
                 where = machine.kind, machine.node.rack, machine.node.island, machine.room
                 counts[where] = counts.get(where, 0) + 1
     return (FreeNodes(*where, nodes) for where, nodes in sorted(counts.items()))

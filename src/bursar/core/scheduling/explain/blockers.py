@@ -91,7 +91,7 @@ def measure_fit(view: WaitingView, shape: Shape, gpu_type: str, claims: NodeClai
     """What is free for a job and how many of its tasks fit together, all claims met."""
     cluster = view.cluster
     free, sums = 0, dict[str, int]()
-    for kind, rooms in cluster.rooms.items():
+    for kind, rooms in cluster.nodes.rooms.items():
         if kind.gpu_type != gpu_type or (task := task_need(shape, kind)) is None:
             continue
         for room, nodes in rooms.items():
@@ -99,7 +99,7 @@ def measure_fit(view: WaitingView, shape: Shape, gpu_type: str, claims: NodeClai
             if not (fits := task.count_in(room)):
                 continue
             for node in nodes:
-                machine = cluster.machines[node]
+                machine = cluster.nodes.by_id[node]
                 if node in claims.by_node:
                     here = claims.count_tasks(machine, task, view.now, view.until)
                 else:
@@ -154,7 +154,7 @@ def _passed(place: ShareGroup, milli: int, gpu_type: str) -> Iterator[Figures]:
 def _unusable(view: WaitingView, gpu_type: str) -> Iterator[Blocker]:
     """Why nodes of a type would not do even if nothing ran there."""
     shape = view.job.shape
-    there = [one for one in view.cluster.machines.values() if one.kind.gpu_type == gpu_type]
+    there = [one for one in view.cluster.nodes.by_id.values() if one.kind.gpu_type == gpu_type]
     able = [machine for machine in there if task_need(shape, machine.kind) is not None]
     if not there:
         yield Blocker(reason="no_type", figures=(("gpu_type", gpu_type),))

@@ -10,8 +10,9 @@ from bursar.core.scheduling.explain.phrases import Figures
 from bursar.core.scheduling.explain.queue_position import grown_micro_credit
 from bursar.core.scheduling.explain.waiting_view import Blocker, WaitingView, list_names
 from bursar.core.scheduling.model.policy import ANY_TYPE
+from bursar.core.scheduling.order.longest_jobs import outlasts_all
+from bursar.core.scheduling.passes.room import is_free_soon, is_waiting_cheaper
 from bursar.core.scheduling.placement.backfill import find_planned_start
-from bursar.core.scheduling.plan import is_free_soon, is_waiting_cheaper
 from bursar.core.scheduling.preemption.rights import PreemptionRights
 from bursar.core.scheduling.preemption.shortfall import Shortfall
 from bursar.core.scheduling.preemption.victims import StepBudget, make_room
@@ -74,7 +75,7 @@ def _no_rights(view: WaitingView, gpu_type: str) -> Iterator[Blocker]:
         yield Blocker(reason="floor_reached", figures=(*at, *most))
     if not floors:
         yield Blocker(reason="no_floor")
-    lowest = cluster.lowest_class(job.path[:2])
+    lowest = cluster.classes.lowest_running(job.path[:2])
     classes: Figures = ("own", job.priority_class), ("lowest", "none" if lowest is None else lowest)
     yield Blocker(reason="no_lower_class", figures=classes)
     yield from _no_turn(view)
@@ -84,12 +85,12 @@ def _no_rights(view: WaitingView, gpu_type: str) -> Iterator[Blocker]:
 def _no_turn(view: WaitingView) -> Iterator[Blocker]:
     """Those of its org and class who have had their turn have too little to do themselves."""
     job, now = view.job, view.now
-    ran = view.cluster.turns_up(job.path[:2])
+    ran = view.cluster.running_index.past_turn(job.path[:2], now)
     up = [
         one.work(now)
         for one in ran
         if one.job.priority_class == job.priority_class
-        and not view.cluster.outlasts_all(one.job, now - one.started_at)
+        and not outlasts_all(view.cluster, one.job, now - one.started_at)
     ]
     if up:
         most: Figures = ("up", len(up)), ("most_micros", max(up)), ("own_micros", job.work)

@@ -21,6 +21,7 @@ from bursar.core.scheduling.model.nodes import MILLI
 from bursar.core.scheduling.model.policy import ANY_TYPE, USER_ORDERS, Share
 from bursar.core.scheduling.order.aging import jobs_with_date, overdue_jobs
 from bursar.core.scheduling.order.express import express_jobs
+from bursar.core.scheduling.order.longest_jobs import outlasting_jobs
 from bursar.core.scheduling.order.share import ShareGroup, ShareTree
 from bursar.core.value import value
 
@@ -126,13 +127,13 @@ def list_positions(
 def list_shares(cluster: Cluster, now: Instant) -> tuple[GroupShare, ...]:
     """All places that are known, each before those below it."""
     cluster.advance_to(now)
-    pool = sum(cluster.gpus.values()) * MILLI
+    pool = sum(cluster.nodes.gpus.values()) * MILLI
     return tuple(_below(cluster.tree, cluster.tree.root, pool, pool, now))
 
 
 def _by_tree(cluster: Cluster, place: ShareGroup) -> Iterator[JobId]:
     if place.queues:
-        first = [job.id for job in cluster.outlasting(place)]
+        first = [job.id for job in outlasting_jobs(cluster, place)]
         keys = merge(*place.queues.values())
         yield from (*first, *(key[-1] for key in keys if key[-1] not in first))
     for _, _, name in place.order:

@@ -107,7 +107,7 @@ def _passed_over(cluster: Cluster, job: Job, gpu_type: str) -> str:
 
 def _close(cluster: Cluster, job: Job, pieces: tuple[Piece, ...]) -> Reason:
     """The smallest place in which all tasks of a gang lie."""
-    nodes = [cluster.machines[piece.node].node for piece in pieces]
+    nodes = [cluster.nodes.by_id[piece.node].node for piece in pieces]
     level = next(level for level in Level if len({node.domain(level) for node in nodes}) == 1)
     figures = ("tasks", job.shape.tasks), ("nodes", len(nodes)), ("level", str(level))
     return Reason(code="close", figures=figures)
@@ -115,9 +115,9 @@ def _close(cluster: Cluster, job: Job, pieces: tuple[Piece, ...]) -> Reason:
 
 def _tight(cluster: Cluster, job: Job, start: Start) -> Reason:
     """How many nodes could have taken a task, and how well it fits into the one it got."""
-    machine = cluster.machines[start.pieces[0].node]
+    machine = cluster.nodes.by_id[start.pieces[0].node]
     able = 0
-    for kind, rooms in cluster.rooms.items():
+    for kind, rooms in cluster.nodes.rooms.items():
         if kind.gpu_type == start.gpu_type and (other := task_need(job.shape, kind)) is not None:
             able += sum(len(nodes) for room, nodes in rooms.items() if other.count_in(room))
     task = task_need(job.shape, machine.kind)
@@ -151,7 +151,7 @@ def _all_victims(cluster: Cluster, keep: Keep, victims: list[Preempt]) -> Reason
     """What decided among sets of victims: the highest class, the work lost, how many."""
     jobs = [cluster.running[one.job].job for one in victims]
     kept = sum(
-        len(piece.gpus) * piece.slots * MILLI // cluster.machines[piece.node].node.slots
+        len(piece.gpus) * piece.slots * MILLI // cluster.nodes.by_id[piece.node].node.slots
         for piece in keep.pieces
     )
     figures: Figures = (

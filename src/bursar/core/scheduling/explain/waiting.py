@@ -170,12 +170,12 @@ def _is_stranded(job: Job, found: tuple[Blocker, ...]) -> bool:
 def _holders(view: WaitingView) -> Iterator[Holder]:
     """Who runs on GPUs that the job could use, the soonest to end first."""
     cluster, shape = view.cluster, view.job.shape
-    for _, job_id in merge(*(cluster.ends.get(t, ()) for t in shape.types)):
+    for _, job_id in merge(*(cluster.running_index.ends.get(t, ()) for t in shape.types)):
         running = cluster.running.get(job_id)
         if running is None:
             continue
         nodes = tuple(piece.node for piece in running.pieces)
-        if any(task_need(shape, cluster.machines[node].kind) for node in nodes):
+        if any(task_need(shape, cluster.nodes.by_id[node].kind) for node in nodes):
             yield Holder(
                 job=job_id,
                 path=running.job.path,
@@ -241,7 +241,7 @@ def _earliest(view: WaitingView) -> Instant | None:
         sums: dict[str, int] = {}
         for at, nodes, job_id in _likely(view, gpu_type):
             for node in nodes:
-                machine = cluster.machines[node]
+                machine = cluster.nodes.by_id[node]
                 task = task_need(shape, machine.kind)
                 if task is None or machine.node.gpu_type != gpu_type:
                     continue
@@ -265,15 +265,15 @@ def _likely(view: WaitingView, gpu_type: str) -> list[Event]:
     cluster, nobody = view.cluster, JobId("")
     ready = [
         (view.now, (node,), nobody)
-        for kind, rooms in cluster.rooms.items()
+        for kind, rooms in cluster.nodes.rooms.items()
         if kind.gpu_type == gpu_type
         for nodes in rooms.values()
         for node in nodes
     ]
-    coming = [(max(at, view.now), (node,), nobody) for at, node in cluster.coming]
+    coming = [(max(at, view.now), (node,), nobody) for at, node in cluster.nodes.on_order]
     ends = [
         (likely_end(running, view.now), tuple(piece.node for piece in running.pieces), job_id)
-        for _, job_id in cluster.ends.get(gpu_type, ())
+        for _, job_id in cluster.running_index.ends.get(gpu_type, ())
         if (running := cluster.running.get(job_id)) is not None
     ]
     usable = [one for one in ends if all(_ready(cluster, node) for node in one[1])]
@@ -281,7 +281,7 @@ def _likely(view: WaitingView, gpu_type: str) -> list[Event]:
 
 
 def _ready(cluster: Cluster, node: NodeId) -> bool:
-    return cluster.machines[node].node.usable_at(cluster.now)
+    return cluster.nodes.by_id[node].node.usable_at(cluster.now)
 
 
 def likely_end(running: RunningJob, now: Instant) -> Instant:

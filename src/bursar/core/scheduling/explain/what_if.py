@@ -101,7 +101,7 @@ def _types(view: WaitingView) -> Options:
     """Other types, each as dear as the dearest that the job has a price for."""
     job, shape = view.job, view.job.shape
     known = dict(job.prices)
-    for gpu_type in sorted(set(view.cluster.gpus) - set(shape.types)):
+    for gpu_type in sorted(set(view.cluster.nodes.gpus) - set(shape.types)):
         change = WhatIfChange(kind="type", amount=1, figures=(("gpu_type", gpu_type),))
         wider = replace(shape, types=(*shape.types, gpu_type))
         prices = {gpu_type: max(known.values()), **known} if known else {}
@@ -111,7 +111,7 @@ def _types(view: WaitingView) -> Options:
 def _parts(view: WaitingView) -> Options:
     """Parts that GPUs of its types have, where its own is none: the nearest first."""
     shape = view.job.shape
-    kinds = (kind for kind in view.cluster.rooms if kind.gpu_type in shape.types)
+    kinds = (kind for kind in view.cluster.nodes.rooms if kind.gpu_type in shape.types)
     slots = sorted({kind.slots for kind in kinds if slots_for(shape, kind.slots) is None})
     near = nearest_parts(shape, slots) if slots else ()
     for part in sorted(near, key=lambda part: (abs(part - shape.milli), part)):
@@ -122,7 +122,9 @@ def _parts(view: WaitingView) -> Options:
 
 def _memories(view: WaitingView) -> Options:
     shape = view.job.shape
-    less = {kind.memory_gib for kind in view.cluster.rooms if kind.memory_gib < shape.memory_gib}
+    less = {
+        kind.memory_gib for kind in view.cluster.nodes.rooms if kind.memory_gib < shape.memory_gib
+    }
     for gib in sorted(less, reverse=True):
         figures = ("memory_gib", gib), ("instead_gib", shape.memory_gib)
         change = WhatIfChange(kind="memory", amount=shape.memory_gib - gib, figures=figures)
@@ -139,7 +141,9 @@ def _labels(view: WaitingView) -> Options:
 
 def _regions(view: WaitingView) -> Options:
     shape = view.job.shape
-    others = {kind.region for kind in view.cluster.rooms if kind.region not in ("", *shape.regions)}
+    others = {
+        kind.region for kind in view.cluster.nodes.rooms if kind.region not in ("", *shape.regions)
+    }
     for region in sorted(others) if shape.regions else ():
         wider = tuple(sorted((*shape.regions, region)))
         change = WhatIfChange(kind="region", amount=1, figures=(("region", region),))
@@ -260,12 +264,12 @@ def _by_domain(view: WaitingView, gpu_type: str) -> list[tuple[int, list[_Step]]
     cluster, shape = view.cluster, view.job.shape
     domains: dict[str, tuple[int, list[_Step]]] = {}
     known: dict[tuple[NodeKind, NodeRoom], tuple[int, list[int]]] = {}  # nodes alike are tried once
-    for kind, rooms in cluster.rooms.items():
+    for kind, rooms in cluster.nodes.rooms.items():
         if kind.gpu_type != gpu_type or (task := task_need(shape, kind)) is None:
             continue
         for room, nodes in rooms.items():
             for node in nodes:
-                machine = cluster.machines[node]
+                machine = cluster.nodes.by_id[node]
                 if node in view.claims.by_node:
                     fits, costs = _tried(view, machine, task, view.claims)
                 else:

@@ -285,3 +285,7 @@ class Earmark:
     pieces: tuple[Piece, ...]
     victims: tuple[JobId, ...]  # who makes room
     since: Instant
+
+    def held_until(self, job: Job, grace: int) -> Instant:
+        """When the GPUs are free again at the latest, once the job has run."""
+        return self.since + grace + job.run_max

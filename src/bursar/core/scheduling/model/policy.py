@@ -172,6 +172,10 @@ class PoolPolicy:
         """Whether the least work comes first inside a user, and turns follow it."""
         return self.inside_a_user == LEAST_WORK
 
+    def preempted_tiers(self, tier: str) -> tuple[str, ...]:
+        """The tiers that make room for a tier below its floor; none for an unknown tier."""
+        return next((known.preempts for known in self.tiers if known.name == tier), ())
+
     def start_target(self, tier: str) -> int:
         """How soon jobs of a tier should start, in microseconds; 0 of one that is unknown."""
         return next((one.start_target for one in self.tiers if one.name == tier), 0)

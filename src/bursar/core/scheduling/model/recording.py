@@ -63,7 +63,7 @@ class NodeRemoved:
 
     def apply_to(self, cluster: Cluster) -> None:
         """Let a cluster know."""
-        cluster.drop_node(self.node)
+        cluster.remove_node(self.node)
 
 
 @value
@@ -233,7 +233,7 @@ class Recorder:
         """A node is there, or was changed."""
         self.record(NodeAdded(node=node))
 
-    def drop_node(self, node: NodeId) -> None:
+    def remove_node(self, node: NodeId) -> None:
         """A node is gone."""
         self.record(NodeRemoved(node=node))
 

@@ -11,7 +11,7 @@ OLDEST_CANDIDATES: Final = 16  # jobs of one user that are looked at for one tha
 
 def jobs_with_date(cluster: Cluster) -> list[Job]:
     """Jobs that were promised a date, in the order in which they were."""
-    return [cluster.waiting[job_id] for _, job_id in cluster.promised]
+    return [cluster.waiting[job_id] for _, job_id in cluster.waiting_index.with_date]
 
 
 def overdue_jobs(cluster: Cluster) -> list[list[Job]]:

@@ -218,8 +218,8 @@ class ShareTree:
             place.late_jobs += late
         self._reorder(user)
 
-    def dequeue(self, job: Job, *, goes_on: bool = False) -> None:
-        """Take a job out of its user's queue; `goes_on` if it is counted as running next."""
+    def dequeue(self, job: Job, *, starts: bool = False) -> None:
+        """Take a job out of its user's queue; `starts` if it is counted as running next."""
         user = self._users[job.path]
         queue = user.queues[job.queue_key]
         self._head(user, queue, self.policy.order_key(job, self.now), add=False)
@@ -239,7 +239,7 @@ class ShareTree:
                 place.waiting_shapes[job.shape] = left
             else:
                 del place.waiting_shapes[job.shape]
-        if not goes_on:
+        if not starts:
             self._reorder(user)
 
     def _in_time(self, job: Job) -> tuple[bool, bool]:

@@ -42,7 +42,7 @@ class NodeClaims:
         """Claim a job's future place."""
         until = min(reserved.at + job.run_max, NEVER)
         for node, tasks in reserved.nodes:
-            task = task_need(job.shape, self._cluster.machines[node].kind)
+            task = task_need(job.shape, self._cluster.nodes.by_id[node].kind)
             assert task is not None
             claim = NodeClaim(reserved.at, until, task, tasks, job.id)
             self.by_node.setdefault(node, []).append(claim)
@@ -66,7 +66,7 @@ class NodeClaims:
         """Whether a place is still there to be claimed."""
         until = reserved.at + job.run_max
         for node, tasks in reserved.nodes:
-            machine = self._cluster.machines.get(node)
+            machine = self._cluster.nodes.by_id.get(node)
             task = task_need(job.shape, machine.kind) if machine is not None else None
             if machine is None or task is None or not machine.node.usable_at(reserved.at):
                 return False
@@ -156,7 +156,7 @@ class _PlannedStartSearch:
     def _look(self, change: _Change, when: Instant) -> str:
         """Note how many tasks fit on a node from an instant on; the domain in which it stands."""
         at, node, tasks = change
-        machine = self._cluster.machines[node]
+        machine = self._cluster.nodes.by_id[node]
         self._noted[node] = when
         if tasks is None or self._shape.cpu_milli or self._shape.ram_mib:
             fits = self._fits(machine, when)
@@ -167,30 +167,30 @@ class _PlannedStartSearch:
 
     def _known(self) -> Iterator[_Change]:
         """When whole GPUs become free on nodes without claims, as the horizon has it."""
-        kinds = sorted(kind for kind in self._cluster.rooms if self._need(kind) is not None)
-        horizon, claimed = self._cluster.horizon, self._claims.by_node
+        kinds = sorted(kind for kind in self._cluster.nodes.rooms if self._need(kind) is not None)
+        horizon, claimed = self._cluster.nodes.availability, self._claims.by_node
         for entry in merge(*(horizon.entries(kind, self._shape.gpus) for kind in kinds)):
             if entry[1] not in claimed:
                 yield entry
 
     def _released(self) -> Iterator[_Change]:
         """What is free now, and where something ends, job by job."""
-        rooms = self._cluster.rooms
+        rooms = self._cluster.nodes.rooms
         kinds = (kind for kind in rooms if self._need(kind) is not None)
         for node in sorted(n for kind in kinds for nodes in rooms[kind].values() for n in nodes):
             yield 0, node, None
         running, earmarks = self._cluster.running, self._cluster.earmarks
-        for at, job in self._cluster.ends.get(self._gpu_type, ()):
+        for at, job in self._cluster.running_index.ends.get(self._gpu_type, ()):
             for piece in (running.get(job) or earmarks[job]).pieces:
                 yield at, piece.node, None
 
     def _others(self) -> Iterator[_Change]:
         """Nodes with claims, whenever something may change there, and nodes on order."""
         changes: list[_Change] = [
-            (at, node, None) for at, node in self._cluster.coming if at > self._cluster.now
+            (at, node, None) for at, node in self._cluster.nodes.on_order if at > self._cluster.now
         ]  # one that is overdue may come or not
         for node, claims in self._claims.by_node.items():
-            instants = {0, *self._cluster.machines[node].gpus_free_at()}
+            instants = {0, *self._cluster.nodes.by_id[node].gpus_free_at()}
             instants |= {claim.until for claim in claims}
             changes += ((at, node, None) for at in instants)
         yield from sorted(changes, key=lambda change: change[:2])
@@ -216,7 +216,7 @@ class _PlannedStartSearch:
         """The place in a domain from an instant on, if there is enough."""
         if self._sums[domain] < self._shape.tasks:
             return None
-        level, machines = self._shape.within, self._cluster.machines
+        level, machines = self._shape.within, self._cluster.nodes.by_id
         inside = [n for n in self._tasks if machines[n].node.domain(level) == domain]
         # Claims may have come near since; and more may become free at the same instant.
         for node in inside:

@@ -65,7 +65,7 @@ def pieces_for(
     """The GPUs of a place, by number: as they are free now, or at an instant without some jobs."""
     found = []
     for node, tasks in spot.nodes:
-        machine = cluster.machines[node]
+        machine = cluster.nodes.by_id[node]
         task = task_need(shape, machine.kind)
         assert task is not None
         found.append(machine.piece(task, tasks, at, without))
@@ -92,7 +92,7 @@ def _place_on_one_node(
 ) -> NodePlacement | None:
     """The node with the least fragmentation, and of these where least is left."""
     best: tuple[int, int, NodeId] | None = None
-    for kind, rooms in cluster.rooms.items():
+    for kind, rooms in cluster.nodes.rooms.items():
         if kind.gpu_type not in types or (task := task_need(shape, kind)) is None:
             continue
         for room, nodes in rooms.items():
@@ -106,11 +106,11 @@ def _place_on_one_node(
                 continue
             for node in nodes:
                 if node not in claims.by_node or claims.count_tasks(
-                    cluster.machines[node], task, cluster.now, until
+                    cluster.nodes.by_id[node], task, cluster.now, until
                 ):
                     best = min(best or (*score, node), (*score, node))
                     break
-    return best and NodePlacement(cluster.machines[best[2]].node.gpu_type, ((best[2], 1),))
+    return best and NodePlacement(cluster.nodes.by_id[best[2]].node.gpu_type, ((best[2], 1),))
 
 
 def _place_gang(
@@ -122,14 +122,14 @@ def _place_gang(
     if total < shape.tasks:
         return None
     for distance, level in enumerate(_LEVELS[: _LEVELS.index(shape.within) + 1]):
-        if level is Level.POOL or (level is Level.RACK and cluster.one_rack):
+        if level is Level.POOL or (level is Level.RACK and cluster.nodes.one_rack):
             return distance, total, NodePlacement(gpu_type, _fill_from(able, shape.tasks))
         domains: dict[str, list[tuple[int, NodeId]]] = {}
-        for fits, nodes in able if cluster.distinct(level) else ():
+        for fits, nodes in able if cluster.nodes.is_divided_by(level) else ():
             if level is Level.NODE and fits < shape.tasks:
                 continue
             for node in nodes:
-                name = cluster.machines[node].node.domain(level)
+                name = cluster.nodes.by_id[node].node.domain(level)
                 domains.setdefault(name, []).append((fits, node))
         sums = ((sum(fits for fits, _ in inside), name) for name, inside in domains.items())
         enough = min(((n, name) for n, name in sums if n >= shape.tasks), default=None)
@@ -151,7 +151,7 @@ def _nodes_with_room(
 ) -> _Able:
     """How many tasks nodes can take, nodes alike together; those with claims one by one."""
     able: _Able = []
-    for kind, rooms in cluster.rooms.items():
+    for kind, rooms in cluster.nodes.rooms.items():
         if kind.gpu_type != gpu_type or (task := task_need(shape, kind)) is None:
             continue
         for room, nodes in rooms.items():
@@ -163,7 +163,7 @@ def _nodes_with_room(
             else:
                 able.append((fits, nodes))
             for node in claimed:
-                here = claims.count_tasks(cluster.machines[node], task, cluster.now, until)
+                here = claims.count_tasks(cluster.nodes.by_id[node], task, cluster.now, until)
                 able.append((here, [node]))
     return [(fits, nodes) for fits, nodes in able if fits and nodes]
 

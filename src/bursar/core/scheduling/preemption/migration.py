@@ -14,6 +14,7 @@ from bursar.core.scheduling.decisions import PlannedStart
 from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.model.jobs import Job, RunningJob, TasksByNode, task_need
 from bursar.core.scheduling.model.nodes import Level, NodeUsage
+from bursar.core.scheduling.model.running_index import turn_ends
 from bursar.core.scheduling.placement.backfill import NodeClaims
 from bursar.core.scheduling.placement.search import NodePlacement, find_placement
 from bursar.core.scheduling.preemption.rights import ENDING_GRACES, Right
@@ -28,7 +29,7 @@ def movable_types(cluster: Cluster, job: Job, types: tuple[str, ...]) -> tuple[s
     near = shape.tasks > 1 and shape.within is not Level.POOL
     if near or not (shape.gpus and policy.turn_after and policy.orders_by_work):
         return ()
-    free = cluster.free()
+    free = cluster.nodes.largest_free()
     return tuple(t for t in types if free.get(t, (0, 0))[1] >= shape.gpus * shape.tasks)
 
 
@@ -75,13 +76,13 @@ class _MoveSearch:
         """The nodes on which some GPUs are free, the most first."""
         found = [
             (-room.whole, node)
-            for kind, rooms in self._cluster.rooms.items()
+            for kind, rooms in self._cluster.nodes.rooms.items()
             if kind.gpu_type == self._type and task_need(self._job.shape, kind) is not None
             for room, nodes in rooms.items()
             if room.whole
             for node in nodes
         ]
-        return (self._cluster.machines[node] for _, node in sorted(found))
+        return (self._cluster.nodes.by_id[node] for _, node in sorted(found))
 
     def _fewest(self, machine: NodeUsage) -> list[RunningJob] | None:
         """Who leaves a node so that a task fits, the small ones rather; None if it cannot."""
@@ -98,7 +99,7 @@ class _MoveSearch:
     def _movable(self, one: RunningJob) -> bool:
         """Whether a running job may be asked to go elsewhere."""
         cluster, job, now = self._cluster, one.job, self._cluster.now
-        if not job.preemptible or one.stops_at is not None or cluster.turn_ends(one) > now:
+        if not job.preemptible or one.stops_at is not None or turn_ends(one, cluster.policy) > now:
             return False
         near = job.path[0] == self._job.path[0] and job.priority_class <= self._job.priority_class
         return (

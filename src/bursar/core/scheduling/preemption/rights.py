@@ -32,6 +32,8 @@ from bursar.core.money import Micros
 from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.model.jobs import Job, Path, RunningJob, StartReason
 from bursar.core.scheduling.model.policy import ANY_TYPE
+from bursar.core.scheduling.model.running_index import turn_ends
+from bursar.core.scheduling.order.longest_jobs import outlasts_all
 from bursar.core.scheduling.order.share import JOBS, ShareGroup
 
 LARGEST_ORGS: Final = 16  # orgs that are looked at for one with the larger share
@@ -75,7 +77,7 @@ class PreemptionRights:
         self._orgs: dict[Path, ShareGroup] = {}
         self._gives: dict[Path, Micros] = {}
         self.full_groups = self._places_full()
-        self._tiers = {job.path[0], *cluster.preempts.get(job.path[0], ())}
+        self._tiers = {job.path[0], *cluster.policy.preempted_tiers(job.path[0])}
         self._org = self._places[-3] if len(self._places) > 2 else self._places[0]
         self._tier = self._places[-2]
         self._soon = ENDING_GRACES * cluster.policy.grace
@@ -224,7 +226,8 @@ class PreemptionRights:
         return policy.start_target(its.path[0]) > policy.start_target(self.job.path[0])
 
     def _some_turn(self) -> bool:
-        return any(map(self._takes_turn, self._cluster.turns_up(self.job.path[:2])))
+        past_turn = self._cluster.running_index.past_turn(self.job.path[:2], self._cluster.now)
+        return any(map(self._takes_turn, past_turn))
 
     def _takes_turn(self, other: RunningJob) -> bool:
         """Whether another of the same org and class has had its turn, and has much more to do."""
@@ -232,16 +235,16 @@ class PreemptionRights:
         mine, its = self.job, other.job
         if its.path[:2] != mine.path[:2] or its.priority_class != mine.priority_class:
             return False
-        if cluster.turn_ends(other) > now:
+        if turn_ends(other, cluster.policy) > now:
             return False
         if other.ends_soon(now, self._soon):
             return False
-        if cluster.outlasts_all(other.job, now - other.started_at):
+        if outlasts_all(cluster, other.job, now - other.started_at):
             return False
-        return other.work(now) >= self._much or cluster.outlasts_all(self.job)
+        return other.work(now) >= self._much or outlasts_all(cluster, self.job)
 
     def _lower_class(self) -> bool:
-        lowest = self._cluster.lowest_class(self.job.path[:2])
+        lowest = self._cluster.classes.lowest_running(self.job.path[:2])
         return lowest is not None and lowest < self.job.priority_class
 
     def _larger_share(self) -> bool:

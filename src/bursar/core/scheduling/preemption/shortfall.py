@@ -56,7 +56,7 @@ def find_shortfall(cluster: Cluster, job: Job, gpu_type: str) -> Shortfall | Non
     """What a job lacks on GPUs of one type whoever makes room; None if it may be enough."""
     rights = PreemptionRights(cluster, job, gpu_type)
     asked: CandidatesById = {}
-    for _, job_id in cluster.ends.get(gpu_type, ()):
+    for _, job_id in cluster.running_index.ends.get(gpu_type, ()):
         running = cluster.running.get(job_id)
         if (
             running is not None
@@ -83,10 +83,10 @@ def nodes_by_domain(cluster: Cluster, job: Job, gpu_type: str) -> dict[str, list
     """The nodes that a job can use, by the place in which all of its tasks must lie."""
     level = Level.NODE if job.shape.tasks == 1 else job.shape.within
     domains: dict[str, list[NodeUsage]] = {}
-    for kind, rooms in cluster.rooms.items():
+    for kind, rooms in cluster.nodes.rooms.items():
         if kind.gpu_type == gpu_type and task_need(job.shape, kind) is not None:
             for node in (node for nodes in rooms.values() for node in nodes):
-                machine = cluster.machines[node]
+                machine = cluster.nodes.by_id[node]
                 domains.setdefault(machine.node.domain(level), []).append(machine)
     return domains
 

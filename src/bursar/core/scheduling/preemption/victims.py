@@ -22,6 +22,7 @@ from bursar.core.money import Micros
 from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.model.jobs import Job, Path, RunningJob, task_need
 from bursar.core.scheduling.model.nodes import FREE_NOW
+from bursar.core.scheduling.order.longest_jobs import outlasts_all
 from bursar.core.scheduling.order.share import ShareGroup
 from bursar.core.scheduling.placement.backfill import NodeClaims
 from bursar.core.scheduling.placement.search import NodePlacement, pack_tasks
@@ -46,7 +47,9 @@ def may_preempt_any(cluster: Cluster, job: Job, types: tuple[str, ...]) -> bool:
     """Whether a job may have the right to ask somebody; a quick look."""
     user = cluster.tree.user_group(job.path)
     owed = any(place.floor for place in user.lineage())
-    near = job.path[:2] in cluster.urgent or any(cluster.turns_up(job.path[:2]))
+    near = job.path[:2] in cluster.classes.urgent or any(
+        cluster.running_index.past_turn(job.path[:2], cluster.now)
+    )
     near = near or cluster.policy.is_express(job, cluster.now)
     if owed or near or cluster.tree.is_uneven(user):
         return any(PreemptionRights(cluster, job, gpu_type).may_preempt() for gpu_type in types)
@@ -85,7 +88,7 @@ class PreemptionSearch:
 
     def _hopeless(self, job: Job, gpu_type: str) -> bool:
         """Whether a sum shows that a gang gets no room: with parts of GPUs it does not add up."""
-        kinds = (kind for kind in self._cluster.rooms if kind.gpu_type == gpu_type)
+        kinds = (kind for kind in self._cluster.nodes.rooms if kind.gpu_type == gpu_type)
         if job.shape.tasks == 1 or any(kind.slots > 1 for kind in kinds):
             return False
         return find_shortfall(self._cluster, job, gpu_type) is not None
@@ -100,7 +103,7 @@ class PreemptionSearch:
             rights.paths_below_floor(),
             job.rate(gpu_type),
         )
-        key = *alike, job.work, self._cluster.outlasts_all(job), rights.haste
+        key = *alike, job.work, outlasts_all(self._cluster, job), rights.haste
         found = self._known.get(key)
         if found is None:
             found = self._known[key] = self._found(
@@ -161,7 +164,9 @@ def _rank_candidates(cluster: Cluster, rights: PreemptionRights, gpu_type: str) 
     """Everybody who can be asked, the best first."""
     orgs = rights.victim_orgs()
     found = []
-    for running in cluster.running.values() if orgs is None else cluster.running_of(orgs):
+    for running in (
+        cluster.running.values() if orgs is None else cluster.running_index.of_orgs(orgs)
+    ):
         right = rights.right_against(running, cluster.now) if running.gpu_type == gpu_type else None
         if right is not None:
             job = running.job
@@ -297,10 +302,10 @@ class _VictimSearch:
     def _gang(self) -> None:
         """Domain by domain; the best one wins."""
         domains: dict[str, dict[NodeId, int]] = {}
-        for kind, rooms in self._cluster.rooms.items():
+        for kind, rooms in self._cluster.nodes.rooms.items():
             if kind.gpu_type == self._type and task_need(self._job.shape, kind) is not None:
                 for node in (node for nodes in rooms.values() for node in nodes):
-                    name = self._cluster.machines[node].node.domain(self._job.shape.within)
+                    name = self._cluster.nodes.by_id[node].node.domain(self._job.shape.within)
                     domains.setdefault(name, {})[node] = self._tasks(node)
         for name in sorted(domains):
             if self._enough(domains[name]):
@@ -396,7 +401,7 @@ class _VictimSearch:
 
     def _tasks(self, node: NodeId, more: Sequence[int] = ()) -> int:
         """How many tasks fit on a node once all have left who are to leave, and some more."""
-        machine = self._cluster.machines[node]
+        machine = self._cluster.nodes.by_id[node]
         task = task_need(self._job.shape, machine.kind)
         if task is None or not machine.node.usable_at(self._cluster.now):
             return 0

@@ -1,0 +1,98 @@
+"""The waiting jobs of a pool, indexed by what time does to them.
+
+The order among waiting jobs is the share tree's. This index knows when that order changes by
+itself: a job may be tried again, becomes late, or may press others; and which jobs have a date.
+"""
+
+from collections.abc import Iterator, Mapping
+from itertools import takewhile
+
+from bursar.core.ids import JobId
+from bursar.core.instant import NEVER, Instant
+from bursar.core.scheduling.model.jobs import Job
+from bursar.core.scheduling.model.org_classes import OrgClasses
+from bursar.core.scheduling.model.policy import PoolPolicy
+from bursar.core.scheduling.order.backlog import Backlog
+from bursar.core.scheduling.order.share import ShareTree
+from bursar.core.sorted_set import SortedSet
+
+_Deadlines = SortedSet[tuple[Instant, JobId]]
+
+
+class WaitingIndex:
+    """Orders over the waiting jobs. `jobs` is the cluster's own table, by id.
+
+    A job of that table is queued (`enqueue`) or backs off after a failed start (`back_off`); or it
+    is in neither order, while an earmark holds GPUs for it.
+    """
+
+    def __init__(
+        self, jobs: Mapping[JobId, Job], tree: ShareTree, classes: OrgClasses, backlog: Backlog
+    ) -> None:
+        self._jobs = jobs
+        self._tree = tree
+        self._classes = classes
+        self._backlog = backlog
+        self.with_date: _Deadlines = SortedSet()  # promised a date, by when they first were
+        self._backing_off: _Deadlines = SortedSet()  # may not be tried before
+        self._late_at: _Deadlines = SortedSet()  # brief jobs that can still start in time
+        self._presses_at: _Deadlines = SortedSet()  # express jobs: when they may press others
+
+    def enqueue(self, job: Job, policy: PoolPolicy, now: Instant) -> None:
+        """Put a job into its user's queue."""
+        if job.promised_since is not None:
+            self.with_date.add((job.promised_since, job.id))
+        self._tree.enqueue(job)
+        self._backlog.count_waiting(job)
+        late_at = policy.late_at(job)
+        if now < late_at < NEVER:
+            self._late_at.add((late_at, job.id))
+        if policy.is_express(job, now):
+            self._presses_at.add((policy.presses_at(job), job.id))
+        self._classes.refresh(job.path[:2])
+
+    def dequeue(self, job: Job, policy: PoolPolicy, *, starts: bool = False) -> None:
+        """Take a job out of its user's queue; `starts` if it is counted as running next."""
+        if job.promised_since is not None:
+            self.with_date.discard((job.promised_since, job.id))
+        self._tree.dequeue(job, starts=starts)
+        self._backlog.count_waiting(job, -1)
+        self._late_at.discard((policy.late_at(job), job.id))
+        self._presses_at.discard((policy.presses_at(job), job.id))
+        self._classes.refresh(job.path[:2])
+
+    # ----------------------------------------------------------------------- back-off
+
+    def back_off(self, job: Job) -> None:
+        """Keep a job out of its queue until it may be tried again."""
+        self._backing_off.add((job.not_before, job.id))
+
+    def stop_back_off(self, job: Job) -> bool:
+        """Forget that a job backs off; False if it does not."""
+        return self._backing_off.discard((job.not_before, job.id))
+
+    def pop_retries(self, now: Instant) -> Iterator[Job]:
+        """Take out the jobs that may be tried again."""
+        while (first := self._backing_off.first()) is not None and first[0] <= now:
+            self._backing_off.pop_first()
+            yield self._jobs[first[1]]
+
+    def backing_off(self) -> Iterator[Job]:
+        """The jobs that may not be tried yet."""
+        return (self._jobs[job_id] for _, job_id in self._backing_off)
+
+    # ----------------------------------------------------------------------- time
+
+    def become_late(self, now: Instant) -> list[Job]:
+        """The queued jobs that are late at an instant and were not before."""
+        late = takewhile(lambda entry: entry[0] <= now, self._late_at)
+        return [self._jobs[job_id] for _, job_id in late]
+
+    def next_retry(self) -> Instant:
+        """When a job that backs off may be tried again; NEVER if none does."""
+        first = self._backing_off.first()
+        return NEVER if first is None else first[0]
+
+    def next_press(self, now: Instant) -> Instant:
+        """When an express job may press others next; NEVER if none will."""
+        return next((at for at, _ in self._presses_at.since((now + 1, JobId("")))), NEVER)

@@ -1,0 +1,103 @@
+"""Making room for a job: moves or preemptions, if the job has the right and it pays."""
+
+from itertools import takewhile
+
+from bursar.core.instant import Instant
+from bursar.core.scheduling.decisions import Keep, PlannedStart, Preempt
+from bursar.core.scheduling.model.cluster import Cluster
+from bursar.core.scheduling.model.jobs import Job
+from bursar.core.scheduling.passes.context import PassContext
+from bursar.core.scheduling.placement.backfill import find_planned_start
+from bursar.core.scheduling.placement.search import pieces_for
+from bursar.core.scheduling.preemption.migration import find_moves, movable_types
+from bursar.core.scheduling.preemption.rights import PreemptionRights
+from bursar.core.scheduling.preemption.victims import VictimSet, may_preempt_any
+
+
+def make_room_for(context: PassContext, job: Job, types: tuple[str, ...]) -> bool:
+    """Move or preempt other jobs for a job that has the right, if waiting does not cost less."""
+    cluster = context.cluster
+    types = tuple(t for t in types if not context.crowds(job, t, dated=True))
+    movable = movable_types(cluster, job, types)
+    preempts = may_preempt_any(cluster, job, types)
+    if not movable and not preempts:
+        return False
+    planned = find_planned_start(cluster, context.claims, job, types)
+    if is_free_soon(cluster, job, planned):
+        return False
+    victims = find_moves(cluster, context.promises, context.claims, job, movable)
+    if victims is None and preempts:
+        victims = context.preemption.make_room(job, types)
+    if victims is None or is_waiting_cheaper(cluster, job, planned, victims):
+        return False
+    _preempt(context, job, victims)
+    return True
+
+
+def replace_own(context: PassContext, job: Job) -> bool:
+    """Preempt lower classes of the job's own org, for a job that would pass a ceiling."""
+    cluster = context.cluster
+    if job.path[:2] not in cluster.classes.urgent or _ceiling_clears_soon(cluster, job):
+        return False
+    victims = context.preemption.make_room(job, job.shape.types)
+    if victims is None:
+        return False
+    _preempt(context, job, victims)
+    return True
+
+
+def is_free_soon(cluster: Cluster, job: Job, planned: PlannedStart | None) -> bool:
+    """Whether a place is free within the grace anyway, and for an express job in time."""
+    soon = min(cluster.now + cluster.policy.grace, cluster.policy.express_until(job))
+    return planned is not None and planned.at <= max(soon, cluster.now)
+
+
+def is_waiting_cheaper(
+    cluster: Cluster, job: Job, planned: PlannedStart | None, victims: VictimSet
+) -> bool:
+    """Whether a place is free within the start target, and waiting costs less than the work lost.
+
+    False if the job can still start in time, and waiting would be too late.
+    """
+    target = cluster.policy.start_target(job.path[0])
+    if planned is None or planned.at > cluster.now + target:
+        return False
+    if cluster.now < job.waits_since + target < planned.at:
+        return False
+    lost = sum(running.work_lost(cluster.now) for running, _ in victims.victims)
+    return job.price_of(planned.gpu_type, planned.at - cluster.now) < lost
+
+
+def _ceiling_clears_soon(cluster: Cluster, job: Job) -> bool:
+    """Whether enough jobs end within the grace anyway for this one to pass no ceiling."""
+    soon = cluster.now + cluster.policy.grace
+    for gpu_type in job.shape.types:
+        ends = takewhile(lambda end: end[0] <= soon, cluster.running_index.ends.get(gpu_type, ()))
+        ending = [running for _, job_id in ends if (running := cluster.running.get(job_id))]
+        if PreemptionRights(cluster, job, gpu_type).clears_ceilings(ending):
+            return True
+    return False
+
+
+def _preempt(context: PassContext, job: Job, chosen: VictimSet) -> None:
+    """Ask the victims to stop, and earmark their GPUs for the job."""
+    cluster = context.cluster
+    soon: Instant = cluster.now + cluster.policy.grace
+    context.complete = context.complete and chosen.proven
+    victims = sorted(chosen.victims, key=lambda victim: victim[0].job.id)
+    without = frozenset(running.job.id for running, _ in victims)
+    pieces = pieces_for(cluster, job.shape, chosen.placement, chosen.at, without)
+    for running, right in victims:
+        lost = running.work_lost(cluster.now)
+        stops_at = min(soon, running.ends_by)
+        context.decide(
+            Preempt(job=running.job.id, wanted_by=job.id, right=right, lost=lost, stops_at=stops_at)
+        )
+    context.decide(
+        Keep(
+            job=job.id,
+            gpu_type=chosen.placement.gpu_type,
+            pieces=pieces,
+            victims=tuple(running.job.id for running, _ in victims),
+        )
+    )
