@@ -43,7 +43,7 @@ Call = Callable[[], object]  # when there is something new for a node; must do l
 
 
 class NodeWaiter:
-    """Somebody who waits for news of a node."""
+    """A request that waits for new orders of a node."""
 
     def __init__(self, call: Call) -> None:
         self.call = call

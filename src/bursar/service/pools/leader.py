@@ -1,16 +1,16 @@
-"""Who leads a pool: one process at a time decides, the others stand by (S11).
+"""Leadership of a pool: one process at a time decides, the others stand by (S11).
 
-A leader says so every second and is believed for a term; whoever comes after it has a larger epoch,
-and what the former has decided meanwhile is refused in the transaction that would write it. So a
-process that dies, hangs or loses its connection is replaced within a term and a second, and two who
-both believe to lead do no harm.
+A leader renews its lease every second. Its successor has a larger epoch, and the transaction that
+would write decisions of the former leader refuses them. So a process that dies, hangs or loses its
+connection is replaced within a term and a second. Two processes that both believe they lead are
+harmless: the epoch check rejects the stale one.
 
 A pool in which nothing waits or runs is not led: its leader says so after a while and goes to rest,
-and so do all who stand by. Whoever is told of a change leads at once; the others are called when
-the pool's row says that somebody has to lead.
+and so do the processes that stand by. A process that learns of a change leads at once; the others
+are woken when the pool's row says that a leader is needed.
 
-Its cluster is also what explains: whoever asks why a job waits is answered between two rounds, also
-by those who stand by: they follow the pool as the leader does, and are ready to take over.
+Its cluster also explains: a question why a job waits is answered between two rounds. A process
+that stands by answers too: it follows the pool as the leader does, and is ready to take over.
 
 A round begins when something has changed, at once, or when the last plan said that time alone would
 matter. Its cluster is a memory that follows the pool; if anything is denied when decisions are

@@ -5,8 +5,8 @@ same time goes together: lock the pool's row, ask the time, catch up with what o
 written, apply all of it, write what has changed set-wise, commit, answer.
 
 Memory. What lives (waiting jobs, live leases, nodes) is kept between transactions, under the
-version that is in the locked row. If it is another one, somebody else has written: the rows of
-`pool_changes` say which are to be read again. What is over is read when somebody asks about it.
+version that is in the locked row. If the version differs, another process has written: the
+rows of `pool_changes` say which to read again. Finished jobs and leases are read when needed.
 
     org ── Enqueue, Withdraw, HoldGrew … ▶ receive
                              the leader ─▶ lead, write
@@ -52,7 +52,7 @@ from bursar.store.pools.loader import Attempt, Changed, Memory
 from bursar.store.pools.rows import PoolRow
 from bursar.store.sql.connection import Connection, money_time
 
-# A node reports again in five seconds, and a leader a second later: nobody waits for longer.
+# A node reports again in five seconds, and a leader a second later: no caller waits for longer.
 LIMITS: Final = Limits(lanes=1, unreachable_s=5.0)
 SHARED: Final = Limits(lanes=1, unreachable_s=5.0, idle_s=2.0)
 BELIEVED_S: Final = 60.0  # what was read so lately is right, whatever cannot be written
@@ -63,7 +63,7 @@ _log = logging.getLogger(__name__)
 
 
 class PoolListener(Protocol):
-    """Who wants to know what a transaction has come to, at once; what it does must be little."""
+    """Notified at once of what a transaction has changed; its methods must return quickly."""
 
     def changed(self) -> None:
         """Jobs or nodes have changed: there may be something to decide."""
@@ -76,16 +76,16 @@ class PoolListener(Protocol):
 
 
 class NullListener:
-    """Nobody waits for anything."""
+    """A listener that ignores every notification."""
 
     def changed(self) -> None:
-        """No matter."""
+        """Ignore it."""
 
     def told(self) -> None:
-        """No matter."""
+        """Ignore it."""
 
     def ordered(self, nodes: frozenset[NodeId]) -> None:
-        """No matter."""
+        """Ignore it."""
 
 
 class Ask(NamedTuple):

@@ -1,10 +1,10 @@
 """Telling webhooks what has happened: in order, at least once, each at its own pace (B6).
 
 The outbox is the org's events themselves; a webhook has a cursor into them. What is next for it is
-read, sent and noted, then what follows. Killed in between, whoever takes over sends the same again
-under the same id. A receiver that fails is tried again after longer and longer pauses, and holds up
-nobody but itself: what comes after waits its turn. An event that cannot be told within three days
-is given up, and an alert raised; then the next one's turn has come.
+read, sent and noted, then what follows. If the process is killed in between, its successor sends
+the event again under the same id. Failed deliveries back off. Each webhook receives events in
+order, independently of all others. An event that is not delivered within three days is given up
+and raises an alert; then the next event follows.
 
 The thread that works with the database sends nothing; a second one, with an event loop, does.
 """

@@ -5,12 +5,11 @@ handled: three transactions, none of which touches both worlds. Killed between a
 next round delivers again, and the receiver knows by the numbers what it has. Two relays at once
 only do some work twice.
 
-In one process whoever has written a message starts a round at once, for its own org or pool. A
-round over everything, now and then and however much is called for meanwhile, brings what nobody
-came to deliver; what has been waiting for 30 s is told as late.
+A process that has written a message starts a round at once, for its own org or pool. A poll of
+everything delivers what other processes have left, however many wake-ups come meanwhile; messages
+that have waited for 30 s are logged as late.
 
-Nobody's trouble is another's: a message that cannot be handled holds up its own job, a pool that
-cannot be reached its own post.
+Failures are isolated: a bad message blocks only its job, an unreachable pool only its own messages.
 """
 
 import logging
