@@ -105,7 +105,7 @@ class Call:
         errors: ValidationErrors = []
         for parameter, text in zip(operation.path_parameters, self.values, strict=True):
             _validate(parameter, text, arguments, errors)
-        if operation.query_parameters or operation.rejects_unknown_parameters:
+        if operation.query_parameters or self.scope["query_string"]:
             self._read_query(arguments, errors)
         adapter = operation.body_adapter
         if adapter is not None:
@@ -128,7 +128,7 @@ class Call:
                 _validate(parameter, query.pop(parameter.name), arguments, errors)
             elif parameter.is_required:
                 errors.append({"loc": ("query", parameter.name), "msg": "Field required"})
-        if query and self.operation.rejects_unknown_parameters and not errors:
+        if query and not errors:
             name = next(iter(query))[:UNKNOWN_NAME_MAX]
             raise Failed("invalid_request", f"there is no parameter {name!r}")
 

@@ -96,7 +96,6 @@ class Operation:
     body_adapter: TypeAdapter[Any] | None = None
     path_parameters: tuple[Parameter, ...] = ()
     query_parameters: tuple[Parameter, ...] = ()
-    rejects_unknown_parameters: bool = False  # in the query
     takes_idempotency_key: bool = False
     takes_if_match: bool = False
     content_types: tuple[str, ...] = ()  # of a response that is not, or not only, JSON
@@ -117,7 +116,6 @@ class OperationTable:
     """The operations of one module."""
 
     tag: str
-    rejects_unknown_parameters: bool = False
     _rows: list[Operation] = field(default_factory=list)
 
     def __iter__(self) -> Iterator[Operation]:
@@ -148,9 +146,8 @@ class OperationTable:
     ) -> Callable[[Handler], Handler]:
         def register(handler: Handler) -> Handler:
             described = {"description": inspect.getdoc(handler) or "", "tag": self.tag}
-            strict = {"rejects_unknown_parameters": self.rejects_unknown_parameters}
             parts = inspect_handler(handler, path)
-            merged = {**described, **strict, **parts, **options}
+            merged = {**described, **parts, **options}
             self._rows.append(Operation(method=method, path=path, handler=handler, **merged))
             return handler
 

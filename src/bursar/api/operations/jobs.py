@@ -54,7 +54,7 @@ from bursar.wire.requests import EmptyBody
 from bursar.wire.responses import HoldUpdate, Rate, only
 from bursar.wire.result_cache import ALONE, JobCache, Shares
 
-operations = OperationTable("Jobs", rejects_unknown_parameters=True)
+operations = OperationTable("Jobs")
 Standings: TypeAlias = Mapping[JobId, Standing]
 NO_ARRAYS: Final[Standings] = MappingProxyType({})
 PAGE: Final = 100  # steps that a stream reads at once
