@@ -193,7 +193,7 @@ def test_decisions_are_made_again_byte_for_byte(
     seed: int, database_url: str, connection: Connection, pool: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two leaders in turn, takeovers, other policies, questions, snapshots in many parts (S14)."""
-    monkeypatch.setattr(recording, "WINDOW", 40 if seed % 2 else 5_000)
+    monkeypatch.setattr(recording, "WINDOW_MIN", 40 if seed % 2 else 5_000)
     monkeypatch.setattr("bursar.core.dispatch.audit_stream.PART", 3 if seed % 2 else 1_000)
     played(database_url, pool, f"game {seed}")
 
@@ -368,7 +368,7 @@ def test_an_operator_replays_and_trims(
     part = run(database_url, "audit", "replay", noted, "--from", str(whole.last))
     assert (0, False) == (part.exit_code, part.stdout == told.stdout)
     kept = run(database_url, "audit", "trim", noted, "--days", "36500")
-    assert (0, f"0 events were taken away; left are {told.stdout}") == (kept.exit_code, kept.stdout)
+    assert (0, f"0 events deleted; remaining: {told.stdout}") == (kept.exit_code, kept.stdout)
     for command in (["replay", "nowhere"], ["trim", "nowhere", "--days", "1"]):
         refused(run(database_url, "audit", *command), "there is no pool 'nowhere'")
     sql = "update pools set noted = noted + {} where pool_id = %s"
