@@ -1,8 +1,8 @@
-"""What orgs and pools tell each other about a job (D4).
+"""Messages between orgs and pools about a job (D4).
 
-Messages are numbered for each job and direction and handled in that order, each once. An org tells
-what may run and what it has credits for; a pool tells what ran and for how long. Amounts are what
-changed, run times are what was run in all.
+Messages are numbered for each job and direction and handled in that order, each once. An org says
+what may run and what it has credits for; a pool says what ran and for how long. Amounts are
+changes, run times are totals.
 """
 
 from enum import StrEnum
@@ -62,7 +62,7 @@ class Program:
 
 @value
 class Spec:
-    """What a job needs and runs: all that its pool is told besides its credits."""
+    """What a job needs and runs: all that its pool is sent besides its credits."""
 
     shape: Shape
     program: Program = Program()
@@ -195,7 +195,7 @@ class Ended:
 
 @value
 class Corrected:
-    """Somebody else answers for the end of an attempt: what of it is paid from now on."""
+    """The cause of an attempt's end was corrected: what of the attempt is paid from now on."""
 
     attempt: int
     end_class: EndClass

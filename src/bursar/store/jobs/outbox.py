@@ -1,7 +1,7 @@
 """Messages on their way between orgs and pools: rows of an outbox until the other side has them.
 
 A message is written in the transaction of what it tells of, so neither is there without the other.
-Whoever delivers reads what is not acknowledged, in order, and marks it once it was received.
+The relay reads what is not acknowledged, in order, and marks a message once it was received.
 Anybody may do so at any time, and be killed at any time: what comes twice is known by its number.
 """
 
@@ -19,8 +19,8 @@ from bursar.store.sql.codec import text_of, value_of
 from bursar.store.sql.connection import Connection
 from bursar.store.sql.fragments import match_keys
 
-LATE: Final = 30 * SECOND  # after so long an unacknowledged message is told to the operator
-OVERDUE: Final = HOUR  # after so long `verify` tells it too: nobody delivers it
+LATE: Final = 30 * SECOND  # after so long an unacknowledged message is reported to the operator
+OVERDUE: Final = HOUR  # after so long `verify` reports it too: it is not delivered
 _KINDS: Final[Mapping[str, type[Any]]] = {kind.__name__: kind for kind in get_args(Message)}
 
 
@@ -83,7 +83,7 @@ ACK_ORG: Final = f"""
 def from_orgs(
     connection: Connection, after: Letter | None, most: int, org: OrgId | None = None
 ) -> list[Letter]:
-    """Messages of all orgs, or of one, that nobody has acknowledged, behind `after`."""
+    """Unacknowledged messages of all orgs, or of one, behind `after`."""
     last = ("", "", 0) if after is None else (after.org, after.job, after.n)
     if org is None:
         return _letters(connection.execute(FROM_ORGS, [*last, most]).fetchall())
@@ -115,14 +115,14 @@ WITH_POST: Final = """
 
 
 def with_post(connection: Connection) -> list[PoolId]:
-    """The pools with messages that nobody has acknowledged."""
+    """The pools with unacknowledged messages."""
     return [pool for (pool,) in connection.execute(WITH_POST).fetchall()]
 
 
 def from_pool(
     connection: Connection, pool: PoolId, after: Letter | None, most: int
 ) -> list[Letter]:
-    """Messages of a pool that nobody has acknowledged, behind `after`."""
+    """Unacknowledged messages of a pool, behind `after`."""
     last = ("", "", 0) if after is None else (after.org, after.job, after.n)
     return _letters(connection.execute(FROM_POOL, [pool, *last, most]).fetchall())
 

@@ -20,7 +20,7 @@ QUOTAS: Final = """
 
 
 def _quotas_for(account: str, user: str) -> str:
-    """The part of a statement that finds quotas, by whose they are: of nobody else are they."""
+    """The part of a statement that finds the quotas of an account, a user or the pair."""
     return f"""
                    select * from settings s
                     where s.org_id = u.org_id and s.kind = 'quota'

@@ -1,10 +1,9 @@
-"""Jobs that share results: who leads, who follows, whose result is there (S13).
+"""Identical jobs of an org: which one leads, which follow, which has a result (S13).
 
-Jobs of one org are alike if they have the same digest of what decides their result. One of them at
-most leads: it is in a pool, or on its way there. The others follow; what they wait for is the first
-success since they were submitted, whoever brings it. So nobody is told of a change at the top: if a
-leader fails, the first of its followers leads, and the rest follow that one without being touched.
-A leader that waits for credits steps down, and shares nothing any more.
+Jobs are identical if they have the same digest of all that decides their result. One of them at
+most leads: it is in a pool, or on its way there. The others follow, and wait for the first success
+since they were submitted. If a leader fails, the first of its followers leads; the rest follow that
+job without being written. A leader that waits for credits steps down, and shares nothing any more.
 """
 
 from typing import Any, Final, NamedTuple
@@ -41,12 +40,12 @@ def _leader(of: str) -> str:
 
 
 _LEADER: Final = _leader("f")
-_ABLE: Final = f"{_LEADER} and l.state <> 'out_of_credits'"  # who waits for credits leads nobody
+_ABLE: Final = f"{_LEADER} and l.state <> 'out_of_credits'"  # it can run
 _HOLD: Final = """
      cross join lateral (
            select * from holds h where h.org_id = f.org_id and h.hold_id = f.job_id offset 0) h
 """
-# Whom a job that follows is shown to follow: whoever leads now, else whom it came to follow.
+# The job that a follower is shown to follow: the leader now, else the job it came to follow.
 FOLLOWED: Final = f"case when j.follows then coalesce(({_leader('j')}), j.source) end"
 
 ALIKE: Final = f"""
@@ -80,7 +79,7 @@ def alike(connection: Connection, org: OrgId, digest: str, since: Instant) -> Al
 
 
 class Shared(NamedTuple):
-    """How a job was submitted: whom it followed, or whose result was there."""
+    """How a job was submitted: the job that it followed, or that had a result."""
 
     source: JobId | None
     hit: bool
@@ -186,9 +185,9 @@ HEIR: Final = f"""
 
 
 def at_a_loss(connection: Connection, after: Flight, most: int) -> list[tuple[Flight, bool]]:
-    """Flights of all orgs in which somebody follows nobody, or has no hold; whether one has none.
+    """Groups of identical jobs that lost their leader, or where a follower has no hold.
 
-    Whoever asks has no lock: all followers are looked at.
+    The flag says whether a follower has no hold. Runs without a lock: it reads all followers.
     """
     rows = connection.execute(AT_A_LOSS, [*after, most])
     return [((org, digest), unheld) for org, digest, unheld in rows]
@@ -200,6 +199,6 @@ def without_hold(connection: Connection, flight: Flight, most: int) -> list[tupl
 
 
 def heir(connection: Connection, flight: Flight, now: Instant) -> Heir | None:
-    """Who is to lead, if nobody does and nobody has succeeded."""
+    """The follower that is to lead, if no other job leads and none has succeeded."""
     row = connection.execute(HEIR, [*flight, now]).fetchone()
     return None if row is None else Heir(*row)

@@ -280,7 +280,7 @@ class Step(NamedTuple):
     exit_code: int | None
     spent: int
     held: int
-    other: JobId | None  # whom it follows, or whose result it was given
+    other: JobId | None  # the job that it follows, or whose result it was given
     end_class: str | None  # who answers for the attempt's end, if that was corrected
 
 
