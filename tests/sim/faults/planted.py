@@ -97,7 +97,8 @@ BUGS = {
         "cannot take", STALLED,
     ),
     "GPUs come free without a margin": Bug(
-        pool, "_has_run_out", "part.until + MARGIN <= now", "part.until <= now", "IS7", JUMPING,
+        pool, "_has_run_out", "part.until + LEASE_MARGIN <= now", "part.until <= now", "IS7",
+        JUMPING,
     ),
     "a lease is renewed after its end": Bug(
         reports, "answer", " and work.now < part.until", "", "IM2"
@@ -107,7 +108,8 @@ BUGS = {
         quarantine, "is_usable", "return heard and not machine.wrong_clock", "return True", "IS15"
     ),
     "a lease may outlive its hold": Bug(
-        reports, "_renewed", "latest(job.hold_until,", "latest(job.hold_until + SECOND,", "IS9"
+        reports, "_renewed", "latest_lease_end(job.hold_until,",
+        "latest_lease_end(job.hold_until + SECOND,", "IS9"
     ),
     "credits do not bound a run": Bug(
         attempt_end, "run_ms_max", "return min(job.left_ms,", "return max(job.left_ms,", "IS9"
@@ -163,10 +165,10 @@ BUGS = {
         pool, "receive", "return letter.n <= job.received", "return True", "IA7"
     ),
     "time runs back with the clock": Bug(
-        state, "Work.__init__", "max(now, pool.now)", "now", "runs backwards", JUMPING
+        state, "PoolTransaction.__init__", "max(now, pool.now)", "now", "runs backwards", JUMPING
     ),
     "an acknowledgement is for the next message too": Bug(
-        state, "Work.keep", "range(n, 0, -1)", "range(n + 1, 0, -1)", "IV3"
+        state, "PoolTransaction.keep", "range(n, 0, -1)", "range(n + 1, 0, -1)", "IV3"
     ),
     "an order counts from when it came": Bug(
         agent, "hear", "until = sent_at +", "until = now +", "IS2|IS7", LATE
@@ -193,7 +195,7 @@ BUGS = {
     ),
     "a key is forgotten": Bug(org, "ask", "if first is not None:", "if False:", "IL16"),
     "a message counts as handled after its first command": Bug(
-        pool_messages, "commands_of", "if step.last else None", "if number == 1 else None", "IL14"
+        pool_messages, "HandleMessage.apply", "if refusal in self.step.unless:", "if False:", "IL14"
     ),
     "an org handles what has overtaken": Bug(
         org, "handle", "if letter.n != job.received + 1:",
@@ -212,7 +214,7 @@ BUGS = {
         message_commands, "_ended", "kept_ms=end.kept_ms)", "kept_ms=end.kept_ms // 2)", "IM5|IS9"
     ),
     "a leader does not notice ends": Bug(
-        cluster_sync, "ClusterMirror._follow_job", "self.told.end(name)", "pass",
+        cluster_sync, "ClusterMirror._follow_job", "self.told.remove_running(name)", "pass",
         "is there already|KeyError",
     ),
     "a clock is believed whatever it shows": Bug(
