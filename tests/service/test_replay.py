@@ -370,7 +370,7 @@ def test_an_operator_replays_and_trims(
     kept = run(database_url, "audit", "trim", noted, "--days", "36500")
     assert (0, f"0 events deleted; remaining: {told.stdout}") == (kept.exit_code, kept.stdout)
     for command in (["replay", "nowhere"], ["trim", "nowhere", "--days", "1"]):
-        refused(run(database_url, "audit", *command), "there is no pool 'nowhere'")
+        refused(run(database_url, "audit", *command), "no such pool: 'nowhere'")
     sql = "update pools set noted = noted + {} where pool_id = %s"
     connection.execute(sql.format("1"), [noted])
     try:
