@@ -2,7 +2,7 @@
 
 from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.plan import make_plan
-from bursar.core.scheduling.telling import told
+from tests.support.plan_text import render_plan
 from tests.support.scheduling_cases import T0, Case
 
 
@@ -16,7 +16,7 @@ def check(case: Case) -> None:
     cluster = Cluster.from_snapshot(before)
     plan = make_plan(cluster, T0)
 
-    assert case.want == told(plan)
+    assert case.want == render_plan(plan)
     assert before == cluster.snapshot(), "planning changed its input"
     assert plan == make_plan(cluster, T0), "planning left a trace"
     assert plan == make_plan(Cluster.from_snapshot(cluster.snapshot()), T0), "a snapshot tells less"

@@ -2,8 +2,8 @@
 
 from bursar.core.scheduling.passes.attempt import LOOKS_PER_USER_DIVISOR
 from bursar.core.scheduling.plan import make_plan
-from bursar.core.scheduling.telling import told
 from bursar.core.value import replace
+from tests.support.plan_text import render_plan
 from tests.support.scheduling_cases import PLAIN, T0, Case
 from tests.support.scheduling_checks import check
 
@@ -107,4 +107,4 @@ def test_the_same_plan_costs_the_same_steps() -> None:
     one, other = (make_plan(case.cluster(), T0) for _ in range(2))
 
     assert 0 < one.steps == other.steps
-    assert told(one).startswith("v0 preempted for=u by=class; v1 preempted")
+    assert render_plan(one).startswith("v0 preempted for=u by=class; v1 preempted")

@@ -10,8 +10,8 @@ from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.model.jobs import StartReason
 from bursar.core.scheduling.model.nodes import NodeState, Piece
 from bursar.core.scheduling.plan import make_plan
-from bursar.core.scheduling.telling import told
 from bursar.core.value import replace
+from tests.support.plan_text import render_plan
 from tests.support.scheduling_cases import PLAIN, T0, Case
 
 N1 = NodeId("n1")
@@ -136,21 +136,21 @@ def test_a_node_on_which_something_runs_does_not_leave() -> None:
 def test_an_empty_node_leaves_and_its_kind_with_it() -> None:
     cluster = Case(nodes="n1=8xH100 n2=8xH100", queued="a:8", want="").cluster()
     cluster.remove_node(N1)
-    assert "a -> n2:8" == told(make_plan(cluster, T0))
+    assert "a -> n2:8" == render_plan(make_plan(cluster, T0))
     cluster.remove_node(NodeId("n2"))
 
-    assert "a waits never_fits needs=8 free=0" == told(make_plan(cluster, T0))
+    assert "a waits never_fits needs=8 free=0" == render_plan(make_plan(cluster, T0))
     assert {} == cluster.nodes.gpus
     same(cluster)
 
 
 def test_a_node_on_order_arrives() -> None:
     cluster = Case(nodes="n1=8xH100/ready=30m", queued="a:8", want="").cluster()
-    assert "a waits needs=8 free=0 start=30m" == told(make_plan(cluster, T0))
+    assert "a waits needs=8 free=0 start=30m" == render_plan(make_plan(cluster, T0))
     cluster.advance_to(T0 + 20 * MINUTE)
     cluster.add_node(replace(cluster.nodes.by_id[N1].node, state=NodeState.READY))
 
-    assert "a -> n1:8" == told(make_plan(cluster, T0 + 20 * MINUTE))
+    assert "a -> n1:8" == render_plan(make_plan(cluster, T0 + 20 * MINUTE))
     assert {"H100": 8} == cluster.nodes.gpus
 
 
@@ -160,11 +160,11 @@ def test_gpus_kept_on_a_node_that_cannot_be_used_are_given_up() -> None:
     for state in (NodeState.DEAD, NodeState.DRAINING, NodeState.QUARANTINED):
         cluster = case.cluster()
         cluster.add_node(replace(cluster.nodes.by_id[N1].node, state=state))
-        assert "u -> n2:4" == told(make_plan(cluster, T0))
+        assert "u -> n2:4" == render_plan(make_plan(cluster, T0))
         same(cluster)
     cluster = case.cluster()
     cluster.remove_node(N1)
-    assert "u -> n2:4" == told(make_plan(cluster, T0))
+    assert "u -> n2:4" == render_plan(make_plan(cluster, T0))
 
 
 def test_jobs_come_and_go() -> None:
@@ -175,7 +175,7 @@ def test_jobs_come_and_go() -> None:
         same(cluster)
 
     assert ({}, {}) == (cluster.waiting, cluster.earmarks)
-    assert "" == told(make_plan(cluster, T0 + MINUTE))
+    assert "" == render_plan(make_plan(cluster, T0 + MINUTE))
 
 
 def test_jobs_end_whether_or_not_they_were_asked_to() -> None:
@@ -204,7 +204,7 @@ def test_a_tier_with_a_share_of_its_own_keeps_it() -> None:
     cluster = Case(nodes="n1=8xH100", queued="a:8", shares="paid=ceil4", policy=PLAIN, want="")
     plan = make_plan(cluster.cluster(), T0)
 
-    assert "a waits ceiling at=paid of=* used=0 most=4" == told(plan)
+    assert "a waits ceiling at=paid of=* used=0 most=4" == render_plan(plan)
 
 
 def test_what_is_free_by_type() -> None:

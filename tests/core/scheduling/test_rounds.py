@@ -11,8 +11,8 @@ from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.model.jobs import Job
 from bursar.core.scheduling.model.nodes import NodeState
 from bursar.core.scheduling.plan import make_plan
-from bursar.core.scheduling.telling import told
 from bursar.core.value import replace
+from tests.support.plan_text import render_plan
 from tests.support.scheduling_cases import T0, Case
 from tests.support.scheduling_rounds import Rounds
 
@@ -146,11 +146,11 @@ def test_a_node_dies_under_a_gang() -> None:
     cluster.enqueue(replace(gang.job, queued_at=gang.job.queued_at))
 
     lost = make_plan(cluster, T0 + 10 * MINUTE)
-    assert "gang waits never_fits needs=16 free=8" == told(lost)
+    assert "gang waits never_fits needs=16 free=8" == render_plan(lost)
     assert ["small"] == sorted(cluster.running), "somebody else was hurt"
 
     cluster.add_node(replace(cluster.nodes.by_id[gang.pieces[0].node].node, state=NodeState.READY))
-    assert "gang -> n1:8+n2:8" == told(make_plan(cluster, T0 + 11 * MINUTE))
+    assert "gang -> n1:8+n2:8" == render_plan(make_plan(cluster, T0 + 11 * MINUTE))
 
 
 def test_a_gang_starts_again_before_new_jobs_after_a_death() -> None:
@@ -175,9 +175,9 @@ def test_a_failing_start_backs_off_and_lets_others_pass() -> None:
     """It is out of turn until its time, then it is first again."""
     cluster = Case(nodes="n1=4xH100", queued="bad:4/waited=9m/again=30s good:4", want="").cluster()
 
-    assert "good -> n1:4" == told(make_plan(cluster, T0))
-    assert "good -> n1:4" == told(make_plan(cluster, T0 + 30 * SECOND - 1))
-    assert told(make_plan(cluster, T0 + 30 * SECOND)).startswith("bad -> n1:4")
+    assert "good -> n1:4" == render_plan(make_plan(cluster, T0))
+    assert "good -> n1:4" == render_plan(make_plan(cluster, T0 + 30 * SECOND - 1))
+    assert render_plan(make_plan(cluster, T0 + 30 * SECOND)).startswith("bad -> n1:4")
 
 
 def test_freed_gpus_go_to_the_job_they_were_freed_for() -> None:
@@ -192,7 +192,7 @@ def test_freed_gpus_go_to_the_job_they_were_freed_for() -> None:
     for job in jobs("better:4/who=enterprise.big.x.eve"):
         cluster.enqueue(job)
 
-    assert told(make_plan(cluster, cluster.now)).startswith("urgent -> n1:4 freed; ")
+    assert render_plan(make_plan(cluster, cluster.now)).startswith("urgent -> n1:4 freed; ")
 
 
 def test_a_kept_job_that_is_withdrawn_leaves_its_gpus_to_others() -> None:
@@ -207,7 +207,7 @@ def test_a_kept_job_that_is_withdrawn_leaves_its_gpus_to_others() -> None:
     cluster = case.cluster()
     cluster.withdraw(JobId("urgent"))
 
-    assert "other waits needs=4 free=0 start=20s" == told(make_plan(cluster, T0))
+    assert "other waits needs=4 free=0 start=20s" == render_plan(make_plan(cluster, T0))
     cluster.remove_running(JobId("low"))
-    assert "other -> n1:4" == told(make_plan(cluster, T0))
+    assert "other -> n1:4" == render_plan(make_plan(cluster, T0))
     assert cluster.snapshot() == Cluster.from_snapshot(cluster.snapshot()).snapshot()

@@ -7,7 +7,7 @@ from bursar.core.instant import HOUR, MINUTE, SECOND
 from bursar.core.scheduling.decisions import Keep, Plan, PlannedStart, Preempt, Promise, Start, Wait
 from bursar.core.scheduling.model.jobs import StartReason
 from bursar.core.scheduling.model.nodes import Piece
-from bursar.core.scheduling.telling import span, told
+from tests.support.plan_text import render_plan, span
 from tests.support.scheduling_cases import T0
 
 A, B = JobId("a"), JobId("b")
@@ -42,7 +42,7 @@ def test_everything_a_plan_can_say() -> None:
     )
     plan = Plan(at=T0, decisions=decisions, waits=waits, complete=True, steps=0)
 
-    assert told(plan).split("; ") == [
+    assert render_plan(plan).split("; ") == [
         "a -> n1:1+n2:2",
         "a -> n1:1 backfill",
         "a preempted for=b by=class",
@@ -54,4 +54,4 @@ def test_everything_a_plan_can_say() -> None:
 
 
 def test_an_empty_plan_says_nothing() -> None:
-    assert "" == told(Plan(at=T0, decisions=(), waits=(), complete=True, steps=0))
+    assert "" == render_plan(Plan(at=T0, decisions=(), waits=(), complete=True, steps=0))
