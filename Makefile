@@ -2,7 +2,8 @@
 # the environment in .venv is made from requirements/dev.lock the first time it is needed,
 # and again when the lock changes.
 
-PYTHON ?= $(firstword $(shell command -v python3.11 || command -v python3))
+# Never the interpreter of .venv itself, which is removed when the lock changes.
+PYTHON ?= $(firstword $(shell which -a python3.11 python3 2>/dev/null | grep -v '^$(CURDIR)/.venv/'))
 JOBS ?= 3
 # Where `make run` listens, on this machine.
 PORT ?= 8765
