@@ -24,7 +24,6 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "api": frozenset({"core", "wire", "service"}),
     "client": frozenset({"core", "wire"}),
     "agent": frozenset({"core", "wire", "client", "failpoints"}),
-    "web": frozenset({"core", "wire"}),
     # `bursar up` starts the HTTP interface, `bursar agent` the agent of a node
     "cli": frozenset({"client", "wire", "sim", "service", "core", "library", "api", "agent"}),
 }

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from bursar.api.errors import Failed, Refused
 from bursar.api.event_stream import Streams
-from bursar.api.keyring import Keyring, LruCache
+from bursar.api.keyring import Keyring, StoredKey
 from bursar.api.loop_bridge import Arrivals
 from bursar.api.rate_limits import Limits
 from bursar.core.instant import SECOND, Instant
@@ -222,7 +222,7 @@ def _unauthenticated() -> Failed:
     return Failed("unauthenticated", headers={"WWW-Authenticate": "Bearer"})
 
 
-def _open(shown: PresentedKey, found: LruCache | None) -> Key | None:
+def _open(shown: PresentedKey, found: StoredKey | None) -> Key | None:
     """The stored key, if the presented secret opens it."""
     if found is None or not found[0].opens_with(shown.hash, _now(), found[1]):
         return None

@@ -26,7 +26,7 @@ FRESH_S: Final = 0.1  # or one that was read longer ago, if a new secret may hav
 USED_S: Final = 60.0  # a key that was shown longer ago is not read with the others
 MOST: Final = 50_000  # keys that are remembered
 
-LruCache: TypeAlias = tuple[Key, Instant]  # and when it was last changed
+StoredKey: TypeAlias = tuple[Key, Instant]  # and when it was last changed
 
 
 @dataclass(slots=True)
@@ -46,7 +46,7 @@ class Keyring:
         self._held: dict[tuple[str, str], _Held] = {}
         self._asked: dict[tuple[str, str], asyncio.Future[_Held | None]] = {}
 
-    def known(self, shown: PresentedKey) -> LruCache | None:
+    def known(self, shown: PresentedKey) -> StoredKey | None:
         """The key that is shown, as it was a moment ago; None if it must be looked up."""
         held = self._held.get((shown.org, shown.id))
         now = self._now()
@@ -60,7 +60,7 @@ class Keyring:
         where = (shown.org, shown.id)
         return where in self._held or where in self._asked
 
-    async def look_up(self, shown: PresentedKey) -> LruCache | None:
+    async def look_up(self, shown: PresentedKey) -> StoredKey | None:
         """The key that is shown, as it is; None if there is none. All who wait for one ask once."""
         where = (shown.org, shown.id)
         held = self._held.get(where)

@@ -1,22 +1,22 @@
-"""Jobs on machines: a job's life, the pool's side, the agent's side, and the org's side.
+"""A job as its pool sees it: the pool's rules and the rules of a node's agent.
 
 Read in this order:
 
-    life       what can become of a job: one table
-    counting   what jobs have and want of their orgs' quotas
-    state      what a pool keeps, and one transaction on it
-    spending   what users have had, for whoever leads next
-    quarantine nodes on which nothing gets going
-    ends       how jobs wait, stop and end
-    reports    what nodes report, and what they are answered
-    pool       messages of orgs, what the leader decides, what has run out
-    policies   which policies a pool can be run by
-    orders     nodes that were ordered, until they are given back
-    agent      a node: starts what it is leased, reports, ends what it has no right to
-    charging   what a pool's messages come to in an org's ledger
-    org        the org: jobs with their holds, and both directions of the post
-    following  how a scheduler's cluster keeps up with what the pool keeps
+    job_lifecycle     the states of a job and the steps between them, in one table
+    state             what a pool keeps, and one transaction on it (`PoolTransaction`)
+    quota_usage       what jobs use and claim of their orgs' quotas
+    share_usage       past usage of each user, for the next leader
+    quarantine        nodes on which attempts keep failing
+    attempt_end       how jobs wait, stop and end
+    reports           what nodes report, and the leases they get in the answer
+    pool              messages of orgs, decisions of the leader, expired leases
+    policies          which policies a pool accepts
+    node_orders       ordered nodes, until they are given back
+    audit_stream      what a leader records of its decisions
+    cluster_sync      keeps a scheduler's cluster in step with the pool
+    message_commands  the ledger commands that follow from a pool's message
+    agent             the rules of a node's agent
 
-All of it is state and event in, new state and messages out: no clock, no chance, no I/O. The fault
-simulation (`bursar.sim.faults`) drives these very functions.
+The org's side is `core.jobs`. Everything is state and input in, new state and messages out: no
+clock, no randomness, no I/O. The fault simulator (`bursar.sim.faults`) runs the same functions.
 """

@@ -1,6 +1,6 @@
 """A pool at work: what orgs ask, what the leader decides, what nodes report, what has run out.
 
-Every function is one event of a transaction (`Work`): it looks, writes rows and messages, and says
+Every function is one event of a transaction (`PoolTransaction`): it looks, writes rows and messages, and says
 what the answer is.
 
     org ── Enqueue, Withdraw, Leave,

@@ -1,6 +1,6 @@
 """What users have had of a pool, kept beside its rows: whoever leads next takes turns by it (S3).
 
-A scheduler adds up usage in a form that never fades but grows (`core.scheduling.usage`), in memory.
+A scheduler adds up usage in a form that never fades but grows (`core.scheduling.model.usage`), in memory.
 A pool keeps one amount for each user instead, faded to when the user's last lease has ended. What
 lives counts from its own row.
 """

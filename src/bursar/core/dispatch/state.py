@@ -1,7 +1,7 @@
 """What a pool keeps, as rows that never change, and one transaction on them.
 
 A pool is its jobs, its leases, its machines, who leads it, and the messages that orgs have not
-acknowledged yet. `Work` is one transaction: it reads the rows, collects new ones in their place,
+acknowledged yet. `PoolTransaction` is one transaction: it reads the rows, collects new ones in their place,
 and writes all of them at once or, if it is dropped, none. A database does the same with tables.
 """
 
@@ -248,7 +248,7 @@ Row: TypeAlias = PoolJob | Lease | PoolNode
 
 @dataclass(slots=True)
 class Pool:
-    """All that a pool keeps; changes when a `Work` is kept, and never otherwise.
+    """All that a pool keeps; changes when a `PoolTransaction` is kept, and never otherwise.
 
     What is over may be left out, if whoever asks about it brings it in before (`take`).
     """

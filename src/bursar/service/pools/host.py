@@ -8,7 +8,7 @@ All of it follows at once, in this process. What another process has to do it fi
 part looks now and then although nobody has called.
 
 A pool in which nothing waits or runs costs nothing but its line in that look: it is not led, and it
-has neither a thread nor a connection (`leader`, `sharing`).
+has neither a thread nor a connection (`leader`, `pooled_lane`).
 """
 
 import os

@@ -1,6 +1,6 @@
 """One pool, kept: messages of orgs, reports of nodes, decisions of its leader (D4, M4).
 
-Whatever is asked is a function of `core.dispatch` on one transaction (`Work`). What is asked at the
+Whatever is asked is a function of `core.dispatch` on one transaction (`PoolTransaction`). What is asked at the
 same time goes together: lock the pool's row, ask the time, catch up with what other processes have
 written, apply all of it, write what has changed set-wise, commit, answer.
 

@@ -10,7 +10,7 @@ which touches both worlds (D4).
     org     ── write what the pools know now ─▶  more may be given elsewhere
 
 What a pool knows and uses is read from memory, which may be behind: it was so once, and that is
-enough (`core.slices`).
+enough (`core.quota_slices`).
 """
 
 import json

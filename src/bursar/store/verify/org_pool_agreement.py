@@ -1,7 +1,7 @@
 """Whether orgs and pools agree with each other: what `verify` asks about the two sides of a job.
 
 A message that is on its way excuses a difference for as long as nobody has acknowledged it; one
-that nobody delivers is told itself (`verifying_messages`).
+that nobody delivers is told itself (`messages`).
 """
 
 from typing import Final

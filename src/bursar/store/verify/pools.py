@@ -1,6 +1,6 @@
 """Whether the audit streams of pools are what was written: what `verify` asks of their rows (O1).
 
-Whether decisions follow from what was noted is another question: `service.pools.replaying`.
+Whether decisions follow from what was noted is another question: `service.pools.replay`.
 """
 
 from typing import Final

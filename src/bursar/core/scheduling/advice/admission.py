@@ -108,7 +108,7 @@ def admit(
 ) -> Admitted | Rejected:
     """Let in so many jobs alike, or say why not. The first pool is where they would wait.
 
-    With `anyhow` they may wait for what that pool does not have: whoever names a pool knows why.
+    With `allow_unplaceable` they may wait for what that pool does not have: whoever names a pool knows why.
     """
     wait = predicted_wait(pools[0], job) if pools else UNKNOWN_WAIT
     tier = next((tier for tier in policy.tiers if tier.name == job.path[0]), None)

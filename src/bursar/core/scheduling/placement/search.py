@@ -26,7 +26,7 @@ _LEVELS = tuple(Level)
 
 
 class ClaimView(Protocol):
-    """What others have a claim on: see `backfill.Claims`."""
+    """What others have a claim on: see `backfill.NodeClaims`."""
 
     by_node: dict[NodeId, list]  # type: ignore[type-arg]
 

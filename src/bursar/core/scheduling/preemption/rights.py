@@ -10,14 +10,14 @@ A job may ask another to make room by one of six rights:
             the other's tier has a longer target, and it can save its work within the grace
     turn    the other is of the same org and class, makes checkpoints, has run so long that stopping
             costs little beside it, and has at least twice as much to do; or this job would outlast
-            all others (`backlog`), and the other would not
+            all others (`longest_jobs`), and the other would not
     share   the other's org, of the same tier, still has the larger part by weight afterwards, of
             what runs now and of what was used and runs ahead; and not both say that they are over
             within minutes
-    move    the other can go on elsewhere at once (`moving`)
+    move    the other can go on elsewhere at once (`migration`)
 
 By whichever right, nobody's floor is cut into. All bounds are sums over the jobs that leave, so a
-set is legal or not whatever the order in which it was made: `Leaving` keeps the sums. As each move
+set is legal or not whatever the order in which it was made: `LeavingJobs` keeps the sums. As each move
 by share leaves the larger part larger, shares only come closer and nobody is asked to and fro.
 """
 
