@@ -1,13 +1,13 @@
-"""A pool at work: what orgs ask, what the leader decides, what nodes report, what has run out.
+"""A pool at work: messages of orgs, decisions of the leader, reports of nodes, expired leases.
 
-Every function is one event of a transaction (`PoolTransaction`): it looks, writes rows and messages, and says
-what the answer is.
+Every function is one event of a `PoolTransaction`: it reads rows, writes rows and messages, and
+returns the answer.
 
     org ── Enqueue, Withdraw, Leave,
                   HoldGrew, Correct ────▶ receive
                         the leader only ─▶ place, preempt
-    node ── Report ─────────────────────▶ report ──▶ Orders
-                  anybody, now and then ─▶ expire, lead
+    node ── NodeReport ─────────────────▶ report ──▶ LeaseOrders
+                   any process, polling ─▶ expire, lead
     org ◀── Started, RanSoFar, Ended, Corrected, Dropped, Left ──
 
 **Nodes ask.** A node reports every five seconds all that it knows, and is answered with all leases

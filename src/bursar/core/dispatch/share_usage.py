@@ -1,8 +1,8 @@
-"""What users have had of a pool, kept beside its rows: whoever leads next takes turns by it (S3).
+"""Past usage of each user of a pool, stored for the next leader, so that fair share goes on (S3).
 
-A scheduler adds up usage in a form that never fades but grows (`core.scheduling.model.usage`), in memory.
-A pool keeps one amount for each user instead, faded to when the user's last lease has ended. What
-lives counts from its own row.
+A scheduler keeps usage in memory, in a form that grows instead of fading
+(`core.scheduling.model.usage`). A pool stores one amount per user instead, faded to the end of the
+user's last lease. Live leases count from their own rows.
 """
 
 from collections.abc import Iterable

@@ -1,8 +1,8 @@
 """What a pool keeps, as rows that never change, and one transaction on them.
 
-A pool is its jobs, its leases, its machines, who leads it, and the messages that orgs have not
-acknowledged yet. `PoolTransaction` is one transaction: it reads the rows, collects new ones in their place,
-and writes all of them at once or, if it is dropped, none. A database does the same with tables.
+A pool is its jobs, its leases, its nodes, its leader, and the messages that orgs have not
+acknowledged yet. A `PoolTransaction` reads rows and collects new ones in their place; it writes all
+of them at once or, if it is dropped, none. A database does the same with tables.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping

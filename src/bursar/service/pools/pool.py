@@ -1,8 +1,8 @@
-"""One pool, kept: messages of orgs, reports of nodes, decisions of its leader (D4, M4).
+"""One pool and its transactions: messages, reports of nodes, the leader's decisions (D4, M4).
 
-Whatever is asked is a function of `core.dispatch` on one transaction (`PoolTransaction`). What is asked at the
-same time goes together: lock the pool's row, ask the time, catch up with what other processes have
-written, apply all of it, write what has changed set-wise, commit, answer.
+Every request is a function of `core.dispatch` on a `PoolTransaction`. Requests that arrive together
+share one database transaction: lock the pool's row, read the time, catch up with what other
+processes have written, apply all requests, write the changed rows set-wise, commit, answer.
 
 Memory. What lives (waiting jobs, live leases, nodes) is kept between transactions, under the
 version that is in the locked row. If the version differs, another process has written: the

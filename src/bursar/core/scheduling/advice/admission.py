@@ -106,9 +106,10 @@ def admit(
     *,
     allow_unplaceable: bool = False,
 ) -> Admitted | Rejected:
-    """Let in so many jobs alike, or say why not. The first pool is where they would wait.
+    """Admit so many equal jobs, or return the reason for refusing them.
 
-    With `allow_unplaceable` they may wait for what that pool does not have: whoever names a pool knows why.
+    The first pool is the one they would wait in. With `allow_unplaceable` they may wait for nodes
+    that this pool does not have, because the caller named the pool.
     """
     wait = predicted_wait(pools[0], job) if pools else UNKNOWN_WAIT
     tier = next((tier for tier in policy.tiers if tier.name == job.path[0]), None)

@@ -1,24 +1,25 @@
-"""Who must make room for whom.
+"""Which running jobs a waiting job may preempt.
 
-A job may ask another to make room by one of six rights:
+There are six rights:
 
-    floor   a place it belongs to has less than its floor, even with the job; whoever belongs to
-            another place gives what is above that one's own floor; but a job that says it is over
-            within minutes and is late lets those end who say so as well
-    class   the other is of the same org and of a lower class
-    target  half the job's start target has passed, it is over within minutes (`Policy.express`);
-            the other's tier has a longer target, and it can save its work within the grace
-    turn    the other is of the same org and class, makes checkpoints, has run so long that stopping
-            costs little beside it, and has at least twice as much to do; or this job would outlast
-            all others (`longest_jobs`), and the other would not
-    share   the other's org, of the same tier, still has the larger part by weight afterwards, of
-            what runs now and of what was used and runs ahead; and not both say that they are over
-            within minutes
-    move    the other can go on elsewhere at once (`migration`)
+    floor   a group of the waiting job has less than its floor, even with the job; jobs outside it
+            give up what is above their own groups' floors. A late job that ends within minutes does
+            not stop jobs that do so as well
+    class   the victim is of the same org and of a lower class
+    target  half of the job's start target has passed, and it ends within minutes
+            (`PoolPolicy.express`); the victim's tier has a longer target, and the victim can save
+            its work within the grace
+    turn    the victim is of the same org and class, makes checkpoints, has run so long that
+            stopping costs little, and has at least twice as much left to do; or the waiting job
+            would outlast all others (`longest_jobs`) and the victim would not
+    share   the victim's org, of the same tier, still has the larger part by weight afterwards: of
+            what runs now, and of past usage plus what runs; and not both jobs end within minutes
+    move    the victim can continue elsewhere at once (`migration`)
 
-By whichever right, nobody's floor is cut into. All bounds are sums over the jobs that leave, so a
-set is legal or not whatever the order in which it was made: `LeavingJobs` keeps the sums. As each move
-by share leaves the larger part larger, shares only come closer and nobody is asked to and fro.
+No right cuts into another group's floor. All bounds are sums over the jobs that leave, kept by
+`LeavingJobs`, so whether a set of victims is legal does not depend on the order in which it was
+built. Each preemption by share leaves the larger part larger, so shares converge and preemption
+cannot oscillate.
 """
 
 from collections.abc import Iterable, Iterator
