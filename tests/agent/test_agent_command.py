@@ -75,7 +75,7 @@ def test_an_agent_that_is_killed_and_started_again_goes_on(
     office: OverHttp, state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed with -9: its process runs on, is adopted, ends once, and its log is there."""
-    monkeypatch.setattr(leases, "TTL", 10 * MINUTE)  # however long the second takes to start
+    monkeypatch.setattr(leases, "LEASE_TTL", 10 * MINUTE)  # however long the second takes to start
     pool, starts = office.pool, tmp_path / "starts"
     key = pool.enqueue("job", *python(APPENDS, str(starts)))
     with agent(office, state) as first:
@@ -164,13 +164,16 @@ def test_a_service_that_is_down_is_waited_for(office: OverHttp, state: Path) -> 
         stderr=subprocess.PIPE,
         text=True,
     ) as program:
-        assert program.stderr is not None
-        assert "cannot be registered yet" in program.stderr.readline()
-        office.down = False
-        assert program.stdout is not None
-        assert "ready: n1 has 2 H100" in program.stdout.readline()
-        program.send_signal(signal.SIGTERM)
-        said, _ = program.communicate(timeout=120)
+        try:
+            assert program.stderr is not None
+            assert "cannot be registered yet" in program.stderr.readline()
+            office.down = False
+            assert program.stdout is not None
+            assert "ready: node n1 with 2 × H100" in program.stdout.readline()
+            program.send_signal(signal.SIGTERM)
+            said, _ = program.communicate(timeout=120)
+        finally:
+            program.kill()
 
     assert 0 == program.returncode
     assert "running jobs continue" in said
@@ -181,7 +184,7 @@ def test_a_service_that_is_down_is_waited_for(office: OverHttp, state: Path) -> 
     [
         (("--gpus", "8 cards"), "write 8xH100"),
         (("--run-as", "nobody-of-that-name"), "no such user"),
-        (("--cgroup", "/nowhere"), "/nowhere is no cgroup of version 2"),
+        (("--cgroup", "/nowhere"), "/nowhere is not a version 2 cgroup"),
         (("--state", "/proc/nowhere"), "/proc/nowhere cannot be used"),
         (("--server", "http://bursar.example.com"), "without TLS"),
     ],

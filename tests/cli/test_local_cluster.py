@@ -77,7 +77,7 @@ def test_nodes_are_written_in_short() -> None:
     ["", "H100", "8", "0x8xH100", "2x0xH100", "8xH100,", "2x8xH/100", f"{NODES_MAX + 1}x1xL4"],
 )
 def test_what_names_no_nodes_is_told(text: str) -> None:
-    with pytest.raises(ValueError, match=r"write 2x8xH100|more than one machine"):
+    with pytest.raises(ValueError, match=r"write 2x8xH100|the maximum is 32"):
         nodes_of(text)
 
 
@@ -127,7 +127,7 @@ def test_a_program_that_ends_is_started_again_and_all_end_with_us(
         eventually(lambda: len(numbers(tmp_path)) == 2, "it is started again")
         eventually(lambda: len(numbers(tmp_path, "other")) == 1, "the other runs")
 
-    assert "one has ended (-9) and is started again; see" in capfd.readouterr().err
+    assert "one exited with status -9 and will be restarted; see" in capfd.readouterr().err
     assert not [pid for pid in (*numbers(tmp_path), *numbers(tmp_path, "other")) if runs(pid)]
     assert 1 == len(numbers(tmp_path, "other")), "who did not end is left alone"
 

@@ -138,7 +138,7 @@ def test_a_long_look_is_taken_seldom(clock: Ticks, monkeypatch: pytest.MonkeyPat
         clock.now += 0.25
         return measure_prospect(*given)
 
-    monkeypatch.setattr(routing, "prospect_of", slow)
+    monkeypatch.setattr(routing, "measure_prospect", slow)
     one = Scheduler()
     router = Router(Pools({"a": one}), clock)
     for _ in range(100):

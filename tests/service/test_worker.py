@@ -67,6 +67,26 @@ def test_wake_ups_do_not_postpone_a_poll() -> None:
         assert polls.wait(30)
 
 
+def test_failing_wake_ups_do_not_postpone_a_poll() -> None:
+    """A key whose turns always fail is woken all the time: polls come all the same."""
+    polls = threading.Event()
+
+    def take_turn(turn: Turn) -> None:
+        turns.append(turn)
+        if turn.is_poll and len(turns) > 1:
+            polls.set()
+        elif not turn.is_poll:
+            raise Fault("a bad key")
+
+    turns: list[Turn] = []
+    with Worker("test", session(take_turn), interval_s=0.2, retry_s=3_600) as worker:
+        deadline = monotonic() + 30
+        while not polls.is_set():
+            assert monotonic() < deadline, "no poll came"
+            worker.wake("bad")
+            sleep(0.01)
+
+
 def test_an_error_ends_the_session_and_the_next_turn_opens_another() -> None:
     """After a pause, or at once when the worker is woken."""
     opened, turns = [], list[Turn]()

@@ -247,7 +247,7 @@ def _is_like_ours(python: Path) -> bool:
 
 def environment_for(user: OsUser, home: Path) -> dict[str, str]:
     """What a user needs to run our code from where it lies, or a skip if it cannot be read."""
-    source = Path(__file__).parents[3] / "src"
+    source = Path(__file__).parents[2] / "src"
     site = Path(psycopg.__file__).parents[1]
     for folder in (source / "bursar", site / "psycopg", installed().tree):
         if blocking := user.first_failing([("-x", way) for way in (*folder.parents, folder)]):

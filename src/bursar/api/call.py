@@ -128,7 +128,7 @@ class Call:
                 _validate(parameter, query.pop(parameter.name), arguments, errors)
             elif parameter.is_required:
                 errors.append({"loc": ("query", parameter.name), "msg": "Field required"})
-        if query and not errors:
+        if query and not errors and not self.operation.is_open:
             name = next(iter(query))[:UNKNOWN_NAME_MAX]
             raise Failed("invalid_request", f"there is no parameter {name!r}")
 

@@ -43,7 +43,7 @@ from bursar.core.ledger.commands import Release, Settle
 from bursar.core.messages import EndClass, Enqueue, Why
 from bursar.core.money import Micros, share_of
 from bursar.core.pricing import hit_ppm_of
-from bursar.core.refusal import Refusal
+from bursar.core.refusal import Refusal, invariant
 from bursar.core.value import replace
 
 FOLLOWS: Final = "follows"  # steps of a job that shares its result: an identical one is under way
@@ -254,6 +254,7 @@ def _succeed(jobs: JobTransaction, heir: Heir, now: Instant) -> None:
     if heir.leader is not None:
         jobs.put(replace(jobs.job(heir.leader), digest=None, leads=False))
     row = jobs.job(heir.job)
+    invariant(row.follows, "only a follower takes over", job=row.id)
     assert row.unsent is not None
     message = replace(row.unsent, hold_micros=heir.held, hold_until=heir.expires_at)
     jobs.put(replace(row, leads=True, follows=False, unsent=None, why=TOOK_OVER))

@@ -94,6 +94,7 @@ class PoolLeader:
         trace: TracebackType | None,
     ) -> None:
         self._worker.stop()
+        self._answer_nobody(_led_no_more(self._keeper.id))  # asked between two sessions
 
     def leave(self) -> None:
         """Lead no more; returns at once."""

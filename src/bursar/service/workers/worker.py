@@ -154,7 +154,8 @@ class Worker:
                 with self._session() as task:
                     rests = self._take_turns(task, turn)
             except Exception as error:
-                self._poll_at = time.monotonic() + self._retry_s
+                # A turn that was no poll leaves the poll where it is: it must come in any case.
+                self._poll_at = min(self._poll_at, time.monotonic() + self._retry_s)
                 self._report(error)
             else:
                 if rests and self._end_thread():
@@ -193,6 +194,8 @@ class Worker:
             if self._is_stopping:
                 return None
             is_poll = not self._is_awake or time.monotonic() >= self._poll_at
+            if is_poll:  # counts as taken, also if it fails
+                self._poll_at = time.monotonic() + self._retry_s
             keys, self._keys, self._is_awake = tuple(self._keys), {}, False
             return Turn(is_poll, keys, self._may_continue)
 

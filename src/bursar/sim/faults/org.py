@@ -87,7 +87,7 @@ class Org:
         rows = self._alike(digest)
         results = [job for job in rows if has_result(job) and (job.ended_at or 0) > since]
         leader = next((job.id for job in rows if job.leads), None)
-        follower = next((job for job in reversed(rows) if job.follows), None)
+        follower = next((job for job in reversed(rows) if job.follows and not job.withdrawn), None)
         waiting = None
         if follower is not None and first_result(rows, follower) is None:
             waiting = follower.id

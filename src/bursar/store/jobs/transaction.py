@@ -182,7 +182,12 @@ class StoredJobs:
 
     def without_hold(self, digest: str, most: int) -> list[tuple[JobId, Micros]]:
         """Followers whose holds have come to their limits, and what they have spent."""
-        return result_cache.without_hold(self._connection, (self._org, digest), most)
+        ended = result_cache.without_hold(self._connection, (self._org, digest), most)
+        missing = [(self._org, job) for job, _ in ended if job not in self._jobs]
+        if missing:  # all with one statement: thousands may reach their limits together
+            rows = jobs_of(ask_jobs(self._connection, missing))
+            self._jobs.update({job: rows.get((org, job)) for org, job in missing})
+        return ended
 
     def heir(self, digest: str, now: Instant) -> Heir | None:
         """The first follower that could run, if no other job leads and none has succeeded."""
