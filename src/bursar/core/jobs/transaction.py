@@ -51,47 +51,36 @@ class JobReads(Protocol):
 
     def job(self, job: JobId) -> OrgJob | None:
         """A job."""
-        ...
 
     def array(self, array: JobId) -> ArrayProgress | None:
         """How far an array has got."""
-        ...
 
     def live_elements(self, array: JobId) -> Sequence[OrgJob]:
         """The elements of an array that have begun and not finished, by number."""
-        ...
 
     def figures(self, jobs: Sequence[JobId]) -> Mapping[JobId, JobFigures]:
         """What jobs have spent and hold; an array with all of its elements."""
-        ...
 
     def routes(self, job: JobId) -> Sequence[Route]:
         """The pools that a job was sent to, in order."""
-        ...
 
     def last_enqueue(self, job: JobId) -> Enqueue:
         """What the job's last pool was sent first."""
-        ...
 
     def alike(self, digest: str, since: Instant) -> Alike:
         """The jobs with a digest; a result counts if it is from after an instant."""
-        ...
 
     def without_hold(self, digest: str, most: int) -> Sequence[tuple[JobId, Micros]]:
         """Followers whose holds have come to their limits, and what they have spent."""
-        ...
 
     def heir(self, digest: str, now: Instant) -> Heir | None:
         """The first follower that could run, if no other job leads and none has succeeded."""
-        ...
 
     def count_waiting(self, account: str | None, user: str | None, most: int) -> int:
         """How many jobs and elements of an account, a user or both wait."""
-        ...
 
     def count_latest(self, account: str | None, user: str | None, since: Instant, most: int) -> int:
         """How many jobs were submitted since an instant."""
-        ...
 
 
 class JobTransaction:
