@@ -1,0 +1,307 @@
+"""Identical jobs of one org: one leads, the others follow and are given its result (S13)."""
+
+import pytest
+
+from bursar.core.dispatch.job_lifecycle import State
+from bursar.core.ids import ChargeId, HoldId, JobId, derive_id
+from bursar.core.instant import HOUR, MINUTE
+from bursar.core.jobs.effects import FollowUp, perform_with
+from bursar.core.jobs.result_cache import (
+    DueFollower,
+    EndFollower,
+    Match,
+    RepairGroup,
+    Sharing,
+    end_follower,
+    hit_ppm,
+    match_of,
+    price_of,
+)
+from bursar.core.jobs.submission import SubmitJob, reserve_for_job
+from bursar.core.jobs.transaction import Alike, JobTransaction
+from bursar.core.ledger.commands import Lapse, Release, Settle
+from bursar.core.messages import EndClass, Enqueue, Why, Withdraw
+from bursar.core.pricing import PriceBook
+from bursar.core.refusal import Code, Refusal
+from bursar.core.value import replace
+from tests.support.builders import T0
+from tests.support.jobs import CREDITS, HIT_PPM, STARTED, JobTrial, ended
+
+SAME = Sharing("same", HOUR)
+LEADER, FIRST, SECOND = JobId("leader"), JobId("first"), JobId("second")
+
+
+def shared(*jobs: str) -> JobTrial:
+    """An org with identical jobs, submitted a microsecond apart."""
+    trial = JobTrial()
+    for job in jobs:
+        trial.submit(job, sharing=SAME)
+        trial.now += 1
+    return trial
+
+
+def repair(trial: JobTrial, *, expire: bool = False) -> int:
+    """Look after the group of identical jobs; how many have gone on."""
+    effect = RepairGroup("same", expire)
+    trial.does(Lapse(most=1), effect)
+    return effect.count
+
+
+def due(job: JobId, *, cancelled: bool = False, held: int = 60_000) -> DueFollower:
+    """A follower of a leader that has cost 2 000."""
+    return DueFollower(job, cancelled, HIT_PPM, held, LEADER, 0, 2_000)
+
+
+# What a new job meets
+
+
+@pytest.mark.parametrize(
+    ("alike", "match"),
+    [
+        (Alike(), Match()),
+        (Alike(leader=LEADER), Match(LEADER)),
+        (Alike(waiting=FIRST), Match(FIRST)),
+        (Alike(leader=LEADER, waiting=FIRST), Match(LEADER)),
+        (Alike(FIRST, 0, 2_000, LEADER), Match(FIRST, True, 0, 2_000)),
+        (Alike(FIRST), Match(FIRST, True, None, 0)),
+    ],
+)
+def test_a_result_goes_before_a_job_under_way(alike: Alike, match: Match) -> None:
+    assert match == match_of(alike)
+
+
+def test_a_result_costs_its_part_of_the_run_and_no_more_than_is_held() -> None:
+    assert 500 == price_of(2_000, HIT_PPM, 60_000)
+    assert 499 == price_of(2_000, HIT_PPM, 499)
+    assert 0 == price_of(2_000, 0, 60_000)
+
+
+def test_the_price_book_says_what_a_result_costs() -> None:
+    assert HIT_PPM == hit_ppm(JobTrial().org.books, T0)
+    assert 0 == hit_ppm(JobTrial(prices=PriceBook()).org.books, T0)
+
+
+# Submission
+
+
+def test_the_first_of_identical_jobs_leads() -> None:
+    trial = shared(LEADER)
+    job = trial.job(LEADER)
+
+    assert ("same", HIT_PPM, True, False) == (job.digest, job.hit_ppm, job.leads, job.follows)
+    assert (1, [("submitted", "queued", 0, 60_000)]) == (
+        len(trial.sent(LEADER)),
+        trial.steps(LEADER),
+    )
+
+
+def test_the_next_follows_with_its_hold_and_is_in_no_pool() -> None:
+    trial = shared(LEADER, FIRST)
+    job = trial.job(FIRST)
+
+    assert (False, True, LEADER, False) == (job.leads, job.follows, job.source, job.hit)
+    assert (State.QUEUED, "follows", 0, []) == (job.state, job.why, job.sent, trial.sent(FIRST))
+    assert trial.sent(LEADER) == [replace(job.unsent, hold_until=T0 + 10 * MINUTE)]
+    assert ("follows", "queued", 0, 60_000) == trial.steps(FIRST)[-1]
+    assert (0, 60_000, True) == trial.figures(FIRST)
+
+
+def test_identical_jobs_of_one_transaction_meet() -> None:
+    trial = JobTrial()
+    jobs = JobTransaction(trial.org)
+    for job in (LEADER, FIRST):
+        submission = trial.submission(job, sharing=SAME)
+        effect = SubmitJob(submission)
+        perform_with(trial.org.books, reserve_for_job(submission), effect, jobs, T0)
+
+    assert (True, LEADER) == (jobs.job(LEADER).leads, jobs.job(FIRST).source)
+
+
+def test_other_jobs_are_not_alike() -> None:
+    trial = shared(LEADER)
+    trial.submit("other", sharing=Sharing("another", HOUR))
+    jobs = JobTransaction(trial.org)
+    for job, digest in (("a", "third"), ("b", "fourth")):
+        submission = trial.submission(job, sharing=Sharing(digest, HOUR))
+        effect = SubmitJob(submission)
+        perform_with(trial.org.books, reserve_for_job(submission), effect, jobs, trial.now)
+
+    assert trial.job("other").leads
+    assert (True, True) == (jobs.job(JobId("a")).leads, jobs.job(JobId("b")).leads)
+
+
+def test_a_result_that_is_there_ends_the_job_at_once() -> None:
+    """It pays a quarter of the run; the rest of its hold is free again."""
+    trial = shared(LEADER)
+    trial.tell(LEADER, STARTED, ended(Why.FINISHED, 2_000, exit_code=0))
+    trial.submit(FIRST, sharing=SAME)
+
+    job = trial.job(FIRST)
+    assert (State.SUCCEEDED, "cached", 0) == (job.state, job.why, job.exit_code)
+    assert (LEADER, LEADER, True) == (job.source, job.cached_from, job.hit)
+    assert (trial.now, EndClass.USER) == (job.ended_at, job.end_class)
+    assert (False, None, []) == (job.follows, job.unsent, trial.sent(FIRST))
+    assert [
+        ("submitted", "queued", 0, 60_000),
+        ("cached", "succeeded", 500, 0),
+    ] == trial.steps(FIRST)
+    assert CREDITS - 2_500 == trial.available
+
+
+def test_a_result_that_is_too_old_is_none() -> None:
+    trial = shared(LEADER)
+    trial.tell(LEADER, STARTED, ended(Why.FINISHED, 2_000))
+    trial.now += HOUR
+    trial.submit(FIRST, sharing=SAME)
+
+    assert trial.job(FIRST).leads
+
+
+# The end of a follower
+
+
+def test_a_follower_is_given_the_result_of_its_leader() -> None:
+    trial = shared(LEADER, FIRST)
+    trial.tell(LEADER, STARTED, ended(Why.FINISHED, 2_000, exit_code=0))
+    end = end_follower(due(FIRST), "now")
+
+    charge = ChargeId(derive_id(FIRST, "cached"))
+    assert (
+        FollowUp(
+            "bursar:cache/first/now",
+            Settle(charge=charge, hold=HoldId(FIRST), total=500),
+            EndFollower(FIRST, Why.CACHED, EndClass.USER, LEADER, 0),
+        )
+        == end
+    )
+    trial.follows(end)
+    job = trial.job(FIRST)
+    assert (State.SUCCEEDED, LEADER, False) == (job.state, job.cached_from, job.hit)
+    assert ("cached", "succeeded", 500, 0) == trial.steps(FIRST)[-1]
+
+
+def test_a_cancelled_follower_gives_its_hold_back() -> None:
+    """Also if there is a result by now."""
+    trial = shared(LEADER, FIRST)
+    trial.cancel(FIRST)
+    end = end_follower(due(FIRST, cancelled=True), "now")
+
+    assert "bursar:cache/first/now/cancelled" == end.key
+    assert (Release(hold=HoldId(FIRST)), EndFollower.cancelled(FIRST)) == (end.command, end.effect)
+    trial.follows(end)
+    job = trial.job(FIRST)
+    assert (State.CANCELLED, "cancelled", None) == (job.state, job.why, job.cached_from)
+    assert ("cancelled", "cancelled", 0, 0) == trial.steps(FIRST)[-1]
+    assert CREDITS - 60_000 == trial.available
+
+
+def test_a_follower_ends_once() -> None:
+    trial = shared(LEADER, FIRST)
+    trial.follows(end_follower(due(FIRST), "now"))
+    before = trial.job(FIRST)
+    again = end_follower(due(FIRST, cancelled=True), "later")
+    refusal = trial.follows(again)
+
+    assert isinstance(refusal, Refusal)
+    assert Code.HOLD_CLOSED is refusal.code
+    assert (before, (FIRST,)) == (trial.job(FIRST), EndFollower.cancelled(FIRST).jobs)
+
+
+# Succession
+
+
+def test_the_first_follower_takes_over_from_a_leader_that_failed() -> None:
+    """It is sent to its pool; the others follow on."""
+    trial = shared(LEADER, FIRST, SECOND)
+    unsent = trial.job(FIRST).unsent
+    trial.tell(LEADER, STARTED, ended(Why.FAILED, 2_000))
+
+    assert 1 == repair(trial)
+    job = trial.job(FIRST)
+    assert (True, False, None, "took_over") == (job.leads, job.follows, job.unsent, job.why)
+    assert [unsent] == trial.sent(FIRST)
+    assert ("took_over", "queued", 0, 60_000) == trial.steps(FIRST)[-1]
+    assert (True, []) == (trial.job(SECOND).follows, trial.sent(SECOND))
+    assert 0 == repair(trial)
+
+
+def test_who_takes_over_is_sent_its_hold_as_it_is_now() -> None:
+    trial = shared(LEADER, FIRST)
+    row = trial.job(FIRST)
+    assert row.unsent is not None
+    trial.org.jobs[FIRST] = replace(row, unsent=replace(row.unsent, hold_micros=1, hold_until=1))
+    trial.tell(LEADER, STARTED, ended(Why.FAILED, 2_000))
+    repair(trial)
+
+    [message] = trial.sent(FIRST)
+    assert isinstance(message, Enqueue)
+    hold = trial.hold(FIRST)
+    assert (60_000, hold.expires_at) == (message.hold_micros, message.hold_until)
+
+
+def test_nobody_takes_over_while_the_leader_can_run() -> None:
+    trial = shared(LEADER, FIRST)
+
+    assert 0 == repair(trial, expire=True)
+    assert trial.job(FIRST).follows
+
+
+def test_a_leader_that_waits_for_credits_steps_down() -> None:
+    """It shares nothing any more, and goes on alone once it has credits."""
+    trial = shared(LEADER, FIRST)
+    out = ended(Why.OUT_OF_CREDITS, 60_000, over=False, end_class=EndClass.LIMIT)
+    trial.tell(LEADER, STARTED, out)
+
+    assert 1 == repair(trial)
+    leader = trial.job(LEADER)
+    assert (None, False, False) == (leader.digest, leader.leads, leader.is_finished)
+    assert (True, 1) == (trial.job(FIRST).leads, len(trial.sent(FIRST)))
+
+
+def test_a_cancelled_follower_does_not_take_over() -> None:
+    trial = shared(LEADER, FIRST, SECOND)
+    trial.cancel(FIRST)
+    trial.tell(LEADER, STARTED, ended(Why.FAILED, 2_000))
+    repair(trial)
+
+    assert (False, True) == (trial.job(FIRST).leads, trial.job(SECOND).leads)
+    trial.cancel(SECOND)
+    assert [Withdraw()] == trial.sent(SECOND)[1:]
+
+
+def test_followers_without_a_hold_expire() -> None:
+    """What they had set aside went back when their holds came to the limit."""
+    trial = shared(LEADER, FIRST, SECOND)
+    trial.now += 11 * MINUTE
+    trial.does(Lapse(most=1))
+
+    assert 2 == repair(trial, expire=True)
+    job = trial.job(FIRST)
+    assert (State.EXPIRED, "hold_ended") == (job.state, job.why)
+    assert (EndClass.LIMIT, trial.now, False) == (job.end_class, job.ended_at, job.follows)
+    assert ("hold_ended", "expired", 0, 0) == trial.steps(FIRST)[-1]
+    assert CREDITS == trial.available
+
+
+def test_followers_without_a_hold_are_not_looked_for_in_vain() -> None:
+    trial = shared(LEADER, FIRST)
+    trial.now += 11 * MINUTE
+    trial.does(Lapse(most=1))
+
+    assert 0 == repair(trial, expire=False)
+    assert trial.job(FIRST).follows
+
+
+def test_what_the_same_transaction_has_changed_is_left_for_the_next_look() -> None:
+    """The stored rows still show a follower without a hold, and one that could lead."""
+    trial = shared(LEADER, FIRST, SECOND)
+    trial.tell(LEADER, STARTED, ended(Why.FAILED, 2_000))
+    trial.does(Release(hold=HoldId(FIRST)))
+    jobs = JobTransaction(trial.org)
+    EndFollower.expired(FIRST).end(jobs, 0, trial.now)
+    jobs.put(jobs.job(SECOND))
+    before = len(jobs.steps)
+    effect = RepairGroup("same", expire=True, count=9)
+    effect.apply(jobs, trial.org.books, (), trial.now)
+
+    assert (0, before) == (effect.count, len(jobs.steps))
