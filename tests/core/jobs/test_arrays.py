@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from bursar.core.dispatch.job_lifecycle import State
-from bursar.core.ids import HoldId
+from bursar.core.ids import HoldId, JobId
 from bursar.core.instant import MINUTE
 from bursar.core.jobs.arrays import (
     BEGIN_MAX,
@@ -109,7 +109,8 @@ def test_elements_are_jobs_with_a_lot_each() -> None:
     trial = begun()
     first, second = trial.elements()
 
-    assert [lot_id(HoldId(ARRAY), 0), lot_id(HoldId(ARRAY), 1)] == [first.id, second.id]
+    lots = [JobId(lot_id(HoldId(ARRAY), number)) for number in range(2)]
+    assert lots == [first.id, second.id]
     row = {"run_ms": RUN_MS, "array": ARRAY, "place": 1, "sent": 1, "steps": 1}
     assert a_job(second.id, **row) == second
     [message] = trial.sent(second.id)

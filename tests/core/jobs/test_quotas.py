@@ -185,9 +185,10 @@ def test_so_many_may_come_in_a_minute() -> None:
     jobs = JobTransaction(trial.org)
     jobs.add(a_job(ARRAY, elements=3))  # one submission
 
-    name = "submissions_per_minute_max"
-    assert exceeded(name, 2, 2) == check(quota(**{name: 2}), trial=trial, jobs=jobs)
-    assert check(quota(**{name: 3}), trial=trial, jobs=jobs) is None
+    two, three = quota(submissions_per_minute_max=2), quota(submissions_per_minute_max=3)
+    refusal = exceeded("submissions_per_minute_max", 2, 2)
+    assert refusal == check(two, trial=trial, jobs=jobs)
+    assert check(three, trial=trial, jobs=jobs) is None
     assert ("latest", (TEAM, None, T0 - MINUTE, 2)) == trial.org.counted[0]
 
 

@@ -1,5 +1,7 @@
 """The row of a job after a message of its pool, a top-up or a cancellation (M3, S9)."""
 
+from typing import Any
+
 import pytest
 
 from bursar.core.dispatch.job_lifecycle import OVER, TABLE, State
@@ -21,9 +23,9 @@ from tests.support.jobs import JOB, STARTED, a_job, ended
 LATER = T0 + 1_000
 
 
-def running(**changes: object) -> OrgJob:
+def running(**changes: Any) -> OrgJob:
     """A job whose first attempt runs."""
-    given: dict[str, object] = {
+    given: dict[str, Any] = {
         "state": State.RUNNING,
         "why": "started",
         "attempt": 1,
