@@ -10,9 +10,8 @@ from bursar.core.jobs.states import event_of
 from bursar.core.jobs.transaction import JobTransaction
 from bursar.core.ledger.books import Books
 from bursar.core.ledger.commands import AddUser
-from bursar.core.ledger.events import JobStepped, UserAdded
+from bursar.core.ledger.events import HoldClosed, JobStepped, UserAdded
 from bursar.core.refusal import Code, Refusal
-from tests.support import commands as ask
 from tests.support.builders import T0
 from tests.support.jobs import ANN, JOB, JobTrial
 
@@ -81,13 +80,12 @@ def test_an_effect_may_refuse_what_the_ledger_would_accept() -> None:
 
 def test_what_is_due_comes_before_the_steps_of_a_refused_command() -> None:
     trial = with_job()
-    trial.does(ask.issue("short", 5, to="root", expires=T0 + HOUR))
     trial.now = T0 + 2 * HOUR
     outcome, steps, _ = performed(trial, KNOWN, Noting())
 
     assert isinstance(outcome, Refusal)
     assert Code.ALREADY_EXISTS is outcome.code
-    assert [JobStepped] == [type(step) for step in steps[-1:]]
+    assert [HoldClosed, JobStepped] == [type(step) for step in steps]
     assert trial.hold().closed_at is not None
 
 
