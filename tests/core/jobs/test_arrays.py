@@ -124,6 +124,19 @@ def test_elements_are_jobs_with_a_lot_each() -> None:
     assert (2, 2, False) == (trial.array().begun, trial.array().live, trial.array().closed)
 
 
+def test_what_falls_due_with_the_command_begins_no_element() -> None:
+    """The hold of another job ends at its limit just before the lots are taken."""
+    trial = JobTrial()
+    trial.submit("other")
+    trial.now += MINUTE
+    trial.submit_array(count=3, at_once=2)
+    trial.now = T0 + 10 * MINUTE
+    trial.advance()
+
+    assert (0, 0, False) == trial.figures("other")
+    assert (2, 2) == (len(trial.elements()), trial.array().begun)
+
+
 def test_whenever_an_element_ends_the_next_begins() -> None:
     trial = begun()
     assert not is_due(trial.array())
