@@ -107,6 +107,14 @@ def test_the_keys_follow_from_pool_job_and_numbers() -> None:
     assert 4 == len(others - {first.key})
 
 
+def test_the_commands_of_a_message_are_numbered_from_one() -> None:
+    lost = letter(ended(Why.LOST, **LOST))
+    asked = commands_of(lost)
+    keys = [next(asked).key, asked.send(()).key, asked.send(()).key]
+
+    assert [key_of(lost, number) for number in (1, 2, 3)] == keys
+
+
 def test_an_element_is_loaded_with_its_array() -> None:
     step = CommandStep(Release(hold=HoldId(JOB)))
     alone, element = (HandleMessage(letter(DROPPED), step, array) for array in (None, ARRAY))

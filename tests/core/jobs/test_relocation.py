@@ -10,12 +10,14 @@ from bursar.core.jobs.result_cache import Sharing
 from bursar.core.jobs.rows import Route
 from bursar.core.jobs.submission import ExtendJob, Option
 from bursar.core.jobs.transaction import JobTransaction
+from bursar.core.ledger.books import Books
 from bursar.core.ledger.commands import ExtendHold, Lapse
+from bursar.core.ledger.tables import MissingRow, NotLoaded
 from bursar.core.messages import Dropped, EndClass, Enqueue, HoldGrew, Leave, Left, Why, Withdraw
 from bursar.core.refusal import InvariantBroken
 from bursar.core.value import replace
 from tests.support.builders import T0
-from tests.support.jobs import JOB, STARTED, JobTrial, ended
+from tests.support.jobs import JOB, PRICES, STARTED, JobTrial, ended
 
 NEAR, FAR = Option("near", ("H100",), "it is near"), Option("far", ("H100",), "it is far")
 HERE = Route(1, "near", T0, T0, "it is near")
@@ -158,3 +160,14 @@ def test_a_message_that_has_overtaken_another_is_a_bug_here(pool: str, n: int) -
     with pytest.raises(InvariantBroken, match="a message has overtaken another"):
         trial.asks(Lapse(most=1), move)
     assert ((JOB,), before) == (move.jobs, trial.job())
+
+
+def test_the_hold_is_loaded_before_the_move() -> None:
+    """The command itself does not need it."""
+    trial = submitted()
+    trial.move("far")
+    unloaded = Books(PRICES, complete=False)
+
+    with pytest.raises(NotLoaded) as missing:
+        MoveJob(JOB, "near", 1).precheck(JobTransaction(trial.org), unloaded, T0)
+    assert MissingRow("holds", JOB) == missing.value.what
