@@ -79,11 +79,12 @@ def test_live_elements_are_those_stored_and_new_but_for_the_finished() -> None:
     jobs = JobTransaction(org)
     jobs.put(a_job("zero", array=ARRAY, place=0, ended_at=T0))
     jobs.put(a_job("two", array=ARRAY, place=2, attempt=1))
+    jobs.add(a_job("four", array=ARRAY, place=4))
     jobs.add(a_job("three", array=ARRAY, place=3))
     jobs.add(a_job("elsewhere", array=OTHER, place=0))
 
     found = [(row.id, row.attempt) for row in jobs.live_elements(ARRAY)]
-    assert [("one", 0), ("two", 1), ("three", 0)] == found
+    assert [("one", 0), ("two", 1), ("three", 0), ("four", 0)] == found
 
 
 def test_messages_are_numbered_for_each_job() -> None:
