@@ -80,7 +80,7 @@ async def policy(call: Call, pool: Name) -> Response:
 async def set_policy(
     call: Call, pool: Name, body: PolicyRequest, dry_run: DryRun = False
 ) -> Response:
-    """Replace the policy of a pool. With If-Match, only if nobody has changed it since you read
+    """Replace the policy of a pool. With If-Match, only if it has not changed since you read
     it.
     """
     service, caller, pools = _operated(call, pool)

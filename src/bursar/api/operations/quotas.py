@@ -45,7 +45,7 @@ class QuotaTerms(WireModel):
     @model_validator(mode="after")
     def _limits_somebody_in_something(self) -> Self:
         if self.account_id is None and self.user_id is None:
-            raise ValueError("a quota limits somebody: account_id, user_id, or both")
+            raise ValueError("a quota needs a target: account_id, user_id, or both")
         if all(getattr(self, name) is None for name in LIMITS):
             raise ValueError(f"a quota limits something: one of {', '.join(LIMITS)}")
         return self
@@ -167,7 +167,7 @@ async def get(call: Call, id: Id, org_id: OrgId = None) -> Response:
     takes_if_match=True,
 )
 async def change(call: Call, id: Id, body: QuotaTerms) -> Response:
-    """Replace a quota. With If-Match, only if nobody has changed it since you read it."""
+    """Replace a quota. With If-Match, only if it has not changed since you read it."""
     org = await _org(call, body)
     await _check_old(call, org, id)
     kept = body.model_dump(exclude_none=True)
