@@ -35,7 +35,7 @@ from bursar.store.sql.connection import Connection
 from tests.service.caller import lines
 from tests.support.database_proxy import Line, Proxy, proxy
 from tests.support.databases import new_org
-from tests.support.model import Model
+from tests.support.model.ledger import Model
 
 ROOT: Final = Path(__file__).parents[2]
 CALLERS: Final = 4

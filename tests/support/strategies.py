@@ -72,15 +72,9 @@ from bursar.core.ledger.commands import (
 from bursar.core.ledger.values import BudgetTarget, Context, CreditKind, GrantPolicy, OrgPolicy
 from bursar.core.messages import EndClass
 from bursar.core.pricing import PriceBook, PriceVersion, Rate
-from tests.support.model import (
-    LARGEST,
-    Model,
-    ModelGrant,
-    ModelHold,
-    ModelMeter,
-    Names,
-    calendar_period,
-)
+from tests.support.model.arithmetic import calendar_period
+from tests.support.model.ledger import Model
+from tests.support.model.values import LARGEST, ModelGrant, ModelHold, ModelMeter, Names
 
 T = TypeVar("T")
 

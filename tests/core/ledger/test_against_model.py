@@ -89,7 +89,8 @@ from bursar.core.ledger.values import (
 from bursar.core.ledger.verify import find_problems
 from bursar.core.pricing import PriceBook, PriceVersion, Rate
 from bursar.core.refusal import Code, Refusal
-from tests.support.model import LARGEST, SHOWN, Model, ModelHold, Names, Shown, Snapshot
+from tests.support.model.ledger import Model
+from tests.support.model.values import LARGEST, SHOWN, ModelHold, Names, Shown, Snapshot
 from tests.support.strategies import BEGINNINGS, History, Questions, histories, questions
 
 pytestmark = pytest.mark.property

@@ -54,7 +54,8 @@ from bursar.core.ledger.commands import (
 from bursar.core.ledger.values import BudgetTarget, Context, CreditKind, GrantPolicy, OrgPolicy
 from bursar.core.pricing import PriceBook, PriceVersion, Rate
 from bursar.core.refusal import Code
-from tests.support.model import Model, calendar_period, largest_carried
+from tests.support.model.arithmetic import calendar_period, largest_carried
+from tests.support.model.ledger import Model
 from tests.support.strategies import instant
 
 T0 = instant("2026-06-10T09:00")
