@@ -182,14 +182,16 @@ def test_a_spoilt_ledger_is_told_and_repaired_only_when_asked(database_url: str)
 def test_what_sweeps_keep_is_thrown_away_if_it_is_wrong(database_url: str) -> None:
     """And only when asked; it is said why."""
     with small(database_url) as (url, connection, org):
-        connection.execute("insert into standings values (%s, 'user', 'used', 'ann', 5)", [org])
+        connection.execute(
+            "insert into top_list_entries values (%s, 'user', 'used', 'ann', 5)", [org]
+        )
         assert 1 == run(url, "ledger", "verify").exit_code
         repaired = run(url, "ledger", "rebuild", "--repair")
         again = run(url, "ledger", "verify")
 
     assert (0, 0) == (repaired.exit_code, again.exit_code), repaired.output
     assert f"{org}: summaries were discarded" in repaired.stdout
-    assert "    standings of users are what they spent: ann used: 5 kept\n" in repaired.stdout
+    assert "    top lists of users are what they spent: ann used: 5 kept\n" in repaired.stdout
 
 
 def test_what_cannot_be_repaired_is_told_with_1(database_url: str) -> None:

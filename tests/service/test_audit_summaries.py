@@ -86,8 +86,8 @@ def test_nothing_that_sweeps_make_is_told(
 
 
 USER = "what users spent is what events up to the sweep say"
-OF_USERS = "standings of users are what they spent"
-OF_ACCOUNTS = "standings of accounts are what they have and used"
+OF_USERS = "top lists of users are what they spent"
+OF_ACCOUNTS = "top lists of accounts are what they have and used"
 DUE = "a sweep comes back when something falls due"
 SNAPSHOT = "a snapshot is of an event, and whole"
 UNSWEPT = "a standing is of a sweep, and of something that is ranked"
@@ -97,18 +97,18 @@ SPOILING = {
     "sweeps: of an earlier event": ("update sweeps set number = 1", USER),
     "sweeps: another instant": ("update sweeps set at = at + 40 * 86400000000", OF_ACCOUNTS),
     "sweeps: comes back too late": ("update sweeps set due_at = due_at + 1", DUE),
-    "spending: all rows are gone": ("delete from spending", USER),
-    "spending: amount": ("update spending set amount = amount + 1", USER),
-    "spending: another slot": ("update spending set slot = slot - 21600000000", USER),
-    "spending: another user": ("update spending set user_id = 'bob'", USER),
-    "standings: all rows are gone": ("delete from standings", OF_ACCOUNTS),
-    "standings: those of users are gone": (
-        "delete from standings where subject = 'user'",
+    "user_burn: all rows are gone": ("delete from user_burn", USER),
+    "user_burn: amount": ("update user_burn set amount = amount + 1", USER),
+    "user_burn: another slot": ("update user_burn set slot = slot - 21600000000", USER),
+    "user_burn: another user": ("update user_burn set user_id = 'bob'", USER),
+    "top_list_entries: all rows are gone": ("delete from top_list_entries", OF_ACCOUNTS),
+    "top_list_entries: those of users are gone": (
+        "delete from top_list_entries where subject = 'user'",
         OF_USERS,
     ),
     **{
-        f"standings: {subject} {measure}": (
-            "update standings set value = value + 1"
+        f"top_list_entries: {subject} {measure}": (
+            "update top_list_entries set value = value + 1"
             f" where subject = '{subject}' and measure = '{measure}'",
             check,
         )
@@ -118,12 +118,12 @@ SPOILING = {
         )
         for measure in measures
     },
-    "standings: of somebody else": (
-        "update standings set subject_id = 'bob' where subject = 'user'",
+    "top_list_entries: of another user": (
+        "update top_list_entries set subject_id = 'bob' where subject = 'user'",
         OF_USERS,
     ),
-    "standings: of something else": (
-        "update standings set subject = 'node' where subject = 'user'",
+    "top_list_entries: of something else": (
+        "update top_list_entries set subject = 'node' where subject = 'user'",
         UNSWEPT,
     ),
     "snapshots: another number": ("update snapshots set number = number + 1", SNAPSHOT),
@@ -173,8 +173,8 @@ def test_a_sweep_may_lag_behind(told: str) -> None:
         desk.org = org
         desk.asks(ask.reserve("h8", 100, until=days(50)), ask.charge("h8", 40), now=SWEPT_AT + HOUR)
 
-        assert [("standings", 0)] == connection.execute(
-            "select 'standings', count(*) from standings s join accounts a"
+        assert [("top_list_entries", 0)] == connection.execute(
+            "select 'top_list_entries', count(*) from top_list_entries s join accounts a"
             " on a.account_id = s.subject_id and s.measure = 'used' and s.value = a.used"
             " where a.account_id = 'org'"
         ).fetchall(), "nothing has happened since"
@@ -189,8 +189,8 @@ def test_standings_of_rows_that_were_wrong_are_thrown_away_with_them(told: str) 
     sql = "update accounts set used = used + 1000 where account_id = 'org'"
     with spoilt(told, sql) as url, connected(url) as connection:
         connection.execute("delete from sweeps")
-        connection.execute("delete from spending")
-        connection.execute("delete from standings")
+        connection.execute("delete from user_burn")
+        connection.execute("delete from top_list_entries")
         swept(connection)
         [done] = repair(url, orgs_of(connection))
 
@@ -226,7 +226,7 @@ def test_an_org_whose_events_are_wrong_keeps_what_sweeps_have_kept(told: str) ->
     """It may be all that is left of what was true."""
     sql = "update events set body = '{}' where number = 9"
     with spoilt(told, sql) as url, connected(url) as connection:
-        connection.execute("update standings set value = value + 1")
+        connection.execute("update top_list_entries set value = value + 1")
         before = kept(connection)
         [done] = repair(url, orgs_of(connection))
 
@@ -237,7 +237,7 @@ def test_an_org_whose_events_are_wrong_keeps_what_sweeps_have_kept(told: str) ->
 
 def test_a_duty_that_nobody_can_have_is_told(told: str) -> None:
     """Without its row no process would ever sweep."""
-    with spoilt(told, "delete from duties") as url, connected(url) as connection:
+    with spoilt(told, "delete from worker_leases") as url, connected(url) as connection:
         [found] = verify(connection)
 
-    assert "somebody can have the duty to sweep: duty of sweeping: 0 kept, 1 wanted" == str(found)
+    assert "the sweeper has a lease row: lease of the sweeper: 0 kept, 1 wanted" == str(found)

@@ -115,9 +115,9 @@ class Sharer(Driver):
 def check(connection: Connection, org: str) -> None:
     """What is so at any time."""
     sql = """
-        select alike, count(*) from jobs
-         where org_id = %s and alike is not null and not follows and ended_at is null
-         group by alike having count(*) > 1
+        select result_digest, count(*) from jobs
+         where org_id = %s and result_digest is not null and not follows and ended_at is null
+         group by result_digest having count(*) > 1
     """
     assert [] == connection.execute(sql, [org]).fetchall(), "two lead"
     sql = """
@@ -129,7 +129,8 @@ def check(connection: Connection, org: str) -> None:
         select j.job_id, j.cached_from from jobs j
           left join jobs s on s.org_id = j.org_id and s.job_id = j.cached_from
          where j.org_id = %s and j.cached_from is not null
-           and (s.state = 'succeeded' and s.attempt > 0 and s.alike = j.alike) is not true
+           and (s.state = 'succeeded' and s.attempt > 0
+                and s.result_digest = j.result_digest) is not true
     """
     assert [] == connection.execute(sql, [org]).fetchall(), "a result that nobody has left"
     sql = "select sum(available + held + spent) from grants where org_id = %s"

@@ -262,7 +262,7 @@ def test_a_pass_that_must_stop_says_so(own: Connection) -> None:
     done = sweeper(desk, hours(2)).sweep(lambda: next(answers))
 
     assert not done.finished
-    assert 0 == worker_leases.last_done(own, "sweep")
+    assert 0 == worker_leases.last_done(own, "sweeper")
 
 
 def test_what_is_due_is_found_by_index(own: Connection) -> None:
@@ -319,7 +319,7 @@ def test_two_sweepers_at_once_do_no_harm(own_url: str, own: Connection) -> None:
         "select count(*), count(distinct org_id) from events where kind = 'GrantLapsed'"
     ).fetchone()
     used = own.execute(
-        "select distinct value from standings where subject = 'user' and measure = 'used'"
+        "select distinct value from top_list_entries where subject = 'user' and measure = 'used'"
     ).fetchall()
     assert (20, 20) == lapsed
     assert [(7,)] == used
@@ -353,7 +353,7 @@ def test_an_org_that_cannot_be_swept_is_told_and_left(
         done = Sweeper(own, through(ledger)).sweep()
 
     assert (2, 1) == (done.orgs, done.behind)
-    assert 0 == worker_leases.last_done(own, "sweep"), "not all is in the top lists"
+    assert 0 == worker_leases.last_done(own, "sweeper"), "not all is in the top lists"
     assert f"{bad.org} could not be swept" in caplog.text
     assert "GrantLapsed" in [kind for kind, _ in events_of(good)]
 
@@ -363,24 +363,24 @@ def test_an_org_that_cannot_be_swept_is_told_and_left(
 
 def test_one_of_two_has_the_duty(own: Connection) -> None:
     """Until it gives it up, or time has passed."""
-    assert worker_leases.take(own, "sweep", "a", T0, 10)
-    assert worker_leases.take(own, "sweep", "a", T0 + 5, 10), "kept"
-    assert not worker_leases.take(own, "sweep", "b", T0 + 14, 10)
-    assert worker_leases.take(own, "sweep", "b", T0 + 15, 10), "taken over"
-    assert not worker_leases.take(own, "sweep", "a", T0 + 16, 10)
-    worker_leases.give_up(own, "sweep", "a")
-    assert not worker_leases.take(own, "sweep", "a", T0 + 16, 10), "it was not a's to give up"
-    worker_leases.give_up(own, "sweep", "b")
-    assert worker_leases.take(own, "sweep", "a", T0 + 16, 10)
+    assert worker_leases.take(own, "sweeper", "a", T0, 10)
+    assert worker_leases.take(own, "sweeper", "a", T0 + 5, 10), "kept"
+    assert not worker_leases.take(own, "sweeper", "b", T0 + 14, 10)
+    assert worker_leases.take(own, "sweeper", "b", T0 + 15, 10), "taken over"
+    assert not worker_leases.take(own, "sweeper", "a", T0 + 16, 10)
+    worker_leases.give_up(own, "sweeper", "a")
+    assert not worker_leases.take(own, "sweeper", "a", T0 + 16, 10), "it was not a's to give up"
+    worker_leases.give_up(own, "sweeper", "b")
+    assert worker_leases.take(own, "sweeper", "a", T0 + 16, 10)
 
 
 def test_a_duty_taken_by_a_clock_that_was_ahead_is_anybodys(own: Connection) -> None:
     """Else nobody would sweep until the clock has caught up; a whole term from now is no reason."""
-    assert worker_leases.take(own, "sweep", "a", T0 + 365 * DAY, 10)
-    assert worker_leases.take(own, "sweep", "b", T0, 10)
-    assert not worker_leases.take(own, "sweep", "a", T0, 10)
-    assert not worker_leases.take(own, "sweep", "a", T0 + 9, 10)
-    assert worker_leases.take(own, "sweep", "a", T0 + 10, 10)
+    assert worker_leases.take(own, "sweeper", "a", T0 + 365 * DAY, 10)
+    assert worker_leases.take(own, "sweeper", "b", T0, 10)
+    assert not worker_leases.take(own, "sweeper", "a", T0, 10)
+    assert not worker_leases.take(own, "sweeper", "a", T0 + 9, 10)
+    assert worker_leases.take(own, "sweeper", "a", T0 + 10, 10)
 
 
 def test_lists_are_not_told_to_be_of_the_future(own: Connection) -> None:
@@ -389,7 +389,7 @@ def test_lists_are_not_told_to_be_of_the_future(own: Connection) -> None:
     desk.opens()
     for now in (T0 + 365 * DAY, T0):
         sweeper(desk, now).sweep()
-        assert now == worker_leases.last_done(own, "sweep")
+        assert now == worker_leases.last_done(own, "sweeper")
 
 
 def until(true: Callable[[], bool], seconds: float = 30) -> None:
@@ -406,7 +406,7 @@ def test_a_killed_sweeper_is_relieved(own_url: str, own: Connection) -> None:
         script = Path(__file__).with_name("sweeping.py")
         first = subprocess.Popen([sys.executable, str(script), own_url])
         try:
-            until(lambda: worker_leases.last_done(own, "sweep") > 0)
+            until(lambda: worker_leases.last_done(own, "sweeper") > 0)
             with SweepWorker(
                 lambda: connected(own_url), through(ledger), interval_s=0.05, term_s=10
             ) as second:
@@ -421,7 +421,9 @@ def test_a_killed_sweeper_is_relieved(own_url: str, own: Connection) -> None:
         finally:
             first.kill()
             first.wait()
-    [(free_from,)] = own.execute("select until from duties where duty = 'sweep'").fetchall()
+    [(free_from,)] = own.execute(
+        "select until from worker_leases where worker = 'sweeper'"
+    ).fetchall()
     assert 0 == free_from, "left to others"
 
 
@@ -495,7 +497,7 @@ def waits_for_lock(connection: Connection) -> bool:
 def test_a_process_stops_though_its_sweeper_waits_for_a_lock(own_url: str, own: Connection) -> None:
     """The statement is cancelled: whoever holds the lock may do so for ever."""
     with connected(own_url) as other, other.transaction():
-        other.execute("lock table duties")
+        other.execute("lock table worker_leases")
         running = serving(Database(own_url, None))
         running.__enter__()
         until(lambda: waits_for_lock(own))
@@ -507,7 +509,7 @@ def test_a_process_stops_though_its_sweeper_waits_for_a_lock(own_url: str, own: 
 def test_a_sweeper_without_limits_stops_too(own_url: str, own: Connection) -> None:
     """It is the cancelling that ends it, not the limit on locks."""
     with connected(own_url) as other, other.transaction():
-        other.execute("lock table duties")
+        other.execute("lock table worker_leases")
         sweeping = SweepWorker(lambda: database.connected(own_url, None), lambda _: None)
         sweeping.__enter__()
         until(lambda: waits_for_lock(own))
@@ -530,7 +532,7 @@ def test_a_sweeper_whose_page_is_given_up_leaves_the_duty(own_url: str, own: Con
         assert ends(sweeping.stop)
 
         now = money_time(own)
-        assert worker_leases.take(own, "sweep", "the next", now, 3_600 * SECOND)
+        assert worker_leases.take(own, "sweeper", "the next", now, 3_600 * SECOND)
 
 
 def test_a_sweeper_on_a_dead_line_is_left_behind(

@@ -67,7 +67,7 @@ def test_standings_are_what_counting_anew_comes_to(
 
 def kept(connection: Connection, org: str) -> dict[Figure, int]:
     """What the database keeps of an org."""
-    sql = "select subject, measure, subject_id, value from standings where org_id = %s"
+    sql = "select subject, measure, subject_id, value from top_list_entries where org_id = %s"
     return {
         (Subject(subject), Measure(measure), id): value
         for subject, measure, id, value in connection.execute(sql, [org])

@@ -329,7 +329,7 @@ def test_a_webhook_never_goes_back_and_stays_dropped(world: World, there: Receiv
     webhook = world.webhook(there.url)
     world.asks(ask.issue("g1", 5))
     world.deliver()
-    sql = "select number, due_at from cursors"
+    sql = "select number, due_at from webhook_cursors"
     [(number, _)] = world.connection.execute(sql).fetchall()
 
     deliveries.note(world.connection, [], [Stand(world.org, webhook, number - 1, 0, None, 0)])
@@ -348,7 +348,7 @@ def test_many_events_that_are_none_of_its_business_are_passed_over(
         world.asks(ask.issue(f"g{number}", 5))
     world.deliver()
     [(number, last)] = world.connection.execute(
-        "select c.number, o.number from cursors c join orgs o using (org_id)"
+        "select c.number, o.number from webhook_cursors c join orgs o using (org_id)"
     ).fetchall()
     assert last == number
     assert [] == there.got
@@ -836,7 +836,7 @@ def test_a_low_balance_comes_and_goes_without_what_was_noted(world: World) -> No
         world.asks(ask.issue(f"g{number}", 20))
         world.alerter.look()  # well: over
         world.asks(ask.reserve(f"h{number}", 20, until=now + HOUR, by="org"))
-    world.connection.execute("delete from episodes")
+    world.connection.execute("delete from alert_rearms")
     world.alerter.look()
     world.alerter.look()
 

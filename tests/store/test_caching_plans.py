@@ -22,9 +22,9 @@ Indexes = dict[str, tuple[str, tuple[str, ...]]]
 
 JOB = ("jobs_pkey", ("org_id", "job_id"))
 HOLD = ("holds_pkey", ("org_id", "hold_id"))
-LEADER = ("jobs_one_leads", ("org_id", "alike"))
-RESULTS = ("jobs_results", ("org_id", "alike", "ended_at"))
-FLIGHT = ("jobs_following", ("org_id", "alike"))
+LEADER = ("jobs_one_leads", ("org_id", "result_digest"))
+RESULTS = ("jobs_results", ("org_id", "result_digest", "ended_at"))
+FLIGHT = ("jobs_following", ("org_id", "result_digest"))
 # For each statement: which index reads which table, by its name there, and by which columns.
 PLANS: dict[str, tuple[str, Indexes]] = {
     "who is alike": (ALIKE, {"s": RESULTS, "h": HOLD, "l": LEADER, "o": FLIGHT}),

@@ -95,4 +95,4 @@ def test_of_many_quotas_those_are_read_that_count_a_job(tables: Connection) -> N
 
     assert len(found) >= 3
     for scan in found:
-        check_scan(scan, "settings_quotas_whose", WHOSE)
+        check_scan(scan, "settings_quotas_by_subject", WHOSE)

@@ -178,7 +178,7 @@ FORBIDDEN = {
     "an unknown state of a job": ("update jobs set state = 'x'", "jobs_state_known"),
     "a job over without an end": (
         "update jobs set state = 'failed' where ended_at is null",
-        "jobs_over_have_an_end",
+        "jobs_finished_have_an_end",
     ),
     "a job over for no known reason": (
         "update jobs set end_class = 'x' where ended_at is not null",

@@ -32,7 +32,7 @@ TENANT = {
         "recurrences",
         "budgets",
     ),
-    *("tallies", "claims", "burn", "sweeps", "spending", "standings", "snapshots"),
+    *("tallies", "claims", "burn", "sweeps", "user_burn", "top_list_entries", "snapshots"),
     *(
         "jobs",
         "arrays",
@@ -41,9 +41,9 @@ TENANT = {
         "org_outbox",
         "org_inbox",
         "quota_slices",
-        "looks",
-        "episodes",
-        "cursors",
+        "alert_checks",
+        "alert_rearms",
+        "webhook_cursors",
         "deliveries",
         "rates",
     ),
@@ -53,10 +53,10 @@ OF_A_POOL = {
     *("pool_outbox", "logs", "pool_events", "pool_scaling", "pool_orders", "progress"),
     *("pool_slices", "pool_policies", "pool_usage"),
 }
-OF_NO_ORG = {"migrations", "duties"}  # about the whole deployment
+OF_NO_ORG = {"migrations", "worker_leases"}  # about the whole deployment
 # The operator's top lists go over all orgs: each server answers for its own, the best are merged.
 # By the ending of an id its org is found, whatever server it is on.
-NOT_BY_ORG = {("standings", "standings_of_all"), ("orgs", "orgs_ending")}
+NOT_BY_ORG = {("top_list_entries", "top_list_entries_of_all"), ("orgs", "orgs_ending")}
 FORBIDDEN = re.compile(
     r"\b(now|gen_random_uuid|uuidv7|random|clock_timestamp|statement_timestamp|nextval|currval"
     r"|pg_advisory\w*|pg_notify|transaction_timestamp|current_timestamp|localtimestamp)\s*\(?",

@@ -42,8 +42,8 @@ SWEEPS: Final = ("sweeps_pkey", ORG)
 ORGS: Final = ("orgs_pkey", ORG)
 EVENTS: Final = ("events_pkey", ("org_id", "number"))
 POSTED: Final = (("grants_pkey", ("org_id", "grant_id")), ("postings_pkey", ("org_id", "number")))
-STANDING: Final = ("standings_pkey", ("org_id", "subject", "measure", "subject_id"))
-LIST: Final = ("standings_of_org", ("org_id", "subject", "measure"))
+STANDING: Final = ("top_list_entries_pkey", ("org_id", "subject", "measure", "subject_id"))
+LIST: Final = ("top_list_entries_of_org", ("org_id", "subject", "measure"))
 ENDS: Final = [  # of the orders in which something falls due
     ("grants_ending", ORG),
     ("grants_expired", ORG),
@@ -74,13 +74,13 @@ PLANS: Final[dict[str, tuple[str, list[Scan]]]] = {
     ),
     "users now": (
         USERS_NOW,
-        [*[("spending_pkey", ("org_id", "user_id", "slot"))] * 2, STANDING],
+        [*[("user_burn_pkey", ("org_id", "user_id", "slot"))] * 2, STANDING],
     ),
     "who burns": (BURNING, [LIST]),
     "where somebody burns": (BURNING_ORGS, [LIST]),
-    "standings": (SET_STANDINGS, [STANDING]),
+    "top_list_entries": (SET_STANDINGS, [STANDING]),
     "a list of an org": (TOP_OF_ORG, [LIST, SWEEPS]),
-    "a list over all": (TOP_OF_ALL, [("standings_of_all", ()), SWEEPS]),
+    "a list over all": (TOP_OF_ALL, [("top_list_entries_of_all", ()), SWEEPS]),
     "a sweep": (SWEPT, [SWEEPS]),
     "the newest snapshot": (NEWEST, [("snapshots_pkey", ("org_id", "number"))]),
     "last snapshots": (LAST_SNAPSHOTS, [("snapshots_pkey", ORG)]),

@@ -27,9 +27,9 @@ FOR_EVER = ("events", "postings", "requests", "forfeits", "snapshots", "org_inbo
 CHANGING = (
     *("orgs", "accounts", "users", "settings", "grants", "lanes", "totals", "holds", "draws"),
     *("charges", "debts", "recurrences", "budgets", "tallies", "claims", "burn"),
-    *("sweeps", "spending", "standings", "jobs", "arrays", "job_routes", "org_outbox"),
+    *("sweeps", "user_burn", "top_list_entries", "jobs", "arrays", "job_routes", "org_outbox"),
     "quota_slices",
-    *("looks", "episodes", "cursors", "deliveries", "rates"),
+    *("alert_checks", "alert_rearms", "webhook_cursors", "deliveries", "rates"),
 )
 KEPT_IN_A_POOL = (
     *("pools", "queue", "leases", "lease_parts", "lease_slots", "pool_outbox"),
@@ -96,7 +96,7 @@ def test_every_table_is_one_of_these_and_guarded(connection: Connection) -> None
     found = {table: (guarded, rules) for table, guarded, rules in connection.execute(sql)}
 
     assert (False, [None]) == found.pop("migrations")
-    assert (False, [None]) == found.pop("duties")
+    assert (False, [None]) == found.pop("worker_leases")
     of_orgs = {table: (True, ["tenant"]) for table in (*FOR_EVER, *CHANGING)}
     of_orgs["orgs"] = (True, ["prices", "tenant"])
     assert of_orgs | {table: (True, ["pool"]) for table in OF_A_POOL} == found

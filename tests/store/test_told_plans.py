@@ -14,13 +14,13 @@ ORG: Final = ("org_id",)
 EVENTS: Final = ("events_pkey", ("org_id", "number"))
 GRANT: Final = ("grants_pkey", ("org_id", "grant_id"))
 ENDS: Final = [("grants_ending", ("org_id", "expires_at")), ("grants_waiting", ORG)]
-CURSOR: Final = ("cursors_pkey", ("org_id", "webhook_id"))
+CURSOR: Final = ("webhook_cursors_pkey", ("org_id", "webhook_id"))
 DELIVERY: Final = ("deliveries_pkey", ("org_id", "webhook_id", "number"))
 PLANS: Final[dict[str, tuple[str, list[Scan]]]] = {
-    "orgs to look at": (alerts.TO_LOOK_AT, [("orgs_pkey", ORG), ("looks_pkey", ORG)]),
+    "orgs to look at": (alerts.TO_LOOK_AT, [("orgs_pkey", ORG), ("alert_checks_pkey", ORG)]),
     "events since a look": (alerts.EVENTS, [EVENTS]),
     "rules": (alerts.RULES, [("settings_pkey", ("org_id", "kind"))]),
-    "episodes": (alerts.EPISODES, [("episodes_pkey", ("org_id", "rule_id"))]),
+    "alert_rearms": (alerts.EPISODES, [("alert_rearms_pkey", ("org_id", "rule_id"))]),
     "grants near their end": (alerts.ENDING, ENDS),
     "grants that were given something": (
         alerts.RETURNED,
@@ -35,10 +35,10 @@ PLANS: Final[dict[str, tuple[str, list[Scan]]]] = {
     "where a webhook stands": (deliveries.STAND, [CURSOR]),
     "webhooks that are dropped": (deliveries.DROP, [CURSOR]),
     # Few are asked for at a time, and only those are in the index: it may be read as a whole.
-    "what nobody wants again": (deliveries.DROP_ASKED, [("deliveries_asked", ())]),
+    "what nobody wants again": (deliveries.DROP_ASKED, [("deliveries_requested", ())]),
     "what is hurried": (deliveries.HURRY, [CURSOR]),
     "what is wanted again": (deliveries.ASK, [CURSOR]),
-    "what is due again": (deliveries.ASKED, [("deliveries_asked", ())]),
+    "what is due again": (deliveries.ASKED, [("deliveries_requested", ())]),
     "events by number": (deliveries.EVENT, [EVENTS]),
     "deliveries": (deliveries.PAGE, [DELIVERY]),
 }

@@ -53,24 +53,24 @@ SPOILING = {
         "a job is in the pool that it was last sent to",
     ),
     "a route that leads elsewhere": (
-        "insert into job_routes (org_id, job_id, n, pool_id, at, arrived_at, told)"
+        "insert into job_routes (org_id, job_id, n, pool_id, at, arrived_at, reason)"
         " select org_id, job_id, 1, 'elsewhere', 1, 1, '' from jobs where job_id = 'waits'",
         "a job that the router sends",
     ),
     "routes with a gap": (
-        "insert into job_routes (org_id, job_id, n, pool_id, at, arrived_at, told)"
+        "insert into job_routes (org_id, job_id, n, pool_id, at, arrived_at, reason)"
         " select org_id, job_id, 2, pool_id, 1, 1, '' from jobs where job_id = 'waits'",
         "a job that the router sends",
     ),
     "a route that never arrived, with one behind it": (
-        "insert into job_routes (org_id, job_id, n, pool_id, at, arrived_at, told)"
+        "insert into job_routes (org_id, job_id, n, pool_id, at, arrived_at, reason)"
         " select j.org_id, j.job_id, n, case n when 1 then j.pool_id else n::text end, 1,"
         " case n when 1 then 1 end, '' from jobs j cross join generate_series(1, 3) as n"
         " where j.job_id = 'waits'",
         "a job that the router sends",
     ),
     "a route of no job": (
-        "insert into job_routes (org_id, job_id, n, pool_id, at, arrived_at, told)"
+        "insert into job_routes (org_id, job_id, n, pool_id, at, arrived_at, reason)"
         " values ('org', 'none', 1, 'pool', 1, 1, '')",
         "a job that the router sends",
     ),
@@ -100,8 +100,8 @@ SPOILING = {
         "a job that was sent to no pool",
     ),
     "a job that follows nobody": (
-        "update jobs set follows = true, alike = 'x', submitted_at = submitted_at - 7200000000"
-        " where job_id = 'waits'",
+        "update jobs set follows = true, result_digest = 'x',"
+        " submitted_at = submitted_at - 7200000000 where job_id = 'waits'",
         "no job waits without a leader",
     ),
     "a job its pool never got": ("delete from queue where job_id = 'waits'", "a job that is not"),

@@ -13,13 +13,13 @@ from bursar.core.instant import Instant
 from bursar.store.sql.connection import Connection
 
 TAKE: Final = """
-    update duties set holder = %s, until = %s
-     where duty = %s and (holder = %s or until <= %s or until > %s)
+    update worker_leases set holder = %s, until = %s
+     where worker = %s and (holder = %s or until <= %s or until > %s)
 """
-GIVE_UP: Final = "update duties set until = 0 where duty = %s and holder = %s"
+GIVE_UP: Final = "update worker_leases set until = 0 where worker = %s and holder = %s"
 # It may go back, and is true all the same: to a pass that was slow, or from a clock that was ahead.
-DONE: Final = "update duties set done_at = %s where duty = %s"
-LAST_DONE: Final = "select done_at from duties where duty = %s"
+DONE: Final = "update worker_leases set done_at = %s where worker = %s"
+LAST_DONE: Final = "select done_at from worker_leases where worker = %s"
 
 
 def take(connection: Connection, duty: str, holder: str, now: Instant, span: int) -> bool:

@@ -32,7 +32,7 @@ from bursar.store.jobs.result_cache import (
 from bursar.store.jobs.rows import enter
 from bursar.store.sql.connection import Connection
 
-DUTY: Final = "followers"
+DUTY: Final = "result cache"
 PAGE_SIZE: Final = 100  # followers that are asked for together
 
 

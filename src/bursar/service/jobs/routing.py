@@ -54,7 +54,7 @@ OLD_S: Final = 5.0  # after which nobody relies on it
 PART: Final = 20  # of a scheduler's time one part in so many goes to looks
 WAIT_S: Final = 2.0  # for an answer that is needed
 
-DUTY: Final = "moving jobs"
+DUTY: Final = "relocation"
 PAGE: Final = 500  # jobs that are looked at together
 PAGES: Final = 10  # in a round; the next goes on behind them
 MOVES_MOST: Final = 100  # in a round

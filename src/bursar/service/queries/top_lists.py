@@ -33,7 +33,7 @@ from bursar.store.ledger.summaries import Behind, Figures, Named, Noted, Standin
 from bursar.store.sql.connection import SNAPSHOT, Connection, restrict_to_orgs
 from bursar.store.worker_leases import last_done
 
-SWEEP: Final = "sweep"  # the duty under which standings are kept
+SWEEP: Final = "sweeper"  # the duty under which standings are kept
 MOST: Final = 1_000  # places in a list
 CHUNK: Final = 10_000  # subjects that are worked out at once
 

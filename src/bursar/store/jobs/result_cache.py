@@ -21,7 +21,8 @@ def _success(of: str, what: str = "s.job_id") -> str:
     """The part of a statement that finds the first success of a job's like since it is there."""
     return f"""
     select {what} from jobs s
-     where s.org_id = {of}.org_id and s.alike = {of}.alike and s.alike is not null
+     where s.org_id = {of}.org_id and s.result_digest = {of}.result_digest
+       and s.result_digest is not null
        and s.ended_at is not null and s.ended_at >= {of}.submitted_at and s.cached_from is null
        and s.state = 'succeeded'
      order by s.ended_at, s.job_id
@@ -36,7 +37,7 @@ def _leader(of: str) -> str:
     """The part of a statement that finds who leads a job's like."""
     return f"""
     select l.job_id from jobs l
-     where l.org_id = {of}.org_id and l.alike = {of}.alike and l.leads"""
+     where l.org_id = {of}.org_id and l.result_digest = {of}.result_digest and l.leads"""
 
 
 _LEADER: Final = _leader("f")
@@ -49,7 +50,7 @@ _HOLD: Final = """
 FOLLOWED: Final = f"case when j.follows then coalesce(({_leader('j')}), j.source) end"
 
 ALIKE: Final = f"""
-    with f as (select %s::text as org_id, %s::text as alike, %s::bigint as since)
+    with f as (select %s::text as org_id, %s::text as result_digest, %s::bigint as since)
     select r.job_id, r.exit_code, r.used, ({_LEADER}),
            case when ({_success("w")}) is null then w.job_id end
       from f
@@ -59,14 +60,16 @@ ALIKE: Final = f"""
             cross join lateral (
                   select * from holds h where h.org_id = s.org_id and h.hold_id = s.job_id
                   offset 0) h
-            where s.org_id = f.org_id and s.alike = f.alike and s.alike is not null
+            where s.org_id = f.org_id and s.result_digest = f.result_digest
+              and s.result_digest is not null
               and s.ended_at is not null and s.ended_at > f.since and s.cached_from is null
               and s.state = 'succeeded'
             order by s.ended_at desc, s.job_id desc
             limit 1) r on true
       left join lateral (
            select o.* from jobs o
-            where o.org_id = f.org_id and o.alike = f.alike and o.follows and not o.withdrawn
+            where o.org_id = f.org_id and o.result_digest = f.result_digest
+              and o.follows and not o.withdrawn
             order by o.submitted_at desc, o.job_id desc
             limit 1) w on true
 """
@@ -102,7 +105,7 @@ Flight = tuple[OrgId, str]  # jobs that are alike: their org, and their digest
 def _due(which: str) -> str:
     """The statement that finds followers who can be given a result, or were withdrawn."""
     return f"""
-        select f.org_id, f.alike, f.submitted_at, f.job_id, f.withdrawn, f.hit_ppm, h.open,
+        select f.org_id, f.result_digest, f.submitted_at, f.job_id, f.withdrawn, f.hit_ppm, h.open,
                s.job_id, s.exit_code, s.used
           from jobs f {_HOLD}
           left join lateral (
@@ -113,13 +116,13 @@ def _due(which: str) -> str:
                        where g.org_id = o.org_id and g.hold_id = o.job_id offset 0) g) s on true
          where f.follows and {which} and h.closed_at is null
            and (f.withdrawn or s.job_id is not null)
-         order by f.org_id, f.alike, f.submitted_at, f.job_id
+         order by f.org_id, f.result_digest, f.submitted_at, f.job_id
          limit %s
     """
 
 
-DUE: Final = _due("(f.org_id, f.alike, f.submitted_at, f.job_id) > (%s, %s, %s, %s)")
-DUE_ALIKE: Final = _due("f.org_id = %s and f.alike = %s")
+DUE: Final = _due("(f.org_id, f.result_digest, f.submitted_at, f.job_id) > (%s, %s, %s, %s)")
+DUE_ALIKE: Final = _due("f.org_id = %s and f.result_digest = %s")
 
 
 class FoundFollower(NamedTuple):
@@ -157,26 +160,26 @@ def due_alike(connection: Connection, flight: Flight, most: int) -> list[FoundFo
 
 
 AT_A_LOSS: Final = f"""
-    select f.org_id, f.alike, bool_or(h.closed_at is not null)
+    select f.org_id, f.result_digest, bool_or(h.closed_at is not null)
       from jobs f {_HOLD}
-     where f.follows and (f.org_id, f.alike) > (%s, %s)
+     where f.follows and (f.org_id, f.result_digest) > (%s, %s)
        and (h.closed_at is not null
             or (not f.withdrawn and ({_ABLE}) is null and ({_SUCCEEDED}) is null))
-     group by f.org_id, f.alike
-     order by f.org_id, f.alike
+     group by f.org_id, f.result_digest
+     order by f.org_id, f.result_digest
      limit %s
 """
 WITHOUT_HOLD: Final = f"""
     select f.job_id, h.used
       from jobs f {_HOLD}
-     where f.org_id = %s and f.alike = %s and f.follows and h.closed_at is not null
+     where f.org_id = %s and f.result_digest = %s and f.follows and h.closed_at is not null
      order by f.submitted_at, f.job_id
      limit %s
 """
 HEIR: Final = f"""
     select f.job_id, h.open, h.expires_at, ({_LEADER})
       from jobs f {_HOLD}
-     where f.org_id = %s and f.alike = %s and f.follows and not f.withdrawn
+     where f.org_id = %s and f.result_digest = %s and f.follows and not f.withdrawn
        and h.closed_at is null and h.expires_at > %s
        and ({_ABLE}) is null and ({_SUCCEEDED}) is null
      order by f.submitted_at, f.job_id

@@ -16,7 +16,7 @@ from bursar.store.jobs.outbox import message_of
 from bursar.store.sql.connection import Connection
 
 ROUTES: Final = """
-    select n, pool_id, at, arrived_at, told
+    select n, pool_id, at, arrived_at, reason
       from job_routes
      where org_id = %s and job_id = %s
      order by n

@@ -106,7 +106,7 @@ class Shown(NamedTuple):
 
 # What was asked of an element is kept with its array.
 _ASKED: Final = """
-    coalesce(j.asked, (select a.asked from jobs a
+    coalesce(j.request, (select a.request from jobs a
                         where a.org_id = j.org_id and a.job_id = j.array_id))::text
 """
 _SHOWN: Final = f"""
@@ -233,7 +233,7 @@ ROLLING: Final = f"""
            (select coalesce(sum((m.value -> 1 ->> 'run_ms')::bigint), 0)::bigint
               from json_array_elements(h.meters) as m(value)),
            h.rates::text, (h.context ->> 'milli_gpus')::bigint,
-           (j.asked ->> 'rolling_seconds')::bigint * 1000
+           (j.request ->> 'rolling_seconds')::bigint * 1000
       from jobs j {_OWN_HOLD}
      where j.rolling and j.ended_at is null and not j.withdrawn
        and j.state in ('running', 'out_of_credits')

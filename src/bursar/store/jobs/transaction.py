@@ -34,8 +34,8 @@ _COLUMNS: Final = """
           where w.org_id = t.org_id and w.job_id = t.job_id and w.body ->> 0 = 'Correct')
       > (select count(*) from job_steps s
           where s.org_id = t.org_id and s.job_id = t.job_id and s.why = 'corrected') end,
-    t.alike, t.hit_ppm, t.leads, t.follows, t.source, t.hit, t.cached_from, t.letter::text,
-    t.array_id, t.place, t.elements
+    t.result_digest, t.hit_ppm, t.leads, t.follows, t.source, t.hit, t.cached_from,
+    t.enqueue_message::text, t.array_id, t.place, t.elements
 """
 JOBS: Final = f"""
     select t.org_id, {_COLUMNS}
@@ -221,11 +221,11 @@ _CHANGING: Final = {
     "ended_at": "bigint",
     "end_class": "text",
     "exit_code": "bigint",
-    "alike": "text",
+    "result_digest": "text",
     "leads": "boolean",
     "follows": "boolean",
     "cached_from": "text",
-    "letter": "json",
+    "enqueue_message": "json",
     "result": "text",
 }
 _KEY: Final = {"org_id": "text", "job_id": "text"}
@@ -233,7 +233,7 @@ _FIXED: Final = {
     "account_id": "text",
     "user_id": "text",
     "submitted_at": "bigint",
-    "asked": "json",
+    "request": "json",
     "labels": "json",
     "run_ms": "bigint",
     "max_cost": "bigint",
@@ -337,7 +337,7 @@ ADD_ROUTES: Final = _inserted(
         "pool_id": "text",
         "at": "bigint",
         "arrived_at": "bigint",
-        "told": "text",
+        "reason": "text",
     },
 )
 ARRIVE: Final = f"""

@@ -256,12 +256,12 @@ def paths(connection: Connection, accounts: Collection[Named]) -> set[Named]:
 
 
 ADD_SPENDING: Final = """
-    insert into spending (org_id, user_id, slot, amount)
+    insert into user_burn (org_id, user_id, slot, amount)
     select u.org_id, u.user_id, u.slot, u.amount
       from unnest(%s::text[], %s::text[], %s::bigint[], %s::bigint[])
            as u(org_id, user_id, slot, amount)
     on conflict (org_id, user_id, slot) do update
-       set amount = spending.amount + excluded.amount
+       set amount = user_burn.amount + excluded.amount
 """
 
 
@@ -312,10 +312,10 @@ ACCOUNTS_NOW: Final = f"""
 USERS_NOW: Final = f"""
     -- What a user has used is what it had, and what was added: slots of years are not summed again.
     select k.org_id, k.user_id, 0,
-           k.added + coalesce((select s.value from standings s
+           k.added + coalesce((select s.value from top_list_entries s
              where s.org_id = k.org_id and s.subject = 'user' and s.measure = 'used'
                and s.subject_id = k.user_id), 0),
-           {_spent("spending", "user_id")}
+           {_spent("user_burn", "user_id")}
       from unnest(%s::text[], %s::text[], %s::bigint[]) as k(org_id, user_id, added)
      {_SINCE}
 """
@@ -359,7 +359,7 @@ BURNING: Final = """
      cross join (values ('account', 'day'), ('account', 'week'), ('user', 'day'), ('user', 'week'))
            as s(subject, measure)
      cross join lateral (
-           select * from standings u
+           select * from top_list_entries u
             where u.org_id = k.org_id and u.subject = s.subject and u.measure = s.measure
               and u.value > 0
             order by u.value desc
@@ -380,7 +380,7 @@ BURNING_ORGS: Final = """
      cross join (values ('account', 'day'), ('account', 'week'), ('user', 'day'), ('user', 'week'))
            as s(subject, measure)
      cross join lateral (
-           select from standings t
+           select from top_list_entries t
             where t.org_id = k.org_id and t.subject = s.subject and t.measure = s.measure
               and t.value > 0
             order by t.value desc
@@ -395,12 +395,12 @@ def burning_orgs(connection: Connection, orgs: Collection[OrgId]) -> set[OrgId]:
 
 SET_STANDINGS: Final = """
     -- Nobody stands anywhere with nothing, unless they had something before.
-    insert into standings (org_id, subject, measure, subject_id, value)
+    insert into top_list_entries (org_id, subject, measure, subject_id, value)
     select u.org_id, u.subject, u.measure, u.subject_id, u.value
       from unnest(%s::text[], %s::text[], %s::text[], %s::text[], %s::bigint[])
            as u(org_id, subject, measure, subject_id, value)
       left join lateral (
-           select value from standings t
+           select value from top_list_entries t
             where t.org_id = u.org_id and t.subject = u.subject and t.measure = u.measure
               and t.subject_id = u.subject_id
            offset 0) as s on true
@@ -428,7 +428,7 @@ class Standing(NamedTuple):
 
 TOP_OF_ORG: Final = """
     select t.org_id, t.subject_id, t.value, s.number, s.at
-      from standings t
+      from top_list_entries t
      cross join lateral (select * from sweeps u where u.org_id = t.org_id offset 0) as s
      where t.org_id = %s and t.subject = %s and t.measure = %s and t.value > 0
      order by t.value desc, t.subject_id
@@ -438,7 +438,7 @@ TOP_OF_ORG: Final = """
 TOP_OF_ALL: Final = """
     -- About all orgs, for the operator: each server gives its best, and the best of these are told.
     select t.org_id, t.subject_id, t.value, s.number, s.at
-      from (select org_id, subject_id, value from standings
+      from (select org_id, subject_id, value from top_list_entries
              where subject || '/' || measure = %s and value > 0
              order by -value, org_id, subject_id
              limit %s) t

@@ -246,7 +246,7 @@ MESSAGE_CHECKS: Final[tuple[Check, ...]] = (
             select j.org_id, j.job_id || ' is ' || j.state, j.steps, count(s.n)
               from jobs j
               left join job_steps s on s.org_id = j.org_id and s.job_id = j.job_id
-             where j.asked is not null or j.steps > 0
+             where j.request is not null or j.steps > 0
              group by j.org_id, j.job_id
             having j.steps <> count(s.n) or j.steps <> max(s.n)
                 or j.state <> (array_agg(s.state order by s.n desc))[1]

@@ -14,7 +14,8 @@ CACHING_CHECKS: Final[tuple[Check, ...]] = (
               from jobs j
               left join jobs s on s.org_id = j.org_id and s.job_id = j.cached_from
              where j.cached_from is not null
-               and (s.state = 'succeeded' and s.cached_from is null and s.alike = j.alike
+               and (s.state = 'succeeded' and s.cached_from is null
+                    and s.result_digest = j.result_digest
                     and s.ended_at <= j.ended_at and s.exit_code is not distinct from j.exit_code
                    ) is not true
         """,
@@ -46,10 +47,11 @@ CACHING_CHECKS: Final[tuple[Check, ...]] = (
              cross join lateral (
                    select greatest(f.submitted_at, max(s.ended_at)) as at
                      from jobs s
-                    where s.org_id = f.org_id and s.alike = f.alike) since
+                    where s.org_id = f.org_id and s.result_digest = f.result_digest) since
              where f.follows and since.at + {OVERDUE} <= asked.at
                and not exists (select from jobs l
-                                where l.org_id = f.org_id and l.alike = f.alike and l.leads)
+                                where l.org_id = f.org_id and l.leads
+                                  and l.result_digest = f.result_digest)
         """,
     ),
 )

@@ -2,7 +2,7 @@
 
 What is summed up may lag behind: it is as of the org's last sweep, and a row says up to which event
 (`sweeps.number`) and as of which instant that is. What users spent is compared with the events up
-to there. What accounts have is kept as of now alone, so standings of accounts are compared where
+to there. What accounts have is kept as of now alone, so top lists of accounts are compared where
 the sweep has seen the last event.
 """
 
@@ -15,7 +15,7 @@ from bursar.store.ledger.summaries import DAY_SLOTS
 from bursar.store.verify.ledger import Check
 
 # `sweeps` comes first: who changes any of them for an org begins there.
-SUMMARIES: Final = ("sweeps", "spending", "standings", "snapshots")
+SUMMARIES: Final = ("sweeps", "user_burn", "top_list_entries", "snapshots")
 
 STRAY_SUMMARIES: Final = "\nunion\n".join(
     f"""
@@ -55,10 +55,10 @@ _OF_USERS: Final = f"""
         select p.org_id, 'used' as measure, p.user_id as subject_id,
                sum(p.amount)::bigint as value
           from whose w
-          join spending p on p.org_id = w.org_id
+          join user_burn p on p.org_id = w.org_id
          group by p.org_id, p.user_id
          union all
-        {_rates("spending", "user_id")}
+        {_rates("user_burn", "user_id")}
 """
 _OF_ACCOUNTS: Final = f"""
         select t.org_id, 'available' as measure, t.account_id as subject_id,
@@ -84,7 +84,7 @@ def _standings(subject: str, figures: str, which: str) -> str:
                t.value, f.value
           from (select s.org_id, s.measure, s.subject_id, s.value
                   from whose w
-                  join standings s on s.org_id = w.org_id and s.subject = '{subject}'
+                  join top_list_entries s on s.org_id = w.org_id and s.subject = '{subject}'
                  where {which}) t
           full join (select f.* from ({figures}) f join whose w on w.org_id = f.org_id
                       where {which}) f
@@ -141,7 +141,7 @@ def _checks(orgs: str) -> tuple[Check, ...]:
                      where g.place in ('listed', 'expired', 'waiting')
                      union all
                     select t.org_id, w.slot + {BURN_SLOT}
-                      from standings t join whose w on w.org_id = t.org_id
+                      from top_list_entries t join whose w on w.org_id = t.org_id
                      where t.measure in ('day', 'week') and t.value > 0)
                 select w.org_id, 'comes back at', w.due_at, min(d.at)
                   from whose w
@@ -181,18 +181,18 @@ def _checks(orgs: str) -> tuple[Check, ...]:
                        concat_ws(' ', coalesce(k.user_id, t.user_id),
                                  'from', coalesce(k.slot, t.slot)),
                        k.amount, t.amount
-                  from (select p.* from whose w join spending p on p.org_id = w.org_id) k
+                  from (select p.* from whose w join user_burn p on p.org_id = w.org_id) k
                   full join told t
                     on t.org_id = k.org_id and t.user_id = k.user_id and t.slot = k.slot
                  where coalesce(k.amount, 0) <> coalesce(t.amount, 0)
             """,
         ),
         Check(
-            name="standings of users are what they spent",
+            name="top lists of users are what they spent",
             sql=whose + _standings("user", _OF_USERS, "true"),
         ),
         Check(
-            name="standings of accounts are what they have and used",
+            name="top lists of accounts are what they have and used",
             sql=whose + _standings("account", _OF_ACCOUNTS, "w.is_now"),
         ),
         Check(
@@ -202,7 +202,7 @@ def _checks(orgs: str) -> tuple[Check, ...]:
                 select t.org_id, concat_ws(' ', t.subject, t.subject_id, t.measure),
                        t.value, 0::bigint
                   from whose w
-                  join standings t on t.org_id = w.org_id
+                  join top_list_entries t on t.org_id = w.org_id
                  where w.number = 0 and t.value <> 0 or t.subject not in ('account', 'user')
                     or t.measure not in ('available', 'used', 'day', 'week')
             """,
@@ -225,11 +225,11 @@ CHECKS_OF_ONE: Final = _checks(_ONE)
 SUMMARY_CHECKS: Final[tuple[Check, ...]] = (
     *_checks(_ALL),
     Check(
-        name="somebody can have the duty to sweep",
+        name="the sweeper has a lease row",
         sql="""
-            select '', 'duty of sweeping', count(*), 1::bigint
-              from duties
-             where duty = 'sweep'
+            select '', 'lease of the sweeper', count(*), 1::bigint
+              from worker_leases
+             where worker = 'sweeper'
             having count(*) <> 1
         """,
     ),

@@ -55,7 +55,8 @@ TO_LOOK_AT: Final = """
     -- A walk along a primary key, and for each org a look into another.
     select o.org_id, o.number, coalesce(s.number, 0), coalesce(s.at, 0)
       from orgs o
-      left join lateral (select * from looks t where t.org_id = o.org_id offset 0) as s on true
+      left join lateral (
+           select * from alert_checks t where t.org_id = o.org_id offset 0) as s on true
      where o.org_id > %s and o.frozen is null
        and (s.org_id is null or s.number <> o.number or s.due_at <= %s)
      order by o.org_id
@@ -112,7 +113,7 @@ def rules(connection: Connection, orgs: Iterable[OrgId]) -> list[tuple[OrgId, Se
 
 EPISODES: Final = f"""
     select t.org_id, t.rule_id, t.number
-      from {lookup({"org_id": "text", "rule_id": "text"}, "episodes")}
+      from {lookup({"org_id": "text", "rule_id": "text"}, "alert_rearms")}
      order by t.org_id, t.rule_id
 """
 
@@ -253,14 +254,14 @@ def next_ending(
 
 
 NOTE_LOOKS: Final = """
-    insert into looks (org_id, number, at, due_at)
+    insert into alert_checks (org_id, number, at, due_at)
     select u.org_id, u.number, u.at, u.due_at
       from unnest(%s::text[], %s::bigint[], %s::bigint[], %s::bigint[])
            as u(org_id, number, at, due_at)
      order by u.org_id
     on conflict (org_id) do update
        set number = excluded.number, at = excluded.at, due_at = excluded.due_at
-     where looks.number <= excluded.number
+     where alert_checks.number <= excluded.number
 """
 
 
@@ -274,13 +275,13 @@ def note_looks(
 
 
 NOTE_EPISODES: Final = """
-    insert into episodes (org_id, rule_id, number)
+    insert into alert_rearms (org_id, rule_id, number)
     select u.org_id, u.rule_id, u.number
       from unnest(%s::text[], %s::text[], %s::bigint[]) as u(org_id, rule_id, number)
      order by u.org_id, u.rule_id
     on conflict (org_id, rule_id) do update
        set number = excluded.number
-     where episodes.number < excluded.number
+     where alert_rearms.number < excluded.number
 """
 
 

@@ -42,7 +42,7 @@ class Cursor(NamedTuple):
 
 
 ADD: Final = """
-    insert into cursors (org_id, webhook_id, number, tries, failing_at, due_at)
+    insert into webhook_cursors (org_id, webhook_id, number, tries, failing_at, due_at)
     select u.org_id, u.webhook_id, u.number, 0, null, 0
       from unnest(%s::text[], %s::text[], %s::bigint[]) as u(org_id, webhook_id, number)
      order by u.org_id, u.webhook_id
@@ -59,7 +59,7 @@ def add_cursors(connection: Connection, added: Sequence[tuple[OrgId, str, int]])
 
 DUE: Final = """
     select c.org_id, c.webhook_id, c.number, c.tries, c.failing_at, o.number
-      from cursors c
+      from webhook_cursors c
      cross join lateral (select * from orgs t where t.org_id = c.org_id offset 0) as o
      where (c.org_id, c.webhook_id) > (%s, %s) and c.due_at <= %s and c.number < o.number
      order by c.org_id, c.webhook_id
@@ -144,7 +144,7 @@ class Tried(NamedTuple):
 
 TRIED: Final = """
     insert into deliveries (org_id, webhook_id, number, status, attempts, last_at, code, why,
-                            next_at, asked, tries)
+                            next_at, redelivery, tries)
     select u.org_id, u.webhook_id, u.number, u.status, 1, u.at, u.code, u.why, u.next_at, false, 0
       from unnest(%s::text[], %s::text[], %s::bigint[], %s::text[], %s::bigint[], %s::integer[],
                   %s::text[], %s::bigint[])
@@ -154,7 +154,7 @@ TRIED: Final = """
        set status = excluded.status, attempts = deliveries.attempts + 1,
            last_at = excluded.last_at, code = excluded.code, why = excluded.why,
            next_at = excluded.next_at, tries = deliveries.tries + 1,
-           asked = deliveries.asked and excluded.status = 'pending'
+           redelivery = deliveries.redelivery and excluded.status = 'pending'
 """
 
 
@@ -171,7 +171,7 @@ class Stand(NamedTuple):
 
 STAND: Final = f"""
     -- Never back: two who deliver at once agree on the further one. What was dropped stays so.
-    update cursors t
+    update webhook_cursors t
        set number = u.number, tries = u.tries, failing_at = u.failing_at, due_at = u.due_at
       from unnest(%s::text[], %s::text[], %s::bigint[], %s::integer[], %s::bigint[], %s::bigint[])
            as u(org_id, webhook_id, number, tries, failing_at, due_at)
@@ -206,16 +206,16 @@ def _one_each(tried: Sequence[Tried]) -> list[list[Tried]]:
 
 
 DROP: Final = f"""
-    update cursors t
+    update webhook_cursors t
        set due_at = {NEVER}
       from unnest(%s::text[], %s::text[]) as u(org_id, webhook_id)
      where {match_keys("org_id", "webhook_id")}
 """
 DROP_ASKED: Final = f"""
     update deliveries t
-       set asked = false, next_at = null
+       set redelivery = false, next_at = null
       from unnest(%s::text[], %s::text[]) as u(org_id, webhook_id)
-     where {match_keys("org_id", "webhook_id")} and t.asked
+     where {match_keys("org_id", "webhook_id")} and t.redelivery
 """
 
 
@@ -231,7 +231,7 @@ def drop(connection: Connection, webhooks: Sequence[Named]) -> None:
 
 HURRY: Final = f"""
     -- What has not come to its turn is tried now, if it is the next; later ones keep their turn.
-    update cursors t
+    update webhook_cursors t
        set due_at = least(t.due_at, u.at)
       from unnest(%s::text[], %s::text[], %s::bigint[], %s::bigint[])
            as u(org_id, webhook_id, number, at)
@@ -239,19 +239,19 @@ HURRY: Final = f"""
        and u.number > t.number and t.due_at < {NEVER}
 """
 ASK: Final = """
-    insert into deliveries (org_id, webhook_id, number, status, attempts, next_at, asked, asked_at,
-                            tries)
+    insert into deliveries (org_id, webhook_id, number, status, attempts, next_at, redelivery,
+                            redelivery_requested_at, tries)
     select u.org_id, u.webhook_id, u.number, 'pending', 0, u.at, true, u.at, 0
       from unnest(%s::text[], %s::text[], %s::bigint[], %s::bigint[])
            as u(org_id, webhook_id, number, at)
      cross join lateral (
-           select * from cursors c
+           select * from webhook_cursors c
             where c.org_id = u.org_id and c.webhook_id = u.webhook_id and c.number >= u.number
            offset 0) as c
      order by u.org_id, u.webhook_id, u.number
     on conflict (org_id, webhook_id, number) do update
-       set status = 'pending', next_at = excluded.next_at, asked = true,
-           asked_at = excluded.asked_at, tries = 0
+       set status = 'pending', next_at = excluded.next_at, redelivery = true,
+           redelivery_requested_at = excluded.redelivery_requested_at, tries = 0
 """
 
 
@@ -275,9 +275,9 @@ class Asked(NamedTuple):
 
 
 ASKED: Final = """
-    select d.org_id, d.webhook_id, d.number, d.tries, d.asked_at
+    select d.org_id, d.webhook_id, d.number, d.tries, d.redelivery_requested_at
       from deliveries d
-     where d.asked and d.next_at <= %s
+     where d.redelivery and d.next_at <= %s
      order by d.org_id, d.webhook_id, d.number
      limit %s
 """

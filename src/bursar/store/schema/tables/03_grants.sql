@@ -37,7 +37,7 @@ create table grants (
         check (least(available, held, spent, lapsed, revoked, moved) >= 0),
     constraint grants_forfeit_what_lapsed check (forfeited between 0 and lapsed),
     constraint grants_amount_is_an_amount check (amount between 1 and 9007199254740991),
-    constraint grants_tell_what_is_free check (has_free = (available + lapsed > forfeited)),
+    constraint grants_has_free_matches check (has_free = (available + lapsed > forfeited)),
     constraint grants_place_known check (place in ('nowhere', 'waiting', 'listed', 'expired')),
     constraint grants_stand_where_something_is check ((place = 'nowhere') = (available = 0)),
     constraint grants_end_after_they_start check (expires_at > greatest(starts_at, issued_at))

@@ -1,5 +1,5 @@
--- What an org keeps besides credits: API keys, webhooks, quotas, alert rules and alerts. The rules of
--- the ledger do not read it, but each change is an event and has an idempotency key, as in the ledger.
+-- Settings of an org besides its credits: API keys, webhooks, quotas, alert rules and alerts. The rules of
+-- the ledger do not read them, but each change is an event and has an idempotency key.
 
 create table settings (
     org_id     text collate "C" not null,
@@ -23,7 +23,7 @@ create index settings_alerts on settings (org_id, number)
 create index settings_quotas on settings (org_id, setting_id)
     where kind = 'quota';
 -- The quotas that count a job, however many an org has.
-create index settings_quotas_whose on settings (org_id, account_id, user_id)
+create index settings_quotas_by_subject on settings (org_id, account_id, user_id)
     where kind = 'quota';
 
 -- The request rates of callers, shared by all processes: when a caller that sends nothing has its

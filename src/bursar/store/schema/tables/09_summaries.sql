@@ -12,32 +12,32 @@ create table sweeps (
 );
 
 -- What a user has spent in a slot of six hours, as `burn` has it for accounts.
-create table spending (
+create table user_burn (
     org_id  text collate "C" not null,
     user_id text collate "C" not null,
     slot    bigint not null,
     amount  bigint not null,
-    constraint spending_pkey primary key (org_id, user_id, slot)
+    constraint user_burn_pkey primary key (org_id, user_id, slot)
 );
 
 -- The figures of the top lists, as of the org's last sweep: one narrow row per figure, so that a sweep
 -- writes only what has changed.
-create table standings (
+create table top_list_entries (
     org_id     text collate "C" not null,
     subject    text collate "C" not null,  -- 'account', 'user' …
     measure    text collate "C" not null,
     subject_id text collate "C" not null,
     value      bigint not null,
-    constraint standings_pkey primary key (org_id, subject, measure, subject_id),
-    constraint standings_not_negative check (value >= 0)
+    constraint top_list_entries_pkey primary key (org_id, subject, measure, subject_id),
+    constraint top_list_entries_not_negative check (value >= 0)
 );
-create index standings_of_org on standings (org_id, subject, measure, value desc, subject_id)
+create index top_list_entries_of_org on top_list_entries (org_id, subject, measure, value desc, subject_id)
     where value > 0;
 -- The operator's top lists go over all orgs. With several servers each answers for its own orgs and
 -- the answers are merged, so this index may begin with another column than org_id. It is over
 -- expressions that only the operator's statement uses: otherwise a planner without statistics could
 -- choose it for one org, and read all of them.
-create index standings_of_all on standings
+create index top_list_entries_of_all on top_list_entries
     ((subject || '/' || measure), (-value), org_id, subject_id)
     where value > 0;
 

@@ -4,34 +4,34 @@
 -- would deliver the events from then on.
 
 -- Up to which event, and as of when, an org was checked for alerts; and when to check it again.
-create table looks (
+create table alert_checks (
     org_id text collate "C" not null,
     number bigint not null,
     at     bigint not null,
     due_at bigint not null,
-    constraint looks_pkey primary key (org_id),
-    constraint looks_number_counts check (number >= 0)
+    constraint alert_checks_pkey primary key (org_id),
+    constraint alert_checks_number_counts check (number >= 0)
 );
 
 -- The event that re-armed an alert rule after its last alert. It could be found again by going through
 -- all events.
-create table episodes (
+create table alert_rearms (
     org_id  text collate "C" not null,
     rule_id text collate "C" not null,
     number  bigint not null,
-    constraint episodes_pkey primary key (org_id, rule_id)
+    constraint alert_rearms_pkey primary key (org_id, rule_id)
 );
 
 -- How far a webhook has come.
-create table cursors (
+create table webhook_cursors (
     org_id     text collate "C" not null,
     webhook_id text collate "C" not null,
     number     bigint not null,       -- of the last event that it is done with
     tries      integer not null,      -- to deliver the next event
     failing_at bigint,                -- since when every delivery has failed
     due_at     bigint not null,       -- when to try again; a deleted webhook is never due
-    constraint cursors_pkey primary key (org_id, webhook_id),
-    constraint cursors_tries_count check (tries >= 0)
+    constraint webhook_cursors_pkey primary key (org_id, webhook_id),
+    constraint webhook_cursors_tries_count check (tries >= 0)
 );
 
 -- The deliveries of events to webhooks, and their outcome.
@@ -45,12 +45,12 @@ create table deliveries (
     code       integer,               -- the HTTP status of the last attempt
     why        text,
     next_at    bigint,
-    asked      boolean not null,      -- a user has asked for another delivery
-    asked_at   bigint,
-    tries      integer not null,      -- since it was asked for
+    redelivery boolean not null,      -- a user has requested another delivery, which is not finished
+    redelivery_requested_at bigint,
+    tries      integer not null,      -- of the redelivery
     constraint deliveries_pkey primary key (org_id, webhook_id, number),
     constraint deliveries_status_known check (status in ('pending', 'delivered', 'given_up'))
 );
--- The few deliveries that a user has asked for again.
-create index deliveries_asked on deliveries (org_id, webhook_id, number)
-    where asked;
+-- The few deliveries for which a user has requested a redelivery.
+create index deliveries_requested on deliveries (org_id, webhook_id, number)
+    where redelivery;

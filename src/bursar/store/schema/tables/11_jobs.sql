@@ -2,44 +2,44 @@
 
 -- A row is a job, an array, or an element of an array that has begun. The job's hold has the job's id.
 create table jobs (
-    org_id       text collate "C" not null,
-    job_id       text collate "C" not null,
-    account_id   text collate "C" not null,
-    user_id      text collate "C" not null,
-    pool_id      text collate "C" not null,
-    asked        json,                                -- the request
-    labels       json not null default '{}',          -- set by the submitter, to find jobs by
-    state        text not null,
-    why          text not null default 'submitted',   -- the reason of the last transition
-    attempt      bigint not null,
-    sent         bigint not null,                     -- messages to the pool
-    received     bigint not null,                     -- messages of the pool that are handled
-    withdrawn    boolean not null,
-    submitted_at bigint not null,
-    run_ms       bigint,                              -- longest run and stop grace
-    max_cost     bigint,                              -- the most that may be held for it in all
-    rolling      boolean not null default false,      -- its hold is topped up while it runs
-    gpu_type     text,                                -- of its last attempt
-    started_at   bigint,                              -- of its last attempt
-    ended_at     bigint,
-    end_class    text,
-    exit_code    bigint,
-    result       text,                                -- what it has produced, as its worker wrote it
-    steps        bigint not null default 0,           -- rows of its history
+    org_id          text collate "C" not null,
+    job_id          text collate "C" not null,
+    account_id      text collate "C" not null,
+    user_id         text collate "C" not null,
+    pool_id         text collate "C" not null,
+    request         json,                                -- as the client sent it; an element's is its array's
+    labels          json not null default '{}',          -- set by the submitter, to find jobs by
+    state           text not null,
+    why             text not null default 'submitted',   -- the reason of the last transition
+    attempt         bigint not null,
+    sent            bigint not null,                     -- messages to the pool
+    received        bigint not null,                     -- messages of the pool that are handled
+    withdrawn       boolean not null,
+    submitted_at    bigint not null,
+    run_ms          bigint,                              -- longest run and stop grace
+    max_cost        bigint,                              -- the most that may be held for it in all
+    rolling         boolean not null default false,      -- its hold is topped up while it runs
+    gpu_type        text,                                -- of its last attempt
+    started_at      bigint,                              -- of its last attempt
+    ended_at        bigint,
+    end_class       text,
+    exit_code       bigint,
+    result          text,                                -- what it has produced, as its worker wrote it
+    steps           bigint not null default 0,           -- rows of its history
     -- Arrays
-    elements     bigint,                              -- an array: how many elements it has
-    array_id     text collate "C",                    -- an element: its array
-    place        bigint,                              -- an element: its number, from 0
+    elements        bigint,                              -- an array: how many elements it has
+    array_id        text collate "C",                    -- an element: its array
+    place           bigint,                              -- an element: its number, from 0
     -- Jobs that share results: of those with an equal digest one runs, the others wait for its result.
     -- A job that waits is in no pool, and its pool has no message about it yet.
-    alike        text collate "C",                    -- digest of all that decides the result; null: it shares nothing
-    hit_ppm      bigint,                              -- its price for a result, as a part of the run's cost
-    leads        boolean not null default false,      -- it runs, and others may wait for its result
-    follows      boolean not null default false,      -- it waits for the result of another job
-    source       text collate "C",                    -- the job that it follows or has the result of
-    hit          boolean not null default false,      -- there was a result when it was submitted
-    cached_from  text collate "C",                    -- the job that the result is from
-    letter       json,                                -- the message to the pool, if it has to run itself
+    result_digest   text collate "C",                    -- digest of all that decides the result; null: it shares nothing
+    hit_ppm         bigint,                              -- its price for a result, as a part of the run's cost
+    leads           boolean not null default false,      -- it runs, and others may wait for its result
+    follows         boolean not null default false,      -- it waits for the result of another job
+    source          text collate "C",                    -- the job that it follows or has the result of
+    hit             boolean not null default false,      -- there was a result when it was submitted
+    cached_from     text collate "C",                    -- the job that the result is from
+    enqueue_message json,                                -- the message to the pool, if it has to run itself
     constraint jobs_pkey primary key (org_id, job_id),
     constraint jobs_state_known
         check (state in ('queued', 'running', 'stopping', 'out_of_credits',
@@ -48,7 +48,7 @@ create table jobs (
     constraint jobs_count_attempts check (attempt >= 0),
     constraint jobs_count_steps check (steps >= 0),
     constraint jobs_bounds_are_amounts check (run_ms >= 0 and max_cost >= 0),
-    constraint jobs_over_have_an_end
+    constraint jobs_finished_have_an_end
         check ((state in ('succeeded', 'failed', 'cancelled', 'expired')) = (ended_at is not null)
                and (ended_at is null) = (end_class is null)),
     constraint jobs_class_known check (end_class in ('user', 'platform', 'preemption', 'limit')),
@@ -58,10 +58,10 @@ create table jobs (
     constraint jobs_are_sent_unless_they_followed
         check (sent >= 1 or source is not null or elements is not null),
     constraint jobs_that_follow_wait
-        check (not follows or (alike is not null and source is not null and letter is not null
+        check (not follows or (result_digest is not null and source is not null and enqueue_message is not null
                                and ended_at is null and sent = 0)),
     constraint jobs_that_lead_share
-        check (not leads or (alike is not null and not follows and ended_at is null)),
+        check (not leads or (result_digest is not null and not follows and ended_at is null)),
     constraint jobs_pay_a_part_for_results check (hit_ppm between 0 and 1000000),
     constraint jobs_with_anothers_result_have_not_run
         check (cached_from is null or (state = 'succeeded' and attempt = 0 and sent = 0))
@@ -77,12 +77,12 @@ create index jobs_rolling on jobs (org_id, job_id)
 create unique index jobs_of_array on jobs (org_id, array_id, place)
     where array_id is not null;
 -- One of the jobs with an equal digest runs at a time.
-create unique index jobs_one_leads on jobs (org_id, alike)
+create unique index jobs_one_leads on jobs (org_id, result_digest)
     where leads;
-create index jobs_following on jobs (org_id, alike, submitted_at, job_id)
+create index jobs_following on jobs (org_id, result_digest, submitted_at, job_id)
     where follows;
-create index jobs_results on jobs (org_id, alike, ended_at, job_id)
-    where alike is not null and ended_at is not null and cached_from is null;
+create index jobs_results on jobs (org_id, result_digest, ended_at, job_id)
+    where result_digest is not null and ended_at is not null and cached_from is null;
 
 -- The history of a job: each transition when the org learned of it.
 create table job_steps (
@@ -116,7 +116,7 @@ create table job_routes (
     pool_id    text collate "C" not null,
     at         bigint not null,
     arrived_at bigint,
-    told       text not null,         -- the reason, for people to read
+    reason     text not null,         -- why this pool, for people to read
     constraint job_routes_pkey primary key (org_id, job_id, n),
     constraint job_routes_numbers_count check (n >= 1),
     constraint job_routes_arrive_after_they_begin check (arrived_at >= at)

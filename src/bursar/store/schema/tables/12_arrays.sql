@@ -22,7 +22,7 @@ create table arrays (
         check (begun between 0 and count and at_once between 1 and count),
     constraint arrays_know_where_all_are
         check (begun = live + succeeded + failed + cancelled + expired),
-    constraint arrays_are_done_when_all_is_over check (not done or (closed and live = 0))
+    constraint arrays_are_done_when_all_are_finished check (not done or (closed and live = 0))
 ) with (fillfactor = 70);
 -- Arrays of which more elements can begin, or all elements are finished.
 create index arrays_due on arrays (org_id, job_id)

@@ -1,5 +1,5 @@
 -- Messages between orgs and pools, on the org's side. A transaction touches orgs or one pool, never
--- both (D4). What one has to tell the other is a row of its outbox, written in the transaction that it
+-- both (D4). A message to the other side is a row of the outbox, written in the transaction that it
 -- reports, and delivered by the relay until the other side has acknowledged it. Messages are numbered
 -- from 1 for each job and direction.
 
@@ -45,5 +45,5 @@ create table quota_slices (
     constraint quota_slices_pkey primary key (org_id, quota_id, pool_id),
     constraint quota_slices_count check (n >= 1 and number >= 1 and known between 0 and n)
 );
-create index quota_slices_untold on quota_slices (org_id, quota_id, pool_id)
+create index quota_slices_unacknowledged on quota_slices (org_id, quota_id, pool_id)
     where known < n;

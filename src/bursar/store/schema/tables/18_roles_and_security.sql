@@ -7,7 +7,8 @@ grant usage on schema public to bursar_service;
 -- Rows that change.
 grant select, insert, update on
     orgs, accounts, users, totals, burn, grants, lanes, recurrences, holds, draws, charges, debts,
-    budgets, tallies, claims, settings, rates, sweeps, spending, standings, looks, episodes, cursors,
+    budgets, tallies, claims, settings, rates, sweeps, user_burn, top_list_entries, alert_checks,
+    alert_rearms, webhook_cursors,
     deliveries, jobs, job_routes, arrays, org_outbox, quota_slices
     to bursar_service;
 grant select, insert, update on
@@ -115,28 +116,28 @@ alter table sweeps enable row level security;
 create policy tenant on sweeps to bursar_service
     using ((org_id || '') = any ((select nullif(current_setting('bursar.orgs', true), '')::text[])::text[]));
 
-alter table spending enable row level security;
-create policy tenant on spending to bursar_service
+alter table user_burn enable row level security;
+create policy tenant on user_burn to bursar_service
     using ((org_id || '') = any ((select nullif(current_setting('bursar.orgs', true), '')::text[])::text[]));
 
-alter table standings enable row level security;
-create policy tenant on standings to bursar_service
+alter table top_list_entries enable row level security;
+create policy tenant on top_list_entries to bursar_service
     using ((org_id || '') = any ((select nullif(current_setting('bursar.orgs', true), '')::text[])::text[]));
 
 alter table snapshots enable row level security;
 create policy tenant on snapshots to bursar_service
     using ((org_id || '') = any ((select nullif(current_setting('bursar.orgs', true), '')::text[])::text[]));
 
-alter table looks enable row level security;
-create policy tenant on looks to bursar_service
+alter table alert_checks enable row level security;
+create policy tenant on alert_checks to bursar_service
     using ((org_id || '') = any ((select nullif(current_setting('bursar.orgs', true), '')::text[])::text[]));
 
-alter table episodes enable row level security;
-create policy tenant on episodes to bursar_service
+alter table alert_rearms enable row level security;
+create policy tenant on alert_rearms to bursar_service
     using ((org_id || '') = any ((select nullif(current_setting('bursar.orgs', true), '')::text[])::text[]));
 
-alter table cursors enable row level security;
-create policy tenant on cursors to bursar_service
+alter table webhook_cursors enable row level security;
+create policy tenant on webhook_cursors to bursar_service
     using ((org_id || '') = any ((select nullif(current_setting('bursar.orgs', true), '')::text[])::text[]));
 
 alter table deliveries enable row level security;
